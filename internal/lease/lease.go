@@ -1,12 +1,12 @@
-// Package lease keeps the leases of all holds of a client: it renews the leases that
-// are not explicit, and ends the leases that can no longer be valid.
+// Package lease watches the leases of all holds of a client: it renews those that the watchdog keeps alive, and ends
+// every lease that can no longer be valid.
 //
 // Rules:
-//   - Trust is counted from before a request was sent: sent + length - drift.
-//     Only a confirmed answer moves the end of the trust, and never back.
-//   - A Lease is guarded by the mutex of its Watchdog. What others read without the mutex is atomic.
-//   - Neither knows locks: how a lease is renewed, and who is told of its end, are functions
-//     of those whose leases they are.
+//   - The validity of a lease starts before the request is sent, and lasts until sent + length - drift. Only a
+//     confirmed answer moves the end of the validity, and never to an earlier time.
+//   - The mutex of the Watchdog guards a Lease. Fields that are read without the mutex are atomic.
+//   - The package knows nothing about locks. The functions that renew a lease, and the Holder that is told when it
+//     ends, are given by the caller.
 package lease
 
 import (
@@ -15,31 +15,34 @@ import (
 	"time"
 )
 
-// Causes of the end of a lease.
+// Causes with which a lease ends.
 var (
-	// ErrGone is the cause of a lease whose record is no longer there.
+	// ErrGone is the cause when the record of the lock no longer exists in Redis.
 	ErrGone = errors.New("the record in Redis is gone")
 
-	// ErrExpired is the cause of a lease that ran out without having been renewed.
+	// ErrExpired is the cause when the lease ran out because no renewal was confirmed in time.
 	ErrExpired = errors.New("the lease has run out")
 )
 
-// Drift is how much a clock may gain on the clock of Redis, and how late a timer may be, during one lease.
+// Drift returns the allowance for one lease: how far the local clock may deviate from the clock of Redis, and how
+// late a timer may fire.
 func Drift(lease time.Duration) time.Duration {
 	return lease/100 + 2*time.Millisecond
 }
 
-// Validity is how long a lease is valid. It is limited to 100 years, so that times can be added to it.
+// Validity returns how long a lease is valid. It is at most about 100 years, so that adding it to a time cannot
+// overflow.
 func Validity(lease time.Duration) time.Duration {
 	lease = min(lease, 100*365*24*time.Hour)
 	return lease - Drift(lease)
 }
 
-// EnoughValidityLeft reports whether enough of the whole trust is left to return a hold to its owner. If not, another
-// request restores it. Of an explicit lease half must be left: the owner has asked for the whole. A hold that the
-// watchdog renews needs the time for a renewal that takes as long as one may take before it is sent again, and a tenth
-// at least. Where half of the trust is shorter than that, half must be left: then a renewal that takes as long as this
-// answer still comes in time. Leases that are too short for any trust are over at once, as documented.
+// EnoughValidityLeft reports whether enough of the whole validity is left to return a hold to its owner. If not, the
+// caller sends another request, which restores the validity. Of an explicit lease, half must be left, because the
+// owner asked for all of it. A hold that the watchdog renews needs as much time as one renewal may take before it is
+// sent again, and at least a tenth of its validity. If half of the validity is shorter than that, half is enough: a
+// renewal that takes as long as this answer did still arrives in time. A lease that is too short to have any validity
+// ends immediately, as documented.
 func EnoughValidityLeft(left, whole time.Duration, renewed bool) bool {
 	least := whole / 2
 	if renewed {
@@ -48,31 +51,31 @@ func EnoughValidityLeft(left, whole time.Duration, renewed bool) bool {
 	return whole <= 0 || left > least
 }
 
-// Suffices reports whether an explicit lease, of which no more than half is left once again, is returned all the same:
-// Redis always takes long, and another request would bring no more. Of a lease that has less than a quarter left its
-// owner has hardly any use.
+// Suffices reports whether an explicit lease is returned although once again no more than half of its validity is
+// left. Redis is evidently always this slow, so another request would not help. With less than a quarter left, the
+// lease would be of hardly any use to its owner.
 func Suffices(left, whole time.Duration, renewed bool) bool { return !renewed && left > whole/4 }
 
-// A Holder is told when its lease has ended before it was removed.
+// A Holder is told that its lease has ended, unless the lease was removed before.
 type Holder interface {
-	// LeaseEnded is called once, without the mutex held. cause is ErrGone, or wraps ErrExpired or the cause of an end at
-	// the limit.
+	// LeaseEnded is called once, without the mutex held. The cause is ErrGone, or it wraps ErrExpired or the cause
+	// that is configured for a lease that ends at its limit.
 	LeaseEnded(cause error)
 }
 
-// A Lease is the time for which one hold is valid. Times are counted from the start of its Watchdog.
+// A Lease is the time during which one hold is valid. All times are measured from the start of its Watchdog.
 type Lease struct {
 	Holder Holder // set before the lease is watched
 
 	// Written with Watchdog.mu held, or before the lease is watched:
-	until   atomic.Int64 // trusted until then
-	whole   atomic.Int64 // for so long the last confirmed request was valid from when it was sent
-	renewed atomic.Bool  // by the watchdog; false: the lease runs out
-	limit   atomic.Int64 // no request may ask for a lease that ends later; 0: none
-	last    atomic.Bool  // the lease ends at its limit: a renewal would gain nothing
+	until   atomic.Int64 // the end of the validity
+	whole   atomic.Int64 // how long the last confirmed request was valid, from when it was sent
+	renewed atomic.Bool  // the watchdog renews the lease; false: it runs out
+	limit   atomic.Int64 // no request may ask for a lease that ends after this time; 0: there is no limit
+	last    atomic.Bool  // the lease ends at its limit, so a renewal would gain nothing
 
-	// guarded by Watchdog.mu
-	length   time.Duration // that a renewal asks for
+	// The mutex of the Watchdog guards these:
+	length   time.Duration // the lease that a renewal asks for
 	sent     time.Duration // when the last confirmed request was sent
 	renewAt  time.Duration
 	retryAt  time.Duration // when to renew again if the last renewal fails
@@ -82,22 +85,22 @@ type Lease struct {
 	index    int           // in the heap; -1 when not watched
 }
 
-// SetLimit gives l, which is not watched yet, a limit on the clock of its Watchdog; 0: none.
+// SetLimit sets the limit of l, on the clock of the Watchdog. l must not be watched yet; 0 means no limit.
 func (l *Lease) SetLimit(limit time.Duration) { l.limit.Store(int64(limit)) }
 
 // IsLimited reports whether l has a limit.
 func (l *Lease) IsLimited() bool { return l.limit.Load() > 0 }
 
-// EndsAtLimit reports whether l is not renewed any more, because a renewal would gain nothing.
+// EndsAtLimit reports whether l is no longer renewed because a renewal would gain nothing.
 func (l *Lease) EndsAtLimit() bool { return l.last.Load() }
 
-// WholeValidity is for how long the last confirmed request was valid from when it was sent.
+// WholeValidity returns how long the last confirmed request was valid, from when it was sent.
 func (l *Lease) WholeValidity() time.Duration { return time.Duration(l.whole.Load()) }
 
-// LimitValidity sets until when l is valid, and tells nobody. It is for tests.
+// SetValidUntil sets the end of the validity of l and notifies nobody. It is for tests.
 func (l *Lease) SetValidUntil(until time.Duration) { l.until.Store(int64(until)) }
 
-// next is when the lease needs attention.
+// next returns when the lease needs attention.
 func (l *Lease) next() time.Duration {
 	until := time.Duration(l.until.Load())
 	if l.renewed.Load() {
@@ -106,10 +109,10 @@ func (l *Lease) next() time.Duration {
 	return until
 }
 
-// LeftAt is how long l is valid from now on, where now was read from the watchdog.
+// LeftAt returns how much longer l is valid, where now is the time on the clock of the watchdog.
 func (l *Lease) LeftAt(now time.Duration) time.Duration { return time.Duration(l.until.Load()) - now }
 
-// withinLimit is until, or the limit of l if that is sooner.
+// withinLimit returns until, or the limit of l if that is earlier.
 func (l *Lease) withinLimit(until int64) int64 {
 	if limit := l.limit.Load(); limit > 0 {
 		return min(until, limit)

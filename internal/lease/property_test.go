@@ -2,10 +2,10 @@
 
 package lease
 
-// Properties of the watchdog: random use, against a model that is simpler than the code.
+// Properties of the watchdog: random operations are compared with a model that is simpler than the code.
 //
-// Rules: a test draws its steps first and plays them in a bubble afterwards, so that rapid can
-// shrink a failure. It records what happens with its time, and judges at the end.
+// Rules: a test draws all its steps first and then plays them in a bubble, so that rapid can shrink a failure. The
+// test records what happens and when, and judges it at the end.
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// inBubbleOf plays f in a bubble, and fails rt with the error of f.
+// inBubbleOf plays f in a bubble, and fails rt with the error that f returns.
 func inBubbleOf(t *testing.T, rt *rapid.T, f func(t *testing.T) error) {
 	var wrong error
 	synctest.Test(t, func(t *testing.T) { wrong = f(t) })
@@ -29,15 +29,15 @@ func inBubbleOf(t *testing.T, rt *rapid.T, f func(t *testing.T) error) {
 
 var errDown = errors.New("the server is down")
 
-// A deed is a change of one lease, or of the answers of the fake Redis from then on.
+// A deed changes one lease, or how the fake Redis answers from then on.
 type deed struct {
-	after  time.Duration // the deed before
+	after  time.Duration // since the previous deed
 	what   string
 	length time.Duration
 	renew  bool
 }
 
-// The schedule of one lease against its rules: trust, and when it is renewed.
+// The validity of one lease, and the times at which it is renewed, follow the rules.
 func TestWatchdogKeepsValidityAndSchedule(t *testing.T) {
 	deeds := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) deed {
 		return deed{
@@ -58,16 +58,16 @@ func TestWatchdogKeepsValidityAndSchedule(t *testing.T) {
 type keeper struct {
 	mu      sync.Mutex // guards below
 	length  time.Duration
-	until   time.Duration // trusted until then
+	until   time.Duration // the end of the validity
 	renewed bool
 	due     time.Duration // a renewal is to be sent by then
 	quiet   time.Duration // and not before
-	told    time.Duration // the last answer; the watchdog may see it after the next renewal was sent
+	told    time.Duration // when the last answer came; the watchdog may see it after it sent the next renewal
 
-	underWay int           // renewals
-	sent     time.Duration // the last request that was confirmed
+	underWay int           // number of renewals
+	sent     time.Duration // when the last confirmed request was sent
 	retry    time.Duration // when to try again after an error
-	asked    bool          // a renewal was sent since
+	asked    bool          // a renewal was sent after that request
 	over     bool
 	mode     string
 	wrong    error
@@ -79,7 +79,7 @@ func (k *keeper) fail(format string, args ...any) {
 	}
 }
 
-// confirmed is a request that was sent at sent and granted a lease.
+// confirmed records a request that was sent at the time sent and granted a lease.
 func (k *keeper) confirmed(sent, length time.Duration, renewed bool) {
 	k.until = max(k.until, sent+length-length/100-2*time.Millisecond)
 	k.length, k.renewed, k.sent, k.asked = length, renewed, sent, false
@@ -100,14 +100,14 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 		case sent < k.quiet && sent != k.told || sent > k.due:
 			k.fail("renewed at %v, want between %v and %v", sent, k.quiet, k.due)
 		}
-		// After an error the next renewal comes after a quarter of the trust that is left.
+		// After an error the next renewal is sent when a quarter of the remaining validity has passed.
 		k.retry = sent + max((k.until-sent)/4, k.length/200)
 		k.due, k.quiet, k.asked = k.retry, k.retry, true
 		switch k.mode {
 		case "fails":
 			return []Renewal{{Err: errDown}}
 		case "slow":
-			// Without an answer the next renewal comes after renewTime, but no third one.
+			// Without an answer the next renewal is sent after renewTime, but there is no third one.
 			k.due = min(k.due, sent+renewTime)
 			k.quiet = k.due
 			if k.underWay++; k.underWay > MostRenewals {
@@ -130,7 +130,7 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 			k.confirmed(sent, k.length, true)
 			k.told = now
 			k.due = max(k.due, k.told) // the answer was late
-		case k.asked: // a later request was confirmed before, and one sent since has no answer
+		case k.asked: // a later request was confirmed first, and one that was sent after it has no answer
 			k.told = now
 			k.due = max(k.retry, now)
 			k.quiet = k.due
@@ -160,7 +160,7 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 			sent := time.Now().Add(-d.length / 50) // the answer took a while
 			k.confirmed(sent.Sub(wd.epoch), d.length, k.renewed || d.renew)
 			wd.Extend(l, sent, d.length, d.renew)
-		case k.renewed: // only a lease without the watchdog is settled
+		case k.renewed: // only a lease that the watchdog does not renew is settled
 		case d.what == "settle":
 			k.until = max(k.until, now+d.length)
 			wd.Settle(l, time.Now().Add(d.length), false)
@@ -178,7 +178,7 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 		k.mu.Unlock()
 	}
 	k.mu.Lock()
-	if k.mode = "fails"; !k.renewed { // with failing renewals the lease must end
+	if k.mode = "fails"; !k.renewed { // when all renewals fail, the lease must end
 		k.mode = "works"
 	}
 	k.mu.Unlock()

@@ -1,16 +1,16 @@
 package lease
 
-// The watchdog: when leases are renewed, and end.
+// The watchdog decides when leases are renewed and when they end.
 //
 // Rules:
-//   - A renewal has three outcomes: renewed; gone, which ends the lease now;
-//     an error, which means try again, sooner and sooner, while the lease is valid.
-//   - One goroutine watches all leases, and it never waits for Redis: renewals
-//     go out in pipelines on other goroutines, so that a slow pipeline delays no other and
-//     no lease outlives its trust. One pipeline never has leases of different servers.
-//   - A renewal without an answer is sent again after renewTime, once: it may hang on
-//     its connection. Then the routes of a Cluster are asked for anew, too.
-//   - Holders are called without the mutex held, once for each lease.
+//   - A renewal has one of three outcomes. It succeeds; or the record is gone, which ends the lease at once; or it
+//     fails with an error, and is repeated at shorter and shorter intervals while the lease is valid.
+//   - One goroutine watches all leases, and it never waits for Redis. Renewals are sent in pipelines on other
+//     goroutines, so that a slow pipeline delays no other one, and no lease outlives its validity. All leases of a
+//     pipeline belong to one server.
+//   - A renewal without an answer is sent once more after renewTime, because its connection may hang. At that time the
+//     routes of a Redis Cluster are loaded again, too.
+//   - A Holder is called without the mutex held, once for each lease.
 
 import (
 	"cmp"
@@ -24,51 +24,51 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// MostRenewals is how many renewals of one lease are under way at most: a server that was unreachable runs them all
-// later.
+// MostRenewals is the maximum number of renewals of one lease that are under way. It is small because a server that
+// was unreachable runs all of them later.
 const MostRenewals = 2
 
 const (
 	renewBatch   = 256             // leases in one pipeline
-	renewWorkers = 4               // pipelines of one group and round under way at a time
-	renewTime    = send.ResendTime // a renewal without an answer for this long is sent again, over another connection
+	renewWorkers = 4               // pipelines of one group that are under way at the same time in each round
+	renewTime    = send.ResendTime // a renewal without an answer is sent again after this time, over another connection
 )
 
-// A Renewal is the answer for one lease.
+// A Renewal is the answer to the renewal of one lease.
 type Renewal struct {
-	Held   bool          // the record is there, and has a new lease
-	Length time.Duration // that was asked for; 0: that of the lease
+	Held   bool          // the record exists, and has a new lease
+	Length time.Duration // the lease that was asked for; 0: the length of the Lease
 	Err    error         // nil when Redis has answered
 }
 
-// never is later than all times of the watchdog.
+// never is later than every time on the clock of the watchdog.
 const never = time.Duration(1 << 62)
 
-// A Config says what a Watchdog needs of those whose leases it keeps.
+// A Config holds the functions with which a Watchdog renews leases.
 type Config struct {
-	// Renew renews leases in one pipeline, and returns an answer for each of them.
+	// Renew renews leases in one pipeline, and returns one answer for each of them.
 	Renew func(ctx context.Context, leases []*Lease) []Renewal
-	// Group is the group of a lease. Leases of one group may share a pipeline.
+	// Group returns the group of a lease. Only leases of the same group share a pipeline.
 	Group func(*Lease) string
-	// Silent is called when a pipeline has no answer within the time after which it is sent again.
+	// Silent is called when a pipeline has not been answered after renewTime.
 	Silent func()
-	// LimitReached is the cause of the end of a lease that ends at its limit.
+	// LimitReached is the cause with which a lease ends at its limit.
 	LimitReached error
 }
 
-// A Watchdog keeps leases.
+// A Watchdog renews leases and ends them.
 type Watchdog struct {
 	config Config
 	epoch  time.Time
 
-	ctx  context.Context // ends when the watchdog is stopped
+	ctx  context.Context // canceled when the watchdog is stopped
 	stop context.CancelFunc
-	work sync.WaitGroup // the loop and the pipelines under way
-	kick chan struct{}  // makes the loop look again
+	work sync.WaitGroup // the loop, and the pipelines that are under way
+	kick chan struct{}  // makes the loop check the leases again
 
-	mu      sync.Mutex // guards below, and the fields of leases that say so; a leaf: nothing is called with it held
+	mu      sync.Mutex // guards the fields below and those of leases; nothing is called with it held
 	leases  leaseHeap
-	armed   time.Duration // when the loop looks again by itself
+	armed   time.Duration // when the loop checks the leases again without being woken
 	running bool
 	stopped bool
 }
@@ -85,14 +85,14 @@ func NewWatchdog(config Config) *Watchdog {
 	}
 }
 
-// Now is the time on the clock of the watchdog.
+// Now returns the time on the clock of the watchdog.
 func (w *Watchdog) Now() time.Duration { return time.Since(w.epoch) }
 
-// At is t on the clock of the watchdog.
+// At converts t to the clock of the watchdog.
 func (w *Watchdog) At(t time.Time) time.Duration { return t.Sub(w.epoch) }
 
-// Watch begins to keep l, which was granted by a request sent at sent. The first lease may be shorter than length,
-// until the first renewal; 0: it is not.
+// Watch starts to watch l, which was granted by a request sent at the time sent. A first lease that is not 0 lasts
+// until the first renewal, and may be shorter than length, which renewals ask for.
 func (w *Watchdog) Watch(l *Lease, sent time.Time, length time.Duration, renewed bool, first time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -112,8 +112,8 @@ func (w *Watchdog) Watch(l *Lease, sent time.Time, length time.Duration, renewed
 	w.wakeLocked(l)
 }
 
-// Extend is Watch for a lease that is watched already: a re-entry was confirmed.
-// A lease that was ever renewed is renewed until it is removed.
+// Extend updates a lease that is already watched, after Redis confirmed that its owner acquired the lock again. A
+// lease that is renewed by the watchdog once is renewed until it is removed.
 func (w *Watchdog) Extend(l *Lease, sent time.Time, length time.Duration, renewed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -124,13 +124,13 @@ func (w *Watchdog) Extend(l *Lease, sent time.Time, length time.Duration, renewe
 	}
 }
 
-// Settle sets the end of a lease that is not renewed. Only if exact is set, the new end may
-// be sooner than before.
+// Settle sets the end of a lease that is not renewed. The new end may be earlier than the current one only if exact
+// is set.
 func (w *Watchdog) Settle(l *Lease, end time.Time, exact bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if l.renewed.Load() {
-		return // by now
+		return // the watchdog renews it by now
 	}
 	until := l.withinLimit(int64(w.At(end)))
 	if !exact {
@@ -143,20 +143,20 @@ func (w *Watchdog) Settle(l *Lease, end time.Time, exact bool) {
 	}
 }
 
-// End is until when l is valid.
+// End returns the time until which l is valid.
 func (w *Watchdog) End(l *Lease) time.Time { return w.epoch.Add(time.Duration(l.until.Load())) }
 
-// Left is how long l is valid from now on; negative: it has ended.
+// Left returns how much longer l is valid. The result is negative after the lease has ended.
 func (w *Watchdog) Left(l *Lease) time.Duration { return l.LeftAt(w.Now()) }
 
-// Watches reports whether l is watched: it was not removed, and has not ended.
+// Watches reports whether l is watched, which means that it was not removed and has not ended.
 func (w *Watchdog) Watches(l *Lease) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return l.index >= 0 || w.stopped
 }
 
-// Renews reports whether l is renewed, or left to run out.
+// Renews reports whether the watchdog renews l. If not, the lease runs out.
 func (w *Watchdog) Renews(l *Lease) bool { return l.renewed.Load() }
 
 // IsRenewing reports whether a renewal of l is under way.
@@ -166,14 +166,14 @@ func (w *Watchdog) IsRenewing(l *Lease) bool {
 	return l.underWay > 0
 }
 
-// Remove forgets l. A renewal that is under way may still run; it then finds no record to renew.
+// Remove stops watching l. A renewal that is under way may still run in Redis; it then finds no record to renew.
 func (w *Watchdog) Remove(l *Lease) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.removeLocked(l)
 }
 
-// Close ends the loop and waits for the pipelines under way.
+// Close ends the loop and waits for the pipelines that are under way.
 func (w *Watchdog) Close() {
 	w.mu.Lock()
 	w.stopped = true
@@ -182,7 +182,7 @@ func (w *Watchdog) Close() {
 	w.work.Wait()
 }
 
-// IsValid says by the clock alone whether l may still be relied on.
+// IsValid reports, by the local clock alone, whether l is still valid.
 func (w *Watchdog) IsValid(l *Lease) bool {
 	return w.Left(l) > 0
 }
@@ -197,8 +197,9 @@ func (w *Watchdog) confirmLocked(l *Lease, sent, length time.Duration, renewed b
 	w.limitLocked(l)
 }
 
-// limitLocked ends the renewals of l, whose last confirmed request has set its lease, if another one would gain nothing
-// worth a request: a request asks for what was left of the limit a moment after it was said to be sent.
+// limitLocked stops renewing l, whose lease was set by the last confirmed request, if the next renewal would not
+// extend it by anything worth a request. Drift is added because a request asks for the time that is left until the
+// limit a moment after the time at which it counts as sent.
 func (w *Watchdog) limitLocked(l *Lease) {
 	limit := time.Duration(l.limit.Load())
 	l.last.Store(limit > 0 && l.sent+l.length+Drift(l.length) >= limit)
@@ -207,7 +208,7 @@ func (w *Watchdog) limitLocked(l *Lease) {
 	}
 }
 
-// Relimit gives l, which is handed over, another limit; 0: none.
+// Relimit gives l, which was handed off to another owner, a new limit; 0 means no limit.
 func (w *Watchdog) Relimit(l *Lease, limit time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -215,13 +216,14 @@ func (w *Watchdog) Relimit(l *Lease, limit time.Duration) {
 	if !l.last.Load() || l.index < 0 {
 		return
 	}
-	l.renewAt = l.sent + l.length/3 // it may be over: then the lease is renewed now
+	l.renewAt = l.sent + l.length/3 // this time may have passed: then the lease is renewed now
 	w.limitLocked(l)
 	heap.Fix(&w.leases, l.index)
 	w.wakeLocked(l)
 }
 
-// RestOf is the lease that a request sent now may ask for, which would ask for length.
+// RestOf returns the lease that a request sent now may ask for: length, or the time until the limit of l if that is
+// shorter.
 func (w *Watchdog) RestOf(l *Lease, length time.Duration) time.Duration {
 	if limit := time.Duration(l.limit.Load()); limit > 0 {
 		return max(time.Millisecond, min(length, limit-w.Now()))
@@ -229,7 +231,7 @@ func (w *Watchdog) RestOf(l *Lease, length time.Duration) time.Duration {
 	return length
 }
 
-// WhyOver is why l has ended by the clock.
+// WhyOver returns the reason why l has ended by the local clock.
 func (w *Watchdog) WhyOver(l *Lease) error {
 	if l.renewed.Load() && l.last.Load() {
 		return w.config.LimitReached
@@ -243,7 +245,7 @@ func (w *Watchdog) removeLocked(l *Lease) {
 	}
 }
 
-// retryLocked plans the next renewal of l, after a renewal of l has ended.
+// retryLocked schedules the next renewal of l after one has ended without a new lease.
 func (w *Watchdog) retryLocked(l *Lease) {
 	if l.last.Load() {
 		return
@@ -253,7 +255,7 @@ func (w *Watchdog) retryLocked(l *Lease) {
 	w.wakeLocked(l)
 }
 
-// wakeLocked wakes the loop if l needs attention before the loop would look by itself.
+// wakeLocked wakes the loop if l needs attention before the time for which the loop is armed.
 func (w *Watchdog) wakeLocked(l *Lease) {
 	if l.next() < w.armed {
 		w.armed = l.next()
@@ -290,7 +292,8 @@ type endedLease struct {
 	failed error // of the last renewal, if it failed
 }
 
-// because is why the lease has ended. The failed error may call code of the user, so no mutex is held.
+// because returns the cause with which the lease has ended. It is called without a mutex held, because the text of
+// the failed renewal may be made by the user's code.
 func (e endedLease) because() error {
 	if e.failed != nil {
 		return fmt.Errorf("%w: the last renewal failed: %w", e.why, e.failed)
@@ -298,9 +301,8 @@ func (e endedLease) because() error {
 	return e.why
 }
 
-// collect takes out the leases that have ended and lists the leases to be renewed
-// now. Renewals that would be due a little later come along, so that the leases
-// of a busy client go out together.
+// collect removes the leases that have ended, and returns the leases to renew now. It includes renewals that are due
+// a little later, so that the leases of a busy client share pipelines.
 func (w *Watchdog) collect() (due []*Lease, ended []endedLease, wait time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -315,14 +317,14 @@ func (w *Watchdog) collect() (due []*Lease, ended []endedLease, wait time.Durati
 			continue
 		case l.renewed.Load() && (l.renewAt <= now || !l.asked && l.renewAt <= now+l.length/30):
 			if l.underWay >= MostRenewals {
-				l.renewAt = until // or when a renewal under way has ended
+				l.renewAt = until // or until a renewal that is under way has ended
 				heap.Fix(&w.leases, 0)
 				continue
 			}
 			due = append(due, l)
 			l.underWay++
-			// The retry comes after a quarter of the trust that is left, so sooner each time. Where there is no
-			// answer at all, it comes after renewTime: the renewal may hang on its connection.
+			// After an error, the renewal is repeated when a quarter of the remaining validity has passed, so each
+			// time sooner. Without any answer it is repeated after renewTime, because its connection may hang.
 			l.asked = true
 			l.retryAt = now + max((until-now)/4, l.length/200)
 			l.renewAt = min(l.retryAt, now+renewTime)
@@ -335,15 +337,15 @@ func (w *Watchdog) collect() (due []*Lease, ended []endedLease, wait time.Durati
 	case len(w.leases) > 0:
 		w.armed = w.leases[0].next()
 	case w.armed <= now:
-		w.armed = never // no lease to watch until one is added
+		w.armed = never // there is nothing to do until a lease is added
 	default:
-		// Short holds come and go: the loop looks once when the last of them
-		// would have been due, and is not woken for each of them.
+		// Short holds come and go. The loop wakes up once, at the time when the last of them would have been due,
+		// instead of being woken for each of them.
 	}
 	return due, ended, w.armed - now
 }
 
-// send renews leases, in pipelines, and returns before the answers come.
+// send renews leases in pipelines, and returns before they are answered.
 func (w *Watchdog) send(due []*Lease) {
 	groups := make(map[string][]*Lease)
 	for _, l := range due {
@@ -361,8 +363,8 @@ func (w *Watchdog) send(due []*Lease) {
 	}
 }
 
-// sendWithin is sendOne that waits for the answer no longer than renewTime: the batches
-// that follow must not wait for a connection that hangs.
+// sendWithin calls sendOne, and waits at most renewTime for the answer, so that the following batches do not wait for
+// a connection that hangs.
 func (w *Watchdog) sendWithin(batch []*Lease) {
 	if w.ctx.Err() != nil {
 		return
@@ -383,7 +385,8 @@ func (w *Watchdog) sendWithin(batch []*Lease) {
 }
 
 func (w *Watchdog) sendOne(batch []*Lease) {
-	ctx, cancel := context.WithTimeout(w.ctx, renewTime) // limits dialling: go-redis would dial an unreachable host for long
+	// Without this limit go-redis would spend a long time dialing an unreachable host.
+	ctx, cancel := context.WithTimeout(w.ctx, renewTime)
 	defer cancel()
 	sent := w.Now()
 	answers := w.config.Renew(send.Undated(ctx), batch)
@@ -400,14 +403,14 @@ func (w *Watchdog) sendOne(batch []*Lease) {
 		case !answers[i].Held:
 			w.removeLocked(l)
 			gone = append(gone, l.Holder)
-		case sent < l.sent: // a later request was confirmed before
+		case sent < l.sent: // a later request was confirmed first
 			if l.asked {
 				w.retryLocked(l)
 			}
 		default:
 			w.confirmLocked(l, sent, cmp.Or(answers[i].Length, l.length), true)
 			heap.Fix(&w.leases, l.index)
-			w.wakeLocked(l) // the loop is armed for a retry, which may be much later than the next renewal
+			w.wakeLocked(l) // the loop is armed for a retry, which may be long after the next renewal
 		}
 	}
 	w.mu.Unlock()
@@ -416,17 +419,17 @@ func (w *Watchdog) sendOne(batch []*Lease) {
 	}
 }
 
-// Len is how many leases are watched. It is for tests.
+// Len returns the number of leases that are watched. It is for tests.
 func (w *Watchdog) Len() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.leases)
 }
 
-// Mutex is the mutex of w, for tests that no code of the user is called with it held.
+// Mutex returns the mutex of w, for tests which check that the user's code is never called with it held.
 func (w *Watchdog) Mutex() *sync.Mutex { return &w.mu }
 
-// leaseHeap orders leases by when they need attention.
+// leaseHeap orders leases by the time at which they need attention.
 type leaseHeap []*Lease
 
 func (h leaseHeap) Len() int           { return len(h) }

@@ -16,11 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fakeRecords is a fake Redis to a watchdog: it grants renewals, refuses them, or does not answer.
+// fakeRecords plays Redis for a watchdog: it grants renewals, refuses them, or does not answer.
 type fakeRecords struct {
 	mu     sync.Mutex // guards below
 	asked  map[*Lease][]time.Duration
-	calls  []int // leases in each pipeline
+	calls  []int // the number of leases in each pipeline
 	answer func(l *Lease) Renewal
 	slow   time.Duration
 
@@ -89,7 +89,7 @@ var errLimit = errors.New("the limit")
 
 const testLease = 30 * time.Second
 
-// A lease is renewed every third of its length, and not after it was removed.
+// A lease is renewed every third of its length, and no longer after it was removed.
 func TestWatchdogRenewsEveryThirdOfTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
@@ -113,7 +113,7 @@ func TestWatchdogRenewsEveryThirdOfTheLease(t *testing.T) {
 	})
 }
 
-// S2: validity counts from before the request, and a timer ends it without an answer of Redis.
+// S2: the validity starts before the request, and a local timer ends it without any answer from Redis.
 func TestWatchdogEndsValidityWhenNoRenewalIsConfirmed(t *testing.T) {
 	for name, answer := range map[string]func(*fakeRecords){
 		"errors":       func(f *fakeRecords) { f.answer = func(*Lease) Renewal { return Renewal{Err: errors.New("refused")} } },
@@ -125,7 +125,7 @@ func TestWatchdogEndsValidityWhenNoRenewalIsConfirmed(t *testing.T) {
 				answer(f)
 				l, ends := newLease(f.watchdog)
 				sent := time.Now()
-				time.Sleep(3 * time.Second) // the acquire took that long to be answered
+				time.Sleep(3 * time.Second) // it took that long until the acquire was answered
 				f.watchdog.Watch(l, sent, testLease, true, 0)
 				<-ends.ended
 				want := testLease - testLease/100 - 2*time.Millisecond
@@ -139,7 +139,7 @@ func TestWatchdogEndsValidityWhenNoRenewalIsConfirmed(t *testing.T) {
 	}
 }
 
-// L4: failed renewals are repeated sooner and sooner, until one works or the validity is over.
+// L4: failed renewals are repeated at shorter and shorter intervals, until one succeeds or the validity has ended.
 func TestWatchdogRepeatsAFailedRenewalSoonerAndSooner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
@@ -159,7 +159,7 @@ func TestWatchdogRepeatsAFailedRenewalSoonerAndSooner(t *testing.T) {
 	})
 }
 
-// Failed renewals do not end a lease if one works in time.
+// Failed renewals do not end a lease if a later one succeeds in time.
 func TestWatchdogKeepsALeaseOverFailedRenewals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
@@ -185,7 +185,7 @@ func TestWatchdogKeepsALeaseOverFailedRenewals(t *testing.T) {
 func TestWatchdogDoesNotWaitForAHangingRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
-		f.slow = 15 * time.Second // as a read timeout of go-redis that is set high
+		f.slow = 15 * time.Second // like a go-redis client with a long read timeout
 		f.answer = func(*Lease) Renewal { return Renewal{Held: true} }
 		l, ends := newLease(f.watchdog)
 		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
@@ -195,7 +195,7 @@ func TestWatchdogDoesNotWaitForAHangingRenewal(t *testing.T) {
 	})
 }
 
-// A server that comes back finds no more than two renewals of each lease.
+// A server that was unreachable finds at most two renewals of each lease when it is back.
 func TestWatchdogSendsNoMoreThanTwoRenewals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
@@ -250,8 +250,8 @@ type countingHolder struct{ ended *atomic.Int64 }
 
 func (h countingHolder) LeaseEnded(error) { h.ended.Add(1) }
 
-// A renewal ends after renewTime without a deadline on its ctx, and reports the silence, for which a Cluster loads its
-// routes.
+// The context of a renewal is canceled after renewTime although it has no deadline. The silence is reported, so that
+// a Redis Cluster client loads its routes again.
 func TestWatchdogRenewalHasADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
@@ -273,7 +273,7 @@ func TestWatchdogRenewalHasADeadline(t *testing.T) {
 	})
 }
 
-// L4: a lease whose record has gone ends at once.
+// L4: a lease ends at once when its record no longer exists.
 func TestWatchdogEndsALeaseThatIsGoneAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
@@ -287,7 +287,7 @@ func TestWatchdogEndsALeaseThatIsGoneAtOnce(t *testing.T) {
 	})
 }
 
-// An explicit lease is not renewed, and ends in time.
+// An explicit lease is not renewed, and ends on time.
 func TestWatchdogDoesNotRenewAnExplicitLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
@@ -300,7 +300,8 @@ func TestWatchdogDoesNotRenewAnExplicitLease(t *testing.T) {
 	})
 }
 
-// A shorter lease does not shorten a longer one, and a lease that the watchdog renews stays renewed.
+// A shorter lease does not shorten a longer one, and a lease that the watchdog renews once is renewed until it is
+// removed.
 func TestWatchdogExtendNeverShortensAndStaysRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -317,7 +318,8 @@ func TestWatchdogExtendNeverShortensAndStaysRenewed(t *testing.T) {
 	})
 }
 
-// A hold with a long explicit lease that the watchdog takes over is renewed every third of its own lease.
+// A hold with a long explicit lease that is acquired again under the watchdog is renewed every third of the
+// watchdog's own lease.
 func TestWatchdogRenewsEveryThirdAfterALongLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
@@ -334,7 +336,7 @@ func TestWatchdogRenewsEveryThirdAfterALongLease(t *testing.T) {
 	})
 }
 
-// The length of a lease does not overflow.
+// The validity of an extremely long lease does not overflow.
 func TestWatchdogTrustsALeaseOfCenturies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
@@ -346,7 +348,7 @@ func TestWatchdogTrustsALeaseOfCenturies(t *testing.T) {
 	})
 }
 
-// Many leases are renewed in time, in pipelines, by one goroutine.
+// Many leases are renewed on time, in pipelines, by one goroutine.
 func TestWatchdogManyLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)

@@ -1,33 +1,33 @@
 package wake
 
-// Channels: from the first listener on until Redis has been told to unsubscribe, and what the answers of Redis make of
-// them.
+// The channels of a link, from the first listener until Redis has been told to unsubscribe, and how the answers from
+// Redis change them.
 //
-// Rule: a channel whose answer is still to come is kept, so that the answer is not taken for that of a later channel.
+// Rule: a channel whose answer is still outstanding is kept, so that the answer is not taken for that of a later
+// channel of the same name.
 
 import (
 	"slices"
 	"time"
 )
 
-// A channel is one pub/sub channel that is subscribed, or is to be.
+// A channel is one pub/sub channel that is subscribed, or that will be.
 type channel struct {
 	name      string
 	link      *link
 	listeners []*Listener
 	state     state
-	answer    state         // the last answer of Redis, on any connection: confirmed or refused; 0: there was none
-	ready     chan struct{} // closed at the first answer
-	askedAt   time.Time     // when it was last subscribed
-	idling    bool          // is in the list idling
+	answer    state         // the last answer from Redis on any connection, confirmed or refused; 0: none yet
+	ready     chan struct{} // closed at the first answer, whether confirmed or refused
+	askedAt   time.Time     // when SUBSCRIBE was last sent for it
+	idling    bool          // it is in the list idling of its link
 	idleSince time.Time
 
-	hear func(message string) // is called with every message, or nil
+	hear func(message string) // called with every message; nil: there is no such function
 }
 
-// changes lists the channels to subscribe and to unsubscribe now, and says when to look
-// again. next is 0 when the link has had no channels for a while: then the link ends, and the next
-// listener starts another one.
+// changes returns the channels to subscribe and to unsubscribe now, and the time until the next call. next is 0 when
+// the link has had no channels for a while. The link then ends, and the next listener starts another one.
 func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -43,8 +43,8 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 	for range l.idling {
 		ch := l.idling[0]
 		left := ch.idleSince.Add(l.idleTTL).Sub(now)
-		// A channel whose answer is still to come stays: the answer must not be taken for the
-		// answer to a later channel of the same name.
+		// A channel whose answer is still outstanding stays, because the answer must not be taken for that of a later
+		// channel of the same name.
 		again := len(ch.listeners) == 0 && ch.isPending() && left <= 0
 		if left > 0 && len(ch.listeners) == 0 {
 			next = left
@@ -86,7 +86,7 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 	return subscribe, unsubscribe, next
 }
 
-// unconfirmed reports whether a subscription has had no answer for three pings.
+// unconfirmed reports whether a subscription has been waiting for its answer for longer than three pings.
 func (l *link) unconfirmed(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,8 +94,8 @@ func (l *link) unconfirmed(now time.Time) bool {
 	return len(asked) > 0 && now.Sub(asked[0].askedAt) > 3*l.ping
 }
 
-// noteConfirmed notes that the channel called name is subscribed from now on.
-// Earlier messages may be lost, so noteConfirmed also wakes the listeners.
+// noteConfirmed records that the channel called name is subscribed from now on. On a later connection messages may
+// have been lost in between, so it also wakes the listeners, except at the first answer.
 func (l *link) noteConfirmed(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,14 +109,15 @@ func (l *link) noteConfirmed(name string) {
 	}
 }
 
-// noteMoved notes that the node does not announce on a channel any more: on the confirmed channel
-// called name; or, if name is "", on the first channel whose answer is to come.
+// noteMoved records that the node no longer serves a channel: the confirmed channel called name or, if name is empty,
+// the first channel whose answer is outstanding.
 func (l *link) noteMoved(name string) {
 	if l.evict(name) {
 		l.Reload()
 	}
 }
 
+// evict makes a channel unrouted. first reports whether it is the only unrouted channel of the link.
 func (l *link) evict(name string) (first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,8 +143,8 @@ func (l *link) evict(name string) (first bool) {
 	return true
 }
 
-// noteRefused notes that Redis does not allow the first channel whose answer is to
-// come. Its listeners go on without wake-ups.
+// noteRefused records that Redis does not allow the first channel whose answer is outstanding. Its listeners continue
+// without wake-ups.
 func (l *link) noteRefused(err error) {
 	l.mu.Lock()
 	var name string
@@ -160,7 +161,7 @@ func (l *link) noteRefused(err error) {
 	}
 }
 
-// dropLocked takes a channel, which is in no queue, away from the link.
+// dropLocked removes a channel, which must not be in a queue, from the link.
 func (l *link) dropLocked(ch *channel) {
 	l.size--
 	if ch.idling {

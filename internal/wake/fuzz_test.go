@@ -2,7 +2,7 @@
 
 package wake
 
-// Fuzzing of all that comes over a connection. The seeds run with the other tests. To search on:
+// Fuzzing of everything that can arrive over a connection. The seeds run with the other tests. To search further:
 //
 //	go test -run '^$' -fuzz '^FuzzPubSub$' -fuzztime 1m ./internal/wake
 
@@ -18,7 +18,7 @@ import (
 	"github.com/relock-go/relock/internal/wake/waketest"
 )
 
-// A tape is the input of a fuzzer, read byte by byte. It is 0 behind its end.
+// A tape is the input of a fuzzer, which is read byte by byte. After its end it yields zeros.
 type tape []byte
 
 func (p *tape) next() byte {
@@ -39,8 +39,8 @@ func (p *tape) text() string {
 	return s
 }
 
-// Any messages over subscription connections block no listener, and a listener gets its messages
-// once the servers work.
+// Whatever arrives over subscription connections, no listener blocks, and a listener receives its messages once the
+// servers work again.
 func FuzzPubSub(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 0, 4, 2, 0, 7})
 	f.Add([]byte{0, 1, 5, 0, 0, 5, 1, 0, 6, 3, 2, 1, 0, 3, 9, 0, 2, 0})
@@ -126,7 +126,7 @@ func playPubSub(t *testing.T, data []byte) {
 	time.Sleep(time.Minute)
 	for _, l := range listening {
 		require.True(t, ready(l), "the listener of %q does not become ready", l.Name())
-		l.Leave() // the channel may have been refused, and is not asked for again while it has a listener
+		l.Leave() // the channel may have been refused, and is not requested again while it has a listener
 	}
 	time.Sleep(2 * p.idleTTL)
 	listening = nil

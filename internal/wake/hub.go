@@ -1,25 +1,24 @@
-// Package wake has the channels of Redis on which goroutines wait for messages: one connection for all of them, or one
-// for each node that announces on some of them.
+// Package wake subscribes to the Redis channels on which goroutines wait for messages. It uses one connection for all
+// channels, or one for each node that serves some of them.
 //
-// Words: a listener is one goroutine that waits for the messages of a channel, a link the connection to one node and
-// the channels that belong to it, the hub all of that. Who uses the package knows which node announces on which
-// channel, and what the messages mean.
+// Words: a listener is one goroutine that waits for the messages of a channel. A link is the connection to one node,
+// together with the channels that belong to it. The hub is all of that. The user of the package knows which node
+// serves which channel, and what the messages mean.
 //
 // Rules:
-//   - A wake-up is a hint. Listeners ask again by themselves, so a lost wake-up costs
-//     time and nothing else; a superfluous one costs a request.
-//   - Join returns at once; the subscription is in force when Ready is closed.
-//     Only the message of a later release is sure to come, so ask again then.
-//   - Every listener that may have missed a message is woken: all listeners of a channel, after
-//     every new subscription on every new connection.
-//   - One goroutine writes to a connection and one reads from it; callers never do,
-//     because go-redis holds a lock while it dials. Delivering never blocks.
-//   - go-redis does not notice a peer that has gone silent: the link pings. It gives a
-//     connection up on which nothing came, or no confirmation, for three pings.
-//   - A connection is never repaired but replaced. So the subscriptions of a connection are
-//     those that were asked for on it, in that order.
-//   - A channel belongs to one link, and moves to another link when the server
-//     that announces on it has changed.
+//   - A wake-up is a hint. Listeners also ask Redis by themselves, so a lost wake-up costs time and nothing else, and
+//     an unnecessary one costs a request.
+//   - Join returns at once. The subscription is in force, or was refused, when Ready is closed. Only the message of a
+//     release after that is certain to arrive, so the listener must ask Redis once more at that time.
+//   - Every listener that may have missed a message is woken: all listeners of a channel, after every new subscription
+//     on every new connection.
+//   - One goroutine writes to a connection and one reads from it. Callers never do, because go-redis holds a mutex
+//     while it dials. The delivery of a message never blocks.
+//   - go-redis does not notice a server that has gone silent, so the link pings. It gives up a connection on which
+//     nothing arrived, or no confirmation, for the time of three pings.
+//   - A connection is never repaired, only replaced. The subscriptions of a connection are therefore exactly those
+//     that were requested on it, in the same order.
+//   - A channel belongs to one link, and moves to another link when a different server begins to serve it.
 package wake
 
 import (
@@ -33,7 +32,7 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// A Subscriber is a connection to subscribe on. *redis.PubSub is one.
+// A Subscriber is a connection for subscriptions, such as a *redis.PubSub.
 type Subscriber interface {
 	Subscribe(ctx context.Context, channels ...string) error
 	Unsubscribe(ctx context.Context, channels ...string) error
@@ -42,48 +41,48 @@ type Subscriber interface {
 	Close() error
 }
 
-// A Node is a server that announces on channels.
+// A Node is a server that serves channels.
 type Node struct {
 	Name string
 	Dial func() Subscriber // does not block
 }
 
-// A Router knows which node announces on which channel.
+// A Router knows which node serves which channel.
 type Router interface {
 	Node(channel string) Node
-	// Moves reports whether the results of Node change with time.
+	// Moves reports whether the results of Node can change with time.
 	Moves() bool
-	// Reload renews the results of Node. It takes about as long as the read timeout of the Redis client at most.
+	// Reload refreshes the results of Node. It takes at most about as long as the read timeout of the Redis client.
 	Reload()
-	// Refused hears how a node has refused a channel, and reports whether to connect anew because of that.
+	// Refused is called when a node has refused a channel, and reports whether to reconnect because of that.
 	Refused(err error) bool
 }
 
-// A Hub has the channels that are subscribed, and the connections for them.
+// A Hub holds the subscribed channels and the connections for them.
 type Hub struct {
 	router Router
 	log    *slog.Logger
-	warn   func(channel string, err error) // is told of the first channel that Redis does not allow
+	warn   func(channel string, err error) // called with the first channel that Redis does not allow
 
 	idleTTL time.Duration // how long a channel without listeners stays subscribed
 	ping    time.Duration
 	idle    time.Duration // how long a connection stays open without channels
-	reroute time.Duration // how long after its refusal a channel moves to another node; shorter than idleTTL
+	reroute time.Duration // how long after its refusal a channel is routed again; shorter than idleTTL
 
 	closed  chan struct{}
 	work    sync.WaitGroup
-	reloads atomic.Int32 // under way
+	reloads atomic.Int32 // the number of reloads under way
 
-	mu       sync.Mutex // guards below, all links and all channels; a leaf: nothing but filters is called with it held
+	mu       sync.Mutex // guards the fields below, all links and all channels; only filters are called with it held
 	channels map[string]*channel
-	links    map[string]*link // by name of the node
-	reloadAt time.Time        // the next reload begins no sooner
+	links    map[string]*link // by the name of the node
+	reloadAt time.Time        // the next reload does not start before
 	stopped  bool
 	warned   bool
 }
 
-// New makes a Hub without channels. The Hub calls warn once at most, with the first channel that Redis does not
-// allow, on a goroutine that reads messages, so warn must not block.
+// New returns a Hub without channels. The Hub calls warn at most once, with the first channel that Redis does not
+// allow. The call is made on a goroutine that reads messages, so warn must not block.
 func New(r Router, log *slog.Logger, warn func(channel string, err error)) *Hub {
 	return &Hub{
 		router:   r,
@@ -99,12 +98,12 @@ func New(r Router, log *slog.Logger, warn func(channel string, err error)) *Hub 
 	}
 }
 
-// Join begins to listen to the channel called name.
+// Join starts listening to the channel called name.
 func (h *Hub) Join(name string) *Listener {
 	return h.JoinFor(make(chan struct{}, 1), name)
 }
 
-// JoinFor is Join for a wake channel that has other sources too.
+// JoinFor is like Join, for a channel wake that receives wake-ups from other sources, too.
 func (h *Hub) JoinFor(wake chan struct{}, name string) *Listener {
 	if l := h.tryJoin(wake, name, nil); l != nil {
 		return l
@@ -113,7 +112,8 @@ func (h *Hub) JoinFor(wake chan struct{}, name string) *Listener {
 	return h.tryJoin(wake, name, &home)
 }
 
-// tryJoin is JoinFor for a channel that has a link, or gets the link of home. Without both it returns nil.
+// tryJoin implements JoinFor for a channel that already has a link, or gets the link of home. It returns nil if
+// neither is given.
 func (h *Hub) tryJoin(wake chan struct{}, name string, home *Node) *Listener {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -132,12 +132,12 @@ func (h *Hub) tryJoin(wake chan struct{}, name string, home *Node) *Listener {
 }
 
 const (
-	mostReloads = 4                      // under way: one that asks an unreachable server must not hold up the next
+	mostReloads = 4                      // at once: one that asks an unreachable server must not delay the next
 	reloadPause = 100 * time.Millisecond // between two reloads
 )
 
-// Reload makes the router find out anew which node announces on which channel: its
-// knowledge may be outdated. It does not block.
+// Reload makes the router find out again which node serves which channel, because its knowledge may be outdated. It
+// does not block.
 func (h *Hub) Reload() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -161,15 +161,14 @@ func (h *Hub) Reload() {
 	})
 }
 
-// caught logs a panic of a hook of the Redis client, on a goroutine of this package.
-// It is deferred.
+// caught, which is deferred, logs the panic of a hook of the Redis client on a goroutine of this package.
 func (h *Hub) caught() {
 	if why := recover(); why != nil {
 		h.log.Error("relock: a hook of the Redis client panicked", "panic", why, "stack", string(debug.Stack()))
 	}
 }
 
-// placeLocked gives a channel to the link of its node.
+// placeLocked assigns a channel to the link of its node.
 func (h *Hub) placeLocked(ch *channel, home Node) {
 	l := h.links[home.Name]
 	if l == nil {
@@ -185,7 +184,7 @@ func (h *Hub) placeLocked(ch *channel, home Node) {
 	l.kickLocked()
 }
 
-// HearsForNobody reports whether the channel called name is subscribed and has no listeners.
+// HearsForNobody reports whether the channel called name is subscribed although it has no listeners.
 func (h *Hub) HearsForNobody(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -201,8 +200,8 @@ func (h *Hub) IsConfirmed(name string) bool {
 	return ch != nil && ch.isConfirmed()
 }
 
-// receive gives a message to all listeners of the channel called name, and wakes them. The function that hears
-// all messages is first: once a listener has run, what the message is about may be over.
+// receive passes a message to all listeners of the channel called name, and wakes them. The function that was set
+// with Listener.Hears is called first, because a woken listener may act on the message at once, and finish.
 func (h *Hub) receive(name, message string) {
 	if hear := h.hearing(name); hear != nil {
 		hear(message)
@@ -234,7 +233,7 @@ func (h *Hub) deliver(name, message string) {
 	}
 }
 
-// Answered reports whether Redis has answered a subscription. Tests wait for that.
+// Answered reports whether Redis has answered any subscription. Tests wait for that.
 func (h *Hub) Answered() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -246,7 +245,7 @@ func (h *Hub) Answered() bool {
 	return false
 }
 
-// Listeners is how many listeners have not left. Tests look whether one was forgotten.
+// Listeners returns the number of listeners that have not left. Tests use it to find listeners that were forgotten.
 func (h *Hub) Listeners() (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -256,10 +255,10 @@ func (h *Hub) Listeners() (n int) {
 	return n
 }
 
-// Mutex is the mutex of h. Tests look whether code of the user runs while it is locked.
+// Mutex returns the mutex of h, for tests which check that the user's code never runs while it is held.
 func (h *Hub) Mutex() *sync.Mutex { return &h.mu }
 
-// Close ends the connections and waits for their goroutines.
+// Close closes the connections and waits for their goroutines.
 func (h *Hub) Close() {
 	h.mu.Lock()
 	if !h.stopped {

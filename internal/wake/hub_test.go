@@ -18,7 +18,7 @@ import (
 	"github.com/relock-go/relock/internal/wake/waketest"
 )
 
-// oneServer is the router of a single server.
+// oneServer is the router for a single server.
 type oneServer struct{ server *waketest.Server }
 
 func (r oneServer) Node(string) Node { return dialling("", r.server) }
@@ -26,7 +26,7 @@ func (oneServer) Moves() bool        { return false }
 func (oneServer) Reload()            {}
 func (oneServer) Refused(error) bool { return false }
 
-// dialling is the node called name that connects to s.
+// dialling returns the node called name, which connects to s.
 func dialling(name string, s *waketest.Server) Node {
 	return Node{name, func() Subscriber { return s.Dial() }}
 }
@@ -60,7 +60,7 @@ func ready(l *Listener) bool {
 	}
 }
 
-// C2: the listeners of a channel share a subscription, and a message wakes all of them and no others.
+// C2: the listeners of a channel share one subscription, and a message wakes all of them and no others.
 func TestPubSubSubscribesOnceAndWakesAllListeners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
@@ -80,7 +80,7 @@ func TestPubSubSubscribesOnceAndWakesAllListeners(t *testing.T) {
 	})
 }
 
-// A listener with a filter hears nothing else.
+// A listener with a filter is not woken by any other message.
 func TestPubSubMessagesPassTheFilterOfAListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := newFakePubSub(t)
@@ -106,8 +106,8 @@ func TestPubSubMessagesPassTheFilterOfAListener(t *testing.T) {
 	})
 }
 
-// Whether a grant is for a wait that goes on is found out before its listener runs: the caller may be done with the
-// lock at once.
+// The function set with Hears is called before the listeners run. It finds out whether a grant is for a wait that
+// still goes on, and a woken caller may be finished with the lock at once.
 func TestPubSubHearsAMessageBeforeItsListeners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := newFakePubSub(t)
@@ -118,7 +118,7 @@ func TestPubSubHearsAMessageBeforeItsListeners(t *testing.T) {
 			assert.False(t, woken(l), "the listener was woken before")
 		})
 		require.True(t, ready(l), "not subscribed")
-		woken(l) // by the confirmation
+		woken(l) // drains a wake-up that may be there
 		p.receive("x", "grant c:1:01 7 5000 0")
 		assert.Equal(t, []string{"grant c:1:01 7 5000 0"}, heard)
 		assert.True(t, woken(l))
@@ -141,7 +141,7 @@ func TestPubSubReadyOnlyAfterTheConfirmation(t *testing.T) {
 	})
 }
 
-// A subscription outlives its last listener for a while, so that a busy lock subscribes once, and ends then.
+// A subscription outlives its last listener for a while, so that a busy lock subscribes only once, and then ends.
 func TestPubSubKeepsASubscriptionForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
@@ -181,7 +181,7 @@ func TestPubSubClosesAnIdleConnection(t *testing.T) {
 	})
 }
 
-// L2: a reconnect wakes every listener, which may have missed a message.
+// L2: a reconnect wakes every listener, because each of them may have missed a message.
 func TestPubSubWakesEverybodyAfterAReconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
@@ -199,7 +199,7 @@ func TestPubSubWakesEverybodyAfterAReconnect(t *testing.T) {
 	})
 }
 
-// During an outage connections are tried with pauses, and listeners are woken after it.
+// During an outage the pauses between the attempts to connect grow, and listeners are woken after it.
 func TestPubSubComesBackAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
@@ -215,7 +215,7 @@ func TestPubSubComesBackAfterAnOutage(t *testing.T) {
 	})
 }
 
-// A connection on which nothing comes is replaced; go-redis would wait for ever.
+// A connection on which nothing arrives is replaced. go-redis would wait forever.
 func TestPubSubNoticesASilentPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
@@ -231,7 +231,7 @@ func TestPubSubNoticesASilentPeer(t *testing.T) {
 	})
 }
 
-// Pings keep a connection without messages, and wake no listener.
+// Pings keep a connection without messages alive, and wake no listener.
 func TestPubSubKeepsAQuietConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
@@ -242,7 +242,8 @@ func TestPubSubKeepsAQuietConnection(t *testing.T) {
 	})
 }
 
-// A channel that Redis refuses is ready, so that its waiters poll, is logged once, and disturbs no other channel.
+// A channel that Redis refuses becomes ready, so that its waiters poll. The refusal is logged once, and affects no
+// other channel.
 func TestPubSubRefusedChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		noPermission := waketest.Error("NOPERM No permissions to access a channel")
@@ -252,7 +253,7 @@ func TestPubSubRefusedChannels(t *testing.T) {
 			}
 			return nil
 		}}
-		var warnings []string // synctest.Wait orders what the reader writes before what the test reads
+		var warnings []string // synctest.Wait orders the writes of the reader before the reads of the test
 		p := New(oneServer{s}, slog.New(slog.DiscardHandler), func(channel string, err error) {
 			assert.Equal(t, noPermission, err)
 			warnings = append(warnings, channel)
@@ -275,8 +276,8 @@ func TestPubSubRefusedChannels(t *testing.T) {
 	})
 }
 
-// The confirmation of a channel that was left meanwhile is not taken for the confirmation of a
-// later channel of the same name.
+// The confirmation of a channel whose listeners have left is not taken for the confirmation of a later channel of the
+// same name.
 func TestPubSubLateConfirmationIsNotMistaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
@@ -293,7 +294,7 @@ func TestPubSubLateConfirmationIsNotMistaken(t *testing.T) {
 	})
 }
 
-// Close ends all goroutines, and a later join or Close is harmless.
+// Close ends all goroutines. A later call of Join or Close is harmless.
 func TestPubSubCloseEndsEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := newFakePubSub(t)
@@ -304,7 +305,7 @@ func TestPubSubCloseEndsEverything(t *testing.T) {
 	})
 }
 
-// C3: nothing is left of many channels that were joined and left at once.
+// C3: nothing is left of many channels that were joined and left immediately.
 func TestPubSubForgetsManyChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
@@ -328,7 +329,7 @@ func TestPubSubForgetsManyChannels(t *testing.T) {
 	})
 }
 
-// After random joins, leaves and cuts a ready listener gets every message of its channel, and no other.
+// After random joins, leaves and cuts, a ready listener receives every message of its channel and no other.
 func TestPubSubReadyListenersHearEveryMessage(t *testing.T) {
 	for seed := range 20 {
 		synctest.Test(t, func(t *testing.T) { readyListenersHearEveryMessage(t, seed) })

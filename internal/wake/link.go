@@ -1,10 +1,10 @@
 package wake
 
-// Links: one connection to one node at a time, which is replaced when it fails.
+// A link has one connection to one node at a time, and replaces it when it fails.
 //
 // Rules:
-//   - Only the goroutine of the link writes to the connection, and one other goroutine reads from it.
-//   - Nothing is sent and nobody is asked with the mutex of the hub held.
+//   - Only the goroutine of the link writes to the connection, and only one other goroutine reads from it.
+//   - Nothing is sent, and the router is not called, with the mutex of the hub held.
 
 import (
 	"context"
@@ -20,26 +20,27 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// A link is the connection to one node, and the channels that are subscribed there, or are to be.
+// A link is the connection to one node, with the channels that are subscribed there, or that will be.
 type link struct {
 	*Hub
 	node Node // its name never changes
 
-	kick       chan struct{} // makes the writer look at the queues
-	size       int           // how many channels belong to it
-	idling     []*channel    // without listeners, roughly in the order in which the last listener left
-	queues     queues
-	routeAt    time.Time     // when to look for the nodes of unrouted channels
-	unwanted   []string      // to be unsubscribed: they belong to other nodes
-	lastMoved  time.Time     // when the link began a connection, or the node last lost a channel
-	pingedAt   time.Time     // when the first ping was sent since which nothing came on this connection; zero: there is none
-	stale      bool          // the connection is to be replaced
+	kick      chan struct{} // makes the writer check the queues
+	size      int           // the number of channels that belong to it
+	idling    []*channel    // channels without listeners, roughly in the order in which the last listener left
+	queues    queues
+	routeAt   time.Time // when to find the nodes of the unrouted channels
+	unwanted  []string  // names to unsubscribe, because the channels belong to other nodes
+	lastMoved time.Time // when the current connection began, or the node last lost a channel
+	// pingedAt is when the first ping was sent after which nothing arrived on this connection; zero: there is none.
+	pingedAt   time.Time
+	stale      bool          // the connection must be replaced
 	renewedAt  time.Time     // when it last became stale
-	renewPause time.Duration // after renewedAt: so long it does not become stale again
+	renewPause time.Duration // how long after renewedAt it does not become stale again
 	emptySince time.Time     // when the last channel left
 }
 
-// isStale reports whether the connection is to be replaced.
+// isStale reports whether the connection must be replaced.
 func (l *link) isStale() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,7 +54,7 @@ func (l *link) kickLocked() {
 	}
 }
 
-// run keeps a connection for as long as the link has channels, and a while longer.
+// run keeps a connection open while the link has channels, and for a while after that.
 func (l *link) run() {
 	var pause time.Duration
 	for {
@@ -74,16 +75,16 @@ func (l *link) run() {
 	}
 }
 
-// session opens one connection and serves it: see serve.
+// session opens one connection and serves it. See serve for the results.
 func (l *link) session() (worked, needed bool) {
 	needed = true // if a hook panics
 	defer l.caught()
 	return l.serve(l.startOver())
 }
 
-// serve writes to one connection until it fails, or has had no channels for a
-// while; then serve closes the connection and waits for its reader. worked reports whether
-// anything was received on the connection, needed whether the link needs another one.
+// serve writes to one connection until it fails, or has had no channels for a while. It then closes the connection
+// and waits for its reader. worked reports whether anything was received on the connection, and needed whether the
+// link needs another one.
 func (l *link) serve(conn Subscriber) (worked, needed bool) {
 	var reader sync.WaitGroup
 	var heard atomic.Bool
@@ -96,7 +97,7 @@ func (l *link) serve(conn Subscriber) (worked, needed bool) {
 
 	ping := time.NewTicker(l.ping)
 	defer ping.Stop()
-	look := time.NewTimer(time.Hour) // reset before it is looked at
+	look := time.NewTimer(time.Hour) // reset before it is used
 	defer look.Stop()
 	for reading := false; ; {
 		l.rerouteNow(time.Now())
@@ -135,7 +136,7 @@ func (l *link) serve(conn Subscriber) (worked, needed bool) {
 	}
 }
 
-// pings sends a ping. Its answer proves that the connection is alive.
+// pings sends a ping. The answer proves that the connection is alive.
 func (l *link) pings(conn Subscriber) error {
 	l.mu.Lock()
 	if l.pingedAt.IsZero() {
@@ -145,17 +146,17 @@ func (l *link) pings(conn Subscriber) error {
 	return conn.Ping(context.Background())
 }
 
-// cameThrough notes that something came on the connection.
+// cameThrough records that something arrived on the connection.
 func (l *link) cameThrough() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pingedAt = time.Time{}
 }
 
-// write sends what has changed.
+// write sends the changes of the subscriptions.
 func write(conn Subscriber, subscribe, unsubscribe []string) error {
 	for _, name := range subscribe {
-		// One command each, so that a refusal tells which channel it is for.
+		// One command for each channel, so that a refusal can be attributed to its channel.
 		if err := conn.Subscribe(context.Background(), name); err != nil {
 			return err
 		}
@@ -166,8 +167,8 @@ func write(conn Subscriber, subscribe, unsubscribe []string) error {
 	return conn.Unsubscribe(context.Background(), unsubscribe...)
 }
 
-// startOver opens a connection on which every channel of the link that is needed
-// is to be subscribed, except for those that belong elsewhere by now.
+// startOver opens a connection and makes all channels of the link unrouted, so that they are subscribed on it unless
+// they belong to another node by now. Channels that are no longer needed are forgotten.
 func (l *link) startOver() Subscriber {
 	l.mu.Lock()
 	l.queues = queues{}
@@ -194,7 +195,7 @@ func (l *link) dial() Subscriber {
 	return dial()
 }
 
-// read handles the messages of one connection, until it fails.
+// read handles the messages of one connection until it fails.
 func (l *link) read(conn Subscriber, heard *atomic.Bool) {
 	for {
 		message, err := conn.ReceiveTimeout(context.Background(), 3*l.ping)
@@ -208,7 +209,8 @@ func (l *link) read(conn Subscriber, heard *atomic.Bool) {
 			heard.Store(true)
 		case !send.Answered(err):
 			return
-		case strings.Contains(err.Error(), "'ping'"): // a user without the right to ping gets this refusal for a pong
+		// The ping of a user without the permission to ping is answered with this refusal.
+		case strings.Contains(err.Error(), "'ping'"):
 			continue
 		case l.router.Refused(err):
 			return

@@ -1,8 +1,8 @@
 package wake
 
-// Listeners: what a goroutine that waits for a message has of a channel.
+// Listeners: the view that a waiting goroutine has of a channel.
 //
-// Rule: Wake and Ready never change, and the mutex of the hub guards the rest.
+// Rule: Wake and Ready never change; the mutex of the hub guards the rest.
 
 import (
 	"slices"
@@ -11,34 +11,39 @@ import (
 
 // A Listener is woken by the messages of its channel.
 type Listener struct {
-	Wake    chan struct{}   // one slot: wake-ups that were not received yet count as one
-	Ready   <-chan struct{} // closed when messages are sure to come, or sure not to come
+	Wake chan struct{} // holds one wake-up: several that were not received yet count as one
+	// Ready is closed when the subscription is in force or was refused. It stays closed, also while the channel has
+	// no subscription on a later connection. A goroutine that sleeps a second time must not select on it again,
+	// because it would wake up at once.
+	Ready   <-chan struct{}
 	channel *channel
 	hub     *Hub
-	filter  func(message string) bool // for which messages the listener is woken; nil: for all
-	last    string                    // message that was received
+	filter  func(message string) bool // selects the messages that wake the listener; nil: all of them do
+	last    string                    // the last message that was received, unless Message has returned it
 }
 
-// Name is the name of the channel that l listens to.
+// Name returns the name of the channel that l listens to.
 func (l *Listener) Name() string { return l.channel.name }
 
-// Only has l receive no messages but those for which filter is true. The mutex of the Hub is held while filter is
-// called, so filter looks at the message and at nothing else.
+// Only restricts l to the messages for which filter returns true. The mutex of the Hub is held while filter is
+// called, so filter must look at nothing but the message.
 func (l *Listener) Only(filter func(message string) bool) {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
 	l.filter = filter
 }
 
-// Hears has every message of the channel of l given to hear before a listener, as long as the channel
-// is subscribed. hear must not block.
+// Hears sets the function that is called with every message of the channel of l, before any listener is woken. The
+// function belongs to the channel and not to l: it replaces a function that was set through another listener, and it
+// stays until the channel is unsubscribed, also after l has left. It is called without the mutex held, on the
+// goroutine that reads from the connection, so it must not block.
 func (l *Listener) Hears(hear func(message string)) {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
 	l.channel.hear = hear
 }
 
-// Message is the last message that l has received, and not returned before; or "".
+// Message returns the last message that l received, or "" if there is none or Message has returned it already.
 func (l *Listener) Message() string {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
@@ -54,15 +59,16 @@ func (l *Listener) Confirmed() bool {
 	return l.channel.isConfirmed()
 }
 
-// Refused reports whether Redis does not allow the channel: no message will come.
+// Refused reports whether Redis refused the channel when it last answered. No messages arrive then, unless a later
+// connection is allowed to subscribe.
 func (l *Listener) Refused() bool {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
 	return l.channel.answer == refused
 }
 
-// IsSilent reports whether l may have missed a message: its channel is not subscribed, or a ping of its connection has
-// had no answer for so long.
+// IsSilent reports whether l may have missed a message, because its channel is not subscribed, or because a ping of
+// its connection has been without an answer for longer than silence.
 func (l *Listener) IsSilent(silence time.Duration) bool {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
@@ -70,7 +76,7 @@ func (l *Listener) IsSilent(silence time.Duration) bool {
 	return !l.channel.isConfirmed() || !pinged.IsZero() && time.Since(pinged) > silence
 }
 
-// Leave ends listening. The channel stays subscribed for a moment, for the next listener.
+// Leave stops listening. The channel stays subscribed for a moment, in case another listener joins.
 func (l *Listener) Leave() {
 	h := l.hub
 	h.mu.Lock()
@@ -97,10 +103,10 @@ const (
 	mostRenewPause  = time.Minute
 )
 
-// Renew has the connection of l replaced: the server that announces on the channel does not know the subscription. The
-// connection ends at another server, which was the master before. If the next one is no better, there is something
-// between the Client and Redis that keeps subscriptions for itself; so each connection lasts longer than the one
-// before.
+// Renew replaces the connection of l, because the server that serves the channel does not know the subscription. The
+// connection may lead to a different server, which was the master before. If the new connection is no better,
+// something between the Client and Redis keeps subscriptions for itself. Each connection is therefore kept for longer
+// than the previous one.
 func (l *Listener) Renew() {
 	h := l.hub
 	h.mu.Lock()

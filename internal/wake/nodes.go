@@ -1,8 +1,9 @@
 package wake
 
-// Which node announces on which channel: how a channel moves to another link.
+// How a channel moves to the link of the node that serves it.
 //
-// Rule: the router is asked without the mutex. Meanwhile the channels that it is asked about are in no queue.
+// Rule: the router is called without the mutex held. Channels about which it is asked are in no queue during that
+// time.
 
 import (
 	"slices"
@@ -32,7 +33,7 @@ func (l *link) rerouteNow(now time.Time) {
 	}
 }
 
-// takeUnrouted takes the unrouted channels out of their queue, if it is time to look for their nodes.
+// takeUnrouted removes the unrouted channels from their queue, if it is time to find their nodes.
 func (l *link) takeUnrouted(now time.Time) []*channel {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,12 +45,12 @@ func (l *link) takeUnrouted(now time.Time) []*channel {
 	return moving
 }
 
-// rerouteWindow is how long after a move, or a new connection, a link keeps asking which nodes have its channels.
+// rerouteWindow is how long a link keeps checking which nodes serve its channels, after a channel has moved or a
+// connection was opened.
 const rerouteWindow = 10 * time.Second
 
-// lookAround moves channels that belong to another node by now although this node has
-// not refused them: a node that is a replica by now would accept them, and announce
-// late or not at all.
+// lookAround moves channels that belong to another node by now although this node has not refused them. If this node
+// has become a replica, it would accept a subscription, and deliver its messages late or not at all.
 func (l *link) lookAround() {
 	if !l.router.Moves() {
 		return

@@ -19,8 +19,8 @@ import (
 	"github.com/relock-go/relock/internal/wake/waketest"
 )
 
-// A fakeCluster is fake servers that have slots: a channel is a slot. Node answers with
-// the owner of a channel at the last reload.
+// A fakeCluster is a number of fake servers with slots, where each channel is a slot of its own. Node returns the
+// server that owned the channel at the last reload.
 type fakeCluster struct {
 	servers []*waketest.Server
 
@@ -28,9 +28,9 @@ type fakeCluster struct {
 	owner    map[string]int
 	believed map[string]int
 	stales   int
-	knownAt  time.Time // until then reload finds the old owners
-	tolerant bool      // replicas take subscriptions
-	plain    bool      // the servers know no sharded pub/sub
+	knownAt  time.Time // until then a reload finds the old owners
+	tolerant bool      // replicas accept subscriptions
+	plain    bool      // the servers do not know sharded pub/sub
 }
 
 func newFakeCluster(t *testing.T, servers int) (*fakeCluster, *Hub) {
@@ -82,14 +82,14 @@ func (c *fakeCluster) Refused(err error) bool { return isUnknownCommand(err) }
 
 func isUnknownCommand(err error) bool { return strings.Contains(err.Error(), "unknown command") }
 
-// place puts a channel on a server, and all clients know it.
+// place assigns a channel to a server, and lets all clients know.
 func (c *fakeCluster) place(ch string, server int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.owner[ch], c.believed[ch] = server, server
 }
 
-// move moves a channel to another server. The server before ends its subscriptions.
+// move moves a channel to another server. The previous server ends its subscriptions.
 func (c *fakeCluster) move(ch string, to int) {
 	c.mu.Lock()
 	from := c.servers[max(c.owner[ch], 0)]
@@ -112,7 +112,7 @@ func (c *fakeCluster) publish(ch string) {
 	s.Publish(ch)
 }
 
-// C2: one connection a shard, whatever the number of channels.
+// C2: there is one connection for each shard, however many channels there are.
 func TestShardsShareOneConnectionEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 3)
@@ -140,7 +140,7 @@ func TestShardsShareOneConnectionEach(t *testing.T) {
 	})
 }
 
-// A channel is subscribed where the node that the client knew of redirects to.
+// A channel is subscribed at the server to which the node that the client knew redirects it.
 func TestShardsFollowARedirection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
@@ -155,8 +155,8 @@ func TestShardsFollowARedirection(t *testing.T) {
 	})
 }
 
-// L2: a channel whose slot has moved is subscribed on its new node, and its
-// listeners, which may have missed a message, are woken.
+// L2: a channel whose slot has moved is subscribed on its new node, and its listeners are woken because they may have
+// missed a message.
 func TestShardsFollowASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
@@ -175,8 +175,8 @@ func TestShardsFollowASlot(t *testing.T) {
 	})
 }
 
-// A subscription leaves a master that became a replica, which takes subscriptions and passes no
-// messages on. For a while no node tells of the new master.
+// A subscription leaves a master that has become a replica, which accepts subscriptions but delivers no messages. For
+// a while no node knows the new master.
 func TestShardsLeaveAReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
@@ -207,11 +207,11 @@ func TestShardsLeaveAReplica(t *testing.T) {
 	})
 }
 
-// A slot without a node is looked for now and then while a listener needs it, and found when it is back.
+// While a listener needs a slot that no node serves, its node is looked for now and then, and found when it is back.
 func TestShardsKeepLookingForASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
-		c.owner["x"] = -1 // no node
+		c.owner["x"] = -1 // it has no node
 		l := p.Join("x")
 		time.Sleep(10 * time.Second)
 		n := c.servers[0].Count("subscribe x")
@@ -257,7 +257,7 @@ func TestShardsLateAnswerIsNotOfALaterChannel(t *testing.T) {
 	})
 }
 
-// A redirection that was sent for a listener that has left since is not taken for a redirection of a later listener
+// A redirection that answers the request for a listener that has left is not taken for the answer to a later listener
 // of the same channel.
 func TestShardsLateRedirectionIsNotOfALaterChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -306,7 +306,8 @@ func TestShardsForgetAnIdleChannel(t *testing.T) {
 	})
 }
 
-// L2: a listener is woken when another node has the slots of a failed master, and gets the messages of that node.
+// L2: when another node has taken over the slots of a failed master, the listener is woken and receives the messages
+// of that node.
 func TestShardsFollowAFailover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
@@ -363,8 +364,8 @@ func (r *refusingRouter) Refused(err error) bool {
 	return unknown
 }
 
-// After random joins, leaves, cuts and moves, and a moment without a move, a listener gets every
-// message of its channel and no other. Nothing is left in the end.
+// After random joins, leaves, cuts and moves, followed by a moment without a move, a listener receives every message
+// of its channel and no other. Nothing is left in the end.
 func TestShardsReadyListenersHearEveryMessage(t *testing.T) {
 	for seed := range 20 {
 		synctest.Test(t, func(t *testing.T) { shardListenersHearEveryMessage(t, seed) })

@@ -2,10 +2,9 @@
 
 package wake
 
-// Properties of listeners: random use, against a model that is simpler than the code.
+// Properties of listeners: random operations are compared with a model that is simpler than the code.
 //
-// Rules: a test draws its steps first and plays them in a bubble afterwards, so that rapid can
-// shrink a failure.
+// Rules: a test draws all its steps first and then plays them in a bubble, so that rapid can shrink a failure.
 
 import (
 	"fmt"
@@ -18,14 +17,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// inBubbleOf plays f in a bubble, and fails rt with the error of f.
+// inBubbleOf plays f in a bubble, and fails rt with the error that f returns.
 func inBubbleOf(t *testing.T, rt *rapid.T, f func(t *testing.T) error) {
 	var wrong error
 	synctest.Test(t, func(t *testing.T) { wrong = f(t) })
 	require.NoError(rt, wrong)
 }
 
-// Slots move, servers fail and come back. Once the servers have worked for a while, a listener gets every
+// Slots move, and servers fail and come back. Once the servers have worked for a while, a listener receives every
 // message of its channel and no other message. Nothing is left when all listeners have left.
 func TestListenersHearTheirChannelThroughMovesAndOutages(t *testing.T) {
 	type move struct {

@@ -25,7 +25,7 @@ func (s state) String() string {
 
 var allStates = []state{unrouted, wanted, subscribing, confirmed, refused}
 
-// oneHome is a router that has all channels on the node that it names.
+// oneHome is a router that assigns all channels to the node that it names.
 type oneHome string
 
 func (r *oneHome) Node(string) Node { return dialling(string(*r), &waketest.Server{}) }
@@ -33,8 +33,8 @@ func (*oneHome) Moves() bool        { return true }
 func (*oneHome) Reload()            {}
 func (*oneHome) Refused(error) bool { return false }
 
-// A stateBench has a channel called "x", with or without a listener, and its link, of which no goroutine keeps a
-// connection: a test does itself what happens to the channel.
+// A stateBench has a channel called "x", with or without a listener, and its link. No goroutine keeps a connection of
+// the link: the test itself performs everything that happens to the channel.
 type stateBench struct {
 	home     *oneHome
 	hub      *Hub
@@ -42,12 +42,12 @@ type stateBench struct {
 	listener *Listener
 }
 
-// newStateBench is a bench whose channel is s.
+// newStateBench returns a bench whose channel is in state s.
 func newStateBench(t *testing.T, s state, listened bool) *stateBench {
 	home := oneHome("here")
 	b := &stateBench{home: &home}
 	b.hub = New(b.home, slog.New(slog.DiscardHandler), func(string, error) {})
-	b.hub.stopped = true // no goroutine begins
+	b.hub.stopped = true // so that no goroutine starts
 	b.listener = b.hub.Join("x")
 	b.link = b.hub.links["here"]
 	for _, step := range map[state][]string{
@@ -66,7 +66,7 @@ func newStateBench(t *testing.T, s state, listened bool) *stateBench {
 	return b
 }
 
-// state is the state of the channel. The queues have to agree with it.
+// state returns the state of the channel, and checks that the queues agree with it.
 func (b *stateBench) state(t *testing.T) state {
 	assertQueues(t, b.hub)
 	if ch := b.hub.channels["x"]; ch != nil {
@@ -75,7 +75,8 @@ func (b *stateBench) state(t *testing.T) state {
 	return forgotten
 }
 
-// assertQueues asserts that every channel is in the queue of its state at its link, if there is one, and in no other.
+// assertQueues asserts that every channel is in the queue of its state at its link, if there is one, and in no other
+// queue.
 func assertQueues(t *testing.T, h *Hub) {
 	t.Helper()
 	h.mu.Lock()
@@ -104,7 +105,7 @@ func assertQueues(t *testing.T, h *Hub) {
 	}
 }
 
-// stateEvents are all things that may happen to a channel.
+// stateEvents are all events that can happen to a channel.
 var stateEvents = map[string]func(*stateBench){
 	"the writer subscribes": func(b *stateBench) { b.link.changes(time.Now()) },
 	"Redis confirms":        func(b *stateBench) { b.link.noteConfirmed("x") },
@@ -132,14 +133,14 @@ var stateEvents = map[string]func(*stateBench){
 	"the writer looks, after long": func(b *stateBench) { b.link.changes(time.Now().Add(b.hub.idleTTL)) },
 }
 
-// Each event in each state, with a listener and without.
+// Each event happens in each state, with a listener and without.
 func TestStates(t *testing.T) {
 	all := func(to state) map[state]state {
 		return map[state]state{unrouted: to, wanted: to, subscribing: to, confirmed: to, refused: to}
 	}
 	for event, becomes := range map[string]struct {
-		listened map[state]state // a state that is not a key stays
-		idle     map[state]state // nil: as with a listener
+		listened map[state]state // a state that is not a key does not change
+		idle     map[state]state // nil: the same as with a listener
 	}{
 		"the writer subscribes": {listened: map[state]state{wanted: subscribing}},
 		"Redis confirms":        {listened: map[state]state{subscribing: confirmed}},
@@ -167,7 +168,7 @@ func TestStates(t *testing.T) {
 			listened: all(wanted),
 			idle:     all(forgotten),
 		},
-		"the writer looks, after long": { // a channel whose answer is to come is kept
+		"the writer looks, after long": { // a channel whose answer is outstanding is kept
 			listened: map[state]state{wanted: subscribing},
 			idle:     map[state]state{wanted: subscribing, confirmed: forgotten, refused: forgotten},
 		},
@@ -201,8 +202,8 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// A listener knows how Redis has answered last, also while a new connection has no answer yet, and is woken when it may
-// have missed a message.
+// A listener knows the last answer from Redis, also while a new connection has not answered yet, and is woken when it
+// may have missed a message.
 func TestStatesRememberTheLastAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newStateBench(t, subscribing, true)
@@ -229,7 +230,7 @@ func TestStatesRememberTheLastAnswer(t *testing.T) {
 	})
 }
 
-// Only what is subscribed is unsubscribed: the answer of Redis would else be taken for another one.
+// Only subscribed channels are unsubscribed. Otherwise the answer from Redis would be taken for a different one.
 func TestStatesThatAreUnsubscribed(t *testing.T) {
 	for _, s := range allStates {
 		synctest.Test(t, func(t *testing.T) {

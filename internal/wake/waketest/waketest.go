@@ -1,4 +1,4 @@
-// Package waketest has a server of pub/sub only, for tests of package wake and of what uses it.
+// Package waketest has a server that knows only pub/sub, for tests of package wake and of its users.
 package waketest
 
 import (
@@ -11,14 +11,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Server is a Redis of pub/sub only: it confirms subscriptions, answers pings,
-// and publishes messages, unless a test says otherwise.
+// A Server is a Redis server that knows only pub/sub. It confirms subscriptions, answers pings, and publishes
+// messages, unless a test makes it behave otherwise.
 type Server struct {
 	mu           sync.Mutex // guards below
 	Conns        []*Conn
 	dialled      int
 	Commands     []string
-	Refuse       func(channel string) error // the answer to SUBSCRIBE; nil: none of them is refused
+	Refuse       func(channel string) error // returns the answer to SUBSCRIBE; nil: no channel is refused
 	Down         bool                       // connections fail
 	Silent       bool                       // the server answers nothing
 	ConfirmAfter time.Duration
@@ -33,7 +33,7 @@ type Conn struct {
 	Subs   map[string]bool // guarded by server.mu
 }
 
-// ErrDown is what connections say to a Server that is down.
+// ErrDown is the error of connections to a Server that is down.
 var ErrDown = errors.New("connection refused")
 
 // An Error is an error reply of Redis.
@@ -42,7 +42,7 @@ type Error string
 func (e Error) Error() string { return string(e) }
 func (Error) RedisError()     {}
 
-// Dial makes a connection, also to a Server that is down.
+// Dial returns a new connection, also to a Server that is down.
 func (s *Server) Dial() *Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +138,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// Publish returns the number of connections that get the message.
+// Publish sends a message, and returns the number of connections that receive it.
 func (s *Server) Publish(channel string) (heard int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,14 +174,14 @@ func (s *Server) Set(f func()) {
 	f()
 }
 
-// Dials is how many connections were made.
+// Dials returns the number of connections that were made.
 func (s *Server) Dials() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.dialled
 }
 
-// Count is how often a command came, such as "subscribe x".
+// Count returns how often a command such as "subscribe x" was received.
 func (s *Server) Count(command string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
