@@ -2,10 +2,11 @@ package guard
 
 import "context"
 
-// HoldOf is the hold of a guard. Tests look at it.
+// HoldOf returns the hold of a guard. It is for tests.
 func HoldOf(ctx context.Context) Hold { return ctx.(*guard).hold }
 
-// Intercept has between called whenever the guards that end with ctx, a guard, are ended. Tests use it.
+// Intercept arranges for between to be called whenever the guards that are canceled together with the guard ctx have
+// been canceled. It is for tests.
 func Intercept(ctx context.Context, between func()) {
 	end := ctx.(*guard).end
 	cancel := end.cancel

@@ -1,9 +1,9 @@
-// Package guard has contexts that end with a hold of a lock.
+// Package guard has contexts that are canceled when a hold of a lock is lost or ends.
 //
-// Rules: a hold keeps one End for all guards whose parents end together, so that many calls of New need no more memory
-// than one. It keeps none for a parent that has ended. A ctx that already ends with the hold is its own guard. The ctx
-// that a function gets from NewCall ends when the function has returned. Methods of the user's ctx, and of a Hold, are
-// called without a mutex held.
+// Rules: a hold keeps one End for all guards whose parents have the same Done channel, so that many calls of New need
+// no more memory than one. It keeps none for a parent that is done. A context that is already canceled with the hold
+// is its own guard. The context that NewCall returns for a function is canceled when the function has returned. The
+// methods of the user's context, and of a Hold, are called without a mutex held.
 package guard
 
 import (
@@ -11,39 +11,41 @@ import (
 	"time"
 )
 
-// A Hold is what guards end with. Holds are compared: each is the same value each time.
+// A Hold is what guards are bound to. Holds are compared with ==, so the same hold must always be the same value.
 type Hold interface {
-	// Lost is why the hold was lost, or nil. It looks at the clock.
+	// Lost returns why the hold was lost, or nil. It checks the clock.
 	Lost() error
 
-	// EndOf is the End that the hold keeps for parents which end with done, or nil. The error describes why there can
-	// be no guard of the hold.
+	// EndOf returns the End that the hold keeps for parents with the Done channel done, or nil. An error describes
+	// why the hold can have no guard.
 	EndOf(done <-chan struct{}) (*End, error)
 
-	// KeepEnd keeps end for parents which end with done, until the hold ends, and returns it; or the one that another
-	// goroutine has it keep meanwhile. The error describes why there can be no guard of the hold any more.
+	// KeepEnd keeps end for parents with the Done channel done until the hold ends, and returns it. If another
+	// goroutine has set one meanwhile, KeepEnd returns that one instead. An error describes why the hold can have no
+	// guard any more.
 	KeepEnd(done <-chan struct{}, end *End) (*End, error)
 
-	// ForgetEnd has the hold keep end no longer: its parents have ended.
+	// ForgetEnd makes the hold drop end, because its parents are done.
 	ForgetEnd(done <-chan struct{}, end *End)
 }
 
-// A guard is a context that ends with a hold.
+// A guard is a context that is canceled with a hold.
 type guard struct {
 	parent context.Context
 	hold   Hold
 	end    *End
-	shares bool // end was made for another parent, which ends together with the parent of this guard
+	shares bool // end was made for a different parent, which is canceled together with the parent of this guard
 }
 
-// An End ends with a hold, or with the parents of its guards.
+// An End is canceled with a hold, or with the parents of its guards, and cancels these guards.
 type End struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	forget func() bool // stops the function that runs when the end comes by another cause; nil: there is none
+	// forget stops the function that runs when the parents are done; nil: there is none.
+	forget func() bool
 }
 
-// New returns a ctx that is canceled with h, and with ctx.
+// New returns a context that is canceled with h and with ctx.
 func New(ctx context.Context, h Hold) (context.Context, error) {
 	done := ctx.Done()
 	ends := endsWith(ctx, key{h})
@@ -59,7 +61,7 @@ func New(ctx context.Context, h Hold) (context.Context, error) {
 	inner, cancel := context.WithCancelCause(ctx)
 	made := &End{ctx: inner, cancel: cancel}
 	select {
-	case <-inner.Done(): // the parent has ended, and with it the guard
+	case <-inner.Done(): // the parent is done, and so is the guard
 		return &guard{ctx, h, made, false}, nil
 	default:
 	}
@@ -75,7 +77,7 @@ func New(ctx context.Context, h Hold) (context.Context, error) {
 	return &guard{ctx, h, end, end != made}, nil
 }
 
-// Now ends the guards of e; a nil cause is context.Canceled.
+// Now cancels the guards of e. If cause is nil, it is context.Canceled.
 func (e *End) Now(cause error) {
 	if e.forget != nil {
 		e.forget()
@@ -83,24 +85,25 @@ func (e *End) Now(cause error) {
 	e.cancel(cause)
 }
 
-// EndAll ends the guards of all ends.
+// EndAll cancels the guards of all ends.
 func EndAll(ends []*End, cause error) {
 	for _, end := range ends {
 		end.Now(cause)
 	}
 }
 
-// A key is the key under which a ctx names the ctx that is canceled with a hold: itself, or the nearest of its
-// ancestors.
+// A key is the key of a context value: the nearest context, among a context and its ancestors, that is canceled with
+// the hold.
 type key struct{ hold Hold }
 
-// endsWith reports whether ctx is known to end with the hold of k.
+// endsWith reports whether ctx is known to be canceled with the hold of k.
 func endsWith(ctx context.Context, k key) bool {
 	ends, ok := ctx.Value(k).(context.Context)
-	return ok && ends.Done() == ctx.Done() // if not equal, ctx may be detached from ends, as by context.WithoutCancel
+	// If the channels differ, ctx may be detached from ends, as by context.WithoutCancel.
+	return ok && ends.Done() == ctx.Done()
 }
 
-// value is the value of ctx, which ends with parent, under k.
+// value returns the value of ctx, which is canceled with parent, under the key k.
 func (k key) value(ctx, parent context.Context) any {
 	ends, ok := parent.Value(k).(context.Context)
 	switch {
@@ -116,20 +119,20 @@ func (g *guard) Done() <-chan struct{} { return g.end.ctx.Done() }
 
 func (g *guard) Deadline() (time.Time, bool) { return g.parent.Deadline() }
 
-// Err looks at the clock too: after a pause of the whole process, a hold that has expired is reported before any timer
+// Err checks the clock, too: after a pause of the whole process, it reports a hold that has expired before any timer
 // had the time to fire.
 func (g *guard) Err() error {
 	if err := g.end.ctx.Err(); err != nil {
 		return err
 	}
 	_ = g.parent.Err()                      // the parent may be another guard
-	if loss := g.hold.Lost(); loss != nil { // the goroutine that noticed the loss may not have ended this guard yet
+	if loss := g.hold.Lost(); loss != nil { // the goroutine that noticed the loss may not have canceled this guard yet
 		g.end.Now(loss)
 	}
 	return g.end.ctx.Err()
 }
 
-// Value has the values of the parent, and the private values that package context keeps in the end.
+// Value returns the values of the parent, and the private values that package context keeps in the end.
 func (g *guard) Value(k any) any {
 	if k, ok := k.(key); ok {
 		if k.hold == g.hold {
@@ -143,20 +146,20 @@ func (g *guard) Value(k any) any {
 	return g.parent.Value(k)
 }
 
-// A call is the ctx of one call of a function.
+// A call is the context of one call of a function.
 type call struct {
-	context.Context // ends with guard, or when the function has returned
+	context.Context // canceled with guard, or when the function has returned
 	guard           context.Context
 }
 
-// NewCall returns the ctx for one call of a function, which ends with a guard. end is to be called when the function
-// has returned.
+// NewCall returns the context for one call of a function. It is canceled with guard, and by end, which must be called
+// when the function has returned.
 func NewCall(guard context.Context) (ctx context.Context, end context.CancelFunc) {
 	inner, end := context.WithCancel(guard)
 	return &call{inner, guard}, end
 }
 
-// Err looks at the clock, as guards do.
+// Err checks the clock, as the Err of a guard does.
 func (c *call) Err() error {
 	if err := c.Context.Err(); err != nil {
 		return err

@@ -68,7 +68,7 @@ func guardOf(t *testing.T, ctx context.Context, h Hold) context.Context {
 	return g
 }
 
-// A guard ends with its hold, and with its parent; its cause says which.
+// A guard is canceled with its hold and with its parent, and its cause tells which of them it was.
 func TestGuardEndsWithItsHoldAndItsParent(t *testing.T) {
 	h := new(fakeHold)
 	parent, cancel := context.WithCancelCause(context.Background())
@@ -92,7 +92,7 @@ func TestGuardEndsWithItsHoldAndItsParent(t *testing.T) {
 	assert.Equal(t, other, context.Cause(g))
 }
 
-// Err reports a loss before anybody has ended the guard.
+// Err reports a loss before any goroutine has canceled the guard.
 func TestErrAsksTheHold(t *testing.T) {
 	h := new(fakeHold)
 	g := guardOf(t, context.Background(), h)
@@ -105,7 +105,7 @@ func TestErrAsksTheHold(t *testing.T) {
 	assert.Equal(t, errLost, context.Cause(nested))
 }
 
-// Guards whose parents end together share an end, which the hold keeps until the parents have ended.
+// Guards with the same Done channel of their parents share an End, which the hold keeps until the parents are done.
 func TestGuardsOfOneParentShareAnEnd(t *testing.T) {
 	h := new(fakeHold)
 	type ctxKey struct{}
@@ -125,8 +125,8 @@ func TestGuardsOfOneParentShareAnEnd(t *testing.T) {
 	assert.Zero(t, h.count(), "of a parent that has ended nothing is kept")
 }
 
-// A ctx that is canceled with the hold is its own guard, also below other contexts; one that is detached from it is
-// not.
+// A context that is canceled with the hold is its own guard, and so are contexts derived from it. A context that is
+// detached from it is not.
 func TestGuardIsItsOwnGuard(t *testing.T) {
 	h := new(fakeHold)
 	g := guardOf(t, context.Background(), h)
@@ -141,7 +141,7 @@ func TestGuardIsItsOwnGuard(t *testing.T) {
 	assert.Equal(t, 1, h.count(), "of parents without an end")
 }
 
-// A call ends when its function has returned, and not before its guard.
+// The context of a call is canceled when its function has returned, and with its guard.
 func TestCallEndsWithItsFunction(t *testing.T) {
 	h := new(fakeHold)
 	g := guardOf(t, context.Background(), h)
@@ -160,7 +160,8 @@ func TestCallEndsWithItsFunction(t *testing.T) {
 	assert.Equal(t, errLost, context.Cause(call))
 }
 
-// Where two goroutines make the first guards of a parent, the later one ends nothing that the hold has not kept.
+// When two goroutines create the first guards of a parent at the same time, the hold keeps the first End, and
+// forgetting the second one changes nothing.
 func TestEndsKeepTheFirst(t *testing.T) {
 	var ends Ends
 	done := make(chan struct{})

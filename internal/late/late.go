@@ -1,12 +1,13 @@
 // Package late counts the tries of attempts that may still run in Redis although no caller waits for them.
 //
-// An attempt asks for a lock with a field of its own. Only where a try may still run that asks with a field does a
-// release or an undo leave a tombstone of that field in Redis: then the try takes nothing.
+// An attempt asks for a lock with a field of its own, and may consist of several tries. Only while a try with this
+// field may still run, a release or a rollback leaves a tombstone of the field in Redis, which makes the try acquire
+// nothing.
 //
-// Rules: a field that has ended is not asked for again. So when the outcomes of all its tries are known, nothing can
-// run any more, and the tombstone is taken away. Where a connection has failed, a try may be on its way for as long as
-// the tombstone lasts, which stays then: also where the field is buried once more, because two undos of it were under
-// way.
+// Rules: a field that has ended is never used again. So when the outcomes of all its tries are known, nothing can run
+// any more, and the tombstone is removed. After a connection has failed, a try may be on its way for as long as a
+// tombstone lasts. The tombstone then stays, even if the field is buried a second time because two rollbacks of it
+// were under way.
 package late
 
 import (
@@ -19,28 +20,29 @@ import (
 
 const (
 	life     = time.Minute // of a tombstone; see lua/line.lua
-	mostLost = 64          // fields with lost tries before Tries looks which it can forget
+	mostLost = 64          // fields with lost tries before Tries checks which of them it can forget
 )
 
-// Tries are the tries that may still run although no caller waits for them. Its zero value has none.
+// Tries are the tries that may still run although no caller waits for them. The zero value has none.
 type Tries struct {
-	n atomic.Int64 // len(fields): most processes have none
+	n atomic.Int64 // len(fields); most processes have none
 
 	mu     sync.Mutex // guards below
 	fields map[string]*triesOf
-	lost   int       // fields with lost tries, about
-	sweep  time.Time // when to look again which of these can be forgotten; zero: there are none
+	lost   int       // fields with lost tries, approximately
+	sweep  time.Time // when to check again which of these can be forgotten; zero: there are none
 }
 
-// triesOf are those of one field.
+// triesOf are the tries with one field.
 type triesOf struct {
-	open int       // tries whose outcome will be heard; below 0 where it was heard before the caller had left
-	lost time.Time // until when tries may run whose outcome nobody hears; zero: there are none
-	drop send.Call // takes away the tombstone of the field; no script: Redis has none
+	open int       // tries whose outcome will be known; negative if it was known before the caller had left
+	lost time.Time // until when tries may run whose outcome stays unknown; zero: there are none
+	drop send.Call // removes the tombstone of the field; without a script: Redis has none
 }
 
-// Left notes that the callers of attempts with fields do not wait any more for so many tries of each, the outcomes of
-// which will be heard. lost says that other tries may run that nobody hears of.
+// Left records that the callers of attempts with these fields have stopped waiting. orphans is the number of tries
+// with each field whose outcome Heard will record. lost reports whether there may be other tries whose outcome stays
+// unknown.
 func (t *Tries) Left(fields []string, orphans int, lost bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -49,8 +51,8 @@ func (t *Tries) Left(fields []string, orphans int, lost bool) {
 	}
 }
 
-// Heard notes the outcome of a try of each of fields. known says that the try has run, or never runs. It returns the
-// calls that take away tombstones that are not needed any more.
+// Heard records the outcome of one try for each of fields. known reports whether it is certain that the try has run
+// or never will. Heard returns the calls that remove tombstones which are no longer needed.
 func (t *Tries) Heard(fields []string, known bool) (drops []send.Call) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -62,7 +64,7 @@ func (t *Tries) Heard(fields []string, known bool) (drops []send.Call) {
 	return drops
 }
 
-// addLocked adds open tries of a field.
+// addLocked adds open tries with a field.
 func (t *Tries) addLocked(field string, open int, lost bool) (drop send.Call) {
 	f := t.fields[field]
 	if f == nil {
@@ -89,7 +91,7 @@ func (t *Tries) addLocked(field string, open int, lost bool) (drop send.Call) {
 	return drop
 }
 
-// sweepLocked forgets lost tries whose time is over.
+// sweepLocked forgets lost tries that can no longer run.
 func (t *Tries) sweepLocked() {
 	t.lost, t.sweep = 0, time.Time{}
 	for field, f := range t.fields {
@@ -102,11 +104,11 @@ func (t *Tries) sweepLocked() {
 			delete(t.fields, field)
 		}
 	}
-	t.lost /= 2 // so that half as many come again before the next look
+	t.lost /= 2 // so that half as many are added before the next sweep
 	t.n.Store(int64(len(t.fields)))
 }
 
-// MayRun reports whether a try may still run that asks with field.
+// MayRun reports whether a try with field may still run.
 func (t *Tries) MayRun(field string) bool {
 	if t.n.Load() == 0 {
 		return false
@@ -120,8 +122,8 @@ func (t *Tries) MayRun(field string) bool {
 	return f != nil && (f.open > 0 || time.Now().Before(f.lost))
 }
 
-// Buried notes that Redis has a tombstone of field, which drop takes away. It reports whether the tombstone is not
-// needed any more.
+// Buried records that Redis has a tombstone of field, which drop removes. It reports whether the tombstone is already
+// unnecessary.
 func (t *Tries) Buried(field string, drop send.Call) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -129,9 +131,9 @@ func (t *Tries) Buried(field string, drop send.Call) bool {
 	if f == nil {
 		return true
 	}
-	f.drop = drop // for the last outcome, unless tries were lost
+	f.drop = drop // used with the last outcome, unless tries were lost
 	return false
 }
 
-// Fields is how many fields have such tries.
+// Fields returns the number of fields that have such tries.
 func (t *Tries) Fields() int { return int(t.n.Load()) }

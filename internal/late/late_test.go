@@ -9,7 +9,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// The outcome of a try may be heard before its caller is known to have left.
+// The outcome of a try may be recorded before its caller is known to have left.
 func TestTriesAreCountedInAnyOrder(t *testing.T) {
 	var l Tries
 	one := []string{"one"}
@@ -38,7 +38,7 @@ func TestTriesAreCountedInAnyOrder(t *testing.T) {
 	assert.True(t, l.MayRun("two"))
 }
 
-// Lost tries whose holds expire by themselves do not stay in memory.
+// Lost tries whose holds expire without a release do not stay in memory.
 func TestLostTriesAreForgotten(t *testing.T) {
 	var l Tries
 	for i := range 20 * mostLost {

@@ -1,18 +1,25 @@
-// Package poller is how waiters in the line of a lock notice a lock that became free without a release.
+// Package poller finds out, for waiters in the wait queue of a lock in Redis (the line), that the lock has become
+// free without a release.
 //
-// No script passes on a lock whose lease ends, or whose record is deleted. Its waiters would sleep. So would one whose
-// place in the line was deleted, or who does not know that a Java service holds the lock by now. One goroutine looks
-// for all of them, with one request for many locks, and wakes the waiters of locks that are free: they ask.
+// When a lease expires or a record is deleted, no script runs that could hand the lock off to the first waiter, so
+// its waiters would sleep on. So would a waiter whose position in the line was deleted, or one that does not know
+// that a Java service holds the lock by now. One goroutine polls for all of them, with one request for many locks,
+// and wakes the waiters of the locks that are free. The waiters then make an attempt themselves.
 //
-// Rules: each lock that a process waits for in a line is looked at once in a poll interval. A process that has more
-// than NearHead places in front of it looks more seldom: else more looks would be made the more wait. All looks of a
-// process are at most mostLooks requests a second: with many thousands of locks a round takes longer. Whether a record
-// was replaced by something that no lock makes, or a waiter is not told of its release, or was granted it by a message
-// that was lost, costs more to find out: of many locks a few are looked at closely each time, at random, and all those
-// whose waiters listen on a connection that has not answered its last ping. The goroutine ends when no caller waits.
-// Where Redis does not answer, or refuses, the waiters are woken: they ask for themselves. How Redis is asked is that
-// of the Client: a Poller knows names, and the functions of its Config. None of these but Spawn is called with the
-// mutex held.
+// Rules:
+//   - Each lock for which a process waits in a line is polled once in each poll interval. A process that has more
+//     than NearHead positions ahead of it polls less often, because otherwise the number of requests would grow with
+//     the number of waiters.
+//   - All polls of a process are at most mostLooks requests per second. With many thousands of locks a round takes
+//     longer.
+//   - It costs more to find out that a record was replaced by a value that is not a lock, that the release would not
+//     be announced to a waiter, or that the lock was granted to a waiter with a message that was lost. These closer
+//     checks are made for a few locks each time, which are chosen at random, and for all locks whose waiters listen
+//     on a connection that has not answered its last ping.
+//   - The goroutine ends when no caller waits.
+//   - If Redis does not answer, or refuses the request, the waiters are woken and ask for themselves.
+//   - The Client decides how Redis is asked: a Poller knows only the names of locks and the functions of its Config.
+//     Of these, only Spawn is called with the mutex held.
 package poller
 
 import (
@@ -23,33 +30,33 @@ import (
 	"time"
 )
 
-// NearHead is how many first places of a line have clients that look at it each time.
+// NearHead is the number of positions at the head of a line whose clients poll the lock each time.
 const NearHead = 32
 
 const (
-	mostLooks   = 90  // requests a second
+	mostLooks   = 90  // requests per second
 	locksOfLook = 200 // in one request
-	closeLooks  = 25  // locks a second
+	closeLooks  = 25  // locks per second
 )
 
-// A Config says how often a Poller looks, and how.
+// A Config describes how, and how often, a Poller asks Redis.
 type Config struct {
-	// Every is how often each lock is looked at.
+	// Every is the poll interval: how often each lock is polled.
 	Every time.Duration
-	// Spawn runs a function on a goroutine. It does not block, and does not call the Poller itself.
+	// Spawn runs a function on a goroutine. It must not block, and must not call the Poller itself.
 	Spawn func(func())
-	// Sleep sleeps. It returns an error if the Client is closed: then the goroutine of the Poller ends.
+	// Sleep sleeps. It returns an error if the Client is closed, and the goroutine of the Poller then ends.
 	Sleep func(time.Duration) error
-	// Group is the group of a name. One request asks for names of one group.
+	// Group returns the group of a name. One request contains only names of one group.
 	Group func(name string) string
-	// Silence is for how long a connection may leave a ping without an answer before it counts as silent.
+	// Silence returns for how long a ping may be without an answer before its connection counts as silent.
 	Silence func() time.Duration
-	// Look asks Redis which of the locks are free. It looks closely at the first ones, as many as fields has: these are
-	// the fields with which the callers of this process wait for each of them.
+	// Look asks Redis which of the locks are free. It checks the first len(fields) locks more closely: fields holds,
+	// for each of these, the fields with which the callers of this process wait for the lock.
 	Look func(names []string, fields [][]string) (free []string, err error)
 }
 
-// A Poller looks after the locks that callers wait for, and wakes the callers.
+// A Poller polls the locks that callers wait for, and wakes the callers.
 type Poller struct {
 	config Config
 
@@ -60,23 +67,23 @@ type Poller struct {
 
 // A Waiter is a caller that waits in a line.
 type Waiter struct {
-	Wake  chan struct{} // has room for one token; it is that of no other Waiter
-	Ahead int           // places in front of it, when it last asked
-	Field string        // with which it waits
-	Hears Connection    // on which it hears of grants; or nil
+	Wake  chan struct{} // must have room for one wake-up, and must belong to no other Waiter
+	Ahead int           // the number of positions ahead of it at its last attempt
+	Field string        // the field with which it waits
+	Hears Connection    // the connection on which grants are announced to it, or nil
 }
 
-// A Connection is one on which messages of Redis arrive.
+// A Connection is a connection on which messages from Redis arrive.
 type Connection interface {
-	// IsSilent reports whether a message may have been missed: the Waiter is not subscribed, or a ping of the
-	// connection has had no answer for so long.
+	// IsSilent reports whether a message may have been missed, because the Waiter is not subscribed, or because a
+	// ping of the connection has been without an answer for longer than silence.
 	IsSilent(silence time.Duration) bool
 }
 
 // New returns a Poller. It has a goroutine only while callers wait.
 func New(config Config) *Poller { return &Poller{config: config} }
 
-// Watch has the caller woken when the lock called name is free, until stop is called.
+// Watch arranges for the caller to be woken when the lock called name is free, until stop is called.
 func (p *Poller) Watch(name string, s Waiter) (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,7 +108,7 @@ func (p *Poller) Watch(name string, s Waiter) (stop func()) {
 	}
 }
 
-// run looks until no caller waits, or the Client is closed.
+// run polls until no caller waits, or the Client is closed.
 func (p *Poller) run() {
 	idle := false
 	defer func() {
@@ -115,7 +122,7 @@ func (p *Poller) run() {
 			return
 		}
 		if len(looks) == 0 {
-			looks = [][]string{nil} // none is due
+			looks = [][]string{nil} // no lock is due
 		}
 		pause := max(p.config.Every/time.Duration(len(looks)), time.Second/mostLooks)
 		for _, names := range looks {
@@ -135,7 +142,7 @@ func (p *Poller) end() {
 	p.running = false
 }
 
-// endIfIdle reports whether no caller waits. Then the next caller starts another goroutine.
+// endIfIdle reports whether no caller waits. If so, the next caller starts another goroutine.
 func (p *Poller) endIfIdle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,20 +150,20 @@ func (p *Poller) endIfIdle() bool {
 	return !p.running
 }
 
-// isDue reports whether to look this time at a lock that these wait for. One of those near the head of a line notices
-// that the lock is free; where all of them have died, another one does, later.
+// isDue reports whether to poll a lock with these waiters this time. A waiter near the head of the line is enough to
+// notice that the lock is free. If all of those have died, another waiter notices it later.
 func isDue(waiters []Waiter) bool {
 	ahead := slices.MinFunc(waiters, func(a, b Waiter) int { return cmp.Compare(a.Ahead, b.Ahead) }).Ahead
 	return ahead < NearHead || rand.IntN(ahead/NearHead+1) == 0
 }
 
-// looks are the names of the locks to look at this time, as many in each list as one request can look at.
+// looks returns the names of the locks to poll this time, in lists that each fit into one request.
 func (p *Poller) looks() (all [][]string) {
 	var due []string
 	p.mu.Lock()
 	for name, waiters := range p.waiters { // in random order
 		if !isDue(waiters) {
-			for i := range waiters { // those in front may be gone by now
+			for i := range waiters { // waiters ahead may have left since
 				waiters[i].Ahead -= waiters[i].Ahead / 8
 			}
 			continue
@@ -175,8 +182,9 @@ func (p *Poller) looks() (all [][]string) {
 	return all
 }
 
-// look wakes the waiters of those locks that are free, or, as far as they are looked at closely, no locks any more, or
-// released without telling this process, or granted to it by a message that was lost.
+// look wakes the waiters of those locks that are free. Of the first locks, as many as closely says, it also wakes the
+// waiters whose lock is no lock any more, would be released without a message to this process, or was granted to this
+// process with a message that was lost.
 func (p *Poller) look(names []string, closely int) {
 	names, waiters, doubtful := p.doubtfulFirst(names)
 	closely = min(max(closely, doubtful), len(names))
@@ -194,8 +202,8 @@ func (p *Poller) look(names []string, closely int) {
 	p.wake(free...)
 }
 
-// doubtfulFirst returns names with those first whose waiters may have missed a message, the number of these, and the
-// waiters of all.
+// doubtfulFirst returns names, sorted so that locks whose waiters may have missed a message come first, the number of
+// these, and the waiters of all locks.
 func (p *Poller) doubtfulFirst(names []string) (sorted []string, waiters map[string][]Waiter, doubtful int) {
 	waiters = make(map[string][]Waiter, len(names))
 	p.mu.Lock()
@@ -228,7 +236,7 @@ func (p *Poller) wake(names ...string) {
 	}
 }
 
-// Running reports whether p has a goroutine, and for how many locks callers wait. It is for tests.
+// Running reports whether p has a goroutine, and the number of locks that callers wait for. It is for tests.
 func (p *Poller) Running() (running bool, locks int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

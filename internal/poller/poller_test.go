@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// The locks of a long line are looked at by those near its head; by the others now and then, who might be the only ones
-// alive.
+// A lock with many waiters is polled each time by those near the head of the line. The others poll it now and then,
+// because they may be the only ones that are still alive.
 func TestPollerIsRareFarBackInALine(t *testing.T) {
 	due := func(ahead ...int) (n int) {
 		var waiters []Waiter

@@ -1,9 +1,9 @@
-// Package report reports to the user the events that a Client notices by itself: renewals, and losses that no call has
-// asked about.
+// Package report reports to the user the events that a Client notices without a call: renewals, and losses that no
+// call has asked about.
 //
 // Rules: a report is a function, and is called without a mutex held. The goroutine of a Reporter exists only while
-// there are reports to call. Losses come first, in order. Nobody waits for a report: only renewals are
-// dropped, when too many wait, and what is left some time after Close.
+// there are reports to call. Losses come first, in order. No goroutine waits for a report. Only two kinds of reports
+// are dropped: those of renewals while too many are waiting, and those that are left some time after Close.
 package report
 
 import (
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// CloseTime is how long after Close a Reporter still calls the reports that it has.
+// CloseTime is how long after Close a Reporter continues to call the reports that it has.
 const CloseTime = time.Second
 
 const mostReports = 1 << 17 // reports of renewals that wait; further ones are dropped
@@ -24,15 +24,15 @@ type Reporter struct {
 	losses   []func()   // reports of losses, in order
 	renewals [][]func() // reports of renewals, in order; one element for each pipeline
 	renewed  int        // number of reports in renewals
-	running  bool       // a goroutine reports
-	until    time.Time  // after this time nothing is reported; zero: before Close
+	running  bool       // a goroutine calls reports
+	until    time.Time  // no report is called after this time; zero: Close was not called
 }
 
-// New returns a Reporter that runs its goroutine with spawn. The Client waits for the goroutines of spawn when it
-// closes.
+// New returns a Reporter that runs its goroutine with spawn. The Client waits for the goroutines of spawn when it is
+// closed.
 func New(spawn func(func())) *Reporter { return &Reporter{spawn: spawn} }
 
-// Later queues the report of a loss. A loss is never dropped before Close. Later does not block.
+// Later queues the report of a loss, which is never dropped before Close. Later does not block.
 func (r *Reporter) Later(report func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -42,8 +42,8 @@ func (r *Reporter) Later(report func()) {
 	}
 }
 
-// Renewals queues reports of renewals, which come after all losses. It drops them if too many wait already. It does
-// not block.
+// Renewals queues reports of renewals, which are called after those of all losses. It drops them if too many are
+// waiting already. It does not block.
 func (r *Reporter) Renewals(reports []func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,7 +65,7 @@ func (r *Reporter) runLocked() {
 func (r *Reporter) run() {
 	goesOn := true
 	defer func() {
-		if goesOn { // the Observer has ended the goroutine
+		if goesOn { // a function of the Observer has ended the goroutine
 			r.spawn(r.run)
 		}
 	}()
@@ -75,7 +75,7 @@ func (r *Reporter) run() {
 	goesOn = false
 }
 
-// next is the next report; nil: there is none, and the goroutine ends.
+// next returns the next report. If it returns nil, there is none, and the goroutine ends.
 func (r *Reporter) next() (report func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,12 +104,12 @@ func (r *Reporter) Close() {
 	r.until = time.Now().Add(CloseTime)
 }
 
-// Busy reports whether a report is under way.
+// Busy reports whether a goroutine is calling reports.
 func (r *Reporter) Busy() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.running
 }
 
-// Mutex is the mutex of r, for tests that no code of the user is called with it held.
+// Mutex returns the mutex of r, for tests which check that the user's code is never called with it held.
 func (r *Reporter) Mutex() *sync.Mutex { return &r.mu }
