@@ -97,7 +97,7 @@ func (l *Lease) EndsAtLimit() bool { return l.last.Load() }
 // WholeValidity returns how long the last confirmed request was valid, from when it was sent.
 func (l *Lease) WholeValidity() time.Duration { return time.Duration(l.whole.Load()) }
 
-// SetValidUntil sets the end of the validity of l and notifies nobody. It is for tests.
+// SetValidUntil sets the end of the validity of l without notifying its Holder. It is for tests.
 func (l *Lease) SetValidUntil(until time.Duration) { l.until.Store(int64(until)) }
 
 // next returns when the lease needs attention.

@@ -182,9 +182,9 @@ func (p *Poller) looks() (all [][]string) {
 	return all
 }
 
-// look wakes the waiters of those locks that are free. Of the first locks, as many as closely says, it also wakes the
-// waiters whose lock is no lock any more, would be released without a message to this process, or was granted to this
-// process with a message that was lost.
+// look wakes the waiters of those locks that are free. The first closely locks are checked for more: their waiters are
+// also woken if the lock is no lock any more, would be released without a message to this process, or was granted to
+// this process with a message that was lost.
 func (p *Poller) look(names []string, closely int) {
 	names, waiters, doubtful := p.doubtfulFirst(names)
 	closely = min(max(closely, doubtful), len(names))

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// constant is a Transport that answers at once.
+// constant is a Transport that answers immediately.
 type constant struct{ answer any }
 
 func (c constant) Run(context.Context, Call, bool) (any, error)       { return c.answer, nil }
 func (c constant) RunAll(context.Context, []Call, bool) (_ []Outcome) { return nil }
 
-// uncontended returns what Lock does with a Sender: one inline call.
+// uncontended returns a function that does what Lock does with a Sender: one call on the caller's goroutine.
 func uncontended(tb testing.TB) func() {
 	s := newBench(tb, inline, func(c *Config) { c.Batch, c.Transport = true, constant{reply(1, 0, 0)} })
 	late := new(orphans)
@@ -27,7 +27,7 @@ func uncontended(tb testing.TB) func() {
 }
 
 func TestInlineCallAllocatesNothing(t *testing.T) {
-	if n := testing.AllocsPerRun(1000, uncontended(t)); n >= 1 { // a limit begins now and then
+	if n := testing.AllocsPerRun(1000, uncontended(t)); n >= 1 { // now and then a limit starts a new timer
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -40,7 +40,7 @@ func BenchmarkInline(b *testing.B) {
 	}
 }
 
-// BenchmarkOwnGoroutine is the same call where the read timeout is long.
+// BenchmarkOwnGoroutine makes the same call on a goroutine of its own, as with a long read timeout.
 func BenchmarkOwnGoroutine(b *testing.B) {
 	b.ReportAllocs()
 	s := newBench(b, func(c *Config) { c.Transport = constant{reply(1, 0, 0)} })

@@ -1,10 +1,9 @@
 package send
 
-// How the error of a call is read.
+// How the error of a call is classified.
 //
-// Rules: a call without an answer has an unknown outcome, and is never a refusal and
-// never a success. Only errors that may pass by themselves are transient: a call that
-// failed with another error is not sent again.
+// Rules: a call without an answer has an unknown outcome; it counts neither as refused nor as successful. Only errors
+// that may go away by themselves are transient. A call that failed with any other error is not sent again.
 
 import (
 	"errors"
@@ -16,20 +15,21 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// transientPrefixes begin the refusals of a server that starts, fails over, moves a slot or is busy.
+// transientPrefixes are the beginnings of the errors with which a server refuses a call while it starts, fails over,
+// moves a slot or is busy.
 var transientPrefixes = []string{
 	"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "BUSY",
 	"MOVED", "ASK", "max number of clients",
-	// The errors of a script whose slot is half way to another server, or whose Cluster
-	// goes down meanwhile. Redis has no code for them, and newer servers other words.
-	"Script attempted to access a non local key", "Attempted to access a non local key", // the latter is of Valkey 9
+	// Errors of a script whose slot is being moved to another server, or whose Cluster goes down while it runs. Redis
+	// has no error codes for them, and newer servers use other words: the second one is from Valkey 9.
+	"Script attempted to access a non local key", "Attempted to access a non local key",
 	"Script attempted to access a slot not served",
 	"Unable to execute command",     // "... because undeclared keys were accessed during rehashing of the slot"
 	"Script attempted to execute a", // "... (write) command while the cluster is down"
 }
 
-// Transient reports whether the same call may succeed soon: the connection
-// failed, or a server that starts, fails over or is busy refused the call.
+// Transient reports whether the same call may succeed soon, because its connection failed, or because a server that
+// starts, fails over or is busy refused it.
 func Transient(err error) bool {
 	for _, final := range []error{redis.ErrClosed, ErrReply, ErrInvalid, ErrNotSynced, ErrNotALock} {
 		if errors.Is(err, final) {
@@ -53,7 +53,7 @@ func Transient(err error) bool {
 // MayHaveRun reports whether Redis may have run, or may still run, the call that failed with err.
 func MayHaveRun(err error) bool {
 	if errors.Is(err, ErrNotSynced) {
-		return true // the master has run the call, only the replicas are missing
+		return true // the master has run the call, only the confirmations are missing
 	}
 	if Answered(err) || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, ErrInvalid) {
 		return false
@@ -62,13 +62,13 @@ func MayHaveRun(err error) bool {
 	return !errors.As(err, &op) || op.Op != "dial"
 }
 
-// MayRunLater reports whether Redis may still run the call that ended with err. A call that was answered has run, or
-// never runs.
+// MayRunLater reports whether Redis may still run the call that ended with err. A call that was answered has either
+// run already or never will.
 func MayRunLater(err error) bool {
 	return err != nil && MayHaveRun(err) && !Answered(err) && !errors.Is(err, ErrReply) && !errors.Is(err, ErrNotALock)
 }
 
-// ended reports whether the call failed with err because its connection had ended, or ended meanwhile.
+// ended reports whether the call failed with err because its connection was closed before or during the call.
 func ended(err error) bool {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
@@ -77,14 +77,14 @@ func ended(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
-// Answered reports whether err is an answer of Redis.
+// Answered reports whether err is an answer from Redis.
 func Answered(err error) bool {
 	var answer redis.Error
 	return errors.As(err, &answer) && !errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrNotSynced)
 }
 
-// RefusedWith reports whether Redis answered with an error that begins with prefix.
-// An embedded server may put its own words before the error of a script.
+// RefusedWith reports whether Redis answered with an error that begins with prefix. An embedded server may put its
+// own words in front of the error of a script.
 func RefusedWith(err error, prefix string) bool {
 	if err == nil {
 		return false

@@ -1,13 +1,12 @@
 package send
 
-// The errors of this package, and how names appear in texts.
+// The errors of this package, and how names appear in their texts.
 //
 // Rules:
-//   - The root exports most of these errors again, so their texts and comments are
-//     written for its users.
+//   - The root package exports most of these errors again, so their texts and comments are written for its users.
 //   - redis.Nil never leaves this package.
-//   - A name is shortened before it goes into a text: a name can hold bytes that do
-//     not belong in a log.
+//   - A name is shortened before it becomes part of a text, and quoted, because it may contain bytes that do not
+//     belong in a log.
 
 import (
 	"context"
@@ -18,58 +17,57 @@ import (
 )
 
 var (
-	// ErrClosed says that the Client is closed.
+	// ErrClosed is returned when the Client is closed.
 	ErrClosed = errors.New("the client is closed")
 
-	// ErrInvalid says that a name, lease, wait, option or set of locks makes no
-	// sense; the text describes which and why. Nothing was sent to Redis.
+	// ErrInvalid is returned when a name, a lease, a wait, an option or a set of locks is not valid. The text
+	// describes which of them, and why. Nothing was sent to Redis.
 	ErrInvalid = errors.New("invalid")
 
-	// ErrNotSynced says that fewer replicas than WithSyncedReplicas asks for have
-	// confirmed a lock in time. The lock is not held, and was released.
+	// ErrNotSynced is returned when fewer replicas than WithSyncedReplicas asks for confirmed a lock in time. The
+	// lock is not held, and is released.
 	ErrNotSynced = errors.New("not confirmed by enough replicas")
 
-	// ErrNotALock says that Redis has something under the name that neither this package
-	// nor Redisson has put there, or a value of another type under a key that
-	// belongs to the name. The text names the key and what the key holds. The key is
-	// left as it is, also by ForceUnlock, and never waited for: every method that asks
-	// Redis returns this error at once. The keys beside a lock
-	// (redisson_lock_queue:{name} and the like) are checked for their type alone. Give
-	// locks names that no data have, such as "lock:orders:42".
+	// ErrNotALock is returned when the key of a lock holds data that neither this package nor Redisson has written,
+	// or when a key that belongs to the lock holds a value of another type. The text names the key and describes its
+	// content. The key is left unchanged, also by ForceUnlock, and no call waits for it: every method that sends a
+	// request to Redis returns this error immediately. Of the keys that accompany a lock, such as
+	// redisson_lock_queue:{name}, only the type is checked. Give locks names that are not used for data, such as
+	// "lock:orders:42".
 	ErrNotALock = errors.New("not a lock")
 
-	// ErrTimeUp ends a wait whose deadline has passed. The error itself is no failure:
-	// TryLock answers false. An error that wraps ErrTimeUp has a reason to report.
+	// ErrTimeUp ends a wait whose deadline has passed. The error itself is not a failure: TryLock returns false. An
+	// error that wraps ErrTimeUp contains a reason that must be reported.
 	ErrTimeUp = errors.New("the time is up")
 
-	// ErrSilent says that Redis has not answered a call for a long time.
+	// ErrSilent is returned when Redis has not answered a call for a long time.
 	ErrSilent = errors.New("no answer from Redis")
 
-	// ErrReply says that an answer has a form in which no script answers.
+	// ErrReply is returned for an answer in a form that no script uses.
 	ErrReply = errors.New("unexpected answer to a script")
 
-	// ErrHookExited says that a hook of the Redis client has ended the goroutine of a call.
+	// ErrHookExited is returned when a hook of the Redis client ended the goroutine of a call.
 	ErrHookExited = errors.New("a hook of the Redis client ended the goroutine of the request")
 )
 
-// Invalid is ErrInvalid with its reason.
+// Invalid returns ErrInvalid with the reason.
 func Invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
 }
 
-// Unexpected is ErrReply with the answer, which can be anything and of any length.
+// Unexpected returns ErrReply with the answer, which can be anything of any length.
 func Unexpected(answer any) error {
 	return fmt.Errorf("%w: %s", ErrReply, ShortName(fmt.Sprint(answer)))
 }
 
-// Silence is ErrSilent with the time for which nothing came, and the last error before that time.
+// Silence returns ErrSilent with the time for which nothing arrived, and with the last error before that time.
 func Silence(d time.Duration, tries int, last error) error {
 	const tenth = 100 * time.Millisecond
 	return WithLast(fmt.Errorf("%w within %v, or no connection to it (tries: %d, each over a connection of its own)",
 		ErrSilent, d.Truncate(tenth), tries), last)
 }
 
-// WithLast is why, the reason of a caller who gives up, with the error of the last try, if there is one.
+// WithLast returns why, the reason why a caller gives up, together with the error of the last try, if there is one.
 func WithLast(why, last error) error {
 	if last == nil {
 		return why
@@ -77,7 +75,7 @@ func WithLast(why, last error) error {
 	return fmt.Errorf("%w: the last try: %w", why, last)
 }
 
-// CtxError is the report of an ended ctx: its error, and its cause if it has one.
+// CtxError returns the error of a context that is done, together with its cause if that is a different error.
 func CtxError(ctx context.Context) error {
 	err := ctx.Err()
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
@@ -86,7 +84,7 @@ func CtxError(ctx context.Context) error {
 	return err
 }
 
-// ShortName is the name as texts show it: quoted, and cut when it is long.
+// ShortName returns the name as it appears in texts: quoted, and shortened if it is long.
 func ShortName(name string) string {
 	short := cut(name)
 	if short == name {
@@ -95,7 +93,7 @@ func ShortName(name string) string {
 	return fmt.Sprintf("%q… (%d bytes)", short, len(name))
 }
 
-// CutName is the name as an attribute of a log record, whose handler quotes it.
+// CutName returns the name as an attribute of a log record, which the handler quotes.
 func CutName(name string) string {
 	short := cut(name)
 	if short == name {
@@ -104,7 +102,7 @@ func CutName(name string) string {
 	return fmt.Sprintf("%s… (%d bytes)", short, len(name))
 }
 
-// cut returns as much of a name as a text has room for.
+// cut returns as much of a name as fits into a text.
 func cut(name string) string {
 	const most = 64
 	if len(name) <= most {

@@ -16,13 +16,13 @@ import (
 
 const rideOut = 30 * time.Second
 
-// A fake is a Transport that answers each call with its first key, if the test does not say otherwise.
+// A fake is a Transport that answers each call with its first key, unless the test sets another answer.
 type fake struct {
 	mu      sync.Mutex // guards below
 	run     func(ctx context.Context, c Call) (any, error)
-	sent    []time.Time // of single calls
+	sent    []time.Time // when single calls were sent
 	before  func(ctx context.Context) error
-	batches [][]string // the first keys of calls in pipelines
+	batches [][]string // the first keys of the calls in each pipeline
 }
 
 func (f *fake) Run(ctx context.Context, c Call, _ bool) (any, error) {
@@ -36,7 +36,7 @@ func (f *fake) Run(ctx context.Context, c Call, _ bool) (any, error) {
 	return run(ctx, c)
 }
 
-// RunAll gives the error of before to the first call.
+// RunAll returns the error of before as the outcome of the first call.
 func (f *fake) RunAll(ctx context.Context, calls []Call, _ bool) []Outcome {
 	outcomes := make([]Outcome, len(calls))
 	var keys []string
@@ -66,7 +66,7 @@ func (f *fake) setBefore(before func(ctx context.Context) error) {
 	f.before = before
 }
 
-// times are those at which single calls were sent.
+// times returns when single calls were sent.
 func (f *fake) times() []time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -85,13 +85,13 @@ func echo(c Call) any { return []any{c.Keys[0]} }
 
 func request(key string) Request { return Request{Call: Call{Keys: []string{key}}} }
 
-// A bench is a Sender on a fake.
+// A bench is a Sender with a fake Transport.
 type bench struct {
 	*Sender
 	t        testing.TB
 	fake     *fake
 	closed   chan struct{}
-	working  atomic.Int64 // goroutines
+	working  atomic.Int64 // number of goroutines
 	reroutes atomic.Int64
 	log      *bytes.Buffer
 }
@@ -122,7 +122,7 @@ func inline(c *Config) { c.OnCallerTime = ResendTime }
 
 func (b *bench) wait(ctx context.Context) *Wait { return &Wait{Ctx: ctx, Closed: b.closed} }
 
-// do sends a request for a caller without a limit.
+// do sends a request for a caller without a deadline.
 func (b *bench) do(r Request) Answer {
 	return b.Do(b.wait(context.Background()), r, time.Time{})
 }
@@ -134,7 +134,7 @@ func (b *bench) idle() {
 	assert.Zero(b.t, b.resent.Load(), "tries under way beside others")
 }
 
-// orphans collects orphans.
+// orphans collects the outcomes of orphaned tries.
 type orphans struct {
 	mu   sync.Mutex // guards below
 	list []outcome
@@ -152,23 +152,23 @@ func (o *orphans) all() []outcome {
 	return slices.Clone(o.list)
 }
 
-// refusal is an error that Redis answers.
+// refusal is an error reply from Redis.
 type refusal string
 
 func (e refusal) Error() string { return string(e) }
 func (refusal) RedisError()     {}
 
-// answers makes sure that key is the answer.
+// answers requires that the answer is key.
 func answers(t testing.TB, key string, a Answer) {
 	t.Helper()
 	require.NoError(t, a.Err)
 	require.Equal(t, []any{key}, a.Value)
 }
 
-// reply is an answer as go-redis returns it.
+// reply returns an answer in the form in which go-redis returns it.
 func reply(n ...int64) any { return []any{n[0], n[1], n[2]} }
 
-// pipelines is a Transport whose pipelines have these outcomes.
+// pipelines is a Transport whose pipelines have the outcomes that the function returns.
 type pipelines func() []Outcome
 
 func (p pipelines) Run(context.Context, Call, bool) (any, error) { panic("a single call") }

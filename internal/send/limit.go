@@ -1,10 +1,9 @@
 package send
 
-// Time limits that cost nothing.
+// Time limits that cost almost nothing.
 //
-// Rules: a timer for every call would cost a tenth of the call, because the timer
-// wakes a thread that sleeps. So all limits that begin at about the same time share one
-// timer, and may take a quarter longer than they say.
+// Rules: a timer for every call would cost a tenth of the call, because it wakes a sleeping thread. All limits that
+// start at about the same time therefore share one timer, and may last a quarter longer than they are set to.
 
 import (
 	"context"
@@ -12,17 +11,17 @@ import (
 	"time"
 )
 
-// A limit hands out contexts that end after d, or up to a quarter of d later.
+// A limit makes contexts that are canceled after d, or up to a quarter of d later.
 type limit struct {
 	d time.Duration
 
 	mu      sync.Mutex // guards below
 	current context.Context
-	cancel  context.CancelFunc // of current, and never called: current ends by its timer
-	until   time.Time          // when the next one begins
+	cancel  context.CancelFunc // cancels current; it is never called, because current ends with its timer
+	until   time.Time          // when the next context is needed
 }
 
-// begin returns a ctx without values that ends after the limit.
+// begin returns a context without values that is canceled after the limit.
 func (l *limit) begin(now time.Time) context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -35,26 +34,25 @@ func (l *limit) begin(now time.Time) context.Context {
 	return l.current
 }
 
-// of returns a ctx with the values of ctx, which never ends, that ends after the limit.
+// of returns a context with the values of ctx, but not with its cancellation, that is canceled after the limit.
 func (l *limit) of(ctx context.Context, now time.Time) context.Context {
-	if ctx == context.Background() { // has no values
+	if ctx == context.Background() { // it has no values
 		return l.begin(now)
 	}
 	return limited{l.begin(now), ctx}
 }
 
-// undated is a ctx that is canceled without a deadline that is known before. go-redis with
-// ContextTimeoutEnabled would take the deadline for the time that an answer may take, and
-// close a connection whose answer comes a little later. A call that waits for a connection
-// still ends with the ctx.
+// undated is a context that is canceled, but reports no deadline in advance. With ContextTimeoutEnabled, go-redis
+// would take the deadline for the time that the answer may take, and close a connection whose answer arrives a little
+// later. A call that waits for a connection still ends when the context is canceled.
 type undated struct{ context.Context }
 
 func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Undated returns ctx without its deadline: see undated.
+// Undated returns ctx without its deadline. See undated.
 func Undated(ctx context.Context) context.Context { return undated{ctx} }
 
-// limited ends with one ctx and has the values of another one.
+// limited is canceled with one context and has the values of another.
 type limited struct {
 	context.Context
 	values context.Context

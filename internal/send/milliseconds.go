@@ -1,13 +1,13 @@
 package send
 
-// Times as Redis counts them.
+// Conversions between durations and the milliseconds that Redis uses.
 
 import (
 	"math"
 	"time"
 )
 
-// Milliseconds is d as Redis counts it, rounded up where that is still a Duration.
+// Milliseconds returns d in milliseconds, rounded up unless the result would no longer fit into a Duration.
 func Milliseconds(d time.Duration) int64 {
 	ms := int64(d / time.Millisecond)
 	if d%time.Millisecond > 0 && ms < math.MaxInt64/int64(time.Millisecond) {
@@ -16,7 +16,7 @@ func Milliseconds(d time.Duration) int64 {
 	return ms
 }
 
-// FromMilliseconds is a PTTL as a duration; negative ones stay negative.
+// FromMilliseconds returns the result of PTTL as a duration. Negative results stay negative.
 func FromMilliseconds(ms int64) time.Duration {
 	const most = math.MaxInt64 / int64(time.Millisecond)
 	switch {

@@ -1,10 +1,10 @@
 package send
 
-// The error for a key that holds something else than a lock.
+// The error for a key that holds something other than a lock.
 //
-// Rules: the scripts tell locks from other data, and end with an error of their own
-// (see lua/record.lua). The error is read here and nowhere else. The text names the
-// key, its type and at most one field, and shows no values.
+// Rules: the scripts distinguish locks from other data, and end with an error of their own (see lua/record.lua),
+// which is parsed only here. The text of the resulting error names the key, its type and at most one field, and
+// contains no values.
 
 import (
 	"fmt"
@@ -14,10 +14,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A foreignError is ErrNotALock with the key and what the key holds.
+// A foreignError is ErrNotALock with the key and a description of its content.
 type foreignError struct {
 	text   string
-	answer error // of Redis; or nil
+	answer error // the error from Redis, or nil
 }
 
 func (e *foreignError) Error() string { return ErrNotALock.Error() + ": " + e.text }
@@ -29,7 +29,8 @@ func (e *foreignError) Unwrap() []error {
 	return []error{ErrNotALock, e.answer}
 }
 
-// orNotALock returns err, the answer of Redis to c; or ErrNotALock, if the answer says that a key of c is not a lock's.
+// orNotALock returns err, with which Redis answered c, or ErrNotALock if it reports that a key of c does not hold a
+// lock.
 func orNotALock(c Call, err error) error {
 	if err == nil || !redis.HasErrorPrefix(err, "NOTALOCK") {
 		return err
@@ -38,7 +39,7 @@ func orNotALock(c Call, err error) error {
 	if len(words) < 3 {
 		return Unexpected(err)
 	}
-	n, bad := strconv.Atoi(words[1]) // which of KEYS; 0: the script does not know
+	n, bad := strconv.Atoi(words[1]) // an index of KEYS, beginning with 1; 0: the script does not know it
 	if bad != nil || n < 0 || n > len(c.Keys) {
 		return Unexpected(err)
 	}
@@ -49,12 +50,12 @@ func orNotALock(c Call, err error) error {
 	return NotALock(c.Keys[max(n-1, 0)], key+" "+foreignValue(words), err)
 }
 
-// foreignValue puts into words what a script has found under a key.
+// foreignValue describes what a script found under a key.
 func foreignValue(words []string) string {
 	switch {
 	case words[2] == "type" && len(words) == 4 && words[3] != "?":
 		return "holds a " + words[3] + " that no lock of this type makes"
-	case words[2] == "field" && len(words) > 3: // an empty field is no word
+	case words[2] == "field" && len(words) > 3: // an empty field is not among the words
 		return fmt.Sprintf("holds a hash that no lock makes (field %s)", shownField(words[3], strings.Join(words[4:], "")))
 	case words[2] == "fields" && len(words) == 4:
 		return "holds a hash that no lock makes (" + words[3] + " fields or more)"
@@ -64,7 +65,7 @@ func foreignValue(words []string) string {
 	return "holds something that no lock makes"
 }
 
-// NotALock is ErrNotALock for what was found under key. The answer is the error of Redis that says so, or nil.
+// NotALock returns ErrNotALock for the content found under key. answer is the error from Redis, or nil.
 func NotALock(key, found string, answer error) error {
 	advice := "use a name that no data have"
 	if !strings.HasPrefix(key, "redisson_") && !strings.HasPrefix(key, "relock_") {
@@ -73,7 +74,7 @@ func NotALock(key, found string, answer error) error {
 	return &foreignError{found + "; it was left as it is: " + advice, answer}
 }
 
-// shownField is a field of size bytes, whose beginning the script has quoted.
+// shownField returns a field of size bytes, whose beginning was quoted by the script.
 func shownField(size, quoted string) string {
 	field, err := strconv.Unquote(`"` + quoted + `"`)
 	if err != nil {

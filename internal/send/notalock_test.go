@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The name of a key is no answer of Redis: nothing in it makes the error transient.
+// The name of a key is not part of the answer from Redis: nothing in it can make the error transient.
 func TestNotALockNamesTheKeyAndIsFinal(t *testing.T) {
 	c := Call{Keys: []string{"a: BUSY b: MOVED c", "redisson_lock_token:{a}"}}
 	for answer, want := range map[string]string{
@@ -37,7 +37,7 @@ func TestNotALockOfAStrangeFormIsUnexpected(t *testing.T) {
 	assert.Equal(t, refusal("BUSY x"), orNotALock(Call{}, refusal("BUSY x")))
 }
 
-// Redis refuses a long request without a password with a text about its form.
+// Redis refuses a long request without a password with an error about the protocol.
 func TestForgottenPasswordIsNamed(t *testing.T) {
 	for _, text := range []string{
 		"ERR Protocol error: unauthenticated multibulk length", "ERR Protocol error: unauthenticated bulk length",

@@ -1,11 +1,11 @@
 package send
 
-// Hooks of the Redis client that panic, or end the goroutine on which they run.
+// Hooks of the Redis client that panic, or that end the goroutine on which they run.
 //
-// Rules: a panic of a hook is an error until the caller has undone all that the call
-// may have done; then the caller panics with the same value. The stack of the hook is
-// logged, because the panic of the caller has another one. A goroutine that a hook ends
-// hands in ErrHookExited. Neither says anything about the health of Redis.
+// Rules: the panic of a hook is treated as an error until the caller has rolled back everything that the call may
+// have done. The caller then panics with the same value. The stack of the hook is logged, because the panic of the
+// caller has a different one. A goroutine that a hook ends reports ErrHookExited. Neither of them says anything about
+// the health of Redis.
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 	"runtime/debug"
 )
 
-// A HookPanic is a panic of a hook of the Redis client while a call was sent.
+// A HookPanic is the panic of a hook of the Redis client during a call.
 type HookPanic struct {
 	Value any
 	stack []byte
@@ -24,17 +24,17 @@ func (p *HookPanic) Error() string {
 	return fmt.Sprintf("a hook of the Redis client panicked: %v", p.Value)
 }
 
-// PanicOf returns the panic in err, or nil.
+// PanicOf returns the HookPanic in err, or nil.
 func PanicOf(err error) *HookPanic {
 	if err == nil {
 		return nil
 	}
-	var p *HookPanic // on the heap: errors.As takes its address
+	var p *HookPanic // on the heap, because errors.As takes its address
 	errors.As(err, &p)
 	return p
 }
 
-// OfHook reports whether err is a panic of a hook, or a hook has ended the goroutine.
+// OfHook reports whether err is the panic of a hook, or reports that a hook ended the goroutine.
 func OfHook(err error) bool { return PanicOf(err) != nil || errors.Is(err, ErrHookExited) }
 
 // CatchPanic calls f, and returns a panic of f as an error.
@@ -43,14 +43,14 @@ func CatchPanic(f func() error) (err error) {
 	return f()
 }
 
-// recovered is deferred: it puts a panic into err.
+// recovered, which is deferred, stores a panic in err.
 func recovered(err *error) {
 	if why := recover(); why != nil {
 		*err = &HookPanic{why, debug.Stack()}
 	}
 }
 
-// LogPanic logs the stack of a hook that has panicked.
+// LogPanic logs the stack if err is the panic of a hook.
 func LogPanic(log *slog.Logger, err error) {
 	if p := PanicOf(err); p != nil {
 		log.Error("relock: a hook of the Redis client panicked", "panic", p.Value, "stack", string(p.stack))

@@ -27,8 +27,8 @@ func TestPanicIsAnErrorWithItsValue(t *testing.T) {
 	assert.Nil(t, PanicOf(nil))
 }
 
-// A panic is the error of the call and is logged with its stack, on whichever goroutine the call is sent. Only what
-// tidies up in the background goes on.
+// A panic becomes the error of the call and is logged with its stack, on whichever goroutine the call is sent. Only a
+// caller that cleans up in the background continues.
 func TestPanicOfAHookEndsACallOfAForegroundCaller(t *testing.T) {
 	for name, change := range map[string]func(*Config){"inline": inline, "own goroutine": func(*Config) {}} {
 		t.Run(name, func(t *testing.T) {

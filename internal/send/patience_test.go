@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A caller that does not wait gives up soon where Redis does not answer, and stays for longer where answers take long.
+// A caller that does not wait gives up soon if Redis does not answer, and stays longer if answers take long.
 func TestPatienceFollowsTheAnswers(t *testing.T) {
 	var s slowness
 	assert.Equal(t, mostPatience, s.patience(), "before the first answer")
@@ -31,14 +31,14 @@ func TestPatienceFollowsTheAnswers(t *testing.T) {
 	assert.Equal(t, leastPatience, s.patience(), "after many quick answers")
 }
 
-// takes has Redis take d for an answer.
+// takes makes every answer take d.
 func (b *bench) takes(d time.Duration) {
 	b.fake.setRun(after(d, nil))
 	b.fake.setBefore(func(context.Context) error { time.Sleep(d); return nil })
 }
 
-// The request of a caller that does not wait is abandoned after its patience, also in a batch, and its outcome is an
-// orphan. An orphan that was answered makes the next caller stay for longer.
+// The request of a caller that does not wait is abandoned when its patience has run out, also in a batch, and its
+// outcome becomes an orphan. An orphan that was answered makes the next caller stay longer.
 func TestCallerThatDoesNotWaitGivesUpSoon(t *testing.T) {
 	for name, change := range map[string]func(*Config){"goroutine": func(*Config) {}, "inline": inline, "batch": func(c *Config) { c.Batch = true }} {
 		t.Run(name, func(t *testing.T) {

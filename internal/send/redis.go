@@ -1,10 +1,9 @@
 package send
 
-// Calls on go-redis, once each.
+// Calls through go-redis, each of which is sent once.
 //
-// Rules: a script is sent by its digest, and with its source to a server that does not
-// know the script. A pipeline says for each call how the call went, also where a hook
-// has sent nothing at all.
+// Rules: a script is sent by its digest, and with its source to a server that does not know the script. A pipeline
+// returns an outcome for each call, even if a hook has sent nothing at all.
 
 import (
 	"context"
@@ -13,30 +12,30 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Transport runs calls, once each.
+// A Transport runs calls, and sends each of them once.
 type Transport interface {
-	// Run runs one call by itself. If the call takes something, the error is
-	// ErrNotSynced unless enough replicas have confirmed the call.
+	// Run runs one call by itself. If the call acquires something (taking), the error is ErrNotSynced unless enough
+	// replicas have confirmed the call.
 	Run(ctx context.Context, c Call, taking bool) (answer any, err error)
-	// RunAll runs calls in pipelines. If they take or renew something, Unsynced says
-	// whether enough replicas have confirmed them.
+	// RunAll runs calls in pipelines. If they acquire or renew something, Outcome.Unsynced is nil for those that
+	// enough replicas have confirmed.
 	RunAll(ctx context.Context, calls []Call, taking bool) []Outcome
 }
 
-// An Outcome is what became of one of several calls.
+// An Outcome is the result of one of several calls.
 type Outcome struct {
 	Answer   any
 	Err      error
-	Unsynced error // too few replicas have confirmed the call; or nil
+	Unsynced error // set if too few replicas have confirmed the call
 }
 
-// A Redis is the Transport on go-redis.
+// Redis is the Transport on a go-redis client.
 type Redis struct {
 	rdb    redis.UniversalClient
 	synced Synced
 }
 
-// NewRedis returns the Transport on rdb, whose replicas confirm as synced asks for.
+// NewRedis returns the Transport on rdb. Calls must be confirmed by replicas as synced requires.
 func NewRedis(rdb redis.UniversalClient, synced Synced) *Redis {
 	return &Redis{rdb, synced}
 }
@@ -65,7 +64,7 @@ type processor interface {
 // runOn runs one call.
 func runOn(ctx context.Context, rdb processor, c Call) (any, error) {
 	cmd := c.command(ctx, false)
-	_ = rdb.Process(ctx, cmd) // Result has the error, also where Process returns early
+	_ = rdb.Process(ctx, cmd) // Result returns the error, even if Process returns early
 	answer, err := cmd.Result()
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		cmd = c.command(ctx, true)
@@ -75,14 +74,14 @@ func runOn(ctx context.Context, rdb processor, c Call) (any, error) {
 	return answer, explained(c, err)
 }
 
-// A pipeline runs several calls on one server, and what else goes with them.
+// A pipeline runs several calls on one server.
 type pipeline struct {
 	rdb    redis.UniversalClient
-	synced Synced // a WAIT at the end
-	asking bool   // an ASKING before each call: the slot is on its way to this server
+	synced Synced // a WAIT follows the calls
+	asking bool   // an ASKING precedes each call, because the slot is being moved to this server
 }
 
-// run sends all calls together, and then those together whose scripts the server did not know.
+// run sends all calls together, and then sends those together whose scripts the server did not know.
 func (p pipeline) run(ctx context.Context, calls []Call) []Outcome {
 	outcomes := make([]Outcome, len(calls))
 	all := make([]int, len(calls))
@@ -95,8 +94,8 @@ func (p pipeline) run(ctx context.Context, calls []Call) []Outcome {
 	return outcomes
 }
 
-// send sends the calls with these numbers, by digest or with the whole source, and notes their outcomes. It
-// returns the numbers of the calls whose scripts the server does not know.
+// send sends the calls with these indexes, by digest or with the whole source, and stores their outcomes. It returns
+// the indexes of the calls whose scripts the server does not know.
 func (p pipeline) send(ctx context.Context, calls []Call, which []int, whole bool, outcomes []Outcome) (unknown []int) {
 	cmds := make([]onceCmd, len(which))
 	pipe := p.rdb.Pipeline()
@@ -112,7 +111,7 @@ func (p pipeline) send(ctx context.Context, calls []Call, which []int, whole boo
 		wait = p.synced.wait(ctx)
 		_ = pipe.Process(ctx, wait)
 	}
-	_, failed := pipe.Exec(ctx) // the error of the first command that has one
+	_, failed := pipe.Exec(ctx) // the error of the first command that failed
 	var unsynced error
 	if p.synced.Replicas > 0 {
 		unsynced = p.synced.verdict(wait.Result())
@@ -123,19 +122,19 @@ func (p pipeline) send(ctx context.Context, calls []Call, which []int, whole boo
 			unknown = append(unknown, n)
 		}
 		if answer == nil && err == nil {
-			err = failed // of a hook, which has sent nothing
+			err = failed // a hook returned this error and sent nothing
 		}
 		outcomes[n] = Outcome{answer, explained(calls[n], err), unsynced}
 	}
 	return unknown
 }
 
-// explained is err, the answer of Redis to c, with what its text does not say.
+// explained returns err, with which Redis answered c, together with information that its text does not contain.
 func explained(c Call, err error) error { return orNoPassword(orNotALock(c, err)) }
 
-// orNoPassword returns err; or, where Redis did not read a request because no password came before it, err behind the
-// name of that cause. Redis says NOAUTH only to short requests: it refuses one of more than ten words, or with a word
-// of more than 16 KiB, while it reads it, and then closes the connection.
+// orNoPassword returns err, or an error that names the cause if Redis refused to read a request because no password
+// was sent before it. Redis answers NOAUTH only to short requests. It refuses a request with more than ten words, or
+// with a word of more than 16 KiB, while it reads it, and then closes the connection.
 func orNoPassword(err error) error {
 	if err == nil || !redis.HasErrorPrefix(err, "Protocol error: unauthenticated") {
 		return err

@@ -38,7 +38,7 @@ func TestScriptThatTheServerDoesNotKnowIsSentWithItsSource(t *testing.T) {
 			assert.Equal(t, Reply{7, 2, 0}, reply)
 
 			require.NoError(t, rdb.ScriptFlush(ctx).Err())
-			_, err = r.Run(ctx, Call{Script: incr, Keys: []string{"n"}}, false) // this one is known
+			_, err = r.Run(ctx, Call{Script: incr, Keys: []string{"n"}}, false) // the server knows this script now
 			require.NoError(t, err)
 			replies, errs := parseOutcomes(r.RunAll(ctx, []Call{call(1), {Script: incr, Keys: []string{"n"}}, call(2)}, false))
 			require.NoError(t, errors.Join(errs...))
@@ -91,7 +91,7 @@ func (h pipelineHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.
 	return h(next)
 }
 
-// A hook that refuses a pipeline has sent nothing, and sets no error in any command.
+// A hook that refuses a pipeline has sent nothing, and sets no error on any command.
 func TestRefusedPipelineIsTheErrorOfEachCall(t *testing.T) {
 	rdb := testredis.Client(t, testredis.Mini(t).Addr())
 	refused := errors.New("refused by a hook")
@@ -105,8 +105,8 @@ func TestRefusedPipelineIsTheErrorOfEachCall(t *testing.T) {
 
 func make2(c Call) []Call { return []Call{c, c} }
 
-// Answers that take longer than a quarter of a second are waited for, and no connection is closed, also where the ctx
-// bounds how long go-redis waits for them.
+// The caller waits for answers that take longer than a quarter of a second, and no connection is closed, also if the
+// context limits how long go-redis waits for them.
 func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
 	t.Parallel()
 	p := testredis.NewProxy(t, testredis.Start(t).Addr())
@@ -115,7 +115,7 @@ func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
 		b := newBench(t, func(c *Config) { c.Transport, c.OnCallerTime = NewRedis(rdb, Synced{}), canInline })
 		w := &Wait{Ctx: context.Background(), OnCaller: true}
 		r := Request{Call: Call{Script: echoing, Keys: []string{"a"}, Args: []any{1}}}
-		require.NoError(t, b.Do(w, r, time.Time{}).Err) // there is a connection
+		require.NoError(t, b.Do(w, r, time.Time{}).Err) // so that there is a connection
 		p.Latency(150 * time.Millisecond)
 		dials := rdb.PoolStats().Misses
 		a := b.Do(w, r, time.Time{})

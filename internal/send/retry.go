@@ -4,19 +4,19 @@ package send
 //
 // Rules:
 //   - The first answer to any of the tries counts.
-//   - A try without an answer for ResendTime stays under way, and the request is sent
-//     again over another connection: a connection may hang, and the pool gives
-//     another one. At most maxTries are under way for one request, and at most maxResent
-//     beside the first ones for all requests of a Client: where all of Redis hangs, more
-//     tries change nothing.
-//   - A long call that may still run is not sent again for LongTime: each of them would stop Redis for as long as the one before.
-//   - A refusal that may pass, and a connection that fails, are followed by a pause. A connection that had ended while
-//     nobody used it says nothing about Redis: while there are others of that kind, the request is sent again at once, and
-//     at most maxEnded such tries do not count.
-//   - A caller without a reply so far gives up after a few tries. A caller that has had
-//     a reply, before this request or to a try of it, retries for RideOut from the first try on: Redis is
-//     there, and starts, fails over or moves a slot.
-//   - The first try is made even if the time is up: a wait of 0 asks for one try.
+//   - A try without an answer for ResendTime stays under way, and the request is sent again over another connection,
+//     because the connection may hang and the pool has others. At most maxTries are under way for one request, and at
+//     most maxResent in addition to the first ones for all requests of a Client: if all of Redis hangs, more tries do
+//     not help.
+//   - A long call that may still run is not sent again before LongTime has passed, because each of them would block
+//     Redis for as long as the previous one.
+//   - A pause follows a refusal that may go away, and a connection that fails. A connection that was closed while it
+//     was idle says nothing about Redis. While there are other idle connections, the request is sent again at once,
+//     and at most maxEnded such tries do not count.
+//   - A caller that has received no reply so far gives up after a few tries. A caller that has received a reply,
+//     before this request or to one of its tries, retries for the retry budget from the first try on: Redis is there,
+//     and starts, fails over or moves a slot.
+//   - The first try is made even if the time is up, because a wait of 0 asks for one try.
 
 import (
 	"cmp"
@@ -30,49 +30,49 @@ import (
 )
 
 const (
-	// ResendTime is how long a call is waited for before the request is sent again. The
-	// time may be up to a quarter longer.
+	// ResendTime is how long a call may be without an answer before the request is sent again. The actual time may be
+	// up to a quarter longer.
 	ResendTime = time.Second
-	// LongTime is how long a long call may run, with the time that Redis takes to come to it.
+	// LongTime is how long a long call may take, including the time until Redis starts to run it.
 	LongTime = 2 * time.Second
-	// ConnectTime is how long a try waits for a connection, and a release for its answer.
+	// ConnectTime is how long a try waits for a connection, and how long a release waits for its answer.
 	ConnectTime = 5 * time.Second
 
-	maxEnded   = 64              // tries over connections that had ended
+	maxEnded   = 64              // tries over connections that were closed while they were idle
 	maxTries   = 4               // under way for one request
-	maxResent  = 32              // under way for all requests of a Client, beside the first ones
-	quickTries = 4               // made at least for a caller without a reply,
-	quickTime  = 4 * time.Second // and for how long they are made
+	maxResent  = 32              // under way for all requests of a Client, in addition to the first ones
+	quickTries = 4               // the least number of tries for a caller that has received no reply,
+	quickTime  = 4 * time.Second // and how long they are made
 	firstPause = 10 * time.Millisecond
 	longPause  = 500 * time.Millisecond
 )
 
-// A retry sends one request until the request is answered. It belongs to one goroutine. The Wait of the caller is a
-// parameter of the methods: as a field it would be moved to the heap.
+// A retry sends one request until it is answered. It belongs to one goroutine. The Wait of the caller is a parameter
+// of the methods, because it would move to the heap as a field.
 type retry struct {
 	*Sender
 	req       Request
-	lastReply time.Time // of Redis to the caller, before this request; zero: none
+	lastReply time.Time // when the caller last received a reply, before this request; zero: never
 
 	began    time.Time // when the first try was sent
 	tries    int
-	ended    int       // those of them whose connection had ended
-	sent     time.Time // when the last one was
-	replied  bool      // Redis has answered a try, with an error
-	unknown  int       // tries of unknown outcome that have ended, or for which the caller waits no longer
-	lost     int       // those of them of which nobody hears any more
-	handed   int       // outcomes that the OrphanHandler hears, except those of underWay
+	ended    int       // tries whose connection was closed while it was idle
+	sent     time.Time // when the last try was sent
+	replied  bool      // Redis has answered a try with an error
+	unknown  int       // tries of unknown outcome that have ended, or for which the caller no longer waits
+	lost     int       // those of them whose outcome will stay unknown
+	handed   int       // outcomes that are left to the OrphanHandler, except those of underWay
 	last     outcome
 	pause    time.Duration // the length of the next pause
-	resume   time.Time     // when the present pause ends; zero: there is none
+	resume   time.Time     // when the current pause ends; zero: there is none
 	underWay []*try
-	detached *detached // what underWay shares with its goroutines; nil: there was no such try
+	detached *detached // the state that underWay shares with its goroutines; nil: there was no such try
 
 	abandoned bool  // the caller has left, and an outcome is an orphan
-	forbidden error // the user may not use all keys of the request; or nil
+	forbidden error // set if the user may not use all keys of the request
 }
 
-// An outcome is what became of a try.
+// An outcome is the result of a try.
 type outcome struct {
 	sent  time.Time // before the try was sent
 	value any
@@ -141,7 +141,8 @@ func (r *retry) runOnce(w *Wait) Answer {
 	return r.answer(answer)
 }
 
-// degrade takes the spare keys from a request whose keys Redis has refused with err. It reports whether there were any.
+// degrade removes the optional keys from a request if err is a refusal of its keys. It reports whether there were
+// any.
 func (r *retry) degrade(err error) bool {
 	forbidden := redis.HasErrorPrefix(err, "NOPERM")
 	if !forbidden && !redis.HasErrorPrefix(err, "TRYAGAIN") {
@@ -157,18 +158,18 @@ func (r *retry) degrade(err error) bool {
 	return true
 }
 
-// succeeded notes that Redis has run the request.
+// succeeded records that Redis has run the request.
 func (r *retry) succeeded() {
 	if r.forbidden != nil && r.degraded.CompareAndSwap(false, true) && r.config.Degraded != nil {
 		r.config.Degraded(r.forbidden)
 	}
 }
 
-// silent says that there is no outcome yet.
+// silent reports whether there is no outcome yet.
 func (o outcome) silent() bool { return o.sent.IsZero() }
 
-// next makes a try, or waits: for an outcome, or until there is something else to do. The outcome is silent where
-// none is known. The error is the reason why the caller leaves.
+// next makes a try or waits, for an outcome or until there is something else to do. The outcome is silent if none is
+// known yet. The error is the reason why the caller leaves.
 func (r *retry) next(w *Wait) (outcome, error) {
 	for {
 		if r.tries > 0 { // the first try is made even if the time is up
@@ -185,11 +186,11 @@ func (r *retry) next(w *Wait) (outcome, error) {
 		if why != nil || !o.silent() || r.resume.IsZero() {
 			return o, why
 		}
-		r.resume = time.Time{} // the pause is over
+		r.resume = time.Time{} // the pause has ended
 	}
 }
 
-// failed notes a try that ended with an error. It returns the reason why the caller leaves, if its ctx is done.
+// failed records a try that ended with an error. It returns the reason why the caller leaves, if its context is done.
 func (r *retry) failed(w *Wait, o outcome) error {
 	before := r.last.err
 	r.last = o
@@ -202,7 +203,7 @@ func (r *retry) failed(w *Wait, o outcome) error {
 	switch {
 	case ended == nil:
 		return nil
-	case errors.Is(o.err, ended): // go-redis noticed as well
+	case errors.Is(o.err, ended): // go-redis noticed it as well
 		return WithLast(CtxError(w.Ctx), before)
 	}
 	return WithLast(CtxError(w.Ctx), o.err)
@@ -213,8 +214,8 @@ func (r *retry) worthRepeating(w *Wait, err error) bool {
 	return Transient(err) || w.Background && OfHook(err)
 }
 
-// hadEnded reports whether a try failed with err because its connection had ended while nobody used it, and counts such
-// tries. There may be more such connections.
+// hadEnded reports whether a try failed with err because its connection was closed while it was idle and there are
+// other idle connections, and counts such tries.
 func (r *retry) hadEnded(err error) bool {
 	if !ended(err) || r.req.Long || r.ended == maxEnded || r.config.Idle == nil || r.config.Idle() == 0 {
 		return false
@@ -223,11 +224,11 @@ func (r *retry) hadEnded(err error) bool {
 	return true
 }
 
-// enough reports whether the caller gives up, after an error that may pass or after silence.
+// enough reports whether the caller gives up, after an error that may go away or after silence.
 func (r *retry) enough(w *Wait) bool {
 	took, tried := time.Since(r.began), r.tries-r.ended >= quickTries && len(r.underWay) == 0
 	switch {
-	case !r.lastReply.IsZero(): // which may be long ago: a waiter in a line asks seldom
+	case !r.lastReply.IsZero(): // this may be long ago, because a waiter in the queue seldom sends a request
 		return min(took, time.Since(r.lastReply)) > r.config.RetryBudget
 	case w.NoWait:
 		return tried || took > quickTime
@@ -237,14 +238,15 @@ func (r *retry) enough(w *Wait) bool {
 	return tried && took > time.Second || took > quickTime
 }
 
-// noteLost notes a try that has ended with err. The outcome of a call in a batch that is still under way is an orphan.
+// noteLost records a try that has ended with err. ErrSilent is an exception: that call is in a batch which is still
+// under way, and its outcome will be an orphan.
 func (r *retry) noteLost(err error) {
 	if MayRunLater(err) && err != ErrSilent {
 		r.lost++
 	}
 }
 
-// answer is a with the tries that may still run.
+// answer returns a with the number of tries that may still run.
 func (r *retry) answer(a Answer) Answer {
 	a.Orphans, a.Lost = r.handed+len(r.underWay), r.lost
 	return a
@@ -259,7 +261,7 @@ func (r *retry) giveUp(err error) Answer {
 	})
 }
 
-// leave ends the request for a caller that leaves because of why.
+// leave ends the request of a caller that leaves because of why.
 func (r *retry) leave(why error) Answer {
 	return r.answer(Answer{
 		Value: r.last.value, Err: why, Sent: r.last.sent,
@@ -268,7 +270,7 @@ func (r *retry) leave(why error) Answer {
 	})
 }
 
-// mayTry reports whether one more try may be under way, and counts the try if another one is.
+// mayTry reports whether one more try may be under way, and counts it if others are under way.
 func (r *retry) mayTry() bool {
 	switch n := len(r.underWay); {
 	case n == 0:
@@ -283,8 +285,8 @@ func (r *retry) mayTry() bool {
 	return true
 }
 
-// send makes one try: in a batch, on this goroutine, or on another one. The outcome is silent if the try is still under
-// way. The error is the reason why the caller leaves.
+// send makes one try, in a batch, on this goroutine, or on another one. The outcome is silent if the try is still
+// under way. The error is the reason why the caller leaves.
 func (r *retry) send(w *Wait) (outcome, error) {
 	r.tries++
 	now := time.Now()
@@ -306,7 +308,8 @@ func (r *retry) send(w *Wait) (outcome, error) {
 	if r.mayRunOnCaller(w, now) {
 		value, err := r.runOnCaller(w, &r.req, now)
 		o := outcome{now, value, err}
-		if err == nil && w.Ctx.Err() != nil { // meanwhile
+		// The context was canceled during the call.
+		if err == nil && w.Ctx.Err() != nil {
 			r.abandoned = true
 			r.handed++
 			orphan, hears := o, r.req.OnOrphan
@@ -319,8 +322,8 @@ func (r *retry) send(w *Wait) (outcome, error) {
 	return outcome{}, nil
 }
 
-// wait waits for the outcome of a try. The outcome is silent when the pause is over, or when the time has come to send
-// the request again.
+// wait waits for the outcome of a try. The outcome is silent when the pause has ended, or when the time has come to
+// send the request again.
 func (r *retry) wait(caller *Wait) (outcome, error) {
 	w, now := *caller, time.Now()
 	if len(r.underWay) > 0 {
@@ -340,7 +343,7 @@ func (r *retry) wait(caller *Wait) (outcome, error) {
 	case <-timer:
 		if timeUp {
 			select {
-			case t := <-r.detached.ended(): // at the same time
+			case t := <-r.detached.ended(): // it ended at the same time
 				return r.received(t), nil
 			default:
 			}
@@ -357,8 +360,8 @@ func (r *retry) wait(caller *Wait) (outcome, error) {
 	return outcome{}, nil
 }
 
-// timers returns what ends a wait that begins now: the tick at which the request is sent again, or a timer for the rest
-// of the pause; or a timer for the deadline, if the time is up before. No timer is 0.
+// timers returns what ends a wait that starts now. It is the tick at which the request is sent again, or a timer for
+// the rest of the pause, or a timer for the deadline if that is earlier. A timer of 0 is none.
 func (r *retry) timers(w *Wait, now time.Time) (tick <-chan struct{}, timer time.Duration, timeUp bool) {
 	if r.resume.IsZero() {
 		tick = r.limit.begin(now).Done()
@@ -369,13 +372,14 @@ func (r *retry) timers(w *Wait, now time.Time) (tick <-chan struct{}, timer time
 		return tick, timer, false
 	}
 	d := max(w.Deadline.Sub(now), time.Nanosecond)
-	if tick == nil && d < timer || tick != nil && d < 2*ResendTime { // else the tick comes long before, and a timer would only cost
+	// Otherwise the tick comes long before the deadline, and a timer would cost something for nothing.
+	if tick == nil && d < timer || tick != nil && d < 2*ResendTime {
 		return tick, d, true
 	}
 	return tick, timer, false
 }
 
-// received takes a try that has ended from those under way.
+// received removes a try that has ended from those under way.
 func (r *retry) received(t *try) outcome {
 	t.ctx.end(context.Canceled)
 	r.underWay = slices.DeleteFunc(r.underWay, func(other *try) bool { return other == t })
@@ -384,7 +388,7 @@ func (r *retry) received(t *try) outcome {
 
 // end abandons the tries that are under way.
 func (r *retry) end() {
-	if len(r.underWay) > 0 { // else each outcome was received
+	if len(r.underWay) > 0 { // otherwise every outcome was received
 		r.detached.abandon(r.underWay)
 	}
 }

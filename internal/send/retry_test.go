@@ -28,7 +28,7 @@ func in(t *testing.T, f func(b *bench), change ...func(*Config)) {
 	})
 }
 
-// after answers a call after d, whatever its ctx says.
+// after returns a function that answers a call after d, regardless of the context.
 func after(d time.Duration, err error) func(context.Context, Call) (any, error) {
 	return func(_ context.Context, c Call) (any, error) {
 		time.Sleep(d)
@@ -67,7 +67,7 @@ func TestUnansweredCallIsSentAgainFourTimesAtMost(t *testing.T) {
 	})
 }
 
-// A long call is sent again when the try before has surely run, and goes out by itself.
+// A long call is sent again only when the previous try has certainly run, and is sent by itself.
 func TestLongCallIsNotSentAgainWhileItMayRun(t *testing.T) {
 	for name, run := range map[string]func(ctx context.Context, c Call) (any, error){
 		"no answer":       after(time.Minute, nil),
@@ -86,11 +86,11 @@ func TestLongCallIsNotSentAgainWhileItMayRun(t *testing.T) {
 				for i := 1; i < len(sent); i++ {
 					assert.GreaterOrEqual(t, sent[i].Sub(sent[i-1]), LongTime)
 				}
-				time.Sleep(2 * time.Minute) // the tries end
+				time.Sleep(2 * time.Minute) // so that the tries end
 			})
 		})
 	}
-	in(t, func(b *bench) { // what Redis has refused was not run
+	in(t, func(b *bench) { // Redis has not run a call that it refused
 		b.fake.setRun(after(time.Millisecond, refusal("LOADING Redis is loading")))
 		r := request("x")
 		r.Long = true
@@ -109,7 +109,7 @@ func TestNoMoreThanFourTriesAreUnderWay(t *testing.T) {
 	in(t, func(b *bench) {
 		b.fake.setRun(after(time.Minute, nil))
 		start := time.Now()
-		a := b.Do(b.wait(context.Background()), request("x"), time.Now()) // rides out
+		a := b.Do(b.wait(context.Background()), request("x"), time.Now()) // retries for the retry budget
 		assert.ErrorIs(t, a.Err, ErrSilent)
 		assert.False(t, a.Unanswered, "there was a reply before")
 		assert.Greater(t, time.Since(start), rideOut)
@@ -118,7 +118,7 @@ func TestNoMoreThanFourTriesAreUnderWay(t *testing.T) {
 	})
 }
 
-// A Redis that takes longer than a second for each answer is slow, and not gone.
+// A Redis server that takes longer than a second for each answer is slow, but not gone.
 func TestAnswerToAnEarlierTryCounts(t *testing.T) {
 	in(t, func(b *bench) {
 		var late orphans
@@ -153,7 +153,7 @@ func TestTriesBesideOthersAreBoundedForAClient(t *testing.T) {
 	})
 }
 
-// A caller that has had a reply retries for RideOut, another caller for a few seconds or tries.
+// A caller that has received a reply retries for the retry budget, any other caller for a few seconds or tries.
 func TestHowLongACallIsRepeated(t *testing.T) {
 	loading := refusal("LOADING Redis is loading")
 	dial := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
@@ -180,7 +180,7 @@ func TestHowLongACallIsRepeated(t *testing.T) {
 				w.NoWait = test.noWait
 				var lastReply time.Time
 				if test.hadReply {
-					lastReply = time.Now().Add(-test.ago) // it waited since, and asked nothing
+					lastReply = time.Now().Add(-test.ago) // the caller has waited since without a request
 				}
 				start := time.Now()
 				a := b.Do(w, request("x"), lastReply)
@@ -195,8 +195,8 @@ func TestHowLongACallIsRepeated(t *testing.T) {
 	}
 }
 
-// Connections that have ended while nobody used them cost no time, however many there are; but a request is not sent
-// for ever.
+// Connections that were closed while they were idle cost no time, however many there are, but a request is not
+// repeated forever.
 func TestEndedConnectionsAreUsedUp(t *testing.T) {
 	broken := &net.OpError{Op: "write", Err: syscall.EPIPE}
 	for _, noWait := range []bool{false, true} {
@@ -235,7 +235,7 @@ func TestCallIsRepeatedUntilItIsAnswered(t *testing.T) {
 		b.fake.setRun(func(_ context.Context, c Call) (any, error) {
 			switch n.Add(1) {
 			case 1:
-				return nil, io.EOF // may still run
+				return nil, io.EOF // it may still run
 			case 2:
 				return nil, refusal("READONLY You can't write")
 			}
@@ -302,13 +302,13 @@ func TestNothingIsSentAfterCloseOrTheEndOfCtx(t *testing.T) {
 		close(b.closed)
 		assert.Equal(t, ErrClosed, b.do(request("x")).Err)
 		assert.Zero(t, b.fake.tries())
-		w := &Wait{Ctx: context.Background()} // a release goes on
+		w := &Wait{Ctx: context.Background()} // a release continues after Close
 		answers(t, "x", b.Do(w, request("x"), time.Time{}))
 	}, inline)
 }
 
-// Every wait for an answer ends with the ctx, the deadline, but not before MinWait, and Close. The outcome goes to the
-// handler.
+// Every wait for an answer ends when the context is done, at the deadline but not before MinWait, and with Close. The
+// outcome goes to the handler.
 func TestCallerLeavesBeforeTheAnswer(t *testing.T) {
 	for name, test := range map[string]struct {
 		leave func(b *bench, w *Wait, cancel func())
@@ -376,7 +376,8 @@ func TestDeadlineEndsAPause(t *testing.T) {
 	})
 }
 
-// go-redis may notice the end of the ctx first: the error is that of the ctx, once, with the error of the try before.
+// go-redis may notice first that the context is done. The error is that of the context, once, with the error of the
+// previous try.
 func TestEndOfCtxIsToldOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -2,11 +2,10 @@ package send
 
 // Scripts, calls of scripts, and the replies to them.
 //
-// Rules: a call is data. KEYS holds data keys and nothing else. Every script
-// answers a list: three integers, or three integers for each lock of a bundle; only
-// an inspecting script answers a list of all there is. go-redis never repeats a call
-// by itself (by default go-redis does, also after a read timeout): the sender decides
-// what a lost answer means.
+// Rules: a call is data. KEYS contains only keys. Every script returns a list: three integers, or three integers for
+// each lock of a bundle. Only a script that inspects locks returns a list of everything it found. go-redis never
+// repeats a call by itself, as it would by default even after a read timeout, because the sender decides what a lost
+// answer means.
 
 import (
 	"context"
@@ -30,10 +29,10 @@ func NewScript(source string) *Script {
 	return &Script{source, digest, []any{"evalsha", digest}}
 }
 
-// Source is the Lua source of the script.
+// Source returns the Lua source of the script.
 func (s *Script) Source() string { return s.source }
 
-// Digest is the SHA-1 of the source, by which Redis knows the script.
+// Digest returns the SHA-1 digest of the source, by which Redis knows the script.
 func (s *Script) Digest() string { return s.digest }
 
 // A Call is one run of a script.
@@ -42,15 +41,16 @@ type Call struct {
 	Keys   []string
 	Args   []any
 
-	// Optional are keys that the call can do without, if it has them. Where Redis refuses the keys, because the user may
-	// not use one of them, or because their slot is moving, the call is sent with other keys in these places.
+	// Optional lists the keys that the call can do without. If Redis refuses the keys, because the user may not use
+	// one of them, or because their slot is being moved, the call is sent with other keys in these positions.
 	Optional []OptionalKey
 }
 
-// A OptionalKey is the place of a key that a call can do without, and the place of the key that is sent instead.
+// An OptionalKey is the index of a key that a call can do without, and the index of the key that is sent in its
+// place.
 type OptionalKey struct{ Key, Instead int }
 
-// degraded is the call without its spare keys; ok is false where it has none.
+// degraded returns the call without its optional keys. ok is false if there are none.
 func (c Call) degraded() (_ Call, ok bool) {
 	keys := c.Keys
 	for _, s := range c.Optional {
@@ -66,7 +66,7 @@ func (c Call) degraded() (_ Call, ok bool) {
 	return c, ok
 }
 
-// command returns the call as a command: by digest, or with the whole source.
+// command returns the command for the call, by digest or with the whole source.
 func (c Call) command(ctx context.Context, whole bool) onceCmd {
 	args := make([]any, 0, 3+len(c.Keys)+len(c.Args))
 	if whole {
@@ -83,8 +83,8 @@ func (c Call) command(ctx context.Context, whole bool) onceCmd {
 	return cmd
 }
 
-// A onceCmd is a command that go-redis sends once, whatever becomes of it. On a
-// Cluster go-redis still follows redirections: a redirected command was not run.
+// A onceCmd is a command that go-redis sends once, whatever its result is. On a Cluster go-redis still follows
+// redirections, because a redirected command was not run.
 type onceCmd struct{ *redis.Cmd }
 
 func (onceCmd) NoRetry() bool { return true }
@@ -93,10 +93,10 @@ func newOnceCmd(ctx context.Context, args ...any) onceCmd {
 	return onceCmd{redis.NewCmd(ctx, args...)}
 }
 
-// A Reply is the answer of a script; the header of the script says what each number means.
+// A Reply is the answer of a script. The header of the script describes the meaning of each number.
 type Reply [3]int64
 
-// ParseReply reads the answer of a script that answers three integers.
+// ParseReply reads the answer of a script that returns three integers.
 func ParseReply(answer any, err error) (r Reply, _ error) {
 	list, err := parseList(answer, err)
 	if err == nil && (len(list) != len(r) || !r.read(list)) {
@@ -105,7 +105,7 @@ func ParseReply(answer any, err error) (r Reply, _ error) {
 	return r, err
 }
 
-// ParseReplies reads the answer of a script that answers three integers for each lock.
+// ParseReplies reads the answer of a script that returns three integers for each lock.
 func ParseReplies(answer any, err error) ([]Reply, error) {
 	list, err := parseList(answer, err)
 	if err != nil {
@@ -138,7 +138,7 @@ func parseList(answer any, err error) ([]any, error) {
 	return list, nil
 }
 
-// read takes the first numbers of list, and reports whether they are integers.
+// read stores the first integers of list in r, and reports whether all of them are integers.
 func (r *Reply) read(list []any) bool {
 	for i := range r {
 		n, ok := list[i].(int64)
@@ -150,8 +150,8 @@ func (r *Reply) read(list []any) bool {
 	return true
 }
 
-// parseOutcomes reads the answers to calls that went out together. A call that has taken or renewed something
-// is ErrNotSynced where too few replicas have confirmed it.
+// parseOutcomes reads the answers to calls that were sent together. The error of a call that has acquired or renewed
+// something is ErrNotSynced if too few replicas have confirmed it.
 func parseOutcomes(outcomes []Outcome) ([]Reply, []error) {
 	replies, errs := make([]Reply, len(outcomes)), make([]error, len(outcomes))
 	for i, o := range outcomes {

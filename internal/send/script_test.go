@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// badReplies are answers that no script gives.
+// badReplies are answers that no script returns.
 var badReplies = []any{
 	nil, int64(1), "OK", []any{int64(1)}, []any{int64(1), int64(2), "3"}, []any{int64(1), int64(2), nil},
 	[]any{int64(1), int64(2), int64(3), int64(4)},
@@ -43,7 +43,8 @@ func TestRedisNilStaysInside(t *testing.T) {
 	assert.NotErrorIs(t, err, redis.Nil)
 }
 
-// An answer that cannot be read comes from a call that has run, or from something that is not Redis.
+// An answer that cannot be read was sent for a call that has run, or by something that is not Redis, so its outcome
+// is unknown.
 func TestAnswerThatCannotBeReadIsOfUnknownOutcome(t *testing.T) {
 	bad := []any{"x"}
 	a := Answer{Value: bad}

@@ -1,18 +1,17 @@
-// Package send sends calls of scripts to Redis, knows commands and not locks, and
-// says for each call what is known of its outcome.
+// Package send sends calls of scripts to Redis, and returns for each call what is known about its outcome. It knows
+// commands, but not locks.
 //
-// Words: a request is what a caller asks for, mostly one call. A try is one sending of
-// the request. The outcome of a try is unknown if Redis may have run the call and no
-// answer came. A try is abandoned, and its outcome an orphan, if its caller has left.
+// Words: a request is what a caller asks for, usually one call. A try is one sending of the request. The outcome of a
+// try is unknown if Redis may have run the call and no answer has arrived. If the caller has left, the try is
+// abandoned, and its outcome is an orphan.
 //
 // Rules:
-//   - Only requests that may safely run twice, and late, are sent by Do.
-//   - go-redis cannot be interrupted once a call is sent. So each try has a goroutine
-//     of its own (try.go), or goes out in a pipeline with the calls of other callers
-//     (batch.go), unless the read timeout of the Redis client is as short as ResendTime
-//     and the caller has the time: then the caller's goroutine sends.
+//   - Do sends only requests that may safely run twice, and late.
+//   - go-redis cannot be interrupted once a call is sent. Each try therefore has a goroutine of its own (try.go), or
+//     is sent in a pipeline with the calls of other callers (batch.go). Only if the read timeout of the Redis client
+//     is as short as ResendTime, and the caller has the time, the call is sent on the caller's goroutine.
 //   - A request without an answer is sent again over another connection (retry.go).
-//   - A panic of a hook of the Redis client is an error here (panic.go).
+//   - The panic of a hook of the Redis client is treated as an error (panic.go).
 package send
 
 import (
@@ -26,29 +25,31 @@ import (
 	"time"
 )
 
-// A Config is what a Sender needs.
+// A Config holds the parameters of a Sender.
 type Config struct {
 	Transport Transport
 
-	// Batch allows calls of many goroutines to go out together: only without synced replicas.
+	// Batch allows calls of several goroutines to be sent together. It must not be set together with synced replicas.
 	Batch bool
-	// Home is the server of a key; "": it is not known. Calls of different servers do not go out together. nil: there
-	// is one. Home is called once a call was answered, and does not block then.
+	// Home returns the server of a key, or "" if it is not known. Calls for different servers are not sent together.
+	// If Home is nil, there is only one server. Home is not called before a call was answered, and does not block
+	// after that.
 	Home func(key string) string
-	// OnCallerTime is after how long a call ends by itself, with its answer or without. 0: after more than ResendTime.
+	// OnCallerTime is the time after which a call certainly ends, with or without an answer. 0 means that it may take
+	// longer than ResendTime.
 	OnCallerTime time.Duration
-	// Confirm is how long an answer may take because replicas confirm it.
+	// Confirm is the additional time that an answer may take because replicas confirm it.
 	Confirm time.Duration
-	// Idle is how many connections there are that nobody uses; nil: it is not known. Each may have ended, and nobody
-	// knows before it is used: with TLS, or where a proxy keeps it.
+	// Idle returns the number of idle connections. If Idle is nil, it is not known. With TLS, or behind a proxy, a
+	// connection may have been closed, which is noticed only when it is used.
 	Idle func() int
-	// RetryBudget is how long a caller that has had a reply retries: one watchdog timeout.
+	// RetryBudget is how long a caller that has received a reply continues to retry. It is one watchdog timeout.
 	RetryBudget time.Duration
 	// Spawn runs f on another goroutine, for which Close waits. Spawn does not block.
 	Spawn func(f func())
-	// Degraded hears, once, that the user may not use the spare keys of calls; or nil.
+	// Degraded, if not nil, is called once when the user may not use the optional keys of calls.
 	Degraded func(err error)
-	// Reroute finds the servers anew: Redis did not answer, or is a Cluster that is down.
+	// Reroute finds the servers again, because Redis did not answer, or is a Cluster that is down.
 	Reroute func()
 	Log     *slog.Logger
 }
@@ -56,18 +57,18 @@ type Config struct {
 // A Sender sends the requests of one Client.
 type Sender struct {
 	config  Config
-	batches *batches // nil: every request goes out by itself
-	homes   sync.Map // server -> *batches, where there are several servers
+	batches *batches // nil: every request is sent by itself
+	homes   sync.Map // server -> *batches, if there are several servers
 
-	limit limit // ResendTime
+	limit limit // of ResendTime
 
 	slowness slowness
 
 	unhealthy atomic.Bool  // the last call was not answered
-	answered  atomic.Bool  // a call was: before, nothing may be asked of Config.Home
-	degraded  atomic.Bool  // calls are sent without their spare keys: the user may not use them
+	answered  atomic.Bool  // a call was answered; before that, Config.Home must not be called
+	degraded  atomic.Bool  // calls are sent without their optional keys, because the user may not use them
 	asking    atomic.Int64 // tries under way
-	resent    atomic.Int64 // those of them whose request had another try under way
+	resent    atomic.Int64 // those of them that were sent while another try of their request was under way
 }
 
 // New returns a Sender.
@@ -79,10 +80,10 @@ func New(c Config) *Sender {
 	return s
 }
 
-// Degraded reports whether calls are sent without their spare keys.
+// Degraded reports whether calls are sent without their optional keys.
 func (s *Sender) Degraded() bool { return s.degraded.Load() }
 
-// Mutexes are all mutexes of s. Tests look whether code of the user runs while one of them is locked.
+// Mutexes returns all mutexes of s by name, for tests which check that the user's code never runs while one is held.
 func (s *Sender) Mutexes() map[string]*sync.Mutex {
 	all := map[string]*sync.Mutex{"limit": &s.limit.mu}
 	if b := s.batches; b != nil {
@@ -95,51 +96,52 @@ func (s *Sender) Mutexes() map[string]*sync.Mutex {
 	return all
 }
 
-// A Request is what a caller asks for. Requests that may run twice are sent by Do, others by Once.
+// A Request is what a caller asks for. Do sends requests that may run twice, and Once sends the others.
 type Request struct {
 	Call      Call
-	Acquiring bool // the call takes something, which replicas may have to confirm
+	Acquiring bool // the call acquires something, which replicas may have to confirm
 
-	// Pipeline are calls that take or renew something, instead of Call: one pipeline, and no batch.
+	// Pipeline holds calls that acquire or renew something, in place of Call. They are sent in one pipeline, and not
+	// in a batch.
 	Pipeline []Call
 
-	// Long is for a call that may run for longer than others, and stops Redis meanwhile. It is sent again only when it
-	// has surely run: see LongTime. It goes out by itself.
+	// Long marks a call that may run for longer than others, and blocks Redis while it runs. It is sent by itself,
+	// and sent again only when it has certainly run. See LongTime.
 	Long bool
 
-	// OnOrphan hears the outcomes that come too late for the caller; or nil.
+	// OnOrphan, if not nil, receives the outcomes that arrive too late for the caller.
 	OnOrphan OrphanHandler
 }
 
-// An OrphanHandler hears the outcome of each try for which the caller does not wait any more, once, on a goroutine
-// that Close waits for. The handler may block.
+// An OrphanHandler receives the outcome of each try for which the caller no longer waits. It is called once for each,
+// on a goroutine that Close waits for, and may block.
 type OrphanHandler interface {
 	HandleOrphan(sent time.Time, answer any, err error)
 }
 
-// An OrphanFunc is a function that is an OrphanHandler.
+// An OrphanFunc is a function that implements OrphanHandler.
 type OrphanFunc func(sent time.Time, answer any, err error)
 
 // HandleOrphan calls f.
 func (f OrphanFunc) HandleOrphan(sent time.Time, answer any, err error) { f(sent, answer, err) }
 
-// An Answer is what is known of a request.
+// An Answer is what is known about a request.
 type Answer struct {
-	Value any       // of the last try that has ended: the list of a script; of a Pipeline []Reply
+	Value any       // of the last try that has ended: the list of a script, or []Reply for a Pipeline
 	Err   error     // nil: Redis has run the request
-	Sent  time.Time // before that try was sent: trust in a lease begins there
+	Sent  time.Time // before that try was sent: the validity of a lease starts then
 
-	// Unknown counts the tries whose outcome is unknown: they may have run, or may run
-	// later. A try that was under way when its caller left counts as Abandoned alone.
+	// Unknown is the number of tries whose outcome is unknown: they may have run, or may run later. Tries that were
+	// under way when the caller left are not included, but reported by Abandoned.
 	Unknown   int
 	Abandoned bool
-	// Orphans counts the tries whose outcomes the OrphanHandler hears, now or later. Lost counts those that may still
-	// run although nobody hears of them any more: their connections have failed.
+	// Orphans is the number of tries whose outcomes are passed to the OrphanHandler, now or later. Lost is the number
+	// of tries that may still run although their outcomes will stay unknown, because their connections have failed.
 	Orphans, Lost int
-	Unanswered    bool // Redis has not answered at all, and for this reason the caller gave up
+	Unanswered    bool // Redis has not answered at all, and the caller gave up for this reason
 }
 
-// Reply reads an answer of three integers. An answer of another form is an error, and the call may have run.
+// Reply reads an answer of three integers. An answer in any other form is an error, and the call may have run.
 func (a *Answer) Reply() (Reply, error) {
 	r, err := ParseReply(a.Value, a.Err)
 	a.misread(err)
@@ -163,8 +165,8 @@ func (a *Answer) misread(err error) {
 	}
 }
 
-// Do sends a request until Redis answers, or until the reason why Redis does not answer will not pass: see retry.
-// lastReply is when the caller has last had a reply of Redis; zero: not yet.
+// Do sends a request until Redis answers, or until it fails for a reason that will not go away. See retry. lastReply
+// is when the caller last received a reply from Redis, or zero if it has received none.
 func (s *Sender) Do(w *Wait, r Request, lastReply time.Time) Answer {
 	if why := w.ended(); why != nil {
 		return Answer{Err: why}
@@ -183,7 +185,7 @@ func (s *Sender) Do(w *Wait, r Request, lastReply time.Time) Answer {
 	return answer
 }
 
-// Once sends a request once. The caller leaves when there is no more time.
+// Once sends a request once. The caller leaves when its time is up.
 func (s *Sender) Once(w *Wait, r Request) Answer {
 	if why := w.Over(); why != nil {
 		return Answer{Err: why}
@@ -192,7 +194,7 @@ func (s *Sender) Once(w *Wait, r Request) Answer {
 	return try.runOnce(w)
 }
 
-// All sends calls that renew something in pipelines, once. A panic of a hook is the error of each call.
+// All sends calls that renew something in pipelines, once. The panic of a hook becomes the error of each call.
 func (s *Sender) All(ctx context.Context, calls []Call) (replies []Reply, errs []error) {
 	err := CatchPanic(func() error {
 		replies, errs = parseOutcomes(s.config.Transport.RunAll(ctx, calls, true))
@@ -218,7 +220,7 @@ func (s *Sender) runTransport(ctx context.Context, r *Request) (value any, err e
 	return asList(s.config.Transport.Run(ctx, r.Call, r.Acquiring))
 }
 
-// asList is the answer of a script, which is always a list.
+// asList returns the answer of a script, or an error if it is not a list.
 func asList(answer any, err error) (any, error) {
 	if _, err := parseList(answer, err); err != nil {
 		return answer, err
@@ -226,8 +228,8 @@ func asList(answer any, err error) (any, error) {
 	return answer, nil
 }
 
-// runOnCaller sends a request on the goroutine of its caller, who stays for the answer. go-redis bounds how long an
-// answer is waited for, but dials a host that cannot be reached several times: a limit bounds the dialing.
+// runOnCaller sends a request on the goroutine of its caller, which waits for the answer. go-redis limits the wait
+// for the answer, but dials an unreachable host several times. The limit s.limit bounds the dialing.
 func (s *Sender) runOnCaller(w *Wait, r *Request, now time.Time) (any, error) {
 	ctx := s.limit.of(w.Ctx, now)
 	value, err := s.runTransport(ctx, r)
@@ -237,8 +239,8 @@ func (s *Sender) runOnCaller(w *Wait, r *Request, now time.Time) (any, error) {
 	return value, err
 }
 
-// orNoConnection is err; or another error, if err is the end of ctx and not the end of the caller's ctx. Only ctx
-// bounds how long a connection is waited for.
+// orNoConnection returns err, or another error if err reports the end of ctx and not that of the caller's context.
+// Only the wait for a connection is bounded by ctx.
 func orNoConnection(err error, caller, ctx context.Context, d time.Duration) error {
 	if err == nil || caller.Err() != nil || !errors.Is(err, ctx.Err()) {
 		return err
@@ -246,10 +248,10 @@ func orNoConnection(err error, caller, ctx context.Context, d time.Duration) err
 	return fmt.Errorf("no connection to Redis within %v", d)
 }
 
-// mayRunOnCaller reports whether the goroutine of a caller may send by itself. The answer comes in time only from a Redis
-// that has answered the last call. A caller whose time ends before the call surely does, with the wait for a
-// connection, has another goroutine send, and leaves in time. One whose ctx is cancelled meanwhile leaves when the call
-// ends.
+// mayRunOnCaller reports whether the goroutine of a caller may send the call itself. The answer arrives in time only
+// if Redis has answered the last call. A caller whose time may end before the call certainly ends, including the wait
+// for a connection, lets another goroutine send it, and leaves in time. A caller whose context is canceled during the
+// call leaves when the call ends.
 func (s *Sender) mayRunOnCaller(w *Wait, now time.Time) bool {
 	least := s.config.OnCallerTime + ResendTime + ResendTime/4 // see limit
 	if !w.OnCaller || s.config.OnCallerTime == 0 || s.unhealthy.Load() || !w.Deadline.IsZero() && w.Deadline.Sub(now) < least {
@@ -259,12 +261,12 @@ func (s *Sender) mayRunOnCaller(w *Wait, now time.Time) bool {
 	return !ends || end.Sub(now) >= least
 }
 
-// mayBatch reports whether a request goes out with those of others, if so many tries are under way.
+// mayBatch reports whether a request is sent together with those of others, while this number of tries is under way.
 func (s *Sender) mayBatch(r *Request, underWay int64) bool {
 	return s.batches != nil && underWay > s.batches.from && r.Pipeline == nil && !r.Long && !s.unhealthy.Load()
 }
 
-// batchesOf are those of the server of a call; nil: it is not known.
+// batchesOf returns the batches for the server of a call, or nil if the server is not known.
 func (s *Sender) batchesOf(c *Call) *batches {
 	if s.config.Home == nil {
 		return s.batches
@@ -285,29 +287,29 @@ func (s *Sender) batchesOf(c *Call) *batches {
 	return one.(*batches)
 }
 
-// recordAnswer remembers how long Redis has taken to answer a call, if err is an answer.
+// recordAnswer records how long Redis took to answer a call, if err is an answer.
 func (s *Sender) recordAnswer(sent time.Time, err error) {
 	if err == nil || Answered(err) {
 		s.slowness.observe(time.Since(sent))
 	}
 }
 
-// recordOutcome remembers whether Redis has answered the last call, and logs a panic of a hook.
+// recordOutcome records whether Redis has answered the last call, and logs the panic of a hook.
 func (s *Sender) recordOutcome(err error) {
 	s.recordHealth(err)
 	LogPanic(s.config.Log, err)
 }
 
-// recordHealth is recordOutcome for a panic that is logged already.
+// recordHealth is like recordOutcome, for a panic that was logged already.
 func (s *Sender) recordHealth(err error) {
 	if OfHook(err) {
-		return // says nothing about Redis
+		return // it says nothing about Redis
 	}
 	ill := err != nil && !Answered(err)
 	if !ill && !s.answered.Load() {
 		s.answered.Store(true)
 	}
-	if s.unhealthy.Load() != ill { // many read the flag, and few change it
+	if s.unhealthy.Load() != ill { // many goroutines read the flag, and few change it
 		s.unhealthy.Store(ill)
 	}
 	if ill || RefusedWith(err, "CLUSTERDOWN") {

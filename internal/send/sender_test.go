@@ -16,7 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The goroutine of the caller sends where an answer, or its absence, is known before the caller has to leave.
+// The goroutine of the caller sends the call if it is certain to have an answer, or none, before the caller has to
+// leave.
 func TestInlineOnlyWhereNobodyHasToLeave(t *testing.T) {
 	const prompt = ResendTime / 4
 	canEnd, cancel := context.WithCancel(context.Background())
@@ -29,7 +30,7 @@ func TestInlineOnlyWhereNobodyHasToLeave(t *testing.T) {
 	for name, test := range map[string]struct {
 		config          time.Duration
 		wait, unhealthy bool
-		deadline        time.Duration // of the caller; 0: none
+		deadline        time.Duration // of the caller; 0: there is none
 		ctx             context.Context
 		want            bool
 	}{
@@ -64,7 +65,7 @@ func TestInlineOnlyWhereNobodyHasToLeave(t *testing.T) {
 	}
 }
 
-// A caller whose ctx was cancelled while its goroutine sent has left: it takes nothing.
+// A caller whose context was canceled while its goroutine sent a call leaves, and acquires nothing.
 func TestInlineCallerWhoseCtxEndsMeanwhileLeaves(t *testing.T) {
 	in(t, func(b *bench) {
 		b.fake.setRun(after(ResendTime/2, nil))
@@ -115,7 +116,7 @@ func TestInlineCallWithoutAConnectionEndsSoon(t *testing.T) {
 	}, inline)
 }
 
-// After a call without an answer Redis is unhealthy until a call is answered, and the routes are found anew.
+// After a call without an answer Redis counts as unhealthy until a call is answered, and the servers are found again.
 func TestHealthIsThatOfTheLastCall(t *testing.T) {
 	b := newBench(t)
 	for _, test := range []struct {
@@ -125,7 +126,7 @@ func TestHealthIsThatOfTheLastCall(t *testing.T) {
 	}{
 		{nil, false, 0},
 		{io.EOF, true, 1},
-		{&HookPanic{Value: 1}, true, 0}, // says nothing about Redis
+		{&HookPanic{Value: 1}, true, 0}, // it says nothing about Redis
 		{ErrHookExited, true, 0},
 		{refusal("WRONGTYPE x"), false, 0},
 		{errors.New("x"), true, 1},
@@ -140,7 +141,7 @@ func TestHealthIsThatOfTheLastCall(t *testing.T) {
 	}
 }
 
-// renewing is a Transport of pipelines.
+// renewing is a Transport for pipelines only.
 type renewing struct {
 	Transport
 	outcomes func() []Outcome
@@ -205,7 +206,7 @@ func TestPipelineIsARequestThatIsRepeated(t *testing.T) {
 	})
 }
 
-// A hook that ends the caller's own goroutine leaves the Sender as it was.
+// A hook that ends the caller's own goroutine leaves the Sender unchanged.
 func TestHookThatEndsTheCallerLeavesNothingBehind(t *testing.T) {
 	in(t, func(b *bench) {
 		b.fake.setRun(func(context.Context, Call) (any, error) {

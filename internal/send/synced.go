@@ -1,13 +1,12 @@
 package send
 
-// Calls that replicas have confirmed: a WAIT behind each call that takes or renews something.
+// Calls that replicas confirm: a WAIT follows each call that acquires or renews something.
 //
-// Rules: a WAIT counts for the writes of its own connection, so the WAIT goes over the
-// same connection, to one master, also on a Cluster. A call that has taken nothing is
-// followed by no WAIT: the WAIT would wait for the writes of others, and keep a
-// connection. ErrNotSynced says that the call has run all the same: the caller undoes an
-// attempt and does not count a renewal. A release waits for no replica: a release that
-// a failover loses ends with its lease.
+// Rules: a WAIT applies to the writes of its own connection, so it is sent over the same connection, to one master,
+// also on a Cluster. No WAIT follows a call that has acquired nothing: it would wait for the writes of others, and
+// occupy a connection. ErrNotSynced means that the call has run nevertheless, so the caller rolls back an attempt and
+// does not count a renewal. A release waits for no replica: if a failover loses a release, the lock expires with its
+// lease.
 
 import (
 	"context"
@@ -18,19 +17,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Synced is how many replicas have to confirm a call, and within which time.
+// Synced describes how many replicas have to confirm a call, and within which time.
 type Synced struct {
-	Replicas int // 0: no replica is asked
+	Replicas int // 0: no confirmation is needed
 	Within   time.Duration
 }
 
-// wait returns the WAIT behind a call.
+// wait returns the WAIT that follows a call.
 func (s Synced) wait(ctx context.Context) onceCmd {
 	up := time.Millisecond - 1 // Redis counts in milliseconds
 	return newOnceCmd(ctx, "wait", s.Replicas, (s.Within + up).Milliseconds())
 }
 
-// verdict reports whether the answer to a WAIT is enough.
+// verdict returns nil if the answer to a WAIT reports enough replicas.
 func (s Synced) verdict(answer any, err error) error {
 	confirmed, ok := answer.(int64)
 	switch {
@@ -46,13 +45,13 @@ func (s Synced) verdict(answer any, err error) error {
 	return nil
 }
 
-// runSynced runs a call that takes something. The error is ErrNotSynced if the call has taken it and too few replicas
-// have confirmed the call.
+// runSynced runs a call that acquires something. The error is ErrNotSynced if the call has acquired it and too few
+// replicas have confirmed the call.
 func (r *Redis) runSynced(ctx context.Context, c Call) (any, error) {
 	switch rdb := r.rdb.(type) {
 	case *redis.Client:
 		return r.synced.runOn(ctx, rdb, c, false)
-	case *redis.ClusterClient: // would send the WAIT to any node
+	case *redis.ClusterClient: // it would send the WAIT to an arbitrary node
 		master, err := rdb.MasterForKey(ctx, c.Keys[0])
 		if err != nil {
 			return nil, err
@@ -66,7 +65,7 @@ func (r *Redis) runSynced(ctx context.Context, c Call) (any, error) {
 	return nil, Invalid("WithSyncedReplicas needs a *redis.Client or a *redis.ClusterClient")
 }
 
-// runOn runs a call on a server, and a WAIT behind the call if the call has taken something.
+// runOn runs a call on a server, followed by a WAIT if the call has acquired something.
 func (s Synced) runOn(ctx context.Context, rdb *redis.Client, c Call, ask bool) (any, error) {
 	conn := rdb.Conn()
 	defer conn.Close()
@@ -84,23 +83,23 @@ func (s Synced) runOn(ctx context.Context, rdb *redis.Client, c Call, ask bool) 
 	return answer, err
 }
 
-// asking is a connection to a server to which a slot is on its way.
+// asking is a connection to a server to which a slot is being moved.
 type asking struct{ processor }
 
 func (a asking) Process(ctx context.Context, cmd redis.Cmder) error {
-	_ = a.processor.Process(ctx, newOnceCmd(ctx, "asking")) // for the next command alone
+	_ = a.processor.Process(ctx, newOnceCmd(ctx, "asking")) // applies to the next command only
 	return a.processor.Process(ctx, cmd)
 }
 
-// runAllSynced runs calls in pipelines, one to each master, each with a WAIT at its end.
+// runAllSynced runs calls in pipelines, one for each master, with a WAIT at the end of each.
 func (r *Redis) runAllSynced(ctx context.Context, calls []Call) []Outcome {
 	cluster, ok := r.rdb.(*redis.ClusterClient)
 	if !ok {
 		return pipeline{rdb: r.rdb, synced: r.synced}.run(ctx, calls)
 	}
-	// A ClusterClient would send the WAIT to any node.
+	// A ClusterClient would send the WAIT to an arbitrary node.
 	outcomes := make([]Outcome, len(calls))
-	shares := make(map[*redis.Client][]int) // the numbers of the calls of each master
+	shares := make(map[*redis.Client][]int) // the indexes of the calls for each master
 	for i, c := range calls {
 		master, err := cluster.MasterForKey(ctx, c.Keys[0])
 		if err == nil {
@@ -120,11 +119,12 @@ func (r *Redis) runAllSynced(ctx context.Context, calls []Call) []Outcome {
 	return outcomes
 }
 
-// runShare runs the calls of one master, and notes their outcomes. A panic of a hook is the error of all of them.
+// runShare runs the calls for one master, and stores their outcomes. The panic of a hook becomes the error of all of
+// them.
 func (r *Redis) runShare(ctx context.Context, cluster *redis.ClusterClient, master *redis.Client, calls []Call, share []int, outcomes []Outcome) {
 	mine := make([]Call, len(share))
 	for i, n := range share {
-		mine[i], outcomes[n].Err = calls[n], ErrHookExited // unless the goroutine goes on
+		mine[i], outcomes[n].Err = calls[n], ErrHookExited // unless the goroutine continues
 	}
 	err := CatchPanic(func() error {
 		for i, o := range (pipeline{rdb: master, synced: r.synced}).run(ctx, mine) {
@@ -139,7 +139,7 @@ func (r *Redis) runShare(ctx context.Context, cluster *redis.ClusterClient, mast
 	}
 }
 
-// redirected runs a call on the node that its answer names, if the answer names one.
+// redirected runs a call on the node to which its answer redirects, if it does.
 func (r *Redis) redirected(ctx context.Context, cluster *redis.ClusterClient, c Call, o Outcome) Outcome {
 	if there, ask := redirection(ctx, cluster, o.Err); there != nil {
 		return pipeline{there, r.synced, ask}.run(ctx, []Call{c})[0]
@@ -147,8 +147,8 @@ func (r *Redis) redirected(ctx context.Context, cluster *redis.ClusterClient, c 
 	return o
 }
 
-// redirection is the node that err names, and whether the slot is only on its way there; nil where err names
-// none, or one that go-redis does not know yet.
+// redirection returns the node to which err redirects, and whether the slot is only being moved there. It returns nil
+// if err is not a redirection, or redirects to a node that go-redis does not know yet.
 func redirection(ctx context.Context, cluster *redis.ClusterClient, err error) (there *redis.Client, ask bool) {
 	addr, moved := redis.IsMovedError(err)
 	if !moved {

@@ -17,7 +17,7 @@ import (
 var (
 	takes = NewScript("redis.call('set', KEYS[1], 1) return {1, 0, 0}")
 	busy  = NewScript("redis.call('set', KEYS[1], 1) return {0, 0, 0}")
-	half  = NewScript("redis.call('set', KEYS[1], 1) return {1, 0, 0, 0, 0, 0}") // of two locks the second one is busy
+	half  = NewScript("redis.call('set', KEYS[1], 1) return {1, 0, 0, 0, 0, 0}") // the second of two locks is busy
 )
 
 func TestVerdictOnTheAnswerToWait(t *testing.T) {
@@ -45,7 +45,8 @@ func TestWaitIsRoundedUpToMilliseconds(t *testing.T) {
 	}
 }
 
-// Only what takes something waits for replicas: here there are none, and a WAIT would last.
+// Only a call that has acquired something waits for replicas. There are none here, so a WAIT would take its whole
+// time.
 func TestOnlyACallThatHasTakenSomethingWaits(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -99,7 +100,7 @@ func TestSyncedReplicasNeedAServerOrACluster(t *testing.T) {
 	assert.ErrorIs(t, err, ErrInvalid)
 }
 
-// On a Cluster the WAIT goes to the master of the key, also while the slot is on its way to another one.
+// On a Cluster the WAIT is sent to the master of the key, also while the slot is being moved to another one.
 func TestSyncedCallsFollowTheirSlot(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
@@ -138,7 +139,7 @@ func TestSyncedCallsFollowTheirSlot(t *testing.T) {
 	assert.NoError(t, func() error { _, err := r.Run(ctx, Call{Script: takes, Keys: []string{"{a}8"}}, false); return err }(), "a release")
 }
 
-// A panic of a hook behind one master is the error of its calls, and no end of the process.
+// The panic of a hook at one master becomes the error of its calls, and does not end the process.
 func TestPanicOfAHookBehindOneMaster(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)

@@ -2,10 +2,9 @@ package send
 
 // Tries on goroutines of their own, which their caller can abandon.
 //
-// Rules: each outcome is received exactly once: by the caller as long as the caller is
-// there, by the OrphanHandler afterwards. A try hands in its outcome also when a hook
-// of the Redis client ends its goroutine. The ctx of a try has the values of the caller's
-// ctx. It ends with the answer, when the caller leaves, and when the try should have a
+// Rules: each outcome is received exactly once: by the caller while it waits, and by the OrphanHandler afterwards. A
+// try reports its outcome even if a hook of the Redis client ends its goroutine. The context of a try has the values
+// of the caller's context. It is canceled with the answer, when the caller leaves, and when the try should have a
 // connection by now.
 
 import (
@@ -14,19 +13,19 @@ import (
 	"time"
 )
 
-// detached are the tries of one request that have goroutines.
+// detached holds the tries of one request that have goroutines.
 type detached struct {
 	sender   *Sender
 	onOrphan OrphanHandler
 	caller   context.Context
-	outcomes chan *try // has room for all that are under way
+	outcomes chan *try // has room for all tries that are under way
 
 	mu        sync.Mutex // guards abandoned, and sends to outcomes
 	abandoned bool
 
-	// Most requests need one try.
+	// Most requests need only one try.
 	first try
-	room  [maxTries]*try // of retry.underWay
+	room  [maxTries]*try // the array of retry.underWay
 }
 
 // A try is one sending of a request, on a goroutine of its own.
@@ -48,7 +47,7 @@ func (r *retry) start(caller context.Context, now time.Time) {
 	} else {
 		t = new(try)
 	}
-	t.outcome = outcome{sent: now, err: ErrHookExited} // unless the goroutine goes on
+	t.outcome = outcome{sent: now, err: ErrHookExited} // unless the goroutine continues
 	t.of, t.req, t.resent = d, r.req, len(r.underWay) > 0
 	t.ctx = callCtx{Context: d.caller, begun: now, ended: make(chan struct{})}
 	r.underWay = append(r.underWay, t)
@@ -57,11 +56,11 @@ func (r *retry) start(caller context.Context, now time.Time) {
 }
 
 func (t *try) run() {
-	defer t.finish() // also when a hook ends the goroutine
+	defer t.finish() // even if a hook ends the goroutine
 	t.value, t.err = t.of.sender.runTransport(&t.ctx, &t.req)
 }
 
-// finish hands in the outcome.
+// finish reports the outcome.
 func (t *try) finish() {
 	d, s := t.of, t.of.sender
 	t.err = orNoConnection(t.err, d.caller, &t.ctx, ConnectTime)
@@ -88,7 +87,7 @@ func (o outcome) orphaned(h OrphanHandler) {
 	}
 }
 
-// ended hands out the tries that have ended. A nil d has none.
+// ended returns the channel of tries that have ended. It is nil if d is nil.
 func (d *detached) ended() <-chan *try {
 	if d == nil {
 		return nil
@@ -96,14 +95,14 @@ func (d *detached) ended() <-chan *try {
 	return d.outcomes
 }
 
-// abandon passes on the outcomes that the caller has not received, now and later.
+// abandon passes the outcomes that the caller has not received to the OrphanHandler, now and later.
 func (d *detached) abandon(underWay []*try) {
 	for _, t := range underWay {
 		t.ctx.end(context.Canceled)
 	}
 	d.mu.Lock()
 	d.abandoned = true
-	orphans := len(d.outcomes) // and there will be no more
+	orphans := len(d.outcomes) // there will be no more
 	d.mu.Unlock()
 	if orphans == 0 || d.onOrphan == nil {
 		return
@@ -115,16 +114,16 @@ func (d *detached) abandon(underWay []*try) {
 	})
 }
 
-// A callCtx is the ctx of a try. Its caller ends it. The contexts of package context cost half a microsecond more,
-// because they watch their parents.
+// A callCtx is the context of a try, which its caller ends. Contexts of package context would cost half a microsecond
+// more, because they watch their parents.
 type callCtx struct {
-	context.Context // of the caller, for its values and its deadline
+	context.Context // the caller's, for its values and its deadline
 	begun           time.Time
 	ended           chan struct{}
 	why             error // written before ended is closed
 }
 
-// Deadline is for a Redis client with ContextTimeoutEnabled, which bounds by it how long an answer is waited for.
+// Deadline is for a Redis client with ContextTimeoutEnabled, which limits with it how long it waits for an answer.
 func (c *callCtx) Deadline() (time.Time, bool) {
 	by := c.begun.Add(ConnectTime + ConnectTime/4)
 	if d, ok := c.Context.Deadline(); ok && d.Before(by) {
@@ -144,7 +143,7 @@ func (c *callCtx) Err() error {
 	}
 }
 
-// end is called by the caller alone.
+// end cancels the context. Only the caller calls it.
 func (c *callCtx) end(why error) {
 	if c.why == nil {
 		c.why = why
@@ -152,7 +151,7 @@ func (c *callCtx) end(why error) {
 	}
 }
 
-// expire ends a ctx that is so old that its try should have a connection. The caller alone calls it.
+// expire cancels a context that is so old that its try should have a connection. Only the caller calls it.
 func (c *callCtx) expire(now time.Time) {
 	if now.Sub(c.begun) > ConnectTime-ResendTime {
 		c.end(context.DeadlineExceeded)

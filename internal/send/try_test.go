@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// waitsForConnection is a call without a connection: it ends with its ctx.
+// waitsForConnection is a call that waits for a connection until its context is canceled.
 func waitsForConnection(ctx context.Context, _ Call) (any, error) {
 	<-ctx.Done()
 	return nil, fmt.Errorf("dial: %w", ctx.Err())
@@ -27,7 +27,7 @@ func TestTryWithoutAConnectionEnds(t *testing.T) {
 		b.fake.setRun(waitsForConnection)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
-		a := b.Do(b.wait(ctx), request("x"), time.Now()) // rides out
+		a := b.Do(b.wait(ctx), request("x"), time.Now()) // retries for the retry budget
 		require.ErrorContains(t, a.Err, "no connection")
 		assert.NotErrorIs(t, a.Err, context.DeadlineExceeded, "the caller has no such limit")
 		assert.True(t, b.unhealthy.Load())
@@ -60,7 +60,7 @@ func TestTryHasTheValuesOfTheCallerAndALaterDeadline(t *testing.T) {
 	})
 }
 
-// Answers and callers that leave at the same moment: each outcome has exactly one receiver.
+// Answers arrive while callers leave: each outcome is received exactly once.
 func TestEachOutcomeIsReceivedOnce(t *testing.T) {
 	in(t, func(b *bench) {
 		const n = 500
@@ -94,7 +94,7 @@ func TestEachOutcomeIsReceivedOnce(t *testing.T) {
 	})
 }
 
-// A try that has ended just before its caller left is an orphan too.
+// A try that has ended just before its caller left is an orphan, too.
 func TestOutcomeThatTheCallerLeavesBehindIsAnOrphan(t *testing.T) {
 	in(t, func(b *bench) {
 		late := new(orphans)

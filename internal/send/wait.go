@@ -1,38 +1,38 @@
 package send
 
-// How long a caller waits, and the one place where callers wait.
+// How long a caller waits, and the only place where callers wait.
 //
-// Rules: every wait ends by a wake-up, its time, the ctx, or Close. A call that is
-// under way is worth its answer: its caller stays for MinWait at least. A call that
-// cannot be interrupted is abandoned, and its outcome goes to the OrphanHandler.
+// Rules: every wait ends with a wake-up, at its deadline, when the context is done, or with Close. The answer to a
+// call that is under way is worth waiting for, so its caller stays for at least MinWait. A call that cannot be
+// interrupted is abandoned, and its outcome goes to the OrphanHandler.
 
 import (
 	"context"
 	"time"
 )
 
-// MinWait is the least time that the answer to a call under way is waited for.
+// MinWait is the minimum time that a caller waits for the answer to a call that is under way.
 const MinWait = 200 * time.Millisecond
 
-// A Wait is how long one caller waits, over all calls of one operation.
+// A Wait describes how long one caller waits, in all calls of one operation.
 type Wait struct {
 	Ctx      context.Context // also for the values that hooks of the Redis client see
-	Closed   <-chan struct{} // of the Client; nil: the caller goes on after Close
-	Deadline time.Time       // zero: none
+	Closed   <-chan struct{} // closed with the Client; nil: the caller continues after Close
+	Deadline time.Time       // zero: there is none
 
-	// NoWait is a caller that does not wait for others. It stays for an answer as long as Sender.Patience says, unless
-	// it has a Deadline or is Patient.
+	// NoWait marks a caller that does not wait for other owners. It waits for an answer as long as Sender.Patience
+	// returns, unless it has a Deadline or is Patient.
 	NoWait  bool
-	Patient bool // its ctx bounds how long it stays
-	// OnCaller is a caller whose goroutine may send, if it has the time for an answer. The first failure
-	// clears Inline: from then on the caller may have to abandon a call.
+	Patient bool // its context limits how long it stays
+	// OnCaller marks a caller whose goroutine may send calls, if it has the time for an answer. The first failure
+	// clears OnCaller, because from then on the caller may have to abandon a call.
 	OnCaller bool
-	// Background is a goroutine that tidies up and must not panic: after a panic of a
-	// hook, and after a hook that ends a goroutine, the call is sent again.
+	// Background marks a goroutine that cleans up and must not panic. After a hook has panicked or ended a goroutine,
+	// the call is sent again.
 	Background bool
 }
 
-// ended reports why nothing can be sent any more, whatever the time is; or nil.
+// ended returns the reason why nothing can be sent any more, regardless of the deadline, or nil.
 func (w *Wait) ended() error {
 	if w.Ctx.Err() != nil {
 		return CtxError(w.Ctx)
@@ -45,7 +45,7 @@ func (w *Wait) ended() error {
 	}
 }
 
-// Over reports why there is no more time, or nil.
+// Over returns the reason why the wait must end, or nil.
 func (w *Wait) Over() error {
 	if why := w.ended(); why != nil {
 		return why
@@ -56,13 +56,13 @@ func (w *Wait) Over() error {
 	return nil
 }
 
-// HasTime reports whether a caller that waits for others has more time than d.
+// HasTime reports whether a caller that waits for other owners has more time left than d.
 func (w *Wait) HasTime(d time.Duration) bool {
 	return !w.NoWait && (w.Deadline.IsZero() || time.Until(w.Deadline) > d)
 }
 
-// Sleep returns nil when one of the channels is ready or d has passed (0: no limit),
-// or the reason why there is no more time. A nil channel is never ready.
+// Sleep returns nil when one of the channels is ready or d has passed, where 0 means no limit. Otherwise it returns
+// the reason why the wait must end. A nil channel is never ready.
 func (w *Wait) Sleep(wake, ready, changed <-chan struct{}, d time.Duration) error {
 	if !w.Deadline.IsZero() {
 		left := time.Until(w.Deadline)
@@ -93,7 +93,7 @@ func (w *Wait) Sleep(wake, ready, changed <-chan struct{}, d time.Duration) erro
 	return nil
 }
 
-// WithMinWait returns w for a call that is under way.
+// WithMinWait returns w with a deadline that leaves at least MinWait, for a call that is under way.
 func (w *Wait) WithMinWait(now time.Time) Wait {
 	longer := *w
 	if least := now.Add(MinWait); !w.Deadline.IsZero() && w.Deadline.Before(least) {

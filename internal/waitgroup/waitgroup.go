@@ -1,5 +1,5 @@
-// Package waitgroup has the method Go of sync.WaitGroup for Go 1.24, which the module supports.
-// It is to go when the module asks for Go 1.25.
+// Package waitgroup has the method Go of sync.WaitGroup for Go 1.24, which the module supports. It can be removed
+// when the module requires Go 1.25.
 package waitgroup
 
 import "sync"

@@ -1,34 +1,33 @@
-// Package waitqueue is a first-in, first-out queue for a place that one caller at a time
-// may have. Every waiter can leave the queue.
+// Package waitqueue is the local queue in which the callers of a process wait: a first-in, first-out queue that
+// admits one caller at a time. Every waiter can leave the queue.
 //
-// Rules: a Queue does nothing by itself: it never blocks, has no goroutine and no
-// mutex. The mutex of its owner guards it, and its Waiters. Release grants the
-// place to the first waiter itself, so that no newcomer slips in between.
+// Rules: a Queue does nothing by itself: it never blocks, and has no goroutine and no mutex. The mutex of its owner
+// guards it and its Waiters. Release itself admits the first waiter, so that no new caller can get ahead of it.
 package waitqueue
 
 import "container/list"
 
-// A Queue admits one caller at a time, in the order of arrival. V is the value that each
-// waiter brings. The zero Queue is free.
+// A Queue admits one caller at a time, in the order of arrival. Each waiter carries a value of type V. The zero Queue
+// is free.
 type Queue[V any] struct {
 	taken   bool
 	waiters *list.List // of *Waiter[V]; nil: no caller has waited yet
 }
 
-// A Waiter is a place in a Queue.
+// A Waiter is a caller that waits in a Queue.
 type Waiter[V any] struct {
 	Value V
 	// Done is closed when the waiter is admitted, or refused with Err.
 	Done chan struct{}
-	// Err is why the waiter is not admitted. It is written before Done is closed.
+	// Err is the reason why the waiter is not admitted. It is written before Done is closed.
 	Err error
-	// Number orders waiters: see Add.
+	// Number determines the order of waiters. See Add.
 	Number uint64
 
-	place *list.Element // nil: the waiter is not in the queue any more
+	place *list.Element // nil: the waiter is no longer in the queue
 }
 
-// TryEnter enters a free queue.
+// TryEnter enters a free queue, and reports whether it was free.
 func (q *Queue[V]) TryEnter() bool {
 	if q.taken {
 		return false
@@ -40,8 +39,8 @@ func (q *Queue[V]) TryEnter() bool {
 // Taken reports whether a caller is admitted.
 func (q *Queue[V]) Taken() bool { return q.taken }
 
-// Add appends a waiter, before all waiters with a higher number: a waiter that
-// comes back with its old number gets its old place.
+// Add inserts a waiter ahead of all waiters with a higher number, so that a waiter that comes back with its old
+// number gets its old position.
 func (q *Queue[V]) Add(value V, number uint64) *Waiter[V] {
 	if q.waiters == nil {
 		q.waiters = list.New()
@@ -59,7 +58,7 @@ func (q *Queue[V]) Add(value V, number uint64) *Waiter[V] {
 	return w
 }
 
-// First is the waiter that has waited longest, or nil.
+// First returns the waiter at the head of the queue, or nil.
 func (q *Queue[V]) First() *Waiter[V] {
 	if q.waiters == nil || q.waiters.Len() == 0 {
 		return nil
@@ -67,7 +66,7 @@ func (q *Queue[V]) First() *Waiter[V] {
 	return q.waiters.Front().Value.(*Waiter[V])
 }
 
-// Len is the number of waiters.
+// Len returns the number of waiters.
 func (q *Queue[V]) Len() int {
 	if q.waiters == nil {
 		return 0
@@ -75,7 +74,7 @@ func (q *Queue[V]) Len() int {
 	return q.waiters.Len()
 }
 
-// All is every waiter, in order.
+// All returns all waiters, in order.
 func (q *Queue[V]) All() (all []*Waiter[V]) {
 	if q.waiters == nil {
 		return nil
@@ -86,8 +85,8 @@ func (q *Queue[V]) All() (all []*Waiter[V]) {
 	return all
 }
 
-// Remove takes w out of the queue and wakes it. The owner of the queue says by Err or
-// by Value whether w is admitted.
+// Remove removes w from the queue and wakes it. The owner of the queue reports in w.Err or w.Value whether w is
+// admitted.
 func (q *Queue[V]) Remove(w *Waiter[V]) {
 	q.waiters.Remove(w.place)
 	w.place = nil
@@ -106,7 +105,7 @@ func (q *Queue[V]) Release() {
 	}
 }
 
-// Leave gives up the place of w. If w was admitted in the meantime, Leave admits the next waiter.
+// Leave removes w from the queue. If w was admitted in the meantime, Leave admits the next waiter.
 func (q *Queue[V]) Leave(w *Waiter[V]) {
 	switch {
 	case w.Waits():
@@ -117,7 +116,7 @@ func (q *Queue[V]) Leave(w *Waiter[V]) {
 	}
 }
 
-// FailBehind refuses all waiters but the first n with err.
+// FailBehind refuses all waiters except the first n with err.
 func (q *Queue[V]) FailBehind(n int, err error) {
 	for i, w := range q.All() {
 		if i >= n {

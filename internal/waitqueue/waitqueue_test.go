@@ -79,7 +79,7 @@ func TestLeavingPassesOnWhatWasGranted(t *testing.T) {
 	require.False(t, b.Waits())
 	q.Release()
 	require.True(t, done(a))
-	q.Leave(a) // it was admitted and does not want it
+	q.Leave(a) // it was admitted but no longer needs it
 	require.True(t, done(c))
 	q.Leave(c)
 	require.False(t, q.Taken())
@@ -118,11 +118,11 @@ func TestAllWaitersAreRefused(t *testing.T) {
 
 var errRefused = errors.New("refused")
 
-// A queue against the simplest model: whether an owner is inside, and a list of the waiters.
+// A Queue behaves like the simplest model: a flag for the owner inside, and a list of the waiters.
 func TestQueueIsItsModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var q queue
-		inside, first := false, (*waiter)(nil) // first: of the owner inside, unless it came by TryEnter
+		inside, first := false, (*waiter)(nil) // first is that of the owner inside, unless it came by TryEnter
 		var waiting, away []*waiter
 		numbers := uint64(0)
 		next := func() {

@@ -1,9 +1,8 @@
 // Package workers has the goroutines of a Client.
 //
-// Rules: Close waits for all work that was begun and has not ended: calls that
-// have a request under way, and goroutines. A goroutine that has run a job
-// waits for the next job, because the stack of a new goroutine has to grow first, which
-// costs some microseconds.
+// Rules: Close waits for all work that has begun and not ended, which means goroutines and calls that have a request
+// under way. A goroutine that has finished a job waits for the next one, because the stack of a new goroutine has to
+// grow first, which costs some microseconds.
 package workers
 
 import (
@@ -13,27 +12,27 @@ import (
 
 const mostIdle = 2 // goroutines that wait for a job
 
-// A Pool runs jobs on goroutines, and counts the work that its Close waits for.
+// A Pool runs jobs on goroutines, and counts the work that Close waits for.
 type Pool struct {
-	stopped <-chan struct{} // closed: no goroutine waits for a job any more
-	working atomic.Int64    // calls and goroutines
+	stopped <-chan struct{} // closed: goroutines no longer wait for jobs
+	working atomic.Int64    // calls and goroutines that have not ended
 	idle    atomic.Int64    // goroutines that wait for a job
 	jobs    chan func()
-	closing atomic.Bool // Close waits
+	closing atomic.Bool // Close was called
 
 	mu      sync.Mutex    // guards below
-	drained chan struct{} // closed when there is no work any more; nil: Close was not called, or it is closed
+	drained chan struct{} // closed when all work has ended; nil: Close was not called, or the channel is closed
 }
 
-// New returns a Pool none of whose goroutines waits for a job once stopped is closed.
+// New returns a Pool. Its goroutines stop waiting for jobs when stopped is closed.
 func New(stopped <-chan struct{}) *Pool {
 	return &Pool{stopped: stopped, jobs: make(chan func())}
 }
 
-// Begin begins work that Close waits for, until End is called.
+// Begin starts work that Close waits for, until End is called.
 func (w *Pool) Begin() { w.working.Add(1) }
 
-// End ends the work that Begin has begun.
+// End ends the work that Begin started.
 func (w *Pool) End() {
 	if w.working.Add(-1) > 0 || !w.closing.Load() {
 		return
@@ -46,7 +45,7 @@ func (w *Pool) End() {
 // NoMoreThan reports whether at most n calls and goroutines have not ended.
 func (w *Pool) NoMoreThan(n int64) bool { return w.working.Load() <= n }
 
-// Spawn runs job on a goroutine that has nothing to do, or on a new one.
+// Spawn runs job on a goroutine that waits for a job, or on a new one.
 func (w *Pool) Spawn(job func()) {
 	select {
 	case w.jobs <- job:
@@ -57,14 +56,14 @@ func (w *Pool) Spawn(job func()) {
 }
 
 func (w *Pool) run(job func()) {
-	defer w.End() // also when a hook of the Redis client ends the goroutine
+	defer w.End() // even if a hook of the Redis client ends the goroutine
 	for job != nil {
 		job()
 		job = w.next()
 	}
 }
 
-// next waits for a job, until w is stopped; nil: other goroutines wait already.
+// next waits for a job until w is stopped. It returns nil if enough other goroutines are waiting already.
 func (w *Pool) next() func() {
 	defer w.idle.Add(-1)
 	if w.idle.Add(1) > mostIdle {
@@ -78,13 +77,14 @@ func (w *Pool) next() func() {
 	}
 }
 
-// Close returns a channel that is closed when there is no work any more.
+// Close returns a channel that is closed when all work has ended.
 func (w *Pool) Close() (drained <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	done := make(chan struct{})
 	w.drained = done
-	w.closing.Store(true) // before the look at working: the last work to end looks at closing after it
+	// The order matters: the last work to end decrements working and then loads closing.
+	w.closing.Store(true)
 	w.drainedLocked()
 	return done
 }
@@ -96,8 +96,8 @@ func (w *Pool) drainedLocked() {
 	}
 }
 
-// AtWork is how many calls and goroutines have work to do. It is for tests.
+// AtWork returns the number of calls, and of goroutines with a job. It is for tests.
 func (w *Pool) AtWork() int64 { return w.working.Load() - w.idle.Load() }
 
-// Mutex is the mutex of w, for tests that no code of the user is called with it held.
+// Mutex returns the mutex of w, for tests which check that the user's code is never called with it held.
 func (w *Pool) Mutex() *sync.Mutex { return &w.mu }

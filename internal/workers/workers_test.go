@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// inWorkersBubble runs f with the goroutines of a Client, and stops them in the end.
+// inWorkersBubble calls f with a Pool in a bubble, and stops the Pool at the end.
 func inWorkersBubble(t *testing.T, f func(w *Pool, stop func())) {
 	synctest.Test(t, func(t *testing.T) {
 		stopped := make(chan struct{})
@@ -23,7 +23,7 @@ func inWorkersBubble(t *testing.T, f func(w *Pool, stop func())) {
 	})
 }
 
-// So many goroutines are kept for later requests, and no more. They end when the Client closes.
+// At most mostIdle goroutines are kept for later jobs. They end when the Client is closed.
 func TestKeptGoroutines(t *testing.T) {
 	inWorkersBubble(t, func(w *Pool, stop func()) {
 		for range 3 {
@@ -52,7 +52,7 @@ func TestIdleGoroutineTakesTheNextJob(t *testing.T) {
 	})
 }
 
-// Close waits for jobs and calls under way, and for jobs that these begin.
+// Close waits for jobs and calls that are under way, and for jobs that these start.
 func TestCloseWaitsForJobsUnderWay(t *testing.T) {
 	const job, call, later = 2 * time.Second, 3 * time.Second, 4 * time.Second
 	for name, begin := range map[string]func(w *Pool) (takes time.Duration){
@@ -108,7 +108,8 @@ func TestCloseWaitsForJobsUnderWay(t *testing.T) {
 	}
 }
 
-// Close waits until nothing is under way, and jobs may begin meanwhile and later: Unlock works after Close.
+// Close waits until nothing is under way. Jobs may start during that time and later, because Unlock works after
+// Close.
 func TestWorkAfterCloseIsDone(t *testing.T) {
 	inWorkersBubble(t, func(w *Pool, stop func()) {
 		w.Begin()
