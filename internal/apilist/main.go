@@ -1,13 +1,12 @@
-// Command apilist holds the exported API of a package to a text file.
+// Command apilist compares the exported API of a package with a text file.
 //
 //	go run ./internal/apilist check FILE PACKAGE   fails on a change that can break a program that uses the package
 //	go run ./internal/apilist write FILE PACKAGE   writes the API of this checkout to FILE
 //
-// Rules: FILE has one fact a line, sorted, so that a diff of FILE is a diff of the
-// API. A line has the types of parameters and not their names, which callers do not
-// depend on. A line that is missing is a change that breaks. A new line breaks
-// nothing, unless it is a method of an interface that was there before: a type of
-// another module that implements the interface would no longer do so.
+// Rules: FILE has one fact per line, sorted, so that a diff of FILE is a diff of the API. A line contains the types
+// of parameters but not their names, because callers do not depend on them. A missing line is a breaking change. A
+// new line breaks nothing, unless it is a method of an interface that existed before: a type of another module that
+// implements the interface would no longer do so.
 package main
 
 import (
@@ -70,7 +69,7 @@ func load(path string) (*types.Package, error) {
 		return nil, fmt.Errorf("go list %s: %w", path, err)
 	}
 	exports := map[string]string{} // import path -> file with the export data
-	var last string                // -deps lists the package behind all that it imports
+	var last string                // -deps lists the package after everything that it imports
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p struct{ ImportPath, Export string }
 		if err := d.Decode(&p); errors.Is(err, io.EOF) {
@@ -84,7 +83,7 @@ func load(path string) (*types.Package, error) {
 	return importer.ForCompiler(token.NewFileSet(), "gc", open).Import(last)
 }
 
-// list returns what is exported by pkg, a fact a line.
+// list returns the exported API of pkg, one fact per line.
 func list(pkg *types.Package) []string {
 	l := &lister{pkg: pkg, facts: map[string]bool{}, listed: map[*types.TypeName]bool{}}
 	for _, name := range pkg.Scope().Names() {
@@ -122,7 +121,7 @@ func (l *lister) object(object types.Object) {
 	}
 }
 
-// typeName lists a type with its exported fields and methods, also those of the types that it embeds.
+// typeName lists a type with its exported fields and methods, including those of the types that it embeds.
 func (l *lister) typeName(object *types.TypeName) {
 	if l.listed[object] {
 		return
@@ -202,7 +201,8 @@ func (l *lister) signature(f *types.Func) string {
 	return strings.TrimPrefix(l.text(f.Type()), "func")
 }
 
-// text is a type as a declaration says it. It lists the packages and the unexported types that the type names.
+// text returns a type as it is written in a declaration. It also lists the packages and unexported types that occur
+// in it.
 func (l *lister) text(t types.Type) string {
 	return types.TypeString(l.unnamed(t), func(p *types.Package) string {
 		if p == l.pkg {
@@ -213,7 +213,7 @@ func (l *lister) text(t types.Type) string {
 	})
 }
 
-// unnamed is t without the names of parameters.
+// unnamed returns t without the names of parameters.
 func (l *lister) unnamed(t types.Type) types.Type {
 	switch t := t.(type) {
 	case *types.Named:
@@ -247,16 +247,16 @@ func (l *lister) tuple(t *types.Tuple) *types.Tuple {
 	return types.NewTuple(vars...)
 }
 
-// subject is the declaration that a line is about: two lines about one declaration are a change, not a removal and an
-// addition.
+// subject matches the declaration that a line is about. Two lines about the same declaration are a change, and not a
+// removal and an addition.
 var subject = regexp.MustCompile(`^(import .*|type \w+ is \w+|type \w+ interface, sealed|type \w+ \w+, \w+ \w+|method \(\*?\w+\) \w+|\w+ \w+)`)
 
 func about(line string) string { return strings.Replace(subject.FindString(line), "(*", "(", 1) }
 
-// ofInterface finds the interface that a line gives a method to, or seals.
+// ofInterface matches the interface to which a line adds a method, or which it seals.
 var ofInterface = regexp.MustCompile(`^(type \w+ interface), (method|sealed)`)
 
-// compare reports what of the new list breaks users of the old one, and what has been added to it.
+// compare returns what in the new list breaks users of the old one, and what was added to it.
 func compare(old, now []string) (broken, added []string) {
 	subjects := map[string]string{}
 	for _, line := range now {

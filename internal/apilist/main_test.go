@@ -76,8 +76,8 @@ func TestListHasEverythingThatUsersSee(t *testing.T) {
 
 func TestCompareFindsWhatBreaksUsers(t *testing.T) {
 	for name, c := range map[string]struct {
-		old, now string // a piece of the source, and what becomes of it
-		broken   string // what is said first, or "" for a change that breaks nothing
+		old, now string // a piece of the source, and its replacement
+		broken   string // the beginning of the report, or "" for a change that breaks nothing
 		added    string
 	}{
 		"removed func":            {"func (*made) Undo() {}", "", "removed: method (*made) Undo()", ""},

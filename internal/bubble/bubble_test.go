@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A site is a Redis, a link to it, and a client.
+// A site is a Redis server, a link to it, and a client.
 type site struct {
 	*testing.T
 	redis *Redis
@@ -23,7 +23,7 @@ type site struct {
 	rdb   *redis.Client
 }
 
-// within plays f in a bubble, with a round trip of 2ms.
+// within plays f in a bubble, with a round trip of 2 ms.
 func within(t *testing.T, f func(s site)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := Start()
@@ -33,7 +33,7 @@ func within(t *testing.T, f func(s site)) {
 		f(s)
 		require.NoError(t, s.rdb.Close())
 		r.Close()
-		time.Sleep(2 * time.Second) // go-redis looks for its server for a second more
+		time.Sleep(2 * time.Second) // go-redis keeps trying to reach its server for another second
 	})
 }
 
@@ -58,7 +58,7 @@ func TestLeasesEndInVirtualTime(t *testing.T) {
 	})
 }
 
-// Leases end by the wall clock, as those of Redis do.
+// Leases expire by the wall clock, as those of a real Redis server do.
 func TestLeasesFollowAClockThatMoves(t *testing.T) {
 	within(t, func(s site) {
 		require.NoError(s, s.rdb.Set(ctx, "k", "v", time.Minute).Err())
@@ -75,7 +75,7 @@ func TestLeasesFollowAClockThatMoves(t *testing.T) {
 	})
 }
 
-// What was sent arrives when traffic is not held up any more, also if its client has gone.
+// Data that was sent arrives when traffic is no longer held up, even if its client has gone.
 func TestRequestsRunLate(t *testing.T) {
 	within(t, func(s site) {
 		require.NoError(s, s.rdb.Ping(ctx).Err())
@@ -98,7 +98,8 @@ func TestAnswersAreLost(t *testing.T) {
 	})
 }
 
-// Redis counts who hears a message: those whose connection is open, and whose machine has vanished without a word.
+// Redis counts the receivers of a message. These are the clients whose connection is open, and those whose machine
+// has vanished silently.
 func TestWhoHearsAMessage(t *testing.T) {
 	within(t, func(s site) {
 		listen := func(name string) (*Link, func()) {
@@ -129,7 +130,7 @@ func TestWhoHearsAMessage(t *testing.T) {
 	})
 }
 
-// What Redis held comes back without what has expired meanwhile.
+// Restored data does not contain keys that have expired in the meantime.
 func TestRedisIsSetBack(t *testing.T) {
 	within(t, func(s site) {
 		require.NoError(s, s.rdb.Set(ctx, "text", "old", 0).Err())
@@ -159,7 +160,7 @@ func TestRedisIsSetBack(t *testing.T) {
 	})
 }
 
-// A script may write what it needs as long as it has not written anything, and afterwards whatever it likes.
+// A script may write as much memory allows until it has written something, and anything after that.
 func TestRefusals(t *testing.T) {
 	within(t, func(s site) {
 		write := "return redis.pcall('set', KEYS[1], 1)"
@@ -179,8 +180,8 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// A handshake takes no time and does not fail, also where traffic is held up, or the connection is cut, as soon as it
-// is there: go-redis has a mutex meanwhile.
+// A handshake takes no time and does not fail, even if traffic is held up, or if the connection is cut as soon as it
+// exists, because go-redis holds a mutex during that time.
 func TestHandshakeIsNotHeldUp(t *testing.T) {
 	for what, fault := range map[string]func(*Link){
 		"held":     func(l *Link) { l.Set(func(c *Conditions) { c.Held = [2]bool{true, true} }) },

@@ -1,15 +1,18 @@
-// Package bubble is a Redis, and a network to it, in the memory of a test process. Both follow
-// the clock of a testing/synctest bubble, in which minutes pass in milliseconds.
+// Package bubble has a Redis server, and a network to it, in the memory of a test process. Both use the clock of a
+// testing/synctest bubble, in which minutes pass in milliseconds.
 package bubble
 
-// The network: what go-redis takes for TCP connections to a Redis.
+// The network: what go-redis takes for TCP connections to a Redis server.
 //
-// Rules: a new connection, and what a client says first on it (HELLO, CLIENT), take no time and do not fail, and a link
-// that holds traffic up, or is cut, refuses new connections, but lets the handshake pass of one that is there: go-redis
-// dials, and pauses after a handshake that has failed, with a mutex held, and the time of a bubble stands still while a
-// goroutine waits for a mutex. Everything else on a
-// link takes some time, or what is asked again and again takes none. What was sent arrives, also after the client
-// has closed the connection. No buffer is ever full, and nothing calls miniredis with mu held.
+// Rules:
+//   - A new connection, and the first commands that a client sends on it (HELLO, CLIENT), take no time and do not
+//     fail. A link that holds traffic up, or is cut, refuses new connections, but lets the handshake of an existing
+//     connection pass. The reason is that go-redis dials, and pauses after a failed handshake, with a mutex held, and
+//     that the time of a bubble stands still while a goroutine waits for a mutex.
+//   - Everything else on a link takes some time. Otherwise a request that is repeated again and again would take
+//     none.
+//   - Data that was sent arrives, even after the client has closed the connection.
+//   - No buffer is ever full, and miniredis is never called with mu held.
 
 import (
 	"bufio"
@@ -26,19 +29,19 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 )
 
-// Addr is an address for the Options of go-redis, another one for each server. It needs no DNS, which a bubble does not
-// have.
+// Addr returns an address for the Options of go-redis, which is different for each server. It needs no DNS, because a
+// bubble has none.
 func Addr(server int) string { return "127.0.0.1:" + strconv.Itoa(6379+server) }
 
-// PoolSize is a number of connections of which a client of go-redis never runs out. A command that waits for a
-// connection uses a timer that go-redis keeps for later commands, and a timer of one bubble stops the process when
+// PoolSize is a number of connections that is never exhausted by a go-redis client. A command that waits for a
+// connection uses a timer that go-redis keeps for later commands, and a timer of one bubble crashes the process when
 // another bubble uses it.
 const PoolSize = 1000
 
-// KeepAlive is how long Redis believes that a machine is there that has vanished.
+// KeepAlive is how long Redis keeps the connections of a machine that has vanished.
 const KeepAlive = 5 * time.Minute
 
-// A Direction is one way of a link.
+// A Direction is one of the two directions of a link.
 type Direction int
 
 const (
@@ -46,25 +49,27 @@ const (
 	FromRedis
 )
 
-// Conditions are what a network does to the traffic of a link. The zero value delivers everything at once.
+// Conditions describe how a network affects the traffic of a link. With the zero value everything arrives at once.
 type Conditions struct {
-	Latency time.Duration // of each direction
-	Jitter  time.Duration // added to Latency at random, up to this
+	Latency time.Duration // in each direction
+	Jitter  time.Duration // the maximum of the random time that is added to Latency
 
-	Held    [2]bool // by Direction: nothing arrives until that ends
-	Refused bool    // new connections
-	Opaque  bool    // new connections are like those of TLS: go-redis does not see that one has ended before it uses it
+	Held    [2]bool // by Direction: nothing arrives until this ends
+	Refused bool    // new connections are refused
+	// Opaque makes new connections behave like those with TLS: go-redis does not see that one was closed before it
+	// uses it.
+	Opaque bool
 
-	// Of the scripts that ran, the share whose answers are lost together with their connection, and the
-	// share whose answers never come.
+	// Lost is the share of the scripts that ran whose answers are lost together with their connection. Stalled is the
+	// share of those whose answers never arrive.
 	Lost, Stalled float64
 
-	// The share of requests that arrive Late later than others.
+	// Delayed is the share of the requests that arrive later than others, by Late.
 	Delayed float64
 	Late    time.Duration
 }
 
-// A Link is the network between one process and one Redis.
+// A Link is the network between one process and one Redis server.
 type Link struct {
 	Name  string
 	redis *Redis
@@ -75,7 +80,7 @@ type Link struct {
 	gone  bool // the process has vanished
 	deny  func(cmd string, args []string) bool
 	conns map[*conn]struct{}
-	order []*conn // of conns: what befalls all of them befalls them in this order
+	order []*conn // the keys of conns, in the order in which an event reaches them
 }
 
 // Dial is the Dialer of a go-redis client.
@@ -96,7 +101,7 @@ func (l *Link) Dial(context.Context, string, string) (net.Conn, error) {
 	return tcp{c}, nil
 }
 
-// Set changes the conditions of the link. What no longer is held up arrives.
+// Set changes the conditions of the link. Traffic that is no longer held up arrives.
 func (l *Link) Set(change func(*Conditions)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,8 +111,8 @@ func (l *Link) Set(change func(*Conditions)) {
 	}
 }
 
-// Deny has Redis refuse the commands that come by the link for which deny says so, as if their user lacked a right.
-// nil: none.
+// Deny makes Redis refuse the commands from this link for which deny returns true, as if the user lacked a
+// permission. If deny is nil, no command is refused.
 func (l *Link) Deny(deny func(cmd string, args []string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,7 +126,7 @@ func (l *Link) denies(cmd string, args []string) bool {
 	return deny != nil && deny(cmd, args)
 }
 
-// Cut ends all connections of the link.
+// Cut closes all connections of the link.
 func (l *Link) Cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,8 +135,8 @@ func (l *Link) Cut() {
 	}
 }
 
-// Vanish ends all connections, and there will be no new ones: the process was killed. If silently, its whole machine
-// has gone, and Redis goes on believing in the connections for some minutes.
+// Vanish closes all connections, and refuses new ones, as if the process was killed. If silently is set, the whole
+// machine has vanished, and Redis keeps its connections for some minutes.
 func (l *Link) Vanish(silently bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,7 +154,7 @@ func (l *Link) Vanish(silently bool) {
 	}
 }
 
-// lost draws whether an answer of a script is lost, and how.
+// lost decides at random whether the answer of a script is lost, and how.
 func (l *Link) lost() (lost, stalled bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,23 +167,23 @@ func (l *Link) lost() (lost, stalled bool) {
 // A conn is a connection, as its client sees it.
 type conn struct {
 	link *Link
-	peer *server.Peer // as miniredis sees it
+	peer *server.Peer // the same connection, as miniredis sees it
 
 	// Guarded by link.mu.
-	wake     *sync.Cond // when the client may have something to read
-	young    bool       // nothing was said but the handshake
-	doomed   bool       // was cut while it was young: it ends with what is said next
+	wake     *sync.Cond // signaled when the client may have something to read
+	young    bool       // nothing was sent except the handshake
+	doomed   bool       // was cut while it was young: it is closed when more is sent
 	out      [2]flow
-	unparsed []byte // arrived at Redis
-	readable []byte // arrived at the client
-	eof      bool   // at the client
+	unparsed []byte // data that has arrived at Redis
+	readable []byte // data that has arrived at the client
+	eof      bool   // seen by the client
 	closed   bool   // by the client
-	mute     bool   // what Redis answers goes nowhere
+	mute     bool   // the answers from Redis are dropped
 	deadline time.Time
 	timer    *time.Timer
 }
 
-// A tcp is a connection that go-redis looks at before it uses it again.
+// A tcp is a connection that go-redis checks before it uses it again.
 type tcp struct{ *conn }
 
 func (c tcp) SyscallConn() (syscall.RawConn, error) {
@@ -197,18 +202,18 @@ func (quiet) Control(func(uintptr)) error    { return nil }
 func (quiet) Read(func(uintptr) bool) error  { return nil }
 func (quiet) Write(func(uintptr) bool) error { return nil }
 
-// A flow is what is on its way in one direction.
+// A flow is the data that is under way in one direction.
 type flow struct {
 	queue []chunk
-	last  time.Time // when the last one arrives
+	last  time.Time // when the last chunk arrives
 }
 
 type chunk struct {
 	at   time.Time
-	data []byte // none: the connection ends
+	data []byte // none: the connection is closed
 }
 
-// send puts data on its way. link.mu is held.
+// send sends data in one direction. link.mu is held.
 func (c *conn) send(to Direction, data []byte) {
 	f, is := &c.out[to], &c.link.is
 	at := time.Now()
@@ -237,7 +242,7 @@ func (c *conn) send(to Direction, data []byte) {
 	c.pump()
 }
 
-// pump delivers what has arrived. link.mu is held.
+// pump delivers the data that has arrived. link.mu is held.
 func (c *conn) pump() {
 	now := time.Now()
 	for to := range c.out {
@@ -256,7 +261,7 @@ func (c *conn) pump() {
 	}
 }
 
-// arrive takes data that has arrived at Redis. link.mu is held.
+// arrive handles data that has arrived at Redis. link.mu is held.
 func (c *conn) arrive(data []byte) {
 	if data == nil {
 		c.link.redis.enqueue(request{conn: c, end: true})
@@ -274,7 +279,7 @@ func (c *conn) arrive(data []byte) {
 	}
 }
 
-// cut ends the connection on both sides. link.mu is held.
+// cut closes the connection at both ends. link.mu is held.
 func (c *conn) cut() {
 	if c.young {
 		c.doomed = true
@@ -297,7 +302,7 @@ func (c *conn) forget() {
 	}
 }
 
-// replies is where miniredis writes to.
+// replies is the writer to which miniredis writes.
 type replies struct{ c *conn }
 
 func (r replies) Write(p []byte) (int, error) {
@@ -349,7 +354,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// handshake answers p at once if it is part of a handshake. link.mu is held, except for the answers.
+// handshake answers p at once if it is part of a handshake. link.mu is held, except while the answers are made.
 func (c *conn) handshake(p []byte) bool {
 	var commands [][]string
 	for rest := p; len(rest) > 0; {

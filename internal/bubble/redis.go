@@ -1,12 +1,13 @@
 package bubble
 
-// The Redis: a miniredis that runs one command after the other, with a clock that can be
-// moved, and with the faults of a server.
+// The Redis server: a miniredis that runs one command after the other, with a clock that can be moved, and with the
+// faults of a server.
 //
-// Rules: every command comes from run, so that the order of commands is the order in which they arrived, and takes a
-// moment of virtual time, in which the messages of the command before reach their connections. miniredis reads the
-// clock of the bubble by itself, until the clock of Redis is moved: from then on it is set before each command. Leases
-// end by the wall clock, as those of Redis do: when the clock goes back they last longer.
+// Rules: every command is run by the method run, so that commands run in the order in which they arrived. Each takes
+// a moment of virtual time, in which the messages of the previous command reach their connections. miniredis reads
+// the clock of the bubble by itself until the clock of Redis is moved; from then on the clock is set before each
+// command. Leases expire by the wall clock, as those of a real Redis server do, so they last longer if the clock goes
+// back.
 
 import (
 	"bufio"
@@ -28,11 +29,11 @@ import (
 )
 
 const (
-	service = 20 * time.Microsecond // what one command takes
-	kept    = 80                    // commands for Recent
+	service = 20 * time.Microsecond // the duration of one command
+	kept    = 80                    // the number of commands for Recent
 )
 
-// A Redis is a server in memory.
+// Redis is a server in memory.
 type Redis struct {
 	mini *miniredis.Miniredis
 	done chan struct{} // closed when run has returned
@@ -43,23 +44,23 @@ type Redis struct {
 	wake    *sync.Cond
 	queue   []request
 	links   []*Link
-	ahead   time.Duration // of the clock of the bubble
-	moved   bool          // the clock was, at some time
+	ahead   time.Duration // of the clock, relative to that of the bubble
+	moved   bool          // the clock was moved at some time
 	down    bool
 	frozen  bool
 	closed  bool
 	deny    func(cmd string, args []string) bool
 	full    bool
 	rewrite func(source string) string
-	scripts map[string]string // by the SHA of what clients sent: the SHA of what was run instead
-	sources map[string]string // by the SHA of what clients sent
+	scripts map[string]string // digest that clients send -> digest of the script that runs instead
+	sources map[string]string // digest that clients send -> source
 	recent  []Command
 	count   int
 
 	// Guarded by running.
 	listening map[*server.Peer]bool // has subscribed
 	top       *server.Peer          // whose command runs
-	from      *Link                 // by which it came, or nil
+	from      *Link                 // the link of the command, or nil
 	wrote     bool                  // the script that runs has written something
 }
 
@@ -69,22 +70,22 @@ type request struct {
 	end  bool // of the connection
 }
 
-// A Command is one that Redis ran.
+// A Command is a command that Redis has run.
 type Command struct {
 	At   time.Time
 	Link string
 	Args []string
 }
 
-// Start starts a Redis. It has to be called in the bubble in which the Redis is used.
+// Start starts a server. It must be called in the bubble in which the server is used.
 func Start() *Redis {
 	r := &Redis{mini: miniredis.NewMiniRedis(), done: make(chan struct{}), scripts: map[string]string{},
 		sources: map[string]string{}, listening: map[*server.Peer]bool{}}
 	r.wake = sync.NewCond(&r.mu)
 	r.mini.ClockTTL(true)
-	first, err := r.mini.Dial() // makes a server without a listener
+	first, err := r.mini.Dial() // creates a server without a listener
 	if err != nil {
-		panic(err) // it does not fail
+		panic(err) // it never fails
 	}
 	_ = first.Close()
 	r.mini.Server().SetPreHook(r.hook)
@@ -92,7 +93,7 @@ func Start() *Redis {
 	return r
 }
 
-// Close stops the server for good.
+// Close stops the server permanently.
 func (r *Redis) Close() {
 	r.Stop()
 	r.mu.Lock()
@@ -109,7 +110,7 @@ func (r *Redis) Close() {
 	r.mini.Close()
 }
 
-// Link makes a link for a process of this name. What it does at random comes from seed.
+// Link creates a link for a process of this name. Its random decisions depend on seed.
 func (r *Redis) Link(name string, seed uint64) *Link {
 	l := &Link{Name: name, redis: r, rng: rand.New(rand.NewPCG(seed, 1)), conns: map[*conn]struct{}{}}
 	r.mu.Lock()
@@ -181,7 +182,7 @@ func (r *Redis) serve(req request) {
 	}
 }
 
-// forget ends the subscriptions of a connection that has ended.
+// forget ends the subscriptions of a connection that was closed.
 func (r *Redis) forget(peer *server.Peer) {
 	r.running.Lock()
 	listens := r.listening[peer]
@@ -193,7 +194,7 @@ func (r *Redis) forget(peer *server.Peer) {
 	}
 }
 
-// note remembers a command, and returns what is run instead.
+// note records a command, and returns the command to run instead.
 func (r *Redis) note(link string, args []string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -242,7 +243,7 @@ func (r *Redis) dispatchFrom(l *Link, peer *server.Peer, args []string) {
 	peer.Flush()
 }
 
-// tick sets the clock, if it was moved.
+// tick sets the clock of miniredis if it was moved.
 func (r *Redis) tick() {
 	r.mu.Lock()
 	moved, ahead := r.moved, r.ahead
@@ -252,7 +253,7 @@ func (r *Redis) tick() {
 	}
 }
 
-// hook refuses commands, those of scripts too.
+// hook refuses commands, including those of scripts.
 func (r *Redis) hook(c *server.Peer, cmd string, args ...string) bool {
 	if cmd == "PUBSUB" && len(args) > 0 && strings.EqualFold(args[0], "shardnumsub") {
 		c.WriteError("ERR unknown subcommand")
@@ -278,11 +279,11 @@ func (r *Redis) hook(c *server.Peer, cmd string, args ...string) bool {
 	return false
 }
 
-// growing are the commands that need memory, of those that scripts use.
+// growing contains those commands of scripts that need memory.
 var growing = map[string]bool{"SET": true, "HSET": true, "ZADD": true, "RPUSH": true, "LPUSH": true, "INCR": true,
 	"INCRBY": true, "DECR": true, "DECRBY": true, "HINCRBY": true, "ZINCRBY": true}
 
-// Stop takes the server away: connections end, and new ones are refused. It keeps its data.
+// Stop stops the server: connections are closed, and new ones are refused. It keeps its data.
 func (r *Redis) Stop() {
 	r.mu.Lock()
 	r.down = true
@@ -295,14 +296,14 @@ func (r *Redis) Stop() {
 	r.FlushScripts()
 }
 
-// Return brings the server back, with what it has.
+// Return starts the server again, with the data that it has kept.
 func (r *Redis) Return() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.down = false
 }
 
-// Freeze stops the server as SIGSTOP does, and Thaw lets it go on. It refuses new connections meanwhile.
+// Freeze pauses the server as SIGSTOP does, and Thaw resumes it. It refuses new connections in between.
 func (r *Redis) Freeze() { r.setFrozen(true) }
 func (r *Redis) Thaw()   { r.setFrozen(false) }
 
@@ -313,12 +314,12 @@ func (r *Redis) setFrozen(frozen bool) {
 	r.wake.Signal()
 }
 
-// FlushScripts has Redis forget all scripts.
+// FlushScripts makes Redis forget all scripts.
 func (r *Redis) FlushScripts() {
 	r.dispatch(server.NewPeer(bufio.NewWriter(io.Discard)), []string{"script", "flush"})
 }
 
-// MoveClock moves the clock of Redis, by a negative time too.
+// MoveClock moves the clock of Redis by a positive or negative time.
 func (r *Redis) MoveClock(by time.Duration) {
 	r.running.Lock()
 	defer r.running.Unlock()
@@ -330,59 +331,59 @@ func (r *Redis) MoveClock(by time.Duration) {
 		r.mini.FastForward(by)
 	}
 	r.tick()
-	_ = r.mini.DB(0).Keys() // what has expired is gone now
+	_ = r.mini.DB(0).Keys() // removes the keys that have expired
 }
 
-// Now is the time by the clock of Redis.
+// Now returns the time on the clock of Redis.
 func (r *Redis) Now() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return time.Now().Add(r.ahead)
 }
 
-// Deny has Redis refuse the commands for which deny says so. nil: none.
+// Deny makes Redis refuse the commands for which deny returns true. If deny is nil, no command is refused.
 func (r *Redis) Deny(deny func(cmd string, args []string) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.deny = deny
 }
 
-// Fill has Redis refuse commands that need memory.
+// Fill sets whether Redis refuses commands that need memory.
 func (r *Redis) Fill(full bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.full = full
 }
 
-// Rewrite has Redis run what f makes of the source of each script.
+// Rewrite makes Redis run the result of f for the source of each script instead of the source itself.
 func (r *Redis) Rewrite(f func(source string) string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.rewrite = f
 }
 
-// Recent returns the last commands that Redis ran.
+// Recent returns the last commands that Redis has run.
 func (r *Redis) Recent() []Command {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]Command(nil), r.recent[max(0, len(r.recent)-kept):]...)
 }
 
-// Source is the script with this SHA, as a client has sent it; "" if none has.
+// Source returns the script with this digest as a client has sent it, or "" if none has.
 func (r *Redis) Source(sha string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.sources[sha]
 }
 
-// Count is how many commands Redis has run.
+// Count returns the number of commands that Redis has run.
 func (r *Redis) Count() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.count
 }
 
-// Look calls f with the data of Redis, while no command runs. It takes no time.
+// Look calls f with the data of Redis while no command runs. It takes no time.
 func (r *Redis) Look(f func(*miniredis.Miniredis)) {
 	r.running.Lock()
 	defer r.running.Unlock()
@@ -390,7 +391,7 @@ func (r *Redis) Look(f func(*miniredis.Miniredis)) {
 	f(r.mini)
 }
 
-// A Snapshot is what Redis held at some time.
+// A Snapshot is the data of Redis at some time.
 type Snapshot struct {
 	at   time.Time
 	keys []keyed
@@ -405,7 +406,7 @@ type keyed struct {
 	scores     map[string]float64
 }
 
-// Save returns what Redis holds.
+// Save returns the data of Redis.
 func (r *Redis) Save() (s Snapshot) {
 	r.Look(func(m *miniredis.Miniredis) {
 		s.at = time.Now()
@@ -420,10 +421,10 @@ func (r *Redis) Save() (s Snapshot) {
 					k.hash = append(k.hash, f, m.HGet(name, f))
 				}
 			case "list":
-				list, _ := m.List(name) // its own
+				list, _ := m.List(name) // List returns its own slice
 				k.list = slices.Clone(list)
 			case "zset":
-				scores, _ := m.SortedSet(name) // its own
+				scores, _ := m.SortedSet(name) // SortedSet returns its own map
 				k.scores = maps.Clone(scores)
 			}
 			s.keys = append(s.keys, k)
@@ -432,7 +433,8 @@ func (r *Redis) Save() (s Snapshot) {
 	return s
 }
 
-// Restore has Redis hold what it held then, without what has expired since. The zero Snapshot is empty.
+// Restore replaces the data of Redis with that of s, except for keys that have expired since. The zero Snapshot is
+// empty.
 func (r *Redis) Restore(s Snapshot) {
 	r.Look(func(m *miniredis.Miniredis) {
 		m.FlushAll()
@@ -461,7 +463,7 @@ func (r *Redis) Restore(s Snapshot) {
 	})
 }
 
-// String is what Redis holds, a line for each key.
+// String returns the content of s, with one line for each key.
 func (s Snapshot) String() string {
 	var b strings.Builder
 	for _, k := range s.keys {
@@ -484,7 +486,7 @@ func (s Snapshot) String() string {
 	return b.String()
 }
 
-// parse reads one command, and says how long it is; 0: it is not complete.
+// parse reads one command and returns its length, or 0 if it is not complete.
 func parse(data []byte) (args []string, n int) {
 	line := func() (int, bool) {
 		i := bytes.Index(data[n:], []byte("\r\n"))

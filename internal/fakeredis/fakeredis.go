@@ -1,8 +1,8 @@
-// Package fakeredis has a Redis of one kind of lock, in the time of a synctest bubble, for tests of the engine. It can
-// take long, lose answers, and run requests late.
+// Package fakeredis has a Redis server that knows one type of lock, in the time of a synctest bubble, for tests of
+// the engine. It can be slow, lose answers, and run requests late.
 //
-// Rules: a call names a verb instead of a script: its first argument is "acquire", "release", "renew", or "force". A
-// Redis is the transport of a send.Sender.
+// Rules: the first argument of a call names a verb, which takes the place of a script: "acquire", "release", "renew",
+// or "force". A Redis is the Transport of a send.Sender.
 package fakeredis
 
 import (
@@ -21,8 +21,7 @@ import (
 // New returns a Redis without records.
 func New() *Redis { return &Redis{Records: make(map[string]*Record)} }
 
-// A Redis keeps records as Redis does, in the time of the bubble, and can take
-// long, lose answers, and run requests late.
+// Redis keeps records in the time of the bubble, and can be slow, lose answers, and run requests late.
 type Redis struct {
 	PubSub waketest.Server
 
@@ -30,9 +29,9 @@ type Redis struct {
 	Records  map[string]*Record
 	Tokens   int64
 	Requests []string                // "acquire", "release", ...
-	Fault    func(verb string) Fault // of the next request
-	Latency  time.Duration           // each way
-	Bound    bool                    // requests are not sent when their ctx is done
+	Fault    func(verb string) Fault // returns the fault of the next request
+	Latency  time.Duration           // in each direction
+	Bound    bool                    // requests are not sent once their context is done
 }
 
 // A Record is the record of a lock.
@@ -42,20 +41,20 @@ type Record struct {
 	Expires time.Time
 }
 
-// A Fault is what goes wrong with one request.
+// A Fault describes what goes wrong with one request.
 type Fault struct {
-	Err    error         // returned, after the request has run
-	Block  error         // returned, without the request running
-	Late   time.Duration // before the request runs; the answer comes then
-	Ghost  time.Duration // io.EOF comes at once, and the request runs so much later
-	Answer time.Duration // from the run of the request to its answer
-	Panics bool          // as a hook of the Redis client may
+	Err    error         // is returned after the request has run
+	Block  error         // is returned instead of running the request
+	Late   time.Duration // the delay before the request runs; the answer follows
+	Ghost  time.Duration // io.EOF is returned at once, and the request runs after this time
+	Answer time.Duration // the delay from the run of the request to its answer
+	Panics bool          // like a hook of the Redis client that panics
 }
 
-// Subscribe makes a connection to subscribe on.
+// Subscribe opens a connection for subscriptions.
 func (r *Redis) Subscribe() wake.Subscriber { return r.PubSub.Dial() }
 
-// Record is the record of name, or nil where its lease is over. The caller is inside Set.
+// Record returns the record of name, or nil if its lease has expired. It must be called inside Set.
 func (r *Redis) Record(name string) *Record {
 	rec := r.Records[name]
 	if rec != nil && !time.Now().Before(rec.Expires) {
@@ -104,7 +103,7 @@ func (r *Redis) Set(f func()) {
 	f()
 }
 
-// Count is how many requests there were of a verb.
+// Count returns the number of requests with a verb.
 func (r *Redis) Count(verb string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,7 +116,7 @@ func (r *Redis) Count(verb string) int {
 	return n
 }
 
-// Holder is the field that holds name, or "".
+// Holder returns the field that holds name, or "".
 func (r *Redis) Holder(name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,12 +126,12 @@ func (r *Redis) Holder(name string) string {
 	return ""
 }
 
-// Run runs a call: a Redis is the transport of a Sender.
+// Run runs a call: it implements send.Transport.
 func (r *Redis) Run(ctx context.Context, c send.Call, _ bool) (any, error) {
 	if err := ctx.Err(); r.Bound && err != nil {
 		return nil, err
 	}
-	var answer send.Reply // an attempt that runs late writes it later
+	var answer send.Reply // an attempt that runs late writes to it later
 	err := r.do(c.Args[0].(string), func() { answer = r.run(c) })
 	if err != nil {
 		return nil, err

@@ -1,8 +1,7 @@
-// Package mini is an embedded Redis whose leases end.
+// Package mini has an embedded Redis server whose leases expire.
 //
-// Rules: miniredis runs on the clock (ClockTTL), otherwise no lease would ever end;
-// on one that is set from outside, because that of Redis stands still while a
-// script runs.
+// Rules: miniredis is used with a clock (ClockTTL), because otherwise no lease would ever expire. The clock is set
+// from outside, because the clock of Redis stands still while a script runs.
 package mini
 
 import (
@@ -15,8 +14,7 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// Still starts a miniredis on a loopback port, with a clock that only SetTime moves.
-// It is closed when the test ends.
+// Still starts a miniredis on a loopback port, with a clock that only SetTime moves. It is closed when the test ends.
 func Still(t testing.TB) *miniredis.Miniredis {
 	t.Helper()
 	m := miniredis.NewMiniRedis()
@@ -29,7 +27,7 @@ func Still(t testing.TB) *miniredis.Miniredis {
 	return m
 }
 
-// Tick calls set every millisecond, until the test ends. SetTime waits for a script that runs.
+// Tick calls set every millisecond until the test ends. SetTime waits for a script that runs.
 func Tick(t testing.TB, set func()) {
 	stop := make(chan struct{})
 	var ticking sync.WaitGroup

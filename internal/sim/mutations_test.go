@@ -247,7 +247,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "tombstoneDroppedSoon", file: "internal/late/late.go", focus: Focus{inOneLine, lateness},
-		from: `f.drop = drop // for the last outcome, unless tries were lost
+		from: `f.drop = drop // used with the last outcome, unless tries were lost
 	return false`,
 		to:     "return true",
 		missed: "as noTombstone in mistakes_test.go",

@@ -1,17 +1,16 @@
 package testredis
 
-// Waiting for something to become true.
+// Waiting until something becomes true.
 //
-// Rules: a test never sleeps and hopes; it awaits what it wants to see.
+// Rules: a test never sleeps and hopes. It waits for the state that it needs.
 
 import (
 	"testing"
 	"time"
 )
 
-// Await polls cond until it is true, and ends the test, naming what it waited
-// for, if that takes longer than within. Like t.Fatal it belongs on the
-// goroutine of the test.
+// Await polls cond until it returns true. If that takes longer than within, it fails the test with what in the
+// message. Like t.Fatal, it must be called on the goroutine of the test.
 func Await(t testing.TB, what string, within time.Duration, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(within)

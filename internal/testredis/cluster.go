@@ -2,9 +2,8 @@ package testredis
 
 // A Redis Cluster of real processes.
 //
-// Rules: it is formed and changed with the commands that an operator would use,
-// never behind its back. The state of the cluster is the state on which all nodes
-// that answer agree, so every one of them gives a client the same answer.
+// Rules: it is formed and changed only with the commands that an operator would use. The state of the cluster is the
+// state on which all nodes that answer agree, so that every one of them gives a client the same answer.
 
 import (
 	"context"
@@ -21,16 +20,16 @@ import (
 
 const slotCount = 16384
 
-// A Cluster is a Redis Cluster of one test.
+// A Cluster is a Redis Cluster that belongs to one test.
 type Cluster struct {
 	t         testing.TB
 	nodes     []*node
 	finishing sync.Mutex // held while a migration finishes
 }
 
-// StartCluster starts masters that share the slots evenly, each with so many
-// replicas, and waits until every node serves and knows all others. Only with
-// three masters or more is one replaced when it fails. For the rest see Start.
+// StartCluster starts masters that share the slots evenly, each with the given number of replicas, and waits until
+// every node serves and knows all others. With fewer than three masters there is no failover. For everything else see
+// Start.
 func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t}
@@ -42,7 +41,7 @@ func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster 
 				"--cluster-config-file", "nodes.conf",
 				"--cluster-announce-ip", "127.0.0.1",
 				"--cluster-node-timeout", "2000",
-				"--cluster-replica-validity-factor", "0", // a replica takes over however old its data are
+				"--cluster-replica-validity-factor", "0", // a replica takes over even if its data is old
 				"--cluster-allow-replica-migration", "no", // and stays with its master
 				"--repl-diskless-sync-delay", "0",
 				"--repl-ping-replica-period", "1", // CLUSTER SLOTS omits a replica until it has received something
@@ -54,7 +53,7 @@ func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster 
 		if i < masters {
 			n.do("cluster", "addslotsrange", slotCount*i/masters, slotCount*(i+1)/masters-1)
 		}
-		for _, other := range c.nodes[:i] { // without waiting for the gossip
+		for _, other := range c.nodes[:i] { // instead of waiting for the gossip
 			n.do("cluster", "meet", "127.0.0.1", other.port, busPort(other.port))
 		}
 	}
@@ -68,25 +67,24 @@ func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster 
 	return c
 }
 
-// busPort is where a node at port listens for other nodes. Like port, and unlike
-// the default of Redis, it is below the ports of outgoing connections.
+// busPort returns the port on which a node with this client port listens for other nodes. Like the client port, and
+// unlike the default of Redis, it is below the range of outgoing connections.
 func busPort(port int) int { return port - 10000 }
 
-// id is the name of the node in its cluster.
+// id returns the ID of the node in its cluster.
 func (n *node) id() string {
 	n.t.Helper()
 	return n.do("cluster", "myid").(string)
 }
 
-// Nodes are all nodes, whatever their role is; at first the masters come first.
+// Nodes returns all nodes, regardless of their roles. At first the masters come first.
 func (c *Cluster) Nodes() []*Server { return servers(c.nodes) }
 
-// Addrs is where all nodes listen.
+// Addrs returns the addresses of all nodes.
 func (c *Cluster) Addrs() []string { return addrs(c.nodes) }
 
-// Client returns a client of the cluster, with the defaults of go-redis where opts
-// do not change them. With these it may ask a master that is dead for a minute
-// (ClusterStateReloadInterval). It is closed when the test ends.
+// Client returns a client of the cluster, with the defaults of go-redis unless opts change them. With these it may
+// send requests to a dead master for a minute (ClusterStateReloadInterval). It is closed when the test ends.
 func (c *Cluster) Client(opts ...func(*redis.ClusterOptions)) *redis.ClusterClient {
 	o := &redis.ClusterOptions{Addrs: c.Addrs(), MaintNotificationsConfig: NoNotifications()}
 	for _, opt := range opts {
@@ -97,9 +95,8 @@ func (c *Cluster) Client(opts ...func(*redis.ClusterOptions)) *redis.ClusterClie
 	return client
 }
 
-// Settle waits until all nodes run, serve, and agree who has which slots and
-// which replicas, and all replicas are linked: after StartCluster, or when those
-// that were killed are back.
+// Settle waits until all nodes run and serve, agree which node has which slots and replicas, and all replicas are
+// linked. Tests call it after nodes that were killed have been restarted.
 func (c *Cluster) Settle() {
 	c.t.Helper()
 	Await(c.t, "the cluster settles", atMost, func() bool {
@@ -117,8 +114,8 @@ func (c *Cluster) Settle() {
 	})
 }
 
-// view is what the node knows of the cluster, in the same words on every node,
-// and of how many nodes that work.
+// view returns what the node knows about the cluster, as a text that is the same on every node, and the number of
+// working nodes that it knows.
 func (n *node) view() (view string, known int) {
 	seen := map[string]bool{}
 	var lines []string
@@ -128,33 +125,33 @@ func (n *node) view() (view string, known int) {
 			all = append(all, other.Addr)
 			seen[other.Addr] = true
 		}
-		slices.Sort(all[1:]) // the first is the master
+		slices.Sort(all[1:]) // the first one is the master
 		lines = append(lines, fmt.Sprint(r.Start, r.End, all))
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n"), len(seen)
 }
 
-// slots is who has which slots; none if the node does not answer.
+// slots returns the assignment of the slots to nodes, or nothing if the node does not answer.
 func (n *node) slots() []redis.ClusterSlot {
-	//lint:ignore SA1019 it is what a ClusterClient asks, so what it says counts
+	//lint:ignore SA1019 a ClusterClient uses this command, so its answer is the one that counts
 	return n.admin.ClusterSlots(context.Background()).Val()
 }
 
-// state is what the node finds the cluster to be, "ok" or "fail"; "" if it does not answer.
+// state returns the state of the cluster in the view of the node, "ok" or "fail", or "" if the node does not answer.
 func (n *node) state() string {
 	_, after, _ := strings.Cut(n.admin.ClusterInfo(context.Background()).Val(), "cluster_state:")
 	state, _, _ := strings.Cut(after, "\r\n")
 	return state
 }
 
-// MasterOf waits until the nodes agree who has the slot of the key, and returns it.
+// MasterOf waits until the nodes agree which of them has the slot of the key, and returns it.
 func (c *Cluster) MasterOf(key string) *Server {
 	c.t.Helper()
 	return c.masterOf(c.slot(key)).Server
 }
 
-// ReplicasOf returns the replicas that a master, which must run, has now.
+// ReplicasOf returns the current replicas of a master, which must be running.
 func (c *Cluster) ReplicasOf(master *Server) []*Server {
 	c.t.Helper()
 	var all []*Server
@@ -164,7 +161,7 @@ func (c *Cluster) ReplicasOf(master *Server) []*Server {
 	return all
 }
 
-// ruled is a range of slots whose master the node is, and finds itself to be.
+// ruled returns a range of slots of which the node is the master in its own view.
 func (n *node) ruled() redis.ClusterSlot {
 	n.t.Helper()
 	for _, r := range n.slots() {
@@ -186,7 +183,8 @@ func (c *Cluster) masterOf(slot int) *node {
 	return master
 }
 
-// agreed is the node that has the slot in the eyes of all that answer, not asking one; or nil.
+// agreed returns the node that has the slot in the view of all nodes that answer, except without, or nil if they
+// disagree.
 func (c *Cluster) agreed(slot int, without *node) *node {
 	var master *node
 	for _, n := range c.nodes {
@@ -207,7 +205,7 @@ func (c *Cluster) agreed(slot int, without *node) *node {
 	return master
 }
 
-// slot is that of a key.
+// slot returns the slot of a key.
 func (c *Cluster) slot(key string) int {
 	c.t.Helper()
 	var slot int64
@@ -227,11 +225,10 @@ func (c *Cluster) MigrateSlot(key string, to *Server) {
 	c.BeginMigration(key, to)()
 }
 
-// BeginMigration begins to move the slot of the key to another master: keys that
-// are there stay, and for all others clients are sent to the new master with
-// -ASK, until finish moves the keys and the slot. One migration finishes at a time. Two
-// masters that send each other keys wait for each other. Two that take a slot at once may
-// take the same epoch for it, which leaves the others without an answer for good.
+// BeginMigration starts to move the slot of the key to another master. Existing keys stay, and for all others clients
+// are redirected to the new master with -ASK, until finish moves the keys and the slot. Migrations finish one at a
+// time. Two masters that send keys to each other would wait for each other. Two masters that take a slot at the same
+// time could use the same epoch for it, and the other nodes would never agree.
 func (c *Cluster) BeginMigration(key string, to *Server) (finish func()) {
 	c.t.Helper()
 	slot := c.slot(key)
@@ -249,7 +246,8 @@ func (c *Cluster) BeginMigration(key string, to *Server) (finish func()) {
 			}
 			source.do(append([]any{"migrate", "127.0.0.1", target.port, "", 0, 2000, "keys"}, keys...)...)
 		}
-		for _, n := range []*node{target, source} { // until the source knows it too, it sends everybody on with -ASK
+		// The source must know it, too, because until then it continues to redirect clients with -ASK.
+		for _, n := range []*node{target, source} {
 			n.do("cluster", "setslot", slot, "node", target.id())
 		}
 		Await(c.t, "all know the new master of the slot", atMost, func() bool { return c.agreed(slot, nil) == target })
@@ -262,8 +260,7 @@ func (c *Cluster) Failover(of *Server) *Server {
 	return c.FailoverAfter(of, of.Kill)
 }
 
-// FailoverAfter is Failover by another fault that ends the rule of a master, such
-// as of.Freeze.
+// FailoverAfter is like Failover, with another fault that makes the master fail, such as of.Freeze.
 func (c *Cluster) FailoverAfter(of *Server, fault func()) *Server {
 	c.t.Helper()
 	old := find(c.t, c.nodes, of)
@@ -279,9 +276,8 @@ func (c *Cluster) FailoverAfter(of *Server, fault func()) *Server {
 	return master.Server
 }
 
-// NoNotifications keeps connections from asking for notes on maintenance, which no server of the tests sends. In
-// go-redis 9.22 and
-// 9.23 a Conn and its Client race for this setting.
+// NoNotifications prevents connections from requesting notifications about maintenance, which no server in the tests
+// sends. In go-redis 9.22 and 9.23 a Conn and its Client race for this setting.
 func NoNotifications() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// alert makes a client that notices a failover soon.
+// alert makes a client notice a failover soon.
 func alert(o *redis.ClusterOptions) {
 	o.ClusterStateReloadInterval = 100 * time.Millisecond
 	o.DialerRetries = 1
@@ -56,7 +56,7 @@ func TestMigrateSlotMovesAllKeys(t *testing.T) {
 	ctx := context.Background()
 	c := StartCluster(t, 3, 1)
 	client := c.Client()
-	for i := range 250 { // more than one MIGRATE takes
+	for i := range 250 { // more than one MIGRATE moves
 		require.NoError(t, client.Set(ctx, fmt.Sprintf("{k}%d", i), i, 0).Err())
 	}
 	from, to := c.MasterOf("{k}"), c.otherThan(c.MasterOf("{k}"))
@@ -82,7 +82,7 @@ func TestMigrateSlotMovesAllKeys(t *testing.T) {
 	assert.Same(t, from, c.MasterOf("{k}"), "the master")
 }
 
-// otherThan is a master that is not this one.
+// otherThan returns a master other than not.
 func (c *Cluster) otherThan(not *Server) *Server {
 	for i := 0; ; i++ {
 		if m := c.MasterOf(fmt.Sprint(i)); m != not {
@@ -116,7 +116,7 @@ func TestClusterFailoverMakesTheReplicaMaster(t *testing.T) {
 	assert.Same(t, old, c.MasterOf("k"), "the master")
 }
 
-// A failover loses the writes that had not reached the replica; WAIT counts these.
+// A failover loses the writes that have not reached the replica. WAIT reports for these that no replica has them.
 func TestClusterRefusedReplicasLoseWrites(t *testing.T) {
 	t.Parallel() // it mostly waits
 	ctx := context.Background()

@@ -2,9 +2,9 @@ package testredis
 
 // A redis-server whose clock a test can move.
 //
-// Rules: only the wall clock jumps, as when an operator sets it: time that Redis measures
-// with the monotonic clock goes on. The shim goes between the server and libc, so
-// it needs Linux and a C compiler; without them the test is skipped.
+// Rules: only the wall clock jumps, as when an operator sets it. Times that Redis measures with the monotonic clock
+// are not affected. The shim is inserted between the server and libc, so it needs Linux and a C compiler. Without
+// them the test is skipped.
 
 import (
 	"encoding/binary"
@@ -51,7 +51,7 @@ int clock_gettime(clockid_t id, struct timespec *ts) {
 }
 `
 
-// StartJumpy is Start for a server with a clock that Jump moves.
+// StartJumpy is like Start, for a server with a clock that Jump moves.
 func StartJumpy(t testing.TB) *Server {
 	t.Helper()
 	cc, err := exec.LookPath("cc")

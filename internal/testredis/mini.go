@@ -1,9 +1,9 @@
 package testredis
 
-// An in-process Redis, and clients that end with their test.
+// An in-process Redis server, and clients that are closed when their test ends.
 //
-// Rules: a miniredis proves the logic of scripts, not the faults and errors of
-// Redis: those are tested on a Server.
+// Rules: a miniredis can show that the logic of scripts is right, but it does not have the faults and errors of
+// Redis. Those are tested with a Server.
 
 import (
 	"testing"
@@ -16,8 +16,8 @@ import (
 	"github.com/relock-go/relock/internal/mini"
 )
 
-// Mini starts a miniredis on a loopback port whose TTLs follow the clock. It is
-// closed when the test ends. A client on it: Client(t, m.Addr()).
+// Mini starts a miniredis on a loopback port whose TTLs follow the clock. It is closed when the test ends. Client(t,
+// m.Addr()) returns a client for it.
 func Mini(t testing.TB) *miniredis.Miniredis {
 	t.Helper()
 	m := StillMini(t)
@@ -25,7 +25,7 @@ func Mini(t testing.TB) *miniredis.Miniredis {
 	return m
 }
 
-// StillMini is Mini with a clock that only the test moves, with SetTime.
+// StillMini is like Mini, with a clock that only the test moves, with SetTime.
 func StillMini(t testing.TB) *miniredis.Miniredis {
 	t.Helper()
 	m := mini.Still(t)
@@ -33,8 +33,8 @@ func StillMini(t testing.TB) *miniredis.Miniredis {
 	return m
 }
 
-// hasNoReplicas answers INFO replication, which a miniredis does not know, as a Redis without replicas does. Else a
-// script could not know whether a message has reached a client of a replica.
+// hasNoReplicas answers INFO replication, which miniredis does not know, like a Redis server without replicas.
+// Otherwise a script could not know whether a message has reached a client of a replica.
 func hasNoReplicas(c *server.Peer, command string, args ...string) bool {
 	if command != "INFO" || len(args) != 1 || args[0] != "replication" {
 		return false
@@ -43,8 +43,8 @@ func hasNoReplicas(c *server.Peer, command string, args ...string) bool {
 	return true
 }
 
-// Client returns a client of whatever listens at addr, with the defaults of
-// go-redis where opts do not change them. It is closed when the test ends.
+// Client returns a client of the server at addr, with the defaults of go-redis unless opts change them. It is closed
+// when the test ends.
 func Client(t testing.TB, addr string, opts ...func(*redis.Options)) *redis.Client {
 	t.Helper()
 	o := &redis.Options{Addr: addr}

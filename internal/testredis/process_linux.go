@@ -1,6 +1,6 @@
 package testredis
 
-// Ways to watch a child process that only Linux offers.
+// Control of child processes that only Linux offers.
 
 import (
 	"bytes"
@@ -10,19 +10,19 @@ import (
 	"syscall"
 )
 
-// dieWithUs has the kernel kill the child when the thread that starts it ends:
-// no t.Cleanup runs after a test timeout or a fatal error.
+// dieWithUs makes the kernel kill the child when the thread that started it ends, because no t.Cleanup runs after a
+// test timeout or a fatal error.
 func dieWithUs(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
-// isStopped tells whether the process is stopped by a signal.
+// isStopped reports whether the process is stopped by a signal.
 func isStopped(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return false
 	}
-	// pid (name) state ...; the name may hold anything, so count from its last parenthesis.
+	// pid (name) state ...; the name may contain anything, so search for its last parenthesis.
 	i := bytes.LastIndexByte(stat, ')')
 	return i >= 0 && i+2 < len(stat) && stat[i+2] == 'T'
 }

@@ -2,7 +2,7 @@
 
 package testredis
 
-// Watching a child process where there is no Linux.
+// Control of child processes on systems other than Linux.
 
 import (
 	"os/exec"
@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// dieWithUs does nothing: here a server outlives tests that run into a timeout.
+// dieWithUs does nothing: on these systems a server outlives tests that run into a timeout.
 func dieWithUs(*exec.Cmd) {}
 
-// isStopped tells whether the process is stopped by a signal.
+// isStopped reports whether the process is stopped by a signal.
 func isStopped(pid int) bool {
 	state, err := exec.Command("ps", "-o", "state=", "-p", strconv.Itoa(pid)).Output()
 	return err == nil && strings.HasPrefix(strings.TrimSpace(string(state)), "T")

@@ -1,12 +1,11 @@
 package testredis
 
-// A TCP proxy between go-redis and a Redis that loses, stalls, drops, delays and
-// holds what passes, by rule.
+// A TCP proxy between go-redis and a Redis server that loses, stalls, drops, delays and holds requests and replies by
+// rules.
 //
-// Rules: the proxy acts on whole frames and keeps their order in each direction
-// of a connection. The end of a connection takes its place in that order, as it
-// does on a network: when a client goes, what it has sent still arrives.
-// Nothing here ends a test by itself; a broken connection is what tests are after.
+// Rules: the proxy acts on whole frames and keeps their order in each direction of a connection. The end of a
+// connection has its position in that order, as it does on a network: when a client closes the connection, data that
+// it has sent still arrives. No error here fails the test, because broken connections are what the tests need.
 
 import (
 	"context"
@@ -25,14 +24,14 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// A Proxy passes the connections that it accepts on to one Redis.
+// A Proxy forwards the connections that it accepts to one Redis server.
 type Proxy struct {
 	t        testing.TB
 	upstream string
 	listener net.Listener
 	latency  atomic.Int64
 
-	ctx    context.Context // ends with the proxy
+	ctx    context.Context // canceled with the proxy
 	cancel context.CancelFunc
 	done   sync.WaitGroup // every goroutine of the proxy
 
@@ -42,7 +41,7 @@ type Proxy struct {
 	passing chan struct{} // closed while frames may pass
 }
 
-// NewProxy starts a proxy to the Redis at upstream. It is closed when the test ends.
+// NewProxy starts a proxy for the server at upstream. It is closed when the test ends.
 func NewProxy(t testing.TB, upstream string) *Proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -67,17 +66,17 @@ func NewProxy(t testing.TB, upstream string) *Proxy {
 	return p
 }
 
-// Addr is where the proxy listens.
+// Addr returns the address on which the proxy listens.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Client returns a client that goes through the proxy; it is closed when the test ends.
+// Client returns a client that connects through the proxy. It is closed when the test ends.
 func (p *Proxy) Client(opts ...func(*redis.Options)) *redis.Client {
 	p.t.Helper()
 	return Client(p.t, p.Addr(), opts...)
 }
 
-// On adds a rule: the next request that matches suffers the fault. Where several
-// rules match, the one that was added first comes first.
+// On adds a rule: the fault is applied to the next request that matches. If several rules match, the first one that
+// was added is used.
 func (p *Proxy) On(match Match, fault Fault) *Rule {
 	r := &Rule{
 		match:    match,
@@ -92,9 +91,8 @@ func (p *Proxy) On(match Match, fault Fault) *Rule {
 	return r
 }
 
-// BlackHole makes the proxy pass on nothing at all, neither bytes nor the end of
-// a connection, while it still accepts connections and keeps those it has. When
-// it is switched off again, everything goes on to where it was sent, as TCP does it.
+// BlackHole makes the proxy forward nothing at all, neither data nor the end of a connection, while it still accepts
+// connections and keeps existing ones. When it is switched off again, everything is delivered, as with TCP.
 func (p *Proxy) BlackHole(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,25 +108,25 @@ func (p *Proxy) BlackHole(on bool) {
 	}
 }
 
-// CutAll closes all connections of the clients. Requests that the proxy has received
-// by then, and those that it holds, still arrive at the server.
+// CutAll closes all connections of clients. Requests that the proxy has received by then, and those that it holds,
+// still arrive at the server.
 func (p *Proxy) CutAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.clients {
-		_ = c.Close() // an error: the connection is closed already
+		_ = c.Close() // an error means that the connection is closed already
 	}
 }
 
-// Latency makes every frame take d longer, in each direction. Frames follow each
-// other on the way as they do on a long line.
+// Latency makes every frame take d longer, in each direction. Frames follow each other on the way, as on a long
+// cable.
 func (p *Proxy) Latency(d time.Duration) { p.latency.Store(int64(d)) }
 
 func (p *Proxy) accept() {
 	for {
 		client, err := p.listener.Accept()
 		if err != nil {
-			return // closed
+			return // it was closed
 		}
 		p.mu.Lock()
 		p.clients[client] = true
@@ -137,12 +135,12 @@ func (p *Proxy) accept() {
 	}
 }
 
-// ruleFor finds the rule, if any, whose fault a request suffers.
+// ruleFor returns the rule whose fault is applied to a request, or nil.
 func (p *Proxy) ruleFor(cmd []string) *Rule {
 	p.mu.Lock()
 	rules := slices.Clone(p.rules)
 	p.mu.Unlock()
-	for _, r := range rules { // without the mutex: match belongs to the test
+	for _, r := range rules { // without the mutex, because match belongs to the test
 		if r.match(cmd) && r.take() {
 			return r
 		}
@@ -150,7 +148,7 @@ func (p *Proxy) ruleFor(cmd []string) *Rule {
 	return nil
 }
 
-// pass waits until there is no black hole; false: the proxy was closed.
+// pass waits until there is no black hole. It returns false if the proxy was closed.
 func (p *Proxy) pass() bool {
 	p.mu.Lock()
 	passing := p.passing
@@ -163,7 +161,7 @@ func (p *Proxy) pass() bool {
 	}
 }
 
-// A Fault is what happens to a request or to its reply.
+// A Fault describes what happens to a request or to its reply.
 type Fault struct {
 	kind  faultKind
 	delay time.Duration
@@ -182,30 +180,30 @@ const (
 )
 
 var (
-	// LoseReply lets the server execute the request, and when it has answered
-	// closes the connection of the client instead of passing the reply on.
+	// LoseReply lets the server run the request. When the server has answered, it closes the connection of the client
+	// instead of forwarding the reply.
 	LoseReply = Fault{kind: loseReply}
 
-	// StallReply lets the server execute the request, and when it has answered
-	// keeps the reply and everything after it: the connection stays, silent.
+	// StallReply lets the server run the request. When the server has answered, it withholds the reply and everything
+	// after it: the connection stays open and silent.
 	StallReply = Fault{kind: stallReply}
 
-	// DropRequest never passes the request on, nor those behind it, and closes the
-	// connection of the client when the requests before it are answered.
+	// DropRequest drops the request and those after it, and closes the connection of the client when the requests
+	// before it are answered.
 	DropRequest = Fault{kind: dropRequest}
 
-	// HoldRequest keeps the request, and those behind it, until the test calls
-	// Release. Then it is executed, even if the client has gone meanwhile.
+	// HoldRequest holds the request, and those after it, until the test calls Release. The request then runs, even if
+	// the client has gone in the meantime.
 	HoldRequest = Fault{kind: holdRequest}
 )
 
-// DelayRequest passes the request, and those behind it, on after d.
+// DelayRequest forwards the request, and those after it, after d.
 func DelayRequest(d time.Duration) Fault { return Fault{kind: delayRequest, delay: d} }
 
-// DelayReply passes the reply to the request, and those behind it, on after d.
+// DelayReply forwards the reply to the request, and those after it, after d.
 func DelayReply(d time.Duration) Fault { return Fault{kind: delayReply, delay: d} }
 
-// A Rule injects a fault into requests that match.
+// A Rule applies a fault to requests that match.
 type Rule struct {
 	match    Match
 	fault    Fault
@@ -213,14 +211,14 @@ type Rule struct {
 	released chan struct{} // closed by Release
 
 	mu    sync.Mutex // guards left, count and the closing of the channels
-	left  int        // how many more requests it takes; negative: any number
+	left  int        // how many more requests it applies to; negative: any number
 	count int
 }
 
-// Always, given to Times, makes a rule fire until it is released.
+// Always, as the argument of Times, makes a rule fire until it is released.
 const Always = -1
 
-// Times sets how many more times the rule fires; without it, once.
+// Times sets how many more times the rule fires. Without it, the rule fires once.
 func (r *Rule) Times(n int) *Rule {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -228,18 +226,18 @@ func (r *Rule) Times(n int) *Rule {
 	return r
 }
 
-// Count is how many times the fault has taken effect: for the faults of a reply
-// that is when the reply has arrived, so that the request was executed.
+// Count returns how many times the fault has taken effect. A fault of a reply takes effect when the reply arrives, so
+// the request has run.
 func (r *Rule) Count() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.count
 }
 
-// Fired is closed when the fault has taken effect for the first time.
+// Fired returns a channel that is closed when the fault has taken effect for the first time.
 func (r *Rule) Fired() <-chan struct{} { return r.fired }
 
-// Release ends the rule; requests that it holds go on.
+// Release ends the rule, and lets requests that it holds continue.
 func (r *Rule) Release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -251,7 +249,7 @@ func (r *Rule) Release() {
 	}
 }
 
-// kind is the kind of fault, if there is a rule at all.
+// kind returns the kind of the fault. r may be nil.
 func (r *Rule) kind() faultKind {
 	if r == nil {
 		return noFault
@@ -259,7 +257,7 @@ func (r *Rule) kind() faultKind {
 	return r.fault.kind
 }
 
-// take counts one request against the limit of the rule; false: it has had all.
+// take counts one request against the limit of the rule. It returns false if the limit was reached before.
 func (r *Rule) take() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -272,7 +270,7 @@ func (r *Rule) take() bool {
 	return true
 }
 
-// fire notes that the fault has taken effect.
+// fire records that the fault has taken effect.
 func (r *Rule) fire() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -281,17 +279,16 @@ func (r *Rule) fire() {
 	}
 }
 
-// A Match tells whether a request is meant, by its name and arguments.
+// A Match reports whether a rule applies to a request, by its name and arguments.
 type Match func(cmd []string) bool
 
-// Command matches the requests of that name, such as "get", in any case.
+// Command matches the requests of that name, such as "get", in upper or lower case.
 func Command(name string) Match {
 	return func(cmd []string) bool { return len(cmd) > 0 && strings.EqualFold(cmd[0], name) }
 }
 
-// Script matches the calls of the script with that SHA-1 digest, by EVALSHA or by
-// EVAL. Mind that an EVALSHA which is answered NOSCRIPT matches as well: load the
-// script before.
+// Script matches the calls of the script with that SHA-1 digest, by EVALSHA or EVAL. An EVALSHA that is answered with
+// NOSCRIPT matches as well, so load the script first.
 func Script(sha string) Match {
 	return func(cmd []string) bool {
 		switch {

@@ -33,7 +33,7 @@ func runOnce(c *redis.Client) (int, error) {
 	return cmd.Int()
 }
 
-// A bench is a server that knows incr, a client of its own and a proxy to it.
+// A bench is a server that knows incr, with a client of its own and a proxy to it.
 type bench struct {
 	*testing.T
 	server *Server
@@ -49,7 +49,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// executed is how many times incr has run.
+// executed returns how many times incr has run.
 func (b *bench) executed() int {
 	b.Helper()
 	n, err := b.direct.Get(context.Background(), "k").Int()
@@ -74,7 +74,8 @@ func timedOut(err error) bool {
 	return errors.As(err, &e) && e.Timeout()
 }
 
-// Each protocol has replies of its own, and a pool must not see one of them misplaced.
+// bothProtocols runs a test with RESP2 and with RESP3, because each has different replies, and a pool must not
+// receive one of them in the wrong position.
 func bothProtocols(t *testing.T, test func(b *bench, protocol func(*redis.Options))) {
 	for _, v := range []int{2, 3} {
 		t.Run(fmt.Sprintf("RESP%d", v), func(t *testing.T) {
@@ -124,7 +125,7 @@ func TestLoseReplyRunsTheRequest(t *testing.T) {
 	})
 }
 
-// The purpose of the rule: go-redis by itself runs a script again and again.
+// The test shows the purpose of the rule: go-redis by itself runs a script again and again.
 func TestLoseReplyShowsRetries(t *testing.T) {
 	b := newBench(t)
 	rule := b.proxy.On(Script(incr.Hash()), LoseReply).Times(Always)
@@ -180,7 +181,7 @@ func TestDropRequestRunsNothing(t *testing.T) {
 	b.proxy.On(Command("incr"), DropRequest)
 	p := b.proxy.Client(one).Pipeline()
 	before, dropped, after := p.Echo(ctx, "before"), p.Incr(ctx, "k"), p.Incr(ctx, "k")
-	_, _ = p.Exec(ctx) // its error is that of a command
+	_, _ = p.Exec(ctx) // it returns the error of a command
 	assert.Equal(t, "before", before.Val())
 	assert.Error(t, dropped.Err())
 	assert.Error(t, after.Err())
@@ -215,10 +216,10 @@ func TestHoldRequestRunsOnceReleased(t *testing.T) {
 	b.wantExecuted(0)
 	rule.Release()
 	b.awaitExecuted(1)
-	rule.Release() // harmless
+	rule.Release() // has no effect
 }
 
-// A held request outlives even the cut of its connection, and others overtake it.
+// A held request survives even the cut of its connection, and others overtake it.
 func TestHeldRequestOutlivesItsConnection(t *testing.T) {
 	b := newBench(t)
 	rule := b.proxy.On(Script(incr.Hash()), HoldRequest)
@@ -257,7 +258,7 @@ func TestBlackHoleDelaysAllTraffic(t *testing.T) {
 	c := b.proxy.Client(one)
 	require.NoError(t, c.Ping(ctx).Err())
 	b.proxy.BlackHole(true)
-	b.proxy.BlackHole(true) // harmless
+	b.proxy.BlackHole(true) // has no effect
 	_, err := runOnce(c)
 	assert.True(t, timedOut(err), "an old connection")
 	assert.True(t, timedOut(c.Ping(ctx).Err()), "a new connection")
@@ -357,7 +358,7 @@ func TestProxyPassesPubSub(t *testing.T) {
 	})
 }
 
-// A subscription can be struck as well, here one whose server has gone silent.
+// A fault can also be applied to a subscription. Here its server has gone silent.
 func TestStallReplyHitsASubscription(t *testing.T) {
 	bothProtocols(t, func(b *bench, protocol func(*redis.Options)) {
 		ctx := context.Background()
@@ -395,7 +396,7 @@ func TestMatchesFindCommandsAndScripts(t *testing.T) {
 	}
 }
 
-// A proxy that ends in the middle of everything leaves nothing behind.
+// A proxy that is closed while connections are in use leaves nothing behind.
 func TestProxyLeavesNothingBehind(t *testing.T) {
 	s := Start(t)
 	before := goleak.IgnoreCurrent()

@@ -1,9 +1,9 @@
 package testredis
 
-// Common parts of servers that replicate, in a Cluster and behind a Sentinel.
+// Common parts of servers that replicate, in a Cluster and behind Sentinels.
 //
-// Rules: roles change, so nothing here remembers them; a test asks who has them
-// now. A server that is killed or paused has no say in the answer.
+// Rules: roles change, so they are not stored here; a test asks for the current ones. The answer of a server that is
+// killed or paused is not needed for that.
 
 import (
 	"context"
@@ -13,13 +13,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// atMost is for what must happen, on a slow machine and at the second attempt too.
-const atMost = 3 * time.Minute // a Sentinel on a busy machine does nothing for half a minute, now and then (its TILT mode)
+// atMost is the time limit for events that must happen, also on a slow machine and at a second attempt.
+// Now and then, a Sentinel on a busy machine does nothing for half a minute (its TILT mode).
+const atMost = 3 * time.Minute
 
-// RefuseReplicas cuts the replicas of this server off: nothing that is written
-// from now on reaches one of them, and WAIT counts none, while all keep running.
-// They need all data again, because the replication has another ID, and wait for
-// these for a day. A replica that may not replicate would ask again at once, for ever.
+// RefuseReplicas cuts off the replicas of this server: data that is written from now on reaches none of them, and
+// WAIT counts none, while all keep running. The replicas need all data again, because the replication has a new ID,
+// and wait a day for it. A replica without the permission to replicate would ask again at once, forever.
 func (s *Server) RefuseReplicas() {
 	s.t.Helper()
 	s.replicas("config", "set", "repl-diskless-sync-delay", 24*60*60)
@@ -27,13 +27,13 @@ func (s *Server) RefuseReplicas() {
 	s.replicas("client", "kill", "type", "replica")
 }
 
-// AcceptReplicas ends RefuseReplicas; so does a Restart.
+// AcceptReplicas ends RefuseReplicas, as a Restart does.
 func (s *Server) AcceptReplicas() {
 	s.t.Helper()
 	s.replicas("config", "set", "repl-diskless-sync-delay", 0)
 }
 
-// replicas changes what replicas get from this server.
+// replicas runs a command that changes what replicas receive from this server.
 func (s *Server) replicas(command ...any) {
 	s.t.Helper()
 	if err := s.peek().Do(context.Background(), command...).Err(); err != nil {
@@ -41,9 +41,9 @@ func (s *Server) replicas(command ...any) {
 	}
 }
 
-// Write sets key on this server, and returns how many replicas have confirmed that,
-// and with it all that was written before, within the time. A WAIT of another
-// connection than that of the write would count any replica.
+// Write sets key on this server, and returns how many replicas have confirmed this write, and all earlier ones,
+// within the time. The WAIT uses the connection of the write, because on any other connection it would count all
+// replicas.
 func (s *Server) Write(key string, replicas int, within time.Duration) int {
 	s.t.Helper()
 	ctx := context.Background()
@@ -60,8 +60,8 @@ func (s *Server) Write(key string, replicas int, within time.Duration) int {
 	return n
 }
 
-// AwaitReplicas waits until so many replicas have all that was written before. key
-// is of a slot of this server, if it is in a Cluster; it is gone afterwards.
+// AwaitReplicas waits until this number of replicas has all data that was written before. In a Cluster the slot of
+// key must belong to this server. The key is deleted at the end.
 func (s *Server) AwaitReplicas(key string, replicas int) {
 	s.t.Helper()
 	Await(s.t, "the replicas have what was written", atMost, func() bool {
@@ -72,7 +72,7 @@ func (s *Server) AwaitReplicas(key string, replicas int) {
 	}
 }
 
-// peek makes a client that asks once and does not wait long for a dead server.
+// peek returns a client that makes one attempt and does not wait long for a dead server.
 func (s *Server) peek() *redis.Client {
 	s.t.Helper()
 	return s.Client(func(o *redis.Options) {
@@ -83,10 +83,10 @@ func (s *Server) peek() *redis.Client {
 	})
 }
 
-// A node is a server among others.
+// A node is a server that is part of a topology.
 type node struct {
 	*Server
-	admin *redis.Client // to look into it and to set it up
+	admin *redis.Client // to inspect it and to set it up
 }
 
 func newNode(s *Server) *node { return &node{Server: s, admin: s.peek()} }
@@ -101,12 +101,12 @@ func (n *node) do(args ...any) any {
 	return v
 }
 
-// replication is a field of INFO replication; "" if there is no answer.
+// replication returns a field of INFO replication, or "" if there is no answer.
 func (n *node) replication(field string) string {
 	return n.admin.InfoMap(context.Background(), "replication").Item("Replication", field)
 }
 
-// linked tells whether the node answers and has all that its master has, if it is a replica.
+// linked reports whether the node answers and, if it is a replica, has all data of its master.
 func (n *node) linked() bool {
 	switch n.replication("role") {
 	case "master":
@@ -117,7 +117,7 @@ func (n *node) linked() bool {
 	return false
 }
 
-// servers is what the test sees of nodes.
+// servers returns the servers of nodes.
 func servers(nodes []*node) []*Server {
 	all := make([]*Server, len(nodes))
 	for i, n := range nodes {
@@ -126,7 +126,7 @@ func servers(nodes []*node) []*Server {
 	return all
 }
 
-// addrs is where nodes listen.
+// addrs returns the addresses of nodes.
 func addrs(nodes []*node) []string {
 	all := make([]string, len(nodes))
 	for i, n := range nodes {
@@ -135,7 +135,7 @@ func addrs(nodes []*node) []string {
 	return all
 }
 
-// at is the node that listens at addr, or nil.
+// at returns the node that listens at addr, or nil.
 func at(nodes []*node, addr string) *node {
 	for _, n := range nodes {
 		if n.Addr() == addr {
@@ -145,7 +145,7 @@ func at(nodes []*node, addr string) *node {
 	return nil
 }
 
-// find is the node of a server, which must be one of them.
+// find returns the node of a server, which must be one of nodes.
 func find(t testing.TB, nodes []*node, s *Server) *node {
 	t.Helper()
 	for _, n := range nodes {

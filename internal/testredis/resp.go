@@ -1,9 +1,9 @@
 package testredis
 
-// Finding where the frames of RESP2 and RESP3 end.
+// Finding the ends of the frames of RESP2 and RESP3.
 //
-// Rules: frames are kept as they came, byte for byte; only the arguments of a
-// request are looked at. Streamed types, which Redis never sends, are an error.
+// Rules: frames are kept byte for byte. Only the arguments of a request are parsed. Streamed types, which Redis never
+// sends, are an error.
 
 import (
 	"bufio"
@@ -12,7 +12,7 @@ import (
 	"strconv"
 )
 
-// readFrame reads one frame with all that belongs to it.
+// readFrame reads one frame with everything that belongs to it.
 func readFrame(r *bufio.Reader) ([]byte, error) {
 	return appendFrame(nil, r)
 }
@@ -25,9 +25,9 @@ func appendFrame(raw []byte, r *bufio.Reader) ([]byte, error) {
 	raw = append(raw, line...)
 	children := 0
 	switch line[0] {
-	case '+', '-', ':', '_', '#', ',', '(': // the line is all
+	case '+', '-', ':', '_', '#', ',', '(': // the line is the whole frame
 		return raw, nil
-	case '$', '!', '=': // string, error, verbatim: so many bytes and a line end
+	case '$', '!', '=': // string, error, verbatim: this number of bytes and a line end
 		n, err := length(line)
 		if err != nil || n < 0 {
 			return raw, err
@@ -41,7 +41,7 @@ func appendFrame(raw []byte, r *bufio.Reader) ([]byte, error) {
 	case '%': // map
 		children, err = length(line)
 		children *= 2
-	case '|': // attributes, and the frame which they describe
+	case '|': // attributes, and the frame that they describe
 		children, err = length(line)
 		children = 2*children + 1
 	default:
@@ -53,7 +53,7 @@ func appendFrame(raw []byte, r *bufio.Reader) ([]byte, error) {
 	return raw, err
 }
 
-// readRequest reads a request, an array of bulk strings, and returns its arguments too.
+// readRequest reads a request, which is an array of bulk strings, and returns its arguments, too.
 func readRequest(r *bufio.Reader) (raw []byte, cmd []string, err error) {
 	raw, err = readLine(r)
 	if err != nil {
@@ -80,7 +80,7 @@ func readRequest(r *bufio.Reader) (raw []byte, cmd []string, err error) {
 	return raw, cmd, nil
 }
 
-// bulk returns what is in a frame that holds a bulk string.
+// bulk returns the content of a frame that is a bulk string.
 func bulk(raw []byte) (string, error) {
 	for i, b := range raw {
 		if b == '\n' && raw[0] == '$' && i+1 < len(raw) {
@@ -90,7 +90,7 @@ func bulk(raw []byte) (string, error) {
 	return "", fmt.Errorf("not a bulk string: %q", raw)
 }
 
-// readLine reads a line of at least a type and its line end.
+// readLine reads a line, which must have at least a type and a line end.
 func readLine(r *bufio.Reader) ([]byte, error) {
 	line, err := r.ReadBytes('\n')
 	if err != nil {
@@ -102,7 +102,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	return line, nil
 }
 
-// length reads the number in the first line of a frame; -1 is the null of RESP2.
+// length returns the number in the first line of a frame. -1 is the null of RESP2.
 func length(line []byte) (int, error) {
 	n, err := strconv.Atoi(string(line[1 : len(line)-2]))
 	if err != nil || n < -1 {

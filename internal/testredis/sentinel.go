@@ -1,9 +1,9 @@
 package testredis
 
-// A primary with replicas, watched over by three sentinels, all real processes.
+// A primary with replicas, monitored by three sentinels, all of which are real processes.
 //
-// Rules: as for a Cluster: it is set up with commands, and what the sentinels say
-// is what all that answer agree on. Two of them suffice for a failover.
+// Rules: as for a Cluster, it is set up with commands, and the state is the one on which all sentinels that answer
+// agree. Two of them are enough for a failover.
 
 import (
 	"context"
@@ -16,16 +16,16 @@ import (
 
 const masterName = "main"
 
-// A Sentinel is a primary, its replicas and their sentinels, all of one test.
+// A Sentinel is a primary, its replicas and their sentinels, which belong to one test.
 type Sentinel struct {
 	t         testing.TB
 	nodes     []*node
 	sentinels []*node
 }
 
-// StartSentinel starts a primary with so many replicas and three sentinels, and
-// waits until all are linked and the sentinels know everybody. args go to the
-// primary and the replicas. For the rest see Start.
+// StartSentinel starts a primary with the given number of replicas and three sentinels, and waits until all are
+// linked and the sentinels know all of them. args are passed to the primary and the replicas. For everything else see
+// Start.
 func StartSentinel(t testing.TB, replicas int, args ...string) *Sentinel {
 	t.Helper()
 	s := &Sentinel{t: t}
@@ -42,7 +42,7 @@ func StartSentinel(t testing.TB, replicas int, args ...string) *Sentinel {
 	for range 3 {
 		n := newNode(Start(t, "--sentinel"))
 		s.sentinels = append(s.sentinels, n)
-		n.do("sentinel", "debug", "info-period", 500, "publish-period", 200) // instead of 10s and 2s
+		n.do("sentinel", "debug", "info-period", 500, "publish-period", 200) // instead of 10 s and 2 s
 		n.do("sentinel", "monitor", masterName, "127.0.0.1", primary.port, 2)
 		n.do("sentinel", "set", masterName, "down-after-milliseconds", 1000, "failover-timeout", 3000)
 	}
@@ -50,17 +50,16 @@ func StartSentinel(t testing.TB, replicas int, args ...string) *Sentinel {
 	return s
 }
 
-// MasterName is what the sentinels call the primary.
+// MasterName returns the name that the sentinels use for the primary.
 func (s *Sentinel) MasterName() string { return masterName }
 
-// Addrs is where the sentinels listen.
+// Addrs returns the addresses of the sentinels.
 func (s *Sentinel) Addrs() []string { return addrs(s.sentinels) }
 
-// Sentinels are the sentinels.
+// Sentinels returns the sentinels.
 func (s *Sentinel) Sentinels() []*Server { return servers(s.sentinels) }
 
-// Client returns a client that asks the sentinels for the primary; it is closed
-// when the test ends.
+// Client returns a client that asks the sentinels for the primary. It is closed when the test ends.
 func (s *Sentinel) Client(opts ...func(*redis.FailoverOptions)) *redis.Client {
 	o := &redis.FailoverOptions{MasterName: masterName, SentinelAddrs: s.Addrs()}
 	for _, opt := range opts {
@@ -71,7 +70,7 @@ func (s *Sentinel) Client(opts ...func(*redis.FailoverOptions)) *redis.Client {
 	return c
 }
 
-// Master waits until the sentinels agree who is the primary, and returns it.
+// Master waits until the sentinels agree which server is the primary, and returns it.
 func (s *Sentinel) Master() *Server {
 	s.t.Helper()
 	var master *node
@@ -82,14 +81,14 @@ func (s *Sentinel) Master() *Server {
 	return master.Server
 }
 
-// Replicas are all servers but the primary.
+// Replicas returns all servers except the primary.
 func (s *Sentinel) Replicas() []*Server {
 	s.t.Helper()
 	master := s.Master()
 	return slices.DeleteFunc(servers(s.nodes), func(r *Server) bool { return r == master })
 }
 
-// agreed is who is the primary in the eyes of all sentinels that answer, or nil.
+// agreed returns the primary in the view of all sentinels that answer, or nil if they disagree.
 func (s *Sentinel) agreed() *node {
 	var master *node
 	for _, n := range s.sentinels {
@@ -106,9 +105,8 @@ func (s *Sentinel) agreed() *node {
 	return master
 }
 
-// Settle waits until all servers run and replicate the one that the sentinels
-// agree on, and every sentinel finds that all others work: after StartSentinel, or
-// when those that were killed are back.
+// Settle waits until all servers run and replicate the primary on which the sentinels agree, and every sentinel
+// considers all others as working. Tests call it after servers that were killed have been restarted.
 func (s *Sentinel) Settle() {
 	s.t.Helper()
 	Await(s.t, "the sentinels and all replicas follow one primary", atMost, func() bool {
@@ -130,12 +128,12 @@ func (s *Sentinel) Settle() {
 	})
 }
 
-// sees is how many replicas or sentinels a sentinel knows with nothing to say
-// against them; what it has not looked at yet has no name.
+// sees returns the number of replicas or sentinels that a sentinel considers as working. One that it has not
+// inspected yet has no run ID, and does not count.
 func (n *node) sees(which, flags string) int {
 	ctx := context.Background()
 	cmd := redis.NewMapStringStringSliceCmd(ctx, "sentinel", which, masterName)
-	_ = n.admin.Process(ctx, cmd) // then it sees none
+	_ = n.admin.Process(ctx, cmd) // after an error it sees none
 	count := 0
 	for _, other := range cmd.Val() {
 		if other["flags"] == flags && other["runid"] != "" {
@@ -145,14 +143,13 @@ func (n *node) sees(which, flags string) int {
 	return count
 }
 
-// Failover kills the primary and waits until the sentinels have put a replica in its place.
+// Failover kills the primary and waits until the sentinels have promoted a replica.
 func (s *Sentinel) Failover() *Server {
 	s.t.Helper()
 	return s.FailoverAfter(s.Master().Kill)
 }
 
-// FailoverAfter is Failover by another fault that ends the rule of the primary,
-// such as Freeze.
+// FailoverAfter is like Failover, with another fault that makes the primary fail, such as Freeze.
 func (s *Sentinel) FailoverAfter(fault func()) *Server {
 	s.t.Helper()
 	old := find(s.t, s.nodes, s.Master())

@@ -33,7 +33,7 @@ func TestStartSentinelHasAPrimaryAndReplicas(t *testing.T) {
 	}
 	s.Sentinels()[0].Kill()
 	assert.Same(t, master, s.Master(), "the primary without one sentinel")
-	s.Sentinels()[0].Restart() // it has its state in a file
+	s.Sentinels()[0].Restart() // its state is in a file
 	s.Settle()
 }
 
@@ -60,7 +60,7 @@ func TestSentinelFailoverMakesTheReplicaPrimary(t *testing.T) {
 	assert.Same(t, old, s.Master(), "the primary")
 }
 
-// With two replicas, both cut off.
+// Both of two replicas are cut off.
 func TestSentinelRefusedReplicasLoseWrites(t *testing.T) {
 	t.Parallel() // it mostly waits
 	ctx := context.Background()

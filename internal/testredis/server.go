@@ -1,13 +1,12 @@
-// Package testredis gives the tests of this module a Redis to test against: a
-// real server as a child process, a miniredis, and a proxy that injects faults.
+// Package testredis provides Redis servers for the tests of this module: a real server as a child process, a
+// miniredis, and a proxy that injects faults.
 package testredis
 
 // A real redis-server as a child process.
 //
-// Rules: a server belongs to one test and never outlives it. It listens on the
-// loopback interface only and keeps no data on disk. The process that answers at the
-// port must be the one that was started, otherwise tests would meet in a server. While
-// the server is down no process may answer there.
+// Rules: a server belongs to one test and never outlives it. It listens only on the loopback interface and keeps no
+// data on disk. The process that answers at the port must be the one that was started, because otherwise two tests
+// would use the same server. While the server is down, no process may answer there.
 
 import (
 	"bufio"
@@ -29,24 +28,24 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Server is a redis-server of one test.
+// A Server is a redis-server that belongs to one test.
 type Server struct {
 	t    testing.TB
 	bin  string
 	dir  string
-	env  []string // beside ours
+	env  []string // in addition to that of the test
 	args []string
 	port int
 
-	clock string        // of StartJumpy: the file that says by how much it is ahead
-	ahead time.Duration // and by how much that is
+	clock string        // set by StartJumpy: the file with the time by which its clock is ahead
+	ahead time.Duration // that time
 
 	mu   sync.Mutex // guards proc
 	proc *process
 }
 
-// Available tells whether there is a redis-server: the one that the environment
-// variable RELOCK_REDIS_SERVER names, or else the one on the PATH.
+// Available reports whether there is a redis-server: the one that the environment variable RELOCK_REDIS_SERVER names,
+// or else the one on the PATH.
 func Available() bool {
 	_, err := findServer()
 	return err == nil
@@ -60,23 +59,21 @@ func findServer() (string, error) {
 	return exec.LookPath(name)
 }
 
-// Start starts a redis-server (7.0 or later) on a free port and waits until it
-// answers; it is killed when the test ends. args go to the server, such as
-// "--maxmemory", "4mb"; they must leave PING and INFO to a client without a
-// password. Without a redis-server the test is skipped, but fails where the
-// environment says CI=true.
+// Start starts a redis-server (7.0 or later) on a free port and waits until it answers. It is killed when the test
+// ends. args are passed to the server, such as "--maxmemory", "4mb"; they must allow PING and INFO for a client
+// without a password. Without a redis-server the test is skipped, or fails if the environment has CI=true.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	return launch(t, func(int) []string { return args })
 }
 
-// launch is Start with arguments that know the port.
+// launch is like Start, with arguments that depend on the port.
 func launch(t testing.TB, args func(port int) []string) *Server {
 	t.Helper()
 	return startWith(t, nil, args)
 }
 
-// startWith is launch with an environment.
+// startWith is like launch, with additional environment variables.
 func startWith(t testing.TB, env []string, args func(port int) []string) *Server {
 	t.Helper()
 	bin, err := findServer()
@@ -92,9 +89,8 @@ func startWith(t testing.TB, env []string, args func(port int) []string) *Server
 		t.Fatal(err)
 	}
 	for range 10 {
-		// Below the ports that systems give to outgoing connections. Each server
-		// holds the UDP port of that number until its test ends: no other test
-		// starts a server there between Kill and Restart.
+		// The port is below the range of outgoing connections. Each server holds the UDP port of the same number
+		// until its test ends, so that no other test starts a server there between Kill and Restart.
 		s.port = 20000 + rand.IntN(10000)
 		var claim net.PacketConn
 		if claim, err = net.ListenPacket("udp", s.Addr()); err != nil {
@@ -112,22 +108,22 @@ func startWith(t testing.TB, env []string, args func(port int) []string) *Server
 	return nil
 }
 
-// Addr is where the server listens, also after a Restart.
+// Addr returns the address of the server, which a Restart does not change.
 func (s *Server) Addr() string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port))
 }
 
-// Client returns a client of the server; it is closed when the test ends.
+// Client returns a client of the server. It is closed when the test ends.
 func (s *Server) Client(opts ...func(*redis.Options)) *redis.Client {
 	s.t.Helper()
 	return Client(s.t, s.Addr(), opts...)
 }
 
-// Pid is the process id of the server.
+// Pid returns the process ID of the server.
 func (s *Server) Pid() int { return s.process().cmd.Process.Pid }
 
-// Freeze stops the server in its tracks (SIGSTOP): its connections stay, and
-// nothing answers. Once it returns, no command is executed any more.
+// Freeze pauses the server with SIGSTOP: its connections stay open, and nothing is answered. After Freeze has
+// returned, no command runs.
 func (s *Server) Freeze() {
 	s.t.Helper()
 	p := s.process()
@@ -137,7 +133,7 @@ func (s *Server) Freeze() {
 	Await(s.t, "redis-server is frozen", 5*time.Second, func() bool { return isStopped(p.cmd.Process.Pid) })
 }
 
-// Thaw lets a paused server go on (SIGCONT).
+// Thaw resumes a paused server with SIGCONT.
 func (s *Server) Thaw() {
 	s.t.Helper()
 	if err := s.process().cmd.Process.Signal(syscall.SIGCONT); err != nil {
@@ -145,11 +141,10 @@ func (s *Server) Thaw() {
 	}
 }
 
-// Kill ends the server at once (SIGKILL), paused or not, and waits until it is gone.
+// Kill kills the server with SIGKILL, paused or not, and waits until it has ended.
 func (s *Server) Kill() { s.process().kill() }
 
-// Restart starts the server again, on the same port and without its data. A
-// server that still runs is killed first.
+// Restart starts the server again, on the same port and without its data. A server that still runs is killed first.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Kill()
@@ -167,11 +162,11 @@ func (s *Server) process() *process {
 // stop ends the server together with the test.
 func (s *Server) stop() {
 	p := s.process()
-	_ = p.cmd.Process.Signal(syscall.SIGCONT) // it may be paused, or gone
+	_ = p.cmd.Process.Signal(syscall.SIGCONT) // it may be paused, or have ended
 	p.kill()
 }
 
-// start runs a server at s.port until it answers.
+// start runs a server at s.port and waits until it answers.
 func (s *Server) start() error {
 	args := append([]string{
 		s.config(),
@@ -196,8 +191,8 @@ func (s *Server) start() error {
 	return nil
 }
 
-// config is a file that is empty except for what the server writes into it: a
-// sentinel demands one, and has a server that it puts into a role write it down.
+// config returns the name of a file that is empty except for what the server writes into it. A sentinel requires the
+// file, and makes the servers whose role it changes write to it.
 func (s *Server) config() string { return filepath.Join(s.dir, "redis.conf") }
 
 // A process is one run of redis-server.
@@ -221,15 +216,15 @@ func startProcess(bin string, args, env []string, log string) (*process, error) 
 	p := &process{cmd: cmd, log: log, gone: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// The child dies with the thread that started it, and Go ends threads as
-		// it likes, except for one that is locked to a goroutine that still runs.
+		// The child dies with the thread that started it, and Go may end any thread except one that is locked to a
+		// running goroutine.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(p.gone)
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // killed: that is how it always ends
+			_ = cmd.Wait() // it always returns an error, because the process is killed
 		}
 	}()
 	return p, <-started
@@ -252,7 +247,7 @@ func (p *process) awaitAnswer(addr string) error {
 			return fmt.Errorf("another redis-server has %s: process %d", addr, pid)
 		}
 		select {
-		case <-p.gone: // also when another process has the port
+		case <-p.gone: // also if another process has the port
 			log, _ := os.ReadFile(p.log)
 			return fmt.Errorf("it ended at once: %s", bytes.TrimSpace(log))
 		case <-time.After(5 * time.Millisecond):
@@ -263,7 +258,7 @@ func (p *process) awaitAnswer(addr string) error {
 	}
 }
 
-// whoAnswers asks the server at addr for its process id.
+// whoAnswers asks the server at addr for its process ID.
 func whoAnswers(addr string) (int, error) {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {

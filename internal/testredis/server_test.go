@@ -17,18 +17,18 @@ import (
 	"go.uber.org/goleak"
 )
 
-const patience = 10 * time.Second // for what must happen, on a slow machine too
+const patience = 10 * time.Second // for events that must happen, also on a slow machine
 
 func TestMain(m *testing.M) {
 	if os.Getenv("TESTREDIS_ORPHAN") != "" {
 		os.Exit(m.Run())
 	}
 	goleak.VerifyTestMain(Main(m, "testredis"),
-		// go-redis looks once a second whether a server that was killed is back, until a moment after its Close.
+		// go-redis checks once a second whether a server that was killed is back, until a moment after Close.
 		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
-// one makes a client with a single connection and attempt, which gives up soon.
+// one makes a client that has a single connection, makes a single attempt, and gives up soon.
 func one(o *redis.Options) {
 	o.PoolSize = 1
 	o.MaxRetries = -1
@@ -53,7 +53,7 @@ func TestServerStartsEmptyAndRestartsEmpty(t *testing.T) {
 	assert.NoError(t, err)
 	assert.Zero(t, n, "keys after a restart")
 	second := s.Pid()
-	s.Restart() // while it runs
+	s.Restart() // while it is running
 	assert.NotEqual(t, second, s.Pid(), "the process is the same after a restart")
 }
 
@@ -61,13 +61,13 @@ func TestPausedServerAnswersOnceThawed(t *testing.T) {
 	ctx := context.Background()
 	s := Start(t)
 	c := s.Client(one)
-	require.NoError(t, c.Ping(ctx).Err()) // connects
+	require.NoError(t, c.Ping(ctx).Err()) // opens a connection
 	s.Freeze()
 	assert.Error(t, c.Incr(ctx, "k").Err(), "a frozen server answers")
 	s.Thaw()
 	after := s.Client()
 	Await(t, "the command that was sent is executed", patience, func() bool { return after.Get(ctx, "k").Val() == "1" })
-	s.Freeze() // and stays so: the end of the test must cope
+	s.Freeze() // it stays paused, and the end of the test must handle that
 }
 
 func TestPausedServerCanBeKilled(t *testing.T) {
@@ -87,7 +87,7 @@ func TestStartRefusesATakenPort(t *testing.T) {
 	assert.Equal(t, s.Pid(), pid, "the process that answers")
 }
 
-// The server dies with a test process that ends without any cleanup.
+// The server ends with a test process that ends without any cleanup.
 func TestServerEndsWithItsTestProcess(t *testing.T) {
 	if path := os.Getenv("TESTREDIS_ORPHAN"); path != "" {
 		require.NoError(t, os.WriteFile(path, []byte(Start(t).Addr()), 0o600))
@@ -96,10 +96,10 @@ func TestServerEndsWithItsTestProcess(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux can do this")
 	}
-	Start(t) // or skip
+	Start(t) // or skip the test
 	path := filepath.Join(t.TempDir(), "addr")
 	cmd := exec.Command(os.Args[0], "-test.run=^TestServerEndsWithItsTestProcess$")
-	// It cannot clean up its temporary directory either, so that is put into ours.
+	// It cannot delete its temporary directory either, so that is created in ours.
 	cmd.Env = append(os.Environ(), "TESTREDIS_ORPHAN="+path, "TMPDIR="+t.TempDir())
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))

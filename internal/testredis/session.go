@@ -2,11 +2,10 @@ package testredis
 
 // One connection through the proxy.
 //
-// Rules: four goroutines, a reader and a writer for each direction, with a line
-// of frames between them. Readers never wait for writers, so they see at once
-// what arrives and who goes; only writers wait. Replies belong to requests in
-// order; a RESP3 push belongs to none. On a pub/sub connection replies cannot be
-// told from messages: there the fault of a reply hits what the server sends next.
+// Rules: there are four goroutines, a reader and a writer for each direction, with a line of frames between them.
+// Readers never wait for writers, so they notice at once when data arrives or a connection is closed; only writers
+// wait. Replies belong to requests in order, and a RESP3 push belongs to none. On a pub/sub connection replies cannot
+// be distinguished from messages, so the fault of a reply is applied to the next frame that the server sends.
 
 import (
 	"bufio"
@@ -28,16 +27,16 @@ type session struct {
 
 	mu     sync.Mutex // guards pubsub and owed
 	pubsub bool       // the client has subscribed
-	owed   []reply    // what the server has yet to answer
+	owed   []reply    // the replies that the server has not sent yet
 }
 
-// A reply is one that the server owes.
+// A reply is a reply that the server owes.
 type reply struct {
-	rule *Rule // whose fault it suffers; nil: none
-	last bool  // the connection of the client is closed behind it
+	rule *Rule // whose fault is applied to it; nil: none
+	last bool  // the connection of the client is closed after it
 }
 
-// serve passes everything between a client and the server, until both have gone.
+// serve forwards everything between a client and the server until both connections are closed.
 func (p *Proxy) serve(client net.Conn) {
 	defer client.Close()
 	defer func() {
@@ -48,7 +47,7 @@ func (p *Proxy) serve(client net.Conn) {
 
 	server, err := new(net.Dialer).DialContext(p.ctx, "tcp", p.upstream)
 	if err != nil {
-		return // the client sees its connection closed
+		return // the client sees that its connection is closed
 	}
 	defer server.Close()
 	stop := context.AfterFunc(p.ctx, func() { // readers wake up only when their connection is closed
@@ -82,7 +81,7 @@ func (s *session) readRequests() {
 	s.replies.add(s.end()) // later replies have no reader
 }
 
-// request takes in a request; false: it was dropped, and nothing may follow it.
+// request handles a request. It returns false if the request was dropped and nothing may follow it.
 func (s *session) request(raw []byte, cmd []string) bool {
 	f := s.frame(raw)
 	rule := s.proxy.ruleFor(cmd)
@@ -112,11 +111,11 @@ func (s *session) request(raw []byte, cmd []string) bool {
 			s.owed = append(s.owed, reply{})
 		}
 	}
-	s.requests.add(f) // behind owed: its reply must find it there
+	s.requests.add(f) // after owed, because its reply must find the entry there
 	return true
 }
 
-// endWhenAnswered closes the connection of the client behind all replies that are owed.
+// endWhenAnswered closes the connection of the client after all replies that are owed.
 func (s *session) endWhenAnswered() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +128,7 @@ func (s *session) endWhenAnswered() {
 
 func (s *session) readReplies() {
 	r := bufio.NewReader(s.server)
-	silent := false // from a StallReply on
+	silent := false // after a StallReply
 	for {
 		raw, err := readFrame(r)
 		if err != nil {
@@ -142,7 +141,7 @@ func (s *session) readReplies() {
 	}
 }
 
-// reply takes in a reply or a push, and tells whether the connection is silent from now on.
+// reply handles a reply or a push, and reports whether the connection is silent from now on.
 func (s *session) reply(raw []byte, silent bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +173,7 @@ func (s *session) reply(raw []byte, silent bool) bool {
 
 func (s *session) writeRequests() {
 	s.forward(s.requests, s.server)
-	// Half of it, for the server must see everything before it, and closes in turn.
+	// Only the write side: the server must receive everything before it, and then closes the connection itself.
 	_ = s.server.(*net.TCPConn).CloseWrite()
 }
 
@@ -183,33 +182,33 @@ func (s *session) writeReplies() {
 	_ = s.client.Close()
 }
 
-// forward writes the frames of a line, each in its time, until its end or that of the proxy.
+// forward writes the frames of a line, each when it is due, until the end of the line or of the proxy.
 func (s *session) forward(l *line, to net.Conn) {
 	for {
 		f, ok := l.next(s.proxy.ctx)
 		if !ok || !f.wait(s.proxy.ctx) || !s.proxy.pass() || f.raw == nil {
 			return
 		}
-		_, _ = to.Write(f.raw) // a peer that has gone gets what it gets on a network: nothing
+		_, _ = to.Write(f.raw) // if the peer has gone, the data is lost, as on a network
 	}
 }
 
-// frame makes a frame of what just arrived.
+// frame returns a frame of data that has just arrived.
 func (s *session) frame(raw []byte) frame {
 	return frame{raw: raw, due: time.Now().Add(time.Duration(s.proxy.latency.Load()))}
 }
 
-// end makes the frame that ends a line.
+// end returns the frame that ends a line.
 func (s *session) end() frame { return s.frame(nil) }
 
-// A frame is on its way to a peer.
+// A frame is data on its way to a peer.
 type frame struct {
 	raw      []byte          // nil: the end
-	due      time.Time       // not before
-	released <-chan struct{} // not before it is closed; nil: not held
+	due      time.Time       // it is not written before this time
+	released <-chan struct{} // it is not written before this is closed; nil: it is not held
 }
 
-// wait waits until the frame may go on; false: ctx ended before.
+// wait waits until the frame may be written. It returns false if ctx is done first.
 func (f frame) wait(ctx context.Context) bool {
 	if d := time.Until(f.due); d > 0 {
 		select {
@@ -228,7 +227,7 @@ func (f frame) wait(ctx context.Context) bool {
 	return true
 }
 
-// A line is one direction of a connection: frames in order, any number of them.
+// A line holds the frames of one direction of a connection, in order. It has no limit.
 type line struct {
 	added chan struct{} // holds a token when frames may have been added
 
@@ -244,11 +243,11 @@ func (l *line) add(f frame) {
 	l.mu.Unlock()
 	select {
 	case l.added <- struct{}{}:
-	default: // there is a token
+	default: // there is a token already
 	}
 }
 
-// next waits for the next frame; false: ctx ended before.
+// next waits for the next frame. It returns false if ctx is done first.
 func (l *line) next(ctx context.Context) (frame, bool) {
 	for {
 		if f, ok := l.take(); ok {

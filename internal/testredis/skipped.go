@@ -1,9 +1,9 @@
 package testredis
 
-// The count of tests that were skipped for lack of a redis-server.
+// The number of tests that were skipped because there is no redis-server.
 //
-// Rules: go test shows nothing of what a package prints whose tests pass, when it is given a list of
-// packages. So the line also goes to the terminal, if there is one.
+// Rules: with a list of packages, go test does not show the output of a package whose tests pass. The line is
+// therefore also written to the terminal, if there is one.
 
 import (
 	"fmt"
@@ -13,9 +13,9 @@ import (
 	"testing"
 )
 
-var skipped atomic.Int64 // tests, for lack of a redis-server
+var skipped atomic.Int64 // tests, because there is no redis-server
 
-// countSkipped counts a test, except for those who only play one.
+// countSkipped counts t, unless it only imitates a test.
 func countSkipped(t testing.TB) {
 	switch t.(type) {
 	case *testing.T, *testing.B, *testing.F:
@@ -23,11 +23,11 @@ func countSkipped(t testing.TB) {
 	}
 }
 
-// A Runner runs the tests of a package. *testing.M is one.
+// A Runner runs the tests of a package, such as *testing.M.
 type Runner interface{ Run() int }
 
-// Main is m, which says after the tests of the package called name how many of them were
-// skipped for lack of a redis-server.
+// Main returns a Runner that runs m, and then prints how many tests of the package called name were skipped because
+// there is no redis-server.
 func Main(m Runner, name string) Runner { return reportingRunner{m, name} }
 
 type reportingRunner struct {
@@ -46,7 +46,7 @@ func (r reportingRunner) Run() int {
 func report(n int64, name string) {
 	line := fmt.Sprintf("%s: %d tests skipped: no redis-server on the PATH, and RELOCK_REDIS_SERVER names none\n", name, n)
 	_, _ = io.WriteString(os.Stdout, line)
-	if testing.Verbose() || isTerminal(os.Stdout) { // it was seen
+	if testing.Verbose() || isTerminal(os.Stdout) { // the user has seen the line
 		return
 	}
 	if terminal, err := os.OpenFile("/dev/tty", os.O_WRONLY, 0); err == nil {

@@ -10,10 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Tests that are skipped for lack of a server are counted at the end of the run.
+// Tests that are skipped because there is no server are counted at the end of the run.
 func TestSkippedTestsAreCounted(t *testing.T) {
 	t.Parallel()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestServerStartsEmptyAndRestartsEmpty$", "-test.count=2", "-test.v") // else it goes to the terminal, too
+	// With -test.v the line does not go to the terminal.
+	cmd := exec.Command(os.Args[0], "-test.run=^TestServerStartsEmptyAndRestartsEmpty$", "-test.count=2", "-test.v")
 	cmd.Env = append(os.Environ(), "CI=", "RELOCK_REDIS_SERVER="+filepath.Join(t.TempDir(), "redis-server"))
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -1,10 +1,9 @@
 package testredis
 
-// A redis-server that speaks TLS, with certificates of a CA that lives as long as
-// the test.
+// A redis-server with TLS, with certificates of a CA that exists as long as the test.
 //
-// Rules: it knows its clients by their certificates too; beside the port with TLS
-// there is one without, for what starts it.
+// Rules: the server also checks the certificates of its clients. In addition to the port with TLS it has one without
+// TLS, which is used to start it.
 
 import (
 	"crypto/ecdsa"
@@ -23,8 +22,7 @@ import (
 	"time"
 )
 
-// StartTLS is Start for a server that also listens at addr, with TLS and for
-// clients with config only.
+// StartTLS is like Start, for a server that also listens at addr with TLS, for clients that use config.
 func StartTLS(t testing.TB, args ...string) (s *Server, addr string, config *tls.Config) {
 	t.Helper()
 	dir := t.TempDir()
