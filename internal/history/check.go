@@ -1,10 +1,9 @@
 package history
 
-// The rules that a history is held against.
+// The rules with which a history is checked.
 //
-// Rules of the rules: none reports a history that is possible. A fault excuses a call
-// as a whole, and an event that was not recorded did not happen. No rule looks at more
-// than its comment says.
+// Rules of the rules: none reports a history that is possible. A fault excuses the whole of a call, and an event that
+// was not recorded did not happen. A rule checks exactly what its comment describes.
 
 import (
 	"cmp"
@@ -13,18 +12,18 @@ import (
 	"time"
 )
 
-// Rules are what is to be expected of one kind of lock in one storm.
+// Rules describe what is expected of one type of lock in one storm.
 type Rules struct {
 	Timeout time.Duration // the lease of holds that are renewed
 	Slack   time.Duration // how late a busy machine may be
 	Free    time.Duration // how long a lock may be free while an owner waits for it
-	Calm    time.Duration // the same where there was no fault for as long as Free; 0: no less
-	Wait    time.Duration // how long an owner may wait; 0: any time
+	Calm    time.Duration // the same if there was no fault for as long as Free; 0: the same as Free
+	Wait    time.Duration // how long an owner may wait; 0: there is no limit
 	Fair    bool          // first come, first served
 	Parts   bool          // a hold is one of several that are lost together
 }
 
-// A Violation is what cannot be.
+// A Violation describes an event that is not possible.
 type Violation struct {
 	Rule string
 	What string
@@ -51,7 +50,7 @@ var rules = []struct {
 	{"model", model},
 }
 
-// Check returns what in h is against the rules; of each rule a few.
+// Check returns how h violates the rules, with only a few violations of each rule.
 func Check(h History, r Rules) []Violation {
 	const enough = 5
 	var all []Violation
@@ -67,7 +66,7 @@ func Check(h History, r Rules) []Violation {
 	return all
 }
 
-// A span is a hold while it was valid for certain, and Redis had not forgotten it.
+// A span is a hold during the time in which it was certainly valid, and Redis had not lost it.
 type span struct {
 	Hold
 	from, until time.Duration
@@ -86,7 +85,7 @@ func (s span) String() string {
 		s.Take.Name, what, s.Take.Owner, s.from, s.Take.Call, s.Take.Lease, token, s.until)
 }
 
-// spans are the holds of each name, in the order in which they were granted.
+// spans returns the holds of each name, in the order in which they were granted.
 func spans(h History) map[string][]span {
 	all := make(map[string][]span)
 	for _, hold := range h.Holds {
@@ -106,7 +105,7 @@ func spans(h History) map[string][]span {
 	return all
 }
 
-// exclusion: holds of two owners that do not both share never overlap.
+// exclusion checks that holds of two owners never overlap, unless both are shared.
 func exclusion(h History, _ Rules) (wrong []string) {
 	for _, of := range spans(h) {
 		for i, a := range of {
@@ -123,7 +122,8 @@ func exclusion(h History, _ Rules) (wrong []string) {
 	return wrong
 }
 
-// tokens: no two holds have the same, and who asked after another was granted has a greater one.
+// tokens checks that no two holds have the same token, and an owner that asked after another hold was granted has a
+// greater one.
 func tokens(h History, _ Rules) (wrong []string) {
 	byName := make(map[string][]Op)
 	for _, hold := range h.Holds {
@@ -158,7 +158,7 @@ func tokens(h History, _ Rules) (wrong []string) {
 	return wrong
 }
 
-// fences: no greater token is seen while a hold is valid.
+// fences checks that no greater token is seen while a hold is valid.
 func fences(h History, _ Rules) (wrong []string) {
 	for _, of := range spans(h) {
 		for _, s := range of {
@@ -170,8 +170,8 @@ func fences(h History, _ Rules) (wrong []string) {
 	return wrong
 }
 
-// leases: a hold that is not renewed is valid no longer than the lease that was
-// asked for, and its owner is told.
+// leases checks that a hold that is not renewed is valid no longer than the lease that was asked for, and its owner
+// is notified.
 func leases(h History, r Rules) (wrong []string) {
 	for _, hold := range h.Holds {
 		if renewed, _ := hold.renewed(); renewed {
@@ -188,8 +188,8 @@ func leases(h History, r Rules) (wrong []string) {
 	return wrong
 }
 
-// silences: a hold that is renewed is valid no longer than a timeout after the
-// last answer, and its owner is told.
+// silences checks that a hold that is renewed is valid no longer than a timeout after the last answer, and its owner
+// is notified.
 func silences(h History, r Rules) (wrong []string) {
 	for _, f := range h.Faults {
 		if f.Kind != Silences {
@@ -207,7 +207,7 @@ func silences(h History, r Rules) (wrong []string) {
 	return wrong
 }
 
-// below is t, or 0 where it is not below the limit.
+// below returns t, or 0 if it is not below the limit.
 func below(t, limit time.Duration) time.Duration {
 	if t < limit {
 		return t
@@ -215,7 +215,7 @@ func below(t, limit time.Duration) time.Duration {
 	return 0
 }
 
-// overstayed is what is wrong with a hold whose trust must have ended.
+// overstayed returns what is wrong with a hold whose validity must have ended.
 func overstayed(h History, hold Hold, end, slack time.Duration, why string) (wrong []string) {
 	s := span{hold, hold.Take.Return, hold.Trusted}
 	if hold.Trusted > end {
@@ -227,7 +227,7 @@ func overstayed(h History, hold Hold, end, slack time.Duration, why string) (wro
 	return wrong
 }
 
-// stalled is for how long the machine of the test stood still between two times.
+// stalled returns for how long the machine of the test stood still between two times.
 func stalled(h History, from, to time.Duration) (sum time.Duration) {
 	for _, f := range h.Faults {
 		if f.Kind == Stalls {
@@ -237,7 +237,7 @@ func stalled(h History, from, to time.Duration) (sum time.Duration) {
 	return sum
 }
 
-// told: where Redis has forgotten a hold, its owner is told at the next renewal.
+// told checks that the owner of a hold that Redis has lost is notified at the next renewal.
 func told(h History, r Rules) (wrong []string) {
 	for _, f := range h.Faults {
 		if f.Kind != Forgets {
@@ -261,28 +261,28 @@ func told(h History, r Rules) (wrong []string) {
 	return wrong
 }
 
-// calm reports whether no fault that has to do with the lock hit a client between two times.
+// calm reports whether no fault that affects the lock hit a client between two times.
 func calm(h History, name string, from, to time.Duration) bool {
 	return !slices.ContainsFunc(h.Faults, func(f Fault) bool {
 		return (f.Name == "" || f.Name == name) && f.From <= to && f.To >= from
 	})
 }
 
-// disturbed reports whether a fault between two times hit op, other than that Redis forgot.
+// disturbed reports whether a fault between two times hit op, other than a loss of data.
 func disturbed(h History, op Op, from, to time.Duration) bool {
 	return slices.ContainsFunc(h.Faults, func(f Fault) bool {
 		return f.Kind != Forgets && f.Kind != Stalls && f.hits(op) && f.From <= to && f.To >= from
 	})
 }
 
-// forgotten reports whether Redis may have forgotten what was there between two times.
+// forgotten reports whether Redis may have lost the data between two times.
 func forgotten(h History, op Op, from, to time.Duration) bool {
 	return slices.ContainsFunc(h.Faults, func(f Fault) bool {
 		return f.Kind == Forgets && f.hits(op) && f.From <= to && f.To >= from
 	})
 }
 
-// losses: no owner loses a renewed hold without a reason.
+// losses checks that no owner loses a renewed hold without a reason.
 func losses(h History, r Rules) (wrong []string) {
 	for _, hold := range h.Holds {
 		i := slices.IndexFunc(hold.Then, func(op Op) bool { return op.Outcome == Lost })
@@ -301,7 +301,7 @@ func losses(h History, r Rules) (wrong []string) {
 	return wrong
 }
 
-// answers: who has something to release is not told that there was nothing.
+// answers checks that an owner that has a hold to release is not told that it has none.
 func answers(h History, _ Rules) (wrong []string) {
 	for _, hold := range h.Holds {
 		for _, op := range hold.Then {
@@ -313,19 +313,19 @@ func answers(h History, _ Rules) (wrong []string) {
 	return wrong
 }
 
-// A presence is the time in which an owner may have been in the way.
+// A presence is the time in which an owner may have blocked others.
 type presence struct {
 	from, to time.Duration
 	whose    int
 }
 
-// refusals: a try is not refused when no other owner is there.
+// refusals checks that a try is not refused while no other owner is there.
 func refusals(h History, r Rules) (wrong []string) {
 	there := make(map[string][]presence)
 	n := 0
 	add := func(op Op, to time.Duration) {
 		if op.Outcome != Done && !(op.Outcome == Refused && op.Once) {
-			to += max(r.Timeout, op.Lease) + r.Slack // it may have left something
+			to += max(r.Timeout, op.Lease) + r.Slack // it may have left something in Redis
 		}
 		there[op.Name] = append(there[op.Name], presence{op.Call, to, n})
 		n++
@@ -356,12 +356,12 @@ func refusals(h History, r Rules) (wrong []string) {
 	return wrong
 }
 
-// order: an owner that was seen in the queue before another one asked is served before it.
+// order checks that an owner that was seen in the queue before another one asked is served before that one.
 func order(h History, r Rules) (wrong []string) {
 	if !r.Fair {
 		return nil
 	}
-	takes := make(map[[2]string][]Op) // of one owner and name
+	takes := make(map[[2]string][]Op) // by name and owner
 	for _, hold := range h.Holds {
 		key := [2]string{hold.Take.Name, hold.Take.Owner}
 		takes[key] = append(takes[key], hold.Take)
@@ -378,11 +378,11 @@ func order(h History, r Rules) (wrong []string) {
 		of := takes[[2]string{q.Name, q.Owner}]
 		i := slices.IndexFunc(of, func(op Op) bool { return op.Call <= q.From && q.At <= op.Return })
 		if i < 0 || of[i].Outcome != Done || i > 0 && of[i-1].Outcome != Done {
-			continue // it gave up; or it is what an earlier one has left that was seen
+			continue // it gave up, or the place that was seen was left over from an earlier attempt
 		}
 		first := of[i]
 		if first.Lease > 0 && first.Return-q.At >= first.Lease {
-			continue // a grant that it had not heard of may have ended
+			continue // a grant of which it was not notified may have expired
 		}
 		if from := first.Call - r.Slack; disturbed(h, first, from, first.Return) || forgotten(h, first, from, first.Return) || stalled(h, from, first.Return) > 0 {
 			continue
@@ -402,7 +402,7 @@ func order(h History, r Rules) (wrong []string) {
 	return wrong
 }
 
-// late: who gives up comes back then; and everybody comes back.
+// late checks that a caller that gives up returns at that time, and every caller returns.
 func late(h History, r Rules) (wrong []string) {
 	look := func(op Op, came string) {
 		if limit := op.GiveUp + r.Slack; op.GiveUp > 0 && op.Return > limit+stalled(h, op.Call, op.Return) {
@@ -425,7 +425,7 @@ func late(h History, r Rules) (wrong []string) {
 	return wrong
 }
 
-// stuck: no owner waits for long while the lock is free, nor longer than an owner may wait at all.
+// stuck checks that no owner waits for long while the lock is free, or longer than an owner may wait at all.
 func stuck(h History, r Rules) (wrong []string) {
 	held := make(map[string][]presence)
 	for _, hold := range h.Holds {
@@ -438,7 +438,8 @@ func stuck(h History, r Rules) (wrong []string) {
 		if op.Once || op.Kind != Take {
 			return
 		}
-		excuse := 3 * stalled(h, op.Call, op.Return) // a machine that stands still was busy before, and is after
+		// A machine that stands still was busy before, and is busy afterwards.
+		excuse := 3 * stalled(h, op.Call, op.Return)
 		if r.Wait > 0 && op.Return-op.Call > r.Wait+excuse {
 			wrong = append(wrong, fmt.Sprintf("%s: %s waited from %v to %v", op.Name, op.Owner, op.Call, op.Return))
 		}

@@ -1,7 +1,7 @@
 package history
 
-// The checker on histories that are wrong on purpose: every rule finds its own,
-// and lets one pass that is almost the same.
+// The checker is applied to histories that are wrong on purpose. Every rule finds its own, and accepts one that is
+// almost the same.
 
 import (
 	"testing"
@@ -15,7 +15,7 @@ const ms = time.Millisecond
 
 var testRules = Rules{Timeout: 900 * ms, Slack: 100 * ms, Free: 1000 * ms, Calm: 500 * ms, Wait: 5000 * ms, Fair: true}
 
-// hold is one by owner that was asked for at call, granted at from, and released at until.
+// hold returns a hold by owner that was asked for at call, granted at from, and released at until.
 func hold(owner string, call, from, until time.Duration, changes ...func(*Hold)) Hold {
 	h := Hold{
 		Take:    Op{Kind: Take, Name: "x", Owner: owner, Call: call, Return: from, Level: 1},
@@ -72,8 +72,8 @@ func fault(kind FaultKind, from, to time.Duration) Fault {
 func TestCheckFindsEachBrokenRule(t *testing.T) {
 	caught := make(map[string]bool)
 	for _, test := range []struct {
-		rule  string // that finds it; "": none, it is right
-		also  string // another one that may
+		rule  string // the rule that finds it; "": none, because the history is possible
+		also  string // another rule that may find it
 		name  string
 		given History
 	}{
@@ -168,7 +168,7 @@ func TestCheckFindsEachBrokenRule(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			found := Check(test.given, testRules)
-			var rules []string // that are broken
+			var rules []string // the rules that are violated
 			for _, v := range found {
 				rules = append(rules, v.Rule)
 				caught[v.Rule] = true

@@ -1,16 +1,14 @@
-// Package history checks whether the answers that users of a lock got are possible.
+// Package history checks whether the answers that the users of a lock received are possible.
 //
-// Workers note every call with a [Recorder]: its begin, its end, and its answer.
-// The nemesis notes its faults. Afterwards [Check] looks for events that no lock may
-// allow. The package is for tests.
+// Workers record every call with a [Recorder]: its start, its end, and its answer. The part of the test that injects
+// faults records those. Afterwards [Check] looks for events that no lock may allow. The package is for tests.
 package history
 
-// The notes, and the recorder that takes them.
+// The records, and the Recorder that makes them.
 //
-// Rules: one monotonic clock for all. A time is noted on the side where it proves
-// least: the begin of a call before the call, a grant after its answer, and the end
-// of trust as the last moment at which the lock still vouched for the hold. So each
-// delay by a busy machine makes a history more possible.
+// Rules: one monotonic clock is used for all. A time is recorded at the point where it proves least: the start of a
+// call before the call, a grant after its answer, and the end of the validity as the last moment at which the lock
+// still reported the hold as valid. So every delay by a busy machine makes a history more possible.
 
 import (
 	"slices"
@@ -18,26 +16,26 @@ import (
 	"time"
 )
 
-// A Kind is what was called.
+// A Kind is the kind of a call.
 type Kind int
 
 const (
-	Take  Kind = iota // one level
-	Count             // of levels
-	Give              // one level back
+	Take  Kind = iota // acquires the lock once
+	Count             // asks for the hold count
+	Give              // releases the lock once
 )
 
 func (k Kind) String() string { return [...]string{"take", "count", "give"}[k] }
 
-// An Outcome is what was answered.
+// An Outcome is the result of a call.
 type Outcome int
 
 const (
 	Done    Outcome = iota
-	Refused         // another owner has it, and the time was up
-	Unsure          // an error: it may have happened, or may still
+	Refused         // another owner has the lock, and the time was up
+	Unsure          // an error: it may have happened, or may still happen
 	Lost            // the hold was lost
-	NotHeld         // there was none
+	NotHeld         // there was no hold
 )
 
 func (o Outcome) String() string {
@@ -50,29 +48,30 @@ type Op struct {
 	Name         string
 	Owner        string
 	Client       int
-	Shared       bool          // with others who share
-	Lease        time.Duration // asked for; 0: renewed
-	Once         bool          // a try that does not wait
-	GiveUp       time.Duration // when the caller wanted to be back with or without it; 0: never
+	Shared       bool          // with other shared holds
+	Lease        time.Duration // that was asked for; 0: renewed
+	Once         bool          // a single attempt that does not wait
+	GiveUp       time.Duration // when the caller wanted to return, with the lock or without it; 0: never
 	Call, Return time.Duration
 	Outcome      Outcome
-	Level        int // Take: levels with it; Count: levels told; Give: levels left
+	Level        int // the hold count. Take: after the call; Count: that was returned; Give: that is left
 	Token        int64
 }
 
-// A Hold is a Take that was done, and what its owner did until it gave it back.
+// A Hold is a Take that succeeded, with the later calls of its owner until it was released.
 type Hold struct {
 	Take Op
 	Then []Op // one after the other
 
-	Trusted time.Duration // the last moment at which the lock was seen to vouch for it
-	Untold  time.Duration // the last moment at which its owner had not been told of its end
+	Trusted time.Duration // the last moment at which the lock reported the hold as valid
+	Untold  time.Duration // the last moment at which the owner had not been notified of its end
 
-	// A moment after which what the lock protects had refused its token for a greater one; 0: never.
+	// Overtaken is a moment after which the protected resource had refused its token because of a greater one; 0:
+	// never.
 	Overtaken time.Duration
 }
 
-// renewed reports whether the hold is renewed, and the longest lease asked for.
+// renewed reports whether the hold is renewed, and returns the longest lease that was asked for.
 func (h Hold) renewed() (bool, time.Duration) {
 	renewed, longest := h.Take.Lease == 0, h.Take.Lease
 	for _, op := range h.Then {
@@ -83,7 +82,7 @@ func (h Hold) renewed() (bool, time.Duration) {
 	return renewed, longest
 }
 
-// over is when the last of its calls had returned.
+// over returns the time at which the last of its calls had returned.
 func (h Hold) over() time.Duration {
 	end := max(h.Take.Return, h.Trusted)
 	for _, op := range h.Then {
@@ -92,63 +91,63 @@ func (h Hold) over() time.Duration {
 	return end
 }
 
-// A FaultKind is what a fault excuses.
+// A FaultKind describes what a fault excuses.
 type FaultKind int
 
 const (
-	Disturbs FaultKind = iota // requests are late, answers lost, connections cut
-	Silences                  // whatever is sent between From and To is not answered before To
+	Disturbs FaultKind = iota // requests are late, answers lost, or connections cut
+	Silences                  // a request that is sent between From and To is not answered before To
 	Forgets                   // the record is gone
-	Stalls                    // the machine of the test itself
+	Stalls                    // the machine of the test stood still
 )
 
-// A Fault is what was done to a lock.
+// A Fault is a fault that affected a lock.
 type Fault struct {
 	Kind     FaultKind
 	What     string
 	Name     string // the lock; "": all
-	Client   int    // AllClients, or the one that it was done to
+	Client   int    // the client that it affected, or AllClients
 	From, To time.Duration
 }
 
-// AllClients suffer the fault.
+// AllClients means that the fault affected all clients.
 const AllClients = -1
 
 func (f Fault) hits(op Op) bool {
 	return (f.Name == "" || f.Name == op.Name) && (f.Client == AllClients || f.Client == op.Client)
 }
 
-// A Queued is the sight of a waiter in the queue of a fair lock.
+// A Queued is an observation of a waiter in the queue of a fair lock.
 type Queued struct {
 	Name, Owner string
-	From, At    time.Duration // when the look began, and when it had seen the waiter
+	From, At    time.Duration // when the look began, and when it had found the waiter
 }
 
-// A History is all that was noted.
+// A History is everything that was recorded.
 type History struct {
 	Holds   []Hold
-	Failed  []Op // that gave nothing
-	Pending []Op // that have not come back
+	Failed  []Op // that acquired nothing
+	Pending []Op // that have not returned
 	Faults  []Fault
 	Queued  []Queued
 }
 
-// A Recorder notes what happens. It may be used by any number of goroutines.
+// A Recorder records events. It may be used by several goroutines.
 type Recorder struct {
 	start time.Time
 
 	mu      sync.Mutex // guards below
 	h       History
-	pending map[int]Op // what each worker is at
+	pending map[int]Op // the call that each worker has not returned from
 }
 
-// New returns a Recorder whose clock begins now.
+// New returns a Recorder whose clock starts now.
 func New() *Recorder { return &Recorder{start: time.Now(), pending: make(map[int]Op)} }
 
-// Now is the time that is noted.
+// Now returns the time for records.
 func (r *Recorder) Now() time.Duration { return time.Since(r.start) }
 
-// Begin notes that a worker calls op now, and End that it came back.
+// Begin records that a worker calls op now. End records that it returned.
 func (r *Recorder) Begin(worker int, op Op) Op {
 	op.Call = r.Now()
 	r.mu.Lock()
@@ -157,7 +156,7 @@ func (r *Recorder) Begin(worker int, op Op) Op {
 	return op
 }
 
-// End notes what op answered.
+// End records the outcome of op.
 func (r *Recorder) End(worker int, op Op, outcome Outcome) Op {
 	op.Return, op.Outcome = r.Now(), outcome
 	r.mu.Lock()
@@ -166,35 +165,35 @@ func (r *Recorder) End(worker int, op Op, outcome Outcome) Op {
 	return op
 }
 
-// Fail notes a Take that gave nothing.
+// Fail records a Take that acquired nothing.
 func (r *Recorder) Fail(op Op) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.h.Failed = append(r.h.Failed, op)
 }
 
-// Hold notes a hold that is over.
+// Hold records a hold that has ended.
 func (r *Recorder) Hold(h Hold) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.h.Holds = append(r.h.Holds, h)
 }
 
-// Fault notes a fault that is over.
+// Fault records a fault that has ended.
 func (r *Recorder) Fault(f Fault) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.h.Faults = append(r.h.Faults, f)
 }
 
-// Queued notes that a waiter stands in the queue.
+// Queued records that a waiter was in the queue.
 func (r *Recorder) Queued(q Queued) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.h.Queued = append(r.h.Queued, q)
 }
 
-// History is what was noted until now.
+// History returns everything that was recorded until now.
 func (r *Recorder) History() History {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,12 +1,10 @@
 package history
 
-// The lock as a state machine, for Porcupine: who holds it with how many levels,
-// and the last token.
+// The lock as a state machine for Porcupine: its holders with their hold counts, and the last token.
 //
-// Rules: a Take whose outcome is not known is left out: where it did happen it only
-// kept others out. A hold that was not released for certain ends at some time
-// after it was valid last. A history is looked at in windows of whole holds: what
-// is possible stays so when a hold is left out.
+// Rules: a Take whose outcome is not known is left out, because if it did happen it only excluded others. A hold
+// whose release is not certain ends at some time after it was last valid. A history is checked in windows of complete
+// holds, because a possible history stays possible when a hold is left out.
 
 import (
 	"cmp"
@@ -20,7 +18,7 @@ import (
 )
 
 const (
-	window    = 60 // holds, every one in two windows
+	window    = 60 // in holds; every hold is in two windows
 	modelTime = 10 * time.Second
 )
 
@@ -41,7 +39,7 @@ const (
 	enters
 	counts
 	leaves
-	ends // by itself, if it is there
+	ends // it expires, if it is there
 )
 
 func (s step) String() string {
@@ -49,7 +47,7 @@ func (s step) String() string {
 	return fmt.Sprintf("%s %s, level %d, token %d, shared %v", verb, s.owner, s.level, s.token, s.shared)
 }
 
-// A lockState is who holds a lock. It does not change.
+// A lockState describes who holds a lock. It is immutable.
 type lockState struct {
 	token   int64
 	holders []holder
@@ -66,7 +64,7 @@ func (s lockState) at(hold int) int {
 	return slices.IndexFunc(s.holders, func(h holder) bool { return h.hold == hold })
 }
 
-// with is s with the hold at that level; 0: without it.
+// with returns s with h, or without the hold if its count is 0.
 func (s lockState) with(h holder) lockState {
 	n := lockState{token: s.token, holders: slices.DeleteFunc(slices.Clone(s.holders), func(o holder) bool { return o.hold == h.hold })}
 	if h.level > 0 {
@@ -76,7 +74,7 @@ func (s lockState) with(h holder) lockState {
 	return n
 }
 
-// take is what the lock does.
+// take applies a step, and reports whether the lock may do it.
 func (s lockState) take(x step) (bool, lockState) {
 	h := holder{x.hold, x.owner, x.shared, x.level}
 	at := s.at(x.hold)
@@ -120,7 +118,7 @@ var machine = porcupine.Model{
 
 func stepOf(ok bool, s lockState) (bool, any) { return ok, s }
 
-// model: there is an order of all calls in which the lock could have answered as it did.
+// model checks that there is an order of all calls in which the lock could have answered as it did.
 func model(h History, _ Rules) (wrong []string) {
 	for name, of := range spans(h) {
 		slices.SortFunc(of, func(a, b span) int { return cmp.Compare(a.Take.Call, b.Take.Call) })
@@ -139,7 +137,7 @@ func model(h History, _ Rules) (wrong []string) {
 	return wrong
 }
 
-// steps are the operations of one hold.
+// steps returns the operations of one hold.
 func (s span) steps(hold int) (ops []porcupine.Operation) {
 	add := func(kind stepKind, op Op, from, to time.Duration) {
 		ops = append(ops, porcupine.Operation{
@@ -159,7 +157,7 @@ func (s span) steps(hold int) (ops []porcupine.Operation) {
 		case op.Kind == Give && op.Level == 0:
 			add(ends, Op{}, s.until, math.MaxInt64)
 			return ops
-		case op.Kind == Give: // levels are counted here, whatever Redis says
+		case op.Kind == Give: // hold counts are kept locally, so the outcome in Redis does not matter
 			add(leaves, op, op.Call, op.Return)
 		case op.Outcome != Done:
 		case op.Kind == Take:
