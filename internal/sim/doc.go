@@ -1,33 +1,34 @@
-// Package sim plays hours of several processes that share locks, and of what goes wrong meanwhile, in seconds.
+// Package sim simulates several processes that share locks, with faults. It plays hours in seconds.
 //
-// A run is a [Plan]: data that are drawn from a seed, and then played in a bubble of testing/synctest. Each process of
-// the world has a go-redis client and a relock.Client of its own; their Redis and the network to it are in memory
-// (package bubble). A witness beside them sees what every call returns and what Redis holds, and finds what may never
-// happen. A plan that fails is reduced to the fewest faults and workers that still fail.
+// A run is a [Plan]: data that is drawn from a seed, and then played in a bubble of testing/synctest. Each process of
+// the simulated world has a go-redis client and a relock.Client of its own. The Redis server and the network to it
+// are in memory (package bubble). A witness sees the result of every call and the data in Redis, and reports
+// violations of the rules. A plan that fails can be reduced to the fewest faults and workers with which it still
+// fails.
 //
 //	make simulate TIME=1h     # new seeds for an hour of real time
-//	go test ./internal/sim -v -run '^TestSimulation$' -sim.seed=7      # the plan of seed 7, again
+//	go test ./internal/sim -v -run '^TestSimulation$' -sim.seed=7      # the plan of seed 7 once more
 //	go test ./internal/sim -v -run '^TestSimulation$' -sim.seed=7 -sim.reduce
 //
-// -sim.locks and -sim.faults restrict what is drawn; a name that there is not is answered with a list of those that
-// there are. A report has what the calls returned and what Redis ran and held at that moment.
+// The flags -sim.locks and -sim.faults restrict what is drawn; an unknown name is answered with a list of the known
+// ones. A report contains the results of the calls, and the last commands and the data of Redis at that time.
 //
-// The order of goroutines is not drawn from the seed, so a seed may fail at one time and not at another: -sim.again=20
-// says how often.
+// The order in which goroutines run does not depend on the seed, so a seed may fail in one run and not in another.
+// The flag -sim.again=20 plays it 20 times and reports how often it failed.
 //
-// What is not played:
+// The following is not simulated:
 //
-//   - A Cluster. The Redis in memory answers CLUSTER SLOTS with itself alone, sends neither MOVED nor ASK, knows no
-//     replicas and has no sharded channels. What a Cluster adds are just these: slots that move, redirections, and
-//     masters that fail. cluster_test.go tries them on real servers.
-//   - Replicas: a failover is a Redis that is set back by some time (the fault "rewind"). WithSyncedReplicas is not
-//     used.
-//   - Goroutines that stop anywhere. A paused process stops before and after its requests, where it looks at the clock
-//     most, and its timers go on: a clock that stands still for one process and not for the others would need another
-//     clock in relock than that of package time.
-//   - Clocks of different rates. All processes and Redis have the clock of the bubble; that of Redis can be moved.
+//   - A Redis Cluster. The server in memory answers CLUSTER SLOTS with itself only, sends neither MOVED nor ASK, and
+//     has neither replicas nor sharded channels. What a Cluster adds is exactly this: slots that move, redirections,
+//     and masters that fail. cluster_test.go tests these with real servers.
+//   - Replicas. A failover is simulated by setting the data of the server back to an earlier time (the fault
+//     "rewind"). WithSyncedReplicas is not used.
+//   - Goroutines that are paused at arbitrary points. A paused process is stopped before and after its requests,
+//     where it most often reads the clock, and its timers continue. A clock that stands still for one process only
+//     would require relock to use a clock other than that of package time.
+//   - Clocks with different rates. All processes and Redis use the clock of the bubble. That of Redis can be moved.
 //   - Election.Lead and Observe, Term.Guard, IsHeld and TTL.
-//   - Java services that die, and the watchdog of Redisson: its services here ask for explicit leases.
+//   - Java services that die, and the watchdog of Redisson. The simulated services ask for explicit leases.
 //
-// The package needs Go 1.25; it has no code but this comment for an older one.
+// The package needs Go 1.25. For older versions it consists of this comment only.
 package sim

@@ -2,11 +2,11 @@
 
 package sim
 
-// The faults: what goes wrong, and what the witness has to know of it.
+// The faults, and what the witness has to know about them.
 //
-// Rules: a fault begins and ends at the times of the plan, or with its phase. One that takes data away from Redis, or
-// lets leases end early there, says so to the witness before it does so (lose): it excuses two holders for as long as
-// the documentation says, and nothing else does.
+// Rules: a fault begins and ends at the times in the plan, or with its phase. A fault that removes data from Redis,
+// or makes leases expire early there, tells the witness before it does so (lose). This excuses two holders for as
+// long as the documentation says; nothing else does.
 
 import (
 	"math/rand/v2"
@@ -20,12 +20,12 @@ import (
 	"github.com/relock-go/relock/internal/bubble"
 )
 
-// A faultKind is one that a plan can draw.
+// A faultKind is a kind of fault that a plan can contain.
 type faultKind struct {
 	name    string
 	instant bool // it has no end
-	single  bool // only where there is one server: a RedLock does not cover it
-	several bool // only where there are several
+	single  bool // only with one server, because a RedLock does not cover it
+	several bool // only with several servers
 	draw    func(d drawer, p Plan, f *Fault)
 	begin   func(w *world, f Fault) (end func()) // end may be nil
 }
@@ -95,7 +95,7 @@ func init() { // the functions below use the kinds
 			return conditions(func(f Fault, c *bubble.Conditions) { c.Latency, c.Jitter = f.Amount/4, f.Amount },
 				func(c *bubble.Conditions) { c.Latency, c.Jitter = usual.Latency, usual.Jitter })(w, f)
 		}},
-		// Slow first, and then nothing passes for longer than a lease.
+		// The network is slow first, and then nothing arrives for longer than a lease.
 		{name: "degrade", draw: func(d drawer, p Plan, f *Fault) {
 			f.Amount = d.about(50*time.Millisecond, 2*time.Second)
 			f.For = 5*p.Watchdog/2 + d.upTo(p.Watchdog)
@@ -150,8 +150,9 @@ func init() { // the functions below use the kinds
 				r.Return()
 			}
 		}},
-		// One server of a RedLock forgets all, the same one in all of a run. It stays away for longer than a lease, as
-		// row 47 of reliability.md demands of its operator: so no majority ever forgets a hold that is valid.
+		// One server of a RedLock loses all its data, the same server throughout a run. It stays away for longer than
+		// a lease, as row 47 of reliability.md requires of the operator, so that no majority ever loses a hold that
+		// is valid.
 		{name: "wipe one", several: true, draw: func(d drawer, p Plan, f *Fault) {
 			f.Server, f.For = int(p.Seed%uint64(p.Servers)), p.longestLease()+d.about(time.Second, 5*time.Minute)
 		}, begin: func(w *world, f Fault) func() {
@@ -159,7 +160,7 @@ func init() { // the functions below use the kinds
 			r.Stop()
 			back := time.Now().Add(w.plan.longestLease() + slack)
 			return func() {
-				time.Sleep(time.Until(back)) // also where the phase ends before
+				time.Sleep(time.Until(back)) // even if the phase ends before
 				w.witness.loseOne(f.Server)
 				r.Restore(bubble.Snapshot{})
 				r.Return()
@@ -171,7 +172,7 @@ func init() { // the functions below use the kinds
 		}, begin: func(w *world, f Fault) func() {
 			r := w.redis[f.Server]
 			then := r.Save()
-			time.Sleep(min(f.Amount, f.For)) // what the replica that takes over has not received
+			time.Sleep(min(f.Amount, f.For)) // the replica that takes over has not received the writes of this time
 			r.Stop()
 			return func() {
 				w.witness.lose("rewound", "")
@@ -216,7 +217,7 @@ func init() { // the functions below use the kinds
 	}
 }
 
-// lacking are the commands that Redis refuses a user who lacks a right.
+// lacking contains the commands that Redis refuses to a user who lacks a permission.
 var lacking = map[string]func(cmd string, args []string) bool{
 	"publish":   func(cmd string, _ []string) bool { return cmd == "PUBLISH" },
 	"subscribe": func(cmd string, _ []string) bool { return cmd == "SUBSCRIBE" },
@@ -234,7 +235,7 @@ func beginOf(kind string) func(*world, Fault) func() {
 	return faultKinds[i].begin
 }
 
-// evict deletes some of the keys that stand beside the records.
+// evict deletes some of the keys that accompany the records.
 func (w *world) evict(f Fault) {
 	rng := rand.New(rand.NewPCG(w.plan.Seed, uint64(f.At)))
 	w.witness.forgetTokens()

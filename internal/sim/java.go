@@ -2,11 +2,13 @@
 
 package sim
 
-// Java services: Redisson's plain, fair and read/write locks and its permits with leases, as it sends them.
+// Java services: Redisson's plain, fair and read/write locks, and its permits with leases, with the commands that it
+// sends.
 //
-// Rules: written after the scripts of Redisson, without its latch, which no other client reads. A Java service here
-// asks for an explicit lease, so that its hold ends by itself; its network has no faults. It waits as Redisson does: it
-// asks, subscribes, asks again, and then sleeps until a message or the end of the lease in its way.
+// Rules: the scripts are written after those of Redisson, without its latch, which no other client reads. A simulated
+// Java service asks for an explicit lease, so that its hold expires by itself. Its network has no faults. It waits as
+// Redisson does: it makes an attempt, subscribes, makes another attempt, and then sleeps until it receives a message
+// or the lease that blocks it has expired.
 
 import (
 	"context"
@@ -19,7 +21,7 @@ import (
 
 var errOver = errors.New("the work is over")
 
-// javaWait is for how long a Java waiter stands in a fair queue without taking its turn.
+// javaWait is how long a Java waiter that does not take its turn stays in a fair queue.
 const javaWait = 5 * time.Minute
 
 var (
@@ -172,8 +174,8 @@ else
 end
 return 1`)
 
-	// The number is set only where nothing is there: after a loss of the counter alone Redisson would forget the
-	// permits that are taken.
+	// The number is set only if neither key exists, because after a loss of only the counter Redisson would forget
+	// the permits that are taken.
 	javaSetPermits = redis.NewScript(`
 if redis.call('exists', KEYS[1], KEYS[2]) > 0 then return 0 end
 redis.call('set', KEYS[1], ARGV[1])
@@ -204,8 +206,8 @@ redis.call('publish', KEYS[3], redis.call('incrby', KEYS[1], 1))
 return tonumber(ends) <= tonumber(ARGV[2]) and 0 or 1`)
 )
 
-// had is what a script of Java returns for a lock that it has taken, as a time. Any other one is how long the lease in
-// its way lasts, and below 0 where none ends.
+// had is the result, as a time, of a Java script that has acquired the lock. Any other result is the remaining lease
+// that blocks it; it is negative if none expires.
 const had = -3 * time.Millisecond
 
 // A service is one hold of a Java service.
@@ -216,12 +218,13 @@ type service struct {
 	shared  bool
 	lease   time.Duration
 	try     func() (time.Duration, error)
-	leave   func() // gives up a place in a queue
+	leave   func() // gives up its position in a queue
 	unlock  func()
 }
 
-// clock is the time of the service. Clocks are set together: what Redisson writes and judges by its own clock follows
-// that of Redis. A service reads its clock without Redis, so it asks until it has an answer.
+// clock returns the time of the service. All clocks are set together, so the times that Redisson writes and compares
+// by its own clock follow that of Redis. A real service reads its clock without Redis, so clock repeats the request
+// until it is answered.
 func (s *service) clock() int64 {
 	for range 1000 {
 		now, err := s.rdb.Time(context.Background()).Result()
@@ -241,21 +244,21 @@ func (s *service) run(script *redis.Script, keys []string, args ...any) (time.Du
 	return time.Duration(left) * time.Millisecond, err
 }
 
-// subscribe subscribes sub to the channel of the service, and reports whether Redis let it.
+// subscribe subscribes sub to the channel of the service, and reports whether Redis allowed it.
 func (s *service) subscribe(sub *redis.PubSub) bool {
 	_ = sub.Subscribe(context.Background(), s.channel)
 	_, err := sub.ReceiveTimeout(context.Background(), time.Second)
 	return err == nil
 }
 
-// isRefusal reports whether Redis has answered an error, as it does when a subscription is renewed without the right to
-// it.
+// isRefusal reports whether Redis has answered with an error, as it does when a subscription is renewed without the
+// permission.
 func isRefusal(err error) bool {
 	var refused redis.Error
 	return errors.As(err, &refused)
 }
 
-// service is a Java service that is about to take the lock of w.
+// service returns a Java service that is about to acquire the lock of w.
 func (w *worker) service(rdb *redis.Client) *service {
 	name := w.Names[0]
 	s := &service{rdb: rdb, id: fmt.Sprintf("00000000-0000-4000-8000-%012d", w.ID), lease: w.Section + 10*time.Second,
@@ -282,8 +285,8 @@ func (w *worker) service(rdb *redis.Client) *service {
 		}
 		s.unlock = func() { _, _ = s.run(javaFairUnlock, keys, field, s.clock()) }
 	case JavaReadWrite:
-		// A thread for each hold: the same one would re-enter a record of its own that a failover brings back, and
-		// Redisson adds up the leases of a writer that re-enters.
+		// Each hold has a thread of its own. The same thread would re-enter its old record after a failover has
+		// brought that back, and Redisson adds up the leases when a writer re-enters.
 		field = fmt.Sprintf("%s:%d", s.id, w.rng.Uint32())
 		s.channel = "redisson_rwlock:{" + name + "}"
 		if s.shared = w.rng.IntN(3) > 0; s.shared {
@@ -308,7 +311,7 @@ func (w *worker) service(rdb *redis.Client) *service {
 	return s
 }
 
-// java takes the lock as a Java service does.
+// java acquires the lock as a Java service does.
 func (w *worker) java() {
 	p := w.world.operator()
 	s := w.service(p.rdbs[0])
@@ -329,12 +332,12 @@ func (w *worker) java() {
 			if left, err = s.try(); left == had || errors.Is(err, redis.ErrClosed) {
 				break
 			}
-			if w.isOver() { // as after a wait with an end
+			if w.isOver() { // as after a wait with a time limit
 				s.leave()
 				err = errOver
 				break
 			}
-			if err != nil { // it tries again, rather than leave its place in a queue to nobody
+			if err != nil { // it tries again, because otherwise its position in a queue would remain
 				time.Sleep(time.Second)
 				continue
 			}
@@ -344,7 +347,7 @@ func (w *worker) java() {
 			case left < 0:
 				left = time.Minute
 			}
-			// A head of the queue whose lock is free asks again and again: here not without a pause.
+			// Here the head of a queue whose lock is free pauses before it makes another attempt.
 			_, err = sub.ReceiveTimeout(context.Background(), min(max(left, time.Second), time.Minute))
 			hears = hears && !isRefusal(err)
 		}

@@ -2,10 +2,10 @@
 
 package sim
 
-// How long holds last: a witness of the times that the documentation promises.
+// How long holds last: the part of the witness that checks the times that the documentation promises.
 //
-// Rules: a hold ends before its record does, whatever ends it, unless Redis has lost the record. What ends a hold is
-// seen by who waits for Done, not only by who asks Err. A limit that a lock has holds for each of its holds.
+// Rules: whatever ends a hold, it ends before its record does, unless Redis has lost the record. Its end is visible
+// to goroutines that wait for Done, and not only to calls of Err. A limit of a lock applies to each of its holds.
 
 import (
 	"context"
@@ -18,22 +18,22 @@ import (
 	"github.com/relock-go/relock"
 )
 
-// A kept lock is one that MinHold keeps from others.
+// A kept lock is one that stays in Redis because of MinHold.
 type kept struct {
 	by    *hold
 	until time.Time
 }
 
-// delay is how long an answer may take, and the goroutine that waits for it, where there is no fault.
+// delay returns how long an answer, and the goroutine that waits for it, may take if there is no fault.
 func (w *world) delay() time.Duration {
 	return 300*time.Millisecond + 20*(w.plan.Latency+w.plan.Jitter)
 }
 
-// begins judges a hold that begins. mu is held.
+// begins checks a hold that begins. mu is held.
 func (w *witness) begins(h *hold) {
 	for _, name := range h.names {
 		if k, ok := w.kept[name]; ok && time.Now().Before(k.until) && !w.excused(k.by) && !w.excused(h) {
-			w.report("MinHold keeps others out", "%s: %v had it for %v more, and released it; %v has it now", name, k.by,
+			w.report("MinHold keeps others out", "%s: %v released it, and keeps it for %v more; %v acquired it now", name, k.by,
 				time.Until(k.until), h)
 		}
 	}
@@ -62,12 +62,12 @@ func (w *witness) endsInTime(h *hold) {
 		case time.Now().Before(h.until.Add(slack)): // it was extended
 			w.endsInTime(h)
 		default:
-			w.report("an explicit lease ends", "%v: %v", h.names, h)
+			w.report("an explicit lease expires", "%v: %v", h.names, h)
 		}
 	})
 }
 
-// keeps notes that a hold with MinHold is about to be released. mu is held.
+// keeps records that a hold with MinHold is about to be released. mu is held.
 func (w *witness) keeps(h *hold) {
 	if h.worker.MinHold == 0 || h.ctx.Err() != nil || !w.world.calm(h.asked.Add(-w.leaseOf(h)-slack)) {
 		return
@@ -77,8 +77,8 @@ func (w *witness) keeps(h *hold) {
 	}
 }
 
-// hasTime reports a hold with a lease of which too little is left when its call returns: a quarter is the least, see
-// LockLease.
+// hasTime reports a hold with a lease of which too little is left when its call returns. At least a quarter must be
+// left: see LockLease.
 func (w *witness) hasTime(h *hold) {
 	switch h.worker.Kind {
 	case Plain, FencedOne, Fair:
@@ -91,11 +91,11 @@ func (w *witness) hasTime(h *hold) {
 	var left time.Duration
 	w.world.redis[0].Look(func(m *miniredis.Miniredis) { left = m.TTL(h.names[0]) })
 	if least := h.lease / 4; left < least-time.Millisecond && w.lives(h) {
-		w.Report("a fresh hold has time", "%v: %v has %v", h.names, h, left)
+		w.Report("a new hold has enough validity left", "%v: %v has %v left", h.names, h, left)
 	}
 }
 
-// ends judges a hold whose context has ended in this moment. One that is being released has ended by that.
+// ends checks a hold whose context has just been canceled. A hold that is being released was canceled by the release.
 func (w *witness) ends(h *hold) {
 	recorded := w.recorded(h)
 	w.mu.Lock()
@@ -106,15 +106,15 @@ func (w *witness) ends(h *hold) {
 	cause := context.Cause(h.ctx)
 	// A RedLock has its records on several servers, which may have lost them.
 	if !recorded && h.worker.Kind != Red {
-		w.report("a hold ends before its record", "%v: %v has no record any more, and ends only now: %v", h.names, h, cause)
+		w.report("a hold ends before its record", "%v: %v no longer has a record, and ends only now: %v", h.names, h, cause)
 	}
 	if short := time.Since(h.since) < h.lease/4-w.world.delay(); short && h.worker.MaxHold == 0 &&
 		w.world.calm(h.since.Add(-w.leaseOf(h)-slack)) {
-		w.report("a lease lasts", "%v: %v: %v", h.names, h, cause)
+		w.report("a hold lasts for its lease", "%v: %v: %v", h.names, h, cause)
 	}
 }
 
-// tellsAll reports holds that have ended, and whose Done nobody has closed for a while.
+// tellsAll reports holds that have ended, and whose Done channel was not closed for a while.
 func (w *witness) tellsAll(holds []*hold) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -135,21 +135,21 @@ func (w *witness) tellsAll(holds []*hold) {
 	}
 }
 
-// unlocked judges the answer to the release of a hold that had ended before.
+// unlocked checks the result of releasing a hold that had ended before.
 func (w *witness) unlocked(h *hold, err error) {
-	if h.again && h.lease > 0 { // the lease may have run out before the re-entry: that was a fresh hold
+	if h.again && h.lease > 0 { // the lease may have expired before the re-entry, which was a new hold then
 		return
 	}
 	if err == nil && !h.p.gone.Load() {
-		w.Report("Unlock of a lost hold is an error", "%v: %v: %v", h.names, h, context.Cause(h.ctx))
+		w.Report("Unlock of a lost hold returns an error", "%v: %v: %v", h.names, h, context.Cause(h.ctx))
 	}
 	if errors.Is(context.Cause(h.ctx), relock.ErrLockLost) && err != nil && errors.Is(err, relock.ErrNotHeld) &&
 		!errors.Is(err, relock.ErrLockLost) && !h.p.gone.Load() {
-		w.Report("Unlock of a lost hold says so", "%v: %v: %v, and then %v", h.names, h, context.Cause(h.ctx), err)
+		w.Report("Unlock of a lost hold returns ErrLockLost", "%v: %v: %v, and then %v", h.names, h, context.Cause(h.ctx), err)
 	}
 }
 
-// extended judges the answer to an Extend of h.
+// extended checks the result of Extend on h.
 func (w *witness) extended(h *hold, by time.Duration, began time.Time, err error) {
 	w.mu.Lock()
 	h.until = later(h.until, time.Now().Add(by))
@@ -162,12 +162,12 @@ func (w *witness) extended(h *hold, by time.Duration, began time.Time, err error
 	var left time.Duration
 	w.world.redis[0].Look(func(m *miniredis.Miniredis) { left = m.TTL(h.names[0]) })
 	if err == nil && w.lives(h) && left < by-time.Since(began)-2*time.Millisecond {
-		w.Report("Extend extends", "%v: %v has %v, not %v", h.names, h, left, by)
+		w.Report("Extend extends the lease", "%v: %v has %v left, not %v", h.names, h, left, by)
 	}
 }
 
-// freedAll reports holders whose records are still there after locks of a kind were forced open. A process that asks
-// for the lock itself may have it again. mu is held.
+// freedAll reports holders whose records still exist after ForceUnlock of locks of a kind. A process with a call for
+// the lock may have acquired it again. mu is held.
 func (w *witness) freedAll(kind Kind, names []string, of func(*hold) bool, began time.Time) {
 	switch kind {
 	case Plain, FencedOne, Fair, Leader:
@@ -181,12 +181,12 @@ func (w *witness) freedAll(kind Kind, names []string, of func(*hold) bool, began
 			continue
 		}
 		if w.recorded(h) {
-			w.report("ForceUnlock frees", "%v: %v has its record", h.names, h)
+			w.report("ForceUnlock releases the lock", "%v: %v still has its record", h.names, h)
 		}
 	}
 }
 
-// asks reports whether a call of p for the lock of this name is under way. mu is held.
+// asks reports whether p has a call for the lock of this name under way. mu is held.
 func (w *witness) asks(p *process, name string) bool {
 	for c := range w.calls {
 		if c.p == p && c.worker != nil && slices.Contains(c.worker.Names, name) {

@@ -2,21 +2,21 @@
 
 package sim
 
-// Mutations: whether the simulator finds mistakes in the Go code of the library.
+// Mutations: whether the simulator finds bugs in the Go code of the library.
 //
-// Rules: a mutation changes one text, which its file has once, and breaks a promise of the library. The test builds
-// the simulator with a changed copy of the file, by way of an overlay of the go command, so that the working tree
-// stays as it is. It plays new plans until one fails. A plan that fails without the mutation too does not count. Most
-// plans are those of TestSimulation with short leases, and with much trouble in a short time, or none: many mutations
-// need several faults within seconds, and others are excused by any fault.
+// Rules: a mutation replaces one text, which occurs once in its file, and breaks a promise of the library. The test
+// builds the simulator with a changed copy of the file, by means of an overlay of the go command, so that the working
+// tree is not changed. It plays new plans until one fails. A plan that fails also without the mutation does not
+// count. Most plans are those of TestSimulation with short leases, and with many faults in a short time, or none.
+// Many mutations need several faults within seconds, and others are excused by any fault.
 //
-// Of 52 mutations 29 were found, in 1 to 68 seconds each, with half a core or less. 23 were not found, most of them in
-// 50 seconds; beside each of those is why. That is what reading the code says, not a proof. One of them was not
-// played: tombstoneStays. A longer run with -sim.missed looks for these too. What most of them need is not more time
-// but another rule of the witness.
+// Of 52 mutations 29 were found, in 1 to 68 seconds each, with half a core or less. 23 were not found, most of them
+// within 50 seconds; each of those has a reason beside it. The reasons come from reading the code; they are not
+// proofs. One of these mutations was not played: tombstoneStays. A longer run with -sim.missed looks for these, too.
+// Most of them would be found with another rule of the witness rather than with more time.
 //
-// Of what relock once did wrong, the last ones of the table are in the Go code, and others in mistakes_test.go. Not in
-// either are loops without a bound, which take real time and no virtual time.
+// Of the bugs that relock once had, the last ones of the table are in the Go code, and others are in
+// mistakes_test.go. Neither contains loops without a limit, which take real time but no virtual time.
 
 import (
 	"bufio"
@@ -56,10 +56,10 @@ type mutation struct {
 	name, file string
 	from, to   string
 	focus      Focus
-	missed     string // why it is not found; "": it has to be
+	missed     string // why it is not found; "": it must be found
 }
 
-// Kinds of faults that go together.
+// Kinds of faults that belong together.
 var (
 	deaths    = []string{"kill", "vanish", "outage"}
 	slowness  = []string{"slow", "hold down", "stalled answers"}
@@ -70,7 +70,7 @@ var (
 )
 
 var mutations = []mutation{
-	// Trust.
+	// Validity.
 	{
 		name: "trustFromTheAnswer", file: "internal/engine/acquire.go", focus: Focus{Faults: slowness},
 		from: "h, sent := t.hold, res.Sent",
@@ -86,8 +86,8 @@ var mutations = []mutation{
 		name: "grantFromTheMessage", file: "internal/engine/single.go", focus: Focus{inOneLine, []string{"degrade"}},
 		from: "Status: Held, token: g.Token}, Sent: sent}",
 		to:   "Status: Held, token: g.Token}, Sent: time.Now()}",
-		missed: "a grant is confirmed by a request at once, which makes the trust right: only a link that falls silent " +
-			"just then shows it",
+		missed: "a grant is confirmed by a request at once, which corrects the validity. Only a link that falls silent " +
+			"at that moment shows the mutation",
 	},
 	{
 		name: "grantFromTheLastRequest", file: "internal/engine/single.go", focus: Focus{inOneLine, []string{"degrade"}},
@@ -127,7 +127,7 @@ var mutations = []mutation{
 		return err`,
 		to: `case err != nil:
 		x.leaseUncertain = true`,
-		missed: "Redis has run the request as a rule, or the next Extend is answered; and one worker in seventy extends " +
+		missed: "Redis has usually run the request, or answers the next Extend; and only one worker in seventy extends " +
 			"a lease",
 	},
 
@@ -153,7 +153,7 @@ var mutations = []mutation{
 		focus:  Focus{Faults: []string{"cut", "lost answers", "stalled answers"}},
 		from:   "l.renewAt = min(l.retryAt, now+renewTime)",
 		to:     "l.renewAt, l.retryAt = until, until",
-		missed: "the fault that the one renewal meets excuses that the hold is lost",
+		missed: "the fault that affects the only renewal excuses the loss of the hold",
 	},
 	{
 		name: "endUntold", file: "internal/lease/watchdog.go", focus: Focus{Faults: silence},
@@ -213,14 +213,14 @@ var mutations = []mutation{
 		from: `if err != nil && r.count == 0 && r.vote == nil { // a vote goes on by itself
 		e.workers.Spawn(r.clear)`,
 		to:     "if err != nil && r.count == 0 && r.vote == nil {",
-		missed: "the record lapses with its lease, which the fault that the release meets excuses",
+		missed: "the record expires with its lease, which the fault that affects the release excuses",
 	},
 	{
 		name: "cancelUndoesNothing", file: "internal/engine/acquire.go",
 		from: "undone := rollbacker{a.engine}.rollBack(a.Ctx, left, a.leftovers.tries) // 5",
 		to: `undone := make(chan struct{})
 	close(undone)`,
-		missed: "the late answer and the late grant are undone, too: all three together are nothingIsUndone",
+		missed: "the late answer and the late grant are rolled back, too; nothingIsUndone removes all three together",
 	},
 	{
 		name: "nothingIsUndone", file: "internal/engine/rollback.go",
@@ -231,19 +231,19 @@ var mutations = []mutation{
 		name: "undoneOnce", file: "internal/engine/rollback.go", focus: Focus{Faults: lateness},
 		from:   "{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second}",
 		to:     "{0}",
-		missed: "a tombstone does the same",
+		missed: "a tombstone has the same effect",
 	},
 	{
 		name: "lateAnswerIsKept", file: "internal/engine/orphans.go", focus: Focus{Faults: slowness},
 		from:   "rollbacker{a.engine}.rollBackAll(a.Ctx, targets, unknown) // 5",
 		to:     "_ = unknown",
-		missed: "the undo of the call that has left comes later as a rule, and undoes it, too",
+		missed: "the rollback of the call that has left usually runs later, and rolls it back, too",
 	},
 	{
 		name: "lateGrantIsKept", file: "internal/engine/rollback.go", focus: Focus{Locks: inOneLine},
 		from:   "e.rollBackSoon(kind, g.Field, !e.made(g.Field), 0)",
 		to:     "_ = g.Field",
-		missed: "the undo of the wait that is over comes later as a rule, and undoes it, too",
+		missed: "the rollback of the wait that has ended usually runs later, and rolls it back, too",
 	},
 	{
 		name: "tombstoneDroppedSoon", file: "internal/late/late.go", focus: Focus{inOneLine, lateness},
@@ -262,13 +262,13 @@ var mutations = []mutation{
 		name: "tombstoneStays", file: "internal/engine/rollback.go", focus: Focus{inOneLine, lateness},
 		from:   "_ = e.sender.Once(&w, send.Request{Call: drop})",
 		to:     "_, _ = w, drop",
-		missed: "it costs memory for a minute, and the witness does not look at the line",
+		missed: "it uses memory for a minute, and the witness does not check the line",
 	},
 	{
 		name: "tryUndoesNothing", file: "internal/engine/leftovers.go", focus: Focus{Faults: lateness},
 		from:   "l.tries += unknown",
 		to:     "",
-		missed: "the undo is made once, not again; what runs after it lapses with its lease, as after a fault",
+		missed: "the rollback is sent only once; a request that runs after it expires with its lease, as after any fault",
 	},
 
 	// Waiting.
@@ -295,22 +295,22 @@ var mutations = []mutation{
 		ch.wakeLocked()
 	}`,
 		to: "ch.answeredLocked(confirmed)",
-		missed: "the lookout of the process wakes the waiter within a max wake delay, and the fault excuses " +
-			"that",
+		missed: "the poller of the process wakes the waiter within a poll interval, and the fault excuses the " +
+			"delay",
 	},
 	{
 		name: "oldSubscription", file: "internal/wake/state.go",
 		focus:  Focus{inOneLine, []string{"cut", "refuse", "outage"}},
 		from:   "return ch.state == confirmed",
 		to:     "return ch.answer == confirmed",
-		missed: "a script tells the waiter that it is deaf, or drops its place, which the lookout sees",
+		missed: "a script tells the waiter that its subscription is lost, or drops its place, which the poller notices",
 	},
 	{
 		name: "javaUnheard", file: "internal/engine/acquire.go", focus: Focus{Locks: []Kind{JavaPlain}},
 		from: "a.subscription.watch(in, res.Standing.LegacyHolder() || res.Standing.SubscriptionLost())",
 		to:   "a.subscription.watch(in, false)",
-		missed: "the lookout sees a holder without a line, and wakes the waiter within a max wake delay; no " +
-			"lock that Java uses has to pass at once",
+		missed: "the poller notices a holder without a line, and wakes the waiter within a poll interval; no lock that " +
+			"Java uses must be handed off at once",
 	},
 	{
 		name: "nobodyLooks", file: "internal/poller/poller.go", focus: Focus{inOneLine, deaths},
@@ -333,7 +333,7 @@ var mutations = []mutation{
 		focus:  Focus{inOneLine, []string{"hold down", "stalled answers", "slow"}},
 		from:   `all += field + " "`,
 		to:     "_ = field",
-		missed: "the grant lapses after five seconds, which the fault that has lost its message excuses",
+		missed: "the grant expires after five seconds, which the fault that has lost its message excuses",
 	},
 	{
 		name: "leaverStaysQueued", file: "internal/engine/handoff.go",
@@ -356,7 +356,7 @@ var mutations = []mutation{
 		name: "sharedForEver", file: "internal/engine/sharing.go", focus: Focus{Locks: []Kind{ReadWrite}},
 		from: "return now-r.answeredAt < r.first.name.engine.pace().Window && r.isKeptLocked(now)",
 		to:   "return r.isKeptLocked(now)",
-		missed: "with so few readers in a process there is soon a moment without one, and a writer has much " +
+		missed: "with few readers in a process there is soon a moment without any, and a writer may take a long " +
 			"time",
 	},
 	{
@@ -364,8 +364,8 @@ var mutations = []mutation{
 		from: `q.place = &left
 `,
 		to: "",
-		missed: "the grant of the place that was left comes to nobody and is given back at once; the order of " +
-			"calls that give up is not looked at so closely",
+		missed: "the grant of the place that was left reaches no caller and is released at once; the order of calls " +
+			"that give up is not checked as closely",
 	},
 	{
 		name: "groupKeepsSome", file: "internal/engine/multi.go", focus: Focus{Locks: []Kind{Multi}},
@@ -378,26 +378,26 @@ var mutations = []mutation{
 		to:   "needed: len(locks) / 2}",
 	},
 
-	// What relock once did wrong, as fieldsNotCompared and tombstoneStays.
+	// Bugs that relock once had, like fieldsNotCompared and tombstoneStays.
 	{
 		name: "joinsPastTheQueue", file: "internal/engine/single.go", focus: Focus{inOneLine, silence},
 		from: "case r.bypassesQueue(): // the place in the line",
 		to:   "case r.bypassesQueue() && t.HoldCount > 1: // the place in the line",
-		missed: "the place of the process comes to another of its callers, and a caller that was passed over " +
-			"in silence may wait longer: the fault excuses it",
+		missed: "the place of the process goes to another of its callers, and a caller that was passed over while " +
+			"Redis was silent may wait longer, which the fault excuses",
 	},
 	{
 		name: "hardlyAnyValidity", file: "internal/engine/acquire.go", focus: Focus{Faults: slowness},
 		from: "a.engine.enoughValidityLeft(a.targets, res.Sent, asked):",
 		to:   "a.engine.enoughValidityLeft(a.targets, res.Sent, asked) || asked > 0:",
-		missed: "of three quarters of a lease to its whole has to pass twice before an answer: leases are much longer " +
-			"than answers take, or shorter",
+		missed: "from three quarters of a lease to all of it must pass twice before an answer, but leases are either " +
+			"much longer or shorter than answers take",
 	},
 	{
 		name: "shortTryIsSlow", file: "internal/send/wait.go", focus: Focus{Faults: silence},
 		from:   "least := now.Add(MinWait)",
 		to:     "least := now.Add(ConnectTime)",
-		missed: "most connections end a read sooner, and then the call returns: its time is up",
+		missed: "most connections end a read sooner, and the call then returns because its time is up",
 	},
 }
 
@@ -406,7 +406,7 @@ var (
 	panicked   = regexp.MustCompile(`^(panic|fatal error): .+`)
 )
 
-// A mutation changes one text. Where the code has moved on, it would change nothing, or two places.
+// A mutation changes one text. If the code has changed, the text may occur nowhere, or twice.
 func TestMutationsFitTheCode(t *testing.T) {
 	for _, m := range mutations {
 		code, err := os.ReadFile(filepath.Join("..", "..", m.file))
@@ -459,7 +459,7 @@ func (m mutation) build(t *testing.T) (program string) {
 	return program
 }
 
-// look has the program play plans until one fails, and says how; "": none has failed in time.
+// look lets the program play plans until one fails, and returns the failure, or "" if none has failed in time.
 func (m mutation) look(t *testing.T, program string) (found string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(*simMutations)*time.Second+time.Minute)
 	defer cancel()
@@ -531,8 +531,8 @@ func (m mutation) draw(seed uint64) Plan {
 	return p
 }
 
-// dense is a plan with short leases, as a rule, and with much trouble in a short time; or with none: a fault excuses
-// much.
+// dense returns a plan that usually has short leases, and many faults in a short time, or none, because a fault
+// excuses much.
 func dense(p Plan, focus Focus) Plan {
 	d := drawer{newRand(p.Seed, -1), focus}
 	p.Phases = p.Phases[:2]
@@ -546,7 +546,7 @@ func dense(p Plan, focus Focus) Plan {
 			w := &phase.Workers[k]
 			w.Start, w.Rounds = d.upTo(5*time.Second), 60
 			w.Section, w.Rest = min(w.Section, 15*time.Second), min(w.Rest, time.Second)
-			if slices.Contains(focus.Faults, "degrade") { // which ends holds that last
+			if slices.Contains(focus.Faults, "degrade") { // this fault ends holds that last
 				w.Section = 15 * time.Second
 			}
 		}

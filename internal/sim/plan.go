@@ -4,8 +4,8 @@ package sim
 
 // The plan: everything that is drawn from a seed before a run begins.
 //
-// Rules: a plan is data, so that it can be printed, read again and reduced. What a worker does in its rounds is drawn
-// while it works, from a seed of its own: to leave out one worker or fault changes nothing of what the others do.
+// Rules: a plan is data, so that it can be printed, read again and reduced. The actions of a worker in its rounds are
+// drawn while it works, from a seed of its own, so that leaving out one worker or fault does not change the others.
 
 import (
 	"cmp"
@@ -17,54 +17,54 @@ import (
 	"time"
 )
 
-// A Plan is one run.
+// A Plan describes one run.
 type Plan struct {
 	Seed      uint64
 	Processes int
-	Servers   int // RedLocks use all of them, other locks the first
+	Servers   int // RedLocks use all of them, other locks the first one
 
 	Watchdog    time.Duration
 	WakeDelay   time.Duration
 	Slice       time.Duration
 	ReadTimeout time.Duration
-	Latency     time.Duration // of each direction
+	Latency     time.Duration // in each direction
 	Jitter      time.Duration
-	Opaque      bool // connections are like those of TLS
+	Opaque      bool // connections behave like those with TLS
 
-	// A right that the user of one process does not have.
+	// ^ Lacks is a permission that the user of one process does not have.
 	Lacks string `json:",omitempty"`
 	Poor  int    `json:",omitempty"` // the process
 
 	Phases []Phase
 }
 
-// A Phase is a time of work, after which nobody uses a lock for a while.
+// A Phase is a period of work, after which the locks are not used for a while.
 type Phase struct {
 	Length  time.Duration // of the work
-	Crash   bool          // at its end all processes are killed, where they are
-	Idle    time.Duration // between the work and the look at what it has left
+	Crash   bool          // at its end all processes are killed, whatever they are doing
+	Idle    time.Duration // between the work and the check of the remaining data
 	Workers []Worker
 	Faults  []Fault
 }
 
-// A Worker is a goroutine that takes locks of one kind, again and again.
+// A Worker is a goroutine that acquires locks of one kind repeatedly.
 type Worker struct {
-	ID      int // names its seed
+	ID      int // determines its seed
 	Process int
 	Kind    Kind
 	Names   []string // of the locks; a MultiLock has several
-	Members []Kind   `json:",omitempty"` // of a MultiLock: the kinds of its locks
+	Members []Kind   `json:",omitempty"` // the kinds of the locks of a MultiLock
 
-	Start   time.Duration // since the begin of the phase
+	Start   time.Duration // since the beginning of the phase
 	Rounds  int           // at most
-	Section time.Duration // the longest
-	Rest    time.Duration // between two rounds, the longest
-	Steady  bool          // it only takes the lock and releases it, without short waits, cancellations and leases
+	Section time.Duration // the maximum
+	Rest    time.Duration // between two rounds, the maximum
+	Steady  bool          // it only acquires and releases the lock, without short waits, cancellations and leases
 
 	MinHold, MaxHold time.Duration
 }
 
-// A Kind is what a worker uses.
+// A Kind is the kind of lock that a worker uses.
 type Kind string
 
 const (
@@ -72,42 +72,42 @@ const (
 	FencedOne Kind = "fenced"
 	Fair      Kind = "fair"
 	ReadWrite Kind = "rw"
-	Write     Kind = "write" // beside plain locks of the same name, which is not advised
+	Write     Kind = "write" // with plain locks of the same name, which is not advised
 	Permits   Kind = "semaphore"
 	Multi     Kind = "multi"
 	Red       Kind = "red"
 	Leader    Kind = "election"
 
-	// Those of Java services.
+	// The kinds of Java services.
 	JavaPlain     Kind = "java"
 	JavaFair      Kind = "java fair"
 	JavaReadWrite Kind = "java rw"
 	JavaPermits   Kind = "java semaphore"
 )
 
-// lockKinds are all kinds.
+// lockKinds contains all kinds.
 var lockKinds = []Kind{Plain, FencedOne, Fair, ReadWrite, Write, Permits, Multi, Red, Leader, JavaPlain, JavaFair,
 	JavaReadWrite, JavaPermits}
 
-// inGo is the kind of relock that shares the locks of a kind of Java.
+// inGo maps the kinds of Java services to the kinds of relock that share their locks.
 var inGo = map[Kind]Kind{JavaPlain: Plain, JavaFair: Fair, JavaReadWrite: ReadWrite, JavaPermits: Permits}
 
 // java reports whether the worker is a Java service.
 func (w Worker) java() bool { return inGo[w.Kind] != "" }
 
-// counts reports whether the worker takes permits of a semaphore.
+// counts reports whether the worker acquires permits of a semaphore.
 func (w Worker) counts() bool { return w.Kind == Permits || w.Kind == JavaPermits }
 
 // readsAndWrites reports whether the worker uses a read/write lock.
 func (w Worker) readsAndWrites() bool { return w.Kind == ReadWrite || w.Kind == JavaReadWrite }
 
-// permits is how many a semaphore has.
+// permits is the number of permits of a semaphore.
 const permits = 2
 
-// A Fault is something that goes wrong.
+// A Fault is a fault of a plan.
 type Fault struct {
 	Kind    string
-	At, For time.Duration // since the begin of the phase
+	At, For time.Duration // since the beginning of the phase
 	Process int           // -1: all of them
 	Server  int
 	Amount  time.Duration // of a delay, or by which a clock moves
@@ -115,14 +115,14 @@ type Fault struct {
 	Name    string        // of a lock
 }
 
-// String is the plan for people, a line for each worker and fault.
+// String returns the plan in a readable form, with one line for each worker and fault.
 func (p Plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "plan of seed %d: %d processes, %d servers, watchdog %v, wake delay %v, slice %v, read timeout %v, "+
-		"latency %v and up to %v, opaque %v\n",
+	fmt.Fprintf(&b, "plan of seed %d: %d processes, %d servers, watchdog %v, poll interval %v, hand-off window %v, "+
+		"read timeout %v, latency %v and up to %v more, opaque %v\n",
 		p.Seed, p.Processes, p.Servers, p.Watchdog, p.WakeDelay, p.Slice, p.ReadTimeout, p.Latency, p.Jitter, p.Opaque)
 	if p.Lacks != "" {
-		fmt.Fprintf(&b, "p%d has no right: %s\n", p.Poor, p.Lacks)
+		fmt.Fprintf(&b, "p%d lacks a permission: %s\n", p.Poor, p.Lacks)
 	}
 	for i, phase := range p.Phases {
 		crash := ""
@@ -150,10 +150,10 @@ func (w Worker) String() string {
 		s += ", steady"
 	}
 	if w.MinHold > 0 {
-		s += fmt.Sprintf(", at least %v", w.MinHold)
+		s += fmt.Sprintf(", MinHold %v", w.MinHold)
 	}
 	if w.MaxHold > 0 {
-		s += fmt.Sprintf(", at most %v", w.MaxHold)
+		s += fmt.Sprintf(", MaxHold %v", w.MaxHold)
 	}
 	return s
 }
@@ -173,7 +173,7 @@ func (f Fault) String() string {
 	return s
 }
 
-// Length is how long a run of the plan takes, about.
+// Length returns about how long a run of the plan takes.
 func (p Plan) Length() (d time.Duration) {
 	for _, phase := range p.Phases {
 		d += phase.Length + phase.Idle
@@ -181,7 +181,7 @@ func (p Plan) Length() (d time.Duration) {
 	return d
 }
 
-// longestLease is the longest that a worker of relock asks for: see manner.
+// longestLease returns the longest lease that a worker of relock asks for. See manner.
 func (p Plan) longestLease() time.Duration {
 	return p.Watchdog + 50*time.Millisecond + 10*(p.Latency+p.Jitter)
 }
@@ -192,7 +192,7 @@ type Focus struct {
 	Faults []string
 }
 
-// check reports which name of f there is not.
+// check returns an error if f contains an unknown name.
 func (f Focus) check() error {
 	var faults []string
 	for _, k := range faultKinds {
@@ -249,7 +249,7 @@ func Draw(seed uint64, focus Focus) Plan {
 		at := d.upTo(phase.Length)
 		for range d.IntN(9) {
 			f := d.fault(p, phase)
-			switch d.IntN(4) { // together, or at the end, they find more than alone
+			switch d.IntN(4) { // faults that happen together, or at the end, find more than single ones
 			case 0, 1:
 				f.At = min(at+d.about(time.Millisecond, 20*time.Second), phase.Length)
 			case 2:
@@ -286,23 +286,23 @@ type drawer struct {
 
 func pick[T any](d drawer, from ...T) T { return from[d.IntN(len(from))] }
 
-// upTo is a time below most.
+// upTo returns a time of at most most.
 func (d drawer) upTo(most time.Duration) time.Duration {
 	return time.Duration(d.Int64N(int64(most) + 1)).Round(time.Millisecond)
 }
 
-// about is a time between two; its order of magnitude is drawn first.
+// about returns a time between least and most, whose order of magnitude is drawn first.
 func (d drawer) about(least, most time.Duration) time.Duration {
 	return time.Duration(float64(least) * math.Pow(float64(most)/float64(least), d.Float64())).Round(time.Millisecond)
 }
 
-// A pace is how fast a worker works.
+// A pace describes how fast a worker works.
 type pace struct {
 	section, rest time.Duration
 	rounds        int
 }
 
-// scene is some workers that use the same locks. Two scenes with different numbers share no names.
+// scene returns some workers that use the same locks. Scenes with different numbers have no names in common.
 func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
 	kinds := []Kind{Plain, Plain, FencedOne, Fair, Fair, Fair, ReadWrite, ReadWrite, Write, Permits, Multi, Multi, Leader,
 		JavaPlain, JavaFair, JavaReadWrite, JavaPermits}
@@ -320,7 +320,7 @@ func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
 		crowd,
 		pace{20 * time.Second, time.Minute, 20},
 		pace{3 * time.Minute, 5 * time.Minute, 8})
-	if kind == Multi && d.IntN(3) == 0 { // beside a line that is never empty
+	if kind == Multi && d.IntN(3) == 0 { // together with a line that is never empty
 		how = crowd
 	}
 	name := fmt.Sprintf("%s-%d", kind, number)
@@ -338,7 +338,7 @@ func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
 			w.Start = begin + d.about(time.Millisecond, 10*time.Second)
 		}
 		switch {
-		case kind == Multi && i > 0 && d.IntN(3) > 0: // a member that somebody uses alone
+		case kind == Multi && i > 0 && d.IntN(3) > 0: // this worker uses one member by itself
 			w.Kind, w.Names = members[member], []string{fmt.Sprintf("%s-member-%d", name, member)}
 		case kind == Multi:
 			w.Names, w.Members = []string{name + "-member-0", name + "-member-1"}, members
@@ -361,7 +361,7 @@ func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
 	return all
 }
 
-// fault is one fault of a phase.
+// fault draws one fault of a phase.
 func (d drawer) fault(p Plan, phase Phase) Fault {
 	f := Fault{At: d.upTo(phase.Length), For: d.about(10*time.Millisecond, 10*time.Minute),
 		Process: d.IntN(p.Processes+1) - 1, Server: d.IntN(p.Servers)}
@@ -377,7 +377,7 @@ func (d drawer) fault(p Plan, phase Phase) Fault {
 			return !slices.Contains(d.focus.Faults, k.name)
 		})
 	}
-	if len(kinds) == 0 { // the focus is on those of other plans
+	if len(kinds) == 0 { // the focus is on faults of other plans
 		kinds = slices.DeleteFunc(slices.Clone(faultKinds), func(k faultKind) bool { return k.name != "cut" })
 	}
 	k := kinds[d.IntN(len(kinds))]

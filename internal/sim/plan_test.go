@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A seed names one plan, which can be written down and read again.
+// A seed determines one plan, which can be written and read again.
 func TestSeedNamesAPlan(t *testing.T) {
 	for seed := uint64(1); seed < 50; seed++ {
 		plan := Draw(seed, Focus{})
@@ -59,7 +59,7 @@ func TestPlansHaveEverything(t *testing.T) {
 	}
 }
 
-// What a plan does not need to fail is left out, and it fails by the same rule.
+// Parts of a plan that it does not need to fail are left out, and the rest still violates the same rule.
 func TestReduceLeavesWhatFails(t *testing.T) {
 	plan := Draw(3, Focus{})
 	var guilty Worker

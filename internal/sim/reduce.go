@@ -2,10 +2,10 @@
 
 package sim
 
-// The reducer: a plan that fails is made smaller, as long as it fails by the same rule.
+// The reducer: a plan that fails is made smaller while it still violates the same rule.
 //
-// Rules: what is tried first is what leaves out most. The order of goroutines is not part of a plan, so each is played
-// more than once before it counts as one that does not fail.
+// Rules: the changes that leave out most are tried first. The order in which goroutines run is not part of a plan, so
+// each plan is played more than once before it counts as one that does not fail.
 
 import (
 	"cmp"
@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// Reduce makes a plan that fails smaller, as long as it fails by the same rule. tries is how often each is played.
+// Reduce makes a plan that fails smaller while it still violates the same rule. tries is how often each plan is
+// played.
 func Reduce(plan Plan, tries int, fails func(Plan) *Violation, log func(string, ...any)) Plan {
 	first := ""
 	bad := func(p Plan) bool {
@@ -66,7 +67,7 @@ func (p Plan) faults() (n int) {
 	return n
 }
 
-// shorter are plans that lack a part of p, the greatest parts first.
+// shorter returns plans that lack a part of p, beginning with those that lack most.
 func shorter(p Plan) (all []Plan) {
 	with := func(i int, change func(*Phase)) {
 		q := p
@@ -98,7 +99,7 @@ func shorter(p Plan) (all []Plan) {
 		if phase.Idle > 0 {
 			with(i, func(f *Phase) { f.Idle = 0 })
 		}
-		for _, half := range []int{2, 1} { // half of them, then each
+		for _, half := range []int{2, 1} { // half of them, and then each of them
 			n := max(1, len(phase.Workers)/half)
 			if half == 1 {
 				n = 1

@@ -2,10 +2,10 @@
 
 package sim
 
-// The run: a plan is played, phase after phase, until all is done or the witness has found something.
+// The run: a plan is played phase by phase, until it has ended or the witness has found a violation.
 //
-// Rules: after each phase, when faults have ended and nobody uses a lock, every lock that was used must be had by a
-// newcomer within seconds, and nothing that should not be there may be left in Redis.
+// Rules: after each phase, when faults have ended and the locks are not used, a new client must be able to acquire
+// every lock that was used within seconds, and no unexpected data may be left in Redis.
 
 import (
 	"context"
@@ -24,24 +24,24 @@ import (
 )
 
 const (
-	stuck       = 8 * time.Minute  // of real time, after which a run hangs
-	stormWindow = 10 * time.Second // in which commands are counted
-	stormLimit  = 400              // commands a second, where there are few calls
-	leftovers   = 15 * time.Minute // after which nothing but counters is left
+	stuck       = 8 * time.Minute  // of real time, after which a run counts as hanging
+	stormWindow = 10 * time.Second // the period in which commands are counted
+	stormLimit  = 400              // commands per second, if there are few calls
+	leftovers   = 15 * time.Minute // after this time nothing except counters may be left
 )
 
-// others are keys of other programs.
+// others contains the keys of other programs.
 var others = map[string]string{"other": "text", "relock": "text", "lock": "text", "{lock-0}:other": "text",
 	"relock_other:{lock-0}": "text"}
 
-// A Verdict is how a run went.
+// A Verdict is the result of a run.
 type Verdict struct {
 	Plan     Plan
-	Found    *Violation // nil: nothing was wrong
+	Found    *Violation // nil: there was no violation
 	Took     time.Duration
 	Holds    int
 	Commands int
-	Report   string // of a violation: what was going on
+	Report   string // of a violation: what happened before it
 }
 
 // options change how a plan is played.
@@ -59,7 +59,7 @@ func Play(t *testing.T, plan Plan, o options) (v Verdict) {
 	defer hangs.Stop()
 	defer func() {
 		if why := recover(); why != nil {
-			v.Found = &Violation{Rule: "nothing is left and nothing panics", What: fmt.Sprint(why)}
+			v.Found = &Violation{Rule: "no goroutine is left and nothing panics", What: fmt.Sprint(why)}
 			all := make([]byte, 1<<20)
 			v.Report = string(all[:runtime.Stack(all, true)])
 		}
@@ -99,7 +99,7 @@ func Play(t *testing.T, plan Plan, o options) (v Verdict) {
 	return v
 }
 
-// watch looks at the world every second.
+// watch checks the world every second.
 func (w *world) watch(end <-chan struct{}) {
 	var before, ended int
 	for i := 0; ; i++ {
@@ -132,7 +132,7 @@ func (w *world) watch(end <-chan struct{}) {
 	}
 }
 
-// play plays one phase, and reports whether all was well.
+// play plays one phase, and reports whether there was no violation.
 func (w *world) play(phase Phase) bool {
 	w.mu.Lock()
 	w.phase, w.began, w.ending = phase, time.Now(), false
@@ -171,7 +171,7 @@ func (w *world) play(phase Phase) bool {
 	case <-done:
 	}
 	if !w.well() {
-		w.close() // which ends every call
+		w.close() // this ends every call
 		<-done
 		return false
 	}
@@ -195,8 +195,9 @@ func (w *world) well() bool {
 	}
 }
 
-// untidy reports whether something may be in the way for longer than usual: a lease that the clock of Redis prolongs,
-// what lasts longer by design, a Java waiter that has gone, or a process that has vanished without a word.
+// untidy reports whether a lock may be blocked for longer than usual: by a lease that the clock of Redis has
+// prolonged, by a hold that lasts longer by design, by a Java waiter that has gone, or by a process that has vanished
+// silently.
 func (w *world) untidy() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -204,7 +205,7 @@ func (w *world) untidy() bool {
 		w.backIn(w.phase) > 0 || w.ghostly() > 0 || time.Now().Before(w.prolonged)
 }
 
-// backIn is by how much the clock goes back in a phase. mu is held.
+// backIn returns by how much the clock of Redis is set back in a phase. mu is held.
 func (w *world) backIn(phase Phase) (sum time.Duration) {
 	for _, f := range phase.Faults {
 		if f.Kind == "clock back" {
@@ -214,8 +215,8 @@ func (w *world) backIn(phase Phase) (sum time.Duration) {
 	return sum
 }
 
-// deaf reports whether a process may hear of no grant, because it had no right to subscribe at some time of the phase.
-// Then it asks at the poll interval (see security.md), also when it has the right again, until it has not needed the
+// deaf reports whether a process may not receive grants, because it was not permitted to subscribe at some time of
+// the phase. It then polls (see security.md), even when it has the permission again, until it has not needed the
 // channel for a moment.
 func (w *world) deaf() bool {
 	w.mu.Lock()
@@ -225,7 +226,7 @@ func (w *world) deaf() bool {
 		func(f Fault) bool { return f.Kind == "no subscribe" && f.At <= now })
 }
 
-// inLine are the workers of a phase whose records are nothing but those of holders, one for each lock.
+// inLine returns workers of a phase whose records contain only holders, one worker for each lock.
 func (w *world) inLine() (all []Worker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -242,7 +243,7 @@ func (w *world) inLine() (all []Worker) {
 	return all
 }
 
-// semaphores are the names of those that are used in a phase.
+// semaphores returns the names of the semaphores that are used in a phase.
 func (w *world) semaphores() (all []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -254,7 +255,7 @@ func (w *world) semaphores() (all []string) {
 	return all
 }
 
-// present are the processes that are there.
+// present returns the current processes.
 func (w *world) present() (all []*process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -266,19 +267,20 @@ func (w *world) present() (all []*process) {
 	return all
 }
 
-// turnsBefore is how many turns of other processes there may be before that of a worker, with some to spare, and
-// whether its lock passes in the order of a line.
+// turnsBefore returns how many turns of other processes may precede that of a worker, with a margin, and whether its
+// lock is handed off in the order of a line.
 func (w *world) turnsBefore(of *Worker) (most int, ordered bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// Who lacks a right waits up to the poll interval where others are told, or has no place: see security.md.
+	// A process that lacks a permission waits up to the poll interval while others are notified, or has no position
+	// in the line: see security.md.
 	switch of.Kind {
 	case Plain, FencedOne, Fair, Permits:
 	default:
 		return 0, false
 	}
-	// After a release a process lets others go first for about a round trip, which is several sections without a
-	// length.
+	// After a release a process lets others go first for about a round trip. While the workers finish, sections take
+	// no time, so that other processes can have several turns within that.
 	if w.plan.Lacks != "" || w.unlined || w.ending {
 		return 0, false
 	}
@@ -296,16 +298,16 @@ func (w *world) turnsBefore(of *Worker) (most int, ordered bool) {
 			steady = steady && o.Steady
 		}
 	}
-	if most = beside*(w.plan.Processes-1) + 1; of.Kind == Fair { // each worker has a place of its own
+	if most = beside*(w.plan.Processes-1) + 1; of.Kind == Fair { // each worker has a position of its own
 		most = all + 1
 	}
-	if !steady { // those that give up, and come again
+	if !steady { // these workers give up, and come again
 		most = 2*most + 4
 	}
 	return most, true
 }
 
-// patience is how long a call may wait at most for its turn, as it looks now.
+// patience returns how long a call may wait for its turn at most, in the current situation.
 func (w *world) patience(c *call) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -322,34 +324,36 @@ func (w *world) patience(c *call) time.Duration {
 		if o.ID == c.worker.ID || !w.phase.together(o, *c.worker) {
 			continue
 		}
-		if o.Kind == Multi { // it may have one lock while it waits for the other one
+		if o.Kind == Multi { // it may hold one lock while it waits for the other one
 			turns = 6
 		}
-		// These have no place in a line: where the network never varies, others may always be sooner.
+		// These have no position in a line. If the network never varies, others may always be sooner.
 		if c.worker.Kind == Multi || c.worker.Kind == Red && w.plan.Jitter == 0 {
 			limit = max(limit, w.phase.Length+20*time.Second)
 		}
 		if c.worker.readsAndWrites() && (c.worker.java() || o.java()) {
-			// Java readers do not let waiting writers go first, and nobody knows of a Java writer that waits: see
-			// mixed-fleets.md.
+			// Java readers do not let waiting writers go first, and relock does not know about Java writers that
+			// wait: see mixed-fleets.md.
 			limit = max(limit, w.phase.Length+20*time.Second)
 		}
-		if c.worker.Kind == JavaPermits { // it has no place in the line, and others may always be sooner
+		if c.worker.Kind == JavaPermits { // it has no position in the line, and others may always be sooner
 			limit = max(limit, w.phase.Length+20*time.Second)
 		}
 		each := 2*o.Section + o.MinHold + 500*time.Millisecond // the second one after an Extend
 		switch w.plan.Lacks {
 		case "publish":
 			each += w.plan.WakeDelay
-			if o.Process == w.plan.Poor && w.phase.hasNoPlace(*c.worker) { // it is not told of a release, and may always ask too late
+			// It is not notified of a release, and its attempts may always come too late.
+			if o.Process == w.plan.Poor && w.phase.hasNoPlace(*c.worker) {
 				limit = max(limit, w.phase.Length+20*time.Second)
 			}
 		case "subscribe":
 			each += 2 * w.plan.WakeDelay
-			if c.worker.Kind == Red && c.worker.Process == w.plan.Poor { // it asks once in a while, and those that hear ask at once
+			// It polls, and processes that receive messages make an attempt at once.
+			if c.worker.Kind == Red && c.worker.Process == w.plan.Poor {
 				limit = max(limit, w.phase.Length+20*time.Second)
 			}
-		case "line": // who has no place in it takes a lock that it finds free
+		case "line": // a process that has no position in it acquires a lock that it finds free
 			limit = max(limit, w.phase.Length+20*time.Second)
 		}
 		if w.unlined {
@@ -360,12 +364,12 @@ func (w *world) patience(c *call) time.Duration {
 			limit += turns * (o.Section + 10*time.Second)
 		}
 		if c.worker.Kind == JavaFair && (w.phase.kills() || len(w.phase.Faults) > 0) {
-			// Java waits so long for each waiter that has died, and for ever for one whose timeout was lost.
+			// Java waits this long for each waiter that has died, and forever for one whose timeout was lost.
 			limit += javaWait + time.Hour
 		}
 		if c.worker.Kind == Fair && o.Kind == JavaFair && len(w.phase.Faults) > 0 {
-			// A fault may bring back the place of a Java waiter that has left. Redisson keeps it for as long, counted
-			// from the place in front of it.
+			// A fault may restore the position of a Java waiter that has left. Redisson keeps it for this time,
+			// starting at the position ahead of it.
 			limit += 2 * javaWait
 		}
 	}
@@ -373,7 +377,7 @@ func (w *world) patience(c *call) time.Duration {
 	if w.phase.Crash && now >= w.phase.Length {
 		limit += w.plan.Watchdog + 2*fairLife + grantLife
 	}
-	// Records that nobody holds last longer where the clock goes back.
+	// Records without a holder last longer if the clock goes back.
 	orphans := w.phase.Crash || slices.ContainsFunc(w.phase.Workers, func(o Worker) bool { return o.MinHold > 0 })
 	for _, f := range w.phase.Faults {
 		if f.At > now {
@@ -383,23 +387,23 @@ func (w *world) patience(c *call) time.Duration {
 			limit += slack
 			continue
 		}
-		// It may leave a record for a lease, and dead waiters.
+		// The fault may leave a record for the time of a lease, and dead waiters.
 		limit += min(f.For, now-f.At) + w.plan.Watchdog + 2*fairLife + grantLife
 		if f.Kind == "slow" || f.Kind == "degrade" || f.Kind == "late requests" {
 			limit += 20 * f.Amount
 		}
 		orphans = true
 	}
-	if orphans { // whose leases last longer by that
+	if orphans { // their leases last longer
 		limit += w.backIn(w.phase)
 	}
-	if before := w.prolonged.Sub(c.began); before > 0 { // by clocks that went back in phases before
+	if before := w.prolonged.Sub(c.began); before > 0 { // clocks went back in previous phases
 		limit += before
 	}
 	return limit
 }
 
-// leaseLeft is what is left of the leases of records, 0 where there are none.
+// leaseLeft returns the remaining lease of records, or 0 if there are none.
 func (w *world) leaseLeft(names []string) (left time.Duration) {
 	for _, r := range w.redis {
 		r.Look(func(m *miniredis.Miniredis) {
@@ -411,23 +415,23 @@ func (w *world) leaseLeft(names []string) (left time.Duration) {
 	return left
 }
 
-// hasNoPlace reports whether a call of the worker may wait without a place in the line: that of a Java service, and one
-// that stands behind a MultiLock of its own process.
+// hasNoPlace reports whether a call of the worker may wait without a position in the line. This applies to calls of a
+// Java service, and to calls that wait behind a MultiLock of their own process.
 func (p Phase) hasNoPlace(a Worker) bool {
 	return a.java() || slices.ContainsFunc(p.Workers, func(o Worker) bool {
 		return o.Kind == Multi && o.Process == a.Process && o.shares(a)
 	})
 }
 
-// together reports whether one worker may have to wait for the other: they share a lock, or each shares one with a
-// MultiLock.
+// together reports whether one worker may have to wait for the other, because they share a lock, or because each
+// shares one with a MultiLock.
 func (p Phase) together(a, b Worker) bool {
 	return a.shares(b) || slices.ContainsFunc(p.Workers, func(o Worker) bool {
 		return o.Kind == Multi && o.shares(a) && o.shares(b)
 	})
 }
 
-// count is how many workers use locks of this kind.
+// count returns the number of workers that use locks of this kind.
 func (p Phase) count(kind Kind) (n int) {
 	for _, w := range p.Workers {
 		if w.Kind == kind {
@@ -447,26 +451,27 @@ func (p Phase) kills() bool {
 	return p.Crash || slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.Kind == "kill" || f.Kind == "vanish" })
 }
 
-// probe lets a newcomer take each lock that was used in a phase, and looks at what is left.
+// probe lets a new client acquire each lock that was used in a phase, and checks what is left.
 func (w *world) probe(phase Phase) {
 	if !w.well() {
 		return
 	}
-	w.note(nil, "a newcomer comes")
+	w.note(nil, "a new client tries the locks")
 	w.mu.Lock()
 	back, ghostly := max(w.backIn(phase), time.Until(w.prolonged)), w.ghostly()
 	w.mu.Unlock()
-	if w.deaf() { // a process of which no subscription is known does not count as dead, and a grant waits for it
+	// A process without a known subscription does not count as dead, and a grant waits for it.
+	if w.deaf() {
 		ghostly += time.Duration(w.plan.Processes) * grantLife
 	}
-	// A fault may bring back Java waiters that have gone, or keep them from leaving. They are waited for one after the
-	// other.
+	// A fault may restore the positions of Java waiters that have gone, or prevent them from leaving. Each of them is
+	// waited for in turn.
 	if len(phase.Faults) > 0 {
 		ghostly += javaWait * time.Duration(phase.count(JavaFair))
 	}
 	limit := 10*time.Second + ghostly
 	settled := phase.Idle > w.plan.Watchdog+grantLife+fairLife
-	if !settled { // what the dead have sent may still arrive, and take a lock for a lease
+	if !settled { // requests of dead processes may still arrive, and acquire a lock for a lease
 		limit += fairLife + grantLife + w.plan.Watchdog
 	}
 	var seen []string
@@ -479,11 +484,11 @@ func (w *world) probe(phase Phase) {
 		seen = append(seen, key)
 		spec.MinHold, spec.MaxHold = 0, 0
 		left, lasts := w.leaseLeft(spec.Names), w.plan.Watchdog+back+slack
-		if spec.counts() { // whose leases are not those of a key
+		if spec.counts() { // their leases are not those of a key
 			left = lasts
 		}
 		if left > lasts && !phase.java() {
-			w.witness.Report("a lease ends", "%v: %v is left of a lease, and %v is the longest", spec.Names, left, lasts)
+			w.witness.Report("a lease expires", "%v: %v is left of a lease, and %v is the longest", spec.Names, left, lasts)
 		}
 		if spec.Kind == Leader {
 			spec.Kind = FencedOne
@@ -496,21 +501,21 @@ func (w *world) probe(phase Phase) {
 		started := time.Now()
 		ok, err := l.TryLock(ctx, left+limit, 0)
 		if !ok || err != nil {
-			w.witness.Report("a newcomer gets a free lock",
+			w.witness.Report("a new client acquires a free lock",
 				"%s %v, %v after its last use, with %v left of a lease: %v after %v, %v", spec.Kind, spec.Names, phase.Idle, left,
 				ok, time.Since(started), err)
 			break
 		}
-		// The dead in front count as dead after four seconds at the latest, and the newcomer asks once a second. Those in
-		// several queues are passed over one after the other.
+		// Dead waiters ahead are recognized after at most four seconds, and the new client polls once a second.
+		// Waiters in several queues are passed over one after the other.
 		soon := time.Duration(len(spec.Names)) * (5*time.Second + 10*(w.plan.Latency+w.plan.Jitter))
 		if took := time.Since(started); settled && took > left+ghostly+soon {
-			w.witness.Report("a newcomer gets a free lock",
+			w.witness.Report("a new client acquires a free lock",
 				"%s %v, %v after its last use, with %v left of a lease: only after %v", spec.Kind, spec.Names, phase.Idle, left,
 				took)
 		}
 		if err := l.Unlock(ctx); err != nil {
-			w.witness.Report("Unlock of a live hold is nil", "a newcomer, %v: %v", spec.Names, err)
+			w.witness.Report("Unlock of a valid hold returns nil", "the new client, %v: %v", spec.Names, err)
 		}
 		if s, ok := l.(*relock.Semaphore); ok && settled && back == 0 && ghostly == 0 && !phase.java() {
 			w.witness.allFree(s)
@@ -518,13 +523,13 @@ func (w *world) probe(phase Phase) {
 	}
 	for i, c := range fresh.clients {
 		if err := c.Close(); err != nil {
-			w.witness.Report("Close", "%v", err)
+			w.witness.Report("Close returns nil", "%v", err)
 		}
 		_ = fresh.rdbs[i].Close()
 	}
 }
 
-// tidy reports what nobody needs any more, and what was done to the keys of others.
+// tidy reports keys that are no longer needed, and changes of the keys of other programs.
 func (w *world) tidy(phase Phase) {
 	for i, r := range w.redis {
 		var lost bool
@@ -534,24 +539,24 @@ func (w *world) tidy(phase Phase) {
 		r.Look(func(m *miniredis.Miniredis) {
 			for key, value := range others {
 				if got, err := m.Get(key); (err != nil || got != value) && !lost {
-					w.witness.Report("the keys of others are left alone", "%s is %q, %v", key, got, err)
+					w.witness.Report("keys of other programs are not changed", "%s is %q, %v", key, got, err)
 				}
 			}
 			for _, key := range m.Keys() {
-				java := strings.Contains(key, string(JavaFair)) // which Redisson leaves there
+				java := strings.Contains(key, string(JavaFair)) // Redisson leaves these keys there
 				_, other := others[key]
 				if other || m.TTL(key) > 0 || java || strings.HasPrefix(key, "redisson_lock_token:") ||
 					strings.Contains(key, string(Permits)) {
 					continue
 				}
-				w.witness.Report("nothing is left without a lease", "server %d, after %v without use: %s %s", i, phase.Idle,
+				w.witness.Report("no key is left without a lease", "server %d, after %v without use: %s %s", i, phase.Idle,
 					m.Type(key), key)
 			}
 		})
 	}
 }
 
-// describe is what was going on.
+// describe returns what happened before the violation.
 func (w *world) describe() string {
 	var b strings.Builder
 	w.mu.Lock()

@@ -2,10 +2,10 @@
 
 package sim
 
-// The names of scripts, in the list of what Redis ran.
+// The names of scripts, for the list of the commands that Redis ran.
 //
-// Rules: a script of relock is known by the end of its file in lua/, which it has behind its preludes. Where these
-// files are not at hand, as in a test binary that runs elsewhere, a script has its SHA.
+// Rules: a script of relock is recognized by the end of its file in lua/, which follows its preludes. If these files
+// are not available, as in a test binary that runs elsewhere, a script is shown with its digest.
 
 import (
 	"os"
@@ -25,17 +25,17 @@ var javaNames = map[string]*redis.Script{
 	"java_set_permits":  javaSetPermits, "java_permit": javaPermit, "java_permit_release": javaPermitRelease,
 }
 
-// A scriptEnd is how the file of a script ends.
+// A scriptEnd is the end of the file of a script.
 type scriptEnd struct{ name, end string }
 
-// scriptEnds are those of all scripts of relock, the longest first.
+// scriptEnds contains the ends of all scripts of relock, with the longest first.
 var scriptEnds = sync.OnceValue(func() (all []scriptEnd) {
 	notSent := regexp.MustCompile(`(?m)^ *--( .*)?\n`)
 	mark := regexp.MustCompile(`(?m)^ *--\[\[[\w ]+\]\]\n`)
 	files, _ := filepath.Glob("../../lua/*.lua")
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil || !strings.Contains(string(text), "\n-- Returns ") { // a prelude
+		if err != nil || !strings.Contains(string(text), "\n-- Returns ") { // it is a prelude
 			continue
 		}
 		parts := mark.Split(notSent.ReplaceAllString(string(text), ""), -1)
@@ -45,7 +45,7 @@ var scriptEnds = sync.OnceValue(func() (all []scriptEnd) {
 	return all
 })
 
-// scriptName is the name of the script with this source, "" if it is not known.
+// scriptName returns the name of the script with this source, or "" if it is not known.
 func scriptName(source string) string {
 	for name, script := range javaNames {
 		if source != "" && redis.NewScript(source).Hash() == script.Hash() {
@@ -63,7 +63,7 @@ func scriptName(source string) string {
 	return ""
 }
 
-// named is a command with the name of its script.
+// named returns a command with the name of its script.
 func named(args []string, sourceOf func(sha string) string) []string {
 	if len(args) < 2 {
 		return args

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// What Redis ran is told by the names of the scripts.
+// The scripts among the commands that Redis ran are shown by name.
 func TestScriptsHaveNames(t *testing.T) {
 	plan := Draw(1, Focus{Locks: []Kind{Plain, Fair, ReadWrite, Permits, JavaPermits}})
 	var seen, unknown []string

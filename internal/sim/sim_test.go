@@ -35,18 +35,18 @@ var (
 
 const (
 	enough   = 3 // plans that fail
-	fewSeeds = 6 // the plans of a plain test, which are the same each time; see DEVELOPMENT.md for seeds that fail
+	fewSeeds = 6 // the plans of a plain test, which are always the same; see DEVELOPMENT.md for seeds that fail
 )
 
-func init() { logging.Disable() } // of go-redis, which reports every server that goes
+func init() { logging.Disable() } // of go-redis, which reports every server that stops
 
-// Hours of several processes and faults, and no promise is broken.
+// Several processes and faults are simulated for hours, and no rule is violated.
 func TestSimulation(t *testing.T) {
 	if *simSeed != 0 || *simPlan != "" {
 		again(t)
 		return
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(400)) // miniredis makes a new Lua for each script
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // miniredis creates a new Lua state for each script
 	first, goesOn := uint64(300), func(seeds int64, _ time.Duration) bool { return seeds < fewSeeds }
 	if *simTime > 0 {
 		first, goesOn = rand.Uint64N(1_000_000_000)+1, func(seeds int64, took time.Duration) bool {
@@ -58,7 +58,7 @@ func TestSimulation(t *testing.T) {
 	}
 	wanted := focus(t)
 	var seeds, failed, holds, virtual atomic.Int64
-	var summary sync.Map // of a seed that failed: what it has found
+	var summary sync.Map // seed -> the violation that it has found
 	start := time.Now()
 	t.Run("seeds", func(t *testing.T) {
 		for range min(runtime.GOMAXPROCS(0), 4) {
@@ -81,12 +81,12 @@ func TestSimulation(t *testing.T) {
 		time.Duration(virtual.Load()).Round(time.Minute), holds.Load(), time.Since(start).Round(time.Millisecond),
 		failed.Load())
 	summary.Range(func(seed, found any) bool {
-		t.Logf("seed %d: %v", seed, found) // once more, below the long reports
+		t.Logf("seed %d: %v", seed, found) // again, after the long reports
 		return true
 	})
 }
 
-// again plays the plan that the flags name.
+// again plays the plan that the flags select.
 func again(t *testing.T) {
 	plan := Draw(*simSeed, focus(t))
 	if *simPlan != "" {
@@ -104,7 +104,7 @@ func again(t *testing.T) {
 	t.Logf("failed in %d of %d runs", failed, *simAgain)
 }
 
-// focus is that of the flags.
+// focus returns the Focus of the flags.
 func focus(t *testing.T) (f Focus) {
 	var kinds []Kind
 	for _, kind := range strings.FieldsFunc(*simLocks, isComma) {
@@ -117,7 +117,7 @@ func focus(t *testing.T) (f Focus) {
 
 func isComma(r rune) bool { return r == ',' }
 
-// play plays a plan, and fails the test if it finds something.
+// play plays a plan, and fails the test if there is a violation.
 func play(t *testing.T, plan Plan) Verdict {
 	v := Play(t, plan, options{})
 	if v.Found != nil {
@@ -126,7 +126,7 @@ func play(t *testing.T, plan Plan) Verdict {
 	return v
 }
 
-// tell reports what a plan has found, and fails the test if that is bad.
+// tell reports the violation of a plan, and fails the test if bad is set.
 func tell(t *testing.T, v Verdict, bad bool) {
 	say := t.Logf
 	if bad {
@@ -146,7 +146,7 @@ func tell(t *testing.T, v Verdict, bad bool) {
 	}
 }
 
-// reduce leaves out of a plan what it does not need to fail, and logs what is left.
+// reduce removes from a plan what it does not need to fail, and logs the result.
 func reduce(t *testing.T, plan Plan) {
 	small := Reduce(plan, 2, func(p Plan) *Violation { return Play(t, p, options{}).Found }, t.Logf)
 	v := Play(t, small, options{})

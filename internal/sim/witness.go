@@ -2,12 +2,12 @@
 
 package sim
 
-// The witness: it sees what calls return and what Redis holds, and says what may never happen.
+// The witness: it sees the results of calls and the data in Redis, and reports violations of the rules.
 //
-// Rules: it knows relock from its documentation alone. What it hears late it takes as the caller heard it: a
-// hold begins when its call has returned, and ends before its release is called. Faults that lose what Redis had
-// excuse two holders, for as long as a lease lasts; no other fault excuses these. Rules of progress, and those about
-// what calls answer, hold in calm times: when there has been no fault for a while.
+// Rules: it knows relock only from its documentation. It sees events as the caller does: a hold begins when its call
+// has returned, and ends before its release is called. Faults that lose data of Redis excuse two holders for as long
+// as a lease lasts; no other fault does. Rules of progress, and those about the results of calls, apply in calm
+// times, which means that there has been no fault for a while.
 
 import (
 	"context"
@@ -26,53 +26,54 @@ import (
 )
 
 const (
-	slack     = 2 * time.Second  // for what is to happen at a time
-	callBound = 7 * time.Second  // what a call takes at most beyond the wait that was asked for
+	slack     = 2 * time.Second  // for events that must happen at a certain time
+	callBound = 7 * time.Second  // how long a call may take at most, in addition to the wait that was asked for
 	fairLife  = 10 * time.Second // until a waiter that has died is passed over
-	grantLife = 5 * time.Second  // until the grant of a process that does not take it is over
-	lateLife  = 30 * time.Second // until nothing runs any more that was sent during a fault
+	grantLife = 5 * time.Second  // until a grant that its process does not take has expired
+	lateLife  = 30 * time.Second // until no request that was sent during a fault can run any more
 )
 
-// A Violation is what a run found.
+// A Violation is the result of a run that failed.
 type Violation struct {
-	Rule string // the same for what is the same mistake
+	Rule string // the same for all violations of one kind
 	What string
-	At   time.Duration // since the begin of the run
+	At   time.Duration // since the beginning of the run
 }
 
-// unsafe are the rules that nothing but a mistake of relock breaks: a false one would excuse too little of what loses
-// data. Others depend on what the witness takes for calm, or for a long time.
-var unsafe = []string{"one holder", "tokens grow", "who holds is in Redis", "a hold ends before its record",
-	"free and taken permits are all permits", "the keys of others are left alone", "a valid call is not refused",
-	"nothing is left and nothing panics"}
+// unsafe contains the rules that only a bug of relock can violate. A false report of one of them could only mean that
+// the witness does not know all losses of data. All other rules also depend on what the witness considers calm, or a
+// long time.
+var unsafe = []string{"one holder", "tokens grow", "a holder has its record in Redis", "a hold ends before its record",
+	"available and taken permits add up", "keys of other programs are not changed", "a valid call is not refused",
+	"no goroutine is left and nothing panics"}
 
-// IsUnsafe reports whether the rule that was broken is one of safety.
+// IsUnsafe reports whether the rule that was violated is one of safety.
 func (v Violation) IsUnsafe() bool { return slices.Contains(unsafe, v.Rule) }
 
 func (v Violation) String() string { return fmt.Sprintf("%s at %v: %s", v.Rule, v.At, v.What) }
 
-// A hold is one that a call returned.
+// A hold is a hold that a call returned.
 type hold struct {
 	p      *process
 	worker *Worker
 	ids    []string // of the Clients, for each server
 	names  []string
-	read   []string // of names: those of which it has the read half
+	read   []string // those of names of which it is the read lock
 	ctx    context.Context
 	lease  time.Duration
 	asked  time.Time // when the call began
 	since  time.Time
 	token  int64
 	tokens map[string]int64 // of the fenced members of a MultiLock
-	until  time.Time        // when an explicit lease is over, at the latest
-	again  bool             // it was entered again, and is renewed since
-	over   time.Time        // when it was first seen that it has ended, and that Done is not closed
+	until  time.Time        // when an explicit lease must have expired
+	again  bool             // it was acquired again, and is renewed since
+	over   time.Time        // when it was first seen that it had ended and Done was not closed
 }
 
 // reads reports whether h shares the lock of this name with readers.
 func (h *hold) reads(name string) bool { return slices.Contains(h.read, name) }
 
-// tokenOf is the token of the lock of this name; 0: it has none.
+// tokenOf returns the token of the lock of this name, or 0 if it has none.
 func (h *hold) tokenOf(name string) int64 {
 	if h.tokens != nil {
 		return h.tokens[name]
@@ -81,20 +82,20 @@ func (h *hold) tokenOf(name string) int64 {
 }
 
 func (h *hold) String() string {
-	return fmt.Sprintf("%s worker %d (asked %v ago, had it %v ago, lease %v, token %d)", h.p.name, h.worker.ID,
+	return fmt.Sprintf("%s worker %d (asked %v ago, acquired %v ago, lease %v, token %d)", h.p.name, h.worker.ID,
 		time.Since(h.asked), time.Since(h.since), h.lease, h.token)
 }
 
-// A loss is a time in which Redis lost something.
+// A loss is a period in which Redis lost data.
 type loss struct {
 	at    time.Time
-	until time.Time        // zero: it is not over
+	until time.Time        // zero: it has not ended
 	name  string           // of a lock; "": of all
-	of    func(*hold) bool // which holds
-	ended bool             // the call that does it has returned
+	of    func(*hold) bool // the holds that it affects
+	ended bool             // the call that causes it has returned
 }
 
-// end is when the loss was over, as far as is known.
+// end returns when the loss ended, as far as is known.
 func (l loss) end() time.Time {
 	if l.until.IsZero() {
 		return time.Now()
@@ -102,13 +103,13 @@ func (l loss) end() time.Time {
 	return l.until
 }
 
-// A number is one that a semaphore may have, or had.
+// A number is a number of permits that a semaphore may have, or had.
 type number struct {
 	permits int
 	until   time.Time // zero: it may have it now
 }
 
-// A token is one that a holder was given.
+// A token is a token that a holder received.
 type token struct {
 	value    int64
 	returned time.Time
@@ -119,26 +120,26 @@ type witness struct {
 	world *world
 
 	mu      sync.Mutex // guards below
-	found   *Violation // the first
+	found   *Violation // the first one
 	stop    chan struct{}
 	holds   []*hold
 	calls   map[*call]struct{}
 	losses  []loss
 	forgot  bool                 // counters of tokens were lost
 	back    time.Duration        // by how much the clock of Redis was set back
-	tokens  map[string][]token   // of a name
+	tokens  map[string][]token   // by name
 	taken   int                  // holds so far
-	last    map[string]*process  // that had a lock
+	last    map[string]*process  // the process that last had a lock
 	free    map[string]time.Time // when a release of a lock last returned
-	touched map[string]time.Time // of a process and a lock: when a call or a hold of it last began or ended
+	touched map[string]time.Time // by process and lock: when one of its calls or holds last began or ended
 	ended   int                  // calls so far
-	undone  map[string]time.Time // of a name: when a call last left without the lock, or may have left something there
-	stale   map[string]bool      // of a fair lock: nobody has asked since a waiter left
-	asked   map[string]time.Time // of a fair lock: when somebody last asked who was the first since a waiter left
-	numbers map[string][]number  // of a semaphore
-	setting map[string]int       // of a semaphore: calls under way that set its number
-	setEver map[string]int       // of a semaphore: the calls so far that set its number
-	kept    map[string]kept      // of a name: the last hold with MinHold
+	undone  map[string]time.Time // by name: when a call last left without the lock, or may have left something there
+	stale   map[string]bool      // by fair lock: no call has asked since a waiter left
+	asked   map[string]time.Time // by fair lock: when a call last was the first to ask after a waiter had left
+	numbers map[string][]number  // by semaphore
+	setting map[string]int       // by semaphore: calls under way that set its number
+	setEver map[string]int       // by semaphore: the calls so far that set its number
+	kept    map[string]kept      // by name: the last hold with MinHold
 }
 
 func newWitness(w *world) *witness {
@@ -162,7 +163,7 @@ func (w *witness) Report(rule, format string, args ...any) {
 	w.report(rule, format, args...)
 }
 
-// lose notes that Redis has lost something, and sees to it that its holders notice.
+// lose records that Redis has lost data, and checks that the holders notice it.
 func (w *witness) lose(what, name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -174,7 +175,7 @@ func (w *witness) lose(what, name string) {
 		}
 	}
 	for lock, all := range w.numbers {
-		if name == "" || name == lock { // whoever comes next may set the number anew
+		if name == "" || name == lock { // the next client may set the number again
 			for i := range all {
 				all[i].until = time.Time{}
 			}
@@ -183,8 +184,8 @@ func (w *witness) lose(what, name string) {
 	}
 }
 
-// loseOne notes that one of several servers has lost all. No hold of a RedLock is lost by that; other locks are on the
-// first server.
+// loseOne records that one of several servers has lost all its data. No hold of a RedLock is lost by that. Other
+// locks are on the first server.
 func (w *witness) loseOne(server int) {
 	if server == 0 {
 		w.lose("wiped", "")
@@ -195,13 +196,13 @@ func (w *witness) loseOne(server int) {
 	w.losses = append(w.losses, loss{at: time.Now(), until: time.Now(), of: func(*hold) bool { return false }})
 }
 
-// hits reports whether the loss may be one of h.
+// hits reports whether the loss may affect h.
 func (l loss) hits(h *hold) bool {
 	return (l.name == "" || slices.Contains(h.names, l.name)) && l.of(h)
 }
 
-// isToNotice reports h if it does not know after a while that its record is gone. A later loss gives it a while of its
-// own. mu is held.
+// isToNotice reports h if it does not know after the given time that its record is gone. A later loss gives it a time
+// of its own. mu is held.
 func (w *witness) isToNotice(h *hold, what string, within time.Duration) {
 	known := len(w.losses)
 	time.AfterFunc(within, func() {
@@ -210,13 +211,14 @@ func (w *witness) isToNotice(h *hold, what string, within time.Duration) {
 		defer w.mu.Unlock()
 		again := slices.ContainsFunc(w.losses[known:], func(l loss) bool { return l.hits(h) })
 		if !recorded && !again && slices.Contains(w.holds, h) && h.ctx.Err() == nil {
-			w.report("a lost hold is noticed", "%v: %s, and %v does not know it after %v", h.names, what, h, within)
+			w.report("a lost hold is noticed", "%v: %s, and %v has not noticed it after %v", h.names, what, h, within)
 		}
 	})
 }
 
-// forcing notes that a call begins which frees locks, no matter who holds them. Its holders are lost, and notice within
-// a third of their leases. Where there was a fault, the request may run a while after the call has returned.
+// forcing records the begin of a call that releases locks regardless of their holders. The holders lose them, and
+// must notice within a third of their leases. If there was a fault, the request may run some time after the call has
+// returned.
 func (w *witness) forcing(kind Kind, names []string, of func(*hold) bool) (done func(err error)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -241,7 +243,7 @@ func (w *witness) forcing(kind Kind, names []string, of func(*hold) bool) (done 
 		}
 		for _, h := range w.holds {
 			if !of(h) || !slices.ContainsFunc(names, func(name string) bool { return slices.Contains(h.names, name) }) ||
-				!h.since.Before(began) { // it may have been had because of the call
+				!h.since.Before(began) { // it may have been acquired because of the call
 				continue
 			}
 			w.isToNotice(h, "forced", w.leaseOf(h)+slack)
@@ -252,7 +254,7 @@ func (w *witness) forcing(kind Kind, names []string, of func(*hold) bool) (done 
 	}
 }
 
-// unlessTrouble calls f after a while, with mu held, if there is no fault meanwhile.
+// unlessTrouble calls f after a while, with mu held, if there is no fault until then.
 func (w *witness) unlessTrouble(since time.Time, after time.Duration, f func()) {
 	time.AfterFunc(after, func() {
 		w.mu.Lock()
@@ -263,7 +265,7 @@ func (w *witness) unlessTrouble(since time.Time, after time.Duration, f func()) 
 	})
 }
 
-// settle notes which losses are over.
+// settle records which losses have ended.
 func (w *witness) settle() {
 	calm := w.world.calm(time.Now().Add(-lateLife))
 	w.mu.Lock()
@@ -275,7 +277,7 @@ func (w *witness) settle() {
 	}
 }
 
-// numbersOf are the numbers of permits of a semaphore. mu is held.
+// numbersOf returns the possible numbers of permits of a semaphore. mu is held.
 func (w *witness) numbersOf(name string) []number {
 	if w.numbers[name] == nil {
 		w.numbers[name] = []number{{permits: permits}}
@@ -283,7 +285,7 @@ func (w *witness) numbersOf(name string) []number {
 	return w.numbers[name]
 }
 
-// mostPermits is how many permits a semaphore had at most since then. mu is held.
+// mostPermits returns the maximum number of permits of a semaphore since then. mu is held.
 func (w *witness) mostPermits(name string, since time.Time) (most int) {
 	for _, n := range w.numbersOf(name) {
 		if n.until.IsZero() || !n.until.Before(since) {
@@ -293,8 +295,8 @@ func (w *witness) mostPermits(name string, since time.Time) (most int) {
 	return most
 }
 
-// sets notes that a call begins which sets the number of permits. Where nothing can be under way any more, there is no
-// other number once it has returned.
+// sets records the begin of a call that sets the number of permits. If no other request can be under way, this is the
+// only possible number after the call has returned.
 func (w *witness) sets(name string, n int) (done func(err error)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -306,7 +308,7 @@ func (w *witness) sets(name string, n int) (done func(err error)) {
 	return func(err error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		alone = alone && w.setEver[name] == nth // of two at the same time, either may have run last
+		alone = alone && w.setEver[name] == nth // of two calls at the same time, either may have run last
 		if w.setting[name]--; err != nil || !alone || !w.world.calm(began.Add(-lateLife)) {
 			return
 		}
@@ -320,7 +322,7 @@ func (w *witness) sets(name string, n int) (done func(err error)) {
 	}
 }
 
-// sums reports a semaphore whose free and taken permits are not all that it has.
+// sums reports a semaphore whose available and taken permits do not add up to its number.
 func (w *witness) sums() {
 	for _, name := range w.world.semaphores() {
 		var free string
@@ -331,21 +333,23 @@ func (w *witness) sums() {
 			taken = maps.Clone(taken)
 		})
 		n, err := strconv.Atoi(free)
-		if err != nil { // nothing has set the number
+		if err != nil { // the number was never set
 			continue
 		}
 		w.mu.Lock()
 		all := w.numbersOf(name)
 		ok := slices.ContainsFunc(all, func(o number) bool { return o.until.IsZero() && o.permits == n+len(taken) })
 		forgot := slices.ContainsFunc(w.losses, func(l loss) bool { return l.name == name && w.world.plan.javaUses(name) })
-		if !ok && !forgot && !w.world.plan.javaAlone(name) { // what Java services do among themselves is theirs; Redisson releases permits to a counter that is gone: see semaphore-record.md
-			w.report("free and taken permits are all permits", "%s: %d free, taken %v, of %v", name, n, taken, all)
+		// Java services that are alone are not checked, and Redisson releases permits to a counter that is gone: see
+		// semaphore-record.md.
+		if !ok && !forgot && !w.world.plan.javaAlone(name) {
+			w.report("available and taken permits add up", "%s: %d available, taken %v, of %v", name, n, taken, all)
 		}
 		w.mu.Unlock()
 	}
 }
 
-// allFree reports a semaphore that nobody uses any more, and of which a permit is missing.
+// allFree reports a semaphore that is no longer used, and of which a permit is missing.
 func (w *witness) allFree(s *relock.Semaphore) {
 	all, err := s.Permits(context.Background())
 	free, err2 := s.Available(context.Background())
@@ -354,12 +358,12 @@ func (w *witness) allFree(s *relock.Semaphore) {
 	numbers := w.numbersOf(s.Name())
 	known := slices.ContainsFunc(numbers, func(o number) bool { return o.until.IsZero() && o.permits == all })
 	if err != nil || err2 != nil || !known || free != all {
-		w.report("free and taken permits are all permits", "%s, after its last use: %d of %d are free, %v, %v; it has %v",
+		w.report("available and taken permits add up", "%s, after its last use: %d of %d are available, %v, %v; it has %v",
 			s.Name(), free, all, err, err2, numbers)
 	}
 }
 
-// takenKey is the key of the permits of a semaphore that are taken.
+// takenKey returns the key of the permits of a semaphore that are taken.
 func takenKey(name string) string { return "{" + name + "}:timeout" }
 
 func (w *witness) setBack(by time.Duration) {
@@ -368,24 +372,25 @@ func (w *witness) setBack(by time.Duration) {
 	w.back += by
 }
 
-// forgetTokens notes that Redis may have lost a counter of tokens. The next tokens follow its clock.
+// forgetTokens records that Redis may have lost a counter of tokens. The next tokens are derived from its clock.
 func (w *witness) forgetTokens() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.forgot = true
 }
 
-// leaseOf is the longest time for which h can be valid without a word from Redis.
+// leaseOf returns the longest time for which h can be valid without an answer from Redis.
 func (w *witness) leaseOf(h *hold) time.Duration {
-	return max(h.lease, w.world.plan.Watchdog) // a re-entry, or an Extend
+	return max(h.lease, w.world.plan.Watchdog) // after a re-entry, or an Extend
 }
 
-// excused reports whether h may be held beside another one: Redis has lost its record, and it need not know yet. mu is
-// held.
+// excused reports whether h may be held at the same time as another hold, because Redis has lost its record and it
+// need not know yet. mu is held.
 func (w *witness) excused(h *hold) bool {
 	return slices.ContainsFunc(w.losses, func(l loss) bool {
 		return l.hits(h) &&
-			!l.end().Before(h.asked.Add(-200*time.Millisecond)) && // what a process hands over inside it may be lost already
+			// A hold that a process hands off inside itself may be lost already.
+			!l.end().Before(h.asked.Add(-200*time.Millisecond)) &&
 			time.Now().Before(later(l.end(), h.since).Add(w.leaseOf(h)+slack))
 	})
 }
@@ -404,8 +409,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// recorded reports whether the records of h are in Redis: a majority of those of a RedLock. Which permit is whose is
-// known only to its Client: there have to be as many as it has holds.
+// recorded reports whether the records of h are in Redis, which for a RedLock means a majority of them. Only the
+// Client knows which permit belongs to which hold, so it must have at least as many permits as holds.
 func (w *witness) recorded(h *hold) bool {
 	if h.worker.counts() {
 		w.mu.Lock()
@@ -439,7 +444,7 @@ func (w *witness) recorded(h *hold) bool {
 	return n > len(w.world.redis)/2
 }
 
-// permitsOf is how many permits the Client of h has, or a Java service, whose leases are not over.
+// permitsOf returns the number of permits with a valid lease that the Client of h, or the Java service, has.
 func (w *witness) permitsOf(h *hold) (n int) {
 	now := float64(w.world.redis[0].Now().UnixMilli())
 	w.world.redis[0].Look(func(m *miniredis.Miniredis) {
@@ -453,7 +458,7 @@ func (w *witness) permitsOf(h *hold) (n int) {
 	return n
 }
 
-// held notes a hold that a call has returned.
+// held records a hold that a call has returned.
 func (w *witness) held(h *hold) {
 	h.since = time.Now()
 	recorded := w.recorded(h)
@@ -466,7 +471,7 @@ func (w *witness) held(h *hold) {
 	w.touch(h.p, h.worker)
 	w.world.note(h.p, "worker %d holds %v, token %d %v", h.worker.ID, h.names, h.token, h.tokens)
 	if !recorded && h.ctx.Err() == nil && !w.excused(h) {
-		w.report("who holds is in Redis", "%v: %v has no record", h.names, h)
+		w.report("a holder has its record in Redis", "%v: %v has no record", h.names, h)
 	}
 	w.begins(h)
 	for _, name := range h.names {
@@ -479,7 +484,7 @@ func (w *witness) held(h *hold) {
 	w.holds = append(w.holds, h)
 }
 
-// alone reports holders beside h. mu is held.
+// alone reports other holders of the lock of h. mu is held.
 func (w *witness) alone(h *hold, name string) {
 	if h.ctx.Err() != nil || w.excused(h) {
 		return
@@ -500,14 +505,14 @@ func (w *witness) alone(h *hold, name string) {
 	}
 }
 
-// inOrder reports a token that is not greater than those before it. mu is held.
+// inOrder reports a token that is not greater than earlier ones. mu is held.
 func (w *witness) inOrder(h *hold, name string) {
 	if h.tokenOf(name) == 0 {
 		return
 	}
 	for _, t := range w.tokens[name] {
 		if t.returned.Before(h.asked) && t.value >= h.tokenOf(name) && !(w.back > 0 && (w.forgot || len(w.losses) > 0)) {
-			w.report("tokens grow", "%s: %v, and %d was given before it asked", name, h, t.value)
+			w.report("tokens grow", "%s: %v, and token %d was returned before it asked", name, h, t.value)
 		}
 	}
 	w.tokens[name] = append(w.tokens[name], token{h.tokenOf(name), time.Now()})
@@ -516,7 +521,7 @@ func (w *witness) inOrder(h *hold, name string) {
 	}
 }
 
-// inTurn reports a call that has waited for more turns of other processes than there can be in front of it. mu is held.
+// inTurn reports a call that has waited for more turns of other processes than can be ahead of it. mu is held.
 func (w *witness) inTurn(h *hold, name string) {
 	if w.last[name] == h.p {
 		return
@@ -526,7 +531,7 @@ func (w *witness) inTurn(h *hold, name string) {
 		if !c.asks || c.p == h.p || !slices.Contains(c.worker.Names, name) {
 			continue
 		}
-		if c.worker.counts() && time.Since(c.began) < w.world.delay() { // it has no place in the line yet
+		if c.worker.counts() && time.Since(c.began) < w.world.delay() { // it has no position in the line yet
 			continue
 		}
 		if c.passed++; !w.world.calm(c.began.Add(-w.world.plan.Watchdog-2*callBound)) || w.world.untidy() {
@@ -535,13 +540,13 @@ func (w *witness) inTurn(h *hold, name string) {
 		}
 		if most, ordered := w.world.turnsBefore(c.worker); ordered && c.passed > most {
 			w.report("first come, first served",
-				"%s worker %d waits for %v since %v, and other processes had %s for %d turns since; the last one: %v",
+				"%s worker %d has waited for %v for %v, and other processes have acquired %s %d times since; the last one: %v",
 				c.p.name, c.worker.ID, c.worker.Names, time.Since(c.began), name, c.passed, h)
 		}
 	}
 }
 
-// touch notes that a call or a hold begins or ends. mu is held.
+// touch records that a call or a hold begins or ends. mu is held.
 func (w *witness) touch(p *process, worker *Worker) {
 	if worker == nil {
 		return
@@ -551,9 +556,9 @@ func (w *witness) touch(p *process, worker *Worker) {
 	}
 }
 
-// orphans reports records of processes that are alive, and neither hold the lock nor ask for it. After a fault there
-// may be one for a lease: of a request that was held up for longer than its undo was repeated, or that Redis had
-// forgotten to delete.
+// orphans reports records of processes that are alive, but neither hold the lock nor have a call for it. After a
+// fault there may be such a record for the time of a lease: of a request that was held up for longer than its
+// rollback was repeated, or one that Redis lost the deletion of.
 func (w *witness) orphans() {
 	if !w.world.calm(time.Now().Add(-w.world.plan.Watchdog-callBound)) || w.world.untidy() {
 		return
@@ -574,7 +579,7 @@ func (w *witness) orphans() {
 				used = used || h.p == p && slices.Contains(h.names, name)
 			}
 			if !used {
-				w.report("who has a record holds the lock", "%s has a record of %s, %v, and nobody there uses it", p.name, name,
+				w.report("a record belongs to a holder", "%s has a record of %s, %v, and none of its callers uses it", p.name, name,
 					fields)
 			}
 			w.mu.Unlock()
@@ -582,18 +587,18 @@ func (w *witness) orphans() {
 	}
 }
 
-// freed notes that the release of a hold has returned.
+// freed records that the release of a hold has returned.
 func (w *witness) freed(h *hold) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, name := range h.names {
-		if _, ok := w.free[name]; ok { // nobody has it yet
+		if _, ok := w.free[name]; ok { // no process has it yet
 			w.free[name] = time.Now()
 		}
 	}
 }
 
-// atOnce reports a lock that was free for a while, although h was waiting for it. mu is held.
+// atOnce reports a lock that was free for a while although h was waiting for it. mu is held.
 func (w *witness) atOnce(h *hold, name string) {
 	if _, ordered := w.world.turnsBefore(h.worker); !ordered || w.world.untidy() || w.excused(h) || w.free[name].IsZero() {
 		return
@@ -608,12 +613,12 @@ func (w *witness) atOnce(h *hold, name string) {
 	since := later(w.free[name], h.asked)
 	if time.Since(since) > w.world.delay() &&
 		w.world.calm(since.Add(-plan.Watchdog-2*callBound)) {
-		w.report("a lock passes at once", "%s was free for %v, and %v was waiting", name, time.Since(since), h)
+		w.report("a free lock is handed off at once", "%s was free for %v, and %v was waiting", name, time.Since(since), h)
 	}
 }
 
-// given notes that the release of a hold begins. It reports whether the hold is alive, and must be released without an
-// error.
+// given records that the release of a hold begins. It reports whether the hold is valid, so that its release must not
+// return an error.
 func (w *witness) given(h *hold) (alive bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -625,14 +630,14 @@ func (w *witness) given(h *hold) (alive bool) {
 	return h.ctx.Err() == nil && !w.excused(h) && w.world.calm(h.asked.Add(-w.leaseOf(h)-slack)) && !h.p.gone.Load()
 }
 
-// lives reports whether h is held, and nothing may be wrong with it.
+// lives reports whether h is held, and must be valid.
 func (w *witness) lives(h *hold) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return h.ctx.Err() == nil && !w.excused(h) && w.world.calm(h.asked.Add(-w.leaseOf(h)-slack)) && !h.p.gone.Load()
 }
 
-// lost notes that the context of a hold has ended before its release.
+// lost records that the context of a hold was canceled before its release.
 func (w *witness) lost(h *hold) {
 	cause := context.Cause(h.ctx)
 	w.mu.Lock()
@@ -642,14 +647,14 @@ func (w *witness) lost(h *hold) {
 	if most := max(h.worker.MaxHold, h.worker.MinHold); h.worker.MaxHold > 0 && h.lease == 0 && !h.p.gone.Load() &&
 		!w.excused(h) && w.world.calm(h.asked.Add(-w.leaseOf(h)-slack)) &&
 		time.Since(h.asked) < most-most/50-w.world.delay() {
-		w.report("MaxHold ends no hold before its time", "%v: %v: %v", h.names, h, cause)
+		w.report("MaxHold ends no hold early", "%v: %v: %v", h.names, h, cause)
 	}
 	if !limited && !w.excused(h) && w.world.calm(h.since.Add(-w.leaseOf(h)-slack)) {
-		w.report("nothing is lost without a reason", "%v: %v: %v", h.names, h, cause)
+		w.report("no hold is lost without a reason", "%v: %v: %v", h.names, h, cause)
 	}
 }
 
-// killed notes that a process says nothing any more.
+// killed records that a process sends nothing any more.
 func (w *witness) killed(p *process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -662,7 +667,7 @@ func (w *witness) killed(p *process) {
 	}
 }
 
-// left notes that a call leaves without the lock. mu is held.
+// left records that a call leaves without the lock. mu is held.
 func (w *witness) left(c *call) {
 	if c.worker == nil {
 		return
@@ -672,14 +677,14 @@ func (w *witness) left(c *call) {
 	}
 }
 
-// look compares the holds with what Redis holds.
+// look compares the holds with the data in Redis.
 func (w *witness) look() {
 	w.mu.Lock()
 	holds := slices.Clone(w.holds)
 	w.mu.Unlock()
 	w.tellsAll(holds)
 	w.mu.Lock()
-	for _, h := range w.holds { // those that were excused when they began
+	for _, h := range w.holds { // including those that were excused when they began
 		for _, name := range h.names {
 			w.alone(h, name)
 		}
@@ -691,13 +696,13 @@ func (w *witness) look() {
 		}
 		w.mu.Lock()
 		if slices.Contains(w.holds, h) && h.ctx.Err() == nil && !w.excused(h) {
-			w.report("who holds is in Redis", "%v: %v has no record any more", h.names, h)
+			w.report("a holder has its record in Redis", "%v: %v no longer has a record", h.names, h)
 		}
 		w.mu.Unlock()
 	}
 }
 
-// A call is one that has not returned yet.
+// A call is a call that has not returned yet.
 type call struct {
 	witness *witness
 	p       *process
@@ -705,13 +710,13 @@ type call struct {
 	what    string
 	began   time.Time
 	timer   *time.Timer
-	taken   int           // holds of all, when it began
-	asks    bool          // for a lock
+	taken   int           // holds in total when it began
+	asks    bool          // it asks for a lock
 	passed  int           // turns of other processes since it began, or since the last fault
-	paused  time.Duration // of it, its process was
+	paused  time.Duration // for how long its process was paused during the call
 }
 
-// begin notes a call that returns within bound. bound 0: as soon as it is its turn.
+// begin records a call that must return within bound. If bound is 0, it must return as soon as it is its turn.
 func (w *witness) begin(p *process, worker *Worker, what string, bound time.Duration) *call {
 	c := &call{witness: w, p: p, worker: worker, what: what, began: time.Now()}
 	w.mu.Lock()
@@ -722,7 +727,7 @@ func (w *witness) begin(p *process, worker *Worker, what string, bound time.Dura
 	return c
 }
 
-// watch has the call looked at when its time is over. mu is held.
+// watch arranges for the call to be checked when its time is up. mu is held.
 func (w *witness) watch(c *call, bound time.Duration) {
 	limit := bound
 	if bound == 0 {
@@ -734,7 +739,7 @@ func (w *witness) watch(c *call, bound time.Duration) {
 		if _, ok := w.calls[c]; !ok {
 			return
 		}
-		if paused := w.world.pausedFor(c.p, c.began); paused > c.paused { // nobody there could do anything meanwhile
+		if paused := w.world.pausedFor(c.p, c.began); paused > c.paused { // its process could do nothing meanwhile
 			c.paused = paused
 			w.watch(c, bound)
 			return
@@ -743,9 +748,9 @@ func (w *witness) watch(c *call, bound time.Duration) {
 			w.watch(c, 0)
 			return
 		}
-		rule := "every call ends"
+		rule := "every call returns"
 		if bound == 0 {
-			rule = "nobody waits for ever"
+			rule = "no call waits forever"
 		}
 		var who string
 		if c.worker != nil {
@@ -766,7 +771,7 @@ func (w *witness) holdersOf(c *call) (all []*hold) {
 	return all
 }
 
-// aloneNow reports whether nobody else uses a lock of c, or has lately left something undone.
+// aloneNow reports whether no other call uses a lock of c, and none has recently left data behind.
 func (w *witness) aloneNow(c *call) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -786,9 +791,9 @@ func (w *witness) aloneNow(c *call) bool {
 	return true
 }
 
-// asking notes that a call asks for a lock, and reports whether nobody else uses it. A waiter that could not leave the
-// queue of a fair lock, because its process died or Redis was away, has its place until a heartbeat after the next
-// call: that call cannot tell whether Redis was away or nobody was there.
+// asking records that a call asks for a lock, and reports whether no other call uses it. A waiter that could not
+// leave the queue of a fair lock, because its process died or Redis was unreachable, keeps its position until a
+// heartbeat after the next call. That call cannot know whether Redis was unreachable or there was no caller.
 func (w *witness) asking(c *call) (alone bool) {
 	alone = w.aloneNow(c)
 	w.mu.Lock()
@@ -802,7 +807,7 @@ func (w *witness) asking(c *call) (alone bool) {
 	return alone
 }
 
-// refused judges that a call did not get its lock.
+// refused checks that a call may return without its lock.
 func (w *witness) refused(c *call, alone bool, err error, m manner) {
 	still := alone && w.nobodyCame(c)
 	w.mu.Lock()
@@ -810,23 +815,25 @@ func (w *witness) refused(c *call, alone bool, err error, m manner) {
 	w.left(c)
 	p := w.world.plan
 	if err == nil && m.wait > 0 && m.cancel == 0 && !c.p.gone.Load() && time.Since(c.began) < m.wait-w.world.delay() {
-		w.report("TryLock waits as long as it was asked to", "%s worker %d %v: %v, %v", c.p.name, c.worker.ID, c.worker.Names,
+		w.report("TryLock waits for the whole time", "%s worker %d %v: %v, %v", c.p.name, c.worker.ID, c.worker.Names,
 			m.wait, time.Since(c.began))
 	}
 	if err != nil && m.bound() == 0 && m.lease == 0 && c.worker.Kind != Red && w.world.ridesOut(c, err) {
-		w.report("a waiter rides out an outage", "%s worker %d %v: %v", c.p.name, c.worker.ID, c.worker.Names, err)
+		w.report("a waiter survives an outage", "%s worker %d %v: %v", c.p.name, c.worker.ID, c.worker.Names, err)
 	}
 	if c.p.gone.Load() || !w.world.calm(c.began.Add(-p.Watchdog-2*callBound)) || w.world.untidy() {
 		return
 	}
 	switch {
 	case err != nil && m.wait > 0 && m.wait < time.Second: // less than an answer may take
-	case err != nil && m.wait == 0 && c.worker.Kind == Red: // its nodes have as long: for new connections, and without a right, it is too little
-	case errors.Is(err, relock.ErrLockLost) && w.lostSince(c): // one of several locks, before all of them were had
+	// The nodes of a RedLock have the same time, which is too little for new connections, or without a permission.
+	case err != nil && m.wait == 0 && c.worker.Kind == Red:
+	// One of several locks was lost before all of them were acquired.
+	case errors.Is(err, relock.ErrLockLost) && w.lostSince(c):
 	case err != nil && m.cancel == 0:
 		w.report("no error without a reason", "%s worker %d %v: %v", c.p.name, c.worker.ID, c.worker.Names, err)
 	case still && (m.cancel == 0 || m.cancel > slack):
-		w.report("a free lock is had", "%s worker %d %v did not get it with %+v, and nobody has it: %v", c.p.name,
+		w.report("a free lock is acquired", "%s worker %d %v did not acquire it with %+v, and no owner has it: %v", c.p.name,
 			c.worker.ID, c.worker.Names, m, err)
 	}
 }
@@ -838,7 +845,7 @@ func (w *witness) lostSince(c *call) bool {
 	})
 }
 
-// nobodyCame reports whether nobody has had the lock since the call began, and nobody else uses it.
+// nobodyCame reports whether no call has acquired any lock since the call began, and no other call uses this one.
 func (w *witness) nobodyCame(c *call) bool {
 	alone := w.aloneNow(c)
 	w.mu.Lock()
@@ -846,7 +853,7 @@ func (w *witness) nobodyCame(c *call) bool {
 	return alone && c.taken == w.taken
 }
 
-// end notes that a call has returned.
+// end records that a call has returned.
 func (c *call) end(err error) {
 	w := c.witness
 	c.timer.Stop()

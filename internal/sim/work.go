@@ -4,8 +4,8 @@ package sim
 
 // The work: what a worker does with the locks of its kind.
 //
-// Rules: a worker uses the public API as a service does, and tells the witness of each call before it is made and after
-// it has returned. Everything random in a round comes from the seed of the worker.
+// Rules: a worker uses the public API as a service does, and reports each call to the witness before it is made and
+// after it has returned. All random decisions in a round depend on the seed of the worker.
 
 import (
 	"context"
@@ -49,7 +49,7 @@ func (w *worker) run() {
 	}
 }
 
-// rest sleeps, and reports whether the work goes on.
+// rest sleeps, and reports whether the work continues.
 func (w *worker) rest(d time.Duration) bool {
 	select {
 	case <-w.over:
@@ -72,13 +72,13 @@ func (w *worker) upTo(most time.Duration) time.Duration {
 	return time.Duration(w.rng.Int64N(int64(most) + 1))
 }
 
-// A lock is what all lock types have.
+// A lock is the set of methods that all lock types have.
 type lock interface {
 	relock.Locker
 	relock.Acquirer
 }
 
-// lock makes the handle that w uses in a round, and says of which names it is the read half.
+// lock returns the lock that w uses in a round, and the names of which it is the read lock.
 func (w *worker) lock(p *process) (l lock, read []string) {
 	var opts []relock.LockOption
 	if w.MinHold > 0 {
@@ -123,12 +123,12 @@ func (w *worker) lock(p *process) (l lock, read []string) {
 	panic("no lock of kind " + w.Kind)
 }
 
-// A manner is how a lock is asked for.
+// A manner describes how a lock is asked for.
 type manner struct {
 	lease  time.Duration // 0: renewed
-	wait   time.Duration // negative: for ever
+	wait   time.Duration // negative: forever
 	cancel time.Duration // when its context is canceled; 0: never
-	value  bool          // as a Hold
+	value  bool          // acquired as a Hold
 	do     bool
 }
 
@@ -139,7 +139,7 @@ func (w *worker) manner() manner {
 	}
 	if w.rng.IntN(4) == 0 {
 		plan := w.world.plan
-		// Half of it must be left at the answer.
+		// Half of it must be left when the call is answered.
 		m.lease = 50*time.Millisecond + 10*(plan.Latency+plan.Jitter) + w.upTo(plan.Watchdog)
 		if w.MaxHold > 0 {
 			m.lease = min(m.lease, w.MaxHold)
@@ -159,7 +159,7 @@ func (w *worker) manner() manner {
 	return m
 }
 
-// bound is how long the call takes at most; 0: until it is its turn.
+// bound returns how long the call takes at most, or 0 if it takes until it is its turn.
 func (m manner) bound() time.Duration {
 	switch {
 	case m.wait >= 0:
@@ -170,7 +170,7 @@ func (m manner) bound() time.Duration {
 	return 0
 }
 
-// round takes the lock once, and releases it.
+// round acquires the lock once, and releases it.
 func (w *worker) round(p *process) {
 	l, read := w.lock(p)
 	switch some := w.rng.IntN(40); {
@@ -198,7 +198,7 @@ func (w *worker) round(p *process) {
 	}
 	bound := m.bound()
 	switch {
-	case bound > 0 && (w.Kind == Multi || w.Kind == Red): // which may have to release some
+	case bound > 0 && (w.Kind == Multi || w.Kind == Red): // they may have to release some locks
 		bound += callBound
 	case m.wait >= 0:
 		bound = m.wait + slack
@@ -276,7 +276,7 @@ func (w *worker) round(p *process) {
 func (w *worker) acquire(ctx context.Context, l lock, m manner) (*relock.Hold, bool, error) {
 	if m.wait >= 0 || m.lease > 0 {
 		if m.wait < 0 {
-			m.wait = w.world.plan.Watchdog // there is no other way to ask for a lease and a Hold
+			m.wait = w.world.plan.Watchdog // there is no other call for a lease and a Hold
 		}
 		return l.TryAcquire(ctx, m.wait, m.lease)
 	}
@@ -284,20 +284,20 @@ func (w *worker) acquire(ctx context.Context, l lock, m manner) (*relock.Hold, b
 	return h, err == nil, err
 }
 
-// had judges the answer to a call for a lock, and reports whether it was had.
+// had checks the result of a call for a lock, and reports whether it was acquired.
 func (w *worker) had(c *call, alone, has bool, err error, m manner) bool {
 	if has {
 		return true
 	}
-	w.world.note(c.p, "worker %d did not get %v: %v", w.ID, w.Names, err)
+	w.world.note(c.p, "worker %d did not acquire %v: %v", w.ID, w.Names, err)
 	w.world.witness.refused(c, alone, err, m)
 	return false
 }
 
-// hold works while it holds the lock, until the section is over, the hold is lost, or the run ends.
+// hold works while it holds the lock, until the section ends, the hold is lost, or the run ends.
 func (w *worker) hold(ctx context.Context, l lock, h *hold, guard context.Context) {
 	h.ctx = guard
-	if guard.Err() != nil { // before anybody could use it
+	if guard.Err() != nil { // before it could be used
 		h.since = time.Now()
 		w.world.witness.lost(h)
 		return
@@ -314,7 +314,7 @@ func (w *worker) hold(ctx context.Context, l lock, h *hold, guard context.Contex
 		i, err := w.inspect(h.p)
 		shown := slices.ContainsFunc(i.Holders, func(o relock.Holder) bool { return o.Client == h.ids[0] })
 		if was && w.world.witness.lives(h) && (err != nil || !shown && !i.More) {
-			w.world.witness.Report("Inspect shows who holds", "%v: %v is not among %v, %v", w.Names, h, i.Holders, err)
+			w.world.witness.Report("Inspect shows the holder", "%v: %v is not among %v, %v", w.Names, h, i.Holders, err)
 		}
 	}
 	select {
@@ -336,7 +336,8 @@ func (w *worker) inspect(p *process) (relock.Inspection, error) {
 	return i, err
 }
 
-// force frees the lock, as an operator does. Of a read/write lock it frees one half.
+// force releases the lock regardless of its holder, as an operator does. Of a read/write lock it releases the read
+// lock or the write lock.
 func (w *worker) force(p *process, l relock.Locker, read []string) {
 	bound := callBound
 	if w.Kind == Multi || w.Kind == Red {
@@ -351,10 +352,10 @@ func (w *worker) force(p *process, l relock.Locker, read []string) {
 	freed, err := l.ForceUnlock(context.Background())
 	call.end(err)
 	done(err)
-	w.world.note(p, "worker %d forces %v, not the readers but of %v: %v", w.ID, w.Names, read, freed)
+	w.world.note(p, "worker %d force-unlocks %v, read locks %v: %v", w.ID, w.Names, read, freed)
 }
 
-// setPermits gives the semaphore another number of permits.
+// setPermits sets the semaphore to a different number of permits.
 func (w *worker) setPermits(p *process) {
 	n := 1 + w.rng.IntN(2*permits)
 	done := w.world.witness.sets(w.Names[0], n)
@@ -365,8 +366,8 @@ func (w *worker) setPermits(p *process) {
 	w.world.note(p, "worker %d sets %v to %d: %v", w.ID, w.Names, n, err)
 }
 
-// memberTokens are the tokens of the fenced locks of a MultiLock, each of which is held as if it had been locked by
-// itself.
+// memberTokens returns the tokens of the fenced locks of a MultiLock, each of which is held as if it had been locked
+// by itself.
 func (w *worker) memberTokens(ctx context.Context, p *process) map[string]int64 {
 	if w.Kind != Multi {
 		return nil
@@ -380,7 +381,7 @@ func (w *worker) memberTokens(ctx context.Context, p *process) map[string]int64 
 	return tokens
 }
 
-// reenter takes the lock so many times more, and gives that back.
+// reenter acquires the lock again, levels times, and releases these.
 func (w *worker) reenter(ctx context.Context, l lock, h *hold, levels int) {
 	bound, was := 2*callBound, w.world.witness.lives(h)
 	call := w.world.witness.begin(h.p, &w.Worker, "re-entry", bound)
@@ -395,7 +396,7 @@ func (w *worker) reenter(ctx context.Context, l lock, h *hold, levels int) {
 	call.end(err)
 	if !ok {
 		if was && w.world.witness.lives(h) && w.Kind != Red {
-			w.world.witness.Report("who holds may enter again", "%v: %v: %v", w.Names, h, err)
+			w.world.witness.Report("a holder can acquire again", "%v: %v: %v", w.Names, h, err)
 		}
 		return
 	}
@@ -407,21 +408,21 @@ func (w *worker) reenter(ctx context.Context, l lock, h *hold, levels int) {
 	err = l.Unlock(ctx)
 	call.end(err)
 	if err != nil && was && w.world.witness.lives(h) {
-		w.world.witness.Report("Unlock of a live hold is nil", "an inner level of %v: %v: %v", w.Names, h, err)
+		w.world.witness.Report("Unlock of a valid hold returns nil", "an inner hold of %v: %v: %v", w.Names, h, err)
 	}
 }
 
-// extend gives an explicit lease more time.
+// extend extends an explicit lease.
 func (w *worker) extend(p *process, held *relock.Hold, h *hold) {
 	was := w.world.witness.lives(h)
-	bound := 3 * callBound // where answers are slow it asks again, up to five times
+	bound := 3 * callBound // if answers are slow, it sends the request up to five times
 	call := w.world.witness.begin(p, &w.Worker, "Extend", bound)
 	more, began := time.Millisecond+w.upTo(w.world.plan.Watchdog), time.Now()
 	err := held.Extend(context.Background(), more)
 	call.end(err)
 	w.world.witness.extended(h, more, began, err)
 	if err != nil && was && w.world.witness.lives(h) {
-		w.world.witness.Report("Extend of a live hold is nil", "%v: %v: %v", w.Names, h, err)
+		w.world.witness.Report("Extend of a valid hold returns nil", "%v: %v: %v", w.Names, h, err)
 	}
 	select {
 	case <-h.ctx.Done():
@@ -430,9 +431,9 @@ func (w *worker) extend(p *process, held *relock.Hold, h *hold) {
 	}
 }
 
-// release releases the hold, which has to succeed if nothing was wrong.
+// release releases the hold, which must succeed if there was no fault.
 func (w *worker) release(h *hold, unlock func() error) {
-	if h.ctx == nil { // it was over before there was a guard
+	if h.ctx == nil { // it had ended before there was a guard
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		h.ctx, h.since = ctx, time.Now()
@@ -459,12 +460,13 @@ func (w *worker) release(h *hold, unlock func() error) {
 	}
 	if single := w.Kind == Plain || w.Kind == FencedOne || w.Kind == Fair; single && !ended && !h.p.gone.Load() &&
 		errors.Is(err, relock.ErrLockLost) && !w.world.witness.hasLost(h) && time.Since(began) < left-w.world.delay() {
-		w.world.witness.Report("Unlock says no false loss", "%v: %v: %v", w.Names, h, err)
+		w.world.witness.Report("Unlock reports no false loss", "%v: %v: %v", w.Names, h, err)
 	}
-	limited := h.lease > 0 || w.MaxHold > 0                                                   // which may end meanwhile
-	alive = alive && w.world.calm(h.asked) && !h.p.gone.Load() && !w.world.witness.hasLost(h) // by now
+	limited := h.lease > 0 || w.MaxHold > 0 // it may end during the call
+	// This may have changed by now.
+	alive = alive && w.world.calm(h.asked) && !h.p.gone.Load() && !w.world.witness.hasLost(h)
 	if alive && err != nil && !(limited && errors.Is(err, relock.ErrLockLost)) {
-		w.world.witness.Report("Unlock of a live hold is nil", "%v: %v: %v", w.Names, h, err)
+		w.world.witness.Report("Unlock of a valid hold returns nil", "%v: %v: %v", w.Names, h, err)
 	}
 }
 

@@ -4,8 +4,9 @@ package sim
 
 // The world: processes with a Client each, the servers that they share, and the links between them.
 //
-// Rules: everything is made in the bubble. A process that is killed says nothing any more; its Client is closed all the
-// same, behind links that lead nowhere, so that its goroutines end. Another one takes its place when the fault is over.
+// Rules: everything is created in the bubble. A process that is killed sends nothing any more. Its Client is closed
+// nevertheless, behind links that lead nowhere, so that its goroutines end. A new process replaces it when the fault
+// ends.
 
 import (
 	"context"
@@ -31,42 +32,45 @@ import (
 
 const eventsKept = 40 // of each process
 
-// A world is what a run plays in.
+// A world is the environment of a run.
 type world struct {
 	plan    Plan
 	start   time.Time
 	redis   []*bubble.Redis
 	witness *witness
-	closing sync.WaitGroup // Clients of processes that have gone
+	closing sync.WaitGroup // of the Clients of processes that have gone
 
-	mu      sync.Mutex // guards below
-	procs   []*process // who is there now; the last one is an operator's, whose network has no faults
-	ran     int        // processes so far
-	paused  map[int]chan struct{}
-	pauses  []pause
-	ending  bool // the workers of the phase are to finish: sections are cut short, and so take no time
-	unlined bool // a process may have been refused the line, and then goes on without it: see security.md
+	mu     sync.Mutex // guards below
+	procs  []*process // the current processes; the last one belongs to an operator, and its network has no faults
+	ran    int        // processes so far
+	paused map[int]chan struct{}
+	pauses []pause
+	ending bool // the workers of the phase are to finish: sections are cut short, and take no time
+	// unlined is set if a process may have been refused the keys of the line, and continues without it: see
+	// security.md.
+	unlined bool
 	events  map[string][]string
 	active  int         // faults
-	trouble time.Time   // the last time at which a fault began or ended
-	since   time.Time   // when the first of the faults that are active began
-	phase   Phase       // that is played
-	began   time.Time   // and when it began
-	ghosts  []time.Time // when a process vanished of which Redis goes on believing that it listens
-	held    []string    // what the servers held when the violation was found
+	trouble time.Time   // when a fault last began or ended
+	since   time.Time   // when the first of the active faults began
+	phase   Phase       // the current one
+	began   time.Time   // when it began
+	ghosts  []time.Time // when processes vanished whose subscriptions Redis still keeps
+	held    []string    // the data of the servers when the violation was found
 
-	prolonged time.Time // until when leases may last that ended before, by how far clocks went back
+	// prolonged is until when leases may last that would have expired before, because clocks went back.
+	prolonged time.Time
 
 	closed bool
 }
 
-// A pause is a time in which a process did nothing.
+// A pause is a period in which a process was paused.
 type pause struct {
 	number   int       // of the process
-	from, to time.Time // to is zero until it is over
+	from, to time.Time // to is zero until it has ended
 }
 
-// A stop is a hook of a go-redis client, which stops the goroutines of a paused process before they send a script, and
+// A stop is a hook of a go-redis client. It stops the goroutines of a paused process before they send a script, and
 // when they have its answer.
 type stop struct {
 	world  *world
@@ -91,16 +95,17 @@ func (s stop) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 	}
 }
 
-// gate lets a script pass when the process is not paused. Anything else passes at once: go-redis may hold a mutex.
+// gate lets a script pass when the process is not paused. Other commands pass at once, because go-redis may hold a
+// mutex.
 func (s stop) gate(cmd redis.Cmder) {
 	if name := cmd.Name(); name == "evalsha" || name == "eval" {
 		s.world.gate(s.number)
 	}
 }
 
-// A process is what dies as a whole.
+// A process is a simulated process, which dies as a whole.
 type process struct {
-	number  int // of its place in the plan
+	number  int // its index in the plan
 	name    string
 	links   []*bubble.Link
 	rdbs    []*redis.Client
@@ -135,7 +140,7 @@ func (w *world) newProcess(number int) *process {
 			l.Deny(lacking[w.plan.Lacks])
 		}
 		rdb := redis.NewClient(&redis.Options{
-			Addr: bubble.Addr(i), Dialer: l.Dial, DialerRetries: 1, // it would sleep between them, with a mutex held
+			Addr: bubble.Addr(i), Dialer: l.Dial, DialerRetries: 1, // it would sleep between retries with a mutex held
 			ReadTimeout: w.plan.ReadTimeout, PoolSize: bubble.PoolSize,
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		})
@@ -154,7 +159,7 @@ func (w *world) newProcess(number int) *process {
 	return p
 }
 
-// process is who is there now.
+// process returns the current process with this number.
 func (w *world) process(number int) *process {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -163,7 +168,7 @@ func (w *world) process(number int) *process {
 
 func (w *world) operator() *process { return w.process(w.plan.Processes) }
 
-// chosen are the processes that a fault hits.
+// chosen returns the processes that a fault affects.
 func (w *world) chosen(f Fault) []*process {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -180,7 +185,7 @@ func (w *world) linksOf(f Fault) (all []*bubble.Link) {
 	return all
 }
 
-// killThem kills processes. When the fault is over, others take their places.
+// killThem kills processes. When the fault ends, new processes replace them.
 func (w *world) killThem(f Fault, silently bool) (end func()) {
 	killed := w.chosen(f)
 	for _, p := range killed {
@@ -203,17 +208,17 @@ func (w *world) killThem(f Fault, silently bool) (end func()) {
 	}
 }
 
-// ghostly is for how long locks may be granted to processes that have vanished, one after the other. mu is held.
+// ghostly returns for how long locks may be granted to processes that have vanished, one after the other. mu is held.
 func (w *world) ghostly() (sum time.Duration) {
 	for _, at := range w.ghosts {
-		if time.Since(at) < 2*bubble.KeepAlive { // and the lines in which they stand
+		if time.Since(at) < 2*bubble.KeepAlive { // and the lines in which they wait
 			sum += grantLife + time.Second
 		}
 	}
 	return sum
 }
 
-// closeThem stops processes in good order.
+// closeThem stops processes in an orderly way.
 func (w *world) closeThem(f Fault, shutdown bool) {
 	for _, p := range w.chosen(f) {
 		w.replace(p)
@@ -251,7 +256,7 @@ func (w *world) leave(p *process, orderly func()) {
 	})
 }
 
-// replace puts a new process in the place of one that has gone.
+// replace replaces a process that has gone with a new one.
 func (w *world) replace(p *process) {
 	fresh := w.newProcess(p.number)
 	w.mu.Lock()
@@ -268,9 +273,9 @@ func (w *world) replace(p *process) {
 	})
 }
 
-// pause stops the goroutines of some processes where they come to a gate: the workers between two calls, those of
-// relock before and after each request. Timers go on, so that a guard ends in its time, as it does for whoever looks at
-// the clock.
+// pause stops the goroutines of some processes at a gate: workers between two calls, and those of relock before and
+// after each request. Timers continue, so that a guard is canceled on time, as it is for a goroutine that checks the
+// clock.
 func (w *world) pause(f Fault) (resume func()) {
 	gate := make(chan struct{})
 	var paused []int
@@ -298,7 +303,7 @@ func (w *world) pause(f Fault) (resume func()) {
 	}
 }
 
-// pausedFor is for how long a process was paused since then.
+// pausedFor returns for how long a process was paused since then.
 func (w *world) pausedFor(p *process, since time.Time) (sum time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -324,7 +329,7 @@ func (w *world) gate(number int) {
 	}
 }
 
-// inflict plays a fault, until its time is over or the phase ends.
+// inflict applies a fault until its time is up or the phase ends.
 func (w *world) inflict(f Fault, over <-chan struct{}) {
 	select {
 	case <-over:
@@ -346,7 +351,7 @@ func (w *world) inflict(f Fault, over <-chan struct{}) {
 	w.note(nil, "%s ends", f.Kind)
 }
 
-// prolong notes that the clock of Redis is set back: leases last longer by that.
+// prolong records that the clock of Redis is set back, so that leases last longer by this time.
 func (w *world) prolong(by time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -363,15 +368,14 @@ func (w *world) stir(faults int) {
 	w.trouble = time.Now()
 }
 
-// calm reports whether there has been no fault for a while.
+// calm reports whether no fault was active since then.
 func (w *world) calm(since time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.active == 0 && w.trouble.Before(since)
 }
 
-// ridesOut reports whether a call that has waited for a while must wait on, although there has been trouble for a
-// moment.
+// ridesOut reports whether a call that has waited for a while must continue to wait although a fault has begun.
 func (w *world) ridesOut(c *call, err error) bool {
 	var net net.Error
 	if !errors.As(err, &net) && !errors.Is(err, io.EOF) || c.p.gone.Load() {
@@ -381,13 +385,13 @@ func (w *world) ridesOut(c *call, err error) bool {
 	defer w.mu.Unlock()
 	for _, o := range w.phase.Workers {
 		if o.ID != c.worker.ID && o.Process == c.worker.Process && o.shares(*c.worker) {
-			return false // it may wait behind that one, and have asked Redis nothing
+			return false // it may wait behind that one, without having sent a request to Redis
 		}
 	}
 	return w.active > 0 && c.began.Before(w.since.Add(-callBound)) && time.Since(w.since) < w.plan.Watchdog/2
 }
 
-// note notes what happened to a process; nil: to the world.
+// note records an event of a process, or of the world if p is nil.
 func (w *world) note(p *process, format string, args ...any) {
 	name := "world"
 	if p != nil {
@@ -403,7 +407,7 @@ func (w *world) note(p *process, format string, args ...any) {
 	w.events[name] = all
 }
 
-// capture keeps what the servers hold, for a report.
+// capture saves the data of the servers for a report.
 func (w *world) capture() {
 	for _, r := range w.redis {
 		text := r.Save().String() + listeners(r)
@@ -413,7 +417,7 @@ func (w *world) capture() {
 	}
 }
 
-// close ends everybody.
+// close ends all processes and servers.
 func (w *world) close() {
 	w.mu.Lock()
 	procs := slices.Clone(w.procs)
@@ -431,10 +435,10 @@ func (w *world) close() {
 	for _, r := range w.redis {
 		r.Close()
 	}
-	time.Sleep(2 * time.Second) // go-redis looks once a second whether a server is back, until its client is closed
+	time.Sleep(2 * time.Second) // go-redis checks once a second whether a server is back, until its client is closed
 }
 
-// listeners are how many connections listen to each channel, a line for each.
+// listeners returns the number of subscriptions of each channel, with one line for each.
 func listeners(r *bubble.Redis) string {
 	var b strings.Builder
 	r.Look(func(m *miniredis.Miniredis) {

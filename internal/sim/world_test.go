@@ -14,7 +14,7 @@ import (
 	"github.com/relock-go/relock"
 )
 
-// A paused process sends nothing and hears of no answer, and what it had is over when it goes on.
+// A paused process sends nothing and receives no answer, and its hold has expired when it is resumed.
 func TestPausedProcessStops(t *testing.T) {
 	plan := Plan{Seed: 1, Processes: 2, Servers: 1, Watchdog: 30 * time.Second, WakeDelay: time.Second,
 		ReadTimeout: time.Second, Latency: time.Millisecond}
