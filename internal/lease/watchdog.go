@@ -149,7 +149,8 @@ func (w *Watchdog) End(l *Lease) time.Time { return w.epoch.Add(time.Duration(l.
 // Left returns how much longer l is valid. The result is negative after the lease has ended.
 func (w *Watchdog) Left(l *Lease) time.Duration { return l.LeftAt(w.Now()) }
 
-// Watches reports whether l is watched, which means that it was not removed and has not ended.
+// Watches reports whether l is watched, which means that it was not removed and has not ended. After Close it always
+// returns true.
 func (w *Watchdog) Watches(l *Lease) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
