@@ -2,14 +2,14 @@
 
 package sim
 
-// The simulator finds mistakes in scripts: those that trace_test.go makes, those of the specification that scripts
-// can make, and bugs that relock once had.
+// The simulator finds mistakes: those that trace_test.go makes in the scripts, those of the specification that scripts
+// can make, and defects that relock once had.
 //
-// Rules: a mistake is a change of the text of a script on its way to Redis. The mistakes of trace_test.go are read
-// from its source, so that both stay the same. A mistake that is not found in the given number of seeds fails the
-// test. A plan that fails also without the mistake does not count.
+// Rules: a mistake is a change of the text of a script on its way to Redis. The mistakes of trace_test.go are read from
+// its source, so that they stay the same. A mistake that is not found within the given number of seeds fails the test.
+// A plan that fails without the mistake, too, does not count.
 //
-// Of 40 mistakes 23 are found, after 1 to 43 seeds. The others are listed in missed, each with a reason.
+// Of 40 mistakes 23 are found, with the 1st to the 43rd seed. The others are in missed, each with a reason.
 
 import (
 	"flag"
@@ -35,54 +35,54 @@ var (
 	simMissed = flag.Bool("sim.missed", false, "look for mistakes and mutations too that are known not to be found")
 )
 
-// A mistake is a change of scripts that removes one of their precautions.
+// A mistake is a change of scripts that omits one of their precautions.
 type mistake struct {
 	name     string
 	from, to string
 	focus    Focus
-	also     [2]string // another text and its replacement, if one change is not enough; or empty
+	also     [2]string // another text, and what it becomes, where one is not enough; or nothing
 }
 
-// missed contains the mistakes that this simulator does not find, with the reasons.
+// missed has the mistakes that this simulator does not find, with the reasons.
 var missed = map[string]string{
-	"noTombstone": "the answer of a late request releases what the request has acquired. If the connection has failed, " +
-		"it expires with its lease, as after any fault. Only a lease that ends long after the fault would be " +
-		"noticed, and only if no answer has arrived until then",
+	"noTombstone": "the client releases what a late request took when its answer comes. Without a connection the lock expires " +
+		"with its lease, as after a fault; only a lease that ends long after the fault would be seen, and then " +
+		"no answer may have come",
 	"tombstoneUnseen": "as noTombstone",
-	"sameNumber": "the place that is lost belongs to a process whose grant has expired, and that of a process behind " +
-		"it has expired, too. The process makes another attempt, later than others, which the fault excuses",
-	"lateForgotten": "as sameNumber: the places belong to processes that were slow",
-	"lapseForgotten": "the place of a grant that has expired is lost. Its process makes another attempt, later than " +
+	"sameNumber": "a place that is lost like that is one of a process whose grant has expired, and the grant of one behind " +
+		"it has expired too: it asks again, later than others, which the fault excuses",
+	"suspectForgotten": "as sameNumber: the places are those of processes that were slow",
+	"expiryForgotten": "the place of a grant that has expired is lost: its process asks again, later than " +
 		"others, which the fault excuses",
-	"alwaysLate": "a process whose grant has expired may lose the next one, too, and makes another attempt. It waits " +
-		"longer, which the fault excuses",
-	"unheardNotPassedOver": "a dead waiter is passed over when its heartbeat expires, and the witness allows that time " +
+	"alwaysSuspect": "a process whose grant has expired may lose the next one, too, and asks: it waits longer, " +
+		"which the fault excuses",
+	"unheardNotPassedOver": "a dead waiter is passed over when its heartbeat ends, which the witness allows " +
 		"after a death",
-	"newsLost": "the poller of the next process finds the free lock within a poll interval, if a waiter of another " +
-		"type was notified and has left at that moment",
-	"joinDeaf": "the poller finds that the place was dropped, and its process makes another attempt. A fault has cut " +
-		"the connection, and excuses the delay",
-	"leaseShortened": "a lease of the watchdog is usually the longest one, and is renewed at once",
-	"permitBarge":    "a permit that a client acquires out of turn is one more turn, which the witness allows",
-	"permitNewsLost": "a waiter for a permit polls once in each poll interval, and only a semaphore that is free must be " +
-		"handed off at once",
+	"newsLost": "the poller of the next process finds the lock within a poll interval if a waiter of " +
+		"another kind has been told and has left just then",
+	"joinUnsubscribed": "the poller sees that the place was dropped, and its process asks; a fault has cut the " +
+		"connection, and excuses that",
+	"leaseShortened": "a lease of the watchdog is the longest as a rule, and is renewed at once",
+	"permitBarge":    "a permit that a caller takes out of turn is one turn more, which the witness allows",
+	"permitNewsLost": "a waiter for a permit asks once in each poll interval, and only a semaphore that is free has to " +
+		"pass at once",
 	"permitNoTombstone": "as noTombstone",
 	"oneGrant":          "as permitNewsLost",
-	"writerOfTheFuture": "a writer would have to die in the seconds before the clock goes back, and be the only one " +
-		"that waits. Not found in 200 seeds",
-	"sliceOfTheFuture": "a release with an empty line also notifies Java clients, and lines are often empty, so no Java " +
-		"service waits long enough. Not found in 200 seeds",
-	"notIdempotent": "a semaphore loses at most one permit, because the last one is not available when the request runs " +
-		"again. The new client asks for one permit only",
+	"writerOfTheFuture": "a writer has to die in the seconds before the clock goes back, and to be the only one that " +
+		"waits: not found in 200 seeds",
+	"windowOfTheFuture": "a release to an empty line is for Java, too, and lines are empty often: no Java service waits " +
+		"long enough. Not found in 200 seeds",
+	"notIdempotent": "a semaphore loses one permit, and no more: the last one is not free when the request " +
+		"runs again. The newcomer asks for one",
 }
 
-// foci contains the faults with which a mistake of trace_test.go is looked for, if all of them would take too long.
+// foci has the faults with which to look for a mistake of trace_test.go if trying all faults would take too long.
 var foci = map[string][]string{
 	"noTombstone":     {"late requests"},
 	"tombstoneUnseen": {"late requests"},
 }
 
-// defects contains bugs that relock once had, and the mistakes of the specification that trace_test.go does not make.
+// defects has the mistakes that relock once had, and those of the specification that trace_test.go does not make.
 var defects = []mistake{
 	{
 		name: "deadTakenForJava", focus: Focus{[]Kind{Fair}, []string{"kill", "vanish", "outage"}},
@@ -100,7 +100,7 @@ var defects = []mistake{
 		to:   "false then",
 	},
 	{
-		name: "sliceOfTheFuture", focus: Focus{[]Kind{JavaPlain}, []string{"clock back"}},
+		name: "windowOfTheFuture", focus: Focus{[]Kind{JavaPlain}, []string{"clock back"}},
 		from: " or line.shared > now",
 		to:   "",
 	},
@@ -118,7 +118,7 @@ var defects = []mistake{
 	// Mistakes of the specification.
 	{
 		name: "barge", focus: Focus{Locks: []Kind{Plain, Multi}},
-		from: "line.exists and ear ~= 'pass' and not guest then",
+		from: "line.exists and delivery ~= 'barge' and not guest then",
 		to:   "line.exists and false then",
 	},
 	{
@@ -131,13 +131,13 @@ var defects = []mistake{
 		from: "return heard ~= 0",
 		to:   "return true",
 		also: [2]string{
-			"return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0",
+			"return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0",
 			"return true",
 		},
 	},
 	{
-		name: "joinDeaf", focus: Focus{[]Kind{Plain, FencedOne}, []string{"cut", "refuse", "hold down"}},
-		from: "return ear == 'hears' and listeners(channel .. ':' .. client_of(field), how) == 0",
+		name: "joinUnsubscribed", focus: Focus{[]Kind{Plain, FencedOne}, []string{"cut", "refuse", "hold down"}},
+		from: "return delivery == 'push' and listeners(channel .. ':' .. client_of(field), how) == 0",
 		to:   "return false",
 	},
 	{
@@ -157,11 +157,11 @@ var defects = []mistake{
 	},
 	{
 		name: "permitBarge", focus: Focus{Locks: []Kind{Permits}},
-		from: "if not (wants and ear == 'pass') then",
+		from: "if not (wants and delivery == 'barge') then",
 		to:   "if not wants then",
 	},
 	{
-		name: "permitGivenTwice", focus: Focus{Locks: []Kind{Permits}},
+		name: "permitReleasedTwice", focus: Focus{Locks: []Kind{Permits}},
 		from: "if ends then\n    redis.call('zrem', taken, id)",
 		to:   "if true then\n    redis.call('zrem', taken, id)",
 	},
@@ -171,17 +171,17 @@ var defects = []mistake{
 		to:   "line.exists) then",
 	},
 	{
-		name: "javaLapse", focus: Focus{[]Kind{Permits}, []string{"kill", "vanish", "pause", "hold"}},
+		name: "javaExpiry", focus: Focus{[]Kind{Permits}, []string{"kill", "vanish", "pause", "hold"}},
 		from: "not still_held(lock, line.granted) then",
 		to:   "not still_held(lock, line.granted) then\n        redis.call('incrby', tokens, 1)",
 	},
 	{
 		name: "keepsPlace", focus: Focus{Locks: []Kind{Permits}},
-		from: "local stays = before and (before.unsaved or stands(line, before))",
+		from: "local stays = before and (before.unsaved or is_enqueued(line, before))",
 		to:   "local stays = before",
 	},
 	{
-		name: "lapseTwice", focus: Focus{Locks: []Kind{Permits}},
+		name: "expireTwice", focus: Focus{Locks: []Kind{Permits}},
 		from: "redis.call('zrem', taken, unpack(expired))",
 		to:   "",
 	},
@@ -192,13 +192,13 @@ var defects = []mistake{
 	},
 	{
 		name: "permitNoTombstone", focus: Focus{[]Kind{Permits}, []string{"late requests"}},
-		from: "wants = wants and not (line and is_over(line, id))",
+		from: "wants = wants and not (line and has_tombstone(line, id))",
 		to:   "",
 	},
 	{
 		name: "notIdempotent", focus: Focus{[]Kind{Permits}, []string{"lost answers", "slow"}},
-		from: "local wants = not ends and level == '1'",
-		to:   "local wants = level == '1'",
+		from: "local wants = not ends and hold_count == '1'",
+		to:   "local wants = hold_count == '1'",
 		also: [2]string{
 			"if added ~= 1 then",
 			"if type(added) == 'table' then",
@@ -215,7 +215,7 @@ var defects = []mistake{
 		to:   "return line, true",
 	},
 
-	// Mistakes about the number of permits, and about the locks of Java.
+	// Mistakes in the numbers of permits, and with Java's locks.
 	{
 		name: "setForgetsTaken", focus: Focus{[]Kind{Permits}, []string{"delete", "wipe"}},
 		from: "available = permits - redis.call('zcard', taken)\n    redis.call('set'",
@@ -236,22 +236,22 @@ var defects = []mistake{
 	},
 }
 
-// ofTheSpecification maps the mistakes in spec/mistakes to the same mistakes here, or to the reason why there is
-// none. Mistakes of the Go code are in mutations_test.go.
+// ofTheSpecification maps the mistakes in spec/mistakes to the same mistakes here, or tells why there is none. Mistakes
+// of the Go code are in mutations_test.go.
 var ofTheSpecification = map[string]struct{ here, why string }{
 	"Line-barge":              {here: "barge"},
 	"Line-believeLate":        {here: "grantFromTheMessage"},
 	"Line-dropUnknown":        {here: "lateAnswerIsKept lateGrantIsKept"},
 	"Line-forgetSoon":         {here: "tombstoneDroppedSoon"},
-	"Line-headLooks":          {here: "headLooks"},
+	"Line-headPolls":          {here: "headLooks"},
 	"Line-javaUnheard":        {here: "javaUnheard"},
-	"Line-joinDeaf":           {here: "joinDeaf"},
+	"Line-joinUnsubscribed":   {here: "joinUnsubscribed"},
 	"Line-newsLost":           {here: "newsLost"},
 	"Line-noDemotion":         {here: "noDemotion"},
-	"Line-noLook":             {here: "nobodyLooks"},
+	"Line-noPoll":             {here: "nobodyLooks"},
 	"Line-noTombstone":        {here: "noTombstone tombstoneUnseen noTombstoneAsked"},
 	"Line-oldFlag":            {here: "oldSubscription"},
-	"Line-rejoinAgain":        {why: "no script releases a lock and joins the line in one run"},
+	"Line-rejoinAgain":        {why: "no script releases a lock and joins the line at once"},
 	"Line-releaseByProcess":   {here: "foreignRelease"},
 	"Line-sleepOn":            {here: "notWokenAfterReconnect"},
 	"Line-staleBusy":          {here: "subscribedUnnoticed"},
@@ -259,38 +259,38 @@ var ofTheSpecification = map[string]struct{ here, why string }{
 	"Semaphore-barge":         {here: "permitBarge"},
 	"Semaphore-believeLate":   {here: "grantFromTheMessage"},
 	"Semaphore-forgetSoon":    {here: "tombstoneDroppedSoon"},
-	"Semaphore-giveTwice":     {here: "permitGivenTwice"},
+	"Semaphore-releaseTwice":  {here: "permitReleasedTwice"},
 	"Semaphore-handsOn":       {here: "handsOn"},
-	"Semaphore-javaLapse":     {here: "javaLapse"},
+	"Semaphore-javaExpiry":    {here: "javaExpiry"},
 	"Semaphore-keepsPlace":    {here: "keepsPlace"},
-	"Semaphore-lapseTwice":    {here: "lapseTwice"},
+	"Semaphore-expireTwice":   {here: "expireTwice"},
 	"Semaphore-newsLost":      {here: "permitNewsLost"},
-	"Semaphore-noLook":        {here: "sleepsForEver"},
+	"Semaphore-noPoll":        {here: "sleepsForEver"},
 	"Semaphore-noTombstone":   {here: "permitNoTombstone"},
 	"Semaphore-notIdempotent": {here: "notIdempotent"},
 	"Semaphore-oneGrant":      {here: "oneGrant"},
 	"Semaphore-setOnly":       {why: "a waiter finds a new permit within a poll interval, as for permitNewsLost"},
 	"Semaphore-silentRelease": {here: "silentRelease"},
-	"Semaphore-undoLost":      {here: "tryUndoesNothing"},
-	"Trust-arrival":           {here: "grantFromTheMessage"},
-	"Trust-busyCounts":        {here: "grantFromTheLastRequest"},
-	"Trust-confirmArrival":    {here: "trustFromTheAnswer"},
-	"Trust-confirmLease":      {here: "confirmLease"},
-	"Trust-confirmTwice":      {here: "leaseShortened"},
-	"Trust-lastAsk":           {here: "grantFromTheLastRequest"},
-	"Trust-lateAnswer":        {why: "an answer goes to the goroutine that sent the request"},
-	"Trust-lateConfirm":       {here: "lateConfirm"},
-	"Trust-messageToken":      {why: "no message is read after an answer that the lock is held"},
-	"Trust-reach-again":       {why: "a false rule, which shows that the model is not empty"},
-	"Trust-reach-message":     {why: "a false rule, which shows that the model is not empty"},
-	"Trust-restart":           {here: "numbersRepeat"},
-	"Trust-shortLease":        {why: "a grant carries the lease that was asked for if it is shorter than the provisional one"},
-	"Trust-staleGrant":        {why: "a grant names the field of one wait, and the request of that wait"},
-	"Trust-toAndFro":          {here: "alwaysLate"},
-	"Trust-wholeLease":        {here: "wholeLeaseOfAGrant"},
+	"Semaphore-rollBackLost":  {here: "tryUndoesNothing"},
+	"Validity-arrival":        {here: "grantFromTheMessage"},
+	"Validity-busyCounts":     {here: "grantFromTheLastRequest"},
+	"Validity-confirmArrival": {here: "trustFromTheAnswer"},
+	"Validity-confirmLease":   {here: "confirmLease"},
+	"Validity-confirmTwice":   {here: "leaseShortened"},
+	"Validity-lastAsk":        {here: "grantFromTheLastRequest"},
+	"Validity-lateAnswer":     {why: "an answer goes to the goroutine that has asked"},
+	"Validity-lateConfirm":    {here: "lateConfirm"},
+	"Validity-messageToken":   {why: "no message is read after an answer that the lock is held"},
+	"Validity-reach-again":    {why: "a false rule, which shows that the model is not empty"},
+	"Validity-reach-message":  {why: "a false rule, which shows that the model is not empty"},
+	"Validity-restart":        {here: "numbersRepeat"},
+	"Validity-shortLease":     {why: "a grant with a shorter lease has the one that was asked for"},
+	"Validity-staleGrant":     {why: "a grant names the field of one wait, and its request"},
+	"Validity-toAndFro":       {here: "alwaysSuspect"},
+	"Validity-wholeLease":     {here: "wholeLeaseOfAGrant"},
 }
 
-// Each mistake of the specification corresponds to one here, or has a reason why not.
+// Each mistake of the specification is one of those here, or has a reason why not.
 func TestMistakesOfTheSpecification(t *testing.T) {
 	files, err := filepath.Glob("../../spec/mistakes/*.cfg")
 	require.NoError(t, err)
@@ -375,7 +375,7 @@ func TestSimulationFindsMistakes(t *testing.T) {
 	}
 }
 
-// failsOnlySo reports whether a plan that fails with a mistake does not fail without it.
+// failsOnlySo reports whether a plan that fails with a mistake is well without it.
 func failsOnlySo(t *testing.T, plan Plan) bool {
 	for range 2 {
 		if Play(t, plan, options{}).Found != nil {
