@@ -62,7 +62,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		limit = min(t, limit)
 	}
 	if o.synced.Within >= limit {
-		return nil, invalid("WithSyncedReplicas(%d, %v): an answer is waited for no longer than %v (ReadTimeout, and 5s)",
+		return nil, invalid("WithSyncedReplicas(%d, %v): the time must be less than %v, the lesser of ReadTimeout and 5s",
 			o.synced.Replicas, o.synced.Within, limit)
 	}
 	c := &Client{rdb: rdb, keyPrefix: o.keyPrefix, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, pending: newPendingRequests(), permits: new(permitsReports)}

@@ -252,7 +252,7 @@ func TestErrorsNameHoldersAndCutLongNames(t *testing.T) {
 		l := b.client().NewLock(b.name)
 		b.must(l.Lock(ctx))
 		err := elsewhere(func() error { return l.Unlock(ctx) })
-		want := regexp.MustCompile(`^relock: unlock "` + b.name + `": not held by the caller: goroutine \d+ asked, goroutine \d+ holds it here$`)
+		want := regexp.MustCompile(`^relock: unlock "` + b.name + `": not held by the caller: called by goroutine \d+, but held by goroutine \d+ in this process$`)
 		require.Error(t, err)
 		assert.Regexp(t, want, err.Error())
 		b.must(l.Unlock(ctx))
@@ -270,7 +270,7 @@ func TestQuorumErrorNamesEachNode(t *testing.T) {
 	require.ErrorAs(t, err, &quorum)
 	assert.Len(t, quorum.Unwrap(), 2)
 	assert.ErrorIs(t, err, io.EOF)
-	assert.EqualError(t, err, `relock: lock "x": 1 of 3 nodes, 2 needed; node 2: EOF; node 3: another owner holds it`)
+	assert.EqualError(t, err, `relock: lock "x": granted by 1 of 3 nodes, 2 needed; node 2: EOF; node 3: another owner holds it`)
 }
 
 // Whatever happens at the same time, Shutdown ends when nothing is held, and leaves no record.

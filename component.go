@@ -48,7 +48,7 @@ func componentsOf(c *Client, locks []Locker) ([]component, error) {
 		return nil, invalid("the Client is nil")
 	}
 	if len(locks) == 0 {
-		return nil, invalid("no locks")
+		return nil, invalid("no locks were passed")
 	}
 	components := make([]component, len(locks))
 	for i, l := range locks {
@@ -165,7 +165,7 @@ func checkTwice(components []component) error {
 			inTheWay = append(inTheWay, place{server, m.id.Name, "read"}, place{server, m.id.Name, "write"})
 		}
 		if slices.ContainsFunc(inTheWay, func(o any) bool { return seen[o] }) {
-			return invalid("the same lock twice: %s", shortName(m.Name()))
+			return invalid("the same lock was passed twice: %s", shortName(m.Name()))
 		}
 		seen[self] = true
 	}

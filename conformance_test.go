@@ -950,19 +950,19 @@ var foreignValues = map[string]struct {
 }{
 	"string": {func(ctx context.Context, rdb redis.Cmdable, key string) error {
 		return rdb.Set(ctx, key, "five", 0).Err()
-	}, "holds a string that no lock of this type makes"},
+	}, "holds a string that does not belong to a lock of this type"},
 	"list": {func(ctx context.Context, rdb redis.Cmdable, key string) error {
 		return rdb.RPush(ctx, key, "a", "b").Err()
-	}, "holds a list that no lock of this type makes"},
+	}, "holds a list that does not belong to a lock of this type"},
 	"set": {func(ctx context.Context, rdb redis.Cmdable, key string) error {
 		return rdb.SAdd(ctx, key, "a", "b").Err()
-	}, "holds a set that no lock of this type makes"},
+	}, "holds a set that does not belong to a lock of this type"},
 	"zset": {func(ctx context.Context, rdb redis.Cmdable, key string) error {
 		return rdb.ZAdd(ctx, key, redis.Z{Score: 1, Member: "a"}).Err()
-	}, "holds a zset that no lock of this type makes"},
+	}, "holds a zset that does not belong to a lock of this type"},
 	"stream": {func(ctx context.Context, rdb redis.Cmdable, key string) error {
 		return rdb.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"a", 1}}).Err()
-	}, "holds a stream that no lock of this type makes"},
+	}, "holds a stream that does not belong to a lock of this type"},
 	"one number":                         foreignHash(`"total"`, "total", 5),
 	"numbers":                            foreignHash(``, "total", 5, "lines", 3),
 	"texts":                              foreignHash(``, "name", "bob", "mail", "b@x"),
@@ -986,7 +986,7 @@ func foreignHash(field string, pairs ...any) struct {
 	put  func(ctx context.Context, rdb redis.Cmdable, key string) error
 	says string
 } {
-	says := "holds a hash that no lock makes (field "
+	says := "holds a hash that is not a lock (field "
 	if strings.HasPrefix(field, `"`) {
 		says += field
 	}
@@ -1214,7 +1214,7 @@ func TestWhatIsNoLockBesideALock(t *testing.T) {
 			if strings.HasPrefix(k.name, "fenced") {
 				err := k.one(b.client(), b.name).Lock(ctx)
 				require.ErrorIs(t, err, ErrNotALock)
-				assert.Contains(t, err.Error(), "the key "+shortName(key)+" holds a token counter that is no number")
+				assert.Contains(t, err.Error(), "the key "+shortName(key)+" holds a token counter that is not a number")
 			}
 		}
 		b.must(b.rdb.Del(ctx, key).Err())

@@ -67,7 +67,7 @@ func (e *QuorumError) Error() string {
 			fmt.Fprintf(&why, "; node %d: %v", i+1, err)
 		}
 	}
-	return fmt.Sprintf("%d of %d nodes, %d needed%s", e.Granted, e.Asked, e.Needed, why.String())
+	return fmt.Sprintf("granted by %d of %d nodes, %d needed%s", e.Granted, e.Asked, e.Needed, why.String())
 }
 
 // Unwrap returns the errors of the servers that did not grant the request.

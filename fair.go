@@ -84,7 +84,7 @@ type fairLock struct {
 
 func (l *fairLock) BusyText(ttl, left, ago time.Duration) string {
 	if ttl < 0 {
-		return "other waiters are in front in the queue"
+		return "other waiters are ahead in the queue"
 	}
 	return l.facts.BusyText(ttl, left, ago)
 }

@@ -73,7 +73,7 @@ func (l oneLock) guard(ctx context.Context) (context.Context, error) {
 
 func (l oneLock) token(ctx context.Context) (int64, error) {
 	if !l.fenced {
-		return 0, invalid("the lock was made without Fenced()")
+		return 0, invalid("the lock was created without Fenced()")
 	}
 	return l.client.engine.Token(l.lock, engine.OwnerOf(ctx))
 }
@@ -210,7 +210,7 @@ func (h *handle) TryLock(ctx context.Context, wait, lease time.Duration) (bool, 
 // leaseRequest is the request of LockLease.
 func leaseRequest(lease time.Duration) (engine.Request, error) {
 	if lease < time.Millisecond {
-		return engine.Request{}, invalid("lease %v: at least 1ms", lease)
+		return engine.Request{}, invalid("lease %v is too short: it must be at least 1ms", lease)
 	}
 	return engine.Request{Wait: -1, Lease: lease}, nil
 }
@@ -219,9 +219,9 @@ func leaseRequest(lease time.Duration) (engine.Request, error) {
 func tryRequest(wait, lease time.Duration) (engine.Request, error) {
 	switch {
 	case wait < 0:
-		return engine.Request{}, invalid("wait %v: not negative", wait)
+		return engine.Request{}, invalid("wait %v is negative: to wait without a limit, use Lock", wait)
 	case lease != 0 && lease < time.Millisecond:
-		return engine.Request{}, invalid("lease %v: at least 1ms, or 0 for the watchdog's", lease)
+		return engine.Request{}, invalid("lease %v is too short: it must be at least 1ms, or 0 for a lease that is renewed automatically", lease)
 	}
 	return engine.Request{Wait: wait, Lease: lease}, nil
 }
@@ -381,7 +381,7 @@ func (h *handle) ForceUnlock(ctx context.Context) (freed bool, err error) {
 func (h *handle) usable(ctx context.Context) error {
 	switch {
 	case h.lock == nil && h.many == nil && h.bad == nil:
-		return invalid("a lock is made with NewLock and the like")
+		return invalid("the lock is a zero value: create it with NewLock or another method of a Client")
 	case ctx == nil:
 		return errNilContext
 	}

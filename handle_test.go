@@ -464,7 +464,7 @@ func TestErrorThatEndsAWaitOfAMultiLockNamesTheLockInTheWay(t *testing.T) {
 	defer cancel()
 	err := c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewLock(b.name+"-2"), c.NewFairLock(b.name+"-3")).Lock(deadline)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.Regexp(t, `^relock: lock "[^"]*": context deadline exceeded: "`+b.name+`-2": another process \(or Client\) holds it, (5\d(\.\d)?|1m0)s of its lease left$`, err.Error())
+	assert.Regexp(t, `^relock: lock "[^"]*": context deadline exceeded: "`+b.name+`-2": another process \(or Client\) holds it, and its lease expires in (5\d(\.\d)?|1m0)s$`, err.Error())
 
 	b.must(other.NewLock(b.name + "-2").Unlock(ctx))
 }

@@ -119,8 +119,8 @@ func (h *Hold) release(ctx context.Context, op string) error {
 }
 
 var (
-	errNoHold   = fmt.Errorf("%w: %w", ErrNotHeld, invalid("the Hold is nil or zero: Acquire or TryAcquire has not acquired the lock"))
-	errReleased = fmt.Errorf("%w: this hold was released before", ErrNotHeld)
+	errNoHold   = fmt.Errorf("%w: %w", ErrNotHeld, invalid("the Hold is nil or zero: Acquire or TryAcquire did not acquire the lock"))
+	errReleased = fmt.Errorf("%w: this Hold has already been released", ErrNotHeld)
 )
 
 // Context returns a context for the work that the lock protects. It has the values of the context that was passed to
@@ -219,7 +219,7 @@ func (h *Hold) extend(ctx context.Context, lease time.Duration) error {
 	case ctx == nil:
 		return errNilContext
 	case lease < time.Millisecond:
-		return invalid("lease %v: at least 1ms", lease)
+		return invalid("lease %v is too short: it must be at least 1ms", lease)
 	case h.lease == 0:
 		return engine.ErrRenewed
 	case h.released.Load():

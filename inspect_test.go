@@ -305,14 +305,14 @@ func TestInspectReportsKeysThatAreNoLock(t *testing.T) {
 				return b.rdb.Set(ctx, "redisson_lock_queue:{"+b.name+"}", "a string", 0).Err()
 			},
 			`"relock_lock_alive:{`: func(b *bench) error { return b.rdb.RPush(ctx, "relock_lock_alive:{"+b.name+"}", "a list").Err() },
-			`holds a hash that no lock makes (field "colour")`: func(b *bench) error {
+			`holds a hash that is not a lock (field "colour")`: func(b *bench) error {
 				return b.rdb.HSet(ctx, b.name, "colour", "red", javaThread, 7).Err()
 			},
-			`holds a hash that no lock makes (field "n")`: func(b *bench) error { return b.rdb.HSet(ctx, b.name, "n", 0).Err() },
-			`holds a hash that no lock makes (field "mode")`: func(b *bench) error {
+			`holds a hash that is not a lock (field "n")`: func(b *bench) error { return b.rdb.HSet(ctx, b.name, "n", 0).Err() },
+			`holds a hash that is not a lock (field "mode")`: func(b *bench) error {
 				return b.rdb.HSet(ctx, b.name, "mode", "dark"+strings.Repeat("!", 500), "n", math.MaxInt64).Err()
 			},
-			`holds a token counter that is no number`: func(b *bench) error {
+			`holds a token counter that is not a number`: func(b *bench) error {
 				return b.rdb.Set(ctx, "redisson_lock_token:{"+b.name+"}", "many", 0).Err()
 			},
 		} {

@@ -233,12 +233,12 @@ func TestLimitsThatMakeNoSenseAreRefused(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	c := b.client()
 	for text, opts := range map[string][]LockOption{
-		"MaxHold(0s): at least 1ms":               {MaxHold(0)},
-		"MaxHold(999µs): at least 1ms":            {MaxHold(999 * time.Microsecond)},
-		"MinHold(2s) with MaxHold(1s): no longer": {MinHold(2 * time.Second), MaxHold(time.Second)},
-		"MinHold(0s): at least 1ms":               {MinHold(0)},
-		"MinHold(-1s): at least 1ms":              {MinHold(-time.Second)},
-		"MinHold(999µs): at least 1ms":            {MinHold(999 * time.Microsecond)},
+		"MaxHold(0s): must be at least 1ms":      {MaxHold(0)},
+		"MaxHold(999µs): must be at least 1ms":   {MaxHold(999 * time.Microsecond)},
+		"MinHold(2s) is longer than MaxHold(1s)": {MinHold(2 * time.Second), MaxHold(time.Second)},
+		"MinHold(0s): must be at least 1ms":      {MinHold(0)},
+		"MinHold(-1s): must be at least 1ms":     {MinHold(-time.Second)},
+		"MinHold(999µs): must be at least 1ms":   {MinHold(999 * time.Microsecond)},
 	} {
 		for _, l := range limitedLocks {
 			locker := l.make(c, b.name, opts...)

@@ -1755,7 +1755,7 @@ func TestLineWithoutARight(t *testing.T) {
 		"publish":   {[]string{"allkeys", "allchannels", "allcommands", "-publish"}, ""},
 		"subscribe": {[]string{"allkeys", "allchannels", "allcommands", "-subscribe"}, "refuses the subscription"},
 		"channels":  {[]string{"allkeys", "resetchannels", "allcommands"}, "refuses the subscription"},
-		"line":      {[]string{"~lock-*", "~redisson_lock_token:*", "allchannels", "allcommands"}, "refuses the keys of the line"},
+		"line":      {[]string{"~lock-*", "~redisson_lock_token:*", "allchannels", "allcommands"}, "refuses the keys of the wait queues"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

@@ -143,7 +143,7 @@ func (l *multi) acquire(ctx context.Context, r engine.Request) (bool, error) {
 }
 
 // errNotLasting is the error for a lock that was lost before the last lock was taken.
-var errNotLasting = engine.LossError(errors.New("before all of them were taken"))
+var errNotLasting = engine.LossError(errors.New("one of its locks was lost before all of them were acquired"))
 
 // errAllLate is the error for a lease of which too little is left when all locks are taken.
 var errAllLate = engine.LossError(engine.ErrLate)

@@ -243,18 +243,18 @@ func (e *userEvents) Lost(s engine.Subject, held time.Duration, loss, cause erro
 }
 
 func (e *userEvents) SubscriptionRefused(channel string, err error) {
-	e.log.Warn("relock: Redis refuses the subscription on which releases are announced: "+
-		"waiters ask again at the max wake delay instead; allow the channels redisson_* to this user",
+	e.log.Warn("relock: Redis refuses the subscription to lock releases: "+
+		"waiters poll at the poll interval instead; grant this user access to the channels redisson_*",
 		"channel", cutName(channel), "error", err)
 }
 
 func (e *userEvents) LineRefused(err error) {
-	e.log.Warn("relock: Redis refuses the keys of the line in which processes wait: they wait for a plain lock, a write lock or a semaphore in no order, and a fair lock takes longer to pass on; "+
-		"allow the keys relock_line:* to this user", "error", err)
+	e.log.Warn("relock: Redis refuses the keys of the wait queues: processes wait for a Lock, a write lock or a semaphore in no particular order, and a fair lock takes longer to pass on; "+
+		"grant this user access to the keys relock_line:*", "error", err)
 }
 
 func (e *userEvents) ClosedWithHolds(count int, some []string) {
 	if e.log.Enabled(context.Background(), slog.LevelDebug) {
-		e.log.Debug("relock: closed with locks held, whose records lapse with their leases", "count", count, "locks", some)
+		e.log.Debug("relock: closed while locks are held; they expire with their leases", "count", count, "locks", some)
 	}
 }

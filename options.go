@@ -157,21 +157,21 @@ func newOptions(opts []Option) (options, error) {
 	}
 	switch {
 	case o.watchdogTimeout < minWatchdogTimeout:
-		return o, invalid("WithWatchdogTimeout(%v): at least %v", o.watchdogTimeout, minWatchdogTimeout)
+		return o, invalid("WithWatchdogTimeout(%v): must be at least %v", o.watchdogTimeout, minWatchdogTimeout)
 	case o.fairWaitTimeout < time.Second:
-		return o, invalid("WithFairWaitTimeout(%v): at least 1s", o.fairWaitTimeout)
+		return o, invalid("WithFairWaitTimeout(%v): must be at least 1s", o.fairWaitTimeout)
 	case o.pollInterval <= 0:
-		return o, invalid("WithPollInterval(%v): more than 0", o.pollInterval)
+		return o, invalid("WithPollInterval(%v): must be positive", o.pollInterval)
 	case o.nodeTimeout <= 0:
-		return o, invalid("WithRedLockNodeTimeout(%v): more than 0", o.nodeTimeout)
+		return o, invalid("WithRedLockNodeTimeout(%v): must be positive", o.nodeTimeout)
 	case o.handoffWindow < 0:
-		return o, invalid("WithHandoffWindow(%v): not negative", o.handoffWindow)
+		return o, invalid("WithHandoffWindow(%v): must not be negative", o.handoffWindow)
 	case o.syncs && (o.synced.Replicas < 1 || o.synced.Within < time.Millisecond):
-		return o, invalid("WithSyncedReplicas(%d, %v): at least 1 replica, and 1ms", o.synced.Replicas, o.synced.Within)
+		return o, invalid("WithSyncedReplicas(%d, %v): must be at least 1 replica and 1ms", o.synced.Replicas, o.synced.Within)
 	case o.logger == nil:
-		return o, invalid("WithLogger(nil): a logger, or leave the option out")
+		return o, invalid("WithLogger(nil): pass a logger, or omit the option")
 	case o.observes && o.observer == nil:
-		return o, invalid("WithObserver(nil): an observer, or leave the option out")
+		return o, invalid("WithObserver(nil): pass an observer, or omit the option")
 	}
 	return o, nil
 }
@@ -235,11 +235,11 @@ func newLockOptions(opts []LockOption) lockOptions {
 func (o *lockOptions) check() error {
 	switch {
 	case o.maxHolds && o.Max < time.Millisecond:
-		return send.Invalid("MaxHold(%v): at least 1ms", o.Max)
+		return send.Invalid("MaxHold(%v): must be at least 1ms", o.Max)
 	case o.keeps && o.MinHold < time.Millisecond:
-		return send.Invalid("MinHold(%v): at least 1ms", o.MinHold)
+		return send.Invalid("MinHold(%v): must be at least 1ms", o.MinHold)
 	case o.keeps && o.maxHolds && o.MinHold > o.Max:
-		return send.Invalid("MinHold(%v) with MaxHold(%v): no longer than a hold may last", o.MinHold, o.Max)
+		return send.Invalid("MinHold(%v) is longer than MaxHold(%v)", o.MinHold, o.Max)
 	}
 	return nil
 }
@@ -247,7 +247,7 @@ func (o *lockOptions) check() error {
 // checkLabel reports why s is no label.
 func checkLabel(s string) error {
 	if len(s) > longestLabel || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return invalid("WithLabel(%q): at most %d bytes of text without control characters", s, longestLabel)
+		return invalid("WithLabel(%q): must be at most %d bytes of text without control characters", s, longestLabel)
 	}
 	return nil
 }

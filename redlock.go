@@ -39,7 +39,7 @@ const (
 var (
 	errTaken       = errors.New("another owner holds it")
 	errNodeTimeout = errors.New("no answer within the node timeout")
-	errNotAsked    = errors.New("it was not held there, or did not answer")
+	errNotAsked    = errors.New("not held there, or no answer")
 )
 
 // errParts is the cause of a hold that too few nodes keep.
@@ -70,7 +70,7 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 	l := &redLock{Traits: engine.Traits{Kind: string(TypeRed)}, client: c, needed: len(locks)/2 + 1}
 	components, err := componentsOf(c, locks)
 	if err == nil && len(components) < 3 {
-		err = invalid("%d locks: at least 3", len(components))
+		err = invalid("%d locks: a RedLock needs at least 3", len(components))
 	}
 	if err == nil {
 		err = checkNodes(components)
@@ -87,17 +87,17 @@ func checkNodes(components []component) error {
 	for i, c := range components {
 		for _, r := range c.records() {
 			if r.record.Limits() != (engine.Limits{}) {
-				return invalid("%s has MaxHold or MinHold: a RedLock repairs and undoes the holds at its nodes by its own rules", shortName(c.Name()))
+				return invalid("%s has MaxHold or MinHold: the locks of a RedLock must not have these options", shortName(c.Name()))
 			}
 			client := r.client
 			if s := client.synced; s.Replicas > 0 && s.Within >= client.nodeTimeout {
-				return invalid("%s has WithSyncedReplicas(%d, %v): its Client needs a longer WithRedLockNodeTimeout than %v",
+				return invalid("%s has WithSyncedReplicas(%d, %v): its Client needs a WithRedLockNodeTimeout longer than %v",
 					shortName(c.Name()), s.Replicas, s.Within, client.nodeTimeout)
 			}
 			address, _, _ := strings.Cut(r.server, "/")
 			for _, node := range []any{client, address} {
 				if voter, ok := votes[node]; ok && voter != i && node != "" {
-					return invalid("two locks on one Redis, the second one is %s: a node has one vote", shortName(c.Name()))
+					return invalid("two locks are on one Redis, the second is %s: each Redis has one vote", shortName(c.Name()))
 				}
 				votes[node] = i
 			}
@@ -177,7 +177,7 @@ func (l *redLock) NewVote(o engine.Owner, check func()) engine.Vote {
 // CheckLease reports why a hold cannot have this lease.
 func (l *redLock) CheckLease(length time.Duration) error {
 	if lease.Validity(length) <= 0 {
-		return invalid("lease %v: less than clocks may differ, it would be over at once", length)
+		return invalid("lease %v is too short: it must exceed the allowance for clock drift", length)
 	}
 	return nil
 }

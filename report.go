@@ -80,7 +80,7 @@ func (o *calmObserver) begin() *calmObserver {
 func (o *calmObserver) recovered() {
 	o.calls.Add(-1)
 	if what := recover(); what != nil && o.panicked.CompareAndSwap(false, true) {
-		o.log.Error("relock: the Observer has panicked; further panics of it are not logged",
+		o.log.Error("relock: the Observer has panicked; its further panics are not logged",
 			"panic", fmt.Sprint(what), "stack", string(debug.Stack()))
 	}
 }

@@ -651,7 +651,7 @@ func TestCloseLogsLocksThatAreHeld(t *testing.T) {
 				assert.Empty(t, logged.String())
 				return
 			}
-			assert.Contains(t, logged.String(), fmt.Sprintf("level=DEBUG msg=\"relock: closed with locks held, whose records lapse with their leases\" count=%d", held))
+			assert.Contains(t, logged.String(), fmt.Sprintf("level=DEBUG msg=\"relock: closed while locks are held; they expire with their leases\" count=%d", held))
 			assert.Equal(t, min(held, mostNamed), strings.Count(logged.String(), " by goroutine 7"))
 		})
 	}

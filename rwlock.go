@@ -52,10 +52,10 @@ var (
 )
 
 // errUpgrade ends the call for a write lock whose caller holds the read lock.
-var errUpgrade = fmt.Errorf("%w: the caller holds the read lock and would wait for itself: unlock it first, or take the write lock first and the read lock inside", ErrInvalid)
+var errUpgrade = fmt.Errorf("%w: the caller holds the read lock and would wait for itself: release the read lock first, or acquire the write lock before the read lock", ErrInvalid)
 
 // errTooDeep ends the call for a read lock that would be one level too many.
-var errTooDeep = fmt.Errorf("%w: the caller holds the read lock %d times already, and no owner may hold it more often", ErrInvalid, mostLevels)
+var errTooDeep = fmt.Errorf("%w: the caller already holds the read lock %d times, which is the limit for one owner", ErrInvalid, mostLevels)
 
 // A RWLock is a reentrant lock that any number of readers or one writer can hold.
 //

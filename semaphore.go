@@ -89,9 +89,9 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 	switch {
 	case s.bad != nil:
 	case o.fenced:
-		s.bad = invalid("Fenced(): several owners hold a semaphore, and no token is the newest one of all")
+		s.bad = invalid("Fenced(): a semaphore has several holders at once, so none of their tokens is the newest")
 	case permits < 1:
-		s.bad = invalid("%d permits: at least 1", permits)
+		s.bad = invalid("%d permits: there must be at least 1", permits)
 	default:
 		s.bad = checkPermits(permits)
 	}
@@ -100,7 +100,7 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 
 func checkPermits(n int) error {
 	if n < 0 || n > mostPermits {
-		return invalid("%d permits: 0 to %d", n, mostPermits)
+		return invalid("%d permits: must be between 0 and %d", n, mostPermits)
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func (c *Client) reportPermits(l *semaphore, permits int) {
 		return
 	}
 	c.engine.Later(func() {
-		c.engine.Log.Warn("relock: a semaphore has another number of permits in Redis than NewSemaphore asks for, and that in Redis counts; SetPermits changes it",
+		c.engine.Log.Warn("relock: the number of permits in Redis differs from the one passed to NewSemaphore, and the one in Redis applies; SetPermits changes it",
 			"lock", cutName(l.Name()), "permits", permits, "asked", l.permits)
 	})
 }
@@ -240,11 +240,11 @@ func (l *semaphore) Force() call { return l.call(semaphoreForce) }
 func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
 	switch {
 	case ttl < 0:
-		return "no permit is free, and no lease of one ends; where no owner has one, set the number of permits again"
+		return "no permit is free, and none has a lease that expires; if no owner holds one, call SetPermits"
 	case left > 0:
-		return fmt.Sprintf("no permit is free, %v of the first lease left", engine.Rounded(left))
+		return fmt.Sprintf("no permit is free, and the first lease expires in %v", engine.Rounded(left))
 	}
-	return fmt.Sprintf("no permit was free when Redis was asked last, %v ago", engine.Rounded(ago))
+	return fmt.Sprintf("no permit was free %v ago, when Redis was last asked", engine.Rounded(ago))
 }
 
 // call is a call of script, whose arguments end with how free permits are announced.

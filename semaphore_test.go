@@ -356,12 +356,12 @@ func TestSemaphoreErrorsSayWhenAPermitExpires(t *testing.T) {
 	}
 	err := waits()
 	b.mustBe(err, context.DeadlineExceeded)
-	assert.Regexp(t, `no permit is free, 5\d(\.\d)?s of the first lease left`, err.Error())
+	assert.Regexp(t, `no permit is free, and the first lease expires in 5\d(\.\d)?s`, err.Error())
 	b.must(b.rdb.ZAdd(context.Background(), permitsKey(b.name), redis.Z{Score: 922337203685477, Member: "16 bytes of Java"}).Err())
 	b.must(held.Unlock(context.Background()))
 	b.must(b.rdb.Set(context.Background(), b.name, 0, 0).Err())
 	err = waits()
-	assert.ErrorContains(t, err, "no permit is free, and no lease of one ends")
+	assert.ErrorContains(t, err, "no permit is free, and none has a lease that expires")
 	b.forget()
 }
 

@@ -359,7 +359,7 @@ func TestUnlock(t *testing.T) {
 	must(t, rdb.HSet(ctx, "visits", "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10:42", 1, "bob\x1b[2J", 7).Err())
 	_, errs, status = ctl(t, s.Addr(), "", "unlock", "-yes", "visits")
 	assert.Equal(t, statusFailed, status, errs)
-	assert.Contains(t, errs, `the key "visits" holds a hash that no lock makes (field `)
+	assert.Contains(t, errs, `the key "visits" holds a hash that is not a lock (field `)
 	assert.Equal(t, int64(2), rdb.HLen(ctx, "visits").Val())
 	must(t, rdb.Set(ctx, "text", "x", 0).Err())
 	_, _, status = ctl(t, s.Addr(), "", "unlock", "-yes", "text")

@@ -59,10 +59,10 @@ type acquireOp struct {
 // of the owner has released the hold that was to be re-entered. Or a semaphore is busy, so that the caller has to enter
 // the wait queue. Or a field carries the mark of a Client that uses the line, and the attempt has shown that this
 // Client may not use it.
-var errRestart = errors.New("the acquisition begins again")
+var errRestart = errors.New("the acquire operation starts again")
 
 // ErrLate is the cause of a loss if the answers of Redis come so late that hardly anything is left of the lease.
-var ErrLate = errors.New("the answers of Redis take so long that too little is left of the lease")
+var ErrLate = errors.New("Redis answers so slowly that too little of the lease remains")
 
 // Acquire acquires every lock for o, or none of them. A lock that o already holds gets a higher hold count. Acquire
 // returns false if r.Wait has passed. Several locks must be on one Redis, and of types that a bundle can acquire

@@ -33,11 +33,11 @@ func (o *blocker) String() string {
 func (t *Traits) BusyText(ttl, left, ago time.Duration) string {
 	switch {
 	case ttl < 0:
-		return "a record without a lease is in the way"
+		return "its key in Redis has no expiry, so it does not become free by itself"
 	case left > 0:
-		return fmt.Sprintf("another process (or Client) holds it, %v of its lease left", Rounded(left))
+		return fmt.Sprintf("another process (or Client) holds it, and its lease expires in %v", Rounded(left))
 	}
-	return fmt.Sprintf("another process (or Client) held it when Redis was asked last, %v ago", Rounded(ago))
+	return fmt.Sprintf("another process (or Client) held it %v ago, when Redis was last asked", Rounded(ago))
 }
 
 // Rounded returns d rounded for a text that people read.
@@ -119,7 +119,7 @@ func (e *Engine) inFrontHere(kind Lock, o Owner) string {
 	defer s.Unlock()
 	for h := range s.holds.all() {
 		if h.key.id == kind.ID() && h.key.owner != o && h.state.wanted() && h.queue != nil {
-			return fmt.Sprintf("%v of %s is in front, and Redis has not answered it", h.key.owner, e.process())
+			return fmt.Sprintf("%v of %s is ahead in the queue, and Redis has not answered its request", h.key.owner, e.process())
 		}
 	}
 	return ""

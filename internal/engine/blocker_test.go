@@ -47,7 +47,7 @@ func TestErrorThatEndsAWaitNamesTheHolderElsewhere(t *testing.T) {
 				for range 2 {
 					err := <-errs
 					require.Error(t, err)
-					assert.Contains(t, err.Error(), ": another process (or Client) holds it, 21s of its lease left")
+					assert.Contains(t, err.Error(), ": another process (or Client) holds it, and its lease expires in 21s")
 					if name == "ctx" {
 						assert.ErrorIs(t, err, context.Canceled)
 					} else {
@@ -77,7 +77,7 @@ func TestErrorThatEndsAWaitSaysOnlyWhatIsKnown(t *testing.T) {
 		}
 		all.Wait()
 		assert.EqualError(t, errs[0], "context deadline exceeded")
-		assert.EqualError(t, errs[1], "context deadline exceeded: goroutine 1 of this process is in front, and Redis has not answered it")
+		assert.EqualError(t, errs[1], "context deadline exceeded: goroutine 1 of this process is ahead in the queue, and Redis has not answered its request")
 		time.Sleep(time.Minute)
 	})
 }

@@ -58,7 +58,7 @@ func readResult(targets []target, answer *send.Answer) (Answer, error) {
 // readAll reads the replies of a bundle.
 func (res *Answer) readAll(targets []target, replies []send.Reply) (err error) {
 	if len(replies) == 0 || len(replies) > len(targets) {
-		return fmt.Errorf("%w: %d locks were asked for, and %d answered", send.ErrReply, len(targets), len(replies))
+		return fmt.Errorf("%w: %d locks were requested, but %d were answered", send.ErrReply, len(targets), len(replies))
 	}
 	queued := false
 	for i, r := range replies {
@@ -67,7 +67,7 @@ func (res *Answer) readAll(targets []target, replies []send.Reply) (err error) {
 			return err
 		}
 		if res.Status != Held && i < len(replies)-1 {
-			return fmt.Errorf("%w: of %d locks number %d is not held, and later ones answered", send.ErrReply, len(targets), i+1)
+			return fmt.Errorf("%w: of %d locks, number %d was not acquired, but later ones were answered", send.ErrReply, len(targets), i+1)
 		}
 		res.at = i
 		res.tokens = append(res.tokens, res.token)
@@ -75,7 +75,7 @@ func (res *Answer) readAll(targets []target, replies []send.Reply) (err error) {
 	}
 	res.leavesEntry = queued
 	if res.Status == Held && len(replies) < len(targets) {
-		return fmt.Errorf("%w: of %d locks only %d answered", send.ErrReply, len(targets), len(replies))
+		return fmt.Errorf("%w: of %d locks, only %d were answered", send.ErrReply, len(targets), len(replies))
 	}
 	return nil
 }

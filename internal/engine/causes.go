@@ -38,7 +38,7 @@ var (
 	errGone = lease.ErrGone
 
 	// errForced is the cause if this Client has forced the lock open.
-	errForced = fmt.Errorf("%w: the lock was forced open", errGone)
+	errForced = fmt.Errorf("%w: it was released by force", errGone)
 
 	// ErrExpired is the cause if the lease has expired without a renewal.
 	ErrExpired = lease.ErrExpired
@@ -49,7 +49,7 @@ var (
 )
 
 // ErrRenewed is returned by Extend for a hold without an explicit lease.
-var ErrRenewed = send.Invalid("the hold has no explicit lease: the watchdog renews it")
+var ErrRenewed = send.Invalid("the hold has no explicit lease: it is renewed automatically")
 
 // ErrNoAnswer is returned by a TryLock if its time is up before Redis has answered at all.
-var ErrNoAnswer = errors.New("no answer from Redis in the time given; what was asked is undone, and lapses with its lease if Redis runs it even later")
+var ErrNoAnswer = errors.New("timed out waiting for Redis; the attempt is being rolled back and expires with its lease")

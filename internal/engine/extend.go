@@ -67,7 +67,7 @@ func (x extension) allowed() error {
 		return ErrRenewed
 	}
 	if rest := x.name.engine.watchdog.RestOf(&x.record.lease, x.length); rest < x.length {
-		return send.Invalid("lease %v: MaxHold ends the hold in %v", x.length, rest)
+		return send.Invalid("lease %v is too long: MaxHold ends the hold in %v", x.length, rest)
 	}
 	return nil
 }

@@ -324,7 +324,7 @@ func (e *Engine) Token(kind Lock, o Owner) (int64, error) {
 	case !h.state.holds():
 		return 0, cmp.Or(h.loss, ErrNotHeld)
 	case h.token == 0:
-		return 0, send.Invalid("it is held through a lock made without Fenced()")
+		return 0, send.Invalid("it was acquired through a lock that was created without Fenced()")
 	}
 	return h.token, nil
 }
@@ -335,10 +335,10 @@ func (s *lockState) notHeldError(id LockID, o Owner) error {
 	defer s.Unlock()
 	for h := range s.holds.all() {
 		if h.key.id == id && h.state.holds() {
-			return fmt.Errorf("%w: %v asked, %v holds it here", ErrNotHeld, o, h.key.owner)
+			return fmt.Errorf("%w: called by %v, but held by %v in this process", ErrNotHeld, o, h.key.owner)
 		}
 	}
-	return fmt.Errorf("%w: %v asked, no owner holds it here", ErrNotHeld, o)
+	return fmt.Errorf("%w: called by %v, but not held by any owner in this process", ErrNotHeld, o)
 }
 
 // An expiredRing remembers the last holds whose explicit leases have expired, which no caller has to unlock.

@@ -22,7 +22,7 @@ const longestLimit = 100 * 365 * 24 * time.Hour
 // watchdog.
 func (l Limits) checkLease(lease time.Duration) error {
 	if l.Max > 0 && lease > l.Max {
-		return send.Invalid("lease %v: no longer than MaxHold(%v)", lease, l.Max)
+		return send.Invalid("lease %v is longer than MaxHold(%v)", lease, l.Max)
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func (ns lockStates) of(kind Lock) *lockState {
 			return s
 		}
 	}
-	panic("bug: a lock of another group")
+	panic("bug: a lock of another multi-acquire")
 }
 
 // end unlocks the holds of the caller, and gives up the holds that were not acquired.

@@ -18,10 +18,10 @@ import (
 // Causes with which a lease ends.
 var (
 	// ErrGone is the cause when the record of the lock no longer exists in Redis.
-	ErrGone = errors.New("the record in Redis is gone")
+	ErrGone = errors.New("the hold is gone from Redis")
 
 	// ErrExpired is the cause when the lease ran out because no renewal was confirmed in time.
-	ErrExpired = errors.New("the lease has run out")
+	ErrExpired = errors.New("the lease has expired")
 )
 
 // Drift returns the allowance for one lease: how far the local clock may deviate from the clock of Redis, and how

@@ -63,7 +63,7 @@ func Unexpected(answer any) error {
 // Silence returns ErrSilent with the time for which nothing arrived, and with the last error before that time.
 func Silence(d time.Duration, tries int, last error) error {
 	const tenth = 100 * time.Millisecond
-	return WithLast(fmt.Errorf("%w within %v, or no connection to it (tries: %d, each over a connection of its own)",
+	return WithLast(fmt.Errorf("%w within %v, or no connection to it (attempts: %d, each over its own connection)",
 		ErrSilent, d.Truncate(tenth), tries), last)
 }
 
@@ -72,7 +72,7 @@ func WithLast(why, last error) error {
 	if last == nil {
 		return why
 	}
-	return fmt.Errorf("%w: the last try: %w", why, last)
+	return fmt.Errorf("%w: the last attempt: %w", why, last)
 }
 
 // CtxError returns the error of a context that is done, together with its cause if that is a different error.

@@ -54,24 +54,24 @@ func orNotALock(c Call, err error) error {
 func foreignValue(words []string) string {
 	switch {
 	case words[2] == "type" && len(words) == 4 && words[3] != "?":
-		return "holds a " + words[3] + " that no lock of this type makes"
+		return "holds a " + words[3] + " that does not belong to a lock of this type"
 	case words[2] == "field" && len(words) > 3: // an empty field is not among the words
-		return fmt.Sprintf("holds a hash that no lock makes (field %s)", shownField(words[3], strings.Join(words[4:], "")))
+		return fmt.Sprintf("holds a hash that is not a lock (field %s)", shownField(words[3], strings.Join(words[4:], "")))
 	case words[2] == "fields" && len(words) == 4:
-		return "holds a hash that no lock makes (" + words[3] + " fields or more)"
+		return "holds a hash that is not a lock (" + words[3] + " fields or more)"
 	case words[2] == "number":
-		return "holds a token counter that is no number"
+		return "holds a token counter that is not a number"
 	}
-	return "holds something that no lock makes"
+	return "holds data that is not a lock"
 }
 
 // NotALock returns ErrNotALock for the content found under key. answer is the error from Redis, or nil.
 func NotALock(key, found string, answer error) error {
-	advice := "use a name that no data have"
+	advice := "use a name that no other data has"
 	if !strings.HasPrefix(key, "redisson_") && !strings.HasPrefix(key, "relock_") {
 		advice += ", such as " + ShortName("lock:"+key)
 	}
-	return &foreignError{found + "; it was left as it is: " + advice, answer}
+	return &foreignError{found + "; it was left unchanged: " + advice, answer}
 }
 
 // shownField returns a field of size bytes, whose beginning was quoted by the script.

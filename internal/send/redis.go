@@ -139,5 +139,5 @@ func orNoPassword(err error) error {
 	if err == nil || !redis.HasErrorPrefix(err, "Protocol error: unauthenticated") {
 		return err
 	}
-	return fmt.Errorf("NOAUTH: Redis asks for a password, and the Redis client has not given one: %w", err)
+	return fmt.Errorf("NOAUTH: Redis requires a password, and the Redis client has sent none: %w", err)
 }

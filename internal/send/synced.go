@@ -34,7 +34,7 @@ func (s Synced) verdict(answer any, err error) error {
 	confirmed, ok := answer.(int64)
 	switch {
 	case err != nil && Answered(err):
-		return fmt.Errorf("%w: WithSyncedReplicas needs WAIT, which this Redis refuses: %w", ErrNotSynced, err)
+		return fmt.Errorf("%w: WithSyncedReplicas needs WAIT, which this Redis rejects: %w", ErrNotSynced, err)
 	case err != nil:
 		return fmt.Errorf("%w: no answer to WAIT: %w", ErrNotSynced, err)
 	case !ok:
