@@ -19,25 +19,25 @@ import (
 )
 
 // A Client creates the locks of one Redis: a single server, a Sentinel deployment or a Cluster. All locks of a Client
-// share one connection for subscriptions (in a Cluster: one for each shard) and the goroutine that renews their leases.
+// share one connection for subscriptions (in a Cluster: one for each shard) and one goroutine that renews their leases.
 // A Client may be used by any number of goroutines at once, and one Client is enough for a process.
 type Client struct {
 	rdb             redis.UniversalClient
 	engine          *engine.Engine
-	keyPrefix       string // before every name
-	publish         string // how a release is announced: see lua/announce.lua
+	keyPrefix       string // the prefix of every key
+	publishVerb     string // the Redis command that announces a release, PUBLISH or SPUBLISH: see lua/announce.lua
 	fairWaitTimeout time.Duration
 	nodeTimeout     time.Duration
 	synced          send.Synced
-	pending         *pendingRequests // to the nodes of RedLocks
-	labelsRefused   atomic.Bool      // it was logged that Redis does not tell labels
+	pending         *pendingRequests // requests to the nodes of RedLocks that have no answer yet
+	labelsRefused   atomic.Bool      // it was logged that Redis does not return labels
 	permits         *permitsReports
-	userCalls       atomic.Int64 // of the Logger and the Observer, that are under way
+	userCalls       atomic.Int64 // calls of the Logger and the Observer that have not returned
 }
 
-// New returns a Client that uses rdb. It sends no request, and does not close rdb. The error is ErrInvalid for an
-// option that is not valid, for a nil rdb, and for a *redis.Ring, which can move a lock to another server while the
-// lock is held.
+// New returns a Client that uses rdb. It sends no request, and rdb stays open when the Client is closed. The error is
+// ErrInvalid for an option that is not valid, for a nil rdb, and for a *redis.Ring, which can move a lock to another
+// server while the lock is held.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c, err := newClient(rdb, opts)
 	if err != nil {
@@ -70,10 +70,10 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	var home func(string) string
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		shards := &shards{cluster: cluster}
-		c.publish, config.Servers, home = "spublish", shards, shards.home
+		c.publishVerb, config.Servers, home = "spublish", shards, shards.home
 		config.Group = shards.group
 	} else {
-		c.publish, config.Servers = "publish", oneServer(func() wake.Subscriber { return rdb.Subscribe(context.Background()) })
+		c.publishVerb, config.Servers = "publish", oneServer(func() wake.Subscriber { return rdb.Subscribe(context.Background()) })
 	}
 	_, one := rdb.(*redis.Client)
 	c.engine = engine.New(config, send.Config{
@@ -87,7 +87,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	return c, nil
 }
 
-// config is the config of the engine of c, which is called id, without its servers.
+// config returns the configuration of the engine of c, which has the given id. The field Servers is not set.
 func (c *Client) config(id string, o options) engine.Config {
 	log := calmLogger(o.logger, &c.userCalls)
 	reported := &userEvents{log: log}
@@ -111,10 +111,10 @@ func (c *Client) config(id string, o options) engine.Config {
 }
 
 // ID returns the UUID of this Client, which Redis stores with every hold of the Client: see [Holder]. Every Client has
-// an ID of its own. Log it, and you can tell which process holds a lock.
+// an ID of its own. If you log it at startup, you can tell later which process holds a lock.
 func (c *Client) ID() string { return c.engine.ID }
 
-// key is the key of the lock that users call name.
+// key returns the key of the lock with the given name.
 func (c *Client) key(name string) string {
 	if c == nil {
 		return name
@@ -122,7 +122,8 @@ func (c *Client) key(name string) string {
 	return c.keyPrefix + name
 }
 
-// promptness is after how long a request to rdb ends by itself; 0 if the sender would send it again before that.
+// promptness returns the time after which a request to rdb ends by itself, or 0 if the sender would send it again
+// before that.
 func promptness(rdb redis.UniversalClient) time.Duration {
 	if t := readTimeout(rdb); t > 0 && t <= send.ResendTime {
 		return t
@@ -130,7 +131,8 @@ func promptness(rdb redis.UniversalClient) time.Duration {
 	return 0
 }
 
-// readTimeout is how long rdb waits for an answer; 0 when it does not say, or for ever.
+// readTimeout returns how long rdb waits for an answer. It is 0 if rdb waits without a limit, or if the limit is not
+// known.
 func readTimeout(rdb redis.UniversalClient) time.Duration {
 	switch rdb := rdb.(type) {
 	case *redis.Client:
@@ -141,8 +143,8 @@ func readTimeout(rdb redis.UniversalClient) time.Duration {
 	return 0
 }
 
-// server is the address of the Redis that the Client works on, or "" where
-// go-redis does not say. It is the same in every process that has the same addresses.
+// server returns the address of the Redis that the Client uses, or "" if go-redis does not know it. It is the same in
+// every process that has configured the same addresses.
 func (c *Client) server() string {
 	switch rdb := c.rdb.(type) {
 	case *redis.Client:
@@ -161,15 +163,16 @@ func isNil(v any) bool {
 	return !r.IsValid() || r.Kind() == reflect.Pointer && r.IsNil()
 }
 
-// Close closes the Client: waiting callers get ErrClosed, the contexts of Guard are canceled with the cause ErrClosed,
-// and leases are no longer renewed. Locks that are held are not released, because their holders may still be working:
-// they expire with their leases, and Unlock still releases them at once. Close does not close the Redis client.
+// Close closes the Client. Waiting callers return ErrClosed, the contexts of Guard are canceled with the cause
+// ErrClosed, and leases are no longer renewed. Locks that are held are not released, because their holders may still be
+// working: they expire with their leases, and Unlock still releases them at once. Close does not close the Redis
+// client. To let holders finish first, call [Client.Shutdown].
 //
-// Close waits for the goroutines of the Client. If Redis refuses connections, requests that are being rolled back take
-// up to 5s. If Redis does not answer, Close returns an error after 7s, and the remaining requests end with the timeouts
-// of the Redis client. Close waits for up to 1s until the Logger and the Observer have received all earlier events, and
-// returns an error half a second later if one of them has not returned. At debug level it logs the locks that are held,
-// and their owners. Another Close does nothing. To let holders finish first, call [Client.Shutdown].
+// Close waits for the goroutines of the Client. If Redis refuses connections, Close takes up to 5s, in which it tries
+// to roll back requests. If Redis does not answer, Close returns an error after 7s, and the remaining requests end with
+// the timeouts of the Redis client. Close waits for up to 1s until the Logger and the Observer have received all
+// earlier events, and returns an error half a second later if one of them has not returned. At debug level it logs the
+// locks that are held, and their owners. Further calls of Close do nothing and return nil.
 func (c *Client) Close() error {
 	if c == nil {
 		return nil
@@ -179,14 +182,15 @@ func (c *Client) Close() error {
 
 // Shutdown closes the Client as Close does, but first waits until all locks that are held have been released or lost,
 // or ctx is done. Meanwhile their leases are renewed, so that no other process acquires them while their holders
-// finish. From the start Lock and TryLock return ErrClosed, also to callers that are waiting and to owners that already
-// hold the lock, and the contexts of Guard are canceled with the cause ErrClosed, which tells the holders to finish.
-// Token and the methods that ask Redis work until the end.
+// finish. As soon as Shutdown is called, Lock and TryLock return ErrClosed, including those that are waiting and those
+// of owners that already hold the lock; and the contexts of Guard are canceled with the cause ErrClosed, which tells
+// the holders to finish. Token, and the methods that only ask Redis, work until the end.
 //
-// The error is nil if every lock was released. If ctx is done first, the error matches the error of ctx, and lists the
-// number of remaining locks, some of their names, and who holds them; they expire with their leases. A RedLock counts,
-// and so does each of its locks. If another goroutine calls Close meanwhile, the error matches ErrClosed. The error is
-// joined with the error of Close. Another Shutdown waits as well, and returns nil after Close. A nil ctx is ErrInvalid.
+// The error is nil if every lock was released. If ctx is done first, the error matches the error of ctx and describes
+// the remaining locks: their number, the names of the first ones, and who holds them. They expire with their leases. A
+// RedLock counts as one lock, in addition to each of its locks. If another goroutine calls Close meanwhile, the error
+// matches ErrClosed. The error also matches the error of Close, if there is one. Another call of Shutdown waits as
+// well, and returns nil after Close. A nil ctx is ErrInvalid.
 func (c *Client) Shutdown(ctx context.Context) error {
 	switch {
 	case c == nil:

@@ -1,9 +1,9 @@
 package relock
 
-// Components: the locks that a MultiLock or a RedLock is made of, in one order everywhere.
+// Components: the locks of which a MultiLock or a RedLock consists, in the same order everywhere.
 //
-// Rules: components are ordered and told apart by their records, not by their lock type. For a lock of this
-// package the handle is known. For a foreign Locker only the methods are known.
+// Rules: components are ordered and compared by their records, not by their lock types. For a lock of this package the
+// handle is known. For a foreign Locker, one of another package, only the methods are known.
 
 import (
 	"cmp"
@@ -17,24 +17,24 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 )
 
-// A component is one of the locks that a MultiLock or a RedLock is made of.
+// A component is one of the locks of which a MultiLock or a RedLock consists.
 type component struct {
 	Locker
 
 	// For a lock of this package:
 	client *Client
-	lock   engine.Lock // nil: a foreign Locker
+	lock   engine.Lock // nil for a foreign Locker
 	id     engine.LockID
 	record engine.Record // the same lock, if it has one record on one server
-	server string        // the address of the server of the record; "" where it is unknown
+	server string        // the address of the server of the record; "" if it is unknown
 }
 
-// known is a lock of this package.
+// A known Locker is a lock of this package.
 type known interface{ inside() *handle }
 
 func (h *handle) inside() *handle { return h }
 
-// insideOf is the handle of l, if it is one lock of this package; else nil.
+// insideOf returns the handle of l if l is one lock of this package, and nil otherwise.
 func insideOf(l Locker) *handle {
 	if k, ok := l.(known); ok && k.inside().lock != nil {
 		return k.inside()
@@ -72,7 +72,7 @@ func componentsOf(c *Client, locks []Locker) ([]component, error) {
 	return components, nil
 }
 
-// flattenMulti replaces MultiLocks by their locks.
+// flattenMulti replaces each MultiLock by its locks.
 func flattenMulti(components []component) ([]component, error) {
 	var all []component
 	for _, m := range components {
@@ -90,14 +90,14 @@ func flattenMulti(components []component) ([]component, error) {
 	return all, nil
 }
 
-// records are the locks with a record that m consists of.
+// records returns the locks with a record of which m consists.
 func (m component) records() (all []component) {
 	flat, _ := flattenMulti([]component{m})
 	return slices.DeleteFunc(flat, func(m component) bool { return m.record == nil })
 }
 
-// compare orders components. The order is the same in every process, as far as the servers
-// are known. RedLocks come after locks with a record, and foreign Lockers last.
+// compare orders components. The order is the same in every process, as far as the addresses of the servers are known.
+// RedLocks come after locks with a record, and foreign Lockers come last.
 func (m component) compare(o component) int {
 	if m.record == nil || o.record == nil {
 		return cmp.Or(
@@ -110,11 +110,11 @@ func (m component) compare(o component) int {
 		strings.Compare(m.server, o.server),
 		strings.Compare(slotPart(m.id.Name), slotPart(o.id.Name)),
 		strings.Compare(m.id.Name, o.id.Name),  // by record, not by lock type
-		-strings.Compare(m.id.Half, o.id.Half), // the write half first: after the read half it would be an upgrade
+		-strings.Compare(m.id.Half, o.id.Half), // the write lock first: after the read lock it would be an upgrade
 	)
 }
 
-// rank is 0 for a lock with a record, 1 for a RedLock, and 2 for a foreign Locker.
+// rank returns 0 for a lock with a record, 1 for a RedLock, and 2 for a foreign Locker.
 func (m component) rank() int {
 	switch {
 	case m.record != nil:
@@ -125,7 +125,7 @@ func (m component) rank() int {
 	return 2
 }
 
-// place is the place of a RedLock; "" for other components.
+// place returns the place of a RedLock, and "" for other components.
 func (m component) place() string {
 	if l, ok := m.lock.(*redLock); ok {
 		return l.place
@@ -133,7 +133,7 @@ func (m component) place() string {
 	return ""
 }
 
-// bundles reports whether m can be taken together with o.
+// bundles reports whether m can be acquired together with o, by one script.
 func (m component) bundles(o component) bool {
 	if m.record == nil || o.record == nil || m.client != o.client || m.record.Bundled() == 0 || o.record.Bundled() == 0 {
 		return false
@@ -142,8 +142,8 @@ func (m component) bundles(o component) bool {
 	return !cluster || slotPart(m.id.Name) == slotPart(o.id.Name)
 }
 
-// checkTwice reports whether two components are in each other's way: they are one lock,
-// or have the same record and are not the halves of a RWLock.
+// checkTwice returns an error if two components block each other: they are the same lock, or they have the same record
+// and are not the read lock and the write lock of a RWLock.
 func checkTwice(components []component) error {
 	type place struct{ server, name, half string }
 	seen := make(map[any]bool)

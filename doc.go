@@ -12,10 +12,10 @@
 //
 // # Getting started
 //
-// A process creates one [Client] with [New] and shares it. The Client creates locks by name. Two locks with the same
-// name are the same lock, and creating one sends no request, so create a lock where you need it.
+// A process creates one [Client] with [New] and shares it. The Client creates locks by name. Two values with the same
+// name stand for the same lock. Creating one sends no request, so create it where you need it.
 //
-// There are four ways to acquire a lock. All locks have the same methods: see [Locker].
+// There are four ways to acquire a lock. All lock types have them: [Locker] lists the methods.
 //
 //   - Do calls a function while it holds the lock, with a context that is canceled if the lock is lost. Prefer it.
 //   - Lock and Unlock work like those of a mutex.
@@ -23,32 +23,35 @@
 //   - Acquire and TryAcquire return the lock as a value, a [Hold]: for a lock that is stored in a struct, passed to
 //     another goroutine, or held with a lease that the work extends.
 //
-// # Four words
+// # Terms
 //
 //   - lease: how long Redis keeps a lock for its owner. It is renewed automatically, unless the caller has asked for an
 //     explicit lease. A crashed owner blocks others until its lease has expired.
 //   - owner: who holds a lock. It is the calling goroutine, or the owner that the context carries.
-//   - hold: what an owner has from the first Lock until the last Unlock, or until the lock is lost.
-//   - token: a number that grows with each hold of a lock, for the resource that the lock protects.
+//   - hold: the possession of a lock by one owner, from its first Lock until its last Unlock, or until the lock is
+//     lost.
+//   - token: a number that is greater for each new hold of a lock, so that the resource that the lock protects can
+//     reject requests of earlier holders.
 //
 // # Ownership
 //
 // The owner of a lock is the calling goroutine, which relock identifies by its ID (read with the module
 // petermattis/goid). Any number of goroutines may share a Locker, and they exclude one another. The goroutine that
-// holds the lock may acquire it again, through any Locker with that name and Client, and then releases it as often. No
-// owner can release the lock of another owner.
+// holds the lock may acquire it again, through any Locker with that name and Client; it then has to call Unlock once
+// for each Lock. No owner can release the lock of another owner.
 //
 // A function that is called by the holder, in the same goroutine, can therefore acquire the lock again without
 // blocking. A goroutine that is started while the lock is held cannot: it is another owner. The goroutines of an
-// errgroup, for example, do not own the lock of the goroutine that has started them. In an HTTP server, requests that
-// are served at the same time have different owners. But requests on one HTTP/1.1 connection are served one after the
-// other by the same goroutine: a handler that returns without Unlock leaves the lock held, and the next request on that
-// connection would acquire it again. Use Do, or defer Unlock.
+// errgroup, for example, do not own the lock of the goroutine that started them: if one of them calls Lock, it waits
+// for a lock that is not released before the group has finished. In an HTTP server, requests that are served at the
+// same time have different owners. However, requests on one HTTP/1.1 connection are served one after the other by the
+// same goroutine. If a handler returns without calling Unlock, the lock stays held, and the next request on that
+// connection acquires it again instead of waiting. Use Do, or defer Unlock.
 //
 // [ContextWithOwner] adds an owner to a context. Use it for a lock that one goroutine acquires and another one
-// releases, or that several goroutines acquire again because they work on one task. Goroutines that share an owner do
-// not exclude one another. A [Hold] has an owner of its own, which the contexts of [Hold.Context] and [Hold.Guard]
-// carry.
+// releases, and for several goroutines that work on one task under one lock, such as those of an errgroup. Goroutines
+// that share an owner do not exclude one another. A [Hold] has an owner of its own, which the contexts of
+// [Hold.Context] and [Hold.Guard] carry.
 //
 // # Leases
 //
@@ -75,41 +78,46 @@
 // # Waiting
 //
 // In one process, one goroutine for each name asks Redis, and the others wait behind it in order. When a holder
-// releases the lock, the next goroutine of its process gets it without a request, during the hand-off window
-// ([WithHandoffWindow]); then other processes have their turn. The readers of a process acquire a read lock together.
+// releases the lock, the next goroutine of its process gets it without a request. When the hand-off window
+// ([WithHandoffWindow]) is over, the lock passes to the next process instead. The readers of a process acquire a read
+// lock together.
 //
 // Processes that wait for a [Lock], for a write lock, or for a permit of a semaphore have a wait queue in Redis, with
 // one entry for each process. The request that releases the lock grants it to the first process in the queue and
 // notifies only that process, whose Lock returns without another request. A process whose goroutines still wait joins
-// the queue again at the end. A [FairLock] has an entry for each goroutine instead. Readers have no order between
-// processes: a release notifies all of them, and the first writer, and they try again.
+// the queue again at the end. A [FairLock] has an entry for each goroutine instead. Readers of different processes are
+// served in no particular order: a release notifies all of them and the first writer, and they try again.
 //
-// Notifications may be lost. A waiter therefore also asks by itself, once in a poll interval ([WithPollInterval]).
+// Notifications may be lost. A waiter therefore also asks Redis by itself, once in each poll interval
+// ([WithPollInterval]).
 //
-// Every wait ends when its context is done, also while a request hangs. Then nothing is held, and a request in flight
-// is rolled back. If the Redis client has a ReadTimeout of one second or less, a caller whose context is canceled while
-// its request hangs returns after that timeout, or 1.25 seconds after the request if there was no connection for it.
+// Every wait ends when its context is done, even while a request hangs. The caller then holds nothing, and a request in
+// flight is rolled back. There is one delay: if the Redis client has a ReadTimeout of one second or less, a caller
+// whose context is canceled while its request hangs returns when that timeout has passed, or 1.25 seconds after the
+// call if the request is still waiting for a connection.
 //
 // # When Redis fails
 //
-// Any request may be lost, repeated or run late. A repeated request has the same effect as one request, and never
-// releases the lock of another owner. A request whose caller has left is rolled back. An Unlock whose answer was lost
-// is sent again, and returns nil if the first one has run.
+// Any request may be lost, repeated or run late. A repeated request has the same effect as a single one, and never
+// releases the lock of another owner. A request whose caller has given up is rolled back. An Unlock whose answer was
+// lost is sent again, and returns nil if Redis has run the first request.
 //
 // Lock returns an error after a few retries if it cannot reach Redis: within two seconds if a single server refuses
 // connections, and after about five seconds if all Sentinels or all nodes of a Cluster refuse them, or if nothing
-// answers. A caller that has had an answer from Redis retries for one watchdog timeout. That answer may be that the
-// lock is held, or that Redis is loading, failing over or moving a slot of a Cluster. While a slot moves, Redis answers
-// TRYAGAIN to requests with several keys: locks that need several keys can be neither acquired nor released until it
-// has moved. A [Lock] needs only one, and works meanwhile without its wait queue; with [Fenced] it can be released.
+// answers. A caller that has already had an answer from Redis retries for one watchdog timeout. The answer may be that
+// the lock is held, or that Redis is loading its data, failing over or moving a slot of a Cluster.
+//
+// While a slot of a Cluster moves, Redis answers TRYAGAIN to requests with several keys, so that locks that need
+// several keys can be neither acquired nor released until it has moved. A Lock needs only one key, and works meanwhile
+// without its wait queue. A Lock with [Fenced] can only be released meanwhile.
 //
 // # Errors
 //
 // Every error describes the operation, the lock and what happened. Match them with errors.Is and errors.As:
 //
 //   - [ErrNotHeld]: the caller does not hold the lock.
-//   - [ErrLockLost]: the caller held the lock, and has lost it. This error matches ErrNotHeld, too: check for ErrLockLost
-//     first.
+//   - [ErrLockLost]: the caller held the lock, and has lost it. This error also matches ErrNotHeld, so check for
+//     ErrLockLost first. [ErrMaxHold] matches both: the lock was held for as long as [MaxHold] allows.
 //   - [ErrInvalid]: a name, lease, option or set of locks is not valid.
 //   - [ErrNotALock]: a key of the lock holds data of another kind.
 //   - [ErrClosed]: the Client is closed.
@@ -117,7 +125,7 @@
 //   - [*QuorumError]: too few servers of a RedLock have granted the request, with the answer of each.
 //   - the error of the context, and its cause, if the context was done first.
 //
-// It is no error that another owner holds the lock: TryLock returns false.
+// That another owner holds the lock is not an error: TryLock returns false.
 //
 // # Lock types
 //
@@ -135,8 +143,8 @@
 // # Sentinel, Cluster and replicas
 //
 // A Client works with a *redis.Client, with the client of redis.NewFailoverClient for Sentinel, and with a
-// *redis.ClusterClient. It rejects a *redis.Ring. In a Cluster the name of a lock determines its slot, and notifications
-// stay in the shard. With [WithSyncedReplicas] an acquire succeeds only if replicas have confirmed it.
+// *redis.ClusterClient. [New] rejects a *redis.Ring. In a Cluster the name of a lock determines its slot, and
+// notifications stay in the shard. With [WithSyncedReplicas] an acquire succeeds only if replicas have confirmed it.
 //
 // # Closing
 //

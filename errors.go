@@ -2,9 +2,9 @@ package relock
 
 // The errors that users see.
 //
-// Rules: the outcome of a request that Redis has not answered is unknown: neither a refusal nor
-// a success (internal/send classifies errors). A name is shortened before it
-// goes into a text, because a name can hold bytes that do not belong in a log.
+// Rules: the outcome of a request that Redis has not answered is unknown: neither a refusal nor a success
+// (internal/send classifies errors). A name is shortened before it goes into a text, because it can hold bytes that do
+// not belong in a log.
 
 import (
 	"context"
@@ -18,7 +18,8 @@ import (
 )
 
 var (
-	// ErrNotHeld is returned by Unlock, Guard and Token if the caller does not hold the lock.
+	// ErrNotHeld is returned by Unlock, Guard, Token, Release and Extend if the caller does not hold the lock. The text
+	// names the owner in this process that holds it, if there is one. Nothing is changed in Redis.
 	ErrNotHeld = engine.ErrNotHeld
 
 	// ErrLockLost is returned if the caller held the lock and has lost it: its lease has expired, its key was deleted,
@@ -31,35 +32,39 @@ var (
 	// ErrLockLost.
 	ErrMaxHold error = engine.ErrMaxHold
 
-	// ErrClosed is returned if the Client is closed or shutting down.
+	// ErrClosed is returned if the Client is closed or shutting down. It is also the cause of the contexts that Close
+	// and Shutdown cancel.
 	ErrClosed = send.ErrClosed
 
 	// ErrNotSynced is returned if fewer replicas than WithSyncedReplicas asks for have confirmed a lock in time. The
 	// lock is not held: it was released again.
 	ErrNotSynced = send.ErrNotSynced
 
-	// ErrNotALock is returned if a key of the lock holds data that neither this package nor Redisson has written. Its
-	// text names the key and its contents. The key is left unchanged, also by ForceUnlock, and no method waits for it.
-	// The other keys of a lock (redisson_lock_queue:{name} and the like) are checked for their type only. Give locks
-	// names that no other data have, such as "lock:orders:42".
+	// ErrNotALock is returned if a key of the lock holds data that neither this package nor Redisson has written. The
+	// text names the key and describes what it holds. The key is left unchanged, even by ForceUnlock, and no method
+	// waits for it to change. Of the additional keys of a lock (redisson_lock_queue:{name} and others) only the type is
+	// checked. Give locks names that no other data has, such as "lock:orders:42".
 	ErrNotALock = send.ErrNotALock
 
-	// ErrInvalid is returned for a name, lease, wait, option or set of locks that is not valid. Its text describes
-	// which and why. Nothing was changed in Redis.
+	// ErrInvalid is returned for a name, lease, wait, option or set of locks that is not valid. The text states which,
+	// and why. Nothing is changed in Redis.
 	ErrInvalid = send.ErrInvalid
 )
 
-// A QuorumError is returned if too few servers of a RedLock have granted a request. It has the answer of each server.
+// A QuorumError is returned if too few servers of a RedLock have granted a request. It contains the error of each
+// server.
 type QuorumError struct {
-	Asked   int // the number of servers
-	Granted int // how many of them granted the request
-	Needed  int // a majority
+	Asked   int // number of servers that were asked
+	Granted int // number of servers that granted the request
+	Needed  int // number of servers that make a majority
 
-	// Answers are in the order of the locks that were passed to NewRedLock, and nil for servers that granted the
-	// request.
+	// Answers has an element for each lock that was passed to NewRedLock, in that order: the error of its server, or
+	// nil if the server granted the request.
 	Answers []error
 }
 
+// Error returns the number of servers that granted the request, the number that was needed, and the error of each other
+// server.
 func (e *QuorumError) Error() string {
 	var why strings.Builder
 	for i, err := range e.Answers {
@@ -70,15 +75,15 @@ func (e *QuorumError) Error() string {
 	return fmt.Sprintf("granted by %d of %d nodes, %d needed%s", e.Granted, e.Asked, e.Needed, why.String())
 }
 
-// Unwrap returns the errors of the servers that did not grant the request.
+// Unwrap returns the errors of the servers that did not grant the request, for [errors.Is] and [errors.As].
 func (e *QuorumError) Unwrap() []error {
 	return slices.DeleteFunc(slices.Clone(e.Answers), func(err error) bool { return err == nil })
 }
 
-// errTimeUp ends a wait whose time is over. TryLock answers false for it.
+// errTimeUp ends a wait whose time is over. TryLock returns false for it.
 var errTimeUp = send.ErrTimeUp
 
-// errReply is the error for an answer that no script of this package gives.
+// errReply is the error for an answer that no script of this package returns.
 var errReply = send.ErrReply
 
 func invalid(format string, args ...any) error { return send.Invalid(format, args...) }

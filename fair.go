@@ -1,13 +1,13 @@
 package relock
 
-// The fair lock: first come, first served over all processes.
+// The fair lock: first come, first served, across all processes.
 //
-// Rules: the queue in Redis is the order, so every goroutine has a place of its own in
-// that queue. A waiter shows a sign of life with every attempt, and makes an attempt at
-// least every heartbeat. The script that frees the lock grants it to the first waiter if that
-// waiter listens, as the line of a plain lock does (line.go); it wakes any other first waiter. The
-// waiters of a Client listen to one channel. A waiter behind a program that knows the waiter's own
-// channel alone, one of Java or of an older version, listens there too.
+// Rules: the queue in Redis determines the order, so every goroutine has an entry of its own in that queue. A waiter
+// sends a heartbeat with every attempt, and makes an attempt at least once in each heartbeat interval. The script that
+// releases the lock grants it to the first waiter if that waiter is subscribed, as for a plain lock (line.go);
+// otherwise it notifies the first waiter, which asks. The waiters of a Client listen to one channel. A waiter behind a
+// client that knows only the waiter's own channel (a Java service, or an older version of relock) listens to that
+// channel, too.
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 
 const (
 	fairHeartbeat = time.Second
-	fairLife      = 4 * fairHeartbeat // a waiter without a sign of life for so long counts as dead
+	fairLife      = 4 * fairHeartbeat // a waiter that has sent no heartbeat for this long is considered dead
 )
 
 var (
@@ -28,7 +28,7 @@ var (
 	fairForce   = script("fair_force")
 )
 
-// spareOfFair is the key of what waiters want: without it the first waiter is woken and asks.
+// spareOfFair is the key of what waiters ask for. Without it the first waiter is notified, and asks.
 var spareOfFair = []send.OptionalKey{{Key: 4}}
 
 // A FairLock is a reentrant lock whose waiters acquire it in the order in which they called Lock, whichever process
@@ -37,20 +37,20 @@ var spareOfFair = []send.OptionalKey{{Key: 4}}
 // It costs more than a Lock: every waiter sends a heartbeat to Redis about once a second. A waiter that has crashed, or
 // is cut off from Redis, loses its position after about 4s, or after 8s if no other call on the lock has reached Redis
 // meanwhile. Until then an Unlock skips it if Redis knows that its connection is closed. If it is granted the lock
-// before that is noticed, the other waiters are delayed by up to 5s. A waiter that gives up loses its position at once,
-// and a live waiter keeps its position however long it waits. A waiter whose grant expires before its process learns of
-// it waits again, at the end of the queue.
+// before the crash is noticed, the other waiters are delayed by up to 5s. A waiter that gives up loses its position at
+// once, and a waiter that is alive keeps its position for as long as it waits. If a grant expires before the process of
+// the waiter learns of it, the waiter waits again, at the end of the queue.
 //
 // TryLock with a wait of 0 acquires the lock only if no connected waiter is in the queue. If all waiters crash, the
-// queue stays in Redis until the next call on the lock, or until it expires, which takes one [WithFairWaitTimeout] for
-// each waiter and one more.
+// queue stays in Redis until the next call on the lock, or until it expires: after one [WithFairWaitTimeout] for each
+// waiter, and one more.
 //
-// Java services share the queue. A Java waiter is woken when its turn comes, and acquires the lock with a request of
-// its own. One that has crashed is noticed after its own timeout, as in Redisson.
+// Java services share the queue. A Java waiter is notified when its turn comes, and acquires the lock with a request of
+// its own. A Java waiter that has crashed is removed after the timeout of [WithFairWaitTimeout].
 type FairLock struct{ handle }
 
-// NewFairLock returns the fair lock with the given name. It sends no request. A bad name is reported by the methods of
-// the lock.
+// NewFairLock returns the fair lock with the given name. It sends no request. A name or an option that is not valid is
+// reported by the methods of the lock, as ErrInvalid.
 func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 	key, o := c.key(name), newLockOptions(opts)
 	keys := []string{
@@ -73,13 +73,15 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 	return &FairLock{newHandle(c, name, l, keys, o)}
 }
 
-// Token returns the fencing token of the caller's hold: see [Lock.Token].
+// Token returns the fencing token of the caller's hold, which is greater than the token of every earlier hold of this
+// lock: see [Lock.Token]. It sends no request. The error is ErrInvalid for a lock without [Fenced], ErrNotHeld if the
+// caller does not hold the lock, and ErrLockLost if the caller has lost it.
 func (l *FairLock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
 
-// fairLock is the record of a FairLock: the record of a Lock, and a queue beside it.
+// fairLock is the record of a FairLock: the record of a Lock, and a queue with keys of its own.
 type fairLock struct {
 	hashLock
-	announce string // prefix of the channels; the field of the waiter to be woken follows
+	announce string // the prefix of the channels; the field of the waiter to be notified follows
 }
 
 func (l *fairLock) BusyText(ttl, left, ago time.Duration) string {
@@ -96,7 +98,7 @@ func (l *fairLock) Channel(a engine.Attempt) string {
 	return l.announce + a.Field
 }
 
-// grants is the channel of all waiters of this Client: see lua/queue.lua.
+// Grants returns the channel of all waiters of this Client: see lua/queue.lua.
 func (l *fairLock) Grants(a engine.Attempt) string {
 	if a.NoWait {
 		return ""
@@ -126,16 +128,16 @@ func (l *fairLock) RollBack(a engine.Attempt) call {
 	return l.leave(a.AsRelease(), true)
 }
 
-// leave sets the hold count. If undo is set, the caller leaves the queue, too.
+// leave sets the hold count. If undo is set, the caller also leaves the queue.
 func (l *fairLock) leave(r engine.Release, undo bool) call {
 	return l.call(fairRelease, r.Field, r.HoldCount, l.waitTimeout(), milliseconds(fairLife), r.Late, undo)
 }
 
 func (l *fairLock) Force() call { return l.call(fairForce, l.waitTimeout(), milliseconds(fairLife)) }
 
-// call is a call of script, whose arguments end with how waiters are told.
+// call returns a call of script. The last arguments describe how waiters are notified.
 func (l *fairLock) call(script *luaScript, args ...any) call {
-	return call{Script: script, Keys: l.keys, Optional: spareOfFair, Args: append(args, l.announce, l.client.publish)}
+	return call{Script: script, Keys: l.keys, Optional: spareOfFair, Args: append(args, l.announce, l.client.publishVerb)}
 }
 
 func (l *fairLock) waitTimeout() int64 { return milliseconds(l.client.fairWaitTimeout) }

@@ -1,7 +1,7 @@
 package relock
 
-// The methods that all lock types share: they check the arguments of users, put names into errors, and
-// call the engine.
+// The methods that all lock types share. They check the arguments of the user, add the operation and the name to
+// errors, and call the engine.
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-const longestName = 1 << 20 // bytes
+const longestName = 1 << 20 // in bytes, with the prefix of the Client
 
 // A handle implements Locker. It checks what the user has passed, and leaves the rest to the commands of its lock.
 type handle struct {
@@ -24,27 +24,27 @@ type handle struct {
 	name   string
 	bad    error // why the lock cannot be used, or nil
 
-	lock   engine.Lock   // nil: the handle is that of a MultiLock
-	record engine.Record // the same lock, if it has one record on one server; else nil, and then lock is a VotedLock and a view
+	lock   engine.Lock   // nil for a MultiLock
+	record engine.Record // the same lock; nil if it does not have one record on one server: then lock is a VotedLock and a view
 	fenced bool
-	many   *multi // nil: the handle is that of one lock
+	many   *multi // nil for all locks except a MultiLock
 }
 
-// The commands of a lock do what a caller asks for. The handle has checked the arguments, and puts the name into
-// errors. ctx carries the owner, or the calling goroutine is the owner.
+// The commands of a lock carry out what a caller asks for. The handle has already checked the arguments, and adds the
+// name to errors. The owner is the one that ctx carries, or else the calling goroutine.
 type commands interface {
 	acquire(ctx context.Context, r engine.Request) (bool, error)
 	release(ctx context.Context) error
 	extend(ctx context.Context, lease time.Duration) error
 	guard(ctx context.Context) (context.Context, error)
 	token(ctx context.Context) (int64, error)
-	levels(ctx context.Context) (int, error) // how many the owner holds
+	levels(ctx context.Context) (int, error) // the hold count of the owner
 	isLocked(ctx context.Context) (bool, error)
 	ttl(ctx context.Context) (time.Duration, error)
 	force(ctx context.Context) (bool, error)
 }
 
-// commands are the commands of the lock of h.
+// commands returns the commands of the lock of h.
 func (h *handle) commands() commands {
 	if h.many != nil {
 		return h.many
@@ -52,7 +52,7 @@ func (h *handle) commands() commands {
 	return oneLock{h}
 }
 
-// oneLock has the commands of a lock that the engine knows.
+// oneLock has the commands of every lock except a MultiLock.
 type oneLock struct{ *handle }
 
 func (l oneLock) acquire(ctx context.Context, r engine.Request) (bool, error) {
@@ -100,13 +100,13 @@ func (l oneLock) ttl(ctx context.Context) (time.Duration, error) {
 
 func (l oneLock) force(ctx context.Context) (bool, error) { return l.view().free(ctx) }
 
-// A view is how one lock is inspected and freed.
+// A view inspects a lock in Redis, and releases it by force.
 type view interface {
 	look(ctx context.Context, field string) (engine.View, error)
 	free(ctx context.Context) (bool, error)
 }
 
-// view is the view of l.
+// view returns the view of l.
 func (l oneLock) view() view {
 	if l.record == nil {
 		return l.lock.(view)
@@ -125,11 +125,11 @@ func (v recordView) free(ctx context.Context) (bool, error) {
 	return v.client.engine.Force(ctx, v.record)
 }
 
-// facts are the description of a lock that has a record, and what its calls need beside their arguments.
+// facts are the traits of a lock that has a record, and what its calls need in addition to their arguments.
 type facts struct {
 	engine.Traits
-	granting string // the channel on which its Client is granted the lock, which has one place in the line; or ""
-	line     string // the key of the line with its tombstones; or ""
+	granting string // the channel on which the Client is notified of grants; "" if processes have no wait queue
+	line     string // the key of the wait queue, which also has the tombstones; "" if the lock has none
 }
 
 func (f *facts) Grants(engine.Attempt) string { return f.granting }
@@ -141,8 +141,8 @@ func (f *facts) Unbury(field string) call {
 	return call{Script: tombstoneRemove, Keys: []string{f.line}, Args: []any{field + f.Ending}}
 }
 
-// newHandle returns the handle of lock, which is called name. Its data are in keys; the first key is that of its
-// record.
+// newHandle returns the handle of lock, which users call name. The keys of the lock are in keys; the first one is that
+// of its record.
 func newHandle(c *Client, name string, lock engine.Record, keys []string, o lockOptions) handle {
 	bad := checkKeys(c, name, keys)
 	if bad == nil {
@@ -152,37 +152,41 @@ func newHandle(c *Client, name string, lock engine.Record, keys []string, o lock
 }
 
 // Name returns the name of the lock, without the prefix of [WithKeyPrefix]. The name of a MultiLock or a RedLock
-// consists of the names of its locks.
+// consists of the names of its locks, with commas between them.
 func (h *handle) Name() string { return h.name }
 
-// Lock acquires the lock. If another owner holds it, Lock blocks until it is available or ctx is done.
+// Lock acquires the lock. If another owner holds it, Lock blocks until the lock is available or ctx is done. A
+// Semaphore acquires one of its permits, a MultiLock all of its locks, and a RedLock a majority of them.
 //
-// The lease of the lock is the watchdog timeout (see [WithWatchdogTimeout]) and is renewed automatically until the lock
-// is released. The owner is the calling goroutine, or the owner that ctx carries (see [ContextWithOwner]). An owner
-// that already holds the lock increments its hold count; each Lock needs a matching Unlock. A goroutine that exits
+// The lease of the lock is the watchdog timeout (see [WithWatchdogTimeout]). It is renewed automatically until the lock
+// is released. The owner is the calling goroutine, or the owner that ctx carries (see [ContextWithOwner]). If the owner
+// already holds the lock, Lock increments its hold count; each Lock needs a matching Unlock. A goroutine that exits
 // without calling Unlock leaves the lock held: no other goroutine can release it, and it is renewed until the Client is
-// closed. [MaxHold] puts a limit on that.
+// closed. [MaxHold] sets a limit.
 //
-// If ctx is done first, the error matches ctx.Err(), nothing is held, and a request that is still in flight is rolled
-// back. The error names the current holder, as far as this process knows it. Lock returns ErrLockLost once if the
-// caller held the lock and has lost it since, ErrClosed after Shutdown and Close, ErrInvalid for a bad name, and
-// ErrNotALock if the key of the lock holds data of another kind. Other errors of Redis are returned after a few
-// retries.
+// If ctx is done first, the error matches ctx.Err() and names the current holder, as far as this process knows it. The
+// caller then holds nothing, and a request that is still in flight is rolled back; if Redis runs it even later, its key
+// expires with its lease.
+//
+// Lock returns ErrLockLost, once, if the caller held the lock and has lost it since. It returns ErrClosed after
+// Shutdown and Close, ErrInvalid for a bad name, and ErrNotALock if a key of the lock holds data of another kind. Other
+// errors of Redis are returned after a few retries.
 func (h *handle) Lock(ctx context.Context) error {
 	_, err := h.acquire(ctx, "lock", engine.Request{Wait: -1})
 	return err
 }
 
-// LockLease is like Lock, but the lease is not renewed: the lock expires after lease and then needs no Unlock. The
+// LockLease is like Lock, but the lease is not renewed: the lock expires after lease, and then needs no Unlock. The
 // lease is at least 1ms, and is rounded up to whole milliseconds.
 //
-// If the owner already holds the lock, its lease becomes the longer one of lease and what remains, and a lock that is
-// renewed automatically stays so. A Lock inside a LockLease has the lease renewed from then on, until the last Unlock.
+// If the owner already holds the lock with an explicit lease, the longer one of lease and the remaining lease applies.
+// If the lock is renewed automatically, it stays so. A Lock by the owner of an explicit lease starts the automatic
+// renewal, which lasts until the last Unlock.
 //
-// The lock is valid for 1% and 2ms less than lease, because clocks may drift: a lease of a few milliseconds expires at
-// once. If the answer of Redis arrives when no more than half of the lease remains, LockLease asks again, and the lease
-// counts from the last request. After two such answers it accepts a quarter of the lease, and after five answers that
-// leave less it returns ErrLockLost.
+// Because clocks may drift, the lock is valid for less than lease, by 1% and 2ms. So a lease of a few milliseconds
+// expires at once. If the answer of Redis arrives when half of the lease or less remains, LockLease asks again, and the
+// lease counts from the last request. After two such answers it accepts a quarter of the lease, and after five answers
+// that leave less it returns ErrLockLost.
 func (h *handle) LockLease(ctx context.Context, lease time.Duration) error {
 	r, err := leaseRequest(lease)
 	if err != nil {
@@ -195,10 +199,12 @@ func (h *handle) LockLease(ctx context.Context, lease time.Duration) error {
 // TryLock is like Lock if lease is 0, and like LockLease otherwise, but waits for at most wait. It reports whether the
 // lock was acquired: false with a nil error means that another owner still holds it.
 //
-// With a wait of 0 TryLock makes one attempt. It does not acquire a lock for which other processes are waiting all the
-// time, because they pass it on to one another. If Redis does not answer in time, TryLock returns an error. With a wait
-// of 0 that is after 0.4s, after up to 0.8s if Redis has been slow lately or has not answered yet, and for a RedLock
-// after the timeout of its nodes (see [WithRedLockNodeTimeout]). A negative wait is ErrInvalid.
+// With a wait of 0 TryLock makes one attempt and does not join a wait queue. It rarely acquires a lock for which other
+// processes are waiting, because they pass it on to one another. A negative wait is ErrInvalid.
+//
+// If Redis does not answer in time, TryLock returns an error, and the attempt is rolled back. With a wait of 0 it waits
+// for an answer for 0.4s, or for up to 0.8s if Redis has been slow lately or has not answered yet; a RedLock waits for
+// the timeout of its nodes (see [WithRedLockNodeTimeout]).
 func (h *handle) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
 	r, err := tryRequest(wait, lease)
 	if err != nil {
@@ -207,7 +213,7 @@ func (h *handle) TryLock(ctx context.Context, wait, lease time.Duration) (bool, 
 	return h.acquire(ctx, "trylock", r)
 }
 
-// leaseRequest is the request of LockLease.
+// leaseRequest returns the request of LockLease.
 func leaseRequest(lease time.Duration) (engine.Request, error) {
 	if lease < time.Millisecond {
 		return engine.Request{}, invalid("lease %v is too short: it must be at least 1ms", lease)
@@ -215,7 +221,7 @@ func leaseRequest(lease time.Duration) (engine.Request, error) {
 	return engine.Request{Wait: -1, Lease: lease}, nil
 }
 
-// tryRequest is the request of TryLock.
+// tryRequest returns the request of TryLock.
 func tryRequest(wait, lease time.Duration) (engine.Request, error) {
 	switch {
 	case wait < 0:
@@ -235,34 +241,37 @@ func (h *handle) acquire(ctx context.Context, op string, r engine.Request) (bool
 }
 
 // Acquire acquires the lock for a new owner and returns it as a [Hold], which any goroutine may store, pass on and
-// release. It blocks as Lock does, and the lease is renewed automatically until Release. A Hold that is forgotten keeps
-// the lock until the Client is closed.
+// release. It blocks as Lock does, returns the same errors, and the lease is renewed automatically until Release. A
+// Hold that is never released keeps the lock until the Client is closed; [MaxHold] sets a limit.
 //
-// Two calls of Acquire exclude each other, even in one goroutine and even if ctx carries an owner. Code that is to
-// acquire the lock again while the Hold has it calls Lock with the context of [Hold.Context].
+// Two calls of Acquire exclude each other, even in one goroutine and even if ctx carries an owner. To acquire the lock
+// again while the Hold has it, call Lock with the context of [Hold.Context].
 func (h *handle) Acquire(ctx context.Context) (*Hold, error) { return acquireHold(ctx, h, "acquire") }
 
 // TryAcquire is like Acquire, but waits for at most wait, as TryLock does. It reports whether the lock was acquired; if
-// not, the Hold is nil. If lease is not 0, the hold expires after lease, unless [Hold.Extend] is called, or code calls
-// Lock or Do with the context of [Hold.Context]: then the lease is renewed automatically from that moment on.
+// not, the Hold is nil. With a lease of 0 the hold is renewed automatically. Otherwise it expires after lease, unless
+// [Hold.Extend] extends it. If code calls Lock or Do with the context of [Hold.Context], the lease is renewed
+// automatically from that moment on.
 func (h *handle) TryAcquire(ctx context.Context, wait, lease time.Duration) (*Hold, bool, error) {
 	return tryAcquireHold(ctx, h, wait, lease)
 }
 
-// extend is for [Hold.Extend], which puts the name before the error.
+// extend implements [Hold.Extend], which adds the name to the error.
 func (h *handle) extend(ctx context.Context, lease time.Duration) error {
 	return h.commands().extend(ctx, lease)
 }
 
-// Unlock decrements the hold count of the caller. With the last Unlock the lock is released: it is handed to the next
-// waiter of this process without a request (see [WithHandoffWindow]), or else to the next process in the wait queue.
+// Unlock decrements the hold count of the caller, and releases the lock when the count reaches 0. A released lock is
+// handed off to the next waiter of this process without a request (see [WithHandoffWindow]), or else to the next
+// process in the wait queue. If no owner waits, its key is deleted.
 //
-// Unlock uses the values of ctx, but ignores its cancellation: a request that was canceled still releases its lock. It
+// Unlock uses the values of ctx, but ignores its cancellation, so that a canceled request still releases its lock. It
 // takes at most 5s, and works after Close for as long as the Redis client is open.
 //
 // Unlock returns ErrNotHeld if the caller does not hold the lock, and ErrLockLost if the caller held it and has lost
-// it. After any other error Redis has not confirmed the release. The caller no longer holds the lock all the same, and
-// the release is retried in the background until the key is deleted, the lease has expired, or the Client is closed.
+// it. Any other error means that Redis has not confirmed the release. Even then the caller no longer holds the lock,
+// and the release is retried in the background until the key is deleted, the lease has expired, or the Client is
+// closed.
 func (h *handle) Unlock(ctx context.Context) error { return h.unlock(ctx, "unlock") }
 
 func (h *handle) unlock(ctx context.Context, op string) error {
@@ -273,17 +282,18 @@ func (h *handle) unlock(ctx context.Context, op string) error {
 	return h.fail(op, err)
 }
 
-// Do acquires the lock, calls fn with a context that is canceled when the lock is lost (see Guard), and releases the
-// lock, also if fn panics. It returns the error of fn, joined with the error of Unlock: the result matches ErrLockLost
-// if the lock was lost while fn was running. The context of fn is canceled when fn returns. A nil fn is ErrInvalid, and
-// nothing is acquired.
+// Do acquires the lock as Lock does, calls fn with a context that is canceled when the lock is lost (see Guard), and
+// releases the lock, even if fn panics. It returns the error of fn, joined with the error of Unlock, so that the result
+// matches ErrLockLost if the lock was lost while fn was running. The context of fn is also canceled when ctx is, and
+// when fn returns. If the lock cannot be acquired, fn is not called, and Do returns the error of Lock. A nil fn is
+// ErrInvalid.
 func (h *handle) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	return do(ctx, h, fn)
 }
 
 var errNilFunction = invalid("the function is nil")
 
-// do is Do of every Locker.
+// do implements Do for every Locker.
 func do(ctx context.Context, l acquirable, fn func(ctx context.Context) error) (err error) {
 	if fn == nil {
 		return l.fail("do", errNilFunction)
@@ -292,7 +302,7 @@ func do(ctx context.Context, l acquirable, fn func(ctx context.Context) error) (
 		return err
 	}
 	defer func() {
-		// Also when fn panics: then err is dropped and the panic goes on.
+		// This also runs if fn panics: then err is dropped, and the panic continues.
 		if unlocked := l.Unlock(ctx); unlocked != nil {
 			err = errors.Join(err, unlocked)
 		}
@@ -306,10 +316,11 @@ func do(ctx context.Context, l acquirable, fn func(ctx context.Context) error) (
 	return fn(within)
 }
 
-// Guard returns a context that is canceled as soon as the lock may no longer be the caller's. Its cause is ErrLockLost
-// if the lock is lost or an explicit lease has expired, even if Redis is unreachable; context.Canceled after the last
-// Unlock; and ErrClosed after Shutdown and Close. If ctx already is such a context, Guard returns it unchanged. Guard
-// sends no request. The error is ErrNotHeld or ErrLockLost if the caller does not hold the lock.
+// Guard returns a copy of ctx that is canceled as soon as the caller may no longer hold the lock. The cause is
+// ErrLockLost if the lock is lost or an explicit lease has expired, even if Redis is unreachable; context.Canceled
+// after the last Unlock; and ErrClosed after Shutdown and Close. If ctx already is such a context of this hold, Guard
+// returns it unchanged. Guard sends no request. The error is ErrNotHeld or ErrLockLost if the caller does not hold the
+// lock.
 func (h *handle) Guard(ctx context.Context) (context.Context, error) {
 	err := h.usable(ctx)
 	var guarded context.Context
@@ -328,8 +339,9 @@ func (h *handle) fencingToken(ctx context.Context) (int64, error) {
 	return token, h.fail("token", err)
 }
 
-// IsLocked asks Redis, and reports whether any owner of any client holds the lock. For a MultiLock it reports whether
-// any of its locks is held, and for a RedLock whether most of its nodes are.
+// IsLocked asks Redis, and reports whether any owner of any client, in any process, holds the lock. For a Semaphore it
+// reports whether any permit is held, for a MultiLock whether any of its locks is held, and for a RedLock whether most
+// of its nodes are.
 func (h *handle) IsLocked(ctx context.Context) (locked bool, err error) {
 	if err = h.usable(ctx); err == nil {
 		locked, err = h.commands().isLocked(ctx)
@@ -337,15 +349,16 @@ func (h *handle) IsLocked(ctx context.Context) (locked bool, err error) {
 	return locked, h.fail("is locked", err)
 }
 
-// IsHeld reports whether the caller holds the lock, and Redis confirms it.
+// IsHeld reports whether the caller holds the lock. If this process has such a hold, IsHeld asks Redis to confirm it;
+// if Redis no longer has it, the lock is lost, and the contexts of Guard are canceled.
 func (h *handle) IsHeld(ctx context.Context) (bool, error) {
 	levels, err := h.levels(ctx, "is held")
 	return levels > 0, err
 }
 
-// HoldCount returns how often the caller has acquired the lock and not released it: the number of Unlock calls that are
-// due. It is 0 if Redis does not confirm that the caller holds the lock. For a MultiLock it is the smallest count of
-// its locks.
+// HoldCount returns the number of times that the caller has acquired the lock and not yet released it. It asks Redis to
+// confirm the hold, as IsHeld does, and is 0 if Redis does not. For a MultiLock it is the smallest hold count of its
+// locks.
 func (h *handle) HoldCount(ctx context.Context) (int, error) { return h.levels(ctx, "hold count") }
 
 func (h *handle) levels(ctx context.Context, op string) (levels int, err error) {
@@ -355,9 +368,9 @@ func (h *handle) levels(ctx context.Context, op string) (levels int, err error) 
 	return levels, h.fail(op, err)
 }
 
-// TTL asks Redis for the remaining lease of the current holder. It is 0 if no owner holds the lock, and negative if its
-// key has no expiry, which no lock of this package or of Redisson leaves behind. For a MultiLock it is the longest TTL
-// of its locks.
+// TTL asks Redis for the remaining lease of the current holder, in whole milliseconds. It is 0 if no owner holds the
+// lock, and negative if the key has no expiry, which no lock of this package or of Redisson leaves behind. For a
+// MultiLock it is the longest TTL of its locks, and for a Semaphore the time until all permits have expired.
 func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
 	if err = h.usable(ctx); err == nil {
 		ttl, err = h.commands().ttl(ctx)
@@ -365,12 +378,16 @@ func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
 	return ttl, h.fail("ttl", err)
 }
 
-// ForceUnlock releases the lock for any owner, and reports whether it was held. It is a tool for operators: the
-// holder is not asked. A holder that uses this Client loses the lock at once; any other holder notices at its next
-// renewal, after a third of the watchdog timeout at the latest.
+// ForceUnlock releases the lock, whichever owner holds it, and reports whether it was held. It is a tool for operators:
+// the holder is not asked, and may still be working. A holder that uses this Client loses the lock at once. A holder
+// that uses another Client notices at its next renewal, a third of the watchdog timeout later at most. A hold that is
+// not renewed, because it has an explicit lease or is in its last lease before [MaxHold], is only noticed to be lost
+// when the holder next asks Redis about the lock (with Unlock, IsHeld or HoldCount, for example), or when its lease
+// expires.
 //
-// The request is sent once, and not retried if the answer is lost, because it could release a later hold. A MultiLock
-// releases all its locks. A key that holds data of another kind is not deleted: see [ErrNotALock].
+// The request is sent once, and is not retried if its answer is lost, because it could release a later hold. A
+// MultiLock releases all its locks, and a Semaphore all its permits. A key that holds data of another kind is not
+// deleted: see [ErrNotALock].
 func (h *handle) ForceUnlock(ctx context.Context) (freed bool, err error) {
 	if err = h.usable(ctx); err == nil {
 		freed, err = h.commands().force(ctx)
@@ -390,8 +407,8 @@ func (h *handle) usable(ctx context.Context) error {
 
 func (h *handle) fail(op string, err error) error { return failed(op, h.name, err) }
 
-// failed puts the operation and the lock's name before err. If err is a panic of a
-// hook of the Redis client, the caller panics as it would with go-redis itself.
+// failed adds the operation and the name of the lock to err. If err is a panic of a hook of the Redis client, failed
+// panics with the same value, as go-redis itself would.
 func failed(op, name string, err error) error {
 	if err == nil {
 		return nil
@@ -402,7 +419,7 @@ func failed(op, name string, err error) error {
 	return fmt.Errorf("relock: %s %s: %w", op, shortName(name), err)
 }
 
-// checkKeys reports why a lock called name, whose data are in keys, cannot work.
+// checkKeys returns an error if a lock with the given name and keys cannot work.
 func checkKeys(c *Client, name string, keys []string) error {
 	switch {
 	case c == nil:
@@ -414,7 +431,7 @@ func checkKeys(c *Client, name string, keys []string) error {
 	}
 	record := keys[0]
 	if _, cluster := c.rdb.(*redis.ClusterClient); cluster {
-		// A release is announced in the shard of the lock only.
+		// A release is announced only in the shard of the lock.
 		for _, key := range append(keys[1:len(keys):len(keys)], prefixName("redisson_lock__channel", record)) {
 			if slotPart(key) != slotPart(record) {
 				return invalid("the keys and the channel of a lock of this name are in different slots of the Cluster: use a name without braces, or with one {tag}")
@@ -424,7 +441,7 @@ func checkKeys(c *Client, name string, keys []string) error {
 	return nil
 }
 
-// slotPart is the part of a key that decides on its slot in a Cluster.
+// slotPart returns the part of a key that determines its slot in a Cluster.
 func slotPart(key string) string {
 	if _, tag, ok := strings.Cut(key, "{"); ok {
 		if tag, _, ok = strings.Cut(tag, "}"); ok && tag != "" {
@@ -434,11 +451,11 @@ func slotPart(key string) string {
 	return key
 }
 
-// A hashLock is a lock whose record is a hash with a field for each hold. It has the verbs that use only this hash.
+// A hashLock is a lock whose record is a hash with a field for each hold. It has the commands that need only this hash.
 type hashLock struct {
 	facts
 	client *Client
-	keys   []string // the record first, then the keys beside it
+	keys   []string // the record, then the additional keys
 }
 
 func (l *hashLock) Inspect(field string) call {

@@ -1,10 +1,11 @@
 package relock
 
-// Holds as values: a hold that code can store, pass on, and release on any goroutine.
+// Holds as values: a hold that code can store, pass on, and release in any goroutine.
 //
-// Rules: a Hold has an owner of its own, which its ctx carries, and is nothing but that owner and its lock: it is
-// taken, renewed, lost and released as every other hold. It is released once. Its guard is made when Context is first
-// called, because many callers need none. Methods of the user's ctx are called without a mutex held.
+// Rules: a Hold has an owner of its own, which its context carries, and consists of nothing but that owner and its
+// lock: it is acquired, renewed, lost and released like every other hold. It is released once. Its guard is created
+// when Context is first called, because many callers need none. Methods of the user's context are called without a
+// mutex held.
 
 import (
 	"context"
@@ -16,7 +17,7 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 )
 
-// An Acquirer is a lock that can be acquired as a value, a [Hold]. Every lock of this package is one.
+// An Acquirer is a lock that can be acquired as a value, a [Hold]. Every lock of this package is an Acquirer.
 type Acquirer interface {
 	// Name returns the name of the lock.
 	Name() string
@@ -30,38 +31,38 @@ type Acquirer interface {
 	TryAcquire(ctx context.Context, wait, lease time.Duration) (*Hold, bool, error)
 }
 
-// A Hold is a lock that is held, as a value. It belongs to no goroutine: any code may store it, pass it on and release
-// it, and any number of goroutines may call its methods.
+// A Hold is an acquired lock, as a value. It is not tied to a goroutine: any code may store it, pass it on and release
+// it, and any number of goroutines may call its methods at once.
 //
-// The methods of a nil Hold, which TryAcquire returns together with false, may be called, so that Release can be
-// deferred before the result is looked at: their errors match ErrNotHeld and ErrInvalid, and Context returns a context
-// that is done.
+// TryAcquire returns a nil Hold together with false. The methods of a nil Hold may be called, so that Release can be
+// deferred before the result is checked: they return errors that match both ErrNotHeld and ErrInvalid, and Context
+// returns a context that is done.
 type Hold struct {
 	lock     acquirable
-	ctx      context.Context // of Acquire, with the owner of the hold
-	lease    time.Duration   // 0: the watchdog renews it
+	ctx      context.Context // the context of Acquire, with the owner of the hold
+	lease    time.Duration   // the explicit lease; 0 if the hold is renewed automatically
 	released atomic.Bool
-	guarded  atomic.Pointer[context.Context] // the result of Context; nil: it was not called
+	guarded  atomic.Pointer[context.Context] // the result of Context, or nil if it was not called
 }
 
-// An acquirable is a lock that gives out Holds. Each call is for the owner that ctx carries.
+// An acquirable is a lock that returns Holds. Each call is for the owner that ctx carries.
 type acquirable interface {
 	Locker
 	acquire(ctx context.Context, op string, r engine.Request) (bool, error)
 	unlock(ctx context.Context, op string) error
 	fencingToken(ctx context.Context) (int64, error)
-	// extend lets the hold, whose lease is explicit, last at least for lease from now on.
+	// extend makes the hold, which has an explicit lease, last for at least lease from now on.
 	extend(ctx context.Context, lease time.Duration) error
 	fail(op string, err error) error
 }
 
-// acquireHold is Acquire of every lock.
+// acquireHold implements Acquire for every lock.
 func acquireHold(ctx context.Context, l acquirable, op string) (*Hold, error) {
 	h, _, err := newHold(ctx, l, op, engine.Request{Wait: -1})
 	return h, err
 }
 
-// tryAcquireHold is TryAcquire of every lock.
+// tryAcquireHold implements TryAcquire for every lock.
 func tryAcquireHold(ctx context.Context, l acquirable, wait, lease time.Duration) (*Hold, bool, error) {
 	r, err := tryRequest(wait, lease)
 	if err != nil {
@@ -70,7 +71,7 @@ func tryAcquireHold(ctx context.Context, l acquirable, wait, lease time.Duration
 	return newHold(ctx, l, "tryacquire", r)
 }
 
-// newHold takes l for a new owner.
+// newHold acquires l for a new owner.
 func newHold(ctx context.Context, l acquirable, op string, r engine.Request) (*Hold, bool, error) {
 	if ctx != nil {
 		ctx = ContextWithOwner(ctx)
@@ -81,10 +82,11 @@ func newHold(ctx context.Context, l acquirable, op string, r engine.Request) (*H
 	return &Hold{lock: l, ctx: ctx, lease: r.Lease}, true, nil
 }
 
-// none reports whether h holds nothing: it is nil, as after a TryAcquire that has not acquired the lock, or it is zero.
+// none reports whether h holds nothing: it is nil, as after a TryAcquire that has not acquired the lock, or it is a
+// zero Hold.
 func (h *Hold) none() bool { return h == nil || h.lock == nil }
 
-// Name returns the name of the lock, and "" for a nil Hold.
+// Name returns the name of the lock. It is "" for a nil Hold.
 func (h *Hold) Name() string {
 	if h.none() {
 		return ""
@@ -92,16 +94,16 @@ func (h *Hold) Name() string {
 	return h.lock.Name()
 }
 
-// Release releases the lock, as [Lock.Unlock] does: it ignores the cancellation of ctx, takes at most 5s, and works
-// after Close. If code has acquired the lock again with the context of Context, the lock is held until that code has
-// called Unlock, too.
+// Release releases the lock. It ignores the cancellation of ctx, takes at most 5s, and works after Close, as
+// [Lock.Unlock] does. If code has acquired the lock again with the context of Context, the lock is held until that code
+// has also called Unlock.
 //
-// Of several calls of Release one releases the lock, and the others return ErrNotHeld. The error is ErrLockLost if the
-// lock was lost. After any other error Redis has not confirmed the release, which is retried in the background; the
-// Hold is released all the same.
+// Only the first call of Release releases the lock, and later calls return ErrNotHeld. The error is ErrLockLost if the
+// lock was lost. Any other error means that Redis has not confirmed the release, which is retried in the background;
+// even then the Hold no longer has the lock.
 func (h *Hold) Release(ctx context.Context) error { return h.release(ctx, "release") }
 
-// release is Release. Its errors name op.
+// release implements Release. Its errors name op.
 func (h *Hold) release(ctx context.Context, op string) error {
 	switch {
 	case h.none():
@@ -126,13 +128,13 @@ var (
 // Context returns a context for the work that the lock protects. It has the values of the context that was passed to
 // Acquire, but not its cancellation: use [Hold.Guard] for work that is to end with the context of its caller.
 //
-// It is canceled when the lock is no longer held, with the cause ErrLockLost if the lock is lost or its lease has
-// expired, context.Canceled after Release, and ErrClosed after Shutdown and Close. If the hold has already ended, the
-// context is done. If code has acquired the lock again with it, it is canceled when that code has called Unlock, too.
-// Context returns the same context each time.
+// The context is canceled when the lock is no longer held. The cause is ErrLockLost if the lock is lost or its lease
+// has expired, context.Canceled after Release, and ErrClosed after Shutdown and Close. If the hold has already ended,
+// the context is done. If code has acquired the lock again with this context, the context is canceled only when that
+// code has also called Unlock. Context returns the same context each time.
 //
-// The context carries the owner of the Hold, so that code that calls Lock of the same lock with it acquires the lock
-// again, without waiting.
+// The context carries the owner of the Hold: code that calls Lock of the same lock with it acquires the lock again,
+// without waiting.
 func (h *Hold) Context() context.Context {
 	if h.none() {
 		return endedContext(context.Background(), errNoHold)
@@ -151,10 +153,10 @@ func (h *Hold) Context() context.Context {
 	return h.guardIs(endedContext(within, err))
 }
 
-// Guard returns a context for the work that the lock protects, with the values, the deadline and the cancellation of
-// ctx. It is also canceled when the hold ends, with the causes of [Hold.Context]. It carries the owner of the hold, so
-// that code that calls Lock of the same lock with it acquires the lock again, without waiting. Guard sends no request,
-// and nothing of it is kept once the returned context is done.
+// Guard returns a copy of ctx for the work that the lock protects: it has the values, the deadline and the cancellation
+// of ctx, and is also canceled when the hold ends, with the causes of [Hold.Context]. It carries the owner of the hold,
+// so that code that calls Lock of the same lock with it acquires the lock again, without waiting. Guard sends no
+// request, and its resources are released when the returned context is done.
 //
 // The error is ErrNotHeld after Release, ErrLockLost if the lock was lost, and ErrClosed after Shutdown and Close.
 func (h *Hold) Guard(ctx context.Context) (context.Context, error) {
@@ -175,20 +177,21 @@ func (h *Hold) guardIs(ctx context.Context) context.Context {
 	return *h.guarded.Load()
 }
 
-// detached is the ctx of Acquire without its end, with the owner of the hold.
+// detached returns the context of Acquire without its cancellation. It carries the owner of the hold.
 func (h *Hold) detached() context.Context { return context.WithoutCancel(h.ctx) }
 
 func (h *Hold) owner() engine.Owner { return engine.OwnerOf(h.ctx) }
 
-// endedContext is a ctx that has ended with cause; nil: context.Canceled.
+// endedContext returns a context that is already canceled with cause, or with context.Canceled if cause is nil.
 func endedContext(parent context.Context, cause error) context.Context {
 	ctx, end := context.WithCancelCause(parent)
 	end(cause)
 	return ctx
 }
 
-// Token returns the fencing token of the hold, if the lock was made with [Fenced]: see [Lock.Token]. The error is
-// ErrInvalid for other locks, ErrNotHeld after Release, or ErrLockLost.
+// Token returns the fencing token of the hold, which is greater than the token of every earlier hold of the lock: see
+// [Lock.Token]. It sends no request. The error is ErrInvalid for a lock without [Fenced], ErrNotHeld after Release, and
+// ErrLockLost if the lock was lost.
 func (h *Hold) Token() (int64, error) {
 	switch {
 	case h.none():
@@ -199,14 +202,15 @@ func (h *Hold) Token() (int64, error) {
 	return h.lock.fencingToken(h.ctx)
 }
 
-// Extend lets a hold with an explicit lease last for at least lease from now on. It never shortens the remaining lease.
-// For most locks it is one request, and the new lease starts before that request is sent. A MultiLock extends all its
-// locks. A RedLock needs a majority; servers that do not hold it are not asked again.
+// Extend makes a hold with an explicit lease last for at least lease from now on. It never shortens the remaining
+// lease. For most locks it sends one request, and the new lease starts before that request is sent. A MultiLock extends
+// all its locks. A RedLock needs the confirmation of a majority; it asks only the servers that hold it.
 //
 // The error is ErrLockLost if the lease has expired or the key of the lock is gone, and then the context of Context is
 // canceled. It is ErrNotHeld after Release, and ErrInvalid for a lease below 1ms, for a hold that is renewed
-// automatically, and for a lease beyond [MaxHold]. If too few servers of a RedLock answered, it is a [*QuorumError].
-// After any other error the hold is unchanged for this process; its key in Redis may last longer, until Release.
+// automatically, and for a lease that ends after [MaxHold]. If too few servers of a RedLock have confirmed it, the
+// error is a [*QuorumError]. After any other error the hold is unchanged for this process, but its key in Redis may
+// last longer, until Release.
 func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 	if h.none() {
 		return failed("extend", "", errNoHold)
@@ -228,8 +232,8 @@ func (h *Hold) extend(ctx context.Context, lease time.Duration) error {
 	return h.lock.extend(h.owner().In(ctx), lease)
 }
 
-// extendLocker extends the caller's hold on l, whose lease is explicit. A Locker of another package has no Extend, but
-// one level more sets the lease.
+// extendLocker extends the caller's hold on l, which has an explicit lease. A Locker of another package has no Extend,
+// but acquiring it once more sets its lease.
 func extendLocker(ctx context.Context, l Locker, lease time.Duration) error {
 	if ours, ok := l.(acquirable); ok {
 		return ours.extend(ctx, lease)
@@ -242,7 +246,7 @@ func extendLocker(ctx context.Context, l Locker, lease time.Duration) error {
 	if ok {
 		err = l.Unlock(ctx)
 	}
-	if err == nil && (!ok || guarded.Err() != nil) { // it was lost, and the level was a fresh hold
+	if err == nil && (!ok || guarded.Err() != nil) { // it was lost, and TryLock was a fresh acquire
 		err = engine.LossError(engine.ErrExpired)
 	}
 	return err

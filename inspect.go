@@ -1,10 +1,10 @@
 package relock
 
-// Inspect: what Redis knows of a lock, except for the line of a plain lock or a semaphore; for operators and tests.
+// Inspect returns what Redis knows of a lock, except for the wait queue of a plain lock or a semaphore. It is for
+// operators and tests.
 //
-// Rules: Inspect only reads, in one request, so its result was true at one moment. It
-// reports the contents of the record and guesses nothing. A record that no lock makes is
-// an error, and not a lock without holders.
+// Rules: Inspect only reads, in one request, so its result was true at one moment. It reports the contents of the
+// record and guesses nothing. A record that no lock writes is an error, and not a lock without holders.
 
 import (
 	"cmp"
@@ -26,46 +26,51 @@ import (
 
 var inspectAny = script("any_inspect")
 
-// mostShown is how many holders, and how many waiters, an Inspection has at most: as most_shown in lua/any_inspect.lua.
+// mostShown is the highest number of holders, and of waiters, that an Inspection has. It is most_shown in
+// lua/any_inspect.lua.
 const mostShown = 10_000
 
-// An Inspection is the state of a lock in Redis.
+// An Inspection is the state of a lock in Redis at one moment: see [Client.Inspect].
 type Inspection struct {
-	// Name is the name of the lock.
+	// Name is the name of the lock, without the prefix of [WithKeyPrefix].
 	Name string
-	// At is when Redis ran the inspection, by the clock of Redis, as all times here.
+	// At is the time at which Redis ran the inspection. Like all times here it is measured by the clock of Redis.
 	At time.Time
-	// Type is the type of the lock, as far as its keys in Redis show: TypeLock, TypeFair, TypeReadWrite, TypeSemaphore,
-	// or TypeNone if it has no holders and no known waiters. A fair lock without waiters looks like a plain lock, unless
-	// a waiter has crashed, and so does the group of Redisson's getMultiLock(group, values), with a holder for each
-	// value. A fair lock and a read/write lock may have waiters and no holder. A semaphore of which no permit is held
-	// looks like any key with a number: see Ambiguous.
+	// Type is the type of the lock, as far as its keys in Redis show it: TypeLock, TypeFair, TypeReadWrite,
+	// TypeSemaphore, or TypeNone if the lock has no holders and no known waiters.
+	//
+	// A fair lock without waiters looks like a plain lock, unless a waiter has crashed. The group of Redisson's
+	// getMultiLock(group, values) looks like a plain lock as well, with a holder for each value. A fair lock and a
+	// read/write lock may have waiters and no holder. A semaphore of which no permit is held looks like any key with a
+	// number: see Ambiguous.
 	Type LockType
-	// Mode is the mode of a read/write lock that is held: "write" as long as there is a writer, who may also read, and
-	// otherwise "read". It is "" for other locks.
+	// Mode is the mode of a read/write lock that is held: "write" while there is a writer, which may also read, and
+	// "read" otherwise. It is "" for other locks.
 	Mode string
-	// Holders are the holders of the lock. There is at most one, except for the readers of a read/write lock and for
-	// the holders of a semaphore, of which the first one to expire comes first. Readers of one Client that share an
-	// entry (see [RWLock]) are one holder here. A writer that also reads is listed first, and again as a reader.
+	// Holders are the holders of the lock. There is at most one, except for the readers of a read/write lock, and for
+	// the holders of a semaphore, which are sorted by the time at which they expire. Readers of one Client that share
+	// an entry in Redis (see [RWLock]) are one holder here. A writer that also reads is listed first, and again as a
+	// reader.
 	Holders []Holder
-	// TTL is the remaining lease in Redis, in whole milliseconds: 0 if the lock is not held, negative if its key has no
-	// expiry, which only another program can cause. For a semaphore it is the longest lease of a permit.
+	// TTL is the remaining lease in Redis, in whole milliseconds. It is 0 if the lock is not held, and negative if its
+	// key has no expiry, which only another program can cause. For a semaphore it is the longest lease of a permit.
 	TTL time.Duration
-	// Waiters are the waiters of a fair lock, in the order of the queue, and the writers of this package that wait for
-	// a read/write lock, in no order. The processes in the wait queue of a plain lock or a semaphore are not among
-	// them.
+	// Waiters are the waiters of a fair lock, in the order of the queue, or the writers of this package that wait for a
+	// read/write lock, in no particular order. The processes in the wait queue of a plain lock or a semaphore are not
+	// listed.
 	Waiters []Waiter
-	// More reports whether there are more holders or waiters than the 10,000 of each that Holders and Waiters have at
-	// most.
+	// More reports whether there are more than 10,000 holders or waiters. Holders and Waiters have at most 10,000
+	// elements each.
 	More bool
-	// Ambiguous reports whether Type is TypeSemaphore and no permit is held: the key has a number, and nothing else
-	// tells what it counts. It may be a semaphore, or an RCountDownLatch, an RSemaphore or an RAtomicLong of Redisson,
-	// or a counter of an application.
+	// Ambiguous reports whether Type is TypeSemaphore and no permit is held. The key then has a number, and nothing
+	// shows what the number counts: it may be a semaphore, or an RCountDownLatch, an RSemaphore or an RAtomicLong of
+	// Redisson, or a counter of an application.
 	Ambiguous bool
-	// Available is the number of free permits of a semaphore. It is negative if SetPermits has taken away permits that are
-	// held.
+	// Available is the number of free permits of a semaphore, and 0 for other locks. It is negative if SetPermits has
+	// set the number of permits below the number that is held.
 	Available int
-	// Token is the last fencing token of this name, or 0. Redis does not know whether the current holder has it.
+	// Token is the last fencing token of this name, or 0 if there is none. Redis does not know whether the current
+	// holder has it.
 	Token int64
 }
 
@@ -76,52 +81,54 @@ func (i Inspection) Held() bool {
 
 // A Contender is an owner that holds a lock or waits for it.
 type Contender struct {
-	// Field identifies the hold or the waiter in Redis: "client:owner", followed by a number if the client is of this
-	// package.
+	// Field identifies the hold or the waiter in Redis: it is "client:owner", followed by ":" and a number if the
+	// client is of this package.
 	Field string
 	// Client is the UUID of the client: [Client.ID], or that of a RedissonClient. It is "" if Field has another form,
 	// which neither of them writes, and for a Java permit of a semaphore, whose Field is its ID in hexadecimal.
 	Client string
-	// Owner is the owner within that client: "goroutine 7", "owner 7" for one that was made by ContextWithOwner, or
+	// Owner is the owner within that client: "goroutine 7", "owner 7" for one that ContextWithOwner has created, or
 	// "thread 7" in a Java service. In this package it is the owner that acquired the lock from Redis: its process may
-	// have handed the lock over since (see WithHandoffWindow), or readers may share its entry. If Client is "", it is
-	// Field.
+	// have handed the lock off since (see [WithHandoffWindow]), or readers may share its entry. If Client is "", Owner
+	// is the same as Field, or "permit ID" for a Java permit.
 	Owner string
-	// Label and Host are the label and the host of the process. They are "" for a Client without WithLabel, for a Java
-	// service, and if Redis does not return them within a second.
+	// Label and Host are the label and the host name of the process: see [WithLabel]. They are "" for a Client without
+	// a label, for a Java service, and if Redis does not return them within a second.
 	Label, Host string
 }
 
 // A Holder is one hold of a lock.
 type Holder struct {
 	Contender
-	// Write reports whether it is the hold of the writer of a read/write lock.
+	// Write reports whether this is the hold of the writer of a read/write lock.
 	Write bool
-	// HoldCount is the hold count: how often the holder has to call Unlock. It may be too high if Redis had no memory left
-	// to store an Unlock that was not the last.
+	// HoldCount is the number of times that the holder has to call Unlock. It may be too high if Redis was out of
+	// memory when it stored an Unlock that was not the last one.
 	HoldCount int
-	// Remaining is the remaining lease of the holder, in whole milliseconds; negative if it has none. It is 0 for a reader
-	// whose lease has expired: it no longer holds the lock, and the next attempt on the lock removes its entry. A
-	// writer, and the holder of another lock type, has the lease of the key.
+	// Remaining is the remaining lease of the holder, in whole milliseconds, and negative if the lease has no end. It
+	// is 0 for a reader whose lease has expired: it no longer holds the lock, and the next attempt on the lock removes
+	// its entry. A writer, and the holder of any other lock except a semaphore, has the lease of the key.
 	Remaining time.Duration
 }
 
 // A Waiter is an owner that waits for a lock.
 type Waiter struct {
 	Contender
-	// Deadline is when Java services remove the waiter from the queue of a fair lock, should it be the first. It is
-	// zero for a writer.
+	// Deadline is the time at which Java services remove the waiter from the queue of a fair lock, if it is the first
+	// one then. It is zero for a writer.
 	Deadline time.Time
-	// AliveUntil is until when a waiter of this package counts as alive without another heartbeat. It is zero for a Java
-	// waiter, which sends none.
+	// AliveUntil is the time until which a waiter of this package is considered alive without another heartbeat. It is
+	// zero for a Java waiter, which sends none.
 	AliveUntil time.Time
 }
 
-// Inspect reports who holds the lock with the given name, and who waits for it if it is a fair lock, or for its write
-// lock. It works for every type of lock, of this package and of Redisson, and for all owners and clients. It is a
-// single request, which writes nothing; when it returns, the lock may have changed hands. If it finds clients of this
-// package, a second request asks for their labels. For a MultiLock or a RedLock, inspect the locks of which it
-// consists. For the number of holders and waiters that are returned, see [Inspection.More].
+// Inspect returns who holds the lock with the given name. For a fair lock, and for a write lock, it also returns who
+// waits for it. It works for every type of lock, of this package and of Redisson, and for all owners and clients. For a
+// MultiLock or a RedLock, inspect the locks of which it consists.
+//
+// Inspect sends a single request, which changes nothing in Redis; when it returns, the lock may already have another
+// holder. If it finds clients of this package, it sends a second request for their labels. At most 10,000 holders and
+// 10,000 waiters are returned: see [Inspection.More].
 //
 // The error is ErrInvalid for a bad name, ErrNotALock if a key of the lock holds data of another kind, and ErrClosed
 // after Close. The Redis user needs permission for GET and for all keys in docs/security.md except those of the wait
@@ -165,7 +172,8 @@ func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
 	return r.inspection()
 }
 
-// lockRecords are all data that Redis has of a lock; times are in ms, those of zsets epoch ms.
+// lockRecords are all data that Redis has of a lock. Durations are in milliseconds, and the scores of sorted sets are
+// milliseconds of the Unix epoch.
 type lockRecords struct {
 	name                      string
 	now, ttl                  int64
@@ -173,8 +181,8 @@ type lockRecords struct {
 	queue                     []string
 	timeouts, beats, awaiting map[string]int64
 	token                     string
-	free                      string           // permits of a semaphore; "": it is none
-	permits                   map[string]int64 // of the semaphore that are taken
+	free                      string           // the free permits of a semaphore; "" if the lock is none
+	permits                   map[string]int64 // the permits of the semaphore that are held
 }
 
 // An entry is one field of the hash.
@@ -204,7 +212,7 @@ func (r *lockRecords) inspection() (Inspection, error) {
 	i.Type = r.lockType(i.Mode)
 	entries := r.entries
 	if i.Mode == "" && len(entries) > 1 {
-		if entries = r.holdsOfValues(); entries == nil { // other locks without a mode have one holder
+		if entries = r.holdsOfValues(); entries == nil { // all other locks without a mode have one holder
 			return Inspection{}, r.notALock(r.entries[0].field)
 		}
 	}
@@ -226,7 +234,7 @@ func (r *lockRecords) inspection() (Inspection, error) {
 	return i, nil
 }
 
-// atMost is list without what is behind n; cut reports whether there is more.
+// atMost returns the first n elements of list, and reports whether there are more.
 func atMost[T any](list []T, n int) (_ []T, cut bool) {
 	if len(list) > n {
 		return slices.Clip(list[:n]), true
@@ -234,7 +242,8 @@ func atMost[T any](list []T, n int) (_ []T, cut bool) {
 	return list, false
 }
 
-// semaphore is i for a semaphore. Of more permits than mostShown the last one is that whose lease ends last.
+// semaphore completes i for a semaphore. If there are more than mostShown permits, r has the first ones to expire and
+// the last one.
 func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
 	if i.Available, err = strconv.Atoi(r.free); err != nil {
 		return Inspection{}, send.Unexpected(r.free)
@@ -245,10 +254,10 @@ func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
 	}) {
 		ends := r.permits[id]
 		switch {
-		case ends <= r.now: // the next attempt gives it back
+		case ends <= r.now: // the next attempt releases it
 			i.Available++
 			continue
-		case ends == latestTime: // of Java, without a lease
+		case ends == latestTime: // a Java permit without a lease
 			i.TTL = -time.Millisecond
 		default:
 			i.TTL = fromMilliseconds(ends - r.now)
@@ -259,7 +268,8 @@ func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
 	return i, nil
 }
 
-// permitHolder reads the id of a permit: a field, as other locks have it; or random bytes, of Redisson.
+// permitHolder reads the ID of a permit. It is a field, as other locks have it, or random bytes if Redisson has written
+// it.
 func permitHolder(id string) Contender {
 	if c := contender(id); c.Client != "" {
 		return c
@@ -268,7 +278,7 @@ func permitHolder(id string) Contender {
 	return Contender{Field: id, Owner: "permit " + id}
 }
 
-// lockType is the type of the lock; mode is that of a read/write lock.
+// lockType returns the type of the lock. The mode is that of a read/write lock, or "".
 func (r *lockRecords) lockType(mode string) LockType {
 	held := len(r.entries) > 0
 	switch {
@@ -284,14 +294,14 @@ func (r *lockRecords) lockType(mode string) LockType {
 	return TypeNone
 }
 
-// notALock is the error for a hash with a field that no lock makes.
+// notALock returns the error for a hash with a field that no lock writes.
 func (r *lockRecords) notALock(field string) error {
 	return send.NotALock(r.name, fmt.Sprintf("the key %s holds a hash that is not a lock (field %s)", shortName(r.name), shortName(field)), nil)
 }
 
-// holdsOfValues are the holds of Redisson's multi lock of values, as entries like those of other locks: its hash has
-// for each value "hash" -> owner, "hash:owner:expire_time" -> epoch ms, and "hash:owner:lock_count" -> levels.
-// The result is nil for a hash of another form.
+// holdsOfValues returns the holds of Redisson's multi lock of values, as entries like those of other locks. Its hash
+// has three fields for each value: "hash" with the owner, "hash:owner:expire_time" with milliseconds of the epoch, and
+// "hash:owner:lock_count" with the hold count. The result is nil for a hash of another form.
 func (r *lockRecords) holdsOfValues() []entry {
 	values := make(map[string]string, len(r.entries))
 	for _, e := range r.entries {
@@ -309,7 +319,7 @@ func (r *lockRecords) holdsOfValues() []entry {
 		}
 		left := expires - r.now
 		if left <= 0 {
-			left = -2 // as PTTL says it
+			left = -2 // as PTTL returns it
 		}
 		holds = append(holds, entry{e.value, values[of+":lock_count"], left})
 	}
@@ -319,7 +329,7 @@ func (r *lockRecords) holdsOfValues() []entry {
 	return holds
 }
 
-// holder reads an entry, and reports whether a lock has made it.
+// holder reads an entry, and reports whether a lock has written it.
 func (e entry) holder(t LockType) (Holder, bool) {
 	levels, err := strconv.Atoi(e.value)
 	if err != nil || levels < 1 {
@@ -355,8 +365,8 @@ func (r *lockRecords) waiters(t LockType) []Waiter {
 	return waiters
 }
 
-// contender reads a field: uuid:owner:acquisition is of this package, uuid:thread
-// of Redisson, which may put the id of a transaction after it.
+// contender reads a field. The form uuid:owner:number is of this package. The form uuid:thread is of Redisson, which
+// may append the ID of a transaction.
 func contender(field string) Contender {
 	const id = 36 // bytes of a UUID
 	if len(field) <= id || field[id] != ':' || uuid.Validate(field[:id]) != nil {
@@ -380,7 +390,8 @@ func contender(field string) Contender {
 	return c
 }
 
-// leaseLeft is the rest of a lease that a PTTL reports: 0 if the lease is over, negative if there is none.
+// leaseLeft returns the remaining lease for a result of PTTL: 0 if the key does not exist, and negative if it has no
+// expiry.
 func leaseLeft(pttl int64) time.Duration {
 	if pttl == -2 {
 		return 0
@@ -388,10 +399,10 @@ func leaseLeft(pttl int64) time.Duration {
 	return fromMilliseconds(pttl)
 }
 
-// latestTime is the last epoch ms of the year 9999; JSON has no later times.
+// latestTime is the last millisecond of the year 9999. JSON cannot represent later times.
 const latestTime = 253402300799999
 
-// epochTime is the time that a score of a zset stands for; zero if there is none.
+// epochTime returns the time for a score of a sorted set. It is zero if there is no score.
 func epochTime(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}
@@ -399,7 +410,7 @@ func epochTime(ms int64) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// parseRecords reads the answer of lua/any_inspect.lua.
+// parseRecords reads the reply of lua/any_inspect.lua.
 func parseRecords(answer any) (lockRecords, error) {
 	parts, _ := answer.([]any)
 	if len(parts) != 10 {
@@ -424,7 +435,7 @@ func parseRecords(answer any) (lockRecords, error) {
 	return r, nil
 }
 
-// A partReader reads the parts of an answer, and remembers if a part was not of its type.
+// A partReader reads the parts of a reply, and remembers if one of them had the wrong type.
 type partReader struct{ bad bool }
 
 func (p *partReader) integer(part any) int64 {
@@ -439,7 +450,7 @@ func (p *partReader) text(part any) string {
 	return s
 }
 
-// tuples are the parts of a flat list, in groups of n.
+// tuples returns the elements of a flat list, in groups of n.
 func (p *partReader) tuples(part any, n int) iter.Seq[[]any] {
 	list, ok := part.([]any)
 	if !ok || len(list)%n != 0 {

@@ -1,13 +1,13 @@
 package relock
 
-// The keys and channels beside the record of a lock.
+// The additional keys, and the channels, of a lock.
 //
 // Rules: a key is derived from the name of the lock as Redisson derives it, in the hash slot of the name. Keys that
-// Redisson has too have its names, and those of relock alone begin with "relock".
+// Redisson has, too, have Redisson's names. Keys that only relock has begin with "relock".
 
 import "strings"
 
-// prefixName is Redisson's way to derive a key or a channel from a name.
+// prefixName derives a key or a channel from a name, as Redisson does.
 func prefixName(prefix, name string) string {
 	if strings.Contains(name, "{") {
 		return prefix + ":" + name
@@ -15,7 +15,7 @@ func prefixName(prefix, name string) string {
 	return prefix + ":{" + name + "}"
 }
 
-// suffixName is Redisson's way to derive a key from a name and a suffix.
+// suffixName derives a key from a name and a suffix, as Redisson does.
 func suffixName(name, suffix string) string {
 	if strings.Contains(name, "{") {
 		return name + ":" + suffix
@@ -23,14 +23,14 @@ func suffixName(name, suffix string) string {
 	return "{" + name + "}:" + suffix
 }
 
-// permitsKey is the key of the permits that are taken.
+// permitsKey returns the key of the permits that are held.
 func permitsKey(name string) string { return suffixName(name, "timeout") }
 
-// tokenKey is the key of the fencing counter of a lock.
+// tokenKey returns the key of the fencing counter of a lock.
 func tokenKey(name string) string { return prefixName("redisson_lock_token", name) }
 
-// lineKey is the key of the line of a lock. prefixName would give {x} the key of x. These are two locks, and a place in
-// a line does not say of which lock it is.
+// lineKey returns the key of the wait queue of a lock. prefixName would derive the same key for the locks "x" and
+// "{x}", and an entry in a wait queue does not contain the name of the lock that it is for.
 func lineKey(name string) string {
 	if strings.Contains(name, "{") {
 		return "relock_line:" + name + ":"
@@ -38,10 +38,11 @@ func lineKey(name string) string {
 	return prefixName("relock_line", name)
 }
 
-// labelKey is the key of the label of a Client.
+// labelKey returns the key of the label of a Client.
 func labelKey(id string) string { return prefixName("relock_client", id) }
 
-// grantChannel is the channel on which c is told that it was granted a lock whose releases are announced on announce.
+// grantChannel returns the channel on which c is notified of grants of a lock. The releases of the lock are announced
+// on the channel announce.
 func (c *Client) grantChannel(announce string) string {
 	if c == nil {
 		return ""

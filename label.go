@@ -1,11 +1,11 @@
 package relock
 
-// The label of a process: what people call the process that holds a lock.
+// The label of a process: the display name of the process that holds a lock.
 //
 // Rules: a Client with a label keeps one hash in Redis, from its first acquire until Close: relock_client:{ID}, with an
 // expiry that one goroutine renews. No lock waits for it, and no lock depends on it. A Client without a label writes
-// nothing. Inspect reads the hashes of the clients that it has found, in one pipeline; where Redis refuses, or is slow,
-// there are no labels.
+// nothing. Inspect reads the hashes of the clients that it has found, in one pipeline. If Redis refuses the request or
+// is slow, there are no labels.
 
 import (
 	"context"
@@ -21,8 +21,8 @@ import (
 
 const (
 	labelPause = 30 * time.Second
-	labelLife  = 3 * labelPause // of the hash after its last renewal: a process that has died is forgotten then
-	labelTime  = time.Second    // how long a request of a label may take
+	labelLife  = 3 * labelPause // the expiry of the hash, after which a process that has crashed is forgotten
+	labelTime  = time.Second    // how long a request for labels may take
 )
 
 // A label is the hash of one Client in Redis.
@@ -33,14 +33,14 @@ type label struct {
 	refused atomic.Bool // a refusal was logged
 }
 
-// start has the hash kept from now on, until Close. Only the first call has an effect. It does not block.
+// start makes sure that the hash is kept in Redis until Close. Only the first call has an effect. It does not block.
 func (l *label) start() {
 	if !l.started.Load() && l.started.CompareAndSwap(false, true) {
 		l.client.engine.Spawn(l.keep)
 	}
 }
 
-// keep writes the hash again and again, and deletes it at Close.
+// keep writes the hash repeatedly, and deletes it at Close.
 func (l *label) keep() {
 	key := labelKey(l.client.ID())
 	host, _ := os.Hostname()
@@ -57,8 +57,8 @@ func (l *label) keep() {
 	l.send(func(ctx context.Context, p redis.Pipeliner) { p.Del(ctx, key) })
 }
 
-// redisTime is the time by the clock of Redis, in seconds of the epoch; "" where Redis does not tell it. The clock of
-// this process may be wrong.
+// redisTime returns the time by the clock of Redis, in seconds of the epoch, or "" if Redis does not return it. The
+// clock of this process may be wrong.
 func (l *label) redisTime() string {
 	var now *redis.Cmd
 	l.send(func(ctx context.Context, p redis.Pipeliner) { now = p.Do(ctx, "time") })
@@ -72,15 +72,15 @@ func (l *label) redisTime() string {
 	return parts[0]
 }
 
-// send sends a pipeline. Where it fails the label is not kept, and nothing else happens.
+// send sends a pipeline. If it fails, the label is not stored, and nothing else happens.
 func (l *label) send(fill func(context.Context, redis.Pipeliner)) {
 	ctx, cancel := context.WithTimeout(context.Background(), labelTime)
 	defer cancel()
 	l.client.pipeline(ctx, &l.refused, func(p redis.Pipeliner) { fill(ctx, p) })
 }
 
-// pipeline sends what fill adds to a pipeline, and logs a failure once. A hook of the Redis client may panic: that is a
-// failure.
+// pipeline sends what fill adds to a pipeline, and logs the first failure. A panic of a hook of the Redis client counts
+// as a failure.
 func (c *Client) pipeline(ctx context.Context, logged *atomic.Bool, fill func(redis.Pipeliner)) {
 	err := send.CatchPanic(func() error {
 		_, err := c.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -94,7 +94,7 @@ func (c *Client) pipeline(ctx context.Context, logged *atomic.Bool, fill func(re
 	}
 }
 
-// noLabels logs, once, that Redis does not keep or tell labels.
+// noLabels logs, once, that Redis does not store or return labels.
 func (c *Client) noLabels(logged *atomic.Bool, err error) {
 	if logged.CompareAndSwap(false, true) {
 		c.engine.Later(func() {
@@ -103,7 +103,7 @@ func (c *Client) noLabels(logged *atomic.Bool, err error) {
 	}
 }
 
-// A process is what a label says of one Client.
+// A process is the label and the host of one Client.
 type process struct{ label, host string }
 
 // addLabels adds the labels of the clients of this package to the contenders of i.
@@ -133,12 +133,12 @@ func (c *Client) addLabels(ctx context.Context, i *Inspection) {
 	}
 }
 
-// usesRelock reports whether the contender is of this package: client:owner:acquisition.
+// usesRelock reports whether the contender is of this package: its field has the form client:owner:number.
 func (c *Contender) usesRelock() bool {
 	return c.Client != "" && !strings.HasPrefix(c.Owner, "thread ")
 }
 
-// processes reads the labels of clients. It does not wait for Redis longer than labelTime.
+// processes reads the labels of clients. It waits for Redis no longer than labelTime.
 func (c *Client) processes(ctx context.Context, ids []string) map[string]process {
 	ctx, cancel := context.WithTimeout(ctx, labelTime)
 	defer cancel()

@@ -1,7 +1,7 @@
 package relock
 
-// Locker, the methods of every lock; and Lock, the plain lock. The plain lock is the
-// pattern for the other lock types: keys and scripts, and nothing that waits.
+// Locker, the methods of every lock; and Lock, the plain lock. The plain lock is the pattern for the other lock types:
+// it consists of keys and scripts, and contains nothing that waits.
 
 import (
 	"cmp"
@@ -12,13 +12,13 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A Locker is a lock of any type in this package: the methods that all of them have. The documentation of [Lock]
-// describes each method in full.
+// A Locker is a lock of any type in this package: these are the methods that all types have. The documentation of
+// [Lock] describes each method in full.
 //
-// A Locker may be used by any number of goroutines at once. Two Lockers with the same name and Client are the same
-// lock.
+// A Locker may be used by any number of goroutines at once. Two Lockers of the same type, name and Client stand for the
+// same lock.
 //
-// Errors name the operation and the lock, and match the errors of this package with errors.Is. A bad name, lease or
+// Errors name the operation and the lock, and match the errors of this package with [errors.Is]. A bad name, lease or
 // wait is ErrInvalid, and no request is sent. After Close every method except Unlock returns ErrClosed. A method that
 // finds data in Redis which neither this package nor Redisson has written returns ErrNotALock, and leaves the data
 // unchanged.
@@ -46,19 +46,19 @@ type Locker interface {
 	// Guard returns a context that is canceled when the caller no longer holds the lock.
 	Guard(ctx context.Context) (context.Context, error)
 
-	// IsLocked reports whether any owner of any client holds the lock.
+	// IsLocked reports whether any owner of any client, in any process, holds the lock.
 	IsLocked(ctx context.Context) (bool, error)
 
 	// IsHeld reports whether the caller holds the lock.
 	IsHeld(ctx context.Context) (bool, error)
 
-	// HoldCount returns the number of Unlock calls that the caller owes.
+	// HoldCount returns the number of times that the caller has acquired the lock and not yet released it.
 	HoldCount(ctx context.Context) (int, error)
 
-	// TTL returns the remaining lease of the current holder, or 0 if no owner holds the lock.
+	// TTL returns the remaining lease of the current holder, and 0 if no owner holds the lock.
 	TTL(ctx context.Context) (time.Duration, error)
 
-	// ForceUnlock releases the lock for any owner, and reports whether it was held.
+	// ForceUnlock releases the lock, whichever owner holds it, and reports whether it was held.
 	ForceUnlock(ctx context.Context) (bool, error)
 }
 
@@ -69,24 +69,26 @@ var (
 	lockBundled = bundle(lockAcquire, lockRelease)
 )
 
-// spareOfLock is the place of the line among the keys of a plain lock.
+// spareOfLock is the index of the wait queue among the keys of a plain lock, which works without it.
 var spareOfLock = []send.OptionalKey{{Key: 1}}
 
 // A Lock is a reentrant lock: one owner at a time holds it, and may acquire it any number of times.
 //
 // Processes that wait for the lock have a wait queue in Redis. The lock passes from one process to the next in the
-// order in which they joined the queue. A process has one entry, however many of its goroutines wait, and serves them
-// in the order in which they came, for a short time (see [WithHandoffWindow]), before the lock passes to the next
-// process. A process that has crashed loses its entry. A process that is paused can delay the others by up to 5s when
-// its turn comes, or by its whole lease if it has already missed a turn and asked again since.
+// order in which they joined the queue. A process has one entry, however many of its goroutines wait. It serves them in
+// the order in which they called Lock, for the hand-off window (see [WithHandoffWindow]), before the lock passes to the
+// next process. A process that has crashed loses its entry. A process that is paused can delay the others by up to 5s
+// when its turn comes, or by a whole lease if it has already missed a turn and has asked again since.
 //
 // TryLock with a wait of 0, and a MultiLock or RedLock that contains the lock, do not join the queue. They acquire the
-// lock if they find it free, which is rare while processes are waiting. Java services have no entry in the queue
-// either: if some of them are waiting, the lock is left free for them once in a hand-off window. If goroutines of all
-// processes, and Java services, have to be served in one order, use a [FairLock].
+// lock only if they find it free, which is rare while processes are waiting. Java services have no entry in the queue
+// either: if some of them are waiting, the lock is left free for them once in each hand-off window. If all goroutines
+// of all processes, and Java services, have to be served in one order, use a [FairLock].
 type Lock struct{ handle }
 
-// NewLock returns the lock with the given name. It sends no request. A bad name is reported by the methods of the lock.
+// NewLock returns the lock with the given name. It sends no request. A name that is not valid, or an option that is not
+// valid, is reported by the methods of the lock, as ErrInvalid: a name has 1 byte to 1 MiB, and in a Cluster the keys
+// of the lock must be in one slot.
 func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	key, o := c.key(name), newLockOptions(opts)
 	keys := []string{key, lineKey(key)}
@@ -102,24 +104,24 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 		announce: announce,
 	}
 	if c != nil {
-		l.told = [2]any{announce, c.publish}
+		l.told = [2]any{announce, c.publishVerb}
 	}
 	return &Lock{newHandle(c, name, l, keys, o)}
 }
 
 // Token returns the fencing token of the caller's hold, which is greater than the token of every earlier hold of this
 // lock. The token does not change when the owner acquires the lock again. Send it to the resource that the lock
-// protects, and have the resource reject any token lower than the highest one that it has seen: then a holder that was
-// paused beyond its lease can do no harm. The error is ErrInvalid for a lock without [Fenced], ErrNotHeld, or
-// ErrLockLost.
+// protects, and have the resource reject any token that is lower than the highest one it has seen: then a holder that
+// was paused beyond its lease cannot do any harm. Token sends no request. The error is ErrInvalid for a lock without
+// [Fenced], ErrNotHeld if the caller does not hold the lock, and ErrLockLost if the caller has lost it.
 func (l *Lock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
 
-// plainLock is the record of a Lock: a hash {field -> levels}, the line beside it, and the token counter of a fenced
-// one.
+// plainLock is the record of a Lock: a hash {field: hold count}. Its wait queue, and the token counter of a fenced
+// lock, have keys of their own.
 type plainLock struct {
 	hashLock
 	announce string // the channel
-	told     [2]any // the last arguments of each call: announce, and how a message is published there
+	told     [2]any // the last arguments of each call: announce, and the command that publishes a message there
 }
 
 func (l *plainLock) Channel(engine.Attempt) string { return l.announce }
@@ -139,7 +141,7 @@ func (l *plainLock) Release(r engine.Release) call {
 		milliseconds(r.Share), r.Late}}
 }
 
-// undo sets the hold back to its levels before the attempt.
+// RollBack sets the hold count back to what it was before the attempt.
 func (l *plainLock) RollBack(a engine.Attempt) call { return l.Release(a.AsRelease()) }
 
 func (l *plainLock) Force() call {

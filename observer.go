@@ -2,10 +2,9 @@ package relock
 
 // The Observer of a Client, and the events that it receives about the locks of the Client.
 //
-// Rules: every call of Lock or TryLock that has sent a request ends in one Acquired or one
-// GaveUp, and reports Waiting before that if it has to wait. Every hold ends in one
-// Released (with no level left), Lapsed or Lost, whichever part notices the end. Nothing is
-// reported with a mutex held, and only the call that an event is about waits for an
+// Rules: every call of Lock or TryLock that has sent a request ends in one Acquired or one GaveUp, and reports Waiting
+// before that if it has to wait. Every hold ends in one Released (with a hold count of 0), Expired or Lost, whichever
+// part notices the end. Nothing is reported with a mutex held, and only the call that an event is about waits for an
 // Observer (report.go).
 
 import (
@@ -19,58 +18,59 @@ import (
 // An Observer receives the events of the locks of a Client: see [WithObserver]. An implementation embeds [NopObserver],
 // so that new events and new fields do not break it.
 //
-// A call reports its events in its own goroutine, before it returns. So a slow Observer delays that caller, those that
-// wait for a lock that it holds by then, and, during Waiting, those that wait behind it in this process for the same
-// lock. Renewals, and losses that no call has noticed, are reported by one goroutine of the Client, one event after the
-// other, losses first: there a slow Observer delays no renewal, no context of Guard and no other caller. At most
-// 131,072 renewals wait to be reported, and further ones are dropped. Losses are not dropped, unless Close cannot
-// report them within a second.
+// A call reports its events in its own goroutine, before it returns. So a slow Observer delays that caller, and the
+// callers that wait for a lock which that caller holds by then. During Waiting it also delays the callers in this
+// process that wait behind it for the same lock. Renewals, and losses that no call has noticed, are reported by one
+// goroutine of the Client, one event after the other, losses first. There a slow Observer delays no renewal, no context
+// of Guard and no other caller. At most 131,072 renewals wait to be reported, and further ones are dropped. Losses are
+// not dropped, unless Close cannot report them within a second.
 //
 // An Observer must not call the lock that an event is about, and must not close the Client. A panic in an Observer is
 // recovered, and the first one is logged with its stack.
 //
 // The context of an event is that of the call, or a background context if the Client acts by itself. The events of one
-// goroutine are reported in the order in which they happened. Those of different goroutines have no order: the Acquired
-// of the next owner may be reported shortly before the Released of the previous one.
+// goroutine are reported in the order in which they happened. Events of different goroutines have no order: the
+// Acquired of the next owner may be reported shortly before the Released of the previous one.
 //
 // A MultiLock has no events of its own; each of its locks has. The events of a RedLock are reported to the Observer of
-// its Client, and those of its locks, with their own types, to the Observers of the Clients that made them. After Close
-// only Unlock is reported.
+// its Client. Those of its locks are reported, with their own types, to the Observers of the Clients that created them.
+// After Close only Released is reported.
 type Observer interface {
-	// Waiting is called when a caller starts to wait for another owner to release the lock, at most once for each call.
-	// Locks that a MultiLock acquires with one request wait together.
+	// Waiting is called when a caller starts to wait because another owner holds the lock, at most once for each call.
+	// If a MultiLock waits for several locks that it acquires with one request, Waiting is called for each of them.
 	Waiting(ctx context.Context, e WaitingEvent)
 
 	// Acquired is called when a lock has been acquired, before Lock returns.
 	Acquired(ctx context.Context, e AcquiredEvent)
 
 	// GaveUp is called when a call returns without the lock: its time is up, its context is done, or Redis did not
-	// answer or refused. It is not called for calls that send no request: those with ErrInvalid, and those whose
-	// context was done, or whose Client was closed, from the start.
+	// answer or returned an error. It is not called for calls that send no request: those that return ErrInvalid, and
+	// those whose context was done, or whose Client was closed, when they were made.
 	GaveUp(ctx context.Context, e GaveUpEvent)
 
-	// Renewed is called when the lease of a hold was renewed, every third of the lease.
+	// Renewed is called when Redis has confirmed the renewal of a hold, every third of the watchdog timeout.
 	Renewed(ctx context.Context, e RenewedEvent)
 
 	// RenewalFailed is called when Redis has not answered a renewal, or has refused it. The renewal is retried as long
 	// as the hold is valid.
 	RenewalFailed(ctx context.Context, e RenewalFailedEvent)
 
-	// Released is called when Unlock has released a lock, decremented its hold count, or handed it to the next waiter
-	// of this process, before Unlock returns. It is not called if the hold has already ended: then Lapsed or Lost was
-	// called.
+	// Released is called when Unlock has decremented the hold count, released the lock, or handed it off to the next
+	// waiter of this process, before Unlock returns. It is not called if the hold has already ended: then Expired or
+	// Lost was called.
 	Released(ctx context.Context, e ReleasedEvent)
 
-	// Expired is called when an explicit lease has expired, as its owner asked.
+	// Expired is called when an explicit lease has expired.
 	Expired(ctx context.Context, e ExpiredEvent)
 
-	// Lost is called once when a lock was lost. The contexts of Guard are canceled by then.
+	// Lost is called once for each hold that is lost. The contexts of Guard are canceled by then.
 	Lost(ctx context.Context, e LostEvent)
 
 	embedsNopObserver()
 }
 
-// A NopObserver ignores all events. Every Observer embeds it, and has methods of its own for the events that it uses.
+// A NopObserver ignores all events. Every implementation of Observer embeds it, and defines methods for the events that
+// it uses.
 type NopObserver struct{}
 
 // Waiting does nothing.
@@ -99,44 +99,45 @@ func (NopObserver) Lost(context.Context, LostEvent) {}
 
 func (NopObserver) embedsNopObserver() {}
 
-// A LockInfo identifies the lock of an event, and the owner whose call or hold the event is about.
+// A LockInfo identifies the lock of an event, and the owner that the event is about.
 type LockInfo struct {
-	Name  string
-	Type  LockType
-	Owner Owner
+	Name  string   // the name of the lock, without the prefix of WithKeyPrefix
+	Type  LockType // the type of the lock; never TypeReadWrite or TypeNone
+	Owner Owner    // the owner that calls, or that holds the lock
 }
 
 // A LockType is the type of a lock, as it appears in events, in metrics and in an [Inspection]. In events the read lock
-// and the write lock of a RWLock have types of their own. In an Inspection the RWLock is one lock.
+// and the write lock of a RWLock have different types. In an Inspection the RWLock is one lock.
 type LockType string
 
-// The types of locks. A MultiLock has none, because its locks are reported instead.
+// The types of locks. A MultiLock has no type of its own, because its locks are reported instead.
 const (
-	TypeLock      LockType = "lock"
-	TypeFair      LockType = "fair"
-	TypeRead      LockType = "read"
-	TypeWrite     LockType = "write"
-	TypeReadWrite LockType = "read-write" // in an Inspection
-	TypeRed       LockType = "redlock"
-	TypeSemaphore LockType = "semaphore"
-	TypeNone      LockType = "" // in an Inspection: no lock of any type
+	TypeLock      LockType = "lock"       // a Lock, or an Election
+	TypeFair      LockType = "fair"       // a FairLock
+	TypeRead      LockType = "read"       // a ReadLock, in events
+	TypeWrite     LockType = "write"      // a WriteLock, in events
+	TypeReadWrite LockType = "read-write" // a RWLock, in an Inspection
+	TypeRed       LockType = "redlock"    // a RedLock, in events
+	TypeSemaphore LockType = "semaphore"  // a Semaphore
+	TypeNone      LockType = ""           // in an Inspection: there is no lock of that name
 )
 
-// An AcquirePath tells how a caller acquired a lock, as it appears in metrics.
+// An AcquirePath describes how a caller acquired a lock, as it appears in metrics.
 type AcquirePath string
 
 const (
-	// PathImmediate means that the first attempt succeeded, without waiting for another caller.
+	// PathImmediate means that the first attempt succeeded, and the caller did not wait for another one.
 	PathImmediate AcquirePath = "immediate"
-	// PathQueue means that the caller waited for other callers of its process, and its first attempt succeeded.
+	// PathQueue means that the caller waited behind other callers of its process, and then its first attempt succeeded.
 	PathQueue AcquirePath = "queue"
-	// PathHandoff means that the previous holder in its process handed the lock over, or a reader shared it.
+	// PathHandoff means that the previous holder in this process handed the lock off to the caller, or that a reader
+	// shared it.
 	PathHandoff AcquirePath = "handoff"
-	// PathNotified means that the caller was notified of the release or of its grant, or that the lock was free when
-	// its subscription had just begun.
+	// PathNotified means that the caller was granted the lock, or acquired it after it was notified of a release, or
+	// when its subscription had just begun.
 	PathNotified AcquirePath = "notified"
-	// PathPolled means that the caller asked again without a notification: the lease of the holder had expired, a
-	// notification was lost, or the caller sent a heartbeat, as waiters of fair and write locks do.
+	// PathPolled means that the caller acquired the lock when it asked without a notification: the lease of the holder
+	// had expired, a notification was lost, or the caller sent a heartbeat, as waiters of fair and write locks do.
 	PathPolled AcquirePath = "polled"
 )
 
@@ -148,18 +149,18 @@ type WaitingEvent struct {
 // An AcquiredEvent describes a lock that was acquired.
 type AcquiredEvent struct {
 	Lock      LockInfo
-	Path      AcquirePath   // PathImmediate, unless Waiting was called before
-	Waited    time.Duration // since the call, including the time that Redis took
-	HoldCount int           // the hold count: more than 1 if the owner held the lock already
-	Token     int64         // the fencing token, or 0 for a lock without Fenced
+	Path      AcquirePath   // how the lock was acquired: PathImmediate, unless Waiting was called before
+	Waited    time.Duration // the time since the call, including the time that Redis took
+	HoldCount int           // the hold count: at least 1, and more if the owner already held the lock
+	Token     int64         // the fencing token; 0 for a lock without Fenced
 }
 
 // A GaveUpEvent describes a call that returned without the lock.
 type GaveUpEvent struct {
 	Lock      LockInfo
 	Contended bool          // whether Waiting was called before
-	Waited    time.Duration // since the call, including the time that Redis took
-	Err       error         // the error of the call, without operation and name; nil if TryLock returns false
+	Waited    time.Duration // the time since the call, including the time that Redis took
+	Err       error         // the error of the call, without the operation and the name; nil if TryLock returns false
 }
 
 // A RenewedEvent describes a hold whose lease was renewed.
@@ -170,35 +171,35 @@ type RenewedEvent struct {
 // A RenewalFailedEvent describes a renewal that was not confirmed.
 type RenewalFailedEvent struct {
 	Lock     LockInfo
-	Err      error
+	Err      error         // the error of the request; never nil
 	ValidFor time.Duration // how long the hold is still valid; negative if it is no longer valid
 }
 
 // A ReleasedEvent describes a call of Unlock.
 type ReleasedEvent struct {
 	Lock      LockInfo
-	Held      time.Duration // since the request that acquired the lock was sent
+	Held      time.Duration // the time since the request that acquired the lock was sent
 	HoldCount int           // the remaining hold count; 0 if the lock was released
-	Err       error         // nil if the release is done; else Redis did not confirm it, and the key expires with its lease
+	Err       error         // not nil if Redis has not confirmed the release, which is then retried in the background
 }
 
-// A ExpiredEvent describes a hold whose explicit lease has expired.
+// An ExpiredEvent describes a hold whose explicit lease has expired.
 type ExpiredEvent struct {
 	Lock LockInfo
-	Held time.Duration // since the request that acquired the lock was sent
+	Held time.Duration // the time since the request that acquired the lock was sent
 }
 
 // A LostEvent describes a hold that was lost.
 type LostEvent struct {
 	Lock  LockInfo
-	Held  time.Duration // since the request that acquired the lock was sent
-	Cause error         // matches ErrLockLost
+	Held  time.Duration // the time since the request that acquired the lock was sent
+	Cause error         // why the hold was lost; matches ErrLockLost
 }
 
-// userEvents hands what the engine reports to the Logger and the Observer of the user.
+// userEvents passes the events of the engine to the Logger and the Observer of the user.
 type userEvents struct {
 	log      *slog.Logger
-	observer *calmObserver // or nil
+	observer *calmObserver // nil if the Client has none
 }
 
 func infoOf(s engine.Subject) LockInfo { return LockInfo{s.Name, LockType(s.Type), Owner(s.Owner)} }

@@ -2,8 +2,8 @@ package relock
 
 // The options, their defaults, and their limits.
 //
-// Rules: options are set at construction and never change; a bad one is
-// ErrInvalid with its name and value in the text.
+// Rules: options are set at construction and never change. A bad option is ErrInvalid, with the name and the value of
+// the option in the text.
 
 import (
 	"log/slog"
@@ -16,8 +16,8 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// minWatchdogTimeout is the shortest watchdog timeout. A third of a shorter lease leaves
-// too little time to try a renewal twice.
+// minWatchdogTimeout is the shortest watchdog timeout. A third of a shorter lease would leave too little time to try a
+// renewal twice.
 const minWatchdogTimeout = 100 * time.Millisecond
 
 const longestLabel = 256 // bytes
@@ -29,110 +29,115 @@ type options struct {
 	nodeTimeout     time.Duration
 	handoffWindow   time.Duration
 	synced          send.Synced
-	syncs           bool // WithSyncedReplicas was given
+	syncs           bool // WithSyncedReplicas was passed
 	keyPrefix       string
 	label           string
 	logger          *slog.Logger
 	observer        Observer
-	observes        bool // WithObserver was given
+	observes        bool // WithObserver was passed
 }
 
-// An Option configures a Client.
+// An Option configures a [Client]: see [New].
 type Option func(*options)
 
 // WithWatchdogTimeout sets the lease of locks that are acquired without an explicit one. The lease is renewed every
-// third of d until the lock is released or its process dies. After a crash other owners wait for at most d. The default
-// is 30s, and the minimum 100ms.
+// third of d until the lock is released or the process exits. After a crash other owners wait for at most d. The
+// default is 30s, and the minimum is 100ms.
 func WithWatchdogTimeout(d time.Duration) Option {
 	return func(o *options) { o.watchdogTimeout = d }
 }
 
-// WithFairWaitTimeout sets how long Java services respect a position in the queue of a [FairLock]: how long the first
-// waiter may take to acquire the lock before they remove it. Use the same value in all services. Clients of this
-// package do not use it among themselves. The default is 5m, and the minimum 1s.
+// WithFairWaitTimeout sets how long Java services wait for the first waiter in the queue of a [FairLock] to acquire the
+// lock before they remove it from the queue. Use the same value in all services. Clients of this package do not apply
+// it to each other: they notice a crashed waiter within seconds. The default is 5m, and the minimum is 1s.
 func WithFairWaitTimeout(d time.Duration) Option {
 	return func(o *options) { o.fairWaitTimeout = d }
 }
 
 // WithPollInterval sets how long a waiter waits for a notification before it asks Redis again. It bounds the delay that
-// a lost notification causes. A process asks about all the locks for which it waits in one request, and less often if
-// there are thousands of them. The default is 1s; d must be positive.
+// a lost notification causes. A process asks about all the locks that it waits for in one request, and asks less often
+// if there are thousands of them. The default is 1s; d must be positive.
 func WithPollInterval(d time.Duration) Option {
 	return func(o *options) { o.pollInterval = d }
 }
 
-// WithRedLockNodeTimeout sets how long a [RedLock] waits for the answer of each server whose lock was made by this
-// Client. A RedLock asks all servers at the same time, so that a dead server delays it by d. The default is 200ms; d
-// must be positive.
+// WithRedLockNodeTimeout sets how long a [RedLock] waits for the answer of each server whose lock was created by this
+// Client. A RedLock asks all servers at the same time, so a server that does not answer delays it by d. The default is
+// 200ms; d must be positive.
 func WithRedLockNodeTimeout(d time.Duration) Option {
 	return func(o *options) { o.nodeTimeout = d }
 }
 
-// WithHandoffWindow sets how long a process may pass a lock on among its own goroutines, without a request to Redis,
-// while other processes are waiting for it. After that the lock is released, and passes to the next process in the wait
-// queue; readers and Java services that are waiting get the first chance. If round trips to Redis take long, the window
-// lasts for 16 of them, up to 100ms, so that requests do not take longer than the work.
+// WithHandoffWindow sets how long a process may hand a lock off among its own goroutines, without a request to Redis,
+// while other processes are waiting for it. When the window is over, the lock is released to the next process in the
+// wait queue. If readers or Java services are waiting, they get the first chance. If round trips to Redis are slow, the
+// window is extended to 16 round trips, up to 100ms, so that processes do not spend most of the time passing the lock
+// between them.
 //
-// Only locks whose lease is renewed automatically are passed on within a process, and no fair locks, semaphores and
-// RedLocks. A fenced lock needs one request for each hold. Readers do not pass a lock on but share it: during the
-// window, further readers of the process acquire it without a request while one of them holds it. A lock that was
-// force-released, or that Redis has lost, may still be passed on within the process for up to one window, and Unlock
-// does not report it.
+// Only locks whose lease is renewed automatically are handed off within a process. Fair locks, semaphores and RedLocks
+// are never handed off. A fenced lock needs one request for each hold, for its token. Readers share a lock instead:
+// during the window, further readers of the process acquire it without a request while one of them holds it. A lock
+// that was released by force, or that Redis has lost, may still be handed off within the process for up to one window,
+// and Unlock does not report the loss.
 //
-// The default is 10ms; 0 turns it off.
+// The default is 10ms, and d must not be negative. With 0 every Unlock releases the lock in Redis.
 func WithHandoffWindow(d time.Duration) Option {
 	return func(o *options) { o.handoffWindow = d }
 }
 
-// WithSyncedReplicas makes an acquire succeed only if n replicas have confirmed it within d, using WAIT. Otherwise the
-// lock is released again, and the error is ErrNotSynced. A renewal that the replicas do not confirm does not count
-// either, and is retried. A failover to one of these replicas loses no lock; a failover to another replica still can.
+// WithSyncedReplicas makes an acquire succeed only if n replicas have confirmed it within d, with the command WAIT.
+// Otherwise the lock is released again, and the error is ErrNotSynced. A renewal that the replicas do not confirm
+// counts as failed, and is retried. A failover to one of the replicas that confirmed loses no lock; a failover to
+// another replica still can.
 //
-// Every acquire takes one round trip and the time of the replication longer, and uses a connection of the Redis client
-// meanwhile. On a Redis that rejects WAIT every acquire fails with ErrNotSynced. The node timeout of a RedLock has to
-// be longer than d. n is at least 1, and d at least 1ms and less than 5s and the read timeout of the Redis client. It
-// is off by default.
+// Every acquire takes longer, by one round trip and the time of the replication, and occupies a connection of the Redis
+// client for that time. On a Redis that rejects WAIT every acquire fails with ErrNotSynced. If the lock belongs to a
+// RedLock, its node timeout ([WithRedLockNodeTimeout]) must be longer than d. n is at least 1; d is at least 1ms, and
+// less than both 5s and the read timeout of the Redis client. By default no replica has to confirm.
 func WithSyncedReplicas(n int, d time.Duration) Option {
 	return func(o *options) { o.synced, o.syncs = send.Synced{Replicas: n, Within: d}, true }
 }
 
 // WithKeyPrefix puts prefix before the name of every lock of this Client: the lock "orders" has the key prefix +
-// "orders", and the other keys and channels of the lock are derived from that key. Use it if Java services have a
+// "orders", and the other keys and the channels of the lock are derived from that key. Use it if Java services have a
 // NameMapper that does the same, or to separate the locks of several systems on one Redis.
 //
-// Name, errors, events and logs contain the name without the prefix, except that ErrNotALock names the key. Inspect
-// takes the name without the prefix, and relockctl takes keys. The locks of a MultiLock or RedLock have the prefixes of
-// the Clients that made them. In a Cluster the hash tag is looked for in the whole key. The default is no prefix.
+// The method Name, errors, events and logs contain the name without the prefix; only ErrNotALock names the key.
+// [Client.Inspect] takes the name without the prefix, and relockctl takes the key. The locks of a MultiLock or RedLock
+// have the prefixes of the Clients that created them. In a Cluster the hash tag is searched for in the whole key. The
+// default is no prefix.
 func WithKeyPrefix(prefix string) Option {
 	return func(o *options) { o.keyPrefix = prefix }
 }
 
 // WithLabel sets a display name for this process, for example the name of its pod. [Client.Inspect] and relockctl show
-// the label and the host of each holder and waiter, and errors that name a goroutine of this process contain it.
+// the label and the host of each holder and waiter, and errors that name a goroutine of this process contain the label.
 //
-// The label is stored with the host, the process ID and the time of Redis in the hash relock_client:{ID}. It is written
-// in the background by the first Lock, renewed every 30s, deleted by Close, and expires 90s after a crash. No lock
-// waits for it. If the ACL permissions do not allow it (HSET, PEXPIRE and DEL on relock_client:*), there is no label,
-// and one line is logged at debug level. The label has at most 256 bytes and no control characters. By default there is
-// none.
+// The label is stored in the hash relock_client:{ID}, with the host name, the process ID and the time at which it was
+// first written. The first Lock starts writing it in the background. The hash is renewed every 30s, deleted by Close,
+// and expires 90s after a crash. No lock waits for it. If the ACL permissions do not allow it (HSET, PEXPIRE and DEL on
+// relock_client:*), the process has no label, and one line is logged at debug level. The label has at most 256 bytes
+// and no control characters. The default is no label.
 func WithLabel(label string) Option {
 	return func(o *options) { o.label = label }
 }
 
-// WithLogger sets the logger for the few events that no call can return: a warning for each lock that was lost, with
-// its name and the cause, except for locks that this Client force-released; a warning if Redis does not allow
-// subscriptions; and a warning if Redis does not allow the keys of the wait queues. A panic of the Observer is logged
-// as an error. At debug level Close logs which locks are still held. Nothing else is logged.
+// WithLogger sets the logger for the few events that no call can return. A warning is logged for each lock that was
+// lost, with its name and the cause, except for locks that were released by force through this Client. A warning is
+// logged if Redis does not allow subscriptions, if it does not allow the keys of the wait queues, and if a semaphore
+// has another number of permits than was passed to NewSemaphore. A panic of the Observer, or of a hook of the Redis
+// client, is logged as an error. At debug level Close logs which locks are still held, and refused labels are logged
+// once.
 //
 // A slow Logger delays neither renewals nor the contexts of Guard, and a panic of its handler is recovered. The default
-// is slog.Default().
+// is [slog.Default]; l must not be nil.
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) { o.logger = l }
 }
 
-// WithObserver sets the Observer of the locks of the Client, which receives how long callers wait, how they acquire a
-// lock, how long locks are held, and which locks are lost. The package github.com/relock-go/relock/otel has an Observer
-// for metrics and traces. The default is none, which costs nothing.
+// WithObserver sets the [Observer] that receives the events of the locks of this Client: how long callers wait, how
+// they acquire a lock, how long locks are held, and which locks are lost. The package github.com/relock-go/relock/otel
+// has an Observer for metrics and traces. The default is none, which costs nothing; o must not be nil.
 func WithObserver(o Observer) Option {
 	return func(all *options) { all.observer, all.observes = o, true }
 }
@@ -179,44 +184,48 @@ func newOptions(opts []Option) (options, error) {
 type lockOptions struct {
 	engine.Limits
 	fenced   bool
-	maxHolds bool // MaxHold was given
-	keeps    bool // MinHold was given
+	maxHolds bool // MaxHold was passed
+	keeps    bool // MinHold was passed
 }
 
-// A LockOption configures one lock.
+// A LockOption configures one lock: see [Client.NewLock].
 type LockOption func(*lockOptions)
 
-// Fenced gives every hold a fencing token, which is greater than all tokens of this lock before it. Send the token to
-// the resource that the lock protects, so that it can reject a writer whose lock has expired: see [Lock.Token]. The
-// counter of the tokens has the key redisson_lock_token:{name}, and stays in Redis.
+// Fenced gives every hold a fencing token, which is greater than all earlier tokens of this lock. Send the token to the
+// resource that the lock protects, so that it can reject a writer whose lock has expired: see [Lock.Token]. The last
+// token is stored in the key redisson_lock_token:{name}, which is never deleted and has no expiry. By default a lock
+// has no tokens.
 func Fenced() LockOption {
 	return func(o *lockOptions) { o.fenced = true }
 }
 
 // MaxHold limits how long a lock is held: its lease is not renewed beyond d after it was acquired, and acquiring it
-// again does not extend it. Then the lock is lost: the context of Guard is canceled, Unlock and another Lock of the
-// owner return ErrMaxHold, which matches ErrLockLost, and others can acquire the lock. So a goroutine that hangs, or
-// forgets to release the lock, blocks others for a limited time. The lock is valid for less than d, by 1% of the last
-// lease and 2ms.
+// again does not extend it. After d the lock is lost: the context of Guard is canceled, Unlock and another Lock of the
+// owner return ErrMaxHold, which matches ErrLockLost, and other owners can acquire the lock. So a goroutine that hangs,
+// or that forgets to release the lock, blocks others for a limited time. Because clocks may drift, the lock is valid
+// for slightly less than d: 1% of the last lease and 2ms less.
 //
-// A hold that was passed on within the process has d for itself. A lease longer than d returns ErrInvalid instead of
-// being shortened silently. Within a MultiLock the option applies to its lock, and the MultiLock is lost with it.
-// NewRedLock rejects locks with this option. d is at least 1ms.
+// Each hold may last for d, even if it was handed off within the process. A lease longer than d returns ErrInvalid
+// instead of being shortened silently. If the lock belongs to a MultiLock, the MultiLock is lost together with it. The
+// methods of a RedLock return ErrInvalid if one of its locks has this option. d is at least 1ms. By default there is no
+// limit.
 func MaxHold(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.Max, o.maxHolds = d, true }
 }
 
-// MinHold keeps the lock in Redis for at least d after it was acquired, even if it is released earlier: a job that
+// MinHold keeps the lock in Redis for at least d after it was acquired, even if it is released earlier. So a job that
 // several machines start at about the same time runs once, although their clocks differ. An Unlock before that time
-// sets the remaining lease of the key instead of deleting it, in the same one request. The caller no longer holds the
-// lock then: the context of Guard is canceled, and its next Lock waits like any other. A waiter acquires the lock at
-// most one poll interval after d, and a Java waiter when the lease has expired that it found in Redis.
+// does not delete the key: it sets the remaining lease of the key to the rest of d, in the same request. The caller no
+// longer holds the lock then: the context of Guard is canceled, and its next Lock waits like that of any other owner. A
+// waiter acquires the lock at most one poll interval after d has passed. A Java waiter acquires it when the lease that
+// it last read from Redis has expired.
 //
 // If Redis does not confirm the request, it is retried in the background, and the key expires with its lease at the
-// latest. A hold that ends without Unlock is not extended: after a crash others wait for the watchdog timeout, or until
-// the explicit lease has expired. ForceUnlock releases the lock at once, and so does a MultiLock that cannot acquire
-// the other locks. NewRedLock rejects locks with this option. d is at least 1ms, is rounded up to whole milliseconds,
-// and is no longer than MaxHold.
+// latest. A hold that ends without Unlock is not extended: after a crash other owners wait for the watchdog timeout, or
+// until the explicit lease has expired. ForceUnlock releases the lock at once, and so does a MultiLock that cannot
+// acquire its other locks. The methods of a RedLock return ErrInvalid if one of its locks has this option. d is at
+// least 1ms, is rounded up to whole milliseconds, and is not longer than MaxHold. By default Unlock releases the lock
+// at once.
 func MinHold(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.MinHold, o.keeps = d, true }
 }
@@ -231,7 +240,7 @@ func newLockOptions(opts []LockOption) lockOptions {
 	return o
 }
 
-// check reports why no hold can have these limits.
+// check returns an error if no hold can have these limits.
 func (o *lockOptions) check() error {
 	switch {
 	case o.maxHolds && o.Max < time.Millisecond:
@@ -244,7 +253,7 @@ func (o *lockOptions) check() error {
 	return nil
 }
 
-// checkLabel reports why s is no label.
+// checkLabel returns an error if s cannot be a label.
 func checkLabel(s string) error {
 	if len(s) > longestLabel || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return invalid("WithLabel(%q): must be at most %d bytes of text without control characters", s, longestLabel)

@@ -1,13 +1,12 @@
 package relock
 
-// Wake-ups: which connection of go-redis hears which channel, on one server and on a Cluster. Package wake has the
-// subscribed channels themselves.
+// Notifications: which connection of go-redis subscribes to which channel, on one server and in a Cluster. Package wake
+// has the subscribed channels themselves.
 //
-// Rules:
-//   - A Client has one connection for all channels; on a Cluster it has one for each shard with a lock that a goroutine
-//     waits for. Sharded pub/sub is what Redisson uses there: a release is announced in the shard of its lock and
-//     nowhere else. A Cluster before Redis 7.0 has no sharded pub/sub; there every node receives every message, and any
-//     node will do.
+// Rules: a Client has one connection for all channels. In a Cluster it has one for each shard with a lock that a
+// goroutine waits for. There Redisson uses sharded pub/sub: a release is announced in the shard of its lock and nowhere
+// else. A Cluster before Redis 7.0 has no sharded pub/sub; every node of it receives every message, so any node can be
+// used.
 
 import (
 	"context"
@@ -20,7 +19,7 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// oneServer is the router for one server, or for a server that dialling finds.
+// oneServer is the router for one server, or for a server that is found by dialing.
 type oneServer func() wake.Subscriber
 
 func (dial oneServer) Node(string) wake.Node { return wake.Node{Dial: dial} }
@@ -35,21 +34,21 @@ type shards struct {
 	plain   atomic.Bool // the servers have no sharded pub/sub
 }
 
-// Node is the master of the slot of a channel, or of a lock. go-redis has to ask the Cluster for the master only
-// when it has not asked before: not after a lock was busy.
+// Node returns the master of the slot of a channel, or of a lock. go-redis asks the Cluster for the master only if it
+// has not asked before, which it has after an attempt that found a lock busy.
 func (s *shards) Node(channel string) wake.Node {
 	ctx := context.Background()
 	if s.plain.Load() {
 		return wake.Node{Dial: func() wake.Subscriber { return s.cluster.Subscribe(ctx) }}
 	}
 	master, err := s.cluster.MasterForKey(ctx, channel)
-	if err != nil { // the first channel that is subscribed decides which node it is
+	if err != nil { // the first channel that is subscribed determines the node
 		return wake.Node{Dial: func() wake.Subscriber { return shard{s.cluster.SSubscribe(ctx)} }}
 	}
 	return wake.Node{Name: master.Options().Addr, Dial: func() wake.Subscriber { return shard{master.SSubscribe(ctx)} }}
 }
 
-// home is the name of the node that has a key; "" where go-redis does not know.
+// home returns the name of the node that has a key, or "" if go-redis does not know it.
 func (s *shards) home(key string) string {
 	master, err := s.cluster.MasterForKey(context.Background(), key)
 	if err != nil {
@@ -58,7 +57,7 @@ func (s *shards) home(key string) string {
 	return master.Options().Addr
 }
 
-// group is the slot of a lock: one script cannot ask about locks of several slots.
+// group returns the slot of a lock, because one script cannot ask about locks of several slots.
 func (s *shards) group(name string) string {
 	if s.Moves() {
 		return slotPart(name)
@@ -70,10 +69,9 @@ func (s *shards) Moves() bool { return !s.plain.Load() }
 
 func (s *shards) Counts() bool { return !s.plain.Load() }
 
-// Reload makes go-redis ask which node has which slots. By itself go-redis would go on asking a
-// node that is gone for up to a minute, longer than a lease. Its ReloadState
-// waits for such a node until dialling has failed, several times. So each reload has
-// a time limit: the next reload asks another node first.
+// Reload makes go-redis ask which node has which slots. By itself go-redis would continue to ask a node that is gone
+// for up to a minute, longer than a lease. Its ReloadState waits until several attempts to dial such a node have
+// failed. So each reload has a time limit, and the next reload asks another node first.
 func (s *shards) Reload() {
 	ctx, cancel := context.WithTimeout(context.Background(), send.ResendTime)
 	defer cancel()
@@ -88,14 +86,14 @@ func (s *shards) Refused(err error) bool {
 	return unknown
 }
 
-// A shard is a connection to subscribe on in one shard.
+// A shard is a connection for the subscriptions in one shard.
 type shard struct{ *redis.PubSub }
 
 func (s shard) Subscribe(ctx context.Context, channels ...string) error {
 	return s.SSubscribe(ctx, channels...)
 }
 
-// Unsubscribe sends one command for each channel: one command cannot name channels of several slots.
+// Unsubscribe sends one command for each channel, because one command cannot name channels of several slots.
 func (s shard) Unsubscribe(ctx context.Context, channels ...string) error {
 	for _, ch := range channels {
 		if err := s.SUnsubscribe(ctx, ch); err != nil {

@@ -2,12 +2,11 @@ package relock
 
 // How the Logger and the Observer of the user are called.
 //
-// Rules: neither is called with a mutex held. A call of the user reports its own
-// events before it returns. The reporter (internal/report) reports the events that the Client notices by itself:
-// renewals, and losses that no call has asked about. So no renewal, no guard and no other
-// caller waits for a slow Logger or Observer. Calls of the Logger and
-// the Observer are counted, on whatever goroutine they are, and Close leaves a call behind that has not returned
-// in time. A panic of the Logger or the Observer is recovered.
+// Rules: neither is called with a mutex held. A call of the user reports its own events before it returns. The reporter
+// (internal/report) reports the events that the Client notices by itself: renewals, and losses that no call has asked
+// about. So no renewal, no guard and no other caller waits for a slow Logger or Observer. Calls of the Logger and the
+// Observer are counted, on whichever goroutine they run, and Close does not wait longer than its time limit for a call
+// that does not return. A panic of the Logger or the Observer is recovered.
 
 import (
 	"context"
@@ -18,25 +17,26 @@ import (
 	"sync/atomic"
 )
 
-// A calmHandler is the handler of the user's Logger, whose panics are recovered.
+// A calmHandler wraps the handler of the user's Logger, and recovers its panics.
 type calmHandler struct {
 	slog.Handler
 	panicked *atomic.Bool
-	calls    *atomic.Int64 // under way
+	calls    *atomic.Int64 // calls that have not returned
 }
 
-// calmLogger returns the Logger of the user. calls counts the calls of it that are under way.
+// calmLogger returns a Logger that writes to the handler of l. The number of calls that have not returned is kept in
+// calls.
 func calmLogger(l *slog.Logger, calls *atomic.Int64) *slog.Logger {
 	return slog.New(calmHandler{l.Handler(), new(atomic.Bool), calls})
 }
 
-// begin begins a call of the Logger, which recovered ends.
+// begin starts a call of the Logger, which recovered ends.
 func (h calmHandler) begin() calmHandler {
 	h.calls.Add(1)
 	return h
 }
 
-// recovered writes the first panic to standard error: there is no other place left.
+// recovered writes the first panic to standard error, because the Logger cannot be used for it.
 func (h calmHandler) recovered() {
 	h.calls.Add(-1)
 	if what := recover(); what != nil && h.panicked.CompareAndSwap(false, true) {
@@ -62,15 +62,15 @@ func (h calmHandler) WithGroup(name string) slog.Handler {
 	return calmHandler{h.Handler.WithGroup(name), h.panicked, h.calls}
 }
 
-// A calmObserver is the Observer of the user, whose panics are recovered.
+// A calmObserver wraps the Observer of the user, and recovers its panics.
 type calmObserver struct {
 	Observer
 	log      *slog.Logger
 	panicked atomic.Bool
-	calls    *atomic.Int64 // under way
+	calls    *atomic.Int64 // calls that have not returned
 }
 
-// begin begins a call of the Observer, which recovered ends.
+// begin starts a call of the Observer, which recovered ends.
 func (o *calmObserver) begin() *calmObserver {
 	o.calls.Add(1)
 	return o

@@ -136,7 +136,7 @@ func (r *rwRecord) Channel(engine.Attempt) string { return r.announce }
 
 // forceHalf frees one half.
 func (r *rwRecord) forceHalf(half string) call {
-	return call{Script: rwForce, Keys: r.keys, Optional: spareOfWrite, Args: []any{half, r.leases, r.announce, r.client.publish}}
+	return call{Script: rwForce, Keys: r.keys, Optional: spareOfWrite, Args: []any{half, r.leases, r.announce, r.client.publishVerb}}
 }
 
 type readLock struct {
@@ -150,7 +150,7 @@ func (l *readLock) BusyText(_, _, _ time.Duration) string { // the answer does n
 
 func (l *readLock) Acquire(a engine.Attempt) call {
 	return call{Script: readAcquire, Keys: l.keys[:3], Optional: spareOfWrite, Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
-		l.announce, l.client.publish}}
+		l.announce, l.client.publishVerb}}
 }
 
 func (l *readLock) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error) {
@@ -164,7 +164,7 @@ func (l *readLock) RollBack(a engine.Attempt) call { return l.leave(a.AsRelease(
 
 // leave sets the hold count. If strict is set, it refuses a key with data that no lock makes.
 func (l *readLock) leave(r engine.Release, strict bool) call {
-	return call{Script: readRelease, Keys: l.keys, Optional: spareOfRead, Args: []any{r.Field, r.HoldCount, l.leases, strict, l.announce, l.client.publish,
+	return call{Script: readRelease, Keys: l.keys, Optional: spareOfRead, Args: []any{r.Field, r.HoldCount, l.leases, strict, l.announce, l.client.publishVerb,
 		milliseconds(r.Share)}}
 }
 
@@ -189,7 +189,7 @@ func (l *writeLock) Acquire(a engine.Attempt) call {
 		life = 0
 	}
 	return call{Script: writeAcquire, Keys: l.keys, Optional: spareOfWrite, Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
-		milliseconds(life), cmp.Or(a.Delivery, engine.Barge), a.Asked, l.Tokens, l.announce, l.client.publish}}
+		milliseconds(life), cmp.Or(a.Delivery, engine.Barge), a.Asked, l.Tokens, l.announce, l.client.publishVerb}}
 }
 
 func (l *writeLock) ReadReply(a engine.Attempt, r reply) (engine.Outcome, error) {
@@ -211,7 +211,7 @@ func (l *writeLock) RollBack(a engine.Attempt) call {
 // leave sets the hold count. If undo is set, the caller waits no longer, too, whose read hold has readField.
 func (l *writeLock) leave(r engine.Release, undo bool, readField string) call {
 	return call{Script: writeRelease, Keys: l.keys, Optional: spareOfWrite, Args: []any{r.Field, r.HoldCount, l.leases, undo, readField, l.announce,
-		l.client.publish, milliseconds(r.Share), r.Late}}
+		l.client.publishVerb, milliseconds(r.Share), r.Late}}
 }
 
 func (l *writeLock) Renew(field string, lease time.Duration, exact bool) call {

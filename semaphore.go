@@ -249,5 +249,5 @@ func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
 
 // call is a call of script, whose arguments end with how free permits are announced.
 func (l *semaphore) call(script *luaScript, args ...any) call {
-	return call{Script: script, Keys: l.keys, Optional: spareOfSemaphore, Args: append(args, l.announce, l.client.publish)}
+	return call{Script: script, Keys: l.keys, Optional: spareOfSemaphore, Args: append(args, l.announce, l.client.publishVerb)}
 }

@@ -1,10 +1,10 @@
 package relock
 
-// What a renewal is: which call, and which pipeline.
+// What a renewal is: which call it sends, and in which pipeline.
 //
-// Rules: a renewal asks for one more watchdog timeout, or for what is left until MaxHold. One pipeline never has
-// renewals for different servers. A record that was replaced by something else is gone, and an error of Redis is not:
-// the watchdog tries again.
+// Rules: a renewal asks for one more watchdog timeout, or for the time until MaxHold if that is less. One pipeline
+// never has renewals for different servers. A record that was replaced by other data counts as gone. An error of Redis
+// does not: the watchdog retries.
 
 import (
 	"context"
@@ -22,7 +22,7 @@ func (l *hashLock) Renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: renewScript, Keys: l.keys[:1], Args: []any{field, milliseconds(lease), exact}}
 }
 
-// askRenewals asks for all renewals in one pipeline, and notes the answers.
+// askRenewals sends all renewals in one pipeline, and stores the replies in them.
 func askRenewals(ctx context.Context, sender *send.Sender, all []engine.Renewal) {
 	calls := make([]call, len(all))
 	for i, r := range all {
