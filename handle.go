@@ -25,7 +25,7 @@ type handle struct {
 	bad    error // why the lock cannot be used, or nil
 
 	lock   engine.Lock   // nil for a MultiLock
-	record engine.Record // the same lock; nil if it does not have one record on one server: then lock is a VotedLock and a view
+	record engine.Record // the same lock, or nil if it has not one record on one server: then lock is a view
 	fenced bool
 	many   *multi // nil for all locks except a MultiLock
 }

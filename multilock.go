@@ -1,12 +1,11 @@
 package relock
 
-// The lock of many: all of them, or none.
+// MultiLock: several locks, all of them or none.
 //
-// Rules: a MultiLock keeps no state. Each of its locks knows its own holders. Locks are taken
-// in one order everywhere, and a holder waits only for locks that come later in
-// that order: so no two MultiLocks wait for each other. Locks that one script can take are
-// taken in one step, which holds none of its locks while it waits. The first attempt is made on all steps at the
-// same time: it waits for none of them.
+// Rules: a MultiLock keeps no state. Each of its locks knows its own holders. Locks are acquired in one order
+// everywhere, and a holder waits only for locks that come later in that order, so that no two MultiLocks wait for each
+// other. Locks that one script can acquire form one step, which holds none of its locks while it waits. The first
+// attempt is made on all steps at the same time, and waits for none of them.
 
 import (
 	"cmp"
@@ -25,7 +24,7 @@ import (
 )
 
 // A MultiLock is a group of locks that are acquired and released together. Each of them behaves as if it had been
-// acquired by itself: it excludes other owners, counts its holds, and is renewed and lost like a single lock.
+// acquired by itself: it excludes other owners, has its own hold count, and is renewed and lost like a single lock.
 //
 // Locks on the same Redis server (in a Cluster: in the same slot) are acquired by one script in one round trip, all of
 // them or none. Fair locks, and locks on different servers, are first tried at the same time; if one of them is held by
@@ -34,41 +33,42 @@ import (
 // addresses of the servers: if the locks are on several servers, use the same addresses in every process. Lockers of
 // other packages come last.
 //
-// A MultiLock does not join the wait queues of its locks. It acquires them when it finds them free. While processes
-// wait for one of its locks, it has a chance once in a hand-off window (see [WithHandoffWindow]), like a Java service.
+// A MultiLock does not join the wait queues of its locks. It acquires them when it finds all of them free. While
+// processes wait for one of its locks, it has a chance once in each hand-off window (see [WithHandoffWindow]), like a
+// Java service.
 //
 // Unlock decrements the hold count of every lock, even if it fails for one of them, and joins the errors. The context
 // of Guard is canceled as soon as one of the locks is lost. An explicit lease starts when the last lock has been
-// acquired, and ends for all locks at the same time. Lockers of other packages end their lease by themselves: if there
-// are any, call Unlock even if an explicit lease has expired. A MultiLock has no fencing token, because each of its
-// locks may have one. ForceUnlock releases the locks in reverse order, so that no waiter loses a lock that it has just
-// acquired.
+// acquired, and ends for all locks at the same time. The lease of a Locker of another package ends independently: if
+// there is such a Locker, call Unlock even if an explicit lease has expired. A MultiLock has no fencing token, because
+// each of its locks may have one. ForceUnlock releases the locks in reverse order, so that no waiter loses a lock that
+// it has just acquired.
 type MultiLock struct{ handle }
 
 // multi has the commands of a MultiLock.
 type multi struct {
 	client *Client
-	locks  []Locker // in the order in which they are taken
-	steps  []step   // the same locks
+	locks  []Locker // in the order in which they are acquired
+	steps  []step   // the same locks, grouped
 
 	elsewhere bool // some locks belong to other Clients
 }
 
-// restartPause is how long a MultiLock waits before it begins again from the start.
+// restartPause is how long a MultiLock waits before it starts again with its first lock.
 const restartPause = 10 * time.Millisecond
 
-// A step of a MultiLock takes one lock, or several that one script can take.
+// A step of a MultiLock acquires one lock, or several that one script can acquire.
 type step struct {
 	locks   []Locker
-	engine  *engine.Engine // nil: a foreign Locker
-	ids     []engine.Lock  // of locks of this package
+	engine  *engine.Engine // nil for a foreign Locker
+	ids     []engine.Lock  // the locks of this package
 	records []engine.Lock  // the same locks, if each has a record
 }
 
-// NewMultiLock returns a lock that consists of locks, which may be of any type, also MultiLocks and RedLocks, and of
-// several Clients. It sends no request. The methods return ErrInvalid if there are no locks, if one of them is nil, and
-// if two are the same lock. The name of a MultiLock consists of the names of its locks. Waiting for the MultiLock ends
-// when c is closed.
+// NewMultiLock returns a lock that consists of the given locks. They may be of any type, including MultiLocks and
+// RedLocks, and belong to several Clients. NewMultiLock sends no request. The methods return ErrInvalid if there are no
+// locks, if one of them is nil, and if two of them are the same lock. The name of a MultiLock consists of the names of
+// its locks. Waiting for the MultiLock ends when c is closed.
 func (c *Client) NewMultiLock(locks ...Locker) *MultiLock {
 	components, err := componentsOf(c, locks)
 	if err == nil {
@@ -85,7 +85,7 @@ func (c *Client) NewMultiLock(locks ...Locker) *MultiLock {
 	return &MultiLock{handle{client: c, name: strings.Join(names, ","), bad: checkTwice(components), many: newMulti(c, components)}}
 }
 
-// newMulti has the commands of all components, which are in the order in which they are taken.
+// newMulti returns the commands of components, which are in the order in which they are acquired.
 func newMulti(c *Client, components []component) *multi {
 	l := &multi{client: c}
 	for i, m := range components {
@@ -99,7 +99,7 @@ func newMulti(c *Client, components []component) *multi {
 	return l
 }
 
-// add adds m to the locks that the step takes.
+// add adds m to the locks that the step acquires.
 func (s *step) add(m component) {
 	s.locks = append(s.locks, m.Locker)
 	if m.lock != nil {
@@ -128,7 +128,7 @@ func (l *multi) acquire(ctx context.Context, r engine.Request) (bool, error) {
 		ok, err := l.takeAll(ctx, deadline, r)
 		r.Again = r.Again || err == errAllLate
 		if err == errNotLasting && r.Wait != 0 || err == errAllLate && asked < engine.MostAsked {
-			// The first locks did not last until the other locks were free, or too little of their lease is left.
+			// The first locks expired before the other locks were free, or too little of their lease remains.
 			p := l.client.engine.UntilShutdown(ctx, deadline)
 			why := p.Sleep(nil, nil, nil, restartPause)
 			if why == nil {
@@ -142,14 +142,14 @@ func (l *multi) acquire(ctx context.Context, r engine.Request) (bool, error) {
 	}
 }
 
-// errNotLasting is the error for a lock that was lost before the last lock was taken.
+// errNotLasting is the error for a lock that was lost before the last lock was acquired.
 var errNotLasting = engine.LossError(errors.New("one of its locks was lost before all of them were acquired"))
 
-// errAllLate is the error for a lease of which too little is left when all locks are taken.
+// errAllLate is the error for a lease of which too little remains when all locks are acquired.
 var errAllLate = engine.LossError(engine.ErrLate)
 
-// mayTakeTogether reports whether the steps are likely to be free. Where one is busy, the other ones are kept from
-// others for a round trip, in vain.
+// mayTakeTogether reports whether all steps are likely to be free. If one of them is busy, the others are kept from
+// other owners for a round trip, in vain.
 func (l *multi) mayTakeTogether() bool {
 	for _, s := range l.steps {
 		if s.records == nil || s.engine.InUse(s.ids) {
@@ -160,7 +160,8 @@ func (l *multi) mayTakeTogether() bool {
 }
 
 // takeTogether makes one attempt on all steps at the same time, and reports whether all are held. If not, it releases
-// those that it has got. An error is not reported: takeAll comes to the same error, or has more time for an answer.
+// those that it has acquired. Errors are dropped, because takeAll comes to the same error, or has more time for an
+// answer.
 func (l *multi) takeTogether(ctx context.Context, deadline time.Time, r engine.Request) bool {
 	within, done := context.WithCancel(ctx)
 	defer done()
@@ -189,13 +190,13 @@ func (l *multi) takeTogether(ctx context.Context, deadline time.Time, r engine.R
 	return false
 }
 
-// takeAll takes all steps once, in order.
+// takeAll acquires all steps once, in order.
 func (l *multi) takeAll(ctx context.Context, deadline time.Time, r engine.Request) (bool, error) {
 	within, done := context.WithCancel(ctx)
 	defer done()
 	guards := make([]context.Context, len(l.steps)-1)
 	taken := 0
-	defer func() { // has an effect only after a panic of a foreign Locker
+	defer func() { // this has an effect only after a panic of a foreign Locker
 		if taken > 0 {
 			_ = giveBack(ctx, locksOf(l.steps[:taken]), nil)
 		}
@@ -218,7 +219,7 @@ func (l *multi) takeAll(ctx context.Context, deadline time.Time, r engine.Reques
 			taken++
 		}
 		if ok && !last {
-			if guards[i], err = guardAll(within, s.locks); errors.Is(err, ErrNotHeld) { // the step was lost already
+			if guards[i], err = guardAll(within, s.locks); errors.Is(err, ErrNotHeld) { // the step is already lost
 				err = errNotLasting
 			}
 		}
@@ -237,7 +238,7 @@ func (l *multi) takeAll(ctx context.Context, deadline time.Time, r engine.Reques
 	return true, nil
 }
 
-// answersBy is how long a caller stays for answers from now on; zero: there is no limit.
+// answersBy returns the time until which a caller waits for answers from now on, or zero if there is no limit.
 func (l *multi) answersBy(deadline time.Time, r engine.Request) time.Time {
 	if deadline.IsZero() && r.Wait == 0 {
 		return time.Now().Add(l.client.engine.Patience())
@@ -245,8 +246,8 @@ func (l *multi) answersBy(deadline time.Time, r engine.Request) time.Time {
 	return deadline
 }
 
-// startLeases makes sure by guards that all steps are held. The last step was taken just before, so
-// an explicit lease begins now, and ends for all locks at the same time.
+// startLeases checks with guards that all steps are held. The last step was acquired just before, so an explicit lease
+// begins now, and ends for all locks at the same time.
 func (l *multi) startLeases(ctx context.Context, guards []context.Context, r engine.Request, by time.Time) error {
 	end := time.Now().Add(lease.Validity(r.Lease))
 	for i, guard := range guards {
@@ -266,8 +267,8 @@ func (l *multi) startLeases(ctx context.Context, guards []context.Context, r eng
 	return l.trustUntil(engine.OwnerOf(ctx), end, r, l.steps[len(guards):])
 }
 
-// trustUntil lets an explicit lease end for all steps at the same time: at end, or as soon as that of one of the latest
-// steps does, which were taken with it.
+// trustUntil makes an explicit lease end for all steps at the same time: at end, or earlier if the lease of one of the
+// latest steps, which were acquired with it, ends earlier.
 func (l *multi) trustUntil(o engine.Owner, end time.Time, r engine.Request, latest []step) error {
 	if r.Lease == 0 || len(l.steps) == 1 {
 		return nil
@@ -279,7 +280,7 @@ func (l *multi) trustUntil(o engine.Owner, end time.Time, r engine.Request, late
 	return nil
 }
 
-// locksOf are all locks of steps.
+// locksOf returns all locks of steps.
 func locksOf(steps []step) (locks []Locker) {
 	for _, s := range steps {
 		locks = append(locks, s.locks...)
@@ -287,8 +288,8 @@ func locksOf(steps []step) (locks []Locker) {
 	return locks
 }
 
-// giveBackInTime is releaseOne for a caller that has time until deadline. Where Redis does not
-// answer by deadline, releasing goes on without the caller.
+// giveBackInTime is giveBack for a caller that has time until deadline. If Redis does not answer by then, the release
+// continues without the caller.
 func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks []Locker, why error) error {
 	if len(locks) == 0 {
 		return why
@@ -310,13 +311,13 @@ func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks [
 	return err
 }
 
-// releaseOne unlocks locks, which the caller gives up because of why. It joins the errors of Unlock to why.
+// giveBack releases locks, which the caller gives up because of why. It joins the errors of Unlock to why.
 func giveBack(ctx context.Context, locks []Locker, why error) error {
 	errs := forEach(locks, func(_ int, m Locker) error {
 		if h := insideOf(m); h != nil {
 			h.client.engine.DropMinHold(h.lock, engine.OwnerOf(ctx))
 		}
-		if err := m.Unlock(ctx); !errors.Is(err, ErrNotHeld) { // a lock that is lost already need not be released
+		if err := m.Unlock(ctx); !errors.Is(err, ErrNotHeld) { // a lock that is already lost need not be released
 			return err
 		}
 		return nil
@@ -343,8 +344,8 @@ func (l *multi) extend(ctx context.Context, length time.Duration) error {
 	return err
 }
 
-// endTogether lets the holds of o on the locks, whose lease is explicit, end at the same time: when the first of the
-// latest steps ends, and at end at the latest.
+// endTogether makes the holds of o on the locks, which have an explicit lease, end at the same time: when the first of
+// the latest steps ends, and at end at the latest.
 func (l *multi) endTogether(o engine.Owner, end time.Time, latest []step) (first time.Time) {
 	for _, s := range latest {
 		if s.engine != nil {
@@ -363,10 +364,13 @@ func (l *multi) token(context.Context) (int64, error) {
 	return 0, invalid("a MultiLock has no token: each of its locks may have one")
 }
 
-// Do acquires all locks, calls fn with a context that is canceled when one of them is lost, and releases them: see
-// [Lock.Do].
+// Do acquires all locks, calls fn with a context that is canceled when one of them is lost (see Guard), and releases
+// them, even if fn panics. It returns the error of fn, joined with the error of Unlock, so that the result matches
+// ErrLockLost if one of the locks was lost while fn was running. The context of fn is also canceled when ctx is, and
+// when fn returns. If the locks cannot be acquired, fn is not called, and Do returns the error of Lock. A nil fn is
+// ErrInvalid.
 func (l *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	if l.many != nil && l.many.elsewhere && ctx != nil { // Guard makes guards at the other Clients, which have to end with this call
+	if l.many != nil && l.many.elsewhere && ctx != nil { // Guard creates guards at the other Clients, which end with this call
 		within, end := context.WithCancel(ctx)
 		defer end()
 		ctx = within
@@ -390,8 +394,8 @@ func (l *multi) guard(ctx context.Context) (context.Context, error) {
 	return guarded, nil
 }
 
-// untilClosed returns a ctx that is canceled when the Client is closed. It is ctx itself if all locks
-// are of this Client, because their calls end with the Client anyway.
+// untilClosed returns a context that is canceled when the Client is closed. It returns ctx itself if all locks belong
+// to this Client, because their calls end with the Client anyway.
 func (l *multi) untilClosed(ctx context.Context) (context.Context, func()) {
 	if !l.elsewhere {
 		return ctx, func() {}
@@ -399,7 +403,7 @@ func (l *multi) untilClosed(ctx context.Context) (context.Context, func()) {
 	return l.client.engine.UntilClosed(ctx)
 }
 
-// guardAll guards the locks one within the other: the innermost guard ends with the first guard that ends, and has
+// guardAll guards the locks one inside the other. So the innermost guard ends with the first guard that ends, and has
 // its cause.
 func guardAll(ctx context.Context, locks []Locker) (context.Context, error) {
 	for _, m := range locks {
@@ -417,7 +421,7 @@ func (l *multi) isLocked(ctx context.Context) (bool, error) {
 	return slices.Contains(answers, true), err
 }
 
-// levels is how often the owner holds all locks.
+// levels returns the smallest hold count of the locks.
 func (l *multi) levels(ctx context.Context) (int, error) {
 	answers, err := askAll(ctx, l, Locker.HoldCount)
 	if err != nil {
@@ -426,8 +430,8 @@ func (l *multi) levels(ctx context.Context) (int, error) {
 	return slices.Min(answers), nil
 }
 
-// ttl is the longest TTL of the locks, and 0 if no owner holds any of them. It is
-// negative if the record of one of them has no lease.
+// ttl returns the longest TTL of the locks, and 0 if no owner holds any of them. It is negative if the key of one of
+// them has no expiry.
 func (l *multi) ttl(ctx context.Context) (time.Duration, error) {
 	answers, err := askAll(ctx, l, Locker.TTL)
 	if err != nil {
@@ -439,8 +443,8 @@ func (l *multi) ttl(ctx context.Context) (time.Duration, error) {
 	return slices.Max(answers), nil
 }
 
-// force frees all locks, and reports whether any of them was held. The lock that waiters take first is freed last, so
-// that no waiter loses a lock that it has just acquired.
+// force releases all locks, and reports whether any of them was held. The lock that waiters acquire first is released
+// last, so that no waiter loses a lock that it has just acquired.
 func (l *multi) force(ctx context.Context) (bool, error) {
 	if err := l.open(ctx); err != nil {
 		return false, err
@@ -469,7 +473,7 @@ func askAll[T any](ctx context.Context, l *multi, ask func(Locker, context.Conte
 	return answers, errors.Join(errs...)
 }
 
-// open reports why l asks nothing, or nil.
+// open returns the reason why l cannot send requests, or nil.
 func (l *multi) open(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctxError(ctx)
@@ -477,7 +481,7 @@ func (l *multi) open(ctx context.Context) error {
 	return l.client.engine.Alive()
 }
 
-// take takes one level of every lock of the step.
+// take increments the hold count of every lock of the step.
 func (s *step) take(ctx context.Context, r engine.Request) (ok bool, err error) {
 	l := s.locks[0]
 	switch {
@@ -492,18 +496,18 @@ func (s *step) take(ctx context.Context, r engine.Request) (ok bool, err error) 
 		err = l.Lock(ctx)
 		ok = err == nil
 	}
-	if errors.Is(err, engine.ErrExpired) && !errors.Is(err, engine.ErrUnrenewed) { // the step re-entered a hold that was about to expire
+	if errors.Is(err, engine.ErrExpired) && !errors.Is(err, engine.ErrUnrenewed) { // the owner already held it, and it was about to expire
 		err = errNotLasting
 	}
 	return ok, err
 }
 
-// startLease begins an explicit lease of the step now.
+// startLease starts an explicit lease of the step now.
 func (s *step) startLease(ctx context.Context, lease time.Duration, by time.Time) error {
 	if s.records != nil {
 		return s.engine.StartLease(ctx, s.records, engine.OwnerOf(ctx), lease, by)
 	}
-	// Any Locker can take one level more, which sets the lease, and give it back.
+	// Any Locker can be acquired once more, which sets the lease, and be released again.
 	ok, err := s.locks[0].TryLock(ctx, 0, lease)
 	if !ok {
 		return cmp.Or(err, errNotLasting)
@@ -511,8 +515,8 @@ func (s *step) startLease(ctx context.Context, lease time.Duration, by time.Time
 	return s.locks[0].Unlock(ctx)
 }
 
-// forEach calls f for every lock, or step, at the same time, and returns the error of each call. A
-// panic in a call is an error until all calls have returned: see failed.
+// forEach calls f for every lock or step at the same time, and returns the error of each call. A panic in a call is
+// handled as an error until all calls have returned: see failed.
 func forEach[T any](locks []T, f func(i int, l T) error) []error {
 	errs := make([]error, len(locks))
 	call := func(i int, l T) {

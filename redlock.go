@@ -1,15 +1,15 @@
 package relock
 
-// The lock of a majority: of independent Redis servers, some of which may be down.
+// RedLock: a lock that is held on a majority of independent Redis servers, some of which may be down.
 //
-// Rules: this is the published Redlock algorithm. A round asks all nodes at the same time,
-// and each node has a short timeout of its own. The lock is held when a majority granted it
-// and more of the lease is left than clocks may differ. A lost round is released at all
-// nodes, and a grant that comes late is released too. A hold is valid as long as a
-// majority of the holds at its nodes are trusted.
+// Rules: this is the published Redlock algorithm. A round asks all nodes at the same time, and each node has a short
+// timeout of its own. The lock is held when a majority has granted it and the remaining lease exceeds the allowance for
+// clock drift. If a round is lost, its grants are released at all nodes, including grants that arrive late. A hold is
+// valid as long as the holds at a majority of its nodes are valid.
 //
-// A RedLock sends nothing itself: it takes, releases and inspects its nodes as Lockers. A redVote knows the levels
-// that one hold has at the nodes, and is the keeper of that hold. All else works as for every lock.
+// A RedLock sends no requests itself: it acquires, releases and inspects its nodes as Lockers. A redVote keeps the hold
+// counts that one hold has at the nodes, and acts as the backend of that hold. Everything else works as for any other
+// lock.
 
 import (
 	"context"
@@ -28,11 +28,11 @@ import (
 )
 
 const (
-	// redPause is about how long a RedLock waits after it lost a round in which some nodes granted. The pause is
-	// random, so that the same rivals do not meet again.
+	// redPause is about how long a RedLock waits after a round that it lost although some nodes granted it. The pause
+	// is random, so that the same competitors do not meet again.
 	redPause = 30 * time.Millisecond
 
-	// blindPoll is how often a RedLock asks nodes that announce no release: dead nodes, and foreign Lockers.
+	// blindPoll is how often a RedLock asks nodes that announce no releases: nodes that are down, and foreign Lockers.
 	blindPoll = 250 * time.Millisecond
 )
 
@@ -42,7 +42,7 @@ var (
 	errNotAsked    = errors.New("not held there, or no answer")
 )
 
-// errParts is the cause of a hold that too few nodes keep.
+// errParts is the cause of the loss of a hold that too few nodes still have.
 var errParts = errors.New("too few of its locks are held")
 
 // A RedLock is held while most of its locks are held, each on a Redis server of its own. It survives the loss of the
@@ -56,16 +56,18 @@ var errParts = errors.New("too few of its locks are held")
 // TryLock returns false if other owners hold a majority, and a [*QuorumError] if too few servers answered. Lock
 // continues until ctx is done, and joins the last QuorumError to the error of ctx. Unlock returns nil if a majority has
 // confirmed the release. Each server has the timeout of [WithRedLockNodeTimeout] for an answer, and at most a third of
-// the lease. IsLocked, IsHeld and TTL return what a majority says, and ForceUnlock releases all locks.
+// the lease. IsLocked, IsHeld and TTL return the result of a majority, and ForceUnlock releases all locks. A RedLock
+// has no fencing token.
 //
 // The Clients of the locks renew the leases. Close them as well, after the Client of the RedLock, so that requests in
 // flight can be rolled back.
 type RedLock struct{ handle }
 
-// NewRedLock returns the lock that is held while most of locks are held: three of five, and also three of four, which
-// tolerates no more failures than two of three. It sends no request. The locks may be of any type; fair locks are
-// acquired without joining their queues. The methods return ErrInvalid for fewer than three locks, for nil, and for two
-// locks on one Redis, which would have two votes. The name of a RedLock consists of the names of its locks.
+// NewRedLock returns a lock that is held while most of the given locks are held: two of three, three of four, three of
+// five. Four locks tolerate no more failures than three. NewRedLock sends no request. The locks may be of any type;
+// fair locks are acquired without joining their queues. The methods return ErrInvalid for fewer than three locks, for a
+// nil lock, for two locks on one Redis, which would have two votes, and for locks with MaxHold or MinHold. The name of
+// a RedLock consists of the names of its locks.
 func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 	l := &redLock{Traits: engine.Traits{Kind: string(TypeRed)}, client: c, needed: len(locks)/2 + 1}
 	components, err := componentsOf(c, locks)
@@ -81,7 +83,7 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 	return &RedLock{handle{client: c, name: l.Lock.Name, lock: l, bad: err}}
 }
 
-// checkNodes reports whether a node would have two votes, or no time to cast one.
+// checkNodes returns an error if a node would have two votes, or no time to cast one.
 func checkNodes(components []component) error {
 	votes := make(map[any]int)
 	for i, c := range components {
@@ -106,13 +108,13 @@ func checkNodes(components []component) error {
 	return checkTwice(components)
 }
 
-// redLock is the data of a RedLock.
+// redLock has the data of a RedLock.
 type redLock struct {
 	engine.Traits
 	client *Client
 	nodes  []*redNode
 	needed int    // a majority
-	place  string // of the records, by server and name: the same in every process, as far as the servers are known
+	place  string // the servers and names of the records: the same in every process, as far as the servers are known
 }
 
 // A redNode is one of the locks that a RedLock consists of.
@@ -120,7 +122,7 @@ type redNode struct {
 	Locker
 	id        string
 	timeout   time.Duration
-	channels  []releaseChannel // none: its releases are not announced
+	channels  []releaseChannel // empty if its releases are not announced
 	unhealthy atomic.Bool      // the node did not answer the last time
 }
 
@@ -153,7 +155,8 @@ func (l *redLock) describe(components []component) {
 	l.Lock = engine.LockID{Name: strings.Join(slices.Compact(names), ","), Half: strings.Join(slices.Sorted(slices.Values(ids)), ",")}
 }
 
-// releaseChannels are the channels on which a release of c is announced; nil if a part of c does not announce releases.
+// releaseChannels returns the channels on which a release of c is announced, or nil if a part of c does not announce
+// releases.
 func releaseChannels(c component) (channels []releaseChannel) {
 	all, _ := flattenMulti([]component{c})
 	for _, c := range all {
@@ -169,12 +172,12 @@ func releaseChannels(c component) (channels []releaseChannel) {
 	return channels
 }
 
-// NewVote is the keeper of a fresh hold of o.
+// NewVote returns the backend of a new hold of o. It calls check when the hold may have become invalid.
 func (l *redLock) NewVote(o engine.Owner, check func()) engine.Vote {
 	return &redVote{lock: l, owner: o, changed: check, nodes: make([]nodeHold, len(l.nodes))}
 }
 
-// CheckLease reports why a hold cannot have this lease.
+// CheckLease returns an error if a hold cannot have this lease.
 func (l *redLock) CheckLease(length time.Duration) error {
 	if lease.Validity(length) <= 0 {
 		return invalid("lease %v is too short: it must exceed the allowance for clock drift", length)
@@ -182,11 +185,11 @@ func (l *redLock) CheckLease(length time.Duration) error {
 	return nil
 }
 
-// ask asks all nodes for the level of a at the same time, and releases a round that is not won.
+// Ask asks all nodes at the same time for the hold count of a, and releases a round that is not won.
 func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refused engine.Refusal, err error) {
 	l := v.lock
 	res.Sent = time.Now()
-	if why := p.Over(); why != nil && why != errTimeUp { // wait 0 asks for one round
+	if why := p.Over(); why != nil && why != errTimeUp { // a wait of 0 allows one round
 		return res, refused, why
 	}
 	if !v.raise(a.HoldCount) {
@@ -202,7 +205,7 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 		return res, refused, err
 	}
 	if r.won() {
-		// A node whose answer comes a little later would stay free for a rival. So the missing nodes get as much
+		// A node whose answer is a little late would stay free for a competitor. So the missing nodes get as much
 		// time again, except for nodes that did not answer the last time either.
 		late := r.unhealthy()
 		err := r.collect(&patient, time.Since(res.Sent)+l.grace()/8, func() bool { return r.missing <= late })
@@ -224,9 +227,9 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 	return res, refused, err
 }
 
-// lostRound evaluates the answers to a lost round. The error is final.
+// lostRound evaluates the answers of a lost round. An error that it returns is final.
 func (l *redLock) lostRound(a engine.Attempt, v *round) (engine.Status, engine.Refusal, error) {
-	spare := len(l.nodes) - l.needed // so many may be missing, and the lock can still be acquired
+	spare := len(l.nodes) - l.needed // the number of nodes that may be missing when the lock is acquired
 	if a.HoldCount > 1 && v.count(ErrLockLost) > spare {
 		return engine.Gone, engine.Refusal{}, nil
 	}
@@ -251,9 +254,9 @@ func (l *redLock) lostRound(a engine.Attempt, v *round) (engine.Status, engine.R
 		return engine.Busy, r, v.failed()
 	}
 	if v.Granted > 0 {
-		r.Pause = redPause/2 + rand.N(redPause) // rivals may be as unlucky,
+		r.Pause = redPause/2 + rand.N(redPause) // competitors may have lost the round, too,
 		if len(r.Taken) <= spare {
-			r.Wait = r.Pause // and hold only some
+			r.Wait = r.Pause // and hold only some of the nodes
 		}
 	}
 	if failed > spare {
@@ -262,7 +265,7 @@ func (l *redLock) lostRound(a engine.Attempt, v *round) (engine.Status, engine.R
 	return engine.Busy, r, nil
 }
 
-// SetHoldCount makes all nodes release their levels above left, and reports whether a majority had them.
+// SetHoldCount makes all nodes reduce their hold counts to left, and reports whether a majority had higher ones.
 func (v *redVote) SetHoldCount(p *send.Wait, left int) (there bool, err error) {
 	l := v.lock
 	low := v.nodesAt(left)
@@ -272,7 +275,7 @@ func (v *redVote) SetHoldCount(p *send.Wait, left int) (there bool, err error) {
 	}
 	patient := p.WithMinWait(time.Now())
 	if !patient.Deadline.IsZero() {
-		patient.Deadline = patient.Deadline.Add(send.MinWait) // each node takes up to 5s, and then reports its error
+		patient.Deadline = patient.Deadline.Add(send.MinWait) // each node takes up to 5s, and then returns its error
 	}
 	if r.collect(&patient, l.grace(), nil) == nil {
 		_ = r.collect(&patient, send.ConnectTime, r.won) // the answers of the nodes explain more than errTimeUp
@@ -284,7 +287,7 @@ func (v *redVote) SetHoldCount(p *send.Wait, left int) (there bool, err error) {
 	return r.won(), nil
 }
 
-// extend asks the nodes that have the hold. It needs a majority.
+// Extend extends the hold at the nodes that have it. A majority has to confirm.
 func (v *redVote) Extend(ctx context.Context, lease time.Duration) (sent time.Time, err error) {
 	l, sent := v.lock, time.Now()
 	r, err := l.askAll(v.owner.In(ctx), func(ctx context.Context, i int) error {
@@ -300,7 +303,7 @@ func (v *redVote) Extend(ctx context.Context, lease time.Duration) (sent time.Ti
 	return sent, r.failed()
 }
 
-// look is the state that a majority of the nodes reports. A field that is not "" asks for the hold of the caller.
+// look returns the state that a majority of the nodes reports. If field is not "", it asks for the hold of the caller.
 func (l *redLock) look(ctx context.Context, field string) (engine.View, error) {
 	views := make([]engine.View, len(l.nodes)) // each element is written before its node's answer is sent
 	r, err := l.askAll(ctx, func(ctx context.Context, i int) (err error) {
@@ -335,7 +338,7 @@ func (l *redLock) look(ctx context.Context, field string) (engine.View, error) {
 	return engine.View{}, nil
 }
 
-// free frees all nodes, and ends the holds of this process.
+// free releases all nodes, and ends the holds of this process.
 func (l *redLock) free(ctx context.Context) (bool, error) {
 	return l.client.engine.ForceBy(l, func() (bool, error) {
 		var freed atomic.Bool
@@ -375,7 +378,7 @@ func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i in
 	return r, r.collect(p, l.limit(), nil)
 }
 
-// grace is how long a round waits for the answer of a node that it does not need.
+// grace returns how long a round waits for the answer of a node that it does not need.
 func (l *redLock) grace() time.Duration {
 	var most time.Duration
 	for _, n := range l.nodes {
@@ -384,5 +387,5 @@ func (l *redLock) grace() time.Duration {
 	return most
 }
 
-// limit is when every node that keeps to its timeout has answered.
+// limit returns the time after which every node that keeps to its timeout has answered.
 func (l *redLock) limit() time.Duration { return l.grace() + send.MinWait/4 }

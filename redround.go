@@ -1,9 +1,9 @@
 package relock
 
-// The vote of the nodes of a RedLock: a request to some of them, and what they have answered so far.
+// A round of requests to the nodes of a RedLock, and their answers so far.
 //
-// Rules: a vote belongs to one goroutine. The nodes are asked by goroutines of their own, which may answer when the
-// vote is over.
+// Rules: a round belongs to one goroutine. The nodes are asked by goroutines of their own, which may answer after the
+// round is over.
 
 import (
 	"errors"
@@ -18,13 +18,13 @@ type round struct {
 	*QuorumError
 	lock    *redLock
 	answers chan nodeAnswer
-	missing int // nodes that were asked and have not answered
+	missing int // number of nodes that were asked and have not answered
 }
 
 // A nodeAnswer is the answer of one node.
 type nodeAnswer struct {
 	node int
-	err  error // nil: the node granted the request
+	err  error // nil if the node granted the request
 }
 
 func (l *redLock) newRound() *round {
@@ -35,14 +35,14 @@ func (l *redLock) newRound() *round {
 	}
 }
 
-// ask asks a node, on a goroutine of its own.
+// ask calls f, which asks node i, on a goroutine of its own.
 func (r *round) ask(i int, f func() error) {
 	r.missing++
 	r.lock.client.engine.Spawn(func() { r.answers <- nodeAnswer{i, send.CatchPanic(f)} })
 }
 
-// collect waits for answers until enough returns true (nil: until all answers are there), and no longer than limit.
-// The error describes why the wait of p is over.
+// collect waits for answers until enough returns true, and no longer than limit. If enough is nil, it waits for all
+// answers. It returns the reason if the wait of p is over.
 func (r *round) collect(p *send.Wait, limit time.Duration, enough func() bool) error {
 	if !p.Deadline.IsZero() {
 		limit = min(limit, time.Until(p.Deadline))
@@ -65,7 +65,7 @@ func (r *round) collect(p *send.Wait, limit time.Duration, enough func() bool) e
 	return nil
 }
 
-// set notes the answer of node i.
+// set records the answer of node i.
 func (r *round) set(i int, err error) {
 	if r.Answers[i] = err; err == nil {
 		r.Granted++
@@ -74,7 +74,7 @@ func (r *round) set(i int, err error) {
 
 func (r *round) won() bool { return r.Granted >= r.Needed }
 
-// count is how many nodes answered with target.
+// count returns how many nodes answered with the error target.
 func (r *round) count(target error) int {
 	n := 0
 	for _, err := range r.Answers {
@@ -85,7 +85,7 @@ func (r *round) count(target error) int {
 	return n
 }
 
-// unhealthy is how many nodes have not answered, and did not answer the last time either.
+// unhealthy returns how many nodes have not answered, and did not answer the last time either.
 func (r *round) unhealthy() int {
 	n := 0
 	for i, err := range r.Answers {
@@ -96,7 +96,7 @@ func (r *round) unhealthy() int {
 	return n
 }
 
-// failed is r as an error. It logs a panic among the answers, because the panic of the caller has another stack.
+// failed returns r as an error. It logs a panic among the answers, because the panic of the caller has another stack.
 func (r *round) failed() error {
 	send.LogPanic(r.lock.client.engine.Log, r.QuorumError)
 	return r.QuorumError

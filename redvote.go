@@ -1,9 +1,9 @@
 package relock
 
-// The hold of a RedLock: how many levels of it each node has.
+// The hold of a RedLock: its hold count at each node.
 //
-// Rules: a level that a node has granted is noted here, or released, also where the round is over by then. The next
-// acquire of an owner waits for the requests to a node that are under way. No node is asked with a mutex held.
+// Rules: a grant of a node is recorded here, or released, even if it arrives after the end of the round. The next
+// acquire of an owner waits for the requests to a node that are in flight. No node is asked with a mutex held.
 
 import (
 	"context"
@@ -19,28 +19,29 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// A redVote has the levels of one hold at the nodes. It is the keeper of that hold.
+// A redVote has the hold counts of one hold at the nodes. It is the backend of that hold.
 type redVote struct {
 	lock    *redLock
 	owner   engine.Owner
-	changed func() // to be called when the answer of check may have changed
+	changed func() // called when the result of Check may have changed
 
 	mu    sync.Mutex // guards below; nothing is called with it held
-	count int        // the most levels at a node; 0: the hold is released, or lost
+	count int        // the highest hold count at a node; 0 if the hold is released or lost
 	nodes []nodeHold
 }
 
-// A nodeHold has the levels of a redVote at one node.
+// A nodeHold is the part of a redVote at one node.
 type nodeHold struct {
 	count int
-	guard context.Context // of the hold there, or nil
+	guard context.Context // the guard of the hold there, or nil
 }
 
-// alive reports whether the hold at the node can be valid. The guard of a foreign Locker may panic, on a goroutine of
-// this package.
+// alive reports whether the hold at the node can be valid. The guard of a foreign Locker may panic on a goroutine of
+// this package, so the panic is caught.
 func (n nodeHold) alive() bool { return n.guard != nil && send.CatchPanic(n.guard.Err) == nil }
 
-// raise notes that nodes are going to be held at level. It returns false if the hold to be re-entered is over.
+// raise records that nodes are going to have the hold count level. It returns false if the owner is to acquire again a
+// hold that has ended.
 func (v *redVote) raise(level int) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -51,8 +52,8 @@ func (v *redVote) raise(level int) bool {
 	return true
 }
 
-// askNode asks node i for one level. A level that the node grants is noted in v or released, also when the round
-// is over by then.
+// askNode asks node i to increment its hold count. A grant is recorded in v or released, even if the round is over by
+// then.
 func (v *redVote) askNode(ctx context.Context, i int, a engine.Attempt) error {
 	n := v.lock.nodes[i]
 	earlier, answered := v.asks(i)
@@ -68,8 +69,8 @@ func (v *redVote) askNode(ctx context.Context, i int, a engine.Attempt) error {
 	wanted, first := v.note(i, guard)
 	switch {
 	case !wanted:
-		_ = n.Unlock(owned) // a level that cannot be released expires with its lease
-	case first: // for a re-entry, the first guard of this node calls changed
+		_ = n.Unlock(owned) // a grant that cannot be released expires with its lease
+	case first: // if the owner already held the lock, the first guard of this node calls changed
 		context.AfterFunc(guard, v.changed)
 	}
 	return err
@@ -95,7 +96,7 @@ func (v *redVote) tryNode(ctx context.Context, i int, a engine.Attempt, earlier 
 		_ = n.Unlock(ctx)
 	}
 	ok, err := n.TryLock(ctx, 0, lease)
-	if a.HoldCount == 1 && errors.Is(err, ErrLockLost) { // the node reports the loss of an earlier hold, once
+	if a.HoldCount == 1 && errors.Is(err, ErrLockLost) { // the node returns the loss of an earlier hold, once
 		ok, err = n.TryLock(ctx, 0, lease)
 	}
 	n.unhealthy.Store(err != nil)
@@ -110,12 +111,12 @@ func (v *redVote) tryNode(ctx context.Context, i int, a engine.Attempt, earlier 
 	return errNodeTimeout
 }
 
-// ended is a ctx that has ended.
+// ended is a context that is already canceled.
 type ended struct{ context.Context }
 
 func (ended) Err() error { return context.Canceled }
 
-// outdated returns how many levels a node still has of a hold that it has lost, and forgets them.
+// outdated returns the hold count that a node still has of a hold that it has lost, and forgets it.
 func (v *redVote) outdated(i int) int {
 	if before := v.at(i); before.guard == nil || before.alive() {
 		return 0
@@ -127,8 +128,8 @@ func (v *redVote) outdated(i int) int {
 	return levels
 }
 
-// note notes that a node has granted one level. It returns whether the level is wanted, and whether
-// guard is the first guard of this node, which is checked from now on.
+// note records a grant of a node. It reports whether the grant is still needed, and whether guard is the first guard of
+// this node, which is checked from now on.
 func (v *redVote) note(i int, guard context.Context) (wanted, first bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -143,13 +144,13 @@ func (v *redVote) note(i int, guard context.Context) (wanted, first bool) {
 	return true, first
 }
 
-// lower makes all nodes release their levels above level.
+// Lower makes all nodes reduce their hold counts to level.
 func (v *redVote) Lower(ctx context.Context, level int) (settled func(limit time.Duration)) {
 	r := v.lowerTo(ctx, level)
 	return func(limit time.Duration) { _ = r.collect(&send.Wait{Ctx: context.Background()}, limit, nil) }
 }
 
-// lowerTo makes all nodes release their levels above level, at the same time.
+// lowerTo makes all nodes reduce their hold counts to level, at the same time.
 func (v *redVote) lowerTo(ctx context.Context, level int) *round {
 	ctx = v.owner.In(context.WithoutCancel(ctx))
 	r := v.lock.newRound()
@@ -166,7 +167,7 @@ func (v *redVote) lowerTo(ctx context.Context, level int) *round {
 	return r
 }
 
-// lowered notes that nodes are held at level from now on, and returns how many levels each node has to release.
+// lowered records that the nodes have the hold count level from now on, and returns how many Unlocks each node needs.
 func (v *redVote) lowered(level int) map[int]int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -181,7 +182,7 @@ func (v *redVote) lowered(level int) map[int]int {
 	return above
 }
 
-// nodesAt are the nodes that are held with at most left levels, because they did not grant a later level.
+// nodesAt returns the nodes whose hold count is at most left, because they did not grant a later request.
 func (v *redVote) nodesAt(left int) (nodes []int) {
 	for i := range v.nodes {
 		if n := v.at(i); left > 0 && n.count <= left && n.alive() {
@@ -191,21 +192,21 @@ func (v *redVote) nodesAt(left int) (nodes []int) {
 	return nodes
 }
 
-// at is the hold of v at node i.
+// at returns the hold of v at node i.
 func (v *redVote) at(i int) nodeHold {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.nodes[i]
 }
 
-// over reports whether v was released, or lost.
+// Over reports whether v was released or lost.
 func (v *redVote) Over() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.count == 0
 }
 
-// check reports whether a majority of the nodes can be valid.
+// Check returns an error if the hold can be valid at fewer nodes than a majority.
 func (v *redVote) Check() error {
 	n := 0
 	for i := range v.nodes {
@@ -219,7 +220,8 @@ func (v *redVote) Check() error {
 	return nil
 }
 
-// renew takes nodes again that have lost their hold, or did not grant one, as long as a majority is left.
+// Renew acquires the lock again at nodes that have lost their hold, or did not grant one, as long as a majority has it.
+// It reports whether a majority does.
 func (v *redVote) Renew() bool {
 	if v.Check() != nil {
 		return false
@@ -237,11 +239,11 @@ func (v *redVote) Renew() bool {
 	return true
 }
 
-// lost releases what the nodes still have: the owner may never unlock it.
+// Lost releases what the nodes still have, because the owner may never call Unlock.
 func (v *redVote) Lost() { v.Lower(context.Background(), 0) }
 
-// listen joins the release channels of nodes, with one wake channel for all. Nodes that granted are not among them:
-// they announce the levels that this process has released.
+// Listen subscribes to the release channels of nodes, with one signal channel for all. Nodes that granted the lock are
+// not among them, because they announce the releases of this process.
 func (v *redVote) Listen(nodes []int) []*wake.Listener {
 	signal := make(chan struct{}, 1)
 	var all []*wake.Listener
@@ -253,12 +255,12 @@ func (v *redVote) Listen(nodes []int) []*wake.Listener {
 	return all
 }
 
-// A nodeRequest is a request to a node for one owner. The next acquire waits for its answer: an Unlock under
-// way could take back the level that the node grants to that acquire.
+// A nodeRequest is a request to a node for one owner. The next acquire waits for its answer: an Unlock in flight could
+// otherwise release what the node grants to that acquire.
 type nodeRequest struct {
 	name  engine.LockID
 	owner engine.Owner
-	node  string // its id
+	node  string // the ID of the node
 }
 
 // pendingRequests are the requests that nodes have not answered yet. All RedLocks of a Client share them.
@@ -271,7 +273,8 @@ func newPendingRequests() *pendingRequests {
 	return &pendingRequests{all: make(map[nodeRequest][]chan struct{})}
 }
 
-// asks notes a request to node i for the owner of v, and returns the earlier ones that node i has not answered yet.
+// asks records a request to node i for the owner of v, and returns the earlier requests that the node has not answered
+// yet.
 func (v *redVote) asks(i int) (earlier []chan struct{}, answered func()) {
 	p, r := v.lock.client.pending, nodeRequest{v.lock.Lock, v.owner, v.lock.nodes[i].id}
 	answer := make(chan struct{})

@@ -2,9 +2,9 @@ package relock
 
 // The read/write lock: many readers, or one writer.
 //
-// Rules: the halves are two locks that share a record, and each half has holds of its own.
-// A read hold has leases of its own, or shares the leases of other readers of its process. A
-// reader of this package lets waiting writers go first.
+// Rules: the read lock and the write lock are two locks that share a record, and each of them has holds of its own. A
+// read hold has a lease of its own, or shares the lease of other readers of its process. A reader of this package lets
+// waiting writers go first.
 
 import (
 	"cmp"
@@ -16,14 +16,14 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// writeSuffix ends the field of a write hold in the record and in the line.
+// writeSuffix ends the field of a write hold in the record and in the wait queue in Redis.
 const writeSuffix = ":write"
 
 // mostLevels is how often an owner may have the read lock: as most_hold_count in lua/record.lua. Redisson's record has a
 // key for each level of a reader, and a script that has to know whether a reader lives looks at each of them.
 const mostLevels = 10_000
 
-// A waiting writer leaves a sign of life in Redis, which holds off readers for writerLife. Every attempt renews it.
+// A waiting writer sends a heartbeat with every attempt. Each heartbeat keeps readers out for writerLife.
 const (
 	writerHeartbeat = time.Second
 	writerLife      = 3 * writerHeartbeat // see lua/readers.lua
@@ -44,48 +44,50 @@ var (
 	rwForce = script("rw_force")
 )
 
-// The places of keys that calls can do without: of the line; and of all but the lock, which alone a reader needs to
-// leave it.
+// The indexes of optional keys. A call of a writer does not need the wait queue. A reader that releases the lock needs only
+// the lock itself.
 var (
 	spareOfWrite = []send.OptionalKey{{Key: 2}}
 	spareOfRead  = []send.OptionalKey{{Key: 1}, {Key: 2}, {Key: 3}}
 )
 
-// errUpgrade ends the call for a write lock whose caller holds the read lock.
+// errUpgrade is the error for a caller that holds the read lock and asks for the write lock.
 var errUpgrade = fmt.Errorf("%w: the caller holds the read lock and would wait for itself: release the read lock first, or acquire the write lock before the read lock", ErrInvalid)
 
-// errTooDeep ends the call for a read lock that would be one level too many.
+// errTooDeep is the error for an owner that holds the read lock mostLevels times and asks for it again.
 var errTooDeep = fmt.Errorf("%w: the caller already holds the read lock %d times, which is the limit for one owner", ErrInvalid, mostLevels)
 
 // A RWLock is a reentrant lock that any number of readers or one writer can hold.
 //
 // The holder of the write lock may also acquire the read lock, and keeps it when it releases the write lock: this
-// downgrades the lock. A reader cannot upgrade: it gets ErrInvalid from the write lock as soon as only its own read
-// lock blocks it, and if several readers ask for the write lock, all but one of them do. A goroutine that holds the
-// read lock should not wait for another reader, because a writer may be waiting between the two, as with
-// [sync.RWMutex].
+// downgrades the lock. A reader cannot upgrade: the write lock returns ErrInvalid to it as soon as only its own read
+// lock blocks it. If several readers ask for the write lock, all of them except the last one get that error. A
+// goroutine that holds the read lock should not wait for another reader, because a writer may be waiting between the
+// two, as with [sync.RWMutex].
 //
 // Readers of this package let a waiting writer go first, so that a steady stream of readers does not starve it. Java
 // readers do not. After a writer has released the lock, readers have the same chance as the next writer. The writers of
 // several processes have a wait queue in Redis, as for a [Lock].
 //
 // An owner can hold the read lock at most 10,000 times at once; another Lock returns ErrInvalid. At most 10,000 readers
-// hold the lock in Redis, and others wait. A lock whose Java readers exceed these limits is ErrNotALock for this
-// package until they have released it: a script blocks Redis while it runs, so its work has to be bounded. Readers of
-// one Client whose lease is renewed automatically share one entry in Redis, and count as one reader there.
+// hold the lock in Redis, and others wait. These limits exist because a script blocks Redis while it runs. If Java
+// readers exceed them, the methods of this package return ErrNotALock until those readers have released the lock.
+// Readers of one Client whose lease is renewed automatically share one entry in Redis, and count as one reader there.
 type RWLock struct {
 	read  *ReadLock
 	write *WriteLock
 }
 
-// A ReadLock is the read lock of a [RWLock]. Its IsLocked, TTL and ForceUnlock refer to all readers.
+// A ReadLock is the read lock of a [RWLock]. Its IsLocked, TTL and ForceUnlock apply to all readers. It has no fencing
+// token.
 type ReadLock struct{ handle }
 
 // A WriteLock is the write lock of a [RWLock].
 type WriteLock struct{ handle }
 
-// NewRWLock returns the read/write lock with the given name. It sends no request. A bad name is reported by the methods
-// of the lock. The option [Fenced] applies to the write lock.
+// NewRWLock returns the read/write lock with the given name. It sends no request. A name or an option that is not valid
+// is reported by the methods of the lock, as ErrInvalid. The option [Fenced] applies to the write lock, and the other
+// options to both.
 func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	key, o := c.key(name), newLockOptions(opts)
 	keys := []string{key, prefixName("relock_rwlock_writers", key), lineKey(key)}
@@ -109,32 +111,34 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	}
 }
 
-// ofReader are the options of the read lock, which draws no tokens.
+// ofReader returns the options of the read lock, which has no tokens.
 func (o lockOptions) ofReader() lockOptions {
 	o.fenced = false
 	return o
 }
 
-// Read returns the read lock, which many owners can hold together.
+// Read returns the read lock, which many owners can hold at the same time.
 func (l *RWLock) Read() *ReadLock { return l.read }
 
-// Write returns the write lock, which one owner holds alone.
+// Write returns the write lock, which one owner can hold while there are no readers.
 func (l *RWLock) Write() *WriteLock { return l.write }
 
-// Token returns the fencing token of the caller's hold: see [Lock.Token].
+// Token returns the fencing token of the caller's hold, which is greater than the token of every earlier hold of the
+// write lock: see [Lock.Token]. It sends no request. The error is ErrInvalid for a lock without [Fenced], ErrNotHeld if
+// the caller does not hold the write lock, and ErrLockLost if the caller has lost it.
 func (l *WriteLock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
 
-// An rwRecord has the data that the halves share.
+// An rwRecord has the data that the read lock and the write lock share.
 type rwRecord struct {
 	client   *Client
-	keys     []string // the lock, the writers that wait, their line, and the token counter of a fenced one
+	keys     []string // the lock, the writers that wait, their wait queue, and the token counter if the lock is fenced
 	announce string   // the channel
-	leases   string   // prefix of the keys of read leases
+	leases   string   // the prefix of the keys of read leases
 }
 
 func (r *rwRecord) Channel(engine.Attempt) string { return r.announce }
 
-// forceHalf frees one half.
+// forceHalf returns the call that releases one half by force.
 func (r *rwRecord) forceHalf(half string) call {
 	return call{Script: rwForce, Keys: r.keys, Optional: spareOfWrite, Args: []any{half, r.leases, r.announce, r.client.publishVerb}}
 }
@@ -144,7 +148,7 @@ type readLock struct {
 	facts
 }
 
-func (l *readLock) BusyText(_, _, _ time.Duration) string { // the answer does not say which of the two
+func (l *readLock) BusyText(_, _, _ time.Duration) string { // the reply does not tell which of the two
 	return "another process (or Client) holds the write lock, or waits for it"
 }
 
@@ -159,10 +163,10 @@ func (l *readLock) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error) 
 
 func (l *readLock) Release(r engine.Release) call { return l.leave(r, true) }
 
-// undo sets the hold back to its levels before the attempt.
+// RollBack sets the hold count back to what it was before the attempt.
 func (l *readLock) RollBack(a engine.Attempt) call { return l.leave(a.AsRelease(), false) }
 
-// leave sets the hold count. If strict is set, it refuses a key with data that no lock makes.
+// leave sets the hold count. If strict is set, it refuses a key with data that no lock writes.
 func (l *readLock) leave(r engine.Release, strict bool) call {
 	return call{Script: readRelease, Keys: l.keys, Optional: spareOfRead, Args: []any{r.Field, r.HoldCount, l.leases, strict, l.announce, l.client.publishVerb,
 		milliseconds(r.Share)}}
@@ -208,7 +212,7 @@ func (l *writeLock) RollBack(a engine.Attempt) call {
 	return l.leave(a.AsRelease(), true, a.Counterpart)
 }
 
-// leave sets the hold count. If undo is set, the caller waits no longer, too, whose read hold has readField.
+// leave sets the hold count. If undo is set, the caller also stops waiting. The field of its read hold is readField.
 func (l *writeLock) leave(r engine.Release, undo bool, readField string) call {
 	return call{Script: writeRelease, Keys: l.keys, Optional: spareOfWrite, Args: []any{r.Field, r.HoldCount, l.leases, undo, readField, l.announce,
 		l.client.publishVerb, milliseconds(r.Share), r.Late}}

@@ -2,10 +2,10 @@ package relock
 
 // The semaphore: at most n owners at a time.
 //
-// Rules: a hold has one permit, whatever its levels; the id of the permit is its field. The record is that of
-// Redisson's RPermitExpirableSemaphore: see lua/semaphore.lua. Redis has the number of permits; a Semaphore sets it
-// only where nothing has. The caller of a process that found no permit free has its place in the line, until it is
-// granted one: see admitCountingLocked.
+// Rules: a hold has one permit, whatever its hold count; the ID of the permit is its field. The record is that of
+// Redisson's RPermitExpirableSemaphore: see lua/semaphore.lua. The number of permits is stored in Redis, and a
+// Semaphore sets it only if it is not set yet. The caller of a process that found no permit free has an entry in the
+// wait queue in Redis until it is granted one: see admitCountingLocked.
 
 import (
 	"cmp"
@@ -29,29 +29,31 @@ var (
 	semaphoreCount   = script("semaphore_count_inspect")
 )
 
-const mostPermits = math.MaxInt32 // that Redisson can count
+const mostPermits = math.MaxInt32 // the highest number that Redisson can count
 
-// spareOfSemaphore is the place of the line among the keys of a semaphore.
+// spareOfSemaphore is the index of the wait queue among the keys of a semaphore, which works without it.
 var spareOfSemaphore = []send.OptionalKey{{Key: 2}}
 
 // A Semaphore has n permits, each of which one owner can hold, with a lease that is renewed automatically. A permit
 // whose lease has expired, because its process has crashed, is given to the next owner that asks.
 //
-// A Semaphore is a [Locker]: Lock acquires a permit, Unlock releases it, and the context of Guard is canceled when it
-// is lost. An owner holds one permit: another Lock increments the hold count of that permit, so that an owner never
-// waits for itself. To hold several permits, acquire each of them with a context of its own from [ContextWithOwner].
+// A Semaphore is a [Locker]: Lock acquires a permit, Unlock releases it, and the context of Guard is canceled when the
+// permit is lost. An owner holds at most one permit: another Lock increments the hold count of that permit, so that an
+// owner never waits for itself. To hold several permits, acquire each of them with Acquire, or with a context of its
+// own from [ContextWithOwner].
 //
 // Processes that wait have a wait queue in Redis, as for a [Lock], and get permits in the order in which they joined
-// it. A process has one entry, however many of its goroutines wait; with each permit it moves behind the other
-// processes. A process that has crashed loses its entry. A process that is paused can hold back a permit for up to 5s,
-// or for its whole lease if it has already missed a permit and asked again since. A waiter notices an expired permit
-// when it asks the next time: once in a poll interval (see [WithPollInterval]), less often behind more than 32
-// processes, and when the first lease ends. TryLock with a wait of 0, and a MultiLock, acquire a free permit ahead of
-// the queue. Java services have no entry in it: if some of them are waiting, a permit is left free for them once in a
-// hand-off window (see [WithHandoffWindow]).
+// it. A process has one entry, however many of its goroutines wait; after it was granted a permit it is behind the
+// other processes. A process that has crashed loses its entry. A process that is paused can hold back a permit for up
+// to 5s, or for a whole lease if it has already missed a permit and has asked again since. TryLock with a wait of 0,
+// and a MultiLock, acquire a free permit ahead of the queue. Java services have no entry in it: if some of them are
+// waiting, a permit is left free for them once in each hand-off window (see [WithHandoffWindow]).
+//
+// A waiter notices that a permit has expired when it next asks Redis: once in each poll interval (see
+// [WithPollInterval]), less often behind more than 32 processes, and when the first lease ends.
 //
 // The number of permits is stored in Redis, in the key of the semaphore, and stays there even if no permit is held. The
-// first use of a name sets it to the number that was passed to NewSemaphore. From then on the number in Redis counts,
+// first use of a name sets it to the number that was passed to NewSemaphore. From then on the number in Redis applies,
 // and other numbers passed to NewSemaphore have no effect, except that a Client logs the difference once for each name.
 // So it is not enough to deploy a new number: [Semaphore.SetPermits] changes it, for all processes. If the key is
 // deleted, the next use sets the number again. If the key of the permits that are held is deleted ({NAME}:timeout),
@@ -60,20 +62,21 @@ var spareOfSemaphore = []send.OptionalKey{{Key: 2}}
 // IsLocked reports whether any permit is held. TTL returns the time until the leases of all permits have expired.
 // ForceUnlock releases all permits.
 //
-// Java services that use the same permits judge leases by the clock of their machine, and this package by the clock of
-// Redis. A permit that was acquired in Java without a lease never expires, and is lost if that service crashes.
+// Java services that use the same permits compare leases with the clock of their machine, and this package with the
+// clock of Redis. A permit that was acquired in Java without a lease never expires, and is lost if that service
+// crashes.
 type Semaphore struct {
 	handle
 	record *semaphore
 }
 
-// NewSemaphore returns the semaphore with the given name. permits applies only if the semaphore does not exist in Redis
-// yet: see [Semaphore]. NewSemaphore sends no request. A bad name, a number of permits below 1 or above 2147483647, and
-// the option [Fenced] are reported by the methods of the semaphore, as ErrInvalid.
+// NewSemaphore returns the semaphore with the given name. The argument permits applies only if the semaphore does not
+// exist in Redis yet: see [Semaphore]. NewSemaphore sends no request. A bad name, a number of permits below 1 or above
+// 2147483647, and the option [Fenced] are reported by the methods of the semaphore, as ErrInvalid.
 //
-// Use a name that no counter of your application has, and no RCountDownLatch, RSemaphore or RAtomicLong of Redisson: a
-// number of up to eleven digits in that key is taken for the number of free permits, because a semaphore of which no
-// permit is held looks the same (see [Inspection.Ambiguous]).
+// Use a name that no counter of your application has, and no RCountDownLatch, RSemaphore or RAtomicLong of Redisson. A
+// semaphore of which no permit is held is just a number in a key, so any number of up to eleven digits in that key is
+// taken for the number of free permits (see [Inspection.Ambiguous]).
 func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Semaphore {
 	key, o := c.key(name), newLockOptions(opts)
 	announce := prefixName("redisson_sc", key)
@@ -105,10 +108,10 @@ func checkPermits(n int) error {
 	return nil
 }
 
-// SetPermits sets the number of permits, for all processes and for good. Permits that are held are not revoked: if more
-// of them are held than n, the next owner gets one when fewer than n are left. With an n of 0 no owner gets a permit.
-// SetPermits is a tool for operators, and may be repeated. The error is ErrInvalid for a negative n, or one above
-// 2147483647.
+// SetPermits sets the number of permits in Redis, for all processes. It stays until the next SetPermits. Permits that
+// are held are not revoked: if more than n of them are held, no owner gets a permit until fewer than n are held. With
+// an n of 0 no owner gets a permit. SetPermits is a tool for operators, and may be repeated. The error is ErrInvalid
+// for a negative n, and for one above 2147483647.
 func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 	err := s.usable(ctx)
 	if err == nil {
@@ -120,14 +123,14 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 	return s.fail("set permits", err)
 }
 
-// Permits returns the number of permits, free and held. If nothing has set it in Redis yet, it is the number that was
+// Permits returns the number of permits, both free and held. If it is not set in Redis yet, it is the number that was
 // passed to NewSemaphore.
 func (s *Semaphore) Permits(ctx context.Context) (int, error) {
 	r, err := s.count(ctx, "permits")
 	return int(r[0]), err
 }
 
-// Available returns the number of free permits. Permits whose lease has expired count as free. When Available returns,
+// Available returns the number of free permits, which include those whose lease has expired. When Available returns,
 // other owners may already have acquired them.
 func (s *Semaphore) Available(ctx context.Context) (int, error) {
 	r, err := s.count(ctx, "available permits")
@@ -143,9 +146,9 @@ func (s *Semaphore) count(ctx context.Context, op string) (reply, error) {
 	return r, s.fail(op, err)
 }
 
-// Holders returns the permits that are held, the first to expire first. The Field of a Java permit is its ID, as Java
-// prints it; Redis does not know which service holds it. Holders is the same as [Client.Inspect], which needs more
-// permissions in Redis than the other methods.
+// Holders returns the holders of permits, sorted by the time at which they expire. The Field of a Java permit is its
+// ID, as Java prints it; Redis does not know which service holds it. Holders sends the requests of [Client.Inspect],
+// which need more permissions in Redis than the other methods.
 func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, s.fail("holders", err)
@@ -154,13 +157,13 @@ func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 	return i.Holders, err
 }
 
-// semaphore is the record of a Semaphore: the counter of the permits that are free, and the zset of those that are
-// taken.
+// semaphore is the record of a Semaphore: the counter of the free permits, and the sorted set of the permits that are
+// held.
 type semaphore struct {
 	facts
 	client   *Client
-	keys     []string // the permits that are free, those that are taken, and the line
-	permits  int      // of a semaphore that does not exist
+	keys     []string // the free permits, the permits that are held, and the wait queue
+	permits  int      // the number of permits if the semaphore does not exist yet
 	announce string   // the channel
 }
 
@@ -182,18 +185,17 @@ func (l *semaphore) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error)
 	return g.WithStanding(r), err
 }
 
-// permitsReports are the names of semaphores whose number of permits is another one than that of NewSemaphore, as was
-// logged.
+// permitsReports are the names of semaphores for which a difference between Redis and NewSemaphore was logged.
 type permitsReports struct {
 	mu    sync.Mutex // guards names; a leaf
 	names map[string]struct{}
 }
 
-// mostPermitsReports is how many names are remembered. Nothing is logged of further ones: names may be made without
-// end.
+// mostPermitsReports is how many names are remembered. Further names are not logged, because a program may create any
+// number of names.
 const mostPermitsReports = 256
 
-// first reports whether name has not been logged yet, and remembers that it is now.
+// first reports whether name has not been logged yet, and remembers it.
 func (r *permitsReports) first(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -207,7 +209,7 @@ func (r *permitsReports) first(name string) bool {
 	return true
 }
 
-// reportPermits logs, once for each name, that Redis has another number of permits than l asks for.
+// reportPermits logs, once for each name, that the number of permits in Redis differs from that of l.
 func (c *Client) reportPermits(l *semaphore, permits int) {
 	if !c.permits.first(l.Lock.Name) {
 		return
@@ -224,7 +226,7 @@ func (l *semaphore) Release(r engine.Release) call {
 	return c
 }
 
-// undo releases what the attempt may have taken, its place in the line, too.
+// RollBack releases what the attempt may have acquired, and removes its entry in the wait queue.
 func (l *semaphore) RollBack(a engine.Attempt) call { return l.Release(a.AsRelease()) }
 
 func (l *semaphore) Renew(field string, lease time.Duration, exact bool) call {
@@ -247,7 +249,7 @@ func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
 	return fmt.Sprintf("no permit was free %v ago, when Redis was last asked", engine.Rounded(ago))
 }
 
-// call is a call of script, whose arguments end with how free permits are announced.
+// call returns a call of script. The last arguments describe how free permits are announced.
 func (l *semaphore) call(script *luaScript, args ...any) call {
 	return call{Script: script, Keys: l.keys, Optional: spareOfSemaphore, Args: append(args, l.announce, l.client.publishVerb)}
 }
