@@ -370,7 +370,7 @@ func (l *multi) token(context.Context) (int64, error) {
 // when fn returns. If the locks cannot be acquired, fn is not called, and Do returns the error of Lock. A nil fn is
 // ErrInvalid.
 func (l *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	if l.many != nil && l.many.elsewhere && ctx != nil { // Guard creates guards at the other Clients, which end with this call
+	if l.many != nil && l.many.elsewhere && ctx != nil { // Guard creates guards at other Clients, which end with this call
 		within, end := context.WithCancel(ctx)
 		defer end()
 		ctx = within
@@ -496,7 +496,8 @@ func (s *step) take(ctx context.Context, r engine.Request) (ok bool, err error) 
 		err = l.Lock(ctx)
 		ok = err == nil
 	}
-	if errors.Is(err, engine.ErrExpired) && !errors.Is(err, engine.ErrUnrenewed) { // the owner already held it, and it was about to expire
+	// The owner already held the step, and its lease was about to expire.
+	if errors.Is(err, engine.ErrExpired) && !errors.Is(err, engine.ErrUnrenewed) {
 		err = errNotLasting
 	}
 	return ok, err

@@ -44,8 +44,8 @@ var (
 	rwForce = script("rw_force")
 )
 
-// The indexes of optional keys. A call of a writer does not need the wait queue. A reader that releases the lock needs only
-// the lock itself.
+// The indexes of optional keys. A call of a writer does not need the wait queue. A reader that releases the lock needs
+// only its key.
 var (
 	spareOfWrite = []send.OptionalKey{{Key: 2}}
 	spareOfRead  = []send.OptionalKey{{Key: 1}, {Key: 2}, {Key: 3}}
@@ -61,9 +61,9 @@ var errTooDeep = fmt.Errorf("%w: the caller already holds the read lock %d times
 //
 // The holder of the write lock may also acquire the read lock, and keeps it when it releases the write lock: this
 // downgrades the lock. A reader cannot upgrade: the write lock returns ErrInvalid to it as soon as only its own read
-// lock blocks it. If several readers ask for the write lock, all of them except the last one get that error. A
-// goroutine that holds the read lock should not wait for another reader, because a writer may be waiting between the
-// two, as with [sync.RWMutex].
+// lock blocks it. If several readers ask for the write lock, all but one of them get that error. A goroutine that holds
+// the read lock should not wait for another reader, because a writer may be waiting between the two, as with
+// [sync.RWMutex].
 //
 // Readers of this package let a waiting writer go first, so that a steady stream of readers does not starve it. Java
 // readers do not. After a writer has released the lock, readers have the same chance as the next writer. The writers of
