@@ -1,13 +1,12 @@
-// Relockctl shows and frees the locks of relock, and of Redisson, in a Redis.
+// Relockctl lists and releases the locks of relock, and of Redisson, in a Redis.
 //
 //	go run github.com/relock-go/relock/cmd/relockctl@latest -h
 //
-// The result goes to stdout, all other text to stderr. With -json stdout is JSON and
-// nothing else. Names are printed so that they cannot do anything to a terminal. Only
-// unlock writes to Redis.
+// The result is written to stdout, and all other text to stderr. With -json stdout has JSON and nothing else. Names are
+// printed so that they cannot affect a terminal. Only the command unlock writes to Redis.
 package main
 
-// The command line: what can be said, what is refused, and what the exit status means.
+// The command line: its flags and commands, what is refused, and the exit status.
 
 import (
 	"context"
@@ -28,60 +27,62 @@ import (
 	"github.com/relock-go/relock"
 )
 
-const usage = `relockctl shows and frees the locks of relock, and of Redisson, in a Redis.
+const usage = `relockctl lists and releases the locks of relock, and of Redisson, in a Redis.
 
 Usage:
-  relockctl [flags] list [PATTERN]    the locks that are held, a line for each holder
-  relockctl [flags] show NAME         all that Redis knows of one lock, held or not
-  relockctl [flags] watch [PATTERN]   list, again and again, until Ctrl-C
-  relockctl [flags] unlock NAME       free a lock, whichever client holds it, after asking
+  relockctl [flags] list [PATTERN]    list the locks that are held, one line for each holder
+  relockctl [flags] show NAME         show everything that Redis knows about one lock
+  relockctl [flags] watch [PATTERN]   list repeatedly, until Ctrl-C
+  relockctl [flags] unlock NAME       release a lock by force, after asking
 
-PATTERN is one of Redis, such as 'lock:orders:*'; without it, all locks are listed.
-Flags may stand anywhere; after -- everything is a name.
+PATTERN is a pattern of Redis, such as 'lock:orders:*'. Without it all locks are
+listed. Flags may be anywhere; all arguments after -- are names.
 
 Flags:
   -url URL      redis://user:password@host:port/db, or rediss:// for TLS
   -addr ADDR    host:port, instead of a URL
   -sentinel-master NAME
-                the address is that of a Sentinel, which knows the Redis by NAME;
-                -addr may have several, with commas between them
-  -wide         list, watch: names, owners and clients in full, and the hosts
-  -version      say which version this is
-  -json         print JSON: durations in ms, -1 for a lease that never ends
-  -every TIME   watch: how often to look; 1s by default, at least 100ms
+                the address is that of a Sentinel, which knows the Redis as NAME;
+                -addr may then have several addresses, separated by commas
+  -wide         list, watch: do not shorten anything, and show the hosts
+  -json         print JSON; durations are in milliseconds, and -1 is a lease without end
+  -every TIME   watch: the time between two lists; 1s by default, at least 100ms
   -yes          unlock: do not ask
+  -version      print the version
 
-Without -url and -addr, the environment variable REDIS_URL counts, where a password
-is not in sight, and then localhost:6379, or 26379 for a Sentinel. Where no password
-stands there, that of the environment variable REDISCLI_AUTH counts. User and password
-are those of the Redis; those of a Sentinel go behind the URL, as in
-redis://:secret@host:26379?sentinel_username=me&sentinel_password=other. Of a Cluster
-any node will do.
+Defaults to $REDIS_URL, then localhost:6379 (for a Sentinel: localhost:26379). If the URL
+has no password, the password is read from $REDISCLI_AUTH. User and password are those of
+the Redis. Those of a Sentinel are parameters of the URL:
+redis://:secret@host:26379?sentinel_username=me&sentinel_password=other. For a Cluster
+pass the address of any node.
 
-The whole keyspace is looked through, with SCAN, a little at a time; of a Cluster that
-of each master. A key that the user may not read, and a lock with a key beside it that
-no lock makes, are left out of a list and counted. The owner of a Go service is who took
-the lock from Redis: its process may have handed it over to another one since, and readers
-of one process may share it.
+list and watch read the whole keyspace with SCAN, in small steps; in a Cluster they do so
+on each master. Keys that the user has no permission to read, and locks with an additional
+key that holds other data, are left out and counted.
 
-LABEL is what a service calls itself: see WithLabel of relock. It takes the right to
-hmget on relock_client:*; without it, and for Java, there is none.
+OWNER is the owner that acquired the lock from Redis. In a Go service its process may have
+handed the lock off to another goroutine since, or several readers may share it. LABEL is
+the display name of a Go service (see WithLabel of relock). It needs permission for HMGET
+on relock_client:*, and is empty for Java services. TYPE lock may also be a fair lock
+without waiters.
 
-A name that is not plain text is printed as Go quotes it, and given to show and unlock
-as $'...' of the shell: $'a\x1bb' for "a\x1bb". In JSON a byte that is no UTF-8 is U+FFFD,
-and what is not printable is escaped.
+Names with characters that are not printable are quoted as in Go. Pass such a name with
+$'...' of the shell: $'a\x1bb' for "a\x1bb". JSON has U+FFFD for bytes that are not UTF-8,
+and escapes all other characters that are not printable.
 
-The holder of a lock that is freed is not asked, and may still be at work: it notices
-the loss at its next renewal. Waiters are woken. Of a read/write lock all readers and
-the writer lose it. If it changes hands while you are asked, it is not freed.
+unlock does not ask the holder, which may still be working. A holder whose lease is
+renewed notices the loss at its next renewal; any other holder notices when it next asks
+Redis about the lock, or when its lease expires. The next waiter acquires the lock. For a
+read/write lock all readers and the writer lose it, and for a semaphore all permits are
+released. If the holders change while you are asked, nothing is released.
 
 Exit status:
-  0  done; watch was ended with Ctrl-C
-  1  Redis could not be reached, or refused; or the key of that name is not a lock;
-     or the list is not whole: stderr counts what it leaves out
+  0  success; watch was ended with Ctrl-C
+  1  Redis cannot be reached or returned an error; the key is not a lock; or the list is
+     incomplete, and stderr has the number of keys that are left out
   2  the command line is not valid
-  3  the lock is not held: show, unlock
-  4  not freed: you did not say yes, or the lock has changed hands meanwhile
+  3  show, unlock: the lock is not held
+  4  unlock: not released, because you did not answer yes, or the holders have changed
 `
 
 // The exit statuses of main.
@@ -93,7 +94,7 @@ const (
 	statusNotFreed
 )
 
-// A statusError ends the program with a status of its own.
+// A statusError ends the program with its own exit status.
 type statusError struct {
 	status int
 	text   string
@@ -102,7 +103,7 @@ type statusError struct {
 func (e statusError) Error() string { return e.text }
 
 func badUsage(format string, args ...any) error {
-	return statusError{statusUsage, fmt.Sprintf(format, args...) + "; relockctl -h explains"}
+	return statusError{statusUsage, fmt.Sprintf(format, args...) + "; see relockctl -h"}
 }
 
 // A program is one run of relockctl.
@@ -114,13 +115,13 @@ type program struct {
 	auth     string // REDISCLI_AUTH
 	every    time.Duration
 	yes      bool
-	leftOut  int // watch: how many keys were left out when it last said so
+	leftOut  int // watch: number of keys that were left out when it was last printed
 	redis    *connection
 	client   *relock.Client
 }
 
 func main() {
-	logging.Disable() // of go-redis: what matters comes back as an error
+	logging.Disable() // of go-redis, which returns everything important as an error
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	p := &program{in: os.Stdin, out: os.Stdout, err: os.Stderr, auth: os.Getenv("REDISCLI_AUTH")}
@@ -170,11 +171,11 @@ func (p *program) run(ctx context.Context, args []string, env string) error {
 	case err != nil:
 		return err
 	case p.every < 100*time.Millisecond:
-		return badUsage("-every %v: at least 100ms", p.every)
+		return badUsage("-every %v: must be at least 100ms", p.every)
 	case *url != "" && *addr != "":
-		return badUsage("-url and -addr: one of them")
+		return badUsage("-url and -addr: use only one of them")
 	case len(addrs) > 1 && *master == "":
-		return badUsage("-addr %s: several are those of Sentinels, for -sentinel-master", quote(*addr))
+		return badUsage("-addr %s: several addresses are only for -sentinel-master", quote(*addr))
 	case *addr != "":
 		*url = "redis://" + addrs[0]
 	case *url == "":
@@ -191,7 +192,7 @@ func (p *program) run(ctx context.Context, args []string, env string) error {
 	return do(ctx)
 }
 
-// version is that of the module, and the commit where Go knows it.
+// version returns the version of the module, and the commit if Go knows it.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -206,7 +207,7 @@ func version() string {
 	return text + " " + info.GoVersion
 }
 
-// command is what these words ask for.
+// command returns the function for a command and its arguments.
 func (p *program) command(command string, words []string) (do func(context.Context) error, err error) {
 	word := ""
 	if len(words) > 0 {
@@ -215,9 +216,9 @@ func (p *program) command(command string, words []string) (do func(context.Conte
 	named := command == "show" || command == "unlock"
 	switch {
 	case len(words) > 1:
-		err = badUsage("%s %s: more than one word; quote a pattern", command, strings.Join(words, " "))
+		err = badUsage("%s %s: more than one argument; quote the pattern", command, strings.Join(words, " "))
 	case named && len(words) == 0:
-		err = badUsage("%s: which lock?", command)
+		err = badUsage("%s: the name of the lock is missing", command)
 	case !named && word == "":
 		word = "*"
 	}
@@ -236,7 +237,7 @@ func (p *program) command(command string, words []string) (do func(context.Conte
 	return do, err
 }
 
-// parseAnywhere is flags.Parse with flags before, between and after the words.
+// parseAnywhere is flags.Parse, except that flags may be before, between and after the arguments.
 func parseAnywhere(flags *flag.FlagSet, args []string) (words []string, err error) {
 	var rest []string
 	for i, arg := range args {

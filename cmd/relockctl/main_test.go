@@ -318,7 +318,7 @@ func TestShowPrintsHoldersAndWaiters(t *testing.T) {
 	out, errs, status := ctl(t, s.Addr(), "", "show", "queue")
 	assert.Empty(t, errs)
 	assert.Zero(t, status, errs)
-	for _, want := range []string{"type   fair", "lease  ", "token  ", c.ID(), "HELD BY", "AWAITED BY"} {
+	for _, want := range []string{"type   fair", "lease  ", "token  ", c.ID(), "HOLDER", "WAITER"} {
 		assert.Contains(t, out, want)
 	}
 	out, _, _ = ctl(t, s.Addr(), "", "show", "queue", "-json")
@@ -418,7 +418,7 @@ func testUnlock(t *testing.T, addr string, rdb redis.UniversalClient) {
 		i, err := other.Inspect(ctx, name)
 		must(t, err)
 		out, errs, status := ctl(t, addr, "", "unlock", "-yes", name)
-		assert.Equal(t, name+" is free.\n", out, kind)
+		assert.Equal(t, name+" was released.\n", out, kind)
 		assert.Empty(t, errs, kind)
 		assert.Zero(t, status, errs)
 		select {
@@ -582,10 +582,10 @@ func TestInvalidCommandLinesAreRefused(t *testing.T) {
 	for text, args := range map[string][]string{
 		"relockctl -h":           {"unlok", "x"},
 		"no such command":        {"orders:*"},
-		"which lock":             {"show"},
-		"unlock: which":          {"unlock", "-yes"},
-		"more than one word":     {"list", "a", "b"},
-		"at least 100ms":         {"watch", "-every", "1ms"},
+		"name of the lock":       {"show"},
+		"unlock: the name":       {"unlock", "-yes"},
+		"more than one argument": {"list", "a", "b"},
+		"must be at least 100ms": {"watch", "-every", "1ms"},
 		"one of them":            {"-url", "redis://x", "-addr", "y"},
 		"for -sentinel-master":   {"-addr", "x:1,y:2"},
 		"-colour":                {"-colour"},
@@ -605,7 +605,7 @@ func TestRedisThatCannotBeReachedIsReported(t *testing.T) {
 	start := time.Now()
 	out, errs, status := ctl(t, "me:secret@127.0.0.1:1", "", "list")
 	assert.Empty(t, out)
-	assert.Contains(t, errs, "no Redis at 127.0.0.1:1")
+	assert.Contains(t, errs, "cannot reach the Redis at 127.0.0.1:1")
 	assert.NotContains(t, errs, "secret")
 	assert.Equal(t, 1, strings.Count(errs, "\n"))
 	assert.Equal(t, statusFailed, status, errs)
@@ -614,7 +614,7 @@ func TestRedisThatCannotBeReachedIsReported(t *testing.T) {
 	s := testredis.Start(t)
 	must(t, s.Client().ConfigSet(context.Background(), "requirepass", "secret").Err())
 	_, errs, status = ctl(t, s.Addr(), "", "list")
-	assert.Contains(t, errs, "the Redis at "+s.Addr()+" refuses: NOAUTH")
+	assert.Contains(t, errs, "the Redis at "+s.Addr()+" returned an error: NOAUTH")
 	assert.Equal(t, statusFailed, status, errs)
 }
 
@@ -638,12 +638,12 @@ func TestRelockctlWorksBehindSentinel(t *testing.T) {
 		assert.Zero(t, status, errs)
 	}
 	out, errs, status := ctl(t, s.Addrs()[0], "", "-sentinel-master", name, "unlock", "-yes", "orders")
-	assert.Equal(t, "orders is free.\n", out)
+	assert.Equal(t, "orders was released.\n", out)
 	assert.Zero(t, status, errs)
 	for text, args := range map[string][]string{
-		"no Redis other of the Sentinel at " + s.Addrs()[0] + ": it knows no master of that name": {"-addr", s.Addrs()[0], "-sentinel-master", "other"},
-		"of the Sentinel at 127.0.0.1:1,127.0.0.1:2":                                              {"-addr", "127.0.0.1:1,127.0.0.1:2", "-sentinel-master", name},
-		"no Redis main of the Sentinel at " + s.Master().Addr() + ": ":                            {"-addr", s.Master().Addr(), "-sentinel-master", name}, // which is no Sentinel
+		"cannot reach the Redis other of the Sentinel at " + s.Addrs()[0] + ": it knows no master with that name": {"-addr", s.Addrs()[0], "-sentinel-master", "other"},
+		"of the Sentinel at 127.0.0.1:1,127.0.0.1:2":                                                              {"-addr", "127.0.0.1:1,127.0.0.1:2", "-sentinel-master", name},
+		"cannot reach the Redis main of the Sentinel at " + s.Master().Addr() + ": ":                              {"-addr", s.Master().Addr(), "-sentinel-master", name}, // which is no Sentinel
 	} {
 		out, errs, status := ctl(t, "", "", append(args, "list")...)
 		assert.Empty(t, out)

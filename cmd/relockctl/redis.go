@@ -2,11 +2,10 @@ package main
 
 // The connection, and how locks are found.
 //
-// Rules: the program asks the server whether it is a Cluster. Keys are listed with SCAN,
-// of a Cluster on every master. A key that a scan shows twice is one lock. A key that is
-// gone when it is inspected, or is no lock, is not listed. A key that may not be read, and a lock
-// with a key beside it that no lock makes, are counted and named. Of other data no more than two
-// fields are read, because Redis would stand still while it reads a big hash.
+// Rules: the program asks the server whether it is a Cluster. Keys are listed with SCAN, in a Cluster on every master.
+// A key that a scan returns twice is one lock. A key that no longer exists when it is inspected, or that is not a lock,
+// is not listed. A key that may not be read, and a lock with an additional key that holds other data, are counted and
+// named. Of other data no more than two fields are read, because Redis would be blocked while it reads a big hash.
 
 import (
 	"cmp"
@@ -28,24 +27,24 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// patience is how long a Redis may take to answer at first.
+// patience is how long the first requests may take.
 const patience = 5 * time.Second
 
-// A connection is one to a Redis, or to a Cluster.
+// A connection is a connection to a Redis or to a Cluster.
 type connection struct {
 	rdb  redis.UniversalClient // a *redis.Client or a *redis.ClusterClient
 	addr string
 }
 
-// A place is where the Redis is, in the words of the command line.
+// A place is the address of the Redis, as the command line has it.
 type place struct {
-	url    string   // "" is this machine
+	url    string   // "" for this machine
 	more   []string // further Sentinels
 	master string   // what the Sentinel at url calls the Redis, or ""
-	auth   string   // the password where url has none
+	auth   string   // the password if url has none
 }
 
-// connect connects to the Redis that p means.
+// connect connects to the Redis at p.
 func connect(ctx context.Context, p place) (*connection, error) {
 	asking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -60,15 +59,15 @@ func connect(ctx context.Context, p place) (*connection, error) {
 	if err := one.Ping(asking).Err(); err != nil {
 		one.Close()
 		if refusal := redis.Error(nil); errors.As(err, &refusal) {
-			return nil, fmt.Errorf("the Redis at %s refuses: %w", o.Addr, err)
+			return nil, fmt.Errorf("the Redis at %s returned an error: %w", o.Addr, err)
 		}
-		return nil, fmt.Errorf("no Redis at %s: %w", o.Addr, err)
+		return nil, fmt.Errorf("cannot reach the Redis at %s: %w", o.Addr, err)
 	}
-	info := one.Info(asking, "server", "cluster").Val() // who may not ask has no Cluster
+	info := one.Info(asking, "server", "cluster").Val() // an error counts as no Cluster
 	switch {
 	case strings.Contains(info, "_mode:sentinel"): // of redis, or of Valkey's server
 		one.Close()
-		return nil, fmt.Errorf("at %s there is a Sentinel, which has no locks: say which of its masters, with -sentinel-master", o.Addr)
+		return nil, fmt.Errorf("the server at %s is a Sentinel, which has no locks: name one of its masters with -sentinel-master", o.Addr)
 	case strings.Contains(info, "cluster_enabled:1"):
 		one.Close()
 		return &connection{redis.NewClusterClient(&redis.ClusterOptions{
@@ -80,7 +79,7 @@ func connect(ctx context.Context, p place) (*connection, error) {
 
 // connectToMaster asks the Sentinels for the Redis, now and after every failover.
 func connectToMaster(ctx context.Context, p place) (*connection, error) {
-	// User and password of a URL are for the Redis; those for Sentinels stand behind it, as go-redis calls them.
+	// User and password of a URL are for the Redis. Those for Sentinels are parameters, with the names that go-redis uses.
 	address, login, _ := strings.Cut(p.url, "?")
 	query, err := url.ParseQuery(login)
 	if err != nil {
@@ -111,15 +110,16 @@ func connectToMaster(ctx context.Context, p place) (*connection, error) {
 	}
 	rdb.Close()
 	if errors.Is(err, redis.Nil) {
-		return nil, fmt.Errorf("no Redis %s: it knows no master of that name", addr)
+		return nil, fmt.Errorf("cannot reach the Redis %s: it knows no master with that name", addr)
 	}
-	return nil, fmt.Errorf("no Redis %s: %s", addr, strings.ReplaceAll(err.Error(), "\n", ", ")) // one line for each Sentinel
+	return nil, fmt.Errorf("cannot reach the Redis %s: %s", addr, strings.ReplaceAll(err.Error(), "\n", ", ")) // one line for each Sentinel
 }
 
-// Without the error of the parser, which may have the password in it.
-var errAddress = badUsage("the address of the Redis is not like redis://user:password@host:port/db")
+// errAddress does not contain the error of the parser, which may contain the password.
+var errAddress = badUsage("the address of the Redis does not have the form redis://user:password@host:port/db")
 
-// options are those for the server at address, or at addr if that is "". auth is the password where address has none.
+// options returns the options for the server at address, or at addr if address is "". The password is auth if address
+// has none.
 func options(address, addr, auth string) (*redis.Options, error) {
 	o := &redis.Options{Addr: addr}
 	if address != "" {
@@ -133,7 +133,7 @@ func options(address, addr, auth string) (*redis.Options, error) {
 	return o, nil
 }
 
-// candidates are the names that match the pattern and may be those of locks.
+// candidates returns the names that match the pattern and may be names of locks.
 func (c *connection) candidates(ctx context.Context, pattern string) ([]string, error) {
 	var mu sync.Mutex // guards names
 	var names []string
@@ -170,8 +170,8 @@ func (c *connection) candidates(ctx context.Context, pattern string) ([]string, 
 	return slices.Compact(names), err
 }
 
-// semaphores are the names of the semaphores that these keys have the permits of: {name}:timeout, and name:timeout
-// where the name has a brace.
+// semaphores returns the names of the semaphores to which the keys belong, as the keys of permits that are held:
+// {name}:timeout, and name:timeout if the name contains a brace.
 func semaphores(keys []string) (names []string) {
 	for _, key := range keys {
 		name, found := strings.CutSuffix(key, ":timeout")
@@ -185,7 +185,7 @@ func semaphores(keys []string) (names []string) {
 	return names
 }
 
-// likeLocks are the hashes that look like locks by two of their fields, or cannot be looked at like this.
+// likeLocks returns the hashes that look like locks by two of their fields, or whose fields cannot be read.
 func likeLocks(ctx context.Context, one *redis.Client, hashes []string) []string {
 	looks := make([]*redis.StringSliceCmd, len(hashes))
 	pipe := one.Pipeline()
@@ -202,8 +202,9 @@ func likeLocks(ctx context.Context, one *redis.Client, hashes []string) []string
 	return likely
 }
 
-// isHold reports whether a field begins like that of a holder: with a UUID, or of Redisson's multi lock of values
-// with the hash of one. Of two fields of a lock one does, because there is one other, mode.
+// isHold reports whether a field begins like that of a holder: with a UUID, or, in Redisson's multi lock of values,
+// with the hash of a value. Of any two fields of a lock at least one does, because a lock has only one other field,
+// mode.
 func isHold(field string) bool {
 	id, _, found := strings.Cut(field, ":")
 	return found && uuid.Validate(id) == nil || valueHash.MatchString(id)
@@ -211,13 +212,13 @@ func isHold(field string) bool {
 
 var valueHash = regexp.MustCompile("^[A-Za-z0-9+/]{22}$")
 
-// A finding is what a look at the locks that match a pattern has found.
+// A finding is the result of looking for the locks that match a pattern.
 type finding struct {
-	locks   []relock.Inspection // that are held, by name
-	leftOut []error             // for each key that could not be looked at
+	locks   []relock.Inspection // the locks that are held, sorted by name
+	leftOut []error             // an error for each key that could not be inspected
 }
 
-// held are the locks that match the pattern. The error describes why none could be looked at.
+// held returns the locks that match the pattern. It returns an error if none of them could be inspected.
 func (p *program) held(ctx context.Context, pattern string) (finding, error) {
 	names, err := p.redis.candidates(ctx, pattern)
 	if err != nil {
@@ -255,27 +256,27 @@ func (p *program) held(ctx context.Context, pattern string) (finding, error) {
 	return f, nil
 }
 
-// keyRefused reports whether Redis does not let this user read a key, which says nothing about other keys. Where the
-// user may not run a command, no lock can be looked at.
+// keyRefused reports whether Redis does not allow this user to read a key, while other keys may be allowed. If the user
+// may not run a command at all, no lock can be inspected.
 func keyRefused(err error) bool {
 	return redis.HasErrorPrefix(err, "NOPERM") && aboutKey.MatchString(err.Error())
 }
 
 var aboutKey = regexp.MustCompile(`NOPERM.*\bkeys?\b`)
 
-// isForeign reports whether err, with which Inspect has refused name, is about the key of that name: then it is no
-// lock. Else it is about a key beside a lock.
+// isForeign reports whether err, which Inspect has returned for name, is about the key of that name, which is not a
+// lock then. Otherwise err is about an additional key of a lock.
 func isForeign(name string, err error) bool {
 	return strings.Contains(err.Error(), "the key "+send.ShortName(name)+" ")
 }
 
-// notWhole is the error for a list that leaves something out, or nil.
+// notWhole returns an error for a list that leaves something out, or nil.
 func (f finding) notWhole() error {
 	if len(f.leftOut) == 0 {
 		return nil
 	}
 	const named = 5
-	text := "the list is not whole: " + f.counted()
+	text := "the list is incomplete: " + f.counted()
 	for _, err := range f.leftOut[:min(named, len(f.leftOut))] {
 		text += "\n  " + strings.TrimPrefix(err.Error(), "relock: ")
 	}
@@ -285,7 +286,7 @@ func (f finding) notWhole() error {
 	return statusError{statusFailed, text}
 }
 
-// counted is how many keys are left out.
+// counted returns the text for the number of keys that are left out.
 func (f finding) counted() string {
 	if len(f.leftOut) == 1 {
 		return "1 key left out"

@@ -2,8 +2,9 @@ package main
 
 // Output of locks, as text and as JSON.
 //
-// Rules: a name that is not plain text is quoted, as Go quotes it, so that no byte
-// of it reaches the terminal as it is; tables shorten, JSON and show do not. JSON escapes what is not printable.
+// Rules: a name with characters that are not printable is quoted, as Go quotes it, so that none of these characters
+// reaches the terminal. Tables shorten long texts; JSON and show do not. JSON escapes all characters that are not
+// printable.
 
 import (
 	"cmp"
@@ -64,8 +65,8 @@ func (p *program) print(v any) error {
 	return err
 }
 
-// harmless is JSON in which no character can act on a terminal: those that are not printable, such as C1 controls and
-// the overrides of the direction of text, are escaped. They occur in strings alone.
+// harmless returns JSON in which no character can affect a terminal: characters that are not printable, such as C1
+// controls and the overrides of the direction of text, are escaped. They occur only in strings.
 func harmless(text string) string {
 	var out strings.Builder
 	for _, r := range text {
@@ -82,8 +83,8 @@ func harmless(text string) string {
 	return out.String()
 }
 
-// table has a line for each holder of each lock. A wide one cuts nothing, and has the hosts. The labels are
-// in it where there are some.
+// table returns a table with a line for each holder of each lock. If wide is set, nothing is shortened, and the hosts
+// are shown. The labels are shown if there are any.
 func table(locks []relock.Inspection, wide bool) string {
 	cut := short
 	if wide {
@@ -106,7 +107,7 @@ func table(locks []relock.Inspection, wide bool) string {
 		line(row("NAME", "TYPE", "OWNER", "CLIENT", "LABEL", "HOST", "HOLDS", "LEASE", "WAITING")...)
 		for _, i := range locks {
 			for _, h := range i.Holders {
-				waiting := "-" // Inspect does not read the line
+				waiting := "-" // Inspect does not read the wait queue
 				if i.Type != relock.TypeLock && i.Type != relock.TypeSemaphore {
 					waiting = strconv.Itoa(len(i.Waiters))
 				}
@@ -117,7 +118,7 @@ func table(locks []relock.Inspection, wide bool) string {
 	})
 }
 
-// text is s, quoted where that is not plain text; - where there is none.
+// text returns s, quoted if necessary, and "-" for the empty string.
 func text(s string) string {
 	if s == "" {
 		return "-"
@@ -125,17 +126,17 @@ func text(s string) string {
 	return quote(s)
 }
 
-// details are all that is known of a lock.
+// details returns everything that is known about a lock.
 func details(i relock.Inspection) string {
 	lockType := string(i.Type)
 	switch i.Type {
 	case relock.TypeNone:
-		lockType = "none: it is not held, and has no known waiters"
+		lockType = "none: not held, and no known waiters"
 	case relock.TypeLock:
-		lockType = "lock, or fair without waiters: they look the same"
+		lockType = "lock, or a fair lock without waiters, which looks the same"
 	case relock.TypeSemaphore:
 		if i.Ambiguous {
-			lockType = "semaphore, or another counter, such as a latch: without holders they look the same"
+			lockType = "semaphore, or another counter, such as a latch, which looks the same without holders"
 		}
 	}
 	out := tabulate(func(line func(cells ...any)) {
@@ -151,15 +152,15 @@ func details(i relock.Inspection) string {
 			line("available", fmt.Sprintf("%d permits", i.Available))
 		}
 		if i.More {
-			line("shown", "some; there are more holders or waiters")
+			line("shown", "the first 10,000; there are more holders or waiters")
 		}
 		if i.Token != 0 {
-			line("token", fmt.Sprintf("%d, the last one drawn", i.Token))
+			line("token", fmt.Sprintf("%d, the last one", i.Token))
 		}
 	})
 	if len(i.Holders) > 0 {
 		out += "\n" + tabulate(func(line func(cells ...any)) {
-			line("HELD BY", "CLIENT", "LABEL", "HOST", "AS", "HOLDS", "LEASE")
+			line("HOLDER", "CLIENT", "LABEL", "HOST", "AS", "HOLDS", "LEASE")
 			for _, h := range i.Holders {
 				line(quote(h.Owner), orDash(h.Client), text(h.Label), text(h.Host), roleOf(i, h), h.HoldCount, lease(h.Remaining))
 			}
@@ -167,7 +168,7 @@ func details(i relock.Inspection) string {
 	}
 	if len(i.Waiters) > 0 {
 		out += "\n" + tabulate(func(line func(cells ...any)) {
-			line("AWAITED BY", "CLIENT", "LABEL", "HOST", "ALIVE FOR", "JAVA DEADLINE")
+			line("WAITER", "CLIENT", "LABEL", "HOST", "ALIVE FOR", "JAVA DEADLINE")
 			for _, w := range i.Waiters {
 				line(quote(w.Owner), orDash(w.Client), text(w.Label), text(w.Host), until(i, w.AliveUntil), until(i, w.Deadline))
 			}
@@ -183,7 +184,7 @@ func typeOf(i relock.Inspection, h relock.Holder) string {
 	return string(i.Type)
 }
 
-// roleOf is what a hold is to its lock.
+// roleOf returns in which way a hold has its lock.
 func roleOf(i relock.Inspection, h relock.Holder) string {
 	switch {
 	case i.Type != relock.TypeReadWrite:
@@ -194,24 +195,24 @@ func roleOf(i relock.Inspection, h relock.Holder) string {
 	return "read"
 }
 
-// lease is what is left of one.
+// lease returns the text for a remaining lease.
 func lease(left time.Duration) string {
 	switch {
 	case left < 0:
 		return "no end"
 	case left == 0:
-		return "over"
+		return "expired"
 	}
 	return duration(left)
 }
 
-// until is how long it is from when i was made until t.
+// until returns the text for the time from the inspection i until t.
 func until(i relock.Inspection, t time.Time) string {
 	switch {
 	case t.IsZero():
 		return "-"
 	case !t.After(i.At):
-		return "over"
+		return "expired"
 	}
 	return duration(t.Sub(i.At))
 }
@@ -230,7 +231,7 @@ func orDash(s string) string {
 	return s
 }
 
-// quote is name as it is where that is plain text, and as Go writes it else.
+// quote returns name unchanged if it is plain text, and quoted as in Go otherwise.
 func quote(name string) string {
 	odd := func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError || r == '"' }
 	if name == "" || strings.TrimSpace(name) != name || strings.ContainsFunc(name, odd) {
@@ -239,7 +240,7 @@ func quote(name string) string {
 	return name
 }
 
-// short is s cut to n runes.
+// short returns s, shortened to n runes.
 func short(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s
@@ -247,7 +248,7 @@ func short(s string, n int) string {
 	return string([]rune(s)[:n-1]) + "…"
 }
 
-// tabulate lines up cells in columns.
+// tabulate aligns cells in columns.
 func tabulate(fill func(line func(cells ...any))) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
@@ -269,12 +270,12 @@ type (
 	jsonLock struct {
 		Name      string       `json:"name"`
 		At        time.Time    `json:"at"`
-		Type      string       `json:"type"` // "" where there is no lock
+		Type      string       `json:"type"` // "" if there is no lock
 		Mode      string       `json:"mode,omitempty"`
 		Held      bool         `json:"held"`
 		TTL       int64        `json:"ttl_ms"`
 		Token     int64        `json:"token,omitempty"`
-		Available *int         `json:"available,omitempty"` // permits of a semaphore
+		Available *int         `json:"available,omitempty"` // free permits of a semaphore
 		Holders   []jsonHolder `json:"holders"`
 		Waiters   []jsonWaiter `json:"waiters"`
 	}

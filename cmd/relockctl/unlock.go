@@ -1,11 +1,11 @@
 package main
 
-// Freeing of a lock that is held.
+// The command unlock.
 //
-// Rules: only the holders that were shown lose it, as far as two requests can make
-// sure. The lock type frees it, so that waiters are woken. Of a read/write lock the
-// readers lose it first, because no other owner comes in as long as a writer is there. A
-// key that is no lock is refused by Inspect, and by ForceUnlock.
+// Rules: only the holders that were shown lose the lock, as far as two requests can make sure of it. The lock is
+// released through its lock type, so that waiters are notified. The readers of a read/write lock lose it first, because
+// no other owner can acquire it while there is a writer. A key that is not a lock is refused by Inspect, and by
+// ForceUnlock.
 
 import (
 	"bufio"
@@ -18,7 +18,7 @@ import (
 	"github.com/relock-go/relock"
 )
 
-// unlock frees the lock called name.
+// unlock releases the lock with the given name.
 func (p *program) unlock(ctx context.Context, name string) error {
 	i, err := p.client.Inspect(ctx, name)
 	if err != nil {
@@ -28,9 +28,9 @@ func (p *program) unlock(ctx context.Context, name string) error {
 		return p.notHeld(i)
 	}
 	if !p.yes {
-		fmt.Fprintf(p.err, "%s\nIts holder may still be at work. Free it? [y/N] ", details(i))
+		fmt.Fprintf(p.err, "%s\nIts holder may still be working. Release it? [y/N] ", details(i))
 		if !p.confirmed(ctx) {
-			return statusError{statusNotFreed, "not freed"}
+			return statusError{statusNotFreed, "not released"}
 		}
 		now, err := p.client.Inspect(ctx, name)
 		switch {
@@ -39,7 +39,7 @@ func (p *program) unlock(ctx context.Context, name string) error {
 		case len(now.Holders) == 0:
 			return p.notHeld(now)
 		case !slices.EqualFunc(i.Holders, now.Holders, func(a, b relock.Holder) bool { return a.Field == b.Field }):
-			return statusError{statusNotFreed, "the lock has changed hands meanwhile: not freed"}
+			return statusError{statusNotFreed, "not released: the holders have changed meanwhile"}
 		}
 		i = now
 	}
@@ -53,11 +53,11 @@ func (p *program) unlock(ctx context.Context, name string) error {
 	if p.json {
 		return p.print(jsonUnlock{true, lockJSON(i)})
 	}
-	_, err = fmt.Fprintf(p.out, "%s is free.\n", quote(name))
+	_, err = fmt.Fprintf(p.out, "%s was released.\n", quote(name))
 	return err
 }
 
-// force frees the lock as i found it.
+// force releases the lock as i found it.
 func (p *program) force(ctx context.Context, i relock.Inspection) (freed bool, err error) {
 	var locks []relock.Locker
 	switch i.Type {

@@ -1,9 +1,9 @@
 package main
 
-// The list that refreshes.
+// The command watch.
 //
-// Rules: on a terminal it has a screen of its own, which is released however it
-// ends; elsewhere one list follows the other. A Redis that goes away is waited for.
+// Rules: on a terminal it uses the alternate screen, which is restored however the program ends; elsewhere it prints
+// one list after the other. If Redis is unreachable, watch waits until it is back.
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// A screen of its own, no cursor, no line breaks; and all of that undone.
+	// These sequences select the alternate screen, without a cursor and line breaks, and restore the screen.
 	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	leaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 
@@ -23,7 +23,7 @@ const (
 	clearRest = "\x1b[J"
 )
 
-// watch lists the locks again and again, until ctx is done.
+// watch lists the locks repeatedly, until ctx is done.
 func (p *program) watch(ctx context.Context, pattern string) error {
 	draw := p.append
 	if _, terminal := size(p.out); terminal && !p.json {
@@ -54,7 +54,7 @@ func (p *program) watch(ctx context.Context, pattern string) error {
 	}
 }
 
-// append prints the list after the last one.
+// append prints the list below the previous one.
 func (p *program) append(pattern string, found finding, failed error) error {
 	if failed != nil {
 		fmt.Fprintln(p.err, "relockctl:", failed)
@@ -72,7 +72,7 @@ func (p *program) append(pattern string, found finding, failed error) error {
 	return err
 }
 
-// redraw prints the list over the last one.
+// redraw prints the list over the previous one.
 func (p *program) redraw(pattern string, found finding, failed error) error {
 	rows, _ := size(p.out)
 	lines := []string{p.title(pattern, found, failed) + "   Ctrl-C ends", ""}
@@ -82,7 +82,7 @@ func (p *program) redraw(pattern string, found finding, failed error) error {
 	if more := len(lines) - (rows - 1); rows > 4 && more > 0 {
 		lines = append(lines[:rows-2], fmt.Sprintf("… and %d more lines", more+1))
 	}
-	// In one piece, so that no half of it is ever on the screen.
+	// One write, so that the screen never shows half of the list.
 	_, err := io.WriteString(p.out, home+strings.Join(lines, clearLine)+clearLine+clearRest)
 	return err
 }
