@@ -1,53 +1,49 @@
-// Package otel shows the locks of relock in OpenTelemetry: how long callers wait and
-// how they come in, how long locks are held and by how many, what is renewed and what is lost.
+// Package otel exports metrics and traces of the locks of relock to OpenTelemetry: how long callers wait and how they
+// acquire a lock, how long locks are held and how many there are, and which leases are renewed or lost.
 //
-//	observer, err := otel.New() // on the global MeterProvider
+//	observer, err := otel.New() // with the global MeterProvider
 //	...
 //	client, err := relock.New(rdb, relock.WithObserver(observer))
 //
 // # Metrics
 //
-// Every one has the attribute relock.lock.type: lock, fair, read, write, redlock. Times
-// are in seconds.
+// Every metric has the attribute relock.lock.type: lock, fair, read, write, redlock or semaphore. Times are in seconds.
 //
-//	relock.wait.duration     histogram  from the call until it has the lock, or gives up having waited,
+//	relock.wait.duration     histogram  from the call until the caller has the lock, or gives up after it has waited,
 //	                                    with relock.path: immediate, queue, handoff, notified, polled, gave_up
-//	relock.hold.duration     histogram  from the attempt that was granted until the end, with
+//	relock.hold.duration     histogram  from the request that acquired the lock until the hold ends, with
 //	                                    relock.end: released, unconfirmed, expired, lost
-//	relock.holders           up-down    holds there are, without re-entries
-//	relock.waiters           up-down    callers who wait for others
-//	relock.acquisitions      counter    levels acquired, with relock.path
-//	relock.give_ups          counter    calls that left without the lock, with
+//	relock.holders           up-down    holds at present; acquiring a lock again does not count
+//	relock.waiters           up-down    callers that wait for another owner at present
+//	relock.acquisitions      counter    successful calls, including those that acquire a lock again, with relock.path
+//	relock.give_ups          counter    calls that returned without the lock, with
 //	                                    relock.reason: time_up, ctx, closed, lost, error
 //	relock.losses            counter    holds that were lost
-//	relock.renewals          counter    renewals that were confirmed
-//	relock.renewal.failures  counter    renewals that were not, and are tried again
+//	relock.renewals          counter    renewals that Redis confirmed
+//	relock.renewal.failures  counter    renewals that failed, and are retried
 //
-// A MultiLock counts as its locks. A RedLock counts as one redlock, and its locks, whose
-// Clients have observers of their own, beside it.
+// A MultiLock counts as its locks. A RedLock counts as one redlock, in addition to its locks, whose Clients have
+// observers of their own.
 //
-// relock.losses and relock.renewal.failures are there, with 0, from the first hold on. A
-// rate of relock.losses above 0 needs attention, and so does a lasting rate of
-// relock.renewal.failures. A growing share of the path polled says that wake-ups are lost,
-// or that holders crash; fair locks and waiting writers always have some of it.
+// relock.losses and relock.renewal.failures are reported, as 0, from the first hold on. A rate of relock.losses above 0
+// needs attention, and so does a lasting rate of relock.renewal.failures. A growing share of the path polled means that
+// notifications are lost, or that holders crash; fair locks and waiting writers always have some of it.
 //
-// The name of the lock is no attribute, because every name is a time series of its
-// own: see [WithLockNames]. grafana.json beside this file is a dashboard of these
-// metrics as the OpenTelemetry exporter for Prometheus names them with the strategy
-// UnderscoreEscapingWithSuffixes: relock_wait_duration_seconds and so on. See ./example.
+// The name of the lock is not an attribute, because each name would be a time series of its own: see [WithLockNames].
+// The file grafana.json in this directory is a dashboard of these metrics, with the names that the OpenTelemetry
+// exporter for Prometheus gives them with the strategy UnderscoreEscapingWithSuffixes: relock_wait_duration_seconds and
+// so on. The directory example has a program that uses them.
 //
 // # Traces
 //
-// If the ctx of a call carries a recorded span, the wait becomes its child: relock.wait, if
-// the caller had to wait. The hold, relock.hold, becomes a child of the span in the ctx of
-// Unlock. Both carry the name of the lock, and are written when they end: spans of the work
-// under the lock are siblings of the hold, not children. A hold that was lost has no span,
-// because no call ends it; Unlock returns the error.
+// If the context of a call carries a recorded span, and the caller had to wait, the wait becomes a child of that span:
+// relock.wait. The hold becomes a child of the span in the context of Unlock: relock.hold. Both have the name of the lock
+// as an attribute, and are written when they end, so that spans of the work under the lock are siblings of the hold and
+// not its children. A hold that was lost has no span, because no call ends it; Unlock returns the error.
 package otel
 
-// Rules: an observer has no state of its own but instruments and the sets of
-// attributes it has used; spans are written when they end, with the start that the
-// event tells.
+// Rules: an observer has no state except its instruments and the sets of attributes that it has used. Spans are written
+// when they end, with the start time that follows from the event.
 
 import (
 	"context"
@@ -78,13 +74,13 @@ const (
 	tokenKey  = attribute.Key("relock.token")
 )
 
-// From a hand-off in the process (about a microsecond) to a wait longer than most callers allow.
+// waitBuckets range from a hand-off in the process (about a microsecond) to a wait longer than most callers allow.
 var waitBuckets = []float64{1e-5, 1e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 
-// From an empty section to a leader who stays for a day.
+// holdBuckets range from an empty critical section to a leader that stays for a day.
 var holdBuckets = []float64{1e-5, 1e-4, 5e-4, .001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600, 86400}
 
-// An Option changes what an [Observer] records.
+// An Option configures an [Observer].
 type Option func(*config)
 
 type config struct {
@@ -94,31 +90,31 @@ type config struct {
 	spans  bool
 }
 
-// WithMeterProvider sets where metrics go. Defaults to the global MeterProvider.
+// WithMeterProvider sets the MeterProvider of the metrics. The default is the global MeterProvider.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) { c.meters = p }
 }
 
-// WithLockNames adds the attribute relock.lock.name to all metrics. Only for services
-// with few names: a name with an order number in it would make a time series for each
-// order. Bytes of a name that are no UTF-8 become U+FFFD. Off by default.
+// WithLockNames adds the attribute relock.lock.name to all metrics. Use it only for services with few names: names that
+// contain an order number would create a time series for each order. Bytes of a name that are not UTF-8 become U+FFFD.
+// By default metrics have no name of a lock.
 func WithLockNames() Option {
 	return func(c *config) { c.names = true }
 }
 
-// WithLabel adds the attribute relock.label to all metrics: the label of this process, as relock.WithLabel gives it to
-// the Client. Where the resource of the MeterProvider has service.instance.id already, it is not needed. Off by
-// default.
+// WithLabel adds the attribute relock.label to all metrics: the label of this process, as relock.WithLabel passes it to
+// the Client. It is not needed if the resource of the MeterProvider has a service.instance.id. By default there is no
+// label.
 func WithLabel(label string) Option {
 	return func(c *config) { c.label = strings.ToValidUTF8(label, "\uFFFD") }
 }
 
-// WithoutSpans writes no spans, only metrics.
+// WithoutSpans turns traces off, so that only metrics are recorded. By default spans are written.
 func WithoutSpans() Option {
 	return func(c *config) { c.spans = false }
 }
 
-// An Observer records what it is told of. One will do for any number of Clients.
+// An Observer records the events of locks as metrics and spans. Any number of Clients may share one.
 type Observer struct {
 	relock.NopObserver
 	config
@@ -127,33 +123,32 @@ type Observer struct {
 	holders, waiters              metric.Int64UpDownCounter
 	acquisitions, giveUps, losses metric.Int64Counter
 	renewals, renewalFailures     metric.Int64Counter
-	sets                          sync.Map // labels -> metric.MeasurementOption; only without names: then they are few
+	sets                          sync.Map // labels -> metric.MeasurementOption; used only without names, because then there are few of them
 }
 
-// New returns an Observer for [relock.WithObserver]. The error is that of the
-// MeterProvider, when it refuses an instrument.
+// New returns an Observer for [relock.WithObserver]. It returns an error if the MeterProvider refuses an instrument.
 func New(opts ...Option) (*Observer, error) {
 	o := &Observer{config: config{meters: otelapi.GetMeterProvider(), spans: true}}
 	for _, opt := range opts {
 		opt(&o.config)
 	}
 	m := maker{meter: o.meters.Meter(scope)}
-	o.wait = m.histogram("relock.wait.duration", waitBuckets, "From the call until the caller has the lock, or gives up having waited.")
-	o.hold = m.histogram("relock.hold.duration", holdBuckets, "From the attempt that was granted until the hold is over.")
-	o.holders = m.upDown("relock.holders", "{hold}", "Holds there are.")
-	o.waiters = m.upDown("relock.waiters", "{caller}", "Callers who wait for others to release a lock.")
-	o.acquisitions = m.counter("relock.acquisitions", "{level}", "Levels acquired.")
-	o.giveUps = m.counter("relock.give_ups", "{call}", "Calls that left without the lock.")
+	o.wait = m.histogram("relock.wait.duration", waitBuckets, "Time from the call until the caller has the lock, or gives up after it has waited.")
+	o.hold = m.histogram("relock.hold.duration", holdBuckets, "Time from the request that acquired the lock until the hold ends.")
+	o.holders = m.upDown("relock.holders", "{hold}", "Holds at present.")
+	o.waiters = m.upDown("relock.waiters", "{caller}", "Callers that wait for another owner to release a lock at present.")
+	o.acquisitions = m.counter("relock.acquisitions", "{acquisition}", "Successful calls, including those that acquire a lock again.")
+	o.giveUps = m.counter("relock.give_ups", "{call}", "Calls that returned without the lock.")
 	o.losses = m.counter("relock.losses", "{hold}", "Holds that were lost.")
-	o.renewals = m.counter("relock.renewals", "{renewal}", "Renewals that were confirmed.")
-	o.renewalFailures = m.counter("relock.renewal.failures", "{renewal}", "Renewals that were not confirmed, and are tried again.")
+	o.renewals = m.counter("relock.renewals", "{renewal}", "Renewals that Redis confirmed.")
+	o.renewalFailures = m.counter("relock.renewal.failures", "{renewal}", "Renewals that failed, and are retried.")
 	if m.err != nil {
 		return nil, fmt.Errorf("relock/otel: new: %w", m.err)
 	}
 	return o, nil
 }
 
-// A maker makes instruments, and remembers what went wrong.
+// A maker creates instruments, and remembers errors.
 type maker struct {
 	meter metric.Meter
 	err   error
@@ -177,12 +172,12 @@ func (m *maker) counter(name, unit, what string) metric.Int64Counter {
 	return i
 }
 
-// Waiting counts one more waiter: see [relock.Observer].
+// Waiting counts a waiter: see [relock.Observer].
 func (o *Observer) Waiting(ctx context.Context, e relock.WaitingEvent) {
 	o.waiters.Add(ctx, 1, o.attributes(e.Lock, "", ""))
 }
 
-// Acquired records the wait, and one more hold: see [relock.Observer].
+// Acquired records the wait and counts the hold: see [relock.Observer].
 func (o *Observer) Acquired(ctx context.Context, e relock.AcquiredEvent) {
 	byPath := o.attributes(e.Lock, pathKey, string(e.Path))
 	o.acquisitions.Add(ctx, 1, byPath)
@@ -190,7 +185,7 @@ func (o *Observer) Acquired(ctx context.Context, e relock.AcquiredEvent) {
 	bare := o.attributes(e.Lock, "", "")
 	if e.HoldCount == 1 {
 		o.holders.Add(ctx, 1, bare)
-		// A series that begins at 1 has no increase in Prometheus: the first loss would not be seen.
+		// A series that begins at 1 has no increase in Prometheus, so the first loss would be missed.
 		o.losses.Add(ctx, 0, bare)
 		o.renewalFailures.Add(ctx, 0, bare)
 	}
@@ -207,7 +202,7 @@ func (o *Observer) Acquired(ctx context.Context, e relock.AcquiredEvent) {
 	}
 }
 
-// GaveUp records the wait that was in vain: see [relock.Observer].
+// GaveUp records the wait and the reason: see [relock.Observer].
 func (o *Observer) GaveUp(ctx context.Context, e relock.GaveUpEvent) {
 	why := reason(e.Err)
 	o.giveUps.Add(ctx, 1, o.attributes(e.Lock, reasonKey, why))
@@ -223,17 +218,17 @@ func (o *Observer) GaveUp(ctx context.Context, e relock.GaveUpEvent) {
 	}
 }
 
-// Renewed counts: see [relock.Observer].
+// Renewed counts the renewal: see [relock.Observer].
 func (o *Observer) Renewed(ctx context.Context, e relock.RenewedEvent) {
 	o.renewals.Add(ctx, 1, o.attributes(e.Lock, "", ""))
 }
 
-// RenewalFailed counts: see [relock.Observer].
+// RenewalFailed counts the failed renewal: see [relock.Observer].
 func (o *Observer) RenewalFailed(ctx context.Context, e relock.RenewalFailedEvent) {
 	o.renewalFailures.Add(ctx, 1, o.attributes(e.Lock, "", ""))
 }
 
-// Released records the hold, when it is over: see [relock.Observer].
+// Released records the hold if it has ended: see [relock.Observer].
 func (o *Observer) Released(ctx context.Context, e relock.ReleasedEvent) {
 	if e.HoldCount > 0 {
 		return
@@ -255,7 +250,7 @@ func (o *Observer) Expired(ctx context.Context, e relock.ExpiredEvent) {
 	o.ended(ctx, e.Lock, e.Held, "expired")
 }
 
-// Lost records the hold, and counts the loss: see [relock.Observer].
+// Lost records the hold and counts the loss: see [relock.Observer].
 func (o *Observer) Lost(ctx context.Context, e relock.LostEvent) {
 	o.losses.Add(ctx, 1, o.attributes(e.Lock, "", ""))
 	o.ended(ctx, e.Lock, e.Held, "lost")
@@ -266,14 +261,14 @@ func (o *Observer) ended(ctx context.Context, l relock.LockInfo, held time.Durat
 	o.hold.Record(ctx, held.Seconds(), o.attributes(l, endKey, end))
 }
 
-// labels are what a time series has beside the name of the lock.
+// labels are the attributes of a time series, except for the name of the lock.
 type labels struct {
 	of    relock.LockType
-	key   attribute.Key // or ""
+	key   attribute.Key // "" if there is none
 	value string
 }
 
-// attributes are those of l, and one more if there is a key.
+// attributes returns the attributes of l, and one more if there is a key.
 func (o *Observer) attributes(l relock.LockInfo, key attribute.Key, value string) metric.MeasurementOption {
 	is := labels{l.Type, key, value}
 	if !o.names {
@@ -298,13 +293,13 @@ func (o *Observer) attributes(l relock.LockInfo, key attribute.Key, value string
 	return set
 }
 
-// lockName is the name of l, in UTF-8: any bytes make a name, and for one that is nothing
-// else Prometheus is refused all metrics of the process.
+// lockName returns the name of l in UTF-8. A name may consist of any bytes, and if one is not UTF-8, Prometheus rejects
+// all metrics of the process.
 func lockName(l relock.LockInfo) attribute.KeyValue {
 	return nameKey.String(strings.ToValidUTF8(l.Name, "\uFFFD"))
 }
 
-// span is a span of what has just ended, and took so long; nil where none is recorded.
+// span returns a span that has lasted for took and ends now, or nil if ctx has no recorded span.
 func (o *Observer) span(ctx context.Context, name string, l relock.LockInfo, took time.Duration) trace.Span {
 	parent := trace.SpanFromContext(ctx)
 	if !o.spans || !parent.IsRecording() {
@@ -323,7 +318,7 @@ func failed(s trace.Span, err error) {
 	}
 }
 
-// reason is why a caller gave up, in one of few words.
+// reason returns why a caller gave up, as one of a few words.
 func reason(err error) string {
 	switch {
 	case err == nil:

@@ -33,7 +33,7 @@ import (
 	relockotel "github.com/relock-go/relock/otel"
 )
 
-// A bench is a Redis, a Client of it, and what its observer has recorded.
+// A bench is a Redis, a Client of it, and the metrics that its observer has recorded.
 type bench struct {
 	*testing.T
 	mini   *miniredis.Miniredis
@@ -166,7 +166,7 @@ func TestRenewalsAndLossesAreCounted(t *testing.T) {
 	b.mini.SetError("")
 }
 
-// Any bytes make a name; one that is no UTF-8 must not cost the metrics of all others.
+// A name may consist of any bytes, and one that is not UTF-8 must not make Prometheus reject all metrics.
 func TestNamesThatAreNoTextKeepTheMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	exporter, err := promexporter.New(promexporter.WithRegisterer(registry))
@@ -211,7 +211,7 @@ func TestWithLabelAddsTheLabel(t *testing.T) {
 	b.await(map[string]int64{"relock.acquisitions orders-1 lock immediate": 1, "relock.holders orders-1 lock": 0})
 }
 
-// The reasons are few words, whatever the errors say.
+// The reasons are a few words, whatever the texts of the errors are.
 func TestGiveUpsHaveAReason(t *testing.T) {
 	b := newBench(t)
 	ctx := relock.ContextWithOwner(context.Background())
@@ -275,7 +275,7 @@ func TestSpansAreChildrenOfTheCallersSpan(t *testing.T) {
 	}
 }
 
-// everything has an observer record all that it can.
+// everything makes an observer record every metric.
 func everything(o *relockotel.Observer) {
 	ctx, l := context.Background(), relock.LockInfo{Name: "x", Type: relock.TypeLock, Owner: 1}
 	o.Waiting(ctx, relock.WaitingEvent{Lock: l})
@@ -289,8 +289,8 @@ func everything(o *relockotel.Observer) {
 
 var identifier = regexp.MustCompile(`\brelock_\w+`)
 
-// emittedNames are the metrics that the exporter emits, and their series and labels. The Prometheus
-// that asks here would take names with dots too.
+// emittedNames returns the metrics that the exporter emits, with their series and labels. The request accepts names
+// with dots, too.
 func emittedNames(t *testing.T) (families, names map[string]bool) {
 	registry := prometheus.NewRegistry()
 	exporter, err := promexporter.New(promexporter.WithRegisterer(registry),
@@ -319,7 +319,7 @@ func emittedNames(t *testing.T) (families, names map[string]bool) {
 	return families, names
 }
 
-// The dashboard asks for what the exporter emits, and shows all of it.
+// The dashboard queries only metrics that the exporter emits, and shows all of them.
 func TestDashboardUsesTheNamesThatAreEmitted(t *testing.T) {
 	families, emitted := emittedNames(t)
 
@@ -339,7 +339,7 @@ func TestDashboardUsesTheNamesThatAreEmitted(t *testing.T) {
 	}
 }
 
-// No data is not 0, and a panel can be of one service or one instance.
+// A panel distinguishes "no data" from 0, and can be limited to one service or one instance.
 func TestDashboardTellsNoDataFromZero(t *testing.T) {
 	text, err := os.ReadFile("grafana.json")
 	require.NoError(t, err)
@@ -363,7 +363,7 @@ func TestDashboardTellsNoDataFromZero(t *testing.T) {
 	}
 }
 
-// The alert rules use names that are emitted, and promtool, where there is one, runs their tests.
+// The alert rules use names that are emitted, and promtool, if it is installed, runs their tests.
 func TestAlertRules(t *testing.T) {
 	_, emitted := emittedNames(t)
 	for _, file := range []string{"alerts.yaml", "alerts_test.yaml"} {
@@ -382,7 +382,7 @@ func TestAlertRules(t *testing.T) {
 	assert.NoError(t, err, string(said))
 }
 
-// expressions calls f for whatever Grafana would send to Prometheus, and for legends.
+// expressions calls f for each query that Grafana would send to Prometheus, and for each legend.
 func expressions(v any, f func(string)) {
 	switch v := v.(type) {
 	case map[string]any:

@@ -40,7 +40,7 @@ func TestBubbleLosesALock(t *testing.T) {
 	})
 }
 
-// Whoever waits rides out a short outage, and a crashed holder blocks others for its lease.
+// A waiter survives a short outage, and a crashed holder blocks others for its lease.
 func TestBubbleOutageAndCrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis, ctx := relocktest.NewBubble(t), t.Context()
@@ -57,7 +57,7 @@ func TestBubbleOutageAndCrash(t *testing.T) {
 		redis.Resume()
 		time.Sleep(time.Minute)
 		crashed := time.Now()
-		must(t, holder.Close()) // nobody renews what it holds
+		must(t, holder.Close()) // its leases are no longer renewed
 		assert.WithinDuration(t, crashed.Add(30*time.Second), <-had, 15*time.Second)
 	})
 }
@@ -70,7 +70,7 @@ func TestBubbleStartsAgainAndAgain(t *testing.T) {
 	}
 }
 
-// go-redis keeps timers of commands that waited for a connection, and a timer of one bubble must not come to another
+// go-redis keeps timers of commands that waited for a connection, and a timer of one bubble must not be used in another
 // one.
 func TestBubbleHasConnectionsForManyCommandsAtOnce(t *testing.T) {
 	for range 2 {

@@ -1,5 +1,5 @@
-// Package relocktest gives unit tests a [relock.Client] on an embedded Redis, which
-// needs no server and ends with the test.
+// Package relocktest provides unit tests with a [relock.Client] on an embedded Redis, which needs no server and ends
+// with the test.
 //
 //	func TestCheckout(t *testing.T) {
 //		client := relocktest.New(t)
@@ -7,54 +7,50 @@
 //		...
 //	}
 //
-// A test that is about leases, or about several processes, starts the [Server]
-// itself, makes a Client for each process, and moves the clock:
+// A test that is about leases, or about several processes, starts the [Server] itself, creates a Client for each
+// process, and moves the clock:
 //
 //	server := relocktest.Start(t)
 //	crashed, client := server.Client(), server.Client()
 //	_ = crashed.NewLock("lock:orders:42").Lock(ctx)
-//	_ = crashed.Close() // its holds are not renewed any more
+//	_ = crashed.Close() // its leases are no longer renewed
 //	server.Advance(30 * time.Second)
 //	ok, err := client.NewLock("lock:orders:42").TryLock(ctx, 0, 0) // true
 //
 // # The clock
 //
-// The clock of a Server runs with the real one, ahead of it by what [Server.Advance]
-// was given so far. It is the clock of Redis: Advance takes d from what is left of
-// every lease, and a record that has nothing left is gone. The clock of TIME moves
-// too, and with it fencing tokens and the times of [relock.Client.Inspect].
+// The clock of a Server is ahead of the real clock by the sum of all durations that were passed to [Server.Advance]. It
+// is the clock of Redis: Advance shortens every remaining lease by d, and keys whose lease has expired are gone. The
+// time of the command TIME moves, too, and with it fencing tokens and the times of [relock.Client.Inspect].
 //
-// The Clients do not notice. Each trusts its holds by its own monotonic clock, as it
-// does in production, and no test can move that. So after Advance by a lease or more
-// two can believe that they hold a lock, as after the pause of a process:
+// The Clients do not notice. Each measures the validity of its holds with its own monotonic clock, as in production,
+// and no test can move that clock. So after Advance by a lease or more two owners can believe that they hold a lock, as
+// after the pause of a process:
 //
-//   - A holder whose record is gone hears of it at its next renewal, a third of its
-//     watchdog timeout after the last one in real time; or as soon as it asks Redis:
-//     IsHeld and HoldCount say no, and its guarded contexts end with cause
-//     relock.ErrLockLost; Unlock and another Lock return that. Guard and Token do not ask.
-//   - A holder with an explicit lease is not renewed, and hears of it when it asks,
-//     or when the lease has run out in real time.
-//   - A holder that is renewed, and has a third of its lease left or more, has all of
-//     it again after the next renewal. With less, it may lose the record before that.
-//   - Who waits for the lock gets it within the poll interval, 10ms of real time here.
-//   - Goroutines of one Client may for a moment pass on among themselves what Redis
-//     has lost: see relock.WithHandoffWindow, where 0 is never.
-//   - Who waits for a fair lock keeps its place: a jump of the clock looks like a
-//     Redis that was away.
+//   - A holder whose key is gone notices at its next renewal, within a third of its watchdog timeout in real time. It
+//     also notices when it asks Redis: IsHeld and HoldCount return false and 0, and the contexts of Guard are canceled
+//     with the cause relock.ErrLockLost; Unlock and another Lock return that error. Guard and Token do not ask Redis.
+//   - A holder with an explicit lease is not renewed. It notices when it asks Redis, or when the lease has expired in
+//     real time.
+//   - A holder whose lease is renewed has a full lease again after the next renewal, if a third of the lease or more
+//     remains after Advance. If less remains, it may lose the key before that.
+//   - A waiter acquires the lock within the poll interval, which is 10ms of real time here.
+//   - Goroutines of one Client may for a moment hand off a lock that Redis has lost: see relock.WithHandoffWindow,
+//     where 0 turns this off.
+//   - A waiter for a fair lock keeps its position: a jump of the clock looks to it like an outage of Redis.
 //
-// For a loss that is noticed soon, make the watchdog timeout short, and advance by it:
+// To test a loss without a long wait, make the watchdog timeout short, and advance by it:
 //
 //	client := server.Client(relock.WithWatchdogTimeout(300 * time.Millisecond))
 //	guarded, err := lock.Guard(ctx)
 //	server.Advance(300 * time.Millisecond)
 //	<-guarded.Done() // within 100ms; the cause is relock.ErrLockLost
 //
-// # What it is not
+// # Limits
 //
-// The Redis is a miniredis: the scripts, messages and expiry of one server, without
-// faults, replicas or a Cluster. A Server uses the network, so it does not work in a
-// bubble of testing/synctest: there [NewBubble] starts a Redis whose clock is that of the
-// Clients, and that can be taken away.
+// The Redis is a miniredis. It has the scripts, messages and expiry of one server, and no faults, replicas or Cluster.
+// A Server uses the network, so it does not work in a bubble of testing/synctest. There [NewBubble] starts a Redis that
+// uses the same clock as the Clients, and that can be stopped.
 package relocktest
 
 import (
@@ -71,26 +67,24 @@ import (
 	"github.com/relock-go/relock/internal/mini"
 )
 
-// New returns a Client on a Server of its own. Both are closed when the test ends.
-// See [Server.Client].
+// New returns a Client on a Server of its own. Both are closed when the test ends. See [Server.Client].
 func New(t testing.TB, opts ...relock.Option) *relock.Client {
 	t.Helper()
 	return Start(t).Client(opts...)
 }
 
-// A Server is an embedded Redis of one test, with a clock that the test can move.
-// Its methods may be called by any number of goroutines; but Client and Redis
-// only while the test runs.
+// A Server is an embedded Redis for one test, with a clock that the test can move. Its methods may be called by any
+// number of goroutines at once. Client and Redis may be called only while the test runs.
 type Server struct {
 	t    testing.TB
 	mini *miniredis.Miniredis
 
-	mu    sync.Mutex    // guards ahead, and that the clock does not go back
-	ahead time.Duration // of the real clock
+	mu    sync.Mutex    // guards ahead, and keeps the clock from going back
+	ahead time.Duration // how far the clock is ahead of the real one
 }
 
-// Start starts a Server on a port of the loopback interface. It is closed when the
-// test ends. Servers know nothing of each other: a RedLock wants one for each node.
+// Start starts a Server on a port of the loopback interface. It is closed when the test ends. Servers are independent
+// of each other: for a RedLock start one for each node.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t, mini: mini.Still(t)}
@@ -98,10 +92,9 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Client returns a new Client of the Server, which stands for a process: its owners
-// are not those of other Clients. It logs to the test, its poll interval is 10ms,
-// and all else is as relock.New has it, where opts do not change it. It is closed
-// when the test ends; a test may close it before that.
+// Client returns a new Client of the Server, which stands for a process of its own: its owners differ from those of
+// other Clients. It logs to the test, and its poll interval is 10ms. All other settings are the defaults of relock.New,
+// unless opts change them. The Client is closed when the test ends; a test may close it earlier.
 func (s *Server) Client(opts ...relock.Option) *relock.Client {
 	s.t.Helper()
 	client, err := relock.New(s.Redis(), append([]relock.Option{
@@ -119,20 +112,20 @@ func (s *Server) Client(opts ...relock.Option) *relock.Client {
 	return client
 }
 
-// Redis returns a new go-redis client of the Server: to look at what is there, or to
-// have Redis lose it, with FlushAll. It is closed when the test ends.
+// Redis returns a new go-redis client of the Server, to read its data, or to delete them, for example with FlushAll. It
+// is closed when the test ends.
 func (s *Server) Redis() *redis.Client {
 	rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
 	s.t.Cleanup(func() { _ = rdb.Close() }) // a test may have closed it already
 	return rdb
 }
 
-// Addr is where the Server listens: host:port.
+// Addr returns the address of the Server, as host:port.
 func (s *Server) Addr() string { return s.mini.Addr() }
 
-// Advance moves the clock of the Server by d: what is left of every lease is d
-// shorter, and what has none left is gone when Advance returns. The package comment
-// says what the Clients make of that. A clock does not go back: a negative d panics.
+// Advance moves the clock of the Server forward by d. Every remaining lease becomes shorter by d, and keys whose lease
+// has expired are gone when Advance returns. The package comment describes how Clients react. Advance panics if d is
+// negative.
 func (s *Server) Advance(d time.Duration) {
 	if d < 0 {
 		panic("relocktest: Advance(" + d.String() + "): a clock does not go back")

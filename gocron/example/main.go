@@ -1,12 +1,12 @@
-// Example shows three replicas of a service with the same jobs, whose gocron schedulers share them: first each run of
-// a job is done by the replica that comes first, then all runs by a leader. The leader crashes, and another
+// Example shows three replicas of a service with the same jobs, whose gocron schedulers share them: first each run of a
+// job is done by the replica that comes first, then all runs are done by a leader. The leader crashes, and another
 // replica does the runs from then on.
 //
 //	cd gocron && go run ./example
 //
-// It needs nothing but Go: it runs on an embedded miniredis.
+// It needs only Go: it runs on an embedded miniredis.
 //
-// Rules: a run that was done twice is exit status 1.
+// Rules: the exit status is 1 if a run was done twice.
 package main
 
 import (
@@ -26,7 +26,7 @@ import (
 	relockgocron "github.com/relock-go/relock/gocron"
 )
 
-const lease = time.Second // of a leader: a crashed one is followed after it
+const lease = time.Second // the lease of a leader: if it crashes, another one is elected after this time
 
 var names = []string{"red", "green", "blue"}
 

@@ -1,10 +1,10 @@
-// Example shows what relock tells Prometheus: a few workers share a lock, and then the
-// program reads its own /metrics.
+// Example shows the metrics of relock in Prometheus: a few workers share a lock, and then the program reads its own
+// /metrics.
 //
 //	cd otel && go run ./example
-//	cd otel && go run ./example -serve    # goes on until it is interrupted, for a Prometheus of yours
+//	cd otel && go run ./example -serve    # continue until it is interrupted, for your own Prometheus
 //
-// It needs nothing but Go: it runs on an embedded miniredis.
+// It needs only Go: it runs on an embedded miniredis.
 package main
 
 import (
@@ -31,11 +31,11 @@ import (
 	relockotel "github.com/relock-go/relock/otel"
 )
 
-// Where -serve has /metrics: the port that OpenTelemetry has for Prometheus.
+// serveAt is the address of /metrics with -serve: the port that OpenTelemetry uses for Prometheus.
 const serveAt = "127.0.0.1:9464"
 
 func main() {
-	serve := flag.Bool("serve", false, "go on, with /metrics at "+serveAt+", until an interrupt")
+	serve := flag.Bool("serve", false, "continue, with /metrics at "+serveAt+", until an interrupt")
 	flag.Parse()
 	if err := run(*serve); err != nil {
 		fmt.Fprintln(os.Stderr, "example:", err)
@@ -47,7 +47,7 @@ func run(serve bool) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 
-	// The names that grafana.json uses, whatever the Prometheus that asks.
+	// The names are those that grafana.json uses, whichever Prometheus asks.
 	exporter, err := prometheus.New(prometheus.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes))
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func run(serve bool) error {
 	return nil
 }
 
-// work has eight workers take turns. Each of them meets another one that does not wait.
+// work makes eight workers take turns. While a worker holds the lock, another owner tries to acquire it without waiting.
 func work(ctx context.Context, lock *relock.Lock) error {
 	var workers sync.WaitGroup
 	failed := make(chan error, 8)
@@ -124,7 +124,7 @@ func work(ctx context.Context, lock *relock.Lock) error {
 	return <-failed
 }
 
-// scrape prints what Prometheus would read of relock, except for the buckets of histograms.
+// scrape prints the metrics of relock that Prometheus would read, except for the buckets of histograms.
 func scrape(ctx context.Context, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -135,7 +135,7 @@ func scrape(ctx context.Context, url string) error {
 		return err
 	}
 	defer response.Body.Close()
-	fmt.Println(url, "says, among other things:")
+	fmt.Println(url, "contains, among other things:")
 	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
 		line := lines.Text()
 		if !strings.HasPrefix(line, "relock_") || strings.Contains(line, "_bucket") {
