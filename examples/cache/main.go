@@ -1,25 +1,21 @@
-// Cache shows a read/write lock: many workers read a price list that is kept in
-// Redis in two parts, and now and then one of them makes a new one. Readers work
-// side by side and never see half a list; the one that writes is alone.
+// Cache shows a read/write lock: many workers read a price list that is stored in Redis in two parts, and from time to
+// time one of them writes a new list. Readers work at the same time and never see half a list; the writer works alone.
 //
 //	go run ./examples/cache
 //
-// Readers come without a pause here. With a lock that lets them in whenever others
-// read, the writer would never get its turn: there is always one who reads. A reader
-// of relock goes behind a writer that waits, so the writer waits for those who were
-// reading when it came, and not longer. The program prints how long that was.
+// Readers arrive without a pause here. With a lock that admits them whenever others read, the writer would never get
+// its turn, because there is always a reader. A reader of relock waits behind a waiting writer, so the writer waits
+// only for the readers that were reading when it arrived. The program prints how long that was.
 //
-// A read hold has a lease of its own. A reader that crashes keeps the writer waiting
-// for that lease, and no longer. A reader that wants to write must unlock first: two
-// readers that both wait for the other to leave would wait for ever, and so the lock
-// refuses it. The other way round works: take the read lock inside the write lock,
-// unlock the write lock, and go on reading the new version.
+// Each hold of a reader has a lease. A reader that crashes delays the writer until that lease has expired. A reader
+// that wants to write must release the read lock first: two readers that both wait for the other one to leave would
+// wait forever, so the lock returns an error. The other direction works: acquire the read lock inside the write lock,
+// release the write lock, and continue to read the new version.
 //
-// It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)
-// it runs on an embedded miniredis.
+// It needs only Go: without REDIS_URL (redis://user:password@host:port/db) it runs on an embedded miniredis.
 //
-// Rules: the two parts carry the same version number, or a reader has seen half a
-// list and the exit status is 1. Nothing is left in Redis.
+// Rules: the two parts carry the same version number; otherwise a reader has seen half a list, and the exit status is
+// 1. Nothing is left in Redis.
 package main
 
 import (
@@ -40,7 +36,7 @@ import (
 const (
 	readers = 20
 	lists   = 5                     // new price lists
-	think   = 20 * time.Millisecond // between the two parts
+	think   = 20 * time.Millisecond // the time between writing the two parts
 )
 
 func main() {
@@ -113,7 +109,7 @@ type shop struct {
 	reads, inside, most atomic.Int64
 }
 
-// read looks at both parts. Any number of workers may do so together.
+// read reads both parts. Any number of workers may do so at the same time.
 func (s *shop) read(ctx context.Context) error {
 	return s.lock.Read().Do(ctx, func(ctx context.Context) error {
 		defer s.inside.Add(-1)

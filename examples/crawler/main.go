@@ -1,22 +1,20 @@
-// Crawler shows a limit that several services keep together: three crawlers, each
-// with ten workers and connections of its own, fetch the pages of two hosts, and
-// no host serves more than five requests at a time.
+// Crawler shows a limit that several services share: three crawlers, each with ten workers and connections of its own,
+// fetch the pages of two hosts, and no host serves more than five requests at a time.
 //
 //	go run ./examples/crawler
 //
-// There is a semaphore for each host. A worker takes a permit of the host, fetches
-// a page, and gives the permit back. A limit inside each service would be a share of
-// the five, and a service with nothing to fetch would waste its share.
+// There is a semaphore for each host. A worker acquires a permit of the host, fetches a page, and releases the permit.
+// With a limit inside each service, each would have a fixed share of the five, and a service with nothing to fetch
+// would not use its share.
 //
-// One of the services stops half way and keeps its permits, as a crash would. They expire,
-// and the others go on with all five.
+// One of the services stops half way and keeps its permits, as a crash would. They expire, and the others continue with
+// all five.
 //
-// It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)
-// it runs on an embedded miniredis. The hosts are HTTP servers of this program.
+// It needs only Go: without REDIS_URL (redis://user:password@host:port/db) it runs on an embedded miniredis. The hosts
+// are HTTP servers of this program.
 //
-// Rules: the hosts count their requests. The exit status is 1 if a host served more
-// than its limit at once, if it never served as many, or if a page was not fetched.
-// Nothing is left in Redis.
+// Rules: the hosts count their requests. The exit status is 1 if a host served more than its limit at once, if it never
+// reached the limit, or if a page was not fetched. Nothing is left in Redis.
 package main
 
 import (
@@ -46,8 +44,8 @@ const (
 	services = 3
 	workers  = 10 // of each service
 	work     = 20 * time.Millisecond
-	lease    = 500 * time.Millisecond // how long the permits of a crashed service are out
-	crashAt  = pages / 2              // pages of the first host, after which a service crashes
+	lease    = 500 * time.Millisecond // how long the permits of a crashed service are missing
+	crashAt  = pages / 2              // number of pages of the first host after which a service crashes
 )
 
 func main() {
@@ -125,7 +123,7 @@ func crawl(ctx context.Context, permits *relock.Semaphore, h *host, crashes bool
 		if err := permits.Lock(ctx); err != nil {
 			return err
 		}
-		guarded, err := permits.Guard(ctx) // ends a request when its permit is lost
+		guarded, err := permits.Guard(ctx) // cancels a request when its permit is lost
 		if err != nil {
 			return err
 		}

@@ -1,23 +1,21 @@
-// Cron shows a job that runs once, however many replicas of a service want to run
-// it: three of them, each with a clock and connections of its own, come at every
-// tick; one does the job and the others find it done.
+// Cron shows a job that runs once, although several replicas of a service start it: three replicas, each with a clock
+// and connections of its own, start it at every tick; one runs the job and the others find that it is done.
 //
 //	go run ./examples/cron
 //
-// The lock alone would not be enough. A replica whose clock is a little late comes
-// when the first one is through, finds the lock free, and would run the job again.
-// So the last tick that was done is written down, and looked at, under the lock. The
-// second replica waits for the first, sees that the tick is done, and goes home. When
-// the first one crashes half way, a waiting replica gets the lock as soon as the lease
-// is over, sees that the tick is not done, and does the job.
+// The lock alone would not be enough. A replica whose clock is a little late arrives when the first one has finished,
+// finds the lock free, and would run the job again. So the last tick that was done is stored in Redis, and is read and
+// written under the lock. The second replica waits for the first, sees that the tick is done, and does nothing. If the
+// first one crashes half way, a waiting replica acquires the lock when the lease has expired, sees that the tick is not
+// done, and runs the job.
 //
-// The tick is written down after the work: a job whose replica crashed is begun again,
-// so it should bear that. Written down before, the job would run at most once.
+// The tick is stored after the work: if a replica crashes, its job is started again, so the job has to tolerate that.
+// If the tick were stored before the work, the job would run at most once. The option MinHold is a simpler way if that
+// is enough.
 //
-// It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)
-// it runs on an embedded miniredis.
+// It needs only Go: without REDIS_URL (redis://user:password@host:port/db) it runs on an embedded miniredis.
 //
-// Rules: every tick is done once, or the exit status is 1; nothing is left in Redis.
+// Rules: the exit status is 1 unless every tick is done once. Nothing is left in Redis.
 package main
 
 import (
@@ -105,7 +103,7 @@ func replica(ctx context.Context, name string, options *redis.Options, job *job)
 
 		err := runOnce(ctx, rdb, lock, name, tick, job)
 		if errors.Is(err, errCrash) {
-			return nil // without Unlock: the lock is not renewed any more
+			return nil // without Unlock: the lease is no longer renewed
 		}
 		if err != nil {
 			return err
@@ -123,7 +121,7 @@ func runOnce(ctx context.Context, rdb *redis.Client, lock *relock.Lock, replica 
 		return err
 	}
 	if !ok {
-		return nil // another replica is at it, for longer than this one can wait
+		return nil // another replica runs the job for longer than this one can wait
 	}
 
 	last, err := rdb.Get(ctx, job.lastKey()).Int()
@@ -131,9 +129,9 @@ func runOnce(ctx context.Context, rdb *redis.Client, lock *relock.Lock, replica 
 		return errors.Join(err, lock.Unlock(ctx))
 	}
 	if last >= tick {
-		return lock.Unlock(ctx) // it is done
+		return lock.Unlock(ctx) // the tick is already done
 	}
-	ctx, err = lock.Guard(ctx) // ends if the lock is lost
+	ctx, err = lock.Guard(ctx) // canceled if the lock is lost
 	if err != nil {
 		return err
 	}
@@ -144,9 +142,9 @@ func runOnce(ctx context.Context, rdb *redis.Client, lock *relock.Lock, replica 
 	return errors.Join(err, lock.Unlock(ctx))
 }
 
-// A job is what all replicas want to run.
+// A job is the work that one of the replicas has to do at each tick.
 type job struct {
-	name  string // of its lock
+	name  string // the name of its lock
 	start time.Time
 
 	mu    sync.Mutex // guards below
@@ -154,7 +152,7 @@ type job struct {
 	done  map[int]int
 }
 
-// lastKey is where the last tick is that was done.
+// lastKey is the key of the last tick that was done.
 func (j *job) lastKey() string { return j.name + ":last" }
 
 // do is the work. It reports whether the replica is to crash half way.

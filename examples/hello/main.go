@@ -1,5 +1,4 @@
-// Hello is the program of the README: it takes a lock, on the Redis at REDIS_ADDR or on
-// an embedded one.
+// Hello is the program of the README: it acquires a lock, on the Redis at REDIS_ADDR or on an embedded one.
 //
 //	go run ./examples/hello
 package main

@@ -1,25 +1,24 @@
-// Leader shows work that only one of several processes may do, and that stops when
-// its process is not the leader any more. Three candidates, each with connections
-// of its own, stand in the same election. Each term has a number that only grows.
+// Leader shows work that only one of several processes may do, and that stops when its process is no longer the leader.
+// Three candidates, each with connections of its own, take part in the same election. Each term has a token that is
+// greater than that of the term before.
 //
 //	go run ./examples/leader
 //
-// The program cuts the leader off from Redis, by unplugging its connections. No
-// message can tell the leader that its term is over: it has to know by itself. The ctx that Lead
-// passes to its work ends by the leader's own clock, a little before the lease in Redis ends, and only
-// then can another candidate be elected. So no two candidates lead at the same time.
+// The program cuts the leader off from Redis, by closing its connections. No message can tell the leader that its term
+// is over: it has to find out by itself. The context that Lead passes to its work is canceled by the leader's own
+// clock, shortly before the lease in Redis expires, and only then can another candidate be elected. So no two
+// candidates lead at the same time.
 //
-// The work must look at that ctx, and at nothing else. A write that is on its way
-// already cannot be called back by any lock: see examples/postgres.
+// The work must check that context, and nothing else. A write that was already sent cannot be revoked by any lock: see
+// examples/postgres.
 //
-// Then the second leader resigns, by returning. The third candidate leads after a
-// round trip or two, because the release elects it. An onlooker observes
-// the election. It looks ten times in a lease, and misses a shorter vacancy.
+// Then the second leader resigns, by returning. The third candidate is the leader after a round trip or two, because
+// the release elects it. An observer watches the election. It asks ten times in each lease, and misses shorter
+// vacancies.
 //
-// It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)
-// it runs on an embedded miniredis.
+// It needs only Go: without REDIS_URL (redis://user:password@host:port/db) it runs on an embedded miniredis.
 //
-// Rules: two that lead at the same time are exit status 1.
+// Rules: the exit status is 1 if two candidates lead at the same time.
 package main
 
 import (
@@ -39,7 +38,7 @@ import (
 	"github.com/relock-go/relock/examples/internal/demo"
 )
 
-const lease = time.Second // renewed every third
+const lease = time.Second // renewed every third of it
 
 func main() {
 	if err := run(); err != nil {
@@ -49,7 +48,7 @@ func main() {
 }
 
 func run() error {
-	redis.SetLogger(quiet{}) // it would tell of every connection that is unplugged
+	redis.SetLogger(quiet{}) // it would log every connection that is closed
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	options, stop, err := demo.Start()
@@ -139,12 +138,12 @@ func (c *candidate) campaign(ctx context.Context, options *redis.Options, name s
 
 	c.election = client.NewElection(name)
 	for {
-		err := c.election.Lead(ctx, c.lead) // waits until it is our turn
+		err := c.election.Lead(ctx, c.lead) // blocks until this candidate is the leader
 		switch {
 		case errors.Is(err, errResigned):
 			return nil
 		case errors.Is(err, relock.ErrLockLost):
-			return nil // another program would wait a little, and be a candidate again
+			return nil // another program might wait a little and campaign again
 		case err != nil:
 			return err
 		}
@@ -153,7 +152,7 @@ func (c *candidate) campaign(ctx context.Context, options *redis.Options, name s
 
 var errResigned = errors.New("resigned")
 
-// lead is the work of the leader. It goes on while ctx is alive.
+// lead is the work of the leader. It continues until ctx is canceled.
 func (c *candidate) lead(ctx context.Context) error {
 	number, err := c.election.Token(ctx)
 	if err != nil {
@@ -167,7 +166,7 @@ func (c *candidate) lead(ctx context.Context) error {
 	for {
 		select {
 		case <-step.C:
-			steps++ // whatever only the leader may do, with ctx
+			steps++ // the work that only the leader may do, with ctx
 		case <-c.resign:
 			c.office.say("%s resigns after %d steps", c.name, steps)
 			return errResigned
@@ -182,7 +181,7 @@ func (c *candidate) lead(ctx context.Context) error {
 	}
 }
 
-// An office is what is led, and who looks on.
+// An office records who leads, and what the observer sees.
 type office struct {
 	start   time.Time
 	elected chan *candidate
@@ -200,11 +199,11 @@ func (o *office) begin(c *candidate, number int64) {
 	o.elected <- c
 }
 
-// observe reports who leads, as a process sees it that is no candidate.
+// observe prints who leads, as seen by a process that is not a candidate.
 func (o *office) observe(ctx context.Context, options *redis.Options, name string) error {
 	rdb := redis.NewClient(options)
 	defer rdb.Close()
-	client, err := relock.New(rdb, relock.WithPollInterval(lease/10)) // it looks as often
+	client, err := relock.New(rdb, relock.WithPollInterval(lease/10)) // Observe asks as often
 	if err != nil {
 		return err
 	}
@@ -243,7 +242,7 @@ func (o *office) say(format string, args ...any) {
 	fmt.Printf("%6.2fs  %s\n", time.Since(o.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// A plug is how a candidate is connected to Redis, until it is pulled.
+// A plug is the connection of a candidate to Redis, which can be cut.
 type plug struct {
 	mu     sync.Mutex // guards below
 	pulled bool

@@ -1,26 +1,23 @@
-// Postgres shows what a fencing token is for: a writer that was paused for longer
-// than its lease wakes up and writes to PostgreSQL, while another writer has the
-// lock. No lock can hold it back; the database can.
+// Postgres shows what a fencing token is for: a writer that was paused for longer than its lease continues and writes
+// to PostgreSQL, while another writer holds the lock. No lock can stop it; the database can.
 //
 //	cd examples/postgres && go run .
 //
-// Every hold of a lock that is made with Fenced() has a token that is greater than
-// that of every hold before it. The writer sends it along, and the table keeps the
-// greatest that it has seen. A write is one statement:
+// Every hold of a lock that was created with Fenced() has a token that is greater than the token of every hold before
+// it. The writer sends the token along, and the table stores the greatest token that it has received. A write is one
+// statement:
 //
 //	UPDATE ledger SET balance = $1, token = $2 WHERE id = 1 AND token <= $2
 //
-// It changes no row if a later holder has written, and that is how the stale writer
-// hears of it. The program does the same twice: without looking at tokens, where
-// the stale writer destroys what the other one wrote, and with them.
+// It changes no row if a later holder has already written, and so the stale writer notices. The program runs twice:
+// without checking tokens, where the stale writer overwrites the change of the other one, and with the check.
 //
-// The lock is on an embedded miniredis, or at REDIS_URL. The database is a real
-// PostgreSQL: at DATABASE_URL, or one that the program starts for itself in a
-// temporary directory where PostgreSQL is installed (apt-get install postgresql).
-// Where there is none it says so, and that is all.
+// The lock is on an embedded miniredis, or at REDIS_URL. The database is a real PostgreSQL: at DATABASE_URL, or one
+// that the program starts in a temporary directory if PostgreSQL is installed (apt-get install postgresql). If it is
+// not, the program says so and ends.
 //
-// Rules: the stale writer is refused, or the exit status is 1; the table is a
-// temporary one, and nothing is left in Redis or on the disk.
+// Rules: the exit status is 1 unless the stale writer is rejected. The table is a temporary one, and nothing is left in
+// Redis or on the disk.
 package main
 
 import (
@@ -77,33 +74,33 @@ func run() error {
 	}
 	defer closeRedis()
 
-	fmt.Println("without looking at the token:")
+	fmt.Println("without checking the token:")
 	balance, err := race(ctx, db, rdb, `UPDATE ledger SET balance = $1, token = $2 WHERE id = 1`)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("   the balance is %d: the deposit of blue is gone\n\n", balance)
 
-	fmt.Println("with it:")
+	fmt.Println("with the check:")
 	balance, err = race(ctx, db, rdb, `UPDATE ledger SET balance = $1, token = $2 WHERE id = 1 AND token <= $2`)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("   the balance is %d: red knows that it has to begin again\n", balance)
+	fmt.Printf("   the balance is %d: red knows that it has to start again\n", balance)
 	if balance != 150 {
 		return fmt.Errorf("with the token the balance should be 150, not %d", balance)
 	}
 	return nil
 }
 
-// race has two writers add to a balance of 100: red adds 10, but is paused between
-// reading and writing; blue adds 50 meanwhile.
+// race makes two writers add to a balance of 100: red adds 10, but is paused between reading and writing; blue adds 50
+// meanwhile.
 func race(ctx context.Context, db *pgx.Conn, rdb *redis.Client, update string) (balance int, err error) {
 	if _, err := db.Exec(ctx, `INSERT INTO ledger VALUES (1, 100, 0) ON CONFLICT (id) DO UPDATE SET balance = 100, token = 0`); err != nil {
 		return 0, err
 	}
 	name := "relock:postgres:" + rand.Text()
-	// The counter of tokens stays for good where a lock is used for good. This one is not.
+	// The counter of tokens is normally kept forever. This program deletes its own.
 	defer rdb.Del(context.WithoutCancel(ctx), "redisson_lock_token:{"+name+"}")
 
 	red, closeRed, err := newWriter("red", db, rdb, name, update)
@@ -117,7 +114,7 @@ func race(ctx context.Context, db *pgx.Conn, rdb *redis.Client, update string) (
 	}
 	defer closeBlue()
 
-	// Red's lease is not renewed, as while a process is paused.
+	// Red's lease is not renewed, like that of a paused process.
 	if err := red.lock.LockLease(ctx, lease); err != nil {
 		return 0, err
 	}
@@ -171,7 +168,7 @@ func newWriter(name string, db *pgx.Conn, rdb *redis.Client, lock, update string
 	return &writer{name, db, client.NewLock(lock, relock.Fenced()), update}, func() { client.Close() }, nil
 }
 
-// read returns the token of the hold, and what there is to be changed.
+// read returns the token of the hold, and the current balance.
 func (w *writer) read(ctx context.Context) (token int64, balance int, err error) {
 	if token, err = w.lock.Token(ctx); err != nil {
 		return 0, 0, err

@@ -1,10 +1,9 @@
 package main
 
-// A PostgreSQL for as long as the program runs.
+// A PostgreSQL that runs as long as the program.
 //
-// Rules: it has a directory of its own, listens on a socket in there and nowhere
-// else, and ends with the program. It refuses to run as root: started by root, it
-// runs as the user with the fewest rights.
+// Rules: it has a directory of its own, listens only on a socket in that directory, and ends with the program.
+// PostgreSQL refuses to run as root: if the program is started by root, the server runs as an unprivileged user.
 
 import (
 	"bytes"
@@ -24,8 +23,8 @@ import (
 
 var errNoPostgres = errors.New("no PostgreSQL is installed here, and DATABASE_URL names none (on Debian: apt-get install postgresql)")
 
-// connectPostgres returns a connection to the database at DATABASE_URL, or to one
-// that it starts, and what ends it.
+// connectPostgres returns a connection to the database at DATABASE_URL, or to one that it starts, and a function that
+// closes it.
 func connectPostgres(ctx context.Context) (*pgx.Conn, func(), error) {
 	if url := os.Getenv("DATABASE_URL"); url != "" {
 		db, err := pgx.Connect(ctx, url)
@@ -66,7 +65,7 @@ func connectPostgres(ctx context.Context) (*pgx.Conn, func(), error) {
 		return nil, nil, err
 	}
 	stop := func() {
-		server.Process.Signal(syscall.SIGINT) // ends it at once, and in order
+		server.Process.Signal(syscall.SIGINT) // a fast and clean shutdown
 		server.Wait()
 		remove()
 	}
@@ -78,9 +77,9 @@ func connectPostgres(ctx context.Context) (*pgx.Conn, func(), error) {
 	return db, func() { db.Close(context.WithoutCancel(ctx)); stop() }, nil
 }
 
-// findPostgres returns the directory of its programs.
+// findPostgres returns the directory of the programs of PostgreSQL.
 func findPostgres() (string, error) {
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // where Debian has them, off the PATH
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // where Debian installs them, outside the PATH
 	if path, err := exec.LookPath("initdb"); err == nil {
 		found = append(found, filepath.Dir(path))
 	}
@@ -95,7 +94,7 @@ func findPostgres() (string, error) {
 	return "", errNoPostgres
 }
 
-// unprivileged says as whom to run, and gives dir to that user.
+// unprivileged returns the user as which the server runs, and makes that user the owner of dir.
 func unprivileged(dir string) (*syscall.SysProcAttr, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil

@@ -1,22 +1,18 @@
-// Quickstart shows what a relock lock does, in five steps of a line or two each:
-// it excludes, it lets its holder in again, it is waited for only so long, it
-// outlives its lease while the holder lives, and its loss is noticed.
+// Quickstart shows what a relock lock does, in five steps: it excludes other owners, its holder may acquire it again,
+// waiting for it can have a limit, its lease is renewed while the holder works, and its loss is noticed.
 //
 //	go run ./examples/quickstart
 //
-// Two goroutines share one lock value here and exclude each other, because the owner
-// of a hold is the goroutine. "Another owner" is made by ContextWithOwner; it could as well
-// be another process. The lease is a second instead of the usual 30, so
-// that there is something to see: it is renewed every third, and that is also how
-// long it takes until the holder hears that its record was deleted. The ctx that is canceled
-// then is what work under a lock should use.
+// Two goroutines share one lock value here and exclude each other, because the owner of a hold is the goroutine.
+// "Another owner" is created by ContextWithOwner; it could as well be another process. The lease is one second instead
+// of the default of 30 seconds, to keep the program short. It is renewed every third of that time, which is also how
+// long it takes until the holder notices that its key was deleted. Work under a lock should use the context that is
+// canceled then.
 //
-// It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)
-// it runs on an embedded miniredis.
+// It needs only Go: without REDIS_URL (redis://user:password@host:port/db) it runs on an embedded miniredis.
 //
-// Rules: every step checks what it shows, and the first that does not come true
-// ends the program with exit status 1. Every lock has a name of its own. Nothing is
-// left in Redis.
+// Rules: every step checks what it shows, and the first one that fails ends the program with exit status 1. Every lock
+// has a name of its own. Nothing is left in Redis.
 package main
 
 import (
@@ -36,7 +32,7 @@ import (
 	"github.com/relock-go/relock/examples/internal/demo"
 )
 
-// The lease of a lock that is held with Lock. The watchdog renews it every third of this.
+// lease is the lease of a lock that is acquired with Lock. It is renewed every third of this time.
 const lease = time.Second
 
 func main() {
@@ -66,7 +62,7 @@ func run() error {
 	}
 	defer client.Close()
 
-	// Names that no other program uses, should the Redis be a shared one.
+	// The names are not used by other programs, in case the Redis is shared.
 	prefix := "relock:quickstart:" + rand.Text() + ":"
 
 	fmt.Println("1. Two workers exclude each other")
@@ -77,11 +73,11 @@ func run() error {
 	if err := reenter(ctx, client.NewLock(prefix+"reenter")); err != nil {
 		return fmt.Errorf("step 2: %w", err)
 	}
-	fmt.Println("3. TryLock waits only so long")
+	fmt.Println("3. TryLock waits for a limited time")
 	if err := giveUp(ctx, client.NewLock(prefix+"give-up")); err != nil {
 		return fmt.Errorf("step 3: %w", err)
 	}
-	fmt.Println("4. The watchdog renews the lease while you work")
+	fmt.Println("4. The lease is renewed while you work")
 	if err := outlive(ctx, client.NewLock(prefix+"outlive")); err != nil {
 		return fmt.Errorf("step 4: %w", err)
 	}
@@ -89,12 +85,11 @@ func run() error {
 	if err := notice(ctx, client.NewLock(prefix+"notice"), rdb); err != nil {
 		return fmt.Errorf("step 5: %w", err)
 	}
-	fmt.Println("All as it should be.")
+	fmt.Println("All steps succeeded.")
 	return nil
 }
 
-// exclude sends two goroutines through the same lock. A goroutine is an owner by
-// itself, so they may share the value.
+// exclude makes two goroutines take turns with the same lock. Each goroutine is an owner, so they may share the value.
 func exclude(ctx context.Context, lock *relock.Lock) error {
 	var inside atomic.Int32
 	visit := func(worker string) error {
@@ -141,7 +136,7 @@ func exclude(ctx context.Context, lock *relock.Lock) error {
 	return nil
 }
 
-// reenter locks twice and so owes two Unlocks.
+// reenter acquires the lock twice, and therefore has to call Unlock twice.
 func reenter(ctx context.Context, lock *relock.Lock) error {
 	for range 2 {
 		if err := lock.Lock(ctx); err != nil {
@@ -168,8 +163,8 @@ func reenter(ctx context.Context, lock *relock.Lock) error {
 	return nil
 }
 
-// giveUp tries for a lock that another owner has, one that a ctx carries. The owner
-// could as well be another goroutine, process or machine.
+// giveUp tries to acquire a lock that another owner holds. The owner is carried by a context; it could as well be
+// another goroutine, process or machine.
 func giveUp(ctx context.Context, lock *relock.Lock) error {
 	other := relock.ContextWithOwner(ctx)
 	if err := lock.Lock(other); err != nil {
@@ -181,7 +176,7 @@ func giveUp(ctx context.Context, lock *relock.Lock) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("   another owner has it: TryLock says %t after %v, and no error\n", ok, waited.Round(10*time.Millisecond))
+	fmt.Printf("   another owner holds it: TryLock returns %t after %v, without an error\n", ok, waited.Round(10*time.Millisecond))
 	if ok || waited < 300*time.Millisecond {
 		return errors.New("TryLock should have waited 300ms in vain")
 	}
@@ -214,8 +209,8 @@ func outlive(ctx context.Context, lock *relock.Lock) error {
 	return lock.Unlock(ctx)
 }
 
-// notice deletes the record of a lock behind its holder's back. The next renewal
-// finds it missing, which ends the guarded ctx: work done with that stops in time.
+// notice deletes the key of a lock while it is held. The next renewal finds it missing, and cancels the guarded
+// context: work that uses that context stops in time.
 func notice(ctx context.Context, lock *relock.Lock, rdb *redis.Client) error {
 	if err := lock.Lock(ctx); err != nil {
 		return err
@@ -231,15 +226,15 @@ func notice(ctx context.Context, lock *relock.Lock, rdb *redis.Client) error {
 	select {
 	case <-guarded.Done():
 	case <-time.After(2 * lease):
-		return errors.New("the guarded ctx should have ended")
+		return errors.New("the guarded context should have been canceled")
 	}
 	cause, late := context.Cause(guarded), time.Since(start).Round(10*time.Millisecond)
-	fmt.Printf("   the guarded ctx ends %v after the record was deleted; ErrLockLost: %t\n", late, errors.Is(cause, relock.ErrLockLost))
+	fmt.Printf("   the guarded context is canceled %v after the key was deleted; ErrLockLost: %t\n", late, errors.Is(cause, relock.ErrLockLost))
 	if !errors.Is(cause, relock.ErrLockLost) {
 		return fmt.Errorf("the cause should be ErrLockLost: %w", cause)
 	}
 	err = lock.Unlock(ctx)
-	fmt.Printf("   Unlock says so too; ErrLockLost: %t\n", errors.Is(err, relock.ErrLockLost))
+	fmt.Printf("   Unlock returns an error, too; ErrLockLost: %t\n", errors.Is(err, relock.ErrLockLost))
 	if !errors.Is(err, relock.ErrLockLost) {
 		return fmt.Errorf("the error of Unlock should be ErrLockLost, not %v", err)
 	}

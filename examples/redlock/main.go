@@ -1,28 +1,26 @@
-// Redlock shows a lock over five independent Redis servers, of which two may be
-// down. Workers count together under it while the servers are taken down in front
-// of your eyes. With three gone no worker gets the lock, and with one of them back
-// the workers carry on.
+// Redlock shows a lock over five independent Redis servers, of which two may be down. Workers increment a counter under
+// the lock while servers are stopped. With three servers down no worker acquires the lock, and when one of them is back
+// the workers continue.
 //
 //	go run ./examples/redlock
 //
-// Each worker has a Client for every server, as a process would, and one RedLock
-// over the five locks. All servers are asked at the same time, and the lock is held
-// when three have granted it. The price is visible: it costs requests to five
-// servers, and workers that come at the same moment may each get a part of them, give
-// it back, and begin again after a random pause.
+// Each worker has a Client for every server, as a process would, and one RedLock over the five locks. All servers are
+// asked at the same time, and the lock is held when three have granted it. This has a visible price: it costs requests
+// to five servers, and workers that start at the same moment may each be granted the lock by some of them, release it,
+// and start again after a random pause.
 //
-// With servers down it may get slower: they announce no release, and a waiter asks again after a pause. One that is
-// back is found within a second or so, by go-redis. When too few answer, TryLock says so with a QuorumError, which has
-// the answer of each. The answer false is another case: another owner has the lock. The two servers that are up may
-// refuse, too: the workers go on asking them, and each of the two can be held by a worker that does not get the third
-// one.
+// With servers down the lock may become slower: they announce no release, and a waiter asks again after a pause.
+// go-redis finds a server that is back within about a second. If too few servers answer, TryLock returns a QuorumError
+// with the answer of each. If another owner holds the lock, TryLock returns false instead. The two servers that are up
+// may refuse, too: the workers continue to ask them, and each of the two can be held by a worker that does not get the
+// third one.
 //
-// The server that comes back has kept its data. One that has not would have to stay
-// away for the lease of the lock first, or it might grant what it has forgotten.
+// The server that comes back has kept its data. A server that has lost its data would have to stay offline for the
+// lease of the lock first, because it might grant a lock that it has forgotten.
 //
-// It needs nothing but Go: the five servers are embedded miniredis.
+// It needs only Go: the five servers are embedded miniredis.
 //
-// Rules: no two workers count at the same time, or the exit status is 1.
+// Rules: the exit status is 1 if two workers hold the lock at the same time.
 package main
 
 import (
@@ -54,7 +52,7 @@ func main() {
 }
 
 func run() error {
-	redis.SetLogger(quiet{}) // it would tell of every server that is down
+	redis.SetLogger(quiet{}) // it would log every server that is down
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var servers []*miniredis.Miniredis
@@ -101,9 +99,9 @@ func run() error {
 	servers[3].Close()
 	shared.watch("servers 2 and 4 down")
 
-	// A third one would be too many: answers from two are no majority.
+	// With a third server down, two answers are not a majority.
 	servers[4].Close()
-	time.Sleep(300 * time.Millisecond) // a worker that had it is done
+	time.Sleep(300 * time.Millisecond) // a worker that held the lock has finished
 	lock, closeAll, err := newLock(addrs)
 	if err != nil {
 		return err
@@ -117,7 +115,7 @@ func run() error {
 	fmt.Printf("%-24s TryLock: %d of %d granted, %d needed\n", "servers 2, 4 and 5 down", quorum.Granted, quorum.Asked, quorum.Needed)
 	for i, answer := range quorum.Answers {
 		if answer == nil {
-			fmt.Printf("    server %d: granted, and given back\n", i+1)
+			fmt.Printf("    server %d: granted, and released\n", i+1)
 		} else {
 			fmt.Printf("    server %d: %v\n", i+1, answer)
 		}
@@ -141,7 +139,7 @@ func run() error {
 	return nil
 }
 
-// newLock is what one process has: a client for every server, and a lock over all of them.
+// newLock returns the lock of one process, which has a Client for every server.
 func newLock(addrs []string) (lock *relock.RedLock, closeAll func(), err error) {
 	var clients []*relock.Client
 	var locks []relock.Locker
@@ -165,7 +163,7 @@ func newLock(addrs []string) (lock *relock.RedLock, closeAll func(), err error) 
 	return clients[0].NewRedLock(locks...), closeAll, nil
 }
 
-// An account is counted on by one worker at a time.
+// An account is a counter that one worker at a time increments.
 type account struct {
 	inside, counted, collisions atomic.Int64
 }
@@ -180,12 +178,12 @@ func (a *account) count(ctx context.Context) error {
 	return nil
 }
 
-// watch prints how the workers get on for a while.
+// watch prints how many critical sections the workers complete in a while.
 func (a *account) watch(what string) {
 	before, start := a.counted.Load(), time.Now()
 	time.Sleep(1500 * time.Millisecond)
 	n := a.counted.Load() - before
-	fmt.Printf("%-24s %4.0f sections a second\n", what, float64(n)/time.Since(start).Seconds())
+	fmt.Printf("%-24s %4.0f critical sections per second\n", what, float64(n)/time.Since(start).Seconds())
 }
 
 type quiet struct{}

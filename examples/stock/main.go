@@ -1,21 +1,17 @@
-// Stock is the classic that locks are for: a shop with 1,000 units, several
-// processes that sell them, and a counter in Redis that each of them reads,
-// thinks about, and writes back.
+// Stock shows the classic use of a lock: a shop with 1,000 units, several processes that sell them, and a counter in
+// Redis that each of them reads, processes, and writes back.
 //
 //	go run ./examples/stock
 //
-// The program starts three copies of itself as HTTP services and sends 1,500
-// orders at them, twice: without a lock, and with relock's around the sale.
-// Without, two services read the same number, both sell that unit, and the
-// counter goes down by one. With it, 1,000 orders are served and 500 refused.
+// The program starts three copies of itself as HTTP services and sends 1,500 orders to them, twice: without a lock, and
+// with a lock of relock around the sale. Without it, two services read the same number, both sell that unit, and the
+// counter is decremented by one. With it, 1,000 orders are served and 500 are refused.
 //
-// It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)
-// it runs on an embedded miniredis.
+// It needs only Go: without REDIS_URL (redis://user:password@host:port/db) it runs on an embedded miniredis.
 //
-// Rules: a unit is sold when a service has answered 200. The services live no
-// longer than their stdin, which the first process holds open, so they end with the
-// first process, however it ends. The exit status is 1 unless the locked run sold
-// exactly the units that there were. Nothing is left in Redis.
+// Rules: a unit is sold when a service has answered 200. The services live as long as their stdin, which the first
+// process holds open, so they end with the first process, however it ends. The exit status is 1 unless the run with the
+// lock sold exactly the units that were available. Nothing is left in Redis.
 package main
 
 import (
@@ -46,7 +42,7 @@ const (
 	units    = 1000
 	orders   = 1500
 	services = 3
-	clients  = 30               // that order at the same time
+	clients  = 30               // number of clients that order at the same time
 	think    = time.Millisecond // between reading the counter and writing it
 	atMost   = 60 * time.Second // for the whole program
 	goodbye  = 2 * time.Second  // for a service to end
@@ -72,12 +68,12 @@ func main() {
 type shop struct {
 	rdb  *redis.Client
 	key  string
-	lock *relock.Lock // nil: sell without
+	lock *relock.Lock // nil to sell without a lock
 }
 
 // serve sells over HTTP until its stdin ends.
 func serve(locked bool, key string) error {
-	signal.Ignore(os.Interrupt) // meant for the first process, which then ends us
+	signal.Ignore(os.Interrupt) // it is handled by the first process, which then ends the services
 
 	rdb, err := connect(context.Background(), os.Getenv("REDIS_URL"))
 	if err != nil {
@@ -101,7 +97,7 @@ func serve(locked bool, key string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(listener.Addr()) // tells the first process that we are ready, and where
+	fmt.Println(listener.Addr()) // tells the first process the address, and that the service is ready
 
 	server := &http.Server{Handler: mux}
 	failed := make(chan error, 1)
@@ -118,7 +114,7 @@ func serve(locked bool, key string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye/2)
 	defer cancel()
-	return server.Shutdown(ctx) // lets the orders finish that are under way
+	return server.Shutdown(ctx) // lets current orders finish
 }
 
 func (s *shop) deductStock(w http.ResponseWriter, r *http.Request) {
@@ -131,14 +127,14 @@ func (s *shop) deductStock(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// sell sells one unit, if there is one. All goroutines of a service share one
-// lock value and still exclude each other, because each is an owner by itself.
+// sell sells one unit, if there is one. All goroutines of a service share one lock value and still exclude each other,
+// because each goroutine is an owner.
 func (s *shop) sell(ctx context.Context) (bool, error) {
 	if s.lock != nil {
 		if err := s.lock.Lock(ctx); err != nil {
 			return false, err
 		}
-		defer s.lock.Unlock(ctx) // even if the customer has hung up
+		defer s.lock.Unlock(ctx) // even if the request was canceled
 	}
 
 	left, err := s.rdb.Get(ctx, s.key).Int()
@@ -171,7 +167,7 @@ func compare() error {
 			return err
 		}
 		defer m.Close()
-		m.ClockTTL(true) // leases run out with the clock, as in Redis
+		m.ClockTTL(true) // leases expire with the clock, as in Redis
 		url, where = "redis://"+m.Addr(), "an embedded miniredis"
 	}
 	rdb, err := connect(ctx, url)
@@ -204,13 +200,13 @@ func compare() error {
 	return nil
 }
 
-// A tally is what became of the orders of one run.
+// A tally has the results of the orders of one run.
 type tally struct {
 	sold, refused, left int
 	took                time.Duration
 }
 
-// gone is how many units the counter has lost.
+// gone returns by how much the counter was decremented.
 func (t tally) gone() int { return units - t.left }
 
 func (t tally) String() string {
@@ -219,7 +215,7 @@ func (t tally) String() string {
 
 // run fills the shop, starts the services, sends all orders, and counts.
 func run(ctx context.Context, rdb *redis.Client, url, lock string) (t tally, err error) {
-	// A key that no other program uses, should the Redis be a shared one.
+	// The key is not used by other programs, in case the Redis is shared.
 	key := "relock:stock:" + rand.Text()
 	if err := rdb.Set(ctx, key, units, 0).Err(); err != nil {
 		return t, err
@@ -240,15 +236,15 @@ func run(ctx context.Context, rdb *redis.Client, url, lock string) (t tally, err
 	return t, err
 }
 
-// startServices starts the services and returns where to order, and what ends
-// them, which is to be called even if there is an error.
+// startServices starts the services. It returns their URLs, and a function that ends them, which has to be called even
+// if there is an error.
 func startServices(ctx context.Context, url, lock, key string) (urls []string, end func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var started []*exec.Cmd
 	end = func() {
 		cancel()
 		for _, service := range started {
-			service.Wait() // its orders have told how it fared
+			service.Wait() // its orders have already reported errors
 		}
 	}
 
@@ -268,7 +264,7 @@ func startServices(ctx context.Context, url, lock, key string) (urls []string, e
 		if err != nil {
 			return nil, end, err
 		}
-		service.Cancel = stdin.Close // ask it to end, and insist after a while
+		service.Cancel = stdin.Close // ask it to end, and kill it after a while
 		service.WaitDelay = goodbye
 		if err := service.Start(); err != nil {
 			return nil, end, err
@@ -283,7 +279,7 @@ func startServices(ctx context.Context, url, lock, key string) (urls []string, e
 	return urls, end, nil
 }
 
-// order sends all orders, in turn to each of the urls, from as many clients as there are.
+// order sends all orders from several clients, to each of the urls in turn.
 func order(ctx context.Context, urls []string) (t tally, err error) {
 	ctx, cancel := context.WithCancelCause(ctx) // the first failure ends all clients
 	defer cancel(nil)
@@ -341,7 +337,7 @@ func post(ctx context.Context, client *http.Client, url string) (int, error) {
 func connect(ctx context.Context, url string) (*redis.Client, error) {
 	options, err := redis.ParseURL(url)
 	if err != nil {
-		return nil, errors.New("REDIS_URL is not like redis://user:password@host:port/db")
+		return nil, errors.New("REDIS_URL does not have the form redis://user:password@host:port/db")
 	}
 	rdb := redis.NewClient(options)
 	if err := rdb.Ping(ctx).Err(); err != nil {

@@ -1,22 +1,19 @@
-// Tickets shows a fair lock: customers queue for one clerk, through three services,
-// and are served in the order in which they came, whichever service they came to.
+// Tickets shows a fair lock: customers queue for one clerk, through three services, and are served in the order in
+// which they came, whichever service they came to.
 //
 //	go run ./examples/tickets
 //
-// First with a FairLock, then with a plain Lock. A plain Lock serves the waiters of
-// one process in their order too, but when it is free the processes race for it:
-// the order over all of them is left to chance. A FairLock keeps its queue in
-// Redis. That costs a request a second for every waiter, with which it shows that it
-// is still there, so take it where the order matters and not otherwise.
+// The program uses a FairLock first, and then a plain Lock. A plain Lock serves the waiters of one process in order,
+// too, for a short time, before the lock passes to the next process: the order across all processes differs from that
+// of arrival. A FairLock has an entry for every waiter in its queue in Redis. That costs one request per second for
+// each waiter, as a heartbeat, so use it only if the order matters.
 //
-// One customer gives up waiting: the end of its ctx takes it out of the queue, and
-// those behind it move up.
+// One customer gives up waiting: when its context is canceled, it leaves the queue, and the customers behind it move
+// up.
 //
-// It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)
-// it runs on an embedded miniredis.
+// It needs only Go: without REDIS_URL (redis://user:password@host:port/db) it runs on an embedded miniredis.
 //
-// Rules: the fair queue is served in the order of arrival, or the exit status is
-// 1; nothing is left in Redis.
+// Rules: the exit status is 1 unless the fair queue is served in the order of arrival. Nothing is left in Redis.
 package main
 
 import (
@@ -38,8 +35,8 @@ import (
 const (
 	services  = 3
 	customers = 12
-	leaves    = 5                      // the customer who gives up
-	between   = 100 * time.Millisecond // two arrivals
+	leaves    = 5                      // the number of the customer that gives up
+	between   = 100 * time.Millisecond // the time between two arrivals
 	serving   = 20 * time.Millisecond
 )
 
@@ -92,8 +89,8 @@ func run() error {
 	return nil
 }
 
-// sell lets the customers queue before the clerk is there, and returns the order in
-// which they were served. window is the lock as the service of customer i has it.
+// sell lets the customers queue before the clerk arrives, and returns the order in which they were served. The function
+// window returns the lock of the service of customer i.
 func sell(ctx context.Context, window func(i int) relock.Locker) ([]int, error) {
 	clerk, door := relock.ContextWithOwner(ctx), window(0)
 	if err := door.Lock(clerk); err != nil {
@@ -127,7 +124,7 @@ func sell(ctx context.Context, window func(i int) relock.Locker) ([]int, error) 
 		}()
 		time.Sleep(between)
 	}
-	if err := door.Unlock(clerk); err != nil { // the clerk is there
+	if err := door.Unlock(clerk); err != nil { // the clerk arrives
 		return nil, err
 	}
 	queue.Wait()

@@ -1,22 +1,19 @@
-// Transfer shows a MultiLock: money goes from one account to another, and both have
-// to be locked for that, by workers who go in all directions at once.
+// Transfer shows a MultiLock: money is transferred from one account to another, and both have to be locked, by workers
+// that transfer in all directions at once.
 //
 //	go run ./examples/transfer
 //
-// With two locks, one after the other, this is where programs hang: one worker has
-// the account of Ann and waits for that of Bob, another has Bob's and waits for
-// Ann's. A MultiLock takes its locks in one order everywhere, whatever the order in
-// which it is given them, and those on one Redis in one request: all, or none.
+// With two separate locks, one after the other, such programs deadlock: one worker has the account of Ann and waits for
+// that of Bob, another has Bob's and waits for Ann's. A MultiLock acquires its locks in the same order everywhere,
+// whatever the order of its arguments, and acquires those on one Redis in one request: all, or none.
 //
-// The accounts are numbers in Redis. Every transfer reads two, thinks, and writes
-// two. Without a lock transfers overwrite one another, and the sum is not what it
-// was. With it the sum stays, to the penny.
+// The accounts are numbers in Redis. Every transfer reads two numbers, processes them, and writes both. Without a lock
+// transfers overwrite one another, and the sum changes. With the lock the sum stays the same.
 //
-// It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)
-// it runs on an embedded miniredis.
+// It needs only Go: without REDIS_URL (redis://user:password@host:port/db) it runs on an embedded miniredis.
 //
-// Rules: the sum under the lock is what it was, no account is overdrawn and all
-// transfers come to an end, or the exit status is 1; nothing is left in Redis.
+// Rules: the exit status is 1 unless the sum under the lock is unchanged, no account is overdrawn and all transfers
+// finish. Nothing is left in Redis.
 package main
 
 import (
@@ -36,12 +33,12 @@ import (
 )
 
 const (
-	banks     = 3 // processes
-	workers   = 4 // of each
+	banks     = 3 // number of processes
+	workers   = 4 // number of workers of each bank
 	transfers = 30
-	most      = 40               // that is sent at a time
-	opening   = 100              // of every account
-	think     = time.Millisecond // between reading and writing
+	most      = 40               // the highest amount of a transfer
+	opening   = 100              // the initial balance of every account
+	think     = time.Millisecond // the time between reading and writing
 )
 
 var names = []string{"ann", "bob", "cid", "dot", "eve"}
@@ -75,7 +72,7 @@ func run() error {
 	if sum != opening*len(names) {
 		return fmt.Errorf("under the lock the sum should be %d, and is %d", opening*len(names), sum)
 	}
-	fmt.Println("\nUnder the lock no money was lost or made, and no transfer waited for ever.")
+	fmt.Println("\nUnder the lock no money was lost or made, and no transfer waited forever.")
 	return nil
 }
 
@@ -189,7 +186,7 @@ func (b *bank) move(ctx context.Context, o order) error {
 	}
 	time.Sleep(think)
 	if from < o.amount {
-		return nil // refused, as banks do
+		return nil // there is not enough money
 	}
 	if err := b.rdb.Set(ctx, b.prefix+o.from, from-o.amount, 0).Err(); err != nil {
 		return err

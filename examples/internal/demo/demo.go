@@ -1,4 +1,4 @@
-// Package demo is what the examples share: a Redis to run on.
+// Package demo has the code that the examples share: a Redis to run on.
 package demo
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Start returns how to reach the Redis at REDIS_URL, or an embedded one that it
-// starts, and what stops that.
+// Start returns the options for the Redis at REDIS_URL, or for an embedded one that it starts, and a function that
+// stops it.
 func Start() (*redis.Options, func(), error) {
 	url, stop := os.Getenv("REDIS_URL"), func() {}
 	if url == "" {
@@ -20,18 +20,18 @@ func Start() (*redis.Options, func(), error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		m.ClockTTL(true) // leases run out with the clock, as in Redis
+		m.ClockTTL(true) // leases expire with the clock, as in Redis
 		url, stop = "redis://"+m.Addr(), m.Close
 	}
 	options, err := redis.ParseURL(url)
 	if err != nil {
 		stop()
-		return nil, nil, errors.New("REDIS_URL is not like redis://user:password@host:port/db")
+		return nil, nil, errors.New("REDIS_URL does not have the form redis://user:password@host:port/db")
 	}
 	return options, stop, nil
 }
 
-// Connect returns a connection to the Redis that Start has, and what closes it.
+// Connect returns a connection to the Redis of Start, and a function that closes it.
 func Connect(ctx context.Context) (*redis.Client, func(), error) {
 	options, stop, err := Start()
 	if err != nil {
