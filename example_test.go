@@ -13,7 +13,7 @@ import (
 	"github.com/relock-go/relock"
 )
 
-// An embedded Redis, for the examples.
+// newRedis starts an embedded Redis, for the examples.
 func newRedis() (rdb *redis.Client, done func()) {
 	m, err := miniredis.Run()
 	if err != nil {
@@ -24,7 +24,7 @@ func newRedis() (rdb *redis.Client, done func()) {
 	return rdb, func() { rdb.Close(); m.Close() }
 }
 
-// Several of them.
+// newServers starts several embedded Redis servers.
 func newServers(n int) (servers []*miniredis.Miniredis, rdbs []*redis.Client, done func()) {
 	for range n {
 		m, err := miniredis.Run()
@@ -42,7 +42,7 @@ func newServers(n int) (servers []*miniredis.Miniredis, rdbs []*redis.Client, do
 	}
 }
 
-// A client on a Redis of its own, for the examples.
+// newClient returns a Client on a Redis of its own, for the examples.
 func newClient(opts ...relock.Option) (client *relock.Client, done func()) {
 	rdb, stop := newRedis()
 	client, err := relock.New(rdb, opts...)
@@ -123,7 +123,7 @@ func ExampleLock_Lock() {
 	}
 	defer lock.Unlock(ctx)
 
-	// The same goroutine may lock again, and owes one more Unlock.
+	// The same goroutine may acquire the lock again; each Lock needs a matching Unlock.
 	if err := lock.Lock(ctx); err != nil {
 		return
 	}
@@ -140,11 +140,11 @@ func ExampleLock_Do() {
 	lock := client.NewLock("lock:import")
 
 	err := lock.Do(context.Background(), func(ctx context.Context) error {
-		// An operator frees the lock while we work.
+		// An operator releases the lock by force while the function runs.
 		if _, err := lock.ForceUnlock(ctx); err != nil {
 			return err
 		}
-		<-ctx.Done() // stop whatever the lock protects
+		<-ctx.Done() // stop the work that the lock protects
 		return context.Cause(ctx)
 	})
 	fmt.Println("lost:", errors.Is(err, relock.ErrLockLost))
@@ -156,7 +156,7 @@ func ExampleLock_LockLease() {
 	defer done()
 	ctx := context.Background()
 
-	// At most one mail a minute: without an Unlock the lock is free when its lease is over.
+	// At most one mail per minute: without an Unlock the lock is free when its lease has expired.
 	mail := func(who string) {
 		ok, err := client.NewLock("lock:mail").TryLock(relock.ContextWithOwner(ctx), 0, time.Minute)
 		fmt.Println(who, "sends a mail:", ok, err)
@@ -164,17 +164,17 @@ func ExampleLock_LockLease() {
 	mail("red")
 	mail("blue")
 
-	// LockLease waits for its turn.
+	// LockLease blocks until the lock is available.
 	lock := client.NewLock("lock:short")
 	if err := lock.LockLease(ctx, 50*time.Millisecond); err != nil {
 		return
 	}
 	time.Sleep(100 * time.Millisecond)
-	fmt.Println("over:", errors.Is(lock.Unlock(ctx), relock.ErrLockLost))
+	fmt.Println("expired:", errors.Is(lock.Unlock(ctx), relock.ErrLockLost))
 	// Output:
 	// red sends a mail: true <nil>
 	// blue sends a mail: false <nil>
-	// over: true
+	// expired: true
 }
 
 func ExampleLock_Unlock() {
@@ -187,7 +187,7 @@ func ExampleLock_Unlock() {
 	if err := lock.Lock(ctx); err != nil {
 		return
 	}
-	cancel() // the customer has hung up
+	cancel() // the request is canceled
 	fmt.Println(lock.Unlock(ctx))
 	fmt.Println("once too often:", errors.Is(lock.Unlock(ctx), relock.ErrNotHeld))
 	// Output:
@@ -200,7 +200,7 @@ func ExampleContextWithOwner() {
 	defer done()
 	lock := client.NewLock("lock:upload")
 
-	// Taken here, released in the goroutine that ends the work.
+	// The lock is acquired here, and released in the goroutine that finishes the work.
 	ctx := relock.ContextWithOwner(context.Background())
 	if err := lock.Lock(ctx); err != nil {
 		return
@@ -216,12 +216,12 @@ func ExampleFenced() {
 	defer done()
 	ctx := context.Background()
 
-	// The balance under the lock keeps the greatest token that it has seen.
+	// The resource that the lock protects remembers the greatest token that it has received.
 	var balance int
 	var seen int64
 	write := func(n int, token int64) {
 		if token < seen {
-			fmt.Println("refused: a later holder has written")
+			fmt.Println("rejected: a later holder has already written")
 			return
 		}
 		balance, seen = n, token
@@ -238,10 +238,10 @@ func ExampleFenced() {
 		lock.Unlock(ctx)
 	}
 	write(150, tokens[1])
-	write(110, tokens[0]) // the first was paused, and comes late
+	write(110, tokens[0]) // the first holder was paused, and its write is late
 	fmt.Println("balance:", balance)
 	// Output:
-	// refused: a later holder has written
+	// rejected: a later holder has already written
 	// balance: 150
 }
 
@@ -250,7 +250,7 @@ func ExampleSemaphore() {
 	defer done()
 	ctx := context.Background()
 
-	requests := client.NewSemaphore("requests:example.com", 2) // of all processes together
+	requests := client.NewSemaphore("requests:example.com", 2) // the limit applies to all processes together
 	one, two, three := relock.ContextWithOwner(ctx), relock.ContextWithOwner(ctx), relock.ContextWithOwner(ctx)
 	for _, owner := range []context.Context{one, two, three} {
 		ok, err := requests.TryLock(owner, 0, 0)
@@ -301,7 +301,7 @@ func ExampleRWLock() {
 	rw := client.NewRWLock("lock:prices")
 	red, blue := relock.ContextWithOwner(context.Background()), relock.ContextWithOwner(context.Background())
 
-	// Many may read.
+	// Many owners may read at the same time.
 	if rw.Read().Lock(red) != nil || rw.Read().Lock(blue) != nil {
 		return
 	}
@@ -310,7 +310,7 @@ func ExampleRWLock() {
 	rw.Read().Unlock(red)
 	rw.Read().Unlock(blue)
 
-	// One writes, and goes on reading what it has written.
+	// One owner writes, and continues to read what it has written.
 	if rw.Write().Lock(red) != nil || rw.Read().Lock(red) != nil {
 		return
 	}
@@ -327,7 +327,7 @@ func ExampleMultiLock() {
 	defer done()
 	ctx := context.Background()
 
-	// Both accounts or none, in whichever order they are given.
+	// The locks of both accounts are acquired, or none, whatever the order of the arguments.
 	ann, bob := client.NewLock("lock:account:ann"), client.NewLock("lock:account:bob")
 	err := client.NewMultiLock(bob, ann).Do(ctx, func(ctx context.Context) error {
 		free, err := client.NewLock("lock:account:ann").TryLock(relock.ContextWithOwner(ctx), 0, 0)
@@ -341,7 +341,7 @@ func ExampleMultiLock() {
 }
 
 func ExampleRedLock() {
-	// A Client for each of three servers that know nothing of each other.
+	// There is a Client for each of three independent servers.
 	servers, rdbs, done := newServers(3)
 	defer done()
 	var clients []*relock.Client
@@ -357,20 +357,20 @@ func ExampleRedLock() {
 	}
 	lock := clients[0].NewRedLock(locks...)
 
-	servers[2].Close() // one of them is gone
+	servers[2].Close() // one server is down
 	err := lock.Do(context.Background(), func(context.Context) error {
 		fmt.Println("held by a quorum")
 		return nil
 	})
 	fmt.Println(err)
 
-	servers[1].Close() // another one
+	servers[1].Close() // a second server is down
 	_, err = lock.TryLock(context.Background(), 0, 0)
 	var quorum *relock.QuorumError
 	if errors.As(err, &quorum) {
 		fmt.Printf("%d of %d granted it, %d are needed\n", quorum.Granted, quorum.Asked, quorum.Needed)
 	}
-	_ = servers[1].Restart() // or Close would try for seconds to release what may be there
+	_ = servers[1].Restart() // otherwise Close would try for seconds to roll back requests
 	_ = servers[2].Restart()
 	// Output:
 	// held by a quorum
@@ -384,7 +384,7 @@ func ExampleNew_sentinel() {
 		SentinelAddrs: []string{"10.0.0.1:26379", "10.0.0.2:26379", "10.0.0.3:26379"},
 	})
 	defer rdb.Close()
-	// A lock counts when one replica has it too, so that a failover to that one loses none.
+	// A lock is acquired only if one replica has confirmed it, so that a failover to that replica loses no lock.
 	client, err := relock.New(rdb, relock.WithSyncedReplicas(1, 100*time.Millisecond))
 	if err != nil {
 		panic(err)
@@ -415,12 +415,12 @@ func ExampleLock_Guard() {
 	if err != nil {
 		return
 	}
-	<-guarded.Done() // the lease runs out
+	<-guarded.Done() // the lease expires
 	fmt.Println(errors.Is(context.Cause(guarded), relock.ErrLockLost))
 	// Output: true
 }
 
-// slowSections reports holds that kept other owners waiting for too long.
+// slowSections is an Observer that reports locks that were held for too long.
 type slowSections struct{ relock.NopObserver }
 
 func (slowSections) Released(_ context.Context, e relock.ReleasedEvent) {
@@ -441,7 +441,7 @@ func ExampleWithObserver() {
 	// Output: lock:report is slow
 }
 
-// A hold as a value: one goroutine takes the lock, and another one releases it when the job is done.
+// A hold as a value: one goroutine acquires the lock, and another one releases it when the job is done.
 func ExampleLock_Acquire() {
 	client, done := newClient()
 	defer done()
@@ -457,7 +457,7 @@ func ExampleLock_Acquire() {
 	go func() {
 		defer worker.Done()
 		for j := range jobs {
-			if err := charge(j.hold.Context()); err != nil { // this ctx is done if the lock is lost
+			if err := charge(j.hold.Context()); err != nil { // this context is canceled if the lock is lost
 				fmt.Println(err)
 			}
 			if err := j.hold.Release(ctx); err != nil {
@@ -481,7 +481,7 @@ func ExampleLock_Acquire() {
 	// 42 is charged
 }
 
-// A lease that the work extends: a worker that hangs loses the lock.
+// The work extends an explicit lease, so that a worker that hangs loses the lock.
 func ExampleHold_Extend() {
 	client, done := newClient()
 	defer done()
@@ -510,7 +510,7 @@ func ExampleHold_Extend() {
 	// true <nil>
 }
 
-// A worker that got a hold from another goroutine has a deadline of its own for the work.
+// A worker that has received a hold from another goroutine sets a deadline of its own for the work.
 func ExampleHold_Guard() {
 	client, done := newClient()
 	defer done()
@@ -538,7 +538,7 @@ func ExampleHold_Guard() {
 	// the hold: <nil>
 }
 
-// The number that a fenced lock gives a hold, for the resource to check.
+// The fencing token of a hold, which the protected resource checks.
 func ExampleHold_Token() {
 	client, done := newClient()
 	defer done()
@@ -561,7 +561,7 @@ func ExampleHold_Token() {
 	// true <nil>
 }
 
-// One of several processes leads. The work stops when the lead is lost, and ends before the lead is given up.
+// One of several processes is the leader. Its work is canceled when the leadership is lost, and ends before it resigns.
 func ExampleElection_Lead() {
 	client, done := newClient()
 	defer done()
@@ -569,8 +569,8 @@ func ExampleElection_Lead() {
 	election := client.NewElection("election:billing")
 
 	err := election.Lead(ctx, func(ctx context.Context) error {
-		number, err := election.Token(ctx) // only grows
-		fmt.Println("leading:", number > 0, err)
+		token, err := election.Token(ctx) // greater in each new term
+		fmt.Println("leading:", token > 0, err)
 		return charge(ctx)
 	})
 	fmt.Println("done:", err)
@@ -579,21 +579,21 @@ func ExampleElection_Lead() {
 	// done: <nil>
 }
 
-// A term as a value, for a process that resigns when it is told to.
+// A term as a value, for a process that resigns on request.
 func ExampleElection_Campaign() {
 	client, done := newClient()
 	defer done()
 	ctx := context.Background()
 	election := client.NewElection("election:billing")
 
-	term, err := election.Campaign(ctx) // waits until this process leads
+	term, err := election.Campaign(ctx) // blocks until this process is the leader
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	leader, ok, err := election.Leader(ctx)
 	fmt.Println(ok, err, leader.Client == client.ID(), leader.Token == term.Token())
-	work, err := term.Guard(ctx) // ends with ctx, and with the lead
+	work, err := term.Guard(ctx) // canceled with ctx, and when the leadership is lost
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -608,7 +608,7 @@ func ExampleElection_Campaign() {
 }
 
 func ExampleElection_Observe() {
-	client, done := newClient(relock.WithPollInterval(20 * time.Millisecond)) // Observe looks as often
+	client, done := newClient(relock.WithPollInterval(20 * time.Millisecond)) // Observe asks as often
 	defer done()
 	ctx := context.Background()
 	election := client.NewElection("election:billing")
@@ -628,4 +628,124 @@ func ExampleElection_Observe() {
 	// Output:
 	// no leader
 	// this process leads: true
+}
+
+// Inspect returns who holds a lock, here with the label of its process.
+func ExampleClient_Inspect() {
+	client, done := newClient(relock.WithLabel("orders-7"))
+	defer done()
+	ctx := context.Background()
+
+	lock := client.NewLock("lock:orders:42")
+	if err := lock.Lock(ctx); err != nil {
+		return
+	}
+	defer lock.Unlock(ctx)
+
+	i, err := client.Inspect(ctx, "lock:orders:42")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, h := range i.Holders {
+		fmt.Println(i.Type, "is held by this process:", h.Client == client.ID())
+		fmt.Println("hold count:", h.HoldCount)
+		fmt.Println("expires within 30s:", h.Remaining > 0 && h.Remaining <= 30*time.Second)
+	}
+	// Output:
+	// lock is held by this process: true
+	// hold count: 1
+	// expires within 30s: true
+}
+
+// Shutdown lets the holders finish, for as long as a context allows.
+func ExampleClient_Shutdown() {
+	client, done := newClient()
+	defer done()
+	ctx := context.Background()
+
+	lock := client.NewLock("lock:report")
+	hold, err := lock.Acquire(ctx)
+	if err != nil {
+		return
+	}
+	work := hold.Context()
+	go func() {
+		<-work.Done() // Shutdown cancels it, so that the work can be finished
+		fmt.Println("finishing:", context.Cause(work))
+		_ = hold.Release(ctx)
+	}()
+
+	limit, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	fmt.Println("shutdown:", client.Shutdown(limit))
+	fmt.Println("closed:", errors.Is(lock.Lock(ctx), relock.ErrClosed))
+	// Output:
+	// finishing: the client is closed
+	// shutdown: <nil>
+	// closed: true
+}
+
+// A goroutine that hangs loses the lock after the limit, and other owners can acquire it.
+func ExampleMaxHold() {
+	client, done := newClient()
+	defer done()
+	lock := client.NewLock("lock:import", relock.MaxHold(200*time.Millisecond))
+
+	err := lock.Do(context.Background(), func(ctx context.Context) error {
+		<-ctx.Done() // hangs until the lock is lost
+		return context.Cause(ctx)
+	})
+	fmt.Println("held for too long:", errors.Is(err, relock.ErrMaxHold))
+	fmt.Println("lost:", errors.Is(err, relock.ErrLockLost))
+	// Output:
+	// held for too long: true
+	// lost: true
+}
+
+// Two machines start the same job at about the same time. The clock of the second one is a little late.
+func ExampleMinHold() {
+	client, done := newClient()
+	defer done()
+	run := func(machine string) {
+		lock := client.NewLock("job:nightly", relock.MinHold(time.Minute))
+		hold, ok, err := lock.TryAcquire(context.Background(), 0, 0)
+		if err != nil || !ok {
+			fmt.Println(machine, "skips the job:", err)
+			return
+		}
+		defer hold.Release(context.Background()) // the key stays in Redis for the rest of the minute
+		fmt.Println(machine, "runs the job")
+	}
+	run("red")
+	run("blue")
+	// Output:
+	// red runs the job
+	// blue skips the job: <nil>
+}
+
+// Two systems use one Redis, and have locks of the same name.
+func ExampleWithKeyPrefix() {
+	rdb, done := newRedis()
+	defer done()
+	shop, _ := relock.New(rdb, relock.WithKeyPrefix("shop:"))
+	defer shop.Close()
+	bank, _ := relock.New(rdb, relock.WithKeyPrefix("bank:"))
+	defer bank.Close()
+	ctx := context.Background()
+
+	for _, client := range []*relock.Client{shop, bank} {
+		lock := client.NewLock("orders")
+		hold, ok, err := lock.TryAcquire(ctx, 0, 0)
+		fmt.Println(lock.Name(), ok, err)
+		if ok {
+			defer hold.Release(ctx)
+		}
+	}
+	keys, err := rdb.Exists(ctx, "shop:orders", "bank:orders").Result()
+	fmt.Println("keys:", keys, err)
+	// Output:
+	// orders true <nil>
+	// orders true <nil>
+	// keys: 2 <nil>
 }
