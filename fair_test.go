@@ -29,7 +29,7 @@ func TestFencedFairLock(t *testing.T) {
 	testLocker(t, func(c *Client, name string) Locker { return c.NewFairLock(name, Fenced()) })
 }
 
-// A fair and a plain lock of one name share the record and exclude each other.
+// A fair lock and a plain lock of one name share the record and exclude each other.
 func TestFairLockAndPlainLockExcludeEachOther(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -43,7 +43,7 @@ func TestFairLockAndPlainLockExcludeEachOther(t *testing.T) {
 	})
 }
 
-// queue is the queue of the bench's fair lock, as it is in Redis.
+// queue returns the queue of the bench's fair lock, as it is in Redis.
 func (b *bench) queue() []string {
 	b.Helper()
 	queue, err := b.rdb.LRange(context.Background(), "redisson_lock_queue:{"+b.name+"}", 0, -1).Result()
@@ -56,7 +56,7 @@ func (b *bench) awaitQueue(n int) {
 	testredis.Await(b, fmt.Sprintf("%d wait in the queue", n), 2*soon, func() bool { return len(b.queue()) == n })
 }
 
-// A line is a set of waiters. Each one notes its name when it gets the lock, and releases it.
+// A line is a set of waiters. Each one records its name when it acquires the lock, and releases it.
 type line struct {
 	*bench
 	wg  sync.WaitGroup
@@ -64,7 +64,7 @@ type line struct {
 	got []string
 }
 
-// join starts a goroutine called name that locks l, and returns once the goroutine is in the queue.
+// join starts a goroutine with the given name that locks l, and returns when the goroutine is in the queue.
 func (q *line) join(ctx context.Context, l Locker, name string) {
 	q.Helper()
 	n := len(q.queue())
@@ -132,7 +132,7 @@ func TestFairWaitersThatGiveUpLeaveTheQueue(t *testing.T) {
 			}
 		})
 		q.awaitQueue(8)
-		q.awaitQueue(7) // the wait of TryLock is over
+		q.awaitQueue(7) // the wait of TryLock has ended
 		cancels[0]()    // the first in the queue
 		q.awaitQueue(6)
 		cancels[3]() // one in the middle
@@ -147,7 +147,7 @@ func TestFairWaitersThatGiveUpLeaveTheQueue(t *testing.T) {
 	})
 }
 
-// A waiter gives up when Redis has granted it the lock and it has not heard of that: the lock passes to the next one.
+// A waiter gives up when Redis has granted it the lock and it does not know yet: the lock passes to the next one.
 func TestFairGrantToAWaiterThatGivesUpPassesToTheNext(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := context.Background()
@@ -174,7 +174,7 @@ func TestFairGrantToAWaiterThatGivesUpPassesToTheNext(t *testing.T) {
 	b.must(next.Unlock(owner))
 }
 
-// A process that has died, at the head of the queue or behind it, is evicted within seconds.
+// A process that has crashed, at the head of the queue or behind it, is evicted within seconds.
 func TestFairCrashedWaitersAreEvictedInSeconds(t *testing.T) {
 	b := newFaultBench(t)
 	q := line{bench: b.bench}
@@ -208,7 +208,7 @@ func (q *line) served() []string {
 	return slices.Clone(q.got)
 }
 
-// The lock is free and the head of the queue is dead.
+// The lock is free and the process at the head of the queue has crashed.
 func TestFairDeadHeadOfAFreeLockIsEvicted(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := context.Background()
@@ -221,15 +221,15 @@ func TestFairDeadHeadOfAFreeLockIsEvicted(t *testing.T) {
 	b.must(held.Unlock(ctx)) // its message reaches no live waiter
 	start := time.Now()
 	next := b.direct.NewFairLock(b.name)
-	b.tries(next, false) // it is not known to be dead yet
+	b.tries(next, false) // it is not known to have crashed yet
 	b.must(next.Lock(ctx))
 	assert.LessOrEqual(t, time.Since(start), fairLife+2*fairHeartbeat+soon)
 	b.must(next.Unlock(ctx))
 	cancel()
 	b.proxy.BlackHole(false)
 	b.mustBe(await(b.bench, "the dead one comes back", got), context.Canceled)
-	// All requests that it has sent meanwhile arrive now, in any order, and some of them after
-	// their undo: the record of such a request ends with its lease, or with the waiter's last heartbeat.
+	// All requests that it has sent meanwhile arrive now, in any order, and some of them after their rollback: the
+	// record of such a request expires with its lease, or with the waiter's last heartbeat.
 	testredis.Await(b, "the records of late requests are gone", 4*soon, func() bool {
 		if ok, err := next.TryLock(ctx, 0, 0); ok || err != nil {
 			b.must(err)
@@ -272,14 +272,14 @@ func TestFairReentryDoesNotQueue(t *testing.T) {
 	})
 }
 
-// While 20 waiters wait they send about one request a second each, also behind a dead head.
+// While 20 waiters wait, they send about one request per second each, even behind a head that has crashed.
 func TestFairWaitersPollOncePerSecond(t *testing.T) {
 	b := newFaultBench(t)
 	q := line{bench: b.bench}
 	ctx := context.Background()
 	held := b.direct.NewFairLock(b.name)
 	b.must(held.Lock(ctx))
-	b.must(b.rdb.RPush(ctx, "redisson_lock_queue:{"+b.name+"}", "java:1").Err()) // a dead Java head, for a while
+	b.must(b.rdb.RPush(ctx, "redisson_lock_queue:{"+b.name+"}", "java:1").Err()) // a Java head that has crashed, for a while
 	b.must(b.rdb.ZAdd(ctx, "redisson_lock_timeout:{"+b.name+"}", redis.Z{Score: float64(time.Now().Add(8 * time.Second).UnixMilli()), Member: "java:1"}).Err())
 	c := b.client()
 	const waiters = 20
@@ -291,7 +291,7 @@ func TestFairWaitersPollOncePerSecond(t *testing.T) {
 	b.must(held.Unlock(ctx))
 	b.must(b.rdb.ConfigResetStat(ctx).Err())
 	const watch = 3 * time.Second
-	time.Sleep(watch) // the requests of this span are counted
+	time.Sleep(watch) // the requests of this period are counted
 	stats := b.rdb.Info(ctx, "commandstats").Val()
 	var calls int
 	for line := range strings.Lines(stats) {
@@ -304,7 +304,7 @@ func TestFairWaitersPollOncePerSecond(t *testing.T) {
 	q.wantOrder(want...)
 }
 
-// The queue and the timeouts that Java finds, and the ones that a served relock waiter leaves behind.
+// The queue and the timeouts that Java finds, and those that a relock waiter leaves behind when it is served.
 func TestFairLockWritesRedissonsRecords(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		q := line{bench: newBench(t, addr)}
@@ -325,7 +325,7 @@ func TestFairLockWritesRedissonsRecords(t *testing.T) {
 			assert.GreaterOrEqual(t, left, want-20*time.Second, "timeout of number %d", i+1)
 		}
 		assert.True(t, strings.HasPrefix(queue[0], c.ID()+":"), "queue %v", queue)
-		// A Java waiter behind them moves up with each waiter that is served, and is woken on its own channel.
+		// A Java waiter behind them moves up with each waiter that is served, and is notified on its own channel.
 		java := redis.Z{Score: float64(time.Now().Add(30*time.Second + 3*worth).UnixMilli()), Member: "java:7"}
 		q.must(q.rdb.ZAdd(ctx, timeouts, java).Err())
 		q.must(q.rdb.RPush(ctx, "redisson_lock_queue:{"+q.name+"}", "java:7").Err())
@@ -346,7 +346,7 @@ func TestFairLockWritesRedissonsRecords(t *testing.T) {
 	})
 }
 
-// B7: a head without a timeout, which would stay for ever, and a head with an expired timeout are evicted.
+// B7: a head without a timeout, which would stay forever, and a head with an expired timeout are evicted.
 func TestFairHeadsWithoutTimeoutAreEvicted(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -359,7 +359,7 @@ func TestFairHeadsWithoutTimeoutAreEvicted(t *testing.T) {
 	})
 }
 
-// A live waiter keeps its place against Java for any time, also where the timeout of a place is short.
+// A live waiter keeps its position against Java for any time, even if the timeout of a position is short.
 func TestFairLiveWaiterKeepsItsPlaceAgainstJava(t *testing.T) {
 	t.Parallel()
 	for _, worth := range []time.Duration{time.Second, 2 * time.Second} {
@@ -378,8 +378,8 @@ func TestFairLiveWaiterKeepsItsPlaceAgainstJava(t *testing.T) {
 			queue := b.queue()
 			keys := []string{b.name, "redisson_lock_queue:{" + b.name + "}", "redisson_lock_timeout:{" + b.name + "}"}
 			for start := time.Now(); time.Since(start) < fairLife+2*time.Second; time.Sleep(2 * time.Millisecond) {
-				b.tries(visitor, false) // a relock client comes by
-				// A Java client comes by, evicts waiters that it takes for dead, and leaves.
+				b.tries(visitor, false) // a relock client tries
+				// A Java client tries, evicts waiters that it considers dead, and leaves.
 				for _, script := range []string{javaAcquire, javaGiveUp} {
 					b.must(b.rdb.Eval(ctx, script, keys, "java:1", "channel", 1000, worth.Milliseconds(), time.Now().UnixMilli()).Err())
 				}
@@ -391,7 +391,7 @@ func TestFairLiveWaiterKeepsItsPlaceAgainstJava(t *testing.T) {
 	}
 }
 
-// Giving up at the head of the queue of a free lock wakes the next one by message.
+// A waiter at the head of the queue of a free lock that gives up notifies the next one.
 func TestFairGivingUpWakesTheNext(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -406,7 +406,7 @@ func TestFairGivingUpWakesTheNext(t *testing.T) {
 				assert.LessOrEqual(t, g.Wait, fairHeartbeat, "%s polls too late to prove that it lives", field)
 			}
 		}
-		b.must(b.rdb.Del(ctx, b.name).Err()) // the holder is gone
+		b.must(b.rdb.Del(ctx, b.name).Err()) // the holder has crashed
 		messages := b.rdb.Subscribe(ctx, l.Channel(engine.Attempt{Field: last}))
 		defer messages.Close()
 		_, err := messages.Receive(ctx)
@@ -421,7 +421,7 @@ func TestFairGivingUpWakesTheNext(t *testing.T) {
 	})
 }
 
-// Redis was away for longer than a heartbeat counts: no waiter loses its place.
+// Redis was unavailable for longer than a heartbeat is valid: no waiter loses its position.
 func TestFairOrderSurvivesAPauseOfRedis(t *testing.T) {
 	b := newFaultBench(t)
 	q := line{bench: b.bench}
@@ -435,7 +435,7 @@ func TestFairOrderSurvivesAPauseOfRedis(t *testing.T) {
 	}
 	queue := b.queue()
 	b.server.Freeze()
-	time.Sleep(fairLife + time.Second) // for longer than a heartbeat counts
+	time.Sleep(fairLife + time.Second) // for longer than a heartbeat is valid
 	b.server.Thaw()
 	for start := time.Now(); time.Since(start) < 2*fairHeartbeat; time.Sleep(50 * time.Millisecond) {
 		require.Equal(t, queue, b.queue(), "the queue stays as it was")
@@ -474,7 +474,7 @@ func TestFairUnlockByAnotherSaysWhoHoldsIt(t *testing.T) {
 	})
 }
 
-// A TryLock with no wait leaves nothing in the queue, and is therefore one request.
+// A TryLock without a wait leaves nothing in the queue, and therefore is one request.
 func TestFairTryLockWithoutWaitIsOneRequest(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
@@ -495,7 +495,7 @@ func TestFairTryLockWithoutWaitIsOneRequest(t *testing.T) {
 	b.must(held.Unlock(ctx))
 }
 
-// wishes are what the waiters of the bench's fair lock want that listen, by field.
+// wishes returns what the subscribed waiters of the bench's fair lock ask for, by field.
 func (b *bench) wishes() map[string]string {
 	b.Helper()
 	wishes, err := b.rdb.HGetAll(context.Background(), "relock_line:{"+b.name+"}").Result()
@@ -508,7 +508,7 @@ func (b *bench) awaitWishes(n int) {
 	testredis.Await(b, fmt.Sprintf("%d wait and listen", n), soon, func() bool { return len(b.wishes()) == n })
 }
 
-// A fairWaiter is a waiter whose requests the test makes.
+// A fairWaiter is a waiter whose requests the test sends.
 type fairWaiter struct {
 	*bench
 	lock     *fairLock
@@ -518,13 +518,13 @@ type fairWaiter struct {
 	messages *redis.PubSub // on its own channel, and on that of its client
 }
 
-// newFairWaiter returns a waiter that listens; its requests have numbers from asked on.
+// newFairWaiter returns a waiter that is subscribed; its requests have numbers from asked on.
 func (b *bench) newFairWaiter(l *FairLock, n int) *fairWaiter {
 	b.Helper()
 	return b.listeningWaiter(l, n, fmt.Sprint(":7:0", n))
 }
 
-// newJavaWaiter returns a waiter of Java in the queue, as the scripts of Java put it there.
+// newJavaWaiter returns a Java waiter in the queue, as the scripts of Java add it.
 func (b *bench) newJavaWaiter(l *FairLock, n int) *fairWaiter {
 	b.Helper()
 	w := b.listeningWaiter(l, n, ":7")
@@ -544,7 +544,7 @@ func (b *bench) listeningWaiter(l *FairLock, n int, owner string) *fairWaiter {
 	return w
 }
 
-// asks makes one attempt, which says line of itself.
+// asks makes one attempt, with the given delivery.
 func (w *fairWaiter) asks(line string, lease time.Duration) engine.Status {
 	w.Helper()
 	w.asked++
@@ -559,17 +559,17 @@ func (w *fairWaiter) release() {
 	w.must(err)
 }
 
-// leaves has the waiter give up.
+// leaves makes the waiter give up.
 func (w *fairWaiter) leaves() { w.undoes(false) }
 
-// undoes has the waiter give up; late: one of its requests may still run.
+// undoes makes the waiter give up. If late is set, one of its requests may still run.
 func (w *fairWaiter) undoes(late bool) {
 	w.Helper()
 	_, err := w.lock.client.send(w.lock.RollBack(engine.Attempt{Field: w.field, HoldCount: 1, Late: late}))
 	w.must(err)
 }
 
-// goesDeaf cuts the connection on which the waiter listens.
+// goesDeaf closes the connection on which the waiter is subscribed.
 func (w *fairWaiter) goesDeaf() {
 	w.Helper()
 	w.must(w.messages.Close())
@@ -579,7 +579,7 @@ func (w *fairWaiter) goesDeaf() {
 	})
 }
 
-// hears is the next message to the waiter.
+// hears returns the next message to the waiter.
 func (w *fairWaiter) hears() string {
 	w.Helper()
 	got := make(chan string, 1)
@@ -591,7 +591,7 @@ func (w *fairWaiter) hears() string {
 	return await(w.bench, "a message to "+w.field, got)
 }
 
-// isGranted makes sure that the waiter is told of the lock, has its record for lease, and stands in no queue any more.
+// isGranted checks that the waiter is notified of the grant, has its record for lease, and is in no queue any more.
 func (w *fairWaiter) isGranted(lease time.Duration, token int64) {
 	w.Helper()
 	assert.Equal(w, fmt.Sprintf("grant %s %d %d %d", w.field, w.asked, lease.Milliseconds(), token), w.hears())
@@ -606,7 +606,7 @@ func (w *fairWaiter) isGranted(lease time.Duration, token int64) {
 	}
 }
 
-// isWoken makes sure that the waiter is told to ask, and that the lock is free.
+// isWoken checks that the waiter is notified to ask, and that the lock is free.
 func (w *fairWaiter) isWoken() {
 	w.Helper()
 	assert.Equal(w, "0", w.hears())
@@ -619,7 +619,7 @@ func (b *bench) isFree() {
 	assert.Zero(b, b.rdb.Exists(context.Background(), b.name).Val(), "the record is there")
 }
 
-// One round trip from Unlock in one process to Lock in another: a waiter that listens need not ask.
+// From Unlock in one process to Lock in another takes one round trip: a waiter that is subscribed need not ask.
 func TestFairGrantNeedsNoRequest(t *testing.T) {
 	b := newFaultBench(t)
 	ctx, owner := context.Background(), ContextWithOwner(context.Background())
@@ -681,7 +681,7 @@ func TestFairReleaseGrantsToTheFirst(t *testing.T) {
 		assert.Greater(t, b.rdb.PTTL(ctx, b.name).Val(), engine.ProvisionalLease)
 		first.release()
 		next.isGranted(2*time.Second, ahead+4)
-		first.release() // again: its answer was lost
+		first.release() // again, because its answer was lost
 		assert.Equal(t, engine.Busy, first.asks("", time.Minute), "it stands behind the last")
 		first.leaves()
 		second(l.ForceUnlock(ctx))
@@ -691,7 +691,7 @@ func TestFairReleaseGrantsToTheFirst(t *testing.T) {
 	})
 }
 
-// A script that cannot use the line, as while a slot moves, leaves the wish of a waiter that goes.
+// A script that cannot use the line, for example while a slot moves, leaves what a waiter that leaves has asked for.
 func TestFairForgetsWishesOfThoseThatHaveLeft(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -719,7 +719,8 @@ func TestFairForgetsWishesOfThoseThatHaveLeft(t *testing.T) {
 	})
 }
 
-// A waiter of Java, of an older version, or one that does not listen any more, is woken and not granted.
+// A Java waiter, a waiter of an older version, and one that is no longer subscribed are notified and not granted the
+// lock.
 func TestFairGrantsToListenersOnly(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -734,7 +735,7 @@ func TestFairGrantsToListenersOnly(t *testing.T) {
 		deaf.asks(engine.Push, time.Minute)
 		deaf.goesDeaf()
 		next.asks(engine.Push, time.Minute)
-		all := b.rdb.PSubscribe(ctx, "redisson_lock__channel:*") // hears everything, and is not the waiter
+		all := b.rdb.PSubscribe(ctx, "redisson_lock__channel:*") // receives everything, and is not the waiter
 		defer all.Close()
 		b.must(second(all.Receive(ctx)))
 
@@ -754,7 +755,8 @@ func TestFairGrantsToListenersOnly(t *testing.T) {
 	})
 }
 
-// A free lock that was not passed on, because a lease has ended, is granted to the first by the next one that asks.
+// A free lock that was not passed on, because a lease has expired, is granted to the first waiter by the next one that
+// asks.
 func TestFairFreeLockIsGrantedToTheFirst(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -777,8 +779,8 @@ func TestFairFreeLockIsGrantedToTheFirst(t *testing.T) {
 	})
 }
 
-// The waiters of a Client listen to one channel; each to its own as well where a program that knows no other holds the
-// lock.
+// The waiters of a Client share one channel. Each also listens to its own channel while a client that knows no other
+// holds the lock.
 func TestFairWaitersOfAClientShareAChannel(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	q := line{bench: b}
@@ -817,8 +819,8 @@ func TestFairWaitersOfAClientShareAChannel(t *testing.T) {
 	q.wantOrder("first", "second")
 }
 
-// A Java waiter counts its timeout from that of the last waiter. It must not block the queue for longer than Redisson's
-// timeout where it has crashed, whichever waiters have left.
+// The timeout of a Java waiter is counted from that of the last waiter. If it has crashed, it must not block the queue
+// for longer than Redisson's timeout, whichever waiters have left.
 func TestFairTimeoutsThatJavaCountsFromAreRight(t *testing.T) {
 	const worth, lease = 100 * time.Second, 20 * time.Second
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -835,7 +837,7 @@ func TestFairTimeoutsThatJavaCountsFromAreRight(t *testing.T) {
 			waiters[n].release()
 			waiters[n+1].isGranted(engine.ProvisionalLease, 0)
 		}
-		waiters[7].leaves() // the last
+		waiters[7].leaves() // the last one
 
 		keys := waiters[0].lock.keys
 		b.must(b.rdb.Eval(ctx, javaAcquire, keys[:3], javaThread, waiters[0].lock.announce, 1000, worth.Milliseconds(), time.Now().UnixMilli()).Err())
@@ -851,15 +853,15 @@ func TestFairTimeoutsThatJavaCountsFromAreRight(t *testing.T) {
 		ofJava(2)
 		now := float64(time.Now().Add(-time.Second).UnixMilli()) // the clock of miniredis moves in steps
 		b.must(b.rdb.ZAdd(ctx, keys[3], redis.Z{Score: now, Member: ""}, redis.Z{Score: now, Member: waiters[4].field}, redis.Z{Score: now, Member: waiters[6].field}).Err())
-		b.tries(l, false) // the other two are dead
+		b.tries(l, false) // the other two have crashed
 		ofJava(0)
 		waiters[3].leaves()
 		b.must(b.rdb.Del(ctx, b.keys()...).Err())
 	})
 }
 
-// A process with many waiters has died, and a Java service waits behind them: one script removes all, and goes along
-// the queue once.
+// A process with many waiters has crashed, and a Java service waits behind them: one script removes all of them, and
+// walks through the queue once.
 func TestFairManyDeadInFrontOfJavaCostOnePass(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
@@ -886,7 +888,7 @@ func TestFairManyDeadInFrontOfJavaCostOnePass(t *testing.T) {
 	b.must(b.rdb.Del(ctx, b.keys()...).Err())
 }
 
-// The line of a plain lock has fields, too: they are not taken for waiters that grant.
+// The line of a plain lock has fields, too: they are not taken for waiters that can be granted the lock.
 func TestFairWaiterBehindJavaListensToItsChannel(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -927,8 +929,8 @@ func TestFairGrantWithoutATokenIsConfirmed(t *testing.T) {
 	})
 }
 
-// Trust begins with the last request of the waiter, not with the message: a grant with a lease that is shorter than
-// that is confirmed.
+// Validity begins with the last request of the waiter, and not with the message: a grant with a lease that is too short
+// is confirmed by a request.
 func TestFairGrantIsValidFromTheRequest(t *testing.T) {
 	b := newFaultBench(t)
 	ctx, owner := context.Background(), ContextWithOwner(context.Background())
@@ -949,7 +951,7 @@ func TestFairGrantIsValidFromTheRequest(t *testing.T) {
 	b.must(l.Unlock(owner))
 }
 
-// Only Redis grants: the number of the request is known to those who may read the key, and not to those who may
+// Only Redis grants: the number of the request is known to clients that may read the key, and not to those that may
 // publish.
 func TestFairGrantThatRedisDidNotMakeIsNoHold(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -974,7 +976,7 @@ func TestFairGrantThatRedisDidNotMakeIsNoHold(t *testing.T) {
 	})
 }
 
-// A grant to a wait that is over is released at once.
+// A grant for a wait that has ended is released at once.
 func TestFairGrantToAWaitThatIsOverIsGivenBack(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -1002,7 +1004,7 @@ func TestFairGrantToAWaitThatIsOverIsGivenBack(t *testing.T) {
 	})
 }
 
-// A user that may not ask who listens learns it from the answer to the grant.
+// A user that may not ask who is subscribed learns it from the answer to the grant.
 func TestFairGrantWithoutTheRightToCountListeners(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
@@ -1020,7 +1022,7 @@ func TestFairGrantWithoutTheRightToCountListeners(t *testing.T) {
 	next.leaves()
 }
 
-// Where the key of the line is that of other data a waiter that listens is told so, and all else goes on.
+// If the key of the line holds other data, a subscribed waiter gets an error, and everything else works.
 func TestFairLineThatIsNoLine(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -1042,13 +1044,13 @@ func TestFairLineThatIsNoLine(t *testing.T) {
 	})
 }
 
-// fairQueueKeys are the waiters and the timeouts of a fair lock, which Redisson has too.
+// fairQueueKeys returns the keys of the waiters and the timeouts of a fair lock, which Redisson has, too.
 func (b *bench) fairQueueKeys() []string {
 	return []string{"redisson_lock_queue:{" + b.name + "}", "redisson_lock_timeout:{" + b.name + "}"}
 }
 
-// Waiters whose heartbeats have all expired are dead, if they are of relock: nobody used the lock for minutes after
-// they vanished. Java waiters keep their places, and count from those in front of them that live.
+// Relock waiters whose heartbeats have all expired have crashed, and no client used the lock for minutes afterwards.
+// Java waiters keep their positions, and their timeouts count from the live waiters ahead of them.
 func TestFairWaitersWithoutHeartbeatsAreDead(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -1057,7 +1059,7 @@ func TestFairWaitersWithoutHeartbeatsAreDead(t *testing.T) {
 		raw := l.lock.(*fairLock)
 		vanish := func() {
 			t.Helper()
-			b.must(b.rdb.Del(ctx, b.name, raw.keys[3], raw.keys[4]).Err()) // the record, the heartbeats and the wishes
+			b.must(b.rdb.Del(ctx, b.name, raw.keys[3], raw.keys[4]).Err()) // the record, the heartbeats and the requests
 		}
 		holder := b.newFairWaiter(l, 9)
 		assert.Equal(t, engine.Held, holder.asks("", time.Minute))
@@ -1089,8 +1091,8 @@ func TestFairWaitersWithoutHeartbeatsAreDead(t *testing.T) {
 	})
 }
 
-// The queue of a fair lock stays no longer than Redisson keeps the place of a Java service behind the last waiter.
-// Where Java waits, it stays.
+// The queue of a fair lock stays no longer than Redisson keeps the position of a Java service behind the last waiter.
+// If a Java service waits, it stays.
 func TestFairQueueOfRelockAloneExpires(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		for _, worth := range []time.Duration{2 * time.Second, 10 * time.Minute} {
@@ -1119,7 +1121,7 @@ func TestFairQueueOfRelockAloneExpires(t *testing.T) {
 				lasts(max(queueLife, time.Minute+3*worth), max(queueLife, time.Minute+3*worth+soon))
 			}
 
-			// The entries of some waiters are gone, and their heartbeats are left: that is no waiter of Java.
+			// The entries of some waiters are missing, and their heartbeats are left: this is not a Java waiter.
 			stale := make([]redis.Z, 3)
 			for i := range stale {
 				stale[i] = redis.Z{Score: float64(time.Now().Add(time.Minute).UnixMilli()), Member: fmt.Sprintf("%s:%d:01", b.client().ID(), i)}
@@ -1141,7 +1143,7 @@ func TestFairQueueOfRelockAloneExpires(t *testing.T) {
 			last.asks("", time.Minute)
 			lasts(max(queueLife, 2*worth), max(queueLife, time.Minute+3*worth+soon))
 
-			// Those in front of Java have died: the next script of any kind sees that.
+			// The waiters ahead of Java have crashed: the next script of any kind notices.
 			java = b.newJavaWaiter(l, 4)
 			b.must(b.rdb.Del(ctx, first.lock.keys[3]).Err())
 			b.tries(b.client(WithFairWaitTimeout(worth)).NewFairLock(b.name), false)
@@ -1155,7 +1157,8 @@ func TestFairQueueOfRelockAloneExpires(t *testing.T) {
 
 const queueLife = 5 * time.Minute // in lua/queue.lua
 
-// The clock of Redis goes back: a dead waiter blocks as long as otherwise, and not for the length of the jump.
+// The clock of Redis goes back: a crashed waiter blocks the others for as long as otherwise, and not for the length of
+// the jump.
 func TestFairDeadWaiterIsEvictedAfterTheClockWentBack(t *testing.T) {
 	mini := testredis.StillMini(t)
 	b := newBench(t, mini.Addr())
@@ -1192,7 +1195,7 @@ func TestFairDeadWaiterIsEvictedAfterTheClockWentBack(t *testing.T) {
 	lives.leaves()
 }
 
-// A waiter of which Redis knows that it hears nothing is passed over, and keeps its place: its process has died, or its
+// A waiter that Redis knows to be disconnected is passed over, and keeps its position: its process has crashed, or its
 // connection was cut for a moment.
 func TestFairLockPassesOverWaitersThatNobodyHears(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -1225,7 +1228,7 @@ func TestFairLockPassesOverWaitersThatNobodyHears(t *testing.T) {
 		waiters[3].release()
 		waiters[5].isGranted(engine.ProvisionalLease, 0)
 
-		// A waiter that is alive learns of it, and is passed over no more.
+		// A live waiter learns of it, and is no longer passed over.
 		g, err := sendAttempt(waiters[1].lock, engine.Attempt{Field: waiters[1].field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1})
 		b.must(err)
 		assert.True(t, g.Standing.SubscriptionLost())
@@ -1242,7 +1245,7 @@ func TestFairLockPassesOverWaitersThatNobodyHears(t *testing.T) {
 	})
 }
 
-// A newcomer does not wait for those that nobody hears either, where a lease has ended and no release has run.
+// A newcomer does not wait for disconnected waiters either, if a lease has expired and no release has run.
 func TestFairNewcomerPassesOverWaitersThatNobodyHears(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -1260,7 +1263,8 @@ func TestFairNewcomerPassesOverWaitersThatNobodyHears(t *testing.T) {
 	})
 }
 
-// A waiter that may not listen, or does not yet, asks, and takes the lock although waiters in front of it hear nothing.
+// A waiter that may not subscribe, or has not subscribed yet, polls, and acquires the lock although waiters ahead of it
+// are disconnected.
 func TestFairWaiterThatAsksTakesTheLockBehindThoseThatNobodyHears(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -1286,7 +1290,7 @@ func TestFairWaiterThatAsksTakesTheLockBehindThoseThatNobodyHears(t *testing.T) 
 	})
 }
 
-// Java cannot pass over a waiter: those that nobody hears leave the queue where Java is the next.
+// Java cannot pass over a waiter: disconnected waiters are removed from the queue if Java is the next.
 func TestFairWaitersThatNobodyHearsLetJavaPass(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -1311,11 +1315,11 @@ func TestFairWaitersThatNobodyHearsLetJavaPass(t *testing.T) {
 	})
 }
 
-// clientTimeout is how long a place in the queue is worth.
+// clientTimeout is the timeout of a position in the queue.
 func (b *bench) clientTimeout(l *fairLock) time.Duration { return fromMilliseconds(l.waitTimeout()) }
 
-// A request that runs when its caller has left takes no lock, and no place in the queue. Where no request can run,
-// nothing stays.
+// A request that runs after its caller has left neither acquires the lock nor enters the queue. If no request can run
+// late, nothing stays.
 func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -1334,7 +1338,7 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 		assert.Greater(t, left, 30*time.Second)
 		assert.LessOrEqual(t, left, time.Minute)
 
-		// Those who have nothing to do with it wait as ever.
+		// Other waiters are not affected.
 		g, err := sendAttempt(next.lock, engine.Attempt{Field: next.field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1})
 		b.must(err)
 		assert.False(t, g.Standing.LegacyHolder(), "it has to listen to a channel of its own")
@@ -1365,13 +1369,13 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 	})
 }
 
-// Where Redis was away, or its clock went back, all waiters get what they may have, however many they are: one script
-// looks at some thousands, and the next one goes on.
+// If Redis was unavailable, or its clock went back, all waiters keep their positions, however many they are: one script
+// handles some thousands, and the next one continues.
 func TestFairVeryManyWaitersSurviveAnOutage(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	ctx := context.Background()
-	const many = 6000 // more than a script looks at
+	const many = 6000 // more than one script handles
 	for what, beat := range map[string]time.Duration{"an outage": -time.Minute, "the clock went back": time.Hour} {
 		t.Run(what, func(t *testing.T) {
 			b := newBench(t, s.Addr())

@@ -1,13 +1,14 @@
 package relock
 
-// The line of processes that wait for a lock: one test for each of its rules, in the order of line.go and lua/line.lua.
+// The wait queue in Redis, the line, in which processes wait for a lock. There is one test for each of its rules, in
+// the order of line.go and lua/line.lua.
 //
-// Rules: a manual client is one whose requests the test makes, one script at a time. No sleep of a waiter may end by
+// Rules: a manual client is one whose requests the test sends, one script at a time. No sleep of a waiter may end by
 // itself: the clients of these tests have a poll interval of an hour, unless the test is about it.
 
-// Tombstones: where a field leaves one, when it goes, and what it costs those that have nothing to do with it.
+// Tombstones: when a field leaves one, when the tombstone is removed, and what it costs other clients.
 //
-// Rules: a request that the proxy holds may run late; until then its field has a tombstone.
+// Rules: a request that the proxy holds back may run late; until then its field has a tombstone.
 
 import (
 	"context"
@@ -49,7 +50,7 @@ func newLineBench(t *testing.T, addr string) *bench {
 	b := newBench(t, addr)
 	b.opts = []Option{WithPollInterval(time.Hour)}
 	for _, script := range allScripts() {
-		b.must(b.rdb.ScriptLoad(context.Background(), script.Source()).Err()) // so that each request is one command
+		b.must(b.rdb.ScriptLoad(context.Background(), script.Source()).Err()) // loaded before, so that each request is one command
 	}
 	return b
 }
@@ -58,7 +59,7 @@ func (b *bench) lineKey() string { return lineKey(b.name) }
 
 func (b *bench) releaseChannel() string { return prefixName("redisson_lock__channel", b.name) }
 
-// A keptPlace is a place as Redis has it.
+// A keptPlace is an entry of the line, as it is stored in Redis.
 type keptPlace struct {
 	number          int
 	state, delivery string
@@ -69,7 +70,7 @@ type keptPlace struct {
 	client          string
 }
 
-// places are the places of the clients that stand in the line, in order.
+// places returns the entries of the line, in order.
 func (b *bench) places() (all []keptPlace) {
 	b.Helper()
 	line, err := b.rdb.HGetAll(context.Background(), b.lineKey()).Result()
@@ -93,7 +94,7 @@ func (b *bench) places() (all []keptPlace) {
 	return all
 }
 
-// placeOf is where client stands, or zero.
+// placeOf returns the entry of client, or the zero entry.
 func (b *bench) placeOf(client string) keptPlace {
 	b.Helper()
 	for _, p := range b.places() {
@@ -104,7 +105,7 @@ func (b *bench) placeOf(client string) keptPlace {
 	return keptPlace{}
 }
 
-// clientsInLine are those that stand in the line, in order.
+// clientsInLine returns the clients that have an entry, in order.
 func (b *bench) clientsInLine() (all []string) {
 	b.Helper()
 	for _, p := range b.places() {
@@ -113,7 +114,7 @@ func (b *bench) clientsInLine() (all []string) {
 	return all
 }
 
-// holder is the field in the record, or "".
+// holder returns the field in the record, or "".
 func (b *bench) holder() string {
 	b.Helper()
 	fields, err := b.rdb.HKeys(context.Background(), b.name).Result()
@@ -134,7 +135,7 @@ func (b *bench) pttl() time.Duration {
 	return d
 }
 
-// ended reports whether field never takes the lock again.
+// ended reports whether field can no longer acquire the lock.
 func (b *bench) ended(field string) bool {
 	b.Helper()
 	over, err := b.rdb.HGet(context.Background(), b.lineKey(), "over").Result()
@@ -144,21 +145,21 @@ func (b *bench) ended(field string) bool {
 	return slices.Contains(strings.Fields(over), field)
 }
 
-// emptyLine awaits that no client has a place, though fields may have ended.
+// emptyLine waits until no client has an entry; tombstones may be left.
 func (b *bench) emptyLine() {
 	b.Helper()
 	testredis.Await(b, "the line is empty", soon, func() bool { return onlyTombstones(b.rdb, b.lineKey()) })
 }
 
-// A manual is a client whose requests the test makes.
+// A manual is a client whose requests the test sends.
 type manual struct {
 	*bench
 	id     string
 	field  string
-	lease  int // ms
+	lease  int // in milliseconds
 	fenced bool
 	asked  int
-	hears  *redis.PubSub // the channel of grants; or nil
+	hears  *redis.PubSub // the channel of grants, or nil
 }
 
 // manual returns a client with a field of its own. The keys are deleted at the end of the test.
@@ -180,13 +181,13 @@ func (m *manual) run(s *luaScript, args ...any) reply {
 }
 
 // ask asks for the lock; delivery is as in lua/lock_acquire.lua.
-func (m *manual) ask(delivery string) reply {
+func (m *manual) ask(ear string) reply {
 	m.Helper()
 	m.asked++
 	return m.run(lockAcquire, m.field, m.lease, 1, delivery, m.asked, m.fenced, m.releaseChannel(), "publish")
 }
 
-// takes takes a lock that must be free.
+// takes acquires a lock that must be free.
 func (m *manual) takes() *manual {
 	m.Helper()
 	r := m.ask(engine.Barge)
@@ -194,7 +195,7 @@ func (m *manual) takes() *manual {
 	return m
 }
 
-// joins waits in the line. Without a channel of grants it stops listening then.
+// joins enters the line. Without a channel of grants the client is not subscribed from then on.
 func (m *manual) joins() *manual {
 	m.Helper()
 	if m.hears == nil {
@@ -206,7 +207,8 @@ func (m *manual) joins() *manual {
 	return m
 }
 
-// release gives the lock or the place back. The slice of the line never ends, so that the lock goes to the first place.
+// release releases the lock or leaves the line. The hand-off window never ends, so that the lock passes to the first
+// entry.
 func (m *manual) release(late bool) reply {
 	m.Helper()
 	return m.releaseIn(time.Since(time.Unix(0, 0))*2, late)
@@ -226,7 +228,7 @@ func (m *manual) listens() *manual {
 	return m
 }
 
-// subscribe returns a subscription that is in force.
+// subscribe returns a subscription that Redis has confirmed.
 func (b *bench) subscribe(channel string) *redis.PubSub {
 	b.Helper()
 	s := b.rdb.Subscribe(context.Background(), channel)
@@ -236,13 +238,13 @@ func (b *bench) subscribe(channel string) *redis.PubSub {
 	return s
 }
 
-// messages are those that m has been sent, and not returned before.
+// messages returns the messages that were sent to m and not returned before.
 func (m *manual) messages() []string {
 	m.Helper()
 	return m.received(m.hears, m.grants())
 }
 
-// received are the messages of hears, a subscription of channel, that were not returned before.
+// received returns the messages of hears, a subscription to channel, that were not returned before.
 func (b *bench) received(hears *redis.PubSub, channel string) (all []string) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
@@ -278,11 +280,11 @@ type lineClient struct {
 	client  *Client
 	lock    *Lock
 	owner   context.Context
-	scripts *scriptCounter // of the client, of c and its siblings
+	scripts *scriptCounter // of the client of c and its siblings
 	got     chan error
 }
 
-// contender is an owner of a new Client.
+// contender returns an owner of a new Client.
 func (b *bench) contender(opts ...Option) *lineClient {
 	b.Helper()
 	return b.contenderOn(testredis.Client(b, b.addr), opts...)
@@ -296,18 +298,18 @@ func (b *bench) contenderOn(rdb *redis.Client, opts ...Option) *lineClient {
 	return &lineClient{b, c, c.NewLock(b.name), ContextWithOwner(context.Background()), scripts, make(chan error, 1)}
 }
 
-// sibling is another owner of the same Client.
+// sibling returns another owner of the same Client.
 func (c *lineClient) sibling(opts ...LockOption) *lineClient {
 	return &lineClient{c.bench, c.client, c.client.NewLock(c.name, opts...), ContextWithOwner(context.Background()), c.scripts, make(chan error, 1)}
 }
 
-// asks begins to lock, and does not wait for it.
+// asks calls Lock in a goroutine.
 func (c *lineClient) asks() *lineClient {
 	go func() { c.got <- c.lock.Lock(c.owner) }()
 	return c
 }
 
-// givesUpAsking begins to lock, and gives up while rule holds back the request that joins.
+// givesUpAsking calls Lock in a goroutine, and cancels it while rule holds back the request that enters the line.
 func (c *lineClient) givesUpAsking(rule *testredis.Rule) {
 	c.Helper()
 	ctx, cancel := context.WithCancel(c.owner)
@@ -318,13 +320,13 @@ func (c *lineClient) givesUpAsking(rule *testredis.Rule) {
 	c.mustBe(await(c.bench, "Lock", c.got), context.Canceled)
 }
 
-// joins begins to lock, and returns when the Client has a place in the line.
+// joins calls Lock in a goroutine, and returns when the Client has an entry in the line.
 func (c *lineClient) joins() *lineClient {
 	c.Helper()
 	return c.asks().joined()
 }
 
-// joined waits until the Client has a place, and Redis has answered that.
+// joined waits until the Client has an entry, and the reply of Redis has arrived.
 func (c *lineClient) joined() *lineClient {
 	c.Helper()
 	testredis.Await(c, "the client has a place", soon, func() bool {
@@ -343,7 +345,7 @@ func (c *lineClient) gets() *lineClient {
 	return c
 }
 
-// waits makes sure that the lock is not held.
+// waits checks that the lock is not held.
 func (c *lineClient) waits() {
 	c.Helper()
 	stays(c, "Lock came back", c.got, 100*time.Millisecond)
@@ -360,7 +362,7 @@ func (c *lineClient) unlocks() {
 	c.must(c.lock.Unlock(c.owner))
 }
 
-// isGranted writes the record of c, and sends the message of a grant that names the request asked.
+// isGranted writes the record of c, and sends the message of a grant for the request number asked.
 func (c *lineClient) isGranted(asked uint64, lease int) {
 	c.Helper()
 	field := c.placeOf(c.client.ID()).field
@@ -379,7 +381,7 @@ func (c *lineClient) tell(p redis.Cmdable, field string, asked uint64, lease int
 	p.Publish(context.Background(), c.releaseChannel()+":"+c.client.ID(), fmt.Sprintf("grant %s %d %d 0", field, asked, lease))
 }
 
-// awaitScripts waits until the Client of c has sent so many scripts.
+// awaitScripts waits until the Client of c has sent a number of scripts.
 func (c *lineClient) awaitScripts(n int64) {
 	c.Helper()
 	testredis.Await(c, fmt.Sprintf("%d scripts", n), soon, func() bool { return c.scripts.n.Load() >= n })
@@ -398,7 +400,7 @@ func (c *lineClient) settled() int64 {
 	return n
 }
 
-// The lock passes from process to process in the order in which they came.
+// The lock passes from process to process in the order in which they entered the line.
 func TestLineServesInOrderOfArrival(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		const n = 6
@@ -437,7 +439,7 @@ func TestLineServesInOrderOfArrival(t *testing.T) {
 	})
 }
 
-// A section of a process whose subscription lingers costs one request and one release, however many wait.
+// A critical section of a process that stays subscribed costs one request and one release, however many processes wait.
 func TestLineCostsTwoScriptsASection(t *testing.T) {
 	t.Parallel()
 	b := newLineBench(t, testredis.Start(t).Addr())
@@ -452,7 +454,7 @@ func TestLineCostsTwoScriptsASection(t *testing.T) {
 			visit := func() {
 				assert.NoError(b, c.lock.Lock(c.owner))
 				order = append(order, i)
-				time.Sleep(2 * time.Millisecond) // the work, while which the others join
+				time.Sleep(2 * time.Millisecond) // the work, while the others enter the line
 				assert.NoError(b, c.lock.Unlock(c.owner))
 			}
 			for range warm {
@@ -484,7 +486,7 @@ func TestLineCostsTwoScriptsASection(t *testing.T) {
 	assert.LessOrEqual(b, overtaken, clients*sections/10, "rounds in which a client came twice, and another one not")
 }
 
-// A grant of a request that was sent a moment ago is held without a further request.
+// A grant for a request that was sent a moment ago is used without a further request.
 func TestLineGrantIsHeldWithoutAsking(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
@@ -498,8 +500,8 @@ func TestLineGrantIsHeldWithoutAsking(t *testing.T) {
 	})
 }
 
-// Trust in a grant begins when the request was sent that it names. A grant whose lease may have ended since is not
-// held: the caller asks, and is told who holds the lock.
+// The validity of a grant begins when the request that it names was sent. A grant whose lease may have expired since is
+// not used: the caller asks Redis, which returns the current holder.
 func TestLineOldGrantIsNotBelieved(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		const lease = 500
@@ -509,12 +511,12 @@ func TestLineOldGrantIsNotBelieved(t *testing.T) {
 		p := c.placeOf(c.client.ID())
 		require.Equal(b, lease, p.lease, "the lease of the place")
 		testredis.Await(b, "a lease has passed", soon, func() bool { return time.Since(joined) > lease*time.Millisecond })
-		c.tell(b.rdb, p.field, p.asked, lease) // it was on its way for so long; m holds the lock by now
+		c.tell(b.rdb, p.field, p.asked, lease) // it was delayed for that long; m holds the lock by now
 		c.awaitScripts(asked + 1)
 		c.waits()
 		assert.Equal(b, m.field, b.holder(), "the holder")
 
-		// Where the record says the same as the message, the request confirms it, with the whole lease.
+		// If the record agrees with the message, the request confirms it, with the whole lease.
 		p, asked = c.placeOf(c.client.ID()), c.settled()
 		joined = time.Now()
 		testredis.Await(b, "a lease has passed", soon, func() bool { return time.Since(joined) > lease*time.Millisecond })
@@ -525,7 +527,7 @@ func TestLineOldGrantIsNotBelieved(t *testing.T) {
 	})
 }
 
-// A grant of which less than half of an explicit lease is left is confirmed by asking, which restores the lease.
+// A grant of which less than half of an explicit lease remains is confirmed by a request, which restores the lease.
 func TestLineGrantOfALeaseThatIsNearlyOverIsConfirmed(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		const lease = 1000
@@ -546,7 +548,7 @@ func TestLineGrantOfALeaseThatIsNearlyOverIsConfirmed(t *testing.T) {
 	})
 }
 
-// A number that the process has not sent proves nothing.
+// A grant with a number that the process has not sent is not used.
 func TestLineGrantOfNoRequestIsNotBelieved(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		m := b.manual().takes()
@@ -563,7 +565,8 @@ func TestLineGrantOfNoRequestIsNotBelieved(t *testing.T) {
 	})
 }
 
-// A grant with a shorter lease than the caller asked for, or with a token that it did not want, is confirmed.
+// A grant with a shorter lease than the caller asked for, or with a token that it did not ask for, is confirmed by a
+// request.
 func TestLineGrantOfOtherPropertiesIsConfirmed(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
@@ -577,7 +580,7 @@ func TestLineGrantOfOtherPropertiesIsConfirmed(t *testing.T) {
 	})
 }
 
-// A grant to a wait that is over is released at once.
+// A grant for a wait that has ended is released at once.
 func TestLineGrantToAnUnknownWaitIsGivenBack(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
@@ -598,7 +601,7 @@ func TestLineGrantToAnUnknownWaitIsGivenBack(t *testing.T) {
 	})
 }
 
-// A message that comes twice does not end the hold that it began.
+// A message that arrives twice does not end the hold that it began.
 func TestLineRepeatedMessageLeavesTheHold(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
@@ -615,15 +618,15 @@ func TestLineRepeatedMessageLeavesTheHold(t *testing.T) {
 		assert.Equal(b, p.field, b.holder(), "the holder")
 		assert.False(b, b.ended(p.field), "the field of the hold")
 		c.unlocks()
-		b.manual() // deletes the line with what has ended
+		b.manual() // deletes the line with its tombstones
 	})
 }
 
-// A client whose connection is gone is passed over by the release itself.
+// A release passes over a client whose connection is closed.
 func TestLineSkipsADeadClient(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
-		dead := b.manual().joins() // it hears nothing
+		dead := b.manual().joins() // it is not subscribed
 		alive := b.contender().joins()
 		asked := alive.settled()
 		first.release(false)
@@ -635,7 +638,7 @@ func TestLineSkipsADeadClient(t *testing.T) {
 	})
 }
 
-// A client whose connection was cut loses its place, and comes back when it is connected again.
+// A client whose connection was cut loses its entry, and enters the line again when it is connected again.
 func TestLineClientWithoutConnectionComesBack(t *testing.T) {
 	b := newFaultBench(t)
 	b.opts = []Option{WithPollInterval(time.Hour)}
@@ -656,8 +659,8 @@ func TestLineClientWithoutConnectionComesBack(t *testing.T) {
 	cut.gets().unlocks()
 }
 
-// A client that hears and does nothing costs one provisional lease. Then it is passed over until it asks, and has its
-// whole lease from the next grant on.
+// A client that is subscribed and does not react delays the others by one provisional lease. Then it is passed over
+// until it asks, and its next grant has the whole lease.
 func TestLinePausedClientCostsOneLease(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		ctx := context.Background()
@@ -667,7 +670,7 @@ func TestLinePausedClientCostsOneLease(t *testing.T) {
 		first.unlocks()
 		b.awaitHolder(frozen.id)
 		assert.InDelta(b, 3500, b.pttl().Milliseconds(), 1500, "the provisional lease")
-		b.must(b.rdb.PExpire(ctx, b.name, 100*time.Millisecond).Err()) // 5s are over
+		b.must(b.rdb.PExpire(ctx, b.name, 100*time.Millisecond).Err()) // the provisional lease expires
 		next.gets()
 		assert.Equal(b, "suspect", b.placeOf(frozen.id).state, "the place of the frozen client")
 
@@ -687,7 +690,7 @@ func TestLinePausedClientCostsOneLease(t *testing.T) {
 	})
 }
 
-// The same where the grant came from a client that had been granted the lock, too.
+// The same applies if the grant came from a client that had been granted the lock itself.
 func TestLineLapseOfALaterGrantIsNoticed(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
@@ -695,14 +698,14 @@ func TestLineLapseOfALaterGrantIsNoticed(t *testing.T) {
 		first.release(false)
 		one.release(false)
 		require.Equal(b, two.field, b.holder(), "the holder")
-		require.NoError(b, b.rdb.Del(context.Background(), b.name).Err()) // the lease is over
+		require.NoError(b, b.rdb.Del(context.Background(), b.name).Err()) // the lease expires
 		require.Equal(b, int64(1), three.ask(engine.Push)[0], "the lock is free")
 		assert.Equal(b, []string{two.id}, b.clientsInLine(), "the line")
 		assert.Equal(b, "suspect", b.placeOf(two.id).state, "the place whose grant was not used")
 	})
 }
 
-// Of two clients whose grants were not used, each keeps its place.
+// If two clients do not use their grants, each of them keeps its entry.
 func TestLineTwoExpiriesLeaveTwoPlaces(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
@@ -718,14 +721,14 @@ func TestLineTwoExpiriesLeaveTwoPlaces(t *testing.T) {
 	})
 }
 
-// A client that asks after its grant has expired keeps its place, also where no script has noticed the expiry.
+// A client that asks after its grant has expired keeps its entry, even if no script has noticed the expiry.
 func TestLineExpiredClientThatAsksKeepsItsPlace(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
 		lapses, next := b.manual().listens().joins(), b.manual().listens().joins()
 		first.release(false)
-		b.must(b.rdb.Del(context.Background(), b.name).Err()) // the lease is over
-		other := b.manual().takes()                           // TryLock without a wait: its script does not look at the line
+		b.must(b.rdb.Del(context.Background(), b.name).Err()) // the lease expires
+		other := b.manual().takes()                           // TryLock without a wait: its script does not read the line
 		lapses.joins()
 		assert.Equal(b, "confirmed", b.placeOf(lapses.id).state, "the place of the client that has asked")
 		assert.Equal(b, []string{lapses.id, next.id}, b.clientsInLine(), "the line")
@@ -738,7 +741,7 @@ func TestLineExpiredClientThatAsksKeepsItsPlace(t *testing.T) {
 	})
 }
 
-// A process whose lease ended without a release waits again behind those that wait already.
+// A process whose lease expired without a release waits again, behind those that already wait.
 func TestLineExpiredHolderWaitsAgainAtTheEnd(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
@@ -748,7 +751,7 @@ func TestLineExpiredHolderWaitsAgainAtTheEnd(t *testing.T) {
 		one, two := b.manual().listens().joins(), b.manual().listens().joins()
 		first.release(false)
 		require.Equal(b, lapses.field, b.holder(), "the holder")
-		require.NoError(b, b.rdb.Del(context.Background(), b.name).Err()) // its second is over
+		require.NoError(b, b.rdb.Del(context.Background(), b.name).Err()) // its second lease expires
 		require.Equal(b, int64(0), two.ask(engine.Push)[0], "the second place overtakes the first one")
 		require.Equal(b, one.field, b.holder(), "the holder")
 		lapses.field = lapses.id + ":1:02" // another wait
@@ -759,7 +762,8 @@ func TestLineExpiredHolderWaitsAgainAtTheEnd(t *testing.T) {
 	})
 }
 
-// x and {x} are two locks, whose other keys are the same: a release of one grants nothing to a waiter of the other.
+// x and {x} are two locks whose additional keys would be the same: a release of one grants nothing to a waiter of the
+// other.
 func TestLineOfANameInBracesIsItsOwn(t *testing.T) {
 	t.Parallel()
 	b := newLineBench(t, testredis.Start(t).Addr())
@@ -789,8 +793,8 @@ func TestLineOfANameInBracesIsItsOwn(t *testing.T) {
 	}
 }
 
-// A subscription that is left at the master of before is replaced: the waiter has no place, and would be overtaken for
-// ever.
+// A subscription at the former master is replaced. Otherwise the waiter would have no entry, and would always be
+// overtaken.
 func TestLineDeafClientSubscribesAnew(t *testing.T) {
 	t.Parallel()
 	before, now := testredis.Start(t), testredis.Start(t)
@@ -814,7 +818,7 @@ func TestLineDeafClientSubscribesAnew(t *testing.T) {
 	go func() { got <- waits.Lock(ctx) }()
 	testredis.Await(t, "it stands in the line of the old master", soon, func() bool { return len(old.clientsInLine()) == 1 })
 	master.Store(now)
-	b.must(old.rdb.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Err()) // except for the one of the subscription
+	b.must(old.rdb.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Err()) // except the connection of the subscription
 	testredis.Await(t, "it stands in the line of the new master", 2*soon, func() bool { return len(b.clientsInLine()) == 1 })
 	b.must(b.rdb.Del(ctx, b.name).Err())
 	b.manual().listens().ask(engine.Push) // grants it
@@ -822,8 +826,8 @@ func TestLineDeafClientSubscribesAnew(t *testing.T) {
 	b.must(waits.Unlock(ctx))
 }
 
-// A caller that waits at the place of another one of its process, and wants a shorter lease, is not granted a longer
-// one.
+// A caller that waits with the entry of another caller of its process, and asks for a shorter lease, is not granted a
+// longer one.
 func TestLineShorterLeaseTakesNoPlaceOfALongerOne(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first, next := b.contender().takes(), b.contender()
@@ -844,8 +848,8 @@ func TestLineShorterLeaseTakesNoPlaceOfALongerOne(t *testing.T) {
 	})
 }
 
-// A place behind numbers that are missing is not far back: who is far back looks seldom, and would sleep while the lock
-// is free.
+// An entry with a high number is not far back if the numbers before it are missing. A client that is far back polls
+// seldom, and would sleep while the lock is free.
 func TestLineMissingNumbersAreNoPlaces(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
@@ -862,8 +866,8 @@ func TestLineMissingNumbersAreNoPlaces(t *testing.T) {
 	})
 }
 
-// Clients that come and go behind one that waits for long make the scripts of the others no slower, and change no
-// order.
+// Clients that come and go behind one that waits for a long time do not make the scripts of the others slower, and do
+// not change the order.
 func TestLineClosesGaps(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		ctx := context.Background()
@@ -894,7 +898,7 @@ func TestLineClosesGaps(t *testing.T) {
 		assert.Less(b, span(), 250, "numbers of the line")
 		assert.Equal(b, []string{first.id, second.id, last.id}, b.clientsInLine(), "the line")
 
-		b.must(b.rdb.Del(ctx, b.name).Err()) // the lease of the grant is over
+		b.must(b.rdb.Del(ctx, b.name).Err()) // the lease of the grant expires
 		first.lease = 60 * minute
 		first.ask(engine.Push)
 		assert.Equal(b, first.field, b.holder(), "the holder")
@@ -912,7 +916,7 @@ func TestLineClosesGaps(t *testing.T) {
 	})
 }
 
-// A client that is paused for long makes the scripts of the others no slower.
+// A client that is paused for a long time does not make the scripts of the others slower.
 func TestLinePausedClientCostsTheOthersNothing(t *testing.T) {
 	t.Parallel()
 	b := newLineBench(t, testredis.Start(t).Addr())
@@ -920,17 +924,17 @@ func TestLinePausedClientCostsTheOthersNothing(t *testing.T) {
 	frozen := b.manual().listens().joins()
 	first.release(false)
 	b.awaitHolder(frozen.id)
-	b.must(b.rdb.Del(context.Background(), b.name).Err()) // 5s are over
+	b.must(b.rdb.Del(context.Background(), b.name).Err()) // the provisional lease expires
 	one, two := b.manual().listens(), b.manual().listens()
 	next := func(m *manual) {
 		m.field = fmt.Sprintf("%s:1:0%d", m.id, m.asked+1)
 		m.joins()
 	}
 	require.Equal(b, int64(1), one.ask(engine.Push)[0], "the lock is free")
-	require.Equal(b, "suspect", b.placeOf(frozen.id).state)
+	require.Equal(b, "late", b.placeOf(frozen.id).state)
 	commands := func() (n int) { // that the release of one sends
 		next(two)
-		before := b.commandRuns("hget") // the only reading of the places
+		before := b.commandRuns("hget") // the only reading of the entries
 		one.release(false)
 		n = b.commandRuns("hget") - before
 		require.Equal(b, two.field, b.holder(), "the holder")
@@ -944,7 +948,7 @@ func TestLinePausedClientCostsTheOthersNothing(t *testing.T) {
 	assert.LessOrEqual(b, commands(), at+2, "commands of a release, after 200 others; %d before", at)
 }
 
-// commandRuns is how many commands with this name the server has run.
+// commandRuns returns how many commands with this name the server has run.
 func (b *bench) commandRuns(name string) (n int) {
 	b.Helper()
 	stats, err := b.rdb.Info(context.Background(), "commandstats").Result()
@@ -957,7 +961,7 @@ func (b *bench) commandRuns(name string) (n int) {
 	return 0
 }
 
-// A process that may not subscribe and is gone does not stay in the line for as long as others use it.
+// The entry of a process that may not subscribe and has crashed is removed, even while others use the line.
 func TestLineForgetsADeadClientThatAsks(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
@@ -965,7 +969,7 @@ func TestLineForgetsADeadClientThatAsks(t *testing.T) {
 		dead.ask(engine.Poll)
 		first.release(false)
 		require.Equal(b, dead.field, b.holder(), "the holder")
-		b.must(b.rdb.Del(context.Background(), b.name).Err()) // 5s are over
+		b.must(b.rdb.Del(context.Background(), b.name).Err()) // the provisional lease expires
 		for i := range 5 {
 			m := b.manual().listens()
 			require.Equal(b, int64(1), m.ask(engine.Push)[0], "the lock is free")
@@ -976,7 +980,7 @@ func TestLineForgetsADeadClientThatAsks(t *testing.T) {
 	})
 }
 
-// A waiter asks before the line is forgotten, however long its poll interval.
+// A waiter asks before the line expires, however long its poll interval is.
 func TestLineWaiterAsksBeforeTheLineForgetsIt(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
@@ -991,7 +995,8 @@ func TestLineWaiterAsksBeforeTheLineForgetsIt(t *testing.T) {
 	})
 }
 
-// The same with a process that is late by more than the provisional lease: it is told that the lock is free, and asks.
+// The same applies to a process that is late by more than the provisional lease: it learns that the lock is free, and
+// asks.
 func TestLineLateClientIsToldOfAFreeLock(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		ctx := context.Background()
@@ -999,8 +1004,8 @@ func TestLineLateClientIsToldOfAFreeLock(t *testing.T) {
 		late := b.manual().listens().joins()
 		first.release(false)
 		b.awaitHolder(late.id)
-		b.must(b.rdb.Del(ctx, b.name).Err()) // the lease is over
-		other := b.manual().takes()          // TryLock without a wait: its script does not look at the line
+		b.must(b.rdb.Del(ctx, b.name).Err()) // the lease expires
+		other := b.manual().takes()          // TryLock without a wait: its script does not read the line
 		require.Len(b, late.messages(), 1, "messages so far")
 		other.release(false)
 		assert.Equal(b, []string{"free"}, late.messages(), "messages")
@@ -1026,7 +1031,7 @@ func TestLineRepeatedReleaseGrantsOnce(t *testing.T) {
 	})
 }
 
-// Every script that finds the lock free grants it to the first place, and only the first run of it.
+// Every script that finds the lock free grants it to the first entry, and only its first run does.
 func TestLineScriptThatFindsTheLockFreeGrants(t *testing.T) {
 	for what, script := range map[string]func(b *bench, waiter *manual){
 		"a release of a hold that is gone": func(b *bench, _ *manual) { b.manual().release(true) },
@@ -1050,7 +1055,7 @@ func TestLineScriptThatFindsTheLockFreeGrants(t *testing.T) {
 	}
 }
 
-// A request that runs when its wait is over neither takes the lock nor joins the line.
+// A request that runs after its wait has ended neither acquires the lock nor enters the line.
 func TestLineEndedFieldNeitherTakesNorJoins(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		for _, delivery := range []string{engine.Barge, engine.Defer, engine.Push, engine.Poll} {
@@ -1067,7 +1072,7 @@ func TestLineEndedFieldNeitherTakesNorJoins(t *testing.T) {
 	})
 }
 
-// A place that was given up ends with its field, and so does a hold.
+// When an entry is given up, its field gets a tombstone, and so does the field of a hold.
 func TestLineGiveUpEndsTheField(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first, waiter := b.manual().takes(), b.manual().listens().joins()
@@ -1081,7 +1086,7 @@ func TestLineGiveUpEndsTheField(t *testing.T) {
 	})
 }
 
-// Of one client a later wait replaces an earlier one in its place, and an earlier one does nothing.
+// A later wait of a client replaces its earlier wait in its entry, and a request of the earlier one has no effect.
 func TestLineLaterWaitReplacesTheEarlierOne(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
@@ -1100,7 +1105,7 @@ func TestLineLaterWaitReplacesTheEarlierOne(t *testing.T) {
 	})
 }
 
-// An ask of a caller that has given up, and that Redis runs late, leaves nothing.
+// A request of a caller that has given up, and that Redis runs late, leaves nothing.
 func TestLineAskThatRunsLateLeavesNothing(t *testing.T) {
 	b := newFaultBench(t)
 	b.opts = []Option{WithPollInterval(time.Hour)}
@@ -1120,7 +1125,8 @@ func TestLineAskThatRunsLateLeavesNothing(t *testing.T) {
 	b.manual()
 }
 
-// The undo of a request whose outcome is unknown ends the field, too: the undo of the caller may come later.
+// The rollback of a request whose outcome is unknown also buries the field, because the rollback of the caller may
+// arrive later.
 func TestLineUndoOfAnUnansweredRequestEndsTheField(t *testing.T) {
 	b := newFaultBench(t)
 	b.opts = []Option{WithPollInterval(time.Hour)}
@@ -1141,11 +1147,11 @@ func TestLineUndoOfAnUnansweredRequestEndsTheField(t *testing.T) {
 }
 
 // asksIn matches requests for the lock by their place in the line: see line.go.
-func asksIn(delivery string) testredis.Match {
-	return func(cmd []string) bool { return calls(lockAcquire)(cmd) && slices.Contains(cmd, delivery) }
+func asksIn(ear string) testredis.Match {
+	return func(cmd []string) bool { return calls(lockAcquire)(cmd) && slices.Contains(cmd, ear) }
 }
 
-// A caller that gives up leaves its place to the next one of its process.
+// A caller that gives up leaves its entry to the next caller of its process.
 func TestLineCallerThatGivesUpLeavesItsPlace(t *testing.T) {
 	for what, wait := range map[string]func(ctx context.Context, l *Lock) error{
 		"ctx": func(ctx context.Context, l *Lock) error { return l.Lock(ctx) },
@@ -1187,7 +1193,7 @@ func TestLineCallerThatGivesUpLeavesItsPlace(t *testing.T) {
 	}
 }
 
-// The last caller of a process that gives up takes the place with it.
+// The last caller of a process that gives up removes the entry.
 func TestLineLastCallerGivesUpThePlace(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.contender().takes()
@@ -1200,7 +1206,7 @@ func TestLineLastCallerGivesUpThePlace(t *testing.T) {
 		two.asks()
 		testredis.Await(b, "the other owner waits", soon, func() bool { return b.waitsInQueue(two.lock) })
 		other := b.contender().joins()
-		cancel() // both
+		cancel() // both callers
 		b.mustBe(await(b, "one", one.got), context.Canceled)
 		b.mustBe(await(b, "two", two.got), context.Canceled)
 		testredis.Await(b, "the place is given up", soon, func() bool { return slices.Equal(b.clientsInLine(), []string{other.client.ID()}) })
@@ -1210,7 +1216,7 @@ func TestLineLastCallerGivesUpThePlace(t *testing.T) {
 	})
 }
 
-// A grant to a caller that has left goes to the next caller of its process, even if this caller has not asked yet.
+// A grant for a caller that has left goes to the next caller of its process, even if this caller has not asked yet.
 func TestLineGrantAfterACallerHasLeftGoesToTheNext(t *testing.T) {
 	b := newFaultBench(t)
 	b.opts = []Option{WithPollInterval(time.Hour)}
@@ -1236,9 +1242,9 @@ func TestLineGrantAfterACallerHasLeftGoesToTheNext(t *testing.T) {
 	other.gets().unlocks()
 }
 
-// A caller that asks past the local queue, because Redis has not answered the caller in front, takes a free lock and
-// does not join the line: a grant to it that came too late to be used would leave the lock unused while it waits in the
-// local queue.
+// A caller that bypasses the local queue, because Redis has not answered the caller ahead, acquires a free lock and
+// does not enter the line: a grant that came too late to be used would leave the lock unused while the caller waits in
+// the local queue.
 func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
 	t.Parallel()
 	kinds := map[string]func(c *Client, name string) Locker{
@@ -1286,8 +1292,8 @@ func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
 	}
 }
 
-// A caller that has asked past the local queue and takes over the place of another caller asks with the field of that
-// place from then on. Its own field ends: a request that names it may run late, and would take the lock for nobody.
+// A caller that has bypassed the local queue and takes over the entry of another caller asks with the field of that
+// entry from then on. Its own field is buried: a late request with it would acquire the lock for no caller.
 func TestLineFieldOfACallerThatTakesOverAPlaceEnds(t *testing.T) {
 	b := newFaultBench(t)
 	b.opts = []Option{WithPollInterval(time.Hour)}
@@ -1329,7 +1335,7 @@ func TestLineFieldOfACallerThatTakesOverAPlaceEnds(t *testing.T) {
 	b.forget()
 }
 
-// A caller that takes over the place of another one has the lease and the token that it wants itself.
+// A caller that takes over the entry of another one gets the lease and the token that it asks for itself.
 func TestLineCallerThatTakesOverAPlaceHasItsOwnWish(t *testing.T) {
 	for what, held := range map[string]bool{"asks in time": false, "asks after the grant": true} {
 		t.Run(what, func(t *testing.T) {
@@ -1369,7 +1375,7 @@ func TestLineCallerThatTakesOverAPlaceHasItsOwnWish(t *testing.T) {
 	}
 }
 
-// A newcomer that waits joins the end, whatever it finds.
+// A newcomer that waits enters the line at the end, whatever the state of the lock is.
 func TestLineNewcomerGoesToTheEnd(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
@@ -1384,7 +1390,7 @@ func TestLineNewcomerGoesToTheEnd(t *testing.T) {
 	})
 }
 
-// A lock that is passed on is never free: a TryLock without a wait does not get in between.
+// A lock that is passed on is never free: a TryLock without a wait does not acquire it meanwhile.
 func TestLineTryLockNeverGetsInBetween(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		const n = 8
@@ -1409,7 +1415,7 @@ func TestLineTryLockNeverGetsInBetween(t *testing.T) {
 				ok, err := l.TryLock(context.Background(), 0, 0)
 				assert.NoError(b, err)
 				if !assert.False(b, ok, "TryLock got in between") {
-					_, _ = l.ForceUnlock(context.Background()) // to the next place
+					_, _ = l.ForceUnlock(context.Background()) // passes to the next entry
 				}
 				if tried == 0 {
 					close(begun)
@@ -1440,7 +1446,7 @@ func (b *bench) javaReleases(field string) {
 	b.must(javaGives.Run(context.Background(), b.rdb, []string{b.name, b.releaseChannel()}, field).Err())
 }
 
-// The release of a holder that knows no line wakes the waiters.
+// A release by a client that does not know the line notifies the waiters.
 func TestLineWaitersHearARedissonHolder(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		java := javaHolder()
@@ -1475,7 +1481,8 @@ func TestLineWaitersHearARedissonHolder(t *testing.T) {
 	})
 }
 
-// A waiter that joined while a process of this version held the lock is told when a free release lets Redisson in.
+// A waiter that entered the line while a process of this version held the lock is notified when a release leaves the
+// lock free for Redisson.
 func TestLineFirstPlaceFollowsARedissonHolder(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
@@ -1499,7 +1506,8 @@ func TestLineFirstPlaceFollowsARedissonHolder(t *testing.T) {
 	})
 }
 
-// A release that Redisson hears is free for everybody once in a slice, and not more often.
+// A release to which Redisson is subscribed leaves the lock free for every client once in each hand-off window, and not
+// more often.
 func TestLineSharesTheLockOnceInAWindow(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		redisson := b.subscribe(b.releaseChannel())
@@ -1527,11 +1535,11 @@ func TestLineSharesTheLockOnceInAWindow(t *testing.T) {
 	})
 }
 
-// Where the clock of Redis was set back, the time of the last free release lies in the future. Then the next release is
-// free, and the slice begins anew.
+// If the clock of Redis was set back, the time of the last free release is in the future. Then the next release is
+// free, and the window starts again.
 func TestLineSharesTheLockAfterItsClockWasSetBack(t *testing.T) {
 	onEachLine(t, func(b *bench) {
-		b.subscribe(b.releaseChannel()) // Redisson
+		b.subscribe(b.releaseChannel()) // a subscription of Redisson
 		first := b.manual().takes()
 		one, two := b.manual().listens().joins(), b.manual().listens().joins()
 		later := time.Now().Add(10 * time.Minute).UnixMilli()
@@ -1544,12 +1552,12 @@ func TestLineSharesTheLockAfterItsClockWasSetBack(t *testing.T) {
 	})
 }
 
-// The same for a MultiLock, and for Redisson, beside a lock that processes want all the time.
+// The same applies to a MultiLock, and to Redisson, if processes always wait for the lock.
 func TestLineStarvesNobodyAfterItsClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	server := testredis.StartJumpy(t)
 	b := newLineBench(t, server.Addr())
-	b.opts = nil // a MultiLock looks once in a poll interval
+	b.opts = nil // a MultiLock polls once in each poll interval
 	server.Jump(time.Hour)
 	ctx, stop := context.WithCancel(context.Background())
 	var all sync.WaitGroup
@@ -1580,13 +1588,13 @@ func TestLineStarvesNobodyAfterItsClockWasSetBack(t *testing.T) {
 	}
 }
 
-// A free release forgets the places of dead clients, too: where replicas are, each release of a lock that is used
-// seldom is a free one, and no other script looks at the line.
+// A free release also removes the entries of dead clients. With replicas each release of a lock that is used seldom is
+// a free one, and no other script reads the line.
 func TestLineFreeReleaseForgetsTheDead(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.subscribe(b.releaseChannel())
 		first := b.manual().takes()
-		b.manual().joins() // and hears nothing
+		b.manual().joins() // and does not subscribe
 		living := b.manual().listens().joins()
 		b.manual().joins()
 		first.releaseIn(0, false)
@@ -1598,7 +1606,7 @@ func TestLineFreeReleaseForgetsTheDead(t *testing.T) {
 	})
 }
 
-// Redisson gets its share of a lock that processes of this version want all the time.
+// Redisson gets its share of a lock for which processes of this version always wait.
 func TestLineRedissonGetsItsShare(t *testing.T) {
 	t.Parallel()
 	b := newLineBench(t, testredis.Start(t).Addr())
@@ -1640,7 +1648,7 @@ func TestLineRedissonGetsItsShare(t *testing.T) {
 	assert.LessOrEqual(b, sections.Load(), int64(20*8*15), "sections of 1ms beside 20 turns of Redisson: it has at least half of one in four slices")
 }
 
-// A MultiLock has no place in the line of its locks. It wakes the waiters of one, and gets its turn.
+// A MultiLock does not enter the lines of its locks. It is notified like the waiters of one lock, and gets its turn.
 func TestLineAndAMultiLockWakeEachOther(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		c, me := b.client(), ContextWithOwner(context.Background())
@@ -1656,7 +1664,7 @@ func TestLineAndAMultiLockWakeEachOther(t *testing.T) {
 			return b.hearers(b.releaseChannel()) > 0
 		})
 		one.unlocks()
-		for range 2 { // a release that the MultiLock hears is free
+		for range 2 { // a release to which the MultiLock is subscribed is free
 			select {
 			case err := <-two.got:
 				b.must(err)
@@ -1671,7 +1679,7 @@ func TestLineAndAMultiLockWakeEachOther(t *testing.T) {
 	})
 }
 
-// A place that a caller has left belongs to a wait that goes on.
+// An entry that a caller has left belongs to a wait that continues.
 func TestLineLeftPlaceIsInUse(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		c := b.contender().takes()
@@ -1684,7 +1692,7 @@ func TestLineLeftPlaceIsInUse(t *testing.T) {
 	})
 }
 
-// Tokens grow from hold to hold, also where they come with a grant.
+// Tokens grow from hold to hold, even if they come with a grant.
 func TestLineTokensGrow(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		var all sync.WaitGroup
@@ -1710,7 +1718,7 @@ func TestLineTokensGrow(t *testing.T) {
 	})
 }
 
-// A grant draws the token, and its message brings it: no further request.
+// A grant draws the token, and its message contains it, so that no further request is needed.
 func TestLineGrantBringsTheToken(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual()
@@ -1728,7 +1736,7 @@ func TestLineGrantBringsTheToken(t *testing.T) {
 	})
 }
 
-// A client without tokens passes the lock to one that wants them, and the other way round.
+// A client without tokens passes the lock to one that asks for tokens, and the other way round.
 func TestLinePassesBetweenFencedAndUnfenced(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.contender().takes()
@@ -1744,13 +1752,14 @@ func TestLinePassesBetweenFencedAndUnfenced(t *testing.T) {
 	})
 }
 
-// A user that may not publish, not subscribe, or not use the keys of the line gets locks, and gives them to others.
+// A user that may not publish, not subscribe, or not use the keys of the line acquires locks, and passes them to
+// others.
 func TestLineWithoutARight(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	for what, lack := range map[string]struct {
 		rights []string
-		warned string // when the user waits; "": nothing is logged
+		warned string // the log when the user waits; "" if nothing is logged
 	}{
 		"publish":   {[]string{"allkeys", "allchannels", "allcommands", "-publish"}, ""},
 		"subscribe": {[]string{"allkeys", "allchannels", "allcommands", "-subscribe"}, "refuses the subscription"},
@@ -1796,7 +1805,7 @@ func TestLineWithoutARight(t *testing.T) {
 	}
 }
 
-// A script of a user that may not publish grants nothing, and takes no place away.
+// A script of a user that may not publish grants nothing, and removes no entry.
 func TestLineUserWithoutPublishLeavesAllPlaces(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -1809,7 +1818,7 @@ func TestLineUserWithoutPublishLeavesAllPlaces(t *testing.T) {
 	first := b.manual().takes()
 	one, two := b.manual().listens().joins(), b.manual().listens().joins()
 	first.release(false)
-	b.must(b.rdb.Del(context.Background(), b.name).Err()) // the lease of the first grant is over
+	b.must(b.rdb.Del(context.Background(), b.name).Err()) // the lease of the first grant expires
 	quiet.release(true)
 	assert.Equal(b, []string{one.id, two.id}, b.clientsInLine(), "the line")
 	assert.Equal(b, "suspect", b.placeOf(one.id).state, "the place whose grant was not used")
@@ -1817,8 +1826,8 @@ func TestLineUserWithoutPublishLeavesAllPlaces(t *testing.T) {
 	assert.Equal(b, two.field, b.holder(), "the holder")
 }
 
-// A user that may not publish cannot tell waiters of its release; they look once in a poll interval. The user leaves
-// them the lock for so long, also where it has one goroutine, and with several permits.
+// A user that may not publish cannot notify waiters of its release, and they poll once in each poll interval. The user
+// leaves the lock to them for that time, even if it has only one goroutine, and if there are several permits.
 func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -1828,7 +1837,7 @@ func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
 	t.Cleanup(func() { b.must(b.rdb.FlushAll(context.Background()).Err()) }) // a semaphore leaves its number of permits
 	for kind, newLock := range map[string]func(c *Client, name string) Locker{
 		"plain":     func(c *Client, name string) Locker { return c.NewLock(name) },
-		"multi":     func(c *Client, name string) Locker { return c.NewLock(name) }, // beside a MultiLock, which has no place
+		"multi":     func(c *Client, name string) Locker { return c.NewLock(name) }, // in addition to a MultiLock, which has no entry
 		"semaphore": func(c *Client, name string) Locker { return c.NewSemaphore(name, 2) },
 	} {
 		for goroutines := range 2 {
@@ -1838,12 +1847,12 @@ func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
 				other, busy := newLock(b.client(), name), newLock(user, name)
 				ctx, stop := context.WithCancel(context.Background())
 				section, most := time.Millisecond, int64(300)
-				if kind == "multi" { // each release is one that the MultiLock should hear
+				if kind == "multi" { // the MultiLock has to be notified of each release
 					section, most = 15*time.Millisecond, 100
 				}
 				var sections atomic.Int64
 				var all sync.WaitGroup
-				if kind == "semaphore" && goroutines == 0 { // else the permits are enough for all
+				if kind == "semaphore" && goroutines == 0 { // otherwise the permits are enough for all
 					require.NoError(t, other.Lock(ContextWithOwner(context.Background())))
 				}
 				for range goroutines + 1 {
@@ -1875,7 +1884,7 @@ func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
 	}
 }
 
-// A user that may not use the keys of the line hears a release as before there was one.
+// A user that may not use the keys of the line is notified of a release as before the line existed.
 func TestLineUserWithoutItsKeysHearsReleases(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -1887,13 +1896,13 @@ func TestLineUserWithoutItsKeysHearsReleases(t *testing.T) {
 	me := ContextWithOwner(context.Background())
 	go func() { got <- user.Lock(me) }()
 	awaitSubscribed(t, user, got)
-	time.Sleep(300 * time.Millisecond) // until the attempt after the subscription is over: no right tells
+	time.Sleep(300 * time.Millisecond) // until the attempt after the subscription has ended: no permission tells
 	first.unlocks()
 	b.must(await(b, "the user hears of the release", got))
 	b.must(user.Unlock(me))
 }
 
-// A hold that ends without a release is noticed within the poll interval, and the first place is served first.
+// A hold that ends without a release is noticed within the poll interval, and the first entry is served first.
 func TestLineNoticesARecordThatIsGone(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.opts = []Option{WithPollInterval(300 * time.Millisecond)}
@@ -1909,7 +1918,7 @@ func TestLineNoticesARecordThatIsGone(t *testing.T) {
 	})
 }
 
-// The waiters know when the lease ends that blocks.
+// The waiters know when the lease of the current holder expires.
 func TestLineNoticesTheEndOfALease(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		m := b.manual()
@@ -1923,7 +1932,7 @@ func TestLineNoticesTheEndOfALease(t *testing.T) {
 	})
 }
 
-// ForceUnlock passes the lock on to the first place.
+// ForceUnlock passes the lock on to the first entry.
 func TestLineForceUnlockPassesTheLockOn(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		m := b.manual().takes()
@@ -1960,7 +1969,7 @@ func TestLineLostAnswerOfAReleaseGrantsOnce(t *testing.T) {
 	}
 }
 
-// A waiter whose answer is lost or late is granted the lock all the same, and sleeps beside no free lock.
+// A waiter whose answer is lost or late is granted the lock all the same, and does not sleep while the lock is free.
 func TestLineLostAnswerOfARequestLosesNoGrant(t *testing.T) {
 	for what, fault := range map[string]testredis.Fault{
 		"closed": testredis.LoseReply, "silent": testredis.StallReply, "late": testredis.DelayReply(500 * time.Millisecond),
@@ -2001,7 +2010,7 @@ func TestLineLostAnswerOfARequestLosesNoGrant(t *testing.T) {
 	}
 }
 
-// A late answer "busy" does not hide the message that came before it.
+// A late answer "busy" does not hide a message that arrived before it.
 func TestLineLateAnswerHidesNoMessage(t *testing.T) {
 	b := newFaultBench(t)
 	b.opts = []Option{WithPollInterval(time.Hour)}
@@ -2009,13 +2018,13 @@ func TestLineLateAnswerHidesNoMessage(t *testing.T) {
 	one := b.contenderOn(b.proxy.Client())
 	b.proxy.On(asksIn(engine.Push), testredis.DelayReply(300*time.Millisecond))
 	one.asks().joined()
-	first.unlocks() // the message overtakes the answer
+	first.unlocks() // the message arrives before the answer
 	one.gets()
 	assert.Equal(b, int64(2), one.scripts.n.Load(), "scripts")
 	one.unlocks()
 }
 
-// Close gives up the place.
+// Close removes the entry.
 func TestLineCloseGivesUpThePlace(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.contender().takes()
@@ -2033,7 +2042,7 @@ func TestLineCloseGivesUpThePlace(t *testing.T) {
 	})
 }
 
-// With synced replicas a grant is confirmed, because the replicas have to confirm each hold.
+// With synced replicas a grant is confirmed by a request, because the replicas have to confirm each hold.
 func TestLineGrantIsConfirmedForReplicas(t *testing.T) {
 	t.Parallel()
 	b := newLineBench(t, testredis.Start(t).Addr())
@@ -2041,12 +2050,12 @@ func TestLineGrantIsConfirmedForReplicas(t *testing.T) {
 	c := b.contender(WithSyncedReplicas(1, 100*time.Millisecond)).joins()
 	asked := c.settled()
 	c.isGranted(c.placeOf(c.client.ID()).asked, 5000)
-	b.mustBe(await(b, "Lock", c.got), ErrNotSynced) // there is no replica
+	b.mustBe(await(b, "Lock", c.got), ErrNotSynced) // there are no replicas
 	assert.GreaterOrEqual(b, c.scripts.n.Load(), asked+1, "scripts")
 	testredis.Await(b, "the lock is given back", soon, func() bool { return b.holder() == "" })
 }
 
-// A line that no client joins is forgotten.
+// A line that no client enters expires.
 func TestLineHasALease(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
@@ -2057,7 +2066,7 @@ func TestLineHasALease(t *testing.T) {
 	})
 }
 
-// A line of tombstones alone ends a minute after the last of them, also where processes stood in it before.
+// A line with nothing but tombstones expires a minute after the last of them, even if it had entries before.
 func TestLineOfTombstonesEndsWithThem(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first, waiter := b.manual().takes(), b.manual().listens().joins()
@@ -2070,7 +2079,7 @@ func TestLineOfTombstonesEndsWithThem(t *testing.T) {
 	})
 }
 
-// A lock that no other process wants costs no key and no subscription, and two scripts.
+// A lock for which no other process waits costs no key, no subscription, and two scripts.
 func TestLineCostsAnUncontendedLockNothing(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		c := b.contender()
@@ -2085,10 +2094,10 @@ func TestLineCostsAnUncontendedLockNothing(t *testing.T) {
 	})
 }
 
-// withoutLine are the rights of a user that may do everything with the locks of a bench, except for their line.
+// withoutLine are the permissions of a user that may do everything with the locks of a bench, except use their line.
 var withoutLine = []string{"~lock-*", "~{lock-*", "~redisson_lock_*", "~relock_lock_alive:*", "~relock_rwlock_writers:*", "allchannels", "allcommands"}
 
-// The field of the first hold of a Client says already whether its user may use the line.
+// The field of the first hold of a Client already shows whether its user may use the line.
 func TestLineFieldOfTheFirstHoldSaysWhetherTheUserMayUseTheLine(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -2118,7 +2127,7 @@ func TestLineFieldOfTheFirstHoldSaysWhetherTheUserMayUseTheLine(t *testing.T) {
 	}
 }
 
-// A MultiLock of a user without the line works, and its fields say so from the first one on.
+// A MultiLock of a user without the line works, and its fields show it from the first one on.
 func TestLineMultiLockOfAUserWithoutTheLine(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -2163,7 +2172,7 @@ func (m *manual) writes(delivery string) reply {
 	return m.rw(writeAcquire, m.id+":1:02", m.lease, 1, suffixName(m.name, ""), "", 0, delivery, 1, false, m.rwReleases(), "publish")
 }
 
-// endsWriting releases the write lock, or gives up its place. The slice of the line never ends.
+// endsWriting releases the write lock, or removes its entry. The hand-off window never ends.
 func (m *manual) endsWriting() reply {
 	m.Helper()
 	return m.rw(writeRelease, m.id+":1:02", 0, suffixName(m.name, ""), false, "", m.rwReleases(), "publish", neverDue.Milliseconds(), false)
@@ -2179,8 +2188,8 @@ func (m *manual) endsReading() reply {
 	return m.rw(readRelease, m.id+":1:03", 0, suffixName(m.name, ""), true, m.rwReleases(), "publish", neverDue.Milliseconds())
 }
 
-// A plain lock and a write lock of one name have one line. The release of either grants the lock to the first place, of
-// whichever it is, on the channel of that.
+// A plain lock and a write lock of one name have one line. A release of either grants the lock to the first entry,
+// whichever of the two it is for, on its channel.
 func TestLinePassesBetweenPlainAndWriteLocks(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.contender().takes()
@@ -2211,8 +2220,9 @@ func TestLinePassesBetweenPlainAndWriteLocks(t *testing.T) {
 	})
 }
 
-// A client has one place. While that is one of its waits for the plain lock, another one for the write lock has none:
-// it is told of the free lock once in a slice, and takes it before the line. The same the other way round.
+// A client has one entry. While it belongs to a wait for the plain lock, a wait for the write lock has none: it is
+// notified of the free lock once in each hand-off window, and acquires it ahead of the line. The same applies the other
+// way round.
 func TestLineClientWithAPlaceForTheOtherLockIsAGuest(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		releases := b.subscribe(b.rwReleases())
@@ -2244,7 +2254,7 @@ func TestLineClientWithAPlaceForTheOtherLockIsAGuest(t *testing.T) {
 	})
 }
 
-// What is left of the place of a hold that was lost makes no guest.
+// The rest of the entry of a lost hold does not count as a guest.
 func TestLineRestOfALostHoldMakesNoGuest(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
@@ -2256,8 +2266,8 @@ func TestLineRestOfALostHoldMakesNoGuest(t *testing.T) {
 	})
 }
 
-// A release of the plain lock tells readers, and writers without a place, also where no process stands in the line. A
-// reader that listens to nothing leaves nothing behind.
+// A release of the plain lock notifies readers, and writers without an entry, even if no process has an entry in the
+// line. A reader that is not subscribed leaves nothing behind.
 func TestLineNotesThatReadersListen(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		lineExists := func() bool { return b.rdb.Exists(context.Background(), b.lineKey()).Val() == 1 }
@@ -2286,7 +2296,8 @@ func TestLineNotesThatReadersListen(t *testing.T) {
 	})
 }
 
-// A place for the write lock tells no waiter for the plain lock that it is free: this one has lost its own.
+// An entry for the write lock does not hide from a waiter for the plain lock, which has lost its own entry, that the
+// lock is free.
 func TestLinePlaceOfAWriterIsNoneOfThePlainLock(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
@@ -2307,7 +2318,7 @@ func TestLinePlaceOfAWriterIsNoneOfThePlainLock(t *testing.T) {
 	})
 }
 
-// Readers that were held off by a place are told when its waiter leaves.
+// Readers that were kept out by an entry are notified when its waiter leaves.
 func TestLinePlaceThatLeavesTellsReaders(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first, second := b.manual(), b.manual()
@@ -2321,7 +2332,8 @@ func TestLinePlaceThatLeavesTellsReaders(t *testing.T) {
 	})
 }
 
-// A place whose client asks, and does not listen, may be that of a process that has died: it holds off no reader.
+// An entry of a client that polls, and is not subscribed, may be that of a process that has crashed: it keeps no reader
+// out.
 func TestLinePlaceThatAsksHoldsOffNoReader(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		require.Equal(b, int64(1), b.manual().reads()[0])
@@ -2330,7 +2342,7 @@ func TestLinePlaceThatAsksHoldsOffNoReader(t *testing.T) {
 	})
 }
 
-// A forced release tells those, too, that wait for the other lock of the name.
+// A forced release also notifies the waiters for the other lock of the name.
 func TestForcedReleaseTellsThoseBeside(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		ctx := context.Background()
@@ -2345,7 +2357,7 @@ func TestForcedReleaseTellsThoseBeside(t *testing.T) {
 	})
 }
 
-// Readers do not join each other while the plain lock is wanted, or they could keep it busy for ever.
+// Readers do not share while processes wait for the plain lock. Otherwise they could keep it busy forever.
 func TestLineOfThePlainLockHoldsOffReaders(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first, second := b.manual(), b.manual()
@@ -2354,7 +2366,7 @@ func TestLineOfThePlainLockHoldsOffReaders(t *testing.T) {
 		assert.Equal(b, int64(0), second.reads()[0], "a reader, while another one reads")
 		assert.Equal(b, int64(1), first.reads()[0], "the reader itself, once more")
 
-		require.NoError(b, m.hears.Close()) // a place that can be granted nothing
+		require.NoError(b, m.hears.Close()) // an entry that cannot be granted the lock
 		testredis.Await(b, "it does not listen any more", soon, func() bool { return b.hearers(m.grants()) == 0 })
 		assert.Equal(b, int64(1), second.reads()[0], "a reader, while another one reads")
 		assert.Equal(b, int64(1), second.endsReading()[0])
@@ -2366,7 +2378,7 @@ func TestLineOfThePlainLockHoldsOffReaders(t *testing.T) {
 	})
 }
 
-// Where nobody has a place, all that listen to the channel of the other lock are told, too.
+// If no client has an entry, all that are subscribed to the channel of the other lock are notified, too.
 func TestLineWithoutPlacesTellsTheOtherLock(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
@@ -2379,8 +2391,7 @@ func TestLineWithoutPlacesTellsTheOtherLock(t *testing.T) {
 	})
 }
 
-// A plain lock and a read/write lock of one name exclude each other, and neither keeps any caller of the other from the
-// lock.
+// A plain lock and a read/write lock of one name exclude each other, and neither starves the callers of the other.
 func TestLineServesTwoTypesOfOneName(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -2399,10 +2410,10 @@ func TestLineServesTwoTypesOfOneName(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, server.Addr())
-			ctx, stop := context.WithTimeout(context.Background(), 2*soon) // for who is starved
+			ctx, stop := context.WithTimeout(context.Background(), 2*soon) // a limit for a caller that is starved
 			defer stop()
 			var all sync.WaitGroup
-			var inside atomic.Int32 // readers; negative: another holder
+			var inside atomic.Int32 // number of readers; negative for another holder
 			var turns [2][8]atomic.Int64
 			var longest [2]time.Duration
 			var mu sync.Mutex // guards longest
@@ -2469,7 +2480,7 @@ func onLinedLocks(t *testing.T, test func(b *faultBench, k faultLock)) {
 	})
 }
 
-// tombstones is how many fields of the locks of b have one.
+// tombstones returns how many fields of the locks of b have a tombstone.
 func (b *bench) tombstones() (n int) {
 	b.Helper()
 	ctx := context.Background()
@@ -2484,7 +2495,7 @@ func (b *bench) tombstones() (n int) {
 	return n
 }
 
-// lines are the keys of the lines of the locks of b.
+// lines returns the keys of the lines of the locks of b.
 func (b *bench) lines() []string {
 	b.Helper()
 	keys, err := b.rdb.Keys(context.Background(), "relock_line:*"+b.name+"*").Result()
@@ -2492,12 +2503,12 @@ func (b *bench) lines() []string {
 	return keys
 }
 
-// patient returns a client over the proxy that waits for each answer for as long as it takes.
+// patient returns a client over the proxy that waits for each answer without a limit.
 func (b *faultBench) patient(opts ...Option) *Client {
 	return b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute }), opts...)
 }
 
-// leaves gives up l as soon as ready is closed: its request is under way then.
+// leaves gives up l as soon as ready is closed: its request is in flight then.
 func (b *faultBench) leaves(l Locker, ready <-chan struct{}) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
@@ -2509,7 +2520,7 @@ func (b *faultBench) leaves(l Locker, ready <-chan struct{}) {
 	b.mustBe(await(b.bench, "Lock", got), context.Canceled)
 }
 
-// The answer to the last request of a field takes its tombstone away: nothing can run late any more.
+// The answer to the last request of a field removes its tombstone, because no request can run late any more.
 func TestTombstoneGoesWithTheLastAnswer(t *testing.T) {
 	onLinedLocks(t, func(b *faultBench, k faultLock) {
 		rule := b.proxy.On(k.takes, testredis.HoldRequest)
@@ -2524,7 +2535,7 @@ func TestTombstoneGoesWithTheLastAnswer(t *testing.T) {
 	})
 }
 
-// A request was sent again, and one of both has been answered: the other one may still run.
+// A request was sent twice, and one of both was answered: the other one may still run.
 func TestTombstoneStaysWhileAnotherTryMayRun(t *testing.T) {
 	b := newFaultBench(t)
 	first := b.proxy.On(calls(lockAcquire), testredis.HoldRequest)
@@ -2542,7 +2553,7 @@ func TestTombstoneStaysWhileAnotherTryMayRun(t *testing.T) {
 	assert.Empty(b, b.holder(), "the holder")
 }
 
-// Where the connection has failed nobody hears of the request, which may run for as long as the tombstone lasts.
+// If the connection has failed, no answer arrives for the request, which may run for as long as the tombstone lasts.
 func TestTombstoneOfALostRequestStays(t *testing.T) {
 	b := newFaultBench(t)
 	rule := b.proxy.On(calls(lockAcquire), testredis.HoldRequest)
@@ -2587,8 +2598,8 @@ func TestCallersThatLeaveLeaveNoTombstone(t *testing.T) {
 	})
 }
 
-// The next caller of the process has the place, and the field, of one that left while it asked. When all has been
-// answered its release leaves no tombstone.
+// The next caller of the process gets the entry, and the field, of a caller that left while it asked. When all requests
+// have been answered, its release leaves no tombstone.
 func TestTombstoneIsNotInherited(t *testing.T) {
 	b := newFaultBench(t)
 	b.opts = []Option{WithPollInterval(time.Hour)}
@@ -2611,7 +2622,7 @@ func TestTombstoneIsNotInherited(t *testing.T) {
 	assert.Empty(b, b.lines(), "the line")
 }
 
-// A grant that comes when its wait is over is released. Where all requests of the wait were answered nothing can run
+// A grant that arrives after its wait has ended is released. If all requests of the wait were answered, none can run
 // late.
 func TestLateGrantOfAnAnsweredWaitLeavesNoTombstone(t *testing.T) {
 	onEachLine(t, func(b *bench) {
@@ -2639,7 +2650,7 @@ func TestLateGrantOfAnAnsweredWaitLeavesNoTombstone(t *testing.T) {
 	})
 }
 
-// buryOthers gives the line at key tombstones of other fields.
+// buryOthers adds tombstones of other fields to the line at key.
 func (b *bench) buryOthers(key string, n int) {
 	b.Helper()
 	ctx := context.Background()
@@ -2655,7 +2666,7 @@ func (b *bench) buryOthers(key string, n int) {
 	b.must(b.rdb.PExpire(ctx, key, time.Minute).Err())
 }
 
-// commands are how many commands Redis runs while do runs, in scripts, too.
+// commands returns how many commands Redis runs while do runs, including those in scripts.
 func (b *bench) commands(do func()) int {
 	b.Helper()
 	ctx := context.Background()
@@ -2674,8 +2685,8 @@ func (b *bench) commands(do func()) int {
 	return all
 }
 
-// The tombstones of others cost a lock that no process waits for one command, to see that none of them is of the
-// caller.
+// The tombstones of others cost one command for a lock for which no process waits: it checks that none of them is for
+// the caller.
 func TestTombstonesOfOthersCostOneCommand(t *testing.T) {
 	t.Parallel()
 	b := newLineBench(t, testredis.Start(t).Addr())
@@ -2688,7 +2699,7 @@ func TestTombstonesOfOthersCostOneCommand(t *testing.T) {
 			b.must(l.Lock(ctx))
 			b.must(l.Unlock(ctx))
 		}
-		section() // the connections are there, and the permits
+		section() // the connections are open, and the permits are set
 		free := b.commands(section)
 		for _, n := range []int{1, 100} {
 			b.buryOthers(lineKey(l.Name()), n)
@@ -2699,7 +2710,7 @@ func TestTombstonesOfOthersCostOneCommand(t *testing.T) {
 	}
 }
 
-// A line in which no client has a place any more has its tombstones, and nothing else.
+// A line in which no client has an entry any more has its tombstones, and nothing else.
 func TestLineThatEndsLeavesItsTombstonesAlone(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first, waiter, other := b.manual().takes(), b.manual().listens().joins(), b.manual().listens().joins()
@@ -2713,7 +2724,7 @@ func TestLineThatEndsLeavesItsTombstonesAlone(t *testing.T) {
 	})
 }
 
-// A tombstone is taken away alone, and the line with the last one.
+// A tombstone is removed alone, and the line is deleted with the last one.
 func TestTombstoneIsTakenAwayAlone(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		ctx := context.Background()
@@ -2745,7 +2756,8 @@ func TestTombstoneIsTakenAwayAlone(t *testing.T) {
 	})
 }
 
-// A field with a tombstone among others neither takes a free lock nor joins, and the others are not in its way.
+// A field with a tombstone neither acquires a free lock nor enters the line, and the tombstones of others do not affect
+// it.
 func TestTombstoneAmongOthersIsSeen(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		ended, other := b.manual(), b.manual()
@@ -2762,7 +2774,8 @@ func TestTombstoneAmongOthersIsSeen(t *testing.T) {
 	})
 }
 
-// L1: a record that disappears without a release costs its waiters the poll interval at most, wherever they stand.
+// L1: a record that disappears without a release delays its waiters by the poll interval at most, wherever they are in
+// the line.
 func TestWaitersNoticeALockThatBecomesFreeByItself(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -2790,8 +2803,8 @@ func TestWaitersNoticeALockThatBecomesFreeByItself(t *testing.T) {
 	})
 }
 
-// A line that is deleted while others go on with the lock, or that loses a place, makes its waiters ask within a max
-// wake delay: the lock is never free, so only the place says it.
+// If a line is deleted while others continue to use the lock, or loses an entry, its waiters ask within a poll
+// interval. The lock is never free, so only the missing entry shows it.
 func TestPollerNoticesALostPlace(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -2823,8 +2836,8 @@ func TestPollerNoticesALostPlace(t *testing.T) {
 	})
 }
 
-// A waiter that has a place learns that a Java service holds the lock by now: only Redisson's channel says when it is
-// free.
+// A waiter that has an entry learns that a Java service holds the lock by now: only Redisson's channel announces when
+// it is free.
 func TestPollerNoticesAHolderWithoutALine(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.opts = nil
@@ -2838,9 +2851,9 @@ func TestPollerNoticesAHolderWithoutALine(t *testing.T) {
 	})
 }
 
-// L1: a waiter whose subscription has gone silent is granted the lock, and nothing tells it. It notices within a max
-// wake delay, long before the connection is given up, also where its process waits for more locks than are looked at
-// closely each time.
+// L1: a waiter whose subscription has silently failed is granted the lock without being notified. It notices within a
+// poll interval, long before the connection is given up, even if its process waits for more locks than are checked each
+// time.
 func TestPollerNoticesAGrantThatNoMessageBrought(t *testing.T) {
 	t.Parallel()
 	kinds := map[string]func(c *Client, name string) Locker{
@@ -2933,7 +2946,7 @@ func TestIdleWaitersShareALook(t *testing.T) {
 	}
 }
 
-// Each place in front counts.
+// Each entry ahead counts.
 func TestLineSaysHowManyAreInFront(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
@@ -2944,7 +2957,7 @@ func TestLineSaysHowManyAreInFront(t *testing.T) {
 	})
 }
 
-// C1: the goroutine of the lookout ends when no caller waits.
+// C1: the goroutine of the poller ends when no caller waits.
 func TestPollerEndsWithItsWaiters(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())

@@ -26,11 +26,11 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// newSemaphore is a semaphore with one permit, which excludes as a lock does.
+// newSemaphore returns a semaphore with one permit, which excludes as a lock does.
 func newSemaphore(c *Client, name string) Locker { return c.NewSemaphore(name, 1) }
 
-// onlyFree reports whether key belongs to a semaphore no permit of which is taken. Its counter stays for good, and
-// permits whose lease is over stay until the next call.
+// onlyFree reports whether key belongs to a semaphore of which no permit is held. Its counter is never deleted, and
+// expired permits stay until the next call.
 func onlyFree(rdb redis.UniversalClient, key string) bool {
 	ctx, taken := context.Background(), key
 	if !strings.HasSuffix(key, ":timeout") {
@@ -45,7 +45,7 @@ func onlyFree(rdb redis.UniversalClient, key string) bool {
 
 func TestSemaphore(t *testing.T) { testLocker(t, newSemaphore) }
 
-// permits checks that free and taken permits are so many together, and returns how many are free.
+// permits checks the total of free and held permits, and returns how many are free.
 func (b *bench) permits(want int) (free int) {
 	b.Helper()
 	ctx := context.Background()
@@ -69,7 +69,7 @@ func (b *bench) available(s *Semaphore, want int) {
 	require.Equal(b, want, n, "permits that are free")
 }
 
-// owners are so many new owners.
+// owners returns a number of new owners.
 func owners(n int) (all []context.Context) {
 	for range n {
 		all = append(all, ContextWithOwner(context.Background()))
@@ -102,14 +102,14 @@ func TestSemaphoreLetsSoManyIn(t *testing.T) {
 		b.available(here, 0)
 		require.Zero(b, b.permits(3))
 
-		b.mustTry(here, o[0], true) // one level more, and no permit
+		b.mustTry(here, o[0], true) // increments the hold count, and takes no permit
 		require.Zero(b, b.permits(3))
 		b.must(here.Unlock(o[0]))
 		b.mustTry(here, o[3], false)
 		b.must(here.Unlock(o[0]))
 		b.mustTry(there, o[3], true)
 		b.mustBe(here.Unlock(o[0]), ErrNotHeld)
-		b.mustBe(here.Unlock(o[1]), ErrNotHeld) // it is of the other Client
+		b.mustBe(here.Unlock(o[1]), ErrNotHeld) // it belongs to the other Client
 		require.Zero(b, b.permits(3))
 		for _, owner := range o[1:] {
 			b.must(there.Unlock(owner))
@@ -121,7 +121,7 @@ func TestSemaphoreLetsSoManyIn(t *testing.T) {
 	})
 }
 
-// The number in Redis counts, whatever a process asks for.
+// The number in Redis applies, whatever a process passes.
 func TestSemaphoreKeepsTheFirstNumber(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -142,10 +142,10 @@ func TestSemaphoreKeepsTheFirstNumber(t *testing.T) {
 		b.mustTry(five, o[2], false)
 
 		b.must(two.SetPermits(ctx, 3))
-		b.must(two.SetPermits(ctx, 3)) // again
+		b.must(two.SetPermits(ctx, 3)) // repeated
 		count(five, 3)
 		b.mustTry(five, o[2], true)
-		b.must(five.SetPermits(ctx, 1)) // those that are taken stay taken
+		b.must(five.SetPermits(ctx, 1)) // permits that are held are not revoked
 		count(two, 1)
 		b.available(two, 0)
 		b.must(two.Unlock(o[0]))
@@ -157,12 +157,12 @@ func TestSemaphoreKeepsTheFirstNumber(t *testing.T) {
 		b.mustTry(two, o[0], false)
 		require.Zero(t, b.permits(0))
 		b.must(b.rdb.Del(ctx, b.name).Err())
-		b.must(two.SetPermits(ctx, 4)) // of a semaphore that does not exist
+		b.must(two.SetPermits(ctx, 4)) // for a semaphore that does not exist
 		count(five, 4)
 	})
 }
 
-// More permits wake those that wait.
+// More permits notify the waiters.
 func TestSemaphoreWaitersHearOfNewPermits(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
@@ -204,7 +204,8 @@ func TestSemaphoreRefusesBadInput(t *testing.T) {
 	b.mustBe(s.SetPermits(nilCtx, 1), ErrInvalid)
 }
 
-// Waiters of one process get permits in the order in which they came, also those that want a lease of their own.
+// Waiters of one process get permits in the order in which they called Lock, including those that ask for an explicit
+// lease.
 func TestSemaphoreServesLocalWaitersInOrder(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	s := b.client(WithPollInterval(time.Hour)).NewSemaphore(b.name, 2)
@@ -244,7 +245,7 @@ func TestSemaphoreServesLocalWaitersInOrder(t *testing.T) {
 	require.Equal(t, 2, b.permits(2))
 }
 
-// A process that gives its permit back and asks again at once lets another one go first that waits.
+// A process that releases its permit and asks again at once lets another waiting process go first.
 func TestSemaphoreNewcomersLetWaitersGoFirst(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -271,7 +272,7 @@ func TestSemaphoreCallersAskTogetherWhileItIsFree(t *testing.T) {
 	b := newFaultBench(t)
 	s := b.shaky().NewSemaphore(b.name, 8)
 	b.mustTry(s, ContextWithOwner(context.Background()), true)
-	const delay = 250 * time.Millisecond // a TryLock that does not wait stays for longer
+	const delay = 250 * time.Millisecond // a TryLock without a wait takes longer
 	b.proxy.On(calls(semaphoreAcquire), testredis.DelayRequest(delay)).Times(7)
 	start := time.Now()
 	var all sync.WaitGroup
@@ -290,8 +291,8 @@ func TestSemaphoreCallersAskTogetherWhileItIsFree(t *testing.T) {
 	require.Equal(t, 8, b.permits(8))
 }
 
-// Callers that had to wait for one another ask together again as soon as permits are free, also if each of them comes
-// back at once.
+// Callers that had to wait for one another ask at the same time again as soon as permits are free, even if each of them
+// comes back at once.
 func TestSemaphoreCallersAskTogetherAgainAfterItWasBusy(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := context.Background()
@@ -330,7 +331,7 @@ func TestSemaphoreGivesThePermitsOfTheCrashedToOthers(t *testing.T) {
 		for _, owner := range owners(2) {
 			b.mustTry(s, owner, true)
 		}
-		b.must(crashed.Close()) // which leaves them taken
+		b.must(crashed.Close()) // the permits stay held
 		next := b.client(WithPollInterval(time.Hour)).NewSemaphore(b.name, 2)
 		o := owners(2)
 		b.must(next.Lock(o[0]))
@@ -342,7 +343,7 @@ func TestSemaphoreGivesThePermitsOfTheCrashedToOthers(t *testing.T) {
 	})
 }
 
-// An error says that no permit is free, and for how long at most.
+// An error states that no permit is free, and for how long at most.
 func TestSemaphoreErrorsSayWhenAPermitExpires(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
@@ -365,7 +366,7 @@ func TestSemaphoreErrorsSayWhenAPermitExpires(t *testing.T) {
 	b.forget()
 }
 
-// Inspect and Holders show permits of both languages, the first to expire first.
+// Inspect and Holders return permits of both languages, the first to expire first.
 func TestInspectShowsASemaphore(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -415,8 +416,8 @@ func TestInspectShowsASemaphore(t *testing.T) {
 	})
 }
 
-// The scripts do what a model does: any requests, each of them once or more, late or not, in any order. The clients may
-// not subscribe, so that a grant sends no message.
+// The scripts do what a model does, for any requests, each of them sent once or more, late or not, in any order. The
+// clients may not subscribe, so that a grant sends no message.
 func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 	t.Parallel()
 	granted := 0
@@ -447,7 +448,7 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 			case op < 14:
 				left, late := rng.IntN(5)/4, rng.IntN(20) == 0
 				c := l.RollBack(engine.Attempt{Field: id, HoldCount: left + 1, Late: late})
-				c.Args[4] = int64(1e13) // of the slice
+				c.Args[4] = int64(1e13) // the hand-off window
 				do("release, undo", c, model.release(id, left, late))
 			case op < 17:
 				do("renew", l.Renew(id, time.Duration(lease)*time.Millisecond, op == 16), model.renew(id, lease, op == 16))
@@ -463,9 +464,9 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 			}
 			switch what[:3] {
 			case "rel":
-				got[1] = 0 // who was told
+				got[1] = 0 // who was notified
 			case "acq":
-				got[2] %= 4 // how many are in front
+				got[2] %= 4 // how many are ahead
 			}
 			require.Equal(t, want, got, "seed %d, step %d: %s", seed, step, what)
 			if model.exists {
@@ -486,7 +487,7 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 	assert.Greater(t, granted, 100, "permits that were granted to the line")
 }
 
-// A semaphoreModel is what a semaphore is, in plain words: so many permits, when each that is taken expires, and who
+// A semaphoreModel is a simple model of a semaphore: the number of permits, when each held permit expires, and who
 // waits.
 type semaphoreModel struct {
 	exists  bool
@@ -494,7 +495,7 @@ type semaphoreModel struct {
 	now     int64
 	ends    map[string]int64
 	line    []waitingPermit
-	over    map[string]bool // ids that take no permit any more
+	over    map[string]bool // IDs that can no longer acquire a permit
 	granted int
 }
 
@@ -654,7 +655,7 @@ func (m *semaphoreModel) count() reply {
 	return reply{int64(m.permits), int64(m.permits) - m.inspect("")[0], 0}
 }
 
-// The counter may be gone while permits are taken, it may be that of other data, and it may have a lease, which
+// The counter may be missing while permits are held, it may be that of other data, and it may have an expiry, which
 // Redisson's expire sets.
 func TestSemaphoreCounterAndPermitsAgree(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -668,7 +669,7 @@ func TestSemaphoreCounterAndPermitsAgree(t *testing.T) {
 		b.mustTry(s, o[1], true)
 		require.Equal(t, 1, b.permits(3), "with the permit that was taken before")
 		b.must(b.rdb.Del(ctx, b.name).Err())
-		b.must(s.Unlock(o[0])) // adds nothing to a counter that is not there
+		b.must(s.Unlock(o[0])) // does not increment a counter that does not exist
 		b.mustTry(s, o[2], true)
 		require.Equal(t, 1, b.permits(3))
 		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
@@ -686,7 +687,7 @@ func TestSemaphoreCounterAndPermitsAgree(t *testing.T) {
 	})
 }
 
-// An attempt that the user may not finish takes no permit.
+// An attempt that the user is not allowed to finish takes no permit.
 func TestSemaphoreAttemptThatIsRefusedTakesNothing(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := context.Background()
@@ -698,11 +699,11 @@ func TestSemaphoreAttemptThatIsRefusedTakesNothing(t *testing.T) {
 	require.Equal(t, 2, b.permits(2))
 }
 
-// A heldPermit is a time for which an owner could trust its permit.
+// A heldPermit is a time for which a permit was valid for its owner.
 type heldPermit struct{ from, to time.Duration }
 
-// Under faults no more owners than permits trust one at a time, every owner gets its turn, and in the end no permit is
-// lost.
+// Under faults the number of owners with a valid permit never exceeds the number of permits, every owner gets its turn,
+// and in the end no permit is lost.
 func TestSemaphoreStorm(t *testing.T) {
 	const permits, processes, workers = 3, 3, 6
 	b := newFaultBench(t)
@@ -711,7 +712,7 @@ func TestSemaphoreStorm(t *testing.T) {
 	var history []heldPermit
 	var all sync.WaitGroup
 	var over atomic.Bool
-	var waiting atomic.Int64 // workers that have not had a permit a few times
+	var waiting atomic.Int64 // workers that have had fewer than a few permits
 	waiting.Store(processes * workers)
 	for p := range processes {
 		c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 200 * time.Millisecond }),
@@ -784,7 +785,7 @@ func TestSemaphoreStorm(t *testing.T) {
 	require.Zero(t, b.permits(permits))
 }
 
-// mostTogether is the greatest number of times that overlap.
+// mostTogether returns the greatest number of times that overlap.
 func mostTogether(all []heldPermit) (most int) {
 	type edge struct {
 		at time.Duration
@@ -813,7 +814,7 @@ func TestMostTogetherCounts(t *testing.T) {
 	assert.Equal(t, 3, mostTogether([]heldPermit{{0, 10}, {5, 15}, {9, 20}}))
 }
 
-// An attempt of which no caller knows any more takes no permit.
+// An attempt that no caller knows about any more takes no permit.
 func TestSemaphoreAttemptThatRunsAfterItsUndoTakesNothing(t *testing.T) {
 	b := newFaultBench(t)
 	s := b.shaky().NewSemaphore(b.name, 1)
@@ -834,8 +835,8 @@ func TestSemaphoreAttemptThatRunsAfterItsUndoTakesNothing(t *testing.T) {
 	assert.Equal(t, 1, b.permits(1), "permits that are free")
 }
 
-// Data of the application at the key of the permits are refused, and stay as they are: also where their scores look
-// like leases that are over.
+// Data of the application at the key of the permits is refused, and left unchanged, even if its scores look like
+// expired leases.
 func TestSemaphoreLeavesOtherDataAlone(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -856,17 +857,17 @@ func TestSemaphoreLeavesOtherDataAlone(t *testing.T) {
 	})
 }
 
-// A permitClient is a client of a semaphore whose requests the test makes.
+// A permitClient is a client of a semaphore whose requests the test sends.
 type permitClient struct {
 	*bench
 	l     *semaphore
 	id    string
 	field string
 	asked uint64
-	hears *redis.PubSub // the channel of grants; or nil
+	hears *redis.PubSub // the channel of grants, or nil
 }
 
-const neverDue = 2_000_000 * time.Hour // a slice after which no release is free for all
+const neverDue = 2_000_000 * time.Hour // a hand-off window that never ends
 
 func (b *bench) permitClient(s *Semaphore) *permitClient {
 	id := uuid.NewString()
@@ -882,7 +883,7 @@ func (c *permitClient) ask(line string) reply {
 	return r
 }
 
-// takes takes a permit that must be free.
+// takes acquires a permit that must be free.
 func (c *permitClient) takes() *permitClient {
 	c.Helper()
 	require.Equal(c, int64(1), c.ask(engine.Barge)[0])
@@ -897,13 +898,13 @@ func (c *permitClient) listens() *permitClient {
 }
 
 // joins waits in the line, with an delivery as in lua/line.lua.
-func (c *permitClient) joins(delivery string) *permitClient {
+func (c *permitClient) joins(ear string) *permitClient {
 	c.Helper()
 	require.Equal(c, int64(1), c.ask(delivery)[2]%4, "no place")
 	return c
 }
 
-// gives gives the permit back; the line may keep it for a slice.
+// gives releases the permit; the line may keep it for a hand-off window.
 func (c *permitClient) gives(slice time.Duration) reply {
 	c.Helper()
 	call := c.l.Release(released(c.field, 0, false))
@@ -913,7 +914,7 @@ func (c *permitClient) gives(slice time.Duration) reply {
 	return r
 }
 
-// lease is how long the permit of c lasts; 0: c has none.
+// lease returns the remaining lease of the permit of c, or 0 if c has none.
 func (c *permitClient) lease() time.Duration {
 	c.Helper()
 	ends, err := c.rdb.ZScore(context.Background(), c.l.keys[1], c.field).Result()
@@ -930,7 +931,7 @@ func (c *permitClient) lapses() {
 	c.must(c.rdb.ZAdd(context.Background(), c.l.keys[1], redis.Z{Score: 1, Member: c.field}).Err())
 }
 
-// messages are those that c has been sent, and not returned before.
+// messages returns the messages that were sent to c and not returned before.
 func (c *permitClient) messages() []string {
 	c.Helper()
 	return c.received(c.hears, c.l.announce+":"+c.id)
@@ -940,7 +941,7 @@ func (c *permitClient) messages() []string {
 type permitContender struct {
 	*lineClient
 	s     *Semaphore
-	asked *atomic.Int64 // requests for a permit; renewals depend on how long the test takes
+	asked *atomic.Int64 // number of requests for a permit, without renewals, which depend on how long the test takes
 }
 
 func (b *bench) permitContender(opts ...Option) *permitContender {
@@ -955,14 +956,14 @@ func (b *bench) permitContender(opts ...Option) *permitContender {
 	return &permitContender{c, c.client.NewSemaphore(b.name, 1), asked}
 }
 
-// requests are how many requests for a permit the Client has sent, when it sends no more.
+// requests returns how many requests for a permit the Client has sent, when it sends no more.
 func (c *permitContender) requests() int64 {
 	c.Helper()
 	c.settled()
 	return c.asked.Load()
 }
 
-// sibling is another owner of the same Client.
+// sibling returns another owner of the same Client.
 func (c *permitContender) sibling() *permitContender {
 	return &permitContender{c.lineClient.sibling(), c.s, c.asked}
 }
@@ -989,7 +990,7 @@ func (c *permitContender) unlocks() {
 	c.must(c.s.Unlock(c.owner))
 }
 
-// onEachPermits runs test for a semaphore with so many permits, on a miniredis and on a real Redis.
+// onEachPermits runs test for a semaphore with a number of permits, on a miniredis and on a real Redis.
 func onEachPermits(t *testing.T, permits int, test func(b *bench, s *Semaphore)) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -1001,8 +1002,8 @@ func onEachPermits(t *testing.T, permits int, test func(b *bench, s *Semaphore))
 	})
 }
 
-// A release grants its permit to the process that has waited longest. It sends one message, and that process does not
-// ask.
+// A release grants its permit to the process that has waited longest. It sends one message, and that process sends no
+// request.
 func TestSemaphoreReleaseGrantsThePermit(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
@@ -1033,7 +1034,7 @@ func TestSemaphoreReleaseGrantsThePermit(t *testing.T) {
 	})
 }
 
-// A section costs one request and one release, however many processes wait.
+// A critical section costs one request and one release, however many processes wait.
 func TestSemaphoreCostsTwoScriptsASection(t *testing.T) {
 	t.Parallel()
 	b := newLineBench(t, testredis.Start(t).Addr())
@@ -1065,7 +1066,7 @@ func TestSemaphoreCostsTwoScriptsASection(t *testing.T) {
 	assert.LessOrEqual(b, runs, 2.2, "scripts a section")
 }
 
-// A process that is granted a permit and does nothing loses it after the provisional lease, and the next one gets it.
+// A process that is granted a permit and does not react loses it after the provisional lease, and the next one gets it.
 // It is passed over until it asks.
 func TestSemaphorePausedClientLosesItsGrant(t *testing.T) {
 	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
@@ -1075,7 +1076,7 @@ func TestSemaphorePausedClientLosesItsGrant(t *testing.T) {
 		m.gives(neverDue)
 		assert.InDelta(b, 3500, frozen.lease().Milliseconds(), 1500, "the provisional lease")
 		next.waits()
-		frozen.lapses() // 5s are over
+		frozen.lapses() // the provisional lease expires
 		next.gets()
 		assert.Equal(b, "suspect", b.placeOf(frozen.id).state, "the place of the frozen client")
 		require.Zero(b, b.permits(1))
@@ -1090,7 +1091,7 @@ func TestSemaphorePausedClientLosesItsGrant(t *testing.T) {
 	})
 }
 
-// Of several grants that expire, the last one leaves its client its place. Another client waits again at the end.
+// If several grants expire, the last one leaves its client its entry. Another client waits again at the end.
 func TestSemaphoreOfSeveralExpiriesTheLastKeepsItsPlace(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
@@ -1115,7 +1116,7 @@ func TestSemaphoreOfSeveralExpiriesTheLastKeepsItsPlace(t *testing.T) {
 	})
 }
 
-// A grant whose client uses it is no expiry: later grants leave it where it is.
+// A grant that its client uses is no expiry: later grants leave the entry where it is.
 func TestSemaphoreGrantsBesideOthersAreNoLapse(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
@@ -1132,7 +1133,7 @@ func TestSemaphoreGrantsBesideOthersAreNoLapse(t *testing.T) {
 	})
 }
 
-// A client whose connection is gone is passed over. One that may not subscribe is granted the permit, and asks.
+// A client whose connection is closed is passed over. A client that may not subscribe is granted the permit, and asks.
 func TestSemaphoreGrantsToThoseThatHear(t *testing.T) {
 	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
 		m := b.permitClient(s).takes()
@@ -1152,7 +1153,7 @@ func TestSemaphoreGrantsToThoseThatHear(t *testing.T) {
 	})
 }
 
-// A user that may not ask who listens sees by the message that no connection hears it.
+// A user that may not ask who is subscribed learns from the message that no connection received it.
 func TestSemaphoreGrantThatNobodyHearsIsTakenBack(t *testing.T) {
 	b := newLineBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
@@ -1192,7 +1193,7 @@ func TestSemaphoreLostMessageLosesNoGrant(t *testing.T) {
 	})
 }
 
-// More permits, and ForceUnlock, grant to as many processes as there are permits. They do not ask.
+// More permits, and ForceUnlock, grant to as many processes as there are permits, which send no requests.
 func TestSemaphoreNewPermitsAreGranted(t *testing.T) {
 	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
 		ctx := context.Background()
@@ -1226,8 +1227,9 @@ func TestSemaphoreNewPermitsAreGranted(t *testing.T) {
 	})
 }
 
-// A permit that a program without the line has, for example Java, is released on the channel of all: waiters listen
-// there. A release that such a program hears is for all once in a slice. Its message is the number of free permits.
+// A permit that was acquired by a client that does not know the line, for example Java, is released on the common
+// channel, to which waiters are subscribed. A release to which such a client is subscribed is free for all once in each
+// hand-off window. Its message is the number of free permits.
 func TestSemaphoreIsSharedWithThoseThatHaveNoLine(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		ctx := context.Background()
@@ -1244,7 +1246,7 @@ func TestSemaphoreIsSharedWithThoseThatHaveNoLine(t *testing.T) {
 		require.Equal(b, 1, b.permits(2), "free permits")
 		c.waits()
 
-		_, err = b.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error { // Java takes it
+		_, err = b.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error { // Java acquires it
 			p.Decr(ctx, b.name)
 			p.ZAdd(ctx, m.l.keys[1], redis.Z{Score: endsIn(time.Minute), Member: "16 bytes of Java"})
 			return nil
@@ -1272,10 +1274,10 @@ func TestSemaphoreIsSharedWithThoseThatHaveNoLine(t *testing.T) {
 	})
 }
 
-// endsIn is the score of a lease that lasts so long from now on.
+// endsIn returns the score of a lease that lasts for a duration from now on.
 func endsIn(lease time.Duration) float64 { return float64(time.Now().Add(lease).UnixMilli()) }
 
-// A user that may not use the key of the line hears that a permit is free, and tries.
+// A user that may not use the key of the line is notified that a permit is free, and tries.
 func TestSemaphoreUserWithoutTheLineHearsReleases(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -1287,11 +1289,11 @@ func TestSemaphoreUserWithoutTheLineHearsReleases(t *testing.T) {
 	me := ContextWithOwner(context.Background())
 	go func() { got <- user.Lock(me) }()
 	awaitSubscribed(t, user, got)
-	time.Sleep(300 * time.Millisecond) // until the attempt after the subscription is over: no right tells
+	time.Sleep(300 * time.Millisecond) // until the attempt after the subscription has ended: no permission tells
 	next := b.permitContender().joins()
 	first.unlocks()
 	select {
-	case err := <-got: // both were told
+	case err := <-got: // both were notified
 		b.must(err)
 		b.must(user.Unlock(me))
 		next.gets().unlocks()
@@ -1306,7 +1308,7 @@ func TestSemaphoreUserWithoutTheLineHearsReleases(t *testing.T) {
 	require.Equal(t, 1, b.permits(1))
 }
 
-// The first hold of a Client says already that its user may not use the line: the processes that wait listen for its
+// The first hold of a Client already shows that its user may not use the line: the processes that wait subscribe to its
 // release.
 func TestSemaphoreFirstHoldOfAUserWithoutTheLine(t *testing.T) {
 	t.Parallel()
@@ -1327,7 +1329,7 @@ func TestSemaphoreFirstHoldOfAUserWithoutTheLine(t *testing.T) {
 	next.gets().unlocks()
 }
 
-// A Client has one place at a time, for the first of its callers. Each grant is for one caller. A message that comes
+// A Client has one entry at a time, for the first of its callers. Each grant is for one caller. A message that arrives
 // twice, or for no caller, changes nothing for the others.
 func TestSemaphoreClientHasOnePlaceForManyCallers(t *testing.T) {
 	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
@@ -1378,7 +1380,7 @@ func TestSemaphoreClientHasOnePlaceForManyCallers(t *testing.T) {
 	})
 }
 
-// A caller that gives up leaves the place of its process to the next one.
+// A caller that gives up leaves the entry of its process to the next one.
 func TestSemaphoreCallerThatGivesUpLeavesItsPlace(t *testing.T) {
 	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
 		m := b.permitClient(s).takes()
@@ -1406,7 +1408,8 @@ func TestSemaphoreCallerThatGivesUpLeavesItsPlace(t *testing.T) {
 	})
 }
 
-// Callers of one process that find all permits taken together all get in, also where no sleep ends by itself.
+// If callers of one process find all permits held at the same time, all of them get one in the end, even if no sleep
+// ends by itself.
 func TestSemaphoreCallersThatFindItBusyTogetherAllGetIn(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		c := b.permitContender()
@@ -1429,8 +1432,8 @@ func TestSemaphoreCallersThatFindItBusyTogetherAllGetIn(t *testing.T) {
 	})
 }
 
-// A caller that asked before another one, and waits behind it in the process, has a place of its own after that one was
-// granted a permit.
+// A caller that asked before another one, and waits behind it in the process, has an entry of its own after the other
+// one was granted a permit.
 func TestSemaphoreCallerThatAskedFirstHasAPlaceAfterAnother(t *testing.T) {
 	b := newFaultBench(t)
 	s := b.direct.NewSemaphore(b.name, 2)
@@ -1471,8 +1474,8 @@ func TestSemaphoreCallerThatAskedFirstHasAPlaceAfterAnother(t *testing.T) {
 	require.Equal(b, 2, b.permits(2))
 }
 
-// Where one caller of a process has found no permit free, and waits for one in Redis, the others wait behind it and ask
-// nothing.
+// If one caller of a process has found no permit free, and waits for one in Redis, the others wait behind it and send
+// no requests.
 func TestSemaphoreCallersBehindABusyOneAskNothing(t *testing.T) {
 	b := newFaultBench(t)
 	s := b.direct.NewSemaphore(b.name, 1)
@@ -1523,7 +1526,7 @@ func TestSemaphoreRefusesOddCounters(t *testing.T) {
 	})
 }
 
-// A zset of other data in the place of the taken permits is not counted.
+// A sorted set of other data at the key of the held permits is not counted.
 func TestSemaphoreCountsNoMembersOfOtherData(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -1540,8 +1543,8 @@ func TestSemaphoreCountsNoMembersOfOtherData(t *testing.T) {
 	})
 }
 
-// Changing the number of NewSemaphore changes nothing, and each Client says so once for a name: where it gets a permit,
-// and where it finds none.
+// Changing the number that is passed to NewSemaphore has no effect, and each Client logs it once for a name: both if it
+// gets a permit, and if it finds none.
 func TestSemaphoreOtherNumberIsLoggedOnce(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -1558,7 +1561,7 @@ func TestSemaphoreOtherNumberIsLoggedOnce(t *testing.T) {
 		five, lines, text := logged(5)
 		for range 3 {
 			b.must(five.Lock(ctx))
-			b.must(five.Lock(ctx)) // one level more
+			b.must(five.Lock(ctx)) // increments the hold count
 			b.must(five.Unlock(ctx))
 			b.must(five.Unlock(ctx))
 		}
