@@ -15,10 +15,10 @@ package relock
 // operator where there are any. A waiter goes on waiting where the trouble
 // passes. A holder learns of each loss. No caller gets a lock that was not confirmed.
 
-// Which test tries which fault. The faults are the rows of docs/reliability.md.
+// Which test covers which fault. The faults are the rows of docs/reliability.md.
 //
-// Rules: every row names tests that exist, or the reason why it cannot be tried on
-// one machine; the page and this table say the same.
+// Rules: every row names tests that exist, or the reason why it cannot be tested on one machine; the page and this
+// table agree.
 
 import (
 	"context"
@@ -51,8 +51,8 @@ type faultLock struct {
 
 	takes, gives, undoes, renews testredis.Match
 
-	asks, parts int  // requests that one acquire consists of, and one release
-	red         bool // Lock goes on until ctx is done, whatever the nodes answer
+	asks, parts int  // number of requests of one acquire, and of one release
+	red         bool // Lock continues until ctx is done, whatever the nodes answer
 }
 
 var faultLocks = []faultLock{
@@ -66,8 +66,7 @@ var faultLocks = []faultLock{
 	{lockKind{name: "red", one: newThreeWayLock, rival: newThreeWayLock}, calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 3, 3, true},
 }
 
-// lined reports whether processes wait for the lock, or for its parts, in a line, whose tombstones stop requests that
-// run late.
+// lined reports whether processes wait for the lock, or for its parts, in a line, whose tombstones stop late requests.
 func (k faultLock) lined() bool { return k.name != "read" }
 
 // calls matches the runs of a script.
@@ -80,15 +79,14 @@ func anyOf(scripts ...*luaScript) testredis.Match {
 	}
 }
 
-// newThreeWayLock is a RedLock whose nodes all fail together: three names of one server.
+// newThreeWayLock returns a RedLock whose nodes all fail together: three names of one server.
 func newThreeWayLock(c *Client, name string) Locker {
 	others, _ := siblings.Load(c)
 	two := others.([]*Client)
 	return c.NewRedLock(c.NewLock(name), two[0].NewLock(name+"-b"), two[1].NewLock(name+"-c"))
 }
 
-// A faultBench has two ways to one Redis: over a proxy that can be told to fail,
-// and directly.
+// A faultBench has two connections to one Redis: over a proxy that can be told to fail, and directly.
 type faultBench struct {
 	*bench
 	server *testredis.Server
@@ -103,19 +101,19 @@ func newFaultBench(t *testing.T, args ...string) *faultBench {
 
 func newFaultBenchOn(t *testing.T, s *testredis.Server) *faultBench {
 	b := &faultBench{bench: newBench(t, s.Addr()), server: s, proxy: testredis.NewProxy(t, s.Addr())}
-	b.name += "-" // no part of the name of another one on this server
+	b.name += "-" // so that it is not a part of another name on this server
 	b.direct = b.client()
 	for _, script := range allScripts() {
-		b.must(b.rdb.ScriptLoad(context.Background(), script.Source()).Err()) // so that a fault hits a run, not a NOSCRIPT
+		b.must(b.rdb.ScriptLoad(context.Background(), script.Source()).Err()) // so that a fault hits a run, and not a NOSCRIPT
 	}
 	return b
 }
 
-// faultsAtOnce bounds the calls of onFaultLocks that run together: each has seven tests, which measure time.
+// faultsAtOnce limits the calls of onFaultLocks that run at the same time: each has seven tests, which measure time.
 var faultsAtOnce = make(chan struct{}, 6)
 
-// onFaultLocks runs test for every lock type at the same time, however few
-// processors there are, each on what start starts.
+// onFaultLocks runs test for every lock type at the same time, however few processors there are, each on the bench that
+// start returns.
 func onFaultLocks(t *testing.T, start func(testing.TB) *testredis.Server, test func(b *faultBench, k faultLock)) {
 	faultsAtOnce <- struct{}{}
 	defer func() { <-faultsAtOnce }()
@@ -128,7 +126,7 @@ func onFaultLocks(t *testing.T, start func(testing.TB) *testredis.Server, test f
 	all.Wait()
 }
 
-// oneRedis is for faults of the way there: all lock types share a server.
+// oneRedis is for faults between client and server: all lock types share a server.
 func oneRedis(t *testing.T) func(testing.TB) *testredis.Server {
 	s := testredis.Start(t)
 	return func(testing.TB) *testredis.Server { return s }
@@ -150,7 +148,7 @@ func (b *faultBench) client(opts ...Option) *Client {
 	return b.clientOn(testredis.Client(b, b.addr), opts...)
 }
 
-// clientOn is that of a bench, with two siblings that know the same server by other names.
+// clientOn returns a client like that of a bench, with two siblings that know the same server by other names.
 func (b *faultBench) clientOn(rdb *redis.Client, opts ...Option) *Client {
 	b.Helper()
 	opts = append([]Option{WithRedLockNodeTimeout(4 * time.Second)}, opts...)
@@ -163,13 +161,13 @@ func (b *faultBench) clientOn(rdb *redis.Client, opts ...Option) *Client {
 			o.Addr = host + ":" + port
 		}), opts...))
 	}
-	c := b.bench.clientOn(rdb, opts...) // closed before the others, of whose locks its RedLocks consist
+	c := b.bench.clientOn(rdb, opts...) // closed before the others, which have the locks of its RedLocks
 	siblings.Store(c, others)
 	b.Cleanup(func() { siblings.Delete(c) })
 	return c
 }
 
-// stays makes sure that nothing comes over c for a while.
+// stays checks that nothing arrives on c for a while.
 func stays[T any](b testing.TB, what string, c <-chan T, d time.Duration) {
 	b.Helper()
 	select {
@@ -179,12 +177,12 @@ func stays[T any](b testing.TB, what string, c <-chan T, d time.Duration) {
 	}
 }
 
-// records are the bench's keys except for token counters, which stay.
+// records returns the bench's keys except for token counters, which are never deleted.
 func (b *faultBench) records() []string {
 	return slices.DeleteFunc(b.keys(), func(key string) bool { return strings.HasPrefix(key, "redisson_lock_token:") })
 }
 
-// refuses makes sure that l cannot be taken, soon and with that answer, and that nothing is left of it.
+// refuses checks that l soon cannot be acquired, with that answer, and that nothing is left of it.
 func (b *faultBench) refuses(l Locker, answer string) {
 	b.Helper()
 	start := time.Now()
@@ -199,7 +197,7 @@ func (b *faultBench) refuses(l Locker, answer string) {
 	b.mustBe(l.Unlock(context.Background()), ErrNotHeld)
 }
 
-// tokenOf is the fencing token of l, or 0 if it has none.
+// tokenOf returns the fencing token of l, or 0 if it has none.
 func (b *faultBench) tokenOf(ctx context.Context, l Locker) int64 {
 	b.Helper()
 	f, ok := l.(*Lock)
@@ -211,7 +209,7 @@ func (b *faultBench) tokenOf(ctx context.Context, l Locker) int64 {
 	return token
 }
 
-// Rows 1, 2, 5, 6: the answer is lost, the request has run; or not even that.
+// Rows 1, 2, 5, 6: the answer is lost, and the request has run or has not.
 func TestFaultLostAnswersChangeNothingTwice(t *testing.T) {
 	t.Parallel()
 	server := oneRedis(t)
@@ -260,7 +258,7 @@ func TestFaultLostAnswersChangeNothingTwice(t *testing.T) {
 	}
 }
 
-// Row 9: ctx is done while the request is under way.
+// Row 9: ctx is done while the request is in flight.
 func TestFaultRequestIsUndoneWhenCtxEnds(t *testing.T) {
 	t.Parallel()
 	server := oneRedis(t)
@@ -280,7 +278,7 @@ func testUndoWhenCtxEnds(b *faultBench, k faultLock, timeout time.Duration) {
 	await(b.bench, "the request is under way", rule.Fired())
 	cancel()
 	b.mustBe(await(b.bench, "Lock comes back although Redis says nothing", got), context.Canceled)
-	rule.Release() // it runs now, and its undo after it or before
+	rule.Release() // it runs now, before or after its rollback
 	next := k.rival(b.direct, b.name)
 	testredis.Await(b, "the lock is free again", 2*soon, func() bool {
 		ok, err := next.TryLock(context.Background(), 0, 0)
@@ -289,8 +287,8 @@ func testUndoWhenCtxEnds(b *faultBench, k faultLock, timeout time.Duration) {
 	b.must(next.Unlock(context.Background()))
 }
 
-// Rows 3, 4: the undo overtakes the attempt. The record of the late attempt expires, is not
-// renewed, and is not taken for a later hold. Where the lock has a line, the late attempt takes nothing.
+// Rows 3, 4: the rollback overtakes the attempt. The record of the late attempt expires, is not renewed, and is not
+// taken for a later hold. If the lock has a line, the late attempt acquires nothing.
 func TestFaultAttemptRunsAfterItsUndo(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
@@ -325,14 +323,14 @@ func TestFaultAttemptRunsAfterItsUndo(t *testing.T) {
 	})
 }
 
-// Row 9: also where a MultiLock has taken some of its locks by then, and cannot give them back.
+// Row 9: also if a MultiLock has acquired some of its locks by then, and cannot release them.
 func TestFaultMultiLockIsUndoneWhenCtxEnds(t *testing.T) {
 	t.Parallel()
 	ends := map[string]func(ctx context.Context, l Locker) error{
 		"Lock": func(ctx context.Context, l Locker) error { return l.Lock(ctx) },
 		"TryLock": func(ctx context.Context, l Locker) error {
 			ok, err := l.TryLock(context.WithoutCancel(ctx), time.Second, 0)
-			if ok || err != nil && !errors.Is(err, errTimeUp) { // it is an error if a try of it was not answered
+			if ok || err != nil && !errors.Is(err, errTimeUp) { // it is an error if one of its attempts was not answered
 				return err
 			}
 			return context.Canceled
@@ -365,13 +363,13 @@ func TestFaultMultiLockIsUndoneWhenCtxEnds(t *testing.T) {
 			both := b.direct.NewMultiLock(b.direct.NewFairLock(b.name+"1"), b.direct.NewLock(b.name+"2"))
 			within, done := context.WithTimeout(context.Background(), 2*soon)
 			defer done()
-			b.must(both.Lock(within)) // long before any lease is over
+			b.must(both.Lock(within)) // long before any lease expires
 			b.must(both.Unlock(within))
 		})
 	}
 }
 
-// Row 5: a release that runs late frees no other owner's hold.
+// Row 5: a release that runs late does not release the hold of another owner.
 func TestFaultLateReleaseFreesNoOtherHold(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
@@ -379,7 +377,7 @@ func TestFaultLateReleaseFreesNoOtherHold(t *testing.T) {
 		l, next := k.one(b.shaky(), b.name), k.one(b.direct, b.name)
 		b.must(l.Lock(ctx))
 		rule := b.proxy.On(k.gives, testredis.HoldRequest).Times(k.parts)
-		b.must(l.Unlock(ctx)) // the second try does it
+		b.must(l.Unlock(ctx)) // the second attempt succeeds
 		b.must(next.Lock(ctx))
 		before := b.commands("evalsha")
 		rule.Release()
@@ -415,7 +413,7 @@ func TestFaultBlackHoleEndsValidityInTime(t *testing.T) {
 	})
 }
 
-// Row 7: a short outage is ridden out.
+// Row 7: a holder survives a short outage.
 func TestFaultFailedRenewalIsRepeated(t *testing.T) {
 	t.Parallel()
 	server := oneRedis(t)
@@ -449,10 +447,10 @@ func TestFaultFailedRenewalIsRepeated(t *testing.T) {
 	all.Wait()
 }
 
-// Row 41: a renewal that runs after the release renews no other owner's hold and leaves nothing.
+// Row 41: a renewal that runs after the release does not renew the hold of another owner, and leaves nothing.
 func TestFaultLateRenewalCreatesNoRecord(t *testing.T) {
 	t.Parallel()
-	for _, taken := range []bool{true, false} { // whether a next holder has taken the lock meanwhile
+	for _, taken := range []bool{true, false} { // whether a next holder has acquired the lock meanwhile
 		t.Run(map[bool]string{true: "taken", false: "free"}[taken], func(t *testing.T) {
 			onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
 				ctx := context.Background()
@@ -483,7 +481,7 @@ func TestFaultLateRenewalCreatesNoRecord(t *testing.T) {
 	}
 }
 
-// Rows 10, 44: a waiter gives up, and the answer to that is lost. The waiter behind it is not held up.
+// Rows 10, 44: a waiter gives up, and the answer to that is lost. The waiter behind it is not delayed.
 func TestFaultLostUndoHoldsUpNoWaiter(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
@@ -510,7 +508,7 @@ func TestFaultLostUndoHoldsUpNoWaiter(t *testing.T) {
 	})
 }
 
-// Row 11: the subscription connection is killed, and the message lost with it.
+// Row 11: the subscription connection is killed, and the message is lost with it.
 func TestFaultWaiterSurvivesAKilledSubscription(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
@@ -529,7 +527,7 @@ func TestFaultWaiterSurvivesAKilledSubscription(t *testing.T) {
 	})
 }
 
-// Row 12: the subscription connection goes silent.
+// Row 12: the subscription connection stops delivering.
 func TestFaultWaiterSurvivesASilentSubscription(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
@@ -541,8 +539,8 @@ func TestFaultWaiterSurvivesASilentSubscription(t *testing.T) {
 		got := b.startWaiter(owner, waiting)
 		b.proxy.BlackHole(true)
 		b.must(held.Unlock(ctx))
-		time.Sleep(100 * time.Millisecond) // the message goes into the black hole, and leaves no trace to await
-		b.proxy.CutAll()                   // data on its way is lost
+		time.Sleep(100 * time.Millisecond) // the message is lost in the black hole, and leaves nothing to wait for
+		b.proxy.CutAll()                   // data in flight are lost
 		b.proxy.BlackHole(false)
 		select {
 		case err := <-got:
@@ -554,7 +552,7 @@ func TestFaultWaiterSurvivesASilentSubscription(t *testing.T) {
 	})
 }
 
-// Row 13: a waiter polls also while its subscription is never confirmed.
+// Row 13: a waiter polls even if its subscription is never confirmed.
 func TestFaultWaiterPollsWithoutASubscription(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
@@ -574,7 +572,7 @@ func TestFaultWaiterPollsWithoutASubscription(t *testing.T) {
 	})
 }
 
-// Row 39: no connection is to be had from the pool.
+// Row 39: the pool has no connection available.
 func TestFaultExhaustedPoolDelaysNoRenewal(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
@@ -635,15 +633,14 @@ func TestFaultClosedRedisClientIsAnError(t *testing.T) {
 	})
 }
 
-// Row 48: a thousand wait for one lock, in four processes. The cost of a release in
-// Redis depends on the number of processes, not of waiters. Waiters of a fair lock poll
-// once a second.
+// Row 48: a thousand goroutines wait for one lock, in four processes. The cost of a release in Redis depends on the
+// number of processes, not of waiters. Waiters of a fair lock poll once a second.
 func TestFaultReleaseCostsTheSameForManyWaiters(t *testing.T) {
 	const processes, releases = 4, 5
 	waiters := full(300, 1000)
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
 		if k.shared {
-			return // they come in together
+			return // they share the lock
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -670,13 +667,13 @@ func TestFaultReleaseCostsTheSameForManyWaiters(t *testing.T) {
 				})
 			}
 		}
-		least := processes * k.asks * 2 // everyone asks, listens, and asks again
+		least := processes * k.asks * 2 // each process asks, subscribes, and asks again
 		if k.name == "fair" {
 			least = 2 * waiters
 		}
 		testredis.Await(b, "all wait", 4*soon, func() bool { return b.commands("evalsha") >= least })
 		if h := insideOf(held); h != nil && h.lock.Admission() == engine.Counting {
-			// Waiters that come together ask once, each for itself.
+			// Waiters that arrive at the same time ask once, each for itself.
 			testredis.Await(b, "one of each process asks", 4*soon, func() bool {
 				queued := 0
 				for _, l := range locks {
@@ -685,7 +682,7 @@ func TestFaultReleaseCostsTheSameForManyWaiters(t *testing.T) {
 				return queued == waiters-processes
 			})
 		}
-		b.proxy.On(func(cmd []string) bool { // one half of a MultiLock is free before the other
+		b.proxy.On(func(cmd []string) bool { // one part of a MultiLock is free before the other
 			return k.gives(cmd) && strings.HasSuffix(cmd[3], "}2")
 		}, testredis.DelayRequest(20*time.Millisecond)).Times(releases)
 		start, before := time.Now(), b.commands("evalsha")
@@ -708,14 +705,14 @@ func TestFaultReleaseCostsTheSameForManyWaiters(t *testing.T) {
 	})
 }
 
-// Row 57: one name for locks of different kinds. They exclude one another, or it is an error.
+// Row 57: locks of different kinds have one name. They exclude one another, or return an error.
 func TestFaultLocksOfDifferentKindsExclude(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	for _, one := range faultLocks {
 		for _, other := range faultLocks {
 			if one.asks+one.parts+other.asks+other.parts > 4 || one.shared && other.shared {
-				continue // made of others; or meant to be together
+				continue // it consists of others, or is meant to be shared
 			}
 			t.Run(one.name+" and "+other.name, func(t *testing.T) {
 				b := newFaultBenchOn(t, s)
@@ -747,7 +744,7 @@ func TestFaultLocksOfDifferentKindsExclude(t *testing.T) {
 	}
 }
 
-// A host that is gone takes no connection and refuses none: no call takes longer than it says.
+// A host that is down accepts no connection and refuses none: no call takes longer than documented.
 func TestFaultUnreachableHostDelaysCallsNoLongerThanDocumented(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -772,7 +769,7 @@ func TestFaultUnreachableHostDelaysCallsNoLongerThanDocumented(t *testing.T) {
 	assert.LessOrEqual(t, took, send.ConnectTime+2*time.Second, "time of TryLock")
 }
 
-// The one connection is in use, and the server paused: all waits of Unlock together last no longer than documented.
+// The only connection is in use, and the server is paused: all waits of Unlock together last no longer than documented.
 func TestFaultUnlockWaitsNoLongerThanDocumented(t *testing.T) {
 	t.Parallel()
 	for _, readTimeout := range []time.Duration{3 * time.Second, 5 * time.Second, -1} {
@@ -805,8 +802,8 @@ func TestFaultUnlockWaitsNoLongerThanDocumented(t *testing.T) {
 // A repeatingHook loses the answer to each command that runs a script, and sends the command again, as hooks of users
 // do.
 type repeatingHook struct {
-	processHook      // of pipelines and connections, which it passes on
-	obeys       bool // NoRetry
+	processHook      // a hook for pipelines and connections, which it passes on
+	obeys       bool // whether it respects NoRetry
 }
 
 func (h repeatingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
@@ -819,7 +816,7 @@ func (h repeatingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A hook that sends an Unlock again by itself hides that the first one has run: docs/client.md. The lock is free all
+// If a hook sends an Unlock again by itself, it hides that the first one has run: docs/client.md. The lock is free all
 // the same.
 func TestHookThatRepeatsMakesUnlockReportALoss(t *testing.T) {
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
@@ -843,7 +840,7 @@ func TestHookThatRepeatsMakesUnlockReportALoss(t *testing.T) {
 	})
 }
 
-// commands is how often the server of the bench has run a command.
+// commands returns how often the server of the bench has run a command.
 func (b *faultBench) commands(name string) int {
 	b.Helper()
 	var n int
@@ -896,7 +893,7 @@ func TestFaultPausedRedisEndsValidityAndCalls(t *testing.T) {
 	})
 }
 
-// Rows 15, 16: Redis comes back empty, without records, counters and scripts.
+// Rows 15, 16: Redis restarts empty, without records, counters and scripts.
 func TestFaultRestartWithoutDataIsReported(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
@@ -921,7 +918,7 @@ func TestFaultRestartWithoutDataIsReported(t *testing.T) {
 	})
 }
 
-// Row 38: Redis is down for a while; a waiter rides it out.
+// Row 38: Redis is down for a while, and a waiter survives it.
 func TestFaultWaiterRidesOutAnOutage(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
@@ -947,7 +944,7 @@ func TestFaultWaiterRidesOutAnOutage(t *testing.T) {
 	})
 }
 
-// Row 25: memory is short. Holds are renewed and released.
+// Row 25: Redis is out of memory. Holds are renewed and released.
 func TestFaultHoldsAreRenewedWithoutMemory(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
@@ -959,7 +956,7 @@ func TestFaultHoldsAreRenewedWithoutMemory(t *testing.T) {
 		guarded, err := l.Guard(ctx)
 		b.must(err)
 		b.config("maxmemory", "1")
-		if k.name != "write" { // of which Redis lets the writes pass, because the first of them frees something
+		if k.name != "write" { // Redis allows the writes of this one, because the first of them frees memory
 			b.refuses(k.one(c, b.name+"-2"), "OOM")
 		}
 		select {
@@ -999,8 +996,8 @@ func TestFaultEvictedRecordIsReported(t *testing.T) {
 	})
 }
 
-// Row 28: an operator has taken the lease away from the record, and its holder is
-// gone. A waiter polls, and does not sleep until a lease ends that never does.
+// Row 28: an operator has removed the expiry of the record, and its holder has crashed. A waiter polls, and does not
+// sleep until a lease expires that never does.
 func TestFaultRecordWithoutLeaseIsPolled(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
@@ -1021,7 +1018,7 @@ func TestFaultRecordWithoutLeaseIsPolled(t *testing.T) {
 		waiting := k.rival(b.client(WithPollInterval(100*time.Millisecond)), b.name)
 		got := b.startWaiter(owner, waiting)
 		stays(b, "the record is still there", got, 2*lease)
-		b.forget() // the operator; nothing is announced
+		b.forget() // by the operator; nothing is announced
 		b.must(await(b.bench, "the waiter asks again", got))
 		b.proxy.BlackHole(false)
 		b.mustBe(l.Unlock(ctx), ErrLockLost)
@@ -1041,7 +1038,7 @@ func TestFaultServerClockJumpIsReported(t *testing.T) {
 		guarded, err := l.Guard(ctx)
 		b.must(err)
 
-		// Ahead: all leases are over, and the holder learns of the loss at its next renewal.
+		// Ahead: all leases have expired, and the holder learns of the loss at its next renewal.
 		b.server.Jump(time.Hour)
 		testredis.Await(b, "the lease is over", soon, func() bool {
 			ok, err := next.TryLock(ctx, 0, 0)
@@ -1054,7 +1051,7 @@ func TestFaultServerClockJumpIsReported(t *testing.T) {
 		b.mustBe(context.Cause(guarded), ErrLockLost)
 		b.mustBe(l.Unlock(ctx), ErrLockLost)
 
-		// Back: leases last longer, and a release frees all the same.
+		// Back: leases last longer, and a release works all the same.
 		b.server.Jump(-time.Hour)
 		b.holds(next, 1)
 		b.tries(l, false)
@@ -1064,8 +1061,8 @@ func TestFaultServerClockJumpIsReported(t *testing.T) {
 	})
 }
 
-// Row 36: Redis is slow. The time of the request is not trusted, no client sends a request twice
-// meanwhile, and a hold is renewed.
+// Row 36: Redis is slow. The time of the request does not count as validity, no client sends a request twice meanwhile,
+// and a hold is renewed.
 func TestFaultTimeOfASlowRequestIsNotValid(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
@@ -1094,7 +1091,7 @@ func TestFaultTimeOfASlowRequestIsNotValid(t *testing.T) {
 	})
 }
 
-// Row 39: the server takes no more connections.
+// Row 39: the server accepts no more connections.
 func TestFaultHoldSurvivesMaxClients(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
@@ -1121,8 +1118,7 @@ func TestFaultHoldSurvivesMaxClients(t *testing.T) {
 	})
 }
 
-// Rows 21, 23: a server that writes nothing: a replica, one that misses its
-// replicas, one that cannot save.
+// Rows 21, 23: a server that rejects writes: a replica, one whose replicas are missing, one that cannot save.
 func TestFaultRefusedWritesAreReportedOrRetried(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -1143,7 +1139,7 @@ func TestFaultRefusedWritesAreReportedOrRetried(t *testing.T) {
 		{"MISCONF", false, func(b *faultBench) {
 			b.config("save", "3600 1")
 			dir := b.rdb.ConfigGet(context.Background(), "dir").Val()["dir"]
-			b.must(os.Mkdir(filepath.Join(dir, "dump.rdb"), 0o700)) // in the way of the file
+			b.must(os.Mkdir(filepath.Join(dir, "dump.rdb"), 0o700)) // blocks the name of the file
 			b.must(b.rdb.BgSave(context.Background()).Err())
 			testredis.Await(b, "a save has failed", soon, func() bool {
 				return b.rdb.InfoMap(context.Background(), "persistence").Item("Persistence", "rdb_last_bgsave_status") == "err"
@@ -1165,7 +1161,7 @@ func TestFaultRefusedWritesAreReportedOrRetried(t *testing.T) {
 					assert.ErrorContains(b, l.Unlock(ctx), c.answer, "Unlock")
 					b.isLocked(l, true)
 					c.off(b)
-					b.freeSoon() // the release goes on in the background
+					b.freeSoon() // the release is retried in the background
 					return
 				}
 				unlocked := make(chan struct{})
@@ -1177,7 +1173,7 @@ func TestFaultRefusedWritesAreReportedOrRetried(t *testing.T) {
 					}
 					c.off(b)
 				})
-				b.must(l.Unlock(ctx)) // goes on trying
+				b.must(l.Unlock(ctx)) // it retries
 				close(unlocked)
 				wg.Wait()
 				b.must(free.Lock(ctx))
@@ -1217,7 +1213,7 @@ func TestFaultWaiterRidesOutLoading(t *testing.T) {
 	})
 }
 
-// Rows 21 to 25, 51, 54, 56: the errors of Redis, and whether a waiter goes on waiting after each of them.
+// Rows 21 to 25, 51, 54, 56: the errors of Redis, and whether a waiter continues after each of them.
 func TestFaultWaiterRidesOutPassingErrorsOnly(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup
@@ -1226,7 +1222,7 @@ func TestFaultWaiterRidesOutPassingErrorsOnly(t *testing.T) {
 			t.Run(k.name, func(t *testing.T) {
 				for _, c := range []struct {
 					answer string
-					passes bool // a waiter goes on waiting
+					passes bool // a waiter continues
 				}{
 					{"LOADING Redis is loading the dataset in memory", true},
 					{"MASTERDOWN Link with MASTER is down", true},
@@ -1256,7 +1252,7 @@ func testServerAnswer(t *testing.T, k faultLock, answer string, passes bool) {
 	mini := testredis.Mini(t)
 	b := &faultBench{bench: newBench(t, mini.Addr())}
 	ctx := context.Background()
-	patience := WithWatchdogTimeout(time.Second) // a caller retries for as long
+	patience := WithWatchdogTimeout(time.Second) // a caller retries for this time
 	if k.red {
 		patience = WithRedLockNodeTimeout(soon)
 	}
@@ -1278,11 +1274,11 @@ func testServerAnswer(t *testing.T, k faultLock, answer string, passes bool) {
 	got := b.startWaiter(owner, waiting)
 	mini.SetError(answer)
 	if !passes {
-		prefix, _, _ := strings.Cut(answer, " ") // a script that runs already has its own words behind it
+		prefix, _, _ := strings.Cut(answer, " ") // for a script that is running Redis adds words of its own
 		assert.ErrorContains(b, await(b.bench, "the waiter is told", got), prefix, "waiter")
 		mini.SetError("")
 		b.must(held.Unlock(ctx))
-		b.forget() // a place in a queue, that could not be given up
+		b.forget() // an entry in a queue that could not be removed
 		return
 	}
 	stays(b, "the waiter gave up", got, 200*time.Millisecond)
@@ -1319,7 +1315,7 @@ func TestFaultWaiterRidesOutABusyScript(t *testing.T) {
 }
 
 // Row 56: a request of more than ten words without a password is refused with a text about its form. The error names
-// the cause, and still has the answer of Redis.
+// the cause, and still contains the answer of Redis.
 func TestForgottenPasswordIsNamed(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
@@ -1380,8 +1376,8 @@ func TestFaultChangedPasswordIsReported(t *testing.T) {
 	})
 }
 
-// Rows 54, 55: a user who may not run scripts, or not subscribe and publish; and one
-// who may do what the README says, and no more.
+// Rows 54, 55: a user that may not run scripts, or not subscribe and publish; and one that has exactly the permissions
+// that the README lists.
 func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
@@ -1417,14 +1413,14 @@ func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
 				b.must(l.Unlock(owner)) // although it may not publish
 				b.isLocked(held, false)
 			}
-			// One for each Client.
+			// There is one for each Client.
 			s := logged.String()
 			assert.LessOrEqual(t, strings.Count(s, "level="), k.asks, "logged")
 			assert.Equal(t, strings.Count(s, "level=WARN"), strings.Count(s, "level="), "logged")
 		})
 
 		if k.parts > 1 {
-			return // it is made of what the others need
+			return // it consists of locks that the others cover
 		}
 		b.Run("enough", func(t *testing.T) {
 			rights := []any{"+evalsha", "+eval", "+subscribe", "+unsubscribe", "+ping", "+hello", "resetchannels",
@@ -1446,7 +1442,7 @@ func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
 			got := b.startWaiter(owner, l)
 			b.must(held.Unlock(ctx))
 			b.must(await(b.bench, "the waiter is woken", got))
-			time.Sleep(userLease + userLease/6) // without a renewal the hold would be over
+			time.Sleep(userLease + userLease/6) // without a renewal the hold would have expired
 			isHeld, err := l.IsHeld(owner)
 			assert.NoError(t, err)
 			assert.True(t, isHeld)
@@ -1496,7 +1492,7 @@ func TestFaultScriptThatFailsHalfWayLeavesNothing(t *testing.T) {
 	assert.Contains(t, strings.ToLower(err.Error()), "user") // Valkey writes "User"
 	testredis.Await(t, "no lock without a lease is left", soon, func() bool { return len(b.keys()) == 0 })
 
-	// A script that fails after its caller has gone leaves no lock behind either.
+	// A script that fails after its caller has left leaves no lock behind either.
 	held, before := b.proxy.On(calls(lockAcquire), testredis.HoldRequest), b.commands("evalsha")
 	ending, end := context.WithCancel(ctx)
 	go func() {
@@ -1509,7 +1505,7 @@ func TestFaultScriptThatFailsHalfWayLeavesNothing(t *testing.T) {
 	testredis.Await(t, "no lock without a lease is left", soon, func() bool { return len(b.keys()) == 0 })
 }
 
-// Row 37: a Redis that was paused for three seconds is not asked for the same renewals again and again.
+// Row 37: a Redis that was paused for three seconds does not get the same renewals again and again.
 func TestPausedRedisRunsFewRenewals(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -1528,7 +1524,7 @@ func TestPausedRedisRunsFewRenewals(t *testing.T) {
 	before := b.scriptRuns()
 	time.Sleep(length/3 - 500*time.Millisecond) // the renewals are due while it is paused
 	server.Freeze()
-	time.Sleep(3 * time.Second) // so that they are repeated several times
+	time.Sleep(3 * time.Second) // long enough to repeat them several times
 	server.Thaw()
 	time.Sleep(100 * time.Millisecond) // all requests that were sent meanwhile run now; their number is not known
 	runs := float64(b.scriptRuns()-before) / many
@@ -1542,7 +1538,7 @@ func TestPausedRedisRunsFewRenewals(t *testing.T) {
 
 const suiteTests = "TestLock TestFencedLock TestFairLock TestSemaphore TestReadLock TestWriteLock TestMultiLock TestRedLock"
 
-// faultRows are the tests of each row; a suite is the tests that all lock types pass.
+// faultRows are the tests of each row. A suite is the set of tests that all lock types pass.
 var faultRows = map[int]string{
 	1:  "TestFaultLostAnswersChangeNothingTwice TestEngineLostAnswersOfAnAcquire",
 	2:  "TestHungConnectionDelaysByASecond TestHungRequestThatRunsLateIsUndone TestFaultLostAnswersChangeNothingTwice",
@@ -1606,7 +1602,7 @@ var faultRows = map[int]string{
 	60: "TestFaultKilledHolderBlocksForItsLease TestFaultKilledWaiterBlocksForSeconds",
 }
 
-// cannotBeTried are the rows without a test; the page says why.
+// cannotBeTried are the rows without a test; the page has the reason.
 var cannotBeTried = []int{33}
 
 const faultRowCount = 60
@@ -1644,9 +1640,9 @@ func TestFaultRowsAreCovered(t *testing.T) {
 	assert.Equal(t, faultRowCount, len(faultRows)+len(cannotBeTried), "rows")
 }
 
-// Row 34: nothing that decides about a lock looks at the wall clock of the client.
+// Row 34: no decision about a lock depends on the wall clock of the client.
 func TestNoWallClock(t *testing.T) {
-	decidesNothing := []string{"inspect.go", "internal/send/errors.go"} // reads times of Redis; rounds a duration in a text
+	decidesNothing := []string{"inspect.go", "internal/send/errors.go"} // times of Redis; rounding in a text
 	wall := regexp.MustCompile(`\.(Unix|UnixMilli|UnixMicro|UnixNano|UTC|Local|AddDate|Round|Truncate|Format)\(|time\.(Date|Parse|Unix)\w*\(`)
 	for _, file := range libraryFiles(t, "*.go") {
 		if strings.HasSuffix(file, "_test.go") || slices.Contains(decidesNothing, file) {

@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// newMultiLock is a lock of locks of every kind, taken in several steps.
+// newMultiLock returns a MultiLock with locks of every kind, acquired in several steps.
 func newMultiLock(c *Client, name string) Locker {
 	return c.NewMultiLock(
 		c.NewRWLock(name+"-r").Read(),
@@ -41,7 +41,7 @@ func TestMultiLockInOneStep(t *testing.T) {
 	})
 }
 
-// Locks of several steps are tried at the same time. Where one is busy, the others are free for everybody while the
+// Locks of several steps are tried at the same time. If one is busy, the others are free for other owners while the
 // MultiLock waits for the first of them.
 func TestMultiLockTriesAllStepsTogether(t *testing.T) {
 	t.Parallel()
@@ -107,7 +107,7 @@ type giveUps struct {
 
 func (o *giveUps) GaveUp(context.Context, GaveUpEvent) { o.n.Add(1) }
 
-// The attempt on all steps waits for no lock. A Redis that answers slowly is no error all the same.
+// The attempt on all steps waits for no lock. A Redis that answers slowly does not make it fail.
 func TestMultiLockOfSeveralStepsWaitsForASlowRedis(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := ContextWithOwner(context.Background())
@@ -120,7 +120,7 @@ func TestMultiLockOfSeveralStepsWaitsForASlowRedis(t *testing.T) {
 	assert.Equal(b, 1, n)
 	b.must(l.Unlock(ctx))
 	b.proxy.Latency(0)
-	// The Client goes on to undo the first attempt, which ran after it was given up.
+	// The Client continues to roll back the first attempt, which ran after it was given up.
 	testredis.Await(b, "nothing is left", soon, func() bool { return len(b.keys()) == 0 })
 }
 
@@ -154,8 +154,7 @@ func (s stubLocker) Unlock(ctx context.Context) error {
 	return err
 }
 
-// The suite over a MultiLock one of whose locks is not known from inside: it does
-// not end at the very moment when the others do.
+// The suite for a MultiLock that contains a foreign Locker, which does not end at the very moment when the others do.
 func TestMultiLockOfForeignLockers(t *testing.T) {
 	newLock := func(c *Client, name string) Locker {
 		return c.NewMultiLock(stubLocker{Locker: c.NewLock(name + "-b")}, c.NewLock(name))
@@ -163,8 +162,8 @@ func TestMultiLockOfForeignLockers(t *testing.T) {
 	suite{newLock: newLock, rival: newLock, without: "LapsedLeaseNeedsNoUnlock"}.run(t)
 }
 
-// Where the last lock of it is always over before the others have their lease, that is an error, and
-// nothing of it is left: the next Lock would re-enter a lock that outlived it, and no Unlock would follow.
+// If its last lock always expires before the others have their lease, that is an error, and nothing of it is left:
+// otherwise the next Lock would acquire again a lock that outlived it, and no Unlock would follow.
 func TestMultiLockThatIsOverAtOnceIsNotReported(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -172,10 +171,10 @@ func TestMultiLockThatIsOverAtOnceIsNotReported(t *testing.T) {
 	ctx := context.Background()
 	c := b.clientOn(proxy.Client())
 	l := c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewFairLock(b.name+"-2")) // in two steps
-	b.must(l.LockLease(ctx, time.Second))                                   // its scripts are known
+	b.must(l.LockLease(ctx, time.Second))                                   // loads its scripts
 	b.must(l.Unlock(ctx))
 
-	inUse := c.engine.Probe().KeepInUse(b.name + "-1") // so it takes one step after the other
+	inUse := c.engine.Probe().KeepInUse(b.name + "-1") // so it acquires one step after the other
 	const latency = 40 * time.Millisecond
 	proxy.Latency(latency)
 	ok, err := l.TryLock(ctx, soon, 3*latency) // a step takes two thirds of that
@@ -192,8 +191,8 @@ func TestMultiLockThatIsOverAtOnceIsNotReported(t *testing.T) {
 	b.must(l.Unlock(ctx))
 }
 
-// At least half of an explicit lease is left when LockLease returns, although an answer was late: of an attempt, or of
-// the request that lets the leases of all steps begin together.
+// At least half of an explicit lease remains when LockLease returns, although an answer was late: that of an attempt,
+// or that of the request that starts the leases of all steps together.
 func TestMultiLockLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 	t.Parallel()
 	for what, late := range map[string]testredis.Match{"attempt": calls(fairAcquire), "start": calls(renewScript)} {
@@ -205,7 +204,7 @@ func TestMultiLockLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 			c := b.bench.clientOn(b.proxy.Client())
 			l := c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewFairLock(b.name+"-2")) // in two steps
 			if what == "start" {
-				inUse := c.engine.Probe().KeepInUse(b.name + "-1") // so it takes one step after the other
+				inUse := c.engine.Probe().KeepInUse(b.name + "-1") // so it acquires one step after the other
 				defer inUse()
 			}
 			rule := b.proxy.On(late, testredis.DelayReply(870*time.Millisecond))
@@ -214,13 +213,13 @@ func TestMultiLockLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 			guarded, err := l.Guard(ctx)
 			b.must(err)
 			stays(b, "hardly anything was left of the lease", guarded.Done(), lease/2-50*time.Millisecond)
-			_ = l.Unlock(ctx) // the lease may be over
+			_ = l.Unlock(ctx) // the lease may have expired
 		})
 	}
 }
 
-// A TryLock that does not wait gives up soon where Redis stops to answer after the first lock was taken, and releases
-// what it has taken in the background.
+// A TryLock without a wait gives up soon if Redis stops answering after the first lock was acquired, and releases what
+// it has acquired in the background.
 func TestMultiLockGivesUpASilentRedisSoon(t *testing.T) {
 	t.Parallel()
 	for what, silent := range map[string]testredis.Match{"attempt": anyOf(fairAcquire, lockRelease), "start": anyOf(renewScript, lockRelease)} {
@@ -243,7 +242,7 @@ func TestMultiLockGivesUpASilentRedisSoon(t *testing.T) {
 	}
 }
 
-// It waits for whichever is busy now.
+// It waits for the lock that is busy now.
 func TestMultiLockWaitsForWhicheverIsBusy(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -270,7 +269,7 @@ func TestMultiLockWaitsForWhicheverIsBusy(t *testing.T) {
 	})
 }
 
-// One deadline counts for all locks, and the locks that were taken are released.
+// One deadline applies to all locks, and the locks that were acquired are released.
 func TestMultiLockHasOneDeadlineForAll(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -305,7 +304,7 @@ func TestMultiLockHasOneDeadlineForAll(t *testing.T) {
 	}
 }
 
-// Unlock releases every lock, and says which it could not.
+// Unlock releases every lock, and its error names those that it could not release.
 func TestMultiLockUnlocksAll(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -330,7 +329,7 @@ func TestMultiLockUnlocksAll(t *testing.T) {
 	})
 }
 
-// The locks that were taken are released when another lock fails, and both errors are returned.
+// The locks that were acquired are released when another lock fails, and both errors are returned.
 func TestMultiLockJoinsErrors(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := context.Background()
@@ -347,7 +346,7 @@ func TestMultiLockJoinsErrors(t *testing.T) {
 	}
 }
 
-// The loss of any of them ends the guard, and says which.
+// The loss of any of them ends the guard, and the cause names the lock.
 func TestMultiLockLossOfOneEndsTheGuard(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -442,7 +441,7 @@ func (s *section) enter(b *bench) {
 	assert.EqualValues(b, 1, s.alone.Add(1), "holders")
 }
 
-// A MultiLock gets its locks together although each of them always has waiters in this process.
+// A MultiLock acquires its locks although each of them always has waiters in this process.
 func TestMultiLockIsNotStarvedHere(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx, stop := context.WithCancel(context.Background())
@@ -469,7 +468,7 @@ func TestMultiLockIsNotStarvedHere(t *testing.T) {
 	all.Wait()
 }
 
-// A guardless is a foreign Locker that grants everything and guards nothing.
+// A guardless is a foreign Locker that grants every request and guards nothing.
 type guardless struct {
 	Locker
 	tries int
@@ -485,7 +484,7 @@ func (g *guardless) Guard(context.Context) (context.Context, error) {
 	return nil, io.ErrNoProgress
 }
 
-// Foreign Lockers may fail in ways of their own.
+// Foreign Lockers may fail in different ways.
 func TestMultiLockOfForeignLockersThatFail(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := context.Background()
@@ -511,7 +510,7 @@ type neverHeld struct{ *guardless }
 
 func (neverHeld) Guard(context.Context) (context.Context, error) { return nil, ErrLockLost }
 
-// A re-entry of locks that were lost while Redis could not be reached says so, once.
+// Acquiring again locks that were lost while Redis could not be reached returns the loss, once.
 func TestMultiLockReentryOfLostLocksSaysSoOnce(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := context.Background()
@@ -529,8 +528,8 @@ func TestMultiLockReentryOfLostLocksSaysSoOnce(t *testing.T) {
 	_ = l.Unlock(ctx)
 }
 
-// All or none: while one is busy, the others are free for everybody, also in the
-// same process, and also those that a script has taken for a moment.
+// All or none: while one lock is busy, the others are free for other owners, even in the same process, and even those
+// that a script has acquired for a moment.
 func TestMultiLockHoldsNothingWhileItWaits(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -547,7 +546,7 @@ func TestMultiLockHoldsNothingWhileItWaits(t *testing.T) {
 				if i == busy {
 					continue
 				}
-				// In this process too, except for the moment of an attempt.
+				// They are also free in this process, except for the moment of an attempt.
 				b.triesFor(ctx, c.NewLock(name(i)), soon, true)
 				b.must(c.NewLock(name(i)).Unlock(ctx))
 				b.tries(other.NewLock(name(i)), true)
@@ -560,7 +559,8 @@ func TestMultiLockHoldsNothingWhileItWaits(t *testing.T) {
 	})
 }
 
-// Shuffled names from four clients of two servers: no deadlock, no two holders, nothing left.
+// Locks with shuffled names from four clients of two servers: there is no deadlock, never two holders, and nothing is
+// left.
 func TestMultiLocksOfShuffledNamesNeverDeadlock(t *testing.T) {
 	t.Parallel()
 	const clients, workers, rounds = 4, 3, 1000
@@ -593,7 +593,7 @@ func TestMultiLocksOfShuffledNamesNeverDeadlock(t *testing.T) {
 						wait = time.Duration(rng.IntN(int(5 * time.Millisecond)))
 					}
 					ok, err := l.TryLock(ContextWithOwner(context.Background()), 0, 0) // an owner that does without it
-					if ok {                                                            // it has to be released by the same owner: or expires, which no worker must wait for
+					if ok {                                                            // it has to be released by the same owner, or else expires
 						_, err = l.ForceUnlock(context.Background())
 					}
 					if !errors.Is(err, engine.ErrNoAnswer) {
@@ -628,7 +628,7 @@ func TestMultiLocksOfShuffledNamesNeverDeadlock(t *testing.T) {
 	all.Wait()
 }
 
-// An owner that holds one of them can unlock it while another goroutine of the same owner waits for the rest.
+// An owner that holds one of the locks can unlock it while another goroutine of the same owner waits for the rest.
 func TestMultiLockDoesNotHoldUpItsOwner(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
@@ -646,8 +646,8 @@ func TestMultiLockDoesNotHoldUpItsOwner(t *testing.T) {
 	b.isLocked(other.NewLock(b.name+"-mine"), false)
 }
 
-// Two processes, each with an owner that several goroutines share, take the same locks, together and
-// one by one: all of them get on, and no Lock says that something is not held.
+// Two processes, each with an owner that several goroutines share, acquire the same locks, together and one by one: all
+// of them make progress, and no Lock returns that something is not held.
 func TestMultiLocksOfSharedOwnersNeverWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -701,8 +701,8 @@ func TestMultiLocksOfSharedOwnersNeverWaitForEachOther(t *testing.T) {
 	}
 }
 
-// A MultiLock that waits for one of its locks keeps no other caller of its owner waiting, and no level of
-// the locks that the owner holds.
+// A MultiLock that waits for one of its locks delays no other caller of its owner, and keeps no hold count of the locks
+// that the owner holds.
 func TestMultiLockThatWaitsKeepsNothingOfItsOwner(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -733,7 +733,7 @@ func TestMultiLockThatWaitsKeepsNothingOfItsOwner(t *testing.T) {
 	quick("Unlock of the re-entry", func() error { return held.Unlock(owner) })
 	levels(held, 1)
 	quick("Unlock of what was held", func() error { return held.Unlock(owner) })
-	b.triesFor(ctx, others[1], soon, true) // the MultiLock keeps no level of what was released
+	b.triesFor(ctx, others[1], soon, true) // the MultiLock keeps nothing of what was released
 	b.must(others[1].Unlock(ctx))
 	b.must(others[0].Unlock(ctx))
 	b.must(await(b, "all are free", got))
@@ -782,15 +782,15 @@ func TestMultiLockRefusesWrongSetsOfLocks(t *testing.T) {
 		}
 	}
 	for _, l := range []*MultiLock{
-		c.NewMultiLock(c.NewLock(b.name), elsewhere.NewLock(b.name)),    // of another server
-		c.NewMultiLock(newReadLock(c, b.name), newWriteLock(c, b.name)), // both halves
+		c.NewMultiLock(c.NewLock(b.name), elsewhere.NewLock(b.name)),    // on another server
+		c.NewMultiLock(newReadLock(c, b.name), newWriteLock(c, b.name)), // both locks of a RWLock
 	} {
 		b.triesFor(ctx, l, time.Second, true)
 		b.must(l.Unlock(ctx))
 	}
 }
 
-// The order is by record, whatever kind of lock: no two owners wait for each other.
+// The order is that of the records, whatever the kind of lock: no two owners wait for each other.
 func TestMultiLocksAreTakenInOneOrder(t *testing.T) {
 	t.Parallel()
 	s, s2 := testredis.Start(t), testredis.Start(t)
@@ -874,7 +874,7 @@ func TestRedLockRefusesWrongSetsOfLocks(t *testing.T) {
 			assert.ErrorIs(t, err, ErrInvalid, "%s: %s", name, method)
 		}
 	}
-	// Four are good, and need three; other kinds are, too.
+	// Four locks work, and need three; other kinds do, too.
 	l := c.NewRedLock(c.NewFairLock(n), newWriteLock(c2, n), c3.NewMultiLock(c3.NewLock(n), c3.NewLock(n+"2")), c4.NewLock(n, Fenced()))
 	b.must(l.Lock(ctx))
 	b.must(l.Lock(ctx))
@@ -894,8 +894,8 @@ func TestRedLockRefusesWrongSetsOfLocks(t *testing.T) {
 	b.mustBe(l.Unlock(ctx), ErrLockLost)
 }
 
-// A level more is valid no longer than its lease, counted from before it was asked
-// for, also of the last lock.
+// An additional acquire is valid no longer than its lease, which starts before the request is sent, even for the last
+// lock.
 func TestMultiLockReentryIsValidNoLongerThanItsLease(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -917,7 +917,7 @@ func TestMultiLockReentryIsValidNoLongerThanItsLease(t *testing.T) {
 	b.must(rival.Unlock(ctx))
 }
 
-// Locks of one kind cost one round trip, and leave the records that single locks leave.
+// Locks of one kind cost one round trip, and leave the same records as single locks.
 func TestMultiLockOfOneKindCostsOneRoundTrip(t *testing.T) {
 	for kind, newOne := range map[string]lockMaker{
 		"lock":   func(c *Client, name string) Locker { return c.NewLock(name) },
@@ -940,7 +940,7 @@ func TestMultiLockOfOneKindCostsOneRoundTrip(t *testing.T) {
 					b.must(single[i].LockLease(ctx, time.Minute))
 				}
 				l := c.NewMultiLock(many...)
-				b.must(l.LockLease(ctx, time.Minute)) // it is now a script that Redis knows
+				b.must(l.LockLease(ctx, time.Minute)) // Redis knows the script from here on
 				b.must(l.Unlock(ctx))
 				before := sent.n.Load()
 				b.must(l.LockLease(ctx, time.Minute))
@@ -958,7 +958,7 @@ func TestMultiLockOfOneKindCostsOneRoundTrip(t *testing.T) {
 	}
 }
 
-// record is what Redis has under keys with that name, without what differs from hold to hold.
+// record returns the contents of the keys with that name in Redis, without what differs from hold to hold.
 func (b *bench) record(name string) string {
 	ctx := context.Background()
 	var parts []string
@@ -985,17 +985,17 @@ func (b *bench) record(name string) string {
 	return strings.Join(parts, "\n")
 }
 
-// A lease counts from when the last one was taken, exactly, for each of them.
+// A lease starts for each of them exactly when the last one was acquired.
 func TestMultiLockLeaseBeginsWithTheLast(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
-		for _, lease := range []time.Duration{3 * time.Second, time.Hour} { // less and more than the watchdog's
+		for _, lease := range []time.Duration{3 * time.Second, time.Hour} { // shorter and longer than the watchdog timeout
 			b := newBench(t, addr)
 			ctx := context.Background()
 			c, other := b.client(), b.client()
 			early := []Locker{c.NewLock(b.name + "-1"), newWriteLock(c, b.name+"-2"), newReadLock(c, b.name+"-3")}
 			before := c.NewLock(b.name + "-4")
-			b.must(before.LockLease(ctx, 2*time.Hour)) // held already
+			b.must(before.LockLease(ctx, 2*time.Hour)) // already held
 			last := other.NewFairLock(b.name + "-last")
 			b.must(last.Lock(ctx))
 			// A fair lock comes before a plain one; a foreign Locker comes last.

@@ -77,7 +77,8 @@ func TestReadersShare(t *testing.T) {
 	})
 }
 
-// A writer may take the read lock too and keep it. Waiting readers come in when the write lock is released.
+// A writer may also acquire the read lock and keep it. Waiting readers acquire the lock when the write lock is
+// released.
 func TestDowngradeLetsReadersIn(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -111,7 +112,7 @@ func TestDowngradeLetsReadersIn(t *testing.T) {
 	})
 }
 
-// The end of a write lock was not confirmed by Redis. The read lock inside it, which is renewed, does not keep the
+// The release of a write lock was not confirmed by Redis. The read lock inside it, which is renewed, does not keep the
 // write lock alive.
 func TestReadLockDoesNotKeepAnUnconfirmedWriteLock(t *testing.T) {
 	t.Parallel()
@@ -123,7 +124,7 @@ func TestReadLockDoesNotKeepAnUnconfirmedWriteLock(t *testing.T) {
 			guarded, err := l.Write().Guard(ctx)
 			b.must(err)
 			await(b, "the lease runs out", guarded.Done())
-			time.Sleep(100 * time.Millisecond) // the attempt to clear the rest fails meanwhile
+			time.Sleep(100 * time.Millisecond) // the attempt to remove the rest fails meanwhile
 		},
 	}
 	for name, end := range ends {
@@ -159,7 +160,7 @@ func TestWriterMayReleaseItsReadLockFirst(t *testing.T) {
 		l, other := b.client().NewRWLock(b.name), b.client().NewRWLock(b.name)
 		b.must(l.Write().Lock(ctx))
 		b.must(l.Read().LockLease(ctx, time.Minute))
-		b.must(l.Write().Lock(ctx)) // inside, it is no upgrade
+		b.must(l.Write().Lock(ctx)) // inside the write lock it is not an upgrade
 		b.must(l.Read().Unlock(ctx))
 		b.tries(other.Read(), false)
 		b.must(l.Write().Unlock(ctx))
@@ -170,7 +171,7 @@ func TestWriterMayReleaseItsReadLockFirst(t *testing.T) {
 	})
 }
 
-// B21: an upgrade waits while other owners read, and fails when only its own read lock blocks.
+// B21: an upgrade waits while other owners read, and fails when only its own read lock blocks it.
 func TestUpgradeFailsWhenOnlyItsOwnReadIsInTheWay(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -231,7 +232,7 @@ func TestReadLeasesAreIndependent(t *testing.T) {
 	})
 }
 
-// A dead reader does not outlive its lease because other readers go on.
+// A reader that has crashed does not block longer than its lease because other readers continue.
 func TestWriterEvictsDeadReaders(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -279,7 +280,7 @@ func TestReadWatchdogRenewsItsOwnHoldOnly(t *testing.T) {
 	})
 }
 
-// B19: the lease of a write lock does not add up.
+// B19: the lease of a write lock is not added to the remaining one.
 func TestWriteLeaseDoesNotAddUp(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -298,7 +299,7 @@ func TestWriteLeaseDoesNotAddUp(t *testing.T) {
 	})
 }
 
-// Releasing the write lock wakes every reader of every process at once.
+// Releasing the write lock notifies all readers of all processes at the same time.
 func TestWriteReleaseWakesAllReaders(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -333,7 +334,7 @@ func TestWriteReleaseWakesAllReaders(t *testing.T) {
 	})
 }
 
-// L5: relock readers that come without a pause do not keep a writer out.
+// L5: relock readers that arrive without a pause do not starve a writer.
 func TestWriterIsNotStarved(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -343,7 +344,7 @@ func TestWriterIsNotStarved(t *testing.T) {
 	var reads atomic.Int64
 	for range 2 {
 		r := b.client().NewRWLock(b.name).Read()
-		for range 8 { // so many that one of them always reads
+		for range 8 { // enough for one of them to be reading at any time
 			waitgroup.Go(&wg, func() {
 				for ctx.Err() == nil {
 					if err := r.Lock(ctx); err != nil {
@@ -369,7 +370,7 @@ func TestWriterIsNotStarved(t *testing.T) {
 	wg.Wait()
 }
 
-// Writers that come without a pause do not keep readers out.
+// Writers that arrive without a pause do not starve readers.
 func TestReadersAreNotStarved(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx, cancel := context.WithCancel(context.Background())
@@ -399,7 +400,7 @@ func TestReadersAreNotStarved(t *testing.T) {
 	wg.Wait()
 }
 
-// A writer that gives up lets the readers in that waited for it.
+// When a writer gives up, the readers that waited for it acquire the lock.
 func TestWriterThatGivesUpLetsReadersIn(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -414,7 +415,7 @@ func TestWriterThatGivesUpLetsReadersIn(t *testing.T) {
 		owner := ContextWithOwner(ctx)
 		late := b.client(WithPollInterval(time.Hour)).NewRWLock(b.name).Read()
 		b.tries(late, false)
-		b.tries(reading, true) // an owner that reads already may read again
+		b.tries(reading, true) // an owner that already reads may acquire the read lock again
 		got := b.startWaiter(owner, late)
 		cancel()
 		b.mustBe(await(b, "the writer gives up", writer), context.Canceled)
@@ -477,7 +478,7 @@ func TestRWLockWritesRedissonsRecord(t *testing.T) {
 	})
 }
 
-// Java's readers and writers are respected, and dead ones are evicted.
+// Java's readers and writers are respected, and crashed ones are evicted.
 func TestRWRecordOfAJavaClientIsRespected(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -491,7 +492,7 @@ func TestRWRecordOfAJavaClientIsRespected(t *testing.T) {
 		b.tries(l.Read(), true)
 		b.must(l.Read().Unlock(ctx))
 		assert.True(t, b.rdb.HExists(ctx, b.name, javaThread).Val(), "the release of a reader removed the Java reader")
-		b.must(l.Write().Lock(ctx)) // once its lease is over
+		b.must(l.Write().Lock(ctx)) // when its lease has expired
 		b.must(l.Write().Unlock(ctx))
 		b.must(b.rdb.HSet(ctx, b.name, "mode", "write", javaThread+":write", 1).Err())
 		b.must(b.rdb.PExpire(ctx, b.name, 1500*time.Millisecond).Err())
@@ -502,7 +503,7 @@ func TestRWRecordOfAJavaClientIsRespected(t *testing.T) {
 	})
 }
 
-// A plain lock and a read/write lock of one name do not get in together.
+// A plain lock and a read/write lock of one name are not held at the same time.
 func TestRWLockAndPlainLockExcludeEachOther(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -519,7 +520,7 @@ func TestRWLockAndPlainLockExcludeEachOther(t *testing.T) {
 	})
 }
 
-// A write lease that runs out with a read lock inside is over, whatever keeps the record alive.
+// A write lease that expires with a read lock inside has ended, whatever keeps the record alive.
 func TestWriteLeaseExpiresAroundAReadLock(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -541,7 +542,7 @@ func TestWriteLeaseExpiresAroundAReadLock(t *testing.T) {
 	})
 }
 
-// Two readers that both want to write would wait for each other: all but one are refused.
+// Two readers that both ask for the write lock would wait for each other: all but one get an error.
 func TestUpgradersDoNotBlockEachOther(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -579,7 +580,7 @@ func TestUpgradersDoNotBlockEachOther(t *testing.T) {
 	})
 }
 
-// A waiting upgrade fails also when its owner takes the read lock later, on another goroutine.
+// A waiting upgrade also fails when its owner acquires the read lock later, in another goroutine.
 func TestUpgradeFailsWhenItsOwnerReadsLater(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -588,7 +589,7 @@ func TestUpgradeFailsWhenItsOwnerReadsLater(t *testing.T) {
 		l, other := b.client(WithPollInterval(50*time.Millisecond)).NewRWLock(b.name), b.client().NewRWLock(b.name)
 		b.must(other.Read().Lock(ctx))
 		got := b.startWaiter(owner, l.Write())
-		b.must(b.rdb.Del(ctx, "relock_rwlock_writers:{"+b.name+"}").Err()) // so that the reader comes in
+		b.must(b.rdb.Del(ctx, "relock_rwlock_writers:{"+b.name+"}").Err()) // so that the reader acquires the lock
 		testredis.Await(t, "the reader comes in", soon, func() bool {
 			ok, err := l.Read().TryLock(owner, 0, 0)
 			if !ok {
@@ -651,7 +652,8 @@ func TestReadIsLockedCountsLiveReaders(t *testing.T) {
 	})
 }
 
-// At any depth a level of a reader costs Redis the same: to take, to release, to renew, and to inspect.
+// Whatever the hold count of a reader is, each call costs Redis the same: acquiring, releasing, renewing and
+// inspecting.
 func TestEveryLevelOfAReaderCostsTheSame(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -673,7 +675,7 @@ func TestEveryLevelOfAReaderCostsTheSame(t *testing.T) {
 	}
 	lease := time.Hour
 	costs := func() (all []int) {
-		lease += time.Minute // so that there is always something to do
+		lease += time.Minute // so that there is always work to do
 		renew := []call{read.record.Renew(b.fieldOf(read), lease, false)}
 		for what, f := range []func(){
 			func() { b.must(read.Lock(ctx)) },
@@ -695,18 +697,18 @@ func TestEveryLevelOfAReaderCostsTheSame(t *testing.T) {
 	for range 3 {
 		b.must(read.Lock(ctx))
 	}
-	costs() // the server learns the scripts
+	costs() // the server loads the scripts
 	shallow := costs()
 	for range deep {
 		b.must(read.Lock(ctx))
 	}
-	assert.InDeltaSlice(t, shallow, costs(), 2) // a lease that is as long already, to the millisecond, is not set
+	assert.InDeltaSlice(t, shallow, costs(), 2) // a lease that is already as long, to the millisecond, is not set
 	for range deep + 3 {
 		b.must(read.Unlock(ctx))
 	}
 }
 
-// fieldOf is the field of the one reader there is.
+// fieldOf returns the field of the only reader.
 func (b *bench) fieldOf(l *ReadLock) string {
 	for _, field := range b.rdb.HKeys(context.Background(), b.name).Val() {
 		if field != "mode" {
@@ -717,7 +719,7 @@ func (b *bench) fieldOf(l *ReadLock) string {
 	return ""
 }
 
-// Java respects the longest lease among the levels that the hash counts.
+// Java respects the longest lease of a reader's acquires that the hash counts.
 func TestJavaSeesTheLeaseOfANestedReader(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -746,7 +748,7 @@ func TestJavaSeesTheLeaseOfANestedReader(t *testing.T) {
 		}
 		assert.Empty(t, b.keys())
 
-		// A longer lease of an inner level becomes the lease of the hold.
+		// A longer lease of an inner acquire becomes the lease of the hold.
 		b.must(read.LockLease(ctx, 10*lease))
 		b.must(read.LockLease(ctx, time.Hour))
 		field = b.fieldOf(read)
@@ -756,7 +758,7 @@ func TestJavaSeesTheLeaseOfANestedReader(t *testing.T) {
 	})
 }
 
-// S5: a write lease ends while its owner's request for the read lock is under way. The read lock keeps the record
+// S5: a write lease expires while its owner's request for the read lock is in flight. The read lock keeps the record
 // alive, and the ended write hold does not keep other readers out.
 func TestWriteLeaseThatEndsDuringTheReadIsOver(t *testing.T) {
 	b := newFaultBench(t)
@@ -774,8 +776,8 @@ func TestWriteLeaseThatEndsDuringTheReadIsOver(t *testing.T) {
 	}
 }
 
-// Read inside Write never waits for another caller of the owner: a goroutine of the owner that waits in the wait queue
-// behind another reader asks Redis itself as soon as the owner writes.
+// Acquiring the read lock inside the write lock never waits for another caller of the owner: a goroutine of the owner
+// that waits in the local queue behind another reader asks Redis itself as soon as the owner holds the write lock.
 func TestReadInsideWriteNeverWaitsForItsOwner(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -823,13 +825,14 @@ func TestReadInsideWriteNeverWaitsForItsOwner(t *testing.T) {
 	b.must(await(b, "the other owner reads", front))
 }
 
-// Write inside Read is refused at once, also when a goroutine of the owner waits to write behind another writer.
+// Acquiring the write lock inside the read lock fails at once, even if a goroutine of the owner waits to write behind
+// another writer.
 func TestWriteInsideReadIsRefusedWhileItsOwnerWaitsToWrite(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
 	rw, d := b.client(WithPollInterval(time.Hour)).NewRWLock(b.name), b.client().NewRWLock(b.name)
-	tried := 0 // rounds in which the owner read before the writer in front of it wrote
+	tried := 0 // rounds in which the owner read before the writer ahead of it wrote
 	for round := 0; tried < 2 && round < 40; round++ {
 		x, y := ContextWithOwner(ctx), ContextWithOwner(ctx)
 		b.must(d.Write().Lock(ctx))
@@ -881,7 +884,7 @@ func TestWriteInsideReadIsRefusedWhileItsOwnerWaitsToWrite(t *testing.T) {
 	assert.Positive(t, tried, "the owner was never first")
 }
 
-// A lineBench has a real server, and clients whose attempts to write it counts.
+// A lineBench has a real server, and clients whose attempts for the write lock it counts.
 type lineBench struct {
 	*bench
 	line, releases string // the key of the line, and the channel of the lock
@@ -907,7 +910,7 @@ func (b *lineBench) rw(opts ...LockOption) *RWLock {
 	return b.clientOn(rdb, WithPollInterval(time.Hour), WithHandoffWindow(time.Minute)).NewRWLock(b.name, opts...)
 }
 
-// waits starts a writer, and returns when it stands in the line.
+// waits starts a writer, and returns when it has an entry in the line.
 func (b *lineBench) waits(ctx context.Context, l *WriteLock) <-chan error {
 	b.Helper()
 	got := make(chan error, 1)
@@ -929,12 +932,12 @@ func (b *lineBench) awaitPlace(l *WriteLock) {
 	})
 }
 
-// listeners is how many connections hear the channel of the lock.
+// listeners returns how many connections are subscribed to the channel of the lock.
 func (b *lineBench) listeners() int64 {
 	return b.hearers(b.releases)
 }
 
-// joinsDead gives the line a place of a client that is not there.
+// joinsDead adds an entry for a client that does not exist to the line.
 func (b *lineBench) joinsDead() (client string) {
 	b.Helper()
 	ctx := context.Background()
@@ -950,7 +953,8 @@ func (b *lineBench) joinsDead() (client string) {
 	return e.ID
 }
 
-// With one script a writer passes the lock to the first writer of another process, whose Lock returns without asking.
+// With one script a writer passes the lock to the first writer of another process, whose Lock returns without a
+// request.
 func TestWriterPassesToTheNextWriter(t *testing.T) {
 	for name, opts := range map[string][]LockOption{"plain": nil, "fenced": {Fenced()}} {
 		t.Run(name, func(t *testing.T) {
@@ -992,7 +996,7 @@ func TestWriterPassesToTheNextWriter(t *testing.T) {
 	}
 }
 
-// A granted writer whose lease is short at first renews it, and holds the lock as long as it wants.
+// A granted writer whose lease is short at first renews it, and holds the lock for as long as it needs.
 func TestGrantedWriterRenews(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := ContextWithOwner(context.Background())
@@ -1005,8 +1009,8 @@ func TestGrantedWriterRenews(t *testing.T) {
 	b.must(to.Unlock(ctx))
 }
 
-// The last reader passes the lock to the first writer: when it unlocks, and when a writer or a reader finds the others
-// dead.
+// The last reader passes the lock to the first writer: when it unlocks, and when a writer or a reader finds that the
+// others have crashed.
 func TestLastReaderPassesToTheFirstWriter(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := ContextWithOwner(context.Background())
@@ -1031,7 +1035,7 @@ func TestLastReaderPassesToTheFirstWriter(t *testing.T) {
 	assert.LessOrEqual(t, asked, int64(1), "attempts after the release; a heartbeat may have been due")
 }
 
-// The lock passes over a writer whose process is dead.
+// The lock passes over a writer whose process has crashed.
 func TestDeadWriterIsPassedOver(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := ContextWithOwner(context.Background())
@@ -1047,10 +1051,10 @@ func TestDeadWriterIsPassedOver(t *testing.T) {
 		assert.False(t, b.rdb.HExists(ctx, b.line, dead).Val(), "the dead client has a place")
 		b.must(to.Unlock(ctx))
 	}
-	b.rdb.Del(ctx, "relock_rwlock_writers:{"+b.name+"}") // the dead writer's
+	b.rdb.Del(ctx, "relock_rwlock_writers:{"+b.name+"}") // the heartbeat of the writer that has crashed
 }
 
-// A writer that gives up leaves its place. If the lock is free by then, it passes the lock on.
+// A writer that gives up removes its entry. If the lock is free by then, it passes the lock on.
 func TestWriterThatGivesUpPassesOn(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := ContextWithOwner(context.Background())
@@ -1095,8 +1099,8 @@ func TestForceUnlockPassesToTheFirstWriter(t *testing.T) {
 	assert.LessOrEqual(t, asked, int64(1), "attempts after the release; a heartbeat may have been due")
 }
 
-// Where a reader hears the channel, a writer leaves the lock free for it, every time, and tells the first writer, too.
-// So does the last reader.
+// If a reader is subscribed to the channel, a writer leaves the lock free for it, every time, and notifies the first
+// writer, too. So does the last reader.
 func TestWriterLeavesTheLockToReadersThatWait(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := ContextWithOwner(context.Background())
@@ -1143,8 +1147,8 @@ func TestWriterLeavesTheLockToReadersThatWait(t *testing.T) {
 	}
 }
 
-// A writer that died before the clock of Redis was set back holds off no reader: its heartbeat lies farther in the
-// future than any of a living writer. A living one does.
+// A writer that crashed before the clock of Redis was set back keeps no reader out: its heartbeat is later than that of
+// any live writer can be. A live writer does.
 func TestReaderIsNotHeldOffByAHeartbeatOfTheFuture(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -1165,8 +1169,8 @@ func TestReaderIsNotHeldOffByAHeartbeatOfTheFuture(t *testing.T) {
 	})
 }
 
-// Readers that both wait to write refuse each other: a dead one whose heartbeat lies in the future does not wait to
-// write.
+// Readers that both ask for the write lock make each other fail. One that has crashed, with a heartbeat in the future,
+// does not count.
 func TestUpgradeIsNotRefusedForAHeartbeatOfTheFuture(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -1190,11 +1194,11 @@ func TestUpgradeIsNotRefusedForAHeartbeatOfTheFuture(t *testing.T) {
 // Writers that pass the lock to each other let readers in between, and readers that follow each other let writers in.
 func TestReadersAndWritersOfManyProcessesTakeTurns(t *testing.T) {
 	b := newRWLineBench(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 4*soon) // for who is starved
+	ctx, cancel := context.WithTimeout(context.Background(), 4*soon) // a limit for a caller that is starved
 	defer cancel()
 	enough := time.Now().Add(full(2*time.Second, 10*time.Second))
 	var all sync.WaitGroup
-	var inside atomic.Int64 // readers, or -1: a writer
+	var inside atomic.Int64 // number of readers, or -1 for a writer
 	turns := make([]atomic.Int64, 6)
 	for i := range turns {
 		rw := b.rw()
@@ -1239,8 +1243,8 @@ func TestReadersAndWritersOfManyProcessesTakeTurns(t *testing.T) {
 	}
 }
 
-// While a holder knows no line, a writer hears the channel of the lock, where alone this holder says that the lock is
-// free.
+// While a holder does not know the line, a writer listens to the channel of the lock, which is the only one on which
+// this holder announces its release.
 func TestWriterIsWokenByAHolderThatKnowsNoLine(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := ContextWithOwner(context.Background())
@@ -1262,7 +1266,7 @@ func TestWriterIsWokenByAHolderThatKnowsNoLine(t *testing.T) {
 		testredis.Await(t, "the writer hears the channel", soon, func() bool { return b.listeners() == 1 })
 		asked := b.asked.Load()
 		testredis.Await(t, "it has asked since", soon, func() bool { return b.asked.Load() > asked })
-		time.Sleep(50 * time.Millisecond) // the answer is there
+		time.Sleep(50 * time.Millisecond) // the answer has arrived
 		b.must(b.rdb.Del(ctx, append(b.rdb.Keys(ctx, "*rwlock_timeout*").Val(), b.name)...).Err())
 		start := time.Now()
 		b.must(b.rdb.Publish(ctx, b.releases, "0").Err())
@@ -1272,7 +1276,7 @@ func TestWriterIsWokenByAHolderThatKnowsNoLine(t *testing.T) {
 	}
 }
 
-// A newcomer that finds the lock free joins the end of the line, and grants the lock to the first writer.
+// A newcomer that finds the lock free enters the line at the end, and grants the lock to the first writer.
 func TestNewWriterLetsTheLineGoFirst(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := ContextWithOwner(context.Background())
@@ -1295,7 +1299,7 @@ func TestNewWriterLetsTheLineGoFirst(t *testing.T) {
 	assert.LessOrEqual(t, asked, int64(3*2+1), "attempts: two of the newcomer; a heartbeat may have been due")
 }
 
-// A writer whose owner comes to read has no place in the line: the line grants nothing to it.
+// A writer whose owner acquires the read lock has no entry in the line: the line grants nothing to it.
 func TestUpgraderStandsInNoLine(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := ContextWithOwner(context.Background())
@@ -1326,7 +1330,7 @@ func TestUpgraderStandsInNoLine(t *testing.T) {
 	b.must(rw.Read().Unlock(owner))
 }
 
-// A lock works for a user that may not use the line, and writers wait as they can.
+// A lock works for a user that may not use the line, and its writers wait without it.
 func TestWriterWithoutTheRightToTheLine(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := ContextWithOwner(context.Background())
@@ -1347,7 +1351,7 @@ func TestWriterWithoutTheRightToTheLine(t *testing.T) {
 	}
 }
 
-// A writer that may not subscribe keeps its place, and asks often only while the lock changes hands.
+// A writer that may not subscribe keeps its entry, and polls often only while the lock changes hands.
 func TestWriterThatMayNotSubscribeStandsInTheLine(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := ContextWithOwner(context.Background())
@@ -1364,7 +1368,8 @@ func TestWriterThatMayNotSubscribeStandsInTheLine(t *testing.T) {
 	got := b.waits(ctx, to)
 	before := b.asked.Load()
 	time.Sleep(2 * writerHeartbeat)
-	// An answer that is late by some milliseconds looks like a renewal, after which the writer asks often for a moment.
+	// An answer that is late by some milliseconds looks like a renewal, after which the writer polls often for a
+	// moment.
 	assert.LessOrEqual(t, b.asked.Load()-before, int64(75), "attempts; without the heartbeat as a limit they are more than 90")
 	b.must(from.Unlock(ctx))
 	assert.True(t, strings.HasPrefix(strings.Join(b.rdb.HKeys(ctx, b.name).Val(), " "), "mode "+to.client.ID()), "it is granted the lock")
@@ -1372,7 +1377,7 @@ func TestWriterThatMayNotSubscribeStandsInTheLine(t *testing.T) {
 	b.must(to.Unlock(ctx))
 }
 
-// A request of an earlier wait that runs late does not take the place of a later wait of its process.
+// A request of an earlier wait that runs late does not get the entry of a later wait of its process.
 func TestEarlierWriterDoesNotTakeTheLaterPlace(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := ContextWithOwner(context.Background())

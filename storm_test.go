@@ -67,21 +67,21 @@ const (
 	stormClients  = 4                      // half of them over proxies
 	stormWorkers  = 3                      // of each client
 	stormFairLife = 2 * fairLife           // of a waiter that has gone, where no other waiter sends heartbeats either
-	stormFailover = 20 * time.Second       // the longest, until the old master is back
+	stormFailover = 20 * time.Second       // the longest time until the old master is back
 )
 
 // A stormKind is the kind of lock that a storm tests.
 type stormKind struct {
 	name  string
-	names int  // of locks
-	nodes int  // servers that do not know one another
-	on    site // where nodes is 0
-	sync  bool // a lock counts when all replicas have it
+	names int  // number of locks
+	nodes int  // number of independent servers
+	on    site // if nodes is 0
+	sync  bool // an acquire needs the confirmation of all replicas
 	fair  bool
 	locks func(c []*Client, names []string, rng *rand.Rand) stormLock
 }
 
-// A site says how servers belong together.
+// A site describes how servers belong together.
 type site int
 
 const (
@@ -94,7 +94,7 @@ type stormLock struct {
 	Locker
 	names  []string
 	shared bool
-	inside Locker // may be taken inside and kept, or nil
+	inside Locker // may be acquired inside and kept; or nil
 }
 
 func single(lock func(c *Client, name string) Locker) func([]*Client, []string, *rand.Rand) stormLock {
@@ -116,7 +116,7 @@ var stormKinds = []stormKind{
 		for _, i := range rng.Perm(len(names))[:1+rng.IntN(3)] {
 			some = append(some, names[i])
 			if i == 0 {
-				locks = append(locks, c[0].NewFairLock(names[i])) // not to be bundled
+				locks = append(locks, c[0].NewFairLock(names[i])) // cannot be acquired in one step
 			} else {
 				locks = append(locks, c[0].NewLock(names[i]))
 			}
@@ -144,7 +144,7 @@ func rwStorm(c []*Client, names []string, rng *rand.Rand) stormLock {
 	return stormLock{Locker: l.Write(), names: []string{name}, inside: l.Read()}
 }
 
-// mixedStorm has a name for each kind of lock.
+// mixedStorm has a lock of a different kind for each name.
 func mixedStorm(c []*Client, names []string, rng *rand.Rand) stormLock {
 	i := rng.IntN(4)
 	return []func([]*Client, []string, *rand.Rand) stormLock{
@@ -185,32 +185,32 @@ type storm struct {
 	sentinel *testredis.Sentinel // or nil
 	cluster  *testredis.Cluster  // or nil
 	servers  []*testredis.Server
-	rdbs     []*redis.Client       // an operator's, of each server
-	admin    redis.UniversalClient // an operator's, of the first server or of those who know one another
+	rdbs     []*redis.Client       // clients of an operator, one for each server
+	admin    redis.UniversalClient // a client of an operator, for the first server, or for the group of servers
 	proxies  []*testredis.Proxy
 	procs    []*stormProcess
 	rec      *history.Recorder
-	recorder *trace.Recorder // of scripts, or nil
-	over     atomic.Bool     // workers are to finish
+	recorder *trace.Recorder // recorder of scripts, or nil
+	over     atomic.Bool     // workers have to finish
 	locked   map[string]*guarded
-	waiting  atomic.Int64 // holders that wait for the report of their loss
+	waiting  atomic.Int64 // number of holders that wait for the report of their loss
 
 	mu    sync.Mutex     // guards tally
-	tally map[string]int // what has happened how often
+	tally map[string]int // number of events of each kind
 }
 
-// A guarded is the resource that one lock protects: a value that is read and written under the
-// lock. By fencing tokens it refuses a holder that has been overtaken.
+// A guarded is the resource that one lock protects: a value that is read and written under the lock. By fencing tokens
+// it rejects a holder that has been overtaken.
 type guarded struct {
-	deletions atomic.Int64 // of the lock
+	deletions atomic.Int64 // number of deletions of the lock
 
 	mu       sync.Mutex // guards below
-	greatest int64      // token seen
+	greatest int64      // the greatest token that it has received
 	value    int
 	written  int
 }
 
-// read returns the value; false: it has seen a greater token.
+// read returns the value, and false if it has already received a greater token.
 func (g *guarded) read(token int64) (int, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -235,9 +235,9 @@ func (g *guarded) write(token int64, value int) bool {
 // A stormProcess stands for one process: a Client for each Redis.
 type stormProcess struct {
 	rdbs     []redis.UniversalClient
-	together bool // all requests go in batches
+	together bool // all requests are sent in batches
 
-	holes atomic.Int64 // times without a reply for long
+	holes atomic.Int64 // number of long times without a reply
 
 	mu      sync.Mutex // guards clients
 	clients []*Client
@@ -249,7 +249,7 @@ func (p *stormProcess) current() []*Client {
 	return p.clients
 }
 
-// restart closes the Clients, if there are any, and makes new ones.
+// restart closes the Clients, if there are any, and creates new ones.
 func (p *stormProcess) restart(s *storm) {
 	opts := []Option{WithWatchdogTimeout(stormTimeout), WithPollInterval(300 * time.Millisecond),
 		WithRedLockNodeTimeout(stormTimeout / 3), WithLogger(slog.New(slog.DiscardHandler))}
@@ -270,7 +270,7 @@ func (p *stormProcess) restart(s *storm) {
 	p.clients = made
 	p.mu.Unlock()
 	for _, c := range old {
-		_ = c.Close() // what is under way in a fault ends with the timeouts
+		_ = c.Close() // requests in flight during a fault end with the timeouts
 	}
 }
 
@@ -284,7 +284,7 @@ func newStorm(t *testing.T, kind stormKind, seed uint64) *storm {
 	return newRecordedStorm(t, kind, seed, nil)
 }
 
-// newRecordedStorm is a storm whose scripts are recorded, unless recorder is nil.
+// newRecordedStorm returns a storm whose scripts are recorded, unless recorder is nil.
 func newRecordedStorm(t *testing.T, kind stormKind, seed uint64, recorder *trace.Recorder) *storm {
 	s := &storm{T: t, kind: kind, seed: seed, recorder: recorder, rec: history.New(), tally: make(map[string]int), locked: make(map[string]*guarded)}
 	for i := range kind.names {
@@ -322,7 +322,7 @@ func newRecordedStorm(t *testing.T, kind stormKind, seed uint64, recorder *trace
 	return s
 }
 
-// connect makes the clients of one process.
+// connect creates the clients of one process.
 func (s *storm) connect(dial func(ctx context.Context, network, addr string) (net.Conn, error)) (all []redis.UniversalClient) {
 	const impatient = 300 * time.Millisecond
 	off := testredis.NoNotifications()
@@ -358,7 +358,7 @@ func (s *storm) overProxies(ctx context.Context, network, addr string) (net.Conn
 	return new(net.Dialer).DialContext(ctx, network, addr)
 }
 
-// rand is the sequence of one worker, or of the nemesis.
+// rand returns the sequence of one worker, or of the nemesis.
 func (s *storm) rand(whose int) *rand.Rand {
 	kind := fnv.New64()
 	_, _ = kind.Write([]byte(s.kind.name))
@@ -379,13 +379,13 @@ func (s *storm) rules() history.Rules {
 		Fair:    s.kind.fair,
 	}
 	switch {
-	case s.kind.name == "multi": // who has some of them waits for the others, which others have
+	case s.kind.name == "multi": // an owner that has some of the locks waits for the others, which other owners have
 		r.Free *= 2
 		r.Parts = true
-	case s.kind.on != 0: // where two masters may fail within that time
+	case s.kind.on != 0: // two masters may fail within that time
 		r.Free += 2 * stormFailover
 		r.Calm = stormSlack
-	case s.kind.nodes > 1: // several may be in each other's way again and again
+	case s.kind.nodes > 1: // several owners may block each other repeatedly
 		r.Calm = stormSlack
 	default:
 		r.Calm, r.Wait = stormSlack, time.Minute
@@ -403,7 +403,7 @@ func (s *storm) blow(took time.Duration) {
 	}
 	s.rage(context.Background(), took)
 	finished := s.rec.Now()
-	s.lookAfter() // with those still there who might have kept something
+	s.lookAfter() // with the clients that might still have something
 	for _, p := range s.procs {
 		p.close(s)
 	}
@@ -457,7 +457,7 @@ func (s *storm) rage(ctx context.Context, took time.Duration) {
 	}
 }
 
-// pulse notes when this machine stands still.
+// pulse records when this machine is paused.
 func (s *storm) pulse(end <-chan struct{}) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -477,7 +477,7 @@ func (s *storm) pulse(end <-chan struct{}) {
 	}
 }
 
-// watchQueues notes the waiters in the queues.
+// watchQueues records the waiters in the queues.
 func (s *storm) watchQueues(end <-chan struct{}) {
 	seen := make(map[string]bool)
 	for {
@@ -504,8 +504,8 @@ func (s *storm) watchQueues(end <-chan struct{}) {
 	}
 }
 
-// lookAfter checks that fresh clients can take every lock now, and take each lock as soon as
-// another client has released it. It checks that nothing is left in Redis.
+// lookAfter checks that new clients can acquire every lock now, and can acquire each lock as soon as another client has
+// released it. It checks that nothing is left in Redis.
 func (s *storm) lookAfter() {
 	var fresh []*stormWorker
 	for i := range 2 {
@@ -514,7 +514,7 @@ func (s *storm) lookAfter() {
 		s.procs = append(s.procs, p)
 		fresh = append(fresh, &stormWorker{storm: s, number: -1, proc: len(s.procs) - 1, rng: s.rand(-2 - i), ctx: ContextWithOwner(context.Background())})
 	}
-	// A script that could not use the line while a slot moved has left what its waiter wants: see note_wish in
+	// A script that could not use the line while a slot moved has left what its waiter asked for: see note_wish in
 	// queue.lua.
 	within := max(stormTimeout+stormLease+stormFairLife, 4*fairLife) + soon
 	for taken := make(map[string]bool); len(taken) < len(s.names); {
@@ -533,7 +533,7 @@ func (s *storm) lookAfter() {
 		}
 	})
 	next := time.Duration(0)
-	if s.kind.nodes > 1 { // an Unlock returns when a majority has confirmed it: the others may still be asked
+	if s.kind.nodes > 1 { // an Unlock returns when a majority has confirmed it: the requests to the others may still be in flight
 		next = time.Second
 	}
 	for i := range 20 {
@@ -553,13 +553,13 @@ func (s *storm) lookAfter() {
 	s.awaitNothing(within, func() {})
 }
 
-// try tries to take one of the locks.
+// try tries to acquire one of the locks.
 func (w *stormWorker) try(wait time.Duration) (stormLock, *stormHold) {
 	l := w.kind.locks(w.procs[w.proc].current(), w.names, w.rng)
 	return l, w.take(l, takes{wait: wait})
 }
 
-// awaitNothing waits until there is nothing in Redis but counters of tokens; meanwhile is called while there is.
+// awaitNothing waits until there is nothing in Redis except counters of tokens. It calls meanwhile until then.
 func (s *storm) awaitNothing(within time.Duration, meanwhile func()) {
 	for deadline := time.Now().Add(within); ; meanwhile() {
 		left := s.left()
@@ -589,7 +589,7 @@ func (s *storm) left() (left []string) {
 	return left
 }
 
-// contents is what the hashes among keys hold.
+// contents returns the contents of the hashes among keys.
 func (s *storm) contents(keys []string) map[string]map[string]string {
 	contents := make(map[string]map[string]string)
 	for _, key := range keys {
@@ -602,14 +602,14 @@ func (s *storm) contents(keys []string) map[string]map[string]string {
 	return contents
 }
 
-// A stormWorker takes locks, works, and gives them back.
+// A stormWorker acquires locks, works, and releases them.
 type stormWorker struct {
 	*storm
 	number int
 	proc   int
 	rng    *rand.Rand
 	ctx    context.Context
-	err    error // why it did not get the last one that it asked for
+	err    error // why it did not acquire the last one that it asked for
 }
 
 func (w *stormWorker) run() {
@@ -619,23 +619,23 @@ func (w *stormWorker) run() {
 	}
 }
 
-// between is a random time.
+// between returns a random time.
 func between(rng *rand.Rand, a, b time.Duration) time.Duration {
 	return a + time.Duration(rng.Int64N(int64(b-a)))
 }
 
-// takes is how a lock is asked for.
+// takes describes how a lock is asked for.
 type takes struct {
-	lease  time.Duration // 0: renewed
-	wait   time.Duration // negative: for ever; 0: one try
-	cancel bool          // the wait ends with ctx
+	lease  time.Duration // 0 for automatic renewal
+	wait   time.Duration // negative to wait forever, 0 for one attempt
+	cancel bool          // the context is canceled during the wait
 }
 
 func (w *stormWorker) round() {
 	l := w.kind.locks(w.procs[w.proc].current(), w.names, w.rng)
 	how := takes{wait: -1}
 	switch {
-	case w.recorder != nil: // leases that end before their grants are received
+	case w.recorder != nil: // leases that expire before their grants are received
 		if w.rng.IntN(3) > 0 {
 			how.lease = between(w.rng, 20*time.Millisecond, stormLease/3)
 		}
@@ -667,18 +667,18 @@ func (w *stormWorker) round() {
 		h.work()
 	}
 	h.give()
-	if inner != nil { // a downgrade
+	if inner != nil { // downgrade
 		inner.work()
 		inner.give()
 	}
 }
 
-// op is the note of one call.
+// op returns the record of one call.
 func (w *stormWorker) op(kind history.Kind, l stormLock, c *Client) history.Op {
 	return history.Op{Kind: kind, Name: l.names[0], Owner: fmt.Sprintf("%s:%d", c.ID(), int64(engine.OwnerOf(w.ctx))), Client: w.proc, Shared: l.shared}
 }
 
-// clientOf is the Client that l was made with.
+// clientOf returns the Client that created l.
 func clientOf(l Locker) *Client {
 	switch l := l.(type) {
 	case *MultiLock:
@@ -689,7 +689,7 @@ func clientOf(l Locker) *Client {
 	panic("bug")
 }
 
-// outcomeOf reads the results of a call.
+// outcomeOf evaluates the results of a call.
 func (w *stormWorker) outcomeOf(err error) history.Outcome {
 	assert.NotErrorIs(w, err, ErrInvalid, "a valid call is refused")
 	switch {
@@ -703,17 +703,18 @@ func (w *stormWorker) outcomeOf(err error) history.Outcome {
 	return history.Unsure
 }
 
-// take takes one level that its owner does not have yet; nil if it does not get it.
+// take acquires a lock that its owner does not hold yet. It returns nil if that fails.
 func (w *stormWorker) take(l stormLock, how takes) *stormHold {
 	h := &stormHold{w: w, l: l, c: clientOf(l.Locker)}
 	op := w.op(history.Take, l, h.c)
 	op.Lease, op.Level = how.lease, 1
-	// RedLocks that lose by a part go on releasing; and of several locks another one may have been in the way.
+	// RedLocks that lose a round release their grants in the background; and of several locks another one may have
+	// blocked.
 	op.Once = how.wait == 0 && w.kind.nodes <= 1 && len(l.names) == 1
 	if how.wait > 0 {
 		op.GiveUp = w.rec.Now() + how.wait
 		if len(l.names) > 1 || w.kind.nodes > 1 {
-			op.GiveUp += send.ConnectTime // to release the locks of the set that it has
+			op.GiveUp += send.ConnectTime // to release the locks of the set that it has acquired
 		}
 	}
 	op = w.rec.Begin(w.number, op)
@@ -756,7 +757,7 @@ func (w *stormWorker) ask(l stormLock, how takes) (bool, error) {
 	return err == nil, err
 }
 
-// do has Do do it.
+// do uses Do for it.
 func (w *stormWorker) do(l stormLock) {
 	h := &stormHold{w: w, l: l, c: clientOf(l.Locker)}
 	take := w.op(history.Take, l, h.c)
@@ -777,7 +778,7 @@ func (w *stormWorker) do(l stormLock) {
 	if !called {
 		take = w.rec.End(w.number, take, w.outcomeOf(err))
 		assert.NotEqual(w, history.Done, take.Outcome, "Do did not call its function, and returned no error")
-		if take.Outcome == history.Lost { // as soon as it was there
+		if take.Outcome == history.Lost { // as soon as it was acquired
 			take.Outcome = history.Unsure
 		}
 		for _, name := range l.names {
@@ -800,8 +801,8 @@ type stormHold struct {
 	levels int
 	lost   bool
 
-	dooms int64 // of it that there were when it was taken
-	value int   // read under the lock
+	dooms int64 // number of losses of the lock at the time of the acquire
+	value int   // the value that was read under the lock
 }
 
 // begin is called when a lock was granted.
@@ -833,14 +834,14 @@ func (h *stormHold) begin(take history.Op, guard context.Context) {
 	}
 }
 
-// doomed counts the losses that must be reported to its owner.
+// doomed returns the number of losses that must be reported to its owner.
 func (h *stormHold) doomed() int64 {
 	return h.locked().deletions.Load() + h.w.procs[h.w.proc].holes.Load()
 }
 
 func (h *stormHold) locked() *guarded { return h.w.locked[h.l.names[0]] }
 
-// write adds one to the value that the lock protects.
+// write increments the value that the lock protects.
 func (h *stormHold) write() {
 	token := h.hold.Take.Token
 	if token == 0 || h.hold.Overtaken != 0 || h.guard == nil {
@@ -855,7 +856,7 @@ func (h *stormHold) write() {
 	h.look(true)
 }
 
-// token is the fencing token of the hold; 0 if it has none.
+// token returns the fencing token of the hold, or 0 if it has none.
 func (h *stormHold) token() int64 {
 	l, ok := h.l.Locker.(interface {
 		Token(context.Context) (int64, error)
@@ -870,8 +871,8 @@ func (h *stormHold) token() int64 {
 	return token
 }
 
-// look notes whether the guard of the hold has ended. If ask is set, it also notes whether the
-// lock still confirms the hold: this makes the lock read the clock.
+// look records whether the guard of the hold has ended. If ask is set, it also records whether the lock still confirms
+// the hold, which makes the lock read the clock.
 func (h *stormHold) look(ask bool) bool {
 	if h.guard == nil {
 		return false
@@ -944,7 +945,7 @@ func (h *stormHold) countLevels() {
 	h.then(op)
 }
 
-// again enters once more.
+// again acquires the lock once more.
 func (h *stormHold) again() {
 	w := h.w
 	how := takes{wait: 0}
@@ -967,7 +968,7 @@ func (h *stormHold) again() {
 	}
 	op = w.rec.End(w.number, op, outcome)
 	if ok && !h.look(true) {
-		// The hold was lost around that time, and the present one may be a fresh hold.
+		// The hold was lost around that time, and the present one may be a new hold.
 		op.Outcome = history.Unsure
 		for _, name := range h.l.names {
 			op.Name = name
@@ -984,10 +985,10 @@ func (h *stormHold) again() {
 	h.then(op)
 }
 
-// then notes the outcome of a call.
+// then records the outcome of a call.
 func (h *stormHold) then(op history.Op) {
 	if op.Outcome == history.NotHeld && h.hold.Take.Lease > 0 {
-		op.Outcome = history.Lost // who has none to release
+		op.Outcome = history.Lost // there is no hold to release
 	}
 	if op.Outcome == history.Lost {
 		h.lost = true
@@ -996,7 +997,7 @@ func (h *stormHold) then(op history.Op) {
 	h.hold.Then = append(h.hold.Then, op)
 }
 
-// give releases all levels.
+// give calls Unlock until the hold count is 0.
 func (h *stormHold) give() {
 	w := h.w
 	for ; h.levels > 0; h.levels-- {
@@ -1010,7 +1011,7 @@ func (h *stormHold) give() {
 	h.end()
 }
 
-// end notes the hold, of every lock that it was of.
+// end records the hold, for every lock to which it belonged.
 func (h *stormHold) end() {
 	for _, name := range h.l.names {
 		hold := h.hold
@@ -1023,7 +1024,7 @@ func (h *stormHold) end() {
 	}
 }
 
-// A nemesis makes faults, one after the other, until its time is over.
+// A nemesis causes faults, one after the other, until its time is up.
 type nemesis struct {
 	*storm
 	rng *rand.Rand
@@ -1046,10 +1047,10 @@ func (n *nemesis) run() {
 	default:
 		faults = append(faults, n.freeze, n.pause, n.killMinority, n.killMinority)
 	}
-	n.sleep(0, min(time.Until(n.end)/2, 5*stormTimeout)) // what goes wrong without them
+	n.sleep(0, min(time.Until(n.end)/2, 5*stormTimeout)) // a time without faults
 	for n.sleep(0, stormTimeout/2) {
 		if n.rng.IntN(6) == 0 {
-			n.sleep(0, 2*stormTimeout) // the calm
+			n.sleep(0, 2*stormTimeout) // a time without faults
 			continue
 		}
 		faults[n.rng.IntN(len(faults))]()
@@ -1074,7 +1075,7 @@ func (n *nemesis) await(most time.Duration) {
 	}
 }
 
-// last lets a fault last, now and then so long that the holders that go on notice their loss.
+// last lets a fault last, sometimes for so long that the holders notice their loss.
 func (n *nemesis) last(who ...*stormProcess) {
 	if n.rng.IntN(2) == 0 {
 		n.sleep(stormTimeout/5, stormFault)
@@ -1086,7 +1087,7 @@ func (n *nemesis) last(who ...*stormProcess) {
 	n.sleep(stormTimeout+stormTimeout/5, stormFault)
 }
 
-// hurt notes the fault that f causes, and for how long it may have effects.
+// hurt records the fault that f causes, and for how long it may have effects.
 func (n *nemesis) hurt(what string, client int, f func()) {
 	n.count(what)
 	from := n.rec.Now()
@@ -1105,7 +1106,7 @@ func (n *nemesis) forget(what, name string, f func()) {
 	n.rec.Fault(history.Fault{Kind: history.Forgets, What: what, Name: name, Client: history.AllClients, From: from, To: n.rec.Now()})
 }
 
-// onProxies is hurt for the processes that go over proxies.
+// onProxies is hurt for the processes that use proxies.
 func (n *nemesis) onProxies(what string, f func()) {
 	from := n.rec.Now()
 	n.hurt(what, 1, f)
@@ -1114,7 +1115,7 @@ func (n *nemesis) onProxies(what string, f func()) {
 	}
 }
 
-// shake has the proxies lose, stall, drop, delay and hold a few requests.
+// shake makes the proxies lose, stall, drop, delay and hold a few requests.
 func (n *nemesis) shake() {
 	kinds := []struct {
 		what  string
@@ -1148,7 +1149,7 @@ func (n *nemesis) shake() {
 	})
 }
 
-// hurry makes short faults that bring the scripts of the line into all of their cases. A record ends with a script, or
+// hurry causes short faults that bring the scripts of the line into all of their cases. A record ends with a script, or
 // with its lease.
 func (n *nemesis) hurry() {
 	rare := []func(){n.freeze, n.blackHole, n.restartProcess, n.flushScripts, n.pause}
@@ -1162,7 +1163,7 @@ func (n *nemesis) hurry() {
 	}
 }
 
-// delayAsks has requests run late, some of them after their callers have given up.
+// delayAsks makes requests run late, some of them after their callers have given up.
 func (n *nemesis) delayAsks() {
 	n.onProxies("asks delayed", func() {
 		for _, p := range n.proxies {
@@ -1172,7 +1173,7 @@ func (n *nemesis) delayAsks() {
 	})
 }
 
-// delayAll has everything take so long that short leases end before their grants are received.
+// delayAll makes all requests take so long that short leases expire before their grants are received.
 func (n *nemesis) delayAll() {
 	n.onProxies("late grants", func() {
 		for _, p := range n.proxies {
@@ -1185,7 +1186,7 @@ func (n *nemesis) delayAll() {
 	})
 }
 
-// anyOf matches the runs of these scripts, also where they are recorded.
+// anyOf matches the runs of these scripts, even if they are recorded.
 func (n *nemesis) anyOf(scripts ...*luaScript) testredis.Match {
 	if n.recorder != nil {
 		for i, script := range scripts {
@@ -1204,7 +1205,7 @@ func (n *nemesis) killConnections() {
 	})
 }
 
-// freeze stops a server, or of several some: fewer than a majority, or more.
+// freeze pauses a server, or, of several servers, a minority or more.
 func (n *nemesis) freeze() {
 	some := 1 + n.rng.IntN(len(n.servers))
 	n.hurt("frozen", history.AllClients, func() {
@@ -1246,7 +1247,7 @@ func (n *nemesis) flushScripts() {
 
 func (n *nemesis) blackHole() {
 	n.onProxies("black hole", func() {
-		if n.rng.IntN(2) == 0 { // at the end of a line that gets slow
+		if n.rng.IntN(2) == 0 { // at the end of a connection that becomes slow
 			d := between(n.rng, 0, stormTimeout/8)
 			for _, p := range n.proxies {
 				p.Latency(d)
@@ -1271,13 +1272,13 @@ func (n *nemesis) blackHole() {
 	})
 }
 
-// restartProcess closes the Clients of one process in the middle of its work.
+// restartProcess closes the Clients of one process while they are used.
 func (n *nemesis) restartProcess() {
 	i := n.rng.IntN(stormClients)
 	n.hurt("clients closed", i, func() { n.procs[i].restart(n.storm) })
 }
 
-// slowLine has everything over the proxies take longer.
+// slowLine makes all requests over the proxies take longer.
 func (n *nemesis) slowLine() {
 	n.onProxies("slow line", func() {
 		d := between(n.rng, 0, stormTimeout/8)
@@ -1319,8 +1320,8 @@ func (n *nemesis) restartEmpty() {
 	})
 }
 
-// killMinority kills some servers, which stay away for as long as a client may
-// trust records that they have lost.
+// killMinority kills some servers, which stay offline for as long as records that they have lost may be valid for a
+// client.
 func (n *nemesis) killMinority() {
 	n.hurt("a minority killed", history.AllClients, func() {
 		some := n.rng.Perm(len(n.servers))[:1+n.rng.IntN((len(n.servers)-1)/2)]
@@ -1334,8 +1335,8 @@ func (n *nemesis) killMinority() {
 	})
 }
 
-// failOver has the replica of a master take over, which works, is killed or
-// paused, and comes back some time later. Clients that rely on no replica may lose its records.
+// failOver promotes the replica of a master. The master works, is killed or is paused, and returns some time later.
+// Clients that require no replica may lose its records.
 func (n *nemesis) failOver() {
 	name := n.names[n.rng.IntN(len(n.names))]
 	old, of := n.masterOf(name)
@@ -1343,7 +1344,7 @@ func (n *nemesis) failOver() {
 	switch n.rng.IntN(4) {
 	case 0:
 		end, back = old.Freeze, old.Thaw
-	case 1, 2: // before any lease is over
+	case 1, 2: // before any lease has expired
 		end, back, behind = func() { n.takeOver(old) }, func() {}, true
 	}
 	n.hurt("failover", history.AllClients, func() {
@@ -1367,7 +1368,7 @@ func (n *nemesis) failOver() {
 		n.settle()
 		if n.kind.sync {
 			master, _ := n.masterOf(name)
-			master.AwaitReplicas("{"+name+"}", 1) // it counts one that is back only when that one says so
+			master.AwaitReplicas("{"+name+"}", 1) // the master counts a replica that is back only when the replica reports it
 			return
 		}
 		for _, name := range of {
@@ -1376,7 +1377,7 @@ func (n *nemesis) failOver() {
 	})
 }
 
-// takeOver has the replica take the place of a master that works.
+// takeOver promotes the replica of a working master.
 func (n *nemesis) takeOver(old *testredis.Server) {
 	var to *testredis.Server
 	var cmd []any
@@ -1390,7 +1391,7 @@ func (n *nemesis) takeOver(old *testredis.Server) {
 	})
 }
 
-// masterOf is the master of a name, and of which others.
+// masterOf returns the master of a name, and the other names for which it is the master.
 func (n *nemesis) masterOf(name string) (*testredis.Server, []string) {
 	if n.sentinel != nil {
 		return n.sentinel.Master(), n.names
@@ -1407,7 +1408,7 @@ func (n *nemesis) settle() {
 	}
 }
 
-// moveSlot moves the slot of a lock to another master, now and then slowly.
+// moveSlot moves the slot of a lock to another master, sometimes slowly.
 func (n *nemesis) moveSlot() {
 	name := n.names[n.rng.IntN(len(n.names))]
 	from := n.cluster.MasterOf(name)
@@ -1474,7 +1475,7 @@ func TestSoak(t *testing.T) {
 				waitgroup.Go(&workers, func() {
 					for n := 0; over.Load() == 0; n++ {
 						name := "soak-" + kind
-						if n%2 == 1 { // names come and go
+						if n%2 == 1 { // names are used for a while and then no more
 							name = fmt.Sprintf("%s-%d", name, n/2%1000)
 						}
 						for _, l := range locks(s, name) {
@@ -1490,7 +1491,7 @@ func TestSoak(t *testing.T) {
 								ok = err == nil
 							}
 							switch {
-							case errors.Is(err, engine.ErrNoAnswer): // the machine has other things to do
+							case errors.Is(err, engine.ErrNoAnswer): // the machine is busy
 								unanswered.Add(1)
 							case err != nil:
 								failed.Add(1)
@@ -1536,7 +1537,7 @@ func TestSoak(t *testing.T) {
 	over.Store(1)
 	workers.Wait()
 
-	// The least of the last third against the most of the second: what grows is above it.
+	// The least of the last third is compared with the most of the second third: anything that grows is above it.
 	least := slices.MinFunc(samples[2*count/3:], func(a, b sample) int { return int(a.heap) - int(b.heap) })
 	most := slices.MaxFunc(samples[count/3:2*count/3], func(a, b sample) int { return int(a.heap) - int(b.heap) })
 	assert.LessOrEqual(t, least.heap, most.heap, "the heap grows, in bytes")
@@ -1583,7 +1584,7 @@ func startChild(b *faultBench, env []string, does ...string) *child {
 	}()
 	b.Cleanup(func() {
 		_ = c.cmd.Process.Signal(syscall.SIGCONT)
-		_ = c.cmd.Process.Kill() // it may be gone
+		_ = c.cmd.Process.Kill() // it may have exited
 		_ = c.cmd.Wait()
 	})
 	return c
@@ -1608,14 +1609,14 @@ func (c *child) signal(s syscall.Signal) {
 
 const (
 	childLease = 2 * time.Second
-	childStart = 4 * soon // its program starts, beside many others, under the race detector
+	childStart = 4 * soon // its program starts, together with many others, under the race detector
 )
 
 // TestChild is the program of a child.
 func TestChild(t *testing.T) {
 	does := strings.Fields(os.Getenv("RELOCK_TEST_CHILD"))
 	if len(does) == 0 {
-		return // it is for the tests below
+		return // it is used by the tests below
 	}
 	b := &faultBench{bench: &bench{T: t, addr: does[0], name: does[1], rdb: testredis.Client(t, does[0])}}
 	ctx := context.Background()
@@ -1631,7 +1632,7 @@ func TestChild(t *testing.T) {
 		say("held")
 		for {
 			pause := syscall.NsecToTimespec(1e6)
-			_ = syscall.Nanosleep(&pause, nil) // no timer of Go, because other goroutines would wait for it too
+			_ = syscall.Nanosleep(&pause, nil) // not a timer of Go, because other goroutines would also wait for it
 			now := time.Now()
 			if now.Sub(last) > childLease {
 				break
@@ -1666,9 +1667,8 @@ func lockOf(kind string) faultLock {
 	panic("no lock type " + kind)
 }
 
-// Row 32: a holder is stopped for longer than its lease, and another client gets
-// the lock. When the holder goes on, its guard has ended before it can look at it, and
-// its Unlock does the new holder no harm.
+// Row 32: a holder is paused for longer than its lease, and another client acquires the lock. When the holder
+// continues, its guard has ended before it can check it, and its Unlock does not affect the new holder.
 func TestFaultPausedHolderFindsItsGuardEnded(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
@@ -1690,8 +1690,8 @@ func TestFaultPausedHolderFindsItsGuardEnded(t *testing.T) {
 	})
 }
 
-// A process is stopped between its request and the answer for longer than the lease, and another client has
-// the lock meanwhile. When the process goes on it asks again, and holds what it reports.
+// A process is paused between its request and the answer for longer than the lease, and another client holds the lock
+// meanwhile. When the process continues it asks again, and holds what it reports.
 func TestFaultAnswerLaterThanTheLeaseIsNoHold(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
@@ -1712,7 +1712,7 @@ func TestFaultAnswerLaterThanTheLeaseIsNoHold(t *testing.T) {
 	})
 }
 
-// Row 60: a holder is killed. Waiters get the lock when its lease is over, and not later.
+// Row 60: a holder is killed. Waiters acquire the lock when its lease expires, and not later.
 func TestFaultKilledHolderBlocksForItsLease(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
@@ -1727,8 +1727,8 @@ func TestFaultKilledHolderBlocksForItsLease(t *testing.T) {
 	})
 }
 
-// Rows 43, 60: a waiter is killed: at the head of the queue of a fair lock, or a
-// writer that holds off readers. The others get on in seconds.
+// Rows 43, 60: a waiter is killed: at the head of the queue of a fair lock, or a writer that keeps out readers. The
+// others acquire the lock within seconds.
 func TestFaultKilledWaiterBlocksForSeconds(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
@@ -1757,7 +1757,7 @@ func TestFaultKilledWaiterBlocksForSeconds(t *testing.T) {
 	})
 }
 
-// Row 43: processes are killed while they wait: the release passes the lock on to the next process that lives.
+// Row 43: processes are killed while they wait: the release passes the lock on to the next process that is alive.
 func TestFaultKilledWaitersDelayNobody(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"lock", "fair"} {
@@ -1770,7 +1770,7 @@ func TestFaultKilledWaitersDelayNobody(t *testing.T) {
 				t.Helper()
 				testredis.Await(b, fmt.Sprintf("%d wait in Redis, and listen", n), childStart, func() bool {
 					waiters := 0
-					for field := range b.wishes() { // a client has a place, or a waiter a wish
+					for field := range b.wishes() { // a client has an entry, or a waiter its request
 						if len(field) == 36 || strings.Contains(field, ":") {
 							waiters++
 						}
@@ -1806,8 +1806,8 @@ func TestFaultKilledWaitersDelayNobody(t *testing.T) {
 	}
 }
 
-// Row 40: one processor, other processes that load it, and many locks: the locks are renewed, or
-// their holders learn of the loss in time.
+// Row 40: one processor, other processes that load it, and many locks: the locks are renewed, or their holders learn of
+// the loss in time.
 func TestFaultStarvedProcessTrustsNoLostLock(t *testing.T) {
 	t.Parallel()
 	b := newFaultBenchOn(t, testredis.Start(t))
@@ -1818,7 +1818,7 @@ func manyLocks(b *faultBench, c *Client) {
 	ctx := context.Background()
 	for range 4 {
 		go func() {
-			for !time.Now().IsZero() { // until the process ends
+			for !time.Now().IsZero() { // until the process exits
 			}
 		}()
 	}
