@@ -13,12 +13,11 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// BenchmarkUncontended is one goroutine that locks and unlocks, against two bare
-// EVALSHA of the same scripts on the same client, in turns. ratio is the rate of
-// relock as a part of the bare one: with a ctx that has no end, and with one that can be
-// cancelled. "apart" is what can be had with the latter: two bare EVALSHA, of which the
-// first is on another goroutine, for only then its caller could leave. With the read timeout that
-// go-redis has by default, both requests of relock are on another goroutine: see send.ResendTime.
+// BenchmarkUncontended measures one goroutine that locks and unlocks, against two bare EVALSHA of the same scripts on
+// the same client, in turns. The metric ratio is the rate of relock as a fraction of the bare one: with a context that
+// is never canceled, and with one that can be canceled. The metric "apart" is the limit for the latter: two bare
+// EVALSHA, of which the first runs on another goroutine, because otherwise its caller could not leave. With the default
+// read timeout of go-redis both requests of relock run on another goroutine: see send.ResendTime.
 func BenchmarkUncontended(b *testing.B) {
 	s := testredis.Start(b)
 	rdb := s.Client(func(o *redis.Options) { o.ReadTimeout = time.Second })
@@ -84,7 +83,7 @@ func BenchmarkUncontended(b *testing.B) {
 			b.ReportMetric(float64(bare.Nanoseconds())/float64(b.N), "bare-ns/section")
 			b.ReportMetric(float64(ours.Nanoseconds())/float64(b.N), "ns/section")
 			b.ReportMetric(float64(bare)/float64(ours), "ratio")
-			b.ReportMetric(0, "ns/op") // of both together: says nothing
+			b.ReportMetric(0, "ns/op") // both together, which means nothing
 		}
 	}
 	b.Run("background", compare(lock(background)))
@@ -103,13 +102,13 @@ func BenchmarkUncontended(b *testing.B) {
 	b.Run("default read timeout", compare(lock(background)))
 }
 
-// BenchmarkHandoff is 64 goroutines of one process that take turns.
+// BenchmarkHandoff measures 64 goroutines of one process that take turns.
 func BenchmarkHandoff(b *testing.B) {
 	benchmarkCrowd(b, func(c *Client) Locker { return c.NewLock("relock") })
 }
 
-// BenchmarkReaders is 64 goroutines of one process that read: with a record that they
-// share, and each with one of its own.
+// BenchmarkReaders measures 64 goroutines of one process that read: with a record that they share, and each with one of
+// its own.
 func BenchmarkReaders(b *testing.B) {
 	read := func(c *Client) Locker { return c.NewRWLock("relock").Read() }
 	b.Run("shared", func(b *testing.B) { benchmarkCrowd(b, read) })

@@ -50,8 +50,8 @@ func TestLockFailsAtOnceWithoutRedis(t *testing.T) {
 	assert.Error(t, err)
 }
 
-// L7: a request is sent on the goroutine of its caller only where the read timeout of the Redis client ends
-// the wait for an answer in time to send it again.
+// L7: a request is sent on the goroutine of its caller only if the read timeout of the Redis client ends the wait for
+// an answer in time to send it again.
 func TestShortReadTimeoutNeedsNoGoroutine(t *testing.T) {
 	for readTimeout, want := range map[time.Duration]time.Duration{0: 0, time.Second: time.Second, 1001 * time.Millisecond: 0, -1: 0} {
 		o := redis.UniversalOptions{Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}, ReadTimeout: readTimeout}
@@ -64,7 +64,7 @@ func TestShortReadTimeoutNeedsNoGoroutine(t *testing.T) {
 	}
 }
 
-// S1: owners of two Clients, whose calls go out in batches, exclude one another, and one pipeline serves many calls.
+// S1: owners of two Clients, whose calls are sent in batches, exclude one another, and one pipeline serves many calls.
 func TestBatchedCallsKeepLocksExclusive(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -80,7 +80,7 @@ func testBatchedCalls(b *bench, connect func() redis.UniversalClient) {
 	rdb := connect()
 	pipes := &pipeCounter{}
 	rdb.AddHook(pipes)
-	many, other := b.clientOn(rdb), b.clientOn(connect()) // the first has many calls under way, and so batches
+	many, other := b.clientOn(rdb), b.clientOn(connect()) // the first Client has many calls in flight, and therefore sends batches
 	other.engine.Probe().Sender().BatchAll()
 	const names, each = 64, 10
 	inside := make([]atomic.Int32, names)
@@ -133,8 +133,8 @@ func TestBatchesAreForServersWithoutReplicas(t *testing.T) {
 	}
 }
 
-// A lock of a Client with a prefix has the key, and all that follows from it, of a lock whose name begins with the
-// prefix.
+// A lock of a Client with a prefix has the key, and everything that is derived from it, of a lock whose name begins
+// with the prefix.
 func TestKeyPrefixIsPutBeforeEveryName(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -161,7 +161,7 @@ func TestKeyPrefixIsPutBeforeEveryName(t *testing.T) {
 			testredis.Await(b, "it waits", soon, func() bool { return without.engine.Hub().Answered() })
 			require.NoError(t, l.Unlock(ctx))
 			select {
-			case err := <-waiter: // it was woken: by itself it would ask again in an hour, or at the end of the lease
+			case err := <-waiter: // it was notified: by itself it would ask again in an hour, or when the lease expires
 				require.NoError(t, err)
 			case <-time.After(soon):
 				t.Fatalf("%s is not woken", same.Name())
@@ -331,7 +331,7 @@ func TestShutdownLetsHoldersFinish(t *testing.T) {
 	assert.NoError(t, (*Client)(nil).Shutdown(ctx))
 }
 
-// A holder that finishes its work during Shutdown may extend its lease, of a MultiLock, too.
+// A holder that finishes its work during Shutdown may extend its lease, also that of a MultiLock.
 func TestShutdownLetsHoldersExtend(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -418,7 +418,7 @@ func TestLabelIsInErrorsAboutThisProcess(t *testing.T) {
 	require.NoError(t, l.Unlock(context.Background()))
 }
 
-// Without the right to its key a process has no label; locks and Inspect work.
+// Without permission for its key a process has no label; locks and Inspect work.
 func TestLabelWithoutRights(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -443,7 +443,7 @@ func TestLabelWithoutRights(t *testing.T) {
 	assert.Equal(t, 2, strings.Count(log.String(), "level=DEBUG"), "one line for the label, one for those of others")
 }
 
-// A Client without a label writes nothing of itself to Redis.
+// A Client without a label writes nothing about itself to Redis.
 func TestLabelIsNotKeptWithoutTheOption(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t, testredis.Mini(t).Addr())

@@ -1,7 +1,7 @@
 package relock
 
-// Every lock type on a real Cluster: waiters are woken by sharded messages, and
-// slots and masters may change under holders and waiters.
+// Every lock type on a real Cluster: waiters are notified by sharded messages, and slots and masters may change under
+// holders and waiters.
 
 import (
 	"context"
@@ -25,10 +25,10 @@ import (
 // clusterSoon is how long a Cluster may take for an operation that should be immediate.
 const clusterSoon = 10 * time.Second
 
-// slotLocks are the locks whose keys share a slot, so that one request takes them.
+// slotLocks are the locks whose keys share a slot, so that one request acquires them.
 var slotLocks = append(slices.Clone(recordLocks), lockKind{name: "multi of one slot", one: newSlotMultiLock, rival: newSlotMultiLock})
 
-// clusterLocks are the locks that a Cluster can have.
+// clusterLocks are the locks that work in a Cluster.
 var clusterLocks = append(slices.Clone(slotLocks), lockKind{name: "multi of several slots", one: newWideMultiLock, rival: newWideMultiLock})
 
 func newPlainLock(c *Client, name string) Locker  { return c.NewLock(name) }
@@ -55,12 +55,12 @@ func newClusterBench(t *testing.T, cluster *testredis.Cluster) *clusterBench {
 	return b
 }
 
-// client returns a client that is woken by messages or not for an hour.
+// client returns a client that is notified by messages, or that does not ask again for an hour.
 func (b *clusterBench) client(opts ...Option) *Client {
 	return b.clientOn(b.cluster.Client(), append([]Option{WithPollInterval(time.Hour), WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
 }
 
-// onMasters lists what ask lists on all masters and has to do with the bench's name.
+// onMasters returns what ask returns on all masters for keys with the bench's name.
 func (b *clusterBench) onMasters(ask func(context.Context, *redis.Client) ([]string, error)) []string {
 	ctx := context.Background()
 	found := make(chan []string, 16)
@@ -101,7 +101,7 @@ func (b *clusterBench) checkNothingIsLeft() {
 	testredis.Await(b, "nothing of "+b.name+" is subscribed", clusterSoon, func() bool { return len(b.subscribed()) == 0 })
 }
 
-// startWaiter has l locked and unlocked on another goroutine, and returns once it waits in Redis.
+// startWaiter locks and unlocks l on another goroutine, and returns when it waits in Redis.
 func (b *clusterBench) startWaiter(l Locker) <-chan error {
 	b.Helper()
 	testredis.Await(b, "the last waiter is not subscribed any more", clusterSoon, func() bool { return len(b.subscribed()) == 0 })
@@ -132,7 +132,7 @@ func TestClusterLocksExcludeAndWake(t *testing.T) {
 			c, other := b.client(), b.client()
 			l, rival := kind.one(c, b.name), kind.rival(other, b.name)
 
-			// A waiter for a held lock is woken by its release.
+			// A waiter for a held lock is notified of its release.
 			owner := ContextWithOwner(ctx)
 			for range 3 {
 				b.must(l.Lock(owner))
@@ -167,8 +167,8 @@ func TestClusterFairLockIsGranted(t *testing.T) {
 	b.mustBe(l.Unlock(ctx), ErrLockLost)
 }
 
-// The slot of a lock goes to another master while it is held and awaited: the hold
-// is renewed there, the waiter is woken there.
+// The slot of a lock moves to another master while it is held and awaited: the hold is renewed there, and the waiter is
+// notified there.
 func TestClusterHoldsSurviveASlotMove(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
@@ -196,7 +196,7 @@ func TestClusterHoldsSurviveASlotMove(t *testing.T) {
 				channels, err := to.Client().PubSubShardChannels(ctx, "*"+b.name+"*").Result()
 				return err == nil && len(channels) > 0
 			})
-			select { // longer than the lease: the watchdog has followed the slot too
+			select { // longer than the lease: the watchdog has followed the slot, too
 			case <-guarded.Done():
 				require.Fail(t, "lost", context.Cause(guarded))
 			case err := <-next:
@@ -209,8 +209,8 @@ func TestClusterHoldsSurviveASlotMove(t *testing.T) {
 	}
 }
 
-// A master dies while its locks are held and awaited: a replica that has their
-// records takes over, holders go on there, and waiters are woken there.
+// A master crashes while its locks are held and awaited: a replica that has their records is promoted, holders continue
+// there, and waiters are notified there.
 func TestClusterHoldsSurviveAFailover(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
@@ -250,8 +250,8 @@ func TestClusterHoldsSurviveAFailover(t *testing.T) {
 	}
 }
 
-// L7: the host of a master vanishes: it answers nothing and takes no connection. A renewal does not wait for
-// that host. The lock stays held, by the record that the replica has.
+// L7: the host of a master disappears: it answers nothing and accepts no connection. A renewal does not wait for that
+// host. The lock stays held, by the record that the replica has.
 func TestClusterHoldSurvivesAVanishedMasterHost(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
@@ -282,7 +282,7 @@ func TestClusterHoldSurvivesAVanishedMasterHost(t *testing.T) {
 	b.must(l.Unlock(ctx))
 }
 
-// A hole in the network swallows the connections that are dialled while it is there.
+// A hole in the network swallows the connections that are dialed while it exists.
 type hole struct {
 	addr  atomic.Value
 	ended context.Context // at the latest with the test
@@ -307,7 +307,7 @@ func (h *hole) dialer(ctx context.Context, network, addr string) (net.Conn, erro
 	return new(net.Dialer).DialContext(ctx, network, addr)
 }
 
-// A shard that cannot be reached does not cost the locks of the other shards.
+// A shard that cannot be reached does not affect the locks of the other shards.
 func TestClusterUnreachableShardCostsNoOtherLocks(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
@@ -348,7 +348,7 @@ func TestClusterUnreachableShardCostsNoOtherLocks(t *testing.T) {
 	cluster.Settle()
 }
 
-// A master is taken out of the Cluster in good order, while a client remembers it.
+// A master is removed from the Cluster in an orderly way, while a client remembers it.
 func TestClusterHoldsSurviveANodeThatLeaves(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
@@ -373,8 +373,8 @@ func TestClusterHoldsSurviveANodeThatLeaves(t *testing.T) {
 	b.gets("the lock is free", next)
 }
 
-// S1, while the keys of a read/write lock are on two servers: a reader that unlocks does not take another reader,
-// whose lease has not come yet or has gone ahead, for dead.
+// S1, while the keys of a read/write lock are on two servers: a reader that unlocks does not take another reader, whose
+// lease has not moved yet or has already moved, for crashed.
 func TestClusterReaderUnlocksHalfWay(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
@@ -401,7 +401,7 @@ func TestClusterReaderUnlocksHalfWay(t *testing.T) {
 		}
 		unlocked := make(chan error, 1)
 		go func() { unlocked <- leaving.Unlock(one) }()
-		stays(b, "the release", unlocked, time.Second) // until Redis can tell whether the other one lives
+		stays(b, "the release", unlocked, time.Second) // until Redis can tell whether the other one is alive
 		finish()
 		b.must(await(b, "the release", unlocked))
 		held, err := staying.IsHeld(other)

@@ -1,7 +1,7 @@
 package relock
 
-// The rules that every lock type must keep, whatever its record looks like. A lock
-// type's own test file calls testLocker, and adds the rules of that type.
+// The rules that every lock type must keep, whatever its record looks like. The test file of a lock type calls
+// testLocker, and adds the rules of that type.
 
 import (
 	"context"
@@ -26,19 +26,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A lockMaker makes the lock under test.
+// A lockMaker creates the lock under test.
 type lockMaker func(c *Client, name string) Locker
 
-// A lockKind is a type of lock, and what the tests that try every type have to know of it.
+// A lockKind is a type of lock, and what the tests for every type have to know about it.
 type lockKind struct {
 	name       string
-	one, rival lockMaker // of one name they exclude one another
+	one, rival lockMaker // with one name they exclude one another
 
-	record string                                           // Redis type of the key called as the lock
+	record string                                           // the Redis type of the key of the lock
 	shared bool                                             // owners of one do not exclude one another
-	holds  func(name string) string                         // zset of the holds and when their leases end; nil: both are in the record
-	lapses bool                                             // what a hold has beside a record that was replaced goes with its lease
-	leaves func(rdb redis.UniversalClient, key string) bool // whether key is what a lock of this type leaves when it is free; nil: it leaves none
+	holds  func(name string) string                         // the sorted set of the holds and when their leases expire; nil if both are in the record
+	lapses bool                                             // additional keys of a hold expire with its lease if the record was replaced
+	leaves func(rdb redis.UniversalClient, key string) bool // whether a free lock of this type leaves key; nil if it leaves nothing
 }
 
 // recordLocks are the lock types that have a record in Redis.
@@ -51,7 +51,7 @@ var recordLocks = []lockKind{
 	{name: "semaphore", one: newSemaphore, rival: newSemaphore, record: "string", holds: permitsKey, lapses: true, leaves: onlyFree},
 }
 
-// kindCalled is the row of recordLocks with this name.
+// kindCalled returns the row of recordLocks with this name.
 func kindCalled(name string) lockKind {
 	for _, k := range recordLocks {
 		if k.name == name {
@@ -76,8 +76,8 @@ type bench struct {
 	addr  string
 	name  string
 	rdb   *redis.Client
-	nodes []*redis.Client // rdb, and those of other servers
-	opts  []Option        // of its clients
+	nodes []*redis.Client // rdb, and clients of other servers
+	opts  []Option        // the options of its clients
 }
 
 var benches atomic.Int64
@@ -103,7 +103,7 @@ func (b *bench) client(opts ...Option) *Client {
 
 func (b *bench) clientOn(rdb redis.UniversalClient, opts ...Option) *Client {
 	b.Helper()
-	var all []*Client // on the other servers; closed after c, whose RedLocks consist of their locks
+	var all []*Client // the Clients on the other servers; closed after c, whose RedLocks consist of their locks
 	if rdb, ok := rdb.(*redis.Client); ok && len(b.nodes) > 1 && rdb.Options().Addr == b.addr {
 		for _, node := range b.nodes[1:] {
 			all = append(all, b.clientOn(testredis.Client(b, node.Options().Addr), opts...))
@@ -122,10 +122,10 @@ func (b *bench) clientOn(rdb redis.UniversalClient, opts ...Option) *Client {
 	return c
 }
 
-// siblings are the clients on the other servers of a bench, for each on the first one.
+// siblings are the Clients on the other servers of a bench, by the Client on the first one.
 var siblings sync.Map // *Client -> []*Client
 
-// keys are the keys in Redis that have to do with the bench's name, without those that free locks leave.
+// keys returns the keys in Redis that belong to the bench's name, without those that free locks leave.
 func (b *bench) keys() []string { return b.keysOn(b.rdb) }
 
 func (b *bench) keysOn(rdb *redis.Client) []string {
@@ -134,13 +134,13 @@ func (b *bench) keysOn(rdb *redis.Client) []string {
 	return slices.DeleteFunc(keys, func(key string) bool { return isLeftFree(rdb, key) })
 }
 
-// isLeftFree reports whether key is what free locks leave: tombstones in a line, or what their row says.
+// isLeftFree reports whether key is one that free locks leave: tombstones in a line, or the keys of its row.
 func isLeftFree(rdb redis.UniversalClient, key string) bool {
 	return onlyTombstones(rdb, key) ||
 		slices.ContainsFunc(recordLocks, func(k lockKind) bool { return k.leaves != nil && k.leaves(rdb, key) })
 }
 
-// forget has Redis lose all keys that have to do with the bench's name.
+// forget makes Redis lose all keys that belong to the bench's name.
 func (b *bench) forget() {
 	b.Helper()
 	for _, rdb := range b.nodes {
@@ -150,8 +150,8 @@ func (b *bench) forget() {
 	}
 }
 
-// onlyTombstones reports whether key is a line in which no client has a place: fields stay in it for a while that must
-// not take the lock any more, because a request with them may still run.
+// onlyTombstones reports whether key is a line without entries: it keeps fields for a while that must no longer acquire
+// the lock, because a request with them may still run.
 func onlyTombstones(rdb redis.UniversalClient, key string) bool {
 	if !strings.HasPrefix(key, "relock_line:") {
 		return false
@@ -185,8 +185,8 @@ func (b *bench) checkNothingIsLeft() {
 	}
 }
 
-// checkNothingLeaks makes sure that a Client which holds no lock has no name in use, which every call has, no listener
-// and no waiter left. Close would end them, so it looks before.
+// checkNothingLeaks checks that a Client which holds no lock has no lock state in use, which every call has, and no
+// listener and no waiter left. Close would end them, so it runs before Close.
 func (b *bench) checkNothingLeaks(c *Client) {
 	p := c.engine.Probe()
 	if s := p.Stats(); b.Failed() || s.Leaving || s.Holds > 0 {
@@ -211,7 +211,7 @@ func (b *bench) mustBe(err, want error) {
 	require.ErrorIs(b, err, want)
 }
 
-// tries is one try of l, which must be answered with want.
+// tries makes one attempt on l, whose result must be want.
 func (b *bench) tries(l Locker, want bool) {
 	b.Helper()
 	ok, err := l.TryLock(context.Background(), 0, 0)
@@ -222,8 +222,8 @@ func (b *bench) tries(l Locker, want bool) {
 	require.Equal(b, want, ok, "TryLock answers")
 }
 
-// isLocked makes sure that l is locked, or free. A request that had no answer on a busy machine may take a free lock
-// once more, and is undone within lateUndo.
+// isLocked checks that l is locked, or free. A request that had no answer on a busy machine may acquire a free lock
+// once more, and is rolled back within lateUndo.
 func (b *bench) isLocked(l Locker, want bool) {
 	b.Helper()
 	const lateUndo = 4 * time.Second
@@ -254,8 +254,8 @@ func elsewhere[T any](f func() T) T {
 	return <-result
 }
 
-// startWaiter locks l on another goroutine, and returns once that goroutine waits in
-// Redis. The channel delivers the error of Lock.
+// startWaiter locks l on another goroutine, and returns when that goroutine waits in Redis. The channel delivers the
+// error of Lock.
 func (b *bench) startWaiter(ctx context.Context, l Locker) <-chan error {
 	b.Helper()
 	got := make(chan error, 1)
@@ -306,8 +306,8 @@ func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// testLocker runs the suite for locks that newLock makes: locks that exclude one
-// another, whichever client made them.
+// testLocker runs the suite for the locks that newLock creates: locks that exclude one another, whichever Client
+// created them.
 func testLocker(t *testing.T, newLock lockMaker) {
 	suite{newLock: newLock, rival: newLock}.run(t)
 }
@@ -316,10 +316,10 @@ func testLocker(t *testing.T, newLock lockMaker) {
 type suite struct {
 	newLock lockMaker
 	rival   lockMaker     // of locks that exclude newLock's
-	shared  bool          // newLock's do not exclude one another
-	nodes   int           // servers that a lock needs; 0: one
-	least   time.Duration // the least lease; 0: 1ms
-	without string        // the tests that are not for this type, or ""
+	shared  bool          // the locks of newLock do not exclude one another
+	nodes   int           // number of servers that a lock needs; 0 means one
+	least   time.Duration // the shortest lease; 0 means 1ms
+	without string        // the tests that do not apply to this type, or ""
 }
 
 type suiteTest struct {
@@ -362,7 +362,7 @@ func (s suite) run(t *testing.T) {
 			c := b.client()
 			l, same := newLock(c, b.name), newLock(c, b.name)
 			b.must(l.Lock(ctx))
-			b.must(same.Lock(ctx)) // another value is the same lock
+			b.must(same.Lock(ctx)) // another value for the same lock
 			b.tries(l, true)
 			b.holds(same, 3)
 			b.must(l.Unlock(ctx))
@@ -403,7 +403,7 @@ func (s suite) run(t *testing.T) {
 			b.mustBe(l.Unlock(two), ErrNotHeld)
 			derived, cancel := context.WithCancel(one)
 			cancel()
-			b.must(l.Unlock(derived)) // and an ended ctx unlocks
+			b.must(l.Unlock(derived)) // and a canceled context unlocks
 			b.must(elsewhere(func() error { return l.Unlock(one) }))
 			b.isLocked(l, false)
 		}},
@@ -469,7 +469,7 @@ func (s suite) run(t *testing.T) {
 			defer cancel()
 			b.mustBe(l.Lock(deadline), context.DeadlineExceeded)
 			b.must(held.Unlock(ctx))
-			testredis.Await(b, "nobody has it", soon, func() bool { // who gave up may still be on the way out
+			testredis.Await(b, "nobody has it", soon, func() bool { // a caller that gave up may still be on the way out
 				locked, err := l.IsLocked(ctx)
 				return !locked && err == nil
 			})
@@ -502,7 +502,7 @@ func (s suite) run(t *testing.T) {
 			b.must(l.Lock(ctx))
 			ok, err := l.TryLock(ctx, 0, 10*time.Millisecond)
 			require.NoError(b, err)
-			require.True(b, ok) // a short lease of a nested level changes nothing
+			require.True(b, ok) // an inner acquire with a short lease changes nothing
 			b.must(l.Unlock(ctx))
 			guarded, err := l.Guard(ctx)
 			b.must(err)
@@ -522,8 +522,8 @@ func (s suite) run(t *testing.T) {
 			b.must(l.LockLease(ctx, lease))
 			guarded, err := l.Guard(ctx)
 			b.must(err)
-			b.must(next.Lock(ctx)) // waits for no message: there is no Unlock
-			// The clock of miniredis moves in steps, and may be behind when the lease begins.
+			b.must(next.Lock(ctx)) // no message to wait for: there is no Unlock
+			// The clock of miniredis advances in steps, and may be behind when the lease begins.
 			assert.GreaterOrEqual(b, time.Since(start), lease-lease/10, "the next owner got the lock before the lease was over")
 			await(b, "the guard ends", guarded.Done())
 			b.mustBe(context.Cause(guarded), ErrLockLost)
@@ -531,7 +531,7 @@ func (s suite) run(t *testing.T) {
 			b.mustBe(l.Unlock(ctx), ErrLockLost)
 			b.holds(next, 1)
 			b.must(next.Unlock(ctx))
-			b.must(l.Lock(ctx)) // fresh
+			b.must(l.Lock(ctx)) // a new hold
 			b.holds(l, 1)
 			b.must(l.Unlock(ctx))
 		}},
@@ -791,8 +791,8 @@ func (s suite) run(t *testing.T) {
 				b.holds(l, 1)
 				b.must(l.Unlock(ctx))
 			}
-			for range 20 { // over before it is held, or nearly so
-				// It may also end while it is asked for once more.
+			for range 20 { // expired before it is held, or nearly so
+				// It may also expire while it is acquired once more.
 				if err := l.LockLease(ctx, max(s.least, time.Millisecond)); err != nil {
 					require.ErrorIs(b, err, ErrLockLost)
 				}
@@ -894,7 +894,7 @@ func (s suite) run(t *testing.T) {
 			}
 		}
 		rules := tests
-		if !mini || strings.HasPrefix(t.Name(), "TestLock/") || full(0, 1) > 0 { // a Hold is no matter of the server
+		if !mini || strings.HasPrefix(t.Name(), "TestLock/") || full(0, 1) > 0 { // a Hold does not depend on the server
 			rules = slices.Concat(rules, s.holdTests())
 		}
 		for _, test := range rules {
@@ -904,15 +904,14 @@ func (s suite) run(t *testing.T) {
 			t.Run(test.name, func(t *testing.T) {
 				t.Parallel()
 				b := newBench(t, addr, others...)
-				b.opts = []Option{WithRedLockNodeTimeout(2 * time.Second)} // on a machine that is busy with something else
+				b.opts = []Option{WithRedLockNodeTimeout(2 * time.Second)} // on a machine that is busy with other work
 				test.test(b)
 			})
 		}
 	})
 }
 
-// A section is protected by the locks of a test: one exclusive owner may be inside, or
-// several shared ones.
+// A section is protected by the locks of a test: one exclusive owner may be inside, or several shared ones.
 type section struct{ alone, shared atomic.Int64 }
 
 func (s *section) visit(b *bench, exclusive bool, stay time.Duration) {
@@ -943,7 +942,7 @@ func (p pair[T]) get() (T, error) { return p.value, p.err }
 
 const aUUID = "550e8400-e29b-41d4-a716-446655440000"
 
-// foreignValues write data under a key that no lock makes. Each comes with the text of its error.
+// foreignValues write data under a key that no lock writes. Each has the text of its error.
 var foreignValues = map[string]struct {
 	put  func(ctx context.Context, rdb redis.Cmdable, key string) error
 	says string
@@ -1031,7 +1030,7 @@ var askingMethods = map[string]func(ctx context.Context, c *Client, l Locker, na
 	"Inspect":     func(ctx context.Context, c *Client, _ Locker, name string) error { return second(c.Inspect(ctx, name)) },
 }
 
-// content is all that is in a key, whatever it is; and its lease.
+// content returns the content of a key of any type, and its lease.
 func (b *bench) content(key string) string {
 	b.Helper()
 	ctx := context.Background()
@@ -1082,7 +1081,7 @@ func TestWhatIsNoLockIsRefusedAndNotTouched(t *testing.T) {
 						cancel()
 						require.ErrorIs(t, err, ErrNotALock, "%s, %s", kind, method)
 						says := foreign.says
-						if k.record != "hash" && method != "Inspect" { // it looks at no fields
+						if k.record != "hash" && method != "Inspect" { // it reads no fields
 							says, _, _ = strings.Cut(says, " that no lock")
 						}
 						assert.Contains(t, err.Error(), "the key "+shortName(b.name)+" "+says, "%s, %s", kind, method)
@@ -1143,7 +1142,7 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 					}
 
 					if k.holds != nil {
-						return // what is renewed is still there
+						return // the renewed key is still there
 					}
 					// The watchdog notices, and a waiter gets the error.
 					b := newBench(t, addr)
@@ -1173,7 +1172,7 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 	})
 }
 
-// A key beside the lock's is named, and the lock is not taken.
+// An additional key of the lock is named, and the lock is not acquired.
 func TestWhatIsNoLockBesideALock(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -1196,7 +1195,7 @@ func TestWhatIsNoLockBesideALock(t *testing.T) {
 					for n, err := range []error{
 						newLock(c, b.name).Lock(ctx), second(newLock(c, b.name).TryLock(ctx, time.Hour, 0)), second(c.Inspect(ctx, b.name)),
 					} {
-						if form == "redisson_lock_timeout:{%s}" && n < 2 { // a waiter looks at it
+						if form == "redisson_lock_timeout:{%s}" && n < 2 { // a waiter reads it
 							continue
 						}
 						require.ErrorIs(t, err, ErrNotALock, "%s, %s", key, what)
@@ -1222,7 +1221,7 @@ func TestWhatIsNoLockBesideALock(t *testing.T) {
 	})
 }
 
-// A majority of such nodes is not waited for.
+// A majority of such nodes makes callers fail at once.
 func TestRedLockOfWhatIsNoLock(t *testing.T) {
 	b := newRedBench(t) // which is parallel
 	ctx := context.Background()
@@ -1279,10 +1278,11 @@ func TestABigHashThatIsNoLock(t *testing.T) {
 	testredis.Await(t, "nothing else is left", soon, func() bool { return len(b.keys()) == 0 })
 }
 
-// genuineRecords are records of Redisson and of relock, in every form that there is; and whether a reader may come in.
+// genuineRecords are records of Redisson and of relock, in every existing form, and whether a reader may acquire the
+// lock.
 var genuineRecords = map[string]struct {
 	pairs  []any
-	leases []string // of readers
+	leases []string // leases of readers
 	reads  bool
 }{
 	"Java":                     {pairs: []any{javaThread, 1}},

@@ -1,7 +1,10 @@
 package relock
 
-// The pages agree with the code: their Go compiles, their links have targets, and
-// the code has the texts that docs/troubleshooting.md explains.
+// The pages agree with the code: their Go code compiles, their links have targets, and the code contains the texts that
+// docs/troubleshooting.md explains.
+//
+// Importing relock is light: it requires go-redis, uuid, goid and their dependencies, and none of the dependencies of
+// its tests, examples and tools.
 
 // relock is light: who imports it gets go-redis, uuid, goid and what these need,
 // and nothing of its tests, examples and tools.
@@ -27,7 +30,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// pages are the texts for users, by path.
+// pages returns the texts for users, by path.
 func pages(t *testing.T) map[string]string {
 	files, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
@@ -56,13 +59,13 @@ var pageImports = map[string]string{
 	"miniredis": "github.com/alicebob/miniredis/v2", "redis": "github.com/redis/go-redis/v9", "relock": "github.com/relock-go/relock", "relocktest": "github.com/relock-go/relock/relocktest",
 }
 
-// A block of Go on a page is a declaration, or goes into a function. One that is not
-// of this module begins with "```go other".
+// A block of Go on a page is a declaration, or the body of a function. A block that is not of this module begins with
+// "```go other".
 func TestDocsCodeCompiles(t *testing.T) {
 	t.Parallel()
 	here, err := os.Getwd()
 	require.NoError(t, err)
-	dir, source := t.TempDir(), filepath.Join(here, "internal", "pages") // which is not there
+	dir, source := t.TempDir(), filepath.Join(here, "internal", "pages") // does not exist
 	overlay := make(map[string]string)
 	add := func(name, code string) {
 		var imports strings.Builder
@@ -127,7 +130,7 @@ func TestDocsLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// A cell too many is not shown, and one too few moves the others.
+// A cell too many is not shown, and a missing one shifts the others.
 func TestDocsTablesAreWhole(t *testing.T) {
 	t.Parallel()
 	for page, text := range pages(t) {
@@ -147,7 +150,7 @@ func TestDocsTablesAreWhole(t *testing.T) {
 	}
 }
 
-// anchors are the names of the headings of a page in links.
+// anchors returns the names of the headings of a page in links.
 func anchors(text string) (all []string) {
 	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
 		var a strings.Builder
@@ -164,8 +167,8 @@ func anchors(text string) (all []string) {
 	return all
 }
 
-// Every text that begins an entry is one of the code; … stands for inserted values.
-// The texts under the heading "What Redis and go-redis say" are not texts of this package, and are not looked up.
+// Each text that begins an entry is in the code; … stands for inserted values. The texts under the heading "What Redis
+// and go-redis say" are not texts of this package, and are not checked.
 func TestTroubleshootingTextsAreInTheCode(t *testing.T) {
 	page := pages(t)["docs/troubleshooting.md"]
 	ours, _, found := strings.Cut(page, "## What Redis and go-redis say")
@@ -184,7 +187,8 @@ func TestTroubleshootingTextsAreInTheCode(t *testing.T) {
 	}
 }
 
-// stringLiterals are the string literals of the library without its tests. Literals that are added count as one.
+// stringLiterals returns the string literals of the library without its tests. Literals that are concatenated count as
+// one.
 func stringLiterals(t *testing.T) (all []string) {
 	for _, name := range libraryFiles(t, "*.go") {
 		if strings.HasSuffix(name, "_test.go") {
@@ -236,7 +240,7 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 	}
 }
 
-// flatten is code without its indentation.
+// flatten returns code without its indentation.
 func flatten(code string) string {
 	var lines []string
 	for line := range strings.Lines(code) {
@@ -264,7 +268,7 @@ func TestImportingIsLight(t *testing.T) {
 	}
 }
 
-// libraryFiles are the files with such names of the package and of the internal packages that it is made of.
+// libraryFiles returns the files that match pattern, of the package and of the internal packages that it imports.
 func libraryFiles(t *testing.T, pattern string) (files []string) {
 	here, err := os.Getwd()
 	require.NoError(t, err)
@@ -279,7 +283,7 @@ func libraryFiles(t *testing.T, pattern string) (files []string) {
 	return files
 }
 
-// Whatever else go.mod requires, tests need.
+// All other modules in go.mod are needed by tests.
 func TestGoModRequiresNoMoreThanNeeded(t *testing.T) {
 	var mod struct {
 		Require []struct {

@@ -16,7 +16,7 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// campaign is a term of e, which is vacant or soon will be.
+// campaign returns a term of e, which is vacant or soon will be.
 func (b *bench) campaign(e *Election) *Term {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
@@ -26,7 +26,7 @@ func (b *bench) campaign(e *Election) *Term {
 	return term
 }
 
-// leads makes sure that this Client leads; nil: no Client does.
+// leads checks that this Client is the leader, or, if it is nil, that there is none.
 func (b *bench) leads(e *Election, c *Client) Leader {
 	b.Helper()
 	leader, ok, err := e.Leader(context.Background())
@@ -39,7 +39,7 @@ func (b *bench) leads(e *Election, c *Client) Leader {
 	return leader
 }
 
-// S1, S6: candidates of several processes lead one at a time, and the numbers of their terms only grow.
+// S1, S6: candidates of several processes lead one at a time, and the tokens of their terms grow.
 func TestElectionHasOneLeader(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -73,7 +73,7 @@ func TestElectionHasOneLeader(t *testing.T) {
 	})
 }
 
-// L3: a leader that crashes is followed by the next candidate when its lease is over.
+// L3: when a leader crashes, the next candidate is elected after its lease has expired.
 func TestElectionAfterACrash(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -82,7 +82,7 @@ func TestElectionAfterACrash(t *testing.T) {
 		crashed, next := b.client(WithWatchdogTimeout(lease)), b.client()
 		term := b.campaign(crashed.NewElection(b.name))
 		within := term.Context()
-		b.must(crashed.Close()) // its record stays, and is renewed no more
+		b.must(crashed.Close()) // its record stays, and is no longer renewed
 		b.ends(within, ErrClosed)
 		start := time.Now()
 		after := b.campaign(next.NewElection(b.name))
@@ -121,7 +121,7 @@ func TestResignMayBeRepeated(t *testing.T) {
 	})
 }
 
-// A guard of a term ends with its ctx, and with the lead.
+// A guard of a term ends with its context, and when the leadership is lost.
 func TestTermGuard(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -159,7 +159,7 @@ func TestTermGuard(t *testing.T) {
 	})
 }
 
-// The work of a leader ends before the lead is given up.
+// The work of a leader ends before it resigns.
 func TestLeadWaitsForTheWork(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -234,7 +234,7 @@ func TestCampaignEndsWithCtx(t *testing.T) {
 	})
 }
 
-// The methods of a nil Term are safe, as those of a nil Hold are: Campaign returns nil with an error.
+// The methods of a nil Term are safe, like those of a nil Hold: Campaign returns nil with an error.
 func TestNilTerm(t *testing.T) {
 	ctx := context.Background()
 	for what, term := range map[string]*Term{"nil": nil, "zero": new(Term)} {
@@ -248,7 +248,7 @@ func TestNilTerm(t *testing.T) {
 	}
 }
 
-// Lead without a function is refused before it campaigns.
+// Lead without a function fails before it campaigns.
 func TestLeadWithoutAFunction(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	e := b.client().NewElection(b.name)
@@ -259,7 +259,7 @@ func TestLeadWithoutAFunction(t *testing.T) {
 	assert.Empty(t, b.keys(), "keys")
 }
 
-// Observe tells the present state first, and then each change, also a vacancy.
+// Observe returns the present state first, and then each change, including vacancies.
 func TestObserveSeesLeadersAndVacancies(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -300,7 +300,7 @@ func TestObserveSeesLeadersAndVacancies(t *testing.T) {
 	})
 }
 
-// A label that becomes readable or unreadable is no change of the leader.
+// A label that becomes readable or unreadable is not a change of the leader.
 func TestObserveReportsNoChangeOfALabelAlone(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx, cancel := context.WithCancel(context.Background())

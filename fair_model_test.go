@@ -1,12 +1,11 @@
 package relock
 
-// The rules of the fair queue, tried in every order of events: two relock
-// waiters and a Java one come, go, give up, crash and are slow. The second relock
-// waiter never receives a message, though Redis believes so: it learns of a grant
-// when it asks, and its connection outlives it.
+// The rules of the fair queue, tested in every order of events: two relock waiters and a Java waiter arrive, leave,
+// give up, crash and are slow. The second relock waiter never receives a message, although Redis believes so: it learns
+// of a grant when it asks, and its connection outlives it.
 //
-// The scripts are the real ones, on a miniredis whose clock the model moves. Java's
-// half is written down here from the description of Redisson's records.
+// The scripts are the real ones, on a miniredis whose clock the model moves. The part of Java is written down here from
+// the description of Redisson's records.
 
 import (
 	"context"
@@ -28,12 +27,12 @@ import (
 )
 
 const (
-	modelWorth = time.Minute             // the fair wait timeout of all
-	modelLease = 7 * time.Second         // of a hold
-	modelTick  = 1900 * time.Millisecond // a live relock waiter sends heartbeats at least as often
+	modelWorth = time.Minute             // the fair wait timeout of all clients
+	modelLease = 7 * time.Second         // the lease of a hold
+	modelTick  = 1900 * time.Millisecond // a live relock waiter sends heartbeats at least this often
 )
 
-// Java's half: KEYS lock, queue, timeouts; ARGV field, channel prefix, lease, worth, now.
+// The part of Java: KEYS lock, queue, timeouts; ARGV field, channel prefix, lease, worth, now.
 const javaEvict = `
 local function evict(now)
 	while true do
@@ -92,9 +91,9 @@ type modelActor struct {
 	java   bool
 	deaf   bool
 	state  string // idle, waiting, granted (and it does not know), holding, dead
-	listed bool   // it listens to its channel, as far as Redis knows
-	wishes bool   // the last request that ran said so
-	apart  bool   // the answer to it said so
+	listed bool   // whether it is subscribed to its channel, as far as Redis knows
+	wishes bool   // the last request that ran asked for grants
+	apart  bool   // the reply said that its holder is a legacy client
 	asked  uint64 // the number of that request
 	polled time.Time
 }
@@ -111,7 +110,7 @@ type fairModel struct {
 
 	ear      *miniredis.Subscriber
 	mu       sync.Mutex                // guards messages
-	messages []miniredis.PubsubMessage // that have been published, except for synced
+	messages []miniredis.PubsubMessage // the messages that were published, except those on synced
 }
 
 const synced = "synced" // a channel
@@ -131,7 +130,7 @@ func (m *fairModel) listen() {
 	}()
 }
 
-// list has Redis know whether a listens.
+// list sets whether Redis considers a to be subscribed.
 func (m *fairModel) list(a *modelActor, listens bool) {
 	a.listed = listens
 	for _, channel := range m.channels(a) {
@@ -143,7 +142,7 @@ func (m *fairModel) list(a *modelActor, listens bool) {
 	}
 }
 
-// channels are the channel of a alone, and that of its client.
+// channels returns the channel of a, and that of its client.
 func (m *fairModel) channels(a *modelActor) []string {
 	client, _, _ := strings.Cut(a.name, ":")
 	return []string{m.lock.announce + a.name, m.lock.announce + "client:" + client}
@@ -170,7 +169,7 @@ func (m *fairModel) fail(format string, args ...any) {
 		m.rdb.HGetAll(context.Background(), m.lock.keys[0]).Val())
 }
 
-// rel is a zset of times, in seconds from now.
+// rel returns a sorted set of times, in seconds from now.
 func (m *fairModel) rel(key string) (all []string) {
 	for _, z := range m.rdb.ZRangeWithScores(context.Background(), key, 0, -1).Val() {
 		all = append(all, fmt.Sprintf("%v%+d", z.Member, (int64(z.Score)-m.now.UnixMilli())/1000))
@@ -187,14 +186,14 @@ func (m *fairModel) javaRun(script string, a *modelActor) bool {
 	return n == 1
 }
 
-// run runs a script for a, and notes what else it has done.
+// run runs a script for a, and records what else it has done.
 func (m *fairModel) run(a *modelActor, script func()) {
-	overdue := make(map[string]bool) // of Java, whose time Redisson says is over
+	overdue := make(map[string]bool) // Java waiters whose time has expired by Redisson's rules
 	for _, z := range m.rdb.ZRangeWithScores(context.Background(), m.lock.keys[2], 0, -1).Val() {
 		overdue[z.Member.(string)] = int64(z.Score) <= m.now.UnixMilli()
 	}
 	script()
-	for _, other := range slices.Clone(m.order) { // Redisson's own rule: it has been away for too long
+	for _, other := range slices.Clone(m.order) { // Redisson's own rule: it has been absent for too long
 		if other != a && other.java && overdue[other.name] {
 			other.state = "idle"
 			m.list(other, false)
@@ -204,7 +203,7 @@ func (m *fairModel) run(a *modelActor, script func()) {
 	m.hear()
 }
 
-// hear notes what the last script has granted.
+// hear records what the last script has granted.
 func (m *fairModel) hear() {
 	m.ear.Publish(synced, "")
 	m.mu.Lock()
@@ -234,7 +233,7 @@ func (m *fairModel) hear() {
 	}
 }
 
-// attempt has a ask for the lock once, and checks that it may have it.
+// attempt makes a ask for the lock once, and checks that it may acquire it.
 func (m *fairModel) attempt(a *modelActor) {
 	before := a.state
 	var got bool
@@ -274,7 +273,7 @@ func (m *fairModel) attempt(a *modelActor) {
 	}
 }
 
-// gets checks that it is the turn of a, which has the lock from now on.
+// gets checks that it is the turn of a, which holds the lock from now on.
 func (m *fairModel) gets(a *modelActor, state string) {
 	if at := slices.Index(m.order, a); at > 0 || at < 0 && len(m.order) > 0 {
 		m.fail("%s has the lock, but %s was there before it", a.name, m.order[0].name)
@@ -374,7 +373,7 @@ func (m *fairModel) do(event string) {
 	}
 }
 
-// release has the holder a unlock.
+// release makes the holder a unlock.
 func (m *fairModel) release(a *modelActor) {
 	a.state = "idle"
 	m.run(a, func() {
@@ -391,8 +390,8 @@ func (m *fairModel) release(a *modelActor) {
 	})
 }
 
-// settle lets all actors finish: holders die, Java is gone, and each remaining
-// waiter must get the lock in its turn; in the end nothing is left.
+// settle lets all actors finish: holders crash, Java is gone, and each remaining waiter must acquire the lock in its
+// turn; in the end nothing is left.
 func (m *fairModel) settle() {
 	for _, a := range m.actors {
 		if a.java || a.state == "holding" {
@@ -422,7 +421,7 @@ func (m *fairModel) settle() {
 	visitor := &modelActor{name: "visitor", state: "idle"}
 	m.actors = append(m.actors, visitor)
 	m.attempt(visitor)
-	for range 5 { // dead relock waiters get another chance, because no waiter sent a heartbeat; and one may be granted the lock
+	for range 5 { // crashed relock waiters get another chance, and one may be granted the lock
 		if visitor.state != "holding" {
 			m.pass(modelTick)
 		}
@@ -436,7 +435,7 @@ func (m *fairModel) settle() {
 	}
 }
 
-// key is the state, so that the same one is not tried twice.
+// key returns the state, so that the same state is not tested twice.
 func (m *fairModel) key() string {
 	var s strings.Builder
 	for _, a := range m.actors {

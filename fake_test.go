@@ -19,7 +19,7 @@ import (
 type fakeLock struct {
 	engine.Traits
 	redis *fakeredis.Redis
-	key   string // of the record
+	key   string // the key of the record
 }
 
 func newFakeLock(r *fakeredis.Redis, name string) *fakeLock {
@@ -59,14 +59,14 @@ type bubbleEngine struct {
 	t     *testing.T
 }
 
-// fakeConfig is the config of an engine on r.
+// fakeConfig returns the configuration of an engine on r.
 func fakeConfig(r *fakeredis.Redis, id string, o options) engine.Config {
 	c := new(Client).config(id, o)
 	c.Servers = oneServer(r.Subscribe)
 	return c
 }
 
-// joinBubbleEngine makes another client of the same Redis.
+// joinBubbleEngine creates another client of the same Redis.
 func joinBubbleEngine(t *testing.T, r *fakeredis.Redis, id string, opts ...Option) *bubbleEngine {
 	return joinSending(t, r, id, send.Config{Transport: r}, opts...)
 }
@@ -83,7 +83,7 @@ func joinSending(t *testing.T, r *fakeredis.Redis, id string, config send.Config
 	return e
 }
 
-// acquire is that of the engine for one lock.
+// acquire is Acquire of the engine for one lock.
 func (e *bubbleEngine) acquire(ctx context.Context, b engine.Record, o engine.Owner, r engine.Request) (bool, error) {
 	return e.Acquire(ctx, o, r, b)
 }

@@ -2,13 +2,13 @@
 
 package relock
 
-// Fuzzing of all input from outside: answers and messages of Redis, and names and durations
-// of users. The seeds run with the other tests. To search on:
+// Fuzzing of all input from outside: answers and messages of Redis, and names and durations of users. The seeds run
+// with the other tests. To search for more:
 //
 //	go test -run '^$' -fuzz '^FuzzNames$' -fuzztime 1m .
 //
-// Rules: a target asserts rules for every input, and does not repeat the code; a target makes
-// operations and values of bytes, so that the fuzzer can make any of them.
+// Rules: a target asserts rules for every input, and does not repeat the code. A target derives operations and values
+// from bytes, so that the fuzzer can produce any of them.
 
 import (
 	"context"
@@ -185,7 +185,7 @@ func (p *tape) records() any {
 	return answer
 }
 
-// For any answer of Redis, Inspect returns a consistent inspection, or an error that says why not.
+// For any answer of Redis, Inspect returns a consistent inspection, or an error with the reason.
 func FuzzInspect(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{7, 10, 1, 'x', 8})
@@ -250,7 +250,7 @@ func FuzzInspect(f *testing.F) {
 	})
 }
 
-// hashTag is the part of a key that Redis Cluster hashes, after its specification.
+// hashTag returns the part of a key that Redis Cluster hashes, according to its specification.
 func hashTag(key string) string {
 	open := strings.IndexByte(key, '{')
 	if open < 0 {
@@ -263,7 +263,7 @@ func hashTag(key string) string {
 	return key[open+1 : open+1+shut]
 }
 
-// dataKeys are all keys that the locks of a name can have, each with its lock.
+// dataKeys returns all keys that the locks of a name can have, each with its lock.
 func dataKeys(c *Client, name string) map[string]*handle {
 	rw := c.NewRWLock(name, Fenced())
 	keys := map[string]*handle{suffixName(name, "") + "field:rwlock_timeout:1": &rw.read.handle}
@@ -320,8 +320,8 @@ func FuzzNames(f *testing.F) {
 		}
 		assert.True(t, len(one) > 64 || one == two || shortName(one) != shortName(two), "%q and %q look the same", one, two)
 
-		// No lock has a key of a lock with another name. The exceptions are braces, which mean
-		// nothing to Redisson, and names like the keys of Redisson.
+		// No lock has a key of a lock with another name. The exceptions are braces, which have no meaning for Redisson,
+		// and names like the keys of Redisson.
 		if one == two || one == "{"+two+"}" || two == "{"+one+"}" {
 			return
 		}
@@ -334,7 +334,8 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-// Conversions of durations never overflow, trust is shorter than its lease, and a request is refused or makes sense.
+// Conversions of durations never overflow, validity is shorter than its lease, and a request is rejected or makes
+// sense.
 func FuzzDurations(f *testing.F) {
 	for _, d := range []int64{0, 1, 999_999, 1_000_000, 1_000_001, -1, math.MaxInt64, math.MinInt64, 1 << 62, -1 << 62, math.MaxInt64 / 1_000_000} {
 		f.Add(d)
@@ -376,7 +377,7 @@ func FuzzDurations(f *testing.F) {
 	})
 }
 
-// A Client with any options that it takes can wait for a lock and get it.
+// A Client with any options that it accepts can wait for a lock and acquire it.
 func FuzzOptions(f *testing.F) {
 	for _, d := range []int64{0, 1, 100_000_000, 1_000_000_000, -1, math.MaxInt64, math.MinInt64} {
 		f.Add(d, d, d, d)
@@ -418,8 +419,7 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-// A lock with any name, wait time and lease refuses them and sends nothing, or
-// works and leaves nothing in Redis.
+// A lock with any name, wait time and lease rejects them and sends nothing, or works and leaves nothing in Redis.
 func FuzzLocker(f *testing.F) {
 	kinds := append(slices.Clone(recordLocks), lockKind{name: "multi", one: func(c *Client, name string) Locker {
 		return c.NewMultiLock(c.NewLock(name), c.NewLock(name+"2"))
@@ -459,7 +459,7 @@ func FuzzLocker(f *testing.F) {
 			if errors.Is(err, engine.ErrNoAnswer) {
 				t.Skip("the machine stood still for longer than the wait")
 			}
-			if !errors.Is(err, ErrLockLost) { // a lease may be over at once
+			if !errors.Is(err, ErrLockLost) { // a lease may expire at once
 				require.NoError(t, err, what)
 			}
 			return ok

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// heapInUse is the number of bytes in use after a garbage collection.
+// heapInUse returns the number of bytes in use after a garbage collection.
 func heapInUse() int64 {
 	var m runtime.MemStats
 	for range 2 { // the second collection frees what the cleanups after the first have released
@@ -88,7 +88,7 @@ func TestNestedDoAndGuardCostNothing(t *testing.T) {
 				continue // the code is the code of a lock
 			}
 			if kind.name == "multi of two clients" && name == "Lock, Guard, Unlock" {
-				continue // each of these guards listens to Close of one of the Clients by itself
+				continue // each of these guards is ended by Close of one of the Clients separately
 			}
 			t.Run(kind.name+"/"+name, func(t *testing.T) {
 				l := kind.lock(b.client())
@@ -115,8 +115,8 @@ func TestNestedDoAndGuardCostNothing(t *testing.T) {
 	}
 }
 
-// C3: Hold.Guard of one ctx costs one guard, however often it is called, and nothing once its ctx or the hold has
-// ended. It starts no goroutine.
+// C3: Hold.Guard of one context costs one guard, however often it is called, and nothing after its context or the hold
+// has ended. It starts no goroutine.
 func TestHoldGuardCostsNothing(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	c := b.client()
@@ -143,7 +143,8 @@ func TestHoldGuardCostsNothing(t *testing.T) {
 	b.must(h.Release(context.Background()))
 }
 
-// The ctx that Do gives to its function ends when the function has returned. The ctx of an outer Do goes on.
+// The context that Do passes to its function is canceled when the function has returned. The context of an outer Do is
+// not.
 func TestDoContextEndsWithItsFunction(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
@@ -162,7 +163,7 @@ func TestDoContextEndsWithItsFunction(t *testing.T) {
 	}))
 }
 
-// The loss of a hold, or Close, ends the ctx of Do, its nested guards, and every ctx that derives from it.
+// The loss of a hold, or Close, cancels the context of Do, its nested guards, and every context that derives from it.
 func TestDoContextEndsWithTheHold(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]struct {
@@ -212,7 +213,7 @@ func TestDoContextEndsWithTheHold(t *testing.T) {
 	}
 }
 
-// A guard that was made in a nested level goes on when the level is unlocked, and ends with the hold.
+// A guard that was created after an inner acquire stays valid when that is unlocked, and ends with the hold.
 func TestGuardOutlivesItsLevel(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
@@ -274,7 +275,7 @@ func TestGuardsOfOneParentEndTogether(t *testing.T) {
 	b.must(l.Unlock(parent))
 }
 
-// A guard of a ctx with a deadline ends with DeadlineExceeded, and not with Canceled.
+// A guard of a context with a deadline ends with DeadlineExceeded, and not with Canceled.
 func TestGuardReportsTheDeadlineOfItsParent(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
@@ -298,7 +299,7 @@ func TestGuardReportsTheDeadlineOfItsParent(t *testing.T) {
 
 var errStop = errors.New("stop")
 
-// A nested section may be guarded by the ctx of the outer one.
+// A nested section may be guarded by the context of the outer one.
 func TestNestedDoReentersUnderTheOuterGuard(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)

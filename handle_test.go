@@ -29,7 +29,7 @@ func TestDurationsAreRoundedUpToMilliseconds(t *testing.T) {
 	}
 }
 
-// Names with a brace are taken as they are.
+// Names with a brace are used unchanged.
 func TestNamesWithBracesAreKept(t *testing.T) {
 	for name, want := range map[string]string{
 		"x": "p:{x}", "a:b": "p:{a:b}", "{x}": "p:{x}", "a{x}b": "p:a{x}b", "x{": "p:x{", "x}": "p:{x}}",
@@ -70,8 +70,8 @@ func TestUnlockTakesAGuardedContextThatHasEnded(t *testing.T) {
 	})
 }
 
-// L7: a connection that hangs delays Lock, Unlock and a renewal by about a second, whether
-// the request is lost on it or the answer.
+// L7: a connection that hangs delays Lock, Unlock and a renewal by about a second, whether the request or the answer is
+// lost on it.
 func TestHungConnectionDelaysByASecond(t *testing.T) {
 	t.Parallel()
 	faults := map[string]testredis.Fault{"answer": testredis.StallReply}
@@ -113,7 +113,7 @@ func TestHungConnectionDelaysByASecond(t *testing.T) {
 	}
 }
 
-// At least half of an explicit lease is left when LockLease returns, of every lock type, although the first answer was
+// At least half of an explicit lease remains when LockLease returns, for every lock type, although the first answer was
 // late.
 func TestLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 	t.Parallel()
@@ -126,7 +126,7 @@ func TestLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 		guarded, err := l.Guard(ctx)
 		b.must(err)
 		stays(b, "hardly anything was left of the lease", guarded.Done(), lease/2-50*time.Millisecond)
-		_ = l.Unlock(ctx) // the lease may be over
+		_ = l.Unlock(ctx) // the lease may have expired
 	})
 }
 
@@ -224,7 +224,7 @@ func TestHookThatEndsTheGoroutine(t *testing.T) {
 	}
 }
 
-// C1 and C6: where answers take longer than a quarter of a second and ctx bounds the wait for them, a section
+// C1 and C6: if answers take longer than a quarter of a second and ctx limits the wait for them, a critical section
 // costs two requests, and no connection is closed.
 func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
 	t.Parallel()
@@ -246,8 +246,8 @@ func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
 	}
 }
 
-// A TryLock that does not wait gives up a Redis that does not answer within a moment, as one with a short wait does.
-// What Redis runs later is undone.
+// A TryLock without a wait gives up after a moment if Redis does not answer, like one with a short wait. Requests that
+// Redis runs later are rolled back.
 func TestTryLockGivesUpASilentRedisSoon(t *testing.T) {
 	t.Parallel()
 	for _, timeout := range []time.Duration{time.Second, 5 * time.Second} {
@@ -272,7 +272,7 @@ func TestTryLockGivesUpASilentRedisSoon(t *testing.T) {
 	}
 }
 
-// A Redis that is slow has the time to answer yes or no, also to a TryLock that does not wait.
+// A slow Redis has time to answer, even to a TryLock without a wait.
 func TestTryLockWaitsForASlowRedis(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
@@ -284,7 +284,7 @@ func TestTryLockWaitsForASlowRedis(t *testing.T) {
 			ok, err := l.TryLock(ctx, 0, 0)
 			for tries := 0; errors.Is(err, engine.ErrNoAnswer) && tries < 3; tries++ { // the machine is very busy
 				if free {
-					b.freeSoon() // it may have been taken, and not released yet
+					b.freeSoon() // it may have been acquired, and not released yet
 				}
 				ok, err = l.TryLock(ctx, 0, 0)
 			}
@@ -299,8 +299,8 @@ func TestTryLockWaitsForASlowRedis(t *testing.T) {
 	})
 }
 
-// S3: a request that hung, was sent again over another connection, and runs when its lock was given
-// back long ago, leaves nothing behind.
+// S3: a request that hung, was sent again over another connection, and runs after its lock was released, leaves nothing
+// behind.
 func TestHungRequestThatRunsLateIsUndone(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
@@ -319,7 +319,7 @@ func TestHungRequestThatRunsLateIsUndone(t *testing.T) {
 	})
 }
 
-// S3: an acquire that is given up while its answer hangs is undone at once, over another connection.
+// S3: an acquire that is given up while its answer hangs is rolled back at once, over another connection.
 func TestGivenUpAcquireIsUndoneAtOnce(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
@@ -340,7 +340,7 @@ func TestGivenUpAcquireIsUndoneAtOnce(t *testing.T) {
 	})
 }
 
-// L7: an Unlock that had to give up goes on in the background until the record is gone.
+// L7: the release of an Unlock that had to give up is retried in the background until the record is deleted.
 func TestUnlockGoesOnInTheBackground(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
@@ -361,8 +361,8 @@ func TestUnlockGoesOnInTheBackground(t *testing.T) {
 	})
 }
 
-// An undo that meets a hook which panics, or ends its goroutine, is sent again: neither the lock nor the
-// place of a waiter stays.
+// A rollback that meets a hook which panics, or ends its goroutine, is sent again: neither the lock nor the entry of a
+// waiter stays.
 func TestUndoIsSentAgainAfterAHook(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(){"panics": func() { panic("a hook") }, "exits": runtime.Goexit} {
@@ -370,7 +370,7 @@ func TestUndoIsSentAgainAfterAHook(t *testing.T) {
 			t.Run(fmt.Sprint(name, timeout), func(t *testing.T) {
 				onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 					if k.red {
-						return // its nodes are asked through the Clients beside it
+						return // its nodes are asked through the other Clients
 					}
 					rdb := b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = timeout })
 					var faults atomic.Int64
@@ -408,7 +408,7 @@ func TestUndoIsSentAgainAfterAHook(t *testing.T) {
 	}
 }
 
-// An error that ends a wait names the goroutine or owner of this process that has the lock.
+// An error that ends a wait names the goroutine or owner of this process that holds the lock.
 func TestErrorThatEndsAWaitNamesTheHolderHere(t *testing.T) {
 	t.Parallel()
 	rw := func(half func(*RWLock) Locker) lockMaker {
@@ -453,7 +453,7 @@ func TestErrorThatEndsAWaitNamesTheHolderHere(t *testing.T) {
 	}
 }
 
-// The error of a MultiLock names the lock in the way, also if one script acquires all of its locks.
+// The error of a MultiLock names the lock that blocks it, even if one script acquires all of its locks.
 func TestErrorThatEndsAWaitOfAMultiLockNamesTheLockInTheWay(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -469,7 +469,7 @@ func TestErrorThatEndsAWaitOfAMultiLockNamesTheLockInTheWay(t *testing.T) {
 	b.must(other.NewLock(b.name + "-2").Unlock(ctx))
 }
 
-// The error of a RedLock says once that other owners hold too many of its locks.
+// The error of a RedLock states once that other owners hold too many of its locks.
 func TestErrorThatEndsAWaitOfARedLockSaysOthersHoldIt(t *testing.T) {
 	red := newRedBench(t)
 	ctx := context.Background()

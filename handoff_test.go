@@ -1,6 +1,9 @@
 package relock
 
-// Handover inside one process: in bubbles; and on a real Redis, as other processes see it.
+// Hand-off inside one process: in bubbles; and on a real Redis, as other processes see it.
+//
+// Readers of one process that share a record are tested in bubbles, on a lock that refuses a second record, so that a
+// reader that does not share waits; and on a real Redis.
 
 // Readers of one process that share a record: in bubbles, on a lock that refuses a second record, so
 // that a reader that does not share waits; and on a real Redis.
@@ -20,7 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A writer that holds the read lock too and unlocks the write lock hands nothing over.
+// A writer that also holds the read lock and unlocks the write lock hands nothing off.
 func TestHandoffNeverOfADowngrade(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -38,7 +41,7 @@ func TestHandoffNeverOfADowngrade(t *testing.T) {
 	b.must(rw.Write().Unlock(second))
 }
 
-// S6, in Redis: each lock type with tokens draws one for each hold that is handed over.
+// S6, in Redis: each lock type with tokens draws one for each hold that is handed off.
 func TestHandoffDrawsTokensInRedis(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -76,8 +79,8 @@ func TestHandoffDrawsTokensInRedis(t *testing.T) {
 	}
 }
 
-// A read lock that an owner asks for while its other goroutine unlocks the write lock is a downgrade: the
-// next writer waits for it.
+// A read lock that an owner asks for while another of its goroutines unlocks the write lock is a downgrade: the next
+// writer waits for it.
 func TestHandoffNeverOfADowngradeUnderWay(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -119,7 +122,7 @@ func TestHandoffNeverOfADowngradeUnderWay(t *testing.T) {
 	b.must(rw.Write().Unlock(second))
 }
 
-// The rule of TestHandoffNeverOfADowngradeUnderWay with several writers, the default slice, and a server that answers.
+// The rule of TestHandoffNeverOfADowngradeUnderWay with several writers, the default window, and a server that answers.
 func TestHandoffNeverPutsAWriterBesideAReader(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -196,7 +199,7 @@ func TestHandoffEndsGuardsFirst(t *testing.T) {
 	b.must(l.Unlock(second))
 }
 
-// A guard that another goroutine of the holder makes during the Unlock is either refused or ends.
+// A guard that another goroutine of the holder creates during the Unlock either fails or ends.
 func TestHandoffEndsGuardsMadeMeanwhile(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	l := b.client(WithHandoffWindow(time.Hour)).NewLock(b.name)
@@ -232,7 +235,7 @@ func TestHandoffEndsGuardsMadeMeanwhile(t *testing.T) {
 	}
 }
 
-// A handover sets the lease that the successor asked for, also if the lease before was longer.
+// A hand-off sets the lease that the successor asked for, even if the lease before was longer.
 func TestHandoffSetsTheLeaseOfTheSuccessor(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -252,8 +255,7 @@ func TestHandoffSetsTheLeaseOfTheSuccessor(t *testing.T) {
 	b.must(l.Unlock(second))
 }
 
-// The process that hands a lock over is one holder to the other processes; these get the
-// lock after the slice.
+// For other processes, a process that hands a lock off is one holder; they acquire the lock after the hand-off window.
 func TestHandoffLetsOtherProcessesIn(t *testing.T) {
 	t.Parallel()
 	for name, newLock := range map[string]lockMaker{
@@ -292,8 +294,8 @@ func TestHandoffLetsOtherProcessesIn(t *testing.T) {
 	}
 }
 
-// L6: a waiter that may not subscribe gets a lock that another process keeps busy, whether or not that
-// process may publish.
+// L6: a waiter that may not subscribe acquires a lock that another process keeps busy, whether or not that process may
+// publish.
 func TestWaiterThatMayNotSubscribeGetsABusyLock(t *testing.T) {
 	t.Parallel()
 	for _, busy := range []string{"default", "nochannels"} {
@@ -340,8 +342,7 @@ func TestWaiterThatMayNotSubscribeGetsABusyLock(t *testing.T) {
 	}
 }
 
-// A reader that asks for the write lock waits for the other readers, and is refused when only its own
-// read lock is left.
+// A reader that asks for the write lock waits for the other readers, and fails when only its own read lock is left.
 func TestUpgradeOfASharedReadWaitsForOthersAndIsRefused(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -425,8 +426,8 @@ func TestForceUnlockEndsAllSharedReads(t *testing.T) {
 	}
 }
 
-// An owner that waits for both halves at a time may be granted the write half first. Its read lock is then
-// a downgrade, which no other reader shares.
+// An owner that waits for the read lock and the write lock at the same time may be granted the write lock first. Its
+// read lock is then a downgrade, which no other reader shares.
 func TestReadOfAWriterAdmitsNoOtherReader(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -440,7 +441,7 @@ func TestReadOfAWriterAdmitsNoOtherReader(t *testing.T) {
 		return got
 	}
 	ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
-	first := waits(elsewhere.Write(), ctx) // the sign of this writer keeps the readers waiting
+	first := waits(elsewhere.Write(), ctx) // the heartbeat of this writer keeps the readers waiting
 	testredis.Await(b, "a writer's sign", time.Second, func() bool {
 		return b.rdb.Exists(me, "relock_rwlock_writers:{"+b.name+"}").Val() == 1
 	})

@@ -1,22 +1,26 @@
 package relock
 
-// Helpers of several test files that need no bubble. fake_test.go has those that do.
+// Helpers that several test files share and that need no bubble. Those that need one are in fake_test.go.
 //
-// A test file has the name of its source file, and the tests of that part. These are about more than one part:
+// A test file has the name of its source file, and the tests of that part. These files are about more than one part:
 //
-//	conformance   the rules that every lock type keeps; keys that hold something other than a lock
-//	guard, handover, limits   contexts that end with a hold; how a lock passes inside the process; MaxHold and MinHold
-//	line          the line of processes that wait; tombstones; how waiters notice a lock that became free
-//	fair_model    the queue of a FairLock in every order of events, against a model
-//	fuzz          what Redis and users may pass in
-//	storm         many clients under faults for a while, and for long (the soak); the history is judged; processes that are paused,
-//	              killed and starved
-//	faults        faults between a Client and Redis, and of Redis itself; which test tries which row of docs/reliability.md
-//	cluster       Redis Cluster; replication: replicas and failovers
-//	security      TLS, rights in Redis, and secrets in texts
-//	trace         what the scripts do, as steps of the specification
-//	docs          the code and the texts in the documentation, and what importing the package costs; example: that code
-//	bench         benchmarks
+//	conformance      the rules that every lock type keeps; keys that hold other data than a lock
+//	guard, handoff   contexts that end with a hold; how a lock passes inside the process
+//	limits           MaxHold and MinHold
+//	line             the wait queue in Redis; tombstones; how waiters notice that a lock is free
+//	fair_model       the queue of a FairLock in every order of events, against a model
+//	fuzz             input from Redis and from users
+//	storm            many clients under faults, for a short or a long time (the soak); the history is checked;
+//	                 processes that are paused, killed and starved
+//	faults           faults between a Client and Redis, and of Redis itself; which test covers which row of
+//	                 docs/reliability.md
+//	cluster          Redis Cluster
+//	replication      replicas and failovers
+//	security         TLS, permissions in Redis, and secrets in texts
+//	trace            the effects of the scripts, as steps of the specification
+//	docs             the code and the texts in the documentation, and what importing the package costs
+//	example          the code of the documentation
+//	bench            benchmarks
 //	fake, helpers, main, race, norace   no tests
 //
 // The tests of the engine, which need no Client, are in internal/engine.
@@ -37,8 +41,8 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// full is how many cases a test tries, or for how long: plain, or long with
-// RELOCK_LONG=1 in the environment, as "make race" and "make valkey" set it.
+// full returns how many cases a test tries, or for how long: plain by default, or long with RELOCK_LONG=1 in the
+// environment, as "make race" and "make valkey" set it.
 func full[T int | uint64 | time.Duration](plain, long T) T {
 	if os.Getenv("RELOCK_LONG") != "" {
 		return long
@@ -69,7 +73,7 @@ func (b *bench) waitsInQueue(l known) bool {
 	return b.waitersInQueue(l) > 0
 }
 
-// waitersInQueue is how many owners wait for l in the queue of this process.
+// waitersInQueue returns how many owners wait for l in the queue of this process.
 func (b *bench) waitersInQueue(l known) int {
 	waiters, _, _ := waitersOf(l)
 	return waiters
@@ -111,7 +115,7 @@ func sendAttempt(l *fairLock, a engine.Attempt) (engine.Outcome, error) {
 	return l.ReadReply(a, r)
 }
 
-// released is a release as an engine makes it that has not measured a round trip.
+// released returns a release as an engine creates it that has not measured a round trip.
 func released(field string, left int, late bool) engine.Release {
 	return engine.Release{Field: field, HoldCount: left, Late: late, Share: engine.LeastShare}
 }
@@ -119,7 +123,7 @@ func released(field string, left int, late bool) engine.Release {
 // aboutASecond is how long a connection that hangs may delay a call (L7), on a machine that is busy.
 const aboutASecond = 3500 * time.Millisecond
 
-// patientClient goes through the proxy with the defaults of go-redis: it waits for an answer for five seconds.
+// patientClient returns a client over the proxy with the defaults of go-redis: it waits for an answer for five seconds.
 func (b *faultBench) patientClient(opts ...Option) *Client {
 	b.Helper()
 	return b.clientOn(b.proxy.Client(), opts...)
@@ -169,19 +173,19 @@ func (h commandHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	}
 }
 
-// freeSoon makes sure that nothing but token counters is left in Redis, long before any lease ends.
+// freeSoon checks that nothing except token counters is left in Redis, long before any lease expires.
 func (b *bench) freeSoon() {
 	b.Helper()
 	fb := &faultBench{bench: b}
 	testredis.Await(b, "nothing is left of the lock", soon, func() bool { return len(fb.records()) == 0 })
 }
 
-// hearers is how many connections have subscribed to a channel.
+// hearers returns how many connections have subscribed to a channel.
 func (b *bench) hearers(channel string) int64 {
 	return b.rdb.PubSubNumSub(context.Background(), channel).Val()[channel]
 }
 
-// scriptRuns is how many scripts the server has run.
+// scriptRuns returns how many scripts the server has run.
 func (b *bench) scriptRuns() int {
 	b.Helper()
 	stats, err := b.rdb.Info(context.Background(), "commandstats").Result()

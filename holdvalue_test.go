@@ -40,10 +40,10 @@ func (b *bench) ends(ctx context.Context, cause error) {
 	b.mustBe(context.Cause(ctx), cause)
 }
 
-// A ward is what users store holds in.
+// A ward is a struct in which users store holds.
 type ward struct{ hold *Hold }
 
-// holdTests are the rules for the holds that every lock type gives out.
+// holdTests are the rules for the holds that every lock type returns.
 func (s suite) holdTests() []suiteTest {
 	newLock, rival, shared := s.newLock, s.rival, s.shared
 	ctx := context.Background()
@@ -92,7 +92,7 @@ func (s suite) holdTests() []suiteTest {
 			b.mustBe(l.Unlock(one), ErrNotHeld)
 
 			within := h.Context()
-			b.must(l.Lock(within)) // re-enters
+			b.must(l.Lock(within)) // acquires it again
 			n, err := l.HoldCount(within)
 			b.must(err)
 			assert.Equal(b, 2, n, "levels")
@@ -106,7 +106,7 @@ func (s suite) holdTests() []suiteTest {
 			assert.Contains(b, w.hold.Name(), b.name, "name")
 			within := w.hold.Context()
 			ended, cancel := context.WithCancel(ctx)
-			cancel() // does not keep Release from releasing
+			cancel() // Release ignores the cancellation
 			var nils atomic.Int64
 			var all sync.WaitGroup
 			for range 8 {
@@ -136,7 +136,7 @@ func (s suite) holdTests() []suiteTest {
 			within := h.Context()
 			b.must(l.Lock(within))
 			b.must(h.Release(ctx))
-			b.mustBe(h.Release(ctx), ErrNotHeld) // and takes no level of the code inside
+			b.mustBe(h.Release(ctx), ErrNotHeld) // and leaves the hold count of the code inside unchanged
 			b.isLocked(l, true)
 			b.must(l.Unlock(within))
 			b.isLocked(l, false)
@@ -197,7 +197,7 @@ func (s suite) holdTests() []suiteTest {
 			until, limited := guarded.Deadline()
 			assert.True(b, limited, "the guard has the deadline of its ctx")
 			assert.Equal(b, want, until, "deadline")
-			b.must(l.Lock(guarded)) // re-enters: the owner is that of the hold
+			b.must(l.Lock(guarded)) // acquires it again: the owner is that of the hold
 			levels, err := l.HoldCount(guarded)
 			b.must(err)
 			assert.Equal(b, 2, levels, "hold count")
@@ -215,7 +215,7 @@ func (s suite) holdTests() []suiteTest {
 			cancel(reason)
 			b.ends(guarded, reason)
 			b.ends(again, reason)
-			b.must(h.Context().Err()) // the hold goes on
+			b.must(h.Context().Err()) // the hold continues
 
 			last, err := h.Guard(ctx)
 			b.must(err)
@@ -242,7 +242,7 @@ func (s suite) holdTests() []suiteTest {
 			b.mustBe(err, ErrNotHeld)
 
 			lapses := b.holdFor(l, 600*time.Millisecond)
-			if guarded, err = lapses.Guard(ctx); err == nil { // the lease may be over already, on a busy machine
+			if guarded, err = lapses.Guard(ctx); err == nil { // on a busy machine the lease may have expired
 				b.ends(guarded, ErrLockLost)
 			}
 			_, err = lapses.Guard(ctx)
@@ -250,7 +250,7 @@ func (s suite) holdTests() []suiteTest {
 			b.mustBe(lapses.Release(ctx), ErrLockLost)
 
 			// Another name: a RedLock whose last hold has just expired may hold no more than a majority, which Close
-			// takes from it.
+			// releases.
 			left := b.hold(newLock(c, b.name+"-left"))
 			guarded, err = left.Guard(ctx)
 			b.must(err)
@@ -392,7 +392,7 @@ func (s suite) holdTests() []suiteTest {
 					assert.NotErrorIs(b, err, ErrLockLost, "%s of a %s Hold", name, what)
 				}
 			}
-			b.isLocked(rival(b.client(), b.name), true) // and nothing of the holder was taken
+			b.isLocked(rival(b.client(), b.name), true) // and nothing of the holder was released
 			b.must(held.Release(ctx))
 		}},
 		{"AcquireEndsWithCtx", func(b *bench) {
@@ -472,7 +472,7 @@ func TestHoldToken(t *testing.T) {
 	})
 }
 
-// Acquire and Release send what Lock and Unlock send, and Extend of a lock with a record sends one request.
+// Acquire and Release send the same requests as Lock and Unlock, and Extend of a lock with a record sends one request.
 func TestHoldCostsNoMoreRequests(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		for _, k := range faultLocks {
@@ -503,7 +503,7 @@ func TestHoldCostsNoMoreRequests(t *testing.T) {
 	})
 }
 
-// A Lock inside a hold with a lease hands the hold to the watchdog, and there is nothing to extend.
+// A Lock inside a hold with an explicit lease starts its automatic renewal, and Extend returns an error from then on.
 func TestHoldThatTheWatchdogTookOverIsNotExtended(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := context.Background()
@@ -515,7 +515,7 @@ func TestHoldThatTheWatchdogTookOverIsNotExtended(t *testing.T) {
 	b.must(h.Release(ctx))
 }
 
-// MaxHold counts from the beginning of the hold, and an Extend that would go beyond it changes nothing.
+// MaxHold counts from the beginning of the hold, and an Extend beyond it changes nothing.
 func TestExtendGoesNotBeyondMaxHold(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -599,8 +599,8 @@ func TestFaultLateExtend(t *testing.T) {
 	})
 }
 
-// A RedLock extends its lease at a majority. With too few nodes it says what each of them answered, and
-// keeps the trust that it has.
+// A RedLock extends its lease at a majority. With too few nodes the error has the answer of each of them, and the
+// validity of the hold does not change.
 func TestRedLockExtendNeedsAMajority(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
@@ -624,8 +624,8 @@ func TestRedLockExtendNeedsAMajority(t *testing.T) {
 	b.mustBe(h.Release(ctx), ErrLockLost)
 }
 
-// A RedLock whose Extend a majority did not answer ends with the lease that it has: what is left at the nodes is given
-// back by the hold of the RedLock, which has no record of its own.
+// A RedLock whose Extend a majority did not answer ends with the lease that it has. Its remaining holds at the nodes
+// are released by the hold of the RedLock, which has no record of its own.
 func TestRedLockEndsAfterAnExtendInVain(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
@@ -640,7 +640,7 @@ func TestRedLockEndsAfterAnExtendInVain(t *testing.T) {
 	b.mustBe(h.Release(ctx), ErrLockLost)
 }
 
-// A MultiLock that has lost one lock is lost, whatever the others answer.
+// A MultiLock that has lost one lock is lost, whatever the other locks return.
 func TestMultiLockExtendNeedsAllLocks(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -654,7 +654,7 @@ func TestMultiLockExtendNeedsAllLocks(t *testing.T) {
 	})
 }
 
-// The locks of a MultiLock end together also when one of them was valid for longer.
+// The locks of a MultiLock end together even if one of them was valid for longer.
 func TestMultiLockEndsTogetherAfterExtend(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := context.Background()
@@ -672,7 +672,7 @@ func TestMultiLockEndsTogetherAfterExtend(t *testing.T) {
 	b.must(h.Release(ctx))
 }
 
-// A Locker of another package is extended by a level more. It may have lost its hold without a word.
+// A Locker of another package is extended by acquiring it once more. It may have lost its hold without an error.
 func TestExtendOfForeignLockers(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := context.Background()
@@ -701,18 +701,18 @@ func TestExtendOfForeignLockers(t *testing.T) {
 	b.must(l.Unlock(owner))
 
 	h = b.hold(c.NewMultiLock(stubLocker{Locker: l}))
-	b.mustBe(h.Extend(ctx, time.Hour), ErrInvalid) // it is renewed
+	b.mustBe(h.Extend(ctx, time.Hour), ErrInvalid) // it is renewed automatically
 	b.must(h.Release(ctx))
 }
 
-// At least half of the lease is left when Extend returns: where the answer comes late, it asks again.
+// At least half of the lease remains when Extend returns: if the answer is late, it asks again.
 func TestExtendLeavesHalfOfTheLease(t *testing.T) {
 	const lease = time.Second
 	b := newFaultBench(t)
 	ctx := context.Background()
 	l := b.bench.clientOn(b.proxy.Client()).NewLock(b.name)
 	var h *Hold
-	for range 5 { // on a busy machine the first lease may be over before the late answer comes
+	for range 5 { // on a busy machine the first lease may have expired before the late answer arrives
 		taken, ok, err := l.TryAcquire(ctx, time.Minute, lease+200*time.Millisecond)
 		b.must(err)
 		require.True(t, ok)

@@ -31,7 +31,7 @@ func (b *bench) inspect(c *Client) Inspection {
 	return i
 }
 
-// about reports whether d is close to want, and not more.
+// about reports whether d is close to want, and not greater.
 func about(d, want time.Duration) bool { return d > want-10*time.Second && d <= want }
 
 func TestInspectShowsAPlainLock(t *testing.T) {
@@ -76,7 +76,7 @@ func TestInspectShowsAPlainLock(t *testing.T) {
 	})
 }
 
-// A handover leaves the record in Redis as it was: the record names the owner that took the lock there.
+// A hand-off leaves the record in Redis unchanged: the record names the owner that acquired the lock there.
 func TestInspectNamesTheFirstOwnerAfterAHandoff(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	c := b.client(WithHandoffWindow(time.Minute))
@@ -221,7 +221,7 @@ func TestInspectShowsReadersAndWriters(t *testing.T) {
 	})
 }
 
-// A reader that waits to write, too, is one waiter.
+// A reader that waits for the write lock, too, is one waiter.
 func TestInspectShowsAnUpgradingReaderAsOneWaiter(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	c := b.client()
@@ -243,7 +243,7 @@ func TestInspectShowsAnUpgradingReaderAsOneWaiter(t *testing.T) {
 	b.must(other.Unlock(reader))
 }
 
-// Inspect reads only, in one request, for any name; and in another one the labels of the clients that it finds.
+// Inspect only reads, in one request, for any name; and in another request the labels of the clients that it finds.
 func TestInspectOnlyReads(t *testing.T) {
 	s := testredis.Start(t)
 	b := newBench(t, s.Addr())
@@ -274,7 +274,7 @@ func TestInspectOnlyReads(t *testing.T) {
 	b.must(c.NewLock(b.name + "-lock").Unlock(ctx))
 }
 
-// The rights of a user that may only inspect, as docs/security.md has them.
+// The permissions of a user that may only inspect, as docs/security.md lists them.
 func TestInspectNeedsTheDocumentedRights(t *testing.T) {
 	s := testredis.Start(t)
 	b := newBench(t, s.Addr())
@@ -424,7 +424,7 @@ func TestInspectWorksOnACluster(t *testing.T) {
 	assert.ErrorIs(t, err, ErrInvalid, "its keys are in several slots")
 }
 
-// What Inspect answers is bounded, and costs no more than what there is of it: not its square.
+// The result of Inspect is bounded, and costs no more than linear time.
 func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -453,7 +453,7 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	_, err := c.Inspect(ctx, b.name)
 	b.must(err)
 
-	lapsed := time.Now().Add(-time.Hour).UnixMilli() // Java's clock may be ahead: all that have expired are free
+	lapsed := time.Now().Add(-time.Hour).UnixMilli() // Java's clock may be ahead: all permits that have expired are free
 	b.must(b.rdb.Eval(ctx, "for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[1], ARGV[2] + i, field .. '2') end return 1", []string{permitsKey(b.name)}, many, lapsed).Err())
 	i = inTime("permits that have lapsed")
 	assert.Equal(t, 5+many, i.Available)
@@ -481,7 +481,7 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	b.forget()
 }
 
-// Inspect refuses what the methods of a semaphore refuse, names the same key, and says where it cannot tell.
+// Inspect rejects what the methods of a semaphore reject, names the same key, and reports what it cannot tell apart.
 func TestInspectAndSemaphoreAgree(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {

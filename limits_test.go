@@ -49,7 +49,7 @@ func TestMinHoldKeepsTheRecordUntilItsTimeIsOver(t *testing.T) {
 			for _, lease := range []time.Duration{0, d * 3 / 4, time.Minute} {
 				b := newBench(t, addr)
 				l, rival := c.make(b.client(), b.name, MinHold(d)), c.rival(b.client(), b.name)
-				start := time.Now() // the first lock of a MultiLock counts from its own acquire
+				start := time.Now() // the limit of the first lock of a MultiLock starts with its own acquire
 				ok, err := l.TryLock(ctx, 0, lease)
 				require.NoError(t, err)
 				require.True(t, ok)
@@ -74,7 +74,7 @@ func TestMinHoldKeepsTheRecordUntilItsTimeIsOver(t *testing.T) {
 	}
 }
 
-// After its time the lock is released as any other: the record is deleted at once.
+// After its minimum time the lock is released like any other: the key is deleted at once.
 func TestMinHoldReleasesAtOnceAfterItsTime(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -122,7 +122,7 @@ func TestMinHoldOfAWriterShortensNoLeaseOfItsReader(t *testing.T) {
 	require.NoError(t, rw.Read().Unlock(ctx))
 }
 
-// A MultiLock that does not get all of its locks has used none of them.
+// If a MultiLock cannot acquire all of its locks, the minimum time of none of them applies.
 func TestMinHoldDoesNotKeepWhatAMultiLockUndoes(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -139,8 +139,8 @@ func TestMinHoldDoesNotKeepWhatAMultiLockUndoes(t *testing.T) {
 	require.NoError(t, rival.NewFairLock(b.name+":b").Unlock(ctx))
 }
 
-// The same on a clock that goes on between the moment when a renewal counts as sent and the request: the last renewal
-// is the last.
+// The same with a clock that advances between the moment at which a renewal counts as sent and the request: the last
+// renewal is the last one.
 func TestMaxHoldIsTheCauseAfterRenewals(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -193,7 +193,7 @@ func TestMaxHoldLosesALockOfEachType(t *testing.T) {
 	}
 }
 
-// A write hold with a limit is gone in time, also where the same owner reads on.
+// A write hold with a limit ends in time, even if its owner continues to read.
 func TestMaxHoldOfAWriterThatReadsOn(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -72,7 +72,7 @@ func TestLockWritesRedissonsRecord(t *testing.T) {
 			assert.Equal(t, "0", m.Payload, "message")
 		}
 		assert.Zero(t, b.rdb.Exists(ctx, b.name).Val(), "the record is still there")
-		b.must(l.Lock(ctx)) // of the two unlocks only the last one was announced
+		b.must(l.Lock(ctx)) // only the last of the two unlocks was announced
 		b.must(second(l.ForceUnlock(ctx)))
 		m, err = messages.ReceiveMessage(ctx)
 		require.NoError(t, err)
@@ -80,7 +80,7 @@ func TestLockWritesRedissonsRecord(t *testing.T) {
 	})
 }
 
-// A record of Redisson's keeps us out and is not touched.
+// A record of Redisson keeps other owners out and is not changed.
 func TestRecordOfAJavaClientIsRespected(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -112,7 +112,7 @@ func TestRecordOfAJavaClientIsRespected(t *testing.T) {
 	})
 }
 
-// S6: tokens only grow, over handovers, clients, and the loss of the counter.
+// S6: tokens only grow, across hand-offs, clients, and the loss of the counter.
 func TestTokensOnlyGrow(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -147,7 +147,7 @@ func TestTokensOnlyGrow(t *testing.T) {
 		n, err := b.rdb.Get(ctx, "redisson_lock_token:{"+b.name+"}").Int64()
 		assert.NoError(t, err)
 		assert.Equal(t, last, n, "the counter is the last token")
-		time.Sleep(5 * time.Millisecond) // a real loss takes longer: the clock, from which a lost counter starts, has moved on
+		time.Sleep(5 * time.Millisecond) // a real loss takes longer than a tick of the clock, from which a lost counter starts
 		b.must(b.rdb.FlushAll(ctx).Err())
 		l := b.client().NewLock(b.name, Fenced())
 		b.must(l.Lock(ctx))
@@ -205,7 +205,7 @@ func TestUncontendedLockCostsTwoRequests(t *testing.T) {
 		rdb := testredis.Client(t, addr)
 		sent := new(counter)
 		l := b.clientOn(rdb).NewLock(b.name)
-		b.must(l.Lock(ctx)) // the scripts are known from here on
+		b.must(l.Lock(ctx)) // the scripts are loaded from here on
 		b.must(l.Unlock(ctx))
 		rdb.AddHook(sent)
 		b.must(l.Lock(ctx))
@@ -250,7 +250,7 @@ func TestWaitersShareOneSubscriptionConnection(t *testing.T) {
 	wg.Wait()
 }
 
-// One warning with name and cause when a lock is lost, none otherwise.
+// A lost lock is logged as one warning with its name and the cause, and otherwise nothing is logged.
 func TestLossIsLoggedOnce(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -279,7 +279,7 @@ func TestLossIsLoggedOnce(t *testing.T) {
 	})
 }
 
-// A level in the record is information for observers: to release one takes no memory in Redis.
+// The hold count in the record is information for observers: decrementing it takes no memory in Redis.
 func TestUnlockNeedsNoMemory(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -336,7 +336,7 @@ func TestUnlockNeedsNoMemory(t *testing.T) {
 	full(false)
 }
 
-// A waiter that gives up a fair lock leaves the queue, also where Redis has no memory left.
+// A waiter that gives up a fair lock leaves the queue, even if Redis is out of memory.
 func TestLeavingAQueueNeedsNoMemory(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)

@@ -18,10 +18,10 @@ func TestMain(m *testing.M) {
 		_ = flag.Set("test.parallel", testsAtOnce)
 	}
 	send.Slack = 800 * time.Millisecond // a busy machine, or the race detector on a miniredis, is slow
-	logging.Disable()                   // of go-redis, which reports every server that a test kills
+	logging.Disable()                   // of go-redis, which logs every server that a test kills
 
 	goleak.VerifyTestMain(testredis.Main(m, "relock"),
-		// go-redis looks once a second whether a server that was killed is back, until a moment after its Close.
+		// go-redis checks once a second whether a server that was killed is back, until shortly after its Close.
 		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 

@@ -25,8 +25,8 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// A recorder keeps the events that it gets. It calls the engine for each event, which
-// would deadlock if the engine held its mutex.
+// A recorder stores the events that it receives. It calls the engine for each event, which would deadlock if the engine
+// held its mutex.
 type recorder struct {
 	NopObserver
 	engine *engine.Engine
@@ -123,7 +123,7 @@ func inObservedBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine, r *rec
 // x is the lock of the bubble, held by o.
 func x(o engine.Owner) LockInfo { return LockInfo{"x", TypeLock, Owner(o)} }
 
-// Each Lock and each Unlock of a level is an event, and an Unlock without a hold is none.
+// Each Lock and each Unlock is an event, and an Unlock without a hold is none.
 func TestObserverSeesEveryLevel(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, _ *lockedBuffer) {
 		e.redis.Latency = time.Millisecond
@@ -143,7 +143,7 @@ func TestObserverSeesEveryLevel(t *testing.T) {
 	})
 }
 
-// Acquired reports whether the lock was handed over in the process, or the queue ended and Redis was asked.
+// Acquired shows whether the lock was handed off in the process, or the queue ended and Redis was asked.
 func TestObserverSeesHandoffAndQueue(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, _ *lockedBuffer) {
 		e.lock(1)
@@ -153,7 +153,7 @@ func TestObserverSeesHandoffAndQueue(t *testing.T) {
 		e.unlock(1)
 		<-waiters
 		r.told(t, ReleasedEvent{x(1), 5 * time.Millisecond, 0, nil}, AcquiredEvent{x(2), PathHandoff, 5 * time.Millisecond, 1, 0})
-		time.Sleep(time.Second) // longer than a slice
+		time.Sleep(time.Second) // longer than a hand-off window
 		e.unlock(2)
 		<-waiters
 		r.told(t, ReleasedEvent{x(2), time.Second, 0, nil},
@@ -163,7 +163,7 @@ func TestObserverSeesHandoffAndQueue(t *testing.T) {
 	})
 }
 
-// startInOrder has owners call Lock, one after the other. The channel returns each owner that has the lock.
+// startInOrder makes owners call Lock, one after the other. The channel returns each owner that has acquired the lock.
 func startInOrder(e *bubbleEngine, owners ...engine.Owner) <-chan engine.Owner {
 	got := make(chan engine.Owner, len(owners))
 	for _, o := range owners {
@@ -176,7 +176,7 @@ func startInOrder(e *bubbleEngine, owners ...engine.Owner) <-chan engine.Owner {
 	return got
 }
 
-// Acquired reports whether a message or a poll found the lock free.
+// Acquired shows whether a message or a poll found the lock free.
 func TestObserverSeesNotifiedAndPolled(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, _ *lockedBuffer) {
 		other := joinBubbleEngine(t, e.redis, "other")
@@ -203,7 +203,7 @@ func TestObserverSeesNotifiedAndPolled(t *testing.T) {
 	})
 }
 
-// GaveUp reports whether the owner waited, for how long, and the error. A call that sends no request is no event.
+// GaveUp shows whether the owner waited, for how long, and the error. A call that sends no request is no event.
 func TestObserverSeesOwnersThatGiveUp(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, _ *lockedBuffer) {
 		e.lock(1)
@@ -271,7 +271,7 @@ func TestObserverSeesRenewalsAndTheLoss(t *testing.T) {
 	})
 }
 
-// onlyWarning asserts that the log is one warning, with the name of the lock and why it was lost.
+// onlyWarning asserts that the log is one warning, with the name of the lock and the cause of the loss.
 func onlyWarning(t *testing.T, logged *lockedBuffer, why string) {
 	t.Helper()
 	s := logged.String()
@@ -324,13 +324,13 @@ func TestLossIsReportedOnce(t *testing.T) {
 	}
 }
 
-// lockedAgain adds a level to the hold of o in this process alone.
+// lockedAgain increments the hold count of o in this process only.
 func (e *bubbleEngine) lockedAgain(o engine.Owner) {
 	p, x := e.Probe(), newFakeLock(e.redis, "x")
 	p.SetHoldCount(x, o, p.HoldCount(x, o)+1)
 }
 
-// The end of an explicit lease is Lapsed, and no loss.
+// The end of an explicit lease is Expired, and not a loss.
 func TestObserverSeesExpiryAsNoLoss(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, logged *lockedBuffer) {
 		ok, err := e.lockWith(context.Background(), 1, engine.Request{Wait: forever, Lease: time.Second})
@@ -345,7 +345,7 @@ func TestObserverSeesExpiryAsNoLoss(t *testing.T) {
 	})
 }
 
-// A release that Redis has not confirmed is Released with its error, and no loss.
+// A release that Redis has not confirmed is Released with its error, and not a loss.
 func TestObserverSeesUnconfirmedReleases(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, logged *lockedBuffer) {
 		e.lock(1)
@@ -432,7 +432,8 @@ func TestObserverCountsAddUp(t *testing.T) {
 	t.Log(seen)
 }
 
-// The Observer of a Client sees its RedLock, and the Observers of the nodes see the locks of the nodes.
+// The Observer of a Client receives events of its RedLock, and the Observers of the nodes receive those of the locks of
+// the nodes.
 func TestObserverSeesRedLockAndNodes(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := ContextWithOwner(context.Background())
@@ -463,7 +464,7 @@ func TestObserverSeesRedLockAndNodes(t *testing.T) {
 	assert.Equal(t, append(slices.Repeat([]string{"acquired truelock"}, 3), slices.Repeat([]string{"released truelock"}, 3)...), kinds(node), "its nodes")
 }
 
-// An Observer gets the ctx of the call, and finds the trace of the call in it.
+// An Observer receives the context of the call, and finds the trace of the call in it.
 func TestObserverGetsTheContextOfTheCall(t *testing.T) {
 	type key struct{}
 	b := newBench(t, testredis.Mini(t).Addr())
@@ -475,7 +476,7 @@ func TestObserverGetsTheContextOfTheCall(t *testing.T) {
 	assert.Equal(t, []any{"trace", "trace"}, seen.values)
 }
 
-// A contexts records a value of the ctx of each event.
+// A contexts records a value of the context of each event.
 type contexts struct {
 	NopObserver
 	key    any

@@ -29,8 +29,9 @@ func TestOwnerIsTheGoroutineOrOfTheContext(t *testing.T) {
 	assert.NotEqual(t, engine.OwnerOf(one), engine.OwnerOf(ContextWithOwner(one)), "an owner inside an owner is a new one")
 }
 
-// net/http serves the requests of a keep-alive connection on one goroutine. A lock that one of them forgot to unlock
-// is re-entered by the next one, and keeps out those of other connections; a forgotten hold keeps out all.
+// net/http serves the requests of a keep-alive connection on one goroutine. If one of them does not unlock a lock, the
+// next one acquires it again, and requests of other connections cannot. A Hold that is not released keeps out all of
+// them.
 func TestForgottenUnlockIsReenteredOnItsConnection(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
@@ -52,7 +53,7 @@ func TestForgottenUnlockIsReenteredOnItsConnection(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if ok, err := c.take(r.Context(), lock); !ok || err != nil {
 				w.WriteHeader(http.StatusConflict)
-			} // and nothing gives it back
+			} // no call releases it
 		}))
 		t.Cleanup(server.Close)
 		get := func(browser *http.Client) int {

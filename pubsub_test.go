@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// The servers of a Cluster before Redis 7.0 tell that they have no sharded pub/sub. Then any of them will do.
+// The servers of a Cluster before Redis 7.0 report that they have no sharded pub/sub. Then any of them can be used.
 func TestShardsNoticeServersWithoutShardedPubSub(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
@@ -30,7 +30,7 @@ func TestShardsNoticeServersWithoutShardedPubSub(t *testing.T) {
 	}
 }
 
-// Channels that Redis refuses are logged once for all.
+// Channels that Redis refuses are logged only once.
 func TestRefusedChannelsAreLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged lockedBuffer

@@ -21,7 +21,7 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// newRedLock is a lock over all servers of the bench that c belongs to.
+// newRedLock returns a lock over all servers of the bench that c belongs to.
 func newRedLock(c *Client, name string) Locker {
 	locks := []Locker{c.NewLock(name)}
 	if all, ok := siblings.Load(c); ok {
@@ -56,10 +56,10 @@ func newRedBench(t *testing.T) *redBench {
 	return &redBench{b, servers}
 }
 
-// lock is the RedLock of one process.
+// lock returns the RedLock of one process.
 func (b *redBench) lock(opts ...Option) Locker { return newRedLock(b.client(opts...), b.name) }
 
-// nodeLocks are locks of the name of the bench, one on each server, each of a Client of its own.
+// nodeLocks returns locks with the name of the bench, one on each server, each of a Client of its own.
 func (b *redBench) nodeLocks(opts ...Option) (locks []Locker) {
 	for _, rdb := range b.nodes {
 		locks = append(locks, b.clientOn(testredis.Client(b, rdb.Options().Addr), opts...).NewLock(b.name))
@@ -67,7 +67,7 @@ func (b *redBench) nodeLocks(opts ...Option) (locks []Locker) {
 	return locks
 }
 
-// triesFor has l tried for up to wait, and requires that the answer is want.
+// triesFor tries l for up to wait, and requires that the result is want.
 func (b *bench) triesFor(ctx context.Context, l Locker, wait time.Duration, want bool) {
 	b.Helper()
 	ok, err := l.TryLock(ctx, wait, 0)
@@ -94,7 +94,7 @@ func (b *redBench) quorumError(err error) *QuorumError {
 	return quorum
 }
 
-// back has all servers run again, so that it can be seen whether anything is left on them.
+// back restarts all servers, to check that nothing is left on them.
 func (b *redBench) back(restart bool, servers ...*testredis.Server) {
 	for _, s := range servers {
 		if restart {
@@ -105,7 +105,7 @@ func (b *redBench) back(restart bool, servers ...*testredis.Server) {
 	}
 }
 
-// has says on how many nodes the lock has a record.
+// has returns on how many nodes the lock has a record.
 func (b *redBench) has() int {
 	n := 0
 	for _, rdb := range b.nodes {
@@ -126,13 +126,14 @@ func TestRedLockNeedsAMajorityOfLiveNodes(t *testing.T) {
 			b := newRedBench(t)
 			ctx := context.Background()
 			const nodeTimeout = time.Second
-			// An attempt that a paused server runs behind its undo expires before the bench gives up waiting for that.
+			// An attempt that a paused server runs after its rollback expires before the bench gives up waiting for
+			// that.
 			l, other := b.lock(WithRedLockNodeTimeout(nodeTimeout), WithWatchdogTimeout(10*time.Second)), b.lock(WithRedLockNodeTimeout(nodeTimeout))
 			b.must(l.Lock(ctx))
 			kill(b.servers[1])
 			kill(b.servers[3])
 
-			// With two of five away everything goes on, and costs at most one node timeout.
+			// With two of five down everything works, and takes at most one node timeout longer.
 			for range 3 {
 				b.must(l.Unlock(ctx))
 				b.within(nodeTimeout+soon/5, "an acquire", func() { b.tries(l, true) })
@@ -145,7 +146,7 @@ func TestRedLockNeedsAMajorityOfLiveNodes(t *testing.T) {
 			}
 			b.must(l.Unlock(ctx))
 
-			// With three away no owner gets it, and each gets the reason.
+			// With three down no owner acquires it, and each gets the reason.
 			kill(b.servers[4])
 			var ok bool
 			var err error
@@ -164,13 +165,13 @@ func TestRedLockNeedsAMajorityOfLiveNodes(t *testing.T) {
 			assert.ErrorAs(t, second(l.IsLocked(ctx)), &quorum)
 
 			b.back(name == "killed", b.servers[1], b.servers[3], b.servers[4])
-			b.triesFor(ctx, l, 2*soon, true) // go-redis takes its time
+			b.triesFor(ctx, l, 2*soon, true) // go-redis takes a while
 			b.must(l.Unlock(ctx))
 		})
 	}
 }
 
-// The guard of the holder ends when it can trust only a minority, and not before.
+// The guard of the holder ends when only a minority is valid, and not before.
 func TestRedLockIsLostWithTheMajorityAndNotBefore(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
@@ -192,8 +193,7 @@ func TestRedLockIsLostWithTheMajorityAndNotBefore(t *testing.T) {
 	b.back(false, b.servers[:3]...)
 }
 
-// A node that came back empty is taken again, as long as the others are enough,
-// and counts from then on.
+// A node that was restarted empty is acquired again, as long as the others are a majority, and counts from then on.
 func TestRedLockNodeThatComesBackEmptyIsTakenAgain(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
@@ -214,7 +214,7 @@ func TestRedLockNodeThatComesBackEmptyIsTakenAgain(t *testing.T) {
 	b.must(l.Unlock(ctx))
 }
 
-// Where a majority came back empty nothing is taken again: a rival may have it.
+// If a majority was restarted empty, nothing is acquired again: another owner may have it.
 func TestRedLockMajorityThatComesBackEmptyIsALoss(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
@@ -222,7 +222,8 @@ func TestRedLockMajorityThatComesBackEmptyIsALoss(t *testing.T) {
 	for _, rdb := range b.nodes {
 		locks = append(locks, b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(time.Second), WithRedLockNodeTimeout(soon)).NewLock(b.name))
 	}
-	// Its own renewal is not due: between the moments at which two nodes are found empty it would take the first again.
+	// Its own renewal is not due. Otherwise it would acquire the first node again between the moments at which two
+	// nodes are found empty.
 	l, other := b.client(WithWatchdogTimeout(time.Hour), WithRedLockNodeTimeout(soon)).NewRedLock(locks...), b.lock()
 	b.must(l.Lock(ctx))
 	testredis.Await(b, "all are held", soon, func() bool { return b.has() == 5 })
@@ -244,7 +245,7 @@ func TestRedLockMajorityThatComesBackEmptyIsALoss(t *testing.T) {
 	b.must(other.Unlock(ctx))
 }
 
-// The loss is noticed when the nodes are lost, not when it is the turn of the hold.
+// The loss is noticed when the nodes are lost, and not when the hold is due for renewal.
 func TestRedLockLossIsNoticedWhenTheNodesAreLost(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
@@ -266,7 +267,7 @@ func TestRedLockLossIsNoticedWhenTheNodesAreLost(t *testing.T) {
 	testredis.Await(b, "the warning", soon, func() bool { return strings.Count(logged.String(), "level=WARN") == 1 })
 }
 
-// A node that answers late has granted nothing: it is released as soon as it does.
+// A node that answers late has granted nothing: its grant is released as soon as it arrives.
 func TestRedLockLateGrantsAreGivenBack(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
@@ -291,7 +292,7 @@ func TestRedLockLateGrantsAreGivenBack(t *testing.T) {
 	b.within(850*time.Millisecond, "waiting for late answers", func() {
 		assert.Equal(t, 2, b.quorumError(second(l.TryLock(ctx, 0, 0))).Granted)
 	})
-	// The attempts that were left behind run on those three later, and are undone: the bench looks for it.
+	// The attempts that were given up run on those three later, and are rolled back, which the bench checks.
 	time.Sleep(2 * time.Second)
 	testredis.Await(b, "nothing is left", 2*soon, func() bool { return b.has() == 0 })
 	for _, p := range proxies {
@@ -299,7 +300,7 @@ func TestRedLockLateGrantsAreGivenBack(t *testing.T) {
 	}
 }
 
-// A round that takes longer than the lease is no acquire, whatever the nodes said.
+// A round that takes longer than the lease is not an acquire, whatever the nodes answered.
 func TestRedLockRoundLongerThanTheLeaseIsNoAcquire(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := context.Background()
@@ -333,7 +334,7 @@ func TestRedLockRoundLongerThanTheLeaseIsNoAcquire(t *testing.T) {
 	assert.ErrorIs(t, l.LockLease(ctx, time.Millisecond), ErrInvalid)
 }
 
-// When too many nodes refuse for good, the error comes at once. A few such refusals do no harm.
+// If too many nodes return permanent errors, the error is returned at once. A few such errors do no harm.
 func TestRedLockRefusalsForGoodAreToldAtOnce(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
@@ -357,7 +358,7 @@ func TestRedLockRefusalsForGoodAreToldAtOnce(t *testing.T) {
 	b.forget()
 }
 
-// Unlock is nil when a majority confirmed, and does not wait much longer for the other nodes.
+// Unlock returns nil when a majority has confirmed, and does not wait much longer for the other nodes.
 func TestRedLockUnlockNeedsAMajority(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
@@ -381,7 +382,7 @@ func TestRedLockUnlockNeedsAMajority(t *testing.T) {
 	testredis.Await(b, "the frozen ones are released too", 4*soon, func() bool { return b.has() == 0 })
 }
 
-// A node that missed the outer level, or an inner one, is released with the last.
+// A node that missed the outer acquire, or an inner one, is released with the last Unlock.
 func TestRedLockNodeThatMissedALevelIsReleasedWithTheLast(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
@@ -406,7 +407,7 @@ func TestRedLockNodeThatMissedALevelIsReleasedWithTheLast(t *testing.T) {
 	b.must(other.Unlock(ctx))
 }
 
-// Nodes that cannot be asked decide nothing: a hold is not lost because one asks for it.
+// Nodes that cannot be reached decide nothing: a hold is not lost because a caller asks about it.
 func TestRedLockNodesWithoutAnAnswerDecideNothing(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
@@ -432,7 +433,8 @@ func TestRedLockNodesWithoutAnAnswerDecideNothing(t *testing.T) {
 	b.back(true, b.servers[:2]...)
 }
 
-// The owner holds the nodes by itself too. An explicit lease of the RedLock that runs out does not change these holds.
+// The owner also holds the nodes by themselves. If an explicit lease of the RedLock expires, these holds are not
+// affected.
 func TestRedLockLeaseTakesNothingFromOtherHolds(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
@@ -475,7 +477,7 @@ func TestRedLockOfMultiLocksKeepsAndWakes(t *testing.T) {
 	b.must(l.Unlock(ctx))
 	testredis.Await(b, "all is given back", soon, func() bool { return b.has() == 0 })
 
-	// And waiters are woken.
+	// The waiters are notified, too.
 	other := b.client(WithPollInterval(time.Hour)).NewRedLock(slices.Clone(locks)...)
 	b.must(l.Lock(ctx))
 	got := make(chan error)
@@ -502,7 +504,7 @@ func TestRedLockOfReadersIsShared(t *testing.T) {
 	}
 	home := b.client()
 	read, write := home.NewRedLock(readers...), home.NewRedLock(writers...)
-	readers[0] = nil // it is not ours any more
+	readers[0] = nil // it does not belong to the owner any more
 	b.must(read.Lock(ctx))
 	owner := ContextWithOwner(ctx)
 	b.triesFor(owner, read, soon, true)
@@ -536,7 +538,7 @@ func TestRedLockForeignLockerThatHangsCostsANodeTimeout(t *testing.T) {
 	b.must(l.Unlock(ctx))
 }
 
-// Waiters cost next to nothing, also where the holder has only a majority.
+// Waiters send few requests, even if the holder has only a majority.
 func TestRedLockWaitersDoNotPoll(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
@@ -574,8 +576,8 @@ func (g silentGuard) Err() error {
 	return nil
 }
 
-// A caller that checks its hold finds that too few nodes are trusted, also without a signal. The
-// watchdog finds this when the hold is due for renewal.
+// A caller that checks its hold finds that too few nodes are valid, even without a signal. The watchdog finds this when
+// the hold is due for renewal.
 func TestRedLockLossIsSeenWithoutBeingTold(t *testing.T) {
 	for name, look := range map[string]func(b *bench, l *RedLock, guarded context.Context){
 		"guard": func(b *bench, _ *RedLock, guarded context.Context) {
@@ -612,9 +614,8 @@ func TestRedLockLossIsSeenWithoutBeingTold(t *testing.T) {
 	}
 }
 
-// Two processes fight for a lock over five servers, of which one or two are away
-// now and then, and count under it on a sixth one: none of them is ever there with
-// the other, and no count is lost.
+// Two processes compete for a lock over five servers, of which one or two are down from time to time, and count under
+// it on a sixth one: they never hold it at the same time, and no count is lost.
 func TestRedLockTwoProcessesExcludeEachOther(t *testing.T) {
 	if addrs := os.Getenv("RELOCK_TEST_FIGHT"); addrs != "" {
 		fight(t, strings.Split(addrs, ","))
@@ -704,7 +705,7 @@ func fight(t *testing.T, addrs []string) {
 		inside, err := counter.Incr(ctx, "inside").Result()
 		require.NoError(t, err)
 		require.EqualValues(t, 1, inside)
-		n, err := counter.Get(ctx, "counter").Int() // a read and a write that a second one would tear
+		n, err := counter.Get(ctx, "counter").Int() // a read and a write that another holder would break
 		if err != redis.Nil {
 			require.NoError(t, err)
 		}

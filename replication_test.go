@@ -1,11 +1,12 @@
 package relock
 
-// Every lock type when a replica takes over: with the record, and without it, which
-// no lock in Redis can prevent. Then the old holder's guard ends, its Unlock frees no
-// other hold, and its fencing token is the lower one. A slot that is half way to
-// another master is here too.
+// Every lock type when a replica is promoted: with the record, and without it, which no lock in Redis can prevent. Then
+// the old holder's guard ends, its Unlock does not release another hold, and its fencing token is lower. A slot that is
+// half way to another master is tested here, too.
 //
-// Rules: all lock types go through one failover together, for these take seconds.
+// Rules: all lock types go through one failover together, because failovers take seconds.
+//
+// WithSyncedReplicas is tested on real replicas: behind a single server, Sentinel and a Cluster.
 
 // WithSyncedReplicas on real replicas: behind a single server, Sentinel and a Cluster.
 
@@ -29,7 +30,7 @@ import (
 // takeoverTime is how long clients may take to find a new master.
 const takeoverTime = 20 * time.Second
 
-// A survivor is a lock of one type that is held when the master goes, and its rival.
+// A survivor is a lock of one type that is held when the master fails, and a competitor for it.
 type survivor struct {
 	kind     string
 	name     string
@@ -37,7 +38,7 @@ type survivor struct {
 	owner    context.Context
 	guarded  context.Context
 	token    int64
-	next     chan error // what rival.Lock returned
+	next     chan error // the result of rival.Lock
 }
 
 // takeovers are the lock types for which a takeover is a risk: a RedLock has
@@ -50,7 +51,7 @@ func newPairLock(c *Client, name string) Locker {
 	return c.NewMultiLock(c.NewLock(name), c.NewLock(name+"-2"))
 }
 
-// takeoverLocks has the lock of every type held.
+// takeoverLocks returns a held lock of every type.
 func takeoverLocks(t *testing.T, client func(opts ...Option) *Client, tag string, lease time.Duration) (all []*survivor) {
 	for _, k := range takeovers {
 		name := tag + k.name
@@ -66,7 +67,7 @@ func takeoverLocks(t *testing.T, client func(opts ...Option) *Client, tag string
 	return all
 }
 
-// tokenFor is the fencing token of l, or 0 if it has none.
+// tokenFor returns the fencing token of l, or 0 if it has none.
 func tokenFor(ctx context.Context, l Locker) int64 {
 	if f, ok := l.(*Lock); ok && f.fenced {
 		token, _ := f.Token(ctx)
@@ -75,8 +76,7 @@ func tokenFor(ctx context.Context, l Locker) int64 {
 	return 0
 }
 
-// awaitAll has the rivals wait for all locks, and returns once they are subscribed on
-// the server of that client.
+// awaitAll makes the competitors wait for all locks, and returns when they are subscribed on the server of that client.
 func awaitAll(t *testing.T, all []*survivor, rdb *redis.Client) {
 	t.Helper()
 	for _, s := range all {
@@ -90,7 +90,7 @@ func awaitAll(t *testing.T, all []*survivor, rdb *redis.Client) {
 	})
 }
 
-// goesOn asserts the behaviour of a holder whose record has survived.
+// goesOn asserts the behavior of a holder whose record has survived.
 func (s *survivor) goesOn(t *testing.T) {
 	t.Helper()
 	testredis.Await(t, s.kind+": the holder finds the new master", takeoverTime, func() bool {
@@ -107,8 +107,8 @@ func (s *survivor) goesOn(t *testing.T) {
 	s.isNext(t)
 }
 
-// takes locks with the rival, again and again until it finds the new master: a client that
-// has had no reply from Redis yet gets the error of an outage at once.
+// takes acquires the lock for the competitor, and retries until it finds the new master: a client that has had no reply
+// from Redis yet gets the error of an outage at once.
 func (s *survivor) takes() error {
 	var err error
 	for start := time.Now(); time.Since(start) < takeoverTime; {
@@ -119,7 +119,7 @@ func (s *survivor) takes() error {
 	return err
 }
 
-// isNext waits until the rival has the lock.
+// isNext waits until the competitor holds the lock.
 func (s *survivor) isNext(t *testing.T) {
 	t.Helper()
 	select {
@@ -130,7 +130,7 @@ func (s *survivor) isNext(t *testing.T) {
 	}
 }
 
-// isLost asserts the behaviour of a holder whose record has not survived.
+// isLost asserts the behavior of a holder whose record has not survived.
 func (s *survivor) isLost(t *testing.T) {
 	t.Helper()
 	s.isNext(t) // on the new master the lock is free
@@ -176,8 +176,8 @@ func TestSentinelTakeoverKeepsOrReportsEachHold(t *testing.T) {
 	old.Restart()
 	sentinel.Settle()
 
-	// The replica has not received the records. The old primary comes back and takes
-	// itself for the primary for a while: replies that its clients get there must not last.
+	// The replica has not received the records. The old primary returns and considers itself the primary for a while:
+	// replies that clients get there must not last.
 	old = sentinel.Master()
 	old.RefuseReplicas()
 	all = takeoverLocks(t, client, "unheard-", 6*time.Second)
@@ -212,8 +212,8 @@ func TestClusterFailoverThatLosesTheRecordIsReported(t *testing.T) {
 	}
 }
 
-// Row 51: a slot is half way to another master, for longer than a lease. A held lock
-// stays held. A new attempt succeeds, or is refused and succeeds when the slot has arrived.
+// Row 51: a slot is half way to another master, for longer than a lease. A held lock stays held. A new attempt
+// succeeds, or fails and succeeds when the slot has moved.
 func TestClusterSlotHalfWayKeepsHolds(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
@@ -254,7 +254,7 @@ func TestClusterSlotHalfWayKeepsHolds(t *testing.T) {
 		assert.NoError(t, l.Unlock(ctx), k.name)
 	}
 	assert.True(t, passes["lock"], "a lock of one key cannot be taken while its slot is half way")
-	time.Sleep(lease + lease/4) // without a renewal a hold would be over
+	time.Sleep(lease + lease/4) // without a renewal a hold would have expired
 	for _, s := range all {
 		select {
 		case err := <-s.next:
@@ -277,8 +277,8 @@ func TestClusterSlotHalfWayKeepsHolds(t *testing.T) {
 	}
 }
 
-// C1, while the keys of a read/write lock are on two servers: a reader whose lease has
-// not come yet, or has gone ahead, is not taken for dead, neither by itself nor by a writer.
+// C1, while the keys of a read/write lock are on two servers: a reader whose lease has not moved yet, or has already
+// moved, is not taken for crashed, neither by itself nor by a writer.
 func TestClusterReaderKeepsItsHoldCountsHalfWay(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
@@ -338,7 +338,7 @@ func TestSyncedReplicas(t *testing.T) {
 
 			master := cluster.MasterOf(b.name)
 			master.RefuseReplicas()
-			b.mustBe(l.Lock(owner), ErrNotSynced) // a re-entry that failed leaves the hold as it was
+			b.mustBe(l.Lock(owner), ErrNotSynced) // acquiring it again failed, and leaves the hold unchanged
 			n, err := l.HoldCount(owner)
 			assert.NoError(t, err)
 			assert.Equal(t, 1, n, "levels")
@@ -364,7 +364,7 @@ func TestSyncedReplicas(t *testing.T) {
 			guarded, err := l.Guard(owner)
 			b.must(err)
 			master.RefuseReplicas()
-			select { // renewals do not count any more
+			select { // renewals no longer count
 			case <-guarded.Done():
 				b.mustBe(context.Cause(guarded), ErrLockLost)
 			case <-time.After(clusterSoon):
@@ -379,14 +379,14 @@ func TestSyncedReplicas(t *testing.T) {
 
 func errorOf(_ bool, err error) error { return err }
 
-// A slot that is on its way to another master: new keys are there already.
+// A slot that moves to another master: new keys are already there.
 func TestSyncedReplicasFollowTheSlot(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
 	b := newClusterBench(t, cluster)
 	l := b.client(WithSyncedReplicas(1, time.Second)).NewLock(b.name)
 	ctx := context.Background()
-	b.must(l.Lock(ctx)) // its client knows the Cluster now
+	b.must(l.Lock(ctx)) // its client knows the Cluster from here on
 	b.must(l.Unlock(ctx))
 	from := cluster.MasterOf(b.name)
 	to := cluster.Nodes()[0]
@@ -424,8 +424,8 @@ func TestSyncedReplicasWithoutWait(t *testing.T) {
 	}
 }
 
-// Locks that were reported as held, and that the new master after a failover does
-// not have: without WithSyncedReplicas the locks that had not reached it yet, with the option none.
+// Locks that were reported as held, and that the new master after a failover does not have: without WithSyncedReplicas
+// the locks that had not reached it yet, and with the option none.
 func TestSentinelFailovers(t *testing.T) {
 	t.Parallel()
 	lost := map[bool]int{}
@@ -472,7 +472,7 @@ func TestSentinelFailovers(t *testing.T) {
 	assert.Zero(t, lost[true], "locks lost with synced replicas")
 }
 
-// A failover sets the counter back with everything else: the next token is greater all the same.
+// A failover sets the counter back like all other data: the next token is greater all the same.
 func TestTokensAfterAFailover(t *testing.T) {
 	t.Parallel()
 	for kind, newLock := range map[string]lockMaker{
@@ -511,7 +511,7 @@ func TestTokensAfterAFailover(t *testing.T) {
 	}
 }
 
-// A caller whose attempt is answered with busy waits for no replica, and keeps no connection.
+// A caller whose attempt finds the lock busy waits for no replica, and occupies no connection.
 func TestSyncedReplicasBusy(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())

@@ -26,8 +26,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The user code of a test calls a mutexWatch, which records the mutexes of the
-// library that the caller holds at that moment, instead of deadlocking on them.
+// The user code of a test calls a mutexWatch, which records the mutexes of the library that the caller holds at that
+// moment, instead of deadlocking on them.
 type mutexWatch struct {
 	t *testing.T
 
@@ -35,7 +35,7 @@ type mutexWatch struct {
 	mutexes map[string]*sync.Mutex
 	held    map[string]string // mutex and user code, with the stack of the first call
 	calls   map[string]int    // of each kind of user code
-	engines []engine.Probe    // whose names have mutexes
+	engines []engine.Probe    // the engines whose lock states have mutexes
 }
 
 func newMutexWatch(t *testing.T) *mutexWatch {
@@ -63,7 +63,7 @@ func (w *mutexWatch) add(name string, c *Client) {
 	}
 }
 
-// User code calls look. A mutex that stays locked for long is locked by the caller itself.
+// User code calls look. A mutex that stays locked for a long time is locked by the caller itself.
 func (w *mutexWatch) look(what string) {
 	w.mu.Lock()
 	w.calls[what]++
@@ -91,7 +91,7 @@ func (w *mutexWatch) look(what string) {
 }
 
 func canLock(mu *sync.Mutex) bool {
-	const longest = 2 * time.Second // longer than any other goroutine keeps a mutex, on a busy machine
+	const longest = 2 * time.Second // longer than any other goroutine keeps a mutex on a busy machine
 	for start := time.Now(); !mu.TryLock(); time.Sleep(50 * time.Microsecond) {
 		if time.Since(start) > longest {
 			return false
@@ -101,7 +101,7 @@ func canLock(mu *sync.Mutex) bool {
 	return true
 }
 
-// A watchedContext is a ctx of the user, and no ctx of package context.
+// A watchedContext is a context of the user, and not one of package context.
 type watchedContext struct {
 	context.Context
 	watch *mutexWatch
@@ -214,7 +214,7 @@ func (e watchedError) Unwrap() error {
 	return nil
 }
 
-// C5: no ctx, hook, error of a hook, logger or Observer of the user is called with a mutex of the library held.
+// C5: no context, hook, error of a hook, logger or Observer of the user is called with a mutex of the library held.
 func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
@@ -309,7 +309,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	}
 	work("calm")
 
-	// These MultiLocks never find all of their locks free. Their ctx is a guard.
+	// These MultiLocks never find all of their locks free. Their context is a guard.
 	for i := range 8 {
 		all.Go(func() {
 			ctx, cancel := user(ContextWithOwner(context.Background()), 2*time.Second)
@@ -332,7 +332,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	}
 	all.Wait()
 
-	// Losses: records that are gone, locks that are forced open, renewals that fail until the lease ends.
+	// Losses: records that are deleted, locks that are released by force, renewals that fail until the lease expires.
 	lost := make(map[string]context.Context)
 	owner := ContextWithOwner(context.Background())
 	for kind, maker := range makers {
@@ -349,7 +349,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 		}
 	}
 	lapses := one.NewLock("lapses:" + b.name)
-	for lapsed := false; !lapsed; { // on a busy machine the lease may be over when it is granted
+	for lapsed := false; !lapsed; { // on a busy machine the lease may have expired when it is granted
 		if lapses.LockLease(owner, 100*time.Millisecond) == nil {
 			if guarded, err := lapses.Guard(owner); err == nil {
 				<-guarded.Done()
@@ -389,7 +389,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	b.forget()
 }
 
-// A handlerFunc is a handler of a logger that is one function.
+// A handlerFunc is a handler of a logger that consists of one function.
 type handlerFunc func(r slog.Record) error
 
 func (h handlerFunc) Enabled(context.Context, slog.Level) bool      { return true }
@@ -397,7 +397,7 @@ func (h handlerFunc) Handle(_ context.Context, r slog.Record) error { return h(r
 func (h handlerFunc) WithAttrs([]slog.Attr) slog.Handler            { return h }
 func (h handlerFunc) WithGroup(string) slog.Handler                 { return h }
 
-// An observerFunc is an Observer that is one function of the name of the event.
+// An observerFunc is an Observer that calls one function with the name of the event.
 type observerFunc struct {
 	NopObserver
 	call func(event string)
@@ -470,7 +470,7 @@ func TestSlowReportsDelayNoGuard(t *testing.T) {
 	})
 }
 
-// C5: an Observer that takes longer than a lease loses no hold.
+// C5: an Observer that takes longer than a lease does not make holds expire.
 func TestSlowObserverLosesNoHold(t *testing.T) {
 	t.Parallel()
 	observe := func(event string) {
@@ -486,12 +486,12 @@ func TestSlowObserverLosesNoHold(t *testing.T) {
 		for i := range 10 {
 			assert.NoError(e.t, e.Release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", i)), 1))
 		}
-		time.Sleep(12 * time.Hour) // until all is reported, so that Close drops no report
+		time.Sleep(12 * time.Hour) // until everything is reported, so that Close drops no report
 	})
 }
 
-// C5: a logger and an Observer that panic, or end the goroutine, for every event disturb no caller. The
-// first panic of the Observer is logged with its stack.
+// C5: a logger and an Observer that panic, or end the goroutine, for every event affect no caller. The first panic of
+// the Observer is logged with its stack.
 func TestPanicsOfReportsDisturbNoCaller(t *testing.T) {
 	for name, panics := range map[string]func(){
 		"panic": func() { panic("no") }, "Goexit": runtime.Goexit,
@@ -590,13 +590,13 @@ func TestCloseWaitsAWhileForReports(t *testing.T) {
 	})
 }
 
-// Close waits a second and a half for a Logger or an Observer that does not return, and says so in its error. It does
+// Close waits a second and a half for a Logger or an Observer that does not return, and returns an error then. It does
 // not matter who called them: the goroutine of the reporter, or a caller of the lock.
 func TestCloseNamesAnObserverThatHangs(t *testing.T) {
 	t.Parallel()
 	const name = "the Logger or the Observer has not returned"
 	for _, hangs := range []string{"lost", "acquired", "logger"} {
-		for _, busy := range []time.Duration{0, 3 * time.Second} { // for which a request is under way
+		for _, busy := range []time.Duration{0, 3 * time.Second} { // the time for which a request is in flight
 			t.Run(fmt.Sprint(hangs, " ", busy), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
@@ -631,9 +631,9 @@ func TestCloseNamesAnObserverThatHangs(t *testing.T) {
 	}
 }
 
-const mostNamed = 16 // locks that Close names
+const mostNamed = 16 // number of locks that Close names
 
-// Close logs the locks that are held, which helps to find a goroutine that has ended without Unlock.
+// Close logs the locks that are held, which helps to find a goroutine that has exited without Unlock.
 func TestCloseLogsLocksThatAreHeld(t *testing.T) {
 	t.Parallel()
 	for _, held := range []int{0, 1, 3 * mostNamed} {
@@ -657,7 +657,7 @@ func TestCloseLogsLocksThatAreHeld(t *testing.T) {
 	}
 }
 
-// Names appear in the log as they are; the handler of the logger alone quotes them.
+// Names appear in the log unchanged; only the handler of the logger quotes them.
 func TestLogQuotesNamesOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -676,7 +676,7 @@ func TestLogQuotesNamesOnce(t *testing.T) {
 	})
 }
 
-// Close returns when what it logs was logged, also by a handler that takes its time.
+// Close returns after its log lines were written, even if the handler is slow.
 func TestCloseReturnsAfterItsLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logged := false

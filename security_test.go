@@ -1,7 +1,6 @@
 package relock
 
-// Security: TLS, the smallest set of rights, and texts without secrets.
-// docs/security.md says the same to users.
+// Security: TLS, the smallest set of permissions, and texts without secrets. docs/security.md describes them for users.
 
 import (
 	"context"
@@ -26,7 +25,7 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// The smallest set of rights of a user whose locks are called lock:orders:..., as docs/security.md has it.
+// The smallest set of permissions of a user whose locks are called lock:orders:..., as docs/security.md lists it.
 var (
 	smallestKeys = []string{
 		"~lock:orders:*", "~{lock:orders:*", "~redisson_lock_token:{lock:orders:*", "~redisson_lock_queue:{lock:orders:*",
@@ -51,14 +50,14 @@ type deployment struct {
 	client func(name, password string) redis.UniversalClient
 }
 
-// deployment is the one of s, the server of b.
+// deployment returns the deployment of s, the server of b.
 func (b *bench) deployment(s *testredis.Server) *deployment {
 	return &deployment{admins: []*redis.Client{b.rdb}, client: func(name, password string) redis.UniversalClient {
 		return s.Client(func(o *redis.Options) { o.Username, o.Password = name, password })
 	}}
 }
 
-// user makes a user with these rights and a Client of that user.
+// user creates a user with these permissions and a Client of that user.
 func (d *deployment) user(b *bench, rights []string, opts ...Option) *Client {
 	b.Helper()
 	const password = "correct-horse"
@@ -75,7 +74,7 @@ func (d *deployment) user(b *bench, rights []string, opts ...Option) *Client {
 
 const userLease = 2500 * time.Millisecond
 
-// A use says how long a wake-up may take, and is all that a user does with a lock.
+// A use does everything that a user does with a lock. It has the longest time that a notification may take.
 type use struct {
 	*bench
 	user, other *Client
@@ -87,7 +86,7 @@ func (u use) all(one, rival lockMaker, name string) (err error) {
 	ctx := context.Background()
 	mine, theirs := one(u.user, name), rival(u.other, name)
 	me, me2, them, them2 := ContextWithOwner(ctx), ContextWithOwner(ctx), ContextWithOwner(ctx), ContextWithOwner(ctx)
-	defer func() { // whatever is left, for the sake of the other tests
+	defer func() { // releases what is left, for the other tests
 		_, _ = theirs.ForceUnlock(ctx)
 		_, _ = rival(u.other, name).ForceUnlock(ctx)
 		_, _ = one(u.other, name).ForceUnlock(ctx)
@@ -146,7 +145,7 @@ func (u use) all(one, rival lockMaker, name string) (err error) {
 		}},
 		{"unlock, and wake", func() error {
 			got, _ := within(them, theirs)
-			time.Sleep(150 * time.Millisecond) // until the waiter has asked; it is not awaited, because its rights differ
+			time.Sleep(150 * time.Millisecond) // until the waiter has asked; it is not awaited, because its permissions differ
 			last, _ := within(them2, theirs)
 			time.Sleep(150 * time.Millisecond)
 			if _, queues := mine.(*FairLock); queues { // its release takes one waiter out of the queue, and moves the other one up
@@ -158,7 +157,7 @@ func (u use) all(one, rival lockMaker, name string) (err error) {
 			if err := errors.Join(mine.Unlock(me), mine.Unlock(me)); err != nil {
 				return err
 			}
-			select { // not every lock promises an order
+			select { // not every lock guarantees an order
 			case err = <-got:
 				return errors.Join(err, theirs.Unlock(them), <-last, theirs.Unlock(them2))
 			case err = <-last:
@@ -206,7 +205,7 @@ func TestScriptsCallNoOtherCommands(t *testing.T) {
 
 var orders atomic.Int64
 
-// orderName is a new name that the smallest set of rights allows.
+// orderName returns a new name that the smallest set of permissions allows.
 func orderName() string { return fmt.Sprintf("lock:orders:%d", orders.Add(1)) }
 
 // refused reports whether Redis has refused a command to the user.
@@ -214,7 +213,7 @@ func refused(err error) bool {
 	return err != nil && (strings.Contains(err.Error(), "NOPERM") || strings.Contains(err.Error(), "ACL failure in script") || strings.Contains(err.Error(), "The user executing the script can't"))
 }
 
-// awaitSubscribed waits until a waiter for l has subscribed, has been refused the subscription, or has got an answer.
+// awaitSubscribed waits until a waiter for l has subscribed, its subscription was refused, or it has an answer.
 func awaitSubscribed(t testing.TB, l Locker, got <-chan error) {
 	wakeups := clientOf(l).engine.Hub()
 	testredis.Await(t, "a waiter is subscribed", clusterSoon, func() bool {
@@ -249,7 +248,7 @@ func TestLocksWorkOverTLS(t *testing.T) {
 		c := b.clientOn(testredis.Client(t, addr, func(o *redis.Options) { o.TLSConfig = config }))
 		waitgroup.Go(&all, func() {
 			err := c.NewLock(orderName()).Lock(context.Background())
-			// With TLS 1.3 the server refuses a client after its first words, which may overtake the reason.
+			// With TLS 1.3 the server refuses a client after its first message, which may arrive before the reason.
 			assert.Regexp(t, "certificate|connection reset|broken pipe", fmt.Sprint(err), what)
 		})
 	}
@@ -266,7 +265,7 @@ func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 	testEnough(t, b, d, all)
 	testWithoutWakeups(t, b, d, all, smallestWakeups)
 
-	// Every other right is needed by a lock type, whose error names it.
+	// Every other permission is needed by a lock type, whose error names it.
 	type lack struct{ right, kind string }
 	var lacks []lack
 	for kind, rights := range map[string]string{
@@ -286,8 +285,8 @@ func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 	var each sync.WaitGroup
 	other := d.user(b, []string{"allkeys", "allchannels", "allcommands"})
 	for _, l := range lacks {
-		u := use{b, d.user(b, without(all, l.right)), other, 8 * time.Second} // all of them at once
-		// A waiter that may not leave the queue blocks until others evict it: for longer than the next one
+		u := use{b, d.user(b, without(all, l.right)), other, 8 * time.Second} // all of them at the same time
+		// A waiter that may not leave the queue blocks until others evict it, which takes longer than the next one
 		// waits.
 		stays := slices.Contains([]string{"+lrange", "+lrem", "+zmscore"}, l.right)
 		if stays {
@@ -322,14 +321,14 @@ func TestSmallestRightsOnAClusterAreEnoughAndNeeded(t *testing.T) {
 	}
 }
 
-// testWithoutEval comes first: no server knows the scripts yet.
+// testWithoutEval comes first, because no server has loaded the scripts yet.
 func testWithoutEval(t *testing.T, b *bench, d *deployment, all []string) {
 	err := d.user(b, without(all, "+eval")).NewLock(orderName()).Lock(context.Background())
 	assert.True(t, refused(err), "without +eval")
 	assert.ErrorContains(t, err, "'eval'", "without +eval")
 }
 
-// testEnough has users with all of these rights do everything.
+// testEnough makes users with all of these permissions do everything.
 func testEnough(t *testing.T, b *bench, d *deployment, all []string) {
 	var logged lockedBuffer
 	log := WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))
@@ -344,8 +343,7 @@ func testEnough(t *testing.T, b *bench, d *deployment, all []string) {
 	assert.Empty(t, logged.String(), "logged")
 }
 
-// testWithoutWakeups takes the rights to subscribe and to publish away, one at a
-// time: locks work, and waiters poll.
+// testWithoutWakeups removes the permissions to subscribe and to publish, one at a time: locks work, and waiters poll.
 func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []string) {
 	ctx := context.Background()
 	publish, subscribe, unsubscribe := wakeups[0], wakeups[1], wakeups[2]
@@ -368,14 +366,14 @@ func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []st
 		{smallestChannels[1], "read", true, false, true}, // a writer asks every second anyway
 	} {
 		var logged lockedBuffer
-		const slow = 5 * time.Second // what it takes without a wake-up, about
+		const slow = 5 * time.Second // about the time that it takes without a notification
 		log := WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))
 		user := d.user(b, without(all, lack.right), log, WithPollInterval(slow), WithWatchdogTimeout(time.Minute))
 		other := d.user(b, all, WithPollInterval(slow), WithWatchdogTimeout(time.Minute))
 		kind := kindCalled(lack.kind)
 		one, rival := kind.one, kind.rival
 		name := orderName()
-		// handOver is how long it takes until a waiter knows of a release.
+		// handOver returns how long it takes until a waiter learns of a release.
 		handOver := func(from, to Locker) (time.Duration, error) {
 			holder, waiter := ContextWithOwner(ctx), ContextWithOwner(ctx)
 			if err := from.Lock(holder); err != nil {
@@ -384,7 +382,7 @@ func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []st
 			got := make(chan error, 1)
 			go func() { got <- to.Lock(waiter) }()
 			awaitSubscribed(t, to, got)
-			time.Sleep(300 * time.Millisecond) // until the attempt after the subscription is over
+			time.Sleep(300 * time.Millisecond) // until the attempt after the subscription has ended
 			start := time.Now()
 			if err := from.Unlock(holder); err != nil {
 				return 0, err
@@ -406,7 +404,7 @@ func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []st
 	}
 }
 
-// No text for people has a secret in it, or a long name, whatever goes wrong.
+// No text has a secret in it, or a long name, whatever goes wrong.
 func TestTextsHaveNoSecrets(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -477,7 +475,7 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 			defer b.rdb.Del(ctx, key)
 		}
 		waitgroup.Go(&each, func() { everything(kind.one(good, name)) })
-		// Lost, while one owner waits for it and another one asks.
+		// The lock is lost while one owner waits for it and another one asks.
 		waitgroup.Go(&each, func() {
 			l, me, them := kind.one(good, name+"-lost"), ContextWithOwner(ctx), ContextWithOwner(ctx)
 			note(l.Lock(me))
@@ -522,7 +520,7 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 		assert.True(t, strings.Contains(all, want), "no text has to do with %q", want)
 	}
 	for text := range texts {
-		// Redis 7.2 and later names the user whose command it refuses.
+		// Redis 7.2 and later names the user whose command it rejects.
 		names := strings.ReplaceAll(text, "User "+user, "")
 		switch {
 		case strings.Contains(text, password):
@@ -539,7 +537,8 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 	}
 }
 
-// Nobody notices that a TLS connection in the pool has ended before it is used. However many have, a lock is had.
+// That a TLS connection in the pool has been closed shows only when it is used. However many are closed, a lock is
+// acquired.
 func TestEndedTLSConnectionsFailNoLock(t *testing.T) {
 	t.Parallel()
 	const connections = 40

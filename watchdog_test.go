@@ -13,7 +13,7 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// A hook that panics behind a renewal is a renewal that failed, and no end of the process.
+// A hook that panics in a renewal makes that renewal fail, and does not end the process.
 func TestHookPanicBehindARenewal(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -36,7 +36,7 @@ func TestHookPanicBehindARenewal(t *testing.T) {
 	b.must(l.Unlock(ctx))
 }
 
-// Renewals go out in pipelines.
+// Renewals are sent in pipelines.
 func TestRenewalsArePipelined(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
