@@ -181,7 +181,7 @@ func (m *manual) run(s *luaScript, args ...any) reply {
 }
 
 // ask asks for the lock; delivery is as in lua/lock_acquire.lua.
-func (m *manual) ask(ear string) reply {
+func (m *manual) ask(delivery string) reply {
 	m.Helper()
 	m.asked++
 	return m.run(lockAcquire, m.field, m.lease, 1, delivery, m.asked, m.fenced, m.releaseChannel(), "publish")
@@ -1147,8 +1147,8 @@ func TestLineUndoOfAnUnansweredRequestEndsTheField(t *testing.T) {
 }
 
 // asksIn matches requests for the lock by their place in the line: see line.go.
-func asksIn(ear string) testredis.Match {
-	return func(cmd []string) bool { return calls(lockAcquire)(cmd) && slices.Contains(cmd, ear) }
+func asksIn(delivery string) testredis.Match {
+	return func(cmd []string) bool { return calls(lockAcquire)(cmd) && slices.Contains(cmd, delivery) }
 }
 
 // A caller that gives up leaves its entry to the next caller of its process.

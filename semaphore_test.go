@@ -898,7 +898,7 @@ func (c *permitClient) listens() *permitClient {
 }
 
 // joins waits in the line, with an delivery as in lua/line.lua.
-func (c *permitClient) joins(ear string) *permitClient {
+func (c *permitClient) joins(delivery string) *permitClient {
 	c.Helper()
 	require.Equal(c, int64(1), c.ask(delivery)[2]%4, "no place")
 	return c
