@@ -4,16 +4,18 @@ package engine
 //
 // Invariants (the numbers appear in comments of the code):
 //
-//  1. The caller passes the wait queue of the lock in this process first. If the lock is exclusive, or is a semaphore
-//     that was found busy, one caller of the process contends for it in Redis, and the others wait behind it in order.
+//  1. The caller passes the local queue of the lock first, if the lock has one (see Admission). As a rule, one caller
+//     of the process contends for the lock, and the others wait behind it in order. Several contend for a semaphore
+//     until it was found busy, for a read lock if they do not share a record, and if Redis does not answer
+//     (errBypassQueue).
 //  2. The caller makes one attempt. A lock that is free needs no more than this one request.
-//  3. If the lock is busy, the caller subscribes to the channel of its releases. It makes another attempt when the
-//     subscription is in force, because it would not notice a release between step 2 and the subscription.
-//  4. The caller sleeps until it is woken, or until the lease of the holder or the poll interval has passed. Then it
-//     makes another attempt.
-//  5. An attempt that was given up may have been granted, or may still be granted. It is rolled back by its field,
-//     which belongs to this acquire operation alone, so that the rollback never affects a later hold. If Redis runs the
-//     attempt after its rollback all the same, the record expires, because its lease is not renewed.
+//  3. If the lock is busy, the caller subscribes to the channel on which it will learn of a grant or a release. It
+//     makes another attempt when the subscription is in force, because it would not have noticed a release before that.
+//  4. The caller sleeps until it is woken, or until it is time to ask again (nextPoll). If a message has granted it the
+//     lock, the wait is over. Otherwise it makes another attempt.
+//  5. An attempt that was given up may have been granted, or may still be granted. It is rolled back by its field, so
+//     the rollback affects no hold with another field. If Redis runs the attempt after its rollback, a tombstone of the
+//     field refuses it (rollback.go). Where there is none, the record expires, because its lease is not renewed.
 //  6. A hold that was granted is valid from the time before its attempt was sent.
 
 import (
@@ -30,10 +32,10 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-const MostAsked = 5 // attempts of one caller whose grants come too late
+const MostAsked = 5 // how many requests a caller sends at most while the grants come so late that it does not keep them
 
-// An acquireOp is one acquire operation: one call that acquires locks, from its first attempt until they are held or
-// the call gives up.
+// An acquireOp is one acquire operation: what one call does to acquire its locks, until they are held or the call gives
+// up. A call has another operation after errRestart.
 type acquireOp struct {
 	waitOptions
 	engine  *Engine
@@ -42,31 +44,32 @@ type acquireOp struct {
 	backend backend
 
 	names   lockStates // the states of the locks
-	targets []target   // one for each lock; the caller has the owner mutexes of their holds
+	targets []target   // one for each lock; during an attempt, the caller has the owner mutexes of their holds
 
 	subscription subscription
 	polling      polling
-	lastReply    time.Time // of Redis, in this operation; zero: there was none
+	lastReply    time.Time // when Redis last answered this operation that the lock is busy; zero: it has not
 	leftovers    leftovers
-	cause        error // why the last attempt was not granted, if other owners are not the reason; or nil
-	unanswered   bool  // the caller gives up because Redis has not answered at all
-	adoptsRecord bool  // a hand-off has left the record of the last holder to it: see handoff.go
-	asking       bool  // an attempt is under way; true after run only if a hook has ended the goroutine
-	givenUp      atomic.Bool
+	cause        error       // why the last attempt was not granted, if other owners are not the reason; or nil
+	unanswered   bool        // the caller gives up because Redis has not answered at all
+	adoptsRecord bool        // a hand-off has left the record of the last holder to it: see handoff.go
+	asking       bool        // an attempt is under way; in rollback: a hook has panicked, or ended the goroutine
+	givenUp      atomic.Bool // the operation has failed: what late answers grant is rolled back (orphans.go)
 }
 
 // errRestart makes the call begin another acquire operation, with new fields. There are three reasons. Another caller
 // of the owner has released the hold that was to be re-entered. Or a semaphore is busy, so that the caller has to enter
-// the wait queue. Or a field carries the mark of a Client that uses the line, and the attempt has shown that this
+// the local queue. Or a field carries the mark of a Client that uses the line, and the attempt has shown that this
 // Client may not use it.
 var errRestart = errors.New("the acquire operation starts again")
 
-// ErrLate is the cause of a loss if the answers of Redis come so late that hardly anything is left of the lease.
+// ErrLate is the cause of the loss that a call returns if each grant came so late that too little was left of its
+// lease.
 var ErrLate = errors.New("Redis answers so slowly that too little of the lease remains")
 
 // Acquire acquires every lock for o, or none of them. A lock that o already holds gets a higher hold count. Acquire
-// returns false if r.Wait has passed. Several locks must be on one Redis, and of types that a bundle can acquire
-// together.
+// returns false, and no error, if r.Wait has passed, or if it is 0 and a lock is busy. Several locks must be on one
+// Redis, and of types that a bundle can acquire together.
 func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock) (bool, error) {
 	e.workers.Begin()
 	defer e.workers.End()
@@ -101,8 +104,9 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 	return err == nil, err
 }
 
-// acquireOnce runs one acquire operation for all locks. A caller to which the lock is handed off needs none: to
-// allocate an acquireOp for every hand-off would cost as much as the rest of the hand-off.
+// acquireOnce runs one acquire operation for all locks. A caller that holds the lock without a request, because it was
+// handed off to it, gets no acquireOp: to allocate one for every hand-off would cost as much as the rest of the
+// hand-off.
 func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []Lock) error {
 	if len(locks) > 1 {
 		e.noteUse()
@@ -151,8 +155,8 @@ func (a *acquireOp) finish(op *waitOptions) error {
 	return err
 }
 
-// enter waits until the other callers of this process admit the caller. Unless the lock was handed off to it, the
-// caller then has a hold, with the owner mutex of that hold.
+// enter waits until the caller may go on among the callers of this process. It then has a hold. If in.holds is set, it
+// holds the lock already; otherwise it has the owner mutex of the hold, and has to ask Redis.
 func (s *lockState) enter(op *waitOptions, kind Lock, o Owner, r Request) (in admitted, err error) {
 	in, err = s.admit(op, kind, o, r.Lease > 0)
 	if err == nil && in.hold == nil {
@@ -161,7 +165,8 @@ func (s *lockState) enter(op *waitOptions, kind Lock, o Owner, r Request) (in ad
 	return in, err
 }
 
-// prepare sets the attempt of t.
+// prepare sets the attempt of t. It returns an error if the owner may make none: if its hold was lost, or would get too
+// high a hold count.
 func (t *target) prepare(r Request) error {
 	t.hold.name.Lock()
 	defer t.hold.name.Unlock()
@@ -195,8 +200,9 @@ func (t *target) prepareLocked(r Request) error {
 	return nil
 }
 
-// run makes attempts until Redis answers one with anything but Busy, or until the wait ends. If it returns an error,
-// none of the attempts counts, and those that may have been granted are being rolled back.
+// run makes attempts until Redis answers one with anything but Busy, until a message grants the lock, or until the wait
+// ends. If it returns an error, none of the attempts counts, and those that may have been granted are being rolled
+// back.
 func (a *acquireOp) run() (res Answer, err error) {
 	returned := false
 	defer func() {
@@ -223,9 +229,10 @@ func (a *acquireOp) run() (res Answer, err error) {
 	}
 }
 
-// attempt makes one attempt on all targets. If the answer comes so late that too little validity is left, attempt asks
-// again, up to MostAsked times: another grant restores the lease, which counts from the last request. If Redis always
-// takes that long, attempt returns ErrLate, or accepts an explicit lease of which some is left.
+// attempt makes one attempt on all targets. If a grant comes so late that too little validity is left, attempt asks
+// again: another grant restores the lease, which counts from the last request. From the second grant on, a smaller rest
+// is enough of a lease that is not renewed (see enoughValidityLeft). After MostAsked requests attempt returns a loss
+// with the cause ErrLate.
 func (a *acquireOp) attempt() (res Answer, err error) {
 	lastReply, first := a.lastReply, a.leftovers.tries
 	for asked := 1; ; asked++ {
@@ -244,7 +251,7 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 		a.leftovers.grantNotKept()
 		lastReply = time.Now()
 		if asked == MostAsked {
-			res.Status = Busy // so that rollback undoes the grant
+			res.Status = Busy // rollback undoes the grant, and dismissLocked must not undo it again
 			return res, LossError(ErrLate)
 		}
 	}
@@ -275,7 +282,7 @@ func (a *acquireOp) checkFields(res Answer) (Answer, error) {
 	}
 	if res.Status == Held {
 		a.leftovers.grantNotKept()
-		res.Status = Busy // so that rollback undoes the grant
+		res.Status = Busy // rollback undoes the grant, and dismissLocked must not undo it again
 	}
 	return res, errRestart
 }
@@ -283,7 +290,8 @@ func (a *acquireOp) checkFields(res Answer) (Answer, error) {
 func (a *acquireOp) answered(sent time.Time) { a.engine.rtt.Observe(time.Since(sent)) }
 
 // enoughValidityLeft reports whether enough is left of the leases that the last request, sent at sent, has asked for.
-// asked is the number of requests so far.
+// asked is the number of requests so far in this attempt. A smaller rest is enough (lease.Suffices) of a lease that is
+// not renewed, if the caller has asked for it twice, or if MaxHold allows no longer one.
 func (e *Engine) enoughValidityLeft(targets []target, sent time.Time, asked int) bool {
 	passed := time.Since(sent)
 	for _, t := range targets {
@@ -293,7 +301,7 @@ func (e *Engine) enoughValidityLeft(targets []target, sent time.Time, asked int)
 			left = max(left, e.watchdog.Left(&t.hold.record.lease))
 		}
 		most := t.hold.lock.Limits().Max
-		last := most > 0 && t.Lease >= most // MaxHold: the watchdog does not renew it, and the owner has asked for no more
+		last := most > 0 && t.Lease >= most // as long as MaxHold allows: the watchdog will not renew it
 		if !lease.EnoughValidityLeft(left, whole, t.Renewed) &&
 			(asked < 2 && !last || !lease.Suffices(left, whole, t.Renewed && !last)) {
 			return false
@@ -302,8 +310,9 @@ func (e *Engine) enoughValidityLeft(targets []target, sent time.Time, asked int)
 	return true
 }
 
-// listen listens for the release of the lock in, which res has found busy. begun reports whether it has only now begun
-// to listen.
+// listen makes the caller listen for a grant or a release of the lock of in, a target that res has found busy. It
+// returns the channels for sleepUntilFree. begun reports whether the caller has not listened to the same channels
+// before.
 func (a *acquireOp) listen(in target, res Answer) (wake, ready <-chan struct{}, begun bool) {
 	a.lastReply = time.Now()
 	a.noteBusy(in.hold, res.ttl)
@@ -330,15 +339,15 @@ func (a *acquireOp) sleepUntilFree(op *waitOptions, in target, wake, ready <-cha
 	return err
 }
 
-// nextPoll returns how long the caller sleeps at most before its next attempt on in. The caller must call stop after
-// the sleep.
+// nextPoll returns how long the caller sleeps at most before it makes another attempt on the target in. The poller of
+// the Client may look at the lock meanwhile, and the caller must call stop after the sleep to end that.
 func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop func()) {
 	e, stop := a.engine, func() {}
 	delay = e.PollDelay(res.Wait)
 	queued := res.Standing.isEnqueued()
 	switch {
-	// A waiter that has nothing but an entry in Redis is not in this case: the entry keeps its position, and it need not
-	// ask often.
+	// A waiter that has an entry in Redis, and no place in the line, is not in this case: its entry keeps its position, so
+	// the waiter need not ask often.
 	case (!res.leavesEntry || queued) && a.subscription.isRefused():
 		delay = min(delay, a.polling.next(a.lastReply, res.ttl))
 	case queued && in.hold.lock.Admission() == Counting: // the poller cannot see in the key whether a permit is free
@@ -349,7 +358,7 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 	return delay, stop
 }
 
-// interrupt notes that another process has the lock of h.
+// interrupt notes, for the hand-off policy, that another process has the lock of h.
 func (h *hold) interrupt() {
 	h.name.Lock()
 	defer h.name.Unlock()
@@ -358,7 +367,7 @@ func (h *hold) interrupt() {
 	}
 }
 
-// heardRelease notes that another process has released the lock of h.
+// heardRelease notes, for the hand-off policy, that another process has released the lock of h.
 func (h *hold) heardRelease() {
 	h.name.Lock()
 	defer h.name.Unlock()
@@ -378,18 +387,19 @@ func (e *Engine) PollDelay(lease time.Duration) time.Duration {
 	return min(lease+time.Millisecond+rand.N(10*time.Millisecond), e.PollInterval)
 }
 
-// hasFailed reports whether the operation has ended without a hold. err is the error of run, and returned is as in
-// backend.rollback.
+// hasFailed reports whether run has failed. err is the error of run, and returned is as in backend.rollback. hasFailed
+// also notes an attempt that was still under way.
 func (a *acquireOp) hasFailed(err error, returned bool) bool {
-	if a.asking { // a hook has ended the goroutine during the attempt
+	if a.asking { // a hook has panicked, or ended the goroutine, during the attempt
 		a.leftovers.grantNotKept()
 		rollbacker{a.engine}.callersLeft(a.targets, 0, true)
 	}
 	return err != nil || !returned
 }
 
-// rollBack starts to roll left back: the attempts that may have left something in Redis. If the call ends with err, and
-// what is left would delay other clients, rollBack waits for the rollback, but not for long.
+// rollBack starts to roll back the attempts in left: they may have left something in Redis. failed means that the
+// operation holds nothing. If err is not nil, and other clients or the next operation of this call would have to wait
+// for what is there, rollBack waits for the rollback, but not for long.
 func (a *acquireOp) rollBack(left []target, failed bool, err error) {
 	a.givenUp.Store(failed)
 	undone := rollbacker{a.engine}.rollBack(a.Ctx, left, a.leftovers.tries) // 5
@@ -419,8 +429,8 @@ func (a *acquireOp) conclude(res Answer, err error) error {
 	return err
 }
 
-// confirm notes that all targets were granted, unless run has returned an error. It returns an error if they are not
-// held all the same.
+// confirm notes that all targets were granted and that their owner holds them. It returns err, the error of run, if
+// there is one. It also returns an error if the owner cannot keep one of the holds: see lossLocked.
 func confirm(all lockStates, targets []target, res Answer, err error) error {
 	if err != nil {
 		return err
@@ -448,7 +458,7 @@ func confirm(all lockStates, targets []target, res Answer, err error) error {
 	return nil
 }
 
-// lossLocked returns the reason why the caller does not have the targets although they were granted, or nil.
+// lossLocked returns why the caller cannot keep the targets although they were granted, or nil.
 func lossLocked(targets []target) (err error) {
 	for _, t := range targets {
 		switch h := t.hold; {
@@ -497,7 +507,7 @@ func (a *acquireOp) dismissLocked(t target, res Answer) {
 		h.leaseUncertain = true // the attempt may have been granted, with a longer lease
 	}
 	switch {
-	case res.Status != Held: // rollback has undone the attempts
+	case res.Status != Held: // no grant is left, or backend.rollback undoes it
 	case h.state.isLost() || h.state == ended && len(h.record.holds) == 0: // no other hold shares the record
 		h.name.oweLocked(duty{clear: h})
 	default:

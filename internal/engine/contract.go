@@ -6,29 +6,33 @@ package engine
 // A lock type, for example the fair lock, only describes a lock. It states the constant properties of the lock (Lock),
 // builds the calls of its Lua scripts, and reads the reply to an attempt (Commands). Both together are a Record. The
 // engine does everything else, in the same way for all lock types: it sends the calls and repeats them, waits, renews
-// leases, and keeps track of the holds of this process. When a goroutine acquires a lock,
+// leases, and keeps track of the holds of this process. Engine.Acquire(ctx, owner, Request, lock) returns when the lock
+// is held, or when the caller gives up. It waits until the caller may ask Redis, and then uses the Commands of the lock
+// for an attempt:
 //
-//	Engine.Acquire(ctx, owner, Request, lock)  waits until the goroutine may ask Redis,
-//	Commands.Acquire(Attempt)                  builds the call, which the engine sends,
-//	Commands.ReadReply(Attempt, Reply)         reads the reply as an Outcome: Held, Busy or Gone.
+//	Commands.Acquire(Attempt)           builds the call, which the engine sends,
+//	Commands.ReadReply(Attempt, Reply)  reads the reply as an Outcome: Held, Busy or Gone.
 //
 // After Busy the engine waits, and makes another attempt. A RedLock has no record in Redis, and therefore no Commands:
 // see VotedLock in backend.go.
 //
 // Words of this package:
 //
-//   - A hold is the relation between an owner and a lock, from the first attempt until the lock is released or lost.
-//     Its hold count is the number of Lock calls that have no Unlock yet.
-//   - A record is the key of a lock in Redis, and what this process knows about it. A field identifies a hold in the
-//     record, as client:owner:number. Every acquire operation has a new field. Holds of one process can share a field,
-//     or hand it off.
-//   - A read/write lock has two halves, the read lock and the write lock, with one name and one record. Each half is
-//     the counterpart of the other one.
-//   - The goroutines of a process wait in the wait queue of that process. The processes wait in the line, which is the
-//     wait queue of the lock in Redis. A process has one place in a line. The script that releases the lock grants it
-//     to the first place. (Every waiter of a fair lock has a place of its own, in Redisson's queue.)
-//   - An entry is what a waiter of a fair lock or a write lock leaves in Redis, and renews, to show that it still
-//     waits.
+//   - A hold is what one owner has of one lock, from when it asks for the lock until it has released it, or knows that
+//     it has lost it. Its hold count is the number of its successful Lock calls that have no Unlock yet.
+//   - A record is what the key of a lock in Redis has for a hold, and what this process knows about it: see record.go.
+//     (The interface Record is something else: it describes a lock whose holds have records.) A field identifies a
+//     record, as client:owner:number. An acquire operation uses a new field, unless it re-enters a hold, or takes over
+//     the field of a hand-off or of a place in the line. Holds of one process can share a record, or hand it off.
+//   - A read/write lock has two halves, the read lock and the write lock, with one name and one key in Redis. Each half
+//     is the counterpart of the other one.
+//   - The goroutines of a process wait in its local queue for the lock. The processes wait in the line, which is the
+//     wait queue of the lock in Redis. A process has at most one place in a line. The script that releases the lock
+//     grants it to the first place that can have it. (Every waiter of a fair lock has a place of its own, in Redisson's
+//     queue.)
+//   - An entry is what a waiter of a fair lock or a write lock leaves in Redis, and renews at every heartbeat, to show
+//     that it still waits. It is not a place, although such a waiter can have both.
+//   - To contend for a lock is to make attempts to acquire it in Redis.
 //   - A tombstone marks a field that has ended, so that a late request with that field acquires nothing.
 //
 // Rules: nothing in this file sends a request, waits, or reads a clock.
@@ -63,13 +67,13 @@ type Lock interface {
 	Fenced() bool
 	// Limits returns the limits of every hold.
 	Limits() Limits
-	// BusyText describes, for an error, who blocks the caller. An attempt has found the lock busy. The reply came ago
-	// before now, and the lease of the record had ttl left then, of which left remains. A negative ttl means that the
-	// reply contained no lease.
+	// BusyText describes, for an error, who blocks the caller. An attempt has found the lock busy. Since its reply the
+	// time ago has passed. The lease of the record had ttl left then, and left is what remains of ttl now; if it is
+	// negative, the lease is over. A negative ttl means that the reply contained no lease.
 	BusyText(ttl, left, ago time.Duration) string
-	// Bundled is the pair of scripts with which a bundle acquires this lock together with others, and rolls it back.
-	// The scripts get the keys and arguments of the calls of Acquire and RollBack. It is 0 for a lock that is always
-	// acquired by itself.
+	// Bundled is the number of the pair of scripts with which a bundle, which acquires several locks in one script (see
+	// bundle.go), acquires this lock and rolls it back. The scripts get the keys and arguments of the calls of Acquire and
+	// RollBack. It is 0 for a lock that is always acquired by itself.
 	Bundled() BundledScript
 	// MaxHoldCount returns the highest hold count of an owner, and the error for an attempt to exceed it. 0 means that
 	// there is no limit.
@@ -78,20 +82,21 @@ type Lock interface {
 	Suffix() string
 }
 
-// A LockID identifies a lock by its name, and by its half if it is part of a read/write lock. Lock types with the same
-// LockID share their holds, and the engine re-enters a hold with the Commands of the lock that acquired it first. So a
-// lock type that is re-entered in a different way needs a Half of its own.
+// A LockID identifies a lock by its name, and by its half if it is part of a read/write lock. Locks with the same
+// LockID share their holds even if they are of different types, for example a plain lock and a fair lock. The engine
+// re-enters a hold with the Commands of the lock through which it was acquired. So a lock type whose holds are
+// re-entered in a different way needs a Half of its own.
 type LockID struct {
 	Name, Half string
 }
 
-// An Admission describes which goroutines of a process may contend for a lock at the same time. All others wait in the
-// wait queue of the process.
+// An Admission describes which goroutines of a process may contend for a lock at the same time. Others that want to
+// wait do so in the local queue.
 type Admission int
 
 const (
 	Exclusive     Admission = iota // one goroutine contends for the lock or holds it
-	Uncoordinated                  // each goroutine contends by itself: the process has no wait queue for the lock
+	Uncoordinated                  // each goroutine contends by itself: the lock has no local queue
 	Shared                         // one goroutine contends, and then shares its record with those that wait
 	Counting                       // several goroutines hold it; one at a time contends once it was found busy
 )
@@ -116,28 +121,30 @@ type BundledCall struct {
 //
 // Every call except Force may run more than once, and may run late: the engine repeats a request that gets no answer,
 // and a request can stay on its way after its caller has given up. That must do no harm. So a script sets a hold count
-// instead of adding to it, and names the field of its hold, so that it never affects another hold. A repetition may
-// only make a lease last longer, or draw one more fencing token, because tokens just have to grow. A late Acquire may
-// acquire the lock for a caller that has left. The engine rolls that back, and prevents it by tombstones where the lock
-// type has them. The engine sends Force once.
+// instead of adding to it, and names the field of its hold, so that it never affects another hold. A repetition may do
+// no more than make a lease last longer, or draw one more fencing token, which is harmless: tokens only have to grow. A
+// late Acquire may acquire the lock for a caller that has left. The engine rolls that back. Where the lock type has
+// tombstones, the rollback leaves one, and an Acquire that runs even later acquires nothing. A Force without an answer
+// is not sent again.
 //
 // Each script replies with three integers. Where a comment below says {1, ...}, the other two have no meaning.
 type Commands interface {
 	// Acquire makes one attempt.
 	Acquire(a Attempt) send.Call
-	// ReadReply reads the reply to Acquire. An error means that the lock refuses the attempt for good, and that the
-	// script has changed nothing: for example, a reader has asked for the write lock (errUpgrade in rwlock.go). Only
-	// send.ErrReply, for a reply that the script never returns, says nothing about what the script has done.
+	// ReadReply reads the reply to Acquire. An error means that the lock refuses the attempt for good, and that the script
+	// has granted nothing: for example, a reader would wait for itself if it waited for the write lock (errUpgrade in
+	// rwlock.go). The exception is send.ErrReply, for a reply that the script never returns: it does not tell what the
+	// script has done.
 	ReadReply(a Attempt, r send.Reply) (Outcome, error)
 	// Release sets the hold count of a hold; 0 releases the lock. The reply is {1, heard, passed}, or {-1, heard, passed}
-	// if Redis did not have the hold. heard is the number of connections that received the message of the release.
-	// passed is 1 if the lock was granted to the next process, 2 if the next process could not be notified, and
-	// otherwise 0.
+	// if Redis did not have the hold. heard is the number of connections that received the message of the release. passed
+	// is 1 if the lock was granted to the next process, 2 if the next process could not be notified because this Client
+	// may not publish to it, and otherwise 0.
 	Release(r Release) send.Call
-	// RollBack undoes an attempt, and also removes its entry and its place in the line. The reply is {1, ...} if Redis
-	// had the hold.
+	// RollBack undoes attempt a, and also removes the entry and the place in the line that it may have left. The reply is
+	// {1, ...} if Redis had the hold.
 	RollBack(a Attempt) send.Call
-	// Unbury removes the tombstone that Release or RollBack has left of field. The call has no script if the lock type
+	// Unbury removes the tombstone that Release or RollBack has left for field. The call has no script if the lock type
 	// leaves no tombstones.
 	Unbury(field string) send.Call
 	// Renew sets the lease of a hold. Only if exact is set, it may also shorten the lease. The reply is {1, ...}, or
@@ -150,8 +157,8 @@ type Commands interface {
 	// Force releases the lock for any owner. The reply is {1, more, 0} if the lock was held, and otherwise {0, more,
 	// 0}. more is 1 if permits of a semaphore are still held, because one run releases a limited number of them.
 	Force() send.Call
-	// Grants is the channel on which this Client is notified that the lock was granted to a: see line.go. It is "" if
-	// this lock, or this attempt, is never granted by a message.
+	// Grants is the channel on which this Client is notified that the lock was granted to the field of a: see line.go. It
+	// is "" if this lock, or this attempt, is never granted by a message.
 	Grants(a Attempt) string
 	// Channel is the channel that announces the release for which a waits. It is "" if a release is announced only to
 	// waiters with an entry in Redis, and a leaves no entry.
@@ -204,15 +211,15 @@ type Request struct {
 	Trial     bool // the caller tries again if this request fails, so no event reports that it gave up
 }
 
-// An Attempt is one request to Redis for one lock: it acquires the lock, or increments the hold count of an owner that
-// already has the lock. RollBack gets the same Attempt.
+// An Attempt is what one request to Redis asks for one lock: to acquire it, or to set a higher hold count for an owner
+// that has the lock already. RollBack gets the same Attempt.
 type Attempt struct {
 	Field       string        // of the hold in the record
 	Lease       time.Duration // the least lease: a longer one that the record has already is not shortened
 	HoldCount   int           // after the attempt; 1: acquire a lock that is free; more: re-enter the hold
 	NoWait      bool          // no other attempt follows, so this one leaves nothing in Redis if the lock is busy
-	Delivery    string        // how the caller is notified of a grant, for example Push; "": the line is not used
-	Asked       uint64        // identifies this request among those of the same wait
+	Delivery    string        // how it treats the line, for example Push: see line.go; "": the line is not used
+	Asked       uint64        // the number of this request, which tells it from the others of the same wait
 	Late        bool          // for RollBack: the attempt may still run, and a tombstone is needed; see rollback.go
 	Share       time.Duration // for RollBack: as in Release
 	Counterpart string        // the field of the hold that the owner has on the counterpart; "": it has none
@@ -243,11 +250,11 @@ type target struct {
 // An Outcome is the result of an attempt, as the reply of Redis describes it.
 type Outcome struct {
 	Status      Status
-	Wait        time.Duration // Busy: when to make another attempt at the latest; negative: the reply does not say
+	Wait        time.Duration // Busy: the time until the next attempt at the latest; negative: the reply has none
 	ttl         time.Duration // Busy: the rest of the lease of the current holder; negative: the reply has none
 	token       int64         // Held: the fencing token of a fenced lock
 	More        int           // Held: the number of permits that are still free, if the lock is a semaphore
-	leavesEntry bool          // Busy: the attempt left an entry in Redis, which has to be rolled back
+	leavesEntry bool          // Busy: the attempt left an entry in Redis, to be rolled back if the caller gives up
 
 	Standing standing // Busy: how the caller notices that it can have the lock
 }
@@ -265,7 +272,7 @@ const (
 type Answer struct {
 	Outcome
 	Sent   time.Time // when the request was sent: the leases that it granted are valid from then on
-	at     int       // which of several targets the Outcome is about: the first one that is not held
+	at     int       // which of several targets the Outcome is about: the first that is not held, else the last
 	tokens []int64   // the fencing tokens of several targets
 
 	provisional time.Duration // the lease of a grant that is shorter than the lease asked for; 0: it is not shorter
@@ -278,7 +285,8 @@ type View struct {
 	TTL    time.Duration // of the record; negative: there is no record, or it has no lease
 }
 
-// ParseOutcome reads the reply to an attempt: {1, 0, token} is Held, {0, pttl, 0} Busy, and {-1, 0, 0} Gone.
+// ParseOutcome reads what all lock types have in the reply to an attempt: {1, ?, token} is Held, {0, pttl, ?} Busy, and
+// {-1, ?, ?} Gone. The numbers shown as ? differ between lock types, which read them by themselves.
 func ParseOutcome(r send.Reply) (Outcome, error) {
 	switch r[0] {
 	case 1:
@@ -301,8 +309,8 @@ func (o Outcome) WithStanding(r send.Reply) Outcome {
 }
 
 // WithEntry returns the outcome of an attempt on a lock whose waiters have an entry in Redis. If the lock is busy, the
-// attempt a has left or renewed the entry, unless a does not wait. The caller has to make another attempt within every
-// heartbeat, which renews the entry.
+// attempt a has left or renewed the entry, unless a does not wait. The caller has to make another attempt, which renews
+// the entry, before the time heartbeat has passed.
 func (o Outcome) WithEntry(a Attempt, heartbeat time.Duration) Outcome {
 	if o.Status == Busy {
 		o.leavesEntry = !a.NoWait

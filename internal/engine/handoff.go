@@ -1,11 +1,12 @@
 package engine
 
-// Local hand-off: how a lock passes from one goroutine of this process to the next without a request.
+// Local hand-off: how a lock passes from one goroutine of this process to the next without a release in Redis.
 //
 // Rules: a holder that unlocks hands the lock off to the first waiter of the local queue, which holds the lock from
-// that moment on. The record must be valid and renewed by the watchdog, and the tenure of this process, which is the
-// time for which it has passed the lock on inside itself, must be shorter than the hand-off window (internal/handoff).
-// A waiter that needs a fencing token gets the field of the record, and adopts the record by an attempt of its own.
+// that moment on, without a request. The record must be valid and renewed by the watchdog, and the tenure of this
+// process, which is the time for which it has had the lock without another process in between, must be shorter than the
+// hand-off window (internal/handoff). successorLocked has all conditions. A waiter that needs a fencing token gets only
+// the field of the record, and holds the lock when it has adopted the record by an attempt of its own.
 
 import (
 	"time"
@@ -14,10 +15,11 @@ import (
 )
 
 // handOffLocked hands the lock of h off to the first waiter of its local queue, if this is possible, and reports
-// whether it did. The owner of h is releasing it, and its hold count is still 1.
+// whether it did. The owner of h is unlocking it, and its hold count is not decremented yet.
 func (h *hold) handOffLocked() bool {
 	next, now := h.successorLocked()
-	if next == nil || len(h.guards) > 0 { // guards made since the others were canceled: a release in Redis cancels them
+	// The caller has canceled all guards, but new ones may be made meanwhile. Then the lock is released in Redis.
+	if next == nil || len(h.guards) > 0 {
 		return false
 	}
 	s, q, r := h.name, h.queue, h.record
@@ -67,7 +69,8 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 }
 
 // An admitted is the result of admit: how the caller of one lock was admitted among the callers of this process. The
-// zero value is for callers that no lock can be handed off to, for example because they want an explicit lease.
+// zero value tells the caller to get its hold from lockHold: its owner has one already, or the lock cannot be handed
+// off to the caller now, for example because it wants an explicit lease.
 type admitted struct {
 	hold   *hold // of the caller, which has its owner mutex unless holds is set; or nil
 	holds  bool  // the caller holds the lock: it was handed off, or a record is shared, and no request is needed
@@ -126,17 +129,19 @@ func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
 	return admitted{hold: h}
 }
 
-// enqueueLocked waits in q with the fresh hold h, until q admits it or it is handed the lock. It unlocks the mutex
-// meanwhile.
+// enqueueLocked waits in q with the fresh hold h, until q admits h, until h gets the lock by a hand-off or a shared
+// record, or until the wait ends otherwise. It unlocks the mutex meanwhile.
 func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admitted, error) {
 	w := q.Add(h, entrance{s.engine}.number(op))
 	err := entrance{s.engine}.awaitLocked(s, op, w)
 	switch {
-	case h.state == adopting: // checked before err, as below: no other goroutine can release this hold
+	// The first two cases come before err: if the caller gave up just now, it still has to use what it was handed, or to
+	// release it.
+	case h.state == adopting:
 		op.span.ends(pathHandoff)
 		h.state = fresh
 		return admitted{hold: h, adopts: true}, nil
-	case h.state != fresh: // the lock was handed off to it, and may have been lost since
+	case h.state != fresh: // it got the lock by a hand-off or a shared record, and may have lost or released it since
 		op.span.ends(pathHandoff)
 		if h.state == handed {
 			h.state = holding
@@ -168,11 +173,12 @@ func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admit
 	return admitted{hold: h}, nil
 }
 
-// discardHandoffLocked releases a lock that was handed off to h, but whose validity was over, or nearly so, before the
-// goroutine of h ran again: the process was paused in between. The caller then asks Redis for a new hold, which
-// discardHandoffLocked returns, and the old record is deleted in the background. It unlocks the mutex for a moment.
+// discardHandoffLocked gives up h, to which the lock was handed off, but whose validity was over, or nearly so, before
+// its goroutine ran again: the process was paused in between. It returns a new hold, with which the caller asks Redis.
+// It returns no hold if the owner has one already: the caller goes on with that one. The old record is deleted in the
+// background if no other hold shares it. discardHandoffLocked may unlock the mutex for a moment.
 func (s *lockState) discardHandoffLocked(h *hold) admitted {
-	q, shares := h.queue, h.count > 1 // shares: other goroutines of the owner have re-entered h meanwhile
+	q, shares := h.queue, h.count > 1 // shares: other goroutines of the owner have re-entered h, which goes on for them
 	last, guards := true, []*guard.End(nil)
 	if h.state.isLost() {
 		h.count--

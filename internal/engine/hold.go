@@ -1,11 +1,13 @@
 package engine
 
-// A hold is what one owner has of one lock, from its first attempt until the lock is released or lost.
+// A hold is what one owner has of one lock, from when it asks for the lock until it has released it, or knows that it
+// has lost it.
 //
-// Rules: a hold is used once. After it was released or lost, the next acquire of its owner makes a new one. A hold is
-// lost at most once. The first to notice the loss may be the watchdog, a request that finds no record, or a call or a
-// guard that looks at the clock. The goroutines of one owner use a hold one at a time, with its owner mutex, which is a
-// queue that a waiting goroutine can leave.
+// Rules: a hold is used once. After it was released, the next acquire of its owner makes a new one. If it was lost, an
+// acquire has to return the loss first, unless the loss is that an explicit lease has expired. A hold is lost at most
+// once. The first to notice the loss may be the watchdog, a request that finds no record, or a call or a guard that
+// looks at the clock. The goroutines of one owner use a hold one at a time, with its owner mutex, which is a queue that
+// a waiting goroutine can leave.
 
 import (
 	"cmp"
@@ -19,21 +21,23 @@ import (
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
-// expiredKept is how many expired holds an engine remembers, so that a late Unlock returns ErrLockLost.
+// expiredKept is how many lost holds with explicit leases an engine remembers, so that a late Unlock returns
+// ErrLockLost.
 const expiredKept = 1024
 
-// A holdState is the state of a hold: it goes from fresh to holding, and from there to lost or ended.
+// A holdState is the state of a hold. As a rule, it goes from fresh to holding, and from there to lost or ended. An
+// adopting hold becomes fresh again when its caller runs.
 type holdState uint8
 
 const (
 	fresh        holdState = iota // not acquired yet
-	adopting                      // not acquired yet: the previous holder left it a record, which an attempt has to adopt
+	adopting                      // left a record, which an attempt has to adopt, and its caller has not run since
 	handed                        // acquired by a hand-off, or by sharing a record, and its caller has not run since
 	holding                       // acquired
 	lost                          // lost, and its owner does not know yet
 	expired                       // lost because its explicit lease has expired: it needs no Unlock
 	lossReported                  // lost, and an acquire has returned the loss to its owner
-	ended                         // released, or handed off
+	ended                         // released, handed off, or given up before it was acquired (multi.go)
 )
 
 // wanted reports whether the lock is not acquired yet.
@@ -45,7 +49,7 @@ func (s holdState) holds() bool { return s == handed || s == holding }
 // isLost reports whether the hold was lost, and not released since.
 func (s holdState) isLost() bool { return s >= lost && s <= lossReported }
 
-// isForgotten reports whether the next acquire of the owner makes a new hold.
+// isForgotten reports whether a hold that was lost makes room for a new one at the next acquire of its owner.
 func (s holdState) isForgotten() bool { return s == expired || s == lossReported }
 
 // afterLoss returns the state after a loss. unrenewed is set if the loss is that an explicit lease has expired.
@@ -78,10 +82,10 @@ type hold struct {
 	name  *lockState
 	lock  Lock // through which it was acquired
 	key   holdKey
-	field string // of its record in Redis; empty before the first attempt
+	field string // of its record in Redis; empty until its first attempt is prepared
 	// changed wakes the caller that waits for this hold when its owner has acquired the counterpart of the lock; or nil.
 	changed chan struct{}
-	vote    Vote // set while the hold is fresh; nil if the lock has a record in Redis
+	vote    Vote // set and replaced only while the hold is fresh; nil if the lock has a record in Redis
 
 	// guarded by name.mu
 	owner  waitqueue.Queue[*hold] // the owner mutex
@@ -89,10 +93,11 @@ type hold struct {
 	record *record                // set when the lock is acquired
 	own    record                 // memory for the record that this hold makes
 	place  int                    // index in record.holds
-	// since is when the attempt that was granted was sent, or when the lock was handed off or shared, on the clock of the
-	// watchdog.
+	// since is when the hold began, on the clock of the watchdog: when the attempt that was granted was sent, when the
+	// lock was handed off, or when the hold joined the record of another one.
 	since time.Duration
-	// keepUntil is until when the record stays in Redis because of MinHold, on the clock of the watchdog; 0: it need not.
+	// keepUntil is until when the record has to stay in Redis because of MinHold, on the clock of the watchdog; 0: there
+	// is no such time.
 	keepUntil time.Duration
 	count     int   // the hold count
 	token     int64 // the fencing token; 0: none
@@ -122,8 +127,8 @@ func (h *hold) withName(loss error) error {
 	return fmt.Errorf("relock: %s: %w", send.ShortName(h.lock.Name()), loss)
 }
 
-// lockHold returns the hold that o has on the lock, with its owner mutex, which unlockHold releases. If there is none,
-// it returns a fresh hold if makeOne is set, and nil otherwise.
+// lockHold returns the hold that o has on the lock kind. The caller then has the owner mutex of this hold, which
+// unlockHold releases. If there is none, lockHold returns a fresh hold if makeOne is set, and nil otherwise.
 func (s *lockState) lockHold(op *waitOptions, kind Lock, o Owner, makeOne bool) (*hold, error) {
 	s.Lock()
 	defer s.Unlock()
@@ -193,7 +198,7 @@ func (h *hold) unlockHold() {
 // unlockHoldLocked is unlockHold for callers with the mutex. It forgets h if it was not acquired, or has ended.
 func (h *hold) unlockHoldLocked() {
 	if h.state == fresh {
-		h.leaveQueueLocked() // has an effect only after a panic in a hook of the Redis client
+		h.leaveQueueLocked() // has an effect only after code of the user has panicked, or ended the goroutine
 	}
 	if h.state == fresh || h.state == ended {
 		h.name.forgetLocked(h)
@@ -201,7 +206,8 @@ func (h *hold) unlockHoldLocked() {
 	h.owner.Release()
 }
 
-// expireLocked ends h as lost if its validity is over, even before a timer has fired. It unlocks the mutex meanwhile.
+// expireLocked ends h as lost if its validity is over, even if the watchdog has not noticed it yet. It may unlock the
+// mutex for a moment.
 func (s *lockState) expireLocked(h *hold) {
 	if !h.state.holds() || h.vote == nil && s.engine.watchdog.IsValid(&h.record.lease) {
 		return
@@ -244,7 +250,8 @@ func (h *hold) loseIfDue() {
 }
 
 // lose ends h as lost, and all holds that share its record. Only the first call has an effect, and returns true. It is
-// for calls of the owner: they report the loss of h before they return, and the reporter reports the others later.
+// for calls of the owner of h: lose itself reports the loss of h, and leaves the losses of other owners to the
+// reporter.
 func (h *hold) lose(cause error) bool {
 	all := h.endRecord(cause)
 	for _, other := range all {
@@ -341,7 +348,7 @@ func (s *lockState) notHeldError(id LockID, o Owner) error {
 	return fmt.Errorf("%w: called by %v, but not held by any owner in this process", ErrNotHeld, o)
 }
 
-// An expiredRing remembers the last holds whose explicit leases have expired, which no caller has to unlock.
+// An expiredRing remembers the latest lost holds with explicit leases, whose owners perhaps never unlock them.
 type expiredRing struct {
 	mu    sync.Mutex // guards the fields below; no other mutex is locked while it is held
 	holds []*hold

@@ -2,21 +2,22 @@ package engine
 
 // The line: how a lock passes from the process that unlocks it to the next process that waits for it.
 //
-// The line is the wait queue in Redis of one lock. Its entries are called places, and each place belongs to a Client.
-// The script that releases a lock grants the lock to the first place that can have it (lua/line.lua), and sends a
-// message to the Client of that place, whose caller then holds the lock without another request. This file has what the
-// process that waits knows of its place.
+// The line is the wait queue in Redis of one lock. It consists of places, and each place belongs to a Client. The
+// script that releases a lock grants the lock to the first place that can have it (lua/passing.lua), and sends a
+// message to the Client of that place, whose caller then holds the lock without another request. (A Client that may not
+// subscribe gets no message, and asks.) This file has what the process that waits knows of its place.
 //
 // Each waiter of a fair lock has a place of its own, in the queue that Redisson uses (lua/queue.lua), and is granted
 // the lock in the same way.
 //
 // Rules: a Client has at most one place in a line; it belongs to the caller that the local queue has admitted. Every
 // request of a wait has a number, and a grant names the last request of the wait that Redis had seen. So Redis has made
-// the grant after that request was sent, and validity counts from there. It does not count from when the message came,
-// nor from a later request that was answered with busy: that answer may have overtaken the message of a grant that has
-// expired since. The numbers are random, so that a client that may publish, but may not read the line, cannot forge a
-// grant. If a grant is too old, or is not what the caller wants, the caller makes an attempt instead of relying on it.
-// A caller that gives up while others of its process wait leaves its place to the next of them.
+// the grant after that request was sent, and validity counts from there. It does not count from when the message came.
+// It does not count from a later request that was answered with busy either: the grant may have expired before Redis
+// ran that request, and its message may come after the answer all the same. The numbers are random, so that a client
+// that may publish, but may not read the line, cannot forge a grant. If a grant is too old, or is not what the caller
+// wants, the caller makes an attempt instead of relying on it. A caller that gives up while others of its process wait
+// leaves its place to the next of them.
 
 import (
 	"math/rand/v2"
@@ -30,14 +31,14 @@ import (
 
 // The deliveries: how an attempt on a lock with a line treats the line. See lua/lock_acquire.lua.
 const (
-	Barge = "barge" // acquires a free lock before the line; its caller does not wait, re-enters, or wants other locks
+	Barge = "barge" // acquires a free lock ahead of the line: for re-entries, MultiLocks, and callers that do not wait
 	Defer = "defer" // lets the line go first, and does not join it, for example because it is not subscribed yet
 	Push  = "push"  // joins the line, and receives grants on the channel of its Client
 	Poll  = "poll"  // joins the line, and asks often, because it may not subscribe
 )
 
 const (
-	ProvisionalLease = 5 * time.Second // the lease of a grant until its process has confirmed it: see lua/clients.lua
+	ProvisionalLease = 5 * time.Second // the longest lease of a grant, unless its place is confirmed: see lua/clients.lua
 	requestsKept     = 2               // how many requests of a wait a place remembers
 )
 
@@ -47,7 +48,7 @@ type place struct {
 	field   string
 	lease   time.Duration              // the longest lease that a request asked for, and a grant may have
 	asked   [requestsKept]placeRequest // the last requests that named the field, the latest first
-	unknown int                        // how many of their tries may still run
+	unknown int                        // of a place that was left to the next caller: how many tries may still run
 }
 
 // A placeRequest is one request of a wait.
@@ -74,8 +75,9 @@ func (p *place) sentAt(number uint64) time.Time {
 	return time.Time{}
 }
 
-// hasCounterpart reports whether the owner of h holds the counterpart of the lock. The line never grants h then,
-// because the key in Redis is taken, and another caller of this process may have the place in the line.
+// hasCounterpart reports whether the owner of h holds the counterpart of the lock. An attempt for h then does not join
+// the line: h would never be granted the lock there, because the key in Redis is taken, and another caller of this
+// process may have the place in the line.
 func (h *hold) hasCounterpart() bool {
 	if h.lock.Counterpart() == (LockID{}) {
 		return false
