@@ -105,7 +105,7 @@ func (c *Client) config(id string, o options) engine.Config {
 		Group: func(string) string { return "" },
 	}
 	if o.label != "" {
-		config.FirstUse = (&label{client: c, text: o.label}).start
+		config.OnAcquire = (&label{client: c, text: o.label}).start
 	}
 	return config
 }

@@ -450,7 +450,7 @@ func TestLabelIsNotKeptWithoutTheOption(t *testing.T) {
 	c := b.client()
 	require.NoError(t, c.NewLock(b.name).Do(ctx, func(context.Context) error { return nil }))
 	assert.Empty(t, b.rdb.Keys(ctx, "relock_client:*").Val())
-	assert.Nil(t, c.engine.FirstUse)
+	assert.Nil(t, c.engine.OnAcquire)
 }
 
 func TestLabelsThatAreNoTextAreRefused(t *testing.T) {

@@ -23,7 +23,7 @@ type fakeLock struct {
 }
 
 func newFakeLock(r *fakeredis.Redis, name string) *fakeLock {
-	return &fakeLock{engine.Traits{Lock: engine.LockID{Name: name}, Kind: string(TypeLock), Admits: engine.Exclusive}, r, name}
+	return &fakeLock{engine.Traits{LockID: engine.LockID{Name: name}, LockType: string(TypeLock), Admits: engine.Exclusive}, r, name}
 }
 
 func (l *fakeLock) call(verb string, args ...any) call {

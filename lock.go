@@ -98,7 +98,7 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	announce := prefixName("redisson_lock__channel", key)
 	l := &plainLock{
 		hashLock: hashLock{client: c, keys: keys, facts: facts{
-			Traits:   engine.Traits{Lock: engine.LockID{Name: key}, Given: name, Kind: string(TypeLock), Admits: engine.Exclusive, Tokens: o.fenced, Limit: o.Limits, Script: lockBundled},
+			Traits:   engine.Traits{LockID: engine.LockID{Name: key}, Given: name, LockType: string(TypeLock), Admits: engine.Exclusive, Tokens: o.fenced, Limit: o.Limits, Script: lockBundled},
 			granting: c.grantChannel(announce), line: keys[1],
 		}},
 		announce: announce,

@@ -69,7 +69,7 @@ type RedLock struct{ handle }
 // nil lock, for two locks on one Redis, which would have two votes, and for locks with MaxHold or MinHold. The name of
 // a RedLock consists of the names of its locks.
 func (c *Client) NewRedLock(locks ...Locker) *RedLock {
-	l := &redLock{Traits: engine.Traits{Kind: string(TypeRed)}, client: c, needed: len(locks)/2 + 1}
+	l := &redLock{Traits: engine.Traits{LockType: string(TypeRed)}, client: c, needed: len(locks)/2 + 1}
 	components, err := componentsOf(c, locks)
 	if err == nil && len(components) < 3 {
 		err = invalid("%d locks: a RedLock needs at least 3", len(components))
@@ -80,7 +80,7 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 	if err == nil {
 		l.describe(components)
 	}
-	return &RedLock{handle{client: c, name: l.Lock.Name, lock: l, bad: err}}
+	return &RedLock{handle{client: c, name: l.LockID.Name, lock: l, bad: err}}
 }
 
 // checkNodes returns an error if a node would have two votes, or no time to cast one.
@@ -152,7 +152,7 @@ func (l *redLock) describe(components []component) {
 	}
 	slices.Sort(places)
 	l.place = strings.Join(places, ",")
-	l.Lock = engine.LockID{Name: strings.Join(slices.Compact(names), ","), Half: strings.Join(slices.Sorted(slices.Values(ids)), ",")}
+	l.LockID = engine.LockID{Name: strings.Join(slices.Compact(names), ","), Half: strings.Join(slices.Sorted(slices.Values(ids)), ",")}
 }
 
 // releaseChannels returns the channels on which a release of c is announced, or nil if a part of c does not announce

@@ -276,7 +276,7 @@ func newPendingRequests() *pendingRequests {
 // asks records a request to node i for the owner of v, and returns the earlier requests that the node has not answered
 // yet.
 func (v *redVote) asks(i int) (earlier []chan struct{}, answered func()) {
-	p, r := v.lock.client.pending, nodeRequest{v.lock.Lock, v.owner, v.lock.nodes[i].id}
+	p, r := v.lock.client.pending, nodeRequest{v.lock.LockID, v.owner, v.lock.nodes[i].id}
 	answer := make(chan struct{})
 	p.mu.Lock()
 	defer p.mu.Unlock()

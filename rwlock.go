@@ -101,9 +101,9 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 		announce: prefixName("redisson_rwlock", key),
 		leases:   suffixName(key, ""),
 	}
-	r := &readLock{rw, facts{Traits: engine.Traits{Lock: read, Given: name, Kind: string(TypeRead), CounterpartHalf: write.Half, Admits: o.OfReaders(), Limit: o.Limits,
+	r := &readLock{rw, facts{Traits: engine.Traits{LockID: read, Given: name, LockType: string(TypeRead), CounterpartHalf: write.Half, Admits: o.OfReaders(), Limit: o.Limits,
 		Script: readBundled, MaxCount: mostLevels, TooMany: errTooDeep}}}
-	w := &writeLock{rw, facts{Traits: engine.Traits{Lock: write, Given: name, Kind: string(TypeWrite), CounterpartHalf: read.Half, Admits: engine.Exclusive, Tokens: o.fenced,
+	w := &writeLock{rw, facts{Traits: engine.Traits{LockID: write, Given: name, LockType: string(TypeWrite), CounterpartHalf: read.Half, Admits: engine.Exclusive, Tokens: o.fenced,
 		Limit: o.Limits, Script: writeBundled, Ending: writeSuffix}, granting: c.grantChannel(rw.announce), line: keys[2]}}
 	return &RWLock{
 		read:  &ReadLock{newHandle(c, name, r, keys, o.ofReader())},

@@ -81,7 +81,7 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 	key, o := c.key(name), newLockOptions(opts)
 	announce := prefixName("redisson_sc", key)
 	l := &semaphore{
-		facts: facts{Traits: engine.Traits{Lock: engine.LockID{Name: key}, Given: name, Kind: string(TypeSemaphore), Admits: engine.Counting, Limit: o.Limits},
+		facts: facts{Traits: engine.Traits{LockID: engine.LockID{Name: key}, Given: name, LockType: string(TypeSemaphore), Admits: engine.Counting, Limit: o.Limits},
 			granting: c.grantChannel(announce), line: lineKey(key)},
 		client:   c,
 		keys:     []string{key, permitsKey(key), lineKey(key)},
@@ -211,7 +211,7 @@ func (r *permitsReports) first(name string) bool {
 
 // reportPermits logs, once for each name, that the number of permits in Redis differs from that of l.
 func (c *Client) reportPermits(l *semaphore, permits int) {
-	if !c.permits.first(l.Lock.Name) {
+	if !c.permits.first(l.LockID.Name) {
 		return
 	}
 	c.engine.Later(func() {

@@ -43,7 +43,7 @@ type acquireOp struct {
 	request Request
 	backend backend
 
-	names   lockStates // the states of the locks
+	states  lockStates // the states of the locks
 	targets []target   // one for each lock; during an attempt, the caller has the owner mutexes of their holds
 
 	subscription subscription
@@ -109,7 +109,7 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 // hand-off.
 func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []Lock) error {
 	if len(locks) > 1 {
-		e.noteUse()
+		e.noteAcquire()
 		g := e.newMultiAcquire(op, locks, o, r)
 		defer g.end()
 		return g.finish(op)
@@ -120,7 +120,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []Lock) 
 	if l, kept := locks[0].(VotedLock); kept {
 		return e.acquireVote(op, s, l, o, r)
 	}
-	e.noteUse()
+	e.noteAcquire()
 	in, err := s.enter(op, locks[0], o, r)
 	if in.holds || err != nil {
 		return err
@@ -138,10 +138,10 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []Lock) 
 	return one.finish(op)
 }
 
-// noteUse notes that a lock is about to be acquired: see Config.FirstUse.
-func (e *Engine) noteUse() {
-	if e.FirstUse != nil {
-		e.FirstUse()
+// noteAcquire notes that a lock is about to be acquired: see Config.OnAcquire.
+func (e *Engine) noteAcquire() {
+	if e.OnAcquire != nil {
+		e.OnAcquire()
 	}
 }
 
@@ -168,14 +168,14 @@ func (s *lockState) enter(op *waitOptions, kind Lock, o Owner, r Request) (in ad
 // prepare sets the attempt of t. It returns an error if the owner may make none: if its hold was lost, or would get too
 // high a hold count.
 func (t *target) prepare(r Request) error {
-	t.hold.name.Lock()
-	defer t.hold.name.Unlock()
+	t.hold.lockState.Lock()
+	defer t.hold.lockState.Unlock()
 	return t.prepareLocked(r)
 }
 
 func (t *target) prepareLocked(r Request) error {
 	h := t.hold
-	e := h.name.engine
+	e := h.lockState.engine
 	if h.field == "" {
 		h.field = e.newField(h.key.owner)
 	}
@@ -360,8 +360,8 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 
 // interrupt notes, for the hand-off policy, that another process has the lock of h.
 func (h *hold) interrupt() {
-	h.name.Lock()
-	defer h.name.Unlock()
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
 	if q := h.queue; q != nil {
 		q.policy.Interrupted()
 	}
@@ -369,9 +369,9 @@ func (h *hold) interrupt() {
 
 // heardRelease notes, for the hand-off policy, that another process has released the lock of h.
 func (h *hold) heardRelease() {
-	h.name.Lock()
-	defer h.name.Unlock()
-	if e := h.name.engine; h.queue != nil {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if e := h.lockState.engine; h.queue != nil {
 		h.queue.policy.HeardRelease(e.watchdog.Now(), e.pace())
 	}
 }
@@ -418,11 +418,11 @@ func (a *acquireOp) conclude(res Answer, err error) error {
 	if len(a.targets) == 0 {
 		return err
 	}
-	if err = confirm(a.names, a.targets, res, err); err == nil {
+	if err = confirm(a.states, a.targets, res, err); err == nil {
 		return nil
 	}
-	a.names.Lock()
-	defer a.names.Unlock()
+	a.states.Lock()
+	defer a.states.Unlock()
 	for _, t := range a.targets {
 		a.backend.dismissLocked(t, res)
 	}
@@ -439,7 +439,7 @@ func confirm(all lockStates, targets []target, res Answer, err error) error {
 		targets[res.at].hold.lose(errGone)
 	}
 	for _, t := range targets {
-		if t.HoldCount > 1 && !t.hold.name.engine.watchdog.Watches(&t.hold.record.lease) {
+		if t.HoldCount > 1 && !t.hold.lockState.engine.watchdog.Watches(&t.hold.record.lease) {
 			t.hold.lose(ErrExpired) // the watchdog has found that the lease has expired, and is about to end the hold
 		}
 	}
@@ -465,7 +465,7 @@ func lossLocked(targets []target) (err error) {
 		case h.state.isLost() || h.state == ended: // now, or while the attempt was under way
 			h.state = h.state.afterReport()
 			err = cmp.Or(err, h.loss, errRestart)
-		case h.state == fresh && h.name.closed:
+		case h.state == fresh && h.lockState.closed:
 			err = cmp.Or(err, send.ErrClosed)
 		}
 	}
@@ -475,7 +475,7 @@ func lossLocked(targets []target) (err error) {
 // acquiredLocked notes that the attempt of t was granted, and that its owner holds the lock from now on.
 func (t *target) acquiredLocked(token int64, res Answer) {
 	h, sent := t.hold, res.Sent
-	e := h.name.engine
+	e := h.lockState.engine
 	if h.state != fresh {
 		h.count++
 		e.watchdog.Extend(&h.record.lease, sent, t.Lease, t.Renewed)
@@ -509,8 +509,8 @@ func (a *acquireOp) dismissLocked(t target, res Answer) {
 	switch {
 	case res.Status != Held: // no grant is left, or backend.rollback undoes it
 	case h.state.isLost() || h.state == ended && len(h.record.holds) == 0: // no other hold shares the record
-		h.name.oweLocked(duty{clear: h})
+		h.lockState.oweLocked(duty{clear: h})
 	default:
-		h.name.oweLocked(duty{rollBack: h.commands(), attempt: t.Attempt, ctx: a.Ctx})
+		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: t.Attempt, ctx: a.Ctx})
 	}
 }

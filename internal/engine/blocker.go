@@ -57,8 +57,8 @@ func (op *waitOptions) noteBusy(h *hold, ttl time.Duration) {
 // noteBlocker is noteBusy for any blocker.
 func (op *waitOptions) noteBlocker(h *hold, o *blocker) {
 	op.blocker = o
-	h.name.Lock()
-	defer h.name.Unlock()
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
 	if h.queue != nil {
 		h.queue.foundBusy(o)
 	}

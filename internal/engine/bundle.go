@@ -24,13 +24,13 @@ func attemptCall(targets []target) send.Call {
 		l := t.hold.commands()
 		calls[i] = BundledCall{l.Bundled(), l.Acquire(t.Attempt), l.RollBack(t.rollbackOf())}
 	}
-	return targets[0].hold.name.engine.Bundle(calls)
+	return targets[0].hold.lockState.engine.Bundle(calls)
 }
 
 // rollbackOf returns the attempt of t with which the same script rolls it back if another lock is busy.
 func (t *target) rollbackOf() Attempt {
 	a := t.Attempt
-	a.Share = t.hold.name.engine.shareTime()
+	a.Share = t.hold.lockState.engine.shareTime()
 	return a
 }
 

@@ -167,9 +167,9 @@ type Commands interface {
 
 // Traits hold the constant properties of a lock, and implement Lock.
 type Traits struct {
-	Lock            LockID
+	LockID          LockID
 	Given           string // the Name; "": the same as Lock.Name
-	Kind            string // the Type
+	LockType        string // the Type
 	CounterpartHalf string // the Half of the Counterpart; "": there is none
 	Admits          Admission
 	Tokens          bool // Fenced
@@ -180,9 +180,9 @@ type Traits struct {
 	Ending          string        // the Suffix
 }
 
-func (t *Traits) ID() LockID                 { return t.Lock }
-func (t *Traits) Name() string               { return cmp.Or(t.Given, t.Lock.Name) }
-func (t *Traits) Type() string               { return t.Kind }
+func (t *Traits) ID() LockID                 { return t.LockID }
+func (t *Traits) Name() string               { return cmp.Or(t.Given, t.LockID.Name) }
+func (t *Traits) Type() string               { return t.LockType }
 func (t *Traits) Admission() Admission       { return t.Admits }
 func (t *Traits) Fenced() bool               { return t.Tokens }
 func (t *Traits) Limits() Limits             { return t.Limit }
@@ -194,7 +194,7 @@ func (t *Traits) Counterpart() LockID {
 	if t.CounterpartHalf == "" {
 		return LockID{}
 	}
-	return LockID{t.Lock.Name, t.CounterpartHalf}
+	return LockID{t.LockID.Name, t.CounterpartHalf}
 }
 
 // A Request describes how one caller wants to acquire its locks.

@@ -16,7 +16,7 @@ func withCounterparts(targets []target) []target {
 		if t.hold.lock.Counterpart() == (LockID{}) {
 			continue
 		}
-		other := t.hold.name.find(t.hold.lock.Counterpart(), t.hold.key.owner)
+		other := t.hold.lockState.find(t.hold.lock.Counterpart(), t.hold.key.owner)
 		if other == nil {
 			other = counterpartAmong(targets, t)
 		}
@@ -38,7 +38,7 @@ func withCounterparts(targets []target) []target {
 // or shared from now on. It returns false if the field must not be sent: h has ended, or shares its record with a hold
 // whose owner does not ask for the counterpart, and which blocks the attempt as well.
 func (h *hold) noteFieldSent() bool {
-	s := h.name
+	s := h.lockState
 	s.Lock()
 	defer s.Unlock()
 	if h.state == ended {

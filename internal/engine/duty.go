@@ -25,17 +25,17 @@ type duty struct {
 	rollBack Record     // the lock of the attempt to roll back; or nil
 	keep     *waitQueue // the local queue of name to keep; or nil
 
-	name    *lockState
-	before  *duty           // the duty that was noted before this one; or nil
-	attempt Attempt         // rollBack: the attempt
-	unknown int             // rollBack: how many tries of the attempt have an unknown outcome
-	ctx     context.Context // rollBack: the ctx of the caller; nil: context.Background
+	lockState *lockState
+	before    *duty           // the duty that was noted before this one; or nil
+	attempt   Attempt         // rollBack: the attempt
+	unknown   int             // rollBack: how many tries of the attempt have an unknown outcome
+	ctx       context.Context // rollBack: the ctx of the caller; nil: context.Background
 }
 
 // oweLocked notes a duty, which the next Unlock of s begins.
 func (s *lockState) oweLocked(d duty) {
-	d.name, d.before = s, s.due
-	s.due = &d
+	d.lockState, d.before = s, s.duties
+	s.duties = &d
 }
 
 // begin begins last, and all duties that were noted before it. The caller has unlocked the lock state.
@@ -61,6 +61,6 @@ func (d *duty) fulfil(e *Engine) {
 		case <-time.After(2 * handoff.MostUnannounced):
 		case <-e.closed:
 		}
-		d.name.endKeeping(d.keep)
+		d.lockState.endKeeping(d.keep)
 	}
 }

@@ -13,27 +13,27 @@ import (
 // A duty is noted when the state changes, and is not begun before the lock state is unlocked. So this test needs no
 // Redis, no clock and no goroutine to look at the state.
 func TestChangesOfStateBeginNothing(t *testing.T) {
-	s := &lockState{engine: new(Engine), text: "x"} // this engine could begin nothing
+	s := &lockState{engine: new(Engine), name: "x"} // this engine could begin nothing
 	s.retainMore()
 	q := s.queueLocked("")
 	q.place = &place{field: "a", unknown: 2}
 	assert.True(t, q.TryEnter())
 	s.dropQueueLocked(q)
-	assert.Nil(t, s.due, "the queue is used")
+	assert.Nil(t, s.duties, "the queue is used")
 
 	q.Release()
 	s.keepQueueLocked(q)
 	s.keepQueueLocked(q)
 	s.dropQueueLocked(q)
 	s.dropQueueLocked(q)
-	keep := &duty{keep: q, name: s}
-	assert.Equal(t, &duty{attempt: Attempt{Field: "a", HoldCount: 1}, unknown: 2, name: s, before: keep}, s.due,
+	keep := &duty{keep: q, lockState: s}
+	assert.Equal(t, &duty{attempt: Attempt{Field: "a", HoldCount: 1}, unknown: 2, lockState: s, before: keep}, s.duties,
 		"the queue is kept once, and its place given up once")
 	assert.Same(t, q, s.findQueueLocked(""), "it is kept")
 
-	s.due, q.kept = nil, false
+	s.duties, q.kept = nil, false
 	s.dropQueueLocked(q)
-	assert.Nil(t, s.due)
+	assert.Nil(t, s.duties)
 	assert.Nil(t, s.findQueueLocked(""))
 }
 
@@ -50,7 +50,7 @@ func TestUnlockBeginsWhatIsDueOnce(t *testing.T) {
 			synctest.Wait()
 			assert.Zero(t, e.redis.Count("release"))
 		})
-		s.locked(func() { assert.Nil(t, s.due) })
+		s.locked(func() { assert.Nil(t, s.duties) })
 		time.Sleep(time.Minute) // longer than a rollback takes
 		assert.Equal(t, 2, e.redis.Count("release"))
 		e.unlock(1)

@@ -44,7 +44,7 @@ type Config struct {
 	PollInterval    time.Duration
 	HandoffWindow   time.Duration
 	Label           string // set by WithLabel; or ""
-	FirstUse        func() // called whenever a lock with a record is about to be acquired; or nil
+	OnAcquire       func() // called whenever a lock with a record is about to be acquired; or nil
 	ConfirmsGrants  bool   // a grant that arrives as a message is confirmed by a request, for replicas
 
 	Log       *slog.Logger // the Logger of the user

@@ -54,7 +54,7 @@ func subjectOf(kind Lock, o Owner) Subject { return Subject{kind.Name(), kind.Ty
 func (h *hold) subject() Subject { return subjectOf(h.lock, h.key.owner) }
 
 // age returns how long h has been held.
-func (h *hold) age() time.Duration { return h.name.engine.watchdog.Now() - h.since }
+func (h *hold) age() time.Duration { return h.lockState.engine.watchdog.Now() - h.since }
 
 // A span is one call that acquires locks, as events describe it. It is nil if there is no Observer.
 type span struct {

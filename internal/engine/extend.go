@@ -58,15 +58,15 @@ type extension struct {
 
 // allowed returns nil if the hold may have this lease, or else the error that Extend returns.
 func (x extension) allowed() error {
-	x.name.Lock()
-	defer x.name.Unlock()
+	x.lockState.Lock()
+	defer x.lockState.Unlock()
 	switch {
 	case !x.state.holds():
 		return cmp.Or(x.loss, ErrNotHeld)
-	case x.name.engine.watchdog.Renews(&x.record.lease):
+	case x.lockState.engine.watchdog.Renews(&x.record.lease):
 		return ErrRenewed
 	}
-	if rest := x.name.engine.watchdog.RestOf(&x.record.lease, x.length); rest < x.length {
+	if rest := x.lockState.engine.watchdog.RestOf(&x.record.lease, x.length); rest < x.length {
 		return send.Invalid("lease %v is too long: MaxHold ends the hold in %v", x.length, rest)
 	}
 	return nil
@@ -74,8 +74,8 @@ func (x extension) allowed() error {
 
 // done notes the outcome of the request that was sent at sent, and returns the error of Extend.
 func (x extension) done(sent time.Time, err error) error {
-	x.name.Lock()
-	defer x.name.Unlock()
+	x.lockState.Lock()
+	defer x.lockState.Unlock()
 	switch {
 	case !x.state.holds(): // it was lost or released while the request was under way
 		return send.WithLast(cmp.Or(x.loss, ErrNotHeld), err)
@@ -83,7 +83,7 @@ func (x extension) done(sent time.Time, err error) error {
 		x.leaseUncertain = true
 		return err
 	}
-	x.name.engine.watchdog.Extend(&x.record.lease, sent, x.length, false)
+	x.lockState.engine.watchdog.Extend(&x.record.lease, sent, x.length, false)
 	return nil
 }
 
@@ -94,7 +94,7 @@ func (x extension) ask(op *waitOptions) (sent time.Time, err error) {
 		return x.vote.Extend(op.Ctx, x.length)
 	}
 	renew := x.commands().Renew(x.field, x.length, false)
-	answer := x.name.engine.sender.Do(&op.Wait, send.Request{Call: renew}, time.Time{})
+	answer := x.lockState.engine.sender.Do(&op.Wait, send.Request{Call: renew}, time.Time{})
 	r, err := answer.Reply()
 	switch {
 	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else

@@ -26,7 +26,7 @@ type fakeLock struct {
 }
 
 func newFakeLock(r *fakeredis.Redis, name string) *fakeLock {
-	return &fakeLock{Traits{Lock: LockID{Name: name}, Kind: "lock", Admits: Exclusive}, r, name}
+	return &fakeLock{Traits{LockID: LockID{Name: name}, LockType: "lock", Admits: Exclusive}, r, name}
 }
 
 func (l *fakeLock) call(verb string, args ...any) send.Call {

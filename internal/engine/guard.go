@@ -43,7 +43,7 @@ func (g *guardedHold) Lost() error {
 // guardableLocked returns nil if the hold can have guards, or else the error of Guard.
 func (g *guardedHold) guardableLocked() error {
 	switch {
-	case g.name.closed:
+	case g.lockState.closed:
 		return send.ErrClosed
 	case !g.state.holds():
 		return cmp.Or(g.loss, ErrNotHeld)
@@ -53,15 +53,15 @@ func (g *guardedHold) guardableLocked() error {
 
 // EndOf returns the End of the guards whose parents have this done channel, or nil.
 func (g *guardedHold) EndOf(done <-chan struct{}) (*guard.End, error) {
-	g.name.Lock()
-	defer g.name.Unlock()
+	g.lockState.Lock()
+	defer g.lockState.Unlock()
 	return g.guards[done], g.guardableLocked()
 }
 
 // KeepEnd keeps end for parents with this done channel, and returns it; or the End that is kept for them already.
 func (g *guardedHold) KeepEnd(done <-chan struct{}, end *guard.End) (*guard.End, error) {
-	g.name.Lock()
-	defer g.name.Unlock()
+	g.lockState.Lock()
+	defer g.lockState.Unlock()
 	if err := g.guardableLocked(); err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (g *guardedHold) KeepEnd(done <-chan struct{}, end *guard.End) (*guard.End,
 
 // ForgetEnd forgets end, whose parents are canceled.
 func (g *guardedHold) ForgetEnd(done <-chan struct{}, end *guard.End) {
-	g.name.Lock()
-	defer g.name.Unlock()
+	g.lockState.Lock()
+	defer g.lockState.Unlock()
 	g.guards.Forget(done, end)
 }

@@ -70,7 +70,7 @@ func TestEngineGuardOfAHoldThatIsBeingLost(t *testing.T) {
 		guarded := e.guarded(1)
 		h := (*hold)(guard.HoldOf(guarded).(*guardedHold))
 		set := func(state holdState, loss error) {
-			h.name.locked(func() { h.state, h.loss = state, loss })
+			h.lockState.locked(func() { h.state, h.loss = state, loss })
 		}
 		set(lost, LossError(ErrExpired))
 		defer func() {

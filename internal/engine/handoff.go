@@ -22,7 +22,7 @@ func (h *hold) handOffLocked() bool {
 	if next == nil || len(h.guards) > 0 {
 		return false
 	}
-	s, q, r := h.name, h.queue, h.record
+	s, q, r := h.lockState, h.queue, h.record
 	q.policy.HandedOff()
 	s.forgetLocked(h)
 	h.state, h.count, h.queue = ended, 0, nil
@@ -36,7 +36,7 @@ func (h *hold) handOffLocked() bool {
 		if r.lease.IsLimited() || next.lock.Limits().Max > 0 {
 			s.engine.watchdog.Relimit(&r.lease, next.lock.Limits().end(now))
 		}
-		next.owner.Release()
+		next.ownerQueue.Release()
 		next.state = handed
 	}
 	q.Release()
@@ -46,7 +46,7 @@ func (h *hold) handOffLocked() bool {
 // successorLocked returns the hold that the lock of h, which is being released, may be handed off to, and the time on
 // the clock of the watchdog; or nil.
 func (h *hold) successorLocked() (next *hold, now time.Duration) {
-	s, q, r := h.name, h.queue, h.record
+	s, q, r := h.lockState, h.queue, h.record
 	e := s.engine
 	if s.closed || q == nil || q.First() == nil || !h.state.holds() || h.count > 1 || h.leaseUncertain || r.ended {
 		return nil, 0
@@ -194,7 +194,7 @@ func (s *lockState) discardHandoffLocked(h *hold) admitted {
 		h.keepUntil = 0 // MinHold does not apply: its caller has not run
 		s.oweLocked(duty{clear: h})
 	}
-	next := &hold{name: s, lock: h.lock, key: h.key, queue: q}
+	next := &hold{lockState: s, lock: h.lock, key: h.key, queue: q}
 	h.endGuardsLocked(guards)
 	if s.holds.get(h.key) != nil {
 		next.leaveQueueLocked()

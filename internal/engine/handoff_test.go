@@ -493,7 +493,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 		assert.True(e.t, before.handOffLocked(), "not handed over")
 	}
 	letIn := func(e *bubbleEngine, before *hold) {
-		before.queue = before.name.findQueueLocked(before.key.id.Half)
+		before.queue = before.lockState.findQueueLocked(before.key.id.Half)
 		before.openLocked(0)
 	}
 	for name, left := range map[string]time.Duration{"over": -time.Second, "nearly over": time.Millisecond, "noticed": 0} {
@@ -516,7 +516,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 					e.holdOf(kind.ID(), 1, func(h *hold) {
 						if before = h; way == "let in" { // it has left the queue by now, and enters it again
 							before.queue = nil
-							q := h.name.queueLocked(kind.ID().Half)
+							q := h.lockState.queueLocked(kind.ID().Half)
 							q.shared = nil
 							q.TryEnter()
 						}
@@ -526,7 +526,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 					synctest.Wait()
 
 					record := before.record
-					before.name.locked(func() {
+					before.lockState.locked(func() {
 						pass(e, before)
 						record.lease.SetValidUntil(e.watchdog.Now() + left)
 					})
@@ -534,7 +534,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 						record.LeaseEnded(ErrExpired)
 					}
 					<-got
-					h := before.name.find(kind.ID(), 2)
+					h := before.lockState.find(kind.ID(), 2)
 					require.NotNil(t, h, "no hold")
 					require.NotEqual(t, before.field, h.field, "Lock returned with the record of the holder before")
 					ctx, err := e.Guard(context.Background(), kind, 2)

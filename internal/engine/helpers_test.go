@@ -41,7 +41,7 @@ func (e *Engine) names() int {
 
 // textsInUse returns the names of the locks that are in use.
 func (e *Engine) textsInUse() (texts []string) {
-	e.eachName(func(s *lockState) { texts = append(texts, s.text) })
+	e.eachName(func(s *lockState) { texts = append(texts, s.name) })
 	return texts
 }
 

@@ -79,20 +79,20 @@ type holdKey struct {
 
 // A hold is what one owner has of one lock.
 type hold struct {
-	name  *lockState
-	lock  Lock // through which it was acquired
-	key   holdKey
-	field string // of its record in Redis; empty until its first attempt is prepared
+	lockState *lockState
+	lock      Lock // through which it was acquired
+	key       holdKey
+	field     string // of its record in Redis; empty until its first attempt is prepared
 	// changed wakes the caller that waits for this hold when its owner has acquired the counterpart of the lock; or nil.
 	changed chan struct{}
 	vote    Vote // set and replaced only while the hold is fresh; nil if the lock has a record in Redis
 
 	// guarded by name.mu
-	owner  waitqueue.Queue[*hold] // the owner mutex
-	queue  *waitQueue             // the local queue that has admitted the hold, and not the next waiter yet; or nil
-	record *record                // set when the lock is acquired
-	own    record                 // memory for the record that this hold makes
-	place  int                    // index in record.holds
+	ownerQueue waitqueue.Queue[*hold] // the owner mutex
+	queue      *waitQueue             // the local queue that has admitted the hold, and not the next waiter yet; or nil
+	record     *record                // set when the lock is acquired
+	own        record                 // memory for the record that this hold makes
+	index      int                    // index in record.holds
 	// since is when the hold began, on the clock of the watchdog: when the attempt that was granted was sent, when the
 	// lock was handed off, or when the hold joined the record of another one.
 	since time.Duration
@@ -117,8 +117,8 @@ func (h *hold) commands() Record { return h.lock.(Record) }
 
 // lossOf returns why the hold was lost, or nil.
 func (h *hold) lossOf() error {
-	h.name.Lock()
-	defer h.name.Unlock()
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
 	return h.loss
 }
 
@@ -163,16 +163,16 @@ func (s *lockState) lockHoldLocked(op *waitOptions, kind Lock, o Owner, makeOne 
 // allows; if op is nil, it returns send.ErrTimeUp instead.
 func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) error {
 	switch {
-	case h.owner.TryEnter():
+	case h.ownerQueue.TryEnter():
 		return nil
 	case op == nil:
 		return send.ErrTimeUp
 	}
 	if other := s.counterpartLocked(h); h.state.holds() || other != nil && other.state.holds() { // by this owner
-		return entrance{s.engine}.enterOwnersLocked(s, op, &h.owner)
+		return entrance{s.engine}.enterOwnersLocked(s, op, &h.ownerQueue)
 	}
 	patient := *op
-	return entrance{s.engine}.enterLocked(s, &patient, &h.owner)
+	return entrance{s.engine}.enterLocked(s, &patient, &h.ownerQueue)
 }
 
 // usableLocked reports whether the caller, which has the owner mutex of h, can use h. If h has ended, or is forgotten
@@ -183,15 +183,15 @@ func (s *lockState) usableLocked(h *hold, acquires bool) bool {
 		s.forgetLocked(h)
 	}
 	if !h.registered {
-		h.owner.Release()
+		h.ownerQueue.Release()
 	}
 	return h.registered
 }
 
 // unlockHold releases the owner mutex of h, so that the next goroutine of the owner may use h.
 func (h *hold) unlockHold() {
-	h.name.Lock()
-	defer h.name.Unlock()
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
 	h.unlockHoldLocked()
 }
 
@@ -201,9 +201,9 @@ func (h *hold) unlockHoldLocked() {
 		h.leaveQueueLocked() // has an effect only after code of the user has panicked, or ended the goroutine
 	}
 	if h.state == fresh || h.state == ended {
-		h.name.forgetLocked(h)
+		h.lockState.forgetLocked(h)
 	}
-	h.owner.Release()
+	h.ownerQueue.Release()
 }
 
 // expireLocked ends h as lost if its validity is over, even if the watchdog has not noticed it yet. It may unlock the
@@ -213,7 +213,7 @@ func (s *lockState) expireLocked(h *hold) {
 		return
 	}
 	s.Unlock()
-	if cause := h.due(); cause != nil {
+	if cause := h.whyExpired(); cause != nil {
 		h.lose(cause)
 	}
 	s.Lock()
@@ -221,21 +221,21 @@ func (s *lockState) expireLocked(h *hold) {
 
 // expireIfDue is expireLocked for callers without the mutex.
 func (h *hold) expireIfDue() {
-	h.name.Lock()
-	defer h.name.Unlock()
-	h.name.expireLocked(h)
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	h.lockState.expireLocked(h)
 }
 
-// due returns why the hold can no longer be valid, or nil. It reads the clock, and asks the vote of a RedLock.
-func (h *hold) due() error {
-	h.name.Lock()
+// whyExpired returns why the hold can no longer be valid, or nil. It reads the clock, and asks the vote of a RedLock.
+func (h *hold) whyExpired() error {
+	h.lockState.Lock()
 	holds := h.state.holds()
-	h.name.Unlock()
+	h.lockState.Unlock()
 	switch {
 	case !holds:
 		return nil
-	case !h.name.engine.watchdog.IsValid(&h.record.lease):
-		return h.name.engine.watchdog.WhyOver(&h.record.lease)
+	case !h.lockState.engine.watchdog.IsValid(&h.record.lease):
+		return h.lockState.engine.watchdog.WhyOver(&h.record.lease)
 	case h.vote != nil:
 		return h.vote.Check()
 	}
@@ -244,7 +244,7 @@ func (h *hold) due() error {
 
 // loseIfDue ends h as lost if its validity is over. It is for losses that the Client notices by itself.
 func (h *hold) loseIfDue() {
-	if cause := h.due(); cause != nil {
+	if cause := h.whyExpired(); cause != nil {
 		h.loseUnasked(cause)
 	}
 }
@@ -256,7 +256,7 @@ func (h *hold) lose(cause error) bool {
 	all := h.endRecord(cause)
 	for _, other := range all {
 		if other.hold != h {
-			other.hold.name.engine.reporter.Later(other.report)
+			other.hold.lockState.engine.reporter.Later(other.report)
 		}
 	}
 	for _, own := range all {
@@ -272,9 +272,9 @@ func (h *hold) loseUnasked(cause error) { reportLater(h.endRecord(cause)) }
 
 // endRecord ends the record of h and all its holds as lost, if the owner of h holds the lock.
 func (h *hold) endRecord(cause error) []ending {
-	h.name.Lock()
+	h.lockState.Lock()
 	r, holds := h.record, h.state.holds()
-	h.name.Unlock()
+	h.lockState.Unlock()
 	if !holds {
 		return nil
 	}
@@ -358,9 +358,9 @@ type expiredRing struct {
 // remember adds h to the ring. If the ring is full, it forgets the oldest hold.
 func (r *expiredRing) remember(h *hold) {
 	if oldest := r.replace(h); oldest != nil {
-		oldest.name.Lock()
-		defer oldest.name.Unlock()
-		oldest.name.forgetLocked(oldest)
+		oldest.lockState.Lock()
+		defer oldest.lockState.Unlock()
+		oldest.lockState.forgetLocked(oldest)
 	}
 }
 

@@ -60,9 +60,9 @@ func (m minHold) rest() time.Duration {
 	if m.lock.Limits().MinHold == 0 {
 		return 0
 	}
-	m.name.Lock()
-	defer m.name.Unlock()
-	return max(0, m.keepUntil-m.name.engine.watchdog.Now())
+	m.lockState.Lock()
+	defer m.lockState.Unlock()
+	return max(0, m.keepUntil-m.lockState.engine.watchdog.Now())
 }
 
 // call returns the call that sets the lease of the record to rest.
@@ -73,16 +73,16 @@ func (m minHold) call(rest time.Duration) send.Call {
 // isAlone reports whether nothing else needs the lease of the record of h. A read lock and a write lock of one owner
 // are in the same key in Redis, and so have one lease.
 func (h *hold) isAlone() bool {
-	h.name.Lock()
-	defer h.name.Unlock()
-	return !h.fieldSent && h.name.counterpartLocked(h) == nil
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	return !h.fieldSent && h.lockState.counterpartLocked(h) == nil
 }
 
 // expires reports whether no other request may still extend the lease of the record. The record expires in time after a
 // call only if this is true both when the call is sent and after it was answered: a request that was under way when the
 // call was sent may be overtaken by the call, although its own answer comes first.
 func (m minHold) expires() bool {
-	e := m.name.engine
+	e := m.lockState.engine
 	return m.isAlone() && !e.late.MayRun(m.field) && !e.watchdog.IsRenewing(&m.record.lease)
 }
 
@@ -94,7 +94,7 @@ func (m minHold) keep(ctx context.Context) bool {
 		return false
 	}
 	m.leaveQueue() // the next waiter makes an attempt, and finds the lock busy
-	e := m.name.engine
+	e := m.lockState.engine
 	for end := m.recordEnd(); rest > 0; rest = m.rest() {
 		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}
 		expires := m.expires()

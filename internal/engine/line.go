@@ -82,9 +82,9 @@ func (h *hold) hasCounterpart() bool {
 	if h.lock.Counterpart() == (LockID{}) {
 		return false
 	}
-	h.name.Lock()
-	defer h.name.Unlock()
-	other := h.name.counterpartLocked(h)
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	other := h.lockState.counterpartLocked(h)
 	return other != nil && other.state.holds()
 }
 

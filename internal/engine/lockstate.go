@@ -28,7 +28,7 @@ type stateTable struct {
 // A lockState is the state of all locks of one name. Both halves of a read/write lock are in it.
 type lockState struct {
 	engine *Engine
-	text   string       // the name of the locks
+	name   string       // the name of the locks
 	users  atomic.Int64 // calls, registered holds and local queues; it rises from 0 under the table's mutex only
 
 	mu     sync.Mutex // guards the fields below, and the fields of holds, local queues and records that say so
@@ -36,7 +36,7 @@ type lockState struct {
 	holds  holdSet
 	queues []*waitQueue                // the local queues, at most one for each half
 	multis map[holdKey][]*multiAcquire // the multi-acquires under way that ask for a lock of this name
-	due    *duty                       // the duty that was noted last; see Unlock
+	duties *duty                       // the duty that was noted last; see Unlock
 }
 
 // Lock locks the state of s.
@@ -44,12 +44,12 @@ func (s *lockState) Lock() { s.mu.Lock() }
 
 // Unlock unlocks the state of s, and begins the duties that were noted while it was locked.
 func (s *lockState) Unlock() {
-	if s.due == nil {
+	if s.duties == nil {
 		s.mu.Unlock()
 		return
 	}
-	due := s.due
-	s.due = nil
+	due := s.duties
+	s.duties = nil
 	s.mu.Unlock()
 	s.engine.begin(due)
 }
@@ -62,7 +62,7 @@ func (e *Engine) retain(text string) *lockState {
 	defer t.mu.Unlock()
 	s := t.names[text]
 	if s == nil {
-		s = &lockState{engine: e, text: text, closed: t.closed}
+		s = &lockState{engine: e, name: text, closed: t.closed}
 		t.names[text] = s
 	}
 	s.users.Add(1)
@@ -80,8 +80,8 @@ func (s *lockState) release() {
 	t := &s.engine.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s.users.Load() == 0 && t.names[s.text] == s { // otherwise it has come into use again, or was removed already
-		delete(t.names, s.text)
+	if s.users.Load() == 0 && t.names[s.name] == s { // otherwise it has come into use again, or was removed already
+		delete(t.names, s.name)
 	}
 }
 
@@ -113,7 +113,7 @@ func retainAll(e *Engine, bs []Lock) lockStates {
 	for _, kind := range bs {
 		all = append(all, e.retain(kind.ID().Name))
 	}
-	slices.SortFunc(all, func(a, b *lockState) int { return cmp.Compare(a.text, b.text) })
+	slices.SortFunc(all, func(a, b *lockState) int { return cmp.Compare(a.name, b.name) })
 	return slices.CompactFunc(all, func(a, b *lockState) bool {
 		if a == b {
 			b.release()
@@ -137,8 +137,8 @@ func (ns lockStates) Lock() {
 func (ns lockStates) Unlock() {
 	var all []*duty
 	for _, s := range ns {
-		all = append(all, s.due)
-		s.due = nil
+		all = append(all, s.duties)
+		s.duties = nil
 		s.mu.Unlock()
 	}
 	for _, due := range all {
@@ -160,8 +160,8 @@ func (s *lockState) find(id LockID, o Owner) *hold {
 // newHoldLocked returns a new, fresh hold, and its owner mutex. changed, which may be nil, wakes the caller when its
 // owner has acquired the counterpart of the lock.
 func (s *lockState) newHoldLocked(kind Lock, key holdKey, changed chan struct{}) *hold {
-	h := &hold{name: s, lock: kind, key: key, changed: changed, registered: true}
-	h.owner.TryEnter()
+	h := &hold{lockState: s, lock: kind, key: key, changed: changed, registered: true}
+	h.ownerQueue.TryEnter()
 	s.holds.put(h)
 	s.retainMore()
 	return h

@@ -173,7 +173,7 @@ func TestNamesAreSortedAndEachOnce(t *testing.T) {
 		all := retainAll(e.Engine, locks)
 		var texts []string
 		for _, s := range all {
-			texts = append(texts, s.text)
+			texts = append(texts, s.name)
 		}
 		assert.Equal(t, []string{"a", "b", "c"}, texts)
 		all.Lock() // does not deadlock with itself
@@ -195,7 +195,7 @@ func TestNameAfterCloseIsClosed(t *testing.T) {
 		after := e.retain("after")
 		defer after.release()
 		for _, s := range []*lockState{before, after} {
-			s.locked(func() { assert.True(t, s.closed, s.text) })
+			s.locked(func() { assert.True(t, s.closed, s.name) })
 		}
 	})
 }

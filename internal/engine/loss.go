@@ -38,7 +38,7 @@ func (r *record) lose(cause error, first *hold) []ending {
 		overdue = LossError(fmt.Errorf("%w: %w", ErrUnrenewed, cause))
 	}
 
-	s := r.first.name
+	s := r.first.lockState
 	s.Lock()
 	if first != nil && (!first.state.holds() || first.record != r) {
 		s.Unlock()
@@ -72,12 +72,12 @@ func (h *hold) loseLocked(end ending, ranOut, limited bool) ending {
 	h.endLocked(h.state.afterLoss(ranOut))
 	h.loss = end.loss
 	h.leaveQueueLocked()
-	other := h.name.counterpartLocked(h)
+	other := h.lockState.counterpartLocked(h)
 	// The lease of the record may still be extended in Redis, by a request that is under way or by renewals of the
 	// counterpart, and the record would block others: so it is deleted. A hold without a record is released by its vote.
 	mayStay := h.leaseUncertain || other != nil && other.state != ended && !other.state.isLost()
 	if h.vote == nil && (ranOut || limited) && mayStay {
-		h.name.oweLocked(duty{clear: h})
+		h.lockState.oweLocked(duty{clear: h})
 	}
 	end.state, end.age, end.guards = h.state, h.age(), h.guards.Take()
 	return end
@@ -87,7 +87,7 @@ func (h *hold) loseLocked(end ending, ranOut, limited bool) ending {
 func (e *ending) carryOut() {
 	h := e.hold
 	if !e.renewed {
-		h.name.engine.expired.remember(h)
+		h.lockState.engine.expired.remember(h)
 	}
 	guard.EndAll(e.guards, h.withName(e.loss))
 	if h.vote != nil {
@@ -97,7 +97,7 @@ func (e *ending) carryOut() {
 
 // report reports the loss as an event.
 func (e *ending) report() {
-	events, s := e.hold.name.engine.Events, e.hold.subject()
+	events, s := e.hold.lockState.engine.Events, e.hold.subject()
 	switch {
 	case e.unheard:
 	case e.state == expired:
@@ -110,6 +110,6 @@ func (e *ending) report() {
 // reportLater makes the reporter report the losses.
 func reportLater(all []ending) {
 	for _, e := range all {
-		e.hold.name.engine.reporter.Later(e.report)
+		e.hold.lockState.engine.reporter.Later(e.report)
 	}
 }

@@ -33,17 +33,17 @@ type multiAcquire struct {
 // newMultiAcquire begins an operation. The caller must call end.
 func (e *Engine) newMultiAcquire(op *waitOptions, bs []Lock, o Owner, r Request) *multiAcquire {
 	g := &multiAcquire{
-		acquireOp: acquireOp{waitOptions: *op, engine: e, owner: o, request: r, names: retainAll(e, bs)},
+		acquireOp: acquireOp{waitOptions: *op, engine: e, owner: o, request: r, states: retainAll(e, bs)},
 		locks:     slices.Clone(bs), // Clone: otherwise the slice of a caller of one lock would escape to the heap
 		signal:    make(chan struct{}, 1),
 		fresh:     make([]*hold, len(bs)), asked: make([]target, len(bs)), again: make([]target, len(bs)),
 	}
 	g.backend = g
-	g.names.Lock()
-	defer g.names.Unlock()
+	g.states.Lock()
+	defer g.states.Unlock()
 	for i, kind := range bs {
-		s, key := g.names.of(kind), holdKey{kind.ID(), o}
-		g.fresh[i] = &hold{name: s, lock: kind, key: key, field: e.newField(o)}
+		s, key := g.states.of(kind), holdKey{kind.ID(), o}
+		g.fresh[i] = &hold{lockState: s, lock: kind, key: key, field: e.newField(o)}
 		if s.multis == nil {
 			s.multis = make(map[holdKey][]*multiAcquire)
 		}
@@ -55,7 +55,7 @@ func (e *Engine) newMultiAcquire(op *waitOptions, bs []Lock, o Owner, r Request)
 // of returns the state of the lock kind, which is one of ns.
 func (ns lockStates) of(kind Lock) *lockState {
 	for _, s := range ns {
-		if s.text == kind.ID().Name {
+		if s.name == kind.ID().Name {
 			return s
 		}
 	}
@@ -64,7 +64,7 @@ func (ns lockStates) of(kind Lock) *lockState {
 
 // end unlocks the holds of the caller, and gives up the holds that were not acquired.
 func (g *multiAcquire) end() {
-	g.names.Lock()
+	g.states.Lock()
 	for _, t := range g.locked {
 		t.hold.unlockHoldLocked()
 	}
@@ -73,14 +73,14 @@ func (g *multiAcquire) end() {
 			h.leaveQueueLocked()
 			h.state = ended // attempts for it that are still under way will be rolled back
 		}
-		s := h.name
+		s := h.lockState
 		left := slices.DeleteFunc(s.multis[h.key], func(other *multiAcquire) bool { return other == g })
 		if s.multis[h.key] = left; len(left) == 0 {
 			delete(s.multis, h.key)
 		}
 	}
-	g.names.Unlock()
-	g.names.release()
+	g.states.Unlock()
+	g.states.release()
 }
 
 func (g *multiAcquire) admit() (err error) {
@@ -178,8 +178,8 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 	e, op := g.engine, &g.waitOptions
 	bypass := false  // the next attempt bypasses the wait queues
 	yielded := false // the caller has let other processes go first
-	g.names.Lock()
-	defer g.names.Unlock()
+	g.states.Lock()
+	defer g.states.Unlock()
 	var kept *hold // the caller has the owner mutex of this hold already
 	for {
 		select {
@@ -197,9 +197,9 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 		}
 		if late := g.expiredLocked(); late != nil {
 			g.unlockHoldsLocked()
-			g.names.Unlock()
+			g.states.Unlock()
 			late.expireIfDue()
-			g.names.Lock()
+			g.states.Lock()
 			continue
 		}
 		if !bypass && !g.tryQueuesLocked() {
@@ -224,16 +224,16 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 func (g *multiAcquire) awaitHoldLocked(op *waitOptions, other *hold) error {
 	g.leaveQueuesLocked()
 	if other.state.holds() {
-		return entrance{g.engine}.enterOwnersLocked(g.names, op, &other.owner)
+		return entrance{g.engine}.enterOwnersLocked(g.states, op, &other.ownerQueue)
 	}
 	patient := *op
-	return entrance{g.engine}.enterLocked(g.names, &patient, &other.owner)
+	return entrance{g.engine}.enterLocked(g.states, &patient, &other.ownerQueue)
 }
 
 // awaitQueuesLocked waits for all wait queues, and reports whether the next attempt bypasses them.
 func (g *multiAcquire) awaitQueuesLocked(op *waitOptions) (bypass bool, err error) {
 	patient := g.waiting()
-	err = entrance{g.engine}.enterQueuesLocked(g.names, patient, g.awaitedLocked())
+	err = entrance{g.engine}.enterQueuesLocked(g.states, patient, g.awaitedLocked())
 	op.sees(patient.blocker)
 	if err == errOwnerChanged || err == errBypassQueue {
 		return err == errBypassQueue, nil
@@ -244,10 +244,10 @@ func (g *multiAcquire) awaitQueuesLocked(op *waitOptions) (bypass bool, err erro
 // yieldLocked lets other processes go first for the duration d.
 func (g *multiAcquire) yieldLocked(op *waitOptions, d time.Duration) error {
 	g.unlockHoldsLocked()
-	g.names.Unlock()
+	g.states.Unlock()
 	op.span.waits()
 	err := op.sleep(nil, nil, d)
-	g.names.Lock()
+	g.states.Lock()
 	if err != nil {
 		g.leaveQueuesLocked()
 	}
@@ -275,9 +275,9 @@ func (g *multiAcquire) prepareLocked() ([]target, error) {
 // owner mutex of kept already.
 func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 	for i, kind := range g.locks {
-		s, key := g.fresh[i].name, holdKey{kind.ID(), g.owner}
+		s, key := g.fresh[i].lockState, holdKey{kind.ID(), g.owner}
 		h := s.holds.get(key)
-		if h != nil && h != kept && !h.owner.TryEnter() {
+		if h != nil && h != kept && !h.ownerQueue.TryEnter() {
 			other = h
 			break
 		}
@@ -286,7 +286,7 @@ func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 		}
 		if h != nil && (h.state.isForgotten() || h.state == ended) {
 			s.forgetLocked(h)
-			h.owner.Release()
+			h.ownerQueue.Release()
 			h = nil
 		}
 		if h == nil {
@@ -311,8 +311,8 @@ func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 func (g *multiAcquire) unlockHoldsLocked() {
 	for _, t := range g.locked {
 		if t.hold.state == fresh {
-			t.hold.name.forgetLocked(t.hold)
-			t.hold.owner.Release()
+			t.hold.lockState.forgetLocked(t.hold)
+			t.hold.ownerQueue.Release()
 		} else {
 			t.hold.unlockHoldLocked()
 		}
@@ -338,7 +338,7 @@ func (g *multiAcquire) tryQueuesLocked() bool {
 		if h.queue != nil || !h.needsQueueLocked() {
 			continue
 		}
-		queue := h.name.queueLocked(h.key.id.Half)
+		queue := h.lockState.queueLocked(h.key.id.Half)
 		if !queue.TryEnter() {
 			g.unlockHoldsLocked()
 			return false
@@ -351,7 +351,7 @@ func (g *multiAcquire) tryQueuesLocked() bool {
 // awaitedLocked returns the targets that the owner does not hold.
 func (g *multiAcquire) awaitedLocked() (targets []target) {
 	for _, h := range g.fresh {
-		if held := h.name.holds.get(h.key); held == nil || held.state.wanted() {
+		if held := h.lockState.holds.get(h.key); held == nil || held.state.wanted() {
 			targets = append(targets, target{hold: h})
 		}
 	}
@@ -370,8 +370,8 @@ func (g *multiAcquire) leaveQueuesLocked() {
 // of that lock, which another process holds. If all is set, it keeps all wait queues, because it asks again in a
 // moment.
 func (g *multiAcquire) unlockAll(at int, all bool) {
-	g.names.Lock()
-	defer g.names.Unlock()
+	g.states.Lock()
+	defer g.states.Unlock()
 	for _, t := range g.locked {
 		if h := t.hold; h.state.holds() && !t.Renewed {
 			h.leaseUncertain = true // the attempt has set a longer lease, which a rollback does not shorten
@@ -404,19 +404,19 @@ func (g *multiAcquire) noteAttempt(targets []target) {
 // dropPlaces gives up the places in lines that other callers have left to this one. A multi-acquire does not wait in a
 // line.
 func (g *multiAcquire) dropPlaces() {
-	g.names.Lock()
-	defer g.names.Unlock()
+	g.states.Lock()
+	defer g.states.Unlock()
 	for _, h := range g.fresh {
 		if h.queue != nil {
-			h.name.dropPlaceLocked(h.queue)
+			h.lockState.dropPlaceLocked(h.queue)
 		}
 	}
 }
 
 // present returns targets with the holds of now: each attempt makes new holds, which have the fields of the operation.
 func (g *multiAcquire) present(targets []target) []target {
-	g.names.Lock()
-	defer g.names.Unlock()
+	g.states.Lock()
+	defer g.states.Unlock()
 	targets = slices.Clone(targets)
 	for i, h := range g.fresh {
 		if targets[i].Field == h.field {

@@ -53,7 +53,7 @@ func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
 // release is under way, the record is still needed. After the release has run, a late try may have acquired the lock
 // again with the same field. So needs waits until the release has ended.
 func (h *hold) needs(field string) bool {
-	s := h.name
+	s := h.lockState
 	s.Lock()
 	defer s.Unlock()
 	if field != h.field && (h.record == nil || field != h.record.field) {
@@ -64,7 +64,7 @@ func (h *hold) needs(field string) bool {
 		if s.enterHoldLocked(s.engine.waitOptionsFor(context.Background()), h) != nil {
 			return true // the Client is closed
 		}
-		h.owner.Release()
+		h.ownerQueue.Release()
 		return h.record != nil && (h.record.adopted || len(h.record.holds) > 0)
 	case lost, expired, lossReported:
 		return false

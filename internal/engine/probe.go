@@ -150,7 +150,7 @@ func (p Probe) Mutexes(names bool) map[string]*sync.Mutex {
 	}
 	if names {
 		for _, s := range e.table.all() {
-			all["name "+s.text] = &s.mu
+			all["name "+s.name] = &s.mu
 		}
 	}
 	return all

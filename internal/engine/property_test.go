@@ -106,7 +106,7 @@ type guest struct {
 // names returns the lock states of its targets, in order.
 func (g *guest) names() (all lockStates) {
 	for _, t := range g.wants {
-		all = append(all, t.hold.name)
+		all = append(all, t.hold.lockState)
 	}
 	return all
 }

@@ -132,7 +132,7 @@ func (e entrance) enterQueuesLocked(mu sync.Locker, op *waitOptions, targets []t
 		if h.queue != nil || !h.needsQueueLocked() {
 			continue
 		}
-		if q := h.name.queueLocked(h.key.id.Half); q.TryEnter() {
+		if q := h.lockState.queueLocked(h.key.id.Half); q.TryEnter() {
 			h.queue = q
 			continue
 		}
@@ -187,10 +187,10 @@ func (e entrance) enterInOrderLocked(mu sync.Locker, op *waitOptions, targets []
 
 // enterOneLocked waits in the local queue of the lock of h.
 func (e entrance) enterOneLocked(mu sync.Locker, op *waitOptions, h *hold) error {
-	q := h.name.queueLocked(h.key.id.Half)
+	q := h.lockState.queueLocked(h.key.id.Half)
 	if err := e.enterLocked(mu, op, &q.Queue); err != nil {
 		op.sees(q.blocker)
-		h.name.dropQueueLocked(q)
+		h.lockState.dropQueueLocked(q)
 		return err
 	}
 	h.queue = q
@@ -204,13 +204,13 @@ func (h *hold) needsQueueLocked() bool {
 	}
 	// If the owner holds the counterpart, the admitted caller may be waiting for the counterpart to be released. So this
 	// owner must not wait for that caller.
-	other := h.name.counterpartLocked(h)
+	other := h.lockState.counterpartLocked(h)
 	return other == nil || !other.state.holds()
 }
 
 func (h *hold) needsQueue() bool {
-	h.name.Lock()
-	defer h.name.Unlock()
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
 	return h.needsQueueLocked()
 }
 
@@ -219,13 +219,13 @@ func (h *hold) leaveQueueLocked() {
 	if q := h.queue; q != nil {
 		h.queue = nil
 		q.Release()
-		h.name.dropQueueLocked(q)
+		h.lockState.dropQueueLocked(q)
 	}
 }
 
 func (h *hold) leaveQueue() {
-	h.name.Lock()
-	defer h.name.Unlock()
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
 	h.leaveQueueLocked()
 }
 
@@ -238,7 +238,7 @@ func leaveQueuesLocked(targets []target) {
 // enterQueue waits until the caller may make an attempt on one lock: until the local queue has admitted it, and then
 // for as long as the hand-off policy lets other processes go first.
 func (e entrance) enterQueue(op *waitOptions, targets []target) error {
-	s := targets[0].hold.name
+	s := targets[0].hold.lockState
 	s.Lock()
 	err := e.enterQueuesLocked(s, op, targets)
 	yield := e.yieldLocked(targets)

@@ -32,7 +32,7 @@ func (e *bubbleEngine) enterQueues(op *waitOptions, targets []target) error {
 // wantsOf returns a target for each of the locks.
 func (e *bubbleEngine) wantsOf(o Owner, names ...string) (targets []target) {
 	for _, name := range names {
-		h := &hold{name: e.retain(name), lock: newFakeLock(e.redis, name), key: holdKey{LockID{Name: name}, o}}
+		h := &hold{lockState: e.retain(name), lock: newFakeLock(e.redis, name), key: holdKey{LockID{Name: name}, o}}
 		targets = append(targets, target{hold: h})
 	}
 	return targets
@@ -40,7 +40,7 @@ func (e *bubbleEngine) wantsOf(o Owner, names ...string) (targets []target) {
 
 func leaveQueues(targets []target) {
 	for _, t := range targets {
-		t.hold.name.locked(t.hold.leaveQueueLocked)
+		t.hold.lockState.locked(t.hold.leaveQueueLocked)
 	}
 }
 

@@ -44,10 +44,10 @@ func (r *record) joinLocked(h *hold, since time.Duration) {
 	h.field = r.field
 	h.state, h.count, h.since, h.record = holding, 1, since, r
 	if limits := h.lock.Limits(); limits.MinHold > 0 {
-		h.keepUntil = limits.keepUntil(h.name.engine.watchdog.Now())
+		h.keepUntil = limits.keepUntil(h.lockState.engine.watchdog.Now())
 	}
-	h.name.wakeOwnerLocked(h)
-	h.place = len(r.holds)
+	h.lockState.wakeOwnerLocked(h)
+	h.index = len(r.holds)
 	r.holds = append(r.holds, h)
 }
 
@@ -55,8 +55,8 @@ func (r *record) joinLocked(h *hold, since time.Duration) {
 func (h *hold) leaveRecordLocked() bool {
 	r := h.record
 	last := len(r.holds) - 1
-	r.holds[h.place] = r.holds[last]
-	r.holds[h.place].place = h.place
+	r.holds[h.index] = r.holds[last]
+	r.holds[h.index].index = h.index
 	r.holds[last] = nil
 	r.holds = r.holds[:last]
 	return last == 0
@@ -66,8 +66,8 @@ func (h *hold) leaveRecordLocked() bool {
 // whether it was released, left to a hold that adopts its field, or lost.
 func (r *record) endLocked() {
 	r.ended = true
-	r.first.name.endSharingLocked(r)
-	r.first.name.engine.watchdog.Remove(&r.lease)
+	r.first.lockState.endSharingLocked(r)
+	r.first.lockState.engine.watchdog.Remove(&r.lease)
 }
 
 // LeaseEnded ends all holds of the record as lost. The watchdog calls it when the lease has expired, or the record in
@@ -82,14 +82,14 @@ func (r *record) LeaseEnded(cause error) { reportLater(r.lose(cause, nil)) }
 
 // holdsNow returns the holds that have the record now.
 func (r *record) holdsNow() []*hold {
-	r.first.name.Lock()
-	defer r.first.name.Unlock()
+	r.first.lockState.Lock()
+	defer r.first.lockState.Unlock()
 	return append([]*hold(nil), r.holds...)
 }
 
 // isKeptLocked reports whether further holds may use r: it has not ended, and enough of its validity is left.
 func (r *record) isKeptLocked(now time.Duration) bool {
-	e := r.first.name.engine
+	e := r.first.lockState.engine
 	whole := lease.Validity(e.WatchdogTimeout)
 	if e.watchdog.Renews(&r.lease) { // a grant of the line may have a shorter lease until its first renewal
 		whole = r.lease.WholeValidity()
@@ -100,7 +100,7 @@ func (r *record) isKeptLocked(now time.Duration) bool {
 // recordEnd returns when the lease of the record of h expires in Redis at the latest, if a renewal that is under way is
 // granted, too.
 func (h *hold) recordEnd() time.Time {
-	e, r := h.name.engine, h.record
+	e, r := h.lockState.engine, h.record
 	if r == nil {
 		return time.Now()
 	}

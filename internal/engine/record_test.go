@@ -85,7 +85,7 @@ func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 		guarded := e.guarded(2)
 		var s *lockState
 		var shared *record
-		e.holdOf(e.shared().ID(), 1, func(h *hold) { s, shared = h.name, h.record })
+		e.holdOf(e.shared().ID(), 1, func(h *hold) { s, shared = h.lockState, h.record })
 		var all sync.WaitGroup
 		s.locked(func() { // both goroutines wait for the mutex long enough to get it in the order in which they came
 			all.Go(func() {
@@ -143,9 +143,9 @@ func TestRecordIsReleasedWithItsLastHold(t *testing.T) {
 			for left, i := range newRand(seed).Perm(many) {
 				assert.Zero(t, e.redis.Count("release"), "seed %d: releases after %d of %d", seed, left, many)
 				assert.Len(t, shared.holdsNow(), many-left, "seed %d: holds", seed)
-				shared.first.name.locked(func() {
+				shared.first.lockState.locked(func() {
 					for place, h := range shared.holds {
-						assert.Equal(t, place, h.place, "seed %d: the place of %v", seed, h.key.owner)
+						assert.Equal(t, place, h.index, "seed %d: the place of %v", seed, h.key.owner)
 					}
 				})
 				e.unlock(Owner(i + 1))
@@ -164,7 +164,7 @@ func TestRecordEndsOnce(t *testing.T) {
 		e.shares(2)
 		var shared *record
 		kept := func() (kept bool) {
-			shared.first.name.locked(func() { kept = shared.isKeptLocked(e.watchdog.Now()) })
+			shared.first.lockState.locked(func() { kept = shared.isKeptLocked(e.watchdog.Now()) })
 			return kept
 		}
 		e.holdOf(e.shared().ID(), 1, func(h *hold) { shared = h.record })

@@ -89,7 +89,7 @@ type releasing struct {
 
 // run sends the hold count to Redis, unlocks the owner mutex of the hold, and reports the outcome.
 func (r releasing) run(ctx context.Context, op *waitOptions) error {
-	e := r.name.engine
+	e := r.lockState.engine
 	there, unknown, err := r.setHoldCount(op)
 	if err != nil && r.count == 0 && r.vote == nil { // a vote goes on by itself
 		e.workers.Spawn(r.clear)
@@ -114,7 +114,7 @@ func (r releasing) foundGone(why error) error {
 	if r.count > 0 {
 		r.lose(errGone)
 	} else {
-		e := r.name.engine
+		e := r.lockState.engine
 		e.Events.Lost(r.subject(), r.age(), LossError(errGone), errGone, false)
 	}
 	return LossError(why)
@@ -124,7 +124,7 @@ func (r releasing) foundGone(why error) error {
 // also admits the next waiter of the local queue, even after an error. It reports whether Redis had the hold, and how
 // many tries of the request have an unknown outcome.
 func (r releasing) setHoldCount(op *waitOptions) (there bool, unknown int, err error) {
-	e := r.name.engine
+	e := r.lockState.engine
 	if r.vote != nil {
 		defer r.end(0, 0)
 		wait := op.Wait // a copy: the options of other locks need not be on the heap
@@ -167,15 +167,15 @@ func (r releasing) call() (c send.Call, keeps, late bool) {
 			return m.call(rest), true, false
 		}
 	}
-	late = r.count == 0 && r.name.engine.late.MayRun(r.field)
-	return r.commands().Release(Release{r.field, r.count, late, r.name.engine.shareTime()}), false, late
+	late = r.count == 0 && r.lockState.engine.late.MayRun(r.field)
+	return r.commands().Release(Release{r.field, r.count, late, r.lockState.engine.shareTime()}), false, late
 }
 
 // end unlocks the owner mutex of the hold. If the hold count is zero, it also notes the release for the hand-off policy
 // and admits the next waiter of the local queue. others is the number of connections of other Clients that have
 // received the message of the release, and passed is the third number of the reply to Commands.Release.
 func (r releasing) end(others int, passed int64) {
-	e, s := r.name.engine, r.name
+	e, s := r.lockState.engine, r.lockState
 	s.Lock()
 	defer s.Unlock()
 	if r.count == 0 {
@@ -198,7 +198,7 @@ func (r releasing) end(others int, passed int64) {
 // others returns heard, the number of connections that have received the message of the release, without the
 // connection of this Client if it is subscribed although no caller listens.
 func (r releasing) others(heard int) int {
-	if heard > 0 && r.name.engine.pubsub.HearsForNobody(r.commands().Channel(Attempt{})) {
+	if heard > 0 && r.lockState.engine.pubsub.HearsForNobody(r.commands().Channel(Attempt{})) {
 		return heard - 1
 	}
 	return heard
@@ -241,8 +241,8 @@ func (s *lockState) releaseOne(op *waitOptions, kind Lock, o Owner) (g releasedO
 // releaseOne decrements the hold count. It returns the count that is left, and whether the caller has to release the
 // record in Redis.
 func (h *hold) releaseOne() (left int, last bool) {
-	h.name.Lock()
-	defer h.name.Unlock()
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
 	return h.releaseOneLocked()
 }
 
@@ -267,8 +267,8 @@ func (h *hold) endGuardsLocked(guards []*guard.End) {
 	if len(guards) == 0 {
 		return
 	}
-	h.name.Unlock()
-	defer h.name.Lock()
+	h.lockState.Unlock()
+	defer h.lockState.Lock()
 	guard.EndAll(guards, nil)
 }
 
@@ -294,7 +294,7 @@ func (h *hold) endOneLocked() (left int, last bool, guards []*guard.End) {
 // until MinHold has passed. It retries for as long as the record may exist: until its lease has expired, and while the
 // owner holds the counterpart of the lock, whose renewals extend the same lease.
 func (h *hold) clear() {
-	e := h.name.engine
+	e := h.lockState.engine
 	ctx := h.key.owner.In(context.Background())
 	if h.vote != nil {
 		h.vote.Lower(ctx, 0)(UnlockTime)
@@ -317,9 +317,9 @@ func (h *hold) clear() {
 // keptByCounterpart reports whether the owner holds the counterpart of the lock, whose renewals keep the record in
 // Redis.
 func (h *hold) keptByCounterpart() bool {
-	h.name.Lock()
-	defer h.name.Unlock()
-	other := h.name.counterpartLocked(h)
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	other := h.lockState.counterpartLocked(h)
 	return other != nil && other.state.holds()
 }
 

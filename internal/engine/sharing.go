@@ -20,7 +20,7 @@ func (s *lockState) shareLocked(op *waitOptions, kind Lock, key holdKey) (admitt
 	if r, now := q.shared, s.engine.watchdog.Now(); r != nil && r.isOpenLocked(now) {
 		h := s.newHoldLocked(kind, key, nil)
 		r.joinLocked(h, now)
-		h.owner.Release()
+		h.ownerQueue.Release()
 		return admitted{hold: h, holds: true}, nil
 	}
 	q.shared = nil
@@ -36,7 +36,7 @@ func (s *lockState) shareLocked(op *waitOptions, kind Lock, key holdKey) (admitt
 
 // isOpenLocked reports whether newcomers may share r.
 func (r *record) isOpenLocked(now time.Duration) bool {
-	return now-r.answeredAt < r.first.name.engine.pace().Window && r.isKeptLocked(now)
+	return now-r.answeredAt < r.first.lockState.engine.pace().Window && r.isKeptLocked(now)
 }
 
 // openLocked is called when h was granted its lock by Redis. If readers share the lock, the waiters of its local queue
@@ -45,7 +45,7 @@ func (r *record) isOpenLocked(now time.Duration) bool {
 // other. If the lock is a semaphore, its caller leaves the queue; more is the number of permits that are still free,
 // and if there are enough for all waiters, they all ask Redis at the same time.
 func (h *hold) openLocked(more int) {
-	s, q, r := h.name, h.queue, h.record
+	s, q, r := h.lockState, h.queue, h.record
 	switch {
 	case q == nil:
 		return
@@ -67,7 +67,7 @@ func (h *hold) openLocked(more int) {
 		for _, w := range q.All() {
 			if next := w.Value; s.counterpartLocked(next) == nil {
 				r.joinLocked(next, now)
-				next.owner.Release()
+				next.ownerQueue.Release()
 				next.state = handed
 				q.Remove(w)
 			}

@@ -211,7 +211,7 @@ func newHalfFake(r *fakeredis.Redis) *fakeLock {
 // newOtherHalf returns the counterpart, with a record of its own.
 func newOtherHalf(r *fakeredis.Redis) *fakeLock {
 	l := newFakeLock(r, "other half")
-	l.Lock = LockID{"x", "other"}
+	l.LockID = LockID{"x", "other"}
 	return l
 }
 

@@ -89,8 +89,8 @@ func (s *lockState) close() (guards []*guard.End) {
 
 // endLocked sets the state of h, whose owner does not hold the lock any more.
 func (h *hold) endLocked(state holdState) {
-	if h.state.holds() && h.name.closed {
-		h.name.engine.draining.end(1)
+	if h.state.holds() && h.lockState.closed {
+		h.lockState.engine.draining.end(1)
 	}
 	h.state = state
 }

@@ -22,9 +22,9 @@ type oneLock struct {
 
 // begin begins an operation with the backend b. The caller has the owner mutex of h.
 func (o *oneLock) begin(op *waitOptions, b backend, h *hold, r Request) {
-	o.acquireOp = acquireOp{waitOptions: *op, engine: h.name.engine, owner: h.key.owner, request: r, backend: b}
-	o.state[0], o.target[0] = h.name, target{hold: h}
-	o.names, o.targets = o.state[:], o.target[:]
+	o.acquireOp = acquireOp{waitOptions: *op, engine: h.lockState.engine, owner: h.key.owner, request: r, backend: b}
+	o.state[0], o.target[0] = h.lockState, target{hold: h}
+	o.states, o.targets = o.state[:], o.target[:]
 }
 
 // bypassesQueue reports whether the caller contends without having passed the wait queue: for a semaphore, or because
@@ -189,7 +189,7 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 // lease gets a place of its own, because the grant for the old place would last longer than its lease.
 func (r *recordBackend) takePlace() {
 	t := r.targets[0]
-	s := t.hold.name
+	s := t.hold.lockState
 	s.Lock()
 	defer s.Unlock()
 	q := t.hold.queue
@@ -227,7 +227,7 @@ func (r *recordBackend) useFieldLocked(field string) {
 // whether it has done so.
 func (r *recordBackend) leavePlace() bool {
 	t := r.targets[0]
-	s := t.hold.name
+	s := t.hold.lockState
 	s.Lock()
 	defer s.Unlock()
 	q := t.hold.queue

@@ -48,7 +48,7 @@ func channelNames(grants, releases string) []string {
 
 // change listens to these channels instead of the previous ones. It keeps the listeners of channels that remain.
 func (s *subscription) change(t target, grants, releases string) {
-	e := t.hold.name.engine
+	e := t.hold.lockState.engine
 	before := s.listeners
 	signal := make(chan struct{}, 1)
 	if len(before) > 0 {
@@ -86,7 +86,7 @@ func (s *subscription) hearsGrants(t target) bool {
 	if len(s.names) > 0 {
 		return s.names[0] == name && s.listeners[0].Confirmed()
 	}
-	if !t.hold.name.engine.pubsub.IsConfirmed(name) {
+	if !t.hold.lockState.engine.pubsub.IsConfirmed(name) {
 		return false
 	}
 	s.change(t, name, "")

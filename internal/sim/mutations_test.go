@@ -354,7 +354,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "sharedForEver", file: "internal/engine/sharing.go", focus: Focus{Locks: []Kind{ReadWrite}},
-		from: "return now-r.answeredAt < r.first.name.engine.pace().Window && r.isKeptLocked(now)",
+		from: "return now-r.answeredAt < r.first.lockState.engine.pace().Window && r.isKeptLocked(now)",
 		to:   "return r.isKeptLocked(now)",
 		missed: "with few readers in a process there is soon a moment without any, and a writer may take a long " +
 			"time",
