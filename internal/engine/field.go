@@ -27,8 +27,7 @@ func (e *Engine) newField(o Owner) string {
 }
 
 // made reports whether this engine has made field. Of its own fields, the engine knows whether requests that name them
-// may still run. Of other fields, which only a
-// forged message can name, it does not.
+// may still run. It does not know that of other fields, which only a forged message can name.
 func (e *Engine) made(field string) bool {
 	number, err := strconv.ParseUint(field[strings.LastIndexByte(field, ':')+1:], 10, 64)
 	return err == nil && number <= e.acquisitions.Load() && strings.HasPrefix(field, e.ID+":")

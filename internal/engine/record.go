@@ -17,7 +17,7 @@ import (
 // A record is what this process knows of the record that one or more of its holds have in Redis.
 type record struct {
 	first *hold  // the hold whose attempt was granted: its lock state, lock and vote are those of the record
-	field string // in Redis
+	field string // in Redis; never changes
 	// answeredAt is when the answer that granted the record came, on the clock of the watchdog. Newcomers may share the
 	// record for a time that is counted from then; validity is counted from before the request.
 	answeredAt time.Duration
