@@ -107,6 +107,11 @@ func BenchmarkHandoff(b *testing.B) {
 	benchmarkCrowd(b, func(c *Client) Locker { return c.NewLock("relock") })
 }
 
+// BenchmarkHandoffFenced is BenchmarkHandoff with a fencing token for each hold.
+func BenchmarkHandoffFenced(b *testing.B) {
+	benchmarkCrowd(b, func(c *Client) Locker { return c.NewLock("relock", Fenced()) })
+}
+
 // BenchmarkReaders measures 64 goroutines of one process that read: with a record that they share, and each with one of
 // its own.
 func BenchmarkReaders(b *testing.B) {

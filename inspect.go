@@ -69,8 +69,10 @@ type Inspection struct {
 	// Available is the number of free permits of a semaphore, and 0 for other locks. It is negative if SetPermits has
 	// set the number of permits below the number that is held.
 	Available int
-	// Token is the last fencing token of this name, or 0 if there is none. Redis does not know whether the current
-	// holder has it.
+	// Token is the fencing token of the holder if this Client holds the lock, and otherwise the last token that was drawn
+	// for this name; it is 0 if there is none. Redis does not know whether another holder has that token: the holder may
+	// have acquired the lock without [Fenced], and a process that hands a lock off among its goroutines draws up to 256
+	// tokens at once.
 	Token int64
 }
 
@@ -169,7 +171,13 @@ func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
 		return Inspection{}, err
 	}
 	r.name = what.Keys[0]
-	return r.inspection()
+	i, err := r.inspection()
+	for _, h := range i.Holders {
+		if h.Client == c.ID() {
+			i.Token = cmp.Or(c.engine.HeldToken(r.name, strings.TrimSuffix(h.Field, writeSuffix)), i.Token)
+		}
+	}
+	return i, err
 }
 
 // lockRecords are all data that Redis has of a lock. Durations are in milliseconds, and the scores of sorted sets are

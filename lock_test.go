@@ -146,8 +146,9 @@ func TestTokensOnlyGrow(t *testing.T) {
 		}
 		n, err := b.rdb.Get(ctx, "redisson_lock_token:{"+b.name+"}").Int64()
 		assert.NoError(t, err)
-		assert.Equal(t, last, n, "the counter is the last token")
-		time.Sleep(5 * time.Millisecond) // a real loss takes longer than a tick of the clock, from which a lost counter starts
+		assert.GreaterOrEqual(t, n, last, "the counter is the last token that was drawn")
+		assert.Less(t, n, last+int64(tokenBlock), "a block has no more tokens")
+		time.Sleep(5 * time.Millisecond) // a real loss takes longer: the clock, from which a lost counter starts, has moved on
 		b.must(b.rdb.FlushAll(ctx).Err())
 		l := b.client().NewLock(b.name, Fenced())
 		b.must(l.Lock(ctx))

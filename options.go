@@ -75,10 +75,11 @@ func WithRedLockNodeTimeout(d time.Duration) Option {
 // between them.
 //
 // Only locks whose lease is renewed automatically are handed off within a process. Fair locks, semaphores and RedLocks
-// are never handed off. A fenced lock needs one request for each hold, for its token. Readers share a lock instead:
+// are never handed off. Of a fenced lock, one request draws the tokens of up to 256 holds. Readers share a lock instead:
 // during the window, further readers of the process acquire it without a request while one of them holds it. A lock
 // that was released by force, or that Redis has lost, may still be handed off within the process for up to one window,
-// and Unlock does not report the loss.
+// and Unlock does not report the loss. If such a lock is fenced, these holds have lower tokens than a new holder in
+// another process, although they may begin later.
 //
 // The default is 10ms, and d must not be negative. With 0 every Unlock releases the lock in Redis.
 func WithHandoffWindow(d time.Duration) Option {
@@ -184,6 +185,7 @@ func newOptions(opts []Option) (options, error) {
 type lockOptions struct {
 	engine.Limits
 	fenced   bool
+	single   bool // each hold draws its token in Redis
 	maxHolds bool // MaxHold was passed
 	keeps    bool // MinHold was passed
 }
@@ -198,6 +200,9 @@ type LockOption func(*lockOptions)
 func Fenced() LockOption {
 	return func(o *lockOptions) { o.fenced = true }
 }
+
+// fencedSingly is Fenced for locks whose holder others recognize by the counter in Redis.
+func fencedSingly(o *lockOptions) { o.fenced, o.single = true, true }
 
 // MaxHold limits how long a lock is held: its lease is not renewed beyond d after it was acquired, and acquiring it
 // again does not extend it. After d the lock is lost: the context of Guard is canceled, Unlock and another Lock of the

@@ -193,7 +193,7 @@ func (l *writeLock) Acquire(a engine.Attempt) call {
 		life = 0
 	}
 	return call{Script: writeAcquire, Keys: l.keys, Optional: spareOfWrite, Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
-		milliseconds(life), cmp.Or(a.Delivery, engine.Barge), a.Asked, l.Tokens, l.announce, l.client.publishVerb}}
+		milliseconds(life), cmp.Or(a.Delivery, engine.Barge), a.Asked, a.TokensWanted(l.Tokens), l.announce, l.client.publishVerb}}
 }
 
 func (l *writeLock) ReadReply(a engine.Attempt, r reply) (engine.Outcome, error) {

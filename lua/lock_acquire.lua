@@ -11,10 +11,12 @@
 -- ARGV[4]  how the caller learns of a grant: barge takes a free lock before all places and gets no place; defer lets
 --          the line go first; push and poll wait in the line, with and without a subscription: see line.lua.
 -- ARGV[5]  the number of this request within its wait.
--- ARGV[6]  1 if the lock is fenced, else 0.
+-- ARGV[6]  how many fencing tokens the caller can use: 0 if the lock is not fenced, and more than 1 only if a hold of
+--          its process has left it the record: see token.lua.
 -- ARGV[7]  the channel on which a release is announced; the channel of a client is this one with :client appended.
 -- ARGV[8]  the command that publishes: see announce.lua.
--- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, place} busy, {-1, 0, 0} there is no hold to re-enter.
+-- Returns  {1, following, token} held (token 0: not fenced); the following tokens after that one are those of the
+--          caller, too. {0, pttl, place} busy, {-1, 0, 0} there is no hold to re-enter.
 --          place is 1 plus four for each place in front if the caller has a place in the line, 2 if the release will
 --          be announced on the channel of the lock alone, 3 if the caller has no place because this server does not
 --          know the subscription of its client, else 0: see standing.lua.
@@ -24,7 +26,8 @@
 
 local lock, tokens = KEYS[1], KEYS[3]
 local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local delivery, asked, fenced, channel, how = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local delivery, asked, wanted, channel, how = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local fenced = wanted == '0' and '0' or '1'
 local waits = delivery == 'push' or delivery == 'poll'
 
 -- The most common case: the lock is free, and no process waits. After an error the code below runs, and reports it.
@@ -82,7 +85,10 @@ if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], f
 end
 
 -- The token is drawn first: if the counter is not a number, the lock must not be acquired.
-local token = hold_count == '1' and draw_token(tokens) or 0
+local token, following = 0, 0
+if hold_count == '1' then
+    token, following = draw_token(tokens, mine and tonumber(wanted))
+end
 redis.call('hset', lock, field, hold_count)
 if pttl < lease then
     redis.call('pexpire', lock, ARGV[2])
@@ -90,4 +96,4 @@ end
 if leave_line then
     leave_line()
 end
-return {1, 0, token}
+return {1, following, token}

@@ -16,10 +16,12 @@
 -- ARGV[7]  how the caller learns of a grant: barge takes a free lock before all places and gets no place; defer lets
 --          the line go first; push and poll wait in the line, with and without a subscription: see line.lua.
 -- ARGV[8]  the number of this request within its wait.
--- ARGV[9]  1 if the lock is fenced, else 0.
+-- ARGV[9]  how many fencing tokens the caller can use: 0 if the lock is not fenced, and more than 1 only if a hold of
+--          its process has left it the record: see token.lua.
 -- ARGV[10]  the channel on which a release is announced; the channel of a client is this one with :client appended.
 -- ARGV[11]  the command that publishes: see announce.lua.
--- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, place} busy, {-1, 0, 0} there is no hold to re-enter,
+-- Returns  {1, following, token} held (token 0: not fenced); the following tokens after that one are those of the
+--          caller, too. {0, pttl, place} busy, {-1, 0, 0} there is no hold to re-enter,
 --          {-2, 0, 0} busy with read holds whose owners all wait to write, the caller among them. place is 1 plus
 --          four for each place in front if the caller has a place in the line, 2 if the release will be announced on
 --          the channel of the lock alone, 3 if the caller has no place because this server does not know the
@@ -31,7 +33,8 @@
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local prefix, read_field, heartbeat_ttl = ARGV[4], ARGV[5], tonumber(ARGV[6])
-local delivery, asked, fenced, channel, how = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
+local delivery, asked, wanted, channel, how = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
+local fenced = wanted == '0' and '0' or '1'
 local write_field, waits = field .. ':write', delivery == 'push' or delivery == 'poll'
 
 -- The number of living readers that wait to write, the caller among them. Each of them would wait for the others.
@@ -138,7 +141,10 @@ if not mine then
 end
 
 -- The token is drawn first: if the counter is not a number, the lock must not be acquired.
-local token = hold_count == '1' and draw_token(tokens) or 0
+local token, following = 0, 0
+if hold_count == '1' then
+    token, following = draw_token(tokens, mine and tonumber(wanted))
+end
 redis.call('zrem', writers, field)
 if read_field ~= '' then
     redis.call('zrem', writers, read_field)
@@ -153,4 +159,4 @@ if line and line.exists then
     leave(line, write_field)
     close_line(line)
 end
-return {1, 0, token}
+return {1, following, token}

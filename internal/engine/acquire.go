@@ -122,6 +122,9 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []Lock) 
 	}
 	e.noteAcquire()
 	in, err := s.enter(op, locks[0], o, r)
+	if in.holds {
+		op.span.handedOff(in.hold.token)
+	}
 	if in.holds || err != nil {
 		return err
 	}
@@ -133,7 +136,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []Lock) 
 	}
 	if in.adopts {
 		one.leftovers.grantNotKept()
-		one.adoptsRecord = true
+		one.adoptsRecord, one.targets[0].TakesOver = true, !locks[0].DrawsSingly()
 	}
 	return one.finish(op)
 }
@@ -489,7 +492,7 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 		}
 		q.policy.Acquired(now)
 	}
-	h.token = token
+	h.token, h.record.tokens = token, newTokenBlock(token, res.following)
 	h.record.lease.SetLimit(h.lock.Limits().end(e.watchdog.At(sent)))
 	e.watchdog.Watch(&h.record.lease, sent, t.Lease, t.Renewed, res.provisional) // 6
 	h.openLocked(res.More)

@@ -65,6 +65,9 @@ type Lock interface {
 	Admission() Admission
 	// Fenced reports whether every hold gets a fencing token.
 	Fenced() bool
+	// DrawsSingly reports whether each hold of a fenced lock draws its own token in Redis, so that the counter there is
+	// the token of the holder: see tokens.go.
+	DrawsSingly() bool
 	// Limits returns the limits of every hold.
 	Limits() Limits
 	// BusyText describes, for an error, who blocks the caller. An attempt has found the lock busy. Since its reply the
@@ -173,6 +176,7 @@ type Traits struct {
 	CounterpartHalf string // the Half of the Counterpart; "": there is none
 	Admits          Admission
 	Tokens          bool // Fenced
+	SingleTokens    bool // see DrawsSingly
 	Limit           Limits
 	Script          BundledScript // Bundled
 	MaxCount        int           // the highest hold count; 0: there is no limit
@@ -185,6 +189,7 @@ func (t *Traits) Name() string               { return cmp.Or(t.Given, t.LockID.N
 func (t *Traits) Type() string               { return t.LockType }
 func (t *Traits) Admission() Admission       { return t.Admits }
 func (t *Traits) Fenced() bool               { return t.Tokens }
+func (t *Traits) DrawsSingly() bool          { return t.SingleTokens }
 func (t *Traits) Limits() Limits             { return t.Limit }
 func (t *Traits) Bundled() BundledScript     { return t.Script }
 func (t *Traits) MaxHoldCount() (int, error) { return t.MaxCount, t.TooMany }
@@ -225,6 +230,9 @@ type Attempt struct {
 	Counterpart string        // the field of the hold that the owner has on the counterpart; "": it has none
 
 	Renewed bool // the watchdog renews the lease once the attempt was granted
+	// TakesOver is set if a hold of this process has left its record to the caller. The attempt may draw several fencing
+	// tokens then.
+	TakesOver bool
 }
 
 // A Release sets the hold count of a hold.
@@ -253,6 +261,7 @@ type Outcome struct {
 	Wait        time.Duration // Busy: the time until the next attempt at the latest; negative: the reply has none
 	ttl         time.Duration // Busy: the rest of the lease of the current holder; negative: the reply has none
 	token       int64         // Held: the fencing token of a fenced lock
+	following   int           // Held: how many tokens after token belong to the next holds of this process
 	More        int           // Held: the number of permits that are still free, if the lock is a semaphore
 	leavesEntry bool          // Busy: the attempt left an entry in Redis, to be rolled back if the caller gives up
 
@@ -285,12 +294,13 @@ type View struct {
 	TTL    time.Duration // of the record; negative: there is no record, or it has no lease
 }
 
-// ParseOutcome reads what all lock types have in the reply to an attempt: {1, ?, token} is Held, {0, pttl, ?} Busy, and
+// ParseOutcome reads what all lock types have in the reply to an attempt: {1, following, token} (see readTokens) is Held, {0, pttl, ?} Busy, and
 // {-1, ?, ?} Gone. The numbers shown as ? differ between lock types, which read them by themselves.
 func ParseOutcome(r send.Reply) (Outcome, error) {
 	switch r[0] {
 	case 1:
-		return Outcome{Status: Held, token: r[2]}, nil
+		token, following := readTokens(r)
+		return Outcome{Status: Held, token: token, following: following}, nil
 	case 0:
 		return Outcome{Status: Busy, Wait: send.FromMilliseconds(r[1]), ttl: send.FromMilliseconds(r[1])}, nil
 	case -1:

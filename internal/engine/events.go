@@ -64,6 +64,7 @@ type span struct {
 	began   time.Time
 	path    Path
 	targets []target // one for each lock; empty: the lock was handed off
+	token   int64    // of a hold that was handed off to the call
 }
 
 // startSpan begins the span of a call of o for the locks bs.
@@ -103,6 +104,13 @@ func (s *span) asked(targets []target) {
 	}
 }
 
+// handedOff notes the fencing token of a hold that was handed off to the call.
+func (s *span) handedOff(token int64) {
+	if s != nil {
+		s.token = token
+	}
+}
+
 // finish reports the outcome of the call.
 func (s *span) finish(err error) {
 	if s == nil {
@@ -116,7 +124,7 @@ func (s *span) finish(err error) {
 		case err != nil:
 			s.events.GaveUp(s.ctx, l, s.path != pathImmediate, waited, err)
 		case len(s.targets) == 0:
-			s.events.Acquired(s.ctx, l, s.path, waited, 1, 0)
+			s.events.Acquired(s.ctx, l, s.path, waited, 1, s.token)
 		default:
 			t := s.targets[i]
 			s.events.Acquired(s.ctx, l, s.path, waited, t.HoldCount, t.hold.token)

@@ -37,7 +37,7 @@ func (l *fakeLock) Channel(Attempt) string  { return "channel:" + l.key }
 func (l *fakeLock) Grants(Attempt) string   { return "" }
 func (l *fakeLock) Unbury(string) send.Call { return send.Call{} }
 func (l *fakeLock) Acquire(a Attempt) send.Call {
-	return l.call("acquire", a.Field, a.Lease, a.HoldCount)
+	return l.call("acquire", a.Field, a.Lease, a.HoldCount, a.TokensWanted(l.Tokens))
 }
 func (l *fakeLock) RollBack(a Attempt) send.Call   { return l.Release(a.AsRelease()) }
 func (l *fakeLock) Force() send.Call               { return l.call("force") }

@@ -5,8 +5,9 @@ package engine
 // Rules: a holder that unlocks hands the lock off to the first waiter of the local queue, which holds the lock from
 // that moment on, without a request. The record must be valid and renewed by the watchdog, and the tenure of this
 // process, which is the time for which it has had the lock without another process in between, must be shorter than the
-// hand-off window (internal/handoff). successorLocked has all conditions. A waiter that needs a fencing token gets only
-// the field of the record, and holds the lock when it has adopted the record by an attempt of its own.
+// hand-off window (internal/handoff). successorLocked has all conditions. A waiter that needs a fencing token, where the
+// record has none left, gets only the field of the record, and holds the lock when it has adopted the record by an
+// attempt of its own (tokens.go).
 
 import (
 	"time"
@@ -28,11 +29,12 @@ func (h *hold) handOffLocked() bool {
 	h.state, h.count, h.queue = ended, 0, nil
 	h.leaveRecordLocked()
 	next.queue = q
-	if next.lock.Fenced() {
+	if token, ok := r.tokenForLocked(next.lock); !ok {
 		next.field, next.state, r.adopted = r.field, adopting, true
 		r.endLocked()
 	} else {
 		r.joinLocked(next, now)
+		next.token = token
 		if r.lease.IsLimited() || next.lock.Limits().Max > 0 {
 			s.engine.watchdog.Relimit(&r.lease, next.lock.Limits().end(now))
 		}

@@ -28,6 +28,8 @@ type record struct {
 	room  [1]*hold // memory for holds
 	ended bool     // see endLocked
 
+	tokens *tokenBlock // for the holds that the record is handed off to; or nil
+
 	adopted bool // the field was handed off to a hold that makes a record of its own with it
 }
 
@@ -65,7 +67,7 @@ func (h *hold) leaveRecordLocked() bool {
 // endLocked ends the record: no hold joins it any more, and the watchdog forgets its lease. Every record ends here,
 // whether it was released, left to a hold that adopts its field, or lost.
 func (r *record) endLocked() {
-	r.ended = true
+	r.ended, r.tokens = true, nil
 	r.first.lockState.endSharingLocked(r)
 	r.first.lockState.engine.watchdog.Remove(&r.lease)
 }

@@ -159,7 +159,11 @@ func (r *Redis) run(c send.Call) send.Reply {
 	rec := r.Record(name)
 	switch c.Args[0] {
 	case "acquire":
-		return r.acquire(rec, name, args[0].(string), args[1].(time.Duration), args[2].(int))
+		tokens := 1
+		if len(args) > 3 {
+			tokens = max(1, args[3].(int))
+		}
+		return r.acquire(rec, name, args[0].(string), args[1].(time.Duration), args[2].(int), tokens)
 	case "release":
 		if rec == nil || rec.Field != args[0].(string) {
 			return send.Reply{-1}
@@ -188,7 +192,7 @@ func (r *Redis) run(c send.Call) send.Reply {
 	panic(fmt.Sprint("no such verb: ", c.Args[0]))
 }
 
-func (r *Redis) acquire(rec *Record, name, field string, lease time.Duration, level int) send.Reply {
+func (r *Redis) acquire(rec *Record, name, field string, lease time.Duration, level, tokens int) send.Reply {
 	switch {
 	case rec == nil && level == 1:
 		r.Records[name] = &Record{field, 1, time.Now().Add(lease)}
@@ -206,6 +210,7 @@ func (r *Redis) acquire(rec *Record, name, field string, lease time.Duration, le
 	if level > 1 {
 		return send.Reply{1}
 	}
-	r.Tokens++
-	return send.Reply{1, 0, r.Tokens}
+	first := r.Tokens + 1
+	r.Tokens += int64(tokens)
+	return send.Reply{1, int64(tokens - 1), first}
 }

@@ -348,6 +348,25 @@ var mutations = []mutation{
 		to: "return true",
 	},
 	{
+		name: "tokenGivenTwice", file: "internal/engine/tokens.go", focus: Focus{Locks: []Kind{FencedOne}},
+		from: "b.next++",
+		to:   "_ = b.next",
+	},
+	{
+		name: "restOfABlockKept", file: "internal/engine/tokens.go", focus: Focus{Locks: []Kind{FencedOne}},
+		from: "func newTokenBlock(token int64, following int) *tokenBlock {",
+		to: `var kept *tokenBlock
+
+func newTokenBlock(token int64, following int) *tokenBlock {
+	if following > 0 && (kept == nil || kept.left == 0) {
+		kept = freshTokenBlock(token, following)
+	}
+	return kept
+}
+
+func freshTokenBlock(token int64, following int) *tokenBlock {`,
+	},
+	{
 		name: "handedOverForEver", file: "internal/handoff/policy.go", focus: Focus{Locks: inOneLine},
 		from: "return t.passed < mostPassed && now-t.since < p.Window",
 		to:   "return p.Window > 0",

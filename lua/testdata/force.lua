@@ -89,9 +89,9 @@ local function announce(how, channel, message)
 end
 
 local function ms(t) return string.format('%.0f', t) end
-local function draw_token(counter)
+local function draw_token(counter, most)
     if not counter then
-        return 0
+        return 0, 0
     end
     local token = redis.pcall('incr', counter)
     if type(token) == 'table' then
@@ -102,11 +102,12 @@ local function draw_token(counter)
     end
     local clock = redis.call('time')
     local now = clock[1] * 1000000 + clock[2]
-    if token < now then
-        token = now
-        redis.call('set', counter, string.format('%.0f', now))
+    if token >= now then
+        return token, 0
     end
-    return token
+    token = token > 1 and math.max(token, now - (most or 1) + 1) or now
+    redis.call('set', counter, string.format('%.0f', now))
+    return token, now - token
 end
 
 local tombstone_life = 60000

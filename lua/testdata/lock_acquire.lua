@@ -6,7 +6,8 @@ end
 
 local lock, tokens = KEYS[1], KEYS[3]
 local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local delivery, asked, fenced, channel, how = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local delivery, asked, wanted, channel, how = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local fenced = wanted == '0' and '0' or '1'
 local waits = delivery == 'push' or delivery == 'poll'
 
 local there = hold_count == '1' and not tokens and redis.pcall('exists', lock, KEYS[2])
@@ -107,9 +108,9 @@ local function answer(script, types)
     return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
 end
 
-local function draw_token(counter)
+local function draw_token(counter, most)
     if not counter then
-        return 0
+        return 0, 0
     end
     local token = redis.pcall('incr', counter)
     if type(token) == 'table' then
@@ -120,11 +121,12 @@ local function draw_token(counter)
     end
     local clock = redis.call('time')
     local now = clock[1] * 1000000 + clock[2]
-    if token < now then
-        token = now
-        redis.call('set', counter, string.format('%.0f', now))
+    if token >= now then
+        return token, 0
     end
-    return token
+    token = token > 1 and math.max(token, now - (most or 1) + 1) or now
+    redis.call('set', counter, string.format('%.0f', now))
+    return token, now - token
 end
 
 return answer(function()
@@ -572,7 +574,10 @@ end
     end
 end
 
-local token = hold_count == '1' and draw_token(tokens) or 0
+local token, following = 0, 0
+if hold_count == '1' then
+    token, following = draw_token(tokens, mine and tonumber(wanted))
+end
 redis.call('hset', lock, field, hold_count)
 if pttl < lease then
     redis.call('pexpire', lock, ARGV[2])
@@ -580,6 +585,6 @@ end
 if leave_line then
     leave_line()
 end
-return {1, 0, token}
+return {1, following, token}
 
 end, {'hash', 'hash', 'string'})

@@ -107,9 +107,9 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
-local function draw_token(counter)
+local function draw_token(counter, most)
     if not counter then
-        return 0
+        return 0, 0
     end
     local token = redis.pcall('incr', counter)
     if type(token) == 'table' then
@@ -120,11 +120,12 @@ local function draw_token(counter)
     end
     local clock = redis.call('time')
     local now = clock[1] * 1000000 + clock[2]
-    if token < now then
-        token = now
-        redis.call('set', counter, string.format('%.0f', now))
+    if token >= now then
+        return token, 0
     end
-    return token
+    token = token > 1 and math.max(token, now - (most or 1) + 1) or now
+    redis.call('set', counter, string.format('%.0f', now))
+    return token, now - token
 end
 
 local tombstone_life = 60000
@@ -609,7 +610,8 @@ return answer(function()
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local prefix, read_field, heartbeat_ttl = ARGV[4], ARGV[5], tonumber(ARGV[6])
-local delivery, asked, fenced, channel, how = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
+local delivery, asked, wanted, channel, how = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
+local fenced = wanted == '0' and '0' or '1'
 local write_field, waits = field .. ':write', delivery == 'push' or delivery == 'poll'
 
 local function upgrading()
@@ -711,7 +713,10 @@ if not mine then
     end
 end
 
-local token = hold_count == '1' and draw_token(tokens) or 0
+local token, following = 0, 0
+if hold_count == '1' then
+    token, following = draw_token(tokens, mine and tonumber(wanted))
+end
 redis.call('zrem', writers, field)
 if read_field ~= '' then
     redis.call('zrem', writers, read_field)
@@ -726,6 +731,6 @@ if line and line.exists then
     leave(line, write_field)
     close_line(line)
 end
-return {1, 0, token}
+return {1, following, token}
 
 end, {'hash', 'zset', 'hash', 'string'})

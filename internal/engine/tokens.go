@@ -1,0 +1,88 @@
+package engine
+
+// Fencing tokens in blocks: how a fenced lock is handed off inside this process without asking Redis for each token.
+//
+// Rules: only the attempt that takes over the record of the holder before, inside this process, draws a block: several
+// consecutive tokens, which lie above every token drawn before. While the record is valid, no other process draws a token of
+// this name, so the holds that the record is handed to may use the rest of the block in order. The rest belongs to that
+// record alone, and is discarded when the record ends, for whatever reason: a later draw may be of another process, and
+// its tokens are greater.
+
+import "github.com/relock-go/relock/internal/send"
+
+// blockSize is how many tokens a block has at most. Redis never draws beyond its clock in microseconds, so a block is
+// smaller where the last one was drawn less than blockSize microseconds ago.
+const blockSize = 256
+
+// A tokenBlock is what is left of the tokens that were drawn together. A nil block is empty.
+type tokenBlock struct {
+	next int64
+	left int
+}
+
+// newTokenBlock returns the tokens that follow token, or nil if there are none.
+func newTokenBlock(token int64, following int) *tokenBlock {
+	if token == 0 || following <= 0 {
+		return nil
+	}
+	return &tokenBlock{token + 1, following}
+}
+
+// take returns the next token, or 0 if the block is empty.
+func (b *tokenBlock) take() int64 {
+	if b == nil || b.left == 0 {
+		return 0
+	}
+	token := b.next
+	b.next++
+	b.left--
+	return token
+}
+
+// tokenForLocked returns the token of the next hold, whose lock is to be handed r. If ok is false, the hold needs a token
+// that only Redis can draw.
+func (r *record) tokenForLocked(next Lock) (token int64, ok bool) {
+	switch {
+	case !next.Fenced():
+		return 0, true
+	case next.DrawsSingly():
+		return 0, false
+	}
+	token = r.tokens.take()
+	return token, token != 0
+}
+
+// TokensWanted returns how many fencing tokens the attempt asks Redis for, if its lock is fenced.
+func (a *Attempt) TokensWanted(fenced bool) int {
+	switch {
+	case !fenced:
+		return 0
+	case a.TakesOver:
+		return blockSize
+	}
+	return 1
+}
+
+// readTokens reads the tokens in the reply {1, following, token} to an attempt that was granted: the token of the hold,
+// and how many more the caller was given after it, for the holds that follow in this process. Only a fenced lock has a
+// token; of a semaphore the second number counts free permits.
+func readTokens(r send.Reply) (token int64, following int) {
+	if r[2] == 0 {
+		return 0, 0
+	}
+	return r[2], int(r[1])
+}
+
+// HeldToken returns the fencing token of the hold that has the record with this field in this process, or 0.
+func (e *Engine) HeldToken(name, field string) (token int64) {
+	s := e.retain(name)
+	defer s.release()
+	s.Lock()
+	defer s.Unlock()
+	for h := range s.holds.all() {
+		if h.field == field && h.state.holds() {
+			token = max(token, h.token)
+		}
+	}
+	return token
+}

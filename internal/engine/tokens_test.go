@@ -1,0 +1,100 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/relock-go/relock/internal/send"
+)
+
+// Each token of a block is taken once, in order.
+func TestTokenBlockGivesEachTokenOnce(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		token     int64
+		following int
+		want      []int64 // then it is empty
+	}{
+		{"three follow", 100, 3, []int64{101, 102, 103}},
+		{"one follows", 100, 1, []int64{101}},
+		{"none follows", 100, 0, nil},
+		{"of a lock that is not fenced", 0, 3, nil},
+		{"an answer that no script gives", 100, -1, nil},
+		{"at the clock of the year 2255", 9_000_000_000_000_000, 2, []int64{9_000_000_000_000_001, 9_000_000_000_000_002}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newTokenBlock(tt.token, tt.following)
+			assert.Equal(t, tt.want == nil, b == nil, "an empty block costs nothing")
+			var got []int64
+			for range tt.want {
+				got = append(got, b.take())
+			}
+			assert.Equal(t, tt.want, got)
+			for range 2 {
+				assert.Zero(t, b.take(), "a token of an empty block")
+			}
+		})
+	}
+}
+
+// Redis is asked for several tokens by the attempt that takes over a record alone.
+func TestTokensWanted(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		fenced  bool
+		attempt Attempt
+		want    int
+	}{
+		{"fresh", true, Attempt{HoldCount: 1}, 1},
+		{"takes over", true, Attempt{HoldCount: 1, TakesOver: true}, blockSize},
+		{"not fenced", false, Attempt{HoldCount: 1}, 0},
+		{"takes over, not fenced", false, Attempt{HoldCount: 1, TakesOver: true}, 0},
+	} {
+		assert.Equal(t, tt.want, tt.attempt.TokensWanted(tt.fenced), tt.name)
+	}
+}
+
+// The second number of a grant counts tokens only where there is a token.
+func TestGrantSaysHowManyTokensFollow(t *testing.T) {
+	for _, tt := range []struct {
+		reply     send.Reply
+		token     int64
+		following int
+	}{
+		{send.Reply{1, 0, 0}, 0, 0},
+		{send.Reply{1, 0, 7}, 7, 0},
+		{send.Reply{1, 255, 7}, 7, 255},
+		{send.Reply{1, 3, 0}, 0, 0}, // a semaphore with three free permits
+	} {
+		o, err := ParseOutcome(tt.reply)
+		assert.NoError(t, err, "%v", tt.reply)
+		assert.Equal(t, Outcome{Status: Held, token: tt.token, following: tt.following}, o, "%v", tt.reply)
+	}
+}
+
+// A hold that is handed a record has the next token of its block, unless it wants none, or one that Redis has to draw.
+func TestTokenForTheNextHold(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		block *tokenBlock
+		next  Traits
+		token int64
+		ok    bool
+		left  int
+	}{
+		{"fenced", newTokenBlock(100, 2), Traits{Tokens: true}, 101, true, 1},
+		{"fenced, and there is no block", nil, Traits{Tokens: true}, 0, false, 0},
+		{"fenced, and the block is used up", &tokenBlock{103, 0}, Traits{Tokens: true}, 0, false, 0},
+		{"not fenced", newTokenBlock(100, 2), Traits{}, 0, true, 2},
+		{"draws singly", newTokenBlock(100, 2), Traits{Tokens: true, SingleTokens: true}, 0, false, 2},
+	} {
+		r := &record{tokens: tt.block}
+		token, ok := r.tokenForLocked(&tt.next)
+		assert.Equal(t, tt.token, token, tt.name)
+		assert.Equal(t, tt.ok, ok, tt.name)
+		if tt.block != nil {
+			assert.Equal(t, tt.left, tt.block.left, tt.name)
+		}
+	}
+}
