@@ -468,7 +468,7 @@ func TestFairUnlockByAnotherSaysWhoHoldsIt(t *testing.T) {
 		l := b.client().NewFairLock(b.name)
 		b.must(l.Lock(ctx))
 		err := elsewhere(func() error { return l.Unlock(ctx) })
-		require.ErrorContains(t, err, "holds it here")
+		require.ErrorContains(t, err, "but held by")
 		assert.NotContains(t, err.Error(), "no owner")
 		b.must(l.Unlock(ctx))
 	})

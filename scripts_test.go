@@ -919,7 +919,7 @@ func TestReadersHaveHoldCountsWithinBounds(t *testing.T) {
 			c.NewMultiLock(c.NewLock(b.name+"-other"), l).Lock(me),
 		} {
 			require.ErrorIs(t, err, ErrInvalid)
-			assert.ErrorContains(t, err, "holds the read lock 10000 times already")
+			assert.ErrorContains(t, err, "already holds the read lock 10000 times")
 		}
 		n, err := l.HoldCount(me)
 		b.must(err)
