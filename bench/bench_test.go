@@ -24,8 +24,8 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// Every workload runs for a blink, with all peers, and gives a table, charts, a row of the page, and some a row of the
-// README.
+// Every workload runs for a moment, with all libraries, and produces a table, charts, a row of the page, and for some
+// workloads a row of the README.
 func TestEveryWorkloadRunsAndIsShown(t *testing.T) {
 	if !testredis.Available() {
 		require.NotEqual(t, "true", os.Getenv("CI"), "this test needs a redis-server")
@@ -60,7 +60,7 @@ func TestEveryWorkloadRunsAndIsShown(t *testing.T) {
 	assert.False(t, strings.Contains(out.String(), "\n  redisson "), "a peer that was not asked for")
 }
 
-// Every table of a page gets something to say, and takes the place of what was there.
+// Every table of a page is filled, and replaces the previous one.
 func TestEveryTableOfAPageIsReplaced(t *testing.T) {
 	if !testredis.Available() {
 		require.NotEqual(t, "true", os.Getenv("CI"), "this test needs a redis-server")
@@ -94,7 +94,7 @@ func TestEveryTableOfAPageIsReplaced(t *testing.T) {
 	assert.NotContains(t, out.String(), "\nrequests\n", "one table")
 }
 
-// The pages have the places for their tables.
+// The pages have the markers for their tables.
 func TestPagesHavePlacesForTheirTables(t *testing.T) {
 	for path, tables := range map[string][]named{"../docs/scaling.md": scaleTables, "../docs/client.md": clientTables} {
 		page, err := os.ReadFile(path)
@@ -216,7 +216,8 @@ func TestRequestsAreThoseThatClientsSend(t *testing.T) {
 	}
 }
 
-// requestsOf is what do makes clients of a kind send: as it is counted, and each command as MONITOR shows it.
+// requestsOf returns the requests of do by clients of a kind: as they are counted, and each command as MONITOR shows
+// it.
 func requestsOf(t *testing.T, server *server, kind string, do func() error) (counted float64, shown map[string]float64) {
 	t.Helper()
 	monitor, err := net.Dial("tcp", server.addr)
@@ -229,7 +230,7 @@ func requestsOf(t *testing.T, server *server, kind string, do func() error) (cou
 	before, err := server.work(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, do())
-	time.Sleep(50 * time.Millisecond) // what goes on in the background
+	time.Sleep(50 * time.Millisecond) // background work
 	after, err := server.work(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, server.admin.Echo(t.Context(), "the end").Err())
@@ -261,7 +262,8 @@ func TestFiguresAreRounded(t *testing.T) {
 	}
 }
 
-// results of two rounds, in which relock was twice and four times as fast as one library, and the other one better.
+// results returns the results of two rounds, in which relock was twice and four times as fast as one library, and the
+// other library was better.
 func pretended(less bool) *result {
 	r := &result{workload: workload{name: "alone", figure: rate, less: less}}
 	for name, rates := range map[string][2]float64{"relock": {20, 40}, "redsync": {10, 10}, "redislock": {5, 80}, "bare EVALSHA": {40, 40}} {
@@ -316,7 +318,7 @@ func TestCheckFailsWhereABoundIsNotReached(t *testing.T) {
 	set(30)
 	assert.True(t, check(&out, []*result{r}), "a bound that is to be reached later")
 	assert.Contains(t, out.String(), " not reached\n")
-	r.rows = r.rows[:1] // a bound that cannot be told is not met
+	r.rows = r.rows[:1] // a bound whose ratio cannot be computed is not met
 	assert.False(t, check(io.Discard, []*result{r}), "a bound without figures is met")
 }
 
@@ -349,7 +351,7 @@ func TestCompareTellsTurnsByTheMutexOfTheSameRound(t *testing.T) {
 	r.compare() // without the mutex
 }
 
-// The median is that of a slice, the longest hundredth of all slices together, each in its own round trips.
+// The median is that of a slice. The longest hundredth is that of all slices together, each in its own round trips.
 func TestHandoffsAreToldInRoundTrips(t *testing.T) {
 	turn := turn{kind: kindOf("relock"), handed: new(stats.Histogram)}
 	did := work{calls: map[string]float64{"evalsha": 300, "hget": 900}}

@@ -1,6 +1,6 @@
 package main
 
-// The bounds that must be reached, and those that the check demands.
+// The bounds that must be reached, and those that the check requires.
 
 import (
 	"fmt"
@@ -11,17 +11,17 @@ import (
 	"github.com/relock-go/relock/bench/stats"
 )
 
-// A bound is what one figure has to be. The check demands less than what is to be
-// reached, for it runs for a moment on a busy machine.
+// A bound is the required value of one figure. The check requires less than the goal, because it runs for a short time
+// on a busy machine.
 type bound struct {
 	workload, what string
 	value          func(*result) float64
 	reach, demand  float64
-	most           bool // at most so much, instead of at least
+	most           bool // at most this value, instead of at least
 }
 
-// No library that has readers is among the peers. All of them ask Redis once to lock and once to unlock, so two bare
-// EVALSHA stand for the fastest.
+// None of the other libraries has read locks. All of them send one request to lock and one to unlock, so two bare
+// EVALSHA stand for the fastest library.
 var bounds = slices.Concat([]bound{
 	{"alone", "rate, of two bare EVALSHA", against("bare EVALSHA"), 0.95, 0.60, false},
 	{"alone-cancellable", "rate, of two bare EVALSHA", against("bare EVALSHA"), 0.95, 0.45, false},
@@ -46,7 +46,7 @@ var bounds = slices.Concat([]bound{
 	{"fleet-10000x1-simulated", "requests a section, with looks", figureOf(allOfThem), 3, 40, true},
 }, lineBounds(), handoffBounds())
 
-// lineBounds are those of processes that want one name with one goroutine each.
+// lineBounds returns the bounds for processes that compete for one name with one goroutine each.
 func lineBounds() (all []bound) {
 	for _, n := range linesOf {
 		name := lineName(n)
@@ -60,7 +60,7 @@ func lineBounds() (all []bound) {
 	return all
 }
 
-// handoffBounds are those of the four kinds of locks that one process gives up and another one gets.
+// handoffBounds returns the bounds for the four kinds of locks that one process releases and another one acquires.
 func handoffBounds() (all []bound) {
 	for _, kind := range []string{"relock", "relock fenced", "relock write", "relock fair"} {
 		all = append(all,
@@ -79,7 +79,7 @@ func figureOfKind(kind string, m *metric) func(*result) float64 {
 	return ofRow(kind, func(_ *result, row *row) float64 { return row.value(m) })
 }
 
-// ofBest is the figure of a kind as a part of the best one that a library has in the same round.
+// ofBest returns the figure of a kind as a fraction of the best one that a library has in the same round.
 func ofBest(kind string) func(*result) float64 {
 	return ofRow(kind, func(r *result, row *row) float64 {
 		return stats.Over(stats.Ratios(row.of(r.figure), r.fastest())).Mid
@@ -90,7 +90,7 @@ func against(name string) func(*result) float64 {
 	return ofRow(name, func(r *result, other *row) float64 { return r.better(other.of(r.figure)).mid })
 }
 
-// ofRow is a figure of the row of a peer; NaN where the peer did not take part.
+// ofRow returns a figure of the row of a library, or NaN if the library did not take part.
 func ofRow(name string, figure func(*result, *row) float64) func(*result) float64 {
 	return func(r *result) float64 {
 		row := r.row(name)
@@ -103,7 +103,7 @@ func ofRow(name string, figure func(*result, *row) float64) func(*result) float6
 
 func againstFastest(r *result) float64 { return r.better(r.fastest()).mid }
 
-// waitOf is the longest wait, in the time that so many sections take under a mutex.
+// waitOf returns the longest wait, in multiples of the time that a number of critical sections takes under a mutex.
 func waitOf(sections float64) func(*result) float64 {
 	return ofRow("sync.Mutex", func(r *result, mutex *row) float64 {
 		waits, rates := r.ours().of(longest), mutex.of(rate)
@@ -114,7 +114,7 @@ func waitOf(sections float64) func(*result) float64 {
 	})
 }
 
-// met reports whether v is enough for a limit. A figure that was not measured is not.
+// met reports whether v is within a limit. A figure that was not measured is not.
 func (b bound) met(v, limit float64) bool {
 	if b.most {
 		return v <= limit
@@ -122,7 +122,7 @@ func (b bound) met(v, limit float64) bool {
 	return v >= limit
 }
 
-// check writes what became of all bounds of what was run, and reports whether those that are demanded are met.
+// check prints all bounds of the workloads that were run, and reports whether those that are required are met.
 func check(w io.Writer, results []*result) bool {
 	good := true
 	for _, r := range results {

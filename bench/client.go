@@ -2,7 +2,8 @@ package main
 
 // The tables of docs/client.md: the effect of the options of a Redis client on locks.
 //
-// Rules: clients with different options take turns in short slices, on the same server. Faults are those of a proxy.
+// Rules: clients with different options take turns in short slices of time, on the same server. Faults are caused by a
+// proxy.
 
 import (
 	"context"
@@ -18,11 +19,11 @@ var readTimeouts = []time.Duration{
 	5 * time.Second, time.Second, 500 * time.Millisecond, 200 * time.Millisecond, 50 * time.Millisecond, 20 * time.Millisecond,
 }
 
-// nearTimer is a timer that ends again and again beside a goroutine whose own read timeout is far: it shows whether the
-// read timeout makes the difference, or any timer that is near.
+// nearTimer is a timer that fires repeatedly beside a goroutine with a long read timeout: it shows whether the read
+// timeout makes the difference, or any timer that fires soon.
 const nearTimer = 20 * time.Millisecond
 
-// timeouts is what one goroutine reaches with each read timeout.
+// timeouts measures the rate of one goroutine with each read timeout.
 func (s *scale) timeouts(ctx context.Context, t *table) error {
 	t.head = []string{"`ReadTimeout`", "two bare EVALSHA, pairs a second", "lock and unlock a second, `context.Background()`", "of bare", "with a ctx that can be cancelled", "of bare"}
 	server, err := startServer(0)
@@ -33,7 +34,7 @@ func (s *scale) timeouts(ctx context.Context, t *table) error {
 	type runner struct {
 		peer  peer
 		ctx   context.Context
-		timer time.Duration // that ends again and again meanwhile; 0: none
+		timer time.Duration // a timer that fires repeatedly meanwhile; 0 if there is none
 		rates []float64
 	}
 	canEnd, cancel := context.WithCancel(ctx)
@@ -88,7 +89,7 @@ func (s *scale) timeouts(ctx context.Context, t *table) error {
 	return nil
 }
 
-// keepTimer keeps a timer that ends after d, again and again, until stop is called. 0: none.
+// keepTimer keeps a timer that fires after d, repeatedly, until stop is called. If d is 0, there is none.
 func keepTimer(d time.Duration) (stop func()) {
 	if d == 0 {
 		return func() {}
@@ -111,7 +112,7 @@ func keepTimer(d time.Duration) (stop func()) {
 	}
 }
 
-// said is a read timeout, as a reader of the page knows it.
+// said returns the text for a read timeout.
 func said(timeout time.Duration) string {
 	if timeout == readTimeouts[0] {
 		return "5s, the default of go-redis"
@@ -119,7 +120,7 @@ func said(timeout time.Duration) string {
 	return timeout.String()
 }
 
-// pairsASecond is how often one goroutine takes and releases a lock.
+// pairsASecond returns the number of lock/unlock pairs per second of one goroutine.
 func pairsASecond(ctx context.Context, p peer, d time.Duration) (float64, error) {
 	n, start := 0.0, time.Now()
 	for time.Since(start) < d {
@@ -135,7 +136,7 @@ func pairsASecond(ctx context.Context, p peer, d time.Duration) (float64, error)
 	return n / time.Since(start).Seconds(), nil
 }
 
-// slowServers is what becomes of locks on a server whose answers take long.
+// slowServers measures locks on a server whose answers are slow.
 func (s *scale) slowServers(ctx context.Context, t *table) error {
 	t.head = []string{"answers take", "`ReadTimeout`", "sections of 10", "a section took, p50", "connections opened"}
 	for _, slow := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond} {
@@ -150,7 +151,7 @@ func (s *scale) slowServers(ctx context.Context, t *table) error {
 	return nil
 }
 
-// slowSections tries ten sections. took is in seconds.
+// slowSections tries ten critical sections. The result took is in seconds.
 func slowSections(ctx context.Context, slow, timeout time.Duration) (done int, took float64, opened uint32, err error) {
 	server, err := startServer(slow)
 	if err != nil {
@@ -163,7 +164,7 @@ func slowSections(ctx context.Context, slow, timeout time.Duration) (done int, t
 		return 0, 0, 0, err
 	}
 	defer p.Close()
-	if _, err := pairsASecond(ctx, p, time.Millisecond); err != nil { // connects, and brings the scripts
+	if _, err := pairsASecond(ctx, p, time.Millisecond); err != nil { // connects, and loads the scripts
 		return 0, 0, 0, err
 	}
 	pool := p.(*relockPeer).rdb
@@ -186,19 +187,19 @@ func slowSections(ctx context.Context, slow, timeout time.Duration) (done int, t
 	return done, median(waits), pool.PoolStats().Misses - before, nil
 }
 
-// leaving is how long a Lock takes to return after its ctx was cancelled, on a server that does not answer.
+// leaving measures how long Lock takes to return after its context was canceled, on a server that does not answer.
 func (s *scale) leaving(ctx context.Context, t *table) error {
 	t.note = "Forty locks, each over a connection of its own that hangs. The ctx is cancelled 10 ms after the call."
 	return t.hungRows(ctx, "Lock returns after the cancel, p50", true)
 }
 
-// hungConnections is how long a Lock takes whose connection hangs, while others do not.
+// hungConnections measures how long a Lock takes whose connection hangs, while others do not.
 func (s *scale) hungConnections(ctx context.Context, t *table) error {
 	t.note = "Forty locks. The answer to the first request of each is lost, and nothing else comes over its connection."
 	return t.hungRows(ctx, "Lock over a connection that hangs, p50", false)
 }
 
-// hungRows are the waits of hungLocks, a row for each read timeout.
+// hungRows returns the waits of hungLocks, a row for each read timeout.
 func (t *table) hungRows(ctx context.Context, head string, always bool) error {
 	t.head = []string{"`ReadTimeout`", head, "p99"}
 	for _, timeout := range readTimeouts[:5] {
@@ -211,10 +212,10 @@ func (t *table) hungRows(ctx context.Context, head string, always bool) error {
 	return nil
 }
 
-const hung = 40 // locks
+const hung = 40 // number of locks
 
-// hungLocks takes locks at the same time. The first request of each, or every one with always, has no answer. The waits
-// are from the call until Lock returns, or with always from the cancel.
+// hungLocks acquires locks at the same time. The first request of each, or every request if always is set, has no
+// answer. The waits are measured from the call until Lock returns, or from the cancellation if always is set.
 func hungLocks(ctx context.Context, timeout time.Duration, always bool) (*stats.Histogram, error) {
 	server, err := startServer(2 * time.Millisecond)
 	if err != nil {

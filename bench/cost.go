@@ -21,12 +21,12 @@ func fenced(c *relock.Client, name string) relock.Locker {
 
 func write(c *relock.Client, name string) relock.Locker { return c.NewRWLock(name).Write() }
 
-// both is a lock of two names.
+// both returns a lock on two names.
 func both(c *relock.Client, name string) relock.Locker {
 	return c.NewMultiLock(c.NewLock("{"+name+"}a"), c.NewLock("{"+name+"}b"))
 }
 
-// pairs is what Redis needs for one lock and one unlock.
+// pairs measures the work of Redis for one lock/unlock pair.
 func (s *scale) pairs(ctx context.Context, t *table) error {
 	t.head = []string{"lock and unlock", "requests", "commands, with those of scripts", "Redis CPU", "client CPU", "a second, here", "a second that fill one Redis (calculated)"}
 	for _, k := range []struct {
@@ -49,7 +49,7 @@ func (s *scale) pairs(ctx context.Context, t *table) error {
 		}
 		full := amount(1 / got[redisCPU])
 		if k.crowd.names < k.crowd.workers {
-			full = "" // it is not Redis that they fill
+			full = "" // Redis is not the bottleneck
 		}
 		t.add(k.name, digits(got[scripts]), digits(got[commands]), span(got[redisCPU]), span(got[ourCPU]), amount(got[rate]), full)
 	}
@@ -61,7 +61,7 @@ func (s *scale) pairs(ctx context.Context, t *table) error {
 	return nil
 }
 
-// crowd has clients of their own work for a slice.
+// crowd makes clients of their own work for a slice of time.
 func (s *scale) crowd(ctx context.Context, trip time.Duration, open func(setting) (peer, error), c crowd) (sample, error) {
 	server, err := startServer(trip)
 	if err != nil {
@@ -81,14 +81,14 @@ func (s *scale) crowdOn(ctx context.Context, server *server, open func(setting) 
 		defer p.Close()
 		t.peers = append(t.peers, p)
 	}
-	if _, err := c.slice(ctx, t); err != nil { // connects, and brings the scripts
+	if _, err := c.slice(ctx, t); err != nil { // connects, and loads the scripts
 		return nil, err
 	}
 	t.took, t.served = took, new([]int)
 	return c.slice(ctx, t)
 }
 
-// bares are clients that send what relock sends, each over one connection.
+// bares returns clients that send what relock sends, each over one connection.
 func bares(server *server, n int) (all []*barePeer, err error) {
 	for range n {
 		p, err := openBare(plain)(setting{addr: server.addr, lease: 30 * time.Second})
@@ -100,7 +100,7 @@ func bares(server *server, n int) (all []*barePeer, err error) {
 	return all, nil
 }
 
-// batched is what Redis needs for a pair where hardly anything but the scripts is to be done.
+// batched measures the work of Redis for a pair if it has little to do except run the scripts.
 func (s *scale) batched(ctx context.Context) (each, perSecond float64, err error) {
 	server, err := startServer(0)
 	if err != nil {
@@ -132,7 +132,7 @@ func (s *scale) batched(ctx context.Context) (each, perSecond float64, err error
 	return did.redis / n / 100, 100 * n / did.took.Seconds(), err
 }
 
-// repeat has so many goroutines do f for a while, and says how often they did.
+// repeat makes a number of goroutines call f for a while, and returns how often they did.
 func (s *server) repeat(ctx context.Context, d time.Duration, goroutines int, f func(i int) error) (work, float64, error) {
 	var n atomic.Int64
 	var failed atomic.Pointer[error]
@@ -166,7 +166,7 @@ func (s *server) repeat(ctx context.Context, d time.Duration, goroutines int, f 
 	return did, float64(n.Load()), nil
 }
 
-// parts is what single requests cost, each of them by a process of its own: nothing goes out together.
+// parts returns the cost of single requests, each of them from a process of its own, so that nothing is batched.
 func (s *scale) parts(ctx context.Context, t *table) error {
 	if err := s.requestCosts(ctx); err != nil {
 		return err
@@ -182,7 +182,7 @@ func (s *scale) parts(ctx context.Context, t *table) error {
 	return nil
 }
 
-// requestCosts measures what single requests cost.
+// requestCosts measures the cost of single requests.
 func (s *scale) requestCosts(ctx context.Context) error {
 	server, err := startServer(0)
 	if err != nil {
@@ -238,7 +238,7 @@ func (s *scale) requestCosts(ctx context.Context) error {
 	return s.turns(ctx)
 }
 
-// turns is what Redis needs for a process that gets a lock from another one and passes it on.
+// turns measures the work of Redis for a process that gets a lock from another one and passes it on.
 func (s *scale) turns(ctx context.Context) error {
 	for _, kind := range []struct {
 		cost *float64
@@ -253,7 +253,7 @@ func (s *scale) turns(ctx context.Context) error {
 	return nil
 }
 
-// publish is what Redis needs for a message to so many connections.
+// publish measures the work of Redis for a message to a number of connections.
 func (s *scale) publish(ctx context.Context, server *server, hearers int) (float64, error) {
 	for range hearers {
 		rdb := redis.NewClient(&redis.Options{Addr: server.addr})
@@ -277,7 +277,7 @@ func (s *scale) publish(ctx context.Context, server *server, hearers int) (float
 	return did.redis / n, err
 }
 
-// cluster is what masters share.
+// cluster measures how the load is shared among masters.
 func (s *scale) cluster(ctx context.Context, t *table) error {
 	t.head = []string{"masters", "lock and unlock a second, here", "Redis CPU, all together", "client CPU", "of the pairs, the busiest master has", "a second that fill it (calculated)"}
 	c := crowd{clients: 1, workers: 256, names: 256}
@@ -318,7 +318,7 @@ func (s *scale) masters(ctx context.Context, masters int, c crowd) (got sample, 
 	return got, most / sum, nil
 }
 
-// field is a number that INFO has.
+// field returns a number from INFO.
 func field(info, name string) float64 {
 	_, after, _ := strings.Cut(info, "\n"+name+":")
 	var v float64

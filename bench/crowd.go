@@ -1,11 +1,10 @@
 package main
 
-// Workers that take locks as fast as they come.
+// Workers that acquire locks as fast as they can.
 //
-// Rules: a slice of time belongs to one peer. A worker that waits when the slice
-// is over still waits for its turn, so that the longest wait is seen. Its section
-// then counts as a wait and not for the rate. A worker that is not served within
-// the patience is stuck, is told to give up, and is counted.
+// Rules: a slice of time belongs to one library. A worker that waits when the slice is over continues to wait for its
+// turn, so that the longest wait is measured. Its critical section then counts for the waits and not for the rate. A
+// worker that is not served within the patience is told to give up, and is counted as not served.
 
 import (
 	"context"
@@ -18,15 +17,15 @@ import (
 
 const patience = 2 * time.Second
 
-// A crowd is some clients, each with workers, that take names and stay a while.
+// A crowd is a number of clients, each with workers, that acquire locks and hold them for a while.
 type crowd struct {
 	clients, workers int           // workers of each client
-	names            int           // 1: all want the same one; otherwise each worker has its own
-	section          time.Duration // slept with the lock held
-	endless          bool          // the ctx of all calls never ends: what is stuck stays so
+	names            int           // 1 if all compete for the same name; otherwise each worker has its own
+	section          time.Duration // the time for which the lock is held, asleep
+	endless          bool          // the context of all calls is never canceled, so that a worker that hangs stays so
 }
 
-// A line is a crowd whose waits are told in round trips, too.
+// A line is a crowd whose waits are also reported in round trips.
 type line struct{ crowd }
 
 func (l line) slice(ctx context.Context, t turn) (sample, error) {
@@ -42,19 +41,19 @@ func (l line) slice(ctx context.Context, t turn) (sample, error) {
 	return got, nil
 }
 
-// A worker is what one of them has seen.
+// A worker has the results of one worker.
 type worker struct {
 	_        [64]byte // workers are written by different processors
-	sections int      // that were over within the slice
+	sections int      // critical sections that ended within the slice
 	all      int
 	waits    stats.Histogram
 	stuck    bool
 	err      error
 }
 
-// A tally is what all workers of a slice have seen.
+// A tally has the results of all workers of a slice.
 type tally struct {
-	Sections          []int // of each worker, those that were over within the slice
+	Sections          []int // of each worker, the critical sections that ended within the slice
 	All, Stuck        int
 	P50, P99, Longest time.Duration // waits
 	CPU               time.Duration // of a process of their own, if they have one
@@ -73,7 +72,7 @@ func (c crowd) slice(ctx context.Context, t turn) (sample, error) {
 	return c.sum(got, t, did), nil
 }
 
-// work has workers of this process take the peers of t.
+// work makes workers of this process use the clients of t.
 func (c crowd) work(ctx context.Context, t turn) (tally, error) {
 	end := time.Now().Add(t.took)
 	ctx, giveUp := context.WithCancel(ctx)
@@ -126,7 +125,7 @@ func (w *worker) work(ctx context.Context, p peer, name string, section time.Dur
 	}
 }
 
-// count is what all workers together have seen.
+// count returns the results of all workers together.
 func count(workers []worker) (tally, error) {
 	var waits stats.Histogram
 	var got tally
@@ -146,7 +145,7 @@ func count(workers []worker) (tally, error) {
 	return got, nil
 }
 
-// sum is what a slice gave.
+// sum returns the sample of a slice.
 func (c crowd) sum(got tally, t turn, did work) sample {
 	if *t.served == nil {
 		*t.served = make([]int, len(got.Sections))

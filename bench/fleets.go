@@ -1,9 +1,9 @@
 package main
 
-// Fleets that want one name: measured as far as this machine goes, and simulated.
+// Fleets of processes that compete for one name: measured as far as this machine allows, and simulated.
 //
-// Rules: a fleet that is measured is simulated too, with the round trip, the section
-// and the requests that were measured; only then those are simulated that are larger.
+// Rules: a fleet that is measured is simulated, too, with the round trip, the critical section and the requests that
+// were measured. Only then larger fleets are simulated.
 
 import (
 	"cmp"
@@ -16,7 +16,7 @@ import (
 	"github.com/relock-go/relock/bench/fleet"
 )
 
-// measuredFleets holds the simulation against what is true.
+// measuredFleets compares the simulation with measurements.
 func (s *scale) measuredFleets(ctx context.Context, t *table) error {
 	t.head = []string{"processes × goroutines", "share of the ideal rate", "requests a section", "longest wait", "slowest process of the fastest", "processes that had it", "Redis CPU a section"}
 	length := max(4*s.slice, time.Second)
@@ -36,7 +36,7 @@ func (s *scale) measuredFleets(ctx context.Context, t *table) error {
 	return nil
 }
 
-// measureFleet is a row, of a Lock or a FairLock, with its simulation.
+// measureFleet returns the row of a Lock or a FairLock, with its simulation.
 func (s *scale) measureFleet(ctx context.Context, f shape, isFair bool, length time.Duration) ([]string, error) {
 	server, err := startServer(far)
 	if err != nil {
@@ -76,17 +76,17 @@ func (s *scale) measureFleet(ctx context.Context, f shape, isFair bool, length t
 		beside(span(got[redisCPU]), span(o.Busy.Seconds()))}, nil
 }
 
-// beside is a measured figure with the simulated one in brackets.
+// beside returns a measured figure with the simulated one in brackets.
 func beside(measured, simulated string) string { return measured + " (" + simulated + ")" }
 
-// A way is the shortest one to Redis and back, how much longer half of it takes on average, and how much longer the
+// A way has the shortest round trip to Redis, how much longer half of it takes on average, and how much longer the
 // first request of a connection takes.
 type way struct {
 	least, noise, connect time.Duration
 	err                   error
 }
 
-// way is what pings say in a time in which others are at work.
+// way measures round trips with pings while other clients are working.
 func (s *server) way(ctx context.Context, d time.Duration) way {
 	c := redis.NewClient(&redis.Options{Addr: s.addr})
 	defer c.Close()
@@ -108,7 +108,7 @@ func (s *server) way(ctx context.Context, d time.Duration) way {
 	return way{least: least, noise: (sum/time.Duration(max(1, n)) - least) / 2, connect: first - least}
 }
 
-// simulate is relock with its defaults. A release costs what is left of the turn of a process.
+// simulate simulates relock with its defaults. A release costs the rest of the turn of a process.
 func (s *scale) simulate(f shape, isFair bool, section, trip, noise time.Duration) fleet.Fleet {
 	seconds := func(v float64) time.Duration { return time.Duration(max(0, v) * float64(time.Second)) }
 	release := s.turn - s.attempt - s.message
@@ -122,7 +122,7 @@ func (s *scale) simulate(f shape, isFair bool, section, trip, noise time.Duratio
 	}
 }
 
-// simulatedFleets are those that are larger than this machine.
+// simulatedFleets are fleets that are too large for this machine.
 func (s *scale) simulatedFleets(ctx context.Context, t *table) error {
 	t.head = []string{"processes × goroutines", "noise", "share of the ideal rate", "requests a section", "looks a section", "Redis is busy", "longest wait", "processes that had it", "overtaken"}
 	for _, goroutines := range []int{16, 1} {
@@ -141,19 +141,19 @@ func (s *scale) simulatedFleets(ctx context.Context, t *table) error {
 	return nil
 }
 
-// The section and the round trip of fleets that are only simulated.
+// The critical section and the round trip of fleets that are only simulated.
 const nearSection, nearTrip = time.Millisecond, 400 * time.Microsecond
 
-// simulateLarge has the processes come one after the other: the first answers of many at once are late, and slices
-// long.
+// simulateLarge makes the processes arrive one after the other: if many arrive at once, the first answers are late, and
+// the hand-off windows long.
 func (s *scale) simulateLarge(f shape, noise time.Duration) fleet.Outcome {
 	large := s.simulate(f, false, nearSection, nearTrip, noise)
 	large.Arrival = s.simulated / 10
 	return large.Run(s.simulated/2, s.simulated, 1)
 }
 
-// inSimulation is the turn of relock in a fleet that no machine of this size can hold, with costs that were measured in
-// the same turn.
+// inSimulation is the turn of relock in a fleet that is too large for any machine of this size, with costs that were
+// measured in the same turn.
 func (f shape) inSimulation(ctx context.Context, t turn) (sample, error) {
 	s := &scale{amounts: amounts{slice: t.took, simulated: 2 * time.Minute}}
 	if err := s.requestCosts(ctx); err != nil {

@@ -1,10 +1,10 @@
 package main
 
-// The least that a lock does which a release grants: the limit of a hand-over.
+// The minimal work of a lock that is granted by a release: the limit of a hand-off.
 //
-// Rules: a release is one script of the commands that no such lock can leave out. It deletes the record, takes the next
-// waiter, writes the record of that waiter, and tells it. This is no lock to use: it renews no lease, and a waiter that
-// died, a lost message or a late request blocks it.
+// Rules: a release is one script of the commands that no such lock can omit. It deletes the record, takes the next
+// waiter, writes the record of that waiter, and notifies it. This is not a usable lock: it renews no lease, and a
+// waiter that crashed, a lost message or a late request blocks it.
 
 import (
 	"context"
@@ -17,7 +17,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// KEYS are the record and the list of waiters; ARGV are the wait, which begins with its client, and the lease in ms.
+// KEYS are the record and the list of waiters. ARGV are the wait, which begins with its client, and the lease in
+// milliseconds.
 var (
 	bareTake = redis.NewScript(`
 if redis.call('set', KEYS[1], ARGV[1], 'nx', 'px', ARGV[2]) then
@@ -40,7 +41,7 @@ type grantPeer struct {
 	id      string
 	lease   int64 // ms
 	channel *redis.PubSub
-	last    atomic.Int64 // number of a wait
+	last    atomic.Int64 // the number of the last wait
 
 	mu    sync.Mutex // guards waits
 	waits map[string]chan struct{}
@@ -58,7 +59,7 @@ func openGrant(s setting) (peer, error) {
 	return p, nil
 }
 
-// listen ends when the channel is closed.
+// listen returns when the channel is closed.
 func (p *grantPeer) listen() {
 	for {
 		message, err := p.channel.ReceiveMessage(context.Background())
@@ -74,7 +75,7 @@ func (p *grantPeer) listen() {
 	}
 }
 
-// begin returns a new wait, and the channel on which it is told of its grant, once.
+// begin returns a new wait, and the channel on which its grant is delivered, once.
 func (p *grantPeer) begin() (wait string, heard chan struct{}) {
 	wait, heard = p.id+":"+strconv.FormatInt(p.last.Add(1), 10), make(chan struct{}, 1)
 	p.mu.Lock()
@@ -114,6 +115,6 @@ func (p *grantPeer) run(ctx context.Context, script *redis.Script, name, wait st
 }
 
 func (p *grantPeer) Close() {
-	_ = p.channel.Close() // it has nothing to say that matters now
+	_ = p.channel.Close() // the error does not matter now
 	_ = p.rdb.Close()
 }

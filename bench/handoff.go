@@ -1,10 +1,10 @@
 package main
 
-// From Unlock being called in one client until Lock returns in the other.
+// The time from the call of Unlock in one client until Lock returns in the other.
 //
-// Rules: the other one has waited for long enough to sleep, and for a time that
-// is random, so that pollers are met at any point of their pause. Round trips are those
-// of a PING on the same way, before and after. The longest hundredth is told of all rounds together.
+// Rules: the other client has waited for long enough to be asleep, and for a random time, so that pollers are met at
+// any point of their pause. Round trips are those of a PING over the same connection, before and after. The longest
+// hundredth is that of all rounds together.
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 
 type handoff struct{ trip time.Duration }
 
-// handed is what a slice of handoffs has seen.
+// A handed has the results of a slice of hand-offs.
 type handed struct {
 	Waits []time.Duration
 	Stuck int
@@ -43,7 +43,7 @@ func (h handoff) slice(ctx context.Context, t turn) (sample, error) {
 	return got.sum(t, (began+ended)/2, did), nil
 }
 
-// sum is what a slice gave.
+// sum returns the sample of a slice.
 func (got handed) sum(t turn, trip time.Duration, did work) sample {
 	var waits stats.Histogram
 	for _, wait := range got.Waits {
@@ -56,16 +56,16 @@ func (got handed) sum(t turn, trip time.Duration, did work) sample {
 		p50:        waits.Quantile(0.5).Seconds(),
 		longest:    waits.Max().Seconds(),
 		trips:      trip.Seconds(),
-		requests:   did.requests(t.kind.name) / float64(2*len(got.Waits)), // each of the two has a section
+		requests:   did.requests(t.kind.name) / float64(2*len(got.Waits)), // each of the two has a critical section
 		handoffs:   float64(t.handed.Count()),
 		stuckCount: float64(got.Stuck),
 	}
 }
 
-// oneTrip is a round trip in a histogram of them.
+// oneTrip returns one round trip from a histogram of them.
 const oneTrip = time.Second
 
-// pause is how long the other one waits at least.
+// pause is the minimum time for which the other client waits.
 func (h handoff) pause() time.Duration { return 4*h.trip + 2*time.Millisecond }
 
 func (h handoff) work(ctx context.Context, t turn) (got handed, err error) {

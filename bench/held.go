@@ -2,9 +2,8 @@ package main
 
 // Very many locks that are held, and very many that are waited for.
 //
-// Rules: each turn has clients of its own, and what it needs itself is allocated
-// before the memory is looked at. A figure is taken when only the work that has
-// to go on is left, such as renewals.
+// Rules: each turn has clients of its own, and the memory for the measurement is allocated before the memory is
+// measured. A figure is taken when only the work that has to continue is left, such as renewals.
 
 import (
 	"context"
@@ -19,13 +18,13 @@ import (
 	"github.com/relock-go/relock"
 )
 
-// A memory is what this process has.
+// A memory is the memory of this process.
 type memory struct{ goroutines, heap float64 }
 
 func remember() memory {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // the first one leaves what has a finalizer, and pools
+	runtime.GC() // the first collection leaves objects with finalizers, and pools
 	runtime.ReadMemStats(&m)
 	return memory{float64(runtime.NumGoroutine()), float64(m.HeapAlloc)}
 }
@@ -44,10 +43,9 @@ func (h hoard) names() []string {
 	return names
 }
 
-// acquireAll acquires all names for one owner, by some goroutines, and keeps the
-// releases, or without any insists.
+// acquireAll acquires all names for one owner, by several goroutines, and keeps the releases, or without any insists.
 func acquireAll(ctx context.Context, p peer, names []string, releases []func() error) error {
-	ctx = relock.ContextWithOwner(ctx) // any goroutine could release them
+	ctx = relock.ContextWithOwner(ctx) // any goroutine can release them
 	var next atomic.Int64
 	var failed atomic.Pointer[error]
 	var all sync.WaitGroup
@@ -76,8 +74,8 @@ func acquireAll(ctx context.Context, p peer, names []string, releases []func() e
 	return nil
 }
 
-// acquire is Acquire. With insist it begins again when Acquire sleeps for too long
-// over a name that is free. The retry costs a ctx, which lives as long as the lock.
+// acquire is Acquire. With insist it starts again when Acquire sleeps for too long over a name that is free. The retry
+// costs a context, which lives as long as the lock.
 func acquire(ctx context.Context, p peer, name string, insist bool) (func() error, error) {
 	if !insist {
 		return p.Acquire(ctx, name)
@@ -93,10 +91,10 @@ func acquire(ctx context.Context, p peer, name string, insist bool) (func() erro
 	}
 }
 
-// held is the time of a peer that holds all, and renews them.
+// held is the turn of a library that holds all locks, and renews them.
 func (h hoard) held(ctx context.Context, t turn) (sample, error) {
 	names := h.names()
-	releases := make([]func() error, len(names)) // which a user would keep, too
+	releases := make([]func() error, len(names)) // a user would keep these, too
 	watch := newRenewals(names, 2*h.lease/3)
 	before := remember()
 	p, err := t.kind.open(setting{addr: t.server.addr, lease: h.lease, hooks: []redis.Hook{watch}})
@@ -138,7 +136,7 @@ func (h hoard) held(ctx context.Context, t turn) (sample, error) {
 	return out, nil
 }
 
-// awaited is the time of a peer that waits for all of them.
+// awaited is the turn of a library that waits for all locks.
 func (h hoard) awaited(ctx context.Context, t turn) (sample, error) {
 	names := h.names()
 	holder, err := t.kind.open(setting{addr: t.server.addr, lease: h.lease})
@@ -198,7 +196,7 @@ func (h hoard) awaited(ctx context.Context, t turn) (sample, error) {
 	}, nil
 }
 
-// during is what is done in a time in which this process measures nothing.
+// during returns the work that is done while this process measures nothing.
 func (s *server) during(ctx context.Context, d time.Duration) (work, error) {
 	before, err := s.work(ctx)
 	if err != nil {
@@ -218,8 +216,8 @@ func (s *server) during(ctx context.Context, d time.Duration) (work, error) {
 	return did, nil
 }
 
-// renewals is a hook of go-redis that sees when each lock was confirmed. A gap
-// goes from when one request was sent until the next one was answered.
+// renewals is a hook of go-redis that records when each lock was confirmed. A gap starts when one request was sent, and
+// ends when the next one was answered.
 type renewals struct {
 	index     map[string]int
 	sent      []atomic.Int64 // of the last confirmed request, since epoch
@@ -265,14 +263,14 @@ func (r *renewals) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 				ours = 1
 			}
 		}
-		r.pipelines.Add(ours) // except for those of go-redis when it connects
+		r.pipelines.Add(ours) // except those of go-redis when it connects
 		return err
 	}
 }
 
 func (r *renewals) note(cmd redis.Cmder, sent time.Duration) bool {
 	args := cmd.Args()
-	if len(args) < 4 || cmd.Name() != "evalsha" && cmd.Name() != "eval" { // the first ones bring the script
+	if len(args) < 4 || cmd.Name() != "evalsha" && cmd.Name() != "eval" { // the first ones load the script
 		return false
 	}
 	name, _ := args[3].(string)
@@ -292,7 +290,7 @@ func (r *renewals) widen(i int, gap int64) {
 	}
 }
 
-// longest is the longest gap so far, and how many locks had one that was late.
+// longest returns the longest gap so far, and how many locks had one that was late.
 func (r *renewals) longest() (gap time.Duration, late int) {
 	now := int64(time.Since(r.epoch))
 	for i := range r.sent {

@@ -1,26 +1,25 @@
-// Command bench measures relock beside other lock libraries of Go and beside Redisson,
-// on a redis-server that it starts itself:
+// Command bench measures relock, other lock libraries of Go, and Redisson, on a redis-server that it starts:
 //
-//	go run .                         # everything; the charts go to ../docs
-//	go run . -readme ../README.md -page ../docs/benchmarks.md    # and the tables into these
-//	go run . -short -check           # a moment of everything; fails below the bounds
-//	go run . -work fleet,handoff     # workloads whose names begin so
-//	go run . -scale -write ../docs/scaling.md    # what grows with what, for that page
-//	go run . -client -write ../docs/client.md    # what the options of a Redis client do
+//	go run .                         # everything; the charts are written to ../docs
+//	go run . -readme ../README.md -page ../docs/benchmarks.md    # and the tables into these pages
+//	go run . -short -check           # a short run of everything, which fails below the bounds
+//	go run . -work fleet,handoff     # workloads whose names begin with one of these
+//	go run . -scale -write ../docs/scaling.md    # how cost grows, for that page
+//	go run . -client -write ../docs/client.md    # the effect of the options of a Redis client
 //
-// The workloads fleet-4x1-1ms-far, fleet-16x1-1ms-far and so on are processes with one goroutine each
-// that want one name: nothing but a hand-over between processes makes these fast. fleet-10000x1-simulated is the
-// simulation of such a line, with costs of requests that are measured before. handoff and handoff-far
-// are that hand-over by itself, in round trips of a PING on the same way.
+// The workloads fleet-4x1-1ms-far, fleet-16x1-1ms-far and so on are processes with one goroutine each that compete for
+// one name: their rate depends only on the hand-off between processes. fleet-10000x1-simulated is a simulation of such
+// processes, with costs of requests that are measured before. handoff and handoff-far measure that hand-off alone, in
+// round trips of a PING over the same connection.
 //
-// Redisson takes part where Java 17 and Maven are; elsewhere a line says that it is left out. Maven
-// fetches it once. With -redisson=false nothing of Java is started.
+// Redisson takes part if Java 17 and Maven are installed; otherwise a line reports that it is left out. Maven downloads
+// it once. With -redisson=false nothing of Java is started.
 package main
 
-// Rules: the peers take turns in short slices of time, each round begins with another one, and relock is compared with
-// what the others did in the same round: noise of the machine hits all of them. Every ratio is printed with the margin
-// in which it is in 95 of 100 cases. Rounds are added for some minutes until all ratios are within 3%; a ratio that is
-// not has a question mark.
+// Rules: the libraries take turns in short slices of time, each round begins with another one, and relock is compared
+// with the results of the others in the same round, so that noise of the machine affects all of them. Every ratio is
+// printed with its 95% margin. Rounds are added for some minutes until the margins of all ratios are at most 3%; a
+// ratio with a larger margin has a question mark.
 
 import (
 	"context"
@@ -38,18 +37,18 @@ import (
 	"github.com/relock-go/relock/bench/stats"
 )
 
-// A plan is what to run, and how long.
+// A plan determines which workloads to run, and for how long.
 type plan struct {
 	work   string
 	slice  time.Duration
 	rounds int
 	size   size
-	longer time.Duration // a workload whose ratios are not sure goes on for so long
-	brief  bool          // of the pollers only those that ask often: others keep a slice waiting when it is over
+	longer time.Duration // how long a workload continues if the margins of its ratios are large
+	brief  bool          // only pollers that poll often take part: others delay the end of a slice
 	log    io.Writer
 
-	redisson func(context.Context) (dir string, err error) // builds the Java program; nil: it is left out
-	java     string                                        // where the program is; "": it is left out
+	redisson func(context.Context) (dir string, err error) // builds the Java program; nil if it is left out
+	java     string                                        // the directory of the program; "" if it is left out
 }
 
 var (
@@ -59,22 +58,22 @@ var (
 
 func main() {
 	var p plan
-	inShort := flag.Bool("short", false, "less of everything, in some minutes, and no charts unless asked for")
-	flag.StringVar(&p.work, "work", "", "only workloads, or tables, whose names begin with one of these, separated by commas")
-	flag.DurationVar(&p.longer, "longer", long.longer, "how long a workload goes on whose ratios are not sure")
-	flag.DurationVar(&p.slice, "slice", long.slice, "how long a peer's turn is")
-	flag.IntVar(&p.rounds, "rounds", long.rounds, "how many turns each peer has")
-	flag.IntVar(&p.size.held, "held", long.size.held, "how many locks are held")
-	flag.IntVar(&p.size.awaited, "waiters", long.size.awaited, "how many goroutines wait")
-	flag.DurationVar(&p.size.lease, "lease", long.size.lease, "of the locks that are held")
-	docs := flag.String("docs", "../docs", "where the charts go; empty: nowhere")
-	readme := flag.String("readme", "", "a README for the few rows that matter most, between its markers")
-	all := flag.String("page", "", "a page for all rows, between its markers")
-	demand := flag.Bool("check", false, "fail when a bound is not met")
-	java := flag.Bool("redisson", true, "with Redisson, where Java 17 and Maven are")
-	scale := flag.Bool("scale", false, "what grows with what, instead of the comparison")
-	client := flag.Bool("client", false, "what the options of a Redis client do, instead of the comparison")
-	page := flag.String("write", "", "with -scale or -client: a page to put its tables into, between their markers")
+	inShort := flag.Bool("short", false, "a short run of everything, in some minutes, without charts unless -docs is set")
+	flag.StringVar(&p.work, "work", "", "run only workloads, or tables, whose names begin with one of these prefixes, separated by commas")
+	flag.DurationVar(&p.longer, "longer", long.longer, "how long a workload continues if the margins of its ratios are large")
+	flag.DurationVar(&p.slice, "slice", long.slice, "the length of a turn of a library")
+	flag.IntVar(&p.rounds, "rounds", long.rounds, "the number of turns of each library")
+	flag.IntVar(&p.size.held, "held", long.size.held, "the number of locks that are held")
+	flag.IntVar(&p.size.awaited, "waiters", long.size.awaited, "the number of goroutines that wait")
+	flag.DurationVar(&p.size.lease, "lease", long.size.lease, "the lease of the locks that are held")
+	docs := flag.String("docs", "../docs", "the directory for the charts; empty for no charts")
+	readme := flag.String("readme", "", "write the most important rows into this README, between its markers")
+	all := flag.String("page", "", "write all rows into this page, between its markers")
+	demand := flag.Bool("check", false, "fail if a bound is not met")
+	java := flag.Bool("redisson", true, "measure Redisson, too, if Java 17 and Maven are installed")
+	scale := flag.Bool("scale", false, "measure how cost grows, instead of the comparison")
+	client := flag.Bool("client", false, "measure the effect of the options of a Redis client, instead of the comparison")
+	page := flag.String("write", "", "with -scale or -client: write the tables into this page, between their markers")
 	flag.Parse()
 	if *inShort {
 		p.brief = true
@@ -106,11 +105,11 @@ func main() {
 	}
 }
 
-// run measures, and writes what is asked for.
+// run measures, and writes the results.
 func run(ctx context.Context, p plan, out io.Writer, to output, demand bool) error {
 	started := time.Now()
 	var results []*result
-	for _, page := range []string{to.readme, to.page} { // before it takes minutes
+	for _, page := range []string{to.readme, to.page} { // checked before it takes minutes
 		if err := into(page, ""); err != nil {
 			return err
 		}
@@ -162,10 +161,10 @@ func run(ctx context.Context, p plan, out io.Writer, to output, demand bool) err
 	return nil
 }
 
-// An output is where charts and tables go; "": nowhere.
+// An output has the destinations of charts and tables; "" for none.
 type output struct{ charts, readme, page string }
 
-// into puts a table into a page, between its markers.
+// into writes a table into a page, between its markers.
 func into(page, table string) error {
 	if page == "" {
 		return nil
@@ -193,7 +192,7 @@ func (p plan) wants(name string) bool {
 	return false
 }
 
-// wanted are the workloads that are to run.
+// wanted returns the workloads that are to run.
 func (p plan) wanted() (all []workload) {
 	for _, w := range workloads(p.size) {
 		if p.wants(w.name) {
@@ -203,7 +202,7 @@ func (p plan) wanted() (all []workload) {
 	return all
 }
 
-// prepare builds Redisson if one of the workloads has it, or says that it is left out.
+// prepare builds Redisson if one of the workloads needs it, or reports that it is left out.
 func (p *plan) prepare(ctx context.Context, out io.Writer, wanted []workload) {
 	if p.redisson == nil || !slices.ContainsFunc(wanted, func(w workload) bool { return slices.Contains(w.peers, "redisson") }) {
 		return
@@ -249,7 +248,7 @@ func (p plan) measure(ctx context.Context, w workload) (*result, error) {
 			i = (i + round) % len(turns)
 			fmt.Fprintf(p.log, "\r\033[K%s %d/%d %s", w.name, round+1, max(rounds, round+1), turns[i].kind.name)
 			for _, node := range s.nodes {
-				if err := node.FlushAll(ctx).Err(); err != nil { // records that a waiter left when it gave up
+				if err := node.FlushAll(ctx).Err(); err != nil { // deletes records that a waiter left when it gave up
 					return nil, err
 				}
 			}
@@ -269,7 +268,7 @@ func (p plan) measure(ctx context.Context, w workload) (*result, error) {
 	return r, nil
 }
 
-// start starts what the workload runs on.
+// start starts the servers of the workload.
 func (w workload) start() (*server, error) {
 	if w.masters > 0 {
 		return startCluster(w.masters)
@@ -277,7 +276,7 @@ func (w workload) start() (*server, error) {
 	return startServer(w.trip)
 }
 
-// open starts what is to do the work of a turn.
+// open starts the clients for a turn.
 func (p plan) open(ctx context.Context, t *turn, clients int) (err error) {
 	s := setting{addr: t.server.addr, lease: 30 * time.Second}
 	if t.kind.open == nil {
@@ -295,7 +294,7 @@ func (p plan) open(ctx context.Context, t *turn, clients int) (err error) {
 	return nil
 }
 
-// forget leaves out what the peer has done so far.
+// forget discards the results of the library so far.
 func (t turn) forget() { *t.served, *t.handed = nil, stats.Histogram{} }
 
 func (t turn) close() {

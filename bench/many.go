@@ -1,6 +1,6 @@
 package main
 
-// Very many locks, waiters and names, and what becomes of their memory.
+// Very many locks, waiters and names, and how their memory is released.
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/relock-go/relock"
 )
 
-// keys is how many there are on all nodes.
+// keys returns the number of keys on all nodes.
 func (s *server) keys(ctx context.Context) (float64, error) {
 	n := int64(0)
 	for _, node := range s.nodes {
@@ -26,13 +26,13 @@ func (s *server) keys(ctx context.Context) (float64, error) {
 	return float64(n), nil
 }
 
-// used is the memory of Redis.
+// used returns the memory of Redis.
 func (s *server) used(ctx context.Context) (float64, error) {
 	info, err := s.admin.Info(ctx, "memory").Result()
 	return field(info, "used_memory"), err
 }
 
-// memory is what a lock leaves in this process and in Redis.
+// memory measures what a lock leaves in this process and in Redis.
 func (s *scale) memory(ctx context.Context, t *table) error {
 	server, err := startServer(0)
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *scale) memory(ctx context.Context, t *table) error {
 	ctx = relock.ContextWithOwner(ctx)
 	h := hoard{locks: slices.Max(s.locks)}
 	names, releases := h.names(), make([]func() error, h.locks)
-	inTurn := func(names []string) error { // so that few are held at a time
+	inTurn := func(names []string) error { // so that few are held at the same time
 		return each(names, func(i int) error {
 			release, err := p.Acquire(ctx, names[i])
 			if err != nil {
@@ -56,7 +56,7 @@ func (s *scale) memory(ctx context.Context, t *table) error {
 			return release()
 		})
 	}
-	if err := inTurn(names[:64]); err != nil { // the connections, the scripts, and what grows with the goroutines
+	if err := inTurn(names[:64]); err != nil { // the connections, the scripts, and memory that grows with the goroutines
 		return err
 	}
 	before := remember()
@@ -78,7 +78,7 @@ func (s *scale) memory(ctx context.Context, t *table) error {
 			})
 		}},
 		{"lock that was held, after all of them were given back", func() error {
-			defer clear(releases) // and what its user has of it
+			defer clear(releases) // and what its user keeps of it
 			return each(names, func(i int) error { return releases[i]() })
 		}},
 	} {
@@ -107,7 +107,7 @@ func (s *scale) memory(ctx context.Context, t *table) error {
 	return nil
 }
 
-// each does f for all, by some goroutines.
+// each calls f for all, by several goroutines.
 func each(names []string, f func(i int) error) error {
 	const goroutines = 64
 	var all sync.WaitGroup
@@ -128,13 +128,13 @@ func each(names []string, f func(i int) error) error {
 	return nil
 }
 
-// holds is what it takes to keep them.
+// holds measures the cost of keeping locks.
 func (s *scale) holds(ctx context.Context, t *table) error {
 	t.head = []string{"held", "on", "heap each", "renewals a second", "pipelines a second", "longest between renewals, in thirds of the lease", "late, lost", "CPU of Redis, of the client", "client CPU for a renewal"}
 	for _, masters := range []int{1, 3} {
 		for _, n := range s.locks {
 			if masters > 1 && n < slices.Max(s.locks) {
-				continue // that the number changes nothing is seen on one Redis
+				continue // one Redis already shows that the number changes nothing
 			}
 			got, err := s.hold(ctx, n, masters)
 			if err != nil {
@@ -171,7 +171,7 @@ type wait struct {
 	clients, goroutines, names int // goroutines of each client
 }
 
-// waits is what those cost who wait, and how they come and go.
+// waits measures the cost of waiters, and how they arrive and leave.
 func (s *scale) waits(ctx context.Context, t *table) error {
 	t.head = []string{"who waits", "heap each", "stack each", "memory of Redis, a name or process", "all subscribed after", "requests a second", "CPU of Redis, of the client", "all gave up within", "all left after"}
 	n := s.waiters
@@ -222,7 +222,7 @@ func (s *scale) wait(ctx context.Context, w wait) ([]string, error) {
 		}
 		defer p.Close()
 		for i := range w.goroutines {
-			all.Go(func() { _, _ = p.Acquire(waiting, names[i%len(names)]) }) // it gets none
+			all.Go(func() { _, _ = p.Acquire(waiting, names[i%len(names)]) }) // they are never granted
 		}
 	}
 	joined, err := server.subscribed(ctx, began, max(w.names, w.clients), w.clients) // a process has a channel of its own for each name
@@ -258,8 +258,8 @@ func stacks() float64 {
 	return float64(m.StackInuse)
 }
 
-// subscribed waits until so many channels are subscribed, by so many connections, and says how long after began that
-// was.
+// subscribed waits until a number of channels is subscribed, by a number of connections, and returns how long after
+// began that was.
 func (s *server) subscribed(ctx context.Context, began time.Time, channels, by int) (time.Duration, error) {
 	for {
 		info, err := s.admin.Info(ctx, "stats").Result()

@@ -1,12 +1,11 @@
 package main
 
-// The libraries that are measured, behind one interface except for Redisson (redisson.go), each configured for
-// waiting as its own documentation says.
+// The libraries that are measured, behind one interface except for Redisson (redisson.go), each configured for waiting
+// as its own documentation recommends.
 //
-// Rules: a peer is one client of its library with connections of its own, as a
-// process would have it. All have the same lease. Work that a library leaves to its
-// user (repeating, renewing) is not added, except for one thing: a library that gives up
-// waiting by default is sent to wait again.
+// Rules: a peer is one client of its library with connections of its own, as a process would have it. All have the same
+// lease. Work that a library leaves to its user (repeating, renewing) is not added, with one exception: a library that
+// gives up waiting by default is told to wait again.
 
 import (
 	"cmp"
@@ -29,8 +28,8 @@ import (
 	"github.com/relock-go/relock"
 )
 
-// A peer takes locks. The release belongs to the goroutine that acquired, unless
-// ctx has an owner from relock.ContextWithOwner.
+// A peer acquires locks. The release belongs to the goroutine that acquired, unless ctx has an owner from
+// relock.ContextWithOwner.
 type peer interface {
 	Acquire(ctx context.Context, name string) (release func() error, err error)
 	Close()
@@ -39,22 +38,22 @@ type peer interface {
 // A kind is a library with its settings.
 type kind struct {
 	name    string
-	says    string                      // how it is set
-	library bool                        // one that relock is measured against
-	open    func(setting) (peer, error) // nil: a Java program does its work
+	says    string                      // how it is configured
+	library bool                        // a library with which relock is compared
+	open    func(setting) (peer, error) // nil if a Java program does the work
 }
 
-// A setting is what all peers are told.
+// A setting is the configuration that all peers get.
 type setting struct {
-	addr  string // of a Cluster several, with commas between them
+	addr  string // the address; for a Cluster several, with commas between them
 	lease time.Duration
-	hooks []redis.Hook // for those on go-redis
+	hooks []redis.Hook // for peers that use go-redis
 
-	timeout time.Duration // of reading an answer; 0: as docs/client.md recommends
+	timeout time.Duration // the read timeout; 0 for the one that docs/client.md recommends
 }
 
-// tuned is how often a poller asks that was set for short sections: about the
-// round trip of a network between zones of one region.
+// tuned is the poll interval of a library that was tuned for short critical sections: about the round trip of a network
+// between zones of one region.
 const tuned = 2 * time.Millisecond
 
 var kinds = []kind{
@@ -89,7 +88,7 @@ func kindOf(name string) kind {
 	panic("no peer " + name)
 }
 
-// client has the defaults of go-redis, except for the read timeout.
+// client returns a Redis client with the defaults of go-redis, except for the read timeout.
 func (s setting) client() redis.UniversalClient {
 	c := redis.NewUniversalClient(&redis.UniversalOptions{
 		Addrs:       strings.Split(s.addr, ","),
@@ -105,7 +104,7 @@ func plain(c *relock.Client, name string) relock.Locker { return c.NewLock(name)
 func fair(c *relock.Client, name string) relock.Locker  { return c.NewFairLock(name) }
 func read(c *relock.Client, name string) relock.Locker  { return c.NewRWLock(name).Read() }
 
-// oneOf makes semaphores with n permits.
+// oneOf returns a function that creates semaphores with n permits.
 func oneOf(n int) func(*relock.Client, string) relock.Locker {
 	return func(c *relock.Client, name string) relock.Locker { return c.NewSemaphore(name, n) }
 }
@@ -136,14 +135,14 @@ func (p *relockPeer) Acquire(ctx context.Context, name string) (func() error, er
 }
 
 func (p *relockPeer) Close() {
-	_ = p.client.Close() // it has nothing to say that matters now
+	_ = p.client.Close() // the error does not matter now
 	_ = p.rdb.Close()
 }
 
 // A barePeer sends what relock sends, without relock.
 type barePeer struct {
 	rdb    redis.UniversalClient
-	send   func(ctx context.Context, args []any) error // by itself, or in a pipeline
+	send   func(ctx context.Context, args []any) error // sends a request by itself, or in a pipeline
 	record *recorder
 	relock peer
 
@@ -151,7 +150,7 @@ type barePeer struct {
 	pairs map[string][2][]any
 }
 
-// openBare has relock take each name once, and records it.
+// openBare makes relock acquire each name once, and records the requests.
 func openBare(lock func(*relock.Client, string) relock.Locker) func(setting) (peer, error) {
 	return func(s setting) (peer, error) {
 		record := &recorder{}
@@ -190,7 +189,7 @@ func (p *barePeer) pair(ctx context.Context, name string) ([2][]any, error) {
 	if err := release(); err != nil {
 		return [2][]any{}, err
 	}
-	all := p.record.sent // the last try of each: the first one may have been without the script
+	all := p.record.sent // the last attempt of each: the first one may have been without the script
 	if len(all) < 2 {
 		return [2][]any{}, fmt.Errorf("relock sent %d requests", len(all))
 	}
@@ -199,7 +198,7 @@ func (p *barePeer) pair(ctx context.Context, name string) ([2][]any, error) {
 	return pair, nil
 }
 
-// openAutoPipeline is a barePeer that sends through the AutoPipeline of go-redis.
+// openAutoPipeline returns a barePeer that sends through the AutoPipeline of go-redis.
 func openAutoPipeline(s setting) (peer, error) {
 	opened, err := openBare(plain)(s)
 	if err != nil {
@@ -228,7 +227,7 @@ func openAutoPipeline(s setting) (peer, error) {
 	return p, nil
 }
 
-// evalsha is a run of a script by its digest, however it was sent.
+// evalsha reports whether a command runs a script by its digest.
 func evalsha(args []any) []any {
 	if args[0] == "eval" {
 		return append([]any{"evalsha", redis.NewScript(args[1].(string)).Hash()}, args[2:]...)
@@ -241,7 +240,7 @@ func (p *barePeer) Close() {
 	_ = p.rdb.Close()
 }
 
-// A recorder keeps what one goroutine sends.
+// A recorder stores what one goroutine sends.
 type recorder struct{ sent [][]any }
 
 func (r *recorder) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -259,7 +258,7 @@ func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	return next
 }
 
-// mutexes are those of all clients.
+// mutexes are the mutexes of all clients.
 var mutexes sync.Map
 
 type mutexPeer struct{}
@@ -345,7 +344,7 @@ func (p *redsyncPeer) Acquire(ctx context.Context, name string) (func() error, e
 		switch {
 		case err == nil:
 			return func() error { _, err := m.UnlockContext(context.WithoutCancel(ctx)); return err }, nil
-		case ctx.Err() == nil && (errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed)): // after 32 tries
+		case ctx.Err() == nil && (errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed)): // after 32 attempts
 		default:
 			return nil, err
 		}

@@ -63,7 +63,7 @@ func buildRedisson(ctx context.Context) (string, error) {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", err
 	}
-	building, err := os.MkdirTemp(cache, "building") // a build that is cut short leaves no program
+	building, err := os.MkdirTemp(cache, "building") // a build that is interrupted leaves no program
 	if err != nil {
 		return "", err
 	}
@@ -90,20 +90,20 @@ func firstLine(text []byte) string {
 	return string(line)
 }
 
-// A program is the Java program at work. One goroutine at a time asks it.
+// A program is a running Java program. One goroutine at a time uses it.
 type program struct {
 	in      io.WriteCloser
 	answers chan []byte // closed when the program has ended
-	ended   error       // why; to be read when answers is closed
+	ended   error       // the reason; to be read when answers is closed
 	kill    func()
 }
 
 const (
-	startup  = time.Minute      // how long the program may take for what has no time of its own
-	shutdown = 10 * time.Second // and to end
+	startup  = time.Minute      // how long a job without a duration of its own may take
+	shutdown = 10 * time.Second // how long the shutdown may take
 )
 
-// startRedisson starts the program in dir with so many clients, and has it work until its code is compiled.
+// startRedisson starts the program in dir with a number of clients, and makes it work until its code is compiled.
 func startRedisson(ctx context.Context, dir string, s setting, clients int, warmUp time.Duration) (*program, error) {
 	cmd := exec.Command("java", "-Xmx256m", "-XX:+UseSerialGC",
 		"-cp", filepath.Join(dir, "bench-1.jar")+string(os.PathListSeparator)+filepath.Join(dir, "lib", "*"),
@@ -141,7 +141,7 @@ func startRedisson(ctx context.Context, dir string, s setting, clients int, warm
 	return p, nil
 }
 
-// read passes the answers on until there are no more, and then waits for the end.
+// read passes the answers on until there are no more, and then waits for the exit.
 func (p *program) read(out io.Reader, wait func() error) {
 	defer close(p.answers)
 	lines := bufio.NewScanner(out)
@@ -155,7 +155,7 @@ func (p *program) read(out io.Reader, wait func() error) {
 	p.ended = cmp.Or(lines.Err(), wait())
 }
 
-// ask sends a job, if there is one, and reads the answer to it. After an error the program is of no more use.
+// ask sends a job, if there is one, and reads the answer to it. After an error the program cannot be used any more.
 func (p *program) ask(ctx context.Context, limit time.Duration, answer any, job ...any) error {
 	if len(job) > 0 {
 		_, _ = fmt.Fprintln(p.in, job...) // if that fails, there are no more answers
@@ -178,7 +178,7 @@ func (p *program) ask(ctx context.Context, limit time.Duration, answer any, job 
 	}
 }
 
-// close has the program shut its clients down, and kills it if that takes longer than limit.
+// close makes the program shut its clients down, and kills it if that takes longer than limit.
 func (p *program) close(limit time.Duration) {
 	_ = p.in.Close()
 	timer := time.AfterFunc(limit, p.kill)
@@ -202,7 +202,7 @@ func parseAnswer(line []byte, answer any) error {
 	return json.Unmarshal(line, answer)
 }
 
-// crowd is how the program does the work of c.
+// crowd makes the program do the work of c.
 func (p *program) crowd(c crowd) func(context.Context, turn) (tally, error) {
 	return func(ctx context.Context, t turn) (got tally, err error) {
 		err = p.ask(ctx, t.took+patience+startup, &got,
@@ -214,7 +214,7 @@ func (p *program) crowd(c crowd) func(context.Context, turn) (tally, error) {
 	}
 }
 
-// handoffs is how the program does the work of h.
+// handoffs makes the program do the work of h.
 func (p *program) handoffs(h handoff) func(context.Context, turn) (handed, error) {
 	return func(ctx context.Context, t turn) (got handed, err error) {
 		err = p.ask(ctx, t.took+patience+startup, &got,

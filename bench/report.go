@@ -16,7 +16,7 @@ import (
 	"github.com/relock-go/relock/bench/stats"
 )
 
-// text writes the whole table of a workload.
+// text writes the complete table of a workload.
 func (r *result) text(w io.Writer) {
 	fmt.Fprintf(w, "\n%s: %s\n", r.name, r.title)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -39,7 +39,7 @@ func (r *result) text(w io.Writer) {
 	_ = t.Flush()
 }
 
-// within is the median and where most of the rounds were.
+// within returns the median and the range of most rounds.
 func within(s stats.Spread, write func(float64) string) string {
 	if s.Low == s.High {
 		return write(s.Mid)
@@ -47,7 +47,7 @@ func within(s stats.Spread, write func(float64) string) string {
 	return fmt.Sprintf("%s (%s to %s)", write(s.Mid), write(s.Low), write(s.High))
 }
 
-// factor is a ratio, with its margin; a question mark says that it is not sure.
+// factor returns a ratio with its margin. A question mark means that the margin is large.
 func factor(r ratio) string {
 	text := digits(r.mid) + "×"
 	if math.IsNaN(r.margin) {
@@ -83,7 +83,7 @@ func (r *result) draw(dir, note string) error {
 	return c.Write(f)
 }
 
-// A family is a column of the short table: of its peers the best.
+// A family is a column of the short table. It shows the best of its libraries.
 type family struct {
 	head  string
 	peers []string
@@ -98,7 +98,7 @@ var families = []family{
 	{"Redisson (Java)", []string{"redisson"}},
 }
 
-// markdown is the short table of these workloads. A family that took no part has no column.
+// markdown returns the short table of these workloads. A family that did not take part has no column.
 func markdown(results []*result, charts, note string) string {
 	var b strings.Builder
 	b.WriteString("| work | relock |")
@@ -119,7 +119,7 @@ func markdown(results []*result, charts, note string) string {
 	return b.String() + "\n" + note + "\n"
 }
 
-// best is the best of some peers, and how much better relock is; "" if none took part.
+// best returns the figure of the best of some libraries, and how much better relock is; "" if none took part.
 func (r *result) best(of []string) string {
 	text, at := "", 0.0
 	for _, name := range of {
@@ -135,13 +135,13 @@ func (r *result) best(of []string) string {
 	return text
 }
 
-// The table in a README is between these.
+// The table in a README is between these markers.
 const (
 	begin = "<!-- bench -->\n"
 	end   = "<!-- /bench -->\n"
 )
 
-// put replaces what is between two markers, which must both be there, once.
+// put replaces the text between two markers, each of which must occur exactly once.
 func put(document, begin, end, table string) (string, error) {
 	if strings.Count(document, begin) != 1 || strings.Count(document, end) != 1 {
 		return "", fmt.Errorf("it needs a line %q and a line %q", strings.TrimSpace(begin), strings.TrimSpace(end))

@@ -15,13 +15,13 @@ type result struct {
 	rows []row
 }
 
-// A row is one peer; samples are in the order of the rounds, as those of all rows.
+// A row has the samples of one library, in the order of the rounds, like those of all rows.
 type row struct {
 	kind    kind
 	samples []sample
 }
 
-// of is a metric round by round; NaN where it was not measured.
+// of returns a metric round by round, with NaN if it was not measured.
 func (r row) of(m *metric) []float64 {
 	all := make([]float64, len(r.samples))
 	for i, s := range r.samples {
@@ -38,7 +38,7 @@ func (r row) spread(m *metric) stats.Spread { return stats.Over(r.of(m)) }
 
 func (r row) value(m *metric) float64 { return m.value(r.of(m)) }
 
-// row is that of a peer, or nil.
+// row returns the row of a library, or nil.
 func (r *result) row(name string) *row {
 	i := slices.IndexFunc(r.rows, func(r row) bool { return r.kind.name == name })
 	if i < 0 {
@@ -47,8 +47,8 @@ func (r *result) row(name string) *row {
 	return &r.rows[i]
 }
 
-// compare adds the figures that are told by the mutex of the same round: what the best lock gives, and how long
-// a section takes by the clock.
+// compare adds the figures that refer to the mutex of the same round: the rate of an ideal lock, and how long a
+// critical section takes by the clock.
 func (r *result) compare() {
 	mutex := r.row("sync.Mutex")
 	if mutex == nil {
@@ -65,16 +65,16 @@ func (r *result) compare() {
 	}
 }
 
-// ours is the row of relock.
+// ours returns the row of relock.
 func (r *result) ours() row { return r.rows[0] }
 
 // A ratio is a median over rounds, and how far it may be from the true one: see stats.Margin.
 type ratio struct{ mid, margin float64 }
 
-// sure is the greatest margin of a ratio that is said without a mark.
+// sure is the largest margin of a ratio that is printed without a mark.
 const sure = 0.03
 
-// better is how much better relock is than the other, round by round: above 1 it is.
+// better returns by which factor relock is better than the other library, round by round: above 1 it is better.
 func (r *result) better(than []float64) ratio {
 	ours := r.ours().of(r.figure)
 	all := stats.Ratios(ours, than)
@@ -94,7 +94,7 @@ func (r *result) isSure() bool {
 	return true
 }
 
-// fastest is the best of all libraries, round by round.
+// fastest returns the best figure of all libraries, round by round.
 func (r *result) fastest() []float64 {
 	best := make([]float64, len(r.rows[0].samples))
 	for i := range best {

@@ -1,6 +1,6 @@
 package main
 
-// The figures that are measured, and how they are written.
+// The figures that are measured, and how they are printed.
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ var (
 	p50        = &metric{"wait p50", span}
 	p99        = &metric{"p99", span}
 	longest    = &metric{"max", span}
-	evenWorker = &metric{"even workers", share} // slowest against fastest
+	evenWorker = &metric{"even workers", share} // slowest compared with fastest
 	evenClient = &metric{"even clients", share}
 	servedAll  = &metric{"clients served", percent}
 	commands   = &metric{"cmds/section", digits}
@@ -33,7 +33,7 @@ var (
 	stuckCount = &metric{"not served in " + patience.String(), amount}
 
 	ofMutex      = &metric{"of sync.Mutex", share}
-	longestTurns = &metric{"max, in turns of all", digits} // a turn: a section and a round trip
+	longestTurns = &metric{"max, in turns of all", digits} // a turn: a critical section and a round trip
 
 	looks     = &metric{"looks/section", digits}
 	allOfThem = &metric{"requests and looks/section", digits}
@@ -62,7 +62,7 @@ var (
 	pubsub       = &metric{"for pub/sub", amount}
 )
 
-// A sample is what one slice gave.
+// A sample has the figures of one slice.
 type sample map[*metric]float64
 
 func amount(v float64) string {
@@ -120,7 +120,7 @@ func kib(v float64) string {
 	return amount(v) + " B"
 }
 
-// evenness is the least of them against the greatest.
+// evenness returns the smallest value as a fraction of the greatest.
 func evenness(of []int) float64 {
 	if len(of) < 2 || slices.Max(of) == 0 {
 		return math.NaN()
@@ -128,7 +128,7 @@ func evenness(of []int) float64 {
 	return float64(slices.Min(of)) / float64(slices.Max(of))
 }
 
-// served is the part of them that is not 0.
+// served returns the fraction of values that are not 0.
 func served(of []int) float64 {
 	n := 0
 	for _, v := range of {
@@ -139,8 +139,8 @@ func served(of []int) float64 {
 	return float64(n) / float64(len(of))
 }
 
-// value is what counts of all rounds: as a rule the median, of what must never be
-// the greatest, and of a sum the last one.
+// value returns the figure of all rounds: usually the median, the greatest for figures that must never occur, and the
+// last one for a sum.
 func (m *metric) value(rounds []float64) float64 {
 	switch m {
 	case longest, longestTurns, longestGap, stuckCount, seldom, lostLocks:

@@ -1,10 +1,10 @@
 package main
 
-// Tables of pages: how cost grows (docs/scaling.md), and what the options of a Redis client do (docs/client.md).
+// Tables of pages: how cost grows (docs/scaling.md), and the effect of the options of a Redis client (docs/client.md).
 //
-// Rules: each table has servers of its own, and markers of its own on the page. CPU
-// seconds and bytes hold on a busy machine too; rates and times do not. A table that
-// is calculated says so in its head, and is calculated from figures of the same run.
+// Rules: each table has servers of its own, and markers of its own on the page. CPU seconds and bytes are valid on a
+// busy machine, too; rates and times are not. A table that is calculated says so in its head, and is calculated from
+// figures of the same run.
 
 import (
 	"context"
@@ -16,18 +16,18 @@ import (
 	"time"
 )
 
-// amounts are how much of everything.
+// amounts are the numbers that are measured.
 type amounts struct {
-	locks     []int // held
+	locks     []int // number of locks that are held
 	waiters   int
 	lease     time.Duration // of the locks that are held
-	slice     time.Duration // of a measurement
+	slice     time.Duration // the length of a measurement
 	fleets    []shape       // measured, and simulated
 	processes []int         // simulated
-	simulated time.Duration // of their time
+	simulated time.Duration // the simulated time
 }
 
-// A shape is how many goroutines of how many processes want one name.
+// A shape is the number of processes and of their goroutines that compete for one name.
 type shape struct{ processes, goroutines int }
 
 func amountsFor(short bool) amounts {
@@ -44,15 +44,15 @@ type scale struct {
 	requestTimes
 }
 
-// The requestTimes are CPU seconds of Redis, of requests that each come from a client of its own.
+// The requestTimes are CPU seconds of Redis, for requests that each come from a client of their own.
 type requestTimes struct {
 	pair           float64 // a lock and an unlock
-	attempt        float64 // at a busy lock
-	message        float64 // for each client that hears it
-	turn, fairTurn float64 // of a client that is granted a lock and passes it on
+	attempt        float64 // for a busy lock
+	message        float64 // for each subscribed client
+	turn, fairTurn float64 // for a client that is granted a lock and passes it on
 }
 
-// A table is what was found.
+// A table has the results.
 type table struct {
 	head []string
 	rows [][]string
@@ -79,7 +79,7 @@ type named struct {
 	fill func(*scale, context.Context, *table) error
 }
 
-// scaleTables are those of docs/scaling.md, in the order in which they need one another.
+// scaleTables are the tables of docs/scaling.md, in the order in which they need one another.
 var scaleTables = []named{
 	{"pairs", (*scale).pairs},
 	{"requests", (*scale).parts},
@@ -91,7 +91,7 @@ var scaleTables = []named{
 	{"simulated", (*scale).simulatedFleets},
 }
 
-// clientTables are those of docs/client.md.
+// clientTables are the tables of docs/client.md.
 var clientTables = []named{
 	{"timeouts", (*scale).timeouts},
 	{"slow", (*scale).slowServers},
@@ -110,10 +110,10 @@ func markers(table string) (begin, end string) {
 	return "<!-- scale: " + table + " -->\n", "<!-- /scale: " + table + " -->\n"
 }
 
-// runTables fills the tables that are wanted, and writes them where asked for.
+// runTables fills the tables that are asked for, and writes them.
 func runTables(ctx context.Context, p plan, a amounts, tables []named, out io.Writer, page string) error {
 	var document string
-	if page != "" { // before it takes minutes
+	if page != "" { // checked before it takes minutes
 		text, err := os.ReadFile(page)
 		if err != nil {
 			return err
@@ -140,7 +140,7 @@ func runTables(ctx context.Context, p plan, a amounts, tables []named, out io.Wr
 	started, before := time.Now(), load()
 	s := &scale{amounts: a}
 	for _, t := range tables {
-		if !p.wants(t.name) && t.name != "requests" { // on which others build
+		if !p.wants(t.name) && t.name != "requests" { // others build on this one
 			continue
 		}
 		var filled table
@@ -170,7 +170,7 @@ func runTables(ctx context.Context, p plan, a amounts, tables []named, out io.Wr
 	return os.WriteFile(page, []byte(document), 0o644)
 }
 
-// load is how many wanted a processor in the last minute.
+// load returns the load average of the last minute.
 func load() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

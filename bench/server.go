@@ -1,9 +1,9 @@
 package main
 
-// The Redis of one workload, and the figures that it and this process have of their work.
+// The Redis of one workload, and the work that it and this process have done.
 //
-// Rules: testredis starts and ends it; it dies with this process, however that
-// ends. Requests of the measurement itself are not counted.
+// Rules: testredis starts and stops it; it exits with this process, however that exits. Requests of the measurement
+// itself are not counted.
 
 import (
 	"context"
@@ -21,14 +21,14 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// A house is a testing.TB for testredis outside of a test. Methods that are not
-// here would panic; testredis calls none of them.
+// A house is a testing.TB for testredis outside of a test. Methods that it does not define would panic; testredis calls
+// none of them.
 type house struct {
 	testing.TB
 	cleanups []func()
 }
 
-// A fatal is what a house panics with.
+// A fatal is the value with which a house panics.
 type fatal string
 
 func (h *house) Helper()           {}
@@ -53,7 +53,7 @@ func (h *house) close() {
 	}
 }
 
-// A server is a Redis and, where a workload wants one, the long line to it.
+// A server is a Redis and, if a workload needs one, a proxy that adds latency.
 type server struct {
 	house
 	addr  string // where peers connect
@@ -63,7 +63,7 @@ type server struct {
 	proxy *testredis.Proxy // or nil
 }
 
-// startServer starts a Redis that is trip away, there and back.
+// startServer starts a Redis with a round trip of trip.
 func startServer(trip time.Duration) (s *server, err error) {
 	s = &server{}
 	defer s.orNot(&err)
@@ -78,7 +78,7 @@ func startServer(trip time.Duration) (s *server, err error) {
 	return s, nil
 }
 
-// startCluster starts a Cluster of so many masters.
+// startCluster starts a Cluster with a number of masters.
 func startCluster(masters int) (s *server, err error) {
 	s = &server{}
 	defer s.orNot(&err)
@@ -90,7 +90,7 @@ func startCluster(masters int) (s *server, err error) {
 	return s, nil
 }
 
-// orNot makes an error of what testredis has said.
+// orNot turns the panic of testredis into an error.
 func (s *server) orNot(err *error) {
 	if why, ok := recover().(fatal); ok {
 		s.close()
@@ -98,8 +98,8 @@ func (s *server) orNot(err *error) {
 	}
 }
 
-// roundTrip is the median of some pings where the peers connect, each after a
-// pause: that is how those who wait meet it.
+// roundTrip returns the median of some pings over the address of the peers, each after a pause, like the first request
+// of a waiter.
 func (s *server) roundTrip(ctx context.Context) (time.Duration, error) {
 	c := redis.NewClient(&redis.Options{Addr: s.addr})
 	defer c.Close()
@@ -117,14 +117,14 @@ func (s *server) roundTrip(ctx context.Context) (time.Duration, error) {
 	return time.Duration(median(all)), nil
 }
 
-// A work is what Redis and this process have done so far.
+// A work is the work that Redis and this process have done so far.
 type work struct {
 	at          time.Time
 	took        time.Duration
-	calls       map[string]float64 // of each command, also by scripts
+	calls       map[string]float64 // of each command, including those in scripts
 	commands    float64            // the sum of them
-	scripts     float64            // those that run a script
-	redis, ours float64            // CPU seconds; ours with the proxy, if there is one
+	scripts     float64            // commands that run a script
+	redis, ours float64            // CPU seconds; ours includes the proxy, if there is one
 }
 
 func (w work) since(before work) work {
@@ -151,11 +151,11 @@ func (w *work) add(node work) {
 	w.redis += node.redis
 }
 
-// outsideScripts are the beginnings of those commands that a script cannot call.
+// outsideScripts are the prefixes of the commands that a script cannot call.
 var outsideScripts = []string{"eval", "fcall", "script|", "subscribe", "unsubscribe", "ssubscribe", "sunsubscribe",
 	"psubscribe", "punsubscribe", "client|", "wait", "multi", "exec"}
 
-// byThemselves is the part of some commands that a library sends by themselves; its scripts call the rest. Redisson
+// byThemselves is the fraction of some commands that a library sends by itself; its scripts call the rest. Redisson
 // deletes a key of its own after each unlock, and so does the script that unlocks.
 var byThemselves = map[string]map[string]float64{
 	"redsync":     {"set": 1},
@@ -163,7 +163,8 @@ var byThemselves = map[string]map[string]float64{
 	"redisson":    {"del": 0.5},
 }
 
-// requests is what the clients of a kind sent: Redis counts a command of a script as one of its client.
+// requests returns the number of requests that the clients of a kind sent: Redis counts a command of a script like one
+// of its client.
 func (w work) requests(kind string) float64 {
 	n := 0.0
 	for command, calls := range w.calls {
@@ -197,7 +198,7 @@ func (s *server) work(ctx context.Context) (work, error) {
 	return w, nil
 }
 
-// watched is what do has seen, and the work of the server of t meanwhile.
+// watched returns the result of do, and the work of the server of t meanwhile.
 func watched[T any](ctx context.Context, t turn, do func(context.Context, turn) (T, error)) (got T, did work, err error) {
 	before, err := t.server.work(ctx)
 	if err != nil {
@@ -234,7 +235,7 @@ func parseInfo(info string) work {
 	return w
 }
 
-// connections is how many there are: all, and those for pub/sub.
+// connections returns the number of connections: all, and those for pub/sub.
 func (s *server) connections(ctx context.Context) (all, pubsub int, err error) {
 	list, err := s.admin.ClientList(ctx).Result()
 	if err != nil {
@@ -244,5 +245,5 @@ func (s *server) connections(ctx context.Context) (all, pubsub int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	return strings.Count(list, "\n") - 1, strings.Count(subscribed, "\n"), nil // except for the one that asks
+	return strings.Count(list, "\n") - 1, strings.Count(subscribed, "\n"), nil // except the connection that asks
 }

@@ -2,8 +2,8 @@ package main
 
 // The cost of opening a Redis client and a lock client, until the first lock is held.
 //
-// Rules: each lock client has a Redis client of its own, as the first one of a process. All stay open until the memory
-// is looked at; the peer "bare EVALSHA" says how much of it is that of the Redis client.
+// Rules: each lock client has a Redis client of its own, like the first one of a process. All stay open until the
+// memory is measured. The peer "bare EVALSHA" shows how much of it is that of the Redis client.
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"github.com/relock-go/relock/bench/stats"
 )
 
-const firstLocks = 32 // clients, one after the other
+const firstLocks = 32 // number of clients, opened one after the other
 
-// start is the time of a peer that opens clients.
+// start is the turn of a library that opens clients.
 func start(ctx context.Context, t turn) (sample, error) {
 	var took stats.Histogram
 	var all []peer

@@ -10,43 +10,43 @@ import (
 	"github.com/relock-go/relock/bench/stats"
 )
 
-// A workload is one kind of use, and the peers that take part.
+// A workload is one kind of use, and the libraries that take part.
 type workload struct {
 	name, title string
-	trip        time.Duration // of the proxy; 0: none
-	masters     int           // of a Cluster; 0: one server
-	clients     int           // of each peer, opened before it starts; 0: it opens them itself
-	rare        bool          // it takes long: fewer rounds
+	trip        time.Duration // the round trip of the proxy; 0 if there is none
+	masters     int           // number of masters of a Cluster; 0 for one server
+	clients     int           // number of clients of each library, opened before it starts; 0 if it opens them itself
+	rare        bool          // it takes long, so it has fewer rounds
 	headline    bool          // one of the few rows that a README shows
-	longer      int           // slices are so many times longer, for those who take turns
-	often       int           // so many times more rounds, of slices so much shorter: no worker waits when a slice ends
+	longer      int           // slices are longer by this factor, because processes take turns
+	often       int           // more rounds by this factor, with slices that are shorter by it: no worker waits when a slice ends
 	peers       []string      // the first one is relock
 	slice       func(ctx context.Context, t turn) (sample, error)
-	inLine      int // so many processes take turns, one goroutine each
+	inLine      int // number of processes that take turns, with one goroutine each
 
-	figure  *metric // what is compared
-	less    bool    // the less of it the better
-	high    *metric // in the chart, what the bars reach out to; nil: the greatest of all rounds
+	figure  *metric // the figure that is compared
+	less    bool    // a smaller figure is better
+	high    *metric // in the chart, the end of the range of a bar; nil for the greatest of all rounds
 	columns []*metric
 }
 
-// A turn is one slice of time of one peer.
+// A turn is one slice of time of one library.
 type turn struct {
 	server  *server
 	kind    kind
 	peers   []peer
-	program *program // does the work instead of peers
+	program *program // does the work instead of clients
 	took    time.Duration
 
-	// In all turns of the peer so far, except for the one that warms up.
-	served *[]int           // of each worker, its sections
-	handed *stats.Histogram // waits of handoffs, in round trips
+	// In all turns of the library so far, except the one that warms up.
+	served *[]int           // of each worker, its critical sections
+	handed *stats.Histogram // waits of hand-offs, in round trips
 }
 
-// A size is how much of it.
+// A size is the size of a measurement.
 type size struct {
 	held, awaited int
-	lease         time.Duration // of those held
+	lease         time.Duration // the lease of the locks that are held
 }
 
 const far = 2 * time.Millisecond // the round trip through the proxy
@@ -58,10 +58,10 @@ var (
 	lines     = []*metric{ofMutex, requests, longestTurns, evenClient, p50, p99, longest, commands, scripts, redisCPU, ourCPU, stuckCount}
 )
 
-// linesOf are how many processes take turns, with one goroutine each.
+// linesOf are the numbers of processes that take turns, with one goroutine each.
 var linesOf = []int{4, 16, 64, 128}
 
-// hugeLine is a line that is simulated.
+// hugeLine is a queue of processes that is simulated.
 var hugeLine = shape{10_000, 1}
 
 func lineName(n int) string { return fmt.Sprintf("fleet-%dx1-1ms-far", n) }
@@ -69,7 +69,7 @@ func lineName(n int) string { return fmt.Sprintf("fleet-%dx1-1ms-far", n) }
 func workloads(n size) []workload {
 	all := []workload{
 		{name: "alone", title: "1 goroutine, no contention, context.Background()",
-			clients: 1, peers: []string{"relock", "bare EVALSHA", "redislock", "redsync", "redisson"}, // rueidislock can get stuck
+			clients: 1, peers: []string{"relock", "bare EVALSHA", "redislock", "redsync", "redisson"}, // rueidislock can hang
 			often: 40, slice: crowd{clients: 1, workers: 1, names: 1, endless: true}.slice, figure: rate, columns: crowded},
 		{name: "alone-cancellable", title: "1 goroutine, no contention, a ctx that can be cancelled", headline: true,
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
@@ -169,5 +169,5 @@ func workloads(n size) []workload {
 	)
 }
 
-// with is these and all libraries.
+// with returns these peers and all libraries.
 func with(these ...string) []string { return append(these, libraries...) }

@@ -47,7 +47,7 @@ func TestLockerRefusesASecondReplica(t *testing.T) {
 	require.NoError(t, lock.Unlock(ctx))
 }
 
-// A run that was short keeps its lock until the clocks of the other replicas have come to it.
+// A short run keeps its lock until the clocks of the other replicas have reached it.
 func TestLockerKeepsTheLockOfAShortRun(t *testing.T) {
 	server := relocktest.Start(t)
 	ctx := context.Background()
@@ -94,7 +94,7 @@ func (r *tally) count() {
 	r.runs[time.Now().Unix()]++
 }
 
-// atMost is the most runs of one second, and how many seconds have runs.
+// atMost returns the most runs of one second, and how many seconds have runs.
 func (r *tally) atMost() (most, seconds int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,7 +104,7 @@ func (r *tally) atMost() (most, seconds int) {
 	return most, len(r.runs)
 }
 
-// everySecond starts a scheduler that counts a run in every second.
+// everySecond starts a scheduler that counts a run in each second.
 func everySecond(t *testing.T, r *tally, option scheduler.SchedulerOption) scheduler.Scheduler {
 	t.Helper()
 	s, err := scheduler.NewScheduler(option)
@@ -167,7 +167,7 @@ func TestElectorFollowsTheElection(t *testing.T) {
 	within := first.Context()
 	require.NoError(t, within.Err())
 	require.NoError(t, server.Redis().FlushAll(ctx).Err())
-	<-within.Done() // the lead is lost
+	<-within.Done() // the leadership is lost
 	require.Eventually(t, func() bool { return leads(first) != leads(second) }, soon, time.Millisecond)
 
 	first.Close()
@@ -176,7 +176,7 @@ func TestElectorFollowsTheElection(t *testing.T) {
 	require.Eventually(t, func() bool { return leads(second) }, soon, time.Millisecond)
 }
 
-// A campaign that failed is made again.
+// A campaign that failed is repeated.
 func TestElectorCampaignsAgain(t *testing.T) {
 	t.Parallel()
 	server := relocktest.Start(t)

@@ -42,7 +42,7 @@ func TestInspectReadsLocksOfJava(t *testing.T) {
 			require.Len(b, i.Holders, 1, k.name)
 			require.Positive(b, i.TTL, k.name)
 			require.Equal(b, k.name == "fenced", i.Token > 0, "%s has a token", k.name)
-			h := i.Holders[0] // Java adds the leases of a writer that re-enters
+			h := i.Holders[0] // Java adds up the leases of a writer that acquires the lock again
 			assert.True(b, isJava(h.Contender), "%s: %+v", k.name, h)
 			assert.Equal(b, 2, h.HoldCount, k.name)
 			assert.Positive(b, h.Remaining, k.name)

@@ -1,12 +1,11 @@
-// Package interop proves that relock and Redisson share their locks: its tests
-// drive a Java service and relock against the same Redis. It is a module of its
-// own and has nothing for users.
+// Package interop tests that relock and Redisson share their locks: its tests run a Java service and relock on the same
+// Redis. It is a module of its own and has nothing for users.
 package interop
 
-// The Java service, built and driven from here.
+// The Java service, which is built and driven from here.
 //
-// Rules: Maven builds it once for every version of Redisson, into the user's cache;
-// a service belongs to one test and never outlives it; every command has a time limit.
+// Rules: Maven builds it once for every version of Redisson, into the user's cache. A service belongs to one test and
+// never outlives it. Every command has a time limit.
 
 import (
 	"bufio"
@@ -30,31 +29,29 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// versions of Redisson: the newest one, and one from before the sharded pub/sub
-// and the unlock latch. On a Cluster, where the pub/sub has to be the same, the
-// older one is from before the latch alone.
+// versions are the versions of Redisson: the newest one, and one from before the sharded pub/sub and the unlock latch.
+// For a Cluster, where the pub/sub has to be the same, the older one is only from before the latch.
 var (
 	versions        = []string{"4.7.0", "3.17.7"}
 	clusterVersions = []string{"4.7.0", "3.23.5"}
 )
 
-// A setting is how a Java service is started.
+// A setting has the options with which a Java service is started.
 type setting struct {
 	version  string
-	watchdog time.Duration // 0: 30s
-	fairWait time.Duration // 0: 5m; only where the version can be told
-	prefix   string        // that a NameMapper puts before every name; "": there is none
+	watchdog time.Duration // 0 for 30s
+	fairWait time.Duration // 0 for 5m; used only if the version has the option
+	prefix   string        // the prefix of a NameMapper; "" for none
 	redis    deployment
 }
 
-// A deployment is a Redis: a single server, several that know nothing of each
-// other, or the nodes of a Cluster.
+// A deployment is a Redis: a single server, several independent servers, or the nodes of a Cluster.
 type deployment struct {
 	addrs   []string
 	cluster bool
 }
 
-// client returns a client of the Cluster or the first server; the test closes it.
+// client returns a client of the Cluster or of the first server. The test closes it.
 func (d deployment) client(t testing.TB) redis.UniversalClient {
 	if d.cluster {
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: d.addrs})
@@ -64,7 +61,7 @@ func (d deployment) client(t testing.TB) redis.UniversalClient {
 	return testredis.Client(t, d.addrs[0])
 }
 
-// onMasters is what ask finds on the masters of rdb that has to do with name.
+// onMasters returns what ask finds on the masters of rdb for name.
 func onMasters(rdb redis.UniversalClient, name string, ask func(context.Context, *redis.Client) ([]string, error)) []string {
 	var mu sync.Mutex // guards found
 	var found []string
@@ -87,14 +84,14 @@ func onMasters(rdb redis.UniversalClient, name string, ask func(context.Context,
 	return slices.DeleteFunc(found, func(s string) bool { return !strings.Contains(s, name) })
 }
 
-// keys are those of rdb that have to do with name, except for fencing counters.
+// keys returns the keys of rdb that belong to name, except for fencing counters.
 func keys(rdb redis.UniversalClient, name string) []string {
 	return slices.DeleteFunc(onMasters(rdb, name, func(ctx context.Context, rdb *redis.Client) ([]string, error) {
 		return rdb.Keys(ctx, "*").Result()
 	}), func(key string) bool { return strings.HasPrefix(key, "redisson_lock_token") })
 }
 
-// channels are the channels of rdb that have subscribers and have to do with name.
+// channels returns the channels of rdb that have subscribers and belong to name.
 func channels(rdb redis.UniversalClient, name string) []string {
 	return onMasters(rdb, name, func(ctx context.Context, master *redis.Client) ([]string, error) {
 		if _, cluster := rdb.(*redis.ClusterClient); cluster {
@@ -107,21 +104,21 @@ func channels(rdb redis.UniversalClient, name string) []string {
 // A java is a Java service.
 type java struct {
 	t       testing.TB
-	version string // of Redisson
+	version string // the version of Redisson
 	cmd     *exec.Cmd
 	in      io.WriteCloser
 
 	*answers
 }
 
-// answers are those that a service still owes.
+// answers are the answers that a service has not sent yet.
 type answers struct {
 	mu      sync.Mutex // guards below
 	last    int64
 	waiting map[int64]chan answer
 }
 
-// A command is what the service is told; see Peer.java.
+// A command is a request to the service; see Peer.java.
 type command struct {
 	ID      int64    `json:"id"`
 	Op      string   `json:"op"`
@@ -129,13 +126,13 @@ type command struct {
 	Name    string   `json:"name"`
 	Names   []string `json:"names,omitempty"`
 	Thread  int      `json:"thread"`
-	Wait    int64    `json:"wait,omitempty"`  // ms
-	Lease   int64    `json:"lease,omitempty"` // ms
+	Wait    int64    `json:"wait,omitempty"`  // milliseconds
+	Lease   int64    `json:"lease,omitempty"` // milliseconds
 	Counter string   `json:"counter,omitempty"`
 	MS      int64    `json:"ms,omitempty"`
 }
 
-// An answer is what the service says.
+// An answer is a reply of the service.
 type answer struct {
 	ID     int64  `json:"id"`
 	OK     bool   `json:"ok"`
@@ -192,7 +189,7 @@ func startJava(t testing.TB, s setting) *java {
 	return j
 }
 
-// kill ends the service at once (SIGKILL).
+// kill kills the service at once (SIGKILL).
 func (j *java) kill() { _ = j.cmd.Process.Kill() }
 
 func (j *java) expect(id int64) chan answer {
@@ -220,7 +217,7 @@ func (j *java) read(out io.Reader) {
 	}
 }
 
-// start sends a command; the answer comes over the channel.
+// start sends a command; the answer is delivered on the channel.
 func (j *java) start(c command) <-chan answer {
 	j.t.Helper()
 	j.mu.Lock()
@@ -255,7 +252,7 @@ func (j *java) do(c command) answer {
 	return j.await(j.start(c), 30*time.Second)
 }
 
-// must does a command that has to succeed.
+// must runs a command that has to succeed.
 func (j *java) must(c command) answer {
 	j.t.Helper()
 	a := j.do(c)
@@ -267,8 +264,8 @@ func (j *java) must(c command) answer {
 
 var building sync.Mutex // one Maven at a time
 
-// build builds the service for a version of Redisson and returns where it is.
-// Without Java and Maven the test is skipped, but fails where the environment says CI=true.
+// build builds the service for a version of Redisson and returns its path. Without Java and Maven the test is skipped,
+// but it fails if the environment has CI=true.
 func build(t testing.TB, version string) string {
 	t.Helper()
 	for _, tool := range []string{"java", "mvn"} {

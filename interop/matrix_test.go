@@ -19,19 +19,18 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// soon is how long something may take that should happen at once, on a busy machine.
+// soon is how long an immediate operation may take on a busy machine.
 const soon = 20 * time.Second
 
-// prompt is how long it may take from a release to the next holder, of a lease of
-// 30s: what takes no longer was woken. As a rule it is some milliseconds, which the
-// tests log.
+// prompt is how long it may take from a release to the next holder with a lease of 30s. If it takes no longer, the
+// waiter was notified. Usually it is some milliseconds, which the tests log.
 const prompt = 8 * time.Second
 
-// A kind is one lock type, as both languages know it.
+// A kind is one lock type, as both languages have it.
 type kind struct {
-	name  string // of the type, for Java
-	rival string // a type that it excludes
-	since string // the first version of Redisson that has it, if not all have
+	name  string // the name of the type in Java
+	rival string // a type that excludes it
+	since string // the first version of Redisson that has it; "" if all have it
 	lock  func(c *relock.Client, name string) relock.Locker
 }
 
@@ -53,7 +52,7 @@ func kindOf(name string) kind {
 	panic("no kind " + name)
 }
 
-// A both is what one test has: a Redis, relock, and a Java service of one version.
+// A both has a Redis, relock, and a Java service of one version, for one test.
 type both struct {
 	*testing.T
 	redis  deployment
@@ -91,7 +90,7 @@ func (b *both) must(err error) {
 	require.NoError(b, err)
 }
 
-// tries is one try of l.
+// tries makes one attempt on l.
 func (b *both) tries(l relock.Locker, want bool) {
 	b.Helper()
 	ok, err := l.TryLock(context.Background(), 0, 0)
@@ -99,17 +98,17 @@ func (b *both) tries(l relock.Locker, want bool) {
 	require.Equal(b, want, ok, "relock: TryLock answers")
 }
 
-// javaTries is one try in Java.
+// javaTries makes one attempt in Java.
 func (b *both) javaTries(kind, name string, thread int, want bool) {
 	b.Helper()
 	require.Equal(b, want, b.java.must(command{Op: "trylock", Kind: kind, Name: name, Thread: thread}).Value, "Java: tryLock answers")
-	// Redisson leaves the queue of a fair lock a moment after it has answered, and publishes nothing.
+	// Redisson leaves the queue of a fair lock shortly after it has answered, and publishes nothing.
 	testredis.Await(b, "Java has left the queue", soon, func() bool {
 		return !slices.ContainsFunc(keys(b.rdb, name), func(key string) bool { return strings.HasPrefix(key, "redisson_lock_queue") })
 	})
 }
 
-// nothingIsLeft waits until nothing of name is in Redis but its fencing counter.
+// nothingIsLeft waits until nothing of name is in Redis except its fencing counter.
 func (b *both) nothingIsLeft(name string) {
 	b.Helper()
 	testredis.Await(b, "nothing of "+name+" is left", soon, func() bool {
@@ -121,10 +120,10 @@ func (b *both) nothingIsLeft(name string) {
 func (b *both) awaitSubscriber(name string) {
 	b.Helper()
 	testredis.Await(b, "a waiter is subscribed", soon, func() bool { return len(channels(b.rdb, name)) > 0 })
-	time.Sleep(50 * time.Millisecond) // until the attempt after the subscription is over
+	time.Sleep(50 * time.Millisecond) // until the attempt after the subscription has ended
 }
 
-// startLock has l locked for owner by another goroutine.
+// startLock locks l for owner on another goroutine.
 func startLock(owner context.Context, l relock.Locker) <-chan error {
 	got := make(chan error, 1)
 	go func() { got <- l.Lock(owner) }()
@@ -141,7 +140,7 @@ func (b *both) await(what string, got <-chan error) {
 	}
 }
 
-// forEachVersion runs test with every Redisson, on a single server and on a Cluster.
+// forEachVersion runs test with every version of Redisson, on a single server and on a Cluster.
 func forEachVersion(t *testing.T, s setting, test func(b *both)) {
 	for _, version := range versions {
 		t.Run("redisson-"+version, func(t *testing.T) {
@@ -171,7 +170,7 @@ func cluster(t *testing.T) deployment {
 
 // has reports whether a version of Redisson has the kind.
 func (k kind) has(version string) bool {
-	return k.since == "" || version > k.since // of one digit before the dot
+	return k.since == "" || version > k.since // there is one digit before the dot
 }
 
 func TestEachLockExcludesAcrossLanguages(t *testing.T) {
@@ -195,18 +194,18 @@ func TestEachLockExcludesAcrossLanguages(t *testing.T) {
 	})
 }
 
-// under is the same service in another test.
+// under returns the same service for another test.
 func (j *java) under(t testing.TB) *java {
 	return &java{t: t, version: j.version, cmd: j.cmd, in: j.in, answers: j.answers}
 }
 
-// pair tries a lock of kind k in relock against its rival in Java.
+// pair tests a lock of kind k in relock against its rival in Java.
 func (b *both) pair(k kind, name string) {
 	ctx := context.Background()
 	l, other := k.lock(b.client, name), kindOf(k.rival).lock(b.client, name)
 	j := func(op string) command { return command{Op: op, Kind: k.rival, Name: name, Thread: 1} }
 
-	// Java holds, relock waits, and is woken by message.
+	// Java holds, and relock waits and is notified by a message.
 	b.java.must(j("lock"))
 	b.tries(l, false)
 	locked, err := other.IsLocked(ctx)
@@ -216,7 +215,7 @@ func (b *both) pair(k kind, name string) {
 	owner := relock.ContextWithOwner(ctx)
 	got := startLock(owner, l)
 	b.awaitSubscriber(name)
-	b.java.must(j("lock")) // re-enters
+	b.java.must(j("lock")) // acquires it again
 	b.java.must(j("unlock"))
 	select {
 	case err := <-got:
@@ -229,7 +228,7 @@ func (b *both) pair(k kind, name string) {
 	wokenGo := time.Since(start)
 	assert.LessOrEqual(b, wokenGo, prompt, "time from a release of Java to relock")
 
-	// relock holds, Java waits, and is woken by message.
+	// relock holds, and Java waits and is notified by a message.
 	b.javaTries(k.rival, name, 1, false)
 	assert.True(b, b.java.must(command{Op: "locked", Kind: k.name, Name: name, Thread: 1}).Value, "Java does not see that it is locked")
 	a := b.java.do(j("unlock"))
@@ -254,13 +253,13 @@ func (b *both) pair(k kind, name string) {
 	b.Logf("from a release to the next holder: Java to relock %v, relock to Java %v", wokenGo, wokenJava)
 	b.java.must(j("unlock"))
 
-	// Force, in both directions.
+	// A release by force, in both directions.
 	b.java.must(j("lock"))
 	freed, err := other.ForceUnlock(ctx)
 	assert.NoError(b, err)
 	assert.True(b, freed, "relock forces a lock that Java holds")
 	b.must(l.Lock(ctx))
-	b.java.do(j("unlock")) // which not every Redisson takes for an error
+	b.java.do(j("unlock")) // some versions of Redisson do not return an error
 	n, err := l.HoldCount(ctx)
 	assert.NoError(b, err)
 	assert.Equal(b, 1, n, "levels of relock, after Java has unlocked a lock that was forced")
@@ -269,14 +268,13 @@ func (b *both) pair(k kind, name string) {
 	b.nothingIsLeft(name)
 }
 
-// leases end by themselves, in both directions.
+// leases checks that leases expire, in both directions.
 func (b *both) leases(k kind, name string) {
 	const lease = 1500 * time.Millisecond
 	ctx := context.Background()
 	l := k.lock(b.client, name)
 
-	// A thread of its own: the watchdog of Redisson may renew once more what its
-	// thread has held before.
+	// A thread of its own: the watchdog of Redisson may renew once more what its thread has held before.
 	b.java.must(command{Op: "lock", Kind: k.rival, Name: name, Thread: 9, Lease: lease.Milliseconds()})
 	b.tries(l, false)
 	start := time.Now()
@@ -284,8 +282,8 @@ func (b *both) leases(k kind, name string) {
 	assert.NoError(b, err)
 	assert.True(b, ok, "after the lease of Java")
 	b.javaTries(k.rival, name, 2, false)
-	// Before 3.32 a Java waiter of a fair lock sleeps on when its place is given away,
-	// not when the lease ends (redisson#4705).
+	// Before 3.32 a Java waiter of a fair lock continues to sleep when its position is given away, and when the lease
+	// expires (redisson#4705).
 	if k.name != "fair" || b.version() > "3.32" {
 		c := command{Op: "trylock", Kind: k.rival, Name: name, Thread: 1, Wait: soon.Milliseconds()}
 		assert.True(b, b.java.must(c).Value, "after the lease of relock: Java did not get it")
@@ -299,7 +297,7 @@ func (b *both) leases(k kind, name string) {
 	b.nothingIsLeft(name)
 }
 
-// Watchdogs of both keep what is held, and the holder of the other language waits for it.
+// The watchdogs of both renew what is held, and the holder of the other language waits for it.
 func TestWatchdogsOfBothLanguagesKeepLeases(t *testing.T) {
 	const lease = 1500 * time.Millisecond
 	forEachVersion(t, setting{watchdog: lease}, func(b *both) {
@@ -331,7 +329,7 @@ func TestWatchdogsOfBothLanguagesKeepLeases(t *testing.T) {
 	})
 }
 
-// The fencing counter is one: tokens grow, whichever language draws them.
+// There is one fencing counter: tokens grow, whichever language draws them.
 func TestTokensGrowAcrossLanguages(t *testing.T) {
 	forEachVersion(t, setting{}, func(b *both) {
 		if !kindOf("fenced").has(b.version()) {

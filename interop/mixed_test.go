@@ -1,6 +1,6 @@
 package interop
 
-// Several clients of both languages together: queues, readers and writers, locks of locks.
+// Several clients of both languages together: queues, readers and writers, MultiLocks and RedLocks.
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// queued waits until n stand in the queue of a fair lock.
+// queued waits until n waiters are in the queue of a fair lock.
 func (b *both) queued(name string, n int64) {
 	b.Helper()
 	testredis.Await(b, fmt.Sprintf("%d stand in the queue", n), soon, func() bool {
@@ -25,7 +25,7 @@ func (b *both) queued(name string, n int64) {
 	})
 }
 
-// A queue of both languages is served in its order, with those in it who give up.
+// A queue of both languages is served in its order, including waiters that give up.
 func TestFairQueueServesBothLanguagesInOrder(t *testing.T) {
 	forEachVersion(t, setting{}, func(b *both) {
 		ctx := context.Background()
@@ -94,11 +94,11 @@ func TestFairQueueServesBothLanguagesInOrder(t *testing.T) {
 	})
 }
 
-// A killed waiter of either language does not hold up the others.
+// A killed waiter of either language does not block the others.
 func TestFairQueueEvictsDeadWaitersOfBothLanguages(t *testing.T) {
 	s := setting{version: versions[0], fairWait: 4 * time.Second, redis: single(t)}
 	b := &both{T: t, redis: s.redis, rdb: s.redis.client(t), java: startJava(t, s)}
-	b.client = b.newClient(time.Second) // a place is worth the fair wait timeout and what is left of the lease
+	b.client = b.newClient(time.Second) // a position lasts for the fair wait timeout and the remaining lease
 	ctx := context.Background()
 	const name = "fair"
 	l := b.client.NewFairLock(name)
@@ -117,8 +117,8 @@ func TestFairQueueEvictsDeadWaitersOfBothLanguages(t *testing.T) {
 
 	doomed.kill()
 	b.must(l.Unlock(ctx))
-	// The waiter of the killed Java service is passed by after the fair wait timeout; that
-	// of relock is not dead, but gone: it gave up when its client was closed.
+	// The waiter of the killed Java service is passed over after the fair wait timeout. That of relock has not crashed:
+	// it gave up when its client was closed.
 	b.must(gone.Close())
 	select {
 	case err := <-living:
@@ -150,7 +150,7 @@ func TestFairReleaseLetsJavaPassCrashedWaiters(t *testing.T) {
 		})
 		a := b.java.start(command{Op: "lock", Kind: "fair", Name: name, Thread: 1})
 		b.queued(name, 2)
-		b.must(rdb.Close()) // neither the waiter nor its undo reaches Redis any more
+		b.must(rdb.Close()) // neither the waiter nor its rollback reaches Redis any more
 		assert.Error(b, <-crashed)
 		testredis.Await(b, "the server knows", soon, func() bool {
 			for _, channel := range channels(b.rdb, name) {
@@ -171,7 +171,7 @@ func TestFairReleaseLetsJavaPassCrashedWaiters(t *testing.T) {
 	})
 }
 
-// Readers of both share; the release of one does not free the other's; a downgrade lets readers in.
+// Readers of both share the lock. The release of one does not release the other's hold. A downgrade admits readers.
 func TestReadersAndWritersShareAcrossLanguages(t *testing.T) {
 	forEachVersion(t, setting{}, func(b *both) {
 		ctx := context.Background()
@@ -201,7 +201,7 @@ func TestReadersAndWritersShareAcrossLanguages(t *testing.T) {
 		require.NoError(b, err)
 		require.True(b, freed)
 
-		// relock downgrades, and a Java reader that waits gets in.
+		// relock downgrades, and a waiting Java reader acquires the lock.
 		b.must(rw.Write().Lock(ctx))
 		b.must(rw.Read().Lock(ctx))
 		a := b.java.start(j("lock", "read", 1))
@@ -213,7 +213,7 @@ func TestReadersAndWritersShareAcrossLanguages(t *testing.T) {
 		b.javaTries("write", name, 1, false)
 		b.must(rw.Read().Unlock(ctx))
 
-		// Java downgrades. It publishes nothing: a reader of relock gets in at its next attempt.
+		// Java downgrades. It publishes nothing: a reader of relock acquires the lock at its next attempt.
 		b.java.must(j("lock", "write", 1))
 		b.java.must(j("lock", "read", 1))
 		b.tries(rw.Read(), false)
@@ -227,7 +227,7 @@ func TestReadersAndWritersShareAcrossLanguages(t *testing.T) {
 	})
 }
 
-// Locks of several, over the same members.
+// MultiLocks with the same locks.
 func TestMultiLocksExcludeAcrossLanguages(t *testing.T) {
 	forEachVersion(t, setting{}, func(b *both) {
 		ctx := context.Background()

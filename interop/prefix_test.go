@@ -1,6 +1,6 @@
 package interop
 
-// A prefix before all names: WithKeyPrefix here, a NameMapper in Java.
+// A prefix for all names: WithKeyPrefix in Go, a NameMapper in Java.
 
 import (
 	"context"
@@ -32,7 +32,7 @@ func TestKeyPrefixIsThatOfANameMapper(t *testing.T) {
 	}
 }
 
-// excludeAndWake has each language wait for the other.
+// excludeAndWake makes each language wait for the other.
 func (b *both) excludeAndWake(k kind, c *relock.Client, name string) {
 	ctx := context.Background()
 	l := k.lock(c, name)

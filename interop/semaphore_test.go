@@ -26,7 +26,7 @@ func (b *both) available(s *relock.Semaphore, want int) {
 	require.EqualValues(b, want, java, "Java: permits that are free")
 }
 
-// The permits that one language takes are not free for the other, and each wakes the other.
+// The permits that one language acquires are not free for the other, and each notifies the other.
 func TestSemaphoreIsSharedAcrossLanguages(t *testing.T) {
 	forEachVersion(t, setting{}, func(b *both) {
 		for _, name := range []string{"plain", "with {a tag} in it", "Schlüssel-鎖-🔒"} {
@@ -47,7 +47,7 @@ func (b *both) semaphore(name string) {
 	}
 	first, second := relock.ContextWithOwner(ctx), relock.ContextWithOwner(ctx)
 
-	// The first one to come sets the number.
+	// The first acquire sets the number.
 	b.must(s.Lock(first))
 	set := j("set", 1)
 	set.MS = 7
@@ -76,7 +76,7 @@ func (b *both) semaphore(name string) {
 	require.True(b, b.java.await(waiting, soon).Value, "Java is not woken")
 	assert.LessOrEqual(b, time.Since(start), prompt)
 
-	// The holders are told apart, and Java knows its permit by what relock shows.
+	// The holders are distinguished, and Java identifies its permit by what relock shows.
 	holders, err := s.Holders(ctx)
 	b.must(err)
 	require.Len(b, holders, 2)
@@ -92,7 +92,7 @@ func (b *both) semaphore(name string) {
 		assert.LessOrEqual(b, h.Remaining, 30*time.Second)
 	}
 
-	// A lease that ends in either language gives the permit back.
+	// A lease that expires in either language releases the permit.
 	b.must(s.Unlock(first))
 	b.java.must(j("unlock", 2))
 	b.available(s, 2)
@@ -118,7 +118,7 @@ func (b *both) semaphore(name string) {
 	assert.Negative(b, ttl)
 	b.available(s, 0)
 
-	// An operator frees all.
+	// An operator releases all permits by force.
 	freed, err := s.ForceUnlock(ctx)
 	b.must(err)
 	assert.True(b, freed)
@@ -128,7 +128,7 @@ func (b *both) semaphore(name string) {
 	b.available(s, 2)
 }
 
-// relock keeps its permits by renewing them, also while Java asks.
+// relock keeps its permits by renewing them, even while Java asks.
 func TestSemaphoreIsRenewedBesideJava(t *testing.T) {
 	const lease = 1500 * time.Millisecond
 	forEachVersion(t, setting{watchdog: lease}, func(b *both) {
@@ -142,7 +142,7 @@ func TestSemaphoreIsRenewedBesideJava(t *testing.T) {
 	})
 }
 
-// Two services of each language never have more permits than there are, and in the end all of them are free.
+// Two services of each language never hold more permits than there are, and in the end all of them are free.
 func TestSemaphoreStorm(t *testing.T) {
 	const permits = 3
 	run := func(t *testing.T, version string, d deployment, took time.Duration) {

@@ -25,7 +25,7 @@ import (
 
 const stormWorkers = 8 // of each service
 
-// stormTime is how long a storm lasts: RELOCK_STORM, or a little.
+// stormTime returns how long a storm lasts: RELOCK_STORM, or a short time.
 func stormTime(t *testing.T) time.Duration {
 	text := os.Getenv("RELOCK_STORM")
 	if text == "" {
@@ -38,9 +38,8 @@ func stormTime(t *testing.T) time.Duration {
 
 var stormKinds = []string{"lock", "fenced", "fair", "write", "rw", "multi", "red"}
 
-// No update of a counter that everybody reads and writes under the lock is lost,
-// every worker gets its turn, and nothing is left. Only the newest Redisson on a
-// single server has the whole time.
+// No update of a counter that every worker reads and writes under the lock is lost, every worker gets its turn, and
+// nothing is left. Only the newest Redisson on a single server has the whole time.
 func TestStorm(t *testing.T) {
 	if os.Getenv("RELOCK_STORM_WORKER") != "" {
 		stormService(t)
@@ -137,11 +136,11 @@ func storm(t *testing.T, version, kind string, redis deployment, took time.Durat
 			dump(t, rdb, keys(rdb, "storm"))
 		}
 	})
-	// A request that had no answer for a second leaves a tombstone in the line, for a minute.
+	// A request that had no answer for a second leaves a tombstone in the wait queue for a minute.
 	testredis.Await(t, "nothing is left", soon+time.Minute, func() bool { return len(keys(rdb, "storm")) == 0 })
 }
 
-// dump logs what is in keys, for who looks for the cause of a failure.
+// dump logs the contents of keys, to find the cause of a failure.
 func dump(t *testing.T, rdb redis.UniversalClient, keys []string) {
 	ctx := context.Background()
 	for _, key := range keys {

@@ -26,7 +26,7 @@ func must(t *testing.T, err error) {
 	require.NoError(t, err)
 }
 
-// get reports whether a new owner gets the lock at once, and gives it back.
+// get reports whether a new owner acquires the lock at once, and releases it.
 func get(t *testing.T, l relock.Locker) bool {
 	t.Helper()
 	ctx := relock.ContextWithOwner(context.Background())
@@ -66,7 +66,7 @@ func TestServersShareNothing(t *testing.T) {
 	must(t, red.Unlock(ctx))
 }
 
-// The package comment shows this test first.
+// This test is the first example of the package comment.
 func TestCrashedHolder(t *testing.T) {
 	ctx := context.Background()
 	server := relocktest.Start(t)
@@ -130,7 +130,7 @@ func TestHolderNoticesALossWhenItAsks(t *testing.T) {
 	}
 }
 
-// The package comment shows this test last.
+// This test is the last example of the package comment.
 func TestLossIsNoticedAtARenewal(t *testing.T) {
 	ctx := context.Background()
 	server := relocktest.Start(t)
@@ -210,10 +210,10 @@ func TestAdvanceWakesWaiters(t *testing.T) {
 	for _, want := range []string{"first", "second"} {
 		assert.Equal(t, want, <-order, "the next holder")
 	}
-	must(t, server.Client().NewLock("plain").Lock(ctx)) // it was lost too
+	must(t, server.Client().NewLock("plain").Lock(ctx)) // it was lost, too
 }
 
-// Holds and waiters that are left at the end of a test end with it: TestMain checks for their goroutines.
+// Holds and waiters that are left at the end of a test end with it: TestMain checks their goroutines.
 func TestStartLeavesNothingBehind(t *testing.T) {
 	server := relocktest.Start(t)
 	client := server.Client()

@@ -17,12 +17,12 @@ import (
 type Bar struct {
 	Name           string
 	Low, Mid, High float64
-	Text           string // what is written beside it
-	Ours           bool   // stands out
+	Text           string // the text beside the bar
+	Ours           bool   // highlighted
 }
 
-// A Chart is some bars with what they say. The scale is logarithmic where the
-// longest is more than thirty times the shortest.
+// A Chart is a number of bars with their texts. The scale is logarithmic if the longest bar is more than thirty times
+// the shortest.
 type Chart struct {
 	Title, Unit, Note string
 	Bars              []Bar
@@ -30,11 +30,11 @@ type Chart struct {
 
 const (
 	width  = 760
-	left   = 190 // of this the names
-	right  = 190 // and of this the texts
+	left   = 190 // the width of the names
+	right  = 190 // the width of the texts
 	top    = 58
 	pitch  = 30
-	height = 18 // of a bar
+	height = 18 // the height of a bar
 )
 
 const style = `<style>
@@ -79,12 +79,12 @@ func (c Chart) Write(w io.Writer) error {
 	return err
 }
 
-// scale is how long a value is drawn.
+// scale returns the length of the bar for a value.
 func (c Chart) scale() (func(float64) float64, string) {
 	least, greatest := math.Inf(1), 0.0
 	for _, bar := range c.Bars {
 		for _, v := range []float64{bar.Mid, bar.High} {
-			if v > 0 { // neither nothing nor NaN
+			if v > 0 { // neither zero nor NaN
 				least, greatest = min(least, v), max(greatest, v)
 			}
 		}
@@ -109,6 +109,6 @@ func (c Chart) scale() (func(float64) float64, string) {
 
 func escape(s string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(s)) // a Builder takes everything
+	_ = xml.EscapeText(&b, []byte(s)) // a Builder never returns an error
 	return b.String()
 }

@@ -1,13 +1,12 @@
-// Package fleet simulates many processes that want one lock all the time, by a
-// clock of its own: there is no Redis, no network, and no real waiting.
+// Package fleet simulates many processes that compete for one lock all the time, with a clock of its own: there is no
+// Redis, no network, and no real waiting.
 package fleet
 
-// Rules: a process does what internal/engine, internal/poller and internal/turns do for a
-// plain lock, or fair.go for a fair one, with the same constants. Redis does one thing
-// at a time, in the order in which requests come. A hop is half a round trip and some
-// noise, which is exponential. Left out are the processors of the processes, lost
-// messages, crashes, renewals of whole leases, pings, callers without a place in the line, and all
-// other work of Redis.
+// Rules: a process behaves like internal/engine, internal/poller and internal/handoff do for a plain lock, or fair.go
+// for a fair one, with the same constants. Redis does one thing at a time, in the order in which requests arrive. A hop
+// is half a round trip and some noise, which is exponential. Left out are the processors of the processes, lost
+// messages, crashes, renewals of whole leases, pings, callers without an entry in the queue, and all other work of
+// Redis.
 
 import (
 	"math/rand/v2"
@@ -30,37 +29,37 @@ const (
 	freshGrant = grantTrust * 9 / 10
 )
 
-// A Fleet is what is simulated.
+// A Fleet has the parameters of a simulation.
 type Fleet struct {
 	Processes  int
-	Goroutines int           // of each process: they take the lock, stay for a section, and ask again at once
-	Fair       bool          // a FairLock, of processes with one goroutine
-	Trip       time.Duration // to Redis and back at best, without the time of Redis
-	Noise      time.Duration // how much longer a hop takes on average, be it on the way or until the process runs
+	Goroutines int           // goroutines of each process: they acquire the lock, hold it for a critical section, and ask again at once
+	Fair       bool          // whether the lock is a FairLock, of processes with one goroutine
+	Trip       time.Duration // the shortest round trip to Redis, without the time of Redis
+	Noise      time.Duration // how much longer a hop takes on average, in the network or until the process runs
 	Connect    time.Duration // how much longer the first request of a process takes
 	Section    time.Duration
-	Arrival    time.Duration // within which all processes ask for the first time
+	Arrival    time.Duration // the time within which all processes ask for the first time
 	Slice      time.Duration // WithHandoffWindow
 	WakeDelay  time.Duration // WithPollInterval
 
-	// Time that Redis needs: for an attempt, a release that grants, the message of a grant, and a look at the lock.
+	// The time that Redis needs: for an attempt, a release that grants, the message of a grant, and a poll of the lock.
 	Attempt, Release, Message, Look time.Duration
 }
 
-// An Outcome is what has become of it.
+// An Outcome has the results of a simulation.
 type Outcome struct {
-	Share     float64       // of the rate of a lock that costs nothing
-	Requests  float64       // a section, without looks: attempts, confirmations, renewals of grants, releases, and what is sent to subscribe and unsubscribe
-	Looks     float64       // a section
-	Load      float64       // how busy Redis was, of 1
-	Busy      time.Duration // for a section
-	Longest   time.Duration // wait, also of goroutines that still wait in the end
-	Even      float64       // the slowest process against the fastest
-	Served    float64       // the part of all processes that had the lock at all
-	Overtaken int           // grants out of the order of the places in the line
+	Share     float64       // the rate, as a fraction of that of a lock that takes no time
+	Requests  float64       // per critical section, without polls: attempts, confirmations, renewals of grants, releases, subscribing and unsubscribing
+	Looks     float64       // polls per critical section
+	Load      float64       // the fraction of the time in which Redis was busy
+	Busy      time.Duration // the time of Redis per critical section
+	Longest   time.Duration // the longest wait, including goroutines that still wait at the end
+	Even      float64       // the slowest process compared with the fastest
+	Served    float64       // the fraction of processes that held the lock at all
+	Overtaken int           // grants that are not in the order of the queue
 }
 
-// Run simulates so much time, and counts after a warm-up. The same seed gives the same outcome.
+// Run simulates a span of time, and counts after a warm-up. The same seed gives the same outcome.
 func (f Fleet) Run(warmUp, length time.Duration, seed uint64) Outcome {
 	s := &simulation{Fleet: f, random: rand.New(rand.NewPCG(seed, 0)), processes: make([]process, f.Processes)}
 	for i := range s.processes {
@@ -77,24 +76,24 @@ func (f Fleet) Run(warmUp, length time.Duration, seed uint64) Outcome {
 // A process has one contender, holder or releaser at a time; its other goroutines wait in the local queue.
 type process struct {
 	asked      time.Duration   // when its contender called Lock
-	queue      []time.Duration // when those behind it did
+	queue      []time.Duration // when the callers behind it called Lock
 	holds      bool            // the contender has the lock, as far as it knows
 	since      time.Duration   // when the process was granted the lock
 	brief      bool            // the lease is that of a grant
 	sections   int
 	subscribed bool
 
-	sent  time.Duration // the last request for the lock
-	seen  time.Duration // when the last one was sent that Redis has run
-	trip  time.Duration // about how long one takes
-	trips int           // how many were measured
-	place int           // in the line: how many joined before, and this one; 0: none
-	ahead int           // places in front of it when it joined
-	told  bool          // the message of the grant has come
+	sent  time.Duration // when the last request for the lock was sent
+	seen  time.Duration // when the last request was sent that Redis has run
+	trip  time.Duration // about how long a request takes
+	trips int           // how many round trips were measured
+	place int           // its entry in the queue: how many entered before, including this one; 0 for none
+	ahead int           // number of entries ahead of it when it entered
+	told  bool          // the message of the grant has arrived
 
 	asleep bool
-	wakes  time.Duration // by itself
-	looks  bool          // its lookout runs
+	wakes  time.Duration // when it wakes up by itself
+	looks  bool          // its poller runs
 }
 
 type simulation struct {
@@ -108,13 +107,13 @@ type simulation struct {
 	line     []*process // in the order in which they are granted the lock
 	joined   int
 	granted  int
-	idle     time.Duration // when Redis will have done all that has come
+	idle     time.Duration // when Redis will have processed all requests that have arrived
 	tally    tally
 	longest  time.Duration
 	overtook int
 }
 
-// A tally is what is counted.
+// A tally has the counters.
 type tally struct {
 	requests, looks int
 	worked          time.Duration // Redis
@@ -129,7 +128,7 @@ func (s *simulation) runUntil(end time.Duration) {
 	s.now = end
 }
 
-// forget leaves out what was counted so far. A goroutine that waits has waited since it asked.
+// forget resets the counters. A goroutine that waits has waited since it asked.
 func (s *simulation) forget() {
 	s.tally, s.longest, s.overtook = tally{}, 0, 0
 	for i := range s.processes {
@@ -141,19 +140,19 @@ func (s *simulation) at(t time.Duration, p *process, do func(*simulation, *proce
 	s.events.add(event{at: t, of: p, do: do})
 }
 
-// hop is the way to Redis, or back.
+// hop returns the time of the way to Redis, or back.
 func (s *simulation) hop() time.Duration {
 	return s.Trip/2 + time.Duration(float64(s.Noise)*s.random.ExpFloat64())
 }
 
-// serve has Redis work for so long when it comes to it, and returns when it has.
+// serve makes Redis work for a time as soon as it is idle, and returns when it has finished.
 func (s *simulation) serve(d time.Duration) time.Duration {
 	s.idle = max(s.idle, s.now) + d
 	s.tally.worked += d
 	return s.idle
 }
 
-// ask sends an attempt. A grant that is not fresh is confirmed by one.
+// ask sends an attempt. A grant that is not recent is confirmed by an attempt.
 func (s *simulation) ask(p *process) {
 	p.asleep = false
 	connect := s.Connect
@@ -165,7 +164,7 @@ func (s *simulation) ask(p *process) {
 	s.at(s.now+connect+s.hop(), p, (*simulation).attempted)
 }
 
-// attempted is the script of an attempt. A place in the line of a plain lock is for processes that hear of a grant.
+// attempted is the script of an attempt. Only subscribed processes have an entry in the queue of a plain lock.
 func (s *simulation) attempted(p *process) {
 	p.seen = p.sent
 	done := s.serve(s.Attempt) + s.hop()
@@ -188,7 +187,7 @@ func (s *simulation) join(p *process) {
 	s.line = append(s.line, p)
 }
 
-// grant gives the lock, which is free, to the first place in the line.
+// grant grants the lock, which is free, to the first entry in the queue.
 func (s *simulation) grant() *process {
 	p := s.line[0]
 	s.line = s.line[1:]
@@ -228,14 +227,14 @@ func (s *simulation) sleep(p *process) {
 	}
 }
 
-// timeUp may be of a sleep that is over.
+// timeUp may belong to a sleep that has already ended.
 func (s *simulation) timeUp(p *process) {
 	if p.asleep && s.now >= p.wakes {
 		s.ask(p)
 	}
 }
 
-// look is one request of the lookout, which goes on while the process waits. Far back in the line it is not made each
+// look is one request of the poller, which continues while the process waits. Far back in the queue it is not sent each
 // time.
 func (s *simulation) look(p *process) {
 	if p.ahead >= nearHead && s.random.IntN(p.ahead/nearHead+1) != 0 {
@@ -256,7 +255,7 @@ func (s *simulation) looked(p *process) {
 	}
 }
 
-// take relies on the grant that the process was told of, or confirms it.
+// take uses the grant of which the process was notified, or confirms it.
 func (s *simulation) take(p *process) {
 	if s.now-p.seen >= freshGrant {
 		s.ask(p)
@@ -268,7 +267,7 @@ func (s *simulation) take(p *process) {
 	s.enter(p)
 }
 
-// renew makes the lease of a grant whole, if the process still has it.
+// renew extends the lease of a grant to a whole lease, if the process still holds it.
 func (s *simulation) renew(p *process, place int) {
 	if p.place != place || !p.brief {
 		return
@@ -284,7 +283,7 @@ func (s *simulation) held(p *process) {
 	s.enter(p)
 }
 
-// enter begins the first section of a hold.
+// enter begins the first critical section of a hold.
 func (s *simulation) enter(p *process) {
 	p.asleep, p.holds, p.since = false, true, s.now
 	s.section(p)
@@ -314,7 +313,7 @@ func (s *simulation) turn(p *process) {
 	p.queue = p.queue[1:]
 }
 
-// released is the script of a release. The message and the answer leave together.
+// released is the script of a release. The message and the answer are sent together.
 func (s *simulation) released(p *process) {
 	s.holder = nil
 	p.place = 0
@@ -328,7 +327,7 @@ func (s *simulation) released(p *process) {
 	s.at(done+s.hop(), p, (*simulation).gaveBack)
 }
 
-// hear reads the message of a grant. The answer to a request may have said the same before.
+// hear reads the message of a grant. The answer to a request may have contained the grant before.
 func (s *simulation) hear(p *process, place int) {
 	if p.place != place || p.holds {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// a usual fleet, of two processes.
+// usual returns a fleet of two processes.
 func usual() Fleet {
 	return Fleet{
 		Processes: 2, Goroutines: 16, Trip: 400 * time.Microsecond, Noise: 50 * time.Microsecond, Section: time.Millisecond,
@@ -42,7 +42,7 @@ func TestOneProcessLosesTwoRoundTripsAWindow(t *testing.T) {
 	f := usual()
 	f.Processes = 1
 	got := f.Run(time.Second, 10*time.Second, 1)
-	// Of each slice, a round trip to release and one to take.
+	// For each hand-off window, there is one round trip to release and one to acquire.
 	assert.GreaterOrEqual(t, got.Share, 0.90)
 	assert.LessOrEqual(t, got.Share, 0.94)
 	assert.Zero(t, got.Looks)
@@ -64,7 +64,8 @@ func TestSameSeedGivesTheSameRun(t *testing.T) {
 	assert.NotEqual(t, f.Run(time.Second, time.Second, 8), a)
 }
 
-// From a release to the next section there is one round trip: to Redis, and with the message to the next process.
+// From a release to the next critical section there is one round trip: to Redis, and with the message to the next
+// process.
 func TestGrantTakesOneRoundTrip(t *testing.T) {
 	f := usual()
 	f.Processes, f.Goroutines, f.Noise = 16, 1, 0
@@ -75,13 +76,13 @@ func TestGrantTakesOneRoundTrip(t *testing.T) {
 	assert.Equal(t, 0, got.Overtaken)
 }
 
-// A section, or a slice of sections, costs an attempt and a release, however many processes wait.
+// A critical section, or a hand-off window of them, costs an attempt and a release, however many processes wait.
 func TestRequestsDoNotGrowWithTheProcesses(t *testing.T) {
 	for _, n := range []int{4, 32, 128} {
 		for goroutines, sections := range map[int]float64{1: 1, 16: 10} {
 			f := usual()
 			f.Processes, f.Goroutines = n, goroutines
-			got := f.Run(time.Minute, time.Minute, 1) // the first attempts are slow, and so the first slices long
+			got := f.Run(time.Minute, time.Minute, 1) // the first attempts are slow, and so the first windows are long
 			assert.InDelta(t, 2, got.Requests*sections, 0.2, "%d × %d", n, goroutines)
 			assert.LessOrEqual(t, got.Looks, 1.01*float64(n)*got.Share/f.Section.Seconds(), "%d × %d: %+v", n, goroutines, got)
 			assert.Equal(t, float64(1), got.Served, "%d × %d", n, goroutines)
@@ -91,8 +92,8 @@ func TestRequestsDoNotGrowWithTheProcesses(t *testing.T) {
 	}
 }
 
-// At 10,000 processes the wait is so long that each grant is confirmed: an attempt, a confirmation and a release. Looks
-// are counted beside them: those near the head of the line look at the lock once a second.
+// With 10,000 processes the wait is so long that each grant is confirmed: there is an attempt, a confirmation and a
+// release. Polls are counted separately: processes near the head of the queue poll the lock once a second.
 func TestTenThousandProcessesAreServedInOrder(t *testing.T) {
 	f := usual()
 	f.Processes, f.Goroutines, f.Arrival = 10_000, 1, 10*time.Second
@@ -115,7 +116,7 @@ func TestRareAsksOfLongWaits(t *testing.T) {
 	assert.Zero(t, got.Overtaken)
 }
 
-// The waiters of a Client for a fair lock share a channel, and each asks once a second. So its grant is always fresh.
+// The waiters of a Client for a fair lock share a channel, and each asks once a second. So its grant is always recent.
 func TestFairLockAsksOnceASecond(t *testing.T) {
 	f := usual()
 	f.Processes, f.Goroutines, f.Fair = 16, 1, true
@@ -129,8 +130,8 @@ func TestFairLockAsksOnceASecond(t *testing.T) {
 	assert.Zero(t, got.Overtaken)
 }
 
-// A grant that the process has waited for for seconds is handed over before it was renewed: turns are whole slices,
-// also where a renewal takes longer than a section.
+// A grant for which the process has waited for seconds is handed off before it was renewed: turns are whole windows,
+// even if a renewal takes longer than a critical section.
 func TestOldGrantIsHandedOver(t *testing.T) {
 	f := usual()
 	f.Processes, f.Goroutines, f.Section, f.Slice = 150, 4, 10*time.Millisecond, 20*time.Millisecond

@@ -1,7 +1,7 @@
 package fleet
 
-// The events that are still to come, the next first. Events of the same time come in
-// the order in which they were added.
+// The events that are still to come, the next one first. Events at the same time are in the order in which they were
+// added.
 
 import "time"
 
@@ -16,7 +16,7 @@ func (e event) before(other event) bool {
 	return e.at < other.at || e.at == other.at && e.order < other.order
 }
 
-// A queue is a binary heap, without the interfaces of container/heap: it is most of the time of a simulation.
+// A queue is a binary heap without the interfaces of container/heap, because it takes most of the time of a simulation.
 type queue struct {
 	heap  []event
 	added int
@@ -38,10 +38,10 @@ func (q *queue) add(e event) {
 	q.heap[i] = e
 }
 
-// nextAt is when the next one comes; there always is one.
+// nextAt returns the time of the next event. There always is one.
 func (q *queue) nextAt() time.Duration { return q.heap[0].at }
 
-// next takes out the next one.
+// next removes and returns the next event.
 func (q *queue) next() event {
 	first, last := q.heap[0], len(q.heap)-1
 	e := q.heap[last]

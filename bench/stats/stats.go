@@ -1,9 +1,9 @@
-// Package stats sums up what was measured: waits in a histogram, and figures of
-// several rounds as a median with its spread.
+// Package stats summarizes measurements: waits in a histogram, and figures of several rounds as a median with its
+// spread.
 package stats
 
-// Rules: adding a wait costs nanoseconds and no memory, whatever their number; a
-// figure that is not there is NaN, and no sum is taken over it.
+// Rules: adding a wait costs nanoseconds and no memory, whatever their number. A missing figure is NaN, and is not part
+// of any sum.
 
 import (
 	"math"
@@ -25,7 +25,7 @@ type Histogram struct {
 	max    time.Duration
 }
 
-// Add counts d; one below 0 counts as 0.
+// Add counts d. A negative d counts as 0.
 func (h *Histogram) Add(d time.Duration) {
 	d = max(d, 0)
 	h.counts[bucket(d)]++
@@ -33,7 +33,7 @@ func (h *Histogram) Add(d time.Duration) {
 	h.max = max(h.max, d)
 }
 
-// Merge adds all that other has counted.
+// Merge adds all durations of other.
 func (h *Histogram) Merge(other *Histogram) {
 	for i, c := range other.counts {
 		h.counts[i] += c
@@ -42,14 +42,14 @@ func (h *Histogram) Merge(other *Histogram) {
 	h.max = max(h.max, other.max)
 }
 
-// Count is how many were added.
+// Count returns the number of durations.
 func (h *Histogram) Count() int { return h.n }
 
-// Max is the longest, exactly; 0 if there is none.
+// Max returns the longest duration exactly, or 0 if there is none.
 func (h *Histogram) Max() time.Duration { return h.max }
 
-// Quantile is the least duration that the part q of all does not exceed, at most
-// 1/32 too long; 0 if there is none.
+// Quantile returns the shortest duration that the fraction q of all does not exceed, at most 1/32 too long. It is 0 if
+// there is none.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	rank := max(1, int(math.Ceil(q*float64(h.n))))
 	seen := 0
@@ -61,14 +61,14 @@ func (h *Histogram) Quantile(q float64) time.Duration {
 	return h.max
 }
 
-// bucket is the one that d falls into: those below 2<<fine have one each, above
-// that every power of two has 1<<fine.
+// bucket returns the bucket of d. Durations below 2<<fine have a bucket each; above that every power of two has 1<<fine
+// buckets.
 func bucket(d time.Duration) int {
 	shift := max(0, bits.Len64(uint64(d))-fine-1)
 	return shift<<fine + int(uint64(d)>>shift)
 }
 
-// top is the longest duration of a bucket.
+// top returns the longest duration of a bucket.
 func top(i int) time.Duration {
 	if i < 2<<fine {
 		return time.Duration(i)
@@ -77,11 +77,11 @@ func top(i int) time.Duration {
 	return time.Duration(uint64(i-shift<<fine+1)<<shift - 1)
 }
 
-// A Spread is the median of some values, and where most of them are: all but the
-// lowest tenth and the highest. Of less than ten values, all.
+// A Spread is the median of some values, and the range of most of them: all except the lowest tenth and the highest
+// tenth. Of fewer than ten values it is the range of all.
 type Spread struct{ Low, Mid, High float64 }
 
-// Over is the spread of those values that are there; of none, all is NaN.
+// Over returns the spread of the values that are not missing. If there is none, all fields are NaN.
 func Over(values []float64) Spread {
 	values = slices.DeleteFunc(slices.Clone(values), math.IsNaN)
 	if len(values) == 0 {
@@ -97,9 +97,9 @@ func Over(values []float64) Spread {
 	return s
 }
 
-// Margin is how far the median of so many values as these may be from the true one, as a part of it: in 95 of 100 cases
-// it is no farther. It is found by drawing as many of the values again and again, with repetition (a bootstrap). Of
-// fewer than six values nothing is known, and it is NaN.
+// Margin returns how far the median of these values may be from the true one, as a fraction of it, in 95 of 100 cases.
+// It is estimated by repeatedly drawing as many of the values, with repetition (a bootstrap). It is NaN for fewer than
+// six values.
 func Margin(values []float64) float64 {
 	values = slices.DeleteFunc(slices.Clone(values), math.IsNaN)
 	if len(values) < 6 {
@@ -119,7 +119,7 @@ func Margin(values []float64) float64 {
 	return max(medians[draws-draws/40-1]-mid, mid-medians[draws/40]) / mid
 }
 
-// Ratios is a by b, round by round: noise that hits a whole round is not in them.
+// Ratios returns a divided by b, round by round, so that noise that affects a whole round cancels out.
 func Ratios(a, b []float64) []float64 {
 	all := make([]float64, min(len(a), len(b)))
 	for i := range all {
