@@ -31,19 +31,19 @@ var bounds = slices.Concat([]bound{
 	{"one-name", "rate, of the fastest library", againstFastest, 50, 15, false},
 	{"fleet-1ms-far", "rate, of a sync.Mutex", against("sync.Mutex"), 0.92, 0.50, false},
 	{"fleet-1ms-far", "slowest client, of the fastest", figureOf(evenClient), 0.5, 0.25, false},
-	{"fleet-1ms-far", "longest wait, in rounds of 64 sections", waitOf(64), 4, 8, true},
+	{"fleet-1ms-far", "longest wait, in rounds of 64 critical sections", waitOf(64), 4, 8, true},
 	{"fair", "rate, of a sync.Mutex", against("sync.Mutex"), 0.85, 0.30, false},
 	{"readers", "rate, of two bare EVALSHA", against("bare read"), 20, 5, false},
 	{"held", "goroutines", figureOf(goroutines), 4, 16, true},
-	{"held", "bytes of heap a lock", figureOf(heapEach), 1024, 1280, true},
+	{"held", "bytes of heap per lock", figureOf(heapEach), 1024, 1280, true},
 	{"held", "locks not renewed within their third", figureOf(seldom), 0, 0, true},
 	{"held", "locks lost", figureOf(lostLocks), 0, 0, true},
 	{"waiters", "pub/sub connections", figureOf(pubsub), 1, 1, true},
-	{"waiters", "commands a second, with those of scripts", figureOf(commandRate), 200, 80_000, true},
+	{"waiters", "commands per second, including those in scripts", figureOf(commandRate), 200, 80_000, true},
 	{"fleet-10000x1-simulated", "processes served, of all", figureOf(servedAll), 1, 1, false},
-	{"fleet-10000x1-simulated", "grants that overtake", figureOf(overtaken), 0, 0, true},
-	{"fleet-10000x1-simulated", "requests a section, without looks", figureOf(requests), 3, 3.1, true},
-	{"fleet-10000x1-simulated", "requests a section, with looks", figureOf(allOfThem), 3, 40, true},
+	{"fleet-10000x1-simulated", "grants out of order", figureOf(overtaken), 0, 0, true},
+	{"fleet-10000x1-simulated", "requests per critical section, without polls", figureOf(requests), 3, 3.1, true},
+	{"fleet-10000x1-simulated", "requests per critical section, with polls", figureOf(allOfThem), 3, 40, true},
 }, lineBounds(), handoffBounds())
 
 // lineBounds returns the bounds for processes that compete for one name with one goroutine each.
@@ -53,7 +53,7 @@ func lineBounds() (all []bound) {
 		all = append(all,
 			bound{name, "rate, of a sync.Mutex", against("sync.Mutex"), 0.32, 0.15, false},
 			bound{name, "rate, of the fastest library", againstFastest, 1.3, 0.5, false},
-			bound{name, "requests a section", figureOf(requests), 2.5, 5, true},
+			bound{name, "requests per critical section", figureOf(requests), 2.5, 5, true},
 			bound{name, "longest wait, in turns of all", figureOf(longestTurns), 1.5, 10, true},
 			bound{name, "slowest process, of the fastest", figureOf(evenClient), 0.9, 0.4, false})
 	}

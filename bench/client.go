@@ -25,7 +25,7 @@ const nearTimer = 20 * time.Millisecond
 
 // timeouts measures the rate of one goroutine with each read timeout.
 func (s *scale) timeouts(ctx context.Context, t *table) error {
-	t.head = []string{"`ReadTimeout`", "two bare EVALSHA, pairs a second", "lock and unlock a second, `context.Background()`", "of bare", "with a ctx that can be cancelled", "of bare"}
+	t.head = []string{"`ReadTimeout`", "two bare EVALSHA, pairs per second", "lock/unlock pairs per second, `context.Background()`", "of bare", "with a context that can be canceled", "of bare"}
 	server, err := startServer(0)
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (s *scale) timeouts(ctx context.Context, t *table) error {
 	for _, timeout := range readTimeouts {
 		lines = append(lines, line{said(timeout), timeout, 0})
 	}
-	lines = append(lines, line{fmt.Sprintf("1s, and a timer that ends every %v", nearTimer), time.Second, nearTimer})
+	lines = append(lines, line{fmt.Sprintf("1s, and a timer that fires every %v", nearTimer), time.Second, nearTimer})
 	for _, l := range lines {
 		timeout := l.timeout
 		bare, err := openBare(plain)(setting{addr: server.addr, lease: 30 * time.Second, timeout: timeout})
@@ -138,7 +138,7 @@ func pairsASecond(ctx context.Context, p peer, d time.Duration) (float64, error)
 
 // slowServers measures locks on a server whose answers are slow.
 func (s *scale) slowServers(ctx context.Context, t *table) error {
-	t.head = []string{"answers take", "`ReadTimeout`", "sections of 10", "a section took, p50", "connections opened"}
+	t.head = []string{"answers take", "`ReadTimeout`", "critical sections of 10", "time of a critical section, p50", "connections opened"}
 	for _, slow := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond} {
 		for _, timeout := range []time.Duration{5 * time.Second, time.Second, 200 * time.Millisecond, 50 * time.Millisecond} {
 			done, took, opened, err := slowSections(ctx, slow, timeout)
@@ -189,13 +189,13 @@ func slowSections(ctx context.Context, slow, timeout time.Duration) (done int, t
 
 // leaving measures how long Lock takes to return after its context was canceled, on a server that does not answer.
 func (s *scale) leaving(ctx context.Context, t *table) error {
-	t.note = "Forty locks, each over a connection of its own that hangs. The ctx is cancelled 10 ms after the call."
-	return t.hungRows(ctx, "Lock returns after the cancel, p50", true)
+	t.note = "Forty locks, each over its own connection that hangs. The context is canceled 10 ms after the call."
+	return t.hungRows(ctx, "Lock returns after the cancellation, p50", true)
 }
 
 // hungConnections measures how long a Lock takes whose connection hangs, while others do not.
 func (s *scale) hungConnections(ctx context.Context, t *table) error {
-	t.note = "Forty locks. The answer to the first request of each is lost, and nothing else comes over its connection."
+	t.note = "Forty locks. The answer to the first request of each is lost, and nothing else arrives on its connection."
 	return t.hungRows(ctx, "Lock over a connection that hangs, p50", false)
 }
 

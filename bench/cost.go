@@ -28,14 +28,14 @@ func both(c *relock.Client, name string) relock.Locker {
 
 // pairs measures the work of Redis for one lock/unlock pair.
 func (s *scale) pairs(ctx context.Context, t *table) error {
-	t.head = []string{"lock and unlock", "requests", "commands, with those of scripts", "Redis CPU", "client CPU", "a second, here", "a second that fill one Redis (calculated)"}
+	t.head = []string{"lock and unlock", "requests", "commands, including those in scripts", "Redis CPU", "client CPU", "per second, here", "per second that saturate one Redis (calculated)"}
 	for _, k := range []struct {
 		name  string
 		open  func(setting) (peer, error)
 		crowd crowd
 	}{
 		{"`Lock`, 1 goroutine", openRelock(plain), crowd{clients: 1, workers: 1, names: 1}},
-		{"`Lock`, 64 goroutines, a name each", openRelock(plain), crowd{clients: 1, workers: 64, names: 64}},
+		{"`Lock`, 64 goroutines, each with its own name", openRelock(plain), crowd{clients: 1, workers: 64, names: 64}},
 		{"with `Fenced()`", openRelock(fenced), crowd{clients: 1, workers: 64, names: 64}},
 		{"`FairLock`", openRelock(fair), crowd{clients: 1, workers: 64, names: 64}},
 		{"`RWLock`, read", openRelock(read), crowd{clients: 1, workers: 64, names: 64}},
@@ -171,14 +171,14 @@ func (s *scale) parts(ctx context.Context, t *table) error {
 	if err := s.requestCosts(ctx); err != nil {
 		return err
 	}
-	t.head = []string{"one request, of a process that sends no other with it", "Redis CPU"}
-	t.add("a lock and an unlock, of a name without waiters", span(s.pair))
-	t.add("an attempt at a lock that is busy", span(s.attempt))
-	t.add("for each process that hears a message", span(s.message))
-	t.add("a turn in the line of a `Lock`: an attempt, and a release that grants", span(s.turn))
+	t.head = []string{"one request, of a process that sends no other request with it", "Redis CPU"}
+	t.add("a lock and an unlock, for a name without waiters", span(s.pair))
+	t.add("an attempt on a busy lock", span(s.attempt))
+	t.add("for each process that receives a message", span(s.message))
+	t.add("a turn in the wait queue of a `Lock`: an attempt, and a release that grants", span(s.turn))
 	t.add("a turn in the queue of a `FairLock`", span(s.fairTurn))
-	t.note = fmt.Sprintf("Calculated: a look at one lock costs about as much as an attempt, and the first 32 processes of a line look once a second. So the looks at %s locks "+
-		"with as many keep a whole Redis busy.", amount(1/s.attempt/32))
+	t.note = fmt.Sprintf("Calculated: polling one lock costs about as much as an attempt, and the first 32 processes of a wait queue poll once per second. So polling %s locks "+
+		"with that many waiting processes saturates one Redis.", amount(1/s.attempt/32))
 	return nil
 }
 
@@ -279,7 +279,7 @@ func (s *scale) publish(ctx context.Context, server *server, hearers int) (float
 
 // cluster measures how the load is shared among masters.
 func (s *scale) cluster(ctx context.Context, t *table) error {
-	t.head = []string{"masters", "lock and unlock a second, here", "Redis CPU, all together", "client CPU", "of the pairs, the busiest master has", "a second that fill it (calculated)"}
+	t.head = []string{"masters", "lock/unlock pairs per second, here", "Redis CPU, all together", "client CPU", "share of the busiest master", "per second that saturate it (calculated)"}
 	c := crowd{clients: 1, workers: 256, names: 256}
 	each := 0.0
 	for _, masters := range []int{1, 3} {

@@ -18,7 +18,7 @@ import (
 
 // measuredFleets compares the simulation with measurements.
 func (s *scale) measuredFleets(ctx context.Context, t *table) error {
-	t.head = []string{"processes × goroutines", "share of the ideal rate", "requests a section", "longest wait", "slowest process of the fastest", "processes that had it", "Redis CPU a section"}
+	t.head = []string{"processes × goroutines", "share of the ideal rate", "requests per critical section", "longest wait", "slowest process, compared with the fastest", "processes that held it", "Redis CPU per critical section"}
 	length := max(4*s.slice, time.Second)
 	for _, fair := range []bool{false, true} {
 		for _, f := range s.fleets {
@@ -32,7 +32,7 @@ func (s *scale) measuredFleets(ctx context.Context, t *table) error {
 			t.add(row...)
 		}
 	}
-	t.note = fmt.Sprintf("A section of 1 ms, %v through a proxy that takes %v there and back. The ideal is the rate of a sync.Mutex around the same section. In brackets: simulated.", length, far)
+	t.note = fmt.Sprintf("Critical sections of 1 ms, %v through a proxy with a round trip of %v. The ideal is the rate of a sync.Mutex around the same critical section. In brackets: simulated.", length, far)
 	return nil
 }
 
@@ -124,7 +124,7 @@ func (s *scale) simulate(f shape, isFair bool, section, trip, noise time.Duratio
 
 // simulatedFleets are fleets that are too large for this machine.
 func (s *scale) simulatedFleets(ctx context.Context, t *table) error {
-	t.head = []string{"processes × goroutines", "noise", "share of the ideal rate", "requests a section", "looks a section", "Redis is busy", "longest wait", "processes that had it", "overtaken"}
+	t.head = []string{"processes × goroutines", "noise", "share of the ideal rate", "requests per critical section", "polls per critical section", "Redis is busy", "longest wait", "processes that held it", "overtaken"}
 	for _, goroutines := range []int{16, 1} {
 		for _, n := range s.processes {
 			for _, noise := range []time.Duration{50 * time.Microsecond, time.Millisecond} {
@@ -137,7 +137,7 @@ func (s *scale) simulatedFleets(ctx context.Context, t *table) error {
 			}
 		}
 	}
-	t.note = fmt.Sprintf("Sections of %v, a round trip of %v at best; %v of it.", nearSection, nearTrip, s.simulated)
+	t.note = fmt.Sprintf("Critical sections of %v, a shortest round trip of %v; %v simulated.", nearSection, nearTrip, s.simulated)
 	return nil
 }
 

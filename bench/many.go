@@ -70,14 +70,14 @@ func (s *scale) memory(ctx context.Context, t *table) error {
 		name string
 		do   func() error
 	}{
-		{"name that was locked, and is not any more", func() error { return inTurn(names) }},
+		{"name that was locked, and is no longer", func() error { return inTurn(names) }},
 		{"lock that is held", func() error {
 			return each(names, func(i int) (err error) {
 				releases[i], err = p.Acquire(ctx, names[i])
 				return err
 			})
 		}},
-		{"lock that was held, after all of them were given back", func() error {
+		{"lock that was held, after all of them were released", func() error {
 			defer clear(releases) // and what its user keeps of it
 			return each(names, func(i int) error { return releases[i]() })
 		}},
@@ -96,12 +96,12 @@ func (s *scale) memory(ctx context.Context, t *table) error {
 	if err != nil {
 		return err
 	}
-	t.add("goroutine that waits, for a name of its own", waiter[0]+", and "+waiter[1]+" of stack", waiter[2])
+	t.add("goroutine that waits for a name of its own", waiter[0]+", and "+waiter[1]+" of stack", waiter[2])
 	opened, err := start(ctx, turn{server: server, kind: kind{open: openRelock(plain)}})
 	if err != nil {
 		return err
 	}
-	t.add("Client and its Redis client, which have locked once", kib(opened[heapEach]), "")
+	t.add("Client and its Redis client, which have acquired one lock", kib(opened[heapEach]), "")
 	t.note = fmt.Sprintf("Of %s names and locks, %s goroutines and %d Clients. From opening a Redis client and a Client until the first lock is held: %s (p50). Both have %s goroutines.",
 		amount(n), amount(float64(s.waiters)), firstLocks, span(opened[firstLock]), digits(opened[goroutinesEach]))
 	return nil
@@ -130,7 +130,7 @@ func each(names []string, f func(i int) error) error {
 
 // holds measures the cost of keeping locks.
 func (s *scale) holds(ctx context.Context, t *table) error {
-	t.head = []string{"held", "on", "heap each", "renewals a second", "pipelines a second", "longest between renewals, in thirds of the lease", "late, lost", "CPU of Redis, of the client", "client CPU for a renewal"}
+	t.head = []string{"held", "on", "heap each", "renewals per second", "pipelines per second", "longest time between renewals, in thirds of the lease", "late, lost", "CPU of Redis, of the client", "client CPU per renewal"}
 	for _, masters := range []int{1, 3} {
 		for _, n := range s.locks {
 			if masters > 1 && n < slices.Max(s.locks) {
@@ -148,7 +148,7 @@ func (s *scale) holds(ctx context.Context, t *table) error {
 				percent(got[redisLoad])+", "+percent(got[ourLoad]), span(got[ourLoad]/got[scriptRate]))
 		}
 	}
-	t.note = fmt.Sprintf("The lease is %v. Late is one that was not renewed within two thirds of it. CPU is a share of one processor; that of Redis is of all masters.", s.lease)
+	t.note = fmt.Sprintf("The lease is %v. A lock is late if it was not renewed within two thirds of the lease. CPU is a share of one processor; that of Redis is of all masters.", s.lease)
 	return nil
 }
 
@@ -173,7 +173,7 @@ type wait struct {
 
 // waits measures the cost of waiters, and how they arrive and leave.
 func (s *scale) waits(ctx context.Context, t *table) error {
-	t.head = []string{"who waits", "heap each", "stack each", "memory of Redis, a name or process", "all subscribed after", "requests a second", "CPU of Redis, of the client", "all gave up within", "all left after"}
+	t.head = []string{"waiters", "heap each", "stack each", "memory of Redis, per name or process", "all subscribed after", "requests per second", "CPU of Redis, of the client", "all gave up within", "all left after"}
 	n := s.waiters
 	for _, w := range []wait{
 		{amount(float64(n)) + " goroutines, for a name each", 1, n, n},
@@ -186,7 +186,7 @@ func (s *scale) waits(ctx context.Context, t *table) error {
 		}
 		t.add(append([]string{w.what}, row...)...)
 	}
-	t.note = "A channel stays subscribed for half a second after the last one left. CPU is a share of one processor."
+	t.note = "A channel stays subscribed for half a second after its last waiter has left. CPU is a share of one processor."
 	return nil
 }
 

@@ -170,7 +170,7 @@ func (p *program) ask(ctx context.Context, limit time.Duration, answer any, job 
 		case ctx.Err() != nil: // a terminal interrupts both
 			return ctx.Err()
 		}
-		return fmt.Errorf("the Java program has ended: %w", cmp.Or(p.ended, errors.New("without a complaint")))
+		return fmt.Errorf("the Java program has ended: %w", cmp.Or(p.ended, errors.New("without an error")))
 	case <-timer.C:
 		return fmt.Errorf("the Java program has not answered within %v", limit)
 	case <-ctx.Done():
@@ -191,7 +191,7 @@ func (p *program) close(limit time.Duration) {
 func parseAnswer(line []byte, answer any) error {
 	var failed struct{ Error string }
 	if err := json.Unmarshal(line, &failed); err != nil {
-		return fmt.Errorf("the Java program says %q: %w", line, err)
+		return fmt.Errorf("the Java program answered %q: %w", line, err)
 	}
 	if failed.Error != "" {
 		return fmt.Errorf("the Java program: %s", failed.Error)

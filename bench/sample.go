@@ -55,7 +55,7 @@ var (
 	pipelineRate = &metric{"pipelines/s", amount}
 	redisLoad    = &metric{"redis CPU", percent}
 	ourLoad      = &metric{"client CPU", percent}
-	longestGap   = &metric{"longest between renewals, in thirds", digits}
+	longestGap   = &metric{"longest time between renewals, in thirds", digits}
 	seldom       = &metric{"not renewed", amount}
 	lostLocks    = &metric{"lost", amount}
 	connections  = &metric{"connections", amount}

@@ -71,7 +71,7 @@ func workloads(n size) []workload {
 		{name: "alone", title: "1 goroutine, no contention, context.Background()",
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "redislock", "redsync", "redisson"}, // rueidislock can hang
 			often: 40, slice: crowd{clients: 1, workers: 1, names: 1, endless: true}.slice, figure: rate, columns: crowded},
-		{name: "alone-cancellable", title: "1 goroutine, no contention, a ctx that can be cancelled", headline: true,
+		{name: "alone-cancellable", title: "1 goroutine, no contention, a context that can be canceled", headline: true,
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
 			often: 40, slice: crowd{clients: 1, workers: 1, names: 1}.slice, figure: rate, columns: crowded},
 		{name: "names", title: "64 goroutines, 64 names", headline: true,
