@@ -182,8 +182,8 @@ func (c *Client) Close() error {
 
 // Shutdown closes the Client as Close does, but first waits until all locks that are held have been released or lost,
 // or ctx is done. Meanwhile their leases are renewed, so that no other process acquires them while their holders
-// finish. As soon as Shutdown is called, Lock and TryLock return ErrClosed, including those that are waiting and those
-// of owners that already hold the lock; and the contexts of Guard are canceled with the cause ErrClosed, which tells
+// finish. As soon as Shutdown is called, Lock and TryLock return ErrClosed. This includes calls that are waiting, and
+// calls of owners that already hold the lock. The contexts of Guard are canceled with the cause ErrClosed, which tells
 // the holders to finish. Token, and the methods that only ask Redis, work until the end.
 //
 // The error is nil if every lock was released. If ctx is done first, the error matches the error of ctx and describes

@@ -92,9 +92,10 @@
 // ([WithPollInterval]).
 //
 // Every wait ends when its context is done, even while a request hangs. The caller then holds nothing, and a request in
-// flight is rolled back. There is one delay: if the Redis client has a ReadTimeout of one second or less, a caller
-// whose context is canceled while its request hangs returns when that timeout has passed, or 1.25 seconds after the
-// call if the request is still waiting for a connection.
+// flight is rolled back. There is one exception to returning at once: if the Redis client has a ReadTimeout of one
+// second or less, requests run on the goroutine of their caller. If the context is canceled while such a request hangs,
+// the call returns when that timeout has passed. If the request is waiting for a connection, it returns 1.25 seconds
+// after the request was made.
 //
 // # When Redis fails
 //

@@ -167,8 +167,8 @@ func anchors(text string) (all []string) {
 	return all
 }
 
-// Each text that begins an entry is in the code; … stands for inserted values. The texts under the heading "What Redis
-// and go-redis say" are not texts of this package, and are not checked.
+// Each text that begins an entry is in the code. An ellipsis (…) stands for inserted values. The texts under the
+// heading "What Redis and go-redis say" are not texts of this package, and are not checked.
 func TestTroubleshootingTextsAreInTheCode(t *testing.T) {
 	page := pages(t)["docs/troubleshooting.md"]
 	ours, _, found := strings.Cut(page, "## What Redis and go-redis say")

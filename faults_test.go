@@ -1,15 +1,13 @@
 package relock
 
-// Every lock type under faults between the client and Redis: requests and
-// answers that are lost, late or repeated, and connections that die. Each test says which rows
-// of docs/reliability.md it is for.
+// Every lock type under faults between the client and Redis: requests and answers that are lost, late or repeated, and
+// connections that die. The comment of each test has the rows of docs/reliability.md that it covers.
 //
 // Rules: a fault hits exactly what it is meant for, by a rule of the proxy; all
 // lock types are tried side by side, because such tests mostly wait.
 
-// Every lock type under faults of Redis itself: it is gone, paused, slow, out of
-// memory, busy, read-only, forgetful or strict. Each test says which rows of
-// docs/reliability.md it is for.
+// Every lock type under faults of Redis itself: it is gone, paused, slow, out of memory, busy, read-only, forgetful or
+// strict. The comment of each test has the rows of docs/reliability.md that it covers.
 //
 // Rules: a real server is brought into the state, with the commands of an
 // operator where there are any. A waiter goes on waiting where the trouble

@@ -380,10 +380,9 @@ func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
 
 // ForceUnlock releases the lock, whichever owner holds it, and reports whether it was held. It is a tool for operators:
 // the holder is not asked, and may still be working. A holder that uses this Client loses the lock at once. A holder
-// that uses another Client notices at its next renewal, a third of the watchdog timeout later at most. A hold that is
-// not renewed, because it has an explicit lease or is in its last lease before [MaxHold], is only noticed to be lost
-// when the holder next asks Redis about the lock (with Unlock, IsHeld or HoldCount, for example), or when its lease
-// expires.
+// that uses another Client notices at its next renewal, a third of the watchdog timeout later at most. If the hold is
+// not renewed, because it has an explicit lease or is in its last lease before [MaxHold], the holder notices when it
+// next asks Redis about the lock, for example with Unlock, IsHeld or HoldCount, or when the lease expires.
 //
 // The request is sent once, and is not retried if its answer is lost, because it could release a later hold. A
 // MultiLock releases all its locks, and a Semaphore all its permits. A key that holds data of another kind is not

@@ -201,7 +201,7 @@ func TestListReadsNoData(t *testing.T) {
 }
 
 // One key that the user may not read, or a lock with a key beside it that holds something else, does not hide the other
-// locks. The list says what it leaves out, and the exit status says that it is not whole.
+// locks. The list reports what it leaves out, and the exit status shows that it is incomplete.
 func TestListSaysWhatItLeavesOut(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()
@@ -246,7 +246,7 @@ func TestListSaysWhatItLeavesOut(t *testing.T) {
 
 	must(t, c.NewLock("orders:2").Lock(ctx))
 	must(t, rdb.Set(ctx, "redisson_lock_queue:{orders:2}", "mine", 0).Err())
-	must(t, rdb.HSet(ctx, "orders:data", uuid.NewString()+":1", "x", "other", "y").Err()) // data of somebody else
+	must(t, rdb.HSet(ctx, "orders:data", uuid.NewString()+":1", "x", "other", "y").Err()) // data of another program
 	_, errs, names, status = list("-json")
 	assert.Equal(t, []string{"orders:1"}, names)
 	assert.Contains(t, errs, "1 key ")

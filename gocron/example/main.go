@@ -143,7 +143,7 @@ func (r *replica) close() {
 	_ = r.rdb.Close() // of a replica that has crashed it is closed already
 }
 
-// A book says who did the run of each second.
+// A book records who did the run of each second.
 type book struct {
 	mu   sync.Mutex // guards below
 	runs int
