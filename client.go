@@ -51,7 +51,9 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		return nil, invalid("the Redis client is nil")
 	}
 	if _, ring := rdb.(*redis.Ring); ring {
-		return nil, invalid("a *redis.Ring moves held locks to other servers: use a Client, a FailoverClient or a ClusterClient")
+		return nil, invalid(
+			"a *redis.Ring moves held locks to other servers: use a Client, a FailoverClient or a ClusterClient",
+		)
 	}
 	o, err := newOptions(opts)
 	if err != nil {
@@ -65,7 +67,15 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		return nil, invalid("WithSyncedReplicas(%d, %v): the time must be less than %v, the lesser of ReadTimeout and 5s",
 			o.synced.Replicas, o.synced.Within, limit)
 	}
-	c := &Client{rdb: rdb, keyPrefix: o.keyPrefix, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, pending: newPendingRequests(), permits: new(permitsReports)}
+	c := &Client{
+		rdb:             rdb,
+		keyPrefix:       o.keyPrefix,
+		fairWaitTimeout: o.fairWaitTimeout,
+		nodeTimeout:     o.nodeTimeout,
+		synced:          o.synced,
+		pending:         newPendingRequests(),
+		permits:         new(permitsReports),
+	}
 	config := c.config(uuid.NewString(), o)
 	var home func(string) string
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {

@@ -65,8 +65,15 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 	}
 	l := &fairLock{
 		hashLock: hashLock{client: c, keys: keys, facts: facts{
-			Traits: engine.Traits{LockID: engine.LockID{Name: key}, Given: name, LockType: string(TypeFair), Admits: engine.Uncoordinated, Tokens: o.fenced, Limit: o.Limits},
-			line:   keys[4],
+			Traits: engine.Traits{
+				LockID:   engine.LockID{Name: key},
+				Given:    name,
+				LockType: string(TypeFair),
+				Admits:   engine.Uncoordinated,
+				Tokens:   o.fenced,
+				Limit:    o.Limits,
+			},
+			line: keys[4],
 		}},
 		announce: prefixName("redisson_lock__channel", key) + ":",
 	}

@@ -227,7 +227,10 @@ func tryRequest(wait, lease time.Duration) (engine.Request, error) {
 	case wait < 0:
 		return engine.Request{}, invalid("wait %v is negative: to wait without a limit, use Lock", wait)
 	case lease != 0 && lease < time.Millisecond:
-		return engine.Request{}, invalid("lease %v is too short: it must be at least 1ms, or 0 for a lease that is renewed automatically", lease)
+		return engine.Request{}, invalid(
+			"lease %v is too short: it must be at least 1ms, or 0 for a lease that is renewed automatically",
+			lease,
+		)
 	}
 	return engine.Request{Wait: wait, Lease: lease}, nil
 }
@@ -433,7 +436,9 @@ func checkKeys(c *Client, name string, keys []string) error {
 		// A release is announced only in the shard of the lock.
 		for _, key := range append(keys[1:len(keys):len(keys)], prefixName("redisson_lock__channel", record)) {
 			if slotPart(key) != slotPart(record) {
-				return invalid("the keys and the channel of a lock of this name are in different slots of the Cluster: use a name without braces, or with one {tag}")
+				return invalid(
+					"the keys and the channel of a lock of this name are in different slots of the Cluster: use a name without braces, or with one {tag}",
+				)
 			}
 		}
 	}

@@ -121,7 +121,11 @@ func (h *Hold) release(ctx context.Context, op string) error {
 }
 
 var (
-	errNoHold   = fmt.Errorf("%w: %w", ErrNotHeld, invalid("the Hold is nil or zero: Acquire or TryAcquire did not acquire the lock"))
+	errNoHold = fmt.Errorf(
+		"%w: %w",
+		ErrNotHeld,
+		invalid("the Hold is nil or zero: Acquire or TryAcquire did not acquire the lock"),
+	)
 	errReleased = fmt.Errorf("%w: this Hold has already been released", ErrNotHeld)
 )
 

@@ -207,7 +207,11 @@ func (r *lockRecords) inspection() (Inspection, error) {
 	if r.token != "" {
 		var err error
 		if i.Token, err = strconv.ParseInt(r.token, 10, 64); err != nil {
-			return Inspection{}, send.NotALock(tokenKey(r.name), "the key "+shortName(tokenKey(r.name))+" holds a token counter that is not a number", nil)
+			return Inspection{}, send.NotALock(
+				tokenKey(r.name),
+				"the key "+shortName(tokenKey(r.name))+" holds a token counter that is not a number",
+				nil,
+			)
 		}
 	}
 	if at := slices.IndexFunc(r.entries, func(e entry) bool { return e.field == "mode" }); at >= 0 {
@@ -304,7 +308,11 @@ func (r *lockRecords) lockType(mode string) LockType {
 
 // notALock returns the error for a hash with a field that no lock writes.
 func (r *lockRecords) notALock(field string) error {
-	return send.NotALock(r.name, fmt.Sprintf("the key %s holds a hash that is not a lock (field %s)", shortName(r.name), shortName(field)), nil)
+	return send.NotALock(
+		r.name,
+		fmt.Sprintf("the key %s holds a hash that is not a lock (field %s)", shortName(r.name), shortName(field)),
+		nil,
+	)
 }
 
 // holdsOfValues returns the holds of Redisson's multi lock of values, as entries like those of other locks. Its hash

@@ -98,7 +98,11 @@ func (c *Client) pipeline(ctx context.Context, logged *atomic.Bool, fill func(re
 func (c *Client) noLabels(logged *atomic.Bool, err error) {
 	if logged.CompareAndSwap(false, true) {
 		c.engine.Later(func() {
-			c.engine.Log.Debug("relock: Redis does not store or return labels; grant this user access to the keys relock_client:*", "error", err)
+			c.engine.Log.Debug(
+				"relock: Redis does not store or return labels; grant this user access to the keys relock_client:*",
+				"error",
+				err,
+			)
 		})
 	}
 }

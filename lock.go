@@ -98,7 +98,16 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	announce := prefixName("redisson_lock__channel", key)
 	l := &plainLock{
 		hashLock: hashLock{client: c, keys: keys, facts: facts{
-			Traits:   engine.Traits{LockID: engine.LockID{Name: key}, Given: name, LockType: string(TypeLock), Admits: engine.Exclusive, Tokens: o.fenced, SingleTokens: o.single, Limit: o.Limits, Script: lockBundled},
+			Traits: engine.Traits{
+				LockID:       engine.LockID{Name: key},
+				Given:        name,
+				LockType:     string(TypeLock),
+				Admits:       engine.Exclusive,
+				Tokens:       o.fenced,
+				SingleTokens: o.single,
+				Limit:        o.Limits,
+				Script:       lockBundled,
+			},
 			granting: c.grantChannel(announce), line: keys[1],
 		}},
 		announce: announce,
@@ -127,8 +136,13 @@ type plainLock struct {
 func (l *plainLock) Channel(engine.Attempt) string { return l.announce }
 
 func (l *plainLock) Acquire(a engine.Attempt) call {
-	return call{Script: lockAcquire, Keys: l.keys, Optional: spareOfLock, Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount,
-		cmp.Or(a.Delivery, engine.Barge), a.Asked, a.TokensWanted(l.Tokens), l.told[0], l.told[1]}}
+	return call{
+		Script:   lockAcquire,
+		Keys:     l.keys,
+		Optional: spareOfLock,
+		Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount,
+			cmp.Or(a.Delivery, engine.Barge), a.Asked, a.TokensWanted(l.Tokens), l.told[0], l.told[1]},
+	}
 }
 
 func (l *plainLock) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error) {
@@ -137,8 +151,13 @@ func (l *plainLock) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error)
 }
 
 func (l *plainLock) Release(r engine.Release) call {
-	return call{Script: lockRelease, Keys: l.keys, Optional: spareOfLock, Args: []any{r.Field, r.HoldCount, l.told[0], l.told[1],
-		milliseconds(r.Share), r.Late}}
+	return call{
+		Script:   lockRelease,
+		Keys:     l.keys,
+		Optional: spareOfLock,
+		Args: []any{r.Field, r.HoldCount, l.told[0], l.told[1],
+			milliseconds(r.Share), r.Late},
+	}
 }
 
 // RollBack sets the hold count back to what it was before the attempt.

@@ -82,7 +82,9 @@ func (c *Client) NewMultiLock(locks ...Locker) *MultiLock {
 	for i, m := range components {
 		names[i] = m.Name()
 	}
-	return &MultiLock{handle{client: c, name: strings.Join(names, ","), bad: checkTwice(components), many: newMulti(c, components)}}
+	return &MultiLock{
+		handle{client: c, name: strings.Join(names, ","), bad: checkTwice(components), many: newMulti(c, components)},
+	}
 }
 
 // newMulti returns the commands of components, which are in the order in which they are acquired.

@@ -208,7 +208,14 @@ func (e *userEvents) Waiting(ctx context.Context, s engine.Subject) {
 	e.observer.Waiting(ctx, WaitingEvent{infoOf(s)})
 }
 
-func (e *userEvents) Acquired(ctx context.Context, s engine.Subject, path engine.Path, waited time.Duration, level int, token int64) {
+func (e *userEvents) Acquired(
+	ctx context.Context,
+	s engine.Subject,
+	path engine.Path,
+	waited time.Duration,
+	level int,
+	token int64,
+) {
 	e.observer.Acquired(ctx, AcquiredEvent{infoOf(s), AcquirePath(path), waited, level, token})
 }
 
@@ -236,7 +243,17 @@ func (e *userEvents) Expired(s engine.Subject, held time.Duration) {
 
 func (e *userEvents) Lost(s engine.Subject, held time.Duration, loss, cause error, forced bool) {
 	if !forced {
-		e.log.Warn("relock: a lock was lost", "lock", cutName(s.Name), "type", s.Type, "owner", s.Owner.String(), "cause", cause)
+		e.log.Warn(
+			"relock: a lock was lost",
+			"lock",
+			cutName(s.Name),
+			"type",
+			s.Type,
+			"owner",
+			s.Owner.String(),
+			"cause",
+			cause,
+		)
 	}
 	if e.observer != nil {
 		e.observer.Lost(context.Background(), LostEvent{infoOf(s), held, loss})
@@ -250,8 +267,12 @@ func (e *userEvents) SubscriptionRefused(channel string, err error) {
 }
 
 func (e *userEvents) LineRefused(err error) {
-	e.log.Warn("relock: Redis refuses the keys of the wait queues: processes wait for a Lock, a write lock or a semaphore in no particular order, and a fair lock takes longer to pass on; "+
-		"grant this user access to the keys relock_line:*", "error", err)
+	e.log.Warn(
+		"relock: Redis refuses the keys of the wait queues: processes wait for a Lock, a write lock or a semaphore in no particular order, and a fair lock takes longer to pass on; "+
+			"grant this user access to the keys relock_line:*",
+		"error",
+		err,
+	)
 }
 
 func (e *userEvents) ClosedWithHolds(count int, some []string) {

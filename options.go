@@ -75,11 +75,11 @@ func WithRedLockNodeTimeout(d time.Duration) Option {
 // between them.
 //
 // Only locks whose lease is renewed automatically are handed off within a process. Fair locks, semaphores and RedLocks
-// are never handed off. Of a fenced lock, one request draws the tokens of up to 256 holds. Readers share a lock instead:
-// during the window, further readers of the process acquire it without a request while one of them holds it. A lock
-// that was released by force, or that Redis has lost, may still be handed off within the process for up to one window,
-// and Unlock does not report the loss. If such a lock is fenced, these holds have lower tokens than a new holder in
-// another process, although they may begin later.
+// are never handed off. Of a fenced lock, one request draws the tokens of up to 256 holds. Readers share a lock
+// instead: during the window, further readers of the process acquire it without a request while one of them holds it. A
+// lock that was released by force, or that Redis has lost, may still be handed off within the process for up to one
+// window, and Unlock does not report the loss. If such a lock is fenced, these holds have lower tokens than a new
+// holder in another process, although they may begin later.
 //
 // The default is 10ms, and d must not be negative. With 0 every Unlock releases the lock in Redis.
 func WithHandoffWindow(d time.Duration) Option {
@@ -173,7 +173,11 @@ func newOptions(opts []Option) (options, error) {
 	case o.handoffWindow < 0:
 		return o, invalid("WithHandoffWindow(%v): must not be negative", o.handoffWindow)
 	case o.syncs && (o.synced.Replicas < 1 || o.synced.Within < time.Millisecond):
-		return o, invalid("WithSyncedReplicas(%d, %v): must be at least 1 replica and 1ms", o.synced.Replicas, o.synced.Within)
+		return o, invalid(
+			"WithSyncedReplicas(%d, %v): must be at least 1 replica and 1ms",
+			o.synced.Replicas,
+			o.synced.Within,
+		)
 	case o.logger == nil:
 		return o, invalid("WithLogger(nil): pass a logger, or omit the option")
 	case o.observes && o.observer == nil:
@@ -260,7 +264,8 @@ func (o *lockOptions) check() error {
 
 // checkLabel returns an error if s cannot be a label.
 func checkLabel(s string) error {
-	if len(s) > longestLabel || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+	if len(s) > longestLabel || !utf8.ValidString(s) ||
+		strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return invalid("WithLabel(%q): must be at most %d bytes of text without control characters", s, longestLabel)
 	}
 	return nil

@@ -79,7 +79,8 @@ func (s *shards) Reload() {
 }
 
 func (s *shards) Refused(err error) bool {
-	unknown := strings.Contains(err.Error(), "unknown command") && strings.Contains(strings.ToLower(err.Error()), "ssubscribe")
+	unknown := strings.Contains(err.Error(), "unknown command") &&
+		strings.Contains(strings.ToLower(err.Error()), "ssubscribe")
 	if unknown {
 		s.plain.Store(true)
 	}

@@ -137,7 +137,12 @@ func (l *redLock) describe(components []component) {
 	l.Admits = engine.Shared
 	var names, ids, places []string
 	for _, c := range components {
-		n := &redNode{Locker: c.Locker, id: fmt.Sprintf("%p", c.Locker), timeout: l.client.nodeTimeout, channels: releaseChannels(c)}
+		n := &redNode{
+			Locker:   c.Locker,
+			id:       fmt.Sprintf("%p", c.Locker),
+			timeout:  l.client.nodeTimeout,
+			channels: releaseChannels(c),
+		}
 		if c.record != nil {
 			n.id, n.timeout = fmt.Sprint(c.client.ID(), c.id), c.client.nodeTimeout
 		}
@@ -152,7 +157,10 @@ func (l *redLock) describe(components []component) {
 	}
 	slices.Sort(places)
 	l.place = strings.Join(places, ",")
-	l.LockID = engine.LockID{Name: strings.Join(slices.Compact(names), ","), Half: strings.Join(slices.Sorted(slices.Values(ids)), ",")}
+	l.LockID = engine.LockID{
+		Name: strings.Join(slices.Compact(names), ","),
+		Half: strings.Join(slices.Sorted(slices.Values(ids)), ","),
+	}
 }
 
 // releaseChannels returns the channels on which a release of c is announced, or nil if a part of c does not announce

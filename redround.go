@@ -29,9 +29,13 @@ type nodeAnswer struct {
 
 func (l *redLock) newRound() *round {
 	return &round{
-		QuorumError: &QuorumError{Asked: len(l.nodes), Needed: l.needed, Answers: slices.Repeat([]error{errNotAsked}, len(l.nodes))},
-		lock:        l,
-		answers:     make(chan nodeAnswer, len(l.nodes)),
+		QuorumError: &QuorumError{
+			Asked:   len(l.nodes),
+			Needed:  l.needed,
+			Answers: slices.Repeat([]error{errNotAsked}, len(l.nodes)),
+		},
+		lock:    l,
+		answers: make(chan nodeAnswer, len(l.nodes)),
 	}
 }
 

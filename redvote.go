@@ -231,7 +231,11 @@ func (v *redVote) Renew() bool {
 		if !v.at(i).alive() {
 			c.engine.Spawn(func() {
 				_ = send.CatchPanic(func() error {
-					return v.askNode(context.Background(), i, engine.Attempt{HoldCount: 1, Lease: c.engine.WatchdogTimeout, Renewed: true})
+					return v.askNode(
+						context.Background(),
+						i,
+						engine.Attempt{HoldCount: 1, Lease: c.engine.WatchdogTimeout, Renewed: true},
+					)
 				})
 			})
 		}

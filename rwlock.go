@@ -19,8 +19,8 @@ import (
 // writeSuffix ends the field of a write hold in the record and in the wait queue in Redis.
 const writeSuffix = ":write"
 
-// mostLevels is how often an owner may have the read lock: as most_hold_count in lua/record.lua. Redisson's record has a
-// key for each level of a reader, and a script that has to know whether a reader lives looks at each of them.
+// mostLevels is how often an owner may have the read lock: as most_hold_count in lua/record.lua. Redisson's record has
+// a key for each level of a reader, and a script that has to know whether a reader lives looks at each of them.
 const mostLevels = 10_000
 
 // A waiting writer sends a heartbeat with every attempt. Each heartbeat keeps readers out for writerLife.
@@ -52,10 +52,17 @@ var (
 )
 
 // errUpgrade is the error for a caller that holds the read lock and asks for the write lock.
-var errUpgrade = fmt.Errorf("%w: the caller holds the read lock and would wait for itself: release the read lock first, or acquire the write lock before the read lock", ErrInvalid)
+var errUpgrade = fmt.Errorf(
+	"%w: the caller holds the read lock and would wait for itself: release the read lock first, or acquire the write lock before the read lock",
+	ErrInvalid,
+)
 
 // errTooDeep is the error for an owner that holds the read lock mostLevels times and asks for it again.
-var errTooDeep = fmt.Errorf("%w: the caller already holds the read lock %d times, which is the limit for one owner", ErrInvalid, mostLevels)
+var errTooDeep = fmt.Errorf(
+	"%w: the caller already holds the read lock %d times, which is the limit for one owner",
+	ErrInvalid,
+	mostLevels,
+)
 
 // A RWLock is a reentrant lock that any number of readers or one writer can hold.
 //
@@ -101,10 +108,40 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 		announce: prefixName("redisson_rwlock", key),
 		leases:   suffixName(key, ""),
 	}
-	r := &readLock{rw, facts{Traits: engine.Traits{LockID: read, Given: name, LockType: string(TypeRead), CounterpartHalf: write.Half, Admits: o.OfReaders(), Limit: o.Limits,
-		Script: readBundled, MaxCount: mostLevels, TooMany: errTooDeep}}}
-	w := &writeLock{rw, facts{Traits: engine.Traits{LockID: write, Given: name, LockType: string(TypeWrite), CounterpartHalf: read.Half, Admits: engine.Exclusive, Tokens: o.fenced,
-		Limit: o.Limits, Script: writeBundled, Ending: writeSuffix}, granting: c.grantChannel(rw.announce), line: keys[2]}}
+	r := &readLock{
+		rw,
+		facts{
+			Traits: engine.Traits{
+				LockID:          read,
+				Given:           name,
+				LockType:        string(TypeRead),
+				CounterpartHalf: write.Half,
+				Admits:          o.OfReaders(),
+				Limit:           o.Limits,
+				Script:          readBundled,
+				MaxCount:        mostLevels,
+				TooMany:         errTooDeep,
+			},
+		},
+	}
+	w := &writeLock{
+		rw,
+		facts{
+			Traits: engine.Traits{
+				LockID:          write,
+				Given:           name,
+				LockType:        string(TypeWrite),
+				CounterpartHalf: read.Half,
+				Admits:          engine.Exclusive,
+				Tokens:          o.fenced,
+				Limit:           o.Limits,
+				Script:          writeBundled,
+				Ending:          writeSuffix,
+			},
+			granting: c.grantChannel(rw.announce),
+			line:     keys[2],
+		},
+	}
 	return &RWLock{
 		read:  &ReadLock{newHandle(c, name, r, keys, o.ofReader())},
 		write: &WriteLock{newHandle(c, name, w, keys, o)},
@@ -140,7 +177,12 @@ func (r *rwRecord) Channel(engine.Attempt) string { return r.announce }
 
 // forceHalf returns the call that releases one half by force.
 func (r *rwRecord) forceHalf(half string) call {
-	return call{Script: rwForce, Keys: r.keys, Optional: spareOfWrite, Args: []any{half, r.leases, r.announce, r.client.publishVerb}}
+	return call{
+		Script:   rwForce,
+		Keys:     r.keys,
+		Optional: spareOfWrite,
+		Args:     []any{half, r.leases, r.announce, r.client.publishVerb},
+	}
 }
 
 type readLock struct {
@@ -153,8 +195,13 @@ func (l *readLock) BusyText(_, _, _ time.Duration) string { // the reply does no
 }
 
 func (l *readLock) Acquire(a engine.Attempt) call {
-	return call{Script: readAcquire, Keys: l.keys[:3], Optional: spareOfWrite, Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
-		l.announce, l.client.publishVerb}}
+	return call{
+		Script:   readAcquire,
+		Keys:     l.keys[:3],
+		Optional: spareOfWrite,
+		Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
+			l.announce, l.client.publishVerb},
+	}
 }
 
 func (l *readLock) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error) {
@@ -168,8 +215,13 @@ func (l *readLock) RollBack(a engine.Attempt) call { return l.leave(a.AsRelease(
 
 // leave sets the hold count. If strict is set, it refuses a key with data that no lock writes.
 func (l *readLock) leave(r engine.Release, strict bool) call {
-	return call{Script: readRelease, Keys: l.keys, Optional: spareOfRead, Args: []any{r.Field, r.HoldCount, l.leases, strict, l.announce, l.client.publishVerb,
-		milliseconds(r.Share)}}
+	return call{
+		Script:   readRelease,
+		Keys:     l.keys,
+		Optional: spareOfRead,
+		Args: []any{r.Field, r.HoldCount, l.leases, strict, l.announce, l.client.publishVerb,
+			milliseconds(r.Share)},
+	}
 }
 
 func (l *readLock) Renew(field string, lease time.Duration, exact bool) call {
@@ -192,8 +244,15 @@ func (l *writeLock) Acquire(a engine.Attempt) call {
 	if a.NoWait {
 		life = 0
 	}
-	return call{Script: writeAcquire, Keys: l.keys, Optional: spareOfWrite, Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
-		milliseconds(life), cmp.Or(a.Delivery, engine.Barge), a.Asked, a.TokensWanted(l.Tokens), l.announce, l.client.publishVerb}}
+	return call{
+		Script:   writeAcquire,
+		Keys:     l.keys,
+		Optional: spareOfWrite,
+		Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
+			milliseconds(
+				life,
+			), cmp.Or(a.Delivery, engine.Barge), a.Asked, a.TokensWanted(l.Tokens), l.announce, l.client.publishVerb},
+	}
 }
 
 func (l *writeLock) ReadReply(a engine.Attempt, r reply) (engine.Outcome, error) {
@@ -214,8 +273,13 @@ func (l *writeLock) RollBack(a engine.Attempt) call {
 
 // leave sets the hold count. If undo is set, the caller also stops waiting. The field of its read hold is readField.
 func (l *writeLock) leave(r engine.Release, undo bool, readField string) call {
-	return call{Script: writeRelease, Keys: l.keys, Optional: spareOfWrite, Args: []any{r.Field, r.HoldCount, l.leases, undo, readField, l.announce,
-		l.client.publishVerb, milliseconds(r.Share), r.Late}}
+	return call{
+		Script:   writeRelease,
+		Keys:     l.keys,
+		Optional: spareOfWrite,
+		Args: []any{r.Field, r.HoldCount, l.leases, undo, readField, l.announce,
+			l.client.publishVerb, milliseconds(r.Share), r.Late},
+	}
 }
 
 func (l *writeLock) Renew(field string, lease time.Duration, exact bool) call {

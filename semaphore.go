@@ -81,8 +81,17 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 	key, o := c.key(name), newLockOptions(opts)
 	announce := prefixName("redisson_sc", key)
 	l := &semaphore{
-		facts: facts{Traits: engine.Traits{LockID: engine.LockID{Name: key}, Given: name, LockType: string(TypeSemaphore), Admits: engine.Counting, Limit: o.Limits},
-			granting: c.grantChannel(announce), line: lineKey(key)},
+		facts: facts{
+			Traits: engine.Traits{
+				LockID:   engine.LockID{Name: key},
+				Given:    name,
+				LockType: string(TypeSemaphore),
+				Admits:   engine.Counting,
+				Limit:    o.Limits,
+			},
+			granting: c.grantChannel(announce),
+			line:     lineKey(key),
+		},
 		client:   c,
 		keys:     []string{key, permitsKey(key), lineKey(key)},
 		permits:  permits,
@@ -170,7 +179,15 @@ type semaphore struct {
 func (l *semaphore) Channel(engine.Attempt) string { return l.announce }
 
 func (l *semaphore) Acquire(a engine.Attempt) call {
-	return l.call(semaphoreAcquire, a.Field, milliseconds(a.Lease), a.HoldCount, l.permits, cmp.Or(a.Delivery, engine.Barge), a.Asked)
+	return l.call(
+		semaphoreAcquire,
+		a.Field,
+		milliseconds(a.Lease),
+		a.HoldCount,
+		l.permits,
+		cmp.Or(a.Delivery, engine.Barge),
+		a.Asked,
+	)
 }
 
 func (l *semaphore) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error) {
@@ -215,8 +232,15 @@ func (c *Client) reportPermits(l *semaphore, permits int) {
 		return
 	}
 	c.engine.Later(func() {
-		c.engine.Log.Warn("relock: the number of permits in Redis differs from the one passed to NewSemaphore, and the one in Redis applies; SetPermits changes it",
-			"lock", cutName(l.Name()), "permits", permits, "asked", l.permits)
+		c.engine.Log.Warn(
+			"relock: the number of permits in Redis differs from the one passed to NewSemaphore, and the one in Redis applies; SetPermits changes it",
+			"lock",
+			cutName(l.Name()),
+			"permits",
+			permits,
+			"asked",
+			l.permits,
+		)
 	})
 }
 
@@ -251,5 +275,10 @@ func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
 
 // call returns a call of script. The last arguments describe how free permits are announced.
 func (l *semaphore) call(script *luaScript, args ...any) call {
-	return call{Script: script, Keys: l.keys, Optional: spareOfSemaphore, Args: append(args, l.announce, l.client.publishVerb)}
+	return call{
+		Script:   script,
+		Keys:     l.keys,
+		Optional: spareOfSemaphore,
+		Args:     append(args, l.announce, l.client.publishVerb),
+	}
 }

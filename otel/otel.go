@@ -37,9 +37,9 @@
 // # Traces
 //
 // If the context of a call carries a recorded span, and the caller had to wait, the wait becomes a child of that span:
-// relock.wait. The hold becomes a child of the span in the context of Unlock: relock.hold. Both have the name of the lock
-// as an attribute, and are written when they end, so that spans of the work under the lock are siblings of the hold and
-// not its children. A hold that was lost has no span, because no call ends it; Unlock returns the error.
+// relock.wait. The hold becomes a child of the span in the context of Unlock: relock.hold. Both have the name of the
+// lock as an attribute, and are written when they end, so that spans of the work under the lock are siblings of the
+// hold and not its children. A hold that was lost has no span, because no call ends it; Unlock returns the error.
 package otel
 
 // Rules: an observer has no state except its instruments and the sets of attributes that it has used. Spans are written
@@ -75,7 +75,27 @@ const (
 )
 
 // waitBuckets range from a hand-off in the process (about a microsecond) to a wait longer than most callers allow.
-var waitBuckets = []float64{1e-5, 1e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
+var waitBuckets = []float64{
+	1e-5,
+	1e-4,
+	5e-4,
+	.001,
+	.0025,
+	.005,
+	.01,
+	.025,
+	.05,
+	.1,
+	.25,
+	.5,
+	1,
+	2.5,
+	5,
+	10,
+	30,
+	60,
+	300,
+}
 
 // holdBuckets range from an empty critical section to a leader that stays for a day.
 var holdBuckets = []float64{1e-5, 1e-4, 5e-4, .001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600, 86400}
@@ -133,11 +153,23 @@ func New(opts ...Option) (*Observer, error) {
 		opt(&o.config)
 	}
 	m := maker{meter: o.meters.Meter(scope)}
-	o.wait = m.histogram("relock.wait.duration", waitBuckets, "Time from the call until the caller has the lock, or gives up after it has waited.")
-	o.hold = m.histogram("relock.hold.duration", holdBuckets, "Time from the request that acquired the lock until the hold ends.")
+	o.wait = m.histogram(
+		"relock.wait.duration",
+		waitBuckets,
+		"Time from the call until the caller has the lock, or gives up after it has waited.",
+	)
+	o.hold = m.histogram(
+		"relock.hold.duration",
+		holdBuckets,
+		"Time from the request that acquired the lock until the hold ends.",
+	)
 	o.holders = m.upDown("relock.holders", "{hold}", "Holds at present.")
 	o.waiters = m.upDown("relock.waiters", "{caller}", "Callers that wait for another owner to release a lock at present.")
-	o.acquisitions = m.counter("relock.acquisitions", "{acquisition}", "Successful calls, including those that acquire a lock again.")
+	o.acquisitions = m.counter(
+		"relock.acquisitions",
+		"{acquisition}",
+		"Successful calls, including those that acquire a lock again.",
+	)
 	o.giveUps = m.counter("relock.give_ups", "{call}", "Calls that returned without the lock.")
 	o.losses = m.counter("relock.losses", "{hold}", "Holds that were lost.")
 	o.renewals = m.counter("relock.renewals", "{renewal}", "Renewals that Redis confirmed.")
@@ -155,7 +187,12 @@ type maker struct {
 }
 
 func (m *maker) histogram(name string, buckets []float64, what string) metric.Float64Histogram {
-	i, err := m.meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(what), metric.WithExplicitBucketBoundaries(buckets...))
+	i, err := m.meter.Float64Histogram(
+		name,
+		metric.WithUnit("s"),
+		metric.WithDescription(what),
+		metric.WithExplicitBucketBoundaries(buckets...),
+	)
 	m.err = errors.Join(m.err, err)
 	return i
 }

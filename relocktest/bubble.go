@@ -41,7 +41,9 @@ func NewBubble(t testing.TB) *Bubble {
 	b := &Bubble{t, bubble.Start()}
 	t.Cleanup(func() {
 		b.redis.Close()
-		time.Sleep(2 * time.Second) // go-redis checks once a second whether its server is back, until shortly after it is closed
+		time.Sleep(
+			2 * time.Second,
+		) // go-redis checks once a second whether its server is back, until shortly after it is closed
 	})
 	return b
 }

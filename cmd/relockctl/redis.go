@@ -67,7 +67,10 @@ func connect(ctx context.Context, p place) (*connection, error) {
 	switch {
 	case strings.Contains(info, "_mode:sentinel"): // of redis, or of Valkey's server
 		one.Close()
-		return nil, fmt.Errorf("the server at %s is a Sentinel, which has no locks: name one of its masters with -sentinel-master", o.Addr)
+		return nil, fmt.Errorf(
+			"the server at %s is a Sentinel, which has no locks: name one of its masters with -sentinel-master",
+			o.Addr,
+		)
 	case strings.Contains(info, "cluster_enabled:1"):
 		one.Close()
 		return &connection{redis.NewClusterClient(&redis.ClusterOptions{
@@ -112,7 +115,11 @@ func connectToMaster(ctx context.Context, p place) (*connection, error) {
 	if errors.Is(err, redis.Nil) {
 		return nil, fmt.Errorf("cannot reach the Redis %s: it knows no master with that name", addr)
 	}
-	return nil, fmt.Errorf("cannot reach the Redis %s: %s", addr, strings.ReplaceAll(err.Error(), "\n", ", ")) // one line for each Sentinel
+	return nil, fmt.Errorf(
+		"cannot reach the Redis %s: %s",
+		addr,
+		strings.ReplaceAll(err.Error(), "\n", ", "),
+	) // one line for each Sentinel
 }
 
 // errAddress does not contain the error of the parser, which may contain the password.
@@ -175,7 +182,8 @@ func (c *connection) candidates(ctx context.Context, pattern string) ([]string, 
 func semaphores(keys []string) (names []string) {
 	for _, key := range keys {
 		name, found := strings.CutSuffix(key, ":timeout")
-		if inner := strings.TrimSuffix(strings.TrimPrefix(name, "{"), "}"); found && !strings.Contains(inner, "{") && len(inner) == len(name)-2 {
+		if inner := strings.TrimSuffix(strings.TrimPrefix(name, "{"), "}"); found && !strings.Contains(inner, "{") &&
+			len(inner) == len(name)-2 {
 			names = append(names, inner)
 		}
 		if found && strings.Contains(name, "{") {

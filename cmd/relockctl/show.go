@@ -111,8 +111,18 @@ func table(locks []relock.Inspection, wide bool) string {
 				if i.Type != relock.TypeLock && i.Type != relock.TypeSemaphore {
 					waiting = strconv.Itoa(len(i.Waiters))
 				}
-				line(row(cut(quote(i.Name), 48), typeOf(i, h), cut(quote(h.Owner), 24), cut(h.Client, 9), cut(text(h.Label), 32), text(h.Host),
-					h.HoldCount, lease(h.Remaining), waiting)...)
+				line(
+					row(
+						cut(quote(i.Name), 48),
+						typeOf(i, h),
+						cut(quote(h.Owner), 24),
+						cut(h.Client, 9),
+						cut(text(h.Label), 32),
+						text(h.Host),
+						h.HoldCount,
+						lease(h.Remaining),
+						waiting,
+					)...)
 			}
 		}
 	})
@@ -320,7 +330,10 @@ func lockJSON(i relock.Inspection) jsonLock {
 		lock.Available = &i.Available
 	}
 	for _, h := range i.Holders {
-		lock.Holders = append(lock.Holders, jsonHolder{jsonContender(h.Contender), h.Write, h.HoldCount, h.Remaining.Milliseconds()})
+		lock.Holders = append(
+			lock.Holders,
+			jsonHolder{jsonContender(h.Contender), h.Write, h.HoldCount, h.Remaining.Milliseconds()},
+		)
 	}
 	for _, w := range i.Waiters {
 		lock.Waiters = append(lock.Waiters, jsonWaiter{jsonContender(w.Contender), w.Deadline.UTC(), w.AliveUntil.UTC()})

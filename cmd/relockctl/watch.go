@@ -95,5 +95,11 @@ func (p *program) title(pattern string, found finding, failed error) string {
 	case failed != nil:
 		state = short(quote(failed.Error()), 100)
 	}
-	return fmt.Sprintf("%s   locks %s at %s: %s", time.Now().Format(time.TimeOnly), short(quote(pattern), 48), p.redis.addr, state)
+	return fmt.Sprintf(
+		"%s   locks %s at %s: %s",
+		time.Now().Format(time.TimeOnly),
+		short(quote(pattern), 48),
+		p.redis.addr,
+		state,
+	)
 }

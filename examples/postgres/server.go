@@ -21,7 +21,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-var errNoPostgres = errors.New("no PostgreSQL is installed here, and DATABASE_URL names none (on Debian: apt-get install postgresql)")
+var errNoPostgres = errors.New(
+	"no PostgreSQL is installed here, and DATABASE_URL names none (on Debian: apt-get install postgresql)",
+)
 
 // connectPostgres returns a connection to the database at DATABASE_URL, or to one that it starts, and a function that
 // closes it.
@@ -111,7 +113,13 @@ func unprivileged(dir string) (*syscall.SysProcAttr, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, os.Chown(dir, int(uid), int(gid))
+	return &syscall.SysProcAttr{
+			Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)},
+		}, os.Chown(
+			dir,
+			int(uid),
+			int(gid),
+		)
 }
 
 // connectSoon tries until the server is up.

@@ -176,7 +176,11 @@ func giveUp(ctx context.Context, lock *relock.Lock) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("   another owner holds it: TryLock returns %t after %v, without an error\n", ok, waited.Round(10*time.Millisecond))
+	fmt.Printf(
+		"   another owner holds it: TryLock returns %t after %v, without an error\n",
+		ok,
+		waited.Round(10*time.Millisecond),
+	)
 	if ok || waited < 300*time.Millisecond {
 		return errors.New("TryLock should have waited 300ms in vain")
 	}
@@ -229,7 +233,11 @@ func notice(ctx context.Context, lock *relock.Lock, rdb *redis.Client) error {
 		return errors.New("the guarded context should have been canceled")
 	}
 	cause, late := context.Cause(guarded), time.Since(start).Round(10*time.Millisecond)
-	fmt.Printf("   the guarded context is canceled %v after the key was deleted; ErrLockLost: %t\n", late, errors.Is(cause, relock.ErrLockLost))
+	fmt.Printf(
+		"   the guarded context is canceled %v after the key was deleted; ErrLockLost: %t\n",
+		late,
+		errors.Is(cause, relock.ErrLockLost),
+	)
 	if !errors.Is(cause, relock.ErrLockLost) {
 		return fmt.Errorf("the cause should be ErrLockLost: %w", cause)
 	}

@@ -112,7 +112,13 @@ func run() error {
 	if !errors.As(err, &quorum) {
 		return fmt.Errorf("three of five servers are down, and TryLock says %v", err)
 	}
-	fmt.Printf("%-24s TryLock: %d of %d granted, %d needed\n", "servers 2, 4 and 5 down", quorum.Granted, quorum.Asked, quorum.Needed)
+	fmt.Printf(
+		"%-24s TryLock: %d of %d granted, %d needed\n",
+		"servers 2, 4 and 5 down",
+		quorum.Granted,
+		quorum.Asked,
+		quorum.Needed,
+	)
 	for i, answer := range quorum.Answers {
 		if answer == nil {
 			fmt.Printf("    server %d: granted, and released\n", i+1)

@@ -194,7 +194,12 @@ func compare() error {
 	fmt.Printf("Without the lock %d sales never reached the counter, and %d of the units sold did not exist.\n",
 		without.sold-without.gone(), max(0, without.sold-units))
 	if with.sold != units || with.left != 0 {
-		return fmt.Errorf("with the lock %d units should have been sold and 0 be left, not %d and %d", units, with.sold, with.left)
+		return fmt.Errorf(
+			"with the lock %d units should have been sold and 0 be left, not %d and %d",
+			units,
+			with.sold,
+			with.left,
+		)
 	}
 	fmt.Printf("With the lock exactly %d were sold and 0 are left.\n", units)
 	return nil

@@ -69,7 +69,12 @@ func run() error {
 		clients = append(clients, client)
 	}
 
-	fmt.Printf("%d customers come to %d services, in turn; number %d does not wait to the end\n\n", customers, services, leaves)
+	fmt.Printf(
+		"%d customers come to %d services, in turn; number %d does not wait to the end\n\n",
+		customers,
+		services,
+		leaves,
+	)
 	name := "relock:tickets:" + rand.Text()
 	fair, err := sell(ctx, func(i int) relock.Locker { return clients[i%services].NewFairLock(name + ":fair") })
 	if err != nil {

@@ -127,7 +127,11 @@ func (r *replica) start(b *book, option gocron.SchedulerOption) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = r.scheduler.NewJob(gocron.CronJob("* * * * * *", true), gocron.NewTask(b.write, r.name), gocron.WithName("report"))
+	_, err = r.scheduler.NewJob(
+		gocron.CronJob("* * * * * *", true),
+		gocron.NewTask(b.write, r.name),
+		gocron.WithName("report"),
+	)
 	if err != nil {
 		return err
 	}

@@ -119,7 +119,11 @@ func (e *Engine) inFrontHere(kind Lock, o Owner) string {
 	defer s.Unlock()
 	for h := range s.holds.all() {
 		if h.key.id == kind.ID() && h.key.owner != o && h.state.wanted() && h.queue != nil {
-			return fmt.Sprintf("%v of %s is ahead in the queue, and Redis has not answered its request", h.key.owner, e.process())
+			return fmt.Sprintf(
+				"%v of %s is ahead in the queue, and Redis has not answered its request",
+				h.key.owner,
+				e.process(),
+			)
 		}
 	}
 	return ""

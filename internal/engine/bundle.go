@@ -67,7 +67,12 @@ func (res *Answer) readAll(targets []target, replies []send.Reply) (err error) {
 			return err
 		}
 		if res.Status != Held && i < len(replies)-1 {
-			return fmt.Errorf("%w: of %d locks, number %d was not acquired, but later ones were answered", send.ErrReply, len(targets), i+1)
+			return fmt.Errorf(
+				"%w: of %d locks, number %d was not acquired, but later ones were answered",
+				send.ErrReply,
+				len(targets),
+				i+1,
+			)
 		}
 		res.at = i
 		res.tokens = append(res.tokens, res.token)

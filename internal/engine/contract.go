@@ -294,8 +294,9 @@ type View struct {
 	TTL    time.Duration // of the record; negative: there is no record, or it has no lease
 }
 
-// ParseOutcome reads what all lock types have in the reply to an attempt: {1, following, token} (see readTokens) is Held, {0, pttl, ?} Busy, and
-// {-1, ?, ?} Gone. The numbers shown as ? differ between lock types, which read them by themselves.
+// ParseOutcome reads what all lock types have in the reply to an attempt: {1, following, token} (see readTokens) is
+// Held, {0, pttl, ?} Busy, and {-1, ?, ?} Gone. The numbers shown as ? differ between lock types, which read them by
+// themselves.
 func ParseOutcome(r send.Reply) (Outcome, error) {
 	switch r[0] {
 	case 1:

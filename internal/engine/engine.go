@@ -193,7 +193,9 @@ func (e *Engine) Close() error {
 		case told > 0 || e.reporter.Busy():
 			return errHangs
 		default:
-			return errors.New("relock: close: Redis has not answered some requests; they end with the timeouts of the Redis client")
+			return errors.New(
+				"relock: close: Redis has not answered some requests; they end with the timeouts of the Redis client",
+			)
 		}
 	}
 }

@@ -5,8 +5,8 @@ package engine
 // Rules: a holder that unlocks hands the lock off to the first waiter of the local queue, which holds the lock from
 // that moment on, without a request. The record must be valid and renewed by the watchdog, and the tenure of this
 // process, which is the time for which it has had the lock without another process in between, must be shorter than the
-// hand-off window (internal/handoff). successorLocked has all conditions. A waiter that needs a fencing token, where the
-// record has none left, gets only the field of the record, and holds the lock when it has adopted the record by an
+// hand-off window (internal/handoff). successorLocked has all conditions. A waiter that needs a fencing token, where
+// the record has none left, gets only the field of the record, and holds the lock when it has adopted the record by an
 // attempt of its own (tokens.go).
 
 import (

@@ -376,8 +376,8 @@ func TestRestOfABlockEndsWithItsRecord(t *testing.T) {
 	}
 }
 
-// S3 and S6: where the answer to the attempt that takes the record over is lost, or comes late, another block is drawn, and
-// no token is given twice.
+// S3 and S6: where the answer to the attempt that takes the record over is lost, or comes late, another block is drawn,
+// and no token is given twice.
 func TestLostAnswerOfABlockGivesNoTokenTwice(t *testing.T) {
 	for name, fault := range map[string]fakeredis.Fault{
 		"lost":           {Err: io.EOF},

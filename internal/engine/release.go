@@ -209,7 +209,10 @@ func unconfirmed(err error) error {
 	if err == send.ErrTimeUp {
 		err = send.Silence(UnlockTime, 1, nil)
 	}
-	return fmt.Errorf("not confirmed: the release is retried in the background until the key is deleted or its lease has expired: %w", err)
+	return fmt.Errorf(
+		"not confirmed: the release is retried in the background until the key is deleted or its lease has expired: %w",
+		err,
+	)
 }
 
 // A releasedOne is the result of decrementing a hold count in this process.

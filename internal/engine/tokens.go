@@ -3,10 +3,10 @@ package engine
 // Fencing tokens in blocks: how a fenced lock is handed off inside this process without asking Redis for each token.
 //
 // Rules: only the attempt that takes over the record of the holder before, inside this process, draws a block: several
-// consecutive tokens, which lie above every token drawn before. While the record is valid, no other process draws a token of
-// this name, so the holds that the record is handed to may use the rest of the block in order. The rest belongs to that
-// record alone, and is discarded when the record ends, for whatever reason: a later draw may be of another process, and
-// its tokens are greater.
+// consecutive tokens, which lie above every token drawn before. While the record is valid, no other process draws a
+// token of this name, so the holds that the record is handed to may use the rest of the block in order. The rest
+// belongs to that record alone, and is discarded when the record ends, for whatever reason: a later draw may be of
+// another process, and its tokens are greater.
 
 import "github.com/relock-go/relock/internal/send"
 
@@ -39,8 +39,8 @@ func (b *tokenBlock) take() int64 {
 	return token
 }
 
-// tokenForLocked returns the token of the next hold, whose lock is to be handed r. If ok is false, the hold needs a token
-// that only Redis can draw.
+// tokenForLocked returns the token of the next hold, whose lock is to be handed r. If ok is false, the hold needs a
+// token that only Redis can draw.
 func (r *record) tokenForLocked(next Lock) (token int64, ok bool) {
 	switch {
 	case !next.Fenced():

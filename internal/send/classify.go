@@ -55,7 +55,8 @@ func MayHaveRun(err error) bool {
 	if errors.Is(err, ErrNotSynced) {
 		return true // the master has run the call, only the confirmations are missing
 	}
-	if Answered(err) || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, ErrInvalid) {
+	if Answered(err) || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) ||
+		errors.Is(err, ErrInvalid) {
 		return false
 	}
 	var op *net.OpError

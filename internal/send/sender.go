@@ -254,7 +254,8 @@ func orNoConnection(err error, caller, ctx context.Context, d time.Duration) err
 // call leaves when the call ends.
 func (s *Sender) mayRunOnCaller(w *Wait, now time.Time) bool {
 	least := s.config.OnCallerTime + ResendTime + ResendTime/4 // see limit
-	if !w.OnCaller || s.config.OnCallerTime == 0 || s.unhealthy.Load() || !w.Deadline.IsZero() && w.Deadline.Sub(now) < least {
+	if !w.OnCaller || s.config.OnCallerTime == 0 || s.unhealthy.Load() ||
+		!w.Deadline.IsZero() && w.Deadline.Sub(now) < least {
 		return false
 	}
 	end, ends := w.Ctx.Deadline()

@@ -121,7 +121,14 @@ func (r *Redis) runAllSynced(ctx context.Context, calls []Call) []Outcome {
 
 // runShare runs the calls for one master, and stores their outcomes. The panic of a hook becomes the error of all of
 // them.
-func (r *Redis) runShare(ctx context.Context, cluster *redis.ClusterClient, master *redis.Client, calls []Call, share []int, outcomes []Outcome) {
+func (r *Redis) runShare(
+	ctx context.Context,
+	cluster *redis.ClusterClient,
+	master *redis.Client,
+	calls []Call,
+	share []int,
+	outcomes []Outcome,
+) {
 	mine := make([]Call, len(share))
 	for i, n := range share {
 		mine[i], outcomes[n].Err = calls[n], ErrHookExited // unless the goroutine continues

@@ -100,7 +100,8 @@ func run(serve bool) error {
 	return nil
 }
 
-// work makes eight workers take turns. While a worker holds the lock, another owner tries to acquire it without waiting.
+// work makes eight workers take turns. While a worker holds the lock, another owner tries to acquire it without
+// waiting.
 func work(ctx context.Context, lock *relock.Lock) error {
 	var workers sync.WaitGroup
 	failed := make(chan error, 8)
