@@ -4,9 +4,15 @@ package send
 // together, in pipelines, and need no goroutine each.
 //
 // Rules:
-//   - A call goes out with others at once, or as soon as an earlier batch is back. Two batches are under way only where the
-//     first one takes long: one large batch costs Redis and the client less than several small ones. On a Cluster each
-//     master has batches of its own: one that hangs delays its own calls.
+//   - A call is sent at once if no batch is under way. Otherwise it waits for a batch to come back, because one large batch
+//     costs Redis and the client less than several small ones.
+//   - A second batch is sent as soon as the queue holds nearly as many calls as the batch under way, so that Redis runs one
+//     batch while the client reads and writes the other. A shorter queue is left to the sender whose batch is still under
+//     way: a sender whose own batch is back ends rather than send a few calls. Where there are several servers, the client has
+//     the batches of the others to work on meanwhile, so it takes more calls.
+//   - Only a batch that was sent less than senderPause ago holds back others. One that takes longer, because Redis is far or
+//     the connection hangs, keeps no sender from starting or from going on. On a Cluster, each master has its own batches: one
+//     that hangs delays only calls to that master.
 //   - Where no batch comes back for a while, because Redis is far or connections hang,
 //     the calls in the queue go out by themselves after all: a batch that hangs delays
 //     only the calls in it. Where a batch was not answered, all calls go out by themselves
@@ -21,6 +27,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -29,7 +36,10 @@ const (
 	batchFrom     = 8                     // tries under way that go out by themselves
 	maxBatch      = 128                   // calls in one batch
 	maxSenders    = 4                     // batches under way
-	senderPause   = time.Millisecond      // how long a batch is under way before another one joins it
+	besideFrom    = 8                     // calls at least in a batch that is sent while others are expected back
+	besideOthers  = 12                    // the same where there are several servers
+	besideShare   = 90                    // and at least so many percent of the calls in the others
+	senderPause   = time.Millisecond      // how long after it was sent a batch is expected back
 	batchWait     = 20 * time.Millisecond // how long no batch may go out before calls go out by themselves
 	batchCooldown = 5 * time.Second       // without batches, after one that was not answered
 )
@@ -38,19 +48,25 @@ const (
 type batches struct {
 	sender *Sender
 	from   int64         // batchFrom
+	beside int           // besideFrom or besideOthers
 	pause  time.Duration // senderPause
 	limit  limit         // batchWait
 
-	mu       sync.Mutex // guards below, and the states of calls
-	queue    []*batchedCall
+	mu       sync.Mutex     // guards below, and the states of calls
+	queue    []*batchedCall // empty if there is no sender
 	senders  int
+	underWay []*batch
 	taken    time.Time // when a sender last took a batch, or found none
 	stalled  bool      // a call has waited in vain since then
 	cooldown time.Time // no batches until then
 }
 
 func newBatches(s *Sender) *batches {
-	return &batches{sender: s, from: batchFrom, pause: senderPause, limit: limit{d: batchWait}}
+	b := &batches{sender: s, from: batchFrom, beside: besideFrom, pause: senderPause, limit: limit{d: batchWait}}
+	if s.config.Home != nil {
+		b.beside = besideOthers
+	}
+	return b
 }
 
 // BatchAll has every call go out in a batch that may, however few are under way. It is for tests, and called before
@@ -69,6 +85,12 @@ type batchedCall struct {
 	done    chan struct{}
 
 	state batchState // guarded by batches.mu
+}
+
+// A batch is calls that are sent together.
+type batch struct {
+	calls []*batchedCall
+	taken time.Time // from the queue
 }
 
 // A batchState is where a batchedCall is.
@@ -139,7 +161,7 @@ func (b *batches) enqueue(c *batchedCall) bool {
 		return false
 	}
 	b.queue = append(b.queue, c)
-	more := b.senders == 0 || b.senders < maxSenders && c.sent.Sub(b.taken) > b.pause
+	more := b.senders == len(b.underWay) && b.senders < maxSenders && b.enoughLocked(c.sent) // else a sender is about to take c
 	if more {
 		b.senders++
 	}
@@ -148,6 +170,18 @@ func (b *batches) enqueue(c *batchedCall) bool {
 		b.sender.config.Spawn(b.sendBatches)
 	}
 	return true
+}
+
+// enoughLocked reports whether the queue is worth a batch at this time: it holds enough calls to be sent beside the
+// batches that are expected back, or there are none of those.
+func (b *batches) enoughLocked(now time.Time) bool {
+	expected := 0
+	for _, other := range b.underWay {
+		if now.Sub(other.taken) <= b.pause {
+			expected += len(other.calls)
+		}
+	}
+	return expected == 0 || len(b.queue) >= max(b.beside, expected*besideShare/100)
 }
 
 // look returns the state of c. It takes c out of the queue if c must leave, or if no batch goes out any more.
@@ -171,7 +205,7 @@ func (b *batches) leave(c *batchedCall) batchState {
 	return c.state
 }
 
-// sendBatches sends the calls in the queue until there are none.
+// sendBatches sends the calls in the queue until there are none, or too few.
 func (b *batches) sendBatches() {
 	ended := false
 	defer func() {
@@ -179,43 +213,51 @@ func (b *batches) sendBatches() {
 			b.sender.config.Spawn(b.sendBatches)
 		}
 	}()
-	for batch := b.next(); batch != nil; batch = b.next() {
-		b.send(batch)
+	for next := b.next(); next != nil; next = b.next() {
+		b.send(next)
 	}
 	ended = true
 }
 
-// next takes the next batch; nil: there is nothing to send, and a sender less.
-func (b *batches) next() []*batchedCall {
+// next takes the next batch. If there is nothing to send, or too little beside the batches that are expected back, it
+// returns nil, and there is one sender less. The senders of those batches send what is left in the queue.
+func (b *batches) next() *batch {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var batch []*batchedCall
+	now := time.Now()
+	if !b.enoughLocked(now) {
+		b.senders--
+		return nil
+	}
+	next := &batch{taken: now}
 	at := 0
-	for ; at < len(b.queue) && len(batch) < maxBatch; at++ {
+	for ; at < len(b.queue) && len(next.calls) < maxBatch; at++ {
 		if c := b.queue[at]; c.state == queued {
 			c.state = inBatch
-			batch = append(batch, c)
+			next.calls = append(next.calls, c)
 		}
 	}
 	b.queue = b.queue[at:]
-	if batch == nil {
+	b.taken, b.stalled = now, false
+	if next.calls == nil {
 		b.senders--
 		b.queue = nil
+		return nil
 	}
-	b.taken, b.stalled = time.Now(), false
-	return batch
+	b.underWay = append(b.underWay, next)
+	return next
 }
 
 // send sends a batch and hands in its outcomes.
-func (b *batches) send(batch []*batchedCall) {
-	calls := make([]Call, len(batch))
-	for i, c := range batch {
+func (b *batches) send(one *batch) {
+	calls := make([]Call, len(one.calls))
+	for i, c := range one.calls {
 		calls[i] = c.call
 	}
 	ctx := b.sender.limit.begin(time.Now()) // for a connection
 	var outcomes []Outcome
-	err := ErrHookExited                                   // unless the goroutine goes on
-	defer func() { b.finish(batch, outcomes, err, ctx) }() // also when a hook ends the goroutine
+	err := ErrHookExited                                 // unless the goroutine goes on
+	defer func() { b.finish(one, outcomes, err, ctx) }() // also when a hook ends the goroutine
 	err = CatchPanic(func() error {
 		outcomes = b.sender.config.Transport.RunAll(ctx, calls, false)
 		return nil
@@ -224,9 +266,9 @@ func (b *batches) send(batch []*batchedCall) {
 }
 
 // finish hands in the outcomes of a batch. If there are none, err is that of each call.
-func (b *batches) finish(batch []*batchedCall, outcomes []Outcome, err error, ctx context.Context) {
+func (b *batches) finish(one *batch, outcomes []Outcome, err error, ctx context.Context) {
 	unanswered := false
-	for i, c := range batch {
+	for i, c := range one.calls {
 		c.err = err
 		if outcomes != nil {
 			c.value, c.err = outcomes[i].Answer, outcomes[i].Err
@@ -237,11 +279,12 @@ func (b *batches) finish(batch []*batchedCall, outcomes []Outcome, err error, ct
 		unanswered = unanswered || c.err != nil && !Answered(c.err)
 	}
 	b.mu.Lock()
+	b.underWay = slices.DeleteFunc(b.underWay, func(other *batch) bool { return other == one })
 	if unanswered {
 		b.cooldown = time.Now().Add(batchCooldown)
 	}
 	var orphans []*batchedCall
-	for _, c := range batch {
+	for _, c := range one.calls {
 		if c.state == abandoned {
 			orphans = append(orphans, c)
 		} else {
@@ -249,7 +292,7 @@ func (b *batches) finish(batch []*batchedCall, outcomes []Outcome, err error, ct
 		}
 	}
 	b.mu.Unlock()
-	for _, c := range batch {
+	for _, c := range one.calls {
 		close(c.done)
 	}
 	for _, c := range orphans {

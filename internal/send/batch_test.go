@@ -50,6 +50,7 @@ func inBatches(t *testing.T, from int64, f func(b *batchBench)) {
 		time.Sleep(time.Second) // the server has answered all batches
 		synctest.Wait()
 		assert.Zero(b.t, b.batches.senders)
+		assert.Empty(b.t, b.batches.underWay)
 		assert.Nil(b.t, b.batches.queue)
 	}, func(c *Config) { c.Batch = true })
 }
@@ -441,6 +442,166 @@ func TestSecondBatchWaitsForAQuickFirstOne(t *testing.T) {
 			}
 		})
 	}
+}
+
+// sizes are how many calls each batch so far had.
+func (b *batchBench) sizes() (n []int) {
+	for _, batch := range b.fake.pipelines() {
+		n = append(n, len(batch))
+	}
+	return n
+}
+
+// C: Redis runs one batch while the client reads and writes another one.
+func TestSecondBatchIsSentWhenTheQueueHoldsEnough(t *testing.T) {
+	inBatches(t, 0, func(b *batchBench) {
+		b.batches.pause = senderPause
+		start := time.Now()
+		var all []*sync.WaitGroup
+		ask := func(n int, want ...int) {
+			b.t.Helper()
+			one, _ := b.crowd(context.Background(), n, nil)
+			all = append(all, one)
+			require.Equal(b.t, want, b.sizes())
+		}
+		ask(1, 1)
+		ask(besideFrom-1, 1) // fewer are not worth a batch
+		ask(1, 1, 8)
+		ask(7, 1, 8) // 9 calls are under way
+		ask(1, 1, 8, 8)
+		ask(14, 1, 8, 8) // 17 are
+		ask(1, 1, 8, 8, 15)
+		ask(2*maxBatch, 1, 8, 8, 15) // maxSenders
+		assert.Zero(b.t, time.Since(start), "before the first batch is back")
+		for _, one := range all {
+			one.Wait()
+		}
+	})
+}
+
+// C: where there are several servers, a second batch has to be larger.
+func TestSecondBatchToOneOfSeveralServersIsLarger(t *testing.T) {
+	in(t, func(b *bench) {
+		b.BatchAll()
+		bb := &batchBench{bench: b}
+		answers(b.t, "x", bb.ask(context.Background(), "x", nil)) // before the first answer there are no batches
+		b.fake.setBefore(bb.serve)
+		first, _ := bb.crowd(context.Background(), besideOthers, nil)
+		assert.Equal(b.t, []int{1}, bb.sizes())
+		second, _ := bb.crowd(context.Background(), 1, nil)
+		assert.Equal(b.t, []int{1, besideOthers}, bb.sizes())
+		first.Wait()
+		second.Wait()
+	}, func(c *Config) {
+		c.Batch = true
+		c.Home = func(string) string { return "one of several" }
+	})
+}
+
+// C: a sender whose batch is back leaves a short queue to the sender of the batch that is still under way, and sends a
+// longer one at once.
+func TestSenderEndsRatherThanSendFewCalls(t *testing.T) {
+	for _, few := range []bool{true, false} {
+		inBatches(t, 0, func(b *batchBench) {
+			b.batches.pause = senderPause
+			first, _ := b.crowd(context.Background(), 1+besideFrom, nil) // two batches
+			time.Sleep(serveTime / 2)
+			second, _ := b.crowd(context.Background(), besideFrom, nil)
+			n, senders := besideFrom-1, 1
+			if !few {
+				n, senders = besideFrom, 2
+			}
+			start := time.Now()
+			rest, got := b.crowd(context.Background(), n, nil)
+			first.Wait()
+			synctest.Wait()
+			b.batches.mu.Lock()
+			assert.Equal(b.t, senders, b.batches.senders)
+			b.batches.mu.Unlock()
+			second.Wait()
+			rest.Wait()
+			for i, a := range got {
+				answers(b.t, strconv.Itoa(i), a)
+			}
+			assert.Equal(b.t, []int{1, besideFrom, besideFrom, n}, b.sizes())
+			if took := time.Since(start); few {
+				assert.Equal(b.t, 2*serveTime, took, "sent when the second one is back")
+			} else {
+				assert.Equal(b.t, serveTime/2+serveTime, took, "sent when the first one is back")
+			}
+		})
+	}
+}
+
+// C: calls that come before a sender has taken its batch go out in that batch.
+func TestOneSenderStartsAtATime(t *testing.T) {
+	var starts []func() // guarded by the bubble: calls come one after the other
+	in(t, func(b *bench) {
+		b.BatchAll()
+		bb := &batchBench{bench: b}
+		all, got := bb.crowd(context.Background(), 3*besideFrom, nil)
+		require.Len(b.t, starts, 1)
+		starts[0]()
+		all.Wait()
+		for i, a := range got {
+			answers(b.t, strconv.Itoa(i), a)
+		}
+		assert.Equal(b.t, []int{3 * besideFrom}, bb.sizes())
+	}, func(c *Config) {
+		c.Batch = true
+		c.Spawn = func(f func()) { starts = append(starts, f) }
+	})
+}
+
+// L7: batches that were not answered within senderPause hold back no others.
+func TestBatchThatHangsHoldsBackNoOthers(t *testing.T) {
+	inBatches(t, 0, func(b *batchBench) {
+		b.batches.pause = senderPause
+		release := b.hangs()
+		ctx, cancel := context.WithCancel(context.Background())
+		stuck, _ := b.crowd(ctx, 1+2*besideFrom, nil) // three batches
+		b.answersAgain()
+		time.Sleep(senderPause + time.Microsecond)
+		var all sync.WaitGroup
+		for i := range besideFrom / 2 { // too few beside so many
+			time.Sleep(serveTime / 4)
+			all.Go(func() {
+				for range 100 {
+					start := time.Now()
+					answers(b.t, strconv.Itoa(i), b.ask(context.Background(), strconv.Itoa(i), nil))
+					assert.LessOrEqual(b.t, time.Since(start), 2*serveTime) // a batch that is answered, and its own
+				}
+			})
+		}
+		all.Wait()
+		cancel()
+		stuck.Wait()
+		release()
+	})
+}
+
+// L7: calls that a sender has left to a batch which hangs then go out by themselves.
+func TestCallsLeftToABatchThatHangsGoOutByThemselves(t *testing.T) {
+	inBatches(t, 0, func(b *batchBench) {
+		b.batches.pause = senderPause
+		first, _ := b.crowd(context.Background(), 1, nil)
+		time.Sleep(serveTime / 2)
+		release := b.hangs()
+		ctx, cancel := context.WithCancel(context.Background())
+		stuck, _ := b.crowd(ctx, besideFrom, nil)
+		b.answersAgain()
+		start := time.Now()
+		rest, got := b.crowd(context.Background(), besideFrom-1, nil)
+		first.Wait()
+		rest.Wait()
+		for i, a := range got {
+			answers(b.t, alone+strconv.Itoa(i), a)
+		}
+		assert.LessOrEqual(b.t, time.Since(start), 2*batchWait)
+		cancel()
+		stuck.Wait()
+		release()
+	})
 }
 
 // Where Redis is far, a call waits little longer than by itself.
