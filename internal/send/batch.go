@@ -1,24 +1,23 @@
 package send
 
-// Batches: where many goroutines ask Redis at the same time, their calls go out
-// together, in pipelines, and need no goroutine each.
+// Batches: if many goroutines ask Redis at the same time, their calls are sent together, in pipelines, and need no
+// goroutine each.
 //
 // Rules:
-//   - A call is sent at once if no batch is under way. Otherwise it waits for a batch to come back, because one large batch
-//     costs Redis and the client less than several small ones.
-//   - A second batch is sent as soon as the queue holds nearly as many calls as the batch under way, so that Redis runs one
-//     batch while the client reads and writes the other. A shorter queue is left to the sender whose batch is still under
-//     way: a sender whose own batch is back ends rather than send a few calls. Where there are several servers, the client has
-//     the batches of the others to work on meanwhile, so it takes more calls.
-//   - Only a batch that was sent less than senderPause ago holds back others. One that takes longer, because Redis is far or
-//     the connection hangs, keeps no sender from starting or from going on. On a Cluster, each master has its own batches: one
-//     that hangs delays only calls to that master.
-//   - Where no batch comes back for a while, because Redis is far or connections hang,
-//     the calls in the queue go out by themselves after all: a batch that hangs delays
-//     only the calls in it. Where a batch was not answered, all calls go out by themselves
-//     for some time.
-//   - A caller that leaves before its call is sent takes the call out of the queue, and the
-//     call is never sent. Later the call is abandoned, as any other.
+//   - A call is sent at once if no batch is under way. Otherwise it waits for a batch to come back, because one large
+//     batch costs Redis and the client less than several small ones.
+//   - A second batch is sent as soon as the queue holds nearly as many calls as the batch under way, so that Redis runs
+//     one batch while the client reads and writes the other. A shorter queue is left to the sender whose batch is still
+//     under way: a sender whose own batch is back ends rather than send a few calls. Where there are several servers,
+//     the client has the batches of the others to work on meanwhile, so it takes more calls.
+//   - Only a batch that was sent less than senderPause ago holds back others. One that takes longer, because Redis is
+//     far or the connection hangs, keeps no sender from starting or from going on. On a Cluster, each master has its
+//     own batches: one that hangs delays only calls to that master.
+//   - If no batch comes back for a while, because Redis is far or connections hang, the calls in the queue go out by
+//     themselves after all: a batch that hangs delays only the calls in it. Where a batch was not answered, all calls
+//     go out by themselves for some time.
+//   - A caller that leaves before its call is sent takes the call out of the queue, and the call is never sent. Later
+//     the call is abandoned, as any other.
 //   - A batch has a time limit of its own, and the ctx of no caller.
 //   - A panic of a hook is the error of every call in the batch.
 //   - The goroutines that send end when there is nothing to send.
@@ -161,7 +160,8 @@ func (b *batches) enqueue(c *batchedCall) bool {
 		return false
 	}
 	b.queue = append(b.queue, c)
-	more := b.senders == len(b.underWay) && b.senders < maxSenders && b.enoughLocked(c.sent) // else a sender is about to take c
+	// If there are more senders than batches under way, a sender is about to take c.
+	more := b.senders == len(b.underWay) && b.senders < maxSenders && b.enoughLocked(c.sent)
 	if more {
 		b.senders++
 	}
