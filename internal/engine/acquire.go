@@ -65,7 +65,7 @@ var errRestart = errors.New("the acquire operation starts again")
 
 // ErrLate is the cause of the loss that a call returns if each grant came so late that too little was left of its
 // lease.
-var ErrLate = errors.New("Redis answers so slowly that too little of the lease remains")
+var ErrLate = errors.New("the answers of Redis take so long that too little of the lease remains")
 
 // Acquire acquires every lock for o, or none of them. A lock that o already holds gets a higher hold count. Acquire
 // returns false, and no error, if r.Wait has passed, or if it is 0 and a lock is busy. Several locks must be on one

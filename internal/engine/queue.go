@@ -48,7 +48,7 @@ func (q *waitQueue) foundFree() { q.busy, q.blocker = false, nil }
 // is free, and does not join the line, because the place of this process in the line belongs to the caller that the
 // queue has admitted. If Redis answers that the lock is busy, the caller returns to its old position in the local
 // queue.
-var errBypassQueue = errors.New("Redis has not answered the caller that is ahead in the queue")
+var errBypassQueue = errors.New("no answer from Redis to the caller that is ahead in the queue")
 
 // errOwnerChanged ends a wait in a local queue because another goroutine of the same owner has acquired one of the
 // locks that the caller waits for, or the counterpart of one: the caller has to make another attempt than it had
