@@ -178,11 +178,11 @@ func isNil(v any) bool {
 // working: they expire with their leases, and Unlock still releases them at once. Close does not close the Redis
 // client. To let holders finish first, call [Client.Shutdown].
 //
-// Close waits for the goroutines of the Client. If Redis refuses connections, Close takes up to 5s, in which it tries
-// to roll back requests. If Redis does not answer, Close returns an error after 7s, and the remaining requests end with
-// the timeouts of the Redis client. Close waits for up to 1s until the Logger and the Observer have received all
-// earlier events, and returns an error half a second later if one of them has not returned. At debug level it logs the
-// locks that are held, and their owners. Further calls of Close do nothing and return nil.
+// Close waits for the goroutines of the Client. If Redis refuses connections, Close tries for up to 5s to roll back
+// requests. If Redis does not answer, Close returns an error after 7s, and the remaining requests end with the timeouts
+// of the Redis client. Close waits for up to 1s until the Logger and the Observer have received all earlier events, and
+// returns an error half a second later if one of them has not returned. At debug level it logs the locks that are held,
+// and their owners. Further calls of Close do nothing and return nil.
 func (c *Client) Close() error {
 	if c == nil {
 		return nil
@@ -191,16 +191,16 @@ func (c *Client) Close() error {
 }
 
 // Shutdown closes the Client as Close does, but first waits until all locks that are held have been released or lost,
-// or ctx is done. Meanwhile their leases are renewed, so that no other process acquires them while their holders
-// finish. As soon as Shutdown is called, Lock and TryLock return ErrClosed. This includes calls that are waiting, and
-// calls of owners that already hold the lock. The contexts of Guard are canceled with the cause ErrClosed, which tells
-// the holders to finish. Token, and the methods that only ask Redis, work until the end.
+// or ctx is done. Meanwhile the leases of these locks are renewed, so that no other process acquires them before their
+// holders have finished. As soon as Shutdown is called, Lock and TryLock return ErrClosed. This includes calls that are
+// waiting, and calls of owners that already hold the lock. The contexts of Guard are canceled with the cause ErrClosed,
+// which tells the holders to finish. Token, and the methods that only ask Redis, work until the end.
 //
 // The error is nil if every lock was released. If ctx is done first, the error matches the error of ctx and describes
 // the remaining locks: their number, the names of the first ones, and who holds them. They expire with their leases. A
-// RedLock counts as one lock, in addition to each of its locks. If another goroutine calls Close meanwhile, the error
-// matches ErrClosed. The error also matches the error of Close, if there is one. Another call of Shutdown waits as
-// well, and returns nil after Close. A nil ctx is ErrInvalid.
+// RedLock counts as one lock, in addition to each of its locks. If Close has been called, or is called meanwhile,
+// Shutdown does not wait any longer, and the error matches ErrClosed if locks are still held. The error also matches
+// the error of Close, if there is one. Several calls of Shutdown may wait at the same time. A nil ctx is ErrInvalid.
 func (c *Client) Shutdown(ctx context.Context) error {
 	switch {
 	case c == nil:

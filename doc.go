@@ -77,10 +77,10 @@
 //
 // # Waiting
 //
-// In one process, one goroutine for each name asks Redis, and the others wait behind it in order. When a holder
-// releases the lock, the next goroutine of its process gets it without a request. When the hand-off window
-// ([WithHandoffWindow]) is over, the lock passes to the next process instead. The readers of a process acquire a read
-// lock together.
+// Of the goroutines of a process that wait for the same lock, one asks Redis, and the others wait behind it in order.
+// When a holder releases a Lock or a write lock, the next goroutine of its process gets it without a request. When the
+// hand-off window ([WithHandoffWindow]) is over, the lock passes to the next process instead. The readers of a process
+// acquire a read lock together.
 //
 // Processes that wait for a [Lock], for a write lock, or for a permit of a semaphore have a wait queue in Redis, with
 // one entry for each process. The request that releases the lock grants it to the first process in the queue and
@@ -92,10 +92,10 @@
 // ([WithPollInterval]).
 //
 // Every wait ends when its context is done, even while a request hangs. The caller then holds nothing, and a request in
-// flight is rolled back. There is one exception to returning at once: if the Redis client has a ReadTimeout of one
-// second or less, requests run on the goroutine of their caller. If the context is canceled while such a request hangs,
-// the call returns when that timeout has passed. If the request is waiting for a connection, it returns 1.25 seconds
-// after the request was made.
+// flight is rolled back. The call returns at once, unless the Redis client has a ReadTimeout of one second or less:
+// then requests run on the goroutine of their caller. If the context is canceled while such a request hangs, the call
+// returns when that timeout has passed; if the request is still waiting for a connection, the call returns at most 1.25
+// seconds after it has made the request.
 //
 // # When Redis fails
 //
@@ -119,7 +119,7 @@
 //   - [ErrNotHeld]: the caller does not hold the lock.
 //   - [ErrLockLost]: the caller held the lock, and has lost it. This error also matches ErrNotHeld, so check for
 //     ErrLockLost first. [ErrMaxHold] matches both: the lock was held for as long as [MaxHold] allows.
-//   - [ErrInvalid]: a name, lease, option or set of locks is not valid.
+//   - [ErrInvalid]: a name, option or argument is not valid, or the lock does not allow the call.
 //   - [ErrNotALock]: a key of the lock holds data of another kind.
 //   - [ErrClosed]: the Client is closed.
 //   - [ErrNotSynced]: too few replicas have confirmed the lock, where [WithSyncedReplicas] asks for them.
@@ -145,7 +145,7 @@
 //
 // A Client works with a *redis.Client, with the client of redis.NewFailoverClient for Sentinel, and with a
 // *redis.ClusterClient. [New] rejects a *redis.Ring. In a Cluster the name of a lock determines its slot, and
-// notifications stay in the shard. With [WithSyncedReplicas] an acquire succeeds only if replicas have confirmed it.
+// notifications stay in the shard. With [WithSyncedReplicas] a lock is acquired only if replicas have confirmed it.
 //
 // # Closing
 //

@@ -36,8 +36,7 @@ func (e *Election) Name() string { return e.lock.Name() }
 // candidates of several processes are elected in the order of the wait queue of a [Lock].
 //
 // If ctx is done first, the error matches the error of ctx, and the caller is no longer a candidate. Other errors are
-// those of [Lock.Lock]. The term lasts until Resign. A Term that is never resigned lasts until the leadership is lost
-// or the Client is closed.
+// those of [Lock.Lock]. The term lasts until Resign is called, the leadership is lost or the Client is closed.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	hold, err := acquireHold(ctx, &e.lock, "campaign")
 	if err != nil {
@@ -120,8 +119,8 @@ func (t *Term) Token() int64 {
 	return t.number
 }
 
-// Resign ends the term, and the next candidate is elected; with [MinHold], after that time has passed. Resign ignores
-// the cancellation of ctx, takes at most 5s, and works after Close: see [Hold.Release].
+// Resign ends the term, and the next candidate is elected. In an election with [MinHold] that happens only after that
+// time has passed. Resign ignores the cancellation of ctx, takes at most 5s, and works after Close: see [Hold.Release].
 //
 // Resign may be called more than once: only the first call has an effect, and later calls return nil. The error is
 // ErrLockLost if the leadership was lost before. Any other error means that Redis has not confirmed the release of the

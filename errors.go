@@ -46,8 +46,9 @@ var (
 	// checked. Give locks names that no other data has, such as "lock:orders:42".
 	ErrNotALock = send.ErrNotALock
 
-	// ErrInvalid is returned for a name, lease, wait, option or set of locks that is not valid. The text states which,
-	// and why. Nothing is changed in Redis.
+	// ErrInvalid is returned for a name, an option or an argument that is not valid, and for a call that the lock does
+	// not allow, such as the Token of a lock without Fenced. The text states what is not valid, and why. Nothing is
+	// changed in Redis.
 	ErrInvalid = send.ErrInvalid
 )
 

@@ -168,9 +168,9 @@ func (h *handle) Name() string { return h.name }
 // caller then holds nothing, and a request that is still in flight is rolled back; if Redis runs it even later, its key
 // expires with its lease.
 //
-// Lock returns ErrLockLost, once, if the caller held the lock and has lost it since. It returns ErrClosed after
-// Shutdown and Close, ErrInvalid for a bad name, and ErrNotALock if a key of the lock holds data of another kind. Other
-// errors of Redis are returned after a few retries.
+// If the caller held the lock and has lost it since, Lock returns ErrLockLost, unless an earlier Lock or Unlock has
+// already done so. It returns ErrClosed after Shutdown and Close, ErrInvalid for a bad name, and ErrNotALock if a key
+// of the lock holds data of another kind. Other errors of Redis are returned after a few retries.
 func (h *handle) Lock(ctx context.Context) error {
 	_, err := h.acquire(ctx, "lock", engine.Request{Wait: -1})
 	return err
@@ -183,10 +183,10 @@ func (h *handle) Lock(ctx context.Context) error {
 // If the lock is renewed automatically, it stays so. A Lock by the owner of an explicit lease starts the automatic
 // renewal, which lasts until the last Unlock.
 //
-// Because clocks may drift, the lock is valid for less than lease, by 1% and 2ms. So a lease of a few milliseconds
-// expires at once. If the answer of Redis arrives when half of the lease or less remains, LockLease asks again, and the
-// lease counts from the last request. After two such answers it accepts a quarter of the lease, and after five answers
-// that leave less it returns ErrLockLost.
+// Because clocks may drift, the lock is valid for slightly less than lease: 1% of the lease and 2ms less. So a lease of
+// 1ms or 2ms has expired as soon as it is acquired. If half of the lease or less remains when the answer of Redis
+// arrives, LockLease asks again, and the lease counts from the last request. From the second answer on, more than a
+// quarter of the lease is enough. If five answers leave less, LockLease returns ErrLockLost.
 func (h *handle) LockLease(ctx context.Context, lease time.Duration) error {
 	r, err := leaseRequest(lease)
 	if err != nil {
@@ -266,7 +266,7 @@ func (h *handle) extend(ctx context.Context, lease time.Duration) error {
 
 // Unlock decrements the hold count of the caller, and releases the lock when the count reaches 0. A released lock is
 // handed off to the next waiter of this process without a request (see [WithHandoffWindow]), or else to the next
-// process in the wait queue. If no owner waits, its key is deleted.
+// process in the wait queue. If no owner waits, the hold is deleted from Redis.
 //
 // Unlock uses the values of ctx, but ignores its cancellation, so that a canceled request still releases its lock. It
 // takes at most 5s, and works after Close for as long as the Redis client is open.
@@ -343,8 +343,8 @@ func (h *handle) fencingToken(ctx context.Context) (int64, error) {
 }
 
 // IsLocked asks Redis, and reports whether any owner of any client, in any process, holds the lock. For a Semaphore it
-// reports whether any permit is held, for a MultiLock whether any of its locks is held, and for a RedLock whether most
-// of its nodes are.
+// reports whether any permit is held, for a MultiLock whether any of its locks is held, and for a RedLock whether a
+// majority of its locks is.
 func (h *handle) IsLocked(ctx context.Context) (locked bool, err error) {
 	if err = h.usable(ctx); err == nil {
 		locked, err = h.commands().isLocked(ctx)
@@ -373,7 +373,8 @@ func (h *handle) levels(ctx context.Context, op string) (levels int, err error) 
 
 // TTL asks Redis for the remaining lease of the current holder, in whole milliseconds. It is 0 if no owner holds the
 // lock, and negative if the key has no expiry, which no lock of this package or of Redisson leaves behind. For a
-// MultiLock it is the longest TTL of its locks, and for a Semaphore the time until all permits have expired.
+// MultiLock it is the longest TTL of its locks. For a Semaphore it is the time until all permits have expired, and
+// negative if a Java service holds a permit without a lease.
 func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
 	if err = h.usable(ctx); err == nil {
 		ttl, err = h.commands().ttl(ctx)

@@ -47,13 +47,14 @@ type Inspection struct {
 	// Mode is the mode of a read/write lock that is held: "write" while there is a writer, which may also read, and
 	// "read" otherwise. It is "" for other locks.
 	Mode string
-	// Holders are the holders of the lock. There is at most one, except for the readers of a read/write lock, and for
-	// the holders of a semaphore, which are sorted by the time at which they expire. Readers of one Client that share
-	// an entry in Redis (see [RWLock]) are one holder here. A writer that also reads is listed first, and again as a
-	// reader.
+	// Holders are the holders of the lock. Only read/write locks, semaphores and Redisson's getMultiLock(group, values)
+	// have more than one. Those of a semaphore are sorted by the time at which they expire. Readers of one Client that
+	// share an entry in Redis (see [RWLock]) are one holder here. A writer that also reads is listed first, and again
+	// as a reader.
 	Holders []Holder
 	// TTL is the remaining lease in Redis, in whole milliseconds. It is 0 if the lock is not held, and negative if its
-	// key has no expiry, which only another program can cause. For a semaphore it is the longest lease of a permit.
+	// key has no expiry, which only another program can cause. For a semaphore it is the longest remaining lease of a
+	// permit, and negative if a Java service holds a permit without a lease.
 	TTL time.Duration
 	// Waiters are the waiters of a fair lock, in the order of the queue, or the writers of this package that wait for a
 	// read/write lock, in no particular order. The processes in the wait queue of a plain lock or a semaphore are not
@@ -69,10 +70,10 @@ type Inspection struct {
 	// Available is the number of free permits of a semaphore, and 0 for other locks. It is negative if SetPermits has
 	// set the number of permits below the number that is held.
 	Available int
-	// Token is the fencing token of the holder if this Client holds the lock, and otherwise the last token that was drawn
-	// for this name; it is 0 if there is none. Redis does not know whether another holder has that token: the holder may
-	// have acquired the lock without [Fenced], and a process that hands a lock off among its goroutines draws up to 256
-	// tokens at once.
+	// Token is the fencing token of the holder if this Client holds the lock, and otherwise the last token that Redis
+	// has issued for this name; it is 0 if there is none. Redis does not know whether another holder has that token:
+	// the holder may have acquired the lock without [Fenced], and a process that hands a lock off among its goroutines
+	// obtains up to 256 tokens at once.
 	Token int64
 }
 

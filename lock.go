@@ -19,9 +19,9 @@ import (
 // same lock.
 //
 // Errors name the operation and the lock, and match the errors of this package with [errors.Is]. A bad name, lease or
-// wait is ErrInvalid, and no request is sent. After Close every method except Unlock returns ErrClosed. A method that
-// finds data in Redis which neither this package nor Redisson has written returns ErrNotALock, and leaves the data
-// unchanged.
+// wait is ErrInvalid, and no request is sent. After Close every method except Name and Unlock returns ErrClosed. A
+// method that finds data in Redis which neither this package nor Redisson has written returns ErrNotALock, and leaves
+// the data unchanged.
 type Locker interface {
 	// Name returns the name of the lock.
 	Name() string

@@ -26,12 +26,13 @@ import (
 // A MultiLock is a group of locks that are acquired and released together. Each of them behaves as if it had been
 // acquired by itself: it excludes other owners, has its own hold count, and is renewed and lost like a single lock.
 //
-// Locks on the same Redis server (in a Cluster: in the same slot) are acquired by one script in one round trip, all of
-// them or none. Fair locks, and locks on different servers, are first tried at the same time; if one of them is held by
-// another owner, they are acquired one after the other. The order is the same in every process and does not depend on
-// the order of the arguments of NewMultiLock, so that two MultiLocks never wait for each other. It does depend on the
-// addresses of the servers: if the locks are on several servers, use the same addresses in every process. Lockers of
-// other packages come last.
+// The Locks, ReadLocks and WriteLocks of one Client (in a Cluster: those in the same slot) are acquired by one script
+// in one round trip, all of them or none. Fair locks, semaphores, and the locks of other Clients or slots need requests
+// of their own, which are first sent at the same time. If one of the locks is held by another owner, or is a RedLock or
+// a Locker of another package, the locks are acquired one after the other. Their order is the same in every process and
+// does not depend on the order of the arguments of NewMultiLock, so that two MultiLocks never wait for each other. It
+// does depend on the addresses of the servers: if the locks are on several servers, use the same addresses in every
+// process. Lockers of other packages come last.
 //
 // A MultiLock does not join the wait queues of its locks. It acquires them when it finds all of them free. While
 // processes wait for one of its locks, it has a chance once in each hand-off window (see [WithHandoffWindow]), like a

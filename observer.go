@@ -18,12 +18,12 @@ import (
 // An Observer receives the events of the locks of a Client: see [WithObserver]. An implementation embeds [NopObserver],
 // so that new events and new fields do not break it.
 //
-// A call reports its events in its own goroutine, before it returns. So a slow Observer delays that caller, and the
-// callers that wait for a lock which that caller holds by then. During Waiting it also delays the callers in this
-// process that wait behind it for the same lock. Renewals, and losses that no call has noticed, are reported by one
-// goroutine of the Client, one event after the other, losses first. There a slow Observer delays no renewal, no context
-// of Guard and no other caller. At most 131,072 renewals wait to be reported, and further ones are dropped. Losses are
-// not dropped, unless Close cannot report them within a second.
+// A call reports its events in its own goroutine, before it returns. So a slow Observer delays that caller, and all
+// callers that wait for a lock that it has just acquired. During Waiting it also delays the callers in this process
+// that wait behind it for the same lock. Renewals, and losses that no call has noticed, are reported by one goroutine
+// of the Client, one event after the other, losses first. There a slow Observer delays no renewal, no context of Guard
+// and no other caller. At most 131,072 renewals wait to be reported, and further ones are dropped. Losses are not
+// dropped, unless Close cannot report them within a second.
 //
 // An Observer must not call the lock that an event is about, and must not close the Client. A panic in an Observer is
 // recovered, and the first one is logged with its stack.
@@ -133,8 +133,9 @@ const (
 	// PathHandoff means that the previous holder in this process handed the lock off to the caller, or that a reader
 	// shared it.
 	PathHandoff AcquirePath = "handoff"
-	// PathNotified means that the caller was granted the lock, or acquired it after it was notified of a release, or
-	// when its subscription had just begun.
+	// PathNotified means that a notification ended the wait: it granted the lock to the caller, or it announced a
+	// release, and the next attempt succeeded. The attempt that follows the start of a subscription counts as notified,
+	// too.
 	PathNotified AcquirePath = "notified"
 	// PathPolled means that the caller acquired the lock when it asked without a notification: the lease of the holder
 	// had expired, a notification was lost, or the caller sent a heartbeat, as waiters of fair and write locks do.

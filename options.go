@@ -47,9 +47,9 @@ func WithWatchdogTimeout(d time.Duration) Option {
 	return func(o *options) { o.watchdogTimeout = d }
 }
 
-// WithFairWaitTimeout sets how long Java services wait for the first waiter in the queue of a [FairLock] to acquire the
-// lock before they remove it from the queue. Use the same value in all services. Clients of this package do not apply
-// it to each other: they notice a crashed waiter within seconds. The default is 5m, and the minimum is 1s.
+// WithFairWaitTimeout sets the time after which Java services remove the first waiter from the queue of a [FairLock] if
+// it has not acquired the lock. Use the same value in all services. Clients of this package do not apply it to each
+// other: they notice a crashed waiter within seconds. The default is 5m, and the minimum is 1s.
 func WithFairWaitTimeout(d time.Duration) Option {
 	return func(o *options) { o.fairWaitTimeout = d }
 }
@@ -75,7 +75,7 @@ func WithRedLockNodeTimeout(d time.Duration) Option {
 // between them.
 //
 // Only locks whose lease is renewed automatically are handed off within a process. Fair locks, semaphores and RedLocks
-// are never handed off. Of a fenced lock, one request draws the tokens of up to 256 holds. Readers share a lock
+// are never handed off. For a fenced lock, one request obtains the tokens of up to 256 holds. Readers share a lock
 // instead: during the window, further readers of the process acquire it without a request while one of them holds it. A
 // lock that was released by force, or that Redis has lost, may still be handed off within the process for up to one
 // window, and Unlock does not report the loss. If such a lock is fenced, these holds have lower tokens than a new
@@ -86,13 +86,13 @@ func WithHandoffWindow(d time.Duration) Option {
 	return func(o *options) { o.handoffWindow = d }
 }
 
-// WithSyncedReplicas makes an acquire succeed only if n replicas have confirmed it within d, with the command WAIT.
-// Otherwise the lock is released again, and the error is ErrNotSynced. A renewal that the replicas do not confirm
-// counts as failed, and is retried. A failover to one of the replicas that confirmed loses no lock; a failover to
-// another replica still can.
+// WithSyncedReplicas makes Lock succeed only if n replicas have confirmed the new hold within d, with the command WAIT.
+// Otherwise Lock releases the lock again and returns ErrNotSynced. A renewal that the replicas do not confirm counts as
+// failed, and is retried. A failover to one of the replicas that confirmed loses no lock; a failover to another replica
+// still can.
 //
-// Every acquire takes longer, by one round trip and the time of the replication, and occupies a connection of the Redis
-// client for that time. On a Redis that rejects WAIT every acquire fails with ErrNotSynced. If the lock belongs to a
+// Acquiring a lock takes longer, by one round trip and the time of the replication, and occupies a connection of the
+// Redis client for that time. On a Redis that rejects WAIT every Lock fails with ErrNotSynced. If the lock belongs to a
 // RedLock, its node timeout ([WithRedLockNodeTimeout]) must be longer than d. n is at least 1; d is at least 1ms, and
 // less than both 5s and the read timeout of the Redis client. By default no replica has to confirm.
 func WithSyncedReplicas(n int, d time.Duration) Option {
@@ -105,14 +105,15 @@ func WithSyncedReplicas(n int, d time.Duration) Option {
 //
 // The method Name, errors, events and logs contain the name without the prefix; only ErrNotALock names the key.
 // [Client.Inspect] takes the name without the prefix, and relockctl takes the key. The locks of a MultiLock or RedLock
-// have the prefixes of the Clients that created them. In a Cluster the hash tag is searched for in the whole key. The
-// default is no prefix.
+// have the prefixes of the Clients that created them. In a Cluster the hash tag of the key may be in the prefix or in
+// the name. The default is no prefix.
 func WithKeyPrefix(prefix string) Option {
 	return func(o *options) { o.keyPrefix = prefix }
 }
 
 // WithLabel sets a display name for this process, for example the name of its pod. [Client.Inspect] and relockctl show
-// the label and the host of each holder and waiter, and errors that name a goroutine of this process contain the label.
+// the label and the host of each holder and waiter, and an error of Lock that names a holder in this process contains
+// the label.
 //
 // The label is stored in the hash relock_client:{ID}, with the host name, the process ID and the time at which it was
 // first written. The first Lock starts writing it in the background. The hash is renewed every 30s, deleted by Close,
@@ -208,16 +209,15 @@ func Fenced() LockOption {
 // fencedSingly is Fenced for locks whose holder others recognize by the counter in Redis.
 func fencedSingly(o *lockOptions) { o.fenced, o.single = true, true }
 
-// MaxHold limits how long a lock is held: its lease is not renewed beyond d after it was acquired, and acquiring it
-// again does not extend it. After d the lock is lost: the context of Guard is canceled, Unlock and another Lock of the
-// owner return ErrMaxHold, which matches ErrLockLost, and other owners can acquire the lock. So a goroutine that hangs,
-// or that forgets to release the lock, blocks others for a limited time. Because clocks may drift, the lock is valid
-// for slightly less than d: 1% of the last lease and 2ms less.
+// MaxHold limits how long a lock is held. Its lease is renewed only until d has passed since the lock was acquired, and
+// acquiring the lock again does not extend that time. After d the lock is lost: the context of Guard is canceled,
+// Unlock and another Lock of the owner return ErrMaxHold, which matches ErrLockLost, and other owners can acquire the
+// lock. So a goroutine that hangs, or that forgets to release the lock, blocks others for a limited time. Because
+// clocks may drift, the lock is valid for slightly less than d: 1% of the last lease and 2ms less.
 //
-// Each hold may last for d, even if it was handed off within the process. A lease longer than d returns ErrInvalid
-// instead of being shortened silently. If the lock belongs to a MultiLock, the MultiLock is lost together with it. The
-// methods of a RedLock return ErrInvalid if one of its locks has this option. d is at least 1ms. By default there is no
-// limit.
+// Each hold may last for d, even if it was handed off within the process. A call with a lease longer than d returns
+// ErrInvalid. If the lock belongs to a MultiLock, the MultiLock is lost together with it. The methods of a RedLock
+// return ErrInvalid if one of its locks has this option. d is at least 1ms. By default there is no limit.
 func MaxHold(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.Max, o.maxHolds = d, true }
 }
@@ -230,8 +230,8 @@ func MaxHold(d time.Duration) LockOption {
 // it last read from Redis has expired.
 //
 // If Redis does not confirm the request, it is retried in the background, and the key expires with its lease at the
-// latest. A hold that ends without Unlock is not extended: after a crash other owners wait for the watchdog timeout, or
-// until the explicit lease has expired. ForceUnlock releases the lock at once, and so does a MultiLock that cannot
+// latest. MinHold has no effect on a hold that ends without Unlock: after a crash other owners wait until the lease has
+// expired, even if that is earlier than d. ForceUnlock releases the lock at once, and so does a MultiLock that cannot
 // acquire its other locks. The methods of a RedLock return ErrInvalid if one of its locks has this option. d is at
 // least 1ms, is rounded up to whole milliseconds, and is not longer than MaxHold. By default Unlock releases the lock
 // at once.

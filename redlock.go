@@ -53,11 +53,12 @@ var errParts = errors.New("too few of its locks are held")
 // that keeps its data with appendfsync always may return at once. A holder acquires its lock on a restarted server
 // again at the next renewal, as long as the other servers are a majority.
 //
-// TryLock returns false if other owners hold a majority, and a [*QuorumError] if too few servers answered. Lock
-// continues until ctx is done, and joins the last QuorumError to the error of ctx. Unlock returns nil if a majority has
-// confirmed the release. Each server has the timeout of [WithRedLockNodeTimeout] for an answer, and at most a third of
-// the lease. IsLocked, IsHeld and TTL return the result of a majority, and ForceUnlock releases all locks. A RedLock
-// has no fencing token.
+// TryLock returns false if other owners hold so many of the locks that the caller cannot acquire a majority, and a
+// [*QuorumError] if too few servers have answered. Lock tries again until ctx is done, and joins the last QuorumError
+// to the error of ctx. If too many servers return errors that another attempt cannot change, such as ErrNotALock, Lock
+// returns the QuorumError at once. Unlock returns nil if a majority has confirmed the release. Each server has the
+// timeout of [WithRedLockNodeTimeout] for an answer, and at most a third of the lease. IsLocked, IsHeld and TTL return
+// the result of a majority, and ForceUnlock releases all locks. A RedLock has no fencing token.
 //
 // The Clients of the locks renew the leases. Close them as well, after the Client of the RedLock, so that requests in
 // flight can be rolled back.

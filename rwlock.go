@@ -69,16 +69,16 @@ var errTooDeep = fmt.Errorf(
 // The holder of the write lock may also acquire the read lock, and keeps it when it releases the write lock: this
 // downgrades the lock. A reader cannot upgrade: the write lock returns ErrInvalid to it as soon as only its own read
 // lock blocks it. If several readers ask for the write lock, all but one of them get that error. A goroutine that holds
-// the read lock should not wait for another reader, because a writer may be waiting between the two, as with
+// the read lock should not wait for another reader, because that reader may in turn be waiting behind a writer, as with
 // [sync.RWMutex].
 //
 // Readers of this package let a waiting writer go first, so that a steady stream of readers does not starve it. Java
 // readers do not. After a writer has released the lock, readers have the same chance as the next writer. The writers of
 // several processes have a wait queue in Redis, as for a [Lock].
 //
-// An owner can hold the read lock at most 10,000 times at once; another Lock returns ErrInvalid. At most 10,000 readers
-// hold the lock in Redis, and others wait. These limits exist because a script blocks Redis while it runs. If Java
-// readers exceed them, the methods of this package return ErrNotALock until those readers have released the lock.
+// An owner can hold the read lock at most 10,000 times at once; the next Lock returns ErrInvalid. At most 10,000
+// readers hold the lock in Redis, and others wait. These limits exist because a script blocks Redis while it runs. If
+// Java readers exceed them, the methods of this package return ErrNotALock until those readers have released the lock.
 // Readers of one Client whose lease is renewed automatically share one entry in Redis, and count as one reader there.
 type RWLock struct {
 	read  *ReadLock

@@ -34,8 +34,9 @@ const mostPermits = math.MaxInt32 // the highest number that Redisson can count
 // spareOfSemaphore is the index of the wait queue among the keys of a semaphore, which works without it.
 var spareOfSemaphore = []send.OptionalKey{{Key: 2}}
 
-// A Semaphore has n permits, each of which one owner can hold, with a lease that is renewed automatically. A permit
-// whose lease has expired, because its process has crashed, is given to the next owner that asks.
+// A Semaphore has n permits, each of which one owner can hold, with a lease that is renewed automatically. It shares
+// its permits with the RPermitExpirableSemaphore of Redisson. A permit whose lease has expired, because its process has
+// crashed, is given to the next owner that asks.
 //
 // A Semaphore is a [Locker]: Lock acquires a permit, Unlock releases it, and the context of Guard is canceled when the
 // permit is lost. An owner holds at most one permit: another Lock increments the hold count of that permit, so that an
@@ -49,14 +50,14 @@ var spareOfSemaphore = []send.OptionalKey{{Key: 2}}
 // and a MultiLock, acquire a free permit ahead of the queue. Java services have no entry in it: if some of them are
 // waiting, a permit is left free for them once in each hand-off window (see [WithHandoffWindow]).
 //
-// A waiter notices that a permit has expired when it next asks Redis: once in each poll interval (see
-// [WithPollInterval]), less often behind more than 32 processes, and when the first lease ends.
+// No notification is sent when a permit expires. So a waiter asks Redis when the first lease ends, and once in each
+// poll interval (see [WithPollInterval]), or less often if more than 32 processes wait ahead of it.
 //
 // The number of permits is stored in Redis, in the key of the semaphore, and stays there even if no permit is held. The
 // first use of a name sets it to the number that was passed to NewSemaphore. From then on the number in Redis applies,
 // and other numbers passed to NewSemaphore have no effect, except that a Client logs the difference once for each name.
 // So it is not enough to deploy a new number: [Semaphore.SetPermits] changes it, for all processes. If the key is
-// deleted, the next use sets the number again. If the key of the permits that are held is deleted ({NAME}:timeout),
+// deleted, the next use sets the number again. If the key of the permits that are held, {name}:timeout, is deleted,
 // those permits are missing until SetPermits is called.
 //
 // IsLocked reports whether any permit is held. TTL returns the time until the leases of all permits have expired.
