@@ -31,7 +31,9 @@ func BenchmarkUncontended(b *testing.B) {
 	l := client.NewLock("relock")
 	of := client.NewLock("bare").record
 	field := client.ID() + ":1:01"
-	acquire := of.Acquire(engine.Attempt{Field: field, Lease: 30 * time.Second, HoldCount: 1, Delivery: engine.Defer, Asked: 1 << 63})
+	acquire := of.Acquire(
+		engine.Attempt{Field: field, Lease: 30 * time.Second, HoldCount: 1, Delivery: engine.Defer, Asked: 1 << 63},
+	)
 	release := of.Release(released(field, 0, false))
 	for _, script := range []*luaScript{lockAcquire, lockRelease} {
 		require.NoError(b, rdb.ScriptLoad(background, script.Source()).Err())

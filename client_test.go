@@ -80,7 +80,8 @@ func testBatchedCalls(b *bench, connect func() redis.UniversalClient) {
 	rdb := connect()
 	pipes := &pipeCounter{}
 	rdb.AddHook(pipes)
-	many, other := b.clientOn(rdb), b.clientOn(connect()) // the first Client has many calls in flight, and therefore sends batches
+	// The first Client has many calls in flight, and therefore sends batches.
+	many, other := b.clientOn(rdb), b.clientOn(connect())
 	other.engine.Probe().Sender().BatchAll()
 	const names, each = 64, 10
 	inside := make([]atomic.Int32, names)
@@ -252,7 +253,9 @@ func TestErrorsNameHoldersAndCutLongNames(t *testing.T) {
 		l := b.client().NewLock(b.name)
 		b.must(l.Lock(ctx))
 		err := elsewhere(func() error { return l.Unlock(ctx) })
-		want := regexp.MustCompile(`^relock: unlock "` + b.name + `": not held by the caller: called by goroutine \d+, but held by goroutine \d+ in this process$`)
+		want := regexp.MustCompile(
+			`^relock: unlock "` + b.name + `": not held by the caller: called by goroutine \d+, but held by goroutine \d+ in this process$`,
+		)
 		require.Error(t, err)
 		assert.Regexp(t, want, err.Error())
 		b.must(l.Unlock(ctx))
@@ -270,7 +273,11 @@ func TestQuorumErrorNamesEachNode(t *testing.T) {
 	require.ErrorAs(t, err, &quorum)
 	assert.Len(t, quorum.Unwrap(), 2)
 	assert.ErrorIs(t, err, io.EOF)
-	assert.EqualError(t, err, `relock: lock "x": granted by 1 of 3 nodes, 2 needed; node 2: EOF; node 3: another owner holds it`)
+	assert.EqualError(
+		t,
+		err,
+		`relock: lock "x": granted by 1 of 3 nodes, 2 needed; node 2: EOF; node 3: another owner holds it`,
+	)
 }
 
 // Whatever happens at the same time, Shutdown ends when nothing is held, and leaves no record.
@@ -281,8 +288,14 @@ func TestShutdownAmongCallersOfAllTypes(t *testing.T) {
 		b := newBench(t, addr)
 		c := b.client()
 		rw := c.NewRWLock(b.name + ":rw")
-		locks := []Locker{c.NewLock(b.name), c.NewLock(b.name+":fenced", Fenced()), c.NewFairLock(b.name + ":fair"), rw.Read(), rw.Write(),
-			c.NewMultiLock(c.NewLock(b.name), c.NewFairLock(b.name+":fair"))}
+		locks := []Locker{
+			c.NewLock(b.name),
+			c.NewLock(b.name+":fenced", Fenced()),
+			c.NewFairLock(b.name + ":fair"),
+			rw.Read(),
+			rw.Write(),
+			c.NewMultiLock(c.NewLock(b.name), c.NewFairLock(b.name+":fair")),
+		}
 		var wg sync.WaitGroup
 		for i := range 4 * len(locks) {
 			waitgroup.Go(&wg, func() {
@@ -424,11 +437,18 @@ func TestLabelWithoutRights(t *testing.T) {
 	ctx := context.Background()
 	s := testredis.Start(t)
 	b := newBench(t, s.Addr())
-	require.NoError(t, b.rdb.Do(ctx, "acl", "setuser", "some", "on", ">secret", "+@all", "~lock-*", "~*{lock-*", "&*").Err())
+	require.NoError(
+		t,
+		b.rdb.Do(ctx, "acl", "setuser", "some", "on", ">secret", "+@all", "~lock-*", "~*{lock-*", "&*").Err(),
+	)
 	rdb := redis.NewClient(&redis.Options{Addr: s.Addr(), Username: "some", Password: "secret"})
 	defer rdb.Close()
 	var log lockedBuffer
-	c := b.clientOn(rdb, WithLabel("orders-1"), WithLogger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+	c := b.clientOn(
+		rdb,
+		WithLabel("orders-1"),
+		WithLogger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))),
+	)
 	l := c.NewLock(b.name)
 	require.NoError(t, l.Lock(ctx))
 	for range 3 {

@@ -26,10 +26,16 @@ import (
 const clusterSoon = 10 * time.Second
 
 // slotLocks are the locks whose keys share a slot, so that one request acquires them.
-var slotLocks = append(slices.Clone(recordLocks), lockKind{name: "multi of one slot", one: newSlotMultiLock, rival: newSlotMultiLock})
+var slotLocks = append(
+	slices.Clone(recordLocks),
+	lockKind{name: "multi of one slot", one: newSlotMultiLock, rival: newSlotMultiLock},
+)
 
 // clusterLocks are the locks that work in a Cluster.
-var clusterLocks = append(slices.Clone(slotLocks), lockKind{name: "multi of several slots", one: newWideMultiLock, rival: newWideMultiLock})
+var clusterLocks = append(
+	slices.Clone(slotLocks),
+	lockKind{name: "multi of several slots", one: newWideMultiLock, rival: newWideMultiLock},
+)
 
 func newPlainLock(c *Client, name string) Locker  { return c.NewLock(name) }
 func newFencedLock(c *Client, name string) Locker { return c.NewLock(name, Fenced()) }
@@ -50,14 +56,20 @@ type clusterBench struct {
 }
 
 func newClusterBench(t *testing.T, cluster *testredis.Cluster) *clusterBench {
-	b := &clusterBench{bench: &bench{T: t, name: fmt.Sprintf("lock-%d", benches.Add(1))}, cluster: cluster, admin: cluster.Client()}
+	b := &clusterBench{
+		bench:   &bench{T: t, name: fmt.Sprintf("lock-%d", benches.Add(1))},
+		cluster: cluster,
+		admin:   cluster.Client(),
+	}
 	t.Cleanup(b.checkNothingIsLeft)
 	return b
 }
 
 // client returns a client that is notified by messages, or that does not ask again for an hour.
 func (b *clusterBench) client(opts ...Option) *Client {
-	return b.clientOn(b.cluster.Client(), append([]Option{WithPollInterval(time.Hour), WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	return b.clientOn(
+		b.cluster.Client(),
+		append([]Option{WithPollInterval(time.Hour), WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
 }
 
 // onMasters returns what ask returns on all masters for keys with the bench's name.
@@ -104,7 +116,12 @@ func (b *clusterBench) checkNothingIsLeft() {
 // startWaiter locks and unlocks l on another goroutine, and returns when it waits in Redis.
 func (b *clusterBench) startWaiter(l Locker) <-chan error {
 	b.Helper()
-	testredis.Await(b, "the last waiter is not subscribed any more", clusterSoon, func() bool { return len(b.subscribed()) == 0 })
+	testredis.Await(
+		b,
+		"the last waiter is not subscribed any more",
+		clusterSoon,
+		func() bool { return len(b.subscribed()) == 0 },
+	)
 	got := make(chan error, 1)
 	go func() { got <- l.Do(context.Background(), func(context.Context) error { return nil }) }()
 	testredis.Await(b, "a waiter is subscribed", clusterSoon, func() bool { return len(b.subscribed()) > 0 })
@@ -159,7 +176,12 @@ func TestClusterFairLockIsGranted(t *testing.T) {
 	b.must(l.Lock(ctx))
 	got := b.startWaiter(b.client(WithPollInterval(time.Hour)).NewFairLock(b.name))
 	line := lineKey(b.name)
-	testredis.Await(b, "the waiter can be granted the lock", clusterSoon, func() bool { return b.admin.HLen(ctx, line).Val() == 1 })
+	testredis.Await(
+		b,
+		"the waiter can be granted the lock",
+		clusterSoon,
+		func() bool { return b.admin.HLen(ctx, line).Val() == 1 },
+	)
 	r, err := l.client.send(l.lock.(*fairLock).Release(released(b.admin.HKeys(ctx, b.name).Val()[0], 0, false)))
 	b.must(err)
 	assert.Equal(t, reply{1, 0, 1}, r, "released, and granted")
@@ -331,7 +353,12 @@ func TestClusterUnreachableShardCostsNoOtherLocks(t *testing.T) {
 	lost, err := doomed.Guard(ctx)
 	b.must(err)
 	ttl := func() time.Duration { return bad.Client().PTTL(ctx, b.name).Val() }
-	testredis.Await(b, "both are renewed, together from now on", soon, func() bool { return ttl() < lease*2/3+100*time.Millisecond })
+	testredis.Await(
+		b,
+		"both are renewed, together from now on",
+		soon,
+		func() bool { return ttl() < lease*2/3+100*time.Millisecond },
+	)
 	testredis.Await(b, "both are renewed, together from now on", soon, func() bool { return ttl() > lease*9/10 })
 	h.addr.Store(bad.Addr())
 	bad.Kill()

@@ -34,11 +34,14 @@ type lockKind struct {
 	name       string
 	one, rival lockMaker // with one name they exclude one another
 
-	record string                                           // the Redis type of the key of the lock
-	shared bool                                             // owners of one do not exclude one another
-	holds  func(name string) string                         // the sorted set of the holds and when their leases expire; nil if both are in the record
-	lapses bool                                             // additional keys of a hold expire with its lease if the record was replaced
-	leaves func(rdb redis.UniversalClient, key string) bool // whether a free lock of this type leaves key; nil if it leaves nothing
+	record string // the Redis type of the key of the lock
+	shared bool   // owners of one do not exclude one another
+	// The sorted set of the holds and when their leases expire; nil if both are in the record.
+	holds func(name string) string
+	// Additional keys of a hold expire with its lease if the record was replaced.
+	lapses bool
+	// Whether a free lock of this type leaves key; nil if it leaves nothing.
+	leaves func(rdb redis.UniversalClient, key string) bool
 }
 
 // recordLocks are the lock types that have a record in Redis.
@@ -48,7 +51,15 @@ var recordLocks = []lockKind{
 	{name: "fair", one: newFairLock, rival: newFairLock, record: "hash"},
 	{name: "read", one: newReadLock, rival: newWriteLock, record: "hash", shared: true, lapses: true},
 	{name: "write", one: newWriteLock, rival: newReadLock, record: "hash"},
-	{name: "semaphore", one: newSemaphore, rival: newSemaphore, record: "string", holds: permitsKey, lapses: true, leaves: onlyFree},
+	{
+		name:   "semaphore",
+		one:    newSemaphore,
+		rival:  newSemaphore,
+		record: "string",
+		holds:  permitsKey,
+		lapses: true,
+		leaves: onlyFree,
+	},
 }
 
 // kindCalled returns the row of recordLocks with this name.
@@ -1137,7 +1148,10 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 							if k.lapses {
 								b.forget()
 							}
-							return !slices.ContainsFunc(b.keys(), func(key string) bool { return !strings.HasPrefix(key, "redisson_lock_token") })
+							return !slices.ContainsFunc(
+								b.keys(),
+								func(key string) bool { return !strings.HasPrefix(key, "redisson_lock_token") },
+							)
 						})
 					}
 
@@ -1164,7 +1178,10 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 						if k.lapses {
 							b.forget()
 						}
-						return !slices.ContainsFunc(b.keys(), func(key string) bool { return !strings.HasPrefix(key, "redisson_lock_token") })
+						return !slices.ContainsFunc(
+							b.keys(),
+							func(key string) bool { return !strings.HasPrefix(key, "redisson_lock_token") },
+						)
 					})
 				})
 			}
@@ -1259,7 +1276,8 @@ func TestABigHashThatIsNoLock(t *testing.T) {
 			b.must(b.rdb.HSet(ctx, b.name, "mode", mode).Err())
 		}
 		fields := b.rdb.HLen(ctx, b.name).Val()
-		b.must(b.rdb.ConfigSet(ctx, "slowlog-log-slower-than", "200000").Err()) // µs; to read all of it takes several times as long
+		// µs; to read all of it takes several times as long.
+		b.must(b.rdb.ConfigSet(ctx, "slowlog-log-slower-than", "200000").Err())
 		b.must(b.rdb.Do(ctx, "slowlog", "reset").Err())
 		for _, k := range lockKinds {
 			for method, ask := range askingMethods {
@@ -1293,11 +1311,18 @@ var genuineRecords = map[string]struct {
 	"relock":                   {pairs: []any{javaThread + ":17", 3}},
 	"relock, ContextWithOwner": {pairs: []any{javaThread[:37] + "-9:17", 3}},
 	"Java, a writer":           {pairs: []any{"mode", "write", javaThread + ":write", 2}},
-	"Java, writer, reader":     {pairs: []any{"mode", "write", javaThread + ":write", 2, javaThread, 1}, leases: []string{javaThread}},
-	"relock, a writer":         {pairs: []any{"mode", "write", javaThread + ":17:write", 1}},
-	"Java, a reader":           {pairs: []any{"mode", "read", javaThread, 2}, leases: []string{javaThread}, reads: true},
-	"relock, a reader":         {pairs: []any{"mode", "read", javaThread + ":17", 1}, leases: []string{javaThread + ":17"}, reads: true},
-	"many readers":             manyReaders(600),
+	"Java, writer, reader": {
+		pairs:  []any{"mode", "write", javaThread + ":write", 2, javaThread, 1},
+		leases: []string{javaThread},
+	},
+	"relock, a writer": {pairs: []any{"mode", "write", javaThread + ":17:write", 1}},
+	"Java, a reader":   {pairs: []any{"mode", "read", javaThread, 2}, leases: []string{javaThread}, reads: true},
+	"relock, a reader": {
+		pairs:  []any{"mode", "read", javaThread + ":17", 1},
+		leases: []string{javaThread + ":17"},
+		reads:  true,
+	},
+	"many readers": manyReaders(600),
 	"Java, a multi lock of values": {pairs: []any{
 		"aZbY0123456789+/aZbY01", javaThread,
 		"aZbY0123456789+/aZbY01:" + javaThread + ":expire_time", time.Now().Add(24 * time.Hour).UnixMilli(),

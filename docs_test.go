@@ -253,13 +253,17 @@ func flatten(code string) string {
 var ofGoRedis = []string{"github.com/cespare/xxhash/v2", "go.uber.org/atomic", "golang.org/x/sys"}
 
 func TestImportingIsLight(t *testing.T) {
-	light := append([]string{"github.com/redis/go-redis/v9", "github.com/google/uuid", "github.com/petermattis/goid"}, ofGoRedis...)
+	light := append(
+		[]string{"github.com/redis/go-redis/v9", "github.com/google/uuid", "github.com/petermattis/goid"},
+		ofGoRedis...)
 	for pkg, allowed := range map[string][]string{
 		".":               light,
 		"./cmd/relockctl": light,
 		"./relocktest":    append([]string{"github.com/alicebob/miniredis/v2", "github.com/yuin/gopher-lua"}, light...),
 	} {
-		modules := strings.Fields(goTool(t, "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}", pkg))
+		modules := strings.Fields(
+			goTool(t, "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}", pkg),
+		)
 		slices.Sort(modules)
 		for _, module := range slices.Compact(modules) {
 			assert.Contains(t, allowed, module, "%s brings in %s", pkg, module)

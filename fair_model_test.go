@@ -155,7 +155,11 @@ func (m *fairModel) reset() {
 	}
 	m.now = time.Unix(1_700_000_000, 0)
 	m.mini.SetTime(m.now)
-	m.actors = []*modelActor{{name: javaOther + ":01"}, {name: "c" + javaOther[1:] + ":02", deaf: true}, {name: javaThread, java: true}}
+	m.actors = []*modelActor{
+		{name: javaOther + ":01"},
+		{name: "c" + javaOther[1:] + ":02", deaf: true},
+		{name: javaThread, java: true},
+	}
 	for _, a := range m.actors {
 		a.state = "idle"
 	}
@@ -164,9 +168,16 @@ func (m *fairModel) reset() {
 
 func (m *fairModel) fail(format string, args ...any) {
 	m.t.Helper()
-	require.Fail(m.t, fmt.Sprintf(format, args...), "after %s\nqueue %v, timeouts %v, heartbeats %v, lock %v", strings.Join(m.events, ", "),
-		m.rdb.LRange(context.Background(), m.lock.keys[1], 0, -1).Val(), m.rel(m.lock.keys[2]), m.rel(m.lock.keys[3]),
-		m.rdb.HGetAll(context.Background(), m.lock.keys[0]).Val())
+	require.Fail(
+		m.t,
+		fmt.Sprintf(format, args...),
+		"after %s\nqueue %v, timeouts %v, heartbeats %v, lock %v",
+		strings.Join(m.events, ", "),
+		m.rdb.LRange(context.Background(), m.lock.keys[1], 0, -1).Val(),
+		m.rel(m.lock.keys[2]),
+		m.rel(m.lock.keys[3]),
+		m.rdb.HGetAll(context.Background(), m.lock.keys[0]).Val(),
+	)
 }
 
 // rel returns a sorted set of times, in seconds from now.
@@ -247,7 +258,10 @@ func (m *fairModel) attempt(a *modelActor) {
 			line = engine.Push
 		}
 		a.asked++
-		g, err := sendAttempt(m.lock, engine.Attempt{Field: a.name, Lease: modelLease, HoldCount: 1, Delivery: line, Asked: a.asked})
+		g, err := sendAttempt(
+			m.lock,
+			engine.Attempt{Field: a.name, Lease: modelLease, HoldCount: 1, Delivery: line, Asked: a.asked},
+		)
 		if err != nil {
 			m.fail("%v", err)
 		}

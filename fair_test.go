@@ -190,11 +190,26 @@ func TestFairCrashedWaitersAreEvictedInSeconds(t *testing.T) {
 	q.join(crashing, doomed.NewFairLock(b.name), "crashed 2")
 	q.join(ctx, alive.NewFairLock(b.name), "2")
 	wishes, last := b.wishes(), b.queue()[2]
-	testredis.Await(t, "the crashed have had an answer, and asked again", soon, func() bool { return b.wishes()[last] != wishes[last] })
+	testredis.Await(
+		t,
+		"the crashed have had an answer, and asked again",
+		soon,
+		func() bool { return b.wishes()[last] != wishes[last] },
+	)
 	b.proxy.BlackHole(true)
 	start := time.Now()
-	testredis.Await(t, "the dead are evicted while the lock is held", fairLife+2*soon, func() bool { return len(b.queue()) == 2 })
-	assert.GreaterOrEqual(t, time.Since(start), fairLife-fairHeartbeat-500*time.Millisecond, "the dead were evicted too early")
+	testredis.Await(
+		t,
+		"the dead are evicted while the lock is held",
+		fairLife+2*soon,
+		func() bool { return len(b.queue()) == 2 },
+	)
+	assert.GreaterOrEqual(
+		t,
+		time.Since(start),
+		fairLife-fairHeartbeat-500*time.Millisecond,
+		"the dead were evicted too early",
+	)
 	b.must(held.Unlock(ctx))
 	testredis.Await(t, "the living are served", 2*soon, func() bool { return len(q.served()) == 2 })
 	cancel()
@@ -245,7 +260,13 @@ func TestFairTryLockDoesNotJumpTheQueue(t *testing.T) {
 		ctx := context.Background()
 		// A Java waiter is in the queue of a lock that is free.
 		b.must(b.rdb.RPush(ctx, "redisson_lock_queue:{"+b.name+"}", "java:1").Err())
-		b.must(b.rdb.ZAdd(ctx, "redisson_lock_timeout:{"+b.name+"}", redis.Z{Score: float64(time.Now().Add(time.Minute).UnixMilli()), Member: "java:1"}).Err())
+		b.must(
+			b.rdb.ZAdd(
+				ctx,
+				"redisson_lock_timeout:{"+b.name+"}",
+				redis.Z{Score: float64(time.Now().Add(time.Minute).UnixMilli()), Member: "java:1"},
+			).Err(),
+		)
 		l := b.client().NewFairLock(b.name)
 		b.tries(l, false)
 		assert.Len(t, b.queue(), 1)
@@ -279,8 +300,15 @@ func TestFairWaitersPollOncePerSecond(t *testing.T) {
 	ctx := context.Background()
 	held := b.direct.NewFairLock(b.name)
 	b.must(held.Lock(ctx))
-	b.must(b.rdb.RPush(ctx, "redisson_lock_queue:{"+b.name+"}", "java:1").Err()) // a Java head that has crashed, for a while
-	b.must(b.rdb.ZAdd(ctx, "redisson_lock_timeout:{"+b.name+"}", redis.Z{Score: float64(time.Now().Add(8 * time.Second).UnixMilli()), Member: "java:1"}).Err())
+	// A Java head that has crashed, for a while.
+	b.must(b.rdb.RPush(ctx, "redisson_lock_queue:{"+b.name+"}", "java:1").Err())
+	b.must(
+		b.rdb.ZAdd(
+			ctx,
+			"redisson_lock_timeout:{"+b.name+"}",
+			redis.Z{Score: float64(time.Now().Add(8 * time.Second).UnixMilli()), Member: "java:1"},
+		).Err(),
+	)
 	c := b.client()
 	const waiters = 20
 	var want []string
@@ -340,7 +368,13 @@ func TestFairLockWritesRedissonsRecords(t *testing.T) {
 		q.must(messages.Close())
 		q.wantOrder("first", "second")
 		score := q.rdb.ZScore(ctx, timeouts, "java:7").Val()
-		assert.Equal(t, java.Score-2*float64(worth.Milliseconds()), score, "the timeout of the Java waiter moved by %v ms", java.Score-score)
+		assert.Equal(
+			t,
+			java.Score-2*float64(worth.Milliseconds()),
+			score,
+			"the timeout of the Java waiter moved by %v ms",
+			java.Score-score,
+		)
 		assert.Equal(t, []string{"java:7"}, q.queue())
 		q.must(q.rdb.Del(ctx, q.keys()...).Err())
 	})
@@ -381,7 +415,9 @@ func TestFairLiveWaiterKeepsItsPlaceAgainstJava(t *testing.T) {
 				b.tries(visitor, false) // a relock client tries
 				// A Java client tries, evicts waiters that it considers dead, and leaves.
 				for _, script := range []string{javaAcquire, javaGiveUp} {
-					b.must(b.rdb.Eval(ctx, script, keys, "java:1", "channel", 1000, worth.Milliseconds(), time.Now().UnixMilli()).Err())
+					b.must(
+						b.rdb.Eval(ctx, script, keys, "java:1", "channel", 1000, worth.Milliseconds(), time.Now().UnixMilli()).Err(),
+					)
 				}
 				require.Equal(t, queue, b.queue(), "the queue stays as it was")
 			}
@@ -528,15 +564,35 @@ func (b *bench) newFairWaiter(l *FairLock, n int) *fairWaiter {
 func (b *bench) newJavaWaiter(l *FairLock, n int) *fairWaiter {
 	b.Helper()
 	w := b.listeningWaiter(l, n, ":7")
-	b.must(b.rdb.Eval(context.Background(), javaAcquire, w.lock.keys[:3], w.field, w.lock.announce, 1000, w.lock.waitTimeout(), time.Now().UnixMilli()).Err())
+	b.must(
+		b.rdb.Eval(
+			context.Background(),
+			javaAcquire,
+			w.lock.keys[:3],
+			w.field,
+			w.lock.announce,
+			1000,
+			w.lock.waitTimeout(),
+			time.Now().UnixMilli(),
+		).Err(),
+	)
 	return w
 }
 
 func (b *bench) listeningWaiter(l *FairLock, n int, owner string) *fairWaiter {
 	b.Helper()
-	w := &fairWaiter{bench: b, lock: l.lock.(*fairLock), client: fmt.Sprintf("6b3e8c2f-5d13-4c9f-8e30-1d6b4f20%04d", n), asked: uint64(100 * n)}
+	w := &fairWaiter{
+		bench:  b,
+		lock:   l.lock.(*fairLock),
+		client: fmt.Sprintf("6b3e8c2f-5d13-4c9f-8e30-1d6b4f20%04d", n),
+		asked:  uint64(100 * n),
+	}
 	w.field = w.client + owner
-	w.messages = b.rdb.Subscribe(context.Background(), w.lock.Channel(engine.Attempt{Field: w.field}), w.lock.announce+"client:"+w.client)
+	w.messages = b.rdb.Subscribe(
+		context.Background(),
+		w.lock.Channel(engine.Attempt{Field: w.field}),
+		w.lock.announce+"client:"+w.client,
+	)
 	for range 2 {
 		b.must(second(w.messages.Receive(context.Background())))
 	}
@@ -548,7 +604,10 @@ func (b *bench) listeningWaiter(l *FairLock, n int, owner string) *fairWaiter {
 func (w *fairWaiter) asks(line string, lease time.Duration) engine.Status {
 	w.Helper()
 	w.asked++
-	g, err := sendAttempt(w.lock, engine.Attempt{Field: w.field, Lease: lease, HoldCount: 1, Delivery: line, Asked: w.asked})
+	g, err := sendAttempt(
+		w.lock,
+		engine.Attempt{Field: w.field, Lease: lease, HoldCount: 1, Delivery: line, Asked: w.asked},
+	)
 	w.must(err)
 	return g.Status
 }
@@ -633,7 +692,8 @@ func TestFairGrantNeedsNoRequest(t *testing.T) {
 	b.awaitWishes(1)
 	wish := b.wishes()
 	testredis.Await(t, "the next heartbeat", soon, func() bool { return !maps.Equal(b.wishes(), wish) })
-	asks := b.proxy.On(calls(fairAcquire), testredis.DropRequest).Times(testredis.Always) // there is a second until the next one
+	// There is a second until the next one.
+	asks := b.proxy.On(calls(fairAcquire), testredis.DropRequest).Times(testredis.Always)
 	b.must(held.Unlock(ctx))
 	b.must(await(b.bench, "the waiter holds the lock", got))
 	assert.Zero(t, asks.Count(), "requests")
@@ -676,7 +736,12 @@ func TestFairReleaseGrantsToTheFirst(t *testing.T) {
 		before := b.rdb.ZScore(ctx, timeouts, last.field).Val()
 		b.must(l.Unlock(ctx))
 		first.isGranted(engine.ProvisionalLease, ahead+2)
-		assert.Equal(t, float64(l.lock.(*fairLock).waitTimeout()), before-b.rdb.ZScore(ctx, timeouts, last.field).Val(), "the last moves up")
+		assert.Equal(
+			t,
+			float64(l.lock.(*fairLock).waitTimeout()),
+			before-b.rdb.ZScore(ctx, timeouts, last.field).Val(),
+			"the last moves up",
+		)
 		assert.Equal(t, engine.Held, first.asks(engine.Push, time.Minute), "it confirms")
 		assert.Greater(t, b.rdb.PTTL(ctx, b.name).Val(), engine.ProvisionalLease)
 		first.release()
@@ -840,7 +905,18 @@ func TestFairTimeoutsThatJavaCountsFromAreRight(t *testing.T) {
 		waiters[7].leaves() // the last one
 
 		keys := waiters[0].lock.keys
-		b.must(b.rdb.Eval(ctx, javaAcquire, keys[:3], javaThread, waiters[0].lock.announce, 1000, worth.Milliseconds(), time.Now().UnixMilli()).Err())
+		b.must(
+			b.rdb.Eval(
+				ctx,
+				javaAcquire,
+				keys[:3],
+				javaThread,
+				waiters[0].lock.announce,
+				1000,
+				worth.Milliseconds(),
+				time.Now().UnixMilli(),
+			).Err(),
+		)
 		ofJava := func(place int) {
 			t.Helper()
 			assert.Equal(t, javaThread, b.queue()[place])
@@ -852,7 +928,15 @@ func TestFairTimeoutsThatJavaCountsFromAreRight(t *testing.T) {
 		waiters[5].leaves()
 		ofJava(2)
 		now := float64(time.Now().Add(-time.Second).UnixMilli()) // the clock of miniredis moves in steps
-		b.must(b.rdb.ZAdd(ctx, keys[3], redis.Z{Score: now, Member: ""}, redis.Z{Score: now, Member: waiters[4].field}, redis.Z{Score: now, Member: waiters[6].field}).Err())
+		b.must(
+			b.rdb.ZAdd(
+				ctx,
+				keys[3],
+				redis.Z{Score: now, Member: ""},
+				redis.Z{Score: now, Member: waiters[4].field},
+				redis.Z{Score: now, Member: waiters[6].field},
+			).Err(),
+		)
 		b.tries(l, false) // the other two have crashed
 		ofJava(0)
 		waiters[3].leaves()
@@ -896,7 +980,22 @@ func TestFairWaiterBehindJavaListensToItsChannel(t *testing.T) {
 		w := b.newFairWaiter(b.client().NewFairLock(b.name), 1)
 		b.must(b.rdb.HSet(ctx, b.name, w.client+":9:01", 1).Err())
 		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
-		b.must(b.rdb.HSet(ctx, lineKey(b.name), "first", 1, "last", 1, "shared", 1, "1", javaOther[:36], javaOther[:36], "1 new push 30000 0 1 "+javaOther+":01").Err())
+		b.must(
+			b.rdb.HSet(
+				ctx,
+				lineKey(b.name),
+				"first",
+				1,
+				"last",
+				1,
+				"shared",
+				1,
+				"1",
+				javaOther[:36],
+				javaOther[:36],
+				"1 new push 30000 0 1 "+javaOther+":01",
+			).Err(),
+		)
 		for n := range 8 {
 			attempt := engine.Attempt{Field: w.field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
 			g, err := sendAttempt(w.lock, attempt)
@@ -904,7 +1003,18 @@ func TestFairWaiterBehindJavaListensToItsChannel(t *testing.T) {
 			assert.Equal(t, engine.Busy, g.Status)
 			assert.True(t, g.Standing.LegacyHolder(), "behind %d", n)
 			w.leaves()
-			b.must(b.rdb.Eval(ctx, javaAcquire, w.lock.keys[:3], fmt.Sprint(javaThread, n), w.lock.announce, 1000, 100000, time.Now().UnixMilli()).Err())
+			b.must(
+				b.rdb.Eval(
+					ctx,
+					javaAcquire,
+					w.lock.keys[:3],
+					fmt.Sprint(javaThread, n),
+					w.lock.announce,
+					1000,
+					100000,
+					time.Now().UnixMilli(),
+				).Err(),
+			)
 		}
 		b.must(b.rdb.Del(ctx, b.keys()...).Err())
 	})
@@ -993,7 +1103,10 @@ func TestFairGrantToAWaitThatIsOverIsGivenBack(t *testing.T) {
 		cancel()
 		b.mustBe(await(b, "the waiter gives up", got), context.Canceled)
 		// A request of the wait that runs late, while its channel is still subscribed.
-		g, err := sendAttempt(raw, engine.Attempt{Field: field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 7})
+		g, err := sendAttempt(
+			raw,
+			engine.Attempt{Field: field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 7},
+		)
 		b.must(err)
 		assert.Equal(t, engine.Busy, g.Status)
 		b.must(l.Unlock(ctx))
@@ -1008,8 +1121,26 @@ func TestFairGrantToAWaitThatIsOverIsGivenBack(t *testing.T) {
 func TestFairGrantWithoutTheRightToCountListeners(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
-	b.must(b.rdb.Do(ctx, "acl", "setuser", "blind", "reset", "on", ">pass", "allkeys", "allchannels", "allcommands", "-pubsub").Err())
-	l := b.clientOn(testredis.Client(t, b.addr, func(o *redis.Options) { o.Username, o.Password = "blind", "pass" })).NewFairLock(b.name)
+	b.must(
+		b.rdb.Do(
+			ctx,
+			"acl",
+			"setuser",
+			"blind",
+			"reset",
+			"on",
+			">pass",
+			"allkeys",
+			"allchannels",
+			"allcommands",
+			"-pubsub",
+		).Err(),
+	)
+	l := b.clientOn(
+		testredis.Client(t, b.addr, func(o *redis.Options) { o.Username, o.Password = "blind", "pass" }),
+	).NewFairLock(
+		b.name,
+	)
 	b.must(l.Lock(ctx))
 	deaf, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
 	deaf.asks(engine.Push, time.Minute)
@@ -1124,7 +1255,10 @@ func TestFairQueueOfRelockAloneExpires(t *testing.T) {
 			// The entries of some waiters are missing, and their heartbeats are left: this is not a Java waiter.
 			stale := make([]redis.Z, 3)
 			for i := range stale {
-				stale[i] = redis.Z{Score: float64(time.Now().Add(time.Minute).UnixMilli()), Member: fmt.Sprintf("%s:%d:01", b.client().ID(), i)}
+				stale[i] = redis.Z{
+					Score:  float64(time.Now().Add(time.Minute).UnixMilli()),
+					Member: fmt.Sprintf("%s:%d:01", b.client().ID(), i),
+				}
 			}
 			b.must(b.rdb.ZAdd(ctx, first.lock.keys[3], stale...).Err())
 			for _, key := range b.fairQueueKeys() {
@@ -1139,7 +1273,18 @@ func TestFairQueueOfRelockAloneExpires(t *testing.T) {
 			java := b.newJavaWaiter(l, 3)
 			last.asks("", time.Minute)
 			lasts(10000*time.Hour, 1e6*time.Hour)
-			b.must(b.rdb.Eval(ctx, javaGiveUp, first.lock.keys[:3], java.field, "", 1000, worth.Milliseconds(), time.Now().UnixMilli()).Err())
+			b.must(
+				b.rdb.Eval(
+					ctx,
+					javaGiveUp,
+					first.lock.keys[:3],
+					java.field,
+					"",
+					1000,
+					worth.Milliseconds(),
+					time.Now().UnixMilli(),
+				).Err(),
+			)
 			last.asks("", time.Minute)
 			lasts(max(queueLife, 2*worth), max(queueLife, time.Minute+3*worth+soon))
 
@@ -1229,7 +1374,10 @@ func TestFairLockPassesOverWaitersThatNobodyHears(t *testing.T) {
 		waiters[5].isGranted(engine.ProvisionalLease, 0)
 
 		// A live waiter learns of it, and is no longer passed over.
-		g, err := sendAttempt(waiters[1].lock, engine.Attempt{Field: waiters[1].field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1})
+		g, err := sendAttempt(
+			waiters[1].lock,
+			engine.Attempt{Field: waiters[1].field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1},
+		)
 		b.must(err)
 		assert.True(t, g.Standing.SubscriptionLost())
 		waiters[5].release()
@@ -1308,7 +1456,16 @@ func TestFairWaitersThatNobodyHearsLetJavaPass(t *testing.T) {
 		java.isWoken()
 		left := time.Until(time.UnixMilli(int64(b.rdb.ZScore(ctx, raw.keys[2], java.field).Val())))
 		assert.LessOrEqual(t, left, 30*time.Second+b.clientTimeout(raw), "the timeout of the first waiter")
-		got, err := b.rdb.Eval(ctx, javaAcquire, raw.keys[:3], java.field, raw.announce, 1000, raw.waitTimeout(), time.Now().UnixMilli()).Int()
+		got, err := b.rdb.Eval(
+			ctx,
+			javaAcquire,
+			raw.keys[:3],
+			java.field,
+			raw.announce,
+			1000,
+			raw.waitTimeout(),
+			time.Now().UnixMilli(),
+		).Int()
 		b.must(err)
 		assert.Equal(t, 1, got, "Java has the lock")
 		b.must(b.rdb.Del(ctx, b.name).Err())
@@ -1339,7 +1496,10 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 		assert.LessOrEqual(t, left, time.Minute)
 
 		// Other waiters are not affected.
-		g, err := sendAttempt(next.lock, engine.Attempt{Field: next.field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1})
+		g, err := sendAttempt(
+			next.lock,
+			engine.Attempt{Field: next.field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1},
+		)
 		b.must(err)
 		assert.False(t, g.Standing.LegacyHolder(), "it has to listen to a channel of its own")
 		next.leaves()
@@ -1399,7 +1559,11 @@ func TestFairVeryManyWaitersSurviveAnOutage(t *testing.T) {
 			}
 			until := strconv.FormatInt(time.Now().Add(fairLife).UnixMilli(), 10)
 			assert.Zero(t, b.rdb.ZCount(ctx, keys[3], "("+until, "+inf").Val(), "heartbeats that last for too long")
-			assert.Zero(t, b.rdb.ZCount(ctx, keys[3], "-inf", strconv.FormatInt(now.UnixMilli()-1, 10)).Val(), "heartbeats that are over")
+			assert.Zero(
+				t,
+				b.rdb.ZCount(ctx, keys[3], "-inf", strconv.FormatInt(now.UnixMilli()-1, 10)).Val(),
+				"heartbeats that are over",
+			)
 			b.rdb.Del(ctx, append(keys, b.name)...)
 		})
 	}

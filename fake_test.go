@@ -23,7 +23,11 @@ type fakeLock struct {
 }
 
 func newFakeLock(r *fakeredis.Redis, name string) *fakeLock {
-	return &fakeLock{engine.Traits{LockID: engine.LockID{Name: name}, LockType: string(TypeLock), Admits: engine.Exclusive}, r, name}
+	return &fakeLock{
+		engine.Traits{LockID: engine.LockID{Name: name}, LockType: string(TypeLock), Admits: engine.Exclusive},
+		r,
+		name,
+	}
 }
 
 func (l *fakeLock) call(verb string, args ...any) call {

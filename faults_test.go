@@ -59,9 +59,36 @@ var faultLocks = []faultLock{
 	{kindCalled("fair"), calls(fairAcquire), calls(fairRelease), calls(fairRelease), calls(renewScript), 1, 1, false},
 	{kindCalled("read"), calls(readAcquire), calls(readRelease), calls(readRelease), calls(readRenew), 1, 1, false},
 	{kindCalled("write"), calls(writeAcquire), calls(writeRelease), calls(writeRelease), calls(renewScript), 1, 1, false},
-	{kindCalled("semaphore"), calls(semaphoreAcquire), calls(semaphoreRelease), calls(semaphoreRelease), calls(semaphoreRenew), 1, 1, false},
-	{lockKind{name: "multi", one: newSlotMultiLock, rival: newSlotMultiLock}, calls(wholeBundle()), calls(lockRelease), calls(lockRelease), calls(renewScript), 1, 2, false},
-	{lockKind{name: "red", one: newThreeWayLock, rival: newThreeWayLock}, calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 3, 3, true},
+	{
+		kindCalled("semaphore"),
+		calls(semaphoreAcquire),
+		calls(semaphoreRelease),
+		calls(semaphoreRelease),
+		calls(semaphoreRenew),
+		1,
+		1,
+		false,
+	},
+	{
+		lockKind{name: "multi", one: newSlotMultiLock, rival: newSlotMultiLock},
+		calls(wholeBundle()),
+		calls(lockRelease),
+		calls(lockRelease),
+		calls(renewScript),
+		1,
+		2,
+		false,
+	},
+	{
+		lockKind{name: "red", one: newThreeWayLock, rival: newThreeWayLock},
+		calls(lockAcquire),
+		calls(lockRelease),
+		calls(lockRelease),
+		calls(renewScript),
+		3,
+		3,
+		true,
+	},
 }
 
 // lined reports whether processes wait for the lock, or for its parts, in a line, whose tombstones stop late requests.
@@ -102,7 +129,8 @@ func newFaultBenchOn(t *testing.T, s *testredis.Server) *faultBench {
 	b.name += "-" // so that it is not a part of another name on this server
 	b.direct = b.client()
 	for _, script := range allScripts() {
-		b.must(b.rdb.ScriptLoad(context.Background(), script.Source()).Err()) // so that a fault hits a run, and not a NOSCRIPT
+		// So that a fault hits a run, and not a NOSCRIPT.
+		b.must(b.rdb.ScriptLoad(context.Background(), script.Source()).Err())
 	}
 	return b
 }
@@ -463,7 +491,12 @@ func TestFaultLateRenewalCreatesNoRecord(t *testing.T) {
 				}
 				before := b.commands("evalsha")
 				rule.Release()
-				testredis.Await(b, "the late renewals have run", soon, func() bool { return b.commands("evalsha") >= before+k.parts })
+				testredis.Await(
+					b,
+					"the late renewals have run",
+					soon,
+					func() bool { return b.commands("evalsha") >= before+k.parts },
+				)
 				if !taken {
 					b.isLocked(next, false)
 					return
@@ -1080,10 +1113,22 @@ func TestFaultTimeOfASlowRequestIsNotValid(t *testing.T) {
 		require.GreaterOrEqual(b, took, slow/2, "Redis was not slow")
 		guarded, err := l.Guard(ctx)
 		b.must(err)
-		assert.LessOrEqual(b, b.commands("evalsha")-before, 2*k.asks+2*k.parts, "requests: one acquire, and a renewal perhaps")
+		assert.LessOrEqual(
+			b,
+			b.commands("evalsha")-before,
+			2*k.asks+2*k.parts,
+			"requests: one acquire, and a renewal perhaps",
+		)
 		b.must(b.rdb.Do(ctx, "debug", "sleep", slow.Seconds()).Err())
 		time.Sleep(time.Until(start.Add(took - slow/2 + lease))) // the request was sent well before that
-		assert.Error(b, guarded.Err(), "trusted %v after the lock was requested, which took %v, for a lease of %v", time.Since(start), took, lease)
+		assert.Error(
+			b,
+			guarded.Err(),
+			"trusted %v after the lock was requested, which took %v, for a lease of %v",
+			time.Since(start),
+			took,
+			lease,
+		)
 		assert.NoError(b, context.Cause(guardedHeld), "the watchdog did not get through")
 		b.must(held.Unlock(ctx))
 	})
@@ -1191,7 +1236,9 @@ func TestFaultWaiterRidesOutLoading(t *testing.T) {
 		owner := ContextWithOwner(ctx)
 		waiting := k.one(b.client(WithPollInterval(50*time.Millisecond)), b.name)
 		got := b.startWaiter(owner, waiting)
-		b.must(b.rdb.Eval(ctx, "for i = 1, 1500 do redis.call('set', 'filler' .. i, string.rep('x', 100)) end return 1", nil).Err())
+		b.must(
+			b.rdb.Eval(ctx, "for i = 1, 1500 do redis.call('set', 'filler' .. i, string.rep('x', 100)) end return 1", nil).Err(),
+		)
 		b.config("key-load-delay", "1000") // microseconds
 		patient := func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 }
 		loader, once := b.server.Client(patient), b.server.Client(patient)
@@ -1641,7 +1688,9 @@ func TestFaultRowsAreCovered(t *testing.T) {
 // Row 34: no decision about a lock depends on the wall clock of the client.
 func TestNoWallClock(t *testing.T) {
 	decidesNothing := []string{"inspect.go", "internal/send/errors.go"} // times of Redis; rounding in a text
-	wall := regexp.MustCompile(`\.(Unix|UnixMilli|UnixMicro|UnixNano|UTC|Local|AddDate|Round|Truncate|Format)\(|time\.(Date|Parse|Unix)\w*\(`)
+	wall := regexp.MustCompile(
+		`\.(Unix|UnixMilli|UnixMicro|UnixNano|UTC|Local|AddDate|Round|Truncate|Format)\(|time\.(Date|Parse|Unix)\w*\(`,
+	)
 	for _, file := range libraryFiles(t, "*.go") {
 		if strings.HasSuffix(file, "_test.go") || slices.Contains(decidesNothing, file) {
 			continue

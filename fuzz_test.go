@@ -192,7 +192,42 @@ func FuzzInspect(f *testing.F) {
 	// A writer that also reads, in mode write.
 	f.Add(append(make([]byte, 17), 3, 5, 3, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0))
 	// Holders, a queue and its scores, with fields of relock, of Redisson and of neither.
-	f.Add(append(make([]byte, 17), 1, 6, 4, 'a', '\n', 0x1b, '[', 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 2, 7, 1, 'x', 2, 0, 0, 2, 2, 2, 2, 1, 4))
+	f.Add(
+		append(
+			make([]byte, 17),
+			1,
+			6,
+			4,
+			'a',
+			'\n',
+			0x1b,
+			'[',
+			0,
+			0,
+			0,
+			0,
+			0,
+			0,
+			0,
+			0,
+			0,
+			3,
+			0,
+			2,
+			7,
+			1,
+			'x',
+			2,
+			0,
+			0,
+			2,
+			2,
+			2,
+			2,
+			1,
+			4,
+		),
+	)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p := tape(data)
 		answer := p.records()
@@ -231,7 +266,8 @@ func FuzzInspect(f *testing.F) {
 		checkContender := func(c Contender) {
 			who, number, _ := strings.Cut(c.Owner, " ")
 			_, err := strconv.ParseInt(number, 10, 64)
-			known := err == nil && (who == "goroutine" || who == "owner" || who == "thread") && strings.HasPrefix(c.Field, c.Client+":")
+			known := err == nil && (who == "goroutine" || who == "owner" || who == "thread") &&
+				strings.HasPrefix(c.Field, c.Client+":")
 			assert.True(t, c.Client == "" || known, "%+v", c)
 			unknown := c.Owner == c.Field || i.Type == TypeSemaphore && c.Owner == "permit "+c.Field
 			assert.True(t, c.Client != "" || unknown, "%+v", c)
@@ -389,7 +425,9 @@ func FuzzOptions(f *testing.F) {
 	f.Fuzz(func(t *testing.T, dog, fair, wake, node int64) {
 		o, err := newOptions([]Option{
 			WithWatchdogTimeout(time.Duration(dog)), WithFairWaitTimeout(time.Duration(fair)),
-			WithPollInterval(time.Duration(wake)), WithRedLockNodeTimeout(time.Duration(node)), WithLogger(slog.New(slog.DiscardHandler)),
+			WithPollInterval(
+				time.Duration(wake),
+			), WithRedLockNodeTimeout(time.Duration(node)), WithLogger(slog.New(slog.DiscardHandler)),
 		})
 		bad := dog < int64(100*time.Millisecond) || fair < int64(time.Second) || wake <= 0 || node <= 0
 		checkText(t, err)

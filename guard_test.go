@@ -31,7 +31,10 @@ func TestNestedDoAndGuardCostNothing(t *testing.T) {
 	red := func(c *Client) Locker {
 		var nodes []Locker
 		for range 3 {
-			nodes = append(nodes, b.clientOn(testredis.Client(t, testredis.Mini(t).Addr()), WithRedLockNodeTimeout(soon)).NewLock(b.name))
+			nodes = append(
+				nodes,
+				b.clientOn(testredis.Client(t, testredis.Mini(t).Addr()), WithRedLockNodeTimeout(soon)).NewLock(b.name),
+			)
 		}
 		return c.NewRedLock(nodes...)
 	}
@@ -43,8 +46,16 @@ func TestNestedDoAndGuardCostNothing(t *testing.T) {
 	}{
 		{"lock", full(250, 500), func(c *Client) Locker { return c.NewLock(b.name) }},
 		{"read", full(100, 200), func(c *Client) Locker { return c.NewRWLock(b.name).Read() }},
-		{"multi", full(100, 200), func(c *Client) Locker { return c.NewMultiLock(c.NewLock(b.name), c.NewFairLock("f"+b.name)) }},
-		{"multi of two clients", full(100, 200), func(c *Client) Locker { return c.NewMultiLock(c.NewLock(b.name), other.NewLock("o"+b.name)) }},
+		{
+			"multi",
+			full(100, 200),
+			func(c *Client) Locker { return c.NewMultiLock(c.NewLock(b.name), c.NewFairLock("f"+b.name)) },
+		},
+		{
+			"multi of two clients",
+			full(100, 200),
+			func(c *Client) Locker { return c.NewMultiLock(c.NewLock(b.name), other.NewLock("o"+b.name)) },
+		},
 		{"redlock", full(50, 100), red},
 	}
 	const most = 300 // bytes for each: a guard has 700, and the rest of the heap grows and shrinks

@@ -172,7 +172,12 @@ func TestHookPanicReachesTheCaller(t *testing.T) {
 					panics.Store(true)
 					require.PanicsWithValue(t, "a hook", func() { _ = acquire(l) })
 					b.freeSoon()
-					testredis.Await(t, "the undo is done, which the next panic is not for", soon, func() bool { return c.engine.Probe().Stats().AtWork == 0 })
+					testredis.Await(
+						t,
+						"the undo is done, which the next panic is not for",
+						soon,
+						func() bool { return c.engine.Probe().Stats().AtWork == 0 },
+					)
 
 					require.NoError(t, acquire(l))
 					panics.Store(true)
@@ -254,7 +259,10 @@ func TestTryLockGivesUpASilentRedisSoon(t *testing.T) {
 		t.Run(timeout.String(), func(t *testing.T) {
 			onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 				ctx := context.Background()
-				c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = timeout }), WithRedLockNodeTimeout(send.MinWait))
+				c := b.clientOn(
+					b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = timeout }),
+					WithRedLockNodeTimeout(send.MinWait),
+				)
 				l := k.one(c, b.name)
 				b.must(l.Do(ctx, func(context.Context) error { return nil })) // Redis has answered
 				for _, lease := range []time.Duration{0, time.Minute} {
@@ -444,7 +452,11 @@ func TestErrorThatEndsAWaitNamesTheHolderHere(t *testing.T) {
 			if kind == "component of a MultiLock" {
 				says += fmt.Sprintf("%q: ", b.name)
 			}
-			assert.Equal(t, fmt.Sprintf("relock: lock %s: %s"+of.says, shortName(awaited.Name()), says, engine.OwnerOf(holder)), err.Error())
+			assert.Equal(
+				t,
+				fmt.Sprintf("relock: lock %s: %s"+of.says, shortName(awaited.Name()), says, engine.OwnerOf(holder)),
+				err.Error(),
+			)
 			ok, err := awaited.TryLock(waiter, 500*time.Millisecond, 0)
 			assert.False(t, ok)
 			assert.NoError(t, err, "a held lock is no error of TryLock")
@@ -464,7 +476,11 @@ func TestErrorThatEndsAWaitOfAMultiLockNamesTheLockInTheWay(t *testing.T) {
 	defer cancel()
 	err := c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewLock(b.name+"-2"), c.NewFairLock(b.name+"-3")).Lock(deadline)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.Regexp(t, `^relock: lock "[^"]*": context deadline exceeded: "`+b.name+`-2": another process \(or Client\) holds it, and its lease expires in (5\d(\.\d)?|1m0)s$`, err.Error())
+	assert.Regexp(
+		t,
+		`^relock: lock "[^"]*": context deadline exceeded: "`+b.name+`-2": another process \(or Client\) holds it, and its lease expires in (5\d(\.\d)?|1m0)s$`,
+		err.Error(),
+	)
 
 	b.must(other.NewLock(b.name + "-2").Unlock(ctx))
 }
@@ -479,6 +495,10 @@ func TestErrorThatEndsAWaitOfARedLockSaysOthersHoldIt(t *testing.T) {
 	defer end()
 	err := waits.Lock(short)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.Regexp(t, `^relock: lock "[^"]*": context deadline exceeded: other owners hold too many of its locks$`, err.Error())
+	assert.Regexp(
+		t,
+		`^relock: lock "[^"]*": context deadline exceeded: other owners hold too many of its locks$`,
+		err.Error(),
+	)
 	red.must(held.Unlock(ctx))
 }

@@ -229,7 +229,12 @@ func TestHandoffEndsGuardsMadeMeanwhile(t *testing.T) {
 		b.must(<-got)
 		guards := <-made
 		for _, g := range guards {
-			require.Error(t, g.Err(), "one of %d guards of the holder before is alive while its successor holds the lock", len(guards))
+			require.Error(
+				t,
+				g.Err(),
+				"one of %d guards of the holder before is alive while its successor holds the lock",
+				len(guards),
+			)
 		}
 		b.must(l.Unlock(second))
 	}
@@ -251,7 +256,13 @@ func TestHandoffSetsTheLeaseOfTheSuccessor(t *testing.T) {
 	b.must(await(b, "handed over", got))
 	ttl, err := l.TTL(second)
 	b.must(err)
-	assert.LessOrEqual(t, ttl, 30*time.Second, "a holder with the watchdog's lease of 30s has a record of %v: should it crash now, others wait so long", ttl)
+	assert.LessOrEqual(
+		t,
+		ttl,
+		30*time.Second,
+		"a holder with the watchdog's lease of 30s has a record of %v: should it crash now, others wait so long",
+		ttl,
+	)
 	b.must(l.Unlock(second))
 }
 
@@ -302,7 +313,19 @@ func TestWaiterThatMayNotSubscribeGetsABusyLock(t *testing.T) {
 		t.Run("busy as "+busy, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, testredis.Start(t).Addr())
-			b.must(b.rdb.Do(context.Background(), "acl", "setuser", "nochannels", "on", "nopass", "~*", "resetchannels", "+@all").Err())
+			b.must(
+				b.rdb.Do(
+					context.Background(),
+					"acl",
+					"setuser",
+					"nochannels",
+					"on",
+					"nopass",
+					"~*",
+					"resetchannels",
+					"+@all",
+				).Err(),
+			)
 			as := func(user string) func(*redis.Options) {
 				return func(o *redis.Options) {
 					if o.Username = user; user != "default" {
@@ -379,7 +402,12 @@ func TestUpgradingReaderIsNotJoined(t *testing.T) {
 		b.must(rw.Read().Lock(me))
 		got := make(chan error, 1)
 		go func() { got <- rw.Write().Lock(me) }()
-		testredis.Await(t, "a writer waits", soon, func() bool { return b.rdb.ZCard(me, "relock_rwlock_writers:{"+b.name+"}").Val() == 2 })
+		testredis.Await(
+			t,
+			"a writer waits",
+			soon,
+			func() bool { return b.rdb.ZCard(me, "relock_rwlock_writers:{"+b.name+"}").Val() == 2 },
+		)
 		b.tries(rw.Read(), false)
 		b.must(elsewhere.Unlock(you))
 		b.mustBe(await(b, "nobody but itself is in its way", got), ErrInvalid)
@@ -432,7 +460,13 @@ func TestReadOfAWriterAdmitsNoOtherReader(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	rw := b.client(WithHandoffWindow(time.Hour)).NewRWLock(b.name)
-	me, you, other := ContextWithOwner(context.Background()), ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+	me, you, other := ContextWithOwner(
+		context.Background(),
+	), ContextWithOwner(
+		context.Background(),
+	), ContextWithOwner(
+		context.Background(),
+	)
 	elsewhere := b.client().NewRWLock(b.name)
 	b.must(elsewhere.Read().Lock(other))
 	waits := func(l known, ctx context.Context) <-chan error {

@@ -437,7 +437,14 @@ func (s suite) holdTests() []suiteTest {
 	}
 }
 
-var _ = []Acquirer{(*Lock)(nil), (*FairLock)(nil), (*ReadLock)(nil), (*WriteLock)(nil), (*MultiLock)(nil), (*RedLock)(nil)}
+var _ = []Acquirer{
+	(*Lock)(nil),
+	(*FairLock)(nil),
+	(*ReadLock)(nil),
+	(*WriteLock)(nil),
+	(*MultiLock)(nil),
+	(*RedLock)(nil),
+}
 
 func TestHoldToken(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -494,7 +501,12 @@ func TestHoldCostsNoMoreRequests(t *testing.T) {
 				var h *Hold
 				assert.Equal(t, int64(1), requests(func() { h = b.holdFor(l, time.Minute) }), "requests of TryAcquire")
 				b.must(h.Extend(context.Background(), time.Minute))
-				assert.Equal(t, int64(1), requests(func() { b.must(h.Extend(context.Background(), time.Hour)) }), "requests of Extend")
+				assert.Equal(
+					t,
+					int64(1),
+					requests(func() { b.must(h.Extend(context.Background(), time.Hour)) }),
+					"requests of Extend",
+				)
 				assert.Zero(t, requests(func() { _ = h.Context() }), "requests of Context")
 				assert.Equal(t, int64(1), requests(func() { b.must(h.Release(context.Background())) }), "requests of Release")
 				assert.Zero(t, requests(func() { _ = h.Release(context.Background()) }), "requests of another Release")

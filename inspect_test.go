@@ -80,7 +80,13 @@ func TestInspectShowsAPlainLock(t *testing.T) {
 func TestInspectNamesTheFirstOwnerAfterAHandoff(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	c := b.client(WithHandoffWindow(time.Minute))
-	lock, first, second := c.NewLock(b.name), ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+	lock, first, second := c.NewLock(
+		b.name,
+	), ContextWithOwner(
+		context.Background(),
+	), ContextWithOwner(
+		context.Background(),
+	)
 	b.must(lock.Lock(first))
 	got := make(chan error, 1)
 	go func() { got <- lock.Lock(second) }()
@@ -125,7 +131,13 @@ func TestInspectShowsAFairQueue(t *testing.T) {
 		wait()
 		java := time.Now().Add(time.Hour).Truncate(time.Millisecond)
 		b.must(b.rdb.RPush(ctx, "redisson_lock_queue:{"+b.name+"}", javaThread).Err())
-		b.must(b.rdb.ZAdd(ctx, "redisson_lock_timeout:{"+b.name+"}", redis.Z{Score: float64(java.UnixMilli()), Member: javaThread}).Err())
+		b.must(
+			b.rdb.ZAdd(
+				ctx,
+				"redisson_lock_timeout:{"+b.name+"}",
+				redis.Z{Score: float64(java.UnixMilli()), Member: javaThread},
+			).Err(),
+		)
 		waiters = append(waiters, contender(javaThread))
 		wait()
 
@@ -232,7 +244,12 @@ func TestInspectShowsAnUpgradingReaderAsOneWaiter(t *testing.T) {
 	ctx, giveUp := context.WithCancel(reader)
 	got := make(chan error, 1)
 	go func() { got <- rw.Write().Lock(ctx) }()
-	testredis.Await(t, "a reader waits to write", soon, func() bool { return b.rdb.ZCard(ctx, "relock_rwlock_writers:{"+b.name+"}").Val() == 2 })
+	testredis.Await(
+		t,
+		"a reader waits to write",
+		soon,
+		func() bool { return b.rdb.ZCard(ctx, "relock_rwlock_writers:{"+b.name+"}").Val() == 2 },
+	)
 	i := b.inspect(c)
 	require.Len(t, i.Waiters, 1)
 	assert.Equal(t, engine.OwnerOf(reader).String(), i.Waiters[0].Owner)
@@ -253,7 +270,14 @@ func TestInspectOnlyReads(t *testing.T) {
 	b.must(rw.Lock(ctx))
 	b.inspect(c) // now the server knows the script
 	b.must(b.rdb.ConfigResetStat(ctx).Err())
-	names := []string{b.name + "-lock", b.name + "-rw", b.name + "\x00\xff\n%", b.name + "{", "{" + b.name + "}:y", b.name + strings.Repeat("x", 100_000)}
+	names := []string{
+		b.name + "-lock",
+		b.name + "-rw",
+		b.name + "\x00\xff\n%",
+		b.name + "{",
+		"{" + b.name + "}:y",
+		b.name + strings.Repeat("x", 100_000),
+	}
 	for _, name := range names {
 		i, err := c.Inspect(ctx, name)
 		if assert.NoError(t, err) {
@@ -265,7 +289,26 @@ func TestInspectOnlyReads(t *testing.T) {
 		if !found {
 			continue
 		}
-		assert.Contains(t, []string{"evalsha", "hgetall", "hget", "hrandfield", "pttl", "time", "lrange", "zrangebyscore", "get", "hmget", "hello", "config|resetstat"}, command, "it sends %s", line)
+		assert.Contains(
+			t,
+			[]string{
+				"evalsha",
+				"hgetall",
+				"hget",
+				"hrandfield",
+				"pttl",
+				"time",
+				"lrange",
+				"zrangebyscore",
+				"get",
+				"hmget",
+				"hello",
+				"config|resetstat",
+			},
+			command,
+			"it sends %s",
+			line,
+		)
 		if command == "evalsha" {
 			assert.Contains(t, line, "calls="+strconv.Itoa(len(names))+",", "one call for each name")
 		}
@@ -282,7 +325,18 @@ func TestInspectNeedsTheDocumentedRights(t *testing.T) {
 	ctx := context.Background()
 	rw := b.client().NewRWLock("lock:orders:" + b.name).Read()
 	b.must(rw.Lock(ctx))
-	commands := []string{"+evalsha", "+eval", "+hgetall", "+hget", "+hrandfield", "+pttl", "+lrange", "+zrangebyscore", "+get", "+time"}
+	commands := []string{
+		"+evalsha",
+		"+eval",
+		"+hgetall",
+		"+hget",
+		"+hrandfield",
+		"+pttl",
+		"+lrange",
+		"+zrangebyscore",
+		"+get",
+		"+time",
+	}
 	keys := without(smallestKeys, "~relock_line:{lock:orders:*") // Inspect does not read the line
 	rights := slices.Concat(keys, commands)
 	i, err := d.user(b, rights).Inspect(ctx, rw.Name())
@@ -373,7 +427,18 @@ func TestContenderReadsAnyField(t *testing.T) {
 
 func TestParseRecordsRefusesBadReplies(t *testing.T) {
 	list := func(all ...any) []any { return all }
-	good := list(int64(1), int64(2), list("f", "1", int64(2)), list("f"), list("f", "1.5e3"), list("f", "-inf"), list("f", "9e15"), "", "", list())
+	good := list(
+		int64(1),
+		int64(2),
+		list("f", "1", int64(2)),
+		list("f"),
+		list("f", "1.5e3"),
+		list("f", "-inf"),
+		list("f", "9e15"),
+		"",
+		"",
+		list(),
+	)
 	r, err := parseRecords(good)
 	require.NoError(t, err)
 	assert.Len(t, r.entries, 1)
@@ -442,8 +507,15 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	}
 
 	ends := time.Now().Add(time.Hour).UnixMilli()
-	b.must(b.rdb.Eval(ctx, "for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[2], ARGV[2] + i, field) end redis.call('set', KEYS[1], 5) return 1",
-		[]string{b.name, permitsKey(b.name)}, many, ends).Err())
+	b.must(
+		b.rdb.Eval(
+			ctx,
+			"for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[2], ARGV[2] + i, field) end redis.call('set', KEYS[1], 5) return 1",
+			[]string{b.name, permitsKey(b.name)},
+			many,
+			ends,
+		).Err(),
+	)
 	i := inTime("permits")
 	assert.Equal(t, TypeSemaphore, i.Type)
 	assert.Len(t, i.Holders, mostShown)
@@ -454,7 +526,15 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	b.must(err)
 
 	lapsed := time.Now().Add(-time.Hour).UnixMilli() // Java's clock may be ahead: all permits that have expired are free
-	b.must(b.rdb.Eval(ctx, "for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[1], ARGV[2] + i, field .. '2') end return 1", []string{permitsKey(b.name)}, many, lapsed).Err())
+	b.must(
+		b.rdb.Eval(
+			ctx,
+			"for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[1], ARGV[2] + i, field .. '2') end return 1",
+			[]string{permitsKey(b.name)},
+			many,
+			lapsed,
+		).Err(),
+	)
 	i = inTime("permits that have lapsed")
 	assert.Equal(t, 5+many, i.Available)
 	assert.Len(t, i.Holders, mostShown)
@@ -467,14 +547,28 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	check("permits that have all lapsed")
 	b.must(b.rdb.Del(ctx, b.name, permitsKey(b.name)).Err())
 
-	b.must(b.rdb.Eval(ctx, "for i = 1, ARGV[1] do "+field+"redis.call('rpush', KEYS[1], field) redis.call('zadd', KEYS[2], i, field) end return 1",
-		[]string{queueKey(b.name), prefixName("redisson_lock_timeout", b.name)}, many).Err())
+	b.must(
+		b.rdb.Eval(
+			ctx,
+			"for i = 1, ARGV[1] do "+field+"redis.call('rpush', KEYS[1], field) redis.call('zadd', KEYS[2], i, field) end return 1",
+			[]string{queueKey(b.name), prefixName("redisson_lock_timeout", b.name)},
+			many,
+		).Err(),
+	)
 	i = inTime("waiters")
 	assert.Equal(t, TypeFair, i.Type)
 	assert.Len(t, i.Waiters, mostShown)
 	b.forget()
 
-	b.must(b.rdb.Eval(ctx, "for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[1], ARGV[2], field) end return 1", []string{writersKey(b.name)}, many, ends).Err())
+	b.must(
+		b.rdb.Eval(
+			ctx,
+			"for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[1], ARGV[2], field) end return 1",
+			[]string{writersKey(b.name)},
+			many,
+			ends,
+		).Err(),
+	)
 	i = inTime("writers")
 	assert.Equal(t, TypeReadWrite, i.Type)
 	assert.Len(t, i.Waiters, mostShown)
@@ -514,7 +608,14 @@ func TestInspectAndSemaphoreAgree(t *testing.T) {
 				"ForceUnlock": second(s.ForceUnlock(ctx)), "SetPermits": s.SetPermits(ctx, 5),
 			} {
 				require.ErrorIs(t, err, ErrNotALock, "%s, %s", what, method)
-				assert.ErrorContains(t, err, "the key "+shortName(key)+" holds a "+b.rdb.Type(ctx, key).Val(), "%s, %s", what, method)
+				assert.ErrorContains(
+					t,
+					err,
+					"the key "+shortName(key)+" holds a "+b.rdb.Type(ctx, key).Val(),
+					"%s, %s",
+					what,
+					method,
+				)
 			}
 			assert.Equal(t, before, b.content(key), what)
 			assert.Equal(t, "3", b.rdb.Get(ctx, b.name).Val(), what)

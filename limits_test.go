@@ -34,7 +34,11 @@ var limitedLocks = []struct {
 	{"WriteLock", func(c *Client, name string, opts ...LockOption) Locker { return c.NewRWLock(name, opts...).Write() },
 		func(c *Client, name string) Locker { return c.NewRWLock(name).Read() }},
 	{"MultiLock", func(c *Client, name string, opts ...LockOption) Locker {
-		return c.NewMultiLock(c.NewLock(name, opts...), c.NewFairLock(name+":fair", opts...), c.NewRWLock(name+":rw", opts...).Write())
+		return c.NewMultiLock(
+			c.NewLock(name, opts...),
+			c.NewFairLock(name+":fair", opts...),
+			c.NewRWLock(name+":rw", opts...).Write(),
+		)
 	}, func(c *Client, name string) Locker { return c.NewLock(name) }},
 }
 

@@ -50,7 +50,8 @@ func newLineBench(t *testing.T, addr string) *bench {
 	b := newBench(t, addr)
 	b.opts = []Option{WithPollInterval(time.Hour)}
 	for _, script := range allScripts() {
-		b.must(b.rdb.ScriptLoad(context.Background(), script.Source()).Err()) // loaded before, so that each request is one command
+		// Loaded before, so that each request is one command.
+		b.must(b.rdb.ScriptLoad(context.Background(), script.Source()).Err())
 	}
 	return b
 }
@@ -300,7 +301,14 @@ func (b *bench) contenderOn(rdb *redis.Client, opts ...Option) *lineClient {
 
 // sibling returns another owner of the same Client.
 func (c *lineClient) sibling(opts ...LockOption) *lineClient {
-	return &lineClient{c.bench, c.client, c.client.NewLock(c.name, opts...), ContextWithOwner(context.Background()), c.scripts, make(chan error, 1)}
+	return &lineClient{
+		c.bench,
+		c.client,
+		c.client.NewLock(c.name, opts...),
+		ContextWithOwner(context.Background()),
+		c.scripts,
+		make(chan error, 1),
+	}
 }
 
 // asks calls Lock in a goroutine.
@@ -378,7 +386,11 @@ func (c *lineClient) isGranted(asked uint64, lease int) {
 
 // tell sends the message of a grant.
 func (c *lineClient) tell(p redis.Cmdable, field string, asked uint64, lease int) {
-	p.Publish(context.Background(), c.releaseChannel()+":"+c.client.ID(), fmt.Sprintf("grant %s %d %d 0", field, asked, lease))
+	p.Publish(
+		context.Background(),
+		c.releaseChannel()+":"+c.client.ID(),
+		fmt.Sprintf("grant %s %d %d 0", field, asked, lease),
+	)
 }
 
 // awaitScripts waits until the Client of c has sent a number of scripts.
@@ -537,7 +549,12 @@ func TestLineGrantOfALeaseThatIsNearlyOverIsConfirmed(t *testing.T) {
 		c.joined()
 		joined, asked := time.Now(), c.settled()
 		p := c.placeOf(c.client.ID())
-		testredis.Await(b, "more than half of the lease has passed", soon, func() bool { return time.Since(joined) > lease*time.Millisecond*3/4 })
+		testredis.Await(
+			b,
+			"more than half of the lease has passed",
+			soon,
+			func() bool { return time.Since(joined) > lease*time.Millisecond*3/4 },
+		)
 		c.isGranted(p.asked, lease)
 		c.gets()
 		assert.Equal(b, asked+1, c.scripts.n.Load(), "scripts")
@@ -816,10 +833,21 @@ func TestLineDeafClientSubscribesAnew(t *testing.T) {
 	waits := b.clientOn(rdb).NewLock(b.name)
 	got := make(chan error, 1)
 	go func() { got <- waits.Lock(ctx) }()
-	testredis.Await(t, "it stands in the line of the old master", soon, func() bool { return len(old.clientsInLine()) == 1 })
+	testredis.Await(
+		t,
+		"it stands in the line of the old master",
+		soon,
+		func() bool { return len(old.clientsInLine()) == 1 },
+	)
 	master.Store(now)
-	b.must(old.rdb.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Err()) // except the connection of the subscription
-	testredis.Await(t, "it stands in the line of the new master", 2*soon, func() bool { return len(b.clientsInLine()) == 1 })
+	// Except the connection of the subscription.
+	b.must(old.rdb.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Err())
+	testredis.Await(
+		t,
+		"it stands in the line of the new master",
+		2*soon,
+		func() bool { return len(b.clientsInLine()) == 1 },
+	)
 	b.must(b.rdb.Del(ctx, b.name).Err())
 	b.manual().listens().ask(engine.Push) // grants it
 	b.must(await(b, "the waiter has the lock", got))
@@ -1136,7 +1164,17 @@ func TestLineUndoOfAnUnansweredRequestEndsTheField(t *testing.T) {
 	ends := func(late string) testredis.Match {
 		return func(cmd []string) bool { return calls(lockRelease)(cmd) && cmd[len(cmd)-1] == late }
 	}
-	open, closed := b.proxy.On(ends("0"), testredis.DelayRequest(0)).Times(testredis.Always), b.proxy.On(ends("1"), testredis.DelayRequest(0)).Times(testredis.Always)
+	open, closed := b.proxy.On(
+		ends("0"),
+		testredis.DelayRequest(0),
+	).Times(
+		testredis.Always,
+	), b.proxy.On(
+		ends("1"),
+		testredis.DelayRequest(0),
+	).Times(
+		testredis.Always,
+	)
 	late.givesUpAsking(rule)
 	testredis.Await(b, "the undo of the request", soon, func() bool { return open.Count()+closed.Count() > 1 })
 	assert.Zero(b, open.Count(), "undos after which the request may still take the lock")
@@ -1209,7 +1247,12 @@ func TestLineLastCallerGivesUpThePlace(t *testing.T) {
 		cancel() // both callers
 		b.mustBe(await(b, "one", one.got), context.Canceled)
 		b.mustBe(await(b, "two", two.got), context.Canceled)
-		testredis.Await(b, "the place is given up", soon, func() bool { return slices.Equal(b.clientsInLine(), []string{other.client.ID()}) })
+		testredis.Await(
+			b,
+			"the place is given up",
+			soon,
+			func() bool { return slices.Equal(b.clientsInLine(), []string{other.client.ID()}) },
+		)
 		first.unlocks()
 		other.gets().unlocks()
 		b.emptyLine()
@@ -1260,7 +1303,10 @@ func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
 			ctx := context.Background()
 			first := lock(b.direct, b.name)
 			b.must(first.Lock(ctx))
-			c := b.bench.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 600 * time.Millisecond }), WithWatchdogTimeout(lease))
+			c := b.bench.clientOn(
+				b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 600 * time.Millisecond }),
+				WithWatchdogTimeout(lease),
+			)
 			l := lock(c, b.name)
 			hears := c.engine.Hub().Join(l.(known).inside().record.Grants(engine.Attempt{})) // as an earlier wait has left it
 			defer hears.Leave()
@@ -1272,11 +1318,21 @@ func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
 			for i := range 3 {
 				owners, got = append(owners, ContextWithOwner(ctx)), append(got, make(chan error, 1))
 				go func() { got[i] <- l.Lock(owners[i]) }()
-				testredis.Await(b, "the callers wait in order", soon, func() bool { return b.asks(l.(known)) && b.waitersInQueue(l.(known)) == i })
+				testredis.Await(
+					b,
+					"the callers wait in order",
+					soon,
+					func() bool { return b.asks(l.(known)) && b.waitersInQueue(l.(known)) == i },
+				)
 			}
 			require.Error(b, await(b.bench, "the caller in front has no answer", got[0]))
 			rule.Release()
-			testredis.Await(b, "the last caller waits in the local queue again", soon, func() bool { return b.waitersInQueue(l.(known)) == 1 })
+			testredis.Await(
+				b,
+				"the last caller waits in the local queue again",
+				soon,
+				func() bool { return b.waitersInQueue(l.(known)) == 1 },
+			)
 			testredis.Await(b, "the caller in front has a place", soon, func() bool { return b.placeOf(c.ID()).delivery != "" })
 			joined := time.Now()
 			testredis.Await(b, "a grant is too old to be used", 2*soon, func() bool { return time.Since(joined) > lease })
@@ -1317,16 +1373,31 @@ func TestLineFieldOfACallerThatTakesOverAPlaceEnds(t *testing.T) {
 	down := b.proxy.On(calls(lockAcquire), testredis.DropRequest).Times(testredis.Always)
 	for i, c := range []*lineClient{front, second, third} {
 		c.asks()
-		testredis.Await(b, "the callers wait in order", soon, func() bool { return b.asks(c.lock) && b.waitersInQueue(c.lock) == i })
+		testredis.Await(
+			b,
+			"the callers wait in order",
+			soon,
+			func() bool { return b.asks(c.lock) && b.waitersInQueue(c.lock) == i },
+		)
 	}
 	require.Error(b, await(b.bench, "the caller in front has no answer", front.got))
 	await(b.bench, "the last caller asks past the local queue", late.Fired())
 	down.Release()
-	testredis.Await(b, "the last caller waits in the local queue again", soon, func() bool { return b.waitersInQueue(third.lock) == 1 })
+	testredis.Await(
+		b,
+		"the last caller waits in the local queue again",
+		soon,
+		func() bool { return b.waitersInQueue(third.lock) == 1 },
+	)
 	second.joined()
 	cancel()
 	b.mustBe(await(b.bench, "the second caller gives up", second.got), context.Canceled)
-	testredis.Await(b, "the field of the last caller has ended", soon, func() bool { return b.ended(held.Load().(string)) })
+	testredis.Await(
+		b,
+		"the field of the last caller has ended",
+		soon,
+		func() bool { return b.ended(held.Load().(string)) },
+	)
 	first.unlocks()
 	third.gets().unlocks()
 	late.Release()
@@ -1436,9 +1507,15 @@ func TestLineTryLockNeverGetsInBetween(t *testing.T) {
 func javaHolder() string { return uuid.NewString() + ":1" }
 
 var (
-	javaTakes  = redis.NewScript("if redis.call('exists', KEYS[1]) == 0 then redis.call('hset', KEYS[1], ARGV[1], 1); redis.call('pexpire', KEYS[1], 30000); return 1 end return 0")
-	javaGives  = redis.NewScript("if redis.call('hdel', KEYS[1], ARGV[1]) == 1 then redis.call('publish', KEYS[2], '0') end return 0")
-	javaGetsIt = redis.NewScript("redis.call('del', KEYS[1]); redis.call('hset', KEYS[1], ARGV[1], 1); redis.call('pexpire', KEYS[1], 30000); return redis.call('publish', ARGV[2], 'free')")
+	javaTakes = redis.NewScript(
+		"if redis.call('exists', KEYS[1]) == 0 then redis.call('hset', KEYS[1], ARGV[1], 1); redis.call('pexpire', KEYS[1], 30000); return 1 end return 0",
+	)
+	javaGives = redis.NewScript(
+		"if redis.call('hdel', KEYS[1], ARGV[1]) == 1 then redis.call('publish', KEYS[2], '0') end return 0",
+	)
+	javaGetsIt = redis.NewScript(
+		"redis.call('del', KEYS[1]); redis.call('hset', KEYS[1], ARGV[1], 1); redis.call('pexpire', KEYS[1], 30000); return redis.call('publish', ARGV[2], 'free')",
+	)
 )
 
 func (b *bench) javaReleases(field string) {
@@ -1490,7 +1567,13 @@ func TestLineFirstPlaceFollowsARedissonHolder(t *testing.T) {
 		two := b.contender().joins()
 		asked := one.settled()
 		java := javaHolder()
-		n, err := javaGetsIt.Run(context.Background(), b.rdb, []string{b.name}, java, b.releaseChannel()+":"+one.client.ID()).Int()
+		n, err := javaGetsIt.Run(
+			context.Background(),
+			b.rdb,
+			[]string{b.name},
+			java,
+			b.releaseChannel()+":"+one.client.ID(),
+		).Int()
 		b.must(err)
 		require.Equal(b, 1, n, "subscribers that were told")
 		one.awaitScripts(asked + 1)
@@ -1645,7 +1728,12 @@ func TestLineRedissonGetsItsShare(t *testing.T) {
 	all.Wait()
 	b.Logf("%d turns of Redisson and %d sections in %v", turns, sections.Load(), took)
 	assert.Equal(b, 20, turns, "turns of Redisson")
-	assert.LessOrEqual(b, sections.Load(), int64(20*8*15), "sections of 1ms beside 20 turns of Redisson: it has at least half of one in four slices")
+	assert.LessOrEqual(
+		b,
+		sections.Load(),
+		int64(20*8*15),
+		"sections of 1ms beside 20 turns of Redisson: it has at least half of one in four slices",
+	)
 }
 
 // A MultiLock does not enter the lines of its locks. It is notified like the waiters of one lock, and gets its turn.
@@ -1810,7 +1898,20 @@ func TestLineUserWithoutPublishLeavesAllPlaces(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
 	b := newBench(t, server.Addr())
-	b.must(b.rdb.Do(context.Background(), "acl", "setuser", "quiet", "on", ">secret", "allkeys", "allchannels", "allcommands", "-publish").Err())
+	b.must(
+		b.rdb.Do(
+			context.Background(),
+			"acl",
+			"setuser",
+			"quiet",
+			"on",
+			">secret",
+			"allkeys",
+			"allchannels",
+			"allcommands",
+			"-publish",
+		).Err(),
+	)
 	bench := *b
 	quiet := b.manual()
 	quiet.bench = &bench
@@ -1836,8 +1937,9 @@ func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
 	user := d.user(b, []string{"allkeys", "allchannels", "allcommands", "-publish"})
 	t.Cleanup(func() { b.must(b.rdb.FlushAll(context.Background()).Err()) }) // a semaphore leaves its number of permits
 	for kind, newLock := range map[string]func(c *Client, name string) Locker{
-		"plain":     func(c *Client, name string) Locker { return c.NewLock(name) },
-		"multi":     func(c *Client, name string) Locker { return c.NewLock(name) }, // in addition to a MultiLock, which has no entry
+		"plain": func(c *Client, name string) Locker { return c.NewLock(name) },
+		// In addition to a MultiLock, which has no entry.
+		"multi":     func(c *Client, name string) Locker { return c.NewLock(name) },
 		"semaphore": func(c *Client, name string) Locker { return c.NewSemaphore(name, 2) },
 	} {
 		for goroutines := range 2 {
@@ -1890,7 +1992,13 @@ func TestLineUserWithoutItsKeysHearsReleases(t *testing.T) {
 	s := testredis.Start(t)
 	b := newLineBench(t, s.Addr())
 	d := b.deployment(s)
-	user := d.user(b, []string{"~lock-*", "allchannels", "allcommands"}, WithWatchdogTimeout(30*time.Second)).NewLock(b.name)
+	user := d.user(
+		b,
+		[]string{"~lock-*", "allchannels", "allcommands"},
+		WithWatchdogTimeout(30*time.Second),
+	).NewLock(
+		b.name,
+	)
 	first := b.contender().takes()
 	got := make(chan error, 1)
 	me := ContextWithOwner(context.Background())
@@ -2095,7 +2203,15 @@ func TestLineCostsAnUncontendedLockNothing(t *testing.T) {
 }
 
 // withoutLine are the permissions of a user that may do everything with the locks of a bench, except use their line.
-var withoutLine = []string{"~lock-*", "~{lock-*", "~redisson_lock_*", "~relock_lock_alive:*", "~relock_rwlock_writers:*", "allchannels", "allcommands"}
+var withoutLine = []string{
+	"~lock-*",
+	"~{lock-*",
+	"~redisson_lock_*",
+	"~relock_lock_alive:*",
+	"~relock_rwlock_writers:*",
+	"allchannels",
+	"allcommands",
+}
 
 // The field of the first hold of a Client already shows whether its user may use the line.
 func TestLineFieldOfTheFirstHoldSaysWhetherTheUserMayUseTheLine(t *testing.T) {
@@ -2110,7 +2226,14 @@ func TestLineFieldOfTheFirstHoldSaysWhetherTheUserMayUseTheLine(t *testing.T) {
 			if !may {
 				rights = withoutLine
 			}
-			ctx, name := ContextWithOwner(context.Background()), fmt.Sprintf("%s-%s-%t", b.name, strings.ReplaceAll(kind.name, " ", "-"), may)
+			ctx, name := ContextWithOwner(
+				context.Background(),
+			), fmt.Sprintf(
+				"%s-%s-%t",
+				b.name,
+				strings.ReplaceAll(kind.name, " ", "-"),
+				may,
+			)
 			c := d.user(b, rights)
 			l := kind.one(c, name)
 			got, err := l.TryLock(ctx, 0, 0)
@@ -2119,8 +2242,16 @@ func TestLineFieldOfTheFirstHoldSaysWhetherTheUserMayUseTheLine(t *testing.T) {
 			i, err := b.client().Inspect(ctx, name)
 			b.must(err)
 			require.Len(b, i.Holders, 1, kind.name)
-			if kind.name != "read" || may { // the first request of a reader that has the line among its keys is a release: writers look
-				assert.Equal(b, may, engine.UsesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)), "%s: %s", kind.name, i.Holders[0].Field)
+			// The first request of a reader that has the line among its keys is a release: writers look.
+			if kind.name != "read" || may {
+				assert.Equal(
+					b,
+					may,
+					engine.UsesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)),
+					"%s: %s",
+					kind.name,
+					i.Holders[0].Field,
+				)
 			}
 			b.must(l.Unlock(ctx))
 		}
@@ -2150,7 +2281,13 @@ func TestLineMultiLockOfAUserWithoutTheLine(t *testing.T) {
 			i, err := b.client().Inspect(ctx, one.Name())
 			b.must(err)
 			require.Len(b, i.Holders, 1, one.Name())
-			assert.False(b, engine.UsesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)), "%s: %s", one.Name(), i.Holders[0].Field)
+			assert.False(
+				b,
+				engine.UsesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)),
+				"%s: %s",
+				one.Name(),
+				i.Holders[0].Field,
+			)
 		}
 		b.must(l.Unlock(ctx))
 	}
@@ -2161,7 +2298,11 @@ func (b *bench) rwReleases() string { return prefixName("redisson_rwlock", b.nam
 // rw runs a script of a read/write lock.
 func (m *manual) rw(s *luaScript, args ...any) reply {
 	m.Helper()
-	r, err := run(context.Background(), m.rdb, call{Script: s, Keys: []string{m.name, prefixName("relock_rwlock_writers", m.name), m.lineKey()}, Args: args})
+	r, err := run(
+		context.Background(),
+		m.rdb,
+		call{Script: s, Keys: []string{m.name, prefixName("relock_rwlock_writers", m.name), m.lineKey()}, Args: args},
+	)
 	m.must(err)
 	return r
 }
@@ -2169,13 +2310,37 @@ func (m *manual) rw(s *luaScript, args ...any) reply {
 // writes asks for the write lock with the second field of m.
 func (m *manual) writes(delivery string) reply {
 	m.Helper()
-	return m.rw(writeAcquire, m.id+":1:02", m.lease, 1, suffixName(m.name, ""), "", 0, delivery, 1, false, m.rwReleases(), "publish")
+	return m.rw(
+		writeAcquire,
+		m.id+":1:02",
+		m.lease,
+		1,
+		suffixName(m.name, ""),
+		"",
+		0,
+		delivery,
+		1,
+		false,
+		m.rwReleases(),
+		"publish",
+	)
 }
 
 // endsWriting releases the write lock, or removes its entry. The hand-off window never ends.
 func (m *manual) endsWriting() reply {
 	m.Helper()
-	return m.rw(writeRelease, m.id+":1:02", 0, suffixName(m.name, ""), false, "", m.rwReleases(), "publish", neverDue.Milliseconds(), false)
+	return m.rw(
+		writeRelease,
+		m.id+":1:02",
+		0,
+		suffixName(m.name, ""),
+		false,
+		"",
+		m.rwReleases(),
+		"publish",
+		neverDue.Milliseconds(),
+		false,
+	)
 }
 
 func (m *manual) reads() reply {
@@ -2185,7 +2350,16 @@ func (m *manual) reads() reply {
 
 func (m *manual) endsReading() reply {
 	m.Helper()
-	return m.rw(readRelease, m.id+":1:03", 0, suffixName(m.name, ""), true, m.rwReleases(), "publish", neverDue.Milliseconds())
+	return m.rw(
+		readRelease,
+		m.id+":1:03",
+		0,
+		suffixName(m.name, ""),
+		true,
+		m.rwReleases(),
+		"publish",
+		neverDue.Milliseconds(),
+	)
 }
 
 // A plain lock and a write lock of one name have one line. A release of either grants the lock to the first entry,
@@ -2236,7 +2410,12 @@ func TestLineClientWithAPlaceForTheOtherLockIsAGuest(t *testing.T) {
 		require.Equal(b, int64(1), m.writes(engine.Push)[0], "the guest takes the free lock")
 		assert.Equal(b, m.field, b.placeOf(m.id).field, "the place")
 		b.must(releases.Close())
-		testredis.Await(b, "nobody hears the channel of the write lock", soon, func() bool { return b.hearers(b.rwReleases()) == 0 })
+		testredis.Await(
+			b,
+			"nobody hears the channel of the write lock",
+			soon,
+			func() bool { return b.hearers(b.rwReleases()) == 0 },
+		)
 		assert.Equal(b, reply{1, 0, 1}, m.endsWriting(), "the lock passes to the place")
 		assert.Equal(b, m.field, b.holder(), "the holder")
 		assert.Len(b, m.messages(), 1, "the grant")
@@ -2303,7 +2482,14 @@ func TestLinePlaceOfAWriterIsNoneOfThePlainLock(t *testing.T) {
 		b.manual().takes()
 		m := b.manual().listens()
 		isWoken := func() bool {
-			found, err := b.rdb.EvalSha(context.Background(), freeInspect.Digest(), []string{b.name, b.lineKey()}, 1, m.id, " ").Int64Slice()
+			found, err := b.rdb.EvalSha(
+				context.Background(),
+				freeInspect.Digest(),
+				[]string{b.name, b.lineKey()},
+				1,
+				m.id,
+				" ",
+			).Int64Slice()
 			b.must(err)
 			return len(found) > 0
 		}
@@ -2845,7 +3031,12 @@ func TestPollerNoticesAHolderWithoutALine(t *testing.T) {
 		waits := b.contender().joins()
 		b.must(b.rdb.HDel(context.Background(), b.name, first.field).Err())
 		b.must(b.rdb.HSet(context.Background(), b.name, javaThread, 1).Err())
-		testredis.Await(b, "the waiter hears Redisson's channel", soon, func() bool { return b.hearers(b.releaseChannel()) == 1 })
+		testredis.Await(
+			b,
+			"the waiter hears Redisson's channel",
+			soon,
+			func() bool { return b.hearers(b.releaseChannel()) == 1 },
+		)
 		b.javaReleases(javaThread)
 		waits.gets().unlocks()
 	})

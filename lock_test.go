@@ -150,7 +150,8 @@ func TestTokensOnlyGrow(t *testing.T) {
 		assert.NoError(t, err)
 		assert.GreaterOrEqual(t, n, last, "the counter is the last token that was drawn")
 		assert.Less(t, n, last+int64(tokenBlock), "a block has no more tokens")
-		time.Sleep(5 * time.Millisecond) // a real loss takes longer: the clock, from which a lost counter starts, has moved on
+		// A real loss takes longer: the clock, from which a lost counter starts, has moved on.
+		time.Sleep(5 * time.Millisecond)
 		b.must(b.rdb.FlushAll(ctx).Err())
 		l := b.client().NewLock(b.name, Fenced())
 		b.must(l.Lock(ctx))
@@ -322,7 +323,10 @@ func TestUnlockNeedsNoMemory(t *testing.T) {
 		b.tries(k.one(other, name), true)
 		require.NoError(t, k.one(other, name).Unlock(ctx), kind)
 		testredis.Await(t, "nothing is left of "+kind, soon, func() bool {
-			return !slices.ContainsFunc(b.keys(), func(key string) bool { return !strings.HasPrefix(key, "redisson_lock_token") })
+			return !slices.ContainsFunc(
+				b.keys(),
+				func(key string) bool { return !strings.HasPrefix(key, "redisson_lock_token") },
+			)
 		})
 	}
 
@@ -642,14 +646,26 @@ func TestTokensGrowWhileTheClockSteps(t *testing.T) {
 	now := time.UnixMicro(1_800_000_000_000_000)
 	m.SetTime(now)
 	b := newBench(t, m.Addr())
-	steps := []time.Duration{time.Millisecond, -time.Hour, time.Microsecond, 2 * time.Hour, -time.Millisecond, 40 * time.Microsecond, 0}
+	steps := []time.Duration{
+		time.Millisecond,
+		-time.Hour,
+		time.Microsecond,
+		2 * time.Hour,
+		-time.Millisecond,
+		40 * time.Microsecond,
+		0,
+	}
 	rng := newRand(1)
-	crowd := b.crowd(b.client(WithHandoffWindow(time.Hour)).NewLock(b.name, Fenced()), 4*tokenBlock, func(int, context.Context) {
-		if rng.IntN(20) == 0 { // one holder at a time has rng and now
-			now = now.Add(steps[rng.IntN(len(steps))])
-			m.SetTime(now)
-		}
-	})
+	crowd := b.crowd(
+		b.client(WithHandoffWindow(time.Hour)).NewLock(b.name, Fenced()),
+		4*tokenBlock,
+		func(int, context.Context) {
+			if rng.IntN(20) == 0 { // one holder at a time has rng and now
+				now = now.Add(steps[rng.IntN(len(steps))])
+				m.SetTime(now)
+			}
+		},
+	)
 	crowd.passes()
 }
 
@@ -790,7 +806,15 @@ func TestWritersTokensGrowBesideReaders(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
-		rw, other := b.client(WithHandoffWindow(time.Hour)).NewRWLock(b.name, Fenced()), b.client().NewRWLock(b.name, Fenced())
+		rw, other := b.client(
+			WithHandoffWindow(time.Hour),
+		).NewRWLock(
+			b.name,
+			Fenced(),
+		), b.client().NewRWLock(
+			b.name,
+			Fenced(),
+		)
 		last := int64(0)
 		for round := range 4 {
 			crowd := b.crowd(rw.Write(), 10, func(n int, owner context.Context) {

@@ -185,7 +185,12 @@ func TestMultiLockThatIsOverAtOnceIsNotReported(t *testing.T) {
 	_, err = l.Guard(ctx)
 	b.mustBe(err, ErrNotHeld)
 	for _, part := range l.many.locks {
-		testredis.Await(b, part.Name()+" is given back", soon, func() bool { return b.rdb.Exists(ctx, part.Name()).Val() == 0 })
+		testredis.Await(
+			b,
+			part.Name()+" is given back",
+			soon,
+			func() bool { return b.rdb.Exists(ctx, part.Name()).Val() == 0 },
+		)
 	}
 	b.must(l.Lock(ctx))
 	b.must(l.Unlock(ctx))
@@ -310,7 +315,10 @@ func TestMultiLockUnlocksAll(t *testing.T) {
 		b := newBench(t, addr)
 		ctx := context.Background()
 		c, other := b.client(), b.client()
-		failing := stubLocker{Locker: c.NewLock(b.name + "-stub"), unlock: func(context.Context) error { return io.ErrNoProgress }}
+		failing := stubLocker{
+			Locker: c.NewLock(b.name + "-stub"),
+			unlock: func(context.Context) error { return io.ErrNoProgress },
+		}
 		l := c.NewMultiLock(failing, c.NewLock(b.name+"-1"), c.NewFairLock(b.name+"-2"), c.NewLock(b.name+"-3"))
 		b.must(l.Lock(ctx))
 		guarded, err := l.Guard(ctx)
@@ -334,9 +342,12 @@ func TestMultiLockJoinsErrors(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := context.Background()
 	c := b.client()
-	refuses := stubLocker{Locker: c.NewLock(b.name + "-a"), tryLock: func(context.Context, time.Duration, time.Duration) (bool, error) {
-		return false, io.ErrClosedPipe
-	}}
+	refuses := stubLocker{
+		Locker: c.NewLock(b.name + "-a"),
+		tryLock: func(context.Context, time.Duration, time.Duration) (bool, error) {
+			return false, io.ErrClosedPipe
+		},
+	}
 	first := stubLocker{Locker: c.NewLock(b.name + "-A"), unlock: func(context.Context) error { return io.ErrNoProgress }}
 	_, err := c.NewMultiLock(refuses, c.NewLock(b.name), first).TryLock(ctx, time.Second, 0)
 	b.mustBe(err, io.ErrClosedPipe)
@@ -499,7 +510,10 @@ func TestMultiLockOfForeignLockersThatFail(t *testing.T) {
 	b.mustBe(c.NewMultiLock(neverHeld{lost}, last).Lock(deadline), context.DeadlineExceeded)
 	assert.LessOrEqual(t, lost.tries, 30, "tries in 100ms")
 
-	panics := stubLocker{Locker: c.NewLock(b.name + "-C"), tryLock: func(context.Context, time.Duration, time.Duration) (bool, error) { panic("mine") }}
+	panics := stubLocker{
+		Locker:  c.NewLock(b.name + "-C"),
+		tryLock: func(context.Context, time.Duration, time.Duration) (bool, error) { panic("mine") },
+	}
 	assert.PanicsWithValue(t, "mine", func() {
 		_, _ = c.NewMultiLock(panics, c.NewLock(b.name+"-D")).TryLock(ctx, time.Second, 0)
 	})
@@ -593,7 +607,8 @@ func TestMultiLocksOfShuffledNamesNeverDeadlock(t *testing.T) {
 						wait = time.Duration(rng.IntN(int(5 * time.Millisecond)))
 					}
 					ok, err := l.TryLock(ContextWithOwner(context.Background()), 0, 0) // an owner that does without it
-					if ok {                                                            // it has to be released by the same owner, or else expires
+					// It has to be released by the same owner, or else expires.
+					if ok {
 						_, err = l.ForceUnlock(context.Background())
 					}
 					if !errors.Is(err, engine.ErrNoAnswer) {
@@ -840,7 +855,12 @@ func TestMultiLocksAreTakenInOneOrder(t *testing.T) {
 			}
 			all.Wait()
 			for _, key := range b2.rdb.Keys(context.Background(), "*").Val() {
-				testredis.Await(b, key+" is gone", soon, func() bool { return isLeftFree(b2.rdb, key) || b2.rdb.Exists(context.Background(), key).Val() == 0 })
+				testredis.Await(
+					b,
+					key+" is gone",
+					soon,
+					func() bool { return isLeftFree(b2.rdb, key) || b2.rdb.Exists(context.Background(), key).Val() == 0 },
+				)
 			}
 		})
 	}
@@ -875,7 +895,12 @@ func TestRedLockRefusesWrongSetsOfLocks(t *testing.T) {
 		}
 	}
 	// Four locks work, and need three; other kinds do, too.
-	l := c.NewRedLock(c.NewFairLock(n), newWriteLock(c2, n), c3.NewMultiLock(c3.NewLock(n), c3.NewLock(n+"2")), c4.NewLock(n, Fenced()))
+	l := c.NewRedLock(
+		c.NewFairLock(n),
+		newWriteLock(c2, n),
+		c3.NewMultiLock(c3.NewLock(n), c3.NewLock(n+"2")),
+		c4.NewLock(n, Fenced()),
+	)
 	b.must(l.Lock(ctx))
 	b.must(l.Lock(ctx))
 	b.holds(l, 2)
@@ -971,7 +996,10 @@ func (b *bench) record(name string) string {
 		if err == nil {
 			var all []string
 			for field, value := range fields {
-				all = append(all, fmt.Sprint(strings.Count(field, ":"), field[strings.LastIndex(field, ":")+1:] == "write", "=", value, " "))
+				all = append(
+					all,
+					fmt.Sprint(strings.Count(field, ":"), field[strings.LastIndex(field, ":")+1:] == "write", "=", value, " "),
+				)
 			}
 			slices.Sort(all)
 			text = strings.Join(all, "")

@@ -152,7 +152,11 @@ func TestObserverSeesHandoffAndQueue(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		e.unlock(1)
 		<-waiters
-		r.told(t, ReleasedEvent{x(1), 5 * time.Millisecond, 0, nil}, AcquiredEvent{x(2), PathHandoff, 5 * time.Millisecond, 1, 0})
+		r.told(
+			t,
+			ReleasedEvent{x(1), 5 * time.Millisecond, 0, nil},
+			AcquiredEvent{x(2), PathHandoff, 5 * time.Millisecond, 1, 0},
+		)
 		time.Sleep(time.Second) // longer than a hand-off window
 		e.unlock(2)
 		<-waiters
@@ -189,7 +193,11 @@ func TestObserverSeesNotifiedAndPolled(t *testing.T) {
 		e.unlock(1)
 
 		e.redis.Set(func() {
-			e.redis.Records["x"] = &fakeredis.Record{Field: "crashed", Levels: 1, Expires: time.Now().Add(100 * time.Millisecond)}
+			e.redis.Records["x"] = &fakeredis.Record{
+				Field:   "crashed",
+				Levels:  1,
+				Expires: time.Now().Add(100 * time.Millisecond),
+			}
 		})
 		r.take()
 		e.lock(1)
@@ -445,7 +453,12 @@ func TestObserverSeesRedLockAndNodes(t *testing.T) {
 	}
 	l := b.client(WithObserver(r)).NewRedLock(locks...)
 	b.must(l.Lock(ctx))
-	testredis.Await(t, "all nodes are held", soon, func() bool { node.mu.Lock(); defer node.mu.Unlock(); return len(node.events) == 3 })
+	testredis.Await(
+		t,
+		"all nodes are held",
+		soon,
+		func() bool { node.mu.Lock(); defer node.mu.Unlock(); return len(node.events) == 3 },
+	)
 	b.must(l.Unlock(ctx))
 	kinds := func(r *recorder) (kinds []string) {
 		for _, event := range r.take() {
@@ -461,7 +474,12 @@ func TestObserverSeesRedLockAndNodes(t *testing.T) {
 		return kinds
 	}
 	assert.Equal(t, []string{"acquired trueredlock", "released trueredlock"}, kinds(r), "the RedLock")
-	assert.Equal(t, append(slices.Repeat([]string{"acquired truelock"}, 3), slices.Repeat([]string{"released truelock"}, 3)...), kinds(node), "its nodes")
+	assert.Equal(
+		t,
+		append(slices.Repeat([]string{"acquired truelock"}, 3), slices.Repeat([]string{"released truelock"}, 3)...),
+		kinds(node),
+		"its nodes",
+	)
 }
 
 // An Observer receives the context of the call, and finds the trace of the call in it.

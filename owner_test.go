@@ -25,7 +25,12 @@ func TestOwnerIsTheGoroutineOrOfTheContext(t *testing.T) {
 	a, b := engine.OwnerOf(one), engine.OwnerOf(two)
 	assert.NotEqual(t, b, a, "each ContextWithOwner makes a new owner")
 	assert.Negative(t, a, "an owner of a ctx is no goroutine id")
-	assert.Equal(t, elsewhere(func() engine.Owner { return engine.OwnerOf(one) }), a, "the owner of a ctx on another goroutine")
+	assert.Equal(
+		t,
+		elsewhere(func() engine.Owner { return engine.OwnerOf(one) }),
+		a,
+		"the owner of a ctx on another goroutine",
+	)
 	assert.NotEqual(t, engine.OwnerOf(one), engine.OwnerOf(ContextWithOwner(one)), "an owner inside an owner is a new one")
 }
 

@@ -128,7 +128,12 @@ func TestRedLockNeedsAMajorityOfLiveNodes(t *testing.T) {
 			const nodeTimeout = time.Second
 			// An attempt that a paused server runs after its rollback expires before the bench gives up waiting for
 			// that.
-			l, other := b.lock(WithRedLockNodeTimeout(nodeTimeout), WithWatchdogTimeout(10*time.Second)), b.lock(WithRedLockNodeTimeout(nodeTimeout))
+			l, other := b.lock(
+				WithRedLockNodeTimeout(nodeTimeout),
+				WithWatchdogTimeout(10*time.Second),
+			), b.lock(
+				WithRedLockNodeTimeout(nodeTimeout),
+			)
 			b.must(l.Lock(ctx))
 			kill(b.servers[1])
 			kill(b.servers[3])
@@ -220,7 +225,16 @@ func TestRedLockMajorityThatComesBackEmptyIsALoss(t *testing.T) {
 	ctx := context.Background()
 	var locks []Locker
 	for _, rdb := range b.nodes {
-		locks = append(locks, b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(time.Second), WithRedLockNodeTimeout(soon)).NewLock(b.name))
+		locks = append(
+			locks,
+			b.clientOn(
+				testredis.Client(t, rdb.Options().Addr),
+				WithWatchdogTimeout(time.Second),
+				WithRedLockNodeTimeout(soon),
+			).NewLock(
+				b.name,
+			),
+		)
 	}
 	// Its own renewal is not due. Otherwise it would acquire the first node again between the moments at which two
 	// nodes are found empty.
@@ -251,7 +265,16 @@ func TestRedLockLossIsNoticedWhenTheNodesAreLost(t *testing.T) {
 	ctx := context.Background()
 	var locks []Locker
 	for _, rdb := range b.nodes[1:4] {
-		locks = append(locks, b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(3*time.Second), WithRedLockNodeTimeout(soon)).NewLock(b.name))
+		locks = append(
+			locks,
+			b.clientOn(
+				testredis.Client(t, rdb.Options().Addr),
+				WithWatchdogTimeout(3*time.Second),
+				WithRedLockNodeTimeout(soon),
+			).NewLock(
+				b.name,
+			),
+		)
 	}
 	var logged lockedBuffer
 	c := b.client(WithWatchdogTimeout(time.Hour), WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))

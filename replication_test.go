@@ -52,7 +52,12 @@ func newPairLock(c *Client, name string) Locker {
 }
 
 // takeoverLocks returns a held lock of every type.
-func takeoverLocks(t *testing.T, client func(opts ...Option) *Client, tag string, lease time.Duration) (all []*survivor) {
+func takeoverLocks(
+	t *testing.T,
+	client func(opts ...Option) *Client,
+	tag string,
+	lease time.Duration,
+) (all []*survivor) {
 	for _, k := range takeovers {
 		name := tag + k.name
 		s := &survivor{kind: k.name, name: name, owner: ContextWithOwner(context.Background()), next: make(chan error, 1)}
@@ -318,7 +323,11 @@ func TestClusterReaderKeepsItsHoldCountsHalfWay(t *testing.T) {
 	}
 }
 
-var failovers = flag.Int("failovers", 1, "how many failovers TestSentinelFailovers goes through, with and without WithSyncedReplicas")
+var failovers = flag.Int(
+	"failovers",
+	1,
+	"how many failovers TestSentinelFailovers goes through, with and without WithSyncedReplicas",
+)
 
 // A lock that the replicas do not confirm is not held, and leaves nothing behind.
 func TestSyncedReplicas(t *testing.T) {

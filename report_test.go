@@ -39,7 +39,12 @@ type mutexWatch struct {
 }
 
 func newMutexWatch(t *testing.T) *mutexWatch {
-	w := &mutexWatch{t: t, mutexes: make(map[string]*sync.Mutex), held: make(map[string]string), calls: make(map[string]int)}
+	w := &mutexWatch{
+		t:       t,
+		mutexes: make(map[string]*sync.Mutex),
+		held:    make(map[string]string),
+		calls:   make(map[string]int),
+	}
 	t.Cleanup(func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -478,16 +483,21 @@ func TestSlowObserverLosesNoHold(t *testing.T) {
 			time.Sleep(40 * time.Second)
 		}
 	}
-	inReportedBubble(t, func(r slog.Record) error { assert.Fail(t, "logged", r.Message); return nil }, observe, func(e *bubbleEngine) {
-		for i := range 10 {
-			e.lockName(fmt.Sprint("name", i), 1)
-		}
-		time.Sleep(10 * time.Minute)
-		for i := range 10 {
-			assert.NoError(e.t, e.Release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", i)), 1))
-		}
-		time.Sleep(12 * time.Hour) // until everything is reported, so that Close drops no report
-	})
+	inReportedBubble(
+		t,
+		func(r slog.Record) error { assert.Fail(t, "logged", r.Message); return nil },
+		observe,
+		func(e *bubbleEngine) {
+			for i := range 10 {
+				e.lockName(fmt.Sprint("name", i), 1)
+			}
+			time.Sleep(10 * time.Minute)
+			for i := range 10 {
+				assert.NoError(e.t, e.Release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", i)), 1))
+			}
+			time.Sleep(12 * time.Hour) // until everything is reported, so that Close drops no report
+		},
+	)
 }
 
 // C5: a logger and an Observer that panic, or end the goroutine, for every event affect no caller. The first panic of
@@ -640,7 +650,11 @@ func TestCloseLogsLocksThatAreHeld(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			logged := &lockedBuffer{}
 			redis := fakeredis.New()
-			e := abandonedBubbleEngine(t, redis, WithLogger(slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+			e := abandonedBubbleEngine(
+				t,
+				redis,
+				WithLogger(slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: slog.LevelDebug}))),
+			)
 			for i := range held {
 				e.lockName(fmt.Sprint("name", i), 7)
 			}
@@ -651,7 +665,14 @@ func TestCloseLogsLocksThatAreHeld(t *testing.T) {
 				assert.Empty(t, logged.String())
 				return
 			}
-			assert.Contains(t, logged.String(), fmt.Sprintf("level=DEBUG msg=\"relock: closed while locks are held; they expire with their leases\" count=%d", held))
+			assert.Contains(
+				t,
+				logged.String(),
+				fmt.Sprintf(
+					"level=DEBUG msg=\"relock: closed while locks are held; they expire with their leases\" count=%d",
+					held,
+				),
+			)
 			assert.Equal(t, min(held, mostNamed), strings.Count(logged.String(), " by goroutine 7"))
 		})
 	}

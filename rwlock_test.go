@@ -55,7 +55,13 @@ func TestReadersShare(t *testing.T) {
 		b := newBench(t, addr)
 		ctx := context.Background()
 		c := b.client()
-		first, second, write := c.NewRWLock(b.name).Read(), b.client().NewRWLock(b.name).Read(), b.client().NewRWLock(b.name).Write()
+		first, second, write := c.NewRWLock(
+			b.name,
+		).Read(), b.client().NewRWLock(
+			b.name,
+		).Read(), b.client().NewRWLock(
+			b.name,
+		).Write()
 		b.tries(first, true)
 		b.tries(second, true)
 		ok, err := elsewhere(func() pair[bool] { return pairOf(first.TryLock(ctx, 0, 50*time.Millisecond)) }).get()
@@ -208,7 +214,13 @@ func TestReadLeasesAreIndependent(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
-		long, short, write := b.client().NewRWLock(b.name).Read(), b.client().NewRWLock(b.name).Read(), b.client().NewRWLock(b.name).Write()
+		long, short, write := b.client().NewRWLock(
+			b.name,
+		).Read(), b.client().NewRWLock(
+			b.name,
+		).Read(), b.client().NewRWLock(
+			b.name,
+		).Write()
 		b.must(long.LockLease(ctx, time.Minute))
 		b.must(short.LockLease(ctx, time.Second))
 		ttl, err := long.TTL(ctx)
@@ -238,7 +250,13 @@ func TestWriterEvictsDeadReaders(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
-		dead, living, write := b.client().NewRWLock(b.name).Read(), b.client().NewRWLock(b.name).Read(), b.client().NewRWLock(b.name).Write()
+		dead, living, write := b.client().NewRWLock(
+			b.name,
+		).Read(), b.client().NewRWLock(
+			b.name,
+		).Read(), b.client().NewRWLock(
+			b.name,
+		).Write()
 		b.must(dead.LockLease(ctx, 200*time.Millisecond))
 		b.must(living.LockLease(ctx, time.Hour)) // keeps the hash alive
 		owner := ContextWithOwner(ctx)
@@ -943,9 +961,20 @@ func (b *lineBench) joinsDead() (client string) {
 	ctx := context.Background()
 	l := b.client().NewRWLock(b.name).Write()
 	e := l.client.engine
-	attempt := engine.Attempt{Field: e.Probe().NewField(1), Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
+	attempt := engine.Attempt{
+		Field:     e.Probe().NewField(1),
+		Lease:     time.Minute,
+		HoldCount: 1,
+		Delivery:  engine.Push,
+		Asked:     1,
+	}
 	s := b.subscribe(l.client.grantChannel(b.releases))
-	defer testredis.Await(b, "it does not listen any more", soon, func() bool { return b.hearers(l.client.grantChannel(b.releases)) == 0 })
+	defer testredis.Await(
+		b,
+		"it does not listen any more",
+		soon,
+		func() bool { return b.hearers(l.client.grantChannel(b.releases)) == 0 },
+	)
 	defer func() { _ = s.Close() }()
 	r, err := run(ctx, b.rdb, l.record.Acquire(attempt))
 	b.must(err)
@@ -1005,7 +1034,12 @@ func TestGrantedWriterRenews(t *testing.T) {
 	got := b.waits(ctx, to)
 	b.must(from.Unlock(ctx))
 	b.must(await(b.bench, "the next writer has the lock", got))
-	testredis.Await(t, "the grant is confirmed", soon, func() bool { return b.rdb.PTTL(ctx, b.name).Val() > 2*engine.ProvisionalLease })
+	testredis.Await(
+		t,
+		"the grant is confirmed",
+		soon,
+		func() bool { return b.rdb.PTTL(ctx, b.name).Val() > 2*engine.ProvisionalLease },
+	)
 	b.must(to.Unlock(ctx))
 }
 
@@ -1157,7 +1191,9 @@ func TestReaderIsNotHeldOffByAHeartbeatOfTheFuture(t *testing.T) {
 		read := b.client().NewRWLock(b.name).Read()
 		b.Cleanup(func() { b.rdb.Del(ctx, writers) })
 		beats := func(client string, in time.Duration) {
-			b.must(b.rdb.ZAdd(ctx, writers, redis.Z{Score: float64(time.Now().Add(in).UnixMilli()), Member: client + ":1:01"}).Err())
+			b.must(
+				b.rdb.ZAdd(ctx, writers, redis.Z{Score: float64(time.Now().Add(in).UnixMilli()), Member: client + ":1:01"}).Err(),
+			)
 		}
 		beats(uuid.NewString(), 10*time.Minute)
 		beats(uuid.NewString(), -time.Minute)
@@ -1355,7 +1391,21 @@ func TestWriterWithoutTheRightToTheLine(t *testing.T) {
 func TestWriterThatMayNotSubscribeStandsInTheLine(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := ContextWithOwner(context.Background())
-	b.must(b.rdb.Do(ctx, "acl", "setuser", "alice", "reset", "on", ">pass", "allcommands", "-subscribe", "allchannels", "allkeys").Err())
+	b.must(
+		b.rdb.Do(
+			ctx,
+			"acl",
+			"setuser",
+			"alice",
+			"reset",
+			"on",
+			">pass",
+			"allcommands",
+			"-subscribe",
+			"allchannels",
+			"allkeys",
+		).Err(),
+	)
 	rdb := redis.NewClient(&redis.Options{Addr: b.addr, Username: "alice", Password: "pass"})
 	defer rdb.Close()
 	rdb.AddHook(commandHook(func(cmd redis.Cmder) {
@@ -1370,9 +1420,18 @@ func TestWriterThatMayNotSubscribeStandsInTheLine(t *testing.T) {
 	time.Sleep(2 * writerHeartbeat)
 	// An answer that is late by some milliseconds looks like a renewal, after which the writer polls often for a
 	// moment.
-	assert.LessOrEqual(t, b.asked.Load()-before, int64(75), "attempts; without the heartbeat as a limit they are more than 90")
+	assert.LessOrEqual(
+		t,
+		b.asked.Load()-before,
+		int64(75),
+		"attempts; without the heartbeat as a limit they are more than 90",
+	)
 	b.must(from.Unlock(ctx))
-	assert.True(t, strings.HasPrefix(strings.Join(b.rdb.HKeys(ctx, b.name).Val(), " "), "mode "+to.client.ID()), "it is granted the lock")
+	assert.True(
+		t,
+		strings.HasPrefix(strings.Join(b.rdb.HKeys(ctx, b.name).Val(), " "), "mode "+to.client.ID()),
+		"it is granted the lock",
+	)
 	b.must(await(b.bench, "the writer has the lock", got))
 	b.must(to.Unlock(ctx))
 }
@@ -1391,10 +1450,20 @@ func TestEarlierWriterDoesNotTakeTheLaterPlace(t *testing.T) {
 		field string
 		place int64
 	}{{earlier, 1}, {later, 1}, {earlier, 0}, {later, 1}} {
-		r, err := run(ctx, b.rdb, l.record.Acquire(engine.Attempt{Field: step.field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}))
+		r, err := run(
+			ctx,
+			b.rdb,
+			l.record.Acquire(
+				engine.Attempt{Field: step.field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1},
+			),
+		)
 		b.must(err)
 		assert.Equal(t, step.place, r[2], "of %s", step.field)
-		assert.Contains(t, b.rdb.HGet(ctx, b.line, e.ID).Val()+" ", map[bool]string{true: earlier, false: later}[step.field == earlier && step.place == 1])
+		assert.Contains(
+			t,
+			b.rdb.HGet(ctx, b.line, e.ID).Val()+" ",
+			map[bool]string{true: earlier, false: later}[step.field == earlier && step.place == 1],
+		)
 	}
 	b.must(held.Unlock(ctx))
 	b.rdb.Del(ctx, b.name, b.line, "relock_rwlock_writers:{"+b.name+"}")

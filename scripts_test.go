@@ -61,7 +61,15 @@ func TestScriptsAreThoseOfTestdata(t *testing.T) {
 		text, err := os.ReadFile(dir + "/" + name + ".lua")
 		require.NoError(t, err, "run make lua")
 		line, has, is := firstDifference(string(text), s.Source())
-		assert.Equal(t, has, is, "line %d of %s/%s.lua is not that of the script: run make lua, and read what has changed", line, dir, name)
+		assert.Equal(
+			t,
+			has,
+			is,
+			"line %d of %s/%s.lua is not that of the script: run make lua, and read what has changed",
+			line,
+			dir,
+			name,
+		)
 	}
 	_, err = luaFiles.ReadDir(dir)
 	assert.Error(t, err, "the files of %s are no part of the package", dir)
@@ -109,7 +117,13 @@ func TestScriptHeaders(t *testing.T) {
 			assert.GreaterOrEqual(t, len(library.KeyTypes(name)), len(keys), "the types of the keys of %s", f.Name())
 		}
 		verb := name[strings.LastIndex(name, "_")+1:]
-		assert.Contains(t, []string{"acquire", "release", "renew", "remove", "force", "set", "inspect", "bundle"}, verb, "the verb of %s", f.Name())
+		assert.Contains(
+			t,
+			[]string{"acquire", "release", "renew", "remove", "force", "set", "inspect", "bundle"},
+			verb,
+			"the verb of %s",
+			f.Name(),
+		)
 	}
 }
 
@@ -146,7 +160,9 @@ func TestScriptsHaveWhatTheyUse(t *testing.T) {
 }
 
 // ofRedis has the names that Redis and Lua define for scripts.
-var ofRedis = strings.Fields("KEYS ARGV redis string table math tonumber tostring type pcall error unpack ipairs pairs next")
+var ofRedis = strings.Fields(
+	"KEYS ARGV redis string table math tonumber tostring type pcall error unpack ipairs pairs next",
+)
 
 // globals returns the names that a script uses and does not define in front of their use.
 func globals(t *testing.T, source string) (names []string) {
@@ -348,26 +364,73 @@ func TestScriptContracts(t *testing.T) {
 		}
 	}
 
-	my, their := engine.Attempt{Field: me + ":1:01", Lease: time.Minute, HoldCount: 1}, engine.Attempt{Field: them + ":1:01", Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
+	my, their := engine.Attempt{
+		Field:     me + ":1:01",
+		Lease:     time.Minute,
+		HoldCount: 1,
+	}, engine.Attempt{
+		Field:     them + ":1:01",
+		Lease:     time.Minute,
+		HoldCount: 1,
+		Delivery:  engine.Push,
+		Asked:     1,
+	}
 	read, write := c1.NewRWLock(b.name).Read().record, c2.NewRWLock(b.name).Write().record
-	try("read", situation{"passes to a writer", []call{read.Acquire(my), write.Acquire(their)}, read.Release(released(my.Field, 0, false))})
+	try(
+		"read",
+		situation{
+			"passes to a writer",
+			[]call{read.Acquire(my), write.Acquire(their)},
+			read.Release(released(my.Field, 0, false)),
+		},
+	)
 	try("read", situation{"waits for a writer", []call{write.Acquire(their)}, read.Acquire(my)})
-	dies := call{Script: send.NewScript("return redis.call('del', KEYS[1])"), Keys: []string{suffixName(b.name, my.Field+":rwlock_timeout:1")}}
+	dies := call{
+		Script: send.NewScript("return redis.call('del', KEYS[1])"),
+		Keys:   []string{suffixName(b.name, my.Field+":rwlock_timeout:1")},
+	}
 	try("read", situation{"looks at a dead reader", []call{read.Acquire(my), dies}, read.Inspect("")})
 
 	permits := c1.NewSemaphore(b.name, 2)
 	permit := permits.handle.record.Acquire(my)
 	try("semaphore", situation{"sets the permits", []call{permit}, permits.record.call(semaphoreSet, 5)})
-	try("semaphore", situation{"counts", []call{permit}, call{Script: semaphoreCount, Keys: permits.record.keys[:2], Args: []any{2}}})
+	try(
+		"semaphore",
+		situation{"counts", []call{permit}, call{Script: semaphoreCount, Keys: permits.record.keys[:2], Args: []any{2}}},
+	)
 
 	one, two, three := c1.NewLock(b.name).record, c1.NewLock(b.name+"-2").record, c1.NewLock(b.name+"-3").record
-	all := bundleOf([]engine.BundledCall{{Script: one.Bundled(), Acquire: one.Acquire(my), RollBack: one.RollBack(my)}, {Script: two.Bundled(), Acquire: two.Acquire(my), RollBack: two.RollBack(my)}, {Script: three.Bundled(), Acquire: three.Acquire(my), RollBack: three.RollBack(my)}})
+	all := bundleOf(
+		[]engine.BundledCall{
+			{Script: one.Bundled(), Acquire: one.Acquire(my), RollBack: one.RollBack(my)},
+			{Script: two.Bundled(), Acquire: two.Acquire(my), RollBack: two.RollBack(my)},
+			{Script: three.Bundled(), Acquire: three.Acquire(my), RollBack: three.RollBack(my)},
+		},
+	)
 	try("bundle", situation{"takes all", nil, all})
 	try("bundle", situation{"takes none", []call{three.Acquire(their)}, all})
 
-	try("poller", situation{"finds a free lock", []call{two.Acquire(their)}, call{Script: freeInspect, Keys: []string{b.name, b.name + "-2", lineKey(b.name)}, Args: []any{1, me, " " + my.Field + " "}}})
+	try(
+		"poller",
+		situation{
+			"finds a free lock",
+			[]call{two.Acquire(their)},
+			call{
+				Script: freeInspect,
+				Keys:   []string{b.name, b.name + "-2", lineKey(b.name)},
+				Args:   []any{1, me, " " + my.Field + " "},
+			},
+		},
+	)
 	keys := []string{b.name, "queue", "timeouts", "heartbeats", "writers", "tokens", "permits"}
-	try("any", situation{"looks at everything", []call{one.Acquire(my)}, call{Script: inspectAny, Keys: keys, Args: []any{suffixName(b.name, "")}}})
+	try(
+		"any",
+		situation{
+			"looks at everything",
+			[]call{one.Acquire(my)},
+			call{Script: inspectAny, Keys: keys, Args: []any{suffixName(b.name, "")}},
+		},
+	)
 
 	b.must(b.rdb.FlushDB(ctx).Err())
 	for _, name := range names {
@@ -492,7 +555,12 @@ return answer.err and answer or {answer, late}`
 	source := strings.NewReplacer("WRITES", writes.String(), "SCRIPT", c.Script.Source()).Replace(watching)
 	answer, err := b.rdb.Eval(ctx, source, c.Keys, c.Args...).Slice()
 	b.must(err)
-	assert.Empty(b, answer[1], "writes after an announcement, in a script that ends with\n%.200s", c.Script.Source()[max(0, len(c.Script.Source())-200):])
+	assert.Empty(
+		b,
+		answer[1],
+		"writes after an announcement, in a script that ends with\n%.200s",
+		c.Script.Source()[max(0, len(c.Script.Source())-200):],
+	)
 	return answer[0].([]any)
 }
 
@@ -699,7 +767,12 @@ var hostileData = []struct {
 		p.Eval(ctx, "for i = 1, 19000 do redis.call('rpush', KEYS[1], ARGV[1]) end", []string{key}, javaThread+":01")
 	}, "fair", false},
 	{"waiters that are in the queue twice", queueKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.Eval(ctx, "for i = 1, 19000 do redis.call('rpush', KEYS[1], ARGV[1] .. math.floor(i / 2)) end", []string{key}, javaThread+":0")
+		p.Eval(
+			ctx,
+			"for i = 1, 19000 do redis.call('rpush', KEYS[1], ARGV[1] .. math.floor(i / 2)) end",
+			[]string{key},
+			javaThread+":0",
+		)
 	}, "fair", false},
 	{"very many dead waiters", aliveKey, func(ctx context.Context, p redis.Cmdable, key string) {
 		p.Eval(ctx, "for i = 1, 30000 do redis.call('zadd', KEYS[1], i, ARGV[1] .. i) end", []string{key}, javaThread)
@@ -941,7 +1014,16 @@ func TestNobodyJoinsWhatIsFull(t *testing.T) {
 	s := testredis.Start(t)
 	ctx := context.Background()
 	fill := func(b *bench, script string, n int, keys ...string) {
-		b.must(b.rdb.Eval(ctx, "for i = 1, ARGV[1] do "+script+" end return 1", keys, n, javaThread, time.Now().Add(time.Hour).UnixMilli()).Err())
+		b.must(
+			b.rdb.Eval(
+				ctx,
+				"for i = 1, ARGV[1] do "+script+" end return 1",
+				keys,
+				n,
+				javaThread,
+				time.Now().Add(time.Hour).UnixMilli(),
+			).Err(),
+		)
 	}
 	for what, full := range map[string]struct {
 		kind  string
@@ -1002,8 +1084,16 @@ func TestForceUnlockGivesBackVeryManyPermits(t *testing.T) {
 	begin, check := b.watchBusy()
 	const many = 45_000
 	b.must(b.rdb.Set(ctx, b.name, 1, 0).Err())
-	b.must(b.rdb.Eval(ctx, "for i = 1, ARGV[1] do redis.call('zadd', KEYS[1], ARGV[3], ARGV[2] .. i) end return 1", []string{permitsKey(b.name)},
-		many, javaThread, time.Now().Add(time.Hour).UnixMilli()).Err())
+	b.must(
+		b.rdb.Eval(
+			ctx,
+			"for i = 1, ARGV[1] do redis.call('zadd', KEYS[1], ARGV[3], ARGV[2] .. i) end return 1",
+			[]string{permitsKey(b.name)},
+			many,
+			javaThread,
+			time.Now().Add(time.Hour).UnixMilli(),
+		).Err(),
+	)
 	l := b.client().NewSemaphore(b.name, 5)
 	begin()
 	freed, err := l.ForceUnlock(ctx)
@@ -1045,8 +1135,10 @@ var (
 	luaLoop    = regexp.MustCompile(`\b(for|while|repeat)\b`)
 	countsTo   = regexp.MustCompile(`\bfor \w+ = \d+, (\w+) do\b`)
 	claimsMost = regexp.MustCompile(`^ *-- At most (#?\w+)`)
-	readsAll   = regexp.MustCompile(`'(hgetall|hkeys|hvals|smembers|keys|hscan|sscan|zscan|scan)'|'lrange', .*, -1\)|'z(rev)?range', .*, -1\b|'hrandfield', [^,]*, [a-z]\w*\b`)
-	readsSome  = regexp.MustCompile(`'(zrangebyscore|zrevrangebyscore)'`)
+	readsAll   = regexp.MustCompile(
+		`'(hgetall|hkeys|hvals|smembers|keys|hscan|sscan|zscan|scan)'|'lrange', .*, -1\)|'z(rev)?range', .*, -1\b|'hrandfield', [^,]*, [a-z]\w*\b`,
+	)
+	readsSome = regexp.MustCompile(`'(zrangebyscore|zrevrangebyscore)'`)
 )
 
 // checkLoops returns the number of loops, and of commands that answer all that a key holds, in the text of a script. It

@@ -31,7 +31,11 @@ var (
 		"~lock:orders:*", "~{lock:orders:*", "~redisson_lock_token:{lock:orders:*", "~redisson_lock_queue:{lock:orders:*",
 		"~redisson_lock_timeout:{lock:orders:*", "~relock_lock_alive:{lock:orders:*", "~relock_rwlock_writers:{lock:orders:*", "~relock_line:{lock:orders:*",
 	}
-	smallestChannels = []string{"&redisson_lock__channel:{lock:orders:*", "&redisson_rwlock:{lock:orders:*", "&redisson_sc:{lock:orders:*"}
+	smallestChannels = []string{
+		"&redisson_lock__channel:{lock:orders:*",
+		"&redisson_rwlock:{lock:orders:*",
+		"&redisson_sc:{lock:orders:*",
+	}
 	smallestCommands = []string{
 		"+evalsha", "+eval", "+time", "+exists", "+del", "+pttl", "+pexpire", "+set", "+incr",
 		"+hset", "+hget", "+hmget", "+hdel", "+hlen", "+hexists", "+hgetall", "+hrandfield",
@@ -69,7 +73,9 @@ func (d *deployment) user(b *bench, rights []string, opts ...Option) *Client {
 	for _, admin := range d.admins {
 		b.must(admin.Do(context.Background(), args...).Err())
 	}
-	return b.clientOn(d.client(name, password), append([]Option{WithPollInterval(time.Hour), WithWatchdogTimeout(userLease)}, opts...)...)
+	return b.clientOn(
+		d.client(name, password),
+		append([]Option{WithPollInterval(time.Hour), WithWatchdogTimeout(userLease)}, opts...)...)
 }
 
 const userLease = 2500 * time.Millisecond
@@ -148,7 +154,8 @@ func (u use) all(one, rival lockMaker, name string) (err error) {
 			time.Sleep(150 * time.Millisecond) // until the waiter has asked; it is not awaited, because its permissions differ
 			last, _ := within(them2, theirs)
 			time.Sleep(150 * time.Millisecond)
-			if _, queues := mine.(*FairLock); queues { // its release takes one waiter out of the queue, and moves the other one up
+			// Its release takes one waiter out of the queue, and moves the other one up.
+			if _, queues := mine.(*FairLock); queues {
 				testredis.Await(u, "both can be granted the lock", clusterSoon, func() bool {
 					n, _ := u.other.rdb.HLen(ctx, lineKey(name)).Result()
 					return n == 2 || len(got) > 0 || len(last) > 0
@@ -188,13 +195,19 @@ func TestScriptsCallNoOtherCommands(t *testing.T) {
 	for _, script := range allScripts() {
 		assert.Subset(t, slices.Concat(smallestCommands, ofUse), of(script), script.Source())
 	}
-	ofLock := strings.Fields("+del +hdel +hexists +hget +hmget +hlen +hrandfield +hset +pexpire +pttl +time +exists +incr +set")
-	ofFair := append(strings.Fields("+rpush +llen +lindex +lpos +lrange +lrem +zadd +zrem +zscore +zcard +zmscore +zrangebyscore"), ofLock...)
+	ofLock := strings.Fields(
+		"+del +hdel +hexists +hget +hmget +hlen +hrandfield +hset +pexpire +pttl +time +exists +incr +set",
+	)
+	ofFair := append(
+		strings.Fields("+rpush +llen +lindex +lpos +lrange +lrem +zadd +zrem +zscore +zcard +zmscore +zrangebyscore"),
+		ofLock...)
 	for _, script := range []*luaScript{lockAcquire, lockRelease, lockForce, renewScript, freeInspect} {
 		assert.Subset(t, slices.Concat(ofLock, ofUse), of(script), "of a Lock: %s", script.Source())
 	}
-	ofSemaphore := strings.Fields("+get +incrby +zcount +zadd +zrem +zscore +zcard +zrangebyscore +zrevrange +del +exists +pexpire +pttl +set +time " +
-		"+hdel +hexists +hget +hlen +hmget +hrandfield +hset")
+	ofSemaphore := strings.Fields(
+		"+get +incrby +zcount +zadd +zrem +zscore +zcard +zrangebyscore +zrevrange +del +exists +pexpire +pttl +set +time " +
+			"+hdel +hexists +hget +hlen +hmget +hrandfield +hset",
+	)
 	for _, script := range []*luaScript{semaphoreAcquire, semaphoreRelease, semaphoreRenew, semaphoreForce, semaphoreSet, semaphoreInspect, semaphoreCount} {
 		assert.Subset(t, slices.Concat(ofSemaphore, ofUse), of(script), "of a Semaphore: %s", script.Source())
 	}
@@ -210,7 +223,8 @@ func orderName() string { return fmt.Sprintf("lock:orders:%d", orders.Add(1)) }
 
 // refused reports whether Redis has refused a command to the user.
 func refused(err error) bool {
-	return err != nil && (strings.Contains(err.Error(), "NOPERM") || strings.Contains(err.Error(), "ACL failure in script") || strings.Contains(err.Error(), "The user executing the script can't"))
+	return err != nil &&
+		(strings.Contains(err.Error(), "NOPERM") || strings.Contains(err.Error(), "ACL failure in script") || strings.Contains(err.Error(), "The user executing the script can't"))
 }
 
 // awaitSubscribed waits until a waiter for l has subscribed, its subscription was refused, or it has an answer.
@@ -281,7 +295,12 @@ func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 			lacks = append(lacks, lack{right, kind})
 		}
 	}
-	assert.Len(t, lacks, len(smallestKeys)+len(smallestCommands)-2, "rights that are tried; +eval: see above; the line: see testWithoutWakeups")
+	assert.Len(
+		t,
+		lacks,
+		len(smallestKeys)+len(smallestCommands)-2,
+		"rights that are tried; +eval: see above; the line: see testWithoutWakeups",
+	)
 	var each sync.WaitGroup
 	other := d.user(b, []string{"allkeys", "allchannels", "allcommands"})
 	for _, l := range lacks {
@@ -317,7 +336,12 @@ func TestSmallestRightsOnAClusterAreEnoughAndNeeded(t *testing.T) {
 	testEnough(t, b, d, all)
 	testWithoutWakeups(t, b, d, all, smallestClusterWakeups)
 	for _, right := range smallestCluster {
-		assert.Error(t, d.user(b, without(all, right)).NewLock(orderName()).Lock(context.Background()), "it works without %s", right)
+		assert.Error(
+			t,
+			d.user(b, without(all, right)).NewLock(orderName()).Lock(context.Background()),
+			"it works without %s",
+			right,
+		)
 	}
 }
 
@@ -399,7 +423,14 @@ func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []st
 			assert.Equal(t, lack.deaf, toUser > slow/2, "without %q the user hears of a release after %v", lack.right, toUser)
 			assert.Equal(t, lack.dumb, fromUser > slow/2, "without %q others hear of its release after %v", lack.right, fromUser)
 			log := logged.String()
-			assert.Equal(t, map[bool]int{true: 1}[lack.warns], strings.Count(log, "level="), "without %q, logged: %s", lack.right, log)
+			assert.Equal(
+				t,
+				map[bool]int{true: 1}[lack.warns],
+				strings.Count(log, "level="),
+				"without %q, logged: %s",
+				lack.right,
+				log,
+			)
 		})
 	}
 }
@@ -462,7 +493,9 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 		}
 		waitgroup.Go(&each, func() {
 			everything(c.NewRedLock(c.NewLock(name), wrong.NewLock(name), away.NewLock(name)))
-			everything(c.NewRedLock(good.NewLock(name), connect("127.0.0.1:2", user, password).NewLock(name), away.NewLock(name)))
+			everything(
+				c.NewRedLock(good.NewLock(name), connect("127.0.0.1:2", user, password).NewLock(name), away.NewLock(name)),
+			)
 		})
 	}
 	many(wrong, secret+"-wrong")
@@ -550,7 +583,10 @@ func TestEndedTLSConnectionsFailNoLock(t *testing.T) {
 	ctx := context.Background()
 	var all sync.WaitGroup
 	for i := range connections {
-		waitgroup.Go(&all, func() { assert.ErrorIs(t, rdb.BLPop(ctx, time.Second, fmt.Sprint("nothing", i)).Err(), redis.Nil) })
+		waitgroup.Go(
+			&all,
+			func() { assert.ErrorIs(t, rdb.BLPop(ctx, time.Second, fmt.Sprint("nothing", i)).Err(), redis.Nil) },
+		)
 	}
 	all.Wait()
 	require.Equal(t, uint32(connections), rdb.PoolStats().IdleConns)

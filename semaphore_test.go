@@ -34,7 +34,8 @@ func newSemaphore(c *Client, name string) Locker { return c.NewSemaphore(name, 1
 func onlyFree(rdb redis.UniversalClient, key string) bool {
 	ctx, taken := context.Background(), key
 	if !strings.HasSuffix(key, ":timeout") {
-		if _, err := rdb.Get(ctx, key).Int(); err != nil || strings.HasPrefix(key, "redisson_") || strings.Contains(key, ":rwlock_timeout:") {
+		if _, err := rdb.Get(ctx, key).Int(); err != nil || strings.HasPrefix(key, "redisson_") ||
+			strings.Contains(key, ":rwlock_timeout:") {
 			return false
 		}
 		taken = permitsKey(key)
@@ -358,7 +359,13 @@ func TestSemaphoreErrorsSayWhenAPermitExpires(t *testing.T) {
 	err := waits()
 	b.mustBe(err, context.DeadlineExceeded)
 	assert.Regexp(t, `no permit is free, and the first lease expires in 5\d(\.\d)?s`, err.Error())
-	b.must(b.rdb.ZAdd(context.Background(), permitsKey(b.name), redis.Z{Score: 922337203685477, Member: "16 bytes of Java"}).Err())
+	b.must(
+		b.rdb.ZAdd(
+			context.Background(),
+			permitsKey(b.name),
+			redis.Z{Score: 922337203685477, Member: "16 bytes of Java"},
+		).Err(),
+	)
 	b.must(held.Unlock(context.Background()))
 	b.must(b.rdb.Set(context.Background(), b.name, 0, 0).Err())
 	err = waits()
@@ -396,7 +403,15 @@ func TestInspectShowsASemaphore(t *testing.T) {
 			return err == nil && len(i.Holders) == 2
 		})
 		assert.Equal(t, 3, i.Available, "with those that have lapsed")
-		assert.Equal(t, Holder{Contender: Contender{Field: hex.EncodeToString([]byte(java)), Owner: "permit " + hex.EncodeToString([]byte(java))}, HoldCount: 1, Remaining: -time.Millisecond}, i.Holders[1])
+		assert.Equal(
+			t,
+			Holder{
+				Contender: Contender{Field: hex.EncodeToString([]byte(java)), Owner: "permit " + hex.EncodeToString([]byte(java))},
+				HoldCount: 1,
+				Remaining: -time.Millisecond,
+			},
+			i.Holders[1],
+		)
 		assert.Negative(t, i.TTL)
 		b.available(s, 3)
 		all, err := s.Holders(ctx)
@@ -472,8 +487,15 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 			if model.exists {
 				require.Equal(t, model.permits-len(model.ends), b.permits(model.permits), "seed %d, step %d: %s", seed, step, what)
 			}
-			require.ElementsMatch(t, slices.Collect(maps.Keys(model.ends)), b.rdb.ZRange(context.Background(), l.keys[1], 0, -1).Val(),
-				"seed %d, step %d: %s: permits that are taken", seed, step, what)
+			require.ElementsMatch(
+				t,
+				slices.Collect(maps.Keys(model.ends)),
+				b.rdb.ZRange(context.Background(), l.keys[1], 0, -1).Val(),
+				"seed %d, step %d: %s: permits that are taken",
+				seed,
+				step,
+				what,
+			)
 			var line []string
 			for _, p := range b.places() {
 				line = append(line, p.field)
@@ -541,7 +563,10 @@ func (m *semaphoreModel) pass(asker string) {
 }
 
 func (m *semaphoreModel) join(w waitingPermit) {
-	at := slices.IndexFunc(m.line, func(other waitingPermit) bool { return semaphoreClient(other.id) == semaphoreClient(w.id) })
+	at := slices.IndexFunc(
+		m.line,
+		func(other waitingPermit) bool { return semaphoreClient(other.id) == semaphoreClient(w.id) },
+	)
 	if at < 0 {
 		m.line = append(m.line, w)
 	} else {
@@ -692,7 +717,12 @@ func TestSemaphoreAttemptThatIsRefusedTakesNothing(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := context.Background()
 	b.must(b.rdb.Do(ctx, "acl", "setuser", "nozadd", "on", ">pw", "~*", "&*", "+@all", "-zadd").Err())
-	s := b.clientOn(b.server.Client(func(o *redis.Options) { o.Username, o.Password = "nozadd", "pw" })).NewSemaphore(b.name, 2)
+	s := b.clientOn(
+		b.server.Client(func(o *redis.Options) { o.Username, o.Password = "nozadd", "pw" }),
+	).NewSemaphore(
+		b.name,
+		2,
+	)
 	for range 3 {
 		assert.True(t, refused(s.Lock(ctx)))
 	}
@@ -721,7 +751,10 @@ func TestSemaphoreStorm(t *testing.T) {
 		for w := range workers {
 			rng := rand.New(rand.NewPCG(uint64(p), uint64(w)))
 			visit := func() (held heldPermit, trusted bool) {
-				ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), time.Duration(1+rng.IntN(3000))*time.Millisecond)
+				ctx, cancel := context.WithTimeout(
+					ContextWithOwner(context.Background()),
+					time.Duration(1+rng.IntN(3000))*time.Millisecond,
+				)
 				defer cancel()
 				err := error(nil)
 				if w%3 == 0 {
@@ -878,7 +911,11 @@ func (b *bench) permitClient(s *Semaphore) *permitClient {
 func (c *permitClient) ask(line string) reply {
 	c.Helper()
 	c.asked++
-	r, err := run(context.Background(), c.rdb, c.l.Acquire(engine.Attempt{Field: c.field, Lease: time.Minute, HoldCount: 1, Delivery: line, Asked: c.asked}))
+	r, err := run(
+		context.Background(),
+		c.rdb,
+		c.l.Acquire(engine.Attempt{Field: c.field, Lease: time.Minute, HoldCount: 1, Delivery: line, Asked: c.asked}),
+	)
 	c.must(err)
 	return r
 }
@@ -1010,7 +1047,12 @@ func TestSemaphoreReleaseGrantsThePermit(t *testing.T) {
 		first, second := b.permitContender().joins(), b.permitContender().joins()
 		silent := b.permitClient(s).listens().joins(engine.Push)
 		last := b.permitContender().joins()
-		require.Equal(b, []string{first.client.ID(), second.client.ID(), silent.id, last.client.ID()}, b.clientsInLine(), "the line")
+		require.Equal(
+			b,
+			[]string{first.client.ID(), second.client.ID(), silent.id, last.client.ID()},
+			b.clientsInLine(),
+			"the line",
+		)
 		asked := []int64{first.requests(), second.requests(), last.requests()}
 		require.NotContains(b, asked, int64(0))
 
@@ -1109,7 +1151,11 @@ func TestSemaphoreOfSeveralExpiriesTheLastKeepsItsPlace(t *testing.T) {
 		assert.Equal(b, []string{all[1].id, all[4].id}, b.clientsInLine(), "the line")
 		assert.Positive(b, all[2].lease(), "the permit that has lapsed")
 		assert.Positive(b, all[3].lease(), "the other permit that has lapsed")
-		assert.False(b, b.rdb.HExists(context.Background(), b.lineKey(), all[0].id).Val(), "what the line has of the first client")
+		assert.False(
+			b,
+			b.rdb.HExists(context.Background(), b.lineKey(), all[0].id).Val(),
+			"what the line has of the first client",
+		)
 		all[0].joins(engine.Push)
 		assert.Equal(b, []string{all[1].id, all[4].id, all[0].id}, b.clientsInLine(), "the line")
 		assert.Zero(b, b.permits(2))
@@ -1120,7 +1166,19 @@ func TestSemaphoreOfSeveralExpiriesTheLastKeepsItsPlace(t *testing.T) {
 func TestSemaphoreGrantsBesideOthersAreNoLapse(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
-		one, two, three := b.permitClient(s).listens().joins(engine.Push), b.permitClient(s).listens().joins(engine.Push), b.permitClient(s).listens().joins(engine.Push)
+		one, two, three := b.permitClient(
+			s,
+		).listens().joins(
+			engine.Push,
+		), b.permitClient(
+			s,
+		).listens().joins(
+			engine.Push,
+		), b.permitClient(
+			s,
+		).listens().joins(
+			engine.Push,
+		)
 		m.gives(neverDue)
 		other.gives(neverDue)
 		assert.Equal(b, []string{three.id}, b.clientsInLine(), "the line")
@@ -1140,7 +1198,12 @@ func TestSemaphoreGrantsToThoseThatHear(t *testing.T) {
 		dead := b.permitClient(s).listens().joins(engine.Push)
 		asking, last := b.permitClient(s).joins(engine.Poll), b.permitClient(s).listens().joins(engine.Push)
 		_ = dead.hears.Close()
-		testredis.Await(b, "the dead client does not listen any more", soon, func() bool { return b.hearers(m.l.announce+":"+dead.id) == 0 })
+		testredis.Await(
+			b,
+			"the dead client does not listen any more",
+			soon,
+			func() bool { return b.hearers(m.l.announce+":"+dead.id) == 0 },
+		)
 		require.Equal(b, reply{1, 0, 1}, m.gives(neverDue))
 		require.Zero(b, dead.lease())
 		require.Positive(b, asking.lease())
@@ -1162,7 +1225,12 @@ func TestSemaphoreGrantThatNobodyHearsIsTakenBack(t *testing.T) {
 	m := b.permitClient(s).takes()
 	dead, next := b.permitClient(s).listens().joins(engine.Push), b.permitClient(s).listens().joins(engine.Push)
 	_ = dead.hears.Close()
-	testredis.Await(b, "the dead client does not listen any more", soon, func() bool { return b.hearers(m.l.announce+":"+dead.id) == 0 })
+	testredis.Await(
+		b,
+		"the dead client does not listen any more",
+		soon,
+		func() bool { return b.hearers(m.l.announce+":"+dead.id) == 0 },
+	)
 	user := b.clientOn(testredis.Client(b, b.addr, func(o *redis.Options) { o.Username, o.Password = "nopubsub", "pw" }))
 	release := m.l.Release(released(m.field, 0, false))
 	release.Args[4] = milliseconds(neverDue)
@@ -1360,7 +1428,9 @@ func TestSemaphoreClientHasOnePlaceForManyCallers(t *testing.T) {
 
 		ctx := context.Background()
 		tell := func(field string, asked uint64) {
-			b.must(b.rdb.Publish(ctx, c.s.record.announce+":"+c.client.ID(), fmt.Sprintf("grant %s %d 5000 0", field, asked)).Err())
+			b.must(
+				b.rdb.Publish(ctx, c.s.record.announce+":"+c.client.ID(), fmt.Sprintf("grant %s %d 5000 0", field, asked)).Err(),
+			)
 		}
 		unknown := c.client.ID() + ":7:0999"
 		tell(first.field, first.asked)
@@ -1439,7 +1509,13 @@ func TestSemaphoreCallerThatAskedFirstHasAPlaceAfterAnother(t *testing.T) {
 	s := b.direct.NewSemaphore(b.name, 2)
 	m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
 	c := b.clientOn(b.proxy.Client(), WithPollInterval(time.Hour)).NewSemaphore(b.name, 2)
-	first, late := b.proxy.On(calls(semaphoreAcquire), testredis.DelayReply(100*time.Millisecond)), b.proxy.On(calls(semaphoreAcquire), testredis.DelayReply(400*time.Millisecond))
+	first, late := b.proxy.On(
+		calls(semaphoreAcquire),
+		testredis.DelayReply(100*time.Millisecond),
+	), b.proxy.On(
+		calls(semaphoreAcquire),
+		testredis.DelayReply(400*time.Millisecond),
+	)
 	o := owners(3)
 	asks := func(owner context.Context) <-chan error {
 		got := make(chan error, 1)
@@ -1552,7 +1628,10 @@ func TestSemaphoreOtherNumberIsLoggedOnce(t *testing.T) {
 		logged := func(permits int) (s *Semaphore, lines func() int, text func() string) {
 			out := new(lockedBuffer)
 			c := b.client(WithLogger(slog.New(slog.NewTextHandler(out, nil))))
-			return c.NewSemaphore(b.name, permits), func() int { return strings.Count(out.String(), "number of permits") }, out.String
+			return c.NewSemaphore(
+				b.name,
+				permits,
+			), func() int { return strings.Count(out.String(), "number of permits") }, out.String
 		}
 		two, linesOfTwo, _ := logged(2)
 		first, second := ContextWithOwner(ctx), ContextWithOwner(ctx)

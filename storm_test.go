@@ -286,7 +286,15 @@ func newStorm(t *testing.T, kind stormKind, seed uint64) *storm {
 
 // newRecordedStorm returns a storm whose scripts are recorded, unless recorder is nil.
 func newRecordedStorm(t *testing.T, kind stormKind, seed uint64, recorder *trace.Recorder) *storm {
-	s := &storm{T: t, kind: kind, seed: seed, recorder: recorder, rec: history.New(), tally: make(map[string]int), locked: make(map[string]*guarded)}
+	s := &storm{
+		T:        t,
+		kind:     kind,
+		seed:     seed,
+		recorder: recorder,
+		rec:      history.New(),
+		tally:    make(map[string]int),
+		locked:   make(map[string]*guarded),
+	}
 	for i := range kind.names {
 		name := fmt.Sprintf("storm-%s-%d", kind.name, i)
 		s.names = append(s.names, name)
@@ -323,7 +331,9 @@ func newRecordedStorm(t *testing.T, kind stormKind, seed uint64, recorder *trace
 }
 
 // connect creates the clients of one process.
-func (s *storm) connect(dial func(ctx context.Context, network, addr string) (net.Conn, error)) (all []redis.UniversalClient) {
+func (s *storm) connect(
+	dial func(ctx context.Context, network, addr string) (net.Conn, error),
+) (all []redis.UniversalClient) {
 	const impatient = 300 * time.Millisecond
 	off := testredis.NoNotifications()
 	switch {
@@ -425,8 +435,16 @@ func (s *storm) blow(took time.Duration) {
 			s.Logf("%v to %v: client %d, %q: %s", f.From, f.To, f.Client, f.Name, f.What)
 		}
 	}
-	s.Logf("workers done at %v, all over at %v; %d holds, %d attempts that got none, %d sightings in queues, checked in %v; %v",
-		finished, over, len(h.Holds), len(h.Failed), len(h.Queued), time.Since(start), s.tally)
+	s.Logf(
+		"workers done at %v, all over at %v; %d holds, %d attempts that got none, %d sightings in queues, checked in %v; %v",
+		finished,
+		over,
+		len(h.Holds),
+		len(h.Failed),
+		len(h.Queued),
+		time.Since(start),
+		s.tally,
+	)
 }
 
 // rage runs all workers, with ctx, and the nemesis for a while.
@@ -471,7 +489,15 @@ func (s *storm) pulse(end <-chan struct{}) {
 		now := s.rec.Now()
 		if now-last > 200*time.Millisecond {
 			s.count("stalls of this machine")
-			s.rec.Fault(history.Fault{Kind: history.Stalls, What: "this machine stood still", Client: history.AllClients, From: last, To: now})
+			s.rec.Fault(
+				history.Fault{
+					Kind:   history.Stalls,
+					What:   "this machine stood still",
+					Client: history.AllClients,
+					From:   last,
+					To:     now,
+				},
+			)
 		}
 		last = now
 	}
@@ -512,7 +538,16 @@ func (s *storm) lookAfter() {
 		p := &stormProcess{rdbs: s.connect(nil)}
 		p.restart(s)
 		s.procs = append(s.procs, p)
-		fresh = append(fresh, &stormWorker{storm: s, number: -1, proc: len(s.procs) - 1, rng: s.rand(-2 - i), ctx: ContextWithOwner(context.Background())})
+		fresh = append(
+			fresh,
+			&stormWorker{
+				storm:  s,
+				number: -1,
+				proc:   len(s.procs) - 1,
+				rng:    s.rand(-2 - i),
+				ctx:    ContextWithOwner(context.Background()),
+			},
+		)
 	}
 	// A script that could not use the line while a slot moved has left what its waiter asked for: see note_wish in
 	// queue.lua.
@@ -533,7 +568,8 @@ func (s *storm) lookAfter() {
 		}
 	})
 	next := time.Duration(0)
-	if s.kind.nodes > 1 { // an Unlock returns when a majority has confirmed it: the requests to the others may still be in flight
+	// An Unlock returns when a majority has confirmed it: the requests to the others may still be in flight.
+	if s.kind.nodes > 1 {
 		next = time.Second
 	}
 	for i := range 20 {
@@ -675,7 +711,13 @@ func (w *stormWorker) round() {
 
 // op returns the record of one call.
 func (w *stormWorker) op(kind history.Kind, l stormLock, c *Client) history.Op {
-	return history.Op{Kind: kind, Name: l.names[0], Owner: fmt.Sprintf("%s:%d", c.ID(), int64(engine.OwnerOf(w.ctx))), Client: w.proc, Shared: l.shared}
+	return history.Op{
+		Kind:   kind,
+		Name:   l.names[0],
+		Owner:  fmt.Sprintf("%s:%d", c.ID(), int64(engine.OwnerOf(w.ctx))),
+		Client: w.proc,
+		Shared: l.shared,
+	}
 }
 
 // clientOf returns the Client that created l.
@@ -1036,7 +1078,17 @@ func (n *nemesis) run() {
 		n.hurry()
 		return
 	}
-	faults := []func(){n.shake, n.shake, n.shake, n.shake, n.killConnections, n.flushScripts, n.blackHole, n.slowLine, n.restartProcess}
+	faults := []func(){
+		n.shake,
+		n.shake,
+		n.shake,
+		n.shake,
+		n.killConnections,
+		n.flushScripts,
+		n.blackHole,
+		n.slowLine,
+		n.restartProcess,
+	}
 	switch {
 	case n.kind.on == sentinel:
 		faults = append(faults, n.delete, n.failOver, n.failOver)
@@ -1092,7 +1144,9 @@ func (n *nemesis) hurt(what string, client int, f func()) {
 	n.count(what)
 	from := n.rec.Now()
 	f()
-	n.rec.Fault(history.Fault{Kind: history.Disturbs, What: what, Client: client, From: from, To: n.rec.Now() + stormTimeout/2})
+	n.rec.Fault(
+		history.Fault{Kind: history.Disturbs, What: what, Client: client, From: from, To: n.rec.Now() + stormTimeout/2},
+	)
 }
 
 func (n *nemesis) hush(what string, client int, from time.Duration) {
@@ -1103,7 +1157,9 @@ func (n *nemesis) forget(what, name string, f func()) {
 	n.count(what)
 	from := n.rec.Now()
 	f()
-	n.rec.Fault(history.Fault{Kind: history.Forgets, What: what, Name: name, Client: history.AllClients, From: from, To: n.rec.Now()})
+	n.rec.Fault(
+		history.Fault{Kind: history.Forgets, What: what, Name: name, Client: history.AllClients, From: from, To: n.rec.Now()},
+	)
 }
 
 // onProxies is hurt for the processes that use proxies.
@@ -1111,7 +1167,9 @@ func (n *nemesis) onProxies(what string, f func()) {
 	from := n.rec.Now()
 	n.hurt(what, 1, f)
 	for i := 3; i < stormClients; i += 2 {
-		n.rec.Fault(history.Fault{Kind: history.Disturbs, What: what, Client: i, From: from, To: n.rec.Now() + stormTimeout/2})
+		n.rec.Fault(
+			history.Fault{Kind: history.Disturbs, What: what, Client: i, From: from, To: n.rec.Now() + stormTimeout/2},
+		)
 	}
 }
 
@@ -1372,7 +1430,16 @@ func (n *nemesis) failOver() {
 			return
 		}
 		for _, name := range of {
-			n.rec.Fault(history.Fault{Kind: history.Forgets, What: "not replicated", Name: name, Client: history.AllClients, From: from, To: n.rec.Now()})
+			n.rec.Fault(
+				history.Fault{
+					Kind:   history.Forgets,
+					What:   "not replicated",
+					Name:   name,
+					Client: history.AllClients,
+					From:   from,
+					To:     n.rec.Now(),
+				},
+			)
 		}
 	})
 }
@@ -1397,7 +1464,10 @@ func (n *nemesis) masterOf(name string) (*testredis.Server, []string) {
 		return n.sentinel.Master(), n.names
 	}
 	master := n.cluster.MasterOf(name)
-	return master, slices.DeleteFunc(slices.Clone(n.names), func(other string) bool { return n.cluster.MasterOf(other) != master })
+	return master, slices.DeleteFunc(
+		slices.Clone(n.names),
+		func(other string) bool { return n.cluster.MasterOf(other) != master },
+	)
 }
 
 func (n *nemesis) settle() {
@@ -1547,7 +1617,10 @@ func TestSoak(t *testing.T) {
 	for _, rdb := range services[0].rdbs {
 		testredis.Await(t, "nothing is left", soon, func() bool {
 			keys := rdb.Keys(ctx, "*").Val()
-			return !slices.ContainsFunc(keys, func(key string) bool { return !strings.HasPrefix(key, "redisson_lock_token") && !isLeftFree(rdb, key) })
+			return !slices.ContainsFunc(
+				keys,
+				func(key string) bool { return !strings.HasPrefix(key, "redisson_lock_token") && !isLeftFree(rdb, key) },
+			)
 		})
 		testredis.Await(t, "nothing is subscribed", soon, func() bool { return len(rdb.PubSubChannels(ctx, "*").Val()) == 0 })
 	}

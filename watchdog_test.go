@@ -55,7 +55,12 @@ func TestRenewalsArePipelined(t *testing.T) {
 		assert.GreaterOrEqual(t, calls, 4*n, "%d renewals in %d pipelines", calls, n)
 		b.must(b.rdb.ScriptFlush(ctx).Err())
 		before := pipes.calls()
-		testredis.Await(t, "everything is renewed after a flush", 4*soon, func() bool { return pipes.calls() >= before+2*many })
+		testredis.Await(
+			t,
+			"everything is renewed after a flush",
+			4*soon,
+			func() bool { return pipes.calls() >= before+2*many },
+		)
 		for i := range many {
 			b.must(c.NewLock(fmt.Sprint(b.name, "-", i)).Unlock(ctx))
 		}

@@ -66,7 +66,15 @@ func TestEveryTableOfAPageIsReplaced(t *testing.T) {
 		require.NotEqual(t, "true", os.Getenv("CI"), "this test needs a redis-server")
 		t.Skip("this test needs a redis-server")
 	}
-	a := amounts{[]int{500}, 100, 600 * time.Millisecond, 50 * time.Millisecond, []shape{{2, 2}, {2, 1}}, []int{10}, time.Second}
+	a := amounts{
+		[]int{500},
+		100,
+		600 * time.Millisecond,
+		50 * time.Millisecond,
+		[]shape{{2, 2}, {2, 1}},
+		[]int{10},
+		time.Second,
+	}
 	brief := plan{slice: 10 * time.Millisecond, rounds: 1, log: io.Discard}
 	for _, tables := range [][]named{scaleTables, clientTables} {
 		t.Run(tables[0].name, func(t *testing.T) {
@@ -85,7 +93,11 @@ func TestEveryTableOfAPageIsReplaced(t *testing.T) {
 			assert.NotContains(t, string(document), "old")
 			assert.NotContains(t, string(document), "NaN")
 			assert.GreaterOrEqual(t, strings.Count(string(document), "|---|"), len(names(tables)))
-			assert.Error(t, runTables(t.Context(), brief, a, tables, io.Discard, filepath.Join(t.TempDir(), "none")), "a page that is not there")
+			assert.Error(
+				t,
+				runTables(t.Context(), brief, a, tables, io.Discard, filepath.Join(t.TempDir(), "none")),
+				"a page that is not there",
+			)
 		})
 	}
 	var out bytes.Buffer
@@ -128,10 +140,16 @@ func TestRedissonThatCannotBeBuiltIsLeftOutWithALine(t *testing.T) {
 		t.Skip("this test needs a redis-server")
 	}
 	built := 0
-	p := plan{work: "alone-", slice: time.Millisecond, rounds: 1, log: io.Discard, redisson: func(context.Context) (string, error) {
-		built++
-		return "", errors.New("no Java")
-	}}
+	p := plan{
+		work:   "alone-",
+		slice:  time.Millisecond,
+		rounds: 1,
+		log:    io.Discard,
+		redisson: func(context.Context) (string, error) {
+			built++
+			return "", errors.New("no Java")
+		},
+	}
 	var out bytes.Buffer
 	require.NoError(t, run(t.Context(), p, &out, output{}, false))
 	assert.Zero(t, built, "no workload of these has it")
@@ -218,7 +236,12 @@ func TestRequestsAreThoseThatClientsSend(t *testing.T) {
 
 // requestsOf returns the requests of do by clients of a kind: as they are counted, and each command as MONITOR shows
 // it.
-func requestsOf(t *testing.T, server *server, kind string, do func() error) (counted float64, shown map[string]float64) {
+func requestsOf(
+	t *testing.T,
+	server *server,
+	kind string,
+	do func() error,
+) (counted float64, shown map[string]float64) {
 	t.Helper()
 	monitor, err := net.Dial("tcp", server.addr)
 	require.NoError(t, err)
@@ -325,7 +348,13 @@ func TestCheckFailsWhereABoundIsNotReached(t *testing.T) {
 func TestEveryBoundIsOfAWorkload(t *testing.T) {
 	all := workloads(size{1, 1, time.Second})
 	for _, b := range bounds {
-		assert.True(t, slices.ContainsFunc(all, func(w workload) bool { return w.name == b.workload }), "%s: %s", b.workload, b.what)
+		assert.True(
+			t,
+			slices.ContainsFunc(all, func(w workload) bool { return w.name == b.workload }),
+			"%s: %s",
+			b.workload,
+			b.what,
+		)
 		assert.True(t, b.met(b.reach, b.demand), "%s: %s: the check demands more than is to be reached", b.workload, b.what)
 	}
 }
@@ -359,7 +388,14 @@ func TestHandoffsAreToldInRoundTrips(t *testing.T) {
 	assert.InDelta(t, 2, first[handedOff], 0.07)
 	assert.InDelta(t, 2, first[handedTail], 0.07)
 	assert.Equal(t, 1.5, first[requests], "of 200 sections")
-	second := handed{Waits: slices.Repeat([]time.Duration{6 * time.Millisecond}, 2), Stuck: 1}.sum(turn, time.Millisecond, did)
+	second := handed{
+		Waits: slices.Repeat([]time.Duration{6 * time.Millisecond}, 2),
+		Stuck: 1,
+	}.sum(
+		turn,
+		time.Millisecond,
+		did,
+	)
 	assert.InDelta(t, 6, second[handedOff], 0.2)
 	assert.InDelta(t, 6, second[handedTail], 0.2, "2 of 102")
 	assert.Equal(t, float64(102), second[handoffs])
@@ -377,7 +413,12 @@ func TestGapsAreThoseBetweenConfirmedRenewals(t *testing.T) {
 	r := newRenewals([]string{"a", "b"}, 50*time.Millisecond)
 	send := func(name string, err error) {
 		cmd := redis.NewCmd(t.Context(), "evalsha", "digest", 1, name)
-		_ = r.ProcessPipelineHook(func(context.Context, []redis.Cmder) error { cmd.SetErr(err); return nil })(t.Context(), []redis.Cmder{cmd})
+		_ = r.ProcessPipelineHook(
+			func(context.Context, []redis.Cmder) error { cmd.SetErr(err); return nil },
+		)(
+			t.Context(),
+			[]redis.Cmder{cmd},
+		)
 	}
 	send("a", nil)
 	send("b", nil)

@@ -25,7 +25,14 @@ const nearTimer = 20 * time.Millisecond
 
 // timeouts measures the rate of one goroutine with each read timeout.
 func (s *scale) timeouts(ctx context.Context, t *table) error {
-	t.head = []string{"`ReadTimeout`", "two bare EVALSHA, pairs per second", "lock/unlock pairs per second, `context.Background()`", "of bare", "with a context that can be canceled", "of bare"}
+	t.head = []string{
+		"`ReadTimeout`",
+		"two bare EVALSHA, pairs per second",
+		"lock/unlock pairs per second, `context.Background()`",
+		"of bare",
+		"with a context that can be canceled",
+		"of bare",
+	}
 	server, err := startServer(0)
 	if err != nil {
 		return err
@@ -61,7 +68,12 @@ func (s *scale) timeouts(ctx context.Context, t *table) error {
 			return err
 		}
 		defer ours.Close()
-		all = append(all, &runner{bare, context.Background(), l.timer, nil}, &runner{ours, context.Background(), l.timer, nil}, &runner{ours, canEnd, l.timer, nil})
+		all = append(
+			all,
+			&runner{bare, context.Background(), l.timer, nil},
+			&runner{ours, context.Background(), l.timer, nil},
+			&runner{ours, canEnd, l.timer, nil},
+		)
 	}
 	const rounds = 40
 	for round := range rounds + 1 {
@@ -84,7 +96,14 @@ func (s *scale) timeouts(ctx context.Context, t *table) error {
 			ratios := stats.Ratios(r.rates, bare.rates)
 			return factor(ratio{stats.Over(ratios).Mid, stats.Margin(ratios)})
 		}
-		t.add(l.said, amount(median(bare.rates)), amount(median(ours.rates)), part(ours), amount(median(cancellable.rates)), part(cancellable))
+		t.add(
+			l.said,
+			amount(median(bare.rates)),
+			amount(median(ours.rates)),
+			part(ours),
+			amount(median(cancellable.rates)),
+			part(cancellable),
+		)
 	}
 	return nil
 }
@@ -138,7 +157,13 @@ func pairsASecond(ctx context.Context, p peer, d time.Duration) (float64, error)
 
 // slowServers measures locks on a server whose answers are slow.
 func (s *scale) slowServers(ctx context.Context, t *table) error {
-	t.head = []string{"answers take", "`ReadTimeout`", "critical sections of 10", "time of a critical section, p50", "connections opened"}
+	t.head = []string{
+		"answers take",
+		"`ReadTimeout`",
+		"critical sections of 10",
+		"time of a critical section, p50",
+		"connections opened",
+	}
 	for _, slow := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond} {
 		for _, timeout := range []time.Duration{5 * time.Second, time.Second, 200 * time.Millisecond, 50 * time.Millisecond} {
 			done, took, opened, err := slowSections(ctx, slow, timeout)
@@ -241,7 +266,12 @@ func hungLocks(ctx context.Context, timeout time.Duration, always bool) (*stats.
 			times = testredis.Always
 		}
 		name := fmt.Sprint("bench:", i)
-		stalled := server.proxy.On(func(cmd []string) bool { return len(cmd) > 3 && cmd[0] == "evalsha" && cmd[3] == name }, testredis.StallReply).Times(times)
+		stalled := server.proxy.On(
+			func(cmd []string) bool { return len(cmd) > 3 && cmd[0] == "evalsha" && cmd[3] == name },
+			testredis.StallReply,
+		).Times(
+			times,
+		)
 		defer stalled.Release()
 		all.Go(func() {
 			trying, cancel := context.WithCancel(ctx)

@@ -28,7 +28,15 @@ func both(c *relock.Client, name string) relock.Locker {
 
 // pairs measures the work of Redis for one lock/unlock pair.
 func (s *scale) pairs(ctx context.Context, t *table) error {
-	t.head = []string{"lock and unlock", "requests", "commands, including those in scripts", "Redis CPU", "client CPU", "per second, here", "per second that saturate one Redis (calculated)"}
+	t.head = []string{
+		"lock and unlock",
+		"requests",
+		"commands, including those in scripts",
+		"Redis CPU",
+		"client CPU",
+		"per second, here",
+		"per second that saturate one Redis (calculated)",
+	}
 	for _, k := range []struct {
 		name  string
 		open  func(setting) (peer, error)
@@ -51,7 +59,15 @@ func (s *scale) pairs(ctx context.Context, t *table) error {
 		if k.crowd.names < k.crowd.workers {
 			full = "" // Redis is not the bottleneck
 		}
-		t.add(k.name, digits(got[scripts]), digits(got[commands]), span(got[redisCPU]), span(got[ourCPU]), amount(got[rate]), full)
+		t.add(
+			k.name,
+			digits(got[scripts]),
+			digits(got[commands]),
+			span(got[redisCPU]),
+			span(got[ourCPU]),
+			amount(got[rate]),
+			full,
+		)
 	}
 	each, perSecond, err := s.batched(ctx)
 	if err != nil {
@@ -62,7 +78,12 @@ func (s *scale) pairs(ctx context.Context, t *table) error {
 }
 
 // crowd makes clients of their own work for a slice of time.
-func (s *scale) crowd(ctx context.Context, trip time.Duration, open func(setting) (peer, error), c crowd) (sample, error) {
+func (s *scale) crowd(
+	ctx context.Context,
+	trip time.Duration,
+	open func(setting) (peer, error),
+	c crowd,
+) (sample, error) {
 	server, err := startServer(trip)
 	if err != nil {
 		return nil, err
@@ -71,7 +92,13 @@ func (s *scale) crowd(ctx context.Context, trip time.Duration, open func(setting
 	return s.crowdOn(ctx, server, open, c, s.slice)
 }
 
-func (s *scale) crowdOn(ctx context.Context, server *server, open func(setting) (peer, error), c crowd, took time.Duration) (sample, error) {
+func (s *scale) crowdOn(
+	ctx context.Context,
+	server *server,
+	open func(setting) (peer, error),
+	c crowd,
+	took time.Duration,
+) (sample, error) {
 	t := turn{server: server, took: s.slice / 5, served: new([]int)}
 	for range c.clients {
 		p, err := open(setting{addr: server.addr, lease: 30 * time.Second})
@@ -133,7 +160,12 @@ func (s *scale) batched(ctx context.Context) (each, perSecond float64, err error
 }
 
 // repeat makes a number of goroutines call f for a while, and returns how often they did.
-func (s *server) repeat(ctx context.Context, d time.Duration, goroutines int, f func(i int) error) (work, float64, error) {
+func (s *server) repeat(
+	ctx context.Context,
+	d time.Duration,
+	goroutines int,
+	f func(i int) error,
+) (work, float64, error) {
 	var n atomic.Int64
 	var failed atomic.Pointer[error]
 	var all sync.WaitGroup
@@ -177,8 +209,11 @@ func (s *scale) parts(ctx context.Context, t *table) error {
 	t.add("for each process that receives a message", span(s.message))
 	t.add("a turn in the wait queue of a `Lock`: an attempt, and a release that grants", span(s.turn))
 	t.add("a turn in the queue of a `FairLock`", span(s.fairTurn))
-	t.note = fmt.Sprintf("Calculated: polling one lock costs about as much as an attempt, and the first 32 processes of a wait queue poll once per second. So polling %s locks "+
-		"with that many waiting processes saturates one Redis.", amount(1/s.attempt/32))
+	t.note = fmt.Sprintf(
+		"Calculated: polling one lock costs about as much as an attempt, and the first 32 processes of a wait queue poll once per second. So polling %s locks "+
+			"with that many waiting processes saturates one Redis.",
+		amount(1/s.attempt/32),
+	)
 	return nil
 }
 
@@ -279,7 +314,14 @@ func (s *scale) publish(ctx context.Context, server *server, hearers int) (float
 
 // cluster measures how the load is shared among masters.
 func (s *scale) cluster(ctx context.Context, t *table) error {
-	t.head = []string{"masters", "lock/unlock pairs per second, here", "Redis CPU, all together", "client CPU", "share of the busiest master", "per second that saturate it (calculated)"}
+	t.head = []string{
+		"masters",
+		"lock/unlock pairs per second, here",
+		"Redis CPU, all together",
+		"client CPU",
+		"share of the busiest master",
+		"per second that saturate it (calculated)",
+	}
 	c := crowd{clients: 1, workers: 256, names: 256}
 	each := 0.0
 	for _, masters := range []int{1, 3} {
@@ -288,7 +330,14 @@ func (s *scale) cluster(ctx context.Context, t *table) error {
 			return err
 		}
 		each = got[redisCPU]
-		t.add(fmt.Sprint(masters), amount(got[rate]), span(each), span(got[ourCPU]), percent(busiest), amount(1/(each*busiest)))
+		t.add(
+			fmt.Sprint(masters),
+			amount(got[rate]),
+			span(each),
+			span(got[ourCPU]),
+			percent(busiest),
+			amount(1/(each*busiest)),
+		)
 	}
 	for _, masters := range []int{10, 30, 100} {
 		share := 1 / float64(masters)

@@ -18,7 +18,15 @@ import (
 
 // measuredFleets compares the simulation with measurements.
 func (s *scale) measuredFleets(ctx context.Context, t *table) error {
-	t.head = []string{"processes × goroutines", "share of the ideal rate", "requests per critical section", "longest wait", "slowest process, compared with the fastest", "processes that held it", "Redis CPU per critical section"}
+	t.head = []string{
+		"processes × goroutines",
+		"share of the ideal rate",
+		"requests per critical section",
+		"longest wait",
+		"slowest process, compared with the fastest",
+		"processes that held it",
+		"Redis CPU per critical section",
+	}
 	length := max(4*s.slice, time.Second)
 	for _, fair := range []bool{false, true} {
 		for _, f := range s.fleets {
@@ -32,7 +40,11 @@ func (s *scale) measuredFleets(ctx context.Context, t *table) error {
 			t.add(row...)
 		}
 	}
-	t.note = fmt.Sprintf("Critical sections of 1 ms, %v through a proxy with a round trip of %v. The ideal is the rate of a sync.Mutex around the same critical section. In brackets: simulated.", length, far)
+	t.note = fmt.Sprintf(
+		"Critical sections of 1 ms, %v through a proxy with a round trip of %v. The ideal is the rate of a sync.Mutex around the same critical section. In brackets: simulated.",
+		length,
+		far,
+	)
 	return nil
 }
 
@@ -124,7 +136,17 @@ func (s *scale) simulate(f shape, isFair bool, section, trip, noise time.Duratio
 
 // simulatedFleets are fleets that are too large for this machine.
 func (s *scale) simulatedFleets(ctx context.Context, t *table) error {
-	t.head = []string{"processes × goroutines", "noise", "share of the ideal rate", "requests per critical section", "polls per critical section", "Redis is busy", "longest wait", "processes that held it", "overtaken"}
+	t.head = []string{
+		"processes × goroutines",
+		"noise",
+		"share of the ideal rate",
+		"requests per critical section",
+		"polls per critical section",
+		"Redis is busy",
+		"longest wait",
+		"processes that held it",
+		"overtaken",
+	}
 	for _, goroutines := range []int{16, 1} {
 		for _, n := range s.processes {
 			for _, noise := range []time.Duration{50 * time.Microsecond, time.Millisecond} {
@@ -132,12 +154,26 @@ func (s *scale) simulatedFleets(ctx context.Context, t *table) error {
 					return err
 				}
 				o := s.simulateLarge(shape{n, goroutines}, noise)
-				t.add(fmt.Sprintf("%d × %d", n, goroutines), noise.String(), share(o.Share), digits(o.Requests), digits(o.Looks), percent(o.Load),
-					span(o.Longest.Seconds()), percent(o.Served), amount(float64(o.Overtaken)))
+				t.add(
+					fmt.Sprintf("%d × %d", n, goroutines),
+					noise.String(),
+					share(o.Share),
+					digits(o.Requests),
+					digits(o.Looks),
+					percent(o.Load),
+					span(o.Longest.Seconds()),
+					percent(o.Served),
+					amount(float64(o.Overtaken)),
+				)
 			}
 		}
 	}
-	t.note = fmt.Sprintf("Critical sections of %v, a shortest round trip of %v; %v simulated.", nearSection, nearTrip, s.simulated)
+	t.note = fmt.Sprintf(
+		"Critical sections of %v, a shortest round trip of %v; %v simulated.",
+		nearSection,
+		nearTrip,
+		s.simulated,
+	)
 	return nil
 }
 

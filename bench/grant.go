@@ -49,7 +49,12 @@ type grantPeer struct {
 
 // openGrant returns a peer for one name, "bench".
 func openGrant(s setting) (peer, error) {
-	p := &grantPeer{rdb: s.client(), id: uuid.NewString(), lease: s.lease.Milliseconds(), waits: make(map[string]chan struct{})}
+	p := &grantPeer{
+		rdb:   s.client(),
+		id:    uuid.NewString(),
+		lease: s.lease.Milliseconds(),
+		waits: make(map[string]chan struct{}),
+	}
 	p.channel = p.rdb.Subscribe(context.Background(), "{bench}"+p.id)
 	if _, err := p.channel.Receive(context.Background()); err != nil {
 		p.Close()

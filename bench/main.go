@@ -52,15 +52,30 @@ type plan struct {
 }
 
 var (
-	long  = plan{slice: 600 * time.Millisecond, rounds: 7, longer: 2 * time.Minute, size: size{100_000, 10_000, 30 * time.Second}}
+	long = plan{
+		slice:  600 * time.Millisecond,
+		rounds: 7,
+		longer: 2 * time.Minute,
+		size:   size{100_000, 10_000, 30 * time.Second},
+	}
 	short = plan{slice: 150 * time.Millisecond, rounds: 3, size: size{20_000, 10_000, 6 * time.Second}}
 )
 
 func main() {
 	var p plan
 	inShort := flag.Bool("short", false, "a short run of everything, in some minutes, without charts unless -docs is set")
-	flag.StringVar(&p.work, "work", "", "run only workloads, or tables, whose names begin with one of these prefixes, separated by commas")
-	flag.DurationVar(&p.longer, "longer", long.longer, "how long a workload continues if the margins of its ratios are large")
+	flag.StringVar(
+		&p.work,
+		"work",
+		"",
+		"run only workloads, or tables, whose names begin with one of these prefixes, separated by commas",
+	)
+	flag.DurationVar(
+		&p.longer,
+		"longer",
+		long.longer,
+		"how long a workload continues if the margins of its ratios are large",
+	)
 	flag.DurationVar(&p.slice, "slice", long.slice, "the length of a turn of a library")
 	flag.IntVar(&p.rounds, "rounds", long.rounds, "the number of turns of each library")
 	flag.IntVar(&p.size.held, "held", long.size.held, "the number of locks that are held")
@@ -127,8 +142,16 @@ func run(ctx context.Context, p plan, out io.Writer, to output, demand bool) err
 		r.text(out)
 		results = append(results, r)
 	}
-	note := fmt.Sprintf("%d rounds of %v for each peer, or more until the ratios are sure, taking turns; median (most of the rounds). A ratio has the margin in which it is with a probability of 95%%; above 3%% it has a question mark. Redis on the same %d processors, %s/%s, %s, %s.",
-		p.rounds, p.slice, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), time.Now().UTC().Format("2006-01-02"))
+	note := fmt.Sprintf(
+		"%d rounds of %v for each peer, or more until the ratios are sure, taking turns; median (most of the rounds). A ratio has the margin in which it is with a probability of 95%%; above 3%% it has a question mark. Redis on the same %d processors, %s/%s, %s, %s.",
+		p.rounds,
+		p.slice,
+		runtime.NumCPU(),
+		runtime.GOOS,
+		runtime.GOARCH,
+		runtime.Version(),
+		time.Now().UTC().Format("2006-01-02"),
+	)
 	fmt.Fprintln(out, "\npeers")
 	var settings strings.Builder
 	for _, k := range kinds {
@@ -204,7 +227,8 @@ func (p plan) wanted() (all []workload) {
 
 // prepare builds Redisson if one of the workloads needs it, or reports that it is left out.
 func (p *plan) prepare(ctx context.Context, out io.Writer, wanted []workload) {
-	if p.redisson == nil || !slices.ContainsFunc(wanted, func(w workload) bool { return slices.Contains(w.peers, "redisson") }) {
+	if p.redisson == nil ||
+		!slices.ContainsFunc(wanted, func(w workload) bool { return slices.Contains(w.peers, "redisson") }) {
 		return
 	}
 	var err error

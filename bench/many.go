@@ -102,8 +102,14 @@ func (s *scale) memory(ctx context.Context, t *table) error {
 		return err
 	}
 	t.add("Client and its Redis client, which have acquired one lock", kib(opened[heapEach]), "")
-	t.note = fmt.Sprintf("Of %s names and locks, %s goroutines and %d Clients. From opening a Redis client and a Client until the first lock is held: %s (p50). Both have %s goroutines.",
-		amount(n), amount(float64(s.waiters)), firstLocks, span(opened[firstLock]), digits(opened[goroutinesEach]))
+	t.note = fmt.Sprintf(
+		"Of %s names and locks, %s goroutines and %d Clients. From opening a Redis client and a Client until the first lock is held: %s (p50). Both have %s goroutines.",
+		amount(n),
+		amount(float64(s.waiters)),
+		firstLocks,
+		span(opened[firstLock]),
+		digits(opened[goroutinesEach]),
+	)
 	return nil
 }
 
@@ -130,7 +136,17 @@ func each(names []string, f func(i int) error) error {
 
 // holds measures the cost of keeping locks.
 func (s *scale) holds(ctx context.Context, t *table) error {
-	t.head = []string{"held", "on", "heap each", "renewals per second", "pipelines per second", "longest time between renewals, in thirds of the lease", "late, lost", "CPU of Redis, of the client", "client CPU per renewal"}
+	t.head = []string{
+		"held",
+		"on",
+		"heap each",
+		"renewals per second",
+		"pipelines per second",
+		"longest time between renewals, in thirds of the lease",
+		"late, lost",
+		"CPU of Redis, of the client",
+		"client CPU per renewal",
+	}
 	for _, masters := range []int{1, 3} {
 		for _, n := range s.locks {
 			if masters > 1 && n < slices.Max(s.locks) {
@@ -144,11 +160,23 @@ func (s *scale) holds(ctx context.Context, t *table) error {
 			if masters > 1 {
 				on = fmt.Sprintf("a Cluster of %d", masters)
 			}
-			t.add(amount(float64(n)), on, kib(got[heapEach]), amount(got[scriptRate]), digits(got[pipelineRate]), digits(got[longestGap]), amount(got[seldom])+", "+amount(got[lostLocks]),
-				percent(got[redisLoad])+", "+percent(got[ourLoad]), span(got[ourLoad]/got[scriptRate]))
+			t.add(
+				amount(float64(n)),
+				on,
+				kib(got[heapEach]),
+				amount(got[scriptRate]),
+				digits(got[pipelineRate]),
+				digits(got[longestGap]),
+				amount(got[seldom])+", "+amount(got[lostLocks]),
+				percent(got[redisLoad])+", "+percent(got[ourLoad]),
+				span(got[ourLoad]/got[scriptRate]),
+			)
 		}
 	}
-	t.note = fmt.Sprintf("The lease is %v. A lock is late if it was not renewed within two thirds of the lease. CPU is a share of one processor; that of Redis is of all masters.", s.lease)
+	t.note = fmt.Sprintf(
+		"The lease is %v. A lock is late if it was not renewed within two thirds of the lease. CPU is a share of one processor; that of Redis is of all masters.",
+		s.lease,
+	)
 	return nil
 }
 
@@ -173,7 +201,17 @@ type wait struct {
 
 // waits measures the cost of waiters, and how they arrive and leave.
 func (s *scale) waits(ctx context.Context, t *table) error {
-	t.head = []string{"waiters", "heap each", "stack each", "memory of Redis, per name or process", "all subscribed after", "requests per second", "CPU of Redis, of the client", "all gave up within", "all left after"}
+	t.head = []string{
+		"waiters",
+		"heap each",
+		"stack each",
+		"memory of Redis, per name or process",
+		"all subscribed after",
+		"requests per second",
+		"CPU of Redis, of the client",
+		"all gave up within",
+		"all left after",
+	}
 	n := s.waiters
 	for _, w := range []wait{
 		{amount(float64(n)) + " goroutines, for a name each", 1, n, n},
@@ -225,7 +263,8 @@ func (s *scale) wait(ctx context.Context, w wait) ([]string, error) {
 			all.Go(func() { _, _ = p.Acquire(waiting, names[i%len(names)]) }) // they are never granted
 		}
 	}
-	joined, err := server.subscribed(ctx, began, max(w.names, w.clients), w.clients) // a process has a channel of its own for each name
+	// A process has a channel of its own for each name.
+	joined, err := server.subscribed(ctx, began, max(w.names, w.clients), w.clients)
 	if err != nil {
 		return nil, err
 	}
@@ -248,8 +287,18 @@ func (s *scale) wait(ctx context.Context, w wait) ([]string, error) {
 		return nil, err
 	}
 	n, seconds := float64(w.clients*w.goroutines), did.took.Seconds()
-	return []string{kib((after.heap - before.heap) / n), kib((stackAfter - stack) / n), kib(max(0, used-usedBefore) / float64(max(w.names, w.clients))), span(joined.Seconds()),
-		amount(did.scripts / seconds), percent(did.redis/seconds) + ", " + percent(did.ours/seconds), span(gone.Seconds()), span(left.Seconds())}, nil
+	return []string{
+		kib((after.heap - before.heap) / n),
+		kib((stackAfter - stack) / n),
+		kib(max(0, used-usedBefore) / float64(max(w.names, w.clients))),
+		span(joined.Seconds()),
+		amount(
+			did.scripts / seconds,
+		),
+		percent(did.redis/seconds) + ", " + percent(did.ours/seconds),
+		span(gone.Seconds()),
+		span(left.Seconds()),
+	}, nil
 }
 
 func stacks() float64 {

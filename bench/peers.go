@@ -64,19 +64,39 @@ var kinds = []kind{
 	{"relock read", "NewRWLock(name).Read(), defaults", false, openRelock(read)},
 	{"relock semaphore", "NewSemaphore(name, 1), defaults", false, openRelock(oneOf(1))},
 	{"relock 8 permits", "NewSemaphore(name, 8), defaults", false, openRelock(oneOf(8))},
-	{"bare EVALSHA", "the requests of relock's Lock and Unlock, sent by the same go-redis client; excludes no owner", false, openBare(plain)},
+	{
+		"bare EVALSHA",
+		"the requests of relock's Lock and Unlock, sent by the same go-redis client; excludes no owner",
+		false,
+		openBare(plain),
+	},
 	{"bare AutoPipeline", "the same, through the AutoPipeline of go-redis", false, openAutoPipeline},
 	{"bare read", "the same for the requests of a read lock", false, openBare(read)},
-	{"bare grant", "one script that deletes a record, writes that of the next waiter, and notifies it; not a lock: a waiter that crashed blocks it", false, openGrant},
+	{
+		"bare grant",
+		"one script that deletes a record, writes that of the next waiter, and notifies it; not a lock: a waiter that crashed blocks it",
+		false,
+		openGrant,
+	},
 	{"sync.Mutex", "one mutex for each name, in this process", false, openMutex},
 	{"rueidislock", "KeyMajority 1, NoLoopTracking, as its README says for one server", true, openRueidis},
-	{"redislock", "LinearBackoff(100ms), as its README; by default it does not wait", true, openRedislock(100 * time.Millisecond)},
+	{
+		"redislock",
+		"LinearBackoff(100ms), as its README; by default it does not wait",
+		true,
+		openRedislock(100 * time.Millisecond),
+	},
 	{"redislock 2ms", "LinearBackoff(2ms)", true, openRedislock(tuned)},
 	{"redsync", "defaults: 50-250ms between tries, 32 tries", true, openRedsync()},
 	{"redsync 2ms", "1-3ms between tries", true, openRedsync(redsync.WithRetryDelayFunc(func(int) time.Duration {
 		return tuned/2 + rand.N(tuned)
 	}))},
-	{"redisson", "4.7.0 in a JVM of its own, a RedissonClient for each process; defaults, but all share the threads and idle connections of one", true, nil},
+	{
+		"redisson",
+		"4.7.0 in a JVM of its own, a RedissonClient for each process; defaults, but all share the threads and idle connections of one",
+		true,
+		nil,
+	},
 }
 
 func kindOf(name string) kind {

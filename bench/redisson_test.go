@@ -29,13 +29,20 @@ type writer struct{ io.Writer }
 func (writer) Close() error { return nil }
 
 func TestProgramDoesAWindowOfACrowd(t *testing.T) {
-	p, jobs := pretendedProgram(t, `{"sections":[3, 4],"all":9,"stuck":1,"p50":1000000,"p99":2000000,"longest":3000000,"cpu":500000000}`)
+	p, jobs := pretendedProgram(
+		t,
+		`{"sections":[3, 4],"all":9,"stuck":1,"p50":1000000,"p99":2000000,"longest":3000000,"cpu":500000000}`,
+	)
 	c := crowd{clients: 2, workers: 1, names: 1, section: time.Millisecond}
 	turn := turn{kind: kindOf("redisson"), served: new([]int), took: 500 * time.Millisecond}
 	got, err := p.crowd(c)(t.Context(), turn)
 	require.NoError(t, err)
 	assert.Equal(t, "crowd 1 1 1000000 500000000 2000000000\n", jobs.String())
-	assert.Equal(t, tally{[]int{3, 4}, 9, 1, time.Millisecond, 2 * time.Millisecond, 3 * time.Millisecond, time.Second / 2}, got)
+	assert.Equal(
+		t,
+		tally{[]int{3, 4}, 9, 1, time.Millisecond, 2 * time.Millisecond, 3 * time.Millisecond, time.Second / 2},
+		got,
+	)
 	s := c.sum(got, turn, work{calls: map[string]float64{"evalsha": 18, "get": 100, "del": 36}, redis: 0.9})
 	assert.Equal(t, float64(14), s[rate])
 	assert.Equal(t, 0.003, s[longest])
@@ -100,7 +107,14 @@ func TestRedissonItself(t *testing.T) {
 	defer server.close()
 	p, err := startRedisson(t.Context(), dir, setting{addr: server.addr, lease: 30 * time.Second}, 2, 10*time.Millisecond)
 	require.NoError(t, err)
-	turn := turn{server: server, kind: kindOf("redisson"), program: p, served: new([]int), handed: new(stats.Histogram), took: 500 * time.Millisecond}
+	turn := turn{
+		server:  server,
+		kind:    kindOf("redisson"),
+		program: p,
+		served:  new([]int),
+		handed:  new(stats.Histogram),
+		took:    500 * time.Millisecond,
+	}
 	got, err := crowd{clients: 2, workers: 2, names: 1}.slice(t.Context(), turn)
 	require.NoError(t, err)
 	assert.Positive(t, got[rate])

@@ -110,7 +110,15 @@ func markdown(results []*result, charts, note string) string {
 	}
 	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(took)) + "\n")
 	for _, r := range results {
-		fmt.Fprintf(&b, "| [%s](%sbench-%s.svg), %s | **%s** |", r.title, charts, r.name, r.figure.head, r.figure.write(r.ours().spread(r.figure).Mid))
+		fmt.Fprintf(
+			&b,
+			"| [%s](%sbench-%s.svg), %s | **%s** |",
+			r.title,
+			charts,
+			r.name,
+			r.figure.head,
+			r.figure.write(r.ours().spread(r.figure).Mid),
+		)
 		for _, f := range took {
 			b.WriteString(" " + r.best(f.peers) + " |")
 		}

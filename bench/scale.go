@@ -32,7 +32,15 @@ type shape struct{ processes, goroutines int }
 
 func amountsFor(short bool) amounts {
 	if short {
-		return amounts{[]int{2000}, 500, 3 * time.Second, 300 * time.Millisecond, []shape{{4, 16}, {16, 1}}, []int{10, 100}, 5 * time.Second}
+		return amounts{
+			[]int{2000},
+			500,
+			3 * time.Second,
+			300 * time.Millisecond,
+			[]shape{{4, 16}, {16, 1}},
+			[]int{10, 100},
+			5 * time.Second,
+		}
 	}
 	return amounts{[]int{10_000, 100_000}, 10_000, 30 * time.Second, 3 * time.Second,
 		[]shape{{4, 16}, {16, 16}, {128, 16}, {4, 1}, {16, 1}, {128, 1}}, []int{10, 100, 1000, 10_000}, 15 * time.Minute}
@@ -156,9 +164,17 @@ func runTables(ctx context.Context, p plan, a amounts, tables []named, out io.Wr
 			return err
 		}
 	}
-	said := fmt.Sprintf("%s: %d processors for Redis and all clients, %s/%s, %s. It took %v. The load of the machine was %s before, and %s after.\n",
-		started.UTC().Format("2006-01-02"), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(),
-		time.Since(started).Round(time.Second), before, load())
+	said := fmt.Sprintf(
+		"%s: %d processors for Redis and all clients, %s/%s, %s. It took %v. The load of the machine was %s before, and %s after.\n",
+		started.UTC().Format("2006-01-02"),
+		runtime.NumCPU(),
+		runtime.GOOS,
+		runtime.GOARCH,
+		runtime.Version(),
+		time.Since(started).Round(time.Second),
+		before,
+		load(),
+	)
 	if p.wants("machine") {
 		if err := write("machine", said); err != nil {
 			return err

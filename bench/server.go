@@ -178,7 +178,17 @@ func (w work) requests(kind string) float64 {
 }
 
 // notWork are the commands of connecting and of measuring.
-var notWork = []string{"info", "client", "client|list", "client|setinfo", "client|setname", "hello", "ping", "flushall", "command"}
+var notWork = []string{
+	"info",
+	"client",
+	"client|list",
+	"client|setinfo",
+	"client|setname",
+	"hello",
+	"ping",
+	"flushall",
+	"command",
+}
 
 func (s *server) work(ctx context.Context) (work, error) {
 	w := work{calls: map[string]float64{}}
@@ -199,7 +209,11 @@ func (s *server) work(ctx context.Context) (work, error) {
 }
 
 // watched returns the result of do, and the work of the server of t meanwhile.
-func watched[T any](ctx context.Context, t turn, do func(context.Context, turn) (T, error)) (got T, did work, err error) {
+func watched[T any](
+	ctx context.Context,
+	t turn,
+	do func(context.Context, turn) (T, error),
+) (got T, did work, err error) {
 	before, err := t.server.work(ctx)
 	if err != nil {
 		return got, did, err

@@ -19,10 +19,11 @@ type workload struct {
 	rare        bool          // it takes long, so it has fewer rounds
 	headline    bool          // one of the few rows that a README shows
 	longer      int           // slices are longer by this factor, because processes take turns
-	often       int           // more rounds by this factor, with slices that are shorter by it: no worker waits when a slice ends
-	peers       []string      // the first one is relock
-	slice       func(ctx context.Context, t turn) (sample, error)
-	inLine      int // number of processes that take turns, with one goroutine each
+	// More rounds by this factor, with slices that are shorter by it: no worker waits when a slice ends.
+	often  int
+	peers  []string // the first one is relock
+	slice  func(ctx context.Context, t turn) (sample, error)
+	inLine int // number of processes that take turns, with one goroutine each
 
 	figure  *metric // the figure that is compared
 	less    bool    // a smaller figure is better
@@ -54,8 +55,34 @@ const far = 2 * time.Millisecond // the round trip through the proxy
 var (
 	libraries = []string{"rueidislock", "redislock", "redislock 2ms", "redsync", "redsync 2ms", "redisson"}
 	crowded   = []*metric{p50, p99, longest, evenWorker, requests, commands, scripts, redisCPU, ourCPU, stuckCount}
-	fleets    = []*metric{ofMutex, p50, p99, longest, evenClient, evenWorker, requests, commands, scripts, redisCPU, ourCPU, stuckCount}
-	lines     = []*metric{ofMutex, requests, longestTurns, evenClient, p50, p99, longest, commands, scripts, redisCPU, ourCPU, stuckCount}
+	fleets    = []*metric{
+		ofMutex,
+		p50,
+		p99,
+		longest,
+		evenClient,
+		evenWorker,
+		requests,
+		commands,
+		scripts,
+		redisCPU,
+		ourCPU,
+		stuckCount,
+	}
+	lines = []*metric{
+		ofMutex,
+		requests,
+		longestTurns,
+		evenClient,
+		p50,
+		p99,
+		longest,
+		commands,
+		scripts,
+		redisCPU,
+		ourCPU,
+		stuckCount,
+	}
 )
 
 // linesOf are the numbers of processes that take turns, with one goroutine each.
@@ -142,7 +169,8 @@ func workloads(n size) []workload {
 			slice:  crowd{clients: s.clients, workers: s.workers, names: 1, section: s.section}.slice,
 			figure: rate, columns: fleets})
 	}
-	return append(all,
+	return append(
+		all,
 		workload{name: "fair", title: "4 clients × 16 goroutines, one fair lock, 1 ms section, loopback",
 			clients: 4, peers: []string{"relock fair", "bare grant", "relock", "sync.Mutex"},
 			slice:  crowd{clients: 4, workers: 16, names: 1, section: time.Millisecond}.slice,
@@ -156,11 +184,27 @@ func workloads(n size) []workload {
 		workload{name: "start", title: "from opening a Redis client and a lock client until the first lock is held",
 			peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
 			slice: start, figure: firstLock, less: true, columns: []*metric{goroutinesEach, heapEach}},
-		workload{name: "held", title: amount(float64(n.held)) + " held locks that are renewed, lease " + n.lease.String(), rare: true,
+		workload{
+			name:   "held",
+			title:  amount(float64(n.held)) + " held locks that are renewed, lease " + n.lease.String(),
+			rare:   true,
 			peers:  []string{"relock", "rueidislock"},
 			slice:  hoard{n.held, n.lease}.held,
-			figure: heapEach, less: true,
-			columns: []*metric{locksHeld, goroutines, longestGap, seldom, lostLocks, scriptRate, commandRate, pipelineRate, redisLoad, ourLoad}},
+			figure: heapEach,
+			less:   true,
+			columns: []*metric{
+				locksHeld,
+				goroutines,
+				longestGap,
+				seldom,
+				lostLocks,
+				scriptRate,
+				commandRate,
+				pipelineRate,
+				redisLoad,
+				ourLoad,
+			},
+		},
 		workload{name: "waiters", title: amount(float64(n.awaited)) + " goroutines that wait for as many names", rare: true,
 			peers:  []string{"relock", "rueidislock", "redislock", "redsync"},
 			slice:  hoard{n.awaited, 2 * time.Minute}.awaited,

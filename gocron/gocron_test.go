@@ -197,6 +197,11 @@ func TestElectorEndsWithItsClient(t *testing.T) {
 	require.ErrorIs(t, e.IsLeader(context.Background()), gocron.ErrNotLeader)
 	e.Close()
 	bad := gocron.NewElector(nil, "election:jobs")
-	require.Eventually(t, func() bool { return errors.Is(bad.IsLeader(context.Background()), relock.ErrInvalid) }, soon, time.Millisecond)
+	require.Eventually(
+		t,
+		func() bool { return errors.Is(bad.IsLeader(context.Background()), relock.ErrInvalid) },
+		soon,
+		time.Millisecond,
+	)
 	bad.Close()
 }

@@ -67,7 +67,12 @@ func TestInspectReadsLocksOfJava(t *testing.T) {
 				b.java.must(op("unlock", 1))
 				a := b.java.await(got, soon)
 				assert.True(b, a.OK, a.Error)
-				testredis.Await(b, "the waiter has it", soon, func() bool { i := inspect(); return i.Held() && i.Holders[0].Owner != h.Owner })
+				testredis.Await(
+					b,
+					"the waiter has it",
+					soon,
+					func() bool { i := inspect(); return i.Held() && i.Holders[0].Owner != h.Owner },
+				)
 				b.java.must(op("unlock", 2))
 			} else {
 				b.java.must(op("unlock", 1))

@@ -62,7 +62,11 @@ func (d deployment) client(t testing.TB) redis.UniversalClient {
 }
 
 // onMasters returns what ask finds on the masters of rdb for name.
-func onMasters(rdb redis.UniversalClient, name string, ask func(context.Context, *redis.Client) ([]string, error)) []string {
+func onMasters(
+	rdb redis.UniversalClient,
+	name string,
+	ask func(context.Context, *redis.Client) ([]string, error),
+) []string {
 	var mu sync.Mutex // guards found
 	var found []string
 	note := func(ctx context.Context, rdb *redis.Client) error {
@@ -156,12 +160,26 @@ func startJava(t testing.TB, s setting) *java {
 	if s.redis.cluster {
 		mode = "cluster"
 	}
-	args := []string{"-Dprefix=" + s.prefix, "-Xmx256m", "-XX:+UseSerialGC", "-cp", filepath.Join(dir, "peer-1.jar") + ":" + filepath.Join(dir, "lib", "*"),
-		"peer.Peer", fmt.Sprint(s.watchdog.Milliseconds()), fmt.Sprint(s.fairWait.Milliseconds()), mode}
+	args := []string{
+		"-Dprefix=" + s.prefix,
+		"-Xmx256m",
+		"-XX:+UseSerialGC",
+		"-cp",
+		filepath.Join(dir, "peer-1.jar") + ":" + filepath.Join(dir, "lib", "*"),
+		"peer.Peer",
+		fmt.Sprint(s.watchdog.Milliseconds()),
+		fmt.Sprint(s.fairWait.Milliseconds()),
+		mode,
+	}
 	for _, addr := range s.redis.addrs {
 		args = append(args, "redis://"+addr)
 	}
-	j := &java{t: t, version: s.version, cmd: exec.Command("java", args...), answers: &answers{waiting: make(map[int64]chan answer)}}
+	j := &java{
+		t:       t,
+		version: s.version,
+		cmd:     exec.Command("java", args...),
+		answers: &answers{waiting: make(map[int64]chan answer)},
+	}
 	var err error
 	if j.in, err = j.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -295,7 +313,16 @@ func build(t testing.TB, version string) string {
 	if _, err := os.Stat(done); err == nil {
 		return dir
 	}
-	out, err := exec.Command("mvn", "-q", "-B", "-f", "java/pom.xml", "package", "-Dredisson.version="+version, "-DbuildTo="+dir).CombinedOutput()
+	out, err := exec.Command(
+		"mvn",
+		"-q",
+		"-B",
+		"-f",
+		"java/pom.xml",
+		"package",
+		"-Dredisson.version="+version,
+		"-DbuildTo="+dir,
+	).CombinedOutput()
 	if err != nil {
 		t.Fatalf("mvn: %v\n%s", err, out)
 	}

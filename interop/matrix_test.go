@@ -36,7 +36,12 @@ type kind struct {
 
 var kinds = []kind{
 	{"lock", "lock", "", func(c *relock.Client, name string) relock.Locker { return c.NewLock(name) }},
-	{"fenced", "fenced", "3.19", func(c *relock.Client, name string) relock.Locker { return c.NewLock(name, relock.Fenced()) }},
+	{
+		"fenced",
+		"fenced",
+		"3.19",
+		func(c *relock.Client, name string) relock.Locker { return c.NewLock(name, relock.Fenced()) },
+	},
 	{"fair", "fair", "", func(c *relock.Client, name string) relock.Locker { return c.NewFairLock(name) }},
 	{"write", "write", "", func(c *relock.Client, name string) relock.Locker { return c.NewRWLock(name).Write() }},
 	{"read", "write", "", func(c *relock.Client, name string) relock.Locker { return c.NewRWLock(name).Read() }},
@@ -101,10 +106,18 @@ func (b *both) tries(l relock.Locker, want bool) {
 // javaTries makes one attempt in Java.
 func (b *both) javaTries(kind, name string, thread int, want bool) {
 	b.Helper()
-	require.Equal(b, want, b.java.must(command{Op: "trylock", Kind: kind, Name: name, Thread: thread}).Value, "Java: tryLock answers")
+	require.Equal(
+		b,
+		want,
+		b.java.must(command{Op: "trylock", Kind: kind, Name: name, Thread: thread}).Value,
+		"Java: tryLock answers",
+	)
 	// Redisson leaves the queue of a fair lock shortly after it has answered, and publishes nothing.
 	testredis.Await(b, "Java has left the queue", soon, func() bool {
-		return !slices.ContainsFunc(keys(b.rdb, name), func(key string) bool { return strings.HasPrefix(key, "redisson_lock_queue") })
+		return !slices.ContainsFunc(
+			keys(b.rdb, name),
+			func(key string) bool { return strings.HasPrefix(key, "redisson_lock_queue") },
+		)
 	})
 }
 
@@ -230,7 +243,11 @@ func (b *both) pair(k kind, name string) {
 
 	// relock holds, and Java waits and is notified by a message.
 	b.javaTries(k.rival, name, 1, false)
-	assert.True(b, b.java.must(command{Op: "locked", Kind: k.name, Name: name, Thread: 1}).Value, "Java does not see that it is locked")
+	assert.True(
+		b,
+		b.java.must(command{Op: "locked", Kind: k.name, Name: name, Thread: 1}).Value,
+		"Java does not see that it is locked",
+	)
 	a := b.java.do(j("unlock"))
 	assert.False(b, a.OK, "Java unlocks a lock that relock holds")
 	assert.Contains(b, a.Error, "IllegalMonitorState")
@@ -263,7 +280,11 @@ func (b *both) pair(k kind, name string) {
 	n, err := l.HoldCount(ctx)
 	assert.NoError(b, err)
 	assert.Equal(b, 1, n, "levels of relock, after Java has unlocked a lock that was forced")
-	assert.True(b, b.java.must(command{Op: "force", Kind: k.name, Name: name, Thread: 1}).Value, "Java forces a lock that relock holds")
+	assert.True(
+		b,
+		b.java.must(command{Op: "force", Kind: k.name, Name: name, Thread: 1}).Value,
+		"Java forces a lock that relock holds",
+	)
 	assert.ErrorIs(b, l.Unlock(ctx), relock.ErrLockLost, "relock unlocks a lock that was forced")
 	b.nothingIsLeft(name)
 }

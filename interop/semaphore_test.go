@@ -193,7 +193,13 @@ func TestSemaphoreStorm(t *testing.T) {
 		for i := range sections {
 			assert.Positive(t, sections[i].Load(), "sections of service %d", i)
 		}
-		t.Logf("sections: Java %d and %d, relock %d and %d", sections[0].Load(), sections[1].Load(), sections[2].Load(), sections[3].Load())
+		t.Logf(
+			"sections: Java %d and %d, relock %d and %d",
+			sections[0].Load(),
+			sections[1].Load(),
+			sections[2].Load(),
+			sections[3].Load(),
+		)
 		free, err := semaphore.Available(context.Background())
 		require.NoError(t, err)
 		assert.Equal(t, permits, free, "permits in the end")

@@ -165,7 +165,10 @@ func dump(t *testing.T, rdb redis.UniversalClient, keys []string) {
 // stormService is one of the Go services.
 func stormService(t *testing.T) {
 	ctx := context.Background()
-	d := deployment{addrs: strings.Split(os.Getenv("RELOCK_STORM_REDIS"), ","), cluster: os.Getenv("RELOCK_STORM_CLUSTER") == "true"}
+	d := deployment{
+		addrs:   strings.Split(os.Getenv("RELOCK_STORM_REDIS"), ","),
+		cluster: os.Getenv("RELOCK_STORM_CLUSTER") == "true",
+	}
 	rdb := d.client(t)
 	newClient := func(rdb redis.UniversalClient) *relock.Client {
 		c, err := relock.New(rdb)

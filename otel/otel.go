@@ -143,7 +143,8 @@ type Observer struct {
 	holders, waiters              metric.Int64UpDownCounter
 	acquisitions, giveUps, losses metric.Int64Counter
 	renewals, renewalFailures     metric.Int64Counter
-	sets                          sync.Map // labels -> metric.MeasurementOption; used only without names, because then there are few of them
+	// Labels -> metric.MeasurementOption; used only without names, because then there are few of them.
+	sets sync.Map
 }
 
 // New returns an Observer for [relock.WithObserver]. It returns an error if the MeterProvider refuses an instrument.

@@ -48,7 +48,12 @@ func newBench(t *testing.T, opts ...relockotel.Option) *bench {
 	t.Cleanup(func() { rdb.Close() })
 	reader := metric.NewManualReader()
 	o := newObserver(t, append(opts, relockotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(reader))))...)
-	client, err := relock.New(rdb, relock.WithObserver(o), relock.WithWatchdogTimeout(300*time.Millisecond), relock.WithPollInterval(time.Hour))
+	client, err := relock.New(
+		rdb,
+		relock.WithObserver(o),
+		relock.WithWatchdogTimeout(300*time.Millisecond),
+		relock.WithPollInterval(time.Hour),
+	)
 	require.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
 	return &bench{t, mini, client, reader}
@@ -110,7 +115,12 @@ func (b *bench) await(want map[string]int64) {
 // awaitAny waits until the time series is above 0.
 func (b *bench) awaitAny(series string) {
 	b.Helper()
-	require.EventuallyWithT(b, func(c *assert.CollectT) { assert.Positive(c, b.recorded(c)[series]) }, 5*time.Second, time.Millisecond)
+	require.EventuallyWithT(
+		b,
+		func(c *assert.CollectT) { assert.Positive(c, b.recorded(c)[series]) },
+		5*time.Second,
+		time.Millisecond,
+	)
 }
 
 func TestHoldsAndWaitsAreCounted(t *testing.T) {
@@ -132,7 +142,13 @@ func TestHoldsAndWaitsAreCounted(t *testing.T) {
 	b.must(l.Unlock(ctx))
 	b.must(<-got)
 	recorded := b.recorded(t)
-	assert.Equal(t, int64(1), recorded["relock.acquisitions lock handoff"]+recorded["relock.acquisitions lock queue"], "%v", recorded)
+	assert.Equal(
+		t,
+		int64(1),
+		recorded["relock.acquisitions lock handoff"]+recorded["relock.acquisitions lock queue"],
+		"%v",
+		recorded,
+	)
 	b.must(l.Unlock(other))
 	b.await(map[string]int64{
 		"relock.holders lock": 0, "relock.waiters lock": 0,
@@ -171,12 +187,29 @@ func TestNamesThatAreNoTextKeepTheMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	exporter, err := promexporter.New(promexporter.WithRegisterer(registry))
 	require.NoError(t, err)
-	o := newObserver(t, relockotel.WithLockNames(), relockotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(exporter))))
+	o := newObserver(
+		t,
+		relockotel.WithLockNames(),
+		relockotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(exporter))),
+	)
 	for _, name := range []string{"orders:42", "a\xff\x00\n"} {
-		o.Acquired(context.Background(), relock.AcquiredEvent{Lock: relock.LockInfo{Name: name, Type: relock.TypeLock}, Path: relock.PathImmediate, HoldCount: 1})
+		o.Acquired(
+			context.Background(),
+			relock.AcquiredEvent{
+				Lock:      relock.LockInfo{Name: name, Type: relock.TypeLock},
+				Path:      relock.PathImmediate,
+				HoldCount: 1,
+			},
+		)
 	}
 	answer := httptest.NewRecorder()
-	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	promhttp.HandlerFor(
+		registry,
+		promhttp.HandlerOpts{},
+	).ServeHTTP(
+		answer,
+		httptest.NewRequest(http.MethodGet, "/metrics", nil),
+	)
 	for _, want := range []string{"orders:42", "a\uFFFD"} {
 		assert.Equal(t, http.StatusOK, answer.Code)
 		assert.Contains(t, answer.Body.String(), want)

@@ -157,7 +157,12 @@ func TestLessThanALeaseLosesNothing(t *testing.T) {
 	ttl, err := lock.TTL(ctx)
 	assert.NoError(t, err)
 	assert.LessOrEqual(t, ttl, 2*time.Second)
-	testredis.Await(t, "it is renewed", soon, func() bool { ttl, err := lock.TTL(ctx); return err == nil && ttl > 2*time.Second })
+	testredis.Await(
+		t,
+		"it is renewed",
+		soon,
+		func() bool { ttl, err := lock.TTL(ctx); return err == nil && ttl > 2*time.Second },
+	)
 	held, err := lock.IsHeld(ctx)
 	assert.NoError(t, err)
 	assert.True(t, held)
@@ -173,7 +178,12 @@ func TestAdvanceMovesTheClock(t *testing.T) {
 	ahead := time.Until(i.At)
 	assert.GreaterOrEqual(t, ahead, 59*time.Minute, "ahead")
 	assert.LessOrEqual(t, ahead, time.Hour, "ahead")
-	testredis.Await(t, "the clock runs", soon, func() bool { now, err := client.Inspect(ctx, "x"); return err == nil && now.At.After(i.At) })
+	testredis.Await(
+		t,
+		"the clock runs",
+		soon,
+		func() bool { now, err := client.Inspect(ctx, "x"); return err == nil && now.At.After(i.At) },
+	)
 	defer func() {
 		r, _ := recover().(string)
 		assert.Contains(t, r, "-1s")
@@ -200,7 +210,12 @@ func TestAdvanceWakesWaiters(t *testing.T) {
 	fair := client.NewFairLock("fair")
 	for n, who := range []string{"first", "second"} {
 		wait(fair, who)
-		testredis.Await(t, "it waits", soon, func() bool { i, err := client.Inspect(ctx, "fair"); return err == nil && len(i.Waiters) == n+1 })
+		testredis.Await(
+			t,
+			"it waits",
+			soon,
+			func() bool { i, err := client.Inspect(ctx, "fair"); return err == nil && len(i.Waiters) == n+1 },
+		)
 	}
 	server.Advance(29 * time.Second)
 	i, err := client.Inspect(ctx, "fair")
@@ -228,7 +243,12 @@ func TestStartLeavesNothingBehind(t *testing.T) {
 			}
 		}()
 	}
-	testredis.Await(t, "one waits", soon, func() bool { i, err := client.Inspect(ctx, "read"); return err == nil && len(i.Waiters) == 1 })
+	testredis.Await(
+		t,
+		"one waits",
+		soon,
+		func() bool { i, err := client.Inspect(ctx, "read"); return err == nil && len(i.Waiters) == 1 },
+	)
 	must(t, server.Redis().Del(ctx, "lost").Err())
 	assert.ErrorIs(t, client.NewLock("lost").Unlock(ctx), relock.ErrLockLost)
 }

@@ -49,8 +49,15 @@ text{font:13px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fil
 func (c Chart) Write(w io.Writer) error {
 	var b strings.Builder
 	total := top + pitch*len(c.Bars) + 34
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img" aria-label="%s">`+"\n",
-		width, total, width, total, escape(c.Title))
+	fmt.Fprintf(
+		&b,
+		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img" aria-label="%s">`+"\n",
+		width,
+		total,
+		width,
+		total,
+		escape(c.Title),
+	)
 	b.WriteString(style)
 	fmt.Fprintf(&b, `<rect class="back" width="%d" height="%d" rx="6"/>`+"\n", width, total)
 	fmt.Fprintf(&b, `<text class="title" x="16" y="26">%s</text>`+"\n", escape(c.Title))

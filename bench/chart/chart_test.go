@@ -40,7 +40,10 @@ func lengths(t *testing.T, svg string) []float64 {
 }
 
 func TestBarsAreAsLongAsTheirValues(t *testing.T) {
-	svg := draw(t, Chart{Title: "a < b & c", Bars: []Bar{{Name: "one", Mid: 10, Ours: true}, {Name: "two", Low: 15, Mid: 20, High: 20}}})
+	svg := draw(
+		t,
+		Chart{Title: "a < b & c", Bars: []Bar{{Name: "one", Mid: 10, Ours: true}, {Name: "two", Low: 15, Mid: 20, High: 20}}},
+	)
 	l := lengths(t, svg)
 	require.Len(t, l, 2)
 	assert.Equal(t, l[1], l[0]*2)

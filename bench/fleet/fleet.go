@@ -31,8 +31,9 @@ const (
 
 // A Fleet has the parameters of a simulation.
 type Fleet struct {
-	Processes  int
-	Goroutines int           // goroutines of each process: they acquire the lock, hold it for a critical section, and ask again at once
+	Processes int
+	// Goroutines of each process: they acquire the lock, hold it for a critical section, and ask again at once.
+	Goroutines int
 	Fair       bool          // whether the lock is a FairLock, of processes with one goroutine
 	Trip       time.Duration // the shortest round trip to Redis, without the time of Redis
 	Noise      time.Duration // how much longer a hop takes on average, in the network or until the process runs
@@ -48,8 +49,9 @@ type Fleet struct {
 
 // An Outcome has the results of a simulation.
 type Outcome struct {
-	Share     float64       // the rate, as a fraction of that of a lock that takes no time
-	Requests  float64       // per critical section, without polls: attempts, confirmations, renewals of grants, releases, subscribing and unsubscribing
+	Share float64 // the rate, as a fraction of that of a lock that takes no time
+	// Per critical section, without polls: attempts, confirmations, renewals of grants, releases, subscribing and unsubscribing.
+	Requests  float64
 	Looks     float64       // polls per critical section
 	Load      float64       // the fraction of the time in which Redis was busy
 	Busy      time.Duration // the time of Redis per critical section

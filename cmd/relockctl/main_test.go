@@ -90,7 +90,8 @@ func TestListShowsHeldLocks(t *testing.T) {
 	must(t, rdb.HSet(ctx, "user:1", "name", "bob").Err())
 	must(t, rdb.HSet(ctx, "visits", "bob", 7).Err())
 	must(t, rdb.HSet(ctx, "java", "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10:42", 1).Err())
-	const value, thread = "0123456789abcdefABCD+/", "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10:43" // of Redisson's multi lock of values
+	// Of Redisson's multi lock of values.
+	const value, thread = "0123456789abcdefABCD+/", "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10:43"
 	must(t, rdb.HSet(ctx, "values", value, thread, value+":"+thread+":lock_count", 2,
 		value+":"+thread+":expire_time", time.Now().Add(time.Hour).UnixMilli()).Err())
 	out, errs, status := ctl(t, s.Addr(), "", "list", "none:*")
@@ -313,7 +314,12 @@ func TestShowPrintsHoldersAndWaiters(t *testing.T) {
 	must(t, lock.Lock(ctx))
 	waiter, got := relock.ContextWithOwner(ctx), make(chan error, 1)
 	go func() { got <- lock.Lock(waiter) }()
-	testredis.Await(t, "somebody waits", soon, func() bool { i, err := c.Inspect(ctx, "queue"); return err == nil && len(i.Waiters) > 0 })
+	testredis.Await(
+		t,
+		"somebody waits",
+		soon,
+		func() bool { i, err := c.Inspect(ctx, "queue"); return err == nil && len(i.Waiters) > 0 },
+	)
 
 	out, errs, status := ctl(t, s.Addr(), "", "show", "queue")
 	assert.Empty(t, errs)
@@ -643,7 +649,8 @@ func TestRelockctlWorksBehindSentinel(t *testing.T) {
 	for text, args := range map[string][]string{
 		"cannot reach the Redis other of the Sentinel at " + s.Addrs()[0] + ": it knows no master with that name": {"-addr", s.Addrs()[0], "-sentinel-master", "other"},
 		"of the Sentinel at 127.0.0.1:1,127.0.0.1:2":                                                              {"-addr", "127.0.0.1:1,127.0.0.1:2", "-sentinel-master", name},
-		"cannot reach the Redis main of the Sentinel at " + s.Master().Addr() + ": ":                              {"-addr", s.Master().Addr(), "-sentinel-master", name}, // which is no Sentinel
+		// Which is no Sentinel.
+		"cannot reach the Redis main of the Sentinel at " + s.Master().Addr() + ": ": {"-addr", s.Master().Addr(), "-sentinel-master", name},
 	} {
 		out, errs, status := ctl(t, "", "", append(args, "list")...)
 		assert.Empty(t, out)
@@ -679,7 +686,12 @@ func TestLabelsAndHostsAreShown(t *testing.T) {
 	defer c.Close()
 	name := "lock:" + strings.Repeat("long", 20)
 	must(t, c.NewLock(name).Lock(ctx))
-	testredis.Await(t, "the label is in Redis", soon, func() bool { return len(rdb.Keys(ctx, "relock_client:*").Val()) == 1 })
+	testredis.Await(
+		t,
+		"the label is in Redis",
+		soon,
+		func() bool { return len(rdb.Keys(ctx, "relock_client:*").Val()) == 1 },
+	)
 	host, err := os.Hostname()
 	require.NoError(t, err)
 

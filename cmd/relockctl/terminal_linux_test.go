@@ -94,5 +94,9 @@ func TestWatchRedrawsTheTerminal(t *testing.T) {
 		assert.Contains(t, frame, "more lines")
 		assert.Contains(t, frame, "30 held")
 	}
-	assert.Empty(t, strings.Trim(all[strings.Index(all, leaveScreen)+len(leaveScreen):], "^C\r\n"), "after it has left the screen")
+	assert.Empty(
+		t,
+		strings.Trim(all[strings.Index(all, leaveScreen)+len(leaveScreen):], "^C\r\n"),
+		"after it has left the screen",
+	)
 }

@@ -249,7 +249,9 @@ func (l *lister) tuple(t *types.Tuple) *types.Tuple {
 
 // subject matches the declaration that a line is about. Two lines about the same declaration are a change, and not a
 // removal and an addition.
-var subject = regexp.MustCompile(`^(import .*|type \w+ is \w+|type \w+ interface, sealed|type \w+ \w+, \w+ \w+|method \(\*?\w+\) \w+|\w+ \w+)`)
+var subject = regexp.MustCompile(
+	`^(import .*|type \w+ is \w+|type \w+ interface, sealed|type \w+ \w+, \w+ \w+|method \(\*?\w+\) \w+|\w+ \w+)`,
+)
 
 func about(line string) string { return strings.Replace(subject.FindString(line), "(*", "(", 1) }
 

@@ -46,7 +46,11 @@ func TestEngineTryLockOfANameHeldHereSendsNothing(t *testing.T) {
 // L3: the record of a crashed holder blocks others for its lease, and no longer.
 func TestEngineCrashedHolderBlocksForItsLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.Records["x"] = &fakeredis.Record{Field: "crashed", Levels: 1, Expires: time.Now().Add(5300 * time.Millisecond)}
+		e.redis.Records["x"] = &fakeredis.Record{
+			Field:   "crashed",
+			Levels:  1,
+			Expires: time.Now().Add(5300 * time.Millisecond),
+		}
 		start := time.Now()
 		e.lock(1)
 		took := time.Since(start)
@@ -145,7 +149,14 @@ func TestEngineOutages(t *testing.T) {
 		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return down } })
 		err = <-got
 		assert.ErrorIs(t, err, io.EOF, "a waiter without any Redis: %v after %v", err, time.Since(start))
-		assert.LessOrEqual(t, time.Since(start), 2*e.WatchdogTimeout, "a waiter without any Redis: %v after %v", err, time.Since(start))
+		assert.LessOrEqual(
+			t,
+			time.Since(start),
+			2*e.WatchdogTimeout,
+			"a waiter without any Redis: %v after %v",
+			err,
+			time.Since(start),
+		)
 		e.redis.Set(func() { e.redis.Fault = nil })
 	})
 }
@@ -205,7 +216,8 @@ func TestEngineEveryCallerGetsItsOwnAnswer(t *testing.T) {
 				}
 				behind.Go(func() {
 					ok, err := e.lockWith(context.Background(), 3+o, r)
-					if !assert.NoError(t, err, "%v is behind a caller who was told %v", 3+o, refused) || !assert.True(t, ok, "%v is behind a caller who was told %v", 3+o, refused) {
+					if !assert.NoError(t, err, "%v is behind a caller who was told %v", 3+o, refused) ||
+						!assert.True(t, ok, "%v is behind a caller who was told %v", 3+o, refused) {
 						return
 					}
 					time.Sleep(time.Millisecond)
@@ -257,7 +269,11 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 			err := <-tried
 			assert.ErrorIs(t, err, io.EOF, "the TryLock")
 			time.Sleep(time.Second)
-			answer, err := e.redis.Run(context.Background(), newFakeLock(e.redis, "x").Release(Release{Field: "other:1:1"}), false)
+			answer, err := e.redis.Run(
+				context.Background(),
+				newFakeLock(e.redis, "x").Release(Release{Field: "other:1:1"}),
+				false,
+			)
 			require.NoError(t, err)
 			require.EqualValues(t, 1, answer.([]any)[0])
 			behind.Wait()

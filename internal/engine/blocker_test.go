@@ -77,7 +77,11 @@ func TestErrorThatEndsAWaitSaysOnlyWhatIsKnown(t *testing.T) {
 		}
 		all.Wait()
 		assert.EqualError(t, errs[0], "context deadline exceeded")
-		assert.EqualError(t, errs[1], "context deadline exceeded: goroutine 1 of this process is ahead in the queue, and Redis has not answered its request")
+		assert.EqualError(
+			t,
+			errs[1],
+			"context deadline exceeded: goroutine 1 of this process is ahead in the queue, and Redis has not answered its request",
+		)
 		time.Sleep(time.Minute)
 	})
 }

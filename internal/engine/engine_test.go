@@ -143,7 +143,12 @@ func excludesUnderRandomFaults(t *testing.T, seed int) {
 						mu.Unlock()
 					}
 					err = e.Release(context.Background(), b, o)
-					assert.True(t, err == nil || errors.Is(err, ErrLockLost) || errors.Is(err, io.EOF) || errors.Is(err, send.ErrSilent), "seed %d", seed)
+					assert.True(
+						t,
+						err == nil || errors.Is(err, ErrLockLost) || errors.Is(err, io.EOF) || errors.Is(err, send.ErrSilent),
+						"seed %d",
+						seed,
+					)
 				}
 			})
 		}

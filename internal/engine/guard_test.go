@@ -31,7 +31,13 @@ func TestEngineGuardEndsWhenValidityIsOver(t *testing.T) {
 				guarded := e.guarded(1)
 				e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fault } })
 				<-guarded.Done()
-				assert.Equal(t, e.WatchdogTimeout-lease.Drift(e.WatchdogTimeout), time.Since(start), "trusted for %v after the request was sent", time.Since(start))
+				assert.Equal(
+					t,
+					e.WatchdogTimeout-lease.Drift(e.WatchdogTimeout),
+					time.Since(start),
+					"trusted for %v after the request was sent",
+					time.Since(start),
+				)
 				assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
 				_, err := e.Guard(context.Background(), newFakeLock(e.redis, "x"), 1)
 				assert.ErrorIs(t, err, ErrLockLost, "a new guard")

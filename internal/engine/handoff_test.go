@@ -487,7 +487,10 @@ func TestForceUnlockDuringAHandoffReachesTheSuccessor(t *testing.T) {
 func TestHandoffExcludesUnderRandomFaults(t *testing.T) {
 	for seed := range full[uint64](300, 2000) {
 		synctest.Test(t, func(t *testing.T) {
-			r := &fakeredis.Redis{Records: make(map[string]*fakeredis.Record), Latency: time.Duration(seed%3) * 500 * time.Microsecond}
+			r := &fakeredis.Redis{
+				Records: make(map[string]*fakeredis.Record),
+				Latency: time.Duration(seed%3) * 500 * time.Microsecond,
+			}
 			fr := rand.New(rand.NewPCG(seed, 99))
 			if seed%2 == 1 {
 				r.Fault = func(verb string) fakeredis.Fault { // called with mu held
@@ -532,7 +535,13 @@ func TestHandoffExcludesUnderRandomFaults(t *testing.T) {
 							}
 							ok, err := e.acquire(ctx, lock, o, q)
 							if !ok {
-								assert.True(t, err == nil || errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) || errors.Is(err, ErrNoAnswer), "seed %d: %v", seed, err)
+								assert.True(
+									t,
+									err == nil || errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) || errors.Is(err, ErrNoAnswer),
+									"seed %d: %v",
+									seed,
+									err,
+								)
 								cancel()
 								continue
 							}
@@ -580,8 +589,26 @@ func TestHandoffExcludesUnderRandomFaults(t *testing.T) {
 			h := r.Holder("x")
 			assert.Empty(t, h, "seed %d: %s is left", seed, h)
 			for _, e := range engines {
-				assert.Zero(t, e.names()+e.leases(), "seed %d: %d holds %d wait queues %d leases %d working", seed, e.holds(), e.waitQueues(), e.leases(), e.atWork())
-				assert.Zero(t, e.atWork(), "seed %d: %d holds %d wait queues %d leases %d working", seed, e.holds(), e.waitQueues(), e.leases(), e.atWork())
+				assert.Zero(
+					t,
+					e.names()+e.leases(),
+					"seed %d: %d holds %d wait queues %d leases %d working",
+					seed,
+					e.holds(),
+					e.waitQueues(),
+					e.leases(),
+					e.atWork(),
+				)
+				assert.Zero(
+					t,
+					e.atWork(),
+					"seed %d: %d holds %d wait queues %d leases %d working",
+					seed,
+					e.holds(),
+					e.waitQueues(),
+					e.leases(),
+					e.atWork(),
+				)
 			}
 		})
 		if t.Failed() {
@@ -751,7 +778,12 @@ func TestShortTryLockStillAsksAfterGivingWay(t *testing.T) {
 		synctest.Wait()
 		n := r.Count("acquire")
 		a.unlock(1)
-		if assert.True(t, <-got, "TryLock fails for a lock without a holder and waiters; %d acquires since", r.Count("acquire")-n) {
+		if assert.True(
+			t,
+			<-got,
+			"TryLock fails for a lock without a holder and waiters; %d acquires since",
+			r.Count("acquire")-n,
+		) {
 			a.unlock(2)
 		}
 	})

@@ -127,8 +127,18 @@ func TestEngineRemembersFewExpiredHolds(t *testing.T) {
 		synctest.Wait()
 		assert.LessOrEqual(t, e.holds(), expiredKept, "expired holds are remembered")
 		last := Owner(3 * expiredKept)
-		assert.ErrorIs(t, e.Release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", last-1)), last), ErrLockLost, "unlock of the last one")
-		assert.ErrorIs(t, e.Release(context.Background(), newFakeLock(e.redis, "name0"), 1), ErrNotHeld, "unlock of the first one")
+		assert.ErrorIs(
+			t,
+			e.Release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", last-1)), last),
+			ErrLockLost,
+			"unlock of the last one",
+		)
+		assert.ErrorIs(
+			t,
+			e.Release(context.Background(), newFakeLock(e.redis, "name0"), 1),
+			ErrNotHeld,
+			"unlock of the first one",
+		)
 	})
 }
 
@@ -407,9 +417,23 @@ func TestHoldStates(t *testing.T) {
 		"handed":   {state: handed, holds: true, afterLoss: lost, afterLapse: expired, afterTold: handed},
 		"holding":  {state: holding, holds: true, afterLoss: lost, afterLapse: expired, afterTold: holding},
 		"lost":     {state: lost, isLost: true, afterLoss: lost, afterLapse: lost, afterTold: lossReported},
-		"lapsed":   {state: expired, isLost: true, forgotten: true, afterLoss: expired, afterLapse: expired, afterTold: lossReported},
-		"told":     {state: lossReported, isLost: true, forgotten: true, afterLoss: lossReported, afterLapse: lossReported, afterTold: lossReported},
-		"over":     {state: ended, afterLoss: ended, afterLapse: ended, afterTold: ended},
+		"lapsed": {
+			state:      expired,
+			isLost:     true,
+			forgotten:  true,
+			afterLoss:  expired,
+			afterLapse: expired,
+			afterTold:  lossReported,
+		},
+		"told": {
+			state:      lossReported,
+			isLost:     true,
+			forgotten:  true,
+			afterLoss:  lossReported,
+			afterLapse: lossReported,
+			afterTold:  lossReported,
+		},
+		"over": {state: ended, afterLoss: ended, afterLapse: ended, afterTold: ended},
 	}
 	assert.Len(t, all, int(ended)+1, "all states are here")
 	for name, c := range all {

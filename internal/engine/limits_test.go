@@ -165,7 +165,13 @@ func TestMaxHoldEndsAHold(t *testing.T) {
 				<-guarded.Done()
 				held := time.Since(start)
 				assert.LessOrEqual(t, held, d, "%v: how long it was trusted", d)
-				assert.GreaterOrEqual(t, held, d-min(d, 30*time.Second)/50-4*time.Millisecond-2*latency, "%v: how long it was trusted", d)
+				assert.GreaterOrEqual(
+					t,
+					held,
+					d-min(d, 30*time.Second)/50-4*time.Millisecond-2*latency,
+					"%v: how long it was trusted",
+					d,
+				)
 				assert.ErrorIs(t, context.Cause(guarded), ErrMaxHold)
 				assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
 				assert.NotEmpty(t, e.redis.Holder("x"), "%v: trust outlives the record", d)

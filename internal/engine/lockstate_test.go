@@ -244,6 +244,14 @@ func TestErrNotHeldCostsTheSameBesideManyHolds(t *testing.T) {
 	before := costs()
 	hold(many)
 	for what, cost := range costs() {
-		assert.LessOrEqual(t, cost, factor*max(before[what], time.Microsecond), "%s, %v beside %d holds", what, before[what], few)
+		assert.LessOrEqual(
+			t,
+			cost,
+			factor*max(before[what], time.Microsecond),
+			"%s, %v beside %d holds",
+			what,
+			before[what],
+			few,
+		)
 	}
 }

@@ -69,7 +69,11 @@ func TestQueuesOfSeveralNamesAreEnteredTogether(t *testing.T) {
 		inline := rapid.SampledFrom([]time.Duration{0, send.ResendTime}).Draw(rt, "inline")
 		inBubbleOf(t, rt, func(t *testing.T) error {
 			r := fakeredis.New()
-			h := &house{bubbleEngine: joinSending(t, r, "client", send.Config{Transport: r, OnCallerTime: inline}), inside: map[int]int{}, passed: map[int][]int{}}
+			h := &house{
+				bubbleEngine: joinSending(t, r, "client", send.Config{Transport: r, OnCallerTime: inline}),
+				inside:       map[int]int{},
+				passed:       map[int][]int{},
+			}
 			return h.receive(all, most, regulars, stay)
 		})
 	})
@@ -189,7 +193,11 @@ func (h *house) receive(all []visitor, queues, regulars int, stay time.Duration)
 	for i := range queues * regulars {
 		routine.Go(func() {
 			for open.Err() == nil {
-				_ = h.visit(context.Background(), len(all)+i, visitor{queues: []int{i % queues}, stay: stay + time.Duration(i)*time.Microsecond})
+				_ = h.visit(
+					context.Background(),
+					len(all)+i,
+					visitor{queues: []int{i % queues}, stay: stay + time.Duration(i)*time.Microsecond},
+				)
 			}
 		})
 	}

@@ -215,7 +215,13 @@ func TestRecordEndIsThatOfTheLease(t *testing.T) {
 			e.redis.Set(func() { expires = e.redis.Records["x"].Expires })
 			if length == 0 {
 				assert.Equal(t, e.WatchdogTimeout, time.Until(h.recordEnd()), "a renewal may be on its way")
-				assert.False(t, h.recordEnd().Before(expires), "assumed %v, and lasts %v", time.Until(h.recordEnd()), time.Until(expires))
+				assert.False(
+					t,
+					h.recordEnd().Before(expires),
+					"assumed %v, and lasts %v",
+					time.Until(h.recordEnd()),
+					time.Until(expires),
+				)
 			} else {
 				assert.WithinDuration(t, expires, h.recordEnd(), lease.Drift(length))
 			}

@@ -68,7 +68,14 @@ func TestReadersOfOneProcessSendOneRequest(t *testing.T) {
 		}
 		assert.Equal(t, []string{"acquire", "release"}, e.redis.Requests, "requests")
 		assert.Same(t, context.Canceled, context.Cause(guarded), "the cause of a guard")
-		assert.Zero(t, e.names()+e.leases(), "%d holds, %d leases and %d wait queues are left", e.holds(), e.leases(), e.waitQueues())
+		assert.Zero(
+			t,
+			e.names()+e.leases(),
+			"%d holds, %d leases and %d wait queues are left",
+			e.holds(),
+			e.leases(),
+			e.waitQueues(),
+		)
 	})
 }
 

@@ -92,7 +92,12 @@ func TestShutdownEndsWithClose(t *testing.T) {
 func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
-		ok, err := e.acquire(context.Background(), newFakeLock(e.redis, "explicit"), 1, Request{Wait: forever, Lease: time.Second})
+		ok, err := e.acquire(
+			context.Background(),
+			newFakeLock(e.redis, "explicit"),
+			1,
+			Request{Wait: forever, Lease: time.Second},
+		)
 		require.True(t, ok)
 		require.NoError(t, err)
 		first, second := e.shutdownLater(context.Background()), e.shutdownLater(context.Background())

@@ -21,7 +21,13 @@ func TestEngineReleaseWakesAWaiter(t *testing.T) {
 		}()
 		e.lock(2)
 		waited := other.watchdog.Now()
-		assert.LessOrEqual(t, waited, 3303*time.Millisecond, "got the lock %v after the start, it was released at 3.3s", waited)
+		assert.LessOrEqual(
+			t,
+			waited,
+			3303*time.Millisecond,
+			"got the lock %v after the start, it was released at 3.3s",
+			waited,
+		)
 		e.unlock(2)
 	})
 }

@@ -12,7 +12,11 @@ import (
 
 // A re-entry that runs late acquires nothing, so its field needs no tombstone.
 func TestReentryThatRunsLateNeedsNoTombstone(t *testing.T) {
-	first, again := target{Attempt: Attempt{Field: "first", HoldCount: 1}}, target{Attempt: Attempt{Field: "again", HoldCount: 2}}
+	first, again := target{
+		Attempt: Attempt{Field: "first", HoldCount: 1},
+	}, target{
+		Attempt: Attempt{Field: "again", HoldCount: 2},
+	}
 	assert.Equal(t, []string{"first"}, acquiringFields([]target{first, again}))
 	assert.Empty(t, acquiringFields([]target{again}))
 }

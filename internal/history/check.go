@@ -132,7 +132,10 @@ func tokens(h History, _ Rules) (wrong []string) {
 		}
 		for _, op := range hold.Then {
 			if op.Kind == Take && op.Outcome == Done && op.Token != 0 && op.Token != hold.Take.Token {
-				wrong = append(wrong, fmt.Sprintf("a re-entry of %s changed the token from %d to %d", op.Name, hold.Take.Token, op.Token))
+				wrong = append(
+					wrong,
+					fmt.Sprintf("a re-entry of %s changed the token from %d to %d", op.Name, hold.Take.Token, op.Token),
+				)
 			}
 		}
 	}
@@ -290,13 +293,25 @@ func losses(h History, r Rules) (wrong []string) {
 			continue
 		}
 		from := hold.Take.Call - r.Timeout
-		if r.Parts && slices.ContainsFunc(h.Faults, func(f Fault) bool { return f.Kind == Forgets && f.From <= hold.over() && f.To >= from }) {
+		if r.Parts &&
+			slices.ContainsFunc(
+				h.Faults,
+				func(f Fault) bool { return f.Kind == Forgets && f.From <= hold.over() && f.To >= from },
+			) {
 			continue
 		}
-		if disturbed(h, hold.Take, from, hold.over()) || forgotten(h, hold.Take, from, hold.over()) || stalled(h, from, hold.over()) > 0 {
+		if disturbed(h, hold.Take, from, hold.over()) || forgotten(h, hold.Take, from, hold.over()) ||
+			stalled(h, from, hold.over()) > 0 {
 			continue
 		}
-		wrong = append(wrong, fmt.Sprintf("%v: lost, and nothing was wrong (told at %v)", span{hold, hold.Take.Return, hold.Trusted}, hold.Then[i].Return))
+		wrong = append(
+			wrong,
+			fmt.Sprintf(
+				"%v: lost, and nothing was wrong (told at %v)",
+				span{hold, hold.Take.Return, hold.Trusted},
+				hold.Then[i].Return,
+			),
+		)
 	}
 	return wrong
 }
@@ -306,7 +321,15 @@ func answers(h History, _ Rules) (wrong []string) {
 	for _, hold := range h.Holds {
 		for _, op := range hold.Then {
 			if op.Outcome == NotHeld {
-				wrong = append(wrong, fmt.Sprintf("%v: %v at %v is told that it holds nothing", span{hold, hold.Take.Return, hold.Trusted}, op.Kind, op.Call))
+				wrong = append(
+					wrong,
+					fmt.Sprintf(
+						"%v: %v at %v is told that it holds nothing",
+						span{hold, hold.Take.Return, hold.Trusted},
+						op.Kind,
+						op.Call,
+					),
+				)
 			}
 		}
 	}
@@ -349,8 +372,14 @@ func refusals(h History, r Rules) (wrong []string) {
 		if !op.Once || op.Outcome != Refused || !calm(h, op.Name, op.Call-r.Free, op.Return) {
 			continue
 		}
-		if !slices.ContainsFunc(there[op.Name], func(p presence) bool { return p.whose != i && p.from <= op.Return && op.Call <= p.to }) {
-			wrong = append(wrong, fmt.Sprintf("%s: %s is refused at %v, and no other owner is there", op.Name, op.Owner, op.Return))
+		if !slices.ContainsFunc(
+			there[op.Name],
+			func(p presence) bool { return p.whose != i && p.from <= op.Return && op.Call <= p.to },
+		) {
+			wrong = append(
+				wrong,
+				fmt.Sprintf("%s: %s is refused at %v, and no other owner is there", op.Name, op.Owner, op.Return),
+			)
 		}
 	}
 	return wrong
@@ -384,7 +413,8 @@ func order(h History, r Rules) (wrong []string) {
 		if first.Lease > 0 && first.Return-q.At >= first.Lease {
 			continue // a grant of which it was not notified may have expired
 		}
-		if from := first.Call - r.Slack; disturbed(h, first, from, first.Return) || forgotten(h, first, from, first.Return) || stalled(h, from, first.Return) > 0 {
+		if from := first.Call - r.Slack; disturbed(h, first, from, first.Return) || forgotten(h, first, from, first.Return) ||
+			stalled(h, from, first.Return) > 0 {
 			continue
 		}
 		all := granted[q.Name]
@@ -394,7 +424,18 @@ func order(h History, r Rules) (wrong []string) {
 				break
 			}
 			if s.Take.Call > q.At && s.Take.Owner != q.Owner {
-				wrong = append(wrong, fmt.Sprintf("%s asked at %v (lease %v), was queued at %v and served at %v; before that: %v", q.Owner, first.Call, first.Lease, q.At, first.Return, s))
+				wrong = append(
+					wrong,
+					fmt.Sprintf(
+						"%s asked at %v (lease %v), was queued at %v and served at %v; before that: %v",
+						q.Owner,
+						first.Call,
+						first.Lease,
+						q.At,
+						first.Return,
+						s,
+					),
+				)
 				break
 			}
 		}
@@ -406,7 +447,10 @@ func order(h History, r Rules) (wrong []string) {
 func late(h History, r Rules) (wrong []string) {
 	look := func(op Op, came string) {
 		if limit := op.GiveUp + r.Slack; op.GiveUp > 0 && op.Return > limit+stalled(h, op.Call, op.Return) {
-			wrong = append(wrong, fmt.Sprintf("%s: %s was to give up at %v and %s at %v", op.Name, op.Owner, op.GiveUp, came, op.Return))
+			wrong = append(
+				wrong,
+				fmt.Sprintf("%s: %s was to give up at %v and %s at %v", op.Name, op.Owner, op.GiveUp, came, op.Return),
+			)
 		}
 	}
 	for _, hold := range h.Holds {
@@ -456,7 +500,18 @@ func stuck(h History, r Rules) (wrong []string) {
 				longest = r.Calm
 			}
 			if p.from-since > longest+excuse {
-				wrong = append(wrong, fmt.Sprintf("%s: %s waited from %v to %v, and the lock was free from %v to %v", op.Name, op.Owner, op.Call, op.Return, since, p.from))
+				wrong = append(
+					wrong,
+					fmt.Sprintf(
+						"%s: %s waited from %v to %v, and the lock was free from %v to %v",
+						op.Name,
+						op.Owner,
+						op.Call,
+						op.Return,
+						since,
+						p.from,
+					),
+				)
 				return
 			}
 			if since = max(since, p.to); p.from == op.Return {

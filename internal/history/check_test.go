@@ -44,7 +44,10 @@ func overtaken(at time.Duration) func(*Hold) { return func(h *Hold) { h.Overtake
 
 func does(kind Kind, outcome Outcome, level int, call, back time.Duration) func(*Hold) {
 	return func(h *Hold) {
-		h.Then = append(h.Then, Op{Kind: kind, Name: "x", Owner: h.Take.Owner, Call: call, Return: back, Level: level, Outcome: outcome})
+		h.Then = append(
+			h.Then,
+			Op{Kind: kind, Name: "x", Owner: h.Take.Owner, Call: call, Return: back, Level: level, Outcome: outcome},
+		)
 	}
 }
 

@@ -66,7 +66,10 @@ func (s lockState) at(hold int) int {
 
 // with returns s with h, or without the hold if its count is 0.
 func (s lockState) with(h holder) lockState {
-	n := lockState{token: s.token, holders: slices.DeleteFunc(slices.Clone(s.holders), func(o holder) bool { return o.hold == h.hold })}
+	n := lockState{
+		token:   s.token,
+		holders: slices.DeleteFunc(slices.Clone(s.holders), func(o holder) bool { return o.hold == h.hold }),
+	}
 	if h.level > 0 {
 		n.holders = append(n.holders, h)
 		slices.SortFunc(n.holders, func(a, b holder) int { return cmp.Compare(a.hold, b.hold) })
@@ -130,7 +133,10 @@ func model(h History, _ Rules) (wrong []string) {
 			}
 			if result := porcupine.CheckOperationsTimeout(machine, ops, modelTime); result != porcupine.Ok {
 				verdict := map[porcupine.CheckResult]string{porcupine.Illegal: "impossible", porcupine.Unknown: "not decided"}[result]
-				wrong = append(wrong, fmt.Sprintf("%s: %d calls from %v on: %s\n%s", name, len(ops), part[0].Take.Call, verdict, listing(ops)))
+				wrong = append(
+					wrong,
+					fmt.Sprintf("%s: %d calls from %v on: %s\n%s", name, len(ops), part[0].Take.Call, verdict, listing(ops)),
+				)
 			}
 		}
 	}

@@ -41,8 +41,13 @@ type deed struct {
 func TestWatchdogKeepsValidityAndSchedule(t *testing.T) {
 	deeds := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) deed {
 		return deed{
-			after:  time.Duration(rapid.IntRange(0, 20_000).Draw(rt, "after ms")) * time.Millisecond,
-			what:   rapid.SampledFrom([]string{"extend", "settle", "settle exactly", "works", "works", "fails", "slow", "gone", "remove"}).Draw(rt, "what"),
+			after: time.Duration(rapid.IntRange(0, 20_000).Draw(rt, "after ms")) * time.Millisecond,
+			what: rapid.SampledFrom(
+				[]string{"extend", "settle", "settle exactly", "works", "works", "fails", "slow", "gone", "remove"},
+			).Draw(
+				rt,
+				"what",
+			),
 			length: time.Duration(rapid.IntRange(100, 60_000).Draw(rt, "length ms")) * time.Millisecond,
 			renew:  rapid.Bool().Draw(rt, "renewed"),
 		}

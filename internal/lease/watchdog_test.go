@@ -153,9 +153,21 @@ func TestWatchdogRepeatsAFailedRenewalSoonerAndSooner(t *testing.T) {
 		for i := 2; i < len(asked); i++ {
 			gap, before := asked[i]-asked[i-1], asked[i-1]-asked[i-2]
 			assert.LessOrEqual(t, gap, before, "renewal %d comes later after the one before than that one did", i)
-			assert.True(t, gap >= before || gap >= least, "renewal %d came %v after the one before, which came after %v", i, gap, before)
+			assert.True(
+				t,
+				gap >= before || gap >= least,
+				"renewal %d came %v after the one before, which came after %v",
+				i,
+				gap,
+				before,
+			)
 		}
-		assert.LessOrEqual(t, ends.at-asked[len(asked)-1], testLease/100, "time from the last renewal to the end of the trust")
+		assert.LessOrEqual(
+			t,
+			ends.at-asked[len(asked)-1],
+			testLease/100,
+			"time from the last renewal to the end of the trust",
+		)
 	})
 }
 

@@ -55,7 +55,14 @@ func TestPipelineHasAnOutcomeForEachCall(t *testing.T) {
 	onEachServer(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := context.Background()
 		require.NoError(t, rdb.HSet(ctx, "hash", "a", 1).Err())
-		outcomes := NewRedis(rdb, Synced{}).RunAll(ctx, []Call{{Script: incr, Keys: []string{"hash"}}, {Script: incr, Keys: []string{"n"}}}, false)
+		outcomes := NewRedis(
+			rdb,
+			Synced{},
+		).RunAll(
+			ctx,
+			[]Call{{Script: incr, Keys: []string{"hash"}}, {Script: incr, Keys: []string{"n"}}},
+			false,
+		)
 		require.Error(t, outcomes[0].Err)
 		assert.True(t, Answered(outcomes[0].Err))
 		assert.NoError(t, outcomes[1].Err)

@@ -386,7 +386,11 @@ func TestEndOfCtxIsToldOnce(t *testing.T) {
 	assert.Equal(t, context.Canceled, r.failed(b.wait(ctx), outcome{err: context.Canceled}))
 	r.last.err = io.EOF
 	assert.EqualError(t, r.failed(b.wait(ctx), outcome{err: context.Canceled}), "context canceled: the last attempt: EOF")
-	assert.EqualError(t, r.failed(b.wait(ctx), outcome{err: io.ErrNoProgress}), "context canceled: the last attempt: "+io.ErrNoProgress.Error())
+	assert.EqualError(
+		t,
+		r.failed(b.wait(ctx), outcome{err: io.ErrNoProgress}),
+		"context canceled: the last attempt: "+io.ErrNoProgress.Error(),
+	)
 }
 
 func TestOnceIsSentOnce(t *testing.T) {

@@ -136,7 +136,11 @@ func TestSyncedCallsFollowTheirSlot(t *testing.T) {
 	defer to.AcceptReplicas()
 	assert.ErrorIs(t, run("{a}6"), ErrNotSynced)
 	assert.ErrorIs(t, runAll("{a}7"), ErrNotSynced)
-	assert.NoError(t, func() error { _, err := r.Run(ctx, Call{Script: takes, Keys: []string{"{a}8"}}, false); return err }(), "a release")
+	assert.NoError(
+		t,
+		func() error { _, err := r.Run(ctx, Call{Script: takes, Keys: []string{"{a}8"}}, false); return err }(),
+		"a release",
+	)
 }
 
 // The panic of a hook at one master becomes the error of its calls, and does not end the process.

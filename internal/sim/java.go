@@ -277,7 +277,8 @@ func (w *worker) service(rdb *redis.Client) *service {
 		}
 		s.leave = func() {
 			for range 100 { // its connection may still be one that a fault has cut
-				if rdb.LRem(context.Background(), keys[1], 0, field).Err() == nil && rdb.ZRem(context.Background(), keys[2], field).Err() == nil {
+				if rdb.LRem(context.Background(), keys[1], 0, field).Err() == nil &&
+					rdb.ZRem(context.Background(), keys[2], field).Err() == nil {
 					break
 				}
 				time.Sleep(100 * time.Millisecond)

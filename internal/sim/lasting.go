@@ -145,7 +145,14 @@ func (w *witness) unlocked(h *hold, err error) {
 	}
 	if errors.Is(context.Cause(h.ctx), relock.ErrLockLost) && err != nil && errors.Is(err, relock.ErrNotHeld) &&
 		!errors.Is(err, relock.ErrLockLost) && !h.p.gone.Load() {
-		w.Report("Unlock of a lost hold returns ErrLockLost", "%v: %v: %v, and then %v", h.names, h, context.Cause(h.ctx), err)
+		w.Report(
+			"Unlock of a lost hold returns ErrLockLost",
+			"%v: %v: %v, and then %v",
+			h.names,
+			h,
+			context.Cause(h.ctx),
+			err,
+		)
 	}
 }
 

@@ -192,7 +192,11 @@ func (c *converter) ask(n note, after abstract) error {
 		delivery = "defer" // a client without a subscription cannot join
 	}
 	told, err := c.told(n)
-	c.note(c.clock, fmt.Sprintf(`k|->"ask",f|->%s,delivery|->%q,%s,a|->%q,%s`, field, delivery, c.heard(n), answer, told), after)
+	c.note(
+		c.clock,
+		fmt.Sprintf(`k|->"ask",f|->%s,delivery|->%q,%s,a|->%q,%s`, field, delivery, c.heard(n), answer, told),
+		after,
+	)
 	return err
 }
 
@@ -225,7 +229,10 @@ func (c *converter) heard(n note) string {
 // toldAll reports whether a connection received a message on the channel of the lock: that of Java; or of a client
 // whose subscription to its own channel was lost, which counts as Java until it has subscribed again.
 func (c *converter) toldAll(n note) bool {
-	return slices.ContainsFunc(n.Told, func(m [2]string) bool { return c.clients[m[0][strings.LastIndex(m[0], ":")+1:]] == "" })
+	return slices.ContainsFunc(
+		n.Told,
+		func(m [2]string) bool { return c.clients[m[0][strings.LastIndex(m[0], ":")+1:]] == "" },
+	)
 }
 
 // told returns the messages to clients that reached them.

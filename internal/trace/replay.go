@@ -53,8 +53,24 @@ func Replay(ctx context.Context, jar, spec, work string, traces []Trace) ([]Verd
 	if err := os.Mkdir(unpacked, 0o700); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "java", "-Djava.io.tmpdir="+unpacked, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss16m", "-Xmx2g", "-cp", jar,
-		"tlc2.TLC", "-workers", "1", "-deadlock", "-config", "Trace.cfg", "Trace.tla")
+	cmd := exec.CommandContext(
+		ctx,
+		"java",
+		"-Djava.io.tmpdir="+unpacked,
+		"-XX:+UseSerialGC",
+		"-XX:TieredStopAtLevel=1",
+		"-Xss16m",
+		"-Xmx2g",
+		"-cp",
+		jar,
+		"tlc2.TLC",
+		"-workers",
+		"1",
+		"-deadlock",
+		"-config",
+		"Trace.cfg",
+		"Trace.tla",
+	)
 	cmd.Dir = work
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -178,7 +178,11 @@ func TestQueueIsItsModel(t *testing.T) {
 				}
 				back := q.Add("", away[0].Number)
 				away = away[1:]
-				at, _ := slices.BinarySearchFunc(waiting, back.Number, func(t *waiter, n uint64) int { return cmp.Compare(t.Number, n) })
+				at, _ := slices.BinarySearchFunc(
+					waiting,
+					back.Number,
+					func(t *waiter, n uint64) int { return cmp.Compare(t.Number, n) },
+				)
 				waiting = slices.Insert(waiting, at, back)
 			},
 			"give up when turned away": func(rt *rapid.T) {

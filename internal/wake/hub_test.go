@@ -324,7 +324,11 @@ func TestPubSubForgetsManyChannels(t *testing.T) {
 		time.Sleep(2 * p.idleTTL)
 		synctest.Wait()
 		l := p.links[""]
-		assert.Zero(t, len(p.channels)+l.size+len(l.idling)+len(l.queues[unrouted])+len(l.queues[wanted])+len(l.queues[subscribing]), "something is left")
+		assert.Zero(
+			t,
+			len(p.channels)+l.size+len(l.idling)+len(l.queues[unrouted])+len(l.queues[wanted])+len(l.queues[subscribing]),
+			"something is left",
+		)
 		assert.Empty(t, s.Conns[0].Subs, "channels are still subscribed")
 	})
 }
@@ -368,7 +372,16 @@ func readyListenersHearEveryMessage(t *testing.T, seed int) {
 			s.Publish(name)
 			for _, l := range listening {
 				require.True(t, ready(l), "seed %d step %d: %s is not ready", seed, step, l.Name())
-				require.Equal(t, l.Name() == name, woken(l), "seed %d step %d: a listener of %s, woken by a message on %s", seed, step, l.Name(), name)
+				require.Equal(
+					t,
+					l.Name() == name,
+					woken(l),
+					"seed %d step %d: a listener of %s, woken by a message on %s",
+					seed,
+					step,
+					l.Name(),
+					name,
+				)
 			}
 		}
 	}

@@ -409,7 +409,16 @@ func shardListenersHearEveryMessage(t *testing.T, seed int) {
 			c.publish(name)
 			for _, l := range listening {
 				require.True(t, ready(l), "seed %d step %d: %s is not ready", seed, step, l.Name())
-				require.Equal(t, l.Name() == name, woken(l), "seed %d step %d: a listener of %s, woken by a message on %s", seed, step, l.Name(), name)
+				require.Equal(
+					t,
+					l.Name() == name,
+					woken(l),
+					"seed %d step %d: a listener of %s, woken by a message on %s",
+					seed,
+					step,
+					l.Name(),
+					name,
+				)
 			}
 		}
 	}

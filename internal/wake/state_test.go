@@ -190,7 +190,12 @@ func TestStates(t *testing.T) {
 						got := b.state(t)
 						assert.Equal(t, want, got)
 						if got != forgotten {
-							assert.Equal(t, strings.HasSuffix(event, "it is elsewhere") && changes, b.hub.channels["x"].link != b.link, "moved to the other link")
+							assert.Equal(
+								t,
+								strings.HasSuffix(event, "it is elsewhere") && changes,
+								b.hub.channels["x"].link != b.link,
+								"moved to the other link",
+							)
 							assert.Equal(t, got == confirmed, b.listener.Confirmed(), "confirmed")
 							answered := from == confirmed || from == refused || got == confirmed || got == refused
 							assert.Equal(t, answered, ready(b.listener), "the listener is ready")
