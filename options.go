@@ -175,7 +175,7 @@ func newOptions(opts []Option) (options, error) {
 		return o, invalid("WithHandoffWindow(%v): must not be negative", o.handoffWindow)
 	case o.syncs && (o.synced.Replicas < 1 || o.synced.Within < time.Millisecond):
 		return o, invalid(
-			"WithSyncedReplicas(%d, %v): must be at least 1 replica and 1ms",
+			"WithSyncedReplicas(%d, %v): needs at least 1 replica and a time of at least 1ms",
 			o.synced.Replicas,
 			o.synced.Within,
 		)

@@ -95,7 +95,7 @@ func checkNodes(components []component) error {
 			client := r.client
 			if s := client.synced; s.Replicas > 0 && s.Within >= client.nodeTimeout {
 				return invalid("%s has WithSyncedReplicas(%d, %v): its Client needs a WithRedLockNodeTimeout longer than %v",
-					shortName(c.Name()), s.Replicas, s.Within, client.nodeTimeout)
+					shortName(c.Name()), s.Replicas, s.Within, s.Within)
 			}
 			address, _, _ := strings.Cut(r.server, "/")
 			for _, node := range []any{client, address} {
