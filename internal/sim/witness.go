@@ -476,7 +476,9 @@ func (w *witness) held(h *hold) {
 	w.begins(h)
 	for _, name := range h.names {
 		w.alone(h, name)
-		w.inOrder(h, name)
+		if recorded || !w.excused(h) {
+			w.inOrder(h, name)
+		}
 		w.inTurn(h, name)
 		w.atOnce(h, name)
 		delete(w.free, name)
@@ -505,7 +507,8 @@ func (w *witness) alone(h *hold, name string) {
 	}
 }
 
-// inOrder reports a token that is not greater than earlier ones. mu is held.
+// inOrder reports a token that is not greater than earlier ones. It is not called for a hold that a process has handed
+// off inside itself after Redis lost the record: its token is lower than that of a new holder. mu is held.
 func (w *witness) inOrder(h *hold, name string) {
 	if h.tokenOf(name) == 0 {
 		return
