@@ -959,7 +959,7 @@ func TestLinePausedClientCostsTheOthersNothing(t *testing.T) {
 		m.joins()
 	}
 	require.Equal(b, int64(1), one.ask(engine.Push)[0], "the lock is free")
-	require.Equal(b, "late", b.placeOf(frozen.id).state)
+	require.Equal(b, "suspect", b.placeOf(frozen.id).state)
 	commands := func() (n int) { // that the release of one sends
 		next(two)
 		before := b.commandRuns("hget") // the only reading of the entries
