@@ -24,11 +24,10 @@ type record struct {
 	lease      lease.Lease
 
 	// guarded by name.mu of first
-	holds []*hold  // those that have the record now
-	room  [1]*hold // memory for holds
-	ended bool     // see endLocked
-
+	holds  []*hold     // those that have the record now
+	room   [1]*hold    // memory for holds
 	tokens *tokenBlock // for the holds that the record is handed off to; or nil
+	ended  bool        // see endLocked
 
 	adopted bool // the field was handed off to a hold that makes a record of its own with it
 }
