@@ -44,14 +44,19 @@ func (s *lockState) Lock() { s.mu.Lock() }
 
 // Unlock unlocks the state of s, and begins the duties that were noted while it was locked.
 func (s *lockState) Unlock() {
-	if s.duties == nil {
+	if s.duties == nil { // as a rule: this much can be inlined
 		s.mu.Unlock()
 		return
 	}
-	due := s.duties
+	s.unlockAndBegin()
+}
+
+// unlockAndBegin unlocks s, and begins its duties.
+func (s *lockState) unlockAndBegin() {
+	duties := s.duties
 	s.duties = nil
 	s.mu.Unlock()
-	s.engine.begin(due)
+	s.engine.begin(duties)
 }
 
 // retain returns the lock state of the locks called text, and counts its caller as a user until the caller calls
