@@ -356,7 +356,7 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 	case queued && in.hold.lock.Admission() == Counting: // the poller cannot see in the key whether a permit is free
 		delay = min(delay*time.Duration(1+res.Standing.ahead()/poller.NearHead), rareAsk)
 	case queued && !res.leavesEntry:
-		delay, stop = looking{e}.awaitInLine(in.hold.key.id.Name, in.Field, a.subscription.listeners[0], res)
+		delay, stop = looking{e}.awaitInLine(in.hold.lockState.name, in.Field, a.subscription.listeners[0], res)
 	}
 	return delay, stop
 }

@@ -118,7 +118,7 @@ func (e *Engine) inFrontHere(kind Lock, o Owner) string {
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
-		if h.key.id == kind.ID() && h.key.owner != o && h.state.wanted() && h.queue != nil {
+		if h.key.half == kind.ID().Half && h.key.owner != o && h.state.wanted() && h.queue != nil {
 			return fmt.Sprintf(
 				"%v of %s is ahead in the queue, and Redis has not answered its request",
 				h.key.owner,
@@ -143,10 +143,10 @@ func (e *Engine) holderHere(kind Lock, o Owner) string {
 	for h := range s.holds.all() {
 		switch key := h.key; {
 		case !h.state.holds() || key.owner == o:
-		case key.id == own:
+		case h.id() == own:
 			return fmt.Sprintf("%v of %s holds it", key.owner, e.process())
-		case key.id == kind.Counterpart():
-			return fmt.Sprintf("%v of %s holds the %s lock", key.owner, e.process(), key.id.Half)
+		case h.id() == kind.Counterpart():
+			return fmt.Sprintf("%v of %s holds the %s lock", key.owner, e.process(), key.half)
 		}
 	}
 	return ""

@@ -60,7 +60,7 @@ func (h *hold) noteFieldSent() bool {
 // counterpartAmong returns the hold among targets that is on the counterpart of t, or nil.
 func counterpartAmong(targets []target, t target) *hold {
 	for _, other := range targets {
-		if other.hold.key.id == t.hold.lock.Counterpart() {
+		if other.hold.id() == t.hold.lock.Counterpart() {
 			return other.hold
 		}
 	}

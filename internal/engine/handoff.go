@@ -82,10 +82,10 @@ type admitted struct {
 // admit admits the caller among the callers of this process that want the same lock. Most callers of a contended lock
 // wait here, while another goroutine of this process holds the lock or contends for it.
 func (s *lockState) admit(op *waitOptions, kind Lock, o Owner, explicit bool) (admitted, error) {
-	key, admission := holdKey{kind.ID(), o}, kind.Admission()
+	key, admission := holdKey{kind.ID().Half, o}, kind.Admission()
 	s.Lock()
 	defer s.Unlock()
-	if s.holds.get(key) != nil || kind.Counterpart() != (LockID{}) && s.holds.get(holdKey{kind.Counterpart(), o}) != nil {
+	if s.holds.get(key) != nil || kind.Counterpart() != (LockID{}) && s.holds.get(holdKey{kind.Counterpart().Half, o}) != nil {
 		return admitted{}, nil
 	}
 	switch {
@@ -96,7 +96,7 @@ func (s *lockState) admit(op *waitOptions, kind Lock, o Owner, explicit bool) (a
 	case admission == Counting:
 		return s.admitCountingLocked(op, kind, key)
 	}
-	switch q := s.queueLocked(key.id.Half); {
+	switch q := s.queueLocked(key.half); {
 	case q.TryEnter():
 		return s.admitFirstLocked(s.newHoldLocked(kind, key, op.changes(kind)), q), nil
 	case op.NoWait || explicit:
@@ -114,7 +114,7 @@ func (s *lockState) admitCountingLocked(op *waitOptions, kind Lock, key holdKey)
 	if op.NoWait {
 		return s.admitFirstLocked(h, nil), nil
 	}
-	q := s.queueLocked(key.id.Half)
+	q := s.queueLocked(key.half)
 	switch {
 	case q.TryEnter():
 		return s.admitFirstLocked(h, q), nil

@@ -61,5 +61,5 @@ func (e *Engine) leases() int {
 func (e *Engine) holdOf(id LockID, o Owner, f func(h *hold)) {
 	s := e.retain(id.Name)
 	defer s.release()
-	s.locked(func() { f(s.holds.get(holdKey{id, o})) })
+	s.locked(func() { f(s.holds.get(holdKey{id.Half, o})) })
 }

@@ -71,9 +71,9 @@ func (s holdState) afterReport() holdState {
 	return s
 }
 
-// A holdKey identifies the hold of an owner on a lock.
+// A holdKey identifies the hold of an owner on a lock, among the holds of the same lock state.
 type holdKey struct {
-	id    LockID
+	half  string
 	owner Owner
 }
 
@@ -82,6 +82,7 @@ type hold struct {
 	lockState *lockState
 	lock      Lock // through which it was acquired
 	key       holdKey
+	next      *hold  // the next hold of the same owner in the holds of its lock state; or nil
 	field     string // of its record in Redis; empty until its first attempt is prepared
 	// changed wakes the caller that waits for this hold when its owner has acquired the counterpart of the lock; or nil.
 	changed chan struct{}
@@ -112,6 +113,9 @@ type hold struct {
 	leaseUncertain bool
 }
 
+// id returns the ID of the lock.
+func (h *hold) id() LockID { return LockID{h.lockState.name, h.key.half} }
+
 // commands returns the commands of the lock, which must have a record in Redis.
 func (h *hold) commands() Record { return h.lock.(Record) }
 
@@ -137,7 +141,7 @@ func (s *lockState) lockHold(op *waitOptions, kind Lock, o Owner, makeOne bool) 
 
 // lockHoldLocked is lockHold for callers with the mutex. It unlocks the mutex while it waits.
 func (s *lockState) lockHoldLocked(op *waitOptions, kind Lock, o Owner, makeOne bool) (*hold, error) {
-	key := holdKey{kind.ID(), o}
+	key := holdKey{kind.ID().Half, o}
 	for {
 		h := s.holds.get(key)
 		switch {
@@ -341,7 +345,7 @@ func (s *lockState) notHeldError(id LockID, o Owner) error {
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
-		if h.key.id == id && h.state.holds() {
+		if h.key.half == id.Half && h.state.holds() {
 			return fmt.Errorf("%w: called by %v, but held by %v in this process", ErrNotHeld, o, h.key.owner)
 		}
 	}

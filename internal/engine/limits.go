@@ -133,7 +133,7 @@ func (e *Engine) DropMinHold(kind Lock, o Owner) {
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()
-	if h := s.holds.get(holdKey{kind.ID(), o}); h != nil && h.count == 1 {
+	if h := s.holds.get(holdKey{kind.ID().Half, o}); h != nil && h.count == 1 {
 		h.keepUntil = 0
 	}
 }

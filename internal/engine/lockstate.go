@@ -155,7 +155,7 @@ func (ns lockStates) Unlock() {
 func (s *lockState) find(id LockID, o Owner) *hold {
 	s.Lock()
 	defer s.Unlock()
-	h := s.holds.get(holdKey{id, o})
+	h := s.holds.get(holdKey{id.Half, o})
 	if h == nil || h.state.wanted() || h.state == ended {
 		return nil
 	}
@@ -186,7 +186,7 @@ func (s *lockState) counterpartLocked(h *hold) *hold {
 	if h.lock.Counterpart() == (LockID{}) {
 		return nil
 	}
-	return s.holds.get(holdKey{h.lock.Counterpart(), h.key.owner})
+	return s.holds.get(holdKey{h.lock.Counterpart().Half, h.key.owner})
 }
 
 // queueLocked returns the local queue of a half, which it makes if there is none.
@@ -246,70 +246,97 @@ func (s *lockState) recordsOf(id LockID) (all []*record) {
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
-		if h.key.id == id && h.state.holds() {
+		if h.key.half == id.Half && h.state.holds() {
 			all = append(all, h.record)
 		}
 	}
 	return all
 }
 
-// A holdSet has the holds of one lock state by their keys. Most lock states have one hold, which needs no map.
+// A holdSet has the holds of one lock state by their keys. Most lock states have the holds of one owner, which needs no
+// map; and most owners have one hold.
 type holdSet struct {
-	one  *hold
-	more map[heldKey]*hold
+	one  *hold           // the first hold of an owner that is not in more; or nil
+	more map[Owner]*hold // the first holds of other owners; hold.next has the others
+	n    int             // how many holds there are
 }
 
-// A heldKey is a holdKey without the name of the lock, which is the same for all holds of a lock state.
-type heldKey struct {
-	half  string
-	owner Owner
-}
-
-func (k *holdKey) held() heldKey { return heldKey{k.id.Half, k.owner} }
-
-func (s *holdSet) get(key holdKey) *hold {
-	if s.one != nil && s.one.key == key {
+// first returns the first hold of o, or nil.
+func (s *holdSet) first(o Owner) *hold {
+	if s.one != nil && s.one.key.owner == o {
 		return s.one
 	}
-	return s.more[key.held()]
+	return s.more[o]
 }
 
+func (s *holdSet) get(key holdKey) *hold {
+	h := s.first(key.owner)
+	for h != nil && h.key.half != key.half {
+		h = h.next
+	}
+	return h
+}
+
+// put adds h, which must not be in the set, and no other hold with its key.
 func (s *holdSet) put(h *hold) {
-	if s.one == nil && s.more[h.key.held()] == nil {
+	s.n++
+	switch first := s.first(h.key.owner); {
+	case first != nil:
+		h.next, first.next = first.next, h
+	case s.one == nil:
 		s.one = h
-		return
+	default:
+		if s.more == nil {
+			s.more = make(map[Owner]*hold)
+		}
+		s.more[h.key.owner] = h
 	}
-	if s.more == nil {
-		s.more = make(map[heldKey]*hold)
-	}
-	s.more[h.key.held()] = h
 }
 
+// remove removes h, which must be in the set.
 func (s *holdSet) remove(h *hold) {
-	if s.one != nil && s.one.key == h.key {
-		s.one = nil
-	} else {
-		delete(s.more, h.key.held())
+	s.n--
+	before := s.first(h.key.owner)
+	switch {
+	case before != h:
+		for before.next != h {
+			before = before.next
+		}
+		before.next = h.next
+	case s.one == h:
+		s.one = h.next
+	case h.next != nil:
+		s.more[h.key.owner] = h.next
+	default:
+		delete(s.more, h.key.owner)
 	}
+	h.next = nil
 }
 
-func (s *holdSet) len() int {
-	n := len(s.more)
-	if s.one != nil {
-		n++
-	}
-	return n
-}
+func (s *holdSet) len() int { return s.n }
 
+// all returns the holds. The loop may remove the hold that it is at.
 func (s *holdSet) all() iter.Seq[*hold] {
 	return func(yield func(*hold) bool) {
-		if s.one != nil && !yield(s.one) {
+		if !allOf(s.one, yield) {
 			return
 		}
-		for _, h := range s.more {
-			if !yield(h) {
+		for _, first := range s.more {
+			if !allOf(first, yield) {
 				return
 			}
 		}
 	}
+}
+
+// allOf yields first and the holds after it, and reports whether yield has always returned true.
+func allOf(first *hold, yield func(*hold) bool) bool {
+	for h := first; h != nil; {
+		next := h.next // as h.next is nil once h was removed
+		if !yield(h) {
+			return false
+		}
+		h = next
+	}
+	return true
 }

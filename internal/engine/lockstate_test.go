@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -254,4 +256,33 @@ func TestErrNotHeldCostsTheSameBesideManyHolds(t *testing.T) {
 			few,
 		)
 	}
+}
+
+// A holdSet finds the holds that are in it, and no others, whatever the order in which they come and go.
+func TestHoldSetFindsItsHolds(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	var set holdSet
+	model := make(map[holdKey]*hold)
+	for range 3000 {
+		key := holdKey{[]string{"", "read", "write"}[random.IntN(3)], Owner(random.IntN(4))}
+		switch h := model[key]; {
+		case h == nil:
+			model[key] = &hold{key: key}
+			set.put(model[key])
+		case random.IntN(2) == 0:
+			set.remove(h)
+			delete(model, key)
+		}
+		for _, half := range []string{"", "read", "write"} {
+			other := holdKey{half, key.owner}
+			require.Same(t, model[other], set.get(other), "the hold of %v", other)
+		}
+		require.ElementsMatch(t, slices.Collect(maps.Values(model)), slices.Collect(set.all()), "all holds")
+		require.Equal(t, len(model), set.len(), "how many")
+	}
+	for h := range set.all() {
+		set.remove(h)
+	}
+	require.Zero(t, set.len(), "after all were removed in a loop over them")
 }

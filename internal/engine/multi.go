@@ -42,7 +42,7 @@ func (e *Engine) newMultiAcquire(op *waitOptions, bs []Lock, o Owner, r Request)
 	g.states.Lock()
 	defer g.states.Unlock()
 	for i, kind := range bs {
-		s, key := g.states.of(kind), holdKey{kind.ID(), o}
+		s, key := g.states.of(kind), holdKey{kind.ID().Half, o}
 		g.fresh[i] = &hold{lockState: s, lock: kind, key: key, field: e.newField(o)}
 		if s.multis == nil {
 			s.multis = make(map[holdKey][]*multiAcquire)
@@ -145,7 +145,7 @@ func (s *lockState) wakeOwnerLocked(h *hold) {
 	if h.lock.Counterpart() == (LockID{}) {
 		return
 	}
-	s.wakeMultiLocked(holdKey{h.lock.Counterpart(), h.key.owner})
+	s.wakeMultiLocked(holdKey{h.lock.Counterpart().Half, h.key.owner})
 	if other := s.counterpartLocked(h); other != nil && other.state.wanted() {
 		wakeCaller(other.changed)
 	}
@@ -275,7 +275,7 @@ func (g *multiAcquire) prepareLocked() ([]target, error) {
 // owner mutex of kept already.
 func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 	for i, kind := range g.locks {
-		s, key := g.fresh[i].lockState, holdKey{kind.ID(), g.owner}
+		s, key := g.fresh[i].lockState, holdKey{kind.ID().Half, g.owner}
 		h := s.holds.get(key)
 		if h != nil && h != kept && !h.ownerQueue.TryEnter() {
 			other = h
@@ -338,7 +338,7 @@ func (g *multiAcquire) tryQueuesLocked() bool {
 		if h.queue != nil || !h.needsQueueLocked() {
 			continue
 		}
-		queue := h.lockState.queueLocked(h.key.id.Half)
+		queue := h.lockState.queueLocked(h.key.half)
 		if !queue.TryEnter() {
 			g.unlockHoldsLocked()
 			return false

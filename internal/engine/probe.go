@@ -63,13 +63,13 @@ func (p Probe) Waiters(kind Lock) (waiters int, front, busy bool) {
 
 // Guards returns how many guards with different parents the hold of o on kind has.
 func (p Probe) Guards(kind Lock, o Owner) (guards int) {
-	p.look(kind, func(s *lockState) { guards = len(s.holds.get(holdKey{kind.ID(), o}).guards) })
+	p.look(kind, func(s *lockState) { guards = len(s.holds.get(holdKey{kind.ID().Half, o}).guards) })
 	return guards
 }
 
 // SetHoldCount sets the hold count of the hold of o on kind, in this process only.
 func (p Probe) SetHoldCount(kind Lock, o Owner, count int) {
-	p.look(kind, func(s *lockState) { s.holds.get(holdKey{kind.ID(), o}).count = count })
+	p.look(kind, func(s *lockState) { s.holds.get(holdKey{kind.ID().Half, o}).count = count })
 }
 
 // HoldCount returns the hold count of the hold of o on kind, as far as this process knows.
@@ -80,7 +80,7 @@ func (p Probe) HoldCount(kind Lock, o Owner) int {
 
 // LeasesEnd returns until when the lease of the hold of o on kind is valid.
 func (p Probe) LeasesEnd(kind Lock, o Owner) (end time.Time) {
-	p.look(kind, func(s *lockState) { end = p.e.watchdog.End(&s.holds.get(holdKey{kind.ID(), o}).record.lease) })
+	p.look(kind, func(s *lockState) { end = p.e.watchdog.End(&s.holds.get(holdKey{kind.ID().Half, o}).record.lease) })
 	return end
 }
 

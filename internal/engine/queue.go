@@ -132,7 +132,7 @@ func (e entrance) enterQueuesLocked(mu sync.Locker, op *waitOptions, targets []t
 		if h.queue != nil || !h.needsQueueLocked() {
 			continue
 		}
-		if q := h.lockState.queueLocked(h.key.id.Half); q.TryEnter() {
+		if q := h.lockState.queueLocked(h.key.half); q.TryEnter() {
 			h.queue = q
 			continue
 		}
@@ -187,7 +187,7 @@ func (e entrance) enterInOrderLocked(mu sync.Locker, op *waitOptions, targets []
 
 // enterOneLocked waits in the local queue of the lock of h.
 func (e entrance) enterOneLocked(mu sync.Locker, op *waitOptions, h *hold) error {
-	q := h.lockState.queueLocked(h.key.id.Half)
+	q := h.lockState.queueLocked(h.key.half)
 	if err := e.enterLocked(mu, op, &q.Queue); err != nil {
 		op.sees(q.blocker)
 		h.lockState.dropQueueLocked(q)

@@ -32,7 +32,7 @@ func (e *bubbleEngine) enterQueues(op *waitOptions, targets []target) error {
 // wantsOf returns a target for each of the locks.
 func (e *bubbleEngine) wantsOf(o Owner, names ...string) (targets []target) {
 	for _, name := range names {
-		h := &hold{lockState: e.retain(name), lock: newFakeLock(e.redis, name), key: holdKey{LockID{Name: name}, o}}
+		h := &hold{lockState: e.retain(name), lock: newFakeLock(e.redis, name), key: holdKey{"", o}}
 		targets = append(targets, target{hold: h})
 	}
 	return targets

@@ -181,7 +181,7 @@ func (r releasing) end(others int, passed int64) {
 	if r.count == 0 {
 		switch {
 		case passed == 2 && (r.queue != nil || r.lock.Admission() == Counting): // a semaphore: holders have left its queue
-			q := s.queueLocked(r.key.id.Half)
+			q := s.queueLocked(r.key.half)
 			q.policy.ReleasedUnannounced(e.watchdog.Now(), e.pace(), e.PollInterval)
 			s.keepQueueLocked(q)
 		case r.queue == nil:

@@ -16,7 +16,7 @@ func (s *lockState) shareLocked(op *waitOptions, kind Lock, key holdKey) (admitt
 	if s.engine.HandoffWindow == 0 || s.closed {
 		return admitted{}, nil
 	}
-	q := s.queueLocked(key.id.Half)
+	q := s.queueLocked(key.half)
 	if r, now := q.shared, s.engine.watchdog.Now(); r != nil && r.isOpenLocked(now) {
 		h := s.newHoldLocked(kind, key, nil)
 		r.joinLocked(h, now)
