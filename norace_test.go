@@ -4,4 +4,4 @@ package relock
 
 // testsAtOnce is how many tests run at the same time, because they mostly wait. A test that computes is not parallel,
 // so that it takes no time from those that measure it.
-const testsAtOnce = "24"
+const testsAtOnce = "32"
