@@ -185,7 +185,7 @@ func (m *manual) run(s *luaScript, args ...any) reply {
 func (m *manual) ask(delivery string) reply {
 	m.Helper()
 	m.asked++
-	return m.run(lockAcquire, m.field, m.lease, 1, delivery, m.asked, m.fenced, m.releaseChannel(), "publish")
+	return m.run(lockAcquire, m.field, m.lease, 1, delivery, 1, m.asked, m.releaseChannel(), "publish")
 }
 
 // takes acquires a lock that must be free.
@@ -217,7 +217,7 @@ func (m *manual) release(late bool) reply {
 
 func (m *manual) releaseIn(slice time.Duration, late bool) reply {
 	m.Helper()
-	return m.run(lockRelease, m.field, 0, m.releaseChannel(), "publish", slice.Milliseconds(), late)
+	return m.run(lockRelease, m.field, m.releaseChannel(), "publish", slice.Milliseconds(), 0, late)
 }
 
 func (m *manual) grants() string { return m.releaseChannel() + ":" + m.id }
@@ -1080,6 +1080,7 @@ func TestLineScriptThatFindsTheLockFreeGrants(t *testing.T) {
 		"a release of a hold that is gone": func(b *bench, _ *manual) { b.manual().release(true) },
 		"a place that is given up":         func(b *bench, waiter *manual) { waiter.release(true) },
 		"a newcomer":                       func(b *bench, _ *manual) { b.manual().ask(engine.Defer) },
+		"a newcomer that names no channel": func(b *bench, _ *manual) { m := b.manual(); m.run(lockAcquire, m.field, minute, 1) },
 		"a newcomer that joins":            func(b *bench, _ *manual) { b.manual().listens().joins() },
 		"a client that asks again":         func(b *bench, waiter *manual) { waiter.ask(engine.Push) },
 	} {
@@ -1612,7 +1613,7 @@ func TestLineSharesTheLockOnceInAWindow(t *testing.T) {
 		first := b.manual().takes()
 		one, two, three := b.manual().listens().joins(), b.manual().listens().joins(), b.manual().listens().joins()
 		release := func(m *manual) reply {
-			return m.run(lockRelease, m.field, 0, m.releaseChannel(), "publish", time.Minute.Milliseconds(), false)
+			return m.releaseIn(time.Minute, false)
 		}
 		endSlice := func() { b.must(b.rdb.HSet(context.Background(), b.lineKey(), "shared", 1).Err()) }
 		assert.Equal(b, reply{1, 0, 1}, release(first), "a release in the first slice of the line")

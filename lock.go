@@ -140,9 +140,22 @@ func (l *plainLock) Acquire(a engine.Attempt) call {
 		Script:   lockAcquire,
 		Keys:     l.keys,
 		Optional: spareOfLock,
-		Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount,
-			cmp.Or(a.Delivery, engine.Barge), a.Asked, a.TokensWanted(l.Tokens), l.told[0], l.told[1]},
+		Args:     l.acquireArgs(a),
 	}
+}
+
+// acquireArgs leaves out those arguments at the end that do not matter: each of them takes time.
+func (l *plainLock) acquireArgs(a engine.Attempt) []any {
+	delivery, tokens := cmp.Or(a.Delivery, engine.Barge), a.TokensWanted(l.Tokens)
+	switch {
+	case delivery == engine.Push, delivery == engine.Poll, delivery == engine.Defer && l.told[1] != any("publish"):
+		return []any{a.Field, milliseconds(a.Lease), a.HoldCount, delivery, tokens, a.Asked, l.told[0], l.told[1]}
+	case tokens > 1:
+		return []any{a.Field, milliseconds(a.Lease), a.HoldCount, delivery, tokens}
+	case delivery == engine.Defer:
+		return []any{a.Field, milliseconds(a.Lease), a.HoldCount}
+	}
+	return []any{a.Field, milliseconds(a.Lease), a.HoldCount, delivery}
 }
 
 func (l *plainLock) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error) {
@@ -151,13 +164,11 @@ func (l *plainLock) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error)
 }
 
 func (l *plainLock) Release(r engine.Release) call {
-	return call{
-		Script:   lockRelease,
-		Keys:     l.keys,
-		Optional: spareOfLock,
-		Args: []any{r.Field, r.HoldCount, l.told[0], l.told[1],
-			milliseconds(r.Share), r.Late},
+	args := []any{r.Field, l.told[0], l.told[1], milliseconds(r.Share)}
+	if r.HoldCount > 0 || r.Late { // otherwise the script assumes 0 and false
+		args = append(args, r.HoldCount, r.Late)
 	}
+	return call{Script: lockRelease, Keys: l.keys, Optional: spareOfLock, Args: args}
 }
 
 // RollBack sets the hold count back to what it was before the attempt.

@@ -41,7 +41,7 @@ var (
 var bound = make(map[string]*luaScript)
 
 // library has the files of lua/. In the scripts that pass on permits, permit.lua replaces grant.lua.
-var library = lualink.New(luaDir(), "record", "announce", "clock", "token", "semaphore", "clients", "grant", "standing",
+var library = lualink.New(luaDir(), "forms", "record", "announce", "clock", "counter", "token", "semaphore", "clients", "grant", "standing",
 	"permit beside permits", "line", "places", "tombstones", "passing", "queue", "permits", "idle", "readers", "writer")
 
 func luaDir() fs.FS {

@@ -21,8 +21,6 @@
 local tombstone_life = 60000
 local most_tombstones = 100
 
-local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
-
 local function client_of(field) return field:sub(1, 36) end
 
 local function listeners(channel, how)
@@ -38,7 +36,7 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
+    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
     if type(heard) == 'table' then
         return nil
     end

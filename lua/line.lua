@@ -18,15 +18,15 @@
 --   beside        1 if callers without a place are subscribed, for a plain lock, to the channel of the other lock
 -- and, for a fair lock, <field>: the wish of a waiter of the queue (see queue.lua).
 --
--- Rules: a client has one place. The place of a later wait replaces that of an earlier one. If a client has a place
--- for the plain lock, its wait for the write lock of the same name has none, and the other way round: such a caller
--- is a guest. A guest takes a free lock before all places, and is told that the lock is free once in each hand-off
--- window, as are all others that have no place. A place is granted the lock by a message, with a short lease. A place
--- is suspect if its grant was not used in time: its client has to ask before the place is granted again. It is
--- confirmed then, and gets its whole lease. A client that has lost its subscription loses its place. The script that
--- frees a lock grants it to the next place, and so does every script that finds the lock free. A run that finds the
--- lock granted already grants nothing, so no message is sent twice. A line expires after line_life if no client has
--- joined it, and a line of tombstones alone after tombstone_life.
+-- Rules: a client has one place. The place of a later wait replaces that of an earlier one. If a client has a place for
+-- the plain lock, its wait for the write lock of the same name has none, and the other way round: such a caller is a
+-- guest. A guest takes a free lock before all places, and is told that the lock is free once in each hand-off window,
+-- as are all others that have no place. A place is granted the lock by a message, with a short lease. A place is
+-- suspect if its grant was not used in time: its client has to ask before the place is granted again. It is confirmed
+-- then, and gets its whole lease. A client that has lost its subscription loses its place. The script that frees a lock
+-- grants it to the next place, and so does every script that finds the lock free. A run that finds the lock granted
+-- already grants nothing, so no message is sent twice. A line expires after line_life if no client has joined it, and a
+-- line of tombstones alone after tombstone_life.
 -- Of several grants of a semaphore, only the place of the last one comes back when its lease expires. The client of
 -- another one joins again at the end.
 --
@@ -60,12 +60,10 @@
 -- Defines  in_parts(list, run)            calls run with the elements of list; returns its last answer, or the first
 --          error.
 
-local line_life = 5 * 60 * 1000
 local most_places = 20000 -- numbers from the first place to the last one up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
-local near_head = 32 -- as in internal/poller
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
 
@@ -83,7 +81,7 @@ local function grants_to(channel, p) return channel_of(channel, of_writer(p.fiel
 --   delivery  push: the client is subscribed to its channel; poll: it may not subscribe, and polls often
 -- The number of the last request is a secret of the client: see internal/engine/line.go.
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
@@ -180,8 +178,7 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.delivery, ms(p.lease), p.fenced,
-        p.asked, p.field)
+    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field)
 end
 
 local function put_place(line, p)

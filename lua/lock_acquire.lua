@@ -9,12 +9,14 @@
 -- ARGV[2]  the lease in ms.
 -- ARGV[3]  the hold count to reach: 1 acquires a free lock, more re-enters a lock that is held.
 -- ARGV[4]  how the caller learns of a grant: barge takes a free lock before all places and gets no place; defer lets
---          the line go first; push and poll wait in the line, with and without a subscription: see line.lua.
--- ARGV[5]  the number of this request within its wait.
--- ARGV[6]  how many fencing tokens the caller can use: 0 if the lock is not fenced, and more than 1 only if a hold of
---          its process has left it the record: see token.lua.
--- ARGV[7]  the channel on which a release is announced; the channel of a client is this one with :client appended.
--- ARGV[8]  the command that publishes: see announce.lua.
+--          the line go first; push and poll wait in the line, with and without a subscription: see line.lua. The
+--          default is defer.
+-- ARGV[5]  how many fencing tokens the caller can use: more than 1 only if a hold of its process has left it the
+--          record: see counter.lua. The default is 1. It does not matter if the lock is not fenced.
+-- ARGV[6]  the number of this request within its wait; only for push and poll.
+-- ARGV[7]  the channel on which a release is announced, which push and poll have to name; the channel of a client is
+--          this one with :client appended.
+-- ARGV[8]  the command that publishes: see announce.lua. The default is publish.
 -- Returns  {1, following, token} held (token 0: not fenced); the following tokens after that one are those of the
 --          caller, too. {0, pttl, place} busy, {-1, 0, 0} there is no hold to re-enter.
 --          place is 1 plus four for each place in front if the caller has a place in the line, 2 if the release will
@@ -25,25 +27,54 @@
 -- A hash that no lock writes is refused: see record.lua.
 
 local lock, tokens = KEYS[1], KEYS[3]
-local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local delivery, asked, wanted, channel, how = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
-local fenced = wanted == '0' and '0' or '1'
+local field, hold_count, delivery = ARGV[1], ARGV[3], ARGV[4] or 'defer'
+local asked, channel, how = ARGV[6], ARGV[7], ARGV[8] or 'publish'
+local fenced = tokens and '1' or '0'
 local waits = delivery == 'push' or delivery == 'poll'
 
 -- The most common case: the lock is free, and no process waits. After an error the code below runs, and reports it.
-local there = hold_count == '1' and not tokens and redis.pcall('exists', lock, KEYS[2])
+local there = hold_count == '1' and redis.pcall('exists', lock, KEYS[2])
 if there == 1 and is_idle_for(KEYS[2], field) then -- the key that exists is the line
     there = 0
 end
-if there == 0 and type(redis.pcall('hset', lock, field, hold_count)) == 'number' then
+local token, following -- drawn first: if the counter is not a number, the lock must not be acquired
+if there == 0 then
+    token, following = take_token(tokens)
+end
+if token and type(redis.pcall('hset', lock, field, hold_count)) == 'number' then
     if type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
-        return {1, 0, 0}
+        return {1, following, token}
     end
     redis.call('del', lock)
 end
 
+-- The most common case of a lock in use by several processes: the holder was granted the lock by the line, and the
+-- caller joins at the end, or does not wait. This does the same as the code below, without its functions, which take
+-- longer to create than to run.
+if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
+    local client = field:sub(1, 36)
+    local head = redis.pcall('hmget', KEYS[2], 'first', 'last', 'granted', 'over', client)
+    local first, last, granted, over = tonumber(head[1] or ''), tonumber(head[2] or ''), head[3], head[4]
+    if granted and granted ~= field and not (over and over:find(field, 1, true)) and redis.pcall('hexists', lock, granted) == 1 then
+        if not waits then
+            return {0, redis.pcall('pttl', lock), 0}
+        end
+        local subscribed = delivery == 'poll' or
+            redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. client)[2] ~= 0
+        if subscribed and not head[5] and first and last and first >= 0 and last < 1e15 and
+            last - first >= -1 and last - first < near_head - 1 then
+            local number = string.format('%.0f', last + 1)
+            local place = string.format(place_format, number, 'new', delivery, ARGV[2], fenced, asked, field)
+            if type(redis.pcall('hset', KEYS[2], 'last', number, number, client, client, place)) == 'number' then
+                redis.pcall('pexpire', KEYS[2], line_life)
+                return {0, redis.pcall('pttl', lock), 1 + 4 * (number - first)}
+            end
+        end
+    end
+end
+
 --[[answer]]
-local pttl = redis.call('pttl', lock)
+local lease, pttl = tonumber(ARGV[2]), redis.call('pttl', lock)
 local mine = pttl ~= -2 and redis.call('hexists', lock, field) == 1
 local leave_line -- nil if there is no line
 if not mine and hold_count ~= '1' then
@@ -51,6 +82,7 @@ if not mine and hold_count ~= '1' then
 end
 if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], field)) then
     --[[preludes]]
+    channel = channel or 'redisson_lock__channel:' .. (lock:find('{', 1, true) and lock or '{' .. lock .. '}')
     local _, holder
     if pttl ~= -2 then
         _, holder = check_record(lock)
@@ -84,10 +116,9 @@ if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], f
     end
 end
 
--- The token is drawn first: if the counter is not a number, the lock must not be acquired.
-local token, following = 0, 0
+token, following = 0, 0
 if hold_count == '1' then
-    token, following = draw_token(tokens, mine and tonumber(wanted))
+    token, following = draw_token(tokens, mine and tonumber(ARGV[5] or 1))
 end
 redis.call('hset', lock, field, hold_count)
 if pttl < lease then

@@ -158,18 +158,25 @@ func (c *converter) note(at time.Time, what string, after abstract) {
 
 // run appends the event of a script.
 func (c *converter) run(n note, before, after abstract) error {
-	first := func(i int) bool { return len(n.Args) > i && n.Args[i] == "1" }
 	switch {
 	case n.Err != "":
 		return fmt.Errorf("the script failed: %s", n.Err)
-	case n.Verb == Ask && first(2):
+	case n.Verb == Ask && n.arg(2, "") == "1":
 		return c.ask(n, after)
-	case n.Verb == End && n.Args[1] == "0":
+	case n.Verb == End && n.arg(4, "0") == "0":
 		return c.end(n, after)
 	case !before.equal(after) || len(n.Told) > 0:
 		c.note(c.clock, fmt.Sprintf(`k|->"%s"`, n.Verb), after)
 	}
 	return nil
+}
+
+// arg returns the argument with this index, which may be left out if all behind it are.
+func (n *note) arg(i int, ifLeftOut string) string {
+	if i < len(n.Args) {
+		return n.Args[i]
+	}
+	return ifLeftOut
 }
 
 func (c *converter) ask(n note, after abstract) error {
@@ -180,7 +187,7 @@ func (c *converter) ask(n note, after abstract) error {
 	if c.over[field] {
 		c.trace.late = append(c.trace.late, field)
 	}
-	delivery := n.Args[3]
+	delivery := n.arg(3, "defer")
 	if !slices.Contains([]string{"push", "defer", "barge"}, delivery) {
 		return fmt.Errorf("the specification has no delivery %q", delivery)
 	}

@@ -77,7 +77,7 @@ func TestBeliefsAreBetweenTheScripts(t *testing.T) {
 	held := state{Record: []string{clientA + ":1:01", "1"}, Expires: 11_000}
 	require.NoError(t, c.add(note{Verb: Ask, Time: [2]string{"10", "0"}, After: held, Answer: []float64{1, 0, 0},
 		Args: []string{clientA + ":1:01", "1000", "1", "barge"}}))
-	require.NoError(t, c.add(note{Verb: End, Time: [2]string{"10", "500"}, Before: held, Answer: []float64{1, 0, 0}, Args: []string{clientA + ":1:01", "0"}}))
+	require.NoError(t, c.add(note{Verb: End, Time: [2]string{"10", "500"}, Before: held, Answer: []float64{1, 0, 0}, Args: []string{clientA + ":1:01"}}))
 	tr := c.finish("lock", []Belief{{"lock", clientA, time.Unix(10, 0), time.Unix(10, 500_000)}, {"other", clientB, time.Unix(1, 0), time.Unix(2, 0)}})
 	assert.Equal(t, []string{"ask", "believe", "doubt", "end"}, kinds(tr))
 }
@@ -91,7 +91,7 @@ func TestExpiriesAreAtTheEndOfTheLease(t *testing.T) {
 		Args: []string{clientA + ":1:01", "1000", "1", "barge"}}))
 	held.Expires = 12_500
 	require.NoError(t, c.add(note{Verb: "renew", Time: [2]string{"10", "500000"}, Before: held, After: held, Args: []string{clientA + ":1:01", "2000"}}))
-	require.NoError(t, c.add(note{Verb: End, Time: [2]string{"20", "0"}, Answer: []float64{-1, 0, 0}, Args: []string{clientA + ":1:01", "0"}}))
+	require.NoError(t, c.add(note{Verb: End, Time: [2]string{"20", "0"}, Answer: []float64{-1, 0, 0}, Args: []string{clientA + ":1:01"}}))
 	require.NoError(t, c.add(note{Verb: Ask, Time: [2]string{"21", "0"}, Answer: []float64{0, -2, 0}, Args: []string{clientA + ":1:01", "1000", "1", "push"}}))
 	tr := c.finish("lock", nil)
 	assert.Equal(t, []string{"ask", "expire", "end", "ask"}, kinds(tr))

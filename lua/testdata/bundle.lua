@@ -1,6 +1,31 @@
 
 local scripts = {
 {acquire = function(KEYS, ARGV)
+local place_format = '%s %s %s %s %s %s %s'
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local grant_format = 'grant %s %s %s %s'
+local provisional = 5000
+local line_life = 5 * 60 * 1000
+local near_head = 32
+local function take_token(counter, most)
+    if not counter then
+        return 0, 0
+    end
+    local token, clock = redis.pcall('incr', counter), redis.pcall('time')
+    if type(token) == 'table' or clock.err then
+        return nil, clock.err and clock or token
+    end
+    local now = clock[1] * 1000000 + clock[2]
+    if token >= now then
+        return token, 0
+    end
+    local set = redis.pcall('set', counter, string.format('%.0f', now))
+    if set.err then
+        return nil, set
+    end
+    token = token > 1 and math.max(token, now - (most or 1) + 1) or now
+    return token, now - token
+end
 local function is_idle_for(key, field)
     local head = redis.pcall('hmget', key, 'over', 'first', 'beside')
     local over = head[1]
@@ -8,20 +33,46 @@ local function is_idle_for(key, field)
 end
 
 local lock, tokens = KEYS[1], KEYS[3]
-local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local delivery, asked, wanted, channel, how = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
-local fenced = wanted == '0' and '0' or '1'
+local field, hold_count, delivery = ARGV[1], ARGV[3], ARGV[4] or 'defer'
+local asked, channel, how = ARGV[6], ARGV[7], ARGV[8] or 'publish'
+local fenced = tokens and '1' or '0'
 local waits = delivery == 'push' or delivery == 'poll'
 
-local there = hold_count == '1' and not tokens and redis.pcall('exists', lock, KEYS[2])
+local there = hold_count == '1' and redis.pcall('exists', lock, KEYS[2])
 if there == 1 and is_idle_for(KEYS[2], field) then -- the key that exists is the line
     there = 0
 end
-if there == 0 and type(redis.pcall('hset', lock, field, hold_count)) == 'number' then
+local token, following -- drawn first: if the counter is not a number, the lock must not be acquired
+if there == 0 then
+    token, following = take_token(tokens)
+end
+if token and type(redis.pcall('hset', lock, field, hold_count)) == 'number' then
     if type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
-        return {1, 0, 0}
+        return {1, following, token}
     end
     redis.call('del', lock)
+end
+
+if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
+    local client = field:sub(1, 36)
+    local head = redis.pcall('hmget', KEYS[2], 'first', 'last', 'granted', 'over', client)
+    local first, last, granted, over = tonumber(head[1] or ''), tonumber(head[2] or ''), head[3], head[4]
+    if granted and granted ~= field and not (over and over:find(field, 1, true)) and redis.pcall('hexists', lock, granted) == 1 then
+        if not waits then
+            return {0, redis.pcall('pttl', lock), 0}
+        end
+        local subscribed = delivery == 'poll' or
+            redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. client)[2] ~= 0
+        if subscribed and not head[5] and first and last and first >= 0 and last < 1e15 and
+            last - first >= -1 and last - first < near_head - 1 then
+            local number = string.format('%.0f', last + 1)
+            local place = string.format(place_format, number, 'new', delivery, ARGV[2], fenced, asked, field)
+            if type(redis.pcall('hset', KEYS[2], 'last', number, number, client, client, place)) == 'number' then
+                redis.pcall('pexpire', KEYS[2], line_life)
+                return {0, redis.pcall('pttl', lock), 1 + 4 * (number - first)}
+            end
+        end
+    end
 end
 
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
@@ -112,28 +163,16 @@ local function answer(script, types)
 end
 
 local function draw_token(counter, most)
-    if not counter then
-        return 0, 0
+    local token, following = take_token(counter, most)
+    if token then
+        return token, following
+    elseif following.err:find('not an integer', 1, true) then
+        refuse(counter, 'number')
     end
-    local token = redis.pcall('incr', counter)
-    if type(token) == 'table' then
-        if token.err:find('not an integer', 1, true) then
-            refuse(counter, 'number')
-        end
-        error(token, 0)
-    end
-    local clock = redis.call('time')
-    local now = clock[1] * 1000000 + clock[2]
-    if token >= now then
-        return token, 0
-    end
-    token = token > 1 and math.max(token, now - (most or 1) + 1) or now
-    redis.call('set', counter, string.format('%.0f', now))
-    return token, now - token
+    error(following, 0)
 end
-
 return answer(function()
-local pttl = redis.call('pttl', lock)
+local lease, pttl = tonumber(ARGV[2]), redis.call('pttl', lock)
 local mine = pttl ~= -2 and redis.call('hexists', lock, field) == 1
 local leave_line -- nil if there is no line
 if not mine and hold_count ~= '1' then
@@ -156,8 +195,6 @@ end
 
 local function ms(t) return string.format('%.0f', t) end
 local tombstone_life = 60000
-local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
-
 local function client_of(field) return field:sub(1, 36) end
 
 local function listeners(channel, how)
@@ -173,7 +210,7 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
+    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
     if type(heard) == 'table' then
         return nil
     end
@@ -216,12 +253,10 @@ local function standing_of(ahead, legacy, lost)
     end
     return lost and 3 or 0
 end
-local line_life = 5 * 60 * 1000
 local most_places = 20000 -- numbers from the first place to the last one up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
-local near_head = 32 -- as in internal/poller
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
 
@@ -235,7 +270,7 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
@@ -327,8 +362,7 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.delivery, ms(p.lease), p.fenced,
-        p.asked, p.field)
+    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field)
 end
 
 local function put_place(line, p)
@@ -544,6 +578,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     return to
 end
 
+    channel = channel or 'redisson_lock__channel:' .. (lock:find('{', 1, true) and lock or '{' .. lock .. '}')
     local _, holder
     if pttl ~= -2 then
         _, holder = check_record(lock)
@@ -577,9 +612,9 @@ end
     end
 end
 
-local token, following = 0, 0
+token, following = 0, 0
 if hold_count == '1' then
-    token, following = draw_token(tokens, mine and tonumber(wanted))
+    token, following = draw_token(tokens, mine and tonumber(ARGV[5] or 1))
 end
 redis.call('hset', lock, field, hold_count)
 if pttl < lease then
@@ -593,6 +628,10 @@ return {1, following, token}
 end, {'hash', 'hash', 'string'})
 
 end, roll_back = function(KEYS, ARGV)
+local place_format = '%s %s %s %s %s %s %s'
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local grant_format = 'grant %s %s %s %s'
+local provisional = 5000
 local function announce(how, channel, message)
     local received = redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
@@ -609,10 +648,44 @@ end
 
 
 local lock, tokens = KEYS[1], KEYS[3]
-local field, left, channel, how, window, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
+local field, channel, how, window, left, late = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] or '0', ARGV[6] == '1'
+local ends = left == '0' and not late and KEYS[2] ~= lock
+local deleted -- the answer of Redis
 
-if left == '0' and not late and KEYS[2] ~= lock and is_idle(KEYS[2]) and redis.pcall('hdel', lock, field) == 1 then
-    return {1, announce(how, channel, '0'), 0}
+if ends and is_idle(KEYS[2]) then
+    deleted = redis.pcall('hdel', lock, field) -- deleting the only field deletes the record
+    if deleted == 1 then
+        return {1, announce(how, channel, '0'), 0}
+    end
+elseif ends then
+    local client = field:sub(1, 36)
+    local head = redis.pcall('hmget', KEYS[2], 'first', 'granted', 'shared', client)
+    local first, granted, shared, own = head[1], head[2], tonumber(head[3] or ''), head[4]
+    own = own and own:sub(-#field - 1) == ' ' .. field -- the place of this hold
+    local to = first and redis.pcall('hget', KEYS[2], first)
+    local place = type(to) == 'string' and to ~= client and redis.pcall('hget', KEYS[2], to)
+    local number, state, delivery, lease, fenced, asked, waiter
+    if type(place) == 'string' then
+        number, state, delivery, lease, fenced, asked, waiter = place:match(place_pattern)
+    end
+    local clock = redis.pcall('time')
+    local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared -- from others, in ms
+    if number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and fenced == '0' and
+        waiter:sub(-6) ~= ':write' and kept and kept >= 0 and kept < 2*kept+window+1 and
+        (granted == field or not granted and not own) then
+        deleted = redis.pcall('hdel', lock, field)
+        if deleted == 1 and redis.pcall('exists', lock) == 0 then
+            lease = state == 'confirmed' and lease or string.format('%.0f', math.min(tonumber(lease), provisional))
+            local heard = type(redis.pcall('hset', lock, waiter, 1)) == 'number' and redis.pcall('pexpire', lock, lease) == 1 and
+                redis.pcall(how, channel .. ':' .. to, string.format(grant_format, waiter, asked, lease, 0))
+            if type(heard) == 'number' and heard > 0 then
+                redis.pcall('hset', KEYS[2], 'first', string.format('%.0f', first + 1), 'granted', waiter)
+                redis.pcall('hdel', KEYS[2], first, own and client or first)
+                return {1, 0, 1}
+            end
+            redis.pcall('del', lock)
+        end
+    end
 end
 
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
@@ -713,7 +786,7 @@ if left ~= '0' then
     return {1, 0, 0}
 end
 
-local deleted = redis.pcall('hdel', lock, field) -- deleting the only field deletes the record
+deleted = deleted or redis.pcall('hdel', lock, field)
 local had = deleted == 1
 local heard, heard_beside, passed_on = 0, 0, 0
 if KEYS[2] ~= lock and (late or not is_idle(KEYS[2])) then
@@ -723,31 +796,36 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
-local function draw_token(counter, most)
+local function take_token(counter, most)
     if not counter then
         return 0, 0
     end
-    local token = redis.pcall('incr', counter)
-    if type(token) == 'table' then
-        if token.err:find('not an integer', 1, true) then
-            refuse(counter, 'number')
-        end
-        error(token, 0)
+    local token, clock = redis.pcall('incr', counter), redis.pcall('time')
+    if type(token) == 'table' or clock.err then
+        return nil, clock.err and clock or token
     end
-    local clock = redis.call('time')
     local now = clock[1] * 1000000 + clock[2]
     if token >= now then
         return token, 0
     end
+    local set = redis.pcall('set', counter, string.format('%.0f', now))
+    if set.err then
+        return nil, set
+    end
     token = token > 1 and math.max(token, now - (most or 1) + 1) or now
-    redis.call('set', counter, string.format('%.0f', now))
     return token, now - token
 end
-
+local function draw_token(counter, most)
+    local token, following = take_token(counter, most)
+    if token then
+        return token, following
+    elseif following.err:find('not an integer', 1, true) then
+        refuse(counter, 'number')
+    end
+    error(following, 0)
+end
 local tombstone_life = 60000
 local most_tombstones = 100
-
-local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
 
 local function client_of(field) return field:sub(1, 36) end
 
@@ -764,7 +842,7 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
+    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
     if type(heard) == 'table' then
         return nil
     end
@@ -808,6 +886,7 @@ local most_places = 20000 -- numbers from the first place to the last one up to 
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
+
 local function of_writer(field) return field:sub(-6) == ':write' end
 
 local function channel_of(channel, of_write)
@@ -818,7 +897,7 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
@@ -910,8 +989,7 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.delivery, ms(p.lease), p.fenced,
-        p.asked, p.field)
+    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field)
 end
 
 local function put_place(line, p)
@@ -1277,6 +1355,8 @@ end
 local joins = mode and redis.call('hexists', lock, field) == 0 -- the caller has no hold yet
 local plain_next = false
 if KEYS[3] ~= lock and (plain or joins and mode == 'read' and redis.pcall('exists', KEYS[3]) == 1) then
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local near_head = 32
 local tombstone_life = 60000
 local function client_of(field) return field:sub(1, 36) end
 
@@ -1288,7 +1368,6 @@ end
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
-local near_head = 32 -- as in internal/poller
 
 local function of_writer(field) return field:sub(-6) == ':write' end
 
@@ -1300,7 +1379,7 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
@@ -1425,6 +1504,10 @@ return {1, 0, 0}
 end, {'hash', 'zset', 'hash'})
 
 end, roll_back = function(KEYS, ARGV)
+local place_format = '%s %s %s %s %s %s %s'
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local grant_format = 'grant %s %s %s %s'
+local provisional = 5000
 local most_holds = 10000 -- fields of a hash that one script reads
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
@@ -1537,30 +1620,35 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
-local function draw_token(counter, most)
+local function take_token(counter, most)
     if not counter then
         return 0, 0
     end
-    local token = redis.pcall('incr', counter)
-    if type(token) == 'table' then
-        if token.err:find('not an integer', 1, true) then
-            refuse(counter, 'number')
-        end
-        error(token, 0)
+    local token, clock = redis.pcall('incr', counter), redis.pcall('time')
+    if type(token) == 'table' or clock.err then
+        return nil, clock.err and clock or token
     end
-    local clock = redis.call('time')
     local now = clock[1] * 1000000 + clock[2]
     if token >= now then
         return token, 0
     end
+    local set = redis.pcall('set', counter, string.format('%.0f', now))
+    if set.err then
+        return nil, set
+    end
     token = token > 1 and math.max(token, now - (most or 1) + 1) or now
-    redis.call('set', counter, string.format('%.0f', now))
     return token, now - token
 end
-
+local function draw_token(counter, most)
+    local token, following = take_token(counter, most)
+    if token then
+        return token, following
+    elseif following.err:find('not an integer', 1, true) then
+        refuse(counter, 'number')
+    end
+    error(following, 0)
+end
 local tombstone_life = 60000
-local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
-
 local function client_of(field) return field:sub(1, 36) end
 
 local function listeners(channel, how)
@@ -1576,7 +1664,7 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
+    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
     if type(heard) == 'table' then
         return nil
     end
@@ -1608,6 +1696,7 @@ local most_places = 20000 -- numbers from the first place to the last one up to 
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
+
 local function of_writer(field) return field:sub(-6) == ':write' end
 
 local function channel_of(channel, of_write)
@@ -1618,7 +1707,7 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
@@ -1710,8 +1799,7 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.delivery, ms(p.lease), p.fenced,
-        p.asked, p.field)
+    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field)
 end
 
 local function put_place(line, p)
@@ -1999,6 +2087,12 @@ end, {'hash', 'zset', 'hash', 'string'})
 
 end},
 {acquire = function(KEYS, ARGV)
+local place_format = '%s %s %s %s %s %s %s'
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local grant_format = 'grant %s %s %s %s'
+local provisional = 5000
+local line_life = 5 * 60 * 1000
+local near_head = 32
 local most_holds = 10000 -- fields of a hash that one script reads
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
@@ -2108,30 +2202,35 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
-local function draw_token(counter, most)
+local function take_token(counter, most)
     if not counter then
         return 0, 0
     end
-    local token = redis.pcall('incr', counter)
-    if type(token) == 'table' then
-        if token.err:find('not an integer', 1, true) then
-            refuse(counter, 'number')
-        end
-        error(token, 0)
+    local token, clock = redis.pcall('incr', counter), redis.pcall('time')
+    if type(token) == 'table' or clock.err then
+        return nil, clock.err and clock or token
     end
-    local clock = redis.call('time')
     local now = clock[1] * 1000000 + clock[2]
     if token >= now then
         return token, 0
     end
+    local set = redis.pcall('set', counter, string.format('%.0f', now))
+    if set.err then
+        return nil, set
+    end
     token = token > 1 and math.max(token, now - (most or 1) + 1) or now
-    redis.call('set', counter, string.format('%.0f', now))
     return token, now - token
 end
-
+local function draw_token(counter, most)
+    local token, following = take_token(counter, most)
+    if token then
+        return token, following
+    elseif following.err:find('not an integer', 1, true) then
+        refuse(counter, 'number')
+    end
+    error(following, 0)
+end
 local tombstone_life = 60000
-local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
-
 local function client_of(field) return field:sub(1, 36) end
 
 local function listeners(channel, how)
@@ -2147,7 +2246,7 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
+    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
     if type(heard) == 'table' then
         return nil
     end
@@ -2190,12 +2289,10 @@ local function standing_of(ahead, legacy, lost)
     end
     return lost and 3 or 0
 end
-local line_life = 5 * 60 * 1000
 local most_places = 20000 -- numbers from the first place to the last one up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
-local near_head = 32 -- as in internal/poller
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
 
@@ -2209,7 +2306,7 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
@@ -2301,8 +2398,7 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.delivery, ms(p.lease), p.fenced,
-        p.asked, p.field)
+    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field)
 end
 
 local function put_place(line, p)
@@ -2737,6 +2833,11 @@ return {1, following, token}
 end, {'hash', 'zset', 'hash', 'string'})
 
 end, roll_back = function(KEYS, ARGV)
+local place_format = '%s %s %s %s %s %s %s'
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local grant_format = 'grant %s %s %s %s'
+local provisional = 5000
+local line_life = 5 * 60 * 1000
 local most_holds = 10000 -- fields of a hash that one script reads
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
@@ -2849,31 +2950,36 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
-local function draw_token(counter, most)
+local function take_token(counter, most)
     if not counter then
         return 0, 0
     end
-    local token = redis.pcall('incr', counter)
-    if type(token) == 'table' then
-        if token.err:find('not an integer', 1, true) then
-            refuse(counter, 'number')
-        end
-        error(token, 0)
+    local token, clock = redis.pcall('incr', counter), redis.pcall('time')
+    if type(token) == 'table' or clock.err then
+        return nil, clock.err and clock or token
     end
-    local clock = redis.call('time')
     local now = clock[1] * 1000000 + clock[2]
     if token >= now then
         return token, 0
     end
+    local set = redis.pcall('set', counter, string.format('%.0f', now))
+    if set.err then
+        return nil, set
+    end
     token = token > 1 and math.max(token, now - (most or 1) + 1) or now
-    redis.call('set', counter, string.format('%.0f', now))
     return token, now - token
 end
-
+local function draw_token(counter, most)
+    local token, following = take_token(counter, most)
+    if token then
+        return token, following
+    elseif following.err:find('not an integer', 1, true) then
+        refuse(counter, 'number')
+    end
+    error(following, 0)
+end
 local tombstone_life = 60000
 local most_tombstones = 100
-
-local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
 
 local function client_of(field) return field:sub(1, 36) end
 
@@ -2890,7 +2996,7 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
+    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
     if type(heard) == 'table' then
         return nil
     end
@@ -2930,11 +3036,11 @@ local function grant(lock, waiter, tokens, channel, how)
 end
 
 local function still_held(_, _) return false end
-local line_life = 5 * 60 * 1000
 local most_places = 20000 -- numbers from the first place to the last one up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
+
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
 
 local function of_writer(field) return field:sub(-6) == ':write' end
@@ -2947,7 +3053,7 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
@@ -3039,8 +3145,7 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.delivery, ms(p.lease), p.fenced,
-        p.asked, p.field)
+    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field)
 end
 
 local function put_place(line, p)

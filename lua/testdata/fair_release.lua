@@ -1,3 +1,5 @@
+local grant_format = 'grant %s %s %s %s'
+local provisional = 5000
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
 local function refuse(key, what)
@@ -101,31 +103,36 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
-local function draw_token(counter, most)
+local function take_token(counter, most)
     if not counter then
         return 0, 0
     end
-    local token = redis.pcall('incr', counter)
-    if type(token) == 'table' then
-        if token.err:find('not an integer', 1, true) then
-            refuse(counter, 'number')
-        end
-        error(token, 0)
+    local token, clock = redis.pcall('incr', counter), redis.pcall('time')
+    if type(token) == 'table' or clock.err then
+        return nil, clock.err and clock or token
     end
-    local clock = redis.call('time')
     local now = clock[1] * 1000000 + clock[2]
     if token >= now then
         return token, 0
     end
+    local set = redis.pcall('set', counter, string.format('%.0f', now))
+    if set.err then
+        return nil, set
+    end
     token = token > 1 and math.max(token, now - (most or 1) + 1) or now
-    redis.call('set', counter, string.format('%.0f', now))
     return token, now - token
 end
-
+local function draw_token(counter, most)
+    local token, following = take_token(counter, most)
+    if token then
+        return token, following
+    elseif following.err:find('not an integer', 1, true) then
+        refuse(counter, 'number')
+    end
+    error(following, 0)
+end
 local tombstone_life = 60000
 local most_tombstones = 100
-
-local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
 
 local function client_of(field) return field:sub(1, 36) end
 
@@ -142,7 +149,7 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
+    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
     if type(heard) == 'table' then
         return nil
     end

@@ -1,3 +1,7 @@
+local place_format = '%s %s %s %s %s %s %s'
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local grant_format = 'grant %s %s %s %s'
+local provisional = 5000
 local function announce(how, channel, message)
     local received = redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
@@ -14,10 +18,44 @@ end
 
 
 local lock, tokens = KEYS[1], KEYS[3]
-local field, left, channel, how, window, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
+local field, channel, how, window, left, late = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] or '0', ARGV[6] == '1'
+local ends = left == '0' and not late and KEYS[2] ~= lock
+local deleted -- the answer of Redis
 
-if left == '0' and not late and KEYS[2] ~= lock and is_idle(KEYS[2]) and redis.pcall('hdel', lock, field) == 1 then
-    return {1, announce(how, channel, '0'), 0}
+if ends and is_idle(KEYS[2]) then
+    deleted = redis.pcall('hdel', lock, field) -- deleting the only field deletes the record
+    if deleted == 1 then
+        return {1, announce(how, channel, '0'), 0}
+    end
+elseif ends then
+    local client = field:sub(1, 36)
+    local head = redis.pcall('hmget', KEYS[2], 'first', 'granted', 'shared', client)
+    local first, granted, shared, own = head[1], head[2], tonumber(head[3] or ''), head[4]
+    own = own and own:sub(-#field - 1) == ' ' .. field -- the place of this hold
+    local to = first and redis.pcall('hget', KEYS[2], first)
+    local place = type(to) == 'string' and to ~= client and redis.pcall('hget', KEYS[2], to)
+    local number, state, delivery, lease, fenced, asked, waiter
+    if type(place) == 'string' then
+        number, state, delivery, lease, fenced, asked, waiter = place:match(place_pattern)
+    end
+    local clock = redis.pcall('time')
+    local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared -- from others, in ms
+    if number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and fenced == '0' and
+        waiter:sub(-6) ~= ':write' and kept and kept >= 0 and kept < 2*kept+window+1 and
+        (granted == field or not granted and not own) then
+        deleted = redis.pcall('hdel', lock, field)
+        if deleted == 1 and redis.pcall('exists', lock) == 0 then
+            lease = state == 'confirmed' and lease or string.format('%.0f', math.min(tonumber(lease), provisional))
+            local heard = type(redis.pcall('hset', lock, waiter, 1)) == 'number' and redis.pcall('pexpire', lock, lease) == 1 and
+                redis.pcall(how, channel .. ':' .. to, string.format(grant_format, waiter, asked, lease, 0))
+            if type(heard) == 'number' and heard > 0 then
+                redis.pcall('hset', KEYS[2], 'first', string.format('%.0f', first + 1), 'granted', waiter)
+                redis.pcall('hdel', KEYS[2], first, own and client or first)
+                return {1, 0, 1}
+            end
+            redis.pcall('del', lock)
+        end
+    end
 end
 
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
@@ -118,7 +156,7 @@ if left ~= '0' then
     return {1, 0, 0}
 end
 
-local deleted = redis.pcall('hdel', lock, field) -- deleting the only field deletes the record
+deleted = deleted or redis.pcall('hdel', lock, field)
 local had = deleted == 1
 local heard, heard_beside, passed_on = 0, 0, 0
 if KEYS[2] ~= lock and (late or not is_idle(KEYS[2])) then
@@ -128,31 +166,36 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
-local function draw_token(counter, most)
+local function take_token(counter, most)
     if not counter then
         return 0, 0
     end
-    local token = redis.pcall('incr', counter)
-    if type(token) == 'table' then
-        if token.err:find('not an integer', 1, true) then
-            refuse(counter, 'number')
-        end
-        error(token, 0)
+    local token, clock = redis.pcall('incr', counter), redis.pcall('time')
+    if type(token) == 'table' or clock.err then
+        return nil, clock.err and clock or token
     end
-    local clock = redis.call('time')
     local now = clock[1] * 1000000 + clock[2]
     if token >= now then
         return token, 0
     end
+    local set = redis.pcall('set', counter, string.format('%.0f', now))
+    if set.err then
+        return nil, set
+    end
     token = token > 1 and math.max(token, now - (most or 1) + 1) or now
-    redis.call('set', counter, string.format('%.0f', now))
     return token, now - token
 end
-
+local function draw_token(counter, most)
+    local token, following = take_token(counter, most)
+    if token then
+        return token, following
+    elseif following.err:find('not an integer', 1, true) then
+        refuse(counter, 'number')
+    end
+    error(following, 0)
+end
 local tombstone_life = 60000
 local most_tombstones = 100
-
-local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
 
 local function client_of(field) return field:sub(1, 36) end
 
@@ -169,7 +212,7 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
+    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
     if type(heard) == 'table' then
         return nil
     end
@@ -213,6 +256,7 @@ local most_places = 20000 -- numbers from the first place to the last one up to 
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
+
 local function of_writer(field) return field:sub(-6) == ':write' end
 
 local function channel_of(channel, of_write)
@@ -223,7 +267,7 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
@@ -315,8 +359,7 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.delivery, ms(p.lease), p.fenced,
-        p.asked, p.field)
+    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field)
 end
 
 local function put_place(line, p)

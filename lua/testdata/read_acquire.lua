@@ -133,6 +133,8 @@ end
 local joins = mode and redis.call('hexists', lock, field) == 0 -- the caller has no hold yet
 local plain_next = false
 if KEYS[3] ~= lock and (plain or joins and mode == 'read' and redis.pcall('exists', KEYS[3]) == 1) then
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local near_head = 32
 local tombstone_life = 60000
 local function client_of(field) return field:sub(1, 36) end
 
@@ -144,7 +146,6 @@ end
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
-local near_head = 32 -- as in internal/poller
 
 local function of_writer(field) return field:sub(-6) == ':write' end
 
@@ -156,7 +157,7 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end

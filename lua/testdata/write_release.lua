@@ -1,3 +1,8 @@
+local place_format = '%s %s %s %s %s %s %s'
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local grant_format = 'grant %s %s %s %s'
+local provisional = 5000
+local line_life = 5 * 60 * 1000
 local most_holds = 10000 -- fields of a hash that one script reads
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
@@ -110,31 +115,36 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
-local function draw_token(counter, most)
+local function take_token(counter, most)
     if not counter then
         return 0, 0
     end
-    local token = redis.pcall('incr', counter)
-    if type(token) == 'table' then
-        if token.err:find('not an integer', 1, true) then
-            refuse(counter, 'number')
-        end
-        error(token, 0)
+    local token, clock = redis.pcall('incr', counter), redis.pcall('time')
+    if type(token) == 'table' or clock.err then
+        return nil, clock.err and clock or token
     end
-    local clock = redis.call('time')
     local now = clock[1] * 1000000 + clock[2]
     if token >= now then
         return token, 0
     end
+    local set = redis.pcall('set', counter, string.format('%.0f', now))
+    if set.err then
+        return nil, set
+    end
     token = token > 1 and math.max(token, now - (most or 1) + 1) or now
-    redis.call('set', counter, string.format('%.0f', now))
     return token, now - token
 end
-
+local function draw_token(counter, most)
+    local token, following = take_token(counter, most)
+    if token then
+        return token, following
+    elseif following.err:find('not an integer', 1, true) then
+        refuse(counter, 'number')
+    end
+    error(following, 0)
+end
 local tombstone_life = 60000
 local most_tombstones = 100
-
-local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
 
 local function client_of(field) return field:sub(1, 36) end
 
@@ -151,7 +161,7 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
+    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
     if type(heard) == 'table' then
         return nil
     end
@@ -191,11 +201,11 @@ local function grant(lock, waiter, tokens, channel, how)
 end
 
 local function still_held(_, _) return false end
-local line_life = 5 * 60 * 1000
 local most_places = 20000 -- numbers from the first place to the last one up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
+
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
 
 local function of_writer(field) return field:sub(-6) == ':write' end
@@ -208,7 +218,7 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
@@ -300,8 +310,7 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.delivery, ms(p.lease), p.fenced,
-        p.asked, p.field)
+    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field)
 end
 
 local function put_place(line, p)
