@@ -21,7 +21,6 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -127,7 +126,7 @@ func (s *Server) Pid() int { return s.process().cmd.Process.Pid }
 func (s *Server) Freeze() {
 	s.t.Helper()
 	p := s.process()
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := p.cmd.Process.Signal(sigstop); err != nil {
 		s.t.Fatalf("freeze redis-server: %v", err)
 	}
 	Await(s.t, "redis-server is frozen", 5*time.Second, func() bool { return isStopped(p.cmd.Process.Pid) })
@@ -136,7 +135,7 @@ func (s *Server) Freeze() {
 // Thaw resumes a paused server with SIGCONT.
 func (s *Server) Thaw() {
 	s.t.Helper()
-	if err := s.process().cmd.Process.Signal(syscall.SIGCONT); err != nil {
+	if err := s.process().cmd.Process.Signal(sigcont); err != nil {
 		s.t.Fatalf("thaw redis-server: %v", err)
 	}
 }
@@ -162,7 +161,7 @@ func (s *Server) process() *process {
 // stop ends the server together with the test.
 func (s *Server) stop() {
 	p := s.process()
-	_ = p.cmd.Process.Signal(syscall.SIGCONT) // it may be paused, or have ended
+	_ = p.cmd.Process.Signal(sigcont) // it may be paused, or have ended
 	p.kill()
 }
 
