@@ -1,9 +1,9 @@
-// Relockctl lists and releases the locks of relock, and of Redisson, in a Redis.
+// Relockctl lists and releases the locks of relock, and of Redisson, in a Redis, and runs commands under a lock.
 //
 //	go run github.com/relock-go/relock/cmd/relockctl@latest -h
 //
 // The result is written to stdout, and all other text to stderr. With -json stdout has JSON and nothing else. Names are
-// printed so that they cannot affect a terminal. Only the command unlock writes to Redis.
+// printed so that they cannot affect a terminal. Only the commands unlock and run write to Redis.
 package main
 
 // The command line: its flags and commands, what is refused, and the exit status.
@@ -27,16 +27,19 @@ import (
 	"github.com/relock-go/relock"
 )
 
-const usage = `relockctl lists and releases the locks of relock, and of Redisson, in a Redis.
+const usage = `relockctl lists and releases the locks of relock, and of Redisson, in a Redis, and
+runs commands under a lock.
 
 Usage:
   relockctl [flags] list [PATTERN]    list the locks that are held, one line for each holder
   relockctl [flags] show NAME         show everything that Redis knows about one lock
   relockctl [flags] watch [PATTERN]   list repeatedly, until Ctrl-C
   relockctl [flags] unlock NAME       release a lock by force, after asking
+  relockctl [flags] run NAME -- COMMAND [ARG...]
+                                      run a command while holding a lock
 
 PATTERN is a pattern of Redis, such as 'lock:orders:*'. Without it all locks are
-listed. Flags may be anywhere; all arguments after -- are names.
+listed. Flags may be anywhere before --; all arguments after it are names, or the command.
 
 Flags:
   -url URL      redis://user:password@host:port/db, or rediss:// for TLS
@@ -48,6 +51,14 @@ Flags:
   -json         print JSON; durations are in milliseconds, and -1 is a lease without end
   -every TIME   watch: the time between two lists; 1s by default, at least 100ms
   -yes          unlock: do not ask
+  -wait TIME    run: how long to wait for the lock; 10s by default, 0 for one attempt
+  -lease TIME   run: the lock expires after TIME and is not renewed, so the command has
+                that time at most; by default the lock is renewed while the command runs
+  -grace TIME   run: how long before the lock expires the command is told to end; 5s by
+                default, and shorter than the lease, which is 30s without -lease
+  -fair         run: use a fair lock
+  -fenced       run: draw a fencing token
+  -semaphore N  run: use a semaphore with N permits, and acquire one of them
   -version      print the version
 
 Defaults to $REDIS_URL, then localhost:6379 (for a Sentinel: localhost:26379). If the URL
@@ -76,6 +87,21 @@ Redis about the lock, or when its lease expires. The next waiter acquires the lo
 read/write lock all readers and the writer lose it, and for a semaphore all permits are
 released. If the holders change while you are asked, nothing is released.
 
+run looks the command up, acquires the lock, runs the command, and releases the lock when
+the command has ended. The command has RELOCK_NAME in its environment, and with -fenced
+RELOCK_TOKEN. relockctl passes on the signals HUP, INT, QUIT, TERM, USR1 and USR2, but on a
+terminal not INT and QUIT, which the terminal sends to the command itself. Without a
+terminal the command has a process group of its own, and INT, QUIT, TERM and KILL go to all
+processes of the group. A signal while relockctl waits ends the wait, and the command is
+not started. If relockctl is killed, the command is killed, too; on other systems than
+Linux, and for processes that the command has started, that is not so.
+
+If the lock cannot be renewed, the command gets TERM when only the grace is left until the
+lock may expire, and KILL after the grace. If the lock is lost earlier, for example because
+it was released by force, the command gets TERM when the next renewal fails, after a third
+of the lease at most. A lock with -lease is not renewed, so such a loss may show only when
+it is released. On Windows the command is killed instead of getting TERM.
+
 Exit status:
   0  success; watch was ended with Ctrl-C
   1  Redis cannot be reached or returned an error; the key is not a lock; or the list is
@@ -83,6 +109,14 @@ Exit status:
   2  the command line is not valid
   3  show, unlock: the lock is not held
   4  unlock: not released, because you did not answer yes, or the holders have changed
+
+Exit status of run: that of the command, or
+  128+n  the command was ended by signal n, or the signal n has ended the wait
+  2      the command line is not valid
+  75     the lock was not acquired in time, or Redis cannot be reached or returned an error
+  76     the lock was lost, or could not be renewed, while the command ran
+  126    the command cannot be executed
+  127    the command was not found
 `
 
 // The exit statuses of main.
@@ -115,17 +149,17 @@ type program struct {
 	auth     string // REDISCLI_AUTH
 	every    time.Duration
 	yes      bool
+	job      job // of run
 	leftOut  int // watch: number of keys that were left out when it was last printed
-	redis    *connection
-	client   *relock.Client
+	place    place
+	redis    *connection    // nil before open
+	client   *relock.Client // nil before open
 }
 
 func main() {
 	logging.Disable() // of go-redis, which returns everything important as an error
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	p := &program{in: os.Stdin, out: os.Stdout, err: os.Stderr, auth: os.Getenv("REDISCLI_AUTH")}
-	err := p.run(ctx, os.Args[1:], os.Getenv("REDIS_URL"))
+	err := p.run(context.Background(), os.Args[1:], os.Getenv("REDIS_URL"))
 	if err == nil {
 		return
 	}
@@ -149,7 +183,8 @@ func (p *program) run(ctx context.Context, args []string, env string) error {
 	asksVersion := flags.Bool("version", false, "")
 	flags.DurationVar(&p.every, "every", time.Second, "")
 	flags.BoolVar(&p.yes, "yes", false, "")
-	words, err := parseAnywhere(flags, args)
+	p.job.addFlags(flags)
+	words, rest, err := parseAnywhere(flags, args)
 	if errors.Is(err, flag.ErrHelp) || err == nil && len(words) > 0 && words[0] == "help" {
 		_, err = io.WriteString(p.out, usage)
 		return err
@@ -161,11 +196,14 @@ func (p *program) run(ctx context.Context, args []string, env string) error {
 		_, err = fmt.Fprintln(p.out, "relockctl", version())
 		return err
 	}
-	command, words := "list", words
+	if len(words) == 0 || words[0] != "run" {
+		words = append(words, rest...)
+	}
+	command := "list"
 	if len(words) > 0 {
 		command, words = words[0], words[1:]
 	}
-	do, err := p.command(command, words)
+	do, err := p.command(command, words, rest)
 	addrs := strings.Split(*addr, ",")
 	switch {
 	case err != nil:
@@ -181,15 +219,37 @@ func (p *program) run(ctx context.Context, args []string, env string) error {
 	case *url == "":
 		*url = env
 	}
-	if p.redis, err = connect(ctx, place{*url, addrs[1:], *master, p.auth}); err != nil {
+	p.place = place{*url, addrs[1:], *master, p.auth}
+	defer p.close()
+	if command == "run" { // which has its own way with signals
+		return do(ctx)
+	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := p.open(ctx); err != nil {
 		return err
 	}
-	defer p.redis.rdb.Close()
-	if p.client, err = relock.New(p.redis.rdb, relock.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
-		return err
-	}
-	defer p.client.Close()
 	return do(ctx)
+}
+
+// open connects to Redis.
+func (p *program) open(ctx context.Context, options ...relock.Option) (err error) {
+	if p.redis, err = connect(ctx, p.place); err != nil {
+		return err
+	}
+	options = append(options, relock.WithLogger(slog.New(slog.DiscardHandler)))
+	p.client, err = relock.New(p.redis.rdb, options...)
+	return err
+}
+
+// close closes what open has opened.
+func (p *program) close() {
+	if p.client != nil {
+		p.client.Close()
+	}
+	if p.redis != nil {
+		p.redis.rdb.Close()
+	}
 }
 
 // version returns the version of the module, and the commit if Go knows it.
@@ -207,8 +267,11 @@ func version() string {
 	return text + " " + info.GoVersion
 }
 
-// command returns the function for a command and its arguments.
-func (p *program) command(command string, words []string) (do func(context.Context) error, err error) {
+// command returns the function for a command, its arguments, and what was after --.
+func (p *program) command(command string, words, rest []string) (do func(context.Context) error, err error) {
+	if command == "run" {
+		return p.runLocked, p.job.complete(words, rest)
+	}
 	word := ""
 	if len(words) > 0 {
 		word = words[0]
@@ -237,9 +300,9 @@ func (p *program) command(command string, words []string) (do func(context.Conte
 	return do, err
 }
 
-// parseAnywhere is flags.Parse, except that flags may be before, between and after the arguments.
-func parseAnywhere(flags *flag.FlagSet, args []string) (words []string, err error) {
-	var rest []string
+// parseAnywhere is flags.Parse, except that flags may be before, between and after the arguments, of which rest are
+// those after --.
+func parseAnywhere(flags *flag.FlagSet, args []string) (words, rest []string, err error) {
 	for i, arg := range args {
 		if arg == "--" {
 			args, rest = args[:i], args[i+1:]
@@ -248,10 +311,10 @@ func parseAnywhere(flags *flag.FlagSet, args []string) (words []string, err erro
 	}
 	for {
 		if err := flags.Parse(args); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if args = flags.Args(); len(args) == 0 {
-			return append(words, rest...), nil
+			return words, rest, nil
 		}
 		words, args = append(words, args[0]), args[1:]
 	}

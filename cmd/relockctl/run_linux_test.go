@@ -1,0 +1,96 @@
+package main
+
+// The command run on a terminal, and what only Linux has.
+
+import (
+	"io"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// beginOnTerminal starts relockctl run with args on a terminal of its own, and returns what types on it. The standard
+// output of the command is not the terminal, which would echo what is typed.
+func beginOnTerminal(t *testing.T, addr string, args ...string) (r *runOf, keys *os.File) {
+	t.Helper()
+	keys, side := openTerminal(t, 80, 24)
+	cmd := command(addr, append([]string{"run"}, args...)...)
+	cmd.Stdin = side
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	r = beginAs(t, cmd)
+	side.Close()
+	return r, keys
+}
+
+// The kernel delivers Ctrl-C and Ctrl-\ to the command. If relockctl forwarded them, it would get them twice.
+func TestRunOnATerminalDeliversKeysOnce(t *testing.T) {
+	s := testredis.Start(t)
+	r, keys := beginOnTerminal(t, s.Addr(), "job", "--", "sh", "-c", traps("INT", "QUIT", "USR1")+forever)
+	r.prints("ready")
+	for range 3 {
+		for key, name := range map[string]string{"\x03": "INT", "\x1c": "QUIT"} {
+			_, err := io.WriteString(keys, key)
+			must(t, err)
+			r.prints(name)
+			r.signal(syscall.SIGUSR1) // which is forwarded, after what was forwarded before
+			r.prints("USR1")
+		}
+	}
+	r.signal(syscall.SIGTERM)
+	assert.Equal(t, 128+15, r.ends())
+}
+
+// A command in a background process group would be stopped when it reads from the terminal.
+func TestRunOnATerminalLetsTheCommandRead(t *testing.T) {
+	s := testredis.Start(t)
+	r, keys := beginOnTerminal(t, s.Addr(), "job", "--", "sh", "-c", "echo ready; read line; echo \"$line\"")
+	r.prints("ready")
+	_, err := io.WriteString(keys, "typed\n")
+	must(t, err)
+	r.prints("typed")
+	assert.Zero(t, r.ends(), r.stderr.String())
+}
+
+func TestRunOnATerminalEndsTheWait(t *testing.T) {
+	s := testredis.Start(t)
+	r, _ := beginOnTerminal(t, s.Addr(), "job", "--", "sh", "-c", "echo ready; read line")
+	r.prints("ready")
+	second, keys := beginOnTerminal(t, s.Addr(), "-wait", "1m", "job", "--", "echo", "started")
+	awaitWaiter(t, s, "job")
+	_, err := io.WriteString(keys, "\x03")
+	must(t, err)
+	assert.Equal(t, 128+2, second.ends())
+}
+
+func TestRunOnATerminalEndsTheCommandWithTheLock(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	r, _ := beginOnTerminal(t, s.Addr(), "-lease", "3s", "-grace", "1s", "job", "--", "sh", "-c",
+		"trap '' TERM; echo ready; while :; do :; done")
+	r.prints("ready")
+	assert.Equal(t, statusLost, r.ends())
+}
+
+// The command is a process without children here, because the kernel kills only that one.
+func TestRunThatIsKilledTakesItsCommandAlong(t *testing.T) {
+	s := testredis.Start(t)
+	for name, begin := range map[string]func() *runOf{
+		"without a terminal": func() *runOf {
+			return begin(t, s.Addr(), "a", "--", "sh", "-c", "echo ready; exec sleep 1000")
+		},
+		"on a terminal": func() *runOf {
+			r, _ := beginOnTerminal(t, s.Addr(), "b", "--", "sh", "-c", "trap '' HUP; echo ready; exec sleep 1000")
+			return r
+		},
+	} {
+		r := begin()
+		r.prints("ready")
+		r.signal(syscall.SIGKILL)
+		assert.Equal(t, -1, r.ends(), name) // which waits until nothing has the standard output open
+	}
+	assert.True(t, isLocked(t, s, "a"), "until its lease ends")
+}

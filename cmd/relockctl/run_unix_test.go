@@ -1,0 +1,497 @@
+//go:build unix
+
+package main
+
+// The command run, as a real process with real commands, without a terminal. See run_linux_test.go for the rest.
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// A runOf is relockctl while it runs a command.
+type runOf struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	input  io.Closer   // its standard input, unless that is a terminal
+	lines  chan string // of its standard output; closed when no process has it open
+	stderr bytes.Buffer
+}
+
+// begin starts relockctl run with args, in a session of its own, which has no terminal.
+func begin(t *testing.T, addr string, args ...string) *runOf {
+	t.Helper()
+	cmd := command(addr, append([]string{"run"}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return beginAs(t, cmd)
+}
+
+// beginAs starts cmd, which is relockctl run.
+func beginAs(t *testing.T, cmd *exec.Cmd) *runOf {
+	t.Helper()
+	r := &runOf{t: t, cmd: cmd, lines: make(chan string, 100)}
+	cmd.Stderr = &r.stderr
+	// A command that a killed relockctl leaves behind keeps stderr open.
+	cmd.WaitDelay = time.Second
+	read, write, err := os.Pipe()
+	must(t, err)
+	cmd.Stdout = write
+	if cmd.Stdin == nil {
+		r.input, err = cmd.StdinPipe()
+		must(t, err)
+	}
+	must(t, cmd.Start())
+	write.Close()
+	go func() {
+		defer close(r.lines)
+		for scan := bufio.NewScanner(read); scan.Scan(); {
+			r.lines <- scan.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		read.Close()
+	})
+	return r
+}
+
+// prints waits for the line.
+func (r *runOf) prints(line string) {
+	r.t.Helper()
+	select {
+	case got := <-r.lines:
+		require.Equal(r.t, line, got)
+	case <-time.After(3 * soon):
+		require.Fail(r.t, "it does not print "+line)
+	}
+}
+
+// ends waits until relockctl has ended, and all that it has started, and returns its exit status.
+func (r *runOf) ends() int {
+	r.t.Helper()
+	for timeout := time.After(3 * soon); ; {
+		select {
+		case line, open := <-r.lines:
+			if open {
+				assert.Empty(r.t, line, "it prints something else")
+				continue
+			}
+			_ = r.cmd.Wait() // the result is in ProcessState
+			return r.cmd.ProcessState.ExitCode()
+		case <-timeout:
+			require.Fail(r.t, "it does not end")
+		}
+	}
+}
+
+func (r *runOf) signal(s os.Signal) {
+	r.t.Helper()
+	must(r.t, r.cmd.Process.Signal(s))
+}
+
+// forever is a script that prints ready and does not end by itself.
+const forever = "echo ready; while :; do sleep 0.05; done"
+
+// traps is a script that prints the name of each of the signals when the shell gets it.
+func traps(signals ...string) (script string) {
+	for _, s := range signals {
+		script += "trap 'echo " + s + "' " + s + "; "
+	}
+	return script
+}
+
+func isLocked(t *testing.T, s *testredis.Server, name string) bool {
+	t.Helper()
+	locked, err := newClient(t, s.Client()).NewLock(name).IsLocked(context.Background())
+	must(t, err)
+	return locked
+}
+
+func TestRunHasTheStatusOfItsCommand(t *testing.T) {
+	s := testredis.Start(t)
+	for script, want := range map[string]int{
+		"exit 0":        0,
+		"exit 7":        7,
+		"exit 76":       76,
+		"kill -9 $$":    128 + 9,
+		"kill -TERM $$": 128 + 15,
+	} {
+		_, errs, status := ctl(t, s.Addr(), "", "run", "job", "--", "sh", "-c", script)
+		assert.Equal(t, want, status, script)
+		assert.Empty(t, errs, script)
+		assert.False(t, isLocked(t, s, "job"), script)
+	}
+}
+
+func TestRunGivesTheCommandItsArgumentsAndInput(t *testing.T) {
+	s := testredis.Start(t)
+	const script = `echo "$0 $*"; cat >&2`
+	out, errs, status := ctl(t, s.Addr(), "typed", "run", "job", "--", "sh", "-c", script, "--", "-json", "--")
+	assert.Zero(t, status)
+	assert.Equal(t, "-- -json --\n", out)
+	assert.Equal(t, "typed", errs)
+}
+
+func TestRunTellsTheCommandTheNameAndTheToken(t *testing.T) {
+	s := testredis.Start(t)
+	const script = `echo "$RELOCK_NAME,$RELOCK_TOKEN"`
+	out, _, _ := ctl(t, s.Addr(), "", "run", "my job", "--", "sh", "-c", script)
+	assert.Equal(t, "my job,\n", out)
+	for _, fair := range []string{"-fair=false", "-fair"} {
+		out, errs, status := ctl(t, s.Addr(), "", "run", "-fenced", fair, "fenced", "--", "sh", "-c", script)
+		assert.Zero(t, status, errs)
+		token := s.Client().Get(context.Background(), "redisson_lock_token:{fenced}").Val()
+		assert.Equal(t, "fenced,"+token+"\n", out)
+	}
+}
+
+// The other locks are those that -fair and -semaphore name.
+func TestRunAcquiresTheLockThatItsFlagsName(t *testing.T) {
+	s := testredis.Start(t)
+	for _, flags := range [][]string{{"-fair"}, {"-semaphore", "2"}, {"-fenced"}} {
+		name := "job" + flags[0]
+		script := `"$0" list "$RELOCK_NAME"`
+		args := append(append([]string{"run"}, flags...), name, "--", "sh", "-c", script, binary)
+		out, errs, status := ctl(t, s.Addr(), "", args...)
+		assert.Zero(t, status, errs)
+		assert.Contains(t, out, name)
+		assert.Contains(t, out, "relockctl run sh", "the label")
+	}
+	permit := func(status int) {
+		t.Helper()
+		_, errs, got := ctl(t, s.Addr(), "", "run", "-wait", "0", "-semaphore", "2", "permits", "--", "true")
+		assert.Equal(t, status, got, errs)
+	}
+	holder := newClient(t, s.Client()).NewSemaphore("permits", 2)
+	for _, status := range []int{0, statusNotAcquired} {
+		_, err := holder.Acquire(context.Background())
+		must(t, err)
+		permit(status)
+	}
+}
+
+func TestRunLooksForTheCommandBeforeItAsksRedis(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "data"), nil, 0o600))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for command, want := range map[string]int{
+		"no-such-command":                statusNotFound,
+		filepath.Join(dir, "no-such"):    statusNotFound,
+		filepath.Join(dir, "data"):       statusNotExecutable,
+		"data":                           statusNotExecutable,
+		dir:                              statusNotExecutable,
+		filepath.Join(dir, "data", "no"): statusNotExecutable,
+	} {
+		_, errs, status := ctl(t, "127.0.0.1:1", "", "run", "job", "--", command)
+		assert.Equal(t, want, status, command)
+		assert.Contains(t, errs, "relockctl: "+command)
+	}
+}
+
+func TestRunReleasesTheLockIfTheCommandDoesNotStart(t *testing.T) {
+	s := testredis.Start(t)
+	program := filepath.Join(t.TempDir(), "program")
+	must(t, os.WriteFile(program, []byte{0, 1, 2}, 0o700))
+	_, errs, status := ctl(t, s.Addr(), "", "run", "job", "--", program)
+	assert.Equal(t, statusNotExecutable, status)
+	assert.Contains(t, errs, program)
+	assert.False(t, isLocked(t, s, "job"))
+}
+
+func TestRunRefusesABadCommandLine(t *testing.T) {
+	s := testredis.Start(t)
+	for _, args := range []string{
+		"",
+		"job",
+		"job --",
+		"-- job true",
+		"job true",
+		"job true -- true",
+		"-wait -1s job -- true",
+		"-wait soon job -- true",
+		"-lease -1s job -- true",
+		"-grace -1s job -- true",
+		"-grace 30s job -- true",
+		"-lease 2s -grace 2s job -- true",
+		"-lease 5s job -- true",
+		"-semaphore 0 job -- true",
+		"-semaphore many job -- true",
+		"-semaphore 2 -fair job -- true",
+		"-semaphore 2 -fenced job -- true",
+		"-semaphore 99999999999 job -- true",
+	} {
+		_, errs, status := ctl(t, s.Addr(), "", append([]string{"run"}, strings.Fields(args)...)...)
+		assert.Equal(t, statusUsage, status, args)
+		assert.Contains(t, errs, "relockctl -h", args)
+	}
+	_, _, status := ctl(t, s.Addr(), "", "run", "", "--", "true")
+	assert.Equal(t, statusUsage, status, "an empty name")
+}
+
+func TestRunDoesNotStartTheCommandWithoutTheLock(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, rdb := context.Background(), s.Client()
+	must(t, newClient(t, rdb).NewLock("held").Lock(ctx))
+	must(t, rdb.HSet(ctx, "data", "name", "bob").Err())
+	for _, c := range []struct{ addr, name, want string }{
+		{s.Addr(), "held", "another owner holds it"},
+		{s.Addr(), "data", "not a lock"},
+		{"127.0.0.1:1", "job", "cannot reach the Redis"},
+	} {
+		out, errs, status := ctl(t, c.addr, "", "run", "-wait", "10ms", c.name, "--", "echo", "started")
+		assert.Empty(t, out)
+		assert.Contains(t, errs, c.want)
+		assert.Equal(t, statusNotAcquired, status, errs)
+	}
+}
+
+func TestRunWaitsForTheLock(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	hold, err := newClient(t, s.Client()).NewLock("job").Acquire(context.Background())
+	must(t, err)
+	r := begin(t, s.Addr(), "-wait", "1m", "job", "--", "echo", "started")
+	awaitWaiter(t, s, "job")
+	must(t, hold.Release(context.Background()))
+	r.prints("started")
+	assert.Zero(t, r.ends(), r.stderr.String())
+}
+
+// awaitWaiter waits until somebody waits for the lock.
+func awaitWaiter(t *testing.T, s *testredis.Server, name string) {
+	t.Helper()
+	rdb := s.Client()
+	testredis.Await(t, "it waits", soon, func() bool {
+		return rdb.Exists(context.Background(), "relock_line:{"+name+"}").Val() == 1
+	})
+}
+
+func TestRunDoesNotStartTheCommandIfRedisIsLostInTheWait(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	must(t, newClient(t, s.Client()).NewLock("job").Lock(context.Background()))
+	r := begin(t, s.Addr(), "-wait", "2s", "job", "--", "echo", "started")
+	awaitWaiter(t, s, "job")
+	s.Kill()
+	assert.Equal(t, statusNotAcquired, r.ends(), r.stderr.String())
+}
+
+func TestRunSignalEndsTheWait(t *testing.T) {
+	s := testredis.Start(t)
+	hold, err := newClient(t, s.Client()).NewLock("job").Acquire(context.Background())
+	must(t, err)
+	for _, signal := range []syscall.Signal{
+		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
+	} {
+		r := begin(t, s.Addr(), "-wait", "1m", "job", "--", "echo", "started")
+		awaitWaiter(t, s, "job")
+		r.signal(signal)
+		assert.Equal(t, 128+int(signal), r.ends())
+		assert.Contains(t, r.stderr.String(), "the command was not started")
+		assert.Zero(t, s.Client().HLen(context.Background(), "relock_line:{job}").Val(), "%v: the wait queue", signal)
+	}
+	must(t, hold.Release(context.Background()))
+}
+
+// A signal that arrives together with the lock ends the wait, too: untilSignal prefers it.
+func TestRunSignalWinsAgainstTheLock(t *testing.T) {
+	signals := make(chan os.Signal, 1)
+	for range 100 { // the signal is read by either of the two parts
+		_, caught := untilSignal(context.Background(), signals)
+		signals <- syscall.SIGTERM
+		require.Equal(t, syscall.SIGTERM, caught())
+	}
+	ctx, caught := untilSignal(context.Background(), signals)
+	require.NoError(t, ctx.Err())
+	require.Nil(t, caught())
+}
+
+func TestRunForwardsSignals(t *testing.T) {
+	s := testredis.Start(t)
+	r := begin(t, s.Addr(), "job", "--", "sh", "-c",
+		traps("HUP", "INT", "QUIT", "TERM", "USR1")+"trap 'echo USR2; kill -9 $$' USR2; "+forever)
+	r.prints("ready")
+	for name, signal := range map[string]syscall.Signal{
+		"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "QUIT": syscall.SIGQUIT, "TERM": syscall.SIGTERM,
+		"USR1": syscall.SIGUSR1,
+	} {
+		r.signal(signal)
+		r.prints(name)
+	}
+	assert.True(t, isLocked(t, s, "job"), "it goes on")
+	r.signal(syscall.SIGUSR2)
+	r.prints("USR2")
+	assert.Equal(t, 128+9, r.ends())
+	assert.False(t, isLocked(t, s, "job"))
+}
+
+// A shell that is killed would leave the program that it waits for running, without the lock.
+func TestRunEndsTheWholeProcessGroup(t *testing.T) {
+	s := testredis.Start(t)
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT} {
+		r := begin(t, s.Addr(), "job", "--", "sh", "-c", "(echo ready; exec sleep 1000); true")
+		r.prints("ready")
+		r.signal(signal)
+		assert.Equal(t, 128+int(signal), r.ends(), "%v", signal) // ends also waits for sleep, which has stdout open
+	}
+}
+
+// As under nohup.
+func TestRunLeavesIgnoredSignalsIgnored(t *testing.T) {
+	s := testredis.Start(t)
+	cmd := exec.Command("sh", "-c", `trap "" HUP; exec "$0" "$@"`, binary, "run", "job", "--", "sh", "-c",
+		traps("USR1")+"kill -HUP $$; "+forever)
+	cmd.Env = append(os.Environ(), "REDIS_URL=redis://"+s.Addr())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	r := beginAs(t, cmd)
+	r.prints("ready")
+	r.signal(syscall.SIGHUP)
+	r.signal(syscall.SIGUSR1)
+	r.prints("USR1")
+	r.signal(syscall.SIGTERM)
+	assert.Equal(t, 128+15, r.ends())
+}
+
+func TestRunRenewsTheLock(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	// Of the lease of 30s only 1.7s are for the command, unless the lease is renewed.
+	_, errs, status := ctl(t, s.Addr(), "", "run", "-grace", "28s", "job", "--", "sleep", "4")
+	assert.Zero(t, status, errs)
+	assert.Empty(t, errs)
+}
+
+// The command is told before the lock is lost, not when it is.
+func TestRunTellsTheCommandBeforeTheLeaseEnds(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	r := begin(t, s.Addr(), "-lease", "20s", "-grace", "18s", "job", "--", "sh", "-c",
+		"trap 'echo TERM; read x; exit 5' TERM; echo ready; while :; do sleep 0.05; done")
+	r.prints("ready")
+	assert.Greater(t, s.Client().PTTL(context.Background(), "job").Val(), 18*time.Second)
+	r.prints("TERM")
+	left := s.Client().PTTL(context.Background(), "job").Val()
+	assert.Less(t, left, 19*time.Second)
+	assert.Greater(t, left, 10*time.Second)
+	r.input.Close()
+	assert.Equal(t, statusLost, r.ends())
+	assert.Contains(t, r.stderr.String(), "job: its lease of 20s ends soon; the command has 18s to end")
+	assert.False(t, isLocked(t, s, "job"))
+}
+
+func TestRunTellsTheCommandWhileRedisIsGone(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(s *testredis.Server){
+		"paused": (*testredis.Server).Freeze,
+		"killed": (*testredis.Server).Kill,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := testredis.Start(t)
+			r := begin(t, s.Addr(), "-grace", "27s", "job", "--", "sh", "-c",
+				"trap 'echo TERM; exit' TERM; "+forever)
+			r.prints("ready")
+			fault(s)
+			begun := time.Now()
+			r.prints("TERM")
+			assert.Less(t, time.Since(begun), 15*time.Second, "27s before the end of the lease")
+			assert.Equal(t, statusLost, r.ends())
+			assert.Contains(t, r.stderr.String(), "the command has 27s to end")
+		})
+	}
+}
+
+func TestRunGoesOnOverAShortOutage(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	proxy := testredis.NewProxy(t, s.Addr())
+	// Of the lease of 30s 9.7s are for the command, and it is renewed every 3.2s.
+	r := begin(t, proxy.Addr(), "-grace", "20s", "job", "--", "sh", "-c", "echo ready; sleep 11; exit 3")
+	r.prints("ready")
+	time.Sleep(2 * time.Second) // the outage, and its end, are not at the time of the first renewal
+	proxy.BlackHole(true)
+	time.Sleep(3 * time.Second)
+	proxy.BlackHole(false)
+	assert.Equal(t, 3, r.ends(), r.stderr.String())
+	assert.Empty(t, r.stderr.String())
+}
+
+// The command is ended when the next renewal finds the lock gone, after 6.6s, and not when its lease would have ended.
+func TestRunEndsTheCommandAfterAForcedRelease(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	r := begin(t, s.Addr(), "-grace", "10s", "job", "--", "sh", "-c", forever)
+	r.prints("ready")
+	_, errs, status := ctl(t, s.Addr(), "", "unlock", "-yes", "job")
+	require.Zero(t, status, errs)
+	begun := time.Now()
+	assert.Equal(t, statusLost, r.ends())
+	assert.Less(t, time.Since(begun), 15*time.Second)
+	assert.Contains(t, r.stderr.String(), `"job": the lock was lost`)
+}
+
+// Nothing of the command is left when its lock has ended, although it ignores SIGTERM and has started a process in the
+// background.
+func TestRunKillsACommandThatIgnoresTerm(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	r := begin(t, s.Addr(), "-lease", "3s", "-grace", "1s", "job", "--", "sh", "-c",
+		"trap '' TERM; (trap '' TERM; echo ready; sleep 1000; true) & while :; do sleep 0.05; done")
+	r.prints("ready")
+	begun := time.Now()
+	assert.Equal(t, statusLost, r.ends())
+	assert.Less(t, time.Since(begun), soon)
+}
+
+// A shell ends with SIGTERM, and what it has started in the background does not.
+func TestRunKillsWhatTheCommandLeavesWithoutTheLock(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	r := begin(t, s.Addr(), "-lease", "20s", "-grace", "18s", "job", "--", "sh", "-c",
+		"(trap '' TERM; echo ready; sleep 1000; true) & while :; do sleep 0.05; done")
+	r.prints("ready")
+	begun := time.Now()
+	assert.Equal(t, statusLost, r.ends())
+	assert.Less(t, time.Since(begun), 15*time.Second, "not after the grace")
+}
+
+func TestRunNoticesALossAtTheRelease(t *testing.T) {
+	s := testredis.Start(t)
+	_, errs, status := ctl(t, s.Addr(), "", "run", "job", "--", binary, "unlock", "-yes", "job")
+	assert.Equal(t, statusLost, status)
+	assert.Contains(t, errs, "the lock was lost while it ran")
+}
+
+func TestRunWarnsIfTheReleaseFails(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	r := begin(t, s.Addr(), "job", "--", "sh", "-c", "echo ready; read x; exit 3")
+	r.prints("ready")
+	s.Freeze()
+	r.input.Close()
+	assert.Equal(t, 3, r.ends())
+	assert.Contains(t, r.stderr.String(), "warning: the command has ended, but the lock may stay held for up to 30s")
+}
+
+func TestRunHelpNamesItsFlags(t *testing.T) {
+	out, _, _ := ctl(t, "127.0.0.1:1", "", "-h")
+	for _, flag := range []string{
+		"-wait", "-lease", "-grace", "-fair", "-fenced", "-semaphore", "RELOCK_NAME", "RELOCK_TOKEN", "126", "127", "75", "76",
+	} {
+		assert.True(t, strings.Contains(out, flag), flag)
+	}
+}
