@@ -671,7 +671,7 @@ elseif ends then
     local clock = redis.pcall('time')
     local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared -- from others, in ms
     if number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and fenced == '0' and
-        waiter:sub(-6) ~= ':write' and kept and kept >= 0 and kept < 2*kept+window+1 and
+        waiter:sub(-6) ~= ':write' and kept and kept >= 0 and kept < window and
         (granted == field or not granted and not own) then
         deleted = redis.pcall('hdel', lock, field)
         if deleted == 1 and redis.pcall('exists', lock) == 0 then
