@@ -1099,6 +1099,70 @@ func TestLineScriptThatFindsTheLockFreeGrants(t *testing.T) {
 	}
 }
 
+// grantee returns a client that the line has granted the lock.
+func (b *bench) grantee() *manual {
+	b.Helper()
+	first, next := b.manual().takes(), b.manual().listens().joins()
+	require.Equal(b, reply{1, 0, 1}, first.release(false), "the release that grants the lock")
+	require.Equal(b, next.field, b.holder(), "the holder")
+	return next
+}
+
+// Behind a holder that the line granted the lock, the rules of joining are the same as behind any other holder.
+func TestLineJoinsBehindAGrantedHolder(t *testing.T) {
+	for what, test := range map[string]func(b *bench, holder *manual){
+		"a subscribed client has a place": func(b *bench, _ *manual) {
+			one, two := b.manual().listens(), b.manual().listens()
+			assert.Equal(b, int64(1), one.ask(engine.Push)[2], "the standing of the first one")
+			assert.Equal(b, int64(1+4), two.ask(engine.Push)[2], "the standing of the second one")
+			assert.Equal(b, int64(1), one.ask(engine.Push)[2], "the standing of the first one, which asks again")
+			assert.Equal(b, []string{one.id, two.id}, b.clientsInLine(), "the line")
+		},
+		"a client whose subscription is lost has none": func(b *bench, _ *manual) {
+			assert.Equal(b, int64(3), b.manual().ask(engine.Push)[2], "the standing")
+			assert.Empty(b, b.clientsInLine(), "the line")
+		},
+		"a client that polls has a place": func(b *bench, _ *manual) {
+			assert.Equal(b, int64(1), b.manual().ask(engine.Poll)[2], "the standing")
+		},
+		"a client that does not wait has none": func(b *bench, _ *manual) {
+			for _, delivery := range []string{engine.Defer, engine.Barge} {
+				assert.Equal(b, []int64{0, 0}, []int64{b.manual().ask(delivery)[0], b.manual().ask(delivery)[2]}, delivery)
+			}
+			assert.Empty(b, b.clientsInLine(), "the line")
+		},
+		"a field that has ended has none": func(b *bench, _ *manual) {
+			over := b.manual().listens()
+			over.release(true)
+			assert.Equal(b, int64(0), over.ask(engine.Push)[2], "the standing")
+			assert.Empty(b, b.clientsInLine(), "the line")
+		},
+		"the holder itself is told that it holds the lock": func(b *bench, holder *manual) {
+			for _, delivery := range []string{engine.Push, engine.Defer, engine.Barge} {
+				assert.Equal(b, int64(1), holder.ask(delivery)[0], delivery)
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			onEachLine(t, func(b *bench) { test(b, b.grantee()) })
+		})
+	}
+}
+
+// A release by a holder that took the lock past the line leaves the place of an earlier grant, which has expired, in
+// the line.
+func TestLineReleaseKeepsThePlaceOfAnExpiredGrant(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		late := b.grantee()
+		two := b.manual().listens().joins()
+		b.must(b.rdb.Del(context.Background(), b.name).Err()) // its lease expires
+		passes := b.manual().takes()
+		assert.Equal(b, reply{1, 0, 1}, passes.release(false), "the release")
+		assert.Equal(b, two.field, b.holder(), "the holder")
+		assert.Equal(b, "suspect", b.placeOf(late.id).state, "the place whose grant has expired")
+	})
+}
+
 // A request that runs after its wait has ended neither acquires the lock nor enters the line.
 func TestLineEndedFieldNeitherTakesNorJoins(t *testing.T) {
 	onEachLine(t, func(b *bench) {
