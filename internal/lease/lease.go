@@ -109,6 +109,10 @@ func (l *Lease) next() time.Duration {
 	return until
 }
 
+// slack returns how long before it is due a renewal may be sent. It is a part of the lease that is in force, because the
+// first one may be much shorter than those that renewals ask for.
+func (l *Lease) slack() time.Duration { return l.WholeValidity() / 30 }
+
 // LeftAt returns how much longer l is valid, where now is the time on the clock of the watchdog.
 func (l *Lease) LeftAt(now time.Duration) time.Duration { return time.Duration(l.until.Load()) - now }
 

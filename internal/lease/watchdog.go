@@ -303,7 +303,7 @@ func (e endedLease) because() error {
 }
 
 // collect removes the leases that have ended, and returns the leases to renew now. It includes renewals that are due
-// a little later, so that the leases of a busy client share pipelines.
+// a little later (slack), so that the leases of a busy client share pipelines.
 func (w *Watchdog) collect() (due []*Lease, ended []endedLease, wait time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -316,7 +316,7 @@ func (w *Watchdog) collect() (due []*Lease, ended []endedLease, wait time.Durati
 			heap.Pop(&w.leases)
 			ended = append(ended, endedLease{l.Holder, w.WhyOver(l), l.failed})
 			continue
-		case l.renewed.Load() && (l.renewAt <= now || !l.asked && l.renewAt <= now+l.length/30):
+		case l.renewed.Load() && (l.renewAt <= now || !l.asked && l.renewAt <= now+l.slack()):
 			if l.underWay >= MostRenewals {
 				l.renewAt = until // or until a renewal that is under way has ended
 				heap.Fix(&w.leases, 0)

@@ -113,6 +113,31 @@ func TestWatchdogRenewsEveryThirdOfTheLease(t *testing.T) {
 	})
 }
 
+// A first lease that is shorter than those that renewals ask for is renewed after a third of its own length, and at once
+// if that has passed when the watchdog learns of it.
+func TestWatchdogRenewsAShortFirstLeaseAfterAThirdOfIt(t *testing.T) {
+	const first = testLease / 6
+	for _, late := range []time.Duration{0, first / 4, first * 2 / 7, first / 2} { // how long after the request
+		synctest.Test(t, func(t *testing.T) {
+			f := newFakeRecords(t)
+			l, _ := newLease(f.watchdog)
+			sent := f.watchdog.Now()
+			time.Sleep(late)
+			f.watchdog.Watch(l, time.Now().Add(-late), testLease, true, first)
+			time.Sleep(first / 2)
+			synctest.Wait()
+			asked := f.timesAsked(l)
+			require.Len(t, asked, 1, "renewals")
+			due := max(first/3, late)
+			require.LessOrEqual(t, asked[0]-sent, due, "when the lease was renewed, %v after the request", late)
+			require.GreaterOrEqual(t, asked[0]-sent, due-first/30, "when the lease was renewed, %v after the request", late)
+			time.Sleep(first) // and not again before a third of the next one
+			require.Len(t, f.timesAsked(l), 1, "renewals")
+			f.watchdog.Remove(l)
+		})
+	}
+}
+
 // S2: the validity starts before the request, and a local timer ends it without any answer from Redis.
 func TestWatchdogEndsValidityWhenNoRenewalIsConfirmed(t *testing.T) {
 	for name, answer := range map[string]func(*fakeRecords){
