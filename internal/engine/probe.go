@@ -127,6 +127,9 @@ func (p Probe) NewField(o Owner) string { return p.e.newField(o) }
 // HearGrant makes the engine handle message as one that came on the channel of grants of kind.
 func (p Probe) HearGrant(kind Record, message string) { rollbacker{p.e}.heardGrant(kind, message) }
 
+// KeepSubscribed keeps a channel that is subscribed, until done is called.
+func (p Probe) KeepSubscribed(channel string) (done func()) { return p.e.pubsub.Join(channel).Leave }
+
 // KeepInUse keeps the lock state of the locks called name in use until done is called.
 func (p Probe) KeepInUse(name string) (done func()) { return p.e.retain(name).release }
 
