@@ -88,7 +88,7 @@ type Server struct {
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t, mini: mini.Still(t)}
-	mini.Tick(t, func() { s.Advance(0) })
+	mini.Tick(t, s.mini, func() { s.Advance(0) }, nil)
 	return s
 }
 

@@ -191,6 +191,19 @@ func TestAdvanceMovesTheClock(t *testing.T) {
 	server.Advance(-time.Second)
 }
 
+// A script has the time at which it was sent, and not that of the last tick.
+func TestScriptsHaveTheTimeOfTheServer(t *testing.T) {
+	server, ctx := relocktest.Start(t), context.Background()
+	rdb := server.Redis()
+	server.Advance(time.Hour)
+	for range 20 {
+		before := time.Now().Add(time.Hour).UnixMicro()
+		n, err := rdb.Eval(ctx, `local now = redis.call('time') return now[1] * 1000000 + now[2]`, nil).Int64()
+		must(t, err)
+		assert.GreaterOrEqual(t, n, before, "the clock was late")
+	}
+}
+
 func TestAdvanceWakesWaiters(t *testing.T) {
 	ctx := context.Background()
 	server := relocktest.Start(t)

@@ -6,6 +6,7 @@ package testredis
 // Redis. Those are tested with a Server.
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -21,7 +22,12 @@ import (
 func Mini(t testing.TB) *miniredis.Miniredis {
 	t.Helper()
 	m := StillMini(t)
-	mini.Tick(t, func() { m.SetTime(time.Now()) })
+	var mu sync.Mutex // keeps the clock from going back
+	mini.Tick(t, m, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		m.SetTime(time.Now())
+	}, hasNoReplicas)
 	return m
 }
 

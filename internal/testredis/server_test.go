@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 const patience = 10 * time.Second // for events that must happen, also on a slow machine
@@ -161,4 +164,37 @@ func TestMiniExpiresKeys(t *testing.T) {
 	c := Client(t, Mini(t).Addr())
 	require.NoError(t, c.Set(ctx, "k", "v", 20*time.Millisecond).Err())
 	Await(t, "the key expires", patience, func() bool { return c.Exists(ctx, "k").Val() == 0 })
+}
+
+// A script has the time at which it was sent, also on a miniredis whose ticks are late; and of two scripts the second one
+// has no earlier time than the first one.
+func TestScriptsHaveTheTimeOfTheServer(t *testing.T) {
+	const script = `local now = redis.call('time')
+		redis.call('rpush', KEYS[1], now[1] * 1000000 + now[2])
+		return now[1] * 1000000 + now[2]`
+	for name, addr := range map[string]func(t *testing.T) string{
+		"miniredis": func(t *testing.T) string { return Mini(t).Addr() },
+		"redis":     func(t *testing.T) string { return Start(t).Addr() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := context.Background()
+			c := Client(t, addr(t))
+			var all sync.WaitGroup
+			for range 4 {
+				waitgroup.Go(&all, func() {
+					for range 50 {
+						before := time.Now().UnixMicro()
+						at, err := c.Eval(ctx, script, []string{"times"}).Int64()
+						if !assert.NoError(t, err) || !assert.GreaterOrEqual(t, at, before, "the clock was late") {
+							return
+						}
+					}
+				})
+			}
+			all.Wait()
+			times, err := c.LRange(ctx, "times", 0, -1).Result()
+			require.NoError(t, err)
+			assert.IsNonDecreasing(t, times, "the clock went back")
+		})
+	}
 }
