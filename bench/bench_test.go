@@ -24,13 +24,22 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// Every workload runs for a moment, with all libraries, and produces a table, charts, a row of the page, and for some
-// workloads a row of the README.
-func TestEveryWorkloadRunsAndIsShown(t *testing.T) {
+// needsServer skips a test that measures something. With -short the arithmetic alone is tested.
+func needsServer(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("this test needs time")
+	}
 	if !testredis.Available() {
 		require.NotEqual(t, "true", os.Getenv("CI"), "this test needs a redis-server")
 		t.Skip("this test needs a redis-server")
 	}
+}
+
+// Every workload runs for a moment, with all libraries, and produces a table, charts, a row of the page, and for some
+// workloads a row of the README.
+func TestEveryWorkloadRunsAndIsShown(t *testing.T) {
+	needsServer(t)
 	dir := t.TempDir()
 	readme, page := filepath.Join(dir, "README.md"), filepath.Join(dir, "page.md")
 	for _, document := range []string{readme, page} {
@@ -62,10 +71,7 @@ func TestEveryWorkloadRunsAndIsShown(t *testing.T) {
 
 // Every table of a page is filled, and replaces the previous one.
 func TestEveryTableOfAPageIsReplaced(t *testing.T) {
-	if !testredis.Available() {
-		require.NotEqual(t, "true", os.Getenv("CI"), "this test needs a redis-server")
-		t.Skip("this test needs a redis-server")
-	}
+	needsServer(t)
 	a := amounts{
 		[]int{500},
 		100,
@@ -126,9 +132,7 @@ func TestPagesHavePlacesForTheirTables(t *testing.T) {
 }
 
 func TestRunStopsWithItsContext(t *testing.T) {
-	if !testredis.Available() {
-		t.Skip("this test needs a redis-server")
-	}
+	needsServer(t)
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	p := plan{slice: time.Hour, rounds: 1, log: io.Discard}
@@ -136,9 +140,7 @@ func TestRunStopsWithItsContext(t *testing.T) {
 }
 
 func TestRedissonThatCannotBeBuiltIsLeftOutWithALine(t *testing.T) {
-	if !testredis.Available() {
-		t.Skip("this test needs a redis-server")
-	}
+	needsServer(t)
 	built := 0
 	p := plan{
 		work:   "alone-",
@@ -203,10 +205,7 @@ func TestRequestsLeaveOutCommandsOfScripts(t *testing.T) {
 
 // The requests that are counted from the statistics are those that MONITOR shows.
 func TestRequestsAreThoseThatClientsSend(t *testing.T) {
-	if !testredis.Available() {
-		require.NotEqual(t, "true", os.Getenv("CI"), "this test needs a redis-server")
-		t.Skip("this test needs a redis-server")
-	}
+	needsServer(t)
 	for _, k := range kinds {
 		if k.open == nil {
 			continue // TestRedissonItself
@@ -384,7 +383,7 @@ func TestCompareTellsTurnsByTheMutexOfTheSameRound(t *testing.T) {
 func TestHandoffsAreToldInRoundTrips(t *testing.T) {
 	turn := turn{kind: kindOf("relock"), handed: new(stats.Histogram)}
 	did := work{calls: map[string]float64{"evalsha": 300, "hget": 900}}
-	first := handed{Waits: slices.Repeat([]time.Duration{4 * time.Millisecond}, 100)}.sum(turn, 2*time.Millisecond, did)
+	first := handed{Waits: slices.Repeat([]time.Duration{4 * time.Millisecond}, 100)}.sum(turn, 2*time.Millisecond, did, 2)
 	assert.InDelta(t, 2, first[handedOff], 0.07)
 	assert.InDelta(t, 2, first[handedTail], 0.07)
 	assert.Equal(t, 1.5, first[requests], "of 200 sections")
@@ -395,10 +394,13 @@ func TestHandoffsAreToldInRoundTrips(t *testing.T) {
 		turn,
 		time.Millisecond,
 		did,
+		2,
 	)
 	assert.InDelta(t, 6, second[handedOff], 0.2)
 	assert.InDelta(t, 6, second[handedTail], 0.2, "2 of 102")
 	assert.Equal(t, float64(102), second[handoffs])
+	third := handed{Waits: slices.Repeat([]time.Duration{time.Millisecond}, 2)}.sum(turn, time.Millisecond, did, 3)
+	assert.Equal(t, float64(50), third[requests], "of 6 sections")
 	assert.Equal(t, float64(1), second[stuckCount])
 	r := row{turn.kind, []sample{first, second}}
 	assert.Equal(t, second[handedTail], r.value(handedTail), "all slices are in the last one")

@@ -20,20 +20,26 @@ type bound struct {
 	most           bool // at most this value, instead of at least
 }
 
-// None of the other libraries has read locks. All of them send one request to lock and one to unlock, so two bare
-// EVALSHA stand for the fastest library.
+// None of the other libraries of Go has read locks. All of them send one request to lock and one to unlock, so two bare
+// EVALSHA stand for the fastest library. Readers that a writer wakes are compared with the minimum of what Redisson's
+// records need: a message to all of them, and then a request from each.
 var bounds = slices.Concat([]bound{
 	{"alone", "rate, of two bare EVALSHA", against("bare EVALSHA"), 0.95, 0.60, false},
 	{"alone-cancellable", "rate, of two bare EVALSHA", against("bare EVALSHA"), 0.95, 0.45, false},
+	{"names-16", "rate, of rueidislock", against("rueidislock"), 1.05, 0.40, false},
+	{"names-32", "rate, of rueidislock", against("rueidislock"), 1.05, 0.40, false},
 	{"names", "rate, of the fastest library", againstFastest, 1.3, 0.50, false},
 	{"names-1000", "rate, of the fastest library", againstFastest, 1.3, 0.50, false},
 	{"names-cluster", "rate, of the fastest library", againstFastest, 1, 0.40, false},
 	{"one-name", "rate, of the fastest library", againstFastest, 50, 15, false},
+	{"fenced", "rate, of an unfenced lock", against("relock"), 0.5, 0.2, false},
 	{"fleet-1ms-far", "rate, of a sync.Mutex", against("sync.Mutex"), 0.92, 0.50, false},
 	{"fleet-1ms-far", "slowest client, of the fastest", figureOf(evenClient), 0.5, 0.25, false},
 	{"fleet-1ms-far", "longest wait, in rounds of 64 critical sections", waitOf(64), 4, 8, true},
 	{"fair", "rate, of a sync.Mutex", against("sync.Mutex"), 0.85, 0.30, false},
 	{"readers", "rate, of two bare EVALSHA", against("bare read"), 20, 5, false},
+	{"readers-woken", "speed, of readers that each ask once", against("bare wake"), 0.9, 0.2, false},
+	{"readers-woken-far", "speed, of readers that each ask once", against("bare wake"), 0.9, 0.2, false},
 	{"held", "goroutines", figureOf(goroutines), 4, 16, true},
 	{"held", "bytes of heap per lock", figureOf(heapEach), 1024, 1280, true},
 	{"held", "locks not renewed within their third", figureOf(seldom), 0, 0, true},
@@ -44,7 +50,7 @@ var bounds = slices.Concat([]bound{
 	{"fleet-10000x1-simulated", "grants out of order", figureOf(overtaken), 0, 0, true},
 	{"fleet-10000x1-simulated", "requests per critical section, without polls", figureOf(requests), 3, 3.1, true},
 	{"fleet-10000x1-simulated", "requests per critical section, with polls", figureOf(allOfThem), 3, 40, true},
-}, lineBounds(), handoffBounds())
+}, lineBounds(), handoffBounds(), leaverBounds())
 
 // lineBounds returns the bounds for processes that compete for one name with one goroutine each.
 func lineBounds() (all []bound) {
@@ -67,6 +73,16 @@ func handoffBounds() (all []bound) {
 			bound{"handoff-far", kind + ", round trips", figureOfKind(kind, handedOff), 1.15, 3, true},
 			bound{"handoff-far", kind + ", round trips, 99%", figureOfKind(kind, handedTail), 1.5, 40, true},
 			bound{"handoff", kind + ", of the best library", ofBest(kind), 0.7, 4, true})
+	}
+	return all
+}
+
+// leaverBounds returns the bounds for callers that leave. The second one of each requires that many did.
+func leaverBounds() (all []bound) {
+	for _, w := range leaverWorkloads() {
+		all = append(all,
+			bound{w.name, "rate, of the same load in which no call is canceled", against(noneLeaves), 0.95, 0.6, false},
+			bound{w.name, "canceled calls per critical section", figureOf(leftEach), 0.5, 0.1, false})
 	}
 	return all
 }

@@ -24,15 +24,26 @@ type handed struct {
 }
 
 func (h handoff) slice(ctx context.Context, t turn) (sample, error) {
-	began, err := t.server.roundTrip(ctx)
-	if err != nil {
-		return nil, err
-	}
 	work := h.work
 	if t.program != nil {
 		work = t.program.handoffs(h)
 	}
-	got, did, err := watched(ctx, t, work)
+	return inRoundTrips(ctx, t, work, 2) // each of the two has a critical section
+}
+
+// inRoundTrips returns the sample of work whose waits are compared with the round trips before and after it. For each
+// wait there is a number of critical sections.
+func inRoundTrips(
+	ctx context.Context,
+	t turn,
+	do func(context.Context, turn) (handed, error),
+	sections int,
+) (sample, error) {
+	began, err := t.server.roundTrip(ctx)
+	if err != nil {
+		return nil, err
+	}
+	got, did, err := watched(ctx, t, do)
 	if err != nil {
 		return nil, err
 	}
@@ -40,11 +51,11 @@ func (h handoff) slice(ctx context.Context, t turn) (sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	return got.sum(t, (began+ended)/2, did), nil
+	return got.sum(t, (began+ended)/2, did, sections), nil
 }
 
-// sum returns the sample of a slice.
-func (got handed) sum(t turn, trip time.Duration, did work) sample {
+// sum returns the sample of a slice with a number of critical sections for each wait.
+func (got handed) sum(t turn, trip time.Duration, did work, sections int) sample {
 	var waits stats.Histogram
 	for _, wait := range got.Waits {
 		waits.Add(wait)
@@ -56,7 +67,7 @@ func (got handed) sum(t turn, trip time.Duration, did work) sample {
 		p50:        waits.Quantile(0.5).Seconds(),
 		longest:    waits.Max().Seconds(),
 		trips:      trip.Seconds(),
-		requests:   did.requests(t.kind.name) / float64(2*len(got.Waits)), // each of the two has a critical section
+		requests:   did.requests(t.kind.name) / float64(sections*len(got.Waits)),
 		handoffs:   float64(t.handed.Count()),
 		stuckCount: float64(got.Stuck),
 	}
@@ -68,10 +79,22 @@ const oneTrip = time.Second
 // pause is the minimum time for which the other client waits.
 func (h handoff) pause() time.Duration { return 4*h.trip + 2*time.Millisecond }
 
-func (h handoff) work(ctx context.Context, t turn) (got handed, err error) {
+func (h handoff) work(ctx context.Context, t turn) (handed, error) {
 	holder, waiter := t.peers[0], t.peers[1]
-	for end := time.Now().Add(t.took); time.Now().Before(end); holder, waiter = waiter, holder {
-		wait, err := h.once(ctx, holder, waiter)
+	return handedFor(ctx, t.took, func() (time.Duration, error) {
+		holder, waiter = waiter, holder
+		return h.once(ctx, holder, waiter)
+	})
+}
+
+// handedFor repeats once for a while. A wait that was given up counts as one that is not served.
+func handedFor(
+	ctx context.Context,
+	took time.Duration,
+	once func() (time.Duration, error),
+) (got handed, err error) {
+	for end := time.Now().Add(took); time.Now().Before(end); {
+		wait, err := once()
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			got.Stuck++
 		} else if err != nil {

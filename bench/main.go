@@ -10,7 +10,10 @@
 // The workloads fleet-4x1-1ms-far, fleet-16x1-1ms-far and so on are processes with one goroutine each that compete for
 // one name: their rate depends only on the hand-off between processes. fleet-10000x1-simulated is a simulation of such
 // processes, with costs of requests that are measured before. handoff and handoff-far measure that hand-off alone, in
-// round trips of a PING over the same connection.
+// round trips of a PING over the same connection; readers-woken and readers-woken-far measure in the same unit how long
+// it takes until all readers that waited for a writer have the lock. In the workloads leavers-… and bursts-… some of the
+// calls are canceled while they wait, one by one or many at once; they are compared with the same load in which no call
+// is canceled.
 //
 // Redisson takes part if Java 17 and Maven are installed; otherwise a line reports that it is left out. Maven downloads
 // it once. With -redisson=false nothing of Java is started.

@@ -58,10 +58,12 @@ const tuned = 2 * time.Millisecond
 
 var kinds = []kind{
 	{"relock", "defaults", false, openRelock(plain)},
+	{noneLeaves, "the same load, in which no call is canceled", false, openRelock(plain)},
 	{"relock fair", "NewFairLock, defaults", false, openRelock(fair)},
 	{"relock fenced", "NewLock with Fenced(), defaults", false, openRelock(fenced)},
 	{"relock write", "NewRWLock(name).Write(), defaults", false, openRelock(write)},
 	{"relock read", "NewRWLock(name).Read(), defaults", false, openRelock(read)},
+	{"relock RWLock", "NewRWLock, its Write() and Read(), defaults", false, openRelock(write)},
 	{"relock semaphore", "NewSemaphore(name, 1), defaults", false, openRelock(oneOf(1))},
 	{"relock 8 permits", "NewSemaphore(name, 8), defaults", false, openRelock(oneOf(8))},
 	{
@@ -77,6 +79,18 @@ var kinds = []kind{
 		"one script that deletes a record, writes that of the next waiter, and notifies it; not a lock: a waiter that crashed blocks it",
 		false,
 		openGrant,
+	},
+	{
+		"bare wake",
+		"a writer's script deletes a record and publishes one message; each reader then sends one script; not a lock",
+		false,
+		openBroadcast(true),
+	},
+	{
+		"bare broadcast",
+		"the same, but the readers send nothing after the message: the limit of a release that grants to all; not a lock",
+		false,
+		openBroadcast(false),
 	},
 	{"sync.Mutex", "one mutex for each name, in this process", false, openMutex},
 	{"rueidislock", "KeyMajority 1, NoLoopTracking, as its README says for one server", true, openRueidis},
@@ -152,6 +166,11 @@ func (p *relockPeer) Acquire(ctx context.Context, name string) (func() error, er
 		return nil, err
 	}
 	return func() error { return l.Unlock(ctx) }, nil
+}
+
+// Share acquires the read half of a lock whose Acquire is that of a writer.
+func (p *relockPeer) Share(ctx context.Context, name string) (func() error, error) {
+	return (&relockPeer{p.rdb, p.client, read}).Acquire(ctx, name)
 }
 
 func (p *relockPeer) Close() {

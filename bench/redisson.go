@@ -214,6 +214,15 @@ func (p *program) crowd(c crowd) func(context.Context, turn) (tally, error) {
 	}
 }
 
+// woken makes the program do the work of w.
+func (p *program) woken(w woken) func(context.Context, turn) (handed, error) {
+	return func(ctx context.Context, t turn) (got handed, err error) {
+		err = p.ask(ctx, t.took+patience+startup, &got,
+			"woken", w.pause().Nanoseconds(), t.took.Nanoseconds(), patience.Nanoseconds())
+		return got, err
+	}
+}
+
 // handoffs makes the program do the work of h.
 func (p *program) handoffs(h handoff) func(context.Context, turn) (handed, error) {
 	return func(ctx context.Context, t turn) (got handed, err error) {

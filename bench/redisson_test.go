@@ -60,6 +60,14 @@ func TestProgramDoesAWindowOfHandoffs(t *testing.T) {
 	assert.Equal(t, handed{[]time.Duration{4 * time.Millisecond, 5 * time.Millisecond}, 1}, got)
 }
 
+func TestProgramDoesAWindowOfWokenReaders(t *testing.T) {
+	p, jobs := pretendedProgram(t, `{"waits":[4000000, 5000000],"stuck":1}`)
+	got, err := p.woken(woken{far, 3})(t.Context(), turn{took: time.Second})
+	require.NoError(t, err)
+	assert.Equal(t, "woken 208000000 1000000000 2000000000\n", jobs.String())
+	assert.Equal(t, handed{[]time.Duration{4 * time.Millisecond, 5 * time.Millisecond}, 1}, got)
+}
+
 func TestProgramThatFailsIsAnError(t *testing.T) {
 	c := crowd{clients: 1, workers: 1}
 	for answers, want := range map[string]string{
@@ -132,6 +140,10 @@ func TestRedissonItself(t *testing.T) {
 	got, err = handoff{}.slice(t.Context(), turn)
 	require.NoError(t, err)
 	assert.Positive(t, got[handedOff])
+	got, err = woken{readers: 1}.slice(t.Context(), turn)
+	require.NoError(t, err)
+	assert.Positive(t, got[handedOff])
+	assert.Zero(t, got[stuckCount])
 	p.close(shutdown)
 	assert.NoError(t, p.ended, "it was not killed")
 	keys, err := server.keys(t.Context())

@@ -90,8 +90,9 @@ type family struct {
 }
 
 var families = []family{
-	{"bare EVALSHA", []string{"bare EVALSHA", "bare read"}},
+	{"bare EVALSHA", []string{"bare EVALSHA", "bare read", "bare wake"}},
 	{"sync.Mutex", []string{"sync.Mutex"}},
+	{"relock, for comparison", []string{noneLeaves, "relock"}},
 	{"rueidislock", []string{"rueidislock"}},
 	{"redislock", []string{"redislock", "redislock 2ms"}},
 	{"redsync", []string{"redsync", "redsync 2ms"}},
@@ -127,12 +128,13 @@ func markdown(results []*result, charts, note string) string {
 	return b.String() + "\n" + note + "\n"
 }
 
-// best returns the figure of the best of some libraries, and how much better relock is; "" if none took part.
+// best returns the figure of the best of some libraries, and how much better relock is; "" if none took part. The first
+// row is not compared with itself.
 func (r *result) best(of []string) string {
 	text, at := "", 0.0
 	for _, name := range of {
 		row := r.row(name)
-		if row == nil {
+		if row == nil || row == &r.rows[0] {
 			continue
 		}
 		s := row.spread(r.figure)

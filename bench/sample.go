@@ -32,11 +32,12 @@ var (
 	ourCPU     = &metric{"client CPU/section", span}
 	stuckCount = &metric{"not served in " + patience.String(), amount}
 
+	leftEach     = &metric{"canceled/section", digits}
 	ofMutex      = &metric{"of sync.Mutex", share}
 	longestTurns = &metric{"max, in turns of all", digits} // a turn: a critical section and a round trip
 
-	looks     = &metric{"looks/section", digits}
-	allOfThem = &metric{"requests and looks/section", digits}
+	looks     = &metric{"polls/section", digits}
+	allOfThem = &metric{"requests and polls/section", digits}
 	overtaken = &metric{"overtaken", amount}
 
 	handedOff  = &metric{"p50 in round trips", digits}

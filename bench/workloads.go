@@ -101,6 +101,12 @@ func workloads(n size) []workload {
 		{name: "alone-cancellable", title: "1 goroutine, no contention, a context that can be canceled", headline: true,
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
 			often: 40, slice: crowd{clients: 1, workers: 1, names: 1}.slice, figure: rate, columns: crowded},
+		{name: "names-16", title: "16 goroutines, 16 names",
+			clients: 1, peers: []string{"relock", "bare EVALSHA", "bare AutoPipeline", "rueidislock", "redislock", "redsync"},
+			often: 5, slice: crowd{clients: 1, workers: 16, names: 16}.slice, figure: rate, columns: crowded},
+		{name: "names-32", title: "32 goroutines, 32 names",
+			clients: 1, peers: []string{"relock", "bare EVALSHA", "bare AutoPipeline", "rueidislock", "redislock", "redsync"},
+			often: 5, slice: crowd{clients: 1, workers: 32, names: 32}.slice, figure: rate, columns: crowded},
 		{name: "names", title: "64 goroutines, 64 names", headline: true,
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "bare AutoPipeline", "rueidislock", "redislock", "redsync", "redisson"},
 			often: 5, slice: crowd{clients: 1, workers: 64, names: 64}.slice, figure: rate, columns: crowded},
@@ -113,6 +119,9 @@ func workloads(n size) []workload {
 		{name: "one-name", title: "64 goroutines of one process, one name, empty section", headline: true,
 			clients: 1, peers: with("relock", "sync.Mutex"),
 			slice: crowd{clients: 1, workers: 64, names: 1}.slice, figure: rate, columns: crowded},
+		{name: "fenced", title: "64 goroutines of one process, one fenced lock, empty section",
+			clients: 1, peers: []string{"relock fenced", "relock"},
+			often: 5, slice: crowd{clients: 1, workers: 64, names: 1}.slice, figure: rate, columns: crowded},
 	}
 	for _, f := range []struct {
 		name, title   string
@@ -155,6 +164,7 @@ func workloads(n size) []workload {
 			slice:  handoff{h.trip}.slice,
 			figure: handedOff, less: true, high: handedTail, columns: []*metric{handedTail, p50, longest, trips, requests, handoffs, stuckCount}})
 	}
+	all = append(all, leaverWorkloads()...)
 	for _, s := range []struct {
 		name, title      string
 		clients, workers int
@@ -181,6 +191,8 @@ func workloads(n size) []workload {
 		workload{name: "readers-1ms", title: "64 readers, one name, 1 ms section",
 			clients: 1, peers: []string{"relock read", "bare read", "relock"},
 			slice: crowd{clients: 1, workers: 64, names: 1, section: time.Millisecond}.slice, figure: rate, columns: crowded},
+		wokenReaders("readers-woken", 0),
+		wokenReaders("readers-woken-far", far),
 		workload{name: "start", title: "from opening a Redis client and a lock client until the first lock is held",
 			peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
 			slice: start, figure: firstLock, less: true, columns: []*metric{goroutinesEach, heapEach}},
@@ -211,6 +223,49 @@ func workloads(n size) []workload {
 			figure: scriptRate, less: true,
 			columns: []*metric{commandRate, pubsub, connections, goroutines, heapEach, redisLoad, ourLoad, stuckCount}},
 	)
+}
+
+// leaverWorkloads are those of callers that leave, with a queue in one process and with one in Redis.
+func leaverWorkloads() (all []workload) {
+	for _, q := range []struct {
+		name, title      string
+		clients, workers int
+		trip             time.Duration
+		leave            quitting
+	}{
+		{"leavers-process", "64 goroutines of one process, one name, 1 ms section; half of the calls are canceled within 10 ms",
+			1, 64, 0, quitting{oneIn: 2, within: 10 * time.Millisecond}},
+		{"leavers-fleet", "4 clients × 16 goroutines, one name, 1 ms section, 2 ms round trip; half of the calls are canceled within 10 ms",
+			4, 16, far, quitting{oneIn: 2, within: 10 * time.Millisecond}},
+		{"leavers-16x1", "16 clients × 1 goroutine, one name, 1 ms section, 2 ms round trip; half of the calls are canceled within 50 ms",
+			16, 1, far, quitting{oneIn: 2, within: 50 * time.Millisecond}},
+		{"bursts-process", "128 goroutines of one process, one name, 1 ms section; every 20 ms most of the waits are canceled at once",
+			1, 128, 0, quitting{oneIn: 4, within: 20 * time.Millisecond, together: true}},
+		{"bursts-fleet", "4 clients × 32 goroutines, one name, 1 ms section, 2 ms round trip; every 20 ms most of the waits are canceled at once",
+			4, 32, far, quitting{oneIn: 4, within: 20 * time.Millisecond, together: true}},
+	} {
+		q.leave.crowd = crowd{clients: q.clients, workers: q.workers, names: 1, section: time.Millisecond}
+		all = append(all, workload{name: q.name, title: q.title, trip: q.trip,
+			clients: q.clients, peers: []string{"relock", noneLeaves},
+			longer: 2, often: 2, // a short run has a margin, too, and slices are no shorter
+			slice: q.leave.slice, figure: rate, columns: append([]*metric{leftEach}, crowded...)})
+	}
+	return all
+}
+
+// wokenReaders is the workload of readers of many processes that wait for a writer.
+func wokenReaders(name string, trip time.Duration) workload {
+	w := woken{trip: trip, readers: 32}
+	at := "loopback"
+	if trip > 0 {
+		at = "2 ms round trip"
+	}
+	return workload{name: name,
+		title: fmt.Sprintf("from Unlock of a writer until the waiting readers of %d clients have the lock, %s", w.readers, at),
+		trip:  trip, clients: w.readers + 1, peers: []string{"relock RWLock", "bare wake", "bare broadcast", "redisson"},
+		longer: 8, often: 2, // as for callers that leave
+		slice:  w.slice,
+		figure: handedOff, less: true, high: handedTail, columns: []*metric{handedTail, p50, longest, trips, requests, handoffs, stuckCount}}
 }
 
 // with returns these peers and all libraries.

@@ -31,6 +31,7 @@ import org.redisson.config.Config;
  *
  *   crowd WORKERS NAMES SECTION TOOK PATIENCE   all workers of all clients lock, sleep and unlock, as crowd.go does
  *   handoff PAUSE TOOK PATIENCE                 one client unlocks and another one waits, as handoff.go does
+ *   woken PAUSE TOOK PATIENCE                   the first client writes, and the others wait to read, as woken.go does
  *
  * The end of standard input shuts the clients down and ends the program.
  */
@@ -83,6 +84,7 @@ public final class Fleet {
             return switch (job[0]) {
                 case "crowd" -> crowd((int) n[1], (int) n[2], n[3], n[4], n[5]);
                 case "handoff" -> handoff(n[1], n[2], n[3]);
+                case "woken" -> woken(n[1], n[2], n[3]);
                 default -> throw new IllegalArgumentException("job " + job[0]);
             };
         } catch (Throwable e) {
@@ -198,6 +200,52 @@ public final class Fleet {
                 waits.add(System.nanoTime() - called);
                 stuck++;
             }
+        }
+        return String.format("{\"waits\":%s,\"stuck\":%d}", waits, stuck);
+    }
+
+    private String woken(long pause, long took, long patience) throws Exception {
+        long end = System.nanoTime() + took;
+        List<Long> waits = new ArrayList<>();
+        int stuck = 0;
+        while (System.nanoTime() < end) {
+            RLock writer = clients.get(0).getReadWriteLock("bench").writeLock();
+            writer.lockInterruptibly();
+            CountDownLatch shared = new CountDownLatch(clients.size() - 1), all = new CountDownLatch(1);
+            List<Future<Long>> readers = new ArrayList<>();
+            for (RedissonClient client : clients.subList(1, clients.size())) {
+                RLock reader = client.getReadWriteLock("bench").readLock();
+                readers.add(threads.submit(() -> {
+                    reader.lockInterruptibly();
+                    long at = System.nanoTime();
+                    shared.countDown();
+                    try {
+                        all.await();
+                    } finally {
+                        reader.unlock();
+                    }
+                    return at;
+                }));
+            }
+            sleep(pause + ThreadLocalRandom.current().nextLong(TimeUnit.MILLISECONDS.toNanos(10)));
+            long called = System.nanoTime(), last = called;
+            writer.unlock();
+            boolean served = shared.await(patience, TimeUnit.NANOSECONDS);
+            if (!served) {
+                last = System.nanoTime();
+                stuck++;
+                for (Future<Long> reader : readers) {
+                    reader.cancel(true); // those that read are interrupted too, and unlock
+                }
+                sleep(TimeUnit.MILLISECONDS.toNanos(100));
+            }
+            all.countDown();
+            for (Future<Long> reader : readers) {
+                if (served) {
+                    last = Math.max(last, reader.get());
+                }
+            }
+            waits.add(last - called);
         }
         return String.format("{\"waits\":%s,\"stuck\":%d}", waits, stuck);
     }
