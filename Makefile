@@ -98,7 +98,7 @@ bench: ## beside other libraries, a moment of each; needs redis-server, and Java
 	cd bench && go run . -short
 
 bench-test: ## the simulation and the arithmetic of the benchmarks
-	cd bench && go test -count=1 ./fleet ./stats ./chart
+	cd bench && go test -count=1 -short ./...
 
 examples: ## every example, one after the other; that of PostgreSQL starts its own server
 	@for e in $(EXAMPLES); do printf '\n== %s\n' $$e; timeout 120 go run ./examples/$$e || exit 1; done
