@@ -108,6 +108,8 @@ func (c *Client) config(id string, o options) engine.Config {
 		ID: id, WatchdogTimeout: o.watchdogTimeout, PollInterval: o.pollInterval, HandoffWindow: o.handoffWindow, Label: o.label,
 		ConfirmsGrants: o.synced.Replicas > 0,
 
+		HoldWarning: o.holdWarning, WaitWarning: o.waitWarning, Holder: c.describeHolder,
+
 		Log: log, Events: reported, Observed: o.observer != nil, UserCalls: c.userCalls.Load,
 
 		Bundle: bundleOf, Renewer: askRenewals,
@@ -123,6 +125,34 @@ func (c *Client) config(id string, o options) engine.Config {
 // ID returns the UUID of this Client, which Redis stores with every hold of the Client: see [Holder]. Every Client has
 // an ID of its own. If you log it at startup, you can tell later which process holds a lock.
 func (c *Client) ID() string { return c.engine.ID }
+
+// Slowest is how old the oldest hold is, and how long the longest wait has lasted, for each type of lock that is held or
+// awaited: see [Client.Slowest].
+type Slowest struct {
+	Hold, Wait map[LockType]time.Duration
+}
+
+// Slowest returns how old the oldest hold of this Client is, and how long the call that has waited for the longest time
+// has waited, for each type of lock. It looks at all locks that the Client uses at the moment, sends no request, and is
+// meant to be called from time to time, for gauges. A type that no owner holds, or that no caller waits for, is not in
+// the map. The terms of an [Election] and its candidates are left out.
+//
+// Waits are known only if the Client was created with [WithObserver] or [WithWaitWarning]. Both maps are empty after
+// Close.
+func (c *Client) Slowest() Slowest {
+	s := Slowest{make(map[LockType]time.Duration), make(map[LockType]time.Duration)}
+	if c == nil {
+		return s
+	}
+	holds, waits := c.engine.Slowest()
+	for kind, age := range holds {
+		s.Hold[LockType(kind)] = age
+	}
+	for kind, waited := range waits {
+		s.Wait[LockType(kind)] = waited
+	}
+	return s
+}
 
 // key returns the key of the lock with the given name.
 func (c *Client) key(name string) string {

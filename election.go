@@ -26,7 +26,7 @@ type Election struct {
 // NewElection sends no request. A name or an option that is not valid is reported by the methods of the election, as
 // ErrInvalid. A Lock with the same name and the leader exclude each other; create such a Lock with Fenced, too.
 func (c *Client) NewElection(name string, opts ...LockOption) *Election {
-	return &Election{c, *c.NewLock(name, append(slices.Clone(opts), fencedSingly)...)}
+	return &Election{c, *c.NewLock(name, append(slices.Clone(opts), ofElection)...)}
 }
 
 // Name returns the name of the election, without the prefix of [WithKeyPrefix]. It is the name of its lock.

@@ -194,6 +194,32 @@ type lockRecords struct {
 	permits                   map[string]int64 // the permits of the semaphore that are held
 }
 
+// describeHolder asks Redis for the holder of the lock s, for a warning: see engine.Config.Holder.
+func (c *Client) describeHolder(ctx context.Context, s engine.Subject) string {
+	if LockType(s.Type) == TypeRed {
+		return "" // it has no record of its own
+	}
+	i, err := c.Inspect(ctx, s.Name)
+	switch {
+	case err != nil:
+		return ""
+	case len(i.Holders) == 0:
+		return engine.Nobody
+	}
+	h := i.Holders[0]
+	text := h.Owner
+	if h.Client != "" {
+		text += " of client " + h.Client
+	}
+	if h.Label != "" {
+		text += fmt.Sprintf(" (%s on %s)", h.Label, h.Host)
+	}
+	if n := len(i.Holders) - 1; n > 0 {
+		text += fmt.Sprintf(", and %d more", n)
+	}
+	return text
+}
+
 // An entry is one field of the hash.
 type entry struct {
 	field, value string

@@ -170,7 +170,16 @@ func (c *Client) askProcesses(ctx context.Context, ids []string) map[string]proc
 		}
 		label, _ := cmd.Val()[0].(string)
 		host, _ := cmd.Val()[1].(string)
-		found[ids[n]] = process{label, host}
+		found[ids[n]] = process{printable(label), printable(host)}
 	}
 	return found
+}
+
+// printable returns a text that was read from Redis, where any program may have written it, or "" if it cannot be a
+// label.
+func printable(s string) string {
+	if checkLabel(s) != nil {
+		return ""
+	}
+	return s
 }

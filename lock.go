@@ -105,6 +105,7 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 				Admits:       engine.Exclusive,
 				Tokens:       o.fenced,
 				SingleTokens: o.single,
+				Lasts:        o.lasts,
 				Limit:        o.Limits,
 				Script:       lockBundled,
 			},

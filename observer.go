@@ -8,8 +8,12 @@ package relock
 // Observer (report.go).
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
+	"runtime"
+	"strings"
 	"time"
 
 	"github.com/relock-go/relock/internal/engine"
@@ -274,6 +278,37 @@ func (e *userEvents) LineRefused(err error) {
 		"error",
 		err,
 	)
+}
+
+func (e *userEvents) SlowHold(s engine.Subject, held time.Duration, stack []uintptr) {
+	e.log.Warn("relock: a lock has been held for a long time", "lock", cutName(s.Name), "type", s.Type,
+		"owner", s.Owner.String(), "held", engine.Rounded(held), "stack", stackText(stack))
+}
+
+func (e *userEvents) SlowWait(w engine.SlowWait) {
+	e.log.Warn("relock: callers have waited for a lock for a long time", "lock", cutName(w.Name), "type", w.Type,
+		"waiters", w.Waiters, "waited", engine.Rounded(w.Waited), "holder", cmp.Or(w.Holder, "unknown"))
+}
+
+func (e *userEvents) SlowOmitted(n int) {
+	e.log.Warn("relock: more locks have been held or waited for for a long time", "more", n)
+}
+
+// stackText returns the frames of a stack, as a panic shows them, without those of the engine.
+func stackText(stack []uintptr) string {
+	if len(stack) == 0 {
+		return "unknown"
+	}
+	var text strings.Builder
+	for frames, more := runtime.CallersFrames(stack), true; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
+		if strings.Contains(f.Function, "relock/internal/engine.") || strings.HasPrefix(f.Function, "runtime.") {
+			continue
+		}
+		fmt.Fprintf(&text, "%s\n\t%s:%d\n", f.Function, f.File, f.Line)
+	}
+	return text.String()
 }
 
 func (e *userEvents) ClosedWithHolds(count int, some []string) {

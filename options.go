@@ -20,6 +20,9 @@ import (
 // renewal twice.
 const minWatchdogTimeout = 100 * time.Millisecond
 
+// leastWarning is the shortest time of a warning. All locks are looked at every half of it.
+const leastWarning = 100 * time.Millisecond
+
 const longestLabel = 256 // bytes
 
 type options struct {
@@ -32,6 +35,8 @@ type options struct {
 	syncs           bool // WithSyncedReplicas was passed
 	keyPrefix       string
 	label           string
+	holdWarning     time.Duration
+	waitWarning     time.Duration
 	logger          *slog.Logger
 	observer        Observer
 	observes        bool // WithObserver was passed
@@ -124,10 +129,38 @@ func WithLabel(label string) Option {
 	return func(o *options) { o.label = label }
 }
 
+// WithHoldWarning logs a warning for each lock that is held for longer than d, while it is held: the name, the type, the
+// owner, how long the lock has been held, and the stack of the call that acquired it. The warning comes when the lock
+// has been held for between d and 1.5 times d, and is repeated each time that age has doubled. So a missing Unlock, or a
+// goroutine that hangs, is found while it does harm. The terms of an [Election] are left out. A RedLock is reported by
+// its Client, and its locks by theirs.
+//
+// At most 10 warnings of this kind and of [WithWaitWarning] are logged in any second, those of the oldest holds first,
+// and one of the 10 has the number of those that were left out. With this option each Lock records its stack, as at
+// most 32 program counters, which takes about a microsecond, and one goroutine looks at all locks of the Client every
+// half of d. d is at least 100ms. The default is 0: there are no warnings, and nothing is recorded.
+func WithHoldWarning(d time.Duration) Option {
+	return func(o *options) { o.holdWarning = d }
+}
+
+// WithWaitWarning logs a warning for each lock for which callers of this process have waited for longer than d, while
+// they wait: one line for each name, with the number of callers, how long the first of them has waited, and the current
+// holder. It is repeated when the longest wait has doubled since, or when the time for which callers have been waiting
+// for the lock without a break has doubled. The candidates of an [Election] are left out.
+//
+// The holder is an owner of this process, or else Redis is asked for it, as [Client.Inspect] does, on a goroutine of
+// the Client; no caller waits for that. It is "unknown" if Redis does not answer within 2s, or does not permit the
+// request. The number of warnings is limited as for [WithHoldWarning]. d is at least 100ms. The default is 0: there are
+// no warnings.
+func WithWaitWarning(d time.Duration) Option {
+	return func(o *options) { o.waitWarning = d }
+}
+
 // WithLogger sets the logger for the few events that no call can return. A warning is logged for each lock that was
 // lost, with its name and the cause, except for locks that were released by force through this Client. A warning is
 // logged if Redis does not allow subscriptions, if it does not allow the keys of the wait queues, and if a semaphore
-// has another number of permits than was passed to NewSemaphore. A panic of the Observer, or of a hook of the Redis
+// has another number of permits than was passed to NewSemaphore. [WithHoldWarning] and [WithWaitWarning] add warnings of
+// slow locks. A panic of the Observer, or of a hook of the Redis
 // client, is logged as an error. At debug level Close logs which locks are still held, and refused labels are logged
 // once.
 //
@@ -179,6 +212,10 @@ func newOptions(opts []Option) (options, error) {
 			o.synced.Replicas,
 			o.synced.Within,
 		)
+	case isTooShort(o.holdWarning):
+		return o, invalid("WithHoldWarning(%v): must be at least %v, or 0 for no warnings", o.holdWarning, leastWarning)
+	case isTooShort(o.waitWarning):
+		return o, invalid("WithWaitWarning(%v): must be at least %v, or 0 for no warnings", o.waitWarning, leastWarning)
 	case o.logger == nil:
 		return o, invalid("WithLogger(nil): pass a logger, or omit the option")
 	case o.observes && o.observer == nil:
@@ -187,10 +224,14 @@ func newOptions(opts []Option) (options, error) {
 	return o, nil
 }
 
+// isTooShort reports whether d is not the time of a warning, and not 0 either.
+func isTooShort(d time.Duration) bool { return d != 0 && d < leastWarning }
+
 type lockOptions struct {
 	engine.Limits
 	fenced   bool
 	single   bool // each hold draws its token in Redis
+	lasts    bool // holds are meant to last, and are not slow
 	maxHolds bool // MaxHold was passed
 	keeps    bool // MinHold was passed
 }
@@ -206,8 +247,9 @@ func Fenced() LockOption {
 	return func(o *lockOptions) { o.fenced = true }
 }
 
-// fencedSingly is Fenced for locks whose holder others recognize by the counter in Redis.
-func fencedSingly(o *lockOptions) { o.fenced, o.single = true, true }
+// ofElection is the option of the lock of an election. Others recognize the leader by the counter in Redis, and a term
+// lasts for as long as a process does.
+func ofElection(o *lockOptions) { o.fenced, o.single, o.lasts = true, true, true }
 
 // MaxHold limits how long a lock is held. Its lease is renewed only until d has passed since the lock was acquired, and
 // acquiring the lock again does not extend that time. After d the lock is lost: the context of Guard is canceled,

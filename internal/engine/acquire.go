@@ -90,6 +90,7 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 	}
 	op.Patient = op.NoWait && isPatient(ctx)
 	op.span = startSpan(e, ctx, locks, o)
+	defer op.span.leave()
 	err := errRestart
 	for err == errRestart {
 		err = e.acquireOnce(&op, o, r, locks)
@@ -97,6 +98,9 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 	err = withHolder(e, op, locks, o, r, err)
 	if err == nil || !r.Trial {
 		op.span.finish(err)
+	}
+	if err == nil {
+		e.acquired(locks, o)
 	}
 	if err == send.ErrTimeUp { // not errors.Is: an error that wraps ErrTimeUp has a reason that the caller must see
 		return false, nil

@@ -81,6 +81,8 @@ type Lock interface {
 	// MaxHoldCount returns the highest hold count of an owner, and the error for an attempt to exceed it. 0 means that
 	// there is no limit.
 	MaxHoldCount() (int, error)
+	// Lasting reports whether holds are meant to last, and waits to be long, so that neither is slow: see slow.go.
+	Lasting() bool
 	// Suffix is what the scripts append to the field of a hold when they store it. Most lock types have none.
 	Suffix() string
 }
@@ -182,6 +184,7 @@ type Traits struct {
 	MaxCount        int           // the highest hold count; 0: there is no limit
 	TooMany         error         // the error beyond MaxCount
 	Ending          string        // the Suffix
+	Lasts           bool          // Lasting
 }
 
 func (t *Traits) ID() LockID                 { return t.LockID }
@@ -194,6 +197,7 @@ func (t *Traits) Limits() Limits             { return t.Limit }
 func (t *Traits) Bundled() BundledScript     { return t.Script }
 func (t *Traits) MaxHoldCount() (int, error) { return t.MaxCount, t.TooMany }
 func (t *Traits) Suffix() string             { return t.Ending }
+func (t *Traits) Lasting() bool              { return t.Lasts }
 
 func (t *Traits) Counterpart() LockID {
 	if t.CounterpartHalf == "" {

@@ -47,6 +47,11 @@ type Config struct {
 	OnAcquire       func() // called whenever a lock with a record is about to be acquired; or nil
 	ConfirmsGrants  bool   // a grant that arrives as a message is confirmed by a request, for replicas
 
+	HoldWarning time.Duration // holds that are older are reported, see slow.go; 0: they are not
+	WaitWarning time.Duration // the same for waits
+	// Holder asks Redis for the holder of a lock, and describes it for people; "" if it is not known. Or it is nil.
+	Holder func(ctx context.Context, s Subject) string
+
 	Log       *slog.Logger // the Logger of the user
 	Events    Events
 	Observed  bool         // an Observer receives the events from Waiting to Released
@@ -84,6 +89,7 @@ type Engine struct {
 	draining drain
 	table    stateTable
 	expired  expiredRing
+	slow     slowLocks
 	late     late.Tries
 
 	rtt          handoff.RoundTrip
@@ -113,6 +119,7 @@ func New(c Config, sending send.Config) *Engine {
 	}
 	e.sender = send.New(sending)
 	e.watchdog = renewing{e}.newWatchdog()
+	e.watchSlow()
 	return e
 }
 

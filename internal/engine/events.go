@@ -29,6 +29,9 @@ type Events interface {
 	SubscriptionRefused(channel string, err error)
 	LineRefused(err error)
 	ClosedWithHolds(count int, some []string)
+	SlowHold(s Subject, held time.Duration, stack []uintptr) // stack: program counters; nil: it is not known
+	SlowWait(w SlowWait)
+	SlowOmitted(n int) // how many slow holds and waits were not reported
 }
 
 // A Subject is what an event is about: a lock, and the owner of the call or the hold.
@@ -56,25 +59,30 @@ func (h *hold) subject() Subject { return subjectOf(h.lock, h.key.owner) }
 // age returns how long h has been held.
 func (h *hold) age() time.Duration { return h.lockState.engine.watchdog.Now() - h.since }
 
-// A span is one call that acquires locks, as events describe it. It is nil if there is no Observer.
+// A span is one call that acquires locks, as events describe it. It is nil if there are no Observer and no wait
+// warnings.
 type span struct {
-	events  Events
+	engine  *Engine
 	ctx     context.Context
 	locks   []Subject
 	began   time.Time
 	path    Path
 	targets []target // one for each lock; empty: the lock was handed off
 	token   int64    // of a hold that was handed off to the call
+	listed  int      // see slowLocks.waits, whose mutex guards it; -1: the locks are meant to last, and are not listed
 }
 
 // startSpan begins the span of a call of o for the locks bs.
 func startSpan[L Lock](e *Engine, ctx context.Context, bs []L, o Owner) *span {
-	if !e.Observed {
+	if !e.Observed && e.WaitWarning == 0 {
 		return nil
 	}
-	s := &span{events: e.Events, ctx: ctx, began: time.Now(), path: pathImmediate}
+	s := &span{engine: e, ctx: ctx, began: time.Now(), path: pathImmediate}
 	for _, b := range bs {
 		s.locks = append(s.locks, subjectOf(b, o))
+		if b.Lasting() {
+			s.listed = -1
+		}
 	}
 	return s
 }
@@ -85,8 +93,19 @@ func (s *span) waits() {
 		return
 	}
 	s.path = pathQueue
+	s.engine.slow.list(s)
+	if !s.engine.Observed {
+		return
+	}
 	for _, l := range s.locks {
-		s.events.Waiting(s.ctx, l)
+		s.engine.Events.Waiting(s.ctx, l)
+	}
+}
+
+// leave notes that the call returns, or that its goroutine ends.
+func (s *span) leave() {
+	if s != nil && s.path != pathImmediate {
+		s.engine.slow.strike(s)
 	}
 }
 
@@ -113,21 +132,21 @@ func (s *span) handedOff(token int64) {
 
 // finish reports the outcome of the call.
 func (s *span) finish(err error) {
-	if s == nil {
+	if s == nil || !s.engine.Observed {
 		return
 	}
-	waited := time.Since(s.began)
+	waited, events := time.Since(s.began), s.engine.Events
 	for i, l := range s.locks {
 		switch {
 		case err == send.ErrTimeUp:
-			s.events.GaveUp(s.ctx, l, s.path != pathImmediate, waited, nil)
+			events.GaveUp(s.ctx, l, s.path != pathImmediate, waited, nil)
 		case err != nil:
-			s.events.GaveUp(s.ctx, l, s.path != pathImmediate, waited, err)
+			events.GaveUp(s.ctx, l, s.path != pathImmediate, waited, err)
 		case len(s.targets) == 0:
-			s.events.Acquired(s.ctx, l, s.path, waited, 1, s.token)
+			events.Acquired(s.ctx, l, s.path, waited, 1, s.token)
 		default:
 			t := s.targets[i]
-			s.events.Acquired(s.ctx, l, s.path, waited, t.HoldCount, t.hold.token)
+			events.Acquired(s.ctx, l, s.path, waited, t.HoldCount, t.hold.token)
 		}
 	}
 }

@@ -90,6 +90,16 @@ func (l logged) Lost(s Subject, _ time.Duration, _, cause error, _ bool) {
 	l.log.Warn("lost", "lock", s.Name, "cause", cause)
 }
 
+func (l logged) SlowHold(s Subject, held time.Duration, stack []uintptr) {
+	l.log.Warn("slow hold", "lock", s.Name, "owner", s.Owner, "held", held, "stack", stack)
+}
+
+func (l logged) SlowWait(w SlowWait) {
+	l.log.Warn("slow wait", "lock", w.Name, "waiters", w.Waiters, "waited", w.Waited, "holder", w.Holder)
+}
+
+func (l logged) SlowOmitted(n int) { l.log.Warn("omitted", "n", n) }
+
 func (l logged) ClosedWithHolds(count int, some []string) {
 	l.log.Debug("closed", "count", count, "locks", some)
 }

@@ -106,7 +106,7 @@ func (t *stateTable) close() []*lockState {
 func (t *stateTable) all() []*lockState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Collect(maps.Values(t.names))
+	return slices.AppendSeq(make([]*lockState, 0, len(t.names)), maps.Values(t.names))
 }
 
 // lockStates are several lock states, in the order of their names and each once. Lock locks all of them.
@@ -177,6 +177,9 @@ func (s *lockState) forgetLocked(h *hold) {
 	if h.registered {
 		h.registered = false
 		s.holds.remove(h)
+		if s.engine.HoldWarning > 0 {
+			s.engine.slow.forgetLocked(h)
+		}
 		s.release()
 	}
 }

@@ -1,0 +1,386 @@
+package engine
+
+// Slow locks: holds that are old, and waits that take long, are reported while they last.
+//
+// Rules: a Client without the options spends nothing on this: no goroutine, no allocation, and no field of a hold. With
+// an option one goroutine (slowWalk) looks at all lock states at half of the shortest time that was set. Whether a hold
+// is to be reported follows from its age now and at the last walk, so nothing is remembered for a hold except the stack
+// of the call that acquired it, as program counters, and only while hold warnings are on. A call that waits is listed
+// if an Observer or a wait warning needs it, from when it begins to wait until it returns. All reports go through the
+// reporter, at most mostLines in any second; the others are counted. The terms of an election, and its candidates, are
+// meant to last: they are left out everywhere (Lock.Lasting).
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	mostLines  = 10              // reports in any second, including the one of how many were left out
+	mostFrames = 32              // of a stack
+	lookupTime = 2 * time.Second // how long one walk asks Redis for holders
+)
+
+// Nobody is the Holder of a lock that Redis has found free.
+const Nobody = "nobody"
+
+// Slow locks are what an engine knows of holds and waits beside its lock states.
+type slowLocks struct {
+	mu     sync.Mutex // guards the fields below; no other mutex is locked while it is held
+	stacks map[*hold][]uintptr
+	waits  []*span // the calls that wait, in no order; each has its index, plus 1, in span.listed
+}
+
+// A SlowWait describes the calls of this process that wait for one lock.
+type SlowWait struct {
+	Subject               // the lock, and the owner that has waited for the longest time
+	Waiters int           // how many calls wait for the lock
+	Waited  time.Duration // how long the first of them has waited
+	Holder  string        // describes the current holder; "": it is not known
+
+	single bool // at least one of the calls waits for this lock only
+}
+
+// acquired notes the stack of a call of o that has acquired locks, for the holds that it has begun. It is called on the
+// goroutine of the caller, by Engine.Acquire.
+func (e *Engine) acquired(locks []Lock, o Owner) {
+	if e.HoldWarning == 0 {
+		return
+	}
+	var counters [mostFrames]uintptr
+	stack := slices.Clone(counters[:runtime.Callers(3, counters[:])]) // the caller of Engine.Acquire comes first
+	for _, l := range locks {
+		if !l.Lasting() {
+			e.noteStack(l.ID(), o, stack)
+		}
+	}
+}
+
+func (e *Engine) noteStack(id LockID, o Owner, stack []uintptr) {
+	s := e.retain(id.Name)
+	defer s.release()
+	s.Lock()
+	defer s.Unlock()
+	if h := s.holds.get(holdKey{id.Half, o}); h != nil && h.state.holds() {
+		e.slow.noteLocked(h, stack)
+	}
+}
+
+// noteLocked notes the stack of h, unless a hold that was re-entered has one. The caller has the mutex of the lock
+// state, so h is not forgotten meanwhile.
+func (s *slowLocks) noteLocked(h *hold, stack []uintptr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stacks == nil {
+		s.stacks = make(map[*hold][]uintptr)
+	}
+	if s.stacks[h] == nil {
+		s.stacks[h] = stack
+	}
+}
+
+// forgetLocked forgets the stack of h, which is no longer in the holds of its lock state.
+func (s *slowLocks) forgetLocked(h *hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.stacks, h)
+}
+
+// stackOf returns the stack of h, or nil.
+func (s *slowLocks) stackOf(h *hold) []uintptr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stacks[h]
+}
+
+// list lists a call that begins to wait.
+func (s *slowLocks) list(call *span) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if call.listed != 0 {
+		return
+	}
+	s.waits = append(s.waits, call)
+	call.listed = len(s.waits)
+}
+
+// strike removes a call from the list, if it is there.
+func (s *slowLocks) strike(call *span) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if call.listed <= 0 {
+		return
+	}
+	last := len(s.waits) - 1
+	s.waits[call.listed-1] = s.waits[last]
+	s.waits[call.listed-1].listed = call.listed
+	s.waits[last] = nil
+	s.waits, call.listed = s.waits[:last], 0
+}
+
+// listed returns the calls that wait.
+func (s *slowLocks) listed() []*span {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.waits)
+}
+
+// Slowest returns how old the oldest hold is, and how long the longest wait has lasted, of each type of lock. After
+// Close it returns nothing. Waits are known only with an Observer or a wait warning.
+func (e *Engine) Slowest() (holds, waits map[string]time.Duration) {
+	holds, waits = make(map[string]time.Duration), make(map[string]time.Duration)
+	if e.Alive() != nil {
+		return holds, waits
+	}
+	now := e.watchdog.Now()
+	e.eachHeld(func(h *hold) {
+		kind := h.lock.Type()
+		holds[kind] = max(holds[kind], now-h.heldSince())
+	})
+	for _, call := range e.slow.listed() {
+		for _, l := range call.locks {
+			waits[l.Type] = max(waits[l.Type], time.Since(call.began))
+		}
+	}
+	return holds, waits
+}
+
+// eachHeld calls f for each hold that is not meant to last, with the mutex of its lock state.
+func (e *Engine) eachHeld(f func(h *hold)) {
+	for _, s := range e.table.all() {
+		s.eachHeld(f)
+	}
+}
+
+func (s *lockState) eachHeld(f func(h *hold)) {
+	s.Lock()
+	defer s.Unlock()
+	for h := range s.holds.all() {
+		if h.state.holds() && !h.lock.Lasting() {
+			f(h)
+		}
+	}
+}
+
+// heldSince returns when the owner of h began to hold the lock, on the clock of the watchdog. It is later than h.since
+// if the request that acquired the lock was sent long before: a waiter in the line is granted the lock by a message.
+func (h *hold) heldSince() time.Duration { return max(h.since, h.record.answeredAt) }
+
+// A slowWalk is the goroutine that looks for slow locks. Only this goroutine uses its fields, except pending.
+type slowWalk struct {
+	*Engine
+	last    time.Duration        // when the last walk began, on the clock of the watchdog
+	names   map[string]*slowName // the locks that callers wait for, and that were reported since they do, by name
+	lines   lineLimit
+	pending atomic.Int64 // reports that the reporter has not called yet
+}
+
+// A slowName is a lock for which callers have waited without a break since a wait for it was reported. It is reported
+// again when the longest wait has doubled, or else, because the callers of a lock in demand may each wait somewhat too
+// long, when the time for which they have been waiting has doubled.
+type slowName struct {
+	since   time.Duration // when the first of them began to wait, on the clock of the watchdog
+	due     time.Duration // how long they will have been waiting when it is reported again
+	longest time.Duration // the longest wait that was reported
+}
+
+// watchSlow starts the goroutine, if an option needs it.
+func (e *Engine) watchSlow() {
+	if e.HoldWarning > 0 || e.WaitWarning > 0 {
+		w := &slowWalk{Engine: e, last: e.watchdog.Now(), lines: newLineLimit()}
+		e.workers.Spawn(w.run)
+	}
+}
+
+func (w *slowWalk) run() {
+	pause := w.HoldWarning / 2
+	if pause == 0 || w.WaitWarning > 0 && w.WaitWarning/2 < pause {
+		pause = w.WaitWarning / 2
+	}
+	for w.Pause(w.life, pause) == nil {
+		w.walk()
+	}
+}
+
+// An oldHold is a hold that a walk has found too old.
+type oldHold struct {
+	hold *hold
+	held time.Duration
+}
+
+// walk reports the locks that have become slow since the last walk, or twice as slow as when they were last reported.
+// The slowest come first, and holds and waits take turns.
+func (w *slowWalk) walk() {
+	now := w.watchdog.Now()
+	waits := w.longWaits(now)
+	holds := w.oldHolds(now, waits)
+	ctx, cancel := context.WithTimeout(w.life, lookupTime)
+	defer cancel()
+	for i := range max(len(holds), len(waits)) {
+		if i < len(holds) && w.allowed(now) {
+			h, held := holds[i].hold, holds[i].held
+			stack := w.slow.stackOf(h)
+			w.report(func() { w.Events.SlowHold(h.subject(), held, stack) })
+		}
+		if i < len(waits) && w.allowed(now) {
+			slow := *waits[i]
+			if slow.Holder == "" && w.Holder != nil {
+				slow.Holder = w.Holder(ctx, slow.Subject)
+			}
+			if slow.single || slow.Holder != Nobody { // otherwise the calls wait for another one of their locks
+				w.report(func() { w.Events.SlowWait(slow) })
+			}
+		}
+	}
+	if n := w.lines.more(now); n > 0 {
+		w.report(func() { w.Events.SlowOmitted(n) })
+	}
+	w.last = now
+}
+
+// allowed reports whether another line may be reported. Lines that a slow Logger has not written yet count, too.
+func (w *slowWalk) allowed(now time.Duration) bool {
+	return w.lines.allows(now, w.pending.Load() < mostLines)
+}
+
+func (w *slowWalk) report(line func()) {
+	w.pending.Add(1)
+	w.reporter.Later(func() {
+		defer w.pending.Add(-1)
+		line()
+	})
+}
+
+// oldHolds returns the holds that have become too old since the last walk, the oldest first. It also notes the holders
+// in this process of the locks of waits.
+func (w *slowWalk) oldHolds(now time.Duration, waits []*SlowWait) (all []oldHold) {
+	if w.HoldWarning == 0 && len(waits) == 0 {
+		return nil
+	}
+	awaited := make(map[string]*SlowWait, len(waits))
+	for _, slow := range waits {
+		awaited[slow.Name] = slow
+	}
+	others := make(map[*SlowWait]int)
+	w.eachHeld(func(h *hold) {
+		if held := now - h.heldSince(); w.HoldWarning > 0 && crossed(w.HoldWarning, w.last-h.heldSince(), held) {
+			all = append(all, oldHold{h, held})
+		}
+		switch slow := awaited[h.lock.Name()]; {
+		case slow == nil:
+		case slow.Holder != "":
+			others[slow]++
+		default:
+			slow.Holder = fmt.Sprintf("%v of %s", h.key.owner, w.process())
+		}
+	})
+	for slow, n := range others {
+		slow.Holder += fmt.Sprintf(", and %d more here", n)
+	}
+	slices.SortFunc(all, func(a, b oldHold) int { return cmp.Compare(b.held, a.held) })
+	return all
+}
+
+// longWaits returns the locks for which a call has waited too long, and which are to be reported now, the longest wait
+// first.
+func (w *slowWalk) longWaits(now time.Duration) (all []*SlowWait) {
+	if w.WaitWarning == 0 {
+		return nil
+	}
+	found := make(map[string]*SlowWait)
+	for _, call := range w.slow.listed() {
+		waited := time.Since(call.began)
+		for _, l := range call.locks {
+			slow := found[l.Name]
+			if slow == nil {
+				slow = new(SlowWait)
+				found[l.Name] = slow
+			}
+			if slow.Waiters++; waited >= slow.Waited {
+				slow.Subject, slow.Waited = l, waited
+			}
+			slow.single = slow.single || len(call.locks) == 1
+		}
+	}
+	still := make(map[string]*slowName)
+	for name, slow := range found {
+		known := w.names[name]
+		if known == nil {
+			known = &slowName{since: now - slow.Waited}
+		}
+		if slow.Waited >= w.WaitWarning && (now-known.since >= known.due || slow.Waited/2 >= known.longest) {
+			known.due, known.longest = 2*(now-known.since), max(known.longest, slow.Waited)
+			all = append(all, slow)
+		}
+		if known.due > 0 {
+			still[name] = known
+		}
+	}
+	w.names = still
+	slices.SortFunc(all, func(a, b *SlowWait) int { return cmp.Compare(b.Waited, a.Waited) })
+	return all
+}
+
+// crossed reports whether a time that was before at the last walk, and is after now, has reached limit, or limit
+// doubled any number of times, between the two walks.
+func crossed(limit, before, after time.Duration) bool {
+	if after < limit {
+		return false
+	}
+	for limit <= after/2 {
+		limit *= 2
+	}
+	return before < limit
+}
+
+// A lineLimit allows mostLines lines in any second, and counts those that are left out.
+type lineLimit struct {
+	times   [mostLines]time.Duration // when the last lines were allowed, in a ring
+	next    int                      // the index of the oldest of them
+	omitted int
+}
+
+func newLineLimit() lineLimit {
+	var l lineLimit
+	for i := range l.times {
+		l.times[i] = -time.Second
+	}
+	return l
+}
+
+// free reports whether n more lines are allowed now.
+func (l *lineLimit) free(n int, now time.Duration) bool {
+	return now-l.times[(l.next+n-1)%mostLines] >= time.Second
+}
+
+// use uses one line.
+func (l *lineLimit) use(now time.Duration) {
+	l.times[l.next] = now
+	l.next = (l.next + 1) % mostLines
+}
+
+// allows reports whether a line may be written. It keeps one line for more.
+func (l *lineLimit) allows(now time.Duration, ready bool) bool {
+	if !ready || !l.free(2, now) {
+		l.omitted++
+		return false
+	}
+	l.use(now)
+	return true
+}
+
+// more returns how many lines were left out, if a line may be written about that now, and otherwise 0.
+func (l *lineLimit) more(now time.Duration) (omitted int) {
+	if l.omitted == 0 || !l.free(1, now) {
+		return 0
+	}
+	l.use(now)
+	omitted, l.omitted = l.omitted, 0
+	return omitted
+}
