@@ -221,6 +221,9 @@ func TestNewRefusesInvalidOptions(t *testing.T) {
 		"WithRedLockNodeTimeout(0s)": {rdb, []Option{WithRedLockNodeTimeout(0)}},
 		"WithSyncedReplicas(0, 1s)":  {rdb, []Option{WithSyncedReplicas(0, time.Second)}},
 		"WithSyncedReplicas(1, 1µs":  {rdb, []Option{WithSyncedReplicas(1, time.Microsecond)}},
+		"WithHoldWarning(-1ns)":      {rdb, []Option{WithHoldWarning(-1)}},
+		"WithHoldWarning(99ms)":      {rdb, []Option{WithHoldWarning(99 * time.Millisecond)}},
+		"WithWaitWarning(99ms)":      {rdb, []Option{WithWaitWarning(99 * time.Millisecond)}},
 		"ReadTimeout":                {rdb, []Option{WithSyncedReplicas(1, time.Minute)}},
 		"option 2 is nil":            {rdb, []Option{WithPollInterval(1), nil}},
 		"Redis client is nil":        {nil, nil},
@@ -471,6 +474,22 @@ func TestLabelIsNotKeptWithoutTheOption(t *testing.T) {
 	require.NoError(t, c.NewLock(b.name).Do(ctx, func(context.Context) error { return nil }))
 	assert.Empty(t, b.rdb.Keys(ctx, "relock_client:*").Val())
 	assert.Nil(t, c.engine.OnAcquire)
+}
+
+// Any program may write to the hash of a label: what no Client writes is not shown.
+func TestLabelsThatAreNoTextAreNotRead(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b := newBench(t, testredis.Mini(t).Addr())
+	c := b.client()
+	require.NoError(t, c.NewLock(b.name).Lock(ctx))
+	require.NoError(t, b.rdb.HSet(ctx, labelKey(c.ID()), "label", "a\x1b[31m", "host", "host-1").Err())
+	defer b.rdb.Del(ctx, labelKey(c.ID()))
+	i, err := c.Inspect(ctx, b.name)
+	require.NoError(t, err)
+	assert.Equal(t, "", i.Holders[0].Label)
+	assert.Equal(t, "host-1", i.Holders[0].Host)
+	require.NoError(t, c.NewLock(b.name).Unlock(ctx))
 }
 
 func TestLabelsThatAreNoTextAreRefused(t *testing.T) {

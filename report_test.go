@@ -229,7 +229,8 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 		rdb := testredis.Client(t, b.addr)
 		rdb.AddHook(watchedHook{watch, &fails})
 		c := b.clientOn(rdb, WithWatchdogTimeout(time.Second), WithPollInterval(50*time.Millisecond),
-			WithLogger(slog.New(watchedHandler{watch})), WithObserver(watchedObserver{watch: watch}))
+			WithLogger(slog.New(watchedHandler{watch})), WithObserver(watchedObserver{watch: watch}),
+			WithHoldWarning(leastWarning), WithWaitWarning(leastWarning))
 		watch.add(name, c)
 		return c
 	}
@@ -711,4 +712,113 @@ func TestCloseReturnsAfterItsLog(t *testing.T) {
 		require.NoError(t, e.Close())
 		assert.True(t, logged, "the lock that is held, before Close returned")
 	})
+}
+
+// A slow hold is logged with the stack that acquired it, and a slow wait with the holder, whatever process it is in.
+func TestSlowLocksAreLogged(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		for name, lock := range map[string]func(c *Client, name string) Locker{
+			"lock": newPlainLock, "fair": newFairLock, "write": newWriteLock,
+			"semaphore": func(c *Client, name string) Locker { return c.NewSemaphore(name, 1) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				b := newBench(t, addr)
+				var held, waited lockedBuffer
+				logTo := func(w *lockedBuffer) Option { return WithLogger(slog.New(slog.NewTextHandler(w, nil))) }
+				holder := b.client(WithHoldWarning(leastWarning), logTo(&held))
+				waiter := b.client(WithWaitWarning(leastWarning), logTo(&waited))
+				owner := ContextWithOwner(context.Background())
+				b.must(lock(holder, b.name).Lock(owner))
+				got := make(chan error, 2)
+				owners := []context.Context{ContextWithOwner(owner), ContextWithOwner(owner)}
+				for _, o := range owners {
+					go func() { got <- lock(waiter, b.name).Lock(o) }()
+				}
+				testredis.Await(b, "both are logged", soon, func() bool {
+					return strings.Count(held.String(), "\n") >= 2 && strings.Contains(waited.String(), "waiters=2")
+				})
+				assert.Equal(t, map[LockType]time.Duration{LockType(name): 0}, ignoreTimes(t, holder.Slowest().Hold))
+				assert.Equal(t, map[LockType]time.Duration{LockType(name): 0}, ignoreTimes(t, waiter.Slowest().Wait))
+				assert.Empty(t, waiter.Slowest().Hold)
+				b.must(lock(holder, b.name).Unlock(owner))
+				for range owners {
+					b.must(<-got)
+					for _, o := range owners {
+						_ = lock(waiter, b.name).Unlock(o)
+					}
+				}
+
+				lines := held.String()
+				for _, text := range []string{"level=WARN", "type=" + name, b.name, "TestSlowLocksAreLogged", "report_test.go", "Lock"} {
+					assert.Contains(t, lines, text)
+				}
+				assert.NotContains(t, lines, "internal/engine.", "frames that tell nothing")
+				lines = waited.String()
+				for _, text := range []string{"level=WARN", "type=" + name, b.name, "waited=", holder.ID()} {
+					assert.Contains(t, lines, text)
+				}
+				assert.NotContains(t, lines, "unknown")
+			})
+		}
+	})
+}
+
+// ignoreTimes checks that all times are positive, and returns them as 0.
+func ignoreTimes(t *testing.T, all map[LockType]time.Duration) map[LockType]time.Duration {
+	for kind, d := range all {
+		assert.Positive(t, d, kind)
+		all[kind] = 0
+	}
+	return all
+}
+
+// A MultiLock that waits is logged for the lock that another owner holds, and not for those that are free.
+func TestSlowMultiLockNamesTheBusyLock(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		var log lockedBuffer
+		other := b.client()
+		c := b.client(WithWaitWarning(leastWarning), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		owner := ContextWithOwner(context.Background())
+		busy := other.NewLock(b.name + ":busy")
+		b.must(busy.Lock(owner))
+		both := c.NewMultiLock(c.NewLock(b.name+":free"), c.NewLock(b.name+":busy"))
+		got := make(chan error, 1)
+		go func() { got <- both.Lock(owner) }()
+		testredis.Await(b, "it is logged twice", soon, func() bool { return strings.Count(log.String(), ":busy") >= 2 })
+		assert.NotContains(t, log.String(), ":free")
+		b.must(busy.Unlock(owner))
+		b.must(<-got)
+		b.must(both.Unlock(owner))
+	})
+}
+
+// A term lasts, and candidates wait for a long time: that is what an election is for.
+func TestElectionsAreNotSlow(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Mini(t).Addr())
+	var log lockedBuffer
+	c := b.client(WithHoldWarning(leastWarning), WithWaitWarning(leastWarning),
+		WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	ctx, cancel := context.WithCancel(context.Background())
+	term, err := c.NewElection(b.name).Campaign(ctx)
+	b.must(err)
+	got := make(chan error, 1)
+	go func() {
+		_, err := c.NewElection(b.name).Campaign(ctx)
+		got <- err
+	}()
+	plain := c.NewLock(b.name + ":plain")
+	b.must(plain.Lock(ctx))
+	testredis.Await(b, "the plain lock is logged", soon, func() bool { return strings.Count(log.String(), "\n") >= 2 })
+	assert.Equal(t, strings.Count(log.String(), "\n"), strings.Count(log.String(), ":plain"), "%s", log.String())
+	assert.Empty(t, c.Slowest().Wait)
+	cancel()
+	assert.ErrorIs(t, <-got, context.Canceled)
+	b.must(term.Resign(context.Background()))
+	b.must(plain.Unlock(context.Background()))
+	assert.Equal(t, Slowest{map[LockType]time.Duration{}, map[LockType]time.Duration{}}, c.Slowest())
+	assert.Equal(t, Slowest{map[LockType]time.Duration{}, map[LockType]time.Duration{}}, (*Client)(nil).Slowest())
 }
