@@ -4,6 +4,8 @@
 //	observer, err := otel.New() // with the global MeterProvider
 //	...
 //	client, err := relock.New(rdb, relock.WithObserver(observer))
+//	...
+//	defer observer.Watch(client)() // for the gauges
 //
 // # Metrics
 //
@@ -21,6 +23,12 @@
 //	relock.losses            counter    holds that were lost
 //	relock.renewals          counter    renewals that Redis confirmed
 //	relock.renewal.failures  counter    renewals that failed, and are retried
+//	relock.hold.oldest       gauge      the age of the oldest hold at present
+//	relock.wait.longest      gauge      how long the caller that has waited for the longest time has waited
+//
+// The gauges need [Observer.Watch]. They show a lock that is never released, or a caller that waits in vain, while the
+// histograms contain only what has ended. The terms of elections are not in the gauges, because they are meant to last.
+// relock.WithHoldWarning and relock.WithWaitWarning log which locks these are.
 //
 // A MultiLock counts as its locks. A RedLock counts as one redlock, in addition to its locks, whose Clients have
 // observers of their own.
@@ -42,13 +50,15 @@
 // hold and not its children. A hold that was lost has no span, because no call ends it; Unlock returns the error.
 package otel
 
-// Rules: an observer has no state except its instruments and the sets of attributes that it has used. Spans are written
-// when they end, with the start time that follows from the event.
+// Rules: an observer has no state except its instruments, the sets of attributes that it has used, and the Clients whose
+// gauges it reads. Spans are written when they end, with the start time that follows from the event.
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -115,7 +125,7 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) { c.meters = p }
 }
 
-// WithLockNames adds the attribute relock.lock.name to all metrics. Use it only for services with few names: names that
+// WithLockNames adds the attribute relock.lock.name to all metrics except the gauges. Use it only for services with few names: names that
 // contain an order number would create a time series for each order. Bytes of a name that are not UTF-8 become U+FFFD.
 // By default metrics have no name of a lock.
 func WithLockNames() Option {
@@ -143,13 +153,24 @@ type Observer struct {
 	holders, waiters              metric.Int64UpDownCounter
 	acquisitions, giveUps, losses metric.Int64Counter
 	renewals, renewalFailures     metric.Int64Counter
+	oldest, longest               metric.Float64ObservableGauge
 	// Labels -> metric.MeasurementOption; used only without names, because then there are few of them.
 	sets sync.Map
+
+	mu      sync.Mutex // guards the fields below; no Client is asked while it is held
+	clients map[*relock.Client]bool
+	seen    relock.Slowest // the types that a gauge has had a value for
 }
 
 // New returns an Observer for [relock.WithObserver]. It returns an error if the MeterProvider refuses an instrument.
 func New(opts ...Option) (*Observer, error) {
-	o := &Observer{config: config{meters: otelapi.GetMeterProvider(), spans: true}}
+	o := &Observer{
+		config:  config{meters: otelapi.GetMeterProvider(), spans: true},
+		clients: make(map[*relock.Client]bool),
+		seen: relock.Slowest{
+			Hold: make(map[relock.LockType]time.Duration), Wait: make(map[relock.LockType]time.Duration),
+		},
+	}
 	for _, opt := range opts {
 		opt(&o.config)
 	}
@@ -175,6 +196,11 @@ func New(opts ...Option) (*Observer, error) {
 	o.losses = m.counter("relock.losses", "{hold}", "Holds that were lost.")
 	o.renewals = m.counter("relock.renewals", "{renewal}", "Renewals that Redis confirmed.")
 	o.renewalFailures = m.counter("relock.renewal.failures", "{renewal}", "Renewals that failed, and are retried.")
+	o.oldest = m.gauge("relock.hold.oldest", "Age of the oldest hold at present.")
+	o.longest = m.gauge("relock.wait.longest", "How long the caller that has waited for the longest time has waited.")
+	if m.err == nil {
+		_, m.err = m.meter.RegisterCallback(o.observe, o.oldest, o.longest)
+	}
 	if m.err != nil {
 		return nil, fmt.Errorf("relock/otel: new: %w", m.err)
 	}
@@ -208,6 +234,63 @@ func (m *maker) counter(name, unit, what string) metric.Int64Counter {
 	i, err := m.meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(what))
 	m.err = errors.Join(m.err, err)
 	return i
+}
+
+func (m *maker) gauge(name, what string) metric.Float64ObservableGauge {
+	i, err := m.meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(what))
+	m.err = errors.Join(m.err, err)
+	return i
+}
+
+// Watch makes the gauges include the locks of c, which was created with this Observer, until stop is called. Each time
+// that the metrics are collected, the locks that c uses are looked at once: see [relock.Client.Slowest]. Call stop when
+// c is closed, so that the Observer forgets it. Watching a Client twice has no effect, and one stop ends it.
+func (o *Observer) Watch(c *relock.Client) (stop func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.clients[c] = true
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(o.clients, c)
+	}
+}
+
+// observe sets the gauges: for each type of lock the highest value of all Clients. A type that has had a value before
+// is 0 when it has none, so that its time series does not end at an old value.
+func (o *Observer) observe(_ context.Context, to metric.Observer) error {
+	var all []relock.Slowest
+	for _, c := range o.watched() {
+		all = append(all, c.Slowest())
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	hold, wait := maps.Clone(o.seen.Hold), maps.Clone(o.seen.Wait)
+	for _, s := range all {
+		raise(hold, o.seen.Hold, s.Hold)
+		raise(wait, o.seen.Wait, s.Wait)
+	}
+	for kind, age := range hold {
+		to.ObserveFloat64(o.oldest, age.Seconds(), o.attributes(relock.LockInfo{Type: kind}, "", ""))
+	}
+	for kind, waited := range wait {
+		to.ObserveFloat64(o.longest, waited.Seconds(), o.attributes(relock.LockInfo{Type: kind}, "", ""))
+	}
+	return nil
+}
+
+// raise raises the values of all to those of one Client, and adds its types to seen, whose values are 0.
+func raise(all, seen, of map[relock.LockType]time.Duration) {
+	for kind, d := range of {
+		all[kind], seen[kind] = max(all[kind], d), 0
+	}
+}
+
+// watched returns the Clients that are watched.
+func (o *Observer) watched() []*relock.Client {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Collect(maps.Keys(o.clients))
 }
 
 // Waiting counts a waiter: see [relock.Observer].
@@ -306,7 +389,7 @@ type labels struct {
 	value string
 }
 
-// attributes returns the attributes of l, and one more if there is a key.
+// attributes returns the attributes of l, and one more if there is a key. A gauge is about many locks, and has no name.
 func (o *Observer) attributes(l relock.LockInfo, key attribute.Key, value string) metric.MeasurementOption {
 	is := labels{l.Type, key, value}
 	if !o.names {
@@ -318,7 +401,7 @@ func (o *Observer) attributes(l relock.LockInfo, key attribute.Key, value string
 	if key != "" {
 		all = append(all, key.String(value))
 	}
-	if o.names {
+	if o.names && l.Name != "" {
 		all = append(all, lockName(l))
 	}
 	if o.label != "" {

@@ -3,7 +3,9 @@ package otel_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -11,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,6 +42,8 @@ type bench struct {
 	mini   *miniredis.Miniredis
 	client *relock.Client
 	reader *metric.ManualReader
+
+	observer *relockotel.Observer
 }
 
 func newBench(t *testing.T, opts ...relockotel.Option) *bench {
@@ -56,7 +61,7 @@ func newBench(t *testing.T, opts ...relockotel.Option) *bench {
 	)
 	require.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
-	return &bench{t, mini, client, reader}
+	return &bench{t, mini, client, reader, o}
 }
 
 func newObserver(t *testing.T, opts ...relockotel.Option) *relockotel.Observer {
@@ -70,7 +75,8 @@ func (b *bench) must(err error) {
 	require.NoError(b, err)
 }
 
-// recorded returns the value of each time series: its sum, or the number of its measurements.
+// recorded returns the value of each time series: its sum, the number of its measurements, or the seconds of a gauge,
+// rounded up.
 func (b *bench) recorded(t require.TestingT) map[string]int64 {
 	var all metricdata.ResourceMetrics
 	require.NoError(t, b.reader.Collect(context.Background(), &all))
@@ -81,6 +87,11 @@ func (b *bench) recorded(t require.TestingT) map[string]int64 {
 			case metricdata.Sum[int64]:
 				for _, p := range data.DataPoints {
 					recorded[series(m.Name, p.Attributes)] = p.Value
+				}
+			case metricdata.Gauge[float64]:
+				assert.Equal(t, "s", m.Unit, "unit of %s", m.Name)
+				for _, p := range data.DataPoints {
+					recorded[series(m.Name, p.Attributes)] = int64(math.Ceil(p.Value))
 				}
 			case metricdata.Histogram[float64]:
 				assert.Equal(t, "s", m.Unit, "unit of %s", m.Name)
@@ -308,8 +319,68 @@ func TestSpansAreChildrenOfTheCallersSpan(t *testing.T) {
 	}
 }
 
+// The gauges show what has not ended yet, of all Clients that are watched, and go back to 0.
+func TestGaugesShowTheOldestHoldAndTheLongestWait(t *testing.T) {
+	b := newBench(t, relockotel.WithLockNames(), relockotel.WithLabel("orders-1"))
+	const oldest, longest = "relock.hold.oldest orders-1 lock", "relock.wait.longest orders-1 lock"
+	ctx, other := relock.ContextWithOwner(context.Background()), relock.ContextWithOwner(context.Background())
+	l := b.client.NewLock("orders:42")
+	b.must(l.Lock(ctx))
+	assert.NotContains(t, b.recorded(t), oldest, "nobody watches")
+	stop := b.observer.Watch(b.client)
+	got := make(chan error, 1)
+	go func() { got <- l.Lock(other) }()
+	b.await(map[string]int64{oldest: 1, longest: 1})
+	time.Sleep(1100 * time.Millisecond)
+	b.must(b.client.NewLock("younger").Lock(ctx))
+	all := b.recorded(t)
+	assert.GreaterOrEqual(t, all[oldest], int64(2))
+	assert.GreaterOrEqual(t, all[longest], int64(2))
+	b.must(l.Unlock(ctx))
+	b.must(<-got)
+	b.must(l.Unlock(other))
+	b.must(b.client.NewLock("younger").Unlock(ctx))
+	all = b.recorded(t)
+	for _, gauge := range []string{oldest, longest} {
+		value, there := all[gauge]
+		assert.True(t, there && value == 0, "%s is %d", gauge, value)
+	}
+	b.must(l.Lock(ctx))
+	stop()
+	assert.Zero(t, b.recorded(t)[oldest], "after stop")
+	b.must(l.Unlock(ctx))
+}
+
+// A scrape looks at the locks of each Client once, beside calls that acquire and release them.
+func TestScrapesWhileLocksAreUsed(t *testing.T) {
+	b := newBench(t)
+	defer b.observer.Watch(b.client)()
+	var users sync.WaitGroup
+	for i := range 4 {
+		users.Go(func() {
+			for range 50 {
+				_ = b.client.NewLock(fmt.Sprint("x", i%2)).Do(context.Background(), func(context.Context) error { return nil })
+			}
+		})
+	}
+	for range 50 {
+		b.recorded(t)
+	}
+	users.Wait()
+	b.await(map[string]int64{"relock.hold.oldest lock": 0, "relock.wait.longest lock": 0})
+}
+
 // everything makes an observer record every metric.
-func everything(o *relockotel.Observer) {
+func everything(t *testing.T, o *relockotel.Observer) {
+	rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+	t.Cleanup(func() { rdb.Close() })
+	client, err := relock.New(rdb, relock.WithObserver(o))
+	require.NoError(t, err)
+	t.Cleanup(func() { client.Close() })
+	t.Cleanup(o.Watch(client))
+	require.NoError(t, client.NewLock("held").Lock(relock.ContextWithOwner(context.Background())))
+	go func() { _ = client.NewLock("held").Lock(context.Background()) }()
+	require.Eventually(t, func() bool { return len(client.Slowest().Wait) > 0 }, 5*time.Second, time.Millisecond)
 	ctx, l := context.Background(), relock.LockInfo{Name: "x", Type: relock.TypeLock, Owner: 1}
 	o.Waiting(ctx, relock.WaitingEvent{Lock: l})
 	o.Acquired(ctx, relock.AcquiredEvent{Lock: l, Path: relock.PathPolled, Waited: time.Second, HoldCount: 1})
@@ -329,7 +400,7 @@ func emittedNames(t *testing.T) (families, names map[string]bool) {
 	exporter, err := promexporter.New(promexporter.WithRegisterer(registry),
 		promexporter.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes))
 	require.NoError(t, err)
-	everything(newObserver(t, relockotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(exporter)))))
+	everything(t, newObserver(t, relockotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(exporter)))))
 	scrape := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 	scrape.Header.Set("Accept", "text/plain;version=1.0.0;escaping=allow-utf-8")
 	answer := httptest.NewRecorder()
@@ -348,7 +419,7 @@ func emittedNames(t *testing.T) (families, names map[string]bool) {
 			names[name] = true
 		}
 	}
-	assert.Len(t, families, 9, "%s", answer.Body)
+	assert.Len(t, families, 11, "%s", answer.Body)
 	return families, names
 }
 
@@ -435,7 +506,7 @@ func expressions(v any, f func(string)) {
 // The package comment names every metric.
 func TestDocNamesAllMetrics(t *testing.T) {
 	reader := metric.NewManualReader()
-	everything(newObserver(t, relockotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(reader)))))
+	everything(t, newObserver(t, relockotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(reader)))))
 	source, err := os.ReadFile("otel.go")
 	require.NoError(t, err)
 	doc, _, _ := strings.Cut(string(source), "\npackage ")

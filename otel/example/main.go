@@ -84,6 +84,7 @@ func run(serve bool) error {
 		return err
 	}
 	defer client.Close()
+	defer observer.Watch(client)()
 	url, lock := "http://"+listener.Addr().String()+"/metrics", client.NewLock("lock:report")
 	if !serve {
 		if err := work(ctx, lock); err != nil {
