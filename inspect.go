@@ -194,7 +194,8 @@ type lockRecords struct {
 	permits                   map[string]int64 // the permits of the semaphore that are held
 }
 
-// describeHolder asks Redis for the holder of the lock s, for a warning: see engine.Config.Holder.
+// describeHolder asks Redis for the holder of the lock s, for a warning: see engine.Config.Holder. The text has only the
+// beginning of the ID of the client, because the whole one, with the owner, would be a holder ID of Redisson.
 func (c *Client) describeHolder(ctx context.Context, s engine.Subject) string {
 	if LockType(s.Type) == TypeRed {
 		return "" // it has no record of its own
@@ -206,10 +207,9 @@ func (c *Client) describeHolder(ctx context.Context, s engine.Subject) string {
 	case len(i.Holders) == 0:
 		return engine.Nobody
 	}
-	h := i.Holders[0]
-	text := h.Owner
+	h, text := i.Holders[0], "an unknown client"
 	if h.Client != "" {
-		text += " of client " + h.Client
+		text = fmt.Sprintf("%s of client %.8s", h.Owner, h.Client)
 	}
 	if h.Label != "" {
 		text += fmt.Sprintf(" (%s on %s)", h.Label, h.Host)
