@@ -192,36 +192,38 @@ func newOptions(opts []Option) (options, error) {
 		}
 		opt(&o)
 	}
-	if err := checkLabel(o.label); err != nil {
-		return o, err
-	}
+	return o, o.check()
+}
+
+// check returns an error if an option is not valid.
+func (o *options) check() error {
 	switch {
 	case o.watchdogTimeout < minWatchdogTimeout:
-		return o, invalid("WithWatchdogTimeout(%v): must be at least %v", o.watchdogTimeout, minWatchdogTimeout)
+		return invalid("WithWatchdogTimeout(%v): must be at least %v", o.watchdogTimeout, minWatchdogTimeout)
 	case o.fairWaitTimeout < time.Second:
-		return o, invalid("WithFairWaitTimeout(%v): must be at least 1s", o.fairWaitTimeout)
+		return invalid("WithFairWaitTimeout(%v): must be at least 1s", o.fairWaitTimeout)
 	case o.pollInterval <= 0:
-		return o, invalid("WithPollInterval(%v): must be positive", o.pollInterval)
+		return invalid("WithPollInterval(%v): must be positive", o.pollInterval)
 	case o.nodeTimeout <= 0:
-		return o, invalid("WithRedLockNodeTimeout(%v): must be positive", o.nodeTimeout)
+		return invalid("WithRedLockNodeTimeout(%v): must be positive", o.nodeTimeout)
 	case o.handoffWindow < 0:
-		return o, invalid("WithHandoffWindow(%v): must not be negative", o.handoffWindow)
+		return invalid("WithHandoffWindow(%v): must not be negative", o.handoffWindow)
 	case o.syncs && (o.synced.Replicas < 1 || o.synced.Within < time.Millisecond):
-		return o, invalid(
+		return invalid(
 			"WithSyncedReplicas(%d, %v): needs at least 1 replica and a time of at least 1ms",
 			o.synced.Replicas,
 			o.synced.Within,
 		)
 	case isTooShort(o.holdWarning):
-		return o, invalid("WithHoldWarning(%v): must be at least %v, or 0 for no warnings", o.holdWarning, leastWarning)
+		return invalid("WithHoldWarning(%v): must be at least %v, or 0 for no warnings", o.holdWarning, leastWarning)
 	case isTooShort(o.waitWarning):
-		return o, invalid("WithWaitWarning(%v): must be at least %v, or 0 for no warnings", o.waitWarning, leastWarning)
+		return invalid("WithWaitWarning(%v): must be at least %v, or 0 for no warnings", o.waitWarning, leastWarning)
 	case o.logger == nil:
-		return o, invalid("WithLogger(nil): pass a logger, or omit the option")
+		return invalid("WithLogger(nil): pass a logger, or omit the option")
 	case o.observes && o.observer == nil:
-		return o, invalid("WithObserver(nil): pass an observer, or omit the option")
+		return invalid("WithObserver(nil): pass an observer, or omit the option")
 	}
-	return o, nil
+	return checkLabel(o.label)
 }
 
 // isTooShort reports whether d is not the time of a warning, and not 0 either.

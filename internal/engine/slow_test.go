@@ -454,6 +454,22 @@ func TestSlowLocksCostNothingWithoutTheOptions(t *testing.T) {
 	}))
 }
 
+// One of the lines of a second is kept for the number of those that were left out, so that it comes with them.
+func TestLeftOutLinesAreCountedAtOnce(t *testing.T) {
+	t.Parallel()
+	l := newLineLimit()
+	assert.Zero(t, l.more(0), "nothing was left out")
+	for i := range 15 {
+		assert.Equal(t, i < mostLines-1, l.allows(0, true), "line %d", i)
+	}
+	assert.Equal(t, 15-(mostLines-1), l.more(0))
+	assert.False(t, l.allows(time.Second-1, true), "a second is not over")
+	assert.Zero(t, l.more(time.Second-1))
+	assert.True(t, l.allows(time.Second, true))
+	assert.False(t, l.allows(time.Second, false), "the Logger is not ready")
+	assert.Equal(t, 2, l.more(time.Second))
+}
+
 func TestCrossed(t *testing.T) {
 	t.Parallel()
 	const s = time.Second
