@@ -324,6 +324,7 @@ func TestCloseEndsALookup(t *testing.T) {
 		})
 		other := joinBubbleEngine(e.t, e.redis, "other")
 		other.lock(7)
+		e.lockNamed("kept", 3)
 		go func() { _, _ = e.lockWith(context.Background(), 1, Request{Wait: forever}) }()
 		pass(1100 * time.Millisecond)
 		start := time.Now()
@@ -385,6 +386,7 @@ func TestTenThousandOldHoldsAreTenLinesASecond(t *testing.T) {
 	const holds = 10_000
 	inSlowBubble(t, time.Second, 0, func(e *bubbleEngine, l *slowLog) {
 		var all []*fakeLock
+		pass(100 * time.Millisecond) // so that one walk finds all of them
 		for i := range holds {
 			all = append(all, e.lockNamed(fmt.Sprint("lock", i), 1))
 			if i == 3 {
