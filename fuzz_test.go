@@ -171,8 +171,11 @@ func (p *tape) records() any {
 	answer := []any{
 		p.integer() % latestTime, p.integer(),
 		list(func() []any { return []any{field(), value(), p.integer()} }),
-		list(func() []any { return []any{field()} }),
-		list(score), list(score), list(score),
+		int64(p.pick(2)),
+		list(func() []any {
+			return append(score(), score()[1], []string{"", "1795263771", p.text()}[p.pick(3)], int64(p.pick(3)-1))
+		}),
+		int64(p.pick(4)), int64(p.pick(2)),
 		[]string{"", "1795263771220007", value()}[p.pick(3)],
 		"", []any{},
 	}
@@ -279,7 +282,8 @@ func FuzzInspect(f *testing.F) {
 		}
 		for _, w := range i.Waiters {
 			checkContender(w.Contender)
-			assert.True(t, i.Type == TypeFair || i.Type == TypeReadWrite && w.AliveUntil.After(i.At), "%+v of %+v", w, i)
+			assert.Contains(t, []Reachability{ReachableYes, ReachableNo, ReachableUnknown}, w.Reachable, "%+v of %+v", w, i)
+			assert.False(t, w.usesRelock() && strings.Count(w.Field, ":") > 1, "the number of %+v is shown", w)
 		}
 		_, err = json.Marshal(i)
 		assert.True(t, err == nil || i.At.Year() < 0, "%+v: %v", i, err)

@@ -1,10 +1,12 @@
 package relock
 
-// Inspect returns what Redis knows of a lock, except for the wait queue of a plain lock or a semaphore. It is for
-// operators and tests.
+// Inspect returns what Redis knows of a lock: who holds it, and who waits for it. It is for operators and tests.
 //
 // Rules: Inspect only reads, in one request, so its result was true at one moment. It reports the contents of the
-// record and guesses nothing. A record that no lock writes is an error, and not a lock without holders.
+// record and guesses nothing. A record that no lock writes is an error, and not a lock without holders. If Redis does
+// not let the user read the wait queue, Inspect sends a second request without it, and the locks of the Client do not
+// learn of the refusal: they go on using their wait queues until one of their own requests is refused. The number by
+// which a waiter is granted the lock is not in the result.
 
 import (
 	"cmp"
@@ -20,15 +22,17 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 )
 
 var inspectAny = script("any_inspect")
 
-// mostShown is the highest number of holders, and of waiters, that an Inspection has. It is most_shown in
-// lua/any_inspect.lua.
-const mostShown = 10_000
+const (
+	mostShown   = 10_000 // holders that an Inspection has at most: most_shown in lua/any_inspect.lua
+	mostWaiters = 1_000  // waiters that an Inspection has at most: most_listed in lua/waiters.lua
+)
 
 // An Inspection is the state of a lock in Redis at one moment: see [Client.Inspect].
 type Inspection struct {
@@ -40,9 +44,9 @@ type Inspection struct {
 	// TypeSemaphore, or TypeNone if the lock has no holders and no known waiters.
 	//
 	// A fair lock without waiters looks like a plain lock, unless a waiter has crashed. The group of Redisson's
-	// getMultiLock(group, values) looks like a plain lock as well, with a holder for each value. A fair lock and a
-	// read/write lock may have waiters and no holder. A semaphore of which no permit is held looks like any key with a
-	// number: see Ambiguous.
+	// getMultiLock(group, values) looks like a plain lock as well, with a holder for each value. A lock may have
+	// waiters and no holder, and then it has the type that the first waiter waits for. A semaphore of which no permit
+	// is held looks like any key with a number: see Ambiguous.
 	Type LockType
 	// Mode is the mode of a read/write lock that is held: "write" while there is a writer, which may also read, and
 	// "read" otherwise. It is "" for other locks.
@@ -56,12 +60,22 @@ type Inspection struct {
 	// key has no expiry, which only another program can cause. For a semaphore it is the longest remaining lease of a
 	// permit, and negative if a Java service holds a permit without a lease.
 	TTL time.Duration
-	// Waiters are the waiters of a fair lock, in the order of the queue, or the writers of this package that wait for a
-	// read/write lock, in no particular order. The processes in the wait queue of a plain lock or a semaphore are not
-	// listed.
+	// Waiters are those who wait for the lock, in the order of its wait queue: the first 1,000 of them. Each waiter of
+	// a fair lock is listed. Of all other locks there is one waiter for each process that is in the queue: it stands
+	// for all goroutines of its Client that wait for the lock. Behind them are, in no particular order, the writers
+	// without a position in the queue, such as readers that wait for the write lock. Callers that have no position are
+	// not listed, because Redis does not know them: waiting readers, Java services except in the queue of a fair lock,
+	// a MultiLock or a RedLock, and processes that may not use the queue.
 	Waiters []Waiter
-	// More reports whether there are more than 10,000 holders or waiters. Holders and Waiters have at most 10,000
-	// elements each.
+	// Waiting is the number of waiters. It is greater than the number of Waiters if there are more than 1,000. It
+	// does not exceed 20,000 for a fair lock.
+	Waiting int
+	// QueueUnknown reports whether Redis does not let the user of this Client read the wait queue. Waiters and Waiting
+	// then have only the writers that Redis knows apart from the queue. It is never set for a fair lock that has
+	// waiters, whose queue is Redisson's; some of its waiters then have no Since.
+	QueueUnknown bool
+	// More reports whether there are more than 10,000 holders, which is the most that Holders has, or more waiters
+	// than Waiters has.
 	More bool
 	// Ambiguous reports whether Type is TypeSemaphore and no permit is held. The key then has a number, and nothing
 	// shows what the number counts: it may be a semaphore, or an RCountDownLatch, an RSemaphore or an RAtomicLong of
@@ -84,8 +98,8 @@ func (i Inspection) Held() bool {
 
 // A Contender is an owner that holds a lock or waits for it.
 type Contender struct {
-	// Field identifies the hold or the waiter in Redis: it is "client:owner", followed by ":" and a number if the
-	// client is of this package.
+	// Field identifies the hold or the waiter in Redis: it is "client:owner". For a hold of this package ":" and a
+	// number follow. The number of a waiter of this package is not shown.
 	Field string
 	// Client is the UUID of the client: [Client.ID], or that of a RedissonClient. It is "" if Field has another form,
 	// which neither of them writes, and for a Java permit of a semaphore, whose Field is its ID in hexadecimal.
@@ -117,25 +131,53 @@ type Holder struct {
 // A Waiter is an owner that waits for a lock.
 type Waiter struct {
 	Contender
+	// Write reports whether the waiter waits for the write lock of a read/write lock.
+	Write bool
+	// Since is the time at which the waiter got its present position in the wait queue, or earlier, in whole seconds
+	// (rounded down) by the clock of Redis. A process keeps its position while its goroutines wait one after the
+	// other, and gets a new one each time it has released the lock to others, or has lost its subscription. A waiter
+	// of a fair lock keeps its position when it loses its subscription, but its Since starts anew. So a waiter may have
+	// waited longer than Since shows, but not less. Since is zero if Redis does not store it: for a Java service, for a
+	// waiter that may not subscribe to its channel, and for a writer without a position.
+	Since time.Time
+	// Reachable reports whether the message that grants the lock to the waiter would reach its process.
+	Reachable Reachability
 	// Deadline is the time at which Java services remove the waiter from the queue of a fair lock, if it is the first
-	// one then. It is zero for a writer.
+	// one then. It is zero for other locks.
 	Deadline time.Time
-	// AliveUntil is the time until which a waiter of this package is considered alive without another heartbeat. It is
-	// zero for a Java waiter, which sends none.
+	// AliveUntil is the time until which a waiter of this package is considered alive without another heartbeat. Only
+	// waiters of a fair lock and writers send heartbeats. It is zero for a Java waiter, which sends none.
 	AliveUntil time.Time
 }
 
-// Inspect returns who holds the lock with the given name. For a fair lock, and for a write lock, it also returns who
-// waits for it. It works for every type of lock, of this package and of Redisson, and for all owners and clients. For a
-// MultiLock or a RedLock, inspect the locks of which it consists.
+// Reachability reports whether a waiter can be told that the lock is its own.
+type Reachability string
+
+const (
+	// ReachableYes means that a connection to this Redis server is subscribed to the channel of the waiter. Its process
+	// may be paused all the same, and the connection may be one that Redis has not noticed to be broken.
+	ReachableYes Reachability = "yes"
+	// ReachableNo means that no connection to this Redis server is subscribed to the channel of the waiter: its process
+	// has ended, or is connecting again. A waiter of this package is passed over then. Connections to replicas, which
+	// Java services can be configured to use, do not count.
+	ReachableNo Reachability = "no"
+	// ReachableUnknown is for waiters that ask Redis instead of subscribing, and for all waiters if the Redis user has
+	// no permission for PUBSUB NUMSUB (in a Cluster PUBSUB SHARDNUMSUB).
+	ReachableUnknown Reachability = "unknown"
+)
+
+// Inspect returns who holds the lock with the given name, and who waits for it. It works for every type of lock, of this
+// package and of Redisson, and for all owners and clients. For a MultiLock or a RedLock, inspect the locks of which it
+// consists.
 //
 // Inspect sends a single request, which changes nothing in Redis; when it returns, the lock may already have another
-// holder. If it finds clients of this package, it sends a second request for their labels. At most 10,000 holders and
-// 10,000 waiters are returned: see [Inspection.More].
+// holder. If it finds clients of this package, it sends another request for their labels. At most 10,000 holders and
+// 1,000 waiters are returned: see [Inspection.More].
 //
 // The error is ErrInvalid for a bad name, ErrNotALock if a key of the lock holds data of another kind, and ErrClosed
-// after Close. The Redis user needs permission for GET and for all keys in docs/security.md except those of the wait
-// queues.
+// after Close. The Redis user needs permission for GET and for the keys in docs/security.md. Without permission for
+// those of the wait queues, or for HMGET, Inspect sends its request again without the queue: see
+// [Inspection.QueueUnknown].
 func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 	key := c.key(name)
 	keys := []string{
@@ -146,6 +188,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 		prefixName("relock_rwlock_writers", key),
 		tokenKey(key),
 		permitsKey(key),
+		lineKey(key),
 	}
 	err := checkKeys(c, name, keys)
 	if err == nil && ctx == nil {
@@ -153,7 +196,9 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 	}
 	var i Inspection
 	if err == nil {
-		i, err = c.inspect(ctx, call{Script: inspectAny, Keys: keys, Args: []any{suffixName(key, "")}})
+		channel, ofSemaphore := prefixName("redisson_lock__channel", key), prefixName("redisson_sc", key)
+		args := []any{suffixName(key, ""), channel, ofSemaphore, c.publishVerb}
+		i, err = c.inspect(ctx, call{Script: inspectAny, Keys: keys, Args: args})
 	}
 	i.Name = name
 	if err == nil {
@@ -164,6 +209,11 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 
 func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
 	answer := c.engine.AskLong(ctx, what)
+	if redis.HasErrorPrefix(answer.Err, "NOPERM") {
+		// The line is not an OptionalKey, because the Client would then do without the lines of all its locks.
+		what.Keys = append(slices.Clone(what.Keys[:len(what.Keys)-1]), what.Keys[0])
+		answer = c.engine.AskLong(ctx, what)
+	}
 	if answer.Err != nil {
 		return Inspection{}, answer.Err
 	}
@@ -184,14 +234,17 @@ func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
 // lockRecords are all data that Redis has of a lock. Durations are in milliseconds, and the scores of sorted sets are
 // milliseconds of the Unix epoch.
 type lockRecords struct {
-	name                      string
-	now, ttl                  int64
-	entries                   []entry
-	queue                     []string
-	timeouts, beats, awaiting map[string]int64
-	token                     string
-	free                      string           // the free permits of a semaphore; "" if the lock is none
-	permits                   map[string]int64 // the permits of the semaphore that are held
+	name    string
+	now     int64
+	ttl     int64
+	entries []entry
+	fair    bool // there is a queue of a fair lock
+	waiters []Waiter
+	waiting int64 // how many waiters there are
+	known   bool  // the line could be read
+	token   string
+	free    string           // the free permits of a semaphore; "" if the lock is none
+	permits map[string]int64 // the permits of the semaphore that are held
 }
 
 // describeHolder asks Redis for the holder of the lock s, for a warning: see engine.Config.Holder. The text has only the
@@ -227,7 +280,10 @@ type entry struct {
 }
 
 func (r *lockRecords) inspection() (Inspection, error) {
-	i := Inspection{At: time.UnixMilli(r.now), TTL: leaseLeft(r.ttl)}
+	i := Inspection{
+		At: time.UnixMilli(r.now), TTL: leaseLeft(r.ttl),
+		Waiters: r.waiters, Waiting: int(r.waiting), QueueUnknown: !r.known, More: r.waiting > int64(len(r.waiters)),
+	}
 	if r.free != "" {
 		return r.semaphore(i)
 	}
@@ -268,17 +324,7 @@ func (r *lockRecords) inspection() (Inspection, error) {
 		}
 		return cmp.Compare(a.Field, b.Field)
 	})
-	i.Waiters = r.waiters(i.Type)
-	i.Waiters, i.More = atMost(i.Waiters, mostShown)
 	return i, nil
-}
-
-// atMost returns the first n elements of list, and reports whether there are more.
-func atMost[T any](list []T, n int) (_ []T, cut bool) {
-	if len(list) > n {
-		return slices.Clip(list[:n]), true
-	}
-	return list, false
 }
 
 // semaphore completes i for a semaphore. If there are more than mostShown permits, r has the first ones to expire and
@@ -303,7 +349,9 @@ func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
 		}
 		i.Holders = append(i.Holders, Holder{Contender: permitHolder(id), HoldCount: 1, Remaining: i.TTL})
 	}
-	i.Holders, i.More = atMost(i.Holders, mostShown)
+	if len(i.Holders) > mostShown {
+		i.Holders, i.More = slices.Clip(i.Holders[:mostShown]), true
+	}
 	return i, nil
 }
 
@@ -319,18 +367,19 @@ func permitHolder(id string) Contender {
 
 // lockType returns the type of the lock. The mode is that of a read/write lock, or "".
 func (r *lockRecords) lockType(mode string) LockType {
-	held := len(r.entries) > 0
 	switch {
 	case mode != "":
 		return TypeReadWrite
-	case len(r.queue)+len(r.timeouts)+len(r.beats) > 0:
+	case r.fair:
 		return TypeFair
-	case held:
+	case len(r.entries) > 0:
 		return TypeLock
-	case len(r.awaiting) > 0:
+	case len(r.waiters) == 0:
+		return TypeNone
+	case r.waiters[0].Write:
 		return TypeReadWrite
 	}
-	return TypeNone
+	return TypeLock
 }
 
 // notALock returns the error for a hash with a field that no lock writes.
@@ -386,26 +435,29 @@ func (e entry) holder(t LockType) (Holder, bool) {
 	return h, h.Client != ""
 }
 
-func (r *lockRecords) waiters(t LockType) []Waiter {
-	var waiters []Waiter
-	switch t {
-	case TypeFair:
-		for _, field := range r.queue {
-			waiters = append(waiters, Waiter{contender(field), epochTime(r.timeouts[field]), epochTime(r.beats[field])})
-		}
-	case TypeReadWrite:
-		held := make(map[string]bool, len(r.entries))
-		for _, e := range r.entries {
-			held[e.field] = true
-		}
-		for _, field := range slices.Sorted(maps.Keys(r.awaiting)) {
-			// A waiting writer that has the read lock is in the zset with both of its fields.
-			if alive := r.awaiting[field]; alive > r.now && !held[field] {
-				waiters = append(waiters, Waiter{Contender: contender(field), AliveUntil: epochTime(alive)})
-			}
-		}
+// waiter reads a waiter of the reply: see lua/waiters.lua.
+func (p *partReader) waiter(parts []any) Waiter {
+	field, write := strings.CutSuffix(p.text(parts[0]), writeSuffix)
+	w := Waiter{
+		Contender: contender(field), Write: write,
+		Deadline: epochTime(p.score(parts[1])), AliveUntil: epochTime(p.score(parts[2])),
+		Reachable: ReachableUnknown,
 	}
-	return waiters
+	if w.usesRelock() {
+		w.Field = w.Field[:strings.LastIndexByte(w.Field, ':')]
+	}
+	if since := p.text(parts[3]); since != "" {
+		seconds, err := strconv.ParseInt(since, 10, 64)
+		p.bad = p.bad || err != nil
+		w.Since = epochTime(min(seconds, latestTime/1000) * 1000)
+	}
+	switch p.integer(parts[4]) {
+	case 0:
+		w.Reachable = ReachableNo
+	case 1:
+		w.Reachable = ReachableYes
+	}
+	return w
 }
 
 // contender reads a field. The form uuid:owner:number is of this package. The form uuid:thread is of Redisson, which
@@ -462,15 +514,15 @@ func parseRecords(answer any) (lockRecords, error) {
 	var p partReader
 	r := lockRecords{
 		now: p.integer(parts[0]), ttl: p.integer(parts[1]),
-		timeouts: p.scores(parts[4]), beats: p.scores(parts[5]), awaiting: p.scores(parts[6]),
+		fair: p.integer(parts[3]) == 1, waiting: p.integer(parts[5]), known: p.integer(parts[6]) == 1,
 		token: p.text(parts[7]),
 		free:  p.text(parts[8]), permits: p.scores(parts[9]),
 	}
 	for e := range p.tuples(parts[2], 3) {
 		r.entries = append(r.entries, entry{p.text(e[0]), p.text(e[1]), p.integer(e[2])})
 	}
-	for field := range p.tuples(parts[3], 1) {
-		r.queue = append(r.queue, p.text(field[0]))
+	for w := range p.tuples(parts[4], 5) {
+		r.waiters = append(r.waiters, p.waiter(w))
 	}
 	if p.bad {
 		return lockRecords{}, send.Unexpected(answer)
@@ -506,9 +558,19 @@ func (p *partReader) tuples(part any, n int) iter.Seq[[]any] {
 func (p *partReader) scores(part any) map[string]int64 {
 	scores := map[string]int64{}
 	for pair := range p.tuples(part, 2) {
-		score, err := strconv.ParseFloat(p.text(pair[1]), 64)
-		p.bad = p.bad || err != nil || math.IsNaN(score)
-		scores[p.text(pair[0])] = int64(min(max(score, 1), latestTime)) // another program may have written any score
+		scores[p.text(pair[0])] = max(p.score(pair[1]), 1)
 	}
 	return scores
+}
+
+// score reads the score of a member of a sorted set, or "0" if there is none. Another program may have written any
+// score.
+func (p *partReader) score(part any) int64 {
+	text := p.text(part)
+	score, err := strconv.ParseFloat(text, 64)
+	p.bad = p.bad || err != nil || math.IsNaN(score)
+	if text == "0" {
+		return 0
+	}
+	return int64(min(max(score, 1), latestTime))
 }

@@ -2,6 +2,7 @@ package relock
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -141,21 +142,34 @@ func TestInspectShowsAFairQueue(t *testing.T) {
 		waiters = append(waiters, contender(javaThread))
 		wait()
 
+		testredis.Await(t, "they can be granted the lock", soon, func() bool { return len(b.wishes()) == 2 })
 		i = b.inspect(c)
 		require.Equal(t, TypeFair, i.Type)
 		require.Len(t, i.Holders, 1)
 		require.Len(t, i.Waiters, 3)
+		assert.Equal(t, 3, i.Waiting)
+		assert.False(t, i.QueueUnknown)
+		assert.False(t, i.More)
 		for n, w := range i.Waiters {
 			assert.Equal(t, waiters[n].Client, w.Client, "waiter %d is %+v", n, w)
 			assert.Equal(t, waiters[n].Owner, w.Owner, "waiter %d is %+v", n, w)
 			if isJava := n == 1; isJava {
 				assert.True(t, w.Deadline.Equal(java), "deadline of %+v", w)
 				assert.True(t, w.AliveUntil.IsZero(), "heartbeat of %+v", w)
+				assert.Equal(t, javaThread, w.Field)
+				assert.True(t, w.Since.IsZero(), "%+v", w)
+				assert.Equal(t, ReachableNo, w.Reachable, "nobody is subscribed to its channel")
 			} else {
+				b.showsNoNumber(w)
+				assert.True(t, about(i.At.Sub(w.Since), 10*time.Second), "%+v at %v", w, i.At)
+				assert.Equal(t, ReachableYes, w.Reachable)
 				assert.False(t, w.Deadline.Before(i.At), "deadline of %+v at %v", w, i.At)
 				assert.True(t, about(w.AliveUntil.Sub(i.At), fairLife), "heartbeat of %+v at %v", w, i.At)
 			}
 		}
+
+		defer b.subscribe("redisson_lock__channel:{" + b.name + "}:" + javaThread).Close()
+		assert.Equal(t, ReachableYes, b.inspect(c).Waiters[1].Reachable, "Java is subscribed")
 
 		// A queue that its holder has left.
 		b.must(b.rdb.Del(ctx, b.name).Err())
@@ -169,6 +183,199 @@ func TestInspectShowsAFairQueue(t *testing.T) {
 		for range 2 {
 			b.must(<-got)
 		}
+	})
+}
+
+// showsNoNumber checks that nothing in w is part of what makes a grant.
+func (b *bench) showsNoNumber(w Waiter) {
+	b.Helper()
+	n := strings.TrimPrefix(strings.TrimPrefix(w.Field, w.Client), ":")
+	_, err := strconv.ParseInt(n, 10, 64)
+	assert.NoError(b, err, "the field of %+v is not client:owner", w)
+	text := fmt.Sprintf("%+v", w)
+	line, err := b.rdb.HGetAll(context.Background(), b.lineKey()).Result()
+	b.must(err)
+	for field, value := range line {
+		words := strings.Fields(value)
+		if strings.HasPrefix(field, w.Client) && len(words) == 8 { // a place
+			assert.NotContains(b, text, words[5])
+			assert.NotContains(b, text, words[6])
+		} else if strings.HasPrefix(field, w.Client) && len(words) == 4 { // a wish
+			assert.NotContains(b, text, words[2])
+			assert.NotContains(b, text, field)
+		}
+	}
+}
+
+// The processes in the wait queue of every type are shown in order, with what an operator needs to find them.
+func TestInspectShowsTheWaitQueue(t *testing.T) {
+	t.Parallel()
+	for kind, one := range map[string]func(*Client, string) Locker{
+		"lock":        func(c *Client, name string) Locker { return c.NewLock(name) },
+		"fenced lock": func(c *Client, name string) Locker { return c.NewLock(name, Fenced()) },
+		"write":       func(c *Client, name string) Locker { return c.NewRWLock(name).Write() },
+		"semaphore":   func(c *Client, name string) Locker { return c.NewSemaphore(name, 1) },
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			onEachServer(t, func(t *testing.T, addr string) {
+				b := newBench(t, addr)
+				ctx := ContextWithOwner(context.Background())
+				holder := one(b.client(), b.name)
+				b.must(holder.Lock(ctx))
+				var waiting []Locker
+				var got []<-chan error
+				for range 3 {
+					c := b.client(WithLabel("<b>orders</b>"))
+					waiting = append(waiting, one(c, b.name))
+					got = append(got, b.startWaiter(ctx, waiting[len(waiting)-1]))
+					b.labelled(c)
+					testredis.Await(t, "it waits", soon, func() bool {
+						return len(b.places()) == len(waiting) && b.inspect(c).Waiters[len(waiting)-1].Reachable == ReachableYes
+					})
+				}
+				begun := time.Now()
+				i := b.inspect(b.client())
+				require.Len(t, i.Waiters, 3)
+				assert.Equal(t, 3, i.Waiting)
+				assert.False(t, i.QueueUnknown)
+				assert.False(t, i.More)
+				assert.Len(t, i.Holders, 1)
+				for n, w := range i.Waiters {
+					assert.Equal(t, clientOf(waiting[n]).ID(), w.Client, "%+v", w)
+					assert.Equal(t, engine.OwnerOf(ctx).String(), w.Owner)
+					assert.Equal(t, "<b>orders</b>", w.Label)
+					assert.NotEmpty(t, w.Host)
+					assert.Equal(t, kind == "write", w.Write)
+					assert.Equal(t, kind == "write", !w.AliveUntil.IsZero(), "a heartbeat")
+					assert.True(t, w.Deadline.IsZero())
+					assert.Zero(t, w.Since.Nanosecond())
+					assert.True(t, about(i.At.Sub(w.Since), 10*time.Second), "%+v at %v", w, i.At)
+					b.showsNoNumber(w)
+				}
+				// The first one is granted the lock, and waits no more; the others have their positions since then.
+				b.must(holder.Unlock(ctx))
+				b.must(<-got[0])
+				after := b.inspect(b.client())
+				require.Len(t, after.Waiters, 2)
+				for n, w := range after.Waiters {
+					assert.Equal(t, i.Waiters[n+1].Contender, w.Contender)
+					assert.Equal(t, i.Waiters[n+1].Since, w.Since, "after %v", time.Since(begun))
+				}
+				b.must(waiting[0].Unlock(ctx))
+				for n := 1; n < 3; n++ {
+					b.must(<-got[n])
+					b.must(waiting[n].Unlock(ctx))
+				}
+			})
+		})
+	}
+}
+
+// A position is as old as it is: asking again does not make it younger, and a new position is new.
+func TestInspectShowsSinceWhenAPositionIsHeld(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		ctx := context.Background()
+		m := b.manual().takes()
+		one := b.manual().listens().joins()
+		long := strconv.FormatInt(time.Now().Add(-time.Hour).Unix(), 10)
+		text := b.rdb.HGet(ctx, b.lineKey(), one.id).Val()
+		b.must(b.rdb.HSet(ctx, b.lineKey(), one.id, text[:strings.LastIndexByte(text, ' ')+1]+long).Err())
+		since := func() time.Time {
+			i := b.inspect(b.client())
+			require.Len(b, i.Waiters, 1)
+			return i.Waiters[0].Since
+		}
+		assert.Equal(b, long, strconv.FormatInt(since().Unix(), 10))
+		one.joins()
+		assert.Equal(b, long, strconv.FormatInt(since().Unix(), 10), "after it has asked again")
+
+		// A version that does not store the time.
+		b.must(b.rdb.HSet(ctx, b.lineKey(), one.id, text[:strings.LastIndexByte(text, ' ')]).Err())
+		assert.True(b, since().IsZero())
+		one.joins()
+		assert.True(b, since().IsZero(), "nobody knows")
+
+		one.release(false)
+		one.joins()
+		assert.Less(b, time.Since(since()), time.Minute, "a new position")
+		one.release(false)
+		m.release(false)
+		b.emptyLine()
+	})
+}
+
+// Whether a grant would reach a waiter is what the script of a release would find.
+func TestInspectShowsWhichWaitersCanBeReached(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		m := b.manual().takes()
+		gone, listens, polls := b.manual().listens().joins(), b.manual().listens().joins(), b.manual()
+		require.Equal(b, int64(1), polls.ask(engine.Poll)[2]%4)
+		b.must(gone.hears.Close())
+		testredis.Await(b, "it is gone", soon, func() bool { return b.hearers(gone.grants()) == 0 })
+		i := b.inspect(b.client())
+		require.Len(b, i.Waiters, 3)
+		for n, want := range []struct {
+			id string
+			Reachability
+		}{{gone.id, ReachableNo}, {listens.id, ReachableYes}, {polls.id, ReachableUnknown}} {
+			assert.Equal(b, want.id, i.Waiters[n].Client)
+			assert.Equal(b, want.Reachability, i.Waiters[n].Reachable, "waiter %d", n)
+		}
+		m.release(false)
+		listens.release(false)
+		polls.release(false)
+		b.emptyLine()
+	})
+}
+
+// Data of other programs in the wait queue is no waiter, and of a key that is no wait queue the caller is told.
+func TestInspectOfAStrangeWaitQueue(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		ctx := context.Background()
+		b := newBench(t, addr)
+		c := b.client()
+		const client, other = "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10", "6b3e8c2f-5d13-4c9f-8e30-1d6b4f208b21"
+		b.must(b.rdb.HSet(ctx, b.lineKey(), "first", 2, "last", 7,
+			2, "\x1b[31m\n", "\x1b[31m\n", "2 new push 1000 0 1 \x1b[31m\n:1:02 5", // no client
+			3, client, client, "4 new push 1000 0 1 "+client+":1:02 5", // another number
+			4, other, other, "4 new push 1000 0 1 "+client+":1:02 5", // the field of another client
+			5, "x", 6, client, 7, "no place",
+			"no place", "7 new push",
+		).Err())
+		i := b.inspect(c)
+		assert.Equal(t, TypeNone, i.Type, "%+v", i)
+		assert.Empty(t, i.Waiters)
+		assert.Zero(t, i.Waiting)
+		b.must(b.rdb.HSet(ctx, b.lineKey(), client, "6 \x1b push 1000 0 1 "+client+":1:02 5").Err())
+		assert.Empty(t, b.inspect(c).Waiters, "a state that is no word")
+		b.must(b.rdb.HSet(ctx, b.lineKey(), client, "6 new push 1000 0 1 "+client+":-3:02 99999999999999999999").Err())
+		_, err := c.Inspect(ctx, b.name)
+		assert.ErrorIs(t, err, errReply, "a time that is none")
+		b.must(b.rdb.HSet(ctx, b.lineKey(), client, "6 new push 1000 0 1 "+client+":-3:02 9999999999999999").Err())
+		i = b.inspect(c)
+		require.Len(t, i.Waiters, 1)
+		assert.Equal(t, TypeLock, i.Type)
+		assert.False(t, i.Held())
+		assert.Equal(t, Contender{Field: client + ":-3", Client: client, Owner: "owner 3"}, i.Waiters[0].Contender)
+		assert.Equal(t, 9999, i.Waiters[0].Since.UTC().Year())
+		b.must(b.rdb.HSet(ctx, b.lineKey(), client, "6 new push 1000 0 1 "+client+":-3:02:write 5").Err())
+		assert.Equal(t, TypeReadWrite, b.inspect(c).Type)
+
+		for _, strange := range []map[string]any{
+			{"first": "many"}, {"first": -5}, {"first": 1, "last": 1e9}, {"last": "1e300"},
+		} {
+			b.must(b.rdb.Del(ctx, b.lineKey()).Err())
+			b.must(b.rdb.HSet(ctx, b.lineKey(), strange).Err())
+			_, err = c.Inspect(ctx, b.name)
+			assert.ErrorIs(t, err, ErrNotALock, "%v", strange)
+			assert.ErrorContains(t, err, shortName(b.lineKey()))
+		}
+		b.must(b.rdb.Set(ctx, b.lineKey(), "a string", 0).Err())
+		_, err = c.Inspect(ctx, b.name)
+		assert.ErrorIs(t, err, ErrNotALock)
+		assert.ErrorContains(t, err, "holds a string")
+		b.must(b.rdb.Del(ctx, b.lineKey()).Err())
 	})
 }
 
@@ -225,6 +432,7 @@ func TestInspectShowsReadersAndWriters(t *testing.T) {
 		assert.Equal(t, other.ID(), waiter.Client, "the waiting writer is %+v", waiter)
 		assert.Equal(t, engine.OwnerOf(writer).String(), waiter.Owner, "the waiting writer is %+v", waiter)
 		assert.True(t, waiter.Deadline.IsZero(), "the waiting writer is %+v", waiter)
+		assert.True(t, waiter.Write, "the waiting writer is %+v", waiter)
 		assert.False(t, waiter.AliveUntil.Before(time.Now()), "the waiting writer is %+v", waiter)
 		b.must(rw.Read().Unlock(me))
 		b.must(other.NewRWLock(b.name).Read().Unlock(them))
@@ -253,6 +461,8 @@ func TestInspectShowsAnUpgradingReaderAsOneWaiter(t *testing.T) {
 	i := b.inspect(c)
 	require.Len(t, i.Waiters, 1)
 	assert.Equal(t, engine.OwnerOf(reader).String(), i.Waiters[0].Owner)
+	assert.True(t, i.Waiters[0].Write)
+	assert.Equal(t, 1, i.Waiting)
 	assert.Len(t, i.Holders, 2)
 	giveUp()
 	b.mustBe(<-got, context.Canceled)
@@ -268,7 +478,12 @@ func TestInspectOnlyReads(t *testing.T) {
 	rw := c.NewRWLock(b.name + "-rw").Read()
 	b.must(c.NewLock(b.name + "-lock").Lock(ctx))
 	b.must(rw.Lock(ctx))
-	b.inspect(c) // now the server knows the script
+	them, other := ContextWithOwner(ctx), b.client(WithPollInterval(time.Hour)).NewLock(b.name+"-lock")
+	waiting := b.startWaiter(them, other)
+	testredis.Await(t, "one waits", soon, func() bool {
+		i, err := c.Inspect(ctx, b.name+"-lock") // now the server knows the script
+		return err == nil && i.Waiting == 1 && i.Waiters[0].Reachable == ReachableYes
+	})
 	b.must(b.rdb.ConfigResetStat(ctx).Err())
 	names := []string{
 		b.name + "-lock",
@@ -302,6 +517,7 @@ func TestInspectOnlyReads(t *testing.T) {
 				"zrangebyscore",
 				"get",
 				"hmget",
+				"pubsub|numsub",
 				"hello",
 				"config|resetstat",
 			},
@@ -315,6 +531,8 @@ func TestInspectOnlyReads(t *testing.T) {
 	}
 	b.must(rw.Unlock(ctx))
 	b.must(c.NewLock(b.name + "-lock").Unlock(ctx))
+	b.must(<-waiting)
+	b.must(other.Unlock(them))
 }
 
 // The permissions of a user that may only inspect, as docs/security.md lists them.
@@ -337,7 +555,8 @@ func TestInspectNeedsTheDocumentedRights(t *testing.T) {
 		"+get",
 		"+time",
 	}
-	keys := without(smallestKeys, "~relock_line:{lock:orders:*") // Inspect does not read the line
+	const line = "~relock_line:{lock:orders:*"
+	keys := without(smallestKeys, line)
 	rights := slices.Concat(keys, commands)
 	i, err := d.user(b, rights).Inspect(ctx, rw.Name())
 	require.NoError(t, err)
@@ -347,6 +566,62 @@ func TestInspectNeedsTheDocumentedRights(t *testing.T) {
 		assert.True(t, refused(err), "without %s: %v", right, err)
 	}
 	b.must(rw.Unlock(ctx))
+
+	// What is needed to see who waits.
+	lock := b.client().NewLock("lock:orders:" + b.name + "-2")
+	b.must(lock.Lock(ctx))
+	them, other := ContextWithOwner(ctx), b.client(WithPollInterval(time.Hour)).NewLock(lock.Name())
+	got := b.startWaiter(them, other)
+	all := slices.Concat(rights, []string{line, "+hmget", "+pubsub|numsub"})
+	waiter := func(rights []string) (w Waiter) {
+		i, err := d.user(b, rights).Inspect(ctx, lock.Name())
+		require.NoError(t, err)
+		assert.False(t, i.QueueUnknown)
+		if assert.Equal(t, len(i.Waiters), i.Waiting) && len(i.Waiters) > 0 {
+			w = i.Waiters[0]
+		}
+		return w
+	}
+	testredis.Await(t, "one waits", soon, func() bool { return waiter(all).Reachable == ReachableYes })
+	assert.False(t, waiter(all).Since.IsZero())
+	assert.Equal(t, ReachableUnknown, waiter(without(all, "+pubsub|numsub")).Reachable)
+	for _, right := range []string{line, "+hmget"} {
+		i, err := d.user(b, without(all, right)).Inspect(ctx, lock.Name())
+		require.NoError(t, err, "without %s", right)
+		assert.True(t, i.QueueUnknown, "without %s", right)
+		assert.Empty(t, i.Waiters)
+		assert.Len(t, i.Holders, 1)
+	}
+	b.must(lock.Unlock(ctx))
+	b.must(<-got)
+	b.must(other.Unlock(them))
+}
+
+// A Client that may not read one wait queue goes on using those of its own locks.
+func TestInspectWithoutTheQueueSlowsNoLockDown(t *testing.T) {
+	s := testredis.Start(t)
+	b := newBench(t, s.Addr())
+	ctx := context.Background()
+	rights := slices.Concat(smallestKeys, smallestChannels, smallestCommands, smallestWakeups)
+	rights = append(rights, "~users:*", "~{users:*", "~redisson_lock_token:{users:*", "~redisson_lock_queue:{users:*", "~redisson_lock_timeout:{users:*",
+		"~relock_lock_alive:{users:*", "~relock_rwlock_writers:{users:*")
+	c := b.deployment(s).user(b, rights)
+	holder := b.client().NewLock("users:1")
+	b.must(holder.Lock(ctx))
+	i, err := c.Inspect(ctx, "users:1")
+	b.must(err)
+	require.True(t, i.QueueUnknown)
+	assert.Len(t, i.Holders, 1)
+	b.must(holder.Unlock(ctx))
+
+	mine := c.NewLock(orderName())
+	b.must(mine.Lock(ctx))
+	i, err = c.Inspect(ctx, mine.Name())
+	b.must(err)
+	assert.False(t, i.QueueUnknown)
+	require.Len(t, i.Holders, 1)
+	assert.True(t, engine.UsesLine(i.Holders[0].Field), "its locks pass along their wait queues")
+	b.must(mine.Unlock(ctx))
 }
 
 func TestInspectReportsKeysThatAreNoLock(t *testing.T) {
@@ -431,30 +706,34 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 		int64(1),
 		int64(2),
 		list("f", "1", int64(2)),
-		list("f"),
+		int64(1),
+		list("f", "1.5e3", "0", "", int64(-1), "g", "-inf", "9e15", "99999999999999999", int64(1)),
+		int64(3),
+		int64(1),
+		"",
+		"",
 		list("f", "1.5e3"),
-		list("f", "-inf"),
-		list("f", "9e15"),
-		"",
-		"",
-		list(),
 	)
 	r, err := parseRecords(good)
 	require.NoError(t, err)
 	assert.Len(t, r.entries, 1)
-	assert.Len(t, r.queue, 1)
-	assert.EqualValues(t, 1500, r.timeouts["f"])
-	assert.EqualValues(t, 1, r.beats["f"])
-	assert.Equal(t, 9999, epochTime(r.awaiting["f"]).UTC().Year())
+	require.Len(t, r.waiters, 2)
+	f, g := r.waiters[0], r.waiters[1]
+	assert.EqualValues(t, 1500, f.Deadline.UnixMilli())
+	assert.True(t, f.AliveUntil.IsZero())
+	assert.True(t, f.Since.IsZero())
+	assert.Equal(t, ReachableUnknown, f.Reachable)
+	assert.EqualValues(t, 1, g.Deadline.UnixMilli())
+	assert.Equal(t, 9999, g.AliveUntil.UTC().Year())
+	assert.Equal(t, 9999, g.Since.UTC().Year())
+	assert.Equal(t, ReachableYes, g.Reachable)
+	assert.EqualValues(t, 1500, r.permits["f"])
 	for _, bad := range []any{nil, int64(1), "", list(), good[:9]} {
 		_, err := parseRecords(bad)
 		assert.ErrorIs(t, err, errReply, "%v", bad)
 	}
 	for i := range good {
 		for _, part := range []any{nil, true, list("f"), list("f", "many"), list("f", "nan"), list(int64(1), "1", int64(2)), list(list())} {
-			if _, isQueue := part.([]any); isQueue && i == 3 {
-				continue
-			}
 			bad := slices.Clone(good)
 			bad[i] = part
 			_, err := parseRecords(bad)
@@ -474,7 +753,15 @@ func TestInspectWorksOnACluster(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, TypeLock, i.Type)
 		assert.Len(t, i.Holders, 1)
+		waits := b.client().NewLock(name)
+		got := b.startWaiter(waits)
+		testredis.Await(t, "one waits, and is subscribed in its shard", clusterSoon, func() bool {
+			i, err := c.Inspect(ctx, name)
+			return err == nil && i.Waiting == 1 && i.Waiters[0].Reachable == ReachableYes
+		})
 		b.must(lock.Unlock(ctx))
+		b.must(<-got)
+		b.must(second(waits.ForceUnlock(ctx)))
 
 		rw := c.NewRWLock(name).Read()
 		b.must(rw.LockLease(ctx, time.Hour))
@@ -504,6 +791,37 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 		check(what)
 		assert.True(t, i.More, what)
 		return i
+	}
+
+	const inLine = 1500
+	place := `redis.call('hset', KEYS[1], i, client, client, i .. ' new push 30000 0 1 ' .. client .. ':7:01' .. ARGV[2] .. ' 1') `
+	fill := func(suffix string) {
+		b.must(b.rdb.Eval(
+			ctx,
+			"for i = 1, ARGV[1] do local client = string.format('00000000-0000-4000-8000-%012d', i) "+place+
+				"end redis.call('hset', KEYS[1], 'first', 1, 'last', ARGV[1]) return 1",
+			[]string{b.lineKey()},
+			inLine,
+			suffix,
+		).Err())
+	}
+	for kind, lock := range map[string]Locker{
+		"lock": c.NewLock(b.name), "write": c.NewRWLock(b.name).Write(), "semaphore": c.NewSemaphore(b.name, 1),
+	} {
+		me := ContextWithOwner(ctx)
+		b.must(lock.LockLease(me, time.Hour))
+		fill(map[string]string{"write": ":write"}[kind])
+		i := inTime("the wait queue of a " + kind)
+		assert.Len(t, i.Holders, 1, kind)
+		require.Len(t, i.Waiters, mostWaiters, kind)
+		assert.Equal(t, inLine, i.Waiting, kind)
+		for n, w := range i.Waiters {
+			require.Equal(t, fmt.Sprintf("00000000-0000-4000-8000-%012d", n+1), w.Client, kind)
+			require.Equal(t, ReachableNo, w.Reachable, kind)
+			require.EqualValues(t, 1, w.Since.Unix(), kind)
+		}
+		b.must(b.rdb.Del(ctx, b.name, b.lineKey(), permitsKey(b.name)).Err())
+		b.forget()
 	}
 
 	ends := time.Now().Add(time.Hour).UnixMilli()
@@ -557,7 +875,8 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	)
 	i = inTime("waiters")
 	assert.Equal(t, TypeFair, i.Type)
-	assert.Len(t, i.Waiters, mostShown)
+	assert.Len(t, i.Waiters, mostWaiters)
+	assert.Equal(t, many, i.Waiting)
 	b.forget()
 
 	b.must(
@@ -571,7 +890,8 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	)
 	i = inTime("writers")
 	assert.Equal(t, TypeReadWrite, i.Type)
-	assert.Len(t, i.Waiters, mostShown)
+	assert.Len(t, i.Waiters, mostWaiters)
+	assert.Equal(t, mostShown+1, i.Waiting, "they are counted up to that number")
 	b.forget()
 }
 

@@ -68,6 +68,7 @@ type keptPlace struct {
 	fenced          bool
 	asked           uint64
 	field           string
+	since           int64 // epoch seconds
 	client          string
 }
 
@@ -82,14 +83,16 @@ func (b *bench) places() (all []keptPlace) {
 			continue
 		}
 		words := strings.Fields(line[client])
-		if !assert.Len(b, words, 7, "the place of %s", client) || words[0] != number {
+		if !assert.Len(b, words, 8, "the place of %s", client) || words[0] != number {
 			continue
 		}
 		lease, err := strconv.Atoi(words[3])
 		b.must(err)
 		asked, err := strconv.ParseUint(words[5], 10, 64)
 		b.must(err)
-		all = append(all, keptPlace{n, words[1], words[2], lease, words[4] == "1", asked, words[6], client})
+		since, err := strconv.ParseInt(words[7], 10, 64)
+		b.must(err)
+		all = append(all, keptPlace{n, words[1], words[2], lease, words[4] == "1", asked, words[6], since, client})
 	}
 	slices.SortFunc(all, func(a, b keptPlace) int { return a.number - b.number })
 	return all

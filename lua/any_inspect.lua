@@ -8,22 +8,30 @@
 -- KEYS[6]  the token counter: a string.
 -- KEYS[7]  the taken permits of a semaphore: a zset; see semaphore.lua. KEYS[1] is then a string: the number of
 --          available permits.
+-- KEYS[8]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the user
+--          may not read the line.
 -- ARGV[1]  the prefix of the key of a read lease; field:rwlock_timeout:number follows it.
--- Returns  {epoch ms, pttl, record, queue, timeouts, heartbeats, writers, token, available, permits}. record is
---          {field, value, remaining lease in ms, ...}, queue is {field, ...}, the zsets are {member, score, ...}, and
+-- ARGV[2]  the channel on which the release of a plain lock is announced.
+-- ARGV[3]  that of a semaphore.
+-- ARGV[4]  the command that publishes: see announce.lua.
+-- Returns  {epoch ms, pttl, record, fair, waiters, number of waiters, known, token, available, permits}. record is
+--          {field, value, remaining lease in ms, ...}, fair is 1 if there is a queue of a fair lock, waiters are as in
+--          waiters.lua, known is 1 if all waiters that Redis knows are counted, permits is {member, score, ...}, and
 --          token and available are '' if there is none.
 --
 -- Repeatable: it only reads.
--- A list or zset that has more than most_shown entries is returned with one entry more than that. Of permits the
--- additional entry is the one that expires last.
+-- If there are more than most_shown permits, the reply has one more, which is the one that expires last. The waiters
+-- of a fair lock are counted up to most_queued, and writers without a place up to most_shown.
 --
--- If the user may not read a key, the answer is an error that names the key. Data that no lock writes is refused: see
--- record.lua.
+-- If the user may not read a key other than the line, the answer is an error that names the key. Data that no lock
+-- writes is refused: see record.lua.
 
 local lock, queue, timeouts, heartbeats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local prefix = ARGV[1]
+local line_key = KEYS[8]
+local prefix, lock_channel, permit_channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local most_shown = 10000 -- as mostShown in inspect.go
+local most_queued = 20000 -- the longest queue of a fair lock: see queue.lua
 
 local wrong
 local function read(what, ...)
@@ -75,8 +83,9 @@ if type(counter) == 'string' then
     local free = free_permits(lock)
     local now = now_ms()
     local permits, expired = permits_of(KEYS[7], now)
+    local waiters, n, known = line_waiters(line_key, lock, {}, {}, permit_channel, how)
     return wrong and redis.error_reply(wrong) or
-        {now, redis.call('pttl', lock), {}, {}, {}, {}, {}, '', ms(free + expired), permits}
+        {now, redis.call('pttl', lock), {}, 0, waiters, n, known and 1 or 0, '', ms(free + expired), permits}
 end
 
 -- At most most_holds, and two.
@@ -92,7 +101,7 @@ for i = 1, #entries, 2 do
     mode = mode or entries[i] == 'mode'
 end
 
-local record, leases = {}, 0
+local record, held, leases = {}, {}, 0
 -- At most most_holds, and most_leases of them all.
 for i = 1, #entries, 2 do
     local field, value, left = entries[i], entries[i + 1], pttl
@@ -108,21 +117,22 @@ for i = 1, #entries, 2 do
     record[#record + 1] = field
     record[#record + 1] = value
     record[#record + 1] = left
+    held[field] = true
 end
 
-local answer = {
-    now_ms(),
-    pttl,
-    record,
-    read('the queue of a fair lock', 'lrange', queue, 0, most_shown),
-    members('the timeouts of a fair lock', timeouts),
-    members('the heartbeats of a fair lock', heartbeats),
-    members('the waiting writers of a read/write lock', writers),
-    read('the token counter', 'get', tokens) or '',
-    '',
-    {},
-}
+local queued = read('the queue of a fair lock', 'lrange', queue, 0, most_queued - 1)
+local ends = members('the timeouts of a fair lock', timeouts)
+local beats = members('the heartbeats of a fair lock', heartbeats)
+local writing = members('the waiting writers of a read/write lock', writers)
+local token = read('the token counter', 'get', tokens) or ''
 if wrong then
     return redis.error_reply(wrong)
 end
-return answer
+local fair = not mode and #queued + #ends + #beats > 0
+local waiters, n, known = {}, #queued, true
+if fair then
+    waiters = queue_waiters(queued, ends, beats, line_key, lock_channel, how)
+else
+    waiters, n, known = line_waiters(line_key, lock, held, writing, lock_channel, how)
+end
+return {now_ms(), pttl, record, fair and 1 or 0, waiters, n, known and 1 or 0, token, '', {}}

@@ -76,17 +76,19 @@ end
 
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
--- Redis stores a place as a text: number, state, delivery, lease in ms, fenced, number of its last request, field.
+-- Redis stores a place as a text: number, state, delivery, lease in ms, fenced, number of its last request, field, since.
 --   state     new; suspect: a grant was not used in time; confirmed: its client has asked since
 --   delivery  push: the client is subscribed to its channel; poll: it may not subscribe, and polls often
+--   since     epoch seconds at which the client got its place in the line. Only Inspect reads it. It is '' in the text
+--             of a version that did not store it, and the place then has no since.
 -- The number of the last request is a secret of the client: see internal/engine/line.go.
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
+    local number, state, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
     return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
-        asked = asked, field = field, client = client}
+        asked = asked, field = field, since = since, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -178,7 +180,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field,
+        p.since)
 end
 
 local function put_place(line, p)

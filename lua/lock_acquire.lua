@@ -64,7 +64,8 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
         if subscribed and not head[5] and first and last and first >= 0 and last < 1e15 and
             last - first >= -1 and last - first < near_head - 1 then
             local number = string.format('%.0f', last + 1)
-            local place = string.format(place_format, number, 'new', delivery, ARGV[2], fenced, asked, field)
+            local since = redis.pcall('time')[1] or ''
+            local place = string.format(place_format, number, 'new', delivery, ARGV[2], fenced, asked, field, since)
             if type(redis.pcall('hset', KEYS[2], 'last', number, number, client, client, place)) == 'number' then
                 redis.pcall('pexpire', KEYS[2], line_life)
                 return {0, redis.pcall('pttl', lock), 1 + 4 * (number - first)}

@@ -36,7 +36,7 @@ elseif ends then
     local client = field:sub(1, 36)
     local head = redis.pcall('hmget', KEYS[2], 'first', 'granted', 'shared', client)
     local first, granted, shared, own = head[1], head[2], tonumber(head[3] or ''), head[4]
-    own = own and own:sub(-#field - 1) == ' ' .. field -- the place of this hold
+    own = own and (own .. ' '):find(' ' .. field .. ' ', 1, true) -- the place of this hold
     local to = first and redis.pcall('hget', KEYS[2], first)
     local place = type(to) == 'string' and to ~= client and redis.pcall('hget', KEYS[2], to)
     local number, state, delivery, lease, fenced, asked, waiter

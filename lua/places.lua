@@ -136,12 +136,12 @@ local function join(line, field, wish)
         stays = false
     end
     if stays then
-        p.number = before.number
+        p.number, p.since = before.number, before.since
     elseif line.last - line.first >= most_places then
         return false -- the caller polls
     else
         line.last = line.last + 1
-        p.number = line.last
+        p.number, p.since = line.last, now_s()
     end
     line.mine, line.back, line.life = p, nil, line_life
     put_place(line, p)

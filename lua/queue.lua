@@ -6,9 +6,9 @@
 --   timeouts      a zset {field -> epoch ms at which Redisson gives the place of the waiter away}
 --   heartbeats    a zset {field of a relock waiter -> epoch ms at which its heartbeat expires}, and '' -> epoch ms at
 --                 which a script last looked for dead waiters
---   wishes        a hash {field of a relock waiter that is subscribed -> its wish: lease, fenced, asked}, and 'over' ->
---                 fields that never wait or acquire the lock again, each with the epoch ms at which the tombstone
---                 expires. It is the key of the line, the wait queue in Redis of the other lock types (see line.lua);
+--   wishes        a hash {field of a relock waiter that is subscribed -> its wish: lease, fenced, asked, since}, and
+--                 'over' -> fields that never wait or acquire the lock again, each with the epoch ms at which the
+--                 tombstone expires. It is the key of the line, the wait queue in Redis of the other lock types (see line.lua);
 --                 or the key of the lock if the line cannot be used
 --
 -- Rules: every waiter in the queue has a timeout, which Redisson's arithmetic needs. A relock waiter has a heartbeat
@@ -93,13 +93,20 @@ local most_passed = 1000 -- waiters that one script passes over, or checks for h
 -- Redisson's fields end with the ID of the thread. Those of relock have one number more: see internal/engine/field.go.
 local function is_relocks(waiter) return waiter:find('^[%x-]+:%-?%d+:%d+$') end
 
--- wish is {lease, fenced, asked} of a waiter: see clients.lua. The key may be that of a line, which has a longer lease.
--- A lease longer than that of a line was set before the clock was set back.
+-- lease, fenced, asked, and since: epoch seconds at which the waiter got its wish, or '' if an older version has stored
+-- the wish. Only Inspect reads since.
+local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
+
+-- wish is {lease, fenced, asked} of a waiter: see clients.lua. A wish that is repeated keeps its since. The key may
+-- be that of a line, which has a longer lease. A lease longer than that of a line was set before the clock was set
+-- back.
 local function note_wish(q, waiter, wish, life)
     if q.wishes == q.lock then
         return
     end
-    redis.call('hset', q.wishes, waiter, wish.lease .. ' ' .. wish.fenced .. ' ' .. wish.asked)
+    local _, _, _, before = (redis.call('hget', q.wishes, waiter) or ''):match(wish_form)
+    local since = before or ms(math.floor(q.now / 1000))
+    redis.call('hset', q.wishes, waiter, wish.lease .. ' ' .. wish.fenced .. ' ' .. wish.asked .. ' ' .. since)
     local left = redis.call('pttl', q.wishes)
     if left < life then
         redis.call('pexpire', q.wishes, 4 * life)
@@ -298,7 +305,7 @@ local function grant_first(q)
     -- At most most_passed.
     while first and place < most_passed do
         local wish = q.wishes ~= q.lock and redis.pcall('hget', q.wishes, first)
-        local lease, fenced, asked = (type(wish) == 'string' and wish or ''):match('^(%d+) (%d) (%d+)$')
+        local lease, fenced, asked = (type(wish) == 'string' and wish or ''):match(wish_form)
         if not lease then
             break
         end

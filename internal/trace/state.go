@@ -60,7 +60,7 @@ type place struct {
 
 func parsePlace(text string) (p place, err error) {
 	words := strings.Fields(text)
-	if len(words) != 7 {
+	if len(words) < 7 { // an eighth one is since when the place waits
 		return p, fmt.Errorf("%q is no place", text)
 	}
 	p = place{state: words[1], delivery: words[2], field: words[6]}

@@ -1,3 +1,4 @@
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local most_holds = 10000 -- fields of a hash that one script reads
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
@@ -102,6 +103,54 @@ local function free_permits(free)
     return tonumber(value or nil)
 end
 
+local function client_of(field) return field:sub(1, 36) end
+
+local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
+local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
+local most_over = 100000 -- bytes of the tombstones
+
+local function of_writer(field) return field:sub(-6) == ':write' end
+
+local function channel_of(channel, of_write)
+    local name = channel:match('^redisson_lock__channel(:.*)') or channel:match('^redisson_rwlock(:.*)')
+    return name and (of_write and 'redisson_rwlock' or 'redisson_lock__channel') .. name or channel
+end
+
+local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
+
+local function parse_place(text, client)
+    local number, state, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
+    if not number or #number > 15 or #lease > 15 then
+        return nil -- the text is not that of a place
+    end
+    return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
+        asked = asked, field = field, since = since, client = client}
+end
+
+local function open_line(lock, key, field)
+    if not key or key == lock then
+        return nil
+    end
+    local client = client_of(field)
+    local head = redis.call('hmget', key, 'first', 'last', 'granted', 'shared', 'over', client, 'beside')
+    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
+    if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
+        #(head[5] or '') > most_over then
+        refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
+    end
+    return {
+        key = key, exists = first <= last or head[3] or head[7], -- the line has more than tombstones
+        any = head[1] or head[3] or head[5] or head[7],
+        first = first, last = last, granted = head[3], shared = shared,
+        over = head[5], mine = head[6] and parse_place(head[6], client),
+        changes = {}, -- written when the line is closed: field -> value, or false to delete it
+    }
+end
+
+local function is_relocks(waiter) return waiter:find('^[%x-]+:%-?%d+:%d+$') end
+
+local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
+
 local function is_write(field) return field:sub(-6) == ':write' end
 
 local most_leases = 50000 -- leases that one script reads
@@ -128,12 +177,151 @@ local function lease_left(prefix, reader, hold_count)
     return longest
 end
 
+local most_listed = 1000 -- as mostWaiters in inspect.go
+
+local function subscribers(channels, how)
+    local found = {}
+    for from = 1, #channels, most_listed do
+        local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
+            unpack(channels, from, math.min(from + most_listed - 1, #channels)))
+        for i = 1, #n, 2 do
+            found[n[i]] = n[i + 1]
+        end
+    end
+    return found
+end
+
+local function values_of(key, fields)
+    if #fields == 0 then
+        return fields
+    end
+    local values = redis.pcall('hmget', key, unpack(fields))
+    return values.err and {} or values
+end
+
+local function scores(list)
+    local of = {}
+    for i = 1, #list, 2 do
+        of[list[i]] = list[i + 1]
+    end
+    return of
+end
+
+local function add_waiter(waiters, ...)
+    for _, part in ipairs({...}) do
+        waiters[#waiters + 1] = part
+    end
+end
+
+local function queue_waiters(all, timeouts, heartbeats, wishes, channel, how)
+    local ends, beats = scores(timeouts), scores(heartbeats)
+    local fields, channels = {}, {}
+    for i = 1, math.min(#all, most_listed) do
+        fields[i] = all[i]
+        channels[2 * i - 1], channels[2 * i] = channel .. ':' .. all[i], channel .. ':client:' .. client_of(all[i])
+    end
+    local wished, counts = values_of(wishes, fields), subscribers(channels, how)
+    local waiters = {}
+    for i, field in ipairs(fields) do
+        local lease, _, _, since = (wished[i] or ''):match(wish_form)
+        local own, shared = counts[channels[2 * i - 1]], is_relocks(field) and counts[channels[2 * i]] or 0
+        local reachable = -1
+        if own and own + shared > 0 then
+            reachable = 1
+        elseif own and (lease or not is_relocks(field)) then
+            reachable = 0
+        end
+        add_waiter(waiters, field, ends[field] or '0', beats[field] or '0', since or '', reachable)
+    end
+    return waiters
+end
+
+local function clients_in(key)
+    local head = redis.pcall('hmget', key, 'first', 'last')
+    if head.err and head.err:find('WRONGTYPE ', 1, true) then
+        error(head, 0)
+    elseif head.err then
+        return nil
+    end
+    local first, last = tonumber(head[1] or 1), tonumber(head[2] or 0)
+    if not (first and last and first >= 0 and last < most_numbers and last - first < longest_line) then
+        refuse(key, 'type hash') -- as open_line does
+    end
+    local clients, numbers = {}, {}
+    for from = first, last, most_listed do
+        local some = {}
+        for number = from, math.min(from + most_listed - 1, last) do
+            some[#some + 1] = ms(number)
+        end
+        local found = redis.call('hmget', key, unpack(some))
+        for i = 1, #some do
+            if found[i] then
+                clients[#clients + 1], numbers[#numbers + 1] = found[i], some[i]
+            end
+        end
+    end
+    return clients, numbers
+end
+
+local function first_places(key, clients, numbers)
+    local some, places = {}, {}
+    for i = 1, math.min(#clients, most_listed) do
+        some[i] = clients[i]
+    end
+    local texts, n = values_of(key, some), #clients
+    for i, client in ipairs(some) do
+        local p = texts[i] and parse_place(texts[i], client)
+        if p and ms(p.number) == numbers[i] and client_of(p.field) == client then
+            places[#places + 1] = p
+        else
+            n = n - 1
+        end
+    end
+    return places, n
+end
+
+local function line_waiters(key, lock, held, writers, channel, how)
+    local beats, now = scores(writers), now_ms()
+    local clients, numbers, known = {}, {}, false
+    if key ~= lock then
+        local found, of = clients_in(key)
+        clients, numbers, known = found or {}, of or {}, found ~= nil
+    end
+    local places, n = first_places(key, clients, numbers)
+    local in_line, channels, waiters = {}, {}, {}
+    for _, client in ipairs(clients) do
+        in_line[client] = true
+    end
+    for i, p in ipairs(places) do
+        channels[i] = grants_to(channel, p)
+        in_line[p.client] = p.field
+    end
+    local counts = subscribers(channels, how)
+    for i, p in ipairs(places) do
+        local count = p.delivery ~= 'poll' and counts[channels[i]] or nil
+        local reachable = count and math.min(count, 1) or -1
+        add_waiter(waiters, p.field, '0', beats[p.field:gsub(':write$', '')] or '0', p.since, reachable)
+    end
+    for i = 1, #writers, 2 do
+        local field, alive = writers[i], writers[i + 1]
+        local place = in_line[client_of(field)]
+        if tonumber(alive) > now and not held[field] and place ~= true and place ~= field .. ':write' then
+            n = n + 1
+            if #waiters < 5 * most_listed then
+                add_waiter(waiters, field .. ':write', '0', alive, '', -1)
+            end
+        end
+    end
+    return waiters, n, known
+end
 return answer(function()
 
 local lock, queue, timeouts, heartbeats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local prefix = ARGV[1]
+local line_key = KEYS[8]
+local prefix, lock_channel, permit_channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local most_shown = 10000 -- as mostShown in inspect.go
+local most_queued = 20000 -- the longest queue of a fair lock: see queue.lua
 
 local wrong
 local function read(what, ...)
@@ -181,8 +369,9 @@ if type(counter) == 'string' then
     local free = free_permits(lock)
     local now = now_ms()
     local permits, expired = permits_of(KEYS[7], now)
+    local waiters, n, known = line_waiters(line_key, lock, {}, {}, permit_channel, how)
     return wrong and redis.error_reply(wrong) or
-        {now, redis.call('pttl', lock), {}, {}, {}, {}, {}, '', ms(free + expired), permits}
+        {now, redis.call('pttl', lock), {}, 0, waiters, n, known and 1 or 0, '', ms(free + expired), permits}
 end
 
 if check_record(lock) == 8 and #redis.call('hrandfield', lock, most_holds + 2) > most_holds + 1 then
@@ -195,7 +384,7 @@ for i = 1, #entries, 2 do
     mode = mode or entries[i] == 'mode'
 end
 
-local record, leases = {}, 0
+local record, held, leases = {}, {}, 0
 for i = 1, #entries, 2 do
     local field, value, left = entries[i], entries[i + 1], pttl
     local hold_count = mode and field ~= 'mode' and not is_write(field) and is_hold(field, value) and tonumber(value)
@@ -210,23 +399,24 @@ for i = 1, #entries, 2 do
     record[#record + 1] = field
     record[#record + 1] = value
     record[#record + 1] = left
+    held[field] = true
 end
 
-local answer = {
-    now_ms(),
-    pttl,
-    record,
-    read('the queue of a fair lock', 'lrange', queue, 0, most_shown),
-    members('the timeouts of a fair lock', timeouts),
-    members('the heartbeats of a fair lock', heartbeats),
-    members('the waiting writers of a read/write lock', writers),
-    read('the token counter', 'get', tokens) or '',
-    '',
-    {},
-}
+local queued = read('the queue of a fair lock', 'lrange', queue, 0, most_queued - 1)
+local ends = members('the timeouts of a fair lock', timeouts)
+local beats = members('the heartbeats of a fair lock', heartbeats)
+local writing = members('the waiting writers of a read/write lock', writers)
+local token = read('the token counter', 'get', tokens) or ''
 if wrong then
     return redis.error_reply(wrong)
 end
-return answer
+local fair = not mode and #queued + #ends + #beats > 0
+local waiters, n, known = {}, #queued, true
+if fair then
+    waiters = queue_waiters(queued, ends, beats, line_key, lock_channel, how)
+else
+    waiters, n, known = line_waiters(line_key, lock, held, writing, lock_channel, how)
+end
+return {now_ms(), pttl, record, fair and 1 or 0, waiters, n, known and 1 or 0, token, '', {}}
 
-end, {'hash', 'list', 'zset', 'zset', 'zset', 'string', 'zset'})
+end, {'hash', 'list', 'zset', 'zset', 'zset', 'string', 'zset', 'hash'})

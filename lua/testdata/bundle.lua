@@ -1,8 +1,8 @@
 
 local scripts = {
 {acquire = function(KEYS, ARGV)
-local place_format = '%s %s %s %s %s %s %s'
-local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local place_format = '%s %s %s %s %s %s %s %s'
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local line_life = 5 * 60 * 1000
@@ -66,7 +66,8 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
         if subscribed and not head[5] and first and last and first >= 0 and last < 1e15 and
             last - first >= -1 and last - first < near_head - 1 then
             local number = string.format('%.0f', last + 1)
-            local place = string.format(place_format, number, 'new', delivery, ARGV[2], fenced, asked, field)
+            local since = redis.pcall('time')[1] or ''
+            local place = string.format(place_format, number, 'new', delivery, ARGV[2], fenced, asked, field, since)
             if type(redis.pcall('hset', KEYS[2], 'last', number, number, client, client, place)) == 'number' then
                 redis.pcall('pexpire', KEYS[2], line_life)
                 return {0, redis.pcall('pttl', lock), 1 + 4 * (number - first)}
@@ -193,6 +194,8 @@ local function now_ms()
     return clock[1] * 1000 + math.floor(clock[2] / 1000)
 end
 
+local function now_s() return redis.call('time')[1] end
+
 local function ms(t) return string.format('%.0f', t) end
 local tombstone_life = 60000
 local function client_of(field) return field:sub(1, 36) end
@@ -270,12 +273,12 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
+    local number, state, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
     return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
-        asked = asked, field = field, client = client}
+        asked = asked, field = field, since = since, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -362,7 +365,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field,
+        p.since)
 end
 
 local function put_place(line, p)
@@ -474,12 +478,12 @@ local function join(line, field, wish)
         stays = false
     end
     if stays then
-        p.number = before.number
+        p.number, p.since = before.number, before.since
     elseif line.last - line.first >= most_places then
         return false -- the caller polls
     else
         line.last = line.last + 1
-        p.number = line.last
+        p.number, p.since = line.last, now_s()
     end
     line.mine, line.back, line.life = p, nil, line_life
     put_place(line, p)
@@ -628,8 +632,8 @@ return {1, following, token}
 end, {'hash', 'hash', 'string'})
 
 end, roll_back = function(KEYS, ARGV)
-local place_format = '%s %s %s %s %s %s %s'
-local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local place_format = '%s %s %s %s %s %s %s %s'
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local function announce(how, channel, message)
@@ -661,7 +665,7 @@ elseif ends then
     local client = field:sub(1, 36)
     local head = redis.pcall('hmget', KEYS[2], 'first', 'granted', 'shared', client)
     local first, granted, shared, own = head[1], head[2], tonumber(head[3] or ''), head[4]
-    own = own and own:sub(-#field - 1) == ' ' .. field -- the place of this hold
+    own = own and (own .. ' '):find(' ' .. field .. ' ', 1, true) -- the place of this hold
     local to = first and redis.pcall('hget', KEYS[2], first)
     local place = type(to) == 'string' and to ~= client and redis.pcall('hget', KEYS[2], to)
     local number, state, delivery, lease, fenced, asked, waiter
@@ -897,12 +901,12 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
+    local number, state, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
     return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
-        asked = asked, field = field, client = client}
+        asked = asked, field = field, since = since, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -989,7 +993,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field,
+        p.since)
 end
 
 local function put_place(line, p)
@@ -1355,7 +1360,7 @@ end
 local joins = mode and redis.call('hexists', lock, field) == 0 -- the caller has no hold yet
 local plain_next = false
 if KEYS[3] ~= lock and (plain or joins and mode == 'read' and redis.pcall('exists', KEYS[3]) == 1) then
-local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local near_head = 32
 local tombstone_life = 60000
 local function client_of(field) return field:sub(1, 36) end
@@ -1379,12 +1384,12 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
+    local number, state, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
     return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
-        asked = asked, field = field, client = client}
+        asked = asked, field = field, since = since, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -1504,8 +1509,8 @@ return {1, 0, 0}
 end, {'hash', 'zset', 'hash'})
 
 end, roll_back = function(KEYS, ARGV)
-local place_format = '%s %s %s %s %s %s %s'
-local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local place_format = '%s %s %s %s %s %s %s %s'
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local most_holds = 10000 -- fields of a hash that one script reads
@@ -1707,12 +1712,12 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
+    local number, state, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
     return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
-        asked = asked, field = field, client = client}
+        asked = asked, field = field, since = since, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -1799,7 +1804,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field,
+        p.since)
 end
 
 local function put_place(line, p)
@@ -2087,8 +2093,8 @@ end, {'hash', 'zset', 'hash', 'string'})
 
 end},
 {acquire = function(KEYS, ARGV)
-local place_format = '%s %s %s %s %s %s %s'
-local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local place_format = '%s %s %s %s %s %s %s %s'
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local line_life = 5 * 60 * 1000
@@ -2201,6 +2207,8 @@ local function now_ms()
     return clock[1] * 1000 + math.floor(clock[2] / 1000)
 end
 
+local function now_s() return redis.call('time')[1] end
+
 local function ms(t) return string.format('%.0f', t) end
 local function take_token(counter, most)
     if not counter then
@@ -2306,12 +2314,12 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
+    local number, state, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
     return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
-        asked = asked, field = field, client = client}
+        asked = asked, field = field, since = since, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -2398,7 +2406,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field,
+        p.since)
 end
 
 local function put_place(line, p)
@@ -2510,12 +2519,12 @@ local function join(line, field, wish)
         stays = false
     end
     if stays then
-        p.number = before.number
+        p.number, p.since = before.number, before.since
     elseif line.last - line.first >= most_places then
         return false -- the caller polls
     else
         line.last = line.last + 1
-        p.number = line.last
+        p.number, p.since = line.last, now_s()
     end
     line.mine, line.back, line.life = p, nil, line_life
     put_place(line, p)
@@ -2833,8 +2842,8 @@ return {1, following, token}
 end, {'hash', 'zset', 'hash', 'string'})
 
 end, roll_back = function(KEYS, ARGV)
-local place_format = '%s %s %s %s %s %s %s'
-local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local place_format = '%s %s %s %s %s %s %s %s'
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local line_life = 5 * 60 * 1000
@@ -2949,6 +2958,8 @@ local function now_ms()
     return clock[1] * 1000 + math.floor(clock[2] / 1000)
 end
 
+local function now_s() return redis.call('time')[1] end
+
 local function ms(t) return string.format('%.0f', t) end
 local function take_token(counter, most)
     if not counter then
@@ -3053,12 +3064,12 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
+    local number, state, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
     return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
-        asked = asked, field = field, client = client}
+        asked = asked, field = field, since = since, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -3145,7 +3156,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field,
+        p.since)
 end
 
 local function put_place(line, p)
@@ -3252,12 +3264,12 @@ local function join(line, field, wish)
         stays = false
     end
     if stays then
-        p.number = before.number
+        p.number, p.since = before.number, before.since
     elseif line.last - line.first >= most_places then
         return false -- the caller polls
     else
         line.last = line.last + 1
-        p.number = line.last
+        p.number, p.since = line.last, now_s()
     end
     line.mine, line.back, line.life = p, nil, line_life
     put_place(line, p)

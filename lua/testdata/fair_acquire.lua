@@ -193,11 +193,15 @@ local most_passed = 1000 -- waiters that one script passes over, or checks for h
 
 local function is_relocks(waiter) return waiter:find('^[%x-]+:%-?%d+:%d+$') end
 
+local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
+
 local function note_wish(q, waiter, wish, life)
     if q.wishes == q.lock then
         return
     end
-    redis.call('hset', q.wishes, waiter, wish.lease .. ' ' .. wish.fenced .. ' ' .. wish.asked)
+    local _, _, _, before = (redis.call('hget', q.wishes, waiter) or ''):match(wish_form)
+    local since = before or ms(math.floor(q.now / 1000))
+    redis.call('hset', q.wishes, waiter, wish.lease .. ' ' .. wish.fenced .. ' ' .. wish.asked .. ' ' .. since)
     local left = redis.call('pttl', q.wishes)
     if left < life then
         redis.call('pexpire', q.wishes, 4 * life)
@@ -371,7 +375,7 @@ local function grant_first(q)
     local first, place = first_alive(q, nil, heard)
     while first and place < most_passed do
         local wish = q.wishes ~= q.lock and redis.pcall('hget', q.wishes, first)
-        local lease, fenced, asked = (type(wish) == 'string' and wish or ''):match('^(%d+) (%d) (%d+)$')
+        local lease, fenced, asked = (type(wish) == 'string' and wish or ''):match(wish_form)
         if not lease then
             break
         end

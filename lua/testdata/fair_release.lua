@@ -195,6 +195,8 @@ local most_passed = 1000 -- waiters that one script passes over, or checks for h
 
 local function is_relocks(waiter) return waiter:find('^[%x-]+:%-?%d+:%d+$') end
 
+local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
+
 local function drop_wish(q, waiter)
     if q.wishes ~= q.lock then
         redis.pcall('hdel', q.wishes, waiter) -- a release or rollback goes on if the key holds other data
@@ -323,7 +325,7 @@ local function grant_first(q)
     local first, place = first_alive(q, nil, heard)
     while first and place < most_passed do
         local wish = q.wishes ~= q.lock and redis.pcall('hget', q.wishes, first)
-        local lease, fenced, asked = (type(wish) == 'string' and wish or ''):match('^(%d+) (%d) (%d+)$')
+        local lease, fenced, asked = (type(wish) == 'string' and wish or ''):match(wish_form)
         if not lease then
             break
         end

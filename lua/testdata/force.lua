@@ -1,5 +1,5 @@
-local place_format = '%s %s %s %s %s %s %s'
-local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local place_format = '%s %s %s %s %s %s %s %s'
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
@@ -180,12 +180,12 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
+    local number, state, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
     return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
-        asked = asked, field = field, client = client}
+        asked = asked, field = field, since = since, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -272,7 +272,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field,
+        p.since)
 end
 
 local function put_place(line, p)

@@ -96,7 +96,7 @@ local function is_told(lock, line, waiting)
         end
     end
     local place = redis.call('hget', line, client)
-    return place and place:sub(-6) ~= ':write' or false
+    return place and not place:find(':write', 1, true) or false
 end
 
 local some_are_free = redis.call('exists', unpack(KEYS, 1, locks)) < locks

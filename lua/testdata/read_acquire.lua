@@ -133,7 +133,7 @@ end
 local joins = mode and redis.call('hexists', lock, field) == 0 -- the caller has no hold yet
 local plain_next = false
 if KEYS[3] ~= lock and (plain or joins and mode == 'read' and redis.pcall('exists', KEYS[3]) == 1) then
-local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local near_head = 32
 local tombstone_life = 60000
 local function client_of(field) return field:sub(1, 36) end
@@ -157,12 +157,12 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
+    local number, state, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
     return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
-        asked = asked, field = field, client = client}
+        asked = asked, field = field, since = since, client = client}
 end
 
 local function open_line(lock, key, field)

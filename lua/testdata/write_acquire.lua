@@ -1,5 +1,5 @@
-local place_format = '%s %s %s %s %s %s %s'
-local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$'
+local place_format = '%s %s %s %s %s %s %s %s'
+local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local line_life = 5 * 60 * 1000
@@ -112,6 +112,8 @@ local function now_ms()
     return clock[1] * 1000 + math.floor(clock[2] / 1000)
 end
 
+local function now_s() return redis.call('time')[1] end
+
 local function ms(t) return string.format('%.0f', t) end
 local function take_token(counter, most)
     if not counter then
@@ -217,12 +219,12 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field = text:match(place_pattern)
+    local number, state, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
     return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
-        asked = asked, field = field, client = client}
+        asked = asked, field = field, since = since, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -309,7 +311,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field,
+        p.since)
 end
 
 local function put_place(line, p)
@@ -421,12 +424,12 @@ local function join(line, field, wish)
         stays = false
     end
     if stays then
-        p.number = before.number
+        p.number, p.since = before.number, before.since
     elseif line.last - line.first >= most_places then
         return false -- the caller polls
     else
         line.last = line.last + 1
-        p.number = line.last
+        p.number, p.since = line.last, now_s()
     end
     line.mine, line.back, line.life = p, nil, line_life
     put_place(line, p)

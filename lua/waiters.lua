@@ -1,0 +1,189 @@
+-- Prelude of the script of Inspect: who waits for a lock.
+--
+-- A waiter is five texts or numbers, one after the other in a flat list:
+--   field      that of the hold that it waits for; it ends with :write if that is a write lock
+--   deadline   epoch ms at which Java gives its place in the queue of a fair lock away; 0 if there is none
+--   alive      epoch ms at which its heartbeat expires; 0 if there is none
+--   since      epoch seconds since when it waits at least; '' if it is not known
+--   reachable  1 if its process is subscribed to a channel on which it is told that the lock is its own or free, 0 if
+--              it is not, -1 if that is not known
+--
+-- Rules: nothing is written. No number of a request leaves the script, because a grant names that number: see
+-- internal/engine/line.go. At most most_listed waiters are returned, the first ones. If the user may not read the
+-- line, or may not ask for the number of subscribers, the rest of the answer is right all the same.
+--
+-- For the script:
+-- Defines  queue_waiters(all, timeouts, heartbeats, wishes, channel, how)  the waiters of a fair lock. all has the
+--          fields of its queue; timeouts and heartbeats are {member, score, ...}; wishes is the key of the wishes,
+--          which may be that of the lock: see queue.lua.
+-- Defines  line_waiters(key, lock, held, writers, channel, how)  the waiters of any other lock: those in the line, in
+--          order, and behind them the writers that have no place; how many waiters there are; whether the line could
+--          be read. held has true for the fields that hold the lock, and writers is {member, score, ...}.
+-- For this file:
+-- Defines  subscribers(channels, how)            how many connections are subscribed to each channel.
+-- Defines  values_of(key, fields)                the values of at most most_listed fields.
+-- Defines  scores(list)                          a table with the score of each member.
+-- Defines  add_waiter(waiters, ...)              adds a waiter, whose parts are as above.
+-- Defines  clients_in(key)                       the clients of the line, in order, and the numbers of their places.
+-- Defines  first_places(key, clients, numbers)   the first places of the line, and how many there are.
+
+local most_listed = 1000 -- as mostWaiters in inspect.go
+
+-- Returns {channel -> number of its subscribers on this server}, which is empty if the user may not ask.
+local function subscribers(channels, how)
+    local found = {}
+    -- At most 2, because there are at most twice most_listed channels.
+    for from = 1, #channels, most_listed do
+        local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
+            unpack(channels, from, math.min(from + most_listed - 1, #channels)))
+        -- At most most_listed channels; an error has no elements.
+        for i = 1, #n, 2 do
+            found[n[i]] = n[i + 1]
+        end
+    end
+    return found
+end
+
+-- Returns the values of at most most_listed fields; all are false if they cannot be read.
+local function values_of(key, fields)
+    if #fields == 0 then
+        return fields
+    end
+    local values = redis.pcall('hmget', key, unpack(fields))
+    return values.err and {} or values
+end
+
+local function scores(list)
+    local of = {}
+    -- At most most_shown, and one.
+    for i = 1, #list, 2 do
+        of[list[i]] = list[i + 1]
+    end
+    return of
+end
+
+local function add_waiter(waiters, ...)
+    -- At most 5.
+    for _, part in ipairs({...}) do
+        waiters[#waiters + 1] = part
+    end
+end
+
+-- A waiter without a wish asks by itself. It may be subscribed to the channel of its own that Redisson uses, and Java
+-- is.
+local function queue_waiters(all, timeouts, heartbeats, wishes, channel, how)
+    local ends, beats = scores(timeouts), scores(heartbeats)
+    local fields, channels = {}, {}
+    -- At most most_listed.
+    for i = 1, math.min(#all, most_listed) do
+        fields[i] = all[i]
+        channels[2 * i - 1], channels[2 * i] = channel .. ':' .. all[i], channel .. ':client:' .. client_of(all[i])
+    end
+    local wished, counts = values_of(wishes, fields), subscribers(channels, how)
+    local waiters = {}
+    -- At most most_listed.
+    for i, field in ipairs(fields) do
+        local lease, _, _, since = (wished[i] or ''):match(wish_form)
+        local own, shared = counts[channels[2 * i - 1]], is_relocks(field) and counts[channels[2 * i]] or 0
+        local reachable = -1
+        if own and own + shared > 0 then
+            reachable = 1
+        elseif own and (lease or not is_relocks(field)) then
+            reachable = 0
+        end
+        add_waiter(waiters, field, ends[field] or '0', beats[field] or '0', since or '', reachable)
+    end
+    return waiters
+end
+
+-- Returns the clients of the places in the line, in order, and their numbers; nil if this user may not read the line.
+local function clients_in(key)
+    local head = redis.pcall('hmget', key, 'first', 'last')
+    if head.err and head.err:find('WRONGTYPE ', 1, true) then
+        error(head, 0)
+    elseif head.err then
+        return nil
+    end
+    local first, last = tonumber(head[1] or 1), tonumber(head[2] or 0)
+    if not (first and last and first >= 0 and last < most_numbers and last - first < longest_line) then
+        refuse(key, 'type hash') -- as open_line does
+    end
+    local clients, numbers = {}, {}
+    -- At most longest_line.
+    for from = first, last, most_listed do
+        local some = {}
+        -- At most most_listed.
+        for number = from, math.min(from + most_listed - 1, last) do
+            some[#some + 1] = ms(number)
+        end
+        local found = redis.call('hmget', key, unpack(some))
+        -- At most most_listed.
+        for i = 1, #some do
+            if found[i] then
+                clients[#clients + 1], numbers[#numbers + 1] = found[i], some[i]
+            end
+        end
+    end
+    return clients, numbers
+end
+
+-- Returns the first places, most_listed at most, and how many there are. A number whose place is another one, or no
+-- place at all, does not count, as far as the places are read.
+local function first_places(key, clients, numbers)
+    local some, places = {}, {}
+    -- At most most_listed.
+    for i = 1, math.min(#clients, most_listed) do
+        some[i] = clients[i]
+    end
+    local texts, n = values_of(key, some), #clients
+    -- At most most_listed.
+    for i, client in ipairs(some) do
+        local p = texts[i] and parse_place(texts[i], client)
+        if p and ms(p.number) == numbers[i] and client_of(p.field) == client then
+            places[#places + 1] = p
+        else
+            n = n - 1
+        end
+    end
+    return places, n
+end
+
+-- A writer that has a heartbeat and a place is one waiter. Of the places that are not listed only the client is known.
+local function line_waiters(key, lock, held, writers, channel, how)
+    local beats, now = scores(writers), now_ms()
+    local clients, numbers, known = {}, {}, false
+    if key ~= lock then
+        local found, of = clients_in(key)
+        clients, numbers, known = found or {}, of or {}, found ~= nil
+    end
+    local places, n = first_places(key, clients, numbers)
+    local in_line, channels, waiters = {}, {}, {}
+    -- At most longest_line.
+    for _, client in ipairs(clients) do
+        in_line[client] = true
+    end
+    -- At most most_listed.
+    for i, p in ipairs(places) do
+        channels[i] = grants_to(channel, p)
+        in_line[p.client] = p.field
+    end
+    local counts = subscribers(channels, how)
+    -- At most most_listed.
+    for i, p in ipairs(places) do
+        local count = p.delivery ~= 'poll' and counts[channels[i]] or nil
+        local reachable = count and math.min(count, 1) or -1
+        add_waiter(waiters, p.field, '0', beats[p.field:gsub(':write$', '')] or '0', p.since, reachable)
+    end
+    -- At most most_shown, and one.
+    for i = 1, #writers, 2 do
+        local field, alive = writers[i], writers[i + 1]
+        local place = in_line[client_of(field)]
+        if tonumber(alive) > now and not held[field] and place ~= true and place ~= field .. ':write' then
+            n = n + 1
+            if #waiters < 5 * most_listed then
+                add_waiter(waiters, field .. ':write', '0', alive, '', -1)
+            end
+        end
+    end
+    return waiters, n, known
+end
