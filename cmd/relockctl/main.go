@@ -77,6 +77,12 @@ the display name of a Go service (see WithLabel of relock). It needs permission 
 on relock_client:*, and is empty for Java services. TYPE lock may also be a fair lock
 without waiters.
 
+WAITING is the number of waiters that Redis knows: all of a fair lock, and otherwise one for
+each process. It is unknown without permission for relock_line:* and HMGET. show lists the
+first 1,000 of them in order. WAITS FOR is the least that a waiter has waited. REACHABLE is
+no if the waiter's process is not connected to its channel, so that it is passed over, and
+unknown if it asks by itself, or without permission for PUBSUB NUMSUB.
+
 Names with characters that are not printable are quoted as in Go. Pass such a name with
 $'...' of the shell: $'a\x1bb' for "a\x1bb". JSON has U+FFFD for bytes that are not UTF-8,
 and escapes all other characters that are not printable.

@@ -114,7 +114,7 @@ func TestListShowsHeldLocks(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	want := []string{
 		"NAME TYPE OWNER CLIENT HOLDS LEASE WAITING",
-		"java lock thread 42 5a2d7b1e… 1 no end -",
+		"java lock thread 42 5a2d7b1e… 1 no end 0",
 		`"orders:\x1b[31mred\n" lock goroutine`,
 		"orders:42 lock goroutine",
 		"prices write goroutine",
@@ -324,7 +324,7 @@ func TestShowPrintsHoldersAndWaiters(t *testing.T) {
 	out, errs, status := ctl(t, s.Addr(), "", "show", "queue")
 	assert.Empty(t, errs)
 	assert.Zero(t, status, errs)
-	for _, want := range []string{"type   fair", "lease  ", "token  ", c.ID(), "HOLDER", "WAITER"} {
+	for _, want := range []string{"type     fair", "lease    ", "waiting  1", "token    ", c.ID(), "HOLDER", "WAITER"} {
 		assert.Contains(t, out, want)
 	}
 	out, _, _ = ctl(t, s.Addr(), "", "show", "queue", "-json")
@@ -336,6 +336,9 @@ func TestShowPrintsHoldersAndWaiters(t *testing.T) {
 	assert.Equal(t, c.ID(), l.Waiters[0].Client, out)
 	assert.True(t, l.Waiters[0].AliveUntil.After(l.At), out)
 	assert.True(t, l.Waiters[0].Deadline.After(l.At), out)
+	assert.NotContains(t, strings.TrimPrefix(l.Waiters[0].Field, c.ID()+":"), ":", "the number of its acquire operation")
+	require.NotNil(t, l.Waiting, out)
+	assert.Equal(t, 1, *l.Waiting, out)
 	must(t, lock.Unlock(ctx))
 	must(t, <-got)
 	must(t, lock.Unlock(waiter))
@@ -351,6 +354,81 @@ func TestShowPrintsHoldersAndWaiters(t *testing.T) {
 	assert.Contains(t, out, `"held":false`)
 	_, errs, _ = ctl(t, s.Addr(), "", "show", "text")
 	assert.Contains(t, errs, "not a lock")
+}
+
+// Who waits is shown for every lock, in order; hostile text has no effect; and what may not be read is unknown.
+func TestShowPrintsTheWaitQueue(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, rdb := context.Background(), s.Client()
+	const name, host = "orders:\x1b[31m", "a\nb"
+	me := relock.ContextWithOwner(ctx)
+	holder := newClient(t, rdb).NewLock(name)
+	must(t, holder.Lock(me))
+	var got []chan error
+	var waiting []*relock.Client
+	for n := range 2 {
+		c, err := relock.New(s.Client(), relock.WithLabel(fmt.Sprint("orders-", n)), relock.WithLogger(slog.New(slog.DiscardHandler)))
+		must(t, err)
+		defer c.Close()
+		waiting, got = append(waiting, c), append(got, make(chan error, 1))
+		go func() {
+			got[n] <- c.NewLock(name).Do(relock.ContextWithOwner(ctx), func(context.Context) error { return nil })
+		}()
+		testredis.Await(t, "one more waits, and has a label", soon, func() bool {
+			i, err := c.Inspect(ctx, name)
+			return err == nil && i.Waiting == n+1 && i.Waiters[n].Label != "" && i.Waiters[n].Reachable == relock.ReachableYes
+		})
+	}
+	must(t, rdb.HSet(ctx, "relock_client:{"+waiting[1].ID()+"}", "label", "\x1b]0;x\a", "host", host).Err())
+
+	out, errs, status := ctl(t, s.Addr(), "", "list")
+	assert.Zero(t, status, errs)
+	assert.Regexp(t, `(?m) 2$`, strings.TrimSpace(out), "WAITING")
+	out, errs, status = ctl(t, s.Addr(), "", "show", name)
+	assert.Zero(t, status, errs)
+	assert.NotContains(t, out, "\x1b")
+	assert.Regexp(t, `(?m)^waiting +2$`, out)
+	assert.Regexp(t, `(?m)^1 +owner \d+ +`+waiting[0].ID()+` +orders-0 .* waiter +\d+s +yes `, out)
+	assert.Regexp(t, `(?m)^2 +owner \d+ +`+waiting[1].ID()+` +"\\x1b]0;x\\a" +"a\\nb" +waiter +\d+s +yes `, out)
+
+	// asked are the secrets of the waiters: see internal/engine/line.go.
+	var asked []string
+	for client, place := range rdb.HGetAll(ctx, "relock_line:{"+name+"}").Val() {
+		if words := strings.Fields(place); len(client) == 36 && len(words) > 6 {
+			asked = append(asked, words[5], words[6])
+		}
+	}
+	require.Len(t, asked, 4)
+	text := out
+	out, errs, status = ctl(t, s.Addr(), "", "show", "-json", name)
+	assert.Zero(t, status, errs)
+	for _, secret := range asked {
+		assert.NotContains(t, text+out, secret)
+	}
+	var l jsonLock
+	must(t, json.Unmarshal([]byte(out), &l))
+	require.Len(t, l.Waiters, 2, out)
+	for n, w := range l.Waiters {
+		assert.Equal(t, waiting[n].ID(), w.Client)
+		assert.Equal(t, "yes", w.Reachable)
+		assert.Less(t, l.At.Sub(w.Since), time.Minute)
+	}
+	assert.Equal(t, 2, *l.Waiting)
+
+	must(t, rdb.Do(ctx, "acl", "setuser", "looker", "on", "nopass", "~*", "+@all", "-hmget", "&*").Err())
+	for _, args := range [][]string{{"list"}, {"show", name}} {
+		out, errs, status = ctl(t, "", "", append([]string{"-url", "redis://looker:x@" + s.Addr()}, args...)...)
+		assert.Zero(t, status, errs)
+		assert.Contains(t, out, "unknown")
+		assert.Contains(t, out, "owner")
+	}
+	out, _, _ = ctl(t, "", "", "-url", "redis://looker:x@"+s.Addr(), "-json", "show", name)
+	assert.Contains(t, out, `"waiters":[],"waiting":null`)
+
+	must(t, holder.Unlock(me))
+	for _, c := range got {
+		must(t, <-c)
+	}
 }
 
 // A waiter for a lock that is freed is woken: these clients do not ask again by themselves.

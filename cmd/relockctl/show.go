@@ -107,10 +107,6 @@ func table(locks []relock.Inspection, wide bool) string {
 		line(row("NAME", "TYPE", "OWNER", "CLIENT", "LABEL", "HOST", "HOLDS", "LEASE", "WAITING")...)
 		for _, i := range locks {
 			for _, h := range i.Holders {
-				waiting := "-" // Inspect does not read the wait queue
-				if i.Type != relock.TypeLock && i.Type != relock.TypeSemaphore {
-					waiting = strconv.Itoa(len(i.Waiters))
-				}
 				line(
 					row(
 						cut(quote(i.Name), 48),
@@ -121,11 +117,19 @@ func table(locks []relock.Inspection, wide bool) string {
 						text(h.Host),
 						h.HoldCount,
 						lease(h.Remaining),
-						waiting,
+						waiting(i),
 					)...)
 			}
 		}
 	})
+}
+
+// waiting returns the number of waiters, or "unknown" if Redis does not let the user read the wait queue.
+func waiting(i relock.Inspection) string {
+	if i.QueueUnknown {
+		return "unknown"
+	}
+	return strconv.Itoa(i.Waiting)
 }
 
 // text returns s, quoted if necessary, and "-" for the empty string.
@@ -161,8 +165,9 @@ func details(i relock.Inspection) string {
 		if i.Type == relock.TypeSemaphore {
 			line("available", fmt.Sprintf("%d permits", i.Available))
 		}
+		line("waiting", waiting(i))
 		if i.More {
-			line("shown", "the first 10,000; there are more holders or waiters")
+			line("shown", fmt.Sprintf("%d holders and %d waiters; there are more", len(i.Holders), len(i.Waiters)))
 		}
 		if i.Token != 0 {
 			line("token", fmt.Sprintf("%d, the last one", i.Token))
@@ -178,9 +183,14 @@ func details(i relock.Inspection) string {
 	}
 	if len(i.Waiters) > 0 {
 		out += "\n" + tabulate(func(line func(cells ...any)) {
-			line("WAITER", "CLIENT", "LABEL", "HOST", "ALIVE FOR", "JAVA DEADLINE")
-			for _, w := range i.Waiters {
-				line(quote(w.Owner), orDash(w.Client), text(w.Label), text(w.Host), until(i, w.AliveUntil), until(i, w.Deadline))
+			line("", "WAITER", "CLIENT", "LABEL", "HOST", "AS", "WAITS FOR", "REACHABLE", "ALIVE FOR", "JAVA DEADLINE")
+			for n, w := range i.Waiters {
+				as := "waiter"
+				if w.Write {
+					as = "write"
+				}
+				line(n+1, quote(w.Owner), orDash(w.Client), text(w.Label), text(w.Host), as, waits(i, w),
+					string(w.Reachable), until(i, w.AliveUntil), until(i, w.Deadline))
 			}
 		})
 	}
@@ -225,6 +235,14 @@ func until(i relock.Inspection, t time.Time) string {
 		return "expired"
 	}
 	return duration(t.Sub(i.At))
+}
+
+// waits returns the text for how long a waiter has waited at least.
+func waits(i relock.Inspection, w relock.Waiter) string {
+	if w.Since.IsZero() {
+		return "unknown"
+	}
+	return max(i.At.Sub(w.Since), 0).Truncate(time.Second).String()
 }
 
 func duration(d time.Duration) string {
@@ -287,7 +305,8 @@ type (
 		Token     int64        `json:"token,omitempty"`
 		Available *int         `json:"available,omitempty"` // free permits of a semaphore
 		Holders   []jsonHolder `json:"holders"`
-		Waiters   []jsonWaiter `json:"waiters"`
+		Waiters   []jsonWaiter `json:"waiters"` // the first 1,000
+		Waiting   *int         `json:"waiting"` // how many there are; null if that is unknown
 	}
 	jsonContender struct {
 		Field  string `json:"field"`
@@ -304,6 +323,9 @@ type (
 	}
 	jsonWaiter struct {
 		jsonContender
+		Write      bool      `json:"write"`
+		Since      time.Time `json:"since,omitzero"` // whole seconds
+		Reachable  string    `json:"reachable"`      // "yes", "no" or "unknown"
 		Deadline   time.Time `json:"deadline,omitzero"`
 		AliveUntil time.Time `json:"alive_until,omitzero"`
 	}
@@ -336,7 +358,12 @@ func lockJSON(i relock.Inspection) jsonLock {
 		)
 	}
 	for _, w := range i.Waiters {
-		lock.Waiters = append(lock.Waiters, jsonWaiter{jsonContender(w.Contender), w.Deadline.UTC(), w.AliveUntil.UTC()})
+		lock.Waiters = append(lock.Waiters, jsonWaiter{
+			jsonContender(w.Contender), w.Write, w.Since.UTC(), string(w.Reachable), w.Deadline.UTC(), w.AliveUntil.UTC(),
+		})
+	}
+	if !i.QueueUnknown {
+		lock.Waiting = &i.Waiting
 	}
 	return lock
 }
