@@ -262,8 +262,17 @@ func TestInspectShowsTheWaitQueue(t *testing.T) {
 					assert.Equal(t, i.Waiters[n+1].Contender, w.Contender)
 					assert.Equal(t, i.Waiters[n+1].Since, w.Since, "after %v", time.Since(begun))
 				}
+				// One more, which joins while the lock is held by a process that was granted it.
+				waiting = append(waiting, one(b.client(), b.name))
+				got = append(got, b.startWaiter(ctx, waiting[3]))
+				testredis.Await(t, "it waits", soon, func() bool { return len(b.places()) == 3 })
+				after = b.inspect(b.client())
+				require.Len(t, after.Waiters, 3)
+				assert.Equal(t, clientOf(waiting[3]).ID(), after.Waiters[2].Client)
+				assert.True(t, about(after.At.Sub(after.Waiters[2].Since), 10*time.Second), "%+v", after.Waiters[2])
+				b.showsNoNumber(after.Waiters[2])
 				b.must(waiting[0].Unlock(ctx))
-				for n := 1; n < 3; n++ {
+				for n := 1; n < 4; n++ {
 					b.must(<-got[n])
 					b.must(waiting[n].Unlock(ctx))
 				}
@@ -302,6 +311,33 @@ func TestInspectShowsSinceWhenAPositionIsHeld(t *testing.T) {
 		one.release(false)
 		m.release(false)
 		b.emptyLine()
+	})
+}
+
+// The heartbeats of a waiter of a fair lock do not make its position younger.
+func TestInspectShowsSinceWhenAFairWaiterWaits(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		c := b.client()
+		lock, me, them := c.NewFairLock(b.name), ContextWithOwner(ctx), ContextWithOwner(ctx)
+		b.must(lock.Lock(me))
+		got := make(chan error, 1)
+		go func() { got <- lock.Lock(them) }()
+		b.awaitWishes(1)
+		for field, wish := range b.wishes() {
+			words := strings.Fields(wish)
+			require.Len(t, words, 4)
+			words[3] = "1000000000"
+			b.must(b.rdb.HSet(ctx, b.lineKey(), field, strings.Join(words, " ")).Err())
+			testredis.Await(t, "a heartbeat", soon, func() bool { return strings.Fields(b.wishes()[field])[2] != words[2] })
+		}
+		i := b.inspect(c)
+		require.Len(t, i.Waiters, 1)
+		assert.EqualValues(t, 1_000_000_000, i.Waiters[0].Since.Unix())
+		b.must(lock.Unlock(me))
+		b.must(<-got)
+		b.must(lock.Unlock(them))
 	})
 }
 
