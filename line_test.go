@@ -2600,6 +2600,22 @@ func TestLinePlaceOfAWriterIsNoneOfThePlainLock(t *testing.T) {
 	})
 }
 
+// A process that has released the lock leaves no entry behind, whichever way its release takes.
+func TestLineReleaseRemovesTheEntryOfItsHold(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		m := b.manual().takes()
+		one, two := b.manual().listens().joins(), b.manual().listens().joins()
+		m.release(false)
+		require.Equal(b, one.field, b.holder())
+		assert.True(b, b.rdb.HExists(context.Background(), b.lineKey(), one.id).Val(), "while it holds the lock")
+		one.release(false)
+		require.Equal(b, two.field, b.holder())
+		assert.False(b, b.rdb.HExists(context.Background(), b.lineKey(), one.id).Val(), "after its release")
+		two.release(false)
+		b.emptyLine()
+	})
+}
+
 // Readers that were kept out by an entry are notified when its waiter leaves.
 func TestLinePlaceThatLeavesTellsReaders(t *testing.T) {
 	onEachLine(t, func(b *bench) {
