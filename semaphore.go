@@ -2,10 +2,12 @@ package relock
 
 // The semaphore: at most n owners at a time.
 //
-// Rules: a hold has one permit, whatever its hold count; the ID of the permit is its field. The record is that of
-// Redisson's RPermitExpirableSemaphore: see lua/semaphore.lua. The number of permits is stored in Redis, and a
-// Semaphore sets it only if it is not set yet. The caller of a process that found no permit free has an entry in the
-// wait queue in Redis until it is granted one: see admitCountingLocked.
+// Rules: a hold has one permit, or as many as AcquireN was told, whatever its hold count; it has all of them, or it is
+// lost. The field of the hold tells the IDs of its permits. The record is that of Redisson's RPermitExpirableSemaphore:
+// see lua/semaphore.lua. The number of permits is stored in Redis, and a Semaphore sets it only if it is not set yet.
+// The caller of a process that found too few permits free has an entry in the wait queue in Redis until it is granted
+// what it wants: see admitCountingLocked. While the first entry wants several permits, nobody takes those that become
+// free, except Java.
 
 import (
 	"cmp"
@@ -29,7 +31,10 @@ var (
 	semaphoreCount   = script("semaphore_count_inspect")
 )
 
-const mostPermits = math.MaxInt32 // the highest number that Redisson can count
+const (
+	mostPermits = math.MaxInt32 // the highest number that Redisson can count
+	mostAtOnce  = 1000          // permits of one hold; as most_of_hold in lua/semaphore.lua
+)
 
 // spareOfSemaphore is the index of the wait queue among the keys of a semaphore, which works without it.
 var spareOfSemaphore = []send.OptionalKey{{Key: 2}}
@@ -40,14 +45,14 @@ var spareOfSemaphore = []send.OptionalKey{{Key: 2}}
 //
 // A Semaphore is a [Locker]: Lock acquires a permit, Unlock releases it, and the context of Guard is canceled when the
 // permit is lost. An owner holds at most one permit: another Lock increments the hold count of that permit, so that an
-// owner never waits for itself. To hold several permits, acquire each of them with Acquire, or with a context of its
-// own from [ContextWithOwner].
+// owner never waits for itself. To hold several permits at once, use [Semaphore.AcquireN], which acquires all of them or
+// none. Callers that acquire one permit after the other may block each other.
 //
 // Processes that wait have a wait queue in Redis, as for a [Lock], and get permits in the order in which they joined
 // it. A process has one entry, however many of its goroutines wait; after it was granted a permit it is behind the
 // other processes. A process that has crashed loses its entry. A process that is paused can hold back a permit for up
 // to 5s, or for a whole lease if it has already missed a permit and has asked again since. TryLock with a wait of 0,
-// and a MultiLock, acquire a free permit ahead of the queue. Java services have no entry in it: if some of them are
+// and a MultiLock, acquire a free permit ahead of the queue, unless the first process waits for several. Java services have no entry in it: if some of them are
 // waiting, a permit is left free for them once in each hand-off window (see [WithHandoffWindow]).
 //
 // No notification is sent when a permit expires. So a waiter asks Redis when the first lease ends, and once in each
@@ -116,6 +121,49 @@ func checkPermits(n int) error {
 		return invalid("%d permits: must be between 0 and %d", n, mostPermits)
 	}
 	return nil
+}
+
+// AcquireN acquires n permits for a new owner, all of them or none, and returns them as one [Hold]: they have one lease,
+// Release releases all of them, and if one of them is lost, the hold is lost, and the others are released. The hold
+// count of the hold is 1, whatever n is. Otherwise AcquireN is like Acquire.
+//
+// A process that waits for n permits has one position in the wait queue. When it is the first one, the permits that
+// become free are kept for it until there are n: neither the processes behind it nor a TryLock with a wait of 0 acquire
+// them. So it does not starve, and up to n-1 permits are unused while it waits. Java services have no position, and may
+// acquire free permits before it does.
+//
+// An n below 1, above 1000, or above the number of permits in Redis is ErrInvalid. If [Semaphore.SetPermits] lowers that
+// number below n while AcquireN waits, AcquireN lets the others go first, and waits until the number is raised again.
+func (s *Semaphore) AcquireN(ctx context.Context, n int) (*Hold, error) {
+	several, err := s.several(n)
+	if err != nil {
+		return nil, s.fail("acquire", err)
+	}
+	return several.Acquire(ctx)
+}
+
+// TryAcquireN is like [Semaphore.AcquireN], but waits for at most wait, with a lease as in TryAcquire. It reports
+// whether the permits were acquired; if not, the Hold is nil.
+func (s *Semaphore) TryAcquireN(ctx context.Context, n int, wait, lease time.Duration) (*Hold, bool, error) {
+	several, err := s.several(n)
+	if err != nil {
+		return nil, false, s.fail("tryacquire", err)
+	}
+	return several.TryAcquire(ctx, wait, lease)
+}
+
+// several returns a handle whose holds have n permits each.
+func (s *Semaphore) several(n int) (*handle, error) {
+	switch {
+	case n < 1 || n > mostAtOnce:
+		return nil, invalid("%d permits at once: must be between 1 and %d", n, mostAtOnce)
+	case n == 1:
+		return &s.handle, nil
+	}
+	l, h := *s.record, s.handle
+	l.Several = n
+	h.lock, h.record = &l, &l
+	return &h, nil
 }
 
 // SetPermits sets the number of permits in Redis, for all processes. It stays until the next SetPermits. Permits that
@@ -192,6 +240,9 @@ func (l *semaphore) Acquire(a engine.Attempt) call {
 }
 
 func (l *semaphore) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error) {
+	if r[0] == -2 {
+		return engine.Outcome{}, invalid("%d permits at once: the semaphore has %d in Redis", l.Permits(), r[1])
+	}
 	if other := r[2] >> 20; other > 0 {
 		l.client.reportPermits(l, int(other-1))
 		r[2] &= 1<<20 - 1
@@ -266,6 +317,10 @@ func (l *semaphore) Force() call { return l.call(semaphoreForce) }
 
 func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
 	switch {
+	case l.Several > 1 && left > 0:
+		return fmt.Sprintf("fewer than %d permits are free, and the first lease expires in %v", l.Several, engine.Rounded(left))
+	case l.Several > 1:
+		return fmt.Sprintf("fewer than %d permits were free %v ago, when Redis was last asked", l.Several, engine.Rounded(ago))
 	case ttl < 0:
 		return "no permit is free, and none has a lease that expires; if no owner holds one, call SetPermits"
 	case left > 0:

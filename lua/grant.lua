@@ -4,6 +4,8 @@
 --          channel of the waiter; returns whether the waiter received it. nil: this user cannot grant anything.
 -- Defines  still_held(_, _)                           whether the field that was granted the lock still holds it, at
 --          the moment at which another waiter is to be granted it. Always false: the lock that is granted is free.
+-- Defines  fits(_, _, _)                              'now': the lock that is granted is enough for each waiter. Of
+--          several permits of a semaphore there may not be enough: see permit.lua.
 
 local function grant(lock, waiter, tokens, channel, how)
     local lease = granted_lease(waiter)
@@ -26,3 +28,5 @@ local function grant(lock, waiter, tokens, channel, how)
 end
 
 local function still_held(_, _) return false end
+
+local function fits(_, _, _) return 'now' end

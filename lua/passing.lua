@@ -14,7 +14,8 @@
 --          the lock is free; returns the number of connections that received it.
 -- Defines  pass_on(lock, line, tokens, channel, how, asker)  grants the lock, which is free; returns the client that
 --          was granted it, or nil. If that is asker, the script must acquire the lock for it, and no message is sent.
---          The record is written and the messages are sent at once.
+--          The record is written and the messages are sent at once. line.short is set if the next place wants more
+--          permits of a semaphore than are available: then nobody may acquire them, not even ahead of the line.
 -- Defines  passed(line, to)                              the number that the answer to a release has for the
 --          hand-off: 1 if pass_on has returned a client, to; 2 if this user may not publish to the next one; else 0.
 --          line may be nil.
@@ -43,18 +44,22 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
         note_expired_grant(line)
     end
-    local suspects = {} -- the places that are passed over
+    local suspects = {} -- the places that are passed over; also those that fit never
     local to, at = nil, line.last -- at: the number that the loop has reached
     -- At most longest_line.
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
-        if p and p.client == asker then
+        local fit = p and p.state ~= 'suspect' and fits(p, lock, tokens)
+        if p and p.client == asker and fit == 'now' then
             to, at, line.mine = asker, number, nil
             drop_field(line, asker)
             break
-        elseif p and p.state == 'suspect' and is_reachable(p, channel, how) then
+        elseif fit == 'later' and is_reachable(p, channel, how) then
+            line.short, at = true, number - 1
+            break
+        elseif p and fit ~= 'now' and is_reachable(p, channel, how) then
             suspects[#suspects + 1] = p
-        elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
+        elseif fit == 'now' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- nothing can be granted: all places stay
                 line.mute = true
@@ -90,7 +95,9 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     if not to then
         -- At most longest_line.
         for _, p in ipairs(suspects) do
-            announce(how, grants_to(channel, p), 'free')
+            if p.state == 'suspect' then
+                announce(how, grants_to(channel, p), 'free')
+            end
         end
     end
     return to

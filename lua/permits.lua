@@ -4,8 +4,11 @@
 -- are left to all clients that have no place, for example Java services.
 --
 -- Defines  pass_permits(free, taken, line, id, channel, how, asker)  grants available permits to the line until it is
---          the turn of asker, which must take its own. Returns the line as it is then, with the place of id, and
---          whether a permit was granted. It writes the line after each grant.
+--          the turn of asker, which must take its own, or until the next place wants more permits than are available:
+--          then line.short is set. Returns the line as it is then, with the place of id, and whether a permit was
+--          granted. It writes the line after each grant.
+-- Defines  wants_several(free, taken, line, channel, how)  whether the next place wants several permits. Then nobody
+--          takes permits ahead of the line: such a place would never see enough of them.
 -- Defines  forget_expired(line, expired, id)       removes the places of permits whose leases have expired, except
 --          those of id and of the permit that was granted last.
 -- Defines  offer(free, taken, line, channel, how)  grants available permits to the line, closes it, and announces the
@@ -31,13 +34,27 @@ local function pass_permits(free, taken, line, id, channel, how, asker)
     return line, passed_on
 end
 
+local function wants_several(free, taken, line, channel, how)
+    -- At most longest_line.
+    for number = line.first, line.last do
+        local p = place_at(line, number)
+        local fit = p and p.state ~= 'suspect' and fits(p, taken, free)
+        if fit and fit ~= 'never' and is_reachable(p, channel, how) then
+            return size_of(p.field) > 1
+        end
+    end
+    return false
+end
+
 -- A place that was granted a permit stays until the permit is released, or until this function removes it. The place of
 -- the last grant may come back: see note_expired_grant.
 local function forget_expired(line, expired, id)
+    local kept = line.granted and ids_of(line.granted)[1]
+    id = ids_of(id)[1]
     -- At most 1000: see drop_expired.
     for _, other in ipairs(expired) do
-        local p = other ~= id and other ~= line.granted and place_of(line, client_of(other))
-        if p and p.field == other and not is_enqueued(line, p) then
+        local p = other ~= id and other ~= kept and place_of(line, client_of(other))
+        if p and ids_of(p.field)[1] == other and not is_enqueued(line, p) then
             drop_field(line, p.client)
         end
     end

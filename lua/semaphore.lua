@@ -6,6 +6,12 @@
 -- counter. So a script that acquires permits does that first. A script that only counts permits counts such a permit
 -- as available.
 --
+-- A hold of several permits has as many ids, with consecutive numbers and one score. Its field is the first of them
+-- with +n appended: client:owner:07+3 stands for the ids client:owner:07, :08 and :09. A hold of one permit has its
+-- field as the id. So a field tells how many permits it stands for, in a place, a message and a tombstone too. A hold
+-- has all of its permits, or it is lost: a script that finds some of them grants and renews nothing. Java may leave some,
+-- because it removes as many expired ids as it wants permits.
+--
 -- Other data at the key of the zset is refused, and stays as it is. The counter may be any whole number that INCRBY
 -- writes, of at most eleven characters.
 --
@@ -16,7 +22,15 @@
 --          permits.
 -- Defines  count_free(free)                    the same, and 0 instead of nil.
 -- Defines  add(free, n)                        adds to the counter, if it exists.
--- Defines  take_permit(free, taken, id, ends)  takes one of the available permits; its lease ends at this time.
+-- Defines  size_of(field)                      how many permits the hold of a field has.
+-- Defines  ids_of(field)                       their ids.
+-- Defines  ends_of(taken, ids)                 the time at which the first lease of the permits ends, nil if not all
+--          of them are taken; and how many are.
+-- Defines  lease_until(taken, ids, ends)       has the leases of all permits end at this time; returns the answer of
+--          Redis: how many of them had not been taken, or an error, and then nothing has changed.
+-- Defines  take_permits(free, taken, ids, ends)  takes available permits, all or none; their leases end at this time.
+-- Defines  return_permits(free, taken, ids)    returns those of the permits that are taken to the counter; returns how
+--          many these were.
 -- Defines  announce_free(free, channel, how)   publishes the number of available permits, if there are any; returns
 --          the number of connections that received it.
 -- Defines  drop_expired(free, taken, now)      returns permits whose lease has expired to the counter, at most a
@@ -24,6 +38,7 @@
 
 local no_lease = 922337203685477 -- of Redisson
 local most_taken = 20000 -- permits that one script reads
+local most_of_hold = 1000 -- permits of one hold; as mostAtOnce in semaphore.go
 
 local function has_lease(ends) return tonumber(ends) < no_lease end
 
@@ -56,12 +71,48 @@ local function add(free, n)
     end
 end
 
+local function size_of(field)
+    return math.max(1, math.min(tonumber(field:match('%+(%d+)$') or 1), most_of_hold))
+end
+
+local function ids_of(field)
+    local before, first = field:match('^([%x-]+:%-?%d+:0?)(%d+)%+%d+$')
+    local ids = {field}
+    -- At most most_of_hold.
+    for i = 1, before and size_of(field) or 0 do
+        ids[i] = before .. ms(tonumber(first) + i - 1)
+    end
+    return ids
+end
+
+local function ends_of(taken, ids)
+    local first, there = nil, 0
+    -- At most most_of_hold.
+    for _, id in ipairs(ids) do
+        local ends = redis.call('zscore', taken, id)
+        if ends then
+            first, there = math.min(first or tonumber(ends), tonumber(ends)), there + 1
+        end
+    end
+    return there == #ids and first or nil, there
+end
+
+-- One command, so that all permits have the new lease or none.
+local function lease_until(taken, ids, ends)
+    local all = {}
+    -- At most most_of_hold.
+    for i, id in ipairs(ids) do
+        all[2 * i - 1], all[2 * i] = ms(ends), id
+    end
+    return redis.pcall('zadd', taken, unpack(all))
+end
+
 -- The counter comes first: if the user lacks the permission, nothing has changed.
-local function take_permit(free, taken, id, ends)
-    redis.call('incrby', free, -1)
-    local added = redis.pcall('zadd', taken, ms(ends), id)
-    if added ~= 1 then
-        redis.call('incrby', free, 1)
+local function take_permits(free, taken, ids, ends)
+    redis.call('incrby', free, -#ids)
+    local added = lease_until(taken, ids, ends)
+    if added ~= #ids then
+        redis.call('incrby', free, #ids - (tonumber(added) or 0))
     end
     if type(added) == 'table' then
         error(added, 0)
@@ -70,6 +121,14 @@ local function take_permit(free, taken, id, ends)
     if pttl > 0 then -- Redisson's expire() of a semaphore
         redis.call('pexpire', taken, pttl)
     end
+end
+
+local function return_permits(free, taken, ids)
+    local removed = redis.call('zrem', taken, unpack(ids))
+    if removed > 0 then
+        add(free, removed)
+    end
+    return removed
 end
 
 -- Java waiters take the message as a number of permits to wait for, and fail if it is negative.

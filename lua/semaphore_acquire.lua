@@ -1,30 +1,33 @@
--- Acquires a permit of a semaphore, or re-enters a permit that is held. If no permit is available, the caller may
--- wait in the line.
+-- Acquires a permit of a semaphore, or several, all or none; or re-enters a hold. If not enough permits are available,
+-- the caller may wait in the line.
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
 -- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the first key again if the line
 --          cannot be used.
--- ARGV[1]  the id of the permit, which is a new one for every acquire operation.
+-- ARGV[1]  the field of the hold, which is a new one for every acquire operation, and tells how many permits it wants:
+--          see semaphore.lua.
 -- ARGV[2]  the lease in ms.
 -- ARGV[3]  the hold count to reach: 1 acquires a permit, more re-enters one that is held.
 -- ARGV[4]  the number of permits that the semaphore has if nothing has set it yet.
--- ARGV[5]  how the caller learns of a grant: barge takes an available permit before all places and gets no place;
---          defer lets the line go first; push and poll wait in the line, with and without a subscription: see
+-- ARGV[5]  how the caller learns of a grant: barge takes available permits before all places, unless the next place
+--          wants several, and gets no place; defer lets the line go first; push and poll wait in the line, with and without a subscription: see
 --          line.lua.
 -- ARGV[6]  the number of this request within its wait.
 -- ARGV[7]  the channel on which available permits are announced; the channel of a client is this one with :client
 --          appended.
 -- ARGV[8]  the command that publishes: see announce.lua.
--- Returns  {1, more, other} held: the script took a permit, and more is the number of permits that are still
---          available. {1, 0, 0} the permit was held already. {0, pttl, place + other} busy: the first lease ends in
---          pttl ms, or none ends (-1). {-1, 0, 0} there is no permit to re-enter. other is 0 if the semaphore has
+-- Returns  {1, more, other} held: the script took the permits, and more is the number of permits that others may
+--          still take. {1, 0, 0} they were held already. {0, pttl, place + other} busy: the first lease ends in
+--          pttl ms, or none ends (-1). {-1, 0, 0} there is no hold to re-enter. {-2, total, 0} the caller wants more
+--          permits than the semaphore has. other is 0 if the semaphore has
 --          ARGV[4] permits, else 2^20 times (1 + the number that it has). place is 1 plus four for each place in
 --          front if the caller has a place in the line, 2 if only the channel tells that a permit is available, 3 if
 --          the caller has no place because this server does not know the subscription of its client, else 0: see
 --          standing.lua.
 --
 -- Repeatable, and then answers {1, 0, 0}: an id takes one permit, and a lease is never shortened.
+-- A caller that waits in the line goes on waiting if the semaphore gets fewer permits than it wants: see fits.
 
 local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
 local id, lease, hold_count, permits = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
@@ -34,13 +37,20 @@ local now = now_ms()
 local available = free_permits(free)
 check_permits(taken)
 local expired = drop_expired(free, taken, now)
-local ends = redis.call('zscore', taken, id)
-if ends and tonumber(ends) < now + lease then
-    redis.call('zadd', taken, ms(now + lease), id)
+local ids = ids_of(id)
+local ends, there = ends_of(taken, ids)
+local returned = #expired
+if not ends and there > 0 then -- some of its permits are missing, so the hold is lost
+    returned = returned + return_permits(free, taken, ids)
+elseif ends and ends < now + lease then
+    local answer = lease_until(taken, ids, now + lease)
+    if type(answer) == 'table' then
+        error(answer, 0)
+    end
 end
 local wants = not ends and hold_count == '1'
 if available then
-    available = available + #expired
+    available = available + returned
 elseif wants then
     available = permits - redis.call('zcard', taken)
     redis.call('set', free, ms(available))
@@ -54,11 +64,11 @@ if total ~= permits and total >= 0 then
 end
 
 -- The most common cases: the permit is held, or one is available and no process waits.
-if #expired == 0 and not wants then
+if returned == 0 and not wants then
     return {ends and 1 or -1, 0, 0}
-elseif #expired == 0 and available > 0 and (key == free or not may_exist(key) or is_idle_for(key, id)) then
-    take_permit(free, taken, id, now + lease)
-    return {1, available - 1, other}
+elseif returned == 0 and available >= #ids and (key == free or not may_exist(key) or is_idle_for(key, id)) then
+    take_permits(free, taken, ids, now + lease)
+    return {1, available - #ids, other}
 end
 
 --[[preludes]]
@@ -79,28 +89,35 @@ if line and line.exists then
     forget_expired(line, expired, id)
 end
 wants = wants and not (line and has_tombstone(line, id))
-local joins = wants and line and (delivery == 'push' or delivery == 'poll') and (available <= 0 or line.exists)
+local too_many = wants and #ids > 1 and #ids > total and not (line and line.mine and line.mine.field == id)
+wants = wants and not too_many
+local joins = wants and line and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.exists)
 local lost = joins and subscription_lost(id, delivery, channel, how)
 local joined = joins and not lost and join(line, id, {delivery = delivery, lease = lease, fenced = '0', asked = asked})
-if not (wants and delivery == 'barge') then
+local ahead = wants and delivery == 'barge' and not (line and line.exists and available > 0 and
+    wants_several(free, taken, line, channel, how))
+if not ahead then
     line = pass_permits(free, taken, line, id, channel, how, joined and client_of(id))
 end
-local takes = wants and count_free(free) > 0
+local takes = wants and count_free(free) >= #ids and not (line and line.short)
 if takes then
-    take_permit(free, taken, id, now + lease)
+    take_permits(free, taken, ids, now + lease)
     if line and line.exists then
         leave(line, id)
         line = pass_permits(free, taken, line, id, channel, how, nil)
     end
 end
 local closed = line and (line.exists or joined) and close_line(line)
-if #expired > 0 then
+if returned > 0 then
     announce_free(free, channel, how)
 end
 if ends or takes then
-    return {1, takes and math.max(0, count_free(free)) or 0, takes and other or 0}
+    local more = takes and not (line and line.short) and math.max(0, count_free(free)) or 0
+    return {1, more, takes and other or 0}
 elseif hold_count ~= '1' then
     return {-1, 0, 0}
+elseif too_many then
+    return {-2, total, 0}
 end
 local first = redis.call('zrangebyscore', taken, '-inf', '+inf', 'withscores', 'limit', 0, 1)
 local pttl = first[2] and has_lease(first[2]) and tonumber(first[2]) - now or -1

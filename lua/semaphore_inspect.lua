@@ -2,14 +2,14 @@
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
--- ARGV[1]  the id of a permit, or '' for none.
--- Returns  {number of permits whose lease has not expired, 1 if this permit is one of them, ms until all of their
---          leases have expired}. The last is -1 if a lease does not end, and -2 if no permit is taken.
+-- ARGV[1]  the field of a hold, which tells its permits: see semaphore.lua; or '' for none.
+-- Returns  {number of permits whose lease has not expired, 1 if all permits of the hold are among them, ms until all of
+--          their leases have expired}. The last is -1 if a lease does not end, and -2 if no permit is taken.
 --
 -- Repeatable: it only reads.
 
 local free, taken = KEYS[1], KEYS[2]
-local id = ARGV[1]
+local field = ARGV[1]
 
 free_permits(free)
 check_permits(taken)
@@ -21,5 +21,5 @@ if last and not has_lease(last) then
 elseif last and tonumber(last) > now then
     left = tonumber(last) - now
 end
-local ends = id ~= '' and redis.call('zscore', taken, id)
-return {redis.call('zcount', taken, '(' .. ms(now), '+inf'), ends and tonumber(ends) > now and 1 or 0, left}
+local ends = field ~= '' and ends_of(taken, ids_of(field))
+return {redis.call('zcount', taken, '(' .. ms(now), '+inf'), ends and ends > now and 1 or 0, left}

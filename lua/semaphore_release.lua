@@ -1,12 +1,12 @@
--- Ends a hold of a permit, or whatever an attempt may have left in Redis, its place in the line included. The permit
--- passes to the next place. A hold count above 0 changes nothing, because Redis does not store the hold count of a
--- permit.
+-- Ends a hold of a permit, or of several, or whatever an attempt may have left in Redis, its place in the line included.
+-- The permits pass to the next places. A hold count above 0 changes nothing, because Redis does not store the hold
+-- count of a permit.
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
 -- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the first key again if the line
 --          cannot be used.
--- ARGV[1]  the id of the permit.
+-- ARGV[1]  the field of the hold, which tells its permits: see semaphore.lua.
 -- ARGV[2]  the hold count that is left: 0 releases the permit.
 -- ARGV[3]  the channel on which available permits are announced; the channel of a client is this one with :client
 --          appended.
@@ -16,7 +16,8 @@
 -- ARGV[6]  1 if a request for a permit with this id may still run, else 0.
 -- Returns  {1, heard, passed} done. heard is the number of connections that received the message about available
 --          permits; passed is 1 if a permit was granted to the next place, 2 if this user may not publish to it, else
---          0. {-1, heard, passed} this permit is not taken, or its lease had expired.
+--          0. {-1, heard, passed} not all permits of the hold are taken, or their leases had expired. Those that are
+--          taken are released all the same.
 --
 -- Repeatable, and then answers {-1, heard, passed}: a late or second run releases no other permit, because the id
 -- belongs to one acquire operation.
@@ -25,15 +26,13 @@ local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
 local id, left, channel, how, window, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
 
 free_permits(free) -- if it is not a number, nothing must be released
-local ends = redis.call('zscore', taken, id)
-local state = ends and tonumber(ends) > now_ms() and 1 or -1
+local ids = ids_of(id)
+local ends, there = ends_of(taken, ids)
+local state = ends and ends > now_ms() and 1 or -1
 if left ~= '0' then
     return {state, 0, 0}
 end
-if ends then
-    redis.call('zrem', taken, id)
-    add(free, 1)
-end
+local released = there > 0 and return_permits(free, taken, ids) > 0
 local heard, passed_on = 0, 0
 if key ~= free and (late or not is_idle(key)) then
     --[[preludes]]
@@ -41,14 +40,14 @@ if key ~= free and (late or not is_idle(key)) then
         if count_free(free) <= 0 then
             return line, false
         end
-        heard = ends and line.first <= line.last and release_to_all(line, channel, how, ms(count_free(free)), window, false) or 0
+        heard = released and line.first <= line.last and release_to_all(line, channel, how, ms(count_free(free)), window, false) or 0
         if heard > 0 then
             return line, false
         end
         return pass_permits(free, taken, line, id, channel, how, nil)
     end)
 end
-if ends and heard == 0 then
+if released and heard == 0 then
     heard = announce_free(free, channel, how)
 end
 return {state, heard, passed_on}

@@ -83,6 +83,8 @@ type Lock interface {
 	MaxHoldCount() (int, error)
 	// Lasting reports whether holds are meant to last, and waits to be long, so that neither is slow: see slow.go.
 	Lasting() bool
+	// Permits is the number of permits that a hold has of a semaphore. It is 1 for all other locks.
+	Permits() int
 	// Suffix is what the scripts append to the field of a hold when they store it. Most lock types have none.
 	Suffix() string
 }
@@ -90,7 +92,8 @@ type Lock interface {
 // A LockID identifies a lock by its name, and by its half if it is part of a read/write lock. Locks with the same
 // LockID share their holds even if they are of different types, for example a plain lock and a fair lock. The engine
 // re-enters a hold with the Commands of the lock through which it was acquired. So a lock type whose holds are
-// re-entered in a different way needs a Half of its own.
+// re-entered in a different way needs a Half of its own. Semaphores whose holds have different numbers of permits share
+// one local queue.
 type LockID struct {
 	Name, Half string
 }
@@ -185,6 +188,7 @@ type Traits struct {
 	TooMany         error         // the error beyond MaxCount
 	Ending          string        // the Suffix
 	Lasts           bool          // Lasting
+	Several         int           // Permits, if it is more than 1
 }
 
 func (t *Traits) ID() LockID                 { return t.LockID }
@@ -198,6 +202,7 @@ func (t *Traits) Bundled() BundledScript     { return t.Script }
 func (t *Traits) MaxHoldCount() (int, error) { return t.MaxCount, t.TooMany }
 func (t *Traits) Suffix() string             { return t.Ending }
 func (t *Traits) Lasting() bool              { return t.Lasts }
+func (t *Traits) Permits() int               { return max(t.Several, 1) }
 
 func (t *Traits) Counterpart() LockID {
 	if t.CounterpartHalf == "" {

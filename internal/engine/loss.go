@@ -24,6 +24,7 @@ type ending struct {
 	age     time.Duration // how long the hold was held
 	guards  []*guard.End
 	renewed bool // the lease was one that the watchdog renews
+	gone    bool // Redis did not have the record, or only a part of it
 	unheard bool // the lock was handed off to the hold, and its caller has not run since
 }
 
@@ -31,7 +32,7 @@ type ending struct {
 // first is not nil, its ending comes first; lose does nothing if first has left the record by now.
 func (r *record) lose(cause error, first *hold) []ending {
 	// The cause may be an error of a hook of the user. Its methods are called here, before the mutex is locked.
-	end := ending{cause: cause, loss: LossError(cause)}
+	end := ending{cause: cause, loss: LossError(cause), gone: errors.Is(cause, errGone)}
 	unrenewed, limited := errors.Is(cause, ErrExpired), errors.Is(cause, ErrMaxHold)
 	overdue := end.loss
 	if unrenewed {
@@ -78,6 +79,8 @@ func (h *hold) loseLocked(end ending, ranOut, limited bool) ending {
 	mayStay := h.leaseUncertain || other != nil && other.state != ended && !other.state.isLost()
 	if h.vote == nil && (ranOut || limited) && mayStay {
 		h.lockState.oweLocked(duty{clear: h})
+	} else if end.gone && h.lock.Permits() > 1 { // Redis may have some of the permits, which are of no use
+		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: h.field, HoldCount: 1}})
 	}
 	end.state, end.age, end.guards = h.state, h.age(), h.guards.Take()
 	return end

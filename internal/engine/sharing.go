@@ -43,15 +43,16 @@ func (r *record) isOpenLocked(now time.Duration) bool {
 // join the record of h, and newcomers may join it during the hand-off window. The waiters join even if the window is
 // over already: an answer may take longer than the window, and then the waiters would send their requests one after the
 // other. If the lock is a semaphore, its caller leaves the queue; more is the number of permits that are still free,
-// and if there are enough for all waiters, they all ask Redis at the same time.
+// and if there are enough for all that the waiters want, they all ask Redis at the same time.
 func (h *hold) openLocked(more int) {
 	s, q, r := h.lockState, h.queue, h.record
 	switch {
 	case q == nil:
 		return
 	case h.lock.Admission() == Counting: // the next waiter may find a free permit, too
+		enough := q.hasEnoughPermits(more) // also for the waiter that is admitted now
 		h.leaveQueueLocked()
-		if more > q.Len() { // a permit for each of them, and one for the waiter that was admitted just now
+		if enough {
 			q.foundFree()
 			q.FailBehind(0, errBypassQueue)
 		}
@@ -74,6 +75,18 @@ func (h *hold) openLocked(more int) {
 		}
 	}
 	h.leaveQueueLocked()
+}
+
+// hasEnoughPermits reports whether a semaphore with this number of free permits has enough for all waiters of q, and at
+// least one.
+func (q *waitQueue) hasEnoughPermits(free int) bool {
+	if free < max(q.Len(), 1) { // each of them wants at least one
+		return false
+	}
+	for _, w := range q.All() {
+		free -= w.Value.lock.Permits()
+	}
+	return free >= 0
 }
 
 // endSharingLocked makes newcomers share r no longer.

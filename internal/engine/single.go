@@ -186,7 +186,8 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 }
 
 // takePlace gives the caller the place in the line that the caller before it has left. A caller that asks for a shorter
-// lease gets a place of its own, because the grant for the old place would last longer than its lease.
+// lease gets a place of its own, because the grant for the old place would last longer than its lease. So does a caller
+// that wants another number of permits of a semaphore, because the field of the old place tells that number.
 func (r *recordBackend) takePlace() {
 	t := r.targets[0]
 	s := t.hold.lockState
@@ -204,10 +205,11 @@ func (r *recordBackend) takePlace() {
 		}
 		r.place = place{}
 	}
-	if (!t.Renewed || t.hold.lock.Limits().Max > 0) && t.Lease < min(q.place.lease, ProvisionalLease) {
+	shorter := (!t.Renewed || t.hold.lock.Limits().Max > 0) && t.Lease < min(q.place.lease, ProvisionalLease)
+	if shorter || t.hold.lock.Permits() != q.place.lock.Permits() {
 		s.dropPlaceLocked(q)
 		if r.place.field == "" { // its number must be higher than that of the place
-			r.useFieldLocked(s.engine.newField(t.hold.key.owner))
+			r.useFieldLocked(s.engine.newField(t.hold.key.owner, t.hold.lock.Permits()))
 		}
 		return
 	}

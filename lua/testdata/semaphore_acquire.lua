@@ -54,6 +54,8 @@ local function now_s() return redis.call('time')[1] end
 
 local function ms(t) return string.format('%.0f', t) end
 local no_lease = 922337203685477 -- of Redisson
+local most_of_hold = 1000 -- permits of one hold; as mostAtOnce in semaphore.go
+
 local function has_lease(ends) return tonumber(ends) < no_lease end
 
 local function check_ids(taken, ids)
@@ -84,11 +86,43 @@ local function add(free, n)
     end
 end
 
-local function take_permit(free, taken, id, ends)
-    redis.call('incrby', free, -1)
-    local added = redis.pcall('zadd', taken, ms(ends), id)
-    if added ~= 1 then
-        redis.call('incrby', free, 1)
+local function size_of(field)
+    return math.max(1, math.min(tonumber(field:match('%+(%d+)$') or 1), most_of_hold))
+end
+
+local function ids_of(field)
+    local before, first = field:match('^([%x-]+:%-?%d+:0?)(%d+)%+%d+$')
+    local ids = {field}
+    for i = 1, before and size_of(field) or 0 do
+        ids[i] = before .. ms(tonumber(first) + i - 1)
+    end
+    return ids
+end
+
+local function ends_of(taken, ids)
+    local first, there = nil, 0
+    for _, id in ipairs(ids) do
+        local ends = redis.call('zscore', taken, id)
+        if ends then
+            first, there = math.min(first or tonumber(ends), tonumber(ends)), there + 1
+        end
+    end
+    return there == #ids and first or nil, there
+end
+
+local function lease_until(taken, ids, ends)
+    local all = {}
+    for i, id in ipairs(ids) do
+        all[2 * i - 1], all[2 * i] = ms(ends), id
+    end
+    return redis.pcall('zadd', taken, unpack(all))
+end
+
+local function take_permits(free, taken, ids, ends)
+    redis.call('incrby', free, -#ids)
+    local added = lease_until(taken, ids, ends)
+    if added ~= #ids then
+        redis.call('incrby', free, #ids - (tonumber(added) or 0))
     end
     if type(added) == 'table' then
         error(added, 0)
@@ -97,6 +131,14 @@ local function take_permit(free, taken, id, ends)
     if pttl > 0 then -- Redisson's expire() of a semaphore
         redis.call('pexpire', taken, pttl)
     end
+end
+
+local function return_permits(free, taken, ids)
+    local removed = redis.call('zrem', taken, unpack(ids))
+    if removed > 0 then
+        add(free, removed)
+    end
+    return removed
 end
 
 local function announce_free(free, channel, how)
@@ -128,13 +170,20 @@ local now = now_ms()
 local available = free_permits(free)
 check_permits(taken)
 local expired = drop_expired(free, taken, now)
-local ends = redis.call('zscore', taken, id)
-if ends and tonumber(ends) < now + lease then
-    redis.call('zadd', taken, ms(now + lease), id)
+local ids = ids_of(id)
+local ends, there = ends_of(taken, ids)
+local returned = #expired
+if not ends and there > 0 then -- some of its permits are missing, so the hold is lost
+    returned = returned + return_permits(free, taken, ids)
+elseif ends and ends < now + lease then
+    local answer = lease_until(taken, ids, now + lease)
+    if type(answer) == 'table' then
+        error(answer, 0)
+    end
 end
 local wants = not ends and hold_count == '1'
 if available then
-    available = available + #expired
+    available = available + returned
 elseif wants then
     available = permits - redis.call('zcard', taken)
     redis.call('set', free, ms(available))
@@ -145,11 +194,11 @@ if total ~= permits and total >= 0 then
     other = (math.min(total, 2147483647) + 1) * 1048576
 end
 
-if #expired == 0 and not wants then
+if returned == 0 and not wants then
     return {ends and 1 or -1, 0, 0}
-elseif #expired == 0 and available > 0 and (key == free or not may_exist(key) or is_idle_for(key, id)) then
-    take_permit(free, taken, id, now + lease)
-    return {1, available - 1, other}
+elseif returned == 0 and available >= #ids and (key == free or not may_exist(key) or is_idle_for(key, id)) then
+    take_permits(free, taken, ids, now + lease)
+    return {1, available - #ids, other}
 end
 
 local place_format = '%s %s %s %s %s %s %s %s'
@@ -197,19 +246,32 @@ local function standing_of(ahead, legacy, lost)
     return lost and 3 or 0
 end
 local function grant(taken, waiter, free, channel, how)
-    local lease = granted_lease(waiter)
-    if not pcall(take_permit, free, taken, waiter.field, now_ms() + lease) then
+    local lease, ids = granted_lease(waiter), ids_of(waiter.field)
+    if not pcall(take_permits, free, taken, ids, now_ms() + lease) then
         return nil -- Redis has no memory left
     end
     local heard = tell_granted(waiter, lease, 0, channel, how)
     if not heard then
-        redis.call('zrem', taken, waiter.field)
-        add(free, 1)
+        return_permits(free, taken, ids)
     end
     return heard
 end
 
-local function still_held(taken, id) return tonumber(redis.call('zscore', taken, id) or 0) > now_ms() end
+local function still_held(taken, field)
+    return tonumber(redis.call('zscore', taken, ids_of(field)[1]) or 0) > now_ms()
+end
+
+local function fits(waiter, taken, free)
+    local n = size_of(waiter.field)
+    if n == 1 then
+        return 'now' -- scripts grant only while a permit is available
+    end
+    local available = count_free(free)
+    if available >= n then
+        return 'now'
+    end
+    return available + redis.call('zcard', taken) < n and 'never' or 'later'
+end
 local most_places = 20000 -- numbers from the first place to the last one up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
@@ -484,17 +546,21 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
         note_expired_grant(line)
     end
-    local suspects = {} -- the places that are passed over
+    local suspects = {} -- the places that are passed over; also those that fit never
     local to, at = nil, line.last -- at: the number that the loop has reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
-        if p and p.client == asker then
+        local fit = p and p.state ~= 'suspect' and fits(p, lock, tokens)
+        if p and p.client == asker and fit == 'now' then
             to, at, line.mine = asker, number, nil
             drop_field(line, asker)
             break
-        elseif p and p.state == 'suspect' and is_reachable(p, channel, how) then
+        elseif fit == 'later' and is_reachable(p, channel, how) then
+            line.short, at = true, number - 1
+            break
+        elseif p and fit ~= 'now' and is_reachable(p, channel, how) then
             suspects[#suspects + 1] = p
-        elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
+        elseif fit == 'now' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- nothing can be granted: all places stay
                 line.mute = true
@@ -525,7 +591,9 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     line.first = free - #suspects + 1
     if not to then
         for _, p in ipairs(suspects) do
-            announce(how, grants_to(channel, p), 'free')
+            if p.state == 'suspect' then
+                announce(how, grants_to(channel, p), 'free')
+            end
         end
     end
     return to
@@ -550,10 +618,23 @@ local function pass_permits(free, taken, line, id, channel, how, asker)
     return line, passed_on
 end
 
+local function wants_several(free, taken, line, channel, how)
+    for number = line.first, line.last do
+        local p = place_at(line, number)
+        local fit = p and p.state ~= 'suspect' and fits(p, taken, free)
+        if fit and fit ~= 'never' and is_reachable(p, channel, how) then
+            return size_of(p.field) > 1
+        end
+    end
+    return false
+end
+
 local function forget_expired(line, expired, id)
+    local kept = line.granted and ids_of(line.granted)[1]
+    id = ids_of(id)[1]
     for _, other in ipairs(expired) do
-        local p = other ~= id and other ~= line.granted and place_of(line, client_of(other))
-        if p and p.field == other and not is_enqueued(line, p) then
+        local p = other ~= id and other ~= kept and place_of(line, client_of(other))
+        if p and ids_of(p.field)[1] == other and not is_enqueued(line, p) then
             drop_field(line, p.client)
         end
     end
@@ -573,28 +654,35 @@ if line and line.exists then
     forget_expired(line, expired, id)
 end
 wants = wants and not (line and has_tombstone(line, id))
-local joins = wants and line and (delivery == 'push' or delivery == 'poll') and (available <= 0 or line.exists)
+local too_many = wants and #ids > 1 and #ids > total and not (line and line.mine and line.mine.field == id)
+wants = wants and not too_many
+local joins = wants and line and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.exists)
 local lost = joins and subscription_lost(id, delivery, channel, how)
 local joined = joins and not lost and join(line, id, {delivery = delivery, lease = lease, fenced = '0', asked = asked})
-if not (wants and delivery == 'barge') then
+local ahead = wants and delivery == 'barge' and not (line and line.exists and available > 0 and
+    wants_several(free, taken, line, channel, how))
+if not ahead then
     line = pass_permits(free, taken, line, id, channel, how, joined and client_of(id))
 end
-local takes = wants and count_free(free) > 0
+local takes = wants and count_free(free) >= #ids and not (line and line.short)
 if takes then
-    take_permit(free, taken, id, now + lease)
+    take_permits(free, taken, ids, now + lease)
     if line and line.exists then
         leave(line, id)
         line = pass_permits(free, taken, line, id, channel, how, nil)
     end
 end
 local closed = line and (line.exists or joined) and close_line(line)
-if #expired > 0 then
+if returned > 0 then
     announce_free(free, channel, how)
 end
 if ends or takes then
-    return {1, takes and math.max(0, count_free(free)) or 0, takes and other or 0}
+    local more = takes and not (line and line.short) and math.max(0, count_free(free)) or 0
+    return {1, more, takes and other or 0}
 elseif hold_count ~= '1' then
     return {-1, 0, 0}
+elseif too_many then
+    return {-2, total, 0}
 end
 local first = redis.call('zrangebyscore', taken, '-inf', '+inf', 'withscores', 'limit', 0, 1)
 local pttl = first[2] and has_lease(first[2]) and tonumber(first[2]) - now or -1

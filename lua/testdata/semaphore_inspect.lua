@@ -37,6 +37,8 @@ end
 
 local function ms(t) return string.format('%.0f', t) end
 local no_lease = 922337203685477 -- of Redisson
+local most_of_hold = 1000 -- permits of one hold; as mostAtOnce in semaphore.go
+
 local function has_lease(ends) return tonumber(ends) < no_lease end
 
 local function check_ids(taken, ids)
@@ -59,10 +61,34 @@ local function free_permits(free)
     return tonumber(value or nil)
 end
 
+local function size_of(field)
+    return math.max(1, math.min(tonumber(field:match('%+(%d+)$') or 1), most_of_hold))
+end
+
+local function ids_of(field)
+    local before, first = field:match('^([%x-]+:%-?%d+:0?)(%d+)%+%d+$')
+    local ids = {field}
+    for i = 1, before and size_of(field) or 0 do
+        ids[i] = before .. ms(tonumber(first) + i - 1)
+    end
+    return ids
+end
+
+local function ends_of(taken, ids)
+    local first, there = nil, 0
+    for _, id in ipairs(ids) do
+        local ends = redis.call('zscore', taken, id)
+        if ends then
+            first, there = math.min(first or tonumber(ends), tonumber(ends)), there + 1
+        end
+    end
+    return there == #ids and first or nil, there
+end
+
 return answer(function()
 
 local free, taken = KEYS[1], KEYS[2]
-local id = ARGV[1]
+local field = ARGV[1]
 
 free_permits(free)
 check_permits(taken)
@@ -74,7 +100,7 @@ if last and not has_lease(last) then
 elseif last and tonumber(last) > now then
     left = tonumber(last) - now
 end
-local ends = id ~= '' and redis.call('zscore', taken, id)
-return {redis.call('zcount', taken, '(' .. ms(now), '+inf'), ends and tonumber(ends) > now and 1 or 0, left}
+local ends = field ~= '' and ends_of(taken, ids_of(field))
+return {redis.call('zcount', taken, '(' .. ms(now), '+inf'), ends and ends > now and 1 or 0, left}
 
 end, {'string', 'zset'})

@@ -23,19 +23,56 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
+local most_of_hold = 1000 -- permits of one hold; as mostAtOnce in semaphore.go
+
+local function size_of(field)
+    return math.max(1, math.min(tonumber(field:match('%+(%d+)$') or 1), most_of_hold))
+end
+
+local function ids_of(field)
+    local before, first = field:match('^([%x-]+:%-?%d+:0?)(%d+)%+%d+$')
+    local ids = {field}
+    for i = 1, before and size_of(field) or 0 do
+        ids[i] = before .. ms(tonumber(first) + i - 1)
+    end
+    return ids
+end
+
+local function ends_of(taken, ids)
+    local first, there = nil, 0
+    for _, id in ipairs(ids) do
+        local ends = redis.call('zscore', taken, id)
+        if ends then
+            first, there = math.min(first or tonumber(ends), tonumber(ends)), there + 1
+        end
+    end
+    return there == #ids and first or nil, there
+end
+
+local function lease_until(taken, ids, ends)
+    local all = {}
+    for i, id in ipairs(ids) do
+        all[2 * i - 1], all[2 * i] = ms(ends), id
+    end
+    return redis.pcall('zadd', taken, unpack(all))
+end
+
 return answer(function()
 
 local taken = KEYS[1]
-local id, lease, exact = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
+local ids, lease, exact = ids_of(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 
 local now = now_ms()
-local ends = tonumber(redis.call('zscore', taken, id) or 0)
-if ends <= now then
+local ends = ends_of(taken, ids)
+if not ends or ends <= now then
     return {-1, 0, 0}
 end
 redis.call('zrem', taken, '')
 if exact or ends < now + lease then
-    redis.call('zadd', taken, ms(now + lease), id)
+    local answer = lease_until(taken, ids, now + lease)
+    if type(answer) == 'table' then
+        error(answer, 0)
+    end
 end
 return {1, 0, 0}
 

@@ -49,6 +49,8 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
+local most_of_hold = 1000 -- permits of one hold; as mostAtOnce in semaphore.go
+
 local function check_ids(taken, ids)
     for _, id in ipairs(ids) do
         if #id ~= 16 and not is_hold(id, '1') then
@@ -77,11 +79,32 @@ local function add(free, n)
     end
 end
 
-local function take_permit(free, taken, id, ends)
-    redis.call('incrby', free, -1)
-    local added = redis.pcall('zadd', taken, ms(ends), id)
-    if added ~= 1 then
-        redis.call('incrby', free, 1)
+local function size_of(field)
+    return math.max(1, math.min(tonumber(field:match('%+(%d+)$') or 1), most_of_hold))
+end
+
+local function ids_of(field)
+    local before, first = field:match('^([%x-]+:%-?%d+:0?)(%d+)%+%d+$')
+    local ids = {field}
+    for i = 1, before and size_of(field) or 0 do
+        ids[i] = before .. ms(tonumber(first) + i - 1)
+    end
+    return ids
+end
+
+local function lease_until(taken, ids, ends)
+    local all = {}
+    for i, id in ipairs(ids) do
+        all[2 * i - 1], all[2 * i] = ms(ends), id
+    end
+    return redis.pcall('zadd', taken, unpack(all))
+end
+
+local function take_permits(free, taken, ids, ends)
+    redis.call('incrby', free, -#ids)
+    local added = lease_until(taken, ids, ends)
+    if added ~= #ids then
+        redis.call('incrby', free, #ids - (tonumber(added) or 0))
     end
     if type(added) == 'table' then
         error(added, 0)
@@ -90,6 +113,14 @@ local function take_permit(free, taken, id, ends)
     if pttl > 0 then -- Redisson's expire() of a semaphore
         redis.call('pexpire', taken, pttl)
     end
+end
+
+local function return_permits(free, taken, ids)
+    local removed = redis.call('zrem', taken, unpack(ids))
+    if removed > 0 then
+        add(free, removed)
+    end
+    return removed
 end
 
 local function announce_free(free, channel, how)
@@ -130,19 +161,32 @@ local function tell_granted(waiter, lease, token, channel, how)
 end
 
 local function grant(taken, waiter, free, channel, how)
-    local lease = granted_lease(waiter)
-    if not pcall(take_permit, free, taken, waiter.field, now_ms() + lease) then
+    local lease, ids = granted_lease(waiter), ids_of(waiter.field)
+    if not pcall(take_permits, free, taken, ids, now_ms() + lease) then
         return nil -- Redis has no memory left
     end
     local heard = tell_granted(waiter, lease, 0, channel, how)
     if not heard then
-        redis.call('zrem', taken, waiter.field)
-        add(free, 1)
+        return_permits(free, taken, ids)
     end
     return heard
 end
 
-local function still_held(taken, id) return tonumber(redis.call('zscore', taken, id) or 0) > now_ms() end
+local function still_held(taken, field)
+    return tonumber(redis.call('zscore', taken, ids_of(field)[1]) or 0) > now_ms()
+end
+
+local function fits(waiter, taken, free)
+    local n = size_of(waiter.field)
+    if n == 1 then
+        return 'now' -- scripts grant only while a permit is available
+    end
+    local available = count_free(free)
+    if available >= n then
+        return 'now'
+    end
+    return available + redis.call('zcard', taken) < n and 'never' or 'later'
+end
 local most_places = 20000 -- numbers from the first place to the last one up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
@@ -291,17 +335,21 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
         note_expired_grant(line)
     end
-    local suspects = {} -- the places that are passed over
+    local suspects = {} -- the places that are passed over; also those that fit never
     local to, at = nil, line.last -- at: the number that the loop has reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
-        if p and p.client == asker then
+        local fit = p and p.state ~= 'suspect' and fits(p, lock, tokens)
+        if p and p.client == asker and fit == 'now' then
             to, at, line.mine = asker, number, nil
             drop_field(line, asker)
             break
-        elseif p and p.state == 'suspect' and is_reachable(p, channel, how) then
+        elseif fit == 'later' and is_reachable(p, channel, how) then
+            line.short, at = true, number - 1
+            break
+        elseif p and fit ~= 'now' and is_reachable(p, channel, how) then
             suspects[#suspects + 1] = p
-        elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
+        elseif fit == 'now' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- nothing can be granted: all places stay
                 line.mute = true
@@ -332,7 +380,9 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     line.first = free - #suspects + 1
     if not to then
         for _, p in ipairs(suspects) do
-            announce(how, grants_to(channel, p), 'free')
+            if p.state == 'suspect' then
+                announce(how, grants_to(channel, p), 'free')
+            end
         end
     end
     return to

@@ -194,6 +194,8 @@ local function grant(lock, waiter, tokens, channel, how)
 end
 
 local function still_held(_, _) return false end
+
+local function fits(_, _, _) return 'now' end
 local function standing_of(ahead, legacy, lost)
     if legacy then
         return 2
@@ -481,17 +483,21 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
         note_expired_grant(line)
     end
-    local suspects = {} -- the places that are passed over
+    local suspects = {} -- the places that are passed over; also those that fit never
     local to, at = nil, line.last -- at: the number that the loop has reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
-        if p and p.client == asker then
+        local fit = p and p.state ~= 'suspect' and fits(p, lock, tokens)
+        if p and p.client == asker and fit == 'now' then
             to, at, line.mine = asker, number, nil
             drop_field(line, asker)
             break
-        elseif p and p.state == 'suspect' and is_reachable(p, channel, how) then
+        elseif fit == 'later' and is_reachable(p, channel, how) then
+            line.short, at = true, number - 1
+            break
+        elseif p and fit ~= 'now' and is_reachable(p, channel, how) then
             suspects[#suspects + 1] = p
-        elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
+        elseif fit == 'now' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- nothing can be granted: all places stay
                 line.mute = true
@@ -522,7 +528,9 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     line.first = free - #suspects + 1
     if not to then
         for _, p in ipairs(suspects) do
-            announce(how, grants_to(channel, p), 'free')
+            if p.state == 'suspect' then
+                announce(how, grants_to(channel, p), 'free')
+            end
         end
     end
     return to
