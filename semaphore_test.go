@@ -498,17 +498,18 @@ func TestInspectShowsASemaphore(t *testing.T) {
 // clients may not subscribe, so that a grant sends no message.
 func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 	t.Parallel()
-	granted := 0
+	granted, several := 0, 0
 	for seed := range full(60, 600) {
 		m := testredis.StillMini(t)
 		b := newBench(t, m.Addr())
-		l := b.client().NewSemaphore(b.name, 3).record
-		model := semaphoreModel{permits: 3, ends: make(map[string]int64), over: make(map[string]bool)}
+		l := b.client().NewSemaphore(b.name, 4).record
+		model := semaphoreModel{permits: 4, ends: make(map[string]int64), over: make(map[string]bool)}
 		rng := newRand(seed)
 		for step := range 100 {
 			model.now += int64(rng.IntN(40))
 			m.SetTime(time.UnixMilli(1_800_000_000_000 + model.now))
-			id := fmt.Sprint(rng.IntN(4), javaThread[1:36], ":", rng.IntN(3), ":01") // of four clients
+			id := fmt.Sprint(rng.IntN(4), javaThread[1:36], ":") // of four clients, with three owners each
+			id += []string{"0:09", "1:09+2", "2:09+3"}[rng.IntN(3)]
 			got, want, what := reply{}, reply{}, ""
 			do := func(name string, c call, expect reply) {
 				var err error
@@ -518,7 +519,7 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 			}
 			lease := int64(20 + rng.IntN(100))
 			level := 1 + rng.IntN(4)/3
-			switch op := rng.IntN(21); {
+			switch op := rng.IntN(22); {
 			case op < 9:
 				a := engine.Attempt{Field: id, Lease: time.Duration(lease) * time.Millisecond, HoldCount: level,
 					Delivery: []string{engine.Poll, engine.Poll, engine.Defer, engine.Barge}[rng.IntN(4)]}
@@ -537,6 +538,14 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 				do("set", l.call(semaphoreSet, n), model.set(n))
 			case op == 19:
 				do("force", l.Force(), model.force())
+			case op == 20: // Java takes an expired permit away, by its own clock, and another script finds one available
+				if members := b.rdb.ZRange(context.Background(), l.keys[1], 0, -1).Val(); len(members) > 0 {
+					member := members[rng.IntN(len(members))]
+					b.must(b.rdb.ZRem(context.Background(), l.keys[1], member).Err())
+					b.must(b.rdb.Incr(context.Background(), b.name).Err())
+					delete(model.ends, member)
+				}
+				do("set after Java", l.call(semaphoreSet, model.permits), model.set(model.permits))
 			default:
 				do("count", call{Script: semaphoreCount, Keys: l.keys[:2], Args: []any{l.permits}}, model.count())
 			}
@@ -566,10 +575,12 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 			require.Equal(t, model.fields(), line, "seed %d, step %d: %s: the line", seed, step, what)
 		}
 		granted += model.granted
+		several += model.several
 		b.forget()
 		m.Del(b.name)
 	}
-	assert.Greater(t, granted, 100, "permits that were granted to the line")
+	assert.Greater(t, granted, 100, "places that were granted what they wanted")
+	assert.Greater(t, several, 50, "those of them that wanted several permits")
 }
 
 // A semaphoreModel is a simple model of a semaphore: the number of permits, when each held permit expires, and who
@@ -580,8 +591,9 @@ type semaphoreModel struct {
 	now     int64
 	ends    map[string]int64
 	line    []waitingPermit
-	over    map[string]bool // IDs that can no longer acquire a permit
+	over    map[string]bool // fields that can no longer acquire a permit
 	granted int
+	several int // places of several permits that were granted
 }
 
 type waitingPermit struct {
@@ -592,6 +604,51 @@ type waitingPermit struct {
 func semaphoreClient(id string) string {
 	client, _, _ := strings.Cut(id, ":")
 	return client
+}
+
+// permitsOf returns the IDs of the permits of a field: see lua/semaphore.lua.
+func permitsOf(field string) (ids []string) {
+	head, n, several := strings.Cut(field, "+")
+	if !several {
+		return []string{field}
+	}
+	at := strings.LastIndexByte(head, ':') + len(":0")
+	first, size := 0, 0
+	_, _ = fmt.Sscan(head[at:], &first)
+	_, _ = fmt.Sscan(n, &size)
+	for i := range size {
+		ids = append(ids, fmt.Sprint(head[:at], first+i))
+	}
+	return ids
+}
+
+// taken returns when the first permit of a field expires, or 0 if some of its permits are not held.
+func (m *semaphoreModel) taken(field string) (ends int64) {
+	for i, id := range permitsOf(field) {
+		if at, ok := m.ends[id]; !ok {
+			return 0
+		} else if i == 0 || at < ends {
+			ends = at
+		}
+	}
+	return ends
+}
+
+func (m *semaphoreModel) take(field string, ends int64) {
+	for _, id := range permitsOf(field) {
+		m.ends[id] = ends
+	}
+}
+
+func (m *semaphoreModel) returns(field string) {
+	for _, id := range permitsOf(field) {
+		delete(m.ends, id)
+	}
+}
+
+// next returns the index of the first place that the semaphore has enough permits for, or -1.
+func (m *semaphoreModel) next() int {
+	return slices.IndexFunc(m.line, func(w waitingPermit) bool { return len(permitsOf(w.id)) <= max(m.permits, 1) })
 }
 
 func (m *semaphoreModel) fields() (all []string) {
@@ -616,13 +673,23 @@ func (m *semaphoreModel) free() int {
 	return m.permits - len(m.ends)
 }
 
-// pass grants free permits to the line, until it is the turn of asker.
-func (m *semaphoreModel) pass(asker string) {
-	for m.free() > 0 && len(m.line) > 0 && m.line[0].id != asker {
-		m.ends[m.line[0].id] = m.now + m.line[0].lease
-		m.line = m.line[1:]
+// pass grants free permits to the line, until it is the turn of asker, or until the next place wants more than there
+// are: then it reports true.
+func (m *semaphoreModel) pass(asker string) (short bool) {
+	for at := m.next(); m.free() > 0 && at >= 0; at = m.next() {
+		w := m.line[at]
+		size := len(permitsOf(w.id))
+		if size > m.free() || w.id == asker {
+			return size > m.free()
+		}
+		m.take(w.id, m.now+w.lease)
+		m.line = slices.Delete(m.line, at, at+1)
 		m.granted++
+		if size > 1 {
+			m.several++
+		}
 	}
+	return false
 }
 
 func (m *semaphoreModel) join(w waitingPermit) {
@@ -643,31 +710,41 @@ func (m *semaphoreModel) leave(id string) {
 
 func (m *semaphoreModel) acquire(id string, lease int64, level int, line string) reply {
 	m.drop()
-	if ends, held := m.ends[id]; held || level > 1 {
-		if !held {
+	ends, size := m.taken(id), len(permitsOf(id))
+	if ends == 0 {
+		m.returns(id) // a part of a hold is of no use
+	}
+	if ends != 0 || level > 1 {
+		if ends == 0 {
 			m.pass("")
 			return reply{-1, 0, 0}
 		}
-		m.ends[id] = max(ends, m.now+lease)
+		m.take(id, max(ends, m.now+lease))
 		m.pass("")
 		return reply{1, 0, 0}
 	}
 	m.exists = true
-	place := int64(0)
+	place, short := int64(0), false
+	next := m.next()
 	switch {
 	case m.over[id]:
 		m.pass("")
+	case size > 1 && size > m.permits && !slices.Contains(m.fields(), id):
+		m.pass("")
+		return reply{-2, int64(m.permits), 0}
 	case line == engine.Poll:
 		m.join(waitingPermit{id, lease})
 		place = 1
-		m.pass(id)
-	case line == engine.Defer:
-		m.pass("")
+		short = m.pass(id)
+	case line == engine.Defer, next >= 0 && len(permitsOf(m.line[next].id)) > 1:
+		short = m.pass("")
 	}
-	if m.free() > 0 && !m.over[id] {
-		m.ends[id] = m.now + lease
+	if m.free() >= size && !short && !m.over[id] {
+		m.take(id, m.now+lease)
 		m.leave(id)
-		m.pass("")
+		if m.pass("") {
+			return reply{1, 0, 0}
+		}
 		return reply{1, int64(max(0, m.free())), 0}
 	}
 	first := int64(-1)
@@ -680,15 +757,14 @@ func (m *semaphoreModel) acquire(id string, lease int64, level int, line string)
 }
 
 func (m *semaphoreModel) release(id string, left int, late bool) reply {
-	ends, held := m.ends[id]
 	r := reply{-1, 0, 0}
-	if held && ends > m.now {
+	if m.taken(id) > m.now {
 		r[0] = 1
 	}
 	if left > 0 {
 		return r
 	}
-	delete(m.ends, id)
+	m.returns(id)
 	m.leave(id)
 	if late {
 		m.over[id] = true
@@ -708,26 +784,26 @@ func (m *semaphoreModel) force() reply {
 }
 
 func (m *semaphoreModel) renew(id string, lease int64, exact bool) reply {
-	ends := m.ends[id]
+	ends := m.taken(id)
 	if ends <= m.now {
 		return reply{-1, 0, 0}
 	}
-	if m.ends[id] = m.now + lease; !exact {
-		m.ends[id] = max(ends, m.now+lease)
+	if m.take(id, m.now+lease); !exact {
+		m.take(id, max(ends, m.now+lease))
 	}
 	return reply{1, 0, 0}
 }
 
 func (m *semaphoreModel) inspect(id string) reply {
 	r := reply{0, 0, -2}
-	for held, ends := range m.ends {
+	for _, ends := range m.ends {
 		if ends > m.now {
 			r[0]++
 			r[2] = max(r[2], ends-m.now)
-			if held == id {
-				r[1] = 1
-			}
 		}
+	}
+	if id != "" && m.taken(id) > m.now {
+		r[1] = 1
 	}
 	return r
 }
