@@ -52,8 +52,9 @@ type Inspection struct {
 	// "read" otherwise. It is "" for other locks.
 	Mode string
 	// Holders are the holders of the lock. Only read/write locks, semaphores and Redisson's getMultiLock(group, values)
-	// have more than one. Those of a semaphore are sorted by the time at which they expire. Readers of one Client that
-	// share an entry in Redis (see [RWLock]) are one holder here. A writer that also reads is listed first, and again
+	// have more than one. Those of a semaphore are sorted by the time at which they expire; a hold of several permits is
+	// one holder (see Holder.Permits), and each permit of a Java service is one. Readers of one Client that share an
+	// entry in Redis (see [RWLock]) are one holder here. A writer that also reads is listed first, and again
 	// as a reader.
 	Holders []Holder
 	// TTL is the remaining lease in Redis, in whole milliseconds. It is 0 if the lock is not held, and negative if its
@@ -74,8 +75,8 @@ type Inspection struct {
 	// then have only the writers that Redis knows apart from the queue. It is never set for a fair lock that has
 	// waiters, whose queue is Redisson's; some of its waiters then have no Since.
 	QueueUnknown bool
-	// More reports whether there are more than 10,000 holders, which is the most that Holders has, or more waiters
-	// than Waiters has.
+	// More reports whether there are more than 10,000 holders, or permits that are held, which is the most that Holders
+	// has, or more waiters than Waiters has.
 	More bool
 	// Ambiguous reports whether Type is TypeSemaphore and no permit is held. The key then has a number, and nothing
 	// shows what the number counts: it may be a semaphore, or an RCountDownLatch, an RSemaphore or an RAtomicLong of
@@ -122,6 +123,9 @@ type Holder struct {
 	// HoldCount is the number of times that the holder has to call Unlock. It may be too high if Redis was out of
 	// memory when it stored an Unlock that was not the last one.
 	HoldCount int
+	// Permits is the number of permits that the holder has of a semaphore: see [Semaphore.AcquireN]. It is 0 for other
+	// locks.
+	Permits int
 	// Remaining is the remaining lease of the holder, in whole milliseconds, and negative if the lease has no end. It
 	// is 0 for a reader whose lease has expired: it no longer holds the lock, and the next attempt on the lock removes
 	// its entry. A writer, and the holder of any other lock except a semaphore, has the lease of the key.
@@ -328,12 +332,13 @@ func (r *lockRecords) inspection() (Inspection, error) {
 }
 
 // semaphore completes i for a semaphore. If there are more than mostShown permits, r has the first ones to expire and
-// the last one.
+// the last one. The permits of one hold have one owner, who has no other hold, and one score.
 func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
 	if i.Available, err = strconv.Atoi(r.free); err != nil {
 		return Inspection{}, send.Unexpected(r.free)
 	}
 	i.Type, i.TTL, i.Ambiguous = TypeSemaphore, 0, len(r.permits) == 0
+	shown := 0
 	for _, id := range slices.SortedFunc(maps.Keys(r.permits), func(a, b string) int {
 		return cmp.Or(cmp.Compare(r.permits[a], r.permits[b]), cmp.Compare(a, b))
 	}) {
@@ -347,12 +352,32 @@ func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
 		default:
 			i.TTL = fromMilliseconds(ends - r.now)
 		}
-		i.Holders = append(i.Holders, Holder{Contender: permitHolder(id), HoldCount: 1, Remaining: i.TTL})
-	}
-	if len(i.Holders) > mostShown {
-		i.Holders, i.More = slices.Clip(i.Holders[:mostShown]), true
+		h := Holder{Contender: permitHolder(id), HoldCount: 1, Permits: 1, Remaining: i.TTL}
+		shown++
+		switch last := len(i.Holders) - 1; {
+		case shown > mostShown:
+			i.More = true
+		case last >= 0 && i.Holders[last].hasToo(h):
+			i.Holders[last].Permits++
+			i.Holders[last].Field = firstNumber(i.Holders[last].Field, h.Field)
+		default:
+			i.Holders = append(i.Holders, h)
+		}
 	}
 	return i, nil
+}
+
+// hasToo reports whether the permit of other belongs to the hold of h.
+func (h Holder) hasToo(other Holder) bool {
+	return h.Client != "" && h.Client == other.Client && h.Owner == other.Owner && h.Remaining == other.Remaining
+}
+
+// firstNumber returns the field with the lower number. The fields differ in nothing else.
+func firstNumber(a, b string) string {
+	if len(a) < len(b) || len(a) == len(b) && a < b {
+		return a
+	}
+	return b
 }
 
 // permitHolder reads the ID of a permit. It is a field, as other locks have it, or random bytes if Redisson has written

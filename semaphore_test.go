@@ -471,6 +471,7 @@ func TestInspectShowsASemaphore(t *testing.T) {
 			Holder{
 				Contender: Contender{Field: hex.EncodeToString([]byte(java)), Owner: "permit " + hex.EncodeToString([]byte(java))},
 				HoldCount: 1,
+				Permits:   1,
 				Remaining: -time.Millisecond,
 			},
 			i.Holders[1],
@@ -817,6 +818,280 @@ func (m *semaphoreModel) set(n int) reply {
 
 func (m *semaphoreModel) count() reply {
 	return reply{int64(m.permits), int64(m.permits) - m.inspect("")[0], 0}
+}
+
+// AcquireN acquires several permits as one hold, or none, and Java's counts stay right.
+func TestSemaphoreAcquiresSeveralAtOnce(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		s := b.client().NewSemaphore(b.name, 5)
+		h, err := s.AcquireN(ctx, 3)
+		b.must(err)
+		require.Equal(t, 2, b.permits(5))
+		none, ok, err := s.TryAcquireN(ctx, 3, 0, 0)
+		b.must(err)
+		require.False(t, ok)
+		require.Nil(t, none)
+		require.Equal(t, 2, b.permits(5), "nothing is left of an attempt that was not granted")
+
+		all, err := s.Holders(ctx)
+		b.must(err)
+		require.Len(t, all, 1, "one hold is one holder")
+		assert.Equal(t, 3, all[0].Permits)
+		assert.Equal(t, 1, all[0].HoldCount)
+		assert.Equal(t, s.client.ID(), all[0].Client)
+		held, err := s.IsHeld(h.Context())
+		b.must(err)
+		assert.True(t, held)
+		count, err := s.HoldCount(h.Context())
+		b.must(err)
+		assert.Equal(t, 1, count, "whatever the number of permits is")
+		b.must(s.Lock(h.Context()))
+		count, err = s.HoldCount(h.Context())
+		b.must(err)
+		assert.Equal(t, 2, count)
+		require.Equal(t, 2, b.permits(5), "a hold is re-entered as a whole")
+		b.must(s.Unlock(h.Context()))
+		single, err := s.AcquireN(ctx, 1)
+		b.must(err)
+		pair, ok, err := s.TryAcquireN(ctx, 1, 0, time.Minute)
+		b.must(err)
+		require.True(t, ok)
+		b.must(pair.Extend(ctx, 2*time.Minute))
+		b.must(h.Release(ctx))
+		b.must(single.Release(ctx))
+		pair2, ok, err := s.TryAcquireN(ctx, 4, 0, time.Minute)
+		b.must(err)
+		require.True(t, ok)
+		b.must(pair2.Extend(ctx, 2*time.Minute))
+		require.Zero(t, b.permits(5))
+		b.must(pair2.Release(ctx))
+		b.must(pair.Release(ctx))
+		require.Equal(t, 5, b.permits(5))
+
+		for _, n := range []int{-1, 0, 6, mostAtOnce + 1} {
+			_, err = s.AcquireN(ctx, n)
+			b.mustBe(err, ErrInvalid)
+			_, _, err = s.TryAcquireN(ctx, n, time.Hour, 0)
+			b.mustBe(err, ErrInvalid)
+		}
+		b.must(s.SetPermits(ctx, mostAtOnce))
+		h, err = s.AcquireN(ctx, mostAtOnce)
+		b.must(err)
+		require.Zero(t, b.permits(mostAtOnce))
+		b.must(h.Release(ctx))
+		require.Equal(t, mostAtOnce, b.permits(mostAtOnce))
+	})
+}
+
+// acquiresN acquires n permits in a goroutine, and returns when the Client of s has a place for them.
+func (b *bench) acquiresN(s *Semaphore, n int) <-chan *Hold {
+	b.Helper()
+	got := make(chan *Hold, 1)
+	go func() {
+		h, err := s.AcquireN(context.Background(), n)
+		assert.NoError(b, err)
+		got <- h
+	}()
+	testredis.Await(b, "the client has a place", soon, func() bool { return b.placeOf(s.client.ID()).delivery != "" })
+	return got
+}
+
+// While the first process in the line waits for several permits, nobody else acquires those that become free, and the
+// release that makes enough of them available grants all of them, with one message.
+func TestSemaphoreWaiterForSeveralStopsNewcomers(t *testing.T) {
+	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
+		ctx := context.Background()
+		first, second := b.permitClient(s).takes(), b.permitClient(s).takes()
+		wide := b.client().NewSemaphore(b.name, 3)
+		got := b.acquiresN(wide, 3)
+		b.mustTry(s, ContextWithOwner(ctx), false)
+		b.tries(s.client.NewMultiLock(s, s.client.NewLock(b.name+"lock")), false)
+		_, ok, err := s.TryAcquireN(ctx, 1, 0, time.Minute)
+		b.must(err)
+		require.False(b, ok, "a permit is kept for the process that waits for three")
+		behind := b.permitContender().joins()
+		first.gives(neverDue)
+		b.mustTry(s, ContextWithOwner(ctx), false)
+		behind.waits()
+		stays(b, "AcquireN came back", got, 50*time.Millisecond)
+		require.Equal(b, 2, b.permits(3), "permits that are kept")
+
+		require.Equal(b, reply{1, 0, 1}, second.gives(neverDue))
+		h := await(b, "AcquireN", got)
+		require.Zero(b, b.permits(3))
+		behind.waits()
+		b.must(h.Release(ctx))
+		behind.gets()
+		require.Equal(b, 2, b.permits(3))
+		behind.unlocks()
+		b.emptyLine()
+	})
+}
+
+// A waiter for more permits than a semaphore has by now blocks nobody, and is granted them when there are enough again.
+func TestSemaphoreWaiterForMoreThanThereAreBlocksNobody(t *testing.T) {
+	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
+		ctx := context.Background()
+		holder := b.permitClient(s).takes()
+		wide := b.client().NewSemaphore(b.name, 3)
+		got := b.acquiresN(wide, 3)
+		b.must(s.SetPermits(ctx, 2))
+		b.mustTry(s, ContextWithOwner(ctx), true)
+		behind := b.permitContender().joins()
+		require.Equal(b, reply{1, 0, 1}, holder.gives(neverDue))
+		behind.gets()
+		behind.unlocks()
+		stays(b, "AcquireN came back", got, 50*time.Millisecond)
+		_, err := s.AcquireN(ctx, 3)
+		b.mustBe(err, ErrInvalid)
+		b.must(s.SetPermits(ctx, 4))
+		h := await(b, "AcquireN", got)
+		require.Zero(b, b.permits(4))
+		b.must(h.Release(ctx))
+	})
+}
+
+// A hold that has lost one of its permits is lost as a whole: its next renewal finds that, and the other permits are
+// released, and pass to the line.
+func TestSemaphoreSeveralPermitsAreLostTogether(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		s := b.client(WithWatchdogTimeout(900*time.Millisecond)).NewSemaphore(b.name, 3)
+		h, err := s.AcquireN(ctx, 3)
+		b.must(err)
+		waiting := b.permitContender(WithPollInterval(time.Hour)).joins()
+		members := b.rdb.ZRange(ctx, permitsKey(b.name), 0, -1).Val()
+		require.Len(t, members, 3)
+		// As Java does it, which removes as many expired permits as it wants.
+		b.must(b.rdb.ZRem(ctx, permitsKey(b.name), members[1]).Err())
+		b.must(b.rdb.Incr(ctx, b.name).Err())
+		await(b, "the hold is lost", h.Context().Done())
+		require.ErrorIs(t, context.Cause(h.Context()), ErrLockLost)
+		waiting.gets()
+		require.Equal(t, 2, b.permits(3), "the other permits are released")
+		b.mustBe(h.Release(ctx), ErrLockLost)
+		waiting.unlocks()
+		require.Equal(t, 3, b.permits(3))
+	})
+}
+
+// Several permits are granted one time, however often Redis runs the requests of a hold.
+func TestSemaphoreLostAnswersAboutSeveralPermits(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]testredis.Fault{
+		"connection closed": testredis.LoseReply, "not even run": testredis.DropRequest,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newFaultBench(t)
+			ctx := context.Background()
+			s := b.shaky().NewSemaphore(b.name, 7)
+			for range 3 {
+				rule := b.proxy.On(calls(semaphoreAcquire), fault).Times(2)
+				h, err := s.AcquireN(ctx, 3)
+				b.must(err)
+				require.NotZero(t, rule.Count(), "no answer was lost")
+				rule.Release()
+				require.Equal(t, 4, b.permits(7))
+				rule = b.proxy.On(calls(semaphoreRelease), fault).Times(2)
+				b.must(h.Release(ctx))
+				require.NotZero(t, rule.Count(), "no answer was lost")
+				rule.Release()
+				require.Equal(t, 7, b.permits(7))
+			}
+		})
+	}
+}
+
+// An attempt for several permits that runs after its caller has given up takes nothing.
+func TestSemaphoreLateAttemptForSeveralTakesNothing(t *testing.T) {
+	b := newFaultBench(t)
+	s := b.shaky().NewSemaphore(b.name, 3)
+	b.must(s.SetPermits(context.Background(), 3))
+	late := b.proxy.On(calls(semaphoreAcquire), testredis.HoldRequest)
+	ctx, cancel := context.WithCancel(context.Background())
+	got := make(chan error, 1)
+	go func() {
+		_, err := s.AcquireN(ctx, 2)
+		got <- err
+	}()
+	await(b.bench, "the attempt", late.Fired())
+	cancel()
+	b.mustBe(await(b.bench, "AcquireN", got), context.Canceled)
+	testredis.Await(b, "its undo is over", 2*soon, func() bool { return s.client.engine.Probe().Stats().AtWork == 0 })
+	ran := b.scriptRuns()
+	late.Release()
+	testredis.Await(b, "the attempt has run", soon, func() bool { return b.scriptRuns() > ran })
+	assert.Equal(t, 3, b.permits(3), "permits that are free")
+}
+
+// The goroutines of a process that want different numbers of permits are served in order, and the place of a caller
+// that gives up is not used for another number.
+func TestSemaphoreServesLocalWaitersForSeveralInOrder(t *testing.T) {
+	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
+		holder := b.permitClient(s).takes()
+		mine := b.client().NewSemaphore(b.name, 3)
+		ctx, cancel := context.WithCancel(context.Background())
+		quits := make(chan error, 1)
+		go func() {
+			_, err := mine.AcquireN(ctx, 3)
+			quits <- err
+		}()
+		testredis.Await(b, "a place", soon, func() bool { return b.placeOf(mine.client.ID()).delivery != "" })
+		var got []<-chan *Hold
+		for i, n := range []int{2, 3, 1} {
+			hold := make(chan *Hold, 1)
+			go func() {
+				h, err := mine.AcquireN(context.Background(), n)
+				assert.NoError(b, err)
+				hold <- h
+			}()
+			testredis.Await(b, "it waits", soon, func() bool {
+				waits, _, _ := waitersOf(mine)
+				return waits == i+1
+			})
+			got = append(got, hold)
+		}
+		cancel()
+		b.mustBe(await(b, "AcquireN", quits), context.Canceled)
+		two := await(b, "the two permits that are free", got[0])
+		require.Zero(b, b.permits(3))
+		stays(b, "a later caller came first", got[2], 50*time.Millisecond)
+		b.must(two.Release(context.Background()))
+		stays(b, "a later caller came first", got[2], 50*time.Millisecond)
+		require.Equal(b, reply{1, 0, 1}, holder.gives(neverDue))
+		three := await(b, "all permits", got[1])
+		stays(b, "a later caller came first", got[2], 50*time.Millisecond)
+		b.must(three.Release(context.Background()))
+		b.must(await(b, "the last one", got[2]).Release(context.Background()))
+		require.Equal(b, 3, b.permits(3))
+		b.emptyLine()
+	})
+}
+
+// Of the grants that have expired, a place for several permits goes as others do.
+func TestSemaphoreExpiredGrantOfSeveralLeavesNoPlace(t *testing.T) {
+	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
+		one, two, three := b.permitClient(s).takes(), b.permitClient(s).takes(), b.permitClient(s).takes()
+		wide := b.permitClient(s).listens()
+		wide.field += "+2"
+		wide.joins(engine.Push)
+		last, asks := b.permitClient(s).listens().joins(engine.Push), b.permitClient(s)
+		one.gives(neverDue)
+		two.gives(neverDue)
+		assert.Equal(b, []string{fmt.Sprintf("grant %s 1 5000 0", wide.field)}, wide.messages(), "one message for both")
+		three.gives(neverDue)
+		require.Positive(b, last.lease())
+		for _, member := range b.rdb.ZRange(context.Background(), permitsKey(b.name), 0, -1).Val() {
+			b.must(b.rdb.ZAdd(context.Background(), permitsKey(b.name), redis.Z{Score: 1, Member: member}).Err())
+		}
+		require.Equal(b, int64(1), asks.ask(engine.Defer)[0])
+		assert.Equal(b, 2, b.permits(3))
+		assert.False(b, b.rdb.HExists(context.Background(), b.lineKey(), wide.id).Val(), "what the line has of the client")
+	})
 }
 
 // The counter may be missing while permits are held, it may be that of other data, and it may have an expiry, which

@@ -7,7 +7,7 @@
 --          the turn of asker, which must take its own, or until the next place wants more permits than are available:
 --          then line.short is set. Returns the line as it is then, with the place of id, and whether a permit was
 --          granted. It writes the line after each grant.
--- Defines  wants_several(free, taken, line, channel, how)  whether the next place wants several permits. Then nobody
+-- Defines  wants_several(line, channel, how)  whether the next place wants several permits. Then nobody
 --          takes permits ahead of the line: such a place would never see enough of them.
 -- Defines  forget_expired(line, expired, id)       removes the places of permits whose leases have expired, except
 --          those of id and of the permit that was granted last.
@@ -34,12 +34,11 @@ local function pass_permits(free, taken, line, id, channel, how, asker)
     return line, passed_on
 end
 
-local function wants_several(free, taken, line, channel, how)
+local function wants_several(line, channel, how)
     -- At most longest_line.
     for number = line.first, line.last do
         local p = place_at(line, number)
-        local fit = p and p.state ~= 'suspect' and fits(p, taken, free)
-        if fit and fit ~= 'never' and is_reachable(p, channel, how) then
+        if p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             return size_of(p.field) > 1
         end
     end

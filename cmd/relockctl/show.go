@@ -207,6 +207,8 @@ func typeOf(i relock.Inspection, h relock.Holder) string {
 // roleOf returns in which way a hold has its lock.
 func roleOf(i relock.Inspection, h relock.Holder) string {
 	switch {
+	case h.Permits > 1:
+		return fmt.Sprintf("%d permits", h.Permits)
 	case i.Type != relock.TypeReadWrite:
 		return "holder"
 	case h.Write:
@@ -319,6 +321,7 @@ type (
 		jsonContender
 		Write     bool  `json:"write"`
 		HoldCount int   `json:"hold_count"`
+		Permits   int   `json:"permits,omitempty"` // of a semaphore
 		Remaining int64 `json:"remaining_ms"`
 	}
 	jsonWaiter struct {
@@ -354,7 +357,7 @@ func lockJSON(i relock.Inspection) jsonLock {
 	for _, h := range i.Holders {
 		lock.Holders = append(
 			lock.Holders,
-			jsonHolder{jsonContender(h.Contender), h.Write, h.HoldCount, h.Remaining.Milliseconds()},
+			jsonHolder{jsonContender(h.Contender), h.Write, h.HoldCount, h.Permits, h.Remaining.Milliseconds()},
 		)
 	}
 	for _, w := range i.Waiters {
