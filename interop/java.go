@@ -134,6 +134,7 @@ type command struct {
 	Lease   int64    `json:"lease,omitempty"` // milliseconds
 	Counter string   `json:"counter,omitempty"`
 	MS      int64    `json:"ms,omitempty"`
+	Permits int      `json:"permits,omitempty"`
 }
 
 // An answer is a reply of the service.

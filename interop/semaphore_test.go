@@ -128,6 +128,78 @@ func (b *both) semaphore(name string) {
 	b.available(s, 2)
 }
 
+// Several permits that one language acquires at once are counted by the other, each waits for the other, and each
+// releases all of them.
+func TestSeveralPermitsAcrossLanguages(t *testing.T) {
+	run := func(t *testing.T, redis deployment) {
+		b := newBoth(t, setting{version: versions[0], redis: redis})
+		ctx := context.Background()
+		s := b.client.NewSemaphore("several", 5)
+		j := func(op string, thread, permits int) command {
+			return command{Op: op, Kind: "semaphore", Name: s.Name(), Thread: thread, Permits: permits, Lease: 60_000}
+		}
+		h, err := s.AcquireN(ctx, 2)
+		b.must(err)
+		b.available(s, 3)
+		require.False(b, b.java.must(j("trylock several", 1, 4)).Value, "Java gets permits that relock holds")
+		b.java.must(j("lock several", 1, 3))
+		b.available(s, 0)
+		holders, err := s.Holders(ctx)
+		b.must(err)
+		require.Len(b, holders, 4, "a hold of two permits, and the three of Java")
+
+		// relock waits for Java.
+		got := make(chan *relock.Hold, 1)
+		go func() {
+			h, err := s.AcquireN(ctx, 3)
+			assert.NoError(b, err)
+			got <- h
+		}()
+		b.awaitSubscriber(s.Name())
+		b.java.must(j("unlock several", 1, 0))
+		var three *relock.Hold
+		testredis.Await(b, "relock has three permits", soon, func() bool {
+			select {
+			case three = <-got:
+				return true
+			default:
+				return false
+			}
+		})
+		b.available(s, 0)
+
+		// Java waits for relock, whose waiter it may overtake.
+		try := j("trylock several", 2, 4)
+		try.Wait = 20_000
+		waiting := b.java.start(try)
+		testredis.Await(b, "Java waits", soon, func() bool {
+			select {
+			case a := <-waiting:
+				require.Fail(b, "Java does not wait", "%+v", a)
+			case <-time.After(200 * time.Millisecond):
+			}
+			return true
+		})
+		b.must(h.Release(ctx))
+		b.must(three.Release(ctx))
+		require.True(b, b.java.await(waiting, soon).Value, "Java is not woken")
+		b.available(s, 1)
+		_, ok, err := s.TryAcquireN(ctx, 2, 0, 0)
+		b.must(err)
+		require.False(b, ok, "relock gets permits that Java holds")
+		b.java.must(j("unlock several", 2, 0))
+		b.available(s, 5)
+	}
+	t.Run("single", func(t *testing.T) {
+		t.Parallel()
+		run(t, single(t))
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		run(t, cluster(t))
+	})
+}
+
 // relock keeps its permits by renewing them, even while Java asks.
 func TestSemaphoreIsRenewedBesideJava(t *testing.T) {
 	const lease = 1500 * time.Millisecond

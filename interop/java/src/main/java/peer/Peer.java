@@ -167,6 +167,9 @@ public final class Peer {
     /** The permit that a thread holds, by the name of the semaphore and the thread. */
     private final Map<String, String> permits = new ConcurrentHashMap<>();
 
+    /** The same for several permits. Old versions of Redisson have no such methods, so they are called by reflection. */
+    private final Map<String, List<?>> several = new ConcurrentHashMap<>();
+
     private void semaphore(JsonObject c, JsonObject answer) throws Exception {
         RPermitExpirableSemaphore s = clients.get(0).getPermitExpirableSemaphore(text(c, "name"));
         String holder = text(c, "name") + " " + number(c, "thread", 0);
@@ -181,6 +184,20 @@ public final class Peer {
                 }
             }
             case "unlock" -> s.release(permits.remove(holder));
+            case "lock several" -> several.put(holder, (List<?>) RPermitExpirableSemaphore.class
+                .getMethod("acquire", int.class, long.class, TimeUnit.class)
+                .invoke(s, (int) number(c, "permits", 0), lease, TimeUnit.MILLISECONDS));
+            case "trylock several" -> {
+                List<?> ids = (List<?>) RPermitExpirableSemaphore.class
+                    .getMethod("tryAcquire", int.class, long.class, long.class, TimeUnit.class)
+                    .invoke(s, (int) number(c, "permits", 0), wait, lease, TimeUnit.MILLISECONDS);
+                answer.addProperty("value", !ids.isEmpty());
+                if (!ids.isEmpty()) {
+                    several.put(holder, ids);
+                }
+            }
+            case "unlock several" -> RPermitExpirableSemaphore.class.getMethod("release", List.class)
+                .invoke(s, several.remove(holder));
             case "permit" -> answer.addProperty("text", permits.get(holder));
             case "release" -> answer.addProperty("value", s.tryRelease(text(c, "counter")));
             case "set" -> answer.addProperty("value", s.trySetPermits((int) number(c, "ms", 0)));
