@@ -267,6 +267,27 @@ func ExampleSemaphore() {
 	// 1 free <nil>
 }
 
+func ExampleSemaphore_AcquireN() {
+	client, done := newClient()
+	defer done()
+	ctx := context.Background()
+
+	memory := client.NewSemaphore("memory:worker-7", 16) // one permit for each GiB
+	large, err := memory.AcquireN(ctx, 12)
+	if err != nil {
+		return
+	}
+	_, ok, err := memory.TryAcquireN(ctx, 8, 0, 0)
+	fmt.Println(ok, err)
+	_ = large.Release(ctx) // all 12 permits
+	small, ok, err := memory.TryAcquireN(ctx, 8, 0, 0)
+	fmt.Println(ok, err)
+	_ = small.Release(ctx)
+	// Output:
+	// false <nil>
+	// true <nil>
+}
+
 func ExampleFairLock() {
 	client, done := newClient()
 	defer done()

@@ -525,12 +525,14 @@ local function leave_and_pass(lock, key, field, late, pass)
     end)
     return answer
 end
-local most_passed = 1000 -- permits that one script grants; the next one continues
+local most_passed = 1000 -- one script grants no more places, and ends when it has granted so many permits; the next one
 
 local function pass_permits(free, taken, line, id, channel, how, asker)
-    local passed_on = false
+    local passed_on, before = false, nil
     for _ = 1, most_passed do
-        if not (line and line.exists and count_free(free) > 0) then
+        local left = line and line.exists and count_free(free) or 0
+        before = before or left
+        if left <= 0 or before - left >= most_passed then
             break
         end
         local to = pass_on(taken, line, free, channel, how, asker)

@@ -388,12 +388,14 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     return to
 end
 
-local most_passed = 1000 -- permits that one script grants; the next one continues
+local most_passed = 1000 -- one script grants no more places, and ends when it has granted so many permits; the next one
 
 local function pass_permits(free, taken, line, id, channel, how, asker)
-    local passed_on = false
+    local passed_on, before = false, nil
     for _ = 1, most_passed do
-        if not (line and line.exists and count_free(free) > 0) then
+        local left = line and line.exists and count_free(free) or 0
+        before = before or left
+        if left <= 0 or before - left >= most_passed then
             break
         end
         local to = pass_on(taken, line, free, channel, how, asker)
