@@ -7,7 +7,7 @@ The record has a counter of the available permits and the set of the taken
 ones.  Java shares it, and does not know the line.  Every script is one step.
 Requests and answers run late and in any order, and a request whose answer is
 lost runs again.  A process has one waiter at a time.  It may hold a permit
-while it waits for another.
+while it waits for another.  The processes in Wide want two permits at once.
 
 Left out: time, so a lease may expire whenever its process does not believe
 that it holds the permit (Validity.tla shows that it stops in time).  Also left
@@ -17,7 +17,7 @@ releases.
 
 Simplified: the place of every grant comes back when its lease expires.  The
 scripts keep that of the last grant only, and another process joins again at
-the end.
+the end.  The permits of one hold expire together, and Java returns all of them.
 
 Faults are counted, at most MaxFaults: a request that runs twice, a lost
 answer, a cut connection, a process that learns of its grant too late, a
@@ -30,6 +30,11 @@ Bounds, and the number of distinct states:
   Semaphore-set     3 processes; 2 permits become 1 or 3              8,124
   Semaphore-try     1 permit, 2 processes, some waits are a TryLock
                     that does not wait, a request that runs twice     1,417
+  Semaphore-wide    2 permits, 3 processes, one of them wide, one fault WIDE
+  Semaphore-widetry 2 permits, 3 processes, two of them wide, some
+                    waits are a TryLock that does not wait        15,896
+  Semaphore-wideset 3 processes, one of them wide; 2 permits become
+                    1, and 2 again                                   81,028
 mistakes/Semaphore-NAME.cfg omits the precaution NAME (search for it below) and
 breaks one of the rules at the end:
   Agree      notIdempotent  a repeated request takes a second permit
@@ -39,6 +44,8 @@ breaks one of the rules at the end:
              javaExpiry     so does the script that finds a lease expired which
                             Java has already returned
   Limit      handsOn        a release grants its permit, whatever the counter
+             partly         a place that wants two permits is granted them when
+                            one is available
   Backed     believeLate    validity counts from the answer
   NoOrphan   noTombstone    a request that runs after its rollback takes a
                             permit
@@ -50,8 +57,13 @@ breaks one of the rules at the end:
              setOnly        SetPermits grants nothing
              newsLost       the end of a wait that was told grants nothing
              noPoll         a waiter does not poll
+             blocks         a place that wants more permits than there are by now
+                            stops those behind it
   InOrder    barge          a newcomer takes a permit before the line
              keepsPlace     the next wait of a process gets its old place
+             skips          a place that wants more permits than are available is
+                            passed over
+             tryAhead       a TryLock takes a permit that is kept for such a place
 
 What the model showed:
   - "A release grants what it frees" is wrong for several permits.  Leases
@@ -83,6 +95,7 @@ CONSTANTS Procs,      \* processes of relock
           MaxFaults,
           Faults,     \* the kinds of faults: "again", "lost", "cut", "late", "die"
           MaxJava,    \* permits that Java takes
+          Wide,       \* the processes that want two permits at once
           Mistake     \* the precaution that is omitted, or "none"
 
 VARIABLES
@@ -119,13 +132,19 @@ Holds(f) == f \in Allow /\ st[f] = "holds"
 OfJava   == {f \in taken : f \notin Allow}
 Min(S)   == CHOOSE x \in S : \A y \in S : x <= y
 
+Size(f) == IF f[1] \in Wide THEN 2 ELSE 1 \* how many permits f wants
+RECURSIVE Weight(_)
+Weight(S) == IF S = {} THEN 0 ELSE LET f == CHOOSE x \in S : TRUE IN Size(f) + Weight(S \ {f})
+
 (* A place "waits". It is "out" while its field has the permit that it was granted by message. When the lease of this
    permit has expired, the place is "suspect", and is passed over until its process asks. *)
 Place(f)      == [f |-> f, kind |-> "waits"]
 Fields(l)     == {l[i].f : i \in 1..Len(l)}
 Without(l, f) == SelectSeq(l, LAMBDA x : x.f # f)
 Reachable(x)      == x.f[1] \notin disconnected
-Ready(l)      == {l[i].f : i \in {j \in 1..Len(l) : l[j].kind = "waits" /\ Reachable(l[j])}}
+\* The places that can be granted what they want, of a semaphore with this number of permits.
+Ready(l, total) ==
+  {l[i].f : i \in {j \in 1..Len(l) : l[j].kind = "waits" /\ Reachable(l[j]) /\ Size(l[j].f) <= total}}
 
 \* A place joins at the end, or takes that of an older wait of its process that was not granted.
 Join(l, f) ==
@@ -145,25 +164,35 @@ Now == [free |-> free, taken |-> taken, expired |-> expired, line |-> line, msgs
 Settled ==
   LET live  == taken \ expired
       gone(x) == x.kind = "out" /\ x.f \notin live
-  IN [free  |-> free + Cardinality(expired)
+  IN [free  |-> free + Weight(expired)
                 + (IF Mistake = "javaExpiry" THEN Cardinality({i \in 1..Len(line) : line[i].kind = "out" /\ line[i].f \notin taken}) ELSE 0),
       taken |-> live,
       expired |-> {},
       line  |-> [i \in 1..Len(line) |-> IF gone(line[i]) THEN [line[i] EXCEPT !.kind = "suspect"] ELSE line[i]],
       msgs  |-> {}]
 
-\* Available permits go to the first places. asker is the field that joins in the same script, or None: it needs no
+Total(s) == s.free + Weight(s.taken)
+
+\* Whether the next place wants more permits than are available: then nobody may take them.
+Short(s) ==
+  LET can == {i \in 1..Len(s.line) : s.line[i].f \in Ready(s.line, Total(s))}
+  IN can # {} /\ Size(s.line[Min(can)].f) > s.free
+
+\* Available permits go to the first places. A place that wants more than there are at all is passed over. asker is the field that joins in the same script, or None: it needs no
 \* message.
 None == <<"none", 0>>
 RECURSIVE Pass(_, _)
 Pass(s, asker) ==
   LET l   == SelectSeq(s.line, LAMBDA x : x.kind = "out" \/ x.f = asker \/ Reachable(x))
-      can == {i \in 1..Len(l) : l[i].kind = "waits"}
+      can == {i \in 1..Len(l) : /\ l[i].kind = "waits"
+                                /\ Size(l[i].f) <= Total(s) \/ Mistake = "blocks"
+                                /\ Mistake = "skips" => Size(l[i].f) <= s.free}
   IN IF s.free <= 0 \/ Len(s.line) = 0 THEN s
-     ELSE IF can = {} THEN \* only suspects are left, and are told to ask
-       [s EXCEPT !.line = l, !.msgs = @ \cup {<<l[i].f, "free">> : i \in {j \in 1..Len(l) : l[j].kind = "suspect"}}]
+     ELSE IF can = {} \/ (Size(l[Min(can)].f) > s.free /\ Mistake # "partly") THEN \* suspects are told to ask
+       [s EXCEPT !.line = l, !.msgs = @ \cup
+         {<<l[i].f, "free">> : i \in {j \in 1..Len(l) : l[j].kind = "suspect" /\ (can = {} \/ j < Min(can))}}]
      ELSE LET i == Min(can) f == l[i].f
-              to == [s EXCEPT !.free = @ - 1, !.taken = @ \cup {f},
+              to == [s EXCEPT !.free = @ - Size(f), !.taken = @ \cup {f},
                               !.line = IF f = asker THEN Without(l, f) ELSE [l EXCEPT ![i].kind = "out"],
                               !.msgs = IF f = asker THEN @ ELSE @ \cup {<<f, "grant">>}]
           IN IF Mistake = "oneGrant" THEN to ELSE Pass(to, asker)
@@ -177,11 +206,18 @@ Open(s) ==
 
 \* The changes that the script has made to s are written.
 Write(s) ==
-  LET new == {f \in (s.taken \ s.expired) \ (taken \ expired) : f[1] \in Procs /\ f = Field(f[1]) /\ st[f] = "waits"} IN
+  LET new   == {f \in (s.taken \ s.expired) \ (taken \ expired) : f[1] \in Procs /\ f = Field(f[1]) /\ Waits(f)}
+      ready == Ready(s.line, Total(s))
+      old   == {i \in 1..Len(line) : line[i].f \in ready /\ line[i].kind = "waits"}
+      \* A TryLock goes before all places, unless the next one is wide.
+      passes(f) == IF st[f] = "waits" THEN ready
+                   ELSE {line[i].f : i \in {j \in old : line[j].f[1] \in Wide /\ \A k \in 1..Len(line) :
+                           line[k].f \in Ready(line, Total(s)) => j <= k}}
+  IN
   /\ free' = s.free /\ taken' = s.taken /\ expired' = s.expired /\ line' = s.line /\ msgs' = msgs \cup s.msgs
   /\ silent' = (s.expired # {})
-  /\ overtaken' = (overtaken \/ \E f \in new : before[f[1]] \cap Ready(s.line) # {})
-  /\ before' = [p \in Procs |-> before[p] \cap Ready(s.line)]
+  /\ overtaken' = (overtaken \/ \E f \in new : before[f[1]] \cap passes(f) # {})
+  /\ before' = [p \in Procs |-> before[p] \cap ready]
 
 Fault(kind) == kind \in Faults /\ faults < MaxFaults /\ faults' = faults + 1
 
@@ -206,7 +242,8 @@ Begin(p, try) ==
   /\ n' = [n EXCEPT ![p] = @ + 1] /\ st' = [st EXCEPT ![f] = IF try THEN "tries" ELSE "waits"]
   /\ calm' = [calm EXCEPT ![p] = FALSE] /\ asks' = asks \cup {[f |-> f, try |-> try]}
   \* A wait that takes the place of an older one may come before these.
-  /\ before' = [before EXCEPT ![p] = IF \E i \in 1..Len(line) : line[i].f[1] = p /\ line[i].kind = "waits" THEN {} ELSE Ready(line)]
+  /\ before' = [before EXCEPT ![p] = IF \E i \in 1..Len(line) : line[i].f[1] = p /\ line[i].kind = "waits" THEN {}
+                                           ELSE Ready(line, free + Weight(taken))]
   /\ UNCHANGED <<redis, disconnected, ends, answers, msgs, permits, sets, javas, faults, silent, overtaken>>
 
 \* The wait or the hold of f ends, and everything that it has in Redis is released.
@@ -233,6 +270,7 @@ Answer(a) ==
             /\ st' = [st EXCEPT ![f] = "over"]
             /\ ends' = IF Mistake # "rollBackLost" /\ \E x \in asks \cup answers' : x.f = f THEN ends \cup {f} ELSE ends
             /\ UNCHANGED <<calm, asks>>
+       [] a.kind = "invalid" /\ Waits(f) -> Finish(f) /\ UNCHANGED <<calm, asks>>
        [] OTHER -> UNCHANGED <<st, calm, asks, ends>>
   /\ UNCHANGED <<redis, n, disconnected, msgs, counts>>
 
@@ -272,24 +310,34 @@ Die(p) ==
 
 \* p polls, once in each poll interval and when a lease expires, and finds that a permit may be available: p asks.
 Poll(p) ==
-  /\ st[Field(p)] = "waits" /\ calm[p] /\ free + Cardinality(expired) > 0 /\ Mistake # "noPoll"
+  /\ st[Field(p)] = "waits" /\ calm[p] /\ free + Weight(expired) > 0 /\ Mistake # "noPoll"
   /\ calm' = [calm EXCEPT ![p] = FALSE] /\ asks' = Asking(Field(p))
   /\ UNCHANGED <<redis, n, st, disconnected, ends, answers, msgs, counts>>
 
 \* ---- Redis ----
 
-\* A request for a permit. A TryLock takes an available permit before all places, and has no place.
+\* A request for a permit. A TryLock takes an available permit before all places, unless the next one is wide, and has no
+\* place.
 RunAsk(a) ==
   LET f  == a.f
       s0 == Settled
-      s1 == IF a.try \/ Mistake = "barge"
-            THEN IF s0.free > 0 THEN Pass([s0 EXCEPT !.free = @ - 1, !.taken = @ \cup {f}], None)
-                 ELSE IF a.try THEN s0 ELSE [s0 EXCEPT !.line = Join(@, f)]
+      first == {i \in 1..Len(s0.line) : s0.line[i].f \in Ready(s0.line, Total(s0))}
+      kept  == a.try /\ Mistake # "tryAhead" /\ first # {} /\ s0.line[Min(first)].f[1] \in Wide
+      sT == IF kept THEN Pass(s0, None) ELSE s0
+      invalid == Size(f) > Total(s0) /\ f \notin Fields(s0.line) /\ f \notin s0.taken
+      s1 == IF invalid THEN Pass(s0, None)
+            ELSE IF a.try \/ Mistake = "barge"
+            THEN IF sT.free >= Size(f) /\ ~(kept /\ Short(sT))
+                 THEN Pass([sT EXCEPT !.free = @ - Size(f), !.taken = @ \cup {f}], None)
+                 ELSE IF a.try THEN sT ELSE [sT EXCEPT !.line = Join(@, f)]
             ELSE Pass([s0 EXCEPT !.line = Join(@, f)], f)
-      s  == CASE f \notin s0.taken -> IF Reachable(a) THEN s1 ELSE [s1 EXCEPT !.line = Without(@, f)]
+      \* Redis has lost the subscription of the process, so its place does not stop those behind it.
+      sL == Pass([s0 EXCEPT !.line = Without(@, f)], None)
+      s2 == IF sL.free >= Size(f) /\ ~Short(sL) THEN Pass([sL EXCEPT !.free = @ - Size(f), !.taken = @ \cup {f}], None) ELSE sL
+      s  == CASE f \notin s0.taken -> IF Reachable(a) \/ a.try THEN s1 ELSE s2
               [] Mistake = "notIdempotent" /\ s0.free > 0 -> [s0 EXCEPT !.free = @ - 1]
               [] OTHER -> Pass(s0, None)
-      kind  == IF f \in s.taken THEN "yours" ELSE IF f \in Fields(s.line) THEN "joined" ELSE "busy"
+      kind  == IF f \in s.taken THEN "yours" ELSE IF invalid THEN "invalid" ELSE IF f \in Fields(s.line) THEN "joined" ELSE "busy"
       late  == f \in over /\ Mistake # "noTombstone" \* the script changes nothing, and no process waits for the answer
       heard == IF late \/ st[f] = "dead" \/ (kind # "yours" /\ ~Waits(f)) THEN answers ELSE answers \cup {[f |-> f, kind |-> kind]}
   IN
@@ -306,10 +354,10 @@ RunAsk(a) ==
 RunEnd(f, open) ==
   LET s0   == IF Mistake = "expireTwice" THEN Settled ELSE Now
       mine == f \in taken \/ Mistake = "releaseTwice"
-      s1   == [s0 EXCEPT !.free = IF mine THEN @ + 1 ELSE @, !.taken = @ \ {f}, !.expired = @ \ {f}, !.line = Without(@, f)]
-      on   == Pass([s1 EXCEPT !.free = 1], None) \* the permit of f itself
+      s1   == [s0 EXCEPT !.free = IF mine THEN @ + Size(f) ELSE @, !.taken = @ \ {f}, !.expired = @ \ {f}, !.line = Without(@, f)]
+      on   == Pass([s1 EXCEPT !.free = Size(f)], None) \* the permits of f itself
       s    == CASE Mistake = "silentRelease" -> s1
-                [] Mistake = "handsOn" /\ mine -> [on EXCEPT !.free = @ + s1.free - 1]
+                [] Mistake = "handsOn" /\ mine -> [on EXCEPT !.free = @ + s1.free - Size(f)]
                 [] Mistake = "newsLost" /\ ~mine -> s1
                 [] OTHER -> IF open THEN Open(s1) ELSE Pass(s1, None)
   IN
@@ -344,7 +392,7 @@ JavaTake(id) ==
 \* Java returns a permit whose lease has expired.
 JavaDrop(f) ==
   /\ MaxJava > 0 /\ f \in expired
-  /\ free' = free + 1 /\ taken' = taken \ {f} /\ expired' = expired \ {f} /\ silent' = TRUE
+  /\ free' = free + Size(f) /\ taken' = taken \ {f} /\ expired' = expired \ {f} /\ silent' = TRUE
   /\ UNCHANGED <<line, over, procs, network, permits, sets, javas, faults, before, overtaken>>
 
 \* Java releases a permit, and announces that. All waiters are subscribed to its channel; or the message is lost.
@@ -367,19 +415,19 @@ Next ==
   \/ \E id \in {"java", "java without lease"} : JavaTake(id)
 
 Spec == Init /\ [][Next]_vars
-Symmetry == Permutations(Procs)
+Symmetry == Permutations(Procs \ Wide) \cup Permutations(Wide)
 
 \* Values that no step and no rule can use any more are left out.
 View == <<redis, n, st, [p \in Procs |-> calm[p] /\ Waits(Field(p))], disconnected, network, permits, sets, javas, faults,
-          silent /\ free + Cardinality(expired) > 0, [p \in Procs |-> IF Waits(Field(p)) THEN before[p] ELSE {}], overtaken>>
+          silent /\ free + Weight(expired) > 0, [p \in Procs |-> IF Waits(Field(p)) THEN before[p] ELSE {}], overtaken>>
 
 \* ---- What must hold ----
 
 \* Available and taken permits add up to the number of permits.
-Agree == free + Cardinality(taken) = permits
+Agree == free + Weight(taken) = permits
 
 \* A permit is taken only if fewer are taken than there are. If SetPermits takes some away, those in use stay in use.
-Limit == [][taken' \subseteq taken \/ Cardinality(taken') <= permits']_vars
+Limit == [][taken' \subseteq taken \/ Weight(taken') <= permits']_vars
 
 \* A process that believes that it holds a permit has it. With Agree and Limit: there are never more holders than permits.
 Backed == \A f \in Allow : Holds(f) => f \in taken \ expired
@@ -391,13 +439,20 @@ NoOrphan == \A f \in taken \ expired : f \in Allow /\ st[f] # "dead" => Waits(f)
 \* leases of crashed processes expire.
 AllComeBack ==
   network = <<{}, {}, {}, {}>> /\ (\A f \in Allow : ~Waits(f) /\ ~Holds(f))
-  => free + Cardinality(OfJava \cup expired \cup {f \in taken : f \in Allow /\ st[f] = "dead"}) = permits
+  => free + Weight(OfJava \cup expired \cup {f \in taken : f \in Allow /\ st[f] = "dead"}) = permits
 
-\* No waiter sleeps while a permit is available, except for a permit that no process was told of, which its poller finds.
+\* Whether some permits should be taken: they are enough for the first place that is not passed over for ever.
+Enough ==
+  LET now == free + Weight(expired)
+      can == {i \in 1..Len(line) : line[i].kind # "out" /\ Reachable(line[i]) /\ Size(line[i].f) <= free + Weight(taken)}
+  IN now > 0 /\ (can # {} => Size(line[Min(can)].f) <= now)
+
+\* No waiter sleeps while enough permits are available, except for permits that no process was told of, which its poller
+\* finds.
 NoSleep ==
-  network = <<{}, {}, {}, {}>> /\ free + Cardinality(expired) > 0
+  network = <<{}, {}, {}, {}>> /\ Enough
   /\ (\A p \in Procs : Waits(Field(p)) => calm[p] /\ p \notin disconnected)
-  => \A p \in Procs : Waits(Field(p)) => silent /\ Mistake # "noPoll"
+  => \A p \in Procs : Waits(Field(p)) /\ Size(Field(p)) <= free + Weight(expired) => silent /\ Mistake # "noPoll"
 
 \* No wait is served before one that was enqueued when it began.
 InOrder == ~overtaken
