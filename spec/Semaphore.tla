@@ -30,7 +30,7 @@ Bounds, and the number of distinct states:
   Semaphore-set     3 processes; 2 permits become 1 or 3              8,124
   Semaphore-try     1 permit, 2 processes, some waits are a TryLock
                     that does not wait, a request that runs twice     1,417
-  Semaphore-wide    2 permits, 3 processes, one of them wide, one fault WIDE
+  Semaphore-wide    2 permits, 3 processes, one wide, one fault      266,191
   Semaphore-widetry 2 permits, 3 processes, two of them wide, some
                     waits are a TryLock that does not wait        15,896
   Semaphore-wideset 3 processes, one of them wide; 2 permits become
