@@ -9,8 +9,8 @@
 -- A hold of several permits has as many ids, with consecutive numbers and one score. Its field is the first of them
 -- with +n appended: client:owner:07+3 stands for the ids client:owner:07, :08 and :09. A hold of one permit has its
 -- field as the id. So a field tells how many permits it stands for, in a place, a message and a tombstone too. A hold
--- has all of its permits, or it is lost: a script that finds some of them grants and renews nothing. Java may leave some,
--- because it removes as many expired ids as it wants permits.
+-- has all of its permits, or it is lost: a script that finds some of them grants and renews nothing. Java may leave
+-- some, because it removes as many expired ids as it wants permits.
 --
 -- Other data at the key of the zset is refused, and stays as it is. The counter may be any whole number that INCRBY
 -- writes, of at most eleven characters.

@@ -11,8 +11,8 @@
 -- ARGV[3]  the hold count to reach: 1 acquires a permit, more re-enters one that is held.
 -- ARGV[4]  the number of permits that the semaphore has if nothing has set it yet.
 -- ARGV[5]  how the caller learns of a grant: barge takes available permits before all places, unless the next place
---          wants several, and gets no place; defer lets the line go first; push and poll wait in the line, with and without a subscription: see
---          line.lua.
+--          wants several, and gets no place; defer lets the line go first; push and poll wait in the line, with and
+--          without a subscription: see line.lua.
 -- ARGV[6]  the number of this request within its wait.
 -- ARGV[7]  the channel on which available permits are announced; the channel of a client is this one with :client
 --          appended.

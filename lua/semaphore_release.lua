@@ -1,6 +1,6 @@
--- Ends a hold of a permit, or of several, or whatever an attempt may have left in Redis, its place in the line included.
--- The permits pass to the next places. A hold count above 0 changes nothing, because Redis does not store the hold
--- count of a permit.
+-- Ends a hold of a permit, or of several, or whatever an attempt may have left in Redis, its place in the line
+-- included. The permits pass to the next places. A hold count above 0 changes nothing, because Redis does not store
+-- the hold count of a permit.
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
