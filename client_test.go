@@ -476,20 +476,21 @@ func TestLabelIsNotKeptWithoutTheOption(t *testing.T) {
 	assert.Nil(t, c.engine.OnAcquire)
 }
 
-// Any program may write to the hash of a label: what no Client writes is not shown.
-func TestLabelsThatAreNoTextAreNotRead(t *testing.T) {
+// Any program may write to the hash of a label: what no Client writes is quoted when it is read.
+func TestLabelsThatAreNoTextAreQuoted(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	b := newBench(t, testredis.Mini(t).Addr())
 	c := b.client()
-	require.NoError(t, c.NewLock(b.name).Lock(ctx))
-	require.NoError(t, b.rdb.HSet(ctx, labelKey(c.ID()), "label", "a\x1b[31m", "host", "host-1").Err())
+	l := c.NewLock(b.name)
+	b.must(l.Lock(ctx))
+	b.must(b.rdb.HSet(ctx, labelKey(c.ID()), "label", "a\x1b[31m\n", "host", "host-1").Err())
 	defer b.rdb.Del(ctx, labelKey(c.ID()))
 	i, err := c.Inspect(ctx, b.name)
-	require.NoError(t, err)
-	assert.Equal(t, "", i.Holders[0].Label)
+	b.must(err)
+	assert.Equal(t, `"a\x1b[31m\n"`, i.Holders[0].Label)
 	assert.Equal(t, "host-1", i.Holders[0].Host)
-	require.NoError(t, c.NewLock(b.name).Unlock(ctx))
+	b.must(l.Unlock(ctx))
 }
 
 func TestLabelsThatAreNoTextAreRefused(t *testing.T) {

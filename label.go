@@ -175,11 +175,11 @@ func (c *Client) askProcesses(ctx context.Context, ids []string) map[string]proc
 	return found
 }
 
-// printable returns a text that was read from Redis, where any program may have written it, or "" if it cannot be a
-// label.
+// printable returns a label or a host that was read from Redis, where any program may have written it, as text: what
+// WithLabel would not accept is quoted, and cut if it is long.
 func printable(s string) string {
 	if checkLabel(s) != nil {
-		return ""
+		return shortName(s)
 	}
 	return s
 }

@@ -3,8 +3,8 @@ package main
 // Output of locks, as text and as JSON.
 //
 // Rules: a name with characters that are not printable is quoted, as Go quotes it, so that none of these characters
-// reaches the terminal. Tables shorten long texts; JSON and show do not. JSON escapes all characters that are not
-// printable.
+// reaches the terminal; labels and hosts are text already when Inspect returns them. Tables shorten long texts; JSON and
+// show do not. JSON escapes all characters that are not printable.
 
 import (
 	"cmp"
@@ -113,8 +113,8 @@ func table(locks []relock.Inspection, wide bool) string {
 						typeOf(i, h),
 						cut(quote(h.Owner), 24),
 						cut(h.Client, 9),
-						cut(text(h.Label), 32),
-						text(h.Host),
+						cut(orDash(h.Label), 32),
+						orDash(h.Host),
 						h.HoldCount,
 						lease(h.Remaining),
 						waiting(i),
@@ -130,14 +130,6 @@ func waiting(i relock.Inspection) string {
 		return "unknown"
 	}
 	return strconv.Itoa(i.Waiting)
-}
-
-// text returns s, quoted if necessary, and "-" for the empty string.
-func text(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return quote(s)
 }
 
 // details returns everything that is known about a lock.
@@ -177,7 +169,7 @@ func details(i relock.Inspection) string {
 		out += "\n" + tabulate(func(line func(cells ...any)) {
 			line("HOLDER", "CLIENT", "LABEL", "HOST", "AS", "HOLDS", "LEASE")
 			for _, h := range i.Holders {
-				line(quote(h.Owner), orDash(h.Client), text(h.Label), text(h.Host), roleOf(i, h), h.HoldCount, lease(h.Remaining))
+				line(quote(h.Owner), orDash(h.Client), orDash(h.Label), orDash(h.Host), roleOf(i, h), h.HoldCount, lease(h.Remaining))
 			}
 		})
 	}
@@ -189,7 +181,7 @@ func details(i relock.Inspection) string {
 				if w.Write {
 					as = "write"
 				}
-				line(n+1, quote(w.Owner), orDash(w.Client), text(w.Label), text(w.Host), as, waits(i, w),
+				line(n+1, quote(w.Owner), orDash(w.Client), orDash(w.Label), orDash(w.Host), as, waits(i, w),
 					string(w.Reachable), until(i, w.AliveUntil), until(i, w.Deadline))
 			}
 		})
