@@ -6,10 +6,10 @@ package send
 // Rules:
 //   - A call is sent at once if no batch is under way. Otherwise it waits for a batch to come back, because one large
 //     batch costs Redis and the client less than several small ones.
-//   - A second batch is sent as soon as the queue holds nearly as many calls as the batch under way, so that Redis runs
-//     one batch while the client reads and writes the other. A shorter queue is left to the sender whose batch is still
-//     under way: a sender whose own batch is back ends rather than send a few calls. Where there are several servers,
-//     the client has the batches of the others to work on meanwhile, so it takes more calls.
+//   - Another batch is sent as soon as the queue holds a third as many calls as the batches under way, so that Redis runs
+//     one batch while the client reads and writes the others. A shorter queue is left to the senders whose batches are
+//     still under way: a sender whose own batch is back ends rather than send a few calls. Where there are several
+//     servers, the client has the batches of the others to work on meanwhile, so it takes more calls.
 //   - Only a batch that was sent less than senderPause ago holds back others. One that takes longer, because Redis is
 //     far or the connection hangs, keeps no sender from starting or from going on. On a Cluster, each master has its
 //     own batches: one that hangs delays only calls to that master.
@@ -35,9 +35,9 @@ const (
 	batchFrom     = 8                     // tries under way that go out by themselves
 	maxBatch      = 128                   // calls in one batch
 	maxSenders    = 4                     // batches under way
-	besideFrom    = 8                     // calls at least in a batch that is sent while others are expected back
+	besideFrom    = 4                     // calls at least in a batch that is sent while others are expected back
 	besideOthers  = 12                    // the same where there are several servers
-	besideShare   = 90                    // and at least so many percent of the calls in the others
+	besideShare   = 33                    // and at least so many percent of the calls in the others
 	senderPause   = time.Millisecond      // how long after it was sent a batch is expected back
 	batchWait     = 20 * time.Millisecond // how long no batch may go out before calls go out by themselves
 	batchCooldown = 5 * time.Second       // without batches, after one that was not answered

@@ -466,17 +466,40 @@ func TestSecondBatchIsSentWhenTheQueueHoldsEnough(t *testing.T) {
 		}
 		ask(1, 1)
 		ask(besideFrom-1, 1) // fewer are not worth a batch
-		ask(1, 1, 8)
-		ask(7, 1, 8) // 9 calls are under way
-		ask(1, 1, 8, 8)
-		ask(14, 1, 8, 8) // 17 are
-		ask(1, 1, 8, 8, 15)
-		ask(2*maxBatch, 1, 8, 8, 15) // maxSenders
+		ask(1, 1, 4)
+		ask(3, 1, 4)
+		ask(1, 1, 4, 4)
+		ask(4, 1, 4, 4, 4)
+		ask(2*maxBatch, 1, 4, 4, 4) // maxSenders
 		assert.Zero(b.t, time.Since(start), "before the first batch is back")
 		for _, one := range all {
 			one.Wait()
 		}
 	})
+}
+
+// C: a batch is sent beside others if it has a third as many calls as those that are expected back.
+func TestBatchBesideOthersIsNotMuchSmaller(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		underWay []int
+		hanging  int // calls in a batch that should have been back long ago
+		least    int
+	}{
+		{nil, 0, 0}, {nil, 50, 0}, {[]int{1}, 0, 4}, {[]int{4, 4, 4}, 0, 4}, {[]int{40}, 0, 13}, {[]int{20, 20}, 50, 13},
+	} {
+		b := &batches{beside: besideFrom, pause: senderPause}
+		for _, n := range c.underWay {
+			b.underWay = append(b.underWay, &batch{calls: make([]*batchedCall, n), taken: now.Add(-senderPause)})
+		}
+		b.underWay = append(b.underWay, &batch{calls: make([]*batchedCall, c.hanging), taken: now.Add(-2 * senderPause)})
+		for n := range 20 {
+			b.queue = make([]*batchedCall, n)
+			b.mu.Lock()
+			assert.Equal(t, n >= c.least, b.enoughLocked(now), "%+v, %d in the queue", c, n)
+			b.mu.Unlock()
+		}
+	}
 }
 
 // C: where there are several servers, a second batch has to be larger.
@@ -498,7 +521,7 @@ func TestSecondBatchToOneOfSeveralServersIsLarger(t *testing.T) {
 	})
 }
 
-// C: a sender whose batch is back leaves a short queue to the sender of the batch that is still under way, and sends a
+// C: a sender whose batch is back leaves a short queue to the senders of the batches that are still under way, and sends a
 // longer one at once.
 func TestSenderEndsRatherThanSendFewCalls(t *testing.T) {
 	for _, few := range []bool{true, false} {
@@ -506,10 +529,10 @@ func TestSenderEndsRatherThanSendFewCalls(t *testing.T) {
 			b.batches.pause = senderPause
 			first, _ := b.crowd(context.Background(), 1+besideFrom, nil) // two batches
 			time.Sleep(serveTime / 2)
-			second, _ := b.crowd(context.Background(), besideFrom, nil)
-			n, senders := besideFrom-1, 1
+			second, _ := b.crowd(context.Background(), 2*besideFrom, nil) // maxSenders
+			n, senders := besideFrom-1, 2
 			if !few {
-				n, senders = besideFrom, 2
+				n, senders = besideFrom, 3
 			}
 			start := time.Now()
 			rest, got := b.crowd(context.Background(), n, nil)
@@ -523,7 +546,7 @@ func TestSenderEndsRatherThanSendFewCalls(t *testing.T) {
 			for i, a := range got {
 				answers(b.t, strconv.Itoa(i), a)
 			}
-			assert.Equal(b.t, []int{1, besideFrom, besideFrom, n}, b.sizes())
+			assert.Equal(b.t, []int{1, besideFrom, besideFrom, besideFrom, n}, b.sizes())
 			if took := time.Since(start); few {
 				assert.Equal(b.t, 2*serveTime, took, "sent when the second one is back")
 			} else {
