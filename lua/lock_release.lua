@@ -33,6 +33,7 @@ if ends and is_idle(KEYS[2]) then
 elseif ends then
     -- The most common case of a lock in use by several processes: it passes to the process at the front, which is
     -- subscribed. This does the same as the code below, without its functions, which take longer to create than to run.
+    -- Where the token cannot be drawn, the code below grants the lock without one.
     local client = field:sub(1, 36)
     local head = redis.pcall('hmget', KEYS[2], 'first', 'granted', 'shared', client)
     local first, granted, shared, own = head[1], head[2], tonumber(head[3] or ''), head[4]
@@ -45,14 +46,18 @@ elseif ends then
     end
     local clock = redis.pcall('time')
     local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared -- from others, in ms
-    if number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and fenced == '0' and
+    if number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and
         waiter:sub(-6) ~= ':write' and kept and kept >= 0 and kept < window and
         (granted == field or not granted and not own) then
         deleted = redis.pcall('hdel', lock, field)
-        if deleted == 1 and redis.pcall('exists', lock) == 0 then
+        local token = 0
+        if fenced == '1' then
+            token = tokens and deleted == 1 and take_token(tokens)
+        end
+        if deleted == 1 and token and redis.pcall('exists', lock) == 0 then
             lease = state == 'confirmed' and lease or string.format('%.0f', math.min(tonumber(lease), provisional))
             local heard = type(redis.pcall('hset', lock, waiter, 1)) == 'number' and redis.pcall('pexpire', lock, lease) == 1 and
-                redis.pcall(how, channel .. ':' .. to, string.format(grant_format, waiter, asked, lease, 0))
+                redis.pcall(how, channel .. ':' .. to, string.format(grant_format, waiter, asked, lease, string.format('%.0f', token)))
             if type(heard) == 'number' and heard > 0 then
                 redis.pcall('hset', KEYS[2], 'first', string.format('%.0f', first + 1), 'granted', waiter)
                 redis.pcall('hdel', KEYS[2], first, own and client or first)

@@ -653,6 +653,25 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
+local function take_token(counter, most)
+    if not counter then
+        return 0, 0
+    end
+    local token, clock = redis.pcall('incr', counter), redis.pcall('time')
+    if type(token) == 'table' or clock.err then
+        return nil, clock.err and clock or token
+    end
+    local now = clock[1] * 1000000 + clock[2]
+    if token >= now then
+        return token, 0
+    end
+    local set = redis.pcall('set', counter, string.format('%.0f', now))
+    if set.err then
+        return nil, set
+    end
+    token = token > 1 and math.max(token, now - (most or 1) + 1) or now
+    return token, now - token
+end
 local function is_idle(key)
     local fields = redis.pcall('hlen', key)
     return fields == 0 or fields == 1
@@ -682,14 +701,18 @@ elseif ends then
     end
     local clock = redis.pcall('time')
     local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared -- from others, in ms
-    if number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and fenced == '0' and
+    if number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and
         waiter:sub(-6) ~= ':write' and kept and kept >= 0 and kept < window and
         (granted == field or not granted and not own) then
         deleted = redis.pcall('hdel', lock, field)
-        if deleted == 1 and redis.pcall('exists', lock) == 0 then
+        local token = 0
+        if fenced == '1' then
+            token = tokens and deleted == 1 and take_token(tokens)
+        end
+        if deleted == 1 and token and redis.pcall('exists', lock) == 0 then
             lease = state == 'confirmed' and lease or string.format('%.0f', math.min(tonumber(lease), provisional))
             local heard = type(redis.pcall('hset', lock, waiter, 1)) == 'number' and redis.pcall('pexpire', lock, lease) == 1 and
-                redis.pcall(how, channel .. ':' .. to, string.format(grant_format, waiter, asked, lease, 0))
+                redis.pcall(how, channel .. ':' .. to, string.format(grant_format, waiter, asked, lease, string.format('%.0f', token)))
             if type(heard) == 'number' and heard > 0 then
                 redis.pcall('hset', KEYS[2], 'first', string.format('%.0f', first + 1), 'granted', waiter)
                 redis.pcall('hdel', KEYS[2], first, own and client or first)
@@ -808,25 +831,6 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
-local function take_token(counter, most)
-    if not counter then
-        return 0, 0
-    end
-    local token, clock = redis.pcall('incr', counter), redis.pcall('time')
-    if type(token) == 'table' or clock.err then
-        return nil, clock.err and clock or token
-    end
-    local now = clock[1] * 1000000 + clock[2]
-    if token >= now then
-        return token, 0
-    end
-    local set = redis.pcall('set', counter, string.format('%.0f', now))
-    if set.err then
-        return nil, set
-    end
-    token = token > 1 and math.max(token, now - (most or 1) + 1) or now
-    return token, now - token
-end
 local function draw_token(counter, most)
     local token, following = take_token(counter, most)
     if token then
