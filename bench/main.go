@@ -146,7 +146,7 @@ func run(ctx context.Context, p plan, out io.Writer, to output, demand bool) err
 		results = append(results, r)
 	}
 	note := fmt.Sprintf(
-		"%d rounds of %v for each peer, or more until the ratios are sure, taking turns; median (most of the rounds). A ratio has the margin in which it is with a probability of 95%%; above 3%% it has a question mark. Redis on the same %d processors, %s/%s, %s, %s.",
+		"Each row is %d rounds of %v for each column, taking turns, or more rounds until the margins of the ratios are small. A figure is the median of the rounds, with the range of most of them in brackets. The margin of a ratio is its 95%% confidence interval; a margin above 3%% has a question mark. Redis ran on the same %d processors, %s/%s, %s, %s.",
 		p.rounds,
 		p.slice,
 		runtime.NumCPU(),
@@ -178,7 +178,7 @@ func run(ctx context.Context, p plan, out io.Writer, to output, demand bool) err
 	if err := into(to.readme, markdown(few, "docs/", note)); err != nil {
 		return err
 	}
-	if err := into(to.page, markdown(results, "", note)+"\nThe peers and their settings:\n\n"+settings.String()); err != nil {
+	if err := into(to.page, markdown(results, "", note)+"\nThe columns and the rows of the charts, and their settings:\n\n"+settings.String()); err != nil {
 		return err
 	}
 	if demand && !good {
