@@ -436,3 +436,20 @@ func TestGapsAreThoseBetweenConfirmedRenewals(t *testing.T) {
 	assert.Equal(t, int64(6), r.seen.Load(), "renewals")
 	assert.Equal(t, int64(10), r.pipelines.Load(), "pipelines")
 }
+
+// The first of 1,000 names is drawn as often as the exponent says.
+func TestNamesAreDrawnByZipf(t *testing.T) {
+	for skew, want := range map[float64]float64{0: 1.0 / 1000, 0.8: 1 / 15.5, 0.99: 1 / 7.73} {
+		draw := crowd{names: 1000, drawn: true, skew: skew}.draws()
+		first := 0
+		const draws = 200_000
+		for range draws {
+			if draw(0) == "bench:0" {
+				first++
+			}
+		}
+		assert.InEpsilon(t, want, float64(first)/draws, 0.3, "%g", skew)
+	}
+	draw := crowd{names: 4}.draws()
+	assert.Equal(t, []string{"bench:0", "bench:1", "bench:0"}, []string{draw(0), draw(5), draw(8)})
+}

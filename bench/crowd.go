@@ -9,6 +9,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
+	"math/rand/v2"
+	"sort"
 	"sync"
 	"time"
 
@@ -20,8 +23,10 @@ const patience = 2 * time.Second
 // A crowd is a number of clients, each with workers, that acquire locks and hold them for a while.
 type crowd struct {
 	clients, workers int           // workers of each client
-	names            int           // 1 if all compete for the same name; otherwise each worker has its own
+	names            int           // 1 if all compete for the same name; otherwise each worker has its own, or draws one
 	section          time.Duration // the time for which the lock is held, asleep
+	drawn            bool          // each acquisition draws its name, by a Zipf distribution
+	skew             float64       // its exponent: 0 if all names are equally likely
 	endless          bool          // the context of all calls is never canceled, so that a worker that hangs stays so
 }
 
@@ -80,13 +85,11 @@ func (c crowd) work(ctx context.Context, t turn) (tally, error) {
 	timer := time.AfterFunc(t.took+patience, giveUp)
 	defer timer.Stop()
 
+	draw := c.draws()
 	workers := make([]worker, c.clients*c.workers)
 	var all sync.WaitGroup
 	for i := range workers {
-		name := "bench"
-		if c.names > 1 {
-			name = fmt.Sprint("bench:", i%c.names)
-		}
+		name := func() string { return draw(i) }
 		ctx := ctx
 		if c.endless {
 			ctx = context.Background()
@@ -97,13 +100,34 @@ func (c crowd) work(ctx context.Context, t turn) (tally, error) {
 	return count(workers)
 }
 
-func (w *worker) work(ctx context.Context, p peer, name string, section time.Duration, end time.Time) {
+// draws returns a function that returns the name that a worker acquires next.
+func (c crowd) draws() func(worker int) string {
+	names, below := make([]string, c.names), make([]float64, c.names) // below: the weights of a name and of those before it
+	sum := 0.0
+	for i := range names {
+		names[i] = fmt.Sprint("bench:", i)
+		sum += math.Pow(float64(i+1), -c.skew)
+		below[i] = sum
+	}
+	return func(worker int) string {
+		switch {
+		case c.names <= 1:
+			return "bench"
+		case !c.drawn:
+			return names[worker%c.names]
+		}
+		i := sort.SearchFloat64s(below, rand.Float64()*sum)
+		return names[min(i, c.names-1)]
+	}
+}
+
+func (w *worker) work(ctx context.Context, p peer, name func() string, section time.Duration, end time.Time) {
 	for {
 		asked := time.Now()
 		if !asked.Before(end) {
 			return
 		}
-		release, err := p.Acquire(ctx, name)
+		release, err := p.Acquire(ctx, name())
 		w.waits.Add(time.Since(asked))
 		if err != nil {
 			if w.stuck = ctx.Err() != nil; !w.stuck {

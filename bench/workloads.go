@@ -123,6 +123,17 @@ func workloads(n size) []workload {
 			clients: 1, peers: []string{"relock fenced", "relock"},
 			often: 5, slice: crowd{clients: 1, workers: 64, names: 1}.slice, figure: rate, columns: crowded},
 	}
+	for _, skew := range []float64{0, 0.8, 0.99} {
+		all = append(all, workload{name: fmt.Sprintf("zipf-%g", skew), headline: skew == 0.99,
+			title:   fmt.Sprintf("4 clients × 16 goroutines, 1,000 names drawn by Zipf, exponent %g", skew),
+			clients: 4, peers: []string{"relock", "rueidislock", "redislock", "redislock 2ms", "redsync", "redsync 2ms"},
+			slice:  crowd{clients: 4, workers: 16, names: 1000, drawn: true, skew: skew}.slice,
+			figure: rate, columns: crowded})
+	}
+	all = append(all, workload{name: "one-name-10ms", title: "64 goroutines of one process, one name, 10 ms section",
+		clients: 1, peers: with("relock", "sync.Mutex"), longer: 4,
+		slice:  crowd{clients: 1, workers: 64, names: 1, section: 10 * time.Millisecond}.slice,
+		figure: rate, columns: append([]*metric{ofMutex}, crowded...)})
 	for _, f := range []struct {
 		name, title   string
 		trip, section time.Duration
