@@ -4,6 +4,7 @@ package relock
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"reflect"
 	"slices"
@@ -126,8 +127,8 @@ func (c *Client) config(id string, o options) engine.Config {
 // an ID of its own. If you log it at startup, you can tell later which process holds a lock.
 func (c *Client) ID() string { return c.engine.ID }
 
-// Slowest is how old the oldest hold is, and how long the longest wait has lasted, for each type of lock that is held or
-// awaited: see [Client.Slowest].
+// Slowest is how old the oldest hold is, and how long the longest wait has lasted, for each type of lock that is held
+// or awaited: see [Client.Slowest].
 type Slowest struct {
 	Hold, Wait map[LockType]time.Duration
 }
@@ -152,6 +153,53 @@ func (c *Client) Slowest() Slowest {
 		s.Wait[LockType(kind)] = waited
 	}
 	return s
+}
+
+// ForceUnlock releases the lock that i describes, if the holders that i shows still hold it, and reports whether it was
+// held. It is a tool for operators, who have looked at a lock with [Client.Inspect] and decided to release it: a hold
+// that was acquired since then is not released. Of a read/write lock and a semaphore, other holders keep what they
+// have. Otherwise it is like [Lock.ForceUnlock]: the holders are not asked, and may still be working.
+//
+// Only the holder itself tells two holds of one Java thread apart: if a thread has released the lock and acquired it
+// again, it loses it. If i has no holders, ForceUnlock sends no request. The request is sent once for each half of a
+// read/write lock, and is not retried if its answer is lost.
+func (c *Client) ForceUnlock(ctx context.Context, i Inspection) (freed bool, err error) {
+	seen := make(map[bool][]string) // the fields of writers, and those of all others
+	for _, h := range i.Holders {
+		seen[h.Write] = append(seen[h.Write], h.record())
+	}
+	lock := func() *handle {
+		switch i.Type {
+		case TypeFair:
+			return &c.NewFairLock(i.Name).handle
+		case TypeSemaphore: // the number of permits is in Redis
+			return &c.NewSemaphore(i.Name, 1).handle
+		case TypeReadWrite: // no other owner can acquire the lock while there is a writer
+			return &c.NewRWLock(i.Name).Read().handle
+		}
+		return &c.NewLock(i.Name).handle
+	}
+	if len(seen[false]) > 0 {
+		freed, err = lock().forceSeen(ctx, seen[false])
+	}
+	if len(seen[true]) > 0 && err == nil {
+		var wrote bool
+		wrote, err = c.NewRWLock(i.Name).Write().forceSeen(ctx, seen[true])
+		freed = freed || wrote
+	}
+	return freed, err
+}
+
+// record returns the field of h as the engine has it. The ID of a Java permit has 16 bytes, which Field has in
+// hexadecimal.
+func (h Holder) record() string {
+	if raw, err := hex.DecodeString(h.Field); h.Client == "" && err == nil {
+		return string(raw)
+	}
+	if h.Permits > 1 {
+		return fmt.Sprintf("%s+%d", h.Field, h.Permits)
+	}
+	return strings.TrimSuffix(h.Field, writeSuffix)
 }
 
 // key returns the key of the lock with the given name.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -501,4 +502,170 @@ func TestLabelsThatAreNoTextAreRefused(t *testing.T) {
 		assert.ErrorIs(t, err, ErrInvalid, "%q", s)
 		assert.ErrorContains(t, err, "WithLabel")
 	}
+}
+
+// What an operator has seen, and decided to release, is released; a hold that began since then is not.
+func TestForceUnlockOfAnInspectionIsForTheHoldersThatItShows(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		ctx := context.Background()
+		type giver interface {
+			TryAcquire(ctx context.Context, wait, lease time.Duration) (*Hold, bool, error)
+		}
+		for name, newLock := range map[string]func(c *Client, name string) giver{
+			"lock":      func(c *Client, name string) giver { return c.NewLock(name) },
+			"fair":      func(c *Client, name string) giver { return c.NewFairLock(name) },
+			"read":      func(c *Client, name string) giver { return c.NewRWLock(name).Read() },
+			"write":     func(c *Client, name string) giver { return c.NewRWLock(name).Write() },
+			"semaphore": func(c *Client, name string) giver { return c.NewSemaphore(name, 1) },
+		} {
+			b := newBench(t, addr)
+			one, two, operator := b.client(), b.client(), b.client()
+			hold := func(c *Client) *Hold {
+				h, ok, err := newLock(c, b.name).TryAcquire(ctx, soon, 0)
+				b.must(err)
+				require.True(b, ok, name)
+				return h
+			}
+			first := hold(one)
+			seen, err := operator.Inspect(ctx, b.name)
+			b.must(err)
+			require.Len(b, seen.Holders, 1, name)
+			b.must(first.Release(ctx))
+			second := hold(two)
+			freed, err := operator.ForceUnlock(ctx, seen)
+			b.must(err)
+			assert.False(b, freed, "%s: the lock has another holder", name)
+			assert.NoError(b, second.Context().Err(), name)
+
+			seen, err = operator.Inspect(ctx, b.name)
+			b.must(err)
+			freed, err = operator.ForceUnlock(ctx, seen)
+			b.must(err)
+			assert.True(b, freed, name)
+			b.mustBe(second.Release(ctx), ErrLockLost)
+			freed, err = operator.ForceUnlock(ctx, seen)
+			b.must(err)
+			assert.False(b, freed, "%s: nobody holds it", name)
+			freed, err = operator.ForceUnlock(ctx, Inspection{Name: b.name})
+			b.must(err)
+			assert.False(b, freed, "%s: an inspection without holders", name)
+		}
+	})
+}
+
+// Of several holders only those lose the lock that the inspection shows, in Redis and in this process.
+func TestForceUnlockOfAnInspectionLeavesOtherHolders(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		ctx := context.Background()
+		for name, acquire := range map[string]func(c *Client, name string, n int) (*Hold, error){
+			"read": func(c *Client, name string, _ int) (*Hold, error) { return c.NewRWLock(name).Read().Acquire(ctx) },
+			"semaphore": func(c *Client, name string, n int) (*Hold, error) {
+				return c.NewSemaphore(name, 10).AcquireN(ctx, n)
+			},
+		} {
+			b := newBench(t, addr)
+			one, two, three := b.client(), b.client(), b.client()
+			hold := func(c *Client, n int) *Hold {
+				h, err := acquire(c, b.name, n)
+				b.must(err)
+				return h
+			}
+			stuck, other := hold(one, 3), hold(two, 2)
+			mine := hold(three, 1) // of the Client that releases the other one by force
+			seen, err := three.Inspect(ctx, b.name)
+			b.must(err)
+			require.Len(b, seen.Holders, 3, name)
+			seen.Holders = slices.DeleteFunc(seen.Holders, func(h Holder) bool { return h.Client != one.ID() })
+			freed, err := three.ForceUnlock(ctx, seen)
+			b.must(err)
+			assert.True(b, freed, name)
+			b.mustBe(stuck.Release(ctx), ErrLockLost)
+			assert.NoError(b, mine.Context().Err(), "%s: a hold of this process that was not shown", name)
+			left, err := three.Inspect(ctx, b.name)
+			b.must(err)
+			assert.Len(b, left.Holders, 2, name)
+			if name == "semaphore" {
+				assert.Equal(b, 7, left.Available, "permits")
+			}
+			b.must(other.Release(ctx))
+			b.must(mine.Release(ctx))
+		}
+	})
+}
+
+// Java holders are released like all others: a thread, a permit with random bytes as its ID, and a multi lock of values.
+func TestForceUnlockOfAnInspectionIsForJavaToo(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		ctx := context.Background()
+		b := newBench(t, addr)
+		c := b.client()
+		const value = "0123456789abcdefABCD+/"
+		for name, put := range map[string]func(name string){
+			"a thread": func(name string) { b.must(b.rdb.HSet(ctx, name, javaThread, 1).Err()) },
+			"values": func(name string) {
+				b.must(b.rdb.HSet(ctx, name, value, javaThread, value+":"+javaThread+":lock_count", 2,
+					value+":"+javaThread+":expire_time", time.Now().Add(time.Hour).UnixMilli()).Err())
+			},
+			"a permit": func(name string) {
+				b.must(b.rdb.Set(ctx, name, 4, 0).Err())
+				b.must(b.rdb.ZAdd(ctx, permitsKey(name), redis.Z{
+					Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: "\x00\x01abcdefghijk\xff\xfe\xfd",
+				}).Err())
+			},
+		} {
+			put(b.name)
+			seen, err := c.Inspect(ctx, b.name)
+			b.must(err)
+			require.Len(b, seen.Holders, 1, name)
+			other := seen
+			other.Holders = slices.Clone(seen.Holders)
+			other.Holders[0].Field = strings.Repeat("5", len(other.Holders[0].Field))
+			freed, err := c.ForceUnlock(ctx, other)
+			b.must(err)
+			assert.False(b, freed, "%s: another holder", name)
+			freed, err = c.ForceUnlock(ctx, seen)
+			b.must(err)
+			assert.True(b, freed, name)
+			if name == "a permit" {
+				assert.Equal(b, "5", b.rdb.Get(ctx, b.name).Val(), name)
+			}
+			b.must(b.rdb.Del(ctx, b.name).Err())
+		}
+	})
+}
+
+// A fair lock with waiters is released by a script of its own.
+func TestForceUnlockOfAnInspectionOfAFairLock(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		ctx := context.Background()
+		b := newBench(t, addr)
+		one, two, operator := b.client(), b.client(), b.client()
+		first, err := one.NewFairLock(b.name).Acquire(ctx)
+		b.must(err)
+		next := make(chan *Hold, 1)
+		go func() {
+			h, _ := two.NewFairLock(b.name).Acquire(ctx)
+			next <- h
+		}()
+		var seen Inspection
+		testredis.Await(b, "the waiter is in the queue", soon, func() bool {
+			seen, err = operator.Inspect(ctx, b.name)
+			return err == nil && seen.Type == TypeFair && seen.Waiting == 1
+		})
+		other := seen
+		other.Holders = slices.Clone(seen.Holders)
+		other.Holders[0].Field += "0"
+		freed, err := operator.ForceUnlock(ctx, other)
+		b.must(err)
+		assert.False(b, freed, "the lock has another holder")
+		freed, err = operator.ForceUnlock(ctx, seen)
+		b.must(err)
+		assert.True(b, freed)
+		second := await(b, "the waiter acquires the lock", next)
+		b.mustBe(first.Release(ctx), ErrLockLost)
+		freed, err = operator.ForceUnlock(ctx, seen)
+		b.must(err)
+		assert.False(b, freed, "the next holder has it")
+		b.must(second.Release(ctx))
+	})
 }

@@ -140,7 +140,9 @@ func (l *fairLock) leave(r engine.Release, undo bool) call {
 	return l.call(fairRelease, r.Field, r.HoldCount, l.waitTimeout(), milliseconds(fairLife), r.Late, undo)
 }
 
-func (l *fairLock) Force() call { return l.call(fairForce, l.waitTimeout(), milliseconds(fairLife)) }
+func (l *fairLock) Force(seen ...string) call {
+	return forSeen(l.call(fairForce, l.waitTimeout(), milliseconds(fairLife)), seen, "")
+}
 
 // call returns a call of script. The last arguments describe how waiters are notified.
 func (l *fairLock) call(script *luaScript, args ...any) call {

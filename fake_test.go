@@ -41,7 +41,7 @@ func (l *fakeLock) Acquire(a engine.Attempt) call {
 	return l.call("acquire", a.Field, a.Lease, a.HoldCount)
 }
 func (l *fakeLock) RollBack(a engine.Attempt) call { return l.Release(a.AsRelease()) }
-func (l *fakeLock) Force() call                    { return l.call("force") }
+func (l *fakeLock) Force(...string) call           { return l.call("force") }
 func (l *fakeLock) Inspect(field string) call      { return l.call("inspect", field) }
 
 func (l *fakeLock) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error) {

@@ -398,6 +398,14 @@ func (h *handle) ForceUnlock(ctx context.Context) (freed bool, err error) {
 	return freed, h.fail("force unlock", err)
 }
 
+// forceSeen releases the holds that have one of the fields in Redis, for [Client.ForceUnlock].
+func (h *handle) forceSeen(ctx context.Context, fields []string) (freed bool, err error) {
+	if err = h.usable(ctx); err == nil {
+		freed, err = h.client.engine.Force(ctx, h.record, fields...)
+	}
+	return freed, h.fail("force unlock", err)
+}
+
 func (h *handle) usable(ctx context.Context) error {
 	switch {
 	case h.lock == nil && h.many == nil && h.bad == nil:

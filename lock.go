@@ -175,6 +175,6 @@ func (l *plainLock) Release(r engine.Release) call {
 // RollBack sets the hold count back to what it was before the attempt.
 func (l *plainLock) RollBack(a engine.Attempt) call { return l.Release(a.AsRelease()) }
 
-func (l *plainLock) Force() call {
-	return call{Script: lockForce, Keys: l.keys, Optional: spareOfLock, Args: l.told[:]}
+func (l *plainLock) Force(seen ...string) call {
+	return forSeen(call{Script: lockForce, Keys: l.keys, Optional: spareOfLock, Args: l.told[:]}, seen, "")
 }

@@ -232,7 +232,7 @@ func (l *readLock) Inspect(field string) call {
 	return call{Script: readInspect, Keys: l.keys[:1], Args: []any{field, l.leases}}
 }
 
-func (l *readLock) Force() call { return l.forceHalf("read") }
+func (l *readLock) Force(seen ...string) call { return forSeen(l.forceHalf("read"), seen, "") }
 
 type writeLock struct {
 	rwRecord
@@ -290,4 +290,6 @@ func (l *writeLock) Inspect(field string) call {
 	return call{Script: writeInspect, Keys: l.keys[:1], Args: []any{field}}
 }
 
-func (l *writeLock) Force() call { return l.forceHalf("write") }
+func (l *writeLock) Force(seen ...string) call {
+	return forSeen(l.forceHalf("write"), seen, writeSuffix)
+}

@@ -43,7 +43,7 @@ var bound = make(map[string]*luaScript)
 // library has the files of lua/. In the scripts that pass on permits, permit.lua replaces grant.lua.
 var library = lualink.New(luaDir(), "forms", "record", "announce", "clock", "counter", "token", "semaphore", "clients", "grant", "standing",
 	"permit beside permits", "line", "places", "tombstones", "passing", "queue", "permits", "idle", "readers", "writer",
-	"waiters")
+	"waiters", "seen")
 
 func luaDir() fs.FS {
 	dir, err := fs.Sub(luaFiles, "lua")
@@ -76,6 +76,16 @@ func freeCall(id string, names []string, fields [][]string) call {
 		args = append(args, all)
 	}
 	return call{Script: freeInspect, Keys: keys, Optional: optional, Args: args}
+}
+
+// forSeen returns c, which releases a lock by force, for the holders with the fields in seen only: see lua/seen.lua. A
+// field has suffix appended in Redis.
+func forSeen(c call, seen []string, suffix string) call {
+	c.Args = slices.Clip(c.Args)
+	for _, field := range seen {
+		c.Args = append(c.Args, field+suffix)
+	}
+	return c
 }
 
 func milliseconds(d time.Duration) int64 { return send.Milliseconds(d) }

@@ -314,7 +314,7 @@ func (l *semaphore) Inspect(field string) call {
 	return call{Script: semaphoreInspect, Keys: l.keys[:2], Args: []any{field}}
 }
 
-func (l *semaphore) Force() call { return l.call(semaphoreForce) }
+func (l *semaphore) Force(seen ...string) call { return forSeen(l.call(semaphoreForce), seen, "") }
 
 func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
 	switch {

@@ -11,7 +11,8 @@
 -- ARGV[2]  how long a heartbeat lasts, in ms.
 -- ARGV[3]  the channel of a waiter, without its field.
 -- ARGV[4]  the command that publishes: see announce.lua.
--- Returns  {1, 0, 0} released, {0, 0, 0} the lock was free.
+-- ARGV     behind these: the fields of the holders that may lose the lock; none: all of them. See seen.lua.
+-- Returns  {1, 0, 0} released, {0, 0, 0} the lock was free, or has another holder.
 --
 -- Once: another owner may have acquired the lock before the script runs again.
 -- The script refuses a hash that no lock writes before it writes anything: see record.lua.
@@ -23,6 +24,9 @@ local q = {
 local heartbeat_ttl = tonumber(ARGV[2])
 
 check_record(q.lock)
+if not may_force(q.lock, seen_from(5)) then
+    return {0, 0, 0}
+end
 check_queue(q)
 evict_dead(q, now_ms(), heartbeat_ttl)
 local freed = redis.call('del', q.lock)

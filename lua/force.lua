@@ -6,18 +6,22 @@
 -- KEYS[3]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the channel on which the release is announced; the channel of a client is this one with :client appended.
 -- ARGV[2]  the command that publishes: see announce.lua.
--- Returns  {1, 0, 0} released, {0, 0, 0} the lock was free.
+-- ARGV     behind these: the fields of the holders that may lose the lock; none: all of them. See seen.lua.
+-- Returns  {1, 0, 0} released, {0, 0, 0} the lock was free, or has another holder.
 --
 -- Once: another owner may have acquired the lock before the script runs again.
 -- A hash that no lock writes is refused and stays as it is: see record.lua.
 
 local lock, tokens = KEYS[1], KEYS[3]
-local channel, how = ARGV[1], ARGV[2]
+local channel, how, seen = ARGV[1], ARGV[2], seen_from(3)
 
 if redis.call('hlen', lock) == 0 then
     return {0, 0, 0}
 end
 check_record(lock)
+if not may_force(lock, seen) then
+    return {0, 0, 0}
+end
 local line = open_line(lock, KEYS[2], '') -- before the lock is released, because it may refuse
 redis.call('del', lock)
 if line and line.exists then

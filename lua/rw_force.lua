@@ -10,13 +10,14 @@
 -- ARGV[2]  the prefix of the key of a read lease.
 -- ARGV[3]  the channel on which the release is announced; the channel of a client is this one with :client appended.
 -- ARGV[4]  the command that publishes: see announce.lua.
--- Returns  {1, 0, 0} released, {0, 0, 0} this lock was free.
+-- ARGV     behind these: the fields of the holders that may lose the lock; none: all of them. See seen.lua.
+-- Returns  {1, 0, 0} released, {0, 0, 0} this lock was free, or has other holders.
 --
 -- Once: other owners may have acquired this lock before the script runs again.
 -- A hash that no lock writes is refused and stays as it is: see record.lua.
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local half, prefix, channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local half, prefix, channel, how, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], seen_from(5)
 
 check_record(lock)
 local mode = redis.call('hget', lock, 'mode')
@@ -46,7 +47,7 @@ local freed, kept = 0, 0
 -- At most most_holds, and most_leases of them all.
 for i = 1, #entries, 2 do
     local field, value = entries[i], entries[i + 1]
-    if field ~= 'mode' and is_write(field) == (half == 'write') then
+    if field ~= 'mode' and is_write(field) == (half == 'write') and (not seen or seen[field]) then
         redis.call('hdel', lock, field)
         if half == 'read' then
             drop_leases(prefix, field, 1, tonumber(value))

@@ -1,4 +1,5 @@
--- Releases all taken permits, regardless of who holds them. They pass to the line.
+-- Releases taken permits, regardless of who holds them: all of them, or those that an operator has seen. They pass to
+-- the line.
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
@@ -7,6 +8,7 @@
 -- ARGV[1]  the channel on which available permits are announced; the channel of a client is this one with :client
 --          appended.
 -- ARGV[2]  the command that publishes: see announce.lua.
+-- ARGV     behind these: the fields of the holders that may lose their permits; none: all of them. See seen.lua.
 -- Returns  {1, more, 0} some permits were held, {0, more, 0} no permit was taken, or the leases of those that were
 --          have expired. more is 1 if the script released as many permits as one run may and some may be left: run it
 --          again.
@@ -17,19 +19,44 @@
 local free, taken = KEYS[1], KEYS[2]
 local channel, how = ARGV[1], ARGV[2]
 
+-- The permits that may be released, and how many of them are held. A permit whose lease has expired is not held.
+local function forced(seen)
+    local now = now_ms()
+    if not seen then
+        return redis.call('zrangebyscore', taken, '-inf', '+inf', 'limit', 0, most_taken),
+            redis.call('zcount', taken, '(' .. ms(now), '+inf')
+    end
+    local ids, held, looked = {}, 0, 0
+    -- At most most_taken.
+    for field in pairs(seen) do
+        if looked >= most_taken then
+            break
+        end
+        -- At most most_of_hold.
+        for _, id in ipairs(ids_of(field)) do
+            looked = looked + 1
+            local ends = redis.call('zscore', taken, id)
+            if ends then
+                ids[#ids + 1], held = id, held + (tonumber(ends) > now and 1 or 0)
+            end
+        end
+    end
+    return ids, held
+end
+
 free_permits(free)
-local ids = redis.call('zrangebyscore', taken, '-inf', '+inf', 'limit', 0, most_taken)
+local ids, held = forced(seen_from(3))
 check_ids(taken, ids)
 if #ids == 0 then
     return {0, 0, 0}
 end
 local line = open_line(free, KEYS[3], '') -- before the first write, because it may refuse
-local held = redis.call('zcount', taken, '(' .. ms(now_ms()), '+inf')
--- At most most_taken.
+local removed = 0
+-- At most most_taken, and most_of_hold.
 for from = 1, #ids, 1000 do -- a call in Lua may have some thousand arguments at most
-    redis.call('zrem', taken, unpack(ids, from, math.min(from + 999, #ids)))
+    removed = removed + redis.call('zrem', taken, unpack(ids, from, math.min(from + 999, #ids)))
 end
-add(free, #ids)
+add(free, removed)
 if line then
     leave_granted(line)
 end

@@ -162,9 +162,9 @@ type Commands interface {
 	// number is above 0 if the lock is held. The rest of the lease is in milliseconds; it is negative if there is no
 	// record, or a record without a lease.
 	Inspect(field string) send.Call
-	// Force releases the lock for any owner. The reply is {1, more, 0} if the lock was held, and otherwise {0, more,
+	// Force releases the lock for any owner, or only those holds whose field is in seen, if there are any. The reply is {1, more, 0} if the lock was held, and otherwise {0, more,
 	// 0}. more is 1 if permits of a semaphore are still held, because one run releases a limited number of them.
-	Force() send.Call
+	Force(seen ...string) send.Call
 	// Grants is the channel on which this Client is notified that the lock was granted to the field of a: see line.go. It
 	// is "" if this lock, or this attempt, is never granted by a message.
 	Grants(a Attempt) string

@@ -40,7 +40,7 @@ func (l *fakeLock) Acquire(a Attempt) send.Call {
 	return l.call("acquire", a.Field, a.Lease, a.HoldCount, a.TokensWanted(l.Tokens))
 }
 func (l *fakeLock) RollBack(a Attempt) send.Call   { return l.Release(a.AsRelease()) }
-func (l *fakeLock) Force() send.Call               { return l.call("force") }
+func (l *fakeLock) Force(...string) send.Call      { return l.call("force") }
 func (l *fakeLock) Inspect(field string) send.Call { return l.call("inspect", field) }
 
 func (l *fakeLock) ReadReply(_ Attempt, r send.Reply) (Outcome, error) { return ParseOutcome(r) }

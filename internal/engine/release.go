@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/relock-go/relock/internal/guard"
@@ -326,18 +327,19 @@ func (h *hold) keptByCounterpart() bool {
 	return other != nil && other.state.holds()
 }
 
-// Force releases kind, no matter which owner holds it, and ends the holds that this process had on it. A request is
+// Force releases kind, no matter which owner holds it, and ends the holds that this process had on it. If fields are
+// passed in seen, only holds that have one of them in Redis are released. A request is
 // never repeated, because a repeated one could release a later hold. If a semaphore has very many permits, a request
 // releases some of them and the second number of the reply is not zero: then another request is sent.
-func (e *Engine) Force(ctx context.Context, kind Record) (bool, error) {
+func (e *Engine) Force(ctx context.Context, kind Record, seen ...string) (bool, error) {
 	op := e.waitOptionsFor(ctx)
 	op.OnCaller = false // a request that is sent once may have to wait longer for a connection
 	if err := op.Over(); err != nil {
 		return false, err
 	}
-	return e.ForceBy(kind, func() (freed bool, err error) {
+	return e.ForceBy(kind, seen, func() (freed bool, err error) {
 		for range mostForced {
-			answer := e.sender.Once(&op.Wait, send.Request{Call: kind.Force()})
+			answer := e.sender.Once(&op.Wait, send.Request{Call: kind.Force(seen...)})
 			r, err := answer.Reply()
 			freed = freed || err == nil && r[0] == 1
 			if err != nil {
@@ -352,11 +354,14 @@ func (e *Engine) Force(ctx context.Context, kind Record) (bool, error) {
 }
 
 // ForceBy calls force, which releases kind in Redis, and then ends the holds that this process had on kind before the
-// call.
-func (e *Engine) ForceBy(kind Lock, force func() (freed bool, err error)) (bool, error) {
+// call; of those only the ones with a field in seen, if there are any.
+func (e *Engine) ForceBy(kind Lock, seen []string, force func() (freed bool, err error)) (bool, error) {
 	s := e.retain(kind.ID().Name)
 	before := s.recordsOf(kind.ID())
 	s.release()
+	if len(seen) > 0 {
+		before = slices.DeleteFunc(before, func(r *record) bool { return !slices.Contains(seen, r.field) })
+	}
 	freed, err := force()
 	if freed {
 		endForced(before)

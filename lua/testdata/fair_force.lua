@@ -1,5 +1,6 @@
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
+local most_holds = 10000 -- fields of a hash that one script reads
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
 local function refuse(key, what)
@@ -418,6 +419,34 @@ local function check_queue(q)
     end
     return n
 end
+local function seen_from(n)
+    if #ARGV < n then
+        return nil
+    end
+    local seen = {}
+    for i = n, #ARGV do
+        seen[ARGV[i]] = true
+    end
+    return seen
+end
+
+local function may_force(lock, seen)
+    if not seen then
+        return true
+    end
+    local entries = redis.call('hrandfield', lock, most_holds + 1, 'withvalues')
+    if #entries > 2 * most_holds then
+        return false
+    end
+    for i = 1, #entries, 2 do
+        local field, value = entries[i], entries[i + 1]
+        local owner = is_hold(field, value) and field or is_hold(value, '1') and value
+        if owner and not seen[owner] then
+            return false
+        end
+    end
+    return true
+end
 return answer(function()
 
 local q = {
@@ -427,6 +456,9 @@ local q = {
 local heartbeat_ttl = tonumber(ARGV[2])
 
 check_record(q.lock)
+if not may_force(q.lock, seen_from(5)) then
+    return {0, 0, 0}
+end
 check_queue(q)
 evict_dead(q, now_ms(), heartbeat_ttl)
 local freed = redis.call('del', q.lock)

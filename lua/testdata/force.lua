@@ -2,6 +2,7 @@ local place_format = '%s %s %s %s %s %s %s %s'
 local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
+local most_holds = 10000 -- fields of a hash that one script reads
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
 local function refuse(key, what)
@@ -408,15 +409,46 @@ local function announce_beside(channel, how)
     return other ~= channel and (listeners(other, how) or 0) > 0 and announce(how, other, '0') or 0
 end
 
+local function seen_from(n)
+    if #ARGV < n then
+        return nil
+    end
+    local seen = {}
+    for i = n, #ARGV do
+        seen[ARGV[i]] = true
+    end
+    return seen
+end
+
+local function may_force(lock, seen)
+    if not seen then
+        return true
+    end
+    local entries = redis.call('hrandfield', lock, most_holds + 1, 'withvalues')
+    if #entries > 2 * most_holds then
+        return false
+    end
+    for i = 1, #entries, 2 do
+        local field, value = entries[i], entries[i + 1]
+        local owner = is_hold(field, value) and field or is_hold(value, '1') and value
+        if owner and not seen[owner] then
+            return false
+        end
+    end
+    return true
+end
 return answer(function()
 
 local lock, tokens = KEYS[1], KEYS[3]
-local channel, how = ARGV[1], ARGV[2]
+local channel, how, seen = ARGV[1], ARGV[2], seen_from(3)
 
 if redis.call('hlen', lock) == 0 then
     return {0, 0, 0}
 end
 check_record(lock)
+if not may_force(lock, seen) then
+    return {0, 0, 0}
+end
 local line = open_line(lock, KEYS[2], '') -- before the lock is released, because it may refuse
 redis.call('del', lock)
 if line and line.exists then

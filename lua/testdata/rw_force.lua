@@ -584,10 +584,21 @@ local function pass_to_writer(lock, writers, line, tokens, channel, how, message
     return heard, to
 end
 
+local function seen_from(n)
+    if #ARGV < n then
+        return nil
+    end
+    local seen = {}
+    for i = n, #ARGV do
+        seen[ARGV[i]] = true
+    end
+    return seen
+end
+
 return answer(function()
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local half, prefix, channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local half, prefix, channel, how, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], seen_from(5)
 
 check_record(lock)
 local mode = redis.call('hget', lock, 'mode')
@@ -615,7 +626,7 @@ local line = open_line(lock, KEYS[3], '') -- before the first write, because it 
 local freed, kept = 0, 0
 for i = 1, #entries, 2 do
     local field, value = entries[i], entries[i + 1]
-    if field ~= 'mode' and is_write(field) == (half == 'write') then
+    if field ~= 'mode' and is_write(field) == (half == 'write') and (not seen or seen[field]) then
         redis.call('hdel', lock, field)
         if half == 'read' then
             drop_leases(prefix, field, 1, tonumber(value))

@@ -439,23 +439,56 @@ local function offer(free, taken, line, channel, how)
     end
     announce_free(free, channel, how)
 end
+local function seen_from(n)
+    if #ARGV < n then
+        return nil
+    end
+    local seen = {}
+    for i = n, #ARGV do
+        seen[ARGV[i]] = true
+    end
+    return seen
+end
+
 return answer(function()
 
 local free, taken = KEYS[1], KEYS[2]
 local channel, how = ARGV[1], ARGV[2]
 
+local function forced(seen)
+    local now = now_ms()
+    if not seen then
+        return redis.call('zrangebyscore', taken, '-inf', '+inf', 'limit', 0, most_taken),
+            redis.call('zcount', taken, '(' .. ms(now), '+inf')
+    end
+    local ids, held, looked = {}, 0, 0
+    for field in pairs(seen) do
+        if looked >= most_taken then
+            break
+        end
+        for _, id in ipairs(ids_of(field)) do
+            looked = looked + 1
+            local ends = redis.call('zscore', taken, id)
+            if ends then
+                ids[#ids + 1], held = id, held + (tonumber(ends) > now and 1 or 0)
+            end
+        end
+    end
+    return ids, held
+end
+
 free_permits(free)
-local ids = redis.call('zrangebyscore', taken, '-inf', '+inf', 'limit', 0, most_taken)
+local ids, held = forced(seen_from(3))
 check_ids(taken, ids)
 if #ids == 0 then
     return {0, 0, 0}
 end
 local line = open_line(free, KEYS[3], '') -- before the first write, because it may refuse
-local held = redis.call('zcount', taken, '(' .. ms(now_ms()), '+inf')
+local removed = 0
 for from = 1, #ids, 1000 do -- a call in Lua may have some thousand arguments at most
-    redis.call('zrem', taken, unpack(ids, from, math.min(from + 999, #ids)))
+    removed = removed + redis.call('zrem', taken, unpack(ids, from, math.min(from + 999, #ids)))
 end
-add(free, #ids)
+add(free, removed)
 if line then
     leave_granted(line)
 end
