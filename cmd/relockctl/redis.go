@@ -1,30 +1,23 @@
 package main
 
-// The connection, and how locks are found.
+// The connection, and the locks that are held.
 //
-// Rules: the program asks the server whether it is a Cluster. Keys are listed with SCAN, in a Cluster on every master.
-// A key that a scan returns twice is one lock. A key that no longer exists when it is inspected, or that is not a lock,
-// is not listed. A key that may not be read, and a lock with an additional key that holds other data, are counted and
-// named. Of other data no more than two fields are read, because Redis would be blocked while it reads a big hash.
+// Rules: the program asks the server whether it is a Cluster. Locks are found as internal/discover finds them. A key
+// that may not be read, and a lock with an additional key that holds other data, are counted and named.
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
-	"regexp"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/relock-go/relock"
-	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/relock-go/relock/internal/discover"
 )
 
 // patience is how long the first requests may take.
@@ -140,155 +133,30 @@ func options(address, addr, auth string) (*redis.Options, error) {
 	return o, nil
 }
 
-// candidates returns the names that match the pattern and may be names of locks.
-func (c *connection) candidates(ctx context.Context, pattern string) ([]string, error) {
-	var mu sync.Mutex // guards names
-	var names []string
-	scanFor := func(ctx context.Context, one *redis.Client, pattern, kind string, likely func(keys []string) []string) error {
-		for cursor := uint64(0); ; {
-			keys, next, err := one.ScanType(ctx, cursor, pattern, 1000, kind).Result()
-			if err != nil {
-				return err
-			}
-			found := likely(keys)
-			mu.Lock()
-			names = append(names, found...)
-			mu.Unlock()
-			if cursor = next; cursor == 0 {
-				return nil
-			}
-		}
-	}
-	scan := func(ctx context.Context, one *redis.Client) error {
-		return errors.Join(
-			scanFor(ctx, one, pattern, "hash", func(keys []string) []string { return likeLocks(ctx, one, keys) }),
-			scanFor(ctx, one, "{"+pattern+"}:timeout", "zset", semaphores),
-			scanFor(ctx, one, pattern+":timeout", "zset", semaphores),
-		)
-	}
-	var err error
-	switch rdb := c.rdb.(type) {
-	case *redis.ClusterClient:
-		err = rdb.ForEachMaster(ctx, scan)
-	case *redis.Client:
-		err = scan(ctx, rdb)
-	}
-	slices.Sort(names)
-	return slices.Compact(names), err
-}
-
-// semaphores returns the names of the semaphores to which the keys belong, as the keys of permits that are held:
-// {name}:timeout, and name:timeout if the name contains a brace.
-func semaphores(keys []string) (names []string) {
-	for _, key := range keys {
-		name, found := strings.CutSuffix(key, ":timeout")
-		if inner := strings.TrimSuffix(strings.TrimPrefix(name, "{"), "}"); found && !strings.Contains(inner, "{") &&
-			len(inner) == len(name)-2 {
-			names = append(names, inner)
-		}
-		if found && strings.Contains(name, "{") {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// likeLocks returns the hashes that look like locks by two of their fields, or whose fields cannot be read.
-func likeLocks(ctx context.Context, one *redis.Client, hashes []string) []string {
-	looks := make([]*redis.StringSliceCmd, len(hashes))
-	pipe := one.Pipeline()
-	for i, name := range hashes {
-		looks[i] = pipe.HRandField(ctx, name, 2)
-	}
-	_, _ = pipe.Exec(ctx) // each look has its own error
-	var likely []string
-	for i, name := range hashes {
-		if fields, err := looks[i].Result(); err != nil || slices.ContainsFunc(fields, isHold) {
-			likely = append(likely, name)
-		}
-	}
-	return likely
-}
-
-// isHold reports whether a field begins like that of a holder: with a UUID, or, in Redisson's multi lock of values,
-// with the hash of a value. Of any two fields of a lock at least one does, because a lock has only one other field,
-// mode.
-func isHold(field string) bool {
-	id, _, found := strings.Cut(field, ":")
-	return found && uuid.Validate(id) == nil || valueHash.MatchString(id)
-}
-
-var valueHash = regexp.MustCompile("^[A-Za-z0-9+/]{22}$")
-
 // A finding is the result of looking for the locks that match a pattern.
-type finding struct {
-	locks   []relock.Inspection // the locks that are held, sorted by name
-	leftOut []error             // an error for each key that could not be inspected
-}
+type finding struct{ discover.Finding }
 
 // held returns the locks that match the pattern. It returns an error if none of them could be inspected.
 func (p *program) held(ctx context.Context, pattern string) (finding, error) {
-	names, err := p.redis.candidates(ctx, pattern)
+	names, _, err := discover.NewScan(p.redis.rdb, pattern, nil).Step(ctx, math.MaxInt)
 	if err != nil {
 		return finding{}, fmt.Errorf("scan %s: %w", p.redis.addr, err)
 	}
-	found := make([]relock.Inspection, len(names))
-	errs := make([]error, len(names))
-	next := make(chan int)
-	var workers sync.WaitGroup
-	for range min(8, len(names)) {
-		waitgroup.Go(&workers, func() {
-			for i := range next {
-				found[i], errs[i] = p.client.Inspect(ctx, names[i])
-			}
-		})
-	}
-	for i := range names {
-		next <- i
-	}
-	close(next)
-	workers.Wait()
-	var f finding
-	for i, err := range errs {
-		switch {
-		case err == nil:
-			if len(found[i].Holders) > 0 {
-				f.locks = append(f.locks, found[i])
-			}
-		case keyRefused(err) || errors.Is(err, relock.ErrNotALock) && !isForeign(names[i], err):
-			f.leftOut = append(f.leftOut, err)
-		case !errors.Is(err, relock.ErrNotALock) && !errors.Is(err, relock.ErrInvalid):
-			return finding{}, err
-		}
-	}
-	return f, nil
-}
-
-// keyRefused reports whether Redis does not allow this user to read a key, while other keys may be allowed. If the user
-// may not run a command at all, no lock can be inspected.
-func keyRefused(err error) bool {
-	return redis.HasErrorPrefix(err, "NOPERM") && aboutKey.MatchString(err.Error())
-}
-
-var aboutKey = regexp.MustCompile(`NOPERM.*\bkeys?\b`)
-
-// isForeign reports whether err, which Inspect has returned for name, is about the key of that name, which is not a
-// lock then. Otherwise err is about an additional key of a lock.
-func isForeign(name string, err error) bool {
-	return strings.Contains(err.Error(), "the key "+send.ShortName(name)+" ")
+	f, err := discover.Inspect(ctx, p.client, names, nil)
+	return finding{f}, err
 }
 
 // notWhole returns an error for a list that leaves something out, or nil.
 func (f finding) notWhole() error {
-	if len(f.leftOut) == 0 {
+	if len(f.LeftOut) == 0 {
 		return nil
 	}
 	const named = 5
 	text := "the list is incomplete: " + f.counted()
-	for _, err := range f.leftOut[:min(named, len(f.leftOut))] {
+	for _, err := range f.LeftOut[:min(named, len(f.LeftOut))] {
 		text += "\n  " + strings.TrimPrefix(err.Error(), "relock: ")
 	}
-	if more := len(f.leftOut) - named; more > 0 {
+	if more := len(f.LeftOut) - named; more > 0 {
 		text += fmt.Sprintf("\n  and %d more", more)
 	}
 	return statusError{statusFailed, text}
@@ -296,8 +164,8 @@ func (f finding) notWhole() error {
 
 // counted returns the text for the number of keys that are left out.
 func (f finding) counted() string {
-	if len(f.leftOut) == 1 {
+	if len(f.LeftOut) == 1 {
 		return "1 key left out"
 	}
-	return fmt.Sprintf("%d keys left out", len(f.leftOut))
+	return fmt.Sprintf("%d keys left out", len(f.LeftOut))
 }

@@ -30,10 +30,10 @@ func (p *program) list(ctx context.Context, pattern string) error {
 	switch {
 	case err != nil:
 	case p.json:
-		err = p.print(asJSON(found.locks))
-	case len(found.locks) > 0:
-		_, err = io.WriteString(p.out, table(found.locks, p.wide))
-	case len(found.leftOut) == 0:
+		err = p.print(asJSON(found.Locks))
+	case len(found.Locks) > 0:
+		_, err = io.WriteString(p.out, table(found.Locks, p.wide))
+	case len(found.LeftOut) == 0:
 		fmt.Fprintf(p.err, "No lock that matches %s is held.\n", quote(pattern))
 	}
 	return cmp.Or(err, found.notWhole())

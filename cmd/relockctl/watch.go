@@ -60,15 +60,15 @@ func (p *program) append(pattern string, found finding, failed error) error {
 		fmt.Fprintln(p.err, "relockctl:", failed)
 		return nil
 	}
-	if n := len(found.leftOut); n != p.leftOut {
+	if n := len(found.LeftOut); n != p.leftOut {
 		if p.leftOut = n; n > 0 {
 			fmt.Fprintln(p.err, "relockctl:", found.notWhole())
 		}
 	}
 	if p.json {
-		return p.print(asJSON(found.locks))
+		return p.print(asJSON(found.Locks))
 	}
-	_, err := fmt.Fprintf(p.out, "%s\n%s\n", p.title(pattern, found, nil), table(found.locks, p.wide))
+	_, err := fmt.Fprintf(p.out, "%s\n%s\n", p.title(pattern, found, nil), table(found.Locks, p.wide))
 	return err
 }
 
@@ -76,8 +76,8 @@ func (p *program) append(pattern string, found finding, failed error) error {
 func (p *program) redraw(pattern string, found finding, failed error) error {
 	rows, _ := size(p.out)
 	lines := []string{p.title(pattern, found, failed) + "   Ctrl-C ends", ""}
-	if len(found.locks) > 0 {
-		lines = append(lines, strings.Split(strings.TrimSuffix(table(found.locks, p.wide), "\n"), "\n")...)
+	if len(found.Locks) > 0 {
+		lines = append(lines, strings.Split(strings.TrimSuffix(table(found.Locks, p.wide), "\n"), "\n")...)
 	}
 	if more := len(lines) - (rows - 1); rows > 4 && more > 0 {
 		lines = append(lines[:rows-2], fmt.Sprintf("… and %d more lines", more+1))
@@ -88,9 +88,9 @@ func (p *program) redraw(pattern string, found finding, failed error) error {
 }
 
 func (p *program) title(pattern string, found finding, failed error) string {
-	state := fmt.Sprintf("%d held", len(found.locks))
+	state := fmt.Sprintf("%d held", len(found.Locks))
 	switch {
-	case len(found.leftOut) > 0:
+	case len(found.LeftOut) > 0:
 		state += ", " + found.counted()
 	case failed != nil:
 		state = short(quote(failed.Error()), 100)
