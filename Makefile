@@ -1,7 +1,7 @@
 # The one list of commands: "make" prints it. .ci/run, the gate, and the workflows call these
 # targets and have no commands of their own.
 .DEFAULT_GOAL := help
-.PHONY: help check test oldest newest race valkey storm simulate mistakes mutations soak fuzz spec uncontended interop otel gocron bench bench-test examples lua \
+.PHONY: help check test oldest newest race valkey storm simulate mistakes mutations soak fuzz spec uncontended interop otel gocron ui bench bench-test examples lua \
 	lint fmt vet staticcheck golangci api api-write tidy tidy-check published vuln gate
 
 # The versions of all tools.
@@ -17,7 +17,7 @@ VERSION     := v0.1.0
 OLDEST_GO   := go1.24.0
 NEWEST_RDB  := github.com/redis/go-redis/v9@v9.23.0
 
-MODULES  := . examples/postgres otel gocron interop bench
+MODULES  := . examples/postgres otel gocron interop bench relockui/browser
 EXAMPLES := hello quickstart stock cron crawler leader cache tickets transfer redlock
 FUZZ     := Replies Inspect Names Durations Options Locker
 TIME     ?= 60s
@@ -93,6 +93,9 @@ otel: ## metrics, spans and the dashboard
 
 gocron: ## the jobs of gocron schedulers, each run done by one of several replicas
 	cd gocron && go test -count=1 -race ./... && timeout 120 go run ./example
+
+ui: ## the page of relockui in headless Chromium; needs chromium and redis-server
+	cd relockui/browser && go test -count=1 -timeout 10m ./...
 
 bench: ## beside other libraries, a moment of each; needs redis-server, and Java 17 and Maven for Redisson
 	cd bench && go run . -short

@@ -259,6 +259,7 @@ func TestImportingIsLight(t *testing.T) {
 	for pkg, allowed := range map[string][]string{
 		".":               light,
 		"./cmd/relockctl": light,
+		"./relockui":      light,
 		"./relocktest":    append([]string{"github.com/alicebob/miniredis/v2", "github.com/yuin/gopher-lua"}, light...),
 	} {
 		modules := strings.Fields(

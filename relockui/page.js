@@ -1,0 +1,143 @@
+// Keeps the page up to date. Without it the page is whole, and is loaded again every five seconds.
+//
+// Rules: an event has the HTML of what is inside of main. It is merged into the document, so that an element keeps the
+// focus, and a screen reader its place. A page that nobody sees has no stream.
+'use strict';
+
+(() => {
+	const live = document.getElementById('live');
+	const state = document.getElementById('state');
+	const pause = document.getElementById('pause');
+	const filter = document.getElementById('filter');
+	let source = null;
+	let paused = false;
+	let again = 0; // the timer of the next try
+	let silence = 0; // the timer that notices a stream without events
+
+	function say(text) {
+		if (state.textContent !== text) {
+			state.textContent = text;
+		}
+	}
+
+	function disconnect() {
+		clearTimeout(again);
+		clearTimeout(silence);
+		if (source) {
+			source.close();
+		}
+		source = null;
+	}
+
+	function connect() {
+		disconnect();
+		if (paused || document.hidden) {
+			return;
+		}
+		source = new EventSource(live.dataset.events + (filter ? encodeURIComponent(filter.value) : ''));
+		source.onmessage = (event) => {
+			const focused = document.activeElement;
+			merge(live, new DOMParser().parseFromString('<main>' + event.data + '</main>', 'text/html').querySelector('main'), true);
+			if (focused && focused !== document.activeElement && focused.isConnected) {
+				focused.focus({preventScroll: true});
+			}
+			say('Live');
+			clearTimeout(silence);
+			silence = setTimeout(() => say('No answer for 20 seconds'), 20000);
+		};
+		source.onerror = () => {
+			say('Not connected, trying again');
+			if (source && source.readyState === EventSource.CLOSED) {
+				again = setTimeout(connect, 5000);
+			}
+		};
+	}
+
+	const keyOf = (node) => node.nodeType === Node.ELEMENT_NODE ? node.getAttribute('data-key') : null;
+
+	// merge makes the children of old, and its attributes unless it is the outermost element, those of fresh.
+	function merge(old, fresh, outermost) {
+		if (!outermost) {
+			for (const name of old.getAttributeNames()) {
+				if (!fresh.hasAttribute(name)) {
+					old.removeAttribute(name);
+				}
+			}
+			for (const name of fresh.getAttributeNames()) {
+				if (old.getAttribute(name) !== fresh.getAttribute(name)) {
+					old.setAttribute(name, fresh.getAttribute(name));
+				}
+			}
+		}
+		const children = Array.from(fresh.childNodes);
+		const wanted = new Set(children.map(keyOf));
+		const keyed = new Map();
+		for (const child of Array.from(old.childNodes)) {
+			const key = keyOf(child);
+			if (key !== null && !wanted.has(key)) {
+				child.remove();
+			} else if (key !== null) {
+				keyed.set(key, child);
+			}
+		}
+		let at = old.firstChild;
+		for (const child of children) {
+			const key = keyOf(child);
+			const same = key !== null ? keyed.get(key) : at && keyOf(at) === null ? at : null;
+			if (!same || same.nodeName !== child.nodeName) {
+				old.insertBefore(child, at);
+				continue;
+			}
+			if (same === at) {
+				at = at.nextSibling;
+			} else {
+				old.insertBefore(same, at);
+			}
+			if (same.nodeType === Node.ELEMENT_NODE) {
+				merge(same, child, false);
+			} else if (same.data !== child.data) {
+				same.data = child.data;
+			}
+		}
+		while (at) {
+			const next = at.nextSibling;
+			at.remove();
+			at = next;
+		}
+	}
+
+	pause.hidden = false;
+	pause.addEventListener('click', () => {
+		paused = !paused;
+		pause.textContent = paused ? 'Resume' : 'Pause';
+		say(paused ? 'Paused' : 'Connecting');
+		connect();
+	});
+	document.addEventListener('visibilitychange', connect);
+	window.addEventListener('pagehide', disconnect);
+	window.addEventListener('pageshow', (event) => {
+		if (event.persisted) {
+			connect();
+		}
+	});
+	if (filter) {
+		let typed = 0;
+		const apply = () => {
+			const address = new URL(location.href);
+			address.searchParams.set('q', filter.value);
+			history.replaceState(null, '', address);
+			connect();
+		};
+		filter.addEventListener('input', () => {
+			clearTimeout(typed);
+			typed = setTimeout(apply, 200);
+		});
+		document.getElementById('search').addEventListener('submit', (event) => {
+			event.preventDefault();
+			clearTimeout(typed);
+			apply();
+		});
+	}
+	say('Connecting');
+	connect();
+})();

@@ -1,0 +1,357 @@
+package relockui
+
+// The sampler, which reads the locks of Redis for all who look at the page.
+//
+// Rules: there is one sample at a time, and at most one in each interval. All that asks for one while it is fresh, or
+// while it is taken, gets the same. A goroutine takes samples while there are watchers, and ends with the last of them:
+// without watchers and requests nothing is sent to Redis. A sample has bounds, whatever the keyspace is, and sleeps
+// four times as long as it took. A watcher is never waited for: it gets the latest sample when it asks for the next
+// one.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/discover"
+)
+
+const (
+	mostScans    = 50              // SCAN requests of one sample, on each master
+	mostLocks    = 5000            // locks that one sample inspects
+	mostWatchers = 200             // streams, and names that are inspected for them
+	restRatio    = 4               // how much longer a sampler sleeps than it works
+	mostRest     = 5 * time.Second // the same after a sample that has failed: Redis may have been away
+	sampleTime   = 30 * time.Second
+)
+
+var errTooMany = errors.New("too many people watch this page")
+
+// A sample is the state of the locks of a Redis. It does not change.
+type sample struct {
+	at      time.Time // when Redis was read
+	next    time.Time // when another one may be taken
+	locks   []lock    // sorted: see less
+	leftOut int       // keys that could not be inspected
+	beyond  bool      // there are more than mostLocks
+	partial bool      // the scan has not gone through the whole keyspace yet
+	watched map[string]*lock
+	problem error // why there is no newer one; locks are those of the last sample
+	since   map[holding]time.Time
+	events  *events
+}
+
+// events are the events that were made of a sample: one for all who look at the same.
+type events struct {
+	mu    sync.Mutex                           // guards texts; a leaf
+	texts map[[2]string]func() (string, error) // by the name and the query of the stream
+}
+
+// get returns the event of a stream. The first caller makes it.
+func (e *events) get(name, q string, make func() (string, error)) (string, error) {
+	e.mu.Lock()
+	key := [2]string{name, q}
+	text, made := e.texts[key]
+	if !made {
+		text = sync.OnceValues(make)
+		e.texts[key] = text
+	}
+	e.mu.Unlock()
+	return text()
+}
+
+// A holding identifies a hold, among all holds of all locks.
+type holding struct{ name, field string }
+
+type sampler struct {
+	client   *relock.Client
+	interval time.Duration
+	closing  context.Context
+	end      context.CancelFunc
+	all      sync.WaitGroup // the goroutines
+
+	mu       sync.Mutex // guards what follows; a leaf
+	closed   bool
+	watchers int
+	names    map[string]int // the names that watchers look at, and how many do
+	stop     context.CancelFunc
+	latest   *sample
+	changed  chan struct{} // closed when latest changes
+	running  chan struct{} // closed when the sample that is being taken is there; nil: none is
+	taken    int           // how many there were
+
+	// These belong to the goroutine that takes a sample.
+	scan    *discover.Scan
+	pass    int            // which pass through the keyspace it is
+	whole   bool           // a pass was finished
+	known   map[string]int // the names that may be locks, and the pass that has found them last
+	skipped bool           // there were more names than mostLocks
+}
+
+func newSampler(client *relock.Client, rdb redis.UniversalClient, pattern string, interval time.Duration) *sampler {
+	s := &sampler{
+		client: client, interval: interval, names: make(map[string]int), changed: make(chan struct{}),
+		known: make(map[string]int),
+	}
+	s.scan = discover.NewScan(rdb, pattern, func(name string) bool { _, known := s.known[name]; return known })
+	s.closing, s.end = context.WithCancel(context.Background())
+	return s
+}
+
+// close ends the goroutines, and wakes all who wait.
+func (s *sampler) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.end()
+	s.all.Wait()
+}
+
+// sample returns the latest sample, or takes another one if it is time for it.
+func (s *sampler) sample(ctx context.Context) (*sample, error) {
+	for {
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			return nil, fmt.Errorf("relockui: %w", relock.ErrClosed)
+		}
+		if s.latest != nil && time.Now().Before(s.latest.next) {
+			latest := s.latest
+			s.mu.Unlock()
+			return latest, nil
+		}
+		running := s.beginLocked()
+		s.mu.Unlock()
+		select {
+		case <-running:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-s.closing.Done():
+		}
+	}
+}
+
+// beginLocked begins a sample, unless one is being taken, and returns a channel that is closed when it is there.
+func (s *sampler) beginLocked() chan struct{} {
+	if s.running == nil {
+		done := make(chan struct{})
+		s.running = done
+		names := make([]string, 0, len(s.names))
+		for name := range s.names {
+			names = append(names, name)
+		}
+		last := s.latest
+		s.all.Add(1)
+		go func() {
+			defer s.all.Done()
+			taken := s.take(last, names)
+			s.mu.Lock()
+			s.latest, s.running, s.taken = taken, nil, s.taken+1
+			close(s.changed)
+			s.changed = make(chan struct{})
+			s.mu.Unlock()
+			close(done)
+		}()
+	}
+	return s.running
+}
+
+// take takes a sample. If Redis cannot be read, it has the locks of the last one.
+func (s *sampler) take(last *sample, names []string) *sample {
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(s.closing, sampleTime)
+	defer cancel()
+	if last == nil {
+		last = new(sample)
+	}
+	now, err := s.read(ctx, last, names)
+	rest := restRatio * time.Since(start)
+	if err != nil {
+		failed := *last
+		failed.problem = err
+		now, rest = &failed, min(rest, mostRest)
+	}
+	now.events = &events{texts: make(map[[2]string]func() (string, error))}
+	now.next = time.Now().Add(max(s.interval, rest))
+	return now
+}
+
+// read reads the locks.
+func (s *sampler) read(ctx context.Context, last *sample, watched []string) (*sample, error) {
+	if err := s.find(ctx); err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(s.known)+len(watched))
+	for name := range s.known {
+		names = append(names, name)
+	}
+	for _, name := range watched {
+		if _, known := s.known[name]; !known {
+			names = append(names, name)
+		}
+	}
+	now := &sample{
+		at: time.Now(), beyond: s.skipped, partial: !s.whole,
+		watched: make(map[string]*lock), since: make(map[holding]time.Time),
+	}
+	var mu sync.Mutex // guards locks
+	var locks []lock
+	found, err := discover.Inspect(ctx, s.client, names, func(i *relock.Inspection) {
+		l := newLock(*i)
+		mu.Lock()
+		defer mu.Unlock()
+		locks = append(locks, l)
+		*i = relock.Inspection{} // the rest of it is not needed
+	})
+	if err != nil {
+		return nil, err
+	}
+	now.leftOut = len(found.LeftOut)
+	held := make(map[string]bool)
+	for n := range locks {
+		l := &locks[n]
+		held[l.Name] = len(l.Holders) > 0
+		for _, h := range l.Holders {
+			id := holding{l.Name, h.Field}
+			if now.since[id] = now.at; !last.since[id].IsZero() {
+				now.since[id] = last.since[id]
+			}
+		}
+		if _, known := s.known[l.Name]; known && held[l.Name] {
+			now.locks = append(now.locks, *l)
+		}
+	}
+	for name := range s.known {
+		if !held[name] { // it was released, or has become something else
+			delete(s.known, name)
+		}
+	}
+	now.sort()
+	for _, name := range watched {
+		if n := slices.IndexFunc(locks, func(l lock) bool { return l.Name == name }); n >= 0 {
+			now.watched[name] = &locks[n]
+		}
+	}
+	return now, nil
+}
+
+// find goes on with the scan, and forgets names that a whole pass has not found.
+func (s *sampler) find(ctx context.Context) error {
+	names, done, err := s.scan.Step(ctx, mostScans)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if _, known := s.known[name]; known || len(s.known) < mostLocks {
+			s.known[name] = s.pass
+		} else {
+			s.skipped = true
+		}
+	}
+	if done {
+		for name, pass := range s.known {
+			if pass < s.pass {
+				delete(s.known, name)
+			}
+		}
+		s.whole, s.pass = true, s.pass+1
+		s.skipped = s.skipped && len(s.known) >= mostLocks
+	}
+	return nil
+}
+
+// last returns the latest sample, however old it is, with the reason why there is no newer one.
+func (s *sampler) last(problem error) *sample {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := sample{partial: true}
+	if s.latest != nil {
+		last = *s.latest
+	}
+	last.problem = problem
+	return &last
+}
+
+// since returns the times at which holds were seen first.
+func (s *sampler) since() map[holding]time.Time { return s.last(nil).since }
+
+// watch adds a watcher, of one lock if name is not empty. The caller calls leave at the end.
+func (s *sampler) watch(name string) (leave func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return nil, fmt.Errorf("relockui: %w", relock.ErrClosed)
+	case s.watchers == mostWatchers:
+		return nil, errTooMany
+	}
+	if s.watchers++; s.watchers == 1 {
+		ctx, cancel := context.WithCancel(s.closing)
+		s.stop = cancel
+		s.all.Add(1)
+		go func() {
+			defer s.all.Done()
+			s.run(ctx)
+		}()
+	}
+	if name != "" {
+		s.names[name]++
+	}
+	return func() { s.leave(name) }, nil
+}
+
+func (s *sampler) leave(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watchers--; s.watchers == 0 {
+		s.stop()
+	}
+	if name == "" {
+		return
+	}
+	if s.names[name]--; s.names[name] == 0 {
+		delete(s.names, name)
+	}
+}
+
+// run takes samples until ctx is done.
+func (s *sampler) run(ctx context.Context) {
+	for {
+		latest, err := s.sample(ctx)
+		if err != nil {
+			return
+		}
+		rest := time.NewTimer(time.Until(latest.next))
+		select {
+		case <-rest.C:
+		case <-ctx.Done():
+			rest.Stop()
+			return
+		}
+	}
+}
+
+// next waits for a sample other than last that a watcher may show. It is nil if ctx is done, or the sampler is closed.
+func (s *sampler) next(ctx context.Context, last *sample) *sample {
+	for {
+		s.mu.Lock()
+		latest, changed := s.latest, s.changed
+		s.mu.Unlock()
+		if latest != nil && latest != last && time.Now().Before(latest.next.Add(s.interval)) {
+			return latest
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		case <-s.closing.Done():
+			return nil
+		}
+	}
+}

@@ -1,0 +1,424 @@
+package relockui
+
+// What the page shows of a lock, as texts.
+//
+// Rules: a holder ID, with which a program could release the lock, is not shown, and neither is anything of which it
+// could be made: of the ID of a client only the first eight characters, and of a Java permit nothing. A name with
+// characters that are not printable is quoted, as Go quotes it. What is not known is not guessed: Redis does not store
+// since when a lock is held, so the page shows for how long it has seen a hold.
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/relock-go/relock"
+)
+
+const (
+	mostRows  = 100 // locks on a page, and holders and waiters on the page of a lock
+	longName  = 200 // runes of a name that are shown
+	shortID   = 8   // characters of the ID of a client that are shown
+	noneKnown = "–"
+)
+
+// A lock is an inspection of which the ends of long lists were cut off.
+type lock struct {
+	relock.Inspection
+	holders int           // how many there are
+	longest time.Duration // the longest wait that is known
+}
+
+func newLock(i relock.Inspection) lock {
+	l := lock{Inspection: i, holders: len(i.Holders)}
+	for _, w := range i.Waiters {
+		if !w.Since.IsZero() {
+			l.longest = max(l.longest, i.At.Sub(w.Since))
+		}
+	}
+	l.Holders = slices.Clone(i.Holders[:min(mostRows, len(i.Holders))])
+	l.Waiters = slices.Clone(i.Waiters[:min(mostRows, len(i.Waiters))])
+	return l
+}
+
+// sort sorts the locks: see compare.
+func (s *sample) sort() {
+	slices.SortFunc(s.locks, func(a, b lock) int { return s.compare(&a, &b) })
+}
+
+// compare puts the lock first that others have waited for the longest, then the one that has the most waiters, then the
+// one that was held the longest.
+func (s *sample) compare(a, b *lock) int {
+	return cmp.Or(
+		cmp.Compare(b.longest, a.longest),
+		cmp.Compare(b.Waiting, a.Waiting),
+		s.oldest(a).Compare(s.oldest(b)),
+		cmp.Compare(a.Name, b.Name),
+	)
+}
+
+// oldest returns when the oldest hold of l was seen first.
+func (s *sample) oldest(l *lock) (oldest time.Time) {
+	for _, h := range l.Holders {
+		if since := s.since[holding{l.Name, h.Field}]; oldest.IsZero() || since.Before(oldest) {
+			oldest = since
+		}
+	}
+	return oldest
+}
+
+// A listView is the page of all locks.
+type listView struct {
+	Rows    []rowView
+	Summary string
+	At      string
+	More    string // what is not shown, and why; or ""
+	Problem string // why the list is old; or ""
+	Query   string
+}
+
+type rowView struct {
+	Key     string // tells the rows of two locks apart: see keyOf
+	Link    string // "" for a name that is too long
+	Name    string
+	Type    string
+	Waiting string
+	Longest string // "" if nobody waits
+	Holder  whoView
+	Others  string // the other holders; or ""
+	Held    string
+	Lease   string
+}
+
+// newListView returns the view of those locks of s that q matches.
+func newListView(s *sample, q string) *listView {
+	v := &listView{Query: q, At: clock(s.at)}
+	shown, waited, longest := 0, 0, time.Duration(0)
+	for n := range s.locks {
+		l := &s.locks[n]
+		if !l.matches(q) {
+			continue
+		}
+		if shown++; shown <= mostRows {
+			v.Rows = append(v.Rows, newRow(s, l))
+		}
+		if l.Waiting > 0 {
+			waited++
+		}
+		longest = max(longest, l.longest)
+	}
+	v.Summary = count(shown, "lock") + " held"
+	if q != "" {
+		v.Summary += ", of " + number(len(s.locks))
+	}
+	switch {
+	case longest > 0:
+		v.Summary += fmt.Sprintf("; others wait for %d of them, the longest for %s", waited, duration(longest))
+	case waited > 0:
+		v.Summary += fmt.Sprintf("; others wait for %d of them", waited)
+	case shown > 0:
+		v.Summary += "; nobody is known to wait"
+	}
+	v.More = s.more(shown)
+	if s.problem != nil {
+		v.Problem = errorText(s.problem)
+	}
+	return v
+}
+
+// more returns what a list of the locks that match does not show.
+func (s *sample) more(match int) string {
+	var texts []string
+	if n := match - mostRows; n > 0 {
+		texts = append(texts, fmt.Sprintf("%s more are not shown: use the filter.", number(n)))
+	}
+	if s.beyond {
+		texts = append(texts, "There are more than "+number(mostLocks)+
+			" locks, which is all that this page reads: use a pattern of names.")
+	}
+	if s.partial {
+		texts = append(texts, "The keyspace is large and has not been read to its end yet: more locks may appear.")
+	}
+	if s.leftOut > 0 {
+		texts = append(texts, count(s.leftOut, "key")+
+			" could not be read, for want of permission or because an additional key holds other data.")
+	}
+	return strings.Join(texts, " ")
+}
+
+func newRow(s *sample, l *lock) rowView {
+	row := rowView{
+		Key: keyOf(l.Name), Link: link("lock", l.Name), Name: readable(l.Name), Type: typeText(l), Waiting: l.waiting(),
+		Held: noneKnown, Lease: noneKnown,
+	}
+	if l.Waiting > 0 {
+		row.Longest = "unknown"
+	}
+	if l.longest > 0 {
+		row.Longest = duration(l.longest)
+	}
+	if len(l.Holders) == 0 {
+		return row
+	}
+	// Of several holders the one that was seen first: it is the one to look for.
+	h := slices.MinFunc(l.Holders, func(a, b relock.Holder) int {
+		return s.since[holding{l.Name, a.Field}].Compare(s.since[holding{l.Name, b.Field}])
+	})
+	row.Holder, row.Lease = who(h.Contender), lease(h.Remaining)
+	row.Held = held(h, s.since[holding{l.Name, h.Field}], s.at)
+	if n := l.holders - 1; n > 0 {
+		row.Others = "and " + number(n) + " more"
+		if l.More {
+			row.Others = "and more than " + number(n) + " more"
+		}
+	}
+	return row
+}
+
+// A lockView is the page of one lock.
+type lockView struct {
+	Name     string
+	Facts    []factView
+	Holders  []holderView
+	Waiters  []waiterView
+	Others   string // the holders that are not shown; or ""
+	Behind   string // the waiters that are not shown; or ""
+	Release  string // the address of the form that releases it; "" if it may not be released here
+	At       string
+	Problem  string
+	NotFound bool
+}
+
+type factView struct{ Name, Value string }
+
+type holderView struct {
+	Who               whoView
+	As, Held, Lease   string
+	HoldCount         int
+	Seal              string // of a form: see Handler.seal
+	Choose, Preselect bool
+}
+
+type waiterView struct {
+	Place            int
+	Who              whoView
+	As, Waits, Reach string
+}
+
+// newLockView returns the view of l, whose holds were seen first at the times in since. If it may be released, it has
+// the address of the form.
+func newLockView(l *lock, since map[holding]time.Time, mayRelease bool, problem error) *lockView {
+	v := &lockView{Name: text(l.Name, longestLink), At: clock(l.At), NotFound: l.Type == relock.TypeNone}
+	add := func(name, value string) { v.Facts = append(v.Facts, factView{name, value}) }
+	add("Type", typeText(l))
+	if l.holders > 0 {
+		add("Lease", lease(l.TTL))
+	}
+	if l.Type == relock.TypeSemaphore {
+		add("Free permits", number(l.Available))
+	}
+	add("Waiting", l.waiting())
+	if l.longest > 0 {
+		add("Longest wait", duration(l.longest))
+	}
+	if l.Token != 0 {
+		add("Last token", strconv.FormatInt(l.Token, 10))
+	}
+	for _, h := range l.Holders {
+		first := since[holding{l.Name, h.Field}]
+		v.Holders = append(v.Holders, holderView{
+			Who: who(h.Contender), As: roleText(l, h),
+			Held: held(h, first, time.Now()), Lease: lease(h.Remaining), HoldCount: h.HoldCount,
+		})
+	}
+	for n, w := range l.Waiters {
+		as := "waiter"
+		if w.Write {
+			as = "writer"
+		}
+		waits := "unknown"
+		if !w.Since.IsZero() {
+			waits = duration(l.At.Sub(w.Since))
+		}
+		v.Waiters = append(v.Waiters, waiterView{n + 1, who(w.Contender), as, waits, string(w.Reachable)})
+	}
+	if n := l.holders - len(l.Holders); n > 0 {
+		v.Others = number(n) + " more holders are not shown."
+	}
+	if n := l.Waiting - len(l.Waiters); n > 0 {
+		v.Behind = number(n) + " more wait behind them."
+	}
+	if mayRelease && l.holders > 0 {
+		v.Release = link("release", l.Name)
+	}
+	if problem != nil {
+		v.Problem = errorText(problem)
+	}
+	return v
+}
+
+// A whoView is a process, and the owner in it.
+type whoView struct {
+	Process string // its label and host, or what is known of it
+	Owner   string // or ""
+}
+
+// who describes a contender without its ID.
+func who(c relock.Contender) whoView {
+	java := strings.HasPrefix(c.Owner, "thread ")
+	switch {
+	case c.Client == "" && strings.HasPrefix(c.Owner, "permit "):
+		return whoView{Process: "a Java service"}
+	case c.Client == "":
+		return whoView{Process: "an unknown program"}
+	case c.Label != "" && c.Host != "":
+		return whoView{c.Label + " on " + c.Host, c.Owner}
+	case c.Label != "":
+		return whoView{c.Label, c.Owner}
+	case java:
+		return whoView{"Java client " + c.Client[:min(shortID, len(c.Client))], c.Owner}
+	}
+	return whoView{"client " + c.Client[:min(shortID, len(c.Client))], c.Owner}
+}
+
+// matches reports whether q occurs in what the row of l shows, in upper or lower case.
+func (l *lock) matches(q string) bool {
+	q = strings.ToLower(strings.TrimSpace(q))
+	has := func(s string) bool { return strings.Contains(strings.ToLower(s), q) }
+	by := func(c relock.Contender) bool { w := who(c); return has(w.Process) || has(w.Owner) }
+	return q == "" || has(l.Name) || has(readable(l.Name)) || has(typeText(l)) ||
+		slices.ContainsFunc(l.Holders, func(h relock.Holder) bool { return by(h.Contender) }) ||
+		slices.ContainsFunc(l.Waiters, func(w relock.Waiter) bool { return by(w.Contender) })
+}
+
+func (l *lock) waiting() string {
+	if l.QueueUnknown {
+		return "unknown"
+	}
+	return number(l.Waiting)
+}
+
+func typeText(l *lock) string {
+	switch {
+	case l.Type == relock.TypeNone:
+		return "not held, and nobody is known to wait"
+	case l.Type == relock.TypeReadWrite && l.Mode != "":
+		return "read/write lock, held to " + l.Mode
+	case l.Type == relock.TypeReadWrite:
+		return "read/write lock"
+	case l.Type == relock.TypeFair:
+		return "fair lock"
+	case l.Ambiguous:
+		return "semaphore, or another counter"
+	}
+	return string(l.Type)
+}
+
+func roleText(l *lock, h relock.Holder) string {
+	switch {
+	case h.Permits > 0:
+		return count(h.Permits, "permit")
+	case l.Type != relock.TypeReadWrite:
+		return "holder"
+	case h.Write:
+		return "writer"
+	}
+	return "reader"
+}
+
+// held returns for how long the page has seen a hold. A hold of relock has an ID of its own. A Java thread has the same
+// one each time, and may have released the lock in between.
+func held(h relock.Holder, since, now time.Time) string {
+	switch {
+	case since.IsZero():
+		return noneKnown
+	case strings.HasPrefix(h.Owner, "thread "):
+		return "seen for " + duration(now.Sub(since))
+	}
+	return "at least " + duration(now.Sub(since))
+}
+
+func lease(left time.Duration) string {
+	switch {
+	case left < 0:
+		return "no end"
+	case left == 0:
+		return "expired"
+	case left < time.Second:
+		return "under 1s"
+	}
+	return duration(left)
+}
+
+func duration(d time.Duration) string { return max(d, 0).Truncate(time.Second).String() }
+
+func clock(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return t.UTC().Format("15:04:05 UTC")
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return number(n) + " " + what + "s"
+}
+
+// number returns n with commas.
+func number(n int) string {
+	text := strconv.Itoa(n)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// readable returns a name as text: quoted if it is not plain, and without its end if it is long.
+func readable(name string) string { return text(name, longName) }
+
+// text is like readable, for names of which more than a number of runes are long.
+func text(name string, long int) string {
+	odd := func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError || r == '"' }
+	cut := name
+	if utf8.RuneCountInString(name) > long {
+		cut = string([]rune(name)[:long]) + "…"
+	}
+	if name == "" || strings.TrimSpace(name) != name || strings.ContainsFunc(cut, odd) {
+		return strconv.Quote(cut)
+	}
+	return cut
+}
+
+// keyOf returns a text for a name that is safe and short everywhere, and differs from that of any other name.
+func keyOf(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:12])
+}
+
+// link returns the address of a page about a lock, or "" if the name is too long for an address.
+func link(page, name string) string {
+	if len(name) > longestLink {
+		return ""
+	}
+	return page + "?name=" + url.QueryEscape(name)
+}
+
+// errorText returns what a person has to know of err.
+func errorText(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "Redis has not answered in time."
+	}
+	return strings.TrimPrefix(err.Error(), "relock: ")
+}

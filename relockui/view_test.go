@@ -1,0 +1,84 @@
+package relockui
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/relock-go/relock"
+)
+
+// What is stuck comes first: the longest wait, then the most waiters, then the oldest hold, then the name.
+func TestLongestWaitComesFirst(t *testing.T) {
+	now := time.Now()
+	lockOf := func(name string, held time.Duration, waits ...time.Duration) (lock, holding, time.Time) {
+		i := relock.Inspection{Name: name, At: now, Type: relock.TypeLock, Waiting: len(waits)}
+		i.Holders = []relock.Holder{{Contender: relock.Contender{Field: "f"}, HoldCount: 1, Remaining: time.Minute}}
+		for _, w := range waits {
+			waiter := relock.Waiter{}
+			if w > 0 {
+				waiter.Since = now.Add(-w)
+			}
+			i.Waiters = append(i.Waiters, waiter)
+		}
+		return newLock(i), holding{name, "f"}, now.Add(-held)
+	}
+	s := &sample{at: now, since: make(map[holding]time.Time)}
+	add := func(name string, held time.Duration, waits ...time.Duration) {
+		l, id, since := lockOf(name, held, waits...)
+		s.locks = append(s.locks, l)
+		s.since[id] = since
+	}
+	add("new", time.Second)
+	add("old", time.Hour)
+	add("b", time.Minute)
+	add("a", time.Minute)
+	add("java waits", time.Second, 0)
+	add("short wait", time.Hour, time.Second, 2*time.Second)
+	add("long wait", time.Second, time.Hour, time.Second)
+	s.sort()
+	var names []string
+	for _, row := range newListView(s, "").Rows {
+		names = append(names, row.Name)
+	}
+	assert.Equal(t, []string{"long wait", "short wait", "java waits", "old", "a", "b", "new"}, names)
+	v := newListView(s, "")
+	assert.Equal(t, "7 locks held; others wait for 3 of them, the longest for 1h0m0s", v.Summary)
+	assert.Equal(t, "unknown", v.Rows[2].Longest)
+	assert.Equal(t, "at least 1h0m0s", v.Rows[3].Held)
+}
+
+// What a filter matches is what the row shows, or the row of a waiter.
+func TestFilterFindsWhatIsShown(t *testing.T) {
+	l := newLock(relock.Inspection{
+		Name: "lock:Orders:42", Type: relock.TypeFair,
+		Holders: []relock.Holder{{Contender: relock.Contender{Client: "12345678-9", Owner: "goroutine 7", Label: "Orders-1", Host: "node-3"}}},
+		Waiters: []relock.Waiter{{Contender: relock.Contender{Client: "87654321-9", Owner: "thread 5"}}},
+	})
+	for _, q := range []string{"", " ", "orders:42", "ORDERS-1", "node-3", "goroutine 7", "fair", "java client 87654321"} {
+		assert.True(t, l.matches(q), q)
+	}
+	for _, q := range []string{"12345678-9", "semaphore", "x"} {
+		assert.False(t, l.matches(q), q)
+	}
+}
+
+func TestTexts(t *testing.T) {
+	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -5: "-5", -100: "-100", -1000: "-1,000"} {
+		assert.Equal(t, want, number(n))
+	}
+	for name, want := range map[string]string{
+		"lock:a": "lock:a", "": `""`, " a": `" a"`, "a\nb": `"a\nb"`, "\u202ea": `"\u202ea"`, "\xff": `"\xff"`, `a"b`: `"a\"b"`, "ключ": "ключ",
+	} {
+		assert.Equal(t, want, readable(name))
+	}
+	assert.Equal(t, "no end", lease(-1))
+	assert.Equal(t, "expired", lease(0))
+	assert.Equal(t, "under 1s", lease(time.Millisecond))
+	assert.Equal(t, "1m1s", lease(61*time.Second+time.Millisecond))
+	java := relock.Holder{Contender: relock.Contender{Client: "c", Owner: "thread 5"}}
+	now := time.Now()
+	assert.Equal(t, "seen for 1m0s", held(java, now.Add(-time.Minute), now), "a thread may have released it in between")
+	assert.Equal(t, noneKnown, held(java, time.Time{}, now))
+}
