@@ -3,7 +3,8 @@
 //	go run github.com/relock-go/relock/cmd/relockctl@latest -h
 //
 // The result is written to stdout, and all other text to stderr. With -json stdout has JSON and nothing else. Names are
-// printed so that they cannot affect a terminal. Only the commands unlock and run write to Redis.
+// printed so that they cannot affect a terminal. Only the commands unlock and run write to Redis, and serve if it is
+// allowed to.
 package main
 
 // The command line: its flags and commands, what is refused, and the exit status.
@@ -34,6 +35,7 @@ Usage:
   relockctl [flags] list [PATTERN]    list the locks that are held, one line for each holder
   relockctl [flags] show NAME         show everything that Redis knows about one lock
   relockctl [flags] watch [PATTERN]   list repeatedly, until Ctrl-C
+  relockctl [flags] serve [PATTERN]   serve a web page that shows the locks, until Ctrl-C
   relockctl [flags] unlock NAME       release a lock by force, after asking
   relockctl [flags] run NAME -- COMMAND [ARG...]
                                       run a command while holding a lock
@@ -43,13 +45,18 @@ listed. Flags may be anywhere before --; all arguments after it are names, or th
 
 Flags:
   -url URL      redis://user:password@host:port/db, or rediss:// for TLS
-  -addr ADDR    host:port, instead of a URL
+  -addr ADDR    host:port, instead of a URL; behind serve it is the address of the page,
+                127.0.0.1:8080 by default
   -sentinel-master NAME
                 the address is that of a Sentinel, which knows the Redis as NAME;
                 -addr may then have several addresses, separated by commas
   -wide         list, watch: do not shorten anything, and show the hosts
   -json         print JSON; durations are in milliseconds, and -1 is a lease without end
-  -every TIME   watch: the time between two lists; 1s by default, at least 100ms
+  -every TIME   watch, serve: the time between two lists; 1s by default, at least 100ms
+  -expose       serve: allow an address that other machines can reach
+  -hosts NAMES  serve: further names of this host in the URL of the page, with commas
+                between them; localhost, 127.0.0.1, [::1] and -addr are always allowed
+  -allow-unlock serve: let the page release locks by force, after asking
   -yes          unlock: do not ask
   -wait TIME    run: how long to wait for the lock; 10s by default, 0 for one attempt
   -lease TIME   run: the lock expires after TIME and is not renewed, so the command has
@@ -67,7 +74,7 @@ the Redis. Those of a Sentinel are parameters of the URL:
 redis://:secret@host:26379?sentinel_username=me&sentinel_password=other. For a Cluster
 pass the address of any node.
 
-list and watch read the whole keyspace with SCAN, in small steps; in a Cluster they do so
+list, watch and serve read the keyspace with SCAN, in small steps; in a Cluster they do so
 on each master. Keys that the user has no permission to read, and locks with an additional
 key that holds other data, are left out and counted.
 
@@ -93,6 +100,13 @@ Redis about the lock, or when its lease expires. The next waiter acquires the lo
 read/write lock all readers and the writer lose it, and for a semaphore all permits are
 released. If the holders change while you are asked, nothing is released.
 
+serve prints the URL of the page, which shows who holds which locks, for how long at
+least, and who waits. The locks that others have waited for the longest come first. The
+page has no authentication: everyone who can reach the address can see it. Redis is read
+only while somebody looks at the page, once in -every however many they are, and at most
+5,000 locks are listed. With -allow-unlock only the holders that the page has shown lose
+their lock, and each release is written to stderr.
+
 run looks the command up, acquires the lock, runs the command, and releases the lock when
 the command has ended. The command has RELOCK_NAME in its environment, and with -fenced
 RELOCK_TOKEN. relockctl passes on the signals HUP, INT, QUIT, TERM, USR1 and USR2, but on a
@@ -109,9 +123,9 @@ of the lease at most. A lock with -lease is not renewed, so such a loss may show
 it is released. On Windows the command is killed instead of getting TERM.
 
 Exit status:
-  0  success; watch was ended with Ctrl-C
-  1  Redis cannot be reached or returned an error; the key is not a lock; or the list is
-     incomplete, and stderr has the number of keys that are left out
+  0  success; watch or serve was ended with Ctrl-C
+  1  Redis cannot be reached or returned an error; the key is not a lock; serve cannot open
+     its port; or the list is incomplete, and stderr has the number of keys left out
   2  the command line is not valid
   3  show, unlock: the lock is not held
   4  unlock: not released, because you did not answer yes, or the holders have changed
@@ -155,8 +169,9 @@ type program struct {
 	auth     string // REDISCLI_AUTH
 	every    time.Duration
 	yes      bool
-	job      job // of run
-	leftOut  int // watch: number of keys that were left out when it was last printed
+	job      job         // of run
+	page     pageOptions // of serve
+	leftOut  int         // watch: number of keys that were left out when it was last printed
 	place    place
 	redis    *connection    // nil before open
 	client   *relock.Client // nil before open
@@ -182,7 +197,12 @@ func main() {
 func (p *program) run(ctx context.Context, args []string, env string) error {
 	flags := flag.NewFlagSet("", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	url, addr := flags.String("url", "", ""), flags.String("addr", "", "")
+	url, addr := flags.String("url", "", ""), ""
+	target := &addr
+	flags.Func("addr", "", func(value string) error {
+		*target = value
+		return nil
+	})
 	master := flags.String("sentinel-master", "", "")
 	flags.BoolVar(&p.json, "json", false, "")
 	flags.BoolVar(&p.wide, "wide", false, "")
@@ -190,7 +210,12 @@ func (p *program) run(ctx context.Context, args []string, env string) error {
 	flags.DurationVar(&p.every, "every", time.Second, "")
 	flags.BoolVar(&p.yes, "yes", false, "")
 	p.job.addFlags(flags)
-	words, rest, err := parseAnywhere(flags, args)
+	p.page.addFlags(flags)
+	words, rest, err := parseAnywhere(flags, args, func(command string) {
+		if command == "serve" {
+			target = &p.page.addr // and no longer the address of Redis
+		}
+	})
 	if errors.Is(err, flag.ErrHelp) || err == nil && len(words) > 0 && words[0] == "help" {
 		_, err = io.WriteString(p.out, usage)
 		return err
@@ -210,17 +235,19 @@ func (p *program) run(ctx context.Context, args []string, env string) error {
 		command, words = words[0], words[1:]
 	}
 	do, err := p.command(command, words, rest)
-	addrs := strings.Split(*addr, ",")
+	addrs := strings.Split(addr, ",")
 	switch {
 	case err != nil:
 		return err
 	case p.every < 100*time.Millisecond:
 		return badUsage("-every %v: must be at least 100ms", p.every)
-	case *url != "" && *addr != "":
+	case command == "serve" && p.page.check() != nil:
+		return p.page.check()
+	case *url != "" && addr != "":
 		return badUsage("-url and -addr: use only one of them")
 	case len(addrs) > 1 && *master == "":
-		return badUsage("-addr %s: several addresses are only for -sentinel-master", quote(*addr))
-	case *addr != "":
+		return badUsage("-addr %s: several addresses are only for -sentinel-master", quote(addr))
+	case addr != "":
 		*url = "redis://" + addrs[0]
 	case *url == "":
 		*url = env
@@ -298,6 +325,8 @@ func (p *program) command(command string, words, rest []string) (do func(context
 		do = func(ctx context.Context) error { return p.show(ctx, word) }
 	case "watch":
 		do = func(ctx context.Context) error { return p.watch(ctx, word) }
+	case "serve":
+		do = func(ctx context.Context) error { return p.serve(ctx, word) }
 	case "unlock":
 		do = func(ctx context.Context) error { return p.unlock(ctx, word) }
 	default:
@@ -307,8 +336,8 @@ func (p *program) command(command string, words, rest []string) (do func(context
 }
 
 // parseAnywhere is flags.Parse, except that flags may be before, between and after the arguments, of which rest are
-// those after --.
-func parseAnywhere(flags *flag.FlagSet, args []string) (words, rest []string, err error) {
+// those after --. It passes the first argument to begin before it parses the flags behind it.
+func parseAnywhere(flags *flag.FlagSet, args []string, begin func(command string)) (words, rest []string, err error) {
 	for i, arg := range args {
 		if arg == "--" {
 			args, rest = args[:i], args[i+1:]
@@ -321,6 +350,9 @@ func parseAnywhere(flags *flag.FlagSet, args []string) (words, rest []string, er
 		}
 		if args = flags.Args(); len(args) == 0 {
 			return words, rest, nil
+		}
+		if len(words) == 0 {
+			begin(args[0])
 		}
 		words, args = append(words, args[0]), args[1:]
 	}

@@ -1,0 +1,112 @@
+package main
+
+// The command serve: the page of package relockui.
+//
+// Rules: an address that other machines can reach needs a flag, because the page has no authentication. The address is
+// checked before the port is open. The program prints the URL when the port is open, and ends with Ctrl-C.
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/relock-go/relock/relockui"
+)
+
+const defaultPage = "127.0.0.1:8080"
+
+// A pageOptions has the flags of serve.
+type pageOptions struct {
+	addr        string // "" for defaultPage
+	expose      bool
+	hosts       string
+	allowUnlock bool
+}
+
+func (o *pageOptions) addFlags(flags *flag.FlagSet) {
+	flags.BoolVar(&o.expose, "expose", false, "")
+	flags.StringVar(&o.hosts, "hosts", "", "")
+	flags.BoolVar(&o.allowUnlock, "allow-unlock", false, "")
+}
+
+// check returns an error if the page may not be served at its address. It is found before Redis is asked.
+func (o *pageOptions) check() error {
+	_, err := o.listenAddr()
+	return err
+}
+
+// listenAddr returns the address of the page.
+func (o *pageOptions) listenAddr() (*net.TCPAddr, error) {
+	if o.addr == "" {
+		o.addr = defaultPage
+	}
+	addr, err := net.ResolveTCPAddr("tcp", o.addr)
+	switch {
+	case err != nil:
+		return nil, badUsage("serve: -addr %s: %v", quote(o.addr), err)
+	case !o.expose && !addr.IP.IsLoopback():
+		return nil, badUsage("serve: -addr %s is not a loopback address, and the page has no authentication: "+
+			"-expose allows it (the address of Redis is -url, or -addr in front of serve)", quote(o.addr))
+	}
+	return addr, nil
+}
+
+// serve serves the page until ctx is done.
+func (p *program) serve(ctx context.Context, pattern string) error {
+	addr, err := p.page.listenAddr()
+	if err != nil {
+		return err
+	}
+	options := []relockui.Option{
+		relockui.WithPattern(pattern), relockui.WithInterval(p.every), relockui.WithTitle("Locks at " + p.redis.addr),
+		relockui.WithLogger(slog.New(slog.NewTextHandler(p.err, nil))),
+	}
+	if p.page.hosts != "" {
+		options = append(options, relockui.WithHosts(strings.Split(p.page.hosts, ",")...))
+	}
+	if ip := addr.IP; ip != nil && !ip.IsUnspecified() {
+		options = append(options, relockui.WithHosts(ip.String()))
+	}
+	if p.page.allowUnlock {
+		options = append(options, relockui.WithForcedRelease())
+	}
+	page, err := relockui.New(p.redis.rdb, options...)
+	if err != nil {
+		return err
+	}
+	defer page.Close()
+	listener, err := net.ListenTCP("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("serve: %w", err)
+	}
+	if _, err := fmt.Fprintf(p.out, "http://%s/\n", listener.Addr()); err != nil {
+		listener.Close()
+		return err
+	}
+	fmt.Fprintf(p.err, "The page shows the locks at %s. Ctrl-C ends.\n", p.redis.addr)
+	server := &http.Server{
+		Handler: page, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // of clients that misbehave
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	page.Close() // which ends the streams; Shutdown waits for them
+	ending, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err = server.Shutdown(ending)
+	if served := <-served; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
+	return err
+}
