@@ -116,6 +116,8 @@ func (c *Client) config(id string, o options) engine.Config {
 		Bundle: bundleOf, Renewer: askRenewals,
 		Free:  func(names []string, fields [][]string) call { return freeCall(id, names, fields) },
 		Group: func(string) string { return "" },
+
+		Channel: clientChannel(id), Tell: c.tell,
 	}
 	if o.label != "" {
 		config.OnAcquire = (&label{client: c, text: o.label}).start

@@ -167,6 +167,46 @@ func TestClusterLocksExcludeAndWake(t *testing.T) {
 	}
 }
 
+// A forced release reaches the holder, also if the channel of its Client is in another shard than the lock.
+func TestClusterForcedReleaseReachesTheHolder(t *testing.T) {
+	t.Parallel()
+	cluster := testredis.StartCluster(t, 3, 0)
+	ctx := context.Background()
+	for _, kind := range clusterLocks {
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			b := newClusterBench(t, cluster)
+			other := b.client()
+			for n := range 4 {
+				c := b.client(WithWatchdogTimeout(rarely))
+				name := fmt.Sprint(b.name, "-", n)
+				w := b.watch(kind.one(c, name), kind.one(other, name), func(l Locker, owner context.Context) error { return l.Lock(owner) })
+				b.hears(c)
+				freed, err := w.forced.ForceUnlock(ctx)
+				b.must(err)
+				assert.True(t, freed)
+				await(b.bench, "the holder learns of the release", w.guarded.Done())
+				b.mustBe(w.release(ctx), ErrLockLost)
+			}
+		})
+	}
+}
+
+// hears waits until c has subscribed to its channel.
+func (b *clusterBench) hears(c *Client) {
+	b.Helper()
+	testredis.Await(b, "the holder listens", clusterSoon, func() bool {
+		heard := false
+		_ = b.admin.ForEachMaster(context.Background(), func(ctx context.Context, rdb *redis.Client) error {
+			if len(rdb.PubSubShardChannels(ctx, clientChannel(c.ID())).Val()) == 1 {
+				heard = true
+			}
+			return nil
+		})
+		return heard
+	})
+}
+
 // The script of a release grants a fair lock to a waiter, whose subscription is in the shard of the lock.
 func TestClusterFairLockIsGranted(t *testing.T) {
 	t.Parallel()

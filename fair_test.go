@@ -855,7 +855,7 @@ func TestFairWaitersOfAClientShareAChannel(t *testing.T) {
 		t.Helper()
 		slices.Sort(want)
 		testredis.Await(t, fmt.Sprintf("the channels %v", want), soon, func() bool {
-			return slices.Equal(want, slices.Sorted(slices.Values(b.rdb.PubSubChannels(ctx, "*").Val())))
+			return slices.Equal(want, slices.Sorted(slices.Values(ofLocks(b.rdb.PubSubChannels(ctx, "*").Val()))))
 		})
 	}
 	raw := l.lock.(*fairLock)

@@ -383,10 +383,14 @@ func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
 }
 
 // ForceUnlock releases the lock, whichever owner holds it, and reports whether it was held. It is a tool for operators:
-// the holder is not asked, and may still be working. A holder that uses this Client loses the lock at once. A holder
-// that uses another Client notices at its next renewal, a third of the watchdog timeout later at most. If the hold is
-// not renewed, because it has an explicit lease or is in its last lease before [MaxHold], the holder notices when it
-// next asks Redis about the lock, for example with Unlock, IsHeld or HoldCount, or when the lease expires.
+// the holder is not asked, and may still be working. A holder that uses this Client loses the lock at once. Another
+// Client of this package is told by a message, asks Redis, and cancels the contexts of the hold, usually within two
+// round trips. It listens for such messages while one of its holds is older than a second.
+//
+// The message may be lost, or not allowed (see docs/security.md), and it is not sent to Java services, nor for a name of
+// more than 1 KiB. Then the holder notices at its next renewal, a third of the watchdog timeout later at most. If the
+// hold is not renewed, because it has an explicit lease or is in its last lease before [MaxHold], the holder notices
+// when it next asks Redis about the lock, for example with Unlock, IsHeld or HoldCount, or when the lease expires.
 //
 // The request is sent once, and is not retried if its answer is lost, because it could release a later hold. A
 // MultiLock releases all its locks, and a Semaphore all its permits. A key that holds data of another kind is not

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +16,7 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -501,4 +505,280 @@ func TestErrorThatEndsAWaitOfARedLockSaysOthersHoldIt(t *testing.T) {
 		err.Error(),
 	)
 	red.must(held.Unlock(ctx))
+}
+
+// A watched hold is one that another Client is to release by force.
+type watched struct {
+	guarded context.Context
+	forced  Locker                          // of the other Client
+	release func(ctx context.Context) error // by the holder
+}
+
+// watch has l held by a new owner.
+func (b *bench) watch(l, forced Locker, lock func(l Locker, owner context.Context) error) watched {
+	b.Helper()
+	owner := ContextWithOwner(context.Background())
+	b.must(lock(l, owner))
+	guarded, err := l.Guard(owner)
+	b.must(err)
+	return watched{guarded, forced, func(context.Context) error { return l.Unlock(owner) }}
+}
+
+// hears waits until c has subscribed to its channel, which it does while it has an old hold.
+func (b *bench) hears(c *Client) {
+	b.Helper()
+	testredis.Await(b, "the holder listens", soon, func() bool { return b.hearers(clientChannel(c.ID())) == 1 })
+}
+
+// rarely is a watchdog timeout with which no hold is renewed while a test runs.
+const rarely = 10 * time.Minute
+
+// A forced release by another Client reaches the holder long before its next renewal, whatever the type of the lock and
+// the lease of the hold.
+func TestForcedReleaseReachesTheHolder(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		c, other := b.client(WithWatchdogTimeout(rarely)), b.client()
+		all := make(map[string]watched)
+		for _, kind := range append(slices.Clone(recordLocks), lockKind{name: "multi", one: newMultiLock}) {
+			for what, lock := range map[string]func(l Locker, owner context.Context) error{
+				"renewed":  func(l Locker, owner context.Context) error { return l.Lock(owner) },
+				"explicit": func(l Locker, owner context.Context) error { return l.LockLease(owner, time.Hour) },
+			} {
+				name := b.name + kind.name + what
+				all[kind.name+", "+what] = b.watch(kind.one(c, name), kind.one(other, name), lock)
+			}
+		}
+		plain := func(l Locker, owner context.Context) error { return l.Lock(owner) }
+		name := b.name + "last"
+		all["in its last lease"] = b.watch(c.NewLock(name, MaxHold(time.Hour/10)), other.NewLock(name), plain)
+		name = b.name + "part"
+		all["a part of a MultiLock"] = b.watch(c.NewMultiLock(c.NewLock(name), c.NewLock(name+"2")), other.NewLock(name), plain)
+		for i, n := range []int{1, 2, 3} {
+			s, owner := c.NewSemaphore(b.name+"several", 10), other.NewSemaphore(b.name+"several", 10)
+			h, err := s.AcquireN(ctx, n)
+			b.must(err)
+			all[fmt.Sprintf("%d of several permits", n)] = watched{h.Context(), owner, h.Release}
+			if i > 0 { // one ForceUnlock releases all permits
+				all[fmt.Sprintf("%d of several permits", n)] = watched{h.Context(), nil, h.Release}
+			}
+		}
+		b.hears(c)
+
+		began := time.Now()
+		for what, w := range all {
+			if w.forced != nil {
+				freed, err := w.forced.ForceUnlock(ctx)
+				require.NoError(t, err, what)
+				require.True(t, freed, what)
+			}
+		}
+		for what, w := range all {
+			await(b, what+" learns of the release", w.guarded.Done())
+			assert.ErrorIs(t, context.Cause(w.guarded), ErrLockLost, what)
+			assert.ErrorIs(t, w.release(ctx), ErrLockLost, what)
+		}
+		assert.Less(t, time.Since(began), rarely/10)
+		b.forget() // the other lock of the MultiLock
+	})
+}
+
+// The same for a RedLock, whose locks are released one after the other.
+func TestForcedReleaseReachesTheHolderOfARedLock(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Mini(t).Addr(), testredis.Mini(t).Addr(), testredis.Mini(t).Addr())
+	b.opts = []Option{WithRedLockNodeTimeout(soon)}
+	ctx := context.Background()
+	l := newRedLock(b.client(WithWatchdogTimeout(rarely)), b.name)
+	w := b.watch(l, newRedLock(b.client(), b.name), func(l Locker, owner context.Context) error { return l.Lock(owner) })
+	for i, node := range b.nodes {
+		testredis.Await(b, fmt.Sprint("listens at node ", i), soon, func() bool {
+			return len(node.PubSubChannels(ctx, clientChannel("*")).Val()) == 1
+		})
+	}
+	freed, err := w.forced.ForceUnlock(ctx)
+	b.must(err)
+	assert.True(t, freed)
+	await(b, "the holder learns of the release", w.guarded.Done())
+	b.mustBe(w.release(ctx), ErrLockLost)
+}
+
+// After a reconnect the holder listens again.
+func TestForcedReleaseReachesTheHolderAfterAReconnect(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c := b.client(WithWatchdogTimeout(rarely))
+	w := b.watch(c.NewLock(b.name), b.client().NewLock(b.name), func(l Locker, owner context.Context) error { return l.Lock(owner) })
+	for range 3 {
+		b.hears(c)
+		b.must(b.rdb.Do(ctx, "client", "kill", "type", "pubsub").Err())
+		testredis.Await(b, "the connection is closed", soon, func() bool {
+			list, err := b.rdb.Do(ctx, "client", "list", "type", "pubsub").Text()
+			return err == nil && strings.Count(list, "\n") <= 1
+		})
+	}
+	b.hears(c)
+	_, err := w.forced.ForceUnlock(ctx)
+	b.must(err)
+	await(b, "the holder learns of the release", w.guarded.Done())
+	b.mustBe(w.release(ctx), ErrLockLost)
+}
+
+// Whoever may publish on the channel of a Client can make it check a lock once a second, and nothing else: no hold ends,
+// and no other message has an effect.
+func TestForgedHintsEndNothing(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c := b.client(WithWatchdogTimeout(rarely))
+	lock := func(l Locker, owner context.Context) error { return l.Lock(owner) }
+	w := b.watch(c.NewLock(b.name), nil, lock)
+	explicit := b.watch(c.NewLock(b.name+"-2"), nil, func(l Locker, owner context.Context) error { return l.LockLease(owner, rarely/2) })
+	left := b.rdb.PTTL(ctx, b.name+"-2").Val()
+	b.hears(c)
+	publish := func(texts ...string) {
+		for range 200 {
+			for _, text := range texts {
+				b.must(b.rdb.Publish(ctx, clientChannel(c.ID()), text).Err())
+			}
+		}
+	}
+	runs := b.scriptRuns()
+	publish("0", "1", "", b.name, "check", "check "+b.name+"x", "check "+b.name+" ", "grant "+b.name)
+	assert.Equal(t, runs, b.scriptRuns(), "requests after messages that name no lock of this Client")
+	began := time.Now()
+	publish("check "+b.name, "check "+b.name+"-2")
+	testredis.Await(b, "both locks are checked", soon, func() bool { return b.scriptRuns() >= runs+2 })
+	assert.LessOrEqual(t, b.scriptRuns()-runs, 2*(2+int(time.Since(began)/time.Second)), "requests after %v", time.Since(began))
+	assert.NoError(t, w.guarded.Err())
+	assert.NoError(t, explicit.guarded.Err())
+	assert.LessOrEqual(t, b.rdb.PTTL(ctx, b.name+"-2").Val(), left, "the explicit lease is not longer")
+	b.must(w.release(ctx))
+	b.must(explicit.release(ctx))
+}
+
+// Any number of holds that last longer than a second have one subscription, which Close ends.
+func TestOldHoldsShareOneSubscription(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c := b.client()
+	many, at := full(4_000, 20_000), 64
+	var all sync.WaitGroup
+	for from := range at {
+		waitgroup.Go(&all, func() {
+			for i := from; i < many; i += at {
+				assert.NoError(t, c.NewLock(fmt.Sprint(b.name, "-", i)).Lock(ContextWithOwner(ctx)))
+			}
+		})
+	}
+	all.Wait()
+	b.hears(c)
+	time.Sleep(2 * time.Second) // all of them are old
+	assert.Equal(t, []string{clientChannel(c.ID())}, b.rdb.PubSubChannels(ctx, "*").Val())
+	list, err := b.rdb.Do(ctx, "client", "list", "type", "pubsub").Text()
+	b.must(err)
+	assert.Equal(t, 1, strings.Count(list, "\n"), "subscription connections")
+	b.must(c.Close())
+	testredis.Await(b, "the subscription has ended", soon, func() bool { return b.hearers(clientChannel(c.ID())) == 0 })
+	b.must(b.rdb.FlushDB(ctx).Err())
+}
+
+// Locks that are held for less than a second cost two requests each and no subscription, for however long the Client
+// works.
+func TestShortHoldsCostNoSubscription(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		rdb := testredis.Client(t, addr)
+		l := b.clientOn(rdb).NewLock(b.name)
+		b.must(l.Lock(ctx)) // the scripts are loaded from here on
+		b.must(l.Unlock(ctx))
+		var sent atomic.Int64
+		rdb.AddHook(commandHook(func(redis.Cmder) { sent.Add(1) }))
+		pairs := int64(0)
+		for began := time.Now(); time.Since(began) < 2500*time.Millisecond; pairs++ {
+			held := time.Now()
+			b.must(l.Lock(ctx))
+			if pairs%50 == 0 {
+				time.Sleep(100 * time.Millisecond)
+			}
+			if b.must(l.Unlock(ctx)); time.Since(held) > time.Second/2 {
+				t.Skip("the machine is too slow: a lock was held for ", time.Since(held))
+			}
+		}
+		assert.Equal(t, 2*pairs, sent.Load(), "commands")
+		assert.Empty(t, b.rdb.PubSubChannels(ctx, clientChannel("*")).Val(), "channels")
+	})
+}
+
+// A script of a forced release answers which clients of this package have lost a hold, each once. Java services are not
+// among them, because they do not listen.
+func TestForcedReleaseNamesTheClients(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		c := b.client()
+		one, two, java := c.ID(), b.client().ID(), b.client().ID()
+		s := c.NewSemaphore(b.name, 5)
+		end := float64(time.Now().Add(time.Hour).UnixMilli())
+		hash := func(values ...any) func() { return func() { b.must(b.rdb.HSet(ctx, b.name, values...).Err()) } }
+		for what, row := range map[string]struct {
+			record func()
+			force  call
+			want   []string
+		}{
+			"a lock":           {hash(one+":1:01", 1), c.NewLock(b.name).record.Force(), []string{one}},
+			"a fair lock":      {hash(one+":1:01", 1), c.NewFairLock(b.name).record.Force(), []string{one}},
+			"a lock of Java":   {hash(java+":1", 1), c.NewLock(b.name).record.Force(), nil},
+			"a free lock":      {func() {}, c.NewLock(b.name).record.Force(), nil},
+			"a free fair lock": {func() {}, c.NewFairLock(b.name).record.Force(), nil},
+			"readers": {
+				hash("mode", "read", one+":1:01", 1, one+":2:02", 1, two+":1:03", 2, java+":1", 1),
+				c.NewRWLock(b.name).Read().record.Force(), []string{one, two},
+			},
+			"readers beside a writer": {
+				hash("mode", "write", one+":1:01:write", 1, two+":1:03", 2),
+				c.NewRWLock(b.name).Read().record.Force(), []string{two},
+			},
+			"a writer": {
+				hash("mode", "write", one+":1:01:write", 1, two+":1:03", 2),
+				c.NewRWLock(b.name).Write().record.Force(), []string{one},
+			},
+			"a writer of Java": {
+				hash("mode", "write", java+":1:write", 1), c.NewRWLock(b.name).Write().record.Force(), nil,
+			},
+			"a read/write lock, released as a plain lock": {
+				hash("mode", "read", one+":1:01", 1, two+":1:03", 2), c.NewLock(b.name).record.Force(), []string{one, two},
+			},
+			"a semaphore": {
+				func() {
+					b.must(b.rdb.Set(ctx, b.name, 1, 0).Err())
+					for _, id := range []string{one + ":1:01", one + ":2:02", two + ":1:01", "0123456789abcdef"} {
+						b.must(b.rdb.ZAdd(ctx, permitsKey(b.name), redis.Z{Score: end, Member: id}).Err())
+					}
+				},
+				s.handle.record.Force(), []string{one, two},
+			},
+		} {
+			b.must(b.rdb.FlushDB(ctx).Err())
+			row.record()
+			// A release of what was seen, which is nothing here, names nobody.
+			none := forSeen(row.force, []string{java + ":9"}, "")
+			r, clients, err := send.ParseForced(send.NewRedis(b.rdb, send.Synced{}).Run(ctx, none, false))
+			b.must(err)
+			assert.Zero(t, r[0], what)
+			assert.Empty(t, clients, what)
+			r, clients, err = send.ParseForced(send.NewRedis(b.rdb, send.Synced{}).Run(ctx, row.force, false))
+			b.must(err)
+			assert.Equal(t, what != "a free lock" && what != "a free fair lock", r[0] == 1, what)
+			assert.ElementsMatch(t, row.want, clients, what)
+		}
+		b.must(b.rdb.FlushDB(ctx).Err())
+	})
 }

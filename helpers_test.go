@@ -31,6 +31,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -103,7 +104,8 @@ func (answerError) RedisError()     {}
 // send sends a call of a lock by itself.
 func (c *Client) send(what call) (reply, error) {
 	answer := c.engine.Probe().Sender().Do(&send.Wait{Ctx: context.Background()}, send.Request{Call: what}, time.Time{})
-	return answer.Reply()
+	r, _, err := answer.Forced()
+	return r, err
 }
 
 // sendAttempt makes one attempt on a lock.
@@ -178,6 +180,11 @@ func (b *bench) freeSoon() {
 	b.Helper()
 	fb := &faultBench{bench: b}
 	testredis.Await(b, "nothing is left of the lock", soon, func() bool { return len(fb.records()) == 0 })
+}
+
+// ofLocks returns the channels without those on which Clients listen while they have old holds.
+func ofLocks(channels []string) []string {
+	return slices.DeleteFunc(channels, func(name string) bool { return strings.HasPrefix(name, "relock_client:") })
 }
 
 // hearers returns how many connections have subscribed to a channel.

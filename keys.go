@@ -41,6 +41,9 @@ func lineKey(name string) string {
 // labelKey returns the key of the label of a Client.
 func labelKey(id string) string { return prefixName("relock_client", id) }
 
+// clientChannel returns the channel on which the Client with this ID is told to check its holds of a lock.
+func clientChannel(id string) string { return prefixName("relock_client", id) }
+
 // grantChannel returns the channel on which c is notified of grants of a lock. The releases of the lock are announced
 // on the channel announce.
 func (c *Client) grantChannel(announce string) string {

@@ -3208,6 +3208,7 @@ func silentGrants(t *testing.T, lock func(c *Client, name string) Locker, locks 
 		b.must(err)
 		return regexp.MustCompile(`(?m)^id=\d+`).FindAllString(clients, -1)
 	}
+	b.hears(b.direct)
 	before := subscribers()
 	silent := b.proxy.On(testredis.Command("ping"), testredis.StallReply)
 	await(b.bench, "the subscription is silent", silent.Fired())

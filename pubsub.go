@@ -1,15 +1,19 @@
 package relock
 
-// Notifications: which connection of go-redis subscribes to which channel, on one server and in a Cluster. Package wake
-// has the subscribed channels themselves.
+// Notifications: which connection of go-redis subscribes to which channel, on one server and in a Cluster; and the
+// messages that are not published by a script. Package wake has the subscribed channels themselves.
 //
 // Rules: a Client has one connection for all channels. In a Cluster it has one for each shard with a lock that a
 // goroutine waits for. There Redisson uses sharded pub/sub: a release is announced in the shard of its lock and nowhere
 // else. A Cluster before Redis 7.0 has no sharded pub/sub; every node of it receives every message, so any node can be
 // used.
+//
+// A script cannot publish on the channel of a Client, which may be in another shard than the lock. So a Client
+// publishes there by itself. Nothing depends on that: see internal/engine/forced.go.
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -102,4 +106,36 @@ func (s shard) Unsubscribe(ctx context.Context, channels ...string) error {
 		}
 	}
 	return nil
+}
+
+const mostTold = 1000 // messages of one pipeline
+
+// tell publishes message on the channels of the Clients with these IDs. If that fails, nothing else happens.
+func (c *Client) tell(ctx context.Context, ids []string, message string) {
+	for some := range slices.Chunk(ids, mostTold) {
+		if unknown := c.publish(ctx, c.publishVerb, some, message); len(unknown) > 0 { // a Cluster before Redis 7.0
+			c.publish(ctx, "publish", unknown, message)
+		}
+	}
+}
+
+// publish publishes message on the channels of Clients, and returns the IDs of those for which Redis does not know the
+// command.
+func (c *Client) publish(ctx context.Context, verb string, ids []string, message string) (unknown []string) {
+	var cmds []*redis.Cmd
+	_ = send.CatchPanic(func() error {
+		_, err := c.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for _, id := range ids {
+				cmds = append(cmds, p.Do(ctx, verb, clientChannel(id), message))
+			}
+			return nil
+		})
+		return err
+	})
+	for i, cmd := range cmds {
+		if err := cmd.Err(); err != nil && verb != "publish" && strings.Contains(err.Error(), "unknown command") {
+			unknown = append(unknown, ids[i])
+		}
+	}
+	return unknown
 }

@@ -3,9 +3,9 @@ package relock
 // The Lua scripts.
 //
 // Rules: every file of lua/ is either a prelude or a script that the function script binds, once, at init. KEYS holds
-// data keys and nothing else. Every script answers three integers. There are three exceptions: a bundle answers three
-// integers for each lock, the script of the poller three for each lock that may be free, and the script of Inspect the
-// contents of all keys.
+// data keys and nothing else. Every script answers three integers. There are four exceptions: a bundle answers three
+// integers for each lock, the script of the poller three for each lock that may be free, a script that releases a lock
+// by force three and the IDs of clients, and the script of Inspect the contents of all keys.
 //
 // The line of the scripts is the wait queue in Redis: see lua/line.lua. A script is linked with the preludes that it
 // uses: see internal/lualink. lua/testdata has the scripts as they are sent.
@@ -41,7 +41,7 @@ var (
 var bound = make(map[string]*luaScript)
 
 // library has the files of lua/. In the scripts that pass on permits, permit.lua replaces grant.lua.
-var library = lualink.New(luaDir(), "forms", "record", "announce", "clock", "counter", "token", "semaphore", "clients", "grant", "standing",
+var library = lualink.New(luaDir(), "forms", "record", "announce", "clock", "counter", "token", "semaphore", "clients", "evicted", "grant", "standing",
 	"permit beside permits", "line", "places", "tombstones", "passing", "queue", "permits", "idle", "readers", "writer",
 	"waiters", "seen")
 

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -35,6 +36,7 @@ var (
 		"&redisson_lock__channel:{lock:orders:*",
 		"&redisson_rwlock:{lock:orders:*",
 		"&redisson_sc:{lock:orders:*",
+		"&relock_client:*",
 	}
 	smallestCommands = []string{
 		"+evalsha", "+eval", "+time", "+exists", "+del", "+pttl", "+pexpire", "+set", "+incr",
@@ -388,6 +390,7 @@ func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []st
 		{publish, "semaphore", false, true, false},
 		{smallestChannels[2], "semaphore", true, true, true},
 		{smallestChannels[1], "read", true, false, true}, // a writer asks every second anyway
+		{smallestChannels[3], "lock", false, false, false},
 	} {
 		var logged lockedBuffer
 		const slow = 5 * time.Second // about the time that it takes without a notification
@@ -433,6 +436,57 @@ func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []st
 			)
 		})
 	}
+}
+
+// A user without permission for the channel of its Client notices a forced release at its next renewal. Nothing else
+// changes, nothing is logged except at debug level, and Redis is asked once.
+func TestRefusedClientChannelCostsNothingElse(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	b := newBench(t, s.Addr())
+	ctx := context.Background()
+	d := b.deployment(s)
+	all := slices.Concat(smallestKeys, smallestChannels, smallestCommands, smallestWakeups)
+	var logged lockedBuffer
+	user := d.user(b, without(all, smallestChannels[3]), WithWatchdogTimeout(10*time.Second),
+		WithLogger(slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+	refusals := func() (n int) {
+		entries, err := b.rdb.ACLLog(ctx, 128).Result()
+		b.must(err)
+		for _, e := range entries {
+			if strings.HasPrefix(e.Object, "relock_client:") {
+				n += int(e.Count)
+			}
+		}
+		return n
+	}
+	name := orderName()
+	w := b.watch(user.NewLock(name), d.user(b, all).NewLock(name), func(l Locker, owner context.Context) error { return l.Lock(owner) })
+	testredis.Await(b, "the channel is refused", soon, func() bool { return refusals() == 1 })
+	testredis.Await(b, "the refusal is logged", soon, func() bool { return strings.Contains(logged.String(), "relock_client:*") })
+
+	// Its other subscriptions work.
+	waited := orderName()
+	held := d.user(b, all).NewLock(waited)
+	for range 3 {
+		b.must(held.Lock(ctx))
+		owner := ContextWithOwner(ctx)
+		got := make(chan error, 1)
+		l := user.NewLock(waited)
+		go func() { got <- l.Lock(owner) }()
+		testredis.Await(b, "it waits", soon, func() bool { return b.hearers(l.record.Grants(engine.Attempt{})) == 1 })
+		b.must(held.Unlock(ctx))
+		b.must(await(b, "the waiter is notified", got))
+		b.must(l.Unlock(owner))
+	}
+	freed, err := w.forced.ForceUnlock(ctx)
+	b.must(err)
+	assert.True(t, freed)
+	await(b, "the next renewal finds no record", w.guarded.Done())
+	b.mustBe(w.release(ctx), ErrLockLost)
+	assert.Equal(t, 1, refusals(), "refusals")
+	assert.NotContains(t, logged.String(), "level=WARN msg=\"relock: Redis refuses")
+	assert.Equal(t, 1, strings.Count(logged.String(), "relock_client:*"), logged.String())
 }
 
 // No text has a secret in it, or a long name, whatever goes wrong.

@@ -2,8 +2,8 @@ package relock
 
 // What a renewal is: which call it sends, and in which pipeline.
 //
-// Rules: a renewal asks for one more watchdog timeout, or for the time until MaxHold if that is less. One pipeline
-// never has renewals for different servers. A record that was replaced by other data counts as gone. An error of Redis
+// Rules: a renewal asks for one more watchdog timeout, or for the time until MaxHold if that is less. A record whose
+// lease is not to be changed is inspected instead. One pipeline never has renewals for different servers. A record that was replaced by other data counts as gone. An error of Redis
 // does not: the watchdog retries.
 
 import (
@@ -26,12 +26,23 @@ func (l *hashLock) Renew(field string, lease time.Duration, exact bool) call {
 func askRenewals(ctx context.Context, sender *send.Sender, all []engine.Renewal) {
 	calls := make([]call, len(all))
 	for i, r := range all {
-		calls[i] = r.Lock.Renew(r.Field, r.Length, false)
+		if r.Length > 0 {
+			calls[i] = r.Lock.Renew(r.Field, r.Length, false)
+		} else {
+			calls[i] = r.Lock.Inspect(r.Field)
+		}
 	}
 	replies, errs := sender.All(ctx, calls)
 	for i := range all {
+		looked := all[i].Length == 0
 		all[i].Held, all[i].Err = replies[i][0] == 1, errs[i]
-		if errors.Is(errs[i], ErrNotALock) { // the record was replaced by something else
+		if looked {
+			all[i].Held = replies[i][1] > 0
+		}
+		switch {
+		case errors.Is(errs[i], ErrNotALock): // the record was replaced by something else
+			all[i].Held, all[i].Err = false, nil
+		case looked && errors.Is(errs[i], ErrNotSynced): // nothing was written that replicas could confirm
 			all[i].Err = nil
 		}
 	}

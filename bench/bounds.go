@@ -44,7 +44,7 @@ var bounds = slices.Concat([]bound{
 	{"readers", "rate, of two bare EVALSHA", against("bare read"), 20, 5, false},
 	{"readers-woken", "speed, of readers that each ask once", against("bare wake"), 0.9, 0.2, false},
 	{"readers-woken-far", "speed, of readers that each ask once", against("bare wake"), 0.9, 0.2, false},
-	{"held", "goroutines", figureOf(goroutines), 4, 16, true},
+	{"held", "goroutines", figureOf(goroutines), 6, 16, true},
 	{"held", "bytes of heap per lock", figureOf(heapEach), 1024, 1280, true},
 	{"held", "locks not renewed within their third", figureOf(seldom), 0, 0, true},
 	{"held", "locks lost", figureOf(lostLocks), 0, 0, true},

@@ -315,7 +315,11 @@ func (s *server) subscribed(ctx context.Context, began time.Time, channels, by i
 		if err != nil {
 			return 0, err
 		}
-		if field(info, "pubsub_channels") == float64(channels) {
+		hearing, err := s.hearing(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if field(info, "pubsub_channels") == float64(channels+hearing) {
 			_, subscribers, err := s.connections(ctx)
 			if err != nil || by == 0 || subscribers == by {
 				return time.Since(began), err

@@ -12,7 +12,8 @@
 -- ARGV[3]  the channel of a waiter, without its field.
 -- ARGV[4]  the command that publishes: see announce.lua.
 -- ARGV     behind these: the fields of the holders that may lose the lock; none: all of them. See seen.lua.
--- Returns  {1, 0, 0} released, {0, 0, 0} the lock was free, or has another holder.
+-- Returns  {1, 0, 0, clients} released, {0, 0, 0} the lock was free, or has another holder. For clients see
+--          evicted.lua.
 --
 -- Once: another owner may have acquired the lock before the script runs again.
 -- The script refuses a hash that no lock writes before it writes anything: see record.lua.
@@ -29,6 +30,8 @@ if not may_force(q.lock, seen_from(5)) then
 end
 check_queue(q)
 evict_dead(q, now_ms(), heartbeat_ttl)
+-- At most most_holds.
+local fields = redis.call('hrandfield', q.lock, most_holds)
 local freed = redis.call('del', q.lock)
 pass_to_first(q)
-return {freed, 0, 0}
+return with_clients({freed, 0, 0}, fields)

@@ -7,7 +7,8 @@
 -- ARGV[1]  the channel on which the release is announced; the channel of a client is this one with :client appended.
 -- ARGV[2]  the command that publishes: see announce.lua.
 -- ARGV     behind these: the fields of the holders that may lose the lock; none: all of them. See seen.lua.
--- Returns  {1, 0, 0} released, {0, 0, 0} the lock was free, or has another holder.
+-- Returns  {1, 0, 0, clients} released, {0, 0, 0} the lock was free, or has another holder. For clients see
+--          evicted.lua.
 --
 -- Once: another owner may have acquired the lock before the script runs again.
 -- A hash that no lock writes is refused and stays as it is: see record.lua.
@@ -23,17 +24,19 @@ if not may_force(lock, seen) then
     return {0, 0, 0}
 end
 local line = open_line(lock, KEYS[2], '') -- before the lock is released, because it may refuse
+-- At most most_holds.
+local released = with_clients({1, 0, 0}, redis.call('hrandfield', lock, most_holds))
 redis.call('del', lock)
 if line and line.exists then
     leave_granted(line)
     local to = pass_on(lock, line, tokens, channel, how, nil)
     close_line(line)
     if to then
-        return {1, 0, 0}
+        return released
     end
 end
 announce(how, channel, '0')
 if line and line.exists then
     announce_beside(channel, how)
 end
-return {1, 0, 0}
+return released

@@ -11,7 +11,8 @@
 -- ARGV[3]  the channel on which the release is announced; the channel of a client is this one with :client appended.
 -- ARGV[4]  the command that publishes: see announce.lua.
 -- ARGV     behind these: the fields of the holders that may lose the lock; none: all of them. See seen.lua.
--- Returns  {1, 0, 0} released, {0, 0, 0} this lock was free, or has other holders.
+-- Returns  {1, 0, 0, clients} released, {0, 0, 0} this lock was free, or has other holders. For clients see
+--          evicted.lua.
 --
 -- Once: other owners may have acquired this lock before the script runs again.
 -- A hash that no lock writes is refused and stays as it is: see record.lua.
@@ -43,7 +44,7 @@ for i = 1, #entries, 2 do
 end
 
 local line = open_line(lock, KEYS[3], '') -- before the first write, because it may refuse
-local freed, kept = 0, 0
+local freed, kept = {}, 0
 -- At most most_holds, and most_leases of them all.
 for i = 1, #entries, 2 do
     local field, value = entries[i], entries[i + 1]
@@ -52,12 +53,12 @@ for i = 1, #entries, 2 do
         if half == 'read' then
             drop_leases(prefix, field, 1, tonumber(value))
         end
-        freed = freed + 1
+        freed[#freed + 1] = field
     elseif field ~= 'mode' then
         kept = kept + 1
     end
 end
-if freed == 0 then
+if #freed == 0 then
     return {0, 0, 0}
 end
 redis.call('del', writers)
@@ -81,4 +82,4 @@ end
 if line and line.exists then
     close_line(line)
 end
-return {1, 0, 0}
+return with_clients({1, 0, 0}, freed)

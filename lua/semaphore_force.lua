@@ -9,9 +9,9 @@
 --          appended.
 -- ARGV[2]  the command that publishes: see announce.lua.
 -- ARGV     behind these: the fields of the holders that may lose their permits; none: all of them. See seen.lua.
--- Returns  {1, more, 0} some permits were held, {0, more, 0} no permit was taken, or the leases of those that were
---          have expired. more is 1 if the script released as many permits as one run may and some may be left: run it
---          again.
+-- Returns  {1, more, 0, clients} some permits were held, {0, more, 0, clients} no permit was taken, or the leases of
+--          those that were have expired. more is 1 if the script released as many permits as one run may and some may
+--          be left: run it again. For clients see evicted.lua.
 --
 -- Once: other owners may have acquired permits before the script runs again.
 -- The permits whose leases end first are released first.
@@ -61,4 +61,4 @@ if line then
     leave_granted(line)
 end
 offer(free, taken, line, channel, how)
-return {held > 0 and 1 or 0, #ids == most_taken and 1 or 0, 0}
+return with_clients({held > 0 and 1 or 0, #ids == most_taken and 1 or 0, 0}, ids)

@@ -94,9 +94,10 @@ Names with characters that are not printable are quoted as in Go. Pass such a na
 $'...' of the shell: $'a\x1bb' for "a\x1bb". JSON has U+FFFD for bytes that are not UTF-8,
 and escapes all other characters that are not printable.
 
-unlock does not ask the holder, which may still be working. A holder whose lease is
-renewed notices the loss at its next renewal; any other holder notices when it next asks
-Redis about the lock, or when its lease expires. The next waiter acquires the lock. For a
+unlock does not ask the holder, which may still be working. A process that uses relock and
+has held a lock for more than a second is told of the loss at once. Any other holder
+notices when it next renews its lease or asks Redis about the lock, or when its lease
+expires. The next waiter acquires the lock. For a
 read/write lock all readers and the writer lose it, and for a semaphore all permits are
 released. If the holders change while you are asked, nothing is released.
 
@@ -117,10 +118,11 @@ not started. If relockctl is killed, the command is killed, too; on other system
 Linux, and for processes that the command has started, that is not so.
 
 If the lock cannot be renewed, the command gets TERM when only the grace is left until the
-lock may expire, and KILL after the grace. If the lock is lost earlier, for example because
-it was released by force, the command gets TERM when the next renewal fails, after a third
-of the lease at most. A lock with -lease is not renewed, so such a loss may show only when
-it is released. On Windows the command is killed instead of getting TERM.
+lock may expire, and KILL after the grace. If the lock is released by force with relockctl
+or relock, the command gets TERM at once. If it is lost in another way, for example because
+its key was deleted, the command gets TERM when the next renewal fails, after a third of
+the lease at most. A lock with -lease is not renewed, so such a loss may show only when it
+is released. On Windows the command is killed instead of getting TERM.
 
 Exit status:
   0  success; watch or serve was ended with Ctrl-C

@@ -430,14 +430,33 @@ func TestRunGoesOnOverAShortOutage(t *testing.T) {
 	assert.Empty(t, r.stderr.String())
 }
 
-// The command is ended when the next renewal finds the lock gone, after 6.6s, and not when its lease would have ended.
+// The command is ended at once, and not when the lock is next renewed: after 6.6s with this grace, which is longer than
+// the test waits.
 func TestRunEndsTheCommandAfterAForcedRelease(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	r := begin(t, s.Addr(), "-grace", "10s", "job", "--", "sh", "-c", forever)
 	r.prints("ready")
+	rdb := testredis.Client(t, s.Addr())
+	testredis.Await(t, "relockctl listens", 15*time.Second, func() bool {
+		return len(rdb.PubSubChannels(context.Background(), "relock_client:*").Val()) == 1
+	})
 	_, errs, status := ctl(t, s.Addr(), "", "unlock", "-yes", "job")
 	require.Zero(t, status, errs)
+	begun := time.Now()
+	assert.Equal(t, statusLost, r.ends())
+	assert.Less(t, time.Since(begun), 4*time.Second)
+	assert.Contains(t, r.stderr.String(), `"job": the lock was lost`)
+}
+
+// A lock that was deleted in another way is found gone by the next renewal, after 6.6s, and not when its lease would
+// have ended.
+func TestRunEndsTheCommandWhenTheLockIsGone(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	r := begin(t, s.Addr(), "-grace", "10s", "job", "--", "sh", "-c", forever)
+	r.prints("ready")
+	require.NoError(t, testredis.Client(t, s.Addr()).Del(context.Background(), "job").Err())
 	begun := time.Now()
 	assert.Equal(t, statusLost, r.ends())
 	assert.Less(t, time.Since(begun), 15*time.Second)

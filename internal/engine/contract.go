@@ -135,7 +135,8 @@ type BundledCall struct {
 // tombstones, the rollback leaves one, and an Acquire that runs even later acquires nothing. A Force without an answer
 // is not sent again.
 //
-// Each script replies with three integers. Where a comment below says {1, ...}, the other two have no meaning.
+// Each script replies with three integers, and that of Force with texts behind them. Where a comment below says {1,
+// ...}, the other two have no meaning.
 type Commands interface {
 	// Acquire makes one attempt.
 	Acquire(a Attempt) send.Call
@@ -162,8 +163,10 @@ type Commands interface {
 	// number is above 0 if the lock is held. The rest of the lease is in milliseconds; it is negative if there is no
 	// record, or a record without a lease.
 	Inspect(field string) send.Call
-	// Force releases the lock for any owner, or only those holds whose field is in seen, if there are any. The reply is {1, more, 0} if the lock was held, and otherwise {0, more,
-	// 0}. more is 1 if permits of a semaphore are still held, because one run releases a limited number of them.
+	// Force releases the lock for any owner, or only those holds whose field is in seen, if there are any. The reply is
+	// {1, more, 0} if the lock was held, and otherwise {0, more, 0}, followed by the IDs of the Clients that had holds:
+	// see send.ParseForced. more is 1 if permits of a semaphore are still held, because one run releases a limited
+	// number of them.
 	Force(seen ...string) send.Call
 	// Grants is the channel on which this Client is notified that the lock was granted to the field of a: see line.go. It
 	// is "" if this lock, or this attempt, is never granted by a message.

@@ -62,6 +62,9 @@ type Config struct {
 	Free    func(names []string, fields [][]string) send.Call // asks which of names are free: see freeOf
 	Group   func(name string) string                          // names of the same group can be asked about in one call
 	Renewer Renewer
+
+	Channel string                                                   // on which this Client hears hints: see forced.go; or ""
+	Tell    func(ctx context.Context, clients []string, hint string) // publishes a hint to other Clients; or nil
 }
 
 // Servers is what an engine knows about the Redis servers: which server announces on a channel, and whether a server
@@ -90,6 +93,7 @@ type Engine struct {
 	table    stateTable
 	expired  expiredRing
 	slow     slowLocks
+	hints    hintChannel
 	late     late.Tries
 
 	rtt          handoff.RoundTrip
@@ -119,6 +123,9 @@ func New(c Config, sending send.Config) *Engine {
 	}
 	e.sender = send.New(sending)
 	e.watchdog = renewing{e}.newWatchdog()
+	if e.Channel != "" {
+		e.pubsub.Quiet(e.Channel, e.hintsRefused)
+	}
 	e.watchSlow()
 	return e
 }

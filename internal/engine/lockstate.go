@@ -74,6 +74,18 @@ func (e *Engine) retain(text string) *lockState {
 	return s
 }
 
+// retainKnown is like retain, for a lock state that is in use already. It returns nil if there is none.
+func (e *Engine) retainKnown(text string) *lockState {
+	t := &e.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.names[text]
+	if s != nil {
+		s.users.Add(1)
+	}
+	return s
+}
+
 // retainMore adds a user to a lock state that has one already.
 func (s *lockState) retainMore() { s.users.Add(1) }
 

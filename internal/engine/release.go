@@ -1,6 +1,6 @@
 package engine
 
-// Releasing: the one path on which an owner decrements the hold count of its hold, and ForceUnlock.
+// Releasing: the one path on which an owner decrements the hold count of its hold. ForceUnlock is in forced.go.
 //
 // Rules: the hold count is decremented in this process even if Redis returns an error or does not answer. A caller
 // calls Unlock once for each Lock and does not repeat a call that has failed, and a hold that no caller is going to
@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/relock-go/relock/internal/guard"
@@ -21,7 +20,6 @@ import (
 const (
 	UnlockTime = send.ConnectTime // the time limit of an Unlock, and of each request that rolls an attempt back
 	clearPause = time.Second      // the pause between two tries to delete a record
-	mostForced = 1000             // the most requests of one ForceUnlock: permits may be acquired as fast as it works
 )
 
 // Release decrements the hold count of the hold that o has on kind, and releases the lock when the count reaches zero.
@@ -325,57 +323,4 @@ func (h *hold) keptByCounterpart() bool {
 	defer h.lockState.Unlock()
 	other := h.lockState.counterpartLocked(h)
 	return other != nil && other.state.holds()
-}
-
-// Force releases kind, no matter which owner holds it, and ends the holds that this process had on it. If fields are
-// passed in seen, only holds that have one of them in Redis are released. A request is
-// never repeated, because a repeated one could release a later hold. If a semaphore has very many permits, a request
-// releases some of them and the second number of the reply is not zero: then another request is sent.
-func (e *Engine) Force(ctx context.Context, kind Record, seen ...string) (bool, error) {
-	op := e.waitOptionsFor(ctx)
-	op.OnCaller = false // a request that is sent once may have to wait longer for a connection
-	if err := op.Over(); err != nil {
-		return false, err
-	}
-	return e.ForceBy(kind, seen, func() (freed bool, err error) {
-		for range mostForced {
-			answer := e.sender.Once(&op.Wait, send.Request{Call: kind.Force(seen...)})
-			r, err := answer.Reply()
-			freed = freed || err == nil && r[0] == 1
-			if err != nil {
-				return false, err
-			}
-			if r[1] == 0 {
-				break
-			}
-		}
-		return freed, nil
-	})
-}
-
-// ForceBy calls force, which releases kind in Redis, and then ends the holds that this process had on kind before the
-// call; of those only the ones with a field in seen, if there are any.
-func (e *Engine) ForceBy(kind Lock, seen []string, force func() (freed bool, err error)) (bool, error) {
-	s := e.retain(kind.ID().Name)
-	before := s.recordsOf(kind.ID())
-	s.release()
-	if len(seen) > 0 {
-		before = slices.DeleteFunc(before, func(r *record) bool { return !slices.Contains(seen, r.field) })
-	}
-	freed, err := force()
-	if freed {
-		endForced(before)
-	}
-	return freed, err
-}
-
-// endForced ends and reports the holds of a lock that ForceUnlock has released.
-func endForced(before []*record) {
-	var lost []ending
-	for _, r := range before {
-		lost = append(lost, r.lose(errForced, nil)...)
-	}
-	for _, e := range lost {
-		e.report()
-	}
 }

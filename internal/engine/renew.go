@@ -3,7 +3,8 @@ package engine
 // Renewing: the watchdog of internal/lease decides when the lease of a record is renewed, and calls the methods here.
 //
 // Rules: leases that must not wait for one another are in different groups. The hold of a RedLock is renewed by its
-// vote, without a request of its own. Each answer is reported as an event, and no event delays a renewal.
+// vote, without a request of its own. A lease that is checked although it is not renewed stays as it is. Each answer is
+// reported as an event, and no event delays a renewal.
 
 import (
 	"context"
@@ -17,7 +18,7 @@ import (
 type Renewal struct {
 	Lock   Record
 	Field  string
-	Length time.Duration
+	Length time.Duration // 0: the request only looks for the record
 
 	// The answer:
 	Held bool // Redis has the hold, with the new lease
@@ -36,9 +37,11 @@ func (e renewing) newWatchdog() *lease.Watchdog {
 	if e.Observed {
 		renew = e.observedRenew
 	}
-	return lease.NewWatchdog(lease.Config{
-		Renew: renew, Group: e.renewGroup, Silent: e.pubsub.Reload, LimitReached: ErrMaxHold,
-	})
+	config := lease.Config{Renew: renew, Group: e.renewGroup, Silent: e.pubsub.Reload, LimitReached: ErrMaxHold}
+	if e.Channel != "" {
+		config.Old = e.hearHints
+	}
+	return lease.NewWatchdog(config)
 }
 
 // renewGroup returns the group of a lease. Leases on different servers are in different groups, because they must not
@@ -63,7 +66,9 @@ func (e renewing) renew(ctx context.Context, leases []*lease.Lease) []lease.Rene
 			answers[i].Held = r.first.vote.Renew()
 			continue
 		}
-		answers[i].Length = e.watchdog.RestOf(l, e.WatchdogTimeout)
+		if answers[i].Looked = !l.IsRenewable(); !answers[i].Looked {
+			answers[i].Length = e.watchdog.RestOf(l, e.WatchdogTimeout)
+		}
 		asked, of = append(asked, Renewal{Lock: r.first.commands(), Field: r.field, Length: answers[i].Length}), append(of, i)
 	}
 	if len(asked) == 0 {
@@ -87,6 +92,7 @@ func (e renewing) observedRenew(ctx context.Context, leases []*lease.Lease) []le
 		a, left := answers[i], e.watchdog.Left(l)
 		for _, h := range l.Holder.(*record).holdsNow() {
 			switch {
+			case a.Looked:
 			case a.Err != nil:
 				events = append(events, func() { e.Events.RenewalFailed(h.subject(), a.Err, left) })
 			case a.Held:

@@ -70,8 +70,8 @@ type Lease struct {
 	// Written with Watchdog.mu held, or before the lease is watched:
 	until   atomic.Int64 // the end of the validity
 	whole   atomic.Int64 // how long the last confirmed request was valid, from when it was sent
-	renewed atomic.Bool  // the watchdog renews the lease; false: it runs out
 	limit   atomic.Int64 // no request may ask for a lease that ends after this time; 0: there is no limit
+	renewed atomic.Bool  // the watchdog renews the lease; false: it runs out
 	last    atomic.Bool  // the lease ends at its limit, so a renewal would gain nothing
 
 	// The mutex of the Watchdog guards these:
@@ -79,6 +79,10 @@ type Lease struct {
 	sent     time.Duration // when the last confirmed request was sent
 	renewAt  time.Duration
 	retryAt  time.Duration // when to renew again if the last renewal fails
+	checkAt  time.Duration // when the next check is due, or else when the last one was; 0: there was none
+	Apart    bool          // set before the lease is watched: it has no record in Redis, and is neither checked nor old
+	checking bool          // a check is due at checkAt
+	old      bool          // see isOldLocked
 	asked    bool          // a renewal was sent and has not been confirmed
 	underWay int           // renewals that were sent, or are about to be sent, and have not ended
 	failed   error         // of the last renewal, if it failed
@@ -102,12 +106,18 @@ func (l *Lease) SetValidUntil(until time.Duration) { l.until.Store(int64(until))
 
 // next returns when the lease needs attention.
 func (l *Lease) next() time.Duration {
-	until := time.Duration(l.until.Load())
+	at := time.Duration(l.until.Load())
 	if l.renewed.Load() {
-		return min(l.renewAt, until)
+		at = min(at, l.renewAt)
 	}
-	return until
+	if l.checking {
+		at = min(at, l.checkAt)
+	}
+	return at
 }
+
+// IsRenewable reports whether a renewal of l makes it valid for longer. If not, l can only be checked.
+func (l *Lease) IsRenewable() bool { return l.renewed.Load() && !l.last.Load() }
 
 // slack returns how long before it is due a renewal may be sent. It is a part of the lease that is in force, because the
 // first one may be much shorter than those that renewals ask for.

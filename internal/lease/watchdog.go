@@ -10,6 +10,8 @@ package lease
 //     pipeline belong to one server.
 //   - A renewal without an answer is sent once more after renewTime, because its connection may hang. At that time the
 //     routes of a Redis Cluster are loaded again, too.
+//   - A check of a lease is its next renewal, sent sooner than it is due. Of a lease that no renewal makes longer it is
+//     a request that only looks for the record, and has an effect only if it finds none. See check.go.
 //   - A Holder is called without the mutex held, once for each lease.
 
 import (
@@ -36,7 +38,8 @@ const (
 
 // A Renewal is the answer to the renewal of one lease.
 type Renewal struct {
-	Held   bool          // the record exists, and has a new lease
+	Held   bool          // the record exists, and has a new lease unless Looked is set
+	Looked bool          // the request has only looked for the record, because the lease is not IsRenewable
 	Length time.Duration // the lease that was asked for; 0: the length of the Lease
 	Err    error         // nil when Redis has answered
 }
@@ -46,7 +49,8 @@ const never = time.Duration(1 << 62)
 
 // A Config holds the functions with which a Watchdog renews leases.
 type Config struct {
-	// Renew renews leases in one pipeline, and returns one answer for each of them.
+	// Renew renews leases in one pipeline, and returns one answer for each of them. It looks for the records of those
+	// that are not IsRenewable.
 	Renew func(ctx context.Context, leases []*Lease) []Renewal
 	// Group returns the group of a lease. Only leases of the same group share a pipeline.
 	Group func(*Lease) string
@@ -54,6 +58,9 @@ type Config struct {
 	Silent func()
 	// LimitReached is the cause with which a lease ends at its limit.
 	LimitReached error
+	// Old is called when a lease has become old, and again, with false, some time after none is old any more: see
+	// check.go. It must not block. It may be nil.
+	Old func(old bool)
 }
 
 // A Watchdog renews leases and ends them.
@@ -71,6 +78,8 @@ type Watchdog struct {
 	armed   time.Duration // when the loop checks the leases again without being woken
 	running bool
 	stopped bool
+	checks  checks
+	ages    ages
 }
 
 // NewWatchdog returns a Watchdog without leases.
@@ -82,6 +91,7 @@ func NewWatchdog(config Config) *Watchdog {
 		ctx:    ctx,
 		stop:   stop,
 		kick:   make(chan struct{}, 1),
+		ages:   ages{lookAt: never},
 	}
 }
 
@@ -109,7 +119,8 @@ func (w *Watchdog) Watch(l *Lease, sent time.Time, length time.Duration, renewed
 		w.work.Add(1)
 		go w.loop()
 	}
-	w.wakeLocked(l)
+	w.growLocked(l)
+	w.wakeLocked(l.next())
 }
 
 // Extend updates a lease that is already watched, after Redis confirmed that its owner acquired the lock again. A
@@ -120,7 +131,7 @@ func (w *Watchdog) Extend(l *Lease, sent time.Time, length time.Duration, renewe
 	w.confirmLocked(l, w.At(sent), length, l.renewed.Load() || renewed)
 	if l.index >= 0 {
 		heap.Fix(&w.leases, l.index)
-		w.wakeLocked(l)
+		w.wakeLocked(l.next())
 	}
 }
 
@@ -139,7 +150,7 @@ func (w *Watchdog) Settle(l *Lease, end time.Time, exact bool) {
 	l.until.Store(until)
 	if l.index >= 0 {
 		heap.Fix(&w.leases, l.index)
-		w.wakeLocked(l)
+		w.wakeLocked(l.next())
 	}
 }
 
@@ -220,7 +231,7 @@ func (w *Watchdog) Relimit(l *Lease, limit time.Duration) {
 	l.renewAt = l.sent + l.length/3 // this time may have passed: then the lease is renewed now
 	w.limitLocked(l)
 	heap.Fix(&w.leases, l.index)
-	w.wakeLocked(l)
+	w.wakeLocked(l.next())
 }
 
 // RestOf returns the lease that a request sent now may ask for: length, or the time until the limit of l if that is
@@ -253,13 +264,13 @@ func (w *Watchdog) retryLocked(l *Lease) {
 	}
 	l.renewAt = max(l.retryAt, w.Now())
 	heap.Fix(&w.leases, l.index)
-	w.wakeLocked(l)
+	w.wakeLocked(l.next())
 }
 
-// wakeLocked wakes the loop if l needs attention before the time for which the loop is armed.
-func (w *Watchdog) wakeLocked(l *Lease) {
-	if l.next() < w.armed {
-		w.armed = l.next()
+// wakeLocked wakes the loop if something needs attention at the time at, before that for which the loop is armed.
+func (w *Watchdog) wakeLocked(at time.Duration) {
+	if at < w.armed {
+		w.armed = at
 		select {
 		case w.kick <- struct{}{}:
 		default:
@@ -277,6 +288,7 @@ func (w *Watchdog) loop() {
 			e.holder.LeaseEnded(e.because())
 		}
 		w.send(due)
+		w.noticeAge()
 		timer.Reset(wait)
 		select {
 		case <-timer.C:
@@ -316,34 +328,55 @@ func (w *Watchdog) collect() (due []*Lease, ended []endedLease, wait time.Durati
 			heap.Pop(&w.leases)
 			ended = append(ended, endedLease{l.Holder, w.WhyOver(l), l.failed})
 			continue
-		case l.renewed.Load() && (l.renewAt <= now || !l.asked && l.renewAt <= now+l.slack()):
-			if l.underWay >= MostRenewals {
-				l.renewAt = until // or until a renewal that is under way has ended
-				heap.Fix(&w.leases, 0)
-				continue
+		case l.isDueLocked(now):
+			if w.askLocked(l, now) {
+				due = append(due, l)
 			}
-			due = append(due, l)
-			l.underWay++
-			// After an error, the renewal is repeated when a quarter of the remaining validity has passed, so each
-			// time sooner. Without any answer it is repeated after renewTime, because its connection may hang.
-			l.asked = true
-			l.retryAt = now + max((until-now)/4, l.length/200)
-			l.renewAt = min(l.retryAt, now+renewTime)
 			heap.Fix(&w.leases, 0)
 			continue
 		}
 		break
 	}
+	w.lookAtAgesLocked(now)
 	switch {
 	case len(w.leases) > 0:
-		w.armed = w.leases[0].next()
+		w.armed = min(w.leases[0].next(), w.ages.lookAt)
 	case w.armed <= now:
-		w.armed = never // there is nothing to do until a lease is added
+		w.armed = w.ages.lookAt // if that is never, there is nothing to do until a lease is added
 	default:
 		// Short holds come and go. The loop wakes up once, at the time when the last of them would have been due,
 		// instead of being woken for each of them.
 	}
 	return due, ended, w.armed - now
+}
+
+// isDueLocked reports whether a renewal or a check of l is due, or a renewal nearly so.
+func (l *Lease) isDueLocked(now time.Duration) bool {
+	if l.checking && l.checkAt <= now {
+		return true
+	}
+	return l.renewed.Load() && (l.renewAt <= now || !l.asked && l.renewAt <= now+l.slack())
+}
+
+// askLocked notes that a renewal or a check of l, which is due, is sent. It returns false if as many as allowed are
+// under way.
+func (w *Watchdog) askLocked(l *Lease, now time.Duration) bool {
+	l.isOldLocked(now) // a lease that was old before it is renewed stays old
+	l.checking = false
+	until := time.Duration(l.until.Load())
+	if l.underWay >= MostRenewals {
+		l.renewAt = until // or until a renewal that is under way has ended
+		return false
+	}
+	l.underWay++
+	if l.IsRenewable() {
+		// After an error, the renewal is repeated when a quarter of the remaining validity has passed, so each time
+		// sooner. Without any answer it is repeated after renewTime, because its connection may hang.
+		l.asked = true
+		l.retryAt = now + max((until-now)/4, l.length/200)
+		l.renewAt = min(l.retryAt, now+renewTime)
+	}
+	return true
 }
 
 // send renews leases in pipelines, and returns before they are answered.
@@ -398,6 +431,7 @@ func (w *Watchdog) sendOne(batch []*Lease) {
 		l.underWay--
 		switch {
 		case l.index < 0: // removed meanwhile
+		case answers[i].Looked && (answers[i].Held || answers[i].Err != nil): // a check changes no validity
 		case answers[i].Err != nil:
 			l.failed = answers[i].Err
 			w.retryLocked(l)
@@ -411,7 +445,7 @@ func (w *Watchdog) sendOne(batch []*Lease) {
 		default:
 			w.confirmLocked(l, sent, cmp.Or(answers[i].Length, l.length), true)
 			heap.Fix(&w.leases, l.index)
-			w.wakeLocked(l) // the loop is armed for a retry, which may be long after the next renewal
+			w.wakeLocked(l.next()) // the loop is armed for a retry, which may be long after the next renewal
 		}
 	}
 	w.mu.Unlock()

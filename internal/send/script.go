@@ -3,9 +3,9 @@ package send
 // Scripts, calls of scripts, and the replies to them.
 //
 // Rules: a call is data. KEYS contains only keys. Every script returns a list: three integers, or three integers for
-// each lock of a bundle. Only a script that inspects locks returns a list of everything it found. go-redis never
-// repeats a call by itself, as it would by default even after a read timeout, because the sender decides what a lost
-// answer means.
+// each lock of a bundle. A script that releases a lock by force adds the IDs of clients, and only a script that
+// inspects locks returns a list of everything it found. go-redis never repeats a call by itself, as it would by default
+// even after a read timeout, because the sender decides what a lost answer means.
 
 import (
 	"context"
@@ -122,6 +122,26 @@ func ParseReplies(answer any, err error) ([]Reply, error) {
 		}
 	}
 	return replies, nil
+}
+
+// ParseForced reads the answer of a script that releases a lock by force: three integers, and then the IDs of the clients
+// that have lost a hold.
+func ParseForced(answer any, err error) (r Reply, clients []string, _ error) {
+	list, err := parseList(answer, err)
+	if err != nil {
+		return r, nil, err
+	}
+	if len(list) < len(r) || !r.read(list) {
+		return r, nil, Unexpected(answer)
+	}
+	for _, id := range list[len(r):] {
+		text, ok := id.(string)
+		if !ok {
+			return Reply{}, nil, Unexpected(answer)
+		}
+		clients = append(clients, text)
+	}
+	return r, clients, nil
 }
 
 func parseList(answer any, err error) ([]any, error) {

@@ -37,6 +37,28 @@ func TestRepliesAreThreeIntegersForEachLock(t *testing.T) {
 	}
 }
 
+// The answer of a forced release has the IDs of clients behind its integers, or none.
+func TestForcedAnswerIsThreeIntegersAndTexts(t *testing.T) {
+	r, clients, err := ParseForced([]any{int64(1), int64(0), int64(2), "a", "b"}, nil)
+	require.NoError(t, err)
+	assert.Equal(t, Reply{1, 0, 2}, r)
+	assert.Equal(t, []string{"a", "b"}, clients)
+	r, clients, err = ParseForced([]any{int64(1), int64(0), int64(2)}, nil)
+	require.NoError(t, err)
+	assert.Equal(t, Reply{1, 0, 2}, r)
+	assert.Empty(t, clients)
+	for _, bad := range append(badReplies, []any{}, []any{int64(1), int64(0), int64(2), "a", nil}) {
+		_, _, err := ParseForced(bad, nil)
+		assert.ErrorIs(t, err, ErrReply, "%v", bad)
+	}
+	_, _, err = ParseForced(nil, io.EOF)
+	assert.Equal(t, io.EOF, err)
+	a := Answer{Value: []any{"x"}}
+	_, _, err = a.Forced()
+	assert.ErrorIs(t, err, ErrReply)
+	assert.Equal(t, 1, a.Unknown)
+}
+
 func TestRedisNilStaysInside(t *testing.T) {
 	_, err := ParseReply(nil, redis.Nil)
 	assert.ErrorIs(t, err, ErrReply)

@@ -158,6 +158,13 @@ func (a *Answer) Replies() ([]Reply, error) {
 	return replies, err
 }
 
+// Forced reads the answer of a script that releases a lock by force: see ParseForced.
+func (a *Answer) Forced() (r Reply, clients []string, err error) {
+	r, clients, err = ParseForced(a.Value, a.Err)
+	a.misread(err)
+	return r, clients, err
+}
+
 func (a *Answer) misread(err error) {
 	if a.Err == nil && err != nil {
 		a.Err = err

@@ -153,10 +153,14 @@ func (l *link) noteRefused(err error) {
 		name = ch.name
 		ch.answeredLocked(refused)
 	}
-	first := !l.warned
-	l.warned = true
+	quiet := l.refused != nil && name == l.quiet
+	first := !l.warned && !quiet
+	l.warned = l.warned || first
 	l.mu.Unlock()
-	if first {
+	switch {
+	case quiet:
+		l.refused(err)
+	case first:
 		l.warn(name, err)
 	}
 }

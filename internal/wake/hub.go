@@ -79,6 +79,8 @@ type Hub struct {
 	reloadAt time.Time        // the next reload does not start before
 	stopped  bool
 	warned   bool
+	quiet    string // the channel whose refusal is not for warn; or ""
+	refused  func(error)
 }
 
 // New returns a Hub without channels. The Hub calls warn at most once, with the first channel that Redis does not
@@ -96,6 +98,14 @@ func New(r Router, log *slog.Logger, warn func(channel string, err error)) *Hub 
 		channels: make(map[string]*channel),
 		links:    make(map[string]*link),
 	}
+}
+
+// Quiet excepts the channel called name from warn: it does not count as the first channel that is refused. Instead
+// refused is called, each time that Redis does not allow it, on the goroutine that reads messages.
+func (h *Hub) Quiet(name string, refused func(error)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.quiet, h.refused = name, refused
 }
 
 // Join starts listening to the channel called name.
@@ -233,24 +243,27 @@ func (h *Hub) deliver(name, message string) {
 	}
 }
 
-// Answered reports whether Redis has answered any subscription. Tests wait for that.
+// Answered reports whether Redis has answered any subscription, except that of the quiet channel. Tests wait for that.
 func (h *Hub) Answered() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, ch := range h.channels {
-		if ch.answer != 0 {
+		if ch.answer != 0 && ch.name != h.quiet {
 			return true
 		}
 	}
 	return false
 }
 
-// Listeners returns the number of listeners that have not left. Tests use it to find listeners that were forgotten.
+// Listeners returns the number of listeners that have not left, except those of the quiet channel. Tests use it to find
+// listeners that were forgotten.
 func (h *Hub) Listeners() (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, ch := range h.channels {
-		n += len(ch.listeners)
+		if ch.name != h.quiet {
+			n += len(ch.listeners)
+		}
 	}
 	return n
 }

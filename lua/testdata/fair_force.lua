@@ -40,6 +40,10 @@ local function too_deep(field, hold_count)
     return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
 end
 
+local function uses_line(field)
+    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
+end
+
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
@@ -147,6 +151,17 @@ local function tell_granted(waiter, lease, token, channel, how)
     return heard ~= 0
 end
 
+local function with_clients(reply, fields)
+    local seen = {}
+    for _, field in ipairs(fields) do
+        local client = uses_line(field) and client_of(field)
+        if client and not seen[client] then
+            seen[client] = true
+            reply[#reply + 1] = client
+        end
+    end
+    return reply
+end
 local function grant(lock, waiter, tokens, channel, how)
     local lease = granted_lease(waiter)
     local token = 0
@@ -461,8 +476,9 @@ if not may_force(q.lock, seen_from(5)) then
 end
 check_queue(q)
 evict_dead(q, now_ms(), heartbeat_ttl)
+local fields = redis.call('hrandfield', q.lock, most_holds)
 local freed = redis.call('del', q.lock)
 pass_to_first(q)
-return {freed, 0, 0}
+return with_clients({freed, 0, 0}, fields)
 
 end, {'hash', 'list', 'zset', 'zset', 'hash', 'string'})

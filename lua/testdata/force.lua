@@ -42,6 +42,10 @@ local function too_deep(field, hold_count)
     return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
 end
 
+local function uses_line(field)
+    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
+end
+
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
@@ -145,6 +149,17 @@ local function tell_granted(waiter, lease, token, channel, how)
     return heard ~= 0
 end
 
+local function with_clients(reply, fields)
+    local seen = {}
+    for _, field in ipairs(fields) do
+        local client = uses_line(field) and client_of(field)
+        if client and not seen[client] then
+            seen[client] = true
+            reply[#reply + 1] = client
+        end
+    end
+    return reply
+end
 local function grant(lock, waiter, tokens, channel, how)
     local lease = granted_lease(waiter)
     local token = 0
@@ -450,19 +465,20 @@ if not may_force(lock, seen) then
     return {0, 0, 0}
 end
 local line = open_line(lock, KEYS[2], '') -- before the lock is released, because it may refuse
+local released = with_clients({1, 0, 0}, redis.call('hrandfield', lock, most_holds))
 redis.call('del', lock)
 if line and line.exists then
     leave_granted(line)
     local to = pass_on(lock, line, tokens, channel, how, nil)
     close_line(line)
     if to then
-        return {1, 0, 0}
+        return released
     end
 end
 announce(how, channel, '0')
 if line and line.exists then
     announce_beside(channel, how)
 end
-return {1, 0, 0}
+return released
 
 end, {'hash', 'hash', 'string'})

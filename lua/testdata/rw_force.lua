@@ -51,6 +51,10 @@ local function fields_of(lock)
     return redis.call('hgetall', lock)
 end
 
+local function uses_line(field)
+    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
+end
+
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
@@ -161,6 +165,17 @@ local function tell_granted(waiter, lease, token, channel, how)
     return heard ~= 0
 end
 
+local function with_clients(reply, fields)
+    local seen = {}
+    for _, field in ipairs(fields) do
+        local client = uses_line(field) and client_of(field)
+        if client and not seen[client] then
+            seen[client] = true
+            reply[#reply + 1] = client
+        end
+    end
+    return reply
+end
 local function grant(lock, waiter, tokens, channel, how)
     local lease = granted_lease(waiter)
     local token = 0
@@ -623,7 +638,7 @@ for i = 1, #entries, 2 do
 end
 
 local line = open_line(lock, KEYS[3], '') -- before the first write, because it may refuse
-local freed, kept = 0, 0
+local freed, kept = {}, 0
 for i = 1, #entries, 2 do
     local field, value = entries[i], entries[i + 1]
     if field ~= 'mode' and is_write(field) == (half == 'write') and (not seen or seen[field]) then
@@ -631,12 +646,12 @@ for i = 1, #entries, 2 do
         if half == 'read' then
             drop_leases(prefix, field, 1, tonumber(value))
         end
-        freed = freed + 1
+        freed[#freed + 1] = field
     elseif field ~= 'mode' then
         kept = kept + 1
     end
 end
-if freed == 0 then
+if #freed == 0 then
     return {0, 0, 0}
 end
 redis.call('del', writers)
@@ -660,6 +675,6 @@ end
 if line and line.exists then
     close_line(line)
 end
-return {1, 0, 0}
+return with_clients({1, 0, 0}, freed)
 
 end, {'hash', 'zset', 'hash', 'string'})

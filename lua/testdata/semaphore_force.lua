@@ -15,6 +15,10 @@ local function is_hold(field, value)
     return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
 end
 
+local function uses_line(field)
+    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
+end
+
 local function answer(script, types)
     local done, result = pcall(script)
     if done then
@@ -148,6 +152,17 @@ local function tell_granted(waiter, lease, token, channel, how)
     return heard ~= 0
 end
 
+local function with_clients(reply, fields)
+    local seen = {}
+    for _, field in ipairs(fields) do
+        local client = uses_line(field) and client_of(field)
+        if client and not seen[client] then
+            seen[client] = true
+            reply[#reply + 1] = client
+        end
+    end
+    return reply
+end
 local function grant(taken, waiter, free, channel, how)
     local lease, ids = granted_lease(waiter), ids_of(waiter.field)
     if not pcall(take_permits, free, taken, ids, now_ms() + lease) then
@@ -493,6 +508,6 @@ if line then
     leave_granted(line)
 end
 offer(free, taken, line, channel, how)
-return {held > 0 and 1 or 0, #ids == most_taken and 1 or 0, 0}
+return with_clients({held > 0 and 1 or 0, #ids == most_taken and 1 or 0, 0}, ids)
 
 end, {'string', 'zset', 'hash'})

@@ -1,0 +1,187 @@
+package engine
+
+// Forced releases: ForceUnlock, and how the processes that have lost a hold by it learn that.
+//
+// Rules: the script answers which Clients had holds, and the Client that has sent it publishes a hint for each of them,
+// on a channel of that Client. (The script cannot do that, because the channel may be in another shard of a Cluster.) A
+// hint names a lock. It makes the watchdog check the records that the Client has of this lock: it ends nothing by
+// itself, anybody may have sent it, and it may be lost. Without it a holder notices at its next renewal.
+//
+// A Client subscribes to its channel while it has a hold that is old: see internal/lease/check.go. So a lock that is
+// held for a moment costs no subscription, and any number of holds cost one. If Redis refuses the channel, the Client
+// does not ask for it again.
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/wake"
+)
+
+const (
+	mostForced  = 1000        // the most requests of one ForceUnlock: permits may be acquired as fast as it works
+	tellTime    = time.Second // how long the hints of one request may take
+	checkHint   = "check "    // a hint is this, and the name of a lock
+	longestHint = 1024        // the longest name that is sent in hints, of which there may be thousands
+)
+
+// Force releases kind, no matter which owner holds it, ends the holds that this process had on it, and has other
+// processes check theirs. If fields are passed in seen, only holds that have one of them in Redis are released. A
+// request is never repeated, because a repeated one could release a later hold. If a semaphore has very many permits, a
+// request releases some of them and the second number of the reply is not zero: then another request is sent.
+func (e *Engine) Force(ctx context.Context, kind Record, seen ...string) (bool, error) {
+	op := e.waitOptionsFor(ctx)
+	op.OnCaller = false // a request that is sent once may have to wait longer for a connection
+	if err := op.Over(); err != nil {
+		return false, err
+	}
+	return e.ForceBy(kind, seen, func() (freed bool, err error) {
+		for range mostForced {
+			answer := e.sender.Once(&op.Wait, send.Request{Call: kind.Force(seen...)})
+			r, clients, err := answer.Forced()
+			freed = freed || err == nil && r[0] == 1
+			if err != nil {
+				return false, err
+			}
+			e.sendHints(kind.ID().Name, clients)
+			if r[1] == 0 {
+				break
+			}
+		}
+		return freed, nil
+	})
+}
+
+// ForceBy calls force, which releases kind in Redis, and then ends the holds that this process had on kind before the
+// call; of those only the ones with a field in seen, if there are any.
+func (e *Engine) ForceBy(kind Lock, seen []string, force func() (freed bool, err error)) (bool, error) {
+	s := e.retain(kind.ID().Name)
+	before := s.recordsOf(kind.ID())
+	s.release()
+	if len(seen) > 0 {
+		before = slices.DeleteFunc(before, func(r *record) bool { return !slices.Contains(seen, r.field) })
+	}
+	freed, err := force()
+	if freed {
+		endForced(before)
+	}
+	return freed, err
+}
+
+// endForced ends and reports the holds of a lock that ForceUnlock has released.
+func endForced(before []*record) {
+	var lost []ending
+	for _, r := range before {
+		lost = append(lost, r.lose(errForced, nil)...)
+	}
+	for _, e := range lost {
+		e.report()
+	}
+}
+
+// sendHints tells clients that they may have lost their holds of the lock called name. It does not block. This Client
+// knows by itself.
+func (e *Engine) sendHints(name string, clients []string) {
+	clients = slices.DeleteFunc(clients, func(id string) bool { return id == e.ID })
+	if len(clients) == 0 || len(name) > longestHint || e.Tell == nil {
+		return
+	}
+	e.workers.Spawn(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), tellTime)
+		defer cancel()
+		e.Tell(ctx, clients, checkHint+name)
+	})
+}
+
+// A hintChannel is the channel on which an engine hears hints.
+type hintChannel struct {
+	refused atomic.Bool // by Redis
+
+	mu       sync.Mutex     // guards the fields below; no other mutex is locked while it is held
+	wanted   bool           // a hold is old
+	listener *wake.Listener // or nil
+}
+
+// want notes whether the engine is to listen. If it is not, want returns the listener, which has to leave, or nil.
+func (c *hintChannel) want(wanted bool) (leaves *wake.Listener) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.wanted = wanted; !wanted {
+		leaves, c.listener = c.listener, nil
+	}
+	return leaves
+}
+
+// keep keeps a listener if there is none yet, and one is still wanted.
+func (c *hintChannel) keep(l *wake.Listener) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.wanted || c.listener != nil {
+		return false
+	}
+	c.listener = l
+	return true
+}
+
+// hearHints begins or ends to listen for hints. The loop of the watchdog calls it when a hold has become old, and when
+// none is old any more. It does not block.
+func (e *Engine) hearHints(old bool) {
+	wanted := old && !e.hints.refused.Load()
+	if l := e.hints.want(wanted); l != nil {
+		l.Leave()
+	}
+	if wanted {
+		e.workers.Spawn(e.joinHints) // it may have to find out which server serves the channel
+	}
+}
+
+func (e *Engine) joinHints() {
+	l := e.pubsub.Join(e.Channel)
+	l.Hears(e.heardHint)
+	if !e.hints.keep(l) {
+		l.Leave()
+	}
+}
+
+// hintsRefused ends to listen for good, because Redis refuses the channel.
+func (e *Engine) hintsRefused(err error) {
+	if l := e.hints.want(false); l != nil {
+		l.Leave()
+	}
+	if !e.hints.refused.CompareAndSwap(false, true) {
+		return
+	}
+	e.reporter.Later(func() {
+		e.Log.Debug(
+			"relock: Redis refuses the channel on which this Client hears of forced releases, so that it notices them "+
+				"at its next renewal; grant this user access to the channels relock_client:*",
+			"channel", e.Channel, "error", err,
+		)
+	})
+}
+
+// heardHint has the watchdog check the records of the lock that a hint names. It is called on the goroutine that reads
+// from the connection.
+func (e *Engine) heardHint(hint string) {
+	name, ok := strings.CutPrefix(hint, checkHint)
+	if !ok {
+		return
+	}
+	s := e.retainKnown(name)
+	if s == nil {
+		return
+	}
+	defer s.release()
+	s.Lock()
+	defer s.Unlock()
+	for h := range s.holds.all() {
+		if h.state.holds() && !e.watchdog.Check(&h.record.lease) {
+			return
+		}
+	}
+}

@@ -1,0 +1,214 @@
+//go:build go1.25
+
+package lease
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A check brings one renewal forward. If it finds no record, the lease ends; if it finds one, the lease is as long as
+// after any other renewal, and the next one is due after a third of it.
+func TestCheckBringsOneRenewalForward(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		l, ends := newLease(f.watchdog)
+		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		time.Sleep(3 * time.Second)
+		assert.True(t, f.watchdog.Check(l))
+		synctest.Wait()
+		require.Equal(t, []time.Duration{3 * time.Second}, f.timesAsked(l))
+		assert.Equal(t, testLease-Drift(testLease), f.watchdog.Left(l), "validity after the check")
+		time.Sleep(testLease / 3)
+		synctest.Wait()
+		require.Len(t, f.timesAsked(l), 2, "the next renewal is due after a third of the lease")
+
+		f.answer = func(*Lease) Renewal { return Renewal{} }
+		f.watchdog.Check(l)
+		synctest.Wait()
+		require.Equal(t, 1, ends.times)
+		assert.ErrorIs(t, ends.cause, ErrGone)
+		assert.True(t, f.watchdog.Check(l), "a lease that has ended is not checked")
+		time.Sleep(time.Hour)
+		assert.Len(t, f.timesAsked(l), 3)
+	})
+}
+
+// A check that was asked for while a renewal is under way is sent too: the renewal may have run before the record was
+// deleted.
+func TestCheckIsSentAlthoughARenewalIsUnderWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		f.slow = 200 * time.Millisecond
+		l, _ := newLease(f.watchdog)
+		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		time.Sleep(testLease/3 + time.Millisecond)
+		n := len(f.timesAsked(l))
+		f.watchdog.Check(l)
+		synctest.Wait()
+		assert.Len(t, f.timesAsked(l), n+1)
+	})
+}
+
+// A check of a lease that no renewal makes longer only looks for the record: it leaves the validity alone, also if it
+// fails, and ends the lease if the record is gone.
+func TestCheckOfALeaseThatIsNotRenewedOnlyLooks(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]time.Duration{"explicit": 0, "in its last lease": testLease} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFakeRecords(t)
+			l, ends := newLease(f.watchdog)
+			l.SetLimit(limit)
+			f.watchdog.Watch(l, time.Now(), testLease, limit > 0, 0)
+			end := f.watchdog.End(l)
+			for _, answer := range []Renewal{{Held: true}, {Err: errDown}, {Held: true, Err: errDown}} {
+				answer.Looked = !l.IsRenewable()
+				f.mu.Lock()
+				f.answer = func(*Lease) Renewal { return answer }
+				f.mu.Unlock()
+				time.Sleep(2 * time.Second)
+				f.watchdog.Check(l)
+				synctest.Wait()
+				assert.Equal(t, end, f.watchdog.End(l), "%s: the end after %+v", name, answer)
+				assert.Equal(t, limit > 0, f.watchdog.Renews(l), "%s: renewed after %+v", name, answer)
+			}
+			require.Len(t, f.timesAsked(l), 3, name)
+			assert.Zero(t, ends.times, name)
+			f.mu.Lock()
+			f.answer = func(*Lease) Renewal { return Renewal{Looked: true} }
+			f.mu.Unlock()
+			time.Sleep(2 * time.Second)
+			f.watchdog.Check(l)
+			synctest.Wait()
+			assert.Equal(t, 1, ends.times, name)
+			assert.ErrorIs(t, ends.cause, ErrGone, name)
+		})
+	}
+}
+
+// However many hints there are, a lease is checked once a second, and all leases together are checked in one pipeline a
+// second.
+func TestChecksAreLimited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		time.Sleep(time.Minute)
+		one, _ := newLease(f.watchdog)
+		f.watchdog.Watch(one, time.Now(), time.Hour, true, 0)
+		for range 10_000 {
+			f.watchdog.Check(one)
+			time.Sleep(time.Millisecond)
+		}
+		synctest.Wait()
+		assert.Len(t, f.timesAsked(one), 11, "checks of one lease, from 0s to 10s")
+		f.watchdog.Remove(one)
+
+		time.Sleep(time.Minute)
+		f.calls = nil
+		const many, seconds = 20_000, 5
+		all := make([]*Lease, many)
+		for i := range all {
+			all[i], _ = newLease(f.watchdog)
+			f.watchdog.Watch(all[i], time.Now(), time.Hour, true, 0)
+		}
+		for range 10 * seconds {
+			for _, l := range all {
+				if !f.watchdog.Check(l) {
+					break
+				}
+			}
+			time.Sleep(time.Second / 10)
+		}
+		synctest.Wait()
+		checked := 0
+		for _, n := range f.calls {
+			checked += n
+		}
+		assert.Equal(t, mostChecks*(seconds+1), checked, "checks of many leases, from 0s to 5s")
+		time.Sleep(time.Minute)
+		assert.LessOrEqual(t, len(f.calls), 2*seconds+int(2*checkHorizon/time.Second), "pipelines")
+	})
+}
+
+// A check for which there is no place in the next seconds is dropped.
+func TestChecksThatWouldWaitForLongAreDropped(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		places := 0
+		for range 2 * mostChecks * int(checkHorizon/time.Second) {
+			l, _ := newLease(f.watchdog)
+			f.watchdog.Watch(l, time.Now(), time.Hour, true, 0)
+			if f.watchdog.Check(l) {
+				places++
+			}
+		}
+		assert.Equal(t, mostChecks*(1+int(checkHorizon/time.Second)), places)
+	})
+}
+
+// Config.Old is called once when a lease has become old, and once when none is old any more. Leases that are removed
+// sooner are never old, and neither are those without a record, nor those that are renewed every second.
+func TestOldLeasesAreNoticedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		var told []bool
+		var at []time.Duration
+		f.watchdog.config.Old = func(old bool) {
+			told, at = append(told, old), append(at, f.watchdog.Now())
+		}
+		short := func(d time.Duration) {
+			l, _ := newLease(f.watchdog)
+			f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+			time.Sleep(d)
+			f.watchdog.Remove(l)
+		}
+		for range 100 {
+			short(oldAge - 10*time.Millisecond)
+		}
+		apart, _ := newLease(f.watchdog)
+		apart.Apart = true
+		f.watchdog.Watch(apart, time.Now(), testLease, true, 0)
+		often, _ := newLease(f.watchdog)
+		f.watchdog.Watch(often, time.Now(), 2*time.Second, true, 0)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Empty(t, told, "no lease was old")
+
+		began := f.watchdog.Now()
+		var all []*Lease
+		for range 100 {
+			l, _ := newLease(f.watchdog)
+			f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+			all = append(all, l)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Equal(t, []bool{true}, told)
+		assert.LessOrEqual(t, at[0]-began, oldAge+agePause, "when it was noticed")
+		for _, l := range all[1:] {
+			f.watchdog.Remove(l)
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		require.Len(t, told, 1, "one old lease is left")
+		f.watchdog.Remove(all[0])
+		for range 30 {
+			short(time.Second / 2)
+		}
+		synctest.Wait()
+		assert.Equal(t, []bool{true, false}, told, "no old lease is left")
+		time.Sleep(time.Hour)
+		assert.Len(t, told, 2)
+		short(2 * oldAge)
+		synctest.Wait()
+		assert.Equal(t, []bool{true, false, true}, told)
+	})
+}
