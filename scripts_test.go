@@ -275,10 +275,11 @@ type situation struct {
 	call   call
 }
 
-// situationsOf returns runs of all scripts of a lock type. mine and theirs are the same lock, of two clients.
-func situationsOf(mine, theirs engine.Record, me, them string) []situation {
-	my := engine.Attempt{Field: me + ":1:01", Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
-	their := engine.Attempt{Field: them + ":1:01", Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
+// situationsOf returns runs of all scripts of a lock type. mine and theirs are the same lock, of two clients. more is
+// what a field has behind its number.
+func situationsOf(mine, theirs engine.Record, me, them, more string) []situation {
+	my := engine.Attempt{Field: me + ":1:01" + more, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
+	their := engine.Attempt{Field: them + ":1:01" + more, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
 	again, polls, late := my, their, their
 	again.HoldCount, polls.Delivery, late.Late = 2, engine.Poll, true
 	take, wait := mine.Acquire(my), theirs.Acquire(their)
@@ -307,6 +308,14 @@ func situationsOf(mine, theirs engine.Record, me, them string) []situation {
 		all = append(all, situation{"removes a tombstone", []call{take, theirs.RollBack(late)}, unbury})
 	}
 	return all
+}
+
+// severalOf returns the record of holds that have n permits of s each.
+func severalOf(b *bench, s *Semaphore, n int) engine.Record {
+	b.Helper()
+	h, err := s.several(n)
+	b.must(err)
+	return h.record
 }
 
 // A second run of a script does what its header promises: the run of a repeatable script gives the same answer, or the
@@ -355,6 +364,8 @@ func TestScriptContracts(t *testing.T) {
 		"write":     func(c *Client) engine.Record { return c.NewRWLock(b.name).Write().record },
 		"semaphore": func(c *Client) engine.Record { return c.NewSemaphore(b.name, 1).handle.record },
 		"permits":   func(c *Client) engine.Record { return c.NewSemaphore(b.name, 3).handle.record },
+		"several":   func(c *Client) engine.Record { return severalOf(b, c.NewSemaphore(b.name, 3), 2) }, // in one hold
+		"all":       func(c *Client) engine.Record { return severalOf(b, c.NewSemaphore(b.name, 3), 3) },
 	} {
 		mine, theirs := of(c1), of(c2)
 		if channel := theirs.Grants(engine.Attempt{}); channel != "" {
@@ -363,7 +374,11 @@ func TestScriptContracts(t *testing.T) {
 			b.must(err)
 			defer func() { _ = hears.Close() }()
 		}
-		for _, s := range situationsOf(mine, theirs, me, them) {
+		more := ""
+		if n := mine.Permits(); n > 1 {
+			more = fmt.Sprint("+", n)
+		}
+		for _, s := range situationsOf(mine, theirs, me, them, more) {
 			try(kind, s)
 		}
 	}
@@ -692,7 +707,8 @@ func TestScriptsOfALock(t *testing.T) {
 }
 
 func run(ctx context.Context, rdb redis.UniversalClient, c call) (reply, error) {
-	return send.ParseReply(send.NewRedis(rdb, send.Synced{}).Run(ctx, c, false))
+	r, _, err := send.ParseForced(send.NewRedis(rdb, send.Synced{}).Run(ctx, c, false))
+	return r, err
 }
 
 const (

@@ -885,6 +885,88 @@ func TestSemaphoreAcquiresSeveralAtOnce(t *testing.T) {
 	})
 }
 
+// A hold of one permit has the same bytes in Redis, and in the message of a grant, as in versions that know no holds of
+// several. So these share a semaphore with this one.
+func TestSemaphoreHoldOfOnePermitHasTheOldForm(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		s, other := b.client().NewSemaphore(b.name, 1), b.client().NewSemaphore(b.name, 1)
+		me, them := s.client.ID()+":1:07", other.client.ID()+":2:05"
+		hears := b.subscribe(other.record.Grants(engine.Attempt{}))
+		do := func(c call, want reply) {
+			t.Helper()
+			r, err := run(ctx, b.rdb, c)
+			b.must(err)
+			require.Equal(t, want[0], r[0])
+		}
+		single, err := s.several(1)
+		b.must(err)
+		take := single.record.Acquire(engine.Attempt{Field: me, Lease: time.Minute, HoldCount: 1})
+		assert.Equal(t, []any{me, int64(60_000), 1, 1, "barge", uint64(0), prefixName("redisson_sc", b.name), "publish"}, take.Args)
+		do(take, reply{1})
+		wait := engine.Attempt{Field: them, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 3}
+		do(other.record.Acquire(wait), reply{0})
+		permits := func() []string { return b.rdb.ZRange(ctx, permitsKey(b.name), 0, -1).Val() }
+		assert.Equal(t, []string{me}, permits())
+		assert.Equal(t, "0", b.rdb.Get(ctx, b.name).Val())
+		place := b.rdb.HGet(ctx, lineKey(b.name), other.client.ID()).Val()
+		assert.Regexp(t, "^1 new push 60000 0 3 "+them+" [0-9]+$", place)
+
+		do(s.record.Renew(me, time.Hour, false), reply{1})
+		do(s.record.Release(released(me, 0, false)), reply{1})
+		assert.Equal(t, []string{them}, permits())
+		assert.Equal(t, them, b.rdb.HGet(ctx, lineKey(b.name), "granted").Val())
+		assert.Equal(t, []string{"grant " + them + " 3 5000 0"}, b.received(hears, other.record.Grants(engine.Attempt{})))
+		b.must(b.rdb.FlushDB(ctx).Err())
+
+		h, err := s.AcquireN(ctx, 1)
+		b.must(err)
+		require.Len(t, permits(), 1)
+		old := "^" + s.client.ID() + ":-?[0-9]+:0[0-9]+$"
+		assert.Regexp(t, old, permits()[0])
+		assert.Regexp(t, old, s.client.engine.Probe().NewField(1), "the field of a hold, which also is in places and messages")
+		b.must(h.Release(ctx))
+	})
+}
+
+// Row 25: Redis is out of memory. A hold of several permits is renewed and released as a whole, and an attempt that is
+// refused leaves nothing.
+func TestSemaphoreHoldOfSeveralNeedsNoMemory(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t, "--maxmemory-policy", "noeviction").Addr())
+	ctx := context.Background()
+	const lease = 3 * time.Second
+	s := b.client(WithWatchdogTimeout(lease)).NewSemaphore(b.name, 5)
+	h, err := s.AcquireN(ctx, 3)
+	b.must(err)
+	free := func(want string, what string) { // without the transaction of b.permits
+		t.Helper()
+		require.Equal(t, want, b.rdb.Get(ctx, b.name).Val(), what)
+		require.Equal(t, map[string]int64{"2": 3, "5": 0}[want], b.rdb.ZCard(ctx, permitsKey(b.name)).Val(), what)
+	}
+	full := func(limit string) { b.must(b.rdb.ConfigSet(ctx, "maxmemory", limit).Err()) }
+	full("1")
+	for _, n := range []int{1, 2} {
+		_, ok, err := s.TryAcquireN(ctx, n, 0, 0)
+		assert.False(t, ok)
+		assert.ErrorContains(t, err, "OOM", "%d permits", n)
+		free("2", "nothing is left of the attempt")
+	}
+	select {
+	case <-h.Context().Done():
+		assert.Fail(t, "lost", context.Cause(h.Context()))
+	case <-time.After(lease + lease/6): // renewed
+	}
+	free("2", "renewed")
+	b.must(h.Release(ctx))
+	free("5", "all of them are released")
+	full("0")
+	h, err = s.AcquireN(ctx, 5)
+	b.must(err)
+	b.must(h.Release(ctx))
+}
+
 // acquiresN acquires n permits in a goroutine, and returns when the Client of s has a place for them.
 func (b *bench) acquiresN(s *Semaphore, n int) <-chan *Hold {
 	b.Helper()
