@@ -37,7 +37,7 @@ const (
 	lost                          // lost, and its owner does not know yet
 	expired                       // lost because its explicit lease has expired: it needs no Unlock
 	lossReported                  // lost, and an acquire has returned the loss to its owner
-	ended                         // released, handed off, or given up before it was acquired (multi.go)
+	ended                         // released, handed off, detached, or given up before it was acquired (multi.go)
 )
 
 // wanted reports whether the lock is not acquired yet.

@@ -65,7 +65,7 @@ func (h *hold) needs(field string) bool {
 			return true // the Client is closed
 		}
 		h.ownerQueue.Release()
-		return h.record != nil && (h.record.adopted || len(h.record.holds) > 0)
+		return h.record != nil && (h.record.adopted || h.record.isUsedLocked())
 	case lost, expired, lossReported:
 		return false
 	}

@@ -27,6 +27,7 @@ type record struct {
 	holds  []*hold     // those that have the record now
 	room   [1]*hold    // memory for holds
 	tokens *tokenBlock // for the holds that the record is handed off to; or nil
+	splits int         // holds that are being detached from it while others may use it: see detach.go
 	ended  bool        // see endLocked
 
 	adopted bool // the field was handed off to a hold that makes a record of its own with it
@@ -52,7 +53,10 @@ func (r *record) joinLocked(h *hold, since time.Duration) {
 	r.holds = append(r.holds, h)
 }
 
-// leaveRecordLocked removes h from its record, and reports whether h was the last hold of the record.
+// isUsedLocked reports whether a hold needs the field of r in Redis.
+func (r *record) isUsedLocked() bool { return len(r.holds) > 0 || r.splits > 0 }
+
+// leaveRecordLocked removes h from its record, and reports whether the record is not used any more.
 func (h *hold) leaveRecordLocked() bool {
 	r := h.record
 	last := len(r.holds) - 1
@@ -60,7 +64,7 @@ func (h *hold) leaveRecordLocked() bool {
 	r.holds[h.index].index = h.index
 	r.holds[last] = nil
 	r.holds = r.holds[:last]
-	return last == 0
+	return !r.isUsedLocked()
 }
 
 // endLocked ends the record: no hold joins it any more, and the watchdog forgets its lease. Every record ends here,

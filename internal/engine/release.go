@@ -295,7 +295,10 @@ func (h *hold) endOneLocked() (left int, last bool, guards []*guard.End) {
 // clear deletes the record of the hold from Redis, and admits the next waiter of the local queue. It keeps the record
 // until MinHold has passed. It retries for as long as the record may exist: until its lease has expired, and while the
 // owner holds the counterpart of the lock, whose renewals extend the same lease.
-func (h *hold) clear() {
+func (h *hold) clear() { h.clearAfter(1) }
+
+// clearAfter is clear if this number of requests with the field of h have an unknown outcome.
+func (h *hold) clearAfter(unknown int) {
 	e := h.lockState.engine
 	ctx := h.key.owner.In(context.Background())
 	if h.vote != nil {
@@ -307,7 +310,7 @@ func (h *hold) clear() {
 		return
 	}
 	end := h.recordEnd()
-	for (rollbacker{e}).rollBackOne(ctx, h.commands(), Attempt{Field: h.field, HoldCount: 1}, 1) != nil &&
+	for (rollbacker{e}).rollBackOne(ctx, h.commands(), Attempt{Field: h.field, HoldCount: 1}, unknown) != nil &&
 		(time.Now().Before(end) || h.keptByCounterpart()) {
 		if e.waitOptionsFor(ctx).sleep(nil, nil, clearPause) != nil {
 			break // the engine is closed: no lease is renewed any more

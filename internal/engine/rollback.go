@@ -46,10 +46,20 @@ func (e rollbacker) rollBackAll(ctx context.Context, targets []target, unknown i
 // whose outcome is unknown. They may still be on their way to Redis, so rollBackOne repeats the rollback a few times;
 // if there is only one such try, it stops as soon as a rollback has found the hold.
 func (e rollbacker) rollBackOne(ctx context.Context, kind Record, a Attempt, unknown int) error {
+	return e.repeat(ctx, kind, a.Field, unknown, func(mayRun bool) send.Call {
+		mayRun = mayRun && a.HoldCount == 1
+		a.Late, a.Share = a.Late || mayRun, e.shareTime()
+		return kind.RollBack(a)
+	})
+}
+
+// repeat sends the call that undoes what requests with field may have done, as rollBackOne does, which has unknown, too.
+// The call leaves a tombstone of field if mayRun is set.
+func (e rollbacker) repeat(ctx context.Context, kind Record, field string, unknown int, undo func(mayRun bool) send.Call) error {
 	buried := false
 	defer func() {
 		if buried {
-			e.buried(kind, a.Field)
+			e.buried(kind, field)
 		}
 	}()
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
@@ -58,9 +68,8 @@ func (e rollbacker) rollBackOne(ctx context.Context, kind Record, a Attempt, unk
 			_ = op.sleep(e.closed, nil, pause) // Close cuts the pause short
 		}
 		op.Deadline = time.Now().Add(UnlockTime)
-		mayRun := a.HoldCount == 1 && e.late.MayRun(a.Field)
-		a.Late, a.Share = a.Late || mayRun, e.shareTime()
-		answer := e.sender.Do(&op.Wait, send.Request{Call: kind.RollBack(a)}, time.Now())
+		mayRun := e.late.MayRun(field)
+		answer := e.sender.Do(&op.Wait, send.Request{Call: undo(mayRun)}, time.Now())
 		r, err := answer.Reply()
 		buried = buried || mayRun && err == nil
 		there := r[0] == 1

@@ -92,6 +92,9 @@ type Lease struct {
 // SetLimit sets the limit of l, on the clock of the Watchdog. l must not be watched yet; 0 means no limit.
 func (l *Lease) SetLimit(limit time.Duration) { l.limit.Store(int64(limit)) }
 
+// Limit returns the limit of l; 0: it has none.
+func (l *Lease) Limit() time.Duration { return time.Duration(l.limit.Load()) }
+
 // IsLimited reports whether l has a limit.
 func (l *Lease) IsLimited() bool { return l.limit.Load() > 0 }
 
@@ -101,7 +104,8 @@ func (l *Lease) EndsAtLimit() bool { return l.last.Load() }
 // WholeValidity returns how long the last confirmed request was valid, from when it was sent.
 func (l *Lease) WholeValidity() time.Duration { return time.Duration(l.whole.Load()) }
 
-// SetValidUntil sets the end of the validity of l without notifying its Holder. It is for tests.
+// SetValidUntil sets the end of the validity of l without notifying its Holder. It is for tests, and for a lease that is
+// not watched.
 func (l *Lease) SetValidUntil(until time.Duration) { l.until.Store(int64(until)) }
 
 // next returns when the lease needs attention.
