@@ -25,6 +25,7 @@ const (
 var (
 	fairAcquire = script("fair_acquire")
 	fairRelease = script("fair_release")
+	fairRename  = script("fair_rename")
 	fairForce   = script("fair_force")
 )
 
@@ -138,6 +139,10 @@ func (l *fairLock) RollBack(a engine.Attempt) call {
 // leave sets the hold count. If undo is set, the caller also leaves the queue.
 func (l *fairLock) leave(r engine.Release, undo bool) call {
 	return l.call(fairRelease, r.Field, r.HoldCount, l.waitTimeout(), milliseconds(fairLife), r.Late, undo)
+}
+
+func (l *fairLock) Rename(r engine.Rename) call {
+	return call{Script: fairRename, Keys: l.keys[:5], Optional: spareOfFair, Args: renameArgs(r, "", r.Late, l.waitTimeout())}
 }
 
 func (l *fairLock) Force(seen ...string) call {

@@ -36,6 +36,7 @@ func (l *fakeLock) call(verb string, args ...any) call {
 
 func (l *fakeLock) Channel(engine.Attempt) string { return "channel:" + l.key }
 func (l *fakeLock) Grants(engine.Attempt) string  { return "" }
+func (l *fakeLock) Rename(engine.Rename) call     { return call{} }
 func (l *fakeLock) Unbury(string) call            { return call{} }
 func (l *fakeLock) Acquire(a engine.Attempt) call {
 	return l.call("acquire", a.Field, a.Lease, a.HoldCount)

@@ -65,6 +65,7 @@ type Locker interface {
 var (
 	lockAcquire = script("lock_acquire")
 	lockRelease = script("lock_release")
+	lockRename  = script("lock_rename")
 	lockForce   = script("force")
 	lockBundled = bundle(lockAcquire, lockRelease)
 )
@@ -174,6 +175,16 @@ func (l *plainLock) Release(r engine.Release) call {
 
 // RollBack sets the hold count back to what it was before the attempt.
 func (l *plainLock) RollBack(a engine.Attempt) call { return l.Release(a.AsRelease()) }
+
+func (l *plainLock) Rename(r engine.Rename) call {
+	return call{Script: lockRename, Keys: l.keys[:2], Optional: spareOfLock, Args: renameArgs(r, "", r.Late)}
+}
+
+// renameArgs returns the arguments of a script that renames a field. Redis has suffix behind each field. The
+// arguments in last follow.
+func renameArgs(r engine.Rename, suffix string, last ...any) []any {
+	return append([]any{r.From + suffix, r.To + suffix, milliseconds(r.Lease), r.Until, r.Again}, last...)
+}
 
 func (l *plainLock) Force(seen ...string) call {
 	return forSeen(call{Script: lockForce, Keys: l.keys, Optional: spareOfLock, Args: l.told[:]}, seen, "")

@@ -32,6 +32,7 @@ const (
 var (
 	readAcquire = script("read_acquire")
 	readRelease = script("read_release")
+	readRename  = script("read_rename")
 	readRenew   = script("read_renew")
 	readInspect = script("read_inspect")
 	readBundled = bundle(readAcquire, readRelease)
@@ -228,6 +229,10 @@ func (l *readLock) Renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: readRenew, Keys: l.keys[:1], Args: []any{field, milliseconds(lease), exact, l.leases}}
 }
 
+func (l *readLock) Rename(r engine.Rename) call {
+	return call{Script: readRename, Keys: l.keys[:1], Args: renameArgs(r, "", r.Splits, l.leases)}
+}
+
 func (l *readLock) Inspect(field string) call {
 	return call{Script: readInspect, Keys: l.keys[:1], Args: []any{field, l.leases}}
 }
@@ -284,6 +289,15 @@ func (l *writeLock) leave(r engine.Release, undo bool, readField string) call {
 
 func (l *writeLock) Renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: renewScript, Keys: l.keys[:1], Args: []any{field + writeSuffix, milliseconds(lease), exact}}
+}
+
+func (l *writeLock) Rename(r engine.Rename) call {
+	return call{
+		Script:   lockRename,
+		Keys:     []string{l.keys[0], l.keys[2]},
+		Optional: spareOfLock,
+		Args:     renameArgs(r, writeSuffix, r.Late),
+	}
 }
 
 func (l *writeLock) Inspect(field string) call {

@@ -120,7 +120,7 @@ func TestScriptHeaders(t *testing.T) {
 		verb := name[strings.LastIndex(name, "_")+1:]
 		assert.Contains(
 			t,
-			[]string{"acquire", "release", "renew", "remove", "force", "set", "inspect", "bundle"},
+			[]string{"acquire", "release", "rename", "renew", "remove", "force", "set", "inspect", "bundle"},
 			verb,
 			"the verb of %s",
 			f.Name(),
@@ -283,6 +283,10 @@ func situationsOf(mine, theirs engine.Record, me, them, more string) []situation
 	again, polls, late := my, their, their
 	again.HoldCount, polls.Delivery, late.Late = 2, engine.Poll, true
 	take, wait := mine.Acquire(my), theirs.Acquire(their)
+	detach := engine.Rename{From: my.Field, To: me + ":0:0123456789012345", Lease: time.Hour}
+	attach := engine.Rename{From: detach.To, To: their.Field, Lease: time.Minute, Until: time.Now().Add(time.Hour).UnixMilli(), Again: true}
+	buried := detach
+	buried.Late = true
 	all := []situation{
 		{"takes it", nil, take},
 		{"re-enters it", []call{take}, mine.Acquire(again)},
@@ -300,6 +304,10 @@ func situationsOf(mine, theirs engine.Record, me, them, more string) []situation
 		{"rolls back its wait, and a request may still run", []call{take, wait}, theirs.RollBack(late)},
 		{"renews it", []call{take}, mine.Renew(my.Field, time.Hour, false)},
 		{"shortens the lease", []call{take}, mine.Renew(my.Field, time.Second, true)},
+		{"is renamed", []call{take}, mine.Rename(detach)},
+		{"is renamed for one who waits, and a request may still run", []call{take, wait}, mine.Rename(buried)},
+		{"is renamed, and sets its lease again", []call{take, mine.Rename(detach)}, theirs.Rename(attach)},
+		{"is not there to be renamed", nil, mine.Rename(detach)},
 		{"looks", []call{take}, mine.Inspect(my.Field)},
 		{"is released by force", []call{take}, mine.Force()},
 		{"is released by force for one who waits", []call{take, wait}, mine.Force()},

@@ -203,17 +203,17 @@ func TestScriptsCallNoOtherCommands(t *testing.T) {
 	ofFair := append(
 		strings.Fields("+rpush +llen +lindex +lpos +lrange +lrem +zadd +zrem +zscore +zcard +zmscore +zrangebyscore"),
 		ofLock...)
-	for _, script := range []*luaScript{lockAcquire, lockRelease, lockForce, renewScript, freeInspect} {
+	for _, script := range []*luaScript{lockAcquire, lockRelease, lockRename, lockForce, renewScript, freeInspect} {
 		assert.Subset(t, slices.Concat(ofLock, ofUse), of(script), "of a Lock: %s", script.Source())
 	}
 	ofSemaphore := strings.Fields(
 		"+get +incrby +zcount +zadd +zrem +zscore +zcard +zrangebyscore +zrevrange +del +exists +pexpire +pttl +set +time " +
 			"+hdel +hexists +hget +hlen +hmget +hrandfield +hset",
 	)
-	for _, script := range []*luaScript{semaphoreAcquire, semaphoreRelease, semaphoreRenew, semaphoreForce, semaphoreSet, semaphoreInspect, semaphoreCount} {
+	for _, script := range []*luaScript{semaphoreAcquire, semaphoreRelease, semaphoreRename, semaphoreRenew, semaphoreForce, semaphoreSet, semaphoreInspect, semaphoreCount} {
 		assert.Subset(t, slices.Concat(ofSemaphore, ofUse), of(script), "of a Semaphore: %s", script.Source())
 	}
-	for _, script := range []*luaScript{fairAcquire, fairRelease, fairForce} {
+	for _, script := range []*luaScript{fairAcquire, fairRelease, fairRename, fairForce} {
 		assert.Subset(t, slices.Concat(ofFair, ofUse), of(script), "of a FairLock: %s", script.Source())
 	}
 }

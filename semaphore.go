@@ -24,6 +24,7 @@ import (
 var (
 	semaphoreAcquire = script("semaphore_acquire")
 	semaphoreRelease = script("semaphore_release")
+	semaphoreRename  = script("semaphore_rename")
 	semaphoreRenew   = script("semaphore_renew")
 	semaphoreForce   = script("semaphore_force")
 	semaphoreSet     = script("semaphore_set")
@@ -308,6 +309,10 @@ func (l *semaphore) RollBack(a engine.Attempt) call { return l.Release(a.AsRelea
 
 func (l *semaphore) Renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: semaphoreRenew, Keys: l.keys[1:2], Args: []any{field, milliseconds(lease), exact}}
+}
+
+func (l *semaphore) Rename(r engine.Rename) call {
+	return call{Script: semaphoreRename, Keys: l.keys, Optional: spareOfSemaphore, Args: renameArgs(r, "", r.Late)}
 }
 
 func (l *semaphore) Inspect(field string) call {

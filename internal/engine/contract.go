@@ -159,6 +159,10 @@ type Commands interface {
 	// Renew sets the lease of a hold. Only if exact is set, it may also shorten the lease. The reply is {1, ...}, or
 	// {-1, ...} if Redis does not have the hold.
 	Renew(field string, lease time.Duration, exact bool) send.Call
+	// Rename moves a hold to another field: see detach.go. The reply is {1, lease, now} if the field r.To has the lock
+	// afterwards; the lease is in milliseconds, and now is the time of Redis in milliseconds of the epoch. It is {-1, 0,
+	// now} if neither field has the lock, or r.To has ended, and {-2, 0, now} if there is no room for another reader.
+	Rename(r Rename) send.Call
 	// Inspect asks for the state of the lock. The reply is {holders, hold count of field, rest of the lease}. The first
 	// number is above 0 if the lock is held. The rest of the lease is in milliseconds; it is negative if there is no
 	// record, or a record without a lease.
@@ -256,6 +260,16 @@ type Release struct {
 	// Share is how long a line may keep the lock to itself before it leaves it to clients that have no place in the
 	// line, for example Java services.
 	Share time.Duration
+}
+
+// A Rename moves a hold from one field to another, and sets its lease.
+type Rename struct {
+	From, To string
+	Lease    time.Duration // exactly this lease
+	Until    int64         // when the lease ends at the latest, in ms of the epoch by the clock of Redis; 0: no such time
+	Again    bool          // a second run of the request sets the lease again
+	Late     bool          // a request that acquires with From may still run, and a tombstone is needed
+	Splits   bool          // of a reader: other readers of this process share From, which keeps the lock
 }
 
 // AsRelease returns the release that sets the hold count back to what it was before the attempt.

@@ -45,6 +45,8 @@ func (l *fakeLock) Inspect(field string) send.Call { return l.call("inspect", fi
 
 func (l *fakeLock) ReadReply(_ Attempt, r send.Reply) (Outcome, error) { return ParseOutcome(r) }
 
+func (l *fakeLock) Rename(r Rename) send.Call { return l.call("rename", r.From, r.To, r.Lease) }
+
 func (l *fakeLock) Release(r Release) send.Call { return l.call("release", r.Field, r.HoldCount) }
 
 func (l *fakeLock) Renew(field string, lease time.Duration, exact bool) send.Call {
@@ -82,6 +84,7 @@ func (logged) GaveUp(context.Context, Subject, bool, time.Duration, error)      
 func (logged) Renewed(Subject)                                                    {}
 func (logged) RenewalFailed(Subject, error, time.Duration)                        {}
 func (logged) Released(context.Context, Subject, time.Duration, int, error)       {}
+func (logged) Detached(context.Context, Subject, time.Duration)                   {}
 func (logged) Expired(Subject, time.Duration)                                     {}
 func (logged) SubscriptionRefused(string, error)                                  {}
 func (logged) LineRefused(error)                                                  {}

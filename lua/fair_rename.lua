@@ -1,0 +1,54 @@
+-- Renames a hold of a fair lock: see lock_rename.lua.
+--
+-- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
+-- KEYS[2]  the queue: a list, see queue.lua.
+-- KEYS[3]  the timeouts of the queue: a zset.
+-- KEYS[4]  the heartbeats of the queue: a zset.
+-- KEYS[5]  the line, which has the wishes of the queue: a hash; or the key of the lock again if the line cannot be
+--          used.
+-- ARGV[1]  from: the field that has the lock.
+-- ARGV[2]  to: the field that gets it.
+-- ARGV[3]  the lease in ms from now on.
+-- ARGV[4]  epoch ms at which the lease ends at the latest; 0: there is no such time.
+-- ARGV[5]  1 if a second run sets the lease again, else 0.
+-- ARGV[6]  1 if a request for the lock with from may still run, else 0.
+-- ARGV[7]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
+-- Returns  {1, lease, now} to has the lock, for lease ms from now, which is in epoch ms. {-1, 0, now} neither field has
+--          it, or to has ended.
+--
+-- Repeatable: a second run finds that to has the lock, and only sets the lease again, if at all.
+-- A field that was renamed leaves the queue. A hash that no lock writes is refused, see record.lua, unless a request
+-- with from may still run: then it stays as it is, and from has a tombstone.
+
+local from, to, again, late = ARGV[1], ARGV[2], ARGV[5] == '1', ARGV[6] == '1'
+local now = now_ms()
+local q = {
+    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5],
+    wait_timeout = tonumber(ARGV[7]), now = now,
+}
+local lock = q.lock
+local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
+
+local renamed = redis.call('hexists', lock, to) == 1
+local hold_count = not renamed and not is_over(q.wishes ~= lock and q.wishes, to, now) and redis.call('hget', lock, from)
+if hold_count then
+    redis.call('hset', lock, to, hold_count)
+    redis.call('hdel', lock, from)
+end
+if hold_count or renamed and again then
+    redis.call('pexpire', lock, ms(lease))
+    renamed = true
+elseif renamed then
+    lease = redis.call('pttl', lock)
+elseif not late then
+    check_record(lock)
+end
+if redis.call('lpos', q.waiters, from) then
+    give_up(q, {[from] = true}, now)
+else
+    drop_wish(q, from)
+end
+if late then
+    end_waiter(q, from)
+end
+return {renamed and 1 or -1, renamed and lease or 0, now}

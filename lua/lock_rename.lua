@@ -1,0 +1,52 @@
+-- Renames a hold: the lock passes from the field from to the field to. So a hold is detached, which means that it gets a
+-- field that no process uses; attached, which means that it gets a field of another process; or put back, which means
+-- that it gets its detached field again, because the process has given up: see internal/engine/detach.go.
+--
+-- KEYS[1]  the lock: a hash {field of the hold -> hold count}; or that of a read/write lock, see readers.lua.
+-- KEYS[2]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the line
+--          cannot be used.
+-- ARGV[1]  from, as the hash has it.
+-- ARGV[2]  to, as the hash has it.
+-- ARGV[3]  the lease in ms from now on: exactly this one, unless the owner of a write lock has readers beside it.
+-- ARGV[4]  epoch ms at which the lease ends at the latest; 0: there is no such time.
+-- ARGV[5]  1 if a second run sets the lease again, else 0.
+-- ARGV[6]  1 if a request for the lock with from may still run, else 0.
+-- Returns  {1, lease, now} to has the lock, for lease ms from now, which is in epoch ms. {-1, 0, now} neither field has
+--          it, or to has ended.
+--
+-- Repeatable: a second run finds that to has the lock, and only sets the lease again, if at all.
+-- A field that was renamed leaves the line, and never acquires the lock again. A hash that no lock writes is refused,
+-- see record.lua, unless a request with from may still run: then it stays as it is, and from has a tombstone.
+
+local lock, key, from, to = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local again, late = ARGV[5] == '1', ARGV[6] == '1'
+
+local now = now_ms()
+local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
+
+-- Readers beside the owner of a write lock have leases of their own, which the hash outlives.
+local function set_lease_of(hash)
+    local fields = redis.call('hexists', hash, 'mode') + 1
+    if redis.call('hlen', hash) == fields or redis.call('pttl', hash) < lease then
+        redis.call('pexpire', hash, ms(lease))
+    end
+end
+
+local renamed = redis.call('hexists', lock, to) == 1
+local hold_count = not renamed and not is_over(key ~= lock and key, to, now) and redis.call('hget', lock, from)
+if hold_count then
+    redis.call('hset', lock, to, hold_count)
+    redis.call('hdel', lock, from)
+    set_lease_of(lock)
+    renamed = true
+elseif renamed and again then
+    set_lease_of(lock)
+elseif renamed then
+    lease = redis.call('pttl', lock)
+elseif not late then
+    check_record(lock)
+end
+if key ~= lock and (late or not is_idle(key)) then
+    leave_and_pass(lock, key, from, late, function(line) return line, nil end)
+end
+return {renamed and 1 or -1, renamed and lease or 0, now}

@@ -1,0 +1,69 @@
+-- Renames a hold of the read lock of a read/write lock, or splits it: see lock_rename.lua. Several readers of a process
+-- may share a field. If one of them is detached, its field stands beside the shared one, which the others keep.
+--
+-- KEYS[1]  the lock: a hash, see readers.lua. It is the only key, so that a hold can be renamed while its slot moves.
+-- ARGV[1]  from: the field that has the lock.
+-- ARGV[2]  to: the field that gets it.
+-- ARGV[3]  the lease in ms from now on: exactly this one.
+-- ARGV[4]  epoch ms at which the lease ends at the latest; 0: there is no such time.
+-- ARGV[5]  1 if a second run sets the lease again, else 0.
+-- ARGV[6]  1 if from keeps the lock, because other readers share it, else 0.
+-- ARGV[7]  the prefix of the key of a lease.
+-- Returns  {1, lease, now} to has the lock, for lease ms from now, which is in epoch ms. {-1, 0, now} neither field has
+--          it. {-2, 0, now} from keeps the lock, and the record is full.
+--
+-- Repeatable: a second run finds that to has the lock, and only sets the lease again, if at all.
+-- A reader whose lease has expired does not have the lock, even if its field is still there. A hash that no lock writes
+-- is refused: see record.lua.
+
+local lock, from, to = KEYS[1], ARGV[1], ARGV[2]
+local again, splits, prefix = ARGV[5] == '1', ARGV[6] == '1', ARGV[7]
+
+local now = now_ms()
+local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
+local mode = redis.call('hget', lock, 'mode')
+if not mode then
+    check_record(lock)
+    return {-1, 0, now}
+end
+
+-- The hold count of a reader that lives, or 0.
+local function living(field)
+    local hold_count = hold_count_of(redis.call('hget', lock, field))
+    if hold_count == 0 or lease_left(prefix, field, hold_count) <= 0 and is_dead(lock, prefix, field) then
+        return 0
+    end
+    return hold_count
+end
+
+local function set_lease_of(field)
+    redis.call('set', lease_key(prefix, field, 1), '1', 'PX', ms(lease))
+    if mode == 'read' then
+        local _, longest = evict_dead_readers(lock, prefix)
+        redis.call('pexpire', lock, ms(longest))
+    else
+        extend(lock, lease) -- the lease is that of the writer, too
+    end
+end
+
+if living(to) > 0 then
+    if again then
+        set_lease_of(to)
+    else
+        lease = lease_left(prefix, to, 1)
+    end
+    return {1, lease, now}
+end
+local hold_count = living(from)
+if hold_count == 0 then
+    return {-1, 0, now}
+elseif splits and redis.call('hlen', lock) > most_holds then
+    return {-2, 0, now}
+end
+redis.call('hset', lock, to, 1)
+if not splits then
+    redis.call('hdel', lock, from)
+    drop_leases(prefix, from, 1, hold_count)
+end
+set_lease_of(to)
+return {1, lease, now}

@@ -1,0 +1,50 @@
+-- Renames a hold of a permit, or of several: its permits get other ids, and the number of available permits does not
+-- change. See lock_rename.lua.
+--
+-- KEYS[1]  the number of available permits: a string; see semaphore.lua.
+-- KEYS[2]  the taken permits: a zset.
+-- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the first key again if the line
+--          cannot be used.
+-- ARGV[1]  from: the field that has the permits, which tells their ids: see semaphore.lua.
+-- ARGV[2]  to: the field that gets as many permits.
+-- ARGV[3]  the lease in ms from now on: exactly this one.
+-- ARGV[4]  epoch ms at which the lease ends at the latest; 0: there is no such time.
+-- ARGV[5]  1 if a second run sets the lease again, else 0.
+-- ARGV[6]  1 if a request for permits with from may still run, else 0.
+-- Returns  {1, lease, now} to has the permits, for lease ms from now, which is in epoch ms. {-1, 0, now} neither field
+--          has all of its permits, their lease has expired, or to has ended.
+--
+-- Repeatable: a second run finds that to has the permits, and only sets the lease again, if at all.
+-- A field that was renamed leaves the line, and never takes a permit again.
+
+local free, taken, key, from, to = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
+local again, late = ARGV[5] == '1', ARGV[6] == '1'
+
+local now = now_ms()
+local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
+local old, new = ids_of(from), ids_of(to)
+check_permits(taken)
+
+local function take_lease()
+    local answer = lease_until(taken, new, now + lease)
+    if type(answer) == 'table' then
+        error(answer, 0)
+    end
+end
+
+local there = ends_of(taken, new)
+local renamed = there and there > now
+local ends = not renamed and not is_over(key ~= free and key, to, now) and ends_of(taken, old)
+if ends and ends > now and #old == #new then
+    take_lease()
+    redis.call('zrem', taken, unpack(old))
+    renamed = true
+elseif renamed and again then
+    take_lease()
+elseif renamed then
+    lease = there - now
+end
+if key ~= free and (late or not is_idle(key)) then
+    leave_and_pass(free, key, from, late, function(line) return line, nil end)
+end
+return {renamed and 1 or -1, renamed and lease or 0, now}
