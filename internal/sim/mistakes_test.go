@@ -246,6 +246,15 @@ var defects = []mistake{
 // ofTheSpecification maps the mistakes in spec/mistakes to the same mistakes here, or tells why there is none. Mistakes
 // of the Go code are in mutations_test.go.
 var ofTheSpecification = map[string]struct{ here, why string }{
+	"Detach-idFirst":          {why: "no worker detaches a hold: TestFaultDetachThatIsNotConfirmedReleases finds it"},
+	"Detach-keepsTicket":      {why: "as for idFirst: TestDetachedHoldIsAttachedOnce"},
+	"Detach-liveTicket":       {why: "as for idFirst: TestTicketsAreChecked"},
+	"Detach-noPutBack":        {why: "as for idFirst: TestFaultAttachThatGivesUpPutsTheHoldBack"},
+	"Detach-noTombstone":      {why: "as for idFirst: TestFaultLateAttemptOfADetachedHold"},
+	"Detach-notBuried":        {why: "as for noPutBack"},
+	"Detach-reach":            {why: "a false rule, which shows that the model is not empty"},
+	"Detach-sameField":        {why: "as for idFirst: TestFaultLateRenewalOfADetachedHold"},
+	"Detach-unsynced":         {why: "as for idFirst: TestSyncedReplicasConfirmDetachAndAttach"},
 	"Line-barge":              {here: "barge"},
 	"Line-believeLate":        {here: "grantFromTheMessage"},
 	"Line-dropUnknown":        {here: "lateAnswerIsKept lateGrantIsKept"},
