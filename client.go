@@ -3,6 +3,7 @@ package relock
 // The Client: the state that all locks of one Redis client share.
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -198,10 +199,11 @@ func (h Holder) record() string {
 	if raw, err := hex.DecodeString(h.Field); h.Client == "" && err == nil {
 		return string(raw)
 	}
+	field := cmp.Or(h.id, h.Field)
 	if h.Permits > 1 {
-		return fmt.Sprintf("%s+%d", h.Field, h.Permits)
+		return fmt.Sprintf("%s+%d", field, h.Permits)
 	}
-	return strings.TrimSuffix(h.Field, writeSuffix)
+	return strings.TrimSuffix(field, writeSuffix)
 }
 
 // key returns the key of the lock with the given name.

@@ -481,3 +481,21 @@ func TestClusterReaderUnlocksHalfWay(t *testing.T) {
 		})
 	}
 }
+
+// A hold moves from one Client to another.
+func TestClusterHoldMoves(t *testing.T) {
+	t.Parallel()
+	cluster := testredis.StartCluster(t, 3, 0)
+	for _, k := range detachable {
+		t.Run(k.name, func(t *testing.T) {
+			b := newClusterBench(t, cluster)
+			c1, c2 := b.client(), b.client()
+			ticket := b.detach(b.hold(k.one(c1, b.name)), time.Minute)
+			b.excludes(k.rival(c2, b.name))
+			b.must(b.attach(c2, ticket).Release(context.Background()))
+			b.follows(k.rival(c1, b.name))
+			_, err := c1.Attach(context.Background(), ticket)
+			b.mustBe(err, ErrNotHeld)
+		})
+	}
+}

@@ -32,6 +32,9 @@ var (
 	// ErrLockLost.
 	ErrMaxHold error = engine.ErrMaxHold
 
+	// ErrDetached is the cause of the contexts of a hold that was detached: see [Hold.Detach].
+	ErrDetached = engine.ErrDetached
+
 	// ErrClosed is returned if the Client is closed or shutting down. It is also the cause of the contexts that Close
 	// and Shutdown cancel.
 	ErrClosed = send.ErrClosed

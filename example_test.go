@@ -559,6 +559,40 @@ func ExampleHold_Guard() {
 	// the hold: <nil>
 }
 
+// One process acquires the lock, for example the handler of a request, and another one does the work and releases it.
+func ExampleHold_Detach() {
+	client, done := newClient()
+	defer done()
+	ctx := context.Background()
+	jobs := make(chan string, 1) // a queue between two processes
+
+	hold, err := client.NewLock("lock:import").Acquire(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ticket, err := hold.Detach(ctx, 10*time.Minute)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	jobs <- ticket
+
+	work, err := client.Attach(ctx, <-jobs) // in the other process, with a Client of its own
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("working on", work.Name(), work.Context().Err())
+	fmt.Println(work.Release(ctx))
+	_, err = client.Attach(ctx, ticket)
+	fmt.Println("again:", errors.Is(err, relock.ErrNotHeld))
+	// Output:
+	// working on lock:import <nil>
+	// <nil>
+	// again: true
+}
+
 // The fencing token of a hold, which the protected resource checks.
 func ExampleHold_Token() {
 	client, done := newClient()

@@ -4,6 +4,7 @@ package relock
 // errors, and call the engine.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/ticket"
 )
 
 const longestName = 1 << 20 // in bytes, with the prefix of the Client
@@ -408,6 +410,24 @@ func (h *handle) forceSeen(ctx context.Context, fields []string) (freed bool, er
 		freed, err = h.client.engine.Force(ctx, h.record, fields...)
 	}
 	return freed, h.fail("force unlock", err)
+}
+
+// detach ends the hold that ctx carries the owner of, and returns a ticket. ended reports whether the hold has ended,
+// even if there is an error.
+func (h *handle) detach(ctx context.Context, keep time.Duration) (text string, ended bool, err error) {
+	if h.record == nil {
+		return "", false, errManyLocks
+	}
+	t := ticket.Ticket{Type: h.lock.Type(), Key: h.lock.ID().Name}
+	if err := fitsTicket(t); err != nil {
+		return "", false, err
+	}
+	d, ended, err := h.client.engine.Detach(ctx, h.record, engine.OwnerOf(ctx), cmp.Or(keep, h.client.engine.WatchdogTimeout))
+	if err == nil {
+		t.ID, t.Token, t.MaxEnd, t.MinEnd, t.KeepEnd = d.Field, d.Token, d.MaxEnd, d.MinEnd, d.KeepEnd
+		text, err = t.Encode()
+	}
+	return text, ended, err
 }
 
 func (h *handle) usable(ctx context.Context) error {

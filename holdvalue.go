@@ -3,18 +3,24 @@ package relock
 // Holds as values: a hold that code can store, pass on, and release in any goroutine.
 //
 // Rules: a Hold has an owner of its own, which its context carries, and consists of nothing but that owner and its
-// lock: it is acquired, renewed, lost and released like every other hold. It is released once. Its guard is created
-// when Context is first called, because many callers need none. Methods of the user's context are called without a
-// mutex held.
+// lock: it is acquired, renewed, lost and released like every other hold. It is released once, or detached once: then a
+// ticket has all that another process needs to know of it. Its guard is created when Context is first called, because
+// many callers need none. Methods of the user's context are called without a mutex held.
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"math"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/ticket"
 )
 
 // An Acquirer is a lock that can be acquired as a value, a [Hold]. Every lock of this package is an Acquirer.
@@ -39,9 +45,9 @@ type Acquirer interface {
 // returns a context that is done.
 type Hold struct {
 	lock     acquirable
-	ctx      context.Context // the context of Acquire, with the owner of the hold
-	lease    time.Duration   // the explicit lease; 0 if the hold is renewed automatically
-	released atomic.Bool
+	ctx      context.Context                 // the context of Acquire, with the owner of the hold
+	lease    time.Duration                   // the explicit lease; 0 if the hold is renewed automatically
+	released atomic.Bool                     // also if it was detached
 	guarded  atomic.Pointer[context.Context] // the result of Context, or nil if it was not called
 }
 
@@ -53,6 +59,8 @@ type acquirable interface {
 	fencingToken(ctx context.Context) (int64, error)
 	// extend makes the hold, which has an explicit lease, last for at least lease from now on.
 	extend(ctx context.Context, lease time.Duration) error
+	// detach ends the hold, and returns a ticket with which it can be attached.
+	detach(ctx context.Context, keep time.Duration) (text string, ended bool, err error)
 	fail(op string, err error) error
 }
 
@@ -115,7 +123,7 @@ func (h *Hold) release(ctx context.Context, op string) error {
 	}
 	err := h.lock.unlock(h.owner().In(ctx), op)
 	if errors.Is(err, ErrLockLost) {
-		h.guardIs(endedContext(h.detached(), err))
+		h.guardIs(endedContext(h.uncanceled(), err))
 	}
 	return err
 }
@@ -126,14 +134,15 @@ var (
 		ErrNotHeld,
 		invalid("the Hold is nil or zero: Acquire or TryAcquire did not acquire the lock"),
 	)
-	errReleased = fmt.Errorf("%w: this Hold has already been released", ErrNotHeld)
+	errReleased  = fmt.Errorf("%w: this Hold has already been released or detached", ErrNotHeld)
+	errManyLocks = invalid("the hold is that of a MultiLock or a RedLock: it cannot be detached, because it has several keys")
 )
 
 // Context returns a context for the work that the lock protects. It has the values of the context that was passed to
 // Acquire, but not its cancellation: use [Hold.Guard] for work that is to end with the context of its caller.
 //
 // The context is canceled when the lock is no longer held. The cause is ErrLockLost if the lock is lost or its lease
-// has expired, context.Canceled after Release, and ErrClosed after Shutdown and Close. If the hold has already ended,
+// has expired, context.Canceled after Release, ErrDetached after Detach, and ErrClosed after Shutdown and Close. If the hold has already ended,
 // the context is done. If code has acquired the lock again with this context, the context is canceled only when that
 // code has also called Unlock. Context returns the same context each time.
 //
@@ -146,7 +155,7 @@ func (h *Hold) Context() context.Context {
 	if made := h.guarded.Load(); made != nil {
 		return *made
 	}
-	within := h.detached()
+	within := h.uncanceled()
 	ctx, err := h.lock.Guard(within)
 	switch {
 	case err == nil:
@@ -181,8 +190,8 @@ func (h *Hold) guardIs(ctx context.Context) context.Context {
 	return *h.guarded.Load()
 }
 
-// detached returns the context of Acquire without its cancellation. It carries the owner of the hold.
-func (h *Hold) detached() context.Context { return context.WithoutCancel(h.ctx) }
+// uncanceled returns the context of Acquire without its cancellation. It carries the owner of the hold.
+func (h *Hold) uncanceled() context.Context { return context.WithoutCancel(h.ctx) }
 
 func (h *Hold) owner() engine.Owner { return engine.OwnerOf(h.ctx) }
 
@@ -234,6 +243,163 @@ func (h *Hold) extend(ctx context.Context, lease time.Duration) error {
 		return errReleased
 	}
 	return h.lock.extend(h.owner().In(ctx), lease)
+}
+
+// Detach ends the hold in this process, and keeps the lock in Redis for keep, so that another process, or this one, can
+// go on with it: [Client.Attach] turns the ticket into a Hold again. So one process can acquire a lock, for example the
+// handler of a request, and another one do the work and release it. A keep of 0 is the watchdog timeout of the Client.
+//
+// Nobody renews the lock meanwhile. If no process attaches the hold, the lock expires when keep has passed. MinHold and
+// [MaxHold] go on from when the lock was acquired: the lock is kept for at least the rest of the one, and at most the
+// rest of the other. The fencing token stays the same.
+//
+// The ticket is a text of at most 512 printable ASCII characters, without spaces. It works once, and it is a key: who
+// has it can attach the hold, and so release the lock. The contexts of the hold are canceled with the cause
+// [ErrDetached] before Detach sends its request, and Release and Extend then return ErrNotHeld.
+//
+// If Redis does not confirm the request within 5s, or ctx is done before that, Detach returns an error and no ticket. The
+// hold has ended then, too, and the lock is released in the background. The error is ErrLockLost if the lock was lost,
+// and ErrNotHeld after Release. It is ErrInvalid, and the hold goes on, for a negative keep or one below 1ms; for a hold
+// whose owner has acquired the lock again, or holds or awaits the other half of the read/write lock; for a hold of a
+// MultiLock or a RedLock; and if the name of the lock is too long for a ticket, which has room for about 250 bytes.
+// Detach works during Shutdown. After Close it returns ErrClosed.
+func (h *Hold) Detach(ctx context.Context, keep time.Duration) (ticket string, err error) {
+	if h.none() {
+		return "", failed("detach", "", errNoHold)
+	}
+	ticket, err = h.detach(ctx, keep)
+	return ticket, h.lock.fail("detach", err)
+}
+
+func (h *Hold) detach(ctx context.Context, keep time.Duration) (text string, err error) {
+	switch {
+	case ctx == nil:
+		return "", errNilContext
+	case keep != 0 && keep < time.Millisecond:
+		return "", invalid("keep %v is too short: it must be at least 1ms, or 0 for the watchdog timeout", keep)
+	case h.released.Load():
+		return "", errReleased
+	}
+	text, ended, err := h.lock.detach(h.owner().In(ctx), keep)
+	if ended {
+		h.released.Store(true)
+		h.guardIs(endedContext(h.uncanceled(), ErrDetached)) // unless Context was called before
+	}
+	return text, err
+}
+
+// fitsTicket returns an error if the ticket t may be too long when the rest of it is known.
+func fitsTicket(t ticket.Ticket) error {
+	const last = math.MaxInt64
+	t.ID, t.Token, t.MaxEnd, t.MinEnd, t.KeepEnd = strings.Repeat("x", longestID), last, last, last, last
+	if _, err := t.Encode(); err != nil {
+		return invalid("%w", err)
+	}
+	return nil
+}
+
+// longestID is how many bytes the holder ID of a detached hold has at most: see engine.DetachedPermits.
+const longestID = len("00000000-0000-0000-0000-000000000000:0:0123456789012345+1000")
+
+// Attach returns the hold that was detached with [Hold.Detach], under a new owner: its lease is renewed automatically
+// until Release, as if the lock had been acquired here. It need not be the Client, or the process, that has detached
+// it, but it must use the same Redis, and a prefix ([WithKeyPrefix]) that fits the key of the lock. Attach does not wait
+// for other owners.
+//
+// A ticket works once: the error is ErrNotHeld if the hold was attached before, has expired, or was released by force.
+// It is ErrInvalid for a ticket that is damaged or whose key does not fit, and ErrClosed after Shutdown and Close. After
+// any other error the ticket can be used again, as long as the time that was passed to Detach has not passed: if the
+// hold was attached by then, it is detached again.
+//
+// The values of ctx are in the context of [Hold.Context]; its cancellation ends Attach, and not the hold.
+func (c *Client) Attach(ctx context.Context, ticket string) (*Hold, error) {
+	name, h, err := c.attach(ctx, ticket)
+	return h, failed("attach", name, err)
+}
+
+func (c *Client) attach(ctx context.Context, text string) (name string, _ *Hold, err error) {
+	switch {
+	case c == nil:
+		return "", nil, invalid("the Client is nil")
+	case ctx == nil:
+		return "", nil, errNilContext
+	}
+	t, err := ticket.Decode(text)
+	if err != nil {
+		return "", nil, invalid("%w", err)
+	}
+	l, err := c.lockOf(t)
+	if err != nil {
+		return t.Key, nil, err
+	}
+	ctx = ContextWithOwner(ctx)
+	d := engine.Detached{Field: t.ID, Token: t.Token, MaxEnd: t.MaxEnd, MinEnd: t.MinEnd, KeepEnd: t.KeepEnd}
+	if err := c.engine.Attach(ctx, l.record, engine.OwnerOf(ctx), d); err != nil {
+		return l.name, nil, err
+	}
+	return l.name, &Hold{lock: l, ctx: ctx}, nil
+}
+
+// lockOf returns the lock of a ticket. When its MaxHold and its MinHold end is in the ticket.
+func (c *Client) lockOf(t ticket.Ticket) (*handle, error) {
+	name, ok := strings.CutPrefix(t.Key, c.keyPrefix)
+	permits, detached := engine.DetachedPermits(t.ID)
+	switch {
+	case !ok || name == "":
+		return nil, invalid("the ticket is for a key that does not begin with the prefix %s of this Client, or that has no name",
+			shortName(c.keyPrefix))
+	case !detached || uuid.Validate(t.ID[:strings.IndexByte(t.ID, ':')]) != nil,
+		permits > 1 && LockType(t.Type) != TypeSemaphore:
+		return nil, invalid("the ticket has no ID of a detached hold")
+	}
+	var opts []LockOption
+	if t.Token != 0 {
+		opts = append(opts, Fenced())
+	}
+	if t.MinEnd > 0 {
+		opts = append(opts, MinHold(time.Millisecond))
+	}
+	var h *handle
+	switch LockType(t.Type) {
+	case TypeLock:
+		h = &c.NewLock(name, opts...).handle
+	case TypeFair:
+		h = &c.NewFairLock(name, opts...).handle
+	case TypeRead:
+		h = &c.NewRWLock(name, opts...).Read().handle
+	case TypeWrite:
+		h = &c.NewRWLock(name, opts...).Write().handle
+	case TypeSemaphore:
+		several, err := c.NewSemaphore(name, 1, opts...).several(permits)
+		if err != nil {
+			return nil, err
+		}
+		h = several
+	default:
+		return nil, invalid("the ticket is for a lock of the type %s, which this version does not know", shortName(t.Type))
+	}
+	return h, h.bad
+}
+
+// numberOf returns the number at the end of a field.
+func numberOf(field string) uint64 {
+	n, _ := strconv.ParseUint(field[strings.LastIndexByte(field, ':')+1:], 10, 64)
+	return n
+}
+
+// isDetached reports whether c has been detached.
+func (c Contender) isDetached() bool { return c.Client != "" && c.Owner == engine.NoOwner.String() }
+
+// hideNumber replaces the number of a detached hold in its Field, because it attaches the hold, by a checksum, which
+// tells this hold from others. Very many numbers have the same checksum.
+func (h *Holder) hideNumber() {
+	if !h.Detached {
+		return
+	}
+	h.id, h.Field = h.Field, fmt.Sprintf("%s:0:%04x", h.Client, crc32.ChecksumIEEE([]byte(h.Field))&0xffff)
+	if h.Write {
+		h.Field += writeSuffix
+	}
 }
 
 // extendLocker extends the caller's hold on l, which has an explicit lease. A Locker of another package has no Extend,

@@ -3,16 +3,23 @@ package relock
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/ticket"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
@@ -739,4 +746,749 @@ func TestExtendLeavesHalfOfTheLease(t *testing.T) {
 	}
 	stays(b, "the lease was hardly extended", h.Context().Done(), lease/2-50*time.Millisecond)
 	b.must(h.Release(ctx))
+}
+
+// The locks whose holds can be detached, and those that exclude them. The permits are several of one hold.
+var detachable = append(slices.Clone(recordLocks), lockKind{name: "permits", one: newPermits, rival: newPermits})
+
+// permits are all permits of a semaphore, which a hold has together.
+type permits struct{ *Semaphore }
+
+const somePermits = 3
+
+func newPermits(c *Client, name string) Locker { return permits{c.NewSemaphore(name, somePermits)} }
+
+func (p permits) Acquire(ctx context.Context) (*Hold, error) { return p.AcquireN(ctx, somePermits) }
+
+func (p permits) TryAcquire(ctx context.Context, wait, lease time.Duration) (*Hold, bool, error) {
+	return p.TryAcquireN(ctx, somePermits, wait, lease)
+}
+
+// onDetachable runs test for every lock type whose holds can be detached, on one server.
+func onDetachable(t *testing.T, test func(b *faultBench, k lockKind)) {
+	t.Parallel()
+	server := testredis.Start(t)
+	for _, k := range detachable {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			test(newFaultBenchOn(t, server), k)
+		})
+	}
+}
+
+// renames matches the requests that detach or attach a hold.
+var renames = anyOf(lockRename, fairRename, readRename, semaphoreRename)
+
+// detach detaches h.
+func (b *bench) detach(h *Hold, keep time.Duration) (ticket string) {
+	b.Helper()
+	ticket, err := h.Detach(context.Background(), keep)
+	b.must(err)
+	return ticket
+}
+
+// attach attaches a hold.
+func (b *bench) attach(c *Client, ticket string) *Hold {
+	b.Helper()
+	h, err := c.Attach(context.Background(), ticket)
+	b.must(err)
+	return h
+}
+
+// excludes checks that l, which h excludes, cannot be acquired.
+func (b *bench) excludes(l Locker) {
+	b.Helper()
+	h, ok, err := l.(Acquirer).TryAcquire(context.Background(), 0, 0)
+	b.must(err)
+	require.False(b, ok, "the lock is free: %v", h)
+}
+
+// follows checks that l can be acquired, soon.
+func (b *bench) follows(l Locker) {
+	b.Helper()
+	b.must(b.holdFor(l, 0).Release(context.Background()))
+}
+
+// leaseIn returns the remaining lease in Redis.
+func (b *bench) leaseIn(c *Client) time.Duration {
+	b.Helper()
+	i, err := c.Inspect(context.Background(), b.name)
+	b.must(err)
+	require.Len(b, i.Holders, 1)
+	return i.Holders[0].Remaining
+}
+
+// A hold that was detached has ended here, its lock is held in Redis, and another Client makes it a hold again, once.
+func TestDetachedHoldIsAttachedOnce(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		for _, k := range detachable {
+			t.Run(k.name, func(t *testing.T) {
+				t.Parallel()
+				b, ctx := newBench(t, addr), context.Background()
+				c1, c2 := b.client(WithLabel("first")), b.client()
+				l, rival := k.one(c1, b.name), k.rival(c2, b.name)
+				h := b.hold(l)
+				within, guarded := h.Context(), func() context.Context {
+					ctx, err := h.Guard(ctx)
+					b.must(err)
+					return ctx
+				}()
+				ticket := b.detach(h, time.Minute)
+				b.ends(within, ErrDetached)
+				b.ends(guarded, ErrDetached)
+				for name, err := range map[string]error{
+					"Release": h.Release(ctx), "Extend": h.Extend(ctx, time.Hour),
+					"Detach": func() error { _, err := h.Detach(ctx, 0); return err }(),
+					"Guard":  func() error { _, err := h.Guard(ctx); return err }(),
+					"Unlock": l.Unlock(within),
+				} {
+					if name != "Extend" || err == nil {
+						assert.ErrorIs(b, err, ErrNotHeld, name)
+					}
+					assert.NotErrorIs(b, err, ErrLockLost, name)
+				}
+				b.ends(h.Context(), ErrDetached)
+				b.excludes(rival)
+				i, err := c2.Inspect(ctx, b.name)
+				b.must(err)
+				require.Len(b, i.Holders, 1)
+				assert.True(b, i.Holders[0].Detached, "Inspect shows that it was detached")
+				assert.Equal(b, "detached", i.Holders[0].Owner)
+				assert.Equal(b, c1.ID(), i.Holders[0].Client)
+				assert.Regexp(b, "^"+c1.ID()+":0:[0-9a-f]{4}(:write)?$", i.Holders[0].Field, "its number is a secret")
+				assert.InDelta(b, time.Minute, i.Holders[0].Remaining, float64(soon), "the lease is keep")
+
+				attached := b.attach(c2, ticket)
+				assert.Equal(b, b.name, attached.Name())
+				b.must(attached.Context().Err())
+				b.excludes(rival)
+				_, err = c1.Attach(ctx, ticket)
+				b.mustBe(err, ErrNotHeld)
+				_, err = c2.Attach(ctx, ticket)
+				b.mustBe(err, ErrNotHeld)
+				i, err = c2.Inspect(ctx, b.name)
+				b.must(err)
+				require.Len(b, i.Holders, 1)
+				assert.False(b, i.Holders[0].Detached)
+				assert.Equal(b, c2.ID(), i.Holders[0].Client)
+				assert.LessOrEqual(b, i.Holders[0].Remaining, 30*time.Second, "the lease is that of the watchdog")
+
+				again := b.attach(c1, b.detach(attached, 0)) // a keep of 0 is the watchdog timeout
+				end := again.Context()
+				b.must(again.Release(ctx))
+				b.ends(end, context.Canceled)
+				b.mustBe(again.Release(ctx), ErrNotHeld)
+				b.follows(rival)
+			})
+		}
+	})
+}
+
+// The fencing token moves with the hold, and the next one is greater.
+func TestAttachedHoldHasTheSameToken(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		for name, lock := range map[string]func(c *Client, name string) Locker{
+			"lock":  func(c *Client, name string) Locker { return c.NewLock(name, Fenced()) },
+			"fair":  func(c *Client, name string) Locker { return c.NewFairLock(name, Fenced()) },
+			"write": func(c *Client, name string) Locker { return c.NewRWLock(name, Fenced()).Write() },
+		} {
+			t.Run(name, func(t *testing.T) {
+				b := newBench(t, addr)
+				c1, c2 := b.client(), b.client()
+				h := b.hold(lock(c1, b.name))
+				token, err := h.Token()
+				b.must(err)
+				attached := b.attach(c2, b.detach(h, 0))
+				moved, err := attached.Token()
+				b.must(err)
+				assert.Equal(b, token, moved)
+				b.must(attached.Release(context.Background()))
+				next := b.hold(lock(c1, b.name))
+				greater, err := next.Token()
+				b.must(err)
+				assert.Greater(b, greater, token)
+				b.must(next.Release(context.Background()))
+			})
+		}
+	})
+}
+
+// A text that is no ticket of a detached hold attaches nothing, and the error says so before a request is sent.
+func TestTicketsAreChecked(t *testing.T) {
+	t.Parallel()
+	b, ctx := newBench(t, testredis.Mini(t).Addr()), context.Background()
+	c := b.client(WithKeyPrefix("app:"))
+	live := b.hold(c.NewLock(b.name))
+	i, err := c.Inspect(ctx, b.name)
+	b.must(err)
+	detached := c.ID() + ":0:0123456789012345"
+	encode := func(change func(t *ticket.Ticket)) string {
+		t := ticket.Ticket{Type: string(TypeLock), Key: "app:" + b.name, ID: detached, KeepEnd: time.Now().Add(time.Hour).UnixMilli()}
+		change(&t)
+		text, err := t.Encode()
+		b.must(err)
+		return text
+	}
+	for name, text := range map[string]string{
+		"empty":             "",
+		"a name":            b.name,
+		"damaged":           encode(func(*ticket.Ticket) {}) + "A",
+		"another version":   strings.Replace(encode(func(*ticket.Ticket) {}), "relock1.", "relock9.", 1),
+		"another prefix":    encode(func(t *ticket.Ticket) { t.Key = "other:" + b.name }),
+		"no name":           encode(func(t *ticket.Ticket) { t.Key = "app:" }),
+		"a live ID":         encode(func(t *ticket.Ticket) { t.ID = i.Holders[0].Field }),
+		"a Java ID":         encode(func(t *ticket.Ticket) { t.ID = c.ID() + ":7" }),
+		"no client":         encode(func(t *ticket.Ticket) { t.ID = "mode:0:0123456789012345" }),
+		"a short ID":        encode(func(t *ticket.Ticket) { t.ID = c.ID() + ":0:01" }),
+		"permits of a lock": encode(func(t *ticket.Ticket) { t.ID += "+2" }),
+		"too many permits":  encode(func(t *ticket.Ticket) { t.Type, t.ID = string(TypeSemaphore), t.ID+"+1001" }),
+		"another type":      encode(func(t *ticket.Ticket) { t.Type = string(TypeRed) }),
+		"a fenced permit":   encode(func(t *ticket.Ticket) { t.Type, t.Token = string(TypeSemaphore), 7 }),
+	} {
+		h, err := c.Attach(ctx, text)
+		assert.ErrorIs(b, err, ErrInvalid, name)
+		assert.Nil(b, h, name)
+	}
+	_, err = c.Attach(ctx, encode(func(*ticket.Ticket) {}))
+	b.mustBe(err, ErrNotHeld)
+	_, err = c.Attach(nil, "")
+	b.mustBe(err, ErrInvalid)
+	_, err = (*Client)(nil).Attach(ctx, "")
+	b.mustBe(err, ErrInvalid)
+	b.must(live.Context().Err())
+	b.must(live.Release(ctx))
+}
+
+// A hold that cannot be detached goes on.
+func TestDetachIsRefused(t *testing.T) {
+	b, ctx := newFaultBench(t), context.Background()
+	c := b.direct
+	rw := c.NewRWLock(b.name + "-rw")
+	for name, get := range map[string]func() (h *Hold, then func()){
+		"entered again": func() (*Hold, func()) {
+			h, l := b.hold(c.NewLock(b.name)), c.NewLock(b.name)
+			b.must(l.Lock(h.Context()))
+			return h, func() { b.must(l.Unlock(h.Context())) }
+		},
+		"reads, too": func() (*Hold, func()) {
+			h := b.hold(rw.Write())
+			b.must(rw.Read().Lock(h.Context()))
+			return h, func() { b.must(rw.Read().Unlock(h.Context())) }
+		},
+		"waits to write": func() (*Hold, func()) {
+			h, other := b.hold(rw.Read()), b.hold(rw.Read())
+			ends, cancel := context.WithCancel(h.Context())
+			got := make(chan error, 1)
+			go func() { got <- rw.Write().Lock(ends) }()
+			testredis.Await(b, "it asks for the write lock", soon, func() bool {
+				return c.engine.Probe().Stats().Holds == 3
+			})
+			return h, func() {
+				cancel()
+				b.mustBe(await(b.bench, "it gives up", got), context.Canceled)
+				b.must(other.Release(ctx))
+			}
+		},
+		"MultiLock": func() (*Hold, func()) {
+			return b.hold(c.NewMultiLock(c.NewLock(b.name), c.NewLock(b.name+"-2"))), func() {}
+		},
+		"RedLock":   func() (*Hold, func()) { return b.hold(newThreeWayLock(c, b.name)), func() {} },
+		"long name": func() (*Hold, func()) { return b.hold(c.NewLock(b.name + strings.Repeat("x", 300))), func() {} },
+	} {
+		h, then := get()
+		_, err := h.Detach(ctx, 0)
+		assert.ErrorIs(b, err, ErrInvalid, name)
+		b.must(h.Context().Err())
+		then()
+		b.must(h.Release(ctx))
+	}
+	h := b.hold(c.NewLock(b.name))
+	for _, keep := range []time.Duration{-time.Second, time.Microsecond} {
+		_, err := h.Detach(ctx, keep)
+		b.mustBe(err, ErrInvalid)
+	}
+	_, err := h.Detach(nil, 0)
+	b.mustBe(err, ErrInvalid)
+	done, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err = h.Detach(done, 0)
+	b.mustBe(err, context.Canceled)
+	b.must(h.Context().Err())
+	b.must(h.Release(ctx))
+	for _, none := range []*Hold{nil, {}, h} {
+		_, err = none.Detach(ctx, 0)
+		b.mustBe(err, ErrNotHeld)
+	}
+	b.forget()
+	lost := b.hold(c.NewLock(b.name))
+	b.forget()
+	_, err = lost.Detach(ctx, 0)
+	b.mustBe(err, ErrLockLost)
+	b.mustBe(lost.Release(ctx), ErrNotHeld)
+}
+
+// An operator can release a detached hold by force, as Inspect shows it: its ticket does not work any more.
+func TestDetachedHoldIsReleasedByForce(t *testing.T) {
+	onDetachable(t, func(b *faultBench, k lockKind) {
+		ctx, c := context.Background(), b.client()
+		ticket := b.detach(b.hold(k.one(c, b.name)), time.Hour)
+		i, err := c.Inspect(ctx, b.name)
+		b.must(err)
+		freed, err := b.direct.ForceUnlock(ctx, i)
+		b.must(err)
+		assert.True(b, freed)
+		_, err = c.Attach(ctx, ticket)
+		b.mustBe(err, ErrNotHeld)
+		b.follows(k.rival(c, b.name))
+	})
+}
+
+// A detached hold that nobody attaches expires after keep.
+func TestDetachedHoldExpires(t *testing.T) {
+	onDetachable(t, func(b *faultBench, k lockKind) {
+		c := b.client()
+		ticket := b.detach(b.hold(k.one(c, b.name)), 50*time.Millisecond)
+		b.follows(k.rival(c, b.name))
+		_, err := c.Attach(context.Background(), ticket)
+		b.mustBe(err, ErrNotHeld)
+	})
+}
+
+// A hold that has expired is not attached, although others keep the key: a permit has an end of its own, and a reader a
+// lease.
+func TestExpiredHoldIsNotAttached(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		for name, l := range map[string]func(c *Client, name string) Locker{
+			"read":      newReadLock,
+			"semaphore": func(c *Client, name string) Locker { return c.NewSemaphore(name, 2) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				b, ctx := newBench(t, addr), context.Background()
+				c1, c2 := b.client(), b.client()
+				other := b.hold(l(c2, b.name))
+				ticket := b.detach(b.hold(l(c1, b.name)), 10*time.Millisecond)
+				testredis.Await(b, "the detached hold has expired", soon, func() bool {
+					i, err := c1.Inspect(ctx, b.name)
+					b.must(err)
+					return !slices.ContainsFunc(i.Holders, func(h Holder) bool { return h.Detached && h.Remaining != 0 })
+				})
+				_, err := c1.Attach(ctx, ticket)
+				b.mustBe(err, ErrNotHeld)
+				b.must(other.Release(ctx))
+				b.forget()
+			})
+		}
+	})
+}
+
+// Rows 1, 2, 5, 6 for both calls: the answer is lost, and the request has run or has not.
+func TestFaultLostAnswersOfDetachAndAttach(t *testing.T) {
+	for name, fault := range map[string]testredis.Fault{
+		"connection closed": testredis.LoseReply,
+		"no answer":         testredis.StallReply,
+		"not even run":      testredis.DropRequest,
+	} {
+		t.Run(name, func(t *testing.T) {
+			onDetachable(t, func(b *faultBench, k lockKind) {
+				c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Second }))
+				h := b.hold(k.one(c, b.name))
+				rule := b.proxy.On(renames, fault).Times(2)
+				ticket := b.detach(h, time.Minute)
+				require.NotZero(b, rule.Count(), "nothing was lost")
+				b.excludes(k.rival(b.direct, b.name))
+				again := b.proxy.On(renames, fault).Times(2)
+				attached := b.attach(c, ticket)
+				require.NotZero(b, again.Count(), "nothing was lost")
+				b.excludes(k.rival(b.direct, b.name))
+				_, err := b.direct.Attach(context.Background(), ticket)
+				b.mustBe(err, ErrNotHeld)
+				rule.Release()
+				again.Release()
+				b.must(attached.Release(context.Background()))
+				b.follows(k.rival(b.direct, b.name))
+			})
+		})
+	}
+}
+
+// If Redis does not confirm Detach, there is no ticket, and the lock is free soon, also if the request runs late.
+func TestFaultDetachThatIsNotConfirmedReleases(t *testing.T) {
+	for name, late := range map[string]bool{"late": true, "ran": false} {
+		t.Run(name, func(t *testing.T) {
+			onDetachable(t, func(b *faultBench, k lockKind) {
+				c := b.patientClient()
+				h := b.hold(k.one(c, b.name))
+				fault := testredis.StallReply
+				if late {
+					fault = testredis.HoldRequest
+				}
+				rule := b.proxy.On(renames, fault).Times(testredis.Always)
+				ctx, cancel := context.WithCancel(context.Background())
+				within, got := h.Context(), make(chan error, 1)
+				go func() {
+					ticket, err := h.Detach(ctx, time.Hour)
+					assert.Empty(b, ticket)
+					got <- err
+				}()
+				await(b.bench, "the request is under way", rule.Fired())
+				b.ends(within, ErrDetached) // before Redis answers
+				cancel()
+				b.mustBe(await(b.bench, "Detach comes back", got), context.Canceled)
+				b.follows(k.rival(b.direct, b.name))
+				ran := b.scriptRuns()
+				rule.Release()
+				if late {
+					testredis.Await(b, "the late request has run", soon, func() bool { return b.scriptRuns() > ran })
+				}
+				b.mustBe(h.Release(context.Background()), ErrNotHeld)
+				b.follows(k.rival(b.direct, b.name))
+			})
+		})
+	}
+}
+
+// An Attach that gives up puts the detached ID back, for the rest of keep, whether its request has run, runs late, or is
+// answered late: the ticket works again.
+func TestFaultAttachThatGivesUpPutsTheHoldBack(t *testing.T) {
+	for name, fault := range map[string]testredis.Fault{
+		"ran": testredis.StallReply, "late": testredis.HoldRequest, "answered late": testredis.DelayReply(2 * time.Second),
+	} {
+		t.Run(name, func(t *testing.T) {
+			onDetachable(t, func(b *faultBench, k lockKind) {
+				c := b.patientClient()
+				ticket := b.detach(b.hold(k.one(b.direct, b.name)), time.Hour)
+				rule := b.proxy.On(renames, fault).Times(1)
+				ctx, cancel := context.WithCancel(context.Background())
+				got := make(chan error, 1)
+				go func() {
+					h, err := c.Attach(ctx, ticket)
+					assert.Nil(b, h)
+					got <- err
+				}()
+				await(b.bench, "the request is under way", rule.Fired())
+				cancel()
+				b.mustBe(await(b.bench, "Attach comes back", got), context.Canceled)
+				isBack := func() bool {
+					i, err := b.direct.Inspect(context.Background(), b.name)
+					return err == nil && len(i.Holders) == 1 && i.Holders[0].Detached
+				}
+				testredis.Await(b, "the hold is back", soon, isBack)
+				if name == "late" { // a reader has no tombstone, and is put back when the late request is answered
+					again := b.proxy.On(renames, testredis.HoldRequest).Times(testredis.Always)
+					ran := b.scriptRuns()
+					rule.Release()
+					testredis.Await(b, "the late request has run", soon, func() bool { return b.scriptRuns() > ran })
+					assert.True(b, isBack() || k.name == "read", "the late request has attached the hold")
+					again.Release()
+				}
+				testredis.Await(b, "the hold stays back", soon, isBack)
+				testredis.Await(b, "the lease is the rest of keep", soon, func() bool {
+					return b.leaseIn(b.direct) > 30*time.Minute
+				})
+				b.excludes(k.rival(b.direct, b.name))
+				b.must(b.attach(b.direct, ticket).Release(context.Background()))
+				b.follows(k.rival(b.direct, b.name))
+			})
+		})
+	}
+}
+
+// A renewal that was under way when a hold was detached, or that runs late, does not touch the detached hold.
+func TestFaultLateRenewalOfADetachedHold(t *testing.T) {
+	onDetachable(t, func(b *faultBench, k lockKind) {
+		c := b.patientClient(WithWatchdogTimeout(3 * time.Second))
+		h := b.hold(k.one(c, b.name))
+		rule := b.proxy.On(anyOf(renewScript, readRenew, semaphoreRenew), testredis.HoldRequest).Times(testredis.Always)
+		await(b.bench, "a renewal is under way", rule.Fired())
+		ticket := b.detach(h, time.Second)
+		began, ran := time.Now(), b.scriptRuns()
+		rule.Release()
+		testredis.Await(b, "the late renewal has run", soon, func() bool { return b.scriptRuns() > ran })
+		if i, err := b.direct.Inspect(context.Background(), b.name); assert.NoError(b, err) && len(i.Holders) > 0 {
+			assert.LessOrEqual(b, i.Holders[0].Remaining, time.Second, "keep is exact")
+		}
+		b.follows(k.rival(b.direct, b.name))
+		assert.GreaterOrEqual(b, time.Since(began), time.Second-200*time.Millisecond, "keep is over")
+		_, err := c.Attach(context.Background(), ticket)
+		b.mustBe(err, ErrNotHeld)
+	})
+}
+
+// A late attempt with the old ID acquires nothing after the hold was detached, attached and released.
+func TestFaultLateAttemptOfADetachedHold(t *testing.T) {
+	for _, k := range faultLocks[:6] {
+		t.Run(k.name, func(t *testing.T) {
+			b := newFaultBench(t)
+			if !k.lined() {
+				t.Skip("a late attempt of a reader acquires the lock, and is rolled back when it is answered")
+			}
+			rule := b.proxy.On(k.takes, testredis.HoldRequest).Times(1)
+			h := b.hold(k.one(b.patientClient(), b.name)) // the second try has acquired it
+			ticket := b.detach(h, time.Minute)
+			b.must(b.attach(b.direct, ticket).Release(context.Background()))
+			undone := b.proxy.On(k.undoes, testredis.HoldRequest).Times(testredis.Always)
+			ran := b.scriptRuns()
+			rule.Release()
+			testredis.Await(b, "the late attempt has run", soon, func() bool { return b.scriptRuns() > ran })
+			assert.Empty(b, b.records(), "a late attempt has taken a lock")
+			undone.Release()
+			b.follows(k.rival(b.direct, b.name))
+		})
+	}
+}
+
+// The waiters of the process that detaches or attaches wait until the attached hold is released: it is not handed off.
+func TestWaitersOfADetachedHold(t *testing.T) {
+	onDetachable(t, func(b *faultBench, k lockKind) {
+		c := b.client()
+		h, l := b.hold(k.one(c, b.name)), k.rival(c, b.name)
+		got := make(chan error, 2)
+		wait := func() {
+			h, err := l.(Acquirer).Acquire(context.Background())
+			if err == nil {
+				err = h.Release(context.Background())
+			}
+			got <- err
+		}
+		go wait()
+		testredis.Await(b, "it waits", soon, func() bool { return c.engine.Probe().Stats().Holds == 2 })
+		ticket := b.detach(h, time.Minute)
+		go wait()
+		testredis.Await(b, "both wait", soon, func() bool { return c.engine.Probe().Stats().Holds == 2 })
+		attached := b.attach(c, ticket)
+		stays(b, "a waiter has acquired the lock", got, 300*time.Millisecond)
+		b.excludes(l)
+		b.must(attached.Release(context.Background()))
+		for range 2 {
+			b.must(await(b.bench, "the waiters are next", got))
+		}
+	})
+}
+
+// MaxHold goes on: the lease of the detached hold ends with it, and so does the attached hold.
+func TestMaxHoldOfADetachedHold(t *testing.T) {
+	t.Parallel()
+	b, c := newBench(t, testredis.Start(t).Addr()), (*Client)(nil)
+	c = b.client(WithWatchdogTimeout(300 * time.Millisecond))
+	const most = 2 * time.Second
+	began := time.Now()
+	ticket := b.detach(b.hold(c.NewLock(b.name, MaxHold(most))), time.Hour)
+	assert.LessOrEqual(b, b.leaseIn(c), most, "keep is cut")
+	attached := b.attach(c, ticket)
+	end := attached.Context()
+	b.ends(end, ErrMaxHold)
+	assert.InDelta(b, most, time.Since(began), float64(time.Second), "when it ends")
+	b.mustBe(attached.Release(context.Background()), ErrLockLost)
+	b.follows(c.NewLock(b.name))
+}
+
+// MinHold goes on: the detached hold lasts at least that long, and so does the record after the attached hold was
+// released.
+func TestMinHoldOfADetachedHold(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	c := b.client()
+	const least = 3 * time.Second
+	began := time.Now()
+	l := c.NewLock(b.name, MinHold(least))
+	ticket := b.detach(b.hold(l), time.Millisecond)
+	assert.InDelta(b, least, b.leaseIn(c), float64(time.Second))
+	attached := b.attach(c, ticket)
+	b.must(attached.Release(context.Background()))
+	b.excludes(l)
+	b.must(c.NewLock(b.name).Lock(context.Background()))
+	assert.GreaterOrEqual(b, time.Since(began), least, "when another owner acquires it")
+	b.must(c.NewLock(b.name).Unlock(context.Background()))
+}
+
+// Detach works during Shutdown, which need not wait for the hold any more. Attach does not.
+func TestDetachDuringShutdown(t *testing.T) {
+	t.Parallel()
+	b, ctx := newBench(t, testredis.Start(t).Addr()), context.Background()
+	c := b.client()
+	h := b.hold(c.NewLock(b.name))
+	got := make(chan error, 1)
+	go func() { got <- c.Shutdown(ctx) }()
+	b.ends(h.Context(), ErrClosed)
+	_, err := c.Attach(ctx, "")
+	b.mustBe(err, ErrInvalid)
+	ticket := b.detach(h, time.Minute)
+	_, err = c.Attach(ctx, ticket)
+	b.mustBe(err, ErrClosed)
+	b.must(await(b, "Shutdown ends", got))
+	_, err = h.Detach(ctx, 0)
+	b.mustBe(err, ErrNotHeld)
+	other := b.client()
+	attached := b.attach(other, ticket)
+	b.must(other.Close())
+	_, err = attached.Detach(ctx, 0)
+	b.mustBe(err, ErrClosed)
+	b.must(attached.Release(ctx))
+}
+
+// A reader that shares an entry with others is split off: each has a lease of its own, and no newcomer joins the entry.
+func TestDetachedReaderIsSplitOff(t *testing.T) {
+	t.Parallel()
+	b, ctx := newBench(t, testredis.Start(t).Addr()), context.Background()
+	c, other := b.client(WithHandoffWindow(time.Minute)), b.client()
+	l, writer := c.NewRWLock(b.name).Read(), other.NewRWLock(b.name).Write()
+	h, second := b.hold(l), b.hold(l)
+	holders := func() (detached, live int) {
+		i, err := other.Inspect(ctx, b.name)
+		b.must(err)
+		for _, h := range i.Holders {
+			if h.Detached {
+				detached++
+			} else {
+				live++
+			}
+		}
+		return detached, live
+	}
+	_, live := holders()
+	require.Equal(b, 1, live, "the readers share an entry")
+	ticket := b.detach(h, time.Minute)
+	detached, live := holders()
+	assert.Equal(b, []int{1, 1}, []int{detached, live}, "the detached reader is beside the other one")
+	b.must(second.Context().Err())
+	third := b.hold(l)
+	_, live = holders()
+	assert.Equal(b, 2, live, "a newcomer joins the entry of the detached reader")
+	b.must(second.Release(ctx))
+	b.must(third.Release(ctx))
+	b.excludes(writer)
+	attached := b.attach(other, ticket)
+	detached, live = holders()
+	assert.Equal(b, []int{0, 1}, []int{detached, live})
+	b.must(attached.Release(ctx))
+	b.follows(writer)
+}
+
+// While a reader is split off, the others of its entry may leave: the entry is released when that is answered.
+func TestFaultReadersLeaveWhileOneIsSplitOff(t *testing.T) {
+	b, ctx := newFaultBench(t), context.Background()
+	c := b.clientOn(b.proxy.Client(), WithHandoffWindow(time.Minute))
+	l, writer := c.NewRWLock(b.name).Read(), b.direct.NewRWLock(b.name).Write()
+	holds := []*Hold{b.hold(l), b.hold(l), b.hold(l)}
+	rule := b.proxy.On(renames, testredis.DelayRequest(500*time.Millisecond)).Times(2)
+	got := make(chan string, 2)
+	for _, h := range holds[:2] {
+		go func() {
+			ticket, err := h.Detach(ctx, time.Minute)
+			assert.NoError(b, err)
+			got <- ticket
+		}()
+	}
+	await(b.bench, "the request is under way", rule.Fired())
+	b.must(holds[2].Release(ctx))
+	one, two := await(b.bench, "the first is detached", got), await(b.bench, "the second is detached", got)
+	testredis.Await(b, "the entry of the others is released", soon, func() bool {
+		i, err := b.direct.Inspect(ctx, b.name)
+		return err == nil && len(i.Holders) == 2 && i.Holders[0].Detached && i.Holders[1].Detached
+	})
+	b.must(b.attach(b.direct, one).Release(ctx))
+	b.excludes(writer)
+	b.must(b.attach(b.direct, two).Release(ctx))
+	b.follows(writer)
+}
+
+// A reader that was to be split off is not left behind if the request runs late: the entry from which it is split is
+// still there.
+func TestFaultLateSplitIsUndone(t *testing.T) {
+	b := newFaultBench(t)
+	l := b.clientOn(b.proxy.Client(), WithHandoffWindow(time.Minute)).NewRWLock(b.name).Read()
+	h, other := b.hold(l), b.hold(l)
+	rule := b.proxy.On(renames, testredis.HoldRequest).Times(testredis.Always)
+	ctx, cancel := context.WithCancel(context.Background())
+	got := make(chan error, 1)
+	go func() {
+		_, err := h.Detach(ctx, time.Hour)
+		got <- err
+	}()
+	await(b.bench, "the request is under way", rule.Fired())
+	releases := b.proxy.On(calls(readRelease), testredis.DelayReply(0)).Times(testredis.Always)
+	cancel()
+	b.mustBe(await(b.bench, "Detach comes back", got), context.Canceled)
+	testredis.Await(b, "the undo has run", soon, func() bool { return releases.Count() == 4 }) // rollBackOne
+	b.must(other.Context().Err())
+	ran := b.scriptRuns()
+	rule.Release()
+	testredis.Await(b, "the late request has run, and is undone", soon, func() bool {
+		i, err := b.direct.Inspect(context.Background(), b.name)
+		return err == nil && b.scriptRuns() > ran+2 && len(i.Holders) == 1 && !i.Holders[0].Detached
+	})
+	b.must(other.Release(context.Background()))
+	b.follows(b.direct.NewRWLock(b.name).Write())
+}
+
+// S2: the attached hold is valid from before the request that was answered.
+func TestFaultAttachIsValidFromBeforeTheRequest(t *testing.T) {
+	b := newFaultBench(t)
+	c := b.clientOn(b.proxy.Client())
+	ticket := b.detach(b.hold(b.direct.NewLock(b.name)), time.Minute)
+	b.proxy.On(renames, testredis.DelayReply(500*time.Millisecond)).Times(1)
+	sent := time.Now()
+	attached := b.attach(c, ticket)
+	took := time.Since(sent)
+	left := time.Until(c.engine.Probe().LeasesEnd(c.NewLock(b.name).lock, attached.owner()))
+	assert.LessOrEqual(b, left, lease.Validity(30*time.Second)-took+200*time.Millisecond, "how long it is valid")
+	b.must(attached.Release(context.Background()))
+}
+
+// WithSyncedReplicas: replicas confirm both calls. If they do not, there is no ticket, or the ticket works again.
+func TestSyncedReplicasConfirmDetachAndAttach(t *testing.T) {
+	onDetachable(t, func(b *faultBench, k lockKind) {
+		ctx := context.Background()
+		synced := b.client(WithSyncedReplicas(1, 20*time.Millisecond)) // the server has no replica
+		ticket := b.detach(b.hold(k.one(b.direct, b.name)), time.Minute)
+		_, err := synced.Attach(ctx, ticket)
+		b.mustBe(err, ErrNotSynced)
+		testredis.Await(b, "the ticket works again", soon, func() bool {
+			h, err := b.direct.Attach(ctx, ticket)
+			if err != nil {
+				return false
+			}
+			ticket = b.detach(h, time.Minute)
+			return true
+		})
+		b.must(b.attach(b.direct, ticket).Release(ctx))
+	})
+}
+
+// Events: a hold ends as detached, and not as lost, and begins as attached. Its old age is reported like that of others.
+func TestDetachAndAttachAreObserved(t *testing.T) {
+	t.Parallel()
+	b, ctx := newBench(t, testredis.Start(t).Addr()), context.Background()
+	var events recorder
+	log := new(lockedBuffer)
+	c := b.client(WithObserver(&events), WithHoldWarning(100*time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+	ticket := b.detach(b.hold(c.NewLock(b.name)), time.Minute)
+	attached := b.attach(c, ticket)
+	_, err := c.Attach(ctx, ticket)
+	b.mustBe(err, ErrNotHeld)
+	testredis.Await(b, "a warning of the attached hold, with its stack", soon, func() bool {
+		return strings.Contains(log.String(), "TestDetachAndAttachAreObserved")
+	})
+	b.must(attached.Release(ctx))
+	var is []string
+	for _, e := range events.take() {
+		switch e := e.(type) {
+		case AcquiredEvent:
+			is = append(is, "acquired "+string(e.Path))
+		case ReleasedEvent:
+			is = append(is, fmt.Sprint("released ", e.Detached, e.Err))
+		case GaveUpEvent:
+			assert.ErrorIs(b, e.Err, ErrNotHeld)
+			is = append(is, fmt.Sprint("gave up ", e.Contended))
+		case RenewedEvent:
+		default:
+			is = append(is, fmt.Sprintf("%T", e))
+		}
+	}
+	assert.Equal(b, []string{
+		"acquired immediate", "released true <nil>", "acquired attached", "gave up false", "released false <nil>",
+	}, is)
 }

@@ -100,13 +100,14 @@ func (i Inspection) Held() bool {
 // A Contender is an owner that holds a lock or waits for it.
 type Contender struct {
 	// Field identifies the hold or the waiter in Redis: it is "client:owner". For a hold of this package ":" and a
-	// number follow. The number of a waiter of this package is not shown.
+	// number follow. The number of a waiter of this package is not shown. A detached hold has four
+	// hexadecimal digits in its place.
 	Field string
 	// Client is the UUID of the client: [Client.ID], or that of a RedissonClient. It is "" if Field has another form,
 	// which neither of them writes, and for a Java permit of a semaphore, whose Field is its ID in hexadecimal.
 	Client string
 	// Owner is the owner within that client: "goroutine 7", "owner 7" for one that ContextWithOwner has created, or
-	// "thread 7" in a Java service. In this package it is the owner that acquired the lock from Redis: its process may
+	// "thread 7" in a Java service, and "detached" for a hold that was detached. In this package it is the owner that acquired the lock from Redis: its process may
 	// have handed the lock off since (see [WithHandoffWindow]), or readers may share its entry. If Client is "", Owner
 	// is the same as Field, or "permit ID" for a Java permit.
 	Owner string
@@ -123,6 +124,9 @@ type Holder struct {
 	// HoldCount is the number of times that the holder has to call Unlock. It may be too high if Redis was out of
 	// memory when it stored an Unlock that was not the last one.
 	HoldCount int
+	// Detached reports whether the hold was detached, and no process has attached it since: see [Hold.Detach]. Client,
+	// Label and Host are those of the Client that has detached it.
+	Detached bool
 	// Permits is the number of permits that the holder has of a semaphore: see [Semaphore.AcquireN]. It is 0 for other
 	// locks.
 	Permits int
@@ -130,6 +134,8 @@ type Holder struct {
 	// is 0 for a reader whose lease has expired: it no longer holds the lock, and the next attempt on the lock removes
 	// its entry. A writer, and the holder of any other lock except a semaphore, has the lease of the key.
 	Remaining time.Duration
+
+	id string // the Field with its number if it is detached, for [Client.ForceUnlock]
 }
 
 // A Waiter is an owner that waits for a lock.
@@ -251,32 +257,6 @@ type lockRecords struct {
 	permits map[string]int64 // the permits of the semaphore that are held
 }
 
-// describeHolder asks Redis for the holder of the lock s, for a warning: see engine.Config.Holder. The text has only the
-// beginning of the ID of the client, because the whole one, with the owner, would be a holder ID of Redisson.
-func (c *Client) describeHolder(ctx context.Context, s engine.Subject) string {
-	if LockType(s.Type) == TypeRed {
-		return "" // it has no record of its own
-	}
-	i, err := c.Inspect(ctx, s.Name)
-	switch {
-	case err != nil:
-		return ""
-	case len(i.Holders) == 0:
-		return engine.Nobody
-	}
-	h, text := i.Holders[0], "an unknown client"
-	if h.Client != "" {
-		text = fmt.Sprintf("%s of client %.8s", h.Owner, h.Client)
-	}
-	if h.Label != "" {
-		text += fmt.Sprintf(" (%s on %s)", h.Label, h.Host)
-	}
-	if n := len(i.Holders) - 1; n > 0 {
-		text += fmt.Sprintf(", and %d more", n)
-	}
-	return text
-}
-
 // An entry is one field of the hash.
 type entry struct {
 	field, value string
@@ -320,6 +300,7 @@ func (r *lockRecords) inspection() (Inspection, error) {
 		if !ok {
 			return Inspection{}, r.notALock(e.field)
 		}
+		h.hideNumber()
 		i.Holders = append(i.Holders, h)
 	}
 	slices.SortFunc(i.Holders, func(a, b Holder) int {
@@ -353,6 +334,7 @@ func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
 			i.TTL = fromMilliseconds(ends - r.now)
 		}
 		h := Holder{Contender: permitHolder(id), HoldCount: 1, Permits: 1, Remaining: i.TTL}
+		h.Detached = h.isDetached()
 		shown++
 		switch last := len(i.Holders) - 1; {
 		case shown > mostShown:
@@ -364,12 +346,17 @@ func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
 			i.Holders = append(i.Holders, h)
 		}
 	}
+	for n := range i.Holders {
+		i.Holders[n].hideNumber()
+	}
 	return i, nil
 }
 
-// hasToo reports whether the permit of other belongs to the hold of h.
+// hasToo reports whether the permit of other belongs to the hold of h. A Client may have several detached holds, whose
+// numbers are far apart.
 func (h Holder) hasToo(other Holder) bool {
-	return h.Client != "" && h.Client == other.Client && h.Owner == other.Owner && h.Remaining == other.Remaining
+	return h.Client != "" && h.Client == other.Client && h.Owner == other.Owner && h.Remaining == other.Remaining &&
+		(!h.Detached || numberOf(other.Field)-numberOf(h.Field) < mostAtOnce)
 }
 
 // firstNumber returns the field with the lower number. The fields differ in nothing else.
@@ -457,6 +444,7 @@ func (e entry) holder(t LockType) (Holder, bool) {
 		h.Contender, h.Write = contender(writer), true
 		h.Field = e.field
 	}
+	h.Detached = h.isDetached()
 	return h, h.Client != ""
 }
 

@@ -2,7 +2,7 @@ package relock
 
 // The Observer of a Client, and the events that it receives about the locks of the Client.
 //
-// Rules: every call of Lock or TryLock that has sent a request ends in one Acquired or one GaveUp, and reports Waiting
+// Rules: every call of Lock, TryLock or Attach that has sent a request ends in one Acquired or one GaveUp, and reports Waiting
 // before that if it has to wait. Every hold ends in one Released (with a hold count of 0), Expired or Lost, whichever
 // part notices the end. Nothing is reported with a mutex held, and only the call that an event is about waits for an
 // Observer (report.go).
@@ -60,7 +60,7 @@ type Observer interface {
 	RenewalFailed(ctx context.Context, e RenewalFailedEvent)
 
 	// Released is called when Unlock has decremented the hold count, released the lock, or handed it off to the next
-	// waiter of this process, before Unlock returns. It is not called if the hold has already ended: then Expired or
+	// waiter of this process, before Unlock returns; and when a hold was detached, before Detach returns. It is not called if the hold has already ended: then Expired or
 	// Lost was called.
 	Released(ctx context.Context, e ReleasedEvent)
 
@@ -144,6 +144,8 @@ const (
 	// PathPolled means that the caller acquired the lock when it asked without a notification: the lease of the holder
 	// had expired, a notification was lost, or the caller sent a heartbeat, as waiters of fair and write locks do.
 	PathPolled AcquirePath = "polled"
+	// PathAttached means that the caller has attached a hold that was detached before: see [Client.Attach].
+	PathAttached AcquirePath = "attached"
 )
 
 // A WaitingEvent describes a caller that starts to wait.
@@ -154,7 +156,7 @@ type WaitingEvent struct {
 // An AcquiredEvent describes a lock that was acquired.
 type AcquiredEvent struct {
 	Lock      LockInfo
-	Path      AcquirePath   // how the lock was acquired: PathImmediate, unless Waiting was called before
+	Path      AcquirePath   // how the lock was acquired: PathImmediate or PathAttached, unless Waiting was called before
 	Waited    time.Duration // the time since the call, including the time that Redis took
 	HoldCount int           // the hold count: at least 1, and more if the owner already held the lock
 	Token     int64         // the fencing token; 0 for a lock without Fenced
@@ -180,12 +182,13 @@ type RenewalFailedEvent struct {
 	ValidFor time.Duration // how long the hold is still valid; negative if it is no longer valid
 }
 
-// A ReleasedEvent describes a call of Unlock.
+// A ReleasedEvent describes a call of Unlock, or of [Hold.Detach].
 type ReleasedEvent struct {
 	Lock      LockInfo
 	Held      time.Duration // the time since the request that acquired the lock was sent
 	HoldCount int           // the remaining hold count; 0 if the lock was released
 	Err       error         // not nil if Redis has not confirmed the release, which is then retried in the background
+	Detached  bool          // the hold was detached: the lock is still held in Redis, for a process that attaches it
 }
 
 // An ExpiredEvent describes a hold whose explicit lease has expired.
@@ -237,7 +240,11 @@ func (e *userEvents) RenewalFailed(s engine.Subject, err error, left time.Durati
 }
 
 func (e *userEvents) Released(ctx context.Context, s engine.Subject, held time.Duration, left int, err error) {
-	e.observer.Released(ctx, ReleasedEvent{infoOf(s), held, left, err})
+	e.observer.Released(ctx, ReleasedEvent{Lock: infoOf(s), Held: held, HoldCount: left, Err: err})
+}
+
+func (e *userEvents) Detached(ctx context.Context, s engine.Subject, held time.Duration) {
+	e.observer.Released(ctx, ReleasedEvent{Lock: infoOf(s), Held: held, Detached: true})
 }
 
 func (e *userEvents) Expired(s engine.Subject, held time.Duration) {

@@ -154,16 +154,16 @@ func TestObserverSeesHandoffAndQueue(t *testing.T) {
 		<-waiters
 		r.told(
 			t,
-			ReleasedEvent{x(1), 5 * time.Millisecond, 0, nil},
+			ReleasedEvent{x(1), 5 * time.Millisecond, 0, nil, false},
 			AcquiredEvent{x(2), PathHandoff, 5 * time.Millisecond, 1, 0},
 		)
 		time.Sleep(time.Second) // longer than a hand-off window
 		e.unlock(2)
 		<-waiters
-		r.told(t, ReleasedEvent{x(2), time.Second, 0, nil},
+		r.told(t, ReleasedEvent{x(2), time.Second, 0, nil, false},
 			AcquiredEvent{x(3), PathQueue, time.Second + 5*time.Millisecond, 1, 2})
 		e.unlock(3)
-		r.told(t, ReleasedEvent{x(3), 0, 0, nil})
+		r.told(t, ReleasedEvent{x(3), 0, 0, nil, false})
 	})
 }
 
@@ -360,7 +360,7 @@ func TestObserverSeesUnconfirmedReleases(t *testing.T) {
 		r.take()
 		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: errOff} } })
 		assert.ErrorIs(t, e.unlockErr(1), errOff)
-		r.told(t, ReleasedEvent{x(1), send.ConnectTime, 0, errOff})
+		r.told(t, ReleasedEvent{x(1), send.ConnectTime, 0, errOff, false})
 		assert.Empty(t, logged.String(), "logged")
 		e.redis.Set(func() { e.redis.Fault = nil })
 	})

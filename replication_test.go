@@ -382,6 +382,22 @@ func TestSyncedReplicas(t *testing.T) {
 			b.mustBe(l.Unlock(owner), ErrLockLost)
 			master.AcceptReplicas()
 			master.AwaitReplicas("{"+b.name+"}", 1)
+
+			if insideOf(l) == nil || insideOf(l).record == nil {
+				return // its holds cannot be detached
+			}
+			var h *Hold
+			testredis.Await(b, "the replica confirms", clusterSoon, func() bool {
+				h, err = l.(Acquirer).Acquire(ctx)
+				return err == nil
+			})
+			master.RefuseReplicas()
+			ticket, err := h.Detach(ctx, time.Hour)
+			b.mustBe(err, ErrNotSynced)
+			assert.Empty(t, ticket)
+			b.follows(unsynced)
+			master.AcceptReplicas()
+			master.AwaitReplicas("{"+b.name+"}", 1)
 		})
 	}
 }

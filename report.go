@@ -1,6 +1,6 @@
 package relock
 
-// How the Logger and the Observer of the user are called.
+// How the Logger and the Observer of the user are called, and how a warning describes a holder.
 //
 // Rules: neither is called with a mutex held. A call of the user reports its own events before it returns. The reporter
 // (internal/report) reports the events that the Client notices by itself: renewals, and losses that no call has asked
@@ -15,6 +15,8 @@ import (
 	"os"
 	"runtime/debug"
 	"sync/atomic"
+
+	"github.com/relock-go/relock/internal/engine"
 )
 
 // A calmHandler wraps the handler of the user's Logger, and recovers its panics.
@@ -123,4 +125,33 @@ func (o *calmObserver) Expired(ctx context.Context, e ExpiredEvent) {
 func (o *calmObserver) Lost(ctx context.Context, e LostEvent) {
 	defer o.begin().recovered()
 	o.Observer.Lost(ctx, e)
+}
+
+// describeHolder asks Redis for the holder of the lock s, for a warning: see engine.Config.Holder. The text has only the
+// beginning of the ID of the client, because the whole one, with the owner, would be a holder ID of Redisson.
+func (c *Client) describeHolder(ctx context.Context, s engine.Subject) string {
+	if LockType(s.Type) == TypeRed {
+		return "" // it has no record of its own
+	}
+	i, err := c.Inspect(ctx, s.Name)
+	switch {
+	case err != nil:
+		return ""
+	case len(i.Holders) == 0:
+		return engine.Nobody
+	}
+	h, text := i.Holders[0], "an unknown client"
+	switch {
+	case h.Detached:
+		text = fmt.Sprintf("a hold that client %.8s has detached", h.Client)
+	case h.Client != "":
+		text = fmt.Sprintf("%s of client %.8s", h.Owner, h.Client)
+	}
+	if h.Label != "" {
+		text += fmt.Sprintf(" (%s on %s)", h.Label, h.Host)
+	}
+	if n := len(i.Holders) - 1; n > 0 {
+		text += fmt.Sprintf(", and %d more", n)
+	}
+	return text
 }

@@ -12,9 +12,10 @@
 // Every metric has the attribute relock.lock.type: lock, fair, read, write, redlock or semaphore. Times are in seconds.
 //
 //	relock.wait.duration     histogram  from the call until the caller has the lock, or gives up after it has waited,
-//	                                    with relock.path: immediate, queue, handoff, notified, polled, gave_up
+//	                                    with relock.path: immediate, queue, handoff, notified, polled,
+//	                                    attached, gave_up
 //	relock.hold.duration     histogram  from the request that acquired the lock until the hold ends, with
-//	                                    relock.end: released, unconfirmed, expired, lost
+//	                                    relock.end: released, detached, unconfirmed, expired, lost
 //	relock.holders           up-down    holds at present; acquiring a lock again does not count
 //	relock.waiters           up-down    callers that wait for another owner at present
 //	relock.acquisitions      counter    successful calls, including those that acquire a lock again, with relock.path
@@ -310,7 +311,7 @@ func (o *Observer) Acquired(ctx context.Context, e relock.AcquiredEvent) {
 		o.losses.Add(ctx, 0, bare)
 		o.renewalFailures.Add(ctx, 0, bare)
 	}
-	if e.Path == relock.PathImmediate {
+	if e.Path == relock.PathImmediate || e.Path == relock.PathAttached { // it has not waited
 		return
 	}
 	o.waiters.Add(ctx, -1, bare)
@@ -355,8 +356,11 @@ func (o *Observer) Released(ctx context.Context, e relock.ReleasedEvent) {
 		return
 	}
 	end := "released"
-	if e.Err != nil {
+	switch {
+	case e.Err != nil:
 		end = "unconfirmed"
+	case e.Detached:
+		end = "detached"
 	}
 	o.ended(ctx, e.Lock, e.Held, end)
 	if s := o.span(ctx, "relock.hold", e.Lock, e.Held); s != nil {

@@ -185,6 +185,16 @@ func TestRenewalsAndLossesAreCounted(t *testing.T) {
 	})
 	assert.ErrorIs(t, rw.Write().Unlock(ctx), relock.ErrLockLost)
 
+	hold, err := rw.Write().Acquire(ctx)
+	b.must(err)
+	ticket, err := hold.Detach(ctx, time.Minute)
+	b.must(err)
+	b.await(map[string]int64{"relock.hold.duration detached write": 1, "relock.holders write": 0})
+	hold, err = b.client.Attach(ctx, ticket)
+	b.must(err)
+	b.await(map[string]int64{"relock.acquisitions write attached": 1, "relock.holders write": 1, "relock.waiters write": 0})
+	b.must(hold.Release(ctx))
+
 	b.must(rw.Write().Lock(ctx))
 	b.mini.SetError("ERR the power is off")
 	b.awaitAny("relock.renewal.failures write")

@@ -182,6 +182,28 @@ func TestSemaphoresAreListedShownAndFreed(t *testing.T) {
 	}
 }
 
+// A hold that was detached is shown as such, without the number that attaches it.
+func TestDetachedHoldIsShown(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, c := context.Background(), newClient(t, s.Client())
+	hold, err := c.NewLock("import").Acquire(ctx)
+	must(t, err)
+	ticket, err := hold.Detach(ctx, time.Minute)
+	must(t, err)
+	out, errs, status := ctl(t, s.Addr(), "", "list")
+	assert.Zero(t, status, errs)
+	assert.Contains(t, out, " detached ")
+	out, _, _ = ctl(t, s.Addr(), "", "show", "import", "-json")
+	var l jsonLock
+	must(t, json.Unmarshal([]byte(out), &l))
+	require.Len(t, l.Holders, 1, out)
+	assert.True(t, l.Holders[0].Detached, out)
+	assert.Regexp(t, "^"+c.ID()+":0:[0-9a-f]{4}$", l.Holders[0].Field, out)
+	hold, err = c.Attach(ctx, ticket)
+	must(t, err)
+	must(t, hold.Release(ctx))
+}
+
 // A hash that is no lock may be big, and Redis stands still while a client reads all of it.
 func TestListReadsNoData(t *testing.T) {
 	s := testredis.Start(t)

@@ -313,7 +313,8 @@ type (
 		jsonContender
 		Write     bool  `json:"write"`
 		HoldCount int   `json:"hold_count"`
-		Permits   int   `json:"permits,omitempty"` // of a semaphore
+		Permits   int   `json:"permits,omitempty"`  // of a semaphore
+		Detached  bool  `json:"detached,omitempty"` // no process has attached it yet
 		Remaining int64 `json:"remaining_ms"`
 	}
 	jsonWaiter struct {
@@ -349,7 +350,7 @@ func lockJSON(i relock.Inspection) jsonLock {
 	for _, h := range i.Holders {
 		lock.Holders = append(
 			lock.Holders,
-			jsonHolder{jsonContender(h.Contender), h.Write, h.HoldCount, h.Permits, h.Remaining.Milliseconds()},
+			jsonHolder{jsonContender(h.Contender), h.Write, h.HoldCount, h.Permits, h.Detached, h.Remaining.Milliseconds()},
 		)
 	}
 	for _, w := range i.Waiters {

@@ -15,6 +15,8 @@ var (
 	ErrNotHeld        = errors.New("not held by the caller")
 	ErrLockLost error = lockLost{}
 	ErrMaxHold  error = maxHold{}
+
+	ErrDetached = errors.New("the hold was detached")
 )
 
 type lockLost struct{}

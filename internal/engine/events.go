@@ -4,7 +4,7 @@ package engine
 //
 // Rules: every call that acquires locks ends in one Acquired or one GaveUp for each of its locks, unless it is refused
 // for its arguments or because the Client is closed. If it has to wait, a Waiting comes before. The end of a hold is
-// reported once, as Released (with a hold count of 0), Expired or Lost, whichever part notices it. No mutex is held
+// reported once, as Released (with a hold count of 0), Detached, Expired or Lost, whichever part notices it. No mutex is held
 // while an event is reported. Only the call that an event is about waits for the report. Without an Observer, each
 // place that reports costs one check, and makes no measurements.
 
@@ -15,7 +15,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// Events receives what an engine reports. Those from Waiting to Released are called only if Config.Observed is set.
+// Events receives what an engine reports. Those from Waiting to Detached are called only if Config.Observed is set.
 type Events interface {
 	Waiting(ctx context.Context, s Subject)
 	Acquired(ctx context.Context, s Subject, path Path, waited time.Duration, level int, token int64)
@@ -23,6 +23,7 @@ type Events interface {
 	Renewed(s Subject)
 	RenewalFailed(s Subject, err error, left time.Duration)
 	Released(ctx context.Context, s Subject, held time.Duration, left int, err error)
+	Detached(ctx context.Context, s Subject, held time.Duration)
 
 	Expired(s Subject, held time.Duration)
 	Lost(s Subject, held time.Duration, loss, cause error, forced bool)
@@ -50,6 +51,7 @@ const (
 	pathHandoff   Path = "handoff"   // the last holder handed the lock off, or shared its record
 	pathNotified  Path = "notified"  // a message of the release or of the grant ended the wait
 	pathPolled    Path = "polled"    // the caller asked again without a message
+	pathAttached  Path = "attached"  // the caller has attached a hold that was detached, perhaps by another process
 )
 
 func subjectOf(kind Lock, o Owner) Subject { return Subject{kind.Name(), kind.Type(), o} }

@@ -9,6 +9,7 @@ package engine
 // uses_line of lua/record.lua reads the mark, too; TestMarkOfAFieldIsThatOfTheScripts compares the two.
 
 import (
+	"math/rand/v2"
 	"strconv"
 	"strings"
 )
@@ -19,18 +20,50 @@ const usesLineMark = '0'
 // newField returns a new field of o, for one acquire operation that wants this number of permits; 1 for all locks
 // except a semaphore.
 func (e *Engine) newField(o Owner, permits int) string {
+	n := uint64(permits)
+	return e.fieldOf(o, e.acquisitions.Add(n)-n+1, permits)
+}
+
+// fieldOf returns the field of o with this number.
+func (e *Engine) fieldOf(o Owner, number uint64, permits int) string {
 	var room [96]byte
 	field := append(append(room[:0], e.ID...), ':')
 	field = append(strconv.AppendInt(field, int64(o), 10), ':')
 	if !e.sender.Degraded() {
 		field = append(field, usesLineMark)
 	}
-	n := uint64(permits)
-	field = strconv.AppendUint(field, e.acquisitions.Add(n)-n+1, 10)
-	if n > 1 {
-		field = strconv.AppendUint(append(field, '+'), n, 10)
+	field = strconv.AppendUint(field, number, 10)
+	if permits > 1 {
+		field = strconv.AppendUint(append(field, '+'), uint64(permits), 10)
 	}
 	return string(field)
+}
+
+// leastDetached is the lowest number of a detached field. The numbers have 15 digits, because Lua counts the permits of
+// a hold from its number, and has whole numbers up to 2^53 only.
+const leastDetached = 100_000_000_000_000
+
+// detachedField returns a new detached field: that of a hold which no process has (see detach.go). It has no owner,
+// so no acquire operation makes such a field, and its number is random, so nobody can guess it.
+func (e *Engine) detachedField(permits int) string {
+	return e.fieldOf(NoOwner, leastDetached+rand.Uint64N(9*leastDetached), permits)
+}
+
+// DetachedPermits returns the number of permits of a detached field; 1 for all locks except a semaphore. ok reports
+// whether field is one.
+func DetachedPermits(field string) (permits int, ok bool) {
+	_, rest, _ := strings.Cut(field, ":")
+	number, detached := strings.CutPrefix(rest, "0:")
+	number, several, more := strings.Cut(strings.TrimPrefix(number, string(usesLineMark)), "+")
+	n, err := strconv.ParseUint(number, 10, 64)
+	if !detached || err != nil || n < leastDetached || n >= 10*leastDetached {
+		return 0, false
+	}
+	if !more {
+		return 1, true
+	}
+	permits, err = strconv.Atoi(several)
+	return permits, err == nil && permits > 1 && several == strconv.Itoa(permits)
 }
 
 // made reports whether this engine has made field. Of its own fields, the engine knows whether requests that name them

@@ -3,7 +3,7 @@ package engine
 // Owners: an owner of locks is the calling goroutine, or the owner that a context carries.
 //
 // Rules: the number of an owner is never used again within a process. Goroutines have positive numbers, and owners that
-// were made by NewOwner have negative ones.
+// were made by NewOwner have negative ones. The number 0 is that of no owner.
 
 import (
 	"context"
@@ -15,6 +15,9 @@ import (
 
 // An Owner is the number of an owner of locks.
 type Owner int64
+
+// NoOwner is the owner of a detached hold, which no process has: see detach.go.
+const NoOwner Owner = 0
 
 type ownerKey struct{}
 
@@ -37,7 +40,10 @@ func OwnerOf(ctx context.Context) Owner {
 }
 
 func (o Owner) String() string {
-	if o < 0 {
+	switch {
+	case o == NoOwner:
+		return "detached"
+	case o < 0:
 		return fmt.Sprintf("owner %d", -o)
 	}
 	return fmt.Sprintf("goroutine %d", int64(o))

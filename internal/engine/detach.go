@@ -1,0 +1,385 @@
+package engine
+
+// Detaching and attaching: how a hold moves to another process.
+//
+// Rules: a hold moves when its field is renamed in Redis, by one request (Commands.Rename). Detach renames it to a field
+// that no process has, with a lease that nobody renews; the process that knows this field can attach the hold, which
+// renames the field to a new one of its own. So a renewal, a late attempt or a rollback with the old field does nothing
+// to a detached hold, and a detached hold is attached once. At any time at most one of the three fields has the lock.
+//
+// A hold that is detached ends in this process before the request is sent. If Redis does not confirm the request, the
+// old field is released first and then the detached one: a late request finds no old field. An Attach that gives up
+// renames its field back, and this field never acquires the lock again. An attached hold is in no local queue, and is
+// not handed off.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/send"
+)
+
+// A Detached is what has to be known of a detached hold to attach it. The times are in milliseconds of the epoch, by the
+// clock of Redis; 0 means that there is no such limit.
+type Detached struct {
+	Field   string
+	Token   int64 // the fencing token; 0: none
+	MaxEnd  int64 // the end of MaxHold
+	MinEnd  int64 // the end of MinHold
+	KeepEnd int64 // when the lease of the detached hold ends
+}
+
+// Detach ends the hold that o has on kind, which has a record, in this process, and keeps the lock in Redis for keep, or
+// for as long as the limits of the hold demand. ended reports whether the hold has ended, even if there is an error.
+func (e *Engine) Detach(ctx context.Context, kind Lock, o Owner, keep time.Duration) (d Detached, ended bool, err error) {
+	e.workers.Begin()
+	defer e.workers.End()
+	op := waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: time.Now().Add(UnlockTime), OnCaller: true}}
+	if err := cmp.Or(e.Alive(), op.Over()); err != nil {
+		return d, false, err
+	}
+	s := e.retain(kind.ID().Name)
+	defer s.release()
+	h, err := s.lockHold(&op, kind, o, false)
+	switch {
+	case err == send.ErrTimeUp: // another goroutine of the owner is still waiting for Redis
+		return d, false, send.Silence(UnlockTime, 1, nil)
+	case err != nil:
+		return d, false, err
+	case h == nil:
+		return d, false, s.notHeldError(kind.ID(), o)
+	}
+	h.expireIfDue()
+	x := &detaching{hold: h, to: e.detachedField(h.lock.Permits())}
+	guards, err := x.begin(keep)
+	if err != nil {
+		h.unlockHold()
+		return d, false, err
+	}
+	guard.EndAll(guards, h.withName(ErrDetached))
+	d, err = x.run(ctx, &op)
+	return d, true, err
+}
+
+// A detaching is one call of Detach. Its caller has the owner mutex of the hold.
+type detaching struct {
+	*hold
+	to     string        // the detached field
+	lease  time.Duration // that the detached field gets
+	held   time.Duration // how long the hold was held
+	splits bool          // other holds need the field of the hold
+	undone atomic.Bool   // Redis has not confirmed the request
+}
+
+// begin ends the hold in this process, and returns its guards, which the caller has to cancel; or else the reason why
+// the hold cannot be detached. The hold stays in its local queue, so that nobody waits for Redis in vain meanwhile.
+func (x *detaching) begin(keep time.Duration) ([]*guard.End, error) {
+	h, s := x.hold, x.lockState
+	s.Lock()
+	defer s.Unlock()
+	other := s.counterpartLocked(h)
+	switch {
+	case !h.state.holds():
+		return nil, cmp.Or(h.loss, ErrNotHeld)
+	case h.count > 1:
+		return nil, send.Invalid("the hold was acquired %d times: it can be detached when it is to be released once", h.count)
+	case other != nil && (other.state.wanted() || other.state.holds()):
+		return nil, send.Invalid("its owner also holds, or asks for, the other half of the read/write lock")
+	}
+	r, e := h.record, s.engine
+	x.lease = e.watchdog.RestOf(&r.lease, max(keep, h.keepUntil-e.watchdog.Now()))
+	x.held = h.age()
+	s.endSharingLocked(r)
+	if h.leaveRecordLocked() {
+		r.endLocked()
+	} else {
+		x.splits = true
+		r.splits++
+	}
+	h.count = 0
+	h.endLocked(ended)
+	return h.guards.Take(), nil
+}
+
+// run renames the field of the hold in Redis, and unlocks the owner mutex.
+func (x *detaching) run(ctx context.Context, op *waitOptions) (d Detached, err error) {
+	h, e := x.hold, x.lockState.engine
+	confirmed, late := false, e.late.MayRun(h.field)
+	defer func() { // runs also when a hook of the Redis client ends the goroutine
+		if !confirmed {
+			x.undone.Store(true)
+			e.workers.Spawn(x.undo)
+		}
+		x.end()
+	}()
+	call := h.commands().Rename(Rename{From: h.field, To: x.to, Lease: x.lease, Late: late, Splits: x.splits})
+	answer := e.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: x}, time.Now())
+	r, err := answer.Reply()
+	if late && err == nil {
+		rollbacker{e}.buried(h.commands(), h.field)
+	}
+	switch {
+	case errors.Is(err, send.ErrNotALock), err == nil && r[0] == -1: // an earlier try has not renamed it either
+		e.Events.Lost(h.subject(), x.held, LossError(errGone), errGone, false)
+		return d, LossError(cmp.Or(err, errGone))
+	case err == nil && r[0] != 1:
+		err = errors.New("the key has the most readers that it can have")
+		fallthrough
+	case err != nil:
+		err = fmt.Errorf("not confirmed: the lock is released in the background instead: %w", silence(err))
+		if e.Observed {
+			e.Events.Released(ctx, h.subject(), x.held, 0, err)
+		}
+		return d, err
+	}
+	confirmed = true
+	if e.Observed {
+		e.Events.Detached(ctx, h.subject(), x.held)
+	}
+	return x.detached(r, answer.Sent), nil
+}
+
+// silence returns err, or an error that users understand if the time of a request without an answer was up.
+func silence(err error) error {
+	if err == send.ErrTimeUp {
+		return send.Silence(UnlockTime, 1, nil)
+	}
+	return err
+}
+
+// detached describes the detached hold. Redis has answered r to a request that was sent at sent. Redis has run the
+// request between then and now, so the limits are converted to its clock with the time that keeps them.
+func (x *detaching) detached(r send.Reply, sent time.Time) Detached {
+	w, now := x.lockState.engine.watchdog, r[2]
+	d := Detached{Field: x.to, Token: x.token, KeepEnd: now + r[1]}
+	if limit := x.record.lease.Limit(); limit > 0 {
+		d.MaxEnd = now + int64((limit-w.Now())/time.Millisecond)
+	}
+	if rest := x.keepUntil - w.At(sent); rest > 0 {
+		d.MinEnd = now + send.Milliseconds(rest)
+	}
+	return d
+}
+
+// end unlocks the owner mutex, and admits the next caller of the local queue, as after a hand-off to another process.
+// If no hold uses the field from which the hold was split any more, it is released.
+func (x *detaching) end() {
+	h, s := x.hold, x.lockState
+	s.Lock()
+	defer s.Unlock()
+	if x.splits {
+		h.record.splits--
+		if !h.record.ended && !h.record.isUsedLocked() {
+			h.record.endLocked()
+			s.oweLocked(duty{clear: h})
+		}
+	}
+	if q := h.queue; q != nil {
+		q.policy.Interrupted()
+	}
+	h.leaveQueueLocked()
+	h.unlockHoldLocked()
+}
+
+// undo releases the field of the hold, and then the detached one, of which at most one has the lock. A field that is
+// shared stays: then the request may still run, and the detached field is released again when it is answered.
+func (x *detaching) undo() {
+	unknown := 1
+	if !x.splits {
+		x.clearAfter(0)
+		unknown = 0
+	}
+	x.release(unknown)
+}
+
+// HandleOrphan handles the answer to a try that came too late for the caller.
+func (x *detaching) HandleOrphan(_ time.Time, value any, err error) {
+	if r, err := send.ParseReply(value, err); x.undone.Load() && (err != nil || r[0] == 1) {
+		x.release(0)
+	}
+}
+
+// release releases the detached field. As many requests that rename the field of the hold have an unknown outcome.
+func (x *detaching) release(unknown int) {
+	h := x.hold
+	to := &hold{lockState: h.lockState, lock: h.lock, key: h.key, field: x.to, keepUntil: h.keepUntil, state: ended}
+	to.record = to.newRecord(0)
+	to.own.lease.SetValidUntil(h.lockState.engine.watchdog.Now() + x.lease)
+	to.clearAfter(unknown)
+}
+
+// Attach makes o hold the detached hold d, whose lock is kind.
+func (e *Engine) Attach(ctx context.Context, kind Record, o Owner, d Detached) error {
+	e.workers.Begin()
+	defer e.workers.End()
+	op := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.noNewHolds, OnCaller: true}}
+	switch {
+	case ctx.Err() != nil:
+		return send.CtxError(ctx)
+	case e.Open() != nil:
+		return send.ErrClosed
+	}
+	op.span = startSpan(e, ctx, []Lock{kind}, o)
+	e.noteAcquire()
+	s := e.retain(kind.ID().Name)
+	defer s.release()
+	x := &attaching{hold: s.attachingHold(kind, o), Detached: d}
+	err := x.run(&op)
+	if err == nil {
+		op.span.ends(pathAttached)
+	}
+	op.span.asked([]target{{hold: x.hold, Attempt: Attempt{HoldCount: 1}}})
+	op.span.finish(err)
+	if err == nil {
+		e.acquired([]Lock{kind}, o)
+	}
+	return err
+}
+
+// attachingHold returns a fresh hold with a field of its own, which is in no local queue, and its owner mutex.
+func (s *lockState) attachingHold(kind Record, o Owner) *hold {
+	s.Lock()
+	defer s.Unlock()
+	h := s.newHoldLocked(kind, holdKey{kind.ID().Half, o}, nil)
+	h.field = s.engine.newField(o, kind.Permits())
+	return h
+}
+
+// An attaching is one call of Attach. Its caller has the owner mutex of the hold, which is fresh.
+type attaching struct {
+	*hold
+	Detached
+	lastReply time.Time   // when Redis last answered; zero: it has not
+	unknown   int         // tries whose outcome is unknown: they may have renamed the field, or may still do so
+	asking    bool        // a request is under way
+	renamed   bool        // the field of the hold has the lock in Redis, or may have it
+	givenUp   atomic.Bool // the detached field gets the lock back, also after a late answer
+}
+
+// run makes the hold that of its owner, and unlocks the owner mutex. The hold is valid from before the request was sent
+// that Redis has answered. If the answer comes so late that too little is left of the lease, run asks again, as every
+// attempt does.
+func (x *attaching) run(op *waitOptions) (err error) {
+	h, e := x.hold, x.lockState.engine
+	attached := false
+	defer func() { // runs also when a hook of the Redis client ends the goroutine
+		if x.asking {
+			x.renamed = true
+			e.late.Left([]string{h.field}, 0, true)
+		}
+		if !attached && (x.renamed || x.unknown > 0) {
+			x.giveUp(op.Ctx)
+		}
+		h.unlockHold()
+	}()
+	for asked := 1; ; asked++ {
+		r, sent, err := x.ask(op)
+		switch {
+		case err != nil:
+			return silence(err)
+		case r[0] != 1:
+			return fmt.Errorf("%w: the ticket was used before, or the hold has expired or was released by force", ErrNotHeld)
+		case x.enoughValidityLeft(send.FromMilliseconds(r[1]), time.Since(sent), asked):
+			err = x.attached(r, sent)
+			attached = err == nil
+			return err
+		case asked == MostAsked:
+			return LossError(ErrLate)
+		}
+	}
+}
+
+// ask sends one request, and returns when it was sent.
+func (x *attaching) ask(op *waitOptions) (r send.Reply, sent time.Time, err error) {
+	h, e := x.hold, x.lockState.engine
+	call := h.commands().Rename(Rename{From: x.Field, To: h.field, Lease: e.WatchdogTimeout, Until: x.MaxEnd, Again: true})
+	x.asking = true
+	answer := e.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: x}, x.lastReply)
+	x.asking = false
+	r, err = answer.Reply()
+	x.unknown += answer.Unknown
+	x.renamed = err != nil || r[0] == 1 || answer.Abandoned // after an error, too: a script may have stopped halfway
+	if answer.Orphans > 0 || answer.Lost > 0 {
+		e.late.Left([]string{h.field}, answer.Orphans, answer.Lost > 0)
+	}
+	if err == nil {
+		x.lastReply = time.Now()
+	}
+	return r, answer.Sent, err
+}
+
+// enoughValidityLeft reports whether enough is left of a lease that was asked for in request number asked, which was
+// sent some time ago: as Engine.enoughValidityLeft. A lease that MaxHold has cut is not renewed.
+func (x *attaching) enoughValidityLeft(granted, ago time.Duration, asked int) bool {
+	whole := lease.Validity(granted)
+	last := x.MaxEnd > 0 && granted < x.lockState.engine.WatchdogTimeout
+	return lease.EnoughValidityLeft(whole-ago, whole, true) ||
+		(asked >= 2 || last) && lease.Suffices(whole-ago, whole, !last)
+}
+
+// attached notes that the owner holds the lock from now on. Redis has answered r to a request that was sent at sent.
+func (x *attaching) attached(r send.Reply, sent time.Time) error {
+	h, s := x.hold, x.lockState
+	w, now := s.engine.watchdog, r[2]
+	s.Lock()
+	defer s.Unlock()
+	if s.closed {
+		return send.ErrClosed
+	}
+	h.newRecord(w.Now()).joinLocked(h, w.At(sent))
+	h.token, h.keepUntil = x.Token, 0
+	if x.MinEnd > now {
+		h.keepUntil = w.Now() + send.FromMilliseconds(x.MinEnd-now)
+	}
+	if x.MaxEnd > 0 {
+		h.record.lease.SetLimit(max(1, w.At(sent)+send.FromMilliseconds(x.MaxEnd-now)))
+	}
+	w.Watch(&h.record.lease, sent, send.FromMilliseconds(r[1]), true, 0)
+	return nil
+}
+
+// giveUp gives the lock back to the detached field, and waits for that, but not for long: the caller may try again.
+func (x *attaching) giveUp(ctx context.Context) {
+	x.givenUp.Store(true)
+	done := make(chan struct{})
+	x.lockState.engine.workers.Spawn(func() {
+		defer close(done)
+		x.putBack(ctx)
+	})
+	select {
+	case <-done:
+	case <-time.After(send.MinWait):
+	}
+}
+
+// putBack gives the lock back to the detached field, until the time at which it would have expired. It is repeated for
+// as long as the field of the hold may have the lock.
+func (x *attaching) putBack(ctx context.Context) {
+	h, e := x.hold, x.lockState.engine
+	back := func(mayRun bool) send.Call {
+		return h.commands().Rename(Rename{From: h.field, To: x.Field, Lease: longestLimit, Until: x.KeepEnd, Late: mayRun})
+	}
+	end := time.Now().Add(e.WatchdogTimeout)
+	for (rollbacker{e}).repeat(ctx, h.commands(), h.field, x.unknown, back) != nil && time.Now().Before(end) {
+		if e.waitOptionsFor(context.WithoutCancel(ctx)).sleep(nil, nil, clearPause) != nil {
+			return // the engine is closed
+		}
+	}
+}
+
+// HandleOrphan handles the answer to a try that came too late for the caller.
+func (x *attaching) HandleOrphan(sent time.Time, value any, err error) {
+	answer, e := send.Answer{Value: value, Err: err, Sent: sent}, x.lockState.engine
+	r, err := answer.Reply()
+	drops := e.late.Heard([]string{x.field}, !send.MayRunLater(answer.Err))
+	if x.givenUp.Load() && (r[0] == 1 || err != nil && (send.MayHaveRun(err) || send.Answered(err))) {
+		x.putBack(context.Background())
+	}
+	rollbacker{e}.unburyAll(drops)
+}
