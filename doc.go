@@ -122,6 +122,7 @@
 //   - [ErrInvalid]: a name, option or argument is not valid, or the lock does not allow the call.
 //   - [ErrNotALock]: a key of the lock holds data of another kind.
 //   - [ErrClosed]: the Client is closed.
+//   - [ErrDetached]: the cause of the contexts of a hold that was detached, to move to another process: [Hold.Detach].
 //   - [ErrNotSynced]: too few replicas have confirmed the lock, where [WithSyncedReplicas] asks for them.
 //   - [*QuorumError]: too few servers of a RedLock have granted the request, with the answer of each.
 //   - the error of the context, and its cause, if the context was done first.
