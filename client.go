@@ -85,7 +85,8 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		c.publishVerb, config.Servers, home = "spublish", shards, shards.home
 		config.Group = shards.group
 	} else {
-		c.publishVerb, config.Servers = "publish", oneServer(func() wake.Subscriber { return rdb.Subscribe(context.Background()) })
+		c.publishVerb, config.Servers = "publish",
+			oneServer(func() wake.Subscriber { return rdb.Subscribe(context.Background()) })
 	}
 	_, one := rdb.(*redis.Client)
 	c.engine = engine.New(config, send.Config{
@@ -107,7 +108,8 @@ func (c *Client) config(id string, o options) engine.Config {
 		reported.observer = &calmObserver{Observer: o.observer, log: log, calls: &c.userCalls}
 	}
 	config := engine.Config{
-		ID: id, WatchdogTimeout: o.watchdogTimeout, PollInterval: o.pollInterval, HandoffWindow: o.handoffWindow, Label: o.label,
+		ID: id, WatchdogTimeout: o.watchdogTimeout, PollInterval: o.pollInterval, HandoffWindow: o.handoffWindow,
+		Label:          o.label,
 		ConfirmsGrants: o.synced.Replicas > 0,
 
 		HoldWarning: o.holdWarning, WaitWarning: o.waitWarning, Holder: c.describeHolder,

@@ -54,7 +54,8 @@ func TestLockFailsAtOnceWithoutRedis(t *testing.T) {
 // L7: a request is sent on the goroutine of its caller only if the read timeout of the Redis client ends the wait for
 // an answer in time to send it again.
 func TestShortReadTimeoutNeedsNoGoroutine(t *testing.T) {
-	for readTimeout, want := range map[time.Duration]time.Duration{0: 0, time.Second: time.Second, 1001 * time.Millisecond: 0, -1: 0} {
+	for readTimeout, want := range map[time.Duration]time.Duration{0: 0, time.Second: time.Second,
+		1001 * time.Millisecond: 0, -1: 0} {
 		o := redis.UniversalOptions{Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}, ReadTimeout: readTimeout}
 		for _, rdb := range []redis.UniversalClient{redis.NewClient(o.Simple()), redis.NewClusterClient(o.Cluster())} {
 			c, err := New(rdb)
@@ -258,7 +259,8 @@ func TestErrorsNameHoldersAndCutLongNames(t *testing.T) {
 		b.must(l.Lock(ctx))
 		err := elsewhere(func() error { return l.Unlock(ctx) })
 		want := regexp.MustCompile(
-			`^relock: unlock "` + b.name + `": not held by the caller: called by goroutine \d+, but held by goroutine \d+ in this process$`,
+			`^relock: unlock "` + b.name +
+				`": not held by the caller: called by goroutine \d+, but held by goroutine \d+ in this process$`,
 		)
 		require.Error(t, err)
 		assert.Regexp(t, want, err.Error())
@@ -280,7 +282,7 @@ func TestQuorumErrorNamesEachNode(t *testing.T) {
 	assert.EqualError(
 		t,
 		err,
-		`relock: lock "x": granted by 1 of 3 nodes, 2 needed; node 2: EOF; node 3: another owner holds it`,
+		`relock: lock "x": granted by 1 of 3 servers, 2 needed; server 2: EOF; server 3: another owner holds it`,
 	)
 }
 

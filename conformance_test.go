@@ -1038,7 +1038,9 @@ var askingMethods = map[string]func(ctx context.Context, c *Client, l Locker, na
 	"IsLocked":    func(ctx context.Context, _ *Client, l Locker, _ string) error { return second(l.IsLocked(ctx)) },
 	"TTL":         func(ctx context.Context, _ *Client, l Locker, _ string) error { return second(l.TTL(ctx)) },
 	"ForceUnlock": func(ctx context.Context, _ *Client, l Locker, _ string) error { return second(l.ForceUnlock(ctx)) },
-	"Inspect":     func(ctx context.Context, c *Client, _ Locker, name string) error { return second(c.Inspect(ctx, name)) },
+	"Inspect": func(ctx context.Context, c *Client, _ Locker, name string) error {
+		return second(c.Inspect(ctx, name))
+	},
 }
 
 // content returns the content of a key of any type, and its lease.
@@ -1210,7 +1212,8 @@ func TestWhatIsNoLockBesideALock(t *testing.T) {
 					b.must(foreignValues[what].put(ctx, b.rdb, key))
 					before, c := b.content(key), b.client()
 					for n, err := range []error{
-						newLock(c, b.name).Lock(ctx), second(newLock(c, b.name).TryLock(ctx, time.Hour, 0)), second(c.Inspect(ctx, b.name)),
+						newLock(c, b.name).Lock(ctx), second(newLock(c, b.name).TryLock(ctx, time.Hour, 0)),
+						second(c.Inspect(ctx, b.name)),
 					} {
 						if form == "redisson_lock_timeout:{%s}" && n < 2 { // a waiter reads it
 							continue

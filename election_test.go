@@ -375,7 +375,8 @@ func TestElectionBadInput(t *testing.T) {
 	c := b.client()
 	var nilCtx context.Context
 	for name, e := range map[string]*Election{
-		"empty name": c.NewElection(""), "long name": c.NewElection(strings.Repeat("x", longestName+1)), "nil client": (*Client)(nil).NewElection(b.name), "zero": new(Election),
+		"empty name": c.NewElection(""), "long name": c.NewElection(strings.Repeat("x", longestName+1)),
+		"nil client": (*Client)(nil).NewElection(b.name), "zero": new(Election),
 	} {
 		assert.ErrorIs(t, second(e.Campaign(ctx)), ErrInvalid, name)
 		assert.ErrorIs(t, e.Lead(ctx, func(context.Context) error { return nil }), ErrInvalid, name)

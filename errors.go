@@ -73,10 +73,10 @@ func (e *QuorumError) Error() string {
 	var why strings.Builder
 	for i, err := range e.Answers {
 		if err != nil {
-			fmt.Fprintf(&why, "; node %d: %v", i+1, err)
+			fmt.Fprintf(&why, "; server %d: %v", i+1, err)
 		}
 	}
-	return fmt.Sprintf("granted by %d of %d nodes, %d needed%s", e.Granted, e.Asked, e.Needed, why.String())
+	return fmt.Sprintf("granted by %d of %d servers, %d needed%s", e.Granted, e.Asked, e.Needed, why.String())
 }
 
 // Unwrap returns the errors of the servers that did not grant the request, for [errors.Is] and [errors.As].

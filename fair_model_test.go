@@ -230,7 +230,8 @@ func (m *fairModel) hear() {
 			m.fail("%s is woken and could be granted the lock", a.name)
 		case message.Message == "0", message.Message == "free "+a.name:
 			continue
-		case !granted || g.Field != a.name || g.Asked != a.asked || g.Lease != min(modelLease, engine.ProvisionalLease) || g.Token != 0:
+		case !granted || g.Field != a.name || g.Asked != a.asked || g.Lease != min(modelLease, engine.ProvisionalLease) ||
+			g.Token != 0:
 			m.fail("%s is told %q, and has asked with number %d", a.name, message.Message, a.asked)
 		case a.java || !a.wishes || a.state != "waiting" && a.state != "dead":
 			m.fail("%s is granted the lock", a.name)

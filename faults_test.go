@@ -260,7 +260,8 @@ func TestFaultLostAnswersChangeNothingTwice(t *testing.T) {
 					do      func(context.Context) error
 					levels  int
 					times   int
-				}{{k.takes, l.Lock, 1, 2 * k.asks}, {k.takes, l.Lock, 2, 2 * k.asks}, {k.gives, l.Unlock, 1, 2 * k.parts}, {k.gives, l.Unlock, 0, 2 * k.parts}} {
+				}{{k.takes, l.Lock, 1, 2 * k.asks}, {k.takes, l.Lock, 2, 2 * k.asks}, {k.gives, l.Unlock, 1, 2 * k.parts},
+					{k.gives, l.Unlock, 0, 2 * k.parts}} {
 					rule := b.proxy.On(step.request, fault).Times(step.times)
 					b.must(step.do(ctx))
 					require.NotZero(b, rule.Count(), "nothing was lost")
@@ -1276,7 +1277,8 @@ func TestFaultWaiterRidesOutPassingErrorsOnly(t *testing.T) {
 					{"BUSY Redis is busy running a script", true},
 					{"NOREPLICAS Not enough good replicas to write.", true},
 					{"READONLY You can't write against a read only replica.", true},
-					{"ERR Unable to execute command 'exists' in script because undeclared keys were accessed during rehashing of the slot", true},
+					{"ERR Unable to execute command 'exists' in script because undeclared keys were accessed during rehashing of " +
+						"the slot", true},
 					{"ERR Script attempted to execute a command while the cluster is down", true},
 					{"OOM command not allowed when used memory > 'maxmemory'.", false},
 					{"MISCONF Errors writing to the AOF file", false},
@@ -1371,7 +1373,8 @@ func TestForgottenPasswordIsNamed(t *testing.T) {
 		defer func() { b.must(admin.ConfigSet(ctx, "requirepass", "").Err()) }()
 		l := k.one(b.client(), b.name)
 		for what, err := range map[string]error{
-			"Lock": l.Lock(ctx), "TryLock": second(l.TryLock(ctx, time.Hour, 0)), "Inspect": second(b.client().Inspect(ctx, b.name)),
+			"Lock": l.Lock(ctx), "TryLock": second(l.TryLock(ctx, time.Hour, 0)),
+			"Inspect":  second(b.client().Inspect(ctx, b.name)),
 			"IsLocked": second(l.IsLocked(ctx)),
 		} {
 			if assert.Error(b, err, what) {
@@ -1473,7 +1476,8 @@ func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
 			for _, command := range luaCommands(t) {
 				rights = append(rights, "+"+command)
 			}
-			for _, key := range []string{b.name, "relock_line:{" + b.name + "}", "redisson_lock_token:{" + b.name + "}", "redisson_lock_queue:{" + b.name + "}",
+			for _, key := range []string{b.name, "relock_line:{" + b.name + "}", "redisson_lock_token:{" + b.name + "}",
+				"redisson_lock_queue:{" + b.name + "}",
 				"redisson_lock_timeout:{" + b.name + "}", "relock_lock_alive:{" + b.name + "}",
 				"{" + b.name + "}:*:rwlock_timeout:*", "{" + b.name + "}:timeout", "relock_rwlock_writers:{" + b.name + "}"} {
 				rights = append(rights, "~"+key)
@@ -1523,7 +1527,8 @@ func TestFaultScriptThatFailsHalfWayLeavesNothing(t *testing.T) {
 	tokens := "redisson_lock_token:{" + b.name + "}"
 	b.must(b.rdb.HSet(ctx, tokens, "not", "a counter").Err())
 	for _, l := range []Locker{
-		b.direct.NewLock(b.name, Fenced()), b.direct.NewFairLock(b.name, Fenced()), b.direct.NewRWLock(b.name, Fenced()).Write(),
+		b.direct.NewLock(b.name, Fenced()), b.direct.NewFairLock(b.name, Fenced()),
+		b.direct.NewRWLock(b.name, Fenced()).Write(),
 	} {
 		assert.ErrorIs(t, l.Lock(ctx), ErrNotALock)
 		testredis.Await(t, "nothing is left", soon, func() bool { return len(b.keys()) == 1 })
@@ -1581,22 +1586,28 @@ func TestPausedRedisRunsFewRenewals(t *testing.T) {
 	}
 }
 
-const suiteTests = "TestLock TestFencedLock TestFairLock TestSemaphore TestReadLock TestWriteLock TestMultiLock TestRedLock"
+const suiteTests = "TestLock TestFencedLock TestFairLock TestSemaphore TestReadLock TestWriteLock TestMultiLock " +
+	"TestRedLock"
 
 // faultRows are the tests of each row. A suite is the set of tests that all lock types pass.
 var faultRows = map[int]string{
-	1:  "TestFaultLostAnswersChangeNothingTwice TestEngineLostAnswersOfAnAcquire",
-	2:  "TestHungConnectionDelaysByASecond TestHungRequestThatRunsLateIsUndone TestFaultLostAnswersChangeNothingTwice",
-	3:  "TestFaultAttemptRunsAfterItsUndo TestFaultPausedRedisEndsValidityAndCalls TestFairLateRequestOfACallerThatHasLeft",
-	4:  "TestFaultAttemptRunsAfterItsUndo TestEngineUndoThatOvertakesItsAttempt",
-	5:  "TestFaultLostAnswersChangeNothingTwice TestUnlockGoesOnInTheBackground TestFaultLateReleaseFreesNoOtherHold TestEngineLostAnswersOfARelease",
-	6:  "TestCallIsSentOnceByGoRedis TestFaultLostAnswersChangeNothingTwice",
-	7:  "TestFaultFailedRenewalIsRepeated TestFaultBlackHoleEndsValidityInTime TestWatchdogEndsValidityWhenNoRenewalIsConfirmed",
-	8:  "suite",
-	9:  "TestFaultRequestIsUndoneWhenCtxEnds TestFaultMultiLockIsUndoneWhenCtxEnds TestEngineUndoesAnAttemptThatWasGivenUp TestGivenUpAcquireIsUndoneAtOnce",
+	1: "TestFaultLostAnswersChangeNothingTwice TestEngineLostAnswersOfAnAcquire",
+	2: "TestHungConnectionDelaysByASecond TestHungRequestThatRunsLateIsUndone TestFaultLostAnswersChangeNothingTwice",
+	3: "TestFaultAttemptRunsAfterItsUndo TestFaultPausedRedisEndsValidityAndCalls " +
+		"TestFairLateRequestOfACallerThatHasLeft",
+	4: "TestFaultAttemptRunsAfterItsUndo TestEngineUndoThatOvertakesItsAttempt",
+	5: "TestFaultLostAnswersChangeNothingTwice TestUnlockGoesOnInTheBackground TestFaultLateReleaseFreesNoOtherHold " +
+		"TestEngineLostAnswersOfARelease",
+	6: "TestCallIsSentOnceByGoRedis TestFaultLostAnswersChangeNothingTwice",
+	7: "TestFaultFailedRenewalIsRepeated TestFaultBlackHoleEndsValidityInTime " +
+		"TestWatchdogEndsValidityWhenNoRenewalIsConfirmed",
+	8: "suite",
+	9: "TestFaultRequestIsUndoneWhenCtxEnds TestFaultMultiLockIsUndoneWhenCtxEnds " +
+		"TestEngineUndoesAnAttemptThatWasGivenUp TestGivenUpAcquireIsUndoneAtOnce",
 	10: "suite TestFaultLostUndoHoldsUpNoWaiter TestFairWaitersThatGiveUpLeaveTheQueue TestWriterThatGivesUpLetsReadersIn",
 	11: "TestFaultWaiterSurvivesAKilledSubscription TestPubSubWakesEverybodyAfterAReconnect",
-	12: "TestFaultWaiterSurvivesASilentSubscription TestFaultBlackHoleEndsValidityInTime TestPubSubNoticesASilentPeer TestPollerNoticesAGrantThatNoMessageBrought",
+	12: "TestFaultWaiterSurvivesASilentSubscription TestFaultBlackHoleEndsValidityInTime TestPubSubNoticesASilentPeer " +
+		"TestPollerNoticesAGrantThatNoMessageBrought",
 	13: "TestEngineAsksAgainOnceItIsSubscribed TestFaultWaiterPollsWithoutASubscription",
 	14: "TestSentinelTakeoverKeepsOrReportsEachHold TestClusterHoldsSurviveAFailover TestShardsFollowAFailover",
 	15: "TestFaultRestartWithoutDataIsReported TestTokensOnlyGrow",
@@ -1605,7 +1616,8 @@ var faultRows = map[int]string{
 	18: "TestSentinelTakeoverKeepsOrReportsEachHold TestClusterFailoverThatLosesTheRecordIsReported TestSentinelFailovers",
 	19: "TestSyncedReplicas TestSyncedReplicasFollowTheSlot TestSyncedReplicasWithoutWait TestSentinelFailovers",
 	20: "TestSentinelTakeoverKeepsOrReportsEachHold",
-	21: "TestFaultRefusedWritesAreReportedOrRetried TestFaultWaiterRidesOutPassingErrorsOnly TestSentinelTakeoverKeepsOrReportsEachHold",
+	21: "TestFaultRefusedWritesAreReportedOrRetried TestFaultWaiterRidesOutPassingErrorsOnly " +
+		"TestSentinelTakeoverKeepsOrReportsEachHold",
 	22: "TestFaultWaiterRidesOutLoading TestFaultWaiterRidesOutPassingErrorsOnly",
 	23: "TestFaultRefusedWritesAreReportedOrRetried TestFaultWaiterRidesOutPassingErrorsOnly",
 	24: "TestFaultWaiterRidesOutABusyScript TestFaultWaiterRidesOutPassingErrorsOnly",
@@ -1618,7 +1630,8 @@ var faultRows = map[int]string{
 	31: "suite TestNamesWithBracesAreKept TestClusterKeysOfALockShareASlot",
 	32: "TestFaultPausedHolderFindsItsGuardEnded TestEngineGuardLooksAtTheClock TestEngineGuardOfAHoldThatIsBeingLost",
 	34: "TestNoWallClock",
-	35: "TestFaultServerClockJumpIsReported TestLineStarvesNobodyAfterItsClockWasSetBack TestReaderIsNotHeldOffByAHeartbeatOfTheFuture TestFairDeadWaiterIsEvictedAfterTheClockWentBack",
+	35: "TestFaultServerClockJumpIsReported TestLineStarvesNobodyAfterItsClockWasSetBack " +
+		"TestReaderIsNotHeldOffByAHeartbeatOfTheFuture TestFairDeadWaiterIsEvictedAfterTheClockWentBack",
 	36: "TestFaultTimeOfASlowRequestIsNotValid",
 	37: "TestFaultPausedRedisEndsValidityAndCalls TestFairOrderSurvivesAPauseOfRedis",
 	38: "TestFaultWaiterRidesOutAnOutage TestEngineOutages",
@@ -1626,22 +1639,29 @@ var faultRows = map[int]string{
 	40: "TestFaultStarvedProcessTrustsNoLostLock TestEngineGuardLooksAtTheClock TestWatchdogManyLeases",
 	41: "TestFaultLateRenewalCreatesNoRecord TestScriptsOfALock",
 	42: "suite",
-	43: "TestFaultKilledWaiterBlocksForSeconds TestFaultKilledWaitersDelayNobody TestFairCrashedWaitersAreEvictedInSeconds " +
+	43: "TestFaultKilledWaiterBlocksForSeconds TestFaultKilledWaitersDelayNobody " +
+		"TestFairCrashedWaitersAreEvictedInSeconds " +
 		"TestFairDeadHeadOfAFreeLockIsEvicted TestFairWaitersWithoutHeartbeatsAreDead",
-	44: "TestFaultLostUndoHoldsUpNoWaiter TestFairWaitersThatGiveUpLeaveTheQueue TestFairQueueKeepsItsRulesInEveryOrderOfEvents",
-	45: "TestWriterIsNotStarved TestReadersAreNotStarved TestWriterEvictsDeadReaders TestUpgradeFailsWhenOnlyItsOwnReadIsInTheWay TestDowngradeLetsReadersIn TestFaultKilledHolderBlocksForItsLease",
-	46: "TestRedLockNeedsAMajorityOfLiveNodes TestRedLockLateGrantsAreGivenBack TestRedLockRoundLongerThanTheLeaseIsNoAcquire TestMultiLockUnlocksAll TestMultiLockStartsOverWhenAnEarlierLockIsLost",
+	44: "TestFaultLostUndoHoldsUpNoWaiter TestFairWaitersThatGiveUpLeaveTheQueue " +
+		"TestFairQueueKeepsItsRulesInEveryOrderOfEvents",
+	45: "TestWriterIsNotStarved TestReadersAreNotStarved TestWriterEvictsDeadReaders " +
+		"TestUpgradeFailsWhenOnlyItsOwnReadIsInTheWay TestDowngradeLetsReadersIn TestFaultKilledHolderBlocksForItsLease",
+	46: "TestRedLockNeedsAMajorityOfLiveNodes TestRedLockLateGrantsAreGivenBack " +
+		"TestRedLockRoundLongerThanTheLeaseIsNoAcquire TestMultiLockUnlocksAll " +
+		"TestMultiLockStartsOverWhenAnEarlierLockIsLost",
 	47: "TestRedLockNodeThatComesBackEmptyIsTakenAgain TestRedLockMajorityThatComesBackEmptyIsALoss",
 	48: "TestFaultReleaseCostsTheSameForManyWaiters TestRedLockWaitersDoNotPoll",
 	49: "suite TestEngineCloseWakesEverybody TestMultiLockCloseWakesWaitersElsewhere",
 	50: "TestFaultClosedRedisClientIsAnError",
-	51: "TestClusterSlotHalfWayKeepsHolds TestClusterReaderKeepsItsHoldCountsHalfWay TestClusterHoldsSurviveASlotMove TestFaultWaiterRidesOutPassingErrorsOnly",
+	51: "TestClusterSlotHalfWayKeepsHolds TestClusterReaderKeepsItsHoldCountsHalfWay TestClusterHoldsSurviveASlotMove " +
+		"TestFaultWaiterRidesOutPassingErrorsOnly",
 	52: "TestClusterHoldsSurviveASlotMove TestShardsFollowASlot TestShardsFollowARedirection",
 	53: "TestClusterHoldsSurviveAFailover TestClusterFailoverThatLosesTheRecordIsReported",
 	54: "TestFaultMissingPermissionsFailAtOnce",
 	55: "TestFaultMissingPermissionsFailAtOnce TestPubSubRefusedChannels TestRefusedChannelsAreLoggedOnce",
 	56: "TestFaultChangedPasswordIsReported TestFaultWaiterRidesOutPassingErrorsOnly",
-	57: "TestFaultLocksOfDifferentKindsExclude TestRWLockAndPlainLockExcludeEachOther TestFairLockAndPlainLockExcludeEachOther",
+	57: "TestFaultLocksOfDifferentKindsExclude TestRWLockAndPlainLockExcludeEachOther " +
+		"TestFairLockAndPlainLockExcludeEachOther",
 	58: "TestNewRefusesInvalidOptions",
 	59: "suite",
 	60: "TestFaultKilledHolderBlocksForItsLease TestFaultKilledWaiterBlocksForSeconds",

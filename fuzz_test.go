@@ -153,7 +153,8 @@ func (p *tape) records() any {
 	}
 	field := func() string {
 		const client = "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10:"
-		return []string{client + "7:1", client + "-7:2", client + "42", client + "42:write", client + "7:1:write", "mode", client + p.text(), p.text()}[p.pick(8)]
+		return []string{client + "7:1", client + "-7:2", client + "42", client + "42:write", client + "7:1:write", "mode",
+			client + p.text(), p.text()}[p.pick(8)]
 	}
 	value := func() string {
 		return []string{"1", "2", "read", "write", "0", "1795263771220007", p.text()}[p.pick(7)]
@@ -377,7 +378,8 @@ func FuzzNames(f *testing.F) {
 // Conversions of durations never overflow, validity is shorter than its lease, and a request is rejected or makes
 // sense.
 func FuzzDurations(f *testing.F) {
-	for _, d := range []int64{0, 1, 999_999, 1_000_000, 1_000_001, -1, math.MaxInt64, math.MinInt64, 1 << 62, -1 << 62, math.MaxInt64 / 1_000_000} {
+	for _, d := range []int64{0, 1, 999_999, 1_000_000, 1_000_001, -1, math.MaxInt64, math.MinInt64, 1 << 62, -1 << 62,
+		math.MaxInt64 / 1_000_000} {
 		f.Add(d)
 	}
 	f.Fuzz(func(t *testing.T, n int64) {

@@ -181,7 +181,8 @@ func TestDoContextEndsWithTheHold(t *testing.T) {
 		end   func(b *bench, c *Client, l *Lock) error
 		cause error
 	}{
-		"lost":   {func(b *bench, _ *Client, l *Lock) error { _, err := l.ForceUnlock(context.Background()); return err }, ErrLockLost},
+		"lost": {func(b *bench, _ *Client, l *Lock) error { _, err := l.ForceUnlock(context.Background()); return err },
+			ErrLockLost},
 		"closed": {func(_ *bench, c *Client, _ *Lock) error { return c.Close() }, ErrClosed},
 	} {
 		t.Run(name, func(t *testing.T) {

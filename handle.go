@@ -390,9 +390,9 @@ func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
 // round trips. It listens for such messages while one of its holds is older than a second.
 //
 // The message may be lost, or not allowed (see docs/security.md), and it is not sent to Java services, nor for a name of
-// more than 1 KiB. Then the holder notices at its next renewal, a third of the watchdog timeout later at most. If the
-// hold is not renewed, because it has an explicit lease or is in its last lease before [MaxHold], the holder notices
-// when it next asks Redis about the lock, for example with Unlock, IsHeld or HoldCount, or when the lease expires.
+// more than 1 KiB. Then the holder notices at its next renewal, a third of the watchdog timeout later at most. A
+// hold that is not renewed has an explicit lease, or is in its last lease before [MaxHold]. Its holder notices when it
+// next asks Redis about the lock, for example with Unlock, IsHeld or HoldCount, or when the lease expires.
 //
 // The request is sent once, and is not retried if its answer is lost, because it could release a later hold. A
 // MultiLock releases all its locks, and a Semaphore all its permits. A key that holds data of another kind is not
@@ -462,7 +462,7 @@ func checkKeys(c *Client, name string, keys []string) error {
 	case name == "":
 		return invalid("the name is empty")
 	case len(keys[0]) > longestName:
-		return invalid("the name has %d bytes: at most %d", len(keys[0]), longestName)
+		return invalid("the name has %d bytes, with the key prefix: at most %d are allowed", len(keys[0]), longestName)
 	}
 	record := keys[0]
 	if _, cluster := c.rdb.(*redis.ClusterClient); cluster {
@@ -470,7 +470,8 @@ func checkKeys(c *Client, name string, keys []string) error {
 		for _, key := range append(keys[1:len(keys):len(keys)], prefixName("redisson_lock__channel", record)) {
 			if slotPart(key) != slotPart(record) {
 				return invalid(
-					"the keys and the channel of a lock of this name are in different slots of the Cluster: use a name without braces, or with one {tag}",
+					"the keys and the channel of a lock of this name are in different slots of the Cluster: use a name without " +
+						"braces, or with one {tag}",
 				)
 			}
 		}

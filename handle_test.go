@@ -28,7 +28,8 @@ func TestDurationsAreRoundedUpToMilliseconds(t *testing.T) {
 	} {
 		assert.Equal(t, want, milliseconds(d), "milliseconds of %v", d)
 	}
-	for ms, want := range map[int64]time.Duration{-2: -2 * time.Millisecond, 0: 0, 1: time.Millisecond, 1 << 62: 1<<63 - 1} {
+	for ms, want := range map[int64]time.Duration{-2: -2 * time.Millisecond, 0: 0, 1: time.Millisecond,
+		1 << 62: 1<<63 - 1} {
 		assert.Equal(t, want, fromMilliseconds(ms), "duration of %d ms", ms)
 	}
 }
@@ -50,7 +51,8 @@ func TestClusterKeysOfALockShareASlot(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	for name, good := range map[string]bool{
-		"x": true, "{x}": true, "a{x}b": true, "a:b": true, "x}": false, "x{": false, "{}x": false, "}x": false, "{x}{y}": true,
+		"x": true, "{x}": true, "a{x}b": true, "a:b": true, "x}": false, "x{": false, "{}x": false, "}x": false,
+		"{x}{y}": true,
 	} {
 		bad := c.NewLock(name, Fenced()).bad
 		assert.Equal(t, good, bad == nil, "%s fenced: %v", name, bad)
@@ -482,7 +484,8 @@ func TestErrorThatEndsAWaitOfAMultiLockNamesTheLockInTheWay(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.Regexp(
 		t,
-		`^relock: lock "[^"]*": context deadline exceeded: "`+b.name+`-2": another process \(or Client\) holds it, and its lease expires in (5\d(\.\d)?|1m0)s$`,
+		`^relock: lock "[^"]*": context deadline exceeded: "`+b.name+`-2": another process \(or Client\) holds it, and `+
+			`its lease expires in (5\d(\.\d)?|1m0)s$`,
 		err.Error(),
 	)
 

@@ -176,9 +176,9 @@ const (
 	ReachableUnknown Reachability = "unknown"
 )
 
-// Inspect returns who holds the lock with the given name, and who waits for it. It works for every type of lock, of this
-// package and of Redisson, and for all owners and clients. For a MultiLock or a RedLock, inspect the locks of which it
-// consists.
+// Inspect returns who holds the lock with the given name, and who waits for it. It works for every type of lock, of
+// this package and of Redisson, and for all owners and clients. For a MultiLock or a RedLock, inspect the locks of
+// which it consists.
 //
 // Inspect sends a single request, which changes nothing in Redis; when it returns, the lock may already have another
 // holder. If it finds clients of this package, it sends another request for their labels. At most 10,000 holders and

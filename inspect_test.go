@@ -639,7 +639,8 @@ func TestInspectWithoutTheQueueSlowsNoLockDown(t *testing.T) {
 	b := newBench(t, s.Addr())
 	ctx := context.Background()
 	rights := slices.Concat(smallestKeys, smallestChannels, smallestCommands, smallestWakeups)
-	rights = append(rights, "~users:*", "~{users:*", "~redisson_lock_token:{users:*", "~redisson_lock_queue:{users:*", "~redisson_lock_timeout:{users:*",
+	rights = append(rights, "~users:*", "~{users:*", "~redisson_lock_token:{users:*", "~redisson_lock_queue:{users:*",
+		"~redisson_lock_timeout:{users:*",
 		"~relock_lock_alive:{users:*", "~relock_rwlock_writers:{users:*")
 	c := b.deployment(s).user(b, rights)
 	holder := b.client().NewLock("users:1")
@@ -669,7 +670,9 @@ func TestInspectReportsKeysThatAreNoLock(t *testing.T) {
 			`"redisson_lock_queue:{`: func(b *bench) error {
 				return b.rdb.Set(ctx, "redisson_lock_queue:{"+b.name+"}", "a string", 0).Err()
 			},
-			`"relock_lock_alive:{`: func(b *bench) error { return b.rdb.RPush(ctx, "relock_lock_alive:{"+b.name+"}", "a list").Err() },
+			`"relock_lock_alive:{`: func(b *bench) error {
+				return b.rdb.RPush(ctx, "relock_lock_alive:{"+b.name+"}", "a list").Err()
+			},
 			`holds a hash that is not a lock (field "colour")`: func(b *bench) error {
 				return b.rdb.HSet(ctx, b.name, "colour", "red", javaThread, 7).Err()
 			},
@@ -769,7 +772,8 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 		assert.ErrorIs(t, err, errReply, "%v", bad)
 	}
 	for i := range good {
-		for _, part := range []any{nil, true, list("f"), list("f", "many"), list("f", "nan"), list(int64(1), "1", int64(2)), list(list())} {
+		for _, part := range []any{nil, true, list("f"), list("f", "many"), list("f", "nan"), list(int64(1), "1", int64(2)),
+			list(list())} {
 			bad := slices.Clone(good)
 			bad[i] = part
 			_, err := parseRecords(bad)
@@ -830,7 +834,8 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	}
 
 	const inLine = 1500
-	place := `redis.call('hset', KEYS[1], i, client, client, i .. ' new push 30000 0 1 ' .. client .. ':7:01' .. ARGV[2] .. ' 1') `
+	place := `redis.call('hset', KEYS[1], i, client, client, i .. ' new push 30000 0 1 ' .. client .. ':7:01' .. ` +
+		`ARGV[2] .. ' 1') `
 	fill := func(suffix string) {
 		b.must(b.rdb.Eval(
 			ctx,
@@ -864,7 +869,8 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	b.must(
 		b.rdb.Eval(
 			ctx,
-			"for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[2], ARGV[2] + i, field) end redis.call('set', KEYS[1], 5) return 1",
+			"for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[2], ARGV[2] + i, field) end redis.call('set', KEYS[1], "+
+				"5) return 1",
 			[]string{b.name, permitsKey(b.name)},
 			many,
 			ends,
@@ -904,7 +910,8 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	b.must(
 		b.rdb.Eval(
 			ctx,
-			"for i = 1, ARGV[1] do "+field+"redis.call('rpush', KEYS[1], field) redis.call('zadd', KEYS[2], i, field) end return 1",
+			"for i = 1, ARGV[1] do "+field+"redis.call('rpush', KEYS[1], field) redis.call('zadd', KEYS[2], i, field) end "+
+				"return 1",
 			[]string{queueKey(b.name), prefixName("redisson_lock_timeout", b.name)},
 			many,
 		).Err(),
@@ -948,7 +955,8 @@ func TestInspectAndSemaphoreAgree(t *testing.T) {
 				return b.rdb.ZAdd(ctx, key, redis.Z{Score: future, Member: "alice"}).Err()
 			},
 			"a zset with a permit among all": func(b *bench, key string) error {
-				return b.rdb.ZAdd(ctx, key, redis.Z{Score: future, Member: javaThread + ":017"}, redis.Z{Score: past, Member: "alice"}).Err()
+				return b.rdb.ZAdd(ctx, key, redis.Z{Score: future, Member: javaThread + ":017"},
+					redis.Z{Score: past, Member: "alice"}).Err()
 			},
 		} {
 			b := newBench(t, addr)

@@ -264,8 +264,8 @@ func (b *bench) received(hears *redis.PubSub, channel string) (all []string) {
 	}
 }
 
-// A scriptCounter counts the scripts that a client sends, and those that are answered. It does not count the renewals of
-// the watchdog. They are due at fixed times, so that a test on a slow machine sees more of them.
+// A scriptCounter counts the scripts that a client sends, and those that are answered. It does not count the renewals
+// of the watchdog. They are due at fixed times, so that a test on a slow machine sees more of them.
 type scriptCounter struct {
 	counter
 	answered atomic.Int64
@@ -1096,9 +1096,12 @@ func TestLineScriptThatFindsTheLockFreeGrants(t *testing.T) {
 		"a release of a hold that is gone": func(b *bench, _ *manual) { b.manual().release(true) },
 		"a place that is given up":         func(b *bench, waiter *manual) { waiter.release(true) },
 		"a newcomer":                       func(b *bench, _ *manual) { b.manual().ask(engine.Defer) },
-		"a newcomer that names no channel": func(b *bench, _ *manual) { m := b.manual(); m.run(lockAcquire, m.field, minute, 1) },
-		"a newcomer that joins":            func(b *bench, _ *manual) { b.manual().listens().joins() },
-		"a client that asks again":         func(b *bench, waiter *manual) { waiter.ask(engine.Push) },
+		"a newcomer that names no channel": func(b *bench, _ *manual) {
+			m := b.manual()
+			m.run(lockAcquire, m.field, minute, 1)
+		},
+		"a newcomer that joins":    func(b *bench, _ *manual) { b.manual().listens().joins() },
+		"a client that asks again": func(b *bench, waiter *manual) { waiter.ask(engine.Push) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			onEachLine(t, func(b *bench) {
@@ -1604,13 +1607,15 @@ func javaHolder() string { return uuid.NewString() + ":1" }
 
 var (
 	javaTakes = redis.NewScript(
-		"if redis.call('exists', KEYS[1]) == 0 then redis.call('hset', KEYS[1], ARGV[1], 1); redis.call('pexpire', KEYS[1], 30000); return 1 end return 0",
+		"if redis.call('exists', KEYS[1]) == 0 then redis.call('hset', KEYS[1], ARGV[1], 1); redis.call('pexpire', " +
+			"KEYS[1], 30000); return 1 end return 0",
 	)
 	javaGives = redis.NewScript(
 		"if redis.call('hdel', KEYS[1], ARGV[1]) == 1 then redis.call('publish', KEYS[2], '0') end return 0",
 	)
 	javaGetsIt = redis.NewScript(
-		"redis.call('del', KEYS[1]); redis.call('hset', KEYS[1], ARGV[1], 1); redis.call('pexpire', KEYS[1], 30000); return redis.call('publish', ARGV[2], 'free')",
+		"redis.call('del', KEYS[1]); redis.call('hset', KEYS[1], ARGV[1], 1); redis.call('pexpire', KEYS[1], 30000); " +
+			"return redis.call('publish', ARGV[2], 'free')",
 	)
 )
 
@@ -1948,7 +1953,8 @@ func TestLineWithoutARight(t *testing.T) {
 		"publish":   {[]string{"allkeys", "allchannels", "allcommands", "-publish"}, ""},
 		"subscribe": {[]string{"allkeys", "allchannels", "allcommands", "-subscribe"}, "refuses the subscription"},
 		"channels":  {[]string{"allkeys", "resetchannels", "allcommands"}, "refuses the subscription"},
-		"line":      {[]string{"~lock-*", "~redisson_lock_token:*", "allchannels", "allcommands"}, "refuses the keys of the wait queues"},
+		"line": {[]string{"~lock-*", "~redisson_lock_token:*", "allchannels", "allcommands"},
+			"refuses the keys of the wait queues"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -2338,7 +2344,7 @@ func TestLineFieldOfTheFirstHoldSaysWhetherTheUserMayUseTheLine(t *testing.T) {
 			i, err := b.client().Inspect(ctx, name)
 			b.must(err)
 			require.Len(b, i.Holders, 1, kind.name)
-			// The first request of a reader that has the line among its keys is a release: writers look.
+			// The first request of a reader that may use the key of the line is a release: writers look.
 			if kind.name != "read" || may {
 				assert.Equal(
 					b,

@@ -670,7 +670,7 @@ func TestTokensGrowWhileTheClockSteps(t *testing.T) {
 }
 
 // S3 and S6: the answer with the block is lost, or comes when another try was answered: no token is given twice, none
-// of the blocks that nobody has had comes later, and later draws are above all of them.
+// of the blocks that no hold has had comes later, and later draws are above all of them.
 func TestLostBlockGivesNoTokenTwice(t *testing.T) {
 	t.Parallel()
 	for what, fault := range map[string]testredis.Fault{

@@ -227,7 +227,8 @@ func TestMultiLockLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 // it has acquired in the background.
 func TestMultiLockGivesUpASilentRedisSoon(t *testing.T) {
 	t.Parallel()
-	for what, silent := range map[string]testredis.Match{"attempt": anyOf(fairAcquire, lockRelease), "start": anyOf(renewScript, lockRelease)} {
+	for what, silent := range map[string]testredis.Match{"attempt": anyOf(fairAcquire, lockRelease),
+		"start": anyOf(renewScript, lockRelease)} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			b := newFaultBenchOn(t, testredis.Start(t))
@@ -875,18 +876,19 @@ func TestRedLockRefusesWrongSetsOfLocks(t *testing.T) {
 	c2, c3, c4 := onServer(), onServer(), onServer()
 	n := b.name
 	for name, l := range map[string]*RedLock{
-		"none":               c.NewRedLock(),
-		"two":                c.NewRedLock(c.NewLock(n), c2.NewLock(n)),
-		"nil":                c.NewRedLock(c.NewLock(n), c2.NewLock(n), nil),
-		"of one client":      c.NewRedLock(c.NewLock(n), c2.NewLock(n), c.NewLock(n+"2")),
-		"on one server":      c.NewRedLock(c.NewLock(n), c2.NewLock(n), other.NewLock(n+"2")),
-		"a bad one":          c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewLock("")),
-		"no client":          (*Client)(nil).NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewLock(n)),
-		"a bad MultiLock":    c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewMultiLock()),
-		"made by hand":       {},
-		"on three databases": c.NewRedLock(c.NewLock(n), c2.NewLock(n), b.clientOn(testredis.Client(t, b.addr, func(o *redis.Options) { o.DB = 1 })).NewLock(n)),
-		"on one, in many":    c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewMultiLock(c3.NewLock(n), c2.NewLock(n+"2"))),
-		"a RedLock of two":   c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewRedLock(c3.NewLock(n), c4.NewLock(n))),
+		"none":            c.NewRedLock(),
+		"two":             c.NewRedLock(c.NewLock(n), c2.NewLock(n)),
+		"nil":             c.NewRedLock(c.NewLock(n), c2.NewLock(n), nil),
+		"of one client":   c.NewRedLock(c.NewLock(n), c2.NewLock(n), c.NewLock(n+"2")),
+		"on one server":   c.NewRedLock(c.NewLock(n), c2.NewLock(n), other.NewLock(n+"2")),
+		"a bad one":       c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewLock("")),
+		"no client":       (*Client)(nil).NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewLock(n)),
+		"a bad MultiLock": c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewMultiLock()),
+		"made by hand":    {},
+		"on three databases": c.NewRedLock(c.NewLock(n), c2.NewLock(n),
+			b.clientOn(testredis.Client(t, b.addr, func(o *redis.Options) { o.DB = 1 })).NewLock(n)),
+		"on one, in many":  c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewMultiLock(c3.NewLock(n), c2.NewLock(n+"2"))),
+		"a RedLock of two": c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewRedLock(c3.NewLock(n), c4.NewLock(n))),
 	} {
 		for method, err := range map[string]error{
 			"Lock": l.Lock(ctx), "Unlock": l.Unlock(ctx), "IsHeld": second(l.IsHeld(ctx)), "Force": second(l.ForceUnlock(ctx)),

@@ -280,7 +280,8 @@ func (e *userEvents) SubscriptionRefused(channel string, err error) {
 
 func (e *userEvents) LineRefused(err error) {
 	e.log.Warn(
-		"relock: Redis refuses the keys of the wait queues: processes wait for a Lock, a write lock or a semaphore in no particular order, and a fair lock takes longer to pass on; "+
+		"relock: Redis refuses the keys of the wait queues: processes wait for a Lock, a write lock or a semaphore in no "+
+			"particular order, and a fair lock takes longer to pass on; "+
 			"grant this user access to the keys relock_line:*",
 		"error",
 		err,

@@ -98,7 +98,7 @@ func WithHandoffWindow(d time.Duration) Option {
 //
 // Acquiring a lock takes longer, by one round trip and the time of the replication, and occupies a connection of the
 // Redis client for that time. On a Redis that rejects WAIT every Lock fails with ErrNotSynced. If the lock belongs to a
-// RedLock, its node timeout ([WithRedLockNodeTimeout]) must be longer than d. n is at least 1; d is at least 1ms, and
+// RedLock, the time of [WithRedLockNodeTimeout] must be longer than d. n is at least 1; d is at least 1ms, and
 // less than both 5s and the read timeout of the Redis client. By default no replica has to confirm.
 func WithSyncedReplicas(n int, d time.Duration) Option {
 	return func(o *options) { o.synced, o.syncs = send.Synced{Replicas: n, Within: d}, true }
@@ -129,11 +129,11 @@ func WithLabel(label string) Option {
 	return func(o *options) { o.label = label }
 }
 
-// WithHoldWarning logs a warning for each lock that is held for longer than d, while it is held: the name, the type, the
-// owner, how long the lock has been held, and the stack of the call that acquired it. The warning comes when the lock
-// has been held for between d and 1.5 times d, and is repeated each time that age has doubled. So a missing Unlock, or a
-// goroutine that hangs, is found while it does harm. The terms of an [Election] are left out. A RedLock is reported by
-// its Client, and its locks by theirs.
+// WithHoldWarning logs a warning for each lock that is held for longer than d, while it is held: the name, the type,
+// the owner, how long the lock has been held, and the stack of the call that acquired it. The warning comes when the
+// lock has been held for between d and 1.5 times d, and is repeated each time that age has doubled. So a missing
+// Unlock, or a goroutine that hangs, is found while it does harm. The terms of an [Election] are left out. A RedLock is
+// reported by its Client, and its locks by theirs.
 //
 // At most 10 warnings of this kind and of [WithWaitWarning] are logged in any second, those of the oldest holds first,
 // and one of the 10 has the number of those that were left out. With this option each Lock records its stack, as at
@@ -159,10 +159,9 @@ func WithWaitWarning(d time.Duration) Option {
 // WithLogger sets the logger for the few events that no call can return. A warning is logged for each lock that was
 // lost, with its name and the cause, except for locks that were released by force through this Client. A warning is
 // logged if Redis does not allow subscriptions, if it does not allow the keys of the wait queues, and if a semaphore
-// has another number of permits than was passed to NewSemaphore. [WithHoldWarning] and [WithWaitWarning] add warnings of
-// slow locks. A panic of the Observer, or of a hook of the Redis
-// client, is logged as an error. At debug level Close logs which locks are still held, and refused labels are logged
-// once.
+// has another number of permits than was passed to NewSemaphore. [WithHoldWarning] and [WithWaitWarning] add warnings
+// of slow locks. A panic of the Observer, or of a hook of the Redis client, is logged as an error. At debug level Close
+// logs which locks are still held, and refused labels are logged once.
 //
 // A slow Logger delays neither renewals nor the contexts of Guard, and a panic of its handler is recovered. The default
 // is [slog.Default]; l must not be nil.

@@ -2,10 +2,10 @@ package relock
 
 // RedLock: a lock that is held on a majority of independent Redis servers, some of which may be down.
 //
-// Rules: this is the published Redlock algorithm. A round asks all nodes at the same time, and each node has a short
-// timeout of its own. The lock is held when a majority has granted it and the remaining lease exceeds the allowance for
-// clock drift. If a round is lost, its grants are released at all nodes, including grants that arrive late. A hold is
-// valid as long as the holds at a majority of its nodes are valid.
+// Rules: a node is one of the servers, with the lock on it. This is the published Redlock algorithm. A round asks all
+// nodes at the same time, and each node has a short timeout of its own. The lock is held when a majority has granted it
+// and the remaining lease exceeds the allowance for clock drift. If a round is lost, its grants are released at all
+// nodes, including grants that arrive late. A hold is valid as long as the holds at a majority of its nodes are valid.
 //
 // A RedLock sends no requests itself: it acquires, releases and inspects its nodes as Lockers. A redVote keeps the hold
 // counts that one hold has at the nodes, and acts as the backend of that hold. Everything else works as for any other
@@ -38,7 +38,7 @@ const (
 
 var (
 	errTaken       = errors.New("another owner holds it")
-	errNodeTimeout = errors.New("no answer within the node timeout")
+	errNodeTimeout = errors.New("no answer within the time of WithRedLockNodeTimeout")
 	errNotAsked    = errors.New("not held there, or no answer")
 )
 
@@ -53,7 +53,7 @@ var errParts = errors.New("too few of its locks are held")
 // that keeps its data with appendfsync always may return at once. A holder acquires its lock on a restarted server
 // again at the next renewal, as long as the other servers are a majority.
 //
-// TryLock returns false if other owners hold so many of the locks that the caller cannot acquire a majority, and a
+// TryLock returns false if other owners hold too many of the locks for the caller to acquire a majority, and a
 // [*QuorumError] if too few servers have answered. Lock tries again until ctx is done, and joins the last QuorumError
 // to the error of ctx. If too many servers return errors that another attempt cannot change, such as ErrNotALock, Lock
 // returns the QuorumError at once. Unlock returns nil if a majority has confirmed the release. Each server has the

@@ -436,7 +436,8 @@ func TestSyncedReplicasWithoutWait(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, testredis.Start(t, args...).Addr())
-			for kind, newLock := range map[string]lockMaker{"lock": newPlainLock, "fair": newFairLock, "multi": newSlotMultiLock} {
+			for kind, newLock := range map[string]lockMaker{"lock": newPlainLock, "fair": newFairLock,
+				"multi": newSlotMultiLock} {
 				l := newLock(b.client(WithSyncedReplicas(1, 20*time.Millisecond)), b.name)
 				err := l.Lock(ctx)
 				b.mustBe(err, ErrNotSynced)
@@ -541,7 +542,8 @@ func TestSyncedReplicasBusy(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
-	for kind, newLock := range map[string]lockMaker{"lock": newPlainLock, "fair": newFairLock, "write": newWriteLock, "multi": newSlotMultiLock} {
+	for kind, newLock := range map[string]lockMaker{"lock": newPlainLock, "fair": newFairLock, "write": newWriteLock,
+		"multi": newSlotMultiLock} {
 		held := newLock(b.client(), b.name+kind)
 		b.must(held.Lock(ctx))
 		l := newLock(b.client(WithSyncedReplicas(1, 2*time.Second)), b.name+kind)

@@ -750,7 +750,8 @@ func TestSlowLocksAreLogged(t *testing.T) {
 				}
 
 				lines := held.String()
-				for _, text := range []string{"level=WARN", "type=" + name, b.name, "TestSlowLocksAreLogged", "report_test.go", "Lock"} {
+				for _, text := range []string{"level=WARN", "type=" + name, b.name, "TestSlowLocksAreLogged", "report_test.go",
+					"Lock"} {
 					assert.Contains(t, lines, text)
 				}
 				assert.NotContains(t, lines, "internal/engine.", "frames that tell nothing")

@@ -54,7 +54,8 @@ var (
 
 // errUpgrade is the error for a caller that holds the read lock and asks for the write lock.
 var errUpgrade = fmt.Errorf(
-	"%w: the caller holds the read lock and would wait for itself: release the read lock first, or acquire the write lock before the read lock",
+	"%w: the caller holds the read lock and would wait for itself: release the read lock first, or acquire the write "+
+		"lock before the read lock",
 	ErrInvalid,
 )
 

@@ -41,9 +41,9 @@ var (
 var bound = make(map[string]*luaScript)
 
 // library has the files of lua/. In the scripts that pass on permits, permit.lua replaces grant.lua.
-var library = lualink.New(luaDir(), "forms", "record", "announce", "clock", "counter", "token", "semaphore", "clients", "evicted", "grant", "standing",
-	"permit beside permits", "line", "places", "tombstones", "passing", "queue", "permits", "idle", "readers", "writer",
-	"waiters", "seen", "renaming")
+var library = lualink.New(luaDir(), "forms", "record", "announce", "clock", "counter", "token", "semaphore", "clients",
+	"evicted", "grant", "standing", "permit beside permits", "line", "places", "tombstones", "passing", "queue", "permits",
+	"idle", "readers", "writer", "waiters", "seen", "renaming")
 
 func luaDir() fs.FS {
 	dir, err := fs.Sub(luaFiles, "lua")

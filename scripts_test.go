@@ -228,7 +228,8 @@ func checkHeader(text string) string {
 }
 
 func TestScriptHeadersAreChecked(t *testing.T) {
-	const good = "-- Does something useful.\n--\n-- KEYS[1]  the lock\n-- ARGV[1]  the field\n-- Returns  {1}\n\nlocal a, b = KEYS[1], ARGV[1]\n"
+	const good = "-- Does something useful.\n--\n-- KEYS[1]  the lock\n-- ARGV[1]  the field\n-- Returns  {1}\n\nlocal " +
+		"a, b = KEYS[1], ARGV[1]\n"
 	assert.Empty(t, checkHeader(good), "a good header is refused")
 	for name, text := range map[string]string{
 		"undeclared":  good + "local c = ARGV[2]\n",
@@ -243,7 +244,8 @@ func TestScriptHeadersAreChecked(t *testing.T) {
 }
 
 func TestPreludeHeadersAreChecked(t *testing.T) {
-	const good = "-- Prelude of some scripts.\n--\n-- Defines  twice(n)    n, two times.\n\nlocal function twice(n) return 2 * n end\n"
+	const good = "-- Prelude of some scripts.\n--\n-- Defines  twice(n)    n, two times.\n\nlocal function twice(n) " +
+		"return 2 * n end\n"
 	assert.Empty(t, checkPrelude(good), "a good prelude is refused")
 	for name, text := range map[string]string{
 		"undeclared":      good + "local function thrice(n) return 3 * n end\n",
@@ -1016,7 +1018,8 @@ func TestReadersHaveHoldCountsWithinBounds(t *testing.T) {
 		setLevels(mostLevels - 1)
 		b.must(l.Lock(me))
 		for _, err := range []error{
-			l.Lock(me), second(l.TryLock(me, 0, 0)), l.LockLease(me, time.Minute), second(l.TryLock(me, time.Second, time.Minute)),
+			l.Lock(me), second(l.TryLock(me, 0, 0)), l.LockLease(me, time.Minute),
+			second(l.TryLock(me, time.Second, time.Minute)),
 			c.NewMultiLock(c.NewLock(b.name+"-other"), l).Lock(me),
 		} {
 			require.ErrorIs(t, err, ErrInvalid)
@@ -1164,7 +1167,8 @@ var (
 	countsTo   = regexp.MustCompile(`\bfor \w+ = \d+, (\w+) do\b`)
 	claimsMost = regexp.MustCompile(`^ *-- At most (#?\w+)`)
 	readsAll   = regexp.MustCompile(
-		`'(hgetall|hkeys|hvals|smembers|keys|hscan|sscan|zscan|scan)'|'lrange', .*, -1\)|'z(rev)?range', .*, -1\b|'hrandfield', [^,]*, [a-z]\w*\b`,
+		`'(hgetall|hkeys|hvals|smembers|keys|hscan|sscan|zscan|scan)'|'lrange', .*, -1\)|'z(rev)?range', .*, ` +
+			`-1\b|'hrandfield', [^,]*, [a-z]\w*\b`,
 	)
 	readsSome = regexp.MustCompile(`'(zrangebyscore|zrevrangebyscore)'`)
 )

@@ -30,7 +30,8 @@ import (
 var (
 	smallestKeys = []string{
 		"~lock:orders:*", "~{lock:orders:*", "~redisson_lock_token:{lock:orders:*", "~redisson_lock_queue:{lock:orders:*",
-		"~redisson_lock_timeout:{lock:orders:*", "~relock_lock_alive:{lock:orders:*", "~relock_rwlock_writers:{lock:orders:*", "~relock_line:{lock:orders:*",
+		"~redisson_lock_timeout:{lock:orders:*", "~relock_lock_alive:{lock:orders:*", "~relock_rwlock_writers:{lock:orders:*",
+		"~relock_line:{lock:orders:*",
 	}
 	smallestChannels = []string{
 		"&redisson_lock__channel:{lock:orders:*",
@@ -210,7 +211,8 @@ func TestScriptsCallNoOtherCommands(t *testing.T) {
 		"+get +incrby +zcount +zadd +zrem +zscore +zcard +zrangebyscore +zrevrange +del +exists +pexpire +pttl +set +time " +
 			"+hdel +hexists +hget +hlen +hmget +hrandfield +hset",
 	)
-	for _, script := range []*luaScript{semaphoreAcquire, semaphoreRelease, semaphoreRename, semaphoreRenew, semaphoreForce, semaphoreSet, semaphoreInspect, semaphoreCount} {
+	for _, script := range []*luaScript{semaphoreAcquire, semaphoreRelease, semaphoreRename, semaphoreRenew, semaphoreForce,
+		semaphoreSet, semaphoreInspect, semaphoreCount} {
 		assert.Subset(t, slices.Concat(ofSemaphore, ofUse), of(script), "of a Semaphore: %s", script.Source())
 	}
 	for _, script := range []*luaScript{fairAcquire, fairRelease, fairRename, fairForce} {
@@ -226,7 +228,8 @@ func orderName() string { return fmt.Sprintf("lock:orders:%d", orders.Add(1)) }
 // refused reports whether Redis has refused a command to the user.
 func refused(err error) bool {
 	return err != nil &&
-		(strings.Contains(err.Error(), "NOPERM") || strings.Contains(err.Error(), "ACL failure in script") || strings.Contains(err.Error(), "The user executing the script can't"))
+		(strings.Contains(err.Error(), "NOPERM") || strings.Contains(err.Error(), "ACL failure in script") ||
+			strings.Contains(err.Error(), "The user executing the script can't"))
 }
 
 // awaitSubscribed waits until a waiter for l has subscribed, its subscription was refused, or it has an answer.
@@ -290,7 +293,8 @@ func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 		"fenced":    "~redisson_lock_token:{lock:orders:* +incr",
 		"read":      "~{lock:orders:* +exists +set +hdel +zrevrange",
 		"write":     "~relock_rwlock_writers:{lock:orders:* +time +hgetall +zadd +zrem",
-		"fair": "~redisson_lock_queue:{lock:orders:* ~redisson_lock_timeout:{lock:orders:* ~relock_lock_alive:{lock:orders:* " +
+		"fair": "~redisson_lock_queue:{lock:orders:* ~redisson_lock_timeout:{lock:orders:* " +
+			"~relock_lock_alive:{lock:orders:* " +
 			"+rpush +llen +lindex +lpos +lrange +lrem +zrangebyscore +zscore +zcard +zmscore",
 	} {
 		for _, right := range strings.Fields(rights) {

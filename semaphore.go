@@ -6,8 +6,8 @@ package relock
 // lost. The field of the hold tells the IDs of its permits. The record is that of Redisson's RPermitExpirableSemaphore:
 // see lua/semaphore.lua. The number of permits is stored in Redis, and a Semaphore sets it only if it is not set yet.
 // The caller of a process that found too few permits free has an entry in the wait queue in Redis until it is granted
-// what it wants: see admitCountingLocked. While the first entry wants several permits, nobody takes those that become
-// free, except Java.
+// what it wants: see admitCountingLocked. While the first entry wants several permits, only Java takes those that
+// become free.
 
 import (
 	"cmp"
@@ -46,8 +46,8 @@ var spareOfSemaphore = []send.OptionalKey{{Key: 2}}
 //
 // A Semaphore is a [Locker]: Lock acquires a permit, Unlock releases it, and the context of Guard is canceled when the
 // permit is lost. An owner holds at most one permit: another Lock increments the hold count of that permit, so that an
-// owner never waits for itself. To hold several permits at once, use [Semaphore.AcquireN], which acquires all of them or
-// none. Callers that acquire one permit after the other may block each other.
+// owner never waits for itself. To hold several permits at once, use [Semaphore.AcquireN], which acquires all of them
+// or none. Callers that acquire one permit after the other may block each other.
 //
 // Processes that wait have a wait queue in Redis, as for a [Lock], and get permits in the order in which they joined
 // it. A process has one entry, however many of its goroutines wait; after it was granted a permit it is behind the
@@ -110,32 +110,31 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 	case s.bad != nil:
 	case o.fenced:
 		s.bad = invalid("Fenced(): a semaphore has several holders at once, so none of their tokens is the newest")
-	case permits < 1:
-		s.bad = invalid("%d permits: there must be at least 1", permits)
 	default:
-		s.bad = checkPermits(permits)
+		s.bad = checkPermits(permits, 1)
 	}
 	return s
 }
 
-func checkPermits(n int) error {
-	if n < 0 || n > mostPermits {
-		return invalid("%d permits: must be between 0 and %d", n, mostPermits)
+func checkPermits(n, least int) error {
+	if n < least || n > mostPermits {
+		return invalid("%d permits: the number must be between %d and %d", n, least, mostPermits)
 	}
 	return nil
 }
 
-// AcquireN acquires n permits for a new owner, all of them or none, and returns them as one [Hold]: they have one lease,
-// Release releases all of them, and if one of them is lost, the hold is lost, and the others are released. The hold
-// count of the hold is 1, whatever n is. Otherwise AcquireN is like Acquire.
+// AcquireN acquires n permits for a new owner, all of them or none, and returns them as one [Hold]: they have one
+// lease, Release releases all of them, and if one of them is lost, the hold is lost, and the others are released. The
+// hold count of the hold is 1, whatever n is. Otherwise AcquireN is like Acquire.
 //
 // A process that waits for n permits has one position in the wait queue. When it is the first one, the permits that
 // become free are kept for it until there are n: neither the processes behind it nor a TryLock with a wait of 0 acquire
 // them. So it does not starve, and up to n-1 permits are unused while it waits. Java services have no position, and may
 // acquire free permits before it does.
 //
-// An n below 1, above 1000, or above the number of permits in Redis is ErrInvalid. If [Semaphore.SetPermits] lowers that
-// number below n while AcquireN waits, AcquireN lets the others go first, and waits until the number is raised again.
+// An n below 1, above 1000, or above the number of permits in Redis is ErrInvalid. If [Semaphore.SetPermits] lowers
+// that number below n while AcquireN waits, AcquireN lets the others go first, and waits until the number is raised
+// again.
 func (s *Semaphore) AcquireN(ctx context.Context, n int) (*Hold, error) {
 	several, err := s.several(n)
 	if err != nil {
@@ -175,7 +174,7 @@ func (s *Semaphore) several(n int) (*handle, error) {
 func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 	err := s.usable(ctx)
 	if err == nil {
-		err = checkPermits(n)
+		err = checkPermits(n, 0)
 	}
 	if err == nil {
 		_, err = s.client.engine.Ask(ctx, s.record.call(semaphoreSet, n))
@@ -287,7 +286,8 @@ func (c *Client) reportPermits(l *semaphore, permits int) {
 	}
 	c.engine.Later(func() {
 		c.engine.Log.Warn(
-			"relock: the number of permits in Redis differs from the one passed to NewSemaphore, and the one in Redis applies; SetPermits changes it",
+			"relock: the number of permits in Redis differs from the one passed to NewSemaphore, and the one in Redis "+
+				"applies; SetPermits changes it",
 			"lock",
 			cutName(l.Name()),
 			"permits",
@@ -324,9 +324,11 @@ func (l *semaphore) Force(seen ...string) call { return forSeen(l.call(semaphore
 func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
 	switch {
 	case l.Several > 1 && left > 0:
-		return fmt.Sprintf("fewer than %d permits are free, and the first lease expires in %v", l.Several, engine.Rounded(left))
+		return fmt.Sprintf("fewer than %d permits are free, and the first lease expires in %v", l.Several,
+			engine.Rounded(left))
 	case l.Several > 1:
-		return fmt.Sprintf("fewer than %d permits were free %v ago, when Redis was last asked", l.Several, engine.Rounded(ago))
+		return fmt.Sprintf("fewer than %d permits were free %v ago, when Redis was last asked", l.Several,
+			engine.Rounded(ago))
 	case ttl < 0:
 		return "no permit is free, and none has a lease that expires; if no owner holds one, call SetPermits"
 	case left > 0:

@@ -192,7 +192,8 @@ func TestSemaphoreRefusesBadInput(t *testing.T) {
 		"name is empty":      c.NewSemaphore("", 1),
 	} {
 		for _, err := range []error{
-			s.Lock(ctx), s.Unlock(ctx), s.SetPermits(ctx, 1), second(s.Available(ctx)), second(s.Permits(ctx)), second(s.Holders(ctx)),
+			s.Lock(ctx), s.Unlock(ctx), s.SetPermits(ctx, 1), second(s.Available(ctx)), second(s.Permits(ctx)),
+			second(s.Holders(ctx)),
 		} {
 			b.mustBe(err, ErrInvalid)
 			assert.ErrorContains(t, err, what)
@@ -980,8 +981,8 @@ func (b *bench) acquiresN(s *Semaphore, n int) <-chan *Hold {
 	return got
 }
 
-// While the first process in the line waits for several permits, nobody else acquires those that become free, and the
-// release that makes enough of them available grants all of them, with one message.
+// While the first process in the line waits for several permits, no other client acquires those that become free, and
+// the release that makes enough of them available grants all of them, with one message.
 func TestSemaphoreWaiterForSeveralStopsNewcomers(t *testing.T) {
 	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
 		ctx := context.Background()
@@ -1012,7 +1013,8 @@ func TestSemaphoreWaiterForSeveralStopsNewcomers(t *testing.T) {
 	})
 }
 
-// A waiter for more permits than a semaphore has by now blocks nobody, and is granted them when there are enough again.
+// A waiter for more permits than a semaphore has by now blocks no other, and is granted them when there are enough
+// again.
 func TestSemaphoreWaiterForMoreThanThereAreBlocksNobody(t *testing.T) {
 	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
 		ctx := context.Background()
@@ -1293,7 +1295,8 @@ func TestSemaphoreStorm(t *testing.T) {
 	faults, end := newRand(1), time.Now().Add(full(2*time.Second, 20*time.Second))
 	for time.Now().Before(end) {
 		match := []testredis.Match{calls(semaphoreAcquire), calls(semaphoreRelease), calls(semaphoreRenew)}[faults.IntN(3)]
-		fault := []testredis.Fault{testredis.LoseReply, testredis.DelayRequest(250 * time.Millisecond), testredis.DelayRequest(20 * time.Millisecond)}[faults.IntN(3)]
+		fault := []testredis.Fault{testredis.LoseReply, testredis.DelayRequest(250 * time.Millisecond),
+			testredis.DelayRequest(20 * time.Millisecond)}[faults.IntN(3)]
 		b.proxy.On(match, fault)
 		time.Sleep(time.Duration(faults.IntN(100)) * time.Millisecond)
 	}
@@ -2084,7 +2087,8 @@ func TestSemaphoreRefusesOddCounters(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
-		for i, value := range []string{"007", "-0", "+1", "1.0", "", " 1", "99999999999999999999", "9223372036854775807", "x"} {
+		for i, value := range []string{"007", "-0", "+1", "1.0", "", " 1", "99999999999999999999", "9223372036854775807",
+			"x"} {
 			s := b.client().NewSemaphore(fmt.Sprint(b.name, i), 2)
 			b.must(b.rdb.Set(ctx, s.Name(), value, 0).Err())
 			_, permits := s.Permits(ctx)

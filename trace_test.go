@@ -27,7 +27,8 @@ import (
 
 var (
 	tlcJar    = flag.String("tlc", "", "the jar of TLC, for TestTrace; without it the test is skipped")
-	traceTime = flag.Duration("tlc.storm", 8*time.Second, "how long a storm of TestTrace lasts; one without a mistake lasts twice as long")
+	traceTime = flag.Duration("tlc.storm", 8*time.Second,
+		"how long a storm of TestTrace lasts; one without a mistake lasts twice as long")
 )
 
 const (
@@ -46,11 +47,13 @@ type scriptMistake struct {
 }
 
 var scriptMistakes = []scriptMistake{
-	{"skippedPlace", "plain", "for number = line.first, line.last do\n        local p, granted", "for number = math.min(line.first + 1, line.last), line.last do\n        local p, granted"},
+	{"skippedPlace", "plain", "for number = line.first, line.last do\n        local p, granted",
+		"for number = math.min(line.first + 1, line.last), line.last do\n        local p, granted"},
 	{"noTombstone", "fenced", "behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false", "false"},
 	{"tombstoneUnseen", "plain", "and over:find(field, 1, true)", "and false"},
 	{"noDemotion", "plain", "p.state, p.unsaved = 'suspect', true", "p.unsaved = true"},
-	{"wrongField", "fenced", "redis.pcall('hset', lock, waiter.field, 1)", "redis.pcall('hset', lock, waiter.field .. '1', 1)"},
+	{"wrongField", "fenced", "redis.pcall('hset', lock, waiter.field, 1)",
+		"redis.pcall('hset', lock, waiter.field .. '1', 1)"},
 	{"noGrant", "plain", "heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil", "nil"},
 	{"foreignRelease", "plain", "redis.pcall('hdel', lock, field)", "redis.pcall('del', lock)"},
 	{"toTheEnd", "plain", "if stays then", "if false then"},
@@ -60,7 +63,8 @@ var scriptMistakes = []scriptMistake{
 	{"suspectForgotten", "fenced", "free - #suspects + i\n        put_place(line, p)", "free - #suspects + i"},
 }
 
-var tracedScripts = map[*luaScript]trace.Verb{lockAcquire: trace.Ask, lockRelease: trace.End, renewScript: "renew", lockForce: "force"}
+var tracedScripts = map[*luaScript]trace.Verb{lockAcquire: trace.Ask, lockRelease: trace.End, renewScript: "renew",
+	lockForce: "force"}
 
 // A tracedStorm is a kind of storm whose scripts are recorded, with or without a mistake.
 type tracedStorm struct {
@@ -117,7 +121,8 @@ func judge(t *testing.T, storms []*tracedStorm) (left []*tracedStorm) {
 		wrong := slices.IndexFunc(of, func(v trace.Verdict) bool { return v.Event > 0 })
 		switch {
 		case s.name == "" && wrong >= 0:
-			t.Errorf("trace %s: the specification does not explain event %d of %s:\n%s", s.kind, of[wrong].Event, of[wrong].Name, of[wrong].Text())
+			t.Errorf("trace %s: the specification does not explain event %d of %s:\n%s", s.kind, of[wrong].Event, of[wrong].Name,
+				of[wrong].Text())
 		case s.name == "":
 			require.Greater(t, steps(of), leastSteps, "steps of the storm")
 			fmt.Printf("trace %s: %d steps of %d names: ok\n", s.kind, steps(of), len(of))
@@ -168,7 +173,8 @@ func (r *tracedStorm) record(t *testing.T) []trace.Trace {
 func (s *storm) beliefs(start time.Time) (all []trace.Belief) {
 	for _, h := range s.rec.History().Holds {
 		client, _, _ := strings.Cut(h.Take.Owner, ":")
-		all = append(all, trace.Belief{Lock: h.Take.Name, Client: client, From: start.Add(h.Take.Return), To: start.Add(h.Trusted)})
+		all = append(all, trace.Belief{Lock: h.Take.Name, Client: client, From: start.Add(h.Take.Return),
+			To: start.Add(h.Trusted)})
 	}
 	return all
 }

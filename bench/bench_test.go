@@ -36,8 +36,8 @@ func needsServer(t *testing.T) {
 	}
 }
 
-// Every workload runs for a moment, with all libraries, and produces a table, charts, a row of the page, and for some
-// workloads a row of the README.
+// Every workload runs for a moment, with all libraries, and produces a table, charts, a row of the page, and for one
+// workload the chart of the README.
 func TestEveryWorkloadRunsAndIsShown(t *testing.T) {
 	needsServer(t)
 	dir := t.TempDir()
@@ -114,7 +114,9 @@ func TestEveryTableOfAPageIsReplaced(t *testing.T) {
 
 // The pages have the markers for their tables.
 func TestPagesHavePlacesForTheirTables(t *testing.T) {
-	for path, tables := range map[string][]named{"../docs/scaling.md": scaleTables, "../docs/client.md": clientTables} {
+	for path, tables := range map[string][]named{
+		"../docs/internals/scaling.md": scaleTables, "../docs/client.md": clientTables,
+	} {
 		page, err := os.ReadFile(path)
 		require.NoError(t, err)
 		for _, name := range append(names(tables), "machine") {
@@ -178,9 +180,11 @@ func TestPutReplacesTheTextBetweenMarkers(t *testing.T) {
 	}
 }
 
-const someInfo = "# Commandstats\r\ncmdstat_evalsha:calls=7,usec=1\r\ncmdstat_hget:calls=3,usec=1\r\ncmdstat_eval:calls=1,usec=1\r\n" +
+const someInfo = "# Commandstats\r\ncmdstat_evalsha:calls=7,usec=1\r\ncmdstat_hget:calls=3,usec=1\r\n" +
+	"cmdstat_eval:calls=1,usec=1\r\n" +
 	"cmdstat_subscribe:calls=2,usec=1\r\ncmdstat_set:calls=4,usec=1\r\n" +
-	"cmdstat_client|list:calls=9,usec=1\r\ncmdstat_info:calls=9,usec=1\r\nused_cpu_sys:1.5\r\nused_cpu_user:2\r\nused_cpu_sys_children:5\r\n"
+	"cmdstat_client|list:calls=9,usec=1\r\ncmdstat_info:calls=9,usec=1\r\nused_cpu_sys:1.5\r\nused_cpu_user:2\r\n" +
+	"used_cpu_sys_children:5\r\n"
 
 func TestParseInfoLeavesOutItsOwnCommands(t *testing.T) {
 	w := parseInfo(someInfo)
@@ -273,7 +277,8 @@ func requestsOf(
 
 func TestFiguresAreRounded(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
-		{amount(0), "0"}, {amount(9994), "9994"}, {amount(9996), "10.0k"}, {amount(999_499), "999.5k"}, {amount(999_600), "1.00M"},
+		{amount(0), "0"}, {amount(9994), "9994"}, {amount(9996), "10.0k"}, {amount(999_499), "999.5k"},
+		{amount(999_600), "1.00M"},
 		{amount(math.NaN()), "-"},
 		{digits(0), "0"}, {digits(0.00123), "0.0012"}, {digits(0.5), "0.50"}, {digits(9.999), "10.0"}, {digits(123), "123"},
 		{span(0), "0s"}, {span(1.5e-6), "1.50µs"}, {span(0.25), "250ms"}, {span(3), "3.00s"}, {span(math.NaN()), "-"},
@@ -288,7 +293,8 @@ func TestFiguresAreRounded(t *testing.T) {
 // other library was better.
 func pretended(less bool) *result {
 	r := &result{workload: workload{name: "alone", figure: rate, less: less}}
-	for name, rates := range map[string][2]float64{"relock": {20, 40}, "redsync": {10, 10}, "redislock": {5, 80}, "bare EVALSHA": {40, 40}} {
+	for name, rates := range map[string][2]float64{"relock": {20, 40}, "redsync": {10, 10}, "redislock": {5, 80},
+		"bare EVALSHA": {40, 40}} {
 		row := row{kindOf(name), []sample{{rate: rates[0]}, {rate: rates[1]}}}
 		if name == "relock" {
 			r.rows = slices.Insert(r.rows, 0, row)

@@ -16,7 +16,8 @@ import (
 )
 
 var readTimeouts = []time.Duration{
-	5 * time.Second, time.Second, 500 * time.Millisecond, 200 * time.Millisecond, 50 * time.Millisecond, 20 * time.Millisecond,
+	5 * time.Second, time.Second, 500 * time.Millisecond, 200 * time.Millisecond, 50 * time.Millisecond,
+	20 * time.Millisecond,
 }
 
 // nearTimer is a timer that fires repeatedly beside a goroutine with a long read timeout: it shows whether the read

@@ -210,7 +210,8 @@ func (s *scale) parts(ctx context.Context, t *table) error {
 	t.add("a turn in the wait queue of a `Lock`: an attempt, and a release that grants", span(s.turn))
 	t.add("a turn in the queue of a `FairLock`", span(s.fairTurn))
 	t.note = fmt.Sprintf(
-		"Calculated: polling one lock costs about as much as an attempt, and the first 32 processes of a wait queue poll once per second. So polling %s locks "+
+		"Calculated: polling one lock costs about as much as an attempt, and the first 32 processes of a wait queue poll "+
+			"once per second. So polling %s locks "+
 			"with that many waiting processes saturates one Redis.",
 		amount(1/s.attempt/32),
 	)

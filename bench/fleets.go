@@ -41,7 +41,8 @@ func (s *scale) measuredFleets(ctx context.Context, t *table) error {
 		}
 	}
 	t.note = fmt.Sprintf(
-		"Critical sections of 1 ms, %v through a proxy with a round trip of %v. The ideal is the rate of a sync.Mutex around the same critical section. In brackets: simulated.",
+		"Critical sections of 1 ms, %v through a proxy with a round trip of %v. The ideal is the rate of a sync.Mutex "+
+			"around the same critical section. In brackets: simulated.",
 		length,
 		far,
 	)

@@ -4,8 +4,8 @@ package main
 //
 // Rules: the same callers compete for one name in both rows, as fast as they can. In the row of relock some of their
 // calls are canceled while they wait, and the caller calls again at once; in the other row none is. So their ratio is
-// the price of leaving, and not that of a longer queue. A critical section counts whoever has it. After the end of a
-// slice nobody leaves, so that every caller is served.
+// the price of leaving, and not that of a longer queue. A critical section counts, whichever caller has it. After the
+// end of a slice no caller leaves, so that every caller is served.
 
 import (
 	"context"

@@ -1,19 +1,19 @@
 // Command bench measures relock, other lock libraries of Go, and Redisson, on a redis-server that it starts:
 //
 //	go run .                         # everything; the charts are written to ../docs
-//	go run . -readme ../README.md -page ../docs/benchmarks.md    # and the tables into these pages
+//	go run . -readme ../README.md -page ../docs/benchmarks.md    # and a chart and the tables into these pages
 //	go run . -short -check           # a short run of everything, which fails below the bounds
 //	go run . -work fleet,handoff     # workloads whose names begin with one of these
-//	go run . -scale -write ../docs/scaling.md    # how cost grows, for that page
+//	go run . -scale -write ../docs/internals/scaling.md    # how cost grows, for that page
 //	go run . -client -write ../docs/client.md    # the effect of the options of a Redis client
 //
 // The workloads fleet-4x1-1ms-far, fleet-16x1-1ms-far and so on are processes with one goroutine each that compete for
 // one name: their rate depends only on the hand-off between processes. fleet-10000x1-simulated is a simulation of such
 // processes, with costs of requests that are measured before. handoff and handoff-far measure that hand-off alone, in
 // round trips of a PING over the same connection; readers-woken and readers-woken-far measure in the same unit how long
-// it takes until all readers that waited for a writer have the lock. In the workloads leavers-… and bursts-… some of the
-// calls are canceled while they wait, one by one or many at once; they are compared with the same load in which no call
-// is canceled.
+// it takes until all readers that waited for a writer have the lock. In the workloads leavers-… and bursts-… some of
+// the calls are canceled while they wait, one by one or many at once; they are compared with the same load in which no
+// call is canceled.
 //
 // Redisson takes part if Java 17 and Maven are installed; otherwise a line reports that it is left out. Maven downloads
 // it once. With -redisson=false nothing of Java is started.
@@ -85,7 +85,7 @@ func main() {
 	flag.IntVar(&p.size.awaited, "waiters", long.size.awaited, "the number of goroutines that wait")
 	flag.DurationVar(&p.size.lease, "lease", long.size.lease, "the lease of the locks that are held")
 	docs := flag.String("docs", "../docs", "the directory for the charts; empty for no charts")
-	readme := flag.String("readme", "", "write the most important rows into this README, between its markers")
+	readme := flag.String("readme", "", "write the most important chart into this README, between its markers")
 	all := flag.String("page", "", "write all rows into this page, between its markers")
 	demand := flag.Bool("check", false, "fail if a bound is not met")
 	java := flag.Bool("redisson", true, "measure Redisson, too, if Java 17 and Maven are installed")
@@ -97,7 +97,8 @@ func main() {
 		p.brief = true
 		given := map[string]bool{}
 		flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
-		for name, value := range map[string]any{"slice": short.slice, "rounds": short.rounds, "longer": short.longer, "held": short.size.held,
+		for name, value := range map[string]any{"slice": short.slice, "rounds": short.rounds, "longer": short.longer,
+			"held":    short.size.held,
 			"waiters": short.size.awaited, "lease": short.size.lease, "docs": ""} {
 			if !given[name] {
 				_ = flag.Set(name, fmt.Sprint(value)) // it is of its type
@@ -145,16 +146,12 @@ func run(ctx context.Context, p plan, out io.Writer, to output, demand bool) err
 		r.text(out)
 		results = append(results, r)
 	}
-	note := fmt.Sprintf(
-		"Each row is %d rounds of %v for each column, taking turns, or more rounds until the margins of the ratios are small. A figure is the median of the rounds, with the range of most of them in brackets. The margin of a ratio is its 95%% confidence interval; a margin above 3%% has a question mark. Redis ran on the same %d processors, %s/%s, %s, %s.",
-		p.rounds,
-		p.slice,
-		runtime.NumCPU(),
-		runtime.GOOS,
-		runtime.GOARCH,
-		runtime.Version(),
-		time.Now().UTC().Format("2006-01-02"),
-	)
+	machine := fmt.Sprintf("Redis ran on the same %d processors, %s/%s, %s, %s.",
+		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), time.Now().UTC().Format("2006-01-02"))
+	note := fmt.Sprintf("Each row is %d rounds of %v for each column, taking turns, or more rounds until the margins of "+
+		"the ratios are small. A figure is the median of the rounds, with the range of most of them in brackets. The "+
+		"margin of a ratio is its 95%% confidence interval; a margin above 3%% has a question mark. %s",
+		p.rounds, p.slice, machine)
 	fmt.Fprintln(out, "\npeers")
 	var settings strings.Builder
 	for _, k := range kinds {
@@ -168,17 +165,19 @@ func run(ctx context.Context, p plan, out io.Writer, to output, demand bool) err
 	good := check(out, results)
 	if to.charts != "" {
 		for _, r := range results {
-			if err := r.draw(to.charts, fmt.Sprintf("%d rounds, taking turns; the line is where most of them were. %d processors with Redis and all clients.",
+			if err := r.draw(to.charts, fmt.Sprintf("%d rounds, taking turns; the line is where most of them were. %d "+
+				"processors with Redis and all clients.",
 				len(r.rows[0].samples), runtime.NumCPU())); err != nil {
 				return err
 			}
 		}
 	}
 	few := slices.DeleteFunc(slices.Clone(results), func(r *result) bool { return !r.headline })
-	if err := into(to.readme, markdown(few, "docs/", note)); err != nil {
+	if err := into(to.readme, pictures(few, "docs/", machine)); err != nil {
 		return err
 	}
-	if err := into(to.page, markdown(results, "", note)+"\nThe columns and the rows of the charts, and their settings:\n\n"+settings.String()); err != nil {
+	page := markdown(results, note) + "\nThe columns and the rows of the charts, and their settings:\n\n" + settings.String()
+	if err := into(to.page, page); err != nil {
 		return err
 	}
 	if demand && !good {

@@ -103,7 +103,8 @@ func (s *scale) memory(ctx context.Context, t *table) error {
 	}
 	t.add("Client and its Redis client, which have acquired one lock", kib(opened[heapEach]), "")
 	t.note = fmt.Sprintf(
-		"Of %s names and locks, %s goroutines and %d Clients. From opening a Redis client and a Client until the first lock is held: %s (p50). Both have %s goroutines.",
+		"Of %s names and locks, %s goroutines and %d Clients. From opening a Redis client and a Client until the first "+
+			"lock is held: %s (p50). Both have %s goroutines.",
 		amount(n),
 		amount(float64(s.waiters)),
 		firstLocks,
@@ -174,7 +175,8 @@ func (s *scale) holds(ctx context.Context, t *table) error {
 		}
 	}
 	t.note = fmt.Sprintf(
-		"The lease is %v. A lock is late if it was not renewed within two thirds of the lease. CPU is a share of one processor; that of Redis is of all masters.",
+		"The lease is %v. A lock is late if it was not renewed within two thirds of the lease. CPU is a share of one "+
+			"processor; that of Redis is of all masters.",
 		s.lease,
 	)
 	return nil
@@ -224,7 +226,8 @@ func (s *scale) waits(ctx context.Context, t *table) error {
 		}
 		t.add(append([]string{w.what}, row...)...)
 	}
-	t.note = "A channel stays subscribed for half a second after its last waiter has left. CPU is a share of one processor."
+	t.note = "A channel stays subscribed for half a second after its last waiter has left. CPU is a share of one " +
+		"processor."
 	return nil
 }
 

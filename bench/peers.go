@@ -76,7 +76,8 @@ var kinds = []kind{
 	{"bare read", "the same for the requests of a read lock", false, openBare(read)},
 	{
 		"bare grant",
-		"one script that deletes a record, writes that of the next waiter, and notifies it; not a lock: a waiter that crashed blocks it",
+		"one script that deletes a record, writes that of the next waiter, and notifies it; not a lock: a waiter that " +
+			"crashed blocks it",
 		false,
 		openGrant,
 	},
@@ -107,7 +108,8 @@ var kinds = []kind{
 	}))},
 	{
 		"redisson",
-		"4.7.0 in a JVM of its own, a RedissonClient for each process; defaults, but all share the threads and idle connections of one",
+		"4.7.0 in a JVM of its own, a RedissonClient for each process; defaults, but all share the threads and idle " +
+			"connections of one",
 		true,
 		nil,
 	},

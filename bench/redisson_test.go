@@ -15,7 +15,7 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// A pretended program gets jobs and says what it is told to.
+// A pretended program gets jobs and prints the given answers.
 func pretendedProgram(t *testing.T, answers string) (*program, *strings.Builder) {
 	t.Helper()
 	var jobs strings.Builder

@@ -1,6 +1,7 @@
 package main
 
-// Tables of pages: how cost grows (docs/scaling.md), and the effect of the options of a Redis client (docs/client.md).
+// Tables of pages: how cost grows (docs/internals/scaling.md), and the effect of the options of a Redis client
+// (docs/client.md).
 //
 // Rules: each table has servers of its own, and markers of its own on the page. CPU seconds and bytes are valid on a
 // busy machine, too; rates and times are not. A table that is calculated says so in its head, and is calculated from
@@ -87,7 +88,7 @@ type named struct {
 	fill func(*scale, context.Context, *table) error
 }
 
-// scaleTables are the tables of docs/scaling.md, in the order in which they need one another.
+// scaleTables are the tables of docs/internals/scaling.md, in the order in which they need one another.
 var scaleTables = []named{
 	{"pairs", (*scale).pairs},
 	{"requests", (*scale).parts},
@@ -165,7 +166,8 @@ func runTables(ctx context.Context, p plan, a amounts, tables []named, out io.Wr
 		}
 	}
 	said := fmt.Sprintf(
-		"%s: %d processors for Redis and all clients, %s/%s, %s. It took %v. The load of the machine was %s before, and %s after.\n",
+		"%s: %d processors for Redis and all clients, %s/%s, %s. It took %v. The load of the machine was %s before, and "+
+			"%s after.\n",
 		started.UTC().Format("2006-01-02"),
 		runtime.NumCPU(),
 		runtime.GOOS,

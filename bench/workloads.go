@@ -17,7 +17,7 @@ type workload struct {
 	masters     int           // number of masters of a Cluster; 0 for one server
 	clients     int           // number of clients of each library, opened before it starts; 0 if it opens them itself
 	rare        bool          // it takes long, so it has fewer rounds
-	headline    bool          // one of the few rows that a README shows
+	headline    bool          // its chart is the one that the README shows
 	longer      int           // slices are longer by this factor, because processes take turns
 	// More rounds by this factor, with slices that are shorter by it: no worker waits when a slice ends.
 	often  int
@@ -98,7 +98,7 @@ func workloads(n size) []workload {
 		{name: "alone", title: "1 goroutine, no contention, context.Background()",
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "redislock", "redsync", "redisson"}, // rueidislock can hang
 			often: 40, slice: crowd{clients: 1, workers: 1, names: 1, endless: true}.slice, figure: rate, columns: crowded},
-		{name: "alone-cancellable", title: "1 goroutine, no contention, a context that can be canceled", headline: true,
+		{name: "alone-cancellable", title: "1 goroutine, no contention, a context that can be canceled",
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
 			often: 40, slice: crowd{clients: 1, workers: 1, names: 1}.slice, figure: rate, columns: crowded},
 		{name: "names-16", title: "16 goroutines, 16 names",
@@ -107,8 +107,9 @@ func workloads(n size) []workload {
 		{name: "names-32", title: "32 goroutines, 32 names",
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "bare AutoPipeline", "rueidislock", "redislock", "redsync"},
 			often: 5, slice: crowd{clients: 1, workers: 32, names: 32}.slice, figure: rate, columns: crowded},
-		{name: "names", title: "64 goroutines, 64 names", headline: true,
-			clients: 1, peers: []string{"relock", "bare EVALSHA", "bare AutoPipeline", "rueidislock", "redislock", "redsync", "redisson"},
+		{name: "names", title: "64 goroutines, 64 names",
+			clients: 1, peers: []string{"relock", "bare EVALSHA", "bare AutoPipeline", "rueidislock", "redislock", "redsync",
+				"redisson"},
 			often: 5, slice: crowd{clients: 1, workers: 64, names: 64}.slice, figure: rate, columns: crowded},
 		{name: "names-1000", title: "1,000 goroutines, 1,000 names",
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "bare AutoPipeline", "rueidislock", "redislock", "redsync"},
@@ -116,7 +117,7 @@ func workloads(n size) []workload {
 		{name: "names-cluster", title: "64 goroutines, 64 names, a Cluster of three masters", masters: 3,
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "bare AutoPipeline", "rueidislock", "redislock", "redsync"},
 			often: 5, slice: crowd{clients: 1, workers: 64, names: 64}.slice, figure: rate, columns: crowded},
-		{name: "one-name", title: "64 goroutines of one process, one name, empty section", headline: true,
+		{name: "one-name", title: "64 goroutines of one process, one name, empty section",
 			clients: 1, peers: with("relock", "sync.Mutex"),
 			slice: crowd{clients: 1, workers: 64, names: 1}.slice, figure: rate, columns: crowded},
 		{name: "fenced", title: "64 goroutines of one process, one fenced lock, empty section",
@@ -173,7 +174,8 @@ func workloads(n size) []workload {
 			clients: 2, peers: with("relock", "relock fenced", "relock write", "relock fair", "bare grant"),
 			longer: 2,
 			slice:  handoff{h.trip}.slice,
-			figure: handedOff, less: true, high: handedTail, columns: []*metric{handedTail, p50, longest, trips, requests, handoffs, stuckCount}})
+			figure: handedOff, less: true, high: handedTail,
+			columns: []*metric{handedTail, p50, longest, trips, requests, handoffs, stuckCount}})
 	}
 	all = append(all, leaverWorkloads()...)
 	for _, s := range []struct {
@@ -182,9 +184,12 @@ func workloads(n size) []workload {
 		section          time.Duration
 		peers            []string
 	}{
-		{"semaphore-alone", "1 goroutine, no contention, a semaphore with one permit", 1, 1, 0, []string{"relock semaphore", "relock"}},
-		{"semaphore-process", "64 goroutines of one process, 8 permits, 1 ms section", 1, 64, time.Millisecond, []string{"relock 8 permits", "relock semaphore", "relock"}},
-		{"semaphore-fleet", "16 clients × 1 goroutine, 8 permits, 1 ms section", 16, 1, time.Millisecond, []string{"relock 8 permits", "relock semaphore", "relock"}},
+		{"semaphore-alone", "1 goroutine, no contention, a semaphore with one permit", 1, 1, 0,
+			[]string{"relock semaphore", "relock"}},
+		{"semaphore-process", "64 goroutines of one process, 8 permits, 1 ms section", 1, 64, time.Millisecond,
+			[]string{"relock 8 permits", "relock semaphore", "relock"}},
+		{"semaphore-fleet", "16 clients × 1 goroutine, 8 permits, 1 ms section", 16, 1, time.Millisecond,
+			[]string{"relock 8 permits", "relock semaphore", "relock"}},
 	} {
 		all = append(all, workload{name: s.name, title: s.title, clients: s.clients, peers: s.peers,
 			slice:  crowd{clients: s.clients, workers: s.workers, names: 1, section: s.section}.slice,
@@ -244,15 +249,20 @@ func leaverWorkloads() (all []workload) {
 		trip             time.Duration
 		leave            quitting
 	}{
-		{"leavers-process", "64 goroutines of one process, one name, 1 ms section; half of the calls are canceled within 10 ms",
+		{"leavers-process", "64 goroutines of one process, one name, 1 ms section; half of the calls are canceled within " +
+			"10 ms",
 			1, 64, 0, quitting{oneIn: 2, within: 10 * time.Millisecond}},
-		{"leavers-fleet", "4 clients × 16 goroutines, one name, 1 ms section, 2 ms round trip; half of the calls are canceled within 10 ms",
+		{"leavers-fleet", "4 clients × 16 goroutines, one name, 1 ms section, 2 ms round trip; half of the calls are " +
+			"canceled within 10 ms",
 			4, 16, far, quitting{oneIn: 2, within: 10 * time.Millisecond}},
-		{"leavers-16x1", "16 clients × 1 goroutine, one name, 1 ms section, 2 ms round trip; half of the calls are canceled within 50 ms",
+		{"leavers-16x1", "16 clients × 1 goroutine, one name, 1 ms section, 2 ms round trip; half of the calls are " +
+			"canceled within 50 ms",
 			16, 1, far, quitting{oneIn: 2, within: 50 * time.Millisecond}},
-		{"bursts-process", "128 goroutines of one process, one name, 1 ms section; every 20 ms most of the waits are canceled at once",
+		{"bursts-process", "128 goroutines of one process, one name, 1 ms section; every 20 ms most of the waits are " +
+			"canceled at once",
 			1, 128, 0, quitting{oneIn: 4, within: 20 * time.Millisecond, together: true}},
-		{"bursts-fleet", "4 clients × 32 goroutines, one name, 1 ms section, 2 ms round trip; every 20 ms most of the waits are canceled at once",
+		{"bursts-fleet", "4 clients × 32 goroutines, one name, 1 ms section, 2 ms round trip; every 20 ms most of the " +
+			"waits are canceled at once",
 			4, 32, far, quitting{oneIn: 4, within: 20 * time.Millisecond, together: true}},
 	} {
 		q.leave.crowd = crowd{clients: q.clients, workers: q.workers, names: 1, section: time.Millisecond}
@@ -272,11 +282,13 @@ func wokenReaders(name string, trip time.Duration) workload {
 		at = "2 ms round trip"
 	}
 	return workload{name: name,
-		title: fmt.Sprintf("from Unlock of a writer until the waiting readers of %d clients have the lock, %s", w.readers, at),
-		trip:  trip, clients: w.readers + 1, peers: []string{"relock RWLock", "bare wake", "bare broadcast", "redisson"},
+		title: fmt.Sprintf("from Unlock of a writer until the waiting readers of %d clients have the lock, %s",
+			w.readers, at),
+		trip: trip, clients: w.readers + 1, peers: []string{"relock RWLock", "bare wake", "bare broadcast", "redisson"},
 		longer: 8, often: 2, // as for callers that leave
 		slice:  w.slice,
-		figure: handedOff, less: true, high: handedTail, columns: []*metric{handedTail, p50, longest, trips, requests, handoffs, stuckCount}}
+		figure: handedOff, less: true, high: handedTail,
+		columns: []*metric{handedTail, p50, longest, trips, requests, handoffs, stuckCount}}
 }
 
 // with returns these peers and all libraries.

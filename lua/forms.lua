@@ -1,6 +1,6 @@
--- Prelude of the scripts that read or write the line, which is the wait queue in Redis, or tell of a grant: the texts of
--- both, and bounds. It consists of constants, so it may stand in front of the function answer, where a function would
--- make every run slower.
+-- Prelude of the scripts that read or write the line, which is the wait queue in Redis, or tell of a grant: the texts
+-- of both, and bounds. It consists of constants, so it may stand in front of the function answer, where a function
+-- would make every run slower.
 --
 -- Defines  place_format     the text of a place, see parse_place of line.lua: number, state, delivery, lease in ms,
 --          fenced, number of its last request, field, since.

@@ -23,7 +23,8 @@ local function is_told(lock, line, waiting)
     check_record(lock)
     -- At most 8.
     for _, field in ipairs(redis.call('hrandfield', lock, 8)) do
-        if field ~= 'mode' and (not uses_line(field) or waiting:find(' ' .. field:gsub(':write$', '') .. ' ', 1, true)) then
+        if field ~= 'mode' and
+            (not uses_line(field) or waiting:find(' ' .. field:gsub(':write$', '') .. ' ', 1, true)) then
             return false
         end
     end

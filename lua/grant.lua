@@ -15,7 +15,8 @@ local function grant(lock, waiter, tokens, channel, how)
         token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
-    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
+    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or
+        redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end

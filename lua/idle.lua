@@ -17,5 +17,6 @@ end
 local function is_idle_for(key, field)
     local head = redis.pcall('hmget', key, 'over', 'first', 'beside')
     local over = head[1]
-    return over and not head[2] and not head[3] and not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
+    return over and not head[2] and not head[3] and
+        not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
 end

@@ -76,7 +76,8 @@ end
 
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
--- Redis stores a place as a text: number, state, delivery, lease in ms, fenced, number of its last request, field, since.
+-- Redis stores a place as a text: number, state, delivery, lease in ms, fenced, number of its last request, field,
+-- since.
 --   state     new; suspect: a grant was not used in time; confirmed: its client has asked since
 --   delivery  push: the client is subscribed to its channel; poll: it may not subscribe, and polls often
 --   since     epoch seconds at which the client got its place in the line. Only Inspect reads it. It is '' in the text

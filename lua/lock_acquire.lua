@@ -55,7 +55,8 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
     local client = field:sub(1, 36)
     local head = redis.pcall('hmget', KEYS[2], 'first', 'last', 'granted', 'over', client)
     local first, last, granted, over = tonumber(head[1] or ''), tonumber(head[2] or ''), head[3], head[4]
-    if granted and granted ~= field and not (over and over:find(field, 1, true)) and redis.pcall('hexists', lock, granted) == 1 then
+    if granted and granted ~= field and not (over and over:find(field, 1, true)) and
+        redis.pcall('hexists', lock, granted) == 1 then
         if not waits then
             return {0, redis.pcall('pttl', lock), 0}
         end

@@ -20,7 +20,8 @@
 -- hold count can be lowered even if Redis has no memory left: see note_hold_count of record.lua.
 
 local lock, tokens = KEYS[1], KEYS[3]
-local field, channel, how, window, left, late = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] or '0', ARGV[6] == '1'
+local field, channel, how, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local left, late = ARGV[5] or '0', ARGV[6] == '1'
 local ends = left == '0' and not late and KEYS[2] ~= lock
 local deleted -- the answer of Redis
 
@@ -45,7 +46,8 @@ elseif ends then
         number, state, delivery, lease, fenced, asked, waiter = place:match(place_pattern)
     end
     local clock = redis.pcall('time')
-    local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared -- from others, in ms
+    -- For how many ms this process has kept the lock from others.
+    local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared
     if number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and
         waiter:sub(-6) ~= ':write' and kept and kept >= 0 and kept < window and
         (granted == field or not granted and not own) then
@@ -56,8 +58,9 @@ elseif ends then
         end
         if deleted == 1 and token and redis.pcall('exists', lock) == 0 then
             lease = state == 'confirmed' and lease or string.format('%.0f', math.min(tonumber(lease), provisional))
-            local heard = type(redis.pcall('hset', lock, waiter, 1)) == 'number' and redis.pcall('pexpire', lock, lease) == 1 and
-                redis.pcall(how, channel .. ':' .. to, string.format(grant_format, waiter, asked, lease, string.format('%.0f', token)))
+            local grant = string.format(grant_format, waiter, asked, lease, string.format('%.0f', token))
+            local heard = type(redis.pcall('hset', lock, waiter, 1)) == 'number' and
+                redis.pcall('pexpire', lock, lease) == 1 and redis.pcall(how, channel .. ':' .. to, grant)
             if type(heard) == 'number' and heard > 0 then
                 redis.pcall('hset', KEYS[2], 'first', string.format('%.0f', first + 1), 'granted', waiter)
                 redis.pcall('hdel', KEYS[2], first, own and client or first)

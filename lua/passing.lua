@@ -116,7 +116,8 @@ local function plain_waits(line, channel, how)
     -- At most near_head.
     for number = line.first, math.min(line.last, line.first + near_head - 1) do
         local p = place_at(line, number)
-        if p and not of_writer(p.field) and p.state ~= 'suspect' and p.delivery == 'push' and is_reachable(p, channel, how) then
+        if p and not of_writer(p.field) and p.state ~= 'suspect' and p.delivery == 'push' and
+            is_reachable(p, channel, how) then
             return true
         end
     end

@@ -7,15 +7,15 @@
 --          the turn of asker, which must take its own, or until the next place wants more permits than are available:
 --          then line.short is set. Returns the line as it is then, with the place of id, and whether a permit was
 --          granted. It writes the line after each grant.
--- Defines  wants_several(line, channel, how)  whether the next place wants several permits. Then nobody
---          takes permits ahead of the line: such a place would never see enough of them.
+-- Defines  wants_several(line, channel, how)  whether the next place wants several permits. Then no
+--          newcomer takes permits ahead of the line: such a place would never see enough of them.
 -- Defines  forget_expired(line, expired, id)       removes the places of permits whose leases have expired, except
 --          those of id and of the permit that was granted last.
 -- Defines  offer(free, taken, line, channel, how)  grants available permits to the line, closes it, and announces the
 --          permits that are left.
 
-local most_passed = 1000 -- one script grants no more places, and ends when it has granted so many permits; the next one
-                         -- continues
+local most_passed = 1000 -- one script grants to no more places, and ends when it has granted that number of permits;
+                         -- the next one continues
 
 -- The line is written after each grant, because pass_on looks for places in Redis.
 local function pass_permits(free, taken, line, id, channel, how, asker)

@@ -112,7 +112,8 @@ end
 -- A place that is neither in the line nor was granted the lock has been left behind by a hold that was lost.
 local function is_guest(line, field)
     local p = line and line.mine
-    return p and of_writer(p.field) ~= of_writer(field) and (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
+    return p and of_writer(p.field) ~= of_writer(field) and
+        (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
 end
 
 -- wish is {delivery, lease, fenced, asked} of a place. The caller does not hold the lock, and is not a guest.

@@ -8,8 +8,8 @@
 --                 which a script last looked for dead waiters
 --   wishes        a hash {field of a relock waiter that is subscribed -> its wish: lease, fenced, asked, since}, and
 --                 'over' -> fields that never wait or acquire the lock again, each with the epoch ms at which the
---                 tombstone expires. It is the key of the line, the wait queue in Redis of the other lock types (see line.lua);
---                 or the key of the lock if the line cannot be used
+--                 tombstone expires. It is the key of the line, the wait queue in Redis of the other lock types (see
+--                 line.lua); or the key of the lock if the line cannot be used
 --
 -- Rules: every waiter in the queue has a timeout, which Redisson's arithmetic needs. A relock waiter has a heartbeat
 -- too. The heartbeat alone then decides whether the waiter is alive, wherever in the queue it is. Java reads timeouts

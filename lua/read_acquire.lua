@@ -56,7 +56,8 @@ if free or joins then
     if mode ~= 'write' then
         local last, now = redis.call('zrevrange', writers, 0, 0, 'withscores'), now_ms()
         if last[2] and tonumber(last[2]) > now + farthest_beat then -- does not count: see readers.lua
-            last = redis.call('zrangebyscore', writers, '(' .. ms(now), ms(now + farthest_beat), 'withscores', 'limit', 0, 1)
+            local after, to = '(' .. ms(now), ms(now + farthest_beat)
+            last = redis.call('zrangebyscore', writers, after, to, 'withscores', 'limit', 0, 1)
         end
         local wait = last[2] and tonumber(last[2]) - now or 0
         if wait > 0 then

@@ -52,7 +52,8 @@ local function refuse_field(lock, field) refuse(lock, field_text(field)) end
 -- by anything, as writers, transactions and relock have it. A hold count has fewer than ten digits.
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
-    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and
+        #value < 10 and value:match('^[1-9]%d*$')
 end
 
 -- Redisson's multi lock of values has fields of three forms in one hash:

@@ -94,7 +94,8 @@ wants = wants and not too_many
 local joins = wants and line and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.exists)
 local lost = joins and subscription_lost(id, delivery, channel, how)
 local joined = joins and not lost and join(line, id, {delivery = delivery, lease = lease, fenced = '0', asked = asked})
-local ahead = wants and delivery == 'barge' and not (line and line.exists and available > 0 and wants_several(line, channel, how))
+local ahead = wants and delivery == 'barge' and
+    not (line and line.exists and available > 0 and wants_several(line, channel, how))
 if not ahead then
     line = pass_permits(free, taken, line, id, channel, how, joined and client_of(id))
 end

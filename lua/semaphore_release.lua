@@ -40,7 +40,8 @@ if key ~= free and (late or not is_idle(key)) then
         if count_free(free) <= 0 then
             return line, false
         end
-        heard = released and line.first <= line.last and release_to_all(line, channel, how, ms(count_free(free)), window, false) or 0
+        heard = released and line.first <= line.last and
+            release_to_all(line, channel, how, ms(count_free(free)), window, false) or 0
         if heard > 0 then
             return line, false
         end

@@ -40,8 +40,9 @@ local write_field, waits = field .. ':write', delivery == 'push' or delivery == 
 -- The number of living readers that wait to write, the caller among them. Each of them would wait for the others.
 local function upgrading()
     local n, now = 1, now_ms()
+    local alive = redis.call('zrangebyscore', writers, ms(now), ms(now + farthest_beat), 'limit', 0, most_holds)
     -- At most most_holds: there are no more readers.
-    for _, waiting in ipairs(redis.call('zrangebyscore', writers, ms(now), ms(now + farthest_beat), 'limit', 0, most_holds)) do
+    for _, waiting in ipairs(alive) do
         if waiting ~= read_field and redis.call('hexists', lock, waiting) == 1 then
             n = n + 1
         end

@@ -41,7 +41,8 @@ local line = left == '0' and try(function() return open_line(lock, KEYS[3], writ
 local answer, free = release_write(lock, writers, line, tokens, prefix, write_field, left, late, channel, how, window)
 if answer[1] ~= 1 and not rolls_back then
     check_record(lock)
-elseif answer[1] ~= 1 and redis.call('exists', writers) == 0 and (free or redis.call('hget', lock, 'mode') == 'read') then
+elseif answer[1] ~= 1 and redis.call('exists', writers) == 0 and
+    (free or redis.call('hget', lock, 'mode') == 'read') then
     announce(how, channel, '1') -- readers waited for this writer
 end
 return answer

@@ -51,8 +51,8 @@
 // hold and not its children. A hold that was lost has no span, because no call ends it; Unlock returns the error.
 package otel
 
-// Rules: an observer has no state except its instruments, the sets of attributes that it has used, and the Clients whose
-// gauges it reads. Spans are written when they end, with the start time that follows from the event.
+// Rules: an observer has no state except its instruments, the sets of attributes that it has used, and the Clients
+// whose gauges it reads. Spans are written when they end, with the start time that follows from the event.
 
 import (
 	"context"
@@ -126,9 +126,9 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) { c.meters = p }
 }
 
-// WithLockNames adds the attribute relock.lock.name to all metrics except the gauges. Use it only for services with few names: names that
-// contain an order number would create a time series for each order. Bytes of a name that are not UTF-8 become U+FFFD.
-// By default metrics have no name of a lock.
+// WithLockNames adds the attribute relock.lock.name to all metrics except the gauges. Use it only for services with few
+// names: names that contain an order number would create a time series for each order. Bytes of a name that are not
+// UTF-8 become U+FFFD. By default metrics have no name of a lock.
 func WithLockNames() Option {
 	return func(c *config) { c.names = true }
 }

@@ -41,7 +41,8 @@ const style = `<style>
 text{font:13px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fill:#1f2328}
 .title{font-weight:600;font-size:15px}.dim{fill:#59636e;font-size:12px}
 .back{fill:#ffffff}.bar{fill:#8c959f}.ours{fill:#0969da}.spread{stroke:#1f2328;stroke-width:1.2;fill:none}
-@media (prefers-color-scheme:dark){text{fill:#e6edf3}.dim{fill:#9198a1}.back{fill:#0d1117}.bar{fill:#656c76}.ours{fill:#4493f8}.spread{stroke:#e6edf3}}
+@media (prefers-color-scheme:dark){text{fill:#e6edf3}.dim{fill:#9198a1}.back{fill:#0d1117}
+.bar{fill:#656c76}.ours{fill:#4493f8}.spread{stroke:#e6edf3}}
 </style>
 `
 

@@ -31,7 +31,8 @@ func draw(t *testing.T, c Chart) string {
 func lengths(t *testing.T, svg string) []float64 {
 	t.Helper()
 	var all []float64
-	for _, m := range regexp.MustCompile(`class="(?:bar|ours)" x="\d+" y="\d+" width="([^"]+)"`).FindAllStringSubmatch(svg, -1) {
+	widths := regexp.MustCompile(`class="(?:bar|ours)" x="\d+" y="\d+" width="([^"]+)"`)
+	for _, m := range widths.FindAllStringSubmatch(svg, -1) {
 		v, err := strconv.ParseFloat(m[1], 64)
 		require.NoError(t, err)
 		all = append(all, v)

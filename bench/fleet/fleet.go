@@ -50,7 +50,8 @@ type Fleet struct {
 // An Outcome has the results of a simulation.
 type Outcome struct {
 	Share float64 // the rate, as a fraction of that of a lock that takes no time
-	// Per critical section, without polls: attempts, confirmations, renewals of grants, releases, subscribing and unsubscribing.
+	// Per critical section, without polls: attempts, confirmations, renewals of grants, releases, subscribing and
+	// unsubscribing.
 	Requests  float64
 	Looks     float64       // polls per critical section
 	Load      float64       // the fraction of the time in which Redis was busy

@@ -15,7 +15,8 @@ func usual() Fleet {
 	return Fleet{
 		Processes: 2, Goroutines: 16, Trip: 400 * time.Microsecond, Noise: 50 * time.Microsecond, Section: time.Millisecond,
 		Slice: 10 * time.Millisecond, WakeDelay: time.Second,
-		Attempt: 15 * time.Microsecond, Release: 25 * time.Microsecond, Message: 5 * time.Microsecond, Look: 15 * time.Microsecond,
+		Attempt: 15 * time.Microsecond, Release: 25 * time.Microsecond, Message: 5 * time.Microsecond,
+		Look: 15 * time.Microsecond,
 	}
 }
 

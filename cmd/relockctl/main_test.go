@@ -366,7 +366,8 @@ func TestShowPrintsHoldersAndWaiters(t *testing.T) {
 	must(t, lock.Unlock(waiter))
 
 	must(t, rdb.Set(ctx, "text", "x", 0).Err())
-	for name, want := range map[string]int{"queue": statusFree, "nobody": statusFree, "text": statusFailed, "": statusFailed} {
+	for name, want := range map[string]int{"queue": statusFree, "nobody": statusFree, "text": statusFailed,
+		"": statusFailed} {
 		_, _, status := ctl(t, s.Addr(), "", "show", name)
 		assert.Equal(t, want, status)
 	}
@@ -389,7 +390,8 @@ func TestShowPrintsTheWaitQueue(t *testing.T) {
 	var got []chan error
 	var waiting []*relock.Client
 	for n := range 2 {
-		c, err := relock.New(s.Client(), relock.WithLabel(fmt.Sprint("orders-", n)), relock.WithLogger(slog.New(slog.DiscardHandler)))
+		c, err := relock.New(s.Client(), relock.WithLabel(fmt.Sprint("orders-", n)),
+			relock.WithLogger(slog.New(slog.DiscardHandler)))
 		must(t, err)
 		defer c.Close()
 		waiting, got = append(waiting, c), append(got, make(chan error, 1))
@@ -592,9 +594,10 @@ func TestUnlockAsksBeforeItFrees(t *testing.T) {
 		then   func()
 		status int
 	}{
-		"it is still held":     {func() {}, statusDone},
-		"it is given back":     {func() { must(t, lock.Unlock(ctx)) }, statusFree},
-		"it has changed hands": {func() { must(t, lock.Unlock(ctx)); must(t, lock.LockLease(ctx, time.Hour)) }, statusNotFreed},
+		"it is still held": {func() {}, statusDone},
+		"it is given back": {func() { must(t, lock.Unlock(ctx)) }, statusFree},
+		"it has changed hands": {func() { must(t, lock.Unlock(ctx)); must(t, lock.LockLease(ctx, time.Hour)) },
+			statusNotFreed},
 		"the user hits Ctrl-C": {nil, statusNotFreed},
 	} {
 		must(t, lock.LockLease(ctx, time.Hour))
@@ -747,10 +750,16 @@ func TestRelockctlWorksBehindSentinel(t *testing.T) {
 	assert.Equal(t, "orders was released.\n", out)
 	assert.Zero(t, status, errs)
 	for text, args := range map[string][]string{
-		"cannot reach the Redis other of the Sentinel at " + s.Addrs()[0] + ": it knows no master with that name": {"-addr", s.Addrs()[0], "-sentinel-master", "other"},
-		"of the Sentinel at 127.0.0.1:1,127.0.0.1:2":                                                              {"-addr", "127.0.0.1:1,127.0.0.1:2", "-sentinel-master", name},
+		"cannot reach the Redis other of the Sentinel at " + s.Addrs()[0] + ": it knows no master with that name": {
+			"-addr", s.Addrs()[0], "-sentinel-master", "other",
+		},
+		"of the Sentinel at 127.0.0.1:1,127.0.0.1:2": {
+			"-addr", "127.0.0.1:1,127.0.0.1:2", "-sentinel-master", name,
+		},
 		// Which is no Sentinel.
-		"cannot reach the Redis main of the Sentinel at " + s.Master().Addr() + ": ": {"-addr", s.Master().Addr(), "-sentinel-master", name},
+		"cannot reach the Redis main of the Sentinel at " + s.Master().Addr() + ": ": {
+			"-addr", s.Master().Addr(), "-sentinel-master", name,
+		},
 	} {
 		out, errs, status := ctl(t, "", "", append(args, "list")...)
 		assert.Empty(t, out)
@@ -762,7 +771,8 @@ func TestRelockctlWorksBehindSentinel(t *testing.T) {
 	login := redis.NewClient(&redis.Options{Addr: s.Addrs()[0]})
 	t.Cleanup(func() { login.Close() })
 	must(t, login.Do(ctx, "acl", "setuser", "default", "resetpass", ">other").Err())
-	for query, want := range map[string]int{"": statusFailed, "?sentinel_password=secret": statusFailed, "?sentinel_password=other": 0} {
+	for query, want := range map[string]int{"": statusFailed, "?sentinel_password=secret": statusFailed,
+		"?sentinel_password=other": 0} {
 		_, errs, status := ctl(t, s.Addrs()[0]+query, "", "-sentinel-master", name)
 		assert.Equal(t, want, status, errs)
 		assert.NotContains(t, errs, "secret")
@@ -772,7 +782,8 @@ func TestRelockctlWorksBehindSentinel(t *testing.T) {
 func TestNamesAreQuotedForTheTerminal(t *testing.T) {
 	for name, want := range map[string]string{
 		"orders:42": "orders:42", "Straße 7": "Straße 7", "日本": "日本", "{a}:b": "{a}:b",
-		"": `""`, " x": `" x"`, "a\nb": `"a\nb"`, "\x1b[2J": `"\x1b[2J"`, "a\xff": `"a\xff"`, `"x"`: `"\"x\""`, "a\u202eb": `"a\u202eb"`,
+		"": `""`, " x": `" x"`, "a\nb": `"a\nb"`, "\x1b[2J": `"\x1b[2J"`, "a\xff": `"a\xff"`, `"x"`: `"\"x\""`,
+		"a\u202eb": `"a\u202eb"`,
 	} {
 		assert.Equal(t, want, quote(name), "%q", name)
 	}

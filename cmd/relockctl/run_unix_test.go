@@ -271,7 +271,7 @@ func TestRunWaitsForTheLock(t *testing.T) {
 	assert.Zero(t, r.ends(), r.stderr.String())
 }
 
-// awaitWaiter waits until somebody waits for the lock.
+// awaitWaiter waits until a client waits for the lock.
 func awaitWaiter(t *testing.T, s *testredis.Server, name string) {
 	t.Helper()
 	rdb := s.Client()
@@ -509,7 +509,8 @@ func TestRunWarnsIfTheReleaseFails(t *testing.T) {
 func TestRunHelpNamesItsFlags(t *testing.T) {
 	out, _, _ := ctl(t, "127.0.0.1:1", "", "-h")
 	for _, flag := range []string{
-		"-wait", "-lease", "-grace", "-fair", "-fenced", "-semaphore", "RELOCK_NAME", "RELOCK_TOKEN", "126", "127", "75", "76",
+		"-wait", "-lease", "-grace", "-fair", "-fenced", "-semaphore", "RELOCK_NAME", "RELOCK_TOKEN", "126", "127", "75",
+		"76",
 	} {
 		assert.True(t, strings.Contains(out, flag), flag)
 	}

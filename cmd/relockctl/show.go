@@ -3,8 +3,8 @@ package main
 // Output of locks, as text and as JSON.
 //
 // Rules: a name with characters that are not printable is quoted, as Go quotes it, so that none of these characters
-// reaches the terminal; labels and hosts are text already when Inspect returns them. Tables shorten long texts; JSON and
-// show do not. JSON escapes all characters that are not printable.
+// reaches the terminal; labels and hosts are text already when Inspect returns them. Tables shorten long texts; JSON
+// and show do not. JSON escapes all characters that are not printable.
 
 import (
 	"cmp"
@@ -169,7 +169,8 @@ func details(i relock.Inspection) string {
 		out += "\n" + tabulate(func(line func(cells ...any)) {
 			line("HOLDER", "CLIENT", "LABEL", "HOST", "AS", "HOLDS", "LEASE")
 			for _, h := range i.Holders {
-				line(quote(h.Owner), orDash(h.Client), orDash(h.Label), orDash(h.Host), roleOf(i, h), h.HoldCount, lease(h.Remaining))
+				line(quote(h.Owner), orDash(h.Client), orDash(h.Label), orDash(h.Host), roleOf(i, h), h.HoldCount,
+					lease(h.Remaining))
 			}
 		})
 	}
@@ -341,7 +342,8 @@ func asJSON(locks []relock.Inspection) []jsonLock {
 
 func lockJSON(i relock.Inspection) jsonLock {
 	lock := jsonLock{
-		Name: i.Name, At: i.At.UTC(), Type: string(i.Type), Mode: i.Mode, Held: i.Held(), TTL: i.TTL.Milliseconds(), Token: i.Token,
+		Name: i.Name, At: i.At.UTC(), Type: string(i.Type), Mode: i.Mode, Held: i.Held(), TTL: i.TTL.Milliseconds(),
+		Token:   i.Token,
 		Holders: []jsonHolder{}, Waiters: []jsonWaiter{},
 	}
 	if i.Type == relock.TypeSemaphore {

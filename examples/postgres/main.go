@@ -65,7 +65,8 @@ func run() error {
 		return err
 	}
 	defer closeDB()
-	if _, err := db.Exec(ctx, `CREATE TEMPORARY TABLE ledger (id int PRIMARY KEY, balance int NOT NULL, token bigint NOT NULL)`); err != nil {
+	if _, err := db.Exec(ctx,
+		`CREATE TEMPORARY TABLE ledger (id int PRIMARY KEY, balance int NOT NULL, token bigint NOT NULL)`); err != nil {
 		return err
 	}
 	rdb, closeRedis, err := demo.Connect(ctx)
@@ -96,7 +97,8 @@ func run() error {
 // race makes two writers add to a balance of 100: red adds 10, but is paused between reading and writing; blue adds 50
 // meanwhile.
 func race(ctx context.Context, db *pgx.Conn, rdb *redis.Client, update string) (balance int, err error) {
-	if _, err := db.Exec(ctx, `INSERT INTO ledger VALUES (1, 100, 0) ON CONFLICT (id) DO UPDATE SET balance = 100, token = 0`); err != nil {
+	if _, err := db.Exec(ctx,
+		`INSERT INTO ledger VALUES (1, 100, 0) ON CONFLICT (id) DO UPDATE SET balance = 100, token = 0`); err != nil {
 		return 0, err
 	}
 	name := "relock:postgres:" + rand.Text()

@@ -163,7 +163,8 @@ func TestEngineOutages(t *testing.T) {
 
 // If Redis cannot be reached, all waiters of a lock get an error at about the same time, each from its own request.
 func TestEngineEveryCallerLearnsOfADeadServerAtOnce(t *testing.T) {
-	for name, fault := range map[string]fakeredis.Fault{"refused": {Block: io.EOF}, "hangs": {Block: io.EOF, Late: 5 * time.Second}} {
+	for name, fault := range map[string]fakeredis.Fault{"refused": {Block: io.EOF},
+		"hangs": {Block: io.EOF, Late: 5 * time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				e.redis.Fault = func(string) fakeredis.Fault { return fault }
@@ -198,7 +199,8 @@ func (l refusingLock) ReadReply(Attempt, send.Reply) (Outcome, error) { return O
 // No caller gets the error of another caller's request. An answer that refuses one caller tells nothing about the
 // waiters behind it.
 func TestEngineEveryCallerGetsItsOwnAnswer(t *testing.T) {
-	for _, refused := range []error{errFakeUpgrade, send.ErrNotALock, send.Invalid("lease 1ms"), send.ErrReply, send.ErrNotSynced} {
+	for _, refused := range []error{errFakeUpgrade, send.ErrNotALock, send.Invalid("lease 1ms"), send.ErrReply,
+		send.ErrNotSynced} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.lock(1)
 			results := make(chan error, 1)
@@ -288,7 +290,9 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 // Lock does not return a hold that is valid for hardly any time. It sends the attempt again, which restores the lease.
 func TestEngineLateAnswerIsAskedForAgain(t *testing.T) {
 	const lease = 600 * time.Millisecond // less than send.ResendTime
-	for name, late := range map[string]time.Duration{"nearly over": lease - 40*time.Millisecond, "over": lease + 40*time.Millisecond} {
+	for name, late := range map[string]time.Duration{
+		"nearly over": lease - 40*time.Millisecond, "over": lease + 40*time.Millisecond,
+	} {
 		for _, explicit := range []time.Duration{0, lease} {
 			for levels := range 2 {
 				t.Run(fmt.Sprint(name, explicit, levels), func(t *testing.T) {

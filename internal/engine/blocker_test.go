@@ -80,7 +80,8 @@ func TestErrorThatEndsAWaitSaysOnlyWhatIsKnown(t *testing.T) {
 		assert.EqualError(
 			t,
 			errs[1],
-			"context deadline exceeded: goroutine 1 of this process is ahead in the queue, and Redis has not answered its request",
+			"context deadline exceeded: goroutine 1 of this process is ahead in the queue, and Redis has not answered its "+
+				"request",
 		)
 		time.Sleep(time.Minute)
 	})

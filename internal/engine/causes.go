@@ -54,4 +54,5 @@ var (
 var ErrRenewed = send.Invalid("the hold has no explicit lease: it is renewed automatically")
 
 // ErrNoAnswer is returned by a TryLock if its time is up before Redis has answered at all.
-var ErrNoAnswer = errors.New("timed out waiting for Redis; the attempt is being rolled back and expires with its lease")
+var ErrNoAnswer = errors.New("timed out waiting for Redis; if the lock was granted, it is released again, " +
+	"or expires with its lease")

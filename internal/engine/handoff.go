@@ -85,7 +85,8 @@ func (s *lockState) admit(op *waitOptions, kind Lock, o Owner, explicit bool) (a
 	key, admission := holdKey{kind.ID().Half, o}, kind.Admission()
 	s.Lock()
 	defer s.Unlock()
-	if s.holds.get(key) != nil || kind.Counterpart() != (LockID{}) && s.holds.get(holdKey{kind.Counterpart().Half, o}) != nil {
+	other := kind.Counterpart()
+	if s.holds.get(key) != nil || other != (LockID{}) && s.holds.get(holdKey{other.Half, o}) != nil {
 		return admitted{}, nil
 	}
 	switch {

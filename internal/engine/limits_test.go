@@ -152,7 +152,8 @@ func TestMinHoldOutlivesARenewalUnderWay(t *testing.T) {
 
 // A hold ends when MaxHold is over, with a cause of its own, and its record does not outlive MaxHold.
 func TestMaxHoldEndsAHold(t *testing.T) {
-	for _, d := range []time.Duration{time.Second, 29 * time.Second, 30 * time.Second, 31 * time.Second, 45 * time.Second, 10 * time.Minute} {
+	for _, d := range []time.Duration{time.Second, 29 * time.Second, 30 * time.Second, 31 * time.Second, 45 * time.Second,
+		10 * time.Minute} {
 		for _, latency := range []time.Duration{0, 300 * time.Millisecond} {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				e.redis.Latency = latency

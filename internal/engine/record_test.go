@@ -189,7 +189,8 @@ func TestRecordIsKeptWhileItIsValid(t *testing.T) {
 		e.lock(1)
 		e.holdOf(LockID{Name: "x"}, 1, func(h *hold) {
 			trusted := e.watchdog.Left(&h.record.lease)
-			for left, want := range map[time.Duration]bool{trusted: true, time.Millisecond: false, 0: false, -time.Second: false} {
+			for left, want := range map[time.Duration]bool{trusted: true, time.Millisecond: false, 0: false,
+				-time.Second: false} {
 				h.record.lease.SetValidUntil(e.watchdog.Now() + left)
 				assert.Equal(t, want, h.record.isKeptLocked(e.watchdog.Now()), "with %v left", left)
 			}

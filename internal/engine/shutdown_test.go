@@ -67,7 +67,8 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 		defer cancel()
 		err = e.Shutdown(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		for _, text := range []string{"relock: shutdown: ", "2 locks are still held", "x by goroutine 1", "other by owner 7"} {
+		for _, text := range []string{"relock: shutdown: ", "2 locks are still held", "x by goroutine 1",
+			"other by owner 7"} {
 			assert.ErrorContains(t, err, text)
 		}
 		time.Sleep(31 * time.Second)

@@ -4,11 +4,11 @@ package engine
 //
 // Rules: a Client without the options spends nothing on this: no goroutine, no allocation, and no field of a hold. With
 // an option one goroutine (slowWalk) looks at all lock states at half of the shortest time that was set. Whether a hold
-// is to be reported follows from its age now and at the last walk, so nothing is remembered for a hold except the stack
-// of the call that acquired it, as program counters, and only while hold warnings are on. A call that waits is listed
-// if an Observer or a wait warning needs it, from when it begins to wait until it returns. All reports go through the
-// reporter, at most mostLines in any second; the others are counted. The terms of an election, and its candidates, are
-// meant to last: they are left out everywhere (Lock.Lasting).
+// is to be reported follows from its age now and at the last walk. So nothing is remembered for a hold except the stack
+// of the call that acquired it, as program counters, and that only while hold warnings are on. A call that waits is
+// listed if an Observer or a wait warning needs it, from when it begins to wait until it returns. All reports go
+// through the reporter, at most mostLines in any second; the others are counted. The terms of an election, and its
+// candidates, are meant to last: they are left out everywhere (Lock.Lasting).
 
 import (
 	"cmp"

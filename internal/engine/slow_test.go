@@ -190,7 +190,7 @@ func TestHandedOffHoldHasAnAgeOfItsOwn(t *testing.T) {
 	}, withSlice(time.Minute))
 }
 
-// A hold whose answer came late is as old as the answer: nobody worked under the lock before.
+// A hold whose answer came late is as old as the answer: no owner worked under the lock before.
 func TestLateAnswerMakesNoOldHold(t *testing.T) {
 	t.Parallel()
 	inSlowBubble(t, time.Second, 0, func(e *bubbleEngine, l *slowLog) {
@@ -341,7 +341,8 @@ func TestCloseEndsALookup(t *testing.T) {
 func TestCallerOfSeveralLocksWaitsForTheBusyOne(t *testing.T) {
 	t.Parallel()
 	w := &slowWalk{lines: newLineLimit(), Engine: &Engine{Config: Config{WaitWarning: time.Second}}}
-	call := &span{engine: w.Engine, began: time.Now().Add(-time.Minute), locks: []Subject{{"a", "lock", 1}, {"b", "lock", 1}}}
+	call := &span{engine: w.Engine, began: time.Now().Add(-time.Minute),
+		locks: []Subject{{"a", "lock", 1}, {"b", "lock", 1}}}
 	w.slow.list(call)
 	alone := &span{engine: w.Engine, began: time.Now().Add(-time.Minute), locks: []Subject{{"b", "lock", 2}}}
 	w.slow.list(alone)

@@ -34,7 +34,8 @@ func TestStandingIsThatOfTheScripts(t *testing.T) {
 	assert.Equal(t, legacyHolder, made("", true, false))
 	assert.Equal(t, subscriptionLost, made("", false, true))
 	for s, is := range map[standing][3]bool{
-		notEnqueued: {}, enqueued: {true, false, false}, legacyHolder: {false, true, false}, subscriptionLost: {false, false, true},
+		notEnqueued: {}, enqueued: {true, false, false}, legacyHolder: {false, true, false},
+		subscriptionLost: {false, false, true},
 	} {
 		assert.Equal(t, is, [3]bool{s.isEnqueued(), s.LegacyHolder(), s.SubscriptionLost()}, "%d", s)
 	}

@@ -132,7 +132,8 @@ func model(h History, _ Rules) (wrong []string) {
 				ops = append(ops, s.steps(i)...)
 			}
 			if result := porcupine.CheckOperationsTimeout(machine, ops, modelTime); result != porcupine.Ok {
-				verdict := map[porcupine.CheckResult]string{porcupine.Illegal: "impossible", porcupine.Unknown: "not decided"}[result]
+				verdict := map[porcupine.CheckResult]string{porcupine.Illegal: "impossible",
+					porcupine.Unknown: "not decided"}[result]
 				wrong = append(
 					wrong,
 					fmt.Sprintf("%s: %d calls from %v on: %s\n%s", name, len(ops), part[0].Take.Call, verdict, listing(ops)),

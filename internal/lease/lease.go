@@ -123,8 +123,8 @@ func (l *Lease) next() time.Duration {
 // IsRenewable reports whether a renewal of l makes it valid for longer. If not, l can only be checked.
 func (l *Lease) IsRenewable() bool { return l.renewed.Load() && !l.last.Load() }
 
-// slack returns how long before it is due a renewal may be sent. It is a part of the lease that is in force, because the
-// first one may be much shorter than those that renewals ask for.
+// slack returns how long before it is due a renewal may be sent. It is a part of the lease that is in force, because
+// the first one may be much shorter than those that renewals ask for.
 func (l *Lease) slack() time.Duration { return l.WholeValidity() / 30 }
 
 // LeftAt returns how much longer l is valid, where now is the time on the clock of the watchdog.

@@ -113,8 +113,8 @@ func TestWatchdogRenewsEveryThirdOfTheLease(t *testing.T) {
 	})
 }
 
-// A first lease that is shorter than those that renewals ask for is renewed after a third of its own length, and at once
-// if that has passed when the watchdog learns of it.
+// A first lease that is shorter than those that renewals ask for is renewed after a third of its own length, and at
+// once if that has passed when the watchdog learns of it.
 func TestWatchdogRenewsAShortFirstLeaseAfterAThirdOfIt(t *testing.T) {
 	const first = testLease / 6
 	for _, late := range []time.Duration{0, first / 4, first * 2 / 7, first / 2} { // how long after the request
@@ -141,7 +141,9 @@ func TestWatchdogRenewsAShortFirstLeaseAfterAThirdOfIt(t *testing.T) {
 // S2: the validity starts before the request, and a local timer ends it without any answer from Redis.
 func TestWatchdogEndsValidityWhenNoRenewalIsConfirmed(t *testing.T) {
 	for name, answer := range map[string]func(*fakeRecords){
-		"errors":       func(f *fakeRecords) { f.answer = func(*Lease) Renewal { return Renewal{Err: errors.New("refused")} } },
+		"errors": func(f *fakeRecords) {
+			f.answer = func(*Lease) Renewal { return Renewal{Err: errors.New("refused")} }
+		},
 		"never answer": func(f *fakeRecords) { f.slow = time.Hour },
 	} {
 		t.Run(name, func(t *testing.T) {

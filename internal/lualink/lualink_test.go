@@ -15,7 +15,8 @@ func TestLibrary(t *testing.T) {
 		"first.lua":  {Data: []byte("local function first() return 1 end\n")},
 		"busy.lua": {
 			Data: []byte(
-				"-- Says whether a lock is busy.\n--\n-- KEYS[1]  the lock: a hash.\n-- KEYS     the others: each a zset\nreturn first()\n",
+				"-- Says whether a lock is busy.\n--\n-- KEYS[1]  the lock: a hash.\n-- KEYS     the others: each a zset\n" +
+					"return first()\n",
 			),
 		},
 	}, "record", "first")
@@ -34,7 +35,8 @@ func TestLibrary(t *testing.T) {
 
 func TestPreludesAreLinked(t *testing.T) {
 	t.Parallel()
-	const one = "local a, b = 1, 2\n\nlocal function unused() return a end\n\nlocal function inner(x)\n    local c = x + b\n    return c\nend\n"
+	const one = "local a, b = 1, 2\n\nlocal function unused() return a end\n\nlocal function inner(x)\n    local c = x " +
+		"+ b\n    return c\nend\n"
 	const two = "local function outer() return inner(1) end\n"
 	const instead = "local function outer() return 3 end\n"
 	const more = "local function more() return outer() end\n"
@@ -47,7 +49,8 @@ func TestPreludesAreLinked(t *testing.T) {
 	linked := func(source string) string { return l.link(source, l.of(source)) }
 	for _, alone := range []string{
 		"return 1", "return 'outer'", "return t.outer", "return t:outer()", "return 1 -- outer",
-		"local outer = 1\nreturn outer", "local function f(x, outer) return outer end", "for outer, _ in pairs(t) do f(outer) end",
+		"local outer = 1\nreturn outer", "local function f(x, outer) return outer end",
+		"for outer, _ in pairs(t) do f(outer) end",
 	} {
 		assert.Equal(t, alone, linked(alone))
 	}

@@ -63,7 +63,7 @@ func Unexpected(answer any) error {
 // Silence returns ErrSilent with the time for which nothing arrived, and with the last error before that time.
 func Silence(d time.Duration, tries int, last error) error {
 	const tenth = 100 * time.Millisecond
-	return WithLast(fmt.Errorf("%w within %v, or no connection to it (attempts: %d, each over its own connection)",
+	return WithLast(fmt.Errorf("%w within %v (requests that were sent, or still waited for a connection: %d)",
 		ErrSilent, d.Truncate(tenth), tries), last)
 }
 

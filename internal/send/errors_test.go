@@ -34,7 +34,7 @@ func TestReasonsKeepWhatTheyWrap(t *testing.T) {
 	silence := Silence(4321*time.Millisecond, 4, io.EOF)
 	assert.ErrorIs(t, silence, ErrSilent)
 	assert.ErrorIs(t, silence, io.EOF)
-	assert.ErrorContains(t, silence, "within 4.3s, or no connection to it (attempts: 4, each over its own connection)")
+	assert.ErrorContains(t, silence, "within 4.3s (requests that were sent, or still waited for a connection: 4)")
 
 	assert.ErrorIs(t, Invalid("the name is %s", "empty"), ErrInvalid)
 	assert.EqualError(t, Invalid("the name is %s", "empty"), "invalid: the name is empty")

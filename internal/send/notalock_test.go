@@ -11,12 +11,15 @@ import (
 func TestNotALockNamesTheKeyAndIsFinal(t *testing.T) {
 	c := Call{Keys: []string{"a: BUSY b: MOVED c", "redisson_lock_token:{a}"}}
 	for answer, want := range map[string]string{
-		`NOTALOCK 1 field 9 x:\x20BUSY\x20y`: `the key "a: BUSY b: MOVED c" holds a hash that is not a lock (field "x: BUSY y")`,
-		`NOTALOCK 1 field 5000 xx`:           `holds a hash that is not a lock (field "xx"… (5000 bytes))`,
-		`NOTALOCK 1 type list`:               `the key "a: BUSY b: MOVED c" holds a list that does not belong to a lock of this type; it was left unchanged: use a name that no other data has, such as "lock:a: BUSY b: MOVED c"`,
-		`NOTALOCK 1 type ?`:                  `holds data that is not a lock`,
-		`NOTALOCK 0 type list`:               `one of the keys of the lock holds a list that does not belong to a lock of this type`,
-		`NOTALOCK 2 number`:                  `the key "redisson_lock_token:{a}" holds a token counter that is not a number; it was left unchanged: use a name that no other data has`,
+		`NOTALOCK 1 field 9 x:\x20BUSY\x20y`: `the key "a: BUSY b: MOVED c" holds a hash that is not a lock ` +
+			`(field "x: BUSY y")`,
+		`NOTALOCK 1 field 5000 xx`: `holds a hash that is not a lock (field "xx"… (5000 bytes))`,
+		`NOTALOCK 1 type list`: `the key "a: BUSY b: MOVED c" holds a list that does not belong to a lock of this type; ` +
+			`it was left unchanged: use a name that no other data has, such as "lock:a: BUSY b: MOVED c"`,
+		`NOTALOCK 1 type ?`:    `holds data that is not a lock`,
+		`NOTALOCK 0 type list`: `one of the keys of the lock holds a list that does not belong to a lock of this type`,
+		`NOTALOCK 2 number`: `the key "redisson_lock_token:{a}" holds a token counter that is not a number; ` +
+			`it was left unchanged: use a name that no other data has`,
 	} {
 		err := orNotALock(c, refusal(answer))
 		require.ErrorIs(t, err, ErrNotALock, answer)
@@ -30,7 +33,8 @@ func TestNotALockNamesTheKeyAndIsFinal(t *testing.T) {
 }
 
 func TestNotALockOfAStrangeFormIsUnexpected(t *testing.T) {
-	for _, strange := range []string{"NOTALOCK", "NOTALOCK x type list", "NOTALOCK 2 type list", "NOTALOCK -1 number", "NOTALOCK 1"} {
+	for _, strange := range []string{"NOTALOCK", "NOTALOCK x type list", "NOTALOCK 2 type list", "NOTALOCK -1 number",
+		"NOTALOCK 1"} {
 		assert.ErrorIs(t, orNotALock(Call{Keys: []string{"a"}}, refusal(strange)), ErrReply, strange)
 	}
 	assert.NoError(t, orNotALock(Call{}, nil))
@@ -49,7 +53,8 @@ func TestForgottenPasswordIsNamed(t *testing.T) {
 		assert.ErrorContains(t, err, "NOAUTH: Redis requires a password")
 		assert.True(t, Answered(err) && !Transient(err) && !MayHaveRun(err), "Redis has refused the call")
 	}
-	for _, other := range []error{nil, refusal("NOAUTH Authentication required."), refusal("ERR Protocol error: invalid bulk length")} {
+	for _, other := range []error{nil, refusal("NOAUTH Authentication required."),
+		refusal("ERR Protocol error: invalid bulk length")} {
 		assert.Equal(t, other, explained(Call{}, other))
 	}
 }

@@ -105,7 +105,8 @@ func TestRefusedPipelineIsTheErrorOfEachCall(t *testing.T) {
 	rdb.AddHook(pipelineHook(func(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 		return func(context.Context, []redis.Cmder) error { return refused }
 	}))
-	for _, o := range NewRedis(rdb, Synced{}).RunAll(context.Background(), make2(Call{Script: incr, Keys: []string{"n"}}), false) {
+	calls := make2(Call{Script: incr, Keys: []string{"n"}})
+	for _, o := range NewRedis(rdb, Synced{}).RunAll(context.Background(), calls, false) {
 		assert.Equal(t, refused, o.Err)
 	}
 }

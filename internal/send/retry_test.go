@@ -315,10 +315,13 @@ func TestCallerLeavesBeforeTheAnswer(t *testing.T) {
 		want  error
 		took  time.Duration
 	}{
-		"ctx":      {func(_ *bench, _ *Wait, cancel func()) { time.AfterFunc(300*time.Millisecond, cancel) }, context.Canceled, 300 * time.Millisecond},
-		"close":    {func(b *bench, _ *Wait, _ func()) { time.AfterFunc(300*time.Millisecond, func() { close(b.closed) }) }, ErrClosed, 300 * time.Millisecond},
-		"deadline": {func(_ *bench, w *Wait, _ func()) { w.Deadline = time.Now().Add(300 * time.Millisecond) }, ErrTimeUp, 300 * time.Millisecond},
-		"short":    {func(_ *bench, w *Wait, _ func()) { w.Deadline = time.Now().Add(time.Millisecond) }, ErrTimeUp, MinWait},
+		"ctx": {func(_ *bench, _ *Wait, cancel func()) { time.AfterFunc(300*time.Millisecond, cancel) },
+			context.Canceled, 300 * time.Millisecond},
+		"close": {func(b *bench, _ *Wait, _ func()) { time.AfterFunc(300*time.Millisecond, func() { close(b.closed) }) },
+			ErrClosed, 300 * time.Millisecond},
+		"deadline": {func(_ *bench, w *Wait, _ func()) { w.Deadline = time.Now().Add(300 * time.Millisecond) }, ErrTimeUp,
+			300 * time.Millisecond},
+		"short": {func(_ *bench, w *Wait, _ func()) { w.Deadline = time.Now().Add(time.Millisecond) }, ErrTimeUp, MinWait},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in(t, func(b *bench) {

@@ -40,7 +40,8 @@ func TestVerdictOnTheAnswerToWait(t *testing.T) {
 }
 
 func TestWaitIsRoundedUpToMilliseconds(t *testing.T) {
-	for within, want := range map[time.Duration]int64{time.Millisecond: 1, time.Millisecond + 1: 2, 2*time.Millisecond - 1: 2, time.Second: 1000} {
+	for within, want := range map[time.Duration]int64{time.Millisecond: 1, time.Millisecond + 1: 2,
+		2*time.Millisecond - 1: 2, time.Second: 1000} {
 		assert.Equal(t, []any{"wait", 1, want}, Synced{1, within}.wait(context.Background()).Args())
 	}
 }

@@ -45,11 +45,13 @@ type mistake struct {
 
 // missed has the mistakes that this simulator does not find, with the reasons.
 var missed = map[string]string{
-	"noTombstone": "the client releases what a late request took when its answer comes. Without a connection the lock expires " +
+	"noTombstone": "the client releases what a late request took when its answer comes. Without a connection the lock " +
+		"expires " +
 		"with its lease, as after a fault; only a lease that ends long after the fault would be seen, and then " +
 		"no answer may have come",
 	"tombstoneUnseen": "as noTombstone",
-	"sameNumber": "a place that is lost like that is one of a process whose grant has expired, and the grant of one behind " +
+	"sameNumber": "a place that is lost like that is one of a process whose grant has expired, and the grant of one " +
+		"behind " +
 		"it has expired too: it asks again, later than others, which the fault excuses",
 	"suspectForgotten": "as sameNumber: the places are those of processes that were slow",
 	"expiryForgotten": "the place of a grant that has expired is lost: its process asks again, later than " +
@@ -292,8 +294,10 @@ var ofTheSpecification = map[string]struct{ here, why string }{
 	"Semaphore-setOnly":       {why: "a waiter finds a new permit within a poll interval, as for permitNewsLost"},
 	"Semaphore-silentRelease": {here: "silentRelease"},
 	"Semaphore-rollBackLost":  {here: "tryUndoesNothing"},
-	"Tokens-ahead":            {why: "a counter is ahead of the clock by less than a simulated fault takes: TestScriptDrawsABlock"},
-	"Tokens-belowCounter":     {why: "two draws are further apart than the microseconds of a block: TestScriptDrawsABlock"},
+	"Tokens-ahead": {why: "a counter is ahead of the clock by less than a simulated fault takes: " +
+		"TestScriptDrawsABlock"},
+	"Tokens-belowCounter": {why: "two draws are further apart than the microseconds of a block: " +
+		"TestScriptDrawsABlock"},
 	"Tokens-counterBehind":    {why: "as for belowCounter"},
 	"Tokens-fromMissing":      {why: "as for belowCounter"},
 	"Tokens-otherAnswer":      {why: "an answer goes to the goroutine that has asked"},

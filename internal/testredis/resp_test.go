@@ -41,7 +41,8 @@ func TestReadFrameFindsTheEnd(t *testing.T) {
 }
 
 func TestReadFrameRefusesBrokenFrames(t *testing.T) {
-	for _, broken := range []string{"", "\r\n", "+OK", "+OK\n", "$5\r\nabc", "$x\r\n", "$-2\r\n", "$?\r\n", "*2\r\n:1\r\n", "GET k\r\n"} {
+	for _, broken := range []string{"", "\r\n", "+OK", "+OK\n", "$5\r\nabc", "$x\r\n", "$-2\r\n", "$?\r\n", "*2\r\n:1\r\n",
+		"GET k\r\n"} {
 		got, err := readFrame(bufio.NewReader(strings.NewReader(broken)))
 		assert.Error(t, err, "%q was read as %q", broken, got)
 	}

@@ -166,8 +166,8 @@ func TestMiniExpiresKeys(t *testing.T) {
 	Await(t, "the key expires", patience, func() bool { return c.Exists(ctx, "k").Val() == 0 })
 }
 
-// A script has the time at which it was sent, also on a miniredis whose ticks are late; and of two scripts the second one
-// has no earlier time than the first one.
+// A script has the time at which it was sent, also on a miniredis whose ticks are late; and of two scripts the second
+// one has no earlier time than the first one.
 func TestScriptsHaveTheTimeOfTheServer(t *testing.T) {
 	const script = `local now = redis.call('time')
 		redis.call('rpush', KEYS[1], now[1] * 1000000 + now[2])

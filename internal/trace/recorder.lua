@@ -49,6 +49,7 @@ end
 local time, before = server.call('time'), state()
 local heard = listeners(before.line)
 local answer = script(KEYS, ARGV)
-server.call('rpush', 'relock_trace', cjson.encode({verb = 'VERB', lock = lock, args = ARGV, time = time, before = before,
-    after = state(), heard = heard, told = list(told), answer = list({answer[1], answer[2], answer[3]}), err = answer.err}))
+server.call('rpush', 'relock_trace', cjson.encode({verb = 'VERB', lock = lock, args = ARGV, time = time,
+    before = before, after = state(), heard = heard, told = list(told),
+    answer = list({answer[1], answer[2], answer[3]}), err = answer.err}))
 return answer

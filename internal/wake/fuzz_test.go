@@ -96,7 +96,8 @@ func playPubSub(t *testing.T, data []byte) {
 		case 6: // confirmations without a request
 			name = names[in.pick(len(names))]
 			say(in.pick(2), &redis.Subscription{
-				Kind:    []string{"subscribe", "ssubscribe", "unsubscribe", "sunsubscribe", "psubscribe", "", in.text()}[in.pick(7)],
+				Kind: []string{"subscribe", "ssubscribe", "unsubscribe", "sunsubscribe", "psubscribe", "",
+					in.text()}[in.pick(7)],
 				Channel: []string{name, name, in.text()}[in.pick(3)], Count: int(int8(in.next())),
 			})
 		case 7:

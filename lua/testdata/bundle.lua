@@ -29,7 +29,8 @@ end
 local function is_idle_for(key, field)
     local head = redis.pcall('hmget', key, 'over', 'first', 'beside')
     local over = head[1]
-    return over and not head[2] and not head[3] and not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
+    return over and not head[2] and not head[3] and
+        not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
 end
 
 local lock, tokens = KEYS[1], KEYS[3]
@@ -57,7 +58,8 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
     local client = field:sub(1, 36)
     local head = redis.pcall('hmget', KEYS[2], 'first', 'last', 'granted', 'over', client)
     local first, last, granted, over = tonumber(head[1] or ''), tonumber(head[2] or ''), head[3], head[4]
-    if granted and granted ~= field and not (over and over:find(field, 1, true)) and redis.pcall('hexists', lock, granted) == 1 then
+    if granted and granted ~= field and not (over and over:find(field, 1, true)) and
+        redis.pcall('hexists', lock, granted) == 1 then
         if not waits then
             return {0, redis.pcall('pttl', lock), 0}
         end
@@ -95,7 +97,8 @@ local function refuse_field(lock, field) refuse(lock, field_text(field)) end
 
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
-    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and
+        #value < 10 and value:match('^[1-9]%d*$')
 end
 
 local function is_value(field, value)
@@ -213,7 +216,8 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
+    local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
+    local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
     end
@@ -235,7 +239,8 @@ local function grant(lock, waiter, tokens, channel, how)
         token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
-    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
+    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or
+        redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
@@ -457,7 +462,8 @@ end
 
 local function is_guest(line, field)
     local p = line and line.mine
-    return p and of_writer(p.field) ~= of_writer(field) and (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
+    return p and of_writer(p.field) ~= of_writer(field) and
+        (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
 end
 
 local function join(line, field, wish)
@@ -679,7 +685,8 @@ end
 
 
 local lock, tokens = KEYS[1], KEYS[3]
-local field, channel, how, window, left, late = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] or '0', ARGV[6] == '1'
+local field, channel, how, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local left, late = ARGV[5] or '0', ARGV[6] == '1'
 local ends = left == '0' and not late and KEYS[2] ~= lock
 local deleted -- the answer of Redis
 
@@ -700,7 +707,7 @@ elseif ends then
         number, state, delivery, lease, fenced, asked, waiter = place:match(place_pattern)
     end
     local clock = redis.pcall('time')
-    local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared -- from others, in ms
+    local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared
     if number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and
         waiter:sub(-6) ~= ':write' and kept and kept >= 0 and kept < window and
         (granted == field or not granted and not own) then
@@ -711,8 +718,9 @@ elseif ends then
         end
         if deleted == 1 and token and redis.pcall('exists', lock) == 0 then
             lease = state == 'confirmed' and lease or string.format('%.0f', math.min(tonumber(lease), provisional))
-            local heard = type(redis.pcall('hset', lock, waiter, 1)) == 'number' and redis.pcall('pexpire', lock, lease) == 1 and
-                redis.pcall(how, channel .. ':' .. to, string.format(grant_format, waiter, asked, lease, string.format('%.0f', token)))
+            local grant = string.format(grant_format, waiter, asked, lease, string.format('%.0f', token))
+            local heard = type(redis.pcall('hset', lock, waiter, 1)) == 'number' and
+                redis.pcall('pexpire', lock, lease) == 1 and redis.pcall(how, channel .. ':' .. to, grant)
             if type(heard) == 'number' and heard > 0 then
                 redis.pcall('hset', KEYS[2], 'first', string.format('%.0f', first + 1), 'granted', waiter)
                 redis.pcall('hdel', KEYS[2], first, own and client or first)
@@ -742,7 +750,8 @@ local function refuse_field(lock, field) refuse(lock, field_text(field)) end
 
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
-    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and
+        #value < 10 and value:match('^[1-9]%d*$')
 end
 
 local function is_value(field, value)
@@ -858,7 +867,8 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
+    local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
+    local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
     end
@@ -885,7 +895,8 @@ local function grant(lock, waiter, tokens, channel, how)
         token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
-    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
+    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or
+        redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
@@ -1265,7 +1276,8 @@ local function refuse_field(lock, field) refuse(lock, field_text(field)) end
 
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
-    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and
+        #value < 10 and value:match('^[1-9]%d*$')
 end
 
 local function is_value(field, value)
@@ -1458,7 +1470,8 @@ end
 local function plain_waits(line, channel, how)
     for number = line.first, math.min(line.last, line.first + near_head - 1) do
         local p = place_at(line, number)
-        if p and not of_writer(p.field) and p.state ~= 'suspect' and p.delivery == 'push' and is_reachable(p, channel, how) then
+        if p and not of_writer(p.field) and p.state ~= 'suspect' and p.delivery == 'push' and
+            is_reachable(p, channel, how) then
             return true
         end
     end
@@ -1495,7 +1508,8 @@ if free or joins then
     if mode ~= 'write' then
         local last, now = redis.call('zrevrange', writers, 0, 0, 'withscores'), now_ms()
         if last[2] and tonumber(last[2]) > now + farthest_beat then -- does not count: see readers.lua
-            last = redis.call('zrangebyscore', writers, '(' .. ms(now), ms(now + farthest_beat), 'withscores', 'limit', 0, 1)
+            local after, to = '(' .. ms(now), ms(now + farthest_beat)
+            last = redis.call('zrangebyscore', writers, after, to, 'withscores', 'limit', 0, 1)
         end
         local wait = last[2] and tonumber(last[2]) - now or 0
         if wait > 0 then
@@ -1553,7 +1567,8 @@ local function refuse_field(lock, field) refuse(lock, field_text(field)) end
 
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
-    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and
+        #value < 10 and value:match('^[1-9]%d*$')
 end
 
 local function is_value(field, value)
@@ -1689,7 +1704,8 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
+    local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
+    local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
     end
@@ -1704,7 +1720,8 @@ local function grant(lock, waiter, tokens, channel, how)
         token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
-    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
+    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or
+        redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
@@ -2147,7 +2164,8 @@ local function refuse_field(lock, field) refuse(lock, field_text(field)) end
 
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
-    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and
+        #value < 10 and value:match('^[1-9]%d*$')
 end
 
 local function is_value(field, value)
@@ -2282,7 +2300,8 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
+    local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
+    local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
     end
@@ -2304,7 +2323,8 @@ local function grant(lock, waiter, tokens, channel, how)
         token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
-    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
+    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or
+        redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
@@ -2526,7 +2546,8 @@ end
 
 local function is_guest(line, field)
     local p = line and line.mine
-    return p and of_writer(p.field) ~= of_writer(field) and (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
+    return p and of_writer(p.field) ~= of_writer(field) and
+        (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
 end
 
 local function join(line, field, wish)
@@ -2758,7 +2779,8 @@ local write_field, waits = field .. ':write', delivery == 'push' or delivery == 
 
 local function upgrading()
     local n, now = 1, now_ms()
-    for _, waiting in ipairs(redis.call('zrangebyscore', writers, ms(now), ms(now + farthest_beat), 'limit', 0, most_holds)) do
+    local alive = redis.call('zrangebyscore', writers, ms(now), ms(now + farthest_beat), 'limit', 0, most_holds)
+    for _, waiting in ipairs(alive) do
         if waiting ~= read_field and redis.call('hexists', lock, waiting) == 1 then
             n = n + 1
         end
@@ -2903,7 +2925,8 @@ local function refuse_field(lock, field) refuse(lock, field_text(field)) end
 
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
-    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and
+        #value < 10 and value:match('^[1-9]%d*$')
 end
 
 local function is_value(field, value)
@@ -3043,7 +3066,8 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
+    local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
+    local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
     end
@@ -3070,7 +3094,8 @@ local function grant(lock, waiter, tokens, channel, how)
         token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
-    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
+    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or
+        redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
@@ -3614,7 +3639,8 @@ local line = left == '0' and try(function() return open_line(lock, KEYS[3], writ
 local answer, free = release_write(lock, writers, line, tokens, prefix, write_field, left, late, channel, how, window)
 if answer[1] ~= 1 and not rolls_back then
     check_record(lock)
-elseif answer[1] ~= 1 and redis.call('exists', writers) == 0 and (free or redis.call('hget', lock, 'mode') == 'read') then
+elseif answer[1] ~= 1 and redis.call('exists', writers) == 0 and
+    (free or redis.call('hget', lock, 'mode') == 'read') then
     announce(how, channel, '1') -- readers waited for this writer
 end
 return answer

@@ -26,7 +26,8 @@ end
 local function is_idle_for(key, field)
     local head = redis.pcall('hmget', key, 'over', 'first', 'beside')
     local over = head[1]
-    return over and not head[2] and not head[3] and not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
+    return over and not head[2] and not head[3] and
+        not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
 end
 
 local lock, tokens = KEYS[1], KEYS[3]
@@ -54,7 +55,8 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
     local client = field:sub(1, 36)
     local head = redis.pcall('hmget', KEYS[2], 'first', 'last', 'granted', 'over', client)
     local first, last, granted, over = tonumber(head[1] or ''), tonumber(head[2] or ''), head[3], head[4]
-    if granted and granted ~= field and not (over and over:find(field, 1, true)) and redis.pcall('hexists', lock, granted) == 1 then
+    if granted and granted ~= field and not (over and over:find(field, 1, true)) and
+        redis.pcall('hexists', lock, granted) == 1 then
         if not waits then
             return {0, redis.pcall('pttl', lock), 0}
         end
@@ -92,7 +94,8 @@ local function refuse_field(lock, field) refuse(lock, field_text(field)) end
 
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
-    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and
+        #value < 10 and value:match('^[1-9]%d*$')
 end
 
 local function is_value(field, value)
@@ -210,7 +213,8 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
+    local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
+    local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
     end
@@ -232,7 +236,8 @@ local function grant(lock, waiter, tokens, channel, how)
         token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
-    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
+    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or
+        redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
@@ -454,7 +459,8 @@ end
 
 local function is_guest(line, field)
     local p = line and line.mine
-    return p and of_writer(p.field) ~= of_writer(field) and (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
+    return p and of_writer(p.field) ~= of_writer(field) and
+        (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
 end
 
 local function join(line, field, wish)

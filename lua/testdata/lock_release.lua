@@ -37,7 +37,8 @@ end
 
 
 local lock, tokens = KEYS[1], KEYS[3]
-local field, channel, how, window, left, late = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] or '0', ARGV[6] == '1'
+local field, channel, how, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local left, late = ARGV[5] or '0', ARGV[6] == '1'
 local ends = left == '0' and not late and KEYS[2] ~= lock
 local deleted -- the answer of Redis
 
@@ -58,7 +59,7 @@ elseif ends then
         number, state, delivery, lease, fenced, asked, waiter = place:match(place_pattern)
     end
     local clock = redis.pcall('time')
-    local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared -- from others, in ms
+    local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared
     if number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and
         waiter:sub(-6) ~= ':write' and kept and kept >= 0 and kept < window and
         (granted == field or not granted and not own) then
@@ -69,8 +70,9 @@ elseif ends then
         end
         if deleted == 1 and token and redis.pcall('exists', lock) == 0 then
             lease = state == 'confirmed' and lease or string.format('%.0f', math.min(tonumber(lease), provisional))
-            local heard = type(redis.pcall('hset', lock, waiter, 1)) == 'number' and redis.pcall('pexpire', lock, lease) == 1 and
-                redis.pcall(how, channel .. ':' .. to, string.format(grant_format, waiter, asked, lease, string.format('%.0f', token)))
+            local grant = string.format(grant_format, waiter, asked, lease, string.format('%.0f', token))
+            local heard = type(redis.pcall('hset', lock, waiter, 1)) == 'number' and
+                redis.pcall('pexpire', lock, lease) == 1 and redis.pcall(how, channel .. ':' .. to, grant)
             if type(heard) == 'number' and heard > 0 then
                 redis.pcall('hset', KEYS[2], 'first', string.format('%.0f', first + 1), 'granted', waiter)
                 redis.pcall('hdel', KEYS[2], first, own and client or first)
@@ -100,7 +102,8 @@ local function refuse_field(lock, field) refuse(lock, field_text(field)) end
 
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
-    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and
+        #value < 10 and value:match('^[1-9]%d*$')
 end
 
 local function is_value(field, value)
@@ -216,7 +219,8 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
+    local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
+    local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
     end
@@ -243,7 +247,8 @@ local function grant(lock, waiter, tokens, channel, how)
         token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
-    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
+    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or
+        redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end

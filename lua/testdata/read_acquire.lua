@@ -18,7 +18,8 @@ local function refuse_field(lock, field) refuse(lock, field_text(field)) end
 
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
-    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and
+        #value < 10 and value:match('^[1-9]%d*$')
 end
 
 local function is_value(field, value)
@@ -211,7 +212,8 @@ end
 local function plain_waits(line, channel, how)
     for number = line.first, math.min(line.last, line.first + near_head - 1) do
         local p = place_at(line, number)
-        if p and not of_writer(p.field) and p.state ~= 'suspect' and p.delivery == 'push' and is_reachable(p, channel, how) then
+        if p and not of_writer(p.field) and p.state ~= 'suspect' and p.delivery == 'push' and
+            is_reachable(p, channel, how) then
             return true
         end
     end
@@ -248,7 +250,8 @@ if free or joins then
     if mode ~= 'write' then
         local last, now = redis.call('zrevrange', writers, 0, 0, 'withscores'), now_ms()
         if last[2] and tonumber(last[2]) > now + farthest_beat then -- does not count: see readers.lua
-            last = redis.call('zrangebyscore', writers, '(' .. ms(now), ms(now + farthest_beat), 'withscores', 'limit', 0, 1)
+            local after, to = '(' .. ms(now), ms(now + farthest_beat)
+            last = redis.call('zrangebyscore', writers, after, to, 'withscores', 'limit', 0, 1)
         end
         local wait = last[2] and tonumber(last[2]) - now or 0
         if wait > 0 then

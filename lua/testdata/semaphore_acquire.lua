@@ -8,7 +8,8 @@ end
 
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
-    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and
+        #value < 10 and value:match('^[1-9]%d*$')
 end
 
 local function uses_line(field)
@@ -158,7 +159,8 @@ end
 local function is_idle_for(key, field)
     local head = redis.pcall('hmget', key, 'over', 'first', 'beside')
     local over = head[1]
-    return over and not head[2] and not head[3] and not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
+    return over and not head[2] and not head[3] and
+        not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
 end
 return answer(function()
 
@@ -223,7 +225,8 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
+    local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
+    local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
     end
@@ -599,7 +602,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     return to
 end
 
-local most_passed = 1000 -- one script grants no more places, and ends when it has granted so many permits; the next one
+local most_passed = 1000 -- one script grants to no more places, and ends when it has granted that number of permits;
 
 local function pass_permits(free, taken, line, id, channel, how, asker)
     local passed_on, before = false, nil
@@ -660,7 +663,8 @@ wants = wants and not too_many
 local joins = wants and line and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.exists)
 local lost = joins and subscription_lost(id, delivery, channel, how)
 local joined = joins and not lost and join(line, id, {delivery = delivery, lease = lease, fenced = '0', asked = asked})
-local ahead = wants and delivery == 'barge' and not (line and line.exists and available > 0 and wants_several(line, channel, how))
+local ahead = wants and delivery == 'barge' and
+    not (line and line.exists and available > 0 and wants_several(line, channel, how))
 if not ahead then
     line = pass_permits(free, taken, line, id, channel, how, joined and client_of(id))
 end

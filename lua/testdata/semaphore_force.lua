@@ -12,7 +12,8 @@ end
 
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
-    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and
+        #value < 10 and value:match('^[1-9]%d*$')
 end
 
 local function uses_line(field)
@@ -145,7 +146,8 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
+    local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
+    local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
     end
@@ -426,7 +428,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     return to
 end
 
-local most_passed = 1000 -- one script grants no more places, and ends when it has granted so many permits; the next one
+local most_passed = 1000 -- one script grants to no more places, and ends when it has granted that number of permits;
 
 local function pass_permits(free, taken, line, id, channel, how, asker)
     local passed_on, before = false, nil

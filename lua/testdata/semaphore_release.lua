@@ -160,7 +160,8 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
+    local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
+    local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
     end
@@ -525,7 +526,7 @@ local function leave_and_pass(lock, key, field, late, pass)
     end)
     return answer
 end
-local most_passed = 1000 -- one script grants no more places, and ends when it has granted so many permits; the next one
+local most_passed = 1000 -- one script grants to no more places, and ends when it has granted that number of permits;
 
 local function pass_permits(free, taken, line, id, channel, how, asker)
     local passed_on, before = false, nil
@@ -550,7 +551,8 @@ end
         if count_free(free) <= 0 then
             return line, false
         end
-        heard = released and line.first <= line.last and release_to_all(line, channel, how, ms(count_free(free)), window, false) or 0
+        heard = released and line.first <= line.last and
+            release_to_all(line, channel, how, ms(count_free(free)), window, false) or 0
         if heard > 0 then
             return line, false
         end

@@ -24,7 +24,8 @@ local function refuse_field(lock, field) refuse(lock, field_text(field)) end
 
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
-    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and
+        #value < 10 and value:match('^[1-9]%d*$')
 end
 
 local function is_value(field, value)
@@ -159,7 +160,8 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
+    local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
+    local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
     end
@@ -181,7 +183,8 @@ local function grant(lock, waiter, tokens, channel, how)
         token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
-    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
+    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or
+        redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
@@ -403,7 +406,8 @@ end
 
 local function is_guest(line, field)
     local p = line and line.mine
-    return p and of_writer(p.field) ~= of_writer(field) and (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
+    return p and of_writer(p.field) ~= of_writer(field) and
+        (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
 end
 
 local function join(line, field, wish)
@@ -635,7 +639,8 @@ local write_field, waits = field .. ':write', delivery == 'push' or delivery == 
 
 local function upgrading()
     local n, now = 1, now_ms()
-    for _, waiting in ipairs(redis.call('zrangebyscore', writers, ms(now), ms(now + farthest_beat), 'limit', 0, most_holds)) do
+    local alive = redis.call('zrangebyscore', writers, ms(now), ms(now + farthest_beat), 'limit', 0, most_holds)
+    for _, waiting in ipairs(alive) do
         if waiting ~= read_field and redis.call('hexists', lock, waiting) == 1 then
             n = n + 1
         end

@@ -23,7 +23,8 @@ local function refuse_field(lock, field) refuse(lock, field_text(field)) end
 
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
-    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and
+        #value < 10 and value:match('^[1-9]%d*$')
 end
 
 local function is_value(field, value)
@@ -163,7 +164,8 @@ local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local heard = redis.pcall(how, channel, string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
+    local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
+    local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
     end
@@ -190,7 +192,8 @@ local function grant(lock, waiter, tokens, channel, how)
         token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
-    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
+    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or
+        redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
@@ -734,7 +737,8 @@ local line = left == '0' and try(function() return open_line(lock, KEYS[3], writ
 local answer, free = release_write(lock, writers, line, tokens, prefix, write_field, left, late, channel, how, window)
 if answer[1] ~= 1 and not rolls_back then
     check_record(lock)
-elseif answer[1] ~= 1 and redis.call('exists', writers) == 0 and (free or redis.call('hget', lock, 'mode') == 'read') then
+elseif answer[1] ~= 1 and redis.call('exists', writers) == 0 and
+    (free or redis.call('hget', lock, 'mode') == 'read') then
     announce(how, channel, '1') -- readers waited for this writer
 end
 return answer
