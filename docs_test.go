@@ -6,9 +6,6 @@ package relock
 // Importing relock is light: it requires go-redis, uuid, goid and their dependencies, and none of the dependencies of
 // its tests, examples and tools.
 
-// relock is light: who imports it gets go-redis, uuid, goid and what these need,
-// and nothing of its tests, examples and tools.
-
 import (
 	"encoding/json"
 	"errors"
@@ -28,13 +25,18 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/testredis"
 )
 
 // pages returns the texts for users, by path.
 func pages(t *testing.T) map[string]string {
 	files, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
+	internals, err := filepath.Glob("docs/internals/*.md")
+	require.NoError(t, err)
 	all := make(map[string]string)
+	files = append(files, internals...)
 	for _, f := range append(files, "README.md", "CHANGELOG.md", "DEVELOPMENT.md", "examples/README.md") {
 		text, err := os.ReadFile(f)
 		require.NoError(t, err)
@@ -51,12 +53,15 @@ func work(ctx context.Context) error { return nil }
 func save(ctx context.Context, token int64) error { return nil }
 `
 
-const pageFunction = "func _(ctx context.Context, rdb *redis.Client, client *relock.Client, lock *relock.Lock, t *testing.T) error {\n{\n%s\n}\nreturn nil\n}\n"
+const pageFunction = "func _(ctx context.Context, rdb *redis.Client, client *relock.Client, lock *relock.Lock, t " +
+	"*testing.T) error {\n{\n%s\n}\nreturn nil\n}\n"
 
 var pageImports = map[string]string{
-	"context": "context", "errors": "errors", "fmt": "fmt", "log": "log", "slog": "log/slog", "os": "os", "signal": "os/signal",
+	"context": "context", "errors": "errors", "fmt": "fmt", "log": "log", "slog": "log/slog", "os": "os",
+	"signal": "os/signal", "http": "net/http",
 	"sql": "database/sql", "syscall": "syscall", "testing": "testing", "time": "time",
-	"miniredis": "github.com/alicebob/miniredis/v2", "redis": "github.com/redis/go-redis/v9", "relock": "github.com/relock-go/relock", "relocktest": "github.com/relock-go/relock/relocktest",
+	"miniredis": "github.com/alicebob/miniredis/v2", "redis": "github.com/redis/go-redis/v9",
+	"relock": "github.com/relock-go/relock", "relocktest": "github.com/relock-go/relock/relocktest",
 }
 
 // A block of Go on a page is a declaration, or the body of a function. A block that is not of this module begins with
@@ -168,10 +173,10 @@ func anchors(text string) (all []string) {
 }
 
 // Each text that begins an entry is in the code. An ellipsis (…) stands for inserted values. The texts under the
-// heading "What Redis and go-redis say" are not texts of this package, and are not checked.
+// heading "Errors of Redis and of go-redis" are not texts of this package, and are not checked.
 func TestTroubleshootingTextsAreInTheCode(t *testing.T) {
 	page := pages(t)["docs/troubleshooting.md"]
-	ours, _, found := strings.Cut(page, "## What Redis and go-redis say")
+	ours, _, found := strings.Cut(page, "## Errors of Redis and of go-redis")
 	require.True(t, found, "the heading is gone that ends the texts of this package")
 	ours = strings.Join(strings.Fields(ours), " ") // lines break anywhere
 	literals := stringLiterals(t)
@@ -238,6 +243,18 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 	for _, b := range blocks {
 		assert.True(t, strings.Contains(code, flatten(b[1])), "not in example_test.go:\n%s", b[1])
 	}
+}
+
+// The program runs as it is written, except that the Redis of this test has another address.
+func TestReadmeProgramRuns(t *testing.T) {
+	t.Parallel()
+	program, err := os.ReadFile("examples/hello/main.go")
+	require.NoError(t, err)
+	moved := strings.ReplaceAll(string(program), "localhost:6379", testredis.Mini(t).Addr())
+	require.NotEqual(t, string(program), moved)
+	file := filepath.Join(t.TempDir(), "main.go")
+	require.NoError(t, os.WriteFile(file, []byte(moved), 0o600))
+	assert.Equal(t, "charging order 42\n", goTool(t, "run", file))
 }
 
 // flatten returns code without its indentation.

@@ -66,9 +66,7 @@ func Example() {
 
 		lock := client.NewLock("lock:orders:42")
 		return lock.Do(ctx, func(ctx context.Context) error {
-			// No other owner is here, in any process, as long as ctx is alive:
-			// it ends at once should the lock be lost.
-			return charge(ctx)
+			return charge(ctx) // in one goroutine across all processes; ctx is canceled if the lock is lost
 		})
 	}
 	fmt.Println(pay(context.Background()))
@@ -85,7 +83,7 @@ func ExampleLock_Acquire_release() {
 		}
 		defer hold.Release(ctx)
 
-		work, err := hold.Guard(ctx) // ends with ctx, and should the lock be lost
+		work, err := hold.Guard(ctx) // canceled with ctx, and if the lock is lost
 		if err != nil {
 			return err
 		}
@@ -100,16 +98,21 @@ func ExampleLock_TryLock() {
 	defer done()
 	ctx := context.Background()
 
-	lock := client.NewLock("lock:report")
-	if ok, err := lock.TryLock(ctx, time.Second, 0); err != nil || !ok { // 0: a lease that is renewed
-		fmt.Println("not now:", err) // nil: another owner has it
-		return
-	}
-	defer lock.Unlock(ctx)
+	report := func(ctx context.Context, lock *relock.Lock) error {
+		ok, err := lock.TryLock(ctx, time.Second, 0) // a lease of 0 is renewed automatically
+		if err != nil || !ok {
+			return err // nil if another owner kept the lock
+		}
+		defer lock.Unlock(ctx)
 
-	busy, err := client.NewLock("lock:report").TryLock(relock.ContextWithOwner(ctx), 10*time.Millisecond, 0)
-	fmt.Println("another owner:", busy, err)
-	// Output: another owner: false <nil>
+		busy, err := lock.TryLock(relock.ContextWithOwner(ctx), 10*time.Millisecond, 0)
+		fmt.Println("another owner:", busy, err)
+		return nil
+	}
+	fmt.Println(report(ctx, client.NewLock("lock:report")))
+	// Output:
+	// another owner: false <nil>
+	// <nil>
 }
 
 func ExampleLock_Lock() {
@@ -117,21 +120,26 @@ func ExampleLock_Lock() {
 	defer done()
 	ctx := context.Background()
 
-	lock := client.NewLock("lock:stock")
-	if err := lock.Lock(ctx); err != nil {
-		return // ctx is done, or Redis cannot be reached
-	}
-	defer lock.Unlock(ctx)
+	sell := func(ctx context.Context, lock *relock.Lock) error {
+		if err := lock.Lock(ctx); err != nil { // waits until ctx is done
+			return err
+		}
+		defer lock.Unlock(ctx) // releases the lock even if ctx is done
 
-	// The same goroutine may acquire the lock again; each Lock needs a matching Unlock.
-	if err := lock.Lock(ctx); err != nil {
-		return
+		// The same goroutine may acquire the lock again; each Lock needs a matching Unlock.
+		if err := lock.Lock(ctx); err != nil {
+			return err
+		}
+		twice, _ := lock.HoldCount(ctx)
+		err := lock.Unlock(ctx)
+		once, _ := lock.HoldCount(ctx)
+		fmt.Println("hold count:", twice, "then", once)
+		return err
 	}
-	twice, _ := lock.HoldCount(ctx)
-	lock.Unlock(ctx)
-	once, _ := lock.HoldCount(ctx)
-	fmt.Println("hold count:", twice, "then", once)
-	// Output: hold count: 2 then 1
+	fmt.Println(sell(ctx, client.NewLock("lock:stock")))
+	// Output:
+	// hold count: 2 then 1
+	// <nil>
 }
 
 func ExampleLock_Do() {

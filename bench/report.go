@@ -100,7 +100,7 @@ var families = []family{
 }
 
 // markdown returns the short table of these workloads. A family that did not take part has no column.
-func markdown(results []*result, charts, note string) string {
+func markdown(results []*result, note string) string {
 	var b strings.Builder
 	b.WriteString("| work | relock |")
 	took := slices.DeleteFunc(slices.Clone(families), func(f family) bool {
@@ -113,9 +113,8 @@ func markdown(results []*result, charts, note string) string {
 	for _, r := range results {
 		fmt.Fprintf(
 			&b,
-			"| [%s](%sbench-%s.svg), %s | **%s** |",
+			"| [%s](bench-%s.svg), %s | **%s** |",
 			r.title,
-			charts,
 			r.name,
 			r.figure.head,
 			r.figure.write(r.ours().spread(r.figure).Mid),
@@ -124,6 +123,15 @@ func markdown(results []*result, charts, note string) string {
 			b.WriteString(" " + r.best(f.peers) + " |")
 		}
 		b.WriteString("\n")
+	}
+	return b.String() + "\n" + note + "\n"
+}
+
+// pictures returns the charts of these workloads, which link to the page of all figures.
+func pictures(results []*result, docs, note string) string {
+	var b strings.Builder
+	for _, r := range results {
+		fmt.Fprintf(&b, "[![%s](%sbench-%s.svg)](%sbenchmarks.md)\n", r.title, docs, r.name, docs)
 	}
 	return b.String() + "\n" + note + "\n"
 }

@@ -1,4 +1,5 @@
-// Hello is the program of the README: it acquires a lock, on the Redis at REDIS_ADDR or on an embedded one.
+// Hello is the program of the README: it does something while it holds a lock. Unlike the other examples it needs a
+// Redis, at localhost:6379.
 //
 //	go run ./examples/hello
 package main
@@ -7,24 +8,13 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"os"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock"
 )
 
 func main() {
-	addr := os.Getenv("REDIS_ADDR") // host:port
-	if addr == "" {
-		m, err := miniredis.Run() // an embedded Redis, to try it
-		if err != nil {
-			log.Fatal(err)
-		}
-		defer m.Close()
-		addr = m.Addr()
-	}
-	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	defer rdb.Close()
 	client, err := relock.New(rdb) // one for the whole process
 	if err != nil {
@@ -32,18 +22,12 @@ func main() {
 	}
 	defer client.Close()
 
-	if err := charge(context.Background(), client.NewLock("lock:orders:42")); err != nil {
+	lock := client.NewLock("lock:orders:42")
+	err = lock.Do(context.Background(), func(ctx context.Context) error {
+		fmt.Println("charging order 42") // in one goroutine across all processes
+		return nil                       // ctx is canceled if the lock is lost
+	})
+	if err != nil {
 		log.Fatal(err)
 	}
-}
-
-// charge runs in one goroutine of all processes at a time.
-func charge(ctx context.Context, lock *relock.Lock) error {
-	if err := lock.Lock(ctx); err != nil { // waits until ctx is done
-		return err
-	}
-	defer lock.Unlock(ctx) // also when ctx is done
-
-	fmt.Println("charging order 42")
-	return nil
 }

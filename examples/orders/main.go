@@ -1,0 +1,240 @@
+// Orders is an HTTP service in two replicas, with a lock for each order:
+//
+//	POST /orders/{id}/charge   charges the order, unless that has been done
+//	POST /orders/{id}/ship     starts to ship it, and answers at once
+//
+// A client that is impatient sends its request twice, and the load balancer may send it to both replicas. The lock makes
+// one request wait for the other, which then finds the order charged. The charge runs in the handler, so Do is enough.
+// Shipping takes longer than a client should wait: the handler acquires the lock as a value and hands it to a worker,
+// which releases it.
+//
+//	go run ./examples/orders
+//
+// It needs only Go: without REDIS_URL (redis://user:password@host:port/db) it runs on an embedded miniredis.
+//
+// Rules: the exit status is 1 unless each order is charged once and shipped once. Nothing is left in Redis.
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/examples/internal/demo"
+)
+
+const (
+	orders   = 5
+	repeats  = 8               // how often the clients send each request
+	patience = 5 * time.Second // how long a request may wait for the lock
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "orders:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	rdb, stop, err := demo.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+
+	db := &database{charges: make(map[string]int), shipments: make(map[string]int)}
+	prefix := "relock:orders:" + rand.Text() + ":"
+	var replicas []*service
+	for range 2 {
+		s, err := newService(rdb, prefix, db)
+		if err != nil {
+			return err
+		}
+		replicas = append(replicas, s)
+	}
+	fmt.Printf("%d orders; each request is sent %d times, to two replicas\n", orders, repeats)
+	for _, what := range []string{"charge", "ship"} {
+		statuses := sendAll(ctx, replicas, what)
+		fmt.Printf("%-6s  %v\n", what, statuses)
+	}
+	for _, s := range replicas {
+		err = errors.Join(err, s.close())
+	}
+	return errors.Join(err, db.check())
+}
+
+// A service is one replica, with a Client of its own.
+type service struct {
+	db     *database
+	client *relock.Client
+	prefix string // of the names of its locks
+	server *httptest.Server
+	jobs   chan job
+	worker sync.WaitGroup
+}
+
+// A job is an order to ship, with the lock for it.
+type job struct {
+	order string
+	hold  *relock.Hold
+}
+
+func newService(rdb *redis.Client, prefix string, db *database) (*service, error) {
+	client, err := relock.New(rdb)
+	if err != nil {
+		return nil, err
+	}
+	s := &service{db: db, client: client, prefix: prefix, jobs: make(chan job, orders*repeats)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /orders/{id}/charge", s.charge)
+	mux.HandleFunc("POST /orders/{id}/ship", s.ship)
+	s.server = httptest.NewServer(mux)
+	s.worker.Add(1)
+	go func() {
+		defer s.worker.Done()
+		for j := range s.jobs {
+			s.deliver(j)
+		}
+	}()
+	return s, nil
+}
+
+// close stops the service in the order that a service needs on SIGTERM: no more requests, no more jobs, no more locks.
+func (s *service) close() error {
+	s.server.Close()
+	close(s.jobs)
+	s.worker.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return s.client.Shutdown(ctx)
+}
+
+func (s *service) lock(order string) *relock.Lock { return s.client.NewLock(s.prefix + order) }
+
+// charge holds the lock while it charges the order.
+func (s *service) charge(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	order := r.PathValue("id")
+	err := s.lock(order).Do(ctx, func(ctx context.Context) error { return s.db.charge(ctx, order) })
+	if err != nil {
+		http.Error(w, "try again later", http.StatusServiceUnavailable)
+		return
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+// ship hands the lock to the worker, which releases it.
+func (s *service) ship(w http.ResponseWriter, r *http.Request) {
+	order := r.PathValue("id")
+	hold, ok, err := s.lock(order).TryAcquire(r.Context(), 0, 0)
+	switch {
+	case err != nil:
+		http.Error(w, "try again later", http.StatusServiceUnavailable)
+	case !ok:
+		http.Error(w, "it is being shipped", http.StatusConflict)
+	default:
+		s.jobs <- job{order, hold}
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
+
+// deliver does the job. The context of the hold is canceled if the lock is lost, and not when the request has ended.
+func (s *service) deliver(j job) {
+	err := s.db.ship(j.hold.Context(), j.order)
+	if err := errors.Join(err, j.hold.Release(context.Background())); err != nil {
+		fmt.Fprintln(os.Stderr, "order", j.order, err)
+	}
+}
+
+// sendAll sends the request for every order several times at once, and returns how many answers had which status.
+func sendAll(ctx context.Context, replicas []*service, what string) map[int]int {
+	var mu sync.Mutex // guards statuses
+	statuses := make(map[int]int)
+	var all sync.WaitGroup
+	for i := range orders * repeats {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			url := fmt.Sprintf("%s/orders/%d/%s", replicas[i%len(replicas)].server.URL, i/repeats, what)
+			status := post(ctx, url)
+			mu.Lock()
+			defer mu.Unlock()
+			statuses[status]++
+		}()
+	}
+	all.Wait()
+	return statuses
+}
+
+// post returns the status of the answer, or 0 if there is none.
+func post(ctx context.Context, url string) int {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
+	if err != nil {
+		return 0
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0
+	}
+	defer response.Body.Close()
+	return response.StatusCode
+}
+
+// A database stands for one that both replicas use. It does not notice that a row has changed between reading and
+// writing it.
+type database struct {
+	mu                 sync.Mutex // guards below
+	charges, shipments map[string]int
+}
+
+func (db *database) charge(ctx context.Context, order string) error {
+	return db.once(ctx, db.charges, order)
+}
+
+func (db *database) ship(ctx context.Context, order string) error {
+	return db.once(ctx, db.shipments, order)
+}
+
+// once adds one to the count of the order, unless it was counted before.
+func (db *database) once(ctx context.Context, counts map[string]int, order string) error {
+	db.mu.Lock()
+	done := counts[order] > 0
+	db.mu.Unlock()
+	if done {
+		return nil
+	}
+	select {
+	case <-time.After(20 * time.Millisecond): // the work, such as a call of a payment provider
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	counts[order]++
+	return nil
+}
+
+func (db *database) check() error {
+	for i := range orders {
+		order := fmt.Sprint(i)
+		if db.charges[order] != 1 || db.shipments[order] != 1 {
+			return fmt.Errorf("order %s was charged %d times and shipped %d times",
+				order, db.charges[order], db.shipments[order])
+		}
+	}
+	fmt.Println("each order was charged once and shipped once")
+	return nil
+}
