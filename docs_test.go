@@ -245,6 +245,21 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 	}
 }
 
+// A reader decides in three minutes.
+func TestReadmeIsShort(t *testing.T) {
+	text := regexp.MustCompile("(?s)```.*?```").ReplaceAllString(pages(t)["README.md"], "")
+	assert.LessOrEqual(t, len(strings.Fields(text)), 1000, "words outside code")
+}
+
+func TestDocsIndexNamesEveryPage(t *testing.T) {
+	all := pages(t)
+	for page := range all {
+		if path, found := strings.CutPrefix(page, "docs/"); found && path != "README.md" {
+			assert.Contains(t, all["docs/README.md"], "]("+path+")", "the index")
+		}
+	}
+}
+
 // The program runs as it is written, except that the Redis of this test has another address.
 func TestReadmeProgramRuns(t *testing.T) {
 	t.Parallel()

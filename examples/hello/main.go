@@ -24,8 +24,9 @@ func main() {
 
 	lock := client.NewLock("lock:orders:42")
 	err = lock.Do(context.Background(), func(ctx context.Context) error {
-		fmt.Println("charging order 42") // in one goroutine across all processes
-		return nil                       // ctx is canceled if the lock is lost
+		// Only one goroutine across all processes is here. ctx is canceled if the lock is lost.
+		fmt.Println("charging order 42")
+		return nil
 	})
 	if err != nil {
 		log.Fatal(err)
