@@ -3,10 +3,10 @@
 //	POST /orders/{id}/charge   charges the order, unless that has been done
 //	POST /orders/{id}/ship     starts to ship it, and answers at once
 //
-// A client that is impatient sends its request twice, and the load balancer may send it to both replicas. The lock makes
-// one request wait for the other, which then finds the order charged. The charge runs in the handler, so Do is enough.
-// Shipping takes longer than a client should wait: the handler acquires the lock as a value and hands it to a worker,
-// which releases it.
+// A client that is impatient sends its request twice, and the load balancer may send it to both replicas. The lock
+// makes the second request wait for the first, and then it finds the order charged. The charge runs in the handler, so
+// Do is enough. Shipping takes longer than a client should wait: the handler acquires the lock as a value and hands it
+// to a worker, which releases it.
 //
 //	go run ./examples/orders
 //

@@ -6,9 +6,9 @@ package send
 // Rules:
 //   - A call is sent at once if no batch is under way. Otherwise it waits for a batch to come back, because one large
 //     batch costs Redis and the client less than several small ones.
-//   - Another batch is sent as soon as the queue holds a third as many calls as the batches under way, so that Redis runs
-//     one batch while the client reads and writes the others. A shorter queue is left to the senders whose batches are
-//     still under way: a sender whose own batch is back ends rather than send a few calls. Where there are several
+//   - Another batch is sent as soon as the queue holds a third as many calls as the batches under way, so that Redis
+//     runs one batch while the client reads and writes the others. A shorter queue is left to the senders whose batches
+//     are still under way: a sender whose own batch is back ends rather than send a few calls. Where there are several
 //     servers, the client has the batches of the others to work on meanwhile, so it takes more calls.
 //   - Only a batch that was sent less than senderPause ago holds back others. One that takes longer, because Redis is
 //     far or the connection hangs, keeps no sender from starting or from going on. On a Cluster, each master has its
