@@ -102,7 +102,8 @@ func (c crowd) work(ctx context.Context, t turn) (tally, error) {
 
 // draws returns a function that returns the name that a worker acquires next.
 func (c crowd) draws() func(worker int) string {
-	names, below := make([]string, c.names), make([]float64, c.names) // below: the weights of a name and of those before it
+	// below has the sum of the weights of a name and of those before it.
+	names, below := make([]string, c.names), make([]float64, c.names)
 	sum := 0.0
 	for i := range names {
 		names[i] = fmt.Sprint("bench:", i)

@@ -176,8 +176,8 @@ func run(ctx context.Context, p plan, out io.Writer, to output, demand bool) err
 	if err := into(to.readme, pictures(few, "docs/", machine)); err != nil {
 		return err
 	}
-	page := markdown(results, note) + "\nThe columns and the rows of the charts, and their settings:\n\n" + settings.String()
-	if err := into(to.page, page); err != nil {
+	page := markdown(results, note) + "\nThe columns and the rows of the charts, and their settings:\n\n"
+	if err := into(to.page, page+settings.String()); err != nil {
 		return err
 	}
 	if demand && !good {

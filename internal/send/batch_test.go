@@ -521,8 +521,8 @@ func TestSecondBatchToOneOfSeveralServersIsLarger(t *testing.T) {
 	})
 }
 
-// C: a sender whose batch is back leaves a short queue to the senders of the batches that are still under way, and sends
-// a longer one at once.
+// C: a sender whose batch is back leaves a short queue to the senders of the batches that are still under way, and
+// sends a longer one at once.
 func TestSenderEndsRatherThanSendFewCalls(t *testing.T) {
 	for _, few := range []bool{true, false} {
 		inBatches(t, 0, func(b *batchBench) {
