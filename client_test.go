@@ -595,7 +595,8 @@ func TestForceUnlockOfAnInspectionLeavesOtherHolders(t *testing.T) {
 	})
 }
 
-// Java holders are released like all others: a thread, a permit with random bytes as its ID, and a multi lock of values.
+// Java holders are released like all others: a thread, a permit with random bytes as its ID, and a multi lock of
+// values.
 func TestForceUnlockOfAnInspectionIsForJavaToo(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		ctx := context.Background()

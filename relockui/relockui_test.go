@@ -326,8 +326,10 @@ func TestListDoesNotWaitForASlowRedis(t *testing.T) {
 }
 
 var hostile = []string{
-	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `' onmouseover='alert(1)`, `javascript:alert(1)`, `</main></table><h1>x`,
-	"line\r\n\r\ndata: <b>evil</b>\n\n", "{{.Name}}", "\u202egnp.exe", "\x00\xff\xfe", "<!--", "&lt;b&gt;", strings.Repeat("<b>", 3000),
+	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `' onmouseover='alert(1)`, `javascript:alert(1)`,
+	`</main></table><h1>x`,
+	"line\r\n\r\ndata: <b>evil</b>\n\n", "{{.Name}}", "\u202egnp.exe", "\x00\xff\xfe", "<!--", "&lt;b&gt;",
+	strings.Repeat("<b>", 3000),
 }
 
 // What another program has written into Redis is text, wherever the page shows it.
@@ -339,7 +341,8 @@ func TestHostileNamesAndLabelsInjectNothing(t *testing.T) {
 			h := b.hold(evil, name)
 			defer h.Release(ctx)
 		}
-		require.NoError(b, b.rdb.HSet(ctx, "relock_client:{"+evil.ID()+"}", "label", "<b>\r\n\u202e", "host", "<script>alert(3)</script>").Err())
+		require.NoError(b, b.rdb.HSet(ctx, "relock_client:{"+evil.ID()+"}", "label", "<b>\r\n\u202e", "host",
+			"<script>alert(3)</script>").Err())
 		b.serve(WithForcedRelease(), WithTitle("<i>title"))
 		var texts []string
 		add := func(path string) {
@@ -361,7 +364,8 @@ func TestHostileNamesAndLabelsInjectNothing(t *testing.T) {
 		}
 		ours := regexp.MustCompile(`<(script src="page.js" defer|/?(script|b|i)>)`)
 		for _, text := range texts {
-			for _, tag := range []string{"<img", "<b>", "<i>", "<h1>x", "<!--", "onerror=alert(1)>\n", "href=\"javascript:", "\u202e", "\x00"} {
+			for _, tag := range []string{"<img", "<b>", "<i>", "<h1>x", "<!--", "onerror=alert(1)>\n", "href=\"javascript:",
+				"\u202e", "\x00"} {
 				assert.NotContains(b, text, tag)
 			}
 			assert.LessOrEqual(b, strings.Count(text, "<script"), 1, text)
@@ -474,7 +478,8 @@ func TestSamplerRunsOnlyWhileSomebodyWatches(t *testing.T) {
 
 		b.settle()
 		before := b.sent.Load()
-		assert.Never(b, func() bool { return b.sent.Load() != before }, 10*leastInterval, leastInterval, "commands while nobody looks")
+		assert.Never(b, func() bool { return b.sent.Load() != before }, 10*leastInterval, leastInterval,
+			"commands while nobody looks")
 	})
 }
 
@@ -768,11 +773,15 @@ func TestForcedReleaseFromElsewhereIsRefused(t *testing.T) {
 			"no origin":           func() (int, string) { return b.post(b.form("lock:a"), "Origin", "") },
 			"a cross-site fetch":  func() (int, string) { return b.post(b.form("lock:a"), "Sec-Fetch-Site", "cross-site") },
 			"a host that rebinds": func() (int, string) { return b.post(b.form("lock:a"), "Host", "rebound.example") },
-			"a known host with the origin of the page": func() (int, string) { return b.post(b.form("lock:a"), "Host", "evil.example") },
-			"no token":               func() (int, string) { return b.post(with("token")) },
-			"a bad token":            func() (int, string) { return b.post(with("token", "1.x")) },
-			"the token of another":   func() (int, string) { return b.post(with("token", b.form("lock:b").Get("token"))) },
-			"a token that is old":    func() (int, string) { return b.post(with("token", stale+"."+b.page.code("token", "lock:a", stale))) },
+			"a known host with the origin of the page": func() (int, string) {
+				return b.post(b.form("lock:a"), "Host", "evil.example")
+			},
+			"no token":             func() (int, string) { return b.post(with("token")) },
+			"a bad token":          func() (int, string) { return b.post(with("token", "1.x")) },
+			"the token of another": func() (int, string) { return b.post(with("token", b.form("lock:b").Get("token"))) },
+			"a token that is old": func() (int, string) {
+				return b.post(with("token", stale+"."+b.page.code("token", "lock:a", stale)))
+			},
 			"a token of the future":  func() (int, string) { return b.post(with("token", "99999999999.x")) },
 			"no confirmation":        func() (int, string) { return b.post(with("sure")) },
 			"no holder":              func() (int, string) { return b.post(with("holder")) },

@@ -53,7 +53,8 @@ func TestLongestWaitComesFirst(t *testing.T) {
 func TestFilterFindsWhatIsShown(t *testing.T) {
 	l := newLock(relock.Inspection{
 		Name: "lock:Orders:42", Type: relock.TypeFair,
-		Holders: []relock.Holder{{Contender: relock.Contender{Client: "12345678-9", Owner: "goroutine 7", Label: "Orders-1", Host: "node-3"}}},
+		Holders: []relock.Holder{{Contender: relock.Contender{Client: "12345678-9", Owner: "goroutine 7", Label: "Orders-1",
+			Host: "node-3"}}},
 		Waiters: []relock.Waiter{{Contender: relock.Contender{Client: "87654321-9", Owner: "thread 5"}}},
 	})
 	for _, q := range []string{"", " ", "orders:42", "ORDERS-1", "node-3", "goroutine 7", "fair", "java client 87654321"} {
@@ -65,11 +66,13 @@ func TestFilterFindsWhatIsShown(t *testing.T) {
 }
 
 func TestTexts(t *testing.T) {
-	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -5: "-5", -100: "-100", -1000: "-1,000"} {
+	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -5: "-5", -100: "-100",
+		-1000: "-1,000"} {
 		assert.Equal(t, want, number(n))
 	}
 	for name, want := range map[string]string{
-		"lock:a": "lock:a", "": `""`, " a": `" a"`, "a\nb": `"a\nb"`, "\u202ea": `"\u202ea"`, "\xff": `"\xff"`, `a"b`: `"a\"b"`, "ключ": "ключ",
+		"lock:a": "lock:a", "": `""`, " a": `" a"`, "a\nb": `"a\nb"`, "\u202ea": `"\u202ea"`, "\xff": `"\xff"`,
+		`a"b`: `"a\"b"`, "ключ": "ключ",
 	} {
 		assert.Equal(t, want, readable(name))
 	}

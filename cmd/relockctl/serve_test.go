@@ -138,7 +138,8 @@ func TestServeRefusesOtherAddresses(t *testing.T) {
 // In front of serve -addr is the address of Redis, and with -expose the page needs the names under which it is reached.
 func TestServeHasItsOwnAddress(t *testing.T) {
 	s := testredis.Start(t)
-	page, end := served(t, "127.0.0.1:1", "-addr", s.Addr(), "serve", "-addr", "0.0.0.0:0", "-expose", "-hosts", "locks.example,admin.example")
+	page, end := served(t, "127.0.0.1:1", "-addr", s.Addr(), "serve", "-addr", "0.0.0.0:0", "-expose", "-hosts",
+		"locks.example,admin.example")
 	address, err := url.Parse(page)
 	must(t, err)
 	_, port, err := net.SplitHostPort(address.Host)

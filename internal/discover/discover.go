@@ -38,7 +38,8 @@ type Scan struct {
 }
 
 // NewScan returns a scan of rdb, which is a *redis.Client or a *redis.ClusterClient, for names that match a pattern of
-// Redis. A hash that is known to be a lock is not looked at again; known may be nil, and is called by several goroutines.
+// Redis. A hash that is known to be a lock is not looked at again; known may be nil, and is called by several
+// goroutines.
 func NewScan(rdb redis.UniversalClient, pattern string, known func(name string) bool) *Scan {
 	if known == nil {
 		known = func(string) bool { return false }
@@ -177,7 +178,9 @@ type Finding struct {
 
 // Inspect inspects the locks with the given names, and passes each of them to trim, which may be nil and is called by
 // several goroutines. An error means that no lock can be inspected.
-func Inspect(ctx context.Context, client *relock.Client, names []string, trim func(*relock.Inspection)) (Finding, error) {
+func Inspect(
+	ctx context.Context, client *relock.Client, names []string, trim func(*relock.Inspection),
+) (Finding, error) {
 	found := make([]relock.Inspection, len(names))
 	errs := make([]error, len(names))
 	next := make(chan int)

@@ -169,8 +169,8 @@ type Commands interface {
 	Inspect(field string) send.Call
 	// Force releases the lock for any owner, or only those holds whose field is in seen, if there are any. The reply is
 	// {1, more, 0} if the lock was held, and otherwise {0, more, 0}, followed by the IDs of the Clients that had holds:
-	// see send.ParseForced. more is 1 if permits of a semaphore are still held, because one run releases a limited
-	// number of them.
+	// see send.ParseForced. more is 1 if permits of a semaphore are still held, because one run releases a limited number
+	// of them.
 	Force(seen ...string) send.Call
 	// Grants is the channel on which this Client is notified that the lock was granted to the field of a: see line.go. It
 	// is "" if this lock, or this attempt, is never granted by a message.

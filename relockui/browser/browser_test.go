@@ -118,7 +118,8 @@ func (b *tab) await(expression string) {
 func (b *tab) visit(path string) {
 	b.Helper()
 	run(b, chromedp.Navigate(b.url+path))
-	b.await(`document.readyState === 'complete' && (!document.getElementById('live') || document.getElementById('state')?.textContent === 'Live')`)
+	b.await(`document.readyState === 'complete' && (!document.getElementById('live') || ` +
+		`document.getElementById('state')?.textContent === 'Live')`)
 }
 
 // press presses a key.
@@ -173,14 +174,16 @@ func TestPageInABrowser(t *testing.T) {
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
-	orders, billing, evil := service("orders-7d9c5b6f4-x2x9z"), service("billing-1"), service(`<img src=x onerror=alert(2)>`)
+	orders, billing, evil := service("orders-7d9c5b6f4-x2x9z"), service("billing-1"),
+		service(`<img src=x onerror=alert(2)>`)
 	hold := func(c *relock.Client, name string) *relock.Hold {
 		h, err := c.NewLock(name).Acquire(ctx)
 		require.NoError(t, err)
 		return h
 	}
 	for _, name := range []string{
-		`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, "javascript:alert(3)", "lock:" + strings.Repeat("unbroken", 40), "\u202egnp.exe\r\n",
+		`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, "javascript:alert(3)", "lock:" +
+			strings.Repeat("unbroken", 40), "\u202egnp.exe\r\n",
 	} {
 		hold(evil, name)
 	}
@@ -273,18 +276,21 @@ func TestPageInABrowser(t *testing.T) {
 	b.await(rows + " === 1")
 	assert.Equal(t, "lock:invoices", eval[string](b, `document.activeElement.textContent`))
 	b.press(kb.Enter)
-	b.await(`location.pathname === '/lock' && document.querySelectorAll('tbody').length === 2 && document.querySelectorAll('tbody')[1].rows.length === 2`)
+	b.await(`location.pathname === '/lock' && document.querySelectorAll('tbody').length === 2 && ` +
+		`document.querySelectorAll('tbody')[1].rows.length === 2`)
 	b.await(`document.getElementById('state')?.textContent === 'Live'`)
 
 	// A pause is a pause.
 	b.tabTo(`e.id === 'pause'`)
 	b.press(kb.Enter)
-	b.await(`document.getElementById('state')?.textContent === 'Paused' && document.getElementById('pause')?.textContent === 'Resume'`)
+	b.await(`document.getElementById('state')?.textContent === 'Paused' && ` +
+		`document.getElementById('pause')?.textContent === 'Resume'`)
 	b.press(kb.Enter)
 	b.await(`document.getElementById('state')?.textContent === 'Live'`)
 
 	// A tab that nobody sees costs nothing.
-	eval[bool](b, `Object.defineProperty(document, 'hidden', {value: true, configurable: true}) && document.dispatchEvent(new Event('visibilitychange'))`)
+	eval[bool](b, `Object.defineProperty(document, 'hidden', {value: true, configurable: true}) && `+
+		`document.dispatchEvent(new Event('visibilitychange'))`)
 	before := sent.Load()
 	testredis.Await(t, "the page is not read any more", soon, func() bool {
 		last := before
@@ -317,9 +323,11 @@ func TestPageInABrowser(t *testing.T) {
 	// A name and a label are never code.
 	for _, name := range []string{`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, "javascript:alert(3)"} {
 		b.visit("/")
-		eval[bool](b, fmt.Sprintf(`[...document.querySelectorAll('tbody a')].find(a => a.textContent.includes(%q)).click() === undefined`, name[2:10]))
+		eval[bool](b, fmt.Sprintf(`[...document.querySelectorAll('tbody a')].find(a => `+
+			`a.textContent.includes(%q)).click() === undefined`, name[2:10]))
 		b.await(`location.pathname === '/lock' && document.getElementById('state')?.textContent === 'Live'`)
-		assert.Equal(t, "<img src=x onerror=alert(2)>", eval[string](b, `document.querySelector('tbody th bdi').textContent.split(' on ')[0]`))
+		assert.Equal(t, "<img src=x onerror=alert(2)>",
+			eval[string](b, `document.querySelector('tbody th bdi').textContent.split(' on ')[0]`))
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
