@@ -24,7 +24,8 @@ func main() {
 
 	lock := client.NewLock("lock:orders:42")
 	err = lock.Do(context.Background(), func(ctx context.Context) error {
-		// Only one goroutine across all processes is here. ctx is canceled if the lock is lost.
+		// Only one goroutine across all processes is here.
+		// ctx is canceled if the lock is lost.
 		fmt.Println("charging order 42")
 		return nil
 	})
