@@ -389,8 +389,8 @@ func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
 // Client of this package is told by a message, asks Redis, and cancels the contexts of the hold, usually within two
 // round trips. It listens for such messages while one of its holds is older than a second.
 //
-// The message may be lost, or not allowed (see docs/security.md), and it is not sent to Java services, nor for a name of
-// more than 1 KiB. Then the holder notices at its next renewal, a third of the watchdog timeout later at most. A
+// The message may be lost, or not allowed (see docs/security.md), and it is not sent to Java services, nor for a name
+// of more than 1 KiB. Then the holder notices at its next renewal, a third of the watchdog timeout later at most. A
 // hold that is not renewed has an explicit lease, or is in its last lease before [MaxHold]. Its holder notices when it
 // next asks Redis about the lock, for example with Unlock, IsHeld or HoldCount, or when the lease expires.
 //

@@ -3,8 +3,8 @@ package relock
 // What a renewal is: which call it sends, and in which pipeline.
 //
 // Rules: a renewal asks for one more watchdog timeout, or for the time until MaxHold if that is less. A record whose
-// lease is not to be changed is inspected instead. One pipeline never has renewals for different servers. A record that was replaced by other data counts as gone. An error of Redis
-// does not: the watchdog retries.
+// lease is not to be changed is inspected instead. One pipeline never has renewals for different servers. A record that
+// was replaced by other data counts as gone. An error of Redis does not: the watchdog retries.
 
 import (
 	"context"

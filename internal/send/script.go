@@ -124,8 +124,8 @@ func ParseReplies(answer any, err error) ([]Reply, error) {
 	return replies, nil
 }
 
-// ParseForced reads the answer of a script that releases a lock by force: three integers, and then the IDs of the clients
-// that have lost a hold.
+// ParseForced reads the answer of a script that releases a lock by force: three integers, and then the IDs of the
+// clients that have lost a hold.
 func ParseForced(answer any, err error) (r Reply, clients []string, _ error) {
 	list, err := parseList(answer, err)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/relock-go/relock"
 )
 
-// A paused process sends no script and receives no answer, and its hold has expired when it is resumed. (Its subscription
-// goes on.)
+// A paused process sends no script and receives no answer, and its hold has expired when it is resumed. (Its
+// subscription goes on.)
 func TestPausedProcessStops(t *testing.T) {
 	plan := Plan{Seed: 1, Processes: 2, Servers: 1, Watchdog: 30 * time.Second, WakeDelay: time.Second,
 		ReadTimeout: time.Second, Latency: time.Millisecond}
