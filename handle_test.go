@@ -630,8 +630,8 @@ func TestForcedReleaseReachesTheHolderAfterAReconnect(t *testing.T) {
 	b.mustBe(w.release(ctx), ErrLockLost)
 }
 
-// Whoever may publish on the channel of a Client can make it check a lock once a second, and nothing else: no hold
-// ends, and no other message has an effect.
+// A client that may publish on the channel of a Client can make it check a lock once a second, and nothing else: no
+// hold ends, and no other message has an effect.
 func TestForgedHintsEndNothing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())

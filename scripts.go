@@ -3,7 +3,7 @@ package relock
 // The Lua scripts.
 //
 // Rules: every file of lua/ is either a prelude or a script that the function script binds, once, at init. KEYS holds
-// data keys and nothing else. Every script answers three integers. There are four exceptions: a bundle answers three
+// data keys and nothing else. Every script answers three integers. There are four exceptions. A bundle answers three
 // integers for each lock, the script of the poller three for each lock that may be free, a script that releases a lock
 // by force three and the IDs of clients, and the script of Inspect the contents of all keys.
 //

@@ -37,7 +37,7 @@ type formView struct {
 	Back    string
 }
 
-// A noticeView is a page that says what has happened.
+// A noticeView is a page that reports what has happened.
 type noticeView struct {
 	Name, Title, Text string
 	Back              string

@@ -17,7 +17,7 @@
 // The page has no authentication of its own: everyone who can send it a request can read the names of all locks, and
 // the labels and hosts of the processes that use them. Put it behind something that authenticates, or serve it on a
 // loopback address only. A request is refused unless its Host header is in a list (see [WithHosts]), so that a web site
-// cannot read the page through the browser of somebody who may (DNS rebinding).
+// cannot read the page through the browser of a user who may (DNS rebinding).
 //
 // The page changes nothing in Redis, unless [WithForcedRelease] allows it to release locks by force.
 //
@@ -73,8 +73,8 @@ func WithHosts(hosts ...string) Option {
 	return func(o *options) { o.hosts = append(o.hosts, hosts...) }
 }
 
-// WithInterval sets the time between two samples while somebody looks at the page. The default is 1s, and the minimum
-// is 100ms.
+// WithInterval sets the time between two samples while a user looks at the page. The default is 1s, and the minimum is
+// 100ms.
 func WithInterval(d time.Duration) Option {
 	return func(o *options) { o.interval = d }
 }

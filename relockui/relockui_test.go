@@ -483,7 +483,7 @@ func TestSamplerRunsOnlyWhileSomebodyWatches(t *testing.T) {
 	})
 }
 
-// samples returns how many samples were taken, if nobody waits for it in between: each is a pass through the keyspace.
+// samples returns how many samples were taken, if no user waits for it in between: each is a pass through the keyspace.
 func (b *bench) samples() int {
 	b.page.sampler.mu.Lock()
 	defer b.page.sampler.mu.Unlock()

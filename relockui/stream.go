@@ -4,7 +4,7 @@ package relockui
 //
 // Rules: an event has the part of the page that changes, as HTML from the template that the page was made with. Each
 // stream is written by the goroutine of its own request, and a write has a time limit: a browser that does not read
-// loses its stream, and nobody waits for it. Other web sites may not open a stream, because it has a cost.
+// loses its stream, and no other waits for it. Other web sites may not open a stream, because it has a cost.
 
 import (
 	"bytes"
@@ -72,7 +72,7 @@ func (h *Handler) event(s *sample, name, q string) (string, error) {
 		err = pages.ExecuteTemplate(&html, "list", newListView(s, q))
 	} else {
 		l, there := s.watched[name]
-		if !there { // somebody began to look at it after the sample had begun, or it is not a lock
+		if !there { // a user began to look at it after the sample had begun, or it is not a lock
 			empty := newLock(relock.Inspection{Name: name, At: s.at})
 			if l = &empty; s.problem == nil {
 				return ": nothing yet\n\n", nil

@@ -5,7 +5,7 @@ package engine
 // Rules: the script answers which Clients had holds, and the Client that has sent it publishes a hint for each of them,
 // on a channel of that Client. (The script cannot do that, because the channel may be in another shard of a Cluster.) A
 // hint names a lock. It makes the watchdog check the records that the Client has of this lock: it ends nothing by
-// itself, anybody may have sent it, and it may be lost. Without it a holder notices at its next renewal.
+// itself, any client may have sent it, and it may be lost. Without it a holder notices at its next renewal.
 //
 // A Client subscribes to its channel while it has a hold that is old: see internal/lease/check.go. So a lock that is
 // held for a moment costs no subscription, and any number of holds cost one. If Redis refuses the channel, the Client
