@@ -333,7 +333,6 @@ func TestShutdownLetsHoldersFinish(t *testing.T) {
 	require.NoError(t, l.Lock(ctx))
 	guarded, err := l.Guard(ctx)
 	require.NoError(t, err)
-	var nilCtx context.Context
 	assert.ErrorIs(t, c.Shutdown(nilCtx), ErrInvalid)
 	done := make(chan error, 1)
 	go func() { done <- c.Shutdown(ctx) }()

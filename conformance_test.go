@@ -764,7 +764,6 @@ func (s suite) run(t *testing.T) {
 			rdb.AddHook(sent)
 			c := b.clientOn(rdb)
 			l := newLock(c, b.name)
-			var nilCtx context.Context
 			for name, err := range map[string]error{
 				"lease 0":        l.LockLease(ctx, 0),
 				"lease -1s":      l.LockLease(ctx, -time.Second),

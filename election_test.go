@@ -373,7 +373,6 @@ func TestElectionBadInput(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := context.Background()
 	c := b.client()
-	var nilCtx context.Context
 	for name, e := range map[string]*Election{
 		"empty name": c.NewElection(""), "long name": c.NewElection(strings.Repeat("x", longestName+1)),
 		"nil client": (*Client)(nil).NewElection(b.name), "zero": new(Election),

@@ -142,7 +142,8 @@ func (l *fairLock) leave(r engine.Release, undo bool) call {
 }
 
 func (l *fairLock) Rename(r engine.Rename) call {
-	return call{Script: fairRename, Keys: l.keys[:5], Optional: spareOfFair, Args: renameArgs(r, "", r.Late, l.waitTimeout())}
+	args := renameArgs(r, "", r.Late, l.waitTimeout())
+	return call{Script: fairRename, Keys: l.keys[:5], Optional: spareOfFair, Args: args}
 }
 
 func (l *fairLock) Force(seen ...string) call {

@@ -422,7 +422,8 @@ func (h *handle) detach(ctx context.Context, keep time.Duration) (text string, e
 	if err := fitsTicket(t); err != nil {
 		return "", false, err
 	}
-	d, ended, err := h.client.engine.Detach(ctx, h.record, engine.OwnerOf(ctx), cmp.Or(keep, h.client.engine.WatchdogTimeout))
+	e := h.client.engine
+	d, ended, err := e.Detach(ctx, h.record, engine.OwnerOf(ctx), cmp.Or(keep, e.WatchdogTimeout))
 	if err == nil {
 		t.ID, t.Token, t.MaxEnd, t.MinEnd, t.KeepEnd = d.Field, d.Token, d.MaxEnd, d.MinEnd, d.KeepEnd
 		text, err = t.Encode()

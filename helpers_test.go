@@ -236,3 +236,6 @@ func (c *pipeCounter) calls() (n int) {
 	}
 	return n
 }
+
+// nilCtx is passed to calls that have to reject it.
+var nilCtx context.Context

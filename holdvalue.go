@@ -142,9 +142,9 @@ var (
 // Acquire, but not its cancellation: use [Hold.Guard] for work that is to end with the context of its caller.
 //
 // The context is canceled when the lock is no longer held. The cause is ErrLockLost if the lock is lost or its lease
-// has expired, context.Canceled after Release, ErrDetached after Detach, and ErrClosed after Shutdown and Close. If the hold has already ended,
-// the context is done. If code has acquired the lock again with this context, the context is canceled only when that
-// code has also called Unlock. Context returns the same context each time.
+// has expired, context.Canceled after Release, ErrDetached after Detach, and ErrClosed after Shutdown and Close. If
+// the hold has already ended, the context is done. If code has acquired the lock again with this context, the context
+// is canceled only when that code has also called Unlock. Context returns the same context each time.
 //
 // The context carries the owner of the Hold: code that calls Lock of the same lock with it acquires the lock again,
 // without waiting.
@@ -245,24 +245,25 @@ func (h *Hold) extend(ctx context.Context, lease time.Duration) error {
 	return h.lock.extend(h.owner().In(ctx), lease)
 }
 
-// Detach ends the hold in this process, and keeps the lock in Redis for keep, so that another process, or this one, can
-// go on with it: [Client.Attach] turns the ticket into a Hold again. So one process can acquire a lock, for example the
-// handler of a request, and another one do the work and release it. A keep of 0 is the watchdog timeout of the Client.
+// Detach ends the hold in this process, and keeps the lock in Redis for keep, so that another process, or this one,
+// can go on with it: [Client.Attach] turns the ticket into a Hold again. So one process can acquire a lock, for
+// example the handler of a request, and another one do the work and release it. A keep of 0 is the watchdog timeout of
+// the Client.
 //
-// Nobody renews the lock meanwhile. If no process attaches the hold, the lock expires when keep has passed. MinHold and
-// [MaxHold] go on from when the lock was acquired: the lock is kept for at least the rest of the one, and at most the
-// rest of the other. The fencing token stays the same.
+// Nobody renews the lock meanwhile. If no process attaches the hold, the lock expires when keep has passed. MinHold
+// and [MaxHold] go on from when the lock was acquired: the lock is kept for at least the rest of the one, and at most
+// the rest of the other. The fencing token stays the same.
 //
 // The ticket is a text of at most 512 printable ASCII characters, without spaces. It works once, and it is a key: who
 // has it can attach the hold, and so release the lock. The contexts of the hold are canceled with the cause
 // [ErrDetached] before Detach sends its request, and Release and Extend then return ErrNotHeld.
 //
-// If Redis does not confirm the request within 5s, or ctx is done before that, Detach returns an error and no ticket. The
-// hold has ended then, too, and the lock is released in the background. The error is ErrLockLost if the lock was lost,
-// and ErrNotHeld after Release. It is ErrInvalid, and the hold goes on, for a negative keep or one below 1ms; for a hold
-// whose owner has acquired the lock again, or holds or awaits the other half of the read/write lock; for a hold of a
-// MultiLock or a RedLock; and if the name of the lock is too long for a ticket, which has room for about 250 bytes.
-// Detach works during Shutdown. After Close it returns ErrClosed.
+// If Redis does not confirm the request within 5s, or ctx is done before that, Detach returns an error and no ticket.
+// The hold has ended then, too, and the lock is released in the background. The error is ErrLockLost if the lock was
+// lost, and ErrNotHeld after Release. It is ErrInvalid, and the hold goes on, for a negative keep or one below 1ms;
+// for a hold whose owner has acquired the lock again, or holds or awaits the other half of the read/write lock; for a
+// hold of a MultiLock or a RedLock; and if the name of the lock is too long for a ticket, which has room for about 250
+// bytes. Detach works during Shutdown. After Close it returns ErrClosed.
 func (h *Hold) Detach(ctx context.Context, keep time.Duration) (ticket string, err error) {
 	if h.none() {
 		return "", failed("detach", "", errNoHold)
@@ -303,13 +304,13 @@ const longestID = len("00000000-0000-0000-0000-000000000000:0:0123456789012345+1
 
 // Attach returns the hold that was detached with [Hold.Detach], under a new owner: its lease is renewed automatically
 // until Release, as if the lock had been acquired here. It need not be the Client, or the process, that has detached
-// it, but it must use the same Redis, and a prefix ([WithKeyPrefix]) that fits the key of the lock. Attach does not wait
-// for other owners.
+// it, but it must use the same Redis, and a prefix ([WithKeyPrefix]) that fits the key of the lock. Attach does not
+// wait for other owners.
 //
 // A ticket works once: the error is ErrNotHeld if the hold was attached before, has expired, or was released by force.
-// It is ErrInvalid for a ticket that is damaged or whose key does not fit, and ErrClosed after Shutdown and Close. After
-// any other error the ticket can be used again, as long as the time that was passed to Detach has not passed: if the
-// hold was attached by then, it is detached again.
+// It is ErrInvalid for a ticket that is damaged or whose key does not fit, and ErrClosed after Shutdown and Close.
+// After any other error the ticket can be used again, as long as the time that was passed to Detach has not passed: if
+// the hold was attached by then, it is detached again.
 //
 // The values of ctx are in the context of [Hold.Context]; its cancellation ends Attach, and not the hold.
 func (c *Client) Attach(ctx context.Context, ticket string) (*Hold, error) {

@@ -383,7 +383,6 @@ func (s suite) holdTests() []suiteTest {
 			b.must(err)
 			require.False(b, ok)
 			require.Nil(b, busy)
-			var nilCtx context.Context
 			for what, none := range map[string]*Hold{"nil": busy, "zero": new(Hold)} {
 				assert.Empty(b, none.Name(), what)
 				for name, err := range map[string]error{
@@ -419,7 +418,6 @@ func (s suite) holdTests() []suiteTest {
 			c := b.client()
 			l := newLock(c, b.name).(Acquirer)
 			h := b.hold(newLock(c, b.name))
-			var nilCtx context.Context
 			try := func(_ *Hold, _ bool, err error) error { return err }
 			for name, err := range map[string]error{
 				"nil ctx":         second(l.Acquire(nilCtx)),
@@ -953,7 +951,7 @@ func TestTicketsAreChecked(t *testing.T) {
 	}
 	_, err = c.Attach(ctx, encode(func(*ticket.Ticket) {}))
 	b.mustBe(err, ErrNotHeld)
-	_, err = c.Attach(nil, "")
+	_, err = c.Attach(nilCtx, "")
 	b.mustBe(err, ErrInvalid)
 	_, err = (*Client)(nil).Attach(ctx, "")
 	b.mustBe(err, ErrInvalid)
@@ -1009,7 +1007,7 @@ func TestDetachIsRefused(t *testing.T) {
 		_, err := h.Detach(ctx, keep)
 		b.mustBe(err, ErrInvalid)
 	}
-	_, err := h.Detach(nil, 0)
+	_, err := h.Detach(nilCtx, 0)
 	b.mustBe(err, ErrInvalid)
 	done, cancel := context.WithCancel(ctx)
 	cancel()
@@ -1150,8 +1148,8 @@ func TestFaultDetachThatIsNotConfirmedReleases(t *testing.T) {
 	}
 }
 
-// An Attach that gives up puts the detached ID back, for the rest of keep, whether its request has run, runs late, or is
-// answered late: the ticket works again.
+// An Attach that gives up puts the detached ID back, for the rest of keep, whether its request has run, runs late, or
+// is answered late: the ticket works again.
 func TestFaultAttachThatGivesUpPutsTheHoldBack(t *testing.T) {
 	for name, fault := range map[string]testredis.Fault{
 		"ran": testredis.StallReply, "late": testredis.HoldRequest, "answered late": testredis.DelayReply(2 * time.Second),
@@ -1458,7 +1456,8 @@ func TestSyncedReplicasConfirmDetachAndAttach(t *testing.T) {
 	})
 }
 
-// Events: a hold ends as detached, and not as lost, and begins as attached. Its old age is reported like that of others.
+// Events: a hold ends as detached, and not as lost, and begins as attached. Its old age is reported like that of
+// others.
 func TestDetachAndAttachAreObserved(t *testing.T) {
 	t.Parallel()
 	b, ctx := newBench(t, testredis.Start(t).Addr()), context.Background()

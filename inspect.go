@@ -107,9 +107,9 @@ type Contender struct {
 	// which neither of them writes, and for a Java permit of a semaphore, whose Field is its ID in hexadecimal.
 	Client string
 	// Owner is the owner within that client: "goroutine 7", "owner 7" for one that ContextWithOwner has created, or
-	// "thread 7" in a Java service, and "detached" for a hold that was detached. In this package it is the owner that acquired the lock from Redis: its process may
-	// have handed the lock off since (see [WithHandoffWindow]), or readers may share its entry. If Client is "", Owner
-	// is the same as Field, or "permit ID" for a Java permit.
+	// "thread 7" in a Java service, and "detached" for a hold that was detached. In this package it is the owner that
+	// acquired the lock from Redis: its process may have handed the lock off since (see [WithHandoffWindow]), or readers
+	// may share its entry. If Client is "", Owner is the same as Field, or "permit ID" for a Java permit.
 	Owner string
 	// Label and Host are the label and the host name of the process: see [WithLabel]. They are "" for a Client without
 	// a label, for a Java service, and if Redis does not return them within a second.
@@ -143,6 +143,9 @@ type Waiter struct {
 	Contender
 	// Write reports whether the waiter waits for the write lock of a read/write lock.
 	Write bool
+	// Permits is the number of permits of a semaphore that the waiter wants: see [Semaphore.AcquireN]. It is 0 for other
+	// locks.
+	Permits int
 	// Since is the time at which the waiter got its present position in the wait queue, or earlier, in whole seconds
 	// (rounded down) by the clock of Redis. A process keeps its position while its goroutines wait one after the
 	// other, and gets a new one each time it has released the lock to others, or has lost its subscription. A waiter
@@ -319,6 +322,9 @@ func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
 		return Inspection{}, send.Unexpected(r.free)
 	}
 	i.Type, i.TTL, i.Ambiguous = TypeSemaphore, 0, len(r.permits) == 0
+	for n := range i.Waiters {
+		i.Waiters[n].Permits = max(1, i.Waiters[n].Permits)
+	}
 	shown := 0
 	for _, id := range slices.SortedFunc(maps.Keys(r.permits), func(a, b string) int {
 		return cmp.Or(cmp.Compare(r.permits[a], r.permits[b]), cmp.Compare(a, b))
@@ -457,6 +463,7 @@ func (p *partReader) waiter(parts []any) Waiter {
 		Reachable: ReachableUnknown,
 	}
 	if w.usesRelock() {
+		w.Permits = permitsWanted(w.Field)
 		w.Field = w.Field[:strings.LastIndexByte(w.Field, ':')]
 	}
 	if since := p.text(parts[3]); since != "" {
@@ -487,6 +494,7 @@ func contender(field string) Contender {
 		return Contender{Field: field, Owner: field}
 	}
 	if ours {
+		acquisition, _, _ = strings.Cut(acquisition, "+") // the number of permits
 		_, err = strconv.ParseUint(acquisition, 10, 64)
 		ours = err == nil
 	}
@@ -496,6 +504,13 @@ func contender(field string) Contender {
 		c.Owner = "thread " + number
 	}
 	return c
+}
+
+// permitsWanted returns the number of permits that a field is for, if it is for more than one, and otherwise 0.
+func permitsWanted(field string) int {
+	_, permits, _ := strings.Cut(field, "+")
+	n, _ := strconv.Atoi(permits)
+	return n
 }
 
 // leaseLeft returns the remaining lease for a result of PTTL: 0 if the key does not exist, and negative if it has no

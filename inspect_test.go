@@ -1,6 +1,7 @@
 package relock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -722,17 +723,18 @@ func TestInspectRefusesInvalidCalls(t *testing.T) {
 func TestContenderReadsAnyField(t *testing.T) {
 	const client = "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10"
 	for field, want := range map[string]Contender{
-		client + ":7:1":    {Client: client, Owner: "goroutine 7"},
-		client + ":-7:12":  {Client: client, Owner: "owner 7"},
-		client + ":42":     {Client: client, Owner: "thread 42"},
-		client + ":42:tx9": {Client: client, Owner: "thread 42"},
-		client:             {Owner: client},
-		client + ":":       {Owner: client + ":"},
-		client + ":x":      {Owner: client + ":x"},
-		client + "7:7":     {Owner: client + "7:7"},
-		"{" + client + "}": {Owner: "{" + client + "}"},
-		"somebody":         {Owner: "somebody"},
-		"":                 {},
+		client + ":7:1":     {Client: client, Owner: "goroutine 7"},
+		client + ":-7:12":   {Client: client, Owner: "owner 7"},
+		client + ":-7:01+2": {Client: client, Owner: "owner 7"},
+		client + ":42":      {Client: client, Owner: "thread 42"},
+		client + ":42:tx9":  {Client: client, Owner: "thread 42"},
+		client:              {Owner: client},
+		client + ":":        {Owner: client + ":"},
+		client + ":x":       {Owner: client + ":x"},
+		client + "7:7":      {Owner: client + "7:7"},
+		"{" + client + "}":  {Owner: "{" + client + "}"},
+		"somebody":          {Owner: "somebody"},
+		"":                  {},
 	} {
 		want.Field = field
 		assert.Equal(t, want, contender(field), field)
@@ -1004,5 +1006,43 @@ func TestInspectAndSemaphoreAgree(t *testing.T) {
 		assert.True(t, b.inspect(c).Ambiguous)
 		b.must(b.rdb.Del(ctx, b.name).Err())
 		assert.False(t, b.inspect(c).Ambiguous, "there is nothing")
+	})
+}
+
+// A waiter for several permits is a waiter of this package like any other, and says how many it wants.
+func TestInspectShowsHowManyPermitsAWaiterWants(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		ctx := context.Background()
+		b := newBench(t, addr)
+		all, err := b.client().NewSemaphore(b.name, 3).AcquireN(ctx, 3)
+		b.must(err)
+		wants, got := []int{2, 1}, make(chan error, 2)
+		for i, n := range wants {
+			c := b.client(WithLabel(fmt.Sprint("wants-", n)))
+			go func() {
+				h, err := c.NewSemaphore(b.name, 3).AcquireN(ctx, n)
+				got <- cmp.Or(err, h.Release(ctx))
+			}()
+			var w Waiter
+			testredis.Await(t, "the waiter is shown with its label", soon, func() bool {
+				in, err := b.client().Inspect(ctx, b.name)
+				b.must(err)
+				if len(in.Waiters) <= i {
+					return false
+				}
+				w = in.Waiters[i]
+				return w.Label != ""
+			})
+			assert.Equal(t, n, w.Permits)
+			assert.Equal(t, fmt.Sprint("wants-", n), w.Label)
+			assert.Equal(t, c.ID(), w.Client)
+			assert.NotContains(t, w.Owner, "thread")
+			assert.Regexp(t, "^"+c.ID()+`:-?\d+$`, w.Field, "no number, with which it could be granted permits")
+		}
+		b.must(all.Release(ctx))
+		for range wants {
+			b.must(<-got)
+		}
 	})
 }

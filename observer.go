@@ -2,10 +2,10 @@ package relock
 
 // The Observer of a Client, and the events that it receives about the locks of the Client.
 //
-// Rules: every call of Lock, TryLock or Attach that has sent a request ends in one Acquired or one GaveUp, and reports Waiting
-// before that if it has to wait. Every hold ends in one Released (with a hold count of 0), Expired or Lost, whichever
-// part notices the end. Nothing is reported with a mutex held, and only the call that an event is about waits for an
-// Observer (report.go).
+// Rules: every call of Lock, TryLock or Attach that has sent a request ends in one Acquired or one GaveUp, and reports
+// Waiting before that if it has to wait. Every hold ends in one Released (with a hold count of 0), Expired or Lost,
+// whichever part notices the end. Nothing is reported with a mutex held, and only the call that an event is about
+// waits for an Observer (report.go).
 
 import (
 	"cmp"
@@ -60,8 +60,8 @@ type Observer interface {
 	RenewalFailed(ctx context.Context, e RenewalFailedEvent)
 
 	// Released is called when Unlock has decremented the hold count, released the lock, or handed it off to the next
-	// waiter of this process, before Unlock returns; and when a hold was detached, before Detach returns. It is not called if the hold has already ended: then Expired or
-	// Lost was called.
+	// waiter of this process, before Unlock returns; and when a hold was detached, before Detach returns. It is not
+	// called if the hold has already ended: then Expired or Lost was called.
 	Released(ctx context.Context, e ReleasedEvent)
 
 	// Expired is called when an explicit lease has expired.

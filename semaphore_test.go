@@ -202,7 +202,6 @@ func TestSemaphoreRefusesBadInput(t *testing.T) {
 	s := c.NewSemaphore(b.name, 1)
 	b.mustBe(s.SetPermits(ctx, -1), ErrInvalid)
 	b.mustBe(s.SetPermits(ctx, math.MaxInt32+1), ErrInvalid)
-	var nilCtx context.Context
 	b.mustBe(s.SetPermits(nilCtx, 1), ErrInvalid)
 }
 

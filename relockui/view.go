@@ -243,7 +243,10 @@ func newLockView(l *lock, since map[holding]time.Time, mayRelease bool, problem 
 	}
 	for n, w := range l.Waiters {
 		as := "waiter"
-		if w.Write {
+		switch {
+		case w.Permits > 0:
+			as = count(w.Permits, "permit")
+		case w.Write:
 			as = "writer"
 		}
 		waits := "unknown"

@@ -155,7 +155,7 @@ func details(i relock.Inspection) string {
 			line("lease", lease(i.TTL))
 		}
 		if i.Type == relock.TypeSemaphore {
-			line("available", fmt.Sprintf("%d permits", i.Available))
+			line("available", permits(i.Available))
 		}
 		line("waiting", waiting(i))
 		if i.More {
@@ -179,7 +179,10 @@ func details(i relock.Inspection) string {
 			line("", "WAITER", "CLIENT", "LABEL", "HOST", "AS", "WAITS FOR", "REACHABLE", "ALIVE FOR", "JAVA DEADLINE")
 			for n, w := range i.Waiters {
 				as := "waiter"
-				if w.Write {
+				switch {
+				case w.Permits > 0:
+					as = permits(w.Permits)
+				case w.Write:
 					as = "write"
 				}
 				line(n+1, quote(w.Owner), orDash(w.Client), orDash(w.Label), orDash(w.Host), as, waits(i, w),
@@ -200,14 +203,21 @@ func typeOf(i relock.Inspection, h relock.Holder) string {
 // roleOf returns in which way a hold has its lock.
 func roleOf(i relock.Inspection, h relock.Holder) string {
 	switch {
-	case h.Permits > 1:
-		return fmt.Sprintf("%d permits", h.Permits)
+	case h.Permits > 0:
+		return permits(h.Permits)
 	case i.Type != relock.TypeReadWrite:
 		return "holder"
 	case h.Write:
 		return "write"
 	}
 	return "read"
+}
+
+func permits(n int) string {
+	if n == 1 {
+		return "1 permit"
+	}
+	return fmt.Sprintf("%d permits", n)
 }
 
 // lease returns the text for a remaining lease.
@@ -321,8 +331,9 @@ type (
 	jsonWaiter struct {
 		jsonContender
 		Write      bool      `json:"write"`
-		Since      time.Time `json:"since,omitzero"` // whole seconds
-		Reachable  string    `json:"reachable"`      // "yes", "no" or "unknown"
+		Permits    int       `json:"permits,omitempty"` // of a semaphore
+		Since      time.Time `json:"since,omitzero"`    // whole seconds
+		Reachable  string    `json:"reachable"`         // "yes", "no" or "unknown"
 		Deadline   time.Time `json:"deadline,omitzero"`
 		AliveUntil time.Time `json:"alive_until,omitzero"`
 	}
@@ -357,7 +368,7 @@ func lockJSON(i relock.Inspection) jsonLock {
 	}
 	for _, w := range i.Waiters {
 		lock.Waiters = append(lock.Waiters, jsonWaiter{
-			jsonContender(w.Contender), w.Write, w.Since.UTC(), string(w.Reachable), w.Deadline.UTC(), w.AliveUntil.UTC(),
+			jsonContender(w.Contender), w.Write, w.Permits, w.Since.UTC(), string(w.Reachable), w.Deadline.UTC(), w.AliveUntil.UTC(),
 		})
 	}
 	if !i.QueueUnknown {

@@ -2,10 +2,11 @@ package engine
 
 // Detaching and attaching: how a hold moves to another process.
 //
-// Rules: a hold moves when its field is renamed in Redis, by one request (Commands.Rename). Detach renames it to a field
-// that no process has, with a lease that nobody renews; the process that knows this field can attach the hold, which
-// renames the field to a new one of its own. So a renewal, a late attempt or a rollback with the old field does nothing
-// to a detached hold, and a detached hold is attached once. At any time at most one of the three fields has the lock.
+// Rules: a hold moves when its field is renamed in Redis, by one request (Commands.Rename). Detach renames it to a
+// field that no process has, with a lease that nobody renews; the process that knows this field can attach the hold,
+// which renames the field to a new one of its own. So a renewal, a late attempt or a rollback with the old field does
+// nothing to a detached hold, and a detached hold is attached once. At any time at most one of the three fields has
+// the lock.
 //
 // A hold that is detached ends in this process before the request is sent. If Redis does not confirm the request, the
 // old field is released first and then the detached one: a late request finds no old field. An Attach that gives up
@@ -25,8 +26,8 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A Detached is what has to be known of a detached hold to attach it. The times are in milliseconds of the epoch, by the
-// clock of Redis; 0 means that there is no such limit.
+// A Detached is what has to be known of a detached hold to attach it. The times are in milliseconds of the epoch, by
+// the clock of Redis; 0 means that there is no such limit.
 type Detached struct {
 	Field   string
 	Token   int64 // the fencing token; 0: none
@@ -35,8 +36,9 @@ type Detached struct {
 	KeepEnd int64 // when the lease of the detached hold ends
 }
 
-// Detach ends the hold that o has on kind, which has a record, in this process, and keeps the lock in Redis for keep, or
-// for as long as the limits of the hold demand. ended reports whether the hold has ended, even if there is an error.
+// Detach ends the hold that o has on kind, which has a record, in this process, and keeps the lock in Redis for keep,
+// or for as long as the limits of the hold demand. ended reports whether the hold has ended, even if there is an
+// error.
 func (e *Engine) Detach(ctx context.Context, kind Lock, o Owner, keep time.Duration) (d Detached, ended bool, err error) {
 	e.workers.Begin()
 	defer e.workers.End()

@@ -104,8 +104,8 @@ func (l *Lease) EndsAtLimit() bool { return l.last.Load() }
 // WholeValidity returns how long the last confirmed request was valid, from when it was sent.
 func (l *Lease) WholeValidity() time.Duration { return time.Duration(l.whole.Load()) }
 
-// SetValidUntil sets the end of the validity of l without notifying its Holder. It is for tests, and for a lease that is
-// not watched.
+// SetValidUntil sets the end of the validity of l without notifying its Holder. It is for tests, and for a lease that
+// is not watched.
 func (l *Lease) SetValidUntil(until time.Duration) { l.until.Store(int64(until)) }
 
 // next returns when the lease needs attention.
