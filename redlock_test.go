@@ -159,7 +159,7 @@ func TestRedLockNeedsAMajorityOfLiveNodes(t *testing.T) {
 			assert.False(t, ok)
 			b.quorumError(err)
 			assert.ErrorContains(t, err, b.name)
-			assert.ErrorContains(t, err, "node 2")
+			assert.ErrorContains(t, err, "server 2")
 			assert.NotErrorIs(t, err, context.DeadlineExceeded)
 			deadline, cancel := context.WithTimeout(ctx, 2*nodeTimeout)
 			defer cancel()
