@@ -3,7 +3,7 @@ package relockui
 // The release of a lock by force.
 //
 // Rules: it is there only with WithForcedRelease. It takes two steps: a page that shows the holders and asks, and a
-// POST from that page. The POST needs an Origin that is this page, a token that only this page has, and the
+// POST from that page. Both refuse a lock that does not match the pattern of the page. The POST needs an Origin that is this page, a token that only this page has, and the
 // confirmation. Of each holder the form has a seal: a code of its holder ID, made with a key that does not leave the
 // process. Only the holders whose seals the form has lose the lock, and only if they still have it when Redis runs the
 // script.
@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/discover"
 )
 
 const (
@@ -70,9 +71,22 @@ func (h *Handler) tokenIsGood(name, token string) bool {
 	return err == nil && hmac.Equal([]byte(token), []byte(h.token(name, at))) && time.Since(at) < tokenTime
 }
 
+// mayRelease reports whether the page may release the lock.
+func (h *Handler) mayRelease(name string) bool { return h.force && discover.Match(h.pattern, name) }
+
+// refuse answers a request to release a lock that does not match the pattern.
+func (h *Handler) refuse(w http.ResponseWriter, name string) {
+	h.notice(w, http.StatusForbidden, name, "Not released",
+		"This page releases only locks that match its pattern, "+readable(h.pattern)+".")
+}
+
 // confirm answers with the form.
 func (h *Handler) confirm(w http.ResponseWriter, r *http.Request) {
 	name := r.FormValue("name")
+	if !h.mayRelease(name) {
+		h.refuse(w, name)
+		return
+	}
 	i, err := h.inspect(r, name)
 	if err != nil {
 		h.fail(w, name, err)
@@ -115,6 +129,9 @@ func (h *Handler) release(w http.ResponseWriter, r *http.Request) {
 	case !fromHere(r):
 		http.Error(w, "Not released: the request does not come from this page. A proxy in front of it has to pass on the "+
 			"headers Host and Origin.", http.StatusForbidden)
+		return
+	case !h.mayRelease(name):
+		h.refuse(w, name)
 		return
 	case !h.tokenIsGood(name, r.PostForm.Get("token")):
 		h.notice(w, http.StatusForbidden, name, "Not released",

@@ -79,8 +79,9 @@ func WithInterval(d time.Duration) Option {
 	return func(o *options) { o.interval = d }
 }
 
-// WithPattern sets a pattern of Redis, such as "lock:orders:*": only locks with such a name are listed. It limits what
-// the list shows, and no access: the page of a single lock shows any lock. The default is "*".
+// WithPattern sets a pattern of Redis, such as "lock:orders:*": only locks with such a name are listed, and only they
+// can be released with [WithForcedRelease]. It does not limit what can be read: the page of a single lock shows any
+// lock. The default is "*".
 func WithPattern(pattern string) Option {
 	return func(o *options) { o.pattern = pattern }
 }
@@ -91,8 +92,8 @@ func WithTitle(title string) Option {
 }
 
 // WithForcedRelease lets the page release locks by force, after a confirmation: see [relock.Client.ForceUnlock]. A
-// request to do so has to come from the page itself, and only the holders that it has shown lose the lock. Each release
-// is logged as a warning. By default the page is read-only.
+// request to do so has to come from the page itself, only the holders that it has shown lose the lock, and a lock that
+// does not match [WithPattern] is refused. Each release is logged as a warning. By default the page is read-only.
 func WithForcedRelease() Option {
 	return func(o *options) { o.force = true }
 }
@@ -279,7 +280,7 @@ func (h *Handler) lock(w http.ResponseWriter, r *http.Request) {
 	l := newLock(i)
 	h.show(w, http.StatusOK, document{
 		Title: readable(name) + " · " + h.title, Events: h.eventsOf(name),
-		Lock: newLockView(&l, h.sampler.since(), h.force, nil),
+		Lock: newLockView(&l, h.sampler.since(), h.mayRelease(name), nil),
 	})
 }
 

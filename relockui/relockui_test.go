@@ -733,6 +733,36 @@ func TestForcedReleaseIsForTheHolderThatWasShown(t *testing.T) {
 	})
 }
 
+// The pattern limits what can be released, and not what can be read.
+func TestForcedReleaseIsForLocksThatMatchThePattern(t *testing.T) {
+	onEachServer(t, func(b *bench) {
+		ctx := context.Background()
+		c := b.client()
+		held, other := b.hold(c, "lock:a"), b.hold(c, "stock:a")
+		b.serve(WithForcedRelease(), WithPattern("lock:*"))
+		status, text := b.get("/lock?name=stock:a")
+		assert.Equal(b, http.StatusOK, status)
+		assert.NotContains(b, text, "Release by force")
+		assert.NotContains(b, b.stream("/events?name=stock:a").await("Lease"), "Release by force")
+		status, text = b.get("/release?name=stock:a")
+		assert.Equal(b, http.StatusForbidden, status)
+		assert.Contains(b, text, "match its pattern, lock:*")
+		i, err := c.Inspect(ctx, "stock:a")
+		require.NoError(b, err)
+		status, text = b.post(url.Values{
+			"name": {"stock:a"}, "token": {b.page.token("stock:a", time.Now())}, "sure": {"yes"},
+			"holder": {b.page.seal("stock:a", i.Holders[0])},
+		})
+		assert.Equal(b, http.StatusForbidden, status)
+		assert.Contains(b, text, "match its pattern, lock:*")
+		require.NoError(b, other.Release(ctx))
+
+		status, _ = b.post(b.form("lock:a"))
+		assert.Equal(b, http.StatusOK, status)
+		assert.ErrorIs(b, held.Release(ctx), relock.ErrLockLost)
+	})
+}
+
 // Of several holders only those that were chosen lose what they have.
 func TestForcedReleaseIsForTheHoldersThatWereChosen(t *testing.T) {
 	onEachServer(t, func(b *bench) {

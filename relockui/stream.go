@@ -78,7 +78,7 @@ func (h *Handler) event(s *sample, name, q string) (string, error) {
 				return ": nothing yet\n\n", nil
 			}
 		}
-		err = pages.ExecuteTemplate(&html, "lock", newLockView(l, s.since, h.force, s.problem))
+		err = pages.ExecuteTemplate(&html, "lock", newLockView(l, s.since, h.mayRelease(name), s.problem))
 	}
 	if err != nil {
 		return "", err
