@@ -55,17 +55,21 @@ Flags:
   -every TIME   watch, serve: the time between two lists; 1s by default, at least 100ms
   -expose       serve: allow an address that other machines can reach
   -hosts NAMES  serve: further names of this host in the URL of the page, with commas
-                between them; localhost, 127.0.0.1, [::1] and -addr are always allowed
-  -allow-unlock serve: let the page release locks by force, after asking
+                between them; localhost, 127.0.0.1, [::1] and the IP address of -addr
+                are always allowed, and a request for another name is refused
+  -allow-unlock serve: let the page release locks that match PATTERN by force, after asking
   -yes          unlock: do not ask
   -wait TIME    run: how long to wait for the lock; 10s by default, 0 for one attempt
   -lease TIME   run: the lock expires after TIME and is not renewed, so the command has
                 that time at most; by default the lock is renewed while the command runs
+  -skip         run: if others hold the lock for the whole wait, print nothing and exit
+                with 0; all other failures are reported as without it
   -grace TIME   run: how long before the lock expires the command is told to end; 5s by
                 default, and shorter than the lease, which is 30s without -lease
   -fair         run: use a fair lock
   -fenced       run: draw a fencing token
-  -semaphore N  run: use a semaphore with N permits, and acquire one of them
+  -semaphore N  run: use a semaphore with N permits, and acquire one of them; if Redis has
+                another number, that number applies, and a warning is printed
   -version      print the version
 
 Defaults to $REDIS_URL, then localhost:6379 (for a Sentinel: localhost:26379). If the URL
@@ -99,14 +103,16 @@ has held a lock for more than a second is told of the loss at once. Any other ho
 notices when it next renews its lease or asks Redis about the lock, or when its lease
 expires. The next waiter acquires the lock. For a
 read/write lock all readers and the writer lose it, and for a semaphore all permits are
-released. If the holders change while you are asked, nothing is released.
+released. If the holders change while you are asked, nothing is released. To release only
+one of several holders, use serve -allow-unlock.
 
 serve prints the URL of the page, which shows who holds which locks, for how long at
 least, and who waits. The locks that others have waited for the longest come first. The
 page has no authentication: everyone who can reach the address can see it. Redis is read
 only while somebody looks at the page, once in -every however many they are, and at most
 5,000 locks are listed. With -allow-unlock only the holders that the page has shown lose
-their lock, and each release is written to stderr.
+their lock, and each release is written to stderr. PATTERN limits which locks are listed,
+and which can be released: the page of a single lock shows any lock.
 
 run looks the command up, acquires the lock, runs the command, and releases the lock when
 the command has ended. The command has RELOCK_NAME in its environment, and with -fenced
@@ -135,7 +141,8 @@ Exit status:
 Exit status of run: that of the command, or
   128+n  the command was ended by signal n, or the signal n has ended the wait
   2      the command line is not valid
-  75     the lock was not acquired in time, or Redis cannot be reached or returned an error
+  75     the lock was not acquired in time, or Redis cannot be reached or returned an error;
+         with -skip 0 if others held the lock for the whole wait
   76     the lock was lost, or could not be renewed, while the command ran
   126    the command cannot be executed
   127    the command was not found
@@ -272,8 +279,8 @@ func (p *program) open(ctx context.Context, options ...relock.Option) (err error
 	if p.redis, err = connect(ctx, p.place); err != nil {
 		return err
 	}
-	options = append(options, relock.WithLogger(slog.New(slog.DiscardHandler)))
-	p.client, err = relock.New(p.redis.rdb, options...)
+	silent := []relock.Option{relock.WithLogger(slog.New(slog.DiscardHandler))} // unless options have another Logger
+	p.client, err = relock.New(p.redis.rdb, append(silent, options...)...)
 	return err
 }
 

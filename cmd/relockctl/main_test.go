@@ -566,6 +566,30 @@ func testUnlock(t *testing.T, addr string, rdb redis.UniversalClient) {
 	}
 }
 
+// The question has everything that the answer releases.
+func TestUnlockSaysHowMuchItReleases(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, c := context.Background(), newClient(t, s.Client())
+	must(t, c.NewLock("orders").Lock(ctx))
+	semaphore := c.NewSemaphore("permits", 9)
+	asked := func(name string) string {
+		_, errs, status := ctl(t, s.Addr(), "n\n", "unlock", name)
+		assert.Equal(t, statusNotFreed, status, errs)
+		return errs
+	}
+	assert.Contains(t, asked("orders"), "Its holder may")
+	_, err := semaphore.AcquireN(ctx, 3)
+	must(t, err)
+	assert.Contains(t, asked("permits"), "all 3 permits of the holder,")
+	_, err = semaphore.AcquireN(ctx, 2)
+	must(t, err)
+	assert.Contains(t, asked("permits"), "all 5 permits of 2 holders,")
+	for range 2 {
+		must(t, newClient(t, s.Client()).NewRWLock("prices").Read().Lock(ctx))
+	}
+	assert.Contains(t, asked("prices"), "the lock of all 2 holders,")
+}
+
 func TestUnlockAsksBeforeItFrees(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()

@@ -15,6 +15,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -53,7 +54,8 @@ type job struct {
 	grace   time.Duration
 	fair    bool
 	fenced  bool
-	permits int // of a semaphore; 0: the lock is not a semaphore
+	skip    bool // succeed without the command if others hold the lock
+	permits int  // of a semaphore; 0: the lock is not a semaphore
 }
 
 // addFlags adds the flags of run.
@@ -63,6 +65,7 @@ func (j *job) addFlags(flags *flag.FlagSet) {
 	flags.DurationVar(&j.grace, "grace", 5*time.Second, "")
 	flags.BoolVar(&j.fair, "fair", false, "")
 	flags.BoolVar(&j.fenced, "fenced", false, "")
+	flags.BoolVar(&j.skip, "skip", false, "")
 	flags.Func("semaphore", "", func(text string) (err error) {
 		if j.permits, err = strconv.Atoi(text); err != nil || j.permits < 1 {
 			return errors.New("must be a number of permits, at least 1")
@@ -220,15 +223,22 @@ func untilSignal(ctx context.Context, signals <-chan os.Signal) (context.Context
 func (p *program) ask(ctx context.Context) (*keeper, error) {
 	j := p.job
 	label := "relockctl run " + short(quote(filepath.Base(j.path)), 40)
-	if err := p.open(ctx, relock.WithLabel(label)); err != nil {
+	options := []relock.Option{relock.WithLabel(label)}
+	if j.permits > 0 { // of which Redis may have another number; the Client warns of that
+		warnings := slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: slog.LevelWarn})
+		options = append(options, relock.WithLogger(slog.New(warnings)))
+	}
+	if err := p.open(ctx, options...); err != nil {
 		return nil, err
 	}
-	hold, ok, err := j.lock(p.client).TryAcquire(ctx, j.wait, j.leaseOrDefault())
+	hold, ok, err := j.tryAcquire(ctx, j.lock(p.client))
 	switch {
 	case errors.Is(err, relock.ErrInvalid):
 		return nil, badUsage("%s", plain(err))
 	case err != nil:
 		return nil, err
+	case !ok && j.skip:
+		return nil, statusError{statusDone, ""}
 	case !ok:
 		return nil, statusError{statusNotAcquired, fmt.Sprintf(
 			"%s was not acquired within %v, because another owner holds it; relockctl show shows who", quote(j.name), j.wait)}
@@ -247,6 +257,16 @@ func (p *program) ask(ctx context.Context) (*keeper, error) {
 		return nil, err
 	}
 	return k, nil
+}
+
+// tryAcquire acquires the lock, within the wait. A wait also ends with false if Redis has been lost meanwhile, which is
+// not to be skipped: one more attempt tells that by its error.
+func (j *job) tryAcquire(ctx context.Context, lock relock.Acquirer) (*relock.Hold, bool, error) {
+	hold, ok, err := lock.TryAcquire(ctx, j.wait, j.leaseOrDefault())
+	if err == nil && !ok && j.skip && j.wait > 0 {
+		return lock.TryAcquire(ctx, 0, j.leaseOrDefault())
+	}
+	return hold, ok, err
 }
 
 // lock returns the lock that j asks for.
@@ -334,6 +354,7 @@ func (p *program) start(k *keeper) (*child, error) {
 	cmd := exec.Command(p.job.path, p.job.args[1:]...)
 	cmd.Args[0] = p.job.args[0]
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.in, p.out, p.err
+	_ = os.Unsetenv("RELOCK_TOKEN") // which may be that of another lock, of the relockctl that runs this one
 	cmd.Env = append(os.Environ(), "RELOCK_NAME="+p.job.name)
 	if p.job.fenced {
 		cmd.Env = append(cmd.Env, "RELOCK_TOKEN="+strconv.FormatInt(k.token, 10))

@@ -159,6 +159,32 @@ func TestRunTellsTheCommandTheNameAndTheToken(t *testing.T) {
 	}
 }
 
+// The relockctl that runs this one may have drawn a token for another lock.
+func TestRunDoesNotPassOnATokenOfAnotherLock(t *testing.T) {
+	t.Setenv("RELOCK_TOKEN", "7")
+	s := testredis.Start(t)
+	for _, flag := range []string{"-fenced=false", "-fenced"} {
+		out, errs, status := ctl(t, s.Addr(), "", "run", flag, "job", "--", "sh", "-c", `echo "${RELOCK_TOKEN-none}"`)
+		assert.Zero(t, status, errs)
+		if assert.NotEqual(t, "7\n", out); flag != "-fenced" {
+			assert.Equal(t, "none\n", out)
+		}
+	}
+}
+
+func TestRunWarnsOfAnotherNumberOfPermits(t *testing.T) {
+	s := testredis.Start(t)
+	_, err := newClient(t, s.Client()).NewSemaphore("job", 2).Acquire(context.Background())
+	must(t, err)
+	for permits, warns := range map[string]bool{"2": false, "5": true} {
+		out, errs, status := ctl(t, s.Addr(), "", "run", "-semaphore", permits, "job", "--", "echo", "started")
+		assert.Zero(t, status, errs)
+		assert.Equal(t, "started\n", out)
+		assert.Equal(t, warns, strings.Contains(errs, "permits=2 asked=5"), errs)
+		assert.Equal(t, warns, errs != "", errs)
+	}
+}
+
 // The other locks are those that -fair and -semaphore name.
 func TestRunAcquiresTheLockThatItsFlagsName(t *testing.T) {
 	s := testredis.Start(t)
@@ -259,6 +285,39 @@ func TestRunDoesNotStartTheCommandWithoutTheLock(t *testing.T) {
 	}
 }
 
+// With -skip a job that runs elsewhere is no failure, and everything else is one.
+func TestRunSkipsOnlyWhatOthersHold(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, rdb := context.Background(), s.Client()
+	c := newClient(t, rdb)
+	must(t, c.NewLock("held").Lock(ctx))
+	must(t, c.NewSemaphore("permits", 1).Lock(ctx))
+	must(t, rdb.HSet(ctx, "data", "name", "bob").Err())
+	for _, c := range []struct {
+		addr   string
+		args   string
+		want   string
+		status int
+	}{
+		{s.Addr(), "-wait 0 held", "", statusDone},
+		{s.Addr(), "-wait 10ms held", "", statusDone},
+		{s.Addr(), "-wait 0 -semaphore 1 permits", "", statusDone},
+		{s.Addr(), "-wait 0 data", "not a lock", statusNotAcquired},
+		{"127.0.0.1:1", "-wait 0 held", "cannot reach the Redis", statusNotAcquired},
+		{s.Addr(), "-wait -1s held", "must not be negative", statusUsage},
+	} {
+		args := append(append([]string{"run", "-skip"}, strings.Fields(c.args)...), "--", "echo", "started")
+		out, errs, status := ctl(t, c.addr, "", args...)
+		assert.Empty(t, out, c.args)
+		assert.Equal(t, c.status, status, c.args)
+		if assert.Contains(t, errs, c.want, c.args); c.want == "" {
+			assert.Empty(t, errs, c.args)
+		}
+	}
+	_, _, status := ctl(t, s.Addr(), "", "run", "-skip", "free", "--", "sh", "-c", "exit 3")
+	assert.Equal(t, 3, status)
+}
+
 func TestRunWaitsForTheLock(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -284,7 +343,7 @@ func TestRunDoesNotStartTheCommandIfRedisIsLostInTheWait(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	must(t, newClient(t, s.Client()).NewLock("job").Lock(context.Background()))
-	r := begin(t, s.Addr(), "-wait", "2s", "job", "--", "echo", "started")
+	r := begin(t, s.Addr(), "-wait", "2s", "-skip", "job", "--", "echo", "started")
 	awaitWaiter(t, s, "job")
 	s.Kill()
 	assert.Equal(t, statusNotAcquired, r.ends(), r.stderr.String())
@@ -509,8 +568,8 @@ func TestRunWarnsIfTheReleaseFails(t *testing.T) {
 func TestRunHelpNamesItsFlags(t *testing.T) {
 	out, _, _ := ctl(t, "127.0.0.1:1", "", "-h")
 	for _, flag := range []string{
-		"-wait", "-lease", "-grace", "-fair", "-fenced", "-semaphore", "RELOCK_NAME", "RELOCK_TOKEN", "126", "127", "75",
-		"76",
+		"-wait", "-skip", "-lease", "-grace", "-fair", "-fenced", "-semaphore", "RELOCK_NAME", "RELOCK_TOKEN", "126", "127",
+		"75", "76",
 	} {
 		assert.True(t, strings.Contains(out, flag), flag)
 	}

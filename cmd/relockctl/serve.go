@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -57,6 +58,16 @@ func (o *pageOptions) listenAddr() (*net.TCPAddr, error) {
 	return addr, nil
 }
 
+// linkHost returns the host and the port of the URL of the page. The page is not served under an address that stands
+// for all addresses of the host.
+func linkHost(addr *net.TCPAddr, hosts []string) string {
+	if !addr.IP.IsUnspecified() {
+		return addr.String()
+	}
+	host := strings.Trim(append(hosts, "localhost")[0], "[]")
+	return net.JoinHostPort(host, strconv.Itoa(addr.Port))
+}
+
 // serve serves the page until ctx is done.
 func (p *program) serve(ctx context.Context, pattern string) error {
 	addr, err := p.page.listenAddr()
@@ -67,11 +78,14 @@ func (p *program) serve(ctx context.Context, pattern string) error {
 		relockui.WithPattern(pattern), relockui.WithInterval(p.every), relockui.WithTitle("Locks at " + p.redis.addr),
 		relockui.WithLogger(slog.New(slog.NewTextHandler(p.err, nil))),
 	}
+	var hosts []string
 	if p.page.hosts != "" {
-		options = append(options, relockui.WithHosts(strings.Split(p.page.hosts, ",")...))
+		hosts = strings.Split(p.page.hosts, ",")
+		options = append(options, relockui.WithHosts(hosts...))
 	}
-	if ip := addr.IP; ip != nil && !ip.IsUnspecified() {
-		options = append(options, relockui.WithHosts(ip.String()))
+	everywhere := len(addr.IP) == 0 || addr.IP.IsUnspecified()
+	if !everywhere {
+		options = append(options, relockui.WithHosts(addr.IP.String()))
 	}
 	if p.page.allowUnlock {
 		options = append(options, relockui.WithForcedRelease())
@@ -85,11 +99,15 @@ func (p *program) serve(ctx context.Context, pattern string) error {
 	if err != nil {
 		return fmt.Errorf("serve: %w", err)
 	}
-	if _, err := fmt.Fprintf(p.out, "http://%s/\n", listener.Addr()); err != nil {
+	if _, err := fmt.Fprintf(p.out, "http://%s/\n", linkHost(listener.Addr().(*net.TCPAddr), hosts)); err != nil {
 		listener.Close()
 		return err
 	}
 	fmt.Fprintf(p.err, "The page shows the locks at %s. Ctrl-C ends.\n", p.redis.addr)
+	if everywhere && len(hosts) == 0 {
+		fmt.Fprintln(p.err, "It answers only requests for localhost, 127.0.0.1 and [::1]: "+
+			"pass the names by which other machines know this host with -hosts.")
+	}
 	server := &http.Server{
 		Handler: page, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // of clients that misbehave

@@ -96,8 +96,11 @@ func TestServeReleasesByForceIfItMay(t *testing.T) {
 	ctx, c := context.Background(), newClient(t, s.Client())
 	h, err := c.NewLock("lock:a").Acquire(ctx)
 	must(t, err)
-	page, end := served(t, s.Addr(), "serve", "-addr", "127.0.0.1:0", "-allow-unlock")
-	_, text := fetched(t, page+"release?name=lock:a")
+	page, end := served(t, s.Addr(), "serve", "-addr", "127.0.0.1:0", "-allow-unlock", "lock:*")
+	status, text := fetched(t, page+"release?name=stock:a")
+	assert.Equal(t, http.StatusForbidden, status)
+	assert.Contains(t, text, "lock:*")
+	_, text = fetched(t, page+"release?name=lock:a")
 	form := url.Values{"sure": {"yes"}}
 	for _, m := range regexp.MustCompile(`name="(name|token|holder)" value="([^"]*)"`).FindAllStringSubmatch(text, -1) {
 		form.Add(m[1], m[2])
@@ -133,6 +136,28 @@ func TestServeRefusesOtherAddresses(t *testing.T) {
 	_, errs, status = ctl(t, "127.0.0.1:1", "", "serve", "-addr", "127.0.0.1:0")
 	assert.Equal(t, statusFailed, status)
 	assert.Contains(t, errs, "cannot reach the Redis at 127.0.0.1:1")
+}
+
+// The URL that is printed can be used, also if the port is open at all addresses of the host. Who has not named the host
+// is told that other machines are refused.
+func TestServePrintsAURLThatItAnswers(t *testing.T) {
+	s := testredis.Start(t)
+	const hint = "-hosts"
+	for _, addr := range []string{"0.0.0.0:0", ":0", "127.0.0.1:0"} {
+		page, end := served(t, s.Addr(), "serve", "-expose", "-addr", addr)
+		status, _ := fetched(t, page)
+		assert.Equal(t, http.StatusOK, status, page)
+		_, errs := end()
+		assert.Equal(t, addr != "127.0.0.1:0", strings.Contains(errs, hint), "%s: %s", addr, errs)
+	}
+	for hosts, want := range map[string]string{
+		"locks.example,admin.example": `^http://locks\.example:\d+/$`, "[2001:db8::1]": `^http://\[2001:db8::1\]:\d+/$`,
+	} {
+		page, end := served(t, s.Addr(), "serve", "-expose", "-addr", ":0", "-hosts", hosts)
+		assert.Regexp(t, want, page)
+		_, errs := end()
+		assert.NotContains(t, errs, hint)
+	}
 }
 
 // In front of serve -addr is the address of Redis, and with -expose the page needs the names under which it is reached.

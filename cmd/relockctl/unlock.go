@@ -28,7 +28,7 @@ func (p *program) unlock(ctx context.Context, name string) error {
 		return p.notHeld(i)
 	}
 	if !p.yes {
-		fmt.Fprintf(p.err, "%s\nIts holder may still be working. Release it? [y/N] ", details(i))
+		fmt.Fprintf(p.err, "%s\n%s [y/N] ", details(i), question(i))
 		if !p.confirmed(ctx) {
 			return statusError{statusNotFreed, "not released"}
 		}
@@ -55,6 +55,29 @@ func (p *program) unlock(ctx context.Context, name string) error {
 	}
 	_, err = fmt.Fprintf(p.out, "%s was released.\n", quote(name))
 	return err
+}
+
+// question asks whether all that is held of the lock may be released.
+func question(i relock.Inspection) string {
+	if i.More {
+		return "This releases the lock of all its holders, also of those that are not shown. They may still be working. " +
+			"Release it?"
+	}
+	permits := 0
+	for _, h := range i.Holders {
+		permits += h.Permits
+	}
+	holders := len(i.Holders)
+	switch {
+	case permits > 1 && holders == 1:
+		return fmt.Sprintf("This releases all %d permits of the holder, which may still be working. Release them?", permits)
+	case permits > 1:
+		return fmt.Sprintf("This releases all %d permits of %d holders, which may still be working. Release them?",
+			permits, holders)
+	case holders > 1:
+		return fmt.Sprintf("This releases the lock of all %d holders, which may still be working. Release it?", holders)
+	}
+	return "Its holder may still be working. Release it?"
 }
 
 // force releases the lock as i found it.
