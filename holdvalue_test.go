@@ -1084,6 +1084,7 @@ func TestExpiredHoldIsNotAttached(t *testing.T) {
 
 // Rows 1, 2, 5, 6 for both calls: the answer is lost, and the request has run or has not.
 func TestFaultLostAnswersOfDetachAndAttach(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]testredis.Fault{
 		"connection closed": testredis.LoseReply,
 		"no answer":         testredis.StallReply,
@@ -1114,6 +1115,7 @@ func TestFaultLostAnswersOfDetachAndAttach(t *testing.T) {
 
 // If Redis does not confirm Detach, there is no ticket, and the lock is free soon, also if the request runs late.
 func TestFaultDetachThatIsNotConfirmedReleases(t *testing.T) {
+	t.Parallel()
 	for name, late := range map[string]bool{"late": true, "ran": false} {
 		t.Run(name, func(t *testing.T) {
 			onDetachable(t, func(b *faultBench, k lockKind) {
@@ -1151,6 +1153,7 @@ func TestFaultDetachThatIsNotConfirmedReleases(t *testing.T) {
 // An Attach that gives up puts the detached ID back, for the rest of keep, whether its request has run, runs late, or
 // is answered late: the ticket works again.
 func TestFaultAttachThatGivesUpPutsTheHoldBack(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]testredis.Fault{
 		"ran": testredis.StallReply, "late": testredis.HoldRequest, "answered late": testredis.DelayReply(2 * time.Second),
 	} {
@@ -1217,6 +1220,7 @@ func TestFaultLateRenewalOfADetachedHold(t *testing.T) {
 
 // A late attempt with the old ID acquires nothing after the hold was detached, attached and released.
 func TestFaultLateAttemptOfADetachedHold(t *testing.T) {
+	t.Parallel()
 	for _, k := range faultLocks[:6] {
 		t.Run(k.name, func(t *testing.T) {
 			b := newFaultBench(t)

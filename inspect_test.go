@@ -317,6 +317,7 @@ func TestInspectShowsSinceWhenAPositionIsHeld(t *testing.T) {
 
 // The heartbeats of a waiter of a fair lock do not make its position younger.
 func TestInspectShowsSinceWhenAFairWaiterWaits(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()

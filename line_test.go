@@ -1290,6 +1290,7 @@ func asksIn(delivery string) testredis.Match {
 
 // A caller that gives up leaves its entry to the next caller of its process.
 func TestLineCallerThatGivesUpLeavesItsPlace(t *testing.T) {
+	t.Parallel()
 	for what, wait := range map[string]func(ctx context.Context, l *Lock) error{
 		"ctx": func(ctx context.Context, l *Lock) error { return l.Lock(ctx) },
 		"time": func(ctx context.Context, l *Lock) error {
@@ -2163,6 +2164,7 @@ func TestLineForceUnlockPassesTheLockOn(t *testing.T) {
 
 // A release whose answer is lost is sent again, and passes the lock on once.
 func TestLineLostAnswerOfAReleaseGrantsOnce(t *testing.T) {
+	t.Parallel()
 	for what, fault := range map[string]testredis.Fault{"closed": testredis.LoseReply, "silent": testredis.StallReply} {
 		t.Run(what, func(t *testing.T) {
 			b := newFaultBench(t)
@@ -2181,6 +2183,7 @@ func TestLineLostAnswerOfAReleaseGrantsOnce(t *testing.T) {
 
 // A waiter whose answer is lost or late is granted the lock all the same, and does not sleep while the lock is free.
 func TestLineLostAnswerOfARequestLosesNoGrant(t *testing.T) {
+	t.Parallel()
 	for what, fault := range map[string]testredis.Fault{
 		"closed": testredis.LoseReply, "silent": testredis.StallReply, "late": testredis.DelayReply(500 * time.Millisecond),
 	} {

@@ -44,13 +44,14 @@ func TestForgottenUnlockIsReenteredOnItsConnection(t *testing.T) {
 	client, err := New(rdb)
 	require.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
+	const wait = 3 * time.Second // longer than a busy machine takes to acquire a free lock
 	for what, c := range map[string]struct {
 		take func(context.Context, *Lock) (bool, error)
 		next int
 	}{
-		"Unlock": {func(ctx context.Context, l *Lock) (bool, error) { return l.TryLock(ctx, time.Second, 0) }, http.StatusOK},
+		"Unlock": {func(ctx context.Context, l *Lock) (bool, error) { return l.TryLock(ctx, wait, 0) }, http.StatusOK},
 		"Release": {func(ctx context.Context, l *Lock) (bool, error) {
-			_, ok, err := l.TryAcquire(ctx, time.Second, 0)
+			_, ok, err := l.TryAcquire(ctx, wait, 0)
 			return ok, err
 		}, http.StatusConflict},
 	} {
