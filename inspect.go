@@ -506,13 +506,6 @@ func contender(field string) Contender {
 	return c
 }
 
-// permitsWanted returns the number of permits that a field is for, if it is for more than one, and otherwise 0.
-func permitsWanted(field string) int {
-	_, permits, _ := strings.Cut(field, "+")
-	n, _ := strconv.Atoi(permits)
-	return n
-}
-
 // leaseLeft returns the remaining lease for a result of PTTL: 0 if the key does not exist, and negative if it has no
 // expiry.
 func leaseLeft(pttl int64) time.Duration {

@@ -14,6 +14,8 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -345,4 +347,11 @@ func (l *semaphore) call(script *luaScript, args ...any) call {
 		Optional: spareOfSemaphore,
 		Args:     append(args, l.announce, l.client.publishVerb),
 	}
+}
+
+// permitsWanted returns the number of permits that a field is for, if it is for more than one, and otherwise 0.
+func permitsWanted(field string) int {
+	_, permits, _ := strings.Cut(field, "+")
+	n, _ := strconv.Atoi(permits)
+	return n
 }
