@@ -28,18 +28,21 @@ package relock
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/stretchr/testify/assert"
 )
 
 // full returns how many cases a test tries, or for how long: plain by default, or long with RELOCK_LONG=1 in the
@@ -239,3 +242,86 @@ func (c *pipeCounter) calls() (n int) {
 
 // nilCtx is passed to calls that have to reject it.
 var nilCtx context.Context
+
+// A recorder stores the events that it receives. It calls the engine for each event, which would deadlock if the engine
+// held its mutex.
+type recorder struct {
+	NopObserver
+	engine *engine.Engine
+
+	mu     sync.Mutex // guards below
+	events []any
+}
+
+func (r *recorder) note(e any) {
+	if r.engine != nil {
+		_ = r.engine.Open()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, e)
+}
+
+func (r *recorder) Waiting(_ context.Context, e WaitingEvent)             { r.note(e) }
+func (r *recorder) Acquired(_ context.Context, e AcquiredEvent)           { r.note(e) }
+func (r *recorder) GaveUp(_ context.Context, e GaveUpEvent)               { r.note(e) }
+func (r *recorder) Renewed(_ context.Context, e RenewedEvent)             { r.note(e) }
+func (r *recorder) RenewalFailed(_ context.Context, e RenewalFailedEvent) { r.note(e) }
+func (r *recorder) Released(_ context.Context, e ReleasedEvent)           { r.note(e) }
+func (r *recorder) Expired(_ context.Context, e ExpiredEvent)             { r.note(e) }
+func (r *recorder) Lost(_ context.Context, e LostEvent)                   { r.note(e) }
+
+// take returns the events since the last call.
+func (r *recorder) take() []any {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	events := r.events
+	r.events = nil
+	return events
+}
+
+// told asserts that the events since the last call are want, in any order.
+func (r *recorder) told(t *testing.T, want ...any) {
+	t.Helper()
+	got := r.take()
+	for _, w := range want {
+		i := slices.IndexFunc(got, func(g any) bool { return sameEvent(g, w) })
+		if !assert.GreaterOrEqual(t, i, 0, "no event: %+v", w) {
+			continue
+		}
+		got = slices.Delete(got, i, i+1)
+	}
+	assert.Empty(t, got, "events that were not wanted")
+}
+
+// sameEvent compares two events, and their errors by errors.Is.
+func sameEvent(got, want any) bool {
+	var err, target error
+	switch g := got.(type) {
+	case GaveUpEvent:
+		if w, ok := want.(GaveUpEvent); ok {
+			err, target = g.Err, w.Err
+			g.Err, w.Err = nil, nil
+			got, want = g, w
+		}
+	case RenewalFailedEvent:
+		if w, ok := want.(RenewalFailedEvent); ok {
+			err, target = g.Err, w.Err
+			g.Err, w.Err = nil, nil
+			got, want = g, w
+		}
+	case ReleasedEvent:
+		if w, ok := want.(ReleasedEvent); ok {
+			err, target = g.Err, w.Err
+			g.Err, w.Err = nil, nil
+			got, want = g, w
+		}
+	case LostEvent:
+		if w, ok := want.(LostEvent); ok {
+			err, target = g.Cause, w.Cause
+			g.Cause, w.Cause = nil, nil
+			got, want = g, w
+		}
+	}
+	return got == want && errors.Is(err, target) && (err == nil) == (target == nil)
+}
