@@ -160,14 +160,15 @@ func (c *Client) Slowest() Slowest {
 	return s
 }
 
-// ForceUnlock releases the lock that i describes, if the holders that i shows still hold it, and reports whether it was
-// held. It is a tool for operators, who have looked at a lock with [Client.Inspect] and decided to release it: a hold
-// that was acquired since then is not released. Of a read/write lock and a semaphore, other holders keep what they
-// have. Otherwise it is like [Lock.ForceUnlock]: the holders are not asked, and may still be working.
+// ForceUnlock releases the lock that i describes, if the holders that i shows still hold it, and reports whether it has
+// released it. It is a tool for operators, who have looked at a lock with [Client.Inspect] and decided to release it: a
+// hold that was acquired from Redis since then is not released. Of a read/write lock and a semaphore, other holders
+// keep what they have. Otherwise it is like [Lock.ForceUnlock]: the holders are not asked, and may still be working.
 //
-// Only the holder itself tells two holds of one Java thread apart: if a thread has released the lock and acquired it
-// again, it loses it. If i has no holders, ForceUnlock sends no request. The request is sent once for each half of a
-// read/write lock, and is not retried if its answer is lost.
+// Redis does not see every new hold. The lock is also released if the process of a holder has handed it off to another
+// of its goroutines since then, or if a Java thread has released it and acquired it again; and readers that share the
+// entry of a holder lose the lock with it. If i has no holders, ForceUnlock sends no request. The request is sent once
+// for each half of a read/write lock, and is not retried if its answer is lost.
 func (c *Client) ForceUnlock(ctx context.Context, i Inspection) (freed bool, err error) {
 	seen := make(map[bool][]string) // the fields of writers, and those of all others
 	for _, h := range i.Holders {

@@ -250,20 +250,22 @@ func (h *Hold) extend(ctx context.Context, lease time.Duration) error {
 // example the handler of a request, and another one do the work and release it. A keep of 0 is the watchdog timeout of
 // the Client.
 //
-// Nobody renews the lock meanwhile. If no process attaches the hold, the lock expires when keep has passed. MinHold
-// and [MaxHold] go on from when the lock was acquired: the lock is kept for at least the rest of the one, and at most
-// the rest of the other. The fencing token stays the same.
+// Nobody renews the lock meanwhile. If no process attaches the hold, the lock expires when keep has passed. [MinHold]
+// and [MaxHold] still count from when the lock was acquired: the lock is kept for at least the rest of MinHold, and at
+// most the rest of MaxHold. The fencing token stays the same.
 //
-// The ticket is a text of at most 512 printable ASCII characters, without spaces. It works once, and it is a key: who
-// has it can attach the hold, and so release the lock. The contexts of the hold are canceled with the cause
-// [ErrDetached] before Detach sends its request, and Release and Extend then return ErrNotHeld.
+// The ticket is a text of at most 512 printable ASCII characters, without spaces. It works once, and it is a secret:
+// any process that has it can attach the hold, and so release the lock. The contexts of the hold are canceled with the
+// cause [ErrDetached] before Detach sends its request, and Release and Extend then return ErrNotHeld.
 //
 // If Redis does not confirm the request within 5s, or ctx is done before that, Detach returns an error and no ticket.
-// The hold has ended then, too, and the lock is released in the background. The error is ErrLockLost if the lock was
-// lost, and ErrNotHeld after Release. It is ErrInvalid, and the hold goes on, for a negative keep or one below 1ms;
-// for a hold whose owner has acquired the lock again, or holds or awaits the other half of the read/write lock; for a
-// hold of a MultiLock or a RedLock; and if the name of the lock is too long for a ticket, which has room for about 250
-// bytes. Detach works during Shutdown. After Close it returns ErrClosed.
+// The hold has ended then, too, and the lock is released in the background. But if ctx is done before the request is
+// sent, the hold goes on. So call Release after an error: it returns ErrNotHeld if the hold has ended.
+//
+// The error is ErrLockLost if the lock was lost, and ErrNotHeld after Release. It is ErrInvalid, and the hold goes on,
+// for a negative keep or one below 1ms; for a hold whose owner has acquired the lock again, or holds or awaits the
+// other half of the read/write lock; for a hold of a MultiLock or a RedLock; and if the name of the lock is too long
+// for a ticket, which has room for about 250 bytes. Detach works during Shutdown. After Close it returns ErrClosed.
 func (h *Hold) Detach(ctx context.Context, keep time.Duration) (ticket string, err error) {
 	if h.none() {
 		return "", failed("detach", "", errNoHold)
@@ -309,10 +311,11 @@ const longestID = len("00000000-0000-0000-0000-000000000000:0:0123456789012345+1
 //
 // A ticket works once: the error is ErrNotHeld if the hold was attached before, has expired, or was released by force.
 // It is ErrInvalid for a ticket that is damaged or whose key does not fit, and ErrClosed after Shutdown and Close.
-// After any other error the ticket can be used again, as long as the time that was passed to Detach has not passed: if
-// the hold was attached by then, it is detached again.
+// After any other error the ticket can be used again, until the time that was passed to Detach is over: if Redis has
+// already attached the hold, it is detached again.
 //
-// The values of ctx are in the context of [Hold.Context]; its cancellation ends Attach, and not the hold.
+// The context of [Hold.Context] has the values of ctx. If ctx is canceled, Attach ends, but a hold that it has returned
+// does not.
 func (c *Client) Attach(ctx context.Context, ticket string) (*Hold, error) {
 	name, h, err := c.attach(ctx, ticket)
 	return h, failed("attach", name, err)

@@ -136,9 +136,10 @@ func WithLabel(label string) Option {
 // reported by its Client, and its locks by theirs.
 //
 // At most 10 warnings of this kind and of [WithWaitWarning] are logged in any second, those of the oldest holds first,
-// and one of the 10 has the number of those that were left out. With this option each Lock records its stack, as at
-// most 32 program counters, which takes about a microsecond, and one goroutine looks at all locks of the Client every
-// half of d. d is at least 100ms. The default is 0: there are no warnings, and nothing is recorded.
+// and one of the 10 has the number of those that were left out. With this option each call that acquires a lock records
+// its stack, as at most 32 program counters, and one goroutine looks at all locks of the Client every half of d, or
+// every half of the time of WithWaitWarning if that is shorter. d is at least 100ms. The default is 0: there are no
+// warnings, and no stacks are recorded.
 func WithHoldWarning(d time.Duration) Option {
 	return func(o *options) { o.holdWarning = d }
 }
@@ -149,9 +150,9 @@ func WithHoldWarning(d time.Duration) Option {
 // for the lock without a break has doubled. The candidates of an [Election] are left out.
 //
 // The holder is an owner of this process, or else Redis is asked for it, as [Client.Inspect] does, on a goroutine of
-// the Client; no caller waits for that. It is "unknown" if Redis does not answer within 2s, or does not permit the
-// request. The number of warnings is limited as for [WithHoldWarning]. d is at least 100ms. The default is 0: there are
-// no warnings.
+// the Client; no caller waits for that. It is "unknown" if Redis does not permit the request, or if the lookups for all
+// slow locks together have taken 2s, and for a RedLock that no owner of this process holds. The number of warnings is
+// limited as for [WithHoldWarning]. d is at least 100ms. The default is 0: there are no warnings.
 func WithWaitWarning(d time.Duration) Option {
 	return func(o *options) { o.waitWarning = d }
 }

@@ -3,10 +3,10 @@ package relockui
 // The release of a lock by force.
 //
 // Rules: it is there only with WithForcedRelease. It takes two steps: a page that shows the holders and asks, and a
-// POST from that page. Both refuse a lock that does not match the pattern of the page. The POST needs an Origin that is this page, a token that only this page has, and the
-// confirmation. Of each holder the form has a seal: a code of its holder ID, made with a key that does not leave the
-// process. Only the holders whose seals the form has lose the lock, and only if they still have it when Redis runs the
-// script.
+// POST from that page. Both refuse a lock that does not match the pattern of the page. The POST needs an Origin that is
+// this page, a token that only this page has, and the confirmation. Of each holder the form has a seal: a code of its
+// holder ID, made with a key that does not leave the process. Only the holders whose seals the form has lose the lock,
+// and only if they still have it when Redis runs the script.
 
 import (
 	"crypto/hmac"

@@ -37,7 +37,7 @@ var errTooMany = errors.New("too many people watch this page")
 type sample struct {
 	at      time.Time // when Redis was read
 	next    time.Time // when another one may be taken
-	locks   []lock    // sorted: see less
+	locks   []lock    // sorted: see compare
 	leftOut int       // keys that could not be inspected
 	beyond  bool      // there are more than mostLocks
 	partial bool      // the scan has not gone through the whole keyspace yet
