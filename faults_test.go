@@ -1665,12 +1665,23 @@ var faultRows = map[int]string{
 	58: "TestNewRefusesInvalidOptions",
 	59: "suite",
 	60: "TestFaultKilledHolderBlocksForItsLease TestFaultKilledWaiterBlocksForSeconds",
+	61: "TestFaultLostAnswersOfDetachAndAttach",
+	62: "TestFaultDetachThatIsNotConfirmedReleases TestFaultLateSplitIsUndone",
+	63: "TestFaultAttachThatGivesUpPutsTheHoldBack",
+	64: "TestFaultLateRenewalOfADetachedHold TestFaultLateAttemptOfADetachedHold",
+	65: "TestFaultAttachIsValidFromBeforeTheRequest",
+	66: "TestFaultReadersLeaveWhileOneIsSplitOff",
+	67: "TestDetachedHoldExpires TestExpiredHoldIsNotAttached TestDetachedHoldIsReleasedByForce",
+	68: "TestForcedReleaseReachesTheHolder TestForcedReleaseReachesTheHolderOfARedLock TestForceSendsHintsToOthers",
+	69: "TestForcedReleaseReachesTheHolderAfterAReconnect TestRefusedHintsAreNotAskedForAgain " +
+		"TestEngineLossIsNoticedWithinAThirdOfTheLease",
+	70: "TestForgedHintsEndNothing TestHintChecksTheLockThatItNames",
 }
 
 // cannotBeTried are the rows without a test; the page has the reason.
 var cannotBeTried = []int{33}
 
-const faultRowCount = 60
+const faultRowCount = 70
 
 func TestFaultRowsAreCovered(t *testing.T) {
 	exists := map[string]bool{}
