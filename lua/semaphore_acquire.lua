@@ -104,7 +104,8 @@ if takes then
     take_permits(free, taken, ids, now + lease)
     if line and line.exists then
         leave(line, id)
-        line = pass_permits(free, taken, line, id, channel, how, nil)
+        close_line(line) -- the place in Redis is not seen again
+        line = pass_permits(free, taken, open_line(free, key, id), id, channel, how, nil)
     end
 end
 local closed = line and (line.exists or joined) and close_line(line)

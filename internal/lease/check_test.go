@@ -110,7 +110,9 @@ func TestChecksAreLimited(t *testing.T) {
 		f.watchdog.Remove(one)
 
 		time.Sleep(time.Minute)
+		f.mu.Lock()
 		f.calls = nil
+		f.mu.Unlock()
 		const many, seconds = 20_000, 5
 		all := make([]*Lease, many)
 		for i := range all {
@@ -127,11 +129,15 @@ func TestChecksAreLimited(t *testing.T) {
 		}
 		synctest.Wait()
 		checked := 0
+		f.mu.Lock()
 		for _, n := range f.calls {
 			checked += n
 		}
+		f.mu.Unlock()
 		assert.Equal(t, mostChecks*(seconds+1), checked, "checks of many leases, from 0s to 5s")
 		time.Sleep(time.Minute)
+		f.mu.Lock()
+		defer f.mu.Unlock()
 		assert.LessOrEqual(t, len(f.calls), 2*seconds+int(2*checkHorizon/time.Second), "pipelines")
 	})
 }
