@@ -124,8 +124,8 @@ golangci:
 tidy-check:
 	$(call each,go mod tidy -diff)
 
-lua: ## lua/testdata anew: the scripts as they are sent, after a change of lua/
-	go test -count=1 -run '^TestScriptsAreThoseOfTestdata$$' . -lua.write
+lua: ## lua/linked anew: the scripts as they are sent, after a change of lua/
+	go run ./internal/lualink/link
 
 api: ## whether the exported API can still be used as api/*.txt has it
 	.ci/api check

@@ -4,30 +4,22 @@ package relock
 // rollback script of every lock type that can be acquired like that.
 
 import (
-	"strings"
-	"sync"
-
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 )
 
-var bundled []string // the Lua text of each pair in a bundle; filled at init
+var bundleScript = script("bundle")
 
-// bundle adds a pair of scripts to every bundle, and returns the number of the pair.
-func bundle(acquire, rollBack *luaScript) engine.BundledScript {
-	function := func(s *luaScript) string { return "function(KEYS, ARGV)\n" + s.Source() + "\nend" }
-	bundled = append(bundled, "{acquire = "+function(acquire)+", roll_back = "+function(rollBack)+"}")
-	return engine.BundledScript(len(bundled)) // as Lua counts
-}
-
-// wholeBundle is the script that acquires several locks.
-var wholeBundle = sync.OnceValue(func() *luaScript {
-	return send.NewScript(strings.Replace(library.Source("bundle"), "--[[scripts]]", strings.Join(bundled, ",\n"), 1))
-})
+// The pairs of scripts that the bundle contains, in the order of lua/bundle.lua.
+const (
+	lockBundled engine.BundledScript = iota + 1 // as Lua counts
+	readBundled
+	writeBundled
+)
 
 // bundleOf returns the call that makes these calls together.
 func bundleOf(calls []engine.BundledCall) call {
-	c := call{Script: wholeBundle(), Args: []any{len(calls)}}
+	c := call{Script: bundleScript, Args: []any{len(calls)}}
 	for _, b := range calls {
 		for _, s := range b.Acquire.Optional {
 			c.Optional = append(c.Optional, send.OptionalKey{Key: len(c.Keys) + s.Key, Instead: len(c.Keys) + s.Instead})

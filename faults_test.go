@@ -71,7 +71,7 @@ var faultLocks = []faultLock{
 	},
 	{
 		lockKind{name: "multi", one: newSlotMultiLock, rival: newSlotMultiLock},
-		calls(wholeBundle()),
+		calls(bundleScript),
 		calls(lockRelease),
 		calls(lockRelease),
 		calls(renewScript),

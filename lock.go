@@ -67,7 +67,6 @@ var (
 	lockRelease = script("lock_release")
 	lockRename  = script("lock_rename")
 	lockForce   = script("force")
-	lockBundled = bundle(lockAcquire, lockRelease)
 )
 
 // spareOfLock is the index of the wait queue among the keys of a plain lock, which works without it.

@@ -35,12 +35,10 @@ var (
 	readRename  = script("read_rename")
 	readRenew   = script("read_renew")
 	readInspect = script("read_inspect")
-	readBundled = bundle(readAcquire, readRelease)
 
 	writeAcquire = script("write_acquire")
 	writeRelease = script("write_release")
 	writeInspect = script("write_inspect")
-	writeBundled = bundle(writeAcquire, writeRelease)
 
 	rwForce = script("rw_force")
 )

@@ -7,16 +7,17 @@ package relock
 // integers for each lock, the script of the poller three for each lock that may be free, a script that releases a lock
 // by force three and the IDs of clients, and the script of Inspect the contents of all keys.
 //
-// The line of the scripts is the wait queue in Redis: see lua/line.lua. A script is linked with the preludes that it
-// uses: see internal/lualink. lua/testdata has the scripts as they are sent.
+// The line of the scripts is the wait queue in Redis: see lua/line.lua.
+//
+// A script is linked with the preludes that it uses: see internal/lualink. The package contains the linked scripts, not
+// the linker, because linking takes 50 ms, which every program that imports relock would wait for when it starts. "make
+// lua" links them after a change of lua/, and TestLinkedScripts fails if they are not those of lua/.
 
 import (
 	"embed"
-	"io/fs"
 	"slices"
 	"time"
 
-	"github.com/relock-go/relock/internal/lualink"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -27,8 +28,8 @@ type (
 	reply     = send.Reply
 )
 
-//go:embed lua/*.lua
-var luaFiles embed.FS
+//go:embed lua/linked/*.lua
+var linked embed.FS
 
 // Scripts that serve several lock types.
 var (
@@ -37,25 +38,16 @@ var (
 	freeInspect     = script("free_inspect")
 )
 
-// bound has all scripts except the bundle, by the names of their files. It is filled at init.
+// bound has all scripts, by the names of their files. It is filled at init.
 var bound = make(map[string]*luaScript)
 
-// library has the files of lua/. In the scripts that pass on permits, permit.lua replaces grant.lua.
-var library = lualink.New(luaDir(), "forms", "record", "announce", "clock", "counter", "token", "semaphore", "clients",
-	"evicted", "grant", "standing", "permit beside permits", "line", "places", "tombstones", "passing", "queue", "permits",
-	"idle", "readers", "writer", "waiters", "seen", "renaming")
-
-func luaDir() fs.FS {
-	dir, err := fs.Sub(luaFiles, "lua")
+// script binds lua/linked/<name>.lua. It runs at init, so a wrong name fails every test.
+func script(name string) *luaScript {
+	source, err := linked.ReadFile("lua/linked/" + name + ".lua")
 	if err != nil {
 		panic("bug: " + err.Error())
 	}
-	return dir
-}
-
-// script binds lua/<name>.lua, with the preludes that it needs. It runs at init, so a wrong name fails every test.
-func script(name string) *luaScript {
-	s := send.NewScript(library.Link(name))
+	s := send.NewScript(string(source))
 	bound[name] = s
 	return s
 }

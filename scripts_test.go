@@ -6,21 +6,24 @@ package relock
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"math"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/lualink"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
@@ -30,49 +33,53 @@ import (
 )
 
 // allScripts returns all scripts that a lock may send.
-func allScripts() []*luaScript {
-	return append([]*luaScript{wholeBundle()}, slices.Collect(maps.Values(bound))...)
+func allScripts() []*luaScript { return slices.Collect(maps.Values(bound)) }
+
+// library has the files of lua/.
+var library = sync.OnceValue(func() *lualink.Library { return lualink.Relock(os.DirFS("lua")) })
+
+// The files of lua/linked are the scripts of lua/, linked. They are sent as they are, so a reviewer sees what runs, and
+// the line in an error of Redis can be looked up: the SHA-1 of the file is the digest of the script. After a change of
+// lua/, "make lua" writes them again.
+func TestLinkedScripts(t *testing.T) {
+	t.Parallel()
+	assert.ElementsMatch(t, library().Scripts(), slices.Collect(maps.Keys(bound)), "every script of lua/ is bound")
+	for name, s := range bound {
+		line, has, wants := firstDifference(s.Source(), library().Link(name))
+		assert.Equal(t, wants, has, "line %d of lua/linked/%s.lua is not that of lua/: run make lua, and read what changed",
+			line, name)
+	}
+	files, err := os.ReadDir("lua/linked")
+	require.NoError(t, err)
+	assert.Len(t, files, len(bound), "run make lua: there are files in lua/linked that are no script of lua/")
 }
 
-var writeScripts = flag.Bool("lua.write", false, "write the scripts to lua/testdata, instead of comparing them")
-
-// The files of lua/testdata are the scripts as they are sent, so that a reviewer sees what runs, and that the line in
-// an error of Redis can be looked up: the SHA-1 of the file is the digest of the script. After a change of lua/, "make
-// lua" writes them again. They are not part of the package: only this test reads them.
-func TestScriptsAreThoseOfTestdata(t *testing.T) {
-	const dir = "lua/testdata"
-	scripts := maps.Clone(bound)
-	scripts["bundle"] = wholeBundle()
-	if *writeScripts {
-		require.NoError(t, os.RemoveAll(dir))
-		require.NoError(t, os.Mkdir(dir, 0o755))
-		for name, s := range scripts {
-			require.NoError(t, os.WriteFile(dir+"/"+name+".lua", []byte(s.Source()), 0o644))
-		}
-	}
-	files, err := os.ReadDir(dir)
+// A program that imports relock starts at once: the initialization of the package, and here of its tests, allocates
+// little. Linking the scripts in every program took 260,000 allocations, and 100 ms.
+func TestImportIsCheap(t *testing.T) {
+	t.Parallel()
+	child := exec.Command(os.Args[0], "-test.run=^$")
+	child.Env = append(os.Environ(), "GODEBUG=inittrace=1")
+	out, err := child.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	trace := regexp.MustCompile(`(?m)^init github\.com/relock-go/relock @.* (\d+) allocs$`).FindSubmatch(out)
+	require.NotNil(t, trace, "%s", out)
+	allocs, err := strconv.Atoi(string(trace[1]))
 	require.NoError(t, err)
-	var names []string
-	for _, f := range files {
-		names = append(names, strings.TrimSuffix(f.Name(), ".lua"))
+	assert.Less(t, allocs, 20_000, "allocations at init")
+}
+
+// The number of a pair of scripts in a bundle is its place in lua/bundle.lua.
+func TestBundleNumbersItsScripts(t *testing.T) {
+	t.Parallel()
+	pairs := regexp.MustCompile(`(?m)^ +\{acquire = --\[\[script (\w+)]], roll_back = --\[\[script (\w+)]]},$`).
+		FindAllStringSubmatch(library().Text("bundle"), -1)
+	require.Len(t, pairs, 3)
+	for number, name := range map[engine.BundledScript]string{
+		lockBundled: "lock", readBundled: "read", writeBundled: "write",
+	} {
+		assert.Equal(t, []string{name + "_acquire", name + "_release"}, pairs[number-1][1:])
 	}
-	assert.ElementsMatch(t, slices.Collect(maps.Keys(scripts)), names, "the files of %s: run make lua", dir)
-	for name, s := range scripts {
-		text, err := os.ReadFile(dir + "/" + name + ".lua")
-		require.NoError(t, err, "run make lua")
-		line, has, is := firstDifference(string(text), s.Source())
-		assert.Equal(
-			t,
-			has,
-			is,
-			"line %d of %s/%s.lua is not that of the script: run make lua, and read what has changed",
-			line,
-			dir,
-			name,
-		)
-	}
-	_, err = luaFiles.ReadDir(dir)
-	assert.Error(t, err, "the files of %s are no part of the package", dir)
 }
 
 // firstDifference returns the number of the first line in which two texts differ, and both lines; 0 if they are equal.
@@ -100,22 +107,22 @@ var isPrelude = regexp.MustCompile(`^-- Prelude of `)
 // arguments that it declares, and it is bound. Every prelude lists the functions that it defines, or
 // the constants if it has no functions.
 func TestScriptHeaders(t *testing.T) {
-	files, err := luaFiles.ReadDir("lua")
+	files, err := filepath.Glob("lua/*.lua")
 	require.NoError(t, err)
 	for _, f := range files {
-		text, err := luaFiles.ReadFile("lua/" + f.Name())
+		text, err := os.ReadFile(f)
 		require.NoError(t, err)
-		name := strings.TrimSuffix(f.Name(), ".lua")
+		name := strings.TrimSuffix(filepath.Base(f), ".lua")
 		if isPrelude.Match(text) {
-			assert.Empty(t, checkPrelude(string(text)), f.Name())
-			assert.Contains(t, library.Preludes(), name, "%s is not linked", f.Name())
+			assert.Empty(t, checkPrelude(string(text)), f)
+			assert.Contains(t, library().Preludes(), name, "%s is not linked", f)
 			continue
 		}
-		assert.Empty(t, checkHeader(string(text)), f.Name())
-		if name != "bundle" { // see wholeBundle
-			assert.Contains(t, bound, name, "%s is not bound", f.Name())
-			keys := slices.Compact(slices.Sorted(slices.Values(usesKey.FindAllString(library.Source(name), -1))))
-			assert.GreaterOrEqual(t, len(library.KeyTypes(name)), len(keys), "the types of the keys of %s", f.Name())
+		assert.Empty(t, checkHeader(string(text)), f)
+		assert.Contains(t, bound, name, "%s is not bound", f)
+		if name != "bundle" { // its keys are those of its scripts
+			keys := slices.Compact(slices.Sorted(slices.Values(usesKey.FindAllString(library().Source(name), -1))))
+			assert.GreaterOrEqual(t, len(library().KeyTypes(name)), len(keys), "the types of the keys of %s", f)
 		}
 		verb := name[strings.LastIndex(name, "_")+1:]
 		assert.Contains(
@@ -123,7 +130,7 @@ func TestScriptHeaders(t *testing.T) {
 			[]string{"acquire", "release", "rename", "renew", "remove", "force", "set", "inspect", "bundle"},
 			verb,
 			"the verb of %s",
-			f.Name(),
+			f,
 		)
 	}
 }
@@ -160,7 +167,6 @@ func TestScriptsHaveWhatTheyUse(t *testing.T) {
 		}
 		assert.Subset(t, ofRedis, globals(t, s.Source()), "names that nobody defines in %s", name)
 	}
-	assert.Subset(t, ofRedis, globals(t, wholeBundle().Source()), "names that nobody defines in the bundle")
 }
 
 // ofRedis has the names that Redis and Lua define for scripts.
@@ -265,7 +271,7 @@ var declaresRuns = regexp.MustCompile(`(?m)^-- (Repeatable|Once)(?:, and then an
 // runsOf reads that line of the header of a script. then is the first number of the other answer that a second run may
 // give, or "".
 func runsOf(t *testing.T, name string) (once bool, then string) {
-	all := declaresRuns.FindAllStringSubmatch(library.Text(name), -1)
+	all := declaresRuns.FindAllStringSubmatch(library().Text(name), -1)
 	require.Len(t, all, 1, "the header of %s says, once, whether it is Repeatable or Once", name)
 	return all[0][1] == "Once", all[0][2]
 }
@@ -337,7 +343,7 @@ func TestScriptContracts(t *testing.T) {
 	ctx := context.Background()
 	c1, c2 := b.client(), b.client()
 	me, them := c1.ID(), c2.ID()
-	names := map[*luaScript]string{wholeBundle(): "bundle"}
+	names := make(map[*luaScript]string)
 	for name, s := range bound {
 		names[s] = name
 	}
@@ -1142,21 +1148,21 @@ func TestForceUnlockGivesBackVeryManyPermits(t *testing.T) {
 // number, a constant of lua/, or what the caller has sent. The same goes for a command that answers all that a key
 // holds. The comment is only a claim, which TestHostileDataDoNotStopRedis puts to the test.
 func TestEveryLoopOfAScriptHasABound(t *testing.T) {
-	files, err := luaFiles.ReadDir("lua")
+	files, err := filepath.Glob("lua/*.lua")
 	require.NoError(t, err)
 	var all strings.Builder
 	for _, f := range files {
-		text, err := luaFiles.ReadFile("lua/" + f.Name())
+		text, err := os.ReadFile(f)
 		require.NoError(t, err)
 		all.Write(text)
 	}
 	loops := 0
 	for _, f := range files {
-		text, err := luaFiles.ReadFile("lua/" + f.Name())
+		text, err := os.ReadFile(f)
 		require.NoError(t, err)
 		n, faults := checkLoops(string(text), all.String())
 		loops += n
-		assert.Empty(t, faults, f.Name())
+		assert.Empty(t, faults, f)
 	}
 	assert.Greater(t, loops, 40, "loops that were found")
 }

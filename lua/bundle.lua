@@ -6,15 +6,17 @@
 -- Returns  for each lock that the script tried to acquire, in order, the three integers that its acquire returned. If
 --          the last three begin with 1, all locks are held, else none.
 --
--- A pair of scripts acquires one lock and rolls this back. relock inserts the pairs, as functions of KEYS and ARGV,
--- at the mark below.
+-- A pair of scripts acquires one lock and rolls this back. The linker puts a script, as a function of KEYS and ARGV, in
+-- the place of each mark below. bundle.go numbers the pairs in this order.
 --
 -- Repeatable: each of its scripts is.
 --
 -- After an error no lock is held. An error that names a key which holds no lock counts the KEYS of the bundle.
 
 local scripts = {
---[[scripts]]
+    {acquire = --[[script lock_acquire]], roll_back = --[[script lock_release]]},
+    {acquire = --[[script read_acquire]], roll_back = --[[script read_release]]},
+    {acquire = --[[script write_acquire]], roll_back = --[[script write_release]]},
 }
 
 local function part(list, from, n)

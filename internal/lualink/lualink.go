@@ -1,5 +1,6 @@
 // Package lualink links Lua scripts: it puts the functions and constants of preludes that a script uses, and those that
-// these use in turn, in front of the script.
+// these use in turn, in front of the script. It is used by "make lua" and by tests: the library contains scripts that
+// are linked.
 //
 // Rules: a Lua file is either a prelude or a script. Dependencies are not listed anywhere: a name that a file uses and
 // does not declare belongs to a prelude. The types of the keys of a script are those that its header names. Comment
@@ -33,6 +34,29 @@ func New(files fs.FS, names ...string) *Library {
 	return l
 }
 
+// Relock returns the library of relock's own scripts, which are in lua/.
+func Relock(lua fs.FS) *Library {
+	return New(lua, "forms", "record", "announce", "clock", "counter", "token", "semaphore", "clients", "evicted", "grant",
+		"standing", "permit beside permits", // in the scripts that pass on permits, permit.lua replaces grant.lua
+		"line", "places", "tombstones", "passing", "queue", "permits", "idle", "readers", "writer", "waiters", "seen",
+		"renaming")
+}
+
+// Scripts returns the names of the files that are not preludes.
+func (l *Library) Scripts() (names []string) {
+	files, err := fs.Glob(l.files, "*.lua")
+	if err != nil {
+		panic("bug: " + err.Error())
+	}
+	preludes := l.Preludes()
+	for _, file := range files {
+		if name := strings.TrimSuffix(file, ".lua"); !slices.Contains(preludes, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // Preludes returns the names of the preludes.
 func (l *Library) Preludes() (names []string) {
 	for _, p := range l.preludes {
@@ -46,8 +70,16 @@ func (l *Library) Preludes() (names []string) {
 // there is one: the code in front of that line runs without answer, and must not fail. A line --[[preludes]] is the
 // place for those preludes that only the block behind it needs. They are not in front of the script, because most runs
 // do not need them.
+//
+// A script with marks --[[script name]] runs other scripts: each mark is replaced by that script, linked, as a function
+// of KEYS and ARGV. It uses no preludes itself, and is sent without the function answer, because its scripts have it.
 func (l *Library) Link(name string) string {
 	head, body := "", l.Source(name)
+	if inner.MatchString(body) {
+		return inner.ReplaceAllStringFunc(body, func(mark string) string {
+			return "function(KEYS, ARGV)\n" + l.Link(inner.FindStringSubmatch(mark)[1]) + "\nend"
+		})
+	}
 	if before, after, _, found := cutMark(body, "answer"); found {
 		head, body = before, after
 	}
@@ -194,12 +226,15 @@ func freeNames(text string) map[string]bool {
 	text = noName.ReplaceAllString(text, "''")
 	names := words(text)
 	for _, declared := range declaration.FindAllString(text, -1) {
-		maps.DeleteFunc(names, func(name string, _ bool) bool { return words(declared)[name] })
+		for name := range words(declared) {
+			delete(names, name)
+		}
 	}
 	return names
 }
 
 var (
+	inner       = regexp.MustCompile(`--\[\[script (\w+)\]\]`)
 	comment     = regexp.MustCompile(`(?m)^ *--( .*)?\n`)
 	keyType     = regexp.MustCompile(`(?m)^-- KEYS(?:\[\d+\]|   )  [^:]*: (?:each )?a (hash|list|zset|string)\b`)
 	word        = regexp.MustCompile(`\w+`)

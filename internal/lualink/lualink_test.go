@@ -19,7 +19,10 @@ func TestLibrary(t *testing.T) {
 					"return first()\n",
 			),
 		},
+		"both.lua": {Data: []byte("local f = --[[script busy]]\nreturn f(KEYS, ARGV)\n")},
 	}, "record", "first")
+	assert.Equal(t, []string{"both", "busy"}, l.Scripts())
+	assert.Equal(t, "local f = function(KEYS, ARGV)\n"+l.Link("busy")+"\nend\nreturn f(KEYS, ARGV)\n", l.Link("both"))
 	assert.Equal(t, []string{"record", "first"}, l.Preludes())
 	assert.Equal(t, []string{"hash", "zset"}, l.KeyTypes("busy"))
 	assert.Equal(t, "return first()\n", l.Source("busy"))

@@ -1,6 +1,6 @@
 
 local scripts = {
-{acquire = function(KEYS, ARGV)
+    {acquire = function(KEYS, ARGV)
 local place_format = '%s %s %s %s %s %s %s %s'
 local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
@@ -1255,7 +1255,7 @@ return {had and 1 or -1, heard, passed_on}
 end, {'hash', 'hash', 'string'})
 
 end},
-{acquire = function(KEYS, ARGV)
+    {acquire = function(KEYS, ARGV)
 local most_holds = 10000 -- fields of a hash that one script reads
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
@@ -2137,7 +2137,7 @@ return {1, 0, 0}
 end, {'hash', 'zset', 'hash', 'string'})
 
 end},
-{acquire = function(KEYS, ARGV)
+    {acquire = function(KEYS, ARGV)
 local place_format = '%s %s %s %s %s %s %s %s'
 local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
@@ -3647,7 +3647,7 @@ return answer
 
 end, {'hash', 'zset', 'hash', 'string'})
 
-end}
+end},
 }
 
 local function part(list, from, n)
