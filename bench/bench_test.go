@@ -80,9 +80,10 @@ func TestEveryTableOfAPageIsReplaced(t *testing.T) {
 		[]shape{{2, 2}, {2, 1}},
 		[]int{10},
 		time.Second,
+		time.Second,
 	}
 	brief := plan{slice: 10 * time.Millisecond, rounds: 1, log: io.Discard}
-	for _, tables := range [][]named{scaleTables, clientTables} {
+	for _, tables := range [][]named{scaleTables, clientTables, lostTables} {
 		t.Run(tables[0].name, func(t *testing.T) {
 			page := filepath.Join(t.TempDir(), "page.md")
 			var text strings.Builder
@@ -116,6 +117,7 @@ func TestEveryTableOfAPageIsReplaced(t *testing.T) {
 func TestPagesHavePlacesForTheirTables(t *testing.T) {
 	for path, tables := range map[string][]named{
 		"../docs/internals/scaling.md": scaleTables, "../docs/client.md": clientTables,
+		"../docs/benchmarks.md": lostTables,
 	} {
 		page, err := os.ReadFile(path)
 		require.NoError(t, err)

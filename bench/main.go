@@ -6,6 +6,7 @@
 //	go run . -work fleet,handoff     # workloads whose names begin with one of these
 //	go run . -scale -write ../docs/internals/scaling.md    # how cost grows, for that page
 //	go run . -client -write ../docs/client.md    # the effect of the options of a Redis client
+//	go run . -lost -write ../docs/benchmarks.md    # lost updates under faults
 //
 // The workloads fleet-4x1-1ms-far, fleet-16x1-1ms-far and so on are processes with one goroutine each that compete for
 // one name: their rate depends only on the hand-off between processes. fleet-10000x1-simulated is a simulation of such
@@ -91,7 +92,8 @@ func main() {
 	java := flag.Bool("redisson", true, "measure Redisson, too, if Java 17 and Maven are installed")
 	scale := flag.Bool("scale", false, "measure how cost grows, instead of the comparison")
 	client := flag.Bool("client", false, "measure the effect of the options of a Redis client, instead of the comparison")
-	page := flag.String("write", "", "with -scale or -client: write the tables into this page, between their markers")
+	lost := flag.Bool("lost", false, "count lost updates under faults, instead of the comparison")
+	page := flag.String("write", "", "with -scale, -client or -lost: write the tables into this page, between their markers")
 	flag.Parse()
 	if *inShort {
 		p.brief = true
@@ -115,6 +117,8 @@ func main() {
 	switch {
 	case *scale:
 		work = func() error { return runTables(ctx, p, amountsFor(*inShort), scaleTables, os.Stdout, *page) }
+	case *lost:
+		work = func() error { return runTables(ctx, p, amountsFor(*inShort), lostTables, os.Stdout, *page) }
 	case *client:
 		work = func() error { return runTables(ctx, p, amountsFor(*inShort), clientTables, os.Stdout, *page) }
 	}

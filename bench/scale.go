@@ -26,6 +26,7 @@ type amounts struct {
 	fleets    []shape       // measured, and simulated
 	processes []int         // simulated
 	simulated time.Duration // the simulated time
+	lost      time.Duration // how long each cell of the table of lost updates takes
 }
 
 // A shape is the number of processes and of their goroutines that compete for one name.
@@ -41,10 +42,11 @@ func amountsFor(short bool) amounts {
 			[]shape{{4, 16}, {16, 1}},
 			[]int{10, 100},
 			5 * time.Second,
+			time.Second,
 		}
 	}
 	return amounts{[]int{10_000, 100_000}, 10_000, 30 * time.Second, 3 * time.Second,
-		[]shape{{4, 16}, {16, 16}, {128, 16}, {4, 1}, {16, 1}, {128, 1}}, []int{10, 100, 1000, 10_000}, 15 * time.Minute}
+		[]shape{{4, 16}, {16, 16}, {128, 16}, {4, 1}, {16, 1}, {128, 1}}, []int{10, 100, 1000, 10_000}, 15 * time.Minute, 10 * time.Second}
 }
 
 // A scale is one run of all tables.
