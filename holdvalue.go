@@ -283,10 +283,10 @@ func (h *Hold) detach(ctx context.Context, keep time.Duration) (text string, err
 	case h.released.Load():
 		return "", errReleased
 	}
+	_ = h.Context() // it has to exist when the hold ends, because a later one would not know why
 	text, ended, err := h.lock.detach(h.owner().In(ctx), keep)
 	if ended {
 		h.released.Store(true)
-		h.guardIs(endedContext(h.uncanceled(), ErrDetached)) // unless Context was called before
 	}
 	return text, err
 }

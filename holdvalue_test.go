@@ -1150,6 +1150,41 @@ func TestFaultDetachThatIsNotConfirmedReleases(t *testing.T) {
 	}
 }
 
+// The context of a detached hold is canceled with the cause ErrDetached, whenever Context is first called: while Detach
+// waits for Redis, also if Release is called meanwhile, or after it.
+func TestContextOfADetachedHoldTellsTheCause(t *testing.T) {
+	onDetachable(t, func(b *faultBench, k lockKind) {
+		c, ctx := b.patientClient(), context.Background()
+		for _, releases := range []bool{false, true} {
+			h := b.hold(k.one(c, b.name))
+			rule := b.proxy.On(renames, testredis.HoldRequest).Times(testredis.Always)
+			got := make(chan string, 1)
+			go func() {
+				ticket, err := h.Detach(ctx, time.Minute)
+				assert.NoError(b, err)
+				got <- ticket
+			}()
+			await(b.bench, "the request is under way", rule.Fired())
+			ended := make(chan error, 1)
+			if releases {
+				go func() { ended <- h.Release(ctx) }()
+				testredis.Await(b, "Release has begun", soon, h.released.Load)
+			}
+			b.ends(h.Context(), ErrDetached)
+			rule.Release()
+			ticket := await(b.bench, "Detach comes back", got)
+			if releases {
+				b.mustBe(await(b.bench, "Release comes back", ended), ErrNotHeld)
+			}
+			b.ends(h.Context(), ErrDetached)
+			h = b.attach(c, ticket)
+			ticket = b.detach(h, time.Minute)
+			b.ends(h.Context(), ErrDetached)
+			b.must(b.attach(c, ticket).Release(ctx))
+		}
+	})
+}
+
 // An Attach that gives up puts the detached ID back, for the rest of keep, whether its request has run, runs late, or
 // is answered late: the ticket works again.
 func TestFaultAttachThatGivesUpPutsTheHoldBack(t *testing.T) {
@@ -1225,7 +1260,7 @@ func TestFaultLateAttemptOfADetachedHold(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			b := newFaultBench(t)
 			if !k.lined() {
-				t.Skip("a late attempt of a reader acquires the lock, and is rolled back when it is answered")
+				t.Skip("a late attempt of a reader acquires the lock, and is rolled back or expires: TestFaultLateReaderExpires")
 			}
 			rule := b.proxy.On(k.takes, testredis.HoldRequest).Times(1)
 			h := b.hold(k.one(b.patientClient(), b.name)) // the second try has acquired it
