@@ -182,6 +182,26 @@ func TestSemaphoresAreListedShownAndFreed(t *testing.T) {
 	}
 }
 
+// The list has the permits of each hold of a semaphore, because its hold count is always 1.
+func TestListShowsPermits(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, c := context.Background(), newClient(t, s.Client())
+	for n := 1; n <= 3; n += 2 {
+		_, err := c.NewSemaphore("hosts", 5).AcquireN(ctx, n)
+		must(t, err)
+	}
+	out, errs, status := ctl(t, s.Addr(), "", "list")
+	assert.Zero(t, status, errs)
+	assert.Regexp(t, `(?m)^hosts +semaphore .* 1 permit  .*$`, out)
+	assert.Regexp(t, `(?m)^hosts +semaphore .* 3 permits  .*$`, out)
+	out, _, _ = ctl(t, s.Addr(), "", "list", "-json")
+	var locks []jsonLock
+	must(t, json.Unmarshal([]byte(out), &locks))
+	require.Len(t, locks, 1, out)
+	require.Len(t, locks[0].Holders, 2, out)
+	assert.Equal(t, 4, locks[0].Holders[0].Permits+locks[0].Holders[1].Permits, out)
+}
+
 // A hold that was detached is shown as such, without the number that attaches it.
 func TestDetachedHoldIsShown(t *testing.T) {
 	s := testredis.Start(t)

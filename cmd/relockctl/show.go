@@ -115,13 +115,21 @@ func table(locks []relock.Inspection, wide bool) string {
 						cut(h.Client, 9),
 						cut(orDash(h.Label), 32),
 						orDash(h.Host),
-						h.HoldCount,
+						holds(h),
 						lease(h.Remaining),
 						waiting(i),
 					)...)
 			}
 		}
 	})
+}
+
+// holds returns how much the holder has of its lock: its hold count, or its permits.
+func holds(h relock.Holder) string {
+	if h.Permits > 0 {
+		return permits(h.Permits)
+	}
+	return strconv.Itoa(h.HoldCount)
 }
 
 // waiting returns the number of waiters, or "unknown" if Redis does not let the user read the wait queue.
