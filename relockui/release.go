@@ -97,7 +97,7 @@ func (h *Handler) confirm(w http.ResponseWriter, r *http.Request) {
 		h.notice(w, http.StatusOK, name, "Nothing to release", "Nobody holds this lock.")
 		return
 	}
-	v := newLockView(&l, h.sampler.since(), false, nil)
+	v := newLockView(&l, h.sampler.look(&l), false, nil)
 	for n := range v.Holders {
 		v.Holders[n].Seal = h.seal(name, l.Holders[n])
 	}

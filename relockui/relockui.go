@@ -280,7 +280,7 @@ func (h *Handler) lock(w http.ResponseWriter, r *http.Request) {
 	l := newLock(i)
 	h.show(w, http.StatusOK, document{
 		Title: readable(name) + " · " + h.title, Events: h.eventsOf(name),
-		Lock: newLockView(&l, h.sampler.since(), h.mayRelease(name), nil),
+		Lock: newLockView(&l, h.sampler.look(&l), h.mayRelease(name), nil),
 	})
 }
 

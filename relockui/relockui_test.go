@@ -449,6 +449,48 @@ func TestWatcherSeesALockChangeHands(t *testing.T) {
 	})
 }
 
+// The page of one lock counts for how long its holds were seen, also if nobody has looked at the list; and the list goes
+// on from there.
+func TestPageOfOneLockShowsForHowLongItIsHeld(t *testing.T) {
+	onEachServer(t, func(b *bench) {
+		ctx := context.Background()
+		held := b.hold(b.client(), "lock:a")
+		b.serve(WithForcedRelease())
+		const fresh, older = `data-name="Held for">at least 0s<`, `data-name="Held for">at least [1-9]`
+		_, text := b.get("/lock?name=lock:a")
+		assert.Contains(b, text, fresh, "it has just been seen")
+		testredis.Await(b, "the time goes on", soon, func() bool {
+			_, text := b.get("/lock?name=lock:a")
+			return regexp.MustCompile(older).MatchString(text)
+		})
+		assert.Zero(b, b.samples(), "samples")
+		_, text = b.get("/release?name=lock:a")
+		assert.Regexp(b, `held for: at least [1-9]`, text)
+		_, text = b.get("/")
+		assert.Regexp(b, older, text)
+		assert.Regexp(b, older, b.stream("/events?name=lock:a").await("Held for"))
+		require.NoError(b, held.Release(ctx))
+		held = b.hold(b.client(), "lock:a")
+		_, text = b.get("/lock?name=lock:a")
+		assert.Contains(b, text, fresh, "another hold")
+		require.NoError(b, held.Release(ctx))
+	})
+}
+
+// The looks of requests for many locks are not remembered for ever.
+func TestLooksAreCapped(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	b.many(mostLooks + 20)
+	b.serve()
+	for n := range mostLooks + 20 {
+		b.get(fmt.Sprintf("/lock?name=lock:%04d", n))
+	}
+	b.page.sampler.mu.Lock()
+	defer b.page.sampler.mu.Unlock()
+	assert.Len(b, b.page.sampler.looks, mostLooks)
+	assert.NotContains(b, b.page.sampler.looks, "lock:0000", "the oldest one")
+}
+
 // Nothing is sent to Redis while nobody looks, and with twenty people as much as with one.
 func TestSamplerRunsOnlyWhileSomebodyWatches(t *testing.T) {
 	onEachServer(t, func(b *bench) {

@@ -6,12 +6,14 @@ package relockui
 // while it is taken, gets the same. A goroutine takes samples while there are watchers, and ends with the last of them:
 // without watchers and requests nothing is sent to Redis. A sample has bounds, whatever the keyspace is, and sleeps
 // four times as long as it took. A watcher is never waited for: it gets the latest sample when it asks for the next
-// one.
+// one. A request for the page of one lock takes no sample, but what it has seen is a look, which counts for how long a
+// hold was seen.
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -26,6 +28,7 @@ const (
 	mostScans    = 50              // SCAN requests of one sample, on each master
 	mostLocks    = 5000            // locks that one sample inspects
 	mostWatchers = 200             // streams, and names that are inspected for them
+	mostLooks    = 200             // names whose looks are remembered
 	restRatio    = 4               // how much longer a sampler sleeps than it works
 	mostRest     = 5 * time.Second // the same after a sample that has failed: Redis may have been away
 	sampleTime   = 30 * time.Second
@@ -69,6 +72,12 @@ func (e *events) get(name, q string, make func() (string, error)) (string, error
 // A holding identifies a hold, among all holds of all locks.
 type holding struct{ name, field string }
 
+// A look is what a request has seen of one lock. It does not change.
+type look struct {
+	at    time.Time
+	since map[string]time.Time // when a hold was seen first, by its field
+}
+
 type sampler struct {
 	client   *relock.Client
 	interval time.Duration
@@ -80,6 +89,7 @@ type sampler struct {
 	closed   bool
 	watchers int
 	names    map[string]int // the names that watchers look at, and how many do
+	looks    map[string]look
 	stop     context.CancelFunc
 	latest   *sample
 	changed  chan struct{} // closed when latest changes
@@ -97,7 +107,7 @@ type sampler struct {
 func newSampler(client *relock.Client, rdb redis.UniversalClient, pattern string, interval time.Duration) *sampler {
 	s := &sampler{
 		client: client, interval: interval, names: make(map[string]int), changed: make(chan struct{}),
-		known: make(map[string]int),
+		known: make(map[string]int), looks: make(map[string]look),
 	}
 	s.scan = discover.NewScan(rdb, pattern, func(name string) bool { _, known := s.known[name]; return known })
 	s.closing, s.end = context.WithCancel(context.Background())
@@ -146,11 +156,11 @@ func (s *sampler) beginLocked() chan struct{} {
 		for name := range s.names {
 			names = append(names, name)
 		}
-		last := s.latest
+		last, looks := s.latest, maps.Clone(s.looks)
 		s.all.Add(1)
 		go func() {
 			defer s.all.Done()
-			taken := s.take(last, names)
+			taken := s.take(last, names, looks)
 			s.mu.Lock()
 			s.latest, s.running, s.taken = taken, nil, s.taken+1
 			close(s.changed)
@@ -163,14 +173,14 @@ func (s *sampler) beginLocked() chan struct{} {
 }
 
 // take takes a sample. If Redis cannot be read, it has the locks of the last one.
-func (s *sampler) take(last *sample, names []string) *sample {
+func (s *sampler) take(last *sample, names []string, looks map[string]look) *sample {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(s.closing, sampleTime)
 	defer cancel()
 	if last == nil {
 		last = new(sample)
 	}
-	now, err := s.read(ctx, last, names)
+	now, err := s.read(ctx, last, names, looks)
 	rest := restRatio * time.Since(start)
 	if err != nil {
 		failed := *last
@@ -183,7 +193,7 @@ func (s *sampler) take(last *sample, names []string) *sample {
 }
 
 // read reads the locks.
-func (s *sampler) read(ctx context.Context, last *sample, watched []string) (*sample, error) {
+func (s *sampler) read(ctx context.Context, last *sample, watched []string, looks map[string]look) (*sample, error) {
 	if err := s.find(ctx); err != nil {
 		return nil, err
 	}
@@ -219,9 +229,7 @@ func (s *sampler) read(ctx context.Context, last *sample, watched []string) (*sa
 		held[l.Name] = len(l.Holders) > 0
 		for _, h := range l.Holders {
 			id := holding{l.Name, h.Field}
-			if now.since[id] = now.at; !last.since[id].IsZero() {
-				now.since[id] = last.since[id]
-			}
+			now.since[id] = earliest(now.at, last.since[id], looks[l.Name].since[h.Field])
 		}
 		if _, known := s.known[l.Name]; known && held[l.Name] {
 			now.locks = append(now.locks, *l)
@@ -278,8 +286,43 @@ func (s *sampler) last(problem error) *sample {
 	return &last
 }
 
-// since returns the times at which holds were seen first.
-func (s *sampler) since() map[holding]time.Time { return s.last(nil).since }
+// earliest returns the earliest of now and of those times that are not zero.
+func earliest(now time.Time, times ...time.Time) time.Time {
+	for _, t := range times {
+		if !t.IsZero() && t.Before(now) {
+			now = t
+		}
+	}
+	return now
+}
+
+// look notes that a request has seen l, and returns the times at which its holds were seen first.
+func (s *sampler) look(l *lock) map[holding]time.Time {
+	now := time.Now()
+	seen, since := look{now, make(map[string]time.Time)}, make(map[holding]time.Time)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var sampled map[holding]time.Time
+	if s.latest != nil {
+		sampled = s.latest.since
+	}
+	for _, h := range l.Holders {
+		id := holding{l.Name, h.Field}
+		first := earliest(now, s.looks[l.Name].since[h.Field], sampled[id])
+		seen.since[h.Field], since[id] = first, first
+	}
+	s.looks[l.Name] = seen
+	if len(s.looks) > mostLooks {
+		oldest := l.Name
+		for name, other := range s.looks {
+			if other.at.Before(s.looks[oldest].at) {
+				oldest = name
+			}
+		}
+		delete(s.looks, oldest)
+	}
+	return since
+}
 
 // watch adds a watcher, of one lock if name is not empty. The caller calls leave at the end.
 func (s *sampler) watch(name string) (leave func(), err error) {
