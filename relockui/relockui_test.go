@@ -769,6 +769,7 @@ func TestForcedReleaseIsForTheHolderThatWasShown(t *testing.T) {
 		status, text = b.post(b.form("lock:a"))
 		assert.Equal(b, http.StatusOK, status)
 		assert.Contains(b, text, "Released")
+		assert.Contains(b, text, "is told by a message at once")
 		assert.ErrorIs(b, third.Release(ctx), relock.ErrLockLost)
 		assert.Contains(b, b.log.String(), "a lock was released by force")
 		assert.Contains(b, b.log.String(), "lock:a")

@@ -82,11 +82,12 @@ list, watch and serve read the keyspace with SCAN, in small steps; in a Cluster 
 on each master. Keys that the user has no permission to read, and locks with an additional
 key that holds other data, are left out and counted.
 
-OWNER is the owner that acquired the lock from Redis. In a Go service its process may have
-handed the lock off to another goroutine since, or several readers may share it. LABEL is
-the display name of a Go service (see WithLabel of relock). It needs permission for HMGET
-on relock_client:*, and is empty for Java services. TYPE lock may also be a fair lock
-without waiters.
+HOLDS is how many times the owner has acquired the lock; of a semaphore it is the number
+of its permits. OWNER is the owner that acquired the lock from Redis. In a Go service its
+process may have handed the lock off to another goroutine since, or several readers may
+share it. LABEL is the display name of a Go service (see WithLabel of relock). It needs
+permission for HMGET on relock_client:*, and is empty for Java services. TYPE lock may
+also be a fair lock without waiters.
 
 WAITING is the number of waiters that Redis knows: all of a fair lock, and otherwise one for
 each process. It is unknown without permission for relock_line:* and HMGET. show lists the
@@ -98,13 +99,13 @@ Names with characters that are not printable are quoted as in Go. Pass such a na
 $'...' of the shell: $'a\x1bb' for "a\x1bb". JSON has U+FFFD for bytes that are not UTF-8,
 and escapes all other characters that are not printable.
 
-unlock does not ask the holder, which may still be working. A process that uses relock and
-has held a lock for more than a second is told of the loss at once. Any other holder
+unlock does not ask the holder, which may still be working, and the next waiter acquires
+the lock. A process that uses relock, and has held a lock for more than a second, is told
+of the loss by a message, usually within milliseconds. Without that message a holder
 notices when it next renews its lease or asks Redis about the lock, or when its lease
-expires. The next waiter acquires the lock. For a
-read/write lock all readers and the writer lose it, and for a semaphore all permits are
-released. If the holders change while you are asked, nothing is released. To release only
-one of several holders, use serve -allow-unlock.
+expires. For a read/write lock all readers and the writer lose it, and for a semaphore all
+permits are released. If the holders change while you are asked, nothing is released. To
+release only one of several holders, use serve -allow-unlock.
 
 serve prints the URL of the page, which shows who holds which locks, for how long at
 least, and who waits. The locks that others have waited for the longest come first. The
@@ -124,11 +125,14 @@ not started. If relockctl is killed, the command is killed, too; on other system
 Linux, and for processes that the command has started, that is not so.
 
 If the lock cannot be renewed, the command gets TERM when only the grace is left until the
-lock may expire, and KILL after the grace. If the lock is released by force with relockctl
-or relock, the command gets TERM at once. If it is lost in another way, for example because
-its key was deleted, the command gets TERM when the next renewal fails, after a third of
-the lease at most. A lock with -lease is not renewed, so such a loss may show only when it
-is released. On Windows the command is killed instead of getting TERM.
+lock may expire, and KILL after the grace, before another owner can acquire the lock. If the
+lock is released by force, or its key is deleted, another owner may acquire it at once. Then
+the command gets TERM when relockctl notices that, and KILL after the grace. When a lock
+that was held for more than a second is released by force with relockctl or relock, a
+message tells relockctl so, usually within milliseconds. Otherwise it notices at the next
+renewal, after a third of the lease at most. A lock with -lease is not renewed, so then the
+loss may show only when it is released. On Windows the command is killed instead of getting
+TERM.
 
 Exit status:
   0  success; watch or serve was ended with Ctrl-C

@@ -489,23 +489,28 @@ func TestRunGoesOnOverAShortOutage(t *testing.T) {
 	assert.Empty(t, r.stderr.String())
 }
 
-// The command is ended at once, and not when the lock is next renewed: after 6.6s with this grace, which is longer than
-// the test waits.
+// The command is ended at once, and not when the lock is next renewed: after 6.6s with this grace, or never, which is
+// longer than the test waits.
 func TestRunEndsTheCommandAfterAForcedRelease(t *testing.T) {
 	t.Parallel()
-	s := testredis.Start(t)
-	r := begin(t, s.Addr(), "-grace", "10s", "job", "--", "sh", "-c", forever)
-	r.prints("ready")
-	rdb := testredis.Client(t, s.Addr())
-	testredis.Await(t, "relockctl listens", 15*time.Second, func() bool {
-		return len(rdb.PubSubChannels(context.Background(), "relock_client:*").Val()) == 1
-	})
-	_, errs, status := ctl(t, s.Addr(), "", "unlock", "-yes", "job")
-	require.Zero(t, status, errs)
-	begun := time.Now()
-	assert.Equal(t, statusLost, r.ends())
-	assert.Less(t, time.Since(begun), 4*time.Second)
-	assert.Contains(t, r.stderr.String(), `"job": the lock was lost`)
+	for name, lease := range map[string]string{"renewed": "0s", "fixed lease": "1h"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := testredis.Start(t)
+			r := begin(t, s.Addr(), "-grace", "10s", "-lease", lease, "job", "--", "sh", "-c", forever)
+			r.prints("ready")
+			rdb := testredis.Client(t, s.Addr())
+			testredis.Await(t, "relockctl listens", 15*time.Second, func() bool {
+				return len(rdb.PubSubChannels(context.Background(), "relock_client:*").Val()) == 1
+			})
+			_, errs, status := ctl(t, s.Addr(), "", "unlock", "-yes", "job")
+			require.Zero(t, status, errs)
+			begun := time.Now()
+			assert.Equal(t, statusLost, r.ends())
+			assert.Less(t, time.Since(begun), 4*time.Second)
+			assert.Contains(t, r.stderr.String(), `"job": the lock was lost`)
+		})
+	}
 }
 
 // A lock that was deleted in another way is found gone by the next renewal, after 6.6s, and not when its lease would
