@@ -100,8 +100,10 @@
 // # When Redis fails
 //
 // Any request may be lost, repeated or run late. A repeated request has the same effect as a single one, and never
-// releases the lock of another owner. A request whose caller has given up is rolled back. An Unlock whose answer was
-// lost is sent again, and returns nil if Redis has run the first request.
+// releases the lock of another owner. A request whose caller has given up is rolled back, and acquires nothing if Redis
+// runs it after that. Read locks are an exception: a request that Redis runs seconds later, without being able to
+// answer it, leaves a reader until the lease that was asked for has expired. An Unlock whose answer was lost is sent
+// again, and returns nil if Redis has run the first request.
 //
 // Lock returns an error after a few retries if it cannot reach Redis: within two seconds if a single server refuses
 // connections, and after about five seconds if all Sentinels or all nodes of a Cluster refuse them, or if nothing

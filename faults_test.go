@@ -350,6 +350,57 @@ func TestFaultAttemptRunsAfterItsUndo(t *testing.T) {
 	})
 }
 
+// Rows 3, 4: read locks have no tombstones. An attempt that runs when it is no longer rolled back, and whose answer no
+// process hears, leaves a reader. It is gone when the lease has expired that its caller asked for: neither the Client
+// nor other readers renew it.
+func TestFaultLateReaderExpires(t *testing.T) {
+	t.Parallel()
+	const lease = 3 * time.Second
+	for name, lock := range map[string]func(ctx context.Context, l Locker) error{
+		"renewed": func(ctx context.Context, l Locker) error { return l.Lock(ctx) },
+		"fixed": func(ctx context.Context, l Locker) error {
+			_, err := l.TryLock(ctx, time.Minute, lease)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, background := newFaultBench(t), context.Background()
+			c := b.shaky(WithWatchdogTimeout(lease))
+			rw := c.NewRWLock(b.name)
+			rule := b.proxy.On(calls(readAcquire), testredis.HoldRequest).Times(testredis.Always)
+			ctx, cancel := context.WithCancel(background)
+			got := make(chan error, 1)
+			go func() { got <- lock(ctx, rw.Read()) }()
+			await(b.bench, "the request is under way", rule.Fired())
+			cancel()
+			b.mustBe(await(b.bench, "it comes back", got), context.Canceled)
+			testredis.Await(b, "the rollbacks have ended", soon, func() bool { return c.engine.Probe().Stats().AtWork == 0 })
+			assert.Empty(b, b.records())
+			readers := func() (all []string) {
+				i, err := b.direct.Inspect(background, b.name)
+				b.must(err)
+				for _, h := range i.Holders {
+					if h.Remaining > 0 {
+						all = append(all, h.Field)
+					}
+				}
+				return all
+			}
+			rule.Release()
+			testredis.Await(b, "the late attempt has run", soon, func() bool { return len(readers()) == 1 })
+			left := readers()
+			other, direct := b.hold(rw.Read()), b.hold(b.direct.NewRWLock(b.name).Read())
+			testredis.Await(b, "the reader that was left is gone", lease+soon, func() bool {
+				return !slices.ContainsFunc(readers(), func(field string) bool { return slices.Contains(left, field) })
+			})
+			assert.Len(b, readers(), 2, "the other readers")
+			b.must(other.Release(background))
+			b.must(direct.Release(background))
+			b.follows(rw.Write())
+		})
+	}
+}
+
 // Row 9: also if a MultiLock has acquired some of its locks by then, and cannot release them.
 func TestFaultMultiLockIsUndoneWhenCtxEnds(t *testing.T) {
 	t.Parallel()
@@ -1593,7 +1644,7 @@ const suiteTests = "TestLock TestFencedLock TestFairLock TestSemaphore TestReadL
 var faultRows = map[int]string{
 	1: "TestFaultLostAnswersChangeNothingTwice TestEngineLostAnswersOfAnAcquire",
 	2: "TestHungConnectionDelaysByASecond TestHungRequestThatRunsLateIsUndone TestFaultLostAnswersChangeNothingTwice",
-	3: "TestFaultAttemptRunsAfterItsUndo TestFaultPausedRedisEndsValidityAndCalls " +
+	3: "TestFaultAttemptRunsAfterItsUndo TestFaultLateReaderExpires TestFaultPausedRedisEndsValidityAndCalls " +
 		"TestFairLateRequestOfACallerThatHasLeft",
 	4: "TestFaultAttemptRunsAfterItsUndo TestEngineUndoThatOvertakesItsAttempt",
 	5: "TestFaultLostAnswersChangeNothingTwice TestUnlockGoesOnInTheBackground TestFaultLateReleaseFreesNoOtherHold " +

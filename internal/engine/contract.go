@@ -33,7 +33,8 @@ package engine
 //   - An entry is what a waiter of a fair lock or a write lock leaves in Redis, and renews at every heartbeat, to show
 //     that it still waits. It is not a place, although such a waiter can have both.
 //   - To contend for a lock is to make attempts to acquire it in Redis.
-//   - A tombstone marks a field that has ended, so that a late request with that field acquires nothing.
+//   - A tombstone marks a field that has ended, so that a late request with that field acquires nothing. Tombstones are
+//     in the line, so read locks, and Clients that may not use the line, have none.
 //
 // Rules: nothing in this file sends a request, waits, or reads a clock.
 
