@@ -82,18 +82,23 @@ list, watch and serve read the keyspace with SCAN, in small steps; in a Cluster 
 on each master. Keys that the user has no permission to read, and locks with an additional
 key that holds other data, are left out and counted.
 
-HOLDS is how many times the owner has acquired the lock; of a semaphore it is the number
-of its permits. OWNER is the owner that acquired the lock from Redis. In a Go service its
+HOLDS is how many times the owner has acquired the lock; of a semaphore it is the number of
+its permits. OWNER is the owner that acquired the lock from Redis. In a Go service its
 process may have handed the lock off to another goroutine since, or several readers may
-share it. LABEL is the display name of a Go service (see WithLabel of relock). It needs
-permission for HMGET on relock_client:*, and is empty for Java services. TYPE lock may
-also be a fair lock without waiters.
+share it. Of a hold that was detached, and not attached by a process yet, it is "detached";
+CLIENT, LABEL and HOST are those of the process that has detached it. LABEL is the display
+name of a Go service (see WithLabel of relock). It needs permission for HMGET on
+relock_client:*, and is empty for Java services. TYPE lock may also be a fair lock without
+waiters.
 
 WAITING is the number of waiters that Redis knows: all of a fair lock, and otherwise one for
 each process. It is unknown without permission for relock_line:* and HMGET. show lists the
 first 1,000 of them in order. WAITS FOR is the least that a waiter has waited. REACHABLE is
 no if the waiter's process is not connected to its channel, so that it is passed over, and
-unknown if it asks by itself, or without permission for PUBSUB NUMSUB.
+unknown if it asks by itself, or without permission for PUBSUB NUMSUB. ALIVE FOR is how long
+a waiter of a fair lock, or for a write lock, counts as alive without another sign of life,
+and JAVA DEADLINE is how long until Java services remove a waiter of a fair lock, if it is
+the first one then.
 
 Names with characters that are not printable are quoted as in Go. Pass such a name with
 $'...' of the shell: $'a\x1bb' for "a\x1bb". JSON has U+FFFD for bytes that are not UTF-8,
@@ -220,7 +225,7 @@ func (p *program) run(ctx context.Context, args []string, env string) error {
 	flags.BoolVar(&p.json, "json", false, "")
 	flags.BoolVar(&p.wide, "wide", false, "")
 	asksVersion := flags.Bool("version", false, "")
-	flags.DurationVar(&p.every, "every", time.Second, "")
+	addTime(flags, &p.every, "every", time.Second)
 	flags.BoolVar(&p.yes, "yes", false, "")
 	p.job.addFlags(flags)
 	p.page.addFlags(flags)
@@ -324,6 +329,8 @@ func (p *program) command(command string, words, rest []string) (do func(context
 	}
 	named := command == "show" || command == "unlock"
 	switch {
+	case len(words) > 1 && named:
+		err = badUsage("%s %s: more than one argument: it takes one name", command, strings.Join(words, " "))
 	case len(words) > 1:
 		err = badUsage("%s %s: more than one argument; quote the pattern", command, strings.Join(words, " "))
 	case named && len(words) == 0:
@@ -343,9 +350,20 @@ func (p *program) command(command string, words, rest []string) (do func(context
 	case "unlock":
 		do = func(ctx context.Context) error { return p.unlock(ctx, word) }
 	default:
-		err = badUsage("%s: no such command", quote(command))
+		err = badUsage("%s: no such command: there are list, show, watch, serve, unlock and run", quote(command))
 	}
 	return do, err
+}
+
+// addTime adds a flag for a time, of which d is the default.
+func addTime(flags *flag.FlagSet, to *time.Duration, name string, d time.Duration) {
+	*to = d
+	flags.Func(name, "", func(text string) (err error) {
+		if *to, err = time.ParseDuration(text); err != nil {
+			return errors.New("must be a time with its unit, such as 10s or 500ms")
+		}
+		return nil
+	})
 }
 
 // parseAnywhere is flags.Parse, except that flags may be before, between and after the arguments, of which rest are

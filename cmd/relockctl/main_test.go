@@ -734,11 +734,14 @@ func TestInvalidCommandLinesAreRefused(t *testing.T) {
 	}
 	for text, args := range map[string][]string{
 		"relockctl -h":           {"unlok", "x"},
-		"no such command":        {"orders:*"},
+		"no such command: there": {"orders:*"},
 		"name of the lock":       {"show"},
 		"unlock: the name":       {"unlock", "-yes"},
 		"more than one argument": {"list", "a", "b"},
+		"it takes one name":      {"show", "a", "b"},
 		"must be at least 100ms": {"watch", "-every", "1ms"},
+		"unit, such as 10s":      {"run", "-wait", "10", "a", "--", "true"},
+		"pass a shorter one":     {"run", "-lease", "3s", "a", "--", "true"},
 		"one of them":            {"-url", "redis://x", "-addr", "y"},
 		"for -sentinel-master":   {"-addr", "x:1,y:2"},
 		"-colour":                {"-colour"},

@@ -41,6 +41,8 @@ const (
 	statusLost          = 76
 )
 
+const defaultGrace = 5 * time.Second
+
 // renewedLease is the lease of a lock that is renewed, as with the default of relock.WithWatchdogTimeout.
 const renewedLease = 30 * time.Second
 
@@ -60,9 +62,9 @@ type job struct {
 
 // addFlags adds the flags of run.
 func (j *job) addFlags(flags *flag.FlagSet) {
-	flags.DurationVar(&j.wait, "wait", 10*time.Second, "")
-	flags.DurationVar(&j.lease, "lease", 0, "")
-	flags.DurationVar(&j.grace, "grace", 5*time.Second, "")
+	addTime(flags, &j.wait, "wait", 10*time.Second)
+	addTime(flags, &j.lease, "lease", 0)
+	addTime(flags, &j.grace, "grace", defaultGrace)
 	flags.BoolVar(&j.fair, "fair", false, "")
 	flags.BoolVar(&j.fenced, "fenced", false, "")
 	flags.BoolVar(&j.skip, "skip", false, "")
@@ -89,7 +91,11 @@ func (j *job) complete(words, args []string) (err error) {
 	case j.grace < 0:
 		return badUsage("-grace %v: must not be negative", j.grace)
 	case j.grace >= validity(j.leaseOrDefault()):
-		return badUsage("-grace %v: must be shorter than the lease of %v", j.grace, j.leaseOrDefault())
+		text := fmt.Sprintf("-grace %v: must be shorter than the lease of %v", j.grace, j.leaseOrDefault())
+		if j.grace == defaultGrace {
+			text += "; pass a shorter one"
+		}
+		return badUsage("%s", text)
 	case j.permits > 0 && (j.fair || j.fenced):
 		return badUsage("-semaphore cannot be used with -fair or -fenced")
 	}
@@ -240,8 +246,7 @@ func (p *program) ask(ctx context.Context) (*keeper, error) {
 	case !ok && j.skip:
 		return nil, statusError{statusDone, ""}
 	case !ok:
-		return nil, statusError{statusNotAcquired, fmt.Sprintf(
-			"%s was not acquired within %v, because another owner holds it; relockctl show shows who", quote(j.name), j.wait)}
+		return nil, statusError{statusNotAcquired, j.notAcquired()}
 	}
 	k := &keeper{hold: hold, lease: j.leaseOrDefault(), renews: j.lease == 0, grace: j.grace}
 	// A lock may have been granted long before TryAcquire returns. So the command begins with a fresh lease, the end of
@@ -257,6 +262,18 @@ func (p *program) ask(ctx context.Context) (*keeper, error) {
 		return nil, err
 	}
 	return k, nil
+}
+
+// notAcquired says why the lock was not acquired.
+func (j *job) notAcquired() string {
+	text := quote(j.name) + " was not acquired"
+	if j.wait > 0 {
+		text += fmt.Sprintf(" within %v", j.wait)
+	}
+	if j.permits > 0 {
+		return text + ", because others hold its permits, or wait for them; relockctl show shows who"
+	}
+	return text + ", because another owner holds it; relockctl show shows who"
 }
 
 // tryAcquire acquires the lock, within the wait. A wait also ends with false if Redis has been lost meanwhile, which is

@@ -272,13 +272,17 @@ func TestRunDoesNotStartTheCommandWithoutTheLock(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()
 	must(t, newClient(t, rdb).NewLock("held").Lock(ctx))
+	must(t, newClient(t, rdb).NewSemaphore("permits", 1).Lock(ctx))
 	must(t, rdb.HSet(ctx, "data", "name", "bob").Err())
-	for _, c := range []struct{ addr, name, want string }{
-		{s.Addr(), "held", "another owner holds it"},
-		{s.Addr(), "data", "not a lock"},
-		{"127.0.0.1:1", "job", "cannot reach the Redis"},
+	for _, c := range []struct{ addr, args, want string }{
+		{s.Addr(), "-wait 10ms held", "held was not acquired within 10ms, because another owner holds it"},
+		{s.Addr(), "-wait 0 held", "held was not acquired, because another owner holds it"},
+		{s.Addr(), "-wait 0 -semaphore 1 permits", "others hold its permits, or wait for them"},
+		{s.Addr(), "-wait 10ms data", "not a lock"},
+		{"127.0.0.1:1", "-wait 10ms job", "cannot reach the Redis"},
 	} {
-		out, errs, status := ctl(t, c.addr, "", "run", "-wait", "10ms", c.name, "--", "echo", "started")
+		args := append(append([]string{"run"}, strings.Fields(c.args)...), "--", "echo", "started")
+		out, errs, status := ctl(t, c.addr, "", args...)
 		assert.Empty(t, out)
 		assert.Contains(t, errs, c.want)
 		assert.Equal(t, statusNotAcquired, status, errs)
