@@ -1309,7 +1309,7 @@ func TestWaitersOfADetachedHold(t *testing.T) {
 func TestMaxHoldOfADetachedHold(t *testing.T) {
 	t.Parallel()
 	b, c := newBench(t, testredis.Start(t).Addr()), (*Client)(nil)
-	c = b.client(WithWatchdogTimeout(300 * time.Millisecond))
+	c = b.client(WithWatchdogTimeout(time.Second))
 	const most = 2 * time.Second
 	began := time.Now()
 	ticket := b.detach(b.hold(c.NewLock(b.name, MaxHold(most))), time.Hour)
