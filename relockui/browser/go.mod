@@ -8,7 +8,7 @@ require (
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0
 	github.com/redis/go-redis/v9 v9.22.0
-	github.com/relock-go/relock v0.0.0-00010101000000-000000000000
+	github.com/relock-go/relock v0.0.0
 	github.com/stretchr/testify v1.12.1
 )
 
