@@ -36,8 +36,8 @@ func pages(t *testing.T) map[string]string {
 	internals, err := filepath.Glob("docs/internals/*.md")
 	require.NoError(t, err)
 	all := make(map[string]string)
-	files = append(files, internals...)
-	for _, f := range append(files, "README.md", "CHANGELOG.md", "DEVELOPMENT.md", "examples/README.md") {
+	files = append(files, "README.md", "CHANGELOG.md", "DEVELOPMENT.md", "SECURITY.md", "examples/README.md")
+	for _, f := range append(files, internals...) {
 		text, err := os.ReadFile(f)
 		require.NoError(t, err)
 		all[f] = string(text)
