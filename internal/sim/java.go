@@ -302,7 +302,7 @@ func (w *worker) service(rdb *redis.Client) *service {
 		s.channel = "redisson_sc:{" + name + "}"
 		keys := []string{name, takenKey(name), s.channel}
 		s.id = fmt.Sprintf("%08x%08x", w.ID, w.rng.Uint32()) // 16 bytes
-		_, _ = s.run(javaSetPermits, keys, permits)
+		_, _ = s.run(javaSetPermits, keys, w.Kind.permits())
 		s.try = func() (time.Duration, error) {
 			now := s.clock()
 			return s.run(javaPermit, keys, now+lease, s.id, now)

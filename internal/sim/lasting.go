@@ -42,7 +42,7 @@ func (w *witness) begins(h *hold) {
 		w.endsInTime(h)
 	}
 	if limit := max(h.worker.MaxHold, h.worker.MinHold); h.worker.MaxHold > 0 {
-		time.AfterFunc(limit+slack, func() {
+		time.AfterFunc(limit+slack-time.Since(h.begun()), func() {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if slices.Contains(w.holds, h) && h.ctx.Err() == nil {
@@ -73,7 +73,7 @@ func (w *witness) keeps(h *hold) {
 		return
 	}
 	for _, name := range h.names {
-		w.kept[name] = kept{h, h.since.Add(h.worker.MinHold - w.world.delay())}
+		w.kept[name] = kept{h, h.begun().Add(h.worker.MinHold - w.world.delay())}
 	}
 }
 
@@ -183,7 +183,7 @@ func (w *witness) freedAll(kind Kind, names []string, of func(*hold) bool, began
 	}
 	for _, h := range w.holds {
 		name := h.names[0]
-		if h.worker.Kind != kind || !of(h) || !slices.Contains(names, name) || !h.since.Before(began) ||
+		if h.worker.Kind != kind || h.ticket != nil || !of(h) || !slices.Contains(names, name) || !h.since.Before(began) ||
 			!w.touched[h.p.name+" "+name].Before(began) || w.asks(h.p, name) {
 			continue
 		}

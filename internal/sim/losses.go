@@ -45,7 +45,7 @@ func (w *witness) lose(what, name string) {
 			for i := range all {
 				all[i].until = time.Time{}
 			}
-			w.numbers[lock] = append(all, number{permits: permits})
+			w.numbers[lock] = append(all, number{permits: w.world.plan.permitsOf(lock)})
 		}
 	}
 }

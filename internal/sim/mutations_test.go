@@ -21,7 +21,6 @@ package sim
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -397,6 +396,38 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 		to:   "needed: len(locks) / 2}",
 	},
 
+	// Holds that move.
+	{
+		name: "liveTicket", file: "holdvalue.go", focus: Focus{Locks: inOneLine},
+		from: "case !detached || uuid.Validate(",
+		to:   "case detached && uuid.Validate(",
+	},
+	{
+		name: "noPutBack", file: "internal/engine/detach.go", focus: Focus{Locks: movable},
+		from: "x.giveUp(op.Ctx)",
+		to:   "_ = x.giveUp",
+	},
+	{
+		name: "detachedGoesOn", file: "internal/engine/detach.go", focus: Focus{Locks: movable},
+		from: "guard.EndAll(guards, h.withName(ErrDetached))",
+		to:   "_, _ = guard.EndAll, guards",
+	},
+	{
+		name: "tokenStaysBehind", file: "internal/engine/detach.go", focus: Focus{Locks: []Kind{FencedOne, Fair}},
+		from: "h.token, h.keepUntil = x.Token, 0",
+		to:   "h.token, h.keepUntil = x.Token-1, 0",
+	},
+	{
+		name: "maxHoldBeginsAgain", file: "internal/engine/detach.go", focus: Focus{Locks: inOneLine},
+		from: "d.MaxEnd = now + int64(",
+		to:   "_ = now + int64(",
+	},
+	{
+		name: "attachedFromTheAnswer", file: "internal/engine/detach.go", focus: Focus{inOneLine, []string{"degrade"}},
+		from: "w.Watch(&h.record.lease, sent,",
+		to:   "w.Watch(&h.record.lease, time.Now(),",
+	},
+
 	// Bugs that relock once had, like fieldsNotCompared and tombstoneStays.
 	{
 		name: "joinsPastTheQueue", file: "internal/engine/single.go", focus: Focus{inOneLine, silence},
@@ -546,39 +577,6 @@ func (m mutation) draw(seed uint64) Plan {
 	p := Draw(seed, m.focus)
 	if seed%3 > 0 {
 		p = dense(p, m.focus)
-	}
-	return p
-}
-
-// dense returns a plan that usually has short leases, and many faults in a short time, or none, because a fault
-// excuses much.
-func dense(p Plan, focus Focus) Plan {
-	d := drawer{newRand(p.Seed, -1), focus}
-	p.Phases = p.Phases[:2]
-	if d.IntN(2) == 0 {
-		p.Watchdog = 3 * time.Second
-	}
-	for i := range p.Phases {
-		phase := &p.Phases[i]
-		phase.Length, phase.Idle = min(phase.Length, time.Minute), min(phase.Idle, 20*time.Second)
-		for k := range phase.Workers {
-			w := &phase.Workers[k]
-			w.Start, w.Rounds = d.upTo(5*time.Second), 60
-			w.Section, w.Rest = min(w.Section, 15*time.Second), min(w.Rest, time.Second)
-			if slices.Contains(focus.Faults, "degrade") { // this fault ends holds that last
-				w.Section = 15 * time.Second
-			}
-		}
-		if p.Seed%2 == 0 {
-			phase.Faults, phase.Crash = nil, false
-		}
-		for _, f := range slices.Clone(phase.Faults) {
-			for range 3 {
-				f.At, f.For = d.upTo(phase.Length), min(f.For, d.about(100*time.Millisecond, 20*time.Second))
-				phase.Faults = append(phase.Faults, f)
-			}
-		}
-		slices.SortFunc(phase.Faults, func(a, b Fault) int { return cmp.Compare(a.At, b.At) })
 	}
 	return p
 }

@@ -79,7 +79,7 @@ func (w *world) turnsBefore(of *Worker) (most int, ordered bool) {
 	// A process that lacks a permission waits up to the poll interval while others are notified, or has no position
 	// in the line: see security.md.
 	switch of.Kind {
-	case Plain, FencedOne, Fair, Permits:
+	case Plain, FencedOne, Fair, Permits, Wide:
 	default:
 		return 0, false
 	}
@@ -121,11 +121,11 @@ func (w *world) patience(c *call) time.Duration {
 	}
 	turns := time.Duration(2)
 	switch c.worker.Kind {
-	case ReadWrite, Write, Permits, Multi, Red, JavaReadWrite, JavaPermits: // no line, or several
+	case ReadWrite, Write, Permits, Wide, Multi, Red, JavaReadWrite, JavaPermits: // no line, or several
 		turns = 6
 	}
 	for _, o := range w.phase.Workers {
-		if o.ID == c.worker.ID || !w.phase.together(o, *c.worker) {
+		if o.ID == c.worker.ID && !o.Moves || !w.phase.together(o, *c.worker) {
 			continue
 		}
 		if o.Kind == Multi { // it may hold one lock while it waits for the other one
@@ -144,6 +144,9 @@ func (w *world) patience(c *call) time.Duration {
 			limit = max(limit, w.phase.Length+20*time.Second)
 		}
 		each := 2*o.Section + o.MinHold + 500*time.Millisecond // the second one after an Extend
+		if o.Moves {
+			each += mostMoves * (w.plan.Watchdog + callBound + o.Section)
+		}
 		switch w.plan.Lacks {
 		case "publish":
 			each += w.plan.WakeDelay

@@ -12,12 +12,9 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-
-	"github.com/relock-go/relock"
 )
 
 // A number is a number of permits that a semaphore may have, or had.
@@ -29,7 +26,7 @@ type number struct {
 // numbersOf returns the possible numbers of permits of a semaphore. mu is held.
 func (w *witness) numbersOf(name string) []number {
 	if w.numbers[name] == nil {
-		w.numbers[name] = []number{{permits: permits}}
+		w.numbers[name] = []number{{permits: w.world.plan.permitsOf(name)}}
 	}
 	return w.numbers[name]
 }
@@ -99,7 +96,7 @@ func (w *witness) sums() {
 }
 
 // allFree reports a semaphore that is no longer used, and of which a permit is missing.
-func (w *witness) allFree(s *relock.Semaphore) {
+func (w *witness) allFree(s counted) {
 	all, err := s.Permits(context.Background())
 	free, err2 := s.Available(context.Background())
 	w.mu.Lock()
@@ -112,6 +109,13 @@ func (w *witness) allFree(s *relock.Semaphore) {
 	}
 }
 
+// A counted lock has permits.
+type counted interface {
+	Name() string
+	Permits(ctx context.Context) (int, error)
+	Available(ctx context.Context) (int, error)
+}
+
 // takenKey returns the key of the permits of a semaphore that are taken.
 func takenKey(name string) string { return "{" + name + "}:timeout" }
 
@@ -121,7 +125,7 @@ func (w *witness) permitsOf(h *hold) (n int) {
 	w.world.redis[0].Look(func(m *miniredis.Miniredis) {
 		taken, _ := m.SortedSet(takenKey(h.names[0]))
 		for id, ends := range taken {
-			if strings.HasPrefix(id, h.ids[0]) && ends > now {
+			if h.owns(0, id) && ends > now {
 				n++
 			}
 		}

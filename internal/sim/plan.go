@@ -62,6 +62,9 @@ type Worker struct {
 	Steady  bool          // it only acquires and releases the lock, without short waits, cancellations and leases
 
 	MinHold, MaxHold time.Duration
+
+	Wants int  `json:",omitempty"` // permits at once
+	Moves bool `json:",omitempty"` // it detaches some holds, and other processes attach them
 }
 
 // A Kind is the kind of lock that a worker uses.
@@ -74,6 +77,7 @@ const (
 	ReadWrite Kind = "rw"
 	Write     Kind = "write" // with plain locks of the same name, which is not advised
 	Permits   Kind = "semaphore"
+	Wide      Kind = "wide semaphore" // its workers acquire several permits at once
 	Multi     Kind = "multi"
 	Red       Kind = "red"
 	Leader    Kind = "election"
@@ -86,8 +90,8 @@ const (
 )
 
 // lockKinds contains all kinds.
-var lockKinds = []Kind{Plain, FencedOne, Fair, ReadWrite, Write, Permits, Multi, Red, Leader, JavaPlain, JavaFair,
-	JavaReadWrite, JavaPermits}
+var lockKinds = []Kind{Plain, FencedOne, Fair, ReadWrite, Write, Permits, Wide, Multi, Red, Leader, JavaPlain,
+	JavaFair, JavaReadWrite, JavaPermits}
 
 // inGo maps the kinds of Java services to the kinds of relock that share their locks.
 var inGo = map[Kind]Kind{JavaPlain: Plain, JavaFair: Fair, JavaReadWrite: ReadWrite, JavaPermits: Permits}
@@ -96,13 +100,24 @@ var inGo = map[Kind]Kind{JavaPlain: Plain, JavaFair: Fair, JavaReadWrite: ReadWr
 func (w Worker) java() bool { return inGo[w.Kind] != "" }
 
 // counts reports whether the worker acquires permits of a semaphore.
-func (w Worker) counts() bool { return w.Kind == Permits || w.Kind == JavaPermits }
+func (w Worker) counts() bool { return w.Kind == Permits || w.Kind == Wide || w.Kind == JavaPermits }
+
+// permits returns how many permits a semaphore of this kind has, until a worker sets another number.
+func (k Kind) permits() int {
+	if k == Wide {
+		return 4
+	}
+	return 2
+}
 
 // readsAndWrites reports whether the worker uses a read/write lock.
 func (w Worker) readsAndWrites() bool { return w.Kind == ReadWrite || w.Kind == JavaReadWrite }
 
-// permits is the number of permits of a semaphore.
-const permits = 2
+// mostWanted is the largest number of permits that a worker wants at once. A semaphore always has as many.
+const mostWanted = 3
+
+// movable contains the kinds of locks whose holds can be detached.
+var movable = []Kind{Plain, FencedOne, Fair, ReadWrite, Write, Permits, Wide}
 
 // A Fault is a fault of a plan.
 type Fault struct {
@@ -154,6 +169,12 @@ func (w Worker) String() string {
 	}
 	if w.MaxHold > 0 {
 		s += fmt.Sprintf(", MaxHold %v", w.MaxHold)
+	}
+	if w.Wants > 0 {
+		s += fmt.Sprintf(", %d permits at once", w.Wants)
+	}
+	if w.Moves {
+		s += ", moves holds"
 	}
 	return s
 }
@@ -271,6 +292,18 @@ func (p Plan) javaUses(name string) bool {
 	})
 }
 
+// permitsOf returns how many permits the semaphore of this name has, until a worker sets another number.
+func (p Plan) permitsOf(name string) int {
+	for _, phase := range p.Phases {
+		for _, w := range phase.Workers {
+			if w.counts() && slices.Contains(w.Names, name) {
+				return w.Kind.permits()
+			}
+		}
+	}
+	return Permits.permits()
+}
+
 // javaAlone reports whether only Java services use a name.
 func (p Plan) javaAlone(name string) bool {
 	return p.javaUses(name) && !slices.ContainsFunc(p.Phases, func(phase Phase) bool {
@@ -304,8 +337,8 @@ type pace struct {
 
 // scene returns some workers that use the same locks. Scenes with different numbers have no names in common.
 func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
-	kinds := []Kind{Plain, Plain, FencedOne, Fair, Fair, Fair, ReadWrite, ReadWrite, Write, Permits, Multi, Multi, Leader,
-		JavaPlain, JavaFair, JavaReadWrite, JavaPermits}
+	kinds := []Kind{Plain, Plain, FencedOne, Fair, Fair, Fair, ReadWrite, ReadWrite, Write, Permits, Wide, Multi, Multi,
+		Leader, JavaPlain, JavaFair, JavaReadWrite, JavaPermits}
 	if p.Servers > 1 {
 		kinds = append(kinds, Red, Red, Red, Red, Red, Red)
 	}
@@ -331,6 +364,7 @@ func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
 	if d.IntN(2) == 0 {
 		members = []Kind{pick(d, Plain, FencedOne, Fair, ReadWrite), pick(d, Plain, FencedOne, Fair, ReadWrite)}
 	}
+	moves := !steady && slices.Contains(movable, kind) && d.IntN(3) == 0
 	for i := range 2 + d.IntN(5) {
 		w := Worker{Process: (somewhere + i) % p.Processes, Kind: kind, Names: []string{name},
 			Start: d.upTo(phase.Length), Rounds: how.rounds, Section: how.section, Rest: how.rest, Steady: steady}
@@ -355,7 +389,10 @@ func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
 			case 1:
 				w.MaxHold = time.Second + d.upTo(2*p.Watchdog)
 			}
+		case kind == Wide:
+			w.Wants = 1 + d.IntN(mostWanted)
 		}
+		w.Moves = moves && d.IntN(3) > 0
 		all = append(all, w)
 	}
 	return all

@@ -40,6 +40,7 @@ type Verdict struct {
 	Found    *Violation // nil: there was no violation
 	Took     time.Duration
 	Holds    int
+	Moved    int // those that a process has attached
 	Commands int
 	Report   string // of a violation: what happened before it
 }
@@ -88,7 +89,8 @@ func Play(t *testing.T, plan Plan, o options) (v Verdict) {
 			w.capture()
 		}
 		w.close()
-		v.Found, v.Took, v.Holds = w.witness.found, time.Since(w.start), w.witness.taken
+		v.Found, v.Took = w.witness.found, time.Since(w.start)
+		v.Holds, v.Moved = w.witness.taken, w.witness.moved
 		for _, r := range w.redis {
 			v.Commands += r.Count()
 		}
@@ -285,7 +287,7 @@ func (w *world) probe(phase Phase) {
 		if err := l.Unlock(ctx); err != nil {
 			w.witness.Report("Unlock of a valid hold returns nil", "the new client, %v: %v", spec.Names, err)
 		}
-		if s, ok := l.(*relock.Semaphore); ok && settled && back == 0 && ghostly == 0 && !phase.java() {
+		if s, ok := l.(counted); ok && settled && back == 0 && ghostly == 0 && !phase.java() {
 			w.witness.allFree(s)
 		}
 	}

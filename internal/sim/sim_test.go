@@ -57,7 +57,7 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	wanted := focus(t)
-	var seeds, failed, holds, virtual atomic.Int64
+	var seeds, failed, holds, moved, virtual atomic.Int64
 	var summary sync.Map // seed -> the violation that it has found
 	start := time.Now()
 	t.Run("seeds", func(t *testing.T) {
@@ -68,6 +68,7 @@ func TestSimulation(t *testing.T) {
 					v := Play(t, Draw(first+uint64(seeds.Add(1)-1), wanted), options{})
 					virtual.Add(int64(v.Took))
 					holds.Add(int64(v.Holds))
+					moved.Add(int64(v.Moved))
 					if v.Found != nil {
 						bad := failed.Add(1) > int64(*simDoubts) || v.Found.IsUnsafe()
 						summary.Store(v.Plan.Seed, v.Found)
@@ -77,8 +78,8 @@ func TestSimulation(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("%d seeds from %d: %v of virtual time and %d holds in %v, %d failed", seeds.Load(), first,
-		time.Duration(virtual.Load()).Round(time.Minute), holds.Load(), time.Since(start).Round(time.Millisecond),
+	t.Logf("%d seeds from %d: %v of virtual time and %d holds, of which %d were attached, in %v, %d failed", seeds.Load(), first,
+		time.Duration(virtual.Load()).Round(time.Minute), holds.Load(), moved.Load(), time.Since(start).Round(time.Millisecond),
 		failed.Load())
 	summary.Range(func(seed, found any) bool {
 		t.Logf("seed %d: %v", seed, found) // again, after the long reports

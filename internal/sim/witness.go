@@ -39,7 +39,8 @@ type Violation struct {
 // the witness does not know all losses of data. All other rules also depend on what the witness considers calm, or a
 // long time.
 var unsafe = []string{"one holder", "tokens grow", "a holder has its record in Redis", "a hold ends before its record",
-	"available and taken permits add up", "keys of other programs are not changed", "a valid call is not refused",
+	"available and taken permits add up", "a ticket works once", "only a ticket attaches a hold", "a token moves with its hold",
+	"keys of other programs are not changed", "a valid call is not refused",
 	"no goroutine is left and nothing panics"}
 
 // IsUnsafe reports whether the rule that was violated is one of safety.
@@ -63,6 +64,26 @@ type hold struct {
 	until  time.Time        // when an explicit lease must have expired
 	again  bool             // it was acquired again, and is renewed since
 	over   time.Time        // when it was first seen that it had ended and Done was not closed
+	moves  int              // how often it was detached and attached
+	first  time.Time        // of a hold that was attached: when it began, in another process
+	ticket *ticket          // of a hold that is detached
+}
+
+// begun returns when h began, in whichever process.
+func (h *hold) begun() time.Time {
+	if h.moves > 0 {
+		return h.first
+	}
+	return h.since
+}
+
+// permits returns how many permits h has, or 1 if it has none.
+func (h *hold) permits() int { return max(1, h.worker.Wants) }
+
+// owns reports whether a field in a record, or a permit, may be that of h. See moves.go for those of detached holds.
+func (h *hold) owns(server int, field string) bool {
+	return strings.HasPrefix(field, h.ids[server]) &&
+		strings.HasPrefix(field, h.ids[server]+detachedOwner) == (h.ticket != nil)
 }
 
 // reads reports whether h shares the lock of this name with readers.
@@ -101,6 +122,7 @@ type witness struct {
 	back    time.Duration        // by how much the clock of Redis was set back
 	tokens  map[string][]token   // by name
 	taken   int                  // holds so far
+	moved   int                  // those that a process has attached
 	last    map[string]*process  // the process that last had a lock
 	free    map[string]time.Time // when a release of a lock last returned
 	touched map[string]time.Time // by process and lock: when one of its calls or holds last began or ended
@@ -145,22 +167,26 @@ func later(a, b time.Time) time.Time {
 // recorded reports whether the records of h are in Redis, which for a RedLock means a majority of them. Only the
 // Client knows which permit belongs to which hold, so it must have at least as many permits as holds.
 func (w *witness) recorded(h *hold) bool {
+	if w.isBeingAttached(h) {
+		return true // its field is one of several, and those of other processes are not known
+	}
 	if h.worker.counts() {
 		w.mu.Lock()
-		holds := 1
+		permits := h.permits()
 		for _, o := range w.holds {
-			if o != h && o.ids[0] == h.ids[0] && o.names[0] == h.names[0] && o.ctx.Err() == nil && !w.excused(o) {
-				holds++
+			if o != h && o.ids[0] == h.ids[0] && o.names[0] == h.names[0] && (o.ticket != nil) == (h.ticket != nil) &&
+				o.ctx.Err() == nil && !w.excused(o) && !o.ticket.isAsked() {
+				permits += o.permits()
 			}
 		}
 		w.mu.Unlock()
-		return w.permitsOf(h) >= holds
+		return w.permitsOf(h) >= permits
 	}
 	count := func(server int, names []string) (n int) {
 		w.world.redis[server].Look(func(m *miniredis.Miniredis) {
 			for _, name := range names {
 				fields, _ := m.HKeys(name)
-				if slices.ContainsFunc(fields, func(f string) bool { return strings.HasPrefix(f, h.ids[server]) }) {
+				if slices.ContainsFunc(fields, func(f string) bool { return h.owns(server, f) }) {
 					n++
 				}
 			}
@@ -195,11 +221,13 @@ func (w *witness) held(h *hold) {
 	w.begins(h)
 	for _, name := range h.names {
 		w.alone(h, name)
-		if recorded || !w.excused(h) {
+		if (recorded || !w.excused(h)) && h.moves == 0 {
 			w.inOrder(h, name)
 		}
-		w.inTurn(h, name)
-		w.atOnce(h, name)
+		if h.moves == 0 { // else it did not wait for its turn
+			w.inTurn(h, name)
+			w.atOnce(h, name)
+		}
 		delete(w.free, name)
 	}
 	w.holds = append(w.holds, h)
@@ -211,17 +239,18 @@ func (w *witness) alone(h *hold, name string) {
 		return
 	}
 	var beside []*hold
+	used, most := h.permits(), 1
 	for _, o := range w.holds {
 		together := o.reads(name) && h.reads(name)
 		if o != h && slices.Contains(o.names, name) && !together && o.ctx.Err() == nil && !w.excused(o) {
 			beside = append(beside, o)
+			used += o.permits()
 		}
 	}
-	most := 0
 	if h.worker.counts() {
-		most = w.mostPermits(name, h.asked) - 1
+		most = w.mostPermits(name, h.asked)
 	}
-	if len(beside) > most {
+	if used > most {
 		w.report("one holder", "%s: %v beside %v", name, h, beside)
 	}
 }
@@ -289,7 +318,9 @@ func (w *witness) orphans() {
 		name, fields := worker.Names[0], []string(nil)
 		w.world.redis[0].Look(func(m *miniredis.Miniredis) { fields, _ = m.HKeys(name) })
 		for _, p := range w.world.present() {
-			if !slices.ContainsFunc(fields, func(f string) bool { return strings.HasPrefix(f, p.clients[0].ID()) }) {
+			if !slices.ContainsFunc(fields, func(f string) bool {
+				return strings.HasPrefix(f, p.clients[0].ID()) && !strings.HasPrefix(f, p.clients[0].ID()+detachedOwner)
+			}) {
 				continue
 			}
 			w.mu.Lock()
@@ -349,6 +380,11 @@ func (w *witness) given(h *hold) (alive bool) {
 	for _, name := range h.names {
 		w.free[name] = time.Now()
 	}
+	return w.isValid(h)
+}
+
+// isValid reports whether h is held, and must be valid. mu is held.
+func (w *witness) isValid(h *hold) bool {
 	return h.ctx.Err() == nil && !w.excused(h) && w.world.calm(h.asked.Add(-w.leaseOf(h)-slack)) && !h.p.gone.Load()
 }
 
@@ -356,7 +392,7 @@ func (w *witness) given(h *hold) (alive bool) {
 func (w *witness) lives(h *hold) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return h.ctx.Err() == nil && !w.excused(h) && w.world.calm(h.asked.Add(-w.leaseOf(h)-slack)) && !h.p.gone.Load()
+	return w.isValid(h)
 }
 
 // lost records that the context of a hold was canceled before its release.
@@ -380,7 +416,7 @@ func (w *witness) lost(h *hold) {
 func (w *witness) killed(p *process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.holds = slices.DeleteFunc(w.holds, func(h *hold) bool { return h.p == p })
+	w.holds = slices.DeleteFunc(w.holds, func(h *hold) bool { return h.p == p && h.ticket == nil })
 	for c := range w.calls {
 		if c.p == p {
 			delete(w.calls, c)

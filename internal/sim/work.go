@@ -104,7 +104,9 @@ func (w *worker) lock(p *process) (l lock, read []string) {
 	case Write:
 		return c.NewRWLock(name).Write(), nil
 	case Permits:
-		return c.NewSemaphore(name, permits), nil
+		return c.NewSemaphore(name, w.Kind.permits()), nil
+	case Wide:
+		return several{c.NewSemaphore(name, w.Kind.permits()), max(1, w.Wants)}, nil
 	case Multi:
 		var members []relock.Locker
 		for i, name := range w.Names {
@@ -123,6 +125,18 @@ func (w *worker) lock(p *process) (l lock, read []string) {
 	panic("no lock of kind " + w.Kind)
 }
 
+// A several is a semaphore of which a worker acquires n permits at once. Its other methods acquire one.
+type several struct {
+	*relock.Semaphore
+	n int
+}
+
+func (s several) Acquire(ctx context.Context) (*relock.Hold, error) { return s.AcquireN(ctx, s.n) }
+
+func (s several) TryAcquire(ctx context.Context, wait, lease time.Duration) (*relock.Hold, bool, error) {
+	return s.TryAcquireN(ctx, s.n, wait, lease)
+}
+
 // A manner describes how a lock is asked for.
 type manner struct {
 	lease  time.Duration // 0: renewed
@@ -133,7 +147,7 @@ type manner struct {
 }
 
 func (w *worker) manner() manner {
-	m := manner{wait: -1}
+	m := manner{wait: -1, value: w.Wants > 1}
 	if w.Steady {
 		return m
 	}
@@ -154,7 +168,7 @@ func (w *worker) manner() manner {
 	case 3:
 		m.cancel = 1 + w.upTo(10*time.Second)
 	}
-	m.value = w.rng.IntN(3) == 0
+	m.value = w.Wants > 1 || w.Moves || w.rng.IntN(3) == 0
 	m.do = !m.value && m.lease == 0 && m.wait < 0 && m.cancel == 0 && w.rng.IntN(4) == 0
 	return m
 }
@@ -178,7 +192,7 @@ func (w *worker) round(p *process) {
 	case some == 0:
 		w.force(p, l, read)
 		return
-	case some < 3 && w.Kind == Permits:
+	case some < 3 && w.counts():
 		w.setPermits(p)
 		return
 	case some == 3 && w.Kind != Red:
@@ -242,7 +256,7 @@ func (w *worker) round(p *process) {
 			for h.lease > 0 && !h.again && w.MaxHold == 0 && h.ctx.Err() == nil && w.rng.IntN(2) == 0 && !w.isOver() {
 				w.extend(p, held, h)
 			}
-			w.release(h, func() error { return held.Release(ctx) })
+			w.letGo(held, h)
 		}
 		return
 	case m.wait >= 0:
@@ -357,10 +371,14 @@ func (w *worker) force(p *process, l relock.Locker, read []string) {
 
 // setPermits sets the semaphore to a different number of permits.
 func (w *worker) setPermits(p *process) {
-	n := 1 + w.rng.IntN(2*permits)
+	least := 1
+	if w.Kind == Wide {
+		least = mostWanted
+	}
+	n := least + w.rng.IntN(2*w.Kind.permits())
 	done := w.world.witness.sets(w.Names[0], n)
 	call := w.world.witness.begin(p, &w.Worker, "SetPermits", callBound)
-	err := p.clients[0].NewSemaphore(w.Names[0], permits).SetPermits(context.Background(), n)
+	err := p.clients[0].NewSemaphore(w.Names[0], w.Kind.permits()).SetPermits(context.Background(), n)
 	call.end(err)
 	done(err)
 	w.world.note(p, "worker %d sets %v to %d: %v", w.ID, w.Names, n, err)
