@@ -1027,6 +1027,56 @@ func TestDetachIsRefused(t *testing.T) {
 	b.mustBe(lost.Release(ctx), ErrNotHeld)
 }
 
+// A Detach whose ctx is done before its request is sent leaves the hold alone: the hold goes on in this process.
+func TestDetachWhoseContextIsDoneLeavesTheHoldAlone(t *testing.T) {
+	onDetachable(t, func(b *faultBench, k lockKind) {
+		ctx := context.Background()
+		h := b.hold(k.one(b.clientOn(b.proxy.Client()), b.name))
+		within := h.Context()
+		sent := b.proxy.On(renames, testredis.DropRequest).Times(testredis.Always)
+		done, cancel := context.WithCancel(ctx)
+		cancel()
+		ticket, err := h.Detach(done, time.Minute)
+		b.mustBe(err, context.Canceled)
+		assert.Empty(b, ticket)
+		stays(b.bench, "the hold has ended", within.Done(), 100*time.Millisecond)
+		assert.Zero(b, sent.Count(), "requests of Detach")
+		sent.Release()
+		b.excludes(k.rival(b.direct, b.name))
+		i, err := b.direct.Inspect(ctx, b.name)
+		b.must(err)
+		require.Len(b, i.Holders, 1)
+		assert.False(b, i.Holders[0].Detached, "Inspect shows that it was detached")
+		b.must(b.attach(b.direct, b.detach(h, time.Minute)).Release(ctx)) // it can still be detached
+		b.follows(k.rival(b.direct, b.name))
+	})
+}
+
+// The same for a Detach that is waiting for another call of its owner.
+func TestDetachThatWaitsForItsOwnerCanBeCanceled(t *testing.T) {
+	b := newFaultBench(t)
+	ctx := context.Background()
+	h := b.holdFor(b.clientOn(b.proxy.Client()).NewLock(b.name), time.Minute)
+	within := h.Context()
+	extending := b.proxy.On(calls(renewScript), testredis.HoldRequest)
+	extended, detached := make(chan error, 1), make(chan error, 1)
+	go func() { extended <- h.Extend(ctx, 2*time.Minute) }()
+	await(b.bench, "Extend is under way", extending.Fired())
+	brief, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	go func() {
+		_, err := h.Detach(brief, time.Minute)
+		detached <- err
+	}()
+	b.mustBe(await(b.bench, "Detach comes back", detached), context.DeadlineExceeded)
+	b.must(within.Err())
+	extending.Release()
+	b.must(await(b.bench, "Extend comes back", extended))
+	b.must(within.Err())
+	b.must(h.Release(ctx))
+	b.follows(b.direct.NewLock(b.name))
+}
+
 // An operator can release a detached hold by force, as Inspect shows it: its ticket does not work any more.
 func TestDetachedHoldIsReleasedByForce(t *testing.T) {
 	onDetachable(t, func(b *faultBench, k lockKind) {
