@@ -1740,12 +1740,18 @@ var faultRows = map[int]string{
 	69: "TestForcedReleaseReachesTheHolderAfterAReconnect TestRefusedHintsAreNotAskedForAgain " +
 		"TestEngineLossIsNoticedWithinAThirdOfTheLease",
 	70: "TestForgedHintsEndNothing TestHintChecksTheLockThatItNames",
+	71: "TestFaultLostAnswerOfExtend",
+	72: "TestFaultLateExtend TestExtendThatWasGivenUpLeavesNoRecord",
+	73: "TestExtendIsValidFromBeforeTheRequest TestExtendLeavesHalfOfTheLease",
+	74: "suite TestExtendThatIsAnsweredTooLateIsALoss",
+	75: "TestMultiLockExtendNeedsAllLocks TestMultiLockEndsTogetherAfterExtend TestRedLockExtendNeedsAMajority " +
+		"TestRedLockEndsAfterAnExtendInVain",
 }
 
 // cannotBeTried are the rows without a test; the page has the reason.
 var cannotBeTried = []int{33}
 
-const faultRowCount = 70
+const faultRowCount = 75
 
 func TestFaultRowsAreCovered(t *testing.T) {
 	exists := map[string]bool{}
