@@ -289,6 +289,49 @@ func (b *both) pair(k kind, name string) {
 	b.nothingIsLeft(name)
 }
 
+// A hold that moves from one process to another excludes Java all the time, and its release lets a waiting Java service
+// in.
+func TestHoldThatMovesExcludesJava(t *testing.T) {
+	for _, version := range versions {
+		t.Run("redisson-"+version, func(t *testing.T) {
+			t.Parallel()
+			b := newBoth(t, setting{version: version, redis: single(t)})
+			other := b.newClient(0)
+			for _, k := range kinds {
+				if k.has(version) {
+					b.moves(k, other, "moves-"+k.name+"-from-"+k.rival)
+				}
+			}
+		})
+	}
+}
+
+func (b *both) moves(k kind, other *relock.Client, name string) {
+	ctx := context.Background()
+	h, err := k.lock(b.client, name).(relock.Acquirer).Acquire(ctx)
+	b.must(err)
+	ticket, err := h.Detach(ctx, time.Minute)
+	b.must(err)
+	b.javaTries(k.rival, name, 1, false)
+	waiter := b.java.start(command{Op: "lock", Kind: k.rival, Name: name, Thread: 2})
+	b.awaitSubscriber(name)
+	attached, err := other.Attach(ctx, ticket)
+	b.must(err)
+	select {
+	case <-waiter:
+		require.Fail(b, "Java has acquired it", name)
+	case <-time.After(200 * time.Millisecond):
+	}
+	released := time.Now()
+	b.must(attached.Release(ctx))
+	answer := b.java.await(waiter, soon)
+	require.True(b, answer.OK, answer.Error)
+	assert.Less(b, time.Since(released), prompt, "%s: Java was not told", name)
+	b.tries(k.lock(b.client, name), false)
+	b.java.must(command{Op: "unlock", Kind: k.rival, Name: name, Thread: 2})
+	b.nothingIsLeft(name)
+}
+
 // leases checks that leases expire, in both directions.
 func (b *both) leases(k kind, name string) {
 	const lease = 1500 * time.Millisecond
