@@ -9,7 +9,7 @@ package sim
 // its source, so that they stay the same. A mistake that is not found within the given number of seeds fails the test.
 // A plan that fails without the mistake, too, does not count.
 //
-// Of 41 mistakes 24 are found, with the 1st to the 43rd seed. The others are in missed, each with a reason.
+// Of 48 mistakes 30 are found, with the 1st to the 43rd seed. The others are in missed, each with a reason.
 
 import (
 	"flag"
@@ -67,6 +67,8 @@ var missed = map[string]string{
 		"connection, and excuses that",
 	"leaseShortened": "a lease of the watchdog is the longest as a rule, and is renewed at once",
 	"permitBarge":    "a permit that a caller takes out of turn is one turn more, which the witness allows",
+	"tryAhead": "a permit that a TryLock takes ahead of a caller that wants several is one turn more, which the " +
+		"witness allows. Not found in 20 seeds",
 	"permitNewsLost": "a waiter for a permit asks once in each poll interval, and only a semaphore that is free has to " +
 		"pass at once",
 	"permitNoTombstone": "as noTombstone",

@@ -44,7 +44,7 @@ func (t *ticket) isAsked() bool { return t != nil && t.tries > 0 }
 // letGo releases a hold, or detaches it for another process.
 func (w *worker) letGo(held *relock.Hold, h *hold) {
 	release := func() error { return held.Release(context.Background()) }
-	if !w.Moves || h.moves == mostMoves || h.ctx.Err() != nil || w.isOver() || w.rng.IntN(2) == 0 {
+	if !w.Moves || h.moves == mostMoves || h.ctx.Err() != nil || w.isOver() || w.rng.IntN(3) == 0 {
 		w.release(h, release)
 		return
 	}
@@ -125,11 +125,11 @@ func (w *worker) attach(d *hold, text string) {
 	ctx, end, patient := w.within(callBound)
 	defer end()
 	call := w.world.witness.begin(p, &w.Worker, "Attach", 2*callBound)
-	alone := w.world.witness.attaches(d)
+	nth := w.world.witness.attaches(d)
 	held, err := p.clients[0].Attach(ctx, text)
 	call.end(err)
 	if err != nil {
-		w.world.witness.unattached(d, call, alone, patient, err)
+		w.world.witness.unattached(d, call, nth, patient, err)
 		return
 	}
 	a := &hold{p: p, worker: &w.Worker, ids: []string{p.clients[0].ID()}, names: d.names, read: d.read, asked: d.asked,
@@ -276,8 +276,8 @@ func (w *witness) attached(d, a *hold) {
 	d.ticket.end()
 }
 
-// unattached checks the error of an Attach.
-func (w *witness) unattached(d *hold, c *call, alone int, patient bool, err error) {
+// unattached checks the error of an Attach, which was the nth of its ticket.
+func (w *witness) unattached(d *hold, c *call, nth int, patient bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t := d.ticket
@@ -287,7 +287,7 @@ func (w *witness) unattached(d *hold, c *call, alone int, patient bool, err erro
 	case c.p.gone.Load() || t.used || !time.Now().Before(t.until) || w.lostSinceAsked(d):
 	case errors.Is(err, relock.ErrNotHeld):
 		// An Attach that gives up may need longer to put the hold back if there are faults.
-		if alone == t.tries && (alone == 1 || calm) {
+		if nth == t.tries && (nth == 1 || calm) {
 			w.report("a ticket attaches its hold", "%v: %v: %v", d.names, d, err)
 		}
 	case patient && calm:

@@ -383,10 +383,10 @@ func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
 				w.Kind = inGo[kind]
 			}
 		case kind == Plain || kind == FencedOne || kind == Fair:
-			switch d.IntN(12) {
-			case 0:
+			switch n := d.IntN(12); {
+			case n == 0:
 				w.MinHold = d.upTo(2 * time.Second)
-			case 1:
+			case n == 1 || moves && n < 5: // a hold that moves has to keep this limit
 				w.MaxHold = time.Second + d.upTo(2*p.Watchdog)
 			}
 		case kind == Wide:

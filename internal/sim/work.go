@@ -331,10 +331,14 @@ func (w *worker) hold(ctx context.Context, l lock, h *hold, guard context.Contex
 			w.world.witness.Report("Inspect shows the holder", "%v: %v is not among %v, %v", w.Names, h, i.Holders, err)
 		}
 	}
+	section := w.Section
+	if w.Moves && h.moves == 0 { // most of the work is for another process
+		section /= 8
+	}
 	select {
 	case <-guard.Done():
 	case <-w.over:
-	case <-time.After(w.upTo(w.Section)):
+	case <-time.After(w.upTo(section)):
 	}
 	w.world.gate(w.Process)
 	if guard.Err() != nil {
