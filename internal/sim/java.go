@@ -301,9 +301,11 @@ func (w *worker) service(rdb *redis.Client) *service {
 	case JavaPermits:
 		s.channel = "redisson_sc:{" + name + "}"
 		keys := []string{name, takenKey(name), s.channel}
-		s.id = fmt.Sprintf("%08x%08x", w.ID, w.rng.Uint32()) // 16 bytes
 		_, _ = s.run(javaSetPermits, keys, w.Kind.permits())
 		s.try = func() (time.Duration, error) {
+			// Each attempt asks for a permit of its own. If Redisson ran one twice, the second run would take another
+			// permit for the same ID, which nobody could release.
+			s.id = fmt.Sprintf("%08x%08x", w.ID, w.rng.Uint32()) // 16 bytes
 			now := s.clock()
 			return s.run(javaPermit, keys, now+lease, s.id, now)
 		}
@@ -316,7 +318,7 @@ func (w *worker) service(rdb *redis.Client) *service {
 func (w *worker) java() {
 	p := w.world.operator()
 	s := w.service(p.rdbs[0])
-	h := &hold{p: p, worker: &w.Worker, ids: []string{s.id}, names: w.Names, lease: s.lease, asked: time.Now()}
+	h := &hold{p: p, worker: &w.Worker, names: w.Names, lease: s.lease, asked: time.Now()}
 	if s.shared {
 		h.read = w.Names
 	}
@@ -360,7 +362,7 @@ func (w *worker) java() {
 	}
 	held, end := context.WithDeadline(context.Background(), sent.Add(s.lease))
 	defer end()
-	h.ctx = held
+	h.ctx, h.ids = held, []string{s.id}
 	if held.Err() == nil {
 		w.world.witness.held(h)
 	}
