@@ -1104,6 +1104,24 @@ func TestDetachedHoldExpires(t *testing.T) {
 	})
 }
 
+// A ticket is over when keep has passed, even if the detached hold is still there: an Attach that gives up after that
+// time puts it back for a moment.
+func TestTicketIsOverWhenKeepHasPassed(t *testing.T) {
+	onDetachable(t, func(b *faultBench, k lockKind) {
+		c := b.client()
+		text := b.detach(b.hold(k.one(c, b.name)), time.Hour)
+		over, err := ticket.Decode(text)
+		b.must(err)
+		over.KeepEnd -= 2 * time.Hour.Milliseconds()
+		late, err := over.Encode()
+		b.must(err)
+		_, err = c.Attach(context.Background(), late)
+		b.mustBe(err, ErrNotHeld)
+		b.excludes(k.rival(c, b.name))
+		b.must(b.attach(c, text).Release(context.Background()))
+	})
+}
+
 // A hold that has expired is not attached, although others keep the key: a permit has an end of its own, and a reader a
 // lease.
 func TestExpiredHoldIsNotAttached(t *testing.T) {

@@ -182,7 +182,7 @@ func (l *plainLock) Rename(r engine.Rename) call {
 // renameArgs returns the arguments of a script that renames a field. Redis has suffix behind each field. The
 // arguments in last follow.
 func renameArgs(r engine.Rename, suffix string, last ...any) []any {
-	return append([]any{r.From + suffix, r.To + suffix, milliseconds(r.Lease), r.Until, r.Again}, last...)
+	return append([]any{r.From + suffix, r.To + suffix, milliseconds(r.Lease), r.Until, r.Ends}, last...)
 }
 
 func (l *plainLock) Force(seen ...string) call {

@@ -292,7 +292,8 @@ func situationsOf(mine, theirs engine.Record, me, them, more string) []situation
 	again.HoldCount, polls.Delivery, late.Late = 2, engine.Poll, true
 	take, wait := mine.Acquire(my), theirs.Acquire(their)
 	detach := engine.Rename{From: my.Field, To: me + ":0:0123456789012345", Lease: time.Hour}
-	attach := engine.Rename{From: detach.To, To: their.Field, Lease: time.Minute, Until: time.Now().Add(time.Hour).UnixMilli(), Again: true}
+	inAnHour := time.Now().Add(time.Hour).UnixMilli()
+	attach := engine.Rename{From: detach.To, To: their.Field, Lease: time.Minute, Until: inAnHour, Ends: inAnHour}
 	buried := detach
 	buried.Late = true
 	all := []situation{

@@ -10,17 +10,18 @@
 -- ARGV[2]  to: the field that gets it.
 -- ARGV[3]  the lease in ms from now on.
 -- ARGV[4]  epoch ms at which the lease ends at the latest; 0: there is no such time.
--- ARGV[5]  1 if a second run sets the lease again, else 0.
+-- ARGV[5]  of an Attach: epoch ms at which the hold is over, so that it cannot be renamed any more; a second run sets
+--          the lease again. Else 0.
 -- ARGV[6]  1 if a request for the lock with from may still run, else 0.
 -- ARGV[7]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
 -- Returns  {1, lease, now} to has the lock, for lease ms from now, which is in epoch ms. {-1, 0, now} neither field has
---          it, or to has ended.
+--          it, or to has ended, or the hold is over.
 --
 -- Repeatable: a second run finds that to has the lock, and only sets the lease again, if at all.
 -- A field that was renamed leaves the queue. A hash that no lock writes is refused, see record.lua, unless a request
 -- with from may still run: then it stays as it is, and from has a tombstone.
 
-local from, to, again, late = ARGV[1], ARGV[2], ARGV[5] == '1', ARGV[6] == '1'
+local from, to, ends, late = ARGV[1], ARGV[2], tonumber(ARGV[5]), ARGV[6] == '1'
 local now = now_ms()
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5],
@@ -30,12 +31,13 @@ local lock = q.lock
 local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
 
 local renamed = redis.call('hexists', lock, to) == 1
-local hold_count = not renamed and not is_over(q.wishes ~= lock and q.wishes, to, now) and redis.call('hget', lock, from)
+local may = not renamed and not past_end(ends, now) and not is_over(q.wishes ~= lock and q.wishes, to, now)
+local hold_count = may and redis.call('hget', lock, from)
 if hold_count then
     redis.call('hset', lock, to, hold_count)
     redis.call('hdel', lock, from)
 end
-if hold_count or renamed and again then
+if hold_count or renamed and ends > 0 then
     redis.call('pexpire', lock, ms(lease))
     renamed = true
 elseif renamed then

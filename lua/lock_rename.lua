@@ -9,17 +9,18 @@
 -- ARGV[2]  to, as the hash has it.
 -- ARGV[3]  the lease in ms from now on: exactly this one, unless the owner of a write lock has readers beside it.
 -- ARGV[4]  epoch ms at which the lease ends at the latest; 0: there is no such time.
--- ARGV[5]  1 if a second run sets the lease again, else 0.
+-- ARGV[5]  of an Attach: epoch ms at which the hold is over, so that it cannot be renamed any more; a second run sets
+--          the lease again. Else 0.
 -- ARGV[6]  1 if a request for the lock with from may still run, else 0.
 -- Returns  {1, lease, now} to has the lock, for lease ms from now, which is in epoch ms. {-1, 0, now} neither field has
---          it, or to has ended.
+--          it, or to has ended, or the hold is over.
 --
 -- Repeatable: a second run finds that to has the lock, and only sets the lease again, if at all.
 -- A field that was renamed leaves the line, and never acquires the lock again. A hash that no lock writes is refused,
 -- see record.lua, unless a request with from may still run: then it stays as it is, and from has a tombstone.
 
 local lock, key, from, to = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-local again, late = ARGV[5] == '1', ARGV[6] == '1'
+local ends, late = tonumber(ARGV[5]), ARGV[6] == '1'
 
 local now = now_ms()
 local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
@@ -33,13 +34,14 @@ local function set_lease_of(hash)
 end
 
 local renamed = redis.call('hexists', lock, to) == 1
-local hold_count = not renamed and not is_over(key ~= lock and key, to, now) and redis.call('hget', lock, from)
+local may = not renamed and not past_end(ends, now) and not is_over(key ~= lock and key, to, now)
+local hold_count = may and redis.call('hget', lock, from)
 if hold_count then
     redis.call('hset', lock, to, hold_count)
     redis.call('hdel', lock, from)
     set_lease_of(lock)
     renamed = true
-elseif renamed and again then
+elseif renamed and ends > 0 then
     set_lease_of(lock)
 elseif renamed then
     lease = redis.call('pttl', lock)

@@ -6,18 +6,19 @@
 -- ARGV[2]  to: the field that gets it.
 -- ARGV[3]  the lease in ms from now on: exactly this one.
 -- ARGV[4]  epoch ms at which the lease ends at the latest; 0: there is no such time.
--- ARGV[5]  1 if a second run sets the lease again, else 0.
+-- ARGV[5]  of an Attach: epoch ms at which the hold is over, so that it cannot be renamed any more; a second run sets
+--          the lease again. Else 0.
 -- ARGV[6]  1 if from keeps the lock, because other readers share it, else 0.
 -- ARGV[7]  the prefix of the key of a lease.
 -- Returns  {1, lease, now} to has the lock, for lease ms from now, which is in epoch ms. {-1, 0, now} neither field has
---          it. {-2, 0, now} from keeps the lock, and the record is full.
+--          it, or the hold is over. {-2, 0, now} from keeps the lock, and the record is full.
 --
 -- Repeatable: a second run finds that to has the lock, and only sets the lease again, if at all.
 -- A reader whose lease has expired does not have the lock, even if its field is still there. A hash that no lock writes
 -- is refused: see record.lua.
 
 local lock, from, to = KEYS[1], ARGV[1], ARGV[2]
-local again, splits, prefix = ARGV[5] == '1', ARGV[6] == '1', ARGV[7]
+local ends, splits, prefix = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7]
 
 local now = now_ms()
 local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
@@ -47,14 +48,14 @@ local function set_lease_of(field)
 end
 
 if living(to) > 0 then
-    if again then
+    if ends > 0 then
         set_lease_of(to)
     else
         lease = lease_left(prefix, to, 1)
     end
     return {1, lease, now}
 end
-local hold_count = living(from)
+local hold_count = past_end(ends, now) and 0 or living(from)
 if hold_count == 0 then
     return {-1, 0, now}
 elseif splits and redis.call('hlen', lock) > most_holds then

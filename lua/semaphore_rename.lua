@@ -9,16 +9,17 @@
 -- ARGV[2]  to: the field that gets as many permits.
 -- ARGV[3]  the lease in ms from now on: exactly this one.
 -- ARGV[4]  epoch ms at which the lease ends at the latest; 0: there is no such time.
--- ARGV[5]  1 if a second run sets the lease again, else 0.
+-- ARGV[5]  of an Attach: epoch ms at which the hold is over, so that it cannot be renamed any more; a second run sets
+--          the lease again. Else 0.
 -- ARGV[6]  1 if a request for permits with from may still run, else 0.
 -- Returns  {1, lease, now} to has the permits, for lease ms from now, which is in epoch ms. {-1, 0, now} neither field
---          has all of its permits, their lease has expired, or to has ended.
+--          has all of its permits, their lease has expired, to has ended, or the hold is over.
 --
 -- Repeatable: a second run finds that to has the permits, and only sets the lease again, if at all.
 -- A field that was renamed leaves the line, and never takes a permit again.
 
 local free, taken, key, from, to = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
-local again, late = ARGV[5] == '1', ARGV[6] == '1'
+local ends_at, late = tonumber(ARGV[5]), ARGV[6] == '1'
 
 local now = now_ms()
 local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
@@ -34,12 +35,13 @@ end
 
 local there = ends_of(taken, new)
 local renamed = there and there > now
-local ends = not renamed and not is_over(key ~= free and key, to, now) and ends_of(taken, old)
+local may = not renamed and not past_end(ends_at, now) and not is_over(key ~= free and key, to, now)
+local ends = may and ends_of(taken, old)
 if ends and ends > now and #old == #new then
     take_lease()
     redis.call('zrem', taken, unpack(old))
     renamed = true
-elseif renamed and again then
+elseif renamed and ends_at > 0 then
     take_lease()
 elseif renamed then
     lease = there - now

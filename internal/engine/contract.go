@@ -268,7 +268,7 @@ type Rename struct {
 	From, To string
 	Lease    time.Duration // exactly this lease
 	Until    int64         // when the lease ends at the latest, in ms of the epoch by the clock of Redis; 0: no such time
-	Again    bool          // a second run of the request sets the lease again
+	Ends     int64         // of an Attach: when the hold is over, as Until, and a second run sets the lease again; else 0
 	Late     bool          // a request that acquires with From may still run, and a tombstone is needed
 	Splits   bool          // of a reader: other readers of this process share From, which keeps the lock
 }

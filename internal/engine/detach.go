@@ -10,8 +10,9 @@ package engine
 //
 // A hold that is detached ends in this process before the request is sent. If Redis does not confirm the request, the
 // old field is released first and then the detached one: a late request finds no old field. An Attach that gives up
-// renames its field back, and this field never acquires the lock again. An attached hold is in no local queue, and is
-// not handed off.
+// renames its field back, and this field never acquires the lock again. That may be later than the time at which the
+// detached hold would have expired: then the lock is free a moment later, and an Attach in between is refused. An
+// attached hold is in no local queue, and is not handed off.
 
 import (
 	"cmp"
@@ -300,9 +301,10 @@ func (x *attaching) run(op *waitOptions) (err error) {
 // ask sends one request, and returns when it was sent.
 func (x *attaching) ask(op *waitOptions) (r send.Reply, sent time.Time, err error) {
 	h, e := x.hold, x.lockState.engine
-	call := h.commands().Rename(Rename{From: x.Field, To: h.field, Lease: e.WatchdogTimeout, Until: x.MaxEnd, Again: true})
+	rename := Rename{From: x.Field, To: h.field, Lease: e.WatchdogTimeout, Until: x.MaxEnd, Ends: max(1, x.KeepEnd)}
+	request := send.Request{Call: h.commands().Rename(rename), Acquiring: true, OnOrphan: x}
 	x.asking = true
-	answer := e.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: x}, x.lastReply)
+	answer := e.sender.Do(&op.Wait, request, x.lastReply)
 	x.asking = false
 	r, err = answer.Reply()
 	x.unknown += answer.Unknown

@@ -178,6 +178,8 @@ local function lease_up_to(lease, limit, now)
     return limit > 0 and math.max(1, math.min(lease, limit - now)) or lease
 end
 
+local function past_end(ends, now) return ends > 0 and now >= ends end
+
 local function is_over(key, field, now)
     local over = key and redis.pcall('hget', key, 'over')
     if type(over) ~= 'string' then
@@ -188,7 +190,7 @@ local function is_over(key, field, now)
 end
 return answer(function()
 
-local from, to, again, late = ARGV[1], ARGV[2], ARGV[5] == '1', ARGV[6] == '1'
+local from, to, ends, late = ARGV[1], ARGV[2], tonumber(ARGV[5]), ARGV[6] == '1'
 local now = now_ms()
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5],
@@ -198,12 +200,13 @@ local lock = q.lock
 local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
 
 local renamed = redis.call('hexists', lock, to) == 1
-local hold_count = not renamed and not is_over(q.wishes ~= lock and q.wishes, to, now) and redis.call('hget', lock, from)
+local may = not renamed and not past_end(ends, now) and not is_over(q.wishes ~= lock and q.wishes, to, now)
+local hold_count = may and redis.call('hget', lock, from)
 if hold_count then
     redis.call('hset', lock, to, hold_count)
     redis.call('hdel', lock, from)
 end
-if hold_count or renamed and again then
+if hold_count or renamed and ends > 0 then
     redis.call('pexpire', lock, ms(lease))
     renamed = true
 elseif renamed then

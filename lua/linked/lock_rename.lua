@@ -268,6 +268,8 @@ local function lease_up_to(lease, limit, now)
     return limit > 0 and math.max(1, math.min(lease, limit - now)) or lease
 end
 
+local function past_end(ends, now) return ends > 0 and now >= ends end
+
 local function is_over(key, field, now)
     local over = key and redis.pcall('hget', key, 'over')
     if type(over) ~= 'string' then
@@ -279,7 +281,7 @@ end
 return answer(function()
 
 local lock, key, from, to = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-local again, late = ARGV[5] == '1', ARGV[6] == '1'
+local ends, late = tonumber(ARGV[5]), ARGV[6] == '1'
 
 local now = now_ms()
 local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
@@ -292,13 +294,14 @@ local function set_lease_of(hash)
 end
 
 local renamed = redis.call('hexists', lock, to) == 1
-local hold_count = not renamed and not is_over(key ~= lock and key, to, now) and redis.call('hget', lock, from)
+local may = not renamed and not past_end(ends, now) and not is_over(key ~= lock and key, to, now)
+local hold_count = may and redis.call('hget', lock, from)
 if hold_count then
     redis.call('hset', lock, to, hold_count)
     redis.call('hdel', lock, from)
     set_lease_of(lock)
     renamed = true
-elseif renamed and again then
+elseif renamed and ends > 0 then
     set_lease_of(lock)
 elseif renamed then
     lease = redis.call('pttl', lock)

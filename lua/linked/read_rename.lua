@@ -182,10 +182,12 @@ local function lease_up_to(lease, limit, now)
     return limit > 0 and math.max(1, math.min(lease, limit - now)) or lease
 end
 
+local function past_end(ends, now) return ends > 0 and now >= ends end
+
 return answer(function()
 
 local lock, from, to = KEYS[1], ARGV[1], ARGV[2]
-local again, splits, prefix = ARGV[5] == '1', ARGV[6] == '1', ARGV[7]
+local ends, splits, prefix = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7]
 
 local now = now_ms()
 local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
@@ -214,14 +216,14 @@ local function set_lease_of(field)
 end
 
 if living(to) > 0 then
-    if again then
+    if ends > 0 then
         set_lease_of(to)
     else
         lease = lease_left(prefix, to, 1)
     end
     return {1, lease, now}
 end
-local hold_count = living(from)
+local hold_count = past_end(ends, now) and 0 or living(from)
 if hold_count == 0 then
     return {-1, 0, now}
 elseif splits and redis.call('hlen', lock) > most_holds then

@@ -265,6 +265,8 @@ local function lease_up_to(lease, limit, now)
     return limit > 0 and math.max(1, math.min(lease, limit - now)) or lease
 end
 
+local function past_end(ends, now) return ends > 0 and now >= ends end
+
 local function is_over(key, field, now)
     local over = key and redis.pcall('hget', key, 'over')
     if type(over) ~= 'string' then
@@ -276,7 +278,7 @@ end
 return answer(function()
 
 local free, taken, key, from, to = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
-local again, late = ARGV[5] == '1', ARGV[6] == '1'
+local ends_at, late = tonumber(ARGV[5]), ARGV[6] == '1'
 
 local now = now_ms()
 local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
@@ -292,12 +294,13 @@ end
 
 local there = ends_of(taken, new)
 local renamed = there and there > now
-local ends = not renamed and not is_over(key ~= free and key, to, now) and ends_of(taken, old)
+local may = not renamed and not past_end(ends_at, now) and not is_over(key ~= free and key, to, now)
+local ends = may and ends_of(taken, old)
 if ends and ends > now and #old == #new then
     take_lease()
     redis.call('zrem', taken, unpack(old))
     renamed = true
-elseif renamed and again then
+elseif renamed and ends_at > 0 then
     take_lease()
 elseif renamed then
     lease = there - now
