@@ -1731,11 +1731,12 @@ var faultRows = map[int]string{
 	60: "TestFaultKilledHolderBlocksForItsLease TestFaultKilledWaiterBlocksForSeconds",
 	61: "TestFaultLostAnswersOfDetachAndAttach",
 	62: "TestFaultDetachThatIsNotConfirmedReleases TestFaultLateSplitIsUndone",
-	63: "TestFaultAttachThatGivesUpPutsTheHoldBack",
+	63: "TestFaultAttachThatGivesUpPutsTheHoldBack TestFaultAttachAfterOneThatGaveUpIsNotRefused",
 	64: "TestFaultLateRenewalOfADetachedHold TestFaultLateAttemptOfADetachedHold",
 	65: "TestFaultAttachIsValidFromBeforeTheRequest",
 	66: "TestFaultReadersLeaveWhileOneIsSplitOff",
-	67: "TestDetachedHoldExpires TestExpiredHoldIsNotAttached TestDetachedHoldIsReleasedByForce",
+	67: "TestDetachedHoldExpires TestTicketIsOverWhenKeepHasPassed TestExpiredHoldIsNotAttached " +
+		"TestDetachedHoldIsReleasedByForce",
 	68: "TestForcedReleaseReachesTheHolder TestForcedReleaseReachesTheHolderOfARedLock TestForceSendsHintsToOthers",
 	69: "TestForcedReleaseReachesTheHolderAfterAReconnect TestRefusedHintsAreNotAskedForAgain " +
 		"TestEngineLossIsNoticedWithinAThirdOfTheLease",

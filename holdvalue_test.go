@@ -1300,6 +1300,40 @@ func TestFaultAttachThatGivesUpPutsTheHoldBack(t *testing.T) {
 	}
 }
 
+// An Attach that follows one that has given up is not refused because the hold is still being put back: it waits for
+// that.
+func TestFaultAttachAfterOneThatGaveUpIsNotRefused(t *testing.T) {
+	onDetachable(t, func(b *faultBench, k lockKind) {
+		c := b.patientClient()
+		ticket := b.detach(b.hold(k.one(b.direct, b.name)), time.Hour)
+		attach := b.proxy.On(renames, testredis.StallReply).Times(1)
+		back := b.proxy.On(renames, testredis.HoldRequest).Times(1)
+		ctx, cancel := context.WithCancel(context.Background())
+		got := make(chan error, 1)
+		go func() {
+			_, err := c.Attach(ctx, ticket)
+			got <- err
+		}()
+		await(b.bench, "the request is under way", attach.Fired())
+		cancel()
+		b.mustBe(await(b.bench, "Attach comes back", got), context.Canceled)
+		await(b.bench, "the hold is being put back", back.Fired())
+
+		ctx, cancel = context.WithTimeout(context.Background(), time.Millisecond)
+		defer cancel()
+		_, err := c.Attach(ctx, ticket)
+		b.mustBe(err, context.DeadlineExceeded)
+		again := make(chan *Hold, 1)
+		go func() {
+			h, err := c.Attach(context.Background(), ticket)
+			assert.NoError(b, err)
+			again <- h
+		}()
+		b.must(await(b.bench, "the next Attach", again).Release(context.Background()))
+		b.follows(k.rival(b.direct, b.name))
+	})
+}
+
 // A renewal that was under way when a hold was detached, or that runs late, does not touch the detached hold.
 func TestFaultLateRenewalOfADetachedHold(t *testing.T) {
 	onDetachable(t, func(b *faultBench, k lockKind) {

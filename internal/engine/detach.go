@@ -11,14 +11,16 @@ package engine
 // A hold that is detached ends in this process before the request is sent. If Redis does not confirm the request, the
 // old field is released first and then the detached one: a late request finds no old field. An Attach that gives up
 // renames its field back, and this field never acquires the lock again. That may be later than the time at which the
-// detached hold would have expired: then the lock is free a moment later, and an Attach in between is refused. An
-// attached hold is in no local queue, and is not handed off.
+// detached hold would have expired: then the lock is free a moment later, and an Attach in between is refused. As long
+// as a field is being renamed back, the next Attach of this process waits: it would find no detached field. An attached
+// hold is in no local queue, and is not handed off.
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -281,6 +283,9 @@ func (x *attaching) run(op *waitOptions) (err error) {
 		}
 		h.unlockHold()
 	}()
+	if err := e.putBacks.await(op, x.Field); err != nil {
+		return err
+	}
 	for asked := 1; ; asked++ {
 		r, sent, err := x.ask(op)
 		switch {
@@ -351,15 +356,43 @@ func (x *attaching) attached(r send.Reply, sent time.Time) error {
 // giveUp gives the lock back to the detached field, and waits for that, but not for long: the caller may try again.
 func (x *attaching) giveUp(ctx context.Context) {
 	x.givenUp.Store(true)
+	e := x.lockState.engine
 	done := make(chan struct{})
-	x.lockState.engine.workers.Spawn(func() {
+	e.putBacks.under.Store(x.Field, done)
+	e.workers.Spawn(func() {
 		defer close(done)
+		defer e.putBacks.under.CompareAndDelete(x.Field, done)
 		x.putBack(ctx)
 	})
 	select {
 	case <-done:
 	case <-time.After(send.MinWait):
 	}
+}
+
+// putBacks are the detached fields to which this process is giving the lock back.
+type putBacks struct {
+	under sync.Map // the field -> a chan struct{} that is closed when it has the lock again, or cannot get it
+}
+
+// await waits until field has the lock again, if this process is giving it back; but not for long, because Redis may be
+// unreachable.
+func (p *putBacks) await(op *waitOptions, field string) error {
+	done, ok := p.under.Load(field)
+	if !ok {
+		return nil
+	}
+	atMost := time.NewTimer(UnlockTime)
+	defer atMost.Stop()
+	select {
+	case <-done.(chan struct{}):
+	case <-atMost.C:
+	case <-op.Closed:
+		return send.ErrClosed
+	case <-op.Ctx.Done():
+		return send.CtxError(op.Ctx)
+	}
+	return nil
 }
 
 // putBack gives the lock back to the detached field, until the time at which it would have expired. It is repeated for

@@ -95,6 +95,7 @@ type Engine struct {
 	slow     slowLocks
 	hints    hintChannel
 	late     late.Tries
+	putBacks putBacks
 
 	rtt          handoff.RoundTrip
 	acquisitions atomic.Uint64 // the number of fields that were made
