@@ -1334,6 +1334,42 @@ func TestFaultAttachAfterOneThatGaveUpIsNotRefused(t *testing.T) {
 	})
 }
 
+// The request that puts the hold back overtakes that of an Attach, and finds nothing to put back. The next Attach of the
+// same Client waits until the hold was put back after all.
+func TestFaultAttachThatIsOvertakenByItsUndo(t *testing.T) {
+	onDetachable(t, func(b *faultBench, k lockKind) {
+		c := b.patientClient()
+		ticket := b.detach(b.hold(k.one(b.direct, b.name)), time.Hour)
+		attach := b.proxy.On(renames, testredis.HoldRequest).Times(1)
+		back := b.proxy.On(renames, testredis.DelayReply(0)).Times(1)
+		ctx, cancel := context.WithCancel(context.Background())
+		got := make(chan error, 1)
+		go func() {
+			_, err := c.Attach(ctx, ticket)
+			got <- err
+		}()
+		await(b.bench, "the request is under way", attach.Fired())
+		cancel()
+		await(b.bench, "the undo is under way", back.Fired())
+		var err error
+		select {
+		case err = <-got: // too early
+		case <-time.After(50 * time.Millisecond):
+		}
+		b.proxy.Latency(20 * time.Millisecond) // so that the next request would arrive before another undo
+		attach.Release()
+		if err == nil {
+			err = await(b.bench, "Attach comes back", got)
+		}
+		b.mustBe(err, context.Canceled)
+		next, err := c.Attach(context.Background(), ticket)
+		b.must(err)
+		b.proxy.Latency(0)
+		b.must(next.Release(context.Background()))
+		b.follows(k.rival(b.direct, b.name))
+	})
+}
+
 // A renewal that was under way when a hold was detached, or that runs late, does not touch the detached hold.
 func TestFaultLateRenewalOfADetachedHold(t *testing.T) {
 	onDetachable(t, func(b *faultBench, k lockKind) {

@@ -234,7 +234,7 @@ func (e *Engine) Attach(ctx context.Context, kind Record, o Owner, d Detached) e
 	e.noteAcquire()
 	s := e.retain(kind.ID().Name)
 	defer s.release()
-	x := &attaching{hold: s.attachingHold(kind, o), Detached: d}
+	x := &attaching{hold: s.attachingHold(kind, o), Detached: d, heard: make(chan struct{}, 1)}
 	err := x.run(&op)
 	if err == nil {
 		op.span.ends(pathAttached)
@@ -265,6 +265,10 @@ type attaching struct {
 	asking    bool        // a request is under way
 	renamed   bool        // the field of the hold has the lock in Redis, or may have it
 	givenUp   atomic.Bool // the detached field gets the lock back, also after a late answer
+
+	orphans int           // number of tries whose answers HandleOrphan gets
+	handled atomic.Int64  // number of answers that it has handled
+	heard   chan struct{} // has a value if it has handled one since the last look; its capacity is 1
 }
 
 // run makes the hold that of its owner, and unlocks the owner mutex. The hold is valid from before the request was sent
@@ -313,6 +317,7 @@ func (x *attaching) ask(op *waitOptions) (r send.Reply, sent time.Time, err erro
 	x.asking = false
 	r, err = answer.Reply()
 	x.unknown += answer.Unknown
+	x.orphans += answer.Orphans
 	x.renamed = err != nil || r[0] == 1 || answer.Abandoned // after an error, too: a script may have stopped halfway
 	if answer.Orphans > 0 || answer.Lost > 0 {
 		e.late.Left([]string{h.field}, answer.Orphans, answer.Lost > 0)
@@ -363,10 +368,28 @@ func (x *attaching) giveUp(ctx context.Context) {
 		defer close(done)
 		defer e.putBacks.under.CompareAndDelete(x.Field, done)
 		x.putBack(ctx)
+		x.awaitOrphans()
 	})
 	select {
 	case <-done:
 	case <-time.After(send.MinWait):
+	}
+}
+
+// awaitOrphans waits until HandleOrphan has handled the answers to all tries, but not for those that do not come. A
+// request that renames the field back may overtake a try, and then finds nothing to rename: HandleOrphan sends another
+// one.
+func (x *attaching) awaitOrphans() {
+	atMost := time.NewTimer(send.MinWait)
+	defer atMost.Stop()
+	for x.handled.Load() < int64(x.orphans) {
+		select {
+		case <-x.heard:
+		case <-x.lockState.engine.closed:
+			return
+		case <-atMost.C:
+			return
+		}
 	}
 }
 
@@ -412,6 +435,13 @@ func (x *attaching) putBack(ctx context.Context) {
 
 // HandleOrphan handles the answer to a try that came too late for the caller.
 func (x *attaching) HandleOrphan(sent time.Time, value any, err error) {
+	defer func() {
+		x.handled.Add(1)
+		select {
+		case x.heard <- struct{}{}:
+		default:
+		}
+	}()
 	answer, e := send.Answer{Value: value, Err: err, Sent: sent}, x.lockState.engine
 	r, err := answer.Reply()
 	drops := e.late.Heard([]string{x.field}, !send.MayRunLater(answer.Err))

@@ -36,6 +36,19 @@ type ticket struct {
 	tries int // Attaches so far
 	under int // those under way
 	used  bool
+
+	gaveUp map[*process]time.Time // when an Attach of a process last gave up
+}
+
+// mayBePutBack reports whether a process other than p may still be putting the hold back. Only an Attach of the same
+// process waits for that.
+func (t *ticket) mayBePutBack(p *process) bool {
+	for other, at := range t.gaveUp {
+		if other != p && time.Since(at) < slack {
+			return true
+		}
+	}
+	return false
 }
 
 // isAsked reports whether a process has asked for the hold. Then it may have another field. t may be nil.
@@ -282,12 +295,18 @@ func (w *witness) unattached(d *hold, c *call, nth int, patient bool, err error)
 	defer w.mu.Unlock()
 	t := d.ticket
 	t.under--
+	if !errors.Is(err, relock.ErrNotHeld) {
+		if t.gaveUp == nil {
+			t.gaveUp = make(map[*process]time.Time)
+		}
+		t.gaveUp[c.p] = time.Now()
+	}
 	calm := w.world.calm(d.asked.Add(-w.leaseOf(d)-slack)) && !w.world.untidy()
 	switch {
 	case c.p.gone.Load() || t.used || !time.Now().Before(t.until) || w.lostSinceAsked(d):
 	case errors.Is(err, relock.ErrNotHeld):
 		// An Attach that gives up may need longer to put the hold back if there are faults.
-		if nth == t.tries && (nth == 1 || calm) {
+		if nth == t.tries && (nth == 1 || calm) && !t.mayBePutBack(c.p) {
 			w.report("a ticket attaches its hold", "%v: %v: %v", d.names, d, err)
 		}
 	case patient && calm:
