@@ -309,9 +309,9 @@ func (w *witness) touch(p *process, worker *Worker) {
 
 // orphans reports records of processes that are alive, but neither hold the lock nor have a call for it. After a
 // fault there may be such a record for the time of a lease: of a request that was held up for longer than its
-// rollback was repeated, or one that Redis lost the deletion of.
+// rollback was repeated, or one that Redis lost the deletion of. A request that is held up runs after the fault.
 func (w *witness) orphans() {
-	if !w.world.calm(time.Now().Add(-w.world.plan.Watchdog-callBound)) || w.world.untidy() {
+	if !w.world.calm(time.Now().Add(-w.world.plan.Watchdog-callBound-lateLife)) || w.world.untidy() {
 		return
 	}
 	for _, worker := range w.world.inLine() {
