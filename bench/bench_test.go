@@ -80,7 +80,7 @@ func TestEveryTableOfAPageIsReplaced(t *testing.T) {
 		[]shape{{2, 2}, {2, 1}},
 		[]int{10},
 		time.Second,
-		time.Second,
+		100 * time.Millisecond,
 	}
 	brief := plan{slice: 10 * time.Millisecond, rounds: 1, log: io.Discard}
 	for _, tables := range [][]named{scaleTables, clientTables, lostTables} {
@@ -89,7 +89,7 @@ func TestEveryTableOfAPageIsReplaced(t *testing.T) {
 			var text strings.Builder
 			for _, name := range append(names(tables), "machine") {
 				begin, end := markers(name)
-				text.WriteString(begin + "old\n" + end)
+				text.WriteString(begin + "from before\n" + end)
 			}
 			require.NoError(t, os.WriteFile(page, []byte(text.String()), 0o600))
 			var out bytes.Buffer
@@ -97,7 +97,7 @@ func TestEveryTableOfAPageIsReplaced(t *testing.T) {
 			t.Log(out.String())
 			document, err := os.ReadFile(page)
 			require.NoError(t, err)
-			assert.NotContains(t, string(document), "old")
+			assert.NotContains(t, string(document), "from before")
 			assert.NotContains(t, string(document), "NaN")
 			assert.GreaterOrEqual(t, strings.Count(string(document), "|---|"), len(names(tables)))
 			assert.Error(
@@ -316,18 +316,18 @@ func TestTheFastestIsThatOfEachRound(t *testing.T) {
 	assert.Equal(t, float64(10), got[1])
 	r := pretended(false)
 	better := r.better(r.fastest())
-	assert.Equal(t, 1.25, better.mid)
-	assert.True(t, math.IsNaN(better.margin), "of two rounds nothing is known")
+	assert.InDelta(t, 1, better.mid, 1e-9, "the geometric mean of 2 and 0.5")
+	assert.Greater(t, better.margin, 1.0, "of two rounds little is known")
 	r = pretended(true)
 	better = r.better(r.fastest())
-	assert.Equal(t, 0.25, better.mid)
+	assert.InDelta(t, 0.25, better.mid, 1e-9)
 	assert.Nil(t, r.row("rueidislock"))
 }
 
 func TestFactorSaysHowSureItIs(t *testing.T) {
 	assert.Equal(t, "1.30× ±2%", factor(ratio{1.3, 0.014}))
-	assert.Equal(t, "1.30× ±4% ?", factor(ratio{1.3, 0.031}))
-	assert.Equal(t, "1.30× ?", factor(ratio{1.3, math.NaN()}))
+	assert.Equal(t, "1.30× ±4%", factor(ratio{1.3, 0.031}))
+	assert.Equal(t, "1.30×, of one round", factor(ratio{1.3, math.NaN()}))
 }
 
 func TestCheckFailsWhereABoundIsNotReached(t *testing.T) {

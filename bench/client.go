@@ -95,7 +95,7 @@ func (s *scale) timeouts(ctx context.Context, t *table) error {
 		bare, ours, cancellable := all[3*i], all[3*i+1], all[3*i+2]
 		part := func(r *runner) string {
 			ratios := stats.Ratios(r.rates, bare.rates)
-			return factor(ratio{stats.Over(ratios).Mid, stats.Margin(ratios)})
+			return factor(meanOf(ratios))
 		}
 		t.add(
 			l.said,

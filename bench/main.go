@@ -22,8 +22,7 @@ package main
 
 // Rules: the libraries take turns in short slices of time, each round begins with another one, and relock is compared
 // with the results of the others in the same round, so that noise of the machine affects all of them. Every ratio is
-// printed with its 95% margin. Rounds are added for some minutes until the margins of all ratios are at most 3%; a
-// ratio with a larger margin has a question mark.
+// printed with its 95% margin. Rounds are added for some minutes until the margins of all ratios are at most 3%.
 
 import (
 	"context"
@@ -153,8 +152,8 @@ func run(ctx context.Context, p plan, out io.Writer, to output, demand bool) err
 	machine := fmt.Sprintf("Redis ran on the same %d processors, %s/%s, %s, %s.",
 		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), time.Now().UTC().Format("2006-01-02"))
 	note := fmt.Sprintf("Each row is %d rounds of %v for each column, taking turns, or more rounds until the margins of "+
-		"the ratios are small. A figure is the median of the rounds, with the range of most of them in brackets. The "+
-		"margin of a ratio is its 95%% confidence interval; a margin above 3%% has a question mark. %s",
+		"the ratios are small. A figure is the median of the rounds. A ratio is the "+
+		"geometric mean of the ratios of the rounds, and its margin the 95%% confidence interval. %s",
 		p.rounds, p.slice, machine)
 	fmt.Fprintln(out, "\npeers")
 	var settings strings.Builder

@@ -47,17 +47,13 @@ func within(s stats.Spread, write func(float64) string) string {
 	return fmt.Sprintf("%s (%s to %s)", write(s.Mid), write(s.Low), write(s.High))
 }
 
-// factor returns a ratio with its margin. A question mark means that the margin is large.
+// factor returns a ratio with its margin.
 func factor(r ratio) string {
 	text := digits(r.mid) + "×"
 	if math.IsNaN(r.margin) {
-		return text + " ?"
+		return text + ", of one round"
 	}
-	text += fmt.Sprintf(" ±%.0f%%", math.Ceil(100*r.margin))
-	if r.margin > sure {
-		text += " ?"
-	}
-	return text
+	return text + fmt.Sprintf(" ±%.0f%%", math.Ceil(100*r.margin))
 }
 
 // draw writes the chart of a workload.
@@ -136,8 +132,9 @@ func pictures(results []*result, docs, note string) string {
 	return b.String() + "\n" + note + "\n"
 }
 
-// best returns the figure of the best of some libraries, and how much better relock is; "" if none took part. The first
-// row is not compared with itself.
+// best returns how much better relock is than the best of some libraries; "" if none took part. It returns no figure of
+// the library, because the median of its rounds and that of relock need not have the ratio that is the mean of the
+// ratios of the rounds. The first row is not compared with itself.
 func (r *result) best(of []string) string {
 	text, at := "", 0.0
 	for _, name := range of {
@@ -147,7 +144,7 @@ func (r *result) best(of []string) string {
 		}
 		s := row.spread(r.figure)
 		if text == "" || s.Mid > at != r.less {
-			text, at = fmt.Sprintf("%s, %s", r.figure.write(s.Mid), factor(r.better(row.of(r.figure)))), s.Mid
+			text, at = factor(r.better(row.of(r.figure))), s.Mid
 		}
 	}
 	return text

@@ -68,10 +68,16 @@ func (r *result) compare() {
 // ours returns the row of relock.
 func (r *result) ours() row { return r.rows[0] }
 
-// A ratio is a median over rounds, and how far it may be from the true one: see stats.Margin.
+// A ratio is the geometric mean of the ratios of the rounds, and how far it may be from the true one: see
+// stats.GeometricMean.
 type ratio struct{ mid, margin float64 }
 
-// sure is the largest margin of a ratio that is printed without a mark.
+func meanOf(ratios []float64) ratio {
+	mid, margin := stats.GeometricMean(ratios)
+	return ratio{mid, margin}
+}
+
+// sure is the margin up to which rounds are added.
 const sure = 0.03
 
 // better returns by which factor relock is better than the other library, round by round: above 1 it is better.
@@ -81,7 +87,7 @@ func (r *result) better(than []float64) ratio {
 	if r.less {
 		all = stats.Ratios(than, ours)
 	}
-	return ratio{stats.Over(all).Mid, stats.Margin(all)}
+	return meanOf(all)
 }
 
 // isSure reports whether all ratios are sure.

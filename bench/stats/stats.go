@@ -8,9 +8,11 @@ package stats
 import (
 	"math"
 	"math/bits"
-	"math/rand/v2"
 	"slices"
 	"time"
+
+	"gonum.org/v1/gonum/stat"
+	"gonum.org/v1/gonum/stat/distuv"
 )
 
 const (
@@ -97,26 +99,26 @@ func Over(values []float64) Spread {
 	return s
 }
 
-// Margin returns how far the median of these values may be from the true one, as a fraction of it, in 95 of 100 cases.
-// It is estimated by repeatedly drawing as many of the values, with repetition (a bootstrap). It is NaN for fewer than
-// six values.
-func Margin(values []float64) float64 {
-	values = slices.DeleteFunc(slices.Clone(values), math.IsNaN)
-	if len(values) < 6 {
-		return math.NaN()
-	}
-	const draws = 1000
-	rng := rand.New(rand.NewPCG(1, 2)) // the same values have the same margin
-	medians, drawn := make([]float64, draws), make([]float64, len(values))
-	for i := range medians {
-		for j := range drawn {
-			drawn[j] = values[rng.IntN(len(values))]
+// GeometricMean returns the geometric mean of some ratios, and how far it may be from the true one, as a fraction of it,
+// in 95 of 100 cases: the interval of Student's t for the mean of their logarithms. The margin is NaN for fewer than two
+// values.
+func GeometricMean(values []float64) (mean, margin float64) {
+	var logs []float64
+	for _, v := range values {
+		if !math.IsNaN(v) && v > 0 {
+			logs = append(logs, math.Log(v))
 		}
-		medians[i] = Over(drawn).Mid
 	}
-	slices.Sort(medians)
-	mid := Over(values).Mid
-	return max(medians[draws-draws/40-1]-mid, mid-medians[draws/40]) / mid
+	if len(logs) == 0 {
+		return math.NaN(), math.NaN()
+	}
+	n := float64(len(logs))
+	center, deviation := stat.MeanStdDev(logs, nil)
+	if n < 2 {
+		return math.Exp(center), math.NaN()
+	}
+	t := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: n - 1}.Quantile(0.975)
+	return math.Exp(center), math.Expm1(t * deviation / math.Sqrt(n))
 }
 
 // Ratios returns a divided by b, round by round, so that noise that affects a whole round cancels out.
