@@ -27,6 +27,9 @@ type bound struct {
 // Where a lock is not contended, relock is behind the fastest library. The scripts of its two requests run eight
 // commands, those of rueidislock six, and redsync acquires with one SET; and relock's own work for a section is about
 // 15 µs beside two round trips of 35 µs. A bound on the number of names is what was measured, a little rounded down.
+//
+// A lock that is held takes 1.3 KB of heap, by a heap profile: the Lock with its keys and channels 0.6 KB, and the hold
+// with its lease, its place among the callers of the process and the state of its name 0.7 KB.
 var bounds = slices.Concat([]bound{
 	{"alone", "rate, of two bare EVALSHA", against("bare EVALSHA"), 0.85, 0.60, false},
 	{"alone-cancellable", "rate, of two bare EVALSHA", against("bare EVALSHA"), 0.82, 0.45, false},
@@ -45,7 +48,7 @@ var bounds = slices.Concat([]bound{
 	{"readers-woken", "speed, of readers that each ask once", against("bare wake"), 0.9, 0.2, false},
 	{"readers-woken-far", "speed, of readers that each ask once", against("bare wake"), 0.9, 0.2, false},
 	{"held", "goroutines", figureOf(goroutines), 6, 16, true},
-	{"held", "bytes of heap per lock", figureOf(heapEach), 1024, 1280, true},
+	{"held", "bytes of heap per lock", figureOf(heapEach), 1400, 1700, true},
 	{"held", "locks not renewed within their third", figureOf(seldom), 0, 0, true},
 	{"held", "locks lost", figureOf(lostLocks), 0, 0, true},
 	{"waiters", "pub/sub connections", figureOf(pubsub), 1, 1, true},
