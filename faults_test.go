@@ -1731,7 +1731,8 @@ var faultRows = map[int]string{
 	60: "TestFaultKilledHolderBlocksForItsLease TestFaultKilledWaiterBlocksForSeconds",
 	61: "TestFaultLostAnswersOfDetachAndAttach",
 	62: "TestFaultDetachThatIsNotConfirmedReleases TestFaultLateSplitIsUndone",
-	63: "TestFaultAttachThatGivesUpPutsTheHoldBack TestFaultAttachAfterOneThatGaveUpIsNotRefused",
+	63: "TestFaultAttachThatGivesUpPutsTheHoldBack TestFaultAttachAfterOneThatGaveUpIsNotRefused " +
+		"TestFaultAttachThatIsOvertakenByItsUndo",
 	64: "TestFaultLateRenewalOfADetachedHold TestFaultLateAttemptOfADetachedHold",
 	65: "TestFaultAttachIsValidFromBeforeTheRequest",
 	66: "TestFaultReadersLeaveWhileOneIsSplitOff",

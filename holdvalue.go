@@ -313,7 +313,7 @@ const longestID = len("00000000-0000-0000-0000-000000000000:0:0123456789012345+1
 // It is ErrInvalid for a ticket that is damaged or whose key does not fit, and ErrClosed after Shutdown and Close.
 // After any other error the ticket can be used again, until the time that was passed to Detach is over: if Redis has
 // already attached the hold, it is detached again, as soon as Redis can be reached. Another call of this Client waits for
-// that. To another Client the ticket is used until then: it gets ErrNotHeld.
+// that, and returns an error other than ErrNotHeld if it takes longer than 5 s. To another Client the ticket is used until then: it gets ErrNotHeld.
 //
 // The context of [Hold.Context] has the values of ctx. If ctx is canceled, Attach ends, but a hold that it has returned
 // does not.

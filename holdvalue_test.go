@@ -1058,7 +1058,7 @@ func TestDetachThatWaitsForItsOwnerCanBeCanceled(t *testing.T) {
 	ctx := context.Background()
 	h := b.holdFor(b.clientOn(b.proxy.Client()).NewLock(b.name), time.Minute)
 	within := h.Context()
-	extending := b.proxy.On(calls(renewScript), testredis.HoldRequest)
+	extending := b.proxy.On(calls(renewScript), testredis.HoldRequest).Times(testredis.Always)
 	extended, detached := make(chan error, 1), make(chan error, 1)
 	go func() { extended <- h.Extend(ctx, 2*time.Minute) }()
 	await(b.bench, "Extend is under way", extending.Fired())

@@ -302,6 +302,10 @@ func (s *sampler) look(l *lock) map[holding]time.Time {
 	seen, since := look{now, make(map[string]time.Time)}, make(map[holding]time.Time)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(l.Holders) == 0 { // otherwise visitors could have any names remembered
+		delete(s.looks, l.Name)
+		return since
+	}
 	var sampled map[holding]time.Time
 	if s.latest != nil {
 		sampled = s.latest.since

@@ -10,10 +10,10 @@ package engine
 //
 // A hold that is detached ends in this process before the request is sent. If Redis does not confirm the request, the
 // old field is released first and then the detached one: a late request finds no old field. An Attach that gives up
-// renames its field back, and this field never acquires the lock again. That may be later than the time at which the
-// detached hold would have expired: then the lock is free a moment later, and an Attach in between is refused. As long
-// as a field is being renamed back, the next Attach of this process waits: it would find no detached field. An attached
-// hold is in no local queue, and is not handed off.
+// renames its field back, and where there are tombstones, this field never acquires the lock again. That may be later
+// than the time at which the detached hold would have expired: then the lock is free a moment later, and an Attach in
+// between is refused. As long as a field is being renamed back, the next Attach of this process waits, because it would
+// find no detached field. An attached hold is in no local queue, and is not handed off.
 
 import (
 	"cmp"
@@ -30,7 +30,7 @@ import (
 )
 
 // A Detached is what has to be known of a detached hold to attach it. The times are in milliseconds of the epoch, by
-// the clock of Redis; 0 means that there is no such limit.
+// the clock of Redis; 0 means that there is no such limit, but KeepEnd is always set.
 type Detached struct {
 	Field   string
 	Token   int64 // the fencing token; 0: none
@@ -295,6 +295,8 @@ func (x *attaching) run(op *waitOptions) (err error) {
 		switch {
 		case err != nil:
 			return silence(err)
+		case r[0] != 1 && e.putBacks.isUnderWay(x.Field):
+			return errPutBack
 		case r[0] != 1:
 			return fmt.Errorf("%w: the ticket was used before, or the hold has expired or was released by force", ErrNotHeld)
 		case x.enoughValidityLeft(send.FromMilliseconds(r[1]), time.Since(sent), asked):
@@ -363,12 +365,18 @@ func (x *attaching) giveUp(ctx context.Context) {
 	x.givenUp.Store(true)
 	e := x.lockState.engine
 	done := make(chan struct{})
-	e.putBacks.under.Store(x.Field, done)
+	before, others := e.putBacks.under.Swap(x.Field, done)
 	e.workers.Spawn(func() {
 		defer close(done)
 		defer e.putBacks.under.CompareAndDelete(x.Field, done)
 		x.putBack(ctx)
 		x.awaitOrphans()
+		if others {
+			select {
+			case <-before.(chan struct{}):
+			case <-e.closed:
+			}
+		}
 	})
 	select {
 	case <-done:
@@ -380,7 +388,7 @@ func (x *attaching) giveUp(ctx context.Context) {
 // request that renames the field back may overtake a try, and then finds nothing to rename: HandleOrphan sends another
 // one.
 func (x *attaching) awaitOrphans() {
-	atMost := time.NewTimer(send.MinWait)
+	atMost := time.NewTimer(send.ResendTime)
 	defer atMost.Stop()
 	for x.handled.Load() < int64(x.orphans) {
 		select {
@@ -395,7 +403,18 @@ func (x *attaching) awaitOrphans() {
 
 // putBacks are the detached fields to which this process is giving the lock back.
 type putBacks struct {
-	under sync.Map // the field -> a chan struct{} that is closed when it has the lock again, or cannot get it
+	// under maps the field to a chan struct{}, of the last Attach that has given up. It is closed when the field has the
+	// lock again, or cannot get it, and those of the Attaches before are closed.
+	under sync.Map
+}
+
+// errPutBack is returned by an Attach that finds no detached field while an earlier one may not have given it back yet.
+var errPutBack = errors.New("an earlier call with this ticket is still being undone: try again")
+
+// isUnderWay reports whether this process is giving the lock back to field.
+func (p *putBacks) isUnderWay(field string) bool {
+	_, ok := p.under.Load(field)
+	return ok
 }
 
 // await waits until field has the lock again, if this process is giving it back; but not for long, because Redis may be
