@@ -100,7 +100,7 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 		op.span.finish(err)
 	}
 	if err == nil {
-		e.acquired(locks, o)
+		slowWatch{e}.acquired(locks, o)
 	}
 	if err == send.ErrTimeUp { // not errors.Is: an error that wraps ErrTimeUp has a reason that the caller must see
 		return false, nil
@@ -184,7 +184,7 @@ func (t *target) prepareLocked(r Request) error {
 	h := t.hold
 	e := h.lockState.engine
 	if h.field == "" {
-		h.field = e.newField(h.key.owner, h.lock.Permits())
+		h.field = fieldMaker{e}.newField(h.key.owner, h.lock.Permits())
 	}
 	if most, tooDeep := h.lock.MaxHoldCount(); most > 0 && h.count >= most {
 		return tooDeep

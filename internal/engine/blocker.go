@@ -93,7 +93,7 @@ func withHolder[L Lock](e *Engine, op waitOptions, locks []L, o Owner, r Request
 // findBlocker returns the name of the lock that o waited for, and a description of its holder; "" if it is not known.
 func findBlocker[L Lock](e *Engine, op waitOptions, locks []L, o Owner) (name, who string) {
 	for _, l := range locks {
-		if who = e.holderHere(l, o); who != "" {
+		if who = holderHere(e, l, o); who != "" {
 			return l.Name(), who
 		}
 	}
@@ -104,7 +104,7 @@ func findBlocker[L Lock](e *Engine, op waitOptions, locks []L, o Owner) (name, w
 		return last.lock.Name(), last.String()
 	}
 	for _, l := range locks {
-		if who = e.inFrontHere(l, o); who != "" {
+		if who = inFrontHere(e, l, o); who != "" {
 			return l.Name(), who
 		}
 	}
@@ -112,7 +112,7 @@ func findBlocker[L Lock](e *Engine, op waitOptions, locks []L, o Owner) (name, w
 }
 
 // inFrontHere describes another caller of this process that waits for an answer about kind; "" if there is none.
-func (e *Engine) inFrontHere(kind Lock, o Owner) string {
+func inFrontHere(e *Engine, kind Lock, o Owner) string {
 	s := e.retain(kind.ID().Name)
 	defer s.release()
 	s.Lock()
@@ -131,7 +131,7 @@ func (e *Engine) inFrontHere(kind Lock, o Owner) string {
 
 // holderHere describes another owner of this process that holds a lock which blocks o from acquiring kind; "" if there
 // is none.
-func (e *Engine) holderHere(kind Lock, o Owner) string {
+func holderHere(e *Engine, kind Lock, o Owner) string {
 	own := kind.ID()
 	if kind.Admission() == Shared || kind.Admission() == Counting {
 		own = LockID{} // holders of the same half do not block o, or are not the only ones that do

@@ -61,7 +61,7 @@ func (e *Engine) Detach(ctx context.Context, kind Lock, o Owner, keep time.Durat
 		return d, false, s.notHeldError(kind.ID(), o)
 	}
 	h.expireIfDue()
-	x := &detaching{hold: h, to: e.detachedField(h.lock.Permits())}
+	x := &detaching{hold: h, to: fieldMaker{e}.detachedField(h.lock.Permits())}
 	guards, err := x.begin(keep)
 	if err != nil {
 		h.unlockHold()
@@ -242,7 +242,7 @@ func (e *Engine) Attach(ctx context.Context, kind Record, o Owner, d Detached) e
 	op.span.asked([]target{{hold: x.hold, Attempt: Attempt{HoldCount: 1}}})
 	op.span.finish(err)
 	if err == nil {
-		e.acquired([]Lock{kind}, o)
+		slowWatch{e}.acquired([]Lock{kind}, o)
 	}
 	return err
 }
@@ -252,7 +252,7 @@ func (s *lockState) attachingHold(kind Record, o Owner) *hold {
 	s.Lock()
 	defer s.Unlock()
 	h := s.newHoldLocked(kind, holdKey{kind.ID().Half, o}, nil)
-	h.field = s.engine.newField(o, kind.Permits())
+	h.field = fieldMaker{s.engine}.newField(o, kind.Permits())
 	return h
 }
 

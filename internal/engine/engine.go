@@ -125,9 +125,9 @@ func New(c Config, sending send.Config) *Engine {
 	e.sender = send.New(sending)
 	e.watchdog = renewing{e}.newWatchdog()
 	if e.Channel != "" {
-		e.pubsub.Quiet(e.Channel, e.hintsRefused)
+		e.pubsub.Quiet(e.Channel, hinting{e}.hintsRefused)
 	}
-	e.watchSlow()
+	slowWatch{e}.start()
 	return e
 }
 

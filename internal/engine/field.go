@@ -17,15 +17,18 @@ import (
 // usesLineMark is a leading zero of the number of a field, which no number has otherwise.
 const usesLineMark = '0'
 
+// A fieldMaker makes the fields of an engine.
+type fieldMaker struct{ *Engine }
+
 // newField returns a new field of o, for one acquire operation that wants this number of permits; 1 for all locks
 // except a semaphore.
-func (e *Engine) newField(o Owner, permits int) string {
+func (e fieldMaker) newField(o Owner, permits int) string {
 	n := uint64(permits)
 	return e.fieldOf(o, e.acquisitions.Add(n)-n+1, permits)
 }
 
 // fieldOf returns the field of o with this number.
-func (e *Engine) fieldOf(o Owner, number uint64, permits int) string {
+func (e fieldMaker) fieldOf(o Owner, number uint64, permits int) string {
 	var room [96]byte
 	field := append(append(room[:0], e.ID...), ':')
 	field = append(strconv.AppendInt(field, int64(o), 10), ':')
@@ -44,8 +47,8 @@ func (e *Engine) fieldOf(o Owner, number uint64, permits int) string {
 const leastDetached = 100_000_000_000_000
 
 // detachedField returns a new detached field: that of a hold which no process has (see detach.go). It has no owner,
-// so no acquire operation makes such a field, and its number is random, so nobody can guess it.
-func (e *Engine) detachedField(permits int) string {
+// so no acquire operation makes such a field, and its number is random, so it cannot be guessed.
+func (e fieldMaker) detachedField(permits int) string {
 	return e.fieldOf(NoOwner, leastDetached+rand.Uint64N(9*leastDetached), permits)
 }
 
@@ -68,7 +71,7 @@ func DetachedPermits(field string) (permits int, ok bool) {
 
 // made reports whether this engine has made field. Of its own fields, the engine knows whether requests that name them
 // may still run. It does not know that of other fields, which only a forged message can name.
-func (e *Engine) made(field string) bool {
+func (e fieldMaker) made(field string) bool {
 	text, _, _ := strings.Cut(field[strings.LastIndexByte(field, ':')+1:], "+")
 	number, err := strconv.ParseUint(text, 10, 64)
 	return err == nil && number <= e.acquisitions.Load() && strings.HasPrefix(field, e.ID+":")

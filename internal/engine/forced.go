@@ -48,7 +48,7 @@ func (e *Engine) Force(ctx context.Context, kind Record, seen ...string) (bool, 
 			if err != nil {
 				return false, err
 			}
-			e.sendHints(kind.ID().Name, clients)
+			hinting{e}.sendHints(kind.ID().Name, clients)
 			if r[1] == 0 {
 				break
 			}
@@ -84,9 +84,12 @@ func endForced(before []*record) {
 	}
 }
 
+// A hinting tells other Clients of forced releases, and hears of theirs.
+type hinting struct{ *Engine }
+
 // sendHints tells clients that they may have lost their holds of the lock called name. It does not block. This Client
 // knows by itself.
-func (e *Engine) sendHints(name string, clients []string) {
+func (e hinting) sendHints(name string, clients []string) {
 	clients = slices.DeleteFunc(clients, func(id string) bool { return id == e.ID })
 	if len(clients) == 0 || len(name) > longestHint || e.Tell == nil {
 		return
@@ -130,7 +133,7 @@ func (c *hintChannel) keep(l *wake.Listener) bool {
 
 // hearHints begins or ends to listen for hints. The loop of the watchdog calls it when a hold has become old, and when
 // none is old any more. It does not block.
-func (e *Engine) hearHints(old bool) {
+func (e hinting) hearHints(old bool) {
 	wanted := old && !e.hints.refused.Load()
 	if l := e.hints.want(wanted); l != nil {
 		l.Leave()
@@ -140,7 +143,7 @@ func (e *Engine) hearHints(old bool) {
 	}
 }
 
-func (e *Engine) joinHints() {
+func (e hinting) joinHints() {
 	l := e.pubsub.Join(e.Channel)
 	l.Hears(e.heardHint)
 	if !e.hints.keep(l) {
@@ -149,7 +152,7 @@ func (e *Engine) joinHints() {
 }
 
 // hintsRefused ends to listen for good, because Redis refuses the channel.
-func (e *Engine) hintsRefused(err error) {
+func (e hinting) hintsRefused(err error) {
 	if l := e.hints.want(false); l != nil {
 		l.Leave()
 	}
@@ -167,7 +170,7 @@ func (e *Engine) hintsRefused(err error) {
 
 // heardHint has the watchdog check the records of the lock that a hint names. It is called on the goroutine that reads
 // from the connection.
-func (e *Engine) heardHint(hint string) {
+func (e hinting) heardHint(hint string) {
 	name, ok := strings.CutPrefix(hint, checkHint)
 	if !ok {
 		return

@@ -122,7 +122,7 @@ func (p Probe) Uses(name, field string) bool {
 }
 
 // NewField returns a new field of o.
-func (p Probe) NewField(o Owner) string { return p.e.newField(o, 1) }
+func (p Probe) NewField(o Owner) string { return fieldMaker{p.e}.newField(o, 1) }
 
 // HearGrant makes the engine handle message as one that came on the channel of grants of kind.
 func (p Probe) HearGrant(kind Record, message string) { rollbacker{p.e}.heardGrant(kind, message) }

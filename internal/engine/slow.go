@@ -47,9 +47,12 @@ type SlowWait struct {
 	single bool // at least one of the calls waits for this lock only
 }
 
+// A slowWatch watches holds and waits for those that last too long.
+type slowWatch struct{ *Engine }
+
 // acquired notes the stack of a call of o that has acquired locks, for the holds that it has begun. It is called on the
 // goroutine of the caller, by Engine.Acquire.
-func (e *Engine) acquired(locks []Lock, o Owner) {
+func (e slowWatch) acquired(locks []Lock, o Owner) {
 	if e.HoldWarning == 0 {
 		return
 	}
@@ -62,7 +65,7 @@ func (e *Engine) acquired(locks []Lock, o Owner) {
 	}
 }
 
-func (e *Engine) noteStack(id LockID, o Owner, stack []uintptr) {
+func (e slowWatch) noteStack(id LockID, o Owner, stack []uintptr) {
 	s := e.retain(id.Name)
 	defer s.release()
 	s.Lock()
@@ -139,9 +142,9 @@ func (e *Engine) Slowest() (holds, waits map[string]time.Duration) {
 		return holds, waits
 	}
 	now := e.watchdog.Now()
-	e.eachHeld(func(h *hold) {
+	slowWatch{e}.eachHeld(func(h *hold) {
 		kind := h.lock.Type()
-		holds[kind] = max(holds[kind], now-h.heldSince())
+		holds[kind] = max(holds[kind], now-heldSince(h))
 	})
 	for _, call := range e.slow.listed() {
 		for _, l := range call.locks {
@@ -152,13 +155,13 @@ func (e *Engine) Slowest() (holds, waits map[string]time.Duration) {
 }
 
 // eachHeld calls f for each hold that is not meant to last, with the mutex of its lock state.
-func (e *Engine) eachHeld(f func(h *hold)) {
+func (e slowWatch) eachHeld(f func(h *hold)) {
 	for _, s := range e.table.all() {
-		s.eachHeld(f)
+		eachHeldOf(s, f)
 	}
 }
 
-func (s *lockState) eachHeld(f func(h *hold)) {
+func eachHeldOf(s *lockState, f func(h *hold)) {
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
@@ -170,11 +173,11 @@ func (s *lockState) eachHeld(f func(h *hold)) {
 
 // heldSince returns when the owner of h began to hold the lock, on the clock of the watchdog. It is later than h.since
 // if the request that acquired the lock was sent long before: a waiter in the line is granted the lock by a message.
-func (h *hold) heldSince() time.Duration { return max(h.since, h.record.answeredAt) }
+func heldSince(h *hold) time.Duration { return max(h.since, h.record.answeredAt) }
 
 // A slowWalk is the goroutine that looks for slow locks. Only this goroutine uses its fields, except pending.
 type slowWalk struct {
-	*Engine
+	slowWatch
 	last    time.Duration        // when the last walk began, on the clock of the watchdog
 	names   map[string]*slowName // the locks that callers wait for, and that were reported since they do, by name
 	lines   lineLimit
@@ -190,10 +193,10 @@ type slowName struct {
 	longest time.Duration // the longest wait that was reported
 }
 
-// watchSlow starts the goroutine, if an option needs it.
-func (e *Engine) watchSlow() {
+// start starts the goroutine, if an option needs it.
+func (e slowWatch) start() {
 	if e.HoldWarning > 0 || e.WaitWarning > 0 {
-		w := &slowWalk{Engine: e, last: e.watchdog.Now(), lines: newLineLimit()}
+		w := &slowWalk{slowWatch: e, last: e.watchdog.Now(), lines: newLineLimit()}
 		e.workers.Spawn(w.run)
 	}
 }
@@ -269,7 +272,7 @@ func (w *slowWalk) oldHolds(now time.Duration, waits []*SlowWait) (all []oldHold
 	}
 	others := make(map[*SlowWait]int)
 	w.eachHeld(func(h *hold) {
-		if held := now - h.heldSince(); w.HoldWarning > 0 && crossed(w.HoldWarning, w.last-h.heldSince(), held) {
+		if held := now - heldSince(h); w.HoldWarning > 0 && crossed(w.HoldWarning, w.last-heldSince(h), held) {
 			all = append(all, oldHold{h, held})
 		}
 		switch slow := awaited[h.lock.Name()]; {

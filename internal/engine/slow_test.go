@@ -340,7 +340,7 @@ func TestCloseEndsALookup(t *testing.T) {
 // A caller of several locks waits for one of them: those that Redis has found free are not named.
 func TestCallerOfSeveralLocksWaitsForTheBusyOne(t *testing.T) {
 	t.Parallel()
-	w := &slowWalk{lines: newLineLimit(), Engine: &Engine{Config: Config{WaitWarning: time.Second}}}
+	w := &slowWalk{lines: newLineLimit(), slowWatch: slowWatch{&Engine{Config: Config{WaitWarning: time.Second}}}}
 	call := &span{engine: w.Engine, began: time.Now().Add(-time.Minute),
 		locks: []Subject{{"a", "lock", 1}, {"b", "lock", 1}}}
 	w.slow.list(call)
@@ -452,7 +452,7 @@ func TestSlowLocksCostNothingWithoutTheOptions(t *testing.T) {
 	e := &Engine{Config: Config{}}
 	locks := []Lock{newFakeLock(nil, "x")}
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
-		e.acquired(locks, 1)
+		slowWatch{e}.acquired(locks, 1)
 		startSpan(e, context.Background(), locks, 1).leave()
 	}))
 }
