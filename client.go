@@ -132,7 +132,7 @@ func (c *Client) config(id string, o options) engine.Config {
 // an ID of its own. If you log it at startup, you can tell later which process holds a lock.
 func (c *Client) ID() string { return c.engine.ID }
 
-// Slowest is how old the oldest hold is, and how long the longest wait has lasted, for each type of lock that is held
+// A Slowest has the age of the oldest hold, and the duration of the longest wait, for each type of lock that is held
 // or awaited: see [Client.Slowest].
 type Slowest struct {
 	Hold, Wait map[LockType]time.Duration
@@ -166,8 +166,8 @@ func (c *Client) Slowest() Slowest {
 // keep what they have. Otherwise it is like [Lock.ForceUnlock]: the holders are not asked, and may still be working.
 //
 // Redis does not see every new hold. The lock is also released if the process of a holder has handed it off to another
-// of its goroutines since then, or if a Java thread has released it and acquired it again; and readers that share the
-// entry of a holder lose the lock with it. If i has no holders, ForceUnlock sends no request. The request is sent once
+// of its goroutines since then, or if a Java thread has released it and acquired it again. Readers that share the entry
+// of a holder lose the lock with it. If i has no holders, ForceUnlock sends no request. The request is sent once
 // for each half of a read/write lock, and is not retried if its answer is lost.
 func (c *Client) ForceUnlock(ctx context.Context, i Inspection) (freed bool, err error) {
 	seen := make(map[bool][]string) // the fields of writers, and those of all others

@@ -771,7 +771,7 @@ func TestForcedReleaseNamesTheClients(t *testing.T) {
 		} {
 			b.must(b.rdb.FlushDB(ctx).Err())
 			row.record()
-			// A release of what was seen, which is nothing here, names nobody.
+			// A release of what was seen, which is nothing here, names no holder.
 			none := forSeen(row.force, []string{java + ":9"}, "")
 			r, clients, err := send.ParseForced(send.NewRedis(b.rdb, send.Synced{}).Run(ctx, none, false))
 			b.must(err)

@@ -250,7 +250,7 @@ func (h *Hold) extend(ctx context.Context, lease time.Duration) error {
 // example the handler of a request, and another one do the work and release it. A keep of 0 is the watchdog timeout of
 // the Client.
 //
-// Nobody renews the lock meanwhile. If no process attaches the hold, the lock expires when keep has passed. [MinHold]
+// The lease is not renewed meanwhile. If no process attaches the hold, the lock expires when keep has passed. [MinHold]
 // and [MaxHold] still count from when the lock was acquired: the lock is kept for at least the rest of MinHold, and at
 // most the rest of MaxHold. The fencing token stays the same.
 //
@@ -262,10 +262,10 @@ func (h *Hold) extend(ctx context.Context, lease time.Duration) error {
 // The hold has ended then, too, and the lock is released in the background. But if ctx is done before the request is
 // sent, the hold goes on. So call Release after an error: it returns ErrNotHeld if the hold has ended.
 //
-// The error is ErrLockLost if the lock was lost, and ErrNotHeld after Release. It is ErrInvalid, and the hold goes on,
-// for a negative keep or one below 1ms; for a hold whose owner has acquired the lock again, or holds or awaits the
-// other half of the read/write lock; for a hold of a MultiLock or a RedLock; and if the name of the lock is too long
-// for a ticket, which has room for about 250 bytes. Detach works during Shutdown. After Close it returns ErrClosed.
+// The error is ErrLockLost if the lock was lost, and ErrNotHeld after Release. It is ErrInvalid for a keep below 1ms, and
+// for a hold of a MultiLock or a RedLock. It is also ErrInvalid if the owner has acquired the lock again, or holds or
+// awaits the other half of the read/write lock, and if the name of the lock is too long for a ticket, which has room for
+// about 250 bytes. The hold goes on then. Detach works during Shutdown. After Close it returns ErrClosed.
 func (h *Hold) Detach(ctx context.Context, keep time.Duration) (ticket string, err error) {
 	if h.none() {
 		return "", failed("detach", "", errNoHold)

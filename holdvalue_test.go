@@ -1093,7 +1093,7 @@ func TestDetachedHoldIsReleasedByForce(t *testing.T) {
 	})
 }
 
-// A detached hold that nobody attaches expires after keep.
+// A detached hold that no process attaches expires after keep.
 func TestDetachedHoldExpires(t *testing.T) {
 	onDetachable(t, func(b *faultBench, k lockKind) {
 		c := b.client()

@@ -163,7 +163,7 @@ type Waiter struct {
 	AliveUntil time.Time
 }
 
-// Reachability reports whether a waiter can be told that the lock is its own.
+// A Reachability describes whether a waiter can be told that the lock is its own.
 type Reachability string
 
 const (

@@ -1010,7 +1010,7 @@ func TestInspectAndSemaphoreAgree(t *testing.T) {
 	})
 }
 
-// A waiter for several permits is a waiter of this package like any other, and says how many it wants.
+// A waiter for several permits is a waiter of this package like any other, and has the number that it wants.
 func TestInspectShowsHowManyPermitsAWaiterWants(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {

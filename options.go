@@ -80,7 +80,7 @@ func WithRedLockNodeTimeout(d time.Duration) Option {
 // between them.
 //
 // Only locks whose lease is renewed automatically are handed off within a process. Fair locks, semaphores and RedLocks
-// are never handed off. For a fenced lock, one request obtains the tokens of up to 256 holds. Readers share a lock
+// are not. For a fenced lock, one request obtains the tokens of up to 256 holds. Readers share a lock
 // instead: during the window, further readers of the process acquire it without a request while one of them holds it. A
 // lock that was released by force, or that Redis has lost, may still be handed off within the process for up to one
 // window, and Unlock does not report the loss. If such a lock is fenced, these holds have lower tokens than a new
@@ -137,8 +137,8 @@ func WithLabel(label string) Option {
 //
 // At most 10 warnings of this kind and of [WithWaitWarning] are logged in any second, those of the oldest holds first,
 // and one of the 10 has the number of those that were left out. With this option each call that acquires a lock records
-// its stack, as at most 32 program counters, and one goroutine looks at all locks of the Client every half of d, or
-// every half of the time of WithWaitWarning if that is shorter. d is at least 100ms. The default is 0: there are no
+// its stack, as at most 32 program counters. One goroutine looks at all locks of the Client every half of d, or every
+// half of the time of WithWaitWarning if that is shorter. d is at least 100ms. The default is 0: there are no
 // warnings, and no stacks are recorded.
 func WithHoldWarning(d time.Duration) Option {
 	return func(o *options) { o.holdWarning = d }

@@ -4,8 +4,8 @@ package relock
 //
 // Rules: every file of lua/ is either a prelude or a script that the function script binds, once, at init. KEYS holds
 // data keys and nothing else. Every script answers three integers. There are four exceptions. A bundle answers three
-// integers for each lock, the script of the poller three for each lock that may be free, a script that releases a lock
-// by force three and the IDs of clients, and the script of Inspect the contents of all keys.
+// integers for each lock, and the script of the poller three for each lock that may be free. A script that releases a
+// lock by force adds the IDs of clients. The script of Inspect answers the contents of all keys.
 //
 // The line of the scripts is the wait queue in Redis: see lua/line.lua.
 //

@@ -1127,7 +1127,7 @@ func (n *nemesis) await(most time.Duration) {
 	}
 }
 
-// last lets a fault last, sometimes for so long that the holders notice their loss.
+// last lets a fault last, sometimes for long enough that the holders notice their loss.
 func (n *nemesis) last(who ...*stormProcess) {
 	if n.rng.IntN(2) == 0 {
 		n.sleep(stormTimeout/5, stormFault)
@@ -1231,7 +1231,7 @@ func (n *nemesis) delayAsks() {
 	})
 }
 
-// delayAll makes all requests take so long that short leases expire before their grants are received.
+// delayAll makes all requests take longer than short leases, which expire before their grants are received.
 func (n *nemesis) delayAll() {
 	n.onProxies("late grants", func() {
 		for _, p := range n.proxies {

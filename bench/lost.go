@@ -252,7 +252,7 @@ func (n *number) add(ctx context.Context, enter func(context.Context) (section, 
 	n.write(value+1, s.token)
 }
 
-// pause pauses a client as if its process was stopped: it neither sends nor receives anything.
+// pause pauses a client as a SIGSTOP of its process would: it neither sends nor receives anything.
 func pause(p *testredis.Proxy) {
 	p.BlackHole(true)
 	time.Sleep(lostPause)

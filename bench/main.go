@@ -155,7 +155,7 @@ func run(ctx context.Context, p plan, out io.Writer, to output, demand bool) err
 		"the ratios are small. A figure is the median of the rounds. A ratio is the "+
 		"geometric mean of the ratios of the rounds, and its margin the 95%% confidence interval. %s",
 		p.rounds, p.slice, machine)
-	fmt.Fprintln(out, "\npeers")
+	fmt.Fprintln(out, "\nlibraries")
 	var settings strings.Builder
 	for _, k := range kinds {
 		if !slices.ContainsFunc(results, func(r *result) bool { return r.row(k.name) != nil }) {

@@ -1,6 +1,6 @@
--- Renames a hold: the lock passes from the field from to the field to. So a hold is detached, which means that it gets a
--- field that no process uses; attached, which means that it gets a field of another process; or put back, which means
--- that it gets its detached field again, because the process has given up: see internal/engine/detach.go.
+-- Renames a hold: the lock passes from the field from to the field to. A hold is detached by giving it a field that no
+-- process uses. It is attached by giving it a field of another process. If that process gives up, the hold is put back:
+-- it gets its detached field again. See internal/engine/detach.go.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}; or that of a read/write lock, see readers.lua.
 -- KEYS[2]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the line

@@ -449,7 +449,7 @@ func TestWatcherSeesALockChangeHands(t *testing.T) {
 	})
 }
 
-// The page of one lock counts for how long its holds were seen, also if nobody has looked at the list; and the list goes
+// The page of one lock counts for how long its holds were seen, also if the list was not shown before; and the list goes
 // on from there.
 func TestPageOfOneLockShowsForHowLongItIsHeld(t *testing.T) {
 	onEachServer(t, func(b *bench) {
@@ -493,7 +493,7 @@ func TestLooksAreCapped(t *testing.T) {
 	assert.NotContains(b, b.page.sampler.looks, "lock:0000", "the oldest one")
 }
 
-// Nothing is sent to Redis while nobody looks, and with twenty people as much as with one.
+// Nothing is sent to Redis while no browser shows the page, and with twenty of them as much as with one.
 func TestSamplerRunsOnlyWhileSomebodyWatches(t *testing.T) {
 	onEachServer(t, func(b *bench) {
 		b.many(50)
@@ -561,7 +561,7 @@ func TestRequestsShareASample(t *testing.T) {
 	})
 }
 
-// A browser that does not read its stream loses it, and delays nobody.
+// A browser that does not read its stream loses it, and delays no others.
 func TestSlowReaderBlocksNobody(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	b.many(100)

@@ -10,7 +10,7 @@ The module has the record of one lock, its copy on a replica, and processes
 that acquire, renew, detach, attach and release it.  Every script is one step
 of Redis.  A request may run late, also when its process has given up; it may
 run twice; or it may be lost, and then the process sends it again or gives up.
-Whoever has a ticket may try it, any number of times.
+Any process that has a ticket may try it, any number of times.
 
 Left out: the line, because a renamed hold only leaves it (Line.tla); time: a
 lease may expire whenever no process believes that it holds the lock with this

@@ -15,7 +15,7 @@ are lost or come in any order; Java, which counts on from the counter; a clock
 that is set back; a counter that is deleted or evicted while the record stays;
 and a failover, which sets the counter back or loses the record as well.
 
-Left out: leases and renewals (Trust.tla), the order of processes (Line.tla).
+Left out: leases and renewals (Validity.tla), the order of processes (Line.tla).
 A process whose record was forced open or lost, and that has not noticed yet,
 may go on: its holds are stale, and S6 asks only that later holds have greater
 tokens.  A forced release between two tries of one attempt is left out, too:

@@ -264,7 +264,7 @@ func (p *program) ask(ctx context.Context) (*keeper, error) {
 	return k, nil
 }
 
-// notAcquired says why the lock was not acquired.
+// notAcquired returns why the lock was not acquired.
 func (j *job) notAcquired() string {
 	text := quote(j.name) + " was not acquired"
 	if j.wait > 0 {

@@ -60,7 +60,7 @@ func fetched(t *testing.T, address string) (status int, text string) {
 	return answer.StatusCode, string(all)
 }
 
-// The page shows the locks that match the pattern, and ends with Ctrl-C, also while somebody looks at it.
+// The page shows the locks that match the pattern, and ends with Ctrl-C, also while a browser shows it.
 func TestServeShowsLocksUntilCtrlC(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, c := context.Background(), newClient(t, s.Client())

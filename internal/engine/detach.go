@@ -3,7 +3,7 @@ package engine
 // Detaching and attaching: how a hold moves to another process.
 //
 // Rules: a hold moves when its field is renamed in Redis, by one request (Commands.Rename). Detach renames it to a
-// field that no process has, with a lease that nobody renews; the process that knows this field can attach the hold,
+// field that no process has, with a lease that is not renewed; the process that knows this field can attach the hold,
 // which renames the field to a new one of its own. So a renewal, a late attempt or a rollback with the old field does
 // nothing to a detached hold, and a detached hold is attached once. At any time at most one of the three fields has
 // the lock.
@@ -83,7 +83,7 @@ type detaching struct {
 }
 
 // begin ends the hold in this process, and returns its guards, which the caller has to cancel; or else the reason why
-// the hold cannot be detached. The hold stays in its local queue, so that nobody waits for Redis in vain meanwhile.
+// the hold cannot be detached. The hold stays in its local queue, so that no caller waits for Redis in vain meanwhile.
 func (x *detaching) begin(keep time.Duration) ([]*guard.End, error) {
 	h, s := x.hold, x.lockState
 	s.Lock()

@@ -304,7 +304,7 @@ func (w *worker) service(rdb *redis.Client) *service {
 		_, _ = s.run(javaSetPermits, keys, w.Kind.permits())
 		s.try = func() (time.Duration, error) {
 			// Each attempt asks for a permit of its own. If Redisson ran one twice, the second run would take another
-			// permit for the same ID, which nobody could release.
+			// permit for the same ID, which could never be released.
 			s.id = fmt.Sprintf("%08x%08x", w.ID, w.rng.Uint32()) // 16 bytes
 			now := s.clock()
 			return s.run(javaPermit, keys, now+lease, s.id, now)

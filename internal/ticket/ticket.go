@@ -2,7 +2,7 @@
 //
 // Rules: a ticket is printable ASCII without spaces, of at most MaxSize bytes, so that it fits into a header, a URL or
 // a message. It has a version, which a reader checks first, and a checksum, so that a damaged ticket is no other one.
-// It is not signed: whoever has a ticket can attach the hold, and whoever can write to Redis needs none.
+// It is not signed: a process that has a ticket can attach the hold, and one that can write to Redis needs none.
 package ticket
 
 import (

@@ -288,7 +288,7 @@ func TestPageInABrowser(t *testing.T) {
 	b.press(kb.Enter)
 	b.await(`document.getElementById('state')?.textContent === 'Live'`)
 
-	// A tab that nobody sees costs nothing.
+	// A tab in the background costs nothing.
 	eval[bool](b, `Object.defineProperty(document, 'hidden', {value: true, configurable: true}) && `+
 		`document.dispatchEvent(new Event('visibilitychange'))`)
 	before := sent.Load()
