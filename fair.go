@@ -29,8 +29,8 @@ var (
 	fairForce   = script("fair_force")
 )
 
-// spareOfFair is the key of what waiters ask for. Without it the first waiter is notified, and asks.
-var spareOfFair = []send.OptionalKey{{Key: 4}}
+// optionalOfFair is the key of what waiters ask for. Without it the first waiter is notified, and asks.
+var optionalOfFair = []send.OptionalKey{{Key: 4}}
 
 // A FairLock is a reentrant lock whose waiters acquire it in the order in which they called Lock, whichever process
 // they are in.
@@ -72,7 +72,7 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 				LockType: string(TypeFair),
 				Admits:   engine.Uncoordinated,
 				Tokens:   o.fenced,
-				Limit:    o.Limits,
+				Limit:    o.limits,
 			},
 			line: keys[4],
 		}},
@@ -143,7 +143,7 @@ func (l *fairLock) leave(r engine.Release, undo bool) call {
 
 func (l *fairLock) Rename(r engine.Rename) call {
 	args := renameArgs(r, "", r.Late, l.waitTimeout())
-	return call{Script: fairRename, Keys: l.keys[:5], Optional: spareOfFair, Args: args}
+	return call{Script: fairRename, Keys: l.keys[:5], Optional: optionalOfFair, Args: args}
 }
 
 func (l *fairLock) Force(seen ...string) call {
@@ -152,7 +152,8 @@ func (l *fairLock) Force(seen ...string) call {
 
 // call returns a call of script. The last arguments describe how waiters are notified.
 func (l *fairLock) call(script *luaScript, args ...any) call {
-	return call{Script: script, Keys: l.keys, Optional: spareOfFair, Args: append(args, l.announce, l.client.publishVerb)}
+	args = append(args, l.announce, l.client.publishVerb)
+	return call{Script: script, Keys: l.keys, Optional: optionalOfFair, Args: args}
 }
 
 func (l *fairLock) waitTimeout() int64 { return milliseconds(l.client.fairWaitTimeout) }

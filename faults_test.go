@@ -350,8 +350,8 @@ func TestFaultAttemptRunsAfterItsUndo(t *testing.T) {
 	})
 }
 
-// firstOfEachKey matches the first command for each key that matches. A request that is sent again because its answer is
-// late would otherwise count for the request for another key.
+// firstOfEachKey matches the first command for each key that matches. A request that is sent again because its answer
+// is late would otherwise count for the request for another key.
 func firstOfEachKey(match testredis.Match) testredis.Match {
 	var seen sync.Map
 	return func(cmd []string) bool {

@@ -40,7 +40,7 @@ type commands interface {
 	extend(ctx context.Context, lease time.Duration) error
 	guard(ctx context.Context) (context.Context, error)
 	token(ctx context.Context) (int64, error)
-	levels(ctx context.Context) (int, error) // the hold count of the owner
+	holdCount(ctx context.Context) (int, error) // the hold count of the owner
 	isLocked(ctx context.Context) (bool, error)
 	ttl(ctx context.Context) (time.Duration, error)
 	force(ctx context.Context) (bool, error)
@@ -80,7 +80,7 @@ func (l oneLock) token(ctx context.Context) (int64, error) {
 	return l.client.engine.Token(l.lock, engine.OwnerOf(ctx))
 }
 
-func (l oneLock) levels(ctx context.Context) (int, error) {
+func (l oneLock) holdCount(ctx context.Context) (int, error) {
 	return l.client.engine.HoldCount(l.lock, engine.OwnerOf(ctx), func(field string) (bool, error) {
 		s, err := l.view().look(ctx, field)
 		return s.Held, err
@@ -357,20 +357,20 @@ func (h *handle) IsLocked(ctx context.Context) (locked bool, err error) {
 // IsHeld reports whether the caller holds the lock. If this process has such a hold, IsHeld asks Redis to confirm it;
 // if Redis no longer has it, the lock is lost, and the contexts of Guard are canceled.
 func (h *handle) IsHeld(ctx context.Context) (bool, error) {
-	levels, err := h.levels(ctx, "is held")
-	return levels > 0, err
+	holdCount, err := h.holdCount(ctx, "is held")
+	return holdCount > 0, err
 }
 
 // HoldCount returns the number of times that the caller has acquired the lock and not yet released it. It asks Redis to
 // confirm the hold, as IsHeld does, and is 0 if Redis does not. For a MultiLock it is the smallest hold count of its
 // locks.
-func (h *handle) HoldCount(ctx context.Context) (int, error) { return h.levels(ctx, "hold count") }
+func (h *handle) HoldCount(ctx context.Context) (int, error) { return h.holdCount(ctx, "hold count") }
 
-func (h *handle) levels(ctx context.Context, op string) (levels int, err error) {
+func (h *handle) holdCount(ctx context.Context, op string) (holdCount int, err error) {
 	if err = h.usable(ctx); err == nil {
-		levels, err = h.commands().levels(ctx)
+		holdCount, err = h.commands().holdCount(ctx)
 	}
-	return levels, h.fail(op, err)
+	return holdCount, h.fail(op, err)
 }
 
 // TTL asks Redis for the remaining lease of the current holder, in whole milliseconds. It is 0 if no owner holds the

@@ -135,7 +135,8 @@ var (
 		invalid("the Hold is nil or zero: Acquire or TryAcquire did not acquire the lock"),
 	)
 	errReleased  = fmt.Errorf("%w: this Hold has already been released or detached", ErrNotHeld)
-	errManyLocks = invalid("the hold is that of a MultiLock or a RedLock: it cannot be detached, because it has several keys")
+	errManyLocks = invalid("the hold is that of a MultiLock or a RedLock: it cannot be detached, because it has " +
+		"several keys")
 )
 
 // Context returns a context for the work that the lock protects. It has the values of the context that was passed to
@@ -262,10 +263,10 @@ func (h *Hold) extend(ctx context.Context, lease time.Duration) error {
 // The hold has ended then, too, and the lock is released in the background. But if ctx is done before the request is
 // sent, the hold goes on. So call Release after an error: it returns ErrNotHeld if the hold has ended.
 //
-// The error is ErrLockLost if the lock was lost, and ErrNotHeld after Release. It is ErrInvalid for a keep below 1ms, and
-// for a hold of a MultiLock or a RedLock. It is also ErrInvalid if the owner has acquired the lock again, or holds or
-// awaits the other half of the read/write lock, and if the name of the lock is too long for a ticket, which has room for
-// about 250 bytes. The hold goes on then. Detach works during Shutdown. After Close it returns ErrClosed.
+// The error is ErrLockLost if the lock was lost, and ErrNotHeld after Release. It is ErrInvalid for a keep below 1ms,
+// and for a hold of a MultiLock or a RedLock. It is also ErrInvalid if the owner has acquired the lock again, or holds
+// or awaits the other half of the read/write lock, and if the name of the lock is too long for a ticket, which has room
+// for about 250 bytes. The hold goes on then. Detach works during Shutdown. After Close it returns ErrClosed.
 func (h *Hold) Detach(ctx context.Context, keep time.Duration) (ticket string, err error) {
 	if h.none() {
 		return "", failed("detach", "", errNoHold)
@@ -312,8 +313,9 @@ const longestID = len("00000000-0000-0000-0000-000000000000:0:0123456789012345+1
 // A ticket works once: the error is ErrNotHeld if the hold was attached before, has expired, or was released by force.
 // It is ErrInvalid for a ticket that is damaged or whose key does not fit, and ErrClosed after Shutdown and Close.
 // After any other error the ticket can be used again, until the time that was passed to Detach is over: if Redis has
-// already attached the hold, it is detached again, as soon as Redis can be reached. Another call of this Client waits for
-// that, and returns an error other than ErrNotHeld if it takes longer than 5 s. To another Client the ticket is used until then: it gets ErrNotHeld.
+// already attached the hold, it is detached again, as soon as Redis can be reached. Another call of this Client waits
+// for that, and returns an error other than ErrNotHeld if it takes longer than 5 s. To another Client the ticket is
+// used until then: it gets ErrNotHeld.
 //
 // The context of [Hold.Context] has the values of ctx. If ctx is canceled, Attach ends, but a hold that it has returned
 // does not.
@@ -351,7 +353,8 @@ func (c *Client) lockOf(t ticket.Ticket) (*handle, error) {
 	permits, detached := engine.DetachedPermits(t.ID)
 	switch {
 	case !ok || name == "":
-		return nil, invalid("the ticket is for a key that does not begin with the prefix %s of this Client, or that has no name",
+		return nil, invalid("the ticket is for a key that does not begin with the prefix %s of this Client, or that has no "+
+			"name",
 			shortName(c.keyPrefix))
 	case !detached || uuid.Validate(t.ID[:strings.IndexByte(t.ID, ':')]) != nil,
 		permits > 1 && LockType(t.Type) != TypeSemaphore:

@@ -1334,8 +1334,8 @@ func TestFaultAttachAfterOneThatGaveUpIsNotRefused(t *testing.T) {
 	})
 }
 
-// The request that puts the hold back overtakes that of an Attach, and finds nothing to put back. The next Attach of the
-// same Client waits until the hold was put back after all.
+// The request that puts the hold back overtakes that of an Attach, and finds nothing to put back. The next Attach of
+// the same Client waits until the hold was put back after all.
 func TestFaultAttachThatIsOvertakenByItsUndo(t *testing.T) {
 	onDetachable(t, func(b *faultBench, k lockKind) {
 		c := b.patientClient()

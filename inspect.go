@@ -441,11 +441,11 @@ func (r *lockRecords) holdsOfValues() []entry {
 
 // holder reads an entry, and reports whether a lock has written it.
 func (e entry) holder(t LockType) (Holder, bool) {
-	levels, err := strconv.Atoi(e.value)
-	if err != nil || levels < 1 {
+	holdCount, err := strconv.Atoi(e.value)
+	if err != nil || holdCount < 1 {
 		return Holder{}, false
 	}
-	h := Holder{Contender: contender(e.field), HoldCount: levels, Remaining: leaseLeft(e.lease)}
+	h := Holder{Contender: contender(e.field), HoldCount: holdCount, Remaining: leaseLeft(e.lease)}
 	if writer, writes := strings.CutSuffix(e.field, ":write"); writes && t == TypeReadWrite {
 		h.Contender, h.Write = contender(writer), true
 		h.Field = e.field

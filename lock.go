@@ -69,8 +69,8 @@ var (
 	lockForce   = script("force")
 )
 
-// spareOfLock is the index of the wait queue among the keys of a plain lock, which works without it.
-var spareOfLock = []send.OptionalKey{{Key: 1}}
+// optionalOfLock is the index of the wait queue among the keys of a plain lock, which works without it.
+var optionalOfLock = []send.OptionalKey{{Key: 1}}
 
 // A Lock is a reentrant lock: one owner at a time holds it, and may acquire it any number of times.
 //
@@ -106,7 +106,7 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 				Tokens:       o.fenced,
 				SingleTokens: o.single,
 				Lasts:        o.lasts,
-				Limit:        o.Limits,
+				Limit:        o.limits,
 				Script:       lockBundled,
 			},
 			granting: c.grantChannel(announce), line: keys[1],
@@ -140,7 +140,7 @@ func (l *plainLock) Acquire(a engine.Attempt) call {
 	return call{
 		Script:   lockAcquire,
 		Keys:     l.keys,
-		Optional: spareOfLock,
+		Optional: optionalOfLock,
 		Args:     l.acquireArgs(a),
 	}
 }
@@ -169,14 +169,14 @@ func (l *plainLock) Release(r engine.Release) call {
 	if r.HoldCount > 0 || r.Late { // otherwise the script assumes 0 and false
 		args = append(args, r.HoldCount, r.Late)
 	}
-	return call{Script: lockRelease, Keys: l.keys, Optional: spareOfLock, Args: args}
+	return call{Script: lockRelease, Keys: l.keys, Optional: optionalOfLock, Args: args}
 }
 
 // RollBack sets the hold count back to what it was before the attempt.
 func (l *plainLock) RollBack(a engine.Attempt) call { return l.Release(a.AsRelease()) }
 
 func (l *plainLock) Rename(r engine.Rename) call {
-	return call{Script: lockRename, Keys: l.keys[:2], Optional: spareOfLock, Args: renameArgs(r, "", r.Late)}
+	return call{Script: lockRename, Keys: l.keys[:2], Optional: optionalOfLock, Args: renameArgs(r, "", r.Late)}
 }
 
 // renameArgs returns the arguments of a script that renames a field. Redis has suffix behind each field. The
@@ -186,5 +186,5 @@ func renameArgs(r engine.Rename, suffix string, last ...any) []any {
 }
 
 func (l *plainLock) Force(seen ...string) call {
-	return forSeen(call{Script: lockForce, Keys: l.keys, Optional: spareOfLock, Args: l.told[:]}, seen, "")
+	return forSeen(call{Script: lockForce, Keys: l.keys, Optional: optionalOfLock, Args: l.told[:]}, seen, "")
 }

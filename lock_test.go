@@ -385,7 +385,7 @@ func TestLeavingAQueueNeedsNoMemory(t *testing.T) {
 }
 
 // tokenBlock is how many tokens are drawn together at most.
-var tokenBlock = (&engine.Attempt{TakesOver: true}).TokensWanted(true)
+var tokenBlock = (&engine.Attempt{AdoptsRecord: true}).TokensWanted(true)
 
 // A fencedLock is a lock with tokens that is handed off inside a process.
 type fencedLock interface {
@@ -540,7 +540,7 @@ func TestScriptDrawsABlock(t *testing.T) {
 				} else {
 					b.must(b.rdb.Set(ctx, tokenKey(b.name), tt.counter, 0).Err())
 				}
-				a.TakesOver = tt.takes
+				a.AdoptsRecord = tt.takes
 				got, err := c.send(l.Acquire(a))
 				b.must(err)
 				assert.Equal(t, tt.want, got, "the answer")

@@ -124,11 +124,11 @@ func (l *multi) acquire(ctx context.Context, r engine.Request) (bool, error) {
 	if r.Wait > 0 {
 		deadline = time.Now().Add(r.Wait)
 	}
-	if r.Wait != 0 && l.mayTakeTogether() && l.takeTogether(ctx, deadline, r) {
+	if r.Wait != 0 && l.mayAcquireTogether() && l.acquireTogether(ctx, deadline, r) {
 		return true, nil
 	}
 	for asked := 1; ; asked++ {
-		ok, err := l.takeAll(ctx, deadline, r)
+		ok, err := l.acquireInOrder(ctx, deadline, r)
 		r.Again = r.Again || err == errAllLate
 		if err == errNotLasting && r.Wait != 0 || err == errAllLate && asked < engine.MostAsked {
 			// The first locks expired before the other locks were free, or too little of their lease remains.
@@ -151,9 +151,9 @@ var errNotLasting = engine.LossError(errors.New("one of its locks was lost befor
 // errAllLate is the error for a lease of which too little remains when all locks are acquired.
 var errAllLate = engine.LossError(engine.ErrLate)
 
-// mayTakeTogether reports whether all steps are likely to be free. If one of them is busy, the others are kept from
+// mayAcquireTogether reports whether all steps are likely to be free. If one of them is busy, the others are kept from
 // other owners for a round trip, in vain.
-func (l *multi) mayTakeTogether() bool {
+func (l *multi) mayAcquireTogether() bool {
 	for _, s := range l.steps {
 		if s.records == nil || s.engine.InUse(s.ids) {
 			return false
@@ -162,22 +162,22 @@ func (l *multi) mayTakeTogether() bool {
 	return len(l.steps) > 1
 }
 
-// takeTogether makes one attempt on all steps at the same time, and reports whether all are held. If not, it releases
-// those that it has acquired. Errors are dropped, because takeAll comes to the same error, or has more time for an
-// answer.
-func (l *multi) takeTogether(ctx context.Context, deadline time.Time, r engine.Request) bool {
+// acquireTogether makes one attempt on all steps at the same time, and reports whether all are held. If not, it
+// releases those that it has acquired. Errors are dropped, because acquireInOrder comes to the same error, or has more
+// time for an answer.
+func (l *multi) acquireTogether(ctx context.Context, deadline time.Time, r engine.Request) bool {
 	within, done := context.WithCancel(ctx)
 	defer done()
 	r.Wait, r.Trial = 0, true
 	end := time.Now().Add(lease.Validity(r.Lease))
 	taken := make([]bool, len(l.steps))
 	err := errors.Join(forEach(l.steps, func(i int, s step) (err error) {
-		taken[i], err = s.take(ctx, r)
+		taken[i], err = s.acquire(ctx, r)
 		return err
 	})...)
 	if err == nil && !slices.Contains(taken, false) {
 		if _, err = guardAll(within, l.locks); err == nil {
-			err = l.trustUntil(engine.OwnerOf(ctx), end, r, l.steps)
+			err = l.endLeasesAt(engine.OwnerOf(ctx), end, r, l.steps)
 		}
 		if err == nil && ctx.Err() == nil && l.client.engine.Open() == nil {
 			return true
@@ -189,25 +189,25 @@ func (l *multi) takeTogether(ctx context.Context, deadline time.Time, r engine.R
 			some = append(some, s)
 		}
 	}
-	_ = l.client.giveBackInTime(ctx, deadline, locksOf(some), nil)
+	_ = l.client.releaseInTime(ctx, deadline, locksOf(some), nil)
 	return false
 }
 
-// takeAll acquires all steps once, in order.
-func (l *multi) takeAll(ctx context.Context, deadline time.Time, r engine.Request) (bool, error) {
+// acquireInOrder acquires all steps once, in order.
+func (l *multi) acquireInOrder(ctx context.Context, deadline time.Time, r engine.Request) (bool, error) {
 	within, done := context.WithCancel(ctx)
 	defer done()
 	guards := make([]context.Context, len(l.steps)-1)
 	taken := 0
 	defer func() { // this has an effect only after a panic of a foreign Locker
 		if taken > 0 {
-			_ = giveBack(ctx, locksOf(l.steps[:taken]), nil)
+			_ = releaseAll(ctx, locksOf(l.steps[:taken]), nil)
 		}
 	}()
 	fail := func(why error) (bool, error) {
 		steps := l.steps[:taken]
 		taken = 0
-		return false, l.client.giveBackInTime(ctx, l.answersBy(deadline, r), locksOf(steps), why)
+		return false, l.client.releaseInTime(ctx, l.answersBy(deadline, r), locksOf(steps), why)
 	}
 	for i, s := range l.steps {
 		if !deadline.IsZero() {
@@ -217,7 +217,7 @@ func (l *multi) takeAll(ctx context.Context, deadline time.Time, r engine.Reques
 		if r.Interim = 0; r.Lease != 0 && !last {
 			r.Interim = l.client.engine.WatchdogTimeout
 		}
-		ok, err := s.take(ctx, r)
+		ok, err := s.acquire(ctx, r)
 		if ok {
 			taken++
 		}
@@ -267,12 +267,12 @@ func (l *multi) startLeases(ctx context.Context, guards []context.Context, r eng
 			return err
 		}
 	}
-	return l.trustUntil(engine.OwnerOf(ctx), end, r, l.steps[len(guards):])
+	return l.endLeasesAt(engine.OwnerOf(ctx), end, r, l.steps[len(guards):])
 }
 
-// trustUntil makes an explicit lease end for all steps at the same time: at end, or earlier if the lease of one of the
+// endLeasesAt makes an explicit lease end for all steps at the same time: at end, or earlier if the lease of one of the
 // latest steps, which were acquired with it, ends earlier.
-func (l *multi) trustUntil(o engine.Owner, end time.Time, r engine.Request, latest []step) error {
+func (l *multi) endLeasesAt(o engine.Owner, end time.Time, r engine.Request, latest []step) error {
 	if r.Lease == 0 || len(l.steps) == 1 {
 		return nil
 	}
@@ -291,9 +291,9 @@ func locksOf(steps []step) (locks []Locker) {
 	return locks
 }
 
-// giveBackInTime is giveBack for a caller that has time until deadline. If Redis does not answer by then, the release
+// releaseInTime is releaseAll for a caller that has time until deadline. If Redis does not answer by then, the release
 // continues without the caller.
-func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks []Locker, why error) error {
+func (c *Client) releaseInTime(ctx context.Context, deadline time.Time, locks []Locker, why error) error {
 	if len(locks) == 0 {
 		return why
 	}
@@ -302,7 +302,7 @@ func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks [
 	var err error // written before given is closed
 	c.engine.Spawn(func() {
 		defer close(given)
-		err = giveBack(context.WithoutCancel(ctx), locks, why)
+		err = releaseAll(context.WithoutCancel(ctx), locks, why)
 	})
 	if p.Sleep(given, nil, nil, 0) != nil {
 		select {
@@ -314,8 +314,8 @@ func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks [
 	return err
 }
 
-// giveBack releases locks, which the caller gives up because of why. It joins the errors of Unlock to why.
-func giveBack(ctx context.Context, locks []Locker, why error) error {
+// releaseAll releases locks, which the caller gives up because of why. It joins the errors of Unlock to why.
+func releaseAll(ctx context.Context, locks []Locker, why error) error {
 	errs := forEach(locks, func(_ int, m Locker) error {
 		if h := insideOf(m); h != nil {
 			h.client.engine.DropMinHold(h.lock, engine.OwnerOf(ctx))
@@ -424,8 +424,8 @@ func (l *multi) isLocked(ctx context.Context) (bool, error) {
 	return slices.Contains(answers, true), err
 }
 
-// levels returns the smallest hold count of the locks.
-func (l *multi) levels(ctx context.Context) (int, error) {
+// holdCount returns the smallest hold count of the locks.
+func (l *multi) holdCount(ctx context.Context) (int, error) {
 	answers, err := askAll(ctx, l, Locker.HoldCount)
 	if err != nil {
 		return 0, err
@@ -484,8 +484,8 @@ func (l *multi) open(ctx context.Context) error {
 	return l.client.engine.Alive()
 }
 
-// take increments the hold count of every lock of the step.
-func (s *step) take(ctx context.Context, r engine.Request) (ok bool, err error) {
+// acquire increments the hold count of every lock of the step.
+func (s *step) acquire(ctx context.Context, r engine.Request) (ok bool, err error) {
 	l := s.locks[0]
 	switch {
 	case s.records != nil:

@@ -221,10 +221,10 @@ func (e *userEvents) Acquired(
 	s engine.Subject,
 	path engine.Path,
 	waited time.Duration,
-	level int,
+	holdCount int,
 	token int64,
 ) {
-	e.observer.Acquired(ctx, AcquiredEvent{infoOf(s), AcquirePath(path), waited, level, token})
+	e.observer.Acquired(ctx, AcquiredEvent{infoOf(s), AcquirePath(path), waited, holdCount, token})
 }
 
 func (e *userEvents) GaveUp(ctx context.Context, s engine.Subject, waiting bool, waited time.Duration, err error) {

@@ -230,7 +230,7 @@ func (o *options) check() error {
 func isTooShort(d time.Duration) bool { return d != 0 && d < leastWarning }
 
 type lockOptions struct {
-	engine.Limits
+	limits   engine.Limits
 	fenced   bool
 	single   bool // each hold draws its token in Redis
 	lasts    bool // holds are meant to last, and are not slow
@@ -263,7 +263,7 @@ func ofElection(o *lockOptions) { o.fenced, o.single, o.lasts = true, true, true
 // ErrInvalid. If the lock belongs to a MultiLock, the MultiLock is lost together with it. The methods of a RedLock
 // return ErrInvalid if one of its locks has this option. d is at least 1ms. By default there is no limit.
 func MaxHold(d time.Duration) LockOption {
-	return func(o *lockOptions) { o.Max, o.maxHolds = d, true }
+	return func(o *lockOptions) { o.limits.Max, o.maxHolds = d, true }
 }
 
 // MinHold keeps the lock in Redis for at least d after it was acquired, even if it is released earlier. So a job that
@@ -280,7 +280,7 @@ func MaxHold(d time.Duration) LockOption {
 // least 1ms, is rounded up to whole milliseconds, and is not longer than MaxHold. By default Unlock releases the lock
 // at once.
 func MinHold(d time.Duration) LockOption {
-	return func(o *lockOptions) { o.MinHold, o.keeps = d, true }
+	return func(o *lockOptions) { o.limits.MinHold, o.keeps = d, true }
 }
 
 func newLockOptions(opts []LockOption) lockOptions {
@@ -296,12 +296,12 @@ func newLockOptions(opts []LockOption) lockOptions {
 // check returns an error if no hold can have these limits.
 func (o *lockOptions) check() error {
 	switch {
-	case o.maxHolds && o.Max < time.Millisecond:
-		return send.Invalid("MaxHold(%v): must be at least 1ms", o.Max)
-	case o.keeps && o.MinHold < time.Millisecond:
-		return send.Invalid("MinHold(%v): must be at least 1ms", o.MinHold)
-	case o.keeps && o.maxHolds && o.MinHold > o.Max:
-		return send.Invalid("MinHold(%v) is longer than MaxHold(%v)", o.MinHold, o.Max)
+	case o.maxHolds && o.limits.Max < time.Millisecond:
+		return send.Invalid("MaxHold(%v): must be at least 1ms", o.limits.Max)
+	case o.keeps && o.limits.MinHold < time.Millisecond:
+		return send.Invalid("MinHold(%v): must be at least 1ms", o.limits.MinHold)
+	case o.keeps && o.maxHolds && o.limits.MinHold > o.limits.Max:
+		return send.Invalid("MinHold(%v) is longer than MaxHold(%v)", o.limits.MinHold, o.limits.Max)
 	}
 	return nil
 }

@@ -40,15 +40,15 @@ type nodeHold struct {
 // this package, so the panic is caught.
 func (n nodeHold) alive() bool { return n.guard != nil && send.CatchPanic(n.guard.Err) == nil }
 
-// raise records that nodes are going to have the hold count level. It returns false if the owner is to acquire again a
-// hold that has ended.
-func (v *redVote) raise(level int) bool {
+// raise records that nodes are going to have the hold count holdCount. It returns false if the owner is to acquire
+// again a hold that has ended.
+func (v *redVote) raise(holdCount int) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if level > 1 && v.count == 0 {
+	if holdCount > 1 && v.count == 0 {
 		return false
 	}
-	v.count = level
+	v.count = holdCount
 	return true
 }
 
@@ -123,9 +123,9 @@ func (v *redVote) outdated(i int) int {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	levels := v.nodes[i].count
+	holdCount := v.nodes[i].count
 	v.nodes[i] = nodeHold{}
-	return levels
+	return holdCount
 }
 
 // note records a grant of a node. It reports whether the grant is still needed, and whether guard is the first guard of
@@ -144,21 +144,21 @@ func (v *redVote) note(i int, guard context.Context) (wanted, first bool) {
 	return true, first
 }
 
-// Lower makes all nodes reduce their hold counts to level.
-func (v *redVote) Lower(ctx context.Context, level int) (settled func(limit time.Duration)) {
-	r := v.lowerTo(ctx, level)
+// Lower makes all nodes reduce their hold counts to holdCount.
+func (v *redVote) Lower(ctx context.Context, holdCount int) (settled func(limit time.Duration)) {
+	r := v.lowerTo(ctx, holdCount)
 	return func(limit time.Duration) { _ = r.collect(&send.Wait{Ctx: context.Background()}, limit, nil) }
 }
 
-// lowerTo makes all nodes reduce their hold counts to level, at the same time.
-func (v *redVote) lowerTo(ctx context.Context, level int) *round {
+// lowerTo makes all nodes reduce their hold counts to holdCount, at the same time.
+func (v *redVote) lowerTo(ctx context.Context, holdCount int) *round {
 	ctx = v.owner.In(context.WithoutCancel(ctx))
 	r := v.lock.newRound()
-	for i, levels := range v.lowered(level) {
+	for i, times := range v.lowered(holdCount) {
 		_, answered := v.asks(i)
 		r.ask(i, func() (err error) {
 			defer answered()
-			for range levels {
+			for range times {
 				err = send.CatchPanic(func() error { return v.lock.nodes[i].Unlock(ctx) })
 			}
 			return err
@@ -167,16 +167,17 @@ func (v *redVote) lowerTo(ctx context.Context, level int) *round {
 	return r
 }
 
-// lowered records that the nodes have the hold count level from now on, and returns how many Unlocks each node needs.
-func (v *redVote) lowered(level int) map[int]int {
+// lowered records that the nodes have the hold count holdCount from now on, and returns how many Unlocks each node
+// needs.
+func (v *redVote) lowered(holdCount int) map[int]int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.count = min(v.count, level)
+	v.count = min(v.count, holdCount)
 	above := make(map[int]int)
 	for i := range v.nodes {
-		if n := &v.nodes[i]; n.count > level {
-			above[i] = n.count - level
-			n.count = level
+		if n := &v.nodes[i]; n.count > holdCount {
+			above[i] = n.count - holdCount
+			n.count = holdCount
 		}
 	}
 	return above

@@ -127,8 +127,8 @@ func (o *calmObserver) Lost(ctx context.Context, e LostEvent) {
 	o.Observer.Lost(ctx, e)
 }
 
-// describeHolder asks Redis for the holder of the lock s, for a warning: see engine.Config.Holder. The text has only the
-// beginning of the ID of the client, because the whole one, with the owner, would be a holder ID of Redisson.
+// describeHolder asks Redis for the holder of the lock s, for a warning: see engine.Config.Holder. The text has only
+// the beginning of the ID of the client, because the whole one, with the owner, would be a holder ID of Redisson.
 func (c *Client) describeHolder(ctx context.Context, s engine.Subject) string {
 	if LockType(s.Type) == TypeRed {
 		return "" // it has no record of its own

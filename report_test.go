@@ -415,7 +415,7 @@ func (o observerFunc) GaveUp(context.Context, GaveUpEvent)               { o.cal
 func (o observerFunc) Renewed(context.Context, RenewedEvent)             { o.call("renewed") }
 func (o observerFunc) RenewalFailed(context.Context, RenewalFailedEvent) { o.call("renewal failed") }
 func (o observerFunc) Released(context.Context, ReleasedEvent)           { o.call("released") }
-func (o observerFunc) Expired(context.Context, ExpiredEvent)             { o.call("lapsed") }
+func (o observerFunc) Expired(context.Context, ExpiredEvent)             { o.call("expired") }
 func (o observerFunc) Lost(context.Context, LostEvent)                   { o.call("lost") }
 
 // inReportedBubble runs f in a bubble, on an engine with a logger and an Observer.
@@ -526,7 +526,7 @@ func TestPanicsOfReportsDisturbNoCaller(t *testing.T) {
 				mu.Lock()
 				events[event]++
 				mu.Unlock()
-				if ours || event == "renewed" || event == "renewal failed" || event == "lost" || event == "lapsed" {
+				if ours || event == "renewed" || event == "renewal failed" || event == "lost" || event == "expired" {
 					panics()
 				}
 			}

@@ -19,9 +19,9 @@ import (
 // writeSuffix ends the field of a write hold in the record and in the wait queue in Redis.
 const writeSuffix = ":write"
 
-// mostLevels is how often an owner may have the read lock: as most_hold_count in lua/record.lua. Redisson's record has
-// a key for each level of a reader, and a script that has to know whether a reader lives looks at each of them.
-const mostLevels = 10_000
+// mostHoldCount is how often an owner may have the read lock: as most_hold_count in lua/record.lua. Redisson's record
+// has a key for each level of a reader, and a script that has to know whether a reader lives looks at each of them.
+const mostHoldCount = 10_000
 
 // A waiting writer sends a heartbeat with every attempt. Each heartbeat keeps readers out for writerLife.
 const (
@@ -46,8 +46,8 @@ var (
 // The indexes of optional keys. A call of a writer does not need the wait queue. A reader that releases the lock needs
 // only its key.
 var (
-	spareOfWrite = []send.OptionalKey{{Key: 2}}
-	spareOfRead  = []send.OptionalKey{{Key: 1}, {Key: 2}, {Key: 3}}
+	optionalOfWrite = []send.OptionalKey{{Key: 2}}
+	optionalOfRead  = []send.OptionalKey{{Key: 1}, {Key: 2}, {Key: 3}}
 )
 
 // errUpgrade is the error for a caller that holds the read lock and asks for the write lock.
@@ -57,11 +57,11 @@ var errUpgrade = fmt.Errorf(
 	ErrInvalid,
 )
 
-// errTooDeep is the error for an owner that holds the read lock mostLevels times and asks for it again.
+// errTooDeep is the error for an owner that holds the read lock mostHoldCount times and asks for it again.
 var errTooDeep = fmt.Errorf(
 	"%w: the caller already holds the read lock %d times, which is the limit for one owner",
 	ErrInvalid,
-	mostLevels,
+	mostHoldCount,
 )
 
 // A RWLock is a reentrant lock that any number of readers or one writer can hold.
@@ -116,10 +116,10 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 				Given:           name,
 				LockType:        string(TypeRead),
 				CounterpartHalf: write.Half,
-				Admits:          o.OfReaders(),
-				Limit:           o.Limits,
+				Admits:          o.limits.OfReaders(),
+				Limit:           o.limits,
 				Script:          readBundled,
-				MaxCount:        mostLevels,
+				MaxCount:        mostHoldCount,
 				TooMany:         errTooDeep,
 			},
 		},
@@ -134,7 +134,7 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 				CounterpartHalf: read.Half,
 				Admits:          engine.Exclusive,
 				Tokens:          o.fenced,
-				Limit:           o.Limits,
+				Limit:           o.limits,
 				Script:          writeBundled,
 				Ending:          writeSuffix,
 			},
@@ -180,7 +180,7 @@ func (r *rwRecord) forceHalf(half string) call {
 	return call{
 		Script:   rwForce,
 		Keys:     r.keys,
-		Optional: spareOfWrite,
+		Optional: optionalOfWrite,
 		Args:     []any{half, r.leases, r.announce, r.client.publishVerb},
 	}
 }
@@ -198,7 +198,7 @@ func (l *readLock) Acquire(a engine.Attempt) call {
 	return call{
 		Script:   readAcquire,
 		Keys:     l.keys[:3],
-		Optional: spareOfWrite,
+		Optional: optionalOfWrite,
 		Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
 			l.announce, l.client.publishVerb},
 	}
@@ -218,7 +218,7 @@ func (l *readLock) leave(r engine.Release, strict bool) call {
 	return call{
 		Script:   readRelease,
 		Keys:     l.keys,
-		Optional: spareOfRead,
+		Optional: optionalOfRead,
 		Args: []any{r.Field, r.HoldCount, l.leases, strict, l.announce, l.client.publishVerb,
 			milliseconds(r.Share)},
 	}
@@ -251,7 +251,7 @@ func (l *writeLock) Acquire(a engine.Attempt) call {
 	return call{
 		Script:   writeAcquire,
 		Keys:     l.keys,
-		Optional: spareOfWrite,
+		Optional: optionalOfWrite,
 		Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
 			milliseconds(
 				life,
@@ -280,7 +280,7 @@ func (l *writeLock) leave(r engine.Release, undo bool, readField string) call {
 	return call{
 		Script:   writeRelease,
 		Keys:     l.keys,
-		Optional: spareOfWrite,
+		Optional: optionalOfWrite,
 		Args: []any{r.Field, r.HoldCount, l.leases, undo, readField, l.announce,
 			l.client.publishVerb, milliseconds(r.Share), r.Late},
 	}
@@ -294,7 +294,7 @@ func (l *writeLock) Rename(r engine.Rename) call {
 	return call{
 		Script:   lockRename,
 		Keys:     []string{l.keys[0], l.keys[2]},
-		Optional: spareOfLock,
+		Optional: optionalOfLock,
 		Args:     renameArgs(r, writeSuffix, r.Late),
 	}
 }

@@ -750,7 +750,7 @@ var hostileData = []struct {
 		p.Expire(ctx, key, time.Hour)
 	}, "lock fair read write", true},
 	{"a reader of too many levels", sameKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.HSet(ctx, key, "mode", "read", javaThread, mostLevels+1)
+		p.HSet(ctx, key, "mode", "read", javaThread, mostHoldCount+1)
 		p.Expire(ctx, key, time.Hour)
 	}, "lock fair read write", true},
 	{"a writer of very many levels", sameKey, func(ctx context.Context, p redis.Cmdable, key string) {
@@ -934,7 +934,7 @@ func TestHostileDataBesideAHold(t *testing.T) {
 		"levels that are no number":         {holdCount: "many"},
 		"levels without end":                {holdCount: "1e300"},
 		"a stranger of very many levels":    {stranger: javaThread, value: veryMany},
-		"a stranger of too many levels":     {stranger: javaThread, value: strconv.Itoa(mostLevels + 1)},
+		"a stranger of too many levels":     {stranger: javaThread, value: strconv.Itoa(mostHoldCount + 1)},
 		"a stranger that is none":           {stranger: "colour", value: "red"},
 		"a writer that is none":             {stranger: "colour:write", value: "red"},
 		"a stranger of relock, very many":   {stranger: javaThread + ":017", value: veryMany},
@@ -1022,7 +1022,7 @@ func TestReadersHaveHoldCountsWithinBounds(t *testing.T) {
 		setLevels := func(n int) {
 			c.engine.Probe().SetHoldCount(l.lock, engine.OwnerOf(me), n)
 		}
-		setLevels(mostLevels - 1)
+		setLevels(mostHoldCount - 1)
 		b.must(l.Lock(me))
 		for _, err := range []error{
 			l.Lock(me), second(l.TryLock(me, 0, 0)), l.LockLease(me, time.Minute),
@@ -1034,10 +1034,10 @@ func TestReadersHaveHoldCountsWithinBounds(t *testing.T) {
 		}
 		n, err := l.HoldCount(me)
 		b.must(err)
-		assert.Equal(t, mostLevels, n)
+		assert.Equal(t, mostHoldCount, n)
 		i := b.inspect(c)
 		require.Len(t, i.Holders, 1)
-		assert.Equal(t, mostLevels, i.Holders[0].HoldCount)
+		assert.Equal(t, mostHoldCount, i.Holders[0].HoldCount)
 		b.must(l.Unlock(me))
 		b.must(l.Lock(me))
 		setLevels(1)

@@ -39,8 +39,8 @@ const (
 	mostAtOnce  = 1000          // permits of one hold; as most_of_hold in lua/semaphore.lua
 )
 
-// spareOfSemaphore is the index of the wait queue among the keys of a semaphore, which works without it.
-var spareOfSemaphore = []send.OptionalKey{{Key: 2}}
+// optionalOfSemaphore is the index of the wait queue among the keys of a semaphore, which works without it.
+var optionalOfSemaphore = []send.OptionalKey{{Key: 2}}
 
 // A Semaphore has n permits, each of which one owner can hold, with a lease that is renewed automatically. It shares
 // its permits with the RPermitExpirableSemaphore of Redisson. A permit whose lease has expired, because its process has
@@ -97,7 +97,7 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 				Given:    name,
 				LockType: string(TypeSemaphore),
 				Admits:   engine.Counting,
-				Limit:    o.Limits,
+				Limit:    o.limits,
 			},
 			granting: c.grantChannel(announce),
 			line:     lineKey(key),
@@ -314,7 +314,7 @@ func (l *semaphore) Renew(field string, lease time.Duration, exact bool) call {
 }
 
 func (l *semaphore) Rename(r engine.Rename) call {
-	return call{Script: semaphoreRename, Keys: l.keys, Optional: spareOfSemaphore, Args: renameArgs(r, "", r.Late)}
+	return call{Script: semaphoreRename, Keys: l.keys, Optional: optionalOfSemaphore, Args: renameArgs(r, "", r.Late)}
 }
 
 func (l *semaphore) Inspect(field string) call {
@@ -344,7 +344,7 @@ func (l *semaphore) call(script *luaScript, args ...any) call {
 	return call{
 		Script:   script,
 		Keys:     l.keys,
-		Optional: spareOfSemaphore,
+		Optional: optionalOfSemaphore,
 		Args:     append(args, l.announce, l.client.publishVerb),
 	}
 }

@@ -190,8 +190,8 @@ func (s *scale) lostUpdates(ctx context.Context, t *table) error {
 		}
 		t.add(row...)
 	}
-	t.note = fmt.Sprintf("Lost updates, of all writes. Each cell is %v with %d clients, a lease of %v, and %v of work in a "+
-		"section. A pause, and the silence of a connection, lasts %v. A row with fewer writes is one whose lock stayed "+
+	t.note = fmt.Sprintf("Lost updates, of all writes. Each cell is %v with %d clients, a lease of %v, and %v of work "+
+		"in a section. A pause, and the silence of a connection, lasts %v. A row with fewer writes is one whose lock stayed "+
 		"held for longer by a client that was paused or silent.", s.lost, writers, lostLease, lostWork, lostPause)
 	return nil
 }

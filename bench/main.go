@@ -92,7 +92,8 @@ func main() {
 	scale := flag.Bool("scale", false, "measure how cost grows, instead of the comparison")
 	client := flag.Bool("client", false, "measure the effect of the options of a Redis client, instead of the comparison")
 	lost := flag.Bool("lost", false, "count lost updates under faults, instead of the comparison")
-	page := flag.String("write", "", "with -scale, -client or -lost: write the tables into this page, between their markers")
+	page := flag.String("write", "",
+		"with -scale, -client or -lost: write the tables into this page, between their markers")
 	flag.Parse()
 	if *inShort {
 		p.brief = true

@@ -46,7 +46,8 @@ func amountsFor(short bool) amounts {
 		}
 	}
 	return amounts{[]int{10_000, 100_000}, 10_000, 30 * time.Second, 3 * time.Second,
-		[]shape{{4, 16}, {16, 16}, {128, 16}, {4, 1}, {16, 1}, {128, 1}}, []int{10, 100, 1000, 10_000}, 15 * time.Minute, 10 * time.Second}
+		[]shape{{4, 16}, {16, 16}, {128, 16}, {4, 1}, {16, 1}, {128, 1}}, []int{10, 100, 1000, 10_000},
+		15 * time.Minute, 10 * time.Second}
 }
 
 // A scale is one run of all tables.

@@ -164,7 +164,8 @@ func (h *Handler) release(w http.ResponseWriter, r *http.Request) {
 			"lock", readable(name), "holders", len(i.Holders), "from", r.RemoteAddr)
 		h.notice(w, http.StatusOK, name, "Released", "The lock was released. Its holder was not asked, and may still be "+
 			"working. A process that uses relock, and has held a lock for more than a second, is told by a message, usually "+
-			"within milliseconds. Without that message, a holder notices when it next renews its lease or asks Redis, or when its lease expires.")
+			"within milliseconds. Without that message, a holder notices when it next renews its lease or asks Redis, or when "+
+			"its lease expires.")
 	}
 }
 

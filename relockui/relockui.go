@@ -25,10 +25,10 @@
 //
 // While no browser shows the page, no command is sent to Redis. While browsers do, however many they are, one sample is
 // taken in each interval (see [WithInterval]), and then none for at least four times as long as that took. A sample
-// sends at most 50 SCAN to each master, and HRANDFIELD for each hash that they find and that is not yet known as a lock.
-// For each lock it sends an EVALSHA, and an HMGET for each Client of relock that holds it or waits for it. At most 5,000
-// locks are listed. A keyspace of more than some 16,000 keys is gone through in several samples, so that a new lock
-// appears later there.
+// sends at most 50 SCAN to each master, and HRANDFIELD for each hash that they find and that is not yet known as a
+// lock. For each lock it sends an EVALSHA, and an HMGET for each Client of relock that holds it or waits for it. At
+// most 5,000 locks are listed. A keyspace of more than some 16,000 keys is gone through in several samples, so that a
+// new lock appears later there.
 package relockui
 
 // The Handler: its options, which requests it accepts, and the pages that one request answers.

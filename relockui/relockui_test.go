@@ -449,8 +449,8 @@ func TestWatcherSeesALockChangeHands(t *testing.T) {
 	})
 }
 
-// The page of one lock counts for how long its holds were seen, also if the list was not shown before; and the list goes
-// on from there.
+// The page of one lock counts for how long its holds were seen, also if the list was not shown before; and the list
+// goes on from there.
 func TestPageOfOneLockShowsForHowLongItIsHeld(t *testing.T) {
 	onEachServer(t, func(b *bench) {
 		ctx := context.Background()

@@ -99,9 +99,9 @@ func Over(values []float64) Spread {
 	return s
 }
 
-// GeometricMean returns the geometric mean of some ratios, and how far it may be from the true one, as a fraction of it,
-// in 95 of 100 cases: the interval of Student's t for the mean of their logarithms. The margin is NaN for fewer than two
-// values.
+// GeometricMean returns the geometric mean of some ratios, and how far it may be from the true one, as a fraction of
+// it, in 95 of 100 cases: the interval of Student's t for the mean of their logarithms. The margin is NaN for fewer
+// than two values.
 func GeometricMean(values []float64) (mean, margin float64) {
 	var logs []float64
 	for _, v := range values {

@@ -138,8 +138,8 @@ func TestServeRefusesOtherAddresses(t *testing.T) {
 	assert.Contains(t, errs, "cannot reach the Redis at 127.0.0.1:1")
 }
 
-// The URL that is printed can be used, also if the port is open at all addresses of the host. Who has not named the host
-// is told that other machines are refused.
+// The URL that is printed can be used, also if the port is open at all addresses of the host. Who has not named the
+// host is told that other machines are refused.
 func TestServePrintsAURLThatItAnswers(t *testing.T) {
 	s := testredis.Start(t)
 	const hint = "-hosts"

@@ -376,7 +376,8 @@ func lockJSON(i relock.Inspection) jsonLock {
 	}
 	for _, w := range i.Waiters {
 		lock.Waiters = append(lock.Waiters, jsonWaiter{
-			jsonContender(w.Contender), w.Write, w.Permits, w.Since.UTC(), string(w.Reachable), w.Deadline.UTC(), w.AliveUntil.UTC(),
+			jsonContender(w.Contender), w.Write, w.Permits, w.Since.UTC(), string(w.Reachable), w.Deadline.UTC(),
+			w.AliveUntil.UTC(),
 		})
 	}
 	if !i.QueueUnknown {

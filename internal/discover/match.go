@@ -2,8 +2,8 @@ package discover
 
 // The patterns of Redis, for a name that is already known: SCAN and KEYS can only be asked about all names.
 
-// Match reports whether name matches a pattern, as Redis decides it for SCAN MATCH: * is any bytes, ? is one byte, [ab],
-// [a-z] and [^a] are one byte of a class, and \ takes the next byte literally.
+// Match reports whether name matches a pattern, as Redis decides it for SCAN MATCH: * is any bytes, ? is one byte,
+// [ab], [a-z] and [^a] are one byte of a class, and \ takes the next byte literally.
 func Match(pattern, name string) bool {
 	// After a mismatch the last * takes one more byte. An earlier * need not, because the last one can take all that it
 	// would, so the time is at most the product of the lengths.

@@ -140,7 +140,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []Lock) 
 	}
 	if in.adopts {
 		one.leftovers.grantNotKept()
-		one.adoptsRecord, one.targets[0].TakesOver = true, !locks[0].DrawsSingly()
+		one.adoptsRecord, one.targets[0].AdoptsRecord = true, !locks[0].DrawsSingly()
 	}
 	return one.finish(op)
 }

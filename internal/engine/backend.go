@@ -50,7 +50,7 @@ type VotedLock interface {
 type Vote interface {
 	// Ask makes one attempt. If the answer is Busy, the Refusal describes why. The answer is Gone if the hold that was
 	// to be re-entered has ended.
-	Ask(p *send.Wait, a Attempt) (Answer, Refusal, error)
+	Ask(w *send.Wait, a Attempt) (Answer, Refusal, error)
 	// Over reports whether the hold was released or lost, so that another attempt needs a new Vote.
 	Over() bool
 	// Listen listens for the releases at the nodes that a Refusal lists as Taken.
@@ -59,7 +59,7 @@ type Vote interface {
 	// that is done, but no longer than limit.
 	Lower(ctx context.Context, count int) (settled func(limit time.Duration))
 	// SetHoldCount is like Lower, but waits for the answers. It reports whether the hold existed.
-	SetHoldCount(p *send.Wait, count int) (there bool, err error)
+	SetHoldCount(w *send.Wait, count int) (there bool, err error)
 	// Extend makes the lease of the hold last for lease, counted from sent.
 	Extend(ctx context.Context, lease time.Duration) (sent time.Time, err error)
 	// Check returns the reason why the hold is not valid any more, or nil. It does not use the clock of the watchdog.

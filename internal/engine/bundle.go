@@ -95,13 +95,13 @@ func (e *Engine) StartLease(ctx context.Context, bs []Lock, o Owner, lease time.
 	var holds []*hold
 	var calls []send.Call
 	for _, kind := range bs {
-		h, levels := e.holdCount(kind, o)
+		h, holdCount := e.holdCount(kind, o)
 		if h == nil {
 			return LossError(ErrExpired)
 		}
 		if !e.watchdog.Renews(&h.record.lease) {
 			holds = append(holds, h)
-			calls = append(calls, h.commands().Renew(h.field, lease, levels == 1))
+			calls = append(calls, h.commands().Renew(h.field, lease, holdCount == 1))
 		}
 	}
 	if len(holds) == 0 {
@@ -152,8 +152,8 @@ func (e *Engine) ValidUntil(bs []Lock, o Owner, end time.Time) time.Time {
 // re-enter one of them after the others have expired.
 func (e *Engine) LimitValidity(bs []Lock, o Owner, end time.Time) {
 	for _, kind := range bs {
-		if h, levels := e.holdCount(kind, o); h != nil && !e.watchdog.Renews(&h.record.lease) {
-			e.watchdog.Settle(&h.record.lease, end, levels == 1)
+		if h, holdCount := e.holdCount(kind, o); h != nil && !e.watchdog.Renews(&h.record.lease) {
+			e.watchdog.Settle(&h.record.lease, end, holdCount == 1)
 		}
 	}
 }

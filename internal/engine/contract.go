@@ -247,9 +247,9 @@ type Attempt struct {
 	Counterpart string        // the field of the hold that the owner has on the counterpart; "": it has none
 
 	Renewed bool // the watchdog renews the lease once the attempt was granted
-	// TakesOver is set if a hold of this process has left its record to the caller. The attempt may draw several fencing
-	// tokens then.
-	TakesOver bool
+	// AdoptsRecord is set if a hold of this process has left its record to the caller. The attempt may draw several
+	// fencing tokens then.
+	AdoptsRecord bool
 }
 
 // A Release sets the hold count of a hold.

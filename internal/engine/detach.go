@@ -42,7 +42,12 @@ type Detached struct {
 // Detach ends the hold that o has on kind, which has a record, in this process, and keeps the lock in Redis for keep,
 // or for as long as the limits of the hold demand. ended reports whether the hold has ended, even if there is an
 // error.
-func (e *Engine) Detach(ctx context.Context, kind Lock, o Owner, keep time.Duration) (d Detached, ended bool, err error) {
+func (e *Engine) Detach(
+	ctx context.Context,
+	kind Lock,
+	o Owner,
+	keep time.Duration,
+) (d Detached, ended bool, err error) {
 	e.workers.Begin()
 	defer e.workers.End()
 	op := waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: time.Now().Add(UnlockTime), OnCaller: true}}

@@ -63,8 +63,10 @@ type Config struct {
 	Group   func(name string) string                          // names of the same group can be asked about in one call
 	Renewer Renewer
 
-	Channel string                                                   // on which this Client hears hints: see forced.go; or ""
-	Tell    func(ctx context.Context, clients []string, hint string) // publishes a hint to other Clients; or nil
+	// Channel is the channel on which this Client hears hints: see forced.go; or "".
+	Channel string
+	// Tell publishes a hint to other Clients; or it is nil.
+	Tell func(ctx context.Context, clients []string, hint string)
 }
 
 // Servers is what an engine knows about the Redis servers: which server announces on a channel, and whether a server

@@ -18,7 +18,7 @@ import (
 // Events receives what an engine reports. Those from Waiting to Detached are called only if Config.Observed is set.
 type Events interface {
 	Waiting(ctx context.Context, s Subject)
-	Acquired(ctx context.Context, s Subject, path Path, waited time.Duration, level int, token int64)
+	Acquired(ctx context.Context, s Subject, path Path, waited time.Duration, holdCount int, token int64)
 	GaveUp(ctx context.Context, s Subject, waiting bool, waited time.Duration, err error) // nil: the time was up
 	Renewed(s Subject)
 	RenewalFailed(s Subject, err error, left time.Duration)

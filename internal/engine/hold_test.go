@@ -417,7 +417,7 @@ func TestHoldStates(t *testing.T) {
 		"handed":   {state: handed, holds: true, afterLoss: lost, afterLapse: expired, afterTold: handed},
 		"holding":  {state: holding, holds: true, afterLoss: lost, afterLapse: expired, afterTold: holding},
 		"lost":     {state: lost, isLost: true, afterLoss: lost, afterLapse: lost, afterTold: lossReported},
-		"lapsed": {
+		"expired": {
 			state:      expired,
 			isLost:     true,
 			forgotten:  true,

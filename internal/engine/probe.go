@@ -145,7 +145,7 @@ func (p Probe) Poller() *poller.Poller { return p.e.poller }
 func (p Probe) Mutexes(names bool) map[string]*sync.Mutex {
 	e := p.e
 	all := map[string]*sync.Mutex{
-		"names": &e.table.mu, "workers": e.workers.Mutex(), "lapsed": &e.expired.mu, "watchdog": e.watchdog.Mutex(),
+		"names": &e.table.mu, "workers": e.workers.Mutex(), "expired": &e.expired.mu, "watchdog": e.watchdog.Mutex(),
 		"pubsub": e.pubsub.Mutex(), "reporter": e.reporter.Mutex(), "slow": &e.slow.mu, "hints": &e.hints.mu,
 	}
 	for part, mu := range e.sender.Mutexes() {

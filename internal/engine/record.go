@@ -37,7 +37,7 @@ type record struct {
 func (h *hold) newRecord(answeredAt time.Duration) *record {
 	r := &h.own
 	r.first, r.field, r.answeredAt, r.holds = h, h.field, answeredAt, r.room[:0]
-	r.lease.Holder, r.lease.Apart = r, h.vote != nil
+	r.lease.Holder, r.lease.Unrecorded = r, h.vote != nil
 	return r
 }
 

@@ -55,7 +55,13 @@ func (e rollbacker) rollBackOne(ctx context.Context, kind Record, a Attempt, unk
 
 // repeat sends the call that undoes what requests with field may have done, as rollBackOne does, which has unknown,
 // too. The call leaves a tombstone of field if mayRun is set.
-func (e rollbacker) repeat(ctx context.Context, kind Record, field string, unknown int, undo func(mayRun bool) send.Call) error {
+func (e rollbacker) repeat(
+	ctx context.Context,
+	kind Record,
+	field string,
+	unknown int,
+	undo func(mayRun bool) send.Call,
+) error {
 	buried := false
 	defer func() {
 		if buried {

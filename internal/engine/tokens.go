@@ -57,7 +57,7 @@ func (a *Attempt) TokensWanted(fenced bool) int {
 	switch {
 	case !fenced:
 		return 0
-	case a.TakesOver:
+	case a.AdoptsRecord:
 		return blockSize
 	}
 	return 1

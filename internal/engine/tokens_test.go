@@ -47,9 +47,9 @@ func TestTokensWanted(t *testing.T) {
 		want    int
 	}{
 		{"fresh", true, Attempt{HoldCount: 1}, 1},
-		{"takes over", true, Attempt{HoldCount: 1, TakesOver: true}, blockSize},
+		{"takes over", true, Attempt{HoldCount: 1, AdoptsRecord: true}, blockSize},
 		{"not fenced", false, Attempt{HoldCount: 1}, 0},
-		{"takes over, not fenced", false, Attempt{HoldCount: 1, TakesOver: true}, 0},
+		{"takes over, not fenced", false, Attempt{HoldCount: 1, AdoptsRecord: true}, 0},
 	} {
 		assert.Equal(t, tt.want, tt.attempt.TokensWanted(tt.fenced), tt.name)
 	}

@@ -49,7 +49,7 @@ func (c *checks) placeLocked(now time.Duration) time.Duration {
 func (w *Watchdog) Check(l *Lease) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if l.index < 0 || l.Apart || l.checking || w.stopped {
+	if l.index < 0 || l.Unrecorded || l.checking || w.stopped {
 		return true
 	}
 	now := w.Now()
@@ -85,7 +85,7 @@ func (l *Lease) isOldLocked(now time.Duration) bool {
 
 // growLocked makes the loop look at l, which is watched from now on, when it may be old.
 func (w *Watchdog) growLocked(l *Lease) {
-	if w.ages.lookAt == never && w.config.Old != nil && !l.Apart {
+	if w.ages.lookAt == never && w.config.Old != nil && !l.Unrecorded {
 		w.ages.lookAt = l.sent + oldAge
 		w.wakeLocked(w.ages.lookAt)
 	}
@@ -100,7 +100,7 @@ func (w *Watchdog) lookAtAgesLocked(now time.Duration) {
 	w.ages.old = false
 	for _, l := range w.leases {
 		switch {
-		case l.Apart:
+		case l.Unrecorded:
 		case l.isOldLocked(now):
 			w.ages.old, w.ages.lookAt = true, now+oldPause
 			return

@@ -180,7 +180,7 @@ func TestOldLeasesAreNoticedOnce(t *testing.T) {
 			short(oldAge - 10*time.Millisecond)
 		}
 		apart, _ := newLease(f.watchdog)
-		apart.Apart = true
+		apart.Unrecorded = true
 		f.watchdog.Watch(apart, time.Now(), testLease, true, 0)
 		often, _ := newLease(f.watchdog)
 		f.watchdog.Watch(often, time.Now(), 2*time.Second, true, 0)

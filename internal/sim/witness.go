@@ -39,7 +39,8 @@ type Violation struct {
 // the witness does not know all losses of data. All other rules also depend on what the witness considers calm, or a
 // long time.
 var unsafe = []string{"one holder", "tokens grow", "a holder has its record in Redis", "a hold ends before its record",
-	"available and taken permits add up", "a ticket works once", "only a ticket attaches a hold", "a token moves with its hold",
+	"available and taken permits add up", "a ticket works once", "only a ticket attaches a hold",
+	"a token moves with its hold",
 	"keys of other programs are not changed", "a valid call is not refused",
 	"no goroutine is left and nothing panics"}
 
