@@ -18,7 +18,7 @@ OLDEST_GO   := go1.24.0
 NEWEST_RDB  := github.com/redis/go-redis/v9@v9.23.0
 
 MODULES  := . examples/postgres otel gocron interop bench relockui/browser
-EXAMPLES := quickstart orders stock cron crawler leader cache tickets transfer redlock
+EXAMPLES := quickstart orders imports stock cron crawler leader cache tickets transfer redlock
 FUZZ     := Replies Inspect Names Durations Options Locker
 TIME     ?= 60s
 SERVERS  ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/relock-servers
