@@ -184,7 +184,7 @@ func (t *target) prepareLocked(r Request) error {
 	h := t.hold
 	e := h.lockState.engine
 	if h.field == "" {
-		h.field = fieldMaker{e}.newField(h.key.owner, h.lock.Permits())
+		h.field = e.fields.newField(h.key.owner, h.lock.Permits())
 	}
 	if most, tooDeep := h.lock.MaxHoldCount(); most > 0 && h.count >= most {
 		return tooDeep

@@ -66,7 +66,7 @@ func (e *Engine) Detach(
 		return d, false, s.notHeldError(kind.ID(), o)
 	}
 	h.expireIfDue()
-	x := &detaching{hold: h, to: fieldMaker{e}.detachedField(h.lock.Permits())}
+	x := &detaching{hold: h, to: e.fields.detachedField(h.lock.Permits())}
 	guards, err := x.begin(keep)
 	if err != nil {
 		h.unlockHold()
@@ -257,7 +257,7 @@ func (s *lockState) attachingHold(kind Record, o Owner) *hold {
 	s.Lock()
 	defer s.Unlock()
 	h := s.newHoldLocked(kind, holdKey{kind.ID().Half, o}, nil)
-	h.field = fieldMaker{s.engine}.newField(o, kind.Permits())
+	h.field = s.engine.fields.newField(o, kind.Permits())
 	return h
 }
 

@@ -99,9 +99,9 @@ type Engine struct {
 	late     late.Tries
 	putBacks putBacks
 
-	rtt          handoff.RoundTrip
-	acquisitions atomic.Uint64 // the number of fields that were made
-	waiters      atomic.Uint64 // the number of the last waiter
+	rtt     handoff.RoundTrip
+	fields  fieldMaker
+	waiters atomic.Uint64 // the number of the last waiter
 }
 
 // New returns an engine with the given config. sending has the config of its sender, which New completes.
@@ -125,9 +125,12 @@ func New(c Config, sending send.Config) *Engine {
 		e.reporter.Later(func() { e.Events.LineRefused(err) })
 	}
 	e.sender = send.New(sending)
+	e.fields.id, e.fields.degraded = e.ID, e.sender.Degraded
+	h := &e.hints
+	h.Services, h.id, h.channel, h.tell, h.check, h.log = &e.Services, e.ID, e.Channel, e.Tell, e.checkHolds, e.Log
 	e.watchdog = renewing{e}.newWatchdog()
 	if e.Channel != "" {
-		e.pubsub.Quiet(e.Channel, hinting{e}.hintsRefused)
+		e.pubsub.Quiet(e.Channel, h.refuse)
 	}
 	slowWatch{e}.start()
 	return e

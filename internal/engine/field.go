@@ -12,27 +12,32 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
 // usesLineMark is a leading zero of the number of a field, which no number has otherwise.
 const usesLineMark = '0'
 
-// A fieldMaker makes the fields of an engine.
-type fieldMaker struct{ *Engine }
+// A fieldMaker makes the fields of one Client.
+type fieldMaker struct {
+	id       string        // of the Client
+	degraded func() bool   // whether the line cannot be used
+	count    atomic.Uint64 // the number of fields that were made
+}
 
 // newField returns a new field of o, for one acquire operation that wants this number of permits; 1 for all locks
 // except a semaphore.
-func (e fieldMaker) newField(o Owner, permits int) string {
+func (m *fieldMaker) newField(o Owner, permits int) string {
 	n := uint64(permits)
-	return e.fieldOf(o, e.acquisitions.Add(n)-n+1, permits)
+	return m.fieldOf(o, m.count.Add(n)-n+1, permits)
 }
 
 // fieldOf returns the field of o with this number.
-func (e fieldMaker) fieldOf(o Owner, number uint64, permits int) string {
+func (m *fieldMaker) fieldOf(o Owner, number uint64, permits int) string {
 	var room [96]byte
-	field := append(append(room[:0], e.ID...), ':')
+	field := append(append(room[:0], m.id...), ':')
 	field = append(strconv.AppendInt(field, int64(o), 10), ':')
-	if !e.sender.Degraded() {
+	if !m.degraded() {
 		field = append(field, usesLineMark)
 	}
 	field = strconv.AppendUint(field, number, 10)
@@ -48,8 +53,8 @@ const leastDetached = 100_000_000_000_000
 
 // detachedField returns a new detached field: that of a hold which no process has (see detach.go). It has no owner,
 // so no acquire operation makes such a field, and its number is random, so it cannot be guessed.
-func (e fieldMaker) detachedField(permits int) string {
-	return e.fieldOf(NoOwner, leastDetached+rand.Uint64N(9*leastDetached), permits)
+func (m *fieldMaker) detachedField(permits int) string {
+	return m.fieldOf(NoOwner, leastDetached+rand.Uint64N(9*leastDetached), permits)
 }
 
 // DetachedPermits returns the number of permits of a detached field; 1 for all locks except a semaphore. ok reports
@@ -69,12 +74,12 @@ func DetachedPermits(field string) (permits int, ok bool) {
 	return permits, err == nil && permits > 1 && several == strconv.Itoa(permits)
 }
 
-// made reports whether this engine has made field. Of its own fields, the engine knows whether requests that name them
+// made reports whether m has made field. Of its own fields, the engine knows whether requests that name them
 // may still run. It does not know that of other fields, which only a forged message can name.
-func (e fieldMaker) made(field string) bool {
+func (m *fieldMaker) made(field string) bool {
 	text, _, _ := strings.Cut(field[strings.LastIndexByte(field, ':')+1:], "+")
 	number, err := strconv.ParseUint(text, 10, 64)
-	return err == nil && number <= e.acquisitions.Load() && strings.HasPrefix(field, e.ID+":")
+	return err == nil && number <= m.count.Load() && strings.HasPrefix(field, m.id+":")
 }
 
 // UsesLine reports whether the Client of field uses the line.

@@ -20,7 +20,7 @@ func TestMarkOfAFieldIsThatOfTheScripts(t *testing.T) {
 	e := New(Config{ID: id, Servers: noServers{}}, send.Config{})
 	defer func() { require.NoError(t, e.Close()) }()
 	const writeSuffix = ":write"
-	field := fieldMaker{e}.newField(-7, 1)
+	field := e.fields.newField(-7, 1)
 	require.True(t, UsesLine(field), field)
 	source := prelude(t, "record") + "return uses_line(ARGV[1]) and 1 or 0"
 	for field, uses := range map[string]bool{

@@ -13,6 +13,7 @@ package engine
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -48,7 +49,7 @@ func (e *Engine) Force(ctx context.Context, kind Record, seen ...string) (bool, 
 			if err != nil {
 				return false, err
 			}
-			hinting{e}.sendHints(kind.ID().Name, clients)
+			e.hints.send(kind.ID().Name, clients)
 			if r[1] == 0 {
 				break
 			}
@@ -84,25 +85,15 @@ func endForced(before []*record) {
 	}
 }
 
-// A hinting tells other Clients of forced releases, and hears of theirs.
-type hinting struct{ *Engine }
-
-// sendHints tells clients that they may have lost their holds of the lock called name. It does not block. This Client
-// knows by itself.
-func (e hinting) sendHints(name string, clients []string) {
-	clients = slices.DeleteFunc(clients, func(id string) bool { return id == e.ID })
-	if len(clients) == 0 || len(name) > longestHint || e.Tell == nil {
-		return
-	}
-	e.workers.Spawn(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), tellTime)
-		defer cancel()
-		e.Tell(ctx, clients, checkHint+name)
-	})
-}
-
-// A hintChannel is the channel on which an engine hears hints.
+// A hintChannel sends hints to other Clients, and hears those for its own.
 type hintChannel struct {
+	*Services
+	id      string // of the Client
+	channel string // on which it hears hints
+	tell    func(ctx context.Context, clients []string, hint string)
+	check   func(name string) // has the records of the lock called name checked
+	log     *slog.Logger
+
 	refused atomic.Bool // by Redis
 
 	mu       sync.Mutex     // guards the fields below; no other mutex is locked while it is held
@@ -131,50 +122,67 @@ func (c *hintChannel) keep(l *wake.Listener) bool {
 	return true
 }
 
-// hearHints begins or ends to listen for hints. The loop of the watchdog calls it when a hold has become old, and when
+// send tells clients that they may have lost their holds of the lock called name. It does not block. This Client knows
+// by itself.
+func (c *hintChannel) send(name string, clients []string) {
+	clients = slices.DeleteFunc(clients, func(id string) bool { return id == c.id })
+	if len(clients) == 0 || len(name) > longestHint || c.tell == nil {
+		return
+	}
+	c.workers.Spawn(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), tellTime)
+		defer cancel()
+		c.tell(ctx, clients, checkHint+name)
+	})
+}
+
+// hear begins or ends to listen for hints. The loop of the watchdog calls it when a hold has become old, and when
 // none is old any more. It does not block.
-func (e hinting) hearHints(old bool) {
-	wanted := old && !e.hints.refused.Load()
-	if l := e.hints.want(wanted); l != nil {
+func (c *hintChannel) hear(old bool) {
+	wanted := old && !c.refused.Load()
+	if l := c.want(wanted); l != nil {
 		l.Leave()
 	}
 	if wanted {
-		e.workers.Spawn(e.joinHints) // it may have to find out which server serves the channel
+		c.workers.Spawn(c.join) // it may have to find out which server serves the channel
 	}
 }
 
-func (e hinting) joinHints() {
-	l := e.pubsub.Join(e.Channel)
-	l.Hears(e.heardHint)
-	if !e.hints.keep(l) {
+func (c *hintChannel) join() {
+	l := c.pubsub.Join(c.channel)
+	l.Hears(c.heard)
+	if !c.keep(l) {
 		l.Leave()
 	}
 }
 
-// hintsRefused ends to listen for good, because Redis refuses the channel.
-func (e hinting) hintsRefused(err error) {
-	if l := e.hints.want(false); l != nil {
+// refuse ends to listen for good, because Redis refuses the channel.
+func (c *hintChannel) refuse(err error) {
+	if l := c.want(false); l != nil {
 		l.Leave()
 	}
-	if !e.hints.refused.CompareAndSwap(false, true) {
+	if !c.refused.CompareAndSwap(false, true) {
 		return
 	}
-	e.reporter.Later(func() {
-		e.Log.Debug(
+	c.reporter.Later(func() {
+		c.log.Debug(
 			"relock: Redis refuses the channel on which this Client hears of forced releases, so that it notices them "+
 				"at its next renewal; grant this user access to the channels relock_client:*",
-			"channel", e.Channel, "error", err,
+			"channel", c.channel, "error", err,
 		)
 	})
 }
 
-// heardHint has the watchdog check the records of the lock that a hint names. It is called on the goroutine that reads
-// from the connection.
-func (e hinting) heardHint(hint string) {
-	name, ok := strings.CutPrefix(hint, checkHint)
-	if !ok {
-		return
+// heard has the records of the lock that a hint names checked. It is called on the goroutine that reads from the
+// connection.
+func (c *hintChannel) heard(hint string) {
+	if name, ok := strings.CutPrefix(hint, checkHint); ok {
+		c.check(name)
 	}
+}
+
+// checkHolds has the watchdog check the records of the lock called name.
+func (e *Engine) checkHolds(name string) {
 	s := e.retainKnown(name)
 	if s == nil {
 		return

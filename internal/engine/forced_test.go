@@ -118,16 +118,16 @@ func TestHintChecksTheLockThatItNames(t *testing.T) {
 		guarded := e.guarded(1)
 		time.Sleep(5 * time.Second)
 		for _, text := range []string{"check y", "check ", "check", "", "x", "check x ", "0", strings.Repeat("check x", 1000)} {
-			hinting{e.Engine}.heardHint(text)
+			e.hints.heard(text)
 			synctest.Wait()
 			assert.Zero(t, r.Count("renew"), "renewals after %.20q", text)
 			assert.Zero(t, e.Probe().Stats().Names-1, "names after %.20q", text)
 		}
-		hinting{e.Engine}.heardHint("check x")
+		e.hints.heard("check x")
 		synctest.Wait()
 		assert.Equal(t, 1, r.Count("renew"), "renewals")
 		for range 1000 {
-			hinting{e.Engine}.heardHint("check x")
+			e.hints.heard("check x")
 			time.Sleep(2 * time.Millisecond)
 		}
 		synctest.Wait()
@@ -137,7 +137,7 @@ func TestHintChecksTheLockThatItNames(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		r.Set(func() { delete(r.Records, "x") })
 		began := time.Now()
-		hinting{e.Engine}.heardHint("check x")
+		e.hints.heard("check x")
 		<-guarded.Done()
 		assert.Less(t, time.Since(began), time.Second)
 		assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
@@ -159,12 +159,12 @@ func TestForceSendsHintsToOthers(t *testing.T) {
 				hints <- clients
 			}
 		})
-		hinting{e.Engine}.sendHints("x", []string{"one", "client", "two"})
+		e.hints.send("x", []string{"one", "client", "two"})
 		assert.Equal(t, []string{"one", "two"}, <-hints)
 		assert.Equal(t, "check x", told)
-		hinting{e.Engine}.sendHints("x", []string{"client"})
-		hinting{e.Engine}.sendHints("x", nil)
-		hinting{e.Engine}.sendHints(strings.Repeat("x", longestHint+1), []string{"one"})
+		e.hints.send("x", []string{"client"})
+		e.hints.send("x", nil)
+		e.hints.send(strings.Repeat("x", longestHint+1), []string{"one"})
 		time.Sleep(time.Minute)
 		assert.Empty(t, hints, "hints for this Client, for nobody, and with a long name")
 	})

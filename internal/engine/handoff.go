@@ -128,7 +128,7 @@ func (s *lockState) admitCountingLocked(op *waitOptions, kind Lock, key holdKey)
 // admitFirstLocked admits a fresh hold that has entered its local queue q without waiting, or needs no queue (q is
 // nil).
 func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
-	h.queue, h.field = q, fieldMaker{s.engine}.newField(h.key.owner, h.lock.Permits())
+	h.queue, h.field = q, s.engine.fields.newField(h.key.owner, h.lock.Permits())
 	return admitted{hold: h}
 }
 

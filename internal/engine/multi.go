@@ -43,7 +43,7 @@ func (e *Engine) newMultiAcquire(op *waitOptions, bs []Lock, o Owner, r Request)
 	defer g.states.Unlock()
 	for i, kind := range bs {
 		s, key := g.states.of(kind), holdKey{kind.ID().Half, o}
-		g.fresh[i] = &hold{lockState: s, lock: kind, key: key, field: fieldMaker{e}.newField(o, kind.Permits())}
+		g.fresh[i] = &hold{lockState: s, lock: kind, key: key, field: e.fields.newField(o, kind.Permits())}
 		if s.multis == nil {
 			s.multis = make(map[holdKey][]*multiAcquire)
 		}

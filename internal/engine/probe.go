@@ -38,7 +38,7 @@ func (p Probe) Stats() Stats {
 	_, polled := e.poller.Running()
 	all := Stats{
 		Leases: e.watchdog.Len(), Listeners: e.pubsub.Listeners(), Polled: polled, AtWork: e.workers.AtWork(),
-		Late: e.late.Fields(), Fields: e.acquisitions.Load(), Leaving: e.isLeaving.Load(),
+		Late: e.late.Fields(), Fields: e.fields.count.Load(), Leaving: e.isLeaving.Load(),
 	}
 	for _, s := range e.table.all() {
 		all.Names++
@@ -122,7 +122,7 @@ func (p Probe) Uses(name, field string) bool {
 }
 
 // NewField returns a new field of o.
-func (p Probe) NewField(o Owner) string { return fieldMaker{p.e}.newField(o, 1) }
+func (p Probe) NewField(o Owner) string { return p.e.fields.newField(o, 1) }
 
 // HearGrant makes the engine handle message as one that came on the channel of grants of kind.
 func (p Probe) HearGrant(kind Record, message string) { rollbacker{p.e}.heardGrant(kind, message) }

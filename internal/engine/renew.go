@@ -39,7 +39,7 @@ func (e renewing) newWatchdog() *lease.Watchdog {
 	}
 	config := lease.Config{Renew: renew, Group: e.renewGroup, Silent: e.pubsub.Reload, LimitReached: ErrMaxHold}
 	if e.Channel != "" {
-		config.Old = hinting(e).hearHints
+		config.Old = e.hints.hear
 	}
 	return lease.NewWatchdog(config)
 }

@@ -98,7 +98,7 @@ func (e rollbacker) heardGrant(kind Record, message string) {
 	if s.uses(g.Field) {
 		return
 	}
-	e.rollBackSoon(kind, g.Field, !fieldMaker(e).made(g.Field), 0)
+	e.rollBackSoon(kind, g.Field, !e.fields.made(g.Field), 0)
 }
 
 // rollBackSoon rolls back, on another goroutine, all that requests with this field may have acquired, and the place of

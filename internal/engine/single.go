@@ -209,7 +209,7 @@ func (r *recordBackend) takePlace() {
 	if shorter || t.hold.lock.Permits() != q.place.lock.Permits() {
 		s.dropPlaceLocked(q)
 		if r.place.field == "" { // its number must be higher than that of the place
-			r.useFieldLocked(fieldMaker{s.engine}.newField(t.hold.key.owner, t.hold.lock.Permits()))
+			r.useFieldLocked(s.engine.fields.newField(t.hold.key.owner, t.hold.lock.Permits()))
 		}
 		return
 	}

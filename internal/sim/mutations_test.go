@@ -240,7 +240,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "lateGrantIsKept", file: "internal/engine/rollback.go", focus: Focus{Locks: inOneLine},
-		from:   "e.rollBackSoon(kind, g.Field, !fieldMaker(e).made(g.Field), 0)",
+		from:   "e.rollBackSoon(kind, g.Field, !e.fields.made(g.Field), 0)",
 		to:     "_ = g.Field",
 		missed: "the rollback of the wait that has ended usually runs later, and rolls it back, too",
 	},
