@@ -271,6 +271,8 @@ type attaching struct {
 	renamed   bool        // the field of the hold has the lock in Redis, or may have it
 	givenUp   atomic.Bool // the detached field gets the lock back, also after a late answer
 
+	waited bool // see missing
+
 	orphans int           // number of tries whose answers HandleOrphan gets
 	handled atomic.Int64  // number of answers that it has handled
 	heard   chan struct{} // has a value if it has handled one since the last look; its capacity is 1
@@ -300,10 +302,10 @@ func (x *attaching) run(op *waitOptions) (err error) {
 		switch {
 		case err != nil:
 			return silence(err)
-		case r[0] != 1 && e.putBacks.isUnderWay(x.Field):
-			return errPutBack
 		case r[0] != 1:
-			return fmt.Errorf("%w: the ticket was used before, or the hold has expired or was released by force", ErrNotHeld)
+			if err := x.missing(op); err != nil {
+				return err
+			}
 		case x.enoughValidityLeft(send.FromMilliseconds(r[1]), time.Since(sent), asked):
 			err = x.attached(r, sent)
 			attached = err == nil
@@ -312,6 +314,21 @@ func (x *attaching) run(op *waitOptions) (err error) {
 			return LossError(ErrLate)
 		}
 	}
+}
+
+// missing returns the error for an answer that the detached field does not have the lock. If another caller of this
+// process has given up since the request was sent, and the lock is being given back, missing waits for that, and returns
+// nil, once: run asks again.
+func (x *attaching) missing(op *waitOptions) error {
+	backs := &x.lockState.engine.putBacks
+	switch {
+	case !backs.isUnderWay(x.Field):
+		return fmt.Errorf("%w: the ticket was used before, or the hold has expired or was released by force", ErrNotHeld)
+	case x.waited:
+		return errPutBack
+	}
+	x.waited = true
+	return backs.await(op, x.Field)
 }
 
 // ask sends one request, and returns when it was sent.
