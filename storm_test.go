@@ -1364,7 +1364,9 @@ func (n *nemesis) delete() {
 				keys = append(keys, k.holds(name))
 			}
 		}
-		assert.NoError(n, n.admin.Del(context.Background(), keys...).Err(), "delete")
+		testredis.Await(n, "the records are deleted", soon, func() bool { // just after a failover it may be refused
+			return n.admin.Del(context.Background(), keys...).Err() == nil
+		})
 	})
 	n.locked[name].deletions.Add(1)
 	if alone {
