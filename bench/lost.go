@@ -45,11 +45,14 @@ type section struct {
 type protector struct {
 	name  string
 	check string // what a client does before it writes
-	open  func(setting) (enter func(context.Context) (section, error), end func(), err error)
+	open  func(setting) (enter entrance, end func(), err error)
 }
 
+// An entrance waits for the lock, and enters a critical section.
+type entrance func(context.Context) (section, error)
+
 var protectors = []protector{
-	{"no lock", "nothing", func(setting) (func(context.Context) (section, error), func(), error) {
+	{"no lock", "nothing", func(setting) (entrance, func(), error) {
 		return func(context.Context) (section, error) { return section{release: func() {}}, nil }, func() {}, nil
 	}},
 	{"relock", "`hold.Context().Err()`", protectRelock()},
@@ -59,8 +62,8 @@ var protectors = []protector{
 	{"redsync", "`mutex.Until()`", protectRedsync},
 }
 
-func protectRelock(opts ...relock.LockOption) func(setting) (func(context.Context) (section, error), func(), error) {
-	return func(s setting) (func(context.Context) (section, error), func(), error) {
+func protectRelock(opts ...relock.LockOption) func(setting) (entrance, func(), error) {
+	return func(s setting) (entrance, func(), error) {
 		p, err := openRelock(plain)(s)
 		if err != nil {
 			return nil, nil, err
@@ -84,18 +87,18 @@ func protectRelock(opts ...relock.LockOption) func(setting) (func(context.Contex
 	}
 }
 
-func protectRueidis(s setting) (func(context.Context) (section, error), func(), error) {
+func protectRueidis(s setting) (entrance, func(), error) {
 	p, err := openRueidis(s)
 	if err != nil {
 		return nil, nil, err
 	}
 	return func(ctx context.Context) (section, error) {
 		held, release, err := p.(rueidisPeer).WithContext(ctx, "number")
-		return section{alive: func() bool { return held.Err() == nil }, release: func() { release() }}, err
+		return section{alive: func() bool { return held.Err() == nil }, release: release}, err
 	}, p.Close, nil
 }
 
-func protectRedislock(s setting) (func(context.Context) (section, error), func(), error) {
+func protectRedislock(s setting) (entrance, func(), error) {
 	p, err := openRedislock(tuned)(s)
 	if err != nil {
 		return nil, nil, err
@@ -110,7 +113,7 @@ func protectRedislock(s setting) (func(context.Context) (section, error), func()
 	}, p.Close, nil
 }
 
-func protectRedsync(s setting) (func(context.Context) (section, error), func(), error) {
+func protectRedsync(s setting) (entrance, func(), error) {
 	p, err := openRedsync(redsync.WithRetryDelay(tuned))(s)
 	if err != nil {
 		return nil, nil, err
@@ -132,7 +135,6 @@ type number struct {
 	value   int
 	writes  int
 	highest int64 // the highest token that wrote
-	refused int   // writes that came with a lower token
 }
 
 func (n *number) read() int {
@@ -145,7 +147,6 @@ func (n *number) write(value int, token int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if token < n.highest {
-		n.refused++
 		return
 	}
 	n.highest = token
@@ -228,7 +229,7 @@ func (p protector) protect(ctx context.Context, trouble trouble, took time.Durat
 }
 
 // add adds 1 in a critical section.
-func (n *number) add(ctx context.Context, enter func(context.Context) (section, error), t trouble, p *testredis.Proxy) {
+func (n *number) add(ctx context.Context, enter entrance, t trouble, p *testredis.Proxy) {
 	trying, done := context.WithTimeout(ctx, lostServed)
 	defer done()
 	s, err := enter(trying)

@@ -317,7 +317,7 @@ func (x *attaching) run(op *waitOptions) (err error) {
 }
 
 // missing returns the error for an answer that the detached field does not have the lock. If another caller of this
-// process has given up since the request was sent, and the lock is being given back, missing waits for that, and returns
+// process has given up since the request was sent, the hold is being put back. Then missing waits for that, and returns
 // nil, once: run asks again.
 func (x *attaching) missing(op *waitOptions) error {
 	backs := &x.lockState.engine.putBacks

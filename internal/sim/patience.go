@@ -31,10 +31,10 @@ func (w *world) backIn(phase Phase) (sum time.Duration) {
 	return sum
 }
 
-// deaf reports whether a process may not receive grants, because it was not permitted to subscribe at some time of
+// missesGrants reports whether a process may not receive grants, because it was not permitted to subscribe at some time of
 // the phase. It then polls (see security.md), even when it has the permission again, until it has not needed the
 // channel for a moment.
-func (w *world) deaf() bool {
+func (w *world) missesGrants() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Since(w.began)

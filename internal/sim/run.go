@@ -231,7 +231,7 @@ func (w *world) probe(phase Phase) {
 	back, ghostly := max(w.backIn(phase), time.Until(w.prolonged)), w.ghostly()
 	w.mu.Unlock()
 	// A process without a known subscription does not count as dead, and a grant waits for it.
-	if w.deaf() {
+	if w.missesGrants() {
 		ghostly += time.Duration(w.plan.Processes) * grantLife
 	}
 	// A fault may restore the positions of Java waiters that have gone, or prevent them from leaving. Each of them is

@@ -360,7 +360,7 @@ func (w *witness) atOnce(h *hold, name string) {
 	if slices.ContainsFunc(w.holds, func(o *hold) bool { return slices.Contains(o.names, name) }) {
 		return
 	}
-	if !w.asked[name].Before(h.asked) || w.world.deaf() { // see asking
+	if !w.asked[name].Before(h.asked) || w.world.missesGrants() { // see asking
 		return
 	}
 	plan := w.world.plan
