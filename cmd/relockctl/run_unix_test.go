@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -334,13 +335,20 @@ func TestRunWaitsForTheLock(t *testing.T) {
 	assert.Zero(t, r.ends(), r.stderr.String())
 }
 
-// awaitWaiter waits until a client waits for the lock.
+// awaitWaiter waits until a client is in the wait queue of the lock.
 func awaitWaiter(t *testing.T, s *testredis.Server, name string) {
 	t.Helper()
-	rdb := s.Client()
-	testredis.Await(t, "it waits", soon, func() bool {
-		return rdb.Exists(context.Background(), "relock_line:{"+name+"}").Val() == 1
-	})
+	c := newClient(t, s.Client())
+	testredis.Await(t, "it waits", soon, func() bool { return waiters(t, c, name) == 1 })
+}
+
+// waiters returns how many clients are in the wait queue of the lock. The queue may also have tombstones, of attempts
+// that were canceled before Redis answered, so it is Inspect that counts.
+func waiters(t *testing.T, c *relock.Client, name string) int {
+	t.Helper()
+	i, err := c.Inspect(context.Background(), name)
+	require.NoError(t, err)
+	return i.Waiting
 }
 
 func TestRunDoesNotStartTheCommandIfRedisIsLostInTheWait(t *testing.T) {
@@ -355,7 +363,8 @@ func TestRunDoesNotStartTheCommandIfRedisIsLostInTheWait(t *testing.T) {
 
 func TestRunSignalEndsTheWait(t *testing.T) {
 	s := testredis.Start(t)
-	hold, err := newClient(t, s.Client()).NewLock("job").Acquire(context.Background())
+	c := newClient(t, s.Client())
+	hold, err := c.NewLock("job").Acquire(context.Background())
 	must(t, err)
 	for _, signal := range []syscall.Signal{
 		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
@@ -365,7 +374,7 @@ func TestRunSignalEndsTheWait(t *testing.T) {
 		r.signal(signal)
 		assert.Equal(t, 128+int(signal), r.ends())
 		assert.Contains(t, r.stderr.String(), "the command was not started")
-		assert.Zero(t, s.Client().HLen(context.Background(), "relock_line:{job}").Val(), "%v: the wait queue", signal)
+		assert.Zero(t, waiters(t, c, "job"), "%v: the wait queue", signal)
 	}
 	must(t, hold.Release(context.Background()))
 }
