@@ -21,8 +21,12 @@ type bound struct {
 }
 
 // None of the other libraries of Go has read locks. All of them send one request to lock and one to unlock, so two bare
-// EVALSHA stand for the fastest library. Readers that a writer wakes are compared with the minimum of what Redisson's
-// records need: a message to all of them, and then a request from each.
+// EVALSHA stand for the fastest library.
+//
+// Readers that a writer wakes are compared with a message to all of them, and then a request from each, which is the
+// minimum with Redisson's records. On loopback the requests of the readers follow each other in Redis, and each of them
+// takes it about 20 µs: a read lock of Redisson is three keys, and relock checks that no writer waits, and that the
+// record is one of a lock. The three commands of the bare request take 3 µs.
 //
 // Where a lock is not contended, relock is behind the fastest library. The scripts of its two requests run eight
 // commands, those of rueidislock six, and redsync acquires with one SET; and relock's own work for a section is about
@@ -32,10 +36,12 @@ type bound struct {
 // with its lease, its place among the callers of the process and the state of its name 0.7 KB.
 var bounds = slices.Concat([]bound{
 	{"alone", "rate, of two bare EVALSHA", against("bare EVALSHA"), 0.85, 0.60, false},
+	{"alone", "rate, of redislock", against("redislock"), 0.85, 0.50, false},
 	{"alone-cancellable", "rate, of two bare EVALSHA", against("bare EVALSHA"), 0.82, 0.45, false},
+	{"alone-cancellable", "rate, of redislock", against("redislock"), 0.80, 0.40, false},
 	{"names-16", "rate, of rueidislock", against("rueidislock"), 0.88, 0.40, false},
 	{"names-32", "rate, of rueidislock", against("rueidislock"), 0.88, 0.40, false},
-	{"names", "rate, of the fastest library", againstFastest, 0.95, 0.50, false},
+	{"names", "rate, of the fastest library", againstFastest, 0.85, 0.40, false},
 	{"names-1000", "rate, of the fastest library", againstFastest, 0.92, 0.50, false},
 	{"names-cluster", "rate, of the fastest library", againstFastest, 0.92, 0.40, false},
 	{"one-name", "rate, of the fastest library", againstFastest, 50, 15, false},
@@ -43,9 +49,10 @@ var bounds = slices.Concat([]bound{
 	{"fleet-1ms-far", "rate, of a sync.Mutex", against("sync.Mutex"), 0.92, 0.50, false},
 	{"fleet-1ms-far", "slowest client, of the fastest", figureOf(evenClient), 0.5, 0.25, false},
 	{"fleet-1ms-far", "longest wait, in rounds of 64 critical sections", waitOf(64), 4, 8, true},
-	{"fair", "rate, of a sync.Mutex", against("sync.Mutex"), 0.85, 0.30, false},
+	{"fair", "rate, of a sync.Mutex", against("sync.Mutex"), 0.70, 0.30, false},
+	{"fair", "rate, of bare grants", against("bare grant"), 0.85, 0.40, false},
 	{"readers", "rate, of two bare EVALSHA", against("bare read"), 20, 5, false},
-	{"readers-woken", "speed, of readers that each ask once", against("bare wake"), 0.9, 0.2, false},
+	{"readers-woken", "speed, of readers that each ask once", against("bare wake"), 0.55, 0.2, false},
 	{"readers-woken-far", "speed, of readers that each ask once", against("bare wake"), 0.9, 0.2, false},
 	{"held", "goroutines", figureOf(goroutines), 6, 16, true},
 	{"held", "bytes of heap per lock", figureOf(heapEach), 1400, 1700, true},
@@ -59,13 +66,16 @@ var bounds = slices.Concat([]bound{
 	{"fleet-10000x1-simulated", "requests per critical section, with polls", figureOf(allOfThem), 3, 40, true},
 }, lineBounds(), handoffBounds(), leaverBounds())
 
-// lineBounds returns the bounds for processes that compete for one name with one goroutine each.
+// lineBounds returns the bounds for processes that compete for one name with one goroutine each. A section of 1 ms and a
+// round trip of 2 ms make at most a third of the rate of a sync.Mutex; a bare grant, which is no lock, reaches 0.28 to
+// 0.29 of it here.
 func lineBounds() (all []bound) {
 	for _, n := range linesOf {
 		name := lineName(n)
 		all = append(all,
-			bound{name, "rate, of a sync.Mutex", against("sync.Mutex"), 0.32, 0.15, false},
-			bound{name, "rate, of the fastest library", againstFastest, 1.3, 0.5, false},
+			bound{name, "rate, of bare grants", against("bare grant"), 0.9, 0.5, false},
+			bound{name, "rate, of a sync.Mutex", against("sync.Mutex"), 0.26, 0.15, false},
+			bound{name, "rate, of the fastest library", againstFastest, 1.15, 0.5, false},
 			bound{name, "requests per critical section", figureOf(requests), 2.5, 5, true},
 			bound{name, "longest wait, in turns of all", figureOf(longestTurns), 1.5, 10, true},
 			bound{name, "slowest process, of the fastest", figureOf(evenClient), 0.9, 0.4, false})

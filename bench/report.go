@@ -86,7 +86,7 @@ type family struct {
 }
 
 var families = []family{
-	{"bare EVALSHA", []string{"bare EVALSHA", "bare read", "bare wake"}},
+	{"minimum", []string{"bare EVALSHA", "bare grant", "bare read", "bare wake"}},
 	{"sync.Mutex", []string{"sync.Mutex"}},
 	{"relock, for comparison", []string{noneLeaves, "relock"}},
 	{"rueidislock", []string{"rueidislock"}},

@@ -153,7 +153,7 @@ func workloads(n size) []workload {
 		all = append(all, workload{name: lineName(n),
 			title: fmt.Sprintf("%d clients × 1 goroutine, one name, 1 ms section, 2 ms round trip", n),
 			trip:  far, headline: n == 16,
-			clients: n, peers: with("relock", "relock fair", "sync.Mutex"),
+			clients: n, peers: with("relock", "relock fair", "bare grant", "sync.Mutex"),
 			longer: max(1, n/8), inLine: n, // one turn more or less must not make a process uneven
 			slice:  line{crowd{clients: n, workers: 1, names: 1, section: time.Millisecond}}.slice,
 			figure: rate, columns: lines})
