@@ -17,8 +17,8 @@ VERSION     := v0.1.0
 OLDEST_GO   := go1.24.0
 NEWEST_RDB  := github.com/redis/go-redis/v9@v9.23.0
 
-MODULES  := . examples/postgres otel gocron interop bench relockui/browser
-EXAMPLES := quickstart orders imports stock cron crawler leader cache tickets transfer redlock
+MODULES  := . examples/postgres examples/robfig otel gocron interop bench relockui/browser
+EXAMPLES := quickstart orders imports stock cron crawler leader cache tickets transfer redlock background
 FUZZ     := Replies Inspect Names Durations Options Locker
 TIME     ?= 60s
 SERVERS  ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/relock-servers
@@ -104,8 +104,10 @@ bench: ## beside other libraries, a moment of each; needs redis-server, and Java
 bench-test: ## the simulation and the arithmetic of the benchmarks
 	cd bench && go test -count=1 -short ./...
 
-examples: ## every example, one after the other; that of PostgreSQL starts its own server
+examples: ## every example, one after the other; those of PostgreSQL and of backups start their own servers
 	@for e in $(EXAMPLES); do printf '\n== %s\n' $$e; timeout 120 go run ./examples/$$e || exit 1; done
+	@printf '\n== robfig\n'; cd examples/robfig && timeout 120 go run .
+	@printf '\n== backup\n'; timeout 120 examples/backup/run.sh
 	@printf '\n== postgres\n'; cd examples/postgres && timeout 120 go run .
 
 lint: fmt vet staticcheck golangci tidy-check ## all that reads the code of all modules and runs nothing
