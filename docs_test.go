@@ -111,6 +111,38 @@ func TestDocsCodeCompiles(t *testing.T) {
 	assert.NoError(t, err, string(said))
 }
 
+// Each recipe of the cookbook links to a program that "make examples" or "make gocron" runs. Code that
+// TestDocsCodeCompiles does not compile is in a file that the recipe links to, and so are the recipes named here.
+func TestCookbookRecipesArePrograms(t *testing.T) {
+	makefile, err := os.ReadFile("Makefile")
+	require.NoError(t, err)
+	recipes := strings.Split(pages(t)["docs/cookbook.md"], "\n## ")[1:]
+	require.GreaterOrEqual(t, len(recipes), 9, "recipes")
+	for _, recipe := range recipes {
+		title, _, _ := strings.Cut(recipe, "\n")
+		programs, code := 0, ""
+		for _, m := range regexp.MustCompile(`\]\(\.\./([a-z]+)/([a-z_]+)(\S*)\)`).FindAllStringSubmatch(recipe, -1) {
+			run := `examples/` + m[2] + `\b|(?m)^EXAMPLES :=.*\b` + m[2] + `\b`
+			if m[1] == "examples" && assert.Regexp(t, run, string(makefile), "%s: %s is not run", title, m[0]) {
+				programs++
+			}
+			if m[1]+"/"+m[2] == "gocron/example" {
+				programs++
+			}
+			file, err := os.ReadFile(filepath.Join(m[1], m[2]+m[3]))
+			require.NoError(t, err, title)
+			code += flatten(string(file)) + "\n"
+		}
+		assert.Positive(t, programs, "programs of the recipe %q", title)
+		whole := []string{"A cron job on several replicas", "Refill a cache", "Release in the background"}
+		for _, m := range regexp.MustCompile("(?s)```(go|go other|sh)\n(.*?)```").FindAllStringSubmatch(recipe, -1) {
+			if m[1] != "go" || slices.Contains(whole, title) {
+				assert.True(t, strings.Contains(code, flatten(m[2])), "%s: in no program:\n%s", title, m[2])
+			}
+		}
+	}
+}
+
 func TestDocsLinksLeadSomewhere(t *testing.T) {
 	all := pages(t)
 	for page, text := range all {

@@ -12,10 +12,13 @@
 // wait forever, so the lock returns an error. The other direction works: acquire the read lock inside the write lock,
 // release the write lock, and continue to read the new version.
 //
+// Then all workers ask for an entry that is not in the cache. With a plain Lock one of them computes it, and the others
+// wait and read it: the function cached is the recipe "Refill a cache" of docs/cookbook.md.
+//
 // It needs only Go: without REDIS_URL (redis://user:password@host:port/db) it runs on an embedded miniredis.
 //
 // Rules: the two parts carry the same version number; otherwise a reader has seen half a list, and the exit status is
-// 1. Nothing is left in Redis.
+// 1. It is also 1 if the entry is computed more than once. Nothing is left in Redis.
 package main
 
 import (
@@ -99,7 +102,7 @@ func run() error {
 	}
 	fmt.Printf("%d reads in %v, up to %d at the same time, and none saw half a list\n",
 		shop.reads.Load(), time.Since(start).Round(time.Millisecond), shop.most.Load())
-	return nil
+	return refill(ctx, rdb, client.NewLock(prefix+":refill"), prefix+":entry")
 }
 
 type shop struct {
@@ -144,4 +147,62 @@ func (s *shop) refresh(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// refill has all workers ask for an entry that is not in the cache, and checks that one of them computes it.
+func refill(ctx context.Context, rdb *redis.Client, lock *relock.Lock, key string) error {
+	defer rdb.Del(context.WithoutCancel(ctx), key)
+	get := func() (string, bool) {
+		v, err := rdb.Get(ctx, key).Result()
+		return v, err == nil // a cache that cannot be read counts as empty
+	}
+	var fills atomic.Int64
+	fill := func(ctx context.Context) (string, error) {
+		fills.Add(1)
+		time.Sleep(think)
+		return "cherries", rdb.Set(ctx, key, "cherries", time.Minute).Err()
+	}
+	failed := make(chan error, readers)
+	for range readers {
+		go func() {
+			v, err := cached(ctx, lock, get, fill)
+			if err == nil && v != "cherries" {
+				err = fmt.Errorf("the entry is %q", v)
+			}
+			failed <- err
+		}()
+	}
+	for range readers {
+		if err := <-failed; err != nil {
+			return err
+		}
+	}
+	if n := fills.Load(); n != 1 {
+		return fmt.Errorf("the entry was computed %d times", n)
+	}
+	fmt.Printf("%d workers asked for an entry that was not in the cache, and it was computed once\n", readers)
+	return nil
+}
+
+// cached returns the entry that get finds in the cache. If there is none, one caller computes it with fill, and the
+// others wait for it.
+func cached(
+	ctx context.Context,
+	lock *relock.Lock,
+	get func() (string, bool),
+	fill func(context.Context) (string, error),
+) (string, error) {
+	if v, ok := get(); ok {
+		return v, nil
+	}
+	var v string
+	err := lock.Do(ctx, func(ctx context.Context) (err error) {
+		var ok bool
+		if v, ok = get(); ok { // another process has filled it meanwhile
+			return nil
+		}
+		v, err = fill(ctx)
+		return err
+	})
+	return v, err
 }
