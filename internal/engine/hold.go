@@ -88,7 +88,7 @@ type hold struct {
 	changed chan struct{}
 	vote    Vote // set and replaced only while the hold is fresh; nil if the lock has a record in Redis
 
-	// guarded by name.mu
+	// guarded by lockState.mu
 	ownerQueue waitqueue.Queue[*hold] // the owner mutex
 	queue      *waitQueue             // the local queue that has admitted the hold, and not the next waiter yet; or nil
 	record     *record                // set when the lock is acquired

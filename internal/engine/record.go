@@ -23,7 +23,7 @@ type record struct {
 	answeredAt time.Duration
 	lease      lease.Lease
 
-	// guarded by name.mu of first
+	// guarded by lockState.mu of first
 	holds  []*hold     // those that have the record now
 	room   [1]*hold    // memory for holds
 	tokens *tokenBlock // for the holds that the record is handed off to; or nil
