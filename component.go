@@ -159,9 +159,9 @@ func checkTwice(components []component) error {
 		inTheWay := []any{self}
 		if m.lock != nil {
 			self = place{server, m.id.Name, m.id.Half}
-			inTheWay = []any{self, place{server, m.id.Name, ""}}
+			inTheWay = []any{self, place{server, m.id.Name, ""}, place{server, m.id.Name, permitsHalf}}
 		}
-		if m.lock != nil && m.id.Half == "" {
+		if m.lock != nil && (m.id.Half == "" || m.id.Half == permitsHalf) {
 			inTheWay = append(inTheWay, place{server, m.id.Name, "read"}, place{server, m.id.Name, "write"})
 		}
 		if slices.ContainsFunc(inTheWay, func(o any) bool { return seen[o] }) {

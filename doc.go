@@ -37,8 +37,8 @@
 //
 // The owner of a lock is the calling goroutine, which relock identifies by its ID (read with the module
 // petermattis/goid). Any number of goroutines may share a Locker, and they exclude one another. The goroutine that
-// holds the lock may acquire it again, through any Locker with that name and Client; it then has to call Unlock once
-// for each Lock. No owner can release the lock of another owner.
+// holds the lock may acquire it again, through any Locker of that type with that name and Client; it then has to call
+// Unlock once for each Lock. No owner can release the lock of another owner.
 //
 // A function that is called by the holder, in the same goroutine, can therefore acquire the lock again without
 // blocking. A goroutine that is started while the lock is held cannot: it is another owner. The goroutines of an

@@ -775,6 +775,8 @@ func TestMultiLockRefusesWrongSetsOfLocks(t *testing.T) {
 		"no lock":           c.NewMultiLock(c.NewLock(b.name), &Lock{}),
 		"twice":             c.NewMultiLock(c.NewLock(b.name), c.NewLock(b.name+"-2"), c.NewLock(b.name)),
 		"twice, fenced":     c.NewMultiLock(c.NewLock(b.name), c.NewLock(b.name, Fenced())),
+		"semaphore":         c.NewMultiLock(c.NewLock(b.name), c.NewSemaphore(b.name, 2)),
+		"lock of semaphore": c.NewMultiLock(c.NewSemaphore(b.name, 2), c.NewRWLock(b.name).Read()),
 		"of another client": c.NewMultiLock(c.NewLock(b.name), other.NewLock(b.name)),
 		"of another kind":   c.NewMultiLock(c.NewLock(b.name), c.NewFairLock(b.name)),
 		"in another one":    c.NewMultiLock(c.NewLock(b.name), c.NewMultiLock(c.NewLock(b.name))),

@@ -80,6 +80,10 @@ type Semaphore struct {
 	record *semaphore
 }
 
+// permitsHalf keeps the holds of a semaphore apart from those of a lock with the same name: an owner that has a permit
+// does not hold the lock.
+const permitsHalf = "permits"
+
 // NewSemaphore returns the semaphore with the given name. The argument permits applies only if the semaphore does not
 // exist in Redis yet: see [Semaphore]. NewSemaphore sends no request. A bad name, a number of permits below 1 or above
 // 2147483647, and the option [Fenced] are reported by the methods of the semaphore, as ErrInvalid.
@@ -93,7 +97,7 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 	l := &semaphore{
 		facts: facts{
 			Traits: engine.Traits{
-				LockID:   engine.LockID{Name: key},
+				LockID:   engine.LockID{Name: key, Half: permitsHalf},
 				Given:    name,
 				LockType: string(TypeSemaphore),
 				Admits:   engine.Counting,

@@ -207,6 +207,41 @@ func TestSemaphoreRefusesBadInput(t *testing.T) {
 
 // Waiters of one process get permits in the order in which they called Lock, including those that ask for an explicit
 // lease.
+// Two owners of one Client that have a permit each would both have the lock otherwise.
+func TestSemaphorePermitIsNoHoldOfALockWithItsName(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		c := b.client()
+		for kind, lock := range map[string]Locker{
+			"lock": c.NewLock(b.name), "fair": c.NewFairLock(b.name),
+			"read": c.NewRWLock(b.name).Read(), "write": c.NewRWLock(b.name).Write(),
+		} {
+			s, o := c.NewSemaphore(b.name, 2), owners(2)
+			for _, owner := range o {
+				b.must(s.Lock(owner))
+			}
+			for _, owner := range o {
+				ok, err := lock.TryLock(owner, 0, 0)
+				assert.ErrorIs(t, err, ErrNotALock, kind)
+				assert.False(t, ok, "%s: the owner has a permit", kind)
+				b.mustBe(lock.Unlock(owner), ErrNotHeld)
+			}
+			b.permits(2)
+			for _, owner := range o {
+				b.must(s.Unlock(owner))
+			}
+			b.must(b.rdb.Del(owners(1)[0], b.name).Err()) // otherwise the number of permits stays
+
+			b.must(lock.Lock(o[0]))
+			ok, err := s.TryLock(o[0], 0, 0)
+			assert.ErrorIs(t, err, ErrNotALock, kind)
+			assert.False(t, ok, "%s: the owner has the lock", kind)
+			b.mustBe(s.Unlock(o[0]), ErrNotHeld)
+			b.must(lock.Unlock(o[0]))
+		}
+	})
+}
+
 func TestSemaphoreServesLocalWaitersInOrder(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	s := b.client(WithPollInterval(time.Hour)).NewSemaphore(b.name, 2)

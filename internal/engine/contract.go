@@ -91,10 +91,10 @@ type Lock interface {
 }
 
 // A LockID identifies a lock by its name, and by its half if it is part of a read/write lock. Locks with the same
-// LockID share their holds even if they are of different types, for example a plain lock and a fair lock. The engine
-// re-enters a hold with the Commands of the lock through which it was acquired. So a lock type whose holds are
-// re-entered in a different way needs a Half of its own. Semaphores whose holds have different numbers of permits share
-// one local queue.
+// LockID share their holds even if they are of different types, for example a plain lock and a fair lock, which have
+// the same record in Redis. The engine re-enters a hold with the Commands of the lock through which it was acquired. So
+// a lock type that has another record, such as a semaphore, or whose holds are re-entered in a different way, needs a
+// Half of its own. Semaphores whose holds have different numbers of permits share one local queue.
 type LockID struct {
 	Name, Half string
 }
