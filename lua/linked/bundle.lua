@@ -78,7 +78,7 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
     end
 end
 
-local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -731,7 +731,7 @@ elseif ends then
     end
 end
 
-local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -1257,7 +1257,7 @@ end, {'hash', 'hash', 'string'})
 end},
     {acquire = function(KEYS, ARGV)
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -1548,7 +1548,7 @@ local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -2145,7 +2145,7 @@ local provisional = 5000
 local line_life = 5 * 60 * 1000
 local near_head = 32
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -2906,7 +2906,7 @@ local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local line_life = 5 * 60 * 1000
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
 
 local function refuse(key, what)
     local n = 0

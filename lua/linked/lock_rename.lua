@@ -1,5 +1,5 @@
 local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
-local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
 
 local function refuse(key, what)
     local n = 0

@@ -3,7 +3,7 @@ local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
 
 local function refuse(key, what)
     local n = 0
