@@ -218,3 +218,18 @@ func TestOldLeasesAreNoticedOnce(t *testing.T) {
 		assert.Equal(t, []bool{true, false, true}, told)
 	})
 }
+
+// A lease that is old stays old when it is renewed, whenever the loop looks at it.
+func TestOldLeaseStaysOldWhenItIsRenewed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		var told []bool
+		f.watchdog.config.Old = func(old bool) { told = append(told, old) }
+		l, _ := newLease(f.watchdog)
+		f.watchdog.Watch(l, time.Now(), testLease-time.Second, true, 0) // its renewals drift past the looks
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		assert.Equal(t, []bool{true}, told)
+	})
+}

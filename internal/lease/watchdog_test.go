@@ -49,9 +49,9 @@ func (f *fakeRecords) renew(_ context.Context, leases []*Lease) []Renewal {
 			answers[i] = f.answer(l)
 		}
 	}
-	if f.slow > 0 {
+	if slow := f.slow; slow > 0 {
 		f.mu.Unlock()
-		time.Sleep(f.slow)
+		time.Sleep(slow)
 		f.mu.Lock()
 	}
 	return answers
@@ -253,6 +253,86 @@ func TestWatchdogSendsNoMoreThanTwoRenewals(t *testing.T) {
 			require.LessOrEqual(t, asked[1]-asked[0], renewTime+testLease/30)
 		}
 	})
+}
+
+// slowly makes the renewals of f be answered after these times, one after the other, and all others at once. The first
+// of them get the answers.
+func (f *fakeRecords) slowly(slow []time.Duration, answers ...Renewal) {
+	f.answer = func(*Lease) Renewal {
+		a := Renewal{Held: true}
+		f.slow = 0
+		if len(slow) > 0 {
+			f.slow, slow = slow[0], slow[1:]
+		}
+		if len(answers) > 0 {
+			a, answers = answers[0], answers[1:]
+		}
+		return a
+	}
+}
+
+// A renewal that is answered after a later one makes room for another, if one is needed: the lease does not end because
+// the last one hangs. It is not due sooner than after an error, because the lease did not get shorter.
+func TestWatchdogRenewsAgainAfterAnAnswerThatWasOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		f.slowly([]time.Duration{15 * time.Second, 0, time.Hour})
+		l, ends := newLease(f.watchdog)
+		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		time.Sleep(24 * time.Second)
+		asked := f.timesAsked(l)
+		require.Len(t, asked, 3, "renewals: one is slow, one was answered, one hangs")
+		until := f.watchdog.At(f.watchdog.End(l))
+		require.Equal(t, asked[1]+Validity(testLease), until, "the second renewal was answered")
+		time.Sleep(4 * time.Second)
+		asked = f.timesAsked(l)
+		require.Len(t, asked, 4, "renewals after the slow one was answered")
+		assert.Equal(t, asked[2]+(until-asked[2])/4, asked[3])
+		time.Sleep(testLease)
+		assert.Zero(t, ends.times, "the lease ended: %v", ends.cause)
+		f.watchdog.Remove(l)
+	})
+}
+
+// A lease that lasts until its limit is not renewed any more, also if an earlier renewal fails after that. It ends at
+// the limit.
+func TestWatchdogDoesNotRenewALeaseThatLastsUntilItsLimit(t *testing.T) {
+	const limit = testLease + 5*time.Second
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		f.slowly([]time.Duration{15 * time.Second}, Renewal{Err: errors.New("refused")})
+		l, ends := newLease(f.watchdog)
+		l.SetLimit(limit)
+		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		<-ends.ended
+		assert.Len(t, f.timesAsked(l), 2, "renewals: one fails late, one reaches the limit")
+		assert.Equal(t, limit, ends.at)
+		assert.ErrorIs(t, ends.cause, errLimit)
+	})
+}
+
+// A lease that was not renewed because of its limit is renewed again when another owner has it, whose limit is later:
+// after a third of it, or at once if that has passed.
+func TestWatchdogRenewsALeaseWhoseLimitIsLater(t *testing.T) {
+	for _, at := range []time.Duration{testLease / 6, testLease / 2} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFakeRecords(t)
+			l, ends := newLease(f.watchdog)
+			l.SetLimit(testLease)
+			f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+			time.Sleep(at)
+			synctest.Wait()
+			require.Empty(t, f.timesAsked(l), "renewals before the limit was moved")
+			f.watchdog.Relimit(l, 0)
+			time.Sleep(10 * testLease)
+			synctest.Wait()
+			require.Zero(t, ends.times, "the lease ended: %v", ends.cause)
+			due := max(at, testLease/3)
+			assert.LessOrEqual(t, f.timesAsked(l)[0], due, "the first renewal, limit moved after %v", at)
+			assert.GreaterOrEqual(t, f.timesAsked(l)[0], due-testLease/30, "the first renewal, limit moved after %v", at)
+			f.watchdog.Remove(l)
+		})
+	}
 }
 
 // A pipeline that hangs does not delay the renewal of other leases.
