@@ -240,6 +240,7 @@ func (e *Engine) Attach(ctx context.Context, kind Record, o Owner, d Detached) e
 	s := e.retain(kind.ID().Name)
 	defer s.release()
 	x := &attaching{hold: s.attachingHold(kind, o), Detached: d, heard: make(chan struct{}, 1)}
+	x.to = x.field
 	err := x.run(&op)
 	if err == nil {
 		op.span.ends(pathAttached)
@@ -265,6 +266,7 @@ func (s *lockState) attachingHold(kind Record, o Owner) *hold {
 type attaching struct {
 	*hold
 	Detached
+	to        string      // the field of the hold, for HandleOrphan, which has neither mutex
 	lastReply time.Time   // when Redis last answered; zero: it has not
 	unknown   int         // tries whose outcome is unknown: they may have renamed the field, or may still do so
 	asking    bool        // a request is under way
@@ -464,10 +466,10 @@ func (p *putBacks) await(op *waitOptions, field string) error {
 func (x *attaching) putBack(ctx context.Context) {
 	h, e := x.hold, x.lockState.engine
 	back := func(mayRun bool) send.Call {
-		return h.commands().Rename(Rename{From: h.field, To: x.Field, Lease: longestLimit, Until: x.KeepEnd, Late: mayRun})
+		return h.commands().Rename(Rename{From: x.to, To: x.Field, Lease: longestLimit, Until: x.KeepEnd, Late: mayRun})
 	}
 	end := time.Now().Add(e.WatchdogTimeout)
-	for (rollbacker{e}).repeat(ctx, h.commands(), h.field, x.unknown, back) != nil && time.Now().Before(end) {
+	for (rollbacker{e}).repeat(ctx, h.commands(), x.to, x.unknown, back) != nil && time.Now().Before(end) {
 		if e.waitOptionsFor(context.WithoutCancel(ctx)).sleep(nil, nil, clearPause) != nil {
 			return // the engine is closed
 		}
@@ -485,7 +487,7 @@ func (x *attaching) HandleOrphan(sent time.Time, value any, err error) {
 	}()
 	answer, e := send.Answer{Value: value, Err: err, Sent: sent}, x.lockState.engine
 	r, err := answer.Reply()
-	drops := e.late.Heard([]string{x.field}, !send.MayRunLater(answer.Err))
+	drops := e.late.Heard([]string{x.to}, !send.MayRunLater(answer.Err))
 	if x.givenUp.Load() && (r[0] == 1 || err != nil && (send.MayHaveRun(err) || send.Answered(err))) {
 		x.putBack(context.Background())
 	}
