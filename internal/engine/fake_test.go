@@ -45,7 +45,9 @@ func (l *fakeLock) Inspect(field string) send.Call { return l.call("inspect", fi
 
 func (l *fakeLock) ReadReply(_ Attempt, r send.Reply) (Outcome, error) { return ParseOutcome(r) }
 
-func (l *fakeLock) Rename(r Rename) send.Call { return l.call("rename", r.From, r.To, r.Lease) }
+func (l *fakeLock) Rename(r Rename) send.Call {
+	return l.call("rename", r.From, r.To, r.Lease, r.Until, r.Ends)
+}
 
 func (l *fakeLock) Release(r Release) send.Call { return l.call("release", r.Field, r.HoldCount) }
 

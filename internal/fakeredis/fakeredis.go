@@ -2,7 +2,7 @@
 // the engine. It can be slow, lose answers, and run requests late.
 //
 // Rules: the first argument of a call names a verb, which takes the place of a script: "acquire", "release", "renew",
-// or "force". A Redis is the Transport of a send.Sender.
+// "rename" or "force". A Redis is the Transport of a send.Sender.
 package fakeredis
 
 import (
@@ -181,6 +181,8 @@ func (r *Redis) run(c send.Call) send.Reply {
 			rec.Expires = end
 		}
 		return send.Reply{1}
+	case "rename":
+		return r.rename(rec, args[0].(string), args[1].(string), args[2].(time.Duration), args[3].(int64), args[4].(int64))
 	case "force":
 		if rec == nil {
 			return send.Reply{}
@@ -190,6 +192,23 @@ func (r *Redis) run(c send.Call) send.Reply {
 		return send.Reply{1}
 	}
 	panic(fmt.Sprint("no such verb: ", c.Args[0]))
+}
+
+// rename is the script of that name, for a record that is not shared.
+func (r *Redis) rename(rec *Record, from, to string, lease time.Duration, until, ends int64) send.Reply {
+	now := time.Now()
+	if until > 0 {
+		lease = min(lease, time.UnixMilli(until).Sub(now))
+	}
+	switch {
+	case rec == nil, rec.Field != from && rec.Field != to, rec.Field == from && ends > 0 && now.UnixMilli() >= ends:
+		return send.Reply{-1, 0, now.UnixMilli()}
+	case rec.Field == from || ends > 0:
+		rec.Field, rec.Expires = to, now.Add(lease)
+	default:
+		lease = time.Until(rec.Expires)
+	}
+	return send.Reply{1, send.Milliseconds(lease), now.UnixMilli()}
 }
 
 func (r *Redis) acquire(rec *Record, name, field string, lease time.Duration, level, tokens int) send.Reply {
