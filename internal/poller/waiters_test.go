@@ -1,0 +1,200 @@
+//go:build go1.25
+
+package poller
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A pollerBench has a Poller whose Redis finds no lock free, unless the test says otherwise.
+type pollerBench struct {
+	*Poller
+	t      *testing.T
+	mu     sync.Mutex   // guards below
+	names  [][]string   // of each request
+	fields [][][]string // of each request
+	free   []string
+	err    error // of each request
+	closed error // of each Sleep
+}
+
+func newPollerBench(t *testing.T) *pollerBench {
+	b := &pollerBench{t: t}
+	b.Poller = New(Config{
+		Every: time.Second,
+		Spawn: func(f func()) { go f() },
+		Sleep: func(d time.Duration) error {
+			time.Sleep(d)
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.closed
+		},
+		Group:   func(string) string { return "" },
+		Silence: func() time.Duration { return time.Second },
+		Look: func(names []string, fields [][]string) ([]string, error) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.names, b.fields = append(b.names, names), append(b.fields, fields)
+			return b.free, b.err
+		},
+	})
+	return b
+}
+
+// set calls f while the goroutine of the Poller does nothing.
+func (b *pollerBench) set(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f()
+}
+
+// close ends the goroutine of the Poller.
+func (b *pollerBench) close() {
+	b.set(func() { b.closed = errors.New("closed") })
+	rounds(2)
+	running, _ := b.Running()
+	assert.False(b.t, running)
+}
+
+// polls returns the names of the requests since the last call, and the fields.
+func (b *pollerBench) polls() (names [][]string, fields [][][]string) {
+	b.set(func() {
+		names, fields = b.names, b.fields
+		b.names, b.fields = nil, nil
+	})
+	return names, fields
+}
+
+// rounds lasts for n poll intervals, and a moment more.
+func rounds(n int) {
+	time.Sleep(time.Duration(n)*time.Second + time.Millisecond)
+	synctest.Wait()
+}
+
+func waiter() Waiter { return Waiter{Wake: make(chan struct{}, 1), Field: "field"} }
+
+// woken reports whether w has a wake-up, and takes it.
+func woken(w Waiter) bool {
+	select {
+	case <-w.Wake:
+		return true
+	default:
+		return false
+	}
+}
+
+// All waiters of a lock that is free are woken, and no others. If Redis does not answer, all are.
+func TestPollerWakesTheWaitersOfFreeLocksOrAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newPollerBench(t)
+		one, two, other := waiter(), waiter(), waiter()
+		defer b.Watch("x", one)()
+		defer b.Watch("x", two)()
+		defer b.Watch("y", other)()
+		rounds(2)
+		assert.Equal(t, []bool{false, false, false}, []bool{woken(one), woken(two), woken(other)}, "no lock is free")
+		b.set(func() { b.free = []string{"x"} })
+		rounds(2)
+		assert.Equal(t, []bool{true, true, false}, []bool{woken(one), woken(two), woken(other)}, "x is free")
+		b.set(func() { b.free, b.err = nil, errors.New("refused") })
+		rounds(2)
+		assert.Equal(t, []bool{true, true, true}, []bool{woken(one), woken(two), woken(other)}, "Redis does not answer")
+		b.close()
+	})
+}
+
+// The goroutine ends when no caller waits, or when its sleep is cut short. The next caller that waits starts another
+// one.
+func TestPollerBeginsAgainAfterItsGoroutineHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newPollerBench(t)
+		for range 2 {
+			stop := b.Watch("x", waiter())
+			rounds(3)
+			polls, _ := b.polls()
+			require.GreaterOrEqual(t, len(polls), 3, "polls")
+			stop()
+			rounds(3)
+			running, locks := b.Running()
+			assert.False(t, running, "no caller waits")
+			assert.Zero(t, locks)
+			b.polls()
+		}
+
+		b.set(func() { b.closed = errors.New("a hook has ended the goroutine") })
+		stop := b.Watch("x", waiter())
+		rounds(3)
+		running, _ := b.Running()
+		assert.False(t, running, "the goroutine has ended")
+		polls, _ := b.polls()
+		assert.Empty(t, polls)
+		b.set(func() { b.closed = nil })
+		defer b.Watch("y", waiter())()
+		rounds(3)
+		polls, _ = b.polls()
+		require.NotEmpty(t, polls, "polls for another caller")
+		assert.ElementsMatch(t, []string{"x", "y"}, polls[0])
+		stop()
+		b.close()
+	})
+}
+
+// A connection that is silent, or not.
+type connection bool
+
+func (c connection) IsSilent(time.Duration) bool { return bool(c) }
+
+// Locks whose waiters may have missed a message are all looked at closely each time, with the fields of all their
+// waiters.
+func TestPollerLooksCloselyWhereAMessageMayBeMissed(t *testing.T) {
+	const doubtful = 3 * closeLooks
+	synctest.Test(t, func(t *testing.T) {
+		b := newPollerBench(t)
+		for i := range 2 * doubtful {
+			for _, field := range []string{"a", "b"} {
+				w := waiter()
+				w.Field, w.Hears = field, connection(i < doubtful && field == "b")
+				defer b.Watch(fmt.Sprint(i), w)()
+			}
+		}
+		rounds(2)
+		b.polls() // the first poll may have begun before all waited
+		rounds(5)
+		polls, fields := b.polls()
+		require.NotEmpty(t, polls)
+		for i, names := range polls {
+			closely := names[:len(fields[i])]
+			for n := range doubtful {
+				at := slices.Index(closely, fmt.Sprint(n))
+				require.NotEqual(t, -1, at, "look %d: lock %d is not looked at closely", i, n)
+				assert.Equal(t, []string{"a", "b"}, fields[i][at], "look %d: the fields of lock %d", i, n)
+			}
+		}
+		b.close()
+	})
+}
+
+// A waiter that was far back polls as often as one near the head after a while, because those ahead may have left.
+func TestPollerOfAWaiterThatWasFarBackIsNotRareForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newPollerBench(t)
+		w := waiter()
+		w.Ahead = 1000 * NearHead
+		defer b.Watch("x", w)()
+		rounds(500)
+		b.polls()
+		rounds(20)
+		polls, _ := b.polls()
+		assert.GreaterOrEqual(t, len(polls), 20, "polls")
+		b.close()
+	})
+}
