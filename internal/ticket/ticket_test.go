@@ -1,7 +1,11 @@
 package ticket
 
 import (
+	"encoding/base64"
+	"encoding/binary"
+	"hash/crc32"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,6 +67,50 @@ func TestDamagedTicketIsRefused(t *testing.T) {
 	assert.ErrorIs(t, err, ErrDamaged)
 	_, err = Decode(text + strings.Repeat("A", MaxSize))
 	assert.ErrorIs(t, err, ErrDamaged)
+}
+
+// A text that has a right checksum is a ticket only if it is one that Encode writes: nothing follows the ticket, it is not
+// longer than MaxSize, and the bits behind the last byte are 0.
+func TestTextThatEncodeWouldNotWriteIsRefused(t *testing.T) {
+	t.Parallel()
+	for n := range 3 { // so that each number of bits is left in the last character
+		ticket := some()
+		ticket.Key += strings.Repeat("k", n)
+		text, err := ticket.Encode()
+		require.NoError(t, err)
+		body, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(text, version))
+		require.NoError(t, err)
+		with := func(more string) string {
+			longer := append(slices.Clone(body), more...)
+			binary.BigEndian.PutUint32(longer, crc32.ChecksumIEEE(longer[4:]))
+			return version + base64.RawURLEncoding.EncodeToString(longer)
+		}
+		read, err := Decode(with(""))
+		require.NoError(t, err)
+		require.Equal(t, ticket, read)
+		_, err = Decode(with("\x00"))
+		assert.ErrorIs(t, err, ErrDamaged, "a byte follows")
+
+		if len(body)%3 != 0 {
+			const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+			last := len(text) - 1
+			same := text[:last] + string(digits[strings.IndexByte(digits, text[last])+1])
+			_, err = Decode(same)
+			assert.ErrorIs(t, err, ErrDamaged, "another text with the same bytes: %d are left", len(body)%3)
+		}
+
+		long := ticket
+		long.Key = strings.Repeat("k", MaxSize)
+		body = make([]byte, 4)
+		for _, text := range []string{long.Type, long.Key, long.ID} {
+			body = append(binary.AppendUvarint(body, uint64(len(text))), text...)
+		}
+		for _, n := range []int64{long.Token, long.MaxEnd, long.MinEnd, long.KeepEnd} {
+			body = binary.AppendVarint(body, n)
+		}
+		_, err = Decode(with(""))
+		assert.ErrorIs(t, err, ErrDamaged, "longer than MaxSize")
+	}
 }
 
 func TestTicketHasAtMostMaxSize(t *testing.T) {

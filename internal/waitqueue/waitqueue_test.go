@@ -43,6 +43,15 @@ func TestOneIsAdmittedAtATime(t *testing.T) {
 	require.True(t, q.TryEnter())
 }
 
+// Waiters with the same number are admitted in the order of their arrival.
+func TestWaitersWithOneNumberAreAdmittedInOrder(t *testing.T) {
+	var q queue
+	for _, name := range []string{"a", "b", "c"} {
+		q.Add(name, 7)
+	}
+	require.Equal(t, []string{"a", "b", "c"}, names(q.All()))
+}
+
 func TestWaitersAreAdmittedInOrder(t *testing.T) {
 	var q queue
 	require.True(t, q.TryEnter())
