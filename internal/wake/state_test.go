@@ -249,3 +249,17 @@ func TestStatesThatAreUnsubscribed(t *testing.T) {
 		})
 	}
 }
+
+// A listener may have missed a message in each state but one, and if its connection does not answer a ping in time.
+func TestStatesInWhichAMessageMayBeMissed(t *testing.T) {
+	for _, s := range allStates {
+		synctest.Test(t, func(t *testing.T) {
+			b := newStateBench(t, s, true)
+			assert.Equal(t, s != confirmed, b.listener.IsSilent(time.Hour), "%v", s)
+			b.link.pingedAt = time.Now()
+			time.Sleep(time.Second)
+			assert.Equal(t, s != confirmed, b.listener.IsSilent(time.Second), "%v: the ping may still be answered", s)
+			assert.True(t, b.listener.IsSilent(time.Second-1), "%v: the ping is not answered", s)
+		})
+	}
+}
