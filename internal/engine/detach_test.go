@@ -4,6 +4,8 @@ package engine
 
 import (
 	"context"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,4 +127,74 @@ func TestHoldIsBeingPutBackUntilTheLastAttachIsUndone(t *testing.T) {
 			assert.False(t, e.putBacks.isUnderWay(d.Field), "%s: after it was undone", name)
 		})
 	}
+}
+
+// An Attach that is refused while an earlier try of it is under way gives back what that try renames: the detached hold
+// may be there again by then.
+func TestAttachThatIsRefusedGivesBackWhatALateTryRenames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		d, err := e.detached(context.Background(), time.Hour)
+		require.NoError(t, err)
+		holds := func(field string) { e.redis.Set(func() { e.redis.Record("x").Field = field }) }
+		holds("a field of another process")
+		e.renames(fakeredis.Fault{Late: 3 * time.Second})
+		assert.ErrorIs(t, e.attach(context.Background(), 2, d), ErrNotHeld)
+		require.Equal(t, "a field of another process", e.redis.Holder("x"))
+		holds(d.Field) // the other process has given up
+		tries := e.redis.Count("rename")
+		time.Sleep(10 * time.Second)
+		assert.Greater(t, e.redis.Count("rename"), tries, "the late try is undone")
+		assert.Equal(t, d.Field, e.redis.Holder("x"))
+	})
+}
+
+// An Attach that is answered when too little of its lease is left asks again.
+func TestAttachAsksAgainIfTooLittleOfTheLeaseIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(2*time.Second))
+		d, err := e.detached(context.Background(), time.Hour)
+		require.NoError(t, err)
+		e.renames(fakeredis.Fault{Answer: 1500 * time.Millisecond}, lateAnswer)
+		require.NoError(t, e.attach(context.Background(), 2, d))
+		assert.Equal(t, 4, e.redis.Count("rename"), "the requests: of Detach, two that are slow, and one more")
+		e.holdOf(newFakeLock(e.redis, "x").ID(), 2, func(h *hold) {
+			assert.Greater(t, e.watchdog.Left(&h.record.lease), time.Second, "what is left of the lease")
+		})
+		time.Sleep(time.Minute)
+		e.unlock(2)
+	})
+}
+
+// An exitingTransport ends the goroutine that has sent a request, as a hook of the Redis client can, while exits is set.
+type exitingTransport struct {
+	*fakeredis.Redis
+	exits atomic.Bool
+}
+
+func (x *exitingTransport) Run(ctx context.Context, c send.Call, first bool) (any, error) {
+	answer, err := x.Redis.Run(ctx, c, first)
+	if x.exits.CompareAndSwap(true, false) {
+		runtime.Goexit()
+	}
+	return answer, err
+}
+
+// An Attach whose goroutine a hook of the Redis client ends may have renamed the field: it puts the hold back.
+func TestAttachWhoseGoroutineEndsPutsTheHoldBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &exitingTransport{Redis: fakeredis.New()}
+		e := joinSending(t, r.Redis, "client", send.Config{Transport: r, OnCallerTime: send.ResendTime})
+		d, err := e.detached(context.Background(), time.Hour)
+		require.NoError(t, err)
+		r.exits.Store(true)
+		go func() {
+			_ = e.attach(context.Background(), 2, d)
+			assert.Fail(t, "the goroutine has not ended")
+		}()
+		time.Sleep(3 * time.Second)
+		assert.Equal(t, d.Field, e.redis.Holder("x"))
+		require.NoError(t, e.attach(context.Background(), 2, d))
+		e.unlock(2)
+	})
 }
