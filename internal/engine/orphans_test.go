@@ -1,0 +1,106 @@
+//go:build go1.25
+
+package engine
+
+import (
+	"context"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/fakeredis"
+)
+
+// holdBy returns the hold of o on a lock, and its field.
+func (e *bubbleEngine) holdBy(id LockID, o Owner) (h *hold, field string) {
+	e.t.Helper()
+	e.holdOf(id, o, func(found *hold) {
+		require.NotNil(e.t, found)
+		h, field = found, found.field
+	})
+	return h, field
+}
+
+// A late grant is needed for as long as a hold of this process has its field: also if the hold for which it was asked
+// has ended, and others share the record.
+func TestLateGrantIsNeededWhileTheRecordIsShared(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.shares(1)
+		e.shares(2)
+		h, field := e.holdBy(e.shared().ID(), 1)
+		assert.True(t, h.needs(field))
+		assert.False(t, h.needs("another field"))
+		e.unlock(1)
+		assert.True(t, h.needs(field), "another hold has the record")
+		e.unlock(2)
+		assert.False(t, h.needs(field), "the record was released")
+	})
+}
+
+// A late grant is needed as well if the field was handed off to a hold that makes a record of its own with it.
+func TestLateGrantIsNeededWhileTheFieldIsAdopted(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		fenced := newFakeLock(e.redis, "x")
+		fenced.Tokens = true
+		take := func(o Owner) {
+			ok, err := e.acquire(context.Background(), fenced, o, Request{Wait: forever})
+			assert.NoError(t, err)
+			assert.True(t, ok)
+		}
+		take(1)
+		h, field := e.holdBy(fenced.ID(), 1)
+		taken := make(chan struct{})
+		go func() {
+			defer close(taken)
+			take(2)
+		}()
+		synctest.Wait()
+		require.NoError(t, e.Release(context.Background(), fenced, 1))
+		<-taken
+		require.Equal(t, field, e.redis.Holder("x"), "the field was handed off")
+		assert.True(t, h.needs(field))
+		require.NoError(t, e.Release(context.Background(), fenced, 2))
+	})
+}
+
+// A late grant for a hold that was lost is not needed, before and after its owner has learned of the loss.
+func TestLateGrantOfALostHoldIsNotNeeded(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		for _, cause := range []error{errGone, ErrExpired} {
+			e.lock(1)
+			h, field := e.holdBy(newFakeLock(e.redis, "x").ID(), 1)
+			assert.True(t, h.needs(field))
+			e.redis.Set(func() { delete(e.redis.Records, "x") })
+			h.lose(cause)
+			assert.False(t, h.needs(field), "%v", cause)
+			assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
+			assert.False(t, h.needs(field), "%v: the loss was reported", cause)
+		}
+	})
+}
+
+// An Unlock after which the owner still holds the lock deletes no record. So if a repeated one finds none, the lock was
+// lost.
+func TestRepeatedUnlockOfALevelReportsARecordThatIsGone(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		e.lock(1)
+		guarded, answers := e.guarded(1), 0
+		e.redis.Set(func() {
+			delete(e.redis.Records, "x")
+			e.redis.Fault = func(string) (f fakeredis.Fault) {
+				if answers++; answers == 1 {
+					f.Err, f.Answer = io.EOF, 20*time.Millisecond
+				}
+				return f
+			}
+		})
+		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
+		assert.Equal(t, 2, answers, "the release was repeated")
+		assert.Error(t, guarded.Err())
+	})
+}
