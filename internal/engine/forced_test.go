@@ -169,3 +169,46 @@ func TestForceSendsHintsToOthers(t *testing.T) {
 		assert.Empty(t, hints, "hints for this Client, for nobody, and with a long name")
 	})
 }
+
+// A hint has all records checked that this Client has of the lock, not only the first of them.
+func TestHintChecksAllRecordsOfTheLock(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := fakeredis.New()
+		e := joinBubbleEngine(t, r, "client", withHints)
+		var guards []context.Context
+		for _, half := range []string{"", "one", "two"} {
+			kind := newFakeLock(r, "x")
+			kind.LockID.Half, kind.key = half, "x"+half
+			ok, err := e.acquire(context.Background(), kind, 1, Request{Wait: forever})
+			require.NoError(t, err)
+			require.True(t, ok)
+			guarded, err := e.Guard(context.Background(), kind, 1)
+			require.NoError(t, err)
+			guards = append(guards, guarded)
+		}
+		time.Sleep(5 * time.Second)
+		r.Set(func() { clear(r.Records) })
+		e.hints.heard("check x")
+		time.Sleep(time.Second)
+		for i, guarded := range guards {
+			assert.ErrorIs(t, context.Cause(guarded), ErrLockLost, "hold %d", i)
+		}
+	})
+}
+
+// A Client whose last old hold has ended before it listens for hints does not begin to listen.
+func TestHintsAreNotHeardAfterTheLastOldHold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := fakeredis.New()
+		e := joinBubbleEngine(t, r, "client", withHints)
+		e.hints.hear(true)
+		e.hints.hear(false) // the goroutine that joins the channel may not have run yet
+		e.hints.join()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.Nil(t, e.hints.listener)
+		assert.Equal(t, subscriptions(r), r.PubSub.Count("unsubscribe hints:client"))
+	})
+}

@@ -46,6 +46,25 @@ func TestMinHoldHandsNothingOverBeforeItsTimeIsOver(t *testing.T) {
 	})
 }
 
+// DropMinHold drops nothing if the owner has acquired the lock before: that hold is used.
+func TestMinHoldIsKeptForAHoldThatWasAcquiredBefore(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		l := newLimitedLock(e.redis, Limits{MinHold: 10 * time.Second})
+		for range 2 {
+			ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
+			require.True(t, ok)
+			require.NoError(t, err)
+		}
+		e.DropMinHold(l, 1)
+		require.NoError(t, e.Release(context.Background(), l, 1))
+		require.NoError(t, e.Release(context.Background(), l, 1))
+		time.Sleep(9 * time.Second)
+		assert.NotEmpty(t, e.redis.Holder("x"), "the record before its time is over")
+		time.Sleep(2 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "the record after its time")
+	})
+}
+
 // newLimitedLock returns a fakeLock with limits.
 func newLimitedLock(r *fakeredis.Redis, l Limits) *fakeLock {
 	lock := newFakeLock(r, "x")
