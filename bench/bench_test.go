@@ -279,7 +279,7 @@ func requestsOf(
 
 func TestFiguresAreRounded(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
-		{amount(0), "0"}, {amount(9994), "9994"}, {amount(9996), "10.0k"}, {amount(999_499), "999.5k"},
+		{amount(0), "0"}, {amount(9994), "9994"}, {amount(9996), "10k"}, {amount(12_340), "12.3k"}, {amount(999_499), "999k"},
 		{amount(999_600), "1.00M"},
 		{amount(math.NaN()), "-"},
 		{digits(0), "0"}, {digits(0.00123), "0.0012"}, {digits(0.5), "0.50"}, {digits(9.999), "10.0"}, {digits(123), "123"},

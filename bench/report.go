@@ -47,8 +47,11 @@ func within(s stats.Spread, write func(float64) string) string {
 	return fmt.Sprintf("%s (%s to %s)", write(s.Mid), write(s.Low), write(s.High))
 }
 
-// factor returns a ratio with its margin.
+// factor returns a ratio with its margin, and "" if there is none, as beside a figure of 0.
 func factor(r ratio) string {
+	if math.IsNaN(r.mid) {
+		return ""
+	}
 	text := digits(r.mid) + "×"
 	if math.IsNaN(r.margin) {
 		return text + ", of one round"

@@ -3,7 +3,7 @@ package main
 // The cost of opening a Redis client and a lock client, until the first lock is held.
 //
 // Rules: each lock client has a Redis client of its own, like the first one of a process. All stay open until the
-// memory is measured. The peer "bare EVALSHA" shows how much of it is that of the Redis client.
+// memory is measured.
 
 import (
 	"context"

@@ -210,7 +210,7 @@ func workloads(n size) []workload {
 		wokenReaders("readers-woken", 0),
 		wokenReaders("readers-woken-far", far),
 		workload{name: "start", title: "from opening a Redis client and a lock client until the first lock is held",
-			peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
+			peers: []string{"relock", "rueidislock", "redislock", "redsync"},
 			slice: start, figure: firstLock, less: true, columns: []*metric{goroutinesEach, heapEach}},
 		workload{
 			name:   "held",

@@ -104,3 +104,15 @@ func TestRepeatedUnlockOfALevelReportsARecordThatIsGone(t *testing.T) {
 		assert.Error(t, guarded.Err())
 	})
 }
+
+// Each attempt of a multi-acquire has new holds with the fields of the first one. Whether a late grant is needed is a
+// question about the hold that has its field now: that of the earlier attempt is never acquired, and never ends.
+func TestLateGrantOfAMultiAcquireConcernsTheHoldOfNow(t *testing.T) {
+	earlier, now, other := &hold{field: "a"}, &hold{field: "a"}, &hold{field: "c"}
+	g := &multiAcquire{fresh: []*hold{now, other}}
+	late := []target{{hold: earlier, Attempt: Attempt{Field: "a"}}, {hold: earlier, Attempt: Attempt{Field: "b"}}}
+	present := g.present(late)
+	assert.Same(t, now, present[0].hold)
+	assert.Same(t, earlier, present[1].hold, "the hold of the owner, which the attempt has re-entered")
+	assert.Same(t, earlier, late[0].hold, "the targets of the attempt stay as they are")
+}
