@@ -71,7 +71,7 @@ var bounds = slices.Concat([]bound{
 
 // lineBounds returns the bounds for processes that compete for one name with one goroutine each. A section of 1 ms and a
 // round trip of 2 ms make at most a third of the rate of a sync.Mutex; a bare grant, which is no lock, reaches 0.28 to
-// 0.29 of it here.
+// 0.31 of it here.
 func lineBounds() (all []bound) {
 	for _, n := range linesOf {
 		name := lineName(n)
