@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -23,6 +24,16 @@ import (
 	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/testredis"
 )
+
+// A process that nohup or a shell has started in the background ignores some signals, and so would relockctl in these
+// tests. A signal that is caught here is not ignored by the processes that are started.
+func init() {
+	for _, s := range forwarded {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
+}
 
 // A runOf is relockctl while it runs a command.
 type runOf struct {
