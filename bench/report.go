@@ -89,7 +89,7 @@ type family struct {
 }
 
 var families = []family{
-	{"minimum", []string{"bare EVALSHA", "bare grant", "bare read", "bare wake"}},
+	{"minimum", []string{"bare EVALSHA", "bare AutoPipeline", "bare grant", "bare read", "bare wake"}},
 	{"sync.Mutex", []string{"sync.Mutex"}},
 	{"relock, for comparison", []string{noneLeaves, "relock"}},
 	{"rueidislock", []string{"rueidislock"}},
