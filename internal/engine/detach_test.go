@@ -129,9 +129,9 @@ func TestHoldIsBeingPutBackUntilTheLastAttachIsUndone(t *testing.T) {
 	}
 }
 
-// An Attach that is refused while an earlier try of it is under way gives back what that try renames: the detached hold
+// An Attach that is refused while an earlier try of it is under way puts back what that try renames: the detached hold
 // may be there again by then.
-func TestAttachThatIsRefusedGivesBackWhatALateTryRenames(t *testing.T) {
+func TestAttachThatIsRefusedPutsBackWhatALateTryRenames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
 		d, err := e.detached(context.Background(), time.Hour)
