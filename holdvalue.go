@@ -266,7 +266,8 @@ func (h *Hold) extend(ctx context.Context, lease time.Duration) error {
 // The error is ErrLockLost if the lock was lost, and ErrNotHeld after Release. It is ErrInvalid for a keep below 1ms,
 // and for a hold of a MultiLock or a RedLock. It is also ErrInvalid if the owner has acquired the lock again, or holds
 // or awaits the other half of the read/write lock. The name of the lock may be too long for a ticket, which has room
-// for about 250 bytes: this is ErrInvalid, too. The hold goes on then. Detach works during Shutdown. After Close it returns ErrClosed.
+// for about 250 bytes: this is ErrInvalid, too. The hold goes on then. Detach works during Shutdown. After Close it
+// returns ErrClosed.
 func (h *Hold) Detach(ctx context.Context, keep time.Duration) (ticket string, err error) {
 	if h.none() {
 		return "", failed("detach", "", errNoHold)

@@ -132,8 +132,8 @@ func WithLabel(label string) Option {
 // WithHoldWarning logs a warning for each lock that is held for longer than d, while it is held: the name, the type,
 // the owner, how long the lock has been held, and the stack of the call that acquired it. The warning comes when the
 // lock has been held for between d and 1.5 times d, and is repeated when it has been held for two, four, eight times d,
-// and so on. So a missing Unlock, or a goroutine that hangs, is found while it does harm. The terms of an [Election] are
-// left out. A RedLock is reported by its Client, and its locks by theirs.
+// and so on. So a missing Unlock, or a goroutine that hangs, is found while it does harm. The terms of an [Election]
+// are left out. A RedLock is reported by its Client, and its locks by theirs.
 //
 // At most 10 warnings of this kind and of [WithWaitWarning] are logged in any second, those of the oldest holds first,
 // and one of the 10 has the number of those that were left out. With this option each call that acquires a lock records

@@ -34,8 +34,8 @@ type bound struct {
 // of 35 µs. With many names the requests in the AutoPipeline of go-redis, without a lock, are about as fast as
 // rueidislock. A bound on the number of names is what was measured, a little rounded down.
 //
-// Each section of the fair lock is a hand-off through Redis, with two scripts of about 30 commands. The bare grant, with
-// eight, is at 0.84 of a sync.Mutex.
+// Each section of the fair lock is a hand-off through Redis, with two scripts of about 30 commands. The bare grant,
+// with eight, is at 0.84 of a sync.Mutex.
 //
 // A lock that is held takes 1.3 KB of heap, by a heap profile: the Lock with its keys and channels 0.6 KB, and the hold
 // with its lease, its place among the callers of the process and the state of its name 0.7 KB.
@@ -71,9 +71,9 @@ var bounds = slices.Concat([]bound{
 	{"fleet-10000x1-simulated", "requests per critical section, with polls", figureOf(allOfThem), 3.5, 40, true},
 }, lineBounds(), handoffBounds(), leaverBounds())
 
-// lineBounds returns the bounds for processes that compete for one name with one goroutine each. A section of 1 ms and a
-// round trip of 2 ms make at most a third of the rate of a sync.Mutex; a bare grant, which is no lock, reaches 0.28 to
-// 0.31 of it here.
+// lineBounds returns the bounds for processes that compete for one name with one goroutine each. A section of 1 ms and
+// a round trip of 2 ms make at most a third of the rate of a sync.Mutex; a bare grant, which is no lock, reaches 0.28
+// to 0.31 of it here.
 func lineBounds() (all []bound) {
 	for _, n := range linesOf {
 		name := lineName(n)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/relock-go/relock/bench/stats"
@@ -73,10 +72,8 @@ func amount(v float64) string {
 		return "-"
 	case v >= 999.5e3:
 		return fmt.Sprintf("%.2fM", v/1e6)
-	case v >= 99950:
-		return fmt.Sprintf("%.0fk", v/1e3)
 	case v >= 9995:
-		return strings.Replace(fmt.Sprintf("%.1fk", v/1e3), ".0k", "k", 1)
+		return fmt.Sprintf("%.3gk", v/1e3)
 	}
 	return fmt.Sprintf("%.0f", v)
 }

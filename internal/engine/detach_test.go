@@ -166,7 +166,8 @@ func TestAttachAsksAgainIfTooLittleOfTheLeaseIsLeft(t *testing.T) {
 	})
 }
 
-// An exitingTransport ends the goroutine that has sent a request, as a hook of the Redis client can, while exits is set.
+// An exitingTransport ends the goroutine that sends the next request when exits is set, as a hook of the Redis client
+// can.
 type exitingTransport struct {
 	*fakeredis.Redis
 	exits atomic.Bool

@@ -31,8 +31,8 @@ func (w *world) backIn(phase Phase) (sum time.Duration) {
 	return sum
 }
 
-// missesGrants reports whether a process may not receive grants, because it was not permitted to subscribe at some time of
-// the phase. It then polls (see security.md), even when it has the permission again, until it has not needed the
+// missesGrants reports whether a process may not receive grants, because it was not permitted to subscribe at some time
+// of the phase. It then polls (see security.md), even when it has the permission again, until it has not needed the
 // channel for a moment.
 func (w *world) missesGrants() bool {
 	w.mu.Lock()

@@ -69,8 +69,8 @@ func TestDamagedTicketIsRefused(t *testing.T) {
 	assert.ErrorIs(t, err, ErrDamaged)
 }
 
-// A text that has a right checksum is a ticket only if it is one that Encode writes: nothing follows the ticket, it is not
-// longer than MaxSize, and the bits behind the last byte are 0.
+// A text that has a right checksum is a ticket only if it is one that Encode writes: nothing follows the ticket, it is
+// not longer than MaxSize, and the bits behind the last byte are 0.
 func TestTextThatEncodeWouldNotWriteIsRefused(t *testing.T) {
 	t.Parallel()
 	for n := range 3 { // so that each number of bits is left in the last character
