@@ -20,6 +20,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
@@ -161,9 +162,13 @@ func (b *bench) forget() {
 	}
 }
 
-// onlyTombstones reports whether key is a line without entries: it keeps fields for a while that must no longer acquire
-// the lock, because a request with them may still run.
+// onlyTombstones reports whether key is a line without entries, or the lease of a detached reader that has left: they
+// keep fields for a while that must no longer acquire the lock, because a request with them may still run.
 func onlyTombstones(rdb redis.UniversalClient, key string) bool {
+	if strings.HasSuffix(key, ":rwlock_timeout:1") {
+		left := rdb.PTTL(context.Background(), key).Val()
+		return rdb.Get(context.Background(), key).Val() == "0" && left > 0 && left <= late.Life
+	}
 	if !strings.HasPrefix(key, "relock_line:") {
 		return false
 	}

@@ -1181,6 +1181,61 @@ func TestFaultLostAnswersOfDetachAndAttach(t *testing.T) {
 	}
 }
 
+// Of readers that share a record, one is detached by a request that leaves the field of the others in place. A try of it
+// that runs late, when the ticket was used and the hold released, does not bring the detached reader back.
+func TestSplitThatRunsLateMakesNoSecondTicket(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		for name, use := range map[string]func(b *bench, c *Client, ticket string){
+			"attached, and released": func(b *bench, c *Client, ticket string) {
+				b.must(b.attach(c, ticket).Release(context.Background()))
+			},
+			"released by force": func(b *bench, c *Client, ticket string) {
+				freed, err := c.NewRWLock(b.name).Read().ForceUnlock(context.Background())
+				b.must(err)
+				assert.True(b, freed)
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				b, ctx := newBench(t, addr), context.Background()
+				c, other := b.client(), b.client()
+				l := c.NewRWLock(b.name).Read()
+				first, second := b.hold(l), b.hold(l)
+				readers := func() []string {
+					fields, err := b.rdb.HKeys(ctx, b.name).Result()
+					b.must(err)
+					return slices.DeleteFunc(fields, func(f string) bool { return f == "mode" })
+				}
+				shared := readers()
+				require.Len(b, shared, 1, "the readers share a record")
+				ticket := b.detach(first, time.Hour)
+				both := readers()
+				require.Len(b, both, 2)
+				detached := both[0]
+				if detached == shared[0] {
+					detached = both[1]
+				}
+				use(b, other, ticket)
+				if len(readers()) == 0 { // the shared field is gone, too: another one takes its place
+					b.rdb.HSet(ctx, b.name, "mode", "read", shared[0], 1)
+					b.rdb.Set(ctx, l.lock.(*readLock).leases+shared[0]+":rwlock_timeout:1", 1, time.Minute)
+					b.rdb.PExpire(ctx, b.name, time.Minute)
+				}
+				late := engine.Rename{From: shared[0], To: detached, Lease: time.Hour, Splits: true}
+				r, err := c.send(l.lock.(*readLock).Rename(late))
+				b.must(err)
+				assert.EqualValues(b, -1, r[0])
+				assert.Equal(b, shared, readers(), "the late try has brought the detached reader back")
+				_, err = other.Attach(ctx, ticket)
+				b.mustBe(err, ErrNotHeld)
+				_ = second.Release(ctx)
+				b.rdb.Del(ctx, b.name)
+				b.follows(other.NewRWLock(b.name).Write())
+			})
+		}
+	})
+}
+
 // If Redis does not confirm Detach, there is no ticket, and the lock is free soon, also if the request runs late.
 func TestFaultDetachThatIsNotConfirmedReleases(t *testing.T) {
 	t.Parallel()

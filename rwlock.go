@@ -229,7 +229,7 @@ func (l *readLock) Renew(field string, lease time.Duration, exact bool) call {
 }
 
 func (l *readLock) Rename(r engine.Rename) call {
-	return call{Script: readRename, Keys: l.keys[:1], Args: renameArgs(r, "", r.Splits, l.leases)}
+	return call{Script: readRename, Keys: l.keys[:1], Args: renameArgs(r, "", r.Splits, l.leases, r.Late)}
 }
 
 func (l *readLock) Inspect(field string) call {

@@ -10,15 +10,17 @@
 --          the lease again. Else 0.
 -- ARGV[6]  1 if from keeps the lock, because other readers share it, else 0.
 -- ARGV[7]  the prefix of the key of a lease.
+-- ARGV[8]  1 if a request for the lock with from may still run, else 0.
 -- Returns  {1, lease, now} to has the lock, for lease ms from now, which is in epoch ms. {-1, 0, now} neither field has
 --          it, or the hold is over. {-2, 0, now} from keeps the lock, and the record is full.
 --
--- Repeatable: a second run finds that to has the lock, and only sets the lease again, if at all.
+-- Repeatable: a second run finds that to has the lock, and only sets the lease again, if at all; or that to has left,
+-- and has a tombstone (see readers.lua).
 -- A reader whose lease has expired does not have the lock, even if its field is still there. A hash that no lock writes
 -- is refused: see record.lua.
 
 local lock, from, to = KEYS[1], ARGV[1], ARGV[2]
-local ends, splits, prefix = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7]
+local ends, splits, prefix, late = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], ARGV[8] == '1'
 
 local now = now_ms()
 local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
@@ -55,7 +57,12 @@ if living(to) > 0 then
     end
     return {1, lease, now}
 end
-local hold_count = past_end(ends, now) and 0 or living(from)
+-- A detached field that is put back (neither splits nor ends) has a tombstone, too.
+local over = past_end(ends, now) or (splits or ends > 0) and is_buried_reader(prefix, to)
+local hold_count = over and 0 or living(from)
+if late and not splits then
+    bury_reader(prefix, from)
+end
 if hold_count == 0 then
     return {-1, 0, now}
 elseif splits and redis.call('hlen', lock) > most_holds then
@@ -64,7 +71,7 @@ end
 redis.call('hset', lock, to, 1)
 if not splits then
     redis.call('hdel', lock, from)
-    drop_leases(prefix, from, 1, hold_count)
+    drop_leases(prefix, from, late and 2 or 1, hold_count)
 end
 set_lease_of(to)
 return {1, lease, now}

@@ -17,6 +17,10 @@
 -- was written before the clock of Redis was set back. It does not count, because its writer, if it is alive, writes
 -- another one within a second.
 --
+-- A detached reader that leaves the record leaves its first lease behind for a minute, as its tombstone: a split of a
+-- record that is shared (see read_rename.lua) does not remove the field that it comes from, so it could otherwise run
+-- again, late, and bring the detached reader back. Other programs read the leases of fields in the hash only.
+--
 -- Defines  farthest_beat                             how far in the future a heartbeat of a writer may end to count,
 --          in ms. The clock may have been set back a little.
 -- Defines  is_write(field)                           whether the field is a write hold.
@@ -29,7 +33,10 @@
 --          none.
 -- Defines  forget_writer(writers, field)             deletes the heartbeat of a writer that was granted the lock;
 --          field may be that of a plain lock.
--- Defines  drop_leases(prefix, reader, from, to)     deletes the leases with these numbers.
+-- Defines  bury_reader(prefix, reader)               leaves a tombstone of a reader that is not in the record.
+-- Defines  is_buried_reader(prefix, reader)          whether a reader that is not in the record has a tombstone.
+-- Defines  drop_leases(prefix, reader, from, to)     deletes the leases with these numbers; a detached reader is
+--          buried if the first one is among them.
 -- Defines  is_dead(lock, prefix, reader)             whether a reader without leases is dead.
 -- Defines  evict_dead_readers(lock, prefix, except)  removes dead readers; returns the number of living readers other
 --          than except, the ms that are left of their longest lease, and how many readers were removed. If the lock
@@ -84,7 +91,20 @@ local function lease_left(prefix, reader, hold_count)
     return longest
 end
 
+local function bury_reader(prefix, reader)
+    redis.pcall('set', lease_key(prefix, reader, 1), '0', 'PX', '60000') -- as late.Life; who may not, leaves the lease
+end
+
+local function is_buried_reader(prefix, reader)
+    return redis.call('exists', lease_key(prefix, reader, 1)) == 1
+end
+
+-- The owner of a detached reader is 0: see internal/engine/field.go.
 local function drop_leases(prefix, reader, from, to)
+    if from == 1 and reader:find('^[%x-]+:0:') then
+        bury_reader(prefix, reader)
+        from = 2
+    end
     -- At most most_hold_count.
     for n = from, math.min(to, most_hold_count) do
         redis.call('del', lease_key(prefix, reader, n))

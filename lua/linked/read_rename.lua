@@ -131,7 +131,19 @@ local function lease_left(prefix, reader, hold_count)
     return longest
 end
 
+local function bury_reader(prefix, reader)
+    redis.pcall('set', lease_key(prefix, reader, 1), '0', 'PX', '60000') -- as late.Life; who may not, leaves the lease
+end
+
+local function is_buried_reader(prefix, reader)
+    return redis.call('exists', lease_key(prefix, reader, 1)) == 1
+end
+
 local function drop_leases(prefix, reader, from, to)
+    if from == 1 and reader:find('^[%x-]+:0:') then
+        bury_reader(prefix, reader)
+        from = 2
+    end
     for n = from, math.min(to, most_hold_count) do
         redis.call('del', lease_key(prefix, reader, n))
     end
@@ -187,7 +199,7 @@ local function past_end(ends, now) return ends > 0 and now >= ends end
 return answer(function()
 
 local lock, from, to = KEYS[1], ARGV[1], ARGV[2]
-local ends, splits, prefix = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7]
+local ends, splits, prefix, late = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], ARGV[8] == '1'
 
 local now = now_ms()
 local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
@@ -223,7 +235,11 @@ if living(to) > 0 then
     end
     return {1, lease, now}
 end
-local hold_count = past_end(ends, now) and 0 or living(from)
+local over = past_end(ends, now) or (splits or ends > 0) and is_buried_reader(prefix, to)
+local hold_count = over and 0 or living(from)
+if late and not splits then
+    bury_reader(prefix, from)
+end
 if hold_count == 0 then
     return {-1, 0, now}
 elseif splits and redis.call('hlen', lock) > most_holds then
@@ -232,7 +248,7 @@ end
 redis.call('hset', lock, to, 1)
 if not splits then
     redis.call('hdel', lock, from)
-    drop_leases(prefix, from, 1, hold_count)
+    drop_leases(prefix, from, late and 2 or 1, hold_count)
 end
 set_lease_of(to)
 return {1, lease, now}

@@ -582,7 +582,15 @@ local function lease_key(prefix, reader, n)
     return prefix .. reader .. ':rwlock_timeout:' .. n
 end
 
+local function bury_reader(prefix, reader)
+    redis.pcall('set', lease_key(prefix, reader, 1), '0', 'PX', '60000') -- as late.Life; who may not, leaves the lease
+end
+
 local function drop_leases(prefix, reader, from, to)
+    if from == 1 and reader:find('^[%x-]+:0:') then
+        bury_reader(prefix, reader)
+        from = 2
+    end
     for n = from, math.min(to, most_hold_count) do
         redis.call('del', lease_key(prefix, reader, n))
     end
