@@ -198,6 +198,8 @@ func (l *multi) acquireInOrder(ctx context.Context, deadline time.Time, r engine
 	within, done := context.WithCancel(ctx)
 	defer done()
 	guards := make([]context.Context, len(l.steps)-1)
+	kept := l.keepLeases(within, r.Lease)
+	defer kept.end()
 	taken := 0
 	defer func() { // this has an effect only after a panic of a foreign Locker
 		if taken > 0 {
@@ -205,6 +207,7 @@ func (l *multi) acquireInOrder(ctx context.Context, deadline time.Time, r engine
 		}
 	}()
 	fail := func(why error) (bool, error) {
+		kept.end()
 		steps := l.steps[:taken]
 		taken = 0
 		return false, l.client.releaseInTime(ctx, l.answersBy(deadline, r), locksOf(steps), why)
@@ -214,12 +217,13 @@ func (l *multi) acquireInOrder(ctx context.Context, deadline time.Time, r engine
 			r.Wait = max(0, time.Until(deadline))
 		}
 		last := i == len(guards)
-		if r.Interim = 0; r.Lease != 0 && !last {
-			r.Interim = l.client.engine.WatchdogTimeout
+		if r.LeastLease = 0; r.Lease != 0 && !last {
+			r.LeastLease = leastKept
 		}
 		ok, err := s.acquire(ctx, r)
 		if ok {
 			taken++
+			kept.add(s)
 		}
 		if ok && !last {
 			if guards[i], err = guardAll(within, s.locks); errors.Is(err, ErrNotHeld) { // the step is already lost
@@ -230,6 +234,7 @@ func (l *multi) acquireInOrder(ctx context.Context, deadline time.Time, r engine
 			return fail(err)
 		}
 	}
+	kept.end()
 	err := l.startLeases(ctx, guards, r, l.answersBy(deadline, r))
 	if err == nil {
 		err = l.client.engine.Open()
@@ -239,6 +244,75 @@ func (l *multi) acquireInOrder(ctx context.Context, deadline time.Time, r engine
 	}
 	taken = 0
 	return true, nil
+}
+
+// leastKept is the least lease in Redis of a step that waits for later ones, if the explicit lease is shorter: so that it
+// need not be extended all the time. A process that crashes then leaves its locks for that long.
+const leastKept = 2 * time.Second
+
+// A leaseKeeper extends the explicit leases of the steps of a MultiLock that are acquired, while the caller waits for
+// the other steps. It never shortens a lease. Its goroutine ends with end.
+type leaseKeeper struct {
+	stop func()
+
+	mu    sync.Mutex // guards steps; no other mutex is locked while it is held
+	steps []step     // those that were acquired; nothing extends the lease of a foreign Locker
+}
+
+// keepLeases returns a leaseKeeper for steps with this lease, of the owner of ctx. If there is nothing to extend, because
+// the watchdog does so or because there is one step only, it keeps nothing. The caller must call end.
+func (l *multi) keepLeases(ctx context.Context, lease time.Duration) *leaseKeeper {
+	k := &leaseKeeper{stop: func() {}}
+	if lease == 0 || len(l.steps) == 1 {
+		return k
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	l.client.engine.Spawn(func() {
+		defer close(ended)
+		k.run(ctx, max(lease, leastKept))
+	})
+	k.stop = func() {
+		cancel()
+		<-ended
+	}
+	return k
+}
+
+// end ends the goroutine of k, and waits for that.
+func (k *leaseKeeper) end() { k.stop() }
+
+// add adds a step that was acquired.
+func (k *leaseKeeper) add(s step) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s.records != nil {
+		k.steps = append(k.steps, s)
+	}
+}
+
+func (k *leaseKeeper) acquired() []step {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.steps)
+}
+
+// run extends the leases at every third of their length until ctx is done. An error is that of a lock that was lost,
+// which its guard reports, or of a request that is repeated after the next third.
+func (k *leaseKeeper) run(ctx context.Context, length time.Duration) {
+	every := time.NewTicker(length / 3)
+	defer every.Stop()
+	for {
+		select {
+		case <-every.C:
+		case <-ctx.Done():
+			return
+		}
+		by := time.Now().Add(length / 3)
+		forEach(k.acquired(), func(_ int, s step) error {
+			return s.engine.KeepLease(ctx, s.records, engine.OwnerOf(ctx), length, by)
+		})
+	}
 }
 
 // answersBy returns the time until which a caller waits for answers from now on, or zero if there is no limit.
@@ -509,7 +583,7 @@ func (s *step) acquire(ctx context.Context, r engine.Request) (ok bool, err erro
 // startLease starts an explicit lease of the step now.
 func (s *step) startLease(ctx context.Context, lease time.Duration, by time.Time) error {
 	if s.records != nil {
-		return s.engine.StartLease(ctx, s.records, engine.OwnerOf(ctx), lease, by)
+		return s.engine.KeepLease(ctx, s.records, engine.OwnerOf(ctx), lease, by)
 	}
 	// Any Locker can be acquired once more, which sets the lease, and be released again.
 	ok, err := s.locks[0].TryLock(ctx, 0, lease)

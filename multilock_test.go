@@ -1061,3 +1061,33 @@ func TestMultiLockLeaseBeginsWithTheLast(t *testing.T) {
 		}
 	})
 }
+
+// While a MultiLock of several steps waits for the last one, it extends an explicit lease of the others, however long
+// that takes, and shortens none. When the lease ends, nothing stays in Redis.
+func TestMultiLockKeepsAnExplicitLeaseWhileItWaits(t *testing.T) {
+	t.Parallel()
+	b, ctx := newBench(t, testredis.Start(t).Addr()), context.Background()
+	c, other := b.client(), b.client()
+	last := other.NewFairLock(b.name + "-last")
+	b.must(last.Lock(ctx))
+	const lease = 500 * time.Millisecond
+	got := make(chan error)
+	owned := ContextWithOwner(ctx)
+	early := b.name + "-1"
+	l := c.NewMultiLock(c.NewFairLock(early), stubLocker{Locker: c.NewFairLock(b.name + "-last")})
+	go func() { got <- l.LockLease(owned, lease) }()
+	extended, left := 0, time.Duration(0)
+	testredis.Await(b, "the lease was extended beyond its first end", time.Minute, func() bool {
+		now := b.rdb.PTTL(ctx, early).Val()
+		assert.LessOrEqual(b, now, leastKept)
+		if now > left && left > 0 {
+			extended++
+		}
+		left = now
+		return extended >= 4
+	})
+	b.must(last.Unlock(ctx))
+	b.must(await(b, "all are free", got))
+	testredis.Await(b, "its lease has ended", time.Minute, func() bool { return len(b.keys()) == 0 })
+	assert.Zero(b, c.engine.Probe().Stats().Late)
+}

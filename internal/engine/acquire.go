@@ -27,6 +27,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
@@ -193,7 +194,7 @@ func (t *target) prepareLocked(r Request) error {
 	switch h.state {
 	case fresh:
 		t.NoWait = r.Wait == 0
-		t.Lease = h.lock.Limits().cut(cmp.Or(r.Interim, r.Lease, e.WatchdogTimeout))
+		t.Lease = h.lock.Limits().cut(cmp.Or(max(r.Lease, r.LeastLease), e.WatchdogTimeout))
 	case lost, expired, lossReported:
 		h.state = h.state.afterReport()
 		return h.loss
@@ -485,11 +486,13 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 	e := h.lockState.engine
 	if h.state != fresh {
 		h.count++
+		t.mayLastLocked(e.watchdog.Now())
 		e.watchdog.Extend(&h.record.lease, sent, t.Lease, t.Renewed)
 		return
 	}
 	now := e.watchdog.Now()
 	h.newRecord(now).joinLocked(h, e.watchdog.At(sent))
+	t.mayLastLocked(now)
 	if q := h.queue; q != nil {
 		if h.lock.Admission() != Counting { // a granted permit does not mean that another one is free
 			q.foundFree()
@@ -502,6 +505,16 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 	h.openLocked(res.More)
 }
 
+// mayLastLocked notes for how long the record of t lasts, which was granted by an answer that came at now. Another try
+// of the attempt may be on its way, and give an explicit lease again.
+func (t *target) mayLastLocked(now time.Duration) {
+	length := t.Lease
+	if !t.Renewed && t.hold.lockState.engine.late.Longest(t.Field) > 0 {
+		length += late.Life
+	}
+	t.hold.record.expires = max(t.hold.record.expires, now+length)
+}
+
 // dismissLocked ends t, which the caller does not get.
 func (a *acquireOp) dismissLocked(t target, res Answer) {
 	h := t.hold
@@ -511,7 +524,7 @@ func (a *acquireOp) dismissLocked(t target, res Answer) {
 		}
 		h.leaveQueueLocked()
 	} else {
-		h.leaseUncertain = true // the attempt may have been granted, with a longer lease
+		h.mayLastLocked(t.Lease, send.ErrSilent) // the attempt may have been granted, and may run later
 	}
 	switch {
 	case res.Status != Held: // no grant is left, or backend.rollback undoes it

@@ -3,7 +3,7 @@ package engine
 // Bundles: several locks on one Redis that one script acquires together, all of them or none.
 //
 // Rules: each hold is released, renewed and lost by itself, as if it had been acquired by itself. If a MultiLock
-// acquires its locks in several steps, the locks of the first steps have an interim lease until StartLease.
+// acquires its locks in several steps, KeepLease extends an explicit lease of the first steps until it has the last one.
 
 import (
 	"context"
@@ -85,23 +85,25 @@ func (res *Answer) readAll(targets []target, replies []send.Reply) (err error) {
 	return nil
 }
 
-// StartLease gives the holds of o on bs the lease that the caller has asked for, counted from now. A hold whose only
-// Lock is this one has an interim lease, and gets exactly the given lease. The other holds get at least that lease,
-// except those that the watchdog renews, which stay as they are. StartLease does not wait for an answer after the time
-// by; zero: there is no limit.
-func (e *Engine) StartLease(ctx context.Context, bs []Lock, o Owner, lease time.Duration, by time.Time) error {
+// KeepLease gives the holds of o on bs, which have an explicit lease, at least the given lease, counted from now; a hold
+// with MaxHold gets no more than its rest. Holds that the watchdog renews stay as they are. Another goroutine of o may
+// acquire the locks again meanwhile, or extend their leases: no request shortens them, so it does not matter in which
+// order Redis runs the requests. KeepLease does not wait for an answer after the time by; zero: there is no limit.
+func (e *Engine) KeepLease(ctx context.Context, bs []Lock, o Owner, lease time.Duration, by time.Time) error {
 	e.workers.Begin()
 	defer e.workers.End()
 	var holds []*hold
 	var calls []send.Call
+	var lengths []time.Duration
 	for _, kind := range bs {
-		h, holdCount := e.holdCount(kind, o)
+		h, _ := e.holdCount(kind, o)
 		if h == nil {
 			return LossError(ErrExpired)
 		}
 		if !e.watchdog.Renews(&h.record.lease) {
-			holds = append(holds, h)
-			calls = append(calls, h.commands().Renew(h.field, lease, holdCount == 1))
+			length := e.watchdog.RestOf(&h.record.lease, lease)
+			holds, lengths = append(holds, h), append(lengths, length)
+			calls = append(calls, h.commands().Renew(h.field, length, false))
 		}
 	}
 	if len(holds) == 0 {
@@ -111,19 +113,30 @@ func (e *Engine) StartLease(ctx context.Context, bs []Lock, o Owner, lease time.
 	op.Deadline = by
 	answer := e.sender.Do(&op.Wait, send.Request{Pipeline: calls}, time.Time{})
 	replies, err := answer.Replies()
+	for i, h := range holds {
+		h.extendedBy(&answer, lengths[i])
+		switch {
+		case err != nil:
+		case replies[i][0] == 1:
+			h.keptFor(answer.Sent, lengths[i])
+		default:
+			h.lose(errGone)
+			err = LossError(errGone)
+		}
+	}
 	if err == send.ErrTimeUp {
 		return ErrNoAnswer
 	}
-	if err != nil {
-		return err
+	return err
+}
+
+// keptFor notes that Redis has extended the explicit lease of h to length, by a request that was sent at sent.
+func (h *hold) keptFor(sent time.Time, length time.Duration) {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if w := h.lockState.engine.watchdog; h.state.holds() && !w.Renews(&h.record.lease) {
+		w.Extend(&h.record.lease, sent, length, false)
 	}
-	for i, h := range holds {
-		if replies[i][0] != 1 {
-			h.lose(errGone)
-			return LossError(errGone)
-		}
-	}
-	return nil
 }
 
 // holdCount returns the hold of o on a lock and its hold count, as far as this process knows.
@@ -149,12 +162,23 @@ func (e *Engine) ValidUntil(bs []Lock, o Owner, end time.Time) time.Time {
 }
 
 // LimitValidity makes all holds of o on bs that are not renewed expire at the same time, end. Otherwise the owner could
-// re-enter one of them after the others have expired.
+// re-enter one of them after the others have expired. A hold that o has acquired more than once may last longer. The
+// leases in Redis stay as they are: a record that would last longer is deleted when its hold expires.
 func (e *Engine) LimitValidity(bs []Lock, o Owner, end time.Time) {
 	for _, kind := range bs {
-		if h, holdCount := e.holdCount(kind, o); h != nil && !e.watchdog.Renews(&h.record.lease) {
-			e.watchdog.Settle(&h.record.lease, end, holdCount == 1)
-		}
+		s := e.retain(kind.ID().Name)
+		s.limitValidity(kind, o, end)
+		s.release()
+	}
+}
+
+func (s *lockState) limitValidity(kind Lock, o Owner, end time.Time) {
+	s.Lock()
+	defer s.Unlock()
+	w := s.engine.watchdog
+	h := s.holds.get(holdKey{kind.ID().Half, o})
+	if h != nil && h.state.holds() && h.record != nil && !w.Renews(&h.record.lease) {
+		w.Settle(&h.record.lease, end, h.count == 1)
 	}
 }
 

@@ -224,9 +224,9 @@ type Request struct {
 	Wait  time.Duration // how long to wait for other owners; 0: make one attempt; negative: until ctx is done
 	Lease time.Duration // 0: the watchdog timeout, and the watchdog renews the lease
 
-	// Interim is the lease of a new hold until StartLease replaces it by Lease. A MultiLock that acquires its locks in
-	// several steps sets it. 0: the hold has Lease from the beginning.
-	Interim time.Duration
+	// LeastLease is the least lease of a new hold in Redis if Lease is shorter. A MultiLock that acquires its locks in
+	// several steps sets it: KeepLease extends the lease until all of them are held.
+	LeastLease time.Duration
 
 	Component bool // the locks are part of a MultiLock: an error names the one that it is about
 	Again     bool // a MultiLock tries again: too little of the lease was left when it had all of its locks

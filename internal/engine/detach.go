@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -120,18 +121,20 @@ func (x *detaching) begin(keep time.Duration) ([]*guard.End, error) {
 // run renames the field of the hold in Redis, and unlocks the owner mutex.
 func (x *detaching) run(ctx context.Context, op *waitOptions) (d Detached, err error) {
 	h, e := x.hold, x.lockState.engine
-	confirmed, late := false, e.late.MayRun(h.field)
+	confirmed, buries := false, e.late.MayAcquire(h.field)
+	answer := send.Answer{Lost: 1}
 	defer func() { // runs also when a hook of the Redis client ends the goroutine
+		x.left(answer.Orphans, answer.Lost > 0)
 		if !confirmed {
 			x.undone.Store(true)
 			e.workers.Spawn(x.undo)
 		}
 		x.end()
 	}()
-	call := h.commands().Rename(Rename{From: h.field, To: x.to, Lease: x.lease, Late: late, Splits: x.splits})
-	answer := e.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: x}, time.Now())
+	call := h.commands().Rename(Rename{From: h.field, To: x.to, Lease: x.lease, Late: buries, Splits: x.splits})
+	answer = e.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: x}, time.Now())
 	r, err := answer.Reply()
-	if late && err == nil {
+	if buries && err == nil {
 		rollbacker{e}.buried(h.commands(), h.field)
 	}
 	switch {
@@ -197,8 +200,19 @@ func (x *detaching) end() {
 	h.unlockHoldLocked()
 }
 
+// effect is the most that the request may do to either field: it moves the lock from one to the other one, with a lease.
+func (x *detaching) effect() late.Effect { return late.Effect{Lease: x.lease} }
+
+// left notes the tries of the request that may still run. Until then MinHold cannot leave either field to its lease: see
+// minHold.expires.
+func (x *detaching) left(orphans int, lost bool) {
+	for _, field := range []string{x.field, x.to} {
+		x.lockState.engine.late.Left(field, x.effect(), orphans, lost)
+	}
+}
+
 // undo releases the field of the hold, and then the detached one, of which at most one has the lock. A field that is
-// shared stays: then the request may still run, and the detached field is released again when it is answered.
+// shared stays: then the request may still run, but finds that the detached field was released (lua/read_rename.lua).
 func (x *detaching) undo() {
 	unknown := 1
 	if !x.splits {
@@ -210,6 +224,9 @@ func (x *detaching) undo() {
 
 // HandleOrphan handles the answer to a try that came too late for the caller.
 func (x *detaching) HandleOrphan(_ time.Time, value any, err error) {
+	for _, field := range []string{x.field, x.to} {
+		x.lockState.engine.late.Heard(field, x.effect(), !send.MayRunLater(err))
+	}
 	if r, err := send.ParseReply(value, err); x.undone.Load() && (err != nil || r[0] == 1) {
 		x.release(0)
 	}
@@ -220,7 +237,7 @@ func (x *detaching) release(unknown int) {
 	h := x.hold
 	to := &hold{lockState: h.lockState, lock: h.lock, key: h.key, field: x.to, keepUntil: h.keepUntil, state: ended}
 	to.record = to.newRecord(0)
-	to.own.lease.SetValidUntil(h.lockState.engine.watchdog.Now() + x.lease)
+	to.mayLast(x.lease, send.ErrSilent)
 	to.clearAfter(unknown)
 }
 
@@ -289,7 +306,7 @@ func (x *attaching) run(op *waitOptions) (err error) {
 	defer func() { // runs also when a hook of the Redis client ends the goroutine
 		if x.asking {
 			x.renamed = true
-			e.late.Left([]string{h.field}, 0, true)
+			e.late.Left(h.field, x.effect(), 0, true)
 		}
 		if !attached && (x.renamed || x.unknown > 0) {
 			x.giveUp(op.Ctx)
@@ -333,6 +350,11 @@ func (x *attaching) missing(op *waitOptions) error {
 	return backs.await(op, x.Field)
 }
 
+// effect is the most that the request may do to the field of the hold.
+func (x *attaching) effect() late.Effect {
+	return late.Effect{Acquires: true, Lease: x.lockState.engine.WatchdogTimeout}
+}
+
 // ask sends one request, and returns when it was sent.
 func (x *attaching) ask(op *waitOptions) (r send.Reply, sent time.Time, err error) {
 	h, e := x.hold, x.lockState.engine
@@ -345,9 +367,7 @@ func (x *attaching) ask(op *waitOptions) (r send.Reply, sent time.Time, err erro
 	x.unknown += answer.Unknown
 	x.orphans += answer.Orphans
 	x.renamed = err != nil || r[0] == 1 || answer.Abandoned // after an error, too: a script may have stopped halfway
-	if answer.Orphans > 0 || answer.Lost > 0 {
-		e.late.Left([]string{h.field}, answer.Orphans, answer.Lost > 0)
-	}
+	e.late.Left(h.field, x.effect(), answer.Orphans, answer.Lost > 0)
 	if err == nil {
 		x.lastReply = time.Now()
 	}
@@ -380,6 +400,7 @@ func (x *attaching) attached(r send.Reply, sent time.Time) error {
 	if x.MaxEnd > 0 {
 		h.record.lease.SetLimit(max(1, w.At(sent)+send.FromMilliseconds(x.MaxEnd-now)))
 	}
+	h.mayLastLocked(send.FromMilliseconds(r[1]), nil)
 	w.Watch(&h.record.lease, sent, send.FromMilliseconds(r[1]), true, 0)
 	return nil
 }
@@ -487,9 +508,11 @@ func (x *attaching) HandleOrphan(sent time.Time, value any, err error) {
 	}()
 	answer, e := send.Answer{Value: value, Err: err, Sent: sent}, x.lockState.engine
 	r, err := answer.Reply()
-	drops := e.late.Heard([]string{x.to}, !send.MayRunLater(answer.Err))
+	drop := e.late.Heard(x.to, x.effect(), !send.MayRunLater(answer.Err))
 	if x.givenUp.Load() && (r[0] == 1 || err != nil && (send.MayHaveRun(err) || send.Answered(err))) {
 		x.putBack(context.Background())
 	}
-	rollbacker{e}.unburyAll(drops)
+	if drop.Script != nil {
+		rollbacker{e}.unburyAll([]send.Call{drop})
+	}
 }

@@ -96,7 +96,7 @@ type Engine struct {
 	expired  expiredRing
 	slow     slowLocks
 	hints    hintChannel
-	late     late.Tries
+	late     late.Requests
 	putBacks putBacks
 
 	rtt     handoff.RoundTrip

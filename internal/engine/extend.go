@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -80,7 +81,6 @@ func (x extension) done(sent time.Time, err error) error {
 	case !x.state.holds(): // it was lost or released while the request was under way
 		return send.WithLast(cmp.Or(x.loss, ErrNotHeld), err)
 	case err != nil:
-		x.leaseUncertain = true
 		return err
 	}
 	x.lockState.engine.watchdog.Extend(&x.record.lease, sent, x.length, false)
@@ -94,7 +94,9 @@ func (x extension) ask(op *waitOptions) (sent time.Time, err error) {
 		return x.vote.Extend(op.Ctx, x.length)
 	}
 	renew := x.commands().Renew(x.field, x.length, false)
-	answer := x.lockState.engine.sender.Do(&op.Wait, send.Request{Call: renew}, time.Time{})
+	answer := send.Answer{Lost: 1} // if a hook of the Redis client panics, or ends the goroutine
+	defer func() { x.extendedBy(&answer, x.length) }()
+	answer = x.lockState.engine.sender.Do(&op.Wait, send.Request{Call: renew}, time.Time{})
 	r, err := answer.Reply()
 	switch {
 	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else
@@ -104,4 +106,15 @@ func (x extension) ask(op *waitOptions) (sent time.Time, err error) {
 		x.lose(errGone)
 	}
 	return answer.Sent, err
+}
+
+// extendedBy notes what a request that extends the lease of h to length has done, and may still do. No handler gets the
+// outcomes of its other tries, so they count as lost.
+func (h *hold) extendedBy(answer *send.Answer, length time.Duration) {
+	outcome := answer.Err
+	if lost := answer.Lost > 0 || answer.Orphans > 0 || answer.Unknown > 0 || answer.Abandoned; lost {
+		h.lockState.engine.late.Left(h.field, late.Effect{Lease: length}, 0, true)
+		outcome = send.ErrSilent
+	}
+	h.mayLast(length, outcome)
 }

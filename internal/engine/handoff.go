@@ -31,6 +31,7 @@ func (h *hold) handOffLocked() bool {
 	next.queue = q
 	if token, ok := r.tokenForLocked(next.lock); !ok {
 		next.field, next.state, r.adopted = r.field, adopting, true
+		next.own.expires = r.expires // the record that next makes has the same field
 		r.endLocked()
 	} else {
 		r.joinLocked(next, now)
@@ -50,7 +51,7 @@ func (h *hold) handOffLocked() bool {
 func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	s, q, r := h.lockState, h.queue, h.record
 	e := s.engine
-	if s.closed || q == nil || q.First() == nil || !h.state.holds() || h.count > 1 || h.leaseUncertain || r.ended {
+	if s.closed || q == nil || q.First() == nil || !h.state.holds() || h.count > 1 || r.ended {
 		return nil, 0
 	}
 	next, now = q.First().Value, e.watchdog.Now()
@@ -62,12 +63,22 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	case h.keepUntil > now:
 		return nil, 0
 	case !e.watchdog.Renews(&r.lease), !r.isKeptLocked(now),
-		r.lease.LeftAt(now) > next.lock.Limits().cut(e.WatchdogTimeout):
-		return nil, 0 // the lease is explicit, nearly over, or longer than the successor may have
+		h.mayGetLocked(now) > next.lock.Limits().cut(e.WatchdogTimeout):
+		return nil, 0 // the lease is explicit, nearly over, or may become longer than the successor may have
 	case r.lease.EndsAtLimit() && r.lease.LeftAt(now) < next.lock.Limits().cut(e.WatchdogTimeout)/3:
 		return nil, 0 // the lease might expire before its first renewal for the successor
 	}
 	return next, now
+}
+
+// mayGetLocked returns the longest lease that the record of h has, or may still get from the requests of h.
+func (h *hold) mayGetLocked(now time.Duration) time.Duration {
+	e, r := h.lockState.engine, h.record
+	longest := max(r.lease.LeftAt(now), r.expires-now, e.late.Longest(h.field))
+	if e.watchdog.IsRenewing(&r.lease) {
+		longest = max(longest, e.WatchdogTimeout)
+	}
+	return longest
 }
 
 // An admitted is the result of admit: how the caller of one lock was admitted among the callers of this process. The

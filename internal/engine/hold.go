@@ -108,9 +108,6 @@ type hold struct {
 	state      holdState
 	registered bool // it is in the holds of its lock state
 	fieldSent  bool // an attempt on the counterpart has named its field
-	// leaseUncertain is set when the record may outlive the lease that this process knows, because a request for a longer
-	// lease has no known outcome.
-	leaseUncertain bool
 }
 
 // id returns the ID of the lock.

@@ -78,12 +78,12 @@ func (h *hold) isAlone() bool {
 	return !h.fieldSent && h.lockState.counterpartLocked(h) == nil
 }
 
-// expires reports whether no other request may still extend the lease of the record. The record expires in time after a
-// call only if this is true both when the call is sent and after it was answered: a request that was under way when the
-// call was sent may be overtaken by the call, although its own answer comes first.
+// expires reports whether no other request may still extend the lease of the record, or give it to another field. The
+// record expires in time after a call only if this is true both when the call is sent and after it was answered: a
+// request that was under way when the call was sent may be overtaken by the call, although its own answer comes first.
 func (m minHold) expires() bool {
 	e := m.lockState.engine
-	return m.isAlone() && !e.late.MayRun(m.field) && !e.watchdog.IsRenewing(&m.record.lease)
+	return m.isAlone() && e.late.Longest(m.field) == 0 && !e.watchdog.IsRenewing(&m.record.lease)
 }
 
 // keep makes the record stay in Redis until MinHold has passed. It returns true if the record then expires by itself,
@@ -101,7 +101,9 @@ func (m minHold) keep(ctx context.Context) bool {
 		r, _, err := e.send(&waitOptions{Wait: wait}, m.call(rest), time.Time{})
 		pause := min(rest, clearPause)
 		switch {
-		case err == nil && (r[0] != 1 || expires && m.expires()):
+		case err == nil && r[0] != 1: // it is gone; a request that may still run must not acquire the lock again
+			return e.late.Longest(m.field) == 0
+		case err == nil && expires && m.expires():
 			return true
 		case err == nil && !m.isAlone():
 			pause = rest

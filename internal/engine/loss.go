@@ -74,10 +74,10 @@ func (h *hold) loseLocked(end ending, ranOut, limited bool) ending {
 	h.loss = end.loss
 	h.leaveQueueLocked()
 	other := h.lockState.counterpartLocked(h)
-	// The lease of the record may still be extended in Redis, by a request that is under way or by renewals of the
-	// counterpart, and the record would block others: so it is deleted. A hold without a record is released by its vote.
-	mayStay := h.leaseUncertain || other != nil && other.state != ended && !other.state.isLost()
-	if h.vote == nil && (ranOut || limited) && mayStay {
+	// The record would block others if its lease is longer in Redis, or may still be extended there by a request that is
+	// under way or by renewals of the counterpart: so it is deleted. A hold without a record is released by its vote.
+	mayStay := other != nil && other.state != ended && !other.state.isLost()
+	if h.vote == nil && (ranOut || limited) && (mayStay || h.mayOutliveLocked()) {
 		h.lockState.oweLocked(duty{clear: h})
 	} else if end.gone && h.lock.Permits() > 1 { // Redis may have some of the permits, which are of no use
 		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: h.field, HoldCount: 1}})

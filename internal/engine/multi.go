@@ -374,7 +374,7 @@ func (g *multiAcquire) unlockAll(at int, all bool) {
 	defer g.states.Unlock()
 	for _, t := range g.locked {
 		if h := t.hold; h.state.holds() && !t.Renewed {
-			h.leaseUncertain = true // the attempt has set a longer lease, which a rollback does not shorten
+			h.mayLastLocked(t.Lease, send.ErrSilent) // the attempt may have set it, and its rollback does not shorten it
 		}
 	}
 	g.unlockHoldsLocked()

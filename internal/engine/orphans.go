@@ -22,7 +22,7 @@ type orphans struct {
 func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 	answer := send.Answer{Value: value, Err: err, Sent: sent}
 	res, err := readResult(o.targets, &answer)
-	drops := o.engine.late.Heard(acquiringFields(o.targets), !send.MayRunLater(answer.Err))
+	drops := rollbacker{o.engine}.heard(o.targets, answer.Err)
 	o.rollBackOrphan(o.targets, res, err)
 	rollbacker{o.engine}.unburyAll(drops)
 }

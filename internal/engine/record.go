@@ -11,7 +11,9 @@ package engine
 import (
 	"time"
 
+	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/send"
 )
 
 // A record is what this process knows of the record that one or more of its holds have in Redis.
@@ -24,13 +26,16 @@ type record struct {
 	lease      lease.Lease
 
 	// guarded by lockState.mu of first
-	holds  []*hold     // those that have the record now
-	room   [1]*hold    // memory for holds
-	tokens *tokenBlock // for the holds that the record is handed off to; or nil
-	splits int         // holds that are being detached from it while others may use it: see detach.go
-	ended  bool        // see endLocked
-
-	adopted bool // the field was handed off to a hold that makes a record of its own with it
+	holds   []*hold     // those that have the record now
+	room    [1]*hold    // memory for holds
+	tokens  *tokenBlock // for the holds that the record is handed off to; or nil
+	splits  int32       // holds that are being detached from it while others may use it: see detach.go
+	ended   bool        // see endLocked
+	adopted bool        // the field was handed off to a hold that makes a record of its own with it
+	// expires is when the lease in Redis has expired at the latest, on the clock of the watchdog: the maximum over all
+	// requests that have set it, or may have, except those that internal/late still knows and the renewals of the watchdog.
+	// Only mayLastLocked sets it, and only recordEnd and mayOutliveLocked read it.
+	expires time.Duration
 }
 
 // newRecord returns the record of h, which was granted by an answer that came at answeredAt.
@@ -102,15 +107,54 @@ func (r *record) isKeptLocked(now time.Duration) bool {
 	return !r.ended && lease.EnoughValidityLeft(r.lease.LeftAt(now), whole, true)
 }
 
-// recordEnd returns when the lease of the record of h expires in Redis at the latest, if a renewal that is under way is
-// granted, too.
+// mayLast notes that a request which sets a lease of this length has ended with err, or was answered if err is nil.
+func (h *hold) mayLast(length time.Duration, err error) {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	h.mayLastLocked(length, err)
+}
+
+// mayLastLocked is mayLast for callers with the mutex.
+func (h *hold) mayLastLocked(length time.Duration, err error) {
+	switch {
+	case h.record == nil || err != nil && !send.MayHaveRun(err) && !send.Answered(err):
+		return
+	case send.MayRunLater(err):
+		length += late.Life
+	}
+	r := h.record
+	r.expires = max(r.expires, h.lockState.engine.watchdog.Now()+length)
+}
+
+// recordEnd returns when the lease of the record of h has expired in Redis at the latest, even if all requests that may
+// still run set their leases.
 func (h *hold) recordEnd() time.Time {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
 	e, r := h.lockState.engine, h.record
 	if r == nil {
 		return time.Now()
 	}
-	if e.watchdog.Renews(&r.lease) {
-		return time.Now().Add(e.WatchdogTimeout)
+	w := e.watchdog
+	now := w.Now()
+	end := max(r.expires, now)
+	if w.Renews(&r.lease) || w.IsRenewing(&r.lease) {
+		end = max(end, now+e.WatchdogTimeout)
 	}
-	return e.watchdog.End(&r.lease).Add(lease.Drift(e.watchdog.Left(&r.lease)))
+	if longest := e.late.Longest(h.field); longest > 0 {
+		end = max(end, now+late.Life+longest)
+	}
+	return time.Now().Add(end - now)
+}
+
+// outlivesBy is how much longer a record may last than its validity and the drift before it is deleted. A record whose
+// answer took that long on its way lasts so much longer.
+const outlivesBy = 250 * time.Millisecond
+
+// mayOutliveLocked reports whether the record of h, whose lease has ended and is not renewed any more, may last longer
+// in Redis than this process relies on it. Then it has to be deleted, because it would block others.
+func (h *hold) mayOutliveLocked() bool {
+	w, r := h.lockState.engine.watchdog, h.record
+	end := w.At(w.End(&r.lease)) + lease.Drift(r.lease.WholeValidity())
+	return r.expires > end+outlivesBy || w.IsRenewing(&r.lease) || h.lockState.engine.late.Longest(h.field) > 0
 }

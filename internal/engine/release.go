@@ -166,7 +166,7 @@ func (r releasing) call() (c send.Call, keeps, late bool) {
 			return m.call(rest), true, false
 		}
 	}
-	late = r.count == 0 && r.lockState.engine.late.MayRun(r.field)
+	late = r.count == 0 && r.lockState.engine.late.MayAcquire(r.field)
 	return r.commands().Release(Release{r.field, r.count, late, r.lockState.engine.shareTime()}), false, late
 }
 

@@ -10,6 +10,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -77,6 +78,11 @@ func (e renewing) renew(ctx context.Context, leases []*lease.Lease) []lease.Rene
 	e.Renewer(ctx, e.sender, asked)
 	for n, i := range of {
 		answers[i].Held, answers[i].Err = asked[n].Held, asked[n].Err
+		if length := asked[n].Length; length > 0 && send.MayRunLater(asked[n].Err) {
+			h := leases[i].Holder.(*record).first
+			e.late.Left(asked[n].Field, late.Effect{Lease: length}, 0, true)
+			h.mayLast(length, asked[n].Err)
+		}
 	}
 	return answers
 }

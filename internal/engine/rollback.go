@@ -4,8 +4,8 @@ package engine
 // attempt that was given up is rolled back by its field. A field that has ended does not acquire the lock again, even
 // if Redis runs a request with this field late.
 //
-// Rules: a rollback sets a state and adds nothing, so it may run twice, and late. internal/late counts for each field
-// the tries that may still run although no caller waits for them. Only if there are such tries does a release or a
+// Rules: a rollback sets a state and adds nothing, so it may run twice, and late. internal/late knows for each field
+// the tries that may still run although no caller waits for them. Only if one of them acquires does a release or a
 // rollback leave a tombstone in Redis (lua/tombstones.lua). The tombstone is removed when none of them can run any
 // more.
 
@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -74,7 +75,7 @@ func (e rollbacker) repeat(
 			_ = op.sleep(e.closed, nil, pause) // Close cuts the pause short
 		}
 		op.Deadline = time.Now().Add(UnlockTime)
-		mayRun := e.late.MayRun(field)
+		mayRun := e.late.MayAcquire(field)
 		answer := e.sender.Do(&op.Wait, send.Request{Call: undo(mayRun)}, time.Now())
 		r, err := answer.Reply()
 		buried = buried || mayRun && err == nil
@@ -112,20 +113,27 @@ func (e rollbacker) rollBackSoon(kind Record, field string, late bool, unknown i
 // callersLeft notes that the callers of an attempt on targets have left while some of its tries may still run. orphans
 // is the number of those whose outcome will be known later, and lost reports whether there are others.
 func (e rollbacker) callersLeft(targets []target, orphans int, lost bool) {
-	if orphans > 0 || lost {
-		e.late.Left(acquiringFields(targets), orphans, lost)
+	for i := range targets {
+		e.late.Left(targets[i].Field, targets[i].effect(), orphans, lost)
 	}
 }
 
-// acquiringFields returns the fields for which a late try of an attempt on targets would acquire a lock. A re-entry
-// that runs late acquires nothing.
-func acquiringFields(targets []target) (fields []string) {
-	for _, t := range targets {
-		if t.HoldCount <= 1 {
-			fields = append(fields, t.Field)
+// effect returns the most that a try of the attempt may do when it runs late. A re-entry acquires nothing.
+func (a *Attempt) effect() late.Effect {
+	return late.Effect{Acquires: a.HoldCount <= 1, Lease: a.Lease}
+}
+
+// heard notes the outcome of a try of an attempt on targets whose callers have left, which ended with err. It returns
+// the calls that remove tombstones which are no longer needed.
+func (e rollbacker) heard(targets []target, err error) (drops []send.Call) {
+	for i := range targets {
+		t := &targets[i]
+		if drop := e.late.Heard(t.Field, t.effect(), !send.MayRunLater(err)); drop.Script != nil {
+			drops = append(drops, drop)
 		}
+		t.hold.mayLast(t.Lease, err) // if it is a re-entry; a grant that nobody keeps is rolled back
 	}
-	return fields
+	return drops
 }
 
 // buried notes that Redis has a tombstone of field, which has ended. The tombstone is removed as soon as no try with

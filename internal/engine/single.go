@@ -238,7 +238,7 @@ func (r *recordBackend) leavePlace() bool {
 		return false
 	}
 	left := r.place
-	if left.unknown = 0; s.engine.late.MayRun(left.field) {
+	if left.unknown = 0; s.engine.late.MayAcquire(left.field) {
 		left.unknown = r.leftovers.leavesTries()
 	}
 	q.place = &left

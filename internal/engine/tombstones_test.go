@@ -6,17 +6,21 @@ package engine
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/relock-go/relock/internal/late"
 )
 
-// A re-entry that runs late acquires nothing, so its field needs no tombstone.
+// A re-entry that runs late acquires nothing, so its field needs no tombstone. But it may give the key a longer lease.
 func TestReentryThatRunsLateNeedsNoTombstone(t *testing.T) {
-	first, again := target{
-		Attempt: Attempt{Field: "first", HoldCount: 1},
-	}, target{
-		Attempt: Attempt{Field: "again", HoldCount: 2},
+	var requests late.Requests
+	for field, holdCount := range map[string]int{"first": 1, "again": 2} {
+		a := Attempt{Field: field, HoldCount: holdCount, Lease: time.Hour}
+		requests.Left(field, a.effect(), 1, false)
 	}
-	assert.Equal(t, []string{"first"}, acquiringFields([]target{first, again}))
-	assert.Empty(t, acquiringFields([]target{again}))
+	assert.True(t, requests.MayAcquire("first"))
+	assert.False(t, requests.MayAcquire("again"))
+	assert.Equal(t, time.Hour, requests.Longest("again"))
 }

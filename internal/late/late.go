@@ -1,13 +1,22 @@
-// Package late counts the tries of attempts that may still run in Redis although no caller waits for them.
+// Package late knows the requests that may still run in Redis although no caller waits for them any more, and the most
+// that each of them may still do.
 //
-// An attempt asks for a lock with a field of its own, and may consist of several tries. Only while a try with this
-// field may still run, a release or a rollback leaves a tombstone of the field in Redis, which makes the try acquire
-// nothing.
+// An attempt to acquire a lock has a field of its own, and may consist of several tries. The later requests of its hold
+// have the same field: re-entries, renewals, extensions, and the renaming by Detach and Attach. A caller may leave
+// while a try of its request is under way, and a connection may fail with a try on it. Such a try runs later, or never.
+// If it acquires, it may acquire the lock for nobody. If it sets a lease, the key outlives the lease that this process
+// knows. These questions about a field are answered here, and only here:
 //
-// Rules: a field that has ended is never used again. So when the outcomes of all its tries are known, nothing can run
-// any more, and the tombstone is removed. After a connection has failed, a try may be on its way for as long as a
-// tombstone lasts. The tombstone then stays, even if the field is buried a second time because two rollbacks of it
-// were under way.
+//   - MayAcquire: does a release or a rollback have to leave a tombstone of the field, which makes the try acquire
+//     nothing?
+//   - Longest: may the key still get another lease, and which one at most?
+//
+// Rules: no request shortens the lease of a field that is in use, so a try that runs late cannot do that either. A field
+// that has ended is never used again. So when the outcomes of all its tries are known, nothing can run any more, and
+// the tombstone is removed. After a connection has failed, a try may be on its way for as long as a tombstone lasts
+// (Life). The tombstone then stays, even if the field is buried a second time because two rollbacks of it were under
+// way. A try whose outcome is known does nothing any more; whoever handles the outcome notes what it has done (see
+// record.mayLastLocked in internal/engine).
 package late
 
 import (
@@ -18,117 +27,164 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-const (
-	life     = time.Minute // of a tombstone; see lua/line.lua
-	mostLost = 64          // fields with lost tries before Tries checks which of them it can forget
-)
+// Life is for how long a request may be on its way after its connection has failed, and how long a tombstone lasts: see
+// lua/line.lua.
+const Life = time.Minute
 
-// Tries are the tries that may still run although no caller waits for them. The zero value has none.
-type Tries struct {
+const mostLost = 64 // fields with lost tries before Requests checks which of them it can forget
+
+// An Effect is the most that a request with a field may do when it runs.
+type Effect struct {
+	Acquires bool          // it acquires the lock if the lock is free
+	Lease    time.Duration // it makes the key last for at least this long from then on
+}
+
+// Requests are the tries that may still run although no caller waits for them. The zero value has none.
+type Requests struct {
 	n atomic.Int64 // len(fields); most processes have none
 
-	mu     sync.Mutex // guards below
-	fields map[string]*triesOf
+	mu     sync.Mutex // guards the fields below; no other mutex is locked while it is held
+	fields map[string]*requestsOf
 	lost   int       // fields with lost tries, approximately
 	sweep  time.Time // when to check again which of these can be forgotten; zero: there are none
 }
 
-// triesOf are the tries with one field.
-type triesOf struct {
-	open int       // tries whose outcome will be known; negative if it was known before the caller had left
+// requestsOf are the tries with one field.
+type requestsOf struct {
+	all       tries
+	acquiring tries         // those of them that acquire
+	longest   time.Duration // the longest lease that one of them may set
+	drop      send.Call     // removes the tombstone of the field; without a script: Redis has none
+}
+
+// tries that may still run.
+type tries struct {
+	open int       // whose outcome will be known; negative if it was known before the caller had left
 	lost time.Time // until when tries may run whose outcome stays unknown; zero: there are none
-	drop send.Call // removes the tombstone of the field; without a script: Redis has none
 }
 
-// Left records that the callers of attempts with these fields have stopped waiting. orphans is the number of tries
-// with each field whose outcome Heard will record. lost reports whether there may be other tries whose outcome stays
-// unknown.
-func (t *Tries) Left(fields []string, orphans int, lost bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, field := range fields {
-		t.addLocked(field, orphans, lost)
+// add adds open tries, and a lost one if lost is not zero.
+func (t *tries) add(open int, lost time.Time) {
+	t.open += open
+	if lost.After(t.lost) {
+		t.lost = lost
 	}
 }
 
-// Heard records the outcome of one try for each of fields. known reports whether it is certain that the try has run
-// or never will. Heard returns the calls that remove tombstones which are no longer needed.
-func (t *Tries) Heard(fields []string, known bool) (drops []send.Call) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, field := range fields {
-		if drop := t.addLocked(field, -1, !known); drop.Script != nil {
-			drops = append(drops, drop)
-		}
+// none reports whether the outcomes of all tries are known.
+func (t *tries) none() bool { return t.open == 0 && t.lost.IsZero() }
+
+// mayRun reports whether one of the tries may still run.
+func (t *tries) mayRun() bool { return t.open > 0 || time.Now().Before(t.lost) }
+
+// Left records that the caller of a request with field, which may do x, has stopped waiting. orphans is the number of
+// its tries whose outcome Heard will record. lost reports whether there may be other tries whose outcome stays unknown.
+func (r *Requests) Left(field string, x Effect, orphans int, lost bool) {
+	if orphans == 0 && !lost {
+		return
 	}
-	return drops
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.addLocked(field, x, orphans, lost)
 }
 
-// addLocked adds open tries with a field.
-func (t *Tries) addLocked(field string, open int, lost bool) (drop send.Call) {
-	f := t.fields[field]
+// Heard records the outcome of one try with field, which could do x. known reports whether it is certain that the try
+// has run or never will. If the tombstone of field is no longer needed, Heard returns the call that removes it.
+func (r *Requests) Heard(field string, x Effect, known bool) (drop send.Call) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.addLocked(field, x, -1, !known)
+}
+
+func (r *Requests) addLocked(field string, x Effect, open int, lost bool) (drop send.Call) {
+	f := r.fields[field]
 	if f == nil {
-		f = new(triesOf)
-		if t.fields == nil {
-			t.fields = make(map[string]*triesOf)
+		f = new(requestsOf)
+		if r.fields == nil {
+			r.fields = make(map[string]*requestsOf)
 		}
-		t.fields[field] = f
+		r.fields[field] = f
 	}
-	f.open += open
+	var until time.Time
 	if lost {
-		f.lost = time.Now().Add(life)
-		if t.lost++; t.lost > mostLost {
-			t.sweepLocked()
-		} else if t.sweep.IsZero() {
-			t.sweep = f.lost
+		until = time.Now().Add(Life)
+		if r.lost++; r.lost > mostLost {
+			r.sweepLocked()
+		} else if r.sweep.IsZero() {
+			r.sweep = until
 		}
 	}
-	if f.open == 0 && f.lost.IsZero() {
-		drop = f.drop
-		delete(t.fields, field)
+	f.all.add(open, until)
+	f.longest = max(f.longest, x.Lease)
+	if x.Acquires {
+		f.acquiring.add(open, until)
 	}
-	t.n.Store(int64(len(t.fields)))
+	if f.acquiring.none() {
+		drop, f.drop = f.drop, send.Call{}
+	}
+	if f.all.none() {
+		delete(r.fields, field)
+	}
+	r.n.Store(int64(len(r.fields)))
 	return drop
 }
 
 // sweepLocked forgets lost tries that can no longer run.
-func (t *Tries) sweepLocked() {
-	t.lost, t.sweep = 0, time.Time{}
-	for field, f := range t.fields {
+func (r *Requests) sweepLocked() {
+	r.lost, r.sweep = 0, time.Time{}
+	for field, f := range r.fields {
 		switch {
-		case f.lost.IsZero():
-		case time.Now().Before(f.lost):
-			t.lost++
-			t.sweep = time.Now().Add(life)
-		case f.open == 0:
-			delete(t.fields, field)
+		case f.all.lost.IsZero():
+		case time.Now().Before(f.all.lost):
+			r.lost++
+			r.sweep = time.Now().Add(Life)
+		case f.all.open <= 0:
+			delete(r.fields, field)
 		}
 	}
-	t.lost /= 2 // so that half as many are added before the next sweep
-	t.n.Store(int64(len(t.fields)))
+	r.lost /= 2 // so that half as many are added before the next sweep
+	r.n.Store(int64(len(r.fields)))
 }
 
-// MayRun reports whether a try with field may still run.
-func (t *Tries) MayRun(field string) bool {
-	if t.n.Load() == 0 {
-		return false
+// find calls f with the tries with field, if there are any.
+func (r *Requests) find(field string, f func(*requestsOf)) {
+	if r.n.Load() == 0 {
+		return
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.sweep.IsZero() && time.Now().After(t.sweep) {
-		t.sweepLocked()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.sweep.IsZero() && time.Now().After(r.sweep) {
+		r.sweepLocked()
 	}
-	f := t.fields[field]
-	return f != nil && (f.open > 0 || time.Now().Before(f.lost))
+	if of := r.fields[field]; of != nil {
+		f(of)
+	}
+}
+
+// MayAcquire reports whether a try with field that acquires may still run.
+func (r *Requests) MayAcquire(field string) (may bool) {
+	r.find(field, func(f *requestsOf) { may = f.acquiring.mayRun() })
+	return may
+}
+
+// Longest returns the longest lease that a try with field may still set, counted from when it runs: no later than Life
+// from now on, unless it is still open. It is 0 if no try may still run.
+func (r *Requests) Longest(field string) (lease time.Duration) {
+	r.find(field, func(f *requestsOf) {
+		if f.all.mayRun() {
+			lease = f.longest
+		}
+	})
+	return lease
 }
 
 // Buried records that Redis has a tombstone of field, which drop removes. It reports whether the tombstone is already
 // unnecessary.
-func (t *Tries) Buried(field string, drop send.Call) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	f := t.fields[field]
-	if f == nil {
+func (r *Requests) Buried(field string, drop send.Call) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.fields[field]
+	if f == nil || f.acquiring.none() {
 		return true
 	}
 	f.drop = drop // used with the last outcome, unless tries were lost
@@ -136,4 +192,4 @@ func (t *Tries) Buried(field string, drop send.Call) bool {
 }
 
 // Fields returns the number of fields that have such tries.
-func (t *Tries) Fields() int { return int(t.n.Load()) }
+func (r *Requests) Fields() int { return int(r.n.Load()) }

@@ -3,53 +3,125 @@ package late
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
 	"github.com/relock-go/relock/internal/send"
 )
 
+var (
+	acquire = Effect{Acquires: true, Lease: time.Minute}
+	extend  = Effect{Lease: time.Hour}
+	drop    = send.Call{Script: send.NewScript("return 1")}
+)
+
 // The outcome of a try may be recorded before its caller is known to have left.
 func TestTriesAreCountedInAnyOrder(t *testing.T) {
-	var l Tries
-	one := []string{"one"}
-	drop := send.Call{Script: send.NewScript("return 1")}
-	assert.Empty(t, l.Heard(one, true))
-	assert.False(t, l.MayRun("one"))
-	l.Left(one, 2, false)
-	assert.True(t, l.MayRun("one"))
+	var l Requests
+	assert.Nil(t, l.Heard("one", acquire, true).Script)
+	assert.False(t, l.MayAcquire("one"))
+	l.Left("one", acquire, 2, false)
+	assert.True(t, l.MayAcquire("one"))
 	assert.False(t, l.Buried("one", drop), "the other try may run")
-	assert.Len(t, l.Heard(one, true), 1)
-	assert.False(t, l.MayRun("one"))
+	assert.NotNil(t, l.Heard("one", acquire, true).Script)
+	assert.False(t, l.MayAcquire("one"))
 	assert.Empty(t, l.fields)
 	assert.True(t, l.Buried("one", drop), "the last outcome was heard before")
 
-	l.Left(one, 1, true)
-	assert.Empty(t, l.Heard(one, true))
-	assert.True(t, l.MayRun("one"), "the try that was lost")
+	l.Left("one", acquire, 1, true)
+	assert.Nil(t, l.Heard("one", acquire, true).Script)
+	assert.True(t, l.MayAcquire("one"), "the try that was lost")
 	assert.False(t, l.Buried("one", drop), "the tombstone stays")
 
-	two := []string{"two"}
-	l.Left(two, 2, false)
+	l.Left("two", acquire, 2, false)
 	assert.False(t, l.Buried("two", drop))
-	assert.Empty(t, l.Heard(two, false))
-	assert.Empty(t, l.Heard(two, true), "a try was lost")
+	assert.Nil(t, l.Heard("two", acquire, false).Script)
+	assert.Nil(t, l.Heard("two", acquire, true).Script, "a try was lost")
 	assert.False(t, l.Buried("two", drop), "buried once more, by another undo: the try that was lost may still run")
-	assert.True(t, l.MayRun("two"))
+	assert.True(t, l.MayAcquire("two"))
+}
+
+// A request that only sets a lease needs no tombstone, and keeps none; but the key may get its lease.
+func TestOnlyAcquiringTriesNeedATombstone(t *testing.T) {
+	var l Requests
+	assert.Zero(t, l.Longest("x"))
+	l.Left("x", extend, 1, false)
+	assert.Equal(t, extend.Lease, l.Longest("x"))
+	assert.False(t, l.MayAcquire("x"))
+	assert.True(t, l.Buried("x", drop))
+
+	l.Left("x", acquire, 1, false)
+	assert.False(t, l.Buried("x", drop))
+	assert.NotNil(t, l.Heard("x", acquire, true).Script, "nothing acquires any more")
+	assert.Equal(t, extend.Lease, l.Longest("x"))
+	assert.Nil(t, l.Heard("x", extend, true).Script, "the tombstone was removed before")
+	assert.Zero(t, l.Longest("x"))
+	assert.Empty(t, l.fields)
+}
+
+// All orders of six events of one field have the same result: what may still run is what has left and was not heard.
+func TestOrderOfEventsDoesNotMatter(t *testing.T) {
+	type event struct {
+		x    Effect
+		open int // left; or else heard
+		lost bool
+	}
+	for name, lost := range map[string]bool{"all are heard": false, "one is lost": true} {
+		events := []event{
+			{x: acquire, open: 1}, {x: acquire, open: 1, lost: lost}, {x: extend, open: 1},
+			{x: acquire}, {x: acquire}, {x: extend},
+		}
+		permute(len(events), func(order []int) {
+			var l Requests
+			for _, i := range order {
+				if e := events[i]; e.open > 0 {
+					l.Left("x", e.x, e.open, e.lost)
+				} else {
+					l.Heard("x", e.x, true)
+				}
+			}
+			assert.Equal(t, lost, l.MayAcquire("x"), "%s: %v", name, order)
+			assert.Equal(t, lost, l.Longest("x") > 0, "%s: %v", name, order)
+			assert.Equal(t, !lost, l.Buried("x", drop), "%s: %v", name, order)
+			assert.Equal(t, lost, l.Fields() == 1, "%s: %v", name, order)
+		})
+	}
+}
+
+// permute calls f with each permutation of 0 to n-1.
+func permute(n int, f func([]int)) {
+	order := make([]int, n)
+	for i := range order {
+		order[i] = i
+	}
+	var from func(at int)
+	from = func(at int) {
+		if at == n {
+			f(order)
+			return
+		}
+		for i := at; i < n; i++ {
+			order[at], order[i] = order[i], order[at]
+			from(at + 1)
+			order[at], order[i] = order[i], order[at]
+		}
+	}
+	from(0)
 }
 
 // Lost tries whose holds expire without a release do not stay in memory.
 func TestLostTriesAreForgotten(t *testing.T) {
-	var l Tries
+	var l Requests
 	for i := range 20 * mostLost {
-		l.Left([]string{fmt.Sprint(i)}, 0, true)
+		l.Left(fmt.Sprint(i), acquire, 0, true)
 		for _, f := range l.fields {
-			f.lost = f.lost.Add(-life)
+			f.all.lost = f.all.lost.Add(-Life)
 		}
 		assert.LessOrEqual(t, len(l.fields), 2*mostLost)
 	}
-	l.sweep = l.sweep.Add(-life)
-	assert.False(t, l.MayRun("another"))
+	l.sweep = l.sweep.Add(-Life)
+	assert.False(t, l.MayAcquire("another"))
 	assert.Empty(t, l.fields, "the time of all of them is over")
 	assert.Zero(t, l.Fields())
 }

@@ -122,10 +122,12 @@ var mutations = []mutation{
 		name: "extendUnanswered", file: "internal/engine/extend.go",
 		focus: Focus{inOneLine, []string{"hold", "refuse", "degrade"}},
 		from: `case err != nil:
-		x.leaseUncertain = true
-		return err`,
+		return err
+	}
+	x.lockState`,
 		to: `case err != nil:
-		x.leaseUncertain = true`,
+	}
+	x.lockState`,
 		missed: "Redis has usually run the request, or answers the next Extend; and only one worker in seventy extends " +
 			"a lease",
 	},
