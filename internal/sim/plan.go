@@ -202,9 +202,9 @@ func (p Plan) Length() (d time.Duration) {
 	return d
 }
 
-// longestLease returns the longest lease that a worker of relock asks for. See manner.
+// longestLease returns the longest lease that a worker of relock asks for. See manner and reenter.
 func (p Plan) longestLease() time.Duration {
-	return p.Watchdog + 50*time.Millisecond + 10*(p.Latency+p.Jitter)
+	return time.Second + 2*p.Watchdog + 10*(p.Latency+p.Jitter)
 }
 
 // A Focus restricts what is drawn. The zero Focus restricts nothing.

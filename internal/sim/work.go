@@ -323,6 +323,9 @@ func (w *worker) hold(ctx context.Context, l lock, h *hold, guard context.Contex
 		h.again = true
 		w.reenter(ctx, l, h, 1+w.rng.IntN(3))
 	}
+	if l != nil && !w.Steady && w.Kind != Red && w.rng.IntN(8) == 0 {
+		defer w.beside(ctx, l, h)()
+	}
 	if w.Kind != Red && w.rng.IntN(20) == 0 {
 		was := w.world.witness.lives(h)
 		i, err := w.inspect(h.p)
@@ -409,11 +412,17 @@ func (w *worker) reenter(ctx context.Context, l lock, h *hold, levels int) {
 	call := w.world.witness.begin(h.p, &w.Worker, "re-entry", bound)
 	var ok bool
 	var err error
-	if w.rng.IntN(2) == 0 {
+	switch lease := time.Duration(0); w.rng.IntN(4) {
+	case 0, 1:
 		err = l.Lock(ctx)
 		ok = err == nil
-	} else {
-		ok, err = l.TryLock(ctx, 0, 0)
+	case 2: // the longer of what is left and the new one, if it has an explicit lease
+		if w.MaxHold == 0 {
+			lease = time.Second + w.upTo(2*w.world.plan.Watchdog)
+		}
+		fallthrough
+	default:
+		ok, err = l.TryLock(ctx, 0, lease)
 	}
 	call.end(err)
 	if !ok {
@@ -432,6 +441,26 @@ func (w *worker) reenter(ctx context.Context, l lock, h *hold, levels int) {
 	if err != nil && was && w.world.witness.lives(h) {
 		w.world.witness.Report("Unlock of a valid hold returns nil", "an inner hold of %v: %v: %v", w.Names, h, err)
 	}
+}
+
+// beside lets another goroutine of the owner acquire the lock again, and release it, while the worker goes on. The worker
+// must call wait before it releases its own hold.
+func (w *worker) beside(ctx context.Context, l lock, h *hold) (wait func()) {
+	h.again = true
+	other := *w
+	other.rng = newRand(w.world.plan.Seed, w.ID+int(w.rng.Uint32()))
+	pause := w.upTo(w.Section)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-h.ctx.Done():
+		case <-w.over:
+		case <-time.After(pause):
+			other.reenter(ctx, l, h, 1)
+		}
+	}()
+	return func() { <-ended }
 }
 
 // extend extends an explicit lease.
