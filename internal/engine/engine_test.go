@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -180,5 +181,37 @@ func TestEngineCloseWaitsForCallers(t *testing.T) {
 		n := len(e.redis.Requests)
 		assert.Equal(t, requests, n, "%d requests after Close, %q holds the lock", n-requests, e.redis.Holder("x"))
 		assert.Empty(t, e.redis.Holder("x"), "%d requests after Close, %q holds the lock", n-requests, e.redis.Holder("x"))
+	})
+}
+
+// Renewals of a hold that get no answer, and a re-entry meanwhile, stop neither the watchdog nor other holds.
+func TestEngineGoesOnWhileTwoRenewalsOfAHoldAreUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const short = 500 * time.Millisecond
+		e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(short))
+		ctx, x, y := context.Background(), newFakeLock(e.redis, "x"), newFakeLock(e.redis, "y")
+		e.lock(1)
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
+				if verb == "renew" {
+					f.Late = time.Second
+				}
+				return f
+			}
+		})
+		time.Sleep(3 * short / 5)
+		require.Equal(t, lease.MostRenewals, e.redis.Count("renew"))
+		e.lock(1)
+		end := e.Probe().LeasesEnd(x, 1)
+		time.Sleep(time.Until(end) - short/60 - short/3)
+		ok, err := e.acquire(ctx, y, 2, Request{Wait: forever}) // its renewal is due just before the lease of x ends
+		require.NoError(t, err)
+		require.True(t, ok)
+		time.Sleep(time.Until(end))
+		synctest.Wait()
+		assert.Zero(t, levelsOf(e.Engine, x, 1), "the hold that was not renewed in time is lost")
+		assert.Equal(t, 1, levelsOf(e.Engine, y, 2))
+		_ = e.Release(ctx, x, 1)
+		_ = e.Release(ctx, y, 2)
 	})
 }

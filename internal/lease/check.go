@@ -11,10 +11,7 @@ package lease
 //   - Ages are looked at by the loop, so that a lease that is young when it is removed costs nothing more: at most once
 //     in each agePause while none is old, and then once in each oldPause. A lease that is not old costs one comparison.
 
-import (
-	"container/heap"
-	"time"
-)
+import "time"
 
 const (
 	mostChecks   = renewBatch       // one pipeline a second
@@ -65,8 +62,7 @@ func (w *Watchdog) Check(l *Lease) bool {
 	}
 	w.checks.n++
 	l.checkAt, l.checking = at, true
-	heap.Fix(&w.leases, l.index)
-	w.wakeLocked(at)
+	w.movedLocked(l)
 	return true
 }
 

@@ -84,7 +84,7 @@ type Lease struct {
 	checking   bool          // a check is due at checkAt
 	old        bool          // see isOldLocked
 	asked      bool          // a renewal was sent and has not been confirmed
-	underWay   int           // renewals that were sent, or are about to be sent, and have not ended
+	underWay   int           // renewals and checks that were sent, or are about to be sent, and have not ended
 	failed     error         // of the last renewal, if it failed
 	index      int           // in the heap; -1 when not watched
 }
@@ -111,6 +111,9 @@ func (l *Lease) SetValidUntil(until time.Duration) { l.until.Store(int64(until))
 // next returns when the lease needs attention.
 func (l *Lease) next() time.Duration {
 	at := time.Duration(l.until.Load())
+	if l.isParked() {
+		return at
+	}
 	if l.renewed.Load() {
 		at = min(at, l.renewAt)
 	}
@@ -119,6 +122,9 @@ func (l *Lease) next() time.Duration {
 	}
 	return at
 }
+
+// isParked reports whether l has to wait for the end of a request before it is renewed or checked again.
+func (l *Lease) isParked() bool { return l.underWay == MostRenewals }
 
 // IsRenewable reports whether a renewal of l makes it valid for longer. If not, l can only be checked.
 func (l *Lease) IsRenewable() bool { return l.renewed.Load() && !l.last.Load() }

@@ -139,6 +139,8 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 			k.told = now
 			k.due = max(k.retry, now)
 			k.quiet = k.due
+		case k.due < now: // the next renewal has waited for this answer
+			k.told, k.due = now, now
 		}
 		return []Renewal{{Held: true}}
 	}, Group: func(*Lease) string { return "" }, Silent: func() {}, LimitReached: errLimit})

@@ -10,6 +10,8 @@ package lease
 //     pipeline belong to one server.
 //   - A renewal without an answer is sent once more after renewTime, because its connection may hang. At that time the
 //     routes of a Redis Cluster are loaded again, too.
+//   - A lease with MostRenewals requests under way is parked: it is not due, whatever its times say. It is due again as
+//     soon as one of them has ended, however it ended.
 //   - A check of a lease is its next renewal, sent sooner than it is due. Of a lease that no renewal makes longer it is
 //     a request that only looks for the record, and has an effect only if it finds none. See check.go.
 //   - A Holder is called without the mutex held, once for each lease.
@@ -26,8 +28,8 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// MostRenewals is the maximum number of renewals of one lease that are under way. It is small because a server that
-// was unreachable runs all of them later.
+// MostRenewals is the maximum number of renewals and checks of one lease that are under way. It is small because a
+// server that was unreachable runs all of them later.
 const MostRenewals = 2
 
 const (
@@ -129,10 +131,7 @@ func (w *Watchdog) Extend(l *Lease, sent time.Time, length time.Duration, renewe
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.confirmLocked(l, w.At(sent), length, l.renewed.Load() || renewed)
-	if l.index >= 0 {
-		heap.Fix(&w.leases, l.index)
-		w.wakeLocked(l.next())
-	}
+	w.movedLocked(l)
 }
 
 // Settle sets the end of a lease that is not renewed. The new end may be earlier than the current one only if exact
@@ -148,10 +147,7 @@ func (w *Watchdog) Settle(l *Lease, end time.Time, exact bool) {
 		until = max(until, l.until.Load())
 	}
 	l.until.Store(until)
-	if l.index >= 0 {
-		heap.Fix(&w.leases, l.index)
-		w.wakeLocked(l.next())
-	}
+	w.movedLocked(l)
 }
 
 // End returns the time until which l is valid.
@@ -228,10 +224,10 @@ func (w *Watchdog) Relimit(l *Lease, limit time.Duration) {
 	if !l.last.Load() || l.index < 0 {
 		return
 	}
-	l.renewAt = l.sent + l.length/3 // this time may have passed: then the lease is renewed now
+	// A time that has passed means now. If the old limit has cut the validity, a third of what is left is sooner.
+	l.renewAt = min(l.sent+l.length/3, w.Now()+w.Left(l)/3)
 	w.limitLocked(l)
-	heap.Fix(&w.leases, l.index)
-	w.wakeLocked(l.next())
+	w.movedLocked(l)
 }
 
 // RestOf returns the lease that a request sent now may ask for: length, or the time until the limit of l if that is
@@ -257,14 +253,12 @@ func (w *Watchdog) removeLocked(l *Lease) {
 	}
 }
 
-// retryLocked schedules the next renewal of l after one has ended without a new lease.
-func (w *Watchdog) retryLocked(l *Lease) {
-	if l.last.Load() {
-		return
+// movedLocked is called when the time at which l needs attention may have changed.
+func (w *Watchdog) movedLocked(l *Lease) {
+	if l.index >= 0 {
+		heap.Fix(&w.leases, l.index)
+		w.wakeLocked(l.next())
 	}
-	l.renewAt = max(l.retryAt, w.Now())
-	heap.Fix(&w.leases, l.index)
-	w.wakeLocked(l.next())
 }
 
 // wakeLocked wakes the loop if something needs attention at the time at, before that for which the loop is armed.
@@ -320,22 +314,20 @@ func (w *Watchdog) collect() (due []*Lease, ended []endedLease, wait time.Durati
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.Now()
-	for len(w.leases) > 0 {
+	for len(w.leases) > 0 { // it ends, because each turn takes a lease out of the heap
 		l := w.leases[0]
-		until := time.Duration(l.until.Load())
-		switch {
-		case until <= now:
-			heap.Pop(&w.leases)
+		if time.Duration(l.until.Load()) <= now {
 			ended = append(ended, endedLease{l.Holder, w.WhyOver(l), l.failed})
-			continue
-		case l.isDueLocked(now):
-			if w.askLocked(l, now) {
-				due = append(due, l)
-			}
-			heap.Fix(&w.leases, 0)
-			continue
+		} else if l.isDueLocked(now) {
+			l.askLocked(now)
+			due = append(due, l)
+		} else {
+			break
 		}
-		break
+		heap.Pop(&w.leases)
+	}
+	for _, l := range due {
+		heap.Push(&w.leases, l)
 	}
 	w.lookAtAgesLocked(now)
 	switch {
@@ -350,25 +342,24 @@ func (w *Watchdog) collect() (due []*Lease, ended []endedLease, wait time.Durati
 	return due, ended, w.armed - now
 }
 
-// isDueLocked reports whether a renewal or a check of l is due, or a renewal nearly so.
+// isDueLocked reports whether a renewal or a check of l is due, or a renewal nearly so. After askLocked nothing of l is
+// due at the same time any more, so that the loop sleeps.
 func (l *Lease) isDueLocked(now time.Duration) bool {
-	if l.checking && l.checkAt <= now {
+	switch {
+	case l.isParked():
+		return false
+	case l.checking && l.checkAt <= now:
 		return true
 	}
 	return l.renewed.Load() && (l.renewAt <= now || !l.asked && l.renewAt <= now+l.slack())
 }
 
-// askLocked notes that a renewal or a check of l, which is due, is sent. It returns false if as many as allowed are
-// under way.
-func (w *Watchdog) askLocked(l *Lease, now time.Duration) bool {
+// askLocked notes that a renewal or a check of l, which is due, is sent.
+func (l *Lease) askLocked(now time.Duration) {
 	l.isOldLocked(now) // a lease that was old before it is renewed stays old
 	l.checking = false
-	until := time.Duration(l.until.Load())
-	if l.underWay >= MostRenewals {
-		l.renewAt = until // or until a renewal that is under way has ended
-		return false
-	}
 	l.underWay++
+	until := time.Duration(l.until.Load())
 	if l.IsRenewable() {
 		// After an error, the renewal is repeated when a quarter of the remaining validity has passed, so each time
 		// sooner. Without any answer it is repeated after renewTime, because its connection may hang.
@@ -376,7 +367,6 @@ func (w *Watchdog) askLocked(l *Lease, now time.Duration) bool {
 		l.retryAt = now + max((until-now)/4, l.length/200)
 		l.renewAt = min(l.retryAt, now+renewTime)
 	}
-	return true
 }
 
 // send renews leases in pipelines, and returns before they are answered.
@@ -423,10 +413,16 @@ func (w *Watchdog) sendOne(batch []*Lease) {
 	ctx, cancel := context.WithTimeout(w.ctx, renewTime)
 	defer cancel()
 	sent := w.Now()
-	answers := w.config.Renew(send.Undated(ctx), batch)
+	for _, holder := range w.answered(batch, sent, w.config.Renew(send.Undated(ctx), batch)) {
+		holder.LeaseEnded(ErrGone)
+	}
+}
 
-	var gone []Holder
+// answered notes the answers to the requests for the leases of batch, which were sent at sent. It returns the Holders
+// of those that are gone.
+func (w *Watchdog) answered(batch []*Lease, sent time.Duration, answers []Renewal) (gone []Holder) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	for i, l := range batch {
 		l.underWay--
 		switch {
@@ -439,18 +435,20 @@ func (w *Watchdog) sendOne(batch []*Lease) {
 			w.removeLocked(l)
 			gone = append(gone, l.Holder)
 		case sent < l.sent: // a later request was confirmed first
-			if l.asked {
-				w.retryLocked(l)
-			}
+			w.retryLocked(l)
 		default:
 			w.confirmLocked(l, sent, cmp.Or(answers[i].Length, l.length), true)
-			heap.Fix(&w.leases, l.index)
-			w.wakeLocked(l.next()) // the loop is armed for a retry, which may be long after the next renewal
 		}
+		w.movedLocked(l) // whatever the answer was, l is not parked any more
 	}
-	w.mu.Unlock()
-	for _, holder := range gone {
-		holder.LeaseEnded(ErrGone)
+	return gone
+}
+
+// retryLocked schedules the next renewal of l after one has ended without a new lease. If a request was confirmed after
+// the last renewal was sent, the next one is scheduled already.
+func (w *Watchdog) retryLocked(l *Lease) {
+	if l.asked && !l.last.Load() {
+		l.renewAt = max(l.retryAt, w.Now())
 	}
 }
 

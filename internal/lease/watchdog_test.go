@@ -255,6 +255,76 @@ func TestWatchdogSendsNoMoreThanTwoRenewals(t *testing.T) {
 	})
 }
 
+// A lease with two renewals under way is renewed again when one of them has ended, whatever the answer is: here both
+// were overtaken by a re-entry, and the next renewal has become due since.
+func TestWatchdogRenewsAParkedLeaseWhenARenewalEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const short = time.Second
+		f := newFakeRecords(t)
+		f.slow = 900 * time.Millisecond
+		l, ends := newLease(f.watchdog)
+		f.watchdog.Watch(l, time.Now(), short, true, 0)
+		time.Sleep(600 * time.Millisecond)
+		asked := f.timesAsked(l)
+		require.Len(t, asked, MostRenewals)
+		f.watchdog.Extend(l, time.Now(), short, true)
+		f.mu.Lock()
+		f.slow = 0
+		f.mu.Unlock()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		require.Zero(t, ends.times, "Redis has answered every renewal, and the lease ended: %v", ends.cause)
+		assert.Equal(t, asked[0]+900*time.Millisecond, f.timesAsked(l)[MostRenewals], "the next renewal")
+		f.watchdog.Remove(l)
+	})
+}
+
+// A parked lease does not keep the watchdog busy, also if the watchdog looks at it just before it ends, because another
+// lease is due then. Such a look had no end, with the mutex held.
+func TestWatchdogSleepsWhileALeaseIsParked(t *testing.T) {
+	t.Parallel()
+	park := map[string]func(f *fakeRecords, l *Lease) (length time.Duration){
+		"renewals that fail late, and a re-entry": func(f *fakeRecords, l *Lease) time.Duration {
+			const length = 500 * time.Millisecond
+			f.slow = time.Second
+			f.answer = func(*Lease) Renewal { return Renewal{Err: errDown} }
+			f.watchdog.Watch(l, time.Now(), length, true, 0)
+			time.Sleep(3 * length / 5)
+			f.watchdog.Extend(l, time.Now(), length, true)
+			return length
+		},
+		"hints in the last lease before the limit": func(f *fakeRecords, l *Lease) time.Duration {
+			f.slow = 5 * checkPause / 2
+			f.answer = func(l *Lease) Renewal { return Renewal{Held: true, Looked: !l.IsRenewable()} }
+			l.SetLimit(testLease)
+			f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+			for range MostRenewals + 1 {
+				time.Sleep(checkPause)
+				f.watchdog.Check(l)
+			}
+			return testLease
+		},
+	}
+	for name, park := range park {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeRecords(t)
+				l, ends := newLease(f.watchdog)
+				length := park(f, l)
+				require.Len(t, f.timesAsked(l), MostRenewals)
+				other, _ := newLease(f.watchdog)
+				time.Sleep(f.watchdog.Left(l) - length/3 - l.slack()/2)
+				f.watchdog.Watch(other, time.Now(), length, true, 0) // due just before l ends
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				assert.Equal(t, 1, ends.times)
+				f.watchdog.Remove(other)
+			})
+		})
+	}
+}
+
 // slowly makes the renewals of f be answered after these times, one after the other, and all others at once. The first
 // of them get the answers.
 func (f *fakeRecords) slowly(slow []time.Duration, answers ...Renewal) {
