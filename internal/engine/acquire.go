@@ -528,7 +528,7 @@ func (a *acquireOp) dismissLocked(t target, res Answer) {
 	}
 	switch {
 	case res.Status != Held: // no grant is left, or backend.rollback undoes it
-	case h.state.isLost() || h.state == ended && !h.record.isUsedLocked(): // no other hold shares the record
+	case h.state.isLost() || h.state == ended && !h.record.isUsedLocked(): // no other hold needs the field
 		h.lockState.oweLocked(duty{clear: h})
 	default:
 		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: t.Attempt, ctx: a.Ctx})

@@ -6,8 +6,12 @@ package engine
 // Rules: a hold is used once. After it was released, the next acquire of its owner makes a new one. If it was lost, an
 // acquire has to return the loss first, unless the loss is that an explicit lease has expired. A hold is lost at most
 // once. The first to notice the loss may be the watchdog, a request that finds no record, or a call or a guard that
-// looks at the clock. The goroutines of one owner use a hold one at a time, with its owner mutex, which is a queue that
-// a waiting goroutine can leave.
+// looks at the clock.
+//
+// The goroutines of one owner use a hold one at a time, with its owner mutex, which is a queue that a waiting goroutine
+// can leave. Without the owner mutex a hold may only end: it is lost, or given up before its caller has run
+// (discardHandoffLocked), or an Unlock has waited for the owner mutex in vain (releaseUnconfirmed). Then its record is
+// not handed off, and a goroutine that has a request under way finds out afterwards: see lossLocked and dismissLocked.
 
 import (
 	"cmp"

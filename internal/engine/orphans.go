@@ -65,7 +65,7 @@ func (h *hold) needs(field string) bool {
 			return true // the Client is closed
 		}
 		h.ownerQueue.Release()
-		return h.record != nil && (h.record.adopted || h.record.isUsedLocked())
+		return h.record != nil && h.record.isUsedLocked()
 	case lost, expired, lossReported:
 		return false
 	}

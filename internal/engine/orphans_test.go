@@ -67,6 +67,35 @@ func TestLateGrantIsNeededWhileTheFieldIsAdopted(t *testing.T) {
 	})
 }
 
+// What is deleted of a hold that has ended is its own alone: a field that another hold has adopted stays.
+func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, fenced := context.Background(), newFencedFake(e.redis, "x")
+		take := func(o Owner) {
+			ok, err := e.acquire(ctx, fenced, o, Request{Wait: forever})
+			assert.NoError(t, err)
+			assert.True(t, ok)
+		}
+		take(1)
+		h, field := e.holdBy(fenced.ID(), 1)
+		taken := make(chan struct{})
+		go func() {
+			defer close(taken)
+			take(2)
+		}()
+		synctest.Wait()
+		require.NoError(t, e.Release(ctx, fenced, 1))
+		<-taken
+		reentry := target{hold: h, Attempt: Attempt{Field: field, HoldCount: 2}}
+		h.lockState.locked(func() {
+			(&acquireOp{engine: e.Engine}).dismissLocked(reentry, Answer{Outcome: Outcome{Status: Held}})
+		})
+		time.Sleep(2 * time.Second)
+		assert.Equal(t, field, e.redis.Holder("x"))
+		require.NoError(t, e.Release(ctx, fenced, 2))
+	})
+}
+
 // A late grant for a hold that was lost is not needed, before and after its owner has learned of the loss.
 func TestLateGrantOfALostHoldIsNotNeeded(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {

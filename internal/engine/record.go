@@ -31,7 +31,7 @@ type record struct {
 	tokens  *tokenBlock // for the holds that the record is handed off to; or nil
 	splits  int32       // holds that are being detached from it while others may use it: see detach.go
 	ended   bool        // see endLocked
-	adopted bool        // the field was handed off to a hold that makes a record of its own with it
+	adopted bool        // the field was handed off to a hold that makes a record of its own with it, and releases it
 	// expires is when the lease in Redis has expired at the latest, on the clock of the watchdog: the maximum over all
 	// requests that have set it, or may have, except those that internal/late still knows and the renewals of the watchdog.
 	// Only mayLastLocked sets it, and only recordEnd and mayOutliveLocked read it.
@@ -58,8 +58,9 @@ func (r *record) joinLocked(h *hold, since time.Duration) {
 	r.holds = append(r.holds, h)
 }
 
-// isUsedLocked reports whether a hold needs the field of r in Redis.
-func (r *record) isUsedLocked() bool { return len(r.holds) > 0 || r.splits > 0 }
+// isUsedLocked reports whether a hold has the field of r in Redis, has it split, or has adopted it or is about to. Then
+// nobody else deletes the field: see leaveRecordLocked, detaching.end, dismissLocked and needs.
+func (r *record) isUsedLocked() bool { return len(r.holds) > 0 || r.splits > 0 || r.adopted }
 
 // leaveRecordLocked removes h from its record, and reports whether the record is not used any more.
 func (h *hold) leaveRecordLocked() bool {

@@ -64,13 +64,17 @@ func releaseOptions(ctx context.Context) waitOptions {
 }
 
 // releaseUnconfirmed decrements the hold count in this process alone, because of err, and returns err. If the count
-// reaches zero, the record is deleted in the background.
+// reaches zero, the record is deleted in the background. It is not handed off: another goroutine of the owner, which has
+// the owner mutex, may have a request under way that sets a lease or a hold count.
 func (s *lockState) releaseUnconfirmed(ctx context.Context, kind Lock, o Owner, err error) error {
 	h := s.find(kind.ID(), o)
 	if h == nil {
 		return err
 	}
-	left, last := h.releaseOne()
+	s.Lock()
+	left, last, guards := h.endOneLocked()
+	s.Unlock()
+	guard.EndAll(guards, nil)
 	if last {
 		s.engine.workers.Spawn(h.clear)
 	}
@@ -240,16 +244,9 @@ func (s *lockState) releaseOne(op *waitOptions, kind Lock, o Owner) (g releasedO
 	return g, nil
 }
 
-// releaseOne decrements the hold count. It returns the count that is left, and whether the caller has to release the
-// record in Redis.
-func (h *hold) releaseOne() (left int, last bool) {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	return h.releaseOneLocked()
-}
-
-// releaseOneLocked is releaseOne for callers with the mutex. When the count reaches zero, it hands the lock off, or
-// ends the hold in this process. It unlocks the mutex while it cancels guarded contexts.
+// releaseOneLocked decrements the hold count. It returns the count that is left, and whether the caller has to release
+// the record in Redis. When the count reaches zero, it hands the lock off, or ends the hold in this process. It unlocks
+// the mutex while it cancels guarded contexts. The caller has the owner mutex.
 func (h *hold) releaseOneLocked() (left int, last bool) {
 	if len(h.guards) > 0 {
 		if next, _ := h.successorLocked(); next != nil { // the guards are canceled before the successor holds the lock

@@ -199,6 +199,57 @@ func TestEngineUnlockCountsWhileRedisHangs(t *testing.T) {
 	})
 }
 
+// An Unlock that has waited in vain for another goroutine of its owner hands nothing off: the re-entry of that goroutine
+// may still be granted, and is then undone. The next owner acquires the lock when the record was deleted, and keeps it.
+func TestUnlockBesideAReentryHandsNothingOff(t *testing.T) {
+	for name, fenced := range map[string]bool{"fenced": true, "not fenced": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, r := context.Background(), fakeredis.New()
+				e, other := joinBubbleEngine(t, r, "client", withSlice(time.Minute)), joinBubbleEngine(t, r, "other")
+				l := newFakeLock(r, "x")
+				l.Tokens = fenced
+				take := func(o Owner) <-chan struct{} {
+					taken := make(chan struct{})
+					go func() {
+						defer close(taken)
+						ok, err := e.acquire(ctx, l, o, Request{Wait: forever})
+						assert.NoError(t, err)
+						assert.True(t, ok)
+					}()
+					synctest.Wait()
+					return taken
+				}
+				<-take(1)
+				_, field := e.holdBy(l.ID(), 1)
+				next := take(2)
+				r.Set(func() {
+					r.Fault = func(string) fakeredis.Fault {
+						return fakeredis.Fault{Block: answerError("LOADING Redis is loading the dataset in memory")}
+					}
+				})
+				again := take(1)
+				require.ErrorContains(t, e.Release(ctx, l, 1), "not confirmed")
+				synctest.Wait()
+				assert.Zero(t, levelsOf(e.Engine, l, 1), "the Unlock has counted")
+				assert.Zero(t, levelsOf(e.Engine, l, 2), "the lock was handed off while a re-entry was under way")
+				r.Set(func() { r.Fault = nil })
+				<-next
+				time.Sleep(2 * time.Second) // the re-entry was answered
+				synctest.Wait()
+				assert.Equal(t, 1, levelsOf(e.Engine, l, 2))
+				assert.NotEqual(t, field, r.Holder("x"), "the next owner has a field of its own")
+				ok, err := other.acquire(ctx, l, 1, Request{})
+				require.NoError(t, err)
+				assert.False(t, ok, "two processes hold the lock")
+				require.NoError(t, e.Release(ctx, l, 2))
+				<-again // as a new hold
+				require.NoError(t, e.Release(ctx, l, 1))
+			})
+		})
+	}
+}
+
 // A rollback that reaches Redis before its attempt is sent again.
 func TestEngineUndoThatOvertakesItsAttempt(t *testing.T) {
 	for _, late := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
