@@ -70,7 +70,7 @@ var optionalOfSemaphore = []send.OptionalKey{{Key: 2}}
 // those permits are missing until SetPermits is called.
 //
 // IsLocked reports whether any permit is held. TTL returns the time until the leases of all permits have expired.
-// ForceUnlock releases all permits.
+// ForceUnlock releases all permits. If it returns true and an error, it has released some of them.
 //
 // Java services that use the same permits compare leases with the clock of their machine, and this package with the
 // clock of Redis. A permit that was acquired in Java without a lease never expires, and is lost if that service

@@ -502,6 +502,7 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 	h.token, h.record.tokens = token, newTokenBlock(token, res.following)
 	h.record.lease.SetLimit(h.lock.Limits().end(e.watchdog.At(sent)))
 	e.watchdog.Watch(&h.record.lease, sent, t.Lease, t.Renewed, res.provisional) // 6
+	h.checkIfForcedLocked(e.watchdog.At(sent))
 	h.openLocked(res.More)
 }
 

@@ -402,6 +402,7 @@ func (x *attaching) attached(r send.Reply, sent time.Time) error {
 	}
 	h.mayLastLocked(send.FromMilliseconds(r[1]), nil)
 	w.Watch(&h.record.lease, sent, send.FromMilliseconds(r[1]), true, 0)
+	h.checkIfForcedLocked(w.At(sent))
 	return nil
 }
 

@@ -7,6 +7,10 @@ package engine
 // hint names a lock. It makes the watchdog check the records that the Client has of this lock: it ends nothing by
 // itself, any client may have sent it, and it may be lost. Without it a holder notices at its next renewal.
 //
+// A Client that releases a lock of its own knows by itself. The holds that it had before the request end with the
+// answer. For those that began before the answer, and those that may have been released by a request without an answer,
+// it asks Redis. A hold that began after the answer is left alone.
+//
 // A Client subscribes to its channel while it has a hold that is old: see internal/lease/check.go. So a lock that is
 // held for a moment costs no subscription, and any number of holds cost one. If Redis refuses the channel, the Client
 // does not ask for it again.
@@ -26,7 +30,8 @@ import (
 
 const (
 	mostForced  = 1000        // the most requests of one ForceUnlock: permits may be acquired as fast as it works
-	tellTime    = time.Second // how long the hints of one request may take
+	mostLooked  = 256         // the most records that one pipeline looks for
+	tellTime    = time.Second // how long the hints of one request may take, and looking for the records that are left
 	checkHint   = "check "    // a hint is this, and the name of a lock
 	longestHint = 1024        // the longest name that is sent in hints, of which there may be thousands
 )
@@ -34,7 +39,8 @@ const (
 // Force releases kind, no matter which owner holds it, ends the holds that this process had on it, and has other
 // processes check theirs. If fields are passed in seen, only holds that have one of them in Redis are released. A
 // request is never repeated, because a repeated one could release a later hold. If a semaphore has very many permits, a
-// request releases some of them and the second number of the reply is not zero: then another request is sent.
+// request releases some of them and the second number of the reply is not zero: then another request is sent. Force
+// returns true and an error if not all of them have succeeded.
 func (e *Engine) Force(ctx context.Context, kind Record, seen ...string) (bool, error) {
 	op := e.waitOptionsFor(ctx)
 	op.OnCaller = false // a request that is sent once may have to wait longer for a connection
@@ -42,13 +48,14 @@ func (e *Engine) Force(ctx context.Context, kind Record, seen ...string) (bool, 
 		return false, err
 	}
 	return e.ForceBy(kind, seen, func() (freed bool, err error) {
+		request := send.Request{Call: kind.Force(seen...), OnOrphan: forcedLate{e, kind}}
 		for range mostForced {
-			answer := e.sender.Once(&op.Wait, send.Request{Call: kind.Force(seen...)})
+			answer := e.sender.Once(&op.Wait, request)
 			r, clients, err := answer.Forced()
-			freed = freed || err == nil && r[0] == 1
 			if err != nil {
-				return false, err
+				return freed, err
 			}
+			freed = freed || r[0] == 1
 			e.hints.send(kind.ID().Name, clients)
 			if r[1] == 0 {
 				break
@@ -59,29 +66,108 @@ func (e *Engine) Force(ctx context.Context, kind Record, seen ...string) (bool, 
 }
 
 // ForceBy calls force, which releases kind in Redis, and then ends the holds that this process had on kind before the
-// call; of those only the ones with a field in seen, if there are any.
+// call; of those only the ones with a field in seen, if there are any. Goroutines of this process may acquire kind
+// during the call, before Redis runs the request or after it, and a request that fails may have run: so ForceBy has
+// Redis asked for the holds that are left then.
 func (e *Engine) ForceBy(kind Lock, seen []string, force func() (freed bool, err error)) (bool, error) {
 	s := e.retain(kind.ID().Name)
-	before := s.recordsOf(kind.ID())
-	s.release()
+	defer s.release()
+	s.Lock()
+	before := s.recordsOfLocked(kind.ID())
+	s.Unlock()
 	if len(seen) > 0 {
 		before = slices.DeleteFunc(before, func(r *record) bool { return !slices.Contains(seen, r.field) })
 	}
 	freed, err := force()
-	if freed {
-		endForced(before)
+	if freed && err == nil {
+		for _, l := range endForced(before) {
+			l.report()
+		}
+	}
+	if freed || mayHaveForced(err) {
+		if left := s.forcedNow(kind.ID()); len(left) > 0 {
+			asked := make(chan struct{})
+			e.workers.Spawn(func() {
+				defer close(asked)
+				e.endEvicted(left)
+			})
+			select { // Redis may be unreachable now
+			case <-asked:
+			case <-time.After(send.MinWait):
+			}
+		}
 	}
 	return freed, err
 }
 
-// endForced ends and reports the holds of a lock that ForceUnlock has released.
-func endForced(before []*record) {
-	var lost []ending
-	for _, r := range before {
+// mayHaveForced reports whether a forced release that has ended with err may have deleted a record.
+func mayHaveForced(err error) bool { return err != nil && (send.MayHaveRun(err) || send.Answered(err)) }
+
+// forcedLate handles the answer to a forced release that comes after its caller has left.
+type forcedLate struct {
+	*Engine
+	kind Record
+}
+
+func (f forcedLate) HandleOrphan(_ time.Time, value any, err error) {
+	r, clients, err := send.ParseForced(value, err)
+	if freed := r[0] == 1; !freed && !mayHaveForced(err) {
+		return
+	}
+	s := f.retain(f.kind.ID().Name)
+	defer s.release()
+	f.hints.send(s.name, clients)
+	f.endEvicted(s.forcedNow(f.kind.ID()))
+}
+
+// endForced ends the records of a lock that ForceUnlock has released.
+func endForced(evicted []*record) (lost []ending) {
+	for _, r := range evicted {
 		lost = append(lost, r.lose(errForced, nil)...)
 	}
-	for _, e := range lost {
-		e.report()
+	return lost
+}
+
+// forcedNow notes that a forced release of the lock with this id was answered, and returns the records that this
+// process has of it.
+func (s *lockState) forcedNow(id LockID) []*record {
+	s.Lock()
+	defer s.Unlock()
+	s.forced = s.engine.watchdog.Now()
+	return s.recordsOfLocked(id)
+}
+
+// checkIfForcedLocked is called for a hold that was acquired by a request which was sent at sent, on the clock of the
+// watchdog. If a forced release was answered since, it may have deleted the record.
+func (h *hold) checkIfForcedLocked(sent time.Duration) {
+	if s := h.lockState; sent < s.forced {
+		s.engine.watchdog.Check(&h.record.lease)
+	}
+}
+
+// endEvicted asks Redis which of these records of a lock are left after a forced release, and ends the others. The
+// watchdog checks those for which there is no answer. Those of a RedLock are left to its vote, whose nodes were
+// released in the same way.
+func (e *Engine) endEvicted(all []*record) {
+	all = slices.DeleteFunc(all, func(r *record) bool { return r.first.vote != nil })
+	ctx, cancel := context.WithTimeout(context.Background(), tellTime)
+	defer cancel()
+	for some := range slices.Chunk(all, mostLooked) {
+		asked := make([]Renewal, len(some))
+		for i, r := range some {
+			asked[i] = Renewal{Lock: r.first.commands(), Field: r.field}
+		}
+		e.Renewer(send.Undated(ctx), e.sender, asked)
+		var gone []*record
+		for i, r := range some {
+			switch a := asked[i]; {
+			case a.Err != nil:
+				e.watchdog.Check(&r.lease)
+			case !a.Held:
+				gone = append(gone, r)
+			}
+		}
+		reportLater(endForced(gone))
 	}
 }
 

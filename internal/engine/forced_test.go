@@ -5,6 +5,7 @@ package engine
 import (
 	"bytes"
 	"context"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -194,6 +195,199 @@ func TestHintChecksAllRecordsOfTheLock(t *testing.T) {
 		for i, guarded := range guards {
 			assert.ErrorIs(t, context.Cause(guarded), ErrLockLost, "hold %d", i)
 		}
+	})
+}
+
+// A forced release ends the holds of its own Client that it has deleted, whenever they began, and no other one. They
+// have explicit leases, so that no renewal finds out.
+func TestForceEndsTheHoldsOfItsOwnClientThatItHasDeleted(t *testing.T) {
+	t.Parallel()
+	forces := func(f fakeredis.Fault) func(verb string) fakeredis.Fault {
+		return func(verb string) (none fakeredis.Fault) {
+			if verb == "force" {
+				return f
+			}
+			return none
+		}
+	}
+	late := forces(fakeredis.Fault{Late: 20 * time.Millisecond})
+	force := func(e *bubbleEngine, ctx context.Context) (freed bool, err error) {
+		return e.Force(ctx, newFakeLock(e.redis, "x"))
+	}
+	then := func(t *testing.T, e *bubbleEngine, f func()) (bool, error) { // force, and f a millisecond later
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			time.Sleep(time.Millisecond)
+			f()
+		}()
+		defer func() { <-done }()
+		return force(e, context.Background())
+	}
+	passes := func(e *bubbleEngine) func() {
+		return func() {
+			e.unlock(1)
+			ok, err := e.lockWith(context.Background(), 2, Request{Lease: time.Hour})
+			assert.NoError(e.t, err)
+			assert.True(e.t, ok)
+		}
+	}
+	for name, test := range map[string]struct {
+		fault func(verb string) fakeredis.Fault
+		force func(t *testing.T, e *bubbleEngine) (bool, error)
+		owner Owner // of the hold to look at, afterwards
+		freed bool
+		fails bool
+		keeps bool // the record was not deleted
+	}{
+		"held before": {
+			force: func(t *testing.T, e *bubbleEngine) (bool, error) { return force(e, context.Background()) },
+			owner: 1, freed: true,
+		},
+		"acquired before the request runs": {
+			fault: late,
+			force: func(t *testing.T, e *bubbleEngine) (bool, error) { return then(t, e, passes(e)) },
+			owner: 2, freed: true,
+		},
+		"acquired before the request runs, and answered after it": {
+			fault: func(verb string) fakeredis.Fault {
+				if verb == "acquire" {
+					return fakeredis.Fault{Answer: 100 * time.Millisecond}
+				}
+				return late(verb)
+			},
+			force: func(t *testing.T, e *bubbleEngine) (bool, error) { return then(t, e, passes(e)) },
+			owner: 2, freed: true,
+		},
+		"acquired after the request has run": {
+			fault: forces(fakeredis.Fault{Answer: 20 * time.Millisecond}),
+			force: func(t *testing.T, e *bubbleEngine) (bool, error) {
+				return then(t, e, func() {
+					_ = e.unlockErr(1)
+					ok, err := e.lockWith(context.Background(), 2, Request{Lease: time.Hour})
+					assert.NoError(t, err)
+					assert.True(t, ok)
+				})
+			},
+			owner: 2, freed: true, keeps: true,
+		},
+		"the answer is lost": {
+			fault: forces(fakeredis.Fault{Err: io.EOF}),
+			force: func(t *testing.T, e *bubbleEngine) (bool, error) { return force(e, context.Background()) },
+			owner: 1, fails: true,
+		},
+		"the answer comes when the caller has left": {
+			fault: forces(fakeredis.Fault{Late: time.Second}),
+			force: func(t *testing.T, e *bubbleEngine) (bool, error) {
+				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+				defer cancel()
+				return force(e, ctx)
+			},
+			owner: 1, fails: true,
+		},
+		"a later request is refused": { // as of a semaphore with very many permits
+			force: func(t *testing.T, e *bubbleEngine) (bool, error) {
+				asked := 0
+				e.redis.Set(func() {
+					e.redis.More = true
+					e.redis.Fault = func(verb string) (f fakeredis.Fault) {
+						if verb == "force" {
+							if asked++; asked == 2 {
+								f.Block = answerError("OOM command not allowed when used memory > 'maxmemory'")
+							}
+						}
+						return f
+					}
+				})
+				return force(e, context.Background())
+			},
+			owner: 1, freed: true, fails: true,
+		},
+		"the request is refused": {
+			fault: forces(fakeredis.Fault{Block: answerError("NOPERM this user has no permissions")}),
+			force: func(t *testing.T, e *bubbleEngine) (bool, error) { return force(e, context.Background()) },
+			owner: 1, fails: true, keeps: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				e.HandoffWindow = 0
+				ok, err := e.lockWith(context.Background(), 1, Request{Lease: time.Hour})
+				require.NoError(t, err)
+				require.True(t, ok)
+				e.redis.Set(func() { e.redis.Fault = test.fault })
+				freed, err := test.force(t, e)
+				assert.Equal(t, test.freed, freed)
+				assert.Equal(t, test.fails, err != nil, "%v", err)
+				time.Sleep(2 * time.Second)
+				assert.Equal(t, test.keeps, e.redis.Holder("x") != "", "the record is there")
+				assert.Equal(t, test.keeps, levelsOf(e.Engine, newFakeLock(e.redis, "x"), test.owner) > 0, "the owner has it")
+				assert.Equal(t, test.keeps, e.unlockErr(test.owner) == nil, "the Unlock succeeds")
+			})
+		})
+	}
+}
+
+// The same for a record that was handed off, during the request, to an owner that draws a token with it.
+func TestForceEndsAHoldThatHasAdoptedTheRecord(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, l := context.Background(), newFencedFake(e.redis, "x")
+		for o := Owner(1); o <= 2; o++ {
+			go func() {
+				ok, err := e.acquire(ctx, l, o, Request{Wait: forever})
+				assert.NoError(t, err)
+				assert.True(t, ok)
+			}()
+			synctest.Wait()
+		}
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
+				if verb == "force" {
+					f.Late = 20 * time.Millisecond
+				}
+				return f
+			}
+		})
+		go func() {
+			time.Sleep(time.Millisecond)
+			assert.NoError(t, e.Release(ctx, l, 1))
+		}()
+		freed, err := e.Force(ctx, l)
+		require.NoError(t, err)
+		assert.True(t, freed)
+		assert.Zero(t, e.redis.Count("release"), "the lock was handed off")
+		assert.Zero(t, levelsOf(e.Engine, l, 2))
+		assert.ErrorIs(t, e.Release(ctx, l, 2), ErrLockLost)
+	})
+}
+
+// The same for a hold that was attached, by a request that is answered after the forced release.
+func TestForceEndsAHoldThatIsBeingAttached(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, l := context.Background(), newFakeLock(e.redis, "x")
+		e.lock(1)
+		detached, _, err := e.Detach(ctx, l, 1, time.Hour)
+		require.NoError(t, err)
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
+				if verb == "rename" {
+					f.Answer = 20 * time.Millisecond
+				}
+				return f
+			}
+		})
+		attached := make(chan error)
+		go func() { attached <- e.Attach(ctx, l, 2, detached) }()
+		time.Sleep(time.Millisecond)
+		freed, err := e.Force(ctx, l)
+		require.NoError(t, err)
+		require.True(t, freed)
+		require.NoError(t, <-attached)
+		time.Sleep(time.Second)
+		assert.ErrorIs(t, e.unlockErr(2), ErrLockLost)
+		assert.Equal(t, 1, e.redis.Count("renew"), "the record is checked at once")
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A stateTable has the lock states that are in use, by the names of their locks.
@@ -37,6 +38,7 @@ type lockState struct {
 	queues []*waitQueue                // the local queues, at most one for each half
 	multis map[holdKey][]*multiAcquire // the multi-acquires under way that ask for a lock of this name
 	duties *duty                       // the duty that was noted last; see Unlock
+	forced time.Duration               // when a forced release was answered last, on the clock of the watchdog
 }
 
 // Lock locks the state of s.
@@ -255,13 +257,10 @@ func (s *lockState) endKeeping(q *waitQueue) {
 	s.dropQueueLocked(q)
 }
 
-// recordsOf returns the records of the holds that this process has on the lock with this id. A record that is shared is
-// in the result more than once.
-func (s *lockState) recordsOf(id LockID) (all []*record) {
-	s.Lock()
-	defer s.Unlock()
+// recordsOfLocked returns the records of the holds that this process has on the lock with this id, each once.
+func (s *lockState) recordsOfLocked(id LockID) (all []*record) {
 	for h := range s.holds.all() {
-		if h.key.half == id.Half && h.state.holds() {
+		if h.key.half == id.Half && h.state.holds() && h.index == 0 { // h is the first hold of the record
 			all = append(all, h.record)
 		}
 	}

@@ -32,6 +32,7 @@ type Redis struct {
 	Fault    func(verb string) Fault // returns the fault of the next request
 	Latency  time.Duration           // in each direction
 	Bound    bool                    // requests are not sent once their context is done
+	More     bool                    // a forced release says that another one may release more
 }
 
 // A Record is the record of a lock.
@@ -189,6 +190,9 @@ func (r *Redis) run(c send.Call) send.Reply {
 		}
 		delete(r.Records, name)
 		r.PubSub.Publish("channel:" + name)
+		if r.More {
+			return send.Reply{1, 1}
+		}
 		return send.Reply{1}
 	}
 	panic(fmt.Sprint("no such verb: ", c.Args[0]))
