@@ -182,8 +182,10 @@ func releaseChannels(c component) (channels []releaseChannel) {
 }
 
 // NewVote returns the backend of a new hold of o. It calls check when the hold may have become invalid.
-func (l *redLock) NewVote(o engine.Owner, check func()) engine.Vote {
-	return &redVote{lock: l, owner: o, changed: check, nodes: make([]nodeHold, len(l.nodes))}
+func (l *redLock) NewVote(o engine.Owner, check func(engine.Vote)) engine.Vote {
+	v := &redVote{lock: l, owner: o, nodes: make([]nodeHold, len(l.nodes))}
+	v.changed = func() { check(v) }
+	return v
 }
 
 // CheckLease returns an error if a hold cannot have this lease.

@@ -38,9 +38,9 @@ type backend interface {
 // A VotedLock is a lock whose holds are votes instead of records: a RedLock.
 type VotedLock interface {
 	Lock
-	// NewVote returns the Vote of a new hold of o. The Vote calls check, on a goroutine of its own, when the result of
-	// Vote.Check may have changed.
-	NewVote(o Owner, check func()) Vote
+	// NewVote returns the Vote of a new hold of o. The Vote calls check with itself, on a goroutine of its own, when the
+	// result of Vote.Check may have changed.
+	NewVote(o Owner, check func(Vote)) Vote
 	// CheckLease returns an error if a hold cannot have this lease.
 	CheckLease(lease time.Duration) error
 }

@@ -48,13 +48,14 @@ func (e *Engine) acquireVote(op *waitOptions, s *lockState, l VotedLock, o Owner
 		return err
 	}
 	granted = true
-	h.checkVote() // the vote may have changed before the hold was confirmed
+	h.checkVote(h.vote) // the vote may have changed before the hold was confirmed
 	return nil
 }
 
-// checkVote ends the hold as lost if its vote is not valid any more.
-func (h *hold) checkVote() {
-	if k := h.vote; !k.Over() && k.Check() != nil {
+// checkVote ends the hold as lost if v, its vote, is not valid any more. A vote that was replaced is over, and may still
+// call checkVote. So checkVote does not read h.vote, which the caller of ask may be setting.
+func (h *hold) checkVote(v Vote) {
+	if !v.Over() && v.Check() != nil {
 		h.loseIfDue()
 	}
 }
