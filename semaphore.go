@@ -246,15 +246,22 @@ func (l *semaphore) Acquire(a engine.Attempt) call {
 	)
 }
 
-func (l *semaphore) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error) {
+func (l *semaphore) ReadReply(a engine.Attempt, r reply) (engine.Outcome, error) {
+	total := l.permits
 	if r[0] == -2 {
-		return engine.Outcome{}, invalid("%d permits at once: the semaphore has %d in Redis", l.Permits(), r[1])
+		total = int(r[1])
+		if !a.Waits {
+			return engine.Outcome{}, invalid("%d permits at once: the semaphore has %d in Redis", l.Permits(), total)
+		}
+		r = reply{0, -1, 0} // SetPermits has lowered the number, and the process has no place in the line any more
 	}
 	if other := r[2] >> 20; other > 0 {
-		l.client.reportPermits(l, int(other-1))
+		total = int(other - 1)
+		l.client.reportPermits(l, total)
 		r[2] &= 1<<20 - 1
 	}
 	g, err := engine.ParseOutcome(r)
+	g.Total = max(total, 1) // as fits in lua/permit.lua: whoever wants one permit waits for it, even if there are none
 	if g.Status == engine.Held {
 		g.More = int(r[1])
 	}

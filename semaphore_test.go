@@ -1081,6 +1081,59 @@ func TestSemaphoreWaiterForMoreThanThereAreBlocksNobody(t *testing.T) {
 	})
 }
 
+// Nor does it block the other goroutines of its own process: it waits beside them until there are enough permits again,
+// and is not passed over then.
+func TestSemaphoreWaiterForMoreThanThereAreBlocksNobodyOfItsProcess(t *testing.T) {
+	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
+		ctx := context.Background()
+		const poll = 50 * time.Millisecond
+		c := b.permitContender(WithPollInterval(poll))
+		all := c.client.NewSemaphore(b.name, 3)
+		acquires := func(n int, got chan<- *Hold) {
+			go func() {
+				h, err := all.AcquireN(ctx, n)
+				assert.NoError(b, err)
+				got <- h
+			}()
+		}
+		behind := func(n int) {
+			b.Helper()
+			testredis.Await(b, "waiters in the queue of the process", soon, func() bool { return b.waitersInQueue(all) == n })
+		}
+		one, three := make(chan *Hold), make(chan *Hold)
+
+		holder := b.permitClient(s).takes()
+		acquires(3, three)
+		testredis.Await(b, "the client has a place", soon, func() bool { return b.placeOf(c.client.ID()).delivery != "" })
+		acquires(3, three)
+		behind(1)
+		acquires(1, one)
+		behind(2)
+		b.must(s.SetPermits(ctx, 2))
+		first := await(b, "a permit for the goroutine behind the two", one)
+		acquires(1, one)
+		asked := c.asked.Load()
+		stays(b, "a third permit of two", one, 10*poll)
+		assert.Less(b, c.asked.Load()-asked, int64(40), "requests of three waiters in ten poll intervals")
+		holder.gives(neverDue)
+		b.must(await(b, "a permit for a newcomer", one).Release(ctx))
+		stays(b, "AcquireN came back", three, 2*poll)
+
+		b.must(s.SetPermits(ctx, 3))
+		testredis.Await(b, "one of them is at the front", soon, func() bool { return b.asks(all) })
+		behind(1)
+		acquires(1, one)
+		stays(b, "a permit that is kept for AcquireN", one, 2*poll)
+		b.must(first.Release(ctx))
+		for range 2 {
+			b.must(await(b, "AcquireN", three).Release(ctx))
+		}
+		b.must(await(b, "a permit at last", one).Release(ctx))
+		require.Equal(b, 3, b.permits(3))
+		b.emptyLine()
+	})
+}
+
 // A hold that has lost one of its permits is lost as a whole: its next renewal finds that, and the other permits are
 // released, and pass to the line.
 func TestSemaphoreSeveralPermitsAreLostTogether(t *testing.T) {

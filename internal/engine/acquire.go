@@ -323,7 +323,7 @@ func (e *Engine) enoughValidityLeft(targets []target, sent time.Time, asked int)
 // before.
 func (a *acquireOp) listen(in target, res Answer) (wake, ready <-chan struct{}, begun bool) {
 	a.lastReply = time.Now()
-	a.noteBusy(in.hold, res.ttl)
+	a.noteBusy(in.hold, res)
 	wake, ready, begun = a.subscription.watch(in, res.Standing.LegacyHolder() || res.Standing.SubscriptionLost()) // 3
 	if res.Standing.SubscriptionLost() {
 		a.subscription.listeners[0].Renew() // the channel of grants

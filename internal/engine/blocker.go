@@ -18,6 +18,7 @@ type blocker struct {
 	lock  Lock          // the lock that is busy
 	ttl   time.Duration // the rest of the lease in the reply; negative: the reply had none
 	at    time.Time     // when the reply came
+	total int           // Outcome.Total of the reply
 	who   string        // how the lock itself describes its holder; or ""
 	known bool          // the error describes the blocker already
 }
@@ -50,8 +51,8 @@ func Rounded(d time.Duration) time.Duration {
 }
 
 // noteBusy remembers the blocker of h for its caller, and for the waiters behind it.
-func (op *waitOptions) noteBusy(h *hold, ttl time.Duration) {
-	op.noteBlocker(h, &blocker{lock: h.lock, ttl: ttl, at: time.Now()})
+func (op *waitOptions) noteBusy(h *hold, res Answer) {
+	op.noteBlocker(h, &blocker{lock: h.lock, ttl: res.ttl, at: time.Now(), total: res.Total})
 }
 
 // noteBlocker is noteBusy for any blocker.

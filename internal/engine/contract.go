@@ -245,6 +245,7 @@ type Attempt struct {
 	Late        bool          // for RollBack: the attempt may still run, and a tombstone is needed; see rollback.go
 	Share       time.Duration // for RollBack: as in Release
 	Counterpart string        // the field of the hold that the owner has on the counterpart; "": it has none
+	Waits       bool          // the caller waits even if a semaphore has fewer permits than it wants: see stepAside
 
 	Renewed bool // the watchdog renews the lease once the attempt was granted
 	// AdoptsRecord is set if a hold of this process has left its record to the caller. The attempt may draw several
@@ -290,6 +291,7 @@ type Outcome struct {
 	token       int64         // Held: the fencing token of a fenced lock
 	following   int           // Held: how many tokens after token belong to the next holds of this process
 	More        int           // Held: the number of permits that are still free, if the lock is a semaphore
+	Total       int           // Busy: the number of permits of the semaphore, at least 1; 0 for other locks
 	leavesEntry bool          // Busy: the attempt left an entry in Redis, to be rolled back if the caller gives up
 
 	Standing standing // Busy: how the caller notices that it can have the lock

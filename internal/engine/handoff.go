@@ -147,6 +147,7 @@ func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
 // record, or until the wait ends otherwise. It unlocks the mutex meanwhile.
 func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admitted, error) {
 	w := q.Add(h, entrance{s.engine}.number(op))
+	op.fitted = op.fitted || q.blocker != nil && h.lock.Permits() <= q.blocker.total
 	err := entrance{s.engine}.awaitLocked(s, op, w)
 	switch {
 	// The first two cases come before err: if the caller gave up just now, it still has to use what it was handed, or to

@@ -4,7 +4,8 @@ package engine
 // line, which is its wait queue in Redis.
 //
 // Rules: while the caller waits for a release, it keeps its owner mutex and its position at the front of the wait
-// queue, so that the callers behind it need not ask Redis. It has one place in the line: see line.go.
+// queue, so that the callers behind it need not ask Redis. It has one place in the line: see line.go. The exception is a
+// caller that wants more permits than a semaphore has: it waits beside the wait queue until there are enough.
 
 import (
 	"time"
@@ -53,7 +54,7 @@ func (o *oneLock) enterQueue() error {
 // rejoinQueue ends an attempt that has bypassed the wait queue and found the lock busy. The caller does not wait for a
 // release now: it enters the wait queue again. See errBypassQueue.
 func (o *oneLock) rejoinQueue(in target, res Answer) error {
-	o.noteBusy(in.hold, res.ttl)
+	o.noteBusy(in.hold, res)
 	if in.hold.lock.Admission() == Counting {
 		o.foundBusy = true
 		return errRestart
@@ -69,6 +70,7 @@ func (o *oneLock) present(targets []target) []target { return targets }
 type recordBackend struct {
 	oneLock
 	place place // of the caller in the line
+	aside bool  // the caller waits beside the wait queue: see stepAside
 }
 
 func (r *recordBackend) admit() error {
@@ -91,7 +93,11 @@ func (r *recordBackend) ask(lastReply time.Time) (Answer, error) {
 
 func (r *recordBackend) await(res Answer) (Answer, error) {
 	in := r.targets[0]
+	r.fitted = true
 	switch {
+	case in.hold.lock.Permits() > res.Total && res.Total > 0 && !r.NoWait:
+		r.stepAside()
+	case r.aside && r.stepBack():
 	case r.bypassesQueue():
 		return res, r.rejoinQueue(in, res)
 	case r.NoWait:
@@ -101,6 +107,9 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 		r.leftovers.mayEnqueue()
 	}
 	wake, ready, _ := r.listen(in, res)
+	if r.aside { // the others of this process listen to the same channel
+		r.subscription.listeners[0].Only(isFor(in.Field))
+	}
 	delay, stop := r.nextPoll(in, res)
 	defer stop()
 	in.hold.interrupt()
@@ -114,6 +123,33 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 		r.subscription.confirm()
 	}
 	return res, err
+}
+
+// stepAside makes the caller leave the wait queue, so that callers of this process that want fewer permits than it does
+// need not wait behind it. In Redis its place lets them go first, too: see fits in lua/permit.lua. The place is that of
+// the caller until the next one of this process joins the line, which replaces it.
+func (r *recordBackend) stepAside() {
+	h := r.targets[0].hold
+	h.leaveQueue()
+	if r.aside = true; r.number == 0 {
+		r.number = r.engine.waiters.Add(1)
+	}
+}
+
+// stepBack makes the caller enter the wait queue again, because the semaphore has enough permits again. If another
+// caller is in the queue, stepBack returns false: then the caller has to wait behind it, at the position that stepAside
+// has noted.
+func (r *recordBackend) stepBack() bool {
+	h := r.targets[0].hold
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	q := h.lockState.queueLocked(h.key.half)
+	if r.aside = false; !q.TryEnter() {
+		return false
+	}
+	h.queue, r.number = q, 0
+	r.subscription.listeners[0].Only(nil)
+	return true
 }
 
 func (r *recordBackend) rollback(_ Answer, err error, returned bool) {
@@ -139,14 +175,14 @@ func (r *recordBackend) chooseDelivery() {
 		t.Delivery = ""
 	case t.HoldCount > 1 || t.NoWait || t.hold.hasCounterpart():
 		t.Delivery = Barge
-	case r.bypassesQueue(): // the place in the line is that of the caller at the front of the wait queue
+	case !r.aside && r.bypassesQueue(): // the place in the line is that of the caller at the front of the wait queue
 	case r.subscription.hearsGrants(t):
 		t.Delivery = Push
 	case r.subscription.isRefused():
 		t.Delivery = Poll
 	}
 	first := r.place.field == ""
-	t.Asked = r.place.asks(time.Now())
+	t.Asked, t.Waits = r.place.asks(time.Now()), r.fitted
 	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.Field, max(r.place.lease, t.Lease)
 	if t.Delivery == Push || t.Delivery == Poll {
 		r.leftovers.mayEnqueue()

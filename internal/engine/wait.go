@@ -17,6 +17,7 @@ type waitOptions struct {
 	send.Wait
 	bypass    bool          // the next attempt bypasses the wait queue
 	foundBusy bool          // an attempt that has bypassed the wait queue has found a semaphore busy
+	fitted    bool          // the semaphore had as many permits as the caller wants when it began to wait
 	number    uint64        // keeps the caller's position in a wait queue that it has left for an attempt; 0: it has none
 	span      *span         // of the call; nil: there is no Observer
 	blocker   *blocker      // that the last attempt has found; or nil
