@@ -60,6 +60,9 @@ var errParts = errors.New("too few of its locks are held")
 // timeout of [WithRedLockNodeTimeout] for an answer, and at most a third of the lease. IsLocked, IsHeld and TTL return
 // the result of a majority, and ForceUnlock releases all locks. A RedLock has no fencing token.
 //
+// The owner of a RedLock may also acquire one of its locks by itself. Unlock of that lock does not release what the
+// RedLock has acquired there.
+//
 // The Clients of the locks renew the leases. Close them as well, after the Client of the RedLock, so that requests in
 // flight can be rolled back.
 type RedLock struct{ handle }
@@ -183,7 +186,7 @@ func releaseChannels(c component) (channels []releaseChannel) {
 
 // NewVote returns the backend of a new hold of o. It calls check when the hold may have become invalid.
 func (l *redLock) NewVote(o engine.Owner, check func(engine.Vote)) engine.Vote {
-	v := &redVote{lock: l, owner: o, nodes: make([]nodeHold, len(l.nodes))}
+	v := &redVote{lock: l, owner: o, nodes: make([]nodeHold, len(l.nodes)), parts: make([]engine.Part, len(l.nodes))}
 	v.changed = func() { check(v) }
 	return v
 }
@@ -210,7 +213,7 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 	patient := p.WithMinWait(time.Now())
 	r := l.newRound()
 	for i := range l.nodes {
-		r.ask(i, func() error { return v.askNode(p.Ctx, i, a) })
+		r.ask(i, v.nodeAsker(p.Ctx, i, a))
 	}
 	if err := r.collect(&patient, l.limit(), r.won); err != nil {
 		return res, refused, err
@@ -305,7 +308,7 @@ func (v *redVote) Extend(ctx context.Context, lease time.Duration) (sent time.Ti
 		if !v.at(i).alive() {
 			return errNotAsked
 		}
-		return extendLocker(ctx, l.nodes[i].Locker, lease)
+		return extendLocker(v.parts[i].In(ctx), l.nodes[i].Locker, lease)
 	})
 	if err != nil || r.won() {
 		return sent, err

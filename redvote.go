@@ -3,7 +3,10 @@ package relock
 // The hold of a RedLock: its hold count at each node.
 //
 // Rules: a grant of a node is recorded here, or released, even if it arrives after the end of the round. The next
-// acquire of an owner waits for the requests to a node that are in flight. No node is asked with a mutex held.
+// acquire of an owner waits for the requests to a node that are in flight. The owner may also hold a node by itself, or
+// through another RedLock: an engine.Part keeps what a vote has at a node apart from that. (A foreign Locker knows of no
+// Part.) A vote that was not valid for a moment never becomes valid again: another owner may have had the lock then. No
+// node is asked with a mutex held.
 
 import (
 	"context"
@@ -23,11 +26,13 @@ import (
 type redVote struct {
 	lock    *redLock
 	owner   engine.Owner
-	changed func() // called when the result of Check may have changed
+	changed func()        // called when the result of Check may have changed
+	parts   []engine.Part // for each node, what the hold has acquired there
 
-	mu    sync.Mutex // guards below; nothing is called with it held
-	count int        // the highest hold count at a node; 0 if the hold is released or lost
-	nodes []nodeHold
+	mu      sync.Mutex // guards below; of other mutexes only that of pendingRequests is locked with it held
+	count   int        // the highest hold count at a node; 0 if the hold is released or lost
+	nodes   []nodeHold
+	invalid bool // the hold was not valid for a moment: Check never returns nil again
 }
 
 // A nodeHold is the part of a redVote at one node.
@@ -43,6 +48,12 @@ func (n nodeHold) alive() bool { return n.guard != nil && send.CatchPanic(n.guar
 // raise records that nodes are going to have the hold count holdCount. It returns false if the owner is to acquire
 // again a hold that has ended.
 func (v *redVote) raise(holdCount int) bool {
+	if holdCount > 1 && v.Check() != nil {
+		return false
+	}
+	if before := v.lock.client.pending.begin(v); before != nil { // the engine has lost it, and is about to call Lost
+		before.Lost()
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if holdCount > 1 && v.count == 0 {
@@ -52,28 +63,35 @@ func (v *redVote) raise(holdCount int) bool {
 	return true
 }
 
-// askNode asks node i to increment its hold count. A grant is recorded in v or released, even if the round is over by
-// then.
-func (v *redVote) askNode(ctx context.Context, i int, a engine.Attempt) error {
+// nodeAsker returns the function that asks node i to increment its hold count. The request counts as one that the node
+// has not answered from now on. A grant is recorded in v or released, even if the round is over by then.
+func (v *redVote) nodeAsker(ctx context.Context, i int, a engine.Attempt) func() error {
 	n := v.lock.nodes[i]
+	owned := v.in(ctx, i)
 	earlier, answered := v.asks(i)
-	defer answered()
-	owned := v.owner.In(context.WithoutCancel(ctx))
-	if err := v.tryNode(owned, i, a, earlier); err != nil {
+	return func() error {
+		defer answered()
+		if err := v.tryNode(owned, i, a, earlier); err != nil {
+			return err
+		}
+		guard, err := n.Guard(owned)
+		if err != nil {
+			guard = ended{owned}
+		}
+		wanted, first := v.note(i, guard)
+		switch {
+		case !wanted:
+			_ = n.Unlock(owned) // a grant that cannot be released expires with its lease
+		case first: // if the owner already held the lock, the first guard of this node calls changed
+			context.AfterFunc(guard, v.changed)
+		}
 		return err
 	}
-	guard, err := n.Guard(owned)
-	if err != nil {
-		guard = ended{owned}
-	}
-	wanted, first := v.note(i, guard)
-	switch {
-	case !wanted:
-		_ = n.Unlock(owned) // a grant that cannot be released expires with its lease
-	case first: // if the owner already held the lock, the first guard of this node calls changed
-		context.AfterFunc(guard, v.changed)
-	}
-	return err
+}
+
+// in returns a copy of ctx for the calls of v to node i, which is not canceled with ctx.
+func (v *redVote) in(ctx context.Context, i int) context.Context {
+	return v.parts[i].In(v.owner.In(context.WithoutCancel(ctx)))
 }
 
 // tryNode tries node i after the node has answered the earlier requests for the same owner.
@@ -92,11 +110,16 @@ func (v *redVote) tryNode(ctx context.Context, i int, a engine.Attempt, earlier 
 	if a.Renewed {
 		lease = 0
 	}
-	for range v.outdated(i) { // if the node is a MultiLock, some of its locks may still be held
+	outdated, valid := v.outdated(i)
+	for range outdated { // if the node is a MultiLock, some of its locks may still be held
 		_ = n.Unlock(ctx)
 	}
+	if !valid {
+		v.changed()
+		return ErrLockLost
+	}
 	ok, err := n.TryLock(ctx, 0, lease)
-	if a.HoldCount == 1 && errors.Is(err, ErrLockLost) { // the node returns the loss of an earlier hold, once
+	if a.HoldCount == 1 && errors.Is(err, ErrLockLost) { // a foreign Locker returns the loss of an earlier hold, once
 		ok, err = n.TryLock(ctx, 0, lease)
 	}
 	n.unhealthy.Store(err != nil)
@@ -116,16 +139,18 @@ type ended struct{ context.Context }
 
 func (ended) Err() error { return context.Canceled }
 
-// outdated returns the hold count that a node still has of a hold that it has lost, and forgets it.
-func (v *redVote) outdated(i int) int {
+// outdated returns the hold count that a node still has of a hold that it has lost, and forgets it. valid reports whether
+// the node may be acquired again: too few other nodes may hold by now for v to be valid.
+func (v *redVote) outdated(i int) (holdCount int, valid bool) {
 	if before := v.at(i); before.guard == nil || before.alive() {
-		return 0
+		return 0, true
 	}
+	valid = v.Check() == nil
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	holdCount := v.nodes[i].count
-	v.nodes[i] = nodeHold{}
-	return holdCount
+	holdCount = v.nodes[i].count
+	v.nodes[i], v.invalid = nodeHold{}, v.invalid || !valid
+	return holdCount, valid
 }
 
 // note records a grant of a node. It reports whether the grant is still needed, and whether guard is the first guard of
@@ -152,14 +177,13 @@ func (v *redVote) Lower(ctx context.Context, holdCount int) (settled func(limit 
 
 // lowerTo makes all nodes reduce their hold counts to holdCount, at the same time.
 func (v *redVote) lowerTo(ctx context.Context, holdCount int) *round {
-	ctx = v.owner.In(context.WithoutCancel(ctx))
 	r := v.lock.newRound()
-	for i, times := range v.lowered(holdCount) {
-		_, answered := v.asks(i)
-		r.ask(i, func() (err error) {
-			defer answered()
-			for range times {
-				err = send.CatchPanic(func() error { return v.lock.nodes[i].Unlock(ctx) })
+	for _, n := range v.lowered(holdCount) {
+		r.ask(n.node, func() (err error) {
+			defer n.answered()
+			ctx := v.in(ctx, n.node)
+			for range n.times {
+				err = send.CatchPanic(func() error { return v.lock.nodes[n.node].Unlock(ctx) })
 			}
 			return err
 		})
@@ -167,18 +191,27 @@ func (v *redVote) lowerTo(ctx context.Context, holdCount int) *round {
 	return r
 }
 
-// lowered records that the nodes have the hold count holdCount from now on, and returns how many Unlocks each node
-// needs.
-func (v *redVote) lowered(holdCount int) map[int]int {
+// A lowering is a node that is to be unlocked several times.
+type lowering struct {
+	node, times int
+	answered    func()
+}
+
+// lowered records that the nodes have the hold count holdCount from now on, and returns the Unlocks that they need.
+// These count as requests that the nodes have not answered.
+func (v *redVote) lowered(holdCount int) (above []lowering) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.count = min(v.count, holdCount)
-	above := make(map[int]int)
 	for i := range v.nodes {
 		if n := &v.nodes[i]; n.count > holdCount {
-			above[i] = n.count - holdCount
+			_, answered := v.asks(i)
+			above = append(above, lowering{i, n.count - holdCount, answered})
 			n.count = holdCount
 		}
+	}
+	if v.count == 0 { // now the next vote of the owner waits for these requests
+		v.lock.client.pending.end(v)
 	}
 	return above
 }
@@ -207,8 +240,11 @@ func (v *redVote) Over() bool {
 	return v.count == 0
 }
 
-// Check returns an error if the hold can be valid at fewer nodes than a majority.
+// Check returns an error if the hold can be valid at fewer nodes than a majority, or could be earlier.
 func (v *redVote) Check() error {
+	if v.wasInvalid() {
+		return errParts
+	}
 	n := 0
 	for i := range v.nodes {
 		if v.at(i).alive() {
@@ -221,6 +257,13 @@ func (v *redVote) Check() error {
 	return nil
 }
 
+// wasInvalid reports whether the hold was noticed to be invalid: see outdated.
+func (v *redVote) wasInvalid() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.invalid
+}
+
 // Renew acquires the lock again at nodes that have lost their hold, or did not grant one, as long as a majority has it.
 // It reports whether a majority does.
 func (v *redVote) Renew() bool {
@@ -230,15 +273,9 @@ func (v *redVote) Renew() bool {
 	c := v.lock.client
 	for i := range v.nodes {
 		if !v.at(i).alive() {
-			c.engine.Spawn(func() {
-				_ = send.CatchPanic(func() error {
-					return v.askNode(
-						context.Background(),
-						i,
-						engine.Attempt{HoldCount: 1, Lease: c.engine.WatchdogTimeout, Renewed: true},
-					)
-				})
-			})
+			a := engine.Attempt{HoldCount: 1, Lease: c.engine.WatchdogTimeout, Renewed: true}
+			ask := v.nodeAsker(context.Background(), i, a)
+			c.engine.Spawn(func() { _ = send.CatchPanic(ask) })
 		}
 	}
 	return true
@@ -263,25 +300,55 @@ func (v *redVote) Listen(nodes []int) []*wake.Listener {
 // A nodeRequest is a request to a node for one owner. The next acquire waits for its answer: an Unlock in flight could
 // otherwise release what the node grants to that acquire.
 type nodeRequest struct {
-	name  engine.LockID
-	owner engine.Owner
-	node  string // the ID of the node
+	voter
+	node string // the ID of the node
 }
 
-// pendingRequests are the requests that nodes have not answered yet. All RedLocks of a Client share them.
+// A voter is one owner of one RedLock.
+type voter struct {
+	name  engine.LockID
+	owner engine.Owner
+}
+
+// pendingRequests are the requests that nodes have not answered yet, and the votes that are not over. All RedLocks of a
+// Client share them.
 type pendingRequests struct {
-	mu  sync.Mutex // guards below
-	all map[nodeRequest][]chan struct{}
+	mu    sync.Mutex // guards below; no other mutex is locked while it is held
+	all   map[nodeRequest][]chan struct{}
+	votes map[voter]*redVote
 }
 
 func newPendingRequests() *pendingRequests {
-	return &pendingRequests{all: make(map[nodeRequest][]chan struct{})}
+	return &pendingRequests{all: make(map[nodeRequest][]chan struct{}), votes: make(map[voter]*redVote)}
 }
+
+// begin records that v is about to acquire, and returns the vote that its owner had before, if that is not over yet: the
+// hold was lost, and its vote has not noticed.
+func (p *pendingRequests) begin(v *redVote) (before *redVote) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if before = p.votes[v.voter()]; before == v {
+		return nil
+	}
+	p.votes[v.voter()] = v
+	return before
+}
+
+// end records that v is over.
+func (p *pendingRequests) end(v *redVote) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.votes[v.voter()] == v {
+		delete(p.votes, v.voter())
+	}
+}
+
+func (v *redVote) voter() voter { return voter{v.lock.LockID, v.owner} }
 
 // asks records a request to node i for the owner of v, and returns the earlier requests that the node has not answered
 // yet.
 func (v *redVote) asks(i int) (earlier []chan struct{}, answered func()) {
-	p, r := v.lock.client.pending, nodeRequest{v.lock.LockID, v.owner, v.lock.nodes[i].id}
+	p, r := v.lock.client.pending, nodeRequest{v.voter(), v.lock.nodes[i].id}
 	answer := make(chan struct{})
 	p.mu.Lock()
 	defer p.mu.Unlock()

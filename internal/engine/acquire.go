@@ -90,6 +90,7 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 		op.Deadline = time.Now().Add(r.Wait)
 	}
 	op.Patient = op.NoWait && isPatient(ctx)
+	op.part = partOf(ctx)
 	op.span = startSpan(e, ctx, locks, o)
 	defer op.span.leave()
 	err := errRestart
@@ -128,6 +129,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []Lock) 
 	e.noteAcquire()
 	in, err := s.enter(op, locks[0], o, r)
 	if in.holds {
+		op.part.count(in.hold)
 		op.span.handedOff(in.hold.token)
 	}
 	if in.holds || err != nil {
@@ -136,7 +138,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []Lock) 
 	defer in.hold.unlockHold()
 	one := new(recordBackend)
 	one.begin(op, one, in.hold, r)
-	if err := one.targets[0].prepare(r); err != nil {
+	if err := one.targets[0].prepare(r, op.part); err != nil {
 		return err
 	}
 	if in.adopts {
@@ -175,13 +177,13 @@ func (s *lockState) enter(op *waitOptions, kind Lock, o Owner, r Request) (in ad
 
 // prepare sets the attempt of t. It returns an error if the owner may make none: if its hold was lost, or would get too
 // high a hold count.
-func (t *target) prepare(r Request) error {
+func (t *target) prepare(r Request, p *Part) error {
 	t.hold.lockState.Lock()
 	defer t.hold.lockState.Unlock()
-	return t.prepareLocked(r)
+	return t.prepareLocked(r, p)
 }
 
-func (t *target) prepareLocked(r Request) error {
+func (t *target) prepareLocked(r Request, p *Part) error {
 	h := t.hold
 	e := h.lockState.engine
 	if h.field == "" {
@@ -196,8 +198,7 @@ func (t *target) prepareLocked(r Request) error {
 		t.NoWait = r.Wait == 0
 		t.Lease = h.lock.Limits().cut(cmp.Or(max(r.Lease, r.LeastLease), e.WatchdogTimeout))
 	case lost, expired, lossReported:
-		h.state = h.state.afterReport()
-		return h.loss
+		return h.reportLossLocked(p)
 	default:
 		t.Renewed = t.Renewed || e.watchdog.Renews(&h.record.lease)
 		if t.Renewed {
@@ -426,7 +427,7 @@ func (a *acquireOp) conclude(res Answer, err error) error {
 	if len(a.targets) == 0 {
 		return err
 	}
-	if err = confirm(a.states, a.targets, res, err); err == nil {
+	if err = confirm(a.states, a.targets, a.part, res, err); err == nil {
 		return nil
 	}
 	a.states.Lock()
@@ -439,7 +440,7 @@ func (a *acquireOp) conclude(res Answer, err error) error {
 
 // confirm notes that all targets were granted and that their owner holds them. It returns err, the error of run, if
 // there is one. It also returns an error if the owner cannot keep one of the holds: see lossLocked.
-func confirm(all lockStates, targets []target, res Answer, err error) error {
+func confirm(all lockStates, targets []target, p *Part, res Answer, err error) error {
 	if err != nil {
 		return err
 	}
@@ -453,7 +454,7 @@ func confirm(all lockStates, targets []target, res Answer, err error) error {
 	}
 	all.Lock()
 	defer all.Unlock()
-	if err := lossLocked(targets); err != nil {
+	if err := lossLocked(targets, p); err != nil {
 		return err
 	}
 	for i, t := range targets {
@@ -462,17 +463,17 @@ func confirm(all lockStates, targets []target, res Answer, err error) error {
 			token = res.tokens[i]
 		}
 		t.acquiredLocked(token, res)
+		p.countLocked(t.hold)
 	}
 	return nil
 }
 
 // lossLocked returns why the caller cannot keep the targets although they were granted, or nil.
-func lossLocked(targets []target) (err error) {
+func lossLocked(targets []target, p *Part) (err error) {
 	for _, t := range targets {
 		switch h := t.hold; {
 		case h.state.isLost() || h.state == ended: // now, or while the attempt was under way
-			h.state = h.state.afterReport()
-			err = cmp.Or(err, h.loss, errRestart)
+			err = cmp.Or(err, h.reportLossLocked(p), errRestart)
 		case h.state == fresh && h.lockState.closed:
 			err = cmp.Or(err, send.ErrClosed)
 		}

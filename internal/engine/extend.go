@@ -25,6 +25,7 @@ func (e *Engine) Extend(ctx context.Context, kind Lock, o Owner, length time.Dur
 	if err := op.Over(); err != nil {
 		return err
 	}
+	op.part = partOf(ctx)
 	s := e.retain(kind.ID().Name)
 	defer s.release()
 	h, err := s.lockHold(op, kind, o, false)

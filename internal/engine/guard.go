@@ -19,7 +19,7 @@ func (e *Engine) Guard(ctx context.Context, kind Lock, o Owner) (context.Context
 	}
 	s := e.retain(kind.ID().Name)
 	defer s.release()
-	h := s.find(kind.ID(), o)
+	h := s.findFor(kind.ID(), o, partOf(ctx))
 	if h == nil {
 		return nil, s.notHeldError(kind.ID(), o)
 	}

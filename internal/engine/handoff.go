@@ -97,7 +97,7 @@ func (s *lockState) admit(op *waitOptions, kind Lock, o Owner, explicit bool) (a
 	s.Lock()
 	defer s.Unlock()
 	other := kind.Counterpart()
-	if s.holds.get(key) != nil || other != (LockID{}) && s.holds.get(holdKey{other.Half, o}) != nil {
+	if s.holdOfLocked(key, op.part, true) != nil || other != (LockID{}) && s.holds.get(holdKey{other.Half, o}) != nil {
 		return admitted{}, nil
 	}
 	switch {

@@ -97,7 +97,8 @@ type hold struct {
 	queue      *waitQueue             // the local queue that has admitted the hold, and not the next waiter yet; or nil
 	record     *record                // set when the lock is acquired
 	own        record                 // memory for the record that this hold makes
-	index      int                    // index in record.holds
+	index      int32                  // index in record.holds
+	parts      int32                  // how much of the hold count belongs to RedLocks: see part.go
 	// since is when the hold began, on the clock of the watchdog: when the attempt that was granted was sent, when the
 	// lock was handed off, or when the hold joined the record of another one.
 	since time.Duration
@@ -111,6 +112,7 @@ type hold struct {
 
 	state      holdState
 	registered bool // it is in the holds of its lock state
+	aside      bool // it was lost, and its owner has a newer hold: see part.go
 	fieldSent  bool // an attempt on the counterpart has named its field
 }
 
@@ -137,18 +139,19 @@ func (h *hold) withName(loss error) error {
 func (s *lockState) lockHold(op *waitOptions, kind Lock, o Owner, makeOne bool) (*hold, error) {
 	s.Lock()
 	defer s.Unlock()
-	return s.lockHoldLocked(op, kind, o, makeOne)
+	return s.lockHoldLocked(op, kind, o, op.part, makeOne)
 }
 
-// lockHoldLocked is lockHold for callers with the mutex. It unlocks the mutex while it waits.
-func (s *lockState) lockHoldLocked(op *waitOptions, kind Lock, o Owner, makeOne bool) (*hold, error) {
+// lockHoldLocked is lockHold for callers with the mutex, and with the part p, which may be nil. It unlocks the mutex
+// while it waits. Unless makeOne is set, a caller without a part gets no hold that only RedLocks have acquired.
+func (s *lockState) lockHoldLocked(op *waitOptions, kind Lock, o Owner, p *Part, makeOne bool) (*hold, error) {
 	key := holdKey{kind.ID().Half, o}
 	for {
-		h := s.holds.get(key)
+		h := s.holdOfLocked(key, p, makeOne)
 		switch {
 		case h == nil && makeOne:
 			return s.newHoldLocked(kind, key, op.changes(kind)), nil
-		case h == nil || h.state.wanted() && !makeOne:
+		case h == nil || !makeOne && (h.state.wanted() || p == nil && !h.isOwnersLocked()):
 			return nil, nil
 		}
 		err := s.enterHoldLocked(op, h)
@@ -158,7 +161,12 @@ func (s *lockState) lockHoldLocked(op *waitOptions, kind Lock, o Owner, makeOne 
 		if err != nil {
 			return nil, err
 		}
-		if s.usableLocked(h, makeOne) {
+		switch {
+		case !s.usableLocked(h, p, makeOne):
+		case p == nil && !makeOne && !h.isOwnersLocked():
+			h.unlockHoldLocked()
+			return nil, nil
+		default:
 			return h, nil
 		}
 	}
@@ -180,17 +188,15 @@ func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) error {
 	return entrance{s.engine}.enterLocked(s, &patient, &h.ownerQueue)
 }
 
-// usableLocked reports whether the caller, which has the owner mutex of h, can use h. If h has ended, or is forgotten
-// because an acquire needs a new hold, it releases the owner mutex and returns false.
-func (s *lockState) usableLocked(h *hold, acquires bool) bool {
+// usableLocked reports whether the caller, which has the owner mutex of h, can use h. If h has ended, or an acquire
+// needs a new hold, it releases the owner mutex and returns false.
+func (s *lockState) usableLocked(h *hold, p *Part, acquires bool) bool {
 	s.expireLocked(h)
-	if acquires && h.state.isForgotten() {
-		s.forgetLocked(h)
+	if h.registered && !(acquires && s.makeRoomLocked(h, p)) {
+		return true
 	}
-	if !h.registered {
-		h.ownerQueue.Release()
-	}
-	return h.registered
+	h.ownerQueue.Release()
+	return false
 }
 
 // unlockHold releases the owner mutex of h, so that the next goroutine of the owner may use h.
@@ -325,7 +331,7 @@ func (e *Engine) Token(kind Lock, o Owner) (int64, error) {
 	}
 	s := e.retain(kind.ID().Name)
 	defer s.release()
-	h := s.find(kind.ID(), o)
+	h := s.findFor(kind.ID(), o, nil)
 	if h == nil {
 		return 0, s.notHeldError(kind.ID(), o)
 	}
@@ -346,7 +352,11 @@ func (s *lockState) notHeldError(id LockID, o Owner) error {
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
-		if h.key.half == id.Half && h.state.holds() {
+		switch {
+		case h.key.half != id.Half || !h.state.holds():
+		case h.key.owner == o:
+			return fmt.Errorf("%w: called by %v, which has acquired it only as a part of a RedLock", ErrNotHeld, o)
+		default:
 			return fmt.Errorf("%w: called by %v, but held by %v in this process", ErrNotHeld, o, h.key.owner)
 		}
 	}

@@ -169,7 +169,18 @@ func (ns lockStates) Unlock() {
 func (s *lockState) find(id LockID, o Owner) *hold {
 	s.Lock()
 	defer s.Unlock()
-	h := s.holds.get(holdKey{id.Half, o})
+	return s.holds.get(holdKey{id.Half, o}).unlessGone()
+}
+
+// findFor is find for a call with the part p, which may be nil: see holdOfLocked.
+func (s *lockState) findFor(id LockID, o Owner, p *Part) *hold {
+	s.Lock()
+	defer s.Unlock()
+	return s.holdOfLocked(holdKey{id.Half, o}, p, false).unlessGone()
+}
+
+// unlessGone returns h, or nil if h is not acquired yet, or has ended. h may be nil.
+func (h *hold) unlessGone() *hold {
 	if h == nil || h.state.wanted() || h.state == ended {
 		return nil
 	}
@@ -273,6 +284,8 @@ type holdSet struct {
 	one  *hold           // the first hold of an owner that is not in more; or nil
 	more map[Owner]*hold // the first holds of other owners; hold.next has the others
 	n    int             // how many holds there are
+
+	aside int // how many of them were set aside: see part.go
 }
 
 // first returns the first hold of o, or nil.
@@ -283,15 +296,24 @@ func (s *holdSet) first(o Owner) *hold {
 	return s.more[o]
 }
 
-func (s *holdSet) get(key holdKey) *hold {
+// get returns the hold with this key that was not set aside, or nil.
+func (s *holdSet) get(key holdKey) *hold { return s.find(key, false) }
+
+func (s *holdSet) find(key holdKey, aside bool) *hold {
 	h := s.first(key.owner)
-	for h != nil && h.key.half != key.half {
+	for h != nil && (h.key.half != key.half || h.aside != aside) {
 		h = h.next
 	}
 	return h
 }
 
-// put adds h, which must not be in the set, and no other hold with its key.
+// setAside makes get ignore h, which must be in the set.
+func (s *holdSet) setAside(h *hold) {
+	h.aside = true
+	s.aside++
+}
+
+// put adds h, which must not be in the set, and no other hold with its key that was not set aside.
 func (s *holdSet) put(h *hold) {
 	s.n++
 	switch first := s.first(h.key.owner); {
@@ -310,6 +332,9 @@ func (s *holdSet) put(h *hold) {
 // remove removes h, which must be in the set.
 func (s *holdSet) remove(h *hold) {
 	s.n--
+	if h.aside {
+		s.aside--
+	}
 	before := s.first(h.key.owner)
 	switch {
 	case before != h:

@@ -258,7 +258,7 @@ func (g *multiAcquire) yieldLocked(op *waitOptions, d time.Duration) error {
 func (g *multiAcquire) prepareLocked() ([]target, error) {
 	var loss error
 	for i := range g.locked {
-		if err := g.locked[i].prepareLocked(g.request); loss == nil {
+		if err := g.locked[i].prepareLocked(g.request, g.part); loss == nil {
 			loss = err
 		}
 	}
@@ -274,20 +274,30 @@ func (g *multiAcquire) prepareLocked() ([]target, error) {
 // If another caller has one of the owner mutexes, it returns the hold of that mutex, and locks none. The caller has the
 // owner mutex of kept already.
 func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
+	lock := func(s *lockState, key holdKey) (h *hold, busy bool) {
+		for {
+			switch h = s.holdOfLocked(key, g.part, true); {
+			case h == nil:
+				return nil, false
+			case h == kept:
+				kept = nil // it is one of the targets now
+			case !h.ownerQueue.TryEnter():
+				return h, true
+			}
+			if h.state == ended {
+				s.forgetLocked(h)
+			} else if !s.makeRoomLocked(h, g.part) {
+				return h, false
+			}
+			h.ownerQueue.Release()
+		}
+	}
 	for i, kind := range g.locks {
 		s, key := g.fresh[i].lockState, holdKey{kind.ID().Half, g.owner}
-		h := s.holds.get(key)
-		if h != nil && h != kept && !h.ownerQueue.TryEnter() {
+		h, busy := lock(s, key)
+		if busy {
 			other = h
 			break
-		}
-		if h == kept {
-			kept = nil // it is one of the targets now
-		}
-		if h != nil && (h.state.isForgotten() || h.state == ended) {
-			s.forgetLocked(h)
-			h.ownerQueue.Release()
-			h = nil
 		}
 		if h == nil {
 			h = s.newHoldLocked(kind, key, g.signal)

@@ -54,7 +54,7 @@ func (r *record) joinLocked(h *hold, since time.Duration) {
 		h.keepUntil = limits.keepUntil(h.lockState.engine.watchdog.Now())
 	}
 	h.lockState.wakeOwnerLocked(h)
-	h.index = len(r.holds)
+	h.index = int32(len(r.holds))
 	r.holds = append(r.holds, h)
 }
 

@@ -29,16 +29,17 @@ func (e *Engine) Release(ctx context.Context, kind Lock, o Owner) error {
 	defer e.workers.End()
 	s := e.retain(kind.ID().Name)
 	defer s.release()
-	back, err := s.releaseOne(nil, kind, o)
+	p := partOf(ctx)
+	back, err := s.releaseOne(nil, kind, o, p)
 	var op waitOptions // zero until the call waits or sends a request
 	if err == send.ErrTimeUp {
 		op = releaseOptions(ctx)
-		back, err = s.releaseOne(&op, kind, o)
+		back, err = s.releaseOne(&op, kind, o, p)
 	}
 	h := back.hold
 	switch {
 	case err != nil: // another goroutine of the owner is still waiting for Redis
-		return s.releaseUnconfirmed(ctx, kind, o, unconfirmed(err))
+		return s.releaseUnconfirmed(ctx, kind, o, p, unconfirmed(err))
 	case h == nil:
 		return s.notHeldError(kind.ID(), o)
 	case back.done: // the lock was handed off, or other holds share the record
@@ -66,12 +67,13 @@ func releaseOptions(ctx context.Context) waitOptions {
 // releaseUnconfirmed decrements the hold count in this process alone, because of err, and returns err. If the count
 // reaches zero, the record is deleted in the background. It is not handed off: another goroutine of the owner, which has
 // the owner mutex, may have a request under way that sets a lease or a hold count.
-func (s *lockState) releaseUnconfirmed(ctx context.Context, kind Lock, o Owner, err error) error {
-	h := s.find(kind.ID(), o)
+func (s *lockState) releaseUnconfirmed(ctx context.Context, kind Lock, o Owner, p *Part, err error) error {
+	h := s.findFor(kind.ID(), o, p)
 	if h == nil {
 		return err
 	}
 	s.Lock()
+	p.uncountLocked(h)
 	left, last, guards := h.endOneLocked()
 	s.Unlock()
 	guard.EndAll(guards, nil)
@@ -226,16 +228,17 @@ type releasedOne struct {
 	done  bool  // no request is needed; if it is false, the caller has the owner mutex of the hold
 }
 
-// releaseOne decrements the hold count of the hold that o has on kind. If another goroutine of o uses the hold, it
-// waits as op allows; if op is nil, it returns send.ErrTimeUp instead.
-func (s *lockState) releaseOne(op *waitOptions, kind Lock, o Owner) (g releasedOne, err error) {
+// releaseOne decrements the hold count of the hold that o has on kind, for a caller with the part p, which may be nil. If
+// another goroutine of o uses the hold, it waits as op allows; if op is nil, it returns send.ErrTimeUp instead.
+func (s *lockState) releaseOne(op *waitOptions, kind Lock, o Owner, p *Part) (g releasedOne, err error) {
 	s.Lock()
 	defer s.Unlock()
-	h, err := s.lockHoldLocked(op, kind, o, false) // it also ends a hold whose lease has expired
+	h, err := s.lockHoldLocked(op, kind, o, p, false) // it also ends a hold whose lease has expired
 	if h == nil {
 		return g, err
 	}
 	g = releasedOne{hold: h, loss: h.loss}
+	p.uncountLocked(h)
 	left, last := h.releaseOneLocked()
 	g.count, g.done = left, g.loss == nil && left == 0 && !last
 	if g.done {

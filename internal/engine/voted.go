@@ -31,7 +31,7 @@ func (e *Engine) acquireVote(op *waitOptions, s *lockState, l VotedLock, o Owner
 	defer h.unlockHold()
 	k := &voteBackend{lock: l}
 	k.begin(op, k, h, r)
-	if err := k.targets[0].prepare(r); err != nil {
+	if err := k.targets[0].prepare(r, op.part); err != nil {
 		return err
 	}
 	t := k.targets[0]

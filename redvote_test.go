@@ -1,0 +1,294 @@
+package relock
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// newSmallRedBench returns a bench with three servers.
+func newSmallRedBench(t *testing.T) *redBench {
+	t.Parallel()
+	b := newBench(t, testredis.Mini(t).Addr(), testredis.Mini(t).Addr(), testredis.Mini(t).Addr())
+	b.opts = []Option{WithRedLockNodeTimeout(soon)}
+	return &redBench{b, nil}
+}
+
+// forced releases a node by force, and waits until its holder knows.
+func (b *redBench) forced(ctx context.Context, node Locker) {
+	b.Helper()
+	guarded, err := node.Guard(ctx)
+	b.must(err)
+	freed, err := node.ForceUnlock(ctx)
+	b.must(err)
+	require.True(b, freed)
+	await(b.bench, "the holder of the node knows of the loss", guarded.Done())
+}
+
+// The owner of a RedLock also holds one of its nodes by itself, and loses that hold. The RedLock acquires the node again,
+// at its next renewal or its next Lock, and the owner is still told of the loss. What it does then does not release what
+// the RedLock has there.
+func TestRedLockLeavesTheLossOfANodeToItsOwner(t *testing.T) {
+	const third = 300 * time.Millisecond
+	for name, again := range map[string]func(b *redBench, ctx context.Context, l Locker){
+		"renewal": func(*redBench, context.Context, Locker) {},
+		"lock": func(b *redBench, ctx context.Context, l Locker) {
+			b.must(l.Unlock(ctx))
+			b.must(l.Lock(ctx))
+		},
+	} {
+		for how, section := range map[string]func(l Locker, ctx context.Context, f func(context.Context)) error{
+			"unlock": func(l Locker, ctx context.Context, f func(context.Context)) error {
+				if err := l.Lock(ctx); err != nil {
+					return err
+				}
+				f(ctx)
+				return l.Unlock(ctx)
+			},
+			"do": func(l Locker, ctx context.Context, f func(context.Context)) error {
+				return l.Do(ctx, func(guarded context.Context) error {
+					f(context.WithoutCancel(guarded))
+					return nil
+				})
+			},
+		} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				b := newSmallRedBench(t)
+				ctx := ContextWithOwner(context.Background())
+				locks := b.nodeLocks(WithWatchdogTimeout(3 * third))
+				l := b.client(WithWatchdogTimeout(3 * third)).NewRedLock(locks...)
+				first := locks[0]
+				b.mustBe(section(first, ctx, func(ctx context.Context) {
+					b.must(l.Lock(ctx))
+					b.forced(ctx, first)
+					again(b, ctx, l)
+					testredis.Await(b, "the RedLock has its first node again", soon, func() bool { return b.has() == 3 })
+				}), ErrLockLost)
+				b.mustBe(first.Unlock(ctx), ErrNotHeld)
+				require.Equal(t, 3, b.has(), "nodes")
+				guarded, err := first.Guard(ctx)
+				b.must(err)
+				n, err := l.HoldCount(ctx)
+				b.must(err)
+				require.Equal(t, 1, n)
+				b.must(first.Lock(ctx)) // a hold of its own
+				b.must(l.Unlock(ctx))
+				require.NoError(t, guarded.Err(), "the hold that the owner has by itself")
+				b.must(first.Unlock(ctx))
+			})
+		}
+	}
+}
+
+// The Lock of the owner gets the loss too, once, and a Guard and an Unlock before that do not take what the RedLock has.
+func TestRedLockLeavesTheLossOfANodeToTheNextLockOfItsOwner(t *testing.T) {
+	b := newSmallRedBench(t)
+	ctx := ContextWithOwner(context.Background())
+	locks := b.nodeLocks(WithWatchdogTimeout(time.Second))
+	l := b.client(WithWatchdogTimeout(time.Second)).NewRedLock(locks...)
+	first := locks[0]
+	both := first.(*Lock).client.NewMultiLock(first, first.(*Lock).client.NewLock(b.name+"-other"))
+	for _, taken := range []Locker{first, both} { // one lock, and several that are acquired together
+		b.must(first.Lock(ctx))
+		b.must(first.Lock(ctx))
+		b.must(l.Lock(ctx))
+		b.forced(ctx, first)
+		testredis.Await(b, "the RedLock has its first node again", soon, func() bool { return b.has() == 3 })
+		_, err := first.Guard(ctx)
+		b.mustBe(err, ErrLockLost)
+		b.mustBe(first.Unlock(ctx), ErrLockLost)
+		b.mustBe(taken.Lock(ctx), ErrLockLost)
+		b.must(taken.Lock(ctx))
+		b.must(taken.Unlock(ctx))
+		b.mustBe(first.Unlock(ctx), ErrNotHeld)
+		require.Equal(t, 3, b.has(), "nodes")
+		b.must(l.Unlock(ctx))
+	}
+}
+
+// vote returns a vote of owner for l that holds all nodes, and a channel for its calls of check.
+func (b *redBench) vote(l *redLock, owner engine.Owner) (v *redVote, noticed <-chan struct{}) {
+	b.Helper()
+	calls := make(chan struct{}, 100)
+	v = l.NewVote(owner, func(engine.Vote) { calls <- struct{}{} }).(*redVote)
+	require.Equal(b, engine.Held, v.asksFor(b, 1))
+	b.awaitNodes(v, 3)
+	return v, calls
+}
+
+// asksFor makes one attempt to have the hold count.
+func (v *redVote) asksFor(b *redBench, holdCount int) engine.Status {
+	b.Helper()
+	res, _, err := v.Ask(&send.Wait{Ctx: context.Background()}, engine.Attempt{
+		HoldCount: holdCount, Lease: time.Minute, Renewed: true,
+	})
+	b.must(err)
+	return res.Status
+}
+
+// awaitNodes waits until v holds at this number of nodes.
+func (b *redBench) awaitNodes(v *redVote, want int) {
+	b.Helper()
+	testredis.Await(b, "nodes", soon, func() bool {
+		n := 0
+		for i := range v.nodes {
+			if v.at(i).alive() {
+				n++
+			}
+		}
+		return n == want
+	})
+}
+
+// A RedLock loses a node. What its owner has acquired there since belongs to the owner, or to another RedLock.
+func TestRedLockThatHasLostANodeReleasesNoLaterHoldThere(t *testing.T) {
+	for name, renews := range map[string]bool{"released": false, "renewed and released": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newSmallRedBench(t)
+			owner := engine.NewOwner()
+			ctx := owner.In(context.Background())
+			locks := b.nodeLocks(WithWatchdogTimeout(time.Hour))
+			c := b.client()
+			l := c.NewRedLock(locks...).lock.(*redLock)
+			other := c.NewRedLock(locks[0], stubLocker{Locker: locks[1]}, stubLocker{Locker: locks[2]}).lock.(*redLock)
+			v, _ := b.vote(l, owner)
+			b.forced(ctx, locks[0])
+			b.must(locks[0].Lock(ctx)) // the owner has lost no hold of its own
+			guarded, err := locks[0].Guard(ctx)
+			b.must(err)
+			if renews {
+				require.True(t, v.Renew())
+				b.awaitNodes(v, 3)
+			}
+			v.Lower(ctx, 0)(soon)
+			l.awaitAnswers(b, owner)
+			require.NoError(t, guarded.Err(), "the hold of the owner")
+			b.must(locks[0].Unlock(ctx))
+
+			v, _ = b.vote(l, owner)
+			w, _ := b.vote(other, owner)
+			b.forced(ctx, locks[0])
+			require.True(t, w.Renew())
+			b.awaitNodes(w, 3)
+			if renews {
+				require.True(t, v.Renew())
+				b.awaitNodes(v, 3)
+			}
+			v.Lower(ctx, 0)(soon)
+			l.awaitAnswers(b, owner)
+			require.NoError(t, w.Check())
+			require.True(t, w.at(0).alive(), "the node of the other RedLock")
+			require.Equal(t, 3, b.has(), "nodes")
+			w.Lower(ctx, 0)(soon)
+		})
+	}
+}
+
+// partless returns a foreign Locker that does not pass on the contexts that it gets.
+func partless(l Locker) Locker { return partlessLocker{l} }
+
+type partlessLocker struct{ Locker }
+
+func (l partlessLocker) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
+	return l.Locker.TryLock(engine.OwnerOf(ctx).In(context.Background()), wait, lease)
+}
+
+func (l partlessLocker) Unlock(ctx context.Context) error {
+	return l.Locker.Unlock(engine.OwnerOf(ctx).In(context.Background()))
+}
+
+func (l partlessLocker) Guard(ctx context.Context) (context.Context, error) {
+	return l.Locker.Guard(engine.OwnerOf(ctx).In(context.Background()))
+}
+
+// The owner of a RedLock that was lost acquires it again, before the lost hold has released its nodes. The nodes that it
+// releases then are not those of the new hold.
+func TestRedLockThatWasLostReleasesNotTheNextHoldOfItsOwner(t *testing.T) {
+	for name, foreign := range map[string]func(Locker) Locker{
+		"locks": func(l Locker) Locker { return l }, "foreign Lockers": partless,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newSmallRedBench(t)
+			ctx := context.Background()
+			var locks []Locker
+			for _, l := range b.nodeLocks() {
+				locks = append(locks, foreign(l))
+			}
+			l := b.client().NewRedLock(locks...).lock.(*redLock)
+			owner := engine.NewOwner()
+			before, noticed := b.vote(l, owner)
+			for i := range 2 {
+				freed, err := l.nodes[i].ForceUnlock(ctx)
+				b.must(err)
+				require.True(t, freed)
+				await(b.bench, "the loss of a node", noticed)
+			}
+			require.Error(t, before.Check())
+			next, _ := b.vote(l, owner)
+			before.Lost()
+			l.awaitAnswers(b, owner)
+			b.awaitNodes(next, 3)
+			require.Equal(t, 3, b.has(), "nodes")
+			next.Lower(ctx, 0)(soon)
+		})
+	}
+}
+
+// awaitAnswers waits until the nodes have answered all requests for owner.
+func (l *redLock) awaitAnswers(b *redBench, owner engine.Owner) {
+	b.Helper()
+	testredis.Await(b, "the nodes have answered", soon, func() bool {
+		p := l.client.pending
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for r := range p.all {
+			if r.owner == owner {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// A RedLock that has lost too many nodes is lost, although it could acquire them again: another owner may have had them.
+func TestRedLockDoesNotCoverUpALoss(t *testing.T) {
+	for name, prepare := range map[string]func(b *redBench, v *redVote) (again func() engine.Status){
+		"re-entry": func(b *redBench, v *redVote) func() engine.Status {
+			return func() engine.Status { return v.asksFor(b, 2) }
+		},
+		"renewal under way": func(_ *redBench, v *redVote) func() engine.Status {
+			again := v.nodeAsker(context.Background(), 0, engine.Attempt{HoldCount: 1, Lease: time.Minute, Renewed: true})
+			return func() engine.Status {
+				if again() == nil && v.Check() == nil {
+					return engine.Held
+				}
+				return engine.Gone
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newSmallRedBench(t)
+			ctx := context.Background()
+			l := b.client().NewRedLock(b.nodeLocks()...).lock.(*redLock)
+			v, noticed := b.vote(l, engine.NewOwner())
+			loses := func(node int) {
+				b.Helper()
+				b.must(second(l.nodes[node].ForceUnlock(ctx)))
+				await(b.bench, "the loss of a node", noticed)
+			}
+			loses(0)
+			require.NoError(t, v.Check())
+			again := prepare(b, v)
+			loses(1)
+			require.Equal(t, engine.Gone, again())
+			require.Error(t, v.Check())
+			v.Lower(ctx, 0)(soon)
+		})
+	}
+}
