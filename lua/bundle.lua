@@ -28,6 +28,13 @@ local function part(list, from, n)
     return p
 end
 
+-- An error of a script that counts its KEYS from this index on.
+local function with_index(err, key)
+    return {err = err:gsub('^(NOTALOCK )(%d+)', function(code, n)
+        return code .. (n == '0' and 0 or n + key - 1)
+    end)}
+end
+
 local answers, acquired = {}, {}
 local key, at = 1, 2
 -- At most #ARGV.
@@ -41,18 +48,17 @@ for i = 1, tonumber(ARGV[1]) do
         answers[#answers + 1] = n
     end
     if answer[1] ~= 1 then
+        answers = answer.err and with_index(answer.err, key) or answers
         -- At most #ARGV.
         for j = i - 1, 1, -1 do
-            acquired[j].roll_back(acquired[j].keys, acquired[j].args)
-        end
-        if answer.err then
-            answers = {err = answer.err:gsub('^(NOTALOCK )(%d+)', function(code, n)
-                return code .. (n == '0' and 0 or n + key - 1)
-            end)}
+            local a = acquired[j]
+            local undone = a.roll_back(a.keys, a.args)
+            answers = undone.err and with_index(undone.err, a.key) or answers -- that lock may be held
         end
         break
     end
-    acquired[i] = {roll_back = script.roll_back, keys = keys, args = part(ARGV, at + 4 + n_acquire, n_roll_back)}
+    acquired[i] = {roll_back = script.roll_back, keys = keys, key = key,
+        args = part(ARGV, at + 4 + n_acquire, n_roll_back)}
     key, at = key + n_keys, at + 4 + n_acquire + n_roll_back
 end
 return answers

@@ -30,20 +30,43 @@ local q = {
     wait_timeout = tonumber(ARGV[3]), channel = ARGV[7], how = ARGV[8],
 }
 
-local held = redis.pcall('hexists', q.lock, field) == 1
-if not held and not rolls_back then
+local found -- the answer of Redis
+if left == '0' then
+    found = redis.pcall('hdel', q.lock, field) -- deleting the only field deletes the record
+else
+    found = redis.pcall('hexists', q.lock, field)
+end
+local held = found == 1
+if held and left ~= '0' then
+    note_hold_count(q.lock, field, left)
+    return {1, 0, 0}
+end
+if found == 0 and not rolls_back then
     check_record(q.lock)
 end
 
-local now = now_ms()
-local waits = evict_dead(q, now, heartbeat_ttl)
+-- An error in the queue must not stop a release. A rollback is repeated until its waiter has left the queue.
+local looked, waits = pcall(function() return (evict_dead(q, now_ms(), heartbeat_ttl)) end)
+local has_left, problem = true, nil
 if rolls_back then
-    if redis.call('lpos', q.waiters, field) then
-        give_up(q, {[field] = true}, now)
-    else
-        drop_wish(q, field)
-    end
-    waits = true
+    has_left, problem = pcall(function()
+        if redis.call('lpos', q.waiters, field) then
+            give_up(q, {[field] = true}, q.now)
+        else
+            drop_wish(q, field)
+        end
+    end)
 end
-
-return release_hold(q, field, held, left, waits, late)
+local passed = try(function()
+    if late and left == '0' then
+        end_waiter(q, field)
+    end
+    local may_wait = waits or rolls_back or not looked
+    return may_wait and redis.call('exists', q.lock) == 0 and pass_to_first(q)
+end)
+if type(found) == 'table' then
+    error(found, 0)
+elseif not has_left then
+    error(problem, 0)
+end
+return {held and 1 or -1, 0, passed and 1 or 0}

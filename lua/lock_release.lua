@@ -48,7 +48,7 @@ elseif ends then
     local clock = redis.pcall('time')
     -- For how many ms this process has kept the lock from others.
     local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared
-    if number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and
+    if number and number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and
         waiter:sub(-6) ~= ':write' and kept and kept >= 0 and kept < window and
         (granted == field or not granted and not own) then
         deleted = redis.pcall('hdel', lock, field)
@@ -66,7 +66,7 @@ elseif ends then
                 redis.pcall('hdel', KEYS[2], first, own and client or first)
                 return {1, 0, 1}
             end
-            redis.pcall('del', lock)
+            redis.pcall('hdel', lock, waiter)
         end
     end
 end

@@ -57,9 +57,6 @@
 --          over; returns whether it could, and that waiter.
 -- Defines  serve(q, waiter, place)             removes a waiter that has the lock now; place is the number of waiters
 --          in front of it.
--- Defines  release_hold(q, field, held, left, waits, late)  the end of a release or a rollback: sets the hold count
---          to left, or ends the hold if that is 0. waits: there may be waiters. late: a request for the lock with
---          field may still run.
 -- Defines  evict_dead(q, now, ttl)             removes dead waiters; returns the first waiter, and whether there were
 --          dead ones. It sets q.now, and q.ran: the value of '' among the heartbeats from now on.
 -- Defines  set_lease(q, timeout)               sets the lease of the queue; a waiter of relock has this timeout.
@@ -362,26 +359,6 @@ local function has_ended(q, waiter)
         redis.call('hdel', q.wishes, 'over')
     end
     return found
-end
-
--- Returns the answer of the script. held: the lock has the field. If the lock is free afterwards, it is granted to the
--- first waiter, or this waiter is woken.
-local function release_hold(q, field, held, left, waits, late)
-    if late and left == '0' then
-        end_waiter(q, field)
-    end
-    if held and left ~= '0' then
-        note_hold_count(q.lock, field, left)
-        return {1, 0, 0}
-    end
-    if held then
-        redis.call('hdel', q.lock, field) -- deleting the only field deletes the record
-    end
-    local passed = 0
-    if waits and redis.call('exists', q.lock) == 0 then
-        passed = pass_to_first(q) and 1 or 0
-    end
-    return {held and 1 or -1, 0, passed}
 end
 
 -- Another program may have put a waiter into the queue many times. All its entries are removed, which takes longer and

@@ -33,6 +33,7 @@
 --          none.
 -- Defines  forget_writer(writers, field)             deletes the heartbeat of a writer that was granted the lock;
 --          field may be that of a plain lock.
+-- Defines  forget_writers(writers)                   deletes the heartbeats of all writers; other data at the key stays.
 -- Defines  bury_reader(prefix, reader)               leaves a tombstone of a reader that is not in the record.
 -- Defines  is_buried_reader(prefix, reader)          whether a reader that is not in the record has a tombstone.
 -- Defines  drop_leases(prefix, reader, from, to)     deletes the leases with these numbers; a detached reader is
@@ -50,6 +51,12 @@ local function is_write(field) return field:sub(-6) == ':write' end
 local function forget_writer(writers, field)
     if is_write(field) then
         redis.pcall('zrem', writers, field:sub(1, -7))
+    end
+end
+
+local function forget_writers(writers)
+    if redis.pcall('zrevrange', writers, 0, 0)[1] then
+        redis.call('del', writers)
     end
 end
 

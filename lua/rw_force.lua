@@ -61,7 +61,7 @@ end
 if #freed == 0 then
     return {0, 0, 0}
 end
-redis.call('del', writers)
+forget_writers(writers)
 if line and half == 'write' then
     leave_granted(line)
 end

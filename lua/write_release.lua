@@ -31,9 +31,9 @@ local channel, how, window, late = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9] 
 local write_field = field .. ':write'
 
 if rolls_back then
-    redis.call('zrem', writers, field)
+    redis.pcall('zrem', writers, field) -- a rollback goes on if the key holds other data
     if read_field ~= '' then
-        redis.call('zrem', writers, read_field)
+        redis.pcall('zrem', writers, read_field)
     end
 end
 

@@ -42,7 +42,7 @@ local function release_write(lock, writers, line, tokens, prefix, field, left, l
         -- This comes before the first write, because it fails while the slot of the lock moves.
         local living, longest = evict_dead_readers(lock, prefix, field)
         redis.call('hdel', lock, field)
-        redis.call('del', writers) -- all that wait have the same chance now, readers too
+        forget_writers(writers) -- all that wait have the same chance now, readers too
         free = living == 0
         if free then
             redis.call('del', lock)

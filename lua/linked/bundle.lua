@@ -244,10 +244,12 @@ local function grant(lock, waiter, tokens, channel, how)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
-    redis.call('pexpire', lock, ms(lease))
-    local heard = tell_granted(waiter, lease, token, channel, how)
-    if not heard then
-        redis.call('del', lock)
+    local heard = nil
+    if redis.pcall('pexpire', lock, ms(lease)) == 1 then
+        heard = tell_granted(waiter, lease, token, channel, how)
+    end
+    if not heard then -- whoever may release a lock may run this command
+        redis.call('hdel', lock, 'mode', waiter.field)
     end
     return heard
 end
@@ -708,7 +710,7 @@ elseif ends then
     end
     local clock = redis.pcall('time')
     local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared
-    if number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and
+    if number and number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and
         waiter:sub(-6) ~= ':write' and kept and kept >= 0 and kept < window and
         (granted == field or not granted and not own) then
         deleted = redis.pcall('hdel', lock, field)
@@ -726,7 +728,7 @@ elseif ends then
                 redis.pcall('hdel', KEYS[2], first, own and client or first)
                 return {1, 0, 1}
             end
-            redis.pcall('del', lock)
+            redis.pcall('hdel', lock, waiter)
         end
     end
 end
@@ -900,10 +902,12 @@ local function grant(lock, waiter, tokens, channel, how)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
-    redis.call('pexpire', lock, ms(lease))
-    local heard = tell_granted(waiter, lease, token, channel, how)
-    if not heard then
-        redis.call('del', lock)
+    local heard = nil
+    if redis.pcall('pexpire', lock, ms(lease)) == 1 then
+        heard = tell_granted(waiter, lease, token, channel, how)
+    end
+    if not heard then -- whoever may release a lock may run this command
+        redis.call('hdel', lock, 'mode', waiter.field)
     end
     return heard
 end
@@ -1725,10 +1729,12 @@ local function grant(lock, waiter, tokens, channel, how)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
-    redis.call('pexpire', lock, ms(lease))
-    local heard = tell_granted(waiter, lease, token, channel, how)
-    if not heard then
-        redis.call('del', lock)
+    local heard = nil
+    if redis.pcall('pexpire', lock, ms(lease)) == 1 then
+        heard = tell_granted(waiter, lease, token, channel, how)
+    end
+    if not heard then -- whoever may release a lock may run this command
+        redis.call('hdel', lock, 'mode', waiter.field)
     end
     return heard
 end
@@ -2336,10 +2342,12 @@ local function grant(lock, waiter, tokens, channel, how)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
-    redis.call('pexpire', lock, ms(lease))
-    local heard = tell_granted(waiter, lease, token, channel, how)
-    if not heard then
-        redis.call('del', lock)
+    local heard = nil
+    if redis.pcall('pexpire', lock, ms(lease)) == 1 then
+        heard = tell_granted(waiter, lease, token, channel, how)
+    end
+    if not heard then -- whoever may release a lock may run this command
+        redis.call('hdel', lock, 'mode', waiter.field)
     end
     return heard
 end
@@ -3107,10 +3115,12 @@ local function grant(lock, waiter, tokens, channel, how)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
-    redis.call('pexpire', lock, ms(lease))
-    local heard = tell_granted(waiter, lease, token, channel, how)
-    if not heard then
-        redis.call('del', lock)
+    local heard = nil
+    if redis.pcall('pexpire', lock, ms(lease)) == 1 then
+        heard = tell_granted(waiter, lease, token, channel, how)
+    end
+    if not heard then -- whoever may release a lock may run this command
+        redis.call('hdel', lock, 'mode', waiter.field)
     end
     return heard
 end
@@ -3502,6 +3512,12 @@ local function forget_writer(writers, field)
     end
 end
 
+local function forget_writers(writers)
+    if redis.pcall('zrevrange', writers, 0, 0)[1] then
+        redis.call('del', writers)
+    end
+end
+
 local most_leases = 50000 -- leases that one script reads
 local forever = 100 * 365 * 24 * 3600 * 1000
 
@@ -3597,7 +3613,7 @@ local function release_write(lock, writers, line, tokens, prefix, field, left, l
     if had then
         local living, longest = evict_dead_readers(lock, prefix, field)
         redis.call('hdel', lock, field)
-        redis.call('del', writers) -- all that wait have the same chance now, readers too
+        forget_writers(writers) -- all that wait have the same chance now, readers too
         free = living == 0
         if free then
             redis.call('del', lock)
@@ -3637,9 +3653,9 @@ local channel, how, window, late = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9] 
 local write_field = field .. ':write'
 
 if rolls_back then
-    redis.call('zrem', writers, field)
+    redis.pcall('zrem', writers, field) -- a rollback goes on if the key holds other data
     if read_field ~= '' then
-        redis.call('zrem', writers, read_field)
+        redis.pcall('zrem', writers, read_field)
     end
 end
 
@@ -3666,6 +3682,12 @@ local function part(list, from, n)
     return p
 end
 
+local function with_index(err, key)
+    return {err = err:gsub('^(NOTALOCK )(%d+)', function(code, n)
+        return code .. (n == '0' and 0 or n + key - 1)
+    end)}
+end
+
 local answers, acquired = {}, {}
 local key, at = 1, 2
 for i = 1, tonumber(ARGV[1]) do
@@ -3677,17 +3699,16 @@ for i = 1, tonumber(ARGV[1]) do
         answers[#answers + 1] = n
     end
     if answer[1] ~= 1 then
+        answers = answer.err and with_index(answer.err, key) or answers
         for j = i - 1, 1, -1 do
-            acquired[j].roll_back(acquired[j].keys, acquired[j].args)
-        end
-        if answer.err then
-            answers = {err = answer.err:gsub('^(NOTALOCK )(%d+)', function(code, n)
-                return code .. (n == '0' and 0 or n + key - 1)
-            end)}
+            local a = acquired[j]
+            local undone = a.roll_back(a.keys, a.args)
+            answers = undone.err and with_index(undone.err, a.key) or answers -- that lock may be held
         end
         break
     end
-    acquired[i] = {roll_back = script.roll_back, keys = keys, args = part(ARGV, at + 4 + n_acquire, n_roll_back)}
+    acquired[i] = {roll_back = script.roll_back, keys = keys, key = key,
+        args = part(ARGV, at + 4 + n_acquire, n_roll_back)}
     key, at = key + n_keys, at + 4 + n_acquire + n_roll_back
 end
 return answers

@@ -183,12 +183,26 @@ local function grant(lock, waiter, tokens, channel, how)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
-    redis.call('pexpire', lock, ms(lease))
-    local heard = tell_granted(waiter, lease, token, channel, how)
-    if not heard then
-        redis.call('del', lock)
+    local heard = nil
+    if redis.pcall('pexpire', lock, ms(lease)) == 1 then
+        heard = tell_granted(waiter, lease, token, channel, how)
+    end
+    if not heard then -- whoever may release a lock may run this command
+        redis.call('hdel', lock, 'mode', waiter.field)
     end
     return heard
+end
+
+local function passed(line, to)
+    if to then
+        return 1
+    end
+    return line and line.mute and 2 or 0
+end
+
+local function try(step)
+    local done, result = pcall(step)
+    return done and result or nil
 end
 
 local for_ever = 100 * 365 * 24 * 60 * 60 * 1000
@@ -371,24 +385,6 @@ local function end_waiter(q, waiter)
     end
 end
 
-local function release_hold(q, field, held, left, waits, late)
-    if late and left == '0' then
-        end_waiter(q, field)
-    end
-    if held and left ~= '0' then
-        note_hold_count(q.lock, field, left)
-        return {1, 0, 0}
-    end
-    if held then
-        redis.call('hdel', q.lock, field) -- deleting the only field deletes the record
-    end
-    local passed = 0
-    if waits and redis.call('exists', q.lock) == 0 then
-        passed = pass_to_first(q) and 1 or 0
-    end
-    return {held and 1 or -1, 0, passed}
-end
-
 local function evict_silent(q)
     local all, dead, again = redis.call('lrange', q.waiters, 0, most_passed - 1), {}, {}
     for i, beat in ipairs(redis.call('zmscore', q.heartbeats, unpack(all))) do
@@ -474,22 +470,44 @@ local q = {
     wait_timeout = tonumber(ARGV[3]), channel = ARGV[7], how = ARGV[8],
 }
 
-local held = redis.pcall('hexists', q.lock, field) == 1
-if not held and not rolls_back then
+local found -- the answer of Redis
+if left == '0' then
+    found = redis.pcall('hdel', q.lock, field) -- deleting the only field deletes the record
+else
+    found = redis.pcall('hexists', q.lock, field)
+end
+local held = found == 1
+if held and left ~= '0' then
+    note_hold_count(q.lock, field, left)
+    return {1, 0, 0}
+end
+if found == 0 and not rolls_back then
     check_record(q.lock)
 end
 
-local now = now_ms()
-local waits = evict_dead(q, now, heartbeat_ttl)
+local looked, waits = pcall(function() return (evict_dead(q, now_ms(), heartbeat_ttl)) end)
+local has_left, problem = true, nil
 if rolls_back then
-    if redis.call('lpos', q.waiters, field) then
-        give_up(q, {[field] = true}, now)
-    else
-        drop_wish(q, field)
-    end
-    waits = true
+    has_left, problem = pcall(function()
+        if redis.call('lpos', q.waiters, field) then
+            give_up(q, {[field] = true}, q.now)
+        else
+            drop_wish(q, field)
+        end
+    end)
 end
-
-return release_hold(q, field, held, left, waits, late)
+local passed = try(function()
+    if late and left == '0' then
+        end_waiter(q, field)
+    end
+    local may_wait = waits or rolls_back or not looked
+    return may_wait and redis.call('exists', q.lock) == 0 and pass_to_first(q)
+end)
+if type(found) == 'table' then
+    error(found, 0)
+elseif not has_left then
+    error(problem, 0)
+end
+return {held and 1 or -1, 0, passed and 1 or 0}
 
 end, {'hash', 'list', 'zset', 'zset', 'hash', 'string'})

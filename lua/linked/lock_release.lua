@@ -60,7 +60,7 @@ elseif ends then
     end
     local clock = redis.pcall('time')
     local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared
-    if number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and
+    if number and number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and
         waiter:sub(-6) ~= ':write' and kept and kept >= 0 and kept < window and
         (granted == field or not granted and not own) then
         deleted = redis.pcall('hdel', lock, field)
@@ -78,7 +78,7 @@ elseif ends then
                 redis.pcall('hdel', KEYS[2], first, own and client or first)
                 return {1, 0, 1}
             end
-            redis.pcall('del', lock)
+            redis.pcall('hdel', lock, waiter)
         end
     end
 end
@@ -252,10 +252,12 @@ local function grant(lock, waiter, tokens, channel, how)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
-    redis.call('pexpire', lock, ms(lease))
-    local heard = tell_granted(waiter, lease, token, channel, how)
-    if not heard then
-        redis.call('del', lock)
+    local heard = nil
+    if redis.pcall('pexpire', lock, ms(lease)) == 1 then
+        heard = tell_granted(waiter, lease, token, channel, how)
+    end
+    if not heard then -- whoever may release a lock may run this command
+        redis.call('hdel', lock, 'mode', waiter.field)
     end
     return heard
 end

@@ -180,10 +180,12 @@ local function grant(lock, waiter, tokens, channel, how)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
-    redis.call('pexpire', lock, ms(lease))
-    local heard = tell_granted(waiter, lease, token, channel, how)
-    if not heard then
-        redis.call('del', lock)
+    local heard = nil
+    if redis.pcall('pexpire', lock, ms(lease)) == 1 then
+        heard = tell_granted(waiter, lease, token, channel, how)
+    end
+    if not heard then -- whoever may release a lock may run this command
+        redis.call('hdel', lock, 'mode', waiter.field)
     end
     return heard
 end

@@ -191,10 +191,12 @@ local function grant(lock, waiter, tokens, channel, how)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
-    redis.call('pexpire', lock, ms(lease))
-    local heard = tell_granted(waiter, lease, token, channel, how)
-    if not heard then
-        redis.call('del', lock)
+    local heard = nil
+    if redis.pcall('pexpire', lock, ms(lease)) == 1 then
+        heard = tell_granted(waiter, lease, token, channel, how)
+    end
+    if not heard then -- whoever may release a lock may run this command
+        redis.call('hdel', lock, 'mode', waiter.field)
     end
     return heard
 end
@@ -577,6 +579,12 @@ local function forget_writer(writers, field)
     end
 end
 
+local function forget_writers(writers)
+    if redis.pcall('zrevrange', writers, 0, 0)[1] then
+        redis.call('del', writers)
+    end
+end
+
 local most_leases = 50000 -- leases that one script reads
 local function lease_key(prefix, reader, n)
     return prefix .. reader .. ':rwlock_timeout:' .. n
@@ -665,7 +673,7 @@ end
 if #freed == 0 then
     return {0, 0, 0}
 end
-redis.call('del', writers)
+forget_writers(writers)
 if line and half == 'write' then
     leave_granted(line)
 end

@@ -197,10 +197,12 @@ local function grant(lock, waiter, tokens, channel, how)
     if type(written) == 'table' then
         return nil -- Redis has no memory left
     end
-    redis.call('pexpire', lock, ms(lease))
-    local heard = tell_granted(waiter, lease, token, channel, how)
-    if not heard then
-        redis.call('del', lock)
+    local heard = nil
+    if redis.pcall('pexpire', lock, ms(lease)) == 1 then
+        heard = tell_granted(waiter, lease, token, channel, how)
+    end
+    if not heard then -- whoever may release a lock may run this command
+        redis.call('hdel', lock, 'mode', waiter.field)
     end
     return heard
 end
@@ -592,6 +594,12 @@ local function forget_writer(writers, field)
     end
 end
 
+local function forget_writers(writers)
+    if redis.pcall('zrevrange', writers, 0, 0)[1] then
+        redis.call('del', writers)
+    end
+end
+
 local most_leases = 50000 -- leases that one script reads
 local forever = 100 * 365 * 24 * 3600 * 1000
 
@@ -687,7 +695,7 @@ local function release_write(lock, writers, line, tokens, prefix, field, left, l
     if had then
         local living, longest = evict_dead_readers(lock, prefix, field)
         redis.call('hdel', lock, field)
-        redis.call('del', writers) -- all that wait have the same chance now, readers too
+        forget_writers(writers) -- all that wait have the same chance now, readers too
         free = living == 0
         if free then
             redis.call('del', lock)
@@ -727,9 +735,9 @@ local channel, how, window, late = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9] 
 local write_field = field .. ':write'
 
 if rolls_back then
-    redis.call('zrem', writers, field)
+    redis.pcall('zrem', writers, field) -- a rollback goes on if the key holds other data
     if read_field ~= '' then
-        redis.call('zrem', writers, read_field)
+        redis.pcall('zrem', writers, read_field)
     end
 end
 
