@@ -316,3 +316,42 @@ func TestBundleRollsBackWhateverTheLineHolds(t *testing.T) {
 		})
 	}
 }
+
+// A program that is subscribed to a pattern, as one that shows all messages is, receives every message. It is no waiter:
+// a lock is not granted to a process that has died because that program has received the grant, and a release does not
+// count it among the clients that wait.
+func TestPatternSubscriberIsNoWaiter(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	ctx := context.Background()
+	for _, kind := range releaseKinds {
+		t.Run(kind.name, func(t *testing.T) {
+			b := newReleaseBench(t, s, kind)
+			spy := b.rdb.PSubscribe(ctx, "*")
+			_, err := spy.Receive(ctx)
+			b.must(err)
+			defer func() { b.must(spy.Close()) }()
+			d := b.deployment(s)
+			b.must(b.rdb.Do(ctx, "acl", "setuser", "blind", "reset", "on", ">pass", "allkeys", "allchannels", "allcommands",
+				"-pubsub").Err())
+			for who, rdb := range map[string]*redis.Client{
+				"a user": b.rdb, "a user that may not ask who is subscribed": d.client("blind", "pass").(*redis.Client),
+			} {
+				release := b.kind.mine(b.me, b.name).Release(released(attemptOf(b.me).Field, 0, false))
+				b.prepare("dead subscribed")
+				answer := b.eval(rdb, release)
+				if who == "a user" || kind.name == "lock" || kind.name == "fenced" || kind.name == "fair" {
+					require.Len(t, b.holders(), 1, "%s: the answer is %v", who, answer)
+				}
+				b.gone(who)
+
+				b.prepare("dead")
+				b.eval(rdb, release)
+				assert.Empty(t, b.holders(), "%s: nobody is left who could have it", who)
+			}
+			b.prepare("")
+			answer := b.eval(b.rdb, b.kind.mine(b.me, b.name).Release(released(attemptOf(b.me).Field, 0, false)))
+			assert.Equal(t, []any{int64(1), int64(0), int64(0)}, answer, "the number of clients that were told")
+		})
+	}
+}

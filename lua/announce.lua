@@ -1,7 +1,10 @@
 -- Prelude of the scripts that publish messages.
 --
--- Defines  announce(how, channel, message)  publishes message; returns the number of connections that received it, as
---          far as this server knows, and whether this user may publish it.
+-- Defines  announce(how, channel, message)          publishes message; returns the number of connections that received
+--          it, as far as this server knows, and whether this user may publish it.
+-- Defines  announce_release(how, channel, message)  publishes that a lock is free; returns how many of the connections
+--          that received it are subscribed to this channel. A program that is subscribed to a pattern, to show all
+--          messages, is no waiter. It counts only if this user may not ask for the number of subscribers.
 --
 -- how is 'publish', or 'spublish' on a Cluster, where Redisson uses sharded channels too. Servers before 7.0 do not
 -- know spublish: there the message goes to all nodes. announce never fails. The user may lack the permission to
@@ -16,3 +19,9 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
+-- Sharded channels have no patterns.
+local function announce_release(how, channel, message)
+    local received = announce(how, channel, message)
+    local known = received > 0 and how == 'publish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    return known and math.min(received, known) or received
+end

@@ -9,7 +9,8 @@
 --          Pattern subscriptions do not count. nil if the user may not ask.
 -- Defines  granted_lease(waiter)        the lease of a grant.
 -- Defines  tell_granted(waiter, lease, token, channel, how)  publishes a grant to its waiter; returns whether it was
---          received. nil: this user may not publish it.
+--          received. nil: this user may not publish it. The number of connections that received a message counts those
+--          that are subscribed to a pattern, so the caller has looked for listeners before.
 -- Defines  tombstone_life               how long a tombstone lasts, in ms: longer than a request may be on its way.
 -- Defines  bury(over, field, now)       the tombstones over, which may be nil or false, with a tombstone of field
 --          added.
@@ -23,9 +24,12 @@ local most_tombstones = 100
 
 local function client_of(field) return field:sub(1, 36) end
 
+local may_ask = true -- for the number of subscribers, as far as this run has tried
+
 local function listeners(channel, how)
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
-    return not n.err and n[2] or nil
+    may_ask = not n.err
+    return may_ask and n[2] or nil
 end
 
 local function granted_lease(waiter)
@@ -40,8 +44,11 @@ local function tell_granted(waiter, lease, token, channel, how)
     local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
+    elseif heard > 0 and how == 'publish' and not may_ask then
+        -- Programs that are subscribed to a pattern receive a message to nobody, too. They are no waiters.
+        heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
     end
-    return heard ~= 0
+    return heard > 0
 end
 
 local function bury(over, field, now)

@@ -57,11 +57,12 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
     local first, last, granted, over = tonumber(head[1] or ''), tonumber(head[2] or ''), head[3], head[4]
     if granted and granted ~= field and not (over and over:find(field, 1, true)) and
         redis.pcall('hexists', lock, granted) == 1 then
-        if not waits then
-            return {0, redis.pcall('pttl', lock), 0}
+        local pttl = not waits and redis.pcall('pttl', lock)
+        if type(pttl) == 'number' then
+            return {0, pttl, 0}
         end
-        local subscribed = delivery == 'poll' or
-            redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. client)[2] ~= 0
+        local subscribed = waits and (delivery == 'poll' or
+            redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. client)[2] ~= 0)
         if subscribed and not head[5] and first and last and first >= 0 and last < 1e15 and
             last - first >= -1 and last - first < near_head - 1 then
             local number = string.format('%.0f', last + 1)
@@ -69,7 +70,10 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
             local place = string.format(place_format, number, 'new', delivery, ARGV[2], fenced, asked, field, since)
             if type(redis.pcall('hset', KEYS[2], 'last', number, number, client, client, place)) == 'number' then
                 redis.pcall('pexpire', KEYS[2], line_life)
-                return {0, redis.pcall('pttl', lock), 1 + 4 * (number - first)}
+                pttl = redis.pcall('pttl', lock)
+                if type(pttl) == 'number' then
+                    return {0, pttl, 1 + 4 * (number - first)}
+                end
             end
         end
     end

@@ -29,7 +29,7 @@ local deleted -- the answer of Redis
 if ends and is_idle(KEYS[2]) then
     deleted = redis.pcall('hdel', lock, field) -- deleting the only field deletes the record
     if deleted == 1 then
-        return {1, announce(how, channel, '0'), 0}
+        return {1, announce_release(how, channel, '0'), 0}
     end
 elseif ends then
     -- The most common case of a lock in use by several processes: it passes to the process at the front, which is
@@ -50,7 +50,8 @@ elseif ends then
     local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared
     if number and number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and
         waiter:sub(-6) ~= ':write' and kept and kept >= 0 and kept < window and
-        (granted == field or not granted and not own) then
+        (granted == field or not granted and not own) and
+        (redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. to)[2] or 0) ~= 0 then
         deleted = redis.pcall('hdel', lock, field)
         local token = 0
         if fenced == '1' then
@@ -61,7 +62,7 @@ elseif ends then
             local grant = string.format(grant_format, waiter, asked, lease, string.format('%.0f', token))
             local heard = type(redis.pcall('hset', lock, waiter, 1)) == 'number' and
                 redis.pcall('pexpire', lock, lease) == 1 and redis.pcall(how, channel .. ':' .. to, grant)
-            if type(heard) == 'number' and heard > 0 then
+            if type(heard) == 'number' then
                 redis.pcall('hset', KEYS[2], 'first', string.format('%.0f', first + 1), 'granted', waiter)
                 redis.pcall('hdel', KEYS[2], first, own and client or first)
                 return {1, 0, 1}
@@ -104,6 +105,6 @@ if type(deleted) == 'table' then
 elseif not had then
     check_record(lock)
 elseif heard == 0 and passed_on ~= 1 then
-    heard = announce(how, channel, '0') + heard_beside
+    heard = announce_release(how, channel, '0') + heard_beside
 end
 return {had and 1 or -1, heard, passed_on}

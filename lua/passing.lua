@@ -11,7 +11,7 @@
 --          if anybody is subscribed to channel, which is that of the other lock of the name, and has no place. It
 --          writes at once, because its script may not close the line.
 -- Defines  announce_beside(channel, how)                 publishes on the channel of the other lock of the name that
---          the lock is free; returns the number of connections that received it.
+--          the lock is free; returns how many of those that received it are subscribed to this channel.
 -- Defines  pass_on(lock, line, tokens, channel, how, asker)  grants the lock, which is free; returns the client that
 --          was granted it, or nil. If that is asker, the script must acquire the lock for it, and no message is sent.
 --          The record is written and the messages are sent at once. line.short is set if the next place wants more
@@ -137,7 +137,8 @@ end
 -- Every message wakes all clients of this package. Both locks of Redisson know the message '0'.
 local function announce_beside(channel, how)
     local other = channel_of(channel, not channel:find('^redisson_rwlock:'))
-    return other ~= channel and (listeners(other, how) or 0) > 0 and announce(how, other, '0') or 0
+    local known = other ~= channel and listeners(other, how) or 0
+    return known > 0 and math.min(announce(how, other, '0'), known) or 0
 end
 
 -- The number of subscribers is not known if a replica may have some, or if the user may not ask. A hand-off window that

@@ -32,7 +32,7 @@
 -- Defines  return_permits(free, taken, ids)    returns those of the permits that are taken to the counter; returns how
 --          many these were.
 -- Defines  announce_free(free, channel, how)   publishes the number of available permits, if there are any; returns
---          the number of connections that received it.
+--          what announce_release returns.
 -- Defines  drop_expired(free, taken, now)      returns permits whose lease has expired to the counter, at most a
 --          thousand; returns their ids.
 
@@ -134,7 +134,7 @@ end
 -- Java waiters take the message as a number of permits to wait for, and fail if it is negative.
 local function announce_free(free, channel, how)
     local n = count_free(free)
-    return n > 0 and announce(how, channel, ms(n)) or 0
+    return n > 0 and announce_release(how, channel, ms(n)) or 0
 end
 
 -- The zset comes first. After its first write a script may write even if memory is short. So this function must not

@@ -140,7 +140,7 @@ var defects = []mistake{
 	},
 	{
 		name: "uncounted", focus: Focus{[]Kind{Plain, FencedOne}, []string{"kill", "cut", "refuse"}},
-		from: "return heard ~= 0",
+		from: "return heard > 0",
 		to:   "return true",
 		also: [2]string{
 			"return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0",

@@ -60,11 +60,12 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
     local first, last, granted, over = tonumber(head[1] or ''), tonumber(head[2] or ''), head[3], head[4]
     if granted and granted ~= field and not (over and over:find(field, 1, true)) and
         redis.pcall('hexists', lock, granted) == 1 then
-        if not waits then
-            return {0, redis.pcall('pttl', lock), 0}
+        local pttl = not waits and redis.pcall('pttl', lock)
+        if type(pttl) == 'number' then
+            return {0, pttl, 0}
         end
-        local subscribed = delivery == 'poll' or
-            redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. client)[2] ~= 0
+        local subscribed = waits and (delivery == 'poll' or
+            redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. client)[2] ~= 0)
         if subscribed and not head[5] and first and last and first >= 0 and last < 1e15 and
             last - first >= -1 and last - first < near_head - 1 then
             local number = string.format('%.0f', last + 1)
@@ -72,7 +73,10 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
             local place = string.format(place_format, number, 'new', delivery, ARGV[2], fenced, asked, field, since)
             if type(redis.pcall('hset', KEYS[2], 'last', number, number, client, client, place)) == 'number' then
                 redis.pcall('pexpire', KEYS[2], line_life)
-                return {0, redis.pcall('pttl', lock), 1 + 4 * (number - first)}
+                pttl = redis.pcall('pttl', lock)
+                if type(pttl) == 'number' then
+                    return {0, pttl, 1 + 4 * (number - first)}
+                end
             end
         end
     end
@@ -203,9 +207,12 @@ local function ms(t) return string.format('%.0f', t) end
 local tombstone_life = 60000
 local function client_of(field) return field:sub(1, 36) end
 
+local may_ask = true -- for the number of subscribers, as far as this run has tried
+
 local function listeners(channel, how)
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
-    return not n.err and n[2] or nil
+    may_ask = not n.err
+    return may_ask and n[2] or nil
 end
 
 local function granted_lease(waiter)
@@ -220,8 +227,10 @@ local function tell_granted(waiter, lease, token, channel, how)
     local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
+    elseif heard > 0 and how == 'publish' and not may_ask then
+        heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
     end
-    return heard ~= 0
+    return heard > 0
 end
 
 local function is_buried(over, field, now)
@@ -661,6 +670,11 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
+local function announce_release(how, channel, message)
+    local received = announce(how, channel, message)
+    local known = received > 0 and how == 'publish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    return known and math.min(received, known) or received
+end
 local function take_token(counter, most)
     if not counter then
         return 0, 0
@@ -695,7 +709,7 @@ local deleted -- the answer of Redis
 if ends and is_idle(KEYS[2]) then
     deleted = redis.pcall('hdel', lock, field) -- deleting the only field deletes the record
     if deleted == 1 then
-        return {1, announce(how, channel, '0'), 0}
+        return {1, announce_release(how, channel, '0'), 0}
     end
 elseif ends then
     local client = field:sub(1, 36)
@@ -712,7 +726,8 @@ elseif ends then
     local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared
     if number and number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and
         waiter:sub(-6) ~= ':write' and kept and kept >= 0 and kept < window and
-        (granted == field or not granted and not own) then
+        (granted == field or not granted and not own) and
+        (redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. to)[2] or 0) ~= 0 then
         deleted = redis.pcall('hdel', lock, field)
         local token = 0
         if fenced == '1' then
@@ -723,7 +738,7 @@ elseif ends then
             local grant = string.format(grant_format, waiter, asked, lease, string.format('%.0f', token))
             local heard = type(redis.pcall('hset', lock, waiter, 1)) == 'number' and
                 redis.pcall('pexpire', lock, lease) == 1 and redis.pcall(how, channel .. ':' .. to, grant)
-            if type(heard) == 'number' and heard > 0 then
+            if type(heard) == 'number' then
                 redis.pcall('hset', KEYS[2], 'first', string.format('%.0f', first + 1), 'granted', waiter)
                 redis.pcall('hdel', KEYS[2], first, own and client or first)
                 return {1, 0, 1}
@@ -856,9 +871,12 @@ local most_tombstones = 100
 
 local function client_of(field) return field:sub(1, 36) end
 
+local may_ask = true -- for the number of subscribers, as far as this run has tried
+
 local function listeners(channel, how)
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
-    return not n.err and n[2] or nil
+    may_ask = not n.err
+    return may_ask and n[2] or nil
 end
 
 local function granted_lease(waiter)
@@ -873,8 +891,10 @@ local function tell_granted(waiter, lease, token, channel, how)
     local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
+    elseif heard > 0 and how == 'publish' and not may_ask then
+        heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
     end
-    return heard ~= 0
+    return heard > 0
 end
 
 local function bury(over, field, now)
@@ -1162,7 +1182,8 @@ end
 
 local function announce_beside(channel, how)
     local other = channel_of(channel, not channel:find('^redisson_rwlock:'))
-    return other ~= channel and (listeners(other, how) or 0) > 0 and announce(how, other, '0') or 0
+    local known = other ~= channel and listeners(other, how) or 0
+    return known > 0 and math.min(announce(how, other, '0'), known) or 0
 end
 
 local function release_to_all(line, channel, how, message, window, always)
@@ -1252,7 +1273,7 @@ if type(deleted) == 'table' then
 elseif not had then
     check_record(lock)
 elseif heard == 0 and passed_on ~= 1 then
-    heard = announce(how, channel, '0') + heard_beside
+    heard = announce_release(how, channel, '0') + heard_beside
 end
 return {had and 1 or -1, heard, passed_on}
 
@@ -1401,9 +1422,12 @@ local near_head = 32
 local tombstone_life = 60000
 local function client_of(field) return field:sub(1, 36) end
 
+local may_ask = true -- for the number of subscribers, as far as this run has tried
+
 local function listeners(channel, how)
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
-    return not n.err and n[2] or nil
+    may_ask = not n.err
+    return may_ask and n[2] or nil
 end
 
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
@@ -1658,6 +1682,11 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
+local function announce_release(how, channel, message)
+    local received = announce(how, channel, message)
+    local known = received > 0 and how == 'publish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    return known and math.min(received, known) or received
+end
 local function now_ms()
     local clock = redis.call('time')
     return clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -1695,9 +1724,12 @@ end
 local tombstone_life = 60000
 local function client_of(field) return field:sub(1, 36) end
 
+local may_ask = true -- for the number of subscribers, as far as this run has tried
+
 local function listeners(channel, how)
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
-    return not n.err and n[2] or nil
+    may_ask = not n.err
+    return may_ask and n[2] or nil
 end
 
 local function granted_lease(waiter)
@@ -1712,8 +1744,10 @@ local function tell_granted(waiter, lease, token, channel, how)
     local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
+    elseif heard > 0 and how == 'publish' and not may_ask then
+        heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
     end
-    return heard ~= 0
+    return heard > 0
 end
 
 local function grant(lock, waiter, tokens, channel, how)
@@ -1945,7 +1979,8 @@ end
 
 local function announce_beside(channel, how)
     local other = channel_of(channel, not channel:find('^redisson_rwlock:'))
-    return other ~= channel and (listeners(other, how) or 0) > 0 and announce(how, other, '0') or 0
+    local known = other ~= channel and listeners(other, how) or 0
+    return known > 0 and math.min(announce(how, other, '0'), known) or 0
 end
 
 local function release_to_all(line, channel, how, message, window, always)
@@ -2138,7 +2173,7 @@ if living == 0 then
         try(function() close_line(line) end)
     end
     if heard == 0 and not to then
-        heard = announce(how, channel, '0') + (line and line.exists and announce_beside(channel, how) or 0)
+        heard = announce_release(how, channel, '0') + (line and line.exists and announce_beside(channel, how) or 0)
     end
     return {1, heard, to and 1 or 0}
 end
@@ -2301,9 +2336,12 @@ end
 local tombstone_life = 60000
 local function client_of(field) return field:sub(1, 36) end
 
+local may_ask = true -- for the number of subscribers, as far as this run has tried
+
 local function listeners(channel, how)
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
-    return not n.err and n[2] or nil
+    may_ask = not n.err
+    return may_ask and n[2] or nil
 end
 
 local function granted_lease(waiter)
@@ -2318,8 +2356,10 @@ local function tell_granted(waiter, lease, token, channel, how)
     local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
+    elseif heard > 0 and how == 'publish' and not may_ask then
+        heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
     end
-    return heard ~= 0
+    return heard > 0
 end
 
 local function is_buried(over, field, now)
@@ -3028,6 +3068,11 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
+local function announce_release(how, channel, message)
+    local received = announce(how, channel, message)
+    local known = received > 0 and how == 'publish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    return known and math.min(received, known) or received
+end
 local function now_ms()
     local clock = redis.call('time')
     return clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -3069,9 +3114,12 @@ local most_tombstones = 100
 
 local function client_of(field) return field:sub(1, 36) end
 
+local may_ask = true -- for the number of subscribers, as far as this run has tried
+
 local function listeners(channel, how)
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
-    return not n.err and n[2] or nil
+    may_ask = not n.err
+    return may_ask and n[2] or nil
 end
 
 local function granted_lease(waiter)
@@ -3086,8 +3134,10 @@ local function tell_granted(waiter, lease, token, channel, how)
     local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
+    elseif heard > 0 and how == 'publish' and not may_ask then
+        heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
     end
-    return heard ~= 0
+    return heard > 0
 end
 
 local function bury(over, field, now)
@@ -3451,7 +3501,8 @@ end
 
 local function announce_beside(channel, how)
     local other = channel_of(channel, not channel:find('^redisson_rwlock:'))
-    return other ~= channel and (listeners(other, how) or 0) > 0 and announce(how, other, '0') or 0
+    local known = other ~= channel and listeners(other, how) or 0
+    return known > 0 and math.min(announce(how, other, '0'), known) or 0
 end
 
 local function release_to_all(line, channel, how, message, window, always)
@@ -3641,7 +3692,7 @@ local function release_write(lock, writers, line, tokens, prefix, field, left, l
         error(found, 0)
     end
     if had and free and heard == 0 and not to then
-        heard = announce(how, channel, '1') + (line and line.exists and announce_beside(channel, how) or 0)
+        heard = announce_release(how, channel, '1') + (line and line.exists and announce_beside(channel, how) or 0)
     end
     return {had and 1 or -1, heard, passed(line, to)}, free and heard == 0 and not to
 end

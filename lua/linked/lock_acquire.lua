@@ -57,11 +57,12 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
     local first, last, granted, over = tonumber(head[1] or ''), tonumber(head[2] or ''), head[3], head[4]
     if granted and granted ~= field and not (over and over:find(field, 1, true)) and
         redis.pcall('hexists', lock, granted) == 1 then
-        if not waits then
-            return {0, redis.pcall('pttl', lock), 0}
+        local pttl = not waits and redis.pcall('pttl', lock)
+        if type(pttl) == 'number' then
+            return {0, pttl, 0}
         end
-        local subscribed = delivery == 'poll' or
-            redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. client)[2] ~= 0
+        local subscribed = waits and (delivery == 'poll' or
+            redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. client)[2] ~= 0)
         if subscribed and not head[5] and first and last and first >= 0 and last < 1e15 and
             last - first >= -1 and last - first < near_head - 1 then
             local number = string.format('%.0f', last + 1)
@@ -69,7 +70,10 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
             local place = string.format(place_format, number, 'new', delivery, ARGV[2], fenced, asked, field, since)
             if type(redis.pcall('hset', KEYS[2], 'last', number, number, client, client, place)) == 'number' then
                 redis.pcall('pexpire', KEYS[2], line_life)
-                return {0, redis.pcall('pttl', lock), 1 + 4 * (number - first)}
+                pttl = redis.pcall('pttl', lock)
+                if type(pttl) == 'number' then
+                    return {0, pttl, 1 + 4 * (number - first)}
+                end
             end
         end
     end
@@ -200,9 +204,12 @@ local function ms(t) return string.format('%.0f', t) end
 local tombstone_life = 60000
 local function client_of(field) return field:sub(1, 36) end
 
+local may_ask = true -- for the number of subscribers, as far as this run has tried
+
 local function listeners(channel, how)
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
-    return not n.err and n[2] or nil
+    may_ask = not n.err
+    return may_ask and n[2] or nil
 end
 
 local function granted_lease(waiter)
@@ -217,8 +224,10 @@ local function tell_granted(waiter, lease, token, channel, how)
     local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
+    elseif heard > 0 and how == 'publish' and not may_ask then
+        heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
     end
-    return heard ~= 0
+    return heard > 0
 end
 
 local function is_buried(over, field, now)

@@ -11,6 +11,11 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
+local function announce_release(how, channel, message)
+    local received = announce(how, channel, message)
+    local known = received > 0 and how == 'publish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    return known and math.min(received, known) or received
+end
 local function take_token(counter, most)
     if not counter then
         return 0, 0
@@ -45,7 +50,7 @@ local deleted -- the answer of Redis
 if ends and is_idle(KEYS[2]) then
     deleted = redis.pcall('hdel', lock, field) -- deleting the only field deletes the record
     if deleted == 1 then
-        return {1, announce(how, channel, '0'), 0}
+        return {1, announce_release(how, channel, '0'), 0}
     end
 elseif ends then
     local client = field:sub(1, 36)
@@ -62,7 +67,8 @@ elseif ends then
     local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared
     if number and number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and
         waiter:sub(-6) ~= ':write' and kept and kept >= 0 and kept < window and
-        (granted == field or not granted and not own) then
+        (granted == field or not granted and not own) and
+        (redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. to)[2] or 0) ~= 0 then
         deleted = redis.pcall('hdel', lock, field)
         local token = 0
         if fenced == '1' then
@@ -73,7 +79,7 @@ elseif ends then
             local grant = string.format(grant_format, waiter, asked, lease, string.format('%.0f', token))
             local heard = type(redis.pcall('hset', lock, waiter, 1)) == 'number' and
                 redis.pcall('pexpire', lock, lease) == 1 and redis.pcall(how, channel .. ':' .. to, grant)
-            if type(heard) == 'number' and heard > 0 then
+            if type(heard) == 'number' then
                 redis.pcall('hset', KEYS[2], 'first', string.format('%.0f', first + 1), 'granted', waiter)
                 redis.pcall('hdel', KEYS[2], first, own and client or first)
                 return {1, 0, 1}
@@ -206,9 +212,12 @@ local most_tombstones = 100
 
 local function client_of(field) return field:sub(1, 36) end
 
+local may_ask = true -- for the number of subscribers, as far as this run has tried
+
 local function listeners(channel, how)
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
-    return not n.err and n[2] or nil
+    may_ask = not n.err
+    return may_ask and n[2] or nil
 end
 
 local function granted_lease(waiter)
@@ -223,8 +232,10 @@ local function tell_granted(waiter, lease, token, channel, how)
     local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
+    elseif heard > 0 and how == 'publish' and not may_ask then
+        heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
     end
-    return heard ~= 0
+    return heard > 0
 end
 
 local function bury(over, field, now)
@@ -512,7 +523,8 @@ end
 
 local function announce_beside(channel, how)
     local other = channel_of(channel, not channel:find('^redisson_rwlock:'))
-    return other ~= channel and (listeners(other, how) or 0) > 0 and announce(how, other, '0') or 0
+    local known = other ~= channel and listeners(other, how) or 0
+    return known > 0 and math.min(announce(how, other, '0'), known) or 0
 end
 
 local function release_to_all(line, channel, how, message, window, always)
@@ -602,7 +614,7 @@ if type(deleted) == 'table' then
 elseif not had then
     check_record(lock)
 elseif heard == 0 and passed_on ~= 1 then
-    heard = announce(how, channel, '0') + heard_beside
+    heard = announce_release(how, channel, '0') + heard_beside
 end
 return {had and 1 or -1, heard, passed_on}
 

@@ -109,6 +109,11 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
+local function announce_release(how, channel, message)
+    local received = announce(how, channel, message)
+    local known = received > 0 and how == 'publish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    return known and math.min(received, known) or received
+end
 local function now_ms()
     local clock = redis.call('time')
     return clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -146,9 +151,12 @@ end
 local tombstone_life = 60000
 local function client_of(field) return field:sub(1, 36) end
 
+local may_ask = true -- for the number of subscribers, as far as this run has tried
+
 local function listeners(channel, how)
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
-    return not n.err and n[2] or nil
+    may_ask = not n.err
+    return may_ask and n[2] or nil
 end
 
 local function granted_lease(waiter)
@@ -163,8 +171,10 @@ local function tell_granted(waiter, lease, token, channel, how)
     local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
+    elseif heard > 0 and how == 'publish' and not may_ask then
+        heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
     end
-    return heard ~= 0
+    return heard > 0
 end
 
 local function grant(lock, waiter, tokens, channel, how)
@@ -396,7 +406,8 @@ end
 
 local function announce_beside(channel, how)
     local other = channel_of(channel, not channel:find('^redisson_rwlock:'))
-    return other ~= channel and (listeners(other, how) or 0) > 0 and announce(how, other, '0') or 0
+    local known = other ~= channel and listeners(other, how) or 0
+    return known > 0 and math.min(announce(how, other, '0'), known) or 0
 end
 
 local function release_to_all(line, channel, how, message, window, always)
@@ -589,7 +600,7 @@ if living == 0 then
         try(function() close_line(line) end)
     end
     if heard == 0 and not to then
-        heard = announce(how, channel, '0') + (line and line.exists and announce_beside(channel, how) or 0)
+        heard = announce_release(how, channel, '0') + (line and line.exists and announce_beside(channel, how) or 0)
     end
     return {1, heard, to and 1 or 0}
 end

@@ -146,9 +146,12 @@ end
 local tombstone_life = 60000
 local function client_of(field) return field:sub(1, 36) end
 
+local may_ask = true -- for the number of subscribers, as far as this run has tried
+
 local function listeners(channel, how)
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
-    return not n.err and n[2] or nil
+    may_ask = not n.err
+    return may_ask and n[2] or nil
 end
 
 local function granted_lease(waiter)
@@ -163,8 +166,10 @@ local function tell_granted(waiter, lease, token, channel, how)
     local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
+    elseif heard > 0 and how == 'publish' and not may_ask then
+        heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
     end
-    return heard ~= 0
+    return heard > 0
 end
 
 local function with_clients(reply, fields)
@@ -518,7 +523,8 @@ end
 
 local function announce_beside(channel, how)
     local other = channel_of(channel, not channel:find('^redisson_rwlock:'))
-    return other ~= channel and (listeners(other, how) or 0) > 0 and announce(how, other, '0') or 0
+    local known = other ~= channel and listeners(other, how) or 0
+    return known > 0 and math.min(announce(how, other, '0'), known) or 0
 end
 
 local function release_to_all(line, channel, how, message, window, always)

@@ -44,6 +44,11 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
+local function announce_release(how, channel, message)
+    local received = announce(how, channel, message)
+    local known = received > 0 and how == 'publish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    return known and math.min(received, known) or received
+end
 local function now_ms()
     local clock = redis.call('time')
     return clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -126,7 +131,7 @@ end
 
 local function announce_free(free, channel, how)
     local n = count_free(free)
-    return n > 0 and announce(how, channel, ms(n)) or 0
+    return n > 0 and announce_release(how, channel, ms(n)) or 0
 end
 
 local function drop_expired(free, taken, now)
@@ -141,9 +146,12 @@ end
 local tombstone_life = 60000
 local function client_of(field) return field:sub(1, 36) end
 
+local may_ask = true -- for the number of subscribers, as far as this run has tried
+
 local function listeners(channel, how)
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
-    return not n.err and n[2] or nil
+    may_ask = not n.err
+    return may_ask and n[2] or nil
 end
 
 local function granted_lease(waiter)
@@ -158,8 +166,10 @@ local function tell_granted(waiter, lease, token, channel, how)
     local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
+    elseif heard > 0 and how == 'publish' and not may_ask then
+        heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
     end
-    return heard ~= 0
+    return heard > 0
 end
 
 local function grant(taken, waiter, free, channel, how)

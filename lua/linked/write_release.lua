@@ -110,6 +110,11 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
+local function announce_release(how, channel, message)
+    local received = announce(how, channel, message)
+    local known = received > 0 and how == 'publish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    return known and math.min(received, known) or received
+end
 local function now_ms()
     local clock = redis.call('time')
     return clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -151,9 +156,12 @@ local most_tombstones = 100
 
 local function client_of(field) return field:sub(1, 36) end
 
+local may_ask = true -- for the number of subscribers, as far as this run has tried
+
 local function listeners(channel, how)
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
-    return not n.err and n[2] or nil
+    may_ask = not n.err
+    return may_ask and n[2] or nil
 end
 
 local function granted_lease(waiter)
@@ -168,8 +176,10 @@ local function tell_granted(waiter, lease, token, channel, how)
     local heard = redis.pcall(how, channel, grant)
     if type(heard) == 'table' then
         return nil
+    elseif heard > 0 and how == 'publish' and not may_ask then
+        heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
     end
-    return heard ~= 0
+    return heard > 0
 end
 
 local function bury(over, field, now)
@@ -533,7 +543,8 @@ end
 
 local function announce_beside(channel, how)
     local other = channel_of(channel, not channel:find('^redisson_rwlock:'))
-    return other ~= channel and (listeners(other, how) or 0) > 0 and announce(how, other, '0') or 0
+    local known = other ~= channel and listeners(other, how) or 0
+    return known > 0 and math.min(announce(how, other, '0'), known) or 0
 end
 
 local function release_to_all(line, channel, how, message, window, always)
@@ -723,7 +734,7 @@ local function release_write(lock, writers, line, tokens, prefix, field, left, l
         error(found, 0)
     end
     if had and free and heard == 0 and not to then
-        heard = announce(how, channel, '1') + (line and line.exists and announce_beside(channel, how) or 0)
+        heard = announce_release(how, channel, '1') + (line and line.exists and announce_beside(channel, how) or 0)
     end
     return {had and 1 or -1, heard, passed(line, to)}, free and heard == 0 and not to
 end
