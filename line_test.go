@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -3029,6 +3030,78 @@ func TestLineThatEndsLeavesItsTombstonesAlone(t *testing.T) {
 		assert.Equal(b, []string{"over"}, keys)
 		assert.True(b, b.ended(waiter.field))
 	})
+}
+
+// A line and the wishes of a fair lock of the same name share a key. The wishes stay when the last place of the line
+// goes, however it goes, and so the fair lock passes to its next waiter.
+func TestLineThatEndsLeavesTheWishesOfAFairLock(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	ctx := context.Background()
+	for kind, of := range map[string]func(c *Client, name string) engine.Record{
+		"lock": recordOfLock, "fenced": recordOfFenced, "write": recordOfWriter,
+	} {
+		for ends, leave := range map[string]func(l engine.Record, a engine.Attempt) call{
+			"gives up": func(l engine.Record, a engine.Attempt) call { return l.RollBack(a) },
+			"gives up, and its request may still run": func(l engine.Record, a engine.Attempt) call {
+				a.Late = true
+				return l.RollBack(a)
+			},
+			"is renamed": func(l engine.Record, a engine.Attempt) call {
+				return l.Rename(engine.Rename{From: a.Field, To: a.Field + "0", Lease: time.Minute, Late: true})
+			},
+		} {
+			t.Run(kind+" "+ends, func(t *testing.T) {
+				b := newReleaseBench(t, s, releaseKind{name: "fair", mine: recordOfFair, wait: recordOfFair})
+				l, a := of(b.dead, b.name), attemptOf(b.dead)
+				b.prepare("subscribed")
+				wish := b.rdb.HGet(ctx, lineKey(b.name), attemptOf(b.alive).Field).Val()
+				require.NotEmpty(t, wish)
+				a.Delivery = engine.Poll
+				b.does(l.Acquire(a), 0)
+				require.Contains(t, b.rdb.HKeys(ctx, lineKey(b.name)).Val(), "last", "it has a place")
+
+				b.eval(b.rdb, leave(l, a))
+				left := b.rdb.HGetAll(ctx, lineKey(b.name)).Val()
+				delete(left, "over")
+				assert.Equal(t, map[string]string{attemptOf(b.alive).Field: wish}, left)
+				assert.Positive(t, b.rdb.PTTL(ctx, lineKey(b.name)).Val())
+				assert.Equal(t, []any{int64(1), int64(0), int64(1)},
+					b.eval(b.rdb, b.kind.mine(b.me, b.name).Release(released(attemptOf(b.me).Field, 0, false))))
+				assert.Equal(t, []string{attemptOf(b.alive).Field}, b.holders())
+			})
+		}
+	}
+}
+
+// docs/limits.md says how many fields of a lock can have a tombstone: the last ones. The request of an earlier one may
+// acquire the lock if it runs late.
+func TestTombstonesOfALockAreLimited(t *testing.T) {
+	t.Parallel()
+	const most = 100
+	page, err := os.ReadFile("docs/limits.md")
+	require.NoError(t, err)
+	assert.Regexp(t, fmt.Sprintf(`(?m)^\| requests of callers that have left, .* \| %d in a minute \|`, most), string(page))
+	s := testredis.Start(t)
+	for name, of := range map[string]func(c *Client, name string) engine.Record{
+		"lock": recordOfLock, "fair": recordOfFair, "write": recordOfWriter, "semaphore": recordOfSemaphore,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newReleaseBench(t, s, releaseKind{name: name, mine: of, wait: of})
+			l, fields := of(b.me, b.name), []string{}
+			for i := range most + 1 {
+				a := attemptOf(b.me)
+				a.Field, a.Late = fmt.Sprintf("%s:%d:0%d", b.me.ID(), i, i+1), true
+				b.does(l.RollBack(a), -1)
+				fields = append(fields, a.Field)
+			}
+			for i, first := range map[int]int64{most: 0, 1: 0, 0: 1} {
+				a := attemptOf(b.me)
+				a.Field = fields[i]
+				b.does(l.Acquire(a), first)
+			}
+		})
+	}
 }
 
 // A tombstone is removed alone, and the line is deleted with the last one.

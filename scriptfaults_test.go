@@ -355,3 +355,93 @@ func TestPatternSubscriberIsNoWaiter(t *testing.T) {
 		})
 	}
 }
+
+// state returns all data in Redis. Times do not change while nobody waits, except for leases, which are left out.
+func (b *bench) state() string {
+	return regexp.MustCompile(`(?m)^(\S+ \w+) -?\d+: `).ReplaceAllString(dataOf(b), "$1: ")
+}
+
+// An acquire that refuses what it finds at one of its keys has written nothing: neither the lock nor what others have
+// left there, such as expired permits and dead waiters.
+func TestRefusedAcquireHasWrittenNothing(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	ctx := context.Background()
+	past := time.Now().Add(-time.Hour).UnixMilli()
+	for _, kind := range releaseKinds {
+		t.Run(kind.name, func(t *testing.T) {
+			b := newReleaseBench(t, s, kind)
+			l := b.kind.mine(b.me, b.name)
+			dead := attemptOf(b.dead).Field
+			for of, data := range otherData {
+				for _, delivery := range []string{engine.Push, engine.Poll, engine.Defer, engine.Barge} {
+					a := attemptOf(b.me)
+					a.Delivery = delivery
+					c := l.Acquire(a)
+					for _, key := range kind.keysBeside(c) {
+						b.must(b.rdb.FlushDB(ctx).Err())
+						switch kind.name {
+						case "write":
+							b.must(b.rdb.HSet(ctx, b.name, "mode", "read", dead, 1).Err())
+							b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
+						case "fair":
+							b.must(b.rdb.RPush(ctx, c.Keys[1], dead).Err())
+							b.must(b.rdb.ZAdd(ctx, c.Keys[2], redis.Z{Score: float64(past), Member: dead}).Err())
+							b.must(b.rdb.ZAdd(ctx, c.Keys[3], redis.Z{Score: float64(past), Member: dead}).Err())
+							b.must(b.rdb.HSet(ctx, b.name, attemptOf(b.alive).Field, 1).Err())
+							b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
+						case "semaphore":
+							b.must(b.rdb.ZAdd(ctx, c.Keys[1], redis.Z{Score: float64(past), Member: dead}).Err())
+						}
+						b.put(key, data)
+						before := b.state()
+						hears := b.subscribes(b.me)
+						answer := b.eval(b.rdb, c)
+						b.must(hears.Close())
+						if err, fails := answer.(error); fails {
+							assert.ErrorContains(t, err, "NOTALOCK", "%s, %s at %s", delivery, of, key)
+							assert.Equal(t, before, b.state(), "%s, %s at %s: %v", delivery, of, key, err)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// A counter whose numbers Lua does not have exactly is refused, and keeps its value. Otherwise tokens would repeat, or
+// be negative.
+func TestTokenCounterThatIsTooLargeIsRefused(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		c := b.client()
+		for what, l := range map[string]engine.Record{
+			"lock": c.NewLock(b.name, Fenced()).record, "fair": c.NewFairLock(b.name, Fenced()).record,
+			"write": c.NewRWLock(b.name, Fenced()).Write().record,
+		} {
+			counter := tokenKey(b.name)
+			for before, token := range map[string]int64{
+				"9007199254740990": 1<<53 - 1, "9007199254740991": 0, "9007199254740992": 0, "9007199254740995": 0,
+				"9999999999999999": 0, "10000000000000000": 0, "99999999999999999": 0, "9223372036854775800": 0,
+				"9223372036854775806": 0, "9223372036854775807": 0,
+			} {
+				b.must(b.rdb.Set(ctx, counter, before, time.Hour).Err())
+				r, err := run(ctx, b.rdb, l.Acquire(attemptOf(c)))
+				if token != 0 {
+					b.must(err)
+					assert.Equal(t, reply{1, 0, token}, r, what)
+					b.must(b.rdb.Del(ctx, b.name).Err())
+					continue
+				}
+				assert.ErrorIs(t, err, ErrNotALock, "%s: %s", what, before)
+				assert.ErrorContains(t, err, "too large", "%s: %s", what, before)
+				assert.Equal(t, before, b.rdb.Get(ctx, counter).Val(), what)
+				assert.Positive(t, b.rdb.PTTL(ctx, counter).Val(), what)
+				b.must(b.rdb.Del(ctx, counter).Err())
+				assert.Empty(t, b.rdb.Keys(ctx, "*"+b.name+"*").Val(), "%s: %s", what, before)
+			}
+		}
+	})
+}

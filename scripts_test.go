@@ -537,7 +537,7 @@ for _, key in ipairs(keys) do
         list = redis.call('zrange', key, 0, -1, 'withscores')
     elseif kind == 'list' then
         list = redis.call('lrange', key, 0, -1)
-    else
+    elseif kind == 'string' then
         list = {redis.call('get', key)}
     end
     all[#all + 1] = key .. ' ' .. kind .. ' ' .. redis.call('pttl', key) .. ': ' .. table.concat(list, ', ')

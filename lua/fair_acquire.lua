@@ -80,6 +80,8 @@ if pttl ~= -2 and not mine then
     _, holder = check_record(lock)
 end
 local queued = mine and 0 or check_queue(q)
+q.now = now
+local over = not mine and hold_count == '1' and has_ended(q, field) -- this request runs late
 
 local first, evicted = evict_dead(q, now, heartbeat_ttl)
 local passed = 0 -- waiters in front of first whose subscriptions are lost
@@ -88,7 +90,7 @@ if not mine then
     if hold_count ~= '1' then
         return {-1, 0, 0}
     end
-    if has_ended(q, field) then -- this request runs late
+    if over then
         return {0, pttl, 0}
     end
     if pttl == -2 and first and first ~= field then

@@ -1,7 +1,8 @@
 -- Prelude of the scripts that check the line, the wait queue in Redis, before they open it: see line.lua. It may
 -- stand in front of the function answer, and does not fail.
 --
--- A line in which no client has a place has one field: its tombstones. Most scripts have nothing to do with those.
+-- A line in which no client has a place has one field: its tombstones. Most scripts have nothing to do with those. The
+-- wishes of a fair lock of this name are further fields: then the line does not count as idle, which costs time only.
 --
 -- Defines  is_idle(key)             whether no client has a place in the line; also true if there is no line.
 -- Defines  is_idle_for(key, field)  whether there is a line, no client has a place in it, and field has no tombstone

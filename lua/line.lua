@@ -13,7 +13,8 @@
 --                 expired. Several fields may have been granted a permit of a semaphore: this is the last of them.
 --   shared        epoch ms at which a release last left the lock to everybody, or at which the line began
 --   over          tombstones: fields that never acquire the lock again, each with the epoch ms at which the tombstone
---                 expires; the latest one is the first. A line without places has this field alone: see idle.lua.
+--                 expires; the latest one is the first. A line without places has this field alone, and the wishes
+--                 of a fair lock: see idle.lua.
 --                 tombstone_remove.lua removes a tombstone.
 --   beside        1 if callers without a place are subscribed, for a plain lock, to the channel of the other lock
 -- and, for a fair lock, <field>: the wish of a waiter of the queue (see queue.lua).
@@ -57,12 +58,15 @@
 -- Defines  put_place(line, p)             enqueues p, in memory.
 -- Defines  is_enqueued(line, p)           whether p is in the line, as Redis has it.
 -- Defines  drop_field(line, field)        removes a field of the hash, in memory.
+-- Defines  clear_line(line)               deletes the line, in which no client has a place; returns whether its tombstones
+--          could be written.
 -- Defines  in_parts(list, run)            calls run with the elements of list; returns its last answer, or the first
 --          error.
 
 local most_places = 20000 -- numbers from the first place to the last one up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
+local most_fields = 100000 -- that a script deletes with the last place; any others expire
 local most_over = 100000 -- bytes of the tombstones
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
@@ -120,7 +124,7 @@ local function drop_field(line, field) line.changes[field] = false end
 -- A call in Lua may have some thousand arguments at most.
 local function in_parts(list, run)
     local answer
-    -- At most longest_line.
+    -- At most most_fields.
     for from = 1, #list, 1000 do
         answer = run(unpack(list, from, math.min(from + 999, #list)))
         if type(answer) == 'table' then
@@ -130,16 +134,26 @@ local function in_parts(list, run)
     return answer
 end
 
+-- The tombstones stay, and so do the wishes of a fair lock, whose fields have a colon.
+local function clear_line(line)
+    local gone = {}
+    -- At most most_fields.
+    for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
+        if not field:find(':', 1, true) and (field ~= 'over' or not line.over) then
+            gone[#gone + 1] = field
+        end
+    end
+    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
+    local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
+    if line.over then
+        redis.call('pexpire', line.key, tombstone_life)
+    end
+    return type(written) ~= 'table'
+end
+
 local function close_line(line)
     if line.first > line.last and not line.granted then
-        if line.any then
-            redis.call('del', line.key)
-        end
-        local written = line.over and redis.pcall('hset', line.key, 'over', line.over)
-        if type(written) == 'number' then
-            redis.call('pexpire', line.key, tombstone_life)
-        end
-        return type(written) ~= 'table'
+        return clear_line(line)
     end
     set_field(line, 'first', ms(line.first))
     set_field(line, 'last', ms(line.last))

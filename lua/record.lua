@@ -6,6 +6,7 @@
 --   NOTALOCK n field size f  the hash KEYS[n] has a field f of that size; long ones are cut
 --   NOTALOCK n fields count  the hash KEYS[n] has more fields than a lock
 --   NOTALOCK n number        the counter KEYS[n] is not a number
+--   NOTALOCK n large         the counter KEYS[n] is a number that Lua does not have exactly: see counter.lua
 --
 -- Defines  refuse(key, what)                         ends the script with this error.
 -- Defines  field_text(field)                         what refuse says of a field.

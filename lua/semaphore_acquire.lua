@@ -36,39 +36,40 @@ local delivery, asked, channel, how = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 local now = now_ms()
 local available = free_permits(free)
 check_permits(taken)
-local expired = drop_expired(free, taken, now)
 local ids = ids_of(id)
 local ends, there = ends_of(taken, ids)
-local returned = #expired
-if not ends and there > 0 then -- some of its permits are missing, so the hold is lost
-    returned = returned + return_permits(free, taken, ids)
-elseif ends and ends < now + lease then
-    local answer = lease_until(taken, ids, now + lease)
-    if type(answer) == 'table' then
-        error(answer, 0)
-    end
-end
-local wants = not ends and hold_count == '1'
-if available then
-    available = available + returned
-elseif wants then
-    available = permits - redis.call('zcard', taken)
-    redis.call('set', free, ms(available))
-end
 -- The caller reports this number to the user. It cannot know it otherwise, because the number that it sends counts only
 -- if none has been set.
 local other = 0
-local total = wants and available + redis.call('zcard', taken) or permits
+local total = hold_count == '1' and available and available + redis.call('zcard', taken) or permits
 if total ~= permits and total >= 0 then
     other = (math.min(total, 2147483647) + 1) * 1048576
 end
 
--- The most common cases: the permit is held, or one is available and no process waits.
-if returned == 0 and not wants then
-    return {ends and 1 or -1, 0, 0}
-elseif returned == 0 and available >= #ids and (key == free or not may_exist(key) or is_idle_for(key, id)) then
+local function lengthen()
+    local answer = ends < now + lease and lease_until(taken, ids, now + lease)
+    if type(answer) == 'table' then
+        error(answer, 0)
+    end
+end
+
+-- No lease has expired, and no permit of this hold is missing.
+local as_left = #redis.call('zrangebyscore', taken, '-inf', ms(now), 'limit', 0, 1) == 0 and (ends or there == 0)
+if as_left and ends then
+    lengthen()
+    return {1, 0, 0}
+elseif as_left and hold_count ~= '1' then
+    return {-1, 0, 0}
+end
+
+-- The most common case: permits are available, and no process waits.
+local left = as_left and (available or permits - redis.call('zcard', taken)) or 0
+if left >= #ids and (key == free or not may_exist(key) or is_idle_for(key, id)) then
+    if not available then
+        redis.call('set', free, ms(left))
+    end
     take_permits(free, taken, ids, now + lease)
-    return {1, available - #ids, other}
+    return {1, left - #ids, other}
 end
 
 --[[preludes]]
@@ -84,7 +85,22 @@ local function has_legacy_holder()
     return false
 end
 
-local line = open_line(free, key, id)
+local line = open_line(free, key, id) -- before the first write, because it may refuse
+local expired = drop_expired(free, taken, now)
+local returned = #expired
+ends, there = ends_of(taken, ids)
+if ends then
+    lengthen()
+elseif there > 0 then -- some of its permits are missing, so the hold is lost
+    returned = returned + return_permits(free, taken, ids)
+end
+local wants = not ends and hold_count == '1'
+if available then
+    available = available + returned
+elseif wants then
+    available = permits - redis.call('zcard', taken)
+    redis.call('set', free, ms(available))
+end
 if line and line.exists then
     forget_expired(line, expired, id)
 end

@@ -8,6 +8,8 @@ local function draw_token(counter, most)
         return token, following
     elseif following.err:find('not an integer', 1, true) then
         refuse(counter, 'number')
+    elseif following.err:find('too large', 1, true) or following.err:find('overflow', 1, true) then
+        refuse(counter, 'large')
     end
     error(following, 0)
 end

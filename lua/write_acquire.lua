@@ -87,11 +87,16 @@ if hold_count ~= '1' and not mine then
 end
 local line
 if not mine then
+    line = open_line(lock, KEYS[3], write_field) -- before the first write, because it may refuse
+    if line and has_tombstone(line, write_field) then
+        return {0, redis.call('pttl', lock), 0}
+    end
     local free = not mode and not plain
     if mode then
         check_record(lock)
         local living, evicted = -1, 0
         if mode == 'read' then
+            redis.call('zrevrange', writers, 0, 0) -- fails if the key holds other data
             local _, strange
             living, _, evicted, strange = evict_dead_readers(lock, prefix)
             if strange then
@@ -104,10 +109,6 @@ if not mine then
         elseif read_field ~= '' and redis.call('hexists', lock, read_field) == 1 and living == upgrading() then
             return {-2, 0, 0}
         end
-    end
-    line = open_line(lock, KEYS[3], write_field)
-    if line and has_tombstone(line, write_field) then
-        return {0, redis.call('pttl', lock), 0}
     end
     local guest = waits and is_guest(line, write_field)
     local joins = line and waits and not guest and (not free or line.exists)

@@ -61,6 +61,8 @@ func foreignValue(words []string) string {
 		return "holds a hash that is not a lock (" + words[3] + " fields or more)"
 	case words[2] == "number":
 		return "holds a token counter that is not a number"
+	case words[2] == "large":
+		return "holds a token counter that is too large (2^53 or more)"
 	}
 	return "holds data that is not a lock"
 }

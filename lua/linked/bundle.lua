@@ -7,6 +7,20 @@ local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local line_life = 5 * 60 * 1000
 local near_head = 32
+local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
+
+local function put_back(counter)
+    local text = redis.pcall('set', counter, '0', 'xx', 'keepttl', 'get')
+    if type(text) == 'string' then
+        local head, tail = tonumber(text:sub(1, -16)), tonumber(text:sub(-15))
+        if tail == 0 then
+            head, tail = head - 1, 1e15
+        end
+        redis.pcall('set', counter, string.format('%d%015.0f', head, tail - 1), 'keepttl')
+    end
+    return {err = 'ERR the counter is too large'}
+end
+
 local function take_token(counter, most)
     if not counter then
         return 0, 0
@@ -16,7 +30,9 @@ local function take_token(counter, most)
         return nil, clock.err and clock or token
     end
     local now = clock[1] * 1000000 + clock[2]
-    if token >= now then
+    if token >= too_large then
+        return nil, put_back(counter)
+    elseif token >= now then
         return token, 0
     end
     local set = redis.pcall('set', counter, string.format('%.0f', now))
@@ -176,6 +192,8 @@ local function draw_token(counter, most)
         return token, following
     elseif following.err:find('not an integer', 1, true) then
         refuse(counter, 'number')
+    elseif following.err:find('too large', 1, true) or following.err:find('overflow', 1, true) then
+        refuse(counter, 'large')
     end
     error(following, 0)
 end
@@ -277,6 +295,7 @@ end
 local most_places = 20000 -- numbers from the first place to the last one up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
+local most_fields = 100000 -- that a script deletes with the last place; any others expire
 local most_over = 100000 -- bytes of the tombstones
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
@@ -334,16 +353,24 @@ local function in_parts(list, run)
     return answer
 end
 
+local function clear_line(line)
+    local gone = {}
+    for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
+        if not field:find(':', 1, true) and (field ~= 'over' or not line.over) then
+            gone[#gone + 1] = field
+        end
+    end
+    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
+    local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
+    if line.over then
+        redis.call('pexpire', line.key, tombstone_life)
+    end
+    return type(written) ~= 'table'
+end
+
 local function close_line(line)
     if line.first > line.last and not line.granted then
-        if line.any then
-            redis.call('del', line.key)
-        end
-        local written = line.over and redis.pcall('hset', line.key, 'over', line.over)
-        if type(written) == 'number' then
-            redis.call('pexpire', line.key, tombstone_life)
-        end
-        return type(written) ~= 'table'
+        return clear_line(line)
     end
     set_field(line, 'first', ms(line.first))
     set_field(line, 'last', ms(line.last))
@@ -675,6 +702,20 @@ local function announce_release(how, channel, message)
     local known = received > 0 and how == 'publish' and redis.pcall('pubsub', 'numsub', channel)[2]
     return known and math.min(received, known) or received
 end
+local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
+
+local function put_back(counter)
+    local text = redis.pcall('set', counter, '0', 'xx', 'keepttl', 'get')
+    if type(text) == 'string' then
+        local head, tail = tonumber(text:sub(1, -16)), tonumber(text:sub(-15))
+        if tail == 0 then
+            head, tail = head - 1, 1e15
+        end
+        redis.pcall('set', counter, string.format('%d%015.0f', head, tail - 1), 'keepttl')
+    end
+    return {err = 'ERR the counter is too large'}
+end
+
 local function take_token(counter, most)
     if not counter then
         return 0, 0
@@ -684,7 +725,9 @@ local function take_token(counter, most)
         return nil, clock.err and clock or token
     end
     local now = clock[1] * 1000000 + clock[2]
-    if token >= now then
+    if token >= too_large then
+        return nil, put_back(counter)
+    elseif token >= now then
         return token, 0
     end
     local set = redis.pcall('set', counter, string.format('%.0f', now))
@@ -863,6 +906,8 @@ local function draw_token(counter, most)
         return token, following
     elseif following.err:find('not an integer', 1, true) then
         refuse(counter, 'number')
+    elseif following.err:find('too large', 1, true) or following.err:find('overflow', 1, true) then
+        refuse(counter, 'large')
     end
     error(following, 0)
 end
@@ -938,6 +983,7 @@ local function fits(_, _, _) return 'now' end
 local most_places = 20000 -- numbers from the first place to the last one up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
+local most_fields = 100000 -- that a script deletes with the last place; any others expire
 local most_over = 100000 -- bytes of the tombstones
 
 local function of_writer(field) return field:sub(-6) == ':write' end
@@ -993,16 +1039,24 @@ local function in_parts(list, run)
     return answer
 end
 
+local function clear_line(line)
+    local gone = {}
+    for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
+        if not field:find(':', 1, true) and (field ~= 'over' or not line.over) then
+            gone[#gone + 1] = field
+        end
+    end
+    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
+    local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
+    if line.over then
+        redis.call('pexpire', line.key, tombstone_life)
+    end
+    return type(written) ~= 'table'
+end
+
 local function close_line(line)
     if line.first > line.last and not line.granted then
-        if line.any then
-            redis.call('del', line.key)
-        end
-        local written = line.over and redis.pcall('hset', line.key, 'over', line.over)
-        if type(written) == 'number' then
-            redis.call('pexpire', line.key, tombstone_life)
-        end
-        return type(written) ~= 'table'
+        return clear_line(line)
     end
     set_field(line, 'first', ms(line.first))
     set_field(line, 'last', ms(line.last))
@@ -1693,6 +1747,20 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
+local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
+
+local function put_back(counter)
+    local text = redis.pcall('set', counter, '0', 'xx', 'keepttl', 'get')
+    if type(text) == 'string' then
+        local head, tail = tonumber(text:sub(1, -16)), tonumber(text:sub(-15))
+        if tail == 0 then
+            head, tail = head - 1, 1e15
+        end
+        redis.pcall('set', counter, string.format('%d%015.0f', head, tail - 1), 'keepttl')
+    end
+    return {err = 'ERR the counter is too large'}
+end
+
 local function take_token(counter, most)
     if not counter then
         return 0, 0
@@ -1702,7 +1770,9 @@ local function take_token(counter, most)
         return nil, clock.err and clock or token
     end
     local now = clock[1] * 1000000 + clock[2]
-    if token >= now then
+    if token >= too_large then
+        return nil, put_back(counter)
+    elseif token >= now then
         return token, 0
     end
     local set = redis.pcall('set', counter, string.format('%.0f', now))
@@ -1718,6 +1788,8 @@ local function draw_token(counter, most)
         return token, following
     elseif following.err:find('not an integer', 1, true) then
         refuse(counter, 'number')
+    elseif following.err:find('too large', 1, true) or following.err:find('overflow', 1, true) then
+        refuse(counter, 'large')
     end
     error(following, 0)
 end
@@ -1779,6 +1851,7 @@ local function fits(_, _, _) return 'now' end
 local most_places = 20000 -- numbers from the first place to the last one up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
+local most_fields = 100000 -- that a script deletes with the last place; any others expire
 local most_over = 100000 -- bytes of the tombstones
 
 local function of_writer(field) return field:sub(-6) == ':write' end
@@ -1834,16 +1907,24 @@ local function in_parts(list, run)
     return answer
 end
 
+local function clear_line(line)
+    local gone = {}
+    for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
+        if not field:find(':', 1, true) and (field ~= 'over' or not line.over) then
+            gone[#gone + 1] = field
+        end
+    end
+    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
+    local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
+    if line.over then
+        redis.call('pexpire', line.key, tombstone_life)
+    end
+    return type(written) ~= 'table'
+end
+
 local function close_line(line)
     if line.first > line.last and not line.granted then
-        if line.any then
-            redis.call('del', line.key)
-        end
-        local written = line.over and redis.pcall('hset', line.key, 'over', line.over)
-        if type(written) == 'number' then
-            redis.call('pexpire', line.key, tombstone_life)
-        end
-        return type(written) ~= 'table'
+        return clear_line(line)
     end
     set_field(line, 'first', ms(line.first))
     set_field(line, 'last', ms(line.last))
@@ -2305,6 +2386,20 @@ end
 local function now_s() return redis.call('time')[1] end
 
 local function ms(t) return string.format('%.0f', t) end
+local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
+
+local function put_back(counter)
+    local text = redis.pcall('set', counter, '0', 'xx', 'keepttl', 'get')
+    if type(text) == 'string' then
+        local head, tail = tonumber(text:sub(1, -16)), tonumber(text:sub(-15))
+        if tail == 0 then
+            head, tail = head - 1, 1e15
+        end
+        redis.pcall('set', counter, string.format('%d%015.0f', head, tail - 1), 'keepttl')
+    end
+    return {err = 'ERR the counter is too large'}
+end
+
 local function take_token(counter, most)
     if not counter then
         return 0, 0
@@ -2314,7 +2409,9 @@ local function take_token(counter, most)
         return nil, clock.err and clock or token
     end
     local now = clock[1] * 1000000 + clock[2]
-    if token >= now then
+    if token >= too_large then
+        return nil, put_back(counter)
+    elseif token >= now then
         return token, 0
     end
     local set = redis.pcall('set', counter, string.format('%.0f', now))
@@ -2330,6 +2427,8 @@ local function draw_token(counter, most)
         return token, following
     elseif following.err:find('not an integer', 1, true) then
         refuse(counter, 'number')
+    elseif following.err:find('too large', 1, true) or following.err:find('overflow', 1, true) then
+        refuse(counter, 'large')
     end
     error(following, 0)
 end
@@ -2406,6 +2505,7 @@ end
 local most_places = 20000 -- numbers from the first place to the last one up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
+local most_fields = 100000 -- that a script deletes with the last place; any others expire
 local most_over = 100000 -- bytes of the tombstones
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
@@ -2463,16 +2563,24 @@ local function in_parts(list, run)
     return answer
 end
 
+local function clear_line(line)
+    local gone = {}
+    for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
+        if not field:find(':', 1, true) and (field ~= 'over' or not line.over) then
+            gone[#gone + 1] = field
+        end
+    end
+    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
+    local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
+    if line.over then
+        redis.call('pexpire', line.key, tombstone_life)
+    end
+    return type(written) ~= 'table'
+end
+
 local function close_line(line)
     if line.first > line.last and not line.granted then
-        if line.any then
-            redis.call('del', line.key)
-        end
-        local written = line.over and redis.pcall('hset', line.key, 'over', line.over)
-        if type(written) == 'number' then
-            redis.call('pexpire', line.key, tombstone_life)
-        end
-        return type(written) ~= 'table'
+        return clear_line(line)
     end
     set_field(line, 'first', ms(line.first))
     set_field(line, 'last', ms(line.last))
@@ -2879,11 +2987,16 @@ if hold_count ~= '1' and not mine then
 end
 local line
 if not mine then
+    line = open_line(lock, KEYS[3], write_field) -- before the first write, because it may refuse
+    if line and has_tombstone(line, write_field) then
+        return {0, redis.call('pttl', lock), 0}
+    end
     local free = not mode and not plain
     if mode then
         check_record(lock)
         local living, evicted = -1, 0
         if mode == 'read' then
+            redis.call('zrevrange', writers, 0, 0) -- fails if the key holds other data
             local _, strange
             living, _, evicted, strange = evict_dead_readers(lock, prefix)
             if strange then
@@ -2896,10 +3009,6 @@ if not mine then
         elseif read_field ~= '' and redis.call('hexists', lock, read_field) == 1 and living == upgrading() then
             return {-2, 0, 0}
         end
-    end
-    line = open_line(lock, KEYS[3], write_field)
-    if line and has_tombstone(line, write_field) then
-        return {0, redis.call('pttl', lock), 0}
     end
     local guest = waits and is_guest(line, write_field)
     local joins = line and waits and not guest and (not free or line.exists)
@@ -3081,6 +3190,20 @@ end
 local function now_s() return redis.call('time')[1] end
 
 local function ms(t) return string.format('%.0f', t) end
+local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
+
+local function put_back(counter)
+    local text = redis.pcall('set', counter, '0', 'xx', 'keepttl', 'get')
+    if type(text) == 'string' then
+        local head, tail = tonumber(text:sub(1, -16)), tonumber(text:sub(-15))
+        if tail == 0 then
+            head, tail = head - 1, 1e15
+        end
+        redis.pcall('set', counter, string.format('%d%015.0f', head, tail - 1), 'keepttl')
+    end
+    return {err = 'ERR the counter is too large'}
+end
+
 local function take_token(counter, most)
     if not counter then
         return 0, 0
@@ -3090,7 +3213,9 @@ local function take_token(counter, most)
         return nil, clock.err and clock or token
     end
     local now = clock[1] * 1000000 + clock[2]
-    if token >= now then
+    if token >= too_large then
+        return nil, put_back(counter)
+    elseif token >= now then
         return token, 0
     end
     local set = redis.pcall('set', counter, string.format('%.0f', now))
@@ -3106,6 +3231,8 @@ local function draw_token(counter, most)
         return token, following
     elseif following.err:find('not an integer', 1, true) then
         refuse(counter, 'number')
+    elseif following.err:find('too large', 1, true) or following.err:find('overflow', 1, true) then
+        refuse(counter, 'large')
     end
     error(following, 0)
 end
@@ -3181,6 +3308,7 @@ local function fits(_, _, _) return 'now' end
 local most_places = 20000 -- numbers from the first place to the last one up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
+local most_fields = 100000 -- that a script deletes with the last place; any others expire
 local most_over = 100000 -- bytes of the tombstones
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
@@ -3238,16 +3366,24 @@ local function in_parts(list, run)
     return answer
 end
 
+local function clear_line(line)
+    local gone = {}
+    for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
+        if not field:find(':', 1, true) and (field ~= 'over' or not line.over) then
+            gone[#gone + 1] = field
+        end
+    end
+    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
+    local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
+    if line.over then
+        redis.call('pexpire', line.key, tombstone_life)
+    end
+    return type(written) ~= 'table'
+end
+
 local function close_line(line)
     if line.first > line.last and not line.granted then
-        if line.any then
-            redis.call('del', line.key)
-        end
-        local written = line.over and redis.pcall('hset', line.key, 'over', line.over)
-        if type(written) == 'number' then
-            redis.call('pexpire', line.key, tombstone_life)
-        end
-        return type(written) ~= 'table'
+        return clear_line(line)
     end
     set_field(line, 'first', ms(line.first))
     set_field(line, 'last', ms(line.last))

@@ -101,6 +101,20 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
+local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
+
+local function put_back(counter)
+    local text = redis.pcall('set', counter, '0', 'xx', 'keepttl', 'get')
+    if type(text) == 'string' then
+        local head, tail = tonumber(text:sub(1, -16)), tonumber(text:sub(-15))
+        if tail == 0 then
+            head, tail = head - 1, 1e15
+        end
+        redis.pcall('set', counter, string.format('%d%015.0f', head, tail - 1), 'keepttl')
+    end
+    return {err = 'ERR the counter is too large'}
+end
+
 local function take_token(counter, most)
     if not counter then
         return 0, 0
@@ -110,7 +124,9 @@ local function take_token(counter, most)
         return nil, clock.err and clock or token
     end
     local now = clock[1] * 1000000 + clock[2]
-    if token >= now then
+    if token >= too_large then
+        return nil, put_back(counter)
+    elseif token >= now then
         return token, 0
     end
     local set = redis.pcall('set', counter, string.format('%.0f', now))
@@ -126,6 +142,8 @@ local function draw_token(counter, most)
         return token, following
     elseif following.err:find('not an integer', 1, true) then
         refuse(counter, 'number')
+    elseif following.err:find('too large', 1, true) or following.err:find('overflow', 1, true) then
+        refuse(counter, 'large')
     end
     error(following, 0)
 end
@@ -408,8 +426,8 @@ local function grant_first(q)
 end
 
 local function has_ended(q, waiter)
-    local over = q.wishes ~= q.lock and redis.pcall('hget', q.wishes, 'over')
-    if type(over) ~= 'string' then
+    local over = q.wishes ~= q.lock and redis.call('hget', q.wishes, 'over')
+    if not over then
         return false
     end
     local found, any = is_buried(over, waiter, q.now)
@@ -556,6 +574,8 @@ if pttl ~= -2 and not mine then
     _, holder = check_record(lock)
 end
 local queued = mine and 0 or check_queue(q)
+q.now = now
+local over = not mine and hold_count == '1' and has_ended(q, field) -- this request runs late
 
 local first, evicted = evict_dead(q, now, heartbeat_ttl)
 local passed = 0 -- waiters in front of first whose subscriptions are lost
@@ -564,7 +584,7 @@ if not mine then
     if hold_count ~= '1' then
         return {-1, 0, 0}
     end
-    if has_ended(q, field) then -- this request runs late
+    if over then
         return {0, pttl, 0}
     end
     if pttl == -2 and first and first ~= field then

@@ -102,6 +102,20 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
+local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
+
+local function put_back(counter)
+    local text = redis.pcall('set', counter, '0', 'xx', 'keepttl', 'get')
+    if type(text) == 'string' then
+        local head, tail = tonumber(text:sub(1, -16)), tonumber(text:sub(-15))
+        if tail == 0 then
+            head, tail = head - 1, 1e15
+        end
+        redis.pcall('set', counter, string.format('%d%015.0f', head, tail - 1), 'keepttl')
+    end
+    return {err = 'ERR the counter is too large'}
+end
+
 local function take_token(counter, most)
     if not counter then
         return 0, 0
@@ -111,7 +125,9 @@ local function take_token(counter, most)
         return nil, clock.err and clock or token
     end
     local now = clock[1] * 1000000 + clock[2]
-    if token >= now then
+    if token >= too_large then
+        return nil, put_back(counter)
+    elseif token >= now then
         return token, 0
     end
     local set = redis.pcall('set', counter, string.format('%.0f', now))
@@ -127,6 +143,8 @@ local function draw_token(counter, most)
         return token, following
     elseif following.err:find('not an integer', 1, true) then
         refuse(counter, 'number')
+    elseif following.err:find('too large', 1, true) or following.err:find('overflow', 1, true) then
+        refuse(counter, 'large')
     end
     error(following, 0)
 end

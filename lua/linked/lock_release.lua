@@ -16,6 +16,20 @@ local function announce_release(how, channel, message)
     local known = received > 0 and how == 'publish' and redis.pcall('pubsub', 'numsub', channel)[2]
     return known and math.min(received, known) or received
 end
+local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
+
+local function put_back(counter)
+    local text = redis.pcall('set', counter, '0', 'xx', 'keepttl', 'get')
+    if type(text) == 'string' then
+        local head, tail = tonumber(text:sub(1, -16)), tonumber(text:sub(-15))
+        if tail == 0 then
+            head, tail = head - 1, 1e15
+        end
+        redis.pcall('set', counter, string.format('%d%015.0f', head, tail - 1), 'keepttl')
+    end
+    return {err = 'ERR the counter is too large'}
+end
+
 local function take_token(counter, most)
     if not counter then
         return 0, 0
@@ -25,7 +39,9 @@ local function take_token(counter, most)
         return nil, clock.err and clock or token
     end
     local now = clock[1] * 1000000 + clock[2]
-    if token >= now then
+    if token >= too_large then
+        return nil, put_back(counter)
+    elseif token >= now then
         return token, 0
     end
     local set = redis.pcall('set', counter, string.format('%.0f', now))
@@ -204,6 +220,8 @@ local function draw_token(counter, most)
         return token, following
     elseif following.err:find('not an integer', 1, true) then
         refuse(counter, 'number')
+    elseif following.err:find('too large', 1, true) or following.err:find('overflow', 1, true) then
+        refuse(counter, 'large')
     end
     error(following, 0)
 end
@@ -279,6 +297,7 @@ local function fits(_, _, _) return 'now' end
 local most_places = 20000 -- numbers from the first place to the last one up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
+local most_fields = 100000 -- that a script deletes with the last place; any others expire
 local most_over = 100000 -- bytes of the tombstones
 
 local function of_writer(field) return field:sub(-6) == ':write' end
@@ -334,16 +353,24 @@ local function in_parts(list, run)
     return answer
 end
 
+local function clear_line(line)
+    local gone = {}
+    for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
+        if not field:find(':', 1, true) and (field ~= 'over' or not line.over) then
+            gone[#gone + 1] = field
+        end
+    end
+    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
+    local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
+    if line.over then
+        redis.call('pexpire', line.key, tombstone_life)
+    end
+    return type(written) ~= 'table'
+end
+
 local function close_line(line)
     if line.first > line.last and not line.granted then
-        if line.any then
-            redis.call('del', line.key)
-        end
-        local written = line.over and redis.pcall('hset', line.key, 'over', line.over)
-        if type(written) == 'number' then
-            redis.call('pexpire', line.key, tombstone_life)
-        end
-        return type(written) ~= 'table'
+        return clear_line(line)
     end
     set_field(line, 'first', ms(line.first))
     set_field(line, 'last', ms(line.last))

@@ -176,36 +176,36 @@ local delivery, asked, channel, how = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 local now = now_ms()
 local available = free_permits(free)
 check_permits(taken)
-local expired = drop_expired(free, taken, now)
 local ids = ids_of(id)
 local ends, there = ends_of(taken, ids)
-local returned = #expired
-if not ends and there > 0 then -- some of its permits are missing, so the hold is lost
-    returned = returned + return_permits(free, taken, ids)
-elseif ends and ends < now + lease then
-    local answer = lease_until(taken, ids, now + lease)
-    if type(answer) == 'table' then
-        error(answer, 0)
-    end
-end
-local wants = not ends and hold_count == '1'
-if available then
-    available = available + returned
-elseif wants then
-    available = permits - redis.call('zcard', taken)
-    redis.call('set', free, ms(available))
-end
 local other = 0
-local total = wants and available + redis.call('zcard', taken) or permits
+local total = hold_count == '1' and available and available + redis.call('zcard', taken) or permits
 if total ~= permits and total >= 0 then
     other = (math.min(total, 2147483647) + 1) * 1048576
 end
 
-if returned == 0 and not wants then
-    return {ends and 1 or -1, 0, 0}
-elseif returned == 0 and available >= #ids and (key == free or not may_exist(key) or is_idle_for(key, id)) then
+local function lengthen()
+    local answer = ends < now + lease and lease_until(taken, ids, now + lease)
+    if type(answer) == 'table' then
+        error(answer, 0)
+    end
+end
+
+local as_left = #redis.call('zrangebyscore', taken, '-inf', ms(now), 'limit', 0, 1) == 0 and (ends or there == 0)
+if as_left and ends then
+    lengthen()
+    return {1, 0, 0}
+elseif as_left and hold_count ~= '1' then
+    return {-1, 0, 0}
+end
+
+local left = as_left and (available or permits - redis.call('zcard', taken)) or 0
+if left >= #ids and (key == free or not may_exist(key) or is_idle_for(key, id)) then
+    if not available then
+        redis.call('set', free, ms(left))
+    end
     take_permits(free, taken, ids, now + lease)
-    return {1, available - #ids, other}
+    return {1, left - #ids, other}
 end
 
 local place_format = '%s %s %s %s %s %s %s %s'
@@ -288,6 +288,7 @@ end
 local most_places = 20000 -- numbers from the first place to the last one up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
+local most_fields = 100000 -- that a script deletes with the last place; any others expire
 local most_over = 100000 -- bytes of the tombstones
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
@@ -345,16 +346,24 @@ local function in_parts(list, run)
     return answer
 end
 
+local function clear_line(line)
+    local gone = {}
+    for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
+        if not field:find(':', 1, true) and (field ~= 'over' or not line.over) then
+            gone[#gone + 1] = field
+        end
+    end
+    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
+    local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
+    if line.over then
+        redis.call('pexpire', line.key, tombstone_life)
+    end
+    return type(written) ~= 'table'
+end
+
 local function close_line(line)
     if line.first > line.last and not line.granted then
-        if line.any then
-            redis.call('del', line.key)
-        end
-        local written = line.over and redis.pcall('hset', line.key, 'over', line.over)
-        if type(written) == 'number' then
-            redis.call('pexpire', line.key, tombstone_life)
-        end
-        return type(written) ~= 'table'
+        return clear_line(line)
     end
     set_field(line, 'first', ms(line.first))
     set_field(line, 'last', ms(line.last))
@@ -663,7 +672,22 @@ local function has_legacy_holder()
     return false
 end
 
-local line = open_line(free, key, id)
+local line = open_line(free, key, id) -- before the first write, because it may refuse
+local expired = drop_expired(free, taken, now)
+local returned = #expired
+ends, there = ends_of(taken, ids)
+if ends then
+    lengthen()
+elseif there > 0 then -- some of its permits are missing, so the hold is lost
+    returned = returned + return_permits(free, taken, ids)
+end
+local wants = not ends and hold_count == '1'
+if available then
+    available = available + returned
+elseif wants then
+    available = permits - redis.call('zcard', taken)
+    redis.call('set', free, ms(available))
+end
 if line and line.exists then
     forget_expired(line, expired, id)
 end

@@ -110,6 +110,7 @@ local function is_buried(over, field, now)
 end
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
+local most_fields = 100000 -- that a script deletes with the last place; any others expire
 local most_over = 100000 -- bytes of the tombstones
 
 local function parse_place(text, client)
@@ -156,16 +157,24 @@ local function in_parts(list, run)
     return answer
 end
 
+local function clear_line(line)
+    local gone = {}
+    for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
+        if not field:find(':', 1, true) and (field ~= 'over' or not line.over) then
+            gone[#gone + 1] = field
+        end
+    end
+    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
+    local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
+    if line.over then
+        redis.call('pexpire', line.key, tombstone_life)
+    end
+    return type(written) ~= 'table'
+end
+
 local function close_line(line)
     if line.first > line.last and not line.granted then
-        if line.any then
-            redis.call('del', line.key)
-        end
-        local written = line.over and redis.pcall('hset', line.key, 'over', line.over)
-        if type(written) == 'number' then
-            redis.call('pexpire', line.key, tombstone_life)
-        end
-        return type(written) ~= 'table'
+        return clear_line(line)
     end
     set_field(line, 'first', ms(line.first))
     set_field(line, 'last', ms(line.last))
