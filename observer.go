@@ -10,13 +10,16 @@ package relock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/wake"
 )
 
 // An Observer receives the events of the locks of a Client: see [WithObserver]. An implementation embeds [NopObserver],
@@ -253,8 +256,8 @@ func (e *userEvents) Expired(s engine.Subject, held time.Duration) {
 	}
 }
 
-func (e *userEvents) Lost(s engine.Subject, held time.Duration, loss, cause error, forced bool) {
-	if !forced {
+func (e *userEvents) Lost(s engine.Subject, held time.Duration, loss, cause error, logged bool) {
+	if logged {
 		e.log.Warn(
 			"relock: a lock was lost",
 			"lock",
@@ -272,10 +275,22 @@ func (e *userEvents) Lost(s engine.Subject, held time.Duration, loss, cause erro
 	}
 }
 
+func (e *userEvents) LossesOmitted(n int) {
+	e.log.Warn("relock: more locks were lost", "more", n)
+}
+
 func (e *userEvents) SubscriptionRefused(channel string, err error) {
-	e.log.Warn("relock: Redis refuses the subscription to lock releases: "+
-		"waiters poll at the poll interval instead; grant this user access to the channels redisson_*",
-		"channel", cutName(channel), "error", err)
+	text := "relock: Redis refuses the subscription to lock releases: waiters poll at the poll interval instead"
+	switch {
+	case errors.Is(err, wake.ErrUnanswered):
+		text = "relock: Redis, or a proxy before it, does not answer subscriptions to lock releases: " +
+			"waiters poll at the poll interval instead"
+	case redis.HasErrorPrefix(err, "NOPERM"):
+		text += "; grant this user access to the channels redisson_*"
+	case strings.Contains(strings.ToLower(err.Error()), "unknown command"):
+		text += "; this server, or a proxy before it, has no command for it"
+	}
+	e.log.Warn(text, "channel", cutName(channel), "error", err)
 }
 
 func (e *userEvents) LineRefused(err error) {

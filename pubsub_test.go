@@ -3,12 +3,15 @@
 package relock
 
 import (
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/wake/waketest"
 	"github.com/stretchr/testify/assert"
 )
 
@@ -50,4 +53,41 @@ func TestRefusedChannelsAreLoggedOnce(t *testing.T) {
 		assert.Contains(t, logged.String(), "refuses the subscription")
 		assert.Contains(t, logged.String(), "channel=bad1")
 	})
+}
+
+// The warning about subscriptions, which is logged once, names the cause: only a missing permission is granted.
+func TestWarningNamesWhyNoSubscriptionWorks(t *testing.T) {
+	refuse := func(err error) func(s *waketest.Server) {
+		return func(s *waketest.Server) { s.Refuse = func(string) error { return err } }
+	}
+	for name, test := range map[string]struct {
+		server      func(s *waketest.Server)
+		says, omits string
+	}{
+		"no permission": {refuse(answerError("NOPERM No permissions to access a channel")), "grant this user access", "command for it"},
+		"no command": {refuse(answerError("ERR unknown command 'SUBSCRIBE', with args beginning with: 'x'")),
+			"has no command for it", "grant"},
+		"another error": {refuse(answerError("ERR only one database")), "only one database", "grant"},
+		"closed":        {refuse(io.EOF), "does not answer subscriptions", "grant"},
+		"silent":        {func(s *waketest.Server) { s.Silent = true }, "does not answer subscriptions", "grant"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var logged lockedBuffer
+				r := fakeredis.New()
+				test.server(&r.PubSub)
+				e := joinBubbleEngine(t, r, "client", WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
+				for _, channel := range []string{"one", "two"} {
+					l := e.Hub().Join(channel)
+					time.Sleep(10 * time.Second)
+					l.Leave()
+				}
+				assert.Equal(t, 1, strings.Count(logged.String(), "level=WARN"), "warnings: %s", logged.String())
+				assert.Contains(t, logged.String(), test.says)
+				assert.NotContains(t, logged.String(), test.omits)
+				assert.Contains(t, logged.String(), "waiters poll at the poll interval instead")
+				assert.Contains(t, logged.String(), "channel=one")
+			})
+		})
+	}
 }

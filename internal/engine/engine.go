@@ -95,6 +95,7 @@ type Engine struct {
 	table    stateTable
 	expired  expiredRing
 	slow     slowLocks
+	losses   lossLines
 	hints    hintChannel
 	late     late.Requests
 	putBacks putBacks
@@ -126,6 +127,7 @@ func New(c Config, sending send.Config) *Engine {
 	}
 	e.sender = send.New(sending)
 	e.fields.id, e.fields.degraded = e.ID, e.sender.Degraded
+	e.losses.Engine, e.losses.lines = e, newLineLimit()
 	h := &e.hints
 	h.Services, h.id, h.channel, h.tell, h.check, h.log = &e.Services, e.ID, e.Channel, e.Tell, e.checkHolds, e.Log
 	e.watchdog = renewing{e}.newWatchdog()
@@ -187,6 +189,7 @@ func (e *Engine) Close() error {
 	if held := e.stillHeld(); held.count > 0 {
 		e.reporter.Later(func() { e.Events.ClosedWithHolds(held.count, held.some) })
 	}
+	e.reporter.Later(e.losses.tellRest)
 	e.reporter.Close()
 	drained := e.workers.Close() // ends after the last report
 

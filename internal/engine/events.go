@@ -26,7 +26,8 @@ type Events interface {
 	Detached(ctx context.Context, s Subject, held time.Duration)
 
 	Expired(s Subject, held time.Duration)
-	Lost(s Subject, held time.Duration, loss, cause error, forced bool)
+	Lost(s Subject, held time.Duration, loss, cause error, logged bool) // logged: the log gets it, too
+	LossesOmitted(n int)                                                // how many losses the log did not get
 	SubscriptionRefused(channel string, err error)
 	LineRefused(err error)
 	ClosedWithHolds(count int, some []string)

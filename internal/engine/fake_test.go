@@ -95,6 +95,8 @@ func (l logged) Lost(s Subject, _ time.Duration, _, cause error, _ bool) {
 	l.log.Warn("lost", "lock", s.Name, "cause", cause)
 }
 
+func (l logged) LossesOmitted(n int) { l.log.Warn("more lost", "n", n) }
+
 func (l logged) SlowHold(s Subject, held time.Duration, stack []uintptr) {
 	l.log.Warn("slow hold", "lock", s.Name, "owner", s.Owner, "held", held, "stack", stack)
 }

@@ -253,7 +253,7 @@ func (c *hintChannel) refuse(err error) {
 	c.reporter.Later(func() {
 		c.log.Debug(
 			"relock: Redis refuses the channel on which this Client hears of forced releases, so that it notices them "+
-				"at its next renewal; grant this user access to the channels relock_client:*",
+				"at its next renewal; after NOPERM, grant this user access to the channels relock_client:*",
 			"channel", c.channel, "error", err,
 		)
 	})

@@ -5,11 +5,13 @@ package engine
 // Rules: the record and all its holds end together, under the mutex of the lock state. What has to be done then for a
 // hold is an ending, which is carried out after the mutex was unlocked: guards are canceled, and the vote of a RedLock
 // releases what its nodes still have. Each loss is reported once, by the call that has found it or by the reporter. The
-// loss of a hold is not reported if its caller has not run since the lock was handed off to it.
+// loss of a hold is not reported if its caller has not run since the lock was handed off to it. Of many losses, which
+// have one cause, the log gets at most mostLines lines in any second; the others are counted (lossLines).
 
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/relock-go/relock/internal/guard"
@@ -106,7 +108,8 @@ func (e *ending) report() {
 	case e.state == expired:
 		events.Expired(s, e.age)
 	default:
-		events.Lost(s, e.age, e.loss, e.cause, errors.Is(e.cause, errForced))
+		logged := !errors.Is(e.cause, errForced) && e.hold.lockState.engine.losses.allows()
+		events.Lost(s, e.age, e.loss, e.cause, logged)
 	}
 }
 
@@ -115,4 +118,64 @@ func reportLater(all []ending) {
 	for _, e := range all {
 		e.hold.lockState.engine.reporter.Later(e.report)
 	}
+}
+
+// lossLines decides which losses the log gets, and has it told how many more there were.
+type lossLines struct {
+	*Engine
+
+	mu       sync.Mutex // guards the fields below; no other mutex is locked while it is held
+	lines    lineLimit
+	counting bool // a goroutine runs count, or did until Close
+}
+
+// allows reports whether the log gets the next loss.
+func (l *lossLines) allows() bool {
+	allowed, first := l.next()
+	if first {
+		l.workers.Spawn(l.count)
+	}
+	return allowed
+}
+
+// next counts a loss. first reports whether it is the first one that is left out since the last report of count.
+func (l *lossLines) next() (allowed, first bool) {
+	now := l.watchdog.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lines.allows(now, true) {
+		return true, false
+	}
+	first, l.counting = !l.counting, true
+	return false, first
+}
+
+// count reports once in a second how many losses were left out, until there are none. The rest is for Close.
+func (l *lossLines) count() {
+	for l.Pause(l.life, time.Second) == nil {
+		n := l.omitted(false)
+		if n == 0 {
+			return
+		}
+		l.reporter.Later(func() { l.Events.LossesOmitted(n) })
+	}
+}
+
+// tellRest reports how many losses were left out, after the reports that were made before Close.
+func (l *lossLines) tellRest() {
+	if n := l.omitted(true); n > 0 {
+		l.Events.LossesOmitted(n)
+	}
+}
+
+// omitted returns how many losses were left out since the last call.
+func (l *lossLines) omitted(closed bool) (n int) {
+	now := l.watchdog.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n, l.lines.omitted = l.lines.omitted, 0; n > 0 {
+		l.lines.use(now) // next has kept a line
+	}
+	l.counting = n > 0 || closed
+	return n
 }

@@ -147,6 +147,7 @@ func (p Probe) Mutexes(names bool) map[string]*sync.Mutex {
 	all := map[string]*sync.Mutex{
 		"names": &e.table.mu, "workers": e.workers.Mutex(), "expired": &e.expired.mu, "watchdog": e.watchdog.Mutex(),
 		"pubsub": e.pubsub.Mutex(), "reporter": e.reporter.Mutex(), "slow": &e.slow.mu, "hints": &e.hints.mu,
+		"losses": &e.losses.mu,
 	}
 	for part, mu := range e.sender.Mutexes() {
 		all[part] = mu

@@ -23,6 +23,7 @@ package wake
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"runtime/debug"
 	"sync"
@@ -62,7 +63,7 @@ type Router interface {
 type Hub struct {
 	router Router
 	log    *slog.Logger
-	warn   func(channel string, err error) // called with the first channel that Redis does not allow
+	warn   func(channel string, err error) // see New
 
 	idleTTL time.Duration // how long a channel without listeners stays subscribed
 	ping    time.Duration
@@ -79,12 +80,19 @@ type Hub struct {
 	reloadAt time.Time        // the next reload does not start before
 	stopped  bool
 	warned   bool
-	quiet    string // the channel whose refusal is not for warn; or ""
-	refused  func(error)
+	// warnedOfSilence is set when warn was called with ErrUnanswered.
+	warnedOfSilence bool
+
+	quiet   string // the channel whose refusal is not for warn; or ""
+	refused func(error)
 }
 
-// New returns a Hub without channels. The Hub calls warn at most once, with the first channel that Redis does not
-// allow. The call is made on a goroutine that reads messages, so warn must not block.
+// ErrUnanswered matches the error that warn gets if subscriptions are not answered.
+var ErrUnanswered = errors.New("the server answers no subscription")
+
+// New returns a Hub without channels. The Hub calls warn at most twice: with the first channel that Redis does not
+// allow; and with ErrUnanswered, and a channel, when connections that are asked for subscriptions have been closed or
+// silent for some seconds. The calls are made on goroutines that read messages or connect, so warn must not block.
 func New(r Router, log *slog.Logger, warn func(channel string, err error)) *Hub {
 	return &Hub{
 		router:   r,

@@ -4,6 +4,7 @@ package wake
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -384,5 +385,93 @@ func readyListenersHearEveryMessage(t *testing.T, seed int) {
 				)
 			}
 		}
+	}
+}
+
+// A server that closes connections, or does not answer, is told of once when that has lasted for some seconds. It is not
+// told of if Redis cannot be reached at all, starts anew, or has answered a subscription in between.
+func TestUnansweredSubscriptionsAreToldOnce(t *testing.T) {
+	closes := func(string) error { return io.EOF }
+	for name, test := range map[string]struct {
+		does func(s *waketest.Server, p *Hub)
+		want int
+	}{
+		"it closes connections": {func(s *waketest.Server, p *Hub) {
+			s.Refuse = closes
+			p.Join("x")
+			time.Sleep(time.Minute)
+		}, 1},
+		"it is silent": {func(s *waketest.Server, p *Hub) {
+			s.Silent = true
+			p.Join("x")
+			time.Sleep(time.Minute)
+		}, 1},
+		"it closes connections while callers wait for moments": {func(s *waketest.Server, p *Hub) {
+			s.Refuse = closes
+			for range 20 {
+				l := p.Join("x")
+				time.Sleep(300 * time.Millisecond)
+				l.Leave()
+				time.Sleep(5 * time.Second)
+			}
+		}, 1},
+		"it answers nothing after it was well": {func(s *waketest.Server, p *Hub) {
+			p.Join("x")
+			time.Sleep(time.Minute)
+			s.Set(func() { s.Silent = true })
+			time.Sleep(time.Minute)
+		}, 1},
+		"only the quiet channel is asked for": {func(s *waketest.Server, p *Hub) {
+			s.Silent = true
+			p.Quiet("x", func(error) {})
+			p.Join("x")
+			time.Sleep(time.Minute)
+		}, 0},
+		"it cannot be reached": {func(s *waketest.Server, p *Hub) {
+			s.Down = true
+			p.Join("x")
+			time.Sleep(time.Minute)
+		}, 0},
+		"it starts anew": {func(s *waketest.Server, p *Hub) {
+			for range 10 {
+				p.Join("x")
+				time.Sleep(2 * time.Second)
+				s.Set(func() { s.Refuse = closes })
+				s.Cut()
+				time.Sleep(time.Second)
+				s.Set(func() { s.Down = true })
+				time.Sleep(10 * time.Second)
+				s.Set(func() { s.Down = false })
+				time.Sleep(time.Second)
+				s.Set(func() { s.Refuse = nil })
+			}
+		}, 0},
+		"connections break at times": {func(s *waketest.Server, p *Hub) {
+			p.Join("x")
+			for range 10 {
+				time.Sleep(5 * time.Second)
+				s.Set(func() { s.Refuse = closes })
+				s.Cut()
+				time.Sleep(100 * time.Millisecond)
+				s.Set(func() { s.Refuse = nil })
+			}
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var told []error
+				s := &waketest.Server{}
+				p := New(oneServer{s}, slog.New(slog.DiscardHandler), func(channel string, err error) {
+					assert.Equal(t, "x", channel)
+					told = append(told, err)
+				})
+				test.does(s, p)
+				p.Close()
+				assert.Len(t, told, test.want)
+				for _, err := range told {
+					assert.ErrorIs(t, err, ErrUnanswered)
+				}
+			})
+		})
 	}
 }

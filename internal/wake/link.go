@@ -8,7 +8,9 @@ package wake
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,6 +40,9 @@ type link struct {
 	renewedAt  time.Time     // when it last became stale
 	renewPause time.Duration // how long after renewedAt it does not become stale again
 	emptySince time.Time     // when the last channel left
+	// unanswered is when the first subscription was sent that got no answer on its connection, since Redis has last
+	// answered one; zero: there is none.
+	unanswered time.Time
 }
 
 // isStale reports whether the connection must be replaced.
@@ -58,10 +63,11 @@ func (l *link) kickLocked() {
 func (l *link) run() {
 	var pause time.Duration
 	for {
-		worked, needed := l.session()
+		worked, needed, why := l.session()
 		if !needed {
 			return
 		}
+		l.noteUnanswered(time.Now(), why)
 		if worked {
 			pause = 0
 		}
@@ -76,7 +82,7 @@ func (l *link) run() {
 }
 
 // session opens one connection and serves it. See serve for the results.
-func (l *link) session() (worked, needed bool) {
+func (l *link) session() (worked, needed bool, why error) {
 	needed = true // if a hook panics
 	defer l.caught()
 	return l.serve(l.startOver())
@@ -84,15 +90,16 @@ func (l *link) session() (worked, needed bool) {
 
 // serve writes to one connection until it fails, or has had no channels for a while. It then closes the connection
 // and waits for its reader. worked reports whether anything was received on the connection, and needed whether the
-// link needs another one.
-func (l *link) serve(conn Subscriber) (worked, needed bool) {
+// link needs another one. why is the error with which the reader has ended, or nil if there was no reader.
+func (l *link) serve(conn Subscriber) (worked, needed bool, why error) {
 	var reader sync.WaitGroup
 	var heard atomic.Bool
+	var ended error // written by the reader
 	failed := make(chan struct{})
 	defer func() {
 		_ = conn.Close()
 		reader.Wait()
-		worked = heard.Load()
+		worked, why = heard.Load(), ended
 	}()
 
 	ping := time.NewTicker(l.ping)
@@ -103,35 +110,35 @@ func (l *link) serve(conn Subscriber) (worked, needed bool) {
 		l.rerouteNow(time.Now())
 		subscribe, unsubscribe, next := l.changes(time.Now())
 		if next == 0 {
-			return false, false
+			return false, false, nil
 		}
 		if write(conn, subscribe, unsubscribe) != nil {
-			return false, true
+			return false, true, nil
 		}
 		if !reading && len(subscribe) > 0 {
 			reading = true
 			waitgroup.Go(&reader, func() {
 				defer close(failed)
 				defer l.caught()
-				l.read(conn, &heard)
+				ended = l.read(conn, &heard)
 			})
 		}
 		look.Reset(next)
 		select {
 		case <-l.kick:
 			if l.isStale() {
-				return false, true
+				return false, true, nil
 			}
 		case <-look.C:
 		case <-ping.C:
 			if reading && l.pings(conn) != nil {
-				return false, true
+				return false, true, nil
 			}
 			l.lookAround()
 		case <-failed:
-			return false, true
+			return false, true, nil
 		case <-l.closed:
-			return false, false
+			return false, false, nil
 		}
 	}
 }
@@ -195,8 +202,8 @@ func (l *link) dial() Subscriber {
 	return dial()
 }
 
-// read handles the messages of one connection until it fails.
-func (l *link) read(conn Subscriber, heard *atomic.Bool) {
+// read handles the messages of one connection until it fails, and returns why.
+func (l *link) read(conn Subscriber, heard *atomic.Bool) error {
 	for {
 		message, err := conn.ReceiveTimeout(context.Background(), 3*l.ping)
 		if err == nil || send.Answered(err) {
@@ -204,16 +211,16 @@ func (l *link) read(conn Subscriber, heard *atomic.Bool) {
 		}
 		switch {
 		case l.unconfirmed(time.Now()):
-			return
+			return fmt.Errorf("no answer to SUBSCRIBE within %v", 3*l.ping)
 		case err == nil:
 			heard.Store(true)
 		case !send.Answered(err):
-			return
+			return err
 		// The ping of a user without the permission to ping is answered with this refusal.
 		case strings.Contains(err.Error(), "'ping'"):
 			continue
 		case l.router.Refused(err):
-			return
+			return err
 		case redis.HasErrorPrefix(err, "MOVED"), redis.HasErrorPrefix(err, "CLUSTERDOWN"):
 			l.noteMoved("")
 			continue
@@ -233,4 +240,36 @@ func (l *link) read(conn Subscriber, heard *atomic.Bool) {
 			}
 		}
 	}
+}
+
+// noteUnanswered is called when a connection has ended, with the error of its reader. It warns, once for the hub, if
+// Redis has answered no subscription for the time of three pings: a server that closes the connection, or stays silent,
+// refuses them, too. A connection that could not be opened does not count, because then Redis answers nothing else,
+// either.
+func (l *link) noteUnanswered(now time.Time, why error) {
+	if name := l.silenceToTell(now, why == nil); name != "" {
+		l.warn(name, fmt.Errorf("%w: %w", ErrUnanswered, why))
+	}
+}
+
+// silenceToTell returns the first channel without an answer if the hub has to warn of it, or "". unopened is set if the
+// connection could not be opened.
+func (l *link) silenceToTell(now time.Time, unopened bool) (name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := slices.IndexFunc(l.queues[subscribing], func(ch *channel) bool { return ch.name != l.quiet })
+	switch {
+	case i < 0:
+		return ""
+	case unopened:
+		l.unanswered = time.Time{}
+		return ""
+	case l.unanswered.IsZero():
+		l.unanswered = l.queues[subscribing][i].askedAt
+	}
+	if l.warnedOfSilence || now.Sub(l.unanswered) < 3*l.ping {
+		return ""
+	}
+	l.warnedOfSilence = true
+	return l.queues[subscribing][i].name
 }

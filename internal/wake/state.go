@@ -16,7 +16,10 @@ package wake
 //     queue. The only exceptions are unrouted channels while the router is asked about them.
 //   - Whether a channel has listeners is not part of its state: the last one may leave in any state.
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // A state describes what is known about the subscription of a channel.
 type state int
@@ -60,6 +63,7 @@ func (l *link) dequeueLocked(s state, i int) *channel {
 func (ch *channel) answeredLocked(s state) (first bool) {
 	first = ch.answer == 0
 	ch.state, ch.answer = s, s
+	ch.link.unanswered = time.Time{}
 	if first {
 		close(ch.ready)
 	}

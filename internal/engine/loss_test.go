@@ -1,0 +1,110 @@
+//go:build go1.25
+
+package engine
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/relock-go/relock/internal/fakeredis"
+)
+
+// A lossLog has the losses that were reported, and what the log gets of them.
+type lossLog struct {
+	Events
+
+	mu      sync.Mutex // guards below
+	losses  int
+	lines   int
+	omitted int
+	at      []time.Time // when the log got each line, also those of how many more there were
+}
+
+func (l *lossLog) Lost(_ Subject, _ time.Duration, _, _ error, logged bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.losses++
+	if logged {
+		l.lines++
+		l.at = append(l.at, time.Now())
+	}
+}
+
+func (l *lossLog) LossesOmitted(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.omitted += n
+	l.at = append(l.at, time.Now())
+}
+
+// told asserts how many losses there were, and that the log got lines about all of them, but few.
+func (l *lossLog) told(t *testing.T, losses int) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	assert.Equal(t, losses, l.losses, "losses")
+	assert.Equal(t, losses, l.lines+l.omitted, "every loss is logged or counted")
+	for i := mostLines; i < len(l.at); i++ {
+		assert.GreaterOrEqual(t, l.at[i].Sub(l.at[i-mostLines]), time.Second, "lines %d to %d", i-mostLines, i)
+	}
+}
+
+// losing makes an engine report losses to l.
+func losing(l *lossLog) with {
+	return func(c *Config) { l.Events, c.Events = c.Events, l }
+}
+
+// Thousands of locks that are lost together, and others after them, are ten lines in any second. The Observer hears of
+// each of them.
+func TestThousandsOfLossesAreTenLinesASecond(t *testing.T) {
+	t.Parallel()
+	const holds = 3000
+	synctest.Test(t, func(t *testing.T) {
+		l, r := new(lossLog), fakeredis.New()
+		e := joinBubbleEngine(t, r, "client", losing(l))
+		for i := range holds {
+			e.lockNamed(fmt.Sprint("lock", i), 1)
+			if i%100 == 99 {
+				time.Sleep(80 * time.Millisecond) // they are renewed over 2.4s
+			}
+		}
+		r.Set(func() { clear(r.Records) })
+		pass(15 * time.Second)
+		l.told(t, holds)
+		assert.Greater(t, l.lines, mostLines, "lines")
+
+		lines := l.lines
+		for i := range mostLines / 2 {
+			e.lockNamed(fmt.Sprint("lock", i), 2)
+		}
+		r.Set(func() { clear(r.Records) })
+		pass(15 * time.Second)
+		l.told(t, holds+mostLines/2)
+		assert.Equal(t, lines+mostLines/2, l.lines, "lines about losses that are few")
+	})
+}
+
+// A Client that is closed a moment after it has lost many locks still logs how many they were.
+func TestCloseLogsHowManyLocksWereLost(t *testing.T) {
+	t.Parallel()
+	const holds = 500
+	synctest.Test(t, func(t *testing.T) {
+		l, r := new(lossLog), fakeredis.New()
+		e := abandonedBubbleEngine(t, r, losing(l))
+		for i := range holds {
+			e.lockNamed(fmt.Sprint("lock", i), 1)
+		}
+		r.Set(func() { clear(r.Records) })
+		pass(10*time.Second + time.Second/2)
+		assert.Equal(t, holds, l.losses)
+		assert.Zero(t, l.omitted, "before a second has passed")
+		assert.NoError(t, e.Close())
+		l.told(t, holds)
+		assert.Equal(t, mostLines, len(l.at), "lines")
+	})
+}
