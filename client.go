@@ -96,6 +96,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		OnCallerTime: promptness(rdb),
 		Confirm:      o.synced.Within,
 		Idle:         func() int { return int(rdb.PoolStats().IdleConns) },
+		Exhausted:    exhausted(rdb),
 	})
 	return c, nil
 }
@@ -224,6 +225,25 @@ func promptness(rdb redis.UniversalClient) time.Duration {
 		return t
 	}
 	return 0
+}
+
+// exhausted returns a function that reports whether all connections are in use which requests for a key need, or nil if
+// go-redis does not know it.
+func exhausted(rdb redis.UniversalClient) func(key string) bool {
+	isFull := func(rdb *redis.Client) bool {
+		pool := rdb.PoolStats()
+		return pool.IdleConns == 0 && int(pool.TotalConns) >= rdb.Options().PoolSize
+	}
+	switch rdb := rdb.(type) {
+	case *redis.Client:
+		return func(string) bool { return isFull(rdb) }
+	case *redis.ClusterClient:
+		return func(key string) bool {
+			master, err := rdb.MasterForKey(context.Background(), key)
+			return err == nil && isFull(master)
+		}
+	}
+	return nil
 }
 
 // readTimeout returns how long rdb waits for an answer. It is 0 if rdb waits without a limit, or if the limit is not

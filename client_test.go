@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
@@ -670,4 +672,78 @@ func TestForceUnlockOfAnInspectionOfAFairLock(t *testing.T) {
 		assert.False(b, freed, "the next holder has it")
 		b.must(second.Release(ctx))
 	})
+}
+
+// An error of a request that found no connection says so: not Redis is slow, but the pool too small.
+func TestErrorsNameAnExhaustedPool(t *testing.T) {
+	t.Parallel()
+	mini := testredis.Mini(t)
+	slots := func(context.Context) ([]redis.ClusterSlot, error) {
+		return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: mini.Addr()}}}}, nil
+	}
+	for name, rdb := range map[string]redis.UniversalClient{
+		"server": redis.NewClient(&redis.Options{Addr: mini.Addr(), PoolSize: 2, PoolTimeout: time.Minute}),
+		"cluster": redis.NewClusterClient(&redis.ClusterOptions{
+			ClusterSlots: slots, PoolSize: 2, PoolTimeout: time.Minute,
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			defer rdb.Close()
+			c, err := New(rdb, WithLabel(""))
+			require.NoError(t, err)
+			defer c.Close()
+			ctx := ContextWithOwner(context.Background())
+			held := c.NewLock("held by " + name)
+			require.NoError(t, held.Lock(ctx))
+
+			pool, _ := rdb.(*redis.Client)
+			if cluster, ok := rdb.(*redis.ClusterClient); ok {
+				pool, err = cluster.MasterForKey(ctx, "x")
+				require.NoError(t, err)
+			}
+			for range 2 { // other code uses all connections
+				conn := pool.Conn()
+				require.NoError(t, conn.Ping(ctx).Err())
+				defer conn.Close()
+			}
+			var work sync.WaitGroup
+			for call, f := range map[string]func(ctx context.Context) error{
+				"Lock": c.NewLock("one").Lock,
+				"Lock with a deadline": func(ctx context.Context) error {
+					ctx, cancel := context.WithTimeout(ctx, time.Second/2)
+					defer cancel()
+					return c.NewLock("two").Lock(ctx)
+				},
+				"TryLock": func(ctx context.Context) error {
+					_, err := c.NewLock("three").TryLock(ctx, 0, 0)
+					return err
+				},
+				"IsLocked": func(ctx context.Context) error {
+					_, err := c.NewLock("x").IsLocked(ctx)
+					return err
+				},
+				"Unlock": func(context.Context) error { return held.Unlock(ctx) },
+			} {
+				waitgroup.Go(&work, func() {
+					assert.ErrorIs(t, f(ContextWithOwner(context.Background())), send.ErrPoolExhausted, call)
+				})
+			}
+			work.Wait()
+		})
+	}
+}
+
+// A Redis that does not answer is not taken for a pool that is exhausted.
+func TestErrorOfASilentRedisDoesNotNameThePool(t *testing.T) {
+	t.Parallel()
+	proxy := testredis.NewProxy(t, testredis.Mini(t).Addr())
+	c, err := New(proxy.Client())
+	require.NoError(t, err)
+	defer c.Close()
+	proxy.BlackHole(true)
+	defer proxy.BlackHole(false)
+	_, err = c.NewLock("x").TryLock(context.Background(), 0, 0)
+	assert.ErrorIs(t, err, engine.ErrNoAnswer)
+	assert.NotErrorIs(t, err, send.ErrPoolExhausted)
 }

@@ -99,7 +99,8 @@ func (c *Client) noLabels(logged *atomic.Bool, err error) {
 	if logged.CompareAndSwap(false, true) {
 		c.engine.Later(func() {
 			c.engine.Log.Debug(
-				"relock: Redis does not store or return labels; grant this user access to the keys relock_client:*",
+				"relock: Redis does not store or return labels; "+
+					"after NOPERM, grant this user access to the keys relock_client:*",
 				"error",
 				err,
 			)

@@ -248,7 +248,7 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 		res, err = a.backend.ask(lastReply)
 		switch {
 		case err == send.ErrTimeUp && a.lastReply.IsZero(): // no earlier answer has said that the lock is busy
-			return res, ErrNoAnswer
+			return res, a.engine.sender.Explain(ErrNoAnswer, a.targets[0].hold.lockState.name)
 		case err != nil:
 			return res, err
 		case res.Status != Held || a.engine.enoughValidityLeft(a.targets, res.Sent, asked):

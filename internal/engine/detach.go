@@ -60,7 +60,7 @@ func (e *Engine) Detach(
 	h, err := s.lockHold(&op, kind, o, false)
 	switch {
 	case err == send.ErrTimeUp: // another goroutine of the owner is still waiting for Redis
-		return d, false, send.Silence(UnlockTime, 1, nil)
+		return d, false, s.silence(err)
 	case err != nil:
 		return d, false, err
 	case h == nil:
@@ -139,13 +139,14 @@ func (x *detaching) run(ctx context.Context, op *waitOptions) (d Detached, err e
 	}
 	switch {
 	case errors.Is(err, send.ErrNotALock), err == nil && r[0] == -1: // an earlier try has not renamed it either
-		e.Events.Lost(h.subject(), x.held, LossError(errGone), errGone, false)
+		e.tellLoss(h.subject(), x.held, LossError(errGone), errGone)
 		return d, LossError(cmp.Or(err, errGone))
 	case err == nil && r[0] != 1:
 		err = errors.New("the key has the most readers that it can have")
 		fallthrough
 	case err != nil:
-		err = fmt.Errorf("not confirmed: the lock is released in the background instead: %w", silence(err))
+		err = fmt.Errorf("not confirmed: the lock is released in the background instead: %w",
+			h.lockState.silence(err))
 		if e.Observed {
 			e.Events.Released(ctx, h.subject(), x.held, 0, err)
 		}
@@ -156,14 +157,6 @@ func (x *detaching) run(ctx context.Context, op *waitOptions) (d Detached, err e
 		e.Events.Detached(ctx, h.subject(), x.held)
 	}
 	return x.detached(r, answer.Sent), nil
-}
-
-// silence returns err, or an error that users understand if the time of a request without an answer was up.
-func silence(err error) error {
-	if err == send.ErrTimeUp {
-		return send.Silence(UnlockTime, 1, nil)
-	}
-	return err
 }
 
 // detached describes the detached hold. Redis has answered r to a request that was sent at sent. Redis has run the
@@ -320,7 +313,7 @@ func (x *attaching) run(op *waitOptions) (err error) {
 		r, sent, err := x.ask(op)
 		switch {
 		case err != nil:
-			return silence(err)
+			return x.lockState.silence(err)
 		case r[0] != 1:
 			if err := x.missing(op); err != nil {
 				return err

@@ -108,9 +108,14 @@ func (e *ending) report() {
 	case e.state == expired:
 		events.Expired(s, e.age)
 	default:
-		logged := !errors.Is(e.cause, errForced) && e.hold.lockState.engine.losses.allows()
-		events.Lost(s, e.age, e.loss, e.cause, logged)
+		e.hold.lockState.engine.tellLoss(s, e.age, e.loss, e.cause)
 	}
+}
+
+// tellLoss reports a loss to the Observer, and to the log unless this Client has forced the lock open.
+func (e *Engine) tellLoss(s Subject, held time.Duration, loss, cause error) {
+	logged := !errors.Is(cause, errForced) && e.losses.allows()
+	e.Events.Lost(s, held, loss, cause, logged)
 }
 
 // reportLater makes the reporter report the losses.

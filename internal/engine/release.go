@@ -39,7 +39,7 @@ func (e *Engine) Release(ctx context.Context, kind Lock, o Owner) error {
 	h := back.hold
 	switch {
 	case err != nil: // another goroutine of the owner is still waiting for Redis
-		return s.releaseUnconfirmed(ctx, kind, o, p, unconfirmed(err))
+		return s.releaseUnconfirmed(ctx, kind, o, p, s.unconfirmed(err))
 	case h == nil:
 		return s.notHeldError(kind.ID(), o)
 	case back.done: // the lock was handed off, or other holds share the record
@@ -105,7 +105,7 @@ func (r releasing) run(ctx context.Context, op *waitOptions) error {
 	case r.vote == nil && errors.Is(err, send.ErrNotALock): // the record was replaced by something else
 		return r.foundGone(err)
 	case err != nil:
-		err = unconfirmed(err)
+		err = r.lockState.unconfirmed(err)
 	case there || r.count == 0 && unknown > 0: // this try or an earlier one has released the record
 	default:
 		return r.foundGone(errGone)
@@ -120,7 +120,7 @@ func (r releasing) foundGone(why error) error {
 		r.lose(errGone)
 	} else {
 		e := r.lockState.engine
-		e.Events.Lost(r.subject(), r.age(), LossError(errGone), errGone, false)
+		e.tellLoss(r.subject(), r.age(), LossError(errGone), errGone)
 	}
 	return LossError(why)
 }
@@ -210,14 +210,19 @@ func (r releasing) others(heard int) int {
 }
 
 // unconfirmed returns the error of a release that continues in the background because of err.
-func unconfirmed(err error) error {
-	if err == send.ErrTimeUp {
-		err = send.Silence(UnlockTime, 1, nil)
-	}
+func (s *lockState) unconfirmed(err error) error {
 	return fmt.Errorf(
 		"not confirmed: the release is retried in the background until the key is deleted or its lease has expired: %w",
-		err,
+		s.silence(err),
 	)
+}
+
+// silence returns err, or an error that users understand if the time of a request without an answer was up.
+func (s *lockState) silence(err error) error {
+	if err == send.ErrTimeUp {
+		return s.engine.sender.Explain(send.Silence(UnlockTime, 1, nil), s.name)
+	}
+	return err
 }
 
 // A releasedOne is the result of decrementing a hold count in this process.

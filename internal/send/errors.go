@@ -43,6 +43,10 @@ var (
 	// ErrSilent is returned when Redis has not answered a call for a long time.
 	ErrSilent = errors.New("no answer from Redis")
 
+	// ErrPoolExhausted is added to the error of a request that was not answered while all connections were in use: see
+	// Sender.Explain.
+	ErrPoolExhausted = errors.New("the connection pool is exhausted: all of its connections are in use")
+
 	// ErrReply is returned for an answer in a form that no script uses.
 	ErrReply = errors.New("unexpected answer to a script")
 

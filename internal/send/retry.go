@@ -86,10 +86,10 @@ func (r *retry) run(w *Wait) Answer {
 		o, why := r.next(w)
 		switch {
 		case why != nil:
-			return r.leave(WithLast(why, r.last.err))
+			return r.leave(r.withLast(w, why))
 		case o.silent():
 			if r.enough(w) {
-				return r.giveUp(Silence(time.Since(r.began), r.tries, r.last.err))
+				return r.giveUp(r.silence(r.tries))
 			}
 			continue
 		case o.err == nil:
@@ -124,7 +124,7 @@ func (r *retry) runOnce(w *Wait) Answer {
 	o, why := r.send(w)
 	for why == nil && o.silent() {
 		if o, why = r.wait(w); why == nil && o.silent() && time.Since(r.began) > 2*ConnectTime {
-			return r.answer(Answer{Err: Silence(time.Since(r.began), 1, nil), Sent: r.began, Unknown: 1})
+			return r.answer(Answer{Err: r.silence(1), Sent: r.began, Unknown: 1})
 		}
 	}
 	if why != nil {
@@ -139,6 +139,20 @@ func (r *retry) runOnce(w *Wait) Answer {
 	}
 	r.noteLost(o.err)
 	return r.answer(answer)
+}
+
+// silence returns the error of a request that this number of tries have not answered.
+func (r *retry) silence(tries int) error {
+	return r.Explain(Silence(time.Since(r.began), tries, r.last.err), r.req.key())
+}
+
+// withLast returns why, the reason why the caller leaves, with what is known of the tries. ErrTimeUp is no failure
+// unless a try has failed.
+func (r *retry) withLast(w *Wait, why error) error {
+	if r.last.err == nil && w.Ctx.Err() != nil {
+		return r.Explain(why, r.req.key())
+	}
+	return WithLast(why, r.last.err)
 }
 
 // degrade removes the optional keys from a request if err is a refusal of its keys. It reports whether there were

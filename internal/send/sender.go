@@ -43,6 +43,9 @@ type Config struct {
 	// Idle returns the number of idle connections. If Idle is nil, it is not known. With TLS, or behind a proxy, a
 	// connection may have been closed, which is noticed only when it is used.
 	Idle func() int
+	// Exhausted reports whether all connections of the pool are in use that requests for a key need. Like Home it is not
+	// called before a call was answered if there are several servers. If Exhausted is nil, it is not known.
+	Exhausted func(key string) bool
 	// RetryBudget is how long a caller that has received a reply continues to retry. It is one watchdog timeout.
 	RetryBudget time.Duration
 	// Spawn runs f on another goroutine, for which Close waits. Spawn does not block.
@@ -111,6 +114,14 @@ type Request struct {
 
 	// OnOrphan, if not nil, receives the outcomes that arrive too late for the caller.
 	OnOrphan OrphanHandler
+}
+
+// key returns a key of the request.
+func (r *Request) key() string {
+	if len(r.Pipeline) > 0 {
+		return r.Pipeline[0].Keys[0]
+	}
+	return r.Call.Keys[0]
 }
 
 // An OrphanHandler receives the outcome of each try for which the caller no longer waits. It is called once for each,
@@ -253,6 +264,16 @@ func orNoConnection(err error, caller, ctx context.Context, d time.Duration) err
 		return err
 	}
 	return fmt.Errorf("no connection to Redis within %v", d)
+}
+
+// Explain returns err, the error of a request for key that was not answered. If all connections of its pool are in use,
+// by other code or because Redis does not answer, err also says so: the request may not have been sent at all.
+func (s *Sender) Explain(err error, key string) error {
+	known := s.config.Exhausted != nil && (s.config.Home == nil || s.answered.Load())
+	if !known || !s.config.Exhausted(key) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, ErrPoolExhausted)
 }
 
 // mayRunOnCaller reports whether the goroutine of a caller may send the call itself. The answer arrives in time only
