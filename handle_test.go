@@ -635,6 +635,26 @@ func TestForcedReleaseReachesTheHolderAfterAReconnect(t *testing.T) {
 	b.mustBe(w.release(ctx), ErrLockLost)
 }
 
+// A release in the moment in which the connection of the holder is replaced reaches it, too: no hint does.
+func TestForcedReleaseDuringAReconnectReachesTheHolder(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c := b.client(WithWatchdogTimeout(rarely))
+	for n := range 3 {
+		name := fmt.Sprint(b.name, n)
+		w := b.watch(c.NewLock(name), b.client().NewLock(name), func(l Locker, owner context.Context) error {
+			return l.Lock(owner)
+		})
+		b.hears(c)
+		b.must(b.rdb.Do(ctx, "client", "kill", "type", "pubsub").Err())
+		_, err := w.forced.ForceUnlock(ctx)
+		b.must(err)
+		await(b, "the holder learns of the release", w.guarded.Done())
+		b.mustBe(w.release(ctx), ErrLockLost)
+	}
+}
+
 // A client that may publish on the channel of a Client can make it check a lock once a second, and nothing else: no
 // hold ends, and no other message has an effect.
 func TestForgedHintsEndNothing(t *testing.T) {

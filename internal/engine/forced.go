@@ -5,7 +5,8 @@ package engine
 // Rules: the script answers which Clients had holds, and the Client that has sent it publishes a hint for each of them,
 // on a channel of that Client. (The script cannot do that, because the channel may be in another shard of a Cluster.) A
 // hint names a lock. It makes the watchdog check the records that the Client has of this lock: it ends nothing by
-// itself, any client may have sent it, and it may be lost. Without it a holder notices at its next renewal.
+// itself, any client may have sent it, and it may be lost. Without it a holder notices at its next renewal. When the
+// channel is subscribed on another connection, hints may have been lost: then all records are checked, once.
 //
 // A Client that releases a lock of its own knows by itself. The holds that it had before the request end with the
 // answer. For those that began before the answer, and those that may have been released by a request without an answer,
@@ -178,6 +179,7 @@ type hintChannel struct {
 	channel string // on which it hears hints
 	tell    func(ctx context.Context, clients []string, hint string)
 	check   func(name string) // has the records of the lock called name checked
+	sweep   func()            // has all records checked
 	log     *slog.Logger
 
 	refused atomic.Bool // by Redis
@@ -237,6 +239,7 @@ func (c *hintChannel) hear(old bool) {
 func (c *hintChannel) join() {
 	l := c.pubsub.Join(c.channel)
 	l.Hears(c.heard)
+	l.Resumes(c.sweep)
 	if !c.keep(l) {
 		l.Leave()
 	}

@@ -406,3 +406,32 @@ func TestHintsAreNotHeardAfterTheLastOldHold(t *testing.T) {
 		assert.Equal(t, subscriptions(r), r.PubSub.Count("unsubscribe hints:client"))
 	})
 }
+
+// A hold that is released by force while the connection for hints is being replaced is lost soon after that, although
+// no hint arrives. The checks of all holds are one pipeline.
+func TestReconnectChecksHolds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := fakeredis.New()
+		e := joinBubbleEngine(t, r, "client", withHints)
+		e.lock(1)
+		guarded := e.guarded(1)
+		kept := e.lockNamed("y", 1)
+		time.Sleep(2 * time.Second)
+		assert.Zero(t, r.Count("renew"), "checks after the first subscription")
+
+		r.PubSub.Set(func() { r.PubSub.Down = true })
+		r.PubSub.Cut()
+		r.Set(func() { delete(r.Records, "x") })
+		time.Sleep(time.Second)
+		assert.NoError(t, guarded.Err())
+		r.PubSub.Set(func() { r.PubSub.Down = false })
+		began := time.Now()
+		<-guarded.Done()
+		assert.LessOrEqual(t, time.Since(began), 2*time.Second, "a pause between two connections, and a check")
+		assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
+		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
+		assert.Equal(t, 1, r.Count("renew"), "pipelines with the checks of both holds")
+		assert.NoError(t, e.Release(context.Background(), kept, 1))
+	})
+}

@@ -6,15 +6,21 @@ package lease
 //   - A check is asked for by a hint, which anybody may have made up. So it ends nothing by itself, and only brings a
 //     request forward. A lease is checked once in each checkPause at most, and at most mostChecks leases are checked in
 //     a second. The checks of others wait for the following seconds, and those that would wait too long are dropped.
+//   - A sweep checks all leases, because hints may have been lost. It leaves a share of each second to hints, which
+//     would have to wait behind it otherwise.
 //   - A lease is old when its last confirmed request was sent an oldAge ago, or was, before it was renewed. A lease that
 //     is renewed more often than that is never old: its renewals notice soon enough that the record is gone.
 //   - Ages are looked at by the loop, so that a lease that is young when it is removed costs nothing more: at most once
 //     in each agePause while none is old, and then once in each oldPause. A lease that is not old costs one comparison.
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
-	mostChecks   = renewBatch       // one pipeline a second
+	mostChecks   = renewBatch // one pipeline a second
+	mostSwept    = renewBatch * 3 / 4
 	checkPause   = time.Second      // between two checks of one lease
 	checkHorizon = 10 * time.Second // how long a check may wait for its turn
 
@@ -23,21 +29,41 @@ const (
 	oldPause = 10 * time.Second
 )
 
-// The checks of a Watchdog have places in seconds, one after the other.
+// The checks of a Watchdog have places in seconds: the current one, and those that follow.
 type checks struct {
-	begin time.Duration // of the second that the next check belongs to; it may be in the future
-	n     int           // how many checks belong to it already
+	begin time.Duration                     // of the current second
+	n     [1 + checkHorizon/time.Second]int // how many checks belong to each
 }
 
-// placeLocked returns the time of the next check.
-func (c *checks) placeLocked(now time.Duration) time.Duration {
-	if now-c.begin >= time.Second {
-		c.begin, c.n = now, 0
+// advance makes the second that includes now the current one. If no check is to come, a new second begins now.
+func (c *checks) advance(now time.Duration) {
+	for ; now-c.begin >= time.Second; c.begin += time.Second {
+		copy(c.n[:], c.n[1:])
+		c.n[len(c.n)-1] = 0
+		if c.n == [len(c.n)]int{} {
+			c.begin = now
+			return
+		}
 	}
-	if c.n == mostChecks {
-		c.begin, c.n = c.begin+time.Second, 0
+}
+
+// placeLocked returns the second for a check that is due at from, where each second has room for this number of checks,
+// and the time of the check. The second is -1 if there is no room.
+func (c *checks) placeLocked(now, from time.Duration, room int) (second int, at time.Duration) {
+	c.advance(now)
+	for i := int(max(0, from-c.begin) / time.Second); i < len(c.n); i++ {
+		if c.n[i] < room {
+			return i, max(from, c.begin+time.Duration(i)*time.Second)
+		}
 	}
-	return max(now, c.begin)
+	return -1, 0
+}
+
+// leave gives up the place of a check that was to be made at the time at.
+func (c *checks) leave(at time.Duration) {
+	if at >= c.begin {
+		c.n[(at-c.begin)/time.Second]--
+	}
 }
 
 // Check brings the next renewal of l forward, because its record may have been deleted. If l cannot be renewed, a
@@ -46,22 +72,52 @@ func (c *checks) placeLocked(now time.Duration) time.Duration {
 func (w *Watchdog) Check(l *Lease) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if l.index < 0 || l.Unrecorded || l.checking || w.stopped {
+	return w.checkLocked(l, mostChecks)
+}
+
+// Sweep checks all leases as Check does, because the hints about some of them may have been lost. The old ones come
+// first, because the others may be removed in a moment; of each, those that are due last, because the others are renewed
+// sooner. If there are too many, their renewals have to do.
+func (w *Watchdog) Sweep() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.Now()
+	all := slices.Clone(w.leases) // a check changes the order of the heap
+	for _, old := range []bool{true, false} {
+		for _, l := range slices.Backward(all) {
+			if l.isOldLocked(now) == old && !w.checkLocked(l, mostSwept) {
+				return
+			}
+		}
+	}
+}
+
+// checkLocked implements Check. Each second has room for this number of checks. A check that is waiting for its turn is
+// brought forward if there is room by now, as there is for a hint about a lease of a sweep.
+func (w *Watchdog) checkLocked(l *Lease, room int) bool {
+	if l.index < 0 || l.Unrecorded || w.stopped {
 		return true
 	}
-	now := w.Now()
-	at := w.checks.placeLocked(now)
-	if at > now+checkHorizon {
-		return false
+	now, last := w.Now(), l.checkAt
+	if l.checking {
+		last = l.checkedAt
 	}
-	if l.checkAt > 0 {
-		at = max(at, l.checkAt+checkPause)
+	from := now
+	if last > 0 {
+		from = max(now, last+checkPause)
+	}
+	second, at := w.checks.placeLocked(now, from, room)
+	if second < 0 {
+		return false
 	}
 	if at >= l.next() {
 		return true
 	}
-	w.checks.n++
-	l.checkAt, l.checking = at, true
+	w.checks.n[second]++
+	if l.checking {
+		w.checks.leave(l.checkAt)
+	}
+	l.checkAt, l.checkedAt, l.checking = at, last, true
 	w.movedLocked(l)
 	return true
 }

@@ -159,6 +159,89 @@ func TestChecksThatWouldWaitForLongAreDropped(t *testing.T) {
 	})
 }
 
+// A sweep checks each lease that has a record once, the old ones first.
+func TestSweepChecksEachLeaseOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		watch := func(renewed, unrecorded bool) *Lease {
+			l, _ := newLease(f.watchdog)
+			l.Unrecorded = unrecorded
+			f.watchdog.Watch(l, time.Now(), time.Hour, renewed, 0)
+			return l
+		}
+		old := []*Lease{watch(true, false), watch(false, false)}
+		apart := watch(true, true)
+		time.Sleep(oldAge)
+		var young []*Lease
+		for range mostSwept {
+			young = append(young, watch(true, false))
+		}
+		f.watchdog.Sweep()
+		f.watchdog.Sweep()
+		synctest.Wait()
+		for _, l := range old {
+			assert.Equal(t, []time.Duration{oldAge}, f.timesAsked(l), "an old lease is checked at once")
+		}
+		time.Sleep(time.Minute)
+		for _, l := range append(old, young...) {
+			assert.Len(t, f.timesAsked(l), 1)
+		}
+		assert.Empty(t, f.timesAsked(apart))
+	})
+}
+
+// A sweep over many leases delays no hint: neither about a lease that waits for its turn, nor about one for which the
+// sweep has no room. All checks together are still limited.
+func TestSweepLeavesRoomForHints(t *testing.T) {
+	t.Parallel()
+	const many, hints = 3000, mostChecks - mostSwept
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		all := make([]*Lease, many)
+		for i := range all {
+			all[i], _ = newLease(f.watchdog)
+			f.watchdog.Watch(all[i], time.Now(), time.Hour, true, 0)
+		}
+		time.Sleep(time.Minute)
+		f.watchdog.Sweep()
+		synctest.Wait()
+		var waiting, without []*Lease
+		for _, l := range all {
+			switch {
+			case l.checking:
+				waiting = append(waiting, l)
+			case len(f.timesAsked(l)) == 0:
+				without = append(without, l)
+			}
+		}
+		require.Len(t, waiting, mostSwept*int(checkHorizon/time.Second))
+		require.Len(t, without, many-mostSwept-len(waiting))
+		hinted := append(waiting[len(waiting)-hints/2:], without[:hints/2]...)
+		for _, l := range hinted {
+			assert.True(t, f.watchdog.Check(l))
+		}
+		synctest.Wait()
+		for _, l := range hinted {
+			assert.Equal(t, []time.Duration{time.Minute}, f.timesAsked(l), "a hint during the sweep")
+		}
+		time.Sleep(checkHorizon)
+		synctest.Wait()
+		perSecond := make(map[time.Duration]int)
+		for _, l := range all {
+			for _, at := range f.timesAsked(l) {
+				perSecond[at.Truncate(time.Second)]++
+			}
+		}
+		for at, n := range perSecond {
+			assert.LessOrEqual(t, n, mostChecks, "checks %v", at)
+		}
+		for _, l := range waiting {
+			assert.Len(t, f.timesAsked(l), 1, "checks of a lease")
+		}
+	})
+}
+
 // Config.Old is called once when a lease has become old, and once when none is old any more. Leases that are removed
 // sooner are never old, and neither are those without a record, nor those that are renewed every second.
 func TestOldLeasesAreNoticedOnce(t *testing.T) {

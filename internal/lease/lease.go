@@ -80,6 +80,7 @@ type Lease struct {
 	renewAt    time.Duration
 	retryAt    time.Duration // when to renew again if the last renewal fails
 	checkAt    time.Duration // when the next check is due, or else when the last one was; 0: there was none
+	checkedAt  time.Duration // when the last check before that of checkAt was due; 0: there was none
 	Unrecorded bool          // set before the lease is watched: it has no record in Redis, and is neither checked nor old
 	checking   bool          // a check is due at checkAt
 	old        bool          // see isOldLocked

@@ -23,7 +23,8 @@ type channel struct {
 	idling    bool          // it is in the list idling of its link
 	idleSince time.Time
 
-	hear func(message string) // called with every message; nil: there is no such function
+	hear  func(message string) // called with every message; nil: there is no such function
+	again func()               // called when the channel is subscribed on another connection; nil: the same
 }
 
 // changes returns the channels to subscribe and to unsubscribe now, and the time until the next call. next is 0 when
@@ -95,18 +96,28 @@ func (l *link) unconfirmed(now time.Time) bool {
 }
 
 // noteConfirmed records that the channel called name is subscribed from now on. On a later connection messages may
-// have been lost in between, so it also wakes the listeners, except at the first answer.
+// have been lost in between, so it also wakes the listeners, and calls the function of Resumes, except at the first
+// answer.
 func (l *link) noteConfirmed(name string) {
+	if again := l.confirm(name); again != nil {
+		again()
+	}
+}
+
+// confirm implements noteConfirmed, and returns the function that is to be called without the mutex.
+func (l *link) confirm(name string) (again func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i := slices.IndexFunc(l.queues[subscribing], func(ch *channel) bool { return ch.name == name })
 	if i < 0 {
-		return
+		return nil
 	}
 	ch := l.dequeueLocked(subscribing, i)
-	if !ch.answeredLocked(confirmed) {
-		ch.wakeLocked()
+	if ch.answeredLocked(confirmed) {
+		return nil
 	}
+	ch.wakeLocked()
+	return ch.again
 }
 
 // noteMoved records that the node no longer serves a channel: the confirmed channel called name or, if name is empty,

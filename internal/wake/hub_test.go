@@ -475,3 +475,30 @@ func TestUnansweredSubscriptionsAreToldOnce(t *testing.T) {
 		})
 	}
 }
+
+// The function of Resumes is called when the channel is subscribed on another connection, once for each, and without
+// the mutex. It is not called at the first subscription, which has missed nothing.
+func TestListenerHearsThatItsChannelResumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, p := newFakePubSub(t)
+		resumed := 0
+		l := p.Join("x")
+		l.Resumes(func() {
+			p.Mutex().Lock()
+			defer p.Mutex().Unlock()
+			resumed++
+		})
+		p.Join("y").Resumes(nil)
+		require.True(t, ready(l)) // waits
+		assert.Zero(t, resumed, "at the first subscription")
+		for i := range 3 {
+			s.Set(func() { s.Down = true })
+			s.Cut()
+			time.Sleep(5 * time.Second)
+			s.Set(func() { s.Down = false })
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			assert.Equal(t, i+1, resumed, "connections")
+		}
+	})
+}

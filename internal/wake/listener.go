@@ -43,6 +43,14 @@ func (l *Listener) Hears(hear func(message string)) {
 	l.channel.hear = hear
 }
 
+// Resumes sets the function that is called when the channel of l is subscribed on another connection than before:
+// messages may have been lost in between. Otherwise it is like Hears.
+func (l *Listener) Resumes(again func()) {
+	l.hub.mu.Lock()
+	defer l.hub.mu.Unlock()
+	l.channel.again = again
+}
+
 // Message returns the last message that l received, or "" if there is none or Message has returned it already.
 func (l *Listener) Message() string {
 	l.hub.mu.Lock()
