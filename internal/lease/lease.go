@@ -85,7 +85,7 @@ type Lease struct {
 	checking   bool          // a check is due at checkAt
 	old        bool          // see isOldLocked
 	asked      bool          // a renewal was sent and has not been confirmed
-	underWay   int           // renewals and checks that were sent, or are about to be sent, and have not ended
+	underWay   int32         // renewals and checks that were sent, or are about to be sent, and have not ended
 	failed     error         // of the last renewal, if it failed
 	index      int           // in the heap; -1 when not watched
 }

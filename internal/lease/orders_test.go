@@ -139,7 +139,7 @@ func (o *orderOf) fail(format string, args ...any) {
 // check checks what holds after every event.
 func (o *orderOf) check() {
 	w, l, now := o.watchdog, o.lease, o.watchdog.Now()
-	if l.underWay != len(o.underWay) || l.underWay > MostRenewals {
+	if int(l.underWay) != len(o.underWay) || l.underWay > MostRenewals {
 		o.fail("%d requests are counted, %d are under way", l.underWay, len(o.underWay))
 	}
 	for i, other := range w.leases {

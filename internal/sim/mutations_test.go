@@ -292,10 +292,15 @@ var mutations = []mutation{
 	{
 		name: "notWokenAfterReconnect", file: "internal/wake/channel.go",
 		focus: Focus{Faults: []string{"cut", "refuse", "outage"}},
-		from: `if !ch.answeredLocked(confirmed) {
-		ch.wakeLocked()
-	}`,
-		to: "ch.answeredLocked(confirmed)",
+		from: `	ch.wakeLocked()
+	return ch.again
+}
+
+// noteMoved`,
+		to: `	return ch.again
+}
+
+// noteMoved`,
 		missed: "the poller of the process wakes the waiter within a poll interval, and the fault excuses the " +
 			"delay",
 	},
@@ -435,8 +440,8 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 	// Bugs that relock once had, like fieldsNotCompared and tombstoneStays.
 	{
 		name: "joinsPastTheQueue", file: "internal/engine/single.go", focus: Focus{inOneLine, silence},
-		from: "case r.bypassesQueue(): // the place in the line",
-		to:   "case r.bypassesQueue() && t.HoldCount > 1: // the place in the line",
+		from: "case !r.aside && r.bypassesQueue(): // the place in the line",
+		to:   "case !r.aside && r.bypassesQueue() && t.HoldCount > 1: // the place in the line",
 		missed: "the place of the process goes to another of its callers, and a caller that was passed over while " +
 			"Redis was silent may wait longer, which the fault excuses",
 	},
