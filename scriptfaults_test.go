@@ -337,7 +337,9 @@ func TestPatternSubscriberIsNoWaiter(t *testing.T) {
 			for who, rdb := range map[string]*redis.Client{
 				"a user": b.rdb, "a user that may not ask who is subscribed": d.client("blind", "pass").(*redis.Client),
 			} {
-				release := b.kind.mine(b.me, b.name).Release(released(attemptOf(b.me).Field, 0, false))
+				in := released(attemptOf(b.me).Field, 0, false)
+				in.Share = time.Hour // a user that may not ask leaves the lock to clients without a place, once in that time
+				release := b.kind.mine(b.me, b.name).Release(in)
 				b.prepare("dead subscribed")
 				answer := b.eval(rdb, release)
 				if who == "a user" || kind.name == "lock" || kind.name == "fenced" || kind.name == "fair" {

@@ -36,9 +36,17 @@ local heartbeat_ttl, enqueue, asked, fenced = tonumber(ARGV[5]), ARGV[6] == '1',
 
 local now = now_ms()
 
+-- Refuses other data in place of the wishes, if the caller is to have one.
+local function check_wishes()
+    if enqueue and asked ~= '0' and q.wishes ~= lock then
+        redis.call('hlen', q.wishes)
+    end
+end
+
 -- Puts the caller at the end of the queue, or renews the heartbeat of its place. Returns the position, which counts
 -- from 0, or nil if the queue is full.
 local function wait_in_queue(pttl, queued)
+    check_wishes()
     local place = redis.call('lpos', q.waiters, field)
     local timeout = place and redis.call('zscore', q.timeouts, field)
     local held = math.max(pttl, 0)
@@ -82,6 +90,9 @@ end
 local queued = mine and 0 or check_queue(q)
 q.now = now
 local over = not mine and hold_count == '1' and has_ended(q, field) -- this request runs late
+if pttl ~= -2 and not mine and not over then -- the caller is going to wait
+    check_wishes() -- before the first write
+end
 
 local first, evicted = evict_dead(q, now, heartbeat_ttl)
 local passed = 0 -- waiters in front of first whose subscriptions are lost

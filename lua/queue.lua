@@ -61,8 +61,7 @@
 --          dead ones. It sets q.now, and q.ran: the value of '' among the heartbeats from now on.
 -- Defines  set_lease(q, timeout)               sets the lease of the queue; a waiter of relock has this timeout.
 -- Defines  end_waiter(q, waiter)               leaves a tombstone: a request of a waiter that leaves may still run.
--- Defines  has_ended(q, waiter)                whether the waiter has a tombstone; sets q.tombstones if there is any. It
---          fails if the key of the wishes holds other data.
+-- Defines  has_ended(q, waiter)                whether the waiter has a tombstone; sets q.tombstones if there is any.
 -- Defines  check_queue(q)                      refuses a queue that is longer than any queue of locks; returns its
 --          length.
 -- Defines  shift_timeouts(q)                   shortens the timeouts that heartbeats do not keep right.
@@ -349,8 +348,8 @@ local function end_waiter(q, waiter)
 end
 
 local function has_ended(q, waiter)
-    local over = q.wishes ~= q.lock and redis.call('hget', q.wishes, 'over')
-    if not over then
+    local over = q.wishes ~= q.lock and redis.pcall('hget', q.wishes, 'over')
+    if type(over) ~= 'string' then
         return false
     end
     local found, any = is_buried(over, waiter, q.now)

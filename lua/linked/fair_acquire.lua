@@ -426,8 +426,8 @@ local function grant_first(q)
 end
 
 local function has_ended(q, waiter)
-    local over = q.wishes ~= q.lock and redis.call('hget', q.wishes, 'over')
-    if not over then
+    local over = q.wishes ~= q.lock and redis.pcall('hget', q.wishes, 'over')
+    if type(over) ~= 'string' then
         return false
     end
     local found, any = is_buried(over, waiter, q.now)
@@ -534,7 +534,14 @@ local heartbeat_ttl, enqueue, asked, fenced = tonumber(ARGV[5]), ARGV[6] == '1',
 
 local now = now_ms()
 
+local function check_wishes()
+    if enqueue and asked ~= '0' and q.wishes ~= lock then
+        redis.call('hlen', q.wishes)
+    end
+end
+
 local function wait_in_queue(pttl, queued)
+    check_wishes()
     local place = redis.call('lpos', q.waiters, field)
     local timeout = place and redis.call('zscore', q.timeouts, field)
     local held = math.max(pttl, 0)
@@ -576,6 +583,9 @@ end
 local queued = mine and 0 or check_queue(q)
 q.now = now
 local over = not mine and hold_count == '1' and has_ended(q, field) -- this request runs late
+if pttl ~= -2 and not mine and not over then -- the caller is going to wait
+    check_wishes() -- before the first write
+end
 
 local first, evicted = evict_dead(q, now, heartbeat_ttl)
 local passed = 0 -- waiters in front of first whose subscriptions are lost
