@@ -522,9 +522,8 @@ func alike(a, b string) bool {
 	return true
 }
 
-// dataOf returns all data of Redis.
-func dataOf(b *bench) string {
-	const dump = `
+// dumpData is a script that returns all data of Redis.
+const dumpData = `
 local all, keys = {}, redis.call('keys', '*')
 table.sort(keys)
 for _, key in ipairs(keys) do
@@ -543,7 +542,10 @@ for _, key in ipairs(keys) do
     all[#all + 1] = key .. ' ' .. kind .. ' ' .. redis.call('pttl', key) .. ': ' .. table.concat(list, ', ')
 end
 return table.concat(all, '\n')`
-	text, err := b.rdb.Eval(context.Background(), dump, nil).Text()
+
+// dataOf returns all data of Redis.
+func dataOf(b *bench) string {
+	text, err := b.rdb.Eval(context.Background(), dumpData, nil).Text()
 	b.must(err)
 	return text
 }

@@ -50,7 +50,9 @@ local looked, waits = pcall(function() return (evict_dead(q, now_ms(), heartbeat
 local has_left, problem = true, nil
 if rolls_back then
     has_left, problem = pcall(function()
-        if redis.call('lpos', q.waiters, field) then
+        if not q.now then
+            error(waits, 0) -- this user may not ask for the time
+        elseif redis.call('lpos', q.waiters, field) then
             give_up(q, {[field] = true}, q.now)
         else
             drop_wish(q, field)

@@ -25,6 +25,7 @@ local left, late = ARGV[5] or '0', ARGV[6] == '1'
 local ends = left == '0' and not late and KEYS[2] ~= lock
 local deleted -- the answer of Redis
 
+--[[short cut]]
 -- The most common case: no process waits. After an error the code below runs, and reports it.
 if ends and is_idle(KEYS[2]) then
     deleted = redis.pcall('hdel', lock, field) -- deleting the only field deletes the record
@@ -71,6 +72,7 @@ elseif ends then
         end
     end
 end
+--[[end]]
 
 --[[answer]]
 if left ~= '0' then

@@ -62,6 +62,7 @@ elseif as_left and hold_count ~= '1' then
     return {-1, 0, 0}
 end
 
+--[[short cut]]
 -- The most common case: permits are available, and no process waits.
 local left = as_left and (available or permits - redis.call('zcard', taken)) or 0
 if left >= #ids and (key == free or not may_exist(key) or is_idle_for(key, id)) then
@@ -71,6 +72,7 @@ if left >= #ids and (key == free or not may_exist(key) or is_idle_for(key, id)) 
     take_permits(free, taken, ids, now + lease)
     return {1, left - #ids, other}
 end
+--[[end]]
 
 --[[preludes]]
 -- Whether a holder that does not use the line will announce the release of its permit on the channel alone. Of many

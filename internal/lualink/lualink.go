@@ -20,6 +20,7 @@ import (
 type Library struct {
 	files    fs.FS
 	preludes preludes
+	long     bool // without short cuts
 }
 
 // New returns the library of files, each of which is called <name>.lua. names are the preludes, in the order in which
@@ -41,6 +42,11 @@ func Relock(lua fs.FS) *Library {
 		"line", "places", "tombstones", "passing", "queue", "permits", "idle", "readers", "writer", "waiters", "seen",
 		"renaming")
 }
+
+// Long returns a library of the same files whose scripts are linked without their short cuts. A short cut is the code
+// between a line --[[short cut]] and the next line --[[end]]. It does in common cases what the code behind it does in
+// all cases, so a script has the same effects without it.
+func (l *Library) Long() *Library { return &Library{l.files, l.preludes, true} }
 
 // Scripts returns the names of the files that are not preludes.
 func (l *Library) Scripts() (names []string) {
@@ -94,7 +100,13 @@ func (l *Library) Link(name string) string {
 
 // Source returns a file without its comment lines. Scripts are sent without them, because miniredis parses a script
 // again for every run.
-func (l *Library) Source(name string) string { return comment.ReplaceAllString(l.Text(name), "") }
+func (l *Library) Source(name string) string {
+	text := comment.ReplaceAllString(l.Text(name), "")
+	if l.long {
+		return shortCut.ReplaceAllString(text, "")
+	}
+	return shortCutMark.ReplaceAllString(text, "")
+}
 
 // Text returns a file as it is written.
 func (l *Library) Text(name string) string {
@@ -234,10 +246,12 @@ func freeNames(text string) map[string]bool {
 }
 
 var (
-	inner       = regexp.MustCompile(`--\[\[script (\w+)\]\]`)
-	comment     = regexp.MustCompile(`(?m)^ *--( .*)?\n`)
-	keyType     = regexp.MustCompile(`(?m)^-- KEYS(?:\[\d+\]|   )  [^:]*: (?:each )?a (hash|list|zset|string)\b`)
-	word        = regexp.MustCompile(`\w+`)
-	noName      = regexp.MustCompile(`'[^'\n]*'|--.*|[.:]\w+`)
-	declaration = regexp.MustCompile(`\b(local )?function[ \w]*\([\w, ]*\)|\blocal \w+(, \w+)*|\bfor \w+(, \w+)*`)
+	inner        = regexp.MustCompile(`--\[\[script (\w+)\]\]`)
+	comment      = regexp.MustCompile(`(?m)^ *--( .*)?\n`)
+	shortCut     = regexp.MustCompile(`(?ms)^ *--\[\[short cut\]\]\n.*?^ *--\[\[end\]\]\n`)
+	shortCutMark = regexp.MustCompile(`(?m)^ *--\[\[(short cut|end)\]\]\n`)
+	keyType      = regexp.MustCompile(`(?m)^-- KEYS(?:\[\d+\]|   )  [^:]*: (?:each )?a (hash|list|zset|string)\b`)
+	word         = regexp.MustCompile(`\w+`)
+	noName       = regexp.MustCompile(`'[^'\n]*'|--.*|[.:]\w+`)
+	declaration  = regexp.MustCompile(`\b(local )?function[ \w]*\([\w, ]*\)|\blocal \w+(, \w+)*|\bfor \w+(, \w+)*`)
 )

@@ -36,6 +36,24 @@ func TestLibrary(t *testing.T) {
 	assert.Panics(t, func() { l.Link("missing") })
 }
 
+func TestLongScriptsHaveNoShortCuts(t *testing.T) {
+	t.Parallel()
+	l := New(fstest.MapFS{
+		"record.lua": {Data: []byte("local function answer(f, types) return f() end\n")},
+		"first.lua":  {Data: []byte("local function first() return 1 end\n")},
+		"one.lua": {Data: []byte("-- KEYS[1]  the lock: a hash\nlocal a\n--[[short cut]]\nif first() then\n    return 2\nend\n" +
+			"--[[end]]\nb()\n    --[[short cut]]\n    c()\n    --[[end]]\nd()\n")},
+		"both.lua": {Data: []byte("return --[[script one]]\n")},
+	}, "record", "first")
+	assert.Equal(t, "local a\nif first() then\n    return 2\nend\nb()\n    c()\nd()\n", l.Source("one"))
+	assert.Contains(t, l.Link("both"), "first()")
+	long := l.Long()
+	assert.Equal(t, "local a\nb()\nd()\n", long.Source("one"))
+	assert.NotContains(t, long.Link("one"), "first")
+	assert.NotContains(t, long.Link("both"), "first")
+	assert.Equal(t, l.Scripts(), long.Scripts())
+}
+
 func TestPreludesAreLinked(t *testing.T) {
 	t.Parallel()
 	const one = "local a, b = 1, 2\n\nlocal function unused() return a end\n\nlocal function inner(x)\n    local c = x " +

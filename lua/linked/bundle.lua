@@ -55,19 +55,20 @@ local asked, channel, how = ARGV[6], ARGV[7], ARGV[8] or 'publish'
 local fenced = tokens and '1' or '0'
 local waits = delivery == 'push' or delivery == 'poll'
 
+local token, following
+
 local there = hold_count == '1' and redis.pcall('exists', lock, KEYS[2])
 if there == 1 and is_idle_for(KEYS[2], field) then -- the key that exists is the line
     there = 0
 end
-local token, following -- drawn first: if the counter is not a number, the lock must not be acquired
-if there == 0 then
+if there == 0 then -- drawn first: if the counter is not a number, the lock must not be acquired
     token, following = take_token(tokens)
 end
 if token and type(redis.pcall('hset', lock, field, hold_count)) == 'number' then
     if type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
         return {1, following, token}
     end
-    redis.call('del', lock)
+    redis.pcall('del', lock)
 end
 
 if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
@@ -76,23 +77,21 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
     local first, last, granted, over = tonumber(head[1] or ''), tonumber(head[2] or ''), head[3], head[4]
     if granted and granted ~= field and not (over and over:find(field, 1, true)) and
         redis.pcall('hexists', lock, granted) == 1 then
-        local pttl = not waits and redis.pcall('pttl', lock)
-        if type(pttl) == 'number' then
+        local pttl = not (waits and head[5]) and redis.pcall('pttl', lock)
+        local known = type(pttl) == 'number'
+        if known and not waits then
             return {0, pttl, 0}
         end
-        local subscribed = waits and (delivery == 'poll' or
+        local subscribed = known and (delivery == 'poll' or
             redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. client)[2] ~= 0)
-        if subscribed and not head[5] and first and last and first >= 0 and last < 1e15 and
+        if subscribed and first and last and first >= 0 and last < 1e15 and
             last - first >= -1 and last - first < near_head - 1 then
             local number = string.format('%.0f', last + 1)
             local since = redis.pcall('time')[1] or ''
             local place = string.format(place_format, number, 'new', delivery, ARGV[2], fenced, asked, field, since)
             if type(redis.pcall('hset', KEYS[2], 'last', number, number, client, client, place)) == 'number' then
                 redis.pcall('pexpire', KEYS[2], line_life)
-                pttl = redis.pcall('pttl', lock)
-                if type(pttl) == 'number' then
-                    return {0, pttl, 1 + 4 * (number - first)}
-                end
+                return {0, pttl, 1 + 4 * (number - first)}
             end
         end
     end

@@ -1,0 +1,472 @@
+package relock
+
+// The short cuts of scripts, which the linker can leave out, do what the code behind them does. Random requests run on
+// two databases of a real Redis, with the scripts as they are sent and with those without short cuts. The answers, the
+// data, the leases and the messages are the same.
+//
+//	go test -run '^TestShortCutsDoWhatTheCodeBehindThemDoes$' -shortcuts.seed=7 .   # one sequence once more
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+var shortCutsSeed = flag.Uint64("shortcuts.seed", 0, "plays one sequence of requests of the test of the short cuts; 0: new ones")
+
+// Rules: the scripts run by a clock of their own, so that the two databases cannot differ by the time between two runs.
+// It is in the key clock, with the time at which the lease of each key ends, and a command that the user may not run.
+const (
+	clockKey      = "clock"
+	sequenceSteps = 60
+	leastTaken    = 20 // how often each short cut is taken at least
+)
+
+// twinned sets the clock to ARGV[1] seconds and ARGV[2] microseconds, and then runs a script with the other arguments. It
+// answers what the script has answered, the messages that it has sent, how many commands it has run, and all data.
+const twinned = `
+local server, told, ran = redis, {}, 0
+local s, us = ARGV[1], ARGV[2]
+local now, never = s * 1000 + math.floor(us / 1000), 100000000
+local clock, ends, denied = server.call('hgetall', 'clock'), {}, ''
+for i = 1, #clock, 2 do
+    local key = clock[i]:match('^ends (.*)')
+    if key then
+        ends[key] = tonumber(clock[i + 1])
+        if ends[key] <= now and server.call('pttl', key) > 0 then
+            server.call('del', key)
+        end
+    else
+        denied = clock[i + 1]
+    end
+end
+local function set_end(key, lease)
+    ends[key] = now + lease
+    server.call('hset', 'clock', 'ends ' .. key, string.format('%.0f', ends[key]))
+end
+local function pttl(run, key)
+    local left = run('pttl', key)
+    return type(left) == 'number' and left > 0 and ends[key] - now or left
+end
+local function watch(run)
+    return function(command, ...)
+        ran = ran + 1
+        local key, value, px, lease = ...
+        if command == denied then
+            local err = {err = 'NOPERM ' .. command}
+            if run == server.call then
+                error(err, 0)
+            end
+            return err
+        elseif command == 'time' then
+            return {s, us}
+        elseif command == 'pttl' then
+            return pttl(run, key)
+        elseif command == 'pexpire' then
+            set_end(key, value)
+            return run('pexpire', key, never)
+        elseif command == 'set' and px == 'PX' then
+            set_end(key, lease)
+            return run('set', key, value, px, never)
+        end
+        local answer = run(command, ...)
+        if (command == 'publish' or command == 'spublish') and type(answer) == 'number' then
+            told[#told + 1] = table.concat({command, ...}, ' ') .. ' ' .. answer
+        end
+        return answer
+    end
+end
+local redis = setmetatable({call = watch(server.call), pcall = watch(server.pcall)}, {__index = server})
+local function script(KEYS, ARGV)
+SCRIPT
+end
+local function dump(redis)
+DUMP
+end
+local answer = script(KEYS, {unpack(ARGV, 3)})
+local data = dump({call = function(command, ...)
+    return command == 'pttl' and pttl(server.call, ...) or server.call(command, ...)
+end})
+return {answer.err and {'error', answer.err} or answer, told, ran, (data:gsub('^clock [^\n]*\n', ''))}`
+
+// A twin is one of the two databases.
+type twin struct {
+	*bench
+	shas map[*luaScript]string
+}
+
+// An effect is what a request has done.
+type effect struct {
+	reply      []any
+	told, data string
+	ran        int64 // commands
+}
+
+func (w *twin) run(now time.Time, c call) effect {
+	args := append([]any{now.Unix(), now.Nanosecond() / 1000}, c.Args...)
+	answer, err := w.rdb.EvalSha(context.Background(), w.shas[c.Script], c.Keys, args...).Slice()
+	w.must(err)
+	return effect{answer[0].([]any), fmt.Sprint(answer[1]), answer[3].(string), answer[2].(int64)}
+}
+
+// The locks of a sequence. A bundle acquires both.
+var names = [2]string{"lock", "other"}
+
+type makesRecord = func(c *Client, name string) engine.Record
+
+// A twinBench draws requests.
+type twinBench struct {
+	*testing.T
+	twins   [2]*twin // with short cuts, and without
+	ears    *redis.PubSub
+	clients []*Client
+	heard   map[string]bool // what ears is subscribed to
+	taken   map[string]int  // how often each short cut was taken
+
+	rng     *rand.Rand
+	seed    uint64
+	verb    string // that publishes
+	fenced  bool
+	now     time.Time
+	data    string // after the last request
+	history []string
+}
+
+func newTwinBench(t *testing.T) *twinBench {
+	s := testredis.Start(t)
+	b := &twinBench{T: t, heard: make(map[string]bool), taken: make(map[string]int)}
+	for i, library := range []interface{ Link(string) string }{library(), library().Long()} {
+		w := &twin{&bench{T: t, addr: s.Addr(), rdb: testredis.Client(t, s.Addr(), func(o *redis.Options) { o.DB = i })},
+			make(map[*luaScript]string)}
+		for name, script := range bound {
+			sha, err := w.rdb.ScriptLoad(t.Context(), strings.NewReplacer("SCRIPT", library.Link(name), "DUMP", dumpData).Replace(twinned)).Result()
+			w.must(err)
+			w.shas[script] = sha
+		}
+		b.twins[i] = w
+	}
+	rdb := b.twins[0].rdb
+	b.ears = rdb.Subscribe(t.Context())
+	t.Cleanup(func() { assert.NoError(t, b.ears.Close()) })
+	for range 4 {
+		b.clients = append(b.clients, b.twins[0].client())
+	}
+	return b
+}
+
+// hears subscribes to a channel, or to all, and waits until that is done. A sequence whose messages are sharded
+// subscribes to sharded channels.
+func (b *twinBench) hears(channel string, on bool) {
+	do, kind := b.ears.Unsubscribe, "unsubscribe"
+	switch sharded := b.verb == "spublish"; {
+	case channel == "*" && on:
+		do, kind = b.ears.PSubscribe, "psubscribe"
+	case channel == "*":
+		do, kind = b.ears.PUnsubscribe, "punsubscribe"
+	case on && sharded:
+		do, kind = b.ears.SSubscribe, "ssubscribe"
+	case on:
+		do, kind = b.ears.Subscribe, "subscribe"
+	case sharded:
+		do, kind = b.ears.SUnsubscribe, "sunsubscribe"
+	}
+	what := strings.TrimPrefix(kind, "un") + channel
+	if what = strings.Replace(what, "unsub", "sub", 1); b.heard[what] == on {
+		return
+	}
+	b.heard[what] = on
+	require.NoError(b, do(b.Context(), channel))
+	for { // messages come before the confirmation
+		m, err := b.ears.ReceiveTimeout(b.Context(), soon)
+		require.NoError(b, err)
+		if s, ok := m.(*redis.Subscription); ok && s.Kind == kind && s.Channel == channel {
+			return
+		}
+	}
+}
+
+func (b *twinBench) oneIn(n int) bool { return b.rng.IntN(n) == 0 }
+
+func pick[T any](b *twinBench, of ...T) T { return of[b.rng.IntN(len(of))] }
+
+// field returns one of the fields of a client: with a probability of known in 10 one that is in Redis.
+func (b *twinBench) field(c *Client, known int) string {
+	if there := regexp.MustCompile(c.ID()+`:\d:0\d+`).FindAllString(b.data, -1); there != nil && b.rng.IntN(10) < known {
+		return pick(b, there...)
+	}
+	return fmt.Sprintf("%s:%d:0%d", c.ID(), 1+b.rng.IntN(2), 1+b.rng.IntN(3))
+}
+
+// holder returns a field that has the lock, or "".
+func (b *twinBench) holder() string {
+	record := regexp.MustCompile(`(?m)^(lock hash|\{lock\}:timeout zset) .*`).FindString(b.data)
+	all := regexp.MustCompile(`[0-9a-f-]{36}:\d:0\d+(\+\d)?`).FindAllString(record, -1)
+	if all == nil {
+		return ""
+	}
+	return pick(b, all...)
+}
+
+// attempt draws what a client asks for.
+func (b *twinBench) attempt(c *Client) engine.Attempt {
+	return engine.Attempt{
+		Field: b.field(c, 3), Lease: pick[time.Duration](b, 3, 20, 60) * time.Second, HoldCount: 1 + b.rng.IntN(6)/5,
+		Delivery: pick(b, engine.Barge, engine.Defer, engine.Push, engine.Push, engine.Push, engine.Poll),
+		Asked:    uint64(1 + b.rng.IntN(9)), Late: b.oneIn(10), NoWait: b.oneIn(4), AdoptsRecord: b.oneIn(4),
+		Share: pick[time.Duration](b, 0, time.Second, time.Hour),
+	}
+}
+
+// request draws a request for a lock, whose type is one of kinds.
+func (b *twinBench) request(kinds []makesRecord) (call, string) {
+	c := pick(b, b.clients...)
+	l, a := pick(b, kinds...)(c, names[0]), b.attempt(c)
+	if n := l.Permits(); n > 1 {
+		a.Field += fmt.Sprint("+", n)
+	}
+	end := a // of a hold or a wait that there is, as a rule
+	end.Field = b.holder()
+	if end.Field == "" || b.oneIn(2) {
+		end.Field = strings.Replace(a.Field, strings.Split(a.Field, "+")[0], b.field(c, 8), 1)
+	}
+	release := engine.Release{Field: end.Field, HoldCount: b.rng.IntN(6) / 5, Late: b.oneIn(10), Share: a.Share}
+	to := engine.Rename{From: end.Field, To: strings.Replace(end.Field, ":0", ":09", 1), Lease: a.Lease, Late: b.oneIn(2)}
+	var one call
+	switch b.rng.IntN(20) {
+	default:
+		one = l.Acquire(a)
+	case 10, 11, 12, 13, 14, 15:
+		one = l.Release(release)
+	case 16:
+		one = l.RollBack(end)
+	case 17:
+		one = pick(b, l.Renew(end.Field, a.Lease, b.oneIn(2)), l.Rename(to))
+	case 18:
+		if one = l.Unbury(end.Field); one.Script == nil {
+			one = l.Force()
+		}
+	case 19:
+		if l.Bundled() == 0 {
+			one = l.Acquire(a)
+			break
+		}
+		a.Delivery, a.HoldCount = engine.Barge, 1
+		other := pick(b, kinds...)(c, names[1])
+		one = bundleOf([]engine.BundledCall{
+			{Script: l.Bundled(), Acquire: l.Acquire(a), RollBack: l.RollBack(a)},
+			{Script: other.Bundled(), Acquire: other.Acquire(a), RollBack: other.RollBack(a)},
+		})
+		if other.Bundled() == 0 {
+			one = other.Acquire(a)
+		}
+	}
+	one.Args = slices.Clone(one.Args)
+	for i, arg := range one.Args {
+		if arg == "publish" || arg == "spublish" {
+			one.Args[i] = b.verb
+		}
+	}
+	if b.oneIn(15) {
+		one = withoutTheLine(one)
+	}
+	for name, script := range bound {
+		if script == one.Script {
+			return one, name
+		}
+	}
+	return one, ""
+}
+
+// happens draws something that is no request: leases expire, clients subscribe and die, other programs write.
+func (b *twinBench) happens(kinds []makesRecord) {
+	name := names[0]
+	line, what := lineKey(name), ""
+	do := func(text string, command ...any) {
+		what = text
+		for _, w := range b.twins {
+			w.must(w.rdb.Do(b.Context(), command...).Err())
+		}
+	}
+	switch b.rng.IntN(12) {
+	case 0, 1, 2:
+		do("the lease expires", "del", name)
+	case 3:
+		do("the line is lost", "del", line)
+	case 4:
+		if b.twins[0].rdb.Exists(b.Context(), name).Val() != 0 {
+			break
+		}
+		do("Java has it", "hset", name, javaThread, 1)
+		do("Java has it", "pexpire", name, 100_000_000)
+		do("Java has it", "hset", clockKey, "ends "+name, b.now.UnixMilli()+30_000)
+	case 5:
+		on := b.oneIn(2)
+		b.hears("*", on)
+		what = fmt.Sprint("a pattern is heard: ", on)
+	case 6:
+		channel, on := pick(b, announced(names[0])...), b.oneIn(2)
+		b.hears(channel, on)
+		what = fmt.Sprint(channel, " is heard: ", on)
+	case 7:
+		if !b.fenced { // a request that fails may draw a token, and one with a short cut may draw two
+			command := pick(b, "", "", "", "hset", "hget", "hmget", "hdel", "hlen", "exists", "pexpire", "pttl", "publish",
+				"pubsub", "time", "del", "zrem", "incrby")
+			do("without "+command, "hset", clockKey, "denied", command)
+		}
+	case 8:
+		if b.oneIn(5) {
+			b.mess(do, line)
+		}
+	default:
+		c, on := pick(b, b.clients...), b.rng.IntN(3) > 0
+		for _, l := range kinds {
+			b.hears(l(c, name).Grants(engine.Attempt{}), on)
+		}
+		what = fmt.Sprintf("%s listens: %t", c.ID(), on)
+	}
+	b.history = append(b.history, what)
+}
+
+// mess puts other data into the line.
+func (b *twinBench) mess(do func(text string, command ...any), line string) {
+	field := pick(b, "first", "last", "granted", "shared", "over", "1", b.clients[0].ID())
+	value := pick(b, "", "x", "7", "-1", veryMany, b.clients[1].ID(), "9 new push 8000 0 1 "+b.clients[1].ID()+":1:01 1")
+	if b.oneIn(4) {
+		do("the line is a text", "del", line)
+		do("the line is a text", "set", line, value)
+		return
+	}
+	if b.twins[0].rdb.Type(b.Context(), line).Val() == "hash" {
+		do("the line has "+field+" "+value, "hset", line, field, value)
+	}
+}
+
+// announced returns the channels on which the release of a lock is announced.
+func announced(name string) []string {
+	return []string{prefixName("redisson_lock__channel", name), prefixName("redisson_rwlock", name),
+		prefixName("redisson_sc", name)}
+}
+
+// play plays the sequence of requests of a seed.
+func (b *twinBench) play(seed uint64) {
+	b.rng, b.seed, b.history, b.data = rand.New(rand.NewPCG(seed, 1)), seed, nil, ""
+	b.now, b.verb, b.fenced = time.Unix(1_700_000_000, 0), pick(b, "publish", "publish", "spublish"), b.oneIn(3)
+	for _, w := range b.twins {
+		w.must(w.rdb.FlushDB(b.Context()).Err())
+	}
+	var plain makesRecord = recordOfLock
+	if b.fenced {
+		plain = recordOfFenced
+	}
+	kinds := [][]makesRecord{
+		{plain}, {plain}, {plain, plain, plain, recordOfWriter}, {plain, plain, recordOfReader, recordOfWriter},
+		{plain, plain, recordOfFair},
+		{permitsOfThree(1), permitsOfThree(1), permitsOfThree(2)},
+	}
+	all := pick(b, kinds...)
+	b.hears("*", false)
+	for _, channel := range announced(names[0]) {
+		b.hears(channel, false)
+	}
+	for _, c := range b.clients {
+		for _, l := range all {
+			b.hears(l(c, names[0]).Grants(engine.Attempt{}), b.rng.IntN(4) > 0)
+		}
+	}
+	for range sequenceSteps {
+		b.now = b.now.Add(pick[time.Duration](b, 0, 1, 30, 200, 2_000, 9_000)*time.Millisecond +
+			time.Duration(b.rng.IntN(1000))*time.Microsecond)
+		if b.oneIn(4) {
+			b.happens(all)
+		}
+		if !b.step(b.request(all)) {
+			return
+		}
+	}
+}
+
+// permitsOfThree returns how to make the record of holds that have n permits of three.
+func permitsOfThree(n int) makesRecord {
+	return func(c *Client, name string) engine.Record {
+		s := c.NewSemaphore(name, 3)
+		if n == 1 {
+			return s.handle.record
+		}
+		h, err := s.several(n)
+		if err != nil {
+			panic("bug: " + err.Error())
+		}
+		return h.record
+	}
+}
+
+// step runs a request in both databases. It reports false if the code behind a short cut needs a command that the user
+// may not run: then the two databases differ from now on.
+func (b *twinBench) step(c call, name string) bool {
+	b.history = append(b.history, fmt.Sprint(name, c.Keys, c.Args))
+	short, long := b.twins[0].run(b.now, c), b.twins[1].run(b.now, c)
+	if strings.Contains(fmt.Sprint(long.reply), "NOPERM") && short.reply[0] != "error" {
+		return false
+	}
+	if strings.Contains(fmt.Sprint(short.reply, long.reply), "user_script") {
+		require.Fail(b, "an error in a script", "%v, %v, %s", short.reply, long.reply, b)
+	}
+	require.Equal(b, long.reply, short.reply, "the answer: %s", b)
+	require.Equal(b, long.told, short.told, "the messages: %s", b)
+	require.Equal(b, long.data, short.data, "the data: %s", b)
+	b.data = short.data
+	if short.ran < long.ran || name == "lock_release" {
+		b.taken[fmt.Sprint(name, short.reply[0])+map[bool]string{true: " and passes on"}[strings.Contains(short.told, " grant ")]]++
+	}
+	return true
+}
+
+// String returns what has happened in this sequence.
+func (b *twinBench) String() string {
+	return fmt.Sprintf("seed %d, after\n%s", b.seed, strings.Join(b.history, "\n"))
+}
+
+func TestShortCutsDoWhatTheCodeBehindThemDoes(t *testing.T) {
+	t.Parallel()
+	b := newTwinBench(t)
+	if *shortCutsSeed != 0 {
+		b.play(*shortCutsSeed)
+		return
+	}
+	first := rand.Uint64N(1_000_000_000) + 1
+	t.Logf("the first seed is %d", first)
+	for i := range full[uint64](150, 4_000) {
+		b.play(first + i)
+	}
+	t.Logf("short cuts taken: %v", b.taken)
+	for _, name := range []string{"lock_acquire1", "lock_acquire0", "lock_release1", "lock_release1 and passes on",
+		"semaphore_acquire1", "bundle1"} {
+		assert.GreaterOrEqual(t, b.taken[name], leastTaken, name)
+	}
+}
+
+// These scripts have short cuts. The others are linked without any.
+func TestShortCutsAreMarked(t *testing.T) {
+	t.Parallel()
+	var found []string
+	for _, name := range library().Scripts() {
+		require.NotContains(t, library().Link(name), "--[[", name)
+		if library().Link(name) != library().Long().Link(name) {
+			found = append(found, name)
+		}
+	}
+	assert.Equal(t, []string{"bundle", "lock_acquire", "lock_release", "semaphore_acquire"}, found)
+}
