@@ -994,9 +994,7 @@ func TestLinePausedClientCostsTheOthersNothing(t *testing.T) {
 	require.Equal(b, "suspect", b.placeOf(frozen.id).state)
 	commands := func() (n int) { // that the release of one sends
 		next(two)
-		before := b.commandRuns("hget") // the only reading of the entries
-		one.release(false)
-		n = b.commandRuns("hget") - before
+		n = b.commands(func() { one.release(false) })
 		require.Equal(b, two.field, b.holder(), "the holder")
 		one, two = two, one
 		return n
@@ -1006,6 +1004,91 @@ func TestLinePausedClientCostsTheOthersNothing(t *testing.T) {
 		commands()
 	}
 	assert.LessOrEqual(b, commands(), at+2, "commands of a release, after 200 others; %d before", at)
+}
+
+// fillLine adds places of clients that poll to the line of a lock, with these numbers. more is what their fields have
+// behind their numbers. It returns the clients.
+func (b *bench) fillLine(from, to int, state, more string) (clients []string) {
+	b.Helper()
+	for n := from; n <= to; n++ {
+		clients = append(clients, fmt.Sprintf("00000000-0000-0000-0000-%012d", n))
+	}
+	b.must(b.rdb.Eval(context.Background(), `for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do
+		local client = string.format('00000000-0000-0000-0000-%012d', i)
+		local place = i .. ' ' .. ARGV[3] .. ' poll 60000 0 1 ' .. client .. ':1:01' .. ARGV[4] .. ' 1'
+		redis.call('hset', KEYS[1], i, client, client, place)
+	end
+	local first = math.min(tonumber(redis.call('hget', KEYS[1], 'first') or ARGV[1]), tonumber(ARGV[1]))
+	return redis.call('hset', KEYS[1], 'first', first, 'last', ARGV[2], 'shared', redis.call('time')[1] * 1000)`,
+		[]string{b.lineKey()}, from, to, state, more).Err())
+	return clients
+}
+
+// Places that are passed over stay, and cost a run few commands, however many they are. Nothing is written as long as
+// nothing moves.
+func TestLinePlacesThatArePassedOverCostFewCommands(t *testing.T) {
+	t.Parallel()
+	b := newLineBench(t, testredis.Start(t).Addr())
+	suspects := b.fillLine(1, 2000, "suspect", "")
+	one, two := b.manual().listens(), b.manual().listens()
+	for _, what := range []string{"first", "second"} {
+		require.Equal(b, int64(1), one.ask(engine.Defer)[0], "the lock is free")
+		written := b.commandRuns("hset")
+		assert.Less(b, b.commands(func() { one.release(false) }), 200, "commands of the %s release", what)
+		assert.LessOrEqual(b, b.commandRuns("hset")-written, 1, "writes to the line")
+		require.Equal(b, suspects, b.clientsInLine())
+	}
+	require.Equal(b, int64(1), one.ask(engine.Defer)[0], "the lock is free")
+	two.joins()
+	assert.Less(b, b.commands(func() { one.release(false) }), 100, "commands of a release that passes them")
+	require.Equal(b, two.field, b.holder(), "the holder")
+	assert.Equal(b, suspects, b.clientsInLine())
+	two.release(false)
+}
+
+// Where others pass such places all the time, the places keep their order, and the numbers that a run reads do not
+// become more and more.
+func TestLinePlacesThatArePassedOverKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	for many, most := range map[int]int{3: 3 + 2, 100: 2*100 + 2} {
+		t.Run(fmt.Sprint(many), func(t *testing.T) {
+			t.Parallel()
+			b := newLineBench(t, testredis.StillMini(t).Addr())
+			suspects := b.fillLine(1, many, "suspect", "")
+			one, two := b.manual().listens(), b.manual().listens()
+			require.Equal(b, int64(1), one.ask(engine.Defer)[0], "the lock is free")
+			widest := 0
+			for range 250 {
+				two.field = fmt.Sprintf("%s:1:0%d", two.id, two.asked+1)
+				two.joins()
+				one.release(false)
+				require.Equal(b, two.field, b.holder(), "the holder")
+				numbers := b.rdb.HMGet(context.Background(), b.lineKey(), "first", "last").Val()
+				first, err1 := strconv.Atoi(fmt.Sprint(numbers[0]))
+				last, err2 := strconv.Atoi(fmt.Sprint(numbers[1]))
+				b.must(errors.Join(err1, err2))
+				widest = max(widest, last-first+1)
+				one, two = two, one
+			}
+			assert.Equal(b, suspects, b.clientsInLine())
+			assert.LessOrEqual(b, widest, most, "numbers of the line")
+			one.release(false)
+		})
+	}
+}
+
+// The first suspects are told of a lock that stays free, and not more than a script can tell in a moment.
+func TestLineTellsTheFirstSuspects(t *testing.T) {
+	t.Parallel()
+	b := newLineBench(t, testredis.Start(t).Addr())
+	b.fillLine(1, 300, "suspect", "")
+	m := b.manual()
+	require.Equal(b, int64(1), m.ask(engine.Defer)[0], "the lock is free")
+	first := b.subscribe(b.releaseChannel() + ":00000000-0000-0000-0000-000000000001")
+	told := b.commandRuns("publish")
+	m.release(false)
+	assert.Equal(b, 100+1, b.commandRuns("publish")-told, "messages, one of them to all")
+	assert.Equal(b, []string{"free"}, b.received(first, b.releaseChannel()+":00000000-0000-0000-0000-000000000001"))
 }
 
 // commandRuns returns how many commands with this name the server has run.

@@ -474,6 +474,127 @@ func TestScriptContracts(t *testing.T) {
 	}
 }
 
+// permitSituations returns more runs of the scripts of a semaphore of three permits: leases have expired, a permit of a
+// hold is missing, and the counter has an expiry.
+func permitSituations(of *semaphore, me, them, more string) []situation {
+	my := engine.Attempt{Field: me + ":1:01" + more, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
+	their := engine.Attempt{Field: them + ":1:01" + more, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
+	one := engine.Attempt{Field: me + ":2:09", Lease: time.Minute, HoldCount: 1, Delivery: engine.Barge}
+	direct := func(script string) call { return call{Script: send.NewScript(script), Keys: of.keys[:2]} }
+	expire := direct("for _, id in ipairs(redis.call('zrange', KEYS[2], 0, -1)) do redis.call('zadd', KEYS[2], 1, id) end")
+	lose := direct("redis.call('zpopmin', KEYS[2]) redis.call('incr', KEYS[1])")
+	keep := direct("redis.call('pexpire', KEYS[1], 60000)")
+	take, wait := of.Acquire(my), of.Acquire(their)
+	set := of.call(semaphoreSet, 5)
+	return []situation{
+		{"takes what has expired", []call{take, expire}, wait},
+		{"takes what has expired, ahead of one who waits", []call{take, wait, expire}, of.Acquire(one)},
+		{"asks for what has expired", []call{take, expire}, take},
+		{"releases what has expired", []call{take, expire}, of.Release(released(my.Field, 0, false))},
+		{"releases by force what has expired", []call{take, wait, expire}, of.Force()},
+		{"sets the number when some have expired", []call{take, wait, expire}, set},
+		{"sets the number", []call{take, wait}, set},
+		{"has lost a permit", []call{take, lose}, take},
+		{"releases when it has lost a permit", []call{take, lose}, of.Release(released(my.Field, 0, false))},
+		{"takes permits that have an expiry", []call{of.Acquire(one), keep}, take},
+		{"counts them", []call{take}, call{Script: semaphoreCount, Keys: of.keys[:2], Args: []any{3}}},
+	}
+}
+
+// Redis refuses a command of a script, because the user lacks the permission. No permit of a semaphore is lost or
+// there twice, and no record is left without a lease, which would stay for ever. An acquire that fails holds nothing.
+func TestRefusedCommandLosesNoPermitAndLeavesNoHold(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	b := newBench(t, s.Addr())
+	ctx := context.Background()
+	c1, c2 := b.client(), b.client()
+	me, them := c1.ID(), c2.ID()
+	names := make(map[*luaScript]string)
+	for name, s := range bound {
+		names[s] = name
+	}
+	users := make(map[string]*redis.Client)
+	without := func(command string) *redis.Client {
+		if users[command] == nil {
+			name := "without-" + command
+			b.must(b.rdb.Do(ctx, "acl", "setuser", name, "on", ">pw", "~*", "&*", "+@all", "-"+command).Err())
+			users[command] = s.Client(func(o *redis.Options) { o.Username, o.Password = name, "pw" })
+		}
+		return users[command]
+	}
+	// holds reports whether the caller of an acquire script has a hold.
+	holds := func(c call) (any bool) {
+		field := fmt.Sprint(c.Args[0])
+		for _, id := range permitsOf(field) {
+			any = any || b.rdb.ZScore(ctx, permitsKey(b.name), id).Err() == nil
+		}
+		return any || b.rdb.HExists(ctx, b.name, field).Val() || b.rdb.HExists(ctx, b.name, field+":write").Val()
+	}
+	refusals := 0
+	try := func(kind string, s situation) {
+		source := s.call.Script.Source()
+		commands := []string{"publish"}
+		for _, m := range regexp.MustCompile(`call\('(\w+)'`).FindAllStringSubmatch(source, -1) {
+			commands = append(commands, m[1])
+		}
+		slices.Sort(commands)
+		for _, command := range slices.Compact(commands) {
+			what := fmt.Sprintf("%s %s, without +%s", kind, s.what, command)
+			b.must(b.rdb.FlushDB(ctx).Err())
+			for _, before := range s.before {
+				if err := b.rdb.Eval(ctx, before.Script.Source(), before.Keys, before.Args...).Err(); !errors.Is(err, redis.Nil) {
+					b.must(err)
+				}
+			}
+			had := holds(s.call)
+			err := without(command).Eval(ctx, source, s.call.Keys, s.call.Args...).Err()
+			if refused(err) {
+				refusals++
+			}
+			switch b.rdb.Type(ctx, b.name).Val() {
+			case "hash":
+				assert.Positive(t, b.rdb.PTTL(ctx, b.name).Val(), "%s: the lease of the record", what)
+			case "string":
+				free, _ := b.rdb.Get(ctx, b.name).Int64()
+				total := free + b.rdb.ZCard(ctx, permitsKey(b.name)).Val()
+				isSet := s.call.Script == semaphoreSet && (err == nil || total == 5)
+				assert.Equal(t, map[bool]int64{false: 3, true: 5}[isSet], total, "%s: permits", what)
+			}
+			if strings.HasSuffix(names[s.call.Script], "_acquire") && err != nil && !had {
+				assert.False(t, holds(s.call), "%s: the caller has a hold, and the answer was %v", what, err)
+			}
+		}
+	}
+	for kind, of := range map[string]func(c *Client) engine.Record{
+		"lock":    func(c *Client) engine.Record { return c.NewLock(b.name).record },
+		"fenced":  func(c *Client) engine.Record { return c.NewLock(b.name, Fenced()).record },
+		"fair":    func(c *Client) engine.Record { return c.NewFairLock(b.name).record },
+		"read":    func(c *Client) engine.Record { return c.NewRWLock(b.name).Read().record },
+		"write":   func(c *Client) engine.Record { return c.NewRWLock(b.name).Write().record },
+		"permits": func(c *Client) engine.Record { return c.NewSemaphore(b.name, 3).handle.record },
+		"several": func(c *Client) engine.Record { return severalOf(b, c.NewSemaphore(b.name, 3), 2) }, // in one hold
+	} {
+		mine, theirs := of(c1), of(c2)
+		if channel := theirs.Grants(engine.Attempt{}); channel != "" {
+			b.subscribe(channel)
+		}
+		more := ""
+		if n := mine.Permits(); n > 1 {
+			more = fmt.Sprint("+", n)
+		}
+		all := situationsOf(mine, theirs, me, them, more)
+		if kind == "permits" || kind == "several" {
+			all = append(all, permitSituations(c1.NewSemaphore(b.name, 3).record, me, them, more)...)
+		}
+		for _, s := range all {
+			try(kind, s)
+		}
+	}
+	b.must(b.rdb.FlushDB(ctx).Err())
+	assert.Greater(t, refusals, 1000, "answers that a command was refused")
+}
+
 // A script that is declared Once is sent once, even if its answer is lost. Others may be sent again.
 func TestScriptsThatRunOnceAreSentOnce(t *testing.T) {
 	b := newFaultBench(t)

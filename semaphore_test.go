@@ -1253,6 +1253,64 @@ func TestSemaphoreServesLocalWaitersForSeveralInOrder(t *testing.T) {
 	})
 }
 
+// Places that want more permits than there are cost a run few commands, however many they are. They keep their order,
+// and those behind them are granted permits, all of them in one run.
+func TestSemaphorePlacesForMoreThanThereAreCostFewCommands(t *testing.T) {
+	t.Parallel()
+	b := newLineBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	s := b.client().NewSemaphore(b.name, 100)
+	b.must(s.SetPermits(ctx, 100))
+	b.Cleanup(b.forget)
+	const many, others = 4000, 50
+	wide := b.fillLine(1, many, "new", "+900")
+	one := b.permitClient(s)
+	few := func(what string, most int, do func()) {
+		b.Helper()
+		written := b.commandRuns("hset")
+		assert.Less(b, b.commands(do), most, "commands of %s", what)
+		assert.LessOrEqual(b, b.commandRuns("hset")-written, 2, "writes to the line, by %s", what)
+		require.Equal(b, wide, b.clientsInLine())
+	}
+	for _, delivery := range []string{engine.Defer, engine.Barge} {
+		few("an acquire, "+delivery, 100, func() { require.Equal(b, int64(1), one.ask(delivery)[0]) })
+		few("a release", 100, func() { one.gives(neverDue) })
+	}
+
+	begin, check := b.watchBusy()
+	b.fillLine(many+1, many+others, "new", "")
+	begin()
+	few("grants", 100+10*others, func() { b.must(s.SetPermits(ctx, 100)) })
+	check("SetPermits")
+	require.Equal(b, 100-others, b.permits(100))
+	b.must(s.SetPermits(ctx, 900+others))
+	require.Equal(b, wide[1:], b.clientsInLine(), "the first one fits")
+	require.Zero(b, b.permits(900+others))
+}
+
+// Two users use a semaphore, and one of them may not write its line. What that one grants is not granted again: its
+// holder may have renewed it, and a second grant would shorten the lease.
+func TestSemaphoreGrantsNoPlaceTwice(t *testing.T) {
+	b := newFaultBench(t)
+	ctx := context.Background()
+	s := b.client().NewSemaphore(b.name, 1)
+	b.must(s.SetPermits(ctx, 1))
+	holder := b.permitClient(s).takes()
+	granted := b.permitClient(s).listens().joins(engine.Push)
+	b.must(b.rdb.Do(ctx, "acl", "setuser", "reader", "on", ">pw", "~*", "&*", "+@all", "-hset", "-hdel").Err())
+	other := b.server.Client(func(o *redis.Options) { o.Username, o.Password = "reader", "pw" })
+	_, err := run(ctx, other, s.record.Release(released(holder.field, 0, false)))
+	b.must(err)
+	require.Positive(b, granted.lease(), "the permit is granted")
+	_, err = run(ctx, b.rdb, s.record.Renew(granted.field, time.Hour, false))
+	b.must(err)
+	b.must(s.SetPermits(ctx, 2)) // the place is still in the line
+	assert.Greater(b, granted.lease(), time.Minute, "the lease")
+	assert.Equal(b, 1, b.permits(2))
+	granted.gives(neverDue)
+	assert.Equal(b, 2, b.permits(2))
+}
+
 // Of the grants that have expired, a place for several permits goes as others do.
 func TestSemaphoreExpiredGrantOfSeveralLeavesNoPlace(t *testing.T) {
 	onEachPermits(t, 3, func(b *bench, s *Semaphore) {

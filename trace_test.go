@@ -47,8 +47,7 @@ type scriptMistake struct {
 }
 
 var scriptMistakes = []scriptMistake{
-	{"skippedPlace", "plain", "for number = line.first, line.last do\n        local p, granted",
-		"for number = math.min(line.first + 1, line.last), line.last do\n        local p, granted"},
+	{"skippedPlace", "plain", "local number = line.first - 1", "local number = math.min(line.first, line.last - 1)"},
 	{"noTombstone", "fenced", "behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false", "false"},
 	{"tombstoneUnseen", "plain", "and over:find(field, 1, true)", "and false"},
 	{"noDemotion", "plain", "p.state, p.unsaved = 'suspect', true", "p.unsaved = true"},
@@ -59,8 +58,8 @@ var scriptMistakes = []scriptMistake{
 	{"toTheEnd", "plain", "if stays then", "if false then"},
 	{"expiryForgotten", "fenced", "set_field(line, 'granted', p.field)", ""},
 	{"alwaysSuspect", "plain", "'suspect' and 'confirmed'", "'suspect' and 'suspect'"},
-	{"sameNumber", "plain", "to and #suspects > 0 and at - 1 or at", "at"},
-	{"suspectForgotten", "fenced", "free - #suspects + i\n        put_place(line, p)", "free - #suspects + i"},
+	{"sameNumber", "plain", "number - 1 == granted and 2 or 1", "1"},
+	{"suspectForgotten", "fenced", "put_place(line, stay[i])", ""},
 }
 
 var tracedScripts = map[*luaScript]trace.Verb{lockAcquire: trace.Ask, lockRelease: trace.End, renewScript: "renew",

@@ -7,6 +7,8 @@
 -- Defines  client_of(field)             the client of a field.
 -- Defines  listeners(channel, how)      the number of connections of this server that are subscribed to a channel.
 --          Pattern subscriptions do not count. nil if the user may not ask.
+-- Defines  subscribers(channels, how)   the same for many channels: {channel -> number}, which is empty if the user may
+--          not ask.
 -- Defines  granted_lease(waiter)        the lease of a grant.
 -- Defines  tell_granted(waiter, lease, token, channel, how)  publishes a grant to its waiter; returns whether it was
 --          received. nil: this user may not publish it. The number of connections that received a message counts those
@@ -30,6 +32,21 @@ local function listeners(channel, how)
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
     may_ask = not n.err
     return may_ask and n[2] or nil
+end
+
+-- A call in Lua may have some thousand arguments at most.
+local function subscribers(channels, how)
+    local found = {}
+    -- At most longest_line.
+    for from = 1, #channels, 1000 do
+        local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
+            unpack(channels, from, math.min(from + 999, #channels)))
+        -- At most 1000 channels; an error has no elements.
+        for i = 1, #n, 2 do
+            found[n[i]] = n[i + 1]
+        end
+    end
+    return found
 end
 
 local function granted_lease(waiter)

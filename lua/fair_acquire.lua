@@ -133,7 +133,9 @@ if not mine and first then
     serve(q, field, passed)
 end
 redis.call('hset', lock, field, hold_count)
-if pttl < tonumber(lease) then
+if not mine then
+    begin_lease(lock, lease, field)
+elseif pttl < tonumber(lease) then
     redis.call('pexpire', lock, lease)
 end
 return {1, 0, token}

@@ -4,8 +4,10 @@
 --          channel of the waiter; returns whether the waiter received it. nil: this user cannot grant anything.
 -- Defines  still_held(_, _)                           whether the field that was granted the lock still holds it, at
 --          the moment at which another waiter is to be granted it. Always false: the lock that is granted is free.
--- Defines  fits(_, _, _)                              'now': the lock that is granted is enough for each waiter. Of
---          several permits of a semaphore there may not be enough: see permit.lua.
+-- Defines  room_of(_, _)                              nil: only of permits more than one waiter may be granted some. See
+--          permit.lua.
+-- Defines  fits(_, _)                                 'now': the lock that is granted is enough for each waiter.
+-- Defines  goes_on(_, _)                              false: after a grant no other waiter may be granted the lock.
 
 local function grant(lock, waiter, tokens, channel, how)
     local lease = granted_lease(waiter)
@@ -18,7 +20,7 @@ local function grant(lock, waiter, tokens, channel, how)
     local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or
         redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
-        return nil -- Redis has no memory left
+        return nil -- for example, Redis has no memory left
     end
     local heard = nil
     if redis.pcall('pexpire', lock, ms(lease)) == 1 then
@@ -32,4 +34,8 @@ end
 
 local function still_held(_, _) return false end
 
-local function fits(_, _, _) return 'now' end
+local function room_of(_, _) return nil end
+
+local function fits(_, _) return 'now' end
+
+local function goes_on(_, _) return false end

@@ -52,7 +52,10 @@
 -- Defines  grants_to(channel, p)          the channel on which the client of a place is told of a grant.
 -- Defines  parse_place(text, client)      the place of a client.
 -- Defines  place_of(line, client)         the same, or nil.
--- Defines  place_at(line, number)         the place with this number, or nil.
+-- Defines  places_of(line, last)          an iterator over the numbers of the line, from the first one to last, which is
+--          that of the line if it is nil: the number; its client, or false if the number is missing; and its place, or
+--          nil. The places that are read together have a list of them, together: see is_reachable of passing.lua.
+-- Defines  read_places(line, from, to)    for places_of: the clients and the places of these numbers.
 -- Defines  set_field(line, field, value)  sets a field of the hash, in memory.
 -- Defines  place_text(p)                  the inverse of parse_place.
 -- Defines  put_place(line, p)             enqueues p, in memory.
@@ -182,16 +185,55 @@ local function place_of(line, client)
     return text and parse_place(text, client)
 end
 
-local function place_at(line, number)
-    -- At most 2.
-    for _, known in ipairs({line.mine or false, line.back or false}) do
-        if known and known.unsaved and known.number == number then
-            return known
+local function read_places(line, from, to)
+    local clients, places, numbers, some, together = {}, {}, {}, {}, {}
+    -- At most 1000: see places_of.
+    for number = from, to do
+        numbers[#numbers + 1] = ms(number)
+    end
+    -- At most 1000.
+    for i, client in ipairs(redis.call('hmget', line.key, unpack(numbers))) do
+        clients[from + i - 1] = client
+        some[#some + 1] = client or nil
+    end
+    local texts, n = #some > 0 and redis.call('hmget', line.key, unpack(some)), 0
+    -- At most 1000.
+    for number = from, to do
+        local client, p = clients[number], nil
+        if client then
+            n = n + 1
+            p = texts[n] and parse_place(texts[n], client)
+        end
+        -- At most 2.
+        for _, known in ipairs({line.mine or false, line.back or false}) do
+            if known and (known.client == client or known.unsaved and known.number == number) then
+                p = known
+            end
+        end
+        if p and p.number == number then
+            places[number], clients[number], p.together = p, p.client, together
+            together[#together + 1] = p
         end
     end
-    local client = redis.call('hget', line.key, ms(number))
-    local p = client and place_of(line, client)
-    return p and p.number == number and p or nil
+    return clients, places
+end
+
+-- The first place is usually enough. The farther a script gets, the more places it reads at a time.
+local function places_of(line, last)
+    last = math.min(last or line.last, line.last)
+    local number = line.first - 1
+    local to, size, clients, places = number, 1, nil, nil -- to: the last number that was read
+    return function()
+        number = number + 1
+        if number > last then
+            return nil
+        elseif number > to then
+            to = math.min(number + size - 1, last)
+            clients, places = read_places(line, number, to)
+            size = math.min(8 * size, 1000)
+        end
+        return number, clients[number], places[number]
+    end
 end
 
 local function place_text(p)

@@ -128,7 +128,9 @@ if hold_count == '1' then
     token, following = draw_token(tokens, mine and tonumber(ARGV[5] or 1))
 end
 redis.call('hset', lock, field, hold_count)
-if pttl < lease then
+if not mine then
+    begin_lease(lock, ARGV[2], field)
+elseif pttl < lease then
     redis.call('pexpire', lock, ARGV[2])
 end
 if leave_line then

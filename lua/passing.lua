@@ -13,9 +13,10 @@
 -- Defines  announce_beside(channel, how)                 publishes on the channel of the other lock of the name that
 --          the lock is free; returns how many of those that received it are subscribed to this channel.
 -- Defines  pass_on(lock, line, tokens, channel, how, asker)  grants the lock, which is free; returns the client that
---          was granted it, or nil. If that is asker, the script must acquire the lock for it, and no message is sent.
---          The record is written and the messages are sent at once. line.short is set if the next place wants more
---          permits of a semaphore than are available: then nobody may acquire them, not even ahead of the line.
+--          was granted it, or nil. Of a semaphore it grants permits to one place after the other, and returns the last
+--          one. If that is asker, the script must acquire the lock for it, and no message is sent. The record is
+--          written and the messages are sent at once. line.short is set if the next place wants more permits of a
+--          semaphore than are available: then nobody may acquire them, not even ahead of the line.
 -- Defines  passed(line, to)                              the number that the answer to a release has for the
 --          hand-off: 1 if pass_on has returned a client, to; 2 if this user may not publish to the next one; else 0.
 --          line may be nil.
@@ -28,76 +29,113 @@
 -- Defines  try(step)                                     what step returns; nil if it fails.
 -- Defines  subscription_lost(field, delivery, channel, how)  whether the client of field believes that it is
 --          subscribed to its channel, and this server does not know the subscription.
--- For this file:
+-- For this file, and permits.lua:
 -- Defines  is_reachable(p, channel, how)                 whether the client of p learns of a grant: it is subscribed,
---          or it polls.
+--          or it polls. p is from places_of.
+-- Defines  close_up(line, stay, next_number, granted)    sets line.first after a run that has passed over the places in
+--          stay, and not reached next_number. granted is the number of the place that was granted the lock, or nil.
 
 local function subscription_lost(field, delivery, channel, how)
     return delivery == 'push' and listeners(channel .. ':' .. client_of(field), how) == 0
 end
 
+-- The places that were read together are asked for together.
 local function is_reachable(p, channel, how)
-    return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0
+    if p.delivery == 'poll' then
+        return true
+    elseif p.reachable == nil then
+        local channels = {}
+        -- At most 1000: see places_of.
+        for i, q in ipairs(p.together) do
+            channels[i] = grants_to(channel, q)
+        end
+        local counts = subscribers(channels, how)
+        -- At most 1000.
+        for i, q in ipairs(p.together) do
+            q.reachable = counts[channels[i]] ~= 0
+        end
+    end
+    return p.reachable
+end
+
+local most_told = 100 -- suspects that one script tells of a free lock; the others notice it when they look at the lock
+
+-- If places stay in front of one that was granted the lock, its number is missing then. They move to the numbers in
+-- front of the next place, so that the next run has no gap to iterate over. Where many stay, they move once more
+-- numbers are missing than places are there. A place that was granted the lock keeps its number, because it may come
+-- back.
+local function close_up(line, stay, next_number, granted)
+    line.first = #stay > 0 and stay[1].number or next_number
+    local missing = next_number - line.first - #stay
+    if missing == 0 or #stay > near_head and missing <= #stay then
+        return
+    end
+    -- At most longest_line.
+    for _, p in ipairs(stay) do
+        drop_field(line, ms(p.number))
+    end
+    local number = next_number
+    -- At most longest_line.
+    for i = #stay, 1, -1 do
+        number = number - (number - 1 == granted and 2 or 1)
+        stay[i].number = number
+        put_place(line, stay[i])
+    end
+    line.first = number
 end
 
 local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
         note_expired_grant(line)
     end
-    local suspects = {} -- the places that are passed over; also those that fit never
-    local to, at = nil, line.last -- at: the number that the loop has reached
+    local room = room_of(lock, tokens)
+    local stay = {} -- the places that are passed over: suspects, and those that fit never
+    local to, at = nil, nil -- at: the number of the place that was granted the lock
+    local is_left, next_number = true, line.last + 1
     -- At most longest_line.
-    for number = line.first, line.last do
-        local p, granted = place_at(line, number), false
-        local fit = p and p.state ~= 'suspect' and fits(p, lock, tokens)
-        if p and p.client == asker and fit == 'now' then
-            to, at, line.mine = asker, number, nil
-            drop_field(line, asker)
+    for number, client, p in places_of(line) do
+        local fit = p and (p.state == 'suspect' and 'never' or fits(p, room))
+        local leaves = false
+        if fit == 'now' and client == asker then
+            to, at, is_left, leaves, line.mine = asker, number, false, true, nil
+        elseif fit and not is_reachable(p, channel, how) then
+            fit, leaves = nil, true
+        elseif fit == 'later' then
+            line.short, next_number = true, number
             break
-        elseif fit == 'later' and is_reachable(p, channel, how) then
-            line.short, at = true, number - 1
-            break
-        elseif p and fit ~= 'now' and is_reachable(p, channel, how) then
-            suspects[#suspects + 1] = p
-        elseif fit == 'now' and is_reachable(p, channel, how) then
-            granted = grant(lock, p, tokens, grants_to(channel, p), how)
-            if granted == nil then -- nothing can be granted: all places stay
-                line.mute = true
-                -- At most longest_line.
-                for _, q in ipairs(suspects) do
-                    put_place(line, q)
-                end
+        elseif fit == 'now' then
+            local granted = grant(lock, p, tokens, grants_to(channel, p), how)
+            if granted == nil then -- nothing can be granted: this place stays, and all behind it
+                line.mute, is_left, next_number = true, false, number
                 announce(how, grants_to(channel, p), 'free')
-                return nil
-            elseif granted then
-                to, at, line.granted = p.client, number, p.field
-                set_field(line, 'granted', p.field)
                 break
+            elseif granted then
+                to, at, is_left, line.granted = client, number, goes_on(room, p), p.field
+                set_field(line, 'granted', p.field)
+            else
+                leaves = true
             end
         end
-        if p and suspects[#suspects] ~= p then
-            drop_field(line, p.client)
+        if fit == 'never' then
+            stay[#stay + 1] = p
+        elseif client then
+            drop_field(line, ms(number))
         end
-        drop_field(line, ms(number))
+        if leaves then
+            drop_field(line, client)
+        end
+        if not is_left then
+            next_number = number + 1
+            break
+        end
     end
-    -- The places that were passed over move to the numbers in front of the next place, so that the next run has no
-    -- gap to iterate over. The place that was granted the lock keeps its number, because it may come back.
-    local free = to and #suspects > 0 and at - 1 or at
-    if to then
-        drop_field(line, ms(at))
-    end
+    close_up(line, stay, next_number, at)
+    local may_tell = is_left and most_told or 0
     -- At most longest_line.
-    for i, p in ipairs(suspects) do
-        p.number = free - #suspects + i
-        put_place(line, p)
-    end
-    line.first = free - #suspects + 1
-    if not to then
-        -- At most longest_line.
-        for _, p in ipairs(suspects) do
-            if p.state == 'suspect' then
-                announce(how, grants_to(channel, p), 'free')
-            end
+    for _, p in ipairs(stay) do
+        if may_tell > 0 and p.state == 'suspect' then
+            announce(how, grants_to(channel, p), 'free')
+            may_tell = may_tell - 1
         end
     end
     return to
@@ -114,8 +152,7 @@ end
 -- minutes.
 local function plain_waits(line, channel, how)
     -- At most near_head.
-    for number = line.first, math.min(line.last, line.first + near_head - 1) do
-        local p = place_at(line, number)
+    for _, _, p in places_of(line, line.first + near_head - 1) do
         if p and not of_writer(p.field) and p.state ~= 'suspect' and p.delivery == 'push' and
             is_reachable(p, channel, how) then
             return true
@@ -165,27 +202,26 @@ local function release_to_all(line, channel, how, message, window, always)
     if not may then -- the user may not publish, so no client was told
         return 0
     end
-    local kept = false -- whether a suspect place stays; its process may be paused
+    local stay, next_number = {}, line.last + 1 -- stay: suspects, whose processes may be paused
     -- At most longest_line.
-    for number = line.first, line.last do
-        local p = place_at(line, number)
-        local told = p and is_reachable(p, channel, how)
-        if told then
-            announce(how, grants_to(channel, p), 'free')
-            kept = true
+    for number, client, p in places_of(line) do
+        if p and is_reachable(p, channel, how) then
+            if p.state ~= 'suspect' or #stay < most_told then
+                announce(how, grants_to(channel, p), 'free')
+            end
             if p.state ~= 'suspect' then
+                next_number = number
                 break
             end
-        else
-            if p then
-                drop_field(line, p.client)
-            end
+            stay[#stay + 1] = p
+        elseif client then
             drop_field(line, ms(number))
-            if not kept then
-                line.first = number + 1
+            if p then
+                drop_field(line, client)
             end
         end
     end
+    close_up(line, stay, next_number, nil)
     return math.max((known or 1) + beside, 1)
 end
 

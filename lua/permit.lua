@@ -5,34 +5,53 @@
 --          publishes that on its channel; returns whether the waiter received it. nil: this user cannot grant anything.
 -- Defines  still_held(taken, field)                  whether the permit of a field is taken and its lease has not
 --          expired; of several permits the first one.
--- Defines  fits(waiter, taken, free)                 'now' if as many permits are available as the waiter wants;
+-- Defines  room_of(taken, free)                      for one run of pass_on: how many permits are available, and how many
+--          it may still grant.
+-- Defines  fits(waiter, room)                        'now' if as many permits are available as the waiter wants;
 --          'later' if it has to wait for more, and nobody behind it may have those that are available; 'never' if the
 --          semaphore has fewer permits by now: then the waiter is passed over, and keeps its place.
+-- Defines  goes_on(room, waiter)                     notes that the waiter was granted its permits; returns whether
+--          others may be granted some.
 
-local function grant(taken, waiter, free, channel, how)
-    local lease, ids = granted_lease(waiter), ids_of(waiter.field)
-    if not pcall(take_permits, free, taken, ids, now_ms() + lease) then
-        return nil -- Redis has no memory left
-    end
-    local heard = tell_granted(waiter, lease, 0, channel, how)
-    if not heard then
-        return_permits(free, taken, ids)
-    end
-    return heard
-end
+local most_passed = 1000 -- permits that one script grants, or more if the last grant is for several; the next one
+                         -- continues
 
 local function still_held(taken, field)
     return tonumber(redis.call('zscore', taken, ids_of(field)[1]) or 0) > now_ms()
 end
 
-local function fits(waiter, taken, free)
-    local n = size_of(waiter.field)
-    if n == 1 then
-        return 'now' -- scripts grant only while a permit is available
+-- If a user who may not write the line has granted a place, the place is still there. Its client may have renewed the
+-- permits meanwhile, and another grant would shorten their lease.
+local function grant(taken, waiter, free, channel, how)
+    local lease, ids = granted_lease(waiter), ids_of(waiter.field)
+    if still_held(taken, waiter.field) then
+        return false
+    elseif not pcall(take_permits, free, taken, ids, now_ms() + lease) then
+        return nil -- for example, Redis has no memory left
     end
-    local available = count_free(free)
-    if available >= n then
+    local heard = tell_granted(waiter, lease, 0, channel, how)
+    if not heard then
+        pcall(return_permits, free, taken, ids, #ids) -- else they expire
+    end
+    return heard
+end
+
+-- The total is read once, and only if it is needed: a grant does not change it.
+local function room_of(taken, free)
+    return {taken = taken, available = count_free(free), left = most_passed}
+end
+
+local function fits(waiter, room)
+    local n = size_of(waiter.field)
+    if room.available >= n then
         return 'now'
     end
-    return available + redis.call('zcard', taken) < n and 'never' or 'later'
+    room.total = room.total or room.available + redis.call('zcard', room.taken)
+    return room.total < n and 'never' or 'later'
+end
+
+local function goes_on(room, waiter)
+    local n = size_of(waiter.field)
+    room.available, room.left = room.available - n, room.left - n
+    return room.available > 0 and room.left > 0
 end

@@ -3,10 +3,9 @@
 -- A script that finds available permits grants them to the line, one after the other. It announces the permits that
 -- are left to all clients that have no place, for example Java services.
 --
--- Defines  pass_permits(free, taken, line, id, channel, how, asker)  grants available permits to the line until it is
---          the turn of asker, which must take its own, or until the next place wants more permits than are available:
---          then line.short is set. Returns the line as it is then, with the place of id, and whether a permit was
---          granted. It writes the line after each grant.
+-- Defines  pass_permits(free, taken, line, channel, how, asker)  grants available permits to the line, which may be
+--          nil, until it is the turn of asker, which must take its own, or until the next place wants more permits than
+--          are available: then line.short is set. Returns asker, or the client that was granted permits last, or nil.
 -- Defines  wants_several(line, channel, how)  whether the next place wants several permits. Then no
 --          newcomer takes permits ahead of the line: such a place would never see enough of them.
 -- Defines  forget_expired(line, expired, id)       removes the places of permits whose leases have expired, except
@@ -14,33 +13,13 @@
 -- Defines  offer(free, taken, line, channel, how)  grants available permits to the line, closes it, and announces the
 --          permits that are left.
 
-local most_passed = 1000 -- one script grants to no more places, and ends when it has granted that number of permits;
-                         -- the next one continues
-
--- The line is written after each grant, because pass_on looks for places in Redis.
-local function pass_permits(free, taken, line, id, channel, how, asker)
-    local passed_on, before = false, nil
-    for _ = 1, most_passed do
-        local left = line and line.exists and count_free(free) or 0
-        before = before or left
-        if left <= 0 or before - left >= most_passed then
-            break
-        end
-        local to = pass_on(taken, line, free, channel, how, asker)
-        if not to or to == asker then
-            break
-        end
-        passed_on = true
-        close_line(line)
-        line = open_line(free, line.key, id)
-    end
-    return line, passed_on
+local function pass_permits(free, taken, line, channel, how, asker)
+    return line and line.exists and count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
 end
 
 local function wants_several(line, channel, how)
     -- At most longest_line.
-    for number = line.first, line.last do
-        local p = place_at(line, number)
+    for _, _, p in places_of(line) do
         if p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             return size_of(p.field) > 1
         end
@@ -63,7 +42,7 @@ local function forget_expired(line, expired, id)
 end
 
 local function offer(free, taken, line, channel, how)
-    line = pass_permits(free, taken, line, '', channel, how, nil)
+    pass_permits(free, taken, line, channel, how, nil)
     if line and line.exists then
         close_line(line)
     end

@@ -70,20 +70,17 @@ if free or joins then
     end
 end
 
-local longest = lease
-if free then
-    redis.call('hset', lock, 'mode', 'read', field, hold_count)
-else
-    redis.call('hset', lock, field, hold_count)
-    longest = math.max(lease, lease_left(prefix, field, 1))
-end
+-- The leases come first: if this user may not set all of them, nothing is held.
+local longest = free and lease or math.max(lease, lease_left(prefix, field, 1))
 redis.call('set', lease_key(prefix, field, 1), '1', 'PX', ms(longest))
 if hold_count ~= '1' then
     redis.call('set', lease_key(prefix, field, hold_count), '1', 'PX', ms(longest))
 end
 if free then
-    redis.call('pexpire', lock, ms(longest))
+    redis.call('hset', lock, 'mode', 'read', field, hold_count)
+    begin_lease(lock, ms(longest), 'mode', field)
 else
     extend(lock, longest)
+    redis.call('hset', lock, field, hold_count)
 end
 return {1, 0, 0}

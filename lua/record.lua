@@ -22,6 +22,8 @@
 -- Defines  check_record(lock)                        refuses a hash that no lock writes; returns how many fields it
 --          has read, and one of them, which is a holder if it has seen any.
 -- Defines  note_hold_count(lock, field, hold_count)  sets the hold count of a hold that goes on.
+-- Defines  begin_lease(lock, lease, ...)             sets the lease of a hold that the script has just written; if this
+--          user may not, removes these fields, and ends the script.
 -- Defines  may_exist(key)                            whether a key exists, as far as this user may know.
 -- Defines  answer(script, types)                     runs a script whose KEYS have these types.
 --
@@ -122,6 +124,15 @@ end
 local function note_hold_count(lock, field, hold_count)
     local answer = redis.pcall('hset', lock, field, hold_count)
     if type(answer) == 'table' and not answer.err:find('OOM ', 1, true) then
+        error(answer, 0)
+    end
+end
+
+-- A record without a lease would stay for ever.
+local function begin_lease(lock, lease, ...)
+    local answer = redis.pcall('pexpire', lock, lease)
+    if type(answer) == 'table' then
+        redis.call('hdel', lock, ...) -- deleting the only fields deletes the record
         error(answer, 0)
     end
 end

@@ -2,7 +2,7 @@
 -- the available permits, and a zset {id of a permit -> epoch ms at which its lease ends} of the taken ones.
 --
 -- The counter and the zset change together: available and taken permits always add up to the number of permits of the
--- semaphore. A permit whose lease has expired stays taken until a script of relock or of Redisson returns it to the
+-- semaphore. If the user lacks the permission for one of the commands, neither changes. A permit whose lease has expired stays taken until a script of relock or of Redisson returns it to the
 -- counter. So a script that acquires permits does that first. A script that only counts permits counts such a permit
 -- as available.
 --
@@ -29,8 +29,8 @@
 -- Defines  lease_until(taken, ids, ends)       has the leases of all permits end at this time; returns the answer of
 --          Redis: how many of them had not been taken, or an error, and then nothing has changed.
 -- Defines  take_permits(free, taken, ids, ends)  takes available permits, all or none; their leases end at this time.
--- Defines  return_permits(free, taken, ids)    returns those of the permits that are taken to the counter; returns how
---          many these were.
+-- Defines  return_permits(free, taken, ids, there)  returns those of the permits that are taken to the counter; returns
+--          how many these were. there is their number as the script has just read it; ids may name a permit twice.
 -- Defines  announce_free(free, channel, how)   publishes the number of available permits, if there are any; returns
 --          what announce_release returns.
 -- Defines  drop_expired(free, taken, now)      returns permits whose lease has expired to the counter, at most a
@@ -66,13 +66,15 @@ end
 local function count_free(free) return tonumber(redis.call('get', free) or 0) end
 
 local function add(free, n)
-    if redis.call('exists', free) == 1 then
+    if redis.call('get', free) then
         redis.call('incrby', free, n)
     end
 end
 
 local function size_of(field)
-    return math.max(1, math.min(tonumber(field:match('%+(%d+)$') or 1), most_of_hold))
+    local at = field:find('+', 1, true)
+    local n = at and field:match('^%+(%d+)$', at) -- a search for a text is faster than one for a pattern
+    return n and math.max(1, math.min(tonumber(n), most_of_hold)) or 1
 end
 
 local function ids_of(field)
@@ -107,8 +109,13 @@ local function lease_until(taken, ids, ends)
     return redis.pcall('zadd', taken, unpack(all))
 end
 
--- The counter comes first: if the user lacks the permission, nothing has changed.
+-- The counter may have an expiry, which Redisson's expire() sets. The permits then expire with it. This is set twice:
+-- the first time does nothing if no permit is taken, but fails before anything has changed.
 local function take_permits(free, taken, ids, ends)
+    local pttl = redis.call('pttl', free)
+    if pttl > 0 then
+        redis.call('pexpire', taken, pttl)
+    end
     redis.call('incrby', free, -#ids)
     local added = lease_until(taken, ids, ends)
     if added ~= #ids then
@@ -117,16 +124,27 @@ local function take_permits(free, taken, ids, ends)
     if type(added) == 'table' then
         error(added, 0)
     end
-    local pttl = redis.call('pttl', free)
-    if pttl > 0 then -- Redisson's expire() of a semaphore
+    if pttl > 0 then
         redis.call('pexpire', taken, pttl)
     end
 end
 
-local function return_permits(free, taken, ids)
-    local removed = redis.call('zrem', taken, unpack(ids))
-    if removed > 0 then
-        add(free, removed)
+-- The first write changes nothing. It needs no memory, and after it Redis accepts the next ones even if memory is
+-- short. And if the user may not remove permits, it fails before the counter has changed. If the user may not change
+-- the counter, no permit has been removed.
+local function return_permits(free, taken, ids, there)
+    if there == 0 then
+        return 0
+    end
+    redis.call('zrem', taken, '')
+    add(free, there)
+    local removed = 0
+    -- At most most_taken, and most_of_hold.
+    for from = 1, #ids, 1000 do -- a call in Lua may have some thousand arguments at most
+        removed = removed + redis.call('zrem', taken, unpack(ids, from, math.min(from + 999, #ids)))
+    end
+    if removed ~= there then
+        add(free, removed - there)
     end
     return removed
 end
@@ -137,14 +155,11 @@ local function announce_free(free, channel, how)
     return n > 0 and announce_release(how, channel, ms(n)) or 0
 end
 
--- The zset comes first. After its first write a script may write even if memory is short. So this function must not
--- write if no permit has expired: the script could take a permit although memory is short.
+-- It must not write if no permit has expired: after its first write a script could take a permit although memory is
+-- short.
 local function drop_expired(free, taken, now)
     local expired = redis.call('zrangebyscore', taken, '-inf', ms(now), 'limit', 0, 1000)
-    if #expired > 0 then
-        check_ids(taken, expired)
-        redis.call('zrem', taken, unpack(expired))
-        add(free, #expired)
-    end
+    check_ids(taken, expired)
+    return_permits(free, taken, expired, #expired)
     return expired
 end

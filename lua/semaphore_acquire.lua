@@ -94,7 +94,7 @@ ends, there = ends_of(taken, ids)
 if ends then
     lengthen()
 elseif there > 0 then -- some of its permits are missing, so the hold is lost
-    returned = returned + return_permits(free, taken, ids)
+    returned = returned + return_permits(free, taken, ids, there)
 end
 local wants = not ends and hold_count == '1'
 if available then
@@ -114,16 +114,24 @@ local lost = joins and subscription_lost(id, delivery, channel, how)
 local joined = joins and not lost and join(line, id, {delivery = delivery, lease = lease, fenced = '0', asked = asked})
 local ahead = wants and delivery == 'barge' and
     not (line and line.exists and available > 0 and wants_several(line, channel, how))
-if not ahead then
-    line = pass_permits(free, taken, line, id, channel, how, joined and client_of(id))
-end
+local asker = joined and client_of(id)
+local to = not ahead and pass_permits(free, taken, line, channel, how, asker)
 local takes = wants and count_free(free) >= #ids and not (line and line.short)
 if takes then
     take_permits(free, taken, ids, now + lease)
-    if line and line.exists then
+end
+if takes and line and line.exists then
+    local left, why = pcall(function()
         leave(line, id)
         close_line(line) -- the place in Redis is not seen again
-        line = pass_permits(free, taken, open_line(free, key, id), id, channel, how, nil)
+    end)
+    if not left then -- the place would be granted permits that are held already
+        return_permits(free, taken, ids, #ids)
+        error(why, 0)
+    end
+    line = open_line(free, key, id)
+    if ahead or to then -- else nobody fits
+        pass_permits(free, taken, line, channel, how, nil)
     end
 end
 local closed = line and (line.exists or joined) and close_line(line)

@@ -51,12 +51,7 @@ if #ids == 0 then
     return {0, 0, 0}
 end
 local line = open_line(free, KEYS[3], '') -- before the first write, because it may refuse
-local removed = 0
--- At most most_taken, and most_of_hold.
-for from = 1, #ids, 1000 do -- a call in Lua may have some thousand arguments at most
-    removed = removed + redis.call('zrem', taken, unpack(ids, from, math.min(from + 999, #ids)))
-end
-add(free, removed)
+return_permits(free, taken, ids, #ids)
 if line then
     leave_granted(line)
 end

@@ -32,7 +32,7 @@ local state = ends and ends > now_ms() and 1 or -1
 if left ~= '0' then
     return {state, 0, 0}
 end
-local released = there > 0 and return_permits(free, taken, ids) > 0
+local released = return_permits(free, taken, ids, there) > 0
 local heard, passed_on = 0, 0
 if key ~= free and (late or not is_idle(key)) then
     --[[preludes]]
@@ -45,7 +45,7 @@ if key ~= free and (late or not is_idle(key)) then
         if heard > 0 then
             return line, false
         end
-        return pass_permits(free, taken, line, id, channel, how, nil)
+        return line, pass_permits(free, taken, line, channel, how, nil)
     end)
 end
 if released and heard == 0 then

@@ -38,6 +38,7 @@ local renamed = there and there > now
 local may = not renamed and not past_end(ends_at, now) and not is_over(key ~= free and key, to, now)
 local ends = may and ends_of(taken, old)
 if ends and ends > now and #old == #new then
+    redis.call('zrem', taken, '') -- fails before anything has changed if the user may not remove the old permits
     take_lease()
     redis.call('zrem', taken, unpack(old))
     renamed = true

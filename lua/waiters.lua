@@ -20,7 +20,6 @@
 --          order, and behind them the writers that have no place; how many waiters there are; whether the line could
 --          be read. held has true for the fields that hold the lock, and writers is {member, score, ...}.
 -- For this file:
--- Defines  subscribers(channels, how)            how many connections are subscribed to each channel.
 -- Defines  values_of(key, fields)                the values of at most most_listed fields.
 -- Defines  scores(list)                          a table with the score of each member.
 -- Defines  add_waiter(waiters, ...)              adds a waiter, whose parts are as above.
@@ -28,21 +27,6 @@
 -- Defines  first_places(key, clients, numbers)   the first places of the line, and how many there are.
 
 local most_listed = 1000 -- as mostWaiters in inspect.go
-
--- Returns {channel -> number of its subscribers on this server}, which is empty if the user may not ask.
-local function subscribers(channels, how)
-    local found = {}
-    -- At most 2, because there are at most twice most_listed channels.
-    for from = 1, #channels, most_listed do
-        local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
-            unpack(channels, from, math.min(from + most_listed - 1, #channels)))
-        -- At most most_listed channels; an error has no elements.
-        for i = 1, #n, 2 do
-            found[n[i]] = n[i + 1]
-        end
-    end
-    return found
-end
 
 -- Returns the values of at most most_listed fields; all are false if they cannot be read.
 local function values_of(key, fields)

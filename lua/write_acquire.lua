@@ -152,10 +152,10 @@ if read_field ~= '' then
     redis.call('zrem', writers, read_field)
 end
 redis.call('hset', lock, 'mode', 'write', write_field, hold_count)
-if mode then
+if mine then
     extend(lock, lease)
 else
-    redis.call('pexpire', lock, ms(lease))
+    begin_lease(lock, ms(lease), 'mode', write_field)
 end
 if line and line.exists then
     leave(line, write_field)

@@ -143,8 +143,8 @@ var defects = []mistake{
 		from: "return heard > 0",
 		to:   "return true",
 		also: [2]string{
-			"return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0",
-			"return true",
+			"q.reachable = counts[channels[i]] ~= 0",
+			"q.reachable = true",
 		},
 	},
 	{
@@ -169,22 +169,26 @@ var defects = []mistake{
 	},
 	{
 		name: "permitBarge", focus: Focus{Locks: []Kind{Permits}},
-		from: "if not ahead then",
-		to:   "if not wants then",
+		from: "local to = not ahead and pass_permits(",
+		to:   "local to = not wants and pass_permits(",
 	},
 	{
 		name: "permitReleasedTwice", focus: Focus{Locks: []Kind{Permits}},
-		from: "if removed > 0 then\n        add(free, removed)\n    end",
-		to:   "add(free, #ids)",
+		from: "if there == 0 then\n        return 0\n    end",
+		to:   "there = #ids",
 		also: [2]string{
-			"local released = there > 0 and return_permits(",
-			"local released = return_permits(",
+			"if removed ~= there then",
+			"if false then",
 		},
 	},
 	{
 		name: "handsOn", focus: Focus{Locks: []Kind{Permits}},
-		from: "if left <= 0 or before",
-		to:   "if not (line and line.exists) or before",
+		from: "and count_free(free) > 0 and pass_on(",
+		to:   "and pass_on(",
+		also: [2]string{
+			"if room.available >= n then",
+			"if true then",
+		},
 	},
 	{
 		name: "javaExpiry", focus: Focus{[]Kind{Permits}, []string{"kill", "vanish", "pause", "hold"}},
@@ -198,8 +202,8 @@ var defects = []mistake{
 	},
 	{
 		name: "expireTwice", focus: Focus{Locks: []Kind{Permits}},
-		from: "redis.call('zrem', taken, unpack(expired))",
-		to:   "",
+		from: "return_permits(free, taken, expired, #expired)",
+		to:   "add(free, #expired)",
 	},
 	{
 		name: "permitNewsLost", focus: Focus{Locks: []Kind{Permits}},
@@ -227,7 +231,7 @@ var defects = []mistake{
 	},
 	{
 		name: "silentRelease", focus: Focus{Locks: []Kind{Permits}},
-		from: "return pass_permits(free, taken, line, id, channel, how, nil)",
+		from: "return line, pass_permits(free, taken, line, channel, how, nil)",
 		to:   "return line, true",
 	},
 
@@ -259,7 +263,7 @@ var defects = []mistake{
 	},
 	{
 		name: "partly", focus: Focus{Locks: []Kind{Wide}},
-		from: "if available >= n then\n        return 'now'",
+		from: "if room.available >= n then\n        return 'now'",
 		to:   "if true then\n        return 'now'",
 	},
 	{

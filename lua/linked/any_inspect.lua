@@ -106,6 +106,18 @@ end
 
 local function client_of(field) return field:sub(1, 36) end
 
+local function subscribers(channels, how)
+    local found = {}
+    for from = 1, #channels, 1000 do
+        local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
+            unpack(channels, from, math.min(from + 999, #channels)))
+        for i = 1, #n, 2 do
+            found[n[i]] = n[i + 1]
+        end
+    end
+    return found
+end
+
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
@@ -179,18 +191,6 @@ local function lease_left(prefix, reader, hold_count)
 end
 
 local most_listed = 1000 -- as mostWaiters in inspect.go
-
-local function subscribers(channels, how)
-    local found = {}
-    for from = 1, #channels, most_listed do
-        local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
-            unpack(channels, from, math.min(from + most_listed - 1, #channels)))
-        for i = 1, #n, 2 do
-            found[n[i]] = n[i + 1]
-        end
-    end
-    return found
-end
 
 local function values_of(key, fields)
     if #fields == 0 then

@@ -67,6 +67,14 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
+local function begin_lease(lock, lease, ...)
+    local answer = redis.pcall('pexpire', lock, lease)
+    if type(answer) == 'table' then
+        redis.call('hdel', lock, ...) -- deleting the only fields deletes the record
+        error(answer, 0)
+    end
+end
+
 local function answer(script, types)
     local done, result = pcall(script)
     if done then
@@ -193,7 +201,7 @@ local function grant(lock, waiter, tokens, channel, how)
     local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or
         redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
-        return nil -- Redis has no memory left
+        return nil -- for example, Redis has no memory left
     end
     local heard = nil
     if redis.pcall('pexpire', lock, ms(lease)) == 1 then
@@ -625,7 +633,9 @@ if not mine and first then
     serve(q, field, passed)
 end
 redis.call('hset', lock, field, hold_count)
-if pttl < tonumber(lease) then
+if not mine then
+    begin_lease(lock, lease, field)
+elseif pttl < tonumber(lease) then
     redis.call('pexpire', lock, lease)
 end
 return {1, 0, token}

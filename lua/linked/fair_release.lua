@@ -204,7 +204,7 @@ local function grant(lock, waiter, tokens, channel, how)
     local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or
         redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
-        return nil -- Redis has no memory left
+        return nil -- for example, Redis has no memory left
     end
     local heard = nil
     if redis.pcall('pexpire', lock, ms(lease)) == 1 then

@@ -62,6 +62,14 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
+local function begin_lease(lock, lease, ...)
+    local answer = redis.pcall('pexpire', lock, lease)
+    if type(answer) == 'table' then
+        redis.call('hdel', lock, ...) -- deleting the only fields deletes the record
+        error(answer, 0)
+    end
+end
+
 local function answer(script, types)
     local done, result = pcall(script)
     if done then
@@ -147,6 +155,18 @@ local function listeners(channel, how)
     return may_ask and n[2] or nil
 end
 
+local function subscribers(channels, how)
+    local found = {}
+    for from = 1, #channels, 1000 do
+        local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
+            unpack(channels, from, math.min(from + 999, #channels)))
+        for i = 1, #n, 2 do
+            found[n[i]] = n[i + 1]
+        end
+    end
+    return found
+end
+
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
@@ -189,32 +209,70 @@ local function open_line(lock, key, field)
     }
 end
 
-local function place_of(line, client)
-    if line.mine and line.mine.client == client then
-        return line.mine
+local function read_places(line, from, to)
+    local clients, places, numbers, some, together = {}, {}, {}, {}, {}
+    for number = from, to do
+        numbers[#numbers + 1] = ms(number)
     end
-    local text = redis.call('hget', line.key, client)
-    return text and parse_place(text, client)
-end
-
-local function place_at(line, number)
-    for _, known in ipairs({line.mine or false, line.back or false}) do
-        if known and known.unsaved and known.number == number then
-            return known
+    for i, client in ipairs(redis.call('hmget', line.key, unpack(numbers))) do
+        clients[from + i - 1] = client
+        some[#some + 1] = client or nil
+    end
+    local texts, n = #some > 0 and redis.call('hmget', line.key, unpack(some)), 0
+    for number = from, to do
+        local client, p = clients[number], nil
+        if client then
+            n = n + 1
+            p = texts[n] and parse_place(texts[n], client)
+        end
+        for _, known in ipairs({line.mine or false, line.back or false}) do
+            if known and (known.client == client or known.unsaved and known.number == number) then
+                p = known
+            end
+        end
+        if p and p.number == number then
+            places[number], clients[number], p.together = p, p.client, together
+            together[#together + 1] = p
         end
     end
-    local client = redis.call('hget', line.key, ms(number))
-    local p = client and place_of(line, client)
-    return p and p.number == number and p or nil
+    return clients, places
+end
+
+local function places_of(line, last)
+    last = math.min(last or line.last, line.last)
+    local number = line.first - 1
+    local to, size, clients, places = number, 1, nil, nil -- to: the last number that was read
+    return function()
+        number = number + 1
+        if number > last then
+            return nil
+        elseif number > to then
+            to = math.min(number + size - 1, last)
+            clients, places = read_places(line, number, to)
+            size = math.min(8 * size, 1000)
+        end
+        return number, clients[number], places[number]
+    end
 end
 
 local function is_reachable(p, channel, how)
-    return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0
+    if p.delivery == 'poll' then
+        return true
+    elseif p.reachable == nil then
+        local channels = {}
+        for i, q in ipairs(p.together) do
+            channels[i] = grants_to(channel, q)
+        end
+        local counts = subscribers(channels, how)
+        for i, q in ipairs(p.together) do
+            q.reachable = counts[channels[i]] ~= 0
+        end
+    end
+    return p.reachable
 end
 
 local function plain_waits(line, channel, how)
-    for number = line.first, math.min(line.last, line.first + near_head - 1) do
-        local p = place_at(line, number)
+    for _, _, p in places_of(line, line.first + near_head - 1) do
         if p and not of_writer(p.field) and p.state ~= 'suspect' and p.delivery == 'push' and
             is_reachable(p, channel, how) then
             return true
@@ -267,21 +325,17 @@ if free or joins then
     end
 end
 
-local longest = lease
-if free then
-    redis.call('hset', lock, 'mode', 'read', field, hold_count)
-else
-    redis.call('hset', lock, field, hold_count)
-    longest = math.max(lease, lease_left(prefix, field, 1))
-end
+local longest = free and lease or math.max(lease, lease_left(prefix, field, 1))
 redis.call('set', lease_key(prefix, field, 1), '1', 'PX', ms(longest))
 if hold_count ~= '1' then
     redis.call('set', lease_key(prefix, field, hold_count), '1', 'PX', ms(longest))
 end
 if free then
-    redis.call('pexpire', lock, ms(longest))
+    redis.call('hset', lock, 'mode', 'read', field, hold_count)
+    begin_lease(lock, ms(longest), 'mode', field)
 else
     extend(lock, longest)
+    redis.call('hset', lock, field, hold_count)
 end
 return {1, 0, 0}
 

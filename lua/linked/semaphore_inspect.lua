@@ -63,7 +63,9 @@ local function free_permits(free)
 end
 
 local function size_of(field)
-    return math.max(1, math.min(tonumber(field:match('%+(%d+)$') or 1), most_of_hold))
+    local at = field:find('+', 1, true)
+    local n = at and field:match('^%+(%d+)$', at) -- a search for a text is faster than one for a pattern
+    return n and math.max(1, math.min(tonumber(n), most_of_hold)) or 1
 end
 
 local function ids_of(field)

@@ -53,7 +53,9 @@ local function check_permits(taken)
 end
 
 local function size_of(field)
-    return math.max(1, math.min(tonumber(field:match('%+(%d+)$') or 1), most_of_hold))
+    local at = field:find('+', 1, true)
+    local n = at and field:match('^%+(%d+)$', at) -- a search for a text is faster than one for a pattern
+    return n and math.max(1, math.min(tonumber(n), most_of_hold)) or 1
 end
 
 local function ids_of(field)
@@ -306,6 +308,7 @@ local renamed = there and there > now
 local may = not renamed and not past_end(ends_at, now) and not is_over(key ~= free and key, to, now)
 local ends = may and ends_of(taken, old)
 if ends and ends > now and #old == #new then
+    redis.call('zrem', taken, '') -- fails before anything has changed if the user may not remove the old permits
     take_lease()
     redis.call('zrem', taken, unpack(old))
     renamed = true

@@ -26,7 +26,9 @@ local function ms(t) return string.format('%.0f', t) end
 local most_of_hold = 1000 -- permits of one hold; as mostAtOnce in semaphore.go
 
 local function size_of(field)
-    return math.max(1, math.min(tonumber(field:match('%+(%d+)$') or 1), most_of_hold))
+    local at = field:find('+', 1, true)
+    local n = at and field:match('^%+(%d+)$', at) -- a search for a text is faster than one for a pattern
+    return n and math.max(1, math.min(tonumber(n), most_of_hold)) or 1
 end
 
 local function ids_of(field)

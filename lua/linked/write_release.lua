@@ -3,6 +3,7 @@ local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local line_life = 5 * 60 * 1000
+local near_head = 32
 local most_holds = 10000 -- fields of a hash that one script reads
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
 
@@ -182,6 +183,18 @@ local function listeners(channel, how)
     return may_ask and n[2] or nil
 end
 
+local function subscribers(channels, how)
+    local found = {}
+    for from = 1, #channels, 1000 do
+        local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
+            unpack(channels, from, math.min(from + 999, #channels)))
+        for i = 1, #n, 2 do
+            found[n[i]] = n[i + 1]
+        end
+    end
+    return found
+end
+
 local function granted_lease(waiter)
     return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
 end
@@ -223,7 +236,7 @@ local function grant(lock, waiter, tokens, channel, how)
     local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or
         redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
-        return nil -- Redis has no memory left
+        return nil -- for example, Redis has no memory left
     end
     local heard = nil
     if redis.pcall('pexpire', lock, ms(lease)) == 1 then
@@ -237,7 +250,11 @@ end
 
 local function still_held(_, _) return false end
 
-local function fits(_, _, _) return 'now' end
+local function room_of(_, _) return nil end
+
+local function fits(_, _) return 'now' end
+
+local function goes_on(_, _) return false end
 local most_places = 20000 -- numbers from the first place to the last one up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
@@ -344,15 +361,50 @@ local function place_of(line, client)
     return text and parse_place(text, client)
 end
 
-local function place_at(line, number)
-    for _, known in ipairs({line.mine or false, line.back or false}) do
-        if known and known.unsaved and known.number == number then
-            return known
+local function read_places(line, from, to)
+    local clients, places, numbers, some, together = {}, {}, {}, {}, {}
+    for number = from, to do
+        numbers[#numbers + 1] = ms(number)
+    end
+    for i, client in ipairs(redis.call('hmget', line.key, unpack(numbers))) do
+        clients[from + i - 1] = client
+        some[#some + 1] = client or nil
+    end
+    local texts, n = #some > 0 and redis.call('hmget', line.key, unpack(some)), 0
+    for number = from, to do
+        local client, p = clients[number], nil
+        if client then
+            n = n + 1
+            p = texts[n] and parse_place(texts[n], client)
+        end
+        for _, known in ipairs({line.mine or false, line.back or false}) do
+            if known and (known.client == client or known.unsaved and known.number == number) then
+                p = known
+            end
+        end
+        if p and p.number == number then
+            places[number], clients[number], p.together = p, p.client, together
+            together[#together + 1] = p
         end
     end
-    local client = redis.call('hget', line.key, ms(number))
-    local p = client and place_of(line, client)
-    return p and p.number == number and p or nil
+    return clients, places
+end
+
+local function places_of(line, last)
+    last = math.min(last or line.last, line.last)
+    local number = line.first - 1
+    local to, size, clients, places = number, 1, nil, nil -- to: the last number that was read
+    return function()
+        number = number + 1
+        if number > last then
+            return nil
+        elseif number > to then
+            to = math.min(number + size - 1, last)
+            clients, places = read_places(line, number, to)
+            size = math.min(8 * size, 1000)
+        end
+        return number, clients[number], places[number]
+    end
 end
 
 local function place_text(p)
@@ -501,61 +553,91 @@ local function end_field(line, field)
 end
 
 local function is_reachable(p, channel, how)
-    return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0
+    if p.delivery == 'poll' then
+        return true
+    elseif p.reachable == nil then
+        local channels = {}
+        for i, q in ipairs(p.together) do
+            channels[i] = grants_to(channel, q)
+        end
+        local counts = subscribers(channels, how)
+        for i, q in ipairs(p.together) do
+            q.reachable = counts[channels[i]] ~= 0
+        end
+    end
+    return p.reachable
+end
+
+local most_told = 100 -- suspects that one script tells of a free lock; the others notice it when they look at the lock
+
+local function close_up(line, stay, next_number, granted)
+    line.first = #stay > 0 and stay[1].number or next_number
+    local missing = next_number - line.first - #stay
+    if missing == 0 or #stay > near_head and missing <= #stay then
+        return
+    end
+    for _, p in ipairs(stay) do
+        drop_field(line, ms(p.number))
+    end
+    local number = next_number
+    for i = #stay, 1, -1 do
+        number = number - (number - 1 == granted and 2 or 1)
+        stay[i].number = number
+        put_place(line, stay[i])
+    end
+    line.first = number
 end
 
 local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
         note_expired_grant(line)
     end
-    local suspects = {} -- the places that are passed over; also those that fit never
-    local to, at = nil, line.last -- at: the number that the loop has reached
-    for number = line.first, line.last do
-        local p, granted = place_at(line, number), false
-        local fit = p and p.state ~= 'suspect' and fits(p, lock, tokens)
-        if p and p.client == asker and fit == 'now' then
-            to, at, line.mine = asker, number, nil
-            drop_field(line, asker)
+    local room = room_of(lock, tokens)
+    local stay = {} -- the places that are passed over: suspects, and those that fit never
+    local to, at = nil, nil -- at: the number of the place that was granted the lock
+    local is_left, next_number = true, line.last + 1
+    for number, client, p in places_of(line) do
+        local fit = p and (p.state == 'suspect' and 'never' or fits(p, room))
+        local leaves = false
+        if fit == 'now' and client == asker then
+            to, at, is_left, leaves, line.mine = asker, number, false, true, nil
+        elseif fit and not is_reachable(p, channel, how) then
+            fit, leaves = nil, true
+        elseif fit == 'later' then
+            line.short, next_number = true, number
             break
-        elseif fit == 'later' and is_reachable(p, channel, how) then
-            line.short, at = true, number - 1
-            break
-        elseif p and fit ~= 'now' and is_reachable(p, channel, how) then
-            suspects[#suspects + 1] = p
-        elseif fit == 'now' and is_reachable(p, channel, how) then
-            granted = grant(lock, p, tokens, grants_to(channel, p), how)
-            if granted == nil then -- nothing can be granted: all places stay
-                line.mute = true
-                for _, q in ipairs(suspects) do
-                    put_place(line, q)
-                end
+        elseif fit == 'now' then
+            local granted = grant(lock, p, tokens, grants_to(channel, p), how)
+            if granted == nil then -- nothing can be granted: this place stays, and all behind it
+                line.mute, is_left, next_number = true, false, number
                 announce(how, grants_to(channel, p), 'free')
-                return nil
-            elseif granted then
-                to, at, line.granted = p.client, number, p.field
-                set_field(line, 'granted', p.field)
                 break
+            elseif granted then
+                to, at, is_left, line.granted = client, number, goes_on(room, p), p.field
+                set_field(line, 'granted', p.field)
+            else
+                leaves = true
             end
         end
-        if p and suspects[#suspects] ~= p then
-            drop_field(line, p.client)
+        if fit == 'never' then
+            stay[#stay + 1] = p
+        elseif client then
+            drop_field(line, ms(number))
         end
-        drop_field(line, ms(number))
+        if leaves then
+            drop_field(line, client)
+        end
+        if not is_left then
+            next_number = number + 1
+            break
+        end
     end
-    local free = to and #suspects > 0 and at - 1 or at
-    if to then
-        drop_field(line, ms(at))
-    end
-    for i, p in ipairs(suspects) do
-        p.number = free - #suspects + i
-        put_place(line, p)
-    end
-    line.first = free - #suspects + 1
-    if not to then
-        for _, p in ipairs(suspects) do
-            if p.state == 'suspect' then
-                announce(how, grants_to(channel, p), 'free')
-            end
+    close_up(line, stay, next_number, at)
+    local may_tell = is_left and most_told or 0
+    for _, p in ipairs(stay) do
+        if may_tell > 0 and p.state == 'suspect' then
+            announce(how, grants_to(channel, p), 'free')
+            may_tell = may_tell - 1
         end
     end
     return to
@@ -596,26 +678,25 @@ local function release_to_all(line, channel, how, message, window, always)
     if not may then -- the user may not publish, so no client was told
         return 0
     end
-    local kept = false -- whether a suspect place stays; its process may be paused
-    for number = line.first, line.last do
-        local p = place_at(line, number)
-        local told = p and is_reachable(p, channel, how)
-        if told then
-            announce(how, grants_to(channel, p), 'free')
-            kept = true
+    local stay, next_number = {}, line.last + 1 -- stay: suspects, whose processes may be paused
+    for number, client, p in places_of(line) do
+        if p and is_reachable(p, channel, how) then
+            if p.state ~= 'suspect' or #stay < most_told then
+                announce(how, grants_to(channel, p), 'free')
+            end
             if p.state ~= 'suspect' then
+                next_number = number
                 break
             end
-        else
-            if p then
-                drop_field(line, p.client)
-            end
+            stay[#stay + 1] = p
+        elseif client then
             drop_field(line, ms(number))
-            if not kept then
-                line.first = number + 1
+            if p then
+                drop_field(line, client)
             end
         end
     end
+    close_up(line, stay, next_number, nil)
     return math.max((known or 1) + beside, 1)
 end
 
