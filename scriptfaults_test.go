@@ -36,7 +36,7 @@ var releaseKinds = []releaseKind{
 	{"fair", recordOfFair, recordOfFair, "hdel"},
 	{"read", recordOfReader, recordOfWriter, "hget hlen hgetall del"},
 	{"write", recordOfWriter, recordOfWriter, "hexists hlen hgetall hdel del"},
-	{"semaphore", recordOfSemaphore, recordOfSemaphore, "get zscore zrem time"},
+	{"semaphore", recordOfSemaphore, recordOfSemaphore, "get zscore zrem time incrby"},
 }
 
 func recordOfLock(c *Client, name string) engine.Record   { return c.NewLock(name).record }

@@ -106,11 +106,14 @@ end
 
 local function client_of(field) return field:sub(1, 36) end
 
+local may_ask = true -- for the number of subscribers, as far as this run has tried
+
 local function subscribers(channels, how)
     local found = {}
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))
+        may_ask = not n.err
         for i = 1, #n, 2 do
             found[n[i]] = n[i + 1]
         end

@@ -245,6 +245,7 @@ local function subscribers(channels, how)
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))
+        may_ask = not n.err
         for i = 1, #n, 2 do
             found[n[i]] = n[i + 1]
         end
@@ -1020,6 +1021,7 @@ local function subscribers(channels, how)
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))
+        may_ask = not n.err
         for i = 1, #n, 2 do
             found[n[i]] = n[i + 1]
         end
@@ -1668,6 +1670,7 @@ local function subscribers(channels, how)
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))
+        may_ask = not n.err
         for i = 1, #n, 2 do
             found[n[i]] = n[i + 1]
         end
@@ -2035,6 +2038,7 @@ local function subscribers(channels, how)
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))
+        may_ask = not n.err
         for i = 1, #n, 2 do
             found[n[i]] = n[i + 1]
         end
@@ -2762,6 +2766,7 @@ local function subscribers(channels, how)
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))
+        may_ask = not n.err
         for i = 1, #n, 2 do
             found[n[i]] = n[i + 1]
         end
@@ -3650,6 +3655,7 @@ local function subscribers(channels, how)
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))
+        may_ask = not n.err
         for i = 1, #n, 2 do
             found[n[i]] = n[i + 1]
         end
