@@ -123,8 +123,8 @@ var defects = []mistake{
 	// A mistake in the short way of a release; line_test.go finds others.
 	{
 		name: "shortReleaseTwice", focus: Focus{[]Kind{Plain}, []string{"lost answers", "slow"}},
-		from: "if deleted == 1 and token and redis.pcall('exists', lock) == 0 then",
-		to:   "if token then",
+		from: "local free, token = deleted == 1 and redis.pcall('exists', lock) == 0, 0",
+		to:   "local free, token = true, 0",
 	},
 
 	// Mistakes of the specification.

@@ -864,11 +864,11 @@ elseif ends then
         (granted == field or not granted and not own) and
         (redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. to)[2] or 0) ~= 0 then
         deleted = redis.pcall('hdel', lock, field)
-        local token = 0
-        if fenced == '1' then
-            token = tokens and deleted == 1 and take_token(tokens)
+        local free, token = deleted == 1 and redis.pcall('exists', lock) == 0, 0
+        if free and fenced == '1' then
+            token = tokens and take_token(tokens)
         end
-        if deleted == 1 and token and redis.pcall('exists', lock) == 0 then
+        if free and token then
             lease = state == 'confirmed' and lease or string.format('%.0f', math.min(tonumber(lease), provisional))
             local grant = string.format(grant_format, waiter, asked, lease, string.format('%.0f', token))
             local heard = type(redis.pcall('hset', lock, waiter, 1)) == 'number' and
