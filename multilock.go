@@ -124,8 +124,11 @@ func (l *multi) acquire(ctx context.Context, r engine.Request) (bool, error) {
 	if r.Wait > 0 {
 		deadline = time.Now().Add(r.Wait)
 	}
-	if r.Wait != 0 && l.mayAcquireTogether() && l.acquireTogether(ctx, deadline, r) {
-		return true, nil
+	if r.Wait != 0 && l.mayAcquireTogether() {
+		ok, err := l.acquireTogether(ctx, deadline, r)
+		if ok || err != nil && isOver(deadline) {
+			return ok, err
+		}
 	}
 	for asked := 1; ; asked++ {
 		ok, err := l.acquireInOrder(ctx, deadline, r)
@@ -163,12 +166,12 @@ func (l *multi) mayAcquireTogether() bool {
 }
 
 // acquireTogether makes one attempt on all steps at the same time, and reports whether all are held. If not, it
-// releases those that it has acquired. Errors are dropped, because acquireInOrder comes to the same error, or has more
-// time for an answer.
-func (l *multi) acquireTogether(ctx context.Context, deadline time.Time, r engine.Request) bool {
+// releases those that it has acquired. If the caller has time left, it drops the error, because acquireInOrder comes to
+// the same error, or has more time for an answer.
+func (l *multi) acquireTogether(ctx context.Context, deadline time.Time, r engine.Request) (bool, error) {
 	within, done := context.WithCancel(ctx)
 	defer done()
-	r.Wait, r.Trial = 0, true
+	r.Wait, r.AnswerBy, r.Trial = 0, deadline, true
 	end := time.Now().Add(lease.Validity(r.Lease))
 	taken := make([]bool, len(l.steps))
 	err := errors.Join(forEach(l.steps, func(i int, s step) (err error) {
@@ -180,7 +183,7 @@ func (l *multi) acquireTogether(ctx context.Context, deadline time.Time, r engin
 			err = l.endLeasesAt(engine.OwnerOf(ctx), end, r, l.steps)
 		}
 		if err == nil && ctx.Err() == nil && l.client.engine.Open() == nil {
-			return true
+			return true, nil
 		}
 	}
 	var some []step
@@ -189,9 +192,11 @@ func (l *multi) acquireTogether(ctx context.Context, deadline time.Time, r engin
 			some = append(some, s)
 		}
 	}
-	_ = l.client.releaseInTime(ctx, deadline, locksOf(some), nil)
-	return false
+	return false, l.client.releaseInTime(ctx, deadline, locksOf(some), err)
 }
+
+// isOver reports whether the deadline of a caller has passed; zero: it has none.
+func isOver(deadline time.Time) bool { return !deadline.IsZero() && !time.Now().Before(deadline) }
 
 // acquireInOrder acquires all steps once, in order.
 func (l *multi) acquireInOrder(ctx context.Context, deadline time.Time, r engine.Request) (bool, error) {
@@ -214,7 +219,7 @@ func (l *multi) acquireInOrder(ctx context.Context, deadline time.Time, r engine
 	}
 	for i, s := range l.steps {
 		if !deadline.IsZero() {
-			r.Wait = max(0, time.Until(deadline))
+			r.Wait, r.AnswerBy = max(0, time.Until(deadline)), deadline
 		}
 		last := i == len(guards)
 		if r.LeastLease = 0; r.Lease != 0 && !last {
@@ -561,9 +566,11 @@ func (l *multi) open(ctx context.Context) error {
 // acquire increments the hold count of every lock of the step.
 func (s *step) acquire(ctx context.Context, r engine.Request) (ok bool, err error) {
 	l := s.locks[0]
-	switch {
+	switch h := insideOf(l); {
 	case s.records != nil:
 		ok, err = s.engine.Acquire(ctx, engine.OwnerOf(ctx), r, s.records...)
+	case h != nil:
+		ok, err = h.acquire(ctx, "acquire", engine.Request{Wait: r.Wait, Lease: r.Lease, AnswerBy: r.AnswerBy})
 	case r.Wait >= 0:
 		ok, err = l.TryLock(ctx, r.Wait, r.Lease)
 	case r.Lease > 0:
@@ -586,7 +593,8 @@ func (s *step) startLease(ctx context.Context, lease time.Duration, by time.Time
 		return s.engine.KeepLease(ctx, s.records, engine.OwnerOf(ctx), lease, by)
 	}
 	// Any Locker can be acquired once more, which sets the lease, and be released again.
-	ok, err := s.locks[0].TryLock(ctx, 0, lease)
+	again := step{locks: s.locks[:1]}
+	ok, err := again.acquire(ctx, engine.Request{Lease: lease, AnswerBy: by})
 	if !ok {
 		return cmp.Or(err, errNotLasting)
 	}

@@ -86,8 +86,11 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 			return false, err
 		}
 	}
-	if r.Wait > 0 {
+	switch {
+	case r.Wait > 0:
 		op.Deadline = time.Now().Add(r.Wait)
+	case op.NoWait && !r.AnswerBy.IsZero() && time.Until(r.AnswerBy) < e.Patience():
+		op.Deadline = r.AnswerBy
 	}
 	op.Patient = op.NoWait && isPatient(ctx)
 	op.part = partOf(ctx)
@@ -98,7 +101,7 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 		err = e.acquireOnce(&op, o, r, locks)
 	}
 	err = withHolder(e, op, locks, o, r, err)
-	if err == nil || !r.Trial {
+	if err == nil || !r.Trial || r.isLate() {
 		op.span.finish(err)
 	}
 	if err == nil {
@@ -109,6 +112,9 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 	}
 	return err == nil, err
 }
+
+// isLate reports whether AnswerBy has passed.
+func (r *Request) isLate() bool { return !r.AnswerBy.IsZero() && !time.Now().Before(r.AnswerBy) }
 
 // acquireOnce runs one acquire operation for all locks. A caller that holds the lock without a request, because it was
 // handed off to it, gets no acquireOp: to allocate one for every hand-off would cost as much as the rest of the

@@ -228,9 +228,13 @@ type Request struct {
 	// several steps sets it: KeepLease extends the lease until all of them are held.
 	LeastLease time.Duration
 
+	// AnswerBy limits how long a caller with a Wait of 0 waits for an answer, if it is sooner than Services.Patience
+	// (zero: it is not). Even if it has passed already, there is one attempt, which has send.MinWait for an answer.
+	AnswerBy time.Time
+
 	Component bool // the locks are part of a MultiLock: an error names the one that it is about
 	Again     bool // a MultiLock tries again: too little of the lease was left when it had all of its locks
-	Trial     bool // the caller tries again if this request fails, so no event reports that it gave up
+	Trial     bool // if this request fails before AnswerBy, the caller tries again, so no event reports that it gave up
 }
 
 // An Attempt is what one request to Redis asks for one lock: to acquire it, or to set a higher hold count for an owner

@@ -92,10 +92,14 @@ func (e entrance) enterLocked(mu sync.Locker, op *waitOptions, q *waitqueue.Queu
 // enterOwnersLocked waits for the owner mutex q while another goroutine of the same owner uses the hold for a request.
 // A caller that does not wait for other owners waits here too, for as long as it would wait for an answer of Redis.
 func (e entrance) enterOwnersLocked(mu sync.Locker, op *waitOptions, q *waitqueue.Queue[*hold]) error {
-	patient := *op
+	patient, now := *op, time.Now()
 	patient.NoWait = false
-	if op.NoWait && !op.Patient && op.Deadline.IsZero() {
-		patient.Deadline = time.Now().Add(e.sender.Patience())
+	switch {
+	case !op.NoWait || op.Patient:
+	case op.Deadline.IsZero():
+		patient.Deadline = now.Add(e.sender.Patience())
+	default:
+		patient.Wait = patient.WithMinWait(now)
 	}
 	err := e.enterLocked(mu, &patient, q)
 	if err == send.ErrTimeUp && op.NoWait {
