@@ -142,10 +142,11 @@ const (
 	PathHandoff AcquirePath = "handoff"
 	// PathNotified means that a notification ended the wait: it granted the lock to the caller, or it announced a
 	// release, and the next attempt succeeded. The attempt that follows the start of a subscription counts as notified,
-	// too.
+	// too, also when it starts again on another connection.
 	PathNotified AcquirePath = "notified"
 	// PathPolled means that the caller acquired the lock when it asked without a notification: the lease of the holder
-	// had expired, a notification was lost, or the caller sent a heartbeat, as waiters of fair and write locks do.
+	// had expired, its key was deleted, a notification was lost, or the caller sent a heartbeat, as waiters of fair and
+	// write locks do.
 	PathPolled AcquirePath = "polled"
 	// PathAttached means that the caller has attached a hold that was detached before: see [Client.Attach].
 	PathAttached AcquirePath = "attached"

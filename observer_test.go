@@ -23,6 +23,7 @@ import (
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/wake/waketest"
 )
 
 // inObservedBubble runs f in a bubble, on an engine with a recorder and a log.
@@ -82,6 +83,89 @@ func TestObserverSeesHandoffAndQueue(t *testing.T) {
 		e.unlock(3)
 		r.told(t, ReleasedEvent{x(3), 0, 0, nil, false})
 	})
+}
+
+// Acquired shows what has ended the wait: here the record was deleted, which nothing announces.
+func TestObserverSeesWhatHasEndedTheWait(t *testing.T) {
+	for name, test := range map[string]struct {
+		before func(r *fakeredis.Redis) // the wait
+		after  func(r *fakeredis.Redis) // the record was deleted
+		want   AcquirePath
+	}{
+		"the time was up": {want: PathPolled},
+		"the subscription was refused": {
+			before: func(r *fakeredis.Redis) {
+				r.PubSub.Refuse = func(string) error {
+					time.Sleep(100 * time.Millisecond) // meanwhile the record is deleted
+					return waketest.Error("NOPERM no permission")
+				}
+			},
+			want: PathPolled,
+		},
+		"the subscription has begun": {
+			before: func(r *fakeredis.Redis) { r.PubSub.ConfirmAfter = 100 * time.Millisecond },
+			want:   PathNotified,
+		},
+		"the subscription has begun again": {
+			after: func(r *fakeredis.Redis) { r.PubSub.Cut() },
+			want:  PathNotified,
+		},
+		"a message for another waiter": {
+			after: func(r *fakeredis.Redis) { r.PubSub.Publish("channel:x") },
+			want:  PathNotified,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, _ *lockedBuffer) {
+				e.redis.Set(func() {
+					e.redis.Records["x"] = &fakeredis.Record{Field: "other", Levels: 1, Expires: time.Now().Add(time.Hour)}
+				})
+				if test.before != nil {
+					test.before(e.redis)
+				}
+				got := startInOrder(e, 1)
+				time.Sleep(50 * time.Millisecond)
+				e.redis.Set(func() { delete(e.redis.Records, "x") })
+				if test.after != nil {
+					test.after(e.redis)
+				}
+				<-got
+				events := r.take()
+				assert.Equal(t, test.want, events[len(events)-1].(AcquiredEvent).Path)
+				e.unlock(1)
+			})
+		})
+	}
+}
+
+// A waiter with a place in the line has polled, too, if the poller has found the lock free and woken it.
+func TestObserverSeesThatThePollerHasFoundTheLockFree(t *testing.T) {
+	t.Parallel()
+	for name, lock := range map[string]func(c *Client, name string) Locker{
+		"plain": func(c *Client, name string) Locker { return c.NewLock(name) },
+		"write": func(c *Client, name string) Locker { return c.NewRWLock(name).Write() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, r := newBench(t, testredis.Start(t).Addr()), &recorder{}
+			ctx, waits := context.Background(), b.client(WithObserver(r))
+			held := lock(b.client(), b.name)
+			b.must(held.Lock(ctx))
+			got := make(chan error, 1)
+			go func() {
+				got <- lock(waits, b.name).Do(ctx, func(context.Context) error { return nil })
+			}()
+			testredis.Await(t, "it stands in the line", soon, func() bool {
+				return b.rdb.HExists(ctx, b.lineKey(), waits.ID()).Val()
+			})
+			r.take()
+			b.must(b.rdb.Del(ctx, b.name).Err())
+			b.must(await(b, "the waiter has the lock", got))
+			events := r.take()
+			assert.Equal(t, PathPolled, events[0].(AcquiredEvent).Path, "%+v", events)
+			require.ErrorIs(t, held.Unlock(ctx), ErrLockLost)
+		})
+	}
 }
 
 // startInOrder makes owners call Lock, one after the other. The channel returns each owner that has acquired the lock.

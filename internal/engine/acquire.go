@@ -343,13 +343,13 @@ func (a *acquireOp) listen(in target, res Answer) (wake, ready <-chan struct{}, 
 // sleepUntilFree sleeps for delay, or until one of the channels is ready. It returns an error if the wait of op ends
 // before that.
 func (a *acquireOp) sleepUntilFree(op *waitOptions, in target, wake, ready <-chan struct{}, delay time.Duration) error {
-	slept := time.Now()
 	err := op.sleep(wake, ready, delay) // 4
-	if time.Since(slept) < delay {
+	message, begun := a.subscription.wakeUp()
+	if message || begun {
 		a.span.ends(pathNotified)
-		if ready == nil {
-			in.hold.heardRelease()
-		}
+	}
+	if message {
+		in.hold.heardRelease()
 	}
 	return err
 }

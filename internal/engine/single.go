@@ -116,6 +116,7 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 	err := r.sleepUntilFree(&r.waitOptions, in, wake, ready, delay)
 	if err == nil || err == send.ErrTimeUp {
 		if granted, ok := r.granted(); ok {
+			r.span.ends(pathNotified)
 			return granted, nil
 		}
 	}

@@ -120,6 +120,18 @@ func (s *subscription) awaited() (wake, ready <-chan struct{}) {
 	return wake, ready
 }
 
+// wakeUp returns why a sleep on the channels of awaited has ended: a message arrived, or a subscription began, for the
+// first time or on another connection. Both are false if the time was up, if the subscription was refused, or if the
+// caller was woken by somebody else, such as the poller. It is called once after each sleep, before confirm.
+func (s *subscription) wakeUp() (message, begun bool) {
+	begun = slices.ContainsFunc(s.unconfirmed, (*wake.Listener).Confirmed)
+	for _, l := range s.listeners {
+		causes := l.Causes()
+		message, begun = message || causes.Message, begun || causes.Resubscribed
+	}
+	return message, begun
+}
+
 // confirm notes, before the next attempt, which subscriptions are confirmed or refused by now.
 func (s *subscription) confirm() {
 	s.unconfirmed = slices.DeleteFunc(s.unconfirmed, func(l *wake.Listener) bool {

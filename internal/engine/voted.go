@@ -109,11 +109,11 @@ func (k *voteBackend) await(res Answer) (Answer, error) {
 		}
 	}
 	if delay > r.Pause {
-		slept := time.Now()
 		if err := k.sleep(wake, ready, delay); err != nil {
 			return res, err
 		}
-		if k.notified = time.Since(slept) < delay; k.notified {
+		message, begun := k.subscription.wakeUp()
+		if k.notified = message || begun; k.notified {
 			k.span.ends(pathNotified)
 		}
 	}

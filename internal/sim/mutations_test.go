@@ -280,9 +280,9 @@ var mutations = []mutation{
 	},
 	{
 		name: "wakeUpDropped", file: "internal/wake/hub.go",
-		from: `l.last = message
+		from: `l.last, l.causes.Message = message, true
 			l.wakeUp()`,
-		to: "l.last = message",
+		to: "l.last, l.causes.Message = message, true",
 	},
 	{
 		name: "subscribedUnnoticed", file: "internal/engine/subscription.go",

@@ -190,8 +190,10 @@ func (l *link) forgetLocked(ch *channel) {
 	delete(l.channels, ch.name)
 }
 
+// wakeLocked wakes the listeners, because the channel is subscribed on another connection.
 func (ch *channel) wakeLocked() {
 	for _, l := range ch.listeners {
+		l.causes.Resubscribed = true
 		l.wakeUp()
 	}
 }

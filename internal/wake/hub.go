@@ -245,7 +245,7 @@ func (h *Hub) deliver(name, message string) {
 	}
 	for _, l := range ch.listeners {
 		if l.filter == nil || l.filter(message) {
-			l.last = message
+			l.last, l.causes.Message = message, true
 			l.wakeUp()
 		}
 	}

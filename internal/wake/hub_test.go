@@ -107,6 +107,36 @@ func TestPubSubMessagesPassTheFilterOfAListener(t *testing.T) {
 	})
 }
 
+// A listener tells what has woken it, once: a message, or a subscription on another connection. The first subscription
+// is told by Ready, and a wake-up from another source by nobody.
+func TestListenerTellsWhatHasWokenIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, p := newFakePubSub(t)
+		shared := make(chan struct{}, 1)
+		a, b := p.JoinFor(shared, "x"), p.JoinFor(shared, "y")
+		require.True(t, ready(a), "not subscribed")
+		require.True(t, ready(b), "not subscribed")
+		assert.Zero(t, a.Causes(), "the first subscription")
+		shared <- struct{}{}
+		assert.True(t, woken(a), "by another source")
+		assert.Zero(t, a.Causes())
+		s.Publish("x")
+		assert.True(t, woken(a))
+		assert.Equal(t, Causes{Message: true}, a.Causes())
+		assert.Zero(t, a.Causes(), "causes that were returned before")
+		assert.Zero(t, b.Causes(), "causes of another listener")
+		s.Cut()
+		time.Sleep(time.Second)
+		assert.True(t, woken(b))
+		assert.Equal(t, Causes{Resubscribed: true}, a.Causes())
+		s.Publish("y")
+		synctest.Wait()
+		assert.Equal(t, Causes{Message: true, Resubscribed: true}, b.Causes())
+		a.Leave()
+		b.Leave()
+	})
+}
+
 // The function set with Hears is called before the listeners run. It finds out whether a grant is for a wait that
 // still goes on, and a woken caller may be finished with the lock at once.
 func TestPubSubHearsAMessageBeforeItsListeners(t *testing.T) {

@@ -9,6 +9,12 @@ import (
 	"time"
 )
 
+// Causes are why a Listener was woken. Its channel Wake may have received wake-ups from other sources, too: see JoinFor.
+type Causes struct {
+	Message      bool // a message arrived
+	Resubscribed bool // the channel is subscribed on another connection: messages in between were lost
+}
+
 // A Listener is woken by the messages of its channel.
 type Listener struct {
 	Wake chan struct{} // holds one wake-up: several that were not received yet count as one
@@ -20,6 +26,7 @@ type Listener struct {
 	hub     *Hub
 	filter  func(message string) bool // selects the messages that wake the listener; nil: all of them do
 	last    string                    // the last message that was received, unless Message has returned it
+	causes  Causes                    // why it was woken, unless Causes has returned it
 }
 
 // Name returns the name of the channel that l listens to.
@@ -58,6 +65,15 @@ func (l *Listener) Message() string {
 	m := l.last
 	l.last = ""
 	return m
+}
+
+// Causes returns why l was woken since Causes was last called.
+func (l *Listener) Causes() Causes {
+	l.hub.mu.Lock()
+	defer l.hub.mu.Unlock()
+	c := l.causes
+	l.causes = Causes{}
+	return c
 }
 
 // Confirmed reports whether the subscription of l is in force.
