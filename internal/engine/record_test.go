@@ -6,6 +6,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/send"
 )
 
 // All holders of a record learn of its loss, whether the watchdog, a re-entry or the clock has noticed it.
@@ -229,4 +231,29 @@ func TestRecordEndIsThatOfTheLease(t *testing.T) {
 			e.unlock(1)
 		})
 	}
+}
+
+// A renewal whose goroutine a hook of the Redis client has ended may still run, as any other without an answer.
+func TestRenewalMayRunAfterAHookHasEndedItsGoroutine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var works atomic.Bool
+		e := joinBubbleEngine(t, fakeredis.New(), "client", func(c *Config) {
+			renew := c.Renewer
+			c.Renewer = func(ctx context.Context, sender *send.Sender, all []Renewal) {
+				if !works.Load() {
+					runtime.Goexit()
+				}
+				renew(ctx, sender, all)
+			}
+		})
+		e.lock(1)
+		_, field := e.holdBy(LockID{Name: "x"}, 1)
+		time.Sleep(e.WatchdogTimeout/3 + time.Second/2)
+		assert.Equal(t, e.WatchdogTimeout, e.late.Longest(field), "the lease that may still be set")
+		works.Store(true)
+		time.Sleep(10 * e.WatchdogTimeout)
+		assert.Zero(t, e.late.Longest(field))
+		e.unlock(1)
+	})
 }

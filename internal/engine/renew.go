@@ -70,12 +70,20 @@ func (e renewing) renew(ctx context.Context, leases []*lease.Lease) []lease.Rene
 		if answers[i].Looked = !l.IsRenewable(); !answers[i].Looked {
 			answers[i].Length = e.watchdog.RestOf(l, e.WatchdogTimeout)
 		}
-		asked, of = append(asked, Renewal{Lock: r.first.commands(), Field: r.field, Length: answers[i].Length}), append(of, i)
+		asked, of = append(asked, Renewal{
+			Lock: r.first.commands(), Field: r.field, Length: answers[i].Length,
+			Err: send.ErrHookExited, // unless the Renewer returns
+		}), append(of, i)
 	}
-	if len(asked) == 0 {
-		return answers
+	if len(asked) > 0 {
+		defer e.renewed(leases, answers, asked, of)
+		e.Renewer(ctx, e.sender, asked)
 	}
-	e.Renewer(ctx, e.sender, asked)
+	return answers
+}
+
+// renewed stores the answers of asked in those elements of answers, and notes the requests that may still run.
+func (e renewing) renewed(leases []*lease.Lease, answers []lease.Renewal, asked []Renewal, of []int) {
 	for n, i := range of {
 		answers[i].Held, answers[i].Err = asked[n].Held, asked[n].Err
 		if length := asked[n].Length; length > 0 && send.MayRunLater(asked[n].Err) {
@@ -84,7 +92,6 @@ func (e renewing) renew(ctx context.Context, leases []*lease.Lease) []lease.Rene
 			h.mayLast(length, asked[n].Err)
 		}
 	}
-	return answers
 }
 
 // observedRenew is renew for an engine whose events are observed: it also reports the answers.

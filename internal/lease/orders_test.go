@@ -172,10 +172,13 @@ func TestEveryOrderOfEventsKeepsALeaseRenewed(t *testing.T) {
 		for _, limited := range []bool{false, true} {
 			t.Run(fmt.Sprintf("explicit=%v,limited=%v", explicit, limited), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					orders := 0
-					tryOrders(t, explicit, limited, nil, mostEvents, &orders)
+					orders, most := 0, mostEvents
+					if explicit { // until its lease is extended
+						most--
+					}
+					tryOrders(t, explicit, limited, nil, most, &orders)
 					t.Log(orders, "orders")
-					require.Greater(t, orders, 10_000, "orders")
+					require.Greater(t, orders, 1_000, "orders")
 				})
 			})
 		}

@@ -21,6 +21,7 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -412,10 +413,16 @@ func (w *Watchdog) sendOne(batch []*Lease) {
 	// Without this limit go-redis would spend a long time dialing an unreachable host.
 	ctx, cancel := context.WithTimeout(w.ctx, renewTime)
 	defer cancel()
-	sent := w.Now()
-	for _, holder := range w.answered(batch, sent, w.config.Renew(send.Undated(ctx), batch)) {
-		holder.LeaseEnded(ErrGone)
-	}
+	sent, answers := w.Now(), []Renewal(nil)
+	defer func() {
+		if answers == nil { // a hook of the Redis client has ended the goroutine
+			answers = slices.Repeat([]Renewal{{Err: send.ErrHookExited}}, len(batch))
+		}
+		for _, holder := range w.answered(batch, sent, answers) {
+			holder.LeaseEnded(ErrGone)
+		}
+	}()
+	answers = w.config.Renew(send.Undated(ctx), batch)
 }
 
 // answered notes the answers to the requests for the leases of batch, which were sent at sent. It returns the Holders

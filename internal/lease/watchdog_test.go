@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -459,6 +460,30 @@ func TestWatchdogRenewalHasADeadline(t *testing.T) {
 		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
 		<-ends.ended
 		require.Positive(t, silences.Load())
+	})
+}
+
+// A renewal whose goroutine a hook of the Redis client has ended counts as one that has failed.
+func TestWatchdogRenewsAgainAfterAHookHasEndedTheGoroutine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		asked := 0
+		f.answer = func(*Lease) Renewal {
+			if asked++; asked <= 2*MostRenewals {
+				f.mu.Unlock()
+				defer f.mu.Lock()
+				runtime.Goexit()
+			}
+			return Renewal{Held: true}
+		}
+		l, ends := newLease(f.watchdog)
+		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		time.Sleep(10 * testLease)
+		synctest.Wait()
+		assert.Zero(t, ends.times, "the lease ended: %v", ends.cause)
+		assert.False(t, f.watchdog.IsRenewing(l))
+		f.watchdog.Remove(l)
 	})
 }
 

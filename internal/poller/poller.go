@@ -110,15 +110,15 @@ func (p *Poller) Watch(name string, s Waiter) (stop func()) {
 
 // run polls until no caller waits, or the Client is closed.
 func (p *Poller) run() {
-	idle := false
+	ended := false
 	defer func() {
-		if !idle { // the Client is closed, or a hook of the Redis client has ended the goroutine
-			p.end()
+		if !ended { // a hook of the Redis client has ended the goroutine
+			p.config.Spawn(p.run)
 		}
 	}()
 	for {
 		looks := p.looks()
-		if idle = len(looks) == 0 && p.endIfIdle(); idle {
+		if ended = len(looks) == 0 && p.endIfIdle(); ended {
 			return
 		}
 		if len(looks) == 0 {
@@ -127,6 +127,8 @@ func (p *Poller) run() {
 		pause := max(p.config.Every/time.Duration(len(looks)), time.Second/mostLooks)
 		for _, names := range looks {
 			if p.config.Sleep(pause) != nil {
+				ended = true
+				p.end()
 				return
 			}
 			if len(names) > 0 {

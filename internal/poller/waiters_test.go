@@ -5,6 +5,7 @@ package poller
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -144,6 +145,28 @@ func TestPollerBeginsAgainAfterItsGoroutineHasEnded(t *testing.T) {
 		require.NotEmpty(t, polls, "polls for another caller")
 		assert.ElementsMatch(t, []string{"x", "y"}, polls[0])
 		stop()
+		b.close()
+	})
+}
+
+// The waiters are polled for although a hook of the Redis client has ended the goroutine.
+func TestPollerGoesOnAfterAHookHasEndedItsGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newPollerBench(t)
+		look, looks := b.config.Look, 0
+		b.config.Look = func(names []string, fields [][]string) ([]string, error) {
+			if looks++; looks <= 2 {
+				runtime.Goexit()
+			}
+			return look(names, fields)
+		}
+		w := waiter()
+		defer b.Watch("x", w)()
+		b.set(func() { b.free = []string{"x"} })
+		rounds(4)
+		assert.GreaterOrEqual(t, looks, 3)
+		assert.LessOrEqual(t, looks, 4, "looks in four rounds")
+		assert.Len(t, w.Wake, 1, "the waiter is woken")
 		b.close()
 	})
 }

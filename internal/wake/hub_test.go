@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -31,6 +32,14 @@ func (oneServer) Refused(error) bool { return false }
 func dialling(name string, s *waketest.Server) Node {
 	return Node{name, func() Subscriber { return s.Dial() }}
 }
+
+// exiting is the router for a single server with another function that connects to it.
+type exiting struct {
+	oneServer
+	dial func() Subscriber
+}
+
+func (e exiting) Node(string) Node { return Node{"", e.dial} }
 
 func newRand(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
 
@@ -104,6 +113,27 @@ func TestPubSubMessagesPassTheFilterOfAListener(t *testing.T) {
 		p.receive("x", "0")
 		assert.True(t, woken(mine), "the message is for everybody")
 		assert.True(t, woken(other), "the message is for everybody")
+	})
+}
+
+// A hook of the Redis client that ends the goroutine of a connection costs that connection, and no channel.
+func TestPubSubGoesOnAfterAHookHasEndedItsGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dials := &waketest.Server{}, 0
+		p := New(exiting{oneServer{s}, func() Subscriber {
+			if dials++; dials <= 2 {
+				runtime.Goexit()
+			}
+			return s.Dial()
+		}}, slog.New(slog.DiscardHandler), func(string, error) {})
+		defer p.Close()
+		l := p.Join("x")
+		time.Sleep(5 * time.Second)
+		require.True(t, ready(l), "subscribed")
+		assert.Equal(t, 3, dials)
+		s.Publish("x")
+		assert.True(t, woken(l))
+		l.Leave()
 	})
 }
 

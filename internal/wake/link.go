@@ -61,10 +61,20 @@ func (l *link) kickLocked() {
 
 // run keeps a connection open while the link has channels, and for a while after that.
 func (l *link) run() {
+	ended := false
+	defer func() {
+		if !ended { // a hook of the Redis client has ended the goroutine
+			waitgroup.Go(&l.work, func() {
+				if l.waits(mostPause) {
+					l.run()
+				}
+			})
+		}
+	}()
 	var pause time.Duration
 	for {
 		worked, needed, why := l.session()
-		if !needed {
+		if ended = !needed; ended {
 			return
 		}
 		l.noteUnanswered(time.Now(), why)
@@ -72,12 +82,23 @@ func (l *link) run() {
 			pause = 0
 		}
 		l.Reload()
-		select {
-		case <-time.After(pause/2 + rand.N(pause/2+1)):
-		case <-l.closed:
+		if ended = !l.waits(pause/2 + rand.N(pause/2+1)); ended {
 			return
 		}
-		pause = min(max(2*pause, 20*time.Millisecond), time.Second)
+		pause = min(max(2*pause, 20*time.Millisecond), mostPause)
+	}
+}
+
+// mostPause is the longest pause between two connections.
+const mostPause = time.Second
+
+// waits waits for d. It returns false if the hub is closed.
+func (l *link) waits(d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-l.closed:
+		return false
 	}
 }
 
