@@ -1236,6 +1236,33 @@ func TestSplitThatRunsLateMakesNoSecondTicket(t *testing.T) {
 	})
 }
 
+// A rename of a reader whose lease has expired, which leaves a tombstone, does not make it a living reader again.
+func TestRenameOfADeadReaderDoesNotReviveIt(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		b, ctx := newBench(t, addr), context.Background()
+		c, other := b.client(), b.client()
+		l := c.NewRWLock(b.name).Read()
+		living := b.hold(l)
+		fields, err := b.rdb.HKeys(ctx, b.name).Result()
+		b.must(err)
+		require.Len(b, fields, 2)
+		dead := c.ID() + ":77:077"
+		b.rdb.HSet(ctx, b.name, dead, 1)
+		late := engine.Rename{From: dead, To: c.ID() + ":0:0100000000000001", Lease: time.Hour, Late: true}
+		r, err := c.send(l.lock.(*readLock).Rename(late))
+		b.must(err)
+		assert.EqualValues(b, -1, r[0])
+		b.must(living.Release(ctx))
+		ok, err := other.NewRWLock(b.name).Write().TryLock(ctx, 300*time.Millisecond, 0)
+		b.must(err)
+		assert.True(b, ok, "a dead reader keeps the writer out")
+		if ok {
+			b.must(other.NewRWLock(b.name).Write().Unlock(ctx))
+		}
+	})
+}
+
 // If Redis does not confirm Detach, there is no ticket, and the lock is free soon, also if the request runs late.
 func TestFaultDetachThatIsNotConfirmedReleases(t *testing.T) {
 	t.Parallel()

@@ -61,7 +61,10 @@ end
 local over = past_end(ends, now) or (splits or ends > 0) and is_buried_reader(prefix, to)
 local hold_count = over and 0 or living(from)
 if late and not splits then
-    bury_reader(prefix, from)
+    if hold_count == 0 and redis.call('hdel', lock, from) == 1 and redis.call('hlen', lock) == 1 then
+        redis.call('del', lock) -- the mode alone is not a record
+    end
+    bury_reader(prefix, from) -- a reader that is still in the record would live again
 end
 if hold_count == 0 then
     return {-1, 0, now}
