@@ -35,13 +35,15 @@ func withCounterparts(targets []target) []target {
 }
 
 // noteFieldSent notes that an attempt on the counterpart is going to name the field of h, so that h is not handed off
-// or shared from now on. It returns false if the field must not be sent: h has ended, or shares its record with a hold
-// whose owner does not ask for the counterpart, and which blocks the attempt as well.
+// or shared from now on. It returns false if the field must not be sent: h has ended or was lost, or shares its record
+// with a hold whose owner does not ask for the counterpart, and which blocks the attempt as well. The record of a hold
+// that was lost may still be there for a moment, and an attempt that passes it would make it last for longer.
 func (h *hold) noteFieldSent() bool {
 	s := h.lockState
 	s.Lock()
 	defer s.Unlock()
-	if h.state == ended {
+	s.expireLocked(h)
+	if h.state == ended || h.state.isLost() {
 		return false
 	}
 	h.fieldSent = true

@@ -1,0 +1,48 @@
+//go:build go1.25
+
+package engine
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/send"
+)
+
+// A half is one half of a read/write lock. It notes which fields its attempts name.
+type half struct {
+	*fakeLock
+	named *[]string
+}
+
+func (l half) Acquire(a Attempt) send.Call {
+	*l.named = append(*l.named, a.Counterpart)
+	return l.fakeLock.Acquire(a)
+}
+
+// An attempt does not name the field of a hold on the counterpart that was lost. Its record may still be there for a
+// moment: then Redis would let the attempt pass, and keep the record for as long as the new hold lasts.
+func TestLostCounterpartIsNotNamed(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		var named []string
+		ctx := context.Background()
+		read, write := half{newFakeLock(e.redis, "x"), &named}, half{newFakeLock(e.redis, "x"), &named}
+		read.key, read.LockID.Half, read.CounterpartHalf = "x:read", "read", "write"
+		write.key, write.LockID.Half, write.CounterpartHalf = "x:write", "write", "read"
+		ok, err := e.acquire(ctx, write, 1, Request{Wait: forever, Lease: 10 * time.Second})
+		require.NoError(t, err)
+		require.True(t, ok)
+		time.Sleep(9950 * time.Millisecond)
+		require.Zero(t, levelsOf(e.Engine, write, 1))
+		require.NotEmpty(t, e.redis.Holder("x:write"))
+		ok, err = e.acquire(ctx, read, 1, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		assert.Equal(t, []string{"", ""}, named)
+		require.NoError(t, e.Release(ctx, read, 1))
+	})
+}
