@@ -493,13 +493,13 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 	e := h.lockState.engine
 	if h.state != fresh {
 		h.count++
-		t.mayLastLocked(e.watchdog.Now())
+		t.mayLastLocked(e.watchdog.Now(), 0)
 		e.watchdog.Extend(&h.record.lease, sent, t.Lease, t.Renewed)
 		return
 	}
 	now := e.watchdog.Now()
 	h.newRecord(now).joinLocked(h, e.watchdog.At(sent))
-	t.mayLastLocked(now)
+	t.mayLastLocked(now, res.longest)
 	if q := h.queue; q != nil {
 		if h.lock.Admission() != Counting { // a granted permit does not mean that another one is free
 			q.foundFree()
@@ -513,10 +513,11 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 	h.openLocked(res.More)
 }
 
-// mayLastLocked notes for how long the record of t lasts, which was granted by an answer that came at now. Another try
-// of the attempt may be on its way, and give an explicit lease again.
-func (t *target) mayLastLocked(now time.Duration) {
-	length := t.Lease
+// mayLastLocked notes for how long the record of t lasts, which was granted by an answer that came at now. The caller
+// before may have asked for a longer lease with the same field, and been granted it. Another try of the attempt may be on
+// its way, and give an explicit lease again.
+func (t *target) mayLastLocked(now, longest time.Duration) {
+	length := max(t.Lease, longest)
 	if !t.Renewed && t.hold.lockState.engine.late.Longest(t.Field) > 0 {
 		length += late.Life
 	}

@@ -318,6 +318,7 @@ type Answer struct {
 	tokens []int64   // the fencing tokens of several targets
 
 	provisional time.Duration // the lease of a grant that is shorter than the lease asked for; 0: it is not shorter
+	longest     time.Duration // the longest lease that a request with the field of the place in the line has asked for
 }
 
 // A View is the state of a lock in Redis.

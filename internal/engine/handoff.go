@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/late"
 )
 
 // handOffLocked hands the lock of h off to the first waiter of its local queue, if this is possible, and reports
@@ -31,7 +32,10 @@ func (h *hold) handOffLocked() bool {
 	next.queue = q
 	if token, ok := r.tokenForLocked(next.lock); !ok {
 		next.field, next.state, r.adopted = r.field, adopting, true
-		next.own.expires = r.expires // the record that next makes has the same field
+		next.own.expires = r.expires                // the record that next makes has the same field
+		if s.engine.watchdog.IsRenewing(&r.lease) { // which the lease of that record does not show
+			s.engine.late.Left(r.field, late.Effect{Lease: s.engine.WatchdogTimeout}, 0, true)
+		}
 		r.endLocked()
 	} else {
 		r.joinLocked(next, now)

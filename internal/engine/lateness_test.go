@@ -392,3 +392,154 @@ func TestKeepLeaseThatRunsLateAfterItsConnectionFailed(t *testing.T) {
 		_ = e.Release(ctx, l, 1)
 	})
 }
+
+// The explicit lease ends while a request that makes it longer is under way: Redis has run the request, and its answer
+// comes later, or never. The owner gets the loss, needs no Unlock, and the record is deleted.
+func TestRecordIsDeletedIfItsLeaseEndsDuringARequest(t *testing.T) {
+	const answers = 500 * time.Millisecond
+	for name, c := range map[string]struct {
+		verb    string
+		fault   fakeredis.Fault
+		request func(ctx context.Context, e *bubbleEngine, l *fakeLock) error
+	}{
+		"Extend": {"renew", fakeredis.Fault{Answer: answers}, func(ctx context.Context, e *bubbleEngine, l *fakeLock) error {
+			return e.Extend(ctx, l, 1, time.Hour)
+		}},
+		"KeepLease": {"renew", fakeredis.Fault{Answer: answers}, func(ctx context.Context, e *bubbleEngine, l *fakeLock) error {
+			_ = e.KeepLease(ctx, []Lock{l}, 1, time.Hour, time.Time{})
+			return e.Extend(ctx, l, 1, time.Hour)
+		}},
+		"re-entry":                   {"acquire", fakeredis.Fault{Answer: answers}, reenterForAnHour},
+		"re-entry without an answer": {"acquire", fakeredis.Fault{Answer: 7 * time.Second, Err: io.EOF}, reenterForAnHour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				l := newFakeLock(e.redis, "x")
+				ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: 5 * time.Second})
+				require.NoError(t, err)
+				require.True(t, ok)
+				time.Sleep(4700 * time.Millisecond)
+				runsLate(e.redis, c.verb, 1, c.fault)
+				ctx, cancel := context.WithTimeout(context.Background(), 600*time.Millisecond)
+				defer cancel()
+				require.Error(t, c.request(ctx, e, l))
+				time.Sleep(20 * time.Second)
+				assert.Empty(t, e.redis.Holder("x"), "the record that nobody holds")
+			})
+		})
+	}
+}
+
+func reenterForAnHour(ctx context.Context, e *bubbleEngine, l *fakeLock) error {
+	_, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: time.Hour})
+	return err
+}
+
+// A lineLock is a fakeLock whose waiters have places in the line, as far as the engine knows.
+type lineLock struct{ *fakeLock }
+
+func (l lineLock) Grants(Attempt) string { return "grants:" + l.key }
+
+// leavesPlace has a caller that wants a lease of an hour give up, and leave its place in the line to another one, with
+// the request next. The last attempt of the first one has this fault, and is granted. leavesPlace returns when the
+// second one has the lock, which is 0.2 seconds after the first one has left.
+func leavesPlace(t *testing.T, e *bubbleEngine, fault fakeredis.Fault, next Request) lineLock {
+	r := e.redis
+	other, l := joinBubbleEngine(t, r, "other"), lineLock{newFakeLock(r, "x")}
+	other.lock(99)
+	short, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	gaveUp, got := make(chan error), make(chan error)
+	go func() {
+		_, err := e.acquire(short, l, 1, Request{Wait: forever, Lease: time.Hour})
+		gaveUp <- err
+	}()
+	synctest.Wait()
+	go func() {
+		_, err := e.acquire(context.Background(), l, 2, next)
+		got <- err
+	}()
+	time.Sleep(4700 * time.Millisecond)
+	seen := 0
+	r.Set(func() {
+		r.Fault = func(verb string) (f fakeredis.Fault) {
+			if verb != "acquire" {
+				return f
+			}
+			if seen++; seen == 1 {
+				return fault
+			}
+			return fakeredis.Fault{Answer: 200 * time.Millisecond}
+		}
+	})
+	other.unlock(99)
+	r.PubSub.Publish("grants:x")
+	require.Error(t, <-gaveUp)
+	require.NoError(t, <-got)
+	require.Equal(t, 2, seen)
+	return l
+}
+
+// A caller leaves its place in the line to one that asks for a shorter lease with the same field. The first one was
+// granted the lock when it had left: the record does not outlive the shorter lease.
+func TestRecordIsDeletedAfterTheLeaseOfTheCallerBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		next := Request{Wait: forever, Lease: 10 * time.Second}
+		l := leavesPlace(t, e, fakeredis.Fault{Answer: 400 * time.Millisecond}, next)
+		time.Sleep(9 * time.Second)
+		assert.Equal(t, 1, levelsOf(e.Engine, l, 2))
+		assert.NotEmpty(t, e.redis.Holder("x"))
+		time.Sleep(2 * time.Second)
+		assert.Zero(t, levelsOf(e.Engine, l, 2))
+		assert.Empty(t, e.redis.Holder("x"), "the record after its lease")
+	})
+}
+
+// The same, and the attempt of the first caller runs after the second one has the lock, which unlocks in an outage.
+func TestRecordIsDeletedAfterALateTryOfTheCallerBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		l := leavesPlace(t, e, fakeredis.Fault{Late: 700 * time.Millisecond}, Request{Wait: forever})
+		time.Sleep(time.Second)
+		end := time.Now().Add(time.Minute)
+		e.redis.Set(func() {
+			e.redis.Fault = func(string) (f fakeredis.Fault) {
+				if time.Now().Before(end) {
+					f.Block = io.EOF
+				}
+				return f
+			}
+		})
+		assert.Error(t, e.Release(context.Background(), l, 2))
+		time.Sleep(3 * time.Minute)
+		assert.Empty(t, e.redis.Holder("x"), "the record long after the outage")
+	})
+}
+
+// A renewal is under way when a fenced lock is handed off, so that the next owner makes a record of its own with the same
+// field. It unlocks at once, and MinHold ends in time.
+func TestMinHoldEndsInTimeAfterAHandoffDuringARenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour))
+		ctx, l := context.Background(), newLimitedLock(e.redis, Limits{MinHold: 5 * time.Second})
+		l.Tokens, l.SingleTokens = true, true
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		got := make(chan error)
+		go func() {
+			_, err := e.acquire(ctx, l, 2, Request{Wait: forever})
+			got <- err
+		}()
+		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 500 * time.Millisecond})
+		time.Sleep(10*time.Second + 100*time.Millisecond)
+		require.Equal(t, 1, e.redis.Count("renew"))
+		require.NoError(t, e.Release(ctx, l, 1))
+		require.NoError(t, <-got)
+		require.Zero(t, e.redis.Count("release"), "it was handed off")
+		require.NoError(t, e.Release(ctx, l, 2))
+		time.Sleep(6 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "the record after MinHold")
+	})
+}

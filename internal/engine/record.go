@@ -108,7 +108,8 @@ func (r *record) isKeptLocked(now time.Duration) bool {
 	return !r.ended && lease.EnoughValidityLeft(r.lease.LeftAt(now), whole, true)
 }
 
-// mayLast notes that a request which sets a lease of this length has ended with err, or was answered if err is nil.
+// mayLast notes that a request of h which sets a lease of this length has ended with err, or was answered if err is nil.
+// If the explicit lease of the record has expired while the request was under way, the record is deleted.
 func (h *hold) mayLast(length time.Duration, err error) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
@@ -117,14 +118,35 @@ func (h *hold) mayLast(length time.Duration, err error) {
 
 // mayLastLocked is mayLast for callers with the mutex.
 func (h *hold) mayLastLocked(length time.Duration, err error) {
+	r := h.record
+	if r == nil || r.adopted {
+		r = h.lockState.heirLocked(h.field)
+	}
 	switch {
-	case h.record == nil || err != nil && !send.MayHaveRun(err) && !send.Answered(err):
+	case r == nil || err != nil && !send.MayHaveRun(err) && !send.Answered(err):
 		return
 	case send.MayRunLater(err):
 		length += late.Life
 	}
-	r := h.record
 	r.expires = max(r.expires, h.lockState.engine.watchdog.Now()+length)
+	if r.first != nil && r.first.state == expired && r.first.mayOutliveLocked() { // loseLocked did not know of the request
+		h.lockState.oweLocked(duty{clear: r.first})
+	}
+}
+
+// heirLocked returns the record that has field, or will have it if it is granted; or nil. The hold that has made a
+// request with the field may be another one: its caller has left its place in the line, or its record, or has made
+// another attempt of a MultiLock.
+func (s *lockState) heirLocked(field string) *record {
+	for h := range s.holds.all() {
+		switch r := h.record; {
+		case r == nil && h.field == field:
+			return &h.own
+		case r != nil && r.field == field && !r.adopted:
+			return r
+		}
+	}
+	return nil
 }
 
 // recordEnd returns when the lease of the record of h has expired in Redis at the latest, even if all requests that may

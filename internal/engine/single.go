@@ -85,6 +85,7 @@ func (r *recordBackend) admit() error {
 func (r *recordBackend) ask(lastReply time.Time) (Answer, error) {
 	r.chooseDelivery()
 	res, err := r.askRedis(lastReply)
+	res.longest = r.place.lease
 	if err == nil {
 		return r.checkFields(res)
 	}
@@ -215,7 +216,7 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 	case !lease.EnoughValidityLeft(lease.Validity(g.Lease)-time.Since(sent), lease.Validity(g.Lease), t.Renewed):
 		return res, false
 	}
-	res = Answer{Outcome: Outcome{Status: Held, token: g.Token}, Sent: sent}
+	res = Answer{Outcome: Outcome{Status: Held, token: g.Token}, Sent: sent, longest: r.place.lease}
 	if g.Lease < t.Lease {
 		res.provisional = g.Lease
 	}
