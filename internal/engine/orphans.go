@@ -51,7 +51,8 @@ func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
 
 // needs reports whether field belongs to a hold of this process, or to an acquire operation that goes on. While a
 // release is under way, the record is still needed. After the release has run, a late try may have acquired the lock
-// again with the same field. So needs waits until the release has ended.
+// again with the same field. So needs waits until the release has ended, also if another hold of the same record is
+// released: it would find the record gone if the late try was rolled back before.
 func (h *hold) needs(field string) bool {
 	s := h.lockState
 	s.Lock()
@@ -61,13 +62,25 @@ func (h *hold) needs(field string) bool {
 	}
 	switch h.state {
 	case ended:
-		if s.enterHoldLocked(s.engine.waitOptionsFor(context.Background()), h) != nil {
-			return true // the Client is closed
+		for other := h; other != nil; other = s.releasedLocked(h.record) {
+			if s.enterHoldLocked(s.engine.waitOptionsFor(context.Background()), other) != nil {
+				return true // the Client is closed
+			}
+			other.unlockHoldLocked()
 		}
-		h.ownerQueue.Release()
 		return h.record != nil && h.record.isUsedLocked()
 	case lost, expired, lossReported:
 		return false
 	}
 	return true
+}
+
+// releasedLocked returns a hold that had the record r, if its release is under way; or nil.
+func (s *lockState) releasedLocked(r *record) *hold {
+	for h := range s.holds.all() {
+		if h.state == ended && h.record == r && r != nil {
+			return h
+		}
+	}
+	return nil
 }

@@ -145,3 +145,41 @@ func TestLateGrantOfAMultiAcquireConcernsTheHoldOfNow(t *testing.T) {
 	assert.Same(t, earlier, present[1].hold, "the hold of the owner, which the attempt has re-entered")
 	assert.Same(t, earlier, late[0].hold, "the targets of the attempt stay as they are")
 }
+
+// A try of an attempt runs late, when the lock was handed off to another owner, whose release is under way: that release
+// finds the record, and the late try is rolled back after it.
+func TestLateTryIsNotRolledBackDuringTheReleaseOfItsSuccessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour))
+		ctx, l := context.Background(), newFakeLock(e.redis, "x")
+		seen := map[string]int{}
+		e.redis.Set(func() {
+			e.redis.Fault = func(v string) (f fakeredis.Fault) {
+				seen[v]++
+				switch {
+				case v == "acquire" && seen[v] == 1:
+					f.Late = 3 * time.Second
+				case v == "release" && seen[v] == 1:
+					f.Late = 500 * time.Millisecond
+				}
+				return f
+			}
+		})
+		start := time.Now()
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Less(t, time.Since(start), 2*time.Second)
+		got := make(chan error)
+		go func() {
+			_, err := e.acquire(ctx, l, 2, Request{Wait: forever})
+			got <- err
+		}()
+		synctest.Wait()
+		require.NoError(t, e.Release(ctx, l, 1))
+		require.NoError(t, <-got)
+		require.Zero(t, e.redis.Count("release"), "it was handed off")
+		time.Sleep(time.Until(start.Add(2900 * time.Millisecond)))
+		assert.NoError(t, e.Release(ctx, l, 2))
+	})
+}
