@@ -149,6 +149,7 @@ func TestInspectShowsAFairQueue(t *testing.T) {
 		require.Len(t, i.Holders, 1)
 		require.Len(t, i.Waiters, 3)
 		assert.Equal(t, 3, i.Waiting)
+		assert.Equal(t, 1, i.Gone, "nobody is subscribed for Java")
 		assert.False(t, i.QueueUnknown)
 		assert.False(t, i.More)
 		for n, w := range i.Waiters {
@@ -353,6 +354,8 @@ func TestInspectShowsWhichWaitersCanBeReached(t *testing.T) {
 		testredis.Await(b, "it is gone", soon, func() bool { return b.hearers(gone.grants()) == 0 })
 		i := b.inspect(b.client())
 		require.Len(b, i.Waiters, 3)
+		assert.Equal(b, 3, i.Waiting)
+		assert.Equal(b, 1, i.Gone)
 		for n, want := range []struct {
 			id string
 			Reachability
@@ -859,6 +862,7 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 		assert.Len(t, i.Holders, 1, kind)
 		require.Len(t, i.Waiters, mostWaiters, kind)
 		assert.Equal(t, inLine, i.Waiting, kind)
+		assert.Equal(t, mostWaiters, i.Gone, "of those that are listed")
 		for n, w := range i.Waiters {
 			require.Equal(t, fmt.Sprintf("00000000-0000-4000-8000-%012d", n+1), w.Client, kind)
 			require.Equal(t, ReachableNo, w.Reachable, kind)

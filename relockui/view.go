@@ -36,20 +36,25 @@ const (
 type lock struct {
 	relock.Inspection
 	holders int           // how many there are
-	longest time.Duration // the longest wait that is known
+	waits   int           // how many wait that are not gone
+	longest time.Duration // the longest wait of these that is known
 }
 
 func newLock(i relock.Inspection) lock {
-	l := lock{Inspection: i, holders: len(i.Holders)}
+	l := lock{Inspection: i, holders: len(i.Holders), waits: i.Waiting - i.Gone}
 	for _, w := range i.Waiters {
-		if !w.Since.IsZero() {
+		if !w.Since.IsZero() && !isGone(w) {
 			l.longest = max(l.longest, i.At.Sub(w.Since))
 		}
 	}
 	l.Holders = slices.Clone(i.Holders[:min(mostRows, len(i.Holders))])
-	l.Waiters = slices.Clone(i.Waiters[:min(mostRows, len(i.Waiters))])
+	gone := slices.DeleteFunc(slices.Clone(i.Waiters), func(w relock.Waiter) bool { return !isGone(w) })
+	all := append(slices.DeleteFunc(slices.Clone(i.Waiters), isGone), gone...)
+	l.Waiters = slices.Clone(all[:min(mostRows, len(all))])
 	return l
 }
+
+func isGone(w relock.Waiter) bool { return w.Reachable == relock.ReachableNo }
 
 // sort sorts the locks: see compare.
 func (s *sample) sort() {
@@ -61,7 +66,7 @@ func (s *sample) sort() {
 func (s *sample) compare(a, b *lock) int {
 	return cmp.Or(
 		cmp.Compare(b.longest, a.longest),
-		cmp.Compare(b.Waiting, a.Waiting),
+		cmp.Compare(b.waits, a.waits),
 		s.oldest(a).Compare(s.oldest(b)),
 		cmp.Compare(a.Name, b.Name),
 	)
@@ -112,7 +117,7 @@ func newListView(s *sample, q string) *listView {
 		if shown++; shown <= mostRows {
 			v.Rows = append(v.Rows, newRow(s, l))
 		}
-		if l.Waiting > 0 {
+		if l.waits > 0 {
 			waited++
 		}
 		longest = max(longest, l.longest)
@@ -161,7 +166,7 @@ func newRow(s *sample, l *lock) rowView {
 		Key: keyOf(l.Name), Link: link("lock", l.Name), Name: readable(l.Name), Type: typeText(l), Waiting: l.waiting(),
 		Held: noneKnown, Lease: noneKnown,
 	}
-	if l.Waiting > 0 {
+	if l.waits > 0 {
 		row.Longest = "unknown"
 	}
 	if l.longest > 0 {
@@ -210,7 +215,7 @@ type holderView struct {
 }
 
 type waiterView struct {
-	Place            int
+	Place            string // among those that are not gone
 	Who              whoView
 	As, Waits, Reach string
 }
@@ -241,6 +246,7 @@ func newLockView(l *lock, since map[holding]time.Time, mayRelease bool, problem 
 			Held: held(h, first, time.Now()), Lease: lease(h.Remaining), HoldCount: h.HoldCount,
 		})
 	}
+	behind := l.waits
 	for n, w := range l.Waiters {
 		as := "waiter"
 		switch {
@@ -249,17 +255,19 @@ func newLockView(l *lock, since map[holding]time.Time, mayRelease bool, problem 
 		case w.Write:
 			as = "writer"
 		}
-		waits := "unknown"
-		if !w.Since.IsZero() {
-			waits = duration(l.At.Sub(w.Since))
+		view := waiterView{number(n + 1), who(w.Contender), as, "unknown", string(w.Reachable)}
+		if isGone(w) {
+			view.Place, view.Waits = noneKnown, "gone"
+		} else if behind--; !w.Since.IsZero() {
+			view.Waits = duration(l.At.Sub(w.Since))
 		}
-		v.Waiters = append(v.Waiters, waiterView{n + 1, who(w.Contender), as, waits, string(w.Reachable)})
+		v.Waiters = append(v.Waiters, view)
 	}
 	if n := l.holders - len(l.Holders); n > 0 {
 		v.Others = number(n) + " more holders are not shown."
 	}
-	if n := l.Waiting - len(l.Waiters); n > 0 {
-		v.Behind = number(n) + " more wait behind them."
+	if behind > 0 {
+		v.Behind = number(behind) + " more wait behind them."
 	}
 	if mayRelease && l.holders > 0 {
 		v.Release = link("release", l.Name)
@@ -305,10 +313,13 @@ func (l *lock) matches(q string) bool {
 }
 
 func (l *lock) waiting() string {
-	if l.QueueUnknown {
+	switch {
+	case l.QueueUnknown:
 		return "unknown"
+	case l.Gone > 0:
+		return number(l.waits) + ", and " + number(l.Gone) + " gone"
 	}
-	return number(l.Waiting)
+	return number(l.waits)
 }
 
 func typeText(l *lock) string {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock"
 )
@@ -47,6 +48,53 @@ func TestLongestWaitComesFirst(t *testing.T) {
 	assert.Equal(t, "7 locks held; others wait for 3 of them, the longest for 1h0m0s", v.Summary)
 	assert.Equal(t, "unknown", v.Rows[2].Longest)
 	assert.Equal(t, "at least 1h0m0s", v.Rows[3].Held)
+}
+
+// Waiters that are gone are shown behind the others, and have neither a place nor a wait. They are counted apart, and do
+// not make a lock look stuck.
+func TestWaitersThatAreGoneDoNotWait(t *testing.T) {
+	now := time.Now()
+	waiter := func(owner string, waited time.Duration, reachable relock.Reachability) relock.Waiter {
+		return relock.Waiter{
+			Contender: relock.Contender{Owner: owner, Client: "client-1"}, Since: now.Add(-waited), Reachable: reachable,
+		}
+	}
+	lockOf := func(name string, waiters ...relock.Waiter) lock {
+		i := relock.Inspection{Name: name, At: now, Type: relock.TypeLock, Waiters: waiters, Waiting: len(waiters)}
+		i.Holders = []relock.Holder{{HoldCount: 1, Remaining: time.Minute}}
+		for _, w := range waiters {
+			if w.Reachable == relock.ReachableNo {
+				i.Gone++
+			}
+		}
+		return newLock(i)
+	}
+	var dead []relock.Waiter
+	for range mostRows {
+		dead = append(dead, waiter("dead", time.Hour, relock.ReachableNo))
+	}
+	all := append(dead, waiter("goroutine 7", time.Minute, relock.ReachableYes),
+		waiter("goroutine 8", time.Second, relock.ReachableUnknown))
+	mixed, gone := lockOf("mixed", all...), lockOf("only gone", dead[:1]...)
+
+	s := &sample{at: now, locks: []lock{gone, mixed}, since: make(map[holding]time.Time)}
+	s.sort()
+	v := newListView(s, "")
+	assert.Equal(t, "2 locks held; others wait for 1 of them, the longest for 1m0s", v.Summary)
+	assert.Equal(t, "mixed", v.Rows[0].Name)
+	assert.Equal(t, "2, and 100 gone", v.Rows[0].Waiting)
+	assert.Equal(t, "1m0s", v.Rows[0].Longest)
+	assert.Equal(t, "0, and 1 gone", v.Rows[1].Waiting)
+	assert.Empty(t, v.Rows[1].Longest, "nobody waits")
+
+	one := newLockView(&mixed, nil, false, nil)
+	assert.Contains(t, one.Facts, factView{"Longest wait", "1m0s"})
+	assert.Contains(t, one.Facts, factView{"Waiting", "2, and 100 gone"})
+	assert.Empty(t, one.Behind)
+	require.Len(t, one.Waiters, mostRows)
+	assert.Equal(t, waiterView{"1", whoView{"client client-1", "goroutine 7"}, "waiter", "1m0s", "yes"}, one.Waiters[0])
+	assert.Equal(t, waiterView{"2", whoView{"client client-1", "goroutine 8"}, "waiter", "1s", "unknown"}, one.Waiters[1])
+	assert.Equal(t, waiterView{noneKnown, whoView{"client client-1", "dead"}, "waiter", "gone", "no"}, one.Waiters[2])
 }
 
 // What a filter matches is what the row shows, or the row of a waiter.

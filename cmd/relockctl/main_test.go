@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -397,6 +398,61 @@ func TestShowPrintsHoldersAndWaiters(t *testing.T) {
 	assert.Contains(t, out, `"held":false`)
 	_, errs, _ = ctl(t, s.Addr(), "", "show", "text")
 	assert.Contains(t, errs, "not a lock")
+}
+
+// Processes that have died while they waited are counted apart, and come after those that wait, without a place.
+func TestWaitersThatHaveDiedAreShownAsGone(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, rdb := context.Background(), s.Client()
+	const name, dead = "leader", 3
+	me := relock.ContextWithOwner(ctx)
+	holder := newClient(t, rdb)
+	must(t, holder.NewLock(name).Lock(me))
+	inspect := func() relock.Inspection {
+		i, err := holder.Inspect(ctx, name)
+		must(t, err)
+		return i
+	}
+	waits := func(n int) {
+		testredis.Await(t, "one more waits", soon, func() bool {
+			i := inspect()
+			return i.Waiting == n+1 && i.Waiters[n].Reachable == relock.ReachableYes
+		})
+	}
+	var processes []*exec.Cmd
+	for n := range dead {
+		cmd := command(s.Addr(), "run", name, "--", "true")
+		must(t, cmd.Start())
+		defer cmd.Process.Kill()
+		processes = append(processes, cmd)
+		waits(n)
+	}
+	waiting, giveUp := context.WithCancel(ctx)
+	got := make(chan error, 1)
+	last := newClient(t, s.Client())
+	go func() { got <- last.NewLock(name).Lock(relock.ContextWithOwner(waiting)) }()
+	waits(dead)
+	for _, cmd := range processes {
+		must(t, cmd.Process.Kill())
+		assert.Error(t, cmd.Wait())
+	}
+	testredis.Await(t, "they are gone", soon, func() bool { return inspect().Gone == dead })
+
+	out, errs, status := ctl(t, s.Addr(), "", "list")
+	assert.Zero(t, status, errs)
+	assert.Regexp(t, `(?m) 1, and 3 gone$`, strings.TrimSpace(out), "WAITING")
+	out, errs, status = ctl(t, s.Addr(), "", "show", name)
+	assert.Zero(t, status, errs)
+	assert.Regexp(t, `(?m)^waiting +1, and 3 gone$`, out)
+	assert.Regexp(t, `(?m)^1 +owner \d+ +`+last.ID()+` +.* waiter +\d+s +yes `, out)
+	assert.Len(t, regexp.MustCompile(`(?m)^- +owner \d+ +.* waiter +gone +no `).FindAllString(out, -1), dead)
+	assert.Less(t, strings.Index(out, last.ID()), strings.Index(out, "gone   "), "those that are gone come last")
+	out, _, _ = ctl(t, s.Addr(), "", "show", "-json", name)
+	assert.Contains(t, out, `"waiting":1,"gone":3`)
+
+	giveUp()
+	assert.ErrorIs(t, <-got, context.Canceled)
+	must(t, holder.NewLock(name).Unlock(me))
 }
 
 // Who waits is shown for every lock, in order; hostile text has no effect; and what may not be read is unknown.

@@ -132,13 +132,25 @@ func holds(h relock.Holder) string {
 	return strconv.Itoa(h.HoldCount)
 }
 
-// waiting returns the number of waiters, or "unknown" if Redis does not let the user read the wait queue.
+// waiting returns the number of waiters, or "unknown" if Redis does not let the user read the wait queue. Those that are
+// gone are counted apart.
 func waiting(i relock.Inspection) string {
-	if i.QueueUnknown {
+	switch {
+	case i.QueueUnknown:
 		return "unknown"
+	case i.Gone > 0:
+		return fmt.Sprintf("%d, and %d gone", i.Waiting-i.Gone, i.Gone)
 	}
 	return strconv.Itoa(i.Waiting)
 }
+
+// goneLast returns waiters in their order, those that are gone behind the others.
+func goneLast(waiters []relock.Waiter) []relock.Waiter {
+	gone := slices.DeleteFunc(slices.Clone(waiters), func(w relock.Waiter) bool { return !isGone(w) })
+	return append(slices.DeleteFunc(slices.Clone(waiters), isGone), gone...)
+}
+
+func isGone(w relock.Waiter) bool { return w.Reachable == relock.ReachableNo }
 
 // details returns everything that is known about a lock.
 func details(i relock.Inspection) string {
@@ -185,15 +197,18 @@ func details(i relock.Inspection) string {
 	if len(i.Waiters) > 0 {
 		out += "\n" + tabulate(func(line func(cells ...any)) {
 			line("", "WAITER", "CLIENT", "LABEL", "HOST", "AS", "WAITS FOR", "REACHABLE", "ALIVE FOR", "JAVA DEADLINE")
-			for n, w := range i.Waiters {
-				as := "waiter"
+			for n, w := range goneLast(i.Waiters) {
+				place, as := strconv.Itoa(n+1), "waiter"
+				if isGone(w) {
+					place = "-"
+				}
 				switch {
 				case w.Permits > 0:
 					as = permits(w.Permits)
 				case w.Write:
 					as = "write"
 				}
-				line(n+1, quote(w.Owner), orDash(w.Client), orDash(w.Label), orDash(w.Host), as, waits(i, w),
+				line(place, quote(w.Owner), orDash(w.Client), orDash(w.Label), orDash(w.Host), as, waits(i, w),
 					string(w.Reachable), until(i, w.AliveUntil), until(i, w.Deadline))
 			}
 		})
@@ -250,9 +265,12 @@ func until(i relock.Inspection, t time.Time) string {
 	return duration(t.Sub(i.At))
 }
 
-// waits returns the text for how long a waiter has waited at least.
+// waits returns the text for how long a waiter has waited at least. Nobody knows how long one has waited that is gone.
 func waits(i relock.Inspection, w relock.Waiter) string {
-	if w.Since.IsZero() {
+	switch {
+	case isGone(w):
+		return "gone"
+	case w.Since.IsZero():
 		return "unknown"
 	}
 	return max(i.At.Sub(w.Since), 0).Truncate(time.Second).String()
@@ -319,7 +337,8 @@ type (
 		Available *int         `json:"available,omitempty"` // free permits of a semaphore
 		Holders   []jsonHolder `json:"holders"`
 		Waiters   []jsonWaiter `json:"waiters"` // the first 1,000
-		Waiting   *int         `json:"waiting"` // how many there are; null if that is unknown
+		Waiting   *int         `json:"waiting"` // how many there are that are not gone; null if that is unknown
+		Gone      int          `json:"gone,omitempty"`
 	}
 	jsonContender struct {
 		Field  string `json:"field"`
@@ -381,7 +400,8 @@ func lockJSON(i relock.Inspection) jsonLock {
 		})
 	}
 	if !i.QueueUnknown {
-		lock.Waiting = &i.Waiting
+		waiting := i.Waiting - i.Gone
+		lock.Waiting, lock.Gone = &waiting, i.Gone
 	}
 	return lock
 }
