@@ -3,12 +3,15 @@ package relock
 // Security: TLS, the smallest set of permissions, and texts without secrets. docs/security.md describes them for users.
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,6 +21,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -49,7 +53,160 @@ var (
 	smallestWakeups        = []string{"+publish", "+subscribe", "+unsubscribe"}
 	smallestClusterWakeups = []string{"+spublish", "+ssubscribe", "+sunsubscribe"}
 	smallestCluster        = []string{"+cluster|slots"}
+
+	// Nothing fails without these, but each refusal is an entry in ACL LOG, and go-redis may log it.
+	optionalRights        = []string{"~relock_client:*", "+ping", "+info", "+type", "+pubsub|numsub"}
+	optionalClusterRights = []string{"+pubsub|shardnumsub", "+command", "+asking"} // beside the first four
 )
+
+// permissionsOnPage returns the permissions that docs/security.md grants to a service, on a single server and in a
+// Cluster, where other words take the place of the last line.
+func permissionsOnPage(t *testing.T) (server, cluster []string) {
+	_, section, _ := strings.Cut(pages(t)["docs/security.md"], "## The smallest set of permissions")
+	blocks := strings.Split(section, "```\n")
+	require.Greater(t, len(blocks), 3)
+	lines := strings.Split(strings.TrimSpace(blocks[1]), "\n")
+	first, ok := strings.CutPrefix(lines[0], "ACL SETUSER orders-service reset on >PASSWORD")
+	require.True(t, ok, lines[0])
+	common, last := lines[1:len(lines)-1], lines[len(lines)-1]
+	words := strings.Fields(first + " " + strings.Join(common, " "))
+	return append(slices.Clone(words), strings.Fields(last)...), append(words, strings.Fields(blocks[3])...)
+}
+
+// The page grants what the tests below try.
+func TestPermissionsOnThePageAreThoseThatAreTested(t *testing.T) {
+	server, cluster := permissionsOnPage(t)
+	common := slices.Concat(smallestKeys, smallestChannels, smallestCommands)
+	assert.ElementsMatch(t, slices.Concat(common, smallestWakeups, optionalRights), server)
+	assert.ElementsMatch(t, slices.Concat(common, smallestClusterWakeups, smallestCluster, optionalRights[:4],
+		optionalClusterRights), cluster)
+}
+
+// With the permissions on the page Redis refuses nothing, whatever a service does: ACL LOG stays empty, and neither
+// go-redis nor a Client logs anything. A process of its own does it, because the Logger of go-redis is a global variable.
+func TestPermissionsOnThePageAreRefusedNothing(t *testing.T) {
+	if addrs := os.Getenv(asServiceEnv); addrs != "" {
+		testAsService(t, strings.Split(addrs, ","))
+		return
+	}
+	t.Parallel()
+	server, cluster := permissionsOnPage(t)
+	for name, test := range map[string]struct {
+		rights []string
+		start  func(t *testing.T) []*testredis.Server
+	}{
+		"server": {server, func(t *testing.T) []*testredis.Server {
+			return []*testredis.Server{testredis.Start(t)}
+		}},
+		"cluster": {cluster, func(t *testing.T) []*testredis.Server {
+			return testredis.StartCluster(t, 3, 0).Nodes()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := context.Background()
+			var admins []*redis.Client
+			var addrs []string
+			for _, s := range test.start(t) {
+				admin := s.Client()
+				admins, addrs = append(admins, admin), append(addrs, s.Addr())
+				args := []any{"acl", "setuser", serviceUser, "reset", "on", ">" + serviceUser}
+				for _, right := range test.rights {
+					args = append(args, right)
+				}
+				require.NoError(t, admin.Do(ctx, args...).Err())
+				_ = admin.Do(ctx, "acl", "setuser", serviceUser, "+client|setinfo").Err() // Redis 7.0 does not know it
+			}
+			service := exec.Command(os.Args[0], "-test.run=^TestPermissionsOnThePageAreRefusedNothing$")
+			service.Env = append(os.Environ(), asServiceEnv+"="+strings.Join(addrs, ","))
+			var out, errs bytes.Buffer
+			service.Stdout, service.Stderr = &out, &errs
+			assert.NoError(t, service.Run(), out.String())
+			assert.Contains(t, out.String(), "PASS")
+			assert.Empty(t, errs.String(), "stderr")
+			for n, admin := range admins {
+				entries, err := admin.ACLLog(ctx, 128).Result()
+				require.NoError(t, err)
+				for _, e := range entries {
+					assert.Fail(t, "Redis has refused something", "node %d: %s, %s: %s", n, e.Reason, e.Context, e.Object)
+				}
+			}
+		})
+	}
+}
+
+const (
+	asServiceEnv = "RELOCK_TEST_AS_SERVICE" // the addresses of the servers
+	serviceUser  = "orders-service"         // and its password
+)
+
+// testAsService does everything that services do, as the user of the page.
+func testAsService(t *testing.T, addrs []string) {
+	logging.Enable()
+	ctx := context.Background()
+	b := &bench{T: t, name: "orders"}
+	var logged lockedBuffer
+	log := slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	service := func(label string) *Client {
+		var rdb redis.UniversalClient = redis.NewClient(&redis.Options{
+			Addr: addrs[0], Username: serviceUser, Password: serviceUser,
+		})
+		if len(addrs) > 1 {
+			_ = rdb.Close()
+			rdb = redis.NewClusterClient(&redis.ClusterOptions{
+				Addrs: addrs, Username: serviceUser, Password: serviceUser,
+				MaintNotificationsConfig: testredis.NoNotifications(), // go-redis does not end their goroutines
+			})
+		}
+		t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
+		return b.clientOn(rdb, WithPollInterval(time.Hour), WithWatchdogTimeout(userLease), WithLogger(log),
+			WithLabel(label), WithWaitWarning(time.Second))
+	}
+	one, other := service("one"), service("other")
+	var each sync.WaitGroup
+	for _, kind := range clusterLocks {
+		waitgroup.Go(&each, func() {
+			assert.NoError(t, use{b, one, other, clusterSoon}.all(kind.one, kind.rival, orderName()), kind.name)
+		})
+	}
+	waitgroup.Go(&each, func() { // what use.all does not do
+		s := one.NewSemaphore(orderName(), 5)
+		permits, err := s.AcquireN(ctx, 3)
+		b.must(err)
+		b.must(s.SetPermits(ctx, 4))
+		b.must(second(s.Permits(ctx)))
+		b.must(second(other.Inspect(ctx, s.Name())))
+		b.must(permits.Release(ctx))
+
+		lock := one.NewLock(orderName(), Fenced())
+		h, err := lock.Acquire(ctx)
+		b.must(err)
+		ticket, err := h.Detach(ctx, 0)
+		b.must(err)
+		h, err = other.Attach(ctx, ticket)
+		b.must(err)
+		got := make(chan error, 1)
+		waiting, giveUp := context.WithCancel(ctx)
+		go func() { got <- lock.Lock(waiting) }()
+		time.Sleep(3 * time.Second) // it waits for so long that this is logged, with the holder; the connection is pinged
+		giveUp()
+		b.mustBe(<-got, context.Canceled)
+		b.must(second(lock.ForceUnlock(ctx))) // the holder listens
+		await(b, "the holder hears of it", h.Context().Done())
+
+		e := one.NewElection(orderName())
+		term, err := e.Campaign(ctx)
+		b.must(err)
+		_, _, err = other.NewElection(e.Name()).Leader(ctx)
+		b.must(err)
+		b.must(term.Resign(ctx))
+	})
+	each.Wait()
+	for line := range strings.Lines(logged.String()) {
+		assert.True(t, strings.Contains(line, "have waited for a lock for a long time") || strings.Contains(line, "was lost"), line)
+	}
+	assert.Contains(t, logged.String(), "(other on ", "the label of the holder")
+}
 
 // A deployment is a Redis, or a Cluster, with users.
 type deployment struct {
