@@ -260,6 +260,21 @@ func literal(e ast.Expr) (string, bool) {
 	return "", false
 }
 
+// The recipe for a queue is a program, too, whose workers are killed.
+func TestQueueRecipeIsAProgram(t *testing.T) {
+	_, section, found := strings.Cut(pages(t)["docs/running.md"], "\n## A lock that moves to another process\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	assert.Contains(t, section, "](../examples/imports/main.go)")
+	program, err := os.ReadFile("examples/imports/main.go")
+	require.NoError(t, err)
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(section, -1)
+	require.Len(t, blocks, 3)
+	for _, b := range blocks {
+		assert.True(t, strings.Contains(flatten(string(program)), flatten(b[1])), "not in the program:\n%s", b[1])
+	}
+}
+
 // The program in the README is examples/hello, and its other code is part of an example that is compiled and run.
 func TestReadmeCodeIsCompiled(t *testing.T) {
 	readme, err := os.ReadFile("README.md")

@@ -312,6 +312,7 @@ const longestID = len("00000000-0000-0000-0000-000000000000:0:0123456789012345+1
 // wait for other owners.
 //
 // A ticket works once: the error is ErrNotHeld if the hold was attached before, has expired, or was released by force.
+// This does not mean that the work was done, because the process that has attached the hold may have crashed.
 // It is ErrInvalid for a ticket that is damaged or whose key does not fit, and ErrClosed after Shutdown and Close.
 // After any other error the ticket can be used again, until the time that was passed to Detach is over: if Redis has
 // already attached the hold, it is detached again, as soon as Redis can be reached. Another call of this Client waits

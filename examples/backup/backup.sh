@@ -4,12 +4,13 @@
 #
 #	REDIS_URL=redis://user:password@host:port/db backup.sh SOURCE TARGET
 #
-# The exit status is 75 if the copy was not started, 76 if the lock was lost while it ran, and otherwise that of cp.
+# The exit status is 75 if the copy was not started, 76 if the lock was lost while it ran, and otherwise that of cp or mv.
 set -u
 source=$1 target=$2
 
 status=0
-relockctl run -wait 0 lock:backup -- cp "$source" "$target" || status=$?
+copy='cp "$1" "$2.new.$$" && mv "$2.new.$$" "$2"' # if it is killed half way, the old backup is still whole
+relockctl run -wait 0 lock:backup -- sh -c "$copy" sh "$source" "$target" || status=$?
 case $status in
 0) echo "the backup is complete" ;;
 75) echo "another machine makes the backup, or Redis cannot be reached" >&2 ;;

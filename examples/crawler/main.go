@@ -125,12 +125,12 @@ func crawl(ctx context.Context, permits *relock.Semaphore, h *host, crashes bool
 		}
 		guarded, err := permits.Guard(ctx) // cancels a request when its permit is lost
 		if err != nil {
-			return err
+			return errors.Join(err, permits.Unlock(ctx))
 		}
 		page, found := h.next()
 		if crashes && h.fetched.Load() >= crashAt {
 			if found {
-				h.again(page)
+				h.again(page) // as a queue does whose job was not acknowledged
 			}
 			return nil // client.Close ends the renewal, and the permit expires
 		}

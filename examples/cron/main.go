@@ -131,14 +131,14 @@ func runOnce(ctx context.Context, rdb *redis.Client, lock *relock.Lock, replica 
 	if last >= tick {
 		return lock.Unlock(ctx) // the tick is already done
 	}
-	ctx, err = lock.Guard(ctx) // canceled if the lock is lost
+	guarded, err := lock.Guard(ctx) // canceled if the lock is lost
 	if err != nil {
-		return err
+		return errors.Join(err, lock.Unlock(ctx))
 	}
 	if job.do(replica, tick) {
 		return errCrash
 	}
-	err = rdb.Set(ctx, job.lastKey(), tick, 0).Err()
+	err = rdb.Set(guarded, job.lastKey(), tick, 0).Err()
 	return errors.Join(err, lock.Unlock(ctx))
 }
 

@@ -8,6 +8,12 @@
 // Do is enough. Shipping takes longer than a client should wait: the handler acquires the lock as a value and hands it
 // to a worker, which releases it.
 //
+// A process may be killed between any two lines. If that happens between a charge and the record of it, the next request
+// charges again: so a payment provider is given a key that makes the second charge the same as the first, such as the
+// number of the order. An order that was handed to a worker is in the memory of its process: so it is recorded before
+// the request is answered, and the other replica looks for orders that were recorded and not shipped. Here one replica
+// is killed before it has shipped anything.
+//
 //	go run ./examples/orders
 //
 // It needs only Go: without REDIS_URL (redis://user:password@host:port/db) it runs on an embedded miniredis.
@@ -20,6 +26,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -36,6 +43,7 @@ const (
 	orders   = 5
 	repeats  = 8               // how often the clients send each request
 	patience = 5 * time.Second // how long a request may wait for the lock
+	lease    = 2 * time.Second // how long the locks of a replica stay that was killed
 )
 
 func main() {
@@ -48,36 +56,38 @@ func main() {
 func run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	rdb, stop, err := demo.Connect(ctx)
+	options, stop, err := demo.Start()
 	if err != nil {
 		return err
 	}
 	defer stop()
 
-	db := &database{charges: make(map[string]int), shipments: make(map[string]int)}
+	db := &database{charges: make(map[string]int), shipments: make(map[string]int), accepted: make(map[string]bool)}
 	prefix := "relock:orders:" + rand.Text() + ":"
 	var replicas []*service
 	for range 2 {
-		s, err := newService(rdb, prefix, db)
+		s, err := newService(options, prefix, db)
 		if err != nil {
 			return err
 		}
 		replicas = append(replicas, s)
 	}
+	killed, other := replicas[0], replicas[1]
+	other.work()
 	fmt.Printf("%d orders; each request is sent %d times, to two replicas\n", orders, repeats)
 	for _, what := range []string{"charge", "ship"} {
 		statuses := sendAll(ctx, replicas, what)
 		fmt.Printf("%-6s  %v\n", what, statuses)
 	}
-	for _, s := range replicas {
-		err = errors.Join(err, s.close())
-	}
-	return errors.Join(err, db.check())
+	fmt.Printf("one replica is killed, with %d orders that it has not shipped\n", len(killed.jobs))
+	killed.kill()
+	return errors.Join(other.resume(ctx), other.close(), db.check())
 }
 
 // A service is one replica, with a Client of its own.
 type service struct {
 	db     *database
+	rdb    *redis.Client
 	client *relock.Client
 	prefix string // of the names of its locks
 	server *httptest.Server
@@ -91,16 +101,23 @@ type job struct {
 	hold  *relock.Hold
 }
 
-func newService(rdb *redis.Client, prefix string, db *database) (*service, error) {
-	client, err := relock.New(rdb)
+func newService(options *redis.Options, prefix string, db *database) (*service, error) {
+	rdb := redis.NewClient(options)
+	client, err := relock.New(rdb, relock.WithWatchdogTimeout(lease),
+		relock.WithLogger(slog.New(slog.DiscardHandler))) // it would log the locks of the replica that is killed
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, rdb.Close())
 	}
-	s := &service{db: db, client: client, prefix: prefix, jobs: make(chan job, orders*repeats)}
+	s := &service{db: db, rdb: rdb, client: client, prefix: prefix, jobs: make(chan job, orders*repeats)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders/{id}/charge", s.charge)
 	mux.HandleFunc("POST /orders/{id}/ship", s.ship)
 	s.server = httptest.NewServer(mux)
+	return s, nil
+}
+
+// work starts the worker.
+func (s *service) work() {
 	s.worker.Add(1)
 	go func() {
 		defer s.worker.Done()
@@ -108,7 +125,26 @@ func newService(rdb *redis.Client, prefix string, db *database) (*service, error
 			s.deliver(j)
 		}
 	}()
-	return s, nil
+}
+
+// kill ends the service as if its process were killed: it neither ships its orders nor releases their locks.
+func (s *service) kill() {
+	_ = s.rdb.Close()
+	s.server.Close()
+	_ = s.client.Close()
+}
+
+// resume ships the orders that were accepted and not shipped, perhaps by a replica that was killed. A service does that
+// when it starts, and from time to time.
+func (s *service) resume(ctx context.Context) error {
+	for _, order := range s.db.unshipped() {
+		hold, err := s.lock(order).Acquire(ctx) // a replica may be shipping it
+		if err != nil {
+			return err
+		}
+		s.jobs <- job{order, hold}
+	}
+	return nil
 }
 
 // close stops the service in the order that a service needs on SIGTERM: no more requests, no more jobs, no more locks.
@@ -118,7 +154,7 @@ func (s *service) close() error {
 	s.worker.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	return s.client.Shutdown(ctx)
+	return errors.Join(s.client.Shutdown(ctx), s.rdb.Close())
 }
 
 func (s *service) lock(order string) *relock.Lock { return s.client.NewLock(s.prefix + order) }
@@ -146,6 +182,7 @@ func (s *service) ship(w http.ResponseWriter, r *http.Request) {
 	case !ok:
 		http.Error(w, "it is being shipped", http.StatusConflict)
 	default:
+		s.db.accept(order) // before the answer: what is in the memory of this process may be lost
 		s.jobs <- job{order, hold}
 		w.WriteHeader(http.StatusAccepted)
 	}
@@ -198,6 +235,25 @@ func post(ctx context.Context, url string) int {
 type database struct {
 	mu                 sync.Mutex // guards below
 	charges, shipments map[string]int
+	accepted           map[string]bool // to be shipped
+}
+
+func (db *database) accept(order string) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.accepted[order] = true
+}
+
+// unshipped returns the orders that were accepted and not shipped.
+func (db *database) unshipped() (all []string) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	for order := range db.accepted {
+		if db.shipments[order] == 0 {
+			all = append(all, order)
+		}
+	}
+	return all
 }
 
 func (db *database) charge(ctx context.Context, order string) error {

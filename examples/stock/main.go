@@ -9,6 +9,10 @@
 //
 // It needs only Go: without REDIS_URL (redis://user:password@host:port/db) it runs on an embedded miniredis.
 //
+// If a service crashes after it has written the counter, and before it has answered, the unit is gone and nobody has it.
+// A real shop stores the number of the order with the counter, in one transaction, and finds the order when it is sent
+// again.
+//
 // Rules: a unit is sold when a service has answered 200. The services live as long as their stdin, which the first
 // process holds open, so they end with the first process, however it ends. The exit status is 1 unless the run with the
 // lock sold exactly the units that were available. Nothing is left in Redis.
@@ -129,14 +133,18 @@ func (s *shop) deductStock(w http.ResponseWriter, r *http.Request) {
 
 // sell sells one unit, if there is one. All goroutines of a service share one lock value and still exclude each other,
 // because each goroutine is an owner.
-func (s *shop) sell(ctx context.Context) (bool, error) {
-	if s.lock != nil {
-		if err := s.lock.Lock(ctx); err != nil {
-			return false, err
-		}
-		defer s.lock.Unlock(ctx) // even if the request was canceled
+func (s *shop) sell(ctx context.Context) (sold bool, err error) {
+	if s.lock == nil {
+		return s.deduct(ctx)
 	}
+	err = s.lock.Do(ctx, func(ctx context.Context) (err error) { // ctx is canceled if the lock is lost
+		sold, err = s.deduct(ctx)
+		return err
+	})
+	return sold, err
+}
 
+func (s *shop) deduct(ctx context.Context) (bool, error) {
 	left, err := s.rdb.Get(ctx, s.key).Int()
 	if err != nil {
 		return false, err
