@@ -533,7 +533,7 @@ func (a *acquireOp) dismissLocked(t target, res Answer) {
 		}
 		h.leaveQueueLocked()
 	} else {
-		h.mayLastLocked(t.Lease, send.ErrSilent) // the attempt may have been granted, and may run later
+		h.mayLastLocked(t.Lease + late.Life) // the attempt may have been granted, and may run later
 	}
 	switch {
 	case res.Status != Held: // no grant is left, or backend.rollback undoes it

@@ -111,22 +111,26 @@ func (r *record) isKeptLocked(now time.Duration) bool {
 // mayLast notes that a request of h which sets a lease of this length has ended with err, or was answered if err is nil.
 // If the explicit lease of the record has expired while the request was under way, the record is deleted.
 func (h *hold) mayLast(length time.Duration, err error) {
+	// The error may be one of a hook of the user. Its methods are called here, before the mutex is locked.
+	switch {
+	case err != nil && !send.MayHaveRun(err) && !send.Answered(err):
+		return
+	case send.MayRunLater(err):
+		length += late.Life
+	}
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	h.mayLastLocked(length, err)
+	h.mayLastLocked(length)
 }
 
-// mayLastLocked is mayLast for callers with the mutex.
-func (h *hold) mayLastLocked(length time.Duration, err error) {
+// mayLastLocked notes that the record that has the field of h may last for length from now.
+func (h *hold) mayLastLocked(length time.Duration) {
 	r := h.record
 	if r == nil || r.adopted {
 		r = h.lockState.heirLocked(h.field)
 	}
-	switch {
-	case r == nil || err != nil && !send.MayHaveRun(err) && !send.Answered(err):
+	if r == nil {
 		return
-	case send.MayRunLater(err):
-		length += late.Life
 	}
 	r.expires = max(r.expires, h.lockState.engine.watchdog.Now()+length)
 	if r.first != nil && r.first.state == expired && r.first.mayOutliveLocked() { // loseLocked did not know of the request
