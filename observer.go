@@ -286,6 +286,8 @@ func (e *userEvents) SubscriptionRefused(channel string, err error) {
 	case errors.Is(err, wake.ErrUnanswered):
 		text = "relock: Redis, or a proxy before it, does not answer subscriptions to lock releases: " +
 			"waiters poll at the poll interval instead"
+	case strings.Contains(err.Error(), "unsubscribe'"):
+		text = "relock: Redis refuses to end subscriptions: channels stay subscribed while the connection is open"
 	case redis.HasErrorPrefix(err, "NOPERM"):
 		text += "; grant this user access to the channels redisson_*"
 	case strings.Contains(strings.ToLower(err.Error()), "unknown command"):

@@ -165,13 +165,21 @@ func (l *link) noteRefused(err error) {
 		ch.answeredLocked(refused)
 	}
 	quiet := l.refused != nil && name == l.quiet
-	first := !l.warned && !quiet
-	l.warned = l.warned || first
 	l.mu.Unlock()
-	switch {
-	case quiet:
+	if quiet {
 		l.refused(err)
-	case first:
+	} else {
+		l.warnOnce(name, err)
+	}
+}
+
+// warnOnce calls warn with a refusal, unless it has done so before.
+func (l *link) warnOnce(name string, err error) {
+	l.mu.Lock()
+	first := !l.warned
+	l.warned = true
+	l.mu.Unlock()
+	if first {
 		l.warn(name, err)
 	}
 }

@@ -137,6 +137,36 @@ func TestPubSubGoesOnAfterAHookHasEndedItsGoroutine(t *testing.T) {
 	})
 }
 
+// The refusal of an UNSUBSCRIBE does not count as the answer to a SUBSCRIBE that is outstanding. It is warned of once.
+func TestPubSubRefusedUnsubscribeRefusesNoChannel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const delay = 100 * time.Millisecond
+		s := &waketest.Server{
+			ConfirmAfter: delay,
+			RefuseEnd:    waketest.Error("NOPERM User x has no permissions to run the 'unsubscribe' command"),
+		}
+		var warned []string
+		p := New(oneServer{s}, slog.New(slog.DiscardHandler), func(_ string, err error) { warned = append(warned, err.Error()) })
+		defer p.Close()
+		a := p.Join("a")
+		time.Sleep(2 * delay)
+		require.True(t, ready(a))
+		a.Leave()
+		time.Sleep(p.idleTTL + delay/2) // UNSUBSCRIBE was sent
+		require.Equal(t, 1, s.Count("unsubscribe a"))
+		b := p.Join("b")
+		time.Sleep(2 * delay)
+		require.True(t, ready(b))
+		assert.True(t, b.Confirmed())
+		assert.False(t, b.Refused())
+		s.Publish("b")
+		assert.True(t, woken(b))
+		b.Leave()
+		time.Sleep(p.idleTTL + 2*delay)
+		assert.Equal(t, []string{s.RefuseEnd.Error()}, warned)
+	})
+}
+
 // A listener tells what has woken it, once: a message, or a subscription on another connection. The first subscription
 // is told by Ready, and a wake-up from another source by nobody.
 func TestListenerTellsWhatHasWokenIt(t *testing.T) {

@@ -240,6 +240,10 @@ func (l *link) read(conn Subscriber, heard *atomic.Bool) error {
 		// The ping of a user without the permission to ping is answered with this refusal.
 		case strings.Contains(err.Error(), "'ping'"):
 			continue
+		// So is the end of a subscription. It is not the answer to a SUBSCRIBE, of which one may be outstanding.
+		case strings.Contains(err.Error(), "unsubscribe'"):
+			l.warnOnce("", err)
+			continue
 		case l.router.Refused(err):
 			return err
 		case redis.HasErrorPrefix(err, "MOVED"), redis.HasErrorPrefix(err, "CLUSTERDOWN"):

@@ -19,6 +19,7 @@ type Server struct {
 	dialled      int
 	Commands     []string
 	Refuse       func(channel string) error // returns the answer to SUBSCRIBE; nil: no channel is refused
+	RefuseEnd    error                      // the answer to UNSUBSCRIBE; nil: it is allowed
 	Down         bool                       // connections fail
 	Silent       bool                       // the server answers nothing
 	ConfirmAfter time.Duration
@@ -96,8 +97,12 @@ func (c *Conn) Unsubscribe(_ context.Context, channels ...string) error {
 	}
 	for _, ch := range channels {
 		s.Commands = append(s.Commands, "unsubscribe "+ch)
-		delete(c.Subs, ch)
 		confirm := func() { c.Out <- &redis.Subscription{Kind: "sunsubscribe", Channel: ch} }
+		if err := s.RefuseEnd; err != nil {
+			confirm = func() { c.Out <- err }
+		} else {
+			delete(c.Subs, ch)
+		}
 		if s.ConfirmAfter == 0 { // a timer that is due at once, in a bubble, may crash Go 1.26 under the race detector
 			confirm()
 			continue
