@@ -139,7 +139,7 @@ func (s *lockState) forcedNow(id LockID) []*record {
 }
 
 // checkIfForcedLocked is called for a hold that was acquired by a request which was sent at sent, on the clock of the
-// watchdog. If a forced release was answered since, it may have deleted the record.
+// watchdog. If a forced release was answered since, or a hint has come, the record may have been deleted.
 func (h *hold) checkIfForcedLocked(sent time.Duration) {
 	if s := h.lockState; sent < s.forced {
 		s.engine.watchdog.Check(&h.record.lease)
@@ -270,7 +270,8 @@ func (c *hintChannel) heard(hint string) {
 	}
 }
 
-// checkHolds has the watchdog check the records of the lock called name.
+// checkHolds has the watchdog check the records of the lock called name. A hold whose request is under way, or that was
+// granted and whose goroutine has not run since, is checked when it begins: see checkIfForcedLocked.
 func (e *Engine) checkHolds(name string) {
 	s := e.retainKnown(name)
 	if s == nil {
@@ -279,6 +280,7 @@ func (e *Engine) checkHolds(name string) {
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()
+	s.forced = e.watchdog.Now()
 	for h := range s.holds.all() {
 		if h.state.holds() && !e.watchdog.Check(&h.record.lease) {
 			return

@@ -391,6 +391,35 @@ func TestForceEndsAHoldThatIsBeingAttached(t *testing.T) {
 	})
 }
 
+// A hint that comes while the request of a hold is under way is not too early for it: the hold is checked when it begins.
+func TestHintReachesAHoldThatBeginsLater(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
+				if verb == "acquire" {
+					f.Answer = 100 * time.Millisecond
+				}
+				return f
+			}
+		})
+		acquired := make(chan struct{})
+		go func() {
+			defer close(acquired)
+			ok, err := e.lockWith(context.Background(), 1, Request{Lease: time.Hour})
+			assert.NoError(t, err)
+			assert.True(t, ok)
+		}()
+		time.Sleep(50 * time.Millisecond)
+		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.hints.heard("check x")
+		<-acquired
+		time.Sleep(time.Second)
+		assert.Zero(t, levelsOf(e.Engine, newFakeLock(e.redis, "x"), 1))
+		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
+	})
+}
+
 // A Client whose last old hold has ended before it listens for hints does not begin to listen.
 func TestHintsAreNotHeardAfterTheLastOldHold(t *testing.T) {
 	t.Parallel()

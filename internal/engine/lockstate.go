@@ -38,7 +38,7 @@ type lockState struct {
 	queues []*waitQueue                // the local queues, at most one for each half
 	multis map[holdKey][]*multiAcquire // the multi-acquires under way that ask for a lock of this name
 	duties *duty                       // the duty that was noted last; see Unlock
-	forced time.Duration               // when a forced release was answered last, on the clock of the watchdog
+	forced time.Duration               // when a forced release was last known of: see checkIfForcedLocked
 }
 
 // Lock locks the state of s.
