@@ -49,6 +49,7 @@ func (w *Pool) NoMoreThan(n int64) bool { return w.working.Load() <= n }
 func (w *Pool) Spawn(job func()) {
 	select {
 	case w.jobs <- job:
+		w.idle.Add(-1) // here, so that AtWork counts the job as soon as Spawn has returned
 	default:
 		w.Begin()
 		go w.run(job)
@@ -65,16 +66,15 @@ func (w *Pool) run(job func()) {
 
 // next waits for a job until w is stopped. It returns nil if enough other goroutines are waiting already.
 func (w *Pool) next() func() {
-	defer w.idle.Add(-1)
-	if w.idle.Add(1) > mostIdle {
-		return nil
+	if w.idle.Add(1) <= mostIdle {
+		select {
+		case job := <-w.jobs:
+			return job
+		case <-w.stopped:
+		}
 	}
-	select {
-	case job := <-w.jobs:
-		return job
-	case <-w.stopped:
-		return nil
-	}
+	w.idle.Add(-1)
+	return nil
 }
 
 // Close returns a channel that is closed when all work has ended.

@@ -52,6 +52,27 @@ func TestIdleGoroutineTakesTheNextJob(t *testing.T) {
 	})
 }
 
+// A job counts as work as soon as Spawn has returned, also if a goroutine that waits for a job has taken it.
+func TestJobIsAtWorkWhenSpawnHasReturned(t *testing.T) {
+	stopped := make(chan struct{})
+	defer close(stopped)
+	w := New(stopped)
+	for range 20000 {
+		end, ended := make(chan struct{}), make(chan struct{})
+		w.Spawn(func() {
+			<-end
+			close(ended)
+		})
+		at := w.AtWork()
+		close(end)
+		<-ended
+		require.EqualValues(t, 1, at)
+		for w.AtWork() > 0 {
+			runtime.Gosched()
+		}
+	}
+}
+
 // Close waits for jobs and calls that are under way, and for jobs that these start.
 func TestCloseWaitsForJobsUnderWay(t *testing.T) {
 	const job, call, later = 2 * time.Second, 3 * time.Second, 4 * time.Second
