@@ -17,7 +17,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/wake"
 )
 
 // A Client creates the locks of one Redis: a single server, a Sentinel deployment or a Cluster. All locks of a Client
@@ -26,8 +25,9 @@ import (
 type Client struct {
 	rdb             redis.UniversalClient
 	engine          *engine.Engine
+	routing         routing
+	mode            *serverMode
 	keyPrefix       string // the prefix of every key
-	publishVerb     string // the Redis command that announces a release, PUBLISH or SPUBLISH: see lua/announce.lua
 	fairWaitTimeout time.Duration
 	nodeTimeout     time.Duration
 	synced          send.Synced
@@ -38,8 +38,8 @@ type Client struct {
 }
 
 // New returns a Client that uses rdb. It sends no request, and rdb stays open when the Client is closed. The error is
-// ErrInvalid for an option that is not valid, for a nil rdb, and for a *redis.Ring, which can move a lock to another
-// server while the lock is held.
+// ErrInvalid for an option that is not valid, for a nil rdb, and for a *redis.Ring, or a type that embeds one, which can
+// move a lock to another server while the lock is held.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c, err := newClient(rdb, opts)
 	if err != nil {
@@ -52,7 +52,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	if isNil(rdb) {
 		return nil, invalid("the Redis client is nil")
 	}
-	if _, ring := rdb.(*redis.Ring); ring {
+	if send.IsRing(rdb) {
 		return nil, invalid(
 			"a *redis.Ring moves held locks to other servers: use a Client, a FailoverClient or a ClusterClient",
 		)
@@ -79,25 +79,23 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		permits:         new(permitsReports),
 	}
 	config := c.config(uuid.NewString(), o)
-	var home func(string) string
-	if cluster, ok := rdb.(*redis.ClusterClient); ok {
-		shards := &shards{cluster: cluster}
-		c.publishVerb, config.Servers, home = "spublish", shards, shards.home
-		config.Group = shards.group
-	} else {
-		c.publishVerb, config.Servers = "publish",
-			oneServer(func() wake.Subscriber { return rdb.Subscribe(context.Background()) })
-	}
-	_, one := rdb.(*redis.Client)
-	c.engine = engine.New(config, send.Config{
-		Transport:    send.NewRedis(rdb, o.synced),
-		Batch:        (one || home != nil) && o.synced.Replicas == 0,
-		Home:         home,
+	config.Servers, c.mode, c.routing = routerOf(rdb)
+	config.Group = c.group
+	sending := send.Config{
+		Transport:    askingTransport{send.NewRedis(rdb, o.synced), c.mode},
 		OnCallerTime: promptness(rdb),
 		Confirm:      o.synced.Within,
 		Idle:         func() int { return int(rdb.PoolStats().IdleConns) },
 		Exhausted:    exhausted(rdb),
-	})
+	}
+	switch rdb.(type) { // not a type that embeds one: its method Process may do more, and a pipeline does not call it
+	case *redis.Client:
+		sending.Batch = o.synced.Replicas == 0
+	case *redis.ClusterClient:
+		sending.Batch, sending.Home = o.synced.Replicas == 0, config.Servers.(*shards).home
+	}
+	c.engine = engine.New(config, sending)
+	c.mode.spawn = c.engine.Spawn
 	return c, nil
 }
 
@@ -221,10 +219,13 @@ func (c *Client) key(name string) string {
 // promptness returns the time after which a request to rdb ends by itself, or 0 if the sender would send it again
 // before that.
 func promptness(rdb redis.UniversalClient) time.Duration {
-	if t := readTimeout(rdb); t > 0 && t <= send.ResendTime {
-		return t
+	switch rdb.(type) {
+	case *redis.Client, *redis.ClusterClient:
+		if t := readTimeout(rdb); t > 0 && t <= send.ResendTime {
+			return t
+		}
 	}
-	return 0
+	return 0 // also for a type that embeds one of these: it may send a request again by itself
 }
 
 // exhausted returns a function that reports whether all connections are in use which requests for a key need, or nil if
@@ -249,11 +250,11 @@ func exhausted(rdb redis.UniversalClient) func(key string) bool {
 // readTimeout returns how long rdb waits for an answer. It is 0 if rdb waits without a limit, or if the limit is not
 // known.
 func readTimeout(rdb redis.UniversalClient) time.Duration {
-	switch rdb := rdb.(type) {
-	case *redis.Client:
-		return rdb.Options().ReadTimeout
-	case *redis.ClusterClient:
-		return rdb.Options().ReadTimeout
+	switch one, cluster := send.OptionsOf(rdb); {
+	case one != nil:
+		return one.ReadTimeout
+	case cluster != nil:
+		return cluster.ReadTimeout
 	}
 	return 0
 }
@@ -261,13 +262,11 @@ func readTimeout(rdb redis.UniversalClient) time.Duration {
 // server returns the address of the Redis that the Client uses, or "" if go-redis does not know it. It is the same in
 // every process that has configured the same addresses.
 func (c *Client) server() string {
-	switch rdb := c.rdb.(type) {
-	case *redis.Client:
-		if o := rdb.Options(); o.Addr != "FailoverClient" {
-			return fmt.Sprintf("%s/%d", o.Addr, o.DB)
-		}
-	case *redis.ClusterClient:
-		return strings.Join(slices.Sorted(slices.Values(rdb.Options().Addrs)), ",")
+	switch one, cluster := send.OptionsOf(c.rdb); {
+	case one != nil && one.Addr != "FailoverClient":
+		return fmt.Sprintf("%s/%d", one.Addr, one.DB)
+	case cluster != nil:
+		return strings.Join(slices.Sorted(slices.Values(cluster.Addrs)), ",")
 	}
 	return ""
 }

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
 )
 
@@ -138,8 +137,7 @@ func (m component) bundles(o component) bool {
 	if m.record == nil || o.record == nil || m.client != o.client || m.record.Bundled() == 0 || o.record.Bundled() == 0 {
 		return false
 	}
-	_, cluster := m.client.rdb.(*redis.ClusterClient)
-	return !cluster || slotPart(m.id.Name) == slotPart(o.id.Name)
+	return !m.client.keepsToSlots() || slotPart(m.id.Name) == slotPart(o.id.Name)
 }
 
 // checkTwice returns an error if two components block each other: they are the same lock, or they have the same record

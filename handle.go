@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
@@ -400,6 +399,7 @@ func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
 // deleted: see [ErrNotALock].
 func (h *handle) ForceUnlock(ctx context.Context) (freed bool, err error) {
 	if err = h.usable(ctx); err == nil {
+		h.client.mode.find(ctx) // this may be the first request of the Client, and the script publishes
 		freed, err = h.commands().force(ctx)
 	}
 	return freed, h.fail("force unlock", err)
@@ -408,6 +408,7 @@ func (h *handle) ForceUnlock(ctx context.Context) (freed bool, err error) {
 // forceSeen releases the holds that have one of the fields in Redis, for [Client.ForceUnlock].
 func (h *handle) forceSeen(ctx context.Context, fields []string) (freed bool, err error) {
 	if err = h.usable(ctx); err == nil {
+		h.client.mode.find(ctx)
 		freed, err = h.client.engine.Force(ctx, h.record, fields...)
 	}
 	return freed, h.fail("force unlock", err)
@@ -467,7 +468,7 @@ func checkKeys(c *Client, name string, keys []string) error {
 		return invalid("the name has %d bytes, with the key prefix: at most %d are allowed", len(keys[0]), longestName)
 	}
 	record := keys[0]
-	if _, cluster := c.rdb.(*redis.ClusterClient); cluster {
+	if c.routing == bySlot || c.mode.inCluster() {
 		// A release is announced only in the shard of the lock.
 		for _, key := range append(keys[1:len(keys):len(keys)], prefixName("redisson_lock__channel", record)) {
 			if slotPart(key) != slotPart(record) {

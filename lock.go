@@ -112,9 +112,7 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 			granting: c.grantChannel(announce), line: keys[1],
 		}},
 		announce: announce,
-	}
-	if c != nil {
-		l.told = [2]any{announce, c.publishVerb}
+		told:     announce,
 	}
 	return &Lock{newHandle(c, name, l, keys, o)}
 }
@@ -131,7 +129,7 @@ func (l *Lock) Token(ctx context.Context) (int64, error) { return l.fencingToken
 type plainLock struct {
 	hashLock
 	announce string // the channel
-	told     [2]any // the last arguments of each call: announce, and the command that publishes a message there
+	told     any    // the same, as an argument
 }
 
 func (l *plainLock) Channel(engine.Attempt) string { return l.announce }
@@ -148,9 +146,9 @@ func (l *plainLock) Acquire(a engine.Attempt) call {
 // acquireArgs leaves out those arguments at the end that do not matter: each of them takes time.
 func (l *plainLock) acquireArgs(a engine.Attempt) []any {
 	delivery, tokens := cmp.Or(a.Delivery, engine.Barge), a.TokensWanted(l.Tokens)
-	switch {
-	case delivery == engine.Push, delivery == engine.Poll, delivery == engine.Defer && l.told[1] != any("publish"):
-		return []any{a.Field, milliseconds(a.Lease), a.HoldCount, delivery, tokens, a.Asked, l.told[0], l.told[1]}
+	switch verb := l.client.publishVerb(); {
+	case delivery == engine.Push, delivery == engine.Poll, delivery == engine.Defer && verb != publish:
+		return []any{a.Field, milliseconds(a.Lease), a.HoldCount, delivery, tokens, a.Asked, l.told, verb}
 	case tokens > 1:
 		return []any{a.Field, milliseconds(a.Lease), a.HoldCount, delivery, tokens}
 	case delivery == engine.Defer:
@@ -165,7 +163,7 @@ func (l *plainLock) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error)
 }
 
 func (l *plainLock) Release(r engine.Release) call {
-	args := []any{r.Field, l.told[0], l.told[1], milliseconds(r.Share)}
+	args := []any{r.Field, l.told, l.client.publishVerb(), milliseconds(r.Share)}
 	if r.HoldCount > 0 || r.Late { // otherwise the script assumes 0 and false
 		args = append(args, r.HoldCount, r.Late)
 	}
@@ -186,5 +184,6 @@ func renameArgs(r engine.Rename, suffix string, last ...any) []any {
 }
 
 func (l *plainLock) Force(seen ...string) call {
-	return forSeen(call{Script: lockForce, Keys: l.keys, Optional: optionalOfLock, Args: l.told[:]}, seen, "")
+	args := []any{l.told, l.client.publishVerb()}
+	return forSeen(call{Script: lockForce, Keys: l.keys, Optional: optionalOfLock, Args: args}, seen, "")
 }

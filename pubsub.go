@@ -3,15 +3,18 @@ package relock
 // Notifications: which connection of go-redis subscribes to which channel, on one server and in a Cluster; and the
 // messages that are not published by a script. Package wake has the subscribed channels themselves.
 //
-// Rules: a Client has one connection for all channels. In a Cluster it has one for each shard with a lock that a
-// goroutine waits for. There Redisson uses sharded pub/sub: a release is announced in the shard of its lock and nowhere
-// else. A Cluster before Redis 7.0 has no sharded pub/sub; every node of it receives every message, so any node can be
-// used.
+// Rules: servers in Cluster mode announce on sharded channels, and all others on plain ones, whatever the Redis client
+// is: see servers.go. A Client has one connection for all channels. If its Redis client routes by slot, it has one for
+// each server with a lock that a goroutine waits for: in a Cluster, a release is announced in the shard of its lock and
+// nowhere else, and of several servers without Cluster mode, only the one that runs a script knows who hears its
+// messages. A Cluster before Redis 7.0 has no sharded channels; every node of it receives every message, so any node
+// can be used.
 //
 // A script cannot publish on the channel of a Client, which may be in another shard than the lock. So a Client
 // publishes there by itself. Nothing depends on that: see internal/engine/forced.go.
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -23,7 +26,18 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// oneServer is the router for one server, or for a server that is found by dialing.
+// The commands that publish: see lua/announce.lua.
+var publish, publishInShard any = "publish", "spublish"
+
+// publishVerb returns the command with which the servers announce.
+func (c *Client) publishVerb() any {
+	if c.mode.sharded() {
+		return publishInShard
+	}
+	return publish
+}
+
+// oneServer is the router for a server that is found by dialing.
 type oneServer func() wake.Subscriber
 
 func (dial oneServer) Node(string) wake.Node { return wake.Node{Dial: dial} }
@@ -32,24 +46,114 @@ func (dial oneServer) Reload()               {}
 func (dial oneServer) Refused(error) bool    { return false }
 func (dial oneServer) Counts() bool          { return true }
 
-// shards is the router of a Cluster.
-type shards struct {
-	cluster *redis.ClusterClient
-	plain   atomic.Bool // the servers have no sharded pub/sub
+// A subscribing is a Redis client, or one of its nodes, that opens connections for subscriptions.
+type subscribing interface {
+	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
+	SSubscribe(ctx context.Context, channels ...string) *redis.PubSub
 }
 
-// Node returns the master of the slot of a channel, or of a lock. go-redis asks the Cluster for the master only if it
-// has not asked before, which it has after an attempt that found a lock busy.
+// connect opens a connection for subscriptions to the channels on which the servers announce. If it is not known which
+// these are, it waits for the answer first.
+func (m *serverMode) connect(to subscribing) wake.Subscriber {
+	m.find(context.Background())
+	if m.sharded() {
+		return shard{to.SSubscribe(context.Background())}
+	}
+	return to.Subscribe(context.Background())
+}
+
+// Refused reports whether err says that the servers have no sharded channels. From then on plain ones are used.
+func (m *serverMode) Refused(err error) bool {
+	unknown := strings.Contains(err.Error(), "unknown command") &&
+		strings.Contains(strings.ToLower(err.Error()), "ssubscribe")
+	if unknown {
+		m.noShards.Store(true)
+	}
+	return unknown
+}
+
+// A server is the router for a Redis client that does not tell which server has a key: a *redis.Client, which has one
+// server, or a client of an unknown type.
+type server struct {
+	serverMode
+	rdb   redis.UniversalClient
+	slots atomic.Pointer[[]redis.ClusterSlot] // of a Cluster behind a client of an unknown type; otherwise nil
+}
+
+// Node returns the server that has the slot of a channel, as far as the slots are known. Otherwise the first channel
+// that is subscribed determines it.
+func (s *server) Node(channel string) wake.Node {
+	home := oneServer(func() wake.Subscriber { return s.connect(s.rdb) }).Node(channel)
+	if s.sharded() {
+		home.Name = "in a shard" // a channel that was subscribed before this was known moves
+	}
+	if all := s.slots.Load(); all != nil {
+		slot := slotOf(channel)
+		for _, some := range *all {
+			if some.Start <= slot && slot <= some.End && len(some.Nodes) > 0 {
+				home.Name = cmp.Or(some.Nodes[0].ID, some.Nodes[0].Addr)
+			}
+		}
+	}
+	return home
+}
+
+func (s *server) Moves() bool  { return s.sharded() }
+func (s *server) Counts() bool { return !s.noShards.Load() || s.slots.Load() == nil }
+
+// askWithSlots asks for the mode of the servers behind a client of an unknown type, and in a Cluster also for the
+// slots.
+func (s *server) askWithSlots(ctx context.Context) (inCluster bool, err error) {
+	inCluster, err = send.InClusterMode(ctx, s.rdb)
+	if err == nil && inCluster {
+		err = s.loadSlots(ctx)
+	}
+	return inCluster, err
+}
+
+func (s *server) loadSlots(ctx context.Context) error {
+	return send.CatchPanic(func() error {
+		all, err := s.rdb.ClusterSlots(ctx).Result()
+		if err == nil {
+			s.slots.Store(&all)
+		}
+		return err
+	})
+}
+
+// Reload asks which node has which slots.
+func (s *server) Reload() {
+	if s.slots.Load() == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), send.ResendTime)
+	defer cancel()
+	_ = s.loadSlots(ctx)
+}
+
+// shards is the router for a Redis client that routes by slot.
+type shards struct {
+	serverMode
+	rdb     redis.UniversalClient
+	cluster send.Cluster // rdb, or the client that it embeds
+}
+
+// Node returns the master of the slot of a channel, or of a lock. go-redis asks for the master only if it has not asked
+// before, which it has after an attempt that found a lock busy.
 func (s *shards) Node(channel string) wake.Node {
-	ctx := context.Background()
-	if s.plain.Load() {
-		return wake.Node{Dial: func() wake.Subscriber { return s.cluster.Subscribe(ctx) }}
+	home := oneServer(func() wake.Subscriber { return s.connect(s.rdb) }).Node(channel)
+	if s.noShards.Load() {
+		return home
 	}
-	master, err := s.cluster.MasterForKey(ctx, channel)
+	master, err := s.cluster.MasterForKey(context.Background(), channel)
 	if err != nil { // the first channel that is subscribed determines the node
-		return wake.Node{Dial: func() wake.Subscriber { return shard{s.cluster.SSubscribe(ctx)} }}
+		return home
 	}
-	return wake.Node{Name: master.Options().Addr, Dial: func() wake.Subscriber { return shard{master.SSubscribe(ctx)} }}
+	home = oneServer(func() wake.Subscriber { return s.connect(master) }).Node(channel)
+	if home.Name = master.Options().Addr; s.sharded() {
+		home.Name += " in a shard" // a channel that was subscribed before this was known moves
+	}
+	return home
 }
 
 // home returns the name of the node that has a key, or "" if go-redis does not know it.
@@ -61,17 +165,9 @@ func (s *shards) home(key string) string {
 	return master.Options().Addr
 }
 
-// group returns the slot of a lock, because one script cannot ask about locks of several slots.
-func (s *shards) group(name string) string {
-	if s.Moves() {
-		return slotPart(name)
-	}
-	return ""
-}
+func (s *shards) Moves() bool { return !s.noShards.Load() }
 
-func (s *shards) Moves() bool { return !s.plain.Load() }
-
-func (s *shards) Counts() bool { return !s.plain.Load() }
+func (s *shards) Counts() bool { return !s.noShards.Load() }
 
 // Reload makes go-redis ask which node has which slots. By itself go-redis would continue to ask a node that is gone
 // for up to a minute, longer than a lease. Its ReloadState waits until several attempts to dial such a node have
@@ -80,15 +176,6 @@ func (s *shards) Reload() {
 	ctx, cancel := context.WithTimeout(context.Background(), send.ResendTime)
 	defer cancel()
 	_ = s.cluster.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
-}
-
-func (s *shards) Refused(err error) bool {
-	unknown := strings.Contains(err.Error(), "unknown command") &&
-		strings.Contains(strings.ToLower(err.Error()), "ssubscribe")
-	if unknown {
-		s.plain.Store(true)
-	}
-	return unknown
 }
 
 // A shard is a connection for the subscriptions in one shard.
@@ -112,28 +199,33 @@ const mostTold = 1000 // messages of one pipeline
 
 // tell publishes message on the channels of the Clients with these IDs. If that fails, nothing else happens.
 func (c *Client) tell(ctx context.Context, ids []string, message string) {
+	c.mode.find(ctx)
 	for some := range slices.Chunk(ids, mostTold) {
-		if unknown := c.publish(ctx, c.publishVerb, some, message); len(unknown) > 0 { // a Cluster before Redis 7.0
-			c.publish(ctx, "publish", unknown, message)
+		verb := c.publishVerb()
+		if unknown := c.publish(ctx, verb, some, message); len(unknown) > 0 { // a Cluster before Redis 7.0
+			c.publish(ctx, publish, unknown, message)
 		}
 	}
 }
 
 // publish publishes message on the channels of Clients, and returns the IDs of those for which Redis does not know the
-// command.
-func (c *Client) publish(ctx context.Context, verb string, ids []string, message string) (unknown []string) {
+// command. A Redis client that routes by slot sends each command to the server to which the Client is subscribed.
+func (c *Client) publish(ctx context.Context, verb any, ids []string, message string) (unknown []string) {
 	var cmds []*redis.Cmd
 	_ = send.CatchPanic(func() error {
 		_, err := c.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for _, id := range ids {
-				cmds = append(cmds, p.Do(ctx, verb, clientChannel(id), message))
+				cmd := redis.NewCmd(ctx, verb, clientChannel(id), message)
+				cmd.SetFirstKeyPos(1)
+				cmds = append(cmds, cmd)
+				_ = p.Process(ctx, cmd)
 			}
 			return nil
 		})
 		return err
 	})
 	for i, cmd := range cmds {
-		if err := cmd.Err(); err != nil && verb != "publish" && strings.Contains(err.Error(), "unknown command") {
+		if err := cmd.Err(); err != nil && verb != publish && strings.Contains(err.Error(), "unknown command") {
 			unknown = append(unknown, ids[i])
 		}
 	}

@@ -181,7 +181,7 @@ func (r *rwRecord) forceHalf(half string) call {
 		Script:   rwForce,
 		Keys:     r.keys,
 		Optional: optionalOfWrite,
-		Args:     []any{half, r.leases, r.announce, r.client.publishVerb},
+		Args:     []any{half, r.leases, r.announce, r.client.publishVerb()},
 	}
 }
 
@@ -200,7 +200,7 @@ func (l *readLock) Acquire(a engine.Attempt) call {
 		Keys:     l.keys[:3],
 		Optional: optionalOfWrite,
 		Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
-			l.announce, l.client.publishVerb},
+			l.announce, l.client.publishVerb()},
 	}
 }
 
@@ -219,7 +219,7 @@ func (l *readLock) leave(r engine.Release, strict bool) call {
 		Script:   readRelease,
 		Keys:     l.keys,
 		Optional: optionalOfRead,
-		Args: []any{r.Field, r.HoldCount, l.leases, strict, l.announce, l.client.publishVerb,
+		Args: []any{r.Field, r.HoldCount, l.leases, strict, l.announce, l.client.publishVerb(),
 			milliseconds(r.Share)},
 	}
 }
@@ -255,7 +255,7 @@ func (l *writeLock) Acquire(a engine.Attempt) call {
 		Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
 			milliseconds(
 				life,
-			), cmp.Or(a.Delivery, engine.Barge), a.Asked, a.TokensWanted(l.Tokens), l.announce, l.client.publishVerb},
+			), cmp.Or(a.Delivery, engine.Barge), a.Asked, a.TokensWanted(l.Tokens), l.announce, l.client.publishVerb()},
 	}
 }
 
@@ -282,7 +282,7 @@ func (l *writeLock) leave(r engine.Release, undo bool, readField string) call {
 		Keys:     l.keys,
 		Optional: optionalOfWrite,
 		Args: []any{r.Field, r.HoldCount, l.leases, undo, readField, l.announce,
-			l.client.publishVerb, milliseconds(r.Share), r.Late},
+			l.client.publishVerb(), milliseconds(r.Share), r.Late},
 	}
 }
 

@@ -183,6 +183,7 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 		err = checkPermits(n, 0)
 	}
 	if err == nil {
+		s.client.mode.find(ctx) // as ForceUnlock does
 		_, err = s.client.engine.Ask(ctx, s.record.call(semaphoreSet, n))
 	}
 	return s.fail("set permits", err)
@@ -356,7 +357,7 @@ func (l *semaphore) call(script *luaScript, args ...any) call {
 		Script:   script,
 		Keys:     l.keys,
 		Optional: optionalOfSemaphore,
-		Args:     append(args, l.announce, l.client.publishVerb),
+		Args:     append(args, l.announce, l.client.publishVerb()),
 	}
 }
 

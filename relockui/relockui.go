@@ -53,6 +53,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/send"
 )
 
 type options struct {
@@ -124,8 +125,8 @@ type Handler struct {
 	writeTime time.Duration // mostWriteTime, except in tests
 }
 
-// New returns a Handler that shows the locks that rdb has. It sends no request. rdb is a *redis.Client or a
-// *redis.ClusterClient, and stays open when the Handler is closed. The error is [relock.ErrInvalid] for a bad option,
+// New returns a Handler that shows the locks that rdb has. It sends no request. rdb is or embeds a *redis.Client
+// or a *redis.ClusterClient, and stays open when the Handler is closed. The error is [relock.ErrInvalid] for a bad option,
 // and for any other client.
 func New(rdb redis.UniversalClient, opts ...Option) (*Handler, error) {
 	o := options{hosts: []string{"localhost", "127.0.0.1", "::1"}, interval: time.Second, pattern: "*", title: "Locks"}
@@ -138,9 +139,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Handler, error) {
 	for i, host := range o.hosts {
 		o.hosts[i] = strings.ToLower(strings.Trim(host, "[]"))
 	}
-	switch rdb.(type) {
-	case *redis.Client, *redis.ClusterClient:
-	default:
+	if one, cluster := send.OptionsOf(rdb); one == nil && cluster == nil {
 		return nil, fmt.Errorf("relockui: new: %w: the Redis client is a %T", relock.ErrInvalid, rdb)
 	}
 	switch {

@@ -891,9 +891,24 @@ func TestBadOptionsAreInvalid(t *testing.T) {
 		"host":      func() (*Handler, error) { return New(rdb, WithHosts("a", "")) },
 		"a Ring":    func() (*Handler, error) { return New(ring) },
 		"no client": func() (*Handler, error) { return New(nil) },
+		"nil":       func() (*Handler, error) { return New((*redis.Client)(nil)) },
+		"a type with a Ring": func() (*Handler, error) {
+			return New(struct{ *redis.Ring }{ring})
+		},
 	} {
 		_, err := try()
 		assert.ErrorIs(t, err, relock.ErrInvalid, what)
+	}
+}
+
+// A type that embeds a client of go-redis is as good as that client.
+func TestClientsBehindOtherTypesAreShown(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer rdb.Close()
+	for _, behind := range []redis.UniversalClient{struct{ *redis.Client }{rdb}, &struct{ redis.UniversalClient }{rdb}} {
+		h, err := New(behind)
+		require.NoError(t, err)
+		assert.NoError(t, h.Close())
 	}
 }
 

@@ -37,8 +37,8 @@ type Scan struct {
 	shards  []*shard // of the pass that is under way; nil between two passes
 }
 
-// NewScan returns a scan of rdb, which is a *redis.Client or a *redis.ClusterClient, for names that match a pattern of
-// Redis. A hash that is known to be a lock is not looked at again; known may be nil, and is called by several
+// NewScan returns a scan of rdb, which is or embeds a *redis.Client or a *redis.ClusterClient, for names that match a
+// pattern of Redis. A hash that is known to be a lock is not looked at again; known may be nil, and is called by several
 // goroutines.
 func NewScan(rdb redis.UniversalClient, pattern string, known func(name string) bool) *Scan {
 	if known == nil {
@@ -74,7 +74,7 @@ func (s *Scan) Step(ctx context.Context, n int) (names []string, done bool, err 
 // start begins a pass on all masters.
 func (s *Scan) start(ctx context.Context) error {
 	var mu sync.Mutex // guards s.shards
-	begin := func(ctx context.Context, one *redis.Client) error {
+	begin := func(one redis.UniversalClient) {
 		begun := &shard{one: one, passes: []pass{
 			{s.pattern, "hash", func(ctx context.Context, keys []string) []string { return s.likeLocks(ctx, one, keys) }},
 			{"{" + s.pattern + "}:timeout", "zset", semaphores},
@@ -83,20 +83,23 @@ func (s *Scan) start(ctx context.Context) error {
 		mu.Lock()
 		defer mu.Unlock()
 		s.shards = append(s.shards, begun)
-		return nil
 	}
-	switch rdb := s.rdb.(type) {
-	case *redis.ClusterClient:
-		return rdb.ForEachMaster(ctx, begin)
-	case *redis.Client:
-		return begin(ctx, rdb)
+	if cluster := send.ClusterOf(s.rdb); cluster != nil {
+		return cluster.ForEachMaster(ctx, func(_ context.Context, one *redis.Client) error {
+			begin(one)
+			return nil
+		})
 	}
-	return errors.New("the locks of this kind of Redis client cannot be listed")
+	if one, _ := send.OptionsOf(s.rdb); one == nil {
+		return errors.New("the locks of this kind of Redis client cannot be listed")
+	}
+	begin(s.rdb)
+	return nil
 }
 
 // A shard is the part of a scan that is on one master.
 type shard struct {
-	one    *redis.Client
+	one    redis.UniversalClient
 	passes []pass // what is left
 	cursor uint64 // of the first of them
 }
@@ -141,7 +144,7 @@ func semaphores(_ context.Context, keys []string) (names []string) {
 
 // likeLocks returns the hashes that look like locks by two of their fields, or whose fields cannot be read, and those
 // that are known to be locks.
-func (s *Scan) likeLocks(ctx context.Context, one *redis.Client, hashes []string) (likely []string) {
+func (s *Scan) likeLocks(ctx context.Context, one redis.UniversalClient, hashes []string) (likely []string) {
 	looks := make([]*redis.StringSliceCmd, len(hashes))
 	pipe := one.Pipeline()
 	for i, name := range hashes {

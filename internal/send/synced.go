@@ -45,28 +45,32 @@ func (s Synced) verdict(answer any, err error) error {
 	return nil
 }
 
+// A single is a Redis client with one server at a time, such as a *redis.Client.
+type single interface{ Conn() *redis.Conn }
+
 // runSynced runs a call that acquires something. The error is ErrNotSynced if the call has acquired it and too few
 // replicas have confirmed the call.
 func (r *Redis) runSynced(ctx context.Context, c Call) (any, error) {
-	switch rdb := r.rdb.(type) {
-	case *redis.Client:
-		return r.synced.runOn(ctx, rdb, c, false)
-	case *redis.ClusterClient: // it would send the WAIT to an arbitrary node
-		master, err := rdb.MasterForKey(ctx, c.Keys[0])
-		if err != nil {
-			return nil, err
-		}
-		answer, err := r.synced.runOn(ctx, master, c, false)
-		if there, ask := redirection(ctx, rdb, err); there != nil {
-			return r.synced.runOn(ctx, there, c, ask)
-		}
-		return answer, err
+	if one, ok := embedded(r.rdb).(single); ok {
+		return r.synced.runOn(ctx, one, c, false)
 	}
-	return nil, Invalid("WithSyncedReplicas needs a *redis.Client or a *redis.ClusterClient")
+	cluster := ClusterOf(r.rdb) // it would send the WAIT to an arbitrary node
+	if cluster == nil {
+		return nil, Invalid("WithSyncedReplicas needs a *redis.Client or a *redis.ClusterClient")
+	}
+	master, err := cluster.MasterForKey(ctx, c.Keys[0])
+	if err != nil {
+		return nil, err
+	}
+	answer, err := r.synced.runOn(ctx, master, c, false)
+	if there, ask := redirection(ctx, cluster, err); there != nil {
+		return r.synced.runOn(ctx, there, c, ask)
+	}
+	return answer, err
 }
 
 // runOn runs a call on a server, followed by a WAIT if the call has acquired something.
-func (s Synced) runOn(ctx context.Context, rdb *redis.Client, c Call, ask bool) (any, error) {
+func (s Synced) runOn(ctx context.Context, rdb single, c Call, ask bool) (any, error) {
 	conn := rdb.Conn()
 	defer conn.Close()
 	to := processor(conn)
@@ -93,8 +97,8 @@ func (a asking) Process(ctx context.Context, cmd redis.Cmder) error {
 
 // runAllSynced runs calls in pipelines, one for each master, with a WAIT at the end of each.
 func (r *Redis) runAllSynced(ctx context.Context, calls []Call) []Outcome {
-	cluster, ok := r.rdb.(*redis.ClusterClient)
-	if !ok {
+	cluster := ClusterOf(r.rdb)
+	if cluster == nil {
 		return pipeline{rdb: r.rdb, synced: r.synced}.run(ctx, calls)
 	}
 	// A ClusterClient would send the WAIT to an arbitrary node.
@@ -123,7 +127,7 @@ func (r *Redis) runAllSynced(ctx context.Context, calls []Call) []Outcome {
 // them.
 func (r *Redis) runShare(
 	ctx context.Context,
-	cluster *redis.ClusterClient,
+	cluster Cluster,
 	master *redis.Client,
 	calls []Call,
 	share []int,
@@ -147,7 +151,7 @@ func (r *Redis) runShare(
 }
 
 // redirected runs a call on the node to which its answer redirects, if it does.
-func (r *Redis) redirected(ctx context.Context, cluster *redis.ClusterClient, c Call, o Outcome) Outcome {
+func (r *Redis) redirected(ctx context.Context, cluster Cluster, c Call, o Outcome) Outcome {
 	if there, ask := redirection(ctx, cluster, o.Err); there != nil {
 		return pipeline{there, r.synced, ask}.run(ctx, []Call{c})[0]
 	}
@@ -156,7 +160,7 @@ func (r *Redis) redirected(ctx context.Context, cluster *redis.ClusterClient, c 
 
 // redirection returns the node to which err redirects, and whether the slot is only being moved there. It returns nil
 // if err is not a redirection, or redirects to a node that go-redis does not know yet.
-func redirection(ctx context.Context, cluster *redis.ClusterClient, err error) (there *redis.Client, ask bool) {
+func redirection(ctx context.Context, cluster Cluster, err error) (there *redis.Client, ask bool) {
 	addr, moved := redis.IsMovedError(err)
 	if !moved {
 		if addr, ask = redis.IsAskError(err); !ask {

@@ -45,7 +45,7 @@ type Subscriber interface {
 // A Node is a server that serves channels.
 type Node struct {
 	Name string
-	Dial func() Subscriber // does not block
+	Dial func() Subscriber // may take as long as a request; it is called on the goroutine that writes
 }
 
 // A Router knows which node serves which channel.
