@@ -182,7 +182,7 @@ func newTwinBench(t *testing.T) *twinBench {
 	rdb := b.twins[0].rdb
 	b.ears = rdb.Subscribe(t.Context())
 	t.Cleanup(func() { assert.NoError(t, b.ears.Close()) })
-	for range 4 {
+	for range 3 {
 		b.clients = append(b.clients, b.twins[0].client())
 	}
 	return b
@@ -223,19 +223,31 @@ func (b *twinBench) oneIn(n int) bool { return b.rng.IntN(n) == 0 }
 
 func pick[T any](b *twinBench, of ...T) T { return of[b.rng.IntN(len(of))] }
 
+// fields returns the fields of a client in data, each once. Their order depends on the seed alone, as the IDs of clients
+// do not.
+func fields(c *Client, data string) []string {
+	all := regexp.MustCompile(c.ID()+`:\d:0\d+(\+\d)?`).FindAllString(data, -1)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // field returns one of the fields of a client: with a probability of known in 10 one that is in Redis.
 func (b *twinBench) field(c *Client, known int) string {
-	if there := regexp.MustCompile(c.ID()+`:\d:0\d+`).FindAllString(b.data, -1); there != nil && b.rng.IntN(10) < known {
-		return pick(b, there...)
+	there := fields(c, b.data)
+	if len(there) > 0 && b.rng.IntN(10) < known {
+		field, _, _ := strings.Cut(pick(b, there...), "+")
+		return field
 	}
-	return fmt.Sprintf("%s:%d:0%d", c.ID(), 1+b.rng.IntN(2), 1+b.rng.IntN(3))
+	return fmt.Sprintf("%s:%d:0%d", c.ID(), 1+b.rng.IntN(2), 1+b.rng.IntN(2))
 }
 
 // holder returns a field that has the lock, or "".
 func (b *twinBench) holder() string {
-	record := regexp.MustCompile(`(?m)^(lock hash|\{lock\}:timeout zset) .*`).FindString(b.data)
-	all := regexp.MustCompile(`[0-9a-f-]{36}:\d:0\d+(\+\d)?`).FindAllString(record, -1)
-	if all == nil {
+	record, all := regexp.MustCompile(`(?m)^(lock hash|\{lock\}:timeout zset) .*`).FindString(b.data), []string{}
+	for _, c := range b.clients {
+		all = append(all, fields(c, record)...)
+	}
+	if len(all) == 0 {
 		return ""
 	}
 	return pick(b, all...)
@@ -244,7 +256,7 @@ func (b *twinBench) holder() string {
 // attempt draws what a client asks for.
 func (b *twinBench) attempt(c *Client) engine.Attempt {
 	return engine.Attempt{
-		Field: b.field(c, 3), Lease: pick[time.Duration](b, 3, 20, 60) * time.Second, HoldCount: 1 + b.rng.IntN(6)/5,
+		Field: b.field(c, 5), Lease: pick[time.Duration](b, 3, 20, 60) * time.Second, HoldCount: 1 + b.rng.IntN(6)/5,
 		Delivery: pick(b, engine.Barge, engine.Defer, engine.Push, engine.Push, engine.Push, engine.Poll),
 		Asked:    uint64(1 + b.rng.IntN(9)), Late: b.oneIn(10), NoWait: b.oneIn(4), AdoptsRecord: b.oneIn(4),
 		Share: pick[time.Duration](b, 0, time.Second, time.Hour),
@@ -321,11 +333,19 @@ func (b *twinBench) happens(kinds []makesRecord) {
 			w.must(w.rdb.Do(b.Context(), command...).Err())
 		}
 	}
-	switch b.rng.IntN(12) {
-	case 0, 1, 2:
+	switch b.rng.IntN(16) {
+	case 0, 1:
 		do("the lease expires", "del", name)
+	case 2:
+		if b.oneIn(3) {
+			do("the line is lost", "del", line)
+		}
 	case 3:
-		do("the line is lost", "del", line)
+		id, state := pick(b, b.clients...).ID(), pick(b, "new", "suspect", "confirmed", "confirmed")
+		place := regexp.MustCompile(id + `=(\d+) \w+ (pu[^,\n]*)`).FindStringSubmatch(b.data)
+		if place != nil {
+			do(id+" is "+state, "hset", line, id, place[1]+" "+state+" "+place[2])
+		}
 	case 4:
 		if b.twins[0].rdb.Exists(b.Context(), name).Val() != 0 {
 			break
@@ -349,12 +369,12 @@ func (b *twinBench) happens(kinds []makesRecord) {
 			b.denied = command
 		}
 	case 8:
-		if b.oneIn(5) {
+		if b.oneIn(3) {
 			b.mess(do, line)
 			b.messed = true
 		}
 	default:
-		c, on := pick(b, b.clients...), b.rng.IntN(3) > 0
+		c, on := pick(b, b.clients...), b.oneIn(2)
 		for _, l := range kinds {
 			b.hears(l(c, name).Grants(engine.Attempt{}), on)
 		}
@@ -370,6 +390,10 @@ func (b *twinBench) mess(do func(text string, command ...any), line string) {
 	if b.oneIn(4) {
 		do("the line is a text", "del", line)
 		do("the line is a text", "set", line, value)
+		return
+	}
+	if b.oneIn(4) && b.twins[0].rdb.Type(b.Context(), names[0]).Val() == "hash" {
+		do("another program holds it, too", "hset", names[0], javaOther, 1)
 		return
 	}
 	if b.twins[0].rdb.Type(b.Context(), line).Val() == "hash" {
@@ -396,9 +420,10 @@ func (b *twinBench) play(seed uint64) {
 		plain = recordOfFenced
 	}
 	kinds := [][]makesRecord{
-		{plain}, {plain}, {plain, plain, plain, recordOfWriter}, {plain, plain, recordOfReader, recordOfWriter},
+		{plain}, {plain}, {plain, plain, plain, recordOfWriter}, {plain, plain, recordOfWriter},
+		{plain, plain, recordOfReader, recordOfWriter},
 		{plain, plain, recordOfFair},
-		{permitsOfThree(1), permitsOfThree(1), permitsOfThree(2)},
+		{permitsFor(1, 3), permitsFor(1, 3), permitsFor(2, 3), permitsFor(1, 4)},
 	}
 	all := pick(b, kinds...)
 	b.hears("*", false)
@@ -411,9 +436,9 @@ func (b *twinBench) play(seed uint64) {
 		}
 	}
 	for range sequenceSteps {
-		b.now = b.now.Add(pick[time.Duration](b, 0, 1, 30, 200, 2_000, 9_000, -300)*time.Millisecond +
+		b.now = b.now.Add(pick[time.Duration](b, 0, 0, 1, 1, 30, 30, 200, 200, -300, 2_000, 9_000)*time.Millisecond +
 			time.Duration(b.rng.IntN(1000))*time.Microsecond)
-		if b.oneIn(4) {
+		if b.oneIn(3) {
 			b.happens(all)
 		}
 		if !b.step(b.request(all)) {
@@ -422,10 +447,10 @@ func (b *twinBench) play(seed uint64) {
 	}
 }
 
-// permitsOfThree returns how to make the record of holds that have n permits of three.
-func permitsOfThree(n int) makesRecord {
+// permitsFor returns how to make the record of holds that have n of so many permits.
+func permitsFor(n, of int) makesRecord {
 	return func(c *Client, name string) engine.Record {
-		s := c.NewSemaphore(name, 3)
+		s := c.NewSemaphore(name, of)
 		if n == 1 {
 			return s.handle.record
 		}
@@ -477,7 +502,7 @@ func TestShortCutsDoWhatTheCodeBehindThemDoes(t *testing.T) {
 	}
 	first := rand.Uint64N(1_000_000_000) + 1
 	t.Logf("the first seed is %d", first)
-	for i := range full[uint64](150, 1_500) {
+	for i := range full[uint64](250, 2_000) {
 		b.play(first + i)
 	}
 	t.Logf("short cuts taken: %v", b.taken)
