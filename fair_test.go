@@ -944,6 +944,216 @@ func TestFairTimeoutsThatJavaCountsFromAreRight(t *testing.T) {
 	})
 }
 
+// A fairQueue is a queue whose waiters send nothing by themselves, and the timeouts that they would have if each script
+// shortened those of all waiters.
+type fairQueue struct {
+	*bench
+	lock  *fairLock
+	worth int64
+	all   []string         // fields
+	right map[string]int64 // field -> timeout
+	last  int              // number of the last waiter that has joined
+}
+
+// newFairQueue returns an empty queue of a lock that another client holds.
+func (b *bench) newFairQueue() *fairQueue {
+	l := b.client(WithFairWaitTimeout(100 * time.Second)).NewFairLock(b.name).lock.(*fairLock)
+	q := &fairQueue{bench: b, lock: l, worth: l.waitTimeout(), right: make(map[string]int64)}
+	q.isHeld()
+	b.Cleanup(b.forget)
+	return q
+}
+
+func (q *fairQueue) isHeld() {
+	q.must(q.rdb.HSet(context.Background(), q.name, javaOther+":01", 1).Err())
+	q.must(q.rdb.PExpire(context.Background(), q.name, time.Hour).Err())
+}
+
+func (q *fairQueue) isJava(waiter string) bool { return strings.Count(waiter, ":") == 1 }
+
+func (q *fairQueue) now() int64 {
+	now, err := q.rdb.Time(context.Background()).Result()
+	q.must(err)
+	return now.UnixMilli()
+}
+
+func (q *fairQueue) timeout(waiter string) int64 {
+	return int64(q.rdb.ZScore(context.Background(), q.lock.keys[2], waiter).Val())
+}
+
+// join adds waiters of relock, or of Java, whose timeouts are counted from that of the last one.
+func (q *fairQueue) join(java bool, n int) {
+	ctx, now := context.Background(), q.now()
+	timeout := now + time.Hour.Milliseconds()
+	if len(q.all) > 0 {
+		timeout = q.timeout(q.all[len(q.all)-1])
+	}
+	pipe := q.rdb.Pipeline()
+	for range n {
+		q.last++
+		timeout += q.worth
+		waiter := fmt.Sprintf("6b3e8c2f-5d13-4c9f-8e30-1d6b%08d:7%s", q.last, map[bool]string{false: ":01"}[java])
+		pipe.RPush(ctx, q.lock.keys[1], waiter)
+		pipe.ZAdd(ctx, q.lock.keys[2], redis.Z{Score: float64(timeout), Member: waiter})
+		if !java {
+			alive := float64(now + time.Hour.Milliseconds())
+			pipe.ZAdd(ctx, q.lock.keys[3], redis.Z{Score: alive, Member: waiter}, redis.Z{Score: float64(now), Member: ""})
+		}
+		q.all, q.right[waiter] = append(q.all, waiter), timeout
+	}
+	q.must(second(pipe.Exec(ctx)))
+}
+
+// leave notes that waiters have left.
+func (q *fairQueue) leave(leaving ...string) {
+	left := int64(0)
+	q.all = slices.DeleteFunc(q.all, func(waiter string) bool {
+		if slices.Contains(leaving, waiter) {
+			left++
+			return true
+		}
+		q.right[waiter] -= left * q.worth
+		return false
+	})
+}
+
+func (q *fairQueue) givesUp(waiter string) {
+	q.must(second(q.lock.client.send(q.lock.RollBack(engine.Attempt{Field: waiter, HoldCount: 1}))))
+}
+
+// check checks the queue, and the timeouts that Java counts from.
+func (q *fairQueue) check(what string) {
+	q.Helper()
+	require.Equal(q, q.all, q.queue(), what)
+	for i, waiter := range q.all {
+		if q.isJava(waiter) || i == len(q.all)-1 || q.isJava(q.all[i+1]) {
+			require.Equal(q, q.right[waiter], q.timeout(waiter), "%s: the timeout of waiter %d, %s, of %v", what, i, waiter, q.all)
+		} else {
+			require.GreaterOrEqual(q, q.timeout(waiter), q.right[waiter], "%s: the timeout of waiter %d, %s", what, i, waiter)
+		}
+	}
+}
+
+// Whoever leaves the queue, in whatever way and order: the timeout of each Java waiter, and each that Java counts from,
+// are what Redisson's arithmetic gives.
+func TestFairTimeoutsThatCountForJavaAreRightWhoeverLeaves(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for seed := range full(20, 200) {
+		q := newBench(t, testredis.StillMini(t).Addr()).newFairQueue()
+		rng := newRand(seed)
+		of := func(java bool) (all []string) {
+			for _, waiter := range q.all {
+				if q.isJava(waiter) == java {
+					all = append(all, waiter)
+				}
+			}
+			return all
+		}
+		for step := range 60 {
+			what := fmt.Sprintf("seed %d, step %d", seed, step)
+			relock, java := of(false), of(true)
+			switch op := rng.IntN(12); {
+			case op < 4 || len(relock) == 0:
+				q.join(op == 0, 1)
+			case op < 8:
+				waiter := relock[rng.IntN(len(relock))]
+				q.givesUp(waiter)
+				q.leave(waiter)
+			case op == 8 && len(java) > 0:
+				waiter := java[rng.IntN(len(java))]
+				q.must(q.rdb.Eval(ctx, javaGiveUp, q.lock.keys[:3], waiter, "", 0, q.worth, q.now()).Err())
+				q.leave(waiter)
+			case op == 9:
+				var dead []string
+				for _, waiter := range relock {
+					if rng.IntN(2) == 0 {
+						dead = append(dead, waiter)
+						q.must(q.rdb.ZAdd(ctx, q.lock.keys[3], redis.Z{Score: 1, Member: waiter}).Err())
+					}
+				}
+				q.givesUp("nobody")
+				q.leave(dead...)
+			case q.isJava(q.all[0]):
+			default: // the first one acquires the lock
+				first := q.all[0]
+				q.must(q.rdb.Del(ctx, q.name).Err())
+				attempt := engine.Attempt{Field: first, Lease: time.Minute, HoldCount: 1, Delivery: engine.Defer}
+				g, err := sendAttempt(q.lock, attempt)
+				q.must(err)
+				require.Equal(t, engine.Held, g.Status, what)
+				q.must(q.rdb.Del(ctx, q.name).Err())
+				q.isHeld()
+				q.leave(first)
+			}
+			q.check(what)
+		}
+		q.forget()
+	}
+}
+
+// The timeout of the last waiter has nearly expired, because it has died, and it leaves. The one in front of it, which
+// counts for Java now, gets no timeout with which Java would evict it.
+func TestFairTimeoutOfTheNewLastWaiterIsNotTooShort(t *testing.T) {
+	t.Parallel()
+	for _, firstIsDead := range []bool{false, true} {
+		q := newBench(t, testredis.StillMini(t).Addr()).newFairQueue()
+		q.join(false, 6)
+		last := q.all[5]
+		q.must(q.rdb.ZAdd(context.Background(), q.lock.keys[2], redis.Z{Score: float64(q.now() + 1), Member: last}).Err())
+		if firstIsDead {
+			q.must(q.rdb.ZAdd(context.Background(), q.lock.keys[3], redis.Z{Score: 1, Member: q.all[0]},
+				redis.Z{Score: 1, Member: last}).Err())
+			q.givesUp("nobody")
+			q.leave(q.all[0], last)
+		} else {
+			q.givesUp(last)
+			q.leave(last)
+		}
+		require.Equal(t, q.all, q.queue())
+		places := int64(len(q.all))
+		assert.Equal(t, (places-1)*q.worth+q.worth/2, q.timeout(q.all[places-1])-q.now(), "with %d waiters", places)
+		q.forget()
+	}
+}
+
+// Waiters that give up at the same time, as with a common deadline, or when a process ends, cost the same however many
+// wait. With Java in the queue its waiters count, and no others.
+func TestFairWaitersThatGiveUpTogetherCostLittle(t *testing.T) {
+	t.Parallel()
+	const many = 2000
+	for what, add := range map[string]func(q *fairQueue){
+		"only relock":     func(q *fairQueue) { q.join(false, many) },
+		"one Java waiter": func(q *fairQueue) { q.join(false, many); q.join(true, 1) },
+		"a few Java waiters": func(q *fairQueue) {
+			for range 5 {
+				q.join(true, 1)
+				q.join(false, many/5)
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			q := newBench(t, testredis.Start(t).Addr()).newFairQueue()
+			add(q)
+			begin, check := q.watchBusy()
+			begin()
+			first := q.all[slices.IndexFunc(q.all, func(waiter string) bool { return !q.isJava(waiter) })]
+			written := q.commandRuns("zadd")
+			assert.Less(t, q.commands(func() { q.givesUp(first) }), 40, "commands of the first one")
+			assert.LessOrEqual(t, q.commandRuns("zadd")-written, 2, "writes of timeouts")
+			q.leave(first)
+			for _, waiter := range slices.Clone(q.all) {
+				if !q.isJava(waiter) {
+					q.givesUp(waiter)
+					q.leave(waiter)
+				}
+			}
+			check("all of them give up")
+			q.check("all of relock have left")
+		})
+	}
+}
+
 // A process with many waiters has crashed, and a Java service waits behind them: one script removes all of them, and
 // walks through the queue once.
 func TestFairManyDeadInFrontOfJavaCostOnePass(t *testing.T) {

@@ -130,7 +130,7 @@ end
 -- The token is drawn first: if the counter is not a number, the lock must not be acquired.
 local token = hold_count == '1' and draw_token(q.tokens) or 0
 if not mine and first then
-    serve(q, field, passed)
+    leave_queue(q, {[field] = true})
 end
 redis.call('hset', lock, field, hold_count)
 if not mine then

@@ -53,7 +53,7 @@ if rolls_back then
         if not q.now then
             error(waits, 0) -- this user may not ask for the time
         elseif redis.call('lpos', q.waiters, field) then
-            give_up(q, {[field] = true}, q.now)
+            leave_queue(q, {[field] = true})
         else
             drop_wish(q, field)
         end

@@ -46,7 +46,7 @@ elseif not late then
     check_record(lock)
 end
 if redis.call('lpos', q.waiters, from) then
-    give_up(q, {[from] = true}, now)
+    leave_queue(q, {[from] = true})
 else
     drop_wish(q, from)
 end

@@ -16,6 +16,11 @@
 -- only. So each heartbeat keeps the timeout of its waiter near the value that Redisson's arithmetic gives. All times
 -- are those of the server.
 --
+-- Redisson shortens the timeouts of all waiters behind one that leaves, by one wait timeout. A script does this at once
+-- only for those that count for Java: the waiters of Java, which send no heartbeats; and each waiter that has one of
+-- Java behind it, or nobody, because the timeout of the next one to join counts from the last one. The others correct
+-- theirs with their next heartbeats. So if only relock waits, it costs the same however many wait.
+--
 -- The script that puts a relock waiter into the queue gives it its heartbeat, in every version and for every user: a
 -- user without permission for the heartbeats cannot run the script at all, and no script runs while a slot moves and
 -- only some of its keys have arrived. All heartbeats expire together when no waiter has sent one for queue_life. So a
@@ -42,8 +47,7 @@
 -- is not subscribed, because it may not subscribe or has not done so yet. Java and older versions know the channel of
 -- the waiter alone. So a waiter subscribes to that channel too if one of these is in front of it.
 --
--- Defines  leave_queue(q, waiter)              removes a waiter.
--- Defines  give_up(q, leaving, now)            removes waiters that were not served: the keys of a table.
+-- Defines  leave_queue(q, leaving)             removes waiters, which are the keys of a table. Those behind them move up.
 -- Defines  wake(q, waiter)                     sends a message to a waiter.
 -- Defines  pass_to_first(q)                    passes on the lock, which is free: grants it to the first waiter, or
 --          wakes this waiter. Returns whether it was granted.
@@ -55,8 +59,6 @@
 --          q may be nil.
 -- Defines  grant_first(q)                      grants the lock, which is free, to the first waiter that is not passed
 --          over; returns whether it could, and that waiter.
--- Defines  serve(q, waiter, place)             removes a waiter that has the lock now; place is the number of waiters
---          in front of it.
 -- Defines  evict_dead(q, now, ttl)             removes dead waiters; returns the first waiter, and whether there were
 --          dead ones. It sets q.now, and q.ran: the value of '' among the heartbeats from now on.
 -- Defines  set_lease(q, timeout)               sets the lease of the queue; a waiter of relock has this timeout.
@@ -64,12 +66,15 @@
 -- Defines  has_ended(q, waiter)                whether the waiter has a tombstone; sets q.tombstones if there is any.
 -- Defines  check_queue(q)                      refuses a queue that is longer than any queue of locks; returns its
 --          length.
--- Defines  shift_timeouts(q)                   shortens the timeouts that heartbeats do not keep right.
 -- Defines  note_wish(q, waiter, wish, life)    stores the wish of a waiter that is subscribed, for at least life ms.
 -- Defines  drop_wish(q, waiter)                deletes it.
 -- For this file:
--- Defines  shift_by(q, waiters, waits)         shortens the timeout of each waiter by a number of wait timeouts,
---          which waits has.
+-- Defines  drop_waiters(q, waiters)            removes the waiters in a list; returns how many were in the queue. The
+--          timeouts of the others stay.
+-- Defines  moves_behind(q, leaving)            the timeouts that change at once when these waiters leave, in four lists:
+--          waiters; how many in front of each leave; its new place; and from, the waiters from whose timeouts the new
+--          ones are counted. Also returns the waiters that leave, in their order.
+-- Defines  new_timeouts(q, moves, first)       the new timeouts of a thousand of these moves, as zadd takes them.
 -- Defines  client_channel(q, waiter)           the channel of the waiters of a client.
 -- Defines  count_wishes(q)                     deletes wishes of waiters that have left, and counts the others.
 -- Defines  is_relocks(waiter)                  whether the field is one of relock.
@@ -88,7 +93,8 @@ local most_dead = 5000 -- dead waiters that one script removes; the next one con
 local most_passed = 1000 -- waiters that one script passes over, or checks for heartbeats, at a time
 
 -- Redisson's fields end with the ID of the thread. Those of relock have one number more: see internal/engine/field.go.
-local function is_relocks(waiter) return waiter:find('^[%x-]+:%-?%d+:%d+$') end
+-- A pattern for the client in front, which has 36 characters, would take most of the time of moves_behind.
+local function is_relocks(waiter) return waiter:find('^:%-?%d+:%d+$', 37) end
 
 -- lease, fenced, asked, and since: epoch seconds at which the waiter got its wish, or '' if an older version has stored
 -- the wish. Only Inspect reads since.
@@ -139,73 +145,93 @@ local function drop_wish(q, waiter)
     end
 end
 
-local function leave_queue(q, waiter)
-    redis.call('lrem', q.waiters, 1, waiter)
-    redis.call('zrem', q.timeouts, waiter)
-    redis.call('zrem', q.heartbeats, waiter)
+-- A call in Lua may have some thousand arguments at most.
+local function drop_waiters(q, waiters)
+    local removed = 0
+    -- At most most_dead.
+    for _, waiter in ipairs(waiters) do
+        removed = removed + redis.call('lrem', q.waiters, 1, waiter)
+    end
+    -- At most most_dead.
+    for from = 1, #waiters, 1000 do
+        local to = math.min(from + 999, #waiters)
+        redis.call('zrem', q.timeouts, unpack(waiters, from, to))
+        redis.call('zrem', q.heartbeats, unpack(waiters, from, to))
+        if q.wishes ~= q.lock then
+            redis.pcall('hdel', q.wishes, unpack(waiters, from, to)) -- as drop_wish does
+        end
+    end
     if redis.call('zcard', q.heartbeats) == 1 then -- only the '' is left
         redis.call('del', q.heartbeats)
     end
-    drop_wish(q, waiter)
+    return removed
 end
 
--- A call in Lua may have some thousand arguments at most.
-local function shift_by(q, waiters, waits)
+-- If one waiter leaves and only relock waits, it is enough to read the end of the queue. If a waiter leaves whose
+-- timeout counts for Java, the new timeout of the one in front of it is counted from it: its own may not have been
+-- corrected yet.
+local function moves_behind(q, leaving)
+    local queued, one = redis.call('llen', q.waiters), next(leaving)
+    local alone = not next(leaving, one) and queued == redis.call('zcard', q.heartbeats) - 1
+    local all = redis.call('lrange', q.waiters, alone and -2 or 0, alone and -1 or most_waiters - 1)
+    local moves, order, listed = {waiters = {}, left = {}, places = {}, from = {}}, {}, {}
+    local left = alone and one ~= all[1] and one ~= all[2] and 1 or 0
+    local last, place, last_is_java -- of those that stay
+    local is_java = all[1] and not is_relocks(all[1])
     -- At most most_waiters.
-    for from = 1, #waiters, 1000 do
-        local to, shifted = math.min(from + 999, #waiters), {}
-        -- At most 1000.
-        for i, timeout in ipairs(redis.call('zmscore', q.timeouts, unpack(waiters, from, to))) do
-            if timeout then
-                shifted[#shifted + 1] = ms(tonumber(timeout) - waits[from + i - 1] * q.wait_timeout)
-                shifted[#shifted + 1] = waiters[from + i - 1]
-            end
-        end
-        if #shifted > 0 then
-            redis.call('zadd', q.timeouts, unpack(shifted))
-        end
-    end
-end
-
--- The first waiter has left the queue, because it was served. Redisson then shortens the timeouts of all waiters. A
--- relock waiter corrects its own timeout with its next heartbeat, but that of the last waiter is shortened at once:
--- the timeout of the next one to join counts from it.
-local function shift_timeouts(q)
-    local n = redis.call('llen', q.waiters)
-    local from = n == redis.call('zcard', q.heartbeats) - 1 and n - 1 or 0 -- else a waiter is of Java
-    local waiters = n > 0 and redis.call('lrange', q.waiters, from, from + most_waiters - 1) or {}
-    local waits = {}
-    -- At most most_waiters.
-    for i = 1, #waiters do
-        waits[i] = 1
-    end
-    shift_by(q, waiters, waits)
-end
-
--- Corrects the timeouts behind the waiters that leave, whatever their number is. The timeout of the last waiter was
--- right, and that of a relock waiter in front of it may not have been corrected yet.
-local function give_up(q, leaving, now)
-    local all = redis.call('lrange', q.waiters, 0, most_waiters - 1)
-    local last = all[#all] and tonumber(redis.call('zscore', q.timeouts, all[#all]) or nil)
-    local left, moved, waits = 0, {}, {}
-    -- At most most_waiters.
-    for _, waiter in ipairs(all) do
+    for i, waiter in ipairs(all) do
+        local java_is_next = not all[i + 1] or not is_relocks(all[i + 1])
         if leaving[waiter] then
-            left = left + 1
-        elseif left > 0 then
-            moved[#moved + 1], waits[#waits + 1] = waiter, left
+            order[#order + 1], listed[waiter], left = waiter, true, left + 1
+        else
+            last, place, last_is_java = waiter, i - 1 - left, is_java
         end
+        if (is_java or java_is_next and not last_is_java) and left > 0 and last then
+            local n = #moves.from + 1
+            moves.waiters[n], moves.left[n], moves.places[n], moves.from[n] = last, left, queued - #all + place, waiter
+        end
+        is_java = java_is_next
     end
     -- At most most_dead.
     for waiter in pairs(leaving) do
-        leave_queue(q, waiter) -- first: if memory is short, a script that has written nothing may not zadd
+        order[#order + 1] = not listed[waiter] and waiter or nil
     end
-    shift_by(q, moved, waits)
-    local final = redis.call('lindex', q.waiters, -1)
-    if last and final and leaving[all[#all]] and redis.call('zscore', q.heartbeats, final) then
-        local before = tonumber(redis.call('zscore', q.timeouts, final) or last)
-        local least = now + (#all - left - 1) * q.wait_timeout + q.wait_timeout / 2
-        redis.call('zadd', q.timeouts, ms(math.max(least, math.min(before, last - left * q.wait_timeout))), final)
+    return moves, order
+end
+
+local function new_timeouts(q, moves, first)
+    local timeouts = redis.call('zmscore', q.timeouts, unpack(moves.from, first, math.min(first + 999, #moves.from)))
+    local new = {}
+    -- At most 1000.
+    for i, timeout in ipairs(timeouts) do
+        local move = first + i - 1
+        local waiter = moves.waiters[move]
+        timeout = timeout and tonumber(timeout) - moves.left[move] * q.wait_timeout
+        if timeout and waiter ~= moves.from[move] then
+            local before = tonumber(redis.call('zscore', q.timeouts, waiter) or timeout)
+            local least = q.now + moves.places[move] * q.wait_timeout + q.wait_timeout / 2
+            timeout = math.max(least, math.min(before, timeout))
+        end
+        if timeout then
+            new[#new + 1], new[#new + 2] = ms(timeout), waiter
+        end
+    end
+    return new
+end
+
+local function leave_queue(q, leaving)
+    local moves, order = moves_behind(q, leaving)
+    local new = {}
+    -- At most most_waiters. A call in Lua may have some thousand arguments at most.
+    for first = 1, #moves.from, 1000 do
+        new[#new + 1] = new_timeouts(q, moves, first)
+    end
+    local removed = drop_waiters(q, order) -- first: if memory is short, a script that has written nothing may not zadd
+    -- At most most_waiters.
+    for _, timeouts in ipairs(removed > 0 and new or {}) do
+        if #timeouts > 0 then
+            redis.call('zadd', q.timeouts, unpack(timeouts))
+        end
     end
 end
 
@@ -273,16 +299,6 @@ local function first_alive(q, asker, heard, from)
     end
 end
 
--- If others in front of the waiter stay, it is removed like one that leaves: those behind it move up.
-local function serve(q, waiter, place)
-    if place == 0 then
-        leave_queue(q, waiter)
-        shift_timeouts(q)
-    else
-        give_up(q, {[waiter] = true}, q.now)
-    end
-end
-
 -- The first n waiters leave, because their subscriptions are lost.
 local function drop_first(q, n)
     local passed = {}
@@ -291,7 +307,7 @@ local function drop_first(q, n)
         passed[waiter] = true
     end
     if next(passed) then
-        give_up(q, passed, q.now)
+        leave_queue(q, passed)
     end
 end
 
@@ -309,7 +325,7 @@ local function grant_first(q)
         local waiter = {field = first, lease = tonumber(lease), fenced = fenced, asked = asked}
         local granted = grant(q.lock, waiter, q.tokens, client_channel(q, first), q.how)
         if granted then
-            serve(q, first, place)
+            leave_queue(q, {[first] = true})
             return true, first
         elseif granted == nil then
             break
@@ -376,7 +392,9 @@ local function evict_silent(q)
     for waiter in pairs(again) do
         redis.call('lrem', q.waiters, 0, waiter)
     end
-    give_up(q, dead, q.now)
+    if next(dead) then
+        leave_queue(q, dead)
+    end
     return next(again) and most_dead or most_passed
 end
 
@@ -418,7 +436,7 @@ local function evict_dead(q, now, ttl)
     end
     local evicted = next(dead) ~= nil
     if evicted then
-        give_up(q, dead, now)
+        leave_queue(q, dead)
     end
     local first = redis.call('lindex', q.waiters, 0)
     local all = not (away and #due == most_dead)
@@ -444,7 +462,7 @@ local function evict_dead(q, now, ttl)
                 keep_for_java(q)
                 break
             end
-            leave_queue(q, first)
+            drop_waiters(q, {first})
             left = left - 1
         end
         first, evicted = redis.call('lindex', q.waiters, 0), true

@@ -163,7 +163,7 @@ local function open_line(lock, key, field)
     }
 end
 
-local function is_relocks(waiter) return waiter:find('^[%x-]+:%-?%d+:%d+$') end
+local function is_relocks(waiter) return waiter:find('^:%-?%d+:%d+$', 37) end
 
 local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
 

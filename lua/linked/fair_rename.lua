@@ -109,57 +109,90 @@ local function is_buried(over, field, now)
     return behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false, true
 end
 local most_waiters = 20000 -- of a queue
+local function is_relocks(waiter) return waiter:find('^:%-?%d+:%d+$', 37) end
+
 local function drop_wish(q, waiter)
     if q.wishes ~= q.lock then
         redis.pcall('hdel', q.wishes, waiter) -- a release or rollback goes on if the key holds other data
     end
 end
 
-local function leave_queue(q, waiter)
-    redis.call('lrem', q.waiters, 1, waiter)
-    redis.call('zrem', q.timeouts, waiter)
-    redis.call('zrem', q.heartbeats, waiter)
+local function drop_waiters(q, waiters)
+    local removed = 0
+    for _, waiter in ipairs(waiters) do
+        removed = removed + redis.call('lrem', q.waiters, 1, waiter)
+    end
+    for from = 1, #waiters, 1000 do
+        local to = math.min(from + 999, #waiters)
+        redis.call('zrem', q.timeouts, unpack(waiters, from, to))
+        redis.call('zrem', q.heartbeats, unpack(waiters, from, to))
+        if q.wishes ~= q.lock then
+            redis.pcall('hdel', q.wishes, unpack(waiters, from, to)) -- as drop_wish does
+        end
+    end
     if redis.call('zcard', q.heartbeats) == 1 then -- only the '' is left
         redis.call('del', q.heartbeats)
     end
-    drop_wish(q, waiter)
+    return removed
 end
 
-local function shift_by(q, waiters, waits)
-    for from = 1, #waiters, 1000 do
-        local to, shifted = math.min(from + 999, #waiters), {}
-        for i, timeout in ipairs(redis.call('zmscore', q.timeouts, unpack(waiters, from, to))) do
-            if timeout then
-                shifted[#shifted + 1] = ms(tonumber(timeout) - waits[from + i - 1] * q.wait_timeout)
-                shifted[#shifted + 1] = waiters[from + i - 1]
-            end
-        end
-        if #shifted > 0 then
-            redis.call('zadd', q.timeouts, unpack(shifted))
-        end
-    end
-end
-
-local function give_up(q, leaving, now)
-    local all = redis.call('lrange', q.waiters, 0, most_waiters - 1)
-    local last = all[#all] and tonumber(redis.call('zscore', q.timeouts, all[#all]) or nil)
-    local left, moved, waits = 0, {}, {}
-    for _, waiter in ipairs(all) do
+local function moves_behind(q, leaving)
+    local queued, one = redis.call('llen', q.waiters), next(leaving)
+    local alone = not next(leaving, one) and queued == redis.call('zcard', q.heartbeats) - 1
+    local all = redis.call('lrange', q.waiters, alone and -2 or 0, alone and -1 or most_waiters - 1)
+    local moves, order, listed = {waiters = {}, left = {}, places = {}, from = {}}, {}, {}
+    local left = alone and one ~= all[1] and one ~= all[2] and 1 or 0
+    local last, place, last_is_java -- of those that stay
+    local is_java = all[1] and not is_relocks(all[1])
+    for i, waiter in ipairs(all) do
+        local java_is_next = not all[i + 1] or not is_relocks(all[i + 1])
         if leaving[waiter] then
-            left = left + 1
-        elseif left > 0 then
-            moved[#moved + 1], waits[#waits + 1] = waiter, left
+            order[#order + 1], listed[waiter], left = waiter, true, left + 1
+        else
+            last, place, last_is_java = waiter, i - 1 - left, is_java
         end
+        if (is_java or java_is_next and not last_is_java) and left > 0 and last then
+            local n = #moves.from + 1
+            moves.waiters[n], moves.left[n], moves.places[n], moves.from[n] = last, left, queued - #all + place, waiter
+        end
+        is_java = java_is_next
     end
     for waiter in pairs(leaving) do
-        leave_queue(q, waiter) -- first: if memory is short, a script that has written nothing may not zadd
+        order[#order + 1] = not listed[waiter] and waiter or nil
     end
-    shift_by(q, moved, waits)
-    local final = redis.call('lindex', q.waiters, -1)
-    if last and final and leaving[all[#all]] and redis.call('zscore', q.heartbeats, final) then
-        local before = tonumber(redis.call('zscore', q.timeouts, final) or last)
-        local least = now + (#all - left - 1) * q.wait_timeout + q.wait_timeout / 2
-        redis.call('zadd', q.timeouts, ms(math.max(least, math.min(before, last - left * q.wait_timeout))), final)
+    return moves, order
+end
+
+local function new_timeouts(q, moves, first)
+    local timeouts = redis.call('zmscore', q.timeouts, unpack(moves.from, first, math.min(first + 999, #moves.from)))
+    local new = {}
+    for i, timeout in ipairs(timeouts) do
+        local move = first + i - 1
+        local waiter = moves.waiters[move]
+        timeout = timeout and tonumber(timeout) - moves.left[move] * q.wait_timeout
+        if timeout and waiter ~= moves.from[move] then
+            local before = tonumber(redis.call('zscore', q.timeouts, waiter) or timeout)
+            local least = q.now + moves.places[move] * q.wait_timeout + q.wait_timeout / 2
+            timeout = math.max(least, math.min(before, timeout))
+        end
+        if timeout then
+            new[#new + 1], new[#new + 2] = ms(timeout), waiter
+        end
+    end
+    return new
+end
+
+local function leave_queue(q, leaving)
+    local moves, order = moves_behind(q, leaving)
+    local new = {}
+    for first = 1, #moves.from, 1000 do
+        new[#new + 1] = new_timeouts(q, moves, first)
+    end
+    local removed = drop_waiters(q, order) -- first: if memory is short, a script that has written nothing may not zadd
+    for _, timeouts in ipairs(removed > 0 and new or {}) do
+        if #timeouts > 0 then
+            redis.call('zadd', q.timeouts, unpack(timeouts))
+        end
     end
 end
 
@@ -215,7 +248,7 @@ elseif not late then
     check_record(lock)
 end
 if redis.call('lpos', q.waiters, from) then
-    give_up(q, {[from] = true}, now)
+    leave_queue(q, {[from] = true})
 else
     drop_wish(q, from)
 end
