@@ -3,6 +3,7 @@ package relock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -1467,4 +1468,51 @@ func TestEarlierWriterDoesNotTakeTheLaterPlace(t *testing.T) {
 	}
 	b.must(held.Unlock(ctx))
 	b.rdb.Del(ctx, b.name, b.line, "relock_rwlock_writers:{"+b.name+"}")
+}
+
+// Readers of a lock that has very many of them come and go, and writers ask for it, at the cost of a few commands. The
+// lease of the record is still that of the reader who lives longest, and the last one frees the lock.
+func TestRWLockOfManyReadersCostsFewCommands(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	b.Cleanup(b.forget)
+	read, write := b.client().NewRWLock(b.name).Read().record, b.client().NewRWLock(b.name).Write()
+	const many = 1000
+	reader := func(n int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d:1:01", n) }
+	leaseKey := func(n int) string { return suffixName(b.name, reader(n)+":rwlock_timeout:1") }
+	pipe := b.rdb.Pipeline()
+	pipe.HSet(ctx, b.name, "mode", "read")
+	pipe.PExpire(ctx, b.name, 3*time.Minute)
+	for n := range many {
+		pipe.HSet(ctx, b.name, reader(n), 1)
+		pipe.Set(ctx, leaseKey(n), 1, map[bool]time.Duration{true: 3 * time.Minute, false: time.Minute}[n == 0])
+	}
+	b.must(second(pipe.Exec(ctx)))
+	leaves := func(n int) int {
+		b.Helper()
+		return b.commands(func() {
+			r, err := run(ctx, b.rdb, read.Release(released(reader(n), 0, false)))
+			b.must(err)
+			require.Equal(b, int64(1), r[0])
+		})
+	}
+	lease := func() time.Duration { return b.rdb.PTTL(ctx, b.name).Val() }
+
+	b.tries(write, false)
+	assert.Less(t, b.commands(func() { b.tries(write, false) }), 100, "commands of a writer that asks")
+	assert.Less(t, leaves(1), 100, "commands of a reader that leaves")
+	assert.Greater(t, lease(), 2*time.Minute, "the lease is that of the first one")
+	leaves(0)
+	assert.LessOrEqual(t, lease(), time.Minute, "the lease is that of another one")
+	assert.Less(t, leaves(2), 100, "commands of a reader that leaves")
+	assert.Positive(t, lease())
+
+	for n := 4; n < many; n++ {
+		b.must(b.rdb.Del(ctx, leaseKey(n)).Err())
+	}
+	leaves(3)
+	assert.Zero(t, b.rdb.Exists(ctx, b.name).Val(), "all others are dead, and the lock is free")
+	b.tries(write, true)
+	b.must(write.Unlock(ctx))
 }

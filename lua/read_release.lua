@@ -42,8 +42,16 @@ if left > 0 then
     return {1, 0, 0}
 end
 
+-- Whether another reader lives on, and the lock keeps its lease: it is not that of this reader, or another one lives
+-- about as long.
+local function changes_nothing()
+    local ends = redis.call('pttl', lock)
+    local longest = lease_left(prefix, field, 1) > ends - 1000
+    return ends > 0 and has_reader(lock, prefix, field, longest and math.max(1, ends - 1000) or 1)
+end
+
 local living, longest
-if mode ~= 'write' then
+if mode ~= 'write' and not changes_nothing() then
     -- This comes before the first write, because it fails while the slot of the lock moves.
     living, longest = evict_dead_readers(lock, prefix, field)
 end

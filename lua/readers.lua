@@ -39,6 +39,9 @@
 -- Defines  drop_leases(prefix, reader, from, to)     deletes the leases with these numbers; a detached reader is
 --          buried if the first one is among them.
 -- Defines  is_dead(lock, prefix, reader)             whether a reader without leases is dead.
+-- Defines  has_reader(lock, prefix, except, least)   whether one of many readers, other than except, has a lease of at
+--          least this many ms. It asks some of them, and reports false if there are few, or too many for a lock: then
+--          evict_dead_readers asks all.
 -- Defines  evict_dead_readers(lock, prefix, except)  removes dead readers; returns the number of living readers other
 --          than except, the ms that are left of their longest lease, and how many readers were removed. If the lock
 --          has fields that no lock writes, none is removed, and these count as one reader that lives as long as the
@@ -123,6 +126,28 @@ end
 local function is_dead(lock, prefix, reader)
     redis.call('exists', lock, lease_key(prefix, reader, 1))
     return true
+end
+
+local most_asked = 32 -- readers
+
+local function has_reader(lock, prefix, except, least)
+    local fields = redis.call('hlen', lock)
+    if fields <= most_asked or fields > most_holds + 1 then
+        return false
+    end
+    -- At most most_asked.
+    local some = redis.call('hrandfield', lock, most_asked, 'withvalues')
+    -- At most most_asked.
+    for i = 1, #some, 2 do
+        local field, value = some[i], some[i + 1]
+        if field ~= 'mode' and field ~= except and not is_write(field) and is_hold(field, value) then
+            local left = redis.call('pttl', lease_key(prefix, field, 1))
+            if left >= least or left == -1 then
+                return true
+            end
+        end
+    end
+    return false
 end
 
 local function evict_dead_readers(lock, prefix, except)

@@ -97,6 +97,8 @@ if not mine then
         local living, evicted = -1, 0
         if mode == 'read' then
             redis.call('zrevrange', writers, 0, 0) -- fails if the key holds other data
+        end
+        if mode == 'read' and (read_field ~= '' or not has_reader(lock, prefix, '', 1)) then
             local _, strange
             living, _, evicted, strange = evict_dead_readers(lock, prefix)
             if strange then

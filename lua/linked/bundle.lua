@@ -2479,6 +2479,26 @@ local function is_dead(lock, prefix, reader)
     return true
 end
 
+local most_asked = 32 -- readers
+
+local function has_reader(lock, prefix, except, least)
+    local fields = redis.call('hlen', lock)
+    if fields <= most_asked or fields > most_holds + 1 then
+        return false
+    end
+    local some = redis.call('hrandfield', lock, most_asked, 'withvalues')
+    for i = 1, #some, 2 do
+        local field, value = some[i], some[i + 1]
+        if field ~= 'mode' and field ~= except and not is_write(field) and is_hold(field, value) then
+            local left = redis.call('pttl', lease_key(prefix, field, 1))
+            if left >= least or left == -1 then
+                return true
+            end
+        end
+    end
+    return false
+end
+
 local function evict_dead_readers(lock, prefix, except)
     local entries, strange = fields_of(lock)
     local living, longest, leases, dead = 0, -2, 0, {}
@@ -2551,8 +2571,14 @@ if left > 0 then
     return {1, 0, 0}
 end
 
+local function changes_nothing()
+    local ends = redis.call('pttl', lock)
+    local longest = lease_left(prefix, field, 1) > ends - 1000
+    return ends > 0 and has_reader(lock, prefix, field, longest and math.max(1, ends - 1000) or 1)
+end
+
 local living, longest
-if mode ~= 'write' then
+if mode ~= 'write' and not changes_nothing() then
     living, longest = evict_dead_readers(lock, prefix, field)
 end
 drop_leases(prefix, field, 1, hold_count)
@@ -3296,6 +3322,26 @@ local function is_dead(lock, prefix, reader)
     return true
 end
 
+local most_asked = 32 -- readers
+
+local function has_reader(lock, prefix, except, least)
+    local fields = redis.call('hlen', lock)
+    if fields <= most_asked or fields > most_holds + 1 then
+        return false
+    end
+    local some = redis.call('hrandfield', lock, most_asked, 'withvalues')
+    for i = 1, #some, 2 do
+        local field, value = some[i], some[i + 1]
+        if field ~= 'mode' and field ~= except and not is_write(field) and is_hold(field, value) then
+            local left = redis.call('pttl', lease_key(prefix, field, 1))
+            if left >= least or left == -1 then
+                return true
+            end
+        end
+    end
+    return false
+end
+
 local function evict_dead_readers(lock, prefix, except)
     local entries, strange = fields_of(lock)
     local living, longest, leases, dead = 0, -2, 0, {}
@@ -3397,6 +3443,8 @@ if not mine then
         local living, evicted = -1, 0
         if mode == 'read' then
             redis.call('zrevrange', writers, 0, 0) -- fails if the key holds other data
+        end
+        if mode == 'read' and (read_field ~= '' or not has_reader(lock, prefix, '', 1)) then
             local _, strange
             living, _, evicted, strange = evict_dead_readers(lock, prefix)
             if strange then

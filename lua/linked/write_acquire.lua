@@ -716,6 +716,26 @@ local function is_dead(lock, prefix, reader)
     return true
 end
 
+local most_asked = 32 -- readers
+
+local function has_reader(lock, prefix, except, least)
+    local fields = redis.call('hlen', lock)
+    if fields <= most_asked or fields > most_holds + 1 then
+        return false
+    end
+    local some = redis.call('hrandfield', lock, most_asked, 'withvalues')
+    for i = 1, #some, 2 do
+        local field, value = some[i], some[i + 1]
+        if field ~= 'mode' and field ~= except and not is_write(field) and is_hold(field, value) then
+            local left = redis.call('pttl', lease_key(prefix, field, 1))
+            if left >= least or left == -1 then
+                return true
+            end
+        end
+    end
+    return false
+end
+
 local function evict_dead_readers(lock, prefix, except)
     local entries, strange = fields_of(lock)
     local living, longest, leases, dead = 0, -2, 0, {}
@@ -817,6 +837,8 @@ if not mine then
         local living, evicted = -1, 0
         if mode == 'read' then
             redis.call('zrevrange', writers, 0, 0) -- fails if the key holds other data
+        end
+        if mode == 'read' and (read_field ~= '' or not has_reader(lock, prefix, '', 1)) then
             local _, strange
             living, _, evicted, strange = evict_dead_readers(lock, prefix)
             if strange then
