@@ -19,6 +19,7 @@ package relock
 //	security         TLS, permissions in Redis, and secrets in texts
 //	trace            the effects of the scripts, as steps of the specification
 //	docs             the code and the texts in the documentation, and what importing the package costs
+//	virtual          waits and outages in virtual time, with several servers
 //	example          the code of the documentation
 //	bench            benchmarks
 //	fake, helpers, main, race, norace   no tests

@@ -191,6 +191,9 @@ func (l *redLock) NewVote(o engine.Owner, check func(engine.Vote)) engine.Vote {
 	return v
 }
 
+// Unanswered returns the error for a caller that gives up because no node has answered.
+func (l *redLock) Unanswered() error { return l.newRound().QuorumError }
+
 // CheckLease returns an error if a hold cannot have this lease.
 func (l *redLock) CheckLease(length time.Duration) error {
 	if lease.Validity(length) <= 0 {
@@ -215,7 +218,7 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 	for i := range l.nodes {
 		r.ask(i, v.nodeAsker(p.Ctx, i, a))
 	}
-	if err := r.collect(&patient, l.limit(), r.won); err != nil {
+	if err := r.collect(&patient, l.limit(), r.won); err != nil && err != errTimeUp {
 		return res, refused, err
 	}
 	if r.won() {
@@ -231,7 +234,8 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 			return res, refused, nil
 		}
 	}
-	if err := v.lowerTo(p.Ctx, a.HoldCount-1).collect(&patient, l.grace(), nil); err != nil {
+	// If the time is up, the reason is in the answers that have come by then.
+	if err := v.lowerTo(p.Ctx, a.HoldCount-1).collect(&patient, l.grace(), nil); err != nil && err != errTimeUp {
 		return res, refused, err
 	}
 	res.Status, refused, err = l.lostRound(a, r)

@@ -2,9 +2,10 @@
 
 package relock
 
-// Helpers for tests of Clients in virtual time: several servers in memory, in a bubble of testing/synctest.
+// Tests of Clients in virtual time: several servers in memory, in a bubble of testing/synctest.
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -17,6 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/bubble"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/send"
 )
 
 // A virtual belongs to one test in a bubble.
@@ -73,12 +76,140 @@ func (v *virtual) redis(server int) (*redis.Client, *bubble.Link) {
 	return rdb, link
 }
 
-// silent makes a link hold up all traffic while f runs.
-func silent(link *bubble.Link, f func()) {
+// silent makes links hold up all traffic while f runs.
+func silent(f func(), links ...*bubble.Link) {
 	hold := func(held bool) {
-		link.Set(func(c *bubble.Conditions) { c.Held = [2]bool{held, held} })
+		for _, link := range links {
+			link.Set(func(c *bubble.Conditions) { c.Held = [2]bool{held, held} })
+		}
 	}
 	hold(true)
 	defer hold(false)
 	f()
+}
+
+// refusing makes links refuse all connections while f runs.
+func refusing(f func(), links ...*bubble.Link) {
+	refuse := func(on bool) {
+		for _, link := range links {
+			link.Set(func(c *bubble.Conditions) { c.Refused = on })
+			link.Cut()
+		}
+	}
+	refuse(true)
+	defer refuse(false)
+	f()
+}
+
+// A MultiLock takes no longer than its wait, and the least time for an answer, if its last step is not answered. Then the
+// first step is free again.
+func TestMultiLockOfSeveralStepsKeepsToItsWait(t *testing.T) {
+	const wait = 100 * time.Millisecond
+	ctx := context.Background()
+	lock := func(c *Client) Locker { return c.NewLock("last") }
+	redLock := func(c *Client) Locker {
+		return c.NewRedLock(lock(c), stubLocker{Locker: c.NewLock("a")}, stubLocker{Locker: c.NewLock("b")})
+	}
+	tryLock := func(l *MultiLock) (bool, error) { return l.TryLock(ctx, wait, 0) }
+	late := func(l *MultiLock) (bool, error) { // when the first step was acquired, the wait is over
+		return l.many.acquireInOrder(engine.NewOwner().In(ctx), time.Now(), engine.Request{Wait: wait})
+	}
+	for name, c := range map[string]struct {
+		last     func(c *Client) Locker
+		acquire  func(l *MultiLock) (bool, error)
+		oneByOne bool
+	}{
+		"together":               {last: lock, acquire: tryLock},
+		"one after the other":    {last: lock, acquire: tryLock, oneByOne: true},
+		"late":                   {last: lock, acquire: late},
+		"a RedLock":              {last: redLock, acquire: tryLock},
+		"a RedLock that is late": {last: redLock, acquire: late},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, 2, func(v *virtual) {
+				first, _ := v.client(0)
+				last, link := v.client(1, WithRedLockNodeTimeout(time.Minute))
+				l := first.NewMultiLock(first.NewLock("first"), c.last(last))
+				require.NoError(v, l.Lock(ctx))
+				require.NoError(v, l.Unlock(ctx))
+				if c.oneByOne {
+					defer first.engine.Probe().KeepInUse("first")()
+				}
+				silent(func() {
+					start := time.Now()
+					ok, err := c.acquire(l)
+					assert.False(v, ok)
+					assert.Error(v, err)
+					assert.LessOrEqual(v, time.Since(start), wait+send.MinWait+10*time.Millisecond)
+				}, link)
+				ok, err := first.NewLock("first").TryLock(ctx, 0, 0)
+				assert.NoError(v, err)
+				assert.True(v, ok, "the first lock is free")
+				assert.NoError(v, first.NewLock("first").Unlock(ctx))
+			})
+		})
+	}
+}
+
+// If Redis does not answer, no caller is told that another owner has the lock: also not a caller that waits in the local
+// queue behind another one, which waits for Redis.
+func TestCallersBehindOneWithoutAnAnswerAreNotToldThatTheLockIsBusy(t *testing.T) {
+	redLock := func(c []*Client) Locker {
+		return c[0].NewRedLock(c[0].NewLock("l"), c[1].NewLock("l"), c[2].NewLock("l"))
+	}
+	for name, c := range map[string]struct {
+		newLock     func(c []*Client) Locker
+		nodeTimeout time.Duration
+	}{
+		"lock":                   {newLock: func(c []*Client) Locker { return c[0].NewLock("l") }},
+		"fair":                   {newLock: func(c []*Client) Locker { return c[0].NewFairLock("l") }},
+		"read":                   {newLock: func(c []*Client) Locker { return c[0].NewRWLock("l").Read() }},
+		"write":                  {newLock: func(c []*Client) Locker { return c[0].NewRWLock("l").Write() }},
+		"semaphore":              {newLock: func(c []*Client) Locker { return c[0].NewSemaphore("l", 1) }},
+		"bundle":                 {newLock: func(c []*Client) Locker { return c[0].NewMultiLock(c[0].NewLock("l"), c[0].NewLock("m")) }},
+		"steps":                  {newLock: func(c []*Client) Locker { return c[0].NewMultiLock(c[0].NewLock("l"), c[1].NewLock("l")) }},
+		"red":                    {newLock: redLock},
+		"red with patient nodes": {redLock, time.Minute},
+	} {
+		for how, outage := range map[string]func(f func(), links ...*bubble.Link){"refused": refusing, "silent": silent} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				inVirtualTime(t, 3, func(v *virtual) {
+					var clients []*Client
+					var links []*bubble.Link
+					for i := range 3 {
+						client, link := v.client(i, WithRedLockNodeTimeout(max(c.nodeTimeout, 200*time.Millisecond)))
+						clients, links = append(clients, client), append(links, link)
+					}
+					l := c.newLock(clients)
+					ctx := context.Background()
+					for _, wait := range []time.Duration{300 * time.Millisecond, 700 * time.Millisecond, 3 * time.Second} {
+						require.NoError(v, l.Lock(ctx))
+						if name != "read" {
+							ok, err := l.TryLock(ContextWithOwner(ctx), wait, 0)
+							assert.NoError(v, err)
+							assert.False(v, ok)
+						}
+						require.NoError(v, l.Unlock(ctx))
+						outage(func() {
+							errs := make(chan error)
+							for range 3 {
+								go func() {
+									_, err := l.TryLock(ctx, wait, 0)
+									errs <- err
+								}()
+							}
+							for range 3 {
+								err := <-errs
+								assert.Error(v, err, "a wait of %v", wait)
+								if _, red := l.(*RedLock); red {
+									assert.ErrorAs(v, err, new(*QuorumError))
+								}
+							}
+						}, links...)
+						time.Sleep(time.Minute)
+					}
+				})
+			})
+		}
+	}
 }

@@ -501,6 +501,7 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 	h.newRecord(now).joinLocked(h, e.watchdog.At(sent))
 	t.mayLastLocked(now, res.longest)
 	if q := h.queue; q != nil {
+		q.asked = 0
 		if h.lock.Admission() != Counting { // a granted permit does not mean that another one is free
 			q.foundFree()
 		}

@@ -41,6 +41,8 @@ type VotedLock interface {
 	// NewVote returns the Vote of a new hold of o. The Vote calls check with itself, on a goroutine of its own, when the
 	// result of Vote.Check may have changed.
 	NewVote(o Owner, check func(Vote)) Vote
+	// Unanswered is the error for a caller that gives up because it has no answer.
+	Unanswered() error
 	// CheckLease returns an error if a hold cannot have this lease.
 	CheckLease(lease time.Duration) error
 }

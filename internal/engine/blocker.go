@@ -20,7 +20,7 @@ type blocker struct {
 	at    time.Time     // when the reply came
 	total int           // Outcome.Total of the reply
 	who   string        // how the lock itself describes its holder; or ""
-	known bool          // the error describes the blocker already
+	cause error         // why the lock could not be acquired, if other owners are not the reason; or nil
 }
 
 func (o *blocker) String() string {
@@ -99,7 +99,7 @@ func findBlocker[L Lock](e *Engine, op waitOptions, locks []L, o Owner) (name, w
 		}
 	}
 	if last := op.blocker; last != nil {
-		if last.known {
+		if last.cause != nil { // the error has it
 			return "", ""
 		}
 		return last.lock.Name(), last.String()

@@ -417,6 +417,7 @@ func (g *multiAcquire) noteAttempt(targets []target) {
 func (g *multiAcquire) dropPlaces() {
 	g.states.Lock()
 	defer g.states.Unlock()
+	g.asksLocked(g.targets)
 	for _, h := range g.fresh {
 		if h.queue != nil {
 			h.lockState.dropPlaceLocked(h.queue)

@@ -10,6 +10,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -32,12 +33,51 @@ type waitQueue struct {
 	shared  *record        // the record that newcomers may share; or nil
 	busy    bool           // the last attempt of an admitted caller has found the lock busy
 	blocker *blocker       // what that attempt has found, for the errors of all that wait here; or nil
+	asked   time.Duration  // since when admitted callers have asked without an answer; 0: the last one has an answer
 	place   *place         // in the line; the last caller has left it to the next one; or nil
 	kept    bool           // it stays although no caller uses it: see keepQueueLocked
 }
 
 // foundBusy notes that an attempt of the caller that q has admitted has found the lock busy.
-func (q *waitQueue) foundBusy(o *blocker) { q.busy, q.blocker = true, o }
+func (q *waitQueue) foundBusy(o *blocker) {
+	q.busy, q.blocker = true, o
+	if o.cause == nil {
+		q.asked = 0
+	}
+}
+
+// asksLocked notes that the caller is about to make an attempt on targets.
+func (a *acquireOp) asksLocked(targets []target) {
+	for _, t := range targets {
+		if q := t.hold.queue; q != nil && q.asked == 0 && t.HoldCount == 1 && a.lastReply.IsZero() {
+			q.asked = max(a.engine.watchdog.Now(), 1)
+		}
+	}
+}
+
+// gotNoAnswerLocked reports whether Redis has not answered the caller that q has admitted, for longer than an answer
+// takes, or because it cannot be reached.
+func (e *Engine) gotNoAnswerLocked(q *waitQueue) bool {
+	return q.asked != 0 && (e.watchdog.Now()-q.asked >= send.MinWait || !e.sender.Healthy())
+}
+
+// whyGaveUpLocked returns the error of a caller that has waited in q for h, and gives up because of err: its time is up,
+// or its context is done. If Redis has not answered the caller that q has admitted, other owners are not the reason, and
+// the error says so. It is not send.ErrTimeUp then, so that a TryLock returns it.
+func (e entrance) whyGaveUpLocked(q *waitQueue, h *hold, err error) error {
+	switch {
+	case err == errBypassQueue, err == errOwnerChanged, err == send.ErrClosed:
+		return err
+	case q.blocker != nil && q.blocker.cause != nil:
+		return send.WithLast(err, q.blocker.cause)
+	case err != send.ErrTimeUp || !e.gotNoAnswerLocked(q):
+		return err
+	}
+	if l, voted := h.lock.(VotedLock); voted {
+		return send.WithLast(err, l.Unanswered())
+	}
+	return fmt.Errorf("a caller of this process is ahead: %w", ErrNoAnswer)
+}
 
 // foundFree notes that such an attempt was granted, and that the next one may be granted, too.
 func (q *waitQueue) foundFree() { q.busy, q.blocker = false, nil }
@@ -136,7 +176,8 @@ func (e entrance) enterQueuesLocked(mu sync.Locker, op *waitOptions, targets []t
 		if h.queue != nil || !h.needsQueueLocked() {
 			continue
 		}
-		if q := h.lockState.queueLocked(h.key.half); q.TryEnter() {
+		q := h.lockState.queueLocked(h.key.half)
+		if q.TryEnter() {
 			h.queue = q
 			continue
 		}
@@ -145,7 +186,7 @@ func (e entrance) enterQueuesLocked(mu sync.Locker, op *waitOptions, targets []t
 				return err
 			}
 			if why := overUnlocked(mu, op); why != nil { // if nil, only the time for which it keeps the queues is over
-				return why
+				return e.whyGaveUpLocked(q, h, why)
 			}
 			reserve *= 2
 			i = -1
@@ -153,7 +194,7 @@ func (e entrance) enterQueuesLocked(mu sync.Locker, op *waitOptions, targets []t
 		}
 		leaveQueuesLocked(targets)
 		if err := e.enterOneLocked(mu, op, h); err != nil {
-			return err
+			return e.whyGaveUpLocked(q, h, err)
 		}
 		i = -1 // begin again, with this queue entered
 	}
@@ -222,6 +263,9 @@ func (h *hold) needsQueue() bool {
 func (h *hold) leaveQueueLocked() {
 	if q := h.queue; q != nil {
 		h.queue = nil
+		if !h.lockState.engine.gotNoAnswerLocked(q) { // otherwise the waiters behind h are to know
+			q.asked = 0
+		}
 		q.Release()
 		h.lockState.dropQueueLocked(q)
 	}

@@ -231,6 +231,7 @@ func (r *recordBackend) takePlace() {
 	s := t.hold.lockState
 	s.Lock()
 	defer s.Unlock()
+	r.asksLocked(r.targets)
 	q := t.hold.queue
 	if q == nil || q.place == nil || t.HoldCount > 1 {
 		return

@@ -60,7 +60,15 @@ func (h *hold) checkVote(v Vote) {
 	}
 }
 
-func (k *voteBackend) admit() error { return k.enterQueue() }
+func (k *voteBackend) admit() error {
+	err := k.enterQueue()
+	if err == nil {
+		k.states.Lock()
+		defer k.states.Unlock()
+		k.asksLocked(k.targets)
+	}
+	return err
+}
 
 // ask makes one attempt with the Vote of the hold. If the last attempt was released, it makes a new Vote, so that late
 // answers to the last attempt are released too.
@@ -89,7 +97,7 @@ func (k *voteBackend) await(res Answer) (Answer, error) {
 		return res, send.ErrTimeUp
 	}
 	k.lastReply = time.Now()
-	k.noteBlocker(h, &blocker{lock: k.lock, at: time.Now(), who: r.Who, known: r.Cause != nil})
+	k.noteBlocker(h, &blocker{lock: k.lock, at: time.Now(), who: r.Who, cause: r.Cause})
 	h.interrupt()
 	if !slices.Equal(k.taken, r.Taken) {
 		k.taken = r.Taken

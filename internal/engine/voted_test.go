@@ -26,6 +26,8 @@ func newFakeVotedLock(asked func(*fakeVote)) *fakeVotedLock {
 	return &fakeVotedLock{Traits{LockID: LockID{Name: "v"}, LockType: "red", Admits: Exclusive}, asked}
 }
 
+func (l *fakeVotedLock) Unanswered() error { return ErrNoAnswer }
+
 func (l *fakeVotedLock) CheckLease(time.Duration) error { return nil }
 
 func (l *fakeVotedLock) NewVote(_ Owner, check func(Vote)) Vote {

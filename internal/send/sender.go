@@ -86,6 +86,9 @@ func New(c Config) *Sender {
 // Degraded reports whether calls are sent without their optional keys.
 func (s *Sender) Degraded() bool { return s.degraded.Load() }
 
+// Healthy reports whether the last call was answered.
+func (s *Sender) Healthy() bool { return !s.unhealthy.Load() }
+
 // Mutexes returns all mutexes of s by name, for tests which check that the user's code never runs while one is held.
 func (s *Sender) Mutexes() map[string]*sync.Mutex {
 	all := map[string]*sync.Mutex{"limit": &s.limit.mu}
