@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/stretchr/testify/assert"
@@ -211,5 +212,116 @@ func TestCallersBehindOneWithoutAnAnswerAreNotToldThatTheLockIsBusy(t *testing.T
 				})
 			})
 		}
+	}
+}
+
+// has returns on how many servers the key exists.
+func (v *virtual) has(key string) (n int) {
+	for _, s := range v.servers {
+		s.Look(func(m *miniredis.Miniredis) {
+			if m.Exists(key) {
+				n++
+			}
+		})
+	}
+	return n
+}
+
+// redLock returns a RedLock called l, of three servers, and its locks.
+func (v *virtual) redLock() (l *RedLock, locks []Locker) {
+	v.Helper()
+	for i := range 3 {
+		c, _ := v.client(i)
+		locks = append(locks, c.NewLock("l"))
+	}
+	c, _ := v.client(0)
+	return c.NewRedLock(locks...), locks
+}
+
+// The owner of a RedLock also holds one of its nodes by itself, and loses that hold. The RedLock acquires the node again,
+// at its next renewal or its next Lock, and the owner is still told of the loss. What it does then does not release what
+// the RedLock has there.
+func TestRedLockLeavesTheLossOfANodeToItsOwner(t *testing.T) {
+	for name, again := range map[string]func(v *virtual, ctx context.Context, l Locker){
+		"renewal": func(*virtual, context.Context, Locker) { time.Sleep(11 * time.Second) },
+		"lock": func(v *virtual, ctx context.Context, l Locker) {
+			require.NoError(v, l.Unlock(ctx))
+			require.NoError(v, l.Lock(ctx))
+			time.Sleep(time.Second)
+		},
+	} {
+		for how, section := range map[string]func(l Locker, ctx context.Context, f func(context.Context)) error{
+			"unlock": func(l Locker, ctx context.Context, f func(context.Context)) error {
+				if err := l.Lock(ctx); err != nil {
+					return err
+				}
+				f(ctx)
+				return l.Unlock(ctx)
+			},
+			"do": func(l Locker, ctx context.Context, f func(context.Context)) error {
+				return l.Do(ctx, func(guarded context.Context) error {
+					f(context.WithoutCancel(guarded))
+					return nil
+				})
+			},
+		} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				inVirtualTime(t, 3, func(v *virtual) {
+					ctx := ContextWithOwner(context.Background())
+					l, locks := v.redLock()
+					first := locks[0]
+					require.ErrorIs(v, section(first, ctx, func(ctx context.Context) {
+						require.NoError(v, l.Lock(ctx))
+						require.NoError(v, second(first.ForceUnlock(ctx)))
+						again(v, ctx, l)
+						require.Equal(v, 3, v.has("l"), "the RedLock has its first node again")
+					}), ErrLockLost)
+					require.ErrorIs(v, first.Unlock(ctx), ErrNotHeld)
+					require.Equal(v, 3, v.has("l"), "nodes")
+					n, err := l.HoldCount(ctx)
+					require.NoError(v, err)
+					require.Equal(v, 1, n)
+					require.NoError(v, first.Lock(ctx)) // a hold of its own
+					guarded, err := first.Guard(ctx)
+					require.NoError(v, err)
+					require.NoError(v, l.Unlock(ctx))
+					time.Sleep(time.Minute)
+					require.NoError(v, guarded.Err(), "the hold that the owner has by itself")
+					require.NoError(v, first.Unlock(ctx))
+				})
+			})
+		}
+	}
+}
+
+// The next Lock of the owner gets the loss too, once, and a Guard and an Unlock before that do not take what the RedLock
+// has.
+func TestRedLockLeavesTheLossOfANodeToTheNextLockOfItsOwner(t *testing.T) {
+	for name, several := range map[string]bool{"one lock": false, "several that are acquired together": true} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, 3, func(v *virtual) {
+				ctx := ContextWithOwner(context.Background())
+				l, locks := v.redLock()
+				first := locks[0]
+				next := first
+				if c := first.(*Lock).client; several {
+					next = c.NewMultiLock(first, c.NewLock("other"))
+				}
+				require.NoError(v, first.Lock(ctx))
+				require.NoError(v, first.Lock(ctx))
+				require.NoError(v, l.Lock(ctx))
+				require.NoError(v, second(first.ForceUnlock(ctx)))
+				time.Sleep(11 * time.Second)
+				require.Equal(v, 3, v.has("l"), "the RedLock has its first node again")
+				require.ErrorIs(v, second(first.Guard(ctx)), ErrLockLost)
+				require.ErrorIs(v, first.Unlock(ctx), ErrLockLost)
+				require.ErrorIs(v, next.Lock(ctx), ErrLockLost)
+				require.NoError(v, next.Lock(ctx))
+				require.NoError(v, next.Unlock(ctx))
+				require.ErrorIs(v, first.Unlock(ctx), ErrNotHeld)
+				require.Equal(v, 3, v.has("l"), "nodes")
+				require.NoError(v, l.Unlock(ctx))
+			})
+		})
 	}
 }
