@@ -668,6 +668,37 @@ func TestFaultWaiterPollsWithoutASubscription(t *testing.T) {
 	})
 }
 
+// Row 13: a TryLock whose subscription is never confirmed asks once more when its time is up, so that it does not
+// report a free lock as busy.
+func TestFaultTryLockWithoutASubscriptionAsksOnceMore(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		held := k.rival(b.direct, b.name)
+		b.must(held.Lock(ctx))
+		rule := b.proxy.On(testredis.Command("subscribe"), testredis.StallReply).Times(testredis.Always)
+		type result struct {
+			ok  bool
+			err error
+		}
+		got := make(chan result, 1)
+		owner := ContextWithOwner(ctx)
+		waiting := k.one(b.shaky(WithPollInterval(time.Hour)), b.name)
+		go func() {
+			ok, err := waiting.TryLock(owner, 3*time.Second, 0)
+			got <- result{ok, err}
+		}()
+		await(b.bench, "the subscription is not answered", rule.Fired())
+		b.must(held.Unlock(ctx))
+		r := await(b.bench, "TryLock", got)
+		b.must(r.err)
+		if assert.True(b, r.ok, "the lock is free") {
+			b.must(waiting.Unlock(owner))
+		}
+		rule.Release()
+	})
+}
+
 // Row 39: the pool has no connection available.
 func TestFaultExhaustedPoolDelaysNoRenewal(t *testing.T) {
 	t.Parallel()
@@ -1673,7 +1704,8 @@ var faultRows = map[int]string{
 	11: "TestFaultWaiterSurvivesAKilledSubscription TestPubSubWakesEverybodyAfterAReconnect",
 	12: "TestFaultWaiterSurvivesASilentSubscription TestFaultBlackHoleEndsValidityInTime TestPubSubNoticesASilentPeer " +
 		"TestPollerNoticesAGrantThatNoMessageBrought",
-	13: "TestEngineAsksAgainOnceItIsSubscribed TestFaultWaiterPollsWithoutASubscription",
+	13: "TestEngineAsksAgainOnceItIsSubscribed TestFaultWaiterPollsWithoutASubscription " +
+		"TestFaultTryLockWithoutASubscriptionAsksOnceMore",
 	14: "TestSentinelTakeoverKeepsOrReportsEachHold TestClusterHoldsSurviveAFailover TestShardsFollowAFailover",
 	15: "TestFaultRestartWithoutDataIsReported TestTokensOnlyGrow",
 	16: "TestScriptThatTheServerDoesNotKnowIsSentWithItsSource TestFaultRestartWithoutDataIsReported",

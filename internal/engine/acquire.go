@@ -12,7 +12,8 @@ package engine
 //  3. If the lock is busy, the caller subscribes to the channel on which it will learn of a grant or a release. It
 //     makes another attempt when the subscription is in force, because it would not have noticed a release before that.
 //  4. The caller sleeps until it is woken, or until it is time to ask again (nextPoll). If a message has granted it the
-//     lock, the wait is over. Otherwise it makes another attempt.
+//     lock, the wait is over. Otherwise it makes another attempt. When its time is up, it makes a last one if no message
+//     could have reached it.
 //  5. An attempt that was given up may have been granted, or may still be granted. It is rolled back by its field, so
 //     the rollback affects no hold with another field. If Redis runs the attempt after its rollback, a tombstone of the
 //     field refuses it (rollback.go). Where there is none, the record expires, because its lease is not renewed.
@@ -53,6 +54,7 @@ type acquireOp struct {
 	leftovers    leftovers
 	cause        error       // why the last attempt was not granted, if other owners are not the reason; or nil
 	unanswered   bool        // the caller gives up because Redis has not answered at all
+	atEnd        bool        // the time is up, and the caller makes its last attempt: see asksAtEnd
 	adoptsRecord bool        // a hand-off has left the record of the last holder to it: see handoff.go
 	asking       bool        // an attempt is under way; in rollback: a hook has panicked, or ended the goroutine
 	givenUp      atomic.Bool // the operation has failed: what late answers grant is rolled back (orphans.go)
@@ -232,7 +234,7 @@ func (a *acquireOp) run() (res Answer, err error) {
 		}
 		if err == nil && res.Status == Busy {
 			res, err = a.backend.await(res) // 3, 4
-			if err == nil && res.Status == Busy {
+			if err == nil && res.Status == Busy || a.asksAtEnd(err) {
 				continue
 			}
 		}
@@ -242,6 +244,16 @@ func (a *acquireOp) run() (res Answer, err error) {
 		}
 		return res, err
 	}
+}
+
+// asksAtEnd reports whether the caller makes one attempt more, although its time is up: the lock may have been released
+// since the last attempt without any sign of it.
+func (a *acquireOp) asksAtEnd(err error) bool {
+	if err != send.ErrTimeUp || a.atEnd || !a.subscription.mayHaveMissed() {
+		return false
+	}
+	a.atEnd = true
+	return true
 }
 
 // attempt makes one attempt on all targets. If a grant comes so late that too little validity is left, attempt asks

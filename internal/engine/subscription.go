@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/handoff"
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
 )
 
@@ -142,6 +143,12 @@ func (s *subscription) confirm() {
 			return false
 		}
 	})
+}
+
+// mayHaveMissed reports whether a message since the last attempt may not have arrived.
+func (s *subscription) mayHaveMissed() bool {
+	return len(s.unconfirmed) > 0 ||
+		slices.ContainsFunc(s.listeners, func(l *wake.Listener) bool { return l.IsSilent(send.MinWait) })
 }
 
 // leave ends listening.

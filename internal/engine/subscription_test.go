@@ -3,10 +3,15 @@
 package engine
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/wake/waketest"
 )
 
 // L1: a release wakes a waiter of another Client.
@@ -64,6 +69,75 @@ func TestEngineAsksAgainOnceItIsSubscribed(t *testing.T) {
 		took := time.Since(start)
 		assert.LessOrEqual(t, took, 100*time.Millisecond, "noticed a release before the subscription after %v", took)
 		e.unlock(2)
+	})
+}
+
+// A caller whose time is up makes a last attempt if no message could have told it that the lock was released, and no
+// other caller does. It waits for the answer for as long as every caller does.
+func TestEngineAsksOnceMoreWhenTheTimeIsUp(t *testing.T) {
+	const wait, free = 500 * time.Millisecond, 300 * time.Millisecond
+	for name, c := range map[string]struct {
+		pubsub   func(p *waketest.Server)
+		released bool
+		attempts int
+	}{
+		"SUBSCRIBE hangs":              {func(p *waketest.Server) { p.ConfirmAfter = time.Hour }, true, 2},
+		"SUBSCRIBE is slow":            {func(p *waketest.Server) { p.ConfirmAfter = wait + time.Millisecond }, true, 2},
+		"the connection is refused":    {func(p *waketest.Server) { p.Down = true }, true, 2},
+		"another owner keeps the lock": {func(p *waketest.Server) { p.ConfirmAfter = time.Hour }, false, 2},
+		"the subscription is in force": {func(*waketest.Server) {}, false, 2}, // the second one is made when it is confirmed
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				other := joinBubbleEngine(t, e.redis, "other")
+				other.lock(1)
+				e.redis.PubSub.Set(func() { c.pubsub(&e.redis.PubSub) })
+				if c.released {
+					time.AfterFunc(free, func() { other.unlock(1) })
+				}
+				before, start := e.redis.Count("acquire"), time.Now()
+				ok, err := e.lockWith(context.Background(), 2, Request{Wait: wait})
+				assert.NoError(t, err)
+				assert.Equal(t, c.released, ok, "the lock was acquired")
+				assert.Equal(t, wait, time.Since(start))
+				assert.Equal(t, c.attempts, e.redis.Count("acquire")-before, "attempts")
+				if ok {
+					e.unlock(2)
+				} else {
+					other.unlock(1)
+				}
+			})
+		})
+	}
+}
+
+// The last attempt of a caller whose time is up ends after MinWait, as that of every short wait, and then the newest
+// fact is that another owner holds the lock.
+func TestEngineWaitsBrieflyForItsLastAnswer(t *testing.T) {
+	const wait = 500 * time.Millisecond
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(1)
+		e.redis.PubSub.Set(func() { e.redis.PubSub.ConfirmAfter = time.Hour })
+		attempts := 0
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
+				if verb == "acquire" {
+					if attempts++; attempts == 2 {
+						f.Answer = 10 * time.Second
+					}
+				}
+				return f
+			}
+		})
+		start := time.Now()
+		ok, err := e.lockWith(context.Background(), 2, Request{Wait: wait})
+		assert.NoError(t, err)
+		assert.False(t, ok)
+		assert.Equal(t, wait+send.MinWait, time.Since(start))
+		other.unlock(1)
+		time.Sleep(time.Minute)
+		e.redis.Set(func() { assert.Nil(t, e.redis.Record("x"), "the late attempt was undone") })
 	})
 }
 
