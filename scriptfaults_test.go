@@ -34,7 +34,7 @@ var releaseKinds = []releaseKind{
 	{"lock", recordOfLock, recordOfLock, "hdel"},
 	{"fenced", recordOfFenced, recordOfFenced, "hdel"},
 	{"fair", recordOfFair, recordOfFair, "hdel"},
-	{"read", recordOfReader, recordOfWriter, "hget hlen hgetall del"},
+	{"read", recordOfReader, recordOfWriter, "hget hlen hgetall pttl del"},
 	{"write", recordOfWriter, recordOfWriter, "hexists hlen hgetall hdel del"},
 	{"semaphore", recordOfSemaphore, recordOfSemaphore, "get zscore zrem time incrby"},
 }

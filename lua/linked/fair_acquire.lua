@@ -602,6 +602,9 @@ if pttl ~= -2 and not mine then
     _, holder = check_record(lock)
 end
 local queued = mine and 0 or check_queue(q)
+if queued > 0 then
+    redis.call('zcard', q.timeouts) -- before the first write: it refuses other data
+end
 q.now = now
 local over = not mine and hold_count == '1' and has_ended(q, field) -- this request runs late
 if pttl ~= -2 and not mine and not over then -- the caller is going to wait
