@@ -68,12 +68,12 @@ type Inspection struct {
 	// not listed, because Redis does not know them: waiting readers, Java services except in the queue of a fair lock,
 	// a MultiLock or a RedLock, and processes that may not use the queue.
 	Waiters []Waiter
-	// Waiting is the number of waiters, including those that are Gone. It is greater than the number of Waiters if there
-	// are more than 1,000. It does not exceed 20,000 for a fair lock.
+	// Waiting is the number of waiters, including those that are Gone. It is greater than the number of Waiters if
+	// there are more than 1,000. It does not exceed 20,000 for a fair lock.
 	Waiting int
 	// Gone is the number of Waiters that cannot be reached (ReachableNo), usually because their processes have crashed.
-	// So Waiting-Gone waiters are left. A release passes over those that are gone, and removes them if they are in front
-	// of the waiter that gets the lock. Until then they stay in the queue, as long as others wait.
+	// So Waiting-Gone waiters are left. A release passes over those that are gone, and removes them if they are in
+	// front of the waiter that gets the lock. Until then they stay in the queue, as long as others wait.
 	Gone int
 	// QueueUnknown reports whether Redis does not let the user of this Client read the wait queue. Waiters and Waiting
 	// then have only the writers that Redis knows apart from the queue. It is never set for a fair lock that has

@@ -64,7 +64,8 @@ func TestWarningNamesWhyNoSubscriptionWorks(t *testing.T) {
 		server      func(s *waketest.Server)
 		says, omits string
 	}{
-		"no permission": {refuse(answerError("NOPERM No permissions to access a channel")), "grant this user access", "command for it"},
+		"no permission": {refuse(answerError("NOPERM No permissions to access a channel")),
+			"grant this user access", "command for it"},
 		"no command": {refuse(answerError("ERR unknown command 'SUBSCRIBE', with args beginning with: 'x'")),
 			"has no command for it", "grant"},
 		"another error": {refuse(answerError("ERR only one database")), "only one database", "grant"},

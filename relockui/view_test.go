@@ -50,13 +50,14 @@ func TestLongestWaitComesFirst(t *testing.T) {
 	assert.Equal(t, "at least 1h0m0s", v.Rows[3].Held)
 }
 
-// Waiters that are gone are shown behind the others, and have neither a place nor a wait. They are counted apart, and do
-// not make a lock look stuck.
+// Waiters that are gone are shown behind the others, and have neither a place nor a wait. They are counted apart, and
+// do not make a lock look stuck.
 func TestWaitersThatAreGoneDoNotWait(t *testing.T) {
 	now := time.Now()
 	waiter := func(owner string, waited time.Duration, reachable relock.Reachability) relock.Waiter {
 		return relock.Waiter{
-			Contender: relock.Contender{Owner: owner, Client: "client-1"}, Since: now.Add(-waited), Reachable: reachable,
+			Contender: relock.Contender{Owner: owner, Client: "client-1"},
+			Since:     now.Add(-waited), Reachable: reachable,
 		}
 	}
 	lockOf := func(name string, waiters ...relock.Waiter) lock {
@@ -92,9 +93,11 @@ func TestWaitersThatAreGoneDoNotWait(t *testing.T) {
 	assert.Contains(t, one.Facts, factView{"Waiting", "2, and 100 gone"})
 	assert.Empty(t, one.Behind)
 	require.Len(t, one.Waiters, mostRows)
-	assert.Equal(t, waiterView{"1", whoView{"client client-1", "goroutine 7"}, "waiter", "1m0s", "yes"}, one.Waiters[0])
-	assert.Equal(t, waiterView{"2", whoView{"client client-1", "goroutine 8"}, "waiter", "1s", "unknown"}, one.Waiters[1])
-	assert.Equal(t, waiterView{noneKnown, whoView{"client client-1", "dead"}, "waiter", "gone", "no"}, one.Waiters[2])
+	assert.Equal(t, []waiterView{
+		{"1", whoView{"client client-1", "goroutine 7"}, "waiter", "1m0s", "yes"},
+		{"2", whoView{"client client-1", "goroutine 8"}, "waiter", "1s", "unknown"},
+		{noneKnown, whoView{"client client-1", "dead"}, "waiter", "gone", "no"},
+	}, one.Waiters[:3])
 }
 
 // What a filter matches is what the row shows, or the row of a waiter.

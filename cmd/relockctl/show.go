@@ -132,8 +132,8 @@ func holds(h relock.Holder) string {
 	return strconv.Itoa(h.HoldCount)
 }
 
-// waiting returns the number of waiters, or "unknown" if Redis does not let the user read the wait queue. Those that are
-// gone are counted apart.
+// waiting returns the number of waiters, or "unknown" if Redis does not let the user read the wait queue. Those that
+// are gone are counted apart.
 func waiting(i relock.Inspection) string {
 	switch {
 	case i.QueueUnknown:

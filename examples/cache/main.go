@@ -12,8 +12,8 @@
 // wait forever, so the lock returns an error. The other direction works: acquire the read lock inside the write lock,
 // release the write lock, and continue to read the new version.
 //
-// A writer that crashes between the two parts leaves half a list, which no lock undoes: when its lease has expired, readers
-// see it. So each part has its version, with which a reader notices that, and the next writer writes both.
+// A writer that crashes between the two parts leaves half a list, which no lock undoes: when its lease has expired,
+// readers see it. So each part has its version, with which a reader notices that, and the next writer writes both.
 //
 // Then all workers ask for an entry that is not in the cache. With a plain Lock one of them computes it, and the others
 // wait and read it: the function cached is the recipe "Refill a cache" of docs/cookbook.md.
@@ -140,8 +140,8 @@ func (s *shop) read(ctx context.Context) error {
 	})
 }
 
-// refresh writes both parts, one after the other. There is no reader meanwhile. Both get a new version, whatever a writer
-// has left that crashed between them.
+// refresh writes both parts, one after the other. There is no reader meanwhile. Both get a new version, whatever a
+// writer has left that crashed between them.
 func (s *shop) refresh(ctx context.Context) error {
 	return s.lock.Write().Do(ctx, func(ctx context.Context) error {
 		version, err := s.rdb.Get(ctx, s.parts[0]).Int() // this part is written first, so it has the latest version

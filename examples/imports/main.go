@@ -398,8 +398,8 @@ type queue struct {
 
 var errLost, errUnanswered = errors.New("the queue is down"), errors.New("the queue does not answer")
 
-// put puts a job into the queue. Some jobs are lost, of some the caller does not learn that the queue has them, and some
-// are delivered twice.
+// put puts a job into the queue. Some jobs are lost, of some the caller does not learn that the queue has them, and
+// some are delivered twice.
 func (q *queue) put(_ context.Context, job importJob) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -8,11 +8,11 @@
 // Do is enough. Shipping takes longer than a client should wait: the handler acquires the lock as a value and hands it
 // to a worker, which releases it.
 //
-// A process may be killed between any two lines. If that happens between a charge and the record of it, the next request
-// charges again: so a payment provider is given a key that makes the second charge the same as the first, such as the
-// number of the order. An order that was handed to a worker is in the memory of its process: so it is recorded before
-// the request is answered, and the other replica looks for orders that were recorded and not shipped. Here one replica
-// is killed before it has shipped anything.
+// A process may be killed between any two lines. If that happens between a charge and the record of it, the next
+// request charges again: so a payment provider is given a key that makes the second charge the same as the first, such
+// as the number of the order. An order that was handed to a worker is in the memory of its process: so it is recorded
+// before the request is answered, and the other replica looks for orders that were recorded and not shipped. Here one
+// replica is killed before it has shipped anything.
 //
 //	go run ./examples/orders
 //

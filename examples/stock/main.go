@@ -9,9 +9,9 @@
 //
 // It needs only Go: without REDIS_URL (redis://user:password@host:port/db) it runs on an embedded miniredis.
 //
-// If a service crashes after it has written the counter, and before it has answered, the unit is gone and nobody has it.
-// A real shop stores the number of the order with the counter, in one transaction, and finds the order when it is sent
-// again.
+// If a service crashes after it has written the counter, and before it has answered, the unit is gone and nobody has
+// it. A real shop stores the number of the order with the counter, in one transaction, and finds the order when it is
+// sent again.
 //
 // Rules: a unit is sold when a service has answered 200. The services live as long as their stdin, which the first
 // process holds open, so they end with the first process, however it ends. The exit status is 1 unless the run with the

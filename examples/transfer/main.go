@@ -8,8 +8,8 @@
 // whatever the order of its arguments, and acquires those on one Redis in one request: all, or none.
 //
 // The accounts are numbers in Redis. Every transfer reads two numbers, processes them, and writes both. Without a lock
-// transfers overwrite one another, and the sum changes. With the lock the sum stays the same. A lock does not undo half a
-// transfer of a process that has crashed, so both numbers are written at once.
+// transfers overwrite one another, and the sum changes. With the lock the sum stays the same. A lock does not undo half
+// a transfer of a process that has crashed, so both numbers are written at once.
 //
 // It needs only Go: without REDIS_URL (redis://user:password@host:port/db) it runs on an embedded miniredis.
 //

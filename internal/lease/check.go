@@ -76,8 +76,8 @@ func (w *Watchdog) Check(l *Lease) bool {
 }
 
 // Sweep checks all leases as Check does, because the hints about some of them may have been lost. The old ones come
-// first, because the others may be removed in a moment; of each, those that are due last, because the others are renewed
-// sooner. If there are too many, their renewals have to do.
+// first, because the others may be removed in a moment; of each, those that are due last, because the others are
+// renewed sooner. If there are too many, their renewals have to do.
 func (w *Watchdog) Sweep() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -146,8 +146,8 @@ func (r *retry) silence(tries int) error {
 	return r.Explain(Silence(time.Since(r.began), tries, r.last.err), r.req.key())
 }
 
-// withLast returns why, the reason why the caller leaves, with what is known of the tries. ErrTimeUp and ErrClosed stay as
-// they are unless a try has failed.
+// withLast returns why, the reason why the caller leaves, with what is known of the tries. ErrTimeUp and ErrClosed stay
+// as they are unless a try has failed.
 func (r *retry) withLast(w *Wait, why error) error {
 	if ended := w.Ctx.Err(); r.last.err == nil && ended != nil && errors.Is(why, ended) {
 		return r.Explain(why, r.req.key())

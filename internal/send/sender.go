@@ -43,8 +43,8 @@ type Config struct {
 	// Idle returns the number of idle connections. If Idle is nil, it is not known. With TLS, or behind a proxy, a
 	// connection may have been closed, which is noticed only when it is used.
 	Idle func() int
-	// Exhausted reports whether all connections of the pool are in use that requests for a key need. Like Home it is not
-	// called before a call was answered if there are several servers. If Exhausted is nil, it is not known.
+	// Exhausted reports whether all connections of the pool are in use that requests for a key need. Like Home it is
+	// not called before a call was answered if there are several servers. If Exhausted is nil, it is not known.
 	Exhausted func(key string) bool
 	// RetryBudget is how long a caller that has received a reply continues to retry. It is one watchdog timeout.
 	RetryBudget time.Duration

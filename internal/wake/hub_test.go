@@ -478,8 +478,8 @@ func readyListenersHearEveryMessage(t *testing.T, seed int) {
 	}
 }
 
-// A server that closes connections, or does not answer, is told of once when that has lasted for some seconds. It is not
-// told of if Redis cannot be reached at all, starts anew, or has answered a subscription in between.
+// A server that closes connections, or does not answer, is told of once when that has lasted for some seconds. It is
+// not told of if Redis cannot be reached at all, starts anew, or has answered a subscription in between.
 func TestUnansweredSubscriptionsAreToldOnce(t *testing.T) {
 	closes := func(string) error { return io.EOF }
 	for name, test := range map[string]struct {
