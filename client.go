@@ -38,8 +38,8 @@ type Client struct {
 }
 
 // New returns a Client that uses rdb. It sends no request, and rdb stays open when the Client is closed. The error is
-// ErrInvalid for an option that is not valid, for a nil rdb, and for a *redis.Ring, or a type that embeds one, which can
-// move a lock to another server while the lock is held.
+// ErrInvalid for an option that is not valid, for a nil rdb, and for a *redis.Ring or a type that embeds one, because a
+// Ring can move a lock to another server while the lock is held.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c, err := newClient(rdb, opts)
 	if err != nil {
@@ -82,7 +82,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	config.Servers, c.mode, c.routing = routerOf(rdb)
 	config.Group = c.group
 	sending := send.Config{
-		Transport:    askingTransport{send.NewRedis(rdb, o.synced), c.mode},
+		Transport:    c.mode.askingWith(send.NewRedis(rdb, o.synced)),
 		OnCallerTime: promptness(rdb),
 		Confirm:      o.synced.Within,
 		Idle:         func() int { return int(rdb.PoolStats().IdleConns) },

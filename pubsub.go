@@ -3,12 +3,11 @@ package relock
 // Notifications: which connection of go-redis subscribes to which channel, on one server and in a Cluster; and the
 // messages that are not published by a script. Package wake has the subscribed channels themselves.
 //
-// Rules: servers in Cluster mode announce on sharded channels, and all others on plain ones, whatever the Redis client
-// is: see servers.go. A Client has one connection for all channels. If its Redis client routes by slot, it has one for
-// each server with a lock that a goroutine waits for: in a Cluster, a release is announced in the shard of its lock and
-// nowhere else, and of several servers without Cluster mode, only the one that runs a script knows who hears its
-// messages. A Cluster before Redis 7.0 has no sharded channels; every node of it receives every message, so any node
-// can be used.
+// Rules: servers in Cluster mode announce on sharded channels, and all others on plain ones: see servers.go. A Client
+// has one connection for all channels. If its Redis client routes by slot, it has one for each server with a lock that
+// a goroutine waits for: in a Cluster, a release is announced in the shard of its lock and nowhere else, and of several
+// servers without Cluster mode, only the one that runs a script knows who hears its messages. A Cluster before Redis
+// 7.0 has no sharded channels; every node of it receives every message, so any node can be used.
 //
 // A script cannot publish on the channel of a Client, which may be in another shard than the lock. So a Client
 // publishes there by itself. Nothing depends on that: see internal/engine/forced.go.
@@ -72,22 +71,19 @@ func (m *serverMode) Refused(err error) bool {
 	return unknown
 }
 
-// A server is the router for a Redis client that does not tell which server has a key: a *redis.Client, which has one
-// server, or a client of an unknown type.
-type server struct {
+// An unknown is the router for a client of an unknown type, such as an AutoPipeliner, which does not tell which server
+// has a key. A Cluster is asked for that.
+type unknown struct {
 	serverMode
 	rdb   redis.UniversalClient
-	slots atomic.Pointer[[]redis.ClusterSlot] // of a Cluster behind a client of an unknown type; otherwise nil
+	slots atomic.Pointer[[]redis.ClusterSlot] // nil: the servers are not in Cluster mode, as far as that is known
 }
 
 // Node returns the server that has the slot of a channel, as far as the slots are known. Otherwise the first channel
 // that is subscribed determines it.
-func (s *server) Node(channel string) wake.Node {
-	home := oneServer(func() wake.Subscriber { return s.connect(s.rdb) }).Node(channel)
-	if s.sharded() {
-		home.Name = "in a shard" // a channel that was subscribed before this was known moves
-	}
-	if all := s.slots.Load(); all != nil {
+func (u *unknown) Node(channel string) wake.Node {
+	home := oneServer(func() wake.Subscriber { return u.connect(u.rdb) }).Node(channel)
+	if all := u.slots.Load(); all != nil {
 		slot := slotOf(channel)
 		for _, some := range *all {
 			if some.Start <= slot && slot <= some.End && len(some.Nodes) > 0 {
@@ -98,37 +94,36 @@ func (s *server) Node(channel string) wake.Node {
 	return home
 }
 
-func (s *server) Moves() bool  { return s.sharded() }
-func (s *server) Counts() bool { return !s.noShards.Load() || s.slots.Load() == nil }
+func (u *unknown) Moves() bool  { return u.sharded() }
+func (u *unknown) Counts() bool { return !u.noShards.Load() }
 
-// askWithSlots asks for the mode of the servers behind a client of an unknown type, and in a Cluster also for the
-// slots.
-func (s *server) askWithSlots(ctx context.Context) (inCluster bool, err error) {
-	inCluster, err = send.InClusterMode(ctx, s.rdb)
+// askWithSlots asks for the mode of the servers, and those in Cluster mode for their slots.
+func (u *unknown) askWithSlots(ctx context.Context) (inCluster bool, err error) {
+	inCluster, err = send.InClusterMode(ctx, u.rdb)
 	if err == nil && inCluster {
-		err = s.loadSlots(ctx)
+		err = u.loadSlots(ctx)
 	}
 	return inCluster, err
 }
 
-func (s *server) loadSlots(ctx context.Context) error {
+func (u *unknown) loadSlots(ctx context.Context) error {
 	return send.CatchPanic(func() error {
-		all, err := s.rdb.ClusterSlots(ctx).Result()
+		all, err := u.rdb.ClusterSlots(ctx).Result()
 		if err == nil {
-			s.slots.Store(&all)
+			u.slots.Store(&all)
 		}
 		return err
 	})
 }
 
 // Reload asks which node has which slots.
-func (s *server) Reload() {
-	if s.slots.Load() == nil {
+func (u *unknown) Reload() {
+	if u.slots.Load() == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), send.ResendTime)
 	defer cancel()
-	_ = s.loadSlots(ctx)
+	_ = u.loadSlots(ctx)
 }
 
 // shards is the router for a Redis client that routes by slot.

@@ -4,10 +4,10 @@ package relock
 //
 // Rules: these are two things. A Redis client that routes by slot sends each key to the server of its slot; it is a
 // *redis.ClusterClient, or embeds one. Servers in Cluster mode have sharded channels, on which the other clients of
-// these servers, and Redisson, publish and listen. A client of one kind may be used for servers of the other: the one
-// of redis.NewFailoverClusterClient routes by slot, and its servers are not in Cluster mode. So the servers determine
-// the channels. What a Redis client can do is asked through its methods, because it may be a type of the user that
-// embeds a type of go-redis.
+// these servers, and Redisson, publish and listen. The client of redis.NewFailoverClusterClient routes by slot, and its
+// servers are not in Cluster mode. So the servers determine the channels, and are asked where they can be of either
+// mode. What a Redis client can do is asked through its methods, because it may be of a type of the user that embeds a
+// type of go-redis.
 
 import (
 	"context"
@@ -19,13 +19,14 @@ import (
 
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/wake"
 )
 
 // A routing is how a Redis client finds the server of a key.
 type routing int
 
 const (
-	toOne          routing = iota // it has one server at a time
+	toOne          routing = iota // it has one server at a time, which is not in Cluster mode
 	bySlot                        // each slot has its server
 	unknownRouting                // its type is unknown
 )
@@ -33,31 +34,27 @@ const (
 // routerOf returns the router for rdb, and what is known about its servers.
 func routerOf(rdb redis.UniversalClient) (engine.Servers, *serverMode, routing) {
 	one, many := send.OptionsOf(rdb)
-	ask := func(ctx context.Context) (bool, error) { return send.InClusterMode(ctx, rdb) }
 	if cluster := send.ClusterOf(rdb); cluster != nil {
-		s := &shards{serverMode: serverMode{ask: ask}, rdb: rdb, cluster: cluster}
+		s := &shards{rdb: rdb, cluster: cluster}
+		s.ask = func(ctx context.Context) (bool, error) { return send.InClusterMode(ctx, rdb) }
 		if many != nil && many.ClusterSlots == nil {
 			s.known.Store(modeCluster) // go-redis asks the servers for their slots
 		}
 		return s, &s.serverMode, bySlot
 	}
-	s := &server{serverMode: serverMode{ask: ask}, rdb: rdb}
 	if one != nil {
-		return s, &s.serverMode, toOne
+		mode := new(serverMode)
+		mode.known.Store(modeSingle)
+		return oneServer(func() wake.Subscriber { return rdb.Subscribe(context.Background()) }), mode, toOne
 	}
+	s := &unknown{rdb: rdb}
 	s.ask = s.askWithSlots
 	return s, &s.serverMode, unknownRouting
 }
 
 // keepsToSlots reports whether one script must not use keys of several slots, or whether that is not known.
 func (c *Client) keepsToSlots() bool {
-	switch c.routing {
-	case toOne:
-		return c.mode.inCluster()
-	case bySlot:
-		return true
-	}
-	return c.mode.known.Load() != modeSingle
+	return c.routing == bySlot || c.mode.known.Load() != modeSingle
 }
 
 // group returns the slot of a lock if one script cannot ask about locks of several slots.
@@ -184,6 +181,14 @@ func (m *serverMode) inCluster() bool { return m.known.Load() == modeCluster }
 
 // sharded reports whether the servers announce on sharded channels, as far as that is known.
 func (m *serverMode) sharded() bool { return m.inCluster() && !m.noShards.Load() }
+
+// askingWith returns t, which also asks for the mode of the servers if that is not known.
+func (m *serverMode) askingWith(t send.Transport) send.Transport {
+	if m.known.Load() != modeUnknown {
+		return t
+	}
+	return askingTransport{t, m}
+}
 
 // An askingTransport asks for the mode of the servers beside the first request.
 type askingTransport struct {

@@ -55,22 +55,20 @@ func autoPipeliner(t testing.TB, rdb redis.UniversalClient) *redis.AutoPipeliner
 
 // clientsOf returns Redis clients of every kind for one server that has all slots.
 func clientsOf(t testing.TB, addr string, inCluster bool) map[string]redis.UniversalClient {
-	old := redis.NewClient(&redis.Options{Addr: addr, Protocol: 2})
-	t.Cleanup(func() { assert.NoError(t, old.Close()) })
 	all := map[string]redis.UniversalClient{
-		"Client":                           testredis.Client(t, addr),
-		"Client of RESP2":                  old,
 		"ClusterClient that knows slots":   clusterClient(t, addr),
-		"type with a Client":               ownClient{testredis.Client(t, addr)},
 		"type with a ClusterClient":        &ownCluster{clusterClient(t, addr)},
 		"type with an interface":           ownAny{&ownAny{clusterClient(t, addr)}},
 		"AutoPipeliner of a Client":        autoPipeliner(t, testredis.Client(t, addr)),
 		"AutoPipeliner of a ClusterClient": autoPipeliner(t, clusterClient(t, addr)),
 	}
-	if inCluster {
-		asks := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}})
+	if inCluster { // for which a Client is not meant
+		asks := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, Protocol: 2})
 		t.Cleanup(func() { assert.NoError(t, asks.Close()) })
 		all["ClusterClient that asks for slots"] = asks
+	} else {
+		all["Client"] = testredis.Client(t, addr)
+		all["type with a Client"] = ownClient{testredis.Client(t, addr)}
 	}
 	return all
 }
@@ -315,26 +313,38 @@ func TestNewRefusesARingBehindOtherTypes(t *testing.T) {
 	}
 }
 
-// The servers are asked once whether they are in Cluster mode, and no lock waits for the answer.
+// The servers are asked once whether they are in Cluster mode, if that is not known, and no lock waits for the answer.
 func TestServersAreAskedOnceBesideTheFirstRequest(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, testredis.Start(t).Addr())
-	rdb := testredis.Client(t, b.addr)
-	question := new(heldQuestion)
-	rdb.AddHook(question)
-	c := b.clientOn(rdb)
-	l := c.NewLock(b.name)
-	assert.Zero(t, question.asked.Load(), "New and NewLock send no request")
-	question.held.Lock()
-	for range 3 {
-		b.must(l.Lock(context.Background()))
-		b.must(l.Unlock(context.Background()))
+	addr := testredis.Start(t).Addr()
+	for name, c := range map[string]struct {
+		rdb       redis.UniversalClient
+		questions int64
+	}{
+		"a Client":                      {testredis.Client(t, addr), 0},
+		"a type with a Client":          {&ownClient{testredis.Client(t, addr)}, 0},
+		"a ClusterClient":               {clusterClient(t, addr), 1},
+		"the AutoPipeliner of a Client": {autoPipeliner(t, testredis.Client(t, addr)), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, addr)
+			question := new(heldQuestion)
+			c.rdb.AddHook(question)
+			client := b.clientOn(c.rdb)
+			l := client.NewLock(b.name)
+			assert.Zero(t, question.asked.Load(), "New and NewLock send no request")
+			question.held.Lock()
+			for range 3 {
+				b.must(l.Lock(context.Background()))
+				b.must(l.Unlock(context.Background()))
+			}
+			question.held.Unlock()
+			testredis.Await(b, "the answer", soon, func() bool { return client.mode.known.Load() == modeSingle })
+			b.must(l.Lock(context.Background()))
+			b.must(l.Unlock(context.Background()))
+			assert.Equal(t, c.questions, question.asked.Load(), "questions")
+		})
 	}
-	question.held.Unlock()
-	testredis.Await(b, "the answer", soon, func() bool { return c.mode.known.Load() == modeSingle })
-	b.must(l.Lock(context.Background()))
-	b.must(l.Unlock(context.Background()))
-	assert.EqualValues(t, 1, question.asked.Load(), "questions")
 }
 
 // heldQuestion is a hook that counts the questions for the mode of the servers, and holds them back while held is

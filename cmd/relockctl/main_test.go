@@ -744,6 +744,14 @@ func TestRelockctlWorksOnACluster(t *testing.T) {
 	}
 	assert.Equal(t, names, found, errs)
 	assert.Zero(t, status, errs)
+	for _, node := range cluster.Nodes() { // also without permission for INFO
+		must(t, node.Client().Do(ctx, "acl", "setuser", "looker", "on", "nopass", "~*", "&*", "+@all", "-info").Err())
+	}
+	again, errs, status := ctl(t, "", "", "-url", "redis://looker:x@"+cluster.Addrs()[0], "list")
+	assert.Zero(t, status, errs)
+	for _, name := range names {
+		assert.Contains(t, again, name)
+	}
 	testUnlock(t, cluster.Addrs()[2], cluster.Client())
 }
 

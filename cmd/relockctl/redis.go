@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock/internal/discover"
+	"github.com/relock-go/relock/internal/send"
 )
 
 // patience is how long the first requests may take.
@@ -56,7 +57,11 @@ func connect(ctx context.Context, p place) (*connection, error) {
 		}
 		return nil, fmt.Errorf("cannot reach the Redis at %s: %w", o.Addr, err)
 	}
-	info := one.Info(asking, "server", "cluster").Val() // an error counts as no Cluster
+	info, err := one.Info(asking, "server", "cluster").Result()
+	inCluster := strings.Contains(info, "cluster_enabled:1")
+	if err != nil { // the user may lack the permission
+		inCluster, _ = send.InClusterMode(asking, one) // an error counts as no Cluster
+	}
 	switch {
 	case strings.Contains(info, "_mode:sentinel"): // of redis, or of Valkey's server
 		one.Close()
@@ -64,7 +69,7 @@ func connect(ctx context.Context, p place) (*connection, error) {
 			"the server at %s is a Sentinel, which has no locks: name one of its masters with -sentinel-master",
 			o.Addr,
 		)
-	case strings.Contains(info, "cluster_enabled:1"):
+	case inCluster:
 		one.Close()
 		return &connection{redis.NewClusterClient(&redis.ClusterOptions{
 			Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, DialerRetries: 1,

@@ -12,8 +12,8 @@ package engine
 //  3. If the lock is busy, the caller subscribes to the channel on which it will learn of a grant or a release. It
 //     makes another attempt when the subscription is in force, because it would not have noticed a release before that.
 //  4. The caller sleeps until it is woken, or until it is time to ask again (nextPoll). If a message has granted it the
-//     lock, the wait is over. Otherwise it makes another attempt. When its time is up, it makes a last one if no message
-//     could have reached it.
+//     lock, the wait is over. Otherwise it makes another attempt. When its time is up, it makes a last one if a message
+//     may not have reached it.
 //  5. An attempt that was given up may have been granted, or may still be granted. It is rolled back by its field, so
 //     the rollback affects no hold with another field. If Redis runs the attempt after its rollback, a tombstone of the
 //     field refuses it (rollback.go). Where there is none, the record expires, because its lease is not renewed.
