@@ -1,0 +1,808 @@
+package relock
+
+// The scripts of the read/write lock do what a model does, for any requests, each of them sent once or more, late or
+// not, in any order. The clients may not subscribe, so that a grant sends no message.
+//
+// The scripts are the real ones, on a miniredis whose clock the test moves. The model says what the record, the leases,
+// the writers that wait and the line are after each request, to the millisecond.
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// An rwModel is a simple model of a read/write lock. A time is in ms, and 0 is none. Fields of write holds have their
+// suffix.
+type rwModel struct {
+	now     int64
+	holds   map[string]int           // the hold counts of readers and of the writer
+	mode    string                   // read, write; "": nobody holds the lock
+	ends    int64                    // of the record
+	leases  map[string]map[int]int64 // of each reader: of each number
+	writers map[string]int64         // until when the heartbeat of a writer, or of the read hold of one, counts
+	waiting int64                    // until when these are kept
+
+	line    []string          // the fields of the places, in order
+	wishes  map[string]int64  // the lease that each place wants
+	latest  map[string]string // the field of the place that a client had last, while Redis has it
+	granted string            // the field that was granted last, and has not been released
+	over    map[string]bool   // fields that never wait or acquire the lock again
+
+	seen map[string]int // what has happened, and how often
+}
+
+func newRWModel() *rwModel {
+	return &rwModel{holds: make(map[string]int), leases: make(map[string]map[int]int64), writers: make(map[string]int64),
+		wishes: make(map[string]int64), latest: make(map[string]string), over: make(map[string]bool),
+		seen: make(map[string]int)}
+}
+
+func rwClient(field string) string {
+	client, _, _ := strings.Cut(field, ":")
+	return client
+}
+
+func isWriter(field string) bool { return strings.HasSuffix(field, writeSuffix) }
+
+// waitNumber returns the number of the wait that a field belongs to.
+func waitNumber(field string) int {
+	n, _ := strconv.Atoi(strings.Split(field, ":")[2])
+	return n
+}
+
+// tick moves the clock: what has expired is gone.
+func (m *rwModel) tick(by int64) {
+	m.now += by
+	if m.ends <= m.now {
+		m.free()
+	}
+	for reader, all := range m.leases {
+		maps.DeleteFunc(all, func(_ int, ends int64) bool { return ends <= m.now })
+		if len(all) == 0 {
+			delete(m.leases, reader)
+		}
+	}
+	if m.waiting <= m.now {
+		m.forgetWriters()
+	}
+}
+
+func (m *rwModel) free() {
+	clear(m.holds)
+	m.mode, m.ends = "", 0
+}
+
+func (m *rwModel) forgetWriters() {
+	clear(m.writers)
+	m.waiting = 0
+}
+
+func (m *rwModel) forget(writer string) {
+	if delete(m.writers, writer); len(m.writers) == 0 {
+		m.waiting = 0
+	}
+}
+
+// ttl returns what PTTL returns of the record.
+func (m *rwModel) ttl() int64 {
+	if m.mode == "" {
+		return -2
+	}
+	return m.ends - m.now
+}
+
+// setLease sets the lease of a reader with this number.
+func (m *rwModel) setLease(reader string, n int, ends int64) {
+	if m.leases[reader] == nil {
+		m.leases[reader] = make(map[int]int64)
+	}
+	m.leases[reader][n] = ends
+}
+
+func (m *rwModel) dropLeases(reader string, from, to int) {
+	for n := from; n <= to; n++ {
+		delete(m.leases[reader], n)
+	}
+	if len(m.leases[reader]) == 0 {
+		delete(m.leases, reader)
+	}
+}
+
+// evict removes readers without a lease, except one. It returns how many others live, until when the last of them does,
+// and how many it has removed.
+func (m *rwModel) evict(except string) (living int, ends int64, evicted int) {
+	for field := range maps.Clone(m.holds) {
+		if isWriter(field) || field == except {
+			continue
+		}
+		if lease := m.leases[field][1]; lease > m.now {
+			living++
+			ends = max(ends, lease)
+		} else {
+			delete(m.holds, field)
+			evicted++
+			m.seen["evicted"]++
+		}
+	}
+	return living, ends, evicted
+}
+
+// living returns the hold count of a reader that lives, or 0.
+func (m *rwModel) living(reader string) int {
+	if m.leases[reader][1] <= m.now {
+		return 0
+	}
+	return m.holds[reader]
+}
+
+func (m *rwModel) readAcquire(field string, lease int64, count int, writer string) reply {
+	there := m.holds[field] > 0
+	if !there {
+		if count != 1 {
+			return reply{-1, 0, 0}
+		}
+		until := int64(0)
+		for _, beat := range m.writers {
+			until = max(until, beat)
+		}
+		switch {
+		case m.mode == "write" && m.holds[writer] == 0:
+			return reply{0, m.ttl(), 0}
+		case m.mode != "write" && until > m.now:
+			m.seen["a reader waits for a writer"]++
+			return reply{0, until - m.now, 0}
+		}
+		if m.mode == "write" {
+			m.seen["a writer reads"]++
+		}
+	}
+	ends := m.now + lease
+	if m.mode == "" {
+		m.mode = "read"
+	} else {
+		ends = max(ends, m.leases[field][1])
+	}
+	m.holds[field] = count
+	m.setLease(field, 1, ends)
+	m.setLease(field, count, ends)
+	m.ends = max(m.ends, ends)
+	return reply{1, 0, 0}
+}
+
+func (m *rwModel) readRelease(field string, left int) reply {
+	held := m.holds[field]
+	switch {
+	case held == 0:
+		m.dropLeases(field, left+1, left+1)
+		return reply{-1, 0, 0}
+	case left > 0:
+		m.dropLeases(field, left+1, held)
+		m.holds[field] = left
+		return reply{1, 0, 0}
+	case m.mode == "write":
+		m.dropLeases(field, 1, held)
+		delete(m.holds, field)
+		return reply{1, 0, 0}
+	}
+	living, ends, _ := m.evict(field)
+	m.dropLeases(field, 1, held)
+	delete(m.holds, field)
+	if living > 0 {
+		m.ends = ends
+		return reply{1, 0, 0}
+	}
+	m.free()
+	to := ""
+	if m.inLine() {
+		to = m.pass("")
+		m.close()
+	}
+	return reply{1, 0, one(to != "")}
+}
+
+func (m *rwModel) readRenew(field string, lease int64, exact bool) reply {
+	held := m.living(field)
+	if held == 0 {
+		return reply{-1, 0, 0}
+	}
+	ends := m.now + lease
+	if !exact {
+		m.setLease(field, 1, max(ends, m.leases[field][1]))
+		if last, ok := m.leases[field][held]; ok {
+			m.setLease(field, held, max(ends, last))
+		}
+		m.ends = max(m.ends, ends)
+		return reply{1, 0, 0}
+	}
+	m.dropLeases(field, 2, held)
+	m.setLease(field, 1, ends)
+	m.lastReader(ends)
+	return reply{1, 0, 0}
+}
+
+// lastReader sets the lease of the record after that of a reader was set.
+func (m *rwModel) lastReader(ends int64) {
+	if m.mode == "read" {
+		_, m.ends, _ = m.evict("")
+	} else {
+		m.ends = max(m.ends, ends)
+	}
+}
+
+func (m *rwModel) readInspect(field string) reply {
+	if m.mode == "" {
+		return reply{0, 0, -2}
+	}
+	living, _, evicted := m.evict("")
+	if evicted > 0 && len(m.holds) == 0 {
+		m.free()
+	}
+	return reply{one(living > 0), int64(m.holds[field]), m.ttl()}
+}
+
+func (m *rwModel) readRename(r engine.Rename) reply {
+	lease := m.renamedLease(r)
+	switch {
+	case m.living(r.To) > 0 && r.Ends > 0:
+		m.setLease(r.To, 1, m.now+lease)
+		m.lastReader(m.now + lease)
+		return reply{1, lease, m.now}
+	case m.living(r.To) > 0:
+		return reply{1, m.leases[r.To][1] - m.now, m.now}
+	case r.Ends > 0 && m.now >= r.Ends, m.living(r.From) == 0:
+		return reply{-1, 0, m.now}
+	}
+	m.seen["a reader is renamed"]++
+	held := m.holds[r.From]
+	m.holds[r.To] = 1
+	if !r.Splits {
+		delete(m.holds, r.From)
+		m.dropLeases(r.From, 1, held)
+	}
+	m.setLease(r.To, 1, m.now+lease)
+	m.lastReader(m.now + lease)
+	return reply{1, lease, m.now}
+}
+
+// renamedLease returns the lease that a rename sets.
+func (m *rwModel) renamedLease(r engine.Rename) int64 {
+	lease := r.Lease.Milliseconds()
+	if r.Until > 0 {
+		lease = max(1, min(lease, r.Until-m.now))
+	}
+	return lease
+}
+
+// writer returns the write hold, or "".
+func (m *rwModel) writer() string {
+	for field := range m.holds {
+		if isWriter(field) {
+			return field
+		}
+	}
+	return ""
+}
+
+// writeAcquire is an attempt of field, whose read hold is reader.
+func (m *rwModel) writeAcquire(field, reader string, lease int64, count int, delivery string, beat int64) reply {
+	own, mine := field+writeSuffix, m.holds[field+writeSuffix] > 0
+	inLine := m.inLine() // before
+	if !mine {
+		if count != 1 {
+			return reply{-1, 0, 0}
+		}
+		if m.over[own] {
+			m.seen["a late attempt"]++
+			return reply{0, m.ttl(), 0}
+		}
+		free := m.mode == ""
+		if m.mode == "read" {
+			living, _, evicted := m.evict("")
+			if free = living == 0 && evicted > 0; free {
+				m.free()
+			} else if m.holds[reader] > 0 && living == m.upgrading(reader) {
+				m.seen["an upgrade is refused"]++
+				return reply{-2, 0, 0}
+			}
+		}
+		joined := delivery == engine.Poll && (!free || inLine) && m.join(own, lease)
+		to := ""
+		if free && inLine && delivery != engine.Barge {
+			asker := ""
+			if joined {
+				asker = rwClient(own)
+			}
+			if to = m.pass(asker); joined && to == own {
+				to = ""
+			}
+		}
+		if !free || to != "" {
+			if beat > 0 {
+				m.beats(field, beat)
+				if reader != "" {
+					m.beats(reader, beat)
+				}
+			}
+			left := delivery == engine.Barge && m.latest[rwClient(own)] == own
+			if left {
+				m.seen["an upgrader leaves the line"]++
+				m.leave(own)
+			}
+			if joined || to != "" || left {
+				m.close()
+			}
+			return reply{0, m.ttl(), one(joined)}
+		}
+	}
+	m.forget(field)
+	m.forget(reader)
+	m.mode, m.holds[own] = "write", count
+	m.ends = max(m.ends, m.now+lease)
+	if !mine && inLine {
+		m.leave(own)
+		m.close()
+	}
+	return reply{1, 0, 0}
+}
+
+// upgrading returns how many readers wait to write, the one that asks among them.
+func (m *rwModel) upgrading(reader string) (n int) {
+	for field, beat := range m.writers {
+		if field != reader && m.holds[field] > 0 && beat >= m.now {
+			n++
+		}
+	}
+	return n + 1
+}
+
+func (m *rwModel) beats(field string, beat int64) {
+	m.writers[field] = m.now + beat
+	m.waiting = max(m.waiting, m.now+beat)
+}
+
+func (m *rwModel) writeRelease(field, reader string, left int, rollsBack, late bool) reply {
+	own := field + writeSuffix
+	if rollsBack {
+		m.forget(field)
+		m.forget(reader)
+	}
+	had := m.holds[own] > 0
+	if left > 0 {
+		if had {
+			m.holds[own] = left
+		}
+		return reply{2*one(had) - 1, 0, 0}
+	}
+	if had {
+		living, ends, _ := m.evict("")
+		delete(m.holds, own)
+		m.forgetWriters()
+		if m.mode, m.ends = "read", ends; living == 0 {
+			m.free()
+		} else {
+			m.seen["a writer becomes a reader"]++
+		}
+	}
+	to := ""
+	if m.inLine() || late {
+		m.leave(own)
+		if late {
+			m.over[own] = true
+		}
+		if m.mode == "" && m.inLine() {
+			to = m.pass("")
+		}
+		m.close()
+	}
+	return reply{2*one(had) - 1, 0, one(to != "")}
+}
+
+func (m *rwModel) writeRename(r engine.Rename) reply {
+	from, to := r.From+writeSuffix, r.To+writeSuffix
+	lease, renamed := m.renamedLease(r), m.holds[to] > 0
+	set := func() {
+		if len(m.holds) == 1 || m.ends < m.now+lease {
+			m.ends = m.now + lease
+		}
+	}
+	switch {
+	case !renamed && m.holds[from] > 0 && !(r.Ends > 0 && m.now >= r.Ends) && !m.over[to]:
+		m.seen["a writer is renamed"]++
+		m.holds[to] = m.holds[from]
+		delete(m.holds, from)
+		set()
+		renamed = true
+	case renamed && r.Ends > 0:
+		set()
+	case renamed:
+		lease = m.ttl()
+	}
+	if r.Late || m.inLine() || m.latest[rwClient(from)] != "" {
+		m.leave(from)
+		if r.Late {
+			m.over[from] = true
+		}
+		m.close()
+	}
+	if !renamed {
+		return reply{-1, 0, m.now}
+	}
+	return reply{1, lease, m.now}
+}
+
+func (m *rwModel) writeRenew(field string, lease int64) reply {
+	if m.holds[field+writeSuffix] == 0 {
+		return reply{-1, 0, 0}
+	}
+	m.ends = max(m.ends, m.now+lease)
+	return reply{1, 0, 0}
+}
+
+func (m *rwModel) force(writes bool) reply {
+	freed := 0
+	for field, count := range maps.Clone(m.holds) {
+		if isWriter(field) == writes {
+			delete(m.holds, field)
+			m.dropLeases(field, 1, count)
+			freed++
+		}
+	}
+	if freed == 0 {
+		return reply{0, 0, 0}
+	}
+	m.forgetWriters()
+	inLine := m.inLine()
+	if writes && m.granted != "" {
+		m.leave(m.granted)
+	}
+	if len(m.holds) == 0 {
+		m.free()
+		if inLine {
+			m.pass("")
+		}
+	} else if writes {
+		m.mode = "read"
+	}
+	if inLine {
+		m.close()
+	}
+	return reply{1, 0, 0}
+}
+
+// inLine reports whether there is a line: a client has a place, or was granted the lock.
+func (m *rwModel) inLine() bool { return len(m.line) > 0 || m.granted != "" }
+
+// join gives a wait a place, unless its client has that of a later wait. A place that polls has no second chance.
+func (m *rwModel) join(field string, lease int64) bool {
+	client := rwClient(field)
+	before := m.latest[client]
+	if before != "" && waitNumber(before) > waitNumber(field) {
+		m.seen["an earlier wait does not join"]++
+		return false
+	}
+	if before == field && m.granted == field {
+		m.granted = ""
+	}
+	if at := slices.Index(m.line, before); before != "" && at >= 0 {
+		m.line[at] = field
+	} else {
+		m.line = append(m.line, field)
+	}
+	m.latest[client], m.wishes[field] = field, lease
+	return true
+}
+
+// pass grants the lock, which is free, to the first place. It returns its field; if that is of asker, the script
+// acquires the lock for it.
+func (m *rwModel) pass(asker string) string {
+	if client := rwClient(m.granted); m.granted != "" {
+		if m.latest[client] == m.granted && !slices.Contains(m.line, m.granted) {
+			delete(m.latest, client)
+		}
+		m.granted = ""
+	}
+	if len(m.line) == 0 {
+		return ""
+	}
+	field := m.line[0]
+	m.line = m.line[1:]
+	if rwClient(field) == asker {
+		delete(m.latest, asker)
+		return field
+	}
+	m.seen["granted"]++
+	m.mode, m.holds[field], m.granted = "write", 1, field
+	m.ends = m.now + min(m.wishes[field], engine.ProvisionalLease.Milliseconds())
+	m.forget(strings.TrimSuffix(field, writeSuffix))
+	return field
+}
+
+// leave ends the wait or the hold of a field in the line.
+func (m *rwModel) leave(field string) {
+	if client := rwClient(field); m.latest[client] == field {
+		delete(m.latest, client)
+		m.line = slices.DeleteFunc(m.line, func(f string) bool { return f == field })
+	}
+	if m.granted == field {
+		m.granted = ""
+	}
+}
+
+// close deletes the line if there is none any more.
+func (m *rwModel) close() {
+	if !m.inLine() {
+		clear(m.latest)
+	}
+}
+
+func one(is bool) int64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// An rwRun compares the scripts with the model.
+type rwRun struct {
+	*bench
+	m           *rwModel
+	rng         *rand.Rand
+	read, write engine.Record
+	name        string
+	history     []string
+}
+
+// data returns what is in Redis, as the model has it.
+func (r *rwRun) data() (all []string) {
+	for line := range strings.Lines(dataOf(r.bench)) {
+		key, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		kind, rest, _ := strings.Cut(rest, " ")
+		pttl, values, _ := strings.Cut(rest, ": ")
+		left, err := strconv.ParseInt(pttl, 10, 64)
+		r.must(err)
+		switch {
+		case key == lineKey(r.bench.name):
+			for _, value := range strings.Split(values, ", ") {
+				field, value, _ := strings.Cut(value, "=")
+				switch words := strings.Fields(value); {
+				case field == "over":
+					for i := 0; i < len(words); i += 2 {
+						all = append(all, "over "+words[i])
+					}
+				case field == "granted":
+					all = append(all, "granted "+value)
+				case len(field) == 36:
+					all = append(all, "place "+words[6]+" "+words[1])
+				}
+			}
+			for i, p := range r.places() {
+				all = append(all, fmt.Sprint("in line ", i, " ", p.field))
+			}
+		case kind == "string":
+			all = append(all, fmt.Sprint(key, " ", left+r.m.now))
+		default:
+			all = append(all, fmt.Sprint(key, " ", left+r.m.now, " ", values))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// wants returns what the model has, as data returns it.
+func (r *rwRun) wants() (all []string) {
+	lock := r.bench.name
+	if r.m.mode != "" {
+		values := []string{"mode=" + r.m.mode}
+		for field, count := range r.m.holds {
+			values = append(values, fmt.Sprint(field, "=", count))
+		}
+		slices.Sort(values)
+		all = append(all, fmt.Sprint(lock, " ", r.m.ends, " ", strings.Join(values, ", ")))
+	}
+	for reader, leases := range r.m.leases {
+		for n, ends := range leases {
+			all = append(all, fmt.Sprint(suffixName(lock, reader+":rwlock_timeout:"), n, " ", ends))
+		}
+	}
+	if len(r.m.writers) > 0 {
+		beats := slices.SortedFunc(maps.Keys(r.m.writers), func(a, b string) int {
+			if d := r.m.writers[a] - r.m.writers[b]; d != 0 {
+				return int(d)
+			}
+			return strings.Compare(a, b)
+		})
+		for i, field := range beats {
+			beats[i] = fmt.Sprint(field, ", ", rwEpoch+r.m.writers[field])
+		}
+		all = append(all, fmt.Sprint(writersKey(lock), " ", r.m.waiting, " ", strings.Join(beats, ", ")))
+	}
+	for field := range r.m.over {
+		all = append(all, "over "+field)
+	}
+	if r.m.granted != "" {
+		all = append(all, "granted "+r.m.granted)
+	}
+	for _, field := range r.m.latest {
+		all = append(all, "place "+field+" new")
+	}
+	for i, field := range r.m.line {
+		all = append(all, fmt.Sprint("in line ", i, " ", field))
+	}
+	slices.Sort(all)
+	return all
+}
+
+const rwEpoch = 1_800_000_000_000 // where the clock of the model begins
+
+// step makes one request, and compares its reply and its effects.
+func (r *rwRun) step() {
+	op := r.rng.IntN(24)
+	owner, reader, field := r.owner(op)
+	lease, count := int64(20+r.rng.IntN(100)), 1+r.rng.IntN(4)/3
+	if r.rng.IntN(20) == 0 {
+		lease = 8000 // longer than that of a grant
+	}
+	a := engine.Attempt{Field: field, Lease: time.Duration(lease) * time.Millisecond, HoldCount: count,
+		Delivery: []string{engine.Poll, engine.Poll, engine.Poll, engine.Defer, engine.Barge, engine.Barge}[r.rng.IntN(6)]}
+	ofReader := a
+	ofReader.Field, ofReader.Counterpart = reader, r.counterpart(field)
+	holds := ""
+	if r.m.holds[reader] > 0 {
+		holds = reader
+	}
+	to := engine.Rename{From: field, To: owner + "9", Lease: a.Lease, Late: r.rng.IntN(5) == 0}
+	switch r.rng.IntN(3) {
+	case 0:
+		to.Ends = rwEpoch + r.m.now + int64(r.rng.IntN(80)) - 20
+	case 1:
+		to.Until = rwEpoch + r.m.now + int64(r.rng.IntN(80)) - 20
+	}
+	left := r.rng.IntN(5) / 4
+	var c call
+	var want reply
+	switch {
+	case op < 5:
+		c, want = r.read.Acquire(ofReader), r.m.readAcquire(reader, lease, count, ofReader.Counterpart+writeSuffix)
+	case op < 9:
+		c, want = r.read.Release(engine.Release{Field: reader, HoldCount: left, Share: time.Hour * 1e4}),
+			r.m.readRelease(reader, left)
+		if op == 8 {
+			ofReader.HoldCount = left + 1
+			c = r.read.RollBack(ofReader)
+		}
+	case op < 14:
+		beat := int64(60)
+		a.Counterpart, a.NoWait = holds, r.rng.IntN(4) == 0
+		c = r.write.Acquire(a)
+		if a.NoWait {
+			beat = 0
+		} else {
+			c.Args[5] = beat
+		}
+		want = r.m.writeAcquire(field, holds, lease, count, a.Delivery, beat)
+	case op < 18:
+		back := op == 17
+		a.HoldCount, a.Counterpart, a.Late = left+1, holds, r.rng.IntN(10) == 0
+		c = r.write.Release(engine.Release{Field: field, HoldCount: left, Late: a.Late})
+		if back {
+			c = r.write.RollBack(a)
+		} else {
+			holds = ""
+		}
+		c.Args[7] = int64(1e13) // the hand-off window
+		want = r.m.writeRelease(field, holds, left, back, a.Late)
+	case op == 18:
+		exact := r.rng.IntN(2) == 0
+		c, want = r.read.Renew(reader, a.Lease, exact), r.m.readRenew(reader, lease, exact)
+	case op == 19:
+		c, want = r.write.Renew(field, a.Lease, false), r.m.writeRenew(field, lease)
+	case op == 20:
+		c, want = r.read.Inspect(reader), r.m.readInspect(reader)
+	case op == 21:
+		to.From, to.Splits = reader, r.rng.IntN(3) == 0
+		c, want = r.read.Rename(to), r.m.readRename(r.relative(to))
+	case op == 22:
+		c, want = r.write.Rename(to), r.m.writeRename(r.relative(to))
+	default:
+		if writes := r.rng.IntN(2) == 0; r.rng.IntN(3) > 0 {
+			break
+		} else if c = r.read.Force(); writes {
+			c, want = r.write.Force(), r.m.force(true)
+		} else {
+			want = r.m.force(false)
+		}
+	}
+	if c.Script == nil {
+		return
+	}
+	got, err := run(context.Background(), r.rdb, c)
+	r.must(err)
+	switch c.Script {
+	case readRename, lockRename:
+		got[2] -= rwEpoch
+	case writeAcquire:
+		got[2] %= 4 // how many are ahead
+	}
+	for name, script := range bound {
+		if script == c.Script {
+			r.history = append(r.history, fmt.Sprint(r.m.now, " ", name, " ", c.Args))
+		}
+	}
+	what := fmt.Sprintf("%s, after\n%s", r.name, strings.Join(r.history, "\n"))
+	require.Equal(r, want, got, what)
+	require.Equal(r, r.wants(), r.data(), what)
+}
+
+// owner returns the beginning of the fields of an owner, and those of its read and write holds. An owner that holds the
+// lock is more likely, above all for requests other than to acquire it.
+func (r *rwRun) owner(op int) (owner, reader, writer string) {
+	owner = fmt.Sprint(r.rng.IntN(3), javaThread[1:36], ":", 1+r.rng.IntN(2), ":0")
+	holders, acquires := slices.Sorted(maps.Keys(r.m.holds)), op < 5 || op >= 9 && op < 14
+	holder := ""
+	if len(holders) > 0 && r.rng.IntN(10) < 6 && !(acquires && r.rng.IntN(2) == 0) {
+		holder = holders[r.rng.IntN(len(holders))]
+		owner = strings.Join(strings.Split(holder, ":")[:2], ":") + ":0"
+	}
+	reader, writer = owner+"1", owner+fmt.Sprint(2+r.rng.IntN(2))
+	switch {
+	case isWriter(holder):
+		writer = strings.TrimSuffix(holder, writeSuffix)
+	case holder != "":
+		reader = holder
+	}
+	return owner, reader, writer
+}
+
+// counterpart returns the field of the write hold that the owner of field has, without its suffix, or "".
+func (r *rwRun) counterpart(field string) string {
+	owner := field[:len(field)-1]
+	for holder := range r.m.holds {
+		if isWriter(holder) && strings.HasPrefix(holder, owner) {
+			return strings.TrimSuffix(holder, writeSuffix)
+		}
+	}
+	return ""
+}
+
+// relative returns a rename whose times are those of the model.
+func (r *rwRun) relative(to engine.Rename) engine.Rename {
+	to.Ends, to.Until = max(0, to.Ends-rwEpoch), max(0, to.Until-rwEpoch)
+	return to
+}
+
+func TestReadWriteScriptsFollowTheModel(t *testing.T) {
+	t.Parallel()
+	seen := make(map[string]int)
+	for seed := range full(100, 600) {
+		mini := testredis.StillMini(t)
+		b := newBench(t, mini.Addr())
+		l := b.client().NewRWLock(b.name)
+		r := &rwRun{b, newRWModel(), newRand(seed), l.Read().record, l.Write().record, fmt.Sprint("seed ", seed), nil}
+		r.m.seen = seen
+		for range 100 {
+			r.m.tick(int64(r.rng.IntN(30)))
+			mini.SetTime(time.UnixMilli(rwEpoch + r.m.now))
+			r.step()
+		}
+		mini.FlushAll()
+	}
+	t.Log(seen)
+	for _, what := range []string{"granted", "evicted", "a reader waits for a writer", "a writer reads", "a reader is renamed",
+		"a writer is renamed", "a late attempt", "an upgrade is refused", "an upgrader leaves the line",
+		"a writer becomes a reader", "an earlier wait does not join"} {
+		assert.GreaterOrEqual(t, seen[what], 5, what)
+	}
+}
