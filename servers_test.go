@@ -53,6 +53,14 @@ func autoPipeliner(t testing.TB, rdb redis.UniversalClient) *redis.AutoPipeliner
 	return auto
 }
 
+// deferredPipeliner returns the AutoPipeliner of rdb that returns before the answer is there.
+func deferredPipeliner(t testing.TB, rdb redis.UniversalClient) *redis.AutoPipeliner {
+	auto, err := rdb.AsyncAutoPipeline()
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, auto.Close()) })
+	return auto
+}
+
 // clientsOf returns Redis clients of every kind for one server that has all slots.
 func clientsOf(t testing.TB, addr string, inCluster bool) map[string]redis.UniversalClient {
 	all := map[string]redis.UniversalClient{
@@ -261,6 +269,7 @@ func TestClientsBehindOtherTypesWorkInACluster(t *testing.T) {
 		"type with a ClusterClient":        ownCluster{cluster.Client()},
 		"type with an interface":           &ownAny{cluster.Client()},
 		"AutoPipeliner of a ClusterClient": autoPipeliner(t, cluster.Client()),
+		"deferred AutoPipeliner":           deferredPipeliner(t, cluster.Client()),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
