@@ -1077,6 +1077,53 @@ func TestLinePlacesThatArePassedOverKeepTheirOrder(t *testing.T) {
 	}
 }
 
+// suspect returns a client whose grant was not used in time, so that its place is the first one again. The lock is free.
+func (b *bench) suspect() *manual {
+	b.Helper()
+	first := b.manual().takes()
+	late, next := b.manual().listens().joins(), b.manual().listens()
+	first.release(false)
+	b.awaitHolder(late.id)
+	b.must(b.rdb.Del(context.Background(), b.name).Err()) // the provisional lease expires
+	require.Equal(b, int64(1), next.ask(engine.Push)[0], "the lock is free")
+	require.Equal(b, "suspect", b.placeOf(late.id).state)
+	b.must(b.rdb.Del(context.Background(), b.name).Err())
+	return late
+}
+
+// A place that is passed over moves, and stays in the line: if a caller behind it, whose subscription is lost, takes
+// the lock.
+func TestLinePlaceThatMovesStaysWhenACallerLeaves(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		late := b.suspect()
+		b.manual().takes()
+		deaf := b.manual().joins()
+		b.must(b.rdb.Del(context.Background(), b.name).Err()) // the lease of the holder expires
+		require.Equal(b, int64(1), deaf.ask(engine.Push)[0], "the lock is free")
+		assert.Equal(b, []string{late.id}, b.clientsInLine())
+	})
+}
+
+// It moves in front of the place that was granted the lock last, whose number is missing, and which comes back if the
+// lease of the grant has expired.
+func TestLinePlaceThatMovesTakesNoNumberOfAGrant(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		late := b.suspect()
+		holder := b.manual().takes()
+		granted, next := b.manual().listens().joins(), b.manual().listens().joins()
+		holder.release(false)
+		b.awaitHolder(granted.id)
+		b.must(b.rdb.Del(context.Background(), b.name).Err()) // the provisional lease expires
+		holder = b.manual().takes()
+		b.subscribe(b.releaseChannel())
+		holder.releaseIn(0, false)
+		require.Empty(b, b.holder(), "the lock is left free")
+		b.manual().ask(engine.Defer)
+		b.awaitHolder(next.id)
+		assert.Equal(b, []string{late.id, granted.id}, b.clientsInLine())
+	})
+}
+
 // The first suspects are told of a lock that stays free, and not more than a script can tell in a moment.
 func TestLineTellsTheFirstSuspects(t *testing.T) {
 	t.Parallel()

@@ -1081,6 +1081,47 @@ func TestSemaphoreWaiterForMoreThanThereAreBlocksNobody(t *testing.T) {
 	})
 }
 
+// wantsMore returns a client that waits for three permits of a semaphore that has two by now. Others hold both.
+func (b *bench) wantsMore(s *Semaphore) (wide, one, two *permitClient) {
+	b.Helper()
+	one, two = b.permitClient(s).takes(), b.permitClient(s).takes()
+	wide = b.permitClient(s).listens()
+	wide.field += "+3"
+	wide.joins(engine.Push)
+	b.must(s.SetPermits(context.Background(), 2))
+	return wide, one, two
+}
+
+// The place of such a waiter moves, and never to the number of the place that was granted a permit last: that place
+// comes back with its number when the lease of the grant expires.
+func TestSemaphorePlaceThatMovesTakesNoNumberOfAGrant(t *testing.T) {
+	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
+		wide, one, two := b.wantsMore(s)
+		granted := b.permitClient(s).listens().joins(engine.Push)
+		one.gives(neverDue)
+		require.Positive(b, granted.lease())
+		two.gives(neverDue)
+		granted.lapses()
+		b.permitClient(s).ask(engine.Defer)
+		assert.Equal(b, []string{wide.id, granted.id}, b.clientsInLine())
+	})
+}
+
+// It also keeps its place if one behind it has lost its subscription, and takes a permit itself.
+func TestSemaphorePlaceThatMovesStaysWhenACallerLeaves(t *testing.T) {
+	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
+		wide, one, _ := b.wantsMore(s)
+		deaf := b.permitClient(s).listens().joins(engine.Push)
+		b.must(deaf.hears.Close())
+		testredis.Await(b, "it does not listen any more", soon, func() bool {
+			return b.hearers(deaf.l.announce+":"+deaf.id) == 0
+		})
+		one.lapses()
+		require.Equal(b, int64(1), deaf.ask(engine.Push)[0])
+		assert.Equal(b, []string{wide.id}, b.clientsInLine())
+	})
+}
+
 // Nor does it block the other goroutines of its own process: it waits beside them until there are enough permits again,
 // and is not passed over then.
 func TestSemaphoreWaiterForMoreThanThereAreBlocksNobodyOfItsProcess(t *testing.T) {

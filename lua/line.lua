@@ -59,7 +59,9 @@
 -- Defines  set_field(line, field, value)  sets a field of the hash, in memory.
 -- Defines  place_text(p)                  the inverse of parse_place.
 -- Defines  put_place(line, p)             enqueues p, in memory.
--- Defines  is_enqueued(line, p)           whether p is in the line, as Redis has it.
+-- Defines  client_at(line, number)        the client that has this number, as the line is in memory; false if it is
+--          missing.
+-- Defines  is_enqueued(line, p)           whether p is in the line, as it is in memory.
 -- Defines  drop_field(line, field)        removes a field of the hash, in memory.
 -- Defines  clear_line(line)               deletes the line, in which no client has a place; returns whether its tombstones
 --          could be written.
@@ -246,6 +248,12 @@ local function put_place(line, p)
     set_field(line, ms(p.number), p.client)
 end
 
-local function is_enqueued(line, p)
-    return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
+local function client_at(line, number)
+    local changed = line.changes[ms(number)]
+    if changed ~= nil then
+        return changed
+    end
+    return redis.call('hget', line.key, ms(number))
 end
+
+local function is_enqueued(line, p) return p.number >= line.first and client_at(line, p.number) == p.client end

@@ -32,8 +32,8 @@
 -- For this file, and permits.lua:
 -- Defines  is_reachable(p, channel, how)                 whether the client of p learns of a grant: it is subscribed,
 --          or it polls. p is from places_of.
--- Defines  close_up(line, stay, next_number, granted)    sets line.first after a run that has passed over the places in
---          stay, and not reached next_number. granted is the number of the place that was granted the lock, or nil.
+-- Defines  close_up(line, stay, next_number)             sets line.first after a run that has passed over the places in
+--          stay, and not reached next_number.
 
 local function subscription_lost(field, delivery, channel, how)
     return delivery == 'push' and listeners(channel .. ':' .. client_of(field), how) == 0
@@ -62,14 +62,16 @@ local most_told = 100 -- suspects that one script tells of a free lock; the othe
 
 -- If places stay in front of one that was granted the lock, its number is missing then. They move to the numbers in
 -- front of the next place, so that the next run has no gap to iterate over. Where many stay, they move once more
--- numbers are missing than places are there. A place that was granted the lock keeps its number, because it may come
--- back.
-local function close_up(line, stay, next_number, granted)
+-- numbers are missing than places are there. The place that was granted the lock last, in this run or an earlier one,
+-- keeps its number, because it may come back.
+local function close_up(line, stay, next_number)
     line.first = #stay > 0 and stay[1].number or next_number
     local missing = next_number - line.first - #stay
     if missing == 0 or #stay > near_head and missing <= #stay then
         return
     end
+    local last = line.granted and place_of(line, client_of(line.granted))
+    local granted = last and last.field == line.granted and last.number
     -- At most longest_line.
     for _, p in ipairs(stay) do
         drop_field(line, ms(p.number))
@@ -90,14 +92,13 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     end
     local room = room_of(lock, tokens)
     local stay = {} -- the places that are passed over: suspects, and those that fit never
-    local to, at = nil, nil -- at: the number of the place that was granted the lock
-    local is_left, next_number = true, line.last + 1
+    local to, is_left, next_number = nil, true, line.last + 1
     -- At most longest_line.
     for number, client, p in places_of(line) do
         local fit = p and (p.state == 'suspect' and 'never' or fits(p, room))
         local leaves = false
         if fit == 'now' and client == asker then
-            to, at, is_left, leaves, line.mine = asker, number, false, true, nil
+            to, is_left, leaves, line.mine = asker, false, true, nil
         elseif fit and not is_reachable(p, channel, how) then
             fit, leaves = nil, true
         elseif fit == 'later' then
@@ -110,7 +111,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
                 announce(how, grants_to(channel, p), 'free')
                 break
             elseif granted then
-                to, at, is_left, line.granted = client, number, goes_on(room, p), p.field
+                to, is_left, line.granted = client, goes_on(room, p), p.field
                 set_field(line, 'granted', p.field)
             else
                 leaves = true
@@ -129,7 +130,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
             break
         end
     end
-    close_up(line, stay, next_number, at)
+    close_up(line, stay, next_number)
     local may_tell = is_left and most_told or 0
     -- At most longest_line.
     for _, p in ipairs(stay) do
@@ -221,7 +222,7 @@ local function release_to_all(line, channel, how, message, window, always)
             end
         end
     end
-    close_up(line, stay, next_number, nil)
+    close_up(line, stay, next_number)
     return math.max((known or 1) + beside, 1)
 end
 

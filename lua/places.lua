@@ -27,10 +27,8 @@
 local function drop_number(line, number)
     drop_field(line, ms(number))
     redis.call('hdel', line.key, ms(number)) -- at once, because pass_on looks for numbers in Redis
-    local back = line.back and line.back.number
     -- At most longest_line.
-    while line.first <= line.last and line.first ~= back and
-        (line.first == number or redis.call('hexists', line.key, ms(line.first)) == 0) do
+    while line.first <= line.last and not client_at(line, line.first) do
         line.first = line.first + 1
     end
 end

@@ -197,15 +197,19 @@ local function close_line(line)
     return type(written) ~= 'table' -- an error: Redis has no memory left
 end
 
-local function is_enqueued(line, p)
-    return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
+local function client_at(line, number)
+    local changed = line.changes[ms(number)]
+    if changed ~= nil then
+        return changed
+    end
+    return redis.call('hget', line.key, ms(number))
 end
+
+local function is_enqueued(line, p) return p.number >= line.first and client_at(line, p.number) == p.client end
 local function drop_number(line, number)
     drop_field(line, ms(number))
     redis.call('hdel', line.key, ms(number)) -- at once, because pass_on looks for numbers in Redis
-    local back = line.back and line.back.number
-    while line.first <= line.last and line.first ~= back and
-        (line.first == number or redis.call('hexists', line.key, ms(line.first)) == 0) do
+    while line.first <= line.last and not client_at(line, line.first) do
         line.first = line.first + 1
     end
 end

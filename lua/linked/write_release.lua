@@ -418,15 +418,19 @@ local function put_place(line, p)
     set_field(line, ms(p.number), p.client)
 end
 
-local function is_enqueued(line, p)
-    return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
+local function client_at(line, number)
+    local changed = line.changes[ms(number)]
+    if changed ~= nil then
+        return changed
+    end
+    return redis.call('hget', line.key, ms(number))
 end
+
+local function is_enqueued(line, p) return p.number >= line.first and client_at(line, p.number) == p.client end
 local function drop_number(line, number)
     drop_field(line, ms(number))
     redis.call('hdel', line.key, ms(number)) -- at once, because pass_on looks for numbers in Redis
-    local back = line.back and line.back.number
-    while line.first <= line.last and line.first ~= back and
-        (line.first == number or redis.call('hexists', line.key, ms(line.first)) == 0) do
+    while line.first <= line.last and not client_at(line, line.first) do
         line.first = line.first + 1
     end
 end
@@ -571,12 +575,14 @@ end
 
 local most_told = 100 -- suspects that one script tells of a free lock; the others notice it when they look at the lock
 
-local function close_up(line, stay, next_number, granted)
+local function close_up(line, stay, next_number)
     line.first = #stay > 0 and stay[1].number or next_number
     local missing = next_number - line.first - #stay
     if missing == 0 or #stay > near_head and missing <= #stay then
         return
     end
+    local last = line.granted and place_of(line, client_of(line.granted))
+    local granted = last and last.field == line.granted and last.number
     for _, p in ipairs(stay) do
         drop_field(line, ms(p.number))
     end
@@ -595,13 +601,12 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     end
     local room = room_of(lock, tokens)
     local stay = {} -- the places that are passed over: suspects, and those that fit never
-    local to, at = nil, nil -- at: the number of the place that was granted the lock
-    local is_left, next_number = true, line.last + 1
+    local to, is_left, next_number = nil, true, line.last + 1
     for number, client, p in places_of(line) do
         local fit = p and (p.state == 'suspect' and 'never' or fits(p, room))
         local leaves = false
         if fit == 'now' and client == asker then
-            to, at, is_left, leaves, line.mine = asker, number, false, true, nil
+            to, is_left, leaves, line.mine = asker, false, true, nil
         elseif fit and not is_reachable(p, channel, how) then
             fit, leaves = nil, true
         elseif fit == 'later' then
@@ -614,7 +619,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
                 announce(how, grants_to(channel, p), 'free')
                 break
             elseif granted then
-                to, at, is_left, line.granted = client, number, goes_on(room, p), p.field
+                to, is_left, line.granted = client, goes_on(room, p), p.field
                 set_field(line, 'granted', p.field)
             else
                 leaves = true
@@ -633,7 +638,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
             break
         end
     end
-    close_up(line, stay, next_number, at)
+    close_up(line, stay, next_number)
     local may_tell = is_left and most_told or 0
     for _, p in ipairs(stay) do
         if may_tell > 0 and p.state == 'suspect' then
@@ -697,7 +702,7 @@ local function release_to_all(line, channel, how, message, window, always)
             end
         end
     end
-    close_up(line, stay, next_number, nil)
+    close_up(line, stay, next_number)
     return math.max((known or 1) + beside, 1)
 end
 
