@@ -226,7 +226,7 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 		// time again, except for nodes that did not answer the last time either.
 		late := r.unhealthy()
 		err := r.collect(&patient, time.Since(res.Sent)+l.grace()/8, func() bool { return r.missing <= late })
-		if err != nil {
+		if err != nil && err != errTimeUp {
 			return res, refused, err
 		}
 		if time.Since(res.Sent) < lease.Validity(a.Lease) && v.Check() == nil {

@@ -48,11 +48,13 @@ func (n nodeHold) alive() bool { return n.guard != nil && send.CatchPanic(n.guar
 // raise records that nodes are going to have the hold count holdCount. It returns false if the owner is to acquire
 // again a hold that has ended.
 func (v *redVote) raise(holdCount int) bool {
-	if holdCount > 1 && v.Check() != nil {
+	switch {
+	case holdCount == 1: // before is a hold that the engine has lost, and about which it is going to call Lost
+		if before := v.lock.client.pending.begin(v); before != nil {
+			before.Lost()
+		}
+	case v.Check() != nil:
 		return false
-	}
-	if before := v.lock.client.pending.begin(v); before != nil { // the engine has lost it, and is about to call Lost
-		before.Lost()
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -322,8 +324,8 @@ func newPendingRequests() *pendingRequests {
 	return &pendingRequests{all: make(map[nodeRequest][]chan struct{}), votes: make(map[voter]*redVote)}
 }
 
-// begin records that v is about to acquire, and returns the vote that its owner had before, if that is not over yet: the
-// hold was lost, and its vote has not noticed.
+// begin records that v is about to acquire for the first time. It returns the vote that its owner had before, if that is
+// not over yet: the hold was lost, and its vote has not noticed.
 func (p *pendingRequests) begin(v *redVote) (before *redVote) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

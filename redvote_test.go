@@ -211,3 +211,26 @@ func TestRedLockDoesNotCoverUpALoss(t *testing.T) {
 		})
 	}
 }
+
+// A vote that is over, because its hold was lost, does not begin again when a re-entry that was under way asks: it ends
+// no newer hold of its owner, and nothing keeps it.
+func TestRedLockReentryOfALostHoldLeavesTheNextHoldAlone(t *testing.T) {
+	b := newSmallRedBench(t)
+	ctx := context.Background()
+	l := b.client().NewRedLock(b.nodeLocks()...).lock.(*redLock)
+	owner := engine.NewOwner()
+	before, _ := b.vote(l, owner)
+	for i := range before.nodes { // their guards end after Lost has returned
+		before.nodes[i].guard = ctx
+	}
+	before.Lost()
+	l.awaitAnswers(b, owner)
+	require.NoError(t, before.Check(), "the guards have not ended")
+	require.Equal(t, engine.Gone, before.asksFor(b, 2))
+	require.Empty(t, l.client.pending.votes)
+	next, _ := b.vote(l, owner)
+	require.Equal(t, engine.Gone, before.asksFor(b, 2))
+	require.False(t, next.Over())
+	b.awaitNodes(next, 3)
+	next.Lower(ctx, 0)(soon)
+}

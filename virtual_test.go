@@ -325,3 +325,28 @@ func TestRedLockLeavesTheLossOfANodeToTheNextLockOfItsOwner(t *testing.T) {
 		})
 	}
 }
+
+// A majority grants a RedLock while its last attempt waits for answers. The caller has it, although its time is up before
+// another node has answered.
+func TestRedLockThatIsWonInTimeIsHeldAtTheEndOfTheWait(t *testing.T) {
+	inVirtualTime(t, 3, func(v *virtual) {
+		ctx := context.Background()
+		var locks []Locker
+		var links []*bubble.Link
+		for i := range 3 {
+			c, link := v.client(i, WithRedLockNodeTimeout(time.Second))
+			locks, links = append(locks, c.NewLock("l")), append(links, link)
+		}
+		c, _ := v.client(0)
+		l := c.NewRedLock(locks...)
+		require.NoError(v, l.Lock(ctx))
+		require.NoError(v, l.Unlock(ctx))
+		links[1].Set(func(c *bubble.Conditions) { c.Latency = send.MinWait * 3 / 8 }) // a majority after three quarters
+		silent(func() {
+			ok, err := l.TryLock(ctx, send.MinWait/2, 0)
+			assert.NoError(v, err)
+			assert.True(v, ok)
+		}, links[2])
+		assert.NoError(v, l.Unlock(ctx))
+	})
+}
