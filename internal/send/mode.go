@@ -8,19 +8,26 @@ import "context"
 //
 // It sends HELLO without arguments, which changes nothing, and which every user may send: unlike INFO and CLUSTER it
 // needs no permission. A server that answers anything else than Redis 6.2 or later counts as one without Cluster mode.
-// It has no sharded channels either, which is all that the answer is used for.
+// It has no sharded channels either, which is all that the answer is used for. But a server that does not admit the
+// connection has not answered the question.
 func InClusterMode(ctx context.Context, rdb processor) (inCluster bool, err error) {
 	err = CatchPanic(func() error {
 		cmd := newOnceCmd(ctx, "hello")
 		_ = rdb.Process(ctx, cmd) // Result returns the error, even if Process returns early
 		answer, err := cmd.Result()
-		if err != nil && Answered(err) && !Transient(err) {
+		if err != nil && Answered(err) && !Transient(err) && !notAdmitted(err) {
 			err = nil
 		}
 		inCluster = helloMode(answer) == "cluster"
 		return err
 	})
 	return inCluster, err
+}
+
+// notAdmitted reports whether the server has refused to talk to this client, which may change: its user or its password
+// may be set later.
+func notAdmitted(err error) bool {
+	return RefusedWith(err, "WRONGPASS") || RefusedWith(err, "NOAUTH") || RefusedWith(err, "DENIED")
 }
 
 // helloMode returns the mode in the answer to HELLO: a map in RESP3, and a list of keys and values in RESP2.

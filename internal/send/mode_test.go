@@ -35,6 +35,22 @@ func TestEveryUserMayAskForTheMode(t *testing.T) {
 	}
 }
 
+// The mode is not known as long as the server admits no connection of the client, for example because its user has not
+// been created yet.
+func TestModeIsNotKnownBeforeTheClientIsAdmitted(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	admin := testredis.StartCluster(t, 1, 0).Client()
+	rdb := redis.NewClient(&redis.Options{Addr: admin.Options().Addrs[0], Username: "later", Password: "secret"})
+	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
+	_, err := InClusterMode(ctx, rdb)
+	assert.ErrorContains(t, err, "WRONGPASS")
+	require.NoError(t, admin.Do(ctx, "acl", "setuser", "later", "reset", "on", ">secret").Err())
+	inCluster, err := InClusterMode(ctx, rdb)
+	assert.NoError(t, err)
+	assert.True(t, inCluster)
+}
+
 // A server that does not know the question, or answers something else, is not in Cluster mode. Without an answer, the
 // mode is not known.
 func TestModeOfServersThatAnswerSomethingElse(t *testing.T) {
@@ -59,6 +75,9 @@ func TestModeOfServersThatAnswerSomethingElse(t *testing.T) {
 		"a Sentinel":      {map[any]any{"mode": "sentinel"}, nil, false, true},
 		"nil":             {nil, redis.Nil, false, true},
 		"it is loading":   {nil, refusal("LOADING Redis is loading"), false, false},
+		"no user yet":     {nil, refusal("WRONGPASS invalid username-password pair or user is disabled."), false, false},
+		"no password":     {nil, refusal("NOAUTH HELLO must be called with the client already authenticated"), false, false},
+		"it is protected": {nil, refusal("DENIED Redis is running in protected mode"), false, false},
 		"it is unknown":   {nil, refusal("ERR unknown command 'HELLO'"), false, true},
 		"no answer":       {nil, failed, false, false},
 		"a hook panicked": {nil, &HookPanic{}, false, false},
