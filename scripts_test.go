@@ -495,6 +495,7 @@ func permitSituations(of *semaphore, me, them, more string) []situation {
 		{"sets the number when some have expired", []call{take, wait, expire}, set},
 		{"sets the number", []call{take, wait}, set},
 		{"has lost a permit", []call{take, lose}, take},
+		{"takes its turn", []call{take, wait, lose}, wait},
 		{"releases when it has lost a permit", []call{take, lose}, of.Release(released(my.Field, 0, false))},
 		{"takes permits that have an expiry", []call{of.Acquire(one), keep}, take},
 		{"counts them", []call{take}, call{Script: semaphoreCount, Keys: of.keys[:2], Args: []any{3}}},
