@@ -292,10 +292,11 @@ func TestClientsBehindOtherTypesWorkInACluster(t *testing.T) {
 			got := make(chan error, names)
 			var held []*Lock
 			for i := range names {
-				held = append(held, other.NewLock(fmt.Sprint(b.name, "-", i)))
-				b.must(held[i].Lock(ctx))
+				l := other.NewLock(fmt.Sprint(b.name, "-", i))
+				b.must(l.Lock(ctx))
+				held = append(held, l)
 				go func() {
-					got <- c.NewLock(held[i].Name()).Do(context.Background(), func(context.Context) error { return nil })
+					got <- c.NewLock(l.Name()).Do(context.Background(), func(context.Context) error { return nil })
 				}()
 			}
 			testredis.Await(b, "all wait", clusterSoon, func() bool { return len(b.subscribed()) == names })
