@@ -192,7 +192,9 @@ func (l *redLock) NewVote(o engine.Owner, check func(engine.Vote)) engine.Vote {
 }
 
 // Unanswered returns the error for a caller that gives up because no node has answered.
-func (l *redLock) Unanswered() error { return l.newRound().QuorumError }
+func (l *redLock) Unanswered() error {
+	return fmt.Errorf("%w: %w", engine.ErrNoAnswer, l.newRound().QuorumError)
+}
 
 // CheckLease returns an error if a hold cannot have this lease.
 func (l *redLock) CheckLease(length time.Duration) error {
@@ -218,8 +220,9 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 	for i := range l.nodes {
 		r.ask(i, v.nodeAsker(p.Ctx, i, a))
 	}
-	if err := r.collect(&patient, l.limit(), r.won); err != nil && err != errTimeUp {
-		return res, refused, err
+	over := r.collect(&patient, l.limit(), r.won)
+	if over != nil && over != errTimeUp {
+		return res, refused, over
 	}
 	if r.won() {
 		// A node whose answer is a little late would stay free for a competitor. So the missing nodes get as much
@@ -239,6 +242,9 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 		return res, refused, err
 	}
 	res.Status, refused, err = l.lostRound(a, r)
+	if over != nil && refused.Cause != nil {
+		refused.Cause = fmt.Errorf("%w: %w", engine.ErrNoAnswer, refused.Cause)
+	}
 	if err != nil && p.Ctx.Err() != nil {
 		err = send.WithLast(ctxError(p.Ctx), err)
 	}
