@@ -9,6 +9,9 @@ package relock
 //	limits           MaxHold and MinHold
 //	line             the wait queue in Redis; tombstones; how waiters notice that a lock is free
 //	fair_model       the queue of a FairLock in every order of events, against a model
+//	rw_model         the scripts of the read/write lock, against a model
+//	scriptfaults     scripts that find other data in their keys, or may not run a command
+//	shortcuts        the short cuts of scripts, against the code behind them
 //	fuzz             input from Redis and from users
 //	storm            many clients under faults, for a short or a long time (the soak); the history is checked;
 //	                 processes that are paused, killed and starved
