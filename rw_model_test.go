@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -262,15 +263,26 @@ func (m *rwModel) readRename(r engine.Rename) reply {
 		return reply{1, lease, m.now}
 	case m.living(r.To) > 0:
 		return reply{1, m.leases[r.To][1] - m.now, m.now}
-	case r.Ends > 0 && m.now >= r.Ends, m.living(r.From) == 0:
+	case m.mode == "", r.Ends > 0 && m.now >= r.Ends, (r.Splits || r.Ends > 0) && m.leases[r.To][1] > m.now:
+		return reply{-1, 0, m.now} // to may have a tombstone, which is its first lease
+	}
+	held, buried := m.living(r.From), r.Late && !r.Splits
+	if buried {
+		if m.holds[r.From] > 0 && held == 0 {
+			if delete(m.holds, r.From); len(m.holds) == 0 {
+				m.free()
+			}
+		}
+		m.setLease(r.From, 1, m.now+late.Life.Milliseconds())
+	}
+	if held == 0 {
 		return reply{-1, 0, m.now}
 	}
 	m.seen["a reader is renamed"]++
-	held := m.holds[r.From]
 	m.holds[r.To] = 1
 	if !r.Splits {
 		delete(m.holds, r.From)
-		m.dropLeases(r.From, 1, held)
+		m.dropLeases(r.From, 1+int(one(buried)), held)
 	}
 	m.setLease(r.To, 1, m.now+lease)
 	m.lastReader(m.now + lease)

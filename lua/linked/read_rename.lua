@@ -237,7 +237,7 @@ if living(to) > 0 then
 end
 local over = past_end(ends, now) or (splits or ends > 0) and is_buried_reader(prefix, to)
 local hold_count = over and 0 or living(from)
-if late and not splits then
+if late and not splits and not over then
     if hold_count == 0 and redis.call('hdel', lock, from) == 1 and redis.call('hlen', lock) == 1 then
         redis.call('del', lock) -- the mode alone is not a record
     end
