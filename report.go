@@ -11,6 +11,7 @@ package relock
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"runtime/debug"
@@ -38,11 +39,14 @@ func (h calmHandler) begin() calmHandler {
 	return h
 }
 
-// recovered writes the first panic to standard error, because the Logger cannot be used for it.
+// lastResort is what the panic of a Logger is written to. Only a test changes it.
+var lastResort io.Writer = os.Stderr
+
+// recovered writes the first panic to lastResort, because the Logger cannot be used for it.
 func (h calmHandler) recovered() {
 	h.calls.Add(-1)
 	if what := recover(); what != nil && h.panicked.CompareAndSwap(false, true) {
-		fmt.Fprintf(os.Stderr, "relock: the Logger has panicked: %v\n%s\n", what, debug.Stack())
+		fmt.Fprintf(lastResort, "relock: the Logger has panicked: %v\n%s\n", what, debug.Stack())
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -514,8 +515,11 @@ func TestSlowObserverLosesNoHold(t *testing.T) {
 }
 
 // C5: a logger and an Observer that panic, or end the goroutine, for every event affect no caller. The first panic of
-// the Observer is logged with its stack.
+// the Observer is logged with its stack, and that of the Logger is written to standard error.
 func TestPanicsOfReportsDisturbNoCaller(t *testing.T) {
+	var written lockedBuffer
+	lastResort = &written
+	t.Cleanup(func() { lastResort = os.Stderr })
 	for name, panics := range map[string]func(){
 		"panic": func() { panic("no") }, "Goexit": runtime.Goexit,
 	} {
@@ -587,6 +591,7 @@ func TestPanicsOfReportsDisturbNoCaller(t *testing.T) {
 			})
 		})
 	}
+	assert.Equal(t, 1, strings.Count(written.String(), "relock: the Logger has panicked: no\ngoroutine "))
 }
 
 // Close waits for the reports that are due, but not for long.
