@@ -1358,10 +1358,10 @@ func TestFaultWaiterRidesOutLoading(t *testing.T) {
 func TestFaultWaiterRidesOutPassingErrorsOnly(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup
-	for _, k := range faultLocks {
+	for n, k := range faultLocks {
 		waitgroup.Go(&all, func() {
 			t.Run(k.name, func(t *testing.T) {
-				for _, c := range []struct {
+				for i, c := range []struct {
 					answer string
 					passes bool // a waiter continues
 				}{
@@ -1381,6 +1381,9 @@ func TestFaultWaiterRidesOutPassingErrorsOnly(t *testing.T) {
 					{"NOPERM this user has no permissions to run the 'evalsha' command", false},
 					{"ERR unknown command 'evalsha'", false},
 				} {
+					if (i+n)%len(faultLocks) >= full(2, len(faultLocks)) {
+						continue // two lock types get each answer in the plain form
+					}
 					prefix, _, _ := strings.Cut(c.answer, " ")
 					t.Run(prefix, func(t *testing.T) { testServerAnswer(t, k, c.answer, c.passes) })
 				}

@@ -128,7 +128,7 @@ func TestHandoffNeverPutsAWriterBesideAReader(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	c := b.client()
 	rw := c.NewRWLock(b.name)
-	end := time.Now().Add(4 * time.Second)
+	end := time.Now().Add(full(time.Second, 4*time.Second))
 	var all sync.WaitGroup
 	var writing, reading, both, rounds atomic.Int64
 	for range 3 { // writers
@@ -294,7 +294,7 @@ func TestHandoffLetsOtherProcessesIn(t *testing.T) {
 					}
 				})
 			}
-			for range 50 {
+			for range full(10, 50) {
 				start := time.Now()
 				assert.True(t, section(other, ContextWithOwner(context.Background())), "the other process did not get the lock")
 				assert.LessOrEqual(t, time.Since(start), soon, "wait of the other process")

@@ -35,7 +35,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -49,14 +48,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// full returns how many cases a test tries, or for how long: plain by default, or long with RELOCK_LONG=1 in the
-// environment, as "make race" and "make valkey" set it.
-func full[T int | uint64 | time.Duration](plain, long T) T {
-	if os.Getenv("RELOCK_LONG") != "" {
-		return long
-	}
-	return plain
-}
+// full returns how many cases a test tries, or for how long: plain, or long in the long form: see testredis.Long.
+func full[T int | uint64 | time.Duration](plain, long T) T { return testredis.Full(plain, long) }
 
 // lockedBuffer is a buffer that a logger may write to while a test reads.
 type lockedBuffer struct {

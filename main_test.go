@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9/logging"
 	"go.uber.org/goleak"
 
 	"github.com/relock-go/relock/internal/send"
@@ -16,21 +15,21 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if !parallelSet() {
+	if !isSet("test.parallel") {
 		_ = flag.Set("test.parallel", testsAtOnce)
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(800) // the collector would take a fifth of the time, for the sake of little memory
 	}
 	send.Slack = 800 * time.Millisecond // a busy machine, or the race detector on a miniredis, is slow
-	logging.Disable()                   // of go-redis, which logs every server that a test kills
 
 	goleak.VerifyTestMain(testredis.Main(m, "relock"),
 		// go-redis checks once a second whether a server that was killed is back, until shortly after its Close.
 		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
-func parallelSet() (set bool) {
-	flag.Visit(func(f *flag.Flag) { set = set || f.Name == "test.parallel" })
+// isSet reports whether the command line has the flag called name.
+func isSet(name string) (set bool) {
+	flag.Visit(func(f *flag.Flag) { set = set || f.Name == name })
 	return set
 }

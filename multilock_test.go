@@ -578,7 +578,8 @@ func TestMultiLockHoldsNothingWhileItWaits(t *testing.T) {
 // left.
 func TestMultiLocksOfShuffledNamesNeverDeadlock(t *testing.T) {
 	t.Parallel()
-	const clients, workers, rounds = 4, 3, 1000
+	const clients, workers = 4, 3
+	rounds := full(300, 1000)
 	s, s2 := testredis.Start(t), testredis.Start(t)
 	b, b2 := newBench(t, s.Addr()), newBench(t, s2.Addr())
 	var sections [8]section
@@ -690,7 +691,7 @@ func TestMultiLocksOfSharedOwnersNeverWaitForEachOther(t *testing.T) {
 					for worker := range 3 {
 						waitgroup.Go(&all, func() {
 							l := Locker(c.NewMultiLock(locks...))
-							for round := range 40 {
+							for round := range full(15, 40) {
 								if worker == 2 {
 									l = locks[round%names]
 								}

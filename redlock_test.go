@@ -651,7 +651,7 @@ func TestRedLockTwoProcessesExcludeEachOther(t *testing.T) {
 	for _, s := range b.servers {
 		addrs = append(addrs, s.Addr())
 	}
-	fighting, stop := context.WithTimeout(ctx, full(8*time.Second, 30*time.Second))
+	fighting, stop := context.WithTimeout(ctx, full(4*time.Second, 30*time.Second))
 	defer stop()
 	type outcome struct {
 		out []byte

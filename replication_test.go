@@ -335,8 +335,11 @@ func TestSyncedReplicas(t *testing.T) {
 	const confirmation = 500 * time.Millisecond
 	cluster := testredis.StartCluster(t, 3, 1)
 	ctx := context.Background()
-	for _, kind := range clusterLocks {
+	for i, kind := range clusterLocks {
 		t.Run(kind.name, func(t *testing.T) { // one after the other: a master refuses its replicas for all of them
+			if i%4 > 0 {
+				testredis.OnlyLong(t)
+			}
 			b := newClusterBench(t, cluster)
 			c := b.client(WithSyncedReplicas(1, confirmation), WithWatchdogTimeout(2*time.Second))
 			l, unsynced := kind.one(c, b.name), kind.rival(b.client(), b.name)

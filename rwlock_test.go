@@ -1233,7 +1233,7 @@ func TestReadersAndWritersOfManyProcessesTakeTurns(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 4*soon) // a limit for a caller that is starved
 	defer cancel()
-	enough := time.Now().Add(full(2*time.Second, 10*time.Second))
+	enough := time.Now().Add(full(time.Second/2, 10*time.Second))
 	var all sync.WaitGroup
 	var inside atomic.Int64 // number of readers, or -1 for a writer
 	turns := make([]atomic.Int64, 6)

@@ -537,7 +537,7 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 	granted, several := 0, 0
 	// 62: a field asks again whose grant has expired; 205: a caller takes its permit behind a place that is passed over.
 	seeds := []int{62, 205}
-	for seed := range full(60, 600) {
+	for seed := range full(40, 600) {
 		seeds = append(seeds, seed)
 	}
 	for _, seed := range seeds {

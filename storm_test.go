@@ -169,6 +169,9 @@ func TestStorm(t *testing.T) {
 	}
 	for _, kind := range stormKinds {
 		t.Run(kind.name, func(t *testing.T) {
+			if kind.nodes != 1 && kind.name != "red" && !isSet("storm") {
+				testredis.OnlyLong(t)
+			}
 			t.Parallel()
 			t.Logf("seed %d: go test -run 'Storm/^%s$' -storm=%v -storm.seed=%d", seed, kind.name, *stormTime, seed)
 			newStorm(t, kind, seed).blow(*stormTime)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/wake"
 )
 
@@ -220,14 +220,8 @@ const forever = -1
 
 func newRand(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
 
-// full returns how many cases a test tries, or for how long it runs: plain, or long if RELOCK_LONG=1 is set in the
-// environment, as by "make race" and "make valkey".
-func full[T int | uint64 | time.Duration](plain, long T) T {
-	if os.Getenv("RELOCK_LONG") != "" {
-		return long
-	}
-	return plain
-}
+// full returns how many cases a test tries, or for how long: plain, or long in the long form: see testredis.Long.
+func full[T int | uint64 | time.Duration](plain, long T) T { return testredis.Full(plain, long) }
 
 // An answerError is an error reply of Redis.
 type answerError string

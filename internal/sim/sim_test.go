@@ -16,8 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/testredis"
 )
 
 var (
@@ -33,12 +34,9 @@ var (
 	simReduce = flag.Bool("sim.reduce", false, "reduce a plan that fails, and write what is left to a file for -sim.plan")
 )
 
-const (
-	enough   = 3 // plans that fail
-	fewSeeds = 6 // the plans of a plain test, which are always the same; see DEVELOPMENT.md for seeds that fail
-)
+const enough = 3 // plans that fail
 
-func init() { logging.Disable() } // of go-redis, which reports every server that stops
+func TestMain(m *testing.M) { testredis.Main(m, "internal/sim").Run() }
 
 // Several processes and faults are simulated for hours, and no rule is violated.
 func TestSimulation(t *testing.T) {
@@ -47,7 +45,9 @@ func TestSimulation(t *testing.T) {
 		return
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // miniredis creates a new Lua state for each script
-	first, goesOn := uint64(300), func(seeds int64, _ time.Duration) bool { return seeds < fewSeeds }
+	// Without -sim the plans are always the same; see DEVELOPMENT.md for seeds that fail.
+	few := int64(testredis.Full(2, 6))
+	first, goesOn := uint64(300), func(seeds int64, _ time.Duration) bool { return seeds < few }
 	if *simTime > 0 {
 		first, goesOn = rand.Uint64N(1_000_000_000)+1, func(seeds int64, took time.Duration) bool {
 			return took < *simTime || seeds == 0

@@ -34,6 +34,7 @@ func Mini(t testing.TB) *miniredis.Miniredis {
 // StillMini is like Mini, with a clock that only the test moves, with SetTime.
 func StillMini(t testing.TB) *miniredis.Miniredis {
 	t.Helper()
+	Enter(t)
 	m := mini.Still(t)
 	m.Server().SetPreHook(hasNoReplicas)
 	return m

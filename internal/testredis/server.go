@@ -83,6 +83,7 @@ func startWith(t testing.TB, env []string, args func(port int) []string) *Server
 		countSkipped(t)
 		t.Skipf("this test needs a redis-server on the PATH or named by RELOCK_REDIS_SERVER: %v", err)
 	}
+	Enter(t)
 	s := &Server{t: t, bin: bin, dir: t.TempDir(), env: env}
 	if err := os.WriteFile(s.config(), nil, 0o600); err != nil {
 		t.Fatal(err)
