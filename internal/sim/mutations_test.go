@@ -343,9 +343,9 @@ var mutations = []mutation{
 	},
 	{
 		name: "leaverStaysQueued", file: "internal/engine/handoff.go",
-		from: `op.sees(q.blocker)
+		from: `err = entrance{s.engine}.whyGaveUpLocked(q, h, err)
 		q.Leave(w)`,
-		to: "op.sees(q.blocker)",
+		to: "err = entrance{s.engine}.whyGaveUpLocked(q, h, err)",
 	},
 	{
 		name: "handedOverAndStuck", file: "internal/engine/handoff.go",
