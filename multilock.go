@@ -135,17 +135,22 @@ func (l *multi) acquire(ctx context.Context, r engine.Request) (bool, error) {
 		r.Again = r.Again || err == errAllLate
 		if err == errNotLasting && r.Wait != 0 || err == errAllLate && asked < engine.MostAsked {
 			// The first locks expired before the other locks were free, or too little of their lease remains.
-			p := l.client.engine.UntilShutdown(ctx, deadline)
-			why := p.Sleep(nil, nil, nil, restartPause)
-			if why == nil {
+			if err = l.pause(ctx, deadline, err); err == nil {
 				continue
-			}
-			if why != errTimeUp {
-				err = why
 			}
 		}
 		return ok, err
 	}
+}
+
+// pause waits before the MultiLock starts over because of why. It returns nil, or the error to return instead.
+func (l *multi) pause(ctx context.Context, deadline time.Time, why error) error {
+	p := l.client.engine.UntilShutdown(ctx, deadline)
+	err := p.Sleep(nil, nil, nil, restartPause)
+	if err == errTimeUp {
+		return why
+	}
+	return err
 }
 
 // errNotLasting is the error for a lock that was lost before the last lock was acquired.

@@ -225,11 +225,7 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 		return res, refused, over
 	}
 	if r.won() {
-		// A node whose answer is a little late would stay free for a competitor. So the missing nodes get as much
-		// time again, except for nodes that did not answer the last time either.
-		late := r.unhealthy()
-		err := r.collect(&patient, time.Since(res.Sent)+l.grace()/8, func() bool { return r.missing <= late })
-		if err != nil && err != errTimeUp {
+		if err := r.collectLate(&patient, time.Since(res.Sent)+l.grace()/8); err != nil && err != errTimeUp {
 			return res, refused, err
 		}
 		if time.Since(res.Sent) < lease.Validity(a.Lease) && v.Check() == nil {
@@ -249,6 +245,13 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 		err = send.WithLast(ctxError(p.Ctx), err)
 	}
 	return res, refused, err
+}
+
+// collectLate collects more answers of a round that is won. A node whose answer is a little late would stay free for a
+// competitor. So the missing nodes get some more time, except for nodes that did not answer the last time either.
+func (r *round) collectLate(p *send.Wait, limit time.Duration) error {
+	late := r.unhealthy()
+	return r.collect(p, limit, func() bool { return r.missing <= late })
 }
 
 // lostRound evaluates the answers of a lost round. An error that it returns is final.

@@ -46,7 +46,7 @@ var lastResort io.Writer = os.Stderr
 func (h calmHandler) recovered() {
 	h.calls.Add(-1)
 	if what := recover(); what != nil && h.panicked.CompareAndSwap(false, true) {
-		fmt.Fprintf(lastResort, "relock: the Logger has panicked: %v\n%s\n", what, debug.Stack())
+		_, _ = fmt.Fprintf(lastResort, "relock: the Logger has panicked: %v\n%s\n", what, debug.Stack())
 	}
 }
 

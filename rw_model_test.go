@@ -298,16 +298,6 @@ func (m *rwModel) renamedLease(r engine.Rename) int64 {
 	return lease
 }
 
-// writer returns the write hold, or "".
-func (m *rwModel) writer() string {
-	for field := range m.holds {
-		if isWriter(field) {
-			return field
-		}
-	}
-	return ""
-}
-
 // writeAcquire is an attempt of field, whose read hold is reader.
 func (m *rwModel) writeAcquire(field, reader string, lease int64, count int, delivery string, beat int64) reply {
 	own, mine := field+writeSuffix, m.holds[field+writeSuffix] > 0

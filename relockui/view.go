@@ -246,7 +246,25 @@ func newLockView(l *lock, since map[holding]time.Time, mayRelease bool, problem 
 			Held: held(h, first, time.Now()), Lease: lease(h.Remaining), HoldCount: h.HoldCount,
 		})
 	}
-	behind := l.waits
+	behind := v.addWaiters(l)
+	if n := l.holders - len(l.Holders); n > 0 {
+		v.Others = number(n) + " more holders are not shown."
+	}
+	if behind > 0 {
+		v.Behind = number(behind) + " more wait behind them."
+	}
+	if mayRelease && l.holders > 0 {
+		v.Release = link("release", l.Name)
+	}
+	if problem != nil {
+		v.Problem = errorText(problem)
+	}
+	return v
+}
+
+// addWaiters adds the waiters of l that are shown, and returns how many others wait.
+func (v *lockView) addWaiters(l *lock) (behind int) {
+	behind = l.waits
 	for n, w := range l.Waiters {
 		as := "waiter"
 		switch {
@@ -263,19 +281,7 @@ func newLockView(l *lock, since map[holding]time.Time, mayRelease bool, problem 
 		}
 		v.Waiters = append(v.Waiters, view)
 	}
-	if n := l.holders - len(l.Holders); n > 0 {
-		v.Others = number(n) + " more holders are not shown."
-	}
-	if behind > 0 {
-		v.Behind = number(behind) + " more wait behind them."
-	}
-	if mayRelease && l.holders > 0 {
-		v.Release = link("release", l.Name)
-	}
-	if problem != nil {
-		v.Problem = errorText(problem)
-	}
-	return v
+	return behind
 }
 
 // A whoView is a process, and the owner in it.

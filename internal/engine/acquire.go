@@ -88,12 +88,7 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 			return false, err
 		}
 	}
-	switch {
-	case r.Wait > 0:
-		op.Deadline = time.Now().Add(r.Wait)
-	case op.NoWait && !r.AnswerBy.IsZero() && time.Until(r.AnswerBy) < e.Patience():
-		op.Deadline = r.AnswerBy
-	}
+	op.Deadline = e.deadlineOf(r)
 	op.Patient = op.NoWait && isPatient(ctx)
 	op.part = partOf(ctx)
 	op.span = startSpan(e, ctx, locks, o)
@@ -113,6 +108,17 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// deadlineOf returns when the wait of r ends; zero: it does not.
+func (e *Engine) deadlineOf(r Request) (deadline time.Time) {
+	switch {
+	case r.Wait > 0:
+		return time.Now().Add(r.Wait)
+	case r.Wait == 0 && !r.AnswerBy.IsZero() && time.Until(r.AnswerBy) < e.Patience():
+		return r.AnswerBy
+	}
+	return deadline
 }
 
 // isLate reports whether AnswerBy has passed.

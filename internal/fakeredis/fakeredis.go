@@ -185,17 +185,21 @@ func (r *Redis) run(c send.Call) send.Reply {
 	case "rename":
 		return r.rename(rec, args[0].(string), args[1].(string), args[2].(time.Duration), args[3].(int64), args[4].(int64))
 	case "force":
-		if rec == nil {
-			return send.Reply{}
-		}
-		delete(r.Records, name)
-		r.PubSub.Publish("channel:" + name)
-		if r.More {
-			return send.Reply{1, 1}
-		}
-		return send.Reply{1}
+		return r.force(rec, name)
 	}
 	panic(fmt.Sprint("no such verb: ", c.Args[0]))
+}
+
+func (r *Redis) force(rec *Record, name string) send.Reply {
+	if rec == nil {
+		return send.Reply{}
+	}
+	delete(r.Records, name)
+	r.PubSub.Publish("channel:" + name)
+	if r.More {
+		return send.Reply{1, 1}
+	}
+	return send.Reply{1}
 }
 
 // rename is the script of that name, for a record that is not shared.
