@@ -237,14 +237,25 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 	if err := v.lowerTo(p.Ctx, a.HoldCount-1).collect(&patient, l.grace(), nil); err != nil && err != errTimeUp {
 		return res, refused, err
 	}
-	res.Status, refused, err = l.lostRound(a, r)
-	if over != nil && refused.Cause != nil {
+	res.Status, refused, err = l.endOfRound(p.Ctx, a, r, over != nil)
+	return res, refused, err
+}
+
+// endOfRound is lostRound for a round that the end of the wait has cut short if cut is set.
+func (l *redLock) endOfRound(
+	ctx context.Context,
+	a engine.Attempt,
+	r *round,
+	cut bool,
+) (engine.Status, engine.Refusal, error) {
+	status, refused, err := l.lostRound(a, r)
+	if cut && refused.Cause != nil {
 		refused.Cause = fmt.Errorf("%w: %w", engine.ErrNoAnswer, refused.Cause)
 	}
-	if err != nil && p.Ctx.Err() != nil {
-		err = send.WithLast(ctxError(p.Ctx), err)
+	if err != nil && ctx.Err() != nil {
+		err = send.WithLast(ctxError(ctx), err)
 	}
-	return res, refused, err
+	return status, refused, err
 }
 
 // collectLate collects more answers of a round that is won. A node whose answer is a little late would stay free for a

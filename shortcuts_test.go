@@ -415,7 +415,7 @@ func (b *twinBench) play(seed uint64) {
 	for _, w := range b.twins {
 		w.must(w.rdb.FlushDB(b.Context()).Err())
 	}
-	plain := makesRecord(recordOfLock)
+	plain := recordOfLock
 	if b.fenced {
 		plain = recordOfFenced
 	}
