@@ -101,7 +101,7 @@ local answer = script(KEYS, {unpack(ARGV, 3)})
 local data = dump({call = function(command, ...)
     return command == 'pttl' and pttl(server.call, ...) or server.call(command, ...)
 end})
-return {answer.err and {'error', answer.err} or answer, told, ran, (data:gsub('^clock [^\n]*\n', ''))}`
+return {answer.err and {'error', answer.err} or answer, told, ran, (data:gsub('^clock [^\n]*\n?', ''))}`
 
 // A twin is one of the two databases.
 type twin struct {
