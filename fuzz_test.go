@@ -498,7 +498,9 @@ func FuzzLocker(f *testing.F) {
 			if bad {
 				require.ErrorIs(t, err, ErrInvalid, what)
 				require.False(t, ok, what)
-				require.Empty(t, m.Keys(), "%s leaves keys", what)
+				// An input that was skipped may have left a tombstone.
+				left := slices.DeleteFunc(m.Keys(), func(key string) bool { return onlyTombstones(rdb, key) })
+				require.Empty(t, left, "%s leaves keys", what)
 				return false
 			}
 			require.NotErrorIs(t, err, ErrInvalid, what)
@@ -520,6 +522,7 @@ func FuzzLocker(f *testing.F) {
 				if k.leaves != nil {
 					left = slices.DeleteFunc(left, func(key string) bool { return key == name || key == k.holds(name) })
 				}
+				left = slices.DeleteFunc(left, func(key string) bool { return onlyTombstones(rdb, key) })
 				return len(left) == 0 || k.name == "fenced" && len(left) == 1 && left[0] == tokenKey(name)
 			})
 			m.FlushAll()
