@@ -120,7 +120,7 @@ func (w *twin) run(now time.Time, c call) effect {
 	args := append([]any{now.Unix(), now.Nanosecond() / 1000}, c.Args...)
 	answer, err := w.rdb.EvalSha(context.Background(), w.shas[c.Script], c.Keys, args...).Slice()
 	w.must(err)
-	data := withoutExpired(answer[3].(string), now)
+	data := strings.TrimSpace(withoutExpired(answer[3].(string), now))
 	return effect{answer[0].([]any), fmt.Sprint(answer[1]), data, answer[2].(int64)}
 }
 

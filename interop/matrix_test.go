@@ -121,12 +121,18 @@ func (b *both) javaTries(kind, name string, thread int, want bool) {
 	})
 }
 
-// nothingIsLeft waits until nothing of name is in Redis except its fencing counter.
+// nothingIsLeft waits until nothing of name is in Redis except its fencing counter, and the tombstone of a detached
+// reader, which lasts for a minute.
 func (b *both) nothingIsLeft(name string) {
 	b.Helper()
 	testredis.Await(b, "nothing of "+name+" is left", soon, func() bool {
-		return len(keys(b.rdb, name)) == 0
+		return !slices.ContainsFunc(keys(b.rdb, name), func(key string) bool { return !b.isTombstone(key) })
 	})
+}
+
+// isTombstone reports whether key is the first lease of a detached reader that has left the record.
+func (b *both) isTombstone(key string) bool {
+	return strings.HasSuffix(key, ":rwlock_timeout:1") && b.rdb.Get(context.Background(), key).Val() == "0"
 }
 
 // awaitSubscriber waits until a client is subscribed to the release of name.
