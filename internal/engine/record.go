@@ -34,7 +34,8 @@ type record struct {
 	adopted bool        // the field was handed off to a hold that makes a record of its own with it, and releases it
 	// expires is when the lease in Redis has expired at the latest, on the clock of the watchdog: the maximum over all
 	// requests that have set it, or may have, except those that internal/late still knows and the renewals of the watchdog.
-	// Only mayLastLocked sets it, and only recordEnd and mayOutliveLocked read it.
+	// The two mayLastLocked raise it, and handOffLocked passes it on with the field; only recordEnd, mayOutliveLocked and
+	// mayGetLocked ask for it.
 	expires time.Duration
 }
 

@@ -4,8 +4,8 @@
 // An attempt to acquire a lock has a field of its own, and may consist of several tries. The later requests of its hold
 // have the same field: re-entries, renewals, extensions, and the renaming by Detach and Attach. A caller may leave
 // while a try of its request is under way, and a connection may fail with a try on it. Such a try runs later, or never.
-// If it acquires, it may acquire the lock for nobody. If it sets a lease, the key outlives the lease that this process
-// knows. These questions about a field are answered here, and only here:
+// If it acquires, the lock may be held without an owner. If it sets a lease, the key outlives the lease that this
+// process knows. These questions about a field are answered here, and only here:
 //
 //   - MayAcquire: does a release or a rollback have to leave a tombstone of the field, which makes the try acquire
 //     nothing?
@@ -15,8 +15,8 @@
 // that has ended is never used again. So when the outcomes of all its tries are known, nothing can run any more, and
 // the tombstone is removed. After a connection has failed, a try may be on its way for as long as a tombstone lasts
 // (Life). The tombstone then stays, even if the field is buried a second time because two rollbacks of it were under
-// way. A try whose outcome is known does nothing any more; whoever handles the outcome notes what it has done (see
-// record.mayLastLocked in internal/engine).
+// way. A try whose outcome is known does nothing any more; its handler notes what it has done (see hold.mayLastLocked in
+// internal/engine).
 package late
 
 import (
