@@ -32,6 +32,7 @@ type Client struct {
 	nodeTimeout     time.Duration
 	synced          send.Synced
 	pending         *pendingRequests // requests to the nodes of RedLocks that have no answer yet
+	apart           peerSet          // Clients that lead to another Redis
 	labelsRefused   atomic.Bool      // it was logged that Redis does not return labels
 	permits         *permitsReports
 	userCalls       atomic.Int64 // calls of the Logger and the Observer that have not returned

@@ -3,7 +3,10 @@ package relock
 // Components: the locks of which a MultiLock or a RedLock consists, in the same order everywhere.
 //
 // Rules: components are ordered and compared by their records, not by their lock types. For a lock of this package the
-// handle is known. For a foreign Locker, one of another package, only the methods are known.
+// handle is known. For a foreign Locker, one of another package, only the methods are known. The address of a server is
+// all that tells it from another one, and go-redis does not know that of a Sentinel deployment. If addresses cannot tell
+// servers apart, the order may differ between processes (see isToldFrom), and two Clients may lead to one Redis (see
+// apart.go).
 
 import (
 	"cmp"
@@ -12,8 +15,12 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/send"
 )
 
 // A component is one of the locks of which a MultiLock or a RedLock consists.
@@ -26,6 +33,7 @@ type component struct {
 	id     engine.LockID
 	record engine.Record // the same lock, if it has one record on one server
 	server string        // the address of the server of the record; "" if it is unknown
+	dials  bool          // the Client dials by itself, so that another server may have the same address
 }
 
 // A known Locker is a lock of this package.
@@ -64,7 +72,7 @@ func componentsOf(c *Client, locks []Locker) ([]component, error) {
 			m.client, m.lock, m.id, m.record = h.client, h.lock, h.lock.ID(), h.record
 		}
 		if m.record != nil {
-			m.server = m.client.server()
+			m.server, m.dials = m.client.server(), dialsByItself(m.client.rdb)
 		}
 		components[i] = m
 	}
@@ -108,9 +116,74 @@ func (m component) compare(o component) int {
 	return cmp.Or(
 		strings.Compare(m.server, o.server),
 		strings.Compare(slotPart(m.id.Name), slotPart(o.id.Name)),
-		strings.Compare(m.id.Name, o.id.Name),  // by record, not by lock type
-		-strings.Compare(m.id.Half, o.id.Half), // the write lock first: after the read lock it would be an upgrade
+		strings.Compare(m.id.Name, o.id.Name),         // by record, not by lock type
+		-strings.Compare(m.id.Half, o.id.Half),        // the write lock first: after the read lock it would be an upgrade
+		strings.Compare(m.client.ID(), o.client.ID()), // at least in this process
 	)
+}
+
+// isToldFrom reports whether m and o have the same order in every process that uses the same addresses. For components
+// that are sorted by compare, it is enough to compare neighbors.
+func (m component) isToldFrom(o component) bool {
+	switch {
+	case m.record == nil || o.record == nil:
+		return m.rank() != o.rank() || m.compare(o) != 0 && m.isPlaced() && o.isPlaced()
+	case m.client == o.client:
+		return true
+	case m.server == "" || o.server == "":
+		return false
+	}
+	return m.server != o.server || !m.dials && !o.dials
+}
+
+// isPlaced reports whether the addresses of all servers of m are known. A foreign Locker has none.
+func (m component) isPlaced() bool {
+	return !slices.ContainsFunc(m.records(), func(m component) bool { return m.server == "" || m.dials })
+}
+
+// onOneServer reports whether m and o are certainly on one server.
+func (m component) onOneServer(o component) bool {
+	if m.client == o.client {
+		return true
+	}
+	address := func(m component) string {
+		before, _, _ := strings.Cut(m.server, "/") // without the number of the database
+		return before
+	}
+	return m.server != "" && address(m) == address(o) && !m.dials && !o.dials
+}
+
+// where describes the lock m, and its server, for people.
+func (m component) where() string {
+	server := m.server
+	switch {
+	case m.record == nil:
+		return shortName(m.Name())
+	case server == "" || m.dials:
+		server = "a server whose address go-redis does not know" // that of a Sentinel, for example
+	}
+	return fmt.Sprintf("%s on %s", shortName(m.Name()), server)
+}
+
+// codeOf returns the address of the code of a function.
+func codeOf(f any) uintptr { return reflect.ValueOf(f).Pointer() }
+
+// defaultDialer returns the code of the Dialer of a Redis client to which the user has not given one.
+var defaultDialer = sync.OnceValue(func() uintptr {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"})
+	defer func() { _ = rdb.Close() }() // it has no connections
+	return codeOf(rdb.Options().Dialer)
+})
+
+// dialsByItself reports whether rdb has a Dialer of its own, which may lead to any server.
+func dialsByItself(rdb redis.UniversalClient) bool {
+	switch one, cluster := send.OptionsOf(rdb); {
+	case one != nil:
+		return codeOf(one.Dialer) != defaultDialer()
+	case cluster != nil:
+		return cluster.Dialer != nil
+	}
+	return false
 }
 
 // rank returns 0 for a lock with a record, 1 for a RedLock, and 2 for a foreign Locker.
@@ -150,7 +223,7 @@ func checkTwice(components []component) error {
 			continue
 		}
 		server := m.server
-		if server == "" && m.record != nil {
+		if m.record != nil && (server == "" || m.dials) {
 			server = m.client.ID()
 		}
 		var self any = m.Locker

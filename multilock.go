@@ -4,8 +4,9 @@ package relock
 //
 // Rules: a MultiLock keeps no state. Each of its locks knows its own holders. Locks are acquired in one order
 // everywhere, and a holder waits only for locks that come later in that order, so that no two MultiLocks wait for each
-// other. Locks that one script can acquire form one step, which holds none of its locks while it waits. The first
-// attempt is made on all steps at the same time, and waits for none of them.
+// other. Where the order may differ between processes, because addresses cannot tell the servers apart, a holder waits
+// for a limited time only: see sequence. Locks that one script can acquire form one step, which holds none of its locks
+// while it waits. The first attempt is made on all steps at the same time, and waits for none of them.
 
 import (
 	"cmp"
@@ -34,6 +35,12 @@ import (
 // does depend on the addresses of the servers: if the locks are on several servers, use the same addresses in every
 // process. Lockers of other packages come last.
 //
+// If the locks belong to several Clients, and go-redis does not know the addresses of their servers, because they are
+// behind Sentinels, or the Redis client has a Dialer of its own, the order may differ between processes. Then the
+// MultiLock does not hold some of its locks for long while it waits for another one: it releases them, waits for that
+// lock first, and then acquires the others. It is patient for 25ms at first, and four times as long after each attempt,
+// so that it acquires all of them in the end. The error of a call whose time is up names two of these locks.
+//
 // A MultiLock does not join the wait queues of its locks. It acquires them when it finds all of them free. While
 // processes wait for one of its locks, it has a chance once in each hand-off window (see [WithHandoffWindow]), like a
 // Java service.
@@ -52,7 +59,8 @@ type multi struct {
 	locks  []Locker // in the order in which they are acquired
 	steps  []step   // the same locks, grouped
 
-	elsewhere bool // some locks belong to other Clients
+	elsewhere bool   // some locks belong to other Clients
+	doubt     string // two locks whose order may differ between processes; "": there are none
 }
 
 // restartPause is how long a MultiLock waits before it starts again with its first lock.
@@ -64,12 +72,14 @@ type step struct {
 	engine  *engine.Engine // nil for a foreign Locker
 	ids     []engine.Lock  // the locks of this package
 	records []engine.Lock  // the same locks, if each has a record
+	members []component    // the same locks
 }
 
 // NewMultiLock returns a lock that consists of the given locks. They may be of any type, including MultiLocks and
 // RedLocks, and belong to several Clients. NewMultiLock sends no request. The methods return ErrInvalid if there are no
-// locks, if one of them is nil, and if two of them are the same lock. The name of a MultiLock consists of the names of
-// its locks. Waiting for the MultiLock ends when c is closed.
+// locks, if one of them is nil, and if two of them are the same lock. If go-redis does not know the addresses of the
+// servers, one lock that was passed twice, through two Clients, is found when it is acquired. The name of a MultiLock
+// consists of the names of its locks. Waiting for the MultiLock ends when c is closed.
 func (c *Client) NewMultiLock(locks ...Locker) *MultiLock {
 	components, err := componentsOf(c, locks)
 	if err == nil {
@@ -94,6 +104,9 @@ func newMulti(c *Client, components []component) *multi {
 	for i, m := range components {
 		l.locks = append(l.locks, m.Locker)
 		l.elsewhere = l.elsewhere || m.record == nil || m.client != c
+		if i > 0 && l.doubt == "" && !components[i-1].isToldFrom(m) {
+			l.doubt = components[i-1].where() + " and " + m.where()
+		}
 		if i == 0 || !m.bundles(components[i-1]) {
 			l.steps = append(l.steps, step{})
 		}
@@ -104,7 +117,7 @@ func newMulti(c *Client, components []component) *multi {
 
 // add adds m to the locks that the step acquires.
 func (s *step) add(m component) {
-	s.locks = append(s.locks, m.Locker)
+	s.locks, s.members = append(s.locks, m.Locker), append(s.members, m)
 	if m.lock != nil {
 		s.engine, s.ids = m.client.engine, append(s.ids, m.lock)
 	}
@@ -130,8 +143,9 @@ func (l *multi) acquire(ctx context.Context, r engine.Request) (bool, error) {
 			return ok, err
 		}
 	}
+	q := l.newSequence()
 	for asked := 1; ; asked++ {
-		ok, err := l.acquireInOrder(ctx, deadline, r)
+		ok, err := l.acquireInTurn(ctx, deadline, r, &q)
 		r.Again = r.Again || err == errAllLate
 		if err == errNotLasting && r.Wait != 0 || err == errAllLate && asked < engine.MostAsked {
 			// The first locks expired before the other locks were free, or too little of their lease remains.
@@ -203,26 +217,26 @@ func (l *multi) acquireTogether(ctx context.Context, deadline time.Time, r engin
 // isOver reports whether the deadline of a caller has passed; zero: it has none.
 func isOver(deadline time.Time) bool { return !deadline.IsZero() && !time.Now().Before(deadline) }
 
-// acquireInOrder acquires all steps once, in order.
-func (l *multi) acquireInOrder(ctx context.Context, deadline time.Time, r engine.Request) (bool, error) {
+// acquireInOrder acquires all steps once, in the order of q.
+func (l *multi) acquireInOrder(ctx context.Context, deadline time.Time, r engine.Request, q *sequence) (bool, error) {
 	within, done := context.WithCancel(ctx)
 	defer done()
-	guards := make([]context.Context, len(l.steps)-1)
+	guards := make([]context.Context, len(q.steps)-1)
 	kept := l.keepLeases(within, r.Lease)
 	defer kept.end()
 	taken := 0
 	defer func() { // this has an effect only after a panic of a foreign Locker
 		if taken > 0 {
-			_ = releaseAll(ctx, locksOf(l.steps[:taken]), nil)
+			_ = releaseAll(ctx, locksOf(q.steps[:taken]), nil)
 		}
 	}()
 	fail := func(why error) (bool, error) {
 		kept.end()
-		steps := l.steps[:taken]
+		steps := q.steps[:taken]
 		taken = 0
 		return false, l.client.releaseInTime(ctx, l.answersBy(deadline, r), locksOf(steps), why)
 	}
-	for i, s := range l.steps {
+	for i, s := range q.steps {
 		if !deadline.IsZero() {
 			r.Wait, r.AnswerBy = max(0, time.Until(deadline)), deadline
 		}
@@ -230,7 +244,7 @@ func (l *multi) acquireInOrder(ctx context.Context, deadline time.Time, r engine
 		if r.LeastLease = 0; r.Lease != 0 && !last {
 			r.LeastLease = leastKept
 		}
-		ok, err := s.acquire(ctx, r)
+		ok, err := q.acquire(ctx, i, r, deadline)
 		if ok {
 			taken++
 			kept.add(s)
@@ -245,7 +259,7 @@ func (l *multi) acquireInOrder(ctx context.Context, deadline time.Time, r engine
 		}
 	}
 	kept.end()
-	err := l.startLeases(ctx, guards, r, l.answersBy(deadline, r))
+	err := l.startLeases(ctx, guards, r, l.answersBy(deadline, r), q.steps)
 	if err == nil {
 		err = l.client.engine.Open()
 	}
@@ -254,75 +268,6 @@ func (l *multi) acquireInOrder(ctx context.Context, deadline time.Time, r engine
 	}
 	taken = 0
 	return true, nil
-}
-
-// leastKept is the least lease in Redis of a step that waits for later ones, if the explicit lease is shorter: so that it
-// need not be extended all the time. A process that crashes then leaves its locks for that long.
-const leastKept = 2 * time.Second
-
-// A leaseKeeper extends the explicit leases of the steps of a MultiLock that are acquired, while the caller waits for
-// the other steps. It never shortens a lease. Its goroutine ends with end.
-type leaseKeeper struct {
-	stop func()
-
-	mu    sync.Mutex // guards steps; no other mutex is locked while it is held
-	steps []step     // those that were acquired; nothing extends the lease of a foreign Locker
-}
-
-// keepLeases returns a leaseKeeper for steps with this lease, of the owner of ctx. If there is nothing to extend, because
-// the watchdog does so or because there is one step only, it keeps nothing. The caller must call end.
-func (l *multi) keepLeases(ctx context.Context, lease time.Duration) *leaseKeeper {
-	k := &leaseKeeper{stop: func() {}}
-	if lease == 0 || len(l.steps) == 1 {
-		return k
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	l.client.engine.Spawn(func() {
-		defer close(ended)
-		k.run(ctx, max(lease, leastKept))
-	})
-	k.stop = func() {
-		cancel()
-		<-ended
-	}
-	return k
-}
-
-// end ends the goroutine of k, and waits for that.
-func (k *leaseKeeper) end() { k.stop() }
-
-// add adds a step that was acquired.
-func (k *leaseKeeper) add(s step) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if s.records != nil {
-		k.steps = append(k.steps, s)
-	}
-}
-
-func (k *leaseKeeper) acquired() []step {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return slices.Clone(k.steps)
-}
-
-// run extends the leases at every third of their length until ctx is done. An error is that of a lock that was lost,
-// which its guard reports, or of a request that is repeated after the next third.
-func (k *leaseKeeper) run(ctx context.Context, length time.Duration) {
-	every := time.NewTicker(length / 3)
-	defer every.Stop()
-	for {
-		select {
-		case <-every.C:
-		case <-ctx.Done():
-			return
-		}
-		by := time.Now().Add(length / 3)
-		forEach(k.acquired(), func(_ int, s step) error {
-			return s.engine.KeepLease(ctx, s.records, engine.OwnerOf(ctx), length, by)
-		})
-	}
 }
 
 // answersBy returns the time until which a caller waits for answers from now on, or zero if there is no limit.
@@ -335,12 +280,18 @@ func (l *multi) answersBy(deadline time.Time, r engine.Request) time.Time {
 
 // startLeases checks with guards that all steps are held. The last step was acquired just before, so an explicit lease
 // begins now, and ends for all locks at the same time.
-func (l *multi) startLeases(ctx context.Context, guards []context.Context, r engine.Request, by time.Time) error {
+func (l *multi) startLeases(
+	ctx context.Context,
+	guards []context.Context,
+	r engine.Request,
+	by time.Time,
+	steps []step,
+) error {
 	end := time.Now().Add(lease.Validity(r.Lease))
 	for i, guard := range guards {
 		var err error
 		if r.Lease != 0 && guard.Err() == nil {
-			err = l.steps[i].startLease(ctx, r.Lease, by)
+			err = steps[i].startLease(ctx, r.Lease, by)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -351,7 +302,7 @@ func (l *multi) startLeases(ctx context.Context, guards []context.Context, r eng
 			return err
 		}
 	}
-	return l.endLeasesAt(engine.OwnerOf(ctx), end, r, l.steps[len(guards):])
+	return l.endLeasesAt(engine.OwnerOf(ctx), end, r, steps[len(guards):])
 }
 
 // endLeasesAt makes an explicit lease end for all steps at the same time: at end, or earlier if the lease of one of the
@@ -575,7 +526,7 @@ func (s *step) acquire(ctx context.Context, r engine.Request) (ok bool, err erro
 	case s.records != nil:
 		ok, err = s.engine.Acquire(ctx, engine.OwnerOf(ctx), r, s.records...)
 	case h != nil:
-		ok, err = h.acquire(ctx, "acquire", engine.Request{Wait: r.Wait, Lease: r.Lease, AnswerBy: r.AnswerBy})
+		ok, err = h.acquire(ctx, "acquire", engine.Request{Wait: r.Wait, Lease: r.Lease, AnswerBy: r.AnswerBy, Trial: r.Trial})
 	case r.Wait >= 0:
 		ok, err = l.TryLock(ctx, r.Wait, r.Lease)
 	case r.Lease > 0:

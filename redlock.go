@@ -72,6 +72,11 @@ type RedLock struct{ handle }
 // fair locks are acquired without joining their queues. The methods return ErrInvalid for fewer than three locks, for a
 // nil lock, for two locks on one Redis, which would have two votes, and for locks with MaxHold or MinHold. The name of
 // a RedLock consists of the names of its locks.
+//
+// If go-redis does not know the addresses of the servers, because they are behind Sentinels, or the Redis client has a
+// Dialer of its own, NewRedLock cannot tell whether two locks are on one Redis. Then the first Lock or TryLock that
+// acquires one of them looks for its hold through the Client of the other one, and returns ErrInvalid if it is there.
+// Until that is known, errors name the two locks.
 func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 	l := &redLock{Traits: engine.Traits{LockType: string(TypeRed)}, client: c, needed: len(locks)/2 + 1}
 	components, err := componentsOf(c, locks)
@@ -89,8 +94,8 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 
 // checkNodes returns an error if a node would have two votes, or no time to cast one.
 func checkNodes(components []component) error {
-	votes := make(map[any]int)
-	for i, c := range components {
+	var voters [][]component // the records of each node
+	for _, c := range components {
 		for _, r := range c.records() {
 			if r.record.Limits() != (engine.Limits{}) {
 				return invalid("%s has MaxHold or MinHold: the locks of a RedLock must not have these options", shortName(c.Name()))
@@ -100,14 +105,13 @@ func checkNodes(components []component) error {
 				return invalid("%s has WithSyncedReplicas(%d, %v): its Client needs a WithRedLockNodeTimeout longer than %v",
 					shortName(c.Name()), s.Replicas, s.Within, s.Within)
 			}
-			address, _, _ := strings.Cut(r.server, "/")
-			for _, node := range []any{client, address} {
-				if voter, ok := votes[node]; ok && voter != i && node != "" {
-					return invalid("two locks are on one Redis, the second is %s: each Redis has one vote", shortName(c.Name()))
+			for _, others := range voters {
+				if at := slices.IndexFunc(others, r.onOneServer); at >= 0 {
+					return onOneRedis(others[at], r)
 				}
-				votes[node] = i
 			}
 		}
+		voters = append(voters, c.records())
 	}
 	return checkTwice(components)
 }
@@ -119,6 +123,9 @@ type redLock struct {
 	nodes  []*redNode
 	needed int    // a majority
 	place  string // the servers and names of the records: the same in every process, as far as the servers are known
+
+	doubts []doubt               // nodes that may be on one Redis
+	same   atomic.Pointer[error] // two nodes were found to be on one Redis
 }
 
 // A redNode is one of the locks that a RedLock consists of.
@@ -159,6 +166,7 @@ func (l *redLock) describe(components []component) {
 			places = append(places, fmt.Sprint(r.server, r.id))
 		}
 	}
+	l.doubts = doubtsAbout(components)
 	slices.Sort(places)
 	l.place = strings.Join(places, ",")
 	l.LockID = engine.LockID{
@@ -207,6 +215,9 @@ func (l *redLock) CheckLease(length time.Duration) error {
 // Ask asks all nodes at the same time for the hold count of a, and releases a round that is not won.
 func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refused engine.Refusal, err error) {
 	l := v.lock
+	if same := l.same.Load(); same != nil {
+		return res, refused, *same
+	}
 	res.Sent = time.Now()
 	if why := p.Over(); why != nil && why != errTimeUp { // a wait of 0 allows one round
 		return res, refused, why
@@ -220,22 +231,21 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 	for i := range l.nodes {
 		r.ask(i, v.nodeAsker(p.Ctx, i, a))
 	}
-	over := r.collect(&patient, l.limit(), r.won)
-	if over != nil && over != errTimeUp {
-		return res, refused, over
+	over, err := r.collectGrants(&patient, res.Sent)
+	if err != nil {
+		return res, refused, err
 	}
-	if r.won() {
-		if err := r.collectLate(&patient, time.Since(res.Sent)+l.grace()/8); err != nil && err != errTimeUp {
-			return res, refused, err
-		}
-		if time.Since(res.Sent) < lease.Validity(a.Lease) && v.Check() == nil {
-			res.Status = engine.Held
-			return res, refused, nil
-		}
+	invalid := v.checkApart(p.Ctx, r)
+	if invalid == nil && r.won() && time.Since(res.Sent) < lease.Validity(a.Lease) && v.Check() == nil {
+		res.Status = engine.Held
+		return res, refused, nil
 	}
 	// If the time is up, the reason is in the answers that have come by then.
 	if err := v.lowerTo(p.Ctx, a.HoldCount-1).collect(&patient, l.grace(), nil); err != nil && err != errTimeUp {
 		return res, refused, err
+	}
+	if invalid != nil {
+		return res, refused, invalid
 	}
 	res.Status, refused, err = l.endOfRound(p.Ctx, a, r, over != nil)
 	return res, refused, err
@@ -258,13 +268,6 @@ func (l *redLock) endOfRound(
 	return status, refused, err
 }
 
-// collectLate collects more answers of a round that is won. A node whose answer is a little late would stay free for a
-// competitor. So the missing nodes get some more time, except for nodes that did not answer the last time either.
-func (r *round) collectLate(p *send.Wait, limit time.Duration) error {
-	late := r.unhealthy()
-	return r.collect(p, limit, func() bool { return r.missing <= late })
-}
-
 // lostRound evaluates the answers of a lost round. An error that it returns is final.
 func (l *redLock) lostRound(a engine.Attempt, v *round) (engine.Status, engine.Refusal, error) {
 	spare := len(l.nodes) - l.needed // the number of nodes that may be missing when the lock is acquired
@@ -272,7 +275,7 @@ func (l *redLock) lostRound(a engine.Attempt, v *round) (engine.Status, engine.R
 		return engine.Gone, engine.Refusal{}, nil
 	}
 	failed, final := 0, 0
-	r := engine.Refusal{Wait: -1, Who: "other owners hold too many of its locks"}
+	r := engine.Refusal{Wait: -1, Who: "other owners hold too many of its locks" + l.unsettled()}
 	for i, err := range v.Answers {
 		switch {
 		case err == nil:
@@ -298,7 +301,7 @@ func (l *redLock) lostRound(a engine.Attempt, v *round) (engine.Status, engine.R
 		}
 	}
 	if failed > spare {
-		r.Cause = v.QuorumError
+		r.Cause = fmt.Errorf("%w%s", v.QuorumError, l.unsettled())
 	}
 	return engine.Busy, r, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -743,4 +744,33 @@ func fight(t *testing.T, addrs []string) {
 			require.NoError(t, err)
 		}
 	}
+}
+
+// Clients that dial by themselves all have the default address. Their servers are told apart all the same.
+func TestRedLockOfClientsThatDialByThemselves(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Mini(t).Addr(), testredis.Mini(t).Addr(), testredis.Mini(t).Addr())
+	b.opts = []Option{WithRedLockNodeTimeout(soon)}
+	ctx := context.Background()
+	locks := func(servers ...int) (locks []Locker) {
+		for _, i := range servers {
+			addr := b.nodes[i].Options().Addr
+			rdb := redis.NewClient(&redis.Options{Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "tcp", addr)
+			}})
+			t.Cleanup(func() { b.must(rdb.Close()) })
+			locks = append(locks, b.clientOn(rdb).NewLock(b.name))
+		}
+		return locks
+	}
+	apart := b.client().NewRedLock(locks(0, 1, 2)...)
+	b.tries(apart, true)
+	testredis.Await(b, "nodes", soon, func() bool { return (&redBench{b, nil}).has() == 3 })
+	b.must(apart.Unlock(ctx))
+	b.mustBe(b.client().NewRedLock(locks(0, 1, 1)...).Lock(ctx), ErrInvalid)
+
+	several := b.client().NewMultiLock(locks(0, 1)...)
+	b.tries(several, true)
+	b.must(several.Unlock(ctx))
+	b.mustBe(b.client().NewMultiLock(locks(0, 0)...).Lock(ctx), ErrInvalid)
 }

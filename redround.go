@@ -105,3 +105,22 @@ func (r *round) failed() error {
 	send.LogPanic(r.lock.client.engine.Log, r.QuorumError)
 	return r.QuorumError
 }
+
+// collectGrants collects the answers of a round that was sent at this time, until it is won or lost. The first error says
+// that the end of the wait has cut it short. A node whose answer is a little late would stay free for a competitor. So
+// the missing nodes of a round that is won get some more time, except for nodes that did not answer the last time either.
+func (r *round) collectGrants(p *send.Wait, sent time.Time) (over, err error) {
+	l := r.lock
+	if over = r.collect(p, l.limit(), r.won); over != nil && over != errTimeUp {
+		return over, over
+	}
+	if !r.won() {
+		return over, nil
+	}
+	late := r.unhealthy()
+	err = r.collect(p, time.Since(sent)+l.grace()/8, func() bool { return r.missing <= late })
+	if err == errTimeUp {
+		err = nil
+	}
+	return over, err
+}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -113,7 +114,7 @@ func TestMultiLockOfSeveralStepsKeepsToItsWait(t *testing.T) {
 	}
 	tryLock := func(l *MultiLock) (bool, error) { return l.TryLock(ctx, wait, 0) }
 	late := func(l *MultiLock) (bool, error) { // when the first step was acquired, the wait is over
-		return l.many.acquireInOrder(engine.NewOwner().In(ctx), time.Now(), engine.Request{Wait: wait})
+		return l.many.acquireInOrder(engine.NewOwner().In(ctx), time.Now(), engine.Request{Wait: wait}, &sequence{steps: l.many.steps})
 	}
 	for name, c := range map[string]struct {
 		last     func(c *Client) Locker
@@ -349,4 +350,270 @@ func TestRedLockThatIsWonInTimeIsHeldAtTheEndOfTheWait(t *testing.T) {
 		}, links[2])
 		assert.NoError(v, l.Unlock(ctx))
 	})
+}
+
+// hidden is embedded by a Redis client whose options nobody can read.
+type hidden = redis.UniversalClient
+
+// sentinel returns a Client of a server whose address go-redis does not know, as that of a Sentinel deployment.
+func (v *virtual) sentinel(server int, opts ...Option) *Client {
+	v.Helper()
+	rdb, _ := v.redis(server)
+	return v.clientOn(struct{ hidden }{rdb}, opts...)
+}
+
+// The same names on two Sentinel deployments, passed in opposite order by two processes: they do not wait for each other
+// for ever, and neither of them starves.
+func TestMultiLocksOverSentinelsDoNotWaitForEachOther(t *testing.T) {
+	for name, makes := range map[string]func(c *Client, name string) Locker{
+		"lock":      func(c *Client, name string) Locker { return c.NewLock(name) },
+		"fair":      func(c *Client, name string) Locker { return c.NewFairLock(name) },
+		"write":     func(c *Client, name string) Locker { return c.NewRWLock(name).Write() },
+		"semaphore": func(c *Client, name string) Locker { return c.NewSemaphore(name, 1) },
+		"bundle":    func(c *Client, name string) Locker { return c.NewMultiLock(c.NewLock(name), c.NewLock(name+"2")) },
+		"foreign":   func(c *Client, name string) Locker { return stubLocker{Locker: c.NewLock(name)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, 2, func(v *virtual) {
+				const sections = 30
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				inside := 0
+				start, ends := time.Now(), make(chan struct{})
+				for process := range 2 {
+					clients := []*Client{v.sentinel(process), v.sentinel(1 - process)}
+					go func() {
+						l := clients[0].NewMultiLock(makes(clients[0], "x"), makes(clients[1], "x"))
+						var longest time.Duration
+						for range sections {
+							began := time.Now()
+							if !assert.NoError(v, l.Lock(ctx)) {
+								break
+							}
+							longest = max(longest, time.Since(began))
+							inside++
+							assert.Equal(v, 1, inside)
+							time.Sleep(5 * time.Millisecond)
+							inside--
+							assert.NoError(v, l.Unlock(ctx))
+						}
+						assert.Less(v, longest, time.Second, "a wait for a section of 5ms")
+						ends <- struct{}{}
+					}()
+				}
+				<-ends
+				<-ends
+				assert.Less(v, time.Since(start), 2*sections*100*time.Millisecond)
+			})
+		})
+	}
+}
+
+// The locks of a MultiLock over Sentinel deployments are held by others all the time, for long. It waits in both queues,
+// in turn, and acquires both in the end.
+func TestMultiLockOverSentinelsDoesNotStarve(t *testing.T) {
+	inVirtualTime(t, 2, func(v *virtual) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var others sync.WaitGroup
+		const held = 10 * time.Second
+		for server := range 2 {
+			for range 3 {
+				l := v.sentinel(server).NewLock("x")
+				others.Go(func() {
+					for l.Lock(ctx) == nil {
+						time.Sleep(held)
+						assert.NoError(v, l.Unlock(context.Background()))
+					}
+				})
+			}
+		}
+		time.Sleep(held)
+		for range 3 {
+			within, cancel := context.WithTimeout(ctx, 60*held)
+			l := v.sentinel(0).NewMultiLock(v.sentinel(0).NewLock("x"), v.sentinel(1).NewLock("x"))
+			if assert.NoError(v, l.Lock(within)) {
+				time.Sleep(time.Second)
+				assert.NoError(v, l.Unlock(ctx))
+			}
+			cancel()
+		}
+		cancel()
+		others.Wait()
+	})
+}
+
+// A MultiLock that waits for a lock that is held for long does not keep its other locks from everybody else meanwhile.
+func TestMultiLockOverSentinelsHoldsNothingWhileItWaits(t *testing.T) {
+	for busy := range 2 {
+		inVirtualTime(t, 2, func(v *virtual) {
+			ctx := ContextWithOwner(context.Background())
+			blocker := v.sentinel(busy).NewLock("x")
+			require.NoError(v, blocker.Lock(ctx))
+			acquired := make(chan error)
+			l := v.sentinel(0).NewMultiLock(v.sentinel(0).NewLock("x"), v.sentinel(1).NewLock("x"))
+			go func() { acquired <- l.Lock(ctx) }()
+			other := v.sentinel(1 - busy).NewLock("x")
+			for range 50 {
+				time.Sleep(200 * time.Millisecond)
+				ok, err := other.TryLock(ctx, 0, 0)
+				assert.NoError(v, err)
+				if assert.True(v, ok, "it is held") {
+					assert.NoError(v, other.Unlock(ctx))
+				}
+			}
+			assert.NoError(v, blocker.Unlock(ctx))
+			assert.NoError(v, <-acquired)
+			assert.NoError(v, l.Unlock(ctx))
+		})
+	}
+}
+
+// One lock is passed twice, through two Clients of one Sentinel deployment. Without an address nobody can tell that before
+// the lock is acquired through one of them. Then it is an error, and not a wait for itself.
+func TestMultiLockFindsALockThatWasPassedTwice(t *testing.T) {
+	for name, makes := range map[string][2]func(c *Client) Locker{
+		"lock":           {func(c *Client) Locker { return c.NewLock("x") }, func(c *Client) Locker { return c.NewLock("x") }},
+		"fair and plain": {func(c *Client) Locker { return c.NewFairLock("x") }, func(c *Client) Locker { return c.NewLock("x") }},
+		"write and read": {func(c *Client) Locker { return c.NewRWLock("x").Write() }, func(c *Client) Locker { return c.NewRWLock("x").Read() }},
+		"semaphore":      {func(c *Client) Locker { return c.NewSemaphore("x", 1) }, func(c *Client) Locker { return c.NewSemaphore("x", 1) }},
+		"bundle": {func(c *Client) Locker { return c.NewMultiLock(c.NewLock("x"), c.NewLock("w")) }, func(c *Client) Locker {
+			return c.NewMultiLock(c.NewLock("x"), c.NewLock("y"))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, 2, func(v *virtual) {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				known, _ := v.client(0)
+				for _, clients := range [][2]*Client{{v.sentinel(0), v.sentinel(0)}, {v.sentinel(0), known}} {
+					l := clients[0].NewMultiLock(makes[0](clients[0]), makes[1](clients[1]))
+					for name, acquire := range map[string]func() error{
+						"Lock":          func() error { return l.Lock(ctx) },
+						"TryLock":       func() error { return second(l.TryLock(ctx, 0, 0)) },
+						"TryLock waits": func() error { return second(l.TryLock(ctx, 100*time.Millisecond, 0)) },
+						"LockLease":     func() error { return l.LockLease(ctx, time.Minute) },
+					} {
+						err := acquire()
+						assert.ErrorIs(v, err, ErrInvalid, name)
+						assert.ErrorContains(v, err, "the same lock was passed twice")
+						assert.ErrorContains(v, err, "a server whose address go-redis does not know")
+					}
+					for _, l := range l.many.locks {
+						held, err := l.IsLocked(ctx)
+						assert.NoError(v, err)
+						assert.False(v, held, "%s is left", l.Name())
+					}
+				}
+				apart := v.sentinel(0)
+				l := apart.NewMultiLock(makes[0](apart), makes[1](v.sentinel(1)))
+				assert.NoError(v, l.Lock(ctx))
+				assert.NoError(v, l.Unlock(ctx))
+			})
+		})
+	}
+}
+
+// The error of a MultiLock names the locks whose servers cannot be told apart.
+func TestMultiLockNamesServersThatCannotBeToldApart(t *testing.T) {
+	inVirtualTime(t, 2, func(v *virtual) {
+		a, b := v.sentinel(0), v.sentinel(1)
+		l := a.NewMultiLock(a.NewLock("x"), b.NewLock("y"))
+		require.NoError(v, a.NewLock("x").Lock(ContextWithOwner(context.Background())))
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		assert.ErrorContains(v, l.Lock(ctx), `the order of "x" on a server whose address go-redis does not know and "y" on`)
+	})
+}
+
+// The errors of a RedLock name the nodes that may be on one Redis, until it is known that they are not.
+func TestRedLockNamesNodesThatCannotBeToldApart(t *testing.T) {
+	inVirtualTime(t, 3, func(v *virtual) {
+		var locks []Locker
+		var links []*bubble.Link
+		for i := range 3 {
+			rdb, link := v.redis(i)
+			locks = append(locks, v.clientOn(struct{ hidden }{rdb}, WithRedLockNodeTimeout(time.Second)).NewLock("x"))
+			links = append(links, link)
+		}
+		l := v.sentinel(0).NewRedLock(locks...)
+		const named = `"x" on a server whose address go-redis does not know may be on one Redis`
+		lock := func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			defer cancel()
+			return l.Lock(ctx)
+		}
+		silent(func() {
+			_, err := l.TryLock(context.Background(), 2*time.Second, 0)
+			assert.ErrorContains(v, err, named)
+			assert.ErrorAs(v, err, new(*QuorumError))
+		}, links[1:]...)
+		for i := range 2 {
+			require.NoError(v, v.sentinel(i).NewLock("x").Lock(ContextWithOwner(context.Background())))
+		}
+		err := lock()
+		assert.ErrorIs(v, err, context.DeadlineExceeded)
+		assert.ErrorContains(v, err, named)
+		for i := range 2 {
+			require.NoError(v, second(v.sentinel(i).NewLock("x").ForceUnlock(context.Background())))
+		}
+		require.NoError(v, lock())
+		require.NoError(v, l.Unlock(context.Background()))
+		require.NoError(v, v.sentinel(0).NewLock("x").Lock(ContextWithOwner(context.Background())))
+		require.NoError(v, v.sentinel(1).NewLock("x").Lock(ContextWithOwner(context.Background())))
+		err = lock()
+		assert.ErrorIs(v, err, context.DeadlineExceeded)
+		assert.NotContains(v, err.Error(), "may be on one Redis")
+	})
+}
+
+// Three votes on one Sentinel deployment are not accepted: the RedLock would depend on this one Redis.
+func TestRedLockFindsNodesOnOneRedis(t *testing.T) {
+	for name, c := range map[string]struct {
+		servers [3]int
+		names   [3]string
+		nested  bool
+		invalid bool
+	}{
+		"one server, one name":      {[3]int{0, 0, 0}, [3]string{"x", "x", "x"}, false, true},
+		"one server, several names": {[3]int{0, 0, 0}, [3]string{"x", "y", "z"}, false, true},
+		"two on one server":         {[3]int{0, 1, 1}, [3]string{"x", "x", "y"}, false, true},
+		"MultiLocks":                {[3]int{0, 1, 1}, [3]string{"x", "x", "y"}, true, true},
+		"three servers":             {[3]int{0, 1, 2}, [3]string{"x", "x", "x"}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, 3, func(v *virtual) {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				var clients []*Client
+				var locks []Locker
+				for i, server := range c.servers {
+					client := v.sentinel(server)
+					lock := Locker(client.NewLock(c.names[i]))
+					if c.nested {
+						lock = client.NewMultiLock(lock, client.NewLock(c.names[i]+"2"))
+					}
+					clients, locks = append(clients, client), append(locks, lock)
+				}
+				l := clients[0].NewRedLock(locks...)
+				for name, acquire := range map[string]func() error{
+					"Lock":    func() error { return l.Lock(ctx) },
+					"TryLock": func() error { return second(l.TryLock(ctx, 0, 0)) },
+				} {
+					err := acquire()
+					if !c.invalid {
+						assert.NoError(v, err, name)
+						assert.NoError(v, l.Unlock(ctx))
+						continue
+					}
+					assert.ErrorIs(v, err, ErrInvalid, name)
+					assert.ErrorContains(v, err, "two locks are on one Redis")
+					assert.ErrorContains(v, err, "a server whose address go-redis does not know")
+				}
+				time.Sleep(time.Second)
+				for _, key := range c.names {
+					assert.Zero(v, v.has(key))
+				}
+			})
+		})
+	}
 }

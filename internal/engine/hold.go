@@ -324,6 +324,14 @@ func (e *Engine) HoldCount(kind Lock, o Owner, confirm func(field string) (bool,
 	return count, nil
 }
 
+// HeldField returns the field of the hold that o has on kind, as far as this process knows, or "" if there is none.
+func (e *Engine) HeldField(kind Lock, o Owner) string {
+	if h, _ := e.holdCount(kind, o); h != nil {
+		return h.field
+	}
+	return ""
+}
+
 // Token returns the fencing token of the hold that o has on kind.
 func (e *Engine) Token(kind Lock, o Owner) (int64, error) {
 	if err := e.Alive(); err != nil {
