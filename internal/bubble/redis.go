@@ -391,6 +391,24 @@ func (r *Redis) Look(f func(*miniredis.Miniredis)) {
 	f(r.mini)
 }
 
+// Watch subscribes to all channels with a pattern, as a tool for people does, until end is called. Redis counts such a
+// subscriber when it publishes a message, although it waits for no lock.
+func (r *Redis) Watch() (end func()) {
+	var s *miniredis.Subscriber
+	r.Look(func(m *miniredis.Miniredis) { s = m.NewSubscriber() })
+	s.Psubscribe("*")
+	go func() {
+		for range s.Pmessages() {
+		}
+	}()
+	return func() {
+		r.Look(func(*miniredis.Miniredis) { // no message is sent meanwhile
+			s.Punsubscribe("*")
+			s.Close()
+		})
+	}
+}
+
 // A Snapshot is the data of Redis at some time.
 type Snapshot struct {
 	at   time.Time

@@ -211,6 +211,7 @@ func init() { // the functions below use the kinds
 			w.redis[f.Server].FlushScripts()
 			return nil
 		}},
+		{name: "watched", begin: func(w *world, f Fault) func() { return w.redis[f.Server].Watch() }},
 		{name: "no publish", begin: deny("publish")},
 		{name: "no subscribe", begin: deny("subscribe")},
 		{name: "no line", begin: deny("line")},
