@@ -1,6 +1,7 @@
 package relocktest
 
 import (
+	"context"
 	"log/slog"
 	"math/rand/v2"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/relock-go/relock"
@@ -34,6 +36,25 @@ import (
 type Bubble struct {
 	t     testing.TB
 	redis *bubble.Redis
+}
+
+// In a bubble go-redis prints nothing: during an outage it would print a line for each refused connection.
+func init() { setLogger() } // before TestMain, which may set another one
+
+func setLogger() { redis.SetLogger(&quiet{logging.NewBlacklistLogger(nil)}) }
+
+// A quiet logger is the default one of go-redis, except for goroutines that run in a bubble.
+type quiet struct {
+	printer interface {
+		Printf(ctx context.Context, format string, v ...any)
+	}
+}
+
+// Printf implements the interface of [redis.SetLogger].
+func (q *quiet) Printf(ctx context.Context, format string, v ...any) {
+	if !inBubble() {
+		q.printer.Printf(ctx, format, v...)
+	}
 }
 
 // NewBubble starts a Redis in the bubble of the test t. It ends with the test.

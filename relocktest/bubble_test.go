@@ -4,11 +4,15 @@ package relocktest_test
 
 import (
 	"context"
+	"io"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/assert"
 
 	"github.com/relock-go/relock"
@@ -87,4 +91,50 @@ func TestBubbleHasConnectionsForManyCommandsAtOnce(t *testing.T) {
 			all.Wait()
 		})
 	}
+}
+
+// A test that confuses the two kinds of Redis is told so, and does not hang.
+func TestStartNamesNewBubbleInABubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &failing{TB: t}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			relocktest.New(f)
+		}()
+		<-ended
+		assert.Contains(t, f.said, "NewBubble")
+	})
+}
+
+// During an outage go-redis prints nothing in a bubble, and what it prints elsewhere is not lost.
+func TestBubbleIsQuiet(t *testing.T) {
+	printed := func(f func()) string {
+		r, w, err := os.Pipe()
+		must(t, err)
+		stderr := os.Stderr
+		os.Stderr = w
+		logging.Enable() // its default logger prints to what is os.Stderr now
+		relocktest.SetLogger()
+		f()
+		os.Stderr = stderr
+		must(t, w.Close())
+		text, err := io.ReadAll(r)
+		must(t, err)
+		return string(text)
+	}
+	refused := func(ctx context.Context, rdb *redis.Client) {
+		assert.Error(t, rdb.Ping(ctx).Err())
+		must(t, rdb.Close())
+	}
+	assert.Empty(t, printed(func() {
+		synctest.Test(t, func(t *testing.T) {
+			b := relocktest.NewBubble(t)
+			b.Stop()
+			refused(t.Context(), b.Redis())
+		})
+	}))
+	assert.Contains(t, printed(func() {
+		refused(t.Context(), redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1, MaxRetries: -1}))
+	}), "failed to dial")
 }

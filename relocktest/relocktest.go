@@ -55,7 +55,10 @@ package relocktest
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"log/slog"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -67,7 +70,8 @@ import (
 	"github.com/relock-go/relock/internal/mini"
 )
 
-// New returns a Client on a Server of its own. Both are closed when the test ends. See [Server.Client].
+// New returns a Client on a Server of its own. Both are closed when the test ends. See [Server.Client]. In a bubble of
+// testing/synctest use [NewBubble].
 func New(t testing.TB, opts ...relock.Option) *relock.Client {
 	t.Helper()
 	return Start(t).Client(opts...)
@@ -85,8 +89,14 @@ type Server struct {
 
 // Start starts a Server on a port of the loopback interface. It is closed when the test ends. Servers are independent
 // of each other: for a RedLock start one for each node.
+//
+// In a bubble of testing/synctest Start ends the test: use NewBubble there.
 func Start(t testing.TB) *Server {
 	t.Helper()
+	if inBubble() {
+		t.Fatal("relocktest: a Server uses the network, for which the time of a synctest bubble does not wait: " +
+			"call NewBubble instead of New or Start")
+	}
 	s := &Server{t: t, mini: mini.Still(t)}
 	mini.Tick(t, s.mini, func() { s.Advance(0) }, nil)
 	return s
@@ -134,6 +144,37 @@ func (s *Server) Advance(d time.Duration) {
 	defer s.mu.Unlock()
 	s.ahead += d
 	s.mini.SetTime(time.Now().Add(s.ahead)) // waits for a script that runs
+}
+
+// ReportHeld makes t fail if one of the clients still holds a lock when t ends. The error names the locks, and who holds
+// them. A Client that the test has closed, as if its process had crashed, is not reported. Call it after the Clients
+// were created, so that they are not closed before:
+//
+//	client := relocktest.New(t)
+//	relocktest.ReportHeld(t, client)
+func ReportHeld(t testing.TB, clients ...*relock.Client) {
+	t.Helper()
+	t.Cleanup(func() {
+		ended, end := context.WithCancel(context.Background())
+		end()
+		for _, c := range clients {
+			// A hold that nobody has is not asked for in Redis.
+			if _, err := c.NewLock("relocktest").HoldCount(relock.ContextWithOwner(context.Background())); err != nil {
+				continue // it is closed
+			}
+			if err := c.Shutdown(ended); errors.Is(err, context.Canceled) {
+				t.Errorf("relocktest: the test has ended: %v", err)
+			}
+		}
+	})
+}
+
+// inBubble reports whether the calling goroutine runs in a bubble of testing/synctest, which has no function for that.
+func inBubble() bool {
+	head := make([]byte, 128) // such as: goroutine 8 [running, synctest bubble 1]:
+	head = head[:runtime.Stack(head, false)]
+	line, _, _ := bytes.Cut(head, []byte("\n"))
+	return bytes.Contains(line, []byte("synctest"))
 }
 
 // testLog writes to the log of a test, as the Output of a testing.TB does since Go 1.25.

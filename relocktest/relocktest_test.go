@@ -3,6 +3,9 @@ package relocktest_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -264,4 +267,54 @@ func TestStartLeavesNothingBehind(t *testing.T) {
 	)
 	must(t, server.Redis().Del(ctx, "lost").Err())
 	assert.ErrorIs(t, client.NewLock("lost").Unlock(ctx), relock.ErrLockLost)
+}
+
+// failing is a test that keeps what it failed with.
+type failing struct {
+	testing.TB
+	said     string
+	cleanups []func()
+}
+
+func (f *failing) Helper() {}
+
+func (f *failing) Fatal(args ...any) {
+	f.said += fmt.Sprint(args...)
+	runtime.Goexit()
+}
+
+func (f *failing) Errorf(format string, args ...any) { f.said += fmt.Sprintf(format, args...) }
+
+func (f *failing) Cleanup(c func()) { f.cleanups = append(f.cleanups, c) }
+
+func (f *failing) end() {
+	for _, c := range slices.Backward(f.cleanups) {
+		c()
+	}
+}
+
+func TestReportHeldNamesTheLocksThatATestLeaves(t *testing.T) {
+	ctx := context.Background()
+	for name, c := range map[string]struct {
+		does  func(c *relock.Client)
+		wants string
+	}{
+		"left":     {func(c *relock.Client) { must(t, c.NewLock("lock:orders:42").Lock(ctx)) }, "lock:orders:42"},
+		"released": {func(c *relock.Client) { assert.True(t, get(t, c.NewLock("x"))) }, ""},
+		"crashed": {func(c *relock.Client) {
+			must(t, c.NewLock("x").Lock(ctx))
+			must(t, c.Close())
+		}, ""},
+	} {
+		f := &failing{TB: t}
+		client := relocktest.New(f)
+		relocktest.ReportHeld(f, client)
+		c.does(client)
+		f.end()
+		if c.wants == "" {
+			assert.Empty(t, f.said, name)
+		} else {
+			assert.Contains(t, f.said, c.wants, name)
+		}
+	}
 }

@@ -1,0 +1,4 @@
+package relocktest
+
+// SetLogger sets the logger of go-redis again.
+var SetLogger = setLogger
