@@ -34,6 +34,8 @@ type Client struct {
 	pending         *pendingRequests // requests to the nodes of RedLocks that have no answer yet
 	apart           peerSet          // Clients that lead to another Redis
 	labelsRefused   atomic.Bool      // it was logged that Redis does not return labels
+	labelsForbidden atomic.Bool      // this user may not read labels
+	lookupRefused   atomic.Bool      // this user may not look for the holder of a lock: see describeHolder
 	permits         *permitsReports
 	userCalls       atomic.Int64 // calls of the Logger and the Observer that have not returned
 }
@@ -122,8 +124,11 @@ func (c *Client) config(id string, o options) engine.Config {
 
 		Channel: clientChannel(id), Tell: c.tell,
 	}
-	if o.label != "" {
-		config.OnAcquire = (&label{client: c, text: o.label}).start
+	switch l := (&label{client: c, text: o.label}); {
+	case o.label != "":
+		config.OnAcquire = l.start
+	case !o.labels:
+		config.OnSlow = l.start
 	}
 	return config
 }

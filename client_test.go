@@ -470,14 +470,15 @@ func TestLabelWithoutRights(t *testing.T) {
 	assert.Equal(t, 2, strings.Count(log.String(), "level=DEBUG"), "one line for the label, one for those of others")
 }
 
-// A Client without a label writes nothing about itself to Redis.
-func TestLabelIsNotKeptWithoutTheOption(t *testing.T) {
+// A Client with an empty label writes nothing about itself to Redis.
+func TestEmptyLabelIsNotKept(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t, testredis.Mini(t).Addr())
 	c := b.client()
 	require.NoError(t, c.NewLock(b.name).Do(ctx, func(context.Context) error { return nil }))
 	assert.Empty(t, b.rdb.Keys(ctx, "relock_client:*").Val())
 	assert.Nil(t, c.engine.OnAcquire)
+	assert.Nil(t, c.engine.OnSlow)
 }
 
 // Any program may write to the hash of a label: what no Client writes is quoted when it is read.

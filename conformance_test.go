@@ -127,7 +127,8 @@ func (b *bench) clientOn(rdb redis.UniversalClient, opts ...Option) *Client {
 			all = append(all, b.clientOn(testredis.Client(b, node.Options().Addr), opts...))
 		}
 	}
-	c, err := New(rdb, append(append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, b.opts...), opts...)...)
+	quiet := []Option{WithLogger(slog.New(slog.DiscardHandler)), WithLabel("")} // most tests count what is sent, or left
+	c, err := New(rdb, append(append(quiet, b.opts...), opts...)...)
 	require.NoError(b, err)
 	b.Cleanup(func() {
 		siblings.Delete(c)

@@ -2,12 +2,14 @@ package relock
 
 // The label of a process: the display name of the process that holds a lock.
 //
-// Rules: a Client with a label keeps one hash in Redis, from its first acquire until Close: relock_client:{ID}, with an
-// expiry that one goroutine renews. No lock waits for it, and no lock depends on it. A Client without a label writes
-// nothing. Inspect reads the hashes of the clients that it has found, in one pipeline. If Redis refuses the request or
+// Rules: a Client with a label keeps one hash in Redis, relock_client:{ID}, with an expiry that one goroutine renews,
+// until Close. It begins with the first acquire if the user has passed the label. The default label is worth a request
+// only where somebody may look at it: it begins when a call waits for Redis, or a hold is old. No lock waits for it, and
+// no lock depends on it. A Client without a label writes nothing. Inspect reads the hashes of the clients that it has found, in one pipeline. If Redis refuses the request or
 // is slow, there are no labels.
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"strconv"
@@ -28,7 +30,7 @@ const (
 // A label is the hash of one Client in Redis.
 type label struct {
 	client  *Client
-	text    string
+	text    string // "": the default
 	started atomic.Bool
 	refused atomic.Bool // a refusal was logged
 }
@@ -44,24 +46,41 @@ func (l *label) start() {
 func (l *label) keep() {
 	key := labelKey(l.client.ID())
 	host, _ := os.Hostname()
+	text := cmp.Or(l.text, defaultLabel(host))
 	since := l.redisTime()
 	for {
-		l.send(func(ctx context.Context, p redis.Pipeliner) {
-			p.HSet(ctx, key, "label", l.text, "host", host, "pid", strconv.Itoa(os.Getpid()), "since", since)
+		err := l.send(func(ctx context.Context, p redis.Pipeliner) {
+			p.HSet(ctx, key, "label", text, "host", host, "pid", strconv.Itoa(os.Getpid()), "since", since)
 			p.PExpire(ctx, key, labelLife)
 		})
+		if isForbidden(err) {
+			return // each further try would be an entry of the ACL log
+		}
 		if l.client.engine.Pause(context.Background(), labelPause) != nil {
 			break
 		}
 	}
-	l.send(func(ctx context.Context, p redis.Pipeliner) { p.Del(ctx, key) })
+	_ = l.send(func(ctx context.Context, p redis.Pipeliner) { p.Del(ctx, key) })
 }
+
+// defaultLabel returns the label of a process for which none was passed. A host name that cannot be a label, or is not
+// known, is left out.
+func defaultLabel(host string) string {
+	pid := strconv.Itoa(os.Getpid())
+	if text := host + ":" + pid; host != "" && checkLabel(text) == nil {
+		return text
+	}
+	return "pid " + pid
+}
+
+// isForbidden reports whether err says that the user lacks a permission.
+func isForbidden(err error) bool { return redis.HasErrorPrefix(err, "NOPERM") }
 
 // redisTime returns the time by the clock of Redis, in seconds of the epoch, or "" if Redis does not return it. The
 // clock of this process may be wrong.
 func (l *label) redisTime() string {
 	var now *redis.Cmd
-	l.send(func(ctx context.Context, p redis.Pipeliner) { now = p.Do(ctx, "time") })
+	_ = l.send(func(ctx context.Context, p redis.Pipeliner) { now = p.Do(ctx, "time") })
 	if now == nil {
 		return ""
 	}
@@ -73,15 +92,15 @@ func (l *label) redisTime() string {
 }
 
 // send sends a pipeline. If it fails, the label is not stored, and nothing else happens.
-func (l *label) send(fill func(context.Context, redis.Pipeliner)) {
+func (l *label) send(fill func(context.Context, redis.Pipeliner)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), labelTime)
 	defer cancel()
-	l.client.pipeline(ctx, &l.refused, func(p redis.Pipeliner) { fill(ctx, p) })
+	return l.client.pipeline(ctx, &l.refused, func(p redis.Pipeliner) { fill(ctx, p) })
 }
 
-// pipeline sends what fill adds to a pipeline, and logs the first failure. A panic of a hook of the Redis client counts
-// as a failure.
-func (c *Client) pipeline(ctx context.Context, logged *atomic.Bool, fill func(redis.Pipeliner)) {
+// pipeline sends what fill adds to a pipeline, and logs the first failure, which it returns as well: the caller goes on
+// without labels. A panic of a hook of the Redis client counts as a failure.
+func (c *Client) pipeline(ctx context.Context, logged *atomic.Bool, fill func(redis.Pipeliner)) error {
 	err := send.CatchPanic(func() error {
 		_, err := c.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 			fill(p)
@@ -92,6 +111,7 @@ func (c *Client) pipeline(ctx context.Context, logged *atomic.Bool, fill func(re
 	if err != nil {
 		c.noLabels(logged, err)
 	}
+	return err
 }
 
 // noLabels logs, once, that Redis does not store or return labels.
@@ -158,12 +178,16 @@ func (c *Client) processes(ctx context.Context, ids []string) map[string]process
 }
 
 func (c *Client) askProcesses(ctx context.Context, ids []string) map[string]process {
+	if c.labelsForbidden.Load() {
+		return nil
+	}
 	cmds := make([]*redis.SliceCmd, len(ids))
-	c.pipeline(ctx, &c.labelsRefused, func(p redis.Pipeliner) {
+	err := c.pipeline(ctx, &c.labelsRefused, func(p redis.Pipeliner) {
 		for n, id := range ids {
 			cmds[n] = p.HMGet(ctx, labelKey(id), "label", "host")
 		}
 	})
+	c.labelsForbidden.Store(isForbidden(err))
 	found := make(map[string]process)
 	for n, cmd := range cmds {
 		if cmd == nil || cmd.Err() != nil || len(cmd.Val()) != 2 {

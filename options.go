@@ -35,6 +35,7 @@ type options struct {
 	syncs           bool // WithSyncedReplicas was passed
 	keyPrefix       string
 	label           string
+	labels          bool // WithLabel was passed
 	holdWarning     time.Duration
 	waitWarning     time.Duration
 	logger          *slog.Logger
@@ -123,10 +124,14 @@ func WithKeyPrefix(prefix string) Option {
 // The label is stored in the hash relock_client:{ID}, with the host name, the process ID and the time at which it was
 // first written. The first Lock starts writing it in the background. The hash is renewed every 30s, deleted by Close,
 // and expires 90s after a crash. No lock waits for it. If the ACL permissions do not allow it (HSET, PEXPIRE and DEL on
-// relock_client:*), the process has no label, and one line is logged at debug level. The label has at most 256 bytes
-// and no control characters. The default is no label.
+// relock_client:*), the process has no label, it does not ask again, and one line is logged at debug level. The label
+// has at most 256 bytes and no control characters.
+//
+// The default is the host name and the process ID, such as orders-7:4242. Unlike a label that was passed, it is not in
+// errors, and it is written only when a call waits for Redis for the first time, or a hold is older than a second: a
+// process whose locks are free and short writes nothing. WithLabel("") stores no label.
 func WithLabel(label string) Option {
-	return func(o *options) { o.label = label }
+	return func(o *options) { o.label, o.labels = label, true }
 }
 
 // WithHoldWarning logs a warning for each lock that is held for longer than d, while it is held: the name, the type,

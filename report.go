@@ -134,11 +134,14 @@ func (o *calmObserver) Lost(ctx context.Context, e LostEvent) {
 // describeHolder asks Redis for the holder of the lock s, for a warning: see engine.Config.Holder. The text has only
 // the beginning of the ID of the client, because the whole one, with the owner, would be a holder ID of Redisson.
 func (c *Client) describeHolder(ctx context.Context, s engine.Subject) string {
-	if LockType(s.Type) == TypeRed {
-		return "" // it has no record of its own
+	if LockType(s.Type) == TypeRed || c.lookupRefused.Load() {
+		return "" // it has no record of its own, or another try would be another entry of the ACL log
 	}
 	i, err := c.Inspect(ctx, s.Name)
 	switch {
+	case isForbidden(err):
+		c.lookupRefused.Store(true)
+		return ""
 	case err != nil:
 		return ""
 	case len(i.Holders) == 0:

@@ -58,7 +58,7 @@ func (v *virtual) client(server int, opts ...Option) (*Client, *bubble.Link) {
 
 func (v *virtual) clientOn(rdb redis.UniversalClient, opts ...Option) *Client {
 	v.Helper()
-	c, err := New(rdb, append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	c, err := New(rdb, append([]Option{WithLogger(slog.New(slog.DiscardHandler)), WithLabel("")}, opts...)...)
 	require.NoError(v, err)
 	v.Cleanup(func() { assert.NoError(v, c.Close()) })
 	return c

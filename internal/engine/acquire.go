@@ -169,6 +169,13 @@ func (e *Engine) noteAcquire() {
 	}
 }
 
+// noteSlow notes that a lock is not held for a moment only: see Config.OnSlow.
+func (e *Engine) noteSlow() {
+	if e.OnSlow != nil {
+		e.OnSlow()
+	}
+}
+
 // finish runs the operation, and notes its outcome. The operation has a copy of the options; finish copies it back to
 // op.
 func (a *acquireOp) finish(op *waitOptions) error {
@@ -348,6 +355,7 @@ func (e *Engine) enoughValidityLeft(targets []target, sent time.Time, asked int)
 // before.
 func (a *acquireOp) listen(in target, res Answer) (wake, ready <-chan struct{}, begun bool) {
 	a.lastReply = time.Now()
+	a.engine.noteSlow()
 	a.noteBusy(in.hold, res)
 	wake, ready, begun = a.subscription.watch(in, res.Standing.LegacyHolder() || res.Standing.SubscriptionLost()) // 3
 	if res.Standing.SubscriptionLost() {

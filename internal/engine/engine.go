@@ -45,6 +45,7 @@ type Config struct {
 	HandoffWindow   time.Duration
 	Label           string // set by WithLabel; or ""
 	OnAcquire       func() // called whenever a lock with a record is about to be acquired; or nil
+	OnSlow          func() // called whenever a call begins to wait for a lock, and when a hold has become old; or nil
 	ConfirmsGrants  bool   // a grant that arrives as a message is confirmed by a request, for replicas
 
 	HoldWarning time.Duration // holds that are older are reported, see slow.go; 0: they are not

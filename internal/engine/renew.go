@@ -40,7 +40,12 @@ func (e renewing) newWatchdog() *lease.Watchdog {
 	}
 	config := lease.Config{Renew: renew, Group: e.renewGroup, Silent: e.pubsub.Reload, LimitReached: ErrMaxHold}
 	if e.Channel != "" {
-		config.Old = e.hints.hear
+		config.Old = func(old bool) {
+			if old {
+				e.noteSlow()
+			}
+			e.hints.hear(old)
+		}
 	}
 	return lease.NewWatchdog(config)
 }
