@@ -256,6 +256,10 @@ func (m *rwModel) readInspect(field string) reply {
 
 func (m *rwModel) readRename(r engine.Rename) reply {
 	lease := m.renamedLease(r)
+	if m.living(r.To) > 0 && r.Late && !r.Splits {
+		delete(m.holds, r.From)
+		m.setLease(r.From, 1, m.now+late.Life.Milliseconds())
+	}
 	switch {
 	case m.living(r.To) > 0 && r.Ends > 0:
 		m.setLease(r.To, 1, m.now+lease)
@@ -715,6 +719,7 @@ func (r *rwRun) step() {
 		c, want = r.read.Inspect(reader), r.m.readInspect(reader)
 	case op == 21:
 		to.From, to.Splits = reader, r.rng.IntN(3) == 0
+		to.Late = to.Late && to.From != to.To // which only this test sends
 		c, want = r.read.Rename(to), r.m.readRename(r.relative(to))
 	case op == 22:
 		c, want = r.write.Rename(to), r.m.writeRename(r.relative(to))

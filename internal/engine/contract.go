@@ -34,7 +34,8 @@ package engine
 //     that it still waits. It is not a place, although such a waiter can have both.
 //   - To contend for a lock is to make attempts to acquire it in Redis.
 //   - A tombstone marks a field that has ended, so that a late request with that field acquires nothing. Tombstones are
-//     in the line, so read locks, and Clients that may not use the line, have none.
+//     in the line, so Clients that may not use the line have none, and read locks have some only against late renames:
+//     see lua/readers.lua.
 //
 // Rules: nothing in this file sends a request, waits, or reads a clock.
 

@@ -228,6 +228,10 @@ local function set_lease_of(field)
 end
 
 if living(to) > 0 then
+    if late and not splits then
+        redis.call('hdel', lock, from) -- a late attempt has acquired it for nobody
+        bury_reader(prefix, from)
+    end
     if ends > 0 then
         set_lease_of(to)
     else
