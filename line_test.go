@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"regexp"
@@ -3230,6 +3231,50 @@ func TestTombstonesOfALockAreLimited(t *testing.T) {
 				a.Field = fields[i]
 				b.does(l.Acquire(a), first)
 			}
+		})
+	}
+}
+
+// Row 25: Redis is out of memory. Whatever ends a field leaves its tombstone all the same: a request that runs late, when
+// Redis has memory again, acquires nothing, and takes no detached hold from its ticket.
+func TestTombstoneNeedsNoMemory(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t, "--maxmemory-policy", "noeviction")
+	for name, of := range map[string]func(c *Client, name string) engine.Record{
+		"lock": recordOfLock, "fair": recordOfFair, "read": recordOfReader, "write": recordOfWriter,
+		"semaphore": recordOfSemaphore,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newReleaseBench(t, s, releaseKind{name: name, mine: of, wait: of})
+			l, a := of(b.me, b.name), attemptOf(b.me)
+			a.Delivery, a.Late = engine.Barge, true
+			detached := a
+			detached.Field = b.me.ID() + ":0:0123456789012345"
+			withoutMemory := func(c call, first int64) {
+				b.must(b.rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+				b.does(c, first)
+				b.must(b.rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+			}
+			attach := engine.Rename{From: detached.Field, To: a.Field, Lease: time.Minute, Ends: math.MaxInt64 >> 10}
+			detach := engine.Rename{From: a.Field, To: detached.Field, Lease: time.Minute, Late: true}
+			b.must(b.rdb.FlushDB(t.Context()).Err())
+			if name != "read" { // an attempt of a reader has no tombstone
+				withoutMemory(l.RollBack(a), -1)
+				b.does(l.Acquire(a), 0)
+				b.must(b.rdb.FlushDB(t.Context()).Err())
+				withoutMemory(l.Rename(detach), -1)
+				b.does(l.Acquire(a), 0)
+				b.must(b.rdb.FlushDB(t.Context()).Err())
+			} else {
+				split := engine.Rename{From: a.Field, To: detached.Field, Lease: time.Minute, Splits: true}
+				b.does(l.Acquire(a), 1)
+				withoutMemory(l.Release(released(detached.Field, 0, false)), -1)
+				b.does(l.Rename(split), -1)
+				b.must(b.rdb.FlushDB(t.Context()).Err())
+			}
+			b.does(l.Acquire(detached), 1)
+			withoutMemory(l.Rename(detach), 1) // an Attach gives up before its request has run
+			b.does(l.Rename(attach), -1)
 		})
 	}
 }

@@ -101,8 +101,12 @@ local function lease_left(prefix, reader, hold_count)
     return longest
 end
 
+-- The first write needs no memory, and after it Redis accepts the second one even if memory is short. Who may not write
+-- leaves the lease.
 local function bury_reader(prefix, reader)
-    redis.pcall('set', lease_key(prefix, reader, 1), '0', 'PX', '60000') -- as late.Life; who may not, leaves the lease
+    local key, life = lease_key(prefix, reader, 1), '60000' -- as late.Life
+    redis.pcall('pexpire', key, life)
+    redis.pcall('set', key, '0', 'PX', life)
 end
 
 local function is_buried_reader(prefix, reader)

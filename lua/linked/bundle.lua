@@ -1312,6 +1312,7 @@ local function leave(line, field)
 end
 
 local function end_field(line, field)
+    redis.pcall('hdel', line.key, '')
     line.over = bury(line.over, field, now_ms())
     set_field(line, 'over', line.over)
     if redis.call('pttl', line.key) < tombstone_life then
@@ -2478,7 +2479,9 @@ local function lease_left(prefix, reader, hold_count)
 end
 
 local function bury_reader(prefix, reader)
-    redis.pcall('set', lease_key(prefix, reader, 1), '0', 'PX', '60000') -- as late.Life; who may not, leaves the lease
+    local key, life = lease_key(prefix, reader, 1), '60000' -- as late.Life
+    redis.pcall('pexpire', key, life)
+    redis.pcall('set', key, '0', 'PX', life)
 end
 
 local function drop_leases(prefix, reader, from, to)
@@ -4087,6 +4090,7 @@ local function leave(line, field)
 end
 
 local function end_field(line, field)
+    redis.pcall('hdel', line.key, '')
     line.over = bury(line.over, field, now_ms())
     set_field(line, 'over', line.over)
     if redis.call('pttl', line.key) < tombstone_life then

@@ -127,7 +127,9 @@ local function lease_left(prefix, reader, hold_count)
 end
 
 local function bury_reader(prefix, reader)
-    redis.pcall('set', lease_key(prefix, reader, 1), '0', 'PX', '60000') -- as late.Life; who may not, leaves the lease
+    local key, life = lease_key(prefix, reader, 1), '60000' -- as late.Life
+    redis.pcall('pexpire', key, life)
+    redis.pcall('set', key, '0', 'PX', life)
 end
 
 local function drop_leases(prefix, reader, from, to)

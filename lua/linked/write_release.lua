@@ -550,6 +550,7 @@ local function leave(line, field)
 end
 
 local function end_field(line, field)
+    redis.pcall('hdel', line.key, '')
     line.over = bury(line.over, field, now_ms())
     set_field(line, 'over', line.over)
     if redis.call('pttl', line.key) < tombstone_life then
