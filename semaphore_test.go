@@ -1175,6 +1175,34 @@ func TestSemaphoreWaiterForMoreThanThereAreBlocksNobodyOfItsProcess(t *testing.T
 	})
 }
 
+// Such a waiter has a place again as soon as there are enough permits again, also while a later caller of its process
+// holds a permit, so that no newcomer of another process acquires the others.
+func TestSemaphoreWaiterForSeveralHasAPlaceWhileALaterCallerHoldsAPermit(t *testing.T) {
+	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
+		ctx := context.Background()
+		one, two := b.permitClient(s).takes(), b.permitClient(s).takes()
+		c := b.permitContender(WithPollInterval(50 * time.Millisecond))
+		both := b.acquiresN(c.client.NewSemaphore(b.name, 2), 2)
+		b.must(s.SetPermits(ctx, 1))
+		later := c.sibling().asks()
+		testredis.Await(b, "the place of the later caller", soon, func() bool {
+			p := b.placeOf(c.client.ID())
+			return p.field != "" && !strings.Contains(p.field, "+")
+		})
+		one.gives(neverDue)
+		two.gives(neverDue)
+		later.gets()
+		b.must(s.SetPermits(ctx, 2))
+		testredis.Await(b, "the place of the earlier caller", soon, func() bool {
+			return strings.HasSuffix(b.placeOf(c.client.ID()).field, "+2")
+		})
+		b.mustTry(s, ContextWithOwner(ctx), false)
+		later.unlocks()
+		b.must(await(b, "AcquireN", both).Release(ctx))
+		require.Equal(b, 2, b.permits(2))
+	})
+}
+
 // A hold that has lost one of its permits is lost as a whole: its next renewal finds that, and the other permits are
 // released, and pass to the line.
 func TestSemaphoreSeveralPermitsAreLostTogether(t *testing.T) {

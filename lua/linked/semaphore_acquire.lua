@@ -567,18 +567,18 @@ end
 local function join(line, field, wish)
     close_gaps(line)
     local before, client = line.mine, client_of(field)
-    if before and of_writer(before.field) == of_writer(field) and wait_number(before.field) > wait_number(field) then
-        return false
-    end
     if before and before.field == field and line.granted == field then
         note_expired_grant(line)
+    end
+    local stays = before and (before.unsaved or is_enqueued(line, before))
+    if stays and of_writer(before.field) == of_writer(field) and wait_number(before.field) > wait_number(field) then
+        return false
     end
     local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked,
         field = field, client = client, unsaved = true}
     if before and before.field == field then
         p.state = before.state == 'suspect' and 'confirmed' or before.state
     end
-    local stays = before and (before.unsaved or is_enqueued(line, before))
     if stays and before.state == 'suspect' and before.field ~= field then -- the hold of that place was lost
         drop_number(line, before.number)
         stays = false
