@@ -2712,6 +2712,48 @@ func TestLineNotesThatReadersListen(t *testing.T) {
 	})
 }
 
+// The release of the plain lock still notifies readers after a process that waited for the lock has left, whether it came
+// before or behind them, and after the hold was renamed.
+func TestLineThatEndsBesideAHolderStillTellsReaders(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		m, other := b.manual().takes(), b.manual()
+		listens := b.subscribe(b.rwReleases())
+		reads := func() { require.Equal(b, int64(0), other.reads()[0], "a plain lock is held") }
+		leaves := func(waiter *manual) { require.Equal(b, int64(-1), waiter.release(false)[0], "the waiter leaves") }
+		for name, happens := range map[string]func(){
+			"a waiter comes and goes behind the reader": func() {
+				reads()
+				leaves(b.manual().listens().joins())
+			},
+			"the reader comes behind a waiter that leaves": func() {
+				waiter := b.manual().listens().joins()
+				reads()
+				leaves(waiter)
+			},
+			"a writer comes and goes behind the reader": func() {
+				reads()
+				waiter := b.manual()
+				waiter.hears = b.subscribe(b.rwReleases() + ":" + waiter.id)
+				require.Equal(b, int64(1), waiter.writes(engine.Push)[2]%4, "a place for the write lock")
+				waiter.endsWriting()
+			},
+			"the hold is renamed": func() {
+				reads()
+				from := m.field
+				m.field = m.id + ":1:07"
+				require.Equal(b, int64(1), m.run(lockRename, from, m.field, m.lease, 0, 0, false)[0])
+			},
+		} {
+			happens()
+			b.received(listens, b.rwReleases())
+			assert.Equal(b, reply{1, 1, 0}, m.release(false), "connections that were told: %s", name)
+			assert.Equal(b, []string{"0"}, b.received(listens, b.rwReleases()), name)
+			assert.Zero(b, b.rdb.Exists(context.Background(), b.lineKey()).Val(), "there is a line: %s", name)
+			m.takes()
+		}
+	})
+}
+
 // An entry for the write lock does not hide from a waiter for the plain lock, which has lost its own entry, that the
 // lock is free.
 func TestLinePlaceOfAWriterIsNoneOfThePlainLock(t *testing.T) {

@@ -113,7 +113,8 @@ local function open_line(lock, key, field)
         refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, exists = first <= last or head[3] or head[7], -- the line has more than tombstones
+        key = key, lock = lock, beside = head[7],
+        exists = first <= last or head[3] or head[7], -- the line has more than tombstones
         any = head[1] or head[3] or head[5] or head[7],
         first = first, last = last, granted = head[3], shared = shared,
         over = head[5], mine = head[6] and parse_place(head[6], client),
@@ -139,12 +140,15 @@ local function in_parts(list, run)
     return answer
 end
 
--- The tombstones stay, and so do the wishes of a fair lock, whose fields have a colon.
+-- The tombstones stay, and so do the wishes of a fair lock, whose fields have a colon. So does beside while the lock is
+-- held, with shared: its release has to look at the line.
 local function clear_line(line)
+    local beside = line.beside and redis.call('exists', line.lock) == 1
+    local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     -- At most most_fields.
     for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
-        if not field:find(':', 1, true) and (field ~= 'over' or not line.over) then
+        if not field:find(':', 1, true) and not stays[field] then
             gone[#gone + 1] = field
         end
     end

@@ -163,11 +163,17 @@ local function plain_waits(line, channel, how)
 end
 
 -- The release of a plain lock whose line does not exist takes a short cut, which publishes on its own channel only. If
--- the key of the line exists, it runs the whole script.
+-- the key of the line exists, it runs the whole script. A line whose places may all leave before that needs the note,
+-- too: see clear_line.
 local function note_beside(line, channel, how)
-    if not line.exists and (listeners(channel, how) or 0) > 0 then
-        -- If Redis has no memory left, the caller notices the release when it asks again.
-        redis.pcall('hset', line.key, 'beside', 1, 'shared', ms(now_ms()))
+    if line.beside or (listeners(channel, how) or 0) == 0 then
+        return
+    end
+    line.beside = '1'
+    -- If Redis has no memory left, the caller notices the release when it asks again.
+    redis.pcall('hset', line.key, 'beside', 1)
+    if not line.exists then
+        redis.pcall('hset', line.key, 'shared', ms(now_ms()))
         redis.pcall('pexpire', line.key, tombstone_life)
     end
 end

@@ -202,7 +202,8 @@ local function open_line(lock, key, field)
         refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, exists = first <= last or head[3] or head[7], -- the line has more than tombstones
+        key = key, lock = lock, beside = head[7],
+        exists = first <= last or head[3] or head[7], -- the line has more than tombstones
         any = head[1] or head[3] or head[5] or head[7],
         first = first, last = last, granted = head[3], shared = shared,
         over = head[5], mine = head[6] and parse_place(head[6], client),
@@ -283,8 +284,13 @@ local function plain_waits(line, channel, how)
 end
 
 local function note_beside(line, channel, how)
-    if not line.exists and (listeners(channel, how) or 0) > 0 then
-        redis.pcall('hset', line.key, 'beside', 1, 'shared', ms(now_ms()))
+    if line.beside or (listeners(channel, how) or 0) == 0 then
+        return
+    end
+    line.beside = '1'
+    redis.pcall('hset', line.key, 'beside', 1)
+    if not line.exists then
+        redis.pcall('hset', line.key, 'shared', ms(now_ms()))
         redis.pcall('pexpire', line.key, tombstone_life)
     end
 end

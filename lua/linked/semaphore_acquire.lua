@@ -357,7 +357,8 @@ local function open_line(lock, key, field)
         refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, exists = first <= last or head[3] or head[7], -- the line has more than tombstones
+        key = key, lock = lock, beside = head[7],
+        exists = first <= last or head[3] or head[7], -- the line has more than tombstones
         any = head[1] or head[3] or head[5] or head[7],
         first = first, last = last, granted = head[3], shared = shared,
         over = head[5], mine = head[6] and parse_place(head[6], client),
@@ -381,9 +382,11 @@ local function in_parts(list, run)
 end
 
 local function clear_line(line)
+    local beside = line.beside and redis.call('exists', line.lock) == 1
+    local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
-        if not field:find(':', 1, true) and (field ~= 'over' or not line.over) then
+        if not field:find(':', 1, true) and not stays[field] then
             gone[#gone + 1] = field
         end
     end
