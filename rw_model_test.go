@@ -495,7 +495,7 @@ func (m *rwModel) inLine() bool { return len(m.line) > 0 || m.granted != "" }
 func (m *rwModel) join(field string, lease int64) bool {
 	client := rwClient(field)
 	before := m.latest[client]
-	if before != "" && waitNumber(before) > waitNumber(field) {
+	if slices.Contains(m.line, before) && waitNumber(before) > waitNumber(field) {
 		m.seen["an earlier wait does not join"]++
 		return false
 	}
