@@ -1058,6 +1058,36 @@ func TestHostileDataDoNotStopRedis(t *testing.T) {
 	}
 }
 
+// A process that looks for its holds, for example after a forced release, finds them beside other data, as it renews them
+// beside it: otherwise it would report them as lost.
+func TestHoldIsFoundBesideOtherData(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	for _, k := range recordLocks {
+		t.Run(k.name, func(t *testing.T) {
+			b, ctx := newBench(t, s.Addr()), context.Background()
+			c := b.client()
+			l, a := k.one(c, b.name).(known).inside().record, attemptOf(c)
+			r, err := c.send(l.Acquire(a))
+			b.must(err)
+			require.Equal(t, int64(1), r[0])
+			if k.holds != nil {
+				b.must(b.rdb.ZAdd(ctx, k.holds(b.name), redis.Z{Score: 1, Member: "colour"}).Err())
+			} else {
+				b.must(b.rdb.HSet(ctx, b.name, "colour", "red").Err())
+			}
+			looked := []engine.Renewal{{Lock: l, Field: a.Field}, {Lock: l, Field: a.Field + "9"}}
+			askRenewals(ctx, c.engine.Probe().Sender(), looked)
+			b.must(looked[0].Err)
+			assert.True(t, looked[0].Held, "the hold")
+			assert.False(t, looked[1].Held, "another one")
+			_, err = c.send(l.Release(released(a.Field, 0, false)))
+			b.must(err)
+			b.must(b.rdb.Del(ctx, b.name, permitsKey(b.name)).Err())
+		})
+	}
+}
+
 // Other data gets into the record of a lock that is held. The hold goes on and is released, and the data stays.
 func TestHostileDataBesideAHold(t *testing.T) {
 	t.Parallel()

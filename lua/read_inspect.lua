@@ -6,21 +6,26 @@
 -- Returns  {1 if there are readers, else 0; hold count of this hold; pttl}.
 --
 -- Repeatable: a second run finds no dead readers to evict.
--- A hash that no lock writes is refused and never emptied: see record.lua.
+-- A hash that no lock writes is refused, unless it has this hold, and never emptied: see record.lua.
 
 local lock = KEYS[1]
 local field, prefix = ARGV[1], ARGV[2]
 
-check_record(lock)
+local hold_count = hold_count_of(field ~= '' and redis.call('hget', lock, field))
+if hold_count > 0 and lease_left(prefix, field, hold_count) <= 0 and is_dead(lock, prefix, field) then
+    hold_count = 0
+end
+if hold_count == 0 then
+    check_record(lock)
+end
 if not redis.call('hget', lock, 'mode') then
     return {0, 0, redis.call('pttl', lock)}
 end
 local living, _, evicted, strange = evict_dead_readers(lock, prefix)
-if strange then
+if strange and hold_count == 0 then
     refuse(lock, strange)
 end
 if evicted > 0 and redis.call('hlen', lock) == 1 then
     redis.call('del', lock) -- the mode alone is not a record
 end
-local hold_count = tonumber(field ~= '' and redis.call('hget', lock, field) or 0)
 return {living > 0 and 1 or 0, hold_count, redis.call('pttl', lock)}

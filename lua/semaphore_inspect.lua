@@ -7,12 +7,16 @@
 --          their leases have expired}. The last is -1 if a lease does not end, and -2 if no permit is taken.
 --
 -- Repeatable: it only reads.
+-- Other data is refused, unless all permits of the hold are beside it: see semaphore.lua.
 
 local free, taken = KEYS[1], KEYS[2]
 local field = ARGV[1]
 
-free_permits(free)
-check_permits(taken)
+local ends = field ~= '' and ends_of(taken, ids_of(field))
+if not ends then
+    free_permits(free)
+    check_permits(taken)
+end
 local now = now_ms()
 local last = redis.call('zrevrange', taken, 0, 0, 'withscores')[2]
 local left = -2
@@ -21,5 +25,4 @@ if last and not has_lease(last) then
 elseif last and tonumber(last) > now then
     left = tonumber(last) - now
 end
-local ends = field ~= '' and ends_of(taken, ids_of(field))
 return {redis.call('zcount', taken, '(' .. ms(now), '+inf'), ends and ends > now and 1 or 0, left}

@@ -94,6 +94,10 @@ local function is_write(field) return field:sub(-6) == ':write' end
 local most_leases = 50000 -- leases that one script reads
 local forever = 100 * 365 * 24 * 3600 * 1000
 
+local function hold_count_of(value)
+    return value and math.min(tonumber(value) or most_hold_count, most_hold_count) or 0
+end
+
 local function lease_key(prefix, reader, n)
     return prefix .. reader .. ':rwlock_timeout:' .. n
 end
@@ -161,18 +165,23 @@ return answer(function()
 local lock = KEYS[1]
 local field, prefix = ARGV[1], ARGV[2]
 
-check_record(lock)
+local hold_count = hold_count_of(field ~= '' and redis.call('hget', lock, field))
+if hold_count > 0 and lease_left(prefix, field, hold_count) <= 0 and is_dead(lock, prefix, field) then
+    hold_count = 0
+end
+if hold_count == 0 then
+    check_record(lock)
+end
 if not redis.call('hget', lock, 'mode') then
     return {0, 0, redis.call('pttl', lock)}
 end
 local living, _, evicted, strange = evict_dead_readers(lock, prefix)
-if strange then
+if strange and hold_count == 0 then
     refuse(lock, strange)
 end
 if evicted > 0 and redis.call('hlen', lock) == 1 then
     redis.call('del', lock) -- the mode alone is not a record
 end
-local hold_count = tonumber(field ~= '' and redis.call('hget', lock, field) or 0)
 return {living > 0 and 1 or 0, hold_count, redis.call('pttl', lock)}
 
 end, {'hash'})

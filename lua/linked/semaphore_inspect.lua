@@ -93,8 +93,11 @@ return answer(function()
 local free, taken = KEYS[1], KEYS[2]
 local field = ARGV[1]
 
-free_permits(free)
-check_permits(taken)
+local ends = field ~= '' and ends_of(taken, ids_of(field))
+if not ends then
+    free_permits(free)
+    check_permits(taken)
+end
 local now = now_ms()
 local last = redis.call('zrevrange', taken, 0, 0, 'withscores')[2]
 local left = -2
@@ -103,7 +106,6 @@ if last and not has_lease(last) then
 elseif last and tonumber(last) > now then
     left = tonumber(last) - now
 end
-local ends = field ~= '' and ends_of(taken, ids_of(field))
 return {redis.call('zcount', taken, '(' .. ms(now), '+inf'), ends and ends > now and 1 or 0, left}
 
 end, {'string', 'zset'})
