@@ -458,7 +458,10 @@ func (m *rwModel) writeRenew(field string, lease int64) reply {
 }
 
 func (m *rwModel) force(writes bool) reply {
-	freed := 0
+	freed, longest := 0, int64(0)
+	if writes && m.mode == "write" {
+		_, longest, _ = m.evict("")
+	}
 	for field, count := range maps.Clone(m.holds) {
 		if isWriter(field) == writes {
 			delete(m.holds, field)
@@ -480,7 +483,7 @@ func (m *rwModel) force(writes bool) reply {
 			m.pass("")
 		}
 	} else if writes {
-		m.mode = "read"
+		m.mode, m.ends = "read", longest
 	}
 	if inLine {
 		m.close()

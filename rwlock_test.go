@@ -655,6 +655,30 @@ func TestForceUnlockFreesItsHalfOnly(t *testing.T) {
 	})
 }
 
+// If the write lock is released by force, the record lasts no longer than the readers that its owner leaves, whatever
+// lease the writer had: a Java writer waits for the end of the record.
+func TestForceUnlockOfAWriterLeavesNoLeaseOfItsOwn(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		for name, left := range map[string]time.Duration{"a reader": time.Minute, "a dead reader": 0} {
+			ctx, l := ContextWithOwner(context.Background()), b.client().NewRWLock(b.name)
+			b.must(l.Write().LockLease(ctx, time.Hour))
+			b.must(l.Read().LockLease(ctx, time.Minute))
+			if left == 0 {
+				b.must(b.rdb.Del(ctx, b.rdb.Keys(ctx, "{"+b.name+"}*:rwlock_timeout:*").Val()...).Err())
+			}
+			freed, err := b.client().NewRWLock(b.name).Write().ForceUnlock(ctx)
+			b.must(err)
+			assert.True(t, freed)
+			assert.LessOrEqual(t, b.rdb.PTTL(ctx, b.name).Val(), left, name)
+			b.mustBe(l.Write().Unlock(ctx), ErrLockLost)
+			if left > 0 {
+				b.must(l.Read().Unlock(ctx))
+			}
+		}
+	})
+}
+
 // IsLocked of a read lock counts readers whose lease has not expired.
 func TestReadIsLockedCountsLiveReaders(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {

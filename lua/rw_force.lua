@@ -44,6 +44,11 @@ for i = 1, #entries, 2 do
 end
 
 local line = open_line(lock, KEYS[3], '') -- before the first write, because it may refuse
+local living, longest -- of the readers that the owner of the write lock leaves
+if half == 'write' and mode == 'write' then
+    -- This comes before the other writes, because it fails while the slot of the lock moves.
+    living, longest = evict_dead_readers(lock, prefix)
+end
 local freed, kept = {}, 0
 -- At most most_holds, and most_leases of them all.
 for i = 1, #entries, 2 do
@@ -61,6 +66,7 @@ end
 if #freed == 0 then
     return {0, 0, 0}
 end
+kept = living or kept
 forget_writers(writers)
 if line and half == 'write' then
     leave_granted(line)
@@ -75,8 +81,9 @@ if kept == 0 then
             announce_beside(channel, how)
         end
     end
-elseif half == 'write' and mode == 'write' then
+elseif living then
     redis.call('hset', lock, 'mode', 'read')
+    redis.call('pexpire', lock, ms(longest))
     announce(how, channel, '1') -- other readers may join
 end
 if line and line.exists then

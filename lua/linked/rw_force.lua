@@ -709,8 +709,27 @@ local function forget_writers(writers)
 end
 
 local most_leases = 50000 -- leases that one script reads
+local forever = 100 * 365 * 24 * 3600 * 1000
+
 local function lease_key(prefix, reader, n)
     return prefix .. reader .. ':rwlock_timeout:' .. n
+end
+
+local function leases_of(reader, hold_count)
+    local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
+    return acquisition and #acquisition <= 20 and 1 or hold_count
+end
+
+local function lease_left(prefix, reader, hold_count)
+    local longest = -2
+    for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
+        local left = redis.call('pttl', lease_key(prefix, reader, n))
+        if left == -1 then
+            left = forever -- another program has removed the expiry
+        end
+        longest = math.max(longest, left)
+    end
+    return longest
 end
 
 local function bury_reader(prefix, reader)
@@ -729,6 +748,47 @@ local function drop_leases(prefix, reader, from, to)
     end
 end
 
+local function is_dead(lock, prefix, reader)
+    redis.call('exists', lock, lease_key(prefix, reader, 1))
+    return true
+end
+
+local function evict_dead_readers(lock, prefix, except)
+    local entries, strange = fields_of(lock)
+    local living, longest, leases, dead = 0, -2, 0, {}
+    entries = entries or {}
+    for i = 1, #entries, 2 do
+        local field, value = entries[i], entries[i + 1]
+        local other = field ~= 'mode' and field ~= except
+        if other and (not is_hold(field, value) or too_deep(field, value)) then
+            strange = strange or field_text(field)
+        elseif other and not strange and not is_write(field) then
+            local hold_count = tonumber(value)
+            leases = leases + leases_of(field, hold_count)
+            local left = leases <= most_leases and lease_left(prefix, field, hold_count) or 0
+            if leases > most_leases then
+                strange = field_text(field)
+            elseif left > 0 then
+                living = living + 1
+                longest = math.max(longest, left)
+            else
+                dead[#dead + 1] = field
+            end
+        end
+    end
+    if strange then
+        local left = redis.call('pttl', lock)
+        return living + 1, math.max(longest, left == -1 and forever or left, 1), 0, strange
+    end
+    local evicted = 0
+    for _, field in ipairs(dead) do
+        if is_dead(lock, prefix, field) then
+            redis.call('hdel', lock, field)
+            evicted = evicted + 1
+        end
+    end
+    return living, longest, evicted
+end
 local function pass_to_writer(lock, writers, line, tokens, channel, how, message, window)
     local heard, to = 0, nil
     if line and line.exists then
@@ -782,6 +842,10 @@ for i = 1, #entries, 2 do
 end
 
 local line = open_line(lock, KEYS[3], '') -- before the first write, because it may refuse
+local living, longest -- of the readers that the owner of the write lock leaves
+if half == 'write' and mode == 'write' then
+    living, longest = evict_dead_readers(lock, prefix)
+end
 local freed, kept = {}, 0
 for i = 1, #entries, 2 do
     local field, value = entries[i], entries[i + 1]
@@ -798,6 +862,7 @@ end
 if #freed == 0 then
     return {0, 0, 0}
 end
+kept = living or kept
 forget_writers(writers)
 if line and half == 'write' then
     leave_granted(line)
@@ -812,8 +877,9 @@ if kept == 0 then
             announce_beside(channel, how)
         end
     end
-elseif half == 'write' and mode == 'write' then
+elseif living then
     redis.call('hset', lock, 'mode', 'read')
+    redis.call('pexpire', lock, ms(longest))
     announce(how, channel, '1') -- other readers may join
 end
 if line and line.exists then
