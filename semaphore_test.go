@@ -1885,6 +1885,22 @@ func TestSemaphoreOfSeveralExpiriesTheLastKeepsItsPlace(t *testing.T) {
 	})
 }
 
+// A forced release of other permits leaves the client that was granted a permit last its entry, too.
+func TestSemaphoreForcedReleaseOfOthersKeepsThePlaceOfAGrant(t *testing.T) {
+	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
+		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
+		granted := b.permitClient(s).listens().joins(engine.Push)
+		m.gives(neverDue)
+		require.Positive(b, granted.lease(), "the permit")
+		r, err := run(context.Background(), b.rdb, s.record.Force(other.field))
+		b.must(err)
+		require.Equal(b, int64(1), r[0])
+		granted.lapses()
+		b.permitClient(s).ask(engine.Defer)
+		assert.Equal(b, "suspect", b.placeOf(granted.id).state, "the place of the client")
+	})
+}
+
 // A grant that its client uses is no expiry: later grants leave the entry where it is.
 func TestSemaphoreGrantsBesideOthersAreNoLapse(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {

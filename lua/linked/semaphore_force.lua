@@ -609,7 +609,7 @@ if #ids == 0 then
 end
 local line = open_line(free, KEYS[3], '') -- before the first write, because it may refuse
 return_permits(free, taken, ids, #ids)
-if line then
+if line and line.granted and not redis.call('zscore', taken, ids_of(line.granted)[1]) then
     leave_granted(line)
 end
 offer(free, taken, line, channel, how)
