@@ -679,6 +679,33 @@ func TestForceUnlockOfAWriterLeavesNoLeaseOfItsOwn(t *testing.T) {
 	})
 }
 
+// So it is with readers, if some of them are released by force.
+func TestForceUnlockOfSomeReadersLeavesNoLeaseOfTheirs(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx, c := context.Background(), b.client()
+		l := c.NewRWLock(b.name).Read().record
+		does := func(what call, first int64) {
+			t.Helper()
+			r, err := run(ctx, b.rdb, what)
+			b.must(err)
+			require.Equal(t, first, r[0])
+		}
+		forced, other := attemptOf(c), attemptOf(c)
+		forced.Lease, other.Field = time.Hour, c.ID()+":2:02"
+		for name, left := range map[string]time.Duration{"a reader": other.Lease, "a dead reader": 0} {
+			does(l.Acquire(forced), 1)
+			does(l.Acquire(other), 1)
+			if left == 0 {
+				b.must(b.rdb.Del(ctx, "{"+b.name+"}:"+other.Field+":rwlock_timeout:1").Err())
+			}
+			does(l.Force(forced.Field), 1)
+			assert.LessOrEqual(t, b.rdb.PTTL(ctx, b.name).Val(), left, name)
+			does(l.RollBack(other), map[bool]int64{true: 1, false: -1}[left > 0])
+		}
+	})
+}
+
 // IsLocked of a read lock counts readers whose lease has not expired.
 func TestReadIsLockedCountsLiveReaders(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {

@@ -828,41 +828,41 @@ local entries, strange = fields_of(lock)
 if not entries then
     refuse(lock, strange)
 end
-local leases = 0
+local leases, freed, kept = 0, {}, 0
 for i = 1, #entries, 2 do
     local field, value = entries[i], entries[i + 1]
     if field ~= 'mode' and (not is_hold(field, value) or too_deep(field, value)) then
         refuse_field(lock, field)
-    elseif field ~= 'mode' and not is_write(field) then
-        leases = leases + tonumber(value)
+    elseif field ~= 'mode' then
+        leases = leases + (is_write(field) and 0 or tonumber(value))
         if leases > most_leases then
             refuse_field(lock, field)
+        elseif is_write(field) == (half == 'write') and (not seen or seen[field]) then
+            freed[#freed + 1] = field
+        else
+            kept = kept + 1
         end
     end
 end
 
 local line = open_line(lock, KEYS[3], '') -- before the first write, because it may refuse
-local living, longest -- of the readers that the owner of the write lock leaves
-if half == 'write' and mode == 'write' then
-    living, longest = evict_dead_readers(lock, prefix)
-end
-local freed, kept = {}, 0
-for i = 1, #entries, 2 do
-    local field, value = entries[i], entries[i + 1]
-    if field ~= 'mode' and is_write(field) == (half == 'write') and (not seen or seen[field]) then
-        redis.call('hdel', lock, field)
-        if half == 'read' then
-            drop_leases(prefix, field, 1, tonumber(value))
-        end
-        freed[#freed + 1] = field
-    elseif field ~= 'mode' then
-        kept = kept + 1
-    end
-end
 if #freed == 0 then
     return {0, 0, 0}
 end
-kept = living or kept
+local leaves_readers, longest = half == mode and kept > 0, nil
+if leaves_readers then
+    evict_dead_readers(lock, prefix) -- before the other writes, because it fails while the slot of the lock moves
+end
+for _, field in ipairs(freed) do
+    local hold_count = redis.call('hget', lock, field) or 0 -- a dead one has none
+    redis.call('hdel', lock, field)
+    if half == 'read' then
+        drop_leases(prefix, field, 1, tonumber(hold_count))
+    end
+end
+if leaves_readers then
+    kept, longest = evict_dead_readers(lock, prefix) -- the dead ones have gone: this only counts
+end
 forget_writers(writers)
 if line and half == 'write' then
     leave_granted(line)
@@ -877,10 +877,12 @@ if kept == 0 then
             announce_beside(channel, how)
         end
     end
-elseif living then
+elseif leaves_readers then
     redis.call('hset', lock, 'mode', 'read')
     redis.call('pexpire', lock, ms(longest))
-    announce(how, channel, '1') -- other readers may join
+    if half == 'write' then
+        announce(how, channel, '1') -- other readers may join
+    end
 end
 if line and line.exists then
     close_line(line)
