@@ -114,8 +114,8 @@ local function is_guest(line, field)
         (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
 end
 
--- wish is {delivery, lease, fenced, asked} of a place. The caller does not hold the lock, and is not a guest. A place of
--- a later wait keeps it out only while it is in the line: that of a permit stays for as long as the permit is held.
+-- wish is {delivery, lease, fenced, asked} of a place. The caller does not hold the lock, and is not a guest. A place
+-- of a later wait keeps it out only while it is in the line: that of a permit stays for as long as the permit is held.
 local function join(line, field, wish)
     close_gaps(line)
     local before, client = line.mine, client_of(field)

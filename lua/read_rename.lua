@@ -15,8 +15,8 @@
 --          it, or the hold is over. {-2, 0, now} from keeps the lock, and the record is full.
 --
 -- Repeatable: a second run finds that to has the lock, and only sets the lease again, if at all; or that to has left,
--- and has a tombstone (see readers.lua). If the hold is put back before the Attach that has given up has run, from has a
--- tombstone, too.
+-- and has a tombstone (see readers.lua). If the hold is put back before the Attach that has given up has run, from has
+-- a tombstone, too.
 -- A reader whose lease has expired does not have the lock, even if its field is still there. A hash that no lock writes
 -- is refused: see record.lua.
 

@@ -7,14 +7,14 @@
 --          their leases have expired}. The last is -1 if a lease does not end, and -2 if no permit is taken.
 --
 -- Repeatable: it only reads.
--- Other data is refused, unless all permits of the hold are beside it: see semaphore.lua.
+-- Other data is refused; among the taken permits only if those of the hold are not all there: see semaphore.lua.
 
 local free, taken = KEYS[1], KEYS[2]
 local field = ARGV[1]
 
+free_permits(free)
 local ends = field ~= '' and ends_of(taken, ids_of(field))
 if not ends then
-    free_permits(free)
     check_permits(taken)
 end
 local now = now_ms()

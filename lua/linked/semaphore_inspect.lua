@@ -93,9 +93,9 @@ return answer(function()
 local free, taken = KEYS[1], KEYS[2]
 local field = ARGV[1]
 
+free_permits(free)
 local ends = field ~= '' and ends_of(taken, ids_of(field))
 if not ends then
-    free_permits(free)
     check_permits(taken)
 end
 local now = now_ms()
