@@ -543,3 +543,58 @@ func TestMinHoldEndsInTimeAfterAHandoffDuringARenewal(t *testing.T) {
 		assert.Empty(t, e.redis.Holder("x"), "the record after MinHold")
 	})
 }
+
+// MaxHold ends while a re-entry is under way, which asks for the rest of it: Redis has run the request late, so that the
+// record would outlive MaxHold, and the answer is lost. The record is deleted, although the owner has yet to call Unlock.
+func TestRecordIsDeletedIfMaxHoldEndsDuringAReentry(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		const most = 10 * time.Second
+		l, end := newLimitedLock(e.redis, Limits{Max: most}), time.Now().Add(most)
+		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		time.Sleep(7 * time.Second)
+		first := fakeredis.Fault{Late: 2500 * time.Millisecond, Answer: 700 * time.Millisecond, Err: io.EOF}
+		e.redis.Set(func() {
+			e.redis.Fault = func(string) (f fakeredis.Fault) {
+				f, first = first, fakeredis.Fault{}
+				if f == first && time.Now().Before(end.Add(500*time.Millisecond)) {
+					f.Block = io.EOF
+				}
+				return f
+			}
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), 3500*time.Millisecond)
+		defer cancel()
+		ok, err = e.acquire(ctx, l, 1, Request{Wait: forever})
+		require.Error(t, err)
+		require.False(t, ok)
+		time.Sleep(time.Until(end.Add(time.Second)))
+		assert.Empty(t, e.redis.Holder("x"), "the record after MaxHold")
+		assert.ErrorIs(t, e.Release(context.Background(), l, 1), ErrMaxHold)
+	})
+}
+
+// The last renewal before the end of MaxHold asks for the rest of it, and runs late: the record is deleted in time.
+func TestRecordIsDeletedAtMaxHoldAfterASlowRenewal(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		const most = 35 * time.Second
+		l, begin := newLimitedLock(e.redis, Limits{Max: most}), time.Now()
+		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		e.redis.Set(func() {
+			e.redis.Fault = func(string) (f fakeredis.Fault) {
+				if time.Since(begin) < 15*time.Second {
+					f.Late = 3 * time.Second
+				}
+				return f
+			}
+		})
+		time.Sleep(time.Until(begin.Add(most - time.Second)))
+		assert.Equal(t, 1, levelsOf(e.Engine, l, 1), "the hold before the end of MaxHold")
+		time.Sleep(1300 * time.Millisecond)
+		assert.Empty(t, e.redis.Holder("x"), "the record after MaxHold")
+		assert.ErrorIs(t, e.Release(context.Background(), l, 1), ErrMaxHold)
+	})
+}

@@ -51,13 +51,14 @@ func (r *record) lose(cause error, first *hold) []ending {
 		end.loss = overdue
 	}
 	var all []ending
+	r.overdue = unrenewed && !end.renewed || limited
 	r.endLocked()
 	for len(r.holds) > 0 {
 		h := r.holds[len(r.holds)-1]
 		if len(all) == 0 && first != nil {
 			h = first
 		}
-		all = append(all, h.loseLocked(end, unrenewed && !end.renewed, limited))
+		all = append(all, h.loseLocked(end, unrenewed && !end.renewed))
 	}
 	s.Unlock()
 
@@ -68,8 +69,8 @@ func (r *record) lose(cause error, first *hold) []ending {
 }
 
 // loseLocked ends h as lost, and returns end with what is particular to h. ranOut is set if an explicit lease has
-// expired, and limited if MaxHold has ended the hold.
-func (h *hold) loseLocked(end ending, ranOut, limited bool) ending {
+// expired.
+func (h *hold) loseLocked(end ending, ranOut bool) ending {
 	h.leaveRecordLocked()
 	end.hold, end.unheard = h, h.state == handed
 	h.endLocked(h.state.afterLoss(ranOut))
@@ -79,7 +80,7 @@ func (h *hold) loseLocked(end ending, ranOut, limited bool) ending {
 	// The record would block others if its lease is longer in Redis, or may still be extended there by a request that is
 	// under way or by renewals of the counterpart: so it is deleted. A hold without a record is released by its vote.
 	mayStay := other != nil && other.state != ended && !other.state.isLost()
-	if h.vote == nil && (ranOut || limited) && (mayStay || h.mayOutliveLocked()) {
+	if h.vote == nil && h.record.overdue && (mayStay || h.mayOutliveLocked()) {
 		h.lockState.oweLocked(duty{clear: h})
 	} else if end.gone && h.lock.Permits() > 1 { // Redis may have some of the permits, which are of no use
 		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: h.field, HoldCount: 1}})

@@ -32,10 +32,10 @@ type record struct {
 	splits  int32       // holds that are being detached from it while others may use it: see detach.go
 	ended   bool        // see endLocked
 	adopted bool        // the field was handed off to a hold that makes a record of its own with it, and releases it
+	overdue bool        // lost because its lease has ended: what a request makes of it in Redis is deleted; see mayLastLocked
 	// expires is when the lease in Redis has expired at the latest, on the clock of the watchdog: the maximum over all
-	// requests that have set it, or may have, except those that internal/late still knows and the renewals of the watchdog.
-	// The two mayLastLocked raise it, and handOffLocked passes it on with the field; only recordEnd, mayOutliveLocked and
-	// mayGetLocked ask for it.
+	// requests that have set it, or may have, except those that internal/late still knows. The two mayLastLocked raise it,
+	// and handOffLocked passes it on with the field; only recordEnd, mayOutliveLocked and mayGetLocked ask for it.
 	expires time.Duration
 }
 
@@ -110,7 +110,7 @@ func (r *record) isKeptLocked(now time.Duration) bool {
 }
 
 // mayLast notes that a request of h which sets a lease of this length has ended with err, or was answered if err is nil.
-// If the explicit lease of the record has expired while the request was under way, the record is deleted.
+// If the explicit lease of the record, or MaxHold, has ended while the request was under way, the record is deleted.
 func (h *hold) mayLast(length time.Duration, err error) {
 	// The error may be one of a hook of the user. Its methods are called here, before the mutex is locked.
 	switch {
@@ -134,7 +134,7 @@ func (h *hold) mayLastLocked(length time.Duration) {
 		return
 	}
 	r.expires = max(r.expires, h.lockState.engine.watchdog.Now()+length)
-	if r.first != nil && r.first.state == expired && r.first.mayOutliveLocked() { // loseLocked did not know of the request
+	if r.overdue && r.first.state.isLost() && r.first.mayOutliveLocked() { // loseLocked did not know of the request
 		h.lockState.oweLocked(duty{clear: r.first})
 	}
 }

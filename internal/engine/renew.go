@@ -87,15 +87,19 @@ func (e renewing) renew(ctx context.Context, leases []*lease.Lease) []lease.Rene
 	return answers
 }
 
-// renewed stores the answers of asked in those elements of answers, and notes the requests that may still run.
+// renewed stores the answers of asked in those elements of answers, and notes how long the records last, and the
+// requests that may still run.
 func (e renewing) renewed(leases []*lease.Lease, answers []lease.Renewal, asked []Renewal, of []int) {
 	for n, i := range of {
 		answers[i].Held, answers[i].Err = asked[n].Held, asked[n].Err
-		if length := asked[n].Length; length > 0 && send.MayRunLater(asked[n].Err) {
-			h := leases[i].Holder.(*record).first
-			e.late.Left(asked[n].Field, late.Effect{Lease: length}, 0, true)
-			h.mayLast(length, asked[n].Err)
+		length, err := asked[n].Length, asked[n].Err
+		if length == 0 {
+			continue
 		}
+		if send.MayRunLater(err) {
+			e.late.Left(asked[n].Field, late.Effect{Lease: length}, 0, true)
+		}
+		leases[i].Holder.(*record).first.mayLast(length, err)
 	}
 }
 
