@@ -197,7 +197,7 @@ func (x *detaching) end() {
 func (x *detaching) effect() late.Effect { return late.Effect{Lease: x.lease} }
 
 // left notes the tries of the request that may still run. Until then MinHold cannot leave either field to its lease: see
-// minHold.expires.
+// minHold.isLast.
 func (x *detaching) left(orphans int, lost bool) {
 	for _, field := range []string{x.field, x.to} {
 		x.lockState.engine.late.Left(field, x.effect(), orphans, lost)

@@ -94,10 +94,7 @@ func (x extension) ask(op *waitOptions) (sent time.Time, err error) {
 	if x.vote != nil {
 		return x.vote.Extend(op.Ctx, x.length)
 	}
-	renew := x.commands().Renew(x.field, x.length, false)
-	answer := send.Answer{Lost: 1} // if a hook of the Redis client panics, or ends the goroutine
-	defer func() { x.extendedBy(&answer, x.length) }()
-	answer = x.lockState.engine.sender.Do(&op.Wait, send.Request{Call: renew}, time.Time{})
+	answer := x.renew(op, x.length, false, time.Time{})
 	r, err := answer.Reply()
 	switch {
 	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else
@@ -109,7 +106,15 @@ func (x extension) ask(op *waitOptions) (sent time.Time, err error) {
 	return answer.Sent, err
 }
 
-// extendedBy notes what a request that extends the lease of h to length has done, and may still do. No handler gets the
+// renew sends a request that sets the lease of h to length. Only if exact is set, it may also shorten the lease.
+func (h *hold) renew(op *waitOptions, length time.Duration, exact bool, lastReply time.Time) (answer send.Answer) {
+	answer = send.Answer{Lost: 1} // if a hook of the Redis client panics, or ends the goroutine
+	defer func() { h.extendedBy(&answer, length) }()
+	call := h.commands().Renew(h.field, length, exact)
+	return h.lockState.engine.sender.Do(&op.Wait, send.Request{Call: call}, lastReply)
+}
+
+// extendedBy notes what a request that sets the lease of h to length has done, and may still do. No handler gets the
 // outcomes of its other tries, so they count as lost.
 func (h *hold) extendedBy(answer *send.Answer, length time.Duration) {
 	outcome := answer.Err

@@ -598,3 +598,26 @@ func TestRecordIsDeletedAtMaxHoldAfterASlowRenewal(t *testing.T) {
 		assert.ErrorIs(t, e.Release(context.Background(), l, 1), ErrMaxHold)
 	})
 }
+
+// Unlock leaves the record to the rest of MinHold. A try of this request runs late, and would make it last longer.
+func TestMinHoldEndsInTimeAfterALateTryOfItsRelease(t *testing.T) {
+	for name, f := range map[string]fakeredis.Fault{
+		"answered last": {Late: 3 * time.Second}, "lost": {Ghost: 3 * time.Second}, "slow": {Late: 900 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				const least = 20 * time.Second
+				ctx, l, begin := context.Background(), newLimitedLock(e.redis, Limits{MinHold: least}), time.Now()
+				ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
+				require.NoError(t, err)
+				require.True(t, ok)
+				runsLate(e.redis, "renew", 1, f)
+				require.NoError(t, e.Release(ctx, l, 1))
+				time.Sleep(time.Until(begin.Add(least - 100*time.Millisecond)))
+				assert.NotEmpty(t, e.redis.Holder("x"), "the record before its time is over")
+				time.Sleep(400 * time.Millisecond)
+				assert.Empty(t, e.redis.Holder("x"), "the record after its time")
+			})
+		})
+	}
+}

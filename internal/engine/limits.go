@@ -65,11 +65,6 @@ func (m minHold) rest() time.Duration {
 	return max(0, m.keepUntil-m.lockState.engine.watchdog.Now())
 }
 
-// call returns the call that sets the lease of the record to rest.
-func (m minHold) call(rest time.Duration) send.Call {
-	return m.commands().Renew(m.field, rest, m.isAlone())
-}
-
 // isAlone reports whether nothing else needs the lease of the record of h. A read lock and a write lock of one owner
 // are in the same key in Redis, and so have one lease.
 func (h *hold) isAlone() bool {
@@ -78,10 +73,19 @@ func (h *hold) isAlone() bool {
 	return !h.fieldSent && h.lockState.counterpartLocked(h) == nil
 }
 
-// expires reports whether no other request may still extend the lease of the record, or give it to another field. The
-// record expires in time after a call only if this is true both when the call is sent and after it was answered: a
-// request that was under way when the call was sent may be overtaken by the call, although its own answer comes first.
-func (m minHold) expires() bool {
+// ask sends a request that sets the lease of the record to rest. expires reports whether the record expires in time after
+// an answer: no other request may still extend the lease, or give it to another field, and no other try of this one may.
+// That is true only if it was so when the request was sent, too: a request that was under way then may be overtaken by
+// this one, although its own answer comes first. Nor does the record expire in time if Redis may have run the request
+// late, when less than rest was left.
+func (m minHold) ask(op *waitOptions, rest time.Duration, lastReply time.Time) (answer send.Answer, expires bool) {
+	began, before := time.Now(), m.isLast()
+	answer = m.renew(op, rest, m.isAlone(), lastReply)
+	return answer, before && m.isLast() && time.Since(began) <= outlivesBy
+}
+
+// isLast reports whether no request that was sent may still extend the lease of the record, or give it to another field.
+func (m minHold) isLast() bool {
 	e := m.lockState.engine
 	return m.isAlone() && e.late.Longest(m.field) == 0 && !e.watchdog.IsRenewing(&m.record.lease)
 }
@@ -97,13 +101,13 @@ func (m minHold) keep(ctx context.Context) bool {
 	e := m.lockState.engine
 	for end := m.recordEnd(); rest > 0; rest = m.rest() {
 		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}
-		expires := m.expires()
-		r, _, err := e.send(&waitOptions{Wait: wait}, m.call(rest), time.Time{})
+		answer, expires := m.ask(&waitOptions{Wait: wait}, rest, time.Time{})
+		r, err := answer.Reply()
 		pause := min(rest, clearPause)
 		switch {
 		case err == nil && r[0] != 1: // it is gone; a request that may still run must not acquire the lock again
 			return e.late.Longest(m.field) == 0
-		case err == nil && expires && m.expires():
+		case err == nil && expires:
 			return true
 		case err == nil && !m.isAlone():
 			pause = rest

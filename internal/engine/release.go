@@ -143,37 +143,38 @@ func (r releasing) setHoldCount(op *waitOptions) (there bool, unknown int, err e
 		}
 		r.end(r.others(heard), passed)
 	}()
-	call, keeps, late := r.call()
-	kept := minHold{r.hold}
-	expires := keeps && kept.expires()
-	reply, unknown, err := e.send(op, call, time.Now())
+	answer, keeps, expires, late := r.send(op)
+	reply, err := answer.Reply()
+	unknown = answer.Unknown
 	if late && err == nil {
 		rollbacker{e}.buried(r.commands(), r.field)
 	}
 	returned, heard, passed = true, int(reply[1]), reply[2]
 	if keeps {
 		passed = 1 // as after a hand-off to another process: the lock is busy until MinHold has passed
-		if kept.rest() > 0 {
+		if (minHold{r.hold}).rest() > 0 {
 			unknown = 0 // no try of this release has deleted the record: if it is missing, it was gone before
 		}
 	}
-	if keeps && err == nil && !(expires && kept.expires()) {
+	if keeps && err == nil && !expires {
 		e.workers.Spawn(r.clear)
 	}
 	return reply[0] == 1, unknown, err
 }
 
-// call returns the call that sets the hold count in Redis. keeps reports that the call leaves the record in Redis for
-// the rest of MinHold instead, and late that it leaves a tombstone.
-func (r releasing) call() (c send.Call, keeps, late bool) {
+// send sends the request that sets the hold count in Redis. keeps reports that the request leaves the record in Redis for
+// the rest of MinHold instead, expires is that of minHold.ask, and late reports that it leaves a tombstone.
+func (r releasing) send(op *waitOptions) (answer send.Answer, keeps, expires, late bool) {
+	e, m := r.lockState.engine, minHold{r.hold}
 	if r.count == 0 {
-		m := minHold{r.hold}
 		if rest := m.rest(); rest > 0 {
-			return m.call(rest), true, false
+			answer, expires = m.ask(op, rest, time.Now())
+			return answer, true, expires, false
 		}
 	}
-	late = r.count == 0 && r.lockState.engine.late.MayAcquire(r.field)
-	return r.commands().Release(Release{r.field, r.count, late, r.lockState.engine.shareTime()}), false, late
+	late = r.count == 0 && e.late.MayAcquire(r.field)
+	call := r.commands().Release(Release{r.field, r.count, late, e.shareTime()})
+	return e.sender.Do(&op.Wait, send.Request{Call: call}, time.Now()), false, false, late
 }
 
 // end unlocks the owner mutex of the hold. If the hold count is zero, it also notes the release for the hand-off policy
