@@ -51,7 +51,7 @@ func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
 
 // needs reports whether field belongs to a hold of this process, or to an acquire operation that goes on. While a
 // release is under way, the record is still needed. After the release has run, a late try may have acquired the lock
-// again with the same field. So needs waits until the release has ended, also if another hold of the same record is
+// again with the same field. So needs waits until the release has ended, also if another hold with the same field is
 // released: it would find the record gone if the late try was rolled back before.
 func (h *hold) needs(field string) bool {
 	s := h.lockState
@@ -62,25 +62,36 @@ func (h *hold) needs(field string) bool {
 	}
 	switch h.state {
 	case ended:
-		for other := h; other != nil; other = s.releasedLocked(h.record) {
+		for other := h; other != nil; other = s.releasedLocked(field) {
 			if s.enterHoldLocked(s.engine.waitOptionsFor(context.Background()), other) != nil {
 				return true // the Client is closed
 			}
 			other.unlockHoldLocked()
 		}
-		return h.record != nil && h.record.isUsedLocked()
+		return s.isNeededLocked(field)
 	case lost, expired, lossReported:
 		return false
 	}
 	return true
 }
 
-// releasedLocked returns a hold that had the record r, if its release is under way; or nil.
-func (s *lockState) releasedLocked(r *record) *hold {
+// releasedLocked returns a hold that had the record with this field, if its release is under way; or nil.
+func (s *lockState) releasedLocked(field string) *hold {
 	for h := range s.holds.all() {
-		if h.state == ended && h.record == r && r != nil {
+		if h.state == ended && h.record != nil && h.record.field == field {
 			return h
 		}
 	}
 	return nil
+}
+
+// isNeededLocked reports whether an owner holds the lock with field, or asks for it: it may have shared the record of the
+// hold for which the field was made, or adopted it.
+func (s *lockState) isNeededLocked(field string) bool {
+	for h := range s.holds.all() {
+		if h.field == field && (h.state.wanted() || h.state.holds()) {
+			return true
+		}
+	}
+	return false
 }

@@ -183,3 +183,29 @@ func TestLateTryIsNotRolledBackDuringTheReleaseOfItsSuccessor(t *testing.T) {
 		assert.NoError(t, e.Release(ctx, l, 2))
 	})
 }
+
+// A try of an attempt runs late, when the record was handed off to an owner that has adopted its field, and has unlocked
+// since. The try acquires the lock for nobody, where there are no tombstones, and is rolled back.
+func TestLateTryIsRolledBackAfterTheReleaseOfTheAdopter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour))
+		ctx, l, start := context.Background(), newFencedFake(e.redis, "x"), time.Now()
+		runsLate(e.redis, "acquire", 1, fakeredis.Fault{Late: 3 * time.Second})
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Less(t, time.Since(start), 2*time.Second)
+		got := make(chan error)
+		go func() {
+			_, err := e.acquire(ctx, l, 2, Request{Wait: forever})
+			got <- err
+		}()
+		synctest.Wait()
+		require.NoError(t, e.Release(ctx, l, 1))
+		require.NoError(t, <-got)
+		require.Zero(t, e.redis.Count("release"), "it was handed off")
+		require.NoError(t, e.Release(ctx, l, 2))
+		time.Sleep(time.Until(start.Add(3*time.Second + 100*time.Millisecond)))
+		assert.Empty(t, e.redis.Holder("x"), "the record that nobody holds")
+	})
+}
