@@ -75,6 +75,9 @@ func (s *lockState) releaseUnconfirmed(ctx context.Context, kind Lock, o Owner, 
 	s.Lock()
 	p.uncountLocked(h)
 	left, last, guards := h.endOneLocked()
+	if h.ownerQueue.TryEnter() { // as a rule, the other goroutine forgets a hold that has ended
+		h.unlockHoldLocked()
+	}
 	s.Unlock()
 	guard.EndAll(guards, nil)
 	if last {

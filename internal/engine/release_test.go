@@ -250,6 +250,22 @@ func TestUnlockBesideAReentryHandsNothingOff(t *testing.T) {
 	}
 }
 
+// The goroutine for which an Unlock has waited in vain has released the owner mutex just now: so the Unlock itself forgets
+// the hold that it ends.
+func TestUnconfirmedUnlockForgetsAHoldThatNobodyUses(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		s := e.retain("x")
+		assert.ErrorIs(t, s.releaseUnconfirmed(context.Background(), newFakeLock(e.redis, "x"), 1, nil, io.EOF), io.EOF)
+		s.release()
+		synctest.Wait()
+		assert.Empty(t, e.redis.Holder("x"))
+		assert.Zero(t, e.holds(), "holds that are left")
+		assert.Zero(t, e.names(), "lock states that are left")
+		assert.ErrorIs(t, e.unlockErr(1), ErrNotHeld)
+	})
+}
+
 // A rollback that reaches Redis before its attempt is sent again.
 func TestEngineUndoThatOvertakesItsAttempt(t *testing.T) {
 	for _, late := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
