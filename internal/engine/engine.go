@@ -132,7 +132,7 @@ func New(c Config, sending send.Config) *Engine {
 	h := &e.hints
 	h.Services, h.id, h.channel, h.tell, h.check, h.log = &e.Services, e.ID, e.Channel, e.Tell, e.checkHolds, e.Log
 	e.watchdog = renewing{e}.newWatchdog()
-	h.sweep = e.watchdog.Sweep
+	h.sweep = e.checkAll
 	if e.Channel != "" {
 		e.pubsub.Quiet(e.Channel, h.refuse)
 	}

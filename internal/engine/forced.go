@@ -139,10 +139,12 @@ func (s *lockState) forcedNow(id LockID) []*record {
 }
 
 // checkIfForcedLocked is called for a hold that was acquired by a request which was sent at sent, on the clock of the
-// watchdog. If a forced release was answered since, or a hint has come, the record may have been deleted.
+// watchdog. If a forced release was answered since, or a hint has come, or may have been lost, the record may have been
+// deleted.
 func (h *hold) checkIfForcedLocked(sent time.Duration) {
-	if s := h.lockState; sent < s.forced {
-		s.engine.watchdog.Check(&h.record.lease)
+	s := h.lockState
+	if e := s.engine; sent < max(s.forced, time.Duration(e.hints.swept.Load())) {
+		e.watchdog.Check(&h.record.lease)
 	}
 }
 
@@ -182,7 +184,8 @@ type hintChannel struct {
 	sweep   func()            // has all records checked
 	log     *slog.Logger
 
-	refused atomic.Bool // by Redis
+	refused atomic.Bool  // by Redis
+	swept   atomic.Int64 // when sweep was last called, on the clock of the watchdog; 0: never
 
 	mu       sync.Mutex     // guards the fields below; no other mutex is locked while it is held
 	wanted   bool           // a hold is old
@@ -286,4 +289,10 @@ func (e *Engine) checkHolds(name string) {
 			return
 		}
 	}
+}
+
+// checkAll has the watchdog check all records. Holds that begin later are checked as in checkHolds.
+func (e *Engine) checkAll() {
+	e.hints.swept.Store(int64(e.watchdog.Now())) // first: a hold that begins now is checked twice rather than never
+	e.watchdog.Sweep()
 }

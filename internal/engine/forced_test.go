@@ -394,6 +394,15 @@ func TestForceEndsAHoldThatIsBeingAttached(t *testing.T) {
 // A hint that comes while the request of a hold is under way is not too early for it: the hold is checked when it begins.
 func TestHintReachesAHoldThatBeginsLater(t *testing.T) {
 	t.Parallel()
+	for name, hears := range map[string]func(e *bubbleEngine){
+		"hint":      func(e *bubbleEngine) { e.hints.heard("check x") },
+		"reconnect": func(e *bubbleEngine) { e.hints.sweep() }, // a hint may have been lost
+	} {
+		t.Run(name, func(t *testing.T) { testHintReachesAHoldThatBeginsLater(t, hears) })
+	}
+}
+
+func testHintReachesAHoldThatBeginsLater(t *testing.T, hears func(e *bubbleEngine)) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Set(func() {
 			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
@@ -412,7 +421,7 @@ func TestHintReachesAHoldThatBeginsLater(t *testing.T) {
 		}()
 		time.Sleep(50 * time.Millisecond)
 		e.redis.Set(func() { delete(e.redis.Records, "x") })
-		e.hints.heard("check x")
+		hears(e)
 		<-acquired
 		time.Sleep(time.Second)
 		assert.Zero(t, levelsOf(e.Engine, newFakeLock(e.redis, "x"), 1))
