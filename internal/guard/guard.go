@@ -71,6 +71,9 @@ func New(ctx context.Context, h Hold) (context.Context, error) {
 	if end, err = h.KeepEnd(done, made); end != made {
 		made.Now(err)
 	}
+	if made.ctx.Err() != nil { // since before KeepEnd, perhaps: then nobody else forgets it
+		h.ForgetEnd(done, made)
+	}
 	if err != nil {
 		return nil, err
 	}

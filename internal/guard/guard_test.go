@@ -174,3 +174,33 @@ func TestEndsKeepTheFirst(t *testing.T) {
 	assert.Empty(t, ends.Take())
 	ends.Forget(done, first)
 }
+
+// A slowHold has forgotten the End of a parent that is canceled just now before it keeps it.
+type slowHold struct {
+	fakeHold
+	cancel func()
+	forgot chan struct{}
+}
+
+func (h *slowHold) KeepEnd(done <-chan struct{}, end *End) (*End, error) {
+	h.cancel()
+	<-h.forgot
+	return h.fakeHold.KeepEnd(done, end)
+}
+
+func (h *slowHold) ForgetEnd(done <-chan struct{}, end *End) {
+	h.fakeHold.ForgetEnd(done, end)
+	select {
+	case h.forgot <- struct{}{}:
+	default:
+	}
+}
+
+// A parent that is canceled while its guard is made leaves no End in the hold.
+func TestHoldKeepsNoEndOfAParentThatIsCanceledMeanwhile(t *testing.T) {
+	parent, cancel := context.WithCancel(context.Background())
+	h := &slowHold{cancel: cancel, forgot: make(chan struct{}, 1)}
+	g := guardOf(t, parent, h)
+	assert.Error(t, g.Err())
+	assert.Zero(t, h.count(), "the Ends that the hold keeps")
+}
