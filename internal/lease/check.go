@@ -110,7 +110,7 @@ func (w *Watchdog) checkLocked(l *Lease, room int) bool {
 	if second < 0 {
 		return false
 	}
-	if at >= l.next() {
+	if l.checking && at >= l.checkAt || at >= l.next() && !l.asked { // a renewal under way may be answered, not repeated
 		return true
 	}
 	w.checks.n[second]++

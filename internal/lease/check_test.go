@@ -56,6 +56,23 @@ func TestCheckIsSentAlthoughARenewalIsUnderWay(t *testing.T) {
 	})
 }
 
+// The same for a check whose turn comes when that renewal would be repeated: it is not repeated if it is answered first.
+func TestCheckIsSentAfterARenewalThatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		f.slow = 900 * time.Millisecond
+		l, _ := newLease(f.watchdog)
+		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		time.Sleep(3 * time.Second)
+		f.watchdog.Check(l)
+		time.Sleep(500 * time.Millisecond)
+		f.watchdog.Check(l)
+		time.Sleep(2 * time.Second)
+		assert.Equal(t, []time.Duration{3 * time.Second, 4 * time.Second}, f.timesAsked(l))
+	})
+}
+
 // A check of a lease that no renewal makes longer only looks for the record: it leaves the validity alone, also if it
 // fails, and ends the lease if the record is gone.
 func TestCheckOfALeaseThatIsNotRenewedOnlyLooks(t *testing.T) {
