@@ -56,7 +56,7 @@ func TestCheckIsSentAlthoughARenewalIsUnderWay(t *testing.T) {
 	})
 }
 
-// The same for a check whose turn comes when that renewal would be repeated: it is not repeated if it is answered first.
+// The same for a check whose turn comes when that renewal would be repeated, which is answered before that.
 func TestCheckIsSentAfterARenewalThatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
