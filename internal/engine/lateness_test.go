@@ -621,3 +621,27 @@ func TestMinHoldEndsInTimeAfterALateTryOfItsRelease(t *testing.T) {
 		})
 	}
 }
+
+// The renewals of a hold run until it is lost, and none of their answers comes. The owner needs no Unlock, because Lock has
+// told it of the loss, and the record is deleted.
+func TestRecordIsDeletedIfLockReturnsTheLoss(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
+				if verb == "renew" {
+					f.Err = io.EOF
+				}
+				return f
+			}
+		})
+		time.Sleep(e.WatchdogTimeout)
+		require.NotEmpty(t, e.redis.Holder("x"), "the renewals have run")
+		_, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
+		require.ErrorIs(t, err, ErrLockLost)
+		synctest.Wait()
+		assert.Empty(t, e.redis.Holder("x"), "the record that nobody holds")
+		e.lock(1)
+		e.unlock(1)
+	})
+}

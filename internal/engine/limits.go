@@ -73,18 +73,18 @@ func (h *hold) isAlone() bool {
 	return !h.fieldSent && h.lockState.counterpartLocked(h) == nil
 }
 
-// ask sends a request that sets the lease of the record to rest. expires reports whether the record expires in time after
-// an answer: no other request may still extend the lease, or give it to another field, and no other try of this one may.
-// That is true only if it was so when the request was sent, too: a request that was under way then may be overtaken by
-// this one, although its own answer comes first. Nor does the record expire in time if Redis may have run the request
-// late, when less than rest was left.
+// ask sends a request that sets the lease of the record to rest. expires reports whether the record then expires in
+// time: no other request may still extend the lease, or give it to another field, and no other try of this one may. It
+// was so when the request was sent, too: a request that was under way then may be overtaken by this one, although its
+// own answer comes first. And Redis has not run the request late, when less than rest was left.
 func (m minHold) ask(op *waitOptions, rest time.Duration, lastReply time.Time) (answer send.Answer, expires bool) {
 	began, before := time.Now(), m.isLast()
 	answer = m.renew(op, rest, m.isAlone(), lastReply)
 	return answer, before && m.isLast() && time.Since(began) <= outlivesBy
 }
 
-// isLast reports whether no request that was sent may still extend the lease of the record, or give it to another field.
+// isLast reports whether no request that was sent may still extend the lease of the record, or give it to another
+// field.
 func (m minHold) isLast() bool {
 	e := m.lockState.engine
 	return m.isAlone() && e.late.Longest(m.field) == 0 && !e.watchdog.IsRenewing(&m.record.lease)

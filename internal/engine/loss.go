@@ -51,7 +51,7 @@ func (r *record) lose(cause error, first *hold) []ending {
 		end.loss = overdue
 	}
 	var all []ending
-	r.overdue = unrenewed && !end.renewed || limited
+	r.unwanted = r.unwanted || unrenewed && !end.renewed || limited
 	r.endLocked()
 	for len(r.holds) > 0 {
 		h := r.holds[len(r.holds)-1]
@@ -80,7 +80,7 @@ func (h *hold) loseLocked(end ending, ranOut bool) ending {
 	// The record would block others if its lease is longer in Redis, or may still be extended there by a request that is
 	// under way or by renewals of the counterpart: so it is deleted. A hold without a record is released by its vote.
 	mayStay := other != nil && other.state != ended && !other.state.isLost()
-	if h.vote == nil && h.record.overdue && (mayStay || h.mayOutliveLocked()) {
+	if h.vote == nil && h.record.unwanted && (mayStay || h.mayOutliveLocked()) {
 		h.lockState.oweLocked(duty{clear: h})
 	} else if end.gone && h.lock.Permits() > 1 { // Redis may have some of the permits, which are of no use
 		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: h.field, HoldCount: 1}})

@@ -85,8 +85,8 @@ func (s *lockState) releasedLocked(field string) *hold {
 	return nil
 }
 
-// isNeededLocked reports whether an owner holds the lock with field, or asks for it: it may have shared the record of the
-// hold for which the field was made, or adopted it.
+// isNeededLocked reports whether an owner holds the lock with field, or asks for it: it may have shared the record of
+// the hold for which the field was made, or adopted it.
 func (s *lockState) isNeededLocked(field string) bool {
 	for h := range s.holds.all() {
 		if h.field == field && (h.state.wanted() || h.state.holds()) {

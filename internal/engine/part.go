@@ -81,11 +81,16 @@ func (p *Part) uncountLocked(h *hold) {
 func (h *hold) isOwnersLocked() bool { return h.parts == 0 || h.count > int(h.parts) }
 
 // reportLossLocked returns the loss of h, or nil, for a caller that acquires the lock with the part p, which may be nil.
-// Without a part the owner then knows of the loss.
+// Without a part the owner then knows of the loss, and need not call Unlock. So a record that may be left is deleted.
 func (h *hold) reportLossLocked(p *Part) error {
-	if p == nil {
-		h.state = h.state.afterReport()
+	if p != nil {
+		return h.loss
 	}
+	if h.state == lost {
+		h.record.unwanted = true
+		h.deleteIfLeftLocked()
+	}
+	h.state = h.state.afterReport()
 	return h.loss
 }
 

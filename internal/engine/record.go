@@ -26,13 +26,13 @@ type record struct {
 	lease      lease.Lease
 
 	// guarded by lockState.mu of first
-	holds   []*hold     // those that have the record now
-	room    [1]*hold    // memory for holds
-	tokens  *tokenBlock // for the holds that the record is handed off to; or nil
-	splits  int32       // holds that are being detached from it while others may use it: see detach.go
-	ended   bool        // see endLocked
-	adopted bool        // the field was handed off to a hold that makes a record of its own with it, and releases it
-	overdue bool        // lost because its lease has ended: what a request makes of it in Redis is deleted; see mayLastLocked
+	holds    []*hold     // those that have the record now
+	room     [1]*hold    // memory for holds
+	tokens   *tokenBlock // for the holds that the record is handed off to; or nil
+	splits   int32       // holds that are being detached from it while others may use it: see detach.go
+	ended    bool        // see endLocked
+	adopted  bool        // the field was handed off to a hold that makes a record of its own with it, and releases it
+	unwanted bool        // lost, and what is left of it in Redis, or what a request makes of it, is deleted
 	// expires is when the lease in Redis has expired at the latest, on the clock of the watchdog: the maximum over all
 	// requests that have set it, or may have, except those that internal/late still knows. The two mayLastLocked raise it,
 	// and handOffLocked passes it on with the field; only recordEnd, mayOutliveLocked and mayGetLocked ask for it.
@@ -134,8 +134,15 @@ func (h *hold) mayLastLocked(length time.Duration) {
 		return
 	}
 	r.expires = max(r.expires, h.lockState.engine.watchdog.Now()+length)
-	if r.overdue && r.first.state.isLost() && r.first.mayOutliveLocked() { // loseLocked did not know of the request
-		h.lockState.oweLocked(duty{clear: r.first})
+	if r.unwanted && r.first.state.isLost() { // who has set unwanted did not know of the request
+		r.first.deleteIfLeftLocked()
+	}
+}
+
+// deleteIfLeftLocked has the record of h deleted if it may be left in Redis after the hold was lost.
+func (h *hold) deleteIfLeftLocked() {
+	if h.vote == nil && h.mayOutliveLocked() {
+		h.lockState.oweLocked(duty{clear: h})
 	}
 }
 

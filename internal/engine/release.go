@@ -165,8 +165,8 @@ func (r releasing) setHoldCount(op *waitOptions) (there bool, unknown int, err e
 	return reply[0] == 1, unknown, err
 }
 
-// send sends the request that sets the hold count in Redis. keeps reports that the request leaves the record in Redis for
-// the rest of MinHold instead, expires is that of minHold.ask, and late reports that it leaves a tombstone.
+// send sends the request that sets the hold count in Redis. keeps reports that the request leaves the record in Redis
+// for the rest of MinHold instead, expires is that of minHold.ask, and late reports that it leaves a tombstone.
 func (r releasing) send(op *waitOptions) (answer send.Answer, keeps, expires, late bool) {
 	e, m := r.lockState.engine, minHold{r.hold}
 	if r.count == 0 {
