@@ -23,6 +23,8 @@ func (l *link) rerouteNow(now time.Time) {
 		switch {
 		case homes[i].Name == l.node.Name:
 			l.node = homes[i] // its dial function may have changed
+			// It may have been elsewhere for a moment: see lookAround.
+			l.unwanted = slices.DeleteFunc(l.unwanted, func(name string) bool { return name == ch.name })
 			l.enqueueLocked(ch, wanted)
 		case len(ch.listeners) == 0:
 			l.forgetLocked(ch)

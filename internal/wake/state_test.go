@@ -250,6 +250,20 @@ func TestStatesThatAreUnsubscribed(t *testing.T) {
 	}
 }
 
+// A channel that seems to be elsewhere for a moment, while the routes are loaded again, stays subscribed: to subscribe and to
+// unsubscribe it at the same time would leave it without a subscription that the hub believes to have.
+func TestStatesThatAreElsewhereForAMomentStaySubscribed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newStateBench(t, confirmed, true)
+		stateEvents["the writer sees it elsewhere"](b)
+		*b.home = "here"
+		stateEvents["it is still here"](b)
+		subscribe, unsubscribe, _ := b.link.changes(time.Now())
+		assert.Equal(t, []string{"x"}, subscribe)
+		assert.Empty(t, unsubscribe)
+	})
+}
+
 // A listener may have missed a message in each state but one, and if its connection does not answer a ping in time.
 func TestStatesInWhichAMessageMayBeMissed(t *testing.T) {
 	for _, s := range allStates {
