@@ -55,7 +55,7 @@ func (d *duty) fulfil(e *Engine) {
 		if ctx == nil {
 			ctx = context.Background()
 		}
-		_ = rollbacker{e}.rollBackOne(ctx, d.rollBack, d.attempt, d.unknown)
+		rollbacker{e}.undo(ctx, d.rollBack, d.attempt, d.unknown)
 	default:
 		select {
 		case <-time.After(2 * handoff.MostUnannounced):

@@ -287,6 +287,30 @@ func TestRecordIsDeletedAfterAnUnansweredReentry(t *testing.T) {
 	})
 }
 
+// The same for an attempt of a caller that gives up. The record of a lease that is no longer than a watchdog timeout is left
+// to its lease, so that an outage does not leave a goroutine for every caller.
+func TestRecordIsDeletedAfterAnUnansweredAttempt(t *testing.T) {
+	for name, length := range map[string]time.Duration{"long": time.Hour, "short": 0} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				partition(e.redis, "acquire", 30*time.Second)
+				short, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				ok, err := e.lockWith(short, 1, Request{Wait: forever, Lease: length})
+				require.Error(t, err)
+				require.False(t, ok)
+				time.Sleep(15 * time.Second)
+				synctest.Wait()
+				assert.Equal(t, length == 0, e.atWork() == 0, "whether the rollback has ended")
+				time.Sleep(2 * time.Minute)
+				synctest.Wait()
+				assert.Empty(t, e.redis.Holder("x"), "the record long after the outage")
+				assert.Zero(t, e.atWork())
+			})
+		})
+	}
+}
+
 // KeepLease has run, its answer is lost in an outage that is longer than the lease, and the MultiLock gives up.
 func TestRecordIsDeletedAfterAnUnansweredKeepLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {

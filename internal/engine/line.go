@@ -75,6 +75,9 @@ func (p *place) sentAt(number uint64) time.Time {
 	return time.Time{}
 }
 
+// attempt returns the attempt that is rolled back to give up the place.
+func (p *place) attempt() Attempt { return Attempt{Field: p.field, HoldCount: 1, Lease: p.lease} }
+
 // hasCounterpart reports whether the owner of h holds the counterpart of the lock. An attempt for h then does not join
 // the line: h would never be granted the lock there, because the key in Redis is taken, and another caller of this
 // process may have the place in the line.
@@ -114,7 +117,7 @@ func ParseLineGrant(message, suffix string) (g LineGrant, ok bool) {
 func (s *lockState) dropPlaceLocked(q *waitQueue) {
 	if p := q.place; p != nil {
 		q.place = nil
-		s.oweLocked(duty{rollBack: p.lock, attempt: Attempt{Field: p.field, HoldCount: 1}, unknown: p.unknown})
+		s.oweLocked(duty{rollBack: p.lock, attempt: p.attempt(), unknown: p.unknown})
 	}
 }
 

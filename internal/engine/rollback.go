@@ -37,10 +37,36 @@ func (e rollbacker) rollBack(ctx context.Context, targets []target, unknown int)
 func (e rollbacker) rollBackAll(ctx context.Context, targets []target, unknown int) {
 	var all sync.WaitGroup
 	for _, t := range targets[1:] {
-		waitgroup.Go(&all, func() { _ = e.rollBackOne(ctx, t.hold.commands(), t.Attempt, unknown) })
+		waitgroup.Go(&all, func() { e.undo(ctx, t.hold.commands(), t.Attempt, unknown) })
 	}
-	_ = e.rollBackOne(ctx, targets[0].hold.commands(), targets[0].Attempt, unknown)
+	e.undo(ctx, targets[0].hold.commands(), targets[0].Attempt, unknown)
 	all.Wait()
+}
+
+const longestUndoPause = 8 * clearPause // between two tries to roll an attempt back
+
+// undo rolls back one attempt as rollBackOne does. If Redis cannot be reached, and the attempt has asked for a lease that
+// is longer than a watchdog timeout, undo goes on in the background until less than that is left. Other records are left
+// to their leases: in an outage there may be as many attempts as callers that have given up.
+func (e rollbacker) undo(ctx context.Context, kind Record, a Attempt, unknown int) {
+	end := time.Now().Add(min(a.Lease, longestLimit))
+	if e.late.MayAcquire(a.Field) {
+		end = end.Add(late.Life)
+	}
+	goesOn := func(err error) bool {
+		return err != nil && a.HoldCount == 1 && send.Transient(err) && time.Until(end) > e.WatchdogTimeout
+	}
+	if err := e.rollBackOne(ctx, kind, a, unknown); a.Lease <= e.WatchdogTimeout || !goesOn(err) {
+		return
+	}
+	e.workers.Spawn(func() {
+		for pause := clearPause; ; pause = min(2*pause, longestUndoPause) {
+			closed := e.waitOptionsFor(context.WithoutCancel(ctx)).sleep(nil, nil, pause) != nil
+			if closed || !goesOn(e.rollBackOne(ctx, kind, a, unknown)) {
+				return
+			}
+		}
+	})
 }
 
 // rollBackOne rolls back one attempt, and returns why this has failed. unknown is the number of tries of the attempt
@@ -80,7 +106,7 @@ func (e rollbacker) repeat(
 		r, err := answer.Reply()
 		buried = buried || mayRun && err == nil
 		there := r[0] == 1
-		if unknown == 0 || unknown == 1 && there || err != nil { // if the rollback fails, the hold expires with its lease
+		if unknown == 0 || unknown == 1 && there || err != nil { // if the rollback fails, the caller decides
 			return err
 		}
 	}
@@ -99,15 +125,13 @@ func (e rollbacker) heardGrant(kind Record, message string) {
 	if s.uses(g.Field) {
 		return
 	}
-	e.rollBackSoon(kind, g.Field, !e.fields.made(g.Field), 0)
+	e.rollBackSoon(kind, Attempt{Field: g.Field, HoldCount: 1, Lease: g.Lease, Late: !e.fields.made(g.Field)})
 }
 
-// rollBackSoon rolls back, on another goroutine, all that requests with this field may have acquired, and the place of
-// the field in the line. late is Attempt.Late, and unknown is the parameter of rollBackOne.
-func (e rollbacker) rollBackSoon(kind Record, field string, late bool, unknown int) {
-	e.workers.Spawn(func() {
-		_ = e.rollBackOne(context.Background(), kind, Attempt{Field: field, HoldCount: 1, Late: late}, unknown)
-	})
+// rollBackSoon rolls back, on another goroutine, all that requests with the field of a may have acquired, and the place
+// of the field in the line.
+func (e rollbacker) rollBackSoon(kind Record, a Attempt) {
+	e.workers.Spawn(func() { e.undo(context.Background(), kind, a, 0) })
 }
 
 // callersLeft notes that the callers of an attempt on targets have left while some of its tries may still run. orphans

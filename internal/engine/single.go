@@ -238,8 +238,7 @@ func (r *recordBackend) takePlace() {
 	}
 	if r.place.field != "" && !r.adoptsRecord { // the caller has bypassed the wait queue with a field that it now replaces
 		if r.leftovers.toRollBack(true) {
-			s.oweLocked(duty{rollBack: t.hold.commands(), attempt: Attempt{Field: r.place.field, HoldCount: 1},
-				unknown: r.leftovers.tries})
+			s.oweLocked(duty{rollBack: t.hold.commands(), attempt: r.place.attempt(), unknown: r.leftovers.tries})
 			r.leftovers = leftovers{}
 		}
 		r.place = place{}

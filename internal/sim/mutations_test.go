@@ -242,7 +242,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "lateGrantIsKept", file: "internal/engine/rollback.go", focus: Focus{Locks: inOneLine},
-		from:   "e.rollBackSoon(kind, g.Field, !e.fields.made(g.Field), 0)",
+		from:   "e.rollBackSoon(kind, Attempt{Field: g.Field, HoldCount: 1, Lease: g.Lease, Late: !e.fields.made(g.Field)})",
 		to:     "_ = g.Field",
 		missed: "the rollback of the wait that has ended usually runs later, and rolls it back, too",
 	},
