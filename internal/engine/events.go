@@ -126,10 +126,11 @@ func (s *span) asked(targets []target) {
 	}
 }
 
-// handedOff notes the fencing token of a hold that was handed off to the call.
+// handedOff notes the fencing token of a hold that was handed off to the call. If the call has made an attempt before,
+// it has begun again since.
 func (s *span) handedOff(token int64) {
 	if s != nil {
-		s.token = token
+		s.targets, s.token = nil, token
 	}
 }
 
