@@ -246,10 +246,10 @@ func (s *lockState) releaseOne(op *waitOptions, kind Lock, o Owner, p *Part) (g 
 	if h == nil {
 		return g, err
 	}
-	g = releasedOne{hold: h, loss: h.loss}
 	p.uncountLocked(h)
 	left, last := h.releaseOneLocked()
-	g.count, g.done = left, g.loss == nil && left == 0 && !last
+	g = releasedOne{hold: h, count: left, loss: h.loss} // it may also be lost while its guards end
+	g.done = g.loss == nil && left == 0 && !last
 	if g.done {
 		h.unlockHoldLocked()
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -391,4 +392,42 @@ func TestOrphanOfALockDoesNotOvertakeItsUnlock(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		require.Empty(t, e.redis.Holder("x"))
 	})
+}
+
+// lostEvents counts the Lost events.
+type lostEvents struct {
+	logged
+	n *int
+}
+
+func (e lostEvents) Lost(Subject, time.Duration, error, error, bool) { *e.n++ }
+
+// An Unlock cancels the contexts of Guard before it hands the lock off. A hold that is lost meanwhile is lost once: the
+// Unlock returns the loss, and the event is not repeated.
+func TestHoldThatIsLostWhileItsGuardsEndIsLostOnce(t *testing.T) {
+	for _, cause := range []error{errGone, ErrExpired} {
+		synctest.Test(t, func(t *testing.T) {
+			n := 0
+			e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour), func(c *Config) {
+				c.Events = lostEvents{logged{c.Log}, &n}
+			})
+			e.lock(1)
+			h, _ := e.holdBy(LockID{Name: "x"}, 1)
+			got := make(chan struct{})
+			go func() {
+				defer close(got)
+				e.lock(2)
+			}()
+			synctest.Wait()
+			guard.Intercept(e.guarded(1), func() {
+				e.redis.Set(func() { delete(e.redis.Records, "x") })
+				h.lose(cause)
+			})
+			assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
+			<-got
+			e.unlock(2)
+			synctest.Wait()
+			assert.Equal(t, 1, n, "%v: events", cause)
+		})
+	}
 }
