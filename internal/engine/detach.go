@@ -156,7 +156,9 @@ func (x *detaching) run(ctx context.Context, op *waitOptions) (d Detached, err e
 	if e.Observed {
 		e.Events.Detached(ctx, h.subject(), x.held)
 	}
-	return x.detached(r, answer.Sent), nil
+	d = x.detached(r, answer.Sent)
+	x.shorten(op, &d)
+	return d, nil
 }
 
 // detached describes the detached hold. Redis has answered r to a request that was sent at sent. Redis has run the
@@ -171,6 +173,19 @@ func (x *detaching) detached(r send.Reply, sent time.Time) Detached {
 		d.MinEnd = now + send.Milliseconds(rest)
 	}
 	return d
+}
+
+// shorten makes the lease of d end with MaxHold if it ends noticeably later: the request has asked for the rest of
+// MaxHold, and Redis may have run it late.
+func (x *detaching) shorten(op *waitOptions, d *Detached) {
+	over := send.FromMilliseconds(d.KeepEnd - d.MaxEnd)
+	if d.MaxEnd == 0 || over <= outlivesBy {
+		return
+	}
+	rest := x.lockState.engine.watchdog.RestOf(&x.record.lease, x.lease)
+	if _, _, err := x.lockState.engine.send(op, x.commands().Renew(x.to, rest, true), time.Now()); err == nil {
+		d.KeepEnd = d.MaxEnd
+	}
 }
 
 // end unlocks the owner mutex, and admits the next caller of the local queue, as after a hand-off to another process.

@@ -669,3 +669,22 @@ func TestRecordIsDeletedIfLockReturnsTheLoss(t *testing.T) {
 		e.unlock(1)
 	})
 }
+
+// A Detach asks for the rest of MaxHold, and runs late: the detached hold does not outlive MaxHold.
+func TestDetachedHoldEndsAtMaxHoldAfterASlowDetach(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		const most = 10 * time.Second
+		ctx, l, end := context.Background(), newLimitedLock(e.redis, Limits{Max: most}), time.Now().Add(most)
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		time.Sleep(6 * time.Second)
+		runsLate(e.redis, "rename", 1, fakeredis.Fault{Late: 900 * time.Millisecond})
+		d, _, err := e.Detach(ctx, l, 1, time.Hour)
+		require.NoError(t, err)
+		assert.Equal(t, d.Field, e.redis.Holder("x"))
+		assert.LessOrEqual(t, d.KeepEnd, end.UnixMilli())
+		time.Sleep(time.Until(end.Add(10 * time.Millisecond)))
+		assert.Empty(t, e.redis.Holder("x"), "the record after MaxHold")
+	})
+}
