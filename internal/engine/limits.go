@@ -99,7 +99,7 @@ func (m minHold) keep(ctx context.Context) bool {
 	}
 	m.leaveQueue() // the next waiter makes an attempt, and finds the lock busy
 	e := m.lockState.engine
-	for end := m.recordEnd(); rest > 0; rest = m.rest() {
+	for ; rest > 0; rest = m.rest() {
 		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}
 		answer, expires := m.ask(&waitOptions{Wait: wait}, rest, time.Time{})
 		r, err := answer.Reply()
@@ -111,7 +111,7 @@ func (m minHold) keep(ctx context.Context) bool {
 			return true
 		case err == nil && !m.isAlone():
 			pause = rest
-		case err != nil && time.Now().After(end) && !m.keptByCounterpart():
+		case err != nil && !time.Now().Before(m.recordEnd()) && !m.keptByCounterpart():
 			return true
 		}
 		if e.waitOptionsFor(ctx).sleep(nil, nil, pause) != nil {

@@ -110,7 +110,7 @@ func (r *record) isKeptLocked(now time.Duration) bool {
 }
 
 // mayLast notes that a request of h which sets a lease of this length has ended with err, or was answered if err is nil.
-// If the explicit lease of the record, or MaxHold, has ended while the request was under way, the record is deleted.
+// If the record has ended while the request was under way, and nobody else deletes it, it is deleted.
 func (h *hold) mayLast(length time.Duration, err error) {
 	// The error may be one of a hook of the user. Its methods are called here, before the mutex is locked.
 	switch {
@@ -134,12 +134,12 @@ func (h *hold) mayLastLocked(length time.Duration) {
 		return
 	}
 	r.expires = max(r.expires, h.lockState.engine.watchdog.Now()+length)
-	if r.unwanted && r.first.state.isLost() { // who has set unwanted did not know of the request
+	if r.unwanted && !r.isUsedLocked() { // who has set unwanted did not know of the request
 		r.first.deleteIfLeftLocked()
 	}
 }
 
-// deleteIfLeftLocked has the record of h deleted if it may be left in Redis after the hold was lost.
+// deleteIfLeftLocked has the record of h, which has ended, deleted if it may be left in Redis.
 func (h *hold) deleteIfLeftLocked() {
 	if h.vote == nil && h.mayOutliveLocked() {
 		h.lockState.oweLocked(duty{clear: h})

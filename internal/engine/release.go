@@ -75,7 +75,8 @@ func (s *lockState) releaseUnconfirmed(ctx context.Context, kind Lock, o Owner, 
 	s.Lock()
 	p.uncountLocked(h)
 	left, last, guards := h.endOneLocked()
-	if h.ownerQueue.TryEnter() { // as a rule, the other goroutine forgets a hold that has ended
+	h.record.unwanted = h.record.unwanted || last // also after clear: that request may set a lease, too
+	if h.ownerQueue.TryEnter() {                  // as a rule, the other goroutine forgets a hold that has ended
 		h.unlockHoldLocked()
 	}
 	s.Unlock()
@@ -323,6 +324,9 @@ func (h *hold) clearAfter(unknown int) {
 		(time.Now().Before(end) || h.keptByCounterpart()) {
 		if e.waitOptionsFor(ctx).sleep(nil, nil, clearPause) != nil {
 			break // the engine is closed: no lease is renewed any more
+		}
+		if later := h.recordEnd(); later.After(end) { // another request has set a lease meanwhile
+			end = later
 		}
 	}
 	h.leaveQueue()
