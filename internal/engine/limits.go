@@ -111,7 +111,7 @@ func (m minHold) keep(ctx context.Context) bool {
 			return true
 		case err == nil && !m.isAlone():
 			pause = rest
-		case err != nil && !time.Now().Before(m.recordEnd()) && !m.keptByCounterpart():
+		case err != nil && m.recordIsOver() && !m.keptByCounterpart():
 			return true
 		}
 		if e.waitOptionsFor(ctx).sleep(nil, nil, pause) != nil {

@@ -182,6 +182,12 @@ func (h *hold) recordEnd() time.Time {
 	return time.Now().Add(end - now)
 }
 
+// recordIsOver reports whether the lease of the record of h has expired in Redis for certain.
+func (h *hold) recordIsOver() bool {
+	end := h.recordEnd() // the present time at the earliest
+	return !time.Now().Before(end)
+}
+
 // outlivesBy is how much longer a record may last than its validity and the drift before it is deleted. A record whose
 // answer took that long on its way lasts so much longer.
 const outlivesBy = 250 * time.Millisecond

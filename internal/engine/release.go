@@ -75,8 +75,8 @@ func (s *lockState) releaseUnconfirmed(ctx context.Context, kind Lock, o Owner, 
 	s.Lock()
 	p.uncountLocked(h)
 	left, last, guards := h.endOneLocked()
-	h.record.unwanted = h.record.unwanted || last // also after clear: that request may set a lease, too
-	if h.ownerQueue.TryEnter() {                  // as a rule, the other goroutine forgets a hold that has ended
+	h.record.unwanted = h.record.unwanted || last // the request of the other goroutine may set a lease, also after clear
+	if h.ownerQueue.TryEnter() {                  // as a rule, that goroutine forgets the hold, which has ended
 		h.unlockHoldLocked()
 	}
 	s.Unlock()
