@@ -284,3 +284,23 @@ func levelsOf(e *Engine, l Lock, o Owner) int {
 	_, levels := e.holdCount(l, o)
 	return levels
 }
+
+// The explicit lease of a hold with MinHold has ended, and its record is kept in the background for the rest of MinHold, by
+// few requests.
+func TestMinHoldIsKeptByFewRequestsAfterTheLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, l, begin := context.Background(), newLimitedLock(e.redis, Limits{MinHold: 20 * time.Second}), time.Now()
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 5 * time.Second})
+		require.True(t, ok)
+		require.NoError(t, err)
+		runsLate(e.redis, "renew", 1, fakeredis.Fault{Answer: 700 * time.Millisecond, Err: io.EOF})
+		short, cancel := context.WithTimeout(ctx, time.Second/2)
+		defer cancel()
+		require.Error(t, e.Extend(short, l, 1, 10*time.Second))
+		time.Sleep(time.Until(begin.Add(19900 * time.Millisecond)))
+		assert.NotEmpty(t, e.redis.Holder("x"), "the record before its time is over")
+		assert.LessOrEqual(t, e.redis.Count("renew"), 20)
+		time.Sleep(200 * time.Millisecond)
+		assert.Empty(t, e.redis.Holder("x"), "the record after its time")
+	})
+}

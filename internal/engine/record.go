@@ -32,7 +32,8 @@ type record struct {
 	splits   int32       // holds that are being detached from it while others may use it: see detach.go
 	ended    bool        // see endLocked
 	adopted  bool        // the field was handed off to a hold that makes a record of its own with it, and releases it
-	unwanted bool        // lost, and what is left of it in Redis, or what a request makes of it, is deleted
+	unwanted bool        // it has ended, and what is left of it in Redis, or what a request makes of it, is deleted
+	clears   uint8       // calls of clearAfter that are under way, and delete it
 	// expires is when the lease in Redis has expired at the latest, on the clock of the watchdog: the maximum over all
 	// requests that have set it, or may have, except those that internal/late still knows. The two mayLastLocked raise it,
 	// and handOffLocked passes it on with the field; only recordEnd, mayOutliveLocked and mayGetLocked ask for it.
@@ -141,8 +142,20 @@ func (h *hold) mayLastLocked(length time.Duration) {
 
 // deleteIfLeftLocked has the record of h, which has ended, deleted if it may be left in Redis.
 func (h *hold) deleteIfLeftLocked() {
-	if h.vote == nil && h.mayOutliveLocked() {
+	if h.vote == nil && h.record.clears == 0 && h.mayOutliveLocked() {
 		h.lockState.oweLocked(duty{clear: h})
+	}
+}
+
+// beginClear notes that a goroutine deletes the record of h until it calls end.
+func (h *hold) beginClear() (end func()) {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	h.record.clears++
+	return func() {
+		h.lockState.Lock()
+		defer h.lockState.Unlock()
+		h.record.clears--
 	}
 }
 

@@ -316,6 +316,7 @@ func (h *hold) clearAfter(unknown int) {
 		h.leaveQueue()
 		return
 	}
+	defer h.beginClear()()
 	if (minHold{h}).keep(ctx) {
 		return
 	}
