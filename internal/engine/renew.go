@@ -93,7 +93,7 @@ func (e renewing) renewed(leases []*lease.Lease, answers []lease.Renewal, asked 
 	for n, i := range of {
 		answers[i].Held, answers[i].Err = asked[n].Held, asked[n].Err
 		length, err := asked[n].Length, asked[n].Err
-		if length == 0 {
+		if length == 0 || err == nil && !asked[n].Held {
 			continue
 		}
 		if send.MayRunLater(err) {
