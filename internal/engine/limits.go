@@ -106,7 +106,7 @@ func (m minHold) keep(ctx context.Context) bool {
 		pause := min(rest, clearPause)
 		switch {
 		case err == nil && r[0] != 1: // it is gone; a request that may still run must not acquire the lock again
-			return e.late.Longest(m.field) == 0
+			return !e.late.MayAcquire(m.field)
 		case err == nil && expires:
 			return true
 		case err == nil && !m.isAlone():

@@ -160,7 +160,7 @@ func (r releasing) setHoldCount(op *waitOptions) (there bool, unknown int, err e
 			unknown = 0 // no try of this release has deleted the record: if it is missing, it was gone before
 		}
 	}
-	if keeps && err == nil && !expires {
+	if keeps && err == nil && !expires && (reply[0] == 1 || e.late.MayAcquire(r.field)) {
 		e.workers.Spawn(r.clear)
 	}
 	return reply[0] == 1, unknown, err
