@@ -152,7 +152,7 @@ func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
 func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admitted, error) {
 	w := q.Add(h, entrance{s.engine}.number(op))
 	op.fitted = op.fitted || q.blocker != nil && h.lock.Permits() <= q.blocker.total
-	err := entrance{s.engine}.awaitLocked(s, op, w)
+	err := s.awaitHandoffLocked(op, q, w, h)
 	switch {
 	// The first two cases come before err: if the caller gave up just now, it still has to use what it was handed, or to
 	// release it.
@@ -191,6 +191,32 @@ func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admit
 	}
 	h.queue = q
 	return admitted{hold: h}, nil
+}
+
+// awaitHandoffLocked is awaitLocked for the waiter w of h in q. If code of the user panics meanwhile, or ends the
+// goroutine, it gives up what h has.
+func (s *lockState) awaitHandoffLocked(op *waitOptions, q *waitQueue, w *waiter, h *hold) error {
+	returned := false
+	defer func() {
+		switch {
+		case returned:
+			return
+		case h.state == adopting:
+			h.state = fresh
+			s.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: h.field, HoldCount: 1}})
+		case h.state != fresh:
+			if h = s.discardHandoffLocked(h).hold; h == nil {
+				return
+			}
+		default:
+			q.Leave(w)
+		}
+		h.unlockHoldLocked()
+		s.dropQueueLocked(q)
+	}()
+	err := entrance{s.engine}.awaitLocked(s, op, w)
+	returned = true
+	return err
 }
 
 // discardHandoffLocked gives up h, to which the lock was handed off, but whose validity was over, or nearly so, before

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -816,4 +817,70 @@ func TestEventOfAHandoffIsNotAboutAnEarlierAttempt(t *testing.T) {
 		assert.Equal(t, 1, holdCount)
 		assert.EqualValues(t, 7, token)
 	})
+}
+
+// An endingCtx ends the goroutine that waits for it, after a moment.
+type endingCtx struct{ context.Context }
+
+func (endingCtx) Done() <-chan struct{} {
+	time.Sleep(time.Second)
+	runtime.Goexit()
+	return nil
+}
+
+// The user's ctx ends the goroutine that waits in the local queue or for the owner mutex, as a panic would. Nothing is left
+// of the call, also if the lock was handed off to it by then, and others get the lock.
+func TestWaitThatTheContextEndsLeavesNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		owner  Owner
+		after  time.Duration // when the lock is released
+		fenced bool
+	}{
+		"local queue":    {owner: 2, after: 2 * time.Second},
+		"owner mutex":    {owner: 3, after: 2 * time.Second},
+		"handed off":     {owner: 2, after: time.Second / 2},
+		"left to adopt":  {owner: 2, after: time.Second / 2, fenced: true},
+		"explicit lease": {owner: 4, after: 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				e.HandoffWindow = time.Minute
+				l := newFakeLock(e.redis, "x")
+				l.Tokens = c.fenced
+				lock := func(ctx context.Context, o Owner, r Request) {
+					ok, err := e.acquire(ctx, l, o, r)
+					assert.NoError(t, err)
+					assert.True(t, ok)
+				}
+				background, r := context.Background(), Request{Wait: forever}
+				lock(background, 1, r)
+				if c.owner == 4 {
+					r.Lease = time.Hour
+				}
+				ends := func() { go lock(endingCtx{background}, c.owner, r) }
+				if c.owner != 3 {
+					ends()
+					synctest.Wait()
+				}
+				got := make(chan struct{})
+				go func() {
+					defer close(got)
+					lock(background, 3, Request{Wait: forever})
+				}()
+				synctest.Wait()
+				if c.owner == 3 {
+					ends()
+				}
+				time.Sleep(c.after)
+				require.NoError(t, e.Release(background, l, 1))
+				<-got
+				require.NoError(t, e.Release(background, l, 3))
+				time.Sleep(2 * time.Second)
+				assert.Zero(t, e.holds(), "holds that are left")
+				assert.Empty(t, e.redis.Holder("x"))
+				lock(background, 2, Request{})
+				require.NoError(t, e.Release(background, l, 2))
+			})
+		})
+	}
 }

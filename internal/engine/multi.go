@@ -245,10 +245,7 @@ func (g *multiAcquire) awaitQueuesLocked(op *waitOptions) (bypass bool, err erro
 // yieldLocked lets other processes go first for the duration d.
 func (g *multiAcquire) yieldLocked(op *waitOptions, d time.Duration) error {
 	g.unlockHoldsLocked()
-	g.states.Unlock()
-	op.span.waits()
-	err := op.sleep(nil, nil, d)
-	g.states.Lock()
+	err := op.sleepUnlocked(g.states, nil, d)
 	if err != nil {
 		g.leaveQueuesLocked()
 	}

@@ -116,8 +116,14 @@ func (e entrance) enterLocked(mu sync.Locker, op *waitOptions, q *waitqueue.Queu
 	if op.NoWait {
 		return send.ErrTimeUp
 	}
-	w := q.Add(nil, e.number(op))
+	w, returned := q.Add(nil, e.number(op)), false
+	defer func() {
+		if !returned { // code of the user has panicked, or ended the goroutine
+			q.Leave(w)
+		}
+	}()
 	err := e.awaitLocked(mu, op, w)
+	returned = true
 	if err != nil {
 		q.Leave(w)
 	} else {
@@ -150,14 +156,20 @@ func (e entrance) enterOwnersLocked(mu sync.Locker, op *waitOptions, q *waitqueu
 
 // awaitLocked waits until w is done, or returns why the wait ended sooner. It unlocks mu meanwhile.
 func (e entrance) awaitLocked(mu sync.Locker, op *waitOptions, w *waiter) error {
-	mu.Unlock()
-	op.span.waits()
-	err := op.sleep(w.Done, nil, 0)
-	mu.Lock()
+	err := op.sleepUnlocked(mu, w.Done, 0)
 	if err == nil && w.Waits() {
 		return errOwnerChanged
 	}
 	return err
+}
+
+// sleepUnlocked sleeps as sleep does, with mu unlocked meanwhile. It locks mu again also if the user's ctx panics, or the
+// Observer ends the goroutine.
+func (op *waitOptions) sleepUnlocked(mu sync.Locker, wake <-chan struct{}, d time.Duration) error {
+	mu.Unlock()
+	defer mu.Lock()
+	op.span.waits()
+	return op.sleep(wake, nil, d)
 }
 
 // reserveTime is how long a caller may occupy a local queue while it waits in another one, the first time that it does
@@ -233,9 +245,9 @@ func (e entrance) enterInOrderLocked(mu sync.Locker, op *waitOptions, targets []
 // enterOneLocked waits in the local queue of the lock of h.
 func (e entrance) enterOneLocked(mu sync.Locker, op *waitOptions, h *hold) error {
 	q := h.lockState.queueLocked(h.key.half)
+	defer h.lockState.dropQueueLocked(q) // unless a caller is admitted
 	if err := e.enterLocked(mu, op, &q.Queue); err != nil {
 		op.sees(q.blocker)
-		h.lockState.dropQueueLocked(q)
 		return err
 	}
 	h.queue = q
@@ -286,16 +298,22 @@ func leaveQueuesLocked(targets []target) {
 // enterQueue waits until the caller may make an attempt on one lock: until the local queue has admitted it, and then
 // for as long as the hand-off policy lets other processes go first.
 func (e entrance) enterQueue(op *waitOptions, targets []target) error {
-	s := targets[0].hold.lockState
-	s.Lock()
-	err := e.enterQueuesLocked(s, op, targets)
-	yield := e.yieldLocked(targets)
-	s.Unlock()
+	yield, err := e.passQueue(op, targets)
 	if err == nil && yield > 0 && op.HasTime(yield) {
 		op.span.waits()
 		err = op.sleep(nil, nil, yield)
 	}
 	return err
+}
+
+// passQueue waits until the local queue has admitted the caller, and returns how long it has to let other processes go
+// first.
+func (e entrance) passQueue(op *waitOptions, targets []target) (yield time.Duration, err error) {
+	s := targets[0].hold.lockState
+	s.Lock()
+	defer s.Unlock()
+	err = e.enterQueuesLocked(s, op, targets)
+	return e.yieldLocked(targets), err
 }
 
 // yieldLocked returns how long the caller has to let other processes go first.
