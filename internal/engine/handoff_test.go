@@ -884,3 +884,40 @@ func TestWaitThatTheContextEndsLeavesNothing(t *testing.T) {
 		})
 	}
 }
+
+// A slowCtx takes a second to return its channel.
+type slowCtx struct{ context.Context }
+
+func (c slowCtx) Done() <-chan struct{} {
+	time.Sleep(time.Second)
+	return c.Context.Done()
+}
+
+// The lock was handed off to a caller that has not run since. Another goroutine of its owner has re-entered it, and knows
+// of it: so the loss is reported.
+func TestLossOfAReentryBeforeTheCallerHasRunIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour), func(c *Config) {
+			c.Events = lostEvents{logged{c.Log}, &n}
+		})
+		e.lock(1)
+		got := make(chan error)
+		go func() {
+			_, err := e.lockWith(slowCtx{context.Background()}, 2, Request{Wait: forever})
+			got <- err
+		}()
+		synctest.Wait()
+		e.unlock(1)
+		e.lock(2)
+		h, _ := e.holdBy(LockID{Name: "x"}, 2)
+		h.lockState.locked(func() { require.Equal(t, handed, h.state) })
+		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		h.lose(errGone)
+		synctest.Wait()
+		assert.Equal(t, 1, n, "events")
+		_ = <-got
+		_ = e.unlockErr(2)
+		_ = e.unlockErr(2)
+	})
+}

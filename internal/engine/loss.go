@@ -5,8 +5,8 @@ package engine
 // Rules: the record and all its holds end together, under the mutex of the lock state. What has to be done then for a
 // hold is an ending, which is carried out after the mutex was unlocked: guards are canceled, and the vote of a RedLock
 // releases what its nodes still have. Each loss is reported once, by the call that has found it or by the reporter. The
-// loss of a hold is not reported if its caller has not run since the lock was handed off to it. Of many losses, which
-// have one cause, the log gets at most mostLines lines in any second; the others are counted (lossLines).
+// loss of a hold is not reported if no goroutine of its owner has run since the lock was handed off to it. Of many
+// losses, which have one cause, the log gets at most mostLines lines in any second; the others are counted (lossLines).
 
 import (
 	"errors"
@@ -27,7 +27,7 @@ type ending struct {
 	guards  []*guard.End
 	renewed bool // the lease was one that the watchdog renews
 	gone    bool // Redis did not have the record, or only a part of it
-	unheard bool // the lock was handed off to the hold, and its caller has not run since
+	unheard bool // the lock was handed off to the hold, and no goroutine of its owner has run since
 }
 
 // lose ends the record and all its holds as lost, and returns an ending for each of them, which it has carried out. If
@@ -72,7 +72,7 @@ func (r *record) lose(cause error, first *hold) []ending {
 // expired.
 func (h *hold) loseLocked(end ending, ranOut bool) ending {
 	h.leaveRecordLocked()
-	end.hold, end.unheard = h, h.state == handed
+	end.hold, end.unheard = h, h.state == handed && h.count == 1
 	h.endLocked(h.state.afterLoss(ranOut))
 	h.loss = end.loss
 	h.leaveQueueLocked()
