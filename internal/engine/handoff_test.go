@@ -916,7 +916,7 @@ func TestLossOfAReentryBeforeTheCallerHasRunIsReported(t *testing.T) {
 		h.lose(errGone)
 		synctest.Wait()
 		assert.Equal(t, 1, n, "events")
-		_ = <-got
+		<-got
 		_ = e.unlockErr(2)
 		_ = e.unlockErr(2)
 	})
