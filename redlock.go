@@ -236,7 +236,7 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 		return res, refused, err
 	}
 	invalid := v.checkApart(p.Ctx, r)
-	if invalid == nil && r.won() && time.Since(res.Sent) < lease.Validity(a.Lease) && v.Check() == nil {
+	if invalid == nil && r.won() && time.Since(res.Sent) < lease.Validity(a.Lease) && v.begins() {
 		res.Status = engine.Held
 		return res, refused, nil
 	}
@@ -247,18 +247,21 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 	if invalid != nil {
 		return res, refused, invalid
 	}
-	res.Status, refused, err = l.endOfRound(p.Ctx, a, r, over != nil)
+	res.Status, refused, err = v.endOfRound(p.Ctx, a, r, over != nil)
 	return res, refused, err
 }
 
 // endOfRound is lostRound for a round that the end of the wait has cut short if cut is set.
-func (l *redLock) endOfRound(
+func (v *redVote) endOfRound(
 	ctx context.Context,
 	a engine.Attempt,
 	r *round,
 	cut bool,
 ) (engine.Status, engine.Refusal, error) {
-	status, refused, err := l.lostRound(a, r)
+	if a.HoldCount > 1 && v.Check() != nil { // the hold was lost during the round
+		return engine.Gone, engine.Refusal{}, nil
+	}
+	status, refused, err := v.lock.lostRound(a, r)
 	if cut && refused.Cause != nil {
 		refused.Cause = fmt.Errorf("%w: %w", engine.ErrNoAnswer, refused.Cause)
 	}

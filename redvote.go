@@ -32,6 +32,7 @@ type redVote struct {
 	mu      sync.Mutex // guards below; of other mutexes only that of pendingRequests is locked with it held
 	count   int        // the highest hold count at a node; 0 if the hold is released or lost
 	nodes   []nodeHold
+	begun   bool // Ask has returned Held: the hold has to be valid from then on
 	invalid bool // the hold was not valid for a moment: Check never returns nil again
 }
 
@@ -75,6 +76,11 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a engine.Attempt) func()
 		defer answered()
 		if err := v.tryNode(owned, i, a, earlier); err != nil {
 			return err
+		}
+		if v.lapsed() { // the grant must not make up for a node that was lost while it was under way
+			_ = n.Unlock(owned)
+			v.changed()
+			return ErrLockLost
 		}
 		guard, err := n.Guard(owned)
 		if err != nil {
@@ -147,12 +153,42 @@ func (v *redVote) outdated(i int) (holdCount int, valid bool) {
 	if before := v.at(i); before.guard == nil || before.alive() {
 		return 0, true
 	}
-	valid = v.Check() == nil
+	valid = !v.lapsed()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	holdCount = v.nodes[i].count
-	v.nodes[i], v.invalid = nodeHold{}, v.invalid || !valid
+	v.nodes[i] = nodeHold{}
 	return holdCount, valid
+}
+
+// lapsed reports whether the hold has begun and is not valid any more, and notes that for good. It is called before a
+// node that the hold does not have is acquired, and again before the grant counts: another owner may have had the lock
+// in between.
+func (v *redVote) lapsed() bool {
+	if !v.hasBegun() || v.Check() == nil {
+		return false
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.invalid = true
+	return true
+}
+
+// begins notes that the hold begins if it is valid, and reports whether it is.
+func (v *redVote) begins() bool {
+	if v.Check() != nil {
+		return false
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.begun = true
+	return true
+}
+
+func (v *redVote) hasBegun() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.begun
 }
 
 // note records a grant of a node. It reports whether the grant is still needed, and whether guard is the first guard of
@@ -259,7 +295,7 @@ func (v *redVote) Check() error {
 	return nil
 }
 
-// wasInvalid reports whether the hold was noticed to be invalid: see outdated.
+// wasInvalid reports whether the hold was noticed to be invalid: see lapsed.
 func (v *redVote) wasInvalid() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -2,6 +2,7 @@ package relock
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -208,6 +209,39 @@ func TestRedLockDoesNotCoverUpALoss(t *testing.T) {
 			require.Equal(t, engine.Gone, again())
 			require.Error(t, v.Check())
 			v.Lower(ctx, 0)(soon)
+		})
+	}
+}
+
+// A RedLock acquires a node again, and loses another one while that request is under way, without a signal, as after a
+// pause of the process. The grant does not make up for the loss: another owner may have had the lock in between.
+func TestRedLockGrantDoesNotMakeUpForALossMeanwhile(t *testing.T) {
+	for name, again := range map[string]func(b *redBench, v *redVote){
+		"renewal":  func(b *redBench, v *redVote) { require.True(b, v.Renew()) },
+		"re-entry": func(b *redBench, v *redVote) { require.Equal(b, engine.Gone, v.asksFor(b, 2)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newSmallRedBench(t)
+			var over, loses atomic.Bool
+			locks := b.nodeLocks()
+			first := locks[0]
+			locks[0] = stubLocker{Locker: first, tryLock: func(ctx context.Context, wait, lease time.Duration) (bool, error) {
+				over.Store(loses.Load())
+				return first.TryLock(ctx, wait, lease)
+			}}
+			locks[1] = stubLocker{Locker: locks[1], guard: func(ctx context.Context) (context.Context, error) {
+				return silentGuard{ctx, &over}, nil
+			}}
+			l := b.client().NewRedLock(locks...).lock.(*redLock)
+			v, noticed := b.vote(l, engine.NewOwner())
+			b.must(second(first.ForceUnlock(context.Background())))
+			await(b.bench, "the loss of a node", noticed)
+			loses.Store(true)
+			again(b, v)
+			l.awaitAnswers(b, v.owner)
+			require.Error(t, v.Check())
+			await(b.bench, "the loss of the hold", noticed)
+			v.Lower(context.Background(), 0)(soon)
 		})
 	}
 }
