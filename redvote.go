@@ -82,10 +82,7 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a engine.Attempt) func()
 			v.changed()
 			return ErrLockLost
 		}
-		guard, err := n.Guard(owned)
-		if err != nil {
-			guard = ended{owned}
-		}
+		guard, err := v.guardAt(owned, i)
 		wanted, first := v.note(i, guard)
 		switch {
 		case !wanted:
@@ -95,6 +92,18 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a engine.Attempt) func()
 		}
 		return err
 	}
+}
+
+// guardAt returns the guard that v has at node i, or a new one: each guard of a MultiLock costs memory until it ends.
+func (v *redVote) guardAt(ctx context.Context, i int) (context.Context, error) {
+	if guard := v.at(i).guard; guard != nil {
+		return guard, nil
+	}
+	guard, err := v.lock.nodes[i].Guard(ctx)
+	if err != nil {
+		return ended{ctx}, err
+	}
+	return guard, nil
 }
 
 // in returns a copy of ctx for the calls of v to node i, which is not canceled with ctx.

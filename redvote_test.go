@@ -246,6 +246,25 @@ func TestRedLockGrantDoesNotMakeUpForALossMeanwhile(t *testing.T) {
 	}
 }
 
+// A node that is a MultiLock of other Clients makes a new guard at each call of Guard. A re-entry needs none.
+func TestRedLockReentryCostsNoGuard(t *testing.T) {
+	b := newSmallRedBench(t)
+	ctx := ContextWithOwner(context.Background())
+	c := b.client()
+	locks := b.nodeLocks()
+	first := locks[0].(*Lock)
+	locks[0] = c.NewMultiLock(first, first.client.NewLock(b.name+"-2"))
+	l := c.NewRedLock(locks...)
+	b.must(l.Lock(ctx))
+	for range 10 {
+		b.must(l.Lock(ctx))
+		l.lock.(*redLock).awaitAnswers(b, engine.OwnerOf(ctx))
+		b.must(l.Unlock(ctx))
+	}
+	require.Equal(t, 1, first.client.engine.Probe().Guards(first.lock, engine.OwnerOf(ctx)))
+	b.must(l.Unlock(ctx))
+}
+
 // A vote that is over, because its hold was lost, does not begin again when a re-entry that was under way asks: it ends
 // no newer hold of its owner, and nothing keeps it.
 func TestRedLockReentryOfALostHoldLeavesTheNextHoldAlone(t *testing.T) {
