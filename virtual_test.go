@@ -617,3 +617,36 @@ func TestRedLockFindsNodesOnOneRedis(t *testing.T) {
 		})
 	}
 }
+
+// A RedLock waits for its subscriptions at several nodes. The lock is released before they are in force, and the first
+// one never is, because its node does not answer any more. The waiter asks again soon, and not at the poll interval.
+func TestRedLockAsksAgainWhenItsFirstSubscriptionIsNotAnswered(t *testing.T) {
+	inVirtualTime(t, 3, func(v *virtual) {
+		ctx := ContextWithOwner(context.Background())
+		holder, _ := v.redLock()
+		var locks []Locker
+		var links []*bubble.Link
+		for i := range 3 {
+			c, link := v.client(i, WithRedLockNodeTimeout(time.Second))
+			locks, links = append(locks, c.NewLock("l")), append(links, link)
+		}
+		c, _ := v.client(0, WithPollInterval(time.Hour))
+		l := c.NewRedLock(locks...)
+		require.NoError(v, l.Lock(ctx))
+		require.NoError(v, l.Unlock(ctx))
+		require.NoError(v, holder.Lock(ctx))
+		for _, link := range links[1:] { // the attempt has ended after 200 ms, and they are subscribed after 400 ms
+			link.Set(func(c *bubble.Conditions) { c.Latency = 100 * time.Millisecond })
+		}
+		start := time.Now()
+		got := make(chan error)
+		go func() { got <- l.Lock(ctx) }()
+		time.Sleep(150 * time.Millisecond)
+		silent(func() {
+			require.NoError(v, holder.Unlock(ctx))
+			require.NoError(v, <-got)
+			assert.Less(v, time.Since(start), 2*time.Second)
+		}, links[0])
+		require.NoError(v, l.Unlock(ctx))
+	})
+}

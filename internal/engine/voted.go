@@ -110,6 +110,9 @@ func (k *voteBackend) await(res Answer) (Answer, error) {
 	if k.notified { // a release may be announced before the process of the holder has noted it
 		delay = min(delay, reserveTime)
 	}
+	if len(k.subscription.unconfirmed) > 1 { // ready is that of the first one
+		delay = min(delay, send.MinWait)
+	}
 	k.notified = false
 	if r.Pause > 0 {
 		if err := k.sleep(nil, nil, r.Pause); err != nil {
