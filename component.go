@@ -49,6 +49,16 @@ func insideOf(l Locker) *handle {
 	return nil
 }
 
+// isOurs reports whether l is a lock of this package. A type of the user that embeds one has the same record, but may
+// have methods of its own: a MultiLock acquires it through these, because it releases it through these.
+func isOurs(l Locker) bool {
+	switch l.(type) {
+	case *Lock, *FairLock, *ReadLock, *WriteLock, *Semaphore, *RedLock, *MultiLock:
+		return true
+	}
+	return false
+}
+
 // componentsOf returns the components for locks.
 func componentsOf(c *Client, locks []Locker) ([]component, error) {
 	if c == nil {
@@ -207,7 +217,8 @@ func (m component) place() string {
 
 // bundles reports whether m can be acquired together with o, by one script.
 func (m component) bundles(o component) bool {
-	if m.record == nil || o.record == nil || m.client != o.client || m.record.Bundled() == 0 || o.record.Bundled() == 0 {
+	if m.record == nil || o.record == nil || m.client != o.client || m.record.Bundled() == 0 || o.record.Bundled() == 0 ||
+		!isOurs(m.Locker) || !isOurs(o.Locker) {
 		return false
 	}
 	return !m.client.keepsToSlots() || slotPart(m.id.Name) == slotPart(o.id.Name)

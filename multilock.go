@@ -71,7 +71,7 @@ type step struct {
 	locks   []Locker
 	engine  *engine.Engine // nil for a foreign Locker
 	ids     []engine.Lock  // the locks of this package
-	records []engine.Lock  // the same locks, if each has a record
+	records []engine.Lock  // the same locks, if each has a record and is acquired without its methods: see isOurs
 	members []component    // the same locks
 }
 
@@ -121,7 +121,7 @@ func (s *step) add(m component) {
 	if m.lock != nil {
 		s.engine, s.ids = m.client.engine, append(s.ids, m.lock)
 	}
-	if m.record != nil {
+	if m.record != nil && isOurs(m.Locker) {
 		s.records = append(s.records, m.record)
 	}
 }
@@ -525,7 +525,7 @@ func (s *step) acquire(ctx context.Context, r engine.Request) (ok bool, err erro
 	switch h := insideOf(l); {
 	case s.records != nil:
 		ok, err = s.engine.Acquire(ctx, engine.OwnerOf(ctx), r, s.records...)
-	case h != nil:
+	case h != nil && isOurs(l):
 		ok, err = h.acquire(ctx, "acquire", engine.Request{Wait: r.Wait, Lease: r.Lease, AnswerBy: r.AnswerBy, Trial: r.Trial})
 	case r.Wait >= 0:
 		ok, err = l.TryLock(ctx, r.Wait, r.Lease)

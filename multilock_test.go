@@ -155,6 +155,58 @@ func (s stubLocker) Unlock(ctx context.Context) error {
 	return err
 }
 
+// A countedLock is a type of a user that embeds a lock of the package, and has methods of its own.
+type countedLock struct {
+	*FairLock
+	held int
+}
+
+func (l *countedLock) Lock(ctx context.Context) error {
+	err := l.FairLock.Lock(ctx)
+	if err == nil {
+		l.held++
+	}
+	return err
+}
+
+func (l *countedLock) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
+	ok, err := l.FairLock.TryLock(ctx, wait, lease)
+	if ok {
+		l.held++
+	}
+	return ok, err
+}
+
+func (l *countedLock) Unlock(ctx context.Context) error {
+	l.held--
+	return l.FairLock.Unlock(ctx)
+}
+
+// A type that embeds a lock is acquired and released through its own methods.
+func TestMultiLockUsesTheMethodsOfATypeThatEmbedsALock(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c := b.client()
+	counted := &countedLock{FairLock: c.NewFairLock(b.name)}
+	for _, l := range []Locker{
+		c.NewMultiLock(counted), c.NewMultiLock(counted, c.NewFairLock(b.name+"2"), c.NewLock(b.name+"3")),
+	} {
+		for _, lease := range []time.Duration{0, time.Minute} {
+			ok, err := l.TryLock(ctx, soon, lease)
+			b.must(err)
+			require.True(t, ok)
+			assert.Equal(t, 1, counted.held)
+			b.must(l.Unlock(ctx))
+			assert.Zero(t, counted.held)
+		}
+		b.must(l.Lock(ctx))
+		assert.Equal(t, 1, counted.held)
+		b.must(l.Unlock(ctx))
+		assert.Zero(t, counted.held)
+	}
+}
+
 // The suite for a MultiLock that contains a foreign Locker, which does not end at the very moment when the others do.
 func TestMultiLockOfForeignLockers(t *testing.T) {
 	newLock := func(c *Client, name string) Locker {
