@@ -375,7 +375,12 @@ func (l *multi) extend(ctx context.Context, length time.Duration) error {
 	if err := l.open(ctx); err != nil {
 		return err
 	}
-	err := errors.Join(forEach(l.locks, func(_ int, m Locker) error { return extendLocker(ctx, m, length) })...)
+	errs := forEach(l.locks, func(_ int, m Locker) error { return extendLocker(ctx, m, length) })
+	isRenewed := func(err error) bool { return errors.Is(err, engine.ErrRenewed) }
+	if some := slices.DeleteFunc(slices.Clone(errs), isRenewed); len(some) > 0 { // the others last long enough
+		errs = some
+	}
+	err := errors.Join(errs...)
 	if err == nil {
 		l.endTogether(engine.OwnerOf(ctx), time.Now().Add(lease.Validity(math.MaxInt64)), l.steps)
 	}

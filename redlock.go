@@ -338,7 +338,11 @@ func (v *redVote) Extend(ctx context.Context, lease time.Duration) (sent time.Ti
 		if !v.at(i).alive() {
 			return errNotAsked
 		}
-		return extendLocker(v.parts[i].In(ctx), l.nodes[i].Locker, lease)
+		err := extendLocker(v.parts[i].In(ctx), l.nodes[i].Locker, lease)
+		if errors.Is(err, engine.ErrRenewed) { // the owner has acquired the node by itself, too
+			return nil
+		}
+		return err
 	})
 	if err != nil || r.won() {
 		return sent, err
