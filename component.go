@@ -113,6 +113,15 @@ func (m component) records() (all []component) {
 	return slices.DeleteFunc(flat, func(m component) bool { return m.record == nil })
 }
 
+// ours returns the locks of this package of which m consists, or nil if it has other locks, too.
+func (m component) ours() []component {
+	flat, _ := flattenMulti([]component{m})
+	if slices.ContainsFunc(flat, func(m component) bool { return m.lock == nil }) {
+		return nil
+	}
+	return flat
+}
+
 // compare orders components. The order is the same in every process, as far as the addresses of the servers are known.
 // RedLocks come after locks with a record, and foreign Lockers come last.
 func (m component) compare(o component) int {

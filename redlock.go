@@ -64,7 +64,8 @@ var errParts = errors.New("too few of its locks are held")
 // RedLock has acquired there.
 //
 // The Clients of the locks renew the leases. Close them as well, after the Client of the RedLock, so that requests in
-// flight can be rolled back.
+// flight can be rolled back. Shutdown may be called for all of them at once: each one renews its lock until the RedLock
+// is released.
 type RedLock struct{ handle }
 
 // NewRedLock returns a lock that is held while most of the given locks are held: two of three, three of four, three of
@@ -133,6 +134,7 @@ type redNode struct {
 	Locker
 	id        string
 	timeout   time.Duration
+	ours      []component      // the locks of this package of which it consists; nil if there are others, too
 	channels  []releaseChannel // empty if its releases are not announced
 	unhealthy atomic.Bool      // the node did not answer the last time
 }
@@ -152,6 +154,7 @@ func (l *redLock) describe(components []component) {
 			Locker:   c.Locker,
 			id:       fmt.Sprintf("%p", c.Locker),
 			timeout:  l.client.nodeTimeout,
+			ours:     c.ours(),
 			channels: releaseChannels(c),
 		}
 		if c.record != nil {

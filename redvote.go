@@ -40,11 +40,23 @@ type redVote struct {
 type nodeHold struct {
 	count int
 	guard context.Context // the guard of the hold there, or nil
+	lasts func() bool     // reports whether the hold goes on although Shutdown has ended its guard; set with guard
 }
 
 // alive reports whether the hold at the node can be valid. The guard of a foreign Locker may panic on a goroutine of
 // this package, so the panic is caught.
-func (n nodeHold) alive() bool { return n.guard != nil && send.CatchPanic(n.guard.Err) == nil }
+func (n nodeHold) alive() bool {
+	return n.guard != nil && send.CatchPanic(func() error {
+		if err := n.guard.Err(); err != nil && !(n.isShutDown() && n.lasts()) {
+			return err
+		}
+		return nil
+	}) == nil
+}
+
+// isShutDown reports whether the guard has ended because a Client of the node shuts down. It renews its leases until it
+// is closed, so the hold goes on: its owner has yet to finish.
+func (n nodeHold) isShutDown() bool { return errors.Is(context.Cause(n.guard), ErrClosed) }
 
 // raise records that nodes are going to have the hold count holdCount. It returns false if the owner is to acquire
 // again a hold that has ended.
@@ -83,12 +95,18 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a engine.Attempt) func()
 			return ErrLockLost
 		}
 		guard, err := v.guardAt(owned, i)
-		wanted, first := v.note(i, guard)
+		held := nodeHold{guard: guard, lasts: func() bool { return n.holds(owned) }}
+		wanted, first := v.note(i, held)
 		switch {
 		case !wanted:
 			_ = n.Unlock(owned) // a grant that cannot be released expires with its lease
 		case first: // if the owner already held the lock, the first guard of this node calls changed
-			context.AfterFunc(guard, v.changed)
+			context.AfterFunc(guard, func() {
+				if held.isShutDown() { // nothing ends a guard again
+					n.afterClose(v.changed)
+				}
+				v.changed()
+			})
 		}
 		return err
 	}
@@ -104,6 +122,19 @@ func (v *redVote) guardAt(ctx context.Context, i int) (context.Context, error) {
 		return ended{ctx}, err
 	}
 	return guard, nil
+}
+
+// holds reports whether the owner of ctx holds the node, which consists of locks of this package.
+func (n *redNode) holds(ctx context.Context) bool {
+	lost := func(m component) bool { return !m.client.engine.Holds(ctx, m.lock) }
+	return len(n.ours) > 0 && !slices.ContainsFunc(n.ours, lost)
+}
+
+// afterClose calls f when one of the Clients of the node is closed.
+func (n *redNode) afterClose(f func()) {
+	for _, m := range n.ours {
+		m.client.engine.AfterClose(f)
+	}
 }
 
 // in returns a copy of ctx for the calls of v to node i, which is not canceled with ctx.
@@ -200,9 +231,9 @@ func (v *redVote) hasBegun() bool {
 	return v.begun
 }
 
-// note records a grant of a node. It reports whether the grant is still needed, and whether guard is the first guard of
+// note records a grant of a node. It reports whether the grant is still needed, and whether held has the first guard of
 // this node, which is checked from now on.
-func (v *redVote) note(i int, guard context.Context) (wanted, first bool) {
+func (v *redVote) note(i int, held nodeHold) (wanted, first bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	n := &v.nodes[i]
@@ -210,7 +241,7 @@ func (v *redVote) note(i int, guard context.Context) (wanted, first bool) {
 		return false, false
 	}
 	if first = n.guard == nil; first {
-		n.guard = guard
+		n.guard, n.lasts = held.guard, held.lasts
 	}
 	n.count++
 	return true, first

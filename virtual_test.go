@@ -650,3 +650,98 @@ func TestRedLockAsksAgainWhenItsFirstSubscriptionIsNotAnswered(t *testing.T) {
 		require.NoError(v, l.Unlock(ctx))
 	})
 }
+
+// A Client with nodes of a RedLock shuts down. It renews the nodes until their holders have finished, so the RedLock is
+// held until its Unlock, although the guards of the nodes have ended.
+func TestRedLockIsHeldWhileTheClientsOfItsNodesShutDown(t *testing.T) {
+	newRedLock := func(c []*Client) *RedLock {
+		return c[0].NewRedLock(c[0].NewLock("l"), c[1].NewLock("l"), c[2].NewLock("l"))
+	}
+	for name, c := range map[string]struct {
+		newLock func(c []*Client) *RedLock
+		leaving int // how many of the Clients shut down
+		down    int // how many of the nodes do not answer
+	}{
+		"its own Client":     {newRedLock, 1, 1},
+		"all Clients":        {newRedLock, 3, 0},
+		"nodes, not its own": {func(c []*Client) *RedLock { return newRedLock([]*Client{c[2], c[1], c[0]}) }, 2, 0},
+		"MultiLocks": {func(c []*Client) *RedLock {
+			many := func(i int) Locker { return c[0].NewMultiLock(c[i].NewLock("l"), c[i].NewLock("m")) }
+			return c[0].NewRedLock(many(0), many(1), many(2))
+		}, 3, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, 3, func(v *virtual) {
+				ctx := ContextWithOwner(context.Background())
+				var clients []*Client
+				var links []*bubble.Link
+				for i := range 3 {
+					client, link := v.client(i)
+					clients, links = append(clients, client), append(links, link)
+				}
+				l := c.newLock(clients)
+				other, _ := v.redLock()
+				refusing(func() {
+					require.NoError(v, l.Lock(ctx))
+					time.Sleep(time.Second)
+					ended := make(chan error)
+					for _, client := range clients[:c.leaving] {
+						go func() { ended <- client.Shutdown(ctx) }()
+					}
+					time.Sleep(time.Minute)
+					assert.Equal(v, 3-c.down, v.has("l"))
+					ok, err := other.TryLock(context.Background(), 0, 0)
+					assert.NoError(v, err)
+					assert.False(v, ok)
+					assert.NoError(v, l.Unlock(ctx))
+					for range c.leaving {
+						assert.NoError(v, <-ended)
+					}
+					assert.Zero(v, v.has("l"))
+				}, links[3-c.down:]...)
+			})
+		})
+	}
+}
+
+// A RedLock is lost as soon as too many Clients of its nodes are closed, also at the end of a Shutdown that has waited
+// for it.
+func TestRedLockIsLostWhenTheClientsOfItsNodesAreClosed(t *testing.T) {
+	const waits = time.Minute
+	for name, c := range map[string]struct {
+		end func(c *Client) error
+		at  time.Duration
+	}{
+		"close": {(*Client).Close, 0},
+		"shutdown": {func(c *Client) error {
+			ctx, cancel := context.WithTimeout(context.Background(), waits)
+			defer cancel()
+			return c.Shutdown(ctx)
+		}, waits},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, 3, func(v *virtual) {
+				ctx := ContextWithOwner(context.Background())
+				var locks []Locker
+				for i := range 3 {
+					client, _ := v.client(i)
+					locks = append(locks, client.NewLock("l"))
+				}
+				home, _ := v.client(0, WithWatchdogTimeout(time.Hour))
+				l := home.NewRedLock(locks...)
+				require.NoError(v, l.Lock(ctx))
+				time.Sleep(time.Second)
+				guarded, err := l.Guard(ctx)
+				require.NoError(v, err)
+				start := time.Now()
+				for _, lock := range locks[1:] {
+					go func() { _ = c.end(lock.(*Lock).client) }()
+				}
+				<-guarded.Done()
+				assert.InDelta(v, c.at, time.Since(start), float64(time.Second))
+				assert.ErrorIs(v, context.Cause(guarded), ErrLockLost)
+				assert.ErrorIs(v, l.Unlock(ctx), ErrLockLost)
+			})
+		})
+	}
+}

@@ -95,6 +95,27 @@ func (h *hold) endLocked(state holdState) {
 	h.state = state
 }
 
+// Holds reports whether the owner of ctx holds kind, as far as this process knows. Unlike a guard it goes on during
+// Shutdown. After Close the answer is no, because no lease is renewed any more.
+func (e *Engine) Holds(ctx context.Context, kind Lock) bool {
+	if e.Alive() != nil {
+		return false
+	}
+	s := e.retain(kind.ID().Name)
+	defer s.release()
+	h := s.findFor(kind.ID(), OwnerOf(ctx), partOf(ctx))
+	if h == nil {
+		return false
+	}
+	h.loseIfDue()
+	s.Lock()
+	defer s.Unlock()
+	return h.state.holds()
+}
+
+// AfterClose calls f on a goroutine of its own after Close.
+func (e *Engine) AfterClose(f func()) { context.AfterFunc(e.life, f) }
+
 // stillHeld describes the holds that are left.
 type stillHeld struct {
 	count int
