@@ -75,6 +75,7 @@ func (v *redVote) raise(holdCount int) bool {
 		return false
 	}
 	v.count = holdCount
+	v.begun = v.begun && holdCount > 1 // the engine may ask again before the hold begins
 	return true
 }
 
