@@ -125,17 +125,30 @@ func (v *redVote) guardAt(ctx context.Context, i int) (context.Context, error) {
 	return guard, nil
 }
 
-// holds reports whether the owner of ctx holds the node, which consists of locks of this package.
+// holds reports whether the owner of ctx holds the node, and none of its Clients is closed. It must consist of locks of
+// this package.
 func (n *redNode) holds(ctx context.Context) bool {
 	lost := func(m component) bool { return !m.client.engine.Holds(ctx, m.lock) }
-	return len(n.ours) > 0 && !slices.ContainsFunc(n.ours, lost)
+	closed := func(c *Client) bool { return c.engine.Alive() != nil }
+	return len(n.ours) > 0 && !slices.ContainsFunc(n.ours, lost) && !slices.ContainsFunc(n.clients(), closed)
 }
 
 // afterClose calls f when one of the Clients of the node is closed.
 func (n *redNode) afterClose(f func()) {
-	for _, m := range n.ours {
-		m.client.engine.AfterClose(f)
+	for _, c := range n.clients() {
+		c.engine.AfterClose(f)
 	}
+}
+
+// clients returns the Clients that end the guards of the node when they shut down.
+func (n *redNode) clients() (all []*Client) {
+	if l, ok := n.Locker.(*MultiLock); ok {
+		all = append(all, l.client)
+	}
+	for _, m := range n.ours {
+		all = append(all, m.client)
+	}
+	return all
 }
 
 // in returns a copy of ctx for the calls of v to node i, which is not canceled with ctx.

@@ -705,27 +705,35 @@ func TestRedLockIsHeldWhileTheClientsOfItsNodesShutDown(t *testing.T) {
 }
 
 // A RedLock is lost as soon as too many Clients of its nodes are closed, also at the end of a Shutdown that has waited
-// for it.
+// for it. The Client of a MultiLock counts, too.
 func TestRedLockIsLostWhenTheClientsOfItsNodesAreClosed(t *testing.T) {
 	const waits = time.Minute
 	for name, c := range map[string]struct {
-		end func(c *Client) error
-		at  time.Duration
+		end   func(c *Client) error
+		at    time.Duration
+		multi bool
 	}{
-		"close": {(*Client).Close, 0},
-		"shutdown": {func(c *Client) error {
+		"close": {end: (*Client).Close},
+		"shutdown": {end: func(c *Client) error {
 			ctx, cancel := context.WithTimeout(context.Background(), waits)
 			defer cancel()
 			return c.Shutdown(ctx)
-		}, waits},
+		}, at: waits},
+		"MultiLock": {end: (*Client).Close, multi: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, 3, func(v *virtual) {
 				ctx := ContextWithOwner(context.Background())
 				var locks []Locker
+				var clients []*Client
 				for i := range 3 {
 					client, _ := v.client(i)
-					locks = append(locks, client.NewLock("l"))
+					lock := Locker(client.NewLock("l"))
+					if c.multi {
+						client, _ = v.client(i)
+						lock = client.NewMultiLock(lock)
+					}
+					locks, clients = append(locks, lock), append(clients, client)
 				}
 				home, _ := v.client(0, WithWatchdogTimeout(time.Hour))
 				l := home.NewRedLock(locks...)
@@ -734,8 +742,8 @@ func TestRedLockIsLostWhenTheClientsOfItsNodesAreClosed(t *testing.T) {
 				guarded, err := l.Guard(ctx)
 				require.NoError(v, err)
 				start := time.Now()
-				for _, lock := range locks[1:] {
-					go func() { _ = c.end(lock.(*Lock).client) }()
+				for _, client := range clients[1:] {
+					go func() { _ = c.end(client) }()
 				}
 				<-guarded.Done()
 				assert.InDelta(v, c.at, time.Since(start), float64(time.Second))
