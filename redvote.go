@@ -5,8 +5,8 @@ package relock
 // Rules: a grant of a node is recorded here, or released, even if it arrives after the end of the round. The next
 // acquire of an owner waits for the requests to a node that are in flight. The owner may also hold a node by itself, or
 // through another RedLock: an engine.Part keeps what a vote has at a node apart from that. (A foreign Locker knows of no
-// Part.) A vote that was not valid for a moment never becomes valid again: another owner may have had the lock then. No
-// node is asked with a mutex held.
+// Part.) A vote that was not valid for a moment never becomes valid again: another owner may have had the lock then. A
+// node whose Client shuts down is held until that Client is closed. No node is asked with a mutex held.
 
 import (
 	"context"

@@ -246,8 +246,8 @@ func TestRedLockGrantDoesNotMakeUpForALossMeanwhile(t *testing.T) {
 	}
 }
 
-// A round was won so late that the engine asks again, and the nodes have expired by then. The hold has not begun yet, so
-// nothing is lost: the nodes are acquired again.
+// A round was won so late that the engine asks again, and the nodes have expired by then. The hold has not begun yet,
+// so nothing is lost: the nodes are acquired again.
 func TestRedLockThatHasNotBegunIsNotLost(t *testing.T) {
 	b := newSmallRedBench(t)
 	locks := b.nodeLocks()
