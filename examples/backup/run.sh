@@ -25,7 +25,7 @@ finish() {
 trap finish EXIT
 trap 'exit 1' INT TERM
 
-go build -o "$dir/relockctl" ./cmd/relockctl
+go build -C cmd/relockctl -o "$dir/relockctl" .
 redis-server --port 0 --unixsocket "$dir/redis.sock" --save '' --dir "$dir" --daemonize no >"$dir/redis.log" &
 server=$!
 for _ in 1 2 3 4 5 6 7 8 9 10; do [ -S "$dir/redis.sock" ] || sleep 0.5; done
