@@ -847,11 +847,17 @@ func TestWatchWithoutATerminalPrintsLists(t *testing.T) {
 }
 
 func TestInvalidCommandLinesAreRefused(t *testing.T) {
-	for _, args := range [][]string{{"-h"}, {"help"}, {"show", "-help"}} {
-		out, errs, status := ctl(t, "127.0.0.1:1", "", args...)
-		assert.Equal(t, usage, out)
-		assert.Empty(t, errs)
-		assert.Equal(t, statusDone, status, errs)
+	for want, all := range map[string][][]string{
+		summary + "\n\nUsage: relockctl [FLAGS] COMMAND\n":        {{"-h"}, {"help"}, {"-json", "-help"}},
+		"waits.\n\nUsage: relockctl show [FLAGS] NAME\n":          {{"show", "-help"}, {"help", "show"}, {"-h", "show", "x"}},
+		"TOKEN.\n\nUsage: relockctl run [FLAGS] NAME -- COMMAND ": {{"run", "-h", "job", "--", "true"}},
+	} {
+		for _, args := range all {
+			out, errs, status := ctl(t, "127.0.0.1:1", "", args...)
+			assert.Contains(t, out, want)
+			assert.Empty(t, errs)
+			assert.Equal(t, statusDone, status, errs)
+		}
 	}
 	for text, args := range map[string][]string{
 		"relockctl -h":           {"unlok", "x"},
@@ -864,7 +870,7 @@ func TestInvalidCommandLinesAreRefused(t *testing.T) {
 		"unit, such as 10s":      {"run", "-wait", "10", "a", "--", "true"},
 		"pass a shorter one":     {"run", "-lease", "3s", "a", "--", "true"},
 		"one of them":            {"-url", "redis://x", "-addr", "y"},
-		"for -sentinel-master":   {"-addr", "x:1,y:2"},
+		"for --sentinel-master":  {"-addr", "x:1,y:2"},
 		"-colour":                {"-colour"},
 		"redis://user:password@": {"-url", "http://me:secret@x"},
 		"host:port/db":           {"-url", "redis://me:secret@x/notanumber"},

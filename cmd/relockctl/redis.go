@@ -33,9 +33,26 @@ type connection struct {
 // A place is the address of the Redis, as the command line has it.
 type place struct {
 	url    string   // "" for this machine
+	addr   string   // instead of url
 	more   []string // further Sentinels
 	master string   // what the Sentinel at url calls the Redis, or ""
 	auth   string   // the password if url has none
+}
+
+// complete sets the URL, to env if the command line has no address.
+func (p *place) complete(env string) error {
+	addrs := strings.Split(p.addr, ",")
+	switch {
+	case p.url != "" && p.addr != "":
+		return badUsage("--url and --addr: use only one of them")
+	case len(addrs) > 1 && p.master == "":
+		return badUsage("--addr %s: several addresses are only for --sentinel-master", quote(p.addr))
+	case p.addr != "":
+		p.url, p.more = "redis://"+addrs[0], addrs[1:]
+	case p.url == "":
+		p.url = env
+	}
+	return nil
 }
 
 // connect connects to the Redis at p.
@@ -66,7 +83,7 @@ func connect(ctx context.Context, p place) (*connection, error) {
 	case strings.Contains(info, "_mode:sentinel"): // of redis, or of Valkey's server
 		one.Close()
 		return nil, fmt.Errorf(
-			"the server at %s is a Sentinel, which has no locks: name one of its masters with -sentinel-master",
+			"the server at %s is a Sentinel, which has no locks: name one of its masters with --sentinel-master",
 			o.Addr,
 		)
 	case inCluster:

@@ -12,7 +12,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -60,22 +59,6 @@ type job struct {
 	permits int  // of a semaphore; 0: the lock is not a semaphore
 }
 
-// addFlags adds the flags of run.
-func (j *job) addFlags(flags *flag.FlagSet) {
-	addTime(flags, &j.wait, "wait", 10*time.Second)
-	addTime(flags, &j.lease, "lease", 0)
-	addTime(flags, &j.grace, "grace", defaultGrace)
-	flags.BoolVar(&j.fair, "fair", false, "")
-	flags.BoolVar(&j.fenced, "fenced", false, "")
-	flags.BoolVar(&j.skip, "skip", false, "")
-	flags.Func("semaphore", "", func(text string) (err error) {
-		if j.permits, err = strconv.Atoi(text); err != nil || j.permits < 1 {
-			return errors.New("must be a number of permits, at least 1")
-		}
-		return nil
-	})
-}
-
 // complete adds the name and the command to j. It returns an error for a command line that is not valid, and for a
 // command that is not found.
 func (j *job) complete(words, args []string) (err error) {
@@ -85,19 +68,19 @@ func (j *job) complete(words, args []string) (err error) {
 	case len(words) > 1 || len(args) == 0:
 		return badUsage("run: needs a name, then --, then the command: relockctl run NAME -- COMMAND [ARG...]")
 	case j.wait < 0:
-		return badUsage("-wait %v: must not be negative", j.wait)
+		return badUsage("--wait %v: must not be negative", j.wait)
 	case j.lease < 0:
-		return badUsage("-lease %v: must not be negative", j.lease)
+		return badUsage("--lease %v: must not be negative", j.lease)
 	case j.grace < 0:
-		return badUsage("-grace %v: must not be negative", j.grace)
+		return badUsage("--grace %v: must not be negative", j.grace)
 	case j.grace >= validity(j.leaseOrDefault()):
-		text := fmt.Sprintf("-grace %v: must be shorter than the lease of %v", j.grace, j.leaseOrDefault())
+		text := fmt.Sprintf("--grace %v: must be shorter than the lease of %v", j.grace, j.leaseOrDefault())
 		if j.grace == defaultGrace {
 			text += "; pass a shorter one"
 		}
 		return badUsage("%s", text)
 	case j.permits > 0 && (j.fair || j.fenced):
-		return badUsage("-semaphore cannot be used with -fair or -fenced")
+		return badUsage("--semaphore cannot be used with --fair or --fenced")
 	}
 	j.name, j.args = words[0], args
 	j.path, err = lookUp(args[0])
@@ -308,7 +291,7 @@ type keeper struct {
 	renews bool
 	grace  time.Duration
 	until  time.Time // the end of the validity
-	token  int64     // the fencing token; 0 without -fenced
+	token  int64     // the fencing token; 0 without --fenced
 }
 
 // extend renews the lease once.

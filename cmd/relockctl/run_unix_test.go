@@ -595,7 +595,7 @@ func TestRunWarnsIfTheReleaseFails(t *testing.T) {
 }
 
 func TestRunHelpNamesItsFlags(t *testing.T) {
-	out, _, _ := ctl(t, "127.0.0.1:1", "", "-h")
+	out, _, _ := ctl(t, "127.0.0.1:1", "", "run", "-h")
 	for _, flag := range []string{
 		"-wait", "-skip", "-lease", "-grace", "-fair", "-fenced", "-semaphore", "RELOCK_NAME", "RELOCK_TOKEN", "126", "127",
 		"75", "76",

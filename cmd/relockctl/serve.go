@@ -8,7 +8,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -24,16 +23,10 @@ const defaultPage = "127.0.0.1:8080"
 
 // A pageOptions has the flags of serve.
 type pageOptions struct {
-	addr        string // "" for defaultPage
+	addr        string
 	expose      bool
 	hosts       string
 	allowUnlock bool
-}
-
-func (o *pageOptions) addFlags(flags *flag.FlagSet) {
-	flags.BoolVar(&o.expose, "expose", false, "")
-	flags.StringVar(&o.hosts, "hosts", "", "")
-	flags.BoolVar(&o.allowUnlock, "allow-unlock", false, "")
 }
 
 // check returns an error if the page may not be served at its address. It is found before Redis is asked.
@@ -44,16 +37,13 @@ func (o *pageOptions) check() error {
 
 // listenAddr returns the address of the page.
 func (o *pageOptions) listenAddr() (*net.TCPAddr, error) {
-	if o.addr == "" {
-		o.addr = defaultPage
-	}
 	addr, err := net.ResolveTCPAddr("tcp", o.addr)
 	switch {
 	case err != nil:
-		return nil, badUsage("serve: -addr %s: %v", quote(o.addr), err)
+		return nil, badUsage("serve: --addr %s: %v", quote(o.addr), err)
 	case !o.expose && !addr.IP.IsLoopback():
-		return nil, badUsage("serve: -addr %s is not a loopback address, and the page has no authentication: "+
-			"-expose allows it (the address of Redis is -url, or -addr in front of serve)", quote(o.addr))
+		return nil, badUsage("serve: --addr %s is not a loopback address, and the page has no authentication: "+
+			"--expose allows it (the address of Redis is --url, or --addr in front of serve)", quote(o.addr))
 	}
 	return addr, nil
 }
@@ -106,7 +96,7 @@ func (p *program) serve(ctx context.Context, pattern string) error {
 	fmt.Fprintf(p.err, "The page shows the locks at %s. Ctrl-C ends.\n", p.redis.addr)
 	if everywhere && len(hosts) == 0 {
 		fmt.Fprintln(p.err, "It answers only requests for localhost, 127.0.0.1 and [::1]: "+
-			"pass the names by which other machines know this host with -hosts.")
+			"pass the names by which other machines know this host with --hosts.")
 	}
 	server := &http.Server{
 		Handler: page, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
