@@ -54,6 +54,10 @@ func (p *place) addFlags(flags *pflag.FlagSet) {
 	addText(flags, &p.addr, "addr", "ADDR", "host:port, instead of a URL")
 	addText(flags, &p.master, "sentinel-master", "NAME", "of the Redis; the address is that of a Sentinel,\n"+
 		"and --addr may have several, with commas between")
+	addText(flags, &p.tls.ca, "tls-ca", "FILE", "CAs that may have signed the certificate of the Redis")
+	addText(flags, &p.tls.cert, "tls-cert", "FILE", "the certificate with which relockctl identifies itself")
+	addText(flags, &p.tls.key, "tls-key", "FILE", "the key of --tls-cert")
+	flags.BoolVar(&p.tls.insecure, "tls-insecure", false, "accept any certificate: anyone in between can read all")
 }
 
 // locks returns the function of a command for the locks that match a pattern.

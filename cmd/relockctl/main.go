@@ -2,9 +2,9 @@
 //
 //	go run github.com/relock-go/relock/cmd/relockctl@latest --help
 //
-// The result is written to stdout, and all other text to stderr. With --json stdout has JSON and nothing else. Names are
-// printed so that they cannot affect a terminal. Only the commands unlock and run write to Redis, and serve if it is
-// allowed to.
+// The result is written to stdout, and all other text to stderr. With --json stdout has JSON and nothing else. Names
+// are printed so that they cannot affect a terminal. Only the commands unlock and run write to Redis, and serve if it
+// is allowed to.
 package main
 
 // The program: from its arguments to its exit status.
@@ -81,9 +81,20 @@ func main() {
 		status = own.status
 	}
 	if text := err.Error(); text != "" {
-		fmt.Fprintln(p.err, "relockctl:", strings.TrimPrefix(text, "relock: "))
+		fmt.Fprintln(p.err, "relockctl:", strings.TrimPrefix(text, "relock: ")+advice(err))
 	}
 	os.Exit(status)
+}
+
+// permissions is the page about the permissions that a Redis user needs.
+const permissions = "https://github.com/relock-go/relock/blob/main/docs/security.md#the-smallest-set-of-permissions"
+
+// advice returns what is to be added to the text of an error.
+func advice(err error) string {
+	if strings.Contains(err.Error(), "NOPERM") {
+		return "\nThe permissions that the user needs: " + permissions
+	}
+	return ""
 }
 
 // run runs the command that args name.

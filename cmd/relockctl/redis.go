@@ -37,6 +37,7 @@ type place struct {
 	more   []string // further Sentinels
 	master string   // what the Sentinel at url calls the Redis, or ""
 	auth   string   // the password if url has none
+	tls    tlsFiles
 }
 
 // complete sets the URL, to env if the command line has no address.
@@ -62,12 +63,13 @@ func connect(ctx context.Context, p place) (*connection, error) {
 	if p.master != "" {
 		return connectToMaster(asking, p)
 	}
-	o, err := options(p.url, "localhost:6379", p.auth)
+	o, err := p.options(p.url, "localhost:6379")
 	if err != nil {
 		return nil, err
 	}
 	one := redis.NewClient(o)
-	if err := one.Ping(asking).Err(); err != nil {
+	ping := func(ctx context.Context) error { return one.Ping(ctx).Err() }
+	if err := p.reach(asking, []string{o.Addr}, o, ping); err != nil {
 		one.Close()
 		if refusal := redis.Error(nil); errors.As(err, &refusal) {
 			return nil, fmt.Errorf("the Redis at %s returned an error: %w", o.Addr, err)
@@ -109,7 +111,7 @@ func connectToMaster(ctx context.Context, p place) (*connection, error) {
 	if len(query) > 0 {
 		address += "?" + query.Encode()
 	}
-	o, err := options(address, "localhost:26379", p.auth)
+	o, err := p.options(address, "localhost:26379")
 	if err != nil {
 		return nil, err
 	}
@@ -122,11 +124,11 @@ func connectToMaster(ctx context.Context, p place) (*connection, error) {
 		Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig, DialerRetries: 1,
 	})
 	addr := fmt.Sprintf("%s of the Sentinel at %s", quote(p.master), strings.Join(sentinels, ","))
-	err = rdb.Ping(ctx).Err()
+	err = p.reach(ctx, sentinels, o, func(ctx context.Context) error { return rdb.Ping(ctx).Err() })
 	if err == nil {
 		return &connection{rdb, addr}, nil
 	}
-	rdb.Close()
+	go rdb.Close() // which waits for a handshake that has begun; the program ends before
 	if errors.Is(err, redis.Nil) {
 		return nil, fmt.Errorf("cannot reach the Redis %s: it knows no master with that name", addr)
 	}
@@ -140,9 +142,8 @@ func connectToMaster(ctx context.Context, p place) (*connection, error) {
 // errAddress does not contain the error of the parser, which may contain the password.
 var errAddress = badUsage("the address of the Redis does not have the form redis://user:password@host:port/db")
 
-// options returns the options for the server at address, or at addr if address is "". The password is auth if address
-// has none.
-func options(address, addr, auth string) (*redis.Options, error) {
+// options returns the options for the server at address, or at addr if address is "".
+func (p place) options(address, addr string) (*redis.Options, error) {
 	o := &redis.Options{Addr: addr}
 	if address != "" {
 		var err error
@@ -151,8 +152,8 @@ func options(address, addr, auth string) (*redis.Options, error) {
 		}
 	}
 	o.DialerRetries = 1
-	o.Password = cmp.Or(o.Password, auth)
-	return o, nil
+	o.Password = cmp.Or(o.Password, p.auth)
+	return o, p.tls.addTo(o)
 }
 
 // A finding is the result of looking for the locks that match a pattern.

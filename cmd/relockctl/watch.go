@@ -57,12 +57,13 @@ func (p *program) watch(ctx context.Context, pattern string) error {
 // append prints the list below the previous one.
 func (p *program) append(pattern string, found finding, failed error) error {
 	if failed != nil {
-		fmt.Fprintln(p.err, "relockctl:", failed)
+		fmt.Fprintln(p.err, "relockctl:", failed.Error()+advice(failed))
 		return nil
 	}
 	if n := len(found.LeftOut); n != p.leftOut {
 		if p.leftOut = n; n > 0 {
-			fmt.Fprintln(p.err, "relockctl:", found.notWhole())
+			err := found.notWhole()
+			fmt.Fprintln(p.err, "relockctl:", err.Error()+advice(err))
 		}
 	}
 	if p.json {

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// tlsServer starts a server with TLS, and returns the directory with the files of testredis.StartTLS.
+func tlsServer(t *testing.T, args ...string) (s *testredis.Server, addr, dir string) {
+	t.Helper()
+	s, addr, _ = testredis.StartTLS(t, args...)
+	settings, err := s.Client().ConfigGet(context.Background(), "tls-ca-cert-file").Result()
+	must(t, err)
+	return s, addr, filepath.Dir(settings["tls-ca-cert-file"])
+}
+
+func TestFlagsForTLS(t *testing.T) {
+	s, addr, dir := tlsServer(t)
+	must(t, newClient(t, s.Client()).NewLock("orders").Lock(context.Background()))
+	ca, cert, key := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key")
+	for _, args := range [][]string{
+		{"--url", "rediss://" + addr, "--tls-ca", ca, "--tls-cert", cert, "--tls-key", key},
+		{"--addr", addr, "--tls-ca", ca, "--tls-cert", cert, "--tls-key", key},
+		{"-addr", addr, "-tls-insecure", "-tls-cert=" + cert, "-tls-key=" + key},
+	} {
+		out, errs, status := ctl(t, "127.0.0.1:1", "", append(args, "list")...)
+		assert.Zero(t, status, errs)
+		assert.Contains(t, out, "orders")
+	}
+	for want, args := range map[string][]string{
+		"the one needs the other":          {"--tls-cert", cert},
+		"--tls-key: the one":               {"--tls-key", key},
+		"--tls-ca: open ":                  {"--tls-ca", filepath.Join(dir, "none")},
+		"has no certificate in the form":   {"--tls-ca", key},
+		"--tls-cert and --tls-key: tls: ":  {"--tls-cert", key, "--tls-key", key},
+		"--tls-cert and --tls-key: open /": {"--tls-cert", filepath.Join(dir, "none"), "--tls-key", key},
+	} {
+		_, errs, status := ctl(t, addr, "", append(args, "list")...)
+		assert.Equal(t, statusUsage, status, args)
+		assert.Contains(t, errs, want, args)
+	}
+}
+
+// What is wrong is named, and long before the requests would time out.
+func TestCauseOfATLSFailureIsNamed(t *testing.T) {
+	s, addr, dir := tlsServer(t)
+	ca, cert, key := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key")
+	_, _, other := tlsServer(t)
+	_, port, err := net.SplitHostPort(addr)
+	must(t, err)
+	mute, err := net.Listen("tcp", "127.0.0.1:0") // it accepts, and says nothing
+	must(t, err)
+	defer mute.Close()
+	for _, c := range []struct{ want, args string }{
+		{"it speaks TLS: use a URL with rediss://", "--addr " + addr},
+		{"it speaks TLS: use a URL with rediss://", "--url redis://" + addr},
+		{"it does not speak TLS: use redis:// instead of rediss://", "--url rediss://" + s.Addr()},
+		{"it does not speak TLS: leave out the flags that begin with --tls", "--tls-insecure --addr " + s.Addr()},
+		{"it speaks TLS", "--sentinel-master main --addr " + addr},
+		{"it does not speak TLS", "--sentinel-master main --url rediss://" + s.Addr()},
+		{"--tls-ca names another one", "--url rediss://" + addr},
+		{"not signed by a CA of --tls-ca", "--addr " + addr + " --tls-ca " + other + "/ca.crt"},
+		{"for another name than that of the address", "--addr localhost:" + port + " --tls-ca " + ca},
+		{"a client without a certificate", "--addr " + addr + " --tls-ca " + ca},
+		{"does not accept the certificate of --tls-cert",
+			"--addr " + addr + " --tls-ca " + ca + " --tls-cert " + other + "/client.crt --tls-key " + other + "/client.key"},
+	} {
+		began := time.Now()
+		_, errs, status := ctl(t, "127.0.0.1:1", "", append(strings.Fields(c.args), "list")...)
+		assert.Equal(t, statusFailed, status, c.args)
+		assert.Contains(t, errs, c.want, c.args)
+		assert.Contains(t, errs, "cannot reach the Redis", c.args)
+		assert.NotContains(t, errs, "deadline", c.args)
+		assert.Less(t, time.Since(began), patience, c.args)
+		_, errs, status = ctl(t, "127.0.0.1:1", "", append(strings.Fields(c.args), "run", "x", "--", "true")...)
+		assert.Equal(t, statusNotAcquired, status, c.args)
+		assert.Contains(t, errs, c.want, c.args)
+	}
+	_, errs, _ := ctl(t, "127.0.0.1:1", "", "--url", "rediss://"+mute.Addr().String(), "list")
+	assert.NotContains(t, errs, "speak", "nobody knows what it speaks")
+	_, _, _ = cert, key, require.NoError
+}
+
+// Whoever lacks a permission is told where to look for it.
+func TestMissingPermissionsLeadToTheirPage(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, rdb := context.Background(), s.Client()
+	must(t, newClient(t, rdb).NewLock("orders").Lock(ctx))
+	must(t, rdb.Do(ctx, "acl", "setuser", "clerk", "on", ">pw", "+ping", "+info").Err())
+	for status, args := range map[int]string{statusFailed: "list", statusNotAcquired: "run x -- true"} {
+		args = "--url redis://clerk:pw@" + s.Addr() + " " + args
+		_, errs, got := ctl(t, s.Addr(), "", strings.Fields(args)...)
+		assert.Equal(t, status, got, errs)
+		assert.Contains(t, errs, "NOPERM")
+		assert.Contains(t, errs, permissions)
+	}
+}
