@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -110,16 +111,21 @@ func annotated(exits, manual string) map[string]string {
 func (p *program) listCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "list [PATTERN]", Short: "list the locks that are held",
-		Long:        "Lists the locks that are held, with a line for each holder.\n\n" + aboutPatterns,
+		Long: "Lists the locks that are held, with a line for each holder. Those that others\n" +
+			"have waited for the longest come first.\n\n" + aboutPatterns,
 		Annotations: annotated(exitsOfLists, manualOfList),
 		RunE:        p.locks(p.list),
 	}
-	p.addWide(c.Flags())
+	p.addListFlags(c.Flags())
 	p.addJSON(c.Flags())
 	return c
 }
 
-func (p *program) addWide(flags *pflag.FlagSet) {
+// addListFlags adds the flags of list and watch.
+func (p *program) addListFlags(flags *pflag.FlagSet) {
+	flags.BoolVar(&p.choice.waiting, "waiting", false, "only locks that others wait for")
+	p.choice.sort = byWaiting
+	flags.Var(sortFlag{&p.choice.sort}, "sort", "waiting, name or lease (waiting: the longest wait first)")
 	flags.BoolVar(&p.wide, "wide", false, "do not shorten anything, and show the hosts")
 }
 
@@ -146,7 +152,7 @@ func (p *program) watchCommand() *cobra.Command {
 		RunE:        p.locks(p.watch),
 	}
 	addTime(c.Flags(), &p.every, "every", time.Second, "the time between two lists (1s), at least 100ms")
-	p.addWide(c.Flags())
+	p.addListFlags(c.Flags())
 	p.addJSON(c.Flags())
 	return c
 }
@@ -335,6 +341,20 @@ func (f timeFlag) Set(text string) (err error) {
 func addTime(flags *pflag.FlagSet, to *time.Duration, name string, d time.Duration, usage string) {
 	*to = d
 	flags.Var(timeFlag{to}, name, usage)
+}
+
+// A sortFlag is the flag for the order of a list.
+type sortFlag struct{ to *string }
+
+func (f sortFlag) String() string { return *f.to }
+func (f sortFlag) Type() string   { return "KEY" }
+
+func (f sortFlag) Set(text string) error {
+	if !slices.Contains([]string{byWaiting, byName, byLease}, text) {
+		return errors.New("must be waiting, name or lease")
+	}
+	*f.to = text
+	return nil
 }
 
 // A permitsFlag is the flag for the number of permits.

@@ -56,6 +56,8 @@ type program struct {
 	url      string // REDIS_URL
 	json     bool
 	wide     bool
+	colors   bool
+	choice   choice // of list and watch
 	every    time.Duration
 	yes      bool
 	job      job         // of run
@@ -70,7 +72,7 @@ func main() {
 	logging.Disable() // of go-redis, which returns everything important as an error
 	p := &program{
 		in: os.Stdin, out: os.Stdout, err: os.Stderr,
-		url: os.Getenv("REDIS_URL"), place: place{auth: os.Getenv("REDISCLI_AUTH")},
+		colors: hasColors(os.Stdout), url: os.Getenv("REDIS_URL"), place: place{auth: os.Getenv("REDISCLI_AUTH")},
 	}
 	err := p.run(context.Background(), os.Args[1:])
 	if err == nil {

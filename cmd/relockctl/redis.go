@@ -159,13 +159,15 @@ func (p place) options(address, addr string) (*redis.Options, error) {
 // A finding is the result of looking for the locks that match a pattern.
 type finding struct{ discover.Finding }
 
-// held returns the locks that match the pattern. It returns an error if none of them could be inspected.
+// held returns the locks that match the pattern and are wanted, in order. It returns an error if none of them could be
+// inspected.
 func (p *program) held(ctx context.Context, pattern string) (finding, error) {
 	names, _, err := discover.NewScan(p.redis.rdb, pattern, nil).Step(ctx, math.MaxInt)
 	if err != nil {
 		return finding{}, fmt.Errorf("scan %s: %w", p.redis.addr, err)
 	}
 	f, err := discover.Inspect(ctx, p.client, names, nil)
+	f.Locks = p.choice.apply(f.Locks)
 	return finding{f}, err
 }
 

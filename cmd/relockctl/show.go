@@ -12,10 +12,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 	"unicode/utf16"
@@ -32,11 +32,19 @@ func (p *program) list(ctx context.Context, pattern string) error {
 	case p.json:
 		err = p.print(asJSON(found.Locks))
 	case len(found.Locks) > 0:
-		_, err = io.WriteString(p.out, table(found.Locks, p.wide))
+		_, err = io.WriteString(p.out, p.table(found.Locks)+p.summary(found.Locks))
 	case len(found.LeftOut) == 0:
-		fmt.Fprintf(p.err, "No lock that matches %s is held.\n", quote(pattern))
+		fmt.Fprintln(p.err, p.choice.nothing(pattern))
 	}
 	return cmp.Or(err, found.notWhole())
+}
+
+// summary returns a line below the list, for people: programs count the lines.
+func (p *program) summary(locks []relock.Inspection) string {
+	if _, terminal := size(p.out); !terminal {
+		return ""
+	}
+	return "\n" + total(locks) + "\n"
 }
 
 // show prints one lock.
@@ -48,10 +56,13 @@ func (p *program) show(ctx context.Context, name string) error {
 	if p.json {
 		err = p.print(lockJSON(i))
 	} else {
-		_, err = io.WriteString(p.out, details(i))
+		_, err = io.WriteString(p.out, p.details(i))
 	}
 	if err == nil && !i.Held() {
-		err = statusError{status: statusFree}
+		err = statusError{statusFree, ""}
+		if hint := notAPattern("show", name); hint != "" {
+			err = statusError{statusFree, quote(name) + " is not held" + hint}
+		}
 	}
 	return err
 }
@@ -85,26 +96,28 @@ func harmless(text string) string {
 
 // table returns a table with a line for each holder of each lock. If wide is set, nothing is shortened, and the hosts
 // are shown. The labels are shown if there are any.
-func table(locks []relock.Inspection, wide bool) string {
-	cut := short
-	if wide {
+func (p *program) table(locks []relock.Inspection) string {
+	cut, cutEnd := middle, short
+	if p.wide {
 		cut = func(s string, _ int) string { return s }
+		cutEnd = cut
 	}
-	labels := wide || slices.ContainsFunc(locks, func(i relock.Inspection) bool {
+	labels := p.wide || slices.ContainsFunc(locks, func(i relock.Inspection) bool {
 		return slices.ContainsFunc(i.Holders, func(h relock.Holder) bool { return h.Label != "" })
 	})
-	row := func(name, lockType, owner, client, label, host string, rest ...any) []any {
+	row := func(name, lockType, owner, client, label, host any, rest ...any) []any {
 		cells := []any{name, lockType, owner, client}
 		if labels {
 			cells = append(cells, label)
 		}
-		if wide {
+		if p.wide {
 			cells = append(cells, host)
 		}
 		return append(cells, rest...)
 	}
-	return tabulate(func(line func(cells ...any)) {
-		line(row("NAME", "TYPE", "OWNER", "CLIENT", "LABEL", "HOST", "HOLDS", "LEASE", "WAITING")...)
+	return p.tabulate(func(line func(cells ...any)) {
+		head := heads("NAME", "TYPE", "OWNER", "CLIENT", "LABEL", "HOST", "HOLDS", "LEASE", "WAITING")
+		line(row(head[0], head[1], head[2], head[3], head[4], head[5], head[6:]...)...)
 		for _, i := range locks {
 			for _, h := range i.Holders {
 				line(
@@ -112,7 +125,7 @@ func table(locks []relock.Inspection, wide bool) string {
 						cut(quote(i.Name), 48),
 						typeOf(i, h),
 						cut(quote(h.Owner), 24),
-						cut(h.Client, 9),
+						cutEnd(h.Client, 9),
 						cut(orDash(h.Label), 32),
 						orDash(h.Host),
 						holds(h),
@@ -134,14 +147,18 @@ func holds(h relock.Holder) string {
 
 // waiting returns the number of waiters, or "unknown" if Redis does not let the user read the wait queue. Those that
 // are gone are counted apart.
-func waiting(i relock.Inspection) string {
+func waiting(i relock.Inspection) cell {
+	text, color := strconv.Itoa(waitersOf(i)), plainText
+	if waitersOf(i) > 0 {
+		color = yellow
+	}
 	switch {
 	case i.QueueUnknown:
-		return "unknown"
+		text = "unknown"
 	case i.Gone > 0:
-		return fmt.Sprintf("%d, and %d gone", i.Waiting-i.Gone, i.Gone)
+		text += fmt.Sprintf(", and %d gone", i.Gone)
 	}
-	return strconv.Itoa(i.Waiting)
+	return cell{text, color}
 }
 
 // goneLast returns waiters in their order, those that are gone behind the others.
@@ -153,7 +170,7 @@ func goneLast(waiters []relock.Waiter) []relock.Waiter {
 func isGone(w relock.Waiter) bool { return w.Reachable == relock.ReachableNo }
 
 // details returns everything that is known about a lock.
-func details(i relock.Inspection) string {
+func (p *program) details(i relock.Inspection) string {
 	lockType := string(i.Type)
 	switch i.Type {
 	case relock.TypeNone:
@@ -165,7 +182,7 @@ func details(i relock.Inspection) string {
 			lockType = "semaphore, or another counter, such as a latch, which looks the same without holders"
 		}
 	}
-	out := tabulate(func(line func(cells ...any)) {
+	out := p.tabulate(func(line func(cells ...any)) {
 		line("name", quote(i.Name))
 		line("type", lockType)
 		if i.Type != relock.TypeNone && len(i.Holders) == 0 {
@@ -186,8 +203,8 @@ func details(i relock.Inspection) string {
 		}
 	})
 	if len(i.Holders) > 0 {
-		out += "\n" + tabulate(func(line func(cells ...any)) {
-			line("HOLDER", "CLIENT", "LABEL", "HOST", "AS", "HOLDS", "LEASE")
+		out += "\n" + p.tabulate(func(line func(cells ...any)) {
+			line(heads("HOLDER", "CLIENT", "LABEL", "HOST", "AS", "HOLDS", "LEASE")...)
 			for _, h := range i.Holders {
 				line(quote(h.Owner), orDash(h.Client), orDash(h.Label), orDash(h.Host), roleOf(i, h), h.HoldCount,
 					lease(h.Remaining))
@@ -195,8 +212,9 @@ func details(i relock.Inspection) string {
 		})
 	}
 	if len(i.Waiters) > 0 {
-		out += "\n" + tabulate(func(line func(cells ...any)) {
-			line("", "WAITER", "CLIENT", "LABEL", "HOST", "AS", "WAITS FOR", "REACHABLE", "ALIVE FOR", "JAVA DEADLINE")
+		out += "\n" + p.tabulate(func(line func(cells ...any)) {
+			line(heads("", "WAITER", "CLIENT", "LABEL", "HOST", "AS", "WAITS FOR", "REACHABLE", "ALIVE FOR",
+				"JAVA DEADLINE")...)
 			for n, w := range goneLast(i.Waiters) {
 				place, as := strconv.Itoa(n+1), "waiter"
 				if isGone(w) {
@@ -244,14 +262,14 @@ func permits(n int) string {
 }
 
 // lease returns the text for a remaining lease.
-func lease(left time.Duration) string {
+func lease(left time.Duration) cell {
 	switch {
 	case left < 0:
-		return "no end"
+		return cell{"no end", red}
 	case left == 0:
-		return "expired"
+		return cell{"expired", red}
 	}
-	return duration(left)
+	return cell{duration(left), plainText}
 }
 
 // until returns the text for the time from the inspection i until t.
@@ -292,39 +310,35 @@ func orDash(s string) string {
 
 // quote returns name unchanged if it is plain text, and quoted as in Go otherwise.
 func quote(name string) string {
-	odd := func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError || r == '"' }
-	if name == "" || strings.TrimSpace(name) != name || strings.ContainsFunc(name, odd) {
+	if name == "" || strings.TrimSpace(name) != name || strings.Contains(name, `"`) || strings.ContainsFunc(name, isOdd) {
 		return strconv.Quote(name)
 	}
 	return name
 }
 
-// short returns s, shortened to n runes.
-func short(s string, n int) string {
-	if utf8.RuneCountInString(s) <= n {
-		return s
+func isOdd(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }
+
+// argument returns name as an argument of relockctl that a shell reads.
+func argument(name string) string {
+	if strings.HasPrefix(name, "-") {
+		return "-- " + shellWord(name)
 	}
-	return string([]rune(s)[:n-1]) + "…"
+	return shellWord(name)
 }
 
-// tabulate aligns cells in columns.
-func tabulate(fill func(line func(cells ...any))) string {
-	var text strings.Builder
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fill(func(cells ...any) {
-		for i, cell := range cells {
-			if i > 0 {
-				fmt.Fprint(w, "\t")
-			}
-			fmt.Fprint(w, cell)
-		}
-		fmt.Fprintln(w)
-	})
-	w.Flush()
-	return text.String()
+// shellWord returns name as a word that a shell reads.
+func shellWord(name string) string {
+	switch {
+	case regexp.MustCompile(`^[\w:./@%+=,-]+$`).MatchString(name):
+		return name
+	case !strings.ContainsFunc(name, isOdd):
+		return "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
+	}
+	quoted := strconv.Quote(name)
+	return "$'" + strings.ReplaceAll(quoted[1:len(quoted)-1], "'", `\'`) + "'"
 }
 
-// The types that -json prints. Scripts rely on these names.
+// The types that --json prints. Scripts rely on these names.
 type (
 	jsonLock struct {
 		Name      string       `json:"name"`

@@ -42,6 +42,47 @@ func openTerminal(t *testing.T, columns, rows uint16) (keys, side *os.File) {
 	return keys, side
 }
 
+// onTerminal runs the program to its end on a terminal, with further variables in its environment, and returns what the
+// terminal gets.
+func onTerminal(t *testing.T, addr, env string, args ...string) string {
+	t.Helper()
+	keys, side := openTerminal(t, 100, 40)
+	cmd := command(addr, args...)
+	cmd.Env = append(cmd.Env, "TERM=xterm", "NO_COLOR=", env)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = side, side, side
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	must(t, cmd.Start())
+	side.Close()
+	got := make(chan string)
+	go func() {
+		all, _ := io.ReadAll(keys) // the error is EIO: the program has closed its side
+		got <- string(all)
+	}()
+	_ = cmd.Wait()
+	return strings.ReplaceAll(<-got, "\r\n", "\n")
+}
+
+// A list has colors and a total on a terminal, and nowhere else.
+func TestListIsForPeopleOnATerminal(t *testing.T) {
+	s := testredis.Start(t)
+	c, ctx := newClient(t, s.Client()), context.Background()
+	for _, name := range []string{"a", "b"} {
+		must(t, c.NewLock(name).Lock(ctx))
+	}
+	defer startWaiting(t, s, "b")()
+	assert.Regexp(t, `^\x1b\[1mNAME\x1b\[0m .*\nb .* \x1b\[33m1\x1b\[0m\na .* 0\n\n2 held, 1 with waiters\n$`,
+		onTerminal(t, s.Addr(), "", "list"))
+	for _, env := range []string{"NO_COLOR=1", "TERM=dumb"} {
+		out := onTerminal(t, s.Addr(), env, "list")
+		assert.NotContains(t, out, "\x1b", env)
+		assert.Contains(t, out, "\n2 held, 1 with waiters\n")
+	}
+	out, errs, _ := ctl(t, s.Addr(), "", "list")
+	assert.NotContains(t, out+errs, "\x1b")
+	assert.Equal(t, 3, strings.Count(out, "\n"), out)
+	assert.NotContains(t, onTerminal(t, s.Addr(), "", "list", "--json"), "held,")
+}
+
 func TestWatchRedrawsTheTerminal(t *testing.T) {
 	s := testredis.Start(t)
 	c, ctx := newClient(t, s.Client()), context.Background()

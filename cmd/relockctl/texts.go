@@ -50,7 +50,10 @@ Without a command relockctl lists all locks.`
 
 const manualOfList = `list, watch and serve read the keyspace with SCAN, in small steps; in a Cluster they do so on
 each master. Keys that the user has no permission to read, and locks with an additional key that holds other data,
-are left out and counted: then the exit status is 1.`
+are left out and counted: then the exit status is 1.
+
+On a terminal a total follows. With --sort lease those come first that expire first. --waiting also lists the locks
+whose waiters are unknown.`
 
 const manualOfShow = `The first 1,000 waiters are listed, in the order in which they get the lock.`
 

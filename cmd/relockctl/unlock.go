@@ -28,7 +28,8 @@ func (p *program) unlock(ctx context.Context, name string) error {
 		return p.notHeld(i)
 	}
 	if !p.yes {
-		fmt.Fprintf(p.err, "%s\n%s [y/N] ", details(i), question(i))
+		p.colors = hasColors(p.err) // which the question is written to
+		fmt.Fprintf(p.err, "%s\n%s [y/N] ", p.details(i), question(i))
 		if !p.confirmed(ctx) {
 			return statusError{statusNotFreed, "not released"}
 		}
@@ -116,7 +117,17 @@ func (p *program) notHeld(i relock.Inspection) error {
 			return err
 		}
 	}
-	return statusError{statusFree, quote(i.Name) + " is not held"}
+	return statusError{statusFree, quote(i.Name) + " is not held" + notAPattern("unlock", i.Name)}
+}
+
+// notAPattern returns what is to be added for a lock that is not held, and whose name looks like a pattern. A name may
+// look like one.
+func notAPattern(command, name string) string {
+	if !strings.ContainsAny(name, "*?[") {
+		return ""
+	}
+	return fmt.Sprintf("; %s takes the name of one lock, and not a pattern: relockctl list %s lists those that match it",
+		command, argument(name))
 }
 
 // confirmed reports whether the user answers yes before ctx is done.

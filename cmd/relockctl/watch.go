@@ -69,7 +69,7 @@ func (p *program) append(pattern string, found finding, failed error) error {
 	if p.json {
 		return p.print(asJSON(found.Locks))
 	}
-	_, err := fmt.Fprintf(p.out, "%s\n%s\n", p.title(pattern, found, nil), table(found.Locks, p.wide))
+	_, err := fmt.Fprintf(p.out, "%s\n%s\n", p.title(pattern, found, nil), p.table(found.Locks))
 	return err
 }
 
@@ -78,7 +78,7 @@ func (p *program) redraw(pattern string, found finding, failed error) error {
 	rows, _ := size(p.out)
 	lines := []string{p.title(pattern, found, failed) + "   Ctrl-C ends", ""}
 	if len(found.Locks) > 0 {
-		lines = append(lines, strings.Split(strings.TrimSuffix(table(found.Locks, p.wide), "\n"), "\n")...)
+		lines = append(lines, strings.Split(strings.TrimSuffix(p.table(found.Locks), "\n"), "\n")...)
 	}
 	if more := len(lines) - (rows - 1); rows > 4 && more > 0 {
 		lines = append(lines[:rows-2], fmt.Sprintf("… and %d more lines", more+1))
@@ -89,7 +89,7 @@ func (p *program) redraw(pattern string, found finding, failed error) error {
 }
 
 func (p *program) title(pattern string, found finding, failed error) string {
-	state := fmt.Sprintf("%d held", len(found.Locks))
+	state := total(found.Locks)
 	switch {
 	case len(found.LeftOut) > 0:
 		state += ", " + found.counted()
