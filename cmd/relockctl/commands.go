@@ -135,12 +135,23 @@ func (p *program) addJSON(flags *pflag.FlagSet) {
 
 func (p *program) showCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "show NAME", Short: "show everything that Redis knows about one lock",
-		Long:        "Shows everything that Redis knows about one lock: who holds it, and who waits.",
+		Use: "show NAME", Short: "show who holds a lock and who waits, and what to do",
+		Long: "Shows everything that Redis knows about one lock: who holds it, and who waits.\n" +
+			"Says what to do, and whether the lease grows (its process is alive) or runs out.",
 		Annotations: annotated(exitsOfShow, manualOfShow),
-		RunE:        p.lock(p.show),
 	}
+	if _, people := size(p.out); people {
+		p.lookFor = lookOnTerminal
+	}
+	addTime(c.Flags(), &p.lookFor, "for", p.lookFor, "look so long whether the lease grows (15s on a terminal, else 0)")
 	p.addJSON(c.Flags())
+	show := p.lock(p.show)
+	c.RunE = func(c *cobra.Command, words []string) error {
+		if p.json && !c.Flags().Changed("for") {
+			p.lookFor = 0
+		}
+		return show(c, words)
+	}
 	return c
 }
 

@@ -57,7 +57,8 @@ type program struct {
 	json     bool
 	wide     bool
 	colors   bool
-	choice   choice // of list and watch
+	choice   choice        // of list and watch
+	lookFor  time.Duration // show: how long to look whether the lease grows
 	every    time.Duration
 	yes      bool
 	job      job         // of run

@@ -849,7 +849,7 @@ func TestWatchWithoutATerminalPrintsLists(t *testing.T) {
 func TestInvalidCommandLinesAreRefused(t *testing.T) {
 	for want, all := range map[string][][]string{
 		summary + "\n\nUsage: relockctl [FLAGS] COMMAND\n":        {{"-h"}, {"help"}, {"-json", "-help"}},
-		"waits.\n\nUsage: relockctl show [FLAGS] NAME\n":          {{"show", "-help"}, {"help", "show"}, {"-h", "show", "x"}},
+		"out.\n\nUsage: relockctl show [FLAGS] NAME\n":            {{"show", "-help"}, {"help", "show"}, {"-h", "show", "x"}},
 		"TOKEN.\n\nUsage: relockctl run [FLAGS] NAME -- COMMAND ": {{"run", "-h", "job", "--", "true"}},
 	} {
 		for _, args := range all {

@@ -47,16 +47,32 @@ func (p *program) summary(locks []relock.Inspection) string {
 	return "\n" + total(locks) + "\n"
 }
 
-// show prints one lock.
+// show prints one lock, and what becomes of it.
 func (p *program) show(ctx context.Context, name string) error {
 	i, err := p.client.Inspect(ctx, name)
 	if err != nil {
 		return err
 	}
-	if p.json {
-		err = p.print(lockJSON(i))
-	} else {
-		_, err = io.WriteString(p.out, p.details(i))
+	if !p.json {
+		text := p.details(i)
+		if len(i.Holders) > 0 {
+			text += "\n" // in front of the verdict
+		}
+		if _, err = io.WriteString(p.out, text); err != nil {
+			return err
+		}
+	}
+	var l look
+	if len(i.Holders) > 0 {
+		if l, err = p.watched(ctx, i); err != nil {
+			return err
+		}
+	}
+	switch {
+	case p.json:
+		err = p.print(l.addTo(lockJSON(i)))
+	case len(i.Holders) > 0:
+		_, err = io.WriteString(p.out, p.verdict(l))
 	}
 	if err == nil && !i.Held() {
 		err = statusError{statusFree, ""}
@@ -368,6 +384,7 @@ type (
 		Permits   int   `json:"permits,omitempty"`  // of a semaphore
 		Detached  bool  `json:"detached,omitempty"` // no process has attached it yet
 		Remaining int64 `json:"remaining_ms"`
+		Grows     *bool `json:"grows,omitempty"` // of show --for: whether the lease grows, if that is clear
 	}
 	jsonWaiter struct {
 		jsonContender
@@ -404,7 +421,9 @@ func lockJSON(i relock.Inspection) jsonLock {
 	for _, h := range i.Holders {
 		lock.Holders = append(
 			lock.Holders,
-			jsonHolder{jsonContender(h.Contender), h.Write, h.HoldCount, h.Permits, h.Detached, h.Remaining.Milliseconds()},
+			jsonHolder{
+				jsonContender(h.Contender), h.Write, h.HoldCount, h.Permits, h.Detached, h.Remaining.Milliseconds(), nil,
+			},
 		)
 	}
 	for _, w := range i.Waiters {

@@ -9,11 +9,13 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -81,6 +83,18 @@ func TestListIsForPeopleOnATerminal(t *testing.T) {
 	assert.NotContains(t, out+errs, "\x1b")
 	assert.Equal(t, 3, strings.Count(out, "\n"), out)
 	assert.NotContains(t, onTerminal(t, s.Addr(), "", "list", "--json"), "held,")
+}
+
+// People need no flag to learn whether a lease grows.
+func TestShowLooksOnATerminal(t *testing.T) {
+	s := testredis.Start(t)
+	c, err := relock.New(s.Client(), relock.WithWatchdogTimeout(3*time.Second))
+	must(t, err)
+	defer c.Close()
+	must(t, c.NewLock("a").Lock(context.Background()))
+	assert.Contains(t, onTerminal(t, s.Addr(), "", "show", "a"), "\r\x1b[K\x1b[32mThe lease grows:\x1b[0m ")
+	assert.NotContains(t, onTerminal(t, s.Addr(), "", "show", "--for", "0s", "a"), "Looking")
+	assert.NotContains(t, onTerminal(t, s.Addr(), "", "show", "--json", "a"), "Looking")
 }
 
 func TestWatchRedrawsTheTerminal(t *testing.T) {

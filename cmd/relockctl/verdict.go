@@ -1,0 +1,234 @@
+package main
+
+// What show says about the leases of a lock: whether they grow, and what to do next.
+//
+// Rules: the end of a lease moves only if somebody renews it, or acquires the lock once more, so its process is alive.
+// A lease that is renewed is so whenever a third of it has passed. So if the time t is left of it, it grows before a
+// third of t has passed. A lease that does not grow may belong to a process that has ended, or be one that was not
+// to be renewed: Redis does not tell which. All times are those of Redis.
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/relock-go/relock"
+)
+
+const (
+	lookAgain = 500 * time.Millisecond // the time between two looks at a lock
+	moved     = 100 * time.Millisecond // an end of a lease that is so much later is another one
+	late      = time.Second            // how late a renewal may be
+	mostTold  = 10                     // how many holders are told of one by one
+)
+
+// lookOnTerminal is how long show looks on a terminal. That is enough for the usual lease of 30s.
+const lookOnTerminal = 15 * time.Second
+
+// A fate is what becomes of a hold.
+type fate int
+
+const (
+	unknown  fate = iota // it was not looked at for long enough
+	grows                // its lease grows
+	runsOut              // its lease does not grow
+	endless              // its lease has no end
+	detached             // no process has it
+	expired              // a reader whose lease has expired
+	gone                 // it ended while show looked
+)
+
+// A look is what was seen of a lock for a while.
+type look struct {
+	lock  relock.Inspection // as it was at first
+	now   relock.Inspection // as it was at last
+	time  time.Duration     // between both
+	fates []fate            // of the holders of lock
+}
+
+// key identifies a hold. One owner may have both halves of a read/write lock.
+func key(h relock.Holder) string { return fmt.Sprint(h.Field, h.Write) }
+
+// observe looks at a lock for a while, until the fate of each hold is clear.
+func (p *program) observe(ctx context.Context, i relock.Inspection, most time.Duration) (look, error) {
+	l := look{lock: i, now: i, fates: make([]fate, len(i.Holders))}
+	began := time.Now()
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for !l.judge() && time.Since(began)+lookAgain <= most {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return l, nil
+		}
+		now, err := p.client.Inspect(ctx, i.Name)
+		if ctx.Err() != nil {
+			return l, nil
+		}
+		if err != nil {
+			return l, err
+		}
+		l.now, l.time = now, now.At.Sub(i.At)
+	}
+	return l, nil
+}
+
+// judge notes what is clear, and reports whether all is.
+func (l *look) judge() bool {
+	ends := make(map[string]time.Duration) // the remaining leases
+	for _, h := range l.now.Holders {
+		ends[key(h)] = h.Remaining
+	}
+	clear := true
+	for n, h := range l.lock.Holders {
+		left, held := ends[key(h)]
+		grown := left - (h.Remaining - l.time)
+		switch f := &l.fates[n]; {
+		case *f == grows || *f == runsOut:
+		case h.Detached:
+			*f = detached
+		case h.Remaining < 0:
+			*f = endless
+		case h.Remaining == 0:
+			*f = expired
+		case !held:
+			*f = gone
+		case left < 0 || grown > moved:
+			*f = grows
+		case l.time > h.Remaining/3+late:
+			*f = runsOut
+		default:
+			clear = false
+		}
+	}
+	return clear
+}
+
+// watched looks at the lock, and prints what becomes of it.
+func (p *program) watched(ctx context.Context, i relock.Inspection) (look, error) {
+	_, people := size(p.err)
+	people = people && p.lookFor > 0
+	if people {
+		fmt.Fprintf(p.err, "Looking whether the lease grows, for up to %v. Ctrl-C ends that.", p.lookFor)
+	}
+	l, err := p.observe(ctx, i, p.lookFor)
+	if people {
+		fmt.Fprint(p.err, "\r\x1b[K")
+	}
+	return l, err
+}
+
+// verdict returns what has become of the holds, and what to do next.
+func (p *program) verdict(l look) string {
+	var out strings.Builder
+	for n, h := range l.lock.Holders {
+		if n == mostTold {
+			fmt.Fprintf(&out, "... and %d more holders.\n", len(l.lock.Holders)-n)
+			break
+		}
+		who, left := whose(h), duration(max(h.Remaining-l.time, 0))
+		say := func(color, head, format string, args ...any) {
+			out.WriteString(p.painted(head, color) + " " + fmt.Sprintf(format, args...) + "\n")
+		}
+		switch l.fates[n] {
+		case grows:
+			say(green, "The lease grows:", "the process of %s is alive, and keeps the lock.", who)
+		case runsOut:
+			say(red, "The lease runs out,", "in %s: in %v %s has not renewed it.\n"+
+				"Its process has ended, cannot reach Redis, or asked for a lease that is not renewed.", left, seconds(l.time), who)
+		case endless:
+			say(red, "The lease has no end:", "nobody renews it, and only %s releases the lock.", who)
+		case detached:
+			say(yellow, "The lease runs out,", "in %s: the hold was detached, and no process has attached it yet.", left)
+		case expired:
+			say(red, "The lease has expired:", "%s does not have the lock any more.", who)
+		case gone:
+			say(green, "The hold has ended:", "%s has released the lock or lost it, or the lease has run out.", who)
+		case unknown:
+			if l.time > 0 {
+				say(yellow, "The lease did not grow", "in %v, and ends in %s. It is that of %s.", seconds(l.time), left, who)
+			}
+		}
+	}
+	return out.String() + l.next()
+}
+
+// whose returns a text for the owner of a hold, and its process.
+func whose(h relock.Holder) string {
+	var of []string
+	if h.Label != "" {
+		of = append(of, h.Label)
+	}
+	if h.Host != "" {
+		of = append(of, h.Host)
+	}
+	if h.Client != "" {
+		of = append(of, "client "+clientPrefix(h))
+	}
+	if len(of) == 0 {
+		return quote(h.Owner)
+	}
+	return quote(h.Owner) + " (" + strings.Join(of, ", ") + ")"
+}
+
+// clientPrefix returns the beginning of the ID of a client, which is enough to find it in logs.
+func clientPrefix(h relock.Holder) string { return h.Client[:min(8, len(h.Client))] }
+
+// next returns what to do, with the commands for it.
+func (l look) next() string {
+	first := make(map[fate]relock.Holder)
+	for n := len(l.fates) - 1; n >= 0; n-- {
+		first[l.fates[n]] = l.lock.Holders[n]
+	}
+	is := func(f fate) bool { _, ok := first[f]; return ok }
+	name := argument(l.lock.Name)
+	advise := func(text, command, does string) string {
+		if command != "" {
+			command = fmt.Sprintf("  relockctl %s %s   # %s\n", command, name, does)
+		}
+		return "Next: " + text + ".\n" + command
+	}
+	switch {
+	case is(gone) && len(l.now.Holders) > 0:
+		return advise("nothing. The lock is in use, and not stuck", "watch", "who has it")
+	case is(gone):
+		return advise("nothing. The lock is free", "", "")
+	case is(endless):
+		return advise("find out who has acquired it without a lease", "unlock", "releases it by force")
+	case is(grows):
+		text := "look at what that process does"
+		if h := first[grows]; h.Client != "" {
+			text += "; in logs its client ID begins with " + clientPrefix(h)
+		}
+		return advise(text, "unlock", "releases the lock by force, while the process goes on")
+	case is(unknown):
+		return advise("find out whether the lease grows", "show --for "+lookLonger(l.lock), "looks for long enough")
+	case waitersOf(l.now) == 0:
+		return advise("nothing. Nobody waits, and the lock is free when the lease ends", "unlock", "releases it now")
+	}
+	return advise("wait until the lease ends; then a waiter gets the lock", "unlock",
+		"releases it now, if the holder has surely ended")
+}
+
+// lookLonger returns how long one has to look to be certain, as a value for --for.
+func lookLonger(i relock.Inspection) string {
+	longest := time.Duration(0)
+	for _, h := range i.Holders {
+		longest = max(longest, h.Remaining/3)
+	}
+	return seconds(longest + late + 2*lookAgain).String()
+}
+
+func seconds(d time.Duration) time.Duration { return d.Round(time.Second) }
+
+// addTo adds to the JSON of a lock which of its leases grow.
+func (l look) addTo(lock jsonLock) jsonLock {
+	for n, f := range l.fates {
+		if f == grows || f == runsOut {
+			isGrowing := f == grows
+			lock.Holders[n].Grows = &isGrowing
+		}
+	}
+	return lock
+}
