@@ -42,6 +42,10 @@ var (
 	// errForced is the cause if this Client has forced the lock open.
 	errForced = fmt.Errorf("%w: it was released by force", errGone)
 
+	// errForcedElsewhere is the cause if another Client has, and has said so: see whyGone. It has the same text, and
+	// unlike errForced it is logged.
+	errForcedElsewhere = fmt.Errorf("%w: it was released by force", errGone)
+
 	// ErrExpired is the cause if the lease has expired without a renewal.
 	ErrExpired = lease.ErrExpired
 

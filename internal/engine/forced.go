@@ -35,6 +35,10 @@ const (
 	tellTime    = time.Second // how long the hints of one request may take, and looking for the records that are left
 	checkHint   = "check "    // a hint is this, and the name of a lock
 	longestHint = 1024        // the longest name that is sent in hints, of which there may be thousands
+
+	// A hold that is found gone so long after a forced release, or after the hint of one, was not lost by it. A check
+	// may wait so long for its turn: see internal/lease/check.go.
+	forcedLately = 10 * time.Second
 )
 
 // Force releases kind, no matter which owner holds it, ends the holds that this process had on it, and has other
@@ -146,6 +150,18 @@ func (h *hold) checkIfForcedLocked(sent time.Duration) {
 	if e := s.engine; sent < max(s.forced, time.Duration(e.hints.swept.Load())) {
 		e.watchdog.Check(&h.record.lease)
 	}
+}
+
+// whyGone returns the cause of a loss for which Redis gives none: the hold h does not exist there any more. If a forced
+// release of the lock was lately known of, and h is older than that, it is the cause. A hint of it may be made up.
+func (h *hold) whyGone() error {
+	s := h.lockState
+	s.Lock()
+	defer s.Unlock()
+	if forced := s.forced; forced > 0 && h.since <= forced && s.engine.watchdog.Now()-forced <= forcedLately {
+		return errForcedElsewhere
+	}
+	return errGone
 }
 
 // endEvicted asks Redis which of these records of a lock are left after a forced release, and ends the others. The

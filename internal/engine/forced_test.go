@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -144,6 +145,81 @@ func TestHintChecksTheLockThatItNames(t *testing.T) {
 		assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
 	})
+}
+
+// A hold that another Client has released by force says so. A hint that was about something else does not make other
+// losses look like that: it came too long before, or before the hold began, or there was none.
+func TestForcedReleaseOfAnotherClientIsNamed(t *testing.T) {
+	t.Parallel()
+	const text = "the hold is gone from Redis: it was released by force"
+	for name, c := range map[string]struct {
+		lease time.Duration // 0: renewed
+		lose  func(e *bubbleEngine, gone func())
+		named bool
+	}{
+		"renewed":        {0, func(e *bubbleEngine, gone func()) { gone(); e.hints.heard("check x") }, true},
+		"explicit lease": {time.Hour, func(e *bubbleEngine, gone func()) { gone(); e.hints.heard("check x") }, true},
+		"a late check": {0, func(e *bubbleEngine, gone func()) {
+			e.hints.heard("check x")
+			time.Sleep(forcedLately - time.Second)
+			gone()
+			assert.ErrorContains(e.t, e.unlockErr(1), text)
+		}, true},
+		"released at once": {time.Hour, func(e *bubbleEngine, gone func()) {
+			gone()
+			e.hints.heard("check x")
+			assert.ErrorContains(e.t, e.unlockErr(1), text)
+		}, true},
+		"no hint": {0, func(_ *bubbleEngine, gone func()) { gone() }, false},
+		"long after a hint": {0, func(e *bubbleEngine, gone func()) {
+			e.hints.heard("check x")
+			time.Sleep(forcedLately + time.Second)
+			gone()
+		}, false},
+		"a hold that began after a hint": {0, func(e *bubbleEngine, gone func()) {
+			e.hints.heard("check x")
+			time.Sleep(time.Second)
+			e.unlock(1)
+			e.lock(1)
+			gone()
+			assert.NotContains(e.t, e.unlockErr(1).Error(), "force")
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				r, losses := fakeredis.New(), &causes{}
+				e := joinBubbleEngine(t, r, "client", withHints, func(c *Config) { c.Events = losses })
+				known := e.retain("x") // as by somebody who waits for the lock: the engine does not forget the name
+				defer known.release()
+				ok, err := e.lockWith(context.Background(), 1, Request{Lease: c.lease})
+				require.NoError(t, err)
+				require.True(t, ok)
+				time.Sleep(5 * time.Second)
+				c.lose(e, func() { r.Set(func() { delete(r.Records, "x") }) })
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				require.Len(t, losses.all, 1)
+				assert.ErrorIs(t, losses.all[0], errGone)
+				assert.Equal(t, c.named, strings.HasSuffix(losses.all[0].Error(), text), "%v", losses.all[0])
+				assert.Equal(t, []bool{true}, losses.logged)
+			})
+		})
+	}
+}
+
+// causes has the losses of holds.
+type causes struct {
+	Events
+	mu     sync.Mutex // guards the fields below
+	all    []error
+	logged []bool
+}
+
+func (c *causes) Lost(_ Subject, _ time.Duration, loss, _ error, logged bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all, c.logged = append(c.all, loss), append(c.logged, logged)
 }
 
 // The Client that forces a lock open sends hints to the other holders, without waiting for them.

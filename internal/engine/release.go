@@ -120,11 +120,15 @@ func (r releasing) run(ctx context.Context, op *waitOptions) error {
 
 // foundGone ends and reports a hold whose record the release did not find in Redis, and returns the loss.
 func (r releasing) foundGone(why error) error {
+	gone := r.whyGone()
 	if r.count > 0 {
-		r.lose(errGone)
+		r.lose(gone)
 	} else {
 		e := r.lockState.engine
-		e.tellLoss(r.subject(), r.age(), LossError(errGone), errGone)
+		e.tellLoss(r.subject(), r.age(), LossError(gone), gone)
+	}
+	if why == errGone {
+		why = gone
 	}
 	return LossError(why)
 }

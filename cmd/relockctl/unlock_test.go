@@ -1,0 +1,55 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"regexp"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// A logFile is written to by several goroutines.
+type logFile struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
+}
+
+func (l *logFile) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logFile) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// The log of the holder says why it has lost the lock, also if its lease is not renewed, and within moments.
+func TestHolderLogsThatTheLockWasReleasedByForce(t *testing.T) {
+	s := testredis.Start(t)
+	ctx := context.Background()
+	var log logFile
+	c, err := relock.New(s.Client(), relock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	must(t, err)
+	defer c.Close()
+	must(t, c.NewLock("lock:renewed").Lock(ctx))
+	must(t, c.NewLock("lock:leased").LockLease(ctx, time.Hour))
+	testredis.Await(t, "the holder listens", soon, func() bool {
+		return len(s.Client().PubSubChannels(ctx, "relock_client:*").Val()) == 1
+	})
+	for _, name := range []string{"lock:renewed", "lock:leased"} {
+		_, errs, status := ctl(t, s.Addr(), "y\n", "unlock", name)
+		assert.Zero(t, status, errs)
+		line := regexp.MustCompile(`(?m)^.* lock=` + name + ` .*it was released by force"$`)
+		testredis.Await(t, "the log names the cause", soon/3, func() bool { return line.MatchString(log.String()) })
+	}
+}
