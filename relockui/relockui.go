@@ -193,7 +193,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cache-Control", "no-store")
 	if !h.knows(r.Host) {
 		http.Error(w, "This page is not served for the host "+fmt.Sprintf("%.100q", r.Host)+
-			". It has to be in the list of hosts: see WithHosts, or -hosts of relockctl serve.", http.StatusMisdirectedRequest)
+			". It has to be in the list of hosts: see WithHosts, or --hosts of relockctl serve.", http.StatusMisdirectedRequest)
 		return
 	}
 	h.mux.ServeHTTP(w, r)

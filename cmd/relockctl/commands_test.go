@@ -5,6 +5,8 @@ package main
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -243,4 +245,42 @@ func TestDependenciesAreFew(t *testing.T) {
 	mod, err := os.ReadFile("go.mod")
 	require.NoError(t, err)
 	assert.NotContains(t, string(mod), "replace", `"go install" would refuse it`)
+}
+
+// The pages, and the scripts of the examples, have two dashes, and only flags that there are.
+func TestPagesCallWhatThereIs(t *testing.T) {
+	root := tree()
+	var names []string
+	for _, c := range root.Commands() {
+		c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	}
+	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	single := regexp.MustCompile("(^|[ `\"])-(" + strings.Join(names, "|") + ")\\b")
+	call := regexp.MustCompile(`relockctl(?: --\S+ \S+)? (list|show|watch|serve|unlock|run)((?: --[a-z-]+(?: [^-\s]\S*)?)*)`)
+	called := 0
+	for _, pattern := range []string{"docs/*.md", "*.md", "examples/*.md", "examples/*/*.sh"} {
+		files, err := filepath.Glob("../../" + pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			for line := range strings.Lines(string(text)) {
+				if strings.Contains(line, "relockctl") || strings.Contains(file, "relockctl") {
+					if !strings.Contains(line, "still means") { // as CHANGELOG.md says of a single dash
+						assert.NotRegexp(t, single, line, file)
+					}
+				}
+				for _, m := range call.FindAllStringSubmatch(line, -1) {
+					for flag := range strings.FieldsSeq(m[2]) {
+						if name, is := strings.CutPrefix(flag, "--"); is {
+							assert.NotNil(t, flagOf(find(root, m[1]), root, name), "%s: %s", file, m[0])
+							called++
+						}
+					}
+				}
+			}
+		}
+	}
+	assert.Greater(t, called, 10, "calls with flags")
 }

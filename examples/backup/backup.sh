@@ -10,7 +10,7 @@ source=$1 target=$2
 
 status=0
 copy='cp "$1" "$2.new.$$" && mv "$2.new.$$" "$2"' # if it is killed half way, the old backup is still whole
-relockctl run -wait 0 lock:backup -- sh -c "$copy" sh "$source" "$target" || status=$?
+relockctl run --wait 0 lock:backup -- sh -c "$copy" sh "$source" "$target" || status=$?
 case $status in
 0) echo "the backup is complete" ;;
 75) echo "another machine makes the backup, or Redis cannot be reached" >&2 ;;

@@ -57,7 +57,7 @@ machine red "$dir/pipe" &
 red=$!
 exec 3>"$dir/pipe" # waits until the copy of red has begun
 expect 75 machine blue "$dir/file"
-expect 0 relockctl run -skip -wait 0 lock:backup -- touch "$dir/skipped"
+expect 0 relockctl run --skip --wait 0 lock:backup -- touch "$dir/skipped"
 [ ! -e "$dir/skipped" ]
 echo "old data" >&3
 exec 3>&-
