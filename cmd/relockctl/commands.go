@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/relock-go/relock/internal/discover"
 )
 
 const summary = `relockctl lists and releases the locks of relock, and of Redisson, in a Redis,
@@ -98,6 +101,26 @@ func (p *program) withPlace(c *cobra.Command, do func(ctx context.Context) error
 	return p.on(c.Context(), do)
 }
 
+// completed is how long a shell may wait for the names of locks, and completing how many SCAN requests that takes.
+const (
+	completed  = 2 * time.Second
+	completing = 50
+)
+
+// namesLike returns the names of locks that begin as typed, for a shell, which reads no others than plain ones.
+func (p *program) namesLike(c *cobra.Command, words []string, typed string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(c.Context(), completed)
+	defer cancel()
+	defer p.close()
+	if len(words) > 0 || p.place.complete(p.url) != nil || p.open(ctx) != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	pattern := regexp.MustCompile(`[*?\[\]\\^]`).ReplaceAllString(typed, `\$0`) + "*"
+	names, _, _ := discover.NewScan(p.redis.rdb, pattern, nil).Step(ctx, completing) // there may be none
+	names = slices.DeleteFunc(names, func(name string) bool { return shellWord(name) != name })
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
 // The parts of the help that are annotations of a command.
 const (
 	ofExits  = "exit status"
@@ -138,7 +161,8 @@ func (p *program) showCommand() *cobra.Command {
 		Use: "show NAME", Short: "show who holds a lock and who waits, and what to do",
 		Long: "Shows everything that Redis knows about one lock: who holds it, and who waits.\n" +
 			"Says what to do, and whether the lease grows (its process is alive) or runs out.",
-		Annotations: annotated(exitsOfShow, manualOfShow),
+		Annotations:       annotated(exitsOfShow, manualOfShow),
+		ValidArgsFunction: p.namesLike,
 	}
 	if _, people := size(p.out); people {
 		p.lookFor = lookOnTerminal
@@ -198,8 +222,9 @@ func (p *program) unlockCommand() *cobra.Command {
 		Long: "Releases a lock by force, after asking. Its holder may still be working, and\n" +
 			"the next waiter acquires the lock. For a read/write lock all readers lose it,\n" +
 			"and for a semaphore all permits are released.",
-		Annotations: annotated(exitsOfUnlock, manualOfUnlock),
-		RunE:        p.lock(p.unlock),
+		Annotations:       annotated(exitsOfUnlock, manualOfUnlock),
+		ValidArgsFunction: p.namesLike,
+		RunE:              p.lock(p.unlock),
 	}
 	c.Flags().BoolVar(&p.yes, "yes", false, "do not ask")
 	p.addJSON(c.Flags())

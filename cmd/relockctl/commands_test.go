@@ -207,6 +207,27 @@ func TestShellsComplete(t *testing.T) {
 	}
 }
 
+// Where a name is expected, a shell gets those of the locks that there are.
+func TestShellsCompleteNames(t *testing.T) {
+	s := testredis.Start(t)
+	c := newClient(t, s.Client())
+	for _, name := range []string{"lock:a", "lock:b", "other", "lock:with blank", "l*ck"} {
+		must(t, c.NewLock(name).Lock(t.Context()))
+	}
+	for typed, want := range map[string]string{
+		"unlock lock:":             "lock:a\nlock:b\n:4\n",
+		"-addr x:1 show lo":        ":4\n",
+		"show l*":                  ":4\n",
+		"unlock --yes ot":          "other\n:4\n",
+		"show lock:a ":             ":4\n",
+		"show --for 1s -json lock": "lock:a\nlock:b\n:4\n",
+	} {
+		args := append([]string{cobra.ShellCompRequestCmd}, strings.Split(typed, " ")...)
+		out, _, _ := ctl(t, s.Addr(), "", args...)
+		assert.Equal(t, want, out, typed)
+	}
+}
+
 func TestVersionIsACommandToo(t *testing.T) {
 	want, _, _ := ctl(t, "127.0.0.1:1", "", "--version")
 	out, errs, status := ctl(t, "127.0.0.1:1", "", "version")
@@ -256,7 +277,8 @@ func TestPagesCallWhatThereIs(t *testing.T) {
 	}
 	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 	single := regexp.MustCompile("(^|[ `\"])-(" + strings.Join(names, "|") + ")\\b")
-	call := regexp.MustCompile(`relockctl(?: --\S+ \S+)? (list|show|watch|serve|unlock|run)((?: --[a-z-]+(?: [^-\s]\S*)?)*)`)
+	call := regexp.MustCompile(`relockctl(?: --\S+ \S+)? (list|show|watch|serve|unlock|run)` +
+		`((?: --[a-z-]+(?: [^-\s]\S*)?)*)`)
 	called := 0
 	for _, pattern := range []string{"docs/*.md", "*.md", "examples/*.md", "examples/*/*.sh"} {
 		files, err := filepath.Glob("../../" + pattern)

@@ -81,6 +81,22 @@ func must(t *testing.T, err error) {
 	require.NoError(t, err)
 }
 
+// awaitWaiter waits until a client is in the wait queue of the lock.
+func awaitWaiter(t *testing.T, s *testredis.Server, name string) {
+	t.Helper()
+	c := newClient(t, s.Client())
+	testredis.Await(t, "it waits", soon, func() bool { return waiters(t, c, name) == 1 })
+}
+
+// waiters returns how many clients are in the wait queue of the lock. The queue may also have tombstones, of attempts
+// that were canceled before Redis answered, so it is Inspect that counts.
+func waiters(t *testing.T, c *relock.Client, name string) int {
+	t.Helper()
+	i, err := c.Inspect(context.Background(), name)
+	require.NoError(t, err)
+	return i.Waiting
+}
+
 func TestListShowsHeldLocks(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()
