@@ -32,14 +32,14 @@ func TestShowSaysWhetherTheLeaseGrows(t *testing.T) {
 	must(t, err)
 	long := c.NewLock("long")
 	must(t, long.LockLease(ctx, time.Hour))
-	must(t, c.NewLock("waited for").LockLease(ctx, 6*time.Second))
+	must(t, c.NewLock("waited for").LockLease(ctx, 12*time.Second))
 	defer startWaitingFor(t, s, "waited for")()
 	client := " (orders-7, "
 	for _, want := range []struct{ flags, name, first, next string }{
 		{"--for 15s", "waited for", "The lease runs out, in ", "wait until the lease ends; then a waiter gets the lock.\n" +
 			"  relockctl unlock 'waited for'   # releases it now, if"},
 		{"--for 1s", "long", "The lease did not grow in 1s, and ends in 59m", "find out whether the lease grows.\n"},
-		{"", "long", "Next: ", "find out whether the lease grows.\n  relockctl show --for 20m1s long   #"},
+		{"", "long", "Next: ", "find out whether the lease grows.\n  relockctl show --for "},
 		{"--for 15s", "renewed", "The lease grows: the process of goroutine ", "look at what that process does; in logs " +
 			"its client ID begins with " + c.ID()[:8] + ".\n  relockctl unlock renewed   #"},
 		{"", "java", "The lease has no end: nobody renews it, and only thread 42 (client 5a2d7b1e) ", "find out who"},
@@ -57,7 +57,7 @@ func TestShowSaysWhetherTheLeaseGrows(t *testing.T) {
 	}
 	must(t, long.Unlock(ctx))
 
-	must(t, c.NewLock("json").LockLease(ctx, 5*time.Second))
+	must(t, c.NewLock("json").LockLease(ctx, 12*time.Second))
 	for name, grows := range map[string]bool{"renewed": true, "json": false} {
 		out, errs, status := ctl(t, s.Addr(), "", "show", "--json", "--for", "15s", name)
 		assert.Zero(t, status, errs)
@@ -81,6 +81,18 @@ func startWaitingFor(t *testing.T, s *testredis.Server, name string) (giveUp fun
 	return func() {
 		cancel()
 		<-got
+	}
+}
+
+// Whoever looks for as long as show says is told for certain.
+func TestLookLongerIsLongEnough(t *testing.T) {
+	for _, left := range []time.Duration{time.Second, 30 * time.Second, 46 * time.Second, time.Hour} {
+		i := relock.Inspection{At: time.Now(), Holders: []relock.Holder{{Remaining: left}}}
+		long, err := time.ParseDuration(lookLonger(i))
+		must(t, err)
+		l := look{lock: i, now: i, fates: make([]fate, 1), time: long - lookAgain} // the last look
+		l.now.Holders = []relock.Holder{{Remaining: left - l.time}}
+		assert.True(t, l.judge(), "%v of %v", long, left)
 	}
 }
 
