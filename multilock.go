@@ -59,8 +59,8 @@ type multi struct {
 	locks  []Locker // in the order in which they are acquired
 	steps  []step   // the same locks, grouped
 
-	elsewhere bool   // some locks belong to other Clients
-	doubt     string // two locks whose order may differ between processes; "": there are none
+	elsewhere bool     // some locks belong to other Clients
+	doubt     []string // two locks whose order may differ between processes; nil: there are none
 }
 
 // restartPause is how long a MultiLock waits before it starts again with its first lock.
@@ -104,8 +104,8 @@ func newMulti(c *Client, components []component) *multi {
 	for i, m := range components {
 		l.locks = append(l.locks, m.Locker)
 		l.elsewhere = l.elsewhere || m.record == nil || m.client != c
-		if i > 0 && l.doubt == "" && !components[i-1].isToldFrom(m) {
-			l.doubt = components[i-1].where() + " and " + m.where()
+		if i > 0 && l.doubt == nil && !components[i-1].isToldFrom(m) {
+			l.doubt = []string{components[i-1].where(), m.where()}
 		}
 		if i == 0 || !m.bundles(components[i-1]) {
 			l.steps = append(l.steps, step{})
