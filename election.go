@@ -11,7 +11,7 @@ import (
 	"iter"
 	"slices"
 
-	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/engine"
 )
 
 // An Election chooses a leader among processes. It is a fenced [Lock] of the same name: the leader holds the lock, and
@@ -57,27 +57,24 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 // The context of fn is canceled when the leadership is lost, and when ctx is canceled. Lead resigns only after fn has
 // returned, so that the next leader does not begin before the work of this one has ended. If the leadership is lost,
 // however, the next leader may begin when the lease has expired, whether fn has returned or not.
-func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error) (err error) {
+func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error) error {
 	if fn == nil {
 		return e.lock.fail("lead", errNilFunction)
 	}
-	term, err := e.Campaign(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		// This also runs if fn panics: then err is dropped, and the panic continues.
-		if resigned := term.resign(ctx, "lead"); resigned != nil {
-			err = errors.Join(err, resigned)
+	for asked := 1; ; asked++ {
+		term, err := e.Campaign(ctx)
+		if err != nil {
+			return err
 		}
-	}()
-	guarded, err := e.lock.Guard(term.hold.owner().In(ctx))
-	if err != nil {
-		return err
+		resign := func() error { return term.resign(ctx, "lead") }
+		guarded, err := e.lock.Guard(term.hold.owner().In(ctx))
+		if err == nil {
+			return callHeld(guarded, fn, resign, false)
+		}
+		if resigned := resign(); !lostUnused(err) || asked == engine.MostAsked {
+			return outcome(err, err, resigned, false)
+		}
 	}
-	within, end := guard.NewCall(guarded)
-	defer end()
-	return fn(within)
 }
 
 // Token returns the token of the term to which ctx belongs: ctx is the context of [Term.Context], or the one that Lead

@@ -6,13 +6,11 @@ package relock
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/relock-go/relock/internal/engine"
-	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/ticket"
 )
@@ -284,40 +282,6 @@ func (h *handle) unlock(ctx context.Context, op string) error {
 		err = h.commands().release(ctx)
 	}
 	return h.fail(op, err)
-}
-
-// Do acquires the lock as Lock does, calls fn with a context that is canceled when the lock is lost (see Guard), and
-// releases the lock, even if fn panics. It returns the error of fn, joined with the error of Unlock, so that the result
-// matches ErrLockLost if the lock was lost while fn was running. The context of fn is also canceled when ctx is, and
-// when fn returns. If the lock cannot be acquired, fn is not called, and Do returns the error of Lock. A nil fn is
-// ErrInvalid.
-func (h *handle) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	return do(ctx, h, fn)
-}
-
-var errNilFunction = invalid("the function is nil")
-
-// do implements Do for every Locker.
-func do(ctx context.Context, l acquirable, fn func(ctx context.Context) error) (err error) {
-	if fn == nil {
-		return l.fail("do", errNilFunction)
-	}
-	if err := l.Lock(ctx); err != nil {
-		return err
-	}
-	defer func() {
-		// This also runs if fn panics: then err is dropped, and the panic continues.
-		if unlocked := l.Unlock(ctx); unlocked != nil {
-			err = errors.Join(err, unlocked)
-		}
-	}()
-	guarded, err := l.Guard(ctx)
-	if err != nil {
-		return err
-	}
-	within, end := guard.NewCall(guarded)
-	defer end()
-	return fn(within)
 }
 
 // Guard returns a copy of ctx that is canceled as soon as the caller may no longer hold the lock. The cause is

@@ -407,18 +407,31 @@ func (l *multi) token(context.Context) (int64, error) {
 	return 0, invalid("a MultiLock has no token: each of its locks may have one")
 }
 
-// Do acquires all locks, calls fn with a context that is canceled when one of them is lost (see Guard), and releases
-// them, even if fn panics. It returns the error of fn, joined with the error of Unlock, so that the result matches
-// ErrLockLost if one of the locks was lost while fn was running. The context of fn is also canceled when ctx is, and
-// when fn returns. If the locks cannot be acquired, fn is not called, and Do returns the error of Lock. A nil fn is
-// ErrInvalid.
+// Do acquires all locks, calls fn with a context that is canceled when one of them is lost, and releases them: see
+// [Lock.Do].
 func (l *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	if l.many != nil && l.many.elsewhere && ctx != nil { // Guard creates guards at other Clients, which end with this call
-		within, end := context.WithCancel(ctx)
-		defer end()
-		ctx = within
-	}
+	ctx, end := l.within(ctx)
+	defer end()
 	return do(ctx, l, fn)
+}
+
+// TryDo is like Do, but waits for at most wait, and reports whether fn was called: see [Lock.TryDo].
+func (l *MultiLock) TryDo(
+	ctx context.Context,
+	wait time.Duration,
+	fn func(ctx context.Context) error,
+) (ran bool, err error) {
+	ctx, end := l.within(ctx)
+	defer end()
+	return tryDo(ctx, l, wait, fn)
+}
+
+// within returns the context of a call of Do or TryDo. Guard creates guards at other Clients, which end with the call.
+func (l *MultiLock) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	if l.many == nil || !l.many.elsewhere || ctx == nil {
+		return ctx, func() {}
+	}
+	return context.WithCancel(ctx)
 }
 
 func (l *multi) guard(ctx context.Context) (context.Context, error) {

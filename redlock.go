@@ -236,6 +236,9 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 	}
 	over, err := r.collectGrants(&patient, res.Sent)
 	if err != nil {
+		if !r.won() { // more nodes than may be missing may have answered that others hold the lock
+			_, refused, _ = l.lostRound(a, r)
+		}
 		return res, refused, err
 	}
 	invalid := v.checkApart(p.Ctx, r)
@@ -280,17 +283,18 @@ func (l *redLock) lostRound(a engine.Attempt, v *round) (engine.Status, engine.R
 	if a.HoldCount > 1 && v.count(ErrLockLost) > spare {
 		return engine.Gone, engine.Refusal{}, nil
 	}
-	failed, final := 0, 0
+	taken, final := 0, 0
 	r := engine.Refusal{Wait: -1, Who: "other owners hold too many of its locks" + l.unsettled()}
 	for i, err := range v.Answers {
 		switch {
 		case err == nil:
 		case err == errTaken && len(l.nodes[i].channels) > 0:
+			taken++
 			r.Taken = append(r.Taken, i)
 		case err == errTaken:
+			taken++
 			r.Wait = blindPoll
 		default:
-			failed++
 			r.Wait = blindPoll
 			if !transient(err) || errors.Is(err, ErrClosed) {
 				final++
@@ -306,7 +310,7 @@ func (l *redLock) lostRound(a engine.Attempt, v *round) (engine.Status, engine.R
 			r.Wait = r.Pause // and hold only some of the nodes
 		}
 	}
-	if failed > spare {
+	if taken <= spare && !v.won() {
 		r.Cause = fmt.Errorf("%w%s", v.QuorumError, l.unsettled())
 	}
 	return engine.Busy, r, nil
