@@ -393,7 +393,7 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 		delay = min(delay*time.Duration(1+res.Standing.ahead()/poller.NearHead), rareAsk)
 	case queued && !res.leavesEntry:
 		d, looked := looking{e}.awaitInLine(in.hold.lockState.name, in.Field, a.subscription.listeners[0], res)
-		delay, stop = d, func() { a.found.look = looked() }
+		delay, stop = d, func() { a.noteLook(in.hold, looked()) }
 	}
 	return delay, stop
 }

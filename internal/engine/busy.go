@@ -33,8 +33,18 @@ var errUnasked = errors.New("the lease of the last known holder has expired, and
 type findings struct {
 	reply   *blocker    // the newest answer that a lock is busy, to the caller or to the one in front; or nil
 	request inquiry     // of the caller, or of the one in front
-	look    poller.Look // what the poller has found since reply
+	look    poller.Look // what the poller has found since the reply
 	behind  string      // the name of the lock in whose local queue the caller was behind another one; or ""
+}
+
+// noteLook notes what the poller has found while the caller of h slept, for the caller and for those behind it.
+func (op *waitOptions) noteLook(h *hold, l poller.Look) {
+	op.found.look.Update(l)
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if h.queue != nil {
+		h.queue.look = op.found.look
+	}
 }
 
 // An inquiry is a request about a lock. The zero value is one that was answered.
@@ -85,21 +95,21 @@ func (f *findings) foundLocked(h *hold, o *blocker) {
 	}
 }
 
-// sees notes an answer to another caller, unless the caller has a later one.
-func (f *findings) sees(o *blocker) {
-	if o != nil && (f.reply == nil || f.reply.at.Before(o.at)) {
-		f.reply = o
+// seesLocked notes what the callers that q has admitted have found out, unless the caller has a later answer itself.
+func (f *findings) seesLocked(q *waitQueue) {
+	if o := q.blocker; o != nil && (f.reply == nil || f.reply.at.Before(o.at)) {
+		f.reply, f.look = o, q.look
 	}
 }
 
-// waitsBehind notes that the caller gives up behind another one, in q, which may be nil: the local queue of the lock
+// waitsBehindLocked notes that the caller gives up behind another one, in q, which may be nil: the local queue of the lock
 // called name.
-func (f *findings) waitsBehind(name string, q *waitQueue, healthy bool) {
+func (f *findings) waitsBehindLocked(name string, q *waitQueue, healthy bool) {
 	f.behind = name
 	if q == nil {
 		return
 	}
-	f.sees(q.blocker)
+	f.seesLocked(q)
 	f.request = q.request
 	f.request.failed = f.request.failed || f.request.underWay() && !healthy
 }
@@ -114,7 +124,7 @@ func whyEnded[L Lock](e *Engine, op *waitOptions, locks []L, o Owner, r Request,
 	}
 	f := &op.found
 	if f.behind != "" {
-		f.look = e.poller.Last(f.behind)
+		f.look.Update(e.poller.Last(f.behind))
 	}
 	_, holder := blockerHere(e, locks, o)
 	busy := !closed && f.busyAt(time.Now(), holder != "")

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/handoff"
+	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/waitqueue"
 )
@@ -32,6 +33,7 @@ type waitQueue struct {
 	shared  *record        // the record that newcomers may share; or nil
 	busy    bool           // the last attempt of an admitted caller has found the lock busy
 	blocker *blocker       // what that attempt has found, for the errors of all that wait here; or nil
+	look    poller.Look    // what the poller has found since
 	request inquiry        // of the admitted caller, or of the one that is releasing the lock
 	place   *place         // in the line; the last caller has left it to the next one; or nil
 	kept    bool           // it stays although no caller uses it: see keepQueueLocked
@@ -39,7 +41,7 @@ type waitQueue struct {
 
 // foundBusy notes that an attempt of the caller that q has admitted has found the lock busy.
 func (q *waitQueue) foundBusy(o *blocker) {
-	q.busy, q.blocker = true, o
+	q.busy, q.blocker, q.look = true, o, poller.Look{}
 	if o.cause == nil {
 		q.request = inquiry{}
 	}
@@ -51,7 +53,7 @@ func (a *acquireOp) asksLocked(targets []target, patience time.Duration) {
 	for _, t := range targets {
 		if q := t.hold.queue; q != nil && t.HoldCount == 1 {
 			q.request.begin(patience)
-			a.found.sees(q.blocker)
+			a.found.seesLocked(q)
 		}
 	}
 }
@@ -81,7 +83,7 @@ func (e entrance) gaveUpLocked(op *waitOptions, q *waitQueue, h *hold, err error
 	case nil, errBypassQueue, errOwnerChanged:
 		return err
 	}
-	op.found.waitsBehind(h.lockState.name, q, e.sender.Healthy())
+	op.found.waitsBehindLocked(h.lockState.name, q, e.sender.Healthy())
 	if err != send.ErrClosed && q.blocker != nil && q.blocker.cause != nil {
 		return send.WithLast(err, q.blocker.cause)
 	}

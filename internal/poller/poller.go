@@ -95,6 +95,13 @@ type Connection interface {
 // New returns a Poller. It has a goroutine only while callers wait.
 func New(config Config) *Poller { return &Poller{config: config} }
 
+// Update replaces l by later, unless later is zero.
+func (l *Look) Update(later Look) {
+	if later != (Look{}) {
+		*l = later
+	}
+}
+
 // Watch arranges for the caller to be woken when the lock called name is free, until stop is called, which returns the
 // last Look.
 func (p *Poller) Watch(name string, s Waiter) (stop func() Look) {
