@@ -16,28 +16,34 @@ import (
 )
 
 // Do acquires the lock as Lock does, calls fn, and releases the lock, even if fn panics. If the lock cannot be
-// acquired, fn is not called, and Do returns the error of Lock, which matches [ErrBusy] if ctx ended while other owners
-// had the lock. To wait for a limited time, and to tell that error from one of fn, use TryDo. A nil fn is ErrInvalid.
+// acquired, fn is not called, and Do returns the error of Lock, which matches [ErrBusy] if ctx was done while other
+// owners had the lock. A nil fn is ErrInvalid. To limit the wait, and to tell errors of the lock from those of fn, use
+// TryDo.
 //
 // The context of fn is canceled when ctx is, when the lock is lost (see Guard), and when fn returns. Do returns the
 // error of fn, joined with the error of Unlock, so that it matches ErrLockLost if the lock was lost while fn was
-// running. Then it does not match context.Canceled, even if fn has returned the error of its context: the reason is the
-// loss.
+// running. If that was the reason why the context of fn was canceled, the error does not match context.Canceled, even
+// if fn has returned the error of its context: a loss is not to be taken for a cancellation.
 //
-// If the lock is lost before fn is called, Do acquires it again. So ErrLockLost means that fn was called, with two
-// exceptions: the owner already held the lock, in an outer section, and has lost it; or Redis has taken so long to
-// answer, time after time, that too little of the lease was left. Whether fn was called is what TryDo reports.
+// If the lock is lost before fn is called, Do acquires it again, as nothing has been done under it. So ErrLockLost
+// means that fn was called, with two exceptions: the owner already held the lock, in an outer section, and has lost it;
+// or the lock was lost in this way several times in a row, because Redis takes too long to answer. TryDo reports
+// whether fn was called.
 func (h *handle) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	return do(ctx, h, fn)
 }
 
 // TryDo is like Do, but waits for the lock for at most wait, as TryLock does: with a wait of 0 it makes one attempt. It
-// reports whether fn was called. The result is false with a nil error if other owners have the lock, and false with an
-// error if Redis could not be asked, or ctx is done. So a handler of HTTP answers 409 to the first, 503 to the second,
-// and 500 or whatever the error stands for if fn was called. A negative wait is ErrInvalid.
+// reports whether fn was called. The result is
 //
-// If fn was called, the error is that of fn, which may match ErrBusy, too: fn may have waited for another lock. If ctx
-// is done before wait has passed, the error matches that of ctx, and also ErrBusy if other owners have the lock.
+//   - true, and the error of Do, if fn was called;
+//   - false, and nil, if wait has passed and other owners have the lock, by the rule of [ErrBusy];
+//   - false, and an error that matches that of ctx, if ctx is done before; it also matches ErrBusy by that rule;
+//   - false, and another error, if Redis cannot be asked, and for the other reasons for which Lock returns one.
+//
+// So an HTTP handler answers 409 to the second, and to ErrBusy without a call of fn, 503 to the others, and if fn was
+// called, whatever its error stands for. That error may match ErrBusy, too, if fn has waited for another lock. A
+// negative wait and a nil fn are ErrInvalid.
 func (h *handle) TryDo(
 	ctx context.Context,
 	wait time.Duration,

@@ -53,12 +53,12 @@ var errParts = errors.New("too few of its locks are held")
 // that keeps its data with appendfsync always may return at once. A holder acquires its lock on a restarted server
 // again at the next renewal, as long as the other servers are a majority.
 //
-// TryLock returns false if other owners hold too many of the locks for the caller to acquire a majority, and a
-// [*QuorumError] if too few servers have answered. Lock tries again until ctx is done, and joins the last QuorumError
-// to the error of ctx. If too many servers return errors that another attempt cannot change, such as ErrNotALock, Lock
-// returns the QuorumError at once. Unlock returns nil if a majority has confirmed the release. Each server has the
-// timeout of [WithRedLockNodeTimeout] for an answer, and at most a third of the lease. IsLocked, IsHeld and TTL return
-// the result of a majority, and ForceUnlock releases all locks. A RedLock has no fencing token.
+// TryLock returns false if other owners hold too many of the locks for the caller to acquire a majority, and otherwise
+// a [*QuorumError]. Lock tries again until ctx is done, and joins ErrBusy, or the last QuorumError, to the error of
+// ctx. If too many servers return errors that another attempt cannot change, such as ErrNotALock, Lock returns the
+// QuorumError at once. Unlock returns nil if a majority has confirmed the release. Each server has the timeout of
+// [WithRedLockNodeTimeout] for an answer, and at most a third of the lease. IsLocked, IsHeld and TTL return the result
+// of a majority, and ForceUnlock releases all locks. A RedLock has no fencing token.
 //
 // The owner of a RedLock may also acquire one of its locks by itself. Unlock of that lock does not release what the
 // RedLock has acquired there.

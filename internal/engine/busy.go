@@ -4,10 +4,11 @@ package engine
 // false, and an error that ends a wait with its context matches ErrBusy.
 //
 // The rule: a lock is busy if the newest fact in this process is that other owners hold it, or are ahead of the caller.
-// There are three such facts: the last answer of Redis to the caller itself; the last answer to the caller in front, for
-// those that wait behind it in the local queue; and a hold of another owner of this process that is valid. No lease that
-// such an answer has named may have expired since without another question. No request of the caller, or of the one in
-// front, may have failed since, or be without an answer for more than send.MinWait. Otherwise Redis may be the reason.
+// There are three such facts: the last answer of Redis to the caller itself; the last answer to the caller in front,
+// for those that wait behind it in the local queue; and a hold of another owner of this process that is valid. No lease
+// that such an answer has named may have expired since without another question. No request of the caller, or of the
+// one in front, may have failed since, or be without an answer for more than send.MinWait. Otherwise Redis may be the
+// reason.
 //
 // A caller of this process that is ahead in the local queue, and whose own request was sent so recently that no answer
 // is due, counts as ahead, too: so does one that is releasing the lock. A message of a release is a hint, and no fact:
@@ -102,8 +103,8 @@ func (f *findings) seesLocked(q *waitQueue) {
 	}
 }
 
-// waitsBehindLocked notes that the caller gives up behind another one, in q, which may be nil: the local queue of the lock
-// called name.
+// waitsBehindLocked notes that the caller gives up behind another one, in q, which may be nil: the local queue of the
+// lock called name.
 func (f *findings) waitsBehindLocked(name string, q *waitQueue, healthy bool) {
 	f.behind = name
 	if q == nil {
