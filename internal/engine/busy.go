@@ -105,14 +105,12 @@ func (f *findings) seesLocked(q *waitQueue) {
 
 // waitsBehindLocked notes that the caller gives up behind another one, in q, which may be nil: the local queue of the
 // lock called name.
-func (f *findings) waitsBehindLocked(name string, q *waitQueue, healthy bool) {
+func (f *findings) waitsBehindLocked(name string, q *waitQueue) {
 	f.behind = name
-	if q == nil {
-		return
+	if q != nil {
+		f.seesLocked(q)
+		f.request = q.request
 	}
-	f.seesLocked(q)
-	f.request = q.request
-	f.request.failed = f.request.failed || f.request.underWay() && !healthy
 }
 
 // whyEnded returns the error of a call of o for locks that ends with err: send.ErrTimeUp if its time was up and the

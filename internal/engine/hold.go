@@ -187,7 +187,7 @@ func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) error {
 	patient := *op
 	err := entrance{s.engine}.enterLocked(s, &patient, &h.ownerQueue)
 	if err != nil && err != errOwnerChanged {
-		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.key.half), s.engine.sender.Healthy())
+		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.key.half))
 	}
 	return err
 }

@@ -232,7 +232,7 @@ func (g *multiAcquire) awaitHoldLocked(op *waitOptions, other *hold) error {
 	err := entrance{g.engine}.enterLocked(g.states, &patient, &other.ownerQueue)
 	if err != nil && err != errOwnerChanged {
 		s := other.lockState
-		op.found.waitsBehindLocked(s.name, s.findQueueLocked(other.key.half), g.engine.sender.Healthy())
+		op.found.waitsBehindLocked(s.name, s.findQueueLocked(other.key.half))
 	}
 	return err
 }

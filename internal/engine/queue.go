@@ -83,7 +83,7 @@ func (e entrance) gaveUpLocked(op *waitOptions, q *waitQueue, h *hold, err error
 	case nil, errBypassQueue, errOwnerChanged:
 		return err
 	}
-	op.found.waitsBehindLocked(h.lockState.name, q, e.sender.Healthy())
+	op.found.waitsBehindLocked(h.lockState.name, q)
 	if err != send.ErrClosed && q.blocker != nil && q.blocker.cause != nil {
 		return send.WithLast(err, q.blocker.cause)
 	}
