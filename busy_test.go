@@ -172,6 +172,38 @@ func TestBusyIsToldFromAnOutage(t *testing.T) {
 	}
 }
 
+// The caller in front waits on, and asks Redis seldom, because it has a place in the line. What its poller finds out counts
+// for the callers behind it.
+func TestBusyBehindACallerThatWaitsOn(t *testing.T) {
+	for name, outage := range map[string]bool{"held": false, "silent": true} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, 1, func(v *virtual) {
+				c, link := v.client(0)
+				other, _ := v.client(0)
+				release := kept(func([]*Client) Locker { return other.NewLock("l") })(v, nil)
+				ended := v.waiter(c.NewLock("l"))
+				result := make(chan error)
+				go func() {
+					ok, err := c.NewLock("l").TryLock(context.Background(), 65*time.Second, 0)
+					assert.False(v, ok)
+					result <- err
+				}()
+				time.Sleep(60 * time.Second) // two leases, and the front asks itself after 80s at the soonest
+				var err error
+				if outage {
+					silent(func() { err = <-result }, link)
+				} else {
+					err = <-result
+				}
+				assert.Equal(v, outage, err != nil, "TryLock: %v", err)
+				time.Sleep(time.Minute)
+				release()
+				ended()
+			})
+		})
+	}
+}
+
 // A campaign is one of the calls that match ErrBusy.
 func TestCampaignIsToldThatAnotherOneLeads(t *testing.T) {
 	inVirtualTime(t, 1, func(v *virtual) {
