@@ -126,7 +126,7 @@ func TestBusyIsToldFromAnOutage(t *testing.T) {
 					release := c.keeps(v, others)
 					busy, wait := outage == nil, 6*time.Second
 					if busy {
-						wait = 75 * time.Second // two leases and a half
+						wait = 40 * time.Second // longer than the lease in the first answer
 					}
 					done := make(chan bool)
 					n := 0

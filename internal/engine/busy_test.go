@@ -79,7 +79,7 @@ func (s *scene) elsewhere(lease time.Duration) {
 
 // ahead starts another caller of the same process, which waits in front.
 func (s *scene) ahead() {
-	go func() { _, _ = s.lockWith(context.Background(), 1, Request{Wait: forever}) }()
+	go func() { _, _ = s.lockWith(context.Background(), 3, Request{Wait: forever}) }()
 	synctest.Wait()
 }
 
@@ -139,6 +139,19 @@ func TestEndOfAWaitTellsBusyFromNoAnswer(t *testing.T) {
 		"released here":            {true, soon, func(s *scene) { s.lock(1); s.from(1, "release", hang); s.releases() }},
 		"released here in vain":    {false, late, func(s *scene) { s.lock(1); s.from(1, "release", hang); s.releases() }},
 		"released here, then held": {true, 5 * second, func(s *scene) { s.lock(1); s.unlock(1); s.elsewhere(0) }},
+		"released here slowly, and the front asks": {true, 300*time.Millisecond + soon, func(s *scene) {
+			s.lock(1)
+			s.redis.Set(func() {
+				s.redis.Fault = func(verb string) fakeredis.Fault {
+					if verb == "release" {
+						return fakeredis.Fault{Late: 300 * time.Millisecond}
+					}
+					return hang
+				}
+			})
+			s.releases()
+			s.ahead()
+		}},
 		"lost here in an outage": {false, 31 * second, func(s *scene) {
 			s.lock(1)
 			s.from(1, "renew", hang)
