@@ -165,6 +165,21 @@ func ExampleLock_Lock() {
 	// busy: 409 Conflict
 }
 
+func ExampleLock_TryLock_plain() {
+	client, done := newClient()
+	defer done()
+	pay := func(ctx context.Context, lock *relock.Lock) error {
+		ok, err := lock.TryLock(ctx, time.Second, 0) // a lease of 0 is renewed automatically
+		if err != nil || !ok {
+			return err // nil if another owner kept the lock
+		}
+		defer lock.Unlock(ctx) // releases the lock even if ctx is done
+		return charge(ctx)
+	}
+	fmt.Println(pay(context.Background(), client.NewLock("lock:orders:42")))
+	// Output: <nil>
+}
+
 func ExampleLock_Lock_again() {
 	client, done := newClient()
 	defer done()

@@ -85,7 +85,7 @@ func main() {
 	flag.IntVar(&p.size.awaited, "waiters", long.size.awaited, "the number of goroutines that wait")
 	flag.DurationVar(&p.size.lease, "lease", long.size.lease, "the lease of the locks that are held")
 	docs := flag.String("docs", "../docs", "the directory for the charts; empty for no charts")
-	readme := flag.String("readme", "", "write the most important chart into this README, between its markers")
+	readme := flag.String("readme", "", "write a table of four workloads into this README, between its markers")
 	all := flag.String("page", "", "write all rows into this page, between its markers")
 	demand := flag.Bool("check", false, "fail if a bound is not met")
 	java := flag.Bool("redisson", true, "measure Redisson, too, if Java 17 and Maven are installed")
@@ -177,10 +177,10 @@ func run(ctx context.Context, p plan, out io.Writer, to output, demand bool) err
 		}
 	}
 	few := slices.DeleteFunc(slices.Clone(results), func(r *result) bool { return !r.headline })
-	if err := into(to.readme, pictures(few, "docs/", machine)); err != nil {
+	if err := into(to.readme, "\n"+markdown(few, others, false, machine)+"\n"); err != nil {
 		return err
 	}
-	page := markdown(results, note) + "\nThe columns and the rows of the charts, and their settings:\n\n"
+	page := markdown(results, families, true, note) + "\nThe columns and the rows of the charts, and their settings:\n\n"
 	if err := into(to.page, page+settings.String()); err != nil {
 		return err
 	}

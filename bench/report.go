@@ -98,11 +98,15 @@ var families = []family{
 	{"Redisson (Java)", []string{"redisson"}},
 }
 
-// markdown returns the short table of these workloads. A family that did not take part has no column.
-func markdown(results []*result, note string) string {
+// others has the columns of the README: those of other libraries.
+var others = families[3:]
+
+// markdown returns the short table of these workloads. A family that did not take part has no column. The rows
+// link to their charts if linked is set.
+func markdown(results []*result, columns []family, linked bool, note string) string {
 	var b strings.Builder
 	b.WriteString("| work | relock |")
-	took := slices.DeleteFunc(slices.Clone(families), func(f family) bool {
+	took := slices.DeleteFunc(slices.Clone(columns), func(f family) bool {
 		return !slices.ContainsFunc(results, func(r *result) bool { return r.best(f.peers) != "" })
 	})
 	for _, f := range took {
@@ -110,27 +114,15 @@ func markdown(results []*result, note string) string {
 	}
 	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(took)) + "\n")
 	for _, r := range results {
-		fmt.Fprintf(
-			&b,
-			"| [%s](bench-%s.svg), %s | **%s** |",
-			r.title,
-			r.name,
-			r.figure.head,
-			r.figure.write(r.ours().spread(r.figure).Mid),
-		)
+		title := r.title
+		if linked {
+			title = fmt.Sprintf("[%s](bench-%s.svg)", r.title, r.name)
+		}
+		fmt.Fprintf(&b, "| %s, %s | **%s** |", title, r.figure.head, r.figure.write(r.ours().spread(r.figure).Mid))
 		for _, f := range took {
 			b.WriteString(" " + r.best(f.peers) + " |")
 		}
 		b.WriteString("\n")
-	}
-	return b.String() + "\n" + note + "\n"
-}
-
-// pictures returns the charts of these workloads, which link to the page of all figures.
-func pictures(results []*result, docs, note string) string {
-	var b strings.Builder
-	for _, r := range results {
-		fmt.Fprintf(&b, "[![%s](%sbench-%s.svg)](%sbenchmarks.md)\n", r.title, docs, r.name, docs)
 	}
 	return b.String() + "\n" + note + "\n"
 }

@@ -17,7 +17,7 @@ type workload struct {
 	masters     int           // number of masters of a Cluster; 0 for one server
 	clients     int           // number of clients of each library, opened before it starts; 0 if it opens them itself
 	rare        bool          // it takes long, so it has fewer rounds
-	headline    bool          // its chart is the one that the README shows
+	headline    bool          // the README has its row
 	longer      int           // slices are longer by this factor, because processes take turns
 	// More rounds by this factor, with slices that are shorter by it: no worker waits when a slice ends.
 	often  int
@@ -95,7 +95,7 @@ func lineName(n int) string { return fmt.Sprintf("fleet-%dx1-1ms-far", n) }
 
 func workloads(n size) []workload {
 	all := []workload{
-		{name: "alone", title: "1 goroutine, no contention, context.Background()",
+		{name: "alone", headline: true, title: "1 goroutine, no contention, context.Background()",
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "redislock", "redsync", "redisson"}, // rueidislock can hang
 			often: 40, slice: crowd{clients: 1, workers: 1, names: 1, endless: true}.slice, figure: rate, columns: crowded},
 		{name: "alone-cancellable", title: "1 goroutine, no contention, a context that can be canceled",
@@ -107,7 +107,7 @@ func workloads(n size) []workload {
 		{name: "names-32", title: "32 goroutines, 32 names",
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "bare AutoPipeline", "rueidislock", "redislock", "redsync"},
 			often: 5, slice: crowd{clients: 1, workers: 32, names: 32}.slice, figure: rate, columns: crowded},
-		{name: "names", title: "64 goroutines, 64 names",
+		{name: "names", headline: true, title: "64 goroutines, 64 names",
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "bare AutoPipeline", "rueidislock", "redislock", "redsync",
 				"redisson"},
 			often: 5, slice: crowd{clients: 1, workers: 64, names: 64}.slice, figure: rate, columns: crowded},
@@ -170,7 +170,7 @@ func workloads(n size) []workload {
 		{"handoff", "from Unlock in one client to Lock in another, loopback", 0},
 		{"handoff-far", "from Unlock in one client to Lock in another, 2 ms round trip", far},
 	} {
-		all = append(all, workload{name: h.name, title: h.title, trip: h.trip,
+		all = append(all, workload{name: h.name, title: h.title, trip: h.trip, headline: h.trip == far,
 			clients: 2, peers: with("relock", "relock fenced", "relock write", "relock fair", "bare grant"),
 			longer: 2,
 			slice:  handoff{h.trip}.slice,
