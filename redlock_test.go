@@ -291,39 +291,6 @@ func TestRedLockLossIsNoticedWhenTheNodesAreLost(t *testing.T) {
 	testredis.Await(b, "the warning", soon, func() bool { return strings.Count(logged.String(), "level=WARN") == 1 })
 }
 
-// A node that answers late has granted nothing: its grant is released as soon as it arrives.
-func TestRedLockLateGrantsAreGivenBack(t *testing.T) {
-	b := newRedBench(t)
-	ctx := context.Background()
-	var proxies []*testredis.Proxy
-	c := b.clientOn(testredis.Client(t, b.servers[0].Addr()))
-	locks := []Locker{c.NewLock(b.name)}
-	for i, s := range b.servers[1:] {
-		p := testredis.NewProxy(t, s.Addr())
-		proxies = append(proxies, p)
-		name := b.name
-		if i == 3 {
-			name = b.name + "-with-a-longer-name"
-		}
-		locks = append(locks, b.clientOn(p.Client(), WithRedLockNodeTimeout(300*time.Millisecond)).NewLock(name))
-	}
-	l := c.NewRedLock(locks...)
-	b.must(l.Lock(ctx))
-	b.must(l.Unlock(ctx))
-	for _, p := range proxies[:3] {
-		p.Latency(900 * time.Millisecond)
-	}
-	b.within(850*time.Millisecond, "waiting for late answers", func() {
-		assert.Equal(t, 2, b.quorumError(second(l.TryLock(ctx, 0, 0))).Granted)
-	})
-	// The attempts that were given up run on those three later, and are rolled back, which the bench checks.
-	time.Sleep(2 * time.Second)
-	testredis.Await(b, "nothing is left", 2*soon, func() bool { return b.has() == 0 })
-	for _, p := range proxies {
-		p.Latency(0) // Close waits for requests no longer than a second
-	}
-}
-
 // A round that takes longer than the lease is not an acquire, whatever the nodes answered.
 func TestRedLockRoundLongerThanTheLeaseIsNoAcquire(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())

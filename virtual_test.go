@@ -753,3 +753,35 @@ func TestRedLockIsLostWhenTheClientsOfItsNodesAreClosed(t *testing.T) {
 		})
 	}
 }
+
+// A node that answers late has granted nothing: its grant is released as soon as it arrives.
+func TestRedLockLateGrantsAreGivenBack(t *testing.T) {
+	inVirtualTime(t, 5, func(v *virtual) {
+		const nodeTimeout, latency = 300 * time.Millisecond, 900 * time.Millisecond
+		ctx := context.Background()
+		var locks []Locker
+		var links []*bubble.Link
+		for i, name := range []string{"l", "l", "l", "l", "a longer name"} {
+			c, link := v.client(i, WithRedLockNodeTimeout(nodeTimeout))
+			locks, links = append(locks, c.NewLock(name)), append(links, link)
+		}
+		c, _ := v.client(0)
+		l := c.NewRedLock(locks...)
+		require.NoError(v, l.Lock(ctx))
+		require.NoError(v, l.Unlock(ctx))
+		for _, link := range links[1:4] {
+			link.Set(func(c *bubble.Conditions) { c.Latency = latency })
+		}
+		start := time.Now()
+		ok, err := l.TryLock(ctx, 0, 0)
+		assert.LessOrEqual(v, time.Since(start), nodeTimeout+50*time.Millisecond, "waiting for late answers")
+		assert.False(v, ok)
+		var quorum *QuorumError
+		require.ErrorAs(v, err, &quorum)
+		assert.Equal(v, 2, quorum.Granted)
+		time.Sleep(time.Until(start.Add(latency + 50*time.Millisecond)))
+		assert.Equal(v, 3, v.has("l"), "nodes on which the attempts that were given up have run")
+		time.Sleep(2*latency + 50*time.Millisecond) // the answers, and the releases
+		assert.Zero(v, v.has("l")+v.has("a longer name"), "nodes on which something is left")
+	})
+}
