@@ -99,15 +99,19 @@ type bench struct {
 
 var benches atomic.Int64
 
+// patient makes a client of the test itself wait for answers as long as the test does. The Clients under test have the
+// defaults of go-redis.
+func patient(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = soon, soon }
+
 func newBench(t *testing.T, addr string, others ...string) *bench {
 	testredis.Enter(t)
 	b := &bench{
-		T: t, addr: addr, rdb: testredis.Client(t, addr),
+		T: t, addr: addr, rdb: testredis.Client(t, addr, patient),
 		name: fmt.Sprintf("lock-%06d", benches.Add(1)), // no name is part of another one: see keys
 	}
 	b.nodes = []*redis.Client{b.rdb}
 	for _, other := range others {
-		b.nodes = append(b.nodes, testredis.Client(t, other))
+		b.nodes = append(b.nodes, testredis.Client(t, other, patient))
 	}
 	t.Cleanup(b.checkNothingIsLeft)
 	return b

@@ -25,7 +25,7 @@ package relock
 //	virtual          waits and outages in virtual time, with several servers
 //	example          the code of the documentation
 //	bench            benchmarks
-//	fake, helpers, main, race, norace   no tests
+//	fake, helpers, main   no tests
 //
 // The tests of the engine, which need no Client, are in internal/engine.
 

@@ -1,7 +1,6 @@
 package relock
 
 import (
-	"flag"
 	"os"
 	"runtime/debug"
 	"testing"
@@ -14,10 +13,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	if !isSet("test.parallel") {
-		_ = flag.Set("test.parallel", testsAtOnce)
-	}
+	testredis.ManyAtOnce()
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(800) // the collector would take a fifth of the time, for the sake of little memory
 	}
@@ -26,10 +22,4 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(testredis.Main(m, "relock"),
 		// go-redis checks once a second whether a server that was killed is back, until shortly after its Close.
 		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
-}
-
-// isSet reports whether the command line has the flag called name.
-func isSet(name string) (set bool) {
-	flag.Visit(func(f *flag.Flag) { set = set || f.Name == name })
-	return set
 }

@@ -169,7 +169,7 @@ func TestStorm(t *testing.T) {
 	}
 	for _, kind := range stormKinds {
 		t.Run(kind.name, func(t *testing.T) {
-			if kind.nodes != 1 && kind.name != "red" && !isSet("storm") {
+			if kind.nodes != 1 && kind.name != "red" && !testredis.IsSet("storm") {
 				testredis.OnlyLong(t)
 			}
 			t.Parallel()

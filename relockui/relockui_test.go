@@ -36,14 +36,22 @@ const soon = 15 * time.Second
 
 func TestMain(m *testing.M) {
 	logging.Disable() // of go-redis, which logs every server that a test kills
+	testredis.ManyAtOnce()
 	goleak.VerifyTestMain(testredis.Main(m, "relockui"),
 		// go-redis checks once a second whether a server that was killed is back, until shortly after its Close.
 		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
-// onEachServer runs test on a miniredis and on a real Redis.
+// onEachServer runs test on a miniredis and on a real Redis; in the plain form on a miniredis only without a Redis. The
+// test is parallel.
 func onEachServer(t *testing.T, test func(b *bench)) {
-	t.Run("miniredis", func(t *testing.T) { test(newBench(t, testredis.Mini(t).Addr())) })
+	t.Parallel()
+	t.Run("miniredis", func(t *testing.T) {
+		if testredis.Available() {
+			testredis.OnlyLong(t)
+		}
+		test(newBench(t, testredis.Mini(t).Addr()))
+	})
 	t.Run("redis", func(t *testing.T) { test(newBench(t, testredis.Start(t).Addr())) })
 }
 
@@ -291,6 +299,7 @@ func TestPageShowsHoldersAndWaiters(t *testing.T) {
 
 // 2,000 locks are one screen of rows, and the filter finds each of them.
 func TestPageOfTwoThousandLocksHasOneScreenOfRows(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	b.many(2000)
 	b.serve()
@@ -309,6 +318,7 @@ func TestPageOfTwoThousandLocksHasOneScreenOfRows(t *testing.T) {
 
 // A Redis that does not answer delays the page by a few seconds only: it shows what it knew.
 func TestListDoesNotWaitForASlowRedis(t *testing.T) {
+	t.Parallel()
 	server := testredis.Start(t)
 	b := newBench(t, server.Addr())
 	b.many(3)
@@ -481,6 +491,7 @@ func TestPageOfOneLockShowsForHowLongItIsHeld(t *testing.T) {
 
 // The looks of requests for many locks are not remembered for ever.
 func TestLooksAreCapped(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
 	b.many(mostLooks + 20)
 	b.serve()
@@ -563,6 +574,7 @@ func TestRequestsShareASample(t *testing.T) {
 
 // A browser that does not read its stream loses it, and delays no others.
 func TestSlowReaderBlocksNobody(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	b.many(100)
 	b.serve()
@@ -613,6 +625,7 @@ func TestCloseEndsEverything(t *testing.T) {
 
 // While Redis cannot be read the page shows what it knew, and says so.
 func TestPageSaysThatRedisCannotBeRead(t *testing.T) {
+	t.Parallel()
 	server := testredis.Start(t)
 	b := newBench(t, server.Addr())
 	b.many(3)
@@ -633,6 +646,7 @@ func TestPageSaysThatRedisCannotBeRead(t *testing.T) {
 
 // A sample has a bound: a large keyspace is gone through in several samples.
 func TestScanOfALargeKeyspaceIsSpread(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
 	for from := 0; from < 60_000; from += 5000 {
@@ -658,6 +672,7 @@ func TestScanOfALargeKeyspaceIsSpread(t *testing.T) {
 
 // A page is served for known hosts only, so that no other name leads a browser to it.
 func TestOtherHostsAreRefused(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
 	b.serve(WithHosts("Locks.example.com", "[fe80::1]"))
 	for host, want := range map[string]int{
@@ -681,6 +696,7 @@ func TestOtherHostsAreRefused(t *testing.T) {
 
 // Another site cannot open a stream, which has a cost, but may link to a page.
 func TestOtherSitesMayNotOpenAStream(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
 	b.serve()
 	for _, site := range []string{"cross-site", "same-site"} {
@@ -693,6 +709,7 @@ func TestOtherSitesMayNotOpenAStream(t *testing.T) {
 }
 
 func TestEveryAnswerForbidsForeignCode(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
 	b.serve()
 	for _, path := range []string{"/", "/lock?name=a", "/page.js", "/none"} {
@@ -928,6 +945,7 @@ func TestPageOfWhatIsNoLock(t *testing.T) {
 
 // More people than that would be a flood: they are told to come back.
 func TestWatchersAreCapped(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
 	b.serve()
 	var leave []func()
@@ -946,6 +964,7 @@ func TestWatchersAreCapped(t *testing.T) {
 
 // In a Cluster the locks of all masters are listed, and each can be released.
 func TestPageShowsTheLocksOfACluster(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	cluster := testredis.StartCluster(t, 3, 0)
 	c, err := relock.New(cluster.Client(), relock.WithLogger(slog.New(slog.DiscardHandler)))

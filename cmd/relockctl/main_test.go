@@ -44,6 +44,7 @@ func TestMain(m *testing.M) {
 	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
 		panic(fmt.Sprintf("%v: %s", err, out))
 	}
+	testredis.ManyAtOnce()
 	status := testredis.Main(m, "relockctl").Run()
 	os.RemoveAll(dir)
 	os.Exit(status)

@@ -11,6 +11,7 @@ package testredis
 // for a subtest that has not come here yet.
 
 import (
+	"flag"
 	"slices"
 	"strings"
 	"sync"
@@ -52,6 +53,21 @@ func Enter(t testing.TB) {
 	if isTest(t) && pacer.enter(t.Name()) {
 		t.Cleanup(func() { pacer.leave(t.Name()) })
 	}
+}
+
+// ManyAtOnce makes many parallel tests run at the same time, however few processors there are, because they mostly
+// wait. The TestMain of a package with such tests calls it. The flag -parallel takes precedence.
+func ManyAtOnce() {
+	flag.Parse()
+	if !IsSet("test.parallel") {
+		_ = flag.Set("test.parallel", testsAtOnce)
+	}
+}
+
+// IsSet reports whether the command line has the flag called name.
+func IsSet(name string) (set bool) {
+	flag.Visit(func(f *flag.Flag) { set = set || f.Name == name })
+	return set
 }
 
 // isTest reports whether t is one, and does not only imitate it.

@@ -26,6 +26,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("TESTREDIS_ORPHAN") != "" {
 		os.Exit(m.Run())
 	}
+	ManyAtOnce()
 	goleak.VerifyTestMain(Main(m, "testredis"),
 		// go-redis checks once a second whether a server that was killed is back, until a moment after Close.
 		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))

@@ -1,6 +1,6 @@
 //go:build !race
 
-package relock
+package testredis
 
 // testsAtOnce is how many tests run at the same time, because they mostly wait. A test that computes is not parallel,
 // so that it takes no time from those that measure it.

@@ -1,6 +1,6 @@
 //go:build race
 
-package relock
+package testredis
 
 // testsAtOnce is how many tests run together: with the race detector they need more of the processors.
 const testsAtOnce = "6"
