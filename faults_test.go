@@ -491,9 +491,9 @@ func TestFaultBlackHoleEndsValidityInTime(t *testing.T) {
 		guarded, err := l.Guard(ctx)
 		b.must(err)
 		b.proxy.BlackHole(true)
-		start := time.Now()
-		await(b.bench, "the guard ends", guarded.Done())
-		assert.LessOrEqual(b, time.Since(start), 2*lease, "time from the last possible renewal to the end of the guard")
+		b.within(2*lease, "the end of the guard after the last possible renewal", func() {
+			await(b.bench, "the guard ends", guarded.Done())
+		})
 		b.mustBe(context.Cause(guarded), ErrLockLost)
 		next := k.rival(b.direct, b.name)
 		b.must(next.Lock(ctx))
@@ -887,13 +887,13 @@ func TestFaultUnreachableHostDelaysCallsNoLongerThanDocumented(t *testing.T) {
 	start := time.Now()
 	assert.Error(t, l.Unlock(ctx), "Unlock was confirmed")
 	took := time.Since(start)
-	assert.LessOrEqual(t, took, send.ConnectTime+2*time.Second, "time of Unlock")
+	assert.LessOrEqual(t, took, testredis.Scale(start, send.ConnectTime+2*time.Second), "time of Unlock")
 	start = time.Now()
 	ok, err := l.TryLock(ctx, 0, 0)
 	assert.False(t, ok, "TryLock")
 	assert.Error(t, err, "TryLock")
 	took = time.Since(start)
-	assert.LessOrEqual(t, took, send.ConnectTime+2*time.Second, "time of TryLock")
+	assert.LessOrEqual(t, took, testredis.Scale(start, send.ConnectTime+2*time.Second), "time of TryLock")
 }
 
 // The only connection is in use, and the server is paused: all waits of Unlock together last no longer than documented.
@@ -915,13 +915,13 @@ func TestFaultUnlockWaitsNoLongerThanDocumented(t *testing.T) {
 			start := time.Now()
 			assert.Error(t, l.Unlock(ctx), "Unlock was confirmed")
 			took := time.Since(start)
-			assert.LessOrEqual(t, took, send.ConnectTime+2*time.Second, "time of Unlock")
+			assert.LessOrEqual(t, took, testredis.Scale(start, send.ConnectTime+2*time.Second), "time of Unlock")
 			start = time.Now()
 			ok, err := l.TryLock(ctx, 0, 0)
 			assert.False(t, ok)
 			assert.Error(t, err)
 			took = time.Since(start)
-			assert.LessOrEqual(t, took, 3*send.ConnectTime, "time of TryLock")
+			assert.LessOrEqual(t, took, testredis.Scale(start, 3*send.ConnectTime), "time of TryLock")
 		})
 	}
 }

@@ -376,7 +376,7 @@ func TestLeavingAQueueNeedsNoMemory(t *testing.T) {
 	start := time.Now()
 	testredis.Await(t, "it has left", soon, func() bool { return !slices.Contains(b.queue(), first) })
 	b.must(b.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
-	assert.Less(t, time.Since(start), fairLife/2, "the waiter left by itself, and was not evicted as dead")
+	assert.Less(t, time.Since(start), testredis.Scale(start, fairLife/2), "the waiter left by itself, and was not evicted as dead")
 	b.must(held.Unlock(ctx))
 	err := await(b, "the second one", waiters[1])
 	if err != nil { // the waiter asked while Redis was full

@@ -4,7 +4,8 @@ package testredis
 //
 // The tests of a lock mostly wait, so many of them run together, and a quiet machine has time for all. On a busy one
 // they would take it from one another: answers would come after seconds, and leases would end before their renewals. So
-// this process measures how late it is, and a test begins only while it is not.
+// this process measures how late it is, and a test begins only while it is not. A bound of the time that something takes
+// is longer by the same measure (Scale).
 //
 // Rules: a test that has begun does not wait here again, but its subtests do. A few tests always run together. A test
 // that waits for its subtests takes no time, and does not count. No test waits for long: those that have begun may wait
@@ -39,6 +40,7 @@ type pace struct {
 	late    time.Duration // how late this process was, lately
 	perTick int           // tests that have begun since the last tick
 	ticking bool
+	ticks   []time.Time // when it has looked, since it is ticking
 }
 
 type waitingTest struct {
@@ -79,6 +81,28 @@ func isTest(t testing.TB) bool {
 	return false
 }
 
+// Scale returns most, the longest that something may take which began at start in a test that has begun, for a machine
+// that is as slow as this one was since. Until then a process that is in time has looked how late it is once in each
+// paceTick. On a machine that is not busy it has, and the result is hardly more than most.
+func Scale(start time.Time, most time.Duration) time.Duration {
+	return pacer.scale(start, time.Now(), most)
+}
+
+func (p *pace) scale(start, end time.Time, most time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.ticking {
+		return most
+	}
+	if start.Before(p.ticks[0]) {
+		start = p.ticks[0]
+	}
+	first, _ := slices.BinarySearchFunc(p.ticks, start, time.Time.Compare)
+	last, _ := slices.BinarySearchFunc(p.ticks, end, time.Time.Compare)
+	due := float64(end.Sub(start)) / float64(paceTick)
+	return time.Duration(float64(most) * max(1, due/float64(last-first+1)))
+}
+
 // enter returns when the test called name has begun. It returns false if it has before.
 func (p *pace) enter(name string) bool {
 	p.mu.Lock()
@@ -93,7 +117,7 @@ func (p *pace) enter(name string) bool {
 	p.waiting = append(p.waiting, w)
 	p.beginLocked()
 	if !p.ticking {
-		p.ticking = true
+		p.ticking, p.ticks = true, []time.Time{time.Now()}
 		go p.tick()
 	}
 	p.mu.Unlock()
@@ -158,7 +182,7 @@ func (p *pace) tick() {
 		late := time.Since(start) - paceTick
 		p.mu.Lock()
 		p.late = max(late, p.late-p.late/paceMemory)
-		p.perTick = 0
+		p.perTick, p.ticks = 0, append(p.ticks, start.Add(paceTick+late))
 		p.beginLocked()
 		if p.ticking = len(p.begun)+len(p.waiting) > 0; !p.ticking {
 			p.mu.Unlock()
