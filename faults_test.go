@@ -683,7 +683,7 @@ func TestFaultTryLockWithoutASubscriptionAsksOnceMore(t *testing.T) {
 		}
 		got := make(chan result, 1)
 		owner := ContextWithOwner(ctx)
-		waiting := k.one(b.shaky(WithPollInterval(time.Hour)), b.name)
+		waiting := k.one(b.patientClient(WithPollInterval(time.Hour)), b.name)
 		go func() {
 			ok, err := waiting.TryLock(owner, 3*time.Second, 0)
 			got <- result{ok, err}

@@ -694,8 +694,9 @@ func TestOldHoldsShareOneSubscription(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
-	c := b.client()
-	many, at := full(4_000, 20_000), 64
+	many, at := full(1_000, 20_000), 64
+	// Each of those that acquire at the same time has a connection.
+	c := b.clientOn(testredis.Client(t, b.addr, func(o *redis.Options) { o.PoolSize = 2 * at }))
 	var all sync.WaitGroup
 	for from := range at {
 		waitgroup.Go(&all, func() {
