@@ -35,13 +35,13 @@ import (
 )
 
 const (
-	ticks    = 6
-	crashAt  = 3 // the tick at which the first replica crashes
-	period   = time.Second
+	ticks    = 4
+	crashAt  = 2 // the tick at which the first replica crashes
+	period   = 2 * time.Second
 	work     = 100 * time.Millisecond
-	lease    = 400 * time.Millisecond // how long a crashed replica keeps the others waiting
-	inexact  = 50 * time.Millisecond  // the most by which the clocks of the replicas differ
-	patience = period * 3 / 4         // a replica must be back before the next tick
+	lease    = time.Second           // how long a crashed replica keeps the others waiting
+	inexact  = 50 * time.Millisecond // the most by which the clocks of the replicas differ
+	patience = period * 3 / 4        // a replica must be back before the next tick
 )
 
 func main() {
