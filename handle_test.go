@@ -338,7 +338,8 @@ func TestHungRequestThatRunsLateIsUndone(t *testing.T) {
 func TestGivenUpAcquireIsUndoneAtOnce(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
-		l := k.one(b.patientClient(), b.name)
+		c := b.patientClient()
+		l := k.one(c, b.name)
 		next := k.rival(b.direct, b.name)
 		takes := b.proxy.On(k.takes, testredis.StallReply)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -352,6 +353,8 @@ func TestGivenUpAcquireIsUndoneAtOnce(t *testing.T) {
 		assert.Less(b, time.Since(start), testredis.Scale(start, aboutASecond))
 		b.tries(next, true)
 		b.must(next.Unlock(context.Background()))
+		// It ends with the read timeout. Close would not wait for it for much longer.
+		testredis.Await(b, "the hung request has ended", soon, func() bool { return c.engine.Probe().Stats().AtWork == 0 })
 	})
 }
 
