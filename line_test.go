@@ -3468,10 +3468,14 @@ func TestPollerNoticesAGrantThatNoMessageBrought(t *testing.T) {
 				t.Parallel()
 				// A connection that stays silent for three seconds is given up, which wakes everybody. On a busy machine
 				// that may come first; such a round shows nothing about the poller.
+				start := time.Now()
 				for range 5 {
 					if silentGrants(t, lock, locks) {
 						return
 					}
+				}
+				if slow := testredis.Scale(start, time.Second); slow > 2*time.Second {
+					t.Skip("the machine is too slow: what takes a second took ", slow)
 				}
 				require.Fail(t, "in five rounds, the connection was given up before all waiters noticed their grants")
 			})
