@@ -50,19 +50,18 @@ func (q *sequence) begin(i int) {
 	q.limit = min(limitGrowth*q.limit, lastLimit)
 }
 
-// limited returns r for step i, and until when it waits if that is sooner than the deadline of the caller. The limit is
-// random within bounds, so that one of two calls that wait for each other gives up before the other one.
-func (q *sequence) limited(i int, r engine.Request, deadline time.Time) (engine.Request, time.Time) {
+// limited returns r for step i, and reports whether it waits for less time than the caller has. The time is random
+// within bounds, so that one of two calls that wait for each other gives up before the other one.
+func (q *sequence) limited(i int, r engine.Request, deadline time.Time) (engine.Request, bool) {
 	if q.limit == 0 || i == 0 || r.Wait == 0 {
-		return r, time.Time{}
+		return r, false
 	}
 	wait := q.limit/2 + rand.N(q.limit)
-	until := time.Now().Add(wait)
-	if !deadline.IsZero() && !until.Before(deadline) {
-		return r, time.Time{}
+	if !deadline.IsZero() && !time.Now().Add(wait).Before(deadline) {
+		return r, false
 	}
 	r.Wait, r.Trial = wait, true
-	return r, until
+	return r, true
 }
 
 // twice returns an error if step i, which is busy, contains a lock that the caller already holds, through another
@@ -89,17 +88,17 @@ func (q *sequence) twice(ctx context.Context, i int) error {
 }
 
 // acquire acquires step i. It returns errHeldTooLong if the steps before it must not be held any longer, and notes that
-// the step is the busy one.
+// the step is the busy one. A foreign Locker may give up before its time is over: the caller still has to go on.
 func (q *sequence) acquire(ctx context.Context, i int, r engine.Request, deadline time.Time) (bool, error) {
-	limited, until := q.limited(i, r, deadline)
-	ok, err := q.steps[i].acquire(ctx, limited)
+	request, limited := q.limited(i, r, deadline)
+	ok, err := q.steps[i].acquire(ctx, request)
 	if ok || !isBusy(err) {
 		return ok, err
 	}
 	if twice := q.twice(ctx, i); twice != nil {
 		return false, twice
 	}
-	if isOver(until) && !isOver(deadline) && ctx.Err() == nil {
+	if limited && !isOver(deadline) && ctx.Err() == nil {
 		q.busy = i
 		return false, errHeldTooLong
 	}
