@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/late"
 )
 
 // late makes the n-th request with this verb (from 1) run late.
@@ -727,5 +728,28 @@ func TestRecordIsDeletedAfterAReentryBesideItsUnlock(t *testing.T) {
 				assert.Empty(t, e.redis.Holder("x"), "the record that nobody holds")
 			})
 		})
+	}
+}
+
+// An Unlock in an outage deletes the record in the background until its lease is over, and not for as long as the outage
+// lasts: there may be many of them. The requests for MinHold, whose outcome is not known, may have set a longer lease.
+func TestDeletionInTheBackgroundEndsWithTheLease(t *testing.T) {
+	for name, limits := range map[string]Limits{"no limits": {}, "MinHold": {MinHold: 2 * time.Minute}} {
+		for _, length := range []time.Duration{0, 40 * time.Second} {
+			t.Run(name+", lease "+length.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e := newBubbleEngine(t)
+					l := newLimitedLock(e.redis, limits)
+					ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: length})
+					require.NoError(t, err)
+					require.True(t, ok)
+					time.Sleep(e.WatchdogTimeout / 2) // a lease that is renewed has been renewed
+					e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} } })
+					require.ErrorContains(t, e.Release(context.Background(), l, 1), "not confirmed")
+					time.Sleep(2*limits.MinHold + 2*late.Life + 2*UnlockTime)
+					assert.Zero(t, e.atWork(), "goroutines in the outage")
+				})
+			})
+		}
 	}
 }

@@ -186,7 +186,7 @@ func (h *hold) recordEnd() time.Time {
 	w := e.watchdog
 	now := w.Now()
 	end := max(r.expires, now)
-	if w.Renews(&r.lease) || w.IsRenewing(&r.lease) {
+	if w.Renews(&r.lease) && !r.ended || w.IsRenewing(&r.lease) { // a record that has ended gets no more
 		end = max(end, now+e.WatchdogTimeout)
 	}
 	if longest := e.late.Longest(h.field); longest > 0 {
