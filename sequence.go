@@ -37,7 +37,7 @@ const (
 var errHeldTooLong = errors.New("one of its locks was busy for too long")
 
 func (l *multi) newSequence() sequence {
-	if l.doubt == "" {
+	if l.doubt == nil {
 		return sequence{steps: l.steps}
 	}
 	return sequence{steps: slices.Clone(l.steps), limit: firstLimit}
@@ -50,18 +50,19 @@ func (q *sequence) begin(i int) {
 	q.limit = min(limitGrowth*q.limit, lastLimit)
 }
 
-// limited returns r for step i, and reports whether it waits for less time than the caller has. The time is random
-// within bounds, so that one of two calls that wait for each other gives up before the other one.
-func (q *sequence) limited(i int, r engine.Request, deadline time.Time) (engine.Request, bool) {
+// limited returns r for step i, and until when it waits if that is sooner than the deadline of the caller. The limit is
+// random within bounds, so that one of two calls that wait for each other gives up before the other one.
+func (q *sequence) limited(i int, r engine.Request, deadline time.Time) (engine.Request, time.Time) {
 	if q.limit == 0 || i == 0 || r.Wait == 0 {
-		return r, false
+		return r, time.Time{}
 	}
 	wait := q.limit/2 + rand.N(q.limit)
-	if !deadline.IsZero() && !time.Now().Add(wait).Before(deadline) {
-		return r, false
+	until := time.Now().Add(wait)
+	if !deadline.IsZero() && !until.Before(deadline) {
+		return r, time.Time{}
 	}
 	r.Wait, r.Trial = wait, true
-	return r, true
+	return r, until
 }
 
 // twice returns an error if step i, which is busy, contains a lock that the caller already holds, through another
@@ -88,26 +89,25 @@ func (q *sequence) twice(ctx context.Context, i int) error {
 }
 
 // acquire acquires step i. It returns errHeldTooLong if the steps before it must not be held any longer, and notes that
-// the step is the busy one. A foreign Locker may give up before its time is over: the caller still has to go on.
+// the step is the busy one.
 func (q *sequence) acquire(ctx context.Context, i int, r engine.Request, deadline time.Time) (bool, error) {
-	request, limited := q.limited(i, r, deadline)
-	ok, err := q.steps[i].acquire(ctx, request)
-	if ok || !isBusy(err) {
+	limited, until := q.limited(i, r, deadline)
+	ok, err := q.steps[i].acquire(ctx, limited)
+	switch {
+	case ok, errors.Is(err, ErrLockLost), errors.Is(err, ErrClosed): // a loss is told once
 		return ok, err
+	case err == nil: // it is busy
+		if err = q.twice(ctx, i); err != nil {
+			return false, err
+		}
 	}
-	if twice := q.twice(ctx, i); twice != nil {
-		return false, twice
-	}
-	if limited && !isOver(deadline) && ctx.Err() == nil {
+	// Whatever the reason is, the others are held meanwhile. A foreign Locker may give up before its time is over.
+	tooLong := isOver(until) || err == nil && !until.IsZero()
+	if tooLong && !isOver(deadline) && ctx.Err() == nil {
 		q.busy = i
 		return false, errHeldTooLong
 	}
 	return false, err
-}
-
-// isBusy reports whether a step was not acquired in time, with the error err.
-func isBusy(err error) bool {
-	return err == nil || errors.Is(err, errTimeUp) || errors.Is(err, engine.ErrNoAnswer)
 }
 
 // acquireInTurn acquires all steps in the order of q. As long as one of them is busy for too long, it begins again with
@@ -118,8 +118,8 @@ func (l *multi) acquireInTurn(ctx context.Context, deadline time.Time, r engine.
 		q.begin(q.busy)
 		ok, err = l.acquireInOrder(ctx, deadline, r, q)
 	}
-	if err != nil && ctx.Err() != nil && l.doubt != "" {
-		err = fmt.Errorf("%w (the order of %s may differ between processes)", err, l.doubt)
+	if err != nil && ctx.Err() != nil && l.doubt != nil {
+		err = fmt.Errorf("%w (the order of %s and %s may differ between processes)", err, l.doubt[0], l.doubt[1])
 	}
 	return ok, err
 }
