@@ -33,7 +33,7 @@ type redVote struct {
 	count   int        // the highest hold count at a node; 0 if the hold is released or lost
 	nodes   []nodeHold
 	begun   bool // Ask has returned Held: the hold has to be valid from then on
-	invalid bool // the hold was not valid for a moment: Check never returns nil again
+	invalid bool // the hold, which has begun, was not valid for a moment: Check never returns nil again
 }
 
 // A nodeHold is the part of a redVote at one node.
@@ -75,7 +75,9 @@ func (v *redVote) raise(holdCount int) bool {
 		return false
 	}
 	v.count = holdCount
-	v.begun = v.begun && holdCount > 1 // the engine may ask again before the hold begins
+	if holdCount == 1 { // the engine asks again: its owner does not have the hold yet
+		v.begun, v.invalid = false, false
+	}
 	return true
 }
 
@@ -224,8 +226,8 @@ func (v *redVote) lapsed() bool {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.invalid = true
-	return true
+	v.invalid = v.begun // unless the engine has asked again meanwhile: see raise
+	return v.invalid
 }
 
 // begins notes that the hold begins if it is valid, and reports whether it is.

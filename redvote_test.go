@@ -247,25 +247,33 @@ func TestRedLockGrantDoesNotMakeUpForALossMeanwhile(t *testing.T) {
 }
 
 // A round was won so late that the engine asks again, and the nodes have expired by then. The hold has not begun yet,
-// so nothing is lost: the nodes are acquired again.
+// so nothing is lost: the nodes are acquired again. That is so, too, if a late grant of the round has found the nodes
+// expired before.
 func TestRedLockThatHasNotBegunIsNotLost(t *testing.T) {
-	b := newSmallRedBench(t)
-	locks := b.nodeLocks()
-	var guards []*atomic.Bool
-	for i, l := range locks {
-		locks[i] = stubLocker{Locker: l, guard: func(ctx context.Context) (context.Context, error) {
-			return silentGuard{ctx, guards[len(guards)-1]}, nil
-		}}
+	for name, late := range map[string]bool{"": false, "a late grant": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newSmallRedBench(t)
+			locks := b.nodeLocks()
+			var guards []*atomic.Bool
+			for i, l := range locks {
+				locks[i] = stubLocker{Locker: l, guard: func(ctx context.Context) (context.Context, error) {
+					return silentGuard{ctx, guards[len(guards)-1]}, nil
+				}}
+			}
+			guards = append(guards, new(atomic.Bool))
+			v, _ := b.vote(b.client().NewRedLock(locks...).lock.(*redLock), engine.NewOwner())
+			guards = append(guards, new(atomic.Bool))
+			guards[0].Store(true)
+			if late {
+				require.True(t, v.lapsed())
+			}
+			require.Equal(t, engine.Held, v.asksFor(b, 1))
+			b.awaitNodes(v, 3)
+			guards[1].Store(true)
+			require.Equal(t, engine.Gone, v.asksFor(b, 2))
+			v.Lower(context.Background(), 0)(soon)
+		})
 	}
-	guards = append(guards, new(atomic.Bool))
-	v, _ := b.vote(b.client().NewRedLock(locks...).lock.(*redLock), engine.NewOwner())
-	guards = append(guards, new(atomic.Bool))
-	guards[0].Store(true)
-	require.Equal(t, engine.Held, v.asksFor(b, 1))
-	b.awaitNodes(v, 3)
-	guards[1].Store(true)
-	require.Equal(t, engine.Gone, v.asksFor(b, 2))
-	v.Lower(context.Background(), 0)(soon)
 }
 
 // A node that is a MultiLock of other Clients makes a new guard at each call of Guard. A re-entry needs none.

@@ -101,7 +101,9 @@ func (q *sequence) acquire(ctx context.Context, i int, r engine.Request, deadlin
 			return false, err
 		}
 	}
-	if isOver(until) && !isOver(deadline) && ctx.Err() == nil { // whatever the reason is: the others are held meanwhile
+	// Whatever the reason is, the others are held meanwhile. A foreign Locker may give up before its time is over.
+	tooLong := isOver(until) || err == nil && !until.IsZero()
+	if tooLong && !isOver(deadline) && ctx.Err() == nil {
 		q.busy = i
 		return false, errHeldTooLong
 	}

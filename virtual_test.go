@@ -468,6 +468,31 @@ func TestMultiLockOverSentinelsHoldsNothingWhileItWaits(t *testing.T) {
 	}
 }
 
+// A Locker of another package may give up before its time is up, because it would not ask again within that time. A
+// MultiLock that waits without a limit goes on then: it does not return as if it held the locks.
+func TestMultiLockOverSentinelsGoesOnIfALockerGivesUpEarly(t *testing.T) {
+	inVirtualTime(t, 2, func(v *virtual) {
+		ctx := ContextWithOwner(context.Background())
+		blocker := v.sentinel(1).NewLock("y")
+		require.NoError(v, blocker.Lock(ctx))
+		early := stubLocker{Locker: v.sentinel(1).NewLock("y")}
+		early.tryLock = func(ctx context.Context, _, lease time.Duration) (bool, error) {
+			return early.Locker.TryLock(ctx, 0, lease)
+		}
+		a := v.sentinel(0)
+		l := a.NewMultiLock(a.NewLock("x"), v.sentinel(1).NewLock("x"), early)
+		const held = 10 * time.Second
+		time.AfterFunc(held, func() { assert.NoError(v, blocker.Unlock(ctx)) })
+		began := time.Now()
+		require.NoError(v, l.Lock(ctx))
+		assert.GreaterOrEqual(v, time.Since(began), held)
+		isHeld, err := l.IsHeld(ctx)
+		assert.NoError(v, err)
+		assert.True(v, isHeld)
+		assert.NoError(v, l.Unlock(ctx))
+	})
+}
+
 // One lock is passed twice, through two Clients of one Sentinel deployment. Without an address nobody can tell that before
 // the lock is acquired through one of them. Then it is an error, and not a wait for itself.
 func TestMultiLockFindsALockThatWasPassedTwice(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/late"
 )
 
 // late makes the n-th request with this verb (from 1) run late.
@@ -690,34 +691,65 @@ func TestDetachedHoldEndsAtMaxHoldAfterASlowDetach(t *testing.T) {
 }
 
 // An Unlock waits in vain for the goroutine that re-enters the lock, and ends the hold. The re-entry has run, and its answer
-// comes neither then nor until the record of the first lease would have expired: the record is deleted all the same.
+// comes neither then nor until the record of the first lease would have expired: the record is deleted all the same, also
+// if the re-entry gives up while the last try to delete the record of the first lease is under way.
 func TestRecordIsDeletedAfterAReentryBesideItsUnlock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newBubbleEngine(t)
-		l, begin := newFakeLock(e.redis, "x"), time.Now()
-		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: 8 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
-		first := fakeredis.Fault{Answer: 12 * time.Second, Err: io.EOF}
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
-				if verb == "acquire" {
-					f, first = first, fakeredis.Fault{Block: answerError("LOADING Redis is loading the dataset in memory")}
-				} else if time.Since(begin) < 40*time.Second {
-					f.Block = io.EOF
-				}
-				return f
-			}
+	for name, c := range map[string]struct{ answers, givesUp time.Duration }{
+		"after the deletion":  {12 * time.Second, 20 * time.Second},
+		"during the deletion": {8500 * time.Millisecond, 9500 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newBubbleEngine(t)
+				l, begin := newFakeLock(e.redis, "x"), time.Now()
+				ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: 8 * time.Second})
+				require.NoError(t, err)
+				require.True(t, ok)
+				first := fakeredis.Fault{Answer: c.answers, Err: io.EOF}
+				e.redis.Set(func() {
+					e.redis.Fault = func(verb string) (f fakeredis.Fault) {
+						if verb == "acquire" {
+							f, first = first, fakeredis.Fault{Block: answerError("LOADING Redis is loading the dataset in memory")}
+						} else if time.Since(begin) < 40*time.Second {
+							f.Block = io.EOF
+						}
+						return f
+					}
+				})
+				ctx, cancel := context.WithTimeout(context.Background(), c.givesUp)
+				defer cancel()
+				again := make(chan error)
+				go func() { again <- reenterForAnHour(ctx, e, l) }()
+				synctest.Wait()
+				require.ErrorContains(t, e.Release(context.Background(), l, 1), "not confirmed")
+				require.ErrorIs(t, <-again, context.DeadlineExceeded)
+				assert.NotEmpty(t, e.redis.Holder("x"))
+				time.Sleep(2 * time.Minute)
+				assert.Empty(t, e.redis.Holder("x"), "the record that nobody holds")
+			})
 		})
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		again := make(chan error)
-		go func() { again <- reenterForAnHour(ctx, e, l) }()
-		synctest.Wait()
-		require.ErrorContains(t, e.Release(context.Background(), l, 1), "not confirmed")
-		require.ErrorIs(t, <-again, context.DeadlineExceeded)
-		assert.NotEmpty(t, e.redis.Holder("x"))
-		time.Sleep(2 * time.Minute)
-		assert.Empty(t, e.redis.Holder("x"), "the record that nobody holds")
-	})
+	}
+}
+
+// An Unlock in an outage deletes the record in the background until its lease is over, and not for as long as the outage
+// lasts: there may be many of them. The requests for MinHold, whose outcome is not known, may have set a longer lease.
+func TestDeletionInTheBackgroundEndsWithTheLease(t *testing.T) {
+	for name, limits := range map[string]Limits{"no limits": {}, "MinHold": {MinHold: 2 * time.Minute}} {
+		for _, length := range []time.Duration{0, 40 * time.Second} {
+			t.Run(name+", lease "+length.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e := newBubbleEngine(t)
+					l := newLimitedLock(e.redis, limits)
+					ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: length})
+					require.NoError(t, err)
+					require.True(t, ok)
+					time.Sleep(e.WatchdogTimeout / 2) // a lease that is renewed has been renewed
+					e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} } })
+					require.ErrorContains(t, e.Release(context.Background(), l, 1), "not confirmed")
+					time.Sleep(2*limits.MinHold + 2*late.Life + 2*UnlockTime)
+					assert.Zero(t, e.atWork(), "goroutines in the outage")
+				})
+			})
+		}
+	}
 }

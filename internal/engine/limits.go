@@ -98,7 +98,7 @@ func (m minHold) keep(ctx context.Context) bool {
 		return false
 	}
 	m.leaveQueue() // the next waiter makes an attempt, and finds the lock busy
-	e := m.lockState.engine
+	e, isOver := m.lockState.engine, m.untilOver()
 	for ; rest > 0; rest = m.rest() {
 		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}
 		answer, expires := m.ask(&waitOptions{Wait: wait}, rest, time.Time{})
@@ -111,7 +111,7 @@ func (m minHold) keep(ctx context.Context) bool {
 			return true
 		case err == nil && !m.isAlone():
 			pause = rest
-		case err != nil && m.recordIsOver() && !m.keptByCounterpart():
+		case err != nil && isOver() && !m.keptByCounterpart():
 			return true
 		}
 		if e.waitOptionsFor(ctx).sleep(nil, nil, pause) != nil {

@@ -186,7 +186,7 @@ func (h *hold) recordEnd() time.Time {
 	w := e.watchdog
 	now := w.Now()
 	end := max(r.expires, now)
-	if w.Renews(&r.lease) || w.IsRenewing(&r.lease) {
+	if w.Renews(&r.lease) && !r.ended || w.IsRenewing(&r.lease) { // a record that has ended gets no more
 		end = max(end, now+e.WatchdogTimeout)
 	}
 	if longest := e.late.Longest(h.field); longest > 0 {
@@ -195,10 +195,16 @@ func (h *hold) recordEnd() time.Time {
 	return time.Now().Add(end - now)
 }
 
-// recordIsOver reports whether the lease of the record of h has expired in Redis for certain.
-func (h *hold) recordIsOver() bool {
-	end := h.recordEnd() // the present time at the earliest
-	return !time.Now().Before(end)
+// untilOver returns a function that reports whether the lease of the record of h has expired in Redis for certain. It
+// follows the requests that set leases meanwhile, and remembers what requests may do that internal/late then forgets.
+func (h *hold) untilOver() (isOver func() bool) {
+	end := h.recordEnd()
+	return func() bool {
+		if later := h.recordEnd(); later.After(end) { // the present time at the earliest
+			end = later
+		}
+		return !time.Now().Before(end)
+	}
 }
 
 // outlivesBy is how much longer a record may last than its validity and the drift before it is deleted. A record whose

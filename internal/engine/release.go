@@ -331,14 +331,11 @@ func (h *hold) clearAfter(unknown int) {
 	if (minHold{h}).keep(ctx) {
 		return
 	}
-	end := h.recordEnd()
+	isOver := h.untilOver()
 	for (rollbacker{e}).rollBackOne(ctx, h.commands(), Attempt{Field: h.field, HoldCount: 1}, unknown) != nil &&
-		(time.Now().Before(end) || h.keptByCounterpart()) {
+		(!isOver() || h.keptByCounterpart()) {
 		if e.waitOptionsFor(ctx).sleep(nil, nil, clearPause) != nil {
 			break // the engine is closed: no lease is renewed any more
-		}
-		if later := h.recordEnd(); later.After(end) { // another request has set a lease meanwhile
-			end = later
 		}
 	}
 	h.leaveQueue()
