@@ -664,6 +664,88 @@ func (s suite) run(t *testing.T) {
 			b.mustBe(err, ErrLockLost)
 			b.isLocked(l, false)
 		}},
+		{"DoTellsALoss", func(b *bench) {
+			l := newLock(b.client(), b.name)
+			for what, result := range map[string]func(ctx context.Context) error{
+				"the error of its context": context.Context.Err,
+				"the cause":                context.Cause,
+				"both":                     func(ctx context.Context) error { return errors.Join(ctx.Err(), context.Cause(ctx)) },
+				"an error that wraps it":   func(ctx context.Context) error { return fmt.Errorf("stopped: %w", ctx.Err()) },
+			} {
+				err := l.Do(ctx, func(guarded context.Context) error {
+					b.forget()
+					held, err := l.IsHeld(context.WithoutCancel(guarded)) // notices the loss
+					assert.NoError(b, err)
+					assert.False(b, held)
+					await(b, "the context is canceled", guarded.Done())
+					return result(guarded)
+				})
+				assert.ErrorIs(b, err, ErrLockLost, what)
+				assert.NotErrorIs(b, err, context.Canceled, what)
+				if what == "an error that wraps it" {
+					assert.ErrorContains(b, err, "stopped: ")
+				}
+				if _, several := l.(*MultiLock); !several {
+					assert.Equal(b, 1, strings.Count(err.Error(), "the lock was lost"), "%s: %v", what, err)
+				}
+			}
+			canceled, cancel := context.WithCancel(ctx)
+			err := l.Do(canceled, func(guarded context.Context) error {
+				cancel()
+				return guarded.Err()
+			})
+			b.mustBe(err, context.Canceled)
+			assert.NotErrorIs(b, err, ErrLockLost)
+			b.isLocked(l, false)
+		}},
+		{"TryDo", func(b *bench) {
+			l, held := newLock(b.client(), b.name), rival(b.client(), b.name)
+			called := false
+			tries := func(wait time.Duration, f func(context.Context) error) (bool, error) {
+				called = false
+				ran, err := l.TryDo(ctx, wait, f)
+				assert.Equal(b, called, ran, "ran")
+				return ran, err
+			}
+			ran, err := tries(soon, func(guarded context.Context) error {
+				called = true
+				b.holds(l, 1)
+				return guarded.Err()
+			})
+			b.must(err)
+			assert.True(b, ran)
+			b.holds(l, 0)
+			ran, err = tries(soon, func(context.Context) error {
+				called = true
+				return io.ErrNoProgress
+			})
+			assert.True(b, ran)
+			b.mustBe(err, io.ErrNoProgress)
+			b.must(held.Lock(ctx))
+			for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
+				for tries := 0; tries < 5; tries++ { // the machine may be very busy
+					if ran, err = l.TryDo(ctx, wait, func(context.Context) error { called = true; return nil }); err == nil {
+						break
+					}
+				}
+				b.must(err)
+				assert.False(b, ran)
+			}
+			b.must(held.Unlock(ctx))
+			ran, err = tries(-1, func(context.Context) error { called = true; return nil })
+			assert.False(b, ran)
+			b.mustBe(err, ErrInvalid)
+			ran, err = tries(soon, nil)
+			assert.False(b, ran)
+			b.mustBe(err, ErrInvalid)
+			assert.ErrorContains(b, err, "trydo ")
+			ended, cancel := context.WithCancel(ctx)
+			cancel()
+			ran, err = l.TryDo(ended, soon, func(context.Context) error { return nil })
+			assert.False(b, ran)
+			b.mustBe(err, context.Canceled)
+			b.isLocked(l, false)
+		}},
 		{"DoPanics", func(b *bench) {
 			l := newLock(b.client(), b.name)
 			func() {
@@ -708,6 +790,7 @@ func (s suite) run(t *testing.T) {
 				"LockLease": l.LockLease(ctx, time.Second),
 				"TryLock":   second(l.TryLock(ctx, 0, 0)),
 				"Do":        l.Do(ctx, func(context.Context) error { return nil }),
+				"TryDo":     second(l.TryDo(ctx, time.Hour, func(context.Context) error { return nil })),
 				"Guard":     second(mine.Guard(ctx)),
 				"IsLocked":  second(l.IsLocked(ctx)),
 				"IsHeld":    second(l.IsHeld(ctx)),
@@ -1045,6 +1128,9 @@ var askingMethods = map[string]func(ctx context.Context, c *Client, l Locker, na
 	},
 	"Do": func(ctx context.Context, _ *Client, l Locker, _ string) error {
 		return l.Do(ctx, func(context.Context) error { return nil })
+	},
+	"TryDo": func(ctx context.Context, _ *Client, l Locker, _ string) error {
+		return second(l.TryDo(ctx, time.Hour, func(context.Context) error { return nil }))
 	},
 	"IsLocked":    func(ctx context.Context, _ *Client, l Locker, _ string) error { return second(l.IsLocked(ctx)) },
 	"TTL":         func(ctx context.Context, _ *Client, l Locker, _ string) error { return second(l.TTL(ctx)) },

@@ -15,9 +15,10 @@
 // A process creates one [Client] with [New] and shares it. The Client creates locks by name. Two values with the same
 // name stand for the same lock. Creating one sends no request, so create it where you need it.
 //
-// There are four ways to acquire a lock. All lock types have them: [Locker] lists the methods.
+// There are four ways to acquire a lock. All lock types have them: [Locker] and [Acquirer] list the methods.
 //
-//   - Do calls a function while it holds the lock, with a context that is canceled if the lock is lost. Prefer it.
+//   - Do and TryDo call a function while they hold the lock, with a context that is canceled if the lock is lost. Prefer
+//     them. TryDo waits for a bounded time, and reports whether the function was called.
 //   - Lock and Unlock work like those of a mutex.
 //   - TryLock waits for a bounded time, and returns false if another owner still holds the lock.
 //   - Acquire and TryAcquire return the lock as a value, a [Hold]: for a lock that is stored in a struct, passed to
@@ -118,6 +119,7 @@
 //
 // Every error describes the operation, the lock and what happened. Match them with errors.Is and errors.As:
 //
+//   - [ErrBusy]: the context was done while other owners had the lock. The error also matches that of the context.
 //   - [ErrNotHeld]: the caller does not hold the lock.
 //   - [ErrLockLost]: the caller held the lock, and has lost it. This error also matches ErrNotHeld, so check for
 //     ErrLockLost first. [ErrMaxHold] matches both: the lock was held for as long as [MaxHold] allows.
@@ -129,7 +131,8 @@
 //   - [*QuorumError]: too few servers of a RedLock have granted the request, with the answer of each.
 //   - the error of the context, and its cause, if the context was done first.
 //
-// That another owner holds the lock is not an error: TryLock returns false.
+// That another owner holds the lock when their wait has passed is not an error of TryLock, TryDo and TryAcquire: they
+// return false. [Lock.TryDo] describes how an HTTP handler tells a busy lock from a Redis that cannot be asked.
 //
 // # Lock types
 //

@@ -11,7 +11,7 @@ import (
 	"iter"
 	"slices"
 
-	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/engine"
 )
 
 // An Election chooses a leader among processes. It is a fenced [Lock] of the same name: the leader holds the lock, and
@@ -35,8 +35,9 @@ func (e *Election) Name() string { return e.lock.Name() }
 // Campaign blocks until the caller is the leader, and returns its term. Each call is a candidate of its own, and
 // candidates of several processes are elected in the order of the wait queue of a [Lock].
 //
-// If ctx is done first, the error matches the error of ctx, and the caller is no longer a candidate. Other errors are
-// those of [Lock.Lock]. The term lasts until Resign is called, the leadership is lost or the Client is closed.
+// If ctx is done first, the error matches the error of ctx, and [ErrBusy] if another candidate leads or is ahead; the
+// caller is no longer a candidate. Other errors are those of [Lock.Lock]. The term lasts until Resign is called, the
+// leadership is lost or the Client is closed.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	hold, err := acquireHold(ctx, &e.lock, "campaign")
 	if err != nil {
@@ -52,32 +53,30 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 
 // Lead campaigns, calls fn when the caller is the leader, and resigns when fn has returned, even if fn panics. It
 // returns the error of fn, joined with the error of Resign, so that the result matches ErrLockLost if the leadership
-// was lost while fn was running. A nil fn is ErrInvalid.
+// was lost while fn was running; then it does not match context.Canceled, even if fn has returned the error of its
+// context: see [Lock.Do]. A nil fn is ErrInvalid.
 //
 // The context of fn is canceled when the leadership is lost, and when ctx is canceled. Lead resigns only after fn has
 // returned, so that the next leader does not begin before the work of this one has ended. If the leadership is lost,
 // however, the next leader may begin when the lease has expired, whether fn has returned or not.
-func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error) (err error) {
+func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error) error {
 	if fn == nil {
 		return e.lock.fail("lead", errNilFunction)
 	}
-	term, err := e.Campaign(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		// This also runs if fn panics: then err is dropped, and the panic continues.
-		if resigned := term.resign(ctx, "lead"); resigned != nil {
-			err = errors.Join(err, resigned)
+	for asked := 1; ; asked++ {
+		term, err := e.Campaign(ctx)
+		if err != nil {
+			return err
 		}
-	}()
-	guarded, err := e.lock.Guard(term.hold.owner().In(ctx))
-	if err != nil {
-		return err
+		resign := func() error { return term.resign(ctx, "lead") }
+		guarded, err := e.lock.Guard(term.hold.owner().In(ctx))
+		if err == nil {
+			return callHeld(guarded, fn, resign, false)
+		}
+		if resigned := resign(); !lostUnused(err) || asked == engine.MostAsked {
+			return outcome(err, err, resigned, false)
+		}
 	}
-	within, end := guard.NewCall(guarded)
-	defer end()
-	return fn(within)
 }
 
 // Token returns the token of the term to which ctx belongs: ctx is the context of [Term.Context], or the one that Lead

@@ -213,6 +213,26 @@ func TestLeadTellsOfALostLead(t *testing.T) {
 	})
 }
 
+// A leader that returns the error of its context, or the cause, after a loss: Lead tells of the loss once, and not of a
+// cancellation.
+func TestLeadTellsOfALostLeadOnce(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	e := b.client().NewElection(b.name)
+	for what, result := range map[string]func(ctx context.Context) error{
+		"error": context.Context.Err, "cause": context.Cause,
+	} {
+		err := e.Lead(context.Background(), func(within context.Context) error {
+			b.must(second(e.lock.ForceUnlock(within)))
+			await(b, "the ctx of the work ends", within.Done())
+			return result(within)
+		})
+		assert.ErrorIs(b, err, ErrLockLost, what)
+		assert.NotErrorIs(b, err, context.Canceled, what)
+		assert.Equal(b, 1, strings.Count(err.Error(), "the lock was lost"), "%s: %v", what, err)
+	}
+	b.leads(e, nil)
+}
+
 func TestCampaignEndsWithCtx(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)

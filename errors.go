@@ -28,6 +28,21 @@ var (
 	// first.
 	ErrLockLost error = engine.ErrLockLost
 
+	// ErrBusy is matched by the error of a call that waits for a lock (Lock, LockLease, TryLock, Do, TryDo, Acquire,
+	// TryAcquire, AcquireN, Campaign and Lead) if its context was done while other owners had the lock: the newest fact
+	// in this process is that they hold it, or are ahead in the wait queue. The error also matches that of the context.
+	// The calls with a wait return false without an error by the same rule if that wait has passed.
+	//
+	// Otherwise Redis may be the reason, and ErrBusy is not matched: if the last request for the lock, of this caller
+	// or of the one of this process that is ahead of it, has failed, or has been without an answer for more than 200ms;
+	// if the lease of the last known holder has expired, and Redis was not asked since; if too few servers of a RedLock
+	// have answered; or if AcquireN wants more permits than SetPermits has left. An error that matches ErrClosed never
+	// matches ErrBusy. So an HTTP handler answers 409 to ErrBusy, and 503 to other errors of a lock.
+	//
+	// The error of a Do also matches ErrBusy if its lock was acquired, and its function has waited for another lock in
+	// vain: [Lock.TryDo] reports whether the function was called.
+	ErrBusy = engine.ErrBusy
+
 	// ErrMaxHold is returned if a lock was lost because it was held for as long as MaxHold allows. It also matches
 	// ErrLockLost.
 	ErrMaxHold error = engine.ErrMaxHold

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"sync"
 	"time"
 
@@ -52,7 +54,23 @@ func newClient(opts ...relock.Option) (client *relock.Client, done func()) {
 	return client, func() { client.Close(); stop() }
 }
 
-func charge(ctx context.Context) error { return ctx.Err() }
+// askTwice asks handler for order 42 while the lock is free, and while another request has it, and prints what it
+// answers.
+func askTwice(client *relock.Client, handler http.HandlerFunc) {
+	ask := func() string {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/orders/42/charge", nil)
+		r.SetPathValue("id", "42")
+		handler(w, r)
+		return fmt.Sprint(w.Code, " ", http.StatusText(w.Code))
+	}
+	fmt.Println("free:", ask())
+	hold, err := client.NewLock("lock:orders:42").Acquire(context.Background())
+	if err != nil {
+		fmt.Println(err)
+	}
+	defer hold.Release(context.Background())
+	fmt.Println("busy:", ask())
+}
 
 func Example() {
 	rdb, done := newRedis()
@@ -96,26 +114,58 @@ func ExampleLock_Acquire_release() {
 func ExampleLock_TryLock() {
 	client, done := newClient()
 	defer done()
-	ctx := context.Background()
 
-	report := func(ctx context.Context, lock *relock.Lock) error {
-		ok, err := lock.TryLock(ctx, time.Second, 0) // a lease of 0 is renewed automatically
-		if err != nil || !ok {
-			return err // nil if another owner kept the lock
+	askTwice(client, func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		lock := client.NewLock("lock:orders:" + r.PathValue("id"))
+		ok, err := lock.TryLock(ctx, 500*time.Millisecond, 0) // a lease of 0 is renewed automatically
+		switch {
+		case err != nil: // Redis cannot be asked, or the client has left
+			http.Error(w, "try again later", http.StatusServiceUnavailable)
+			return
+		case !ok:
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "another request has the order", http.StatusConflict)
+			return
 		}
 		defer lock.Unlock(ctx)
-
-		busy, err := lock.TryLock(relock.ContextWithOwner(ctx), 10*time.Millisecond, 0)
-		fmt.Println("another owner:", busy, err)
-		return nil
-	}
-	fmt.Println(report(ctx, client.NewLock("lock:report")))
+		if err := charge(ctx); err != nil {
+			http.Error(w, "the charge has failed", http.StatusInternalServerError)
+		}
+	})
 	// Output:
-	// another owner: false <nil>
-	// <nil>
+	// free: 200 OK
+	// busy: 409 Conflict
 }
 
 func ExampleLock_Lock() {
+	client, done := newClient()
+	defer done()
+
+	askTwice(client, func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), 500*time.Millisecond)
+		defer cancel()
+		lock := client.NewLock("lock:orders:" + r.PathValue("id"))
+		switch err := lock.Lock(ctx); { // waits until ctx is done
+		case errors.Is(err, relock.ErrBusy):
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "another request has the order", http.StatusConflict)
+			return
+		case err != nil:
+			http.Error(w, "try again later", http.StatusServiceUnavailable)
+			return
+		}
+		defer lock.Unlock(ctx) // releases the lock even if ctx is done
+		if err := charge(ctx); err != nil {
+			http.Error(w, "the charge has failed", http.StatusInternalServerError)
+		}
+	})
+	// Output:
+	// free: 200 OK
+	// busy: 409 Conflict
+}
+
+func ExampleLock_Lock_again() {
 	client, done := newClient()
 	defer done()
 	ctx := context.Background()
@@ -143,6 +193,74 @@ func ExampleLock_Lock() {
 }
 
 func ExampleLock_Do() {
+	client, done := newClient()
+	defer done()
+
+	askTwice(client, func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), 500*time.Millisecond) // for the wait and the work
+		defer cancel()
+		err := client.NewLock("lock:orders:"+r.PathValue("id")).Do(ctx, charge)
+		switch {
+		case err == nil:
+		case errors.Is(err, relock.ErrBusy):
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "another request has the order", http.StatusConflict)
+		default: // Redis cannot be asked, or an error of charge: TryDo tells them apart
+			http.Error(w, "try again later", http.StatusServiceUnavailable)
+		}
+	})
+	// Output:
+	// free: 200 OK
+	// busy: 409 Conflict
+}
+
+func ExampleLock_TryDo() {
+	client, done := newClient()
+	defer done()
+
+	askTwice(client, func(w http.ResponseWriter, r *http.Request) {
+		lock := client.NewLock("lock:orders:" + r.PathValue("id"))
+		ran, err := lock.TryDo(r.Context(), 500*time.Millisecond, charge)
+		switch {
+		case ran && err == nil:
+		case ran:
+			http.Error(w, "the charge has failed", http.StatusInternalServerError)
+		case err == nil:
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "another request has the order", http.StatusConflict)
+		default: // Redis cannot be asked, or the client has left
+			http.Error(w, "try again later", http.StatusServiceUnavailable)
+		}
+	})
+	// Output:
+	// free: 200 OK
+	// busy: 409 Conflict
+}
+
+func Example_errBusy() {
+	client, done := newClient()
+	defer done()
+
+	askTwice(client, func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), 500*time.Millisecond)
+		defer cancel()
+		hold, err := client.NewLock("lock:orders:" + r.PathValue("id")).Acquire(ctx)
+		switch {
+		case err == nil:
+			defer hold.Release(ctx)
+		case errors.Is(err, relock.ErrBusy): // also matches context.DeadlineExceeded
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "another request has the order", http.StatusConflict)
+		default: // Redis cannot be asked, or the client has left
+			http.Error(w, "try again later", http.StatusServiceUnavailable)
+		}
+	})
+	// Output:
+	// free: 200 OK
+	// busy: 409 Conflict
+}
+
+func ExampleLock_Do_lost() {
 	client, done := newClient()
 	defer done()
 	lock := client.NewLock("lock:import")

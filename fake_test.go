@@ -66,6 +66,7 @@ type bubbleEngine struct {
 
 // fakeConfig returns the configuration of an engine on r.
 func fakeConfig(r *fakeredis.Redis, id string, o options) engine.Config {
+	o.labels = true // no label: the Client has no engine that could write it
 	c := new(Client).config(id, o)
 	c.Servers = oneServer(r.Subscribe)
 	return c

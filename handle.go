@@ -6,13 +6,11 @@ package relock
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/relock-go/relock/internal/engine"
-	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/ticket"
 )
@@ -157,7 +155,8 @@ func newHandle(c *Client, name string, lock engine.Record, keys []string, o lock
 func (h *handle) Name() string { return h.name }
 
 // Lock acquires the lock. If another owner holds it, Lock blocks until the lock is available or ctx is done. A
-// Semaphore acquires one of its permits, a MultiLock all of its locks, and a RedLock a majority of them.
+// Semaphore acquires one of its permits, a MultiLock all of its locks, and a RedLock a majority of them. Prefer Do,
+// which also releases the lock, or TryDo, which also limits the wait.
 //
 // The lease of the lock is the watchdog timeout (see [WithWatchdogTimeout]). It is renewed automatically until the lock
 // is released. The owner is the calling goroutine, or the owner that ctx carries (see [ContextWithOwner]). If the owner
@@ -165,9 +164,10 @@ func (h *handle) Name() string { return h.name }
 // without calling Unlock leaves the lock held: no other goroutine can release it, and it is renewed until the Client is
 // closed. [MaxHold] sets a limit.
 //
-// If ctx is done first, the error matches ctx.Err() and names the current holder, as far as this process knows it. The
-// caller then holds nothing, and a request that is still in flight is rolled back; if Redis runs it even later, its key
-// expires with its lease.
+// If ctx is done first, the error matches ctx.Err() and names the current holder, as far as this process knows it. It
+// also matches [ErrBusy] if other owners have the lock, and not if Redis may be the reason. The caller then holds
+// nothing, and a request that is still in flight is rolled back; if Redis runs it even later, its key expires with its
+// lease.
 //
 // If the caller held the lock and has lost it since, Lock returns ErrLockLost, unless an earlier Lock or Unlock has
 // already done so. It returns ErrClosed after Shutdown and Close, ErrInvalid for a bad name, and ErrNotALock if a key
@@ -198,14 +198,16 @@ func (h *handle) LockLease(ctx context.Context, lease time.Duration) error {
 }
 
 // TryLock is like Lock if lease is 0, and like LockLease otherwise, but waits for at most wait. It reports whether the
-// lock was acquired: false with a nil error means that another owner still holds it.
+// lock was acquired: false with a nil error means that the wait has passed, and that other owners have the lock, by the
+// rule of [ErrBusy]. If ctx is done before, the error matches ctx.Err(), and ErrBusy by the same rule. TryDo does the
+// same for a function that is to run while the lock is held.
 //
 // With a wait of 0 TryLock makes one attempt and does not join a wait queue. It rarely acquires a lock for which other
 // processes are waiting, because they pass it on to one another. A negative wait is ErrInvalid.
 //
-// If Redis does not answer in time, TryLock returns an error, and the attempt is rolled back. With a wait of 0 it waits
-// for an answer for 0.4s, or for up to 0.8s if Redis has been slow lately or has not answered yet; a RedLock waits for
-// the timeout of its nodes (see [WithRedLockNodeTimeout]).
+// If Redis does not answer in time, also if it has answered at first, TryLock returns an error that matches neither,
+// and the attempt is rolled back. With a wait of 0 it waits for an answer for 0.4s, or for up to 0.8s if Redis has been
+// slow lately or has not answered yet; a RedLock waits for the timeout of its nodes (see [WithRedLockNodeTimeout]).
 func (h *handle) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
 	r, err := tryRequest(wait, lease)
 	if err != nil {
@@ -245,8 +247,8 @@ func (h *handle) acquire(ctx context.Context, op string, r engine.Request) (bool
 }
 
 // Acquire acquires the lock for a new owner and returns it as a [Hold], which any goroutine may store, pass on and
-// release. It blocks as Lock does, returns the same errors, and the lease is renewed automatically until Release. A
-// Hold that is never released keeps the lock until the Client is closed; [MaxHold] sets a limit.
+// release. It blocks as Lock does, returns the same errors, such as [ErrBusy], and the lease is renewed automatically
+// until Release. A Hold that is never released keeps the lock until the Client is closed; [MaxHold] sets a limit.
 //
 // Two calls of Acquire exclude each other, even in one goroutine and even if ctx carries an owner. To acquire the lock
 // again while the Hold has it, call Lock with the context of [Hold.Context].
@@ -284,40 +286,6 @@ func (h *handle) unlock(ctx context.Context, op string) error {
 		err = h.commands().release(ctx)
 	}
 	return h.fail(op, err)
-}
-
-// Do acquires the lock as Lock does, calls fn with a context that is canceled when the lock is lost (see Guard), and
-// releases the lock, even if fn panics. It returns the error of fn, joined with the error of Unlock, so that the result
-// matches ErrLockLost if the lock was lost while fn was running. The context of fn is also canceled when ctx is, and
-// when fn returns. If the lock cannot be acquired, fn is not called, and Do returns the error of Lock. A nil fn is
-// ErrInvalid.
-func (h *handle) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	return do(ctx, h, fn)
-}
-
-var errNilFunction = invalid("the function is nil")
-
-// do implements Do for every Locker.
-func do(ctx context.Context, l acquirable, fn func(ctx context.Context) error) (err error) {
-	if fn == nil {
-		return l.fail("do", errNilFunction)
-	}
-	if err := l.Lock(ctx); err != nil {
-		return err
-	}
-	defer func() {
-		// This also runs if fn panics: then err is dropped, and the panic continues.
-		if unlocked := l.Unlock(ctx); unlocked != nil {
-			err = errors.Join(err, unlocked)
-		}
-	}()
-	guarded, err := l.Guard(ctx)
-	if err != nil {
-		return err
-	}
-	within, end := guard.NewCall(guarded)
-	defer end()
-	return fn(within)
 }
 
 // Guard returns a copy of ctx that is canceled as soon as the caller may no longer hold the lock. The cause is

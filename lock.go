@@ -43,6 +43,10 @@ type Locker interface {
 	// Do calls fn while it holds the lock. The context of fn is canceled when the lock is lost.
 	Do(ctx context.Context, fn func(ctx context.Context) error) error
 
+	// TryDo is like Do, but waits for at most wait. It reports whether fn was called: false with a nil error means that
+	// other owners have the lock.
+	TryDo(ctx context.Context, wait time.Duration, fn func(ctx context.Context) error) (ran bool, err error)
+
 	// Guard returns a context that is canceled when the caller no longer holds the lock.
 	Guard(ctx context.Context) (context.Context, error)
 

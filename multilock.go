@@ -59,8 +59,8 @@ type multi struct {
 	locks  []Locker // in the order in which they are acquired
 	steps  []step   // the same locks, grouped
 
-	elsewhere bool   // some locks belong to other Clients
-	doubt     string // two locks whose order may differ between processes; "": there are none
+	elsewhere bool     // some locks belong to other Clients
+	doubt     []string // two locks whose order may differ between processes; nil: there are none
 }
 
 // restartPause is how long a MultiLock waits before it starts again with its first lock.
@@ -104,8 +104,8 @@ func newMulti(c *Client, components []component) *multi {
 	for i, m := range components {
 		l.locks = append(l.locks, m.Locker)
 		l.elsewhere = l.elsewhere || m.record == nil || m.client != c
-		if i > 0 && l.doubt == "" && !components[i-1].isToldFrom(m) {
-			l.doubt = components[i-1].where() + " and " + m.where()
+		if i > 0 && l.doubt == nil && !components[i-1].isToldFrom(m) {
+			l.doubt = []string{components[i-1].where(), m.where()}
 		}
 		if i == 0 || !m.bundles(components[i-1]) {
 			l.steps = append(l.steps, step{})
@@ -407,18 +407,31 @@ func (l *multi) token(context.Context) (int64, error) {
 	return 0, invalid("a MultiLock has no token: each of its locks may have one")
 }
 
-// Do acquires all locks, calls fn with a context that is canceled when one of them is lost (see Guard), and releases
-// them, even if fn panics. It returns the error of fn, joined with the error of Unlock, so that the result matches
-// ErrLockLost if one of the locks was lost while fn was running. The context of fn is also canceled when ctx is, and
-// when fn returns. If the locks cannot be acquired, fn is not called, and Do returns the error of Lock. A nil fn is
-// ErrInvalid.
+// Do acquires all locks, calls fn with a context that is canceled when one of them is lost, and releases them: see
+// [Lock.Do].
 func (l *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	if l.many != nil && l.many.elsewhere && ctx != nil { // Guard creates guards at other Clients, which end with this call
-		within, end := context.WithCancel(ctx)
-		defer end()
-		ctx = within
-	}
+	ctx, end := l.within(ctx)
+	defer end()
 	return do(ctx, l, fn)
+}
+
+// TryDo is like Do, but waits for at most wait, and reports whether fn was called: see [Lock.TryDo].
+func (l *MultiLock) TryDo(
+	ctx context.Context,
+	wait time.Duration,
+	fn func(ctx context.Context) error,
+) (ran bool, err error) {
+	ctx, end := l.within(ctx)
+	defer end()
+	return tryDo(ctx, l, wait, fn)
+}
+
+// within returns the context of a call of Do or TryDo. Guard creates guards at other Clients, which end with the call.
+func (l *MultiLock) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	if l.many == nil || !l.many.elsewhere || ctx == nil {
+		return ctx, func() {}
+	}
+	return context.WithCancel(ctx)
 }
 
 func (l *multi) guard(ctx context.Context) (context.Context, error) {

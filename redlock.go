@@ -53,12 +53,12 @@ var errParts = errors.New("too few of its locks are held")
 // that keeps its data with appendfsync always may return at once. A holder acquires its lock on a restarted server
 // again at the next renewal, as long as the other servers are a majority.
 //
-// TryLock returns false if other owners hold too many of the locks for the caller to acquire a majority, and a
-// [*QuorumError] if too few servers have answered. Lock tries again until ctx is done, and joins the last QuorumError
-// to the error of ctx. If too many servers return errors that another attempt cannot change, such as ErrNotALock, Lock
-// returns the QuorumError at once. Unlock returns nil if a majority has confirmed the release. Each server has the
-// timeout of [WithRedLockNodeTimeout] for an answer, and at most a third of the lease. IsLocked, IsHeld and TTL return
-// the result of a majority, and ForceUnlock releases all locks. A RedLock has no fencing token.
+// TryLock returns false if other owners hold too many of the locks for the caller to acquire a majority, and otherwise
+// a [*QuorumError]. Lock tries again until ctx is done, and joins ErrBusy, or the last QuorumError, to the error of
+// ctx. If too many servers return errors that another attempt cannot change, such as ErrNotALock, Lock returns the
+// QuorumError at once. Unlock returns nil if a majority has confirmed the release. Each server has the timeout of
+// [WithRedLockNodeTimeout] for an answer, and at most a third of the lease. IsLocked, IsHeld and TTL return the result
+// of a majority, and ForceUnlock releases all locks. A RedLock has no fencing token.
 //
 // The owner of a RedLock may also acquire one of its locks by itself. Unlock of that lock does not release what the
 // RedLock has acquired there.
@@ -236,6 +236,9 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 	}
 	over, err := r.collectGrants(&patient, res.Sent)
 	if err != nil {
+		if !r.won() { // more nodes than may be missing may have answered that others hold the lock
+			_, refused, _ = l.lostRound(a, r)
+		}
 		return res, refused, err
 	}
 	invalid := v.checkApart(p.Ctx, r)
@@ -280,17 +283,18 @@ func (l *redLock) lostRound(a engine.Attempt, v *round) (engine.Status, engine.R
 	if a.HoldCount > 1 && v.count(ErrLockLost) > spare {
 		return engine.Gone, engine.Refusal{}, nil
 	}
-	failed, final := 0, 0
+	taken, final := 0, 0
 	r := engine.Refusal{Wait: -1, Who: "other owners hold too many of its locks" + l.unsettled()}
 	for i, err := range v.Answers {
 		switch {
 		case err == nil:
 		case err == errTaken && len(l.nodes[i].channels) > 0:
+			taken++
 			r.Taken = append(r.Taken, i)
 		case err == errTaken:
+			taken++
 			r.Wait = blindPoll
 		default:
-			failed++
 			r.Wait = blindPoll
 			if !transient(err) || errors.Is(err, ErrClosed) {
 				final++
@@ -306,7 +310,7 @@ func (l *redLock) lostRound(a engine.Attempt, v *round) (engine.Status, engine.R
 			r.Wait = r.Pause // and hold only some of the nodes
 		}
 	}
-	if failed > spare {
+	if taken <= spare && !v.won() {
 		r.Cause = fmt.Errorf("%w%s", v.QuorumError, l.unsettled())
 	}
 	return engine.Busy, r, nil

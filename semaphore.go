@@ -140,7 +140,7 @@ func checkPermits(n, least int) error {
 //
 // An n below 1, above 1000, or above the number of permits in Redis is ErrInvalid. If [Semaphore.SetPermits] lowers
 // that number below n while AcquireN waits, AcquireN lets the others go first, and waits until the number is raised
-// again.
+// again. If ctx is done before, the error does not match ErrBusy.
 func (s *Semaphore) AcquireN(ctx context.Context, n int) (*Hold, error) {
 	several, err := s.several(n)
 	if err != nil {
@@ -150,7 +150,8 @@ func (s *Semaphore) AcquireN(ctx context.Context, n int) (*Hold, error) {
 }
 
 // TryAcquireN is like [Semaphore.AcquireN], but waits for at most wait, with a lease as in TryAcquire. It reports
-// whether the permits were acquired; if not, the Hold is nil.
+// whether the permits were acquired; if not, the Hold is nil. If SetPermits has lowered the number below n when wait
+// has passed, the error is ErrInvalid.
 func (s *Semaphore) TryAcquireN(ctx context.Context, n int, wait, lease time.Duration) (*Hold, bool, error) {
 	several, err := s.several(n)
 	if err != nil {

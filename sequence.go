@@ -37,7 +37,7 @@ const (
 var errHeldTooLong = errors.New("one of its locks was busy for too long")
 
 func (l *multi) newSequence() sequence {
-	if l.doubt == "" {
+	if l.doubt == nil {
 		return sequence{steps: l.steps}
 	}
 	return sequence{steps: slices.Clone(l.steps), limit: firstLimit}
@@ -119,8 +119,8 @@ func (l *multi) acquireInTurn(ctx context.Context, deadline time.Time, r engine.
 		q.begin(q.busy)
 		ok, err = l.acquireInOrder(ctx, deadline, r, q)
 	}
-	if err != nil && ctx.Err() != nil && l.doubt != "" {
-		err = fmt.Errorf("%w (the order of %s may differ between processes)", err, l.doubt)
+	if err != nil && ctx.Err() != nil && l.doubt != nil {
+		err = fmt.Errorf("%w (the order of %s and %s may differ between processes)", err, l.doubt[0], l.doubt[1])
 	}
 	return ok, err
 }

@@ -5,8 +5,11 @@
 //
 // A client that is impatient sends its request twice, and the load balancer may send it to both replicas. The lock
 // makes the second request wait for the first, and then it finds the order charged. The charge runs in the handler, so
-// Do is enough. Shipping takes longer than a client should wait: the handler acquires the lock as a value and hands it
-// to a worker, which releases it.
+// TryDo is enough. Shipping takes longer than a client should wait: the handler acquires the lock as a value and hands
+// it to a worker, which releases it.
+//
+// A request that has waited in vain is answered with 409 if another request has the order, and with 503 if Redis cannot
+// be asked, or the charge takes too long: a client sends it again in both cases, but only the second one wakes somebody.
 //
 // A process may be killed between any two lines. If that happens between a charge and the record of it, the next
 // request charges again: so a payment provider is given a key that makes the second charge the same as the first, such
@@ -42,7 +45,7 @@ import (
 const (
 	orders   = 5
 	repeats  = 8               // how often the clients send each request
-	patience = 5 * time.Second // how long a request may wait for the lock
+	patience = 5 * time.Second // how long a request may wait for the lock, and as long again for the work
 	lease    = 2 * time.Second // how long the locks of a replica stay that was killed
 )
 
@@ -62,7 +65,7 @@ func run() error {
 	}
 	defer stop()
 
-	db := &database{charges: make(map[string]int), shipments: make(map[string]int), accepted: make(map[string]bool)}
+	db := newDatabase()
 	prefix := "relock:orders:" + rand.Text() + ":"
 	var replicas []*service
 	for range 2 {
@@ -89,7 +92,9 @@ type service struct {
 	db     *database
 	rdb    *redis.Client
 	client *relock.Client
-	prefix string // of the names of its locks
+	prefix string        // of the names of its locks
+	wait   time.Duration // how long a request waits for the lock
+	limit  time.Duration // how long a request takes, with the wait
 	server *httptest.Server
 	jobs   chan job
 	worker sync.WaitGroup
@@ -108,12 +113,17 @@ func newService(options *redis.Options, prefix string, db *database) (*service, 
 	if err != nil {
 		return nil, errors.Join(err, rdb.Close())
 	}
-	s := &service{db: db, rdb: rdb, client: client, prefix: prefix, jobs: make(chan job, orders*repeats)}
+	s := &service{db: db, rdb: rdb, client: client, prefix: prefix, jobs: make(chan job, orders*repeats),
+		wait: patience, limit: 2 * patience}
+	s.server = httptest.NewServer(s.handler())
+	return s, nil
+}
+
+func (s *service) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders/{id}/charge", s.charge)
 	mux.HandleFunc("POST /orders/{id}/ship", s.ship)
-	s.server = httptest.NewServer(mux)
-	return s, nil
+	return mux
 }
 
 // work starts the worker.
@@ -161,31 +171,44 @@ func (s *service) lock(order string) *relock.Lock { return s.client.NewLock(s.pr
 
 // charge holds the lock while it charges the order.
 func (s *service) charge(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), s.limit)
 	defer cancel()
 	order := r.PathValue("id")
-	err := s.lock(order).Do(ctx, func(ctx context.Context) error { return s.db.charge(ctx, order) })
-	if err != nil {
-		http.Error(w, "try again later", http.StatusServiceUnavailable)
+	ran, err := s.lock(order).TryDo(ctx, s.wait, func(ctx context.Context) error { return s.db.charge(ctx, order) })
+	if ran && err == nil {
+		w.WriteHeader(http.StatusOK)
 		return
 	}
-	w.WriteHeader(http.StatusOK)
+	refuse(w, r, ran, err)
+}
+
+// clientLeft is the status of a request whose client has left: nobody reads it, except in the log of requests.
+const clientLeft = 499
+
+// refuse answers a request that was not served: it did not get the lock, or the work has failed, if ran is set.
+func refuse(w http.ResponseWriter, r *http.Request, ran bool, err error) {
+	switch {
+	case r.Context().Err() != nil:
+		w.WriteHeader(clientLeft)
+	case !ran && (err == nil || errors.Is(err, relock.ErrBusy)):
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "another request has the order", http.StatusConflict)
+	default: // Redis cannot be asked, the work takes too long, or the lock was lost
+		http.Error(w, "try again later", http.StatusServiceUnavailable)
+	}
 }
 
 // ship hands the lock to the worker, which releases it.
 func (s *service) ship(w http.ResponseWriter, r *http.Request) {
 	order := r.PathValue("id")
 	hold, ok, err := s.lock(order).TryAcquire(r.Context(), 0, 0)
-	switch {
-	case err != nil:
-		http.Error(w, "try again later", http.StatusServiceUnavailable)
-	case !ok:
-		http.Error(w, "it is being shipped", http.StatusConflict)
-	default:
-		s.db.accept(order) // before the answer: what is in the memory of this process may be lost
-		s.jobs <- job{order, hold}
-		w.WriteHeader(http.StatusAccepted)
+	if !ok {
+		refuse(w, r, false, err)
+		return
 	}
+	s.db.accept(order) // before the answer: what is in the memory of this process may be lost
+	s.jobs <- job{order, hold}
+	w.WriteHeader(http.StatusAccepted)
 }
 
 // deliver does the job. The context of the hold is canceled if the lock is lost, and not when the request has ended.
@@ -233,9 +256,18 @@ func post(ctx context.Context, url string) int {
 // A database stands for one that both replicas use. It does not notice that a row has changed between reading and
 // writing it.
 type database struct {
+	takes time.Duration // for a charge or a shipment
+
 	mu                 sync.Mutex // guards below
 	charges, shipments map[string]int
 	accepted           map[string]bool // to be shipped
+}
+
+func newDatabase() *database {
+	return &database{
+		takes:   20 * time.Millisecond,
+		charges: make(map[string]int), shipments: make(map[string]int), accepted: make(map[string]bool),
+	}
 }
 
 func (db *database) accept(order string) {
@@ -273,7 +305,7 @@ func (db *database) once(ctx context.Context, counts map[string]int, order strin
 		return nil
 	}
 	select {
-	case <-time.After(20 * time.Millisecond): // the work, such as a call of a payment provider
+	case <-time.After(db.takes): // the work, such as a call of a payment provider
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

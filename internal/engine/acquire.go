@@ -97,7 +97,7 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 	for err == errRestart {
 		err = e.acquireOnce(&op, o, r, locks)
 	}
-	err = withHolder(e, op, locks, o, r, err)
+	err = whyEnded(e, &op, locks, o, r, err)
 	if err == nil || !r.Trial || r.isLate() {
 		op.span.finish(err)
 	}
@@ -278,8 +278,6 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 	for asked := 1; ; asked++ {
 		res, err = a.backend.ask(lastReply)
 		switch {
-		case err == send.ErrTimeUp && a.lastReply.IsZero(): // no earlier answer has said that the lock is busy
-			return res, a.engine.sender.Explain(ErrNoAnswer, a.targets[0].hold.lockState.name)
 		case err != nil:
 			return res, err
 		case res.Status != Held || a.engine.enoughValidityLeft(a.targets, res.Sent, asked):
@@ -301,7 +299,7 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
 	e, targets := a.engine, a.targets
 	call := attemptCall(targets)
-	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: &orphans{a, targets}}, lastReply)
+	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: &orphans{a, targets}, OnFailure: a}, lastReply)
 	res, err := readResult(targets, &answer)
 	a.leftovers.attempted(answer.Unknown, answer.Abandoned, res.leavesEntry)
 	a.unanswered = answer.Unanswered
@@ -356,7 +354,7 @@ func (e *Engine) enoughValidityLeft(targets []target, sent time.Time, asked int)
 func (a *acquireOp) listen(in target, res Answer) (wake, ready <-chan struct{}, begun bool) {
 	a.lastReply = time.Now()
 	a.engine.noteSlow()
-	a.noteBusy(in.hold, res)
+	a.noteBusy(in.hold, res, a.cause)
 	wake, ready, begun = a.subscription.watch(in, res.Standing.LegacyHolder() || res.Standing.SubscriptionLost()) // 3
 	if res.Standing.SubscriptionLost() {
 		a.subscription.listeners[0].Renew() // the channel of grants
@@ -394,7 +392,8 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 	case queued && in.hold.lock.Admission() == Counting: // the poller cannot see in the key whether a permit is free
 		delay = min(delay*time.Duration(1+res.Standing.ahead()/poller.NearHead), rareAsk)
 	case queued && !res.leavesEntry:
-		delay, stop = looking{e}.awaitInLine(in.hold.lockState.name, in.Field, a.subscription.listeners[0], res)
+		d, looked := looking{e}.awaitInLine(in.hold.lockState.name, in.Field, a.subscription.listeners[0], res)
+		delay, stop = d, func() { a.noteLook(in.hold, looked()) }
 	}
 	return delay, stop
 }
@@ -527,7 +526,7 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 	h.newRecord(now).joinLocked(h, e.watchdog.At(sent))
 	t.mayLastLocked(now, res.longest)
 	if q := h.queue; q != nil {
-		q.asked = 0
+		q.request = inquiry{}
 		if h.lock.Admission() != Counting { // a granted permit does not mean that another one is free
 			q.foundFree()
 		}

@@ -50,8 +50,8 @@ type VotedLock interface {
 // A Vote keeps a hold that has no record of its own in Redis. The watchdog renews such a hold without a request of its
 // own, by calling Renew at every third of the lease. Everything that checks the hold also calls Check.
 type Vote interface {
-	// Ask makes one attempt. If the answer is Busy, the Refusal describes why. The answer is Gone if the hold that was
-	// to be re-entered has ended.
+	// Ask makes one attempt. If the answer is Busy, the Refusal describes why; so it does with an error, if the wait of
+	// w has ended in the middle of a round. The answer is Gone if the hold that was to be re-entered has ended.
 	Ask(w *send.Wait, a Attempt) (Answer, Refusal, error)
 	// Over reports whether the hold was released or lost, so that another attempt needs a new Vote.
 	Over() bool
@@ -78,5 +78,8 @@ type Refusal struct {
 	Pause time.Duration // make no attempt sooner
 	Wait  time.Duration // make an attempt at the latest then; negative: wait for a message of a release
 	Cause error         // why it could not be granted if other owners are not the reason; or nil
-	Who   string        // describes the current holder
+	Who   string        // describes the current holder; "": it is no refusal
 }
+
+// isBusy reports whether other owners are the reason.
+func (r *Refusal) isBusy() bool { return r.Cause == nil && r.Who != "" }

@@ -6,11 +6,8 @@ package engine
 // Redis has answered to this caller, or to the caller in front of it. If neither is known, the error names no holder.
 
 import (
-	"errors"
 	"fmt"
 	"time"
-
-	"github.com/relock-go/relock/internal/send"
 )
 
 // A blocker describes an attempt that has found a lock busy.
@@ -18,6 +15,7 @@ type blocker struct {
 	lock  Lock          // the lock that is busy
 	ttl   time.Duration // the rest of the lease in the reply; negative: the reply had none
 	at    time.Time     // when the reply came
+	ahead bool          // others are ahead of the caller in the line
 	total int           // Outcome.Total of the reply
 	who   string        // how the lock itself describes its holder; or ""
 	cause error         // why the lock could not be acquired, if other owners are not the reason; or nil
@@ -51,54 +49,36 @@ func Rounded(d time.Duration) time.Duration {
 }
 
 // noteBusy remembers the blocker of h for its caller, and for the waiters behind it.
-func (op *waitOptions) noteBusy(h *hold, res Answer) {
-	op.noteBlocker(h, &blocker{lock: h.lock, ttl: res.ttl, at: time.Now(), total: res.Total})
+// cause is blocker.cause.
+func (op *waitOptions) noteBusy(h *hold, res Answer, cause error) {
+	ahead := res.Standing.isEnqueued() && res.Standing.ahead() > 0
+	op.noteBlocker(h, &blocker{lock: h.lock, ttl: res.ttl, at: time.Now(), ahead: ahead, total: res.Total, cause: cause})
 }
 
 // noteBlocker is noteBusy for any blocker.
 func (op *waitOptions) noteBlocker(h *hold, o *blocker) {
-	op.blocker = o
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	if h.queue != nil {
-		h.queue.foundBusy(o)
-	}
+	op.found.foundLocked(h, o)
 }
 
-// sees remembers a blocker that another caller has found, unless op has found a later one.
-func (op *waitOptions) sees(o *blocker) {
-	if o != nil && (op.blocker == nil || op.blocker.at.Before(o.at)) {
-		op.blocker = o
-	}
-}
-
-// withHolder adds to err, which has ended the wait of o for locks, the lock that blocked it and the holder of that
-// lock, if they are known.
-func withHolder[L Lock](e *Engine, op waitOptions, locks []L, o Owner, r Request, err error) error {
-	if err == nil || err == send.ErrTimeUp {
-		return err
-	}
-	if ended := op.Ctx.Err(); (ended == nil || !errors.Is(err, ended)) && !errors.Is(err, send.ErrClosed) {
-		return err
-	}
-	name, who := findBlocker(e, op, locks, o)
-	switch {
-	case who == "":
-		return err
-	case r.Component || len(locks) > 1:
-		return fmt.Errorf("%w: %s: %s", err, send.ShortName(name), who)
-	}
-	return fmt.Errorf("%w: %s", err, who)
-}
-
-// findBlocker returns the name of the lock that o waited for, and a description of its holder; "" if it is not known.
-func findBlocker[L Lock](e *Engine, op waitOptions, locks []L, o Owner) (name, who string) {
+// blockerHere returns the name of the first lock that another owner of this process keeps from o, and describes that
+// owner; "" if there is none.
+func blockerHere[L Lock](e *Engine, locks []L, o Owner) (name, who string) {
 	for _, l := range locks {
 		if who = holderHere(e, l, o); who != "" {
 			return l.Name(), who
 		}
 	}
-	if last := op.blocker; last != nil {
+	return "", ""
+}
+
+// findBlocker returns the name of the lock that o waited for, and a description of its holder; "" if it is not known.
+func findBlocker[L Lock](e *Engine, f *findings, locks []L, o Owner) (name, who string) {
+	if name, who = blockerHere(e, locks, o); who != "" {
+		return name, who
+	}
+	if last := f.reply; last != nil {
 		if last.cause != nil { // the error has it
 			return "", ""
 		}
@@ -143,7 +123,7 @@ func holderHere(e *Engine, kind Lock, o Owner) string {
 	defer s.Unlock()
 	for h := range s.holds.all() {
 		switch key := h.key; {
-		case !h.state.holds() || key.owner == o:
+		case !h.state.holds() || key.owner == o || !e.watchdog.IsValid(&h.record.lease):
 		case h.id() == own:
 			return fmt.Sprintf("%v of %s holds it", key.owner, e.process())
 		case h.id() == kind.Counterpart():

@@ -175,8 +175,7 @@ func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admit
 		op.number, op.bypass = w.Number, true
 		return admitted{hold: h}, nil
 	case err != nil:
-		op.sees(q.blocker)
-		err = entrance{s.engine}.whyGaveUpLocked(q, h, err)
+		err = entrance{s.engine}.gaveUpLocked(op, q, h, err)
 		q.Leave(w)
 	case w.Err == errBypassQueue:
 		op.number, op.bypass = w.Number, true

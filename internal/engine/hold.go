@@ -185,7 +185,11 @@ func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) error {
 		return entrance{s.engine}.enterOwnersLocked(s, op, &h.ownerQueue)
 	}
 	patient := *op
-	return entrance{s.engine}.enterLocked(s, &patient, &h.ownerQueue)
+	err := entrance{s.engine}.enterLocked(s, &patient, &h.ownerQueue)
+	if err != nil && err != errOwnerChanged {
+		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.key.half))
+	}
+	return err
 }
 
 // usableLocked reports whether the caller, which has the owner mutex of h, can use h. If h has ended, or an acquire

@@ -103,10 +103,11 @@ func (g *multiAcquire) ask(lastReply time.Time) (Answer, error) {
 }
 
 func (g *multiAcquire) await(res Answer) (Answer, error) {
+	in := g.targets[res.at]
 	if g.NoWait {
+		g.noteBusy(in.hold, res, nil)
 		return res, send.ErrTimeUp
 	}
-	in := g.targets[res.at]
 	wake, ready, begun := g.listen(in, res)
 	delay, stop := g.nextPoll(in, res)
 	defer stop()
@@ -228,14 +229,19 @@ func (g *multiAcquire) awaitHoldLocked(op *waitOptions, other *hold) error {
 		return entrance{g.engine}.enterOwnersLocked(g.states, op, &other.ownerQueue)
 	}
 	patient := *op
-	return entrance{g.engine}.enterLocked(g.states, &patient, &other.ownerQueue)
+	err := entrance{g.engine}.enterLocked(g.states, &patient, &other.ownerQueue)
+	if err != nil && err != errOwnerChanged {
+		s := other.lockState
+		op.found.waitsBehindLocked(s.name, s.findQueueLocked(other.key.half))
+	}
+	return err
 }
 
 // awaitQueuesLocked waits for all wait queues, and reports whether the next attempt bypasses them.
 func (g *multiAcquire) awaitQueuesLocked(op *waitOptions) (bypass bool, err error) {
 	patient := g.waiting()
 	err = entrance{g.engine}.enterQueuesLocked(g.states, patient, g.awaitedLocked())
-	op.sees(patient.blocker)
+	op.found = patient.found
 	if err == errOwnerChanged || err == errBypassQueue {
 		return err == errBypassQueue, nil
 	}
@@ -414,7 +420,7 @@ func (g *multiAcquire) noteAttempt(targets []target) {
 func (g *multiAcquire) dropPlaces() {
 	g.states.Lock()
 	defer g.states.Unlock()
-	g.asksLocked(g.targets)
+	g.asksLocked(g.targets, send.MinWait)
 	for _, h := range g.fresh {
 		if h.queue != nil {
 			h.lockState.dropPlaceLocked(h.queue)

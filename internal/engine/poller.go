@@ -57,11 +57,15 @@ func (e looking) freeOf(names []string, fields [][]string) (free []string, err e
 }
 
 // awaitInLine returns how long a waiter with a place in the line of the lock called name sleeps at most. Meanwhile the
-// poller looks at the lock, until stop is called. The caller waits with field, and listens to its channel of grants;
-// res is the last answer.
-func (e looking) awaitInLine(name, field string, grants *wake.Listener, res Answer) (delay time.Duration, stop func()) {
+// poller looks at the lock, until stop is called, which returns what it has found. The caller waits with field, and
+// listens to its channel of grants; res is the last answer.
+func (e looking) awaitInLine(
+	name, field string,
+	grants *wake.Listener,
+	res Answer,
+) (delay time.Duration, stop func() poller.Look) {
 	if res.Wait >= 0 && res.Wait < e.PollInterval {
-		return e.PollDelay(res.Wait), func() {}
+		return e.PollDelay(res.Wait), func() poller.Look { return poller.Look{} }
 	}
 	w := poller.Waiter{Wake: grants.Wake, Ahead: res.Standing.ahead(), Field: field, Hears: grants}
 	return rareAsk - rand.N(rareAsk/5), e.poller.Watch(name, w)

@@ -10,11 +10,11 @@ package engine
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/relock-go/relock/internal/handoff"
+	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/waitqueue"
 )
@@ -33,24 +33,39 @@ type waitQueue struct {
 	shared  *record        // the record that newcomers may share; or nil
 	busy    bool           // the last attempt of an admitted caller has found the lock busy
 	blocker *blocker       // what that attempt has found, for the errors of all that wait here; or nil
-	asked   time.Duration  // since when admitted callers have asked without an answer; 0: the last one has an answer
+	look    poller.Look    // what the poller has found since
+	request inquiry        // of the admitted caller, or of the one that is releasing the lock
 	place   *place         // in the line; the last caller has left it to the next one; or nil
 	kept    bool           // it stays although no caller uses it: see keepQueueLocked
 }
 
 // foundBusy notes that an attempt of the caller that q has admitted has found the lock busy.
 func (q *waitQueue) foundBusy(o *blocker) {
-	q.busy, q.blocker = true, o
+	q.busy, q.blocker, q.look = true, o, poller.Look{}
 	if o.cause == nil {
-		q.asked = 0
+		q.request = inquiry{}
 	}
 }
 
-// asksLocked notes that the caller is about to make an attempt on targets.
-func (a *acquireOp) asksLocked(targets []target) {
+// asksLocked notes that the caller is about to make an attempt on targets, whose answer takes at most patience.
+func (a *acquireOp) asksLocked(targets []target, patience time.Duration) {
+	a.found.request.begin(patience)
 	for _, t := range targets {
-		if q := t.hold.queue; q != nil && q.asked == 0 && t.HoldCount == 1 && a.lastReply.IsZero() {
-			q.asked = max(a.engine.watchdog.Now(), 1)
+		if q := t.hold.queue; q != nil && t.HoldCount == 1 {
+			q.request.begin(patience)
+			a.found.seesLocked(q)
+		}
+	}
+}
+
+// HandleFailure notes that a try of the attempt has failed: it implements send.FailureHandler.
+func (a *acquireOp) HandleFailure() {
+	a.found.request.failed = true
+	a.states.Lock()
+	defer a.states.Unlock()
+	for _, t := range a.targets {
+		if q := t.hold.queue; q != nil {
+			q.request.failed = true
 		}
 	}
 }
@@ -58,25 +73,21 @@ func (a *acquireOp) asksLocked(targets []target) {
 // gotNoAnswerLocked reports whether Redis has not answered the caller that q has admitted, for longer than an answer
 // takes, or because it cannot be reached.
 func (e *Engine) gotNoAnswerLocked(q *waitQueue) bool {
-	return q.asked != 0 && (e.watchdog.Now()-q.asked >= send.MinWait || !e.sender.Healthy())
+	return q.request.underWay() && (!time.Now().Before(q.request.due) || !e.sender.Healthy())
 }
 
-// whyGaveUpLocked returns the error of a caller that has waited in q for h, and gives up because of err: its time is up,
-// or its context is done. If Redis has not answered the caller that q has admitted, other owners are not the reason, and
-// the error says so. It is not send.ErrTimeUp then, so that a TryLock returns it.
-func (e entrance) whyGaveUpLocked(q *waitQueue, h *hold, err error) error {
-	switch {
-	case err == errBypassQueue, err == errOwnerChanged, err == send.ErrClosed:
+// gaveUpLocked notes what a caller that has waited in q, and gives up because of err, knows of the one in front. It
+// returns err, together with the reason why that one cannot have the lock, if other owners are not the reason.
+func (e entrance) gaveUpLocked(op *waitOptions, q *waitQueue, h *hold, err error) error {
+	switch err {
+	case nil, errBypassQueue, errOwnerChanged:
 		return err
-	case q.blocker != nil && q.blocker.cause != nil:
+	}
+	op.found.waitsBehindLocked(h.lockState.name, q)
+	if err != send.ErrClosed && q.blocker != nil && q.blocker.cause != nil {
 		return send.WithLast(err, q.blocker.cause)
-	case err != send.ErrTimeUp || !e.gotNoAnswerLocked(q):
-		return err
 	}
-	if l, voted := h.lock.(VotedLock); voted {
-		return send.WithLast(err, l.Unanswered())
-	}
-	return fmt.Errorf("a caller of this process is ahead: %w", ErrNoAnswer)
+	return err
 }
 
 // foundFree notes that such an attempt was granted, and that the next one may be granted, too.
@@ -195,10 +206,10 @@ func (e entrance) enterQueuesLocked(mu sync.Locker, op *waitOptions, targets []t
 		}
 		if misses++; misses%3 == 0 {
 			if err := e.enterInOrderLocked(mu, op, targets, reserve); err != send.ErrTimeUp {
-				return err
+				return e.gaveUpLocked(op, q, h, err)
 			}
 			if why := overUnlocked(mu, op); why != nil { // if nil, only the time for which it keeps the queues is over
-				return e.whyGaveUpLocked(q, h, why)
+				return e.gaveUpLocked(op, q, h, why)
 			}
 			reserve *= 2
 			i = -1
@@ -206,7 +217,7 @@ func (e entrance) enterQueuesLocked(mu sync.Locker, op *waitOptions, targets []t
 		}
 		leaveQueuesLocked(targets)
 		if err := e.enterOneLocked(mu, op, h); err != nil {
-			return e.whyGaveUpLocked(q, h, err)
+			return e.gaveUpLocked(op, q, h, err)
 		}
 		i = -1 // begin again, with this queue entered
 	}
@@ -247,7 +258,6 @@ func (e entrance) enterOneLocked(mu sync.Locker, op *waitOptions, h *hold) error
 	q := h.lockState.queueLocked(h.key.half)
 	defer h.lockState.dropQueueLocked(q) // unless a caller is admitted
 	if err := e.enterLocked(mu, op, &q.Queue); err != nil {
-		op.sees(q.blocker)
 		return err
 	}
 	h.queue = q
@@ -276,7 +286,7 @@ func (h *hold) leaveQueueLocked() {
 	if q := h.queue; q != nil {
 		h.queue = nil
 		if !h.lockState.engine.gotNoAnswerLocked(q) { // otherwise the waiters behind h are to know
-			q.asked = 0
+			q.request = inquiry{}
 		}
 		q.Release()
 		h.lockState.dropQueueLocked(q)

@@ -139,7 +139,7 @@ func (r releasing) foundGone(why error) error {
 func (r releasing) setHoldCount(op *waitOptions) (there bool, unknown int, err error) {
 	e := r.lockState.engine
 	if r.vote != nil {
-		defer r.end(0, 0)
+		defer func() { r.end(0, 0, err == nil) }()
 		wait := op.Wait // a copy: the options of other locks need not be on the heap
 		there, err = r.vote.SetHoldCount(&wait, r.count)
 		return there, 0, err
@@ -149,7 +149,7 @@ func (r releasing) setHoldCount(op *waitOptions) (there bool, unknown int, err e
 		if !returned && r.count == 0 {
 			e.workers.Spawn(r.clear)
 		}
-		r.end(r.others(heard), passed)
+		r.end(r.others(heard), passed, returned && err == nil)
 	}()
 	answer, keeps, expires, late := r.send(op)
 	reply, err := answer.Reply()
@@ -187,12 +187,16 @@ func (r releasing) send(op *waitOptions) (answer send.Answer, keeps, expires, la
 
 // end unlocks the owner mutex of the hold. If the hold count is zero, it also notes the release for the hand-off policy
 // and admits the next waiter of the local queue. others is the number of connections of other Clients that have
-// received the message of the release, and passed is the third number of the reply to Commands.Release.
-func (r releasing) end(others int, passed int64) {
+// received the message of the release, and passed is the third number of the reply to Commands.Release. answered reports
+// whether there was a reply.
+func (r releasing) end(others int, passed int64, answered bool) {
 	e, s := r.lockState.engine, r.lockState
 	s.Lock()
 	defer s.Unlock()
 	if r.count == 0 {
+		if answered && r.queue != nil {
+			r.queue.request = inquiry{}
+		}
 		switch {
 		case passed == 2 && (r.queue != nil || r.lock.Admission() == Counting): // a semaphore: holders have left its queue
 			q := s.queueLocked(r.key.half)
@@ -302,6 +306,9 @@ func (h *hold) endOneLocked() (left int, last bool, guards []*guard.End) {
 	h.endLocked(ended)
 	if last {
 		h.record.endLocked()
+		if h.queue != nil {
+			h.queue.request.begin(send.MinWait) // for those that give up before the release was answered: see busy.go
+		}
 	}
 	return 0, last, h.guards.Take()
 }

@@ -53,8 +53,7 @@ func (o *oneLock) enterQueue() error {
 
 // rejoinQueue ends an attempt that has bypassed the wait queue and found the lock busy. The caller does not wait for a
 // release now: it enters the wait queue again. See errBypassQueue.
-func (o *oneLock) rejoinQueue(in target, res Answer) error {
-	o.noteBusy(in.hold, res)
+func (o *oneLock) rejoinQueue(in target) error {
 	if in.hold.lock.Admission() == Counting {
 		o.foundBusy = true
 		return errRestart
@@ -94,14 +93,16 @@ func (r *recordBackend) ask(lastReply time.Time) (Answer, error) {
 
 func (r *recordBackend) await(res Answer) (Answer, error) {
 	in := r.targets[0]
-	r.fitted = true
+	r.fitted, r.cause = true, nil
 	switch {
 	case in.hold.lock.Permits() > res.Total && res.Total > 0 && !r.NoWait:
 		r.stepAside()
 	case r.aside && r.stepBack():
 	case r.bypassesQueue():
-		return res, r.rejoinQueue(in, res)
+		r.noteBusy(in.hold, res, nil)
+		return res, r.rejoinQueue(in)
 	case r.NoWait:
+		r.noteBusy(in.hold, res, nil)
 		return res, send.ErrTimeUp
 	}
 	if res.Standing.LegacyHolder() {
@@ -133,6 +134,7 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 func (r *recordBackend) stepAside() {
 	h := r.targets[0].hold
 	h.leaveQueue()
+	r.cause = send.Invalid("%d permits at once: the semaphore has fewer in Redis", h.lock.Permits())
 	if r.aside = true; r.number == 0 {
 		r.number = r.engine.waiters.Add(1)
 	}
@@ -231,7 +233,7 @@ func (r *recordBackend) takePlace() {
 	s := t.hold.lockState
 	s.Lock()
 	defer s.Unlock()
-	r.asksLocked(r.targets)
+	r.asksLocked(r.targets, send.MinWait)
 	q := t.hold.queue
 	if q == nil || q.place == nil || t.HoldCount > 1 {
 		return

@@ -13,6 +13,9 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
+// roundTime is how long an attempt takes if one of the nodes does not answer, with the default timeout of nodes.
+const roundTime = send.MinWait + send.MinWait/4
+
 // A voteBackend is the backend of a VotedLock.
 type voteBackend struct {
 	oneLock
@@ -65,7 +68,7 @@ func (k *voteBackend) admit() error {
 	if err == nil {
 		k.states.Lock()
 		defer k.states.Unlock()
-		k.asksLocked(k.targets)
+		k.asksLocked(k.targets, roundTime)
 	}
 	return err
 }
@@ -80,8 +83,17 @@ func (k *voteBackend) ask(time.Time) (res Answer, err error) {
 	res, refused, err := t.hold.vote.Ask(&k.Wait, t.Attempt)
 	if err == nil {
 		k.refusal, k.cause = refused, refused.Cause
+	} else if refused.isBusy() { // the caller leaves in the middle of a round
+		k.refusal, k.cause = refused, nil
+		k.noteRefusal()
 	}
 	return res, err
+}
+
+// noteRefusal notes what the nodes have answered, for the caller and for those behind it.
+func (k *voteBackend) noteRefusal() {
+	r := k.refusal
+	k.noteBlocker(k.targets[0].hold, &blocker{lock: k.lock, ttl: -1, at: time.Now(), who: r.Who, cause: r.Cause})
 }
 
 // answered does nothing: the time of an attempt is not that of one round trip.
@@ -90,14 +102,14 @@ func (k *voteBackend) answered(time.Time) {}
 // await sleeps until a release is announced, or until the time for another attempt has come.
 func (k *voteBackend) await(res Answer) (Answer, error) {
 	h, r := k.targets[0].hold, k.refusal
+	k.noteRefusal()
 	switch {
 	case k.bypassesQueue():
-		return res, k.rejoinQueue(k.targets[0], res)
+		return res, k.rejoinQueue(k.targets[0])
 	case k.NoWait:
 		return res, send.ErrTimeUp
 	}
 	k.lastReply = time.Now()
-	k.noteBlocker(h, &blocker{lock: k.lock, at: time.Now(), who: r.Who, cause: r.Cause})
 	h.interrupt()
 	if !slices.Equal(k.taken, r.Taken) {
 		k.taken = r.Taken

@@ -44,7 +44,7 @@ type fakeVote struct {
 
 func (v *fakeVote) Ask(*send.Wait, Attempt) (Answer, Refusal, error) {
 	v.lock.asked(v)
-	return Answer{Sent: time.Now()}, Refusal{Wait: time.Millisecond}, nil
+	return Answer{Sent: time.Now()}, Refusal{Wait: time.Millisecond, Who: "others"}, nil
 }
 
 func (v *fakeVote) Over() bool {

@@ -21,7 +21,7 @@ type waitOptions struct {
 	number    uint64        // keeps the caller's position in a wait queue that it has left for an attempt; 0: it has none
 	part      *Part         // that the call is made for: see part.go; or nil
 	span      *span         // of the call; nil: there is no Observer
-	blocker   *blocker      // that the last attempt has found; or nil
+	found     findings      // what the caller knows newest of its locks
 	changed   chan struct{} // a value in it ends a sleep, too: see multi.go; or nil
 }
 

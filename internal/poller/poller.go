@@ -62,7 +62,19 @@ type Poller struct {
 
 	mu      sync.Mutex          // guards below; a leaf
 	waiters map[string][]Waiter // by the name of the lock
+	latest  map[string]Look     // the same names, if they were looked at
 	running bool
+}
+
+// A Look is what a Poller has found out of a lock since a caller waits for it.
+type Look struct {
+	Held  bool      // the last answer says that the lock is held
+	Asked time.Time // since when the request has been without an answer, or has failed; zero: the last one was answered
+}
+
+// InDoubt reports whether the request has been without an answer for longer than patience, or failed longer ago.
+func (l Look) InDoubt(now time.Time, patience time.Duration) bool {
+	return !l.Asked.IsZero() && now.Sub(l.Asked) > patience
 }
 
 // A Waiter is a caller that waits in a line.
@@ -83,29 +95,46 @@ type Connection interface {
 // New returns a Poller. It has a goroutine only while callers wait.
 func New(config Config) *Poller { return &Poller{config: config} }
 
-// Watch arranges for the caller to be woken when the lock called name is free, until stop is called.
-func (p *Poller) Watch(name string, s Waiter) (stop func()) {
+// Update replaces l by later, unless later is zero.
+func (l *Look) Update(later Look) {
+	if later != (Look{}) {
+		*l = later
+	}
+}
+
+// Watch arranges for the caller to be woken when the lock called name is free, until stop is called, which returns the
+// last Look.
+func (p *Poller) Watch(name string, s Waiter) (stop func() Look) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.waiters == nil {
-		p.waiters = make(map[string][]Waiter)
+		p.waiters, p.latest = make(map[string][]Waiter), make(map[string]Look)
 	}
 	p.waiters[name] = append(p.waiters[name], s)
 	if !p.running {
 		p.running = true
 		p.config.Spawn(p.run)
 	}
-	return func() {
+	return func() Look {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		all := p.waiters[name]
+		last, all := p.latest[name], p.waiters[name]
 		if at := slices.IndexFunc(all, func(other Waiter) bool { return other.Wake == s.Wake }); at >= 0 {
 			all = slices.Delete(all, at, at+1)
 		}
 		if p.waiters[name] = all; len(all) == 0 {
 			delete(p.waiters, name)
+			delete(p.latest, name)
 		}
+		return last
 	}
+}
+
+// Last returns the last Look at the lock called name, if callers wait for it.
+func (p *Poller) Last(name string) Look {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.latest[name]
 }
 
 // run polls until no caller waits, or the Client is closed.
@@ -196,12 +225,37 @@ func (p *Poller) look(names []string, closely int) {
 			fields[i] = append(fields[i], s.Field)
 		}
 	}
+	p.asks(names)
 	free, err := p.config.Look(names, fields)
 	if err != nil {
 		p.wake(names...)
 		return
 	}
+	p.found(names, free)
 	p.wake(free...)
+}
+
+// asks notes that Redis is about to be asked about names.
+func (p *Poller) asks(names []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, name := range names {
+		if l, waits := p.latest[name], len(p.waiters[name]) > 0; waits && l.Asked.IsZero() {
+			l.Asked = time.Now()
+			p.latest[name] = l
+		}
+	}
+}
+
+// found notes the answer to a question about names.
+func (p *Poller) found(names, free []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, name := range names {
+		if len(p.waiters[name]) > 0 {
+			p.latest[name] = Look{Held: !slices.Contains(free, name)}
+		}
+	}
 }
 
 // doubtfulFirst returns names, sorted so that locks whose waiters may have missed a message come first, the number of

@@ -106,6 +106,7 @@ func (r *retry) run(w *Wait) Answer {
 			w.OnCaller = false
 			continue
 		}
+		r.tellFailure()
 		if !r.worthRepeating(w, o.err) || r.enough(w) {
 			return r.giveUp(o.err)
 		}
@@ -220,7 +221,15 @@ func (r *retry) failed(w *Wait, o outcome) error {
 	case errors.Is(o.err, ended): // go-redis noticed it as well
 		return WithLast(CtxError(w.Ctx), before)
 	}
+	r.tellFailure()
 	return WithLast(CtxError(w.Ctx), o.err)
+}
+
+// tellFailure tells the FailureHandler that a try has failed.
+func (r *retry) tellFailure() {
+	if r.req.OnFailure != nil {
+		r.req.OnFailure.HandleFailure()
+	}
 }
 
 // worthRepeating reports whether a request that failed with err may succeed soon.

@@ -117,7 +117,13 @@ type Request struct {
 
 	// OnOrphan, if not nil, receives the outcomes that arrive too late for the caller.
 	OnOrphan OrphanHandler
+
+	// OnFailure, if not nil, is told of each try that fails for a reason other than the caller, while the caller waits.
+	OnFailure FailureHandler
 }
+
+// A FailureHandler is told on the goroutine of the caller that a try has failed.
+type FailureHandler interface{ HandleFailure() }
 
 // key returns a key of the request.
 func (r *Request) key() string {

@@ -1,0 +1,170 @@
+package relock
+
+// Do and TryDo: a function that runs while a lock is held. Lead is the same for elections.
+//
+// Rules: the function is called at most once. A hold that is lost before that has protected nothing, so it is acquired
+// again. After a loss the error of the function is that of a canceled context as a rule: callers must not take the loss
+// for a cancellation, so the result matches ErrLockLost instead, and its text tells of the loss once.
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/guard"
+)
+
+// Do acquires the lock as Lock does, calls fn, and releases the lock, even if fn panics. If the lock cannot be
+// acquired, fn is not called, and Do returns the error of Lock, which matches [ErrBusy] if ctx was done while other
+// owners had the lock. A nil fn is ErrInvalid. To limit the wait, and to tell errors of the lock from those of fn, use
+// TryDo.
+//
+// The context of fn is canceled when ctx is, when the lock is lost (see Guard), and when fn returns. Do returns the
+// error of fn, joined with the error of Unlock, so that it matches ErrLockLost if the lock was lost while fn was
+// running. If that was the reason why the context of fn was canceled, the error does not match context.Canceled, even
+// if fn has returned the error of its context: a loss is not to be taken for a cancellation.
+//
+// If the lock is lost before fn is called, Do acquires it again, as nothing has been done under it. So ErrLockLost
+// means that fn was called, with two exceptions: the owner already held the lock, in an outer section, and has lost it;
+// or the lock was lost in this way several times in a row, because Redis takes too long to answer. TryDo reports
+// whether fn was called.
+func (h *handle) Do(ctx context.Context, fn func(ctx context.Context) error) error {
+	return do(ctx, h, fn)
+}
+
+// TryDo is like Do, but waits for the lock for at most wait, as TryLock does: with a wait of 0 it makes one attempt. It
+// reports whether fn was called. The result is
+//
+//   - true, and the error of Do, if fn was called;
+//   - false, and nil, if wait has passed and other owners have the lock, by the rule of [ErrBusy];
+//   - false, and an error that matches that of ctx, if ctx is done before; it also matches ErrBusy by that rule;
+//   - false, and another error, if Redis cannot be asked, and for the other reasons for which Lock returns one.
+//
+// So an HTTP handler answers 409 to the second, and to ErrBusy without a call of fn, 503 to the others, and if fn was
+// called, whatever its error stands for. That error may match ErrBusy, too, if fn has waited for another lock. A
+// negative wait and a nil fn are ErrInvalid.
+func (h *handle) TryDo(
+	ctx context.Context,
+	wait time.Duration,
+	fn func(ctx context.Context) error,
+) (ran bool, err error) {
+	return tryDo(ctx, h, wait, fn)
+}
+
+var errNilFunction = invalid("the function is nil")
+
+// do implements Do for every Locker.
+func do(ctx context.Context, l acquirable, fn func(ctx context.Context) error) error {
+	if fn == nil {
+		return l.fail("do", errNilFunction)
+	}
+	_, err := doHeld(ctx, l, "lock", engine.Request{Wait: -1}, fn)
+	return err
+}
+
+// tryDo implements TryDo for every Locker.
+func tryDo(
+	ctx context.Context,
+	l acquirable,
+	wait time.Duration,
+	fn func(ctx context.Context) error,
+) (ran bool, err error) {
+	r, err := tryRequest(wait, 0)
+	if fn == nil {
+		err = errNilFunction
+	}
+	if err != nil {
+		return false, l.fail("trydo", err)
+	}
+	return doHeld(ctx, l, "trylock", r, fn)
+}
+
+// doHeld acquires l, calls fn and releases l. It reports whether fn was called. Errors of the acquisition name op.
+func doHeld(
+	ctx context.Context,
+	l acquirable,
+	op string,
+	r engine.Request,
+	fn func(ctx context.Context) error,
+) (ran bool, err error) {
+	began, wait := time.Now(), r.Wait
+	for asked := 1; ; asked++ {
+		ok, err := l.acquire(ctx, op, r)
+		if !ok {
+			return false, err
+		}
+		guarded, err := l.Guard(ctx)
+		if err == nil {
+			_, several := l.(*MultiLock)
+			return true, callHeld(guarded, fn, func() error { return l.Unlock(ctx) }, several)
+		}
+		if unlocked := l.Unlock(ctx); !lostUnused(err) || asked == engine.MostAsked {
+			return false, outcome(err, err, unlocked, false)
+		}
+		if r.Wait > 0 {
+			r.Wait = max(0, wait-time.Since(began))
+		}
+	}
+}
+
+// lostUnused reports whether err, the error of a hold whose function was not called, is a loss after which the lock is
+// acquired again.
+func lostUnused(err error) bool {
+	return errors.Is(err, ErrLockLost) && !errors.Is(err, engine.ErrLate)
+}
+
+// callHeld calls fn with a context that ends with guarded and with the call. Then it releases the hold, even if fn
+// panics, and returns the outcome. several is as for outcome.
+func callHeld(
+	guarded context.Context,
+	fn func(ctx context.Context) error,
+	release func() error,
+	several bool,
+) (err error) {
+	var cause error
+	defer func() {
+		// This also runs if fn panics: then err is dropped, and the panic continues.
+		err = outcome(err, cause, release(), several)
+	}()
+	within, end := guard.NewCall(guarded)
+	defer end()
+	err = fn(within)
+	cause = context.Cause(within)
+	return err
+}
+
+// outcome returns the error of a call that has held a lock: err, the error of its function, joined with released, that
+// of the release. cause is why the context of the function was canceled before it returned; or nil. If that is the loss
+// of the lock, the outcome does not match context.Canceled, and does not repeat the loss, unless released may be about
+// several locks.
+func outcome(err, cause, released error, several bool) error {
+	switch {
+	case err == nil:
+		return released
+	case released == nil:
+		return err
+	case !errors.Is(released, ErrLockLost) || !errors.Is(cause, ErrLockLost):
+		return errors.Join(err, released)
+	case err == context.Canceled: // not errors.Is: an error that wraps it has a text
+		return released
+	}
+	if errors.Is(err, context.Canceled) {
+		err = uncanceled{err}
+	}
+	if several || !errors.Is(err, cause) {
+		return errors.Join(err, released)
+	}
+	return err
+}
+
+// An uncanceled error matches what it wraps, except context.Canceled.
+type uncanceled struct{ error }
+
+// Is implements [errors.Is].
+func (u uncanceled) Is(target error) bool {
+	return target != context.Canceled && errors.Is(u.error, target)
+}
+
+// As implements [errors.As].
+func (u uncanceled) As(target any) bool { return errors.As(u.error, target) }

@@ -1,0 +1,158 @@
+package relock
+
+// Do and TryDo of a lock that is lost before its function is called, and the errors that they make of a loss.
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// A losing lock loses its hold before Guard, some times.
+type losing struct {
+	acquirable
+	times int
+	waits []time.Duration // of its acquires
+}
+
+func (l *losing) acquire(ctx context.Context, op string, r engine.Request) (bool, error) {
+	l.waits = append(l.waits, r.Wait)
+	return l.acquirable.acquire(ctx, op, r)
+}
+
+func (l *losing) Guard(ctx context.Context) (context.Context, error) {
+	if l.times--; l.times >= 0 {
+		time.Sleep(time.Millisecond)
+		if _, err := l.ForceUnlock(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return l.acquirable.Guard(ctx)
+}
+
+// A lock that was lost before the function was called has protected nothing, so that it is acquired again: the loss is
+// not returned. TryDo does not wait longer for that.
+func TestDoAcquiresAgainWhatWasLostBeforeItsFunction(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	called := 0
+	fn := func(guarded context.Context) error {
+		called++
+		return guarded.Err()
+	}
+	l := &losing{acquirable: b.client().NewLock(b.name), times: 2}
+	b.must(do(ctx, l, fn))
+	assert.Equal(t, 1, called)
+	assert.Equal(t, []time.Duration{-1, -1, -1}, l.waits)
+
+	l.times, l.waits = 2, nil
+	ran, err := tryDo(ctx, l, soon, fn)
+	b.must(err)
+	assert.True(t, ran)
+	assert.Equal(t, 2, called)
+	if assert.Len(t, l.waits, 3) {
+		assert.Less(t, l.waits[1], soon)
+		assert.Less(t, l.waits[2], l.waits[1])
+		assert.Positive(t, l.waits[2])
+	}
+
+	l.times = engine.MostAsked
+	ran, err = tryDo(ctx, l, soon, fn)
+	assert.False(t, ran)
+	b.mustBe(err, ErrLockLost)
+	assert.Equal(t, 2, called)
+	b.isLocked(l, false)
+}
+
+// An owner that holds the lock in an outer section, and has lost it, is told so by an inner Do, whose function is not
+// called. TryDo reports that.
+func TestTryDoReportsThatAnOuterLossKeptItFromItsFunction(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	l := b.client().NewLock(b.name)
+	err := l.Do(context.Background(), func(outer context.Context) error {
+		b.must(second(l.ForceUnlock(outer)))
+		owner := context.WithoutCancel(outer)
+		ran, err := l.TryDo(owner, soon, func(context.Context) error { assert.Fail(t, "called"); return nil })
+		assert.False(t, ran)
+		assert.ErrorIs(t, err, ErrLockLost)
+		return nil
+	})
+	b.mustBe(err, ErrLockLost)
+	b.isLocked(l, false)
+}
+
+// The error of a function that waits for another lock may match ErrBusy.
+func TestErrorOfAnInnerLockIsNotThatOfDo(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	l, inner := b.client().NewLock(b.name), b.client().NewLock(b.name+"-inner")
+	held := b.client().NewLock(b.name + "-inner")
+	b.must(held.Lock(ctx))
+	fn := func(ctx context.Context) error {
+		for { // the machine may be very busy
+			short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+			err := inner.Lock(short)
+			cancel()
+			if errors.Is(err, ErrBusy) {
+				return err
+			}
+		}
+	}
+	ran, err := l.TryDo(ctx, soon, fn)
+	assert.True(t, ran)
+	b.mustBe(err, ErrBusy)
+	b.must(held.Unlock(ctx))
+}
+
+// The outcome of a call that has lost its lock does not match context.Canceled, and tells of the loss once. It keeps all
+// that the function has returned, and everything that the release tells of other locks.
+func TestOutcomeOfALoss(t *testing.T) {
+	lost := engine.LossError(errors.New("gone"))
+	unlocked := failed("unlock", "x", lost)
+	ended := errors.New("ended by the caller")
+	for _, test := range []struct {
+		name                string
+		err, cause, release error
+		several             bool
+		matches, not        []error
+		text                string
+	}{
+		{"nothing", nil, nil, nil, false, nil, nil, ""},
+		{"canceled by the caller", context.Canceled, ended, nil, false, []error{context.Canceled}, nil, "context canceled"},
+		{"lost after that", context.Canceled, ended, unlocked, false, []error{context.Canceled, ErrLockLost}, nil,
+			"context canceled\n" + unlocked.Error()},
+		{"lost", context.Canceled, lost, unlocked, false, []error{ErrLockLost}, []error{context.Canceled}, unlocked.Error()},
+		{"lost, and returns why", lost, lost, unlocked, false, []error{ErrLockLost}, nil, lost.Error()},
+		{"lost, of several", lost, lost, unlocked, true, []error{ErrLockLost}, nil, lost.Error() + "\n" + unlocked.Error()},
+		{"lost, and wraps it", errors.Join(context.Canceled, io.EOF), lost, unlocked, false,
+			[]error{ErrLockLost, io.EOF}, []error{context.Canceled}, "context canceled\nEOF\n" + unlocked.Error()},
+		{"another lock was lost", context.Canceled, lost, nil, false, []error{context.Canceled}, []error{ErrLockLost},
+			"context canceled"},
+		{"lost, and its own error", io.EOF, lost, unlocked, false, []error{io.EOF, ErrLockLost}, nil,
+			"EOF\n" + unlocked.Error()},
+		{"not confirmed", io.EOF, nil, io.ErrNoProgress, false, []error{io.EOF, io.ErrNoProgress}, nil,
+			"EOF\n" + io.ErrNoProgress.Error()},
+	} {
+		err := outcome(test.err, test.cause, test.release, test.several)
+		for _, target := range test.matches {
+			assert.ErrorIs(t, err, target, test.name)
+		}
+		for _, target := range test.not {
+			assert.NotErrorIs(t, err, target, test.name)
+		}
+		if test.text == "" {
+			assert.NoError(t, err, test.name)
+		} else {
+			assert.EqualError(t, err, test.text, test.name)
+		}
+	}
+	quorum := &QuorumError{}
+	assert.ErrorAs(t, outcome(errors.Join(context.Canceled, quorum), lost, unlocked, false), new(*QuorumError))
+}

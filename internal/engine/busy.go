@@ -1,0 +1,169 @@
+package engine
+
+// Busy: whether a wait has ended because other owners have the lock, or for another reason. A TryLock then returns
+// false, and an error that ends a wait with its context matches ErrBusy.
+//
+// The rule: a lock is busy if the newest fact in this process is that other owners hold it, or are ahead of the caller.
+// There are three such facts: the last answer of Redis to the caller itself; the last answer to the caller in front,
+// for those that wait behind it in the local queue; and a hold of another owner of this process that is valid. No lease
+// that such an answer has named may have expired since without another question. No request of the caller, or of the
+// one in front, may have failed since, or be without an answer for more than send.MinWait. Otherwise Redis may be the
+// reason.
+//
+// A caller of this process that is ahead in the local queue, and whose own request was sent so recently that no answer
+// is due, counts as ahead, too: so does one that is releasing the lock. A message of a release is a hint, and no fact:
+// the caller is about to ask.
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/relock-go/relock/internal/poller"
+	"github.com/relock-go/relock/internal/send"
+)
+
+// ErrBusy is joined to the error of a caller whose context ended while other owners had the lock.
+var ErrBusy = errors.New("the lock is busy")
+
+// errUnasked is the error of a TryLock whose time is up after the lease of the holder has expired.
+var errUnasked = errors.New("the lease of the last known holder has expired, and Redis was not asked since")
+
+// findings are what a caller knows newest of the locks that it waits for. The zero value is for a caller that knows
+// nothing.
+type findings struct {
+	reply   *blocker    // the newest answer that a lock is busy, to the caller or to the one in front; or nil
+	request inquiry     // of the caller, or of the one in front
+	look    poller.Look // what the poller has found since the reply
+	behind  string      // the name of the lock in whose local queue the caller was behind another one; or ""
+}
+
+// noteLook notes what the poller has found while the caller of h slept, for the caller and for those behind it.
+func (op *waitOptions) noteLook(h *hold, l poller.Look) {
+	op.found.look.Update(l)
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if h.queue != nil {
+		h.queue.look = op.found.look
+	}
+}
+
+// An inquiry is a request about a lock. The zero value is one that was answered.
+type inquiry struct {
+	due    time.Time // since when an answer is due: send.MinWait after the request was sent; zero: it was answered
+	failed bool      // a try of it, or a request before it, has failed, and none was answered since
+}
+
+// begin notes that a request is about to be sent, whose answer takes at most patience. It keeps the time of an earlier
+// request that has no answer either.
+func (i *inquiry) begin(patience time.Duration) {
+	if i.due.IsZero() {
+		i.due = time.Now().Add(patience)
+	}
+}
+
+// underWay reports whether the last request has no answer.
+func (i *inquiry) underWay() bool { return !i.due.IsZero() }
+
+// inDoubt reports whether Redis may be the reason why the caller has no lock.
+func (i *inquiry) inDoubt(now time.Time) bool { return i.failed || i.underWay() && now.After(i.due) }
+
+// busyAt reports whether other owners are the reason why the caller has no lock: see the rule above. holder reports
+// that another owner of this process has a valid hold that blocks the caller.
+func (f *findings) busyAt(now time.Time, holder bool) bool {
+	switch {
+	case f.request.inDoubt(now), f.look.InDoubt(now, send.MinWait):
+		return false
+	case holder:
+		return true
+	case f.reply != nil:
+		return f.reply.cause == nil && (f.look.Held || !f.reply.expiredAt(now))
+	}
+	return f.behind != ""
+}
+
+// expiredAt reports whether the lease that the answer has named has expired. An answer that others are ahead in the
+// line holds for longer than that lease.
+func (o *blocker) expiredAt(now time.Time) bool {
+	return o.ttl >= 0 && !o.ahead && !now.Before(o.at.Add(o.ttl))
+}
+
+// foundLocked notes that an answer has found the lock of h busy, for its caller and for those behind it.
+func (f *findings) foundLocked(h *hold, o *blocker) {
+	f.reply, f.request, f.look = o, inquiry{}, poller.Look{}
+	if h.queue != nil {
+		h.queue.foundBusy(o)
+	}
+}
+
+// seesLocked notes what the callers that q has admitted have found out, unless the caller has a later answer itself.
+func (f *findings) seesLocked(q *waitQueue) {
+	if o := q.blocker; o != nil && (f.reply == nil || f.reply.at.Before(o.at)) {
+		f.reply, f.look = o, q.look
+	}
+}
+
+// waitsBehindLocked notes that the caller gives up behind another one, in q, which may be nil: the local queue of the
+// lock called name.
+func (f *findings) waitsBehindLocked(name string, q *waitQueue) {
+	f.behind = name
+	if q != nil {
+		f.seesLocked(q)
+		f.request = q.request
+	}
+}
+
+// whyEnded returns the error of a call of o for locks that ends with err: send.ErrTimeUp if its time was up and the
+// locks are busy. Otherwise the error tells why that is not known, or who has the lock.
+func whyEnded[L Lock](e *Engine, op *waitOptions, locks []L, o Owner, r Request, err error) error {
+	byCtx := err != nil && op.Ctx.Err() != nil && errors.Is(err, op.Ctx.Err())
+	closed := errors.Is(err, send.ErrClosed)
+	if err != send.ErrTimeUp && !byCtx && !closed {
+		return err
+	}
+	f := &op.found
+	if f.behind != "" {
+		f.look.Update(e.poller.Last(f.behind))
+	}
+	_, holder := blockerHere(e, locks, o)
+	busy := !closed && f.busyAt(time.Now(), holder != "")
+	if err == send.ErrTimeUp {
+		if busy {
+			return err
+		}
+		return f.whyNotBusy(e, locks[0])
+	}
+	switch name, who := findBlocker(e, f, locks, o); {
+	case who == "":
+	case r.Component || len(locks) > 1:
+		err = fmt.Errorf("%w: %s: %s", err, send.ShortName(name), who)
+	default:
+		err = fmt.Errorf("%w: %s", err, who)
+	}
+	if busy {
+		return busyError{err}
+	}
+	return err
+}
+
+// whyNotBusy returns the error of a TryLock of kind whose time is up although the lock is not known to be busy.
+func (f *findings) whyNotBusy(e *Engine, kind Lock) error {
+	voted, votes := kind.(VotedLock)
+	doubt := f.request.inDoubt(time.Now()) || f.look.InDoubt(time.Now(), send.MinWait)
+	switch {
+	case f.reply != nil && f.reply.cause != nil:
+		return send.WithLast(send.ErrTimeUp, f.reply.cause)
+	case votes:
+		return send.WithLast(send.ErrTimeUp, voted.Unanswered())
+	case f.behind != "" && doubt:
+		return fmt.Errorf("a caller of this process is ahead: %w", ErrNoAnswer)
+	case f.reply != nil && !doubt:
+		return errUnasked
+	}
+	return e.sender.Explain(ErrNoAnswer, kind.ID().Name)
+}
+
+// A busyError is an error that also matches ErrBusy. Its text names who has the lock.
+type busyError struct{ error }
+
+func (e busyError) Unwrap() []error { return []error{e.error, ErrBusy} }

@@ -1,0 +1,262 @@
+//go:build go1.25
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/poller"
+	"github.com/relock-go/relock/internal/send"
+)
+
+// The rule of busy.go: the newest fact decides, and Redis must not be the reason.
+func TestLockIsBusyByTheNewestFact(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		const second, within, late = time.Second, send.MinWait, send.MinWait + 1
+		reply := func(ttl time.Duration) *blocker { return &blocker{at: start, ttl: ttl} }
+		asked := func(ago time.Duration) inquiry { return inquiry{due: start.Add(5*second - ago + send.MinWait)} }
+		looked := func(held bool, ago time.Duration) poller.Look {
+			l := poller.Look{Held: held}
+			if ago > 0 {
+				l.Asked = start.Add(5*second - ago)
+			}
+			return l
+		}
+		for _, test := range []struct {
+			name   string
+			found  findings // five seconds after the reply
+			holder bool
+			busy   bool
+		}{
+			{"nothing is known", findings{}, false, false},
+			{"a reply", findings{reply: reply(25 * second)}, false, true},
+			{"a reply without a lease", findings{reply: reply(-1)}, false, true},
+			{"a reply whose lease has expired", findings{reply: reply(5 * second)}, false, false},
+			{"a reply whose lease is about to expire", findings{reply: reply(5*second + 1)}, false, true},
+			{"others are ahead", findings{reply: &blocker{at: start, ttl: second, ahead: true}}, false, true},
+			{"a reply with another reason", findings{reply: &blocker{ttl: -1, cause: errors.New("nodes")}}, false, false},
+			{"a request under way", findings{reply: reply(-1), request: asked(within)}, false, true},
+			{"a request without an answer", findings{reply: reply(-1), request: asked(late)}, false, false},
+			{"a failed try", findings{reply: reply(-1), request: inquiry{failed: true}}, false, false},
+			{"the poller found it held", findings{reply: reply(second), look: looked(true, 0)}, false, true},
+			{"the poller found it free", findings{reply: reply(second), look: looked(false, 0)}, false, false},
+			{"the poller asks", findings{reply: reply(-1), look: looked(true, within)}, false, true},
+			{"the poller has no answer", findings{reply: reply(-1), look: looked(true, late)}, false, false},
+			{"a hold here", findings{}, true, true},
+			{"a hold here, and an old reply", findings{reply: reply(second)}, true, true},
+			{"a hold here, and no answer", findings{request: asked(late)}, true, false},
+			{"a caller here is ahead", findings{behind: "x"}, false, true},
+			{"a caller here asks", findings{behind: "x", request: asked(within)}, false, true},
+			{"a caller here has no answer", findings{behind: "x", request: asked(late)}, false, false},
+			{"a caller here has failed", findings{behind: "x", request: inquiry{failed: true}}, false, false},
+			{"a caller here had an old reply", findings{behind: "x", reply: reply(second)}, false, false},
+		} {
+			assert.Equal(t, test.busy, test.found.busyAt(start.Add(5*second), test.holder), test.name)
+		}
+	})
+}
+
+// A scene is what happens to the lock x until the time of a caller is up.
+type scene struct {
+	*bubbleEngine
+	other *bubbleEngine // another process
+}
+
+// elsewhere makes the other process hold the lock; a lease of 0 is renewed.
+func (s *scene) elsewhere(lease time.Duration) {
+	ok, err := s.other.lockWith(context.Background(), 9, Request{Wait: forever, Lease: lease})
+	assert.NoError(s.t, err)
+	assert.True(s.t, ok)
+}
+
+// ahead starts another caller of the same process, which waits in front.
+func (s *scene) ahead() {
+	go func() { _, _ = s.lockWith(context.Background(), 3, Request{Wait: forever}) }()
+	synctest.Wait()
+}
+
+// releases makes the holder of the same process begin to release the lock.
+func (s *scene) releases() {
+	go func() { _ = s.unlockErr(1) }()
+	synctest.Wait()
+}
+
+// from lets f happen to all requests that have the verb of the n-th from now on, and to that one. A caller that finds the
+// lock busy makes its second attempt at once, because its subscription is in force by then.
+func (s *scene) from(n int, verb string, f fakeredis.Fault) {
+	s.redis.Set(func() {
+		s.redis.Fault = func(v string) fakeredis.Fault {
+			if v == verb {
+				n--
+			}
+			if v == verb && n <= 0 {
+				return f
+			}
+			return fakeredis.Fault{}
+		}
+	})
+}
+
+// The time of a caller is up, or its context ends. Both are told by the same rule from what happened until then: false
+// without an error, and ErrBusy; or errors that do not match ErrBusy.
+func TestEndOfAWaitTellsBusyFromNoAnswer(t *testing.T) {
+	const soon, late, second = send.MinWait - time.Millisecond, send.MinWait + time.Millisecond, time.Second
+	hang, refused := fakeredis.Fault{Late: time.Hour}, fakeredis.Fault{Block: answerError("LOADING")}
+	for name, test := range map[string]struct {
+		busy  bool
+		lasts time.Duration // until the time of the caller is up
+		play  func(s *scene)
+	}{
+		"told so":                      {true, 5 * second, func(s *scene) { s.elsewhere(0) }},
+		"told of a lease":              {true, 5 * second, func(s *scene) { s.elsewhere(time.Minute) }},
+		"told of a lease that is over": {false, second/2 + 1, func(s *scene) { s.elsewhere(second / 2) }},
+		"told of a lease until now":    {true, second/2 - 1, func(s *scene) { s.elsewhere(second / 2) }},
+		"asks again":                   {true, soon, func(s *scene) { s.elsewhere(0); s.from(2, "acquire", hang) }},
+		"asks again in vain":           {false, late, func(s *scene) { s.elsewhere(0); s.from(2, "acquire", hang) }},
+		"fails later":                  {false, 1, func(s *scene) { s.elsewhere(0); s.from(2, "acquire", refused) }},
+		"fails":                        {false, 1, func(s *scene) { s.from(1, "acquire", refused) }},
+		"asks in vain":                 {false, late, func(s *scene) { s.from(1, "acquire", hang) }},
+
+		"front told so":                      {true, 5 * second, func(s *scene) { s.elsewhere(0); s.ahead() }},
+		"front told of a lease that is over": {false, second/2 + 1, func(s *scene) { s.elsewhere(second / 2); s.ahead() }},
+		"front asks":                         {true, soon, func(s *scene) { s.from(1, "acquire", hang); s.ahead() }},
+		"front asks in vain":                 {false, late, func(s *scene) { s.from(1, "acquire", hang); s.ahead() }},
+		"front asks again":                   {true, soon, func(s *scene) { s.elsewhere(0); s.from(2, "acquire", hang); s.ahead() }},
+		"front asks again in vain":           {false, late, func(s *scene) { s.elsewhere(0); s.from(2, "acquire", hang); s.ahead() }},
+		"front fails later":                  {false, 1, func(s *scene) { s.elsewhere(0); s.from(2, "acquire", refused); s.ahead() }},
+		"front fails":                        {false, 1, func(s *scene) { s.from(1, "acquire", refused); s.ahead() }},
+
+		"held here":                {true, 5 * second, func(s *scene) { s.lock(1) }},
+		"held here in an outage":   {true, 29 * second, func(s *scene) { s.lock(1); s.from(1, "renew", hang) }},
+		"released here":            {true, soon, func(s *scene) { s.lock(1); s.from(1, "release", hang); s.releases() }},
+		"released here in vain":    {false, late, func(s *scene) { s.lock(1); s.from(1, "release", hang); s.releases() }},
+		"released here, then held": {true, 5 * second, func(s *scene) { s.lock(1); s.unlock(1); s.elsewhere(0) }},
+		"released here slowly, and the front asks": {true, 300*time.Millisecond + soon, func(s *scene) {
+			s.lock(1)
+			s.redis.Set(func() {
+				s.redis.Fault = func(verb string) fakeredis.Fault {
+					if verb == "release" {
+						return fakeredis.Fault{Late: 300 * time.Millisecond}
+					}
+					return hang
+				}
+			})
+			s.releases()
+			s.ahead()
+		}},
+		"lost here in an outage": {false, 31 * second, func(s *scene) {
+			s.lock(1)
+			s.from(1, "renew", hang)
+			time.AfterFunc(15*second, func() { s.from(1, "acquire", hang) })
+		}},
+	} {
+		for _, by := range []string{"time", "ctx", "ctx before its time"} {
+			t.Run(name+"/"+by, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r := fakeredis.New()
+					s := &scene{
+						&bubbleEngine{New(fakeConfig(r, "client"), send.Config{Transport: r}), r, t},
+						&bubbleEngine{New(fakeConfig(r, "other"), send.Config{Transport: r}), r, t},
+					}
+					defer func() { // goroutines of the scene end with their Clients
+						r.Set(func() { r.Fault = nil })
+						_, _ = s.Close(), s.other.Close()
+						time.Sleep(2 * time.Hour)
+					}()
+					test.play(s)
+					ctx, cancel := context.WithCancel(context.Background())
+					defer cancel()
+					request := Request{Wait: test.lasts}
+					if by != "time" {
+						request.Wait = time.Hour
+						time.AfterFunc(test.lasts, cancel)
+					}
+					if by == "ctx" {
+						request.Wait = forever
+					}
+					ok, err := s.lockWith(ctx, 2, request)
+					assert.False(t, ok)
+					if by == "time" {
+						assert.Equal(t, test.busy, err == nil, "error: %v", err)
+						assert.NotErrorIs(t, err, ErrBusy)
+						return
+					}
+					assert.Equal(t, test.busy, errors.Is(err, ErrBusy), "error: %v", err)
+					assert.ErrorIs(t, err, context.Canceled)
+				})
+			})
+		}
+	}
+}
+
+// A Client that is closed tells its callers nothing of who has the lock.
+func TestClosedClientIsNotBusy(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(1)
+		within, stop := e.UntilClosed(context.Background())
+		defer stop()
+		errs := make(chan error, 2)
+		for o, ctx := range map[Owner]context.Context{2: context.Background(), 3: within} {
+			go func() {
+				_, err := e.lockWith(ctx, o, Request{Wait: forever})
+				errs <- err
+			}()
+		}
+		time.Sleep(time.Second)
+		assert.NoError(t, e.Close())
+		for range 2 {
+			err := <-errs
+			assert.ErrorIs(t, err, send.ErrClosed)
+			assert.NotErrorIs(t, err, ErrBusy)
+		}
+		other.unlock(1)
+	})
+}
+
+// A caller with a wait of 0 is told by the same rule.
+func TestTryLockWithoutAWaitTellsBusyFromNoAnswer(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		tries := func() (bool, error) { return e.lockWith(context.Background(), 2, Request{}) }
+		busy := func() {
+			t.Helper()
+			ok, err := tries()
+			assert.False(t, ok)
+			assert.NoError(t, err)
+		}
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(1)
+		busy()
+		waits := make(chan bool)
+		go func() {
+			e.lock(1)
+			waits <- true
+		}()
+		synctest.Wait()
+		busy() // behind a caller that waits
+		other.unlock(1)
+		<-waits
+		busy() // behind a holder of this process
+		e.unlock(1)
+
+		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Late: time.Minute} } })
+		_, err := tries()
+		assert.ErrorIs(t, err, ErrNoAnswer)
+		go func() { e.lock(1); waits <- true }()
+		time.Sleep(time.Second)
+		_, err = tries()
+		assert.ErrorIs(t, err, ErrNoAnswer, "behind a caller without an answer")
+		e.redis.Set(func() { e.redis.Fault = nil })
+		<-waits
+		e.unlock(1)
+		time.Sleep(time.Hour)
+	})
+}
