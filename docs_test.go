@@ -187,6 +187,22 @@ func TestDocsTablesAreWhole(t *testing.T) {
 	}
 }
 
+// On a phone a cell with much text is a column of single words.
+func TestDocsTablesHaveNoLongCells(t *testing.T) {
+	t.Parallel()
+	for page, text := range pages(t) {
+		text = regexp.MustCompile("(?s)```.*?```").ReplaceAllString(text, "")
+		for line := range strings.Lines(text) {
+			if !strings.HasPrefix(strings.TrimSpace(line), "|") {
+				continue
+			}
+			for cell := range strings.SplitSeq(strings.ReplaceAll(line, `\|`, ""), "|") {
+				assert.Less(t, len(strings.Fields(cell)), 70, "%s: words in a cell: %s", page, cell)
+			}
+		}
+	}
+}
+
 // anchors returns the names of the headings of a page in links.
 func anchors(text string) (all []string) {
 	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
