@@ -93,22 +93,19 @@ func (q *sequence) twice(ctx context.Context, i int) error {
 func (q *sequence) acquire(ctx context.Context, i int, r engine.Request, deadline time.Time) (bool, error) {
 	limited, until := q.limited(i, r, deadline)
 	ok, err := q.steps[i].acquire(ctx, limited)
-	if ok || !isBusy(err) {
+	switch {
+	case ok, errors.Is(err, ErrLockLost), errors.Is(err, ErrClosed): // a loss is told once
 		return ok, err
+	case err == nil: // it is busy
+		if err = q.twice(ctx, i); err != nil {
+			return false, err
+		}
 	}
-	if twice := q.twice(ctx, i); twice != nil {
-		return false, twice
-	}
-	if isOver(until) && !isOver(deadline) && ctx.Err() == nil {
+	if isOver(until) && !isOver(deadline) && ctx.Err() == nil { // whatever the reason is: the others are held meanwhile
 		q.busy = i
 		return false, errHeldTooLong
 	}
 	return false, err
-}
-
-// isBusy reports whether a step was not acquired in time, with the error err.
-func isBusy(err error) bool {
-	return err == nil || errors.Is(err, errTimeUp) || errors.Is(err, engine.ErrNoAnswer)
 }
 
 // acquireInTurn acquires all steps in the order of q. As long as one of them is busy for too long, it begins again with
