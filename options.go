@@ -47,7 +47,7 @@ type options struct {
 type Option func(*options)
 
 // WithWatchdogTimeout sets the lease of locks that are acquired without an explicit one. The lease is renewed every
-// third of d until the lock is released or the process exits. After a crash other owners wait for at most d. The
+// third of d until the lock is released or the process exits. After a crash the lock stays held for at most d. The
 // default is 30s, and the minimum is 100ms.
 func WithWatchdogTimeout(d time.Duration) Option {
 	return func(o *options) { o.watchdogTimeout = d }
