@@ -289,6 +289,50 @@ func TestPageShowsHoldersAndWaiters(t *testing.T) {
 	})
 }
 
+// Rows keep their places while the same owners wait, also those of locks whose waits began in the same second.
+func TestRowsKeepTheirPlaces(t *testing.T) {
+	const locks, samples = 200, 10
+	b := newBench(t, testredis.Start(t).Addr())
+	holder, waiter := b.client(), b.client()
+	waiting, stop := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	for n := range locks {
+		name := fmt.Sprintf("lock:%03d", n)
+		b.hold(holder, name)
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			_, _ = waiter.NewLock(name).Acquire(waiting)
+		}()
+	}
+	b.serve()
+	leave, err := b.page.sampler.watch("")
+	require.NoError(t, err)
+	defer leave()
+	ctx, cancel := context.WithTimeout(waiting, 4*soon)
+	defer cancel()
+	var places []string
+	for s, seen := b.page.sampler.next(ctx, nil), 0; seen < samples; s = b.page.sampler.next(ctx, s) {
+		require.NotNil(t, s, "no sample in time")
+		var names []string
+		for _, l := range s.locks {
+			if !l.since.IsZero() {
+				names = append(names, l.Name)
+			}
+		}
+		if len(names) < locks { // not all wait yet
+			continue
+		}
+		if places == nil {
+			places = names
+		}
+		require.Equal(t, places, names)
+		seen++
+	}
+}
+
 // 2,000 locks are one screen of rows, and the filter finds each of them.
 func TestPageOfTwoThousandLocksHasOneScreenOfRows(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())

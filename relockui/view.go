@@ -37,14 +37,15 @@ type lock struct {
 	relock.Inspection
 	holders int           // how many there are
 	waits   int           // how many wait that are not gone
-	longest time.Duration // the longest wait of these that is known
+	since   time.Time     // since when the longest waiter of these waits, as far as it is known
+	longest time.Duration // how long that is
 }
 
 func newLock(i relock.Inspection) lock {
 	l := lock{Inspection: i, holders: len(i.Holders), waits: i.Waiting - i.Gone}
 	for _, w := range i.Waiters {
-		if !w.Since.IsZero() && !isGone(w) {
-			l.longest = max(l.longest, i.At.Sub(w.Since))
+		if !w.Since.IsZero() && !isGone(w) && (l.since.IsZero() || w.Since.Before(l.since)) {
+			l.since, l.longest = w.Since, max(0, i.At.Sub(w.Since))
 		}
 	}
 	l.Holders = slices.Clone(i.Holders[:min(mostRows, len(i.Holders))])
@@ -58,28 +59,26 @@ func isGone(w relock.Waiter) bool { return w.Reachable == relock.ReachableNo }
 
 // sort sorts the locks: see compare.
 func (s *sample) sort() {
-	slices.SortFunc(s.locks, func(a, b lock) int { return s.compare(&a, &b) })
+	slices.SortFunc(s.locks, func(a, b lock) int { return compare(&a, &b) })
 }
 
-// compare puts the lock first that others have waited for the longest, then the one that has the most waiters, then the
-// one that was held the longest.
-func (s *sample) compare(a, b *lock) int {
+// compare puts the lock first whose longest living waiter has waited since the earliest time, then the one that has the
+// most waiters. Nothing here changes while the same processes wait, so that a row keeps its place from sample to sample:
+// a duration would change, because each lock is inspected at another time.
+func compare(a, b *lock) int {
 	return cmp.Or(
-		cmp.Compare(b.longest, a.longest),
+		compareStarts(a.since, b.since),
 		cmp.Compare(b.waits, a.waits),
-		s.oldest(a).Compare(s.oldest(b)),
 		cmp.Compare(a.Name, b.Name),
 	)
 }
 
-// oldest returns when the oldest hold of l was seen first.
-func (s *sample) oldest(l *lock) (oldest time.Time) {
-	for _, h := range l.Holders {
-		if since := s.since[holding{l.Name, h.Field}]; oldest.IsZero() || since.Before(oldest) {
-			oldest = since
-		}
+// compareStarts puts the earlier time first, and one that is not known last.
+func compareStarts(a, b time.Time) int {
+	if a.IsZero() || b.IsZero() {
+		return b.Compare(a)
 	}
-	return oldest
+	return a.Compare(b)
 }
 
 // A listView is the page of all locks.
@@ -169,7 +168,7 @@ func newRow(s *sample, l *lock) rowView {
 	if l.waits > 0 {
 		row.Longest = "unknown"
 	}
-	if l.longest > 0 {
+	if !l.since.IsZero() {
 		row.Longest = duration(l.longest)
 	}
 	if len(l.Holders) == 0 {
@@ -233,7 +232,7 @@ func newLockView(l *lock, since map[holding]time.Time, mayRelease bool, problem 
 		add("Free permits", number(l.Available))
 	}
 	add("Waiting", l.waiting())
-	if l.longest > 0 {
+	if !l.since.IsZero() {
 		add("Longest wait", duration(l.longest))
 	}
 	if l.Token != 0 {
