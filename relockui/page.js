@@ -106,6 +106,24 @@
 		}
 	}
 
+	// A click copies what a button is for, also where the page is not served over TLS and there is no clipboard.
+	live.addEventListener('click', async (event) => {
+		const button = event.target.closest('button[data-copy]');
+		if (!button) {
+			return;
+		}
+		getSelection().selectAllChildren(button.previousElementSibling);
+		try {
+			await navigator.clipboard.writeText(button.dataset.copy);
+		} catch {
+			if (!document.execCommand('copy')) {
+				return; // it is selected
+			}
+		}
+		button.textContent = 'Copied';
+		setTimeout(() => { button.textContent = 'Copy'; }, 2000);
+	});
+
 	pause.hidden = false;
 	pause.addEventListener('click', () => {
 		paused = !paused;

@@ -254,6 +254,33 @@ func (b *bench) watchers() int {
 	return b.page.sampler.watchers
 }
 
+// words returns text without the elements that isolate words of different directions.
+func words(text string) string { return strings.NewReplacer("<bdi>", "", "</bdi>", "").Replace(text) }
+
+// A label and a host that are written from right to left do not change the places of each other, nor of what follows.
+// The page of a lock has the beginning of the ID of each client, to search logs for.
+func TestLabelHostAndClientAreApart(t *testing.T) {
+	onEachServer(t, func(b *bench) {
+		ctx := context.Background()
+		c := b.client(relock.WithLabel("x"))
+		held := b.hold(c, "lock:a")
+		key := "relock_client:{" + c.ID() + "}"
+		require.NoError(b, b.rdb.HSet(ctx, key, "label", "الطلبات 7", "host", "שרת-3").Err())
+		b.serve()
+		const isolated = "<bdi>الطلبات 7</bdi> on <bdi>שרת-3</bdi> <small><bdi>"
+		for _, path := range []string{"/", "/lock?name=lock:a"} {
+			_, text := b.get(path)
+			assert.Contains(b, text, isolated, path)
+		}
+		_, text := b.get("/?q=" + url.QueryEscape("الطلبات 7 on שרת"))
+		assert.Contains(b, text, isolated, "the filter finds what is shown")
+		text = b.stream("/events?name=lock:a").await("Holders")
+		assert.Contains(b, text, "<code>"+c.ID()[:8]+"</code>")
+		assert.Contains(b, text, `data-copy="`+c.ID()[:8]+`"`)
+		require.NoError(b, held.Release(ctx))
+	})
+}
+
 func TestPageShowsHoldersAndWaiters(t *testing.T) {
 	onEachServer(t, func(b *bench) {
 		ctx := context.Background()
@@ -267,16 +294,16 @@ func TestPageShowsHoldersAndWaiters(t *testing.T) {
 		b.serve()
 		testredis.Await(b, "the page shows the wait", soon, func() bool {
 			_, text := b.get("/")
-			return strings.Contains(text, "others wait for 1 of them") && strings.Contains(text, "orders-1 on ")
+			return strings.Contains(text, "others wait for 1 of them") && strings.Contains(words(text), "orders-1 on ")
 		})
 		_, text := b.get("/")
 		assert.Contains(b, text, "2 locks held")
 		assert.Less(b, strings.Index(text, "lock:busy"), strings.Index(text, "lock:free"), "what others wait for comes first")
 		testredis.Await(b, "the label of the waiter", soon, func() bool {
 			_, text = b.get("/lock?name=lock:busy")
-			return strings.Contains(text, "orders-2 on ")
+			return strings.Contains(words(text), "orders-2 on ")
 		})
-		holders, waiters, _ := strings.Cut(text, "Waiting, in order")
+		holders, waiters, _ := strings.Cut(words(text), "Waiting, in order")
 		assert.Contains(b, holders, "orders-1 on ")
 		assert.Contains(b, waiters, "orders-2 on ")
 		assert.Contains(b, waiters, "yes", "it can be reached")

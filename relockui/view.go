@@ -236,7 +236,7 @@ func newLockView(l *lock, since map[holding]time.Time, mayRelease bool, problem 
 		add("Longest wait", duration(l.longest))
 	}
 	if l.Token != 0 {
-		add("Last token", strconv.FormatInt(l.Token, 10))
+		add("Last fencing token", strconv.FormatInt(l.Token, 10))
 	}
 	for _, h := range l.Holders {
 		first := since[holding{l.Name, h.Field}]
@@ -283,35 +283,46 @@ func (v *lockView) addWaiters(l *lock) (behind int) {
 	return behind
 }
 
-// A whoView is a process, and the owner in it.
+// A whoView is a process, and the owner in it. Label, host and owner may be written in different directions, so the page
+// isolates each of them.
 type whoView struct {
-	Process string // its label and host, or what is known of it
+	Process string // its label, or what is known of it
+	Host    string // or ""
 	Owner   string // or ""
+	Client  string // what the ID of its client begins with, to search logs for; or ""
 }
 
 // who describes a contender without its ID.
 func who(c relock.Contender) whoView {
-	java := strings.HasPrefix(c.Owner, "thread ")
+	w := whoView{Owner: c.Owner, Client: c.Client[:min(shortID, len(c.Client))]}
 	switch {
 	case c.Client == "" && strings.HasPrefix(c.Owner, "permit "):
 		return whoView{Process: "a Java service"}
 	case c.Client == "":
 		return whoView{Process: "an unknown program"}
-	case c.Label != "" && c.Host != "":
-		return whoView{c.Label + " on " + c.Host, c.Owner}
 	case c.Label != "":
-		return whoView{c.Label, c.Owner}
-	case java:
-		return whoView{"Java client " + c.Client[:min(shortID, len(c.Client))], c.Owner}
+		w.Process, w.Host = c.Label, c.Host
+	case strings.HasPrefix(c.Owner, "thread "):
+		w.Process = "Java client " + w.Client
+	default:
+		w.Process = "client " + w.Client
 	}
-	return whoView{"client " + c.Client[:min(shortID, len(c.Client))], c.Owner}
+	return w
+}
+
+// String returns what the page shows of w, for the filter.
+func (w whoView) String() string {
+	if w.Host != "" {
+		return w.Process + " on " + w.Host
+	}
+	return w.Process
 }
 
 // matches reports whether q occurs in what the row of l shows, in upper or lower case.
 func (l *lock) matches(q string) bool {
 	q = strings.ToLower(strings.TrimSpace(q))
 	has := func(s string) bool { return strings.Contains(strings.ToLower(s), q) }
-	by := func(c relock.Contender) bool { w := who(c); return has(w.Process) || has(w.Owner) }
+	by := func(c relock.Contender) bool { w := who(c); return has(w.String()) || has(w.Owner) }
 	return q == "" || has(l.Name) || has(readable(l.Name)) || has(typeText(l)) ||
 		slices.ContainsFunc(l.Holders, func(h relock.Holder) bool { return by(h.Contender) }) ||
 		slices.ContainsFunc(l.Waiters, func(w relock.Waiter) bool { return by(w.Contender) })
@@ -337,6 +348,8 @@ func typeText(l *lock) string {
 		return "read/write lock"
 	case l.Type == relock.TypeFair:
 		return "fair lock"
+	case l.Type == relock.TypeLock && l.Token != 0:
+		return "fenced lock or election" // an election is a fenced lock, also in Redis
 	case l.Ambiguous:
 		return "semaphore, or another counter"
 	}

@@ -95,9 +95,9 @@ func TestWaitersThatAreGoneDoNotWait(t *testing.T) {
 	assert.Empty(t, one.Behind)
 	require.Len(t, one.Waiters, mostRows)
 	assert.Equal(t, []waiterView{
-		{"1", whoView{"client client-1", "goroutine 7"}, "waiter", "1m0s", "yes"},
-		{"2", whoView{"client client-1", "goroutine 8"}, "waiter", "1s", "unknown"},
-		{noneKnown, whoView{"client client-1", "dead"}, "waiter", "gone", "no"},
+		{"1", whoView{Process: "client client-1", Owner: "goroutine 7", Client: "client-1"}, "waiter", "1m0s", "yes"},
+		{"2", whoView{Process: "client client-1", Owner: "goroutine 8", Client: "client-1"}, "waiter", "1s", "unknown"},
+		{noneKnown, whoView{Process: "client client-1", Owner: "dead", Client: "client-1"}, "waiter", "gone", "no"},
 	}, one.Waiters[:3])
 }
 
@@ -115,6 +115,18 @@ func TestFilterFindsWhatIsShown(t *testing.T) {
 	for _, q := range []string{"12345678-9", "semaphore", "x"} {
 		assert.False(t, l.matches(q), q)
 	}
+}
+
+// Redis has the counter of fencing tokens, and not whether the lock is that of an election.
+func TestElectionsAreCalledSo(t *testing.T) {
+	l := newLock(relock.Inspection{Name: "leader", Type: relock.TypeLock, Token: 7})
+	assert.Equal(t, "fenced lock or election", typeText(&l))
+	assert.True(t, l.matches("election"))
+	assert.Contains(t, newLockView(&l, nil, false, nil).Facts, factView{"Last fencing token", "7"})
+	l.Token = 0
+	assert.Equal(t, "lock", typeText(&l))
+	fair := newLock(relock.Inspection{Type: relock.TypeFair, Token: 7})
+	assert.Equal(t, "fair lock", typeText(&fair))
 }
 
 func TestTexts(t *testing.T) {
