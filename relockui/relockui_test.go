@@ -378,6 +378,26 @@ func TestPageOfTwoThousandLocksHasOneScreenOfRows(t *testing.T) {
 	assert.Contains(b, text, "No lock that is held matches the filter.")
 }
 
+// A page and a stream list what the switch says, and the page says whether the user has set it.
+func TestSwitchChoosesWhatIsListed(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	b.many(3)
+	b.serve()
+	const none = "Nobody is known to wait for a lock."
+	_, text := b.get("/")
+	assert.Contains(t, text, "lock:0001")
+	assert.Contains(t, text, " data-undecided>")
+	for value, checked := range map[string]bool{"1": true, "0": false} {
+		_, text = b.get("/?waiting=" + value)
+		assert.NotContains(t, text, "data-undecided")
+		assert.Equal(t, checked, strings.Contains(text, `value="1" autocomplete="off" checked>`))
+		assert.Equal(t, checked, strings.Contains(text, none))
+		assert.NotEqual(t, checked, strings.Contains(text, "lock:0001"))
+		event := b.stream("/events?q=&waiting=" + value).await("3 locks held")
+		assert.Equal(t, checked, strings.Contains(event, none))
+	}
+}
+
 // A Redis that does not answer delays the page by a few seconds only: it shows what it knew.
 func TestListDoesNotWaitForASlowRedis(t *testing.T) {
 	server := testredis.Start(t)

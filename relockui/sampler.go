@@ -52,14 +52,20 @@ type sample struct {
 
 // events are the events that were made of a sample: one for all who look at the same.
 type events struct {
-	mu    sync.Mutex                           // guards texts; a leaf
-	texts map[[2]string]func() (string, error) // by the name and the query of the stream
+	mu    sync.Mutex                       // guards texts; a leaf
+	texts map[shown]func() (string, error) // by what the stream shows
+}
+
+// What a stream shows is one lock, or those of a choice.
+type shown struct {
+	name string
+	choice
 }
 
 // get returns the event of a stream. The first caller makes it.
-func (e *events) get(name, q string, make func() (string, error)) (string, error) {
+func (e *events) get(name string, c choice, make func() (string, error)) (string, error) {
 	e.mu.Lock()
-	key := [2]string{name, q}
+	key := shown{name, c}
 	text, made := e.texts[key]
 	if !made {
 		text = sync.OnceValues(make)
@@ -187,7 +193,7 @@ func (s *sampler) take(last *sample, names []string, looks map[string]look) *sam
 		failed.problem = err
 		now, rest = &failed, min(rest, mostRest)
 	}
-	now.events = &events{texts: make(map[[2]string]func() (string, error))}
+	now.events = &events{texts: make(map[shown]func() (string, error))}
 	now.next = time.Now().Add(max(s.interval, rest))
 	return now
 }

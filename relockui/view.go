@@ -14,6 +14,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -88,8 +89,16 @@ type listView struct {
 	At      string
 	More    string // what is not shown, and why; or ""
 	Problem string // why the list is old; or ""
-	Query   string
+	None    string // why there are no rows
 }
+
+// A choice is which of the locks a page lists.
+type choice struct {
+	q       string // see lock.matches
+	waiting bool   // only those that others wait for, as far as it is known
+}
+
+func choiceOf(r *http.Request) choice { return choice{r.FormValue("q"), r.FormValue("waiting") == "1"} }
 
 type rowView struct {
 	Key     string // tells the rows of two locks apart: see keyOf
@@ -104,36 +113,41 @@ type rowView struct {
 	Lease   string
 }
 
-// newListView returns the view of those locks of s that q matches.
-func newListView(s *sample, q string) *listView {
-	v := &listView{Query: q, At: clock(s.at)}
-	shown, waited, longest := 0, 0, time.Duration(0)
+// newListView returns the view of those locks of s that were chosen. The summary counts those, too, that nobody waits for.
+func newListView(s *sample, c choice) *listView {
+	v := &listView{At: clock(s.at), None: "No lock is held."}
+	held, rows, waited, longest := 0, 0, 0, time.Duration(0)
 	for n := range s.locks {
 		l := &s.locks[n]
-		if !l.matches(q) {
+		if !l.matches(c.q) {
 			continue
 		}
-		if shown++; shown <= mostRows {
-			v.Rows = append(v.Rows, newRow(s, l))
+		held++
+		if !c.waiting || l.waits > 0 || l.QueueUnknown {
+			if rows++; rows <= mostRows {
+				v.Rows = append(v.Rows, newRow(s, l))
+			}
 		}
 		if l.waits > 0 {
 			waited++
 		}
 		longest = max(longest, l.longest)
 	}
-	v.Summary = count(shown, "lock") + " held"
-	if q != "" {
+	v.Summary = count(held, "lock") + " held"
+	if c.q != "" {
 		v.Summary += ", of " + number(len(s.locks))
+		v.None = "No lock that is held matches the filter."
 	}
 	switch {
 	case longest > 0:
 		v.Summary += fmt.Sprintf("; others wait for %d of them, the longest for %s", waited, duration(longest))
 	case waited > 0:
 		v.Summary += fmt.Sprintf("; others wait for %d of them", waited)
-	case shown > 0:
+	case held > 0:
 		v.Summary += "; nobody is known to wait"
+		v.None = "Nobody is known to wait for a lock. Switch \u201cOnly waiting\u201d off to see all."
 	}
-	v.More = s.more(shown)
+	v.More = s.more(rows)
 	if s.problem != nil {
 		v.Problem = errorText(s.problem)
 	}

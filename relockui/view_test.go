@@ -41,11 +41,11 @@ func TestLongestWaitComesFirst(t *testing.T) {
 	add("long wait", time.Second, time.Hour, time.Second)
 	s.sort()
 	var names []string
-	for _, row := range newListView(s, "").Rows {
+	for _, row := range newListView(s, choice{}).Rows {
 		names = append(names, row.Name)
 	}
 	assert.Equal(t, []string{"long wait", "short wait", "java waits", "a", "b", "new", "old"}, names)
-	v := newListView(s, "")
+	v := newListView(s, choice{})
 	assert.Equal(t, "7 locks held; others wait for 3 of them, the longest for 1h0m0s", v.Summary)
 	assert.Equal(t, "unknown", v.Rows[2].Longest)
 	assert.Equal(t, "at least 1h0m0s", v.Rows[6].Held)
@@ -81,7 +81,7 @@ func TestWaitersThatAreGoneDoNotWait(t *testing.T) {
 
 	s := &sample{at: now, locks: []lock{gone, mixed}, since: make(map[holding]time.Time)}
 	s.sort()
-	v := newListView(s, "")
+	v := newListView(s, choice{})
 	assert.Equal(t, "2 locks held; others wait for 1 of them, the longest for 1m0s", v.Summary)
 	assert.Equal(t, "mixed", v.Rows[0].Name)
 	assert.Equal(t, "2, and 100 gone", v.Rows[0].Waiting)
@@ -148,4 +148,27 @@ func TestTexts(t *testing.T) {
 	now := time.Now()
 	assert.Equal(t, "seen for 1m0s", held(java, now.Add(-time.Minute), now), "a thread may have released it in between")
 	assert.Equal(t, noneKnown, held(java, time.Time{}, now))
+}
+
+// "Only waiting" lists the locks that others wait for, or may wait for, and the summary still counts all.
+func TestOnlyWaiting(t *testing.T) {
+	held := func(name string, waiting int, unknown bool) lock {
+		return newLock(relock.Inspection{
+			Name: name, Type: relock.TypeLock, Waiting: waiting, QueueUnknown: unknown,
+			Holders: []relock.Holder{{HoldCount: 1, Remaining: time.Minute}},
+		})
+	}
+	s := &sample{locks: []lock{held("awaited", 1, false), held("unknown", 0, true), held("free", 0, false)}}
+	names := func(c choice) (names []string) {
+		for _, row := range newListView(s, c).Rows {
+			names = append(names, row.Name)
+		}
+		return names
+	}
+	assert.Equal(t, []string{"awaited", "unknown", "free"}, names(choice{}))
+	assert.Equal(t, []string{"awaited", "unknown"}, names(choice{waiting: true}))
+	assert.Equal(t, "3 locks held; others wait for 1 of them", newListView(s, choice{waiting: true}).Summary)
+	assert.Equal(t, []string{"awaited"}, names(choice{"wait", true}))
+	assert.Empty(t, names(choice{"free", true}))
+	assert.Contains(t, newListView(s, choice{"free", true}).None, "Nobody is known to wait")
 }
