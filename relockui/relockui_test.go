@@ -570,6 +570,29 @@ func TestPageOfOneLockShowsForHowLongItIsHeld(t *testing.T) {
 	})
 }
 
+// Requests alone, a stream, and the form of a release say whether the lease of a hold grows.
+func TestPageOfOneLockSaysWhetherTheLeaseGrows(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c := b.client(relock.WithWatchdogTimeout(6 * time.Second))
+	held := b.hold(c, "lock:renewed")
+	fixed := relock.ContextWithOwner(ctx)
+	require.NoError(t, c.NewLock("lock:fixed").LockLease(fixed, 10*time.Second))
+	b.serve(WithForcedRelease())
+	_, text := b.get("/lock?name=lock:renewed")
+	assert.Contains(t, text, `data-name="Lease grows">not known yet: not for 0s<`)
+	stream := b.stream("/events?name=lock:fixed")
+	stream.await("not known yet: not for ")
+	testredis.Await(t, "the lease grows", soon, func() bool {
+		_, text = b.get("/lock?name=lock:renewed")
+		return strings.Contains(text, `data-name="Lease grows">yes: its process is alive<`)
+	})
+	_, text = b.get("/release?name=lock:renewed")
+	assert.Contains(t, text, "it grows: yes: its process is alive")
+	assert.Regexp(t, `no, not for \d+s: its process has ended, cannot reach Redis, or`, stream.await("no, not for "))
+	require.NoError(t, held.Release(ctx))
+}
+
 // The looks of requests for many locks are not remembered for ever.
 func TestLooksAreCapped(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())

@@ -40,10 +40,12 @@ type lock struct {
 	waits   int           // how many wait that are not gone
 	since   time.Time     // since when the longest waiter of these waits, as far as it is known
 	longest time.Duration // how long that is
+
+	lapses map[string]lapse // of the leases of Holders, by their fields
 }
 
 func newLock(i relock.Inspection) lock {
-	l := lock{Inspection: i, holders: len(i.Holders), waits: i.Waiting - i.Gone}
+	l := lock{Inspection: i, holders: len(i.Holders), waits: i.Waiting - i.Gone, lapses: make(map[string]lapse)}
 	for _, w := range i.Waiters {
 		if !w.Since.IsZero() && !isGone(w) && (l.since.IsZero() || w.Since.Before(l.since)) {
 			l.since, l.longest = w.Since, max(0, i.At.Sub(w.Since))
@@ -222,6 +224,7 @@ type factView struct{ Name, Value string }
 type holderView struct {
 	Who               whoView
 	As, Held, Lease   string
+	Grows             string // whether the lease does
 	HoldCount         int
 	Seal              string // of a form: see Handler.seal
 	Choose, Preselect bool
@@ -257,6 +260,7 @@ func newLockView(l *lock, since map[holding]time.Time, mayRelease bool, problem 
 		v.Holders = append(v.Holders, holderView{
 			Who: who(h.Contender), As: roleText(l, h),
 			Held: held(h, first, time.Now()), Lease: lease(h.Remaining), HoldCount: h.HoldCount,
+			Grows: l.lapses[h.Field].text(h, l.At),
 		})
 	}
 	behind := v.addWaiters(l)
