@@ -2,10 +2,10 @@ package relockui
 
 // Whether the lease of a hold grows.
 //
-// Rules: the end of a lease moves only if somebody renews it, or acquires the lock once more, so its process is alive. A
-// lease that is renewed is so whenever a third of it has passed. So if the time t is left of it, it grows before a third
-// of t has passed. A lease that does not grow may belong to a process that has ended, or be one that was not to be
-// renewed: Redis does not tell which. All times are those of Redis. relockctl show judges by the same rules.
+// Rules: the end of a lease moves only if somebody renews it, or acquires the lock once more, so its process is alive.
+// A lease that is renewed is so whenever a third of it has passed. So if the time t is left of it, it grows before a
+// third of t has passed. A lease that does not grow may belong to a process that has ended, or be one that was not to
+// be renewed: Redis does not tell which. All times are those of Redis. relockctl show judges by the same rules.
 
 import (
 	"time"
@@ -54,10 +54,10 @@ func (l lapse) text(h relock.Holder, at time.Time) string {
 	case l.since.IsZero():
 		return "not known yet"
 	case looked > l.end.Sub(l.since)/3+late:
-		return "no, not for " + duration(looked) +
+		return "no, not in the last " + duration(looked) +
 			": its process has ended, cannot reach Redis, or asked for a lease that is not renewed"
 	case l.grew:
 		return "yes: its process is alive"
 	}
-	return "not known yet: not for " + duration(looked)
+	return "not known yet: not in the last " + duration(looked)
 }

@@ -19,7 +19,7 @@ func TestPageSaysWhetherALeaseGrows(t *testing.T) {
 		l = seen(h, at, l)
 		return l.text(h, at)
 	}
-	const yes, unknown, no = "yes: its process is alive", "not known yet: not for ", "no, not for "
+	const yes, unknown, no = "yes: its process is alive", "not known yet: not in the last ", "no, not in the last "
 	assert.Equal(t, unknown+"0s", look(0, 30*time.Second))
 	assert.Equal(t, unknown+"5s", look(5*time.Second, 25*time.Second+5*time.Millisecond), "clocks are not that exact")
 	assert.Equal(t, yes, look(11*time.Second, 29*time.Second), "it was renewed after 10s")

@@ -307,7 +307,8 @@ func earliest(now time.Time, times ...time.Time) time.Time {
 	return now
 }
 
-// look notes that a request has seen l, and returns the times at which its holds were seen first. It sets the lapses of l.
+// look notes that a request has seen l, and returns the times at which its holds were seen first. It sets the lapses of
+// l.
 func (s *sampler) look(l *lock) map[holding]time.Time {
 	now := time.Now()
 	one := look{now, make(map[string]time.Time), l.lapses}

@@ -65,8 +65,8 @@ func (s *sample) sort() {
 	slices.SortFunc(s.locks, func(a, b lock) int { return compare(&a, &b) })
 }
 
-// compare puts the lock first whose longest living waiter has waited since the earliest time, then the one that has the
-// most waiters. Nothing here changes while the same processes wait, so that a row keeps its place from sample to sample:
+// compare puts the lock first whose longest living waiter has waited since the earliest time, then the one with the most
+// waiters. Nothing here changes while the same processes wait, so that a row keeps its place from sample to sample:
 // a duration would change, because each lock is inspected at another time.
 func compare(a, b *lock) int {
 	return cmp.Or(
@@ -115,7 +115,8 @@ type rowView struct {
 	Lease   string
 }
 
-// newListView returns the view of those locks of s that were chosen. The summary counts those, too, that nobody waits for.
+// newListView returns the view of those locks of s that were chosen. The summary also counts those that nobody waits
+// for.
 func newListView(s *sample, c choice) *listView {
 	v := &listView{At: clock(s.at), None: "No lock is held."}
 	held, rows, waited, longest := 0, 0, 0, time.Duration(0)

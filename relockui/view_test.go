@@ -10,8 +10,8 @@ import (
 	"github.com/relock-go/relock"
 )
 
-// What is stuck comes first: the longest wait, then the most waiters, then the name. For how long a lock is held does not
-// count, because rows of locks that change hands would move all the time.
+// What is stuck comes first: the longest wait, then the most waiters, then the name. For how long a lock is held does
+// not count, because rows of locks that change hands would move all the time.
 func TestLongestWaitComesFirst(t *testing.T) {
 	now := time.Now()
 	lockOf := func(name string, held time.Duration, waits ...time.Duration) (lock, holding, time.Time) {
