@@ -265,6 +265,9 @@ func TestLabelHostAndClientAreApart(t *testing.T) {
 		c := b.client(relock.WithLabel("x"))
 		held := b.hold(c, "lock:a")
 		key := "relock_client:{" + c.ID() + "}"
+		testredis.Await(b, "the Client has written its own label", soon, func() bool {
+			return b.rdb.HGet(ctx, key, "label").Val() == "x"
+		})
 		require.NoError(b, b.rdb.HSet(ctx, key, "label", "الطلبات 7", "host", "שרת-3").Err())
 		b.serve()
 		const isolated = "<bdi>الطلبات 7</bdi> on <bdi>שרת-3</bdi> <small><bdi>"

@@ -65,8 +65,8 @@ func (s *sample) sort() {
 	slices.SortFunc(s.locks, func(a, b lock) int { return compare(&a, &b) })
 }
 
-// compare puts the lock first whose longest living waiter has waited since the earliest time, then the one with the most
-// waiters. Nothing here changes while the same processes wait, so that a row keeps its place from sample to sample:
+// compare puts the lock first whose longest living waiter has waited since the earliest time, then the one with the
+// most waiters. Nothing here changes while the same processes wait, so that a row keeps its place from sample to sample:
 // a duration would change, because each lock is inspected at another time.
 func compare(a, b *lock) int {
 	return cmp.Or(

@@ -367,7 +367,11 @@ func TestRowInUseDoesNotMove(t *testing.T) {
 	for _, name := range []string{"lock:b", "lock:c", "lock:d", "lock:在庫/東京"} {
 		hold(name)
 	}
-	require.NoError(t, rdb.HSet(ctx, "relock_client:{"+holder.ID()+"}", "label", "الطلبات 7", "host", "שרת-3").Err())
+	key := "relock_client:{" + holder.ID() + "}"
+	testredis.Await(t, "the Client has written its own label", soon, func() bool {
+		return rdb.HExists(ctx, key, "label").Val()
+	})
+	require.NoError(t, rdb.HSet(ctx, key, "label", "الطلبات 7", "host", "שרת-3").Err())
 	handler, err := relockui.New(testredis.Client(t, rdb.Options().Addr), relockui.WithInterval(200*time.Millisecond))
 	require.NoError(t, err)
 	server := httptest.NewServer(handler)
