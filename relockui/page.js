@@ -1,7 +1,8 @@
 // Keeps the page up to date. Without it the page is whole, and is loaded again every five seconds.
 //
 // Rules: an event has the HTML of what is inside of main. It is merged into the document, so that an element keeps the
-// focus, and a screen reader its place. A page that nobody sees has no stream.
+// focus, and a screen reader its place. No row moves while one of them has the focus or the pointer, so that nobody opens
+// another lock than the one they were about to. A page that nobody sees has no stream.
 'use strict';
 
 (() => {
@@ -9,7 +10,11 @@
 	const state = document.getElementById('state');
 	const pause = document.getElementById('pause');
 	const filter = document.getElementById('filter');
+	const only = document.getElementById('waiting');
+	const mostKept = 200; // rows of a table that keeps their places
 	let source = null;
+	let latest = ''; // the data of the latest event
+	let chosen = false; // the user has asked for other rows, and has not got them yet
 	let paused = false;
 	let again = 0; // the timer of the next try
 	let silence = 0; // the timer that notices a stream without events
@@ -34,13 +39,13 @@
 		if (paused || document.hidden) {
 			return;
 		}
-		source = new EventSource(live.dataset.events + (filter ? encodeURIComponent(filter.value) : ''));
+		source = new EventSource(live.dataset.events + (filter ? encodeURIComponent(filter.value) : '') +
+			(only && only.checked ? '&waiting=1' : ''));
 		source.onmessage = (event) => {
-			const focused = document.activeElement;
-			merge(live, new DOMParser().parseFromString('<main>' + event.data + '</main>', 'text/html').querySelector('main'), true);
-			if (focused && focused !== document.activeElement && focused.isConnected) {
-				focused.focus({preventScroll: true});
-			}
+			latest = event.data;
+			show(!chosen);
+			chosen = false;
+			live.removeAttribute('data-undecided');
 			say('Live');
 			clearTimeout(silence);
 			silence = setTimeout(() => say('No answer for 20 seconds'), 20000);
@@ -51,6 +56,61 @@
 				again = setTimeout(connect, 5000);
 			}
 		};
+	}
+
+	// show brings the page up to date with the latest event.
+	function show(mayKeep) {
+		const focused = document.activeElement;
+		const fresh = new DOMParser().parseFromString('<main>' + latest + '</main>', 'text/html').querySelector('main');
+		live.classList.toggle('kept', mayKeep && keep(fresh));
+		merge(live, fresh, true);
+		if (focused && focused !== document.activeElement && focused.isConnected) {
+			focused.focus({preventScroll: true});
+		}
+	}
+
+	const rowInUse = () => live.querySelector('tr[data-key]:hover, tr[data-key]:focus-within');
+
+	// keep gives the rows of fresh the places that they have on the page, if one of them is in use, and reports whether
+	// that is another order. A row that has left the list keeps its place, too, and a new one comes last.
+	function keep(fresh) {
+		const used = rowInUse();
+		if (!used) {
+			return false;
+		}
+		if (!fresh.querySelector('table')) {
+			const table = used.closest('table').cloneNode(true);
+			table.tBodies[0].replaceChildren();
+			fresh.querySelector('.none').replaceWith(table);
+		}
+		const body = fresh.querySelector('tbody');
+		const rows = new Map(Array.from(body.rows, (row) => [keyOf(row), row]));
+		const wanted = Array.from(rows.keys());
+		const order = [];
+		for (const old of used.parentNode.rows) {
+			let row = rows.get(keyOf(old));
+			rows.delete(keyOf(old));
+			if (!row) {
+				row = old.cloneNode(true);
+				row.className = 'left';
+				row.querySelector('th small').textContent = 'not in the list any more';
+			}
+			order.push(row);
+		}
+		while (order.at(-1).className === 'left' && keyOf(order.at(-1)) !== keyOf(used)) {
+			order.pop(); // nothing is behind it
+		}
+		order.push(...Array.from(rows.values()).slice(0, Math.max(0, mostKept - order.length)));
+		body.replaceChildren('\n', ...order.flatMap((row) => [row, '\n']));
+		return order.some((row, n) => keyOf(row) !== wanted[n]);
+	}
+
+	for (const name of ['pointerout', 'focusout']) {
+		live.addEventListener(name, () => setTimeout(() => {
+			if (live.classList.contains('kept') && !rowInUse()) {
+				show(false);
+			}
+		}));
 	}
 
 	const keyOf = (node) => node.nodeType === Node.ELEMENT_NODE ? node.getAttribute('data-key') : null;
@@ -106,6 +166,24 @@
 		}
 	}
 
+	// A click copies what a button is for, also where the page is not served over TLS and there is no clipboard.
+	live.addEventListener('click', async (event) => {
+		const button = event.target.closest('button[data-copy]');
+		if (!button) {
+			return;
+		}
+		getSelection().selectAllChildren(button.previousElementSibling);
+		try {
+			await navigator.clipboard.writeText(button.dataset.copy);
+		} catch {
+			if (!document.execCommand('copy')) {
+				return; // it is selected
+			}
+		}
+		button.textContent = 'Copied';
+		setTimeout(() => { button.textContent = 'Copy'; }, 2000);
+	});
+
 	pause.hidden = false;
 	pause.addEventListener('click', () => {
 		paused = !paused;
@@ -122,12 +200,18 @@
 	});
 	if (filter) {
 		let typed = 0;
-		const apply = () => {
+		const choose = (name, value) => {
 			const address = new URL(location.href);
-			address.searchParams.set('q', filter.value);
+			address.searchParams.set(name, value);
 			history.replaceState(null, '', address);
+			chosen = true;
 			connect();
 		};
+		const apply = () => choose('q', filter.value);
+		if (live.hasAttribute('data-undecided')) {
+			only.checked = matchMedia('(max-width: 44rem)').matches;
+		}
+		only.addEventListener('change', () => choose('waiting', only.checked ? '1' : '0'));
 		filter.addEventListener('input', () => {
 			clearTimeout(typed);
 			typed = setTimeout(apply, 200);

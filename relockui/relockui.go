@@ -229,6 +229,8 @@ func asset(contentType string, content []byte) http.HandlerFunc {
 type document struct {
 	Title, Redis string
 	Query        string
+	Waiting      bool   // only locks that others wait for are listed
+	Undecided    bool   // the user has not said whether to, so that page.js does on a phone
 	Events       string // the address of the stream; "": the page does not change by itself
 	List         *listView
 	Lock         *lockView
@@ -264,8 +266,10 @@ func (h *Handler) list(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, "", err)
 		return
 	}
-	q := r.FormValue("q")
-	h.show(w, http.StatusOK, document{Query: q, Events: "events?q=", List: newListView(s, q)})
+	c := choiceOf(r)
+	h.show(w, http.StatusOK, document{
+		Query: c.q, Waiting: c.waiting, Undecided: !r.Form.Has("waiting"), Events: "events?q=", List: newListView(s, c),
+	})
 }
 
 // lock answers with the page of one lock.

@@ -262,6 +262,36 @@ func (b *bench) watchers() int {
 	return b.page.sampler.watchers
 }
 
+// words returns text without the elements that isolate words of different directions.
+func words(text string) string { return strings.NewReplacer("<bdi>", "", "</bdi>", "").Replace(text) }
+
+// A label and a host that are written from right to left do not change the places of each other, nor of what follows.
+// The page of a lock has the beginning of the ID of each client, to search logs for.
+func TestLabelHostAndClientAreApart(t *testing.T) {
+	onEachServer(t, func(b *bench) {
+		ctx := context.Background()
+		c := b.client(relock.WithLabel("x"))
+		held := b.hold(c, "lock:a")
+		key := "relock_client:{" + c.ID() + "}"
+		testredis.Await(b, "the Client has written its own label", soon, func() bool {
+			return b.rdb.HGet(ctx, key, "label").Val() == "x"
+		})
+		require.NoError(b, b.rdb.HSet(ctx, key, "label", "الطلبات 7", "host", "שרת-3").Err())
+		b.serve()
+		const isolated = "<bdi>الطلبات 7</bdi> on <bdi>שרת-3</bdi> <small><bdi>"
+		for _, path := range []string{"/", "/lock?name=lock:a"} {
+			_, text := b.get(path)
+			assert.Contains(b, text, isolated, path)
+		}
+		_, text := b.get("/?q=" + url.QueryEscape("الطلبات 7 on שרת"))
+		assert.Contains(b, text, isolated, "the filter finds what is shown")
+		text = b.stream("/events?name=lock:a").await("Holders")
+		assert.Contains(b, text, "<code>"+c.ID()[:8]+"</code>")
+		assert.Contains(b, text, `data-copy="`+c.ID()[:8]+`"`)
+		require.NoError(b, held.Release(ctx))
+	})
+}
+
 func TestPageShowsHoldersAndWaiters(t *testing.T) {
 	onEachServer(t, func(b *bench) {
 		ctx := context.Background()
@@ -275,16 +305,16 @@ func TestPageShowsHoldersAndWaiters(t *testing.T) {
 		b.serve()
 		testredis.Await(b, "the page shows the wait", soon, func() bool {
 			_, text := b.get("/")
-			return strings.Contains(text, "others wait for 1 of them") && strings.Contains(text, "orders-1 on ")
+			return strings.Contains(text, "others wait for 1 of them") && strings.Contains(words(text), "orders-1 on ")
 		})
 		_, text := b.get("/")
 		assert.Contains(b, text, "2 locks held")
 		assert.Less(b, strings.Index(text, "lock:busy"), strings.Index(text, "lock:free"), "what others wait for comes first")
 		testredis.Await(b, "the label of the waiter", soon, func() bool {
 			_, text = b.get("/lock?name=lock:busy")
-			return strings.Contains(text, "orders-2 on ")
+			return strings.Contains(words(text), "orders-2 on ")
 		})
-		holders, waiters, _ := strings.Cut(text, "Waiting, in order")
+		holders, waiters, _ := strings.Cut(words(text), "Waiting, in order")
 		assert.Contains(b, holders, "orders-1 on ")
 		assert.Contains(b, waiters, "orders-2 on ")
 		assert.Contains(b, waiters, "yes", "it can be reached")
@@ -295,6 +325,50 @@ func TestPageShowsHoldersAndWaiters(t *testing.T) {
 		require.NoError(b, (<-got).Release(ctx))
 		require.NoError(b, free.Release(ctx))
 	})
+}
+
+// Rows keep their places while the same owners wait, also those of locks whose waits began in the same second.
+func TestRowsKeepTheirPlaces(t *testing.T) {
+	const locks, samples = 200, 10
+	b := newBench(t, testredis.Start(t).Addr())
+	holder, waiter := b.client(), b.client()
+	waiting, stop := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	for n := range locks {
+		name := fmt.Sprintf("lock:%03d", n)
+		b.hold(holder, name)
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			_, _ = waiter.NewLock(name).Acquire(waiting)
+		}()
+	}
+	b.serve()
+	leave, err := b.page.sampler.watch("")
+	require.NoError(t, err)
+	defer leave()
+	ctx, cancel := context.WithTimeout(waiting, 4*soon)
+	defer cancel()
+	var places []string
+	for s, seen := b.page.sampler.next(ctx, nil), 0; seen < samples; s = b.page.sampler.next(ctx, s) {
+		require.NotNil(t, s, "no sample in time")
+		var names []string
+		for _, l := range s.locks {
+			if !l.since.IsZero() {
+				names = append(names, l.Name)
+			}
+		}
+		if len(names) < locks { // not all wait yet
+			continue
+		}
+		if places == nil {
+			places = names
+		}
+		require.Equal(t, places, names)
+		seen++
+	}
 }
 
 // 2,000 locks are one screen of rows, and the filter finds each of them.
@@ -314,6 +388,26 @@ func TestPageOfTwoThousandLocksHasOneScreenOfRows(t *testing.T) {
 	assert.Contains(b, text, `href="lock?name=lock%3A1999"`)
 	_, text = b.get("/?q=nothing")
 	assert.Contains(b, text, "No lock that is held matches the filter.")
+}
+
+// A page and a stream list what the switch says, and the page says whether the user has set it.
+func TestSwitchChoosesWhatIsListed(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	b.many(3)
+	b.serve()
+	const none = "Nobody is known to wait for a lock."
+	_, text := b.get("/")
+	assert.Contains(t, text, "lock:0001")
+	assert.Contains(t, text, " data-undecided>")
+	for value, checked := range map[string]bool{"1": true, "0": false} {
+		_, text = b.get("/?waiting=" + value)
+		assert.NotContains(t, text, "data-undecided")
+		assert.Equal(t, checked, strings.Contains(text, `value="1" autocomplete="off" checked>`))
+		assert.Equal(t, checked, strings.Contains(text, none))
+		assert.NotEqual(t, checked, strings.Contains(text, "lock:0001"))
+		event := b.stream("/events?q=&waiting=" + value).await("3 locks held")
+		assert.Equal(t, checked, strings.Contains(event, none))
+	}
 }
 
 // A Redis that does not answer delays the page by a few seconds only: it shows what it knew.
@@ -489,6 +583,30 @@ func TestPageOfOneLockShowsForHowLongItIsHeld(t *testing.T) {
 		assert.Contains(b, text, fresh, "another hold")
 		require.NoError(b, held.Release(ctx))
 	})
+}
+
+// Requests alone, a stream, and the form of a release say whether the lease of a hold grows.
+func TestPageOfOneLockSaysWhetherTheLeaseGrows(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c := b.client(relock.WithWatchdogTimeout(6 * time.Second))
+	held := b.hold(c, "lock:renewed")
+	fixed := relock.ContextWithOwner(ctx)
+	require.NoError(t, c.NewLock("lock:fixed").LockLease(fixed, 10*time.Second))
+	b.serve(WithForcedRelease())
+	_, text := b.get("/lock?name=lock:renewed")
+	assert.Contains(t, text, `data-name="Lease grows">not known yet: not in the last 0s<`)
+	stream := b.stream("/events?name=lock:fixed")
+	stream.await("not known yet: not in the last ")
+	testredis.Await(t, "the lease grows", soon, func() bool {
+		_, text = b.get("/lock?name=lock:renewed")
+		return strings.Contains(text, `data-name="Lease grows">yes: its process is alive<`)
+	})
+	_, text = b.get("/release?name=lock:renewed")
+	assert.Contains(t, text, "it grows: yes: its process is alive")
+	text = stream.await("no, not in the last ")
+	assert.Contains(t, text, "its process has ended, cannot reach Redis, or asked for a lease that is not renewed")
+	require.NoError(t, held.Release(ctx))
 }
 
 // The looks of requests for many locks are not remembered for ever.

@@ -7,7 +7,7 @@ package relockui
 // without watchers and requests nothing is sent to Redis. A sample has bounds, whatever the keyspace is, and sleeps
 // four times as long as it took. A watcher is never waited for: it gets the latest sample when it asks for the next
 // one. A request for the page of one lock takes no sample, but what it has seen is a look, which counts for how long a
-// hold was seen.
+// hold was seen, and for whether its lease grows.
 
 import (
 	"context"
@@ -47,19 +47,26 @@ type sample struct {
 	watched map[string]*lock
 	problem error // why there is no newer one; locks are those of the last sample
 	since   map[holding]time.Time
+	lapses  map[holding]lapse
 	events  *events
 }
 
 // events are the events that were made of a sample: one for all who look at the same.
 type events struct {
-	mu    sync.Mutex                           // guards texts; a leaf
-	texts map[[2]string]func() (string, error) // by the name and the query of the stream
+	mu    sync.Mutex                       // guards texts; a leaf
+	texts map[shown]func() (string, error) // by what the stream shows
+}
+
+// What a stream shows is one lock, or those of a choice.
+type shown struct {
+	name string
+	choice
 }
 
 // get returns the event of a stream. The first caller makes it.
-func (e *events) get(name, q string, make func() (string, error)) (string, error) {
+func (e *events) get(name string, c choice, make func() (string, error)) (string, error) {
 	e.mu.Lock()
-	key := [2]string{name, q}
+	key := shown{name, c}
 	text, made := e.texts[key]
 	if !made {
 		text = sync.OnceValues(make)
@@ -76,6 +83,7 @@ type holding struct{ name, field string }
 type look struct {
 	at    time.Time
 	since map[string]time.Time // when a hold was seen first, by its field
+	lapse map[string]lapse
 }
 
 type sampler struct {
@@ -187,7 +195,7 @@ func (s *sampler) take(last *sample, names []string, looks map[string]look) *sam
 		failed.problem = err
 		now, rest = &failed, min(rest, mostRest)
 	}
-	now.events = &events{texts: make(map[[2]string]func() (string, error))}
+	now.events = &events{texts: make(map[shown]func() (string, error))}
 	now.next = time.Now().Add(max(s.interval, rest))
 	return now
 }
@@ -209,6 +217,7 @@ func (s *sampler) read(ctx context.Context, last *sample, watched []string, look
 	now := &sample{
 		at: time.Now(), beyond: s.skipped, partial: !s.whole,
 		watched: make(map[string]*lock), since: make(map[holding]time.Time),
+		lapses: make(map[holding]lapse),
 	}
 	var mu sync.Mutex // guards locks
 	var locks []lock
@@ -230,6 +239,8 @@ func (s *sampler) read(ctx context.Context, last *sample, watched []string, look
 		for _, h := range l.Holders {
 			id := holding{l.Name, h.Field}
 			now.since[id] = earliest(now.at, last.since[id], looks[l.Name].since[h.Field])
+			l.lapses[h.Field] = seen(h, l.At, last.lapses[id], looks[l.Name].lapse[h.Field])
+			now.lapses[id] = l.lapses[h.Field]
 		}
 		if _, known := s.known[l.Name]; known && held[l.Name] {
 			now.locks = append(now.locks, *l)
@@ -296,26 +307,29 @@ func earliest(now time.Time, times ...time.Time) time.Time {
 	return now
 }
 
-// look notes that a request has seen l, and returns the times at which its holds were seen first.
+// look notes that a request has seen l, and returns the times at which its holds were seen first. It sets the lapses of
+// l.
 func (s *sampler) look(l *lock) map[holding]time.Time {
 	now := time.Now()
-	seen, since := look{now, make(map[string]time.Time)}, make(map[holding]time.Time)
+	one := look{now, make(map[string]time.Time), l.lapses}
+	since := make(map[holding]time.Time)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(l.Holders) == 0 { // otherwise visitors could have any names remembered
 		delete(s.looks, l.Name)
 		return since
 	}
-	var sampled map[holding]time.Time
+	var sampled sample
 	if s.latest != nil {
-		sampled = s.latest.since
+		sampled = *s.latest
 	}
 	for _, h := range l.Holders {
 		id := holding{l.Name, h.Field}
-		first := earliest(now, s.looks[l.Name].since[h.Field], sampled[id])
-		seen.since[h.Field], since[id] = first, first
+		first := earliest(now, s.looks[l.Name].since[h.Field], sampled.since[id])
+		one.since[h.Field], since[id] = first, first
+		one.lapse[h.Field] = seen(h, l.At, s.looks[l.Name].lapse[h.Field], sampled.lapses[id])
 	}
-	s.looks[l.Name] = seen
+	s.looks[l.Name] = one
 	if len(s.looks) > mostLooks {
 		oldest := l.Name
 		for name, other := range s.looks {

@@ -21,13 +21,13 @@ const mostWriteTime = 10 * time.Second
 // eventsOf returns the address of the stream of one lock.
 func (h *Handler) eventsOf(name string) string { return link("events", name) }
 
-// events answers with the stream of a lock, or of all locks that a query matches.
+// events answers with the stream of a lock, or of all locks that were chosen.
 func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
 		http.Error(w, "A stream is for the page itself.", http.StatusForbidden)
 		return
 	}
-	name, q := r.FormValue("name"), r.FormValue("q")
+	name, c := r.FormValue("name"), choiceOf(r)
 	leave, err := h.sampler.watch(name)
 	if err != nil {
 		w.Header().Set("Retry-After", "5")
@@ -43,7 +43,7 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for s := h.sampler.next(r.Context(), nil); s != nil; s = h.sampler.next(r.Context(), s) {
-		text, err := s.events.get(name, q, func() (string, error) { return h.event(s, name, q) })
+		text, err := s.events.get(name, c, func() (string, error) { return h.event(s, name, c) })
 		if err == nil {
 			err = h.send(w, out, text)
 		}
@@ -65,11 +65,11 @@ func (h *Handler) send(w http.ResponseWriter, out *http.ResponseController, text
 }
 
 // event returns the event that brings a page up to date.
-func (h *Handler) event(s *sample, name, q string) (string, error) {
+func (h *Handler) event(s *sample, name string, c choice) (string, error) {
 	var html bytes.Buffer
 	var err error
 	if name == "" {
-		err = pages.ExecuteTemplate(&html, "list", newListView(s, q))
+		err = pages.ExecuteTemplate(&html, "list", newListView(s, c))
 	} else {
 		l, there := s.watched[name]
 		if !there { // a user began to look at it after the sample had begun, or it is not a lock

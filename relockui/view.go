@@ -14,6 +14,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -37,14 +38,17 @@ type lock struct {
 	relock.Inspection
 	holders int           // how many there are
 	waits   int           // how many wait that are not gone
-	longest time.Duration // the longest wait of these that is known
+	since   time.Time     // since when the longest waiter of these waits, as far as it is known
+	longest time.Duration // how long that is
+
+	lapses map[string]lapse // of the leases of Holders, by their fields
 }
 
 func newLock(i relock.Inspection) lock {
-	l := lock{Inspection: i, holders: len(i.Holders), waits: i.Waiting - i.Gone}
+	l := lock{Inspection: i, holders: len(i.Holders), waits: i.Waiting - i.Gone, lapses: make(map[string]lapse)}
 	for _, w := range i.Waiters {
-		if !w.Since.IsZero() && !isGone(w) {
-			l.longest = max(l.longest, i.At.Sub(w.Since))
+		if !w.Since.IsZero() && !isGone(w) && (l.since.IsZero() || w.Since.Before(l.since)) {
+			l.since, l.longest = w.Since, max(0, i.At.Sub(w.Since))
 		}
 	}
 	l.Holders = slices.Clone(i.Holders[:min(mostRows, len(i.Holders))])
@@ -58,28 +62,26 @@ func isGone(w relock.Waiter) bool { return w.Reachable == relock.ReachableNo }
 
 // sort sorts the locks: see compare.
 func (s *sample) sort() {
-	slices.SortFunc(s.locks, func(a, b lock) int { return s.compare(&a, &b) })
+	slices.SortFunc(s.locks, func(a, b lock) int { return compare(&a, &b) })
 }
 
-// compare puts the lock first that others have waited for the longest, then the one that has the most waiters, then the
-// one that was held the longest.
-func (s *sample) compare(a, b *lock) int {
+// compare puts the lock first whose longest living waiter has waited since the earliest time, then the one with the
+// most waiters. Nothing here changes while the same processes wait, so that a row keeps its place from sample to sample:
+// a duration would change, because each lock is inspected at another time.
+func compare(a, b *lock) int {
 	return cmp.Or(
-		cmp.Compare(b.longest, a.longest),
+		compareStarts(a.since, b.since),
 		cmp.Compare(b.waits, a.waits),
-		s.oldest(a).Compare(s.oldest(b)),
 		cmp.Compare(a.Name, b.Name),
 	)
 }
 
-// oldest returns when the oldest hold of l was seen first.
-func (s *sample) oldest(l *lock) (oldest time.Time) {
-	for _, h := range l.Holders {
-		if since := s.since[holding{l.Name, h.Field}]; oldest.IsZero() || since.Before(oldest) {
-			oldest = since
-		}
+// compareStarts puts the earlier time first, and one that is not known last.
+func compareStarts(a, b time.Time) int {
+	if a.IsZero() || b.IsZero() {
+		return b.Compare(a)
 	}
-	return oldest
+	return a.Compare(b)
 }
 
 // A listView is the page of all locks.
@@ -89,8 +91,16 @@ type listView struct {
 	At      string
 	More    string // what is not shown, and why; or ""
 	Problem string // why the list is old; or ""
-	Query   string
+	None    string // why there are no rows
 }
+
+// A choice is which of the locks a page lists.
+type choice struct {
+	q       string // see lock.matches
+	waiting bool   // only those that others wait for, as far as it is known
+}
+
+func choiceOf(r *http.Request) choice { return choice{r.FormValue("q"), r.FormValue("waiting") == "1"} }
 
 type rowView struct {
 	Key     string // tells the rows of two locks apart: see keyOf
@@ -105,36 +115,42 @@ type rowView struct {
 	Lease   string
 }
 
-// newListView returns the view of those locks of s that q matches.
-func newListView(s *sample, q string) *listView {
-	v := &listView{Query: q, At: clock(s.at)}
-	shown, waited, longest := 0, 0, time.Duration(0)
+// newListView returns the view of those locks of s that were chosen. The summary also counts those that nobody waits
+// for.
+func newListView(s *sample, c choice) *listView {
+	v := &listView{At: clock(s.at), None: "No lock is held."}
+	held, rows, waited, longest := 0, 0, 0, time.Duration(0)
 	for n := range s.locks {
 		l := &s.locks[n]
-		if !l.matches(q) {
+		if !l.matches(c.q) {
 			continue
 		}
-		if shown++; shown <= mostRows {
-			v.Rows = append(v.Rows, newRow(s, l))
+		held++
+		if !c.waiting || l.waits > 0 || l.QueueUnknown {
+			if rows++; rows <= mostRows {
+				v.Rows = append(v.Rows, newRow(s, l))
+			}
 		}
 		if l.waits > 0 {
 			waited++
 		}
 		longest = max(longest, l.longest)
 	}
-	v.Summary = count(shown, "lock") + " held"
-	if q != "" {
+	v.Summary = count(held, "lock") + " held"
+	if c.q != "" {
 		v.Summary += ", of " + number(len(s.locks))
+		v.None = "No lock that is held matches the filter."
 	}
 	switch {
 	case longest > 0:
 		v.Summary += fmt.Sprintf("; others wait for %d of them, the longest for %s", waited, duration(longest))
 	case waited > 0:
 		v.Summary += fmt.Sprintf("; others wait for %d of them", waited)
-	case shown > 0:
+	case held > 0:
 		v.Summary += "; nobody is known to wait"
+		v.None = "Nobody is known to wait for a lock. Switch \u201cOnly waiting\u201d off to see all."
 	}
-	v.More = s.more(shown)
+	v.More = s.more(rows)
 	if s.problem != nil {
 		v.Problem = errorText(s.problem)
 	}
@@ -169,7 +185,7 @@ func newRow(s *sample, l *lock) rowView {
 	if l.waits > 0 {
 		row.Longest = "unknown"
 	}
-	if l.longest > 0 {
+	if !l.since.IsZero() {
 		row.Longest = duration(l.longest)
 	}
 	if len(l.Holders) == 0 {
@@ -209,6 +225,7 @@ type factView struct{ Name, Value string }
 type holderView struct {
 	Who               whoView
 	As, Held, Lease   string
+	Grows             string // whether the lease does
 	HoldCount         int
 	Seal              string // of a form: see Handler.seal
 	Choose, Preselect bool
@@ -233,17 +250,18 @@ func newLockView(l *lock, since map[holding]time.Time, mayRelease bool, problem 
 		add("Free permits", number(l.Available))
 	}
 	add("Waiting", l.waiting())
-	if l.longest > 0 {
+	if !l.since.IsZero() {
 		add("Longest wait", duration(l.longest))
 	}
 	if l.Token != 0 {
-		add("Last token", strconv.FormatInt(l.Token, 10))
+		add("Last fencing token", strconv.FormatInt(l.Token, 10))
 	}
 	for _, h := range l.Holders {
 		first := since[holding{l.Name, h.Field}]
 		v.Holders = append(v.Holders, holderView{
 			Who: who(h.Contender), As: roleText(l, h),
 			Held: held(h, first, time.Now()), Lease: lease(h.Remaining), HoldCount: h.HoldCount,
+			Grows: l.lapses[h.Field].text(h, l.At),
 		})
 	}
 	behind := v.addWaiters(l)
@@ -284,35 +302,46 @@ func (v *lockView) addWaiters(l *lock) (behind int) {
 	return behind
 }
 
-// A whoView is a process, and the owner in it.
+// A whoView is a process, and the owner in it. Label, host and owner may be written in different directions, so the page
+// isolates each of them.
 type whoView struct {
-	Process string // its label and host, or what is known of it
+	Process string // its label, or what is known of it
+	Host    string // or ""
 	Owner   string // or ""
+	Client  string // what the ID of its client begins with, to search logs for; or ""
 }
 
 // who describes a contender without its ID.
 func who(c relock.Contender) whoView {
-	java := strings.HasPrefix(c.Owner, "thread ")
+	w := whoView{Owner: c.Owner, Client: c.Client[:min(shortID, len(c.Client))]}
 	switch {
 	case c.Client == "" && strings.HasPrefix(c.Owner, "permit "):
 		return whoView{Process: "a Java service"}
 	case c.Client == "":
 		return whoView{Process: "an unknown program"}
-	case c.Label != "" && c.Host != "":
-		return whoView{c.Label + " on " + c.Host, c.Owner}
 	case c.Label != "":
-		return whoView{c.Label, c.Owner}
-	case java:
-		return whoView{"Java client " + c.Client[:min(shortID, len(c.Client))], c.Owner}
+		w.Process, w.Host = c.Label, c.Host
+	case strings.HasPrefix(c.Owner, "thread "):
+		w.Process = "Java client " + w.Client
+	default:
+		w.Process = "client " + w.Client
 	}
-	return whoView{"client " + c.Client[:min(shortID, len(c.Client))], c.Owner}
+	return w
+}
+
+// String returns what the page shows of w, for the filter.
+func (w whoView) String() string {
+	if w.Host != "" {
+		return w.Process + " on " + w.Host
+	}
+	return w.Process
 }
 
 // matches reports whether q occurs in what the row of l shows, in upper or lower case.
 func (l *lock) matches(q string) bool {
 	q = strings.ToLower(strings.TrimSpace(q))
 	has := func(s string) bool { return strings.Contains(strings.ToLower(s), q) }
-	by := func(c relock.Contender) bool { w := who(c); return has(w.Process) || has(w.Owner) }
+	by := func(c relock.Contender) bool { w := who(c); return has(w.String()) || has(w.Owner) }
 	return q == "" || has(l.Name) || has(readable(l.Name)) || has(typeText(l)) ||
 		slices.ContainsFunc(l.Holders, func(h relock.Holder) bool { return by(h.Contender) }) ||
 		slices.ContainsFunc(l.Waiters, func(w relock.Waiter) bool { return by(w.Contender) })
@@ -338,6 +367,8 @@ func typeText(l *lock) string {
 		return "read/write lock"
 	case l.Type == relock.TypeFair:
 		return "fair lock"
+	case l.Type == relock.TypeLock && l.Token != 0:
+		return "fenced lock or election" // an election is a fenced lock, also in Redis
 	case l.Ambiguous:
 		return "semaphore, or another counter"
 	}

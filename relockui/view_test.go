@@ -10,7 +10,8 @@ import (
 	"github.com/relock-go/relock"
 )
 
-// What is stuck comes first: the longest wait, then the most waiters, then the oldest hold, then the name.
+// What is stuck comes first: the longest wait, then the most waiters, then the name. For how long a lock is held does
+// not count, because rows of locks that change hands would move all the time.
 func TestLongestWaitComesFirst(t *testing.T) {
 	now := time.Now()
 	lockOf := func(name string, held time.Duration, waits ...time.Duration) (lock, holding, time.Time) {
@@ -40,14 +41,14 @@ func TestLongestWaitComesFirst(t *testing.T) {
 	add("long wait", time.Second, time.Hour, time.Second)
 	s.sort()
 	var names []string
-	for _, row := range newListView(s, "").Rows {
+	for _, row := range newListView(s, choice{}).Rows {
 		names = append(names, row.Name)
 	}
-	assert.Equal(t, []string{"long wait", "short wait", "java waits", "old", "a", "b", "new"}, names)
-	v := newListView(s, "")
+	assert.Equal(t, []string{"long wait", "short wait", "java waits", "a", "b", "new", "old"}, names)
+	v := newListView(s, choice{})
 	assert.Equal(t, "7 locks held; others wait for 3 of them, the longest for 1h0m0s", v.Summary)
 	assert.Equal(t, "unknown", v.Rows[2].Longest)
-	assert.Equal(t, "at least 1h0m0s", v.Rows[3].Held)
+	assert.Equal(t, "at least 1h0m0s", v.Rows[6].Held)
 }
 
 // Waiters that are gone are shown behind the others, and have neither a place nor a wait. They are counted apart, and
@@ -80,7 +81,7 @@ func TestWaitersThatAreGoneDoNotWait(t *testing.T) {
 
 	s := &sample{at: now, locks: []lock{gone, mixed}, since: make(map[holding]time.Time)}
 	s.sort()
-	v := newListView(s, "")
+	v := newListView(s, choice{})
 	assert.Equal(t, "2 locks held; others wait for 1 of them, the longest for 1m0s", v.Summary)
 	assert.Equal(t, "mixed", v.Rows[0].Name)
 	assert.Equal(t, "2, and 100 gone", v.Rows[0].Waiting)
@@ -94,9 +95,9 @@ func TestWaitersThatAreGoneDoNotWait(t *testing.T) {
 	assert.Empty(t, one.Behind)
 	require.Len(t, one.Waiters, mostRows)
 	assert.Equal(t, []waiterView{
-		{"1", whoView{"client client-1", "goroutine 7"}, "waiter", "1m0s", "yes"},
-		{"2", whoView{"client client-1", "goroutine 8"}, "waiter", "1s", "unknown"},
-		{noneKnown, whoView{"client client-1", "dead"}, "waiter", "gone", "no"},
+		{"1", whoView{Process: "client client-1", Owner: "goroutine 7", Client: "client-1"}, "waiter", "1m0s", "yes"},
+		{"2", whoView{Process: "client client-1", Owner: "goroutine 8", Client: "client-1"}, "waiter", "1s", "unknown"},
+		{noneKnown, whoView{Process: "client client-1", Owner: "dead", Client: "client-1"}, "waiter", "gone", "no"},
 	}, one.Waiters[:3])
 }
 
@@ -114,6 +115,18 @@ func TestFilterFindsWhatIsShown(t *testing.T) {
 	for _, q := range []string{"12345678-9", "semaphore", "x"} {
 		assert.False(t, l.matches(q), q)
 	}
+}
+
+// Redis has the counter of fencing tokens, and not whether the lock is that of an election.
+func TestElectionsAreCalledSo(t *testing.T) {
+	l := newLock(relock.Inspection{Name: "leader", Type: relock.TypeLock, Token: 7})
+	assert.Equal(t, "fenced lock or election", typeText(&l))
+	assert.True(t, l.matches("election"))
+	assert.Contains(t, newLockView(&l, nil, false, nil).Facts, factView{"Last fencing token", "7"})
+	l.Token = 0
+	assert.Equal(t, "lock", typeText(&l))
+	fair := newLock(relock.Inspection{Type: relock.TypeFair, Token: 7})
+	assert.Equal(t, "fair lock", typeText(&fair))
 }
 
 func TestTexts(t *testing.T) {
@@ -135,4 +148,27 @@ func TestTexts(t *testing.T) {
 	now := time.Now()
 	assert.Equal(t, "seen for 1m0s", held(java, now.Add(-time.Minute), now), "a thread may have released it in between")
 	assert.Equal(t, noneKnown, held(java, time.Time{}, now))
+}
+
+// "Only waiting" lists the locks that others wait for, or may wait for, and the summary still counts all.
+func TestOnlyWaiting(t *testing.T) {
+	held := func(name string, waiting int, unknown bool) lock {
+		return newLock(relock.Inspection{
+			Name: name, Type: relock.TypeLock, Waiting: waiting, QueueUnknown: unknown,
+			Holders: []relock.Holder{{HoldCount: 1, Remaining: time.Minute}},
+		})
+	}
+	s := &sample{locks: []lock{held("awaited", 1, false), held("unknown", 0, true), held("free", 0, false)}}
+	names := func(c choice) (names []string) {
+		for _, row := range newListView(s, c).Rows {
+			names = append(names, row.Name)
+		}
+		return names
+	}
+	assert.Equal(t, []string{"awaited", "unknown", "free"}, names(choice{}))
+	assert.Equal(t, []string{"awaited", "unknown"}, names(choice{waiting: true}))
+	assert.Equal(t, "3 locks held; others wait for 1 of them", newListView(s, choice{waiting: true}).Summary)
+	assert.Equal(t, []string{"awaited"}, names(choice{"wait", true}))
+	assert.Empty(t, names(choice{"free", true}))
+	assert.Contains(t, newListView(s, choice{"free", true}).None, "Nobody is known to wait")
 }

@@ -114,6 +114,12 @@ func (b *tab) await(expression string) {
 	})
 }
 
+// awaitThat waits until an expression has a value.
+func (b *tab) awaitThat(expression, want string) {
+	b.Helper()
+	b.await(fmt.Sprintf("(%s) === %q", expression, want))
+}
+
 // visit loads a page and waits until it is live, if it is a page that changes.
 func (b *tab) visit(path string) {
 	b.Helper()
@@ -329,6 +335,110 @@ func TestPageInABrowser(t *testing.T) {
 		assert.Equal(t, "<img src=x onerror=alert(2)>",
 			eval[string](b, `document.querySelector('tbody th bdi').textContent.split(' on ')[0]`))
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	assert.Empty(t, b.bad)
+}
+
+// No row moves while one of them has the pointer or the focus, whatever happens to the locks. On a phone only those are
+// listed that others wait for, until the user says otherwise.
+func TestRowInUseDoesNotMove(t *testing.T) {
+	ctx := context.Background()
+	rdb := testredis.Client(t, testredis.Start(t).Addr())
+	service := func(label string) *relock.Client {
+		c, err := relock.New(testredis.Client(t, rdb.Options().Addr), relock.WithLabel(label))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	holder, waiter := service("الطلبات"), service("倉庫-サービス")
+	holds := make(map[string]*relock.Hold)
+	hold := func(name string) {
+		h, err := holder.NewLock(name, relock.Fenced()).Acquire(ctx)
+		require.NoError(t, err)
+		holds[name] = h
+	}
+	wait := func(name string) (end context.CancelFunc) {
+		waiting, end := context.WithCancel(ctx)
+		t.Cleanup(end)
+		go func() { _, _ = waiter.NewLock(name, relock.Fenced()).Acquire(waiting) }()
+		return end
+	}
+	for _, name := range []string{"lock:b", "lock:c", "lock:d", "lock:在庫/東京"} {
+		hold(name)
+	}
+	key := "relock_client:{" + holder.ID() + "}"
+	testredis.Await(t, "the Client has written its own label", soon, func() bool {
+		return rdb.HExists(ctx, key, "label").Val()
+	})
+	require.NoError(t, rdb.HSet(ctx, key, "label", "الطلبات 7", "host", "שרת-3").Err())
+	handler, err := relockui.New(testredis.Client(t, rdb.Options().Addr), relockui.WithInterval(200*time.Millisecond))
+	require.NoError(t, err)
+	server := httptest.NewServer(handler)
+	t.Cleanup(func() {
+		assert.NoError(t, handler.Close())
+		server.Close()
+	})
+	b := open(t, server.URL)
+	b.screen(1280, 800, "light")
+	b.visit("/")
+	const link = `[...document.querySelectorAll('tbody a')].find(a => a.textContent === 'lock:c')`
+	const order = `[...document.querySelectorAll('tbody tr')].map(r => ` +
+		`r.querySelector('a').textContent.slice(5) + (r.className === 'left' ? '-' : '')).join(' ')`
+	is := func(want string) { b.awaitThat(order, want) }
+	is("b c d 在庫/東京")
+	for _, use := range []string{"pointer", "focus"} {
+		top := eval[float64](b, link+`.getBoundingClientRect().top`)
+		if use == "pointer" {
+			run(b, chromedp.MouseEvent(chromedp.MouseMoved,
+				eval[float64](b, link+`.getBoundingClientRect().left + 5`), top+5))
+		} else {
+			eval[bool](b, link+`.focus() === undefined`)
+		}
+		end := wait("lock:d")
+		hold("lock:a")
+		require.NoError(t, holds["lock:b"].Release(ctx))
+		is("b- c d 在庫/東京 a")
+		b.await(`document.querySelector('tr.awaited a')?.textContent === 'lock:d'`)
+		assert.Equal(t, top, eval[float64](b, link+`.getBoundingClientRect().top`), use)
+		b.picture("kept-" + use)
+		require.NoError(t, holds["lock:a"].Release(ctx))
+		is("b- c d 在庫/東京") // nothing is behind the row that goes
+		hold("lock:a")
+		is("b- c d 在庫/東京 a")
+		if use == "pointer" {
+			run(b, chromedp.MouseEvent(chromedp.MouseMoved, 600, 700))
+		} else {
+			eval[bool](b, `document.activeElement.blur() === undefined`)
+		}
+		is("d a c 在庫/東京")
+
+		end()
+		require.NoError(t, holds["lock:a"].Release(ctx))
+		hold("lock:b")
+		is("b c d 在庫/東京")
+	}
+
+	wait("lock:d")
+	wait("lock:在庫/東京")
+	b.screen(375, 812, "light")
+	run(b, chromedp.Navigate(b.url+"/"))
+	is("d 在庫/東京")
+	b.picture("waiting-375-light")
+	b.tabTo(`e.id === 'waiting'`)
+	assert.Contains(t, b.accessible(), "switch: Only waiting")
+	b.press(" ")
+	is("d 在庫/東京 b c")
+	assert.Equal(t, "?waiting=0", eval[string](b, "location.search"))
+	b.visit("/?waiting=0")
+	is("d 在庫/東京 b c")
+	b.visit("/lock?name=lock:d")
+	b.await(`document.querySelector('button[data-copy]') !== null`)
+	eval[bool](b, `document.addEventListener('copy', () => { window.copied = getSelection().toString() }) === undefined`)
+	eval[bool](b, `delete Navigator.prototype.clipboard`)
+	b.tabTo(`e.dataset.copy !== undefined`)
+	b.press(kb.Enter) // without a clipboard, as on a page that is not served over TLS
+	b.awaitThat(`window.copied || ''`, holder.ID()[:8])
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	assert.Empty(t, b.bad)
