@@ -32,7 +32,7 @@ type Client struct {
 	nodeTimeout     time.Duration
 	synced          send.Synced
 	pending         *pendingRequests // requests to the nodes of RedLocks that have no answer yet
-	apart           peerSet          // Clients that lead to another Redis
+	apart           *peerSet         // Clients that lead to another Redis
 	labelsRefused   atomic.Bool      // it was logged that Redis does not return labels
 	labelsForbidden atomic.Bool      // this user may not read labels
 	lookupRefused   atomic.Bool      // this user may not look for the holder of a lock: see describeHolder
@@ -80,6 +80,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		synced:          o.synced,
 		pending:         newPendingRequests(),
 		permits:         new(permitsReports),
+		apart:           new(peerSet),
 	}
 	config := c.config(uuid.NewString(), o)
 	config.Servers, c.mode, c.routing = routerOf(rdb)

@@ -264,7 +264,7 @@ func (v *redVote) endOfRound(
 	r *round,
 	cut bool,
 ) (engine.Status, engine.Refusal, error) {
-	if a.HoldCount > 1 && v.Check() != nil { // the hold was lost during the round
+	if lost := v.Check() != nil; lost && a.HoldCount > 1 { // during the round
 		return engine.Gone, engine.Refusal{}, nil
 	}
 	status, refused, err := v.lock.lostRound(a, r)

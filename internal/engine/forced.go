@@ -164,6 +164,14 @@ func (h *hold) whyGone() error {
 	return errGone
 }
 
+// whyLost returns cause, and more if it says only that the record is gone.
+func (h *hold) whyLost(cause error) error {
+	if cause == errGone {
+		return h.whyGone()
+	}
+	return cause
+}
+
 // endEvicted asks Redis which of these records of a lock are left after a forced release, and ends the others. The
 // watchdog checks those for which there is no answer. Those of a RedLock are left to its vote, whose nodes were
 // released in the same way.

@@ -33,9 +33,7 @@ type ending struct {
 // lose ends the record and all its holds as lost, and returns an ending for each of them, which it has carried out. If
 // first is not nil, its ending comes first; lose does nothing if first has left the record by now.
 func (r *record) lose(cause error, first *hold) []ending {
-	if cause == errGone {
-		cause = r.first.whyGone()
-	}
+	cause = r.first.whyLost(cause)
 	// The cause may be an error of a hook of the user. Its methods are called here, before the mutex is locked.
 	end := ending{cause: cause, loss: LossError(cause), gone: errors.Is(cause, errGone)}
 	unrenewed, limited := errors.Is(cause, ErrExpired), errors.Is(cause, ErrMaxHold)
