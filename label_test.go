@@ -91,28 +91,6 @@ func TestDefaultLabelWithoutAHost(t *testing.T) {
 	}
 }
 
-// Without the permission to write its label, a process tries once, and not every 30s: each try is an entry of the ACL
-// log.
-func TestLabelIsNotTriedAgainWithoutPermission(t *testing.T) {
-	inVirtualTime(t, 1, func(v *virtual) {
-		ctx := context.Background()
-		var tries atomic.Int64
-		rdb, link := v.redis(0)
-		link.Deny(func(cmd string, args []string) bool {
-			denied := cmd == "HSET" && strings.HasPrefix(args[0], "relock_client:")
-			if denied {
-				tries.Add(1)
-			}
-			return denied
-		})
-		l := v.clientOn(rdb, unlabeled).NewLock("l")
-		require.NoError(v, l.Lock(ctx))
-		time.Sleep(10 * labelPause)
-		require.NoError(v, l.Unlock(ctx))
-		assert.Equal(v, int64(1), tries.Load())
-	})
-}
-
 // noPermission is what Redis answers to a user who lacks a permission.
 type noPermission struct{}
 

@@ -8,7 +8,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -808,5 +810,27 @@ func TestRedLockLateGrantsAreGivenBack(t *testing.T) {
 		assert.Equal(v, 3, v.has("l"), "nodes on which the attempts that were given up have run")
 		time.Sleep(2*latency + 50*time.Millisecond) // the answers, and the releases
 		assert.Zero(v, v.has("l")+v.has("a longer name"), "nodes on which something is left")
+	})
+}
+
+// Without the permission to write its label, a process tries once, and not every 30s: each try is an entry of the ACL
+// log.
+func TestLabelIsNotTriedAgainWithoutPermission(t *testing.T) {
+	inVirtualTime(t, 1, func(v *virtual) {
+		ctx := context.Background()
+		var tries atomic.Int64
+		rdb, link := v.redis(0)
+		link.Deny(func(cmd string, args []string) bool {
+			denied := cmd == "HSET" && strings.HasPrefix(args[0], "relock_client:")
+			if denied {
+				tries.Add(1)
+			}
+			return denied
+		})
+		l := v.clientOn(rdb, unlabeled).NewLock("l")
+		require.NoError(v, l.Lock(ctx))
+		time.Sleep(10 * labelPause)
+		require.NoError(v, l.Unlock(ctx))
+		assert.Equal(v, int64(1), tries.Load())
 	})
 }
