@@ -136,7 +136,7 @@ func (c counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 // client returns a Client of a service.
 func (b *bench) client(opts ...relock.Option) *relock.Client {
 	b.Helper()
-	opts = append([]relock.Option{relock.WithLogger(slog.New(slog.DiscardHandler))}, opts...)
+	opts = append([]relock.Option{relock.WithLogger(slog.New(slog.DiscardHandler)), relock.WithLabel("")}, opts...)
 	c, err := relock.New(testredis.Client(b, b.rdb.Options().Addr), opts...)
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = c.Close() })

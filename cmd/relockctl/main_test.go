@@ -71,7 +71,8 @@ func ctl(t *testing.T, addr, input string, args ...string) (out, errs string, st
 
 func newClient(t *testing.T, rdb redis.UniversalClient) *relock.Client {
 	t.Helper()
-	c, err := relock.New(rdb, relock.WithPollInterval(time.Hour), relock.WithLogger(slog.New(slog.DiscardHandler)))
+	c, err := relock.New(rdb, relock.WithLabel(""), relock.WithPollInterval(time.Hour),
+		relock.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
@@ -781,7 +782,8 @@ func TestRelockctlWorksBesideAClusterClient(t *testing.T) {
 	}})
 	t.Cleanup(func() { must(t, rdb.Close()) })
 	waits := newClient(t, rdb)
-	holds, err := relock.New(rdb, relock.WithWatchdogTimeout(time.Hour), relock.WithLogger(slog.New(slog.DiscardHandler)))
+	holds, err := relock.New(rdb, relock.WithLabel(""), relock.WithWatchdogTimeout(time.Hour),
+		relock.WithLogger(slog.New(slog.DiscardHandler)))
 	must(t, err)
 	defer holds.Close()
 	hold, err := holds.NewLock("job").Acquire(ctx)

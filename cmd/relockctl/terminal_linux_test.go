@@ -88,7 +88,7 @@ func TestListIsForPeopleOnATerminal(t *testing.T) {
 // People need no flag to learn whether a lease grows.
 func TestShowLooksOnATerminal(t *testing.T) {
 	s := testredis.Start(t)
-	c, err := relock.New(s.Client(), relock.WithWatchdogTimeout(3*time.Second))
+	c, err := relock.New(s.Client(), relock.WithLabel(""), relock.WithWatchdogTimeout(3*time.Second))
 	must(t, err)
 	defer c.Close()
 	must(t, c.NewLock("a").Lock(context.Background()))

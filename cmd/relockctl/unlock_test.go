@@ -38,7 +38,7 @@ func TestHolderLogsThatTheLockWasReleasedByForce(t *testing.T) {
 	s := testredis.Start(t)
 	ctx := context.Background()
 	var log logFile
-	c, err := relock.New(s.Client(), relock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	c, err := relock.New(s.Client(), relock.WithLabel(""), relock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	must(t, err)
 	defer c.Close()
 	must(t, c.NewLock("lock:renewed").Lock(ctx))
