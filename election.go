@@ -52,9 +52,9 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 }
 
 // Lead campaigns, calls fn when the caller is the leader, and resigns when fn has returned, even if fn panics. It
-// returns the error of fn, joined with the error of Resign, so that the result matches ErrLockLost if the leadership
-// was lost while fn was running; then it does not match context.Canceled, even if fn has returned the error of its
-// context: see [Lock.Do]. A nil fn is ErrInvalid.
+// returns the error of fn, joined with the error of Resign. If the leadership was lost while fn was running, the result
+// matches ErrLockLost, and does not match context.Canceled, even if fn has returned the error of its context: see
+// [Lock.Do]. A nil fn is ErrInvalid.
 //
 // The context of fn is canceled when the leadership is lost, and when ctx is canceled. Lead resigns only after fn has
 // returned, so that the next leader does not begin before the work of this one has ended. If the leadership is lost,

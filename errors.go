@@ -33,11 +33,16 @@ var (
 	// in this process is that they hold it, or are ahead in the wait queue. The error also matches that of the context.
 	// The calls with a wait return false without an error by the same rule if that wait has passed.
 	//
-	// Otherwise Redis may be the reason, and ErrBusy is not matched: if the last request for the lock, of this caller
-	// or of the one of this process that is ahead of it, has failed, or has been without an answer for more than 200ms;
-	// if the lease of the last known holder has expired, and Redis was not asked since; if too few servers of a RedLock
-	// have answered; or if AcquireN wants more permits than SetPermits has left. An error that matches ErrClosed never
-	// matches ErrBusy. So an HTTP handler answers 409 to ErrBusy, and 503 to other errors of a lock.
+	// Otherwise Redis may be the reason, and ErrBusy is not matched. That is so in four cases:
+	//
+	//   - The last request for the lock has failed, or has been without an answer for more than 200ms. It is the request
+	//     of this caller, or of the caller of this process that is ahead of it.
+	//   - The lease of the last known holder has expired, and Redis was not asked since.
+	//   - Too few servers of a RedLock have answered.
+	//   - AcquireN wants more permits than SetPermits has left.
+	//
+	// An error that matches ErrClosed never matches ErrBusy. So an HTTP handler answers 409 to ErrBusy, and 503 to other
+	// errors of a lock.
 	//
 	// The error of a Do also matches ErrBusy if its lock was acquired, and its function has waited for another lock in
 	// vain: [Lock.TryDo] reports whether the function was called.

@@ -2,7 +2,7 @@ package relockui
 
 // Whether the lease of a hold grows.
 //
-// Rules: the end of a lease moves only if somebody renews it, or acquires the lock once more, so its process is alive.
+// Rules: the end of a lease moves only if its process renews it, or acquires the lock once more: it is alive.
 // A lease that is renewed is so whenever a third of it has passed. So if the time t is left of it, it grows before a
 // third of t has passed. A lease that does not grow may belong to a process that has ended, or be one that was not to
 // be renewed: Redis does not tell which. All times are those of Redis. relockctl show judges by the same rules.

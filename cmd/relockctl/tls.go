@@ -124,7 +124,7 @@ func speaksPlain(ctx context.Context, addr string) bool {
 }
 
 func speaksTLS(ctx context.Context, addr string) bool {
-	// Nothing is sent to whoever this is.
+	// Nothing is sent to a server whose certificate was not verified.
 	err := greeted(ctx, addr, &tls.Config{InsecureSkipVerify: true})
 	return err == nil || isAlert(err)
 }

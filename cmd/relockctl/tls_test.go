@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -53,7 +52,7 @@ func TestFlagsForTLS(t *testing.T) {
 // What is wrong is named, and long before the requests would time out.
 func TestCauseOfATLSFailureIsNamed(t *testing.T) {
 	s, addr, dir := tlsServer(t)
-	ca, cert, key := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key")
+	ca := filepath.Join(dir, "ca.crt")
 	_, _, other := tlsServer(t)
 	_, port, err := net.SplitHostPort(addr)
 	must(t, err)
@@ -87,10 +86,9 @@ func TestCauseOfATLSFailureIsNamed(t *testing.T) {
 	}
 	_, errs, _ := ctl(t, "127.0.0.1:1", "", "--url", "rediss://"+mute.Addr().String(), "list")
 	assert.NotContains(t, errs, "speak", "nobody knows what it speaks")
-	_, _, _ = cert, key, require.NoError
 }
 
-// Whoever lacks a permission is told where to look for it.
+// A user who lacks a permission is told where to look for it.
 func TestMissingPermissionsLeadToTheirPage(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()

@@ -33,7 +33,7 @@ func (l *logFile) String() string {
 	return l.text.String()
 }
 
-// The log of the holder says why it has lost the lock, also if its lease is not renewed, and within moments.
+// The log of the holder has the cause of the loss of the lock, also if its lease is not renewed, and within moments.
 func TestHolderLogsThatTheLockWasReleasedByForce(t *testing.T) {
 	s := testredis.Start(t)
 	ctx := context.Background()

@@ -84,7 +84,7 @@ func startWaitingFor(t *testing.T, s *testredis.Server, name string) (giveUp fun
 	}
 }
 
-// Whoever looks for as long as show says is told for certain.
+// A user who looks for as long as show prints gets a certain answer.
 func TestLookLongerIsLongEnough(t *testing.T) {
 	for _, left := range []time.Duration{time.Second, 30 * time.Second, 46 * time.Second, time.Hour} {
 		i := relock.Inspection{At: time.Now(), Holders: []relock.Holder{{Remaining: left}}}

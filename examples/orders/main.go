@@ -9,7 +9,7 @@
 // it to a worker, which releases it.
 //
 // A request that has waited in vain is answered with 409 if another request has the order, and with 503 if Redis cannot
-// be asked, or the charge takes too long: a client sends it again in both cases, but only the second one wakes somebody.
+// be asked, or the charge takes too long: a client sends it again in both cases, but only the second one is an alarm.
 //
 // A process may be killed between any two lines. If that happens between a charge and the record of it, the next
 // request charges again: so a payment provider is given a key that makes the second charge the same as the first, such
@@ -182,7 +182,7 @@ func (s *service) charge(w http.ResponseWriter, r *http.Request) {
 	refuse(w, r, ran, err)
 }
 
-// clientLeft is the status of a request whose client has left: nobody reads it, except in the log of requests.
+// clientLeft is the status of a request whose client has left: only the log of requests has it.
 const clientLeft = 499
 
 // refuse answers a request that was not served: it did not get the lock, or the work has failed, if ran is set.
