@@ -37,7 +37,7 @@ var (
 	//
 	//   - The last request for the lock has failed, or has been without an answer for more than 200ms. It is the request
 	//     of this caller, or of the caller of this process that is ahead of it.
-	//   - The lease of the last known holder has expired, and Redis was not asked since.
+	//   - The lease of the last known holder has expired more than 200ms ago, and Redis was not asked since.
 	//   - Too few servers of a RedLock have answered.
 	//   - AcquireN wants more permits than SetPermits has left.
 	//

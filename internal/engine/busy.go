@@ -6,9 +6,12 @@ package engine
 // The rule: a lock is busy if the newest fact in this process is that other owners hold it, or are ahead of the caller.
 // There are three such facts: the last answer of Redis to the caller itself; the last answer to the caller in front,
 // for those that wait behind it in the local queue; and a hold of another owner of this process that is valid. No lease
-// that such an answer has named may have expired since without another question. No request of the caller, or of the
-// one in front, may have failed since, or be without an answer for more than send.MinWait. Otherwise Redis may be the
-// reason.
+// that such an answer has named may have expired more than send.MinWait ago without another question. No request of the
+// caller, or of the one in front, may have failed since, or be without an answer for more than send.MinWait. Otherwise
+// Redis may be the reason.
+//
+// An answer to a question that is asked when the lease ends is due send.MinWait later. So a wait that ends shortly after
+// the lease has the same result whether the timer that was to ask has fired or not.
 //
 // A caller of this process that is ahead in the local queue, and whose own request was sent so recently that no answer
 // is due, counts as ahead, too: so does one that is releasing the lock. A message of a release is a hint, and no fact:
@@ -77,7 +80,8 @@ func (f *findings) busyAt(now time.Time, holder bool) bool {
 	case holder:
 		return true
 	case f.reply != nil:
-		return f.reply.cause == nil && (f.look.Held || !f.reply.expiredAt(now))
+		asked := f.request.underWay() || !f.look.Asked.IsZero()
+		return f.reply.cause == nil && (f.look.Held || asked || !f.reply.expiredAt(now.Add(-send.MinWait)))
 	}
 	return f.behind != ""
 }
