@@ -147,10 +147,7 @@ type Slowest struct {
 // Slowest returns how old the oldest hold of this Client is, and how long the call that has waited for the longest time
 // has waited, for each type of lock. It looks at all locks that the Client uses at the moment, sends no request, and is
 // meant to be called from time to time, for gauges. A type that no owner holds, or that no caller waits for, is not in
-// the map. The terms of an [Election] and its candidates are left out.
-//
-// Waits are known only if the Client was created with [WithObserver] or [WithWaitWarning]. Both maps are empty after
-// Close.
+// the map. The terms of an [Election] and its candidates are left out. Both maps are empty after Close.
 func (c *Client) Slowest() Slowest {
 	s := Slowest{make(map[LockType]time.Duration), make(map[LockType]time.Duration)}
 	if c == nil {

@@ -157,7 +157,8 @@ func WithHoldWarning(d time.Duration) Option {
 // The holder is an owner of this process, or else Redis is asked for it, as [Client.Inspect] does, on a goroutine of
 // the Client; no caller waits for that. It is "unknown" if Redis does not permit the request, or if the lookups for all
 // slow locks together have taken 2s, and for a RedLock that no owner of this process holds. The number of warnings is
-// limited as for [WithHoldWarning]. d is at least 100ms. The default is 0: there are no warnings.
+// limited as for [WithHoldWarning]. d is at least 100ms, or 0 for no warnings. The default is one minute. Callers that
+// wait for less than half of d cost nothing that can be measured: a goroutine looks for long waits while callers wait.
 func WithWaitWarning(d time.Duration) Option {
 	return func(o *options) { o.waitWarning = d }
 }
@@ -185,6 +186,7 @@ func WithObserver(o Observer) Option {
 func newOptions(opts []Option) (options, error) {
 	o := options{
 		watchdogTimeout: 30 * time.Second,
+		waitWarning:     time.Minute,
 		fairWaitTimeout: 5 * time.Minute,
 		pollInterval:    time.Second,
 		nodeTimeout:     200 * time.Millisecond,

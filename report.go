@@ -145,7 +145,7 @@ func (c *Client) describeHolder(ctx context.Context, s engine.Subject) string {
 	case err != nil:
 		return ""
 	case len(i.Holders) == 0:
-		return engine.Nobody
+		return "nobody"
 	}
 	h, text := i.Holders[0], "an unknown client"
 	switch {

@@ -834,3 +834,46 @@ func TestLabelIsNotTriedAgainWithoutPermission(t *testing.T) {
 		assert.Equal(v, int64(1), tries.Load())
 	})
 }
+
+// A lock that another goroutine of the same process has forgotten, and one that another process keeps, are logged by
+// default when a caller has waited for a minute. WithWaitWarning(0) switches that off.
+func TestLockThatIsKeptForAMinuteIsLoggedByDefault(t *testing.T) {
+	for name, logs := range map[string]bool{"by default": true, "switched off": false} {
+		for _, here := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/here=%v", name, here), func(t *testing.T) {
+				inVirtualTime(t, 1, func(v *virtual) {
+					var log lockedBuffer
+					opts := []Option{WithLogger(slog.New(slog.NewTextHandler(&log, nil)))}
+					if !logs {
+						opts = append(opts, WithWaitWarning(0))
+					}
+					c, _ := v.client(0, opts...)
+					holder := c
+					if !here {
+						holder, _ = v.client(0)
+					}
+					owner := ContextWithOwner(context.Background())
+					require.NoError(v, holder.NewLock("forgotten").Lock(owner))
+					got := make(chan error)
+					waiter := ContextWithOwner(owner)
+					go func() { got <- c.NewLock("forgotten").Lock(waiter) }()
+					time.Sleep(59 * time.Second)
+					assert.Empty(v, log.String())
+					assert.InDelta(v, 59*time.Second, c.Slowest().Wait[TypeLock], float64(time.Second))
+					time.Sleep(32 * time.Second)
+					if logs {
+						assert.Equal(v, 1, strings.Count(log.String(), "\n"), log.String())
+						assert.Contains(v, log.String(), "lock=forgotten")
+						who := map[bool]string{true: "of this process", false: "of client " + holder.ID()[:8]}
+						assert.Contains(v, log.String(), who[here])
+					} else {
+						assert.Empty(v, log.String())
+					}
+					require.NoError(v, holder.NewLock("forgotten").Unlock(owner))
+					require.NoError(v, <-got)
+					require.NoError(v, c.NewLock("forgotten").Unlock(waiter))
+				})
+			})
+		}
+	}
+}

@@ -58,6 +58,7 @@ type acquireOp struct {
 	adoptsRecord bool        // a hand-off has left the record of the last holder to it: see handoff.go
 	asking       bool        // an attempt is under way; in rollback: a hook has panicked, or ended the goroutine
 	givenUp      atomic.Bool // the operation has failed: what late answers grant is rolled back (orphans.go)
+	redisWait    redisWait
 }
 
 // errRestart makes the call begin another acquire operation, with new fields. There are three reasons. Another caller
@@ -92,7 +93,6 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 	op.Patient = op.NoWait && isPatient(ctx)
 	op.part = partOf(ctx)
 	op.span = startSpan(e, ctx, locks, o)
-	defer op.span.leave()
 	err := errRestart
 	for err == errRestart {
 		err = e.acquireOnce(&op, o, r, locks)
@@ -236,6 +236,7 @@ func (t *target) prepareLocked(r Request, p *Part) error {
 func (a *acquireOp) run() (res Answer, err error) {
 	returned := false
 	defer func() {
+		a.engine.slow.strike(a)
 		a.subscription.leave()
 		a.backend.rollback(res, err, returned)
 	}()
@@ -359,9 +360,16 @@ func (a *acquireOp) listen(in target, res Answer) (wake, ready <-chan struct{}, 
 	if res.Standing.SubscriptionLost() {
 		a.subscription.listeners[0].Renew() // the channel of grants
 	}
+	a.waitsFor(in.hold)
+	return wake, ready, begun
+}
+
+// waitsFor notes that the caller is about to sleep until the lock of h may be free in Redis.
+func (a *acquireOp) waitsFor(h *hold) {
+	a.engine.slow.list(a, h, a.engine.beginWait(&a.waitOptions))
+	slowWatch{a.engine}.startForWaits()
 	a.span.waits()
 	a.span.ends(pathPolled)
-	return wake, ready, begun
 }
 
 // sleepUntilFree sleeps for delay, or until one of the channels is ready. It returns an error if the wait of op ends

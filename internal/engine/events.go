@@ -62,8 +62,7 @@ func (h *hold) subject() Subject { return subjectOf(h.lock, h.key.owner) }
 // age returns how long h has been held.
 func (h *hold) age() time.Duration { return h.lockState.engine.watchdog.Now() - h.since }
 
-// A span is one call that acquires locks, as events describe it. It is nil if there are no Observer and no wait
-// warnings.
+// A span is one call that acquires locks, as events describe it. It is nil if there is no Observer.
 type span struct {
 	engine  *Engine
 	ctx     context.Context
@@ -72,20 +71,16 @@ type span struct {
 	path    Path
 	targets []target // one for each lock; empty: the lock was handed off
 	token   int64    // of a hold that was handed off to the call
-	listed  int      // see slowLocks.waits, whose mutex guards it; -1: the locks are meant to last, and are not listed
 }
 
 // startSpan begins the span of a call of o for the locks bs.
 func startSpan[L Lock](e *Engine, ctx context.Context, bs []L, o Owner) *span {
-	if !e.Observed && e.WaitWarning == 0 {
+	if !e.Observed {
 		return nil
 	}
 	s := &span{engine: e, ctx: ctx, began: time.Now(), path: pathImmediate}
 	for _, b := range bs {
 		s.locks = append(s.locks, subjectOf(b, o))
-		if b.Lasting() {
-			s.listed = -1
-		}
 	}
 	return s
 }
@@ -96,19 +91,8 @@ func (s *span) waits() {
 		return
 	}
 	s.path = pathQueue
-	s.engine.slow.list(s)
-	if !s.engine.Observed {
-		return
-	}
 	for _, l := range s.locks {
 		s.engine.Events.Waiting(s.ctx, l)
-	}
-}
-
-// leave notes that the call returns, or that its goroutine ends.
-func (s *span) leave() {
-	if s != nil && s.path != pathImmediate {
-		s.engine.slow.strike(s)
 	}
 }
 
@@ -136,7 +120,7 @@ func (s *span) handedOff(token int64) {
 
 // finish reports the outcome of the call.
 func (s *span) finish(err error) {
-	if s == nil || !s.engine.Observed {
+	if s == nil {
 		return
 	}
 	waited, events := time.Since(s.began), s.engine.Events

@@ -58,9 +58,10 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	if s.closed || q == nil || q.First() == nil || !h.state.holds() || h.count > 1 || r.ended {
 		return nil, 0
 	}
-	next, now = q.First().Value, e.watchdog.Now()
+	first := q.First().Value
+	next, now = first.hold, e.watchdog.Now()
 	switch {
-	case next == nil, !q.policy.MayHandOff(now, e.pace()):
+	case !first.handOff, !q.policy.MayHandOff(now, e.pace()):
 		return nil, 0
 	case h.fieldSent, s.counterpartLocked(h) != nil, s.counterpartLocked(next) != nil:
 		return nil, 0 // an attempt on the counterpart that names this field would be granted beside the successor
@@ -150,7 +151,9 @@ func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
 // enqueueLocked waits in q with the fresh hold h, until q admits h, until h gets the lock by a hand-off or a shared
 // record, or until the wait ends otherwise. It unlocks the mutex meanwhile.
 func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admitted, error) {
-	w := q.Add(h, entrance{s.engine}.number(op))
+	e := entrance{s.engine}
+	w := q.Add(candidate{hold: h, handOff: true, since: e.beginWait(op)}, e.number(op))
+	slowWatch{e.Engine}.startForWaits()
 	op.fitted = op.fitted || q.blocker != nil && h.lock.Permits() <= q.blocker.total
 	err := s.awaitHandoffLocked(op, q, w, h)
 	switch {
@@ -175,7 +178,7 @@ func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admit
 		op.number, op.bypass = w.Number, true
 		return admitted{hold: h}, nil
 	case err != nil:
-		err = entrance{s.engine}.gaveUpLocked(op, q, h, err)
+		err = e.gaveUpLocked(op, q, h, err)
 		q.Leave(w)
 	case w.Err == errBypassQueue:
 		op.number, op.bypass = w.Number, true

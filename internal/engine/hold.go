@@ -93,12 +93,12 @@ type hold struct {
 	vote    Vote // set and replaced only while the hold is fresh; nil if the lock has a record in Redis
 
 	// guarded by lockState.mu
-	ownerQueue waitqueue.Queue[*hold] // the owner mutex
-	queue      *waitQueue             // the local queue that has admitted the hold, and not the next waiter yet; or nil
-	record     *record                // set when the lock is acquired
-	own        record                 // memory for the record that this hold makes
-	index      int32                  // index in record.holds
-	parts      int32                  // how much of the hold count belongs to RedLocks: see part.go
+	ownerQueue waitqueue.Queue[candidate] // the owner mutex
+	queue      *waitQueue                 // the local queue that has admitted the hold, and not the next waiter yet; or nil
+	record     *record                    // set when the lock is acquired
+	own        record                     // memory for the record that this hold makes
+	index      int32                      // index in record.holds
+	parts      int32                      // how much of the hold count belongs to RedLocks: see part.go
 	// since is when the hold began, on the clock of the watchdog: when the attempt that was granted was sent, when the
 	// lock was handed off, or when the hold joined the record of another one.
 	since time.Duration
@@ -182,10 +182,10 @@ func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) error {
 		return send.ErrTimeUp
 	}
 	if other := s.counterpartLocked(h); h.state.holds() || other != nil && other.state.holds() { // by this owner
-		return entrance{s.engine}.enterOwnersLocked(s, op, &h.ownerQueue)
+		return entrance{s.engine}.enterOwnersLocked(s, op, h)
 	}
 	patient := *op
-	err := entrance{s.engine}.enterLocked(s, &patient, &h.ownerQueue)
+	err := entrance{s.engine}.enterLocked(s, &patient, &h.ownerQueue, h)
 	if err != nil && err != errOwnerChanged {
 		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.key.half))
 	}

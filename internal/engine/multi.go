@@ -226,10 +226,10 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 func (g *multiAcquire) awaitHoldLocked(op *waitOptions, other *hold) error {
 	g.leaveQueuesLocked()
 	if other.state.holds() {
-		return entrance{g.engine}.enterOwnersLocked(g.states, op, &other.ownerQueue)
+		return entrance{g.engine}.enterOwnersLocked(g.states, op, other)
 	}
 	patient := *op
-	err := entrance{g.engine}.enterLocked(g.states, &patient, &other.ownerQueue)
+	err := entrance{g.engine}.enterLocked(g.states, &patient, &other.ownerQueue, other)
 	if err != nil && err != errOwnerChanged {
 		s := other.lockState
 		op.found.waitsBehindLocked(s.name, s.findQueueLocked(other.key.half))

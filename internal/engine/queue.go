@@ -19,13 +19,19 @@ import (
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
-// A waiter waits in a local queue, or for the owner mutex of a hold. Its value is the hold that the lock may be handed
-// off to, or nil.
-type waiter = waitqueue.Waiter[*hold]
+// A waiter waits in a local queue, or for the owner mutex of a hold.
+type waiter = waitqueue.Waiter[candidate]
+
+// A candidate is what a waiter waits for.
+type candidate struct {
+	hold    *hold         // of the lock that the caller wants
+	handOff bool          // the lock may be handed off to hold
+	since   time.Duration // when the call began to wait: see waitOptions.since
+}
 
 // A waitQueue is a local queue.
 type waitQueue struct {
-	waitqueue.Queue[*hold]
+	waitqueue.Queue[candidate]
 	half       string // LockID.Half of the lock
 	registered bool   // it is in the queues of its lock state
 
@@ -119,15 +125,16 @@ func (e entrance) number(op *waitOptions) uint64 {
 	return e.waiters.Add(1)
 }
 
-// enterLocked waits until q has admitted the caller. It unlocks mu meanwhile.
-func (e entrance) enterLocked(mu sync.Locker, op *waitOptions, q *waitqueue.Queue[*hold]) error {
+// enterLocked waits until q has admitted the caller, which wants the lock of h. It unlocks mu meanwhile.
+func (e entrance) enterLocked(mu sync.Locker, op *waitOptions, q *waitqueue.Queue[candidate], h *hold) error {
 	if q.TryEnter() {
 		return nil
 	}
 	if op.NoWait {
 		return send.ErrTimeUp
 	}
-	w, returned := q.Add(nil, e.number(op)), false
+	w, returned := q.Add(candidate{hold: h, since: e.beginWait(op)}, e.number(op)), false
+	slowWatch{e.Engine}.startForWaits()
 	defer func() {
 		if !returned { // code of the user has panicked, or ended the goroutine
 			q.Leave(w)
@@ -146,9 +153,9 @@ func (e entrance) enterLocked(mu sync.Locker, op *waitOptions, q *waitqueue.Queu
 	return err
 }
 
-// enterOwnersLocked waits for the owner mutex q while another goroutine of the same owner uses the hold for a request.
-// A caller that does not wait for other owners waits here too, for as long as it would wait for an answer of Redis.
-func (e entrance) enterOwnersLocked(mu sync.Locker, op *waitOptions, q *waitqueue.Queue[*hold]) error {
+// enterOwnersLocked waits for the owner mutex of h while another goroutine of the same owner uses h for a request. A
+// caller that does not wait for other owners waits here too, for as long as it would wait for an answer of Redis.
+func (e entrance) enterOwnersLocked(mu sync.Locker, op *waitOptions, h *hold) error {
 	patient, now := *op, time.Now()
 	patient.NoWait = false
 	switch {
@@ -158,7 +165,7 @@ func (e entrance) enterOwnersLocked(mu sync.Locker, op *waitOptions, q *waitqueu
 	default:
 		patient.Wait = patient.WithMinWait(now)
 	}
-	err := e.enterLocked(mu, &patient, q)
+	err := e.enterLocked(mu, &patient, &h.ownerQueue, h)
 	if err == send.ErrTimeUp && op.NoWait {
 		return ErrNoAnswer
 	}
@@ -257,7 +264,7 @@ func (e entrance) enterInOrderLocked(mu sync.Locker, op *waitOptions, targets []
 func (e entrance) enterOneLocked(mu sync.Locker, op *waitOptions, h *hold) error {
 	q := h.lockState.queueLocked(h.key.half)
 	defer h.lockState.dropQueueLocked(q) // unless a caller is admitted
-	if err := e.enterLocked(mu, op, &q.Queue); err != nil {
+	if err := e.enterLocked(mu, op, &q.Queue, h); err != nil {
 		return err
 	}
 	h.queue = q

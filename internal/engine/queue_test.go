@@ -107,8 +107,8 @@ func TestQueueThatReplacesAnotherIsNotDropped(t *testing.T) {
 		s.locked(func() {
 			before := s.queueLocked(id.Half)
 			before.TryEnter()
-			first := before.Add(nil, 1)
-			before.Add(nil, 2)
+			first := before.Add(candidate{}, 1)
+			before.Add(candidate{}, 2)
 			before.FailBehind(1, errBypassQueue)
 			before.Release()
 			before.Leave(first)

@@ -66,7 +66,7 @@ func (h *hold) openLocked(more int) {
 			q.shared = r
 		}
 		for _, w := range q.All() {
-			if next := w.Value; s.counterpartLocked(next) == nil {
+			if next := w.Value.hold; s.counterpartLocked(next) == nil {
 				r.joinLocked(next, now)
 				next.ownerQueue.Release()
 				next.state = handed
@@ -84,7 +84,7 @@ func (q *waitQueue) hasEnoughPermits(free int) bool {
 		return false
 	}
 	for _, w := range q.All() {
-		free -= w.Value.lock.Permits()
+		free -= w.Value.hold.lock.Permits()
 	}
 	return free >= 0
 }

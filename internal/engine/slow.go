@@ -2,13 +2,14 @@ package engine
 
 // Slow locks: holds that are old, and waits that take long, are reported while they last.
 //
-// Rules: a Client without the options spends nothing on this: no goroutine, no allocation, and no field of a hold. With
-// an option one goroutine (slowWalk) looks at all lock states at half of the shortest time that was set. Whether a hold
-// is to be reported follows from its age now and at the last walk. So nothing is remembered for a hold except the stack
-// of the call that acquired it, as program counters, and that only while hold warnings are on. A call that waits is
-// listed if an Observer or a wait warning needs it, from when it begins to wait until it returns. All reports go
-// through the reporter, at most mostLines in any second; the others are counted. The terms of an election, and its
-// candidates, are meant to last: they are left out everywhere (Lock.Lasting).
+// Rules: one goroutine (slowWalk) looks at all lock states at half of the shortest time that was set. It runs while hold
+// warnings are on, or else while callers wait. Whether a hold is to be reported follows from its age now and at the
+// last walk. So nothing is remembered for a hold except the stack of the call that acquired it, as program counters,
+// and that only while hold warnings are on. The calls that wait are found where they wait: in the local queues, or in a
+// list of those that wait for Redis. A wait in a local queue, which may be as short as a hand-off, costs one look at the
+// clock for this, and no mutex. All reports go through the reporter, at most mostLines in any second; the others are
+// counted. The terms of an election, and its candidates, are meant to last: they are left out everywhere
+// (Lock.Lasting).
 
 import (
 	"cmp"
@@ -27,14 +28,22 @@ const (
 	lookupTime = 2 * time.Second // how long one walk asks Redis for holders
 )
 
-// Nobody is the Holder of a lock that Redis has found free.
-const Nobody = "nobody"
-
 // Slow locks are what an engine knows of holds and waits beside its lock states.
 type slowLocks struct {
 	mu     sync.Mutex // guards the fields below; no other mutex is locked while it is held
 	stacks map[*hold][]uintptr
-	waits  []*span // the calls that wait, in no order; each has its index, plus 1, in span.listed
+	waits  []*acquireOp // those that wait for Redis, in no order
+
+	walk    slowWalk    // used by its goroutine
+	walking atomic.Bool // it has a goroutine
+}
+
+// A redisWait is the wait of an acquire operation for a lock that Redis has found busy. The mutex of slowLocks guards
+// it.
+type redisWait struct {
+	hold   *hold         // of the lock
+	since  time.Duration // when the call began to wait, on the clock of the watchdog
+	listed int           // its index in slowLocks.waits, plus 1; 0: it is not there
 }
 
 // A SlowWait describes the calls of this process that wait for one lock.
@@ -43,8 +52,6 @@ type SlowWait struct {
 	Waiters int           // how many calls wait for the lock
 	Waited  time.Duration // how long the first of them has waited
 	Holder  string        // describes the current holder; "": it is not known
-
-	single bool // at least one of the calls waits for this lock only
 }
 
 // A slowWatch watches holds and waits for those that last too long.
@@ -102,40 +109,46 @@ func (s *slowLocks) stackOf(h *hold) []uintptr {
 	return s.stacks[h]
 }
 
-// list lists a call that begins to wait.
-func (s *slowLocks) list(call *span) {
+// list notes that a waits for the lock of h, and has waited since then.
+func (s *slowLocks) list(a *acquireOp, h *hold, since time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if call.listed != 0 {
-		return
+	w := &a.redisWait
+	w.hold, w.since = h, since
+	if w.listed == 0 {
+		s.waits = append(s.waits, a)
+		w.listed = len(s.waits)
 	}
-	s.waits = append(s.waits, call)
-	call.listed = len(s.waits)
 }
 
-// strike removes a call from the list, if it is there.
-func (s *slowLocks) strike(call *span) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if call.listed <= 0 {
+// strike notes that a waits no longer. Only the goroutine of a calls list and strike for it.
+func (s *slowLocks) strike(a *acquireOp) {
+	if a.redisWait.listed == 0 {
 		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	last := len(s.waits) - 1
-	s.waits[call.listed-1] = s.waits[last]
-	s.waits[call.listed-1].listed = call.listed
+	moved := s.waits[last]
+	moved.redisWait.listed = a.redisWait.listed
+	s.waits[moved.redisWait.listed-1] = moved
 	s.waits[last] = nil
-	s.waits, call.listed = s.waits[:last], 0
+	s.waits, a.redisWait = s.waits[:last], redisWait{}
 }
 
-// listed returns the calls that wait.
-func (s *slowLocks) listed() []*span {
+// redisWaits returns the waits for Redis.
+func (s *slowLocks) redisWaits() []redisWait {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.waits)
+	all := make([]redisWait, 0, len(s.waits))
+	for _, a := range s.waits {
+		all = append(all, a.redisWait)
+	}
+	return all
 }
 
 // Slowest returns how old the oldest hold is, and how long the longest wait has lasted, of each type of lock. After
-// Close it returns nothing. Waits are known only with an Observer or a wait warning.
+// Close it returns nothing.
 func (e *Engine) Slowest() (holds, waits map[string]time.Duration) {
 	holds, waits = make(map[string]time.Duration), make(map[string]time.Duration)
 	if e.Alive() != nil {
@@ -146,11 +159,10 @@ func (e *Engine) Slowest() (holds, waits map[string]time.Duration) {
 		kind := h.lock.Type()
 		holds[kind] = max(holds[kind], now-heldSince(h))
 	})
-	for _, call := range e.slow.listed() {
-		for _, l := range call.locks {
-			waits[l.Type] = max(waits[l.Type], time.Since(call.began))
-		}
-	}
+	slowWatch{e}.eachWait(func(h *hold, since time.Duration) {
+		kind := h.lock.Type()
+		waits[kind] = max(waits[kind], now-since)
+	})
 	return holds, waits
 }
 
@@ -167,6 +179,38 @@ func eachHeldOf(s *lockState, f func(h *hold)) {
 	for h := range s.holds.all() {
 		if h.state.holds() && !h.lock.Lasting() {
 			f(h)
+		}
+	}
+}
+
+// eachWait calls f for each call that waits for a lock, with the hold that it is to get, and with the time when it began
+// to wait. f must not lock anything.
+func (e slowWatch) eachWait(f func(h *hold, since time.Duration)) {
+	report := func(h *hold, since time.Duration) {
+		if !h.lock.Lasting() {
+			f(h, since)
+		}
+	}
+	for _, s := range e.table.all() {
+		eachLocalWait(s, report)
+	}
+	for _, w := range e.slow.redisWaits() {
+		report(w.hold, w.since)
+	}
+}
+
+// eachLocalWait is eachWait for those that wait in a local queue of s, or for the owner mutex of a hold.
+func eachLocalWait(s *lockState, f func(h *hold, since time.Duration)) {
+	s.Lock()
+	defer s.Unlock()
+	for _, q := range s.queues {
+		for _, w := range q.All() {
+			f(w.Value.hold, w.Value.since)
+		}
+	}
+	for h := range s.holds.all() {
+		for _, w := range h.ownerQueue.All() {
+			f(h, w.Value.since)
 		}
 	}
 }
@@ -193,10 +237,25 @@ type slowName struct {
 	longest time.Duration // the longest wait that was reported
 }
 
-// start starts the goroutine, if an option needs it.
+// start starts the goroutine if there are hold warnings. Otherwise the first call that waits starts it.
 func (e slowWatch) start() {
-	if e.HoldWarning > 0 || e.WaitWarning > 0 {
-		w := &slowWalk{slowWatch: e, last: e.watchdog.Now(), lines: newLineLimit()}
+	e.slow.walk.slowWatch, e.slow.walk.lines = e, newLineLimit()
+	if e.HoldWarning > 0 {
+		e.startOnce()
+	}
+}
+
+// startForWaits starts the goroutine if there are wait warnings. It is called when eachWait can see the new wait,
+// because slowWalk.stop relies on that. The caller may have mutexes.
+func (e slowWatch) startForWaits() {
+	if e.WaitWarning > 0 && !e.slow.walking.Load() {
+		e.startOnce()
+	}
+}
+
+func (e slowWatch) startOnce() {
+	if w := &e.slow.walk; e.slow.walking.CompareAndSwap(false, true) {
+		w.last = e.watchdog.Now()
 		e.workers.Spawn(w.run)
 	}
 }
@@ -208,7 +267,23 @@ func (w *slowWalk) run() {
 	}
 	for w.Pause(w.life, pause) == nil {
 		w.walk()
+		if w.HoldWarning == 0 && !w.isAwaited() && w.stop() {
+			return
+		}
 	}
+}
+
+// stop reports whether the goroutine is to end. If a call has begun to wait since the last walk, and has found that
+// there is a goroutine, it goes on.
+func (w *slowWalk) stop() bool {
+	w.slow.walking.Store(false)
+	return !w.isAwaited() || !w.slow.walking.CompareAndSwap(false, true)
+}
+
+// isAwaited reports whether a call waits.
+func (w *slowWalk) isAwaited() (awaited bool) {
+	w.eachWait(func(*hold, time.Duration) { awaited = true })
+	return awaited
 }
 
 // An oldHold is a hold that a walk has found too old.
@@ -236,9 +311,7 @@ func (w *slowWalk) walk() {
 			if slow.Holder == "" && w.Holder != nil {
 				slow.Holder = w.Holder(ctx, slow.Subject)
 			}
-			if slow.single || slow.Holder != Nobody { // otherwise the calls wait for another one of their locks
-				w.report(func() { w.Events.SlowWait(slow) })
-			}
+			w.report(func() { w.Events.SlowWait(slow) })
 		}
 	}
 	if n := w.lines.more(now); n > 0 {
@@ -297,20 +370,16 @@ func (w *slowWalk) longWaits(now time.Duration) (all []*SlowWait) {
 		return nil
 	}
 	found := make(map[string]*SlowWait)
-	for _, call := range w.slow.listed() {
-		waited := time.Since(call.began)
-		for _, l := range call.locks {
-			slow := found[l.Name]
-			if slow == nil {
-				slow = new(SlowWait)
-				found[l.Name] = slow
-			}
-			if slow.Waiters++; waited >= slow.Waited {
-				slow.Subject, slow.Waited = l, waited
-			}
-			slow.single = slow.single || len(call.locks) == 1
+	w.eachWait(func(h *hold, since time.Duration) {
+		slow := found[h.lock.Name()]
+		if slow == nil {
+			slow = new(SlowWait)
+			found[h.lock.Name()] = slow
 		}
-	}
+		if slow.Waiters++; now-since >= slow.Waited {
+			slow.Subject, slow.Waited = h.subject(), now-since
+		}
+	})
 	still := make(map[string]*slowName)
 	for name, slow := range found {
 		known := w.names[name]

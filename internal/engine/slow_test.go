@@ -337,23 +337,54 @@ func TestCloseEndsALookup(t *testing.T) {
 	})
 }
 
-// A caller of several locks waits for one of them: those that Redis has found free are not named.
-func TestCallerOfSeveralLocksWaitsForTheBusyOne(t *testing.T) {
+// Only while a call waits is there a goroutine that looks for long waits, and every call that waits is seen by one.
+func TestLongWaitsAreWatchedWhileCallersWait(t *testing.T) {
 	t.Parallel()
-	w := &slowWalk{lines: newLineLimit(), slowWatch: slowWatch{&Engine{Config: Config{WaitWarning: time.Second}}}}
-	call := &span{engine: w.Engine, began: time.Now().Add(-time.Minute),
-		locks: []Subject{{"a", "lock", 1}, {"b", "lock", 1}}}
-	w.slow.list(call)
-	alone := &span{engine: w.Engine, began: time.Now().Add(-time.Minute), locks: []Subject{{"b", "lock", 2}}}
-	w.slow.list(alone)
-	for _, slow := range w.longWaits(time.Hour) {
-		assert.Equal(t, slow.Name == "b", slow.single, slow.Name)
-	}
-	w.slow.strike(call)
-	assert.Equal(t, []*span{alone}, w.slow.listed())
-	w.slow.strike(call)
-	w.slow.strike(alone)
-	assert.Empty(t, w.slow.listed())
+	inSlowBubble(t, 0, time.Second, func(e *bubbleEngine, l *slowLog) {
+		other := joinBubbleEngine(e.t, e.redis, "other")
+		for range 2 {
+			for _, holder := range []*bubbleEngine{e, other} { // the caller waits in the local queue, or for Redis
+				holder.lock(7)
+				_, before, _ := l.lines()
+				done := e.lockLater(1)
+				assert.True(e.t, e.slow.walking.Load())
+				pass(1501 * time.Millisecond)
+				_, after, _ := l.lines()
+				assert.Equal(e.t, before+1, after)
+				holder.unlock(7)
+				<-done
+				e.unlock(1)
+				pass(501 * time.Millisecond)
+				assert.False(e.t, e.slow.walking.Load())
+				assert.Zero(e.t, e.atWork()-holder.atWork(), "goroutines")
+			}
+		}
+		e.lock(7)
+		done := e.lockLater(1)
+		assert.False(e.t, e.slow.walk.stop(), "a call has begun to wait since the last walk")
+		assert.True(e.t, e.slow.walking.Load())
+		e.unlock(7)
+		<-done
+		assert.True(e.t, e.slow.walk.stop())
+		e.unlock(1)
+	})
+}
+
+// A goroutine that waits for another one of its owner, which waits for the lock, waits for the lock, too.
+func TestWaitForTheOwnersOtherGoroutineIsAWait(t *testing.T) {
+	t.Parallel()
+	inSlowBubble(t, 0, time.Second, func(e *bubbleEngine, l *slowLog) {
+		e.lock(7)
+		first, second := e.lockLater(1), e.lockLater(1)
+		pass(1600 * time.Millisecond)
+		require.Len(e.t, l.longWaits(), 1)
+		assert.Equal(e.t, 2, l.longWaits()[0].Waiters)
+		e.unlock(7)
+		<-first
+		<-second
+		e.unlock(1)
+		e.unlock(1)
+	})
 }
 
 // A panic of a hook, which ends the call, leaves no wait behind.
@@ -437,7 +468,6 @@ func TestLoggerThatHangsCollectsNoLines(t *testing.T) {
 // Without the options there is nothing that could cost anything.
 func TestSlowLocksCostNothingWithoutTheOptions(t *testing.T) {
 	assert.LessOrEqual(t, unsafe.Sizeof(hold{}), uintptr(416), "the size class of a hold")
-	assert.LessOrEqual(t, unsafe.Sizeof(span{}), uintptr(128), "the size class of a span")
 	synctest.Test(t, func(t *testing.T) {
 		e := joinBubbleEngine(t, fakeredis.New(), "client")
 		assert.Zero(t, e.atWork(), "goroutines")
@@ -453,7 +483,7 @@ func TestSlowLocksCostNothingWithoutTheOptions(t *testing.T) {
 	locks := []Lock{newFakeLock(nil, "x")}
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		slowWatch{e}.acquired(locks, 1)
-		startSpan(e, context.Background(), locks, 1).leave()
+		startSpan(e, context.Background(), locks, 1).finish(nil)
 	}))
 }
 

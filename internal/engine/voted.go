@@ -116,8 +116,7 @@ func (k *voteBackend) await(res Answer) (Answer, error) {
 		k.subscription.listenTo(h.vote.Listen(r.Taken))
 	}
 	wake, ready := k.subscription.awaited()
-	k.span.waits()
-	k.span.ends(pathPolled)
+	k.waitsFor(h)
 	delay := k.engine.PollDelay(r.Wait)
 	if k.notified { // a release may be announced before the process of the holder has noted it
 		delay = min(delay, reserveTime)

@@ -19,6 +19,8 @@ type waitOptions struct {
 	foundBusy bool          // an attempt that has bypassed the wait queue has found a semaphore busy
 	fitted    bool          // the semaphore had as many permits as the caller wants when it began to wait
 	number    uint64        // keeps the caller's position in a wait queue that it has left for an attempt; 0: it has none
+	waited    bool          // the call has begun to wait for other owners
+	since     time.Duration // when it has, on the clock of the watchdog
 	part      *Part         // that the call is made for: see part.go; or nil
 	span      *span         // of the call; nil: there is no Observer
 	found     findings      // what the caller knows newest of its locks
@@ -43,6 +45,14 @@ func (op *waitOptions) changes(kind Lock) chan struct{} {
 		op.changed = make(chan struct{}, 1)
 	}
 	return op.changed
+}
+
+// beginWait notes that the call of op is about to wait for other owners. It returns when the call began to wait.
+func (e *Engine) beginWait(op *waitOptions) time.Duration {
+	if !op.waited {
+		op.waited, op.since = true, e.watchdog.Now()
+	}
+	return op.since
 }
 
 // sleep returns nil when one of the channels is ready, or when d has passed (0: there is no limit). It returns an error

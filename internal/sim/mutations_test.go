@@ -343,9 +343,9 @@ var mutations = []mutation{
 	},
 	{
 		name: "leaverStaysQueued", file: "internal/engine/handoff.go",
-		from: `err = entrance{s.engine}.gaveUpLocked(op, q, h, err)
+		from: `err = e.gaveUpLocked(op, q, h, err)
 		q.Leave(w)`,
-		to: "err = entrance{s.engine}.gaveUpLocked(op, q, h, err)",
+		to: "err = e.gaveUpLocked(op, q, h, err)",
 	},
 	{
 		name: "handedOverAndStuck", file: "internal/engine/handoff.go",
