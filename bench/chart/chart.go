@@ -3,7 +3,9 @@ package chart
 
 // Rules: the picture brings its own background and colors for light and dark. It
 // uses nothing that a browser showing an image would refuse to load. Every value
-// is there as text, too. The same bars give the same bytes.
+// is there as text, too. The same bars give the same bytes. The picture is as wide as
+// the screen of a phone: the name and the text of a bar are above it, and long texts
+// have several lines.
 
 import (
 	"encoding/xml"
@@ -11,13 +13,14 @@ import (
 	"io"
 	"math"
 	"strings"
+	"unicode/utf8"
 )
 
 // A Bar is one value with its spread.
 type Bar struct {
 	Name           string
 	Low, Mid, High float64
-	Text           string // the text beside the bar
+	Text           string // the text above the end of the bar
 	Ours           bool   // highlighted
 }
 
@@ -29,17 +32,19 @@ type Chart struct {
 }
 
 const (
-	width  = 760
-	left   = 190 // the width of the names
-	right  = 190 // the width of the texts
-	top    = 58
-	pitch  = 30
-	height = 18 // the height of a bar
+	width   = 375 // of a phone: on a wider picture the texts would be too small there
+	edge    = 16
+	room    = width - 2*edge // the length of the longest bar
+	pitch   = 40
+	height  = 12 // the height of a bar
+	line    = 18 // the height of a line of the title, or of the note
+	letters = 38 // in a line of the title
+	small   = 50 // letters in a line of the note
 )
 
 const style = `<style>
 text{font:13px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fill:#1f2328}
-.title{font-weight:600;font-size:15px}.dim{fill:#59636e;font-size:12px}
+.title{font-weight:600;font-size:14px}.value{font-weight:600}.dim{fill:#59636e;font-size:12px}
 .back{fill:#ffffff}.bar{fill:#8c959f}.ours{fill:#0969da}.spread{stroke:#1f2328;stroke-width:1.2;fill:none}
 @media (prefers-color-scheme:dark){text{fill:#e6edf3}.dim{fill:#9198a1}.back{fill:#0d1117}
 .bar{fill:#656c76}.ours{fill:#4493f8}.spread{stroke:#e6edf3}}
@@ -48,43 +53,62 @@ text{font:13px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fil
 
 // Write draws the chart.
 func (c Chart) Write(w io.Writer) error {
+	title, note := wrap(c.Title, letters), wrap(c.Note, small)
+	top := 36 + line*len(title)
+	end := top + pitch*len(c.Bars)
+	total := end + 8 + line*len(note)
+	scale, kind := c.scale()
+
 	var b strings.Builder
-	total := top + pitch*len(c.Bars) + 34
-	fmt.Fprintf(
-		&b,
-		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img" aria-label="%s">`+"\n",
-		width,
-		total,
-		width,
-		total,
-		escape(c.Title),
-	)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img" aria-label="%s">`+"\n",
+		width, total, width, total, escape(c.Title))
 	b.WriteString(style)
 	fmt.Fprintf(&b, `<rect class="back" width="%d" height="%d" rx="6"/>`+"\n", width, total)
-	fmt.Fprintf(&b, `<text class="title" x="16" y="26">%s</text>`+"\n", escape(c.Title))
-	scale, kind := c.scale()
-	fmt.Fprintf(&b, `<text class="dim" x="16" y="45">%s%s</text>`+"\n", escape(c.Unit), kind)
-	for i, bar := range c.Bars {
-		y := top + pitch*i
-		class := "bar"
-		if bar.Ours {
-			class = "ours"
-		}
-		end := left + scale(bar.Mid)
-		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`, left-10, y+14, escape(bar.Name))
-		fmt.Fprintf(&b, `<rect class="%s" x="%d" y="%d" width="%.1f" height="%d" rx="2"/>`, class, left, y, end-left, height)
-		if bar.High > bar.Low {
-			low, high := left+scale(bar.Low), left+scale(bar.High)
-			middle := y + height/2
-			fmt.Fprintf(&b, `<path class="spread" d="M%.1f %dH%.1fM%.1f %dv8M%.1f %dv8"/>`,
-				low, middle, high, low, middle-4, high, middle-4)
-			end = max(end, high)
-		}
-		fmt.Fprintf(&b, `<text x="%.1f" y="%d">%s</text>`+"\n", end+8, y+14, escape(bar.Text))
+	for i, text := range title {
+		fmt.Fprintf(&b, `<text class="title" x="%d" y="%d">%s</text>`+"\n", edge, 26+line*i, escape(text))
 	}
-	fmt.Fprintf(&b, `<text class="dim" x="16" y="%d">%s</text>`+"\n</svg>\n", total-14, escape(c.Note))
+	fmt.Fprintf(&b, `<text class="dim" x="%d" y="%d">%s%s</text>`+"\n", edge, top-10, escape(c.Unit), kind)
+	for i, bar := range c.Bars {
+		bar.draw(&b, top+pitch*i, scale)
+	}
+	for i, text := range note {
+		fmt.Fprintf(&b, `<text class="dim" x="%d" y="%d">%s</text>`+"\n", edge, end+line*(i+1)-4, escape(text))
+	}
+	b.WriteString("</svg>\n")
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// draw draws the bar below y.
+func (bar Bar) draw(b *strings.Builder, y int, scale func(float64) float64) {
+	class := "bar"
+	if bar.Ours {
+		class = "ours"
+	}
+	fmt.Fprintf(b, `<text x="%d" y="%d">%s</text>`, edge, y+13, escape(bar.Name))
+	fmt.Fprintf(b, `<text class="value" x="%d" y="%d" text-anchor="end">%s</text>`, width-edge, y+13, escape(bar.Text))
+	y += 18
+	fmt.Fprintf(b, `<rect class="%s" x="%d" y="%d" width="%.1f" height="%d" rx="2"/>`, class, edge, y, scale(bar.Mid), height)
+	if bar.High > bar.Low {
+		low, high := edge+scale(bar.Low), edge+scale(bar.High)
+		middle := y + height/2
+		fmt.Fprintf(b, `<path class="spread" d="M%.1f %dH%.1fM%.1f %dv8M%.1f %dv8"/>`,
+			low, middle, high, low, middle-4, high, middle-4)
+	}
+	b.WriteString("\n")
+}
+
+// wrap returns text in lines of at most most letters, if its words are not longer.
+func wrap(text string, most int) (lines []string) {
+	for _, word := range strings.Fields(text) {
+		last := len(lines) - 1
+		if last >= 0 && utf8.RuneCountInString(lines[last])+1+utf8.RuneCountInString(word) <= most {
+			lines[last] += " " + word
+		} else {
+			lines = append(lines, word)
+		}
+	}
+	return lines
 }
 
 // scale returns the length of the bar for a value.
@@ -97,7 +121,6 @@ func (c Chart) scale() (func(float64) float64, string) {
 			}
 		}
 	}
-	const room = width - left - right
 	if greatest > 30*least {
 		bottom := math.Log10(least) - 0.5
 		return func(v float64) float64 {

@@ -48,7 +48,7 @@ func TestBarsAreAsLongAsTheirValues(t *testing.T) {
 	l := lengths(t, svg)
 	require.Len(t, l, 2)
 	assert.Equal(t, l[1], l[0]*2)
-	assert.LessOrEqual(t, l[1], float64(width-left-right))
+	assert.LessOrEqual(t, l[1], float64(room))
 	assert.NotContains(t, svg, "logarithmic")
 	assert.Equal(t, 1, strings.Count(svg, `class="spread"`))
 }
@@ -71,4 +71,21 @@ func TestChartHasLightAndDarkColours(t *testing.T) {
 	assert.Contains(t, svg, `class="back"`)
 	assert.NotContains(t, svg, "NaN")
 	assert.NotContains(t, svg, "Inf")
+}
+
+// A phone is 375 pixels wide, and shows a picture of that width as it is: no text is smaller than 12 pixels, and none is
+// wider than the picture.
+func TestChartIsReadableOnAPhone(t *testing.T) {
+	const long = "4 clients × 32 goroutines, one name, 1 ms section, 2 ms round trip; every 20 ms most of the waits are canceled at once"
+	svg := draw(t, Chart{Title: long, Note: long, Bars: []Bar{{Name: "bare AutoPipeline", Mid: 1, Text: "12.3k, 99%: 45.6k"}}})
+	assert.Contains(t, svg, `width="375"`)
+	for _, m := range regexp.MustCompile(`(\d+)px`).FindAllStringSubmatch(svg, -1) {
+		size, err := strconv.Atoi(m[1])
+		require.NoError(t, err)
+		assert.GreaterOrEqual(t, size, 12)
+	}
+	for _, m := range regexp.MustCompile(`<text[^>]*>([^<]*)<`).FindAllStringSubmatch(svg, -1) {
+		assert.LessOrEqual(t, len([]rune(m[1])), small)
+	}
+	assert.Equal(t, strings.Fields(long), strings.Fields(strings.Join(wrap(long, letters), " ")))
 }
