@@ -88,7 +88,8 @@ func (bar Bar) draw(b *strings.Builder, y int, scale func(float64) float64) {
 	fmt.Fprintf(b, `<text x="%d" y="%d">%s</text>`, edge, y+13, escape(bar.Name))
 	fmt.Fprintf(b, `<text class="value" x="%d" y="%d" text-anchor="end">%s</text>`, width-edge, y+13, escape(bar.Text))
 	y += 18
-	fmt.Fprintf(b, `<rect class="%s" x="%d" y="%d" width="%.1f" height="%d" rx="2"/>`, class, edge, y, scale(bar.Mid), height)
+	fmt.Fprintf(b, `<rect class="%s" x="%d" y="%d" width="%.1f" height="%d" rx="2"/>`,
+		class, edge, y, scale(bar.Mid), height)
 	if bar.High > bar.Low {
 		low, high := edge+scale(bar.Low), edge+scale(bar.High)
 		middle := y + height/2
