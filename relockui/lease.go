@@ -1,21 +1,12 @@
 package relockui
 
-// Whether the lease of a hold grows.
-//
-// Rules: the end of a lease moves only if its process renews it, or acquires the lock once more: it is alive.
-// A lease that is renewed is so whenever a third of it has passed. So if the time t is left of it, it grows before a
-// third of t has passed. A lease that does not grow may belong to a process that has ended, or be one that was not to
-// be renewed: Redis does not tell which. All times are those of Redis. relockctl show judges by the same rules.
+// Whether the lease of a hold grows. The rule by which it is judged is that of the package growth.
 
 import (
 	"time"
 
 	"github.com/relock-go/relock"
-)
-
-const (
-	moved = 100 * time.Millisecond // an end of a lease that is so much later is another one
-	late  = time.Second            // how late a renewal may be
+	"github.com/relock-go/relock/internal/growth"
 )
 
 // A lapse is what was seen of the lease of a hold. It does not change.
@@ -33,8 +24,8 @@ func seen(h relock.Holder, at time.Time, before ...lapse) lapse {
 			continue
 		}
 		later := at.Add(h.Remaining).Sub(b.end)
-		now.grew = now.grew || b.grew || later > moved
-		if later.Abs() <= moved && b.since.Before(now.since) {
+		now.grew = now.grew || b.grew || growth.Grows(later)
+		if growth.Same(later) && b.since.Before(now.since) {
 			now.since, now.end = b.since, b.end
 		}
 	}
@@ -53,7 +44,7 @@ func (l lapse) text(h relock.Holder, at time.Time) string {
 		return "no: it has expired"
 	case l.since.IsZero():
 		return "not known yet"
-	case looked > l.end.Sub(l.since)/3+late:
+	case looked > growth.Within(l.end.Sub(l.since)):
 		return "no, not in the last " + duration(looked) +
 			": its process has ended, cannot reach Redis, or asked for a lease that is not renewed"
 	case l.grew:

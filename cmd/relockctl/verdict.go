@@ -2,11 +2,7 @@ package main
 
 // What show says about the leases of a lock: whether they grow, and what to do next.
 //
-// Rules: the end of a lease moves only if its process renews it, or acquires the lock once more: it is alive.
-// A lease that is renewed is so whenever a third of it has passed. So if the time t is left of it, it grows before a
-// third of t has passed. A lease that does not grow may belong to a process that has ended, or be one that was not
-// to be renewed: Redis does not tell which. All times are those of Redis. The page of relockui judges by the same
-// rules: see lease.go there.
+// The rule by which it judges is that of the package growth.
 
 import (
 	"context"
@@ -15,12 +11,11 @@ import (
 	"time"
 
 	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/growth"
 )
 
 const (
 	lookAgain = 500 * time.Millisecond // the time between two looks at a lock
-	moved     = 100 * time.Millisecond // an end of a lease that is so much later is another one
-	late      = time.Second            // how late a renewal may be
 	mostTold  = 10                     // how many holders are told of one by one
 )
 
@@ -95,9 +90,9 @@ func (l *look) judge() bool {
 			*f = expired
 		case !held:
 			*f = gone
-		case left < 0 || grown > moved:
+		case left < 0 || growth.Grows(grown):
 			*f = grows
-		case l.time > h.Remaining/3+late:
+		case l.time > growth.Within(h.Remaining):
 			*f = runsOut
 		default:
 			clear = false
@@ -216,9 +211,9 @@ func (l look) next() string {
 func lookLonger(i relock.Inspection) string {
 	longest := time.Duration(0)
 	for _, h := range i.Holders {
-		longest = max(longest, h.Remaining/3)
+		longest = max(longest, growth.Within(h.Remaining))
 	}
-	return seconds(longest + late + 2*lookAgain).String()
+	return seconds(longest + 2*lookAgain).String()
 }
 
 func seconds(d time.Duration) time.Duration { return d.Round(time.Second) }
