@@ -121,13 +121,16 @@ func (s *slowLocks) list(a *acquireOp, h *hold, since time.Duration) {
 	}
 }
 
-// strike notes that a waits no longer. Only the goroutine of a calls list and strike for it.
+// strike notes that a waits no longer.
 func (s *slowLocks) strike(a *acquireOp) {
-	if a.redisWait.listed == 0 {
+	if !a.waited {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if a.redisWait.listed == 0 {
+		return
+	}
 	last := len(s.waits) - 1
 	moved := s.waits[last]
 	moved.redisWait.listed = a.redisWait.listed

@@ -370,6 +370,35 @@ func TestLongWaitsAreWatchedWhileCallersWait(t *testing.T) {
 	})
 }
 
+// Calls that wait for Redis begin and end their waits at the same time, in any order: each is in the list while it waits.
+func TestWaitsForRedisAreListedWhileTheyLast(t *testing.T) {
+	t.Parallel()
+	var s slowLocks
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			a := new(acquireOp)
+			a.waited = true
+			for since := range 2000 * time.Nanosecond {
+				h := &hold{}
+				s.list(a, h, since)
+				if since%3 == 0 {
+					s.list(a, h, since)
+				}
+				if since%5 == 0 {
+					s.strike(a)
+					continue
+				}
+				assert.True(t, slices.ContainsFunc(s.redisWaits(), func(w redisWait) bool { return w.hold == h && w.since == since }))
+				s.strike(a)
+				s.strike(a)
+			}
+		})
+	}
+	all.Wait()
+	assert.Empty(t, s.redisWaits())
+}
+
 // A goroutine that waits for another one of its owner, which waits for the lock, waits for the lock, too.
 func TestWaitForTheOwnersOtherGoroutineIsAWait(t *testing.T) {
 	t.Parallel()
