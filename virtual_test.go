@@ -835,6 +835,30 @@ func TestLabelIsNotTriedAgainWithoutPermission(t *testing.T) {
 	})
 }
 
+// A TryLock takes no longer than its wait and the least time for an answer, whatever it does when Redis stops to answer:
+// it may be asking for the lock because the lease of the holder is over, or be leaving the wait queue.
+func TestTryLockTakesNoLongerThanItsWaitAndAnAnswer(t *testing.T) {
+	const wait = 300 * time.Millisecond
+	for _, lease := range []time.Duration{time.Minute, 250 * time.Millisecond, 280 * time.Millisecond} {
+		for hang := time.Duration(0); hang < wait; hang += 20 * time.Millisecond {
+			t.Run(fmt.Sprintf("%v/%v", lease, hang), func(t *testing.T) {
+				inVirtualTime(t, 1, func(v *virtual) {
+					c, link := v.client(0)
+					other, _ := v.client(0)
+					require.NoError(v, other.NewLock("x").LockLease(context.Background(), lease))
+					time.AfterFunc(hang, func() { link.Set(func(c *bubble.Conditions) { c.Held = [2]bool{true, true} }) })
+					start := time.Now()
+					ok, _ := c.NewLock("x").TryLock(context.Background(), wait, 0)
+					assert.False(v, ok && time.Since(start) > wait)
+					assert.LessOrEqual(v, time.Since(start), wait+send.MinWait)
+					link.Set(func(c *bubble.Conditions) { c.Held = [2]bool{} })
+					time.Sleep(40 * time.Second)
+				})
+			})
+		}
+	}
+}
+
 // A lock that another goroutine of the same process has forgotten, and one that another process keeps, are logged by
 // default when a caller has waited for a minute. WithWaitWarning(0) switches that off.
 func TestLockThatIsKeptForAMinuteIsLoggedByDefault(t *testing.T) {

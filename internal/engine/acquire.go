@@ -447,7 +447,8 @@ func (a *acquireOp) hasFailed(err error, returned bool) bool {
 
 // rollBack starts to roll back the attempts in left: they may have left something in Redis. failed means that the
 // operation holds nothing. If err is not nil, and other clients or the next operation of this call would have to wait
-// for what is there, rollBack waits for the rollback, but not for long.
+// for what is there, rollBack waits for the rollback, but not for long: a caller whose time is up has send.MinWait for
+// its last attempt and the rollback together.
 func (a *acquireOp) rollBack(left []target, failed bool, err error) {
 	a.givenUp.Store(failed)
 	undone := rollbacker{a.engine}.rollBack(a.Ctx, left, a.leftovers.tries) // 5
@@ -455,9 +456,13 @@ func (a *acquireOp) rollBack(left []target, failed bool, err error) {
 		!errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
 		return
 	}
+	most := send.MinWait
+	if !a.Deadline.IsZero() {
+		most = min(most, time.Until(a.Deadline.Add(send.MinWait)))
+	}
 	select { // others wait behind the attempt, or its record is certainly there
 	case <-undone:
-	case <-time.After(send.MinWait):
+	case <-time.After(most):
 	}
 }
 

@@ -52,6 +52,9 @@ func (e *Engine) Release(ctx context.Context, kind Lock, o Owner) error {
 	if op.Ctx == nil {
 		op = releaseOptions(ctx)
 	}
+	if back.loss != nil { // the owner need not wait for Redis: the record is deleted in the background if it does not answer
+		op.Deadline = time.Now().Add(e.Patience())
+	}
 	return releasing{h, back.count, back.loss}.run(ctx, &op)
 }
 

@@ -431,3 +431,25 @@ func TestHoldThatIsLostWhileItsGuardsEndIsLostOnce(t *testing.T) {
 		})
 	}
 }
+
+// An Unlock of a hold that is known to be lost does not wait for a Redis that does not answer, which has usually caused
+// the loss. What is left of the hold is deleted in the background.
+func TestUnlockOfALostHoldDoesNotWaitForASilentRedis(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		guarded := e.guarded(1)
+		time.Sleep(9 * time.Second)
+		e.redis.Set(func() {
+			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: answerError("LOADING")} }
+			e.redis.Records["x"].Expires = time.Now().Add(time.Hour) // as if a late renewal had done that
+		})
+		<-guarded.Done()
+		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Late: time.Minute} } })
+		start := time.Now()
+		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
+		assert.LessOrEqual(t, time.Since(start), e.Patience())
+		e.redis.Set(func() { e.redis.Fault = nil })
+		time.Sleep(2 * time.Minute)
+		assert.Empty(t, e.redis.Holder("x"))
+	})
+}
