@@ -24,19 +24,27 @@ func handleCharge(client *relock.Client) http.HandlerFunc {
 		ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second) // for the wait and the work
 		defer cancel()
 		lock := client.NewLock("lock:orders:" + r.PathValue("id"))
-		ran, err := lock.TryDo(ctx, 2*time.Second, charge)
+		var failed error // that of charge alone
+		ran, err := lock.TryDo(ctx, 2*time.Second, func(ctx context.Context) error {
+			failed = charge(ctx)
+			return failed
+		})
+		if err != nil {
+			log.Printf("charge: %v", err) // names the lock, and who has it
+		}
+		lost := errors.Is(err, relock.ErrLockLost)
 		switch {
-		case ran && err == nil:
+		case ran && failed == nil && !lost: // if err is not nil, only the release of the lock is not confirmed
 			w.WriteHeader(http.StatusOK)
 		case r.Context().Err() != nil:
 			w.WriteHeader(499) // the client has left: this is for the access log
 		case !ran && (err == nil || errors.Is(err, relock.ErrBusy)):
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "another request for this order is running", http.StatusConflict)
-		case ran && ctx.Err() == nil && !errors.Is(err, relock.ErrLockLost):
+		case ran && ctx.Err() == nil && !lost:
 			http.Error(w, "the charge has failed", http.StatusInternalServerError) // or what the error of charge stands for
 		default: // Redis cannot be asked, the work takes too long, or the lock was lost
-			log.Printf("charge: %v", err) // names the lock
+			w.Header().Set("Retry-After", "5")
 			http.Error(w, "try again later", http.StatusServiceUnavailable)
 		}
 	}

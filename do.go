@@ -15,7 +15,7 @@ import (
 	"github.com/relock-go/relock/internal/guard"
 )
 
-// Do acquires the lock as Lock does, calls fn, and releases the lock, even if fn panics. If the lock cannot be
+// Do acquires the lock as Lock does, calls fn on the goroutine of the caller, and releases the lock, even if fn panics. If the lock cannot be
 // acquired, fn is not called, and Do returns the error of Lock, which matches [ErrBusy] if ctx was done while other
 // owners had the lock. A nil fn is ErrInvalid. To limit the wait, and to tell errors of the lock from those of fn, use
 // TryDo.
@@ -37,13 +37,18 @@ func (h *handle) Do(ctx context.Context, fn func(ctx context.Context) error) err
 // reports whether fn was called. The result is
 //
 //   - true, and the error of Do, if fn was called;
-//   - false, and nil, if wait has passed and other owners have the lock, by the rule of [ErrBusy];
-//   - false, and an error that matches that of ctx, if ctx is done before; it also matches ErrBusy by that rule;
-//   - false, and another error, if Redis cannot be asked, and for the other reasons for which Lock returns one.
+//   - false, and nil, if wait has passed and, as far as this process knows, other owners have the lock (see [ErrBusy]);
+//   - false, and an error that matches that of ctx, if ctx is done before; it also matches ErrBusy if other owners have
+//     the lock;
+//   - false, and another error, if Redis does not answer in time, and for the other reasons for which Lock returns one.
 //
-// So an HTTP handler answers 409 to the second, and to ErrBusy without a call of fn, 503 to the others, and if fn was
-// called, whatever its error stands for. That error may match ErrBusy, too, if fn has waited for another lock. A
-// negative wait and a nil fn are ErrInvalid.
+// So if fn was not called, an HTTP handler answers 409 to a nil error and to ErrBusy, and 503 to the others. If fn was
+// called, an error that matches ErrLockLost is a 503, too. Any other error is that of fn, joined with that of the
+// release: if fn has returned nil, its work is done, and only the release is not confirmed (see Unlock). So a handler
+// keeps the error of fn in a variable. That error may match ErrBusy, too, if fn has waited for another lock.
+//
+// The wait includes the time that Redis takes to answer. If Redis does not answer, TryDo returns up to 0.2s after wait.
+// Its errors name the operation trylock. A negative wait and a nil fn are ErrInvalid.
 func (h *handle) TryDo(
 	ctx context.Context,
 	wait time.Duration,

@@ -235,15 +235,41 @@ func ExampleLock_TryDo() {
 
 	askTwice(client, func(w http.ResponseWriter, r *http.Request) {
 		lock := client.NewLock("lock:orders:" + r.PathValue("id"))
-		ran, err := lock.TryDo(r.Context(), 500*time.Millisecond, charge)
+		var failed error // that of charge alone
+		ran, err := lock.TryDo(r.Context(), 500*time.Millisecond, func(ctx context.Context) error {
+			failed = charge(ctx)
+			return failed
+		})
+		lost := errors.Is(err, relock.ErrLockLost)
 		switch {
-		case ran && err == nil:
-		case ran:
+		case ran && failed == nil && !lost: // if err is not nil, only the release is not confirmed
+		case ran && !lost:
 			http.Error(w, "the charge has failed", http.StatusInternalServerError)
-		case err == nil:
+		case !ran && (err == nil || errors.Is(err, relock.ErrBusy)):
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "another request has the order", http.StatusConflict)
-		default: // Redis cannot be asked, or the client has left
+		default: // Redis cannot be asked, the lock was lost, or the client has left
+			http.Error(w, "try again later", http.StatusServiceUnavailable)
+		}
+	})
+	// Output:
+	// free: 200 OK
+	// busy: 409 Conflict
+}
+
+func ExampleLock_TryDo_simple() {
+	client, done := newClient()
+	defer done()
+
+	askTwice(client, func(w http.ResponseWriter, r *http.Request) {
+		ctx, lock := r.Context(), client.NewLock("lock:orders:"+r.PathValue("id"))
+		ran, err := lock.TryDo(ctx, 500*time.Millisecond, charge)
+		switch {
+		case ran && err == nil:
+			w.WriteHeader(http.StatusOK)
+		case !ran && (err == nil || errors.Is(err, relock.ErrBusy)):
+			http.Error(w, "another request has the order", http.StatusConflict)
+		default: // charge has failed, the lock was lost, or Redis cannot be asked
 			http.Error(w, "try again later", http.StatusServiceUnavailable)
 		}
 	})

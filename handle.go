@@ -198,16 +198,17 @@ func (h *handle) LockLease(ctx context.Context, lease time.Duration) error {
 }
 
 // TryLock is like Lock if lease is 0, and like LockLease otherwise, but waits for at most wait. It reports whether the
-// lock was acquired: false with a nil error means that the wait has passed, and that other owners have the lock, by the
-// rule of [ErrBusy]. If ctx is done before, the error matches ctx.Err(), and ErrBusy by the same rule. TryDo does the
-// same for a function that is to run while the lock is held.
+// lock was acquired: false with a nil error means that the wait has passed, and that other owners have the lock, as far
+// as this process knows (see [ErrBusy]). If ctx is done before, the error matches ctx.Err(), and also ErrBusy if other
+// owners have the lock. TryDo does the same for a function that is to run while the lock is held.
 //
 // With a wait of 0 TryLock makes one attempt and does not join a wait queue. It rarely acquires a lock for which other
 // processes are waiting, because they pass it on to one another. A negative wait is ErrInvalid.
 //
-// If Redis does not answer in time, also if it has answered at first, TryLock returns an error that matches neither,
-// and the attempt is rolled back. With a wait of 0 it waits for an answer for 0.4s, or for up to 0.8s if Redis has been
-// slow lately or has not answered yet; a RedLock waits for the timeout of its nodes (see [WithRedLockNodeTimeout]).
+// If Redis does not answer when the wait has passed, also if it has answered at first, TryLock returns an error that
+// matches neither, at most 0.2s later, and the attempt is rolled back. With a wait of 0 it waits for an answer for
+// 0.4s, or for up to 0.8s if Redis has been slow lately or has not answered yet; a RedLock waits for the timeout of its
+// nodes (see [WithRedLockNodeTimeout]).
 func (h *handle) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
 	r, err := tryRequest(wait, lease)
 	if err != nil {
@@ -272,7 +273,8 @@ func (h *handle) extend(ctx context.Context, lease time.Duration) error {
 // process in the wait queue. If no owner waits, the hold is deleted from Redis.
 //
 // Unlock uses the values of ctx, but ignores its cancellation, so that a canceled request still releases its lock. It
-// takes at most 5s, and works after Close for as long as the Redis client is open.
+// takes at most 5s, or less than a second if the lock is known to be lost, and works after Close for as long as the
+// Redis client is open.
 //
 // Unlock returns ErrNotHeld if the caller does not hold the lock, and ErrLockLost if the caller held it and has lost
 // it. Any other error means that Redis has not confirmed the release. Even then the caller no longer holds the lock,
@@ -291,7 +293,8 @@ func (h *handle) unlock(ctx context.Context, op string) error {
 // Guard returns a copy of ctx that is canceled as soon as the caller may no longer hold the lock. The cause is
 // ErrLockLost if the lock is lost or an explicit lease has expired, even if Redis is unreachable; context.Canceled
 // after the last Unlock; and ErrClosed after Shutdown and Close. If ctx already is such a context of this hold, Guard
-// returns it unchanged. Guard sends no request. The error is ErrNotHeld or ErrLockLost if the caller does not hold the
+// returns it unchanged; a context that [context.WithoutCancel] has made of one is another one, and is canceled with the
+// hold alone. Guard sends no request. The error is ErrNotHeld or ErrLockLost if the caller does not hold the
 // lock.
 func (h *handle) Guard(ctx context.Context) (context.Context, error) {
 	err := h.usable(ctx)

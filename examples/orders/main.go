@@ -174,8 +174,12 @@ func (s *service) charge(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), s.limit)
 	defer cancel()
 	order := r.PathValue("id")
-	ran, err := s.lock(order).TryDo(ctx, s.wait, func(ctx context.Context) error { return s.db.charge(ctx, order) })
-	if ran && err == nil {
+	var failed error // that of the charge alone
+	ran, err := s.lock(order).TryDo(ctx, s.wait, func(ctx context.Context) error {
+		failed = s.db.charge(ctx, order)
+		return failed
+	})
+	if ran && failed == nil && !errors.Is(err, relock.ErrLockLost) { // another error is that of the release
 		w.WriteHeader(http.StatusOK)
 		return
 	}

@@ -160,7 +160,7 @@ func (f *findings) whyNotBusy(e *Engine, kind Lock) error {
 	case votes:
 		return send.WithLast(send.ErrTimeUp, voted.Unanswered())
 	case f.behind != "" && doubt:
-		return fmt.Errorf("a caller of this process is ahead: %w", ErrNoAnswer)
+		return fmt.Errorf("behind another caller of this process, which has had no answer from Redis: %w", ErrNoAnswer)
 	case f.reply != nil && !doubt:
 		return errUnasked
 	}
