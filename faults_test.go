@@ -358,8 +358,8 @@ func firstOfEachKey(match testredis.Match) testredis.Match {
 	}
 }
 
-// Rows 3, 4: an attempt of a reader that runs when it is no longer rolled back leaves no reader, whether the lock is free
-// or other readers hold it.
+// Rows 3, 4: an attempt of a reader that runs when it is no longer rolled back leaves no reader, whether the lock is
+// free or other readers hold it.
 func TestFaultLateReaderAcquiresNothing(t *testing.T) {
 	t.Parallel()
 	for name, lock := range map[string]func(ctx context.Context, l Locker) error{
@@ -381,7 +381,9 @@ func TestFaultLateReaderAcquiresNothing(t *testing.T) {
 				await(b.bench, "the request is under way", rule.Fired())
 				cancel()
 				b.mustBe(await(b.bench, "it comes back", got), context.Canceled)
-				testredis.Await(b, "the rollbacks have ended", soon, func() bool { return c.engine.Probe().Stats().AtWork == 0 })
+				testredis.Await(b, "the rollbacks have ended", soon, func() bool {
+					return c.engine.Probe().Stats().AtWork == 0
+				})
 				assert.Empty(b, b.records())
 				var held []*Hold
 				for range others {

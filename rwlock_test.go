@@ -1568,8 +1568,8 @@ func TestRWLockOfManyReadersCostsFewCommands(t *testing.T) {
 	b.must(write.Unlock(ctx))
 }
 
-// An attempt of a reader that Redis runs late, after its rollback, its release or its Detach, acquires nothing: no process
-// would release it.
+// An attempt of a reader that Redis runs late, after its rollback, its release or its Detach, acquires nothing: no
+// process would release it.
 func TestReadAttemptThatRunsLateAcquiresNothing(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {

@@ -19,8 +19,8 @@
 --
 -- A reader has a tombstone for a minute after it has left the record, if a request that names its field may still run:
 -- the key with the number 0, which is no lease. A late attempt finds it, and acquires nothing. A detached reader always
--- leaves one: a split of a record that is shared (see read_rename.lua) does not remove the field that it comes from, so it
--- could otherwise run again, late, and bring the detached reader back.
+-- leaves one: a split of a record that is shared (see read_rename.lua) does not remove the field that it comes from,
+-- so it could otherwise run again, late, and bring the detached reader back.
 --
 -- Defines  farthest_beat                             how far in the future a heartbeat of a writer may end to count,
 --          in ms. The clock may have been set back a little.

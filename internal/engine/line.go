@@ -132,7 +132,9 @@ func (s *lockState) uses(field string) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(s.queues, func(q *waitQueue) bool { return q.place != nil && overlap(q.place.field, field) })
+	return slices.ContainsFunc(s.queues, func(q *waitQueue) bool {
+		return q.place != nil && overlap(q.place.field, field)
+	})
 }
 
 // fieldOf returns the field that a message names, or "".
