@@ -173,10 +173,10 @@ func (b *bench) forget() {
 	}
 }
 
-// onlyTombstones reports whether key is a line without entries, or the lease of a detached reader that has left: they
-// keep fields for a while that must no longer acquire the lock, because a request with them may still run.
+// onlyTombstones reports whether key is a line without entries, or the tombstone of a reader that has left: they keep
+// fields for a while that must no longer acquire the lock, because a request with them may still run.
 func onlyTombstones(rdb redis.UniversalClient, key string) bool {
-	if strings.HasSuffix(key, ":rwlock_timeout:1") {
+	if strings.HasSuffix(key, ":rwlock_timeout:0") {
 		left := rdb.PTTL(context.Background(), key).Val()
 		return rdb.Get(context.Background(), key).Val() == "0" && left > 0 && left <= late.Life
 	}

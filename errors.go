@@ -38,7 +38,7 @@ var (
 	//   - The last request for the lock has failed, or has been without an answer for more than 200ms. It is the request
 	//     of this caller, or of the caller of this process that is ahead of it.
 	//   - The lease of the last known holder has expired more than 200ms ago, and Redis was not asked since.
-	//   - Too few servers of a RedLock have answered.
+	//   - Too few servers of a RedLock have answered in time.
 	//   - AcquireN wants more permits than SetPermits has left.
 	//
 	// An error that matches ErrClosed never matches ErrBusy. So an HTTP handler answers 409 to ErrBusy, and 503 to other

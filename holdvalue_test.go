@@ -1508,9 +1508,6 @@ func TestFaultLateAttemptOfADetachedHold(t *testing.T) {
 	for _, k := range faultLocks[:6] {
 		t.Run(k.name, func(t *testing.T) {
 			b := newFaultBench(t)
-			if !k.lined() {
-				t.Skip("a late attempt of a reader acquires the lock, and is rolled back or expires: TestFaultLateReaderExpires")
-			}
 			rule := b.proxy.On(k.takes, testredis.HoldRequest).Times(1)
 			h := b.hold(k.one(b.patientClient(), b.name)) // the second try has acquired it
 			ticket := b.detach(h, time.Minute)

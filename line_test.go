@@ -32,6 +32,7 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/ticket"
 	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -3129,6 +3130,82 @@ func TestLateGrantOfAnAnsweredWaitLeavesNoTombstone(t *testing.T) {
 		hears(unknown)
 		assert.True(b, b.ended(unknown), "of this field the process knows nothing")
 	})
+}
+
+// A forged grant that names the hold of another Client does not release it: only the Client that a field belongs to is
+// ever told of a grant to it.
+func TestForgedGrantReleasesNoHoldOfAnotherClient(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		for name, newLock := range map[string]func(c *Client, name string) Locker{
+			"lock":      func(c *Client, name string) Locker { return c.NewLock(name) },
+			"fair":      func(c *Client, name string) Locker { return c.NewFairLock(name) },
+			"write":     func(c *Client, name string) Locker { return c.NewRWLock(name).Write() },
+			"semaphore": func(c *Client, name string) Locker { return c.NewSemaphore(name, 1) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				b := newBench(t, addr)
+				ctx := context.Background()
+				held := newLock(b.client(), b.name)
+				b.must(held.Lock(ctx))
+				holder, c := insideOf(held), b.client()
+				record := insideOf(newLock(c, b.name)).record
+				field := holder.client.engine.HeldField(holder.record, engine.OwnerOf(ctx)) + record.Suffix()
+				c.engine.Probe().HearGrant(record, fmt.Sprintf("grant %s 1 5000 0", field))
+				b.must(c.Close()) // waits for what the message has begun
+				b.holds(held, 1)
+				b.must(held.Unlock(ctx))
+			})
+		}
+	})
+}
+
+// The same for a hold that the Client itself has detached.
+func TestForgedGrantReleasesNoDetachedHold(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c := b.client()
+	l := c.NewLock(b.name)
+	hold, err := l.Acquire(ctx)
+	b.must(err)
+	text, err := hold.Detach(ctx, time.Minute)
+	b.must(err)
+	detached, err := ticket.Decode(text)
+	b.must(err)
+	c.engine.Probe().HearGrant(l.record, fmt.Sprintf("grant %s 1 5000 0", detached.ID))
+	b.must(c.Close())
+	hold, err = b.client().Attach(ctx, text)
+	b.must(err)
+	b.must(hold.Release(ctx))
+}
+
+// The same for some of the permits of a hold.
+func TestForgedGrantReleasesNoPermitOfAHold(t *testing.T) {
+	for name, forged := range map[string]func(before string, number int) string{
+		"one of them":            func(before string, n int) string { return fmt.Sprint(before, n+1) },
+		"the last, and others":   func(before string, n int) string { return fmt.Sprint(before, n+2, "+5") },
+		"all of them, and more":  func(before string, n int) string { return fmt.Sprint(before, n, "+4") },
+		"zeros before a number":  func(before string, n int) string { return fmt.Sprint(before, "00", n, "+2") },
+		"those in front, and it": func(before string, n int) string { return fmt.Sprint(before, n-1, "+2") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, testredis.Start(t).Addr())
+			ctx := context.Background()
+			c := b.client()
+			s := c.NewSemaphore(b.name, 10)
+			hold, err := s.AcquireN(ctx, 3)
+			b.must(err)
+			several, err := s.several(3)
+			b.must(err)
+			field := c.engine.HeldField(several.record, hold.owner())
+			at := strings.LastIndexByte(field, ':') + 2 // behind the mark of a Client that uses the line
+			number := int(numberOf(strings.TrimSuffix(field, "+3")))
+			message := fmt.Sprintf("grant %s 1 5000 0", forged(field[:at], number))
+			c.engine.Probe().HearGrant(s.record, message)
+			b.must(c.Close())
+			assert.EqualValues(t, 3, b.rdb.ZCard(ctx, permitsKey(b.name)).Val(), message)
+			b.must(hold.Release(ctx))
+		})
+	}
 }
 
 // buryOthers adds tombstones of other fields to the line at key.

@@ -40,6 +40,7 @@ var (
 	errTaken       = errors.New("another owner holds it")
 	errNodeTimeout = errors.New("no answer within the time of WithRedLockNodeTimeout")
 	errNotAsked    = errors.New("not held there, or no answer")
+	errInVain      = errors.New("a majority has granted it too late, or has lost it since")
 )
 
 // errParts is the cause of the loss of a hold that too few nodes still have.
@@ -310,7 +311,10 @@ func (l *redLock) lostRound(a engine.Attempt, v *round) (engine.Status, engine.R
 			r.Wait = r.Pause // and hold only some of the nodes
 		}
 	}
-	if taken <= spare && !v.won() {
+	switch {
+	case v.won():
+		r.Cause = fmt.Errorf("%w: %w", errInVain, v.QuorumError)
+	case taken <= spare:
 		r.Cause = fmt.Errorf("%w%s", v.QuorumError, l.unsettled())
 	}
 	return engine.Busy, r, nil

@@ -314,7 +314,8 @@ func TestRedLockRoundLongerThanTheLeaseIsNoAcquire(t *testing.T) {
 	l := c.NewRedLock(locks...)
 	slow.Store(1)
 	ok, err := l.TryLock(ctx, 0, 100*time.Millisecond)
-	require.NoError(t, err)
+	var quorum *QuorumError
+	require.ErrorAs(t, err, &quorum, "no other owner has the lock")
 	assert.False(t, ok, "a lease of 100ms and a round of 150ms")
 	assert.EqualValues(t, 3, unlocked.Load(), "nodes that were given back")
 	slow.Store(0)
@@ -323,6 +324,32 @@ func TestRedLockRoundLongerThanTheLeaseIsNoAcquire(t *testing.T) {
 	assert.True(t, ok)
 	b.must(l.Unlock(ctx))
 	assert.ErrorIs(t, l.LockLease(ctx, time.Millisecond), ErrInvalid)
+}
+
+// A round that is won, although its nodes are lost before it counts, is no answer that other owners have the lock.
+func TestRedLockRoundThatIsWonInVainIsNotBusy(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c := b.client()
+	var locks []Locker
+	for i := range 3 {
+		locks = append(locks, stubLocker{
+			Locker: c.NewLock(fmt.Sprint(b.name, i)),
+			guard:  func(ctx context.Context) (context.Context, error) { return endedContext(ctx, ErrLockLost), nil },
+		})
+	}
+	l := c.NewRedLock(locks...)
+	ok, err := l.TryLock(ctx, 0, 0)
+	assert.False(t, ok)
+	var quorum *QuorumError
+	require.ErrorAs(t, err, &quorum)
+	assert.GreaterOrEqual(t, quorum.Granted, quorum.Needed)
+	deadline, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	err = l.Lock(deadline)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.NotErrorIs(t, err, ErrBusy)
+	b.isLocked(l, false)
 }
 
 // If too many nodes return permanent errors, the error is returned at once. A few such errors do no harm.

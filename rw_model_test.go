@@ -113,6 +113,11 @@ func (m *rwModel) setLease(reader string, n int, ends int64) {
 	m.leases[reader][n] = ends
 }
 
+// bury gives a reader a tombstone, which is stored like a lease.
+func (m *rwModel) bury(reader string) { m.setLease(reader, 0, m.now+late.Life.Milliseconds()) }
+
+func (m *rwModel) isBuried(reader string) bool { return m.leases[reader][0] > m.now }
+
 func (m *rwModel) dropLeases(reader string, from, to int) {
 	for n := from; n <= to; n++ {
 		delete(m.leases[reader], n)
@@ -152,8 +157,12 @@ func (m *rwModel) living(reader string) int {
 func (m *rwModel) readAcquire(field string, lease int64, count int, writer string) reply {
 	there := m.holds[field] > 0
 	if !there {
-		if count != 1 {
+		switch {
+		case count != 1:
 			return reply{-1, 0, 0}
+		case m.isBuried(field):
+			m.seen["a late reader"]++
+			return reply{0, m.ttl(), 0}
 		}
 		until := int64(0)
 		for _, beat := range m.writers {
@@ -183,8 +192,11 @@ func (m *rwModel) readAcquire(field string, lease int64, count int, writer strin
 	return reply{1, 0, 0}
 }
 
-func (m *rwModel) readRelease(field string, left int) reply {
+func (m *rwModel) readRelease(field string, left int, late bool) reply {
 	held := m.holds[field]
+	if late && left == 0 {
+		m.bury(field)
+	}
 	switch {
 	case held == 0:
 		m.dropLeases(field, left+1, left+1)
@@ -258,7 +270,8 @@ func (m *rwModel) readRename(r engine.Rename) reply {
 	lease := m.renamedLease(r)
 	if m.living(r.To) > 0 && r.Late && !r.Splits {
 		delete(m.holds, r.From)
-		m.setLease(r.From, 1, m.now+late.Life.Milliseconds())
+		m.dropLeases(r.From, 1, 1)
+		m.bury(r.From)
 	}
 	switch {
 	case m.living(r.To) > 0 && r.Ends > 0:
@@ -267,8 +280,8 @@ func (m *rwModel) readRename(r engine.Rename) reply {
 		return reply{1, lease, m.now}
 	case m.living(r.To) > 0:
 		return reply{1, m.leases[r.To][1] - m.now, m.now}
-	case m.mode == "", r.Ends > 0 && m.now >= r.Ends, (r.Splits || r.Ends > 0) && m.leases[r.To][1] > m.now:
-		return reply{-1, 0, m.now} // to may have a tombstone, which is its first lease
+	case m.mode == "", r.Ends > 0 && m.now >= r.Ends, (r.Splits || r.Ends > 0) && m.isBuried(r.To):
+		return reply{-1, 0, m.now}
 	}
 	held, buried := m.living(r.From), r.Late && !r.Splits
 	if buried {
@@ -277,7 +290,7 @@ func (m *rwModel) readRename(r engine.Rename) reply {
 				m.free()
 			}
 		}
-		m.setLease(r.From, 1, m.now+late.Life.Milliseconds())
+		m.bury(r.From)
 	}
 	if held == 0 {
 		return reply{-1, 0, m.now}
@@ -286,7 +299,7 @@ func (m *rwModel) readRename(r engine.Rename) reply {
 	m.holds[r.To] = 1
 	if !r.Splits {
 		delete(m.holds, r.From)
-		m.dropLeases(r.From, 1+int(one(buried)), held)
+		m.dropLeases(r.From, 1, held)
 	}
 	m.setLease(r.To, 1, m.now+lease)
 	m.lastReader(m.now + lease)
@@ -686,10 +699,11 @@ func (r *rwRun) step() {
 	case op < 5:
 		c, want = r.read.Acquire(ofReader), r.m.readAcquire(reader, lease, count, ofReader.Counterpart+writeSuffix)
 	case op < 9:
-		c, want = r.read.Release(engine.Release{Field: reader, HoldCount: left, Share: time.Hour * 1e4}),
-			r.m.readRelease(reader, left)
+		runsLate := r.rng.IntN(10) == 0
+		c = r.read.Release(engine.Release{Field: reader, HoldCount: left, Late: runsLate, Share: time.Hour * 1e4})
+		want = r.m.readRelease(reader, left, runsLate)
 		if op == 8 {
-			ofReader.HoldCount = left + 1
+			ofReader.HoldCount, ofReader.Late = left+1, runsLate
 			c = r.read.RollBack(ofReader)
 		}
 	case op < 14:

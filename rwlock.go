@@ -220,7 +220,7 @@ func (l *readLock) leave(r engine.Release, strict bool) call {
 		Keys:     l.keys,
 		Optional: optionalOfRead,
 		Args: []any{r.Field, r.HoldCount, l.leases, strict, l.announce, l.client.publishVerb(),
-			milliseconds(r.Share)},
+			milliseconds(r.Share), r.Late},
 	}
 }
 

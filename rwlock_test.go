@@ -1570,3 +1570,56 @@ func TestRWLockOfManyReadersCostsFewCommands(t *testing.T) {
 	b.tries(write, true)
 	b.must(write.Unlock(ctx))
 }
+
+// An attempt of a reader that Redis runs late, after its rollback, its release or its Detach, acquires nothing: no
+// process would release it.
+func TestReadAttemptThatRunsLateAcquiresNothing(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		for name, ends := range map[string]func(b *bench, sends func(call) int64, l *readLock, late engine.Attempt){
+			"rolled back": func(b *bench, sends func(call) int64, l *readLock, late engine.Attempt) {
+				assert.EqualValues(b, -1, sends(l.RollBack(late)))
+			},
+			"released": func(b *bench, sends func(call) int64, l *readLock, late engine.Attempt) {
+				assert.EqualValues(b, 1, sends(l.Acquire(late)))
+				assert.EqualValues(b, 1, sends(l.Release(late.AsRelease())))
+			},
+			"detached": func(b *bench, sends func(call) int64, l *readLock, late engine.Attempt) {
+				assert.EqualValues(b, 1, sends(l.Acquire(late)))
+				to := engine.Rename{From: late.Field, To: late.Field + "1", Lease: time.Minute, Late: true}
+				assert.EqualValues(b, 1, sends(l.Rename(to)))
+				assert.EqualValues(b, 1, sends(l.Release(engine.Release{Field: to.To})))
+			},
+		} {
+			for beside, holds := range map[string]func(*RWLock) []Locker{
+				"a free lock":    func(*RWLock) []Locker { return nil },
+				"another reader": func(rw *RWLock) []Locker { return []Locker{rw.Read()} },
+				"its writer":     func(rw *RWLock) []Locker { return []Locker{rw.Write()} },
+			} {
+				t.Run(name+", "+beside, func(t *testing.T) {
+					b, ctx := newBench(t, addr), context.Background()
+					c := b.client()
+					rw := c.NewRWLock(b.name)
+					held := holds(rw)
+					late := engine.Attempt{Field: c.ID() + ":1:0999", Lease: time.Hour, HoldCount: 1, Late: true}
+					for _, h := range held {
+						b.must(h.Lock(ctx))
+						late.Counterpart = c.engine.HeldField(insideOf(h).record, engine.OwnerOf(ctx))
+					}
+					sends := func(what call) int64 {
+						r, err := c.send(what)
+						b.must(err)
+						return r[0]
+					}
+					l := rw.Read().record.(*readLock)
+					ends(b, sends, l, late)
+					require.EqualValues(b, 0, sends(l.Acquire(late)), "a reader that nobody releases")
+					for _, h := range held {
+						b.must(h.Unlock(ctx))
+					}
+					b.follows(b.client().NewRWLock(b.name).Write())
+				})
+			}
+		}
+	})
+}

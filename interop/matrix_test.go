@@ -121,7 +121,7 @@ func (b *both) javaTries(kind, name string, thread int, want bool) {
 	})
 }
 
-// nothingIsLeft waits until nothing of name is in Redis except its fencing counter, and the tombstone of a detached
+// nothingIsLeft waits until nothing of name is in Redis except its fencing counter, and the tombstone of a
 // reader, which lasts for a minute.
 func (b *both) nothingIsLeft(name string) {
 	b.Helper()
@@ -130,9 +130,9 @@ func (b *both) nothingIsLeft(name string) {
 	})
 }
 
-// isTombstone reports whether key is the first lease of a detached reader that has left the record.
+// isTombstone reports whether key is the tombstone of a reader that has left the record.
 func (b *both) isTombstone(key string) bool {
-	return strings.HasSuffix(key, ":rwlock_timeout:1") && b.rdb.Get(context.Background(), key).Val() == "0"
+	return strings.HasSuffix(key, ":rwlock_timeout:0") && b.rdb.Get(context.Background(), key).Val() == "0"
 }
 
 // awaitSubscriber waits until a client is subscribed to the release of name.

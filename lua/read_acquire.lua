@@ -46,6 +46,8 @@ end
 if free or joins then
     if hold_count ~= '1' then
         return {-1, 0, 0}
+    elseif is_buried_reader(prefix, field) then -- this request runs late
+        return {0, redis.call('pttl', lock), 0}
     end
     if mode and check_record(lock) == 1 then
         return {0, redis.call('pttl', lock), 0} -- the mode alone, left over from a lock, which expires

@@ -15,6 +15,7 @@
 -- ARGV[6]  the command that publishes: see announce.lua.
 -- ARGV[7]  the hand-off window in ms: for how long the line may keep the lock from clients that are subscribed on
 --          another server.
+-- ARGV[8]  1 if a request for the lock with this field may still run, else 0.
 -- Returns  {1, heard, passed} done. heard is the number of connections that received the message that the lock is
 --          free; passed is 1 if the lock has its next holder already, else 0. {-1, 0, 0} there is no such hold.
 --
@@ -25,10 +26,14 @@
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local field, left, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local refuse_others, channel, how, window = ARGV[4] == '1', ARGV[5], ARGV[6], tonumber(ARGV[7])
+local late = ARGV[8] == '1'
 
 local mode = redis.call('hget', lock, 'mode')
 local hold_count = hold_count_of(mode and redis.call('hget', lock, field))
 
+if late and left == 0 then
+    bury_reader(prefix, field)
+end
 if hold_count == 0 then
     drop_leases(prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves leases behind
     if refuse_others then

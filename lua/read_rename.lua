@@ -53,6 +53,7 @@ end
 if living(to) > 0 then
     if late and not splits then
         redis.call('hdel', lock, from) -- a late attempt has acquired it for nobody
+        drop_leases(prefix, from, 1, 1)
         bury_reader(prefix, from)
     end
     if ends > 0 then
@@ -69,7 +70,7 @@ if late and not splits and not over then
     if hold_count == 0 and redis.call('hdel', lock, from) == 1 and redis.call('hlen', lock) == 1 then
         redis.call('del', lock) -- the mode alone is not a record
     end
-    bury_reader(prefix, from) -- a reader that is still in the record would live again
+    bury_reader(prefix, from)
 end
 if hold_count == 0 then
     return {-1, 0, now}
@@ -79,7 +80,7 @@ end
 redis.call('hset', lock, to, 1)
 if not splits then
     redis.call('hdel', lock, from)
-    drop_leases(prefix, from, late and 2 or 1, hold_count)
+    drop_leases(prefix, from, 1, hold_count)
 end
 set_lease_of(to)
 return {1, lease, now}

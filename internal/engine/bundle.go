@@ -161,9 +161,9 @@ func (e *Engine) ValidUntil(bs []Lock, o Owner, end time.Time) time.Time {
 	return end
 }
 
-// LimitValidity makes all holds of o on bs that are not renewed expire at the same time, end. Otherwise the owner could
-// re-enter one of them after the others have expired. A hold that o has acquired more than once may last longer. The
-// leases in Redis stay as they are: a record that would last longer is deleted when its hold expires.
+// LimitValidity makes all holds of o on bs that are not renewed expire at end, or earlier if their leases are shorter.
+// Otherwise the owner could re-enter one of them after the others have expired. A hold that o has acquired more than
+// once stays as it is. The leases in Redis do, too: a record that would last longer is deleted when its hold expires.
 func (e *Engine) LimitValidity(bs []Lock, o Owner, end time.Time) {
 	for _, kind := range bs {
 		s := e.retain(kind.ID().Name)
@@ -177,8 +177,8 @@ func (s *lockState) limitValidity(kind Lock, o Owner, end time.Time) {
 	defer s.Unlock()
 	w := s.engine.watchdog
 	h := s.holds.get(holdKey{kind.ID().Half, o})
-	if h != nil && h.state.holds() && h.record != nil && !w.Renews(&h.record.lease) {
-		w.Settle(&h.record.lease, end, h.count == 1)
+	if h != nil && h.state.holds() && h.record != nil && h.count == 1 {
+		w.Shorten(&h.record.lease, end)
 	}
 }
 

@@ -74,12 +74,42 @@ func DetachedPermits(field string) (permits int, ok bool) {
 	return permits, err == nil && permits > 1 && several == strconv.Itoa(permits)
 }
 
+// mayWait reports whether a caller of the Client may have waited with field: it is one of the Client, and not that of a
+// detached hold.
+func (m *fieldMaker) mayWait(field string) bool {
+	_, detached := DetachedPermits(field)
+	return !detached && strings.HasPrefix(field, m.id+":")
+}
+
 // made reports whether m has made field. Of its own fields, the engine knows whether requests that name them
 // may still run. It does not know that of other fields, which only a forged message can name.
 func (m *fieldMaker) made(field string) bool {
 	text, _, _ := strings.Cut(field[strings.LastIndexByte(field, ':')+1:], "+")
 	number, err := strconv.ParseUint(text, 10, 64)
 	return err == nil && number <= m.count.Load() && strings.HasPrefix(field, m.id+":")
+}
+
+// overlap reports whether the fields are equal, or stand for some of the same permits of a semaphore. A forged message
+// may name any numbers.
+func overlap(a, b string) bool {
+	if a == b || !strings.Contains(a, "+") && !strings.Contains(b, "+") {
+		return a == b
+	}
+	ofA, firstA, endA := numbersOf(a)
+	ofB, firstB, endB := numbersOf(b)
+	return ofA == ofB && firstA < endB && firstB < endA
+}
+
+// numbersOf returns the numbers of a field: the first one, and the one after the last. of is what is in front of them.
+func numbersOf(field string) (of string, first, end uint64) {
+	at := strings.LastIndexByte(field, ':') + 1
+	if strings.HasPrefix(field[at:], string(usesLineMark)) {
+		at++
+	}
+	number, permits, _ := strings.Cut(field[at:], "+")
+	first, _ = strconv.ParseUint(number, 10, 64)
+	n, _ := strconv.ParseUint(permits, 10, 64)
+	return field[:at], first, first + max(n, 1)
 }
 
 // UsesLine reports whether the Client of field uses the line.

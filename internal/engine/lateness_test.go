@@ -385,6 +385,29 @@ func TestKeepLeaseEndsAtMaxHold(t *testing.T) {
 	})
 }
 
+// LimitValidity of a lock whose lease MaxHold has cut does not prolong it: the allowance for the drift of clocks stays.
+func TestLimitValidityProlongsNoLease(t *testing.T) {
+	for name, count := range map[string]int{"one": 1, "re-entered": 2} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				ctx, l := context.Background(), newLimitedLock(e.redis, Limits{Max: 10 * time.Second})
+				for range count {
+					ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 10 * time.Second})
+					require.NoError(t, err)
+					require.True(t, ok)
+				}
+				time.Sleep(5 * time.Second)
+				require.NoError(t, e.KeepLease(ctx, []Lock{l}, 1, 10*time.Second, time.Time{}))
+				end := time.Now().Add(time.Minute)
+				valid := e.ValidUntil([]Lock{l}, 1, end)
+				e.LimitValidity([]Lock{l}, 1, end)
+				assert.Equal(t, valid, e.ValidUntil([]Lock{l}, 1, end))
+				time.Sleep(6 * time.Second)
+			})
+		})
+	}
+}
+
 // The same for a renewal that failed and runs late.
 func TestMinHoldEndsInTimeAfterALateRenewal(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {

@@ -122,16 +122,19 @@ func (s *lockState) dropPlaceLocked(q *waitQueue) {
 }
 
 // uses reports whether a caller of this process waits with field, holds the lock with it or is releasing it, or whether
-// field belongs to a place that was left to the next caller.
+// field belongs to a place that was left to the next caller. A field that stands for some of the same permits counts as
+// the same one.
 func (s *lockState) uses(field string) bool {
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
-		if h.field == field || h.record != nil && h.record.field == field {
+		if overlap(h.field, field) || h.record != nil && overlap(h.record.field, field) {
 			return true
 		}
 	}
-	return slices.ContainsFunc(s.queues, func(q *waitQueue) bool { return q.place != nil && q.place.field == field })
+	return slices.ContainsFunc(s.queues, func(q *waitQueue) bool {
+		return q.place != nil && overlap(q.place.field, field)
+	})
 }
 
 // fieldOf returns the field that a message names, or "".

@@ -114,10 +114,11 @@ func (e rollbacker) repeat(
 }
 
 // heardGrant handles a message that grants the lock to a field of this process. If no caller waits with this field any
-// more, it releases the lock. The goroutine that reads the messages of Redis calls it, so it does not block.
+// more, it releases the lock. A message that names another field is forged, and must not release a hold that has it.
+// The goroutine that reads the messages of Redis calls heardGrant, so it does not block.
 func (e rollbacker) heardGrant(kind Record, message string) {
 	g, ok := ParseLineGrant(message, kind.Suffix())
-	if !ok {
+	if !ok || !e.fields.mayWait(g.Field) {
 		return
 	}
 	s := e.retain(kind.ID().Name)

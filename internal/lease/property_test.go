@@ -43,7 +43,7 @@ func TestWatchdogKeepsValidityAndSchedule(t *testing.T) {
 		return deed{
 			after: time.Duration(rapid.IntRange(0, 20_000).Draw(rt, "after ms")) * time.Millisecond,
 			what: rapid.SampledFrom(
-				[]string{"extend", "settle", "settle exactly", "works", "works", "fails", "slow", "gone", "remove"},
+				[]string{"extend", "shorten", "shorten", "works", "works", "fails", "slow", "gone", "remove"},
 			).Draw(
 				rt,
 				"what",
@@ -167,13 +167,10 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 			sent := time.Now().Add(-d.length / 50) // the answer took a while
 			k.confirmed(sent.Sub(wd.epoch), d.length, k.renewed || d.renew)
 			wd.Extend(l, sent, d.length, d.renew)
-		case k.renewed: // only a lease that the watchdog does not renew is settled
-		case d.what == "settle":
-			k.until = max(k.until, now+d.length)
-			wd.Settle(l, time.Now().Add(d.length), false)
-		case d.what == "settle exactly":
-			k.until = now + d.length
-			wd.Settle(l, time.Now().Add(d.length), true)
+		case k.renewed: // only a lease that the watchdog does not renew is shortened
+		case d.what == "shorten":
+			k.until = min(k.until, now+d.length)
+			wd.Shorten(l, time.Now().Add(d.length))
 		}
 		if d.what == "remove" && !over {
 			k.over, gone = true, true

@@ -135,19 +135,14 @@ func (w *Watchdog) Extend(l *Lease, sent time.Time, length time.Duration, renewe
 	w.movedLocked(l)
 }
 
-// Settle sets the end of a lease that is not renewed. The new end may be earlier than the current one only if exact
-// is set.
-func (w *Watchdog) Settle(l *Lease, end time.Time, exact bool) {
+// Shorten makes a lease that is not renewed end at end, unless it ends earlier.
+func (w *Watchdog) Shorten(l *Lease, end time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if l.renewed.Load() {
 		return // the watchdog renews it by now
 	}
-	until := l.withinLimit(int64(w.At(end)))
-	if !exact {
-		until = max(until, l.until.Load())
-	}
-	l.until.Store(until)
+	l.until.Store(min(int64(w.At(end)), l.until.Load()))
 	w.movedLocked(l)
 }
 

@@ -554,15 +554,15 @@ func TestWatchdogRenewsEveryThirdAfterALongLease(t *testing.T) {
 	})
 }
 
-// A lease that the watchdog renews by now is not settled: its end is that of the last renewal.
-func TestWatchdogDoesNotSettleALeaseThatItRenews(t *testing.T) {
+// A lease that the watchdog renews by now is not shortened: its end is that of the last renewal.
+func TestWatchdogDoesNotShortenALeaseThatItRenews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		l, ends := newLease(f.watchdog)
 		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
 		until := f.watchdog.End(l)
-		f.watchdog.Settle(l, time.Now().Add(time.Second), true)
-		f.watchdog.Settle(l, time.Now().Add(time.Hour), false)
+		f.watchdog.Shorten(l, time.Now().Add(time.Second))
+		f.watchdog.Shorten(l, time.Now().Add(time.Hour))
 		assert.Equal(t, until, f.watchdog.End(l))
 		time.Sleep(time.Hour)
 		assert.Zero(t, ends.times, "the lease ended: %v", ends.cause)

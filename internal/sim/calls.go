@@ -142,8 +142,8 @@ func (w *witness) refused(c *call, alone bool, err error, m manner) {
 	case err != nil && m.wait > 0 && m.wait < time.Second: // less than an answer may take
 	// The nodes of a RedLock have the same time, which is too little for new connections, or without a permission.
 	case err != nil && m.wait == 0 && c.worker.Kind == Red:
-	// One of several locks was lost before all of them were acquired.
-	case errors.Is(err, relock.ErrLockLost) && w.lostSince(c):
+	// One of several locks was lost before all of them were acquired, or the majority of a RedLock.
+	case (errors.Is(err, relock.ErrLockLost) || c.worker.Kind == Red) && w.lostSince(c):
 	case err != nil && m.cancel == 0:
 		w.report("no error without a reason", "%s worker %d %v: %v", c.p.name, c.worker.ID, c.worker.Names, err)
 	case still && (m.cancel == 0 || m.cancel > slack):

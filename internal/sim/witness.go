@@ -128,7 +128,7 @@ type witness struct {
 	free    map[string]time.Time // when a release of a lock last returned
 	touched map[string]time.Time // by process and lock: when one of its calls or holds last began or ended
 	ended   int                  // calls so far
-	undone  map[string]time.Time // by name: when a call last left without the lock, or may have left something there
+	undone  map[string]time.Time // by name: when a call or a lost hold last left, and may have left something there
 	stale   map[string]bool      // by fair lock: no call has asked since a waiter left
 	asked   map[string]time.Time // by fair lock: when a call last was the first to ask after a waiter had left
 	numbers map[string][]number  // by semaphore
@@ -380,6 +380,9 @@ func (w *witness) given(h *hold) (alive bool) {
 	w.keeps(h)
 	for _, name := range h.names {
 		w.free[name] = time.Now()
+		if h.ctx.Err() != nil { // an explicit lease that has expired here lasts a little longer in Redis
+			w.undone[name] = time.Now()
+		}
 	}
 	return w.isValid(h)
 }

@@ -1653,6 +1653,10 @@ local function lease_left(prefix, reader, hold_count)
     return longest
 end
 
+local function is_buried_reader(prefix, reader)
+    return redis.call('exists', lease_key(prefix, reader, 0)) == 1
+end
+
 return answer(function()
 
 local lock, writers = KEYS[1], KEYS[2]
@@ -1835,6 +1839,8 @@ end
 if free or joins then
     if hold_count ~= '1' then
         return {-1, 0, 0}
+    elseif is_buried_reader(prefix, field) then -- this request runs late
+        return {0, redis.call('pttl', lock), 0}
     end
     if mode and check_record(lock) == 1 then
         return {0, redis.call('pttl', lock), 0} -- the mode alone, left over from a lock, which expires
@@ -2494,7 +2500,7 @@ local function lease_left(prefix, reader, hold_count)
 end
 
 local function bury_reader(prefix, reader)
-    local key, life = lease_key(prefix, reader, 1), '60000' -- as late.Life
+    local key, life = lease_key(prefix, reader, 0), '60000' -- as late.Life
     redis.pcall('pexpire', key, life)
     redis.pcall('set', key, '0', 'PX', life)
 end
@@ -2502,7 +2508,6 @@ end
 local function drop_leases(prefix, reader, from, to)
     if from == 1 and reader:find('^[%x-]+:0:') then
         bury_reader(prefix, reader)
-        from = 2
     end
     for n = from, math.min(to, most_hold_count) do
         redis.call('del', lease_key(prefix, reader, n))
@@ -2589,10 +2594,14 @@ return answer(function()
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local field, left, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local refuse_others, channel, how, window = ARGV[4] == '1', ARGV[5], ARGV[6], tonumber(ARGV[7])
+local late = ARGV[8] == '1'
 
 local mode = redis.call('hget', lock, 'mode')
 local hold_count = hold_count_of(mode and redis.call('hget', lock, field))
 
+if late and left == 0 then
+    bury_reader(prefix, field)
+end
 if hold_count == 0 then
     drop_leases(prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves leases behind
     if refuse_others then

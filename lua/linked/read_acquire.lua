@@ -126,6 +126,10 @@ local function lease_left(prefix, reader, hold_count)
     return longest
 end
 
+local function is_buried_reader(prefix, reader)
+    return redis.call('exists', lease_key(prefix, reader, 0)) == 1
+end
+
 return answer(function()
 
 local lock, writers = KEYS[1], KEYS[2]
@@ -308,6 +312,8 @@ end
 if free or joins then
     if hold_count ~= '1' then
         return {-1, 0, 0}
+    elseif is_buried_reader(prefix, field) then -- this request runs late
+        return {0, redis.call('pttl', lock), 0}
     end
     if mode and check_record(lock) == 1 then
         return {0, redis.call('pttl', lock), 0} -- the mode alone, left over from a lock, which expires

@@ -616,7 +616,7 @@ local function lease_left(prefix, reader, hold_count)
 end
 
 local function bury_reader(prefix, reader)
-    local key, life = lease_key(prefix, reader, 1), '60000' -- as late.Life
+    local key, life = lease_key(prefix, reader, 0), '60000' -- as late.Life
     redis.pcall('pexpire', key, life)
     redis.pcall('set', key, '0', 'PX', life)
 end
@@ -624,7 +624,6 @@ end
 local function drop_leases(prefix, reader, from, to)
     if from == 1 and reader:find('^[%x-]+:0:') then
         bury_reader(prefix, reader)
-        from = 2
     end
     for n = from, math.min(to, most_hold_count) do
         redis.call('del', lease_key(prefix, reader, n))
@@ -711,10 +710,14 @@ return answer(function()
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local field, left, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local refuse_others, channel, how, window = ARGV[4] == '1', ARGV[5], ARGV[6], tonumber(ARGV[7])
+local late = ARGV[8] == '1'
 
 local mode = redis.call('hget', lock, 'mode')
 local hold_count = hold_count_of(mode and redis.call('hget', lock, field))
 
+if late and left == 0 then
+    bury_reader(prefix, field)
+end
 if hold_count == 0 then
     drop_leases(prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves leases behind
     if refuse_others then

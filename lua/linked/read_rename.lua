@@ -132,19 +132,18 @@ local function lease_left(prefix, reader, hold_count)
 end
 
 local function bury_reader(prefix, reader)
-    local key, life = lease_key(prefix, reader, 1), '60000' -- as late.Life
+    local key, life = lease_key(prefix, reader, 0), '60000' -- as late.Life
     redis.pcall('pexpire', key, life)
     redis.pcall('set', key, '0', 'PX', life)
 end
 
 local function is_buried_reader(prefix, reader)
-    return redis.call('exists', lease_key(prefix, reader, 1)) == 1
+    return redis.call('exists', lease_key(prefix, reader, 0)) == 1
 end
 
 local function drop_leases(prefix, reader, from, to)
     if from == 1 and reader:find('^[%x-]+:0:') then
         bury_reader(prefix, reader)
-        from = 2
     end
     for n = from, math.min(to, most_hold_count) do
         redis.call('del', lease_key(prefix, reader, n))
@@ -232,6 +231,7 @@ end
 if living(to) > 0 then
     if late and not splits then
         redis.call('hdel', lock, from) -- a late attempt has acquired it for nobody
+        drop_leases(prefix, from, 1, 1)
         bury_reader(prefix, from)
     end
     if ends > 0 then
@@ -247,7 +247,7 @@ if late and not splits and not over then
     if hold_count == 0 and redis.call('hdel', lock, from) == 1 and redis.call('hlen', lock) == 1 then
         redis.call('del', lock) -- the mode alone is not a record
     end
-    bury_reader(prefix, from) -- a reader that is still in the record would live again
+    bury_reader(prefix, from)
 end
 if hold_count == 0 then
     return {-1, 0, now}
@@ -257,7 +257,7 @@ end
 redis.call('hset', lock, to, 1)
 if not splits then
     redis.call('hdel', lock, from)
-    drop_leases(prefix, from, late and 2 or 1, hold_count)
+    drop_leases(prefix, from, 1, hold_count)
 end
 set_lease_of(to)
 return {1, lease, now}

@@ -127,7 +127,7 @@ local function lease_left(prefix, reader, hold_count)
 end
 
 local function bury_reader(prefix, reader)
-    local key, life = lease_key(prefix, reader, 1), '60000' -- as late.Life
+    local key, life = lease_key(prefix, reader, 0), '60000' -- as late.Life
     redis.pcall('pexpire', key, life)
     redis.pcall('set', key, '0', 'PX', life)
 end
@@ -135,7 +135,6 @@ end
 local function drop_leases(prefix, reader, from, to)
     if from == 1 and reader:find('^[%x-]+:0:') then
         bury_reader(prefix, reader)
-        from = 2
     end
     for n = from, math.min(to, most_hold_count) do
         redis.call('del', lease_key(prefix, reader, n))
