@@ -83,8 +83,9 @@ func (x extension) done(sent time.Time, err error) error {
 		return send.WithLast(cmp.Or(x.loss, ErrNotHeld), err)
 	case err != nil:
 		return err
+	case !x.lockState.engine.watchdog.Extend(&x.record.lease, sent, x.length, false): // it is about to end the hold
+		return LossError(ErrExpired)
 	}
-	x.lockState.engine.watchdog.Extend(&x.record.lease, sent, x.length, false)
 	return nil
 }
 
