@@ -95,7 +95,7 @@ func (x extension) ask(op *waitOptions) (sent time.Time, err error) {
 	if x.vote != nil {
 		return x.vote.Extend(op.Ctx, x.length)
 	}
-	answer := x.renew(op, x.length, false, time.Time{})
+	answer := x.renew(op, x.length, toExtend, time.Time{})
 	r, err := answer.Reply()
 	switch {
 	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else
@@ -107,12 +107,21 @@ func (x extension) ask(op *waitOptions) (sent time.Time, err error) {
 	return answer.Sent, err
 }
 
-// renew sends a request that sets the lease of h to length. Only if exact is set, it may also shorten the lease.
-func (h *hold) renew(op *waitOptions, length time.Duration, exact bool, lastReply time.Time) (answer send.Answer) {
+// A purpose is what a request that sets the lease of a hold is for.
+type purpose int
+
+const (
+	toExtend purpose = iota // the owner is to rely on the lease, so replicas have to confirm it
+	toKeep                  // the record is to last for that long, although nobody relies on it
+	toLimit                 // the same, and for no longer: only this request may also shorten the lease
+)
+
+// renew sends a request that sets the lease of h to length.
+func (h *hold) renew(op *waitOptions, length time.Duration, why purpose, lastReply time.Time) (answer send.Answer) {
 	answer = send.Answer{Lost: 1} // if a hook of the Redis client panics, or ends the goroutine
 	defer func() { h.extendedBy(&answer, length) }()
-	call := h.commands().Renew(h.field, length, exact)
-	return h.lockState.engine.sender.Do(&op.Wait, send.Request{Call: call}, lastReply)
+	call := h.commands().Renew(h.field, length, why == toLimit)
+	return h.lockState.engine.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: why == toExtend}, lastReply)
 }
 
 // extendedBy notes what a request that sets the lease of h to length has done, and may still do. No handler gets the

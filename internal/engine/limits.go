@@ -78,8 +78,11 @@ func (h *hold) isAlone() bool {
 // was so when the request was sent, too: a request that was under way then may be overtaken by this one, although its
 // own answer comes first. And Redis has not run the request late, when less than rest was left.
 func (m minHold) ask(op *waitOptions, rest time.Duration, lastReply time.Time) (answer send.Answer, expires bool) {
-	began, before := time.Now(), m.isLast()
-	answer = m.renew(op, rest, m.isAlone(), lastReply)
+	began, before, why := time.Now(), m.isLast(), toKeep
+	if m.isAlone() {
+		why = toLimit
+	}
+	answer = m.renew(op, rest, why, lastReply)
 	return answer, before && m.isLast() && time.Since(began) <= outlivesBy
 }
 
