@@ -479,8 +479,8 @@ func confirm(all lockStates, targets []target, p *Part, res Answer, err error) e
 		targets[res.at].hold.lose(errGone)
 	}
 	for _, t := range targets {
-		if t.HoldCount > 1 && !t.hold.lockState.engine.watchdog.Watches(&t.hold.record.lease) {
-			t.hold.lose(ErrExpired) // the watchdog has found that the lease has expired, and is about to end the hold
+		if t.HoldCount > 1 {
+			t.hold.loseIfUnwatched()
 		}
 	}
 	all.Lock()

@@ -46,9 +46,7 @@ func (e *Engine) Extend(ctx context.Context, kind Lock, o Owner, length time.Dur
 	for asked := 1; err == nil && asked < MostAsked && !enough(); asked++ {
 		sent, err = x.ask(op) // the answer came late: after another request more of the lease is left
 	}
-	if !e.watchdog.Watches(&h.record.lease) {
-		h.lose(ErrExpired) // the watchdog has found that the lease has expired, and is about to end the hold
-	}
+	h.loseIfUnwatched()
 	return x.done(sent, err)
 }
 
@@ -83,8 +81,8 @@ func (x extension) done(sent time.Time, err error) error {
 		return send.WithLast(cmp.Or(x.loss, ErrNotHeld), err)
 	case err != nil:
 		return err
-	case !x.lockState.engine.watchdog.Extend(&x.record.lease, sent, x.length, false): // it is about to end the hold
-		return LossError(ErrExpired)
+	case !x.lockState.engine.watchdog.Extend(&x.record.lease, sent, x.length, false):
+		return LossError(cmp.Or(x.whyUnwatched(), send.ErrClosed)) // nil: since then, Close was called
 	}
 	return nil
 }

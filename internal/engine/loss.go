@@ -72,8 +72,9 @@ func (r *record) lose(cause error, first *hold) []ending {
 // isLossLocked reports whether a loss that the caller has found is still one: first, if it is not nil, has not left the
 // record since, and the lease, if its time was up, was not extended.
 func (r *record) isLossLocked(first *hold, timeUp bool) bool {
+	w := r.first.lockState.engine.watchdog
 	left := first != nil && (!first.state.holds() || first.record != r)
-	return !left && !(timeUp && r.first.lockState.engine.watchdog.IsValid(&r.lease))
+	return !left && !(timeUp && w.Watches(&r.lease) && w.IsValid(&r.lease))
 }
 
 // loseLocked ends h as lost, and returns end with what is particular to h. ranOut is set if an explicit lease has

@@ -171,3 +171,49 @@ func TestHoldThatIsExtendedMeanwhileIsNotLost(t *testing.T) {
 		assert.Empty(t, e.redis.Holder("x"))
 	})
 }
+
+// A renewal has found that the record is gone, or MaxHold is over, and the watchdog is about to end the hold. A re-entry
+// and an Extend that are answered in between return the loss, with its cause.
+func TestAnswerBesideALossReturnsTheLoss(t *testing.T) {
+	again := func(e *bubbleEngine, l Record) error {
+		_, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
+		return err
+	}
+	extend := func(e *bubbleEngine, l Record) error { return e.Extend(context.Background(), l, 1, time.Minute) }
+	for name, c := range map[string]struct {
+		limits Limits
+		lease  time.Duration
+		over   bool
+		ask    func(e *bubbleEngine, l Record) error
+		want   error
+	}{
+		"re-entry, gone":    {Limits{}, 10 * time.Second, false, again, errGone},
+		"re-entry, expired": {Limits{}, 10 * time.Second, true, again, ErrExpired},
+		"re-entry, MaxHold": {Limits{Max: 10 * time.Second}, 0, true, again, ErrMaxHold},
+		"Extend, gone":      {Limits{}, 10 * time.Second, false, extend, errGone},
+		"Extend, expired":   {Limits{}, 10 * time.Second, true, extend, ErrExpired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				l := newLimitedLock(e.redis, c.limits)
+				ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: c.lease})
+				require.NoError(t, err)
+				require.True(t, ok)
+				h, _ := e.holdBy(l.ID(), 1)
+				e.redis.Set(func() {
+					e.redis.Fault = func(string) (none fakeredis.Fault) { // while the request is under way
+						e.watchdog.Remove(&h.record.lease)
+						if c.over {
+							h.record.lease.SetValidUntil(e.watchdog.Now())
+						}
+						return none
+					}
+				})
+				err = c.ask(e, l)
+				assert.ErrorIs(t, err, ErrLockLost)
+				assert.ErrorIs(t, err, c.want)
+				assert.Zero(t, levelsOf(e.Engine, l, 1))
+			})
+		})
+	}
+}
