@@ -60,7 +60,7 @@ var (
 	ErrClosed = send.ErrClosed
 
 	// ErrNotSynced is returned if fewer replicas than WithSyncedReplicas asks for have confirmed a lock in time. The
-	// lock is not held: it was released again.
+	// lock is not held: it was released again. After [Hold.Extend], the hold has the lease that it had.
 	ErrNotSynced = send.ErrNotSynced
 
 	// ErrNotALock is returned if a key of the lock holds data that neither this package nor Redisson has written. The

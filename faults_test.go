@@ -1708,7 +1708,7 @@ var faultRows = map[int]string{
 	16: "TestScriptThatTheServerDoesNotKnowIsSentWithItsSource TestFaultRestartWithoutDataIsReported",
 	17: "suite TestEngineLossIsNoticedWithinAThirdOfTheLease",
 	18: "TestSentinelTakeoverKeepsOrReportsEachHold TestClusterFailoverThatLosesTheRecordIsReported TestSentinelFailovers",
-	19: "TestSyncedReplicas TestSyncedReplicasFollowTheSlot TestSyncedReplicasWithoutWait TestSentinelFailovers",
+	19: "TestSyncedReplicas TestExtendThatReplicasDoNotConfirmChangesNothing TestSyncedReplicasFollowTheSlot TestSyncedReplicasWithoutWait TestSentinelFailovers",
 	20: "TestSentinelTakeoverKeepsOrReportsEachHold",
 	21: "TestFaultRefusedWritesAreReportedOrRetried TestFaultWaiterRidesOutPassingErrorsOnly " +
 		"TestSentinelTakeoverKeepsOrReportsEachHold",

@@ -94,8 +94,8 @@ func WithHandoffWindow(d time.Duration) Option {
 
 // WithSyncedReplicas makes Lock succeed only if n replicas have confirmed the new hold within d, with the command WAIT.
 // Otherwise Lock releases the lock again and returns ErrNotSynced. A renewal that the replicas do not confirm counts as
-// failed, and is retried. A failover to one of the replicas that confirmed loses no lock; a failover to another replica
-// still can.
+// failed, and is retried; [Hold.Extend] returns ErrNotSynced then. A failover to one of the replicas that confirmed
+// loses no lock; a failover to another replica still can.
 //
 // Acquiring a lock takes longer, by one round trip and the time of the replication, and occupies a connection of the
 // Redis client for that time. On a Redis that rejects WAIT every Lock fails with ErrNotSynced. If the lock belongs to a

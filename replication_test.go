@@ -391,10 +391,11 @@ func TestSyncedReplicas(t *testing.T) {
 			}
 			var h *Hold
 			testredis.Await(b, "the replica confirms", clusterSoon, func() bool {
-				h, err = l.(Acquirer).Acquire(ctx)
+				h, _, err = l.(Acquirer).TryAcquire(ctx, 0, time.Minute)
 				return err == nil
 			})
 			master.RefuseReplicas()
+			b.mustBe(h.Extend(ctx, time.Hour), ErrNotSynced)
 			ticket, err := h.Detach(ctx, time.Hour)
 			b.mustBe(err, ErrNotSynced)
 			assert.Empty(t, ticket)

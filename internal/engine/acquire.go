@@ -492,8 +492,8 @@ func confirm(all lockStates, targets []target, p *Part, res Answer, err error) e
 		targets[res.at].hold.lose(errGone)
 	}
 	for _, t := range targets {
-		if t.HoldCount > 1 && !t.hold.lockState.engine.watchdog.Watches(&t.hold.record.lease) {
-			t.hold.lose(ErrExpired) // the watchdog has found that the lease has expired, and is about to end the hold
+		if t.HoldCount > 1 {
+			t.hold.loseIfUnwatched()
 		}
 	}
 	all.Lock()
@@ -556,7 +556,7 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 // before may have asked for a longer lease with the same field, and been granted it. Another try of the attempt may be on
 // its way, and give an explicit lease again.
 func (t *target) mayLastLocked(now, longest time.Duration) {
-	length := max(t.Lease, longest)
+	length := bounded(max(t.Lease, longest))
 	if !t.Renewed && t.hold.lockState.engine.late.Longest(t.Field) > 0 {
 		length += late.Life
 	}
@@ -572,7 +572,7 @@ func (a *acquireOp) dismissLocked(t target, res Answer) {
 		}
 		h.leaveQueueLocked()
 	} else {
-		h.mayLastLocked(t.Lease + late.Life) // the attempt may have been granted, and may run later
+		h.mayLastLocked(bounded(t.Lease) + late.Life) // the attempt may have been granted, and may run later
 	}
 	switch {
 	case res.Status != Held: // no grant is left, or backend.rollback undoes it

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -109,6 +110,13 @@ func (e *Engine) KeepLease(ctx context.Context, bs []Lock, o Owner, lease time.D
 	if len(holds) == 0 {
 		return nil
 	}
+	for i, h := range holds {
+		x := late.Effect{Lease: lengths[i]}
+		if !h.noteRequest(x) {
+			return LossError(ErrExpired)
+		}
+		defer e.late.Heard(h.field, x, true) // after extendedBy
+	}
 	op := e.waitOptionsFor(ctx)
 	op.Deadline = by
 	answer := e.sender.Do(&op.Wait, send.Request{Pipeline: calls}, time.Time{})
@@ -128,6 +136,18 @@ func (e *Engine) KeepLease(ctx context.Context, bs []Lock, o Owner, lease time.D
 		return ErrNoAnswer
 	}
 	return err
+}
+
+// noteRequest notes that a request of a caller without the owner mutex is about to be sent, which may do x: an Unlock of
+// another goroutine that leaves the record to its lease must know of it (minHold.isLast). It returns false if the hold
+// has ended. Otherwise late.Requests.Heard has to be called when the request has ended.
+func (h *hold) noteRequest(x late.Effect) bool {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if h.state.holds() {
+		h.lockState.engine.late.Left(h.field, x, 1, false)
+	}
+	return h.state.holds()
 }
 
 // keptFor notes that Redis has extended the explicit lease of h to length, by a request that was sent at sent.

@@ -46,9 +46,7 @@ func (e *Engine) Extend(ctx context.Context, kind Lock, o Owner, length time.Dur
 	for asked := 1; err == nil && asked < MostAsked && !enough(); asked++ {
 		sent, err = x.ask(op) // the answer came late: after another request more of the lease is left
 	}
-	if !e.watchdog.Watches(&h.record.lease) {
-		h.lose(ErrExpired) // the watchdog has found that the lease has expired, and is about to end the hold
-	}
+	h.loseIfUnwatched()
 	return x.done(sent, err)
 }
 
@@ -83,8 +81,9 @@ func (x extension) done(sent time.Time, err error) error {
 		return send.WithLast(cmp.Or(x.loss, ErrNotHeld), err)
 	case err != nil:
 		return err
+	case !x.lockState.engine.watchdog.Extend(&x.record.lease, sent, x.length, false):
+		return LossError(cmp.Or(x.whyUnwatched(), send.ErrClosed)) // nil: since then, Close was called
 	}
-	x.lockState.engine.watchdog.Extend(&x.record.lease, sent, x.length, false)
 	return nil
 }
 
@@ -94,7 +93,7 @@ func (x extension) ask(op *waitOptions) (sent time.Time, err error) {
 	if x.vote != nil {
 		return x.vote.Extend(op.Ctx, x.length)
 	}
-	answer := x.renew(op, x.length, false, time.Time{})
+	answer := x.renew(op, x.length, toExtend, time.Time{})
 	r, err := answer.Reply()
 	switch {
 	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else
@@ -106,12 +105,21 @@ func (x extension) ask(op *waitOptions) (sent time.Time, err error) {
 	return answer.Sent, err
 }
 
-// renew sends a request that sets the lease of h to length. Only if exact is set, it may also shorten the lease.
-func (h *hold) renew(op *waitOptions, length time.Duration, exact bool, lastReply time.Time) (answer send.Answer) {
+// A purpose is what a request that sets the lease of a hold is for.
+type purpose int
+
+const (
+	toExtend purpose = iota // the owner is to rely on the lease, so replicas have to confirm it
+	toKeep                  // the record is to last for that long, although nobody relies on it
+	toLimit                 // the same, and for no longer: only this request may also shorten the lease
+)
+
+// renew sends a request that sets the lease of h to length.
+func (h *hold) renew(op *waitOptions, length time.Duration, why purpose, lastReply time.Time) (answer send.Answer) {
 	answer = send.Answer{Lost: 1} // if a hook of the Redis client panics, or ends the goroutine
 	defer func() { h.extendedBy(&answer, length) }()
-	call := h.commands().Renew(h.field, length, exact)
-	return h.lockState.engine.sender.Do(&op.Wait, send.Request{Call: call}, lastReply)
+	call := h.commands().Renew(h.field, length, why == toLimit)
+	return h.lockState.engine.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: why == toExtend}, lastReply)
 }
 
 // extendedBy notes what a request that sets the lease of h to length has done, and may still do. No handler gets the

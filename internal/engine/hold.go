@@ -257,6 +257,25 @@ func (h *hold) whyExpired() error {
 	return nil
 }
 
+// whyUnwatched returns the cause with which the watchdog is about to end the hold, or nil if it watches the lease.
+func (h *hold) whyUnwatched() error {
+	w, l := h.lockState.engine.watchdog, &h.record.lease
+	switch {
+	case w.Watches(l):
+		return nil
+	case w.IsValid(l): // a renewal has found no record
+		return errGone
+	}
+	return w.WhyOver(l)
+}
+
+// loseIfUnwatched ends h as lost if the watchdog is about to do so.
+func (h *hold) loseIfUnwatched() {
+	if cause := h.whyUnwatched(); cause != nil {
+		h.lose(cause)
+	}
+}
+
 // loseIfDue ends h as lost if its validity is over. It is for losses that the Client notices by itself.
 func (h *hold) loseIfDue() {
 	if cause := h.whyExpired(); cause != nil {

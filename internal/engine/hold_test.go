@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -403,6 +404,38 @@ func TestExtendThatWasGivenUpLeavesNoRecord(t *testing.T) {
 		synctest.Wait()
 		assert.Empty(t, e.redis.Holder("x"), "Redis keeps the record")
 	})
+}
+
+// The same for the longest lease that there is, and for a re-entry. Redis does not forget such a record by itself.
+func TestEndlessLeaseThatWasGivenUpLeavesNoRecord(t *testing.T) {
+	for name, ask := range map[string]func(ctx context.Context, e *bubbleEngine) error{
+		"Extend": func(ctx context.Context, e *bubbleEngine) error {
+			return e.Extend(ctx, newFakeLock(e.redis, "x"), 1, math.MaxInt64)
+		},
+		"re-entry": func(ctx context.Context, e *bubbleEngine) error {
+			_, err := e.lockWith(ctx, 1, Request{Wait: forever, Lease: math.MaxInt64})
+			return err
+		},
+		"KeepLease": func(ctx context.Context, e *bubbleEngine) error {
+			return e.KeepLease(ctx, []Lock{newFakeLock(e.redis, "x")}, 1, math.MaxInt64, time.Time{})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: 10 * time.Minute})
+				require.NoError(t, err)
+				require.True(t, ok)
+				e.redis.Set(func() {
+					e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Answer: 2 * time.Second} }
+				})
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				assert.ErrorIs(t, ask(ctx, e), context.DeadlineExceeded)
+				time.Sleep(11 * time.Minute)
+				assert.Empty(t, e.redis.Holder("x"), "Redis keeps the record")
+			})
+		})
+	}
 }
 
 // All states of a hold: what their methods report, and the states after a loss and after an acquire that returns it.

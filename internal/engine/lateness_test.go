@@ -147,6 +147,26 @@ func TestMinHoldEndsInTimeAfterAnUnansweredExtend(t *testing.T) {
 	})
 }
 
+// The same for a KeepLease that is under way while another goroutine of the owner unlocks. It does not have the owner mutex.
+func TestMinHoldEndsInTimeBesideAKeepLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, l := context.Background(), newLimitedLock(e.redis, Limits{MinHold: 5 * time.Second})
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 10 * time.Second})
+		require.NoError(t, err)
+		require.True(t, ok)
+		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 300 * time.Millisecond})
+		kept := make(chan error)
+		go func() { kept <- e.KeepLease(ctx, []Lock{l}, 1, time.Hour, time.Time{}) }()
+		synctest.Wait()
+		require.NoError(t, e.Release(ctx, l, 1))
+		<-kept
+		time.Sleep(6 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "the record after MinHold")
+		time.Sleep(2 * late.Life)
+		assert.Zero(t, e.late.Fields())
+	})
+}
+
 // The same for a re-entry of which a try runs late.
 func TestMinHoldEndsInTimeAfterALateReentry(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {

@@ -15,8 +15,10 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// longestLimit bounds a limit, so that it can be added to any time without an overflow.
+// longestLimit bounds a limit or a lease, so that it can be added to any time without an overflow.
 const longestLimit = 100 * 365 * 24 * time.Hour
+
+func bounded(d time.Duration) time.Duration { return min(d, longestLimit) }
 
 // checkLease returns an error if a hold with these limits cannot have this explicit lease; 0 is a lease of the
 // watchdog.
@@ -47,7 +49,7 @@ func (l Limits) cut(lease time.Duration) time.Duration {
 // limit.
 func (l Limits) end(since time.Duration) time.Duration {
 	if l.Max > 0 {
-		return since + min(l.Max, longestLimit)
+		return since + bounded(l.Max)
 	}
 	return 0
 }
@@ -78,8 +80,11 @@ func (h *hold) isAlone() bool {
 // was so when the request was sent, too: a request that was under way then may be overtaken by this one, although its
 // own answer comes first. And Redis has not run the request late, when less than rest was left.
 func (m minHold) ask(op *waitOptions, rest time.Duration, lastReply time.Time) (answer send.Answer, expires bool) {
-	began, before := time.Now(), m.isLast()
-	answer = m.renew(op, rest, m.isAlone(), lastReply)
+	began, before, why := time.Now(), m.isLast(), toKeep
+	if m.isAlone() {
+		why = toLimit
+	}
+	answer = m.renew(op, rest, why, lastReply)
 	return answer, before && m.isLast() && time.Since(began) <= outlivesBy
 }
 
@@ -125,7 +130,7 @@ func (m minHold) keep(ctx context.Context) bool {
 // Redis; 0: there is no MinHold.
 func (l Limits) keepUntil(now time.Duration) time.Duration {
 	if l.MinHold > 0 {
-		return now + min(l.MinHold, longestLimit)
+		return now + bounded(l.MinHold)
 	}
 	return 0
 }

@@ -31,7 +31,7 @@ type ending struct {
 }
 
 // lose ends the record and all its holds as lost, and returns an ending for each of them, which it has carried out. If
-// first is not nil, its ending comes first; lose does nothing if first has left the record by now.
+// first is not nil, its ending comes first. lose does nothing if the loss is outdated: see isLossLocked.
 func (r *record) lose(cause error, first *hold) []ending {
 	cause = r.first.whyLost(cause)
 	// The cause may be an error of a hook of the user. Its methods are called here, before the mutex is locked.
@@ -44,7 +44,7 @@ func (r *record) lose(cause error, first *hold) []ending {
 
 	s := r.first.lockState
 	s.Lock()
-	if first != nil && (!first.state.holds() || first.record != r) {
+	if !r.isLossLocked(first, unrenewed || limited) {
 		s.Unlock()
 		return nil
 	}
@@ -67,6 +67,14 @@ func (r *record) lose(cause error, first *hold) []ending {
 		e.carryOut()
 	}
 	return all
+}
+
+// isLossLocked reports whether a loss that the caller has found is still one: first, if it is not nil, has not left the
+// record since, and the lease, if its time was up, was not extended.
+func (r *record) isLossLocked(first *hold, timeUp bool) bool {
+	w := r.first.lockState.engine.watchdog
+	left := first != nil && (!first.state.holds() || first.record != r)
+	return !left && !(timeUp && w.Watches(&r.lease) && w.IsValid(&r.lease))
 }
 
 // loseLocked ends h as lost, and returns end with what is particular to h. ranOut is set if an explicit lease has

@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/fakeredis"
 )
@@ -107,4 +109,111 @@ func TestCloseLogsHowManyLocksWereLost(t *testing.T) {
 		l.told(t, holds)
 		assert.Equal(t, mostLines, len(l.at), "lines")
 	})
+}
+
+// heldForTenSeconds returns a hold with an explicit lease that has ended at this moment. Redis has just run a request
+// that extends its record by ten minutes, and the answer is about to be noted.
+func heldForTenSeconds(t *testing.T, e *bubbleEngine) *hold {
+	t.Helper()
+	ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: 10 * time.Second})
+	require.NoError(t, err)
+	require.True(t, ok)
+	h, _ := e.holdBy(LockID{Name: "x"}, 1)
+	e.redis.Set(func() { e.redis.Records["x"].Expires = time.Now().Add(10 * time.Minute) })
+	h.mayLast(10*time.Minute, nil)
+	h.record.lease.SetValidUntil(e.watchdog.Now())
+	return h
+}
+
+// The watchdog has found that a lease has ended, and is about to end the hold. An answer that is noted in between does
+// not extend the lease: otherwise the hold would be lost, and its record left for as long as the request has asked for.
+func TestLeaseThatHasEndedIsNotExtended(t *testing.T) {
+	for name, note := range map[string]func(t *testing.T, h *hold){
+		"re-entry": func(_ *testing.T, h *hold) {
+			again := target{h, Attempt{Field: h.field, HoldCount: 2, Lease: 10 * time.Minute}}
+			h.lockState.locked(func() { again.acquiredLocked(0, Answer{Sent: time.Now()}) })
+		},
+		"Extend": func(t *testing.T, h *hold) {
+			assert.ErrorIs(t, extension{h, 10 * time.Minute}.done(time.Now(), nil), ErrLockLost)
+		},
+		"KeepLease": func(_ *testing.T, h *hold) { h.keptFor(time.Now(), 10*time.Minute) },
+		"LimitValidity": func(_ *testing.T, h *hold) {
+			h.lockState.limitValidity(h.lock, h.key.owner, time.Now().Add(10*time.Minute))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				h := heldForTenSeconds(t, e)
+				r := h.record
+				e.watchdog.Remove(&r.lease)
+				note(t, h)
+				r.LeaseEnded(ErrExpired)
+				assert.Zero(t, levelsOf(e.Engine, h.lock, 1), "the hold is not lost")
+				time.Sleep(time.Second)
+				assert.Empty(t, e.redis.Holder("x"), "nobody holds the lock, and its record is left")
+			})
+		})
+	}
+}
+
+// A call has found that the validity of a hold is over, and is about to end the hold. If an Extend of another goroutine
+// is answered in between, which makes the hold valid again, the hold is not lost.
+func TestHoldThatIsExtendedMeanwhileIsNotLost(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		h := heldForTenSeconds(t, e)
+		cause := h.whyExpired()
+		require.ErrorIs(t, cause, ErrExpired)
+		require.NoError(t, extension{h, 10 * time.Minute}.done(time.Now(), nil))
+		assert.False(t, h.lose(cause), "Extend has succeeded, and the hold is lost")
+		time.Sleep(time.Minute)
+		assert.Equal(t, 1, levelsOf(e.Engine, h.lock, 1))
+		e.unlock(1)
+		assert.Empty(t, e.redis.Holder("x"))
+	})
+}
+
+// A renewal has found that the record is gone, or MaxHold is over, and the watchdog is about to end the hold. A re-entry
+// and an Extend that are answered in between return the loss, with its cause.
+func TestAnswerBesideALossReturnsTheLoss(t *testing.T) {
+	again := func(e *bubbleEngine, l Record) error {
+		_, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
+		return err
+	}
+	extend := func(e *bubbleEngine, l Record) error { return e.Extend(context.Background(), l, 1, time.Minute) }
+	for name, c := range map[string]struct {
+		limits Limits
+		lease  time.Duration
+		over   bool
+		ask    func(e *bubbleEngine, l Record) error
+		want   error
+	}{
+		"re-entry, gone":    {Limits{}, 10 * time.Second, false, again, errGone},
+		"re-entry, expired": {Limits{}, 10 * time.Second, true, again, ErrExpired},
+		"re-entry, MaxHold": {Limits{Max: 10 * time.Second}, 0, true, again, ErrMaxHold},
+		"Extend, gone":      {Limits{}, 10 * time.Second, false, extend, errGone},
+		"Extend, expired":   {Limits{}, 10 * time.Second, true, extend, ErrExpired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				l := newLimitedLock(e.redis, c.limits)
+				ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: c.lease})
+				require.NoError(t, err)
+				require.True(t, ok)
+				h, _ := e.holdBy(l.ID(), 1)
+				e.redis.Set(func() {
+					e.redis.Fault = func(string) (none fakeredis.Fault) { // while the request is under way
+						e.watchdog.Remove(&h.record.lease)
+						if c.over {
+							h.record.lease.SetValidUntil(e.watchdog.Now())
+						}
+						return none
+					}
+				})
+				err = c.ask(e, l)
+				assert.ErrorIs(t, err, ErrLockLost)
+				assert.ErrorIs(t, err, c.want)
+				assert.Zero(t, levelsOf(e.Engine, l, 1))
+			})
+		})
+	}
 }

@@ -104,6 +104,7 @@ func TestLateGrantOfALostHoldIsNotNeeded(t *testing.T) {
 			h, field := e.holdBy(newFakeLock(e.redis, "x").ID(), 1)
 			assert.True(t, h.needs(field))
 			e.redis.Set(func() { delete(e.redis.Records, "x") })
+			h.record.lease.SetValidUntil(e.watchdog.Now())
 			h.lose(cause)
 			assert.False(t, h.needs(field), "%v", cause)
 			assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)

@@ -113,6 +113,7 @@ func (r *record) isKeptLocked(now time.Duration) bool {
 // mayLast notes that a request of h which sets a lease of this length has ended with err, or was answered if err is nil.
 // If the record has ended while the request was under way, and nobody else deletes it, it is deleted.
 func (h *hold) mayLast(length time.Duration, err error) {
+	length = bounded(length)
 	// The error may be one of a hook of the user. Its methods are called here, before the mutex is locked.
 	switch {
 	case err != nil && !send.MayHaveRun(err) && !send.Answered(err):
@@ -190,7 +191,7 @@ func (h *hold) recordEnd() time.Time {
 		end = max(end, now+e.WatchdogTimeout)
 	}
 	if longest := e.late.Longest(h.field); longest > 0 {
-		end = max(end, now+late.Life+longest)
+		end = max(end, now+late.Life+bounded(longest))
 	}
 	return time.Now().Add(end - now)
 }

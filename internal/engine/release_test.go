@@ -421,6 +421,7 @@ func TestHoldThatIsLostWhileItsGuardsEndIsLostOnce(t *testing.T) {
 			synctest.Wait()
 			guard.Intercept(e.guarded(1), func() {
 				e.redis.Set(func() { delete(e.redis.Records, "x") })
+				h.record.lease.SetValidUntil(e.watchdog.Now())
 				h.lose(cause)
 			})
 			assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)

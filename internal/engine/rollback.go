@@ -49,7 +49,7 @@ const longestUndoPause = 8 * clearPause // between two tries to roll an attempt 
 // is longer than a watchdog timeout, undo goes on in the background until less than that is left. Other records are left
 // to their leases: in an outage there may be as many attempts as callers that have given up.
 func (e rollbacker) undo(ctx context.Context, kind Record, a Attempt, unknown int) {
-	end := time.Now().Add(min(a.Lease, longestLimit))
+	end := time.Now().Add(bounded(a.Lease))
 	if e.late.MayAcquire(a.Field) {
 		end = end.Add(late.Life)
 	}

@@ -31,7 +31,7 @@ import (
 // lua/line.lua.
 const Life = time.Minute
 
-const mostLost = 64 // fields with lost tries before Requests checks which of them it can forget
+const mostLost = 64 // lost tries, at least, before Requests checks which of them it can forget
 
 // An Effect is the most that a request with a field may do when it runs.
 type Effect struct {
@@ -45,8 +45,8 @@ type Requests struct {
 
 	mu     sync.Mutex // guards the fields below; no other mutex is locked while it is held
 	fields map[string]*requestsOf
-	lost   int       // fields with lost tries, approximately
-	sweep  time.Time // when to check again which of these can be forgotten; zero: there are none
+	lost   int       // lost tries since the last check of which of them can be forgotten
+	sweep  time.Time // when to check again at the latest; zero: there are none
 }
 
 // requestsOf are the tries with one field.
@@ -108,11 +108,6 @@ func (r *Requests) addLocked(field string, x Effect, open int, lost bool) (drop 
 	var until time.Time
 	if lost {
 		until = time.Now().Add(Life)
-		if r.lost++; r.lost > mostLost {
-			r.sweepLocked()
-		} else if r.sweep.IsZero() {
-			r.sweep = until
-		}
 	}
 	f.all.add(open, until)
 	f.longest = max(f.longest, x.Lease)
@@ -125,24 +120,39 @@ func (r *Requests) addLocked(field string, x Effect, open int, lost bool) (drop 
 	if f.all.none() {
 		delete(r.fields, field)
 	}
+	if lost {
+		r.noteLostLocked(until)
+	}
 	r.n.Store(int64(len(r.fields)))
 	return drop
 }
 
+// noteLostLocked notes that one more try was lost, which may run until then. A sweep takes time for each field, so it
+// follows after as many lost tries as the last one has left fields: in an outage, the renewals of all holds are lost.
+func (r *Requests) noteLostLocked(until time.Time) {
+	if r.sweep.IsZero() {
+		r.sweep = until
+	}
+	if r.lost++; r.lost > max(mostLost, len(r.fields)/2) {
+		r.sweepLocked()
+	}
+}
+
 // sweepLocked forgets lost tries that can no longer run.
 func (r *Requests) sweepLocked() {
+	now := time.Now()
 	r.lost, r.sweep = 0, time.Time{}
 	for field, f := range r.fields {
 		switch {
 		case f.all.lost.IsZero():
-		case time.Now().Before(f.all.lost):
-			r.lost++
-			r.sweep = time.Now().Add(Life)
+		case now.Before(f.all.lost):
+			r.sweep = now.Add(Life)
 		case f.all.open <= 0:
 			delete(r.fields, field)
+		default: // the open ones are heard later
+			f.all.lost, f.acquiring.lost = time.Time{}, time.Time{}
 		}
 	}
-	r.lost /= 2 // so that half as many are added before the next sweep
 	r.n.Store(int64(len(r.fields)))
 }
 

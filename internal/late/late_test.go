@@ -125,3 +125,49 @@ func TestLostTriesAreForgotten(t *testing.T) {
 	assert.Empty(t, l.fields, "the time of all of them is over")
 	assert.Zero(t, l.Fields())
 }
+
+// In an outage, the renewals of all holds are lost, and their tries may run for a minute. To look for tries that can be
+// forgotten costs time for each of them, so it is done when they have doubled, and not for every lost try.
+func TestManyLostTriesAreSeldomSwept(t *testing.T) {
+	var l Requests
+	sweeps := 0
+	for i := range 64 * mostLost {
+		before := l.lost
+		l.Left(fmt.Sprint(i), extend, 0, true)
+		if l.lost <= before {
+			sweeps++
+		}
+	}
+	assert.LessOrEqual(t, sweeps, 10)
+	assert.Equal(t, 64*mostLost, l.Fields())
+}
+
+// A try is lost while the time of an earlier one with the same field is over: also if that is when tries are forgotten,
+// the new one is not.
+func TestTryThatIsLostDuringASweepIsKnown(t *testing.T) {
+	var l Requests
+	l.Left("x", acquire, 0, true)
+	f := l.fields["x"]
+	f.all.lost, f.acquiring.lost = f.all.lost.Add(-2*Life), f.acquiring.lost.Add(-2*Life)
+	for l.lost < mostLost {
+		l.Left(fmt.Sprint(l.lost), acquire, 0, true)
+	}
+	l.Left("x", acquire, 0, true)
+	assert.True(t, l.MayAcquire("x"))
+	assert.False(t, l.Buried("x", drop), "the tombstone stays")
+	assert.False(t, l.sweep.IsZero())
+}
+
+// The time of a lost try is over, and another try with the same field is open: when its outcome is heard, nothing of the
+// field stays in memory.
+func TestLostTryIsForgottenBesideAnOpenOne(t *testing.T) {
+	var l Requests
+	l.Left("x", acquire, 1, true)
+	f := l.fields["x"]
+	f.all.lost, f.acquiring.lost = f.all.lost.Add(-2*Life), f.acquiring.lost.Add(-2*Life)
+	l.sweep = l.sweep.Add(-2 * Life)
+	assert.True(t, l.MayAcquire("x"), "one is open")
+	assert.False(t, l.Buried("x", drop))
+	assert.NotNil(t, l.Heard("x", acquire, true).Script)
+	assert.Zero(t, l.Fields())
+}

@@ -126,21 +126,26 @@ func (w *Watchdog) Watch(l *Lease, sent time.Time, length time.Duration, renewed
 	w.wakeLocked(l.next())
 }
 
-// Extend updates a lease that is already watched, after Redis confirmed that its owner acquired the lock again. A
-// lease that is renewed by the watchdog once is renewed until it is removed.
-func (w *Watchdog) Extend(l *Lease, sent time.Time, length time.Duration, renewed bool) {
+// Extend updates a lease, after Redis confirmed that its owner acquired the lock again. A lease that is renewed by the
+// watchdog once is renewed until it is removed. Extend does nothing, and returns false, if l is not watched any more:
+// then its Holder is about to be told that it has ended.
+func (w *Watchdog) Extend(l *Lease, sent time.Time, length time.Duration, renewed bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if !w.watchesLocked(l) {
+		return false
+	}
 	w.confirmLocked(l, w.At(sent), length, l.renewed.Load() || renewed)
 	w.movedLocked(l)
+	return true
 }
 
-// Shorten makes a lease that is not renewed end at end, unless it ends earlier.
+// Shorten makes a lease that is watched and not renewed end at end, unless it ends earlier.
 func (w *Watchdog) Shorten(l *Lease, end time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if l.renewed.Load() {
-		return // the watchdog renews it by now
+	if !w.watchesLocked(l) || l.renewed.Load() { // it has ended, or the watchdog renews it by now
+		return
 	}
 	l.until.Store(min(int64(w.At(end)), l.until.Load()))
 	w.movedLocked(l)
@@ -157,8 +162,10 @@ func (w *Watchdog) Left(l *Lease) time.Duration { return l.LeftAt(w.Now()) }
 func (w *Watchdog) Watches(l *Lease) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return l.index >= 0 || w.stopped
+	return w.watchesLocked(l)
 }
+
+func (w *Watchdog) watchesLocked(l *Lease) bool { return l.index >= 0 || w.stopped }
 
 // Renews reports whether the watchdog renews l. If not, the lease runs out.
 func (w *Watchdog) Renews(l *Lease) bool { return l.renewed.Load() }

@@ -25,7 +25,7 @@ var (
 	ErrInvalid = errors.New("invalid")
 
 	// ErrNotSynced is returned when fewer replicas than WithSyncedReplicas asks for confirmed a lock in time. The
-	// lock is not held, and is released.
+	// lock is not held, and is released. After an Extend, the hold is as before.
 	ErrNotSynced = errors.New("not confirmed by enough replicas")
 
 	// ErrNotALock is returned when the key of a lock holds data that neither this package nor Redisson has written,

@@ -14,8 +14,8 @@ import (
 
 // A Transport runs calls, and sends each of them once.
 type Transport interface {
-	// Run runs one call by itself. If the call acquires something (taking), the error is ErrNotSynced unless enough
-	// replicas have confirmed the call.
+	// Run runs one call by itself. If the call acquires or extends something (taking), the error is ErrNotSynced unless
+	// enough replicas have confirmed the call.
 	Run(ctx context.Context, c Call, taking bool) (answer any, err error)
 	// RunAll runs calls in pipelines. If they acquire or renew something, Outcome.Unsynced is nil for those that
 	// enough replicas have confirmed.

@@ -105,7 +105,7 @@ func (s *Sender) Mutexes() map[string]*sync.Mutex {
 // A Request is what a caller asks for. Do sends requests that may run twice, and Once sends the others.
 type Request struct {
 	Call      Call
-	Acquiring bool // the call acquires something, which replicas may have to confirm
+	Acquiring bool // the call acquires or extends something, which replicas may have to confirm
 
 	// Pipeline holds calls that acquire or renew something, in place of Call. They are sent in one pipeline, and not
 	// in a batch.

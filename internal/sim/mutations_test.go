@@ -123,11 +123,8 @@ var mutations = []mutation{
 		focus: Focus{inOneLine, []string{"hold", "refuse", "degrade"}},
 		from: `case err != nil:
 		return err
-	}
-	x.lockState`,
-		to: `case err != nil:
-	}
-	x.lockState`,
+	case !x.`,
+		to: `case !x.`,
 		missed: "Redis has usually run the request, or answers the next Extend; and only one worker in seventy extends " +
 			"a lease",
 	},
