@@ -276,6 +276,14 @@ func (w *slowWalk) run() {
 	}
 }
 
+// atWork returns the number of goroutines that look for slow locks.
+func (s *slowLocks) atWork() int64 {
+	if s.walking.Load() {
+		return 1
+	}
+	return 0
+}
+
 // stop reports whether the goroutine is to end. If a call has begun to wait since the last walk, and has found that
 // there is a goroutine, it goes on.
 func (w *slowWalk) stop() bool {
