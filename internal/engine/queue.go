@@ -134,7 +134,7 @@ func (e entrance) enterLocked(mu sync.Locker, op *waitOptions, q *waitqueue.Queu
 		return send.ErrTimeUp
 	}
 	w, returned := q.Add(candidate{hold: h, since: e.beginWait(op)}, e.number(op)), false
-	slowWatch{e.Engine}.startForWaits()
+	slowWatch(e).startForWaits()
 	defer func() {
 		if !returned { // code of the user has panicked, or ended the goroutine
 			q.Leave(w)
