@@ -110,7 +110,7 @@ type purpose int
 
 const (
 	toExtend purpose = iota // the owner is to rely on the lease, so replicas have to confirm it
-	toKeep                  // the record is to last for that long, although nobody relies on it
+	toKeep                  // the record is to last for that long, although no owner relies on it
 	toLimit                 // the same, and for no longer: only this request may also shorten the lease
 )
 

@@ -26,7 +26,7 @@ type Stats struct {
 	Leases    int    // leases that the watchdog watches
 	Listeners int    // listeners to channels of Redis
 	Polled    int    // locks that the poller looks at
-	AtWork    int64  // calls and goroutines that have not ended, but for the one that looks for long waits
+	AtWork    int64  // calls and goroutines that have not ended, except the one that looks for long waits
 	Late      int    // fields with requests that may still run although no caller waits for them
 	Fields    uint64 // fields that were made so far
 	Leaving   bool   // Shutdown or Close was called
