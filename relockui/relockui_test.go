@@ -790,6 +790,17 @@ func TestPageHasTheAgeOfWhatItShows(t *testing.T) {
 	assert.Equal(t, "", ageText(time.Time{}, time.Time{}), "nothing was read yet")
 }
 
+// A sample that has not inspected a lock, because it is older than the page, does not say that nobody holds it.
+func TestSampleWithoutTheLockSaysNothingOfIt(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	b.serve()
+	for _, problem := range []error{nil, context.DeadlineExceeded} {
+		text, err := b.page.event(&sample{problem: problem}, "lock:a", choice{})
+		require.NoError(t, err)
+		assert.Empty(t, text, problem)
+	}
+}
+
 // Redis does not work while it hangs, so it need not rest from that.
 func TestHangOfRedisIsNotFollowedByAPause(t *testing.T) {
 	t.Parallel()

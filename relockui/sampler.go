@@ -27,6 +27,7 @@ import (
 const (
 	mostScans    = 50              // SCAN requests of one sample, on each master
 	mostLocks    = 5000            // locks that one sample inspects
+	mostAtOnce   = 256             // of them, those that discover.Inspect gets at once: see effort
 	mostWatchers = 200             // streams, and names that are inspected for them
 	mostLooks    = 200             // names whose looks are remembered
 	restRatio    = 4               // how much longer Redis is left alone than it works for a sample
@@ -240,18 +241,21 @@ func (s *sampler) read(
 	}
 	var mu sync.Mutex // guards locks and spent
 	var locks []lock
-	found, err := discover.Inspect(ctx, s.client, names, func(i *relock.Inspection) {
-		l := newLock(*i)
-		mu.Lock()
-		defer mu.Unlock()
-		locks = append(locks, l)
-		spent.answered(time.Now())
-		*i = relock.Inspection{} // the rest of it is not needed
-	})
-	if err != nil {
-		return nil, err
+	for some := range slices.Chunk(names, mostAtOnce) {
+		found, err := discover.Inspect(ctx, s.client, some, func(i *relock.Inspection) {
+			l := newLock(*i)
+			mu.Lock()
+			defer mu.Unlock()
+			locks = append(locks, l)
+			spent.answered(time.Now())
+			*i = relock.Inspection{} // the rest of it is not needed
+		})
+		if err != nil {
+			return nil, err
+		}
+		now.leftOut += len(found.LeftOut)
+		spent.answered(time.Now()) // also if none of them is a lock
 	}
-	now.leftOut = len(found.LeftOut)
 	held := make(map[string]bool)
 	for n := range locks {
 		l := &locks[n]
