@@ -19,9 +19,10 @@ func TestPageSaysWhetherALeaseGrows(t *testing.T) {
 		l = seen(h, at, l)
 		return l.text(h, at)
 	}
-	const yes, unknown, no = "yes: its process is alive", "not known yet: not in the last ", "no, not in the last "
-	assert.Equal(t, unknown+"0s", look(0, 30*time.Second))
-	assert.Equal(t, unknown+"5s", look(5*time.Second, 25*time.Second+5*time.Millisecond), "clocks are not that exact")
+	const yes, no = "yes: its process is alive", "no, not in the last "
+	assert.Equal(t, "watching for 0s; a renewal is due within 11s", look(0, 30*time.Second))
+	assert.Equal(t, "watching for 5s; a renewal is due within 6s",
+		look(5*time.Second, 25*time.Second+5*time.Millisecond), "clocks are not that exact")
 	assert.Equal(t, yes, look(11*time.Second, 29*time.Second), "it was renewed after 10s")
 	assert.Equal(t, yes, look(20*time.Second, 20*time.Second))
 	assert.Equal(t, yes, look(21*time.Second, 29*time.Second))
@@ -29,7 +30,7 @@ func TestPageSaysWhetherALeaseGrows(t *testing.T) {
 	assert.Contains(t, look(32*time.Second, 18*time.Second), no+"11s: its process has ended")
 	assert.Equal(t, yes, look(33*time.Second, 29*time.Second), "it is back")
 	l = lapse{}
-	assert.Equal(t, unknown+"0s", look(0, 3*time.Second))
+	assert.Equal(t, "watching for 0s; a renewal is due within 2s", look(0, 3*time.Second))
 	assert.Contains(t, look(2100*time.Millisecond, 900*time.Millisecond), no+"2s")
 	assert.Equal(t, "no: it has expired", look(4*time.Second, 0))
 	assert.Contains(t, look(5*time.Second, -1), "no end")
@@ -41,5 +42,22 @@ func TestPageSaysWhetherALeaseGrows(t *testing.T) {
 	h, at := relock.Holder{Remaining: 25 * time.Second}, start.Add(5*time.Second)
 	for _, before := range [][]lapse{{first, second}, {second, first}} {
 		assert.Equal(t, lapse{start, start.Add(30 * time.Second), true}, seen(h, at, before...))
+	}
+}
+
+// The form of a release does not change while it is shown, so it says only what is known.
+func TestFormSaysOnlyWhatIsKnownOfALease(t *testing.T) {
+	start := time.UnixMilli(1_700_000_000_000)
+	h := relock.Holder{Remaining: 30 * time.Second}
+	l := seen(h, start)
+	assert.Empty(t, l.verdict(h, start))
+	assert.Empty(t, lapse{}.verdict(h, start))
+	assert.Contains(t, l.verdict(h, start.Add(12*time.Second)), "(the lease does not grow)")
+	l = seen(h, start.Add(10*time.Second), l)
+	assert.Equal(t, "its process is alive (the lease grows)", l.verdict(h, start.Add(10*time.Second)))
+	for part, h := range map[string]relock.Holder{
+		"detached": {Detached: true, Remaining: time.Second}, "no end": {Remaining: -1}, "expired": {},
+	} {
+		assert.Contains(t, l.verdict(h, start), part)
 	}
 }

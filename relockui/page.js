@@ -2,12 +2,14 @@
 //
 // Rules: an event has the HTML of what is inside of main. It is merged into the document, so that an element keeps the
 // focus, and a screen reader its place. No row moves while one of them has the focus or the pointer, so that nobody opens
-// another lock than the one they were about to. A page that nobody sees has no stream.
+// another lock than the one they were about to. A page that nobody sees has no stream. Whether the page is live follows
+// from the age of what it shows, and not from whether something was sent.
 'use strict';
 
 (() => {
 	const live = document.getElementById('live');
 	const state = document.getElementById('state');
+	const age = document.getElementById('age');
 	const pause = document.getElementById('pause');
 	const filter = document.getElementById('filter');
 	const only = document.getElementById('waiting');
@@ -16,18 +18,57 @@
 	let latest = ''; // the data of the latest event
 	let chosen = false; // the user has asked for other rows, and has not got them yet
 	let paused = false;
+	let broken = false; // the stream is
 	let again = 0; // the timer of the next try
-	let silence = 0; // the timer that notices a stream without events
+	let opened = 0; // when the stream was, by Date.now(), as all times
+	let heard = false; // it has had an event
+	let read = NaN; // when what is shown was read from Redis; NaN if nothing was
+	let due = 0; // when something newer should be there
 
-	function say(text) {
+	// date takes the age of what is shown from now on, and how long it takes until something newer is due.
+	function date(text) {
+		const [passed, left] = text.split(' ').map(Number);
+		read = text ? Date.now() - passed : NaN;
+		due = Date.now() + (left || 0);
+	}
+
+	// tell says whether the page is live, or else how old it is, and why. The age changes all the time, so that it is not
+	// in the element that a screen reader reads out.
+	function tell() {
+		const now = Date.now();
+		const fresh = now - read < Number(live.dataset.fresh);
+		const [text, bad] = condition(now, fresh);
+		const old = fresh || isNaN(read) ? '' : `As of ${duration(now - read)} ago: `;
 		if (state.textContent !== text) {
 			state.textContent = text;
 		}
+		age.textContent = old;
+		state.parentNode.classList.toggle('bad', bad);
+		live.classList.toggle('old', bad);
+		live.dataset.old = old + text;
+	}
+
+	// condition returns the condition of the page, and whether that is bad.
+	function condition(now, fresh) {
+		const silent = now - opened >= 3000;
+		switch (true) {
+		case paused: return ['Paused', false];
+		case broken: return ['Not connected, trying again', true];
+		case live.querySelector('.problem') !== null: return ['Redis cannot be read', true];
+		case !heard && !silent && !(fresh && latest): return ['Connecting', false];
+		case fresh: return ['Live', false];
+		case now < due: return ['the next sample is not due yet', false];
+		}
+		return ['Redis does not answer', true];
+	}
+
+	function duration(ms) {
+		const s = Math.max(0, Math.floor(ms / 1000));
+		return (s >= 3600 ? Math.floor(s / 3600) + 'h' : '') + (s >= 60 ? Math.floor(s / 60) % 60 + 'm' : '') + s % 60 + 's';
 	}
 
 	function disconnect() {
 		clearTimeout(again);
-		clearTimeout(silence);
 		if (source) {
 			source.close();
 		}
@@ -36,22 +77,30 @@
 
 	function connect() {
 		disconnect();
+		[broken, heard, opened] = [false, false, Date.now()];
+		tell();
 		if (paused || document.hidden) {
 			return;
 		}
 		source = new EventSource(live.dataset.events + (filter ? encodeURIComponent(filter.value) : '') +
 			(only && only.checked ? '&waiting=1' : ''));
 		source.onmessage = (event) => {
-			latest = event.data;
+			const cut = event.data.indexOf('\n');
+			date(event.data.slice(0, cut));
+			latest = event.data.slice(cut + 1);
+			[broken, heard] = [false, true];
 			show(!chosen);
 			chosen = false;
 			live.removeAttribute('data-undecided');
-			say('Live');
-			clearTimeout(silence);
-			silence = setTimeout(() => say('No answer for 20 seconds'), 20000);
+			tell();
+		};
+		source.onopen = () => {
+			[broken, opened] = [false, Date.now()];
+			tell();
 		};
 		source.onerror = () => {
-			say('Not connected, trying again');
+			broken = true;
+			tell();
 			if (source && source.readyState === EventSource.CLOSED) {
 				again = setTimeout(connect, 5000);
 			}
@@ -166,15 +215,17 @@
 		}
 	}
 
-	// A click copies what a button is for, also where the page is not served over TLS and there is no clipboard.
+	// A click copies what a button is for, or the text in front of it, also where the page is not served over TLS and
+	// there is no clipboard.
 	live.addEventListener('click', async (event) => {
 		const button = event.target.closest('button[data-copy]');
 		if (!button) {
 			return;
 		}
-		getSelection().selectAllChildren(button.previousElementSibling);
+		const what = button.previousElementSibling;
+		getSelection().selectAllChildren(what);
 		try {
-			await navigator.clipboard.writeText(button.dataset.copy);
+			await navigator.clipboard.writeText(button.dataset.copy || what.textContent);
 		} catch {
 			if (!document.execCommand('copy')) {
 				return; // it is selected
@@ -188,7 +239,6 @@
 	pause.addEventListener('click', () => {
 		paused = !paused;
 		pause.textContent = paused ? 'Resume' : 'Pause';
-		say(paused ? 'Paused' : 'Connecting');
 		connect();
 	});
 	document.addEventListener('visibilitychange', connect);
@@ -222,6 +272,7 @@
 			apply();
 		});
 	}
-	say('Connecting');
+	date(live.dataset.age);
 	connect();
+	setInterval(tell, 500);
 })();

@@ -24,11 +24,11 @@
 // # Cost
 //
 // While no browser shows the page, no command is sent to Redis. While browsers do, however many they are, one sample is
-// taken in each interval (see [WithInterval]), and then none for at least four times as long as that took. A sample
-// sends at most 50 SCAN to each master, and HRANDFIELD for each hash that they find and that is not yet known as a
-// lock. For each lock it sends an EVALSHA, and an HMGET for each Client of relock that holds it or waits for it. At
-// most 5,000 locks are listed. A keyspace of more than some 16,000 keys is gone through in several samples, so that a
-// new lock appears later there.
+// taken in each interval (see [WithInterval]), and then none for at least four times as long as Redis has worked for
+// it. A time in which Redis does not answer at all hardly counts as work. A sample sends at most 50 SCAN to each
+// master, and HRANDFIELD for each hash that they find and that is not yet known as a lock. For each lock it sends an
+// EVALSHA, and an HMGET for each Client of relock that holds it or waits for it. At most 5,000 locks are listed. A
+// keyspace of more than some 16,000 keys is gone through in several samples, so that a new lock appears later there.
 package relockui
 
 // The Handler: its options, which requests it accepts, and the pages that one request answers.
@@ -110,6 +110,7 @@ const (
 	inspections   = 4    // how many requests may inspect a lock at the same time
 	patience      = 10 * time.Second
 	listTime      = 3 * time.Second // how long the list waits for a new sample
+	freshTime     = 3 * time.Second // or three intervals: what is older is not live
 )
 
 // A Handler serves the page. It may be used by any number of goroutines at once, and under any path that ends with a
@@ -232,6 +233,8 @@ type document struct {
 	Waiting      bool   // only locks that others wait for are listed
 	Undecided    bool   // the user has not said whether to, so that page.js does on a phone
 	Events       string // the address of the stream; "": the page does not change by itself
+	Age          string // of what is shown: see ageText
+	Fresh        int64  // the age in milliseconds from which it is old
 	List         *listView
 	Lock         *lockView
 	Form         *formView
@@ -240,7 +243,7 @@ type document struct {
 
 // show writes a page.
 func (h *Handler) show(w http.ResponseWriter, status int, d document) {
-	d.Redis = h.title
+	d.Redis, d.Fresh = h.title, max(freshTime, 3*h.interval).Milliseconds()
 	if d.Title == "" {
 		d.Title = h.title
 	}
@@ -269,6 +272,7 @@ func (h *Handler) list(w http.ResponseWriter, r *http.Request) {
 	c := choiceOf(r)
 	h.show(w, http.StatusOK, document{
 		Query: c.q, Waiting: c.waiting, Undecided: !r.Form.Has("waiting"), Events: "events?q=", List: newListView(s, c),
+		Age: ageText(s.at, s.due),
 	})
 }
 
@@ -283,7 +287,7 @@ func (h *Handler) lock(w http.ResponseWriter, r *http.Request) {
 	l := newLock(i)
 	h.show(w, http.StatusOK, document{
 		Title: readable(name) + " · " + h.title, Events: h.eventsOf(name),
-		Lock: newLockView(&l, h.sampler.look(&l), h.mayRelease(name), nil),
+		Lock: newLockView(&l, h.sampler.look(&l), h.mayRelease(name), nil), Age: ageText(time.Now(), time.Now()),
 	})
 }
 

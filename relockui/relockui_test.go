@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -384,7 +385,7 @@ func TestPageOfTwoThousandLocksHasOneScreenOfRows(t *testing.T) {
 	assert.Contains(b, text, "1,900 more are not shown")
 	assert.Less(b, len(text), 100_000, "bytes")
 	_, text = b.get("/?q=LOCK:1999")
-	assert.Contains(b, text, "1 lock held, of 2,000")
+	assert.Contains(b, text, "1 of the 2,000 held locks matches")
 	assert.Contains(b, text, `href="lock?name=lock%3A1999"`)
 	_, text = b.get("/?q=nothing")
 	assert.Contains(b, text, "No lock that is held matches the filter.")
@@ -547,7 +548,7 @@ func TestWatcherSeesALockChangeHands(t *testing.T) {
 		for _, s := range []*stream{list, detail} {
 			event := s.await("client " + two.ID()[:8])
 			assert.NotContains(b, event, one.ID()[:8])
-			assert.Contains(b, event, "at least ", "for how long it was seen")
+			assert.Contains(b, event, "seen for ", "for how long it was seen")
 		}
 		require.NoError(b, second.Release(ctx))
 		list.await("No lock is held.")
@@ -562,7 +563,7 @@ func TestPageOfOneLockShowsForHowLongItIsHeld(t *testing.T) {
 		ctx := context.Background()
 		held := b.hold(b.client(), "lock:a")
 		b.serve(WithForcedRelease())
-		const fresh, older = `data-name="Held for">at least 0s<`, `data-name="Held for">at least [1-9]`
+		const fresh, older = `data-name="Held for">seen for 0s<`, `data-name="Held for">seen for [1-9]`
 		_, text := b.get("/lock?name=lock:a")
 		assert.Contains(b, text, fresh, "it has just been seen")
 		testredis.Await(b, "the time goes on", soon, func() bool {
@@ -571,7 +572,7 @@ func TestPageOfOneLockShowsForHowLongItIsHeld(t *testing.T) {
 		})
 		assert.Zero(b, b.samples(), "samples")
 		_, text = b.get("/release?name=lock:a")
-		assert.Regexp(b, `held for: at least [1-9]`, text)
+		assert.Regexp(b, `Held, as of \d\d:\d\d:\d\d UTC: seen for [1-9]`, text)
 		_, text = b.get("/")
 		assert.Regexp(b, older, text)
 		stream := b.stream("/events?name=lock:a")
@@ -595,15 +596,15 @@ func TestPageOfOneLockSaysWhetherTheLeaseGrows(t *testing.T) {
 	require.NoError(t, c.NewLock("lock:fixed").LockLease(fixed, 10*time.Second))
 	b.serve(WithForcedRelease())
 	_, text := b.get("/lock?name=lock:renewed")
-	assert.Contains(t, text, `data-name="Lease grows">not known yet: not in the last 0s<`)
+	assert.Contains(t, text, `data-name="Lease grows">watching for 0s; a renewal is due within 3s<`)
 	stream := b.stream("/events?name=lock:fixed")
-	stream.await("not known yet: not in the last ")
+	stream.await("watching for ")
 	testredis.Await(t, "the lease grows", soon, func() bool {
 		_, text = b.get("/lock?name=lock:renewed")
 		return strings.Contains(text, `data-name="Lease grows">yes: its process is alive<`)
 	})
 	_, text = b.get("/release?name=lock:renewed")
-	assert.Contains(t, text, "it grows: yes: its process is alive")
+	assert.Contains(t, text, "; its process is alive (the lease grows).")
 	text = stream.await("no, not in the last ")
 	assert.Contains(t, text, "its process has ended, cannot reach Redis, or asked for a lease that is not renewed")
 	require.NoError(t, held.Release(ctx))
@@ -764,6 +765,76 @@ func TestPageSaysThatRedisCannotBeRead(t *testing.T) {
 	s.await("No lock is held.")
 }
 
+// A page is old as soon as Redis does not answer, also if the page or its stream is new.
+func TestPageHasTheAgeOfWhatItShows(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	b := newBench(t, server.Addr())
+	b.many(3)
+	b.serve()
+	ages := regexp.MustCompile(`data-age="(\d+) -?\d+" data-fresh="3000"`)
+	_, text := b.get("/")
+	require.Regexp(t, ages, text)
+	s := b.stream("/events?q=")
+	assert.Regexp(t, `^\d+ -?\d+\n<p class="summary"`, s.await("3 locks held"))
+	server.Freeze()
+	defer server.Thaw()
+	testredis.Await(t, "the page says that it is old", soon, func() bool {
+		_, text = b.get("/")
+		found := ages.FindStringSubmatch(text)
+		require.NotNil(t, found, text)
+		age, err := strconv.Atoi(found[1])
+		require.NoError(t, err)
+		return age >= 3000 && strings.Contains(text, "3 locks held")
+	})
+	assert.Equal(t, "", ageText(time.Time{}, time.Time{}), "nothing was read yet")
+}
+
+// A sample that has not inspected a lock, because it is older than the page, does not say that nobody holds it.
+func TestSampleWithoutTheLockSaysNothingOfIt(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	b.serve()
+	for _, problem := range []error{nil, context.DeadlineExceeded} {
+		text, err := b.page.event(&sample{problem: problem}, "lock:a", choice{})
+		require.NoError(t, err)
+		assert.Empty(t, text, problem)
+	}
+}
+
+// Redis does not work while it hangs, so it need not rest from that.
+func TestHangOfRedisIsNotFollowedByAPause(t *testing.T) {
+	t.Parallel()
+	const hang = 5 * time.Second
+	server := testredis.Start(t)
+	b := newBench(t, server.Addr())
+	b.many(3)
+	b.serveOn(testredis.Client(t, server.Addr(), func(o *redis.Options) { o.ReadTimeout = time.Minute }))
+	s := b.stream("/events?q=")
+	s.await("3 locks held")
+	server.Freeze()
+	samples, frozen := b.samples(), time.Now()
+	testredis.Await(t, "it hangs for a while", 2*hang, func() bool { return time.Since(frozen) >= hang })
+	server.Thaw()
+	testredis.Await(t, "the sample that has waited", soon, func() bool { return b.samples() > samples })
+	b.page.sampler.mu.Lock()
+	next := time.Until(b.page.sampler.latest.next)
+	b.page.sampler.mu.Unlock()
+	assert.Less(t, next, hang)
+}
+
+// What Redis has worked for is the time of its answers, and of a hang no more than a moment.
+func TestWaitingIsNotWork(t *testing.T) {
+	now := time.Now()
+	spent := effort{last: now}
+	for range 100 {
+		now = now.Add(20 * time.Millisecond)
+		spent.answered(now)
+	}
+	assert.Equal(t, 2*time.Second, spent.work)
+	spent.answered(now.Add(time.Hour))
+	assert.Equal(t, 2*time.Second+mostWork, spent.work)
+}
+
 // A sample has a bound: a large keyspace is gone through in several samples.
 func TestScanOfALargeKeyspaceIsSpread(t *testing.T) {
 	t.Parallel()
@@ -873,6 +944,8 @@ func TestPageIsReadOnlyByDefault(t *testing.T) {
 		b.serve()
 		_, text := b.get("/lock?name=lock:a")
 		assert.NotContains(b, text, "Release by force")
+		assert.Contains(b, text, "<code>relockctl unlock lock:a</code>", "how else")
+		assert.Contains(b, text, "<code>relockctl serve --allow-unlock</code>")
 		status, _ := b.get("/release?name=lock:a")
 		assert.Equal(b, http.StatusNotFound, status)
 		status, _ = b.post(url.Values{"name": {"lock:a"}, "sure": {"yes"}, "holder": {"x"}})

@@ -4,10 +4,10 @@ package relockui
 //
 // Rules: there is one sample at a time, and at most one in each interval. All that asks for one while it is fresh, or
 // while it is taken, gets the same. A goroutine takes samples while there are watchers, and ends with the last of them:
-// without watchers and requests nothing is sent to Redis. A sample has bounds, whatever the keyspace is, and sleeps
-// four times as long as it took. A watcher is never waited for: it gets the latest sample when it asks for the next
-// one. A request for the page of one lock takes no sample, but what it has seen is a look, which counts for how long a
-// hold was seen, and for whether its lease grows.
+// without watchers and requests nothing is sent to Redis. A sample has bounds, whatever the keyspace is, and Redis is
+// then left alone for four times as long as it has worked for it: see effort. A watcher is never waited for: it gets
+// the latest sample when it asks for the next one. A request for the page of one lock takes no sample, but what it has
+// seen is a look, which counts for how long a hold was seen, and for whether its lease grows.
 
 import (
 	"context"
@@ -27,11 +27,13 @@ import (
 const (
 	mostScans    = 50              // SCAN requests of one sample, on each master
 	mostLocks    = 5000            // locks that one sample inspects
+	mostAtOnce   = 256             // of them, those that discover.Inspect gets at once: see effort
 	mostWatchers = 200             // streams, and names that are inspected for them
 	mostLooks    = 200             // names whose looks are remembered
-	restRatio    = 4               // how much longer a sampler sleeps than it works
+	restRatio    = 4               // how much longer Redis is left alone than it works for a sample
 	mostRest     = 5 * time.Second // the same after a sample that has failed: Redis may have been away
 	sampleTime   = 30 * time.Second
+	mostWork     = 250 * time.Millisecond // what a time without an answer counts as work of Redis at most
 )
 
 var errTooMany = errors.New("too many people watch this page")
@@ -40,6 +42,7 @@ var errTooMany = errors.New("too many people watch this page")
 type sample struct {
 	at      time.Time // when Redis was read
 	next    time.Time // when another one may be taken
+	due     time.Time // when that should be there
 	locks   []lock    // sorted: see compare
 	leftOut int       // keys that could not be inspected
 	beyond  bool      // there are more than mostLocks
@@ -84,6 +87,19 @@ type look struct {
 	at    time.Time
 	since map[string]time.Time // when a hold was seen first, by its field
 	lapse map[string]lapse
+}
+
+// An effort is for how long Redis has worked for a sample, as far as its answers show it. If it has not answered at all
+// for longer than mostWork, the rest was a hang of Redis or of the network, and not work.
+type effort struct {
+	last time.Time // when Redis has answered last
+	work time.Duration
+}
+
+// answered notes an answer of Redis at that time, or the end of the sample.
+func (e *effort) answered(now time.Time) {
+	e.work += min(now.Sub(e.last), mostWork)
+	e.last = now
 }
 
 type sampler struct {
@@ -182,14 +198,15 @@ func (s *sampler) beginLocked() chan struct{} {
 
 // take takes a sample. If Redis cannot be read, it has the locks of the last one.
 func (s *sampler) take(last *sample, names []string, looks map[string]look) *sample {
-	start := time.Now()
+	spent := effort{last: time.Now()}
 	ctx, cancel := context.WithTimeout(s.closing, sampleTime)
 	defer cancel()
 	if last == nil {
 		last = new(sample)
 	}
-	now, err := s.read(ctx, last, names, looks)
-	rest := restRatio * time.Since(start)
+	now, err := s.read(ctx, last, names, looks, &spent)
+	spent.answered(time.Now())
+	rest := restRatio * spent.work
 	if err != nil {
 		failed := *last
 		failed.problem = err
@@ -197,12 +214,15 @@ func (s *sampler) take(last *sample, names []string, looks map[string]look) *sam
 	}
 	now.events = &events{texts: make(map[shown]func() (string, error))}
 	now.next = time.Now().Add(max(s.interval, rest))
+	now.due = now.next.Add(2*spent.work + s.interval)
 	return now
 }
 
 // read reads the locks.
-func (s *sampler) read(ctx context.Context, last *sample, watched []string, looks map[string]look) (*sample, error) {
-	if err := s.find(ctx); err != nil {
+func (s *sampler) read(
+	ctx context.Context, last *sample, watched []string, looks map[string]look, spent *effort,
+) (*sample, error) {
+	if err := s.find(ctx, spent); err != nil {
 		return nil, err
 	}
 	names := make([]string, 0, len(s.known)+len(watched))
@@ -219,19 +239,23 @@ func (s *sampler) read(ctx context.Context, last *sample, watched []string, look
 		watched: make(map[string]*lock), since: make(map[holding]time.Time),
 		lapses: make(map[holding]lapse),
 	}
-	var mu sync.Mutex // guards locks
+	var mu sync.Mutex // guards locks and spent
 	var locks []lock
-	found, err := discover.Inspect(ctx, s.client, names, func(i *relock.Inspection) {
-		l := newLock(*i)
-		mu.Lock()
-		defer mu.Unlock()
-		locks = append(locks, l)
-		*i = relock.Inspection{} // the rest of it is not needed
-	})
-	if err != nil {
-		return nil, err
+	for some := range slices.Chunk(names, mostAtOnce) {
+		found, err := discover.Inspect(ctx, s.client, some, func(i *relock.Inspection) {
+			l := newLock(*i)
+			mu.Lock()
+			defer mu.Unlock()
+			locks = append(locks, l)
+			spent.answered(time.Now())
+			*i = relock.Inspection{} // the rest of it is not needed
+		})
+		if err != nil {
+			return nil, err
+		}
+		now.leftOut += len(found.LeftOut)
+		spent.answered(time.Now()) // also if none of them is a lock
 	}
-	now.leftOut = len(found.LeftOut)
 	held := make(map[string]bool)
 	for n := range locks {
 		l := &locks[n]
@@ -261,10 +285,16 @@ func (s *sampler) read(ctx context.Context, last *sample, watched []string, look
 }
 
 // find goes on with the scan, and forgets names that a whole pass has not found.
-func (s *sampler) find(ctx context.Context) error {
-	names, done, err := s.scan.Step(ctx, mostScans)
-	if err != nil {
-		return err
+func (s *sampler) find(ctx context.Context, spent *effort) error {
+	var names []string
+	done := false
+	for n := 0; n < mostScans && !done; n++ {
+		found, all, err := s.scan.Step(ctx, 1)
+		if err != nil {
+			return err
+		}
+		names, done = append(names, found...), all
+		spent.answered(time.Now())
 	}
 	for _, name := range names {
 		if _, known := s.known[name]; known || len(s.known) < mostLocks {

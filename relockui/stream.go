@@ -2,17 +2,16 @@ package relockui
 
 // The stream of server-sent events that keeps a page up to date.
 //
-// Rules: an event has the part of the page that changes, as HTML from the template that the page was made with. Each
-// stream is written by the goroutine of its own request, and a write has a time limit: a browser that does not read
-// loses its stream, and no other waits for it. Other web sites may not open a stream, because it has a cost.
+// Rules: the first line of an event is the age of what it shows: see ageText. The others are the part of the page that
+// changes, as HTML from the template that the page was made with. Each stream is written by the goroutine of its own
+// request, and a write has a time limit: a browser that does not read loses its stream, and no other waits for it.
+// Other web sites may not open a stream, because it has a cost.
 
 import (
 	"bytes"
 	"errors"
 	"net/http"
 	"time"
-
-	"github.com/relock-go/relock"
 )
 
 // mostWriteTime is how long a browser may take to accept an event.
@@ -44,8 +43,8 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 	}
 	for s := h.sampler.next(r.Context(), nil); s != nil; s = h.sampler.next(r.Context(), s) {
 		text, err := s.events.get(name, c, func() (string, error) { return h.event(s, name, c) })
-		if err == nil {
-			err = h.send(w, out, text)
+		if err == nil && text != "" {
+			err = h.send(w, out, "data: "+ageText(s.at, s.due)+"\n"+text)
 		}
 		if err != nil {
 			return
@@ -64,7 +63,7 @@ func (h *Handler) send(w http.ResponseWriter, out *http.ResponseController, text
 	return out.Flush()
 }
 
-// event returns the event that brings a page up to date.
+// event returns the event that brings a page up to date, without its first line, or "" if there is nothing to show yet.
 func (h *Handler) event(s *sample, name string, c choice) (string, error) {
 	var html bytes.Buffer
 	var err error
@@ -73,10 +72,7 @@ func (h *Handler) event(s *sample, name string, c choice) (string, error) {
 	} else {
 		l, there := s.watched[name]
 		if !there { // a user began to look at it after the sample had begun, or it is not a lock
-			empty := newLock(relock.Inspection{Name: name, At: s.at})
-			if l = &empty; s.problem == nil {
-				return ": nothing yet\n\n", nil
-			}
+			return "", nil // what the user sees is newer
 		}
 		err = pages.ExecuteTemplate(&html, "lock", newLockView(l, s.since, h.mayRelease(name), s.problem))
 	}

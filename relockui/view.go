@@ -9,13 +9,14 @@ package relockui
 
 import (
 	"cmp"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,6 +32,7 @@ const (
 	longName  = 200 // runes of a name that are shown
 	shortID   = 8   // characters of the ID of a client that are shown
 	noneKnown = "–"
+	shortTime = time.Minute // see held
 )
 
 // A lock is an inspection of which the ends of long lists were cut off.
@@ -109,6 +111,7 @@ type rowView struct {
 	Type    string
 	Waiting string
 	Longest string // "" if nobody waits
+	Calm    bool   // the wait is no alarm: see mayBeElection
 	Holder  whoView
 	Others  string // the other holders; or ""
 	Held    string
@@ -138,7 +141,11 @@ func newListView(s *sample, c choice) *listView {
 	}
 	v.Summary = count(held, "lock") + " held"
 	if c.q != "" {
-		v.Summary += ", of " + number(len(s.locks))
+		match := "match"
+		if held == 1 {
+			match = "matches"
+		}
+		v.Summary = fmt.Sprintf("%s of the %s held locks %s", number(held), number(len(s.locks)), match)
 		v.None = "No lock that is held matches the filter."
 	}
 	switch {
@@ -188,6 +195,7 @@ func newRow(s *sample, l *lock) rowView {
 	if !l.since.IsZero() {
 		row.Longest = duration(l.longest)
 	}
+	row.Calm = l.mayBeElection() && !l.runsOut()
 	if len(l.Holders) == 0 {
 		return row
 	}
@@ -215,6 +223,7 @@ type lockView struct {
 	Others   string // the holders that are not shown; or ""
 	Behind   string // the waiters that are not shown; or ""
 	Release  string // the address of the form that releases it; "" if it may not be released here
+	Command  string // releases it from a shell; "" if nobody holds it
 	At       string
 	Problem  string
 	NotFound bool
@@ -226,6 +235,7 @@ type holderView struct {
 	Who               whoView
 	As, Held, Lease   string
 	Grows             string // whether the lease does
+	Verdict           string // the same on the form
 	HoldCount         int
 	Seal              string // of a form: see Handler.seal
 	Choose, Preselect bool
@@ -242,7 +252,9 @@ type waiterView struct {
 func newLockView(l *lock, since map[holding]time.Time, mayRelease bool, problem error) *lockView {
 	v := &lockView{Name: text(l.Name, longestLink), At: clock(l.At), NotFound: l.Type == relock.TypeNone}
 	add := func(name, value string) { v.Facts = append(v.Facts, factView{name, value}) }
-	add("Type", typeText(l))
+	if l.Type != relock.TypeNone { // what follows says that nobody holds it or waits
+		add("Type", typeText(l))
+	}
 	if l.holders > 0 {
 		add("Lease", lease(l.TTL))
 	}
@@ -261,7 +273,7 @@ func newLockView(l *lock, since map[holding]time.Time, mayRelease bool, problem 
 		v.Holders = append(v.Holders, holderView{
 			Who: who(h.Contender), As: roleText(l, h),
 			Held: held(h, first, time.Now()), Lease: lease(h.Remaining), HoldCount: h.HoldCount,
-			Grows: l.lapses[h.Field].text(h, l.At),
+			Grows: l.lapses[h.Field].text(h, l.At), Verdict: l.lapses[h.Field].verdict(h, l.At),
 		})
 	}
 	behind := v.addWaiters(l)
@@ -271,8 +283,11 @@ func newLockView(l *lock, since map[holding]time.Time, mayRelease bool, problem 
 	if behind > 0 {
 		v.Behind = number(behind) + " more wait behind them."
 	}
-	if mayRelease && l.holders > 0 {
-		v.Release = link("release", l.Name)
+	if l.holders > 0 {
+		v.Command = unlockCommand(l.Name)
+		if mayRelease {
+			v.Release = link("release", l.Name)
+		}
 	}
 	if problem != nil {
 		v.Problem = errorText(problem)
@@ -367,13 +382,39 @@ func typeText(l *lock) string {
 		return "read/write lock"
 	case l.Type == relock.TypeFair:
 		return "fair lock"
-	case l.Type == relock.TypeLock && l.Token != 0:
-		return "fenced lock or election" // an election is a fenced lock, also in Redis
+	case l.mayBeElection():
+		return "fenced lock or election"
 	case l.Ambiguous:
 		return "semaphore, or another counter"
 	}
 	return string(l.Type)
 }
+
+// mayBeElection reports whether the candidates of an election may be who waits for l: they wait by design, for as long
+// as there is a leader. An election is a fenced lock, also in Redis.
+func (l *lock) mayBeElection() bool { return l.Type == relock.TypeLock && l.Token != 0 }
+
+// runsOut reports whether the lease of a holder of l does not grow, which that of a leader does.
+func (l *lock) runsOut() bool {
+	return slices.ContainsFunc(l.Holders, func(h relock.Holder) bool {
+		f := l.lapses[h.Field].fate(h, l.At)
+		return f != grows && f != unknown
+	})
+}
+
+// unlockCommand returns the command that releases a lock by force. A name that a shell could read as something else is
+// left to the user.
+func unlockCommand(name string) string {
+	switch {
+	case plain.MatchString(name):
+		return "relockctl unlock " + name
+	case strings.HasPrefix(name, "-") || text(name, longestLink) != name:
+		return "relockctl unlock NAME"
+	}
+	return "relockctl unlock '" + strings.ReplaceAll(name, "'", `'\''`) + "'"
+}
+
+var plain = regexp.MustCompile(`^[\w:./@%+=,][\w:./@%+=,-]*$`)
 
 func roleText(l *lock, h relock.Holder) string {
 	switch {
@@ -388,12 +429,13 @@ func roleText(l *lock, h relock.Holder) string {
 }
 
 // held returns for how long the page has seen a hold. A hold of relock has an ID of its own. A Java thread has the same
-// one each time, and may have released the lock in between.
+// one each time, and may have released the lock in between. A hold that was seen for a short time may be old, and
+// "at least 1s" would read as if it were not.
 func held(h relock.Holder, since, now time.Time) string {
 	switch {
 	case since.IsZero():
 		return noneKnown
-	case strings.HasPrefix(h.Owner, "thread "):
+	case strings.HasPrefix(h.Owner, "thread "), now.Sub(since) < shortTime:
 		return "seen for " + duration(now.Sub(since))
 	}
 	return "at least " + duration(now.Sub(since))
@@ -412,6 +454,15 @@ func lease(left time.Duration) string {
 }
 
 func duration(d time.Duration) string { return max(d, 0).Truncate(time.Second).String() }
+
+// ageText returns the age of what was read at a time, and in how long something newer is due, for page.js: two numbers
+// of milliseconds, or "" if nothing was read yet.
+func ageText(at, due time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return fmt.Sprint(time.Since(at).Milliseconds(), " ", time.Until(due).Milliseconds())
+}
 
 func clock(t time.Time) string {
 	if t.IsZero() {
@@ -466,10 +517,10 @@ func link(page, name string) string {
 	return page + "?name=" + url.QueryEscape(name)
 }
 
-// errorText returns what a person has to know of err.
+// errorText returns what a person has to know of err, as a sentence.
 func errorText(err error) string {
-	if errors.Is(err, context.DeadlineExceeded) {
+	if late := net.Error(nil); errors.As(err, &late) && late.Timeout() { // context.DeadlineExceeded is one, too
 		return "Redis has not answered in time."
 	}
-	return strings.TrimPrefix(err.Error(), "relock: ")
+	return strings.TrimSuffix(strings.TrimPrefix(err.Error(), "relock: "), ".") + "."
 }

@@ -1,6 +1,9 @@
 package relockui
 
 import (
+	"errors"
+	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -129,6 +132,30 @@ func TestElectionsAreCalledSo(t *testing.T) {
 	assert.Equal(t, "fair lock", typeText(&fair))
 }
 
+// The candidates of an election wait by design, and an election cannot be told from a fenced lock. So a wait for one is
+// no alarm, unless the lease of its holder does not grow.
+func TestWaitForALeaderIsNoAlarm(t *testing.T) {
+	now := time.Now()
+	h := relock.Holder{Contender: relock.Contender{Field: "f"}, HoldCount: 1, Remaining: 30 * time.Second}
+	calm := func(token int64, seenFor time.Duration) bool {
+		l := newLock(relock.Inspection{
+			Name: "leader", At: now, Type: relock.TypeLock, Token: token, Waiting: 1, Holders: []relock.Holder{h},
+			Waiters: []relock.Waiter{{Since: now.Add(-time.Hour)}},
+		})
+		l.lapses["f"] = lapse{since: now.Add(-seenFor), end: now.Add(30 * time.Second)}
+		return newRow(&sample{at: now}, &l).Calm
+	}
+	assert.True(t, calm(7, time.Second))
+	assert.False(t, calm(7, time.Minute), "its process has ended, or cannot reach Redis")
+	assert.False(t, calm(0, time.Second), "a lock")
+}
+
+// Nothing is said of the type of a lock that is not there: what follows says that nobody holds it.
+func TestLockThatIsNotThereHasNoType(t *testing.T) {
+	none := newLock(relock.Inspection{Name: "a", Type: relock.TypeNone})
+	assert.Equal(t, []factView{{"Waiting", "0"}}, newLockView(&none, nil, true, nil).Facts)
+}
+
 func TestTexts(t *testing.T) {
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -5: "-5", -100: "-100",
 		-1000: "-1,000"} {
@@ -148,6 +175,15 @@ func TestTexts(t *testing.T) {
 	now := time.Now()
 	assert.Equal(t, "seen for 1m0s", held(java, now.Add(-time.Minute), now), "a thread may have released it in between")
 	assert.Equal(t, noneKnown, held(java, time.Time{}, now))
+	assert.Equal(t, "seen for 59s", held(relock.Holder{}, now.Add(-shortTime+time.Second), now), "it may be old")
+	assert.Equal(t, "at least 1m0s", held(relock.Holder{}, now.Add(-shortTime), now))
+	assert.Equal(t, "Redis has not answered in time.", errorText(fmt.Errorf("x: %w", os.ErrDeadlineExceeded)))
+	assert.Equal(t, "inspect: EOF.", errorText(errors.New("relock: inspect: EOF")), "a sentence follows")
+	for name, want := range map[string]string{
+		"lock:a": "lock:a", "a b'c": `'a b'\''c'`, "$x": "'$x'", "-a": "NAME", "a\nb": "NAME", "": "NAME",
+	} {
+		assert.Equal(t, "relockctl unlock "+want, unlockCommand(name))
+	}
 }
 
 // "Only waiting" lists the locks that others wait for, or may wait for, and the summary still counts all.
@@ -170,5 +206,7 @@ func TestOnlyWaiting(t *testing.T) {
 	assert.Equal(t, "3 locks held; others wait for 1 of them", newListView(s, choice{waiting: true}).Summary)
 	assert.Equal(t, []string{"awaited"}, names(choice{"wait", true}))
 	assert.Empty(t, names(choice{"free", true}))
+	assert.Equal(t, "0 of the 3 held locks match", newListView(s, choice{q: "x"}).Summary)
+	assert.Equal(t, "1 of the 3 held locks matches; nobody is known to wait", newListView(s, choice{q: "free"}).Summary)
 	assert.Contains(t, newListView(s, choice{"free", true}).None, "Nobody is known to wait")
 }

@@ -271,7 +271,7 @@ func TestPageInABrowser(t *testing.T) {
 	b.tabTo(`e.id === 'filter'`)
 	b.press("BILLING-1") // who waits for it
 	b.await(rows + " === 1")
-	assert.Equal(t, "?q=BILLING-1", eval[string](b, "location.search"))
+	b.awaitThat("location.search", "?q=BILLING-1")
 	b.tabTo(`e.tagName === 'A' && e.textContent === 'lock:invoices'`)
 
 	// The page changes under the focus, and the focus stays.
@@ -401,6 +401,7 @@ func TestRowInUseDoesNotMove(t *testing.T) {
 		is("b- c d 在庫/東京 a")
 		b.await(`document.querySelector('tr.awaited a')?.textContent === 'lock:d'`)
 		assert.Equal(t, top, eval[float64](b, link+`.getBoundingClientRect().top`), use)
+		assert.True(t, eval[bool](b, `document.querySelector('tr.awaited strong') === null`), "it may be an election")
 		b.picture("kept-" + use)
 		require.NoError(t, holds["lock:a"].Release(ctx))
 		is("b- c d 在庫/東京") // nothing is behind the row that goes
@@ -436,9 +437,128 @@ func TestRowInUseDoesNotMove(t *testing.T) {
 	b.await(`document.querySelector('button[data-copy]') !== null`)
 	eval[bool](b, `document.addEventListener('copy', () => { window.copied = getSelection().toString() }) === undefined`)
 	eval[bool](b, `delete Navigator.prototype.clipboard`)
-	b.tabTo(`e.dataset.copy !== undefined`)
+	b.tabTo(`e.dataset.copy !== undefined && e.closest('table') !== null`)
 	b.press(kb.Enter) // without a clipboard, as on a page that is not served over TLS
 	b.awaitThat(`window.copied || ''`, holder.ID()[:8])
+	b.tabTo(`e.dataset.copy !== undefined && e.closest('h2') !== null`)
+	b.press(kb.Enter)
+	b.awaitThat(`window.copied || ''`, "lock:d")
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	assert.Empty(t, b.bad)
+}
+
+// While Redis hangs the page says as of when it is, and it is live again soon after the hang, and not before.
+func TestPageIsNotLiveOverOldData(t *testing.T) {
+	ctx := context.Background()
+	redisServer := testredis.Start(t)
+	c, err := relock.New(testredis.Client(t, redisServer.Addr()), relock.WithLabel("orders-1"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	_, err = c.NewLock("lock:a").Acquire(ctx)
+	require.NoError(t, err)
+	handler, err := relockui.New(testredis.Client(t, redisServer.Addr()))
+	require.NoError(t, err)
+	server := httptest.NewServer(handler)
+	t.Cleanup(func() {
+		assert.NoError(t, handler.Close())
+		server.Close()
+	})
+	b := open(t, server.URL)
+	b.screen(1280, 800, "light")
+	for _, path := range []string{"/", "/lock?name=lock:a"} {
+		b.visit(path)
+		redisServer.Freeze()
+		b.await(`/^As of \d+s ago: $/.test(document.getElementById('age').textContent) && ` +
+			`document.getElementById('state').textContent !== 'Live'`)
+		b.awaitThat(`document.getElementById('state').textContent`, "Redis does not answer")
+		b.await(`/^"As of \d+s ago: Redis does not answer"$/.test(getComputedStyle(document.querySelector('main'), ` +
+			`'::after').content)`)
+		b.picture("hangs")
+		eval[bool](b, `window.said = [], new MutationObserver(() => window.said.push(`+
+			`document.getElementById('state').textContent)).observe(document.getElementById('state'), `+
+			`{childList: true, characterData: true, subtree: true}) === undefined`)
+		b.await(`/As of (1[6-9]|[2-9]\d)s ago/.test(document.getElementById('age').textContent)`)
+		assert.False(t, eval[bool](b, `window.said.includes('Live')`), path)
+		redisServer.Thaw()
+		thawed := time.Now()
+		b.awaitThat(`document.getElementById('state').textContent`, "Live")
+		assert.Less(t, time.Since(thawed), 10*time.Second, path)
+		assert.Empty(t, eval[string](b, `document.getElementById('age').textContent`))
+	}
+}
+
+// No text runs into another one, the names of locks have room, and no column moves when a text changes.
+func TestTablesHaveRoomForTheirTexts(t *testing.T) {
+	ctx := context.Background()
+	rdb := testredis.Client(t, testredis.Start(t).Addr())
+	c, err := relock.New(testredis.Client(t, rdb.Options().Addr), relock.WithLabel("orders-7d9c5b6f4-x2x9z"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	for _, name := range []string{"lock:invoices:2026-11", "lock:customers:eu-central-1:42"} {
+		_, err = c.NewLock(name).Acquire(ctx)
+		require.NoError(t, err)
+	}
+	other, err := relock.New(testredis.Client(t, rdb.Options().Addr), relock.WithLabel("billing-5c8d7f9b6-abcde"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = other.Close() })
+	waiting, end := context.WithCancel(ctx)
+	defer end()
+	go func() { _, _ = other.NewLock("lock:invoices:2026-11").Acquire(waiting) }()
+	handler, err := relockui.New(testredis.Client(t, rdb.Options().Addr), relockui.WithForcedRelease())
+	require.NoError(t, err)
+	server := httptest.NewServer(handler)
+	t.Cleanup(func() {
+		assert.NoError(t, handler.Close())
+		server.Close()
+	})
+	b := open(t, server.URL)
+	testredis.Await(t, "the wait and the label", soon, func() bool {
+		i, err := c.Inspect(ctx, "lock:invoices:2026-11")
+		return err == nil && i.Waiting == 1 && i.Holders[0].Label != "" && i.Waiters[0].Label != ""
+	})
+	const tight = `[...document.querySelectorAll('th, td')].filter(c => c.scrollWidth > c.clientWidth + 1 && ` +
+		`getComputedStyle(c.closest('thead') || c).position !== 'absolute').map(c => c.textContent).join('; ')`
+	set := func(column, text string) {
+		eval[bool](b, fmt.Sprintf(`[...document.querySelectorAll('td[data-name=%q]')].forEach(c => c.textContent = %q) `+
+			`=== undefined`, column, text))
+	}
+	const lefts = `[...document.querySelectorAll('thead th')].map(c => Math.round(c.getBoundingClientRect().left)).join(' ')`
+	for _, width := range []int64{1280, 1024, 900, 768, 375} {
+		for _, scheme := range []string{"light", "dark"} {
+			b.screen(width, 800, scheme)
+			b.visit("/?waiting=0")
+			b.picture(fmt.Sprintf("room-list-%d-%s", width, scheme))
+			assert.Equal(t, width > 1120 || width < 704,
+				eval[bool](b, `document.querySelector('td[data-name=Lease]').offsetWidth > 0`), width)
+			eval[bool](b, `document.getElementById('pause').click() === undefined`)
+			set("Waiting", "1,000, and 20 gone")
+			set("Held for", "at least 100h59m59s")
+			assert.Empty(t, eval[string](b, tight), width)
+			assert.Greater(t, eval[int](b, `document.querySelector('tbody th').clientWidth`), 200, width)
+			assert.LessOrEqual(t, eval[int64](b, `document.documentElement.scrollWidth`), width)
+
+			b.visit("/lock?name=lock:invoices:2026-11")
+			b.picture(fmt.Sprintf("room-lock-%d-%s", width, scheme))
+			eval[bool](b, `document.getElementById('pause').click() === undefined`)
+			before := eval[string](b, lefts)
+			set("Lease grows", "no, not in the last 11s: its process has ended, cannot reach Redis, or asked for a lease "+
+				"that is not renewed")
+			set("Held for", "at least 100h59m59s")
+			assert.Equal(t, before, eval[string](b, lefts), width)
+			assert.Empty(t, eval[string](b, tight), width)
+			assert.Equal(t, 1, eval[int](b, `(() => { const r = document.createRange(); `+
+				`r.selectNodeContents(document.querySelector('td[data-name=As]')); return r.getClientRects().length })()`),
+				"the word holder is in one line at %d", width)
+			assert.LessOrEqual(t, eval[int64](b, `document.documentElement.scrollWidth`), width)
+
+			b.visit("/release?name=lock:invoices:2026-11")
+			b.picture(fmt.Sprintf("room-release-%d-%s", width, scheme))
+			assert.True(t, eval[bool](b, `document.querySelector('input[name=sure]').getBoundingClientRect().right <= `+
+				`document.querySelector('input[name=sure] + span').getBoundingClientRect().left`),
+				"the text is beside its box at %d", width)
+		}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	assert.Empty(t, b.bad)
