@@ -523,7 +523,8 @@ func TestTablesHaveRoomForTheirTexts(t *testing.T) {
 		eval[bool](b, fmt.Sprintf(`[...document.querySelectorAll('td[data-name=%q]')].forEach(c => c.textContent = %q) `+
 			`=== undefined`, column, text))
 	}
-	const lefts = `[...document.querySelectorAll('thead th')].map(c => Math.round(c.getBoundingClientRect().left)).join(' ')`
+	const lefts = `[...document.querySelectorAll('thead th')].map(c => Math.round(c.getBoundingClientRect().left)).` +
+		`join(' ')`
 	for _, width := range []int64{1280, 1024, 900, 768, 375} {
 		for _, scheme := range []string{"light", "dark"} {
 			b.screen(width, 800, scheme)
