@@ -328,21 +328,31 @@ func (r *retry) send(w *Wait) (outcome, error) {
 			return o, why
 		}
 	}
+	if r.mayBound(w, &r.req, now) {
+		if value, err, sent := r.runBounded(w, &r.req, now); sent {
+			return r.ranOnCaller(w, outcome{now, value, err})
+		}
+		now = time.Now()
+	}
 	if r.mayRunOnCaller(w, now) {
 		value, err := r.runOnCaller(w, &r.req, now)
-		o := outcome{now, value, err}
-		// The context was canceled during the call.
-		if err == nil && w.Ctx.Err() != nil {
-			r.abandoned = true
-			r.handed++
-			orphan, hears := o, r.req.OnOrphan
-			r.config.Spawn(func() { orphan.orphaned(hears) })
-			return outcome{}, CtxError(w.Ctx)
-		}
-		return o, nil
+		return r.ranOnCaller(w, outcome{now, value, err})
 	}
 	r.start(w.Ctx, now)
 	return outcome{}, nil
+}
+
+// ranOnCaller returns o, the outcome of a try on this goroutine. If the context was canceled meanwhile, the caller
+// leaves, and the outcome is an orphan.
+func (r *retry) ranOnCaller(w *Wait, o outcome) (outcome, error) {
+	if o.err != nil || w.Ctx.Err() == nil {
+		return o, nil
+	}
+	r.abandoned = true
+	r.handed++
+	orphan, hears := o, r.req.OnOrphan
+	r.config.Spawn(func() { orphan.orphaned(hears) })
+	return outcome{}, CtxError(w.Ctx)
 }
 
 // wait waits for the outcome of a try. The outcome is silent when the pause has ended, or when the time has come to
