@@ -327,8 +327,7 @@ func (r *retry) send(w *Wait) (outcome, error) {
 		if o, why, sent := r.sendInBatch(w, now); sent || why != nil {
 			return o, why
 		}
-	}
-	if r.mayBound(w, &r.req, now) {
+	} else if r.mayBound(w, &r.req, now) { // if no batch goes out, Redis may not be quick any more
 		if value, err, sent := r.runBounded(w, &r.req, now); sent {
 			return r.ranOnCaller(w, outcome{now, value, err})
 		}
