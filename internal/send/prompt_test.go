@@ -365,10 +365,13 @@ func TestSlowAnswersEndBounds(t *testing.T) {
 	b.bounds()
 }
 
-// A bounded call that gets no connection was not sent, and goes out in another way.
+// A bounded call that gets no connection was not sent, and goes out in another way, also if a hook replaces its context.
 func TestBoundedCallWaitsForAConnectionForAQuarterOfItsTime(t *testing.T) {
 	s := testredis.Mini(t)
 	rdb := testredis.Client(t, s.Addr(), func(o *redis.Options) { o.PoolSize = 1 })
+	rdb.AddHook(userHook(func(_ context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		return next(context.Background(), cmd)
+	}))
 	b := newPromptBench(t, rdb)
 	b.bounds()
 	conn := rdb.Conn()
@@ -494,6 +497,7 @@ func TestBoundedOnlyWhereAnAnswerIsExpected(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in(t, func(b *bench) {
+				b.isFast()
 				w, r := b.wait(context.Background()), request("x")
 				w.OnCaller = true
 				if row.wait != nil {
@@ -525,6 +529,9 @@ func endsAfter(d time.Duration) context.Context {
 	return endingCtx{context.Background(), time.Now().Add(d)}
 }
 
+// isFast makes the sender believe that Redis has answered fast for a while.
+func (b *bench) isFast() { b.speed.d.Store(int64(leastSpeed)) }
+
 func bounded(takes time.Duration) func(*Config) {
 	return func(c *Config) {
 		c.Bounded, c.Idle = &bounder{bound: promptTime, d: takes}, func() int { return 1 }
@@ -534,6 +541,7 @@ func bounded(takes time.Duration) func(*Config) {
 // After a bounded call without an answer every request has a goroutine of its own, until Redis is fast again.
 func TestAfterABoundedCallWithoutAnAnswer(t *testing.T) {
 	in(t, func(b *bench) {
+		b.isFast()
 		b.fake.setRun(after(3*time.Second, nil))
 		send := func() Answer {
 			w := b.wait(context.Background())
@@ -562,6 +570,7 @@ func TestAfterABoundedCallWithoutAnAnswer(t *testing.T) {
 // A caller whose context is canceled during a bounded call leaves, and the outcome is an orphan.
 func TestBoundedCallerWhoseCtxEndsMeanwhileLeaves(t *testing.T) {
 	in(t, func(b *bench) {
+		b.isFast()
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(promptTime/4, cancel)
 		var late orphans

@@ -70,7 +70,7 @@ type Sender struct {
 	limit limit // of ResendTime
 
 	slowness slowness // limits the patience of callers
-	speed    slowness // decides whether calls may be bounded
+	speed    slowness // decides whether calls may be bounded, after a few answers
 
 	unhealthy atomic.Bool  // the last call was not answered
 	answered  atomic.Bool  // a call was answered; before that, Config.Home must not be called
@@ -82,7 +82,6 @@ type Sender struct {
 // New returns a Sender.
 func New(c Config) *Sender {
 	s := &Sender{config: c, limit: limit{d: ResendTime}}
-	s.speed.d.Store(int64(leastSpeed)) // unless the first answer is slow
 	if c.Batch {
 		s.batches = newBatches(s)
 	}
