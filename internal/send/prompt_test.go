@@ -567,6 +567,23 @@ func TestAfterABoundedCallWithoutAnAnswer(t *testing.T) {
 	}, bounded(time.Second))
 }
 
+// A bounded call without an answer is no error for its caller: the request has no answer yet.
+func TestBoundedCallWithoutAnAnswerIsSilent(t *testing.T) {
+	in(t, func(b *bench) {
+		b.isFast()
+		b.fake.setRun(after(time.Minute, nil))
+		w := b.wait(context.Background())
+		w.OnCaller, w.Deadline = true, time.Now().Add(2*promptTime)
+		a := b.Do(w, request("x"), time.Now())
+		assert.Equal(b.t, ErrTimeUp, a.Err)
+		assert.Equal(b.t, 1, a.Unknown)
+		assert.Equal(b.t, 1, a.Lost)
+		assert.True(b.t, a.Abandoned)
+		assert.Len(b.t, b.fake.times(), 1)
+		time.Sleep(2 * time.Minute)
+	}, bounded(time.Second))
+}
+
 // A caller whose context is canceled during a bounded call leaves, and the outcome is an orphan.
 func TestBoundedCallerWhoseCtxEndsMeanwhileLeaves(t *testing.T) {
 	in(t, func(b *bench) {

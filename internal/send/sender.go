@@ -225,7 +225,7 @@ func (s *Sender) Once(w *Wait, r Request) Answer {
 	if why := w.Over(); why != nil {
 		return Answer{Err: why}
 	}
-	try := retry{Sender: s, req: r}
+	try := retry{Sender: s, req: r, once: true}
 	return try.runOnce(w)
 }
 
