@@ -3,16 +3,16 @@ package send
 // Bounded calls: calls that end soon, with or without an answer, whatever read timeout the user has set.
 //
 // go-redis cannot be interrupted once a call is sent, but (*redis.Client).WithTimeout returns a clone that shares the
-// pool of connections and has a shorter read timeout. The clone does not have the hooks of its parent. So a bounded call
-// is given to the parent, whose hooks see it, and a hook of this package, the last one, gives it to the clone.
+// pool of connections and has a shorter read timeout. The clone does not have the hooks of its parent. So a bounded
+// call is given to the parent, whose hooks see it, and a hook of this package, the last one, gives it to the clone.
 //
 // Rules:
-//   - A Redis client has one such hook, however many Clients use it. The hook refers to none of them: the command carries
-//     what the hook needs. It passes on every other command, pipeline and dialing.
+//   - A Redis client has one such hook, however many Clients use it. The hook refers to none of them: the command
+//     carries what the hook needs. It passes on every other command, pipeline and dialing.
 //   - go-redis makes the functions of all hooks anew when another hook is added, and for each redis.Conn. Only the
 //     function that was made when our hook was added is followed by no other hook. It alone may use the clone.
-//   - No hook of the user is skipped, and no bounded call goes out without its bound. If another hook follows, or a hook
-//     of the user has replaced the command, the call is not sent, and the sender makes an ordinary try.
+//   - No hook of the user is skipped, and no bounded call goes out without its bound. If another hook follows, or a
+//     hook of the user has replaced the command, the call is not sent, and the sender makes an ordinary try.
 //   - No call is bounded before an ordinary one has come through the hook. If a hook was added after ours, ours is
 //     added again.
 //   - A hook of the user that replaces both the command and its context, but not always, can have one call sent without
@@ -218,8 +218,8 @@ func (*hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPi
 	return next
 }
 
-// ProcessHook implements redis.Hook. It is first called when the hook is added. It must not add a hook, because go-redis
-// holds a mutex.
+// ProcessHook implements redis.Hook. It is first called when the hook is added. It must not add a hook, because
+// go-redis holds a mutex.
 func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	first := h.made.CompareAndSwap(false, true)
 	return func(ctx context.Context, cmd redis.Cmder) error {

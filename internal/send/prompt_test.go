@@ -365,7 +365,7 @@ func TestSlowAnswersEndBounds(t *testing.T) {
 	b.bounds()
 }
 
-// A bounded call that gets no connection was not sent, and goes out in another way, also if a hook replaces its context.
+// A bounded call that gets no connection was not sent, and goes out in another way, also if a hook replaces its ctx.
 func TestBoundedCallWaitsForAConnectionForAQuarterOfItsTime(t *testing.T) {
 	s := testredis.Mini(t)
 	rdb := testredis.Client(t, s.Addr(), func(o *redis.Options) { o.PoolSize = 1 })
@@ -477,9 +477,11 @@ func TestBoundedOnlyWhereAnAnswerIsExpected(t *testing.T) {
 		change
 		want bool
 	}{
-		"bounded":            {want: true},
-		"not on the caller":  {change: change{wait: func(w *Wait) { w.OnCaller = false }}},
-		"a deadline":         {change: change{wait: func(w *Wait) { w.Deadline = time.Now().Add(300 * time.Millisecond) }}, want: true},
+		"bounded":           {want: true},
+		"not on the caller": {change: change{wait: func(w *Wait) { w.OnCaller = false }}},
+		"a deadline": {want: true, change: change{wait: func(w *Wait) {
+			w.Deadline = time.Now().Add(300 * time.Millisecond)
+		}}},
 		"a near deadline":    {change: change{wait: func(w *Wait) { w.Deadline = time.Now().Add(promptTime - 1) }}},
 		"ctx has a deadline": {change: change{wait: func(w *Wait) { w.Ctx = endsAfter(500 * time.Millisecond) }}, want: true},
 		"ctx ends soon":      {change: change{wait: func(w *Wait) { w.Ctx = endsAfter(promptTime - 1) }}},

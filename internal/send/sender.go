@@ -8,8 +8,8 @@
 // Rules:
 //   - Do sends only requests that may safely run twice, and late.
 //   - go-redis cannot be interrupted once a call is sent. Each try therefore has a goroutine of its own (try.go), or
-//     is sent in a pipeline with the calls of other callers (batch.go), unless it ends soon by itself and the caller has
-//     the time for that: then it is sent on the caller's goroutine, which is faster. While Redis is quick, this is the
+//     is sent in a pipeline with the calls of other callers (batch.go), unless it ends soon by itself and the caller
+//     has the time for that: then it is sent on the caller's goroutine, which is faster. While Redis is quick, this is the
 //     case for every first try on a single server, whatever its read timeout is (prompt.go). Otherwise it is only if
 //     the read timeout of the Redis client is as short as ResendTime.
 //   - A request without an answer is sent again over another connection (retry.go).
@@ -309,8 +309,8 @@ func (s *Sender) runBounded(w *Wait, r *Request, now time.Time) (value any, err 
 	return value, err, sent
 }
 
-// mayBound reports whether the goroutine of a caller may send a call that is bounded. If the call has no answer in time,
-// its connection is closed. So Redis must have answered the last call, and the recent ones much faster, and there must
+// mayBound reports whether the goroutine of a caller may send a call that is bounded. If the call has no answer in
+// time, its connection is closed. So Redis must have answered the last call, and the recent ones much faster, and there must
 // be a connection. The caller must have the time: a caller whose context is canceled during the call leaves when the
 // call ends.
 func (s *Sender) mayBound(w *Wait, r *Request, now time.Time) bool {
