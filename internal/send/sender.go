@@ -8,10 +8,10 @@
 // Rules:
 //   - Do sends only requests that may safely run twice, and late.
 //   - go-redis cannot be interrupted once a call is sent. Each try therefore has a goroutine of its own (try.go), or
-//     is sent in a pipeline with the calls of other callers (batch.go), unless it ends soon by itself and the caller
-//     has the time for that: then it is sent on the caller's goroutine, which is faster. While Redis is quick, this is the
-//     case for every first try on a single server, whatever its read timeout is (prompt.go). Otherwise it is only if
-//     the read timeout of the Redis client is as short as ResendTime.
+//     is sent in a pipeline with the calls of other callers (batch.go). Only a call that ends soon by itself is sent on
+//     the goroutine of its caller, if the caller has the time, because that is faster. While Redis is quick, this is
+//     every first try on a single server, whatever its read timeout is (prompt.go). Otherwise the read timeout of the
+//     Redis client has to be as short as ResendTime.
 //   - A request without an answer is sent again over another connection (retry.go).
 //   - The panic of a hook of the Redis client is treated as an error (panic.go).
 package send
@@ -310,9 +310,9 @@ func (s *Sender) runBounded(w *Wait, r *Request, now time.Time) (value any, err 
 }
 
 // mayBound reports whether the goroutine of a caller may send a call that is bounded. If the call has no answer in
-// time, its connection is closed. So Redis must have answered the last call, and the recent ones much faster, and there must
-// be a connection. The caller must have the time: a caller whose context is canceled during the call leaves when the
-// call ends.
+// time, its connection is closed. So Redis must have answered the last call, and the recent ones much faster, and there
+// must be a connection. The caller must have the time: a caller whose context is canceled during the call leaves when
+// the call ends.
 func (s *Sender) mayBound(w *Wait, r *Request, now time.Time) bool {
 	if s.config.Bounded == nil || !w.OnCaller || r.Pipeline != nil || r.Long || s.unhealthy.Load() {
 		return false
