@@ -16,8 +16,8 @@ import (
 // BenchmarkUncontended measures one goroutine that locks and unlocks, against two bare EVALSHA of the same scripts on
 // the same client, in turns. The metric ratio is the rate of relock as a fraction of the bare one: with a context that
 // is never canceled, and with one that can be canceled. The metric "apart" is the limit for the latter: two bare
-// EVALSHA, of which the first runs on another goroutine, because otherwise its caller could not leave. With the default
-// read timeout of go-redis both requests of relock run on another goroutine: see send.ResendTime.
+// EVALSHA, of which the first runs on another goroutine, because otherwise its caller could not leave. The default read
+// timeout of go-redis makes no difference: see send.Prompt.
 func BenchmarkUncontended(b *testing.B) {
 	s := testredis.Start(b)
 	rdb := s.Client(func(o *redis.Options) { o.ReadTimeout = time.Second })

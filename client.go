@@ -92,14 +92,23 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		Idle:         func() int { return int(rdb.PoolStats().IdleConns) },
 		Exhausted:    exhausted(rdb),
 	}
-	switch rdb.(type) { // not a type that embeds one: its method Process may do more, and a pipeline does not call it
+	var prompt *send.Prompt
+	switch rdb := rdb.(type) { // not a type that embeds one: its Process may do more, and a pipeline does not call it
 	case *redis.Client:
-		sending.Batch = o.synced.Replicas == 0
+		if sending.Batch = o.synced.Replicas == 0; sending.Batch {
+			prompt = send.NewPrompt(rdb)
+		}
 	case *redis.ClusterClient:
 		sending.Batch, sending.Home = o.synced.Replicas == 0, config.Servers.(*shards).home
 	}
+	if prompt != nil {
+		sending.Transport, sending.Bounded = prompt, prompt // the mode of a single server is known
+	}
 	c.engine = engine.New(config, sending)
 	c.mode.spawn = c.engine.Spawn
+	if prompt != nil {
+		prompt.Spawn = c.engine.Spawn
+	}
 	return c, nil
 }
 
@@ -221,7 +230,7 @@ func (c *Client) key(name string) string {
 }
 
 // promptness returns the time after which a request to rdb ends by itself, or 0 if the sender would send it again
-// before that.
+// before that. It is for requests that are not bounded: see send.Prompt.
 func promptness(rdb redis.UniversalClient) time.Duration {
 	switch rdb.(type) {
 	case *redis.Client, *redis.ClusterClient:

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/petermattis/goid"
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
@@ -66,6 +67,78 @@ func TestShortReadTimeoutNeedsNoGoroutine(t *testing.T) {
 			assert.NoError(t, errors.Join(c.Close(), rdb.Close()))
 		}
 	}
+}
+
+// With the defaults of go-redis callers send their requests themselves while Redis is fast, if their context leaves the
+// time for that. Hooks see each request once, whenever they were added.
+func TestCallersSendTheirRequestsWithTheDefaultsOfGoRedis(t *testing.T) {
+	t.Parallel()
+	t.Run("single", func(t *testing.T) { testCallersSend(t, testredis.Start(t).Client()) })
+	t.Run("sentinel", func(t *testing.T) { testCallersSend(t, testredis.StartSentinel(t, 1).Client()) })
+}
+
+func testCallersSend(t *testing.T, rdb *redis.Client) {
+	first, last := new(senders), new(senders)
+	rdb.AddHook(commandHook(first.add))
+	c, err := New(rdb)
+	require.NoError(t, err)
+	defer c.Close()
+	rdb.AddHook(commandHook(last.add))
+	l, ctx := c.NewLock("senders"), context.Background()
+	section := func(lock func() error) (sent, byCaller bool) {
+		first.take()
+		last.take()
+		require.NoError(t, lock())
+		require.NoError(t, l.Unlock(ctx))
+		outer, inner := first.take(), last.take()
+		return slices.Equal(outer, inner) && len(inner) == 2, slices.Equal(inner, []int64{goid.Get(), goid.Get()})
+	}
+	lock := func(ctx context.Context) func() error { return func() error { return l.Lock(ctx) } }
+	cancellable, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for name, lock := range map[string]func() error{
+		"background":  lock(ctx),
+		"cancellable": lock(cancellable),
+		"deadline": func() error {
+			ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+			defer cancel()
+			return l.Lock(ctx)
+		},
+		"TryLock": func() error {
+			ok, err := l.TryLock(ctx, 300*time.Millisecond, 0)
+			assert.True(t, ok)
+			return err
+		},
+	} {
+		testredis.Await(t, name, time.Minute, func() bool { // when Redis has answered fast for a while
+			sent, byCaller := section(lock)
+			return sent && byCaller
+		})
+	}
+}
+
+// senders are the goroutines on which scripts were sent.
+type senders struct {
+	mu   sync.Mutex // guards list
+	list []int64
+}
+
+func (s *senders) add(cmd redis.Cmder) {
+	if cmd.Name() != "evalsha" {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = append(s.list, goid.Get())
+}
+
+// take returns the list and empties it.
+func (s *senders) take() []int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := s.list
+	s.list = nil
+	return list
 }
 
 // S1: owners of two Clients, whose calls are sent in batches, exclude one another, and one pipeline serves many calls.

@@ -78,6 +78,12 @@ func ended(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
+// timedOut reports whether the call failed with err because there was no answer in time.
+func timedOut(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout() && MayRunLater(err)
+}
+
 // Answered reports whether err is an answer from Redis.
 func Answered(err error) bool {
 	var answer redis.Error

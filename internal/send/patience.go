@@ -15,14 +15,17 @@ import (
 const (
 	leastPatience = 2 * MinWait
 	mostPatience  = 4 * MinWait // also before the first answer, when there may be no connection yet
+
+	boundShare = 8 // calls are bounded while the slowest of the recent answers took an eighth of the bound at most
+	leastSpeed = time.Millisecond
 )
 
 // Slack is added to the patience of every caller. It is 0 except in tests on machines that are too busy to answer in
 // time, which set it before they start.
 var Slack time.Duration
 
-// A slowness estimates how long the slowest of the recent answers took. It is at least half of leastPatience, so that
-// fast answers do not write it. 0 means that there was no answer yet.
+// A slowness estimates how long the slowest of the recent answers took. It has a least value, so that fast answers do
+// not write it. 0 means that there was no answer yet.
 type slowness struct{ d atomic.Int64 }
 
 func (s *slowness) get() time.Duration {
@@ -31,8 +34,11 @@ func (s *slowness) get() time.Duration {
 
 // observe records that an answer took d. A slower answer replaces the estimate, and a faster one lowers it by a
 // quarter of the difference.
-func (s *slowness) observe(d time.Duration) {
-	d = max(d, leastPatience/2)
+func (s *slowness) observe(d time.Duration) { s.observeFrom(d, leastPatience/2) }
+
+// observeFrom is observe for an estimate that is at least least.
+func (s *slowness) observeFrom(d, least time.Duration) {
+	d = max(d, least)
 	old := s.get()
 	switch {
 	case d == old:

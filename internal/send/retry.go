@@ -68,6 +68,7 @@ type retry struct {
 	underWay []*try
 	detached *detached // the state that underWay shares with its goroutines; nil: there was no such try
 
+	once      bool  // the request is sent once
 	abandoned bool  // the caller has left, and an outcome is an orphan
 	forbidden error // set if the user may not use all keys of the request
 }
@@ -195,6 +196,9 @@ func (r *retry) next(w *Wait) (outcome, error) {
 		if r.resume.IsZero() && r.mayTry() {
 			if o, why := r.send(w); why != nil || !o.silent() {
 				return o, why
+			}
+			if len(r.underWay) == 0 { // a bounded try has ended without an answer
+				continue
 			}
 		}
 		o, why := r.wait(w)
@@ -327,22 +331,38 @@ func (r *retry) send(w *Wait) (outcome, error) {
 		if o, why, sent := r.sendInBatch(w, now); sent || why != nil {
 			return o, why
 		}
+	} else if !r.once && r.mayBound(w, &r.req, now) { // if no batch goes out, Redis may not be quick any more
+		value, err, sent := r.runBounded(w, &r.req, now)
+		switch {
+		case sent && timedOut(err):
+			r.unknown++
+			r.lost++
+			w.OnCaller = false
+			return outcome{}, nil // as silent as a try that is still under way
+		case sent:
+			return r.ranOnCaller(w, outcome{now, value, err})
+		}
+		now = time.Now()
 	}
 	if r.mayRunOnCaller(w, now) {
 		value, err := r.runOnCaller(w, &r.req, now)
-		o := outcome{now, value, err}
-		// The context was canceled during the call.
-		if err == nil && w.Ctx.Err() != nil {
-			r.abandoned = true
-			r.handed++
-			orphan, hears := o, r.req.OnOrphan
-			r.config.Spawn(func() { orphan.orphaned(hears) })
-			return outcome{}, CtxError(w.Ctx)
-		}
-		return o, nil
+		return r.ranOnCaller(w, outcome{now, value, err})
 	}
 	r.start(w.Ctx, now)
 	return outcome{}, nil
+}
+
+// ranOnCaller returns o, the outcome of a try on this goroutine. If the context was canceled meanwhile, the caller
+// leaves, and the outcome is an orphan.
+func (r *retry) ranOnCaller(w *Wait, o outcome) (outcome, error) {
+	if o.err != nil || w.Ctx.Err() == nil {
+		return o, nil
+	}
+	r.abandoned = true
+	r.handed++
+	orphan, hears := o, r.req.OnOrphan
+	r.config.Spawn(func() { orphan.orphaned(hears) })
+	return outcome{}, CtxError(w.Ctx)
 }
 
 // wait waits for the outcome of a try. The outcome is silent when the pause has ended, or when the time has come to

@@ -8,8 +8,10 @@
 // Rules:
 //   - Do sends only requests that may safely run twice, and late.
 //   - go-redis cannot be interrupted once a call is sent. Each try therefore has a goroutine of its own (try.go), or
-//     is sent in a pipeline with the calls of other callers (batch.go). Only if the read timeout of the Redis client
-//     is as short as ResendTime, and the caller has the time, the call is sent on the caller's goroutine.
+//     is sent in a pipeline with the calls of other callers (batch.go). Only a call that ends soon by itself is sent on
+//     the goroutine of its caller, if the caller has the time, because that is faster. While Redis is quick, this is
+//     every first try on a single server, whatever its read timeout is (prompt.go). Otherwise the read timeout of the
+//     Redis client has to be as short as ResendTime.
 //   - A request without an answer is sent again over another connection (retry.go).
 //   - The panic of a hook of the Redis client is treated as an error (panic.go).
 package send
@@ -35,6 +37,8 @@ type Config struct {
 	// If Home is nil, there is only one server. Home is not called before a call was answered, and does not block
 	// after that.
 	Home func(key string) string
+	// Bounded, if not nil, sends the calls that callers send on their own goroutines while Redis is quick.
+	Bounded Bounder
 	// OnCallerTime is the time after which a call certainly ends, with or without an answer. 0 means that it may take
 	// longer than ResendTime.
 	OnCallerTime time.Duration
@@ -65,7 +69,8 @@ type Sender struct {
 
 	limit limit // of ResendTime
 
-	slowness slowness
+	slowness slowness // limits the patience of callers
+	speed    slowness // decides whether calls may be bounded, after a few answers
 
 	unhealthy atomic.Bool  // the last call was not answered
 	answered  atomic.Bool  // a call was answered; before that, Config.Home must not be called
@@ -94,6 +99,9 @@ func (s *Sender) Mutexes() map[string]*sync.Mutex {
 	all := map[string]*sync.Mutex{"limit": &s.limit.mu}
 	if b := s.batches; b != nil {
 		all["batches"], all["limit of batches"] = &b.mu, &b.limit.mu
+	}
+	if p, ok := s.config.Bounded.(*Prompt); ok {
+		all["limit of bounded calls"] = &p.limit.mu
 	}
 	s.homes.Range(func(home, b any) bool {
 		all["batches of "+home.(string)] = &b.(*batches).mu
@@ -217,7 +225,7 @@ func (s *Sender) Once(w *Wait, r Request) Answer {
 	if why := w.Over(); why != nil {
 		return Answer{Err: why}
 	}
-	try := retry{Sender: s, req: r}
+	try := retry{Sender: s, req: r, once: true}
 	return try.runOnce(w)
 }
 
@@ -285,18 +293,42 @@ func (s *Sender) Explain(err error, key string) error {
 	return fmt.Errorf("%w: %w", err, ErrPoolExhausted)
 }
 
+// runBounded sends a request on the goroutine of its caller for a limited time. If sent is false, it has to go out in
+// another way.
+func (s *Sender) runBounded(w *Wait, r *Request, now time.Time) (value any, err error, sent bool) {
+	err = CatchPanic(func() (err error) {
+		sent = true // if a hook panics
+		value, err, sent = s.config.Bounded.RunBounded(w.Ctx, now, r.Call)
+		value, err = asList(value, err)
+		return err
+	})
+	if sent {
+		s.recordAnswer(now, err)
+		s.recordOutcome(err)
+	}
+	return value, err, sent
+}
+
+// mayBound reports whether the goroutine of a caller may send a call that is bounded. If the call has no answer in
+// time, its connection is closed. So Redis must have answered the last call, and the recent ones much faster, and there
+// must be a connection. The caller must have the time: a caller whose context is canceled during the call leaves when
+// the call ends.
+func (s *Sender) mayBound(w *Wait, r *Request, now time.Time) bool {
+	if s.config.Bounded == nil || !w.OnCaller || r.Pipeline != nil || r.Long || s.unhealthy.Load() {
+		return false
+	}
+	bound := s.config.Bounded.Bound()
+	return bound > 0 && w.hasUntil(now.Add(bound)) && s.speed.get() <= bound/boundShare &&
+		s.config.Idle != nil && s.config.Idle() > 0
+}
+
 // mayRunOnCaller reports whether the goroutine of a caller may send the call itself. The answer arrives in time only
 // if Redis has answered the last call. A caller whose time may end before the call certainly ends, including the wait
 // for a connection, lets another goroutine send it, and leaves in time. A caller whose context is canceled during the
 // call leaves when the call ends.
 func (s *Sender) mayRunOnCaller(w *Wait, now time.Time) bool {
 	least := s.config.OnCallerTime + ResendTime + ResendTime/4 // see limit
-	if !w.OnCaller || s.config.OnCallerTime == 0 || s.unhealthy.Load() ||
-		!w.Deadline.IsZero() && w.Deadline.Sub(now) < least {
-		return false
-	}
-	end, ends := w.Ctx.Deadline()
-	return !ends || end.Sub(now) >= least
+	return w.OnCaller && s.config.OnCallerTime != 0 && !s.unhealthy.Load() && w.hasUntil(now.Add(least))
 }
 
 // mayBatch reports whether a request is sent together with those of others, while this number of tries is under way.
@@ -327,8 +359,13 @@ func (s *Sender) batchesOf(c *Call) *batches {
 
 // recordAnswer records how long Redis took to answer a call, if err is an answer.
 func (s *Sender) recordAnswer(sent time.Time, err error) {
-	if err == nil || Answered(err) {
-		s.slowness.observe(time.Since(sent))
+	if err != nil && !Answered(err) {
+		return
+	}
+	took := time.Since(sent)
+	s.slowness.observe(took)
+	if s.config.Bounded != nil {
+		s.speed.observeFrom(took, leastSpeed)
 	}
 }
 

@@ -56,6 +56,15 @@ func (w *Wait) Over() error {
 	return nil
 }
 
+// hasUntil reports whether the caller may stay until t.
+func (w *Wait) hasUntil(t time.Time) bool {
+	if !w.Deadline.IsZero() && w.Deadline.Before(t) {
+		return false
+	}
+	end, ends := w.Ctx.Deadline()
+	return !ends || !end.Before(t)
+}
+
 // HasTime reports whether a caller that waits for other owners has more time left than d.
 func (w *Wait) HasTime(d time.Duration) bool {
 	return !w.NoWait && (w.Deadline.IsZero() || time.Until(w.Deadline) > d)

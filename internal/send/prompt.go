@@ -1,0 +1,288 @@
+package send
+
+// Bounded calls: calls that end soon, with or without an answer, whatever read timeout the user has set.
+//
+// go-redis cannot be interrupted once a call is sent, but (*redis.Client).WithTimeout returns a clone that shares the
+// pool of connections and has a shorter read timeout. The clone does not have the hooks of its parent. So a bounded
+// call is given to the parent, whose hooks see it, and a hook of this package, the last one, gives it to the clone.
+//
+// Rules:
+//   - A Redis client has one such hook, however many Clients use it. The hook refers to none of them: the command
+//     carries what the hook needs. It passes on every other command, pipeline and dialing.
+//   - go-redis makes the functions of all hooks anew when another hook is added, and for each redis.Conn. Only the
+//     function that was made when our hook was added is followed by no other hook. It alone may use the clone.
+//   - No hook of the user is skipped, and no bounded call goes out without its bound. If another hook follows, or a
+//     hook of the user has replaced the command, the call is not sent, and the sender makes an ordinary try.
+//   - No call is bounded before an ordinary one has come through the hook. If a hook was added after ours, ours is
+//     added again.
+//   - A hook of the user that replaces both the command and its context, but not always, can have one call sent without
+//     its bound. If that call takes longer, no other call is bounded.
+//   - A bounded call waits for a connection for a quarter of its time at most. If it gets none, it was not sent.
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+	"weak"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	promptTime = MinWait // how long a bounded call takes at most
+	maxHooks   = 8       // times that our hook is added to one Redis client
+)
+
+// A Bounder sends calls whose time is limited.
+type Bounder interface {
+	// Bound returns how long RunBounded takes at most, without the time for a connection. It is 0 if calls cannot be
+	// bounded at present.
+	Bound() time.Duration
+	// RunBounded runs one call, as Transport.Run does. If sent is false, the call was not sent, or not run because the
+	// server does not know its script. Its context has the values of caller, but not its cancellation.
+	RunBounded(caller context.Context, now time.Time, c Call) (answer any, err error, sent bool)
+}
+
+// errUnsent is the error of a bounded call that was not sent. The hooks of the user see it.
+var errUnsent = errors.New("relock has not sent this request, and sends it on another goroutine")
+
+// A Prompt is a Transport on a *redis.Client that is also a Bounder.
+type Prompt struct {
+	*Redis
+	// Spawn runs f on another goroutine. It is set before the first call.
+	Spawn func(f func())
+
+	rdb, clone *redis.Client
+	seat       *seat
+	bound      time.Duration
+	limit      limit // of the time for a connection
+
+	proven atomic.Bool // an ordinary call has come through our hook, and nothing speaks against the next one
+	off    atomic.Bool // calls are no longer bounded
+}
+
+// NewPrompt returns the Prompt on rdb, to which it adds our hook. It returns nil if rdb waits for answers without a
+// limit.
+func NewPrompt(rdb *redis.Client) *Prompt {
+	bound := min(rdb.Options().ReadTimeout, promptTime)
+	if bound <= 0 {
+		return nil
+	}
+	return &Prompt{
+		Redis: NewRedis(rdb, Synced{}), rdb: rdb, clone: rdb.WithTimeout(bound),
+		seat: seatOf(rdb), bound: bound, limit: limit{d: bound / 5},
+	}
+}
+
+// Bound implements Bounder.
+func (p *Prompt) Bound() time.Duration {
+	if !p.proven.Load() || p.off.Load() {
+		return 0
+	}
+	return p.bound
+}
+
+// Run implements Transport. Until calls can be bounded, it finds out whether they can.
+func (p *Prompt) Run(ctx context.Context, c Call, taking bool) (any, error) {
+	if p.proven.Load() || p.off.Load() {
+		return p.Redis.Run(ctx, c, taking)
+	}
+	return runOn(ctx, prober{p}, c)
+}
+
+// A prober sends commands of Run and looks how far they come.
+type prober struct{ *Prompt }
+
+func (p prober) Process(ctx context.Context, cmd redis.Cmder) error {
+	pass := &passage{onceCmd: cmd.(onceCmd), hook: p.seat.hook.Load()}
+	err := p.rdb.Process(ctx, pass)
+	p.learn(pass, 0)
+	return err
+}
+
+// RunBounded implements Bounder.
+func (p *Prompt) RunBounded(caller context.Context, now time.Time, c Call) (answer any, err error, sent bool) {
+	pass := &passage{hook: p.seat.hook.Load(), clone: p.clone}
+	pass.ctx = passageCtx{p.limit.begin(now), caller, pass}
+	pass.onceCmd = c.command(&pass.ctx, false)
+	_ = p.rdb.Process(&pass.ctx, pass) // Result returns the error, even if Process returns early
+	answer, err = pass.Result()
+	if p.learn(pass, time.Since(now)); errors.Is(err, errUnsent) || redis.HasErrorPrefix(err, "NOSCRIPT") {
+		return nil, nil, false
+	}
+	return answer, explained(c, err), true
+}
+
+// learn draws the conclusions from a command that has ended. took is 0 if it was not bounded.
+func (p *Prompt) learn(pass *passage, took time.Duration) {
+	switch way := pass.way.Load(); {
+	case way == throughFirst:
+		if !p.proven.Load() {
+			p.proven.Store(true)
+		}
+		return
+	case way == throughLater && pass.hook != nil:
+		p.Spawn(func() { p.seat.renew(p.rdb, pass.hook) })
+	case way == replaced, took > p.bound:
+		p.off.Store(true)
+	}
+	p.proven.Store(false)
+}
+
+// A passage is a command that our hook looks out for.
+type passage struct {
+	onceCmd
+	hook  *hook
+	clone *redis.Client // nil: the command is not bounded
+	ctx   passageCtx    // with which a bounded command is sent
+	way   atomic.Uint32
+}
+
+// The ways of a passage.
+const (
+	elsewhere    uint32 = iota // our hook has not seen it
+	throughFirst               // the function that may use the clone
+	throughLater               // another function
+	replaced                   // our hook has seen another command in its place
+)
+
+// A passageCtx is canceled with one context, has the values of another, and leads to its passage.
+type passageCtx struct {
+	context.Context
+	values  context.Context
+	passage *passage
+}
+
+type passageKey struct{}
+
+func (c *passageCtx) Value(key any) any {
+	if key == (passageKey{}) {
+		return c.passage
+	}
+	return c.values.Value(key)
+}
+
+// passageOf returns the passage that cmd is, or in the place of which a hook of the user sends cmd.
+func passageOf(ctx context.Context, cmd redis.Cmder) *passage {
+	if pass, ok := cmd.(*passage); ok {
+		return pass
+	}
+	args := cmd.Args()
+	if len(args) < 2 || args[0] != any("evalsha") {
+		return nil
+	}
+	pass, _ := ctx.Value(passageKey{}).(*passage)
+	if pass == nil || pass.way.Load() != elsewhere || args[1] != pass.Args()[1] {
+		return nil
+	}
+	return pass
+}
+
+// run sends a bounded command through the clone. ctx is what the hooks of the user have made of its context.
+func (p *passage) run(ctx context.Context) error {
+	if ctx.Done() != p.ctx.Done() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		ctx = endsWith{ctx, &p.ctx}
+	}
+	err := p.clone.Process(ctx, p)
+	if ended := p.ctx.Err(); ended != nil && errors.Is(err, ended) { // there was no connection
+		return errUnsent
+	}
+	return err
+}
+
+// endsWith is canceled with another context.
+type endsWith struct {
+	context.Context
+	end context.Context
+}
+
+func (c endsWith) Done() <-chan struct{} { return c.end.Done() }
+func (c endsWith) Err() error            { return c.end.Err() }
+
+// A hook is our hook.
+type hook struct {
+	made atomic.Bool // the function that may use the clone was made
+}
+
+// DialHook implements redis.Hook.
+func (*hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessPipelineHook implements redis.Hook.
+func (*hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// ProcessHook implements redis.Hook. It is first called when the hook is added. It must not add a hook, because
+// go-redis holds a mutex.
+func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	first := h.made.CompareAndSwap(false, true)
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		pass := passageOf(ctx, cmd)
+		if pass == nil || pass.hook != h {
+			return next(ctx, cmd)
+		}
+		way := throughFirst
+		if !first {
+			way = throughLater
+		} else if cmd != redis.Cmder(pass) {
+			way = replaced
+		}
+		pass.way.Store(way)
+		switch {
+		case pass.clone == nil:
+			return next(ctx, cmd)
+		case way == throughFirst:
+			return pass.run(ctx)
+		}
+		cmd.SetErr(errUnsent)
+		return errUnsent
+	}
+}
+
+// A seat is the place of our hook in a Redis client.
+type seat struct {
+	hook   atomic.Pointer[hook] // the last one that was added; nil: it is being added
+	adding atomic.Bool
+	added  int // times, while adding is set
+}
+
+// seats has the *seat of each Redis client to which our hook was added, by a weak pointer to its options. They are a
+// part of the Redis client, and do not refer to it.
+var seats sync.Map
+
+// seatOf returns the seat in rdb. The first time it adds our hook.
+func seatOf(rdb *redis.Client) *seat {
+	options := rdb.Options()
+	key := weak.Make(options)
+	if s, ok := seats.Load(key); ok {
+		return s.(*seat)
+	}
+	one, found := seats.LoadOrStore(key, new(seat))
+	s := one.(*seat)
+	if !found {
+		runtime.AddCleanup(options, func(key weak.Pointer[redis.Options]) { seats.Delete(key) }, key)
+		s.renew(rdb, nil)
+	}
+	return s
+}
+
+// renew adds our hook to rdb, unless another one than last was added meanwhile.
+func (s *seat) renew(rdb *redis.Client, last *hook) {
+	if !s.adding.CompareAndSwap(false, true) {
+		return
+	}
+	defer s.adding.Store(false)
+	if s.hook.Load() != last || s.added == maxHooks {
+		return
+	}
+	s.added++
+	h := new(hook)
+	_ = CatchPanic(func() error { rdb.AddHook(h); return nil }) // the hooks of the user are asked for their functions
+	s.hook.Store(h)
+}
