@@ -15,10 +15,10 @@ import (
 	"github.com/relock-go/relock/internal/guard"
 )
 
-// Do acquires the lock as Lock does, calls fn on the goroutine of the caller, and releases the lock, even if fn panics. If the lock cannot be
-// acquired, fn is not called, and Do returns the error of Lock, which matches [ErrBusy] if ctx was done while other
-// owners had the lock. A nil fn is ErrInvalid. To limit the wait, and to tell errors of the lock from those of fn, use
-// TryDo.
+// Do acquires the lock as Lock does, calls fn on the goroutine of the caller, and releases the lock, even if fn panics.
+// If the lock cannot be acquired, fn is not called, and Do returns the error of Lock, which matches [ErrBusy] if ctx was
+// done while other owners had the lock. A nil fn is ErrInvalid. To limit the wait, and to tell errors of the lock from
+// those of fn, use TryDo.
 //
 // The context of fn is canceled when ctx is, when the lock is lost (see Guard), and when fn returns. Do returns the
 // error of fn, joined with the error of Unlock, so that it matches ErrLockLost if the lock was lost while fn was

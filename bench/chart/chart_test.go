@@ -73,8 +73,8 @@ func TestChartHasLightAndDarkColours(t *testing.T) {
 	assert.NotContains(t, svg, "Inf")
 }
 
-// A phone is 375 pixels wide, and shows a picture of that width as it is: no text is smaller than 12 pixels, and none is
-// wider than the picture.
+// A phone is 375 pixels wide, and shows a picture of that width as it is: no text is smaller than 12 pixels, and none
+// is wider than the picture.
 func TestChartIsReadableOnAPhone(t *testing.T) {
 	const long = "4 clients × 32 goroutines, one name, 1 ms section, 2 ms round trip; every 20 ms most of the waits are canceled at once"
 	svg := draw(t, Chart{Title: long, Note: long, Bars: []Bar{{Name: "bare AutoPipeline", Mid: 1, Text: "12.3k, 99%: 45.6k"}}})
