@@ -232,6 +232,8 @@ func TestHowLongOthersHaveWaitedIsShown(t *testing.T) {
 	assert.Equal(t, "unknown", haveWaited(i))
 	i.Waiters[1].Since = at.Add(-90500 * time.Millisecond)
 	assert.Equal(t, "1m30s", haveWaited(i))
+	i.Waiters[1].Since = at.Add(time.Minute)
+	assert.Equal(t, "0s", haveWaited(i), "the clock of Redis was set back")
 	i.Waiting, i.Waiters = 1, i.Waiters[:1]
 	assert.Equal(t, none, haveWaited(i))
 }

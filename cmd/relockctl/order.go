@@ -59,13 +59,13 @@ func longestWait(i relock.Inspection) time.Duration {
 	longest := time.Duration(-1)
 	for _, w := range i.Waiters {
 		if !isGone(w) && !w.Since.IsZero() {
-			longest = max(longest, i.At.Sub(w.Since).Truncate(time.Second))
+			longest = max(longest, 0, i.At.Sub(w.Since).Truncate(time.Second))
 		}
 	}
 	return longest
 }
 
-// total returns how many locks a list has, or of how many, and how many of them others wait for.
+// total returns how many locks there are, and how many of them others wait for, which may be all that a list has.
 func (p *program) total(found finding) string {
 	if !p.choice.waiting {
 		return total(found.Locks)
