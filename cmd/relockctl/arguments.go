@@ -45,6 +45,11 @@ func arrange(root *cobra.Command, args []string) (*cobra.Command, []string, erro
 func arrangeTyped(root *cobra.Command, args []string) []string {
 	request, typed, last := args[:1], args[1:max(1, len(args)-1)], args[len(args)-1:]
 	line, err := read(root, typed)
+	if before := len(typed) - 1; err != nil && before >= 0 && strings.HasPrefix(typed[before], "-") {
+		if line, err = read(root, typed[:before]); err == nil { // a flag, whose value is not complete
+			typed, last = typed[:before], append([]string{"--" + strings.TrimLeft(typed[before], "-")}, last...)
+		}
+	}
 	switch {
 	case err != nil:
 	case line.command == nil: // the flags of a command cannot be read yet, and do not matter
@@ -88,14 +93,18 @@ func read(root *cobra.Command, args []string) (l line, err error) {
 		}
 		f := flagOf(l.command, root, name)
 		if f == nil {
-			return l, noSuchFlag(l.command, root, name)
+			return l, noSuchFlag(l.command, root, name, arg)
 		}
 		text := "--" + name
 		switch {
 		case given:
 			text += "=" + value
 		case f.NoOptDefVal == "" && len(args) == 0: // it is not a bool
-			return l, badUsage("--%s needs a value: --%[1]s %s", name, cmp.Or(valueName(f), "VALUE"))
+			bad := badUsage
+			if root.PersistentFlags().Lookup(name) == f {
+				bad = badPlace
+			}
+			return l, bad("--%s needs a value: --%[1]s %s", name, cmp.Or(valueName(f), "VALUE"))
 		case f.NoOptDefVal == "":
 			text += "=" + args[0]
 			args = args[1:]
@@ -132,7 +141,7 @@ func (l line) arranged(root *cobra.Command) ([]string, error) {
 	front, moved := l.split(root)
 	for _, flag := range moved {
 		if l.command.Flags().Lookup(nameIn(flag)) == nil {
-			return nil, noSuchFlag(l.command, root, nameIn(flag))
+			return nil, noSuchFlag(l.command, root, nameIn(flag), flag)
 		}
 	}
 	return slices.Concat(front, []string{l.command.Name()}, moved, l.flags, l.words, l.rest), nil
@@ -176,6 +185,9 @@ func valueName(f *pflag.Flag) string {
 
 // noSuchCommand returns an error that names the commands that were perhaps meant, or all.
 func noSuchCommand(root *cobra.Command, word string) error {
+	if isAddress(word) {
+		return badPlace("%s", useURL)
+	}
 	root.SuggestionsMinimumDistance = 2
 	if near := root.SuggestionsFor(word); len(near) > 0 {
 		return badUsage("%s: no such command (did you mean %s?)", quote(word), strings.Join(near, " or "))
@@ -183,13 +195,21 @@ func noSuchCommand(root *cobra.Command, word string) error {
 	return badUsage("%s: no such command: there are %s", quote(word), enumerate(namesOf(root.Commands())))
 }
 
-// noSuchFlag returns an error that names the commands that have the flag, or the flag that was perhaps meant.
-func noSuchFlag(command, root *cobra.Command, name string) error {
+// meant are flags that other programs have, and what they are called here.
+var meant = map[string]string{"host": "addr", "server": "addr", "port": "addr"}
+
+// noSuchFlag returns an error that names the commands that have the flag, or the flag that was perhaps meant. It was
+// typed with one dash or two.
+func noSuchFlag(command, root *cobra.Command, name, typed string) error {
 	of := "relockctl"
 	if command != nil {
 		of = command.Name()
 	}
-	text := fmt.Sprintf("%s has no flag --%s", of, quote(name))
+	dashes := "--"
+	if len(name) == 1 && !strings.HasPrefix(typed, dashes) { // a letter, as other programs have it
+		dashes = "-"
+	}
+	text := fmt.Sprintf("%s has no flag %s%s", of, dashes, quote(name))
 	var owners, all []string
 	for _, c := range root.Commands() {
 		if c.Flags().Lookup(name) != nil {
@@ -204,8 +224,11 @@ func noSuchFlag(command, root *cobra.Command, name string) error {
 		return badUsage("%s, which is for %s", text, enumerate(owners))
 	}
 	unlike := func(flag string) int {
-		if len(name) > 1 && strings.HasPrefix(flag, name) {
+		switch {
+		case len(name) > 1 && strings.HasPrefix(flag, name):
 			return 0
+		case flag == meant[name]:
+			return 1
 		}
 		return distance(name, flag)
 	}

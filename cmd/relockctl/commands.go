@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/discover"
 )
 
@@ -44,7 +45,9 @@ func (p *program) commands() *cobra.Command {
 		p.listCommand(), p.showCommand(), p.watchCommand(), p.serveCommand(), p.unlockCommand(), p.runCommand(),
 		p.completionCommand(root), p.manCommand(root), p.versionCommand(root), help,
 	)
+	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { p.complete(root, f) })
 	for _, c := range append(root.Commands(), root) {
+		c.Flags().VisitAll(func(f *pflag.Flag) { p.complete(c, f) })
 		c.Flags().BoolP("help", "h", false, "describe the command")
 		c.Flags().SortFlags = false
 	}
@@ -71,6 +74,8 @@ func (p *program) locks(do func(ctx context.Context, pattern string) error) func
 		switch {
 		case len(words) > 1:
 			return badUsage("%s %s: more than one argument; quote the pattern", c.Name(), strings.Join(words, " "))
+		case len(words) == 1 && isAddress(words[0]):
+			return badPlace("%s: %s", c.Name(), useURL)
 		case len(words) == 1 && words[0] != "":
 			pattern = words[0]
 		}
@@ -79,6 +84,13 @@ func (p *program) locks(do func(ctx context.Context, pattern string) error) func
 		}
 		return p.withPlace(c, func(ctx context.Context) error { return do(ctx, pattern) })
 	}
+}
+
+// useURL does not contain the address, which may contain a password.
+const useURL = "the argument is an address: use --url"
+
+func isAddress(word string) bool {
+	return strings.HasPrefix(word, "redis://") || strings.HasPrefix(word, "rediss://")
 }
 
 // lock returns the function of a command for one lock.
@@ -90,7 +102,11 @@ func (p *program) lock(do func(ctx context.Context, name string) error) func(*co
 		case len(words) == 0:
 			return badUsage("%s: the name of the lock is missing", c.Name())
 		}
-		return p.withPlace(c, func(ctx context.Context) error { return do(ctx, words[0]) })
+		err := p.withPlace(c, func(ctx context.Context) error { return do(ctx, words[0]) })
+		if errors.Is(err, relock.ErrInvalid) { // the name is
+			return badUsage("%s", plain(err))
+		}
+		return err
 	}
 }
 
@@ -121,6 +137,20 @@ func (p *program) namesLike(c *cobra.Command, words []string, typed string) ([]s
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
+// complete tells a shell what the value of a flag may be.
+func (p *program) complete(c *cobra.Command, f *pflag.Flag) {
+	values := cobra.NoFileCompletions
+	switch {
+	case f.Value.Type() == "FILE":
+		return
+	case f.Name == "sort":
+		values = cobra.FixedCompletions(orders, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveKeepOrder)
+	}
+	if err := c.RegisterFlagCompletionFunc(f.Name, values); err != nil {
+		panic(err) // it is registered twice
+	}
+}
+
 // The parts of the help that are annotations of a command.
 const (
 	ofExits  = "exit status"
@@ -136,8 +166,9 @@ func (p *program) listCommand() *cobra.Command {
 		Use: "list [PATTERN]", Short: "list the locks that are held",
 		Long: "Lists the locks that are held, with a line for each holder. Those that others\n" +
 			"have waited for the longest come first.\n\n" + aboutPatterns,
-		Annotations: annotated(exitsOfLists, manualOfList),
-		RunE:        p.locks(p.list),
+		Annotations:       annotated(exitsOfLists, manualOfList),
+		ValidArgsFunction: p.namesLike,
+		RunE:              p.locks(p.list),
 	}
 	p.addListFlags(c.Flags())
 	p.addJSON(c.Flags())
@@ -164,14 +195,18 @@ func (p *program) showCommand() *cobra.Command {
 		Annotations:       annotated(exitsOfShow, manualOfShow),
 		ValidArgsFunction: p.namesLike,
 	}
-	if _, people := size(p.out); people {
+	if _, _, people := size(p.out); people {
 		p.lookFor = lookOnTerminal
 	}
-	addTime(c.Flags(), &p.lookFor, "for", p.lookFor, "look so long whether the lease grows (15s on a terminal, else 0)")
+	addTime(c.Flags(), &p.lookFor, "for", p.lookFor,
+		"how long to watch whether the lease grows\n(15s on a terminal, else 0)")
 	p.addJSON(c.Flags())
 	show := p.lock(p.show)
 	c.RunE = func(c *cobra.Command, words []string) error {
-		if p.json && !c.Flags().Changed("for") {
+		switch {
+		case p.lookFor < 0:
+			return badUsage("--for %v: must not be negative", p.lookFor)
+		case p.json && !c.Flags().Changed("for"):
 			p.lookFor = 0
 		}
 		return show(c, words)
@@ -182,9 +217,10 @@ func (p *program) showCommand() *cobra.Command {
 func (p *program) watchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "watch [PATTERN]", Short: "list repeatedly, until Ctrl-C",
-		Long:        "Lists the locks that are held, repeatedly, until Ctrl-C.\n\n" + aboutPatterns,
-		Annotations: annotated(exitsOfLists, ""),
-		RunE:        p.locks(p.watch),
+		Long:              "Lists the locks that are held, repeatedly, until Ctrl-C.\n\n" + aboutPatterns,
+		Annotations:       annotated(exitsOfLists, ""),
+		ValidArgsFunction: p.namesLike,
+		RunE:              p.locks(p.watch),
 	}
 	addTime(c.Flags(), &p.every, "every", time.Second, "the time between two lists (1s), at least 100ms")
 	p.addListFlags(c.Flags())
@@ -197,7 +233,8 @@ func (p *program) serveCommand() *cobra.Command {
 		Use: "serve [PATTERN]", Short: "serve a web page that shows the locks, until Ctrl-C",
 		Long: "Serves a web page that shows who holds which locks, and who waits, until Ctrl-C.\n" +
 			"The page has no authentication: everyone who can reach the address can see it.\n\n" + aboutPatterns,
-		Annotations: annotated(exitsOfServe, manualOfServe),
+		Annotations:       annotated(exitsOfServe, manualOfServe),
+		ValidArgsFunction: p.namesLike,
 	}
 	flags := c.Flags()
 	p.page.addr = defaultPage
@@ -223,8 +260,8 @@ func (p *program) unlockCommand() *cobra.Command {
 			"the next waiter acquires the lock. For a read/write lock all readers lose it,\n" +
 			"and for a semaphore all permits are released.",
 		Annotations:       annotated(exitsOfUnlock, manualOfUnlock),
-		ValidArgsFunction: p.namesLike,
-		RunE:              p.lock(p.unlock),
+		ValidArgsFunction: p.namesLike, SuggestFor: []string{"release", "free", "force"},
+		RunE: p.lock(p.unlock),
 	}
 	c.Flags().BoolVar(&p.yes, "yes", false, "do not ask")
 	p.addJSON(c.Flags())
@@ -238,6 +275,12 @@ func (p *program) runCommand() *cobra.Command {
 		Long: "Acquires a lock, runs a command, and releases the lock when it has ended. Its\n" +
 			"environment has RELOCK_NAME, and with --fenced RELOCK_TOKEN.",
 		Annotations: annotated(exitsOfRun, manualOfRun),
+		ValidArgsFunction: func(c *cobra.Command, words []string, typed string) ([]string, cobra.ShellCompDirective) {
+			if len(words) > 0 { // the command, and its files
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			return p.namesLike(c, words, typed)
+		},
 		RunE: func(c *cobra.Command, args []string) error {
 			words, rest := args, []string(nil)
 			if n := c.ArgsLenAtDash(); n >= 0 {
@@ -386,7 +429,7 @@ func (f sortFlag) String() string { return *f.to }
 func (f sortFlag) Type() string   { return "KEY" }
 
 func (f sortFlag) Set(text string) error {
-	if !slices.Contains([]string{byWaiting, byName, byLease}, text) {
+	if !slices.Contains(orders, text) {
 		return errors.New("must be waiting, name or lease")
 	}
 	*f.to = text

@@ -188,6 +188,11 @@ func TestShellsComplete(t *testing.T) {
 		"-json list --w":        "--wide\t",
 		"completion z":          "zsh\n",
 		"run --wait 1s job -- ": ":0\n",
+		"list --sort ":          "waiting\nname\nlease\n:36\n",
+		"-json watch -sort ":    "waiting\nname\nlease\n:36\n",
+		"watch --every ":        ":4\n",
+		"list --url ":           ":4\n",
+		"--tls-ca ":             ":0\n",
 	} {
 		args := append([]string{cobra.ShellCompRequestCmd}, strings.Split(typed, " ")...)
 		out, _, status := ctl(t, "127.0.0.1:1", "", args...)
@@ -221,6 +226,12 @@ func TestShellsCompleteNames(t *testing.T) {
 		"unlock --yes ot":          "other\n:4\n",
 		"show lock:a ":             ":4\n",
 		"show --for 1s -json lock": "lock:a\nlock:b\n:4\n",
+		"list lock:":               "lock:a\nlock:b\n:4\n",
+		"watch lock:":              "lock:a\nlock:b\n:4\n",
+		"serve ot":                 "other\n:4\n",
+		"run lock:":                "lock:a\nlock:b\n:4\n",
+		"run --wait 1s ot":         "other\n:4\n",
+		"run nothing":              ":4\n",
 	} {
 		args := append([]string{cobra.ShellCompRequestCmd}, strings.Split(typed, " ")...)
 		out, _, _ := ctl(t, s.Addr(), "", args...)

@@ -108,6 +108,9 @@ func (p *program) run(ctx context.Context, args []string) error {
 		root.SetArgs(args)
 		command, err = root.ExecuteContextC(ctx)
 	}
+	if errors.As(err, new(placeError)) {
+		command = root
+	}
 	if own := (statusError{}); errors.As(err, &own) && own.status == statusUsage && own.text != "" {
 		return badUsage("%s; see %s", own.text, helpOf(command))
 	}

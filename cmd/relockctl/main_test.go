@@ -406,7 +406,7 @@ func TestShowPrintsHoldersAndWaiters(t *testing.T) {
 
 	must(t, rdb.Set(ctx, "text", "x", 0).Err())
 	for name, want := range map[string]int{"queue": statusFree, "nobody": statusFree, "text": statusFailed,
-		"": statusFailed} {
+		"": statusUsage} {
 		_, _, status := ctl(t, s.Addr(), "", "show", name)
 		assert.Equal(t, want, status)
 	}
@@ -462,8 +462,8 @@ func TestWaitersThatHaveDiedAreShownAsGone(t *testing.T) {
 	out, errs, status = ctl(t, s.Addr(), "", "show", name)
 	assert.Zero(t, status, errs)
 	assert.Regexp(t, `(?m)^waiting +1, and 3 gone$`, out)
-	assert.Regexp(t, `(?m)^1 +owner \d+ +`+last.ID()+` +.* waiter +\d+s +yes `, out)
-	assert.Len(t, regexp.MustCompile(`(?m)^- +owner \d+ +.* waiter +gone +no `).FindAllString(out, -1), dead)
+	assert.Regexp(t, `(?m)^1 +owner \d+ +`+last.ID()+` +.* \d+s +yes$`, out)
+	assert.Len(t, regexp.MustCompile(`(?m)^- +owner \d+ +.* gone +no$`).FindAllString(out, -1), dead)
 	assert.Less(t, strings.Index(out, last.ID()), strings.Index(out, "gone   "), "those that are gone come last")
 	out, _, _ = ctl(t, s.Addr(), "", "show", "-json", name)
 	assert.Contains(t, out, `"waiting":1,"gone":3`)
@@ -506,8 +506,8 @@ func TestShowPrintsTheWaitQueue(t *testing.T) {
 	assert.Zero(t, status, errs)
 	assert.NotContains(t, out, "\x1b")
 	assert.Regexp(t, `(?m)^waiting +2$`, out)
-	assert.Regexp(t, `(?m)^1 +owner \d+ +`+waiting[0].ID()+` +orders-0 .* waiter +\d+s +yes `, out)
-	assert.Regexp(t, `(?m)^2 +owner \d+ +`+waiting[1].ID()+` +"\\x1b]0;x\\a" +"a\\nb" +waiter +\d+s +yes `, out)
+	assert.Regexp(t, `(?m)^1 +owner \d+ +`+waiting[0].ID()+` +orders-0 .* \d+s +yes$`, out)
+	assert.Regexp(t, `(?m)^2 +owner \d+ +`+waiting[1].ID()+` +"\\x1b]0;x\\a" +"a\\nb" +\d+s +yes$`, out)
 
 	// asked are the secrets of the waiters: see internal/engine/line.go.
 	var asked []string

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/relock-go/relock"
@@ -17,6 +18,8 @@ const (
 	byName    = "name"
 	byLease   = "lease" // those first that expire first
 )
+
+var orders = []string{byWaiting, byName, byLease}
 
 // A choice has the flags of list and watch.
 type choice struct {
@@ -50,45 +53,75 @@ func (c choice) apply(locks []relock.Inspection) []relock.Inspection {
 // waitersOf returns how many wait for a lock, as far as it is known, without those that are gone.
 func waitersOf(i relock.Inspection) int { return i.Waiting - i.Gone }
 
-// longestWait returns how long the first of the waiters that are not gone has waited at least.
-func longestWait(i relock.Inspection) (longest time.Duration) {
+// longestWait returns how long the first of the waiters that are not gone has waited at least, or -1 if that is not
+// known.
+func longestWait(i relock.Inspection) time.Duration {
+	longest := time.Duration(-1)
 	for _, w := range i.Waiters {
 		if !isGone(w) && !w.Since.IsZero() {
-			longest = max(longest, i.At.Sub(w.Since).Truncate(time.Second))
+			longest = max(longest, 0, i.At.Sub(w.Since).Truncate(time.Second))
 		}
 	}
 	return longest
 }
 
+// total returns how many locks there are, and how many of them others wait for, which may be all that a list has.
+func (p *program) total(found finding) string {
+	if !p.choice.waiting {
+		return total(found.Locks)
+	}
+	n, unknown := waitedFor(found.Locks)
+	verb := "have"
+	if n == 1 {
+		verb = "has"
+	}
+	return fmt.Sprintf("%d of %s %s waiters", n, count(found.held, "lock"), verb) + ofUnknown(unknown)
+}
+
 // total returns how many locks there are, and how many of them others wait for.
 func total(locks []relock.Inspection) string {
-	waitedFor, unknown := 0, 0
+	text := fmt.Sprintf("%d held", len(locks))
+	n, unknown := waitedFor(locks)
+	if n > 0 {
+		text += fmt.Sprintf(", %d with waiters", n)
+	}
+	return text + ofUnknown(unknown)
+}
+
+// waitedFor returns how many of the locks others wait for, and of how many that is unknown.
+func waitedFor(locks []relock.Inspection) (n, unknown int) {
 	for _, i := range locks {
 		switch {
 		case waitersOf(i) > 0:
-			waitedFor++
+			n++
 		case i.QueueUnknown:
 			unknown++
 		}
 	}
-	text := fmt.Sprintf("%d held", len(locks))
-	if waitedFor > 0 {
-		text += fmt.Sprintf(", %d with waiters", waitedFor)
+	return n, unknown
+}
+
+// ofUnknown returns what a total has of the locks whose waiters are unknown.
+func ofUnknown(unknown int) string {
+	if unknown == 0 {
+		return ""
 	}
-	if unknown > 0 {
-		text += fmt.Sprintf(", %d whose waiters are unknown", unknown)
-	}
-	return text
+	return fmt.Sprintf(", %d whose waiters are unknown", unknown)
 }
 
 // nothing returns what is said if no lock is listed.
-func (c choice) nothing(pattern string) string {
-	of := "No lock"
+func (p *program) nothing(pattern string, found finding) string {
+	text := "No lock"
 	if pattern != "*" {
-		of += " that matches " + quote(pattern)
+		text += " that matches " + quote(pattern)
 	}
-	if c.waiting {
-		return of + " has waiters."
+	state := "is held"
+	if p.choice.waiting {
+		state = "has waiters"
 	}
-	return of + " is held."
+	text += fmt.Sprintf(" %s at %s.", state, p.redis.where)
+	if found.held == 0 && !strings.ContainsAny(pattern, wildcards) {
+		text += fmt.Sprintf(" Did you mean %s?", shellWord(pattern+"*"))
+	}
+	return text
 }

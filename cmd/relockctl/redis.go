@@ -26,8 +26,14 @@ const patience = 5 * time.Second
 
 // A connection is a connection to a Redis or to a Cluster.
 type connection struct {
-	rdb  redis.UniversalClient // a *redis.Client or a *redis.ClusterClient
-	addr string
+	rdb   redis.UniversalClient // a *redis.Client or a *redis.ClusterClient
+	addr  string
+	where string // addr, and the database if there are several
+}
+
+// connected returns a connection to the database db at addr.
+func connected(rdb redis.UniversalClient, addr string, db int) *connection {
+	return &connection{rdb, addr, fmt.Sprintf("%s, db %d", addr, db)}
 }
 
 // A place is the address of the Redis, as the command line has it.
@@ -45,9 +51,9 @@ func (p *place) complete(env string) error {
 	addrs := strings.Split(p.addr, ",")
 	switch {
 	case p.url != "" && p.addr != "":
-		return badUsage("--url and --addr: use only one of them")
+		return badPlace("--url and --addr: use only one of them")
 	case len(addrs) > 1 && p.master == "":
-		return badUsage("--addr %s: several addresses are only for --sentinel-master", quote(p.addr))
+		return badPlace("--addr %s: several addresses are only for --sentinel-master", quote(p.addr))
 	case p.addr != "":
 		p.url, p.more = "redis://"+addrs[0], addrs[1:]
 	case p.url == "":
@@ -74,7 +80,7 @@ func connect(ctx context.Context, p place) (*connection, error) {
 		if refusal := redis.Error(nil); errors.As(err, &refusal) {
 			return nil, fmt.Errorf("the Redis at %s returned an error: %w", o.Addr, err)
 		}
-		return nil, fmt.Errorf("cannot reach the Redis at %s: %w", o.Addr, err)
+		return nil, fmt.Errorf("cannot reach the Redis at %s: %w", o.Addr+p.origin(), orSilence(err))
 	}
 	info, err := one.Info(asking, "server", "cluster").Result()
 	inCluster := strings.Contains(info, "cluster_enabled:1")
@@ -92,9 +98,9 @@ func connect(ctx context.Context, p place) (*connection, error) {
 		one.Close()
 		return &connection{redis.NewClusterClient(&redis.ClusterOptions{
 			Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, DialerRetries: 1,
-		}), o.Addr}, nil
+		}), o.Addr, o.Addr}, nil
 	}
-	return &connection{one, o.Addr}, nil
+	return connected(one, o.Addr, o.DB), nil
 }
 
 // connectToMaster asks the Sentinels for the Redis, now and after every failover.
@@ -126,7 +132,7 @@ func connectToMaster(ctx context.Context, p place) (*connection, error) {
 	addr := fmt.Sprintf("%s of the Sentinel at %s", quote(p.master), strings.Join(sentinels, ","))
 	err = p.reach(ctx, sentinels, o, func(ctx context.Context) error { return rdb.Ping(ctx).Err() })
 	if err == nil {
-		return &connection{rdb, addr}, nil
+		return connected(rdb, addr, o.DB), nil
 	}
 	go rdb.Close() // which waits for a handshake that has begun; the program ends before
 	if errors.Is(err, redis.Nil) {
@@ -134,13 +140,37 @@ func connectToMaster(ctx context.Context, p place) (*connection, error) {
 	}
 	return nil, fmt.Errorf(
 		"cannot reach the Redis %s: %s",
-		addr,
-		strings.ReplaceAll(err.Error(), "\n", ", "),
+		addr+p.origin(),
+		strings.ReplaceAll(orSilence(err).Error(), "\n", ", "),
 	) // one line for each Sentinel
 }
 
+// origin returns where the address comes from if the user has named none.
+func (p place) origin() string {
+	if p.url != "" {
+		return ""
+	}
+	return " (the default: set $REDIS_URL, or pass --url or --addr)"
+}
+
+// orSilence returns err, the error of the first request, or what it means if nothing was answered.
+func orSilence(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("no answer within %v", patience)
+	}
+	return err
+}
+
+// A placeError is an error of the flags that say where the Redis is.
+type placeError struct{ error }
+
+func (e placeError) Unwrap() error { return e.error }
+
+// badPlace returns an error for flags of all commands that are not valid.
+func badPlace(format string, args ...any) error { return placeError{badUsage(format, args...)} }
+
 // errAddress does not contain the error of the parser, which may contain the password.
-var errAddress = badUsage("the address of the Redis does not have the form redis://user:password@host:port/db")
+var errAddress = badPlace("the address of the Redis does not have the form redis://user:password@host:port/db")
 
 // options returns the options for the server at address, or at addr if address is "".
 func (p place) options(address, addr string) (*redis.Options, error) {
@@ -157,7 +187,10 @@ func (p place) options(address, addr string) (*redis.Options, error) {
 }
 
 // A finding is the result of looking for the locks that match a pattern.
-type finding struct{ discover.Finding }
+type finding struct {
+	discover.Finding     // with the locks that are wanted
+	held             int // how many locks match the pattern
+}
 
 // held returns the locks that match the pattern and are wanted, in order. It returns an error if none of them could be
 // inspected.
@@ -167,8 +200,9 @@ func (p *program) held(ctx context.Context, pattern string) (finding, error) {
 		return finding{}, fmt.Errorf("scan %s: %w", p.redis.addr, err)
 	}
 	f, err := discover.Inspect(ctx, p.client, names, nil)
+	held := len(f.Locks)
 	f.Locks = p.choice.apply(f.Locks)
-	return finding{f}, err
+	return finding{f, held}, err
 }
 
 // notWhole returns an error for a list that leaves something out, or nil.
@@ -179,7 +213,7 @@ func (f finding) notWhole() error {
 	const named = 5
 	text := "the list is incomplete: " + f.counted()
 	for _, err := range f.LeftOut[:min(named, len(f.LeftOut))] {
-		text += "\n  " + strings.TrimPrefix(err.Error(), "relock: ")
+		text += "\n  " + withoutAdvice(err)
 	}
 	if more := len(f.LeftOut) - named; more > 0 {
 		text += fmt.Sprintf("\n  and %d more", more)

@@ -224,6 +224,8 @@ func (p *program) ask(ctx context.Context) (*keeper, error) {
 	switch {
 	case errors.Is(err, relock.ErrInvalid):
 		return nil, badUsage("%s", plain(err))
+	case errors.Is(err, relock.ErrNotALock):
+		return nil, p.otherType(ctx, err)
 	case err != nil:
 		return nil, err
 	case !ok && j.skip:

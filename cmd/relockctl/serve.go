@@ -93,7 +93,11 @@ func (p *program) serve(ctx context.Context, pattern string) error {
 		listener.Close()
 		return err
 	}
-	fmt.Fprintf(p.err, "The page shows the locks at %s. Ctrl-C ends.\n", p.redis.addr)
+	may := "cannot release them: --allow-unlock allows it"
+	if p.page.allowUnlock {
+		may = "can release them by force"
+	}
+	fmt.Fprintf(p.err, "The page shows the locks at %s, and %s. Ctrl-C ends.\n", p.redis.addr, may)
 	if everywhere && len(hosts) == 0 {
 		fmt.Fprintln(p.err, "It answers only requests for localhost, 127.0.0.1 and [::1]: "+
 			"pass the names by which other machines know this host with --hosts.")

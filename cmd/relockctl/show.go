@@ -32,26 +32,36 @@ func (p *program) list(ctx context.Context, pattern string) error {
 	case p.json:
 		err = p.print(asJSON(found.Locks))
 	case len(found.Locks) > 0:
-		_, err = io.WriteString(p.out, p.table(found.Locks)+p.summary(found.Locks))
+		table, missing := p.table(found.Locks)
+		_, err = io.WriteString(p.out, table.text(p)+p.summary(found, missing))
 	case len(found.LeftOut) == 0:
-		fmt.Fprintln(p.err, p.choice.nothing(pattern))
+		fmt.Fprintln(p.err, p.nothing(pattern, found))
 	}
 	return cmp.Or(err, found.notWhole())
 }
 
 // summary returns a line below the list, for people: programs count the lines.
-func (p *program) summary(locks []relock.Inspection) string {
-	if _, terminal := size(p.out); !terminal {
+func (p *program) summary(found finding, missing []string) string {
+	if _, _, terminal := size(p.out); !terminal {
 		return ""
 	}
-	return "\n" + total(locks) + "\n"
+	text := "\n" + p.total(found) + "\n"
+	if len(missing) > 0 {
+		text += notShown(missing) + " --wide shows all.\n"
+	}
+	return text
+}
+
+// notShown tells of columns for which a terminal is too narrow.
+func notShown(missing []string) string {
+	return "Not shown for lack of width: " + enumerate(missing) + "."
 }
 
 // show prints one lock, and what becomes of it.
 func (p *program) show(ctx context.Context, name string) error {
 	i, err := p.client.Inspect(ctx, name)
 	if err != nil {
-		return err
+		return foreign(name, err)
 	}
 	if !p.json {
 		text := p.details(i)
@@ -76,7 +86,7 @@ func (p *program) show(ctx context.Context, name string) error {
 	}
 	if err == nil && !i.Held() {
 		err = statusError{statusFree, ""}
-		if hint := notAPattern("show", name); hint != "" {
+		if hint := notAName("show", name); hint != "" {
 			err = statusError{statusFree, quote(name) + " is not held" + hint}
 		}
 	}
@@ -110,47 +120,44 @@ func harmless(text string) string {
 	return out.String()
 }
 
-// table returns a table with a line for each holder of each lock. If wide is set, nothing is shortened, and the hosts
-// are shown. The labels are shown if there are any.
-func (p *program) table(locks []relock.Inspection) string {
+// table returns a table with a line for each holder of each lock, and the columns for which a terminal is too narrow.
+// If wide is set, nothing is shortened, and the hosts are shown.
+func (p *program) table(locks []relock.Inspection) (g grid, missing []string) {
+	columns, _, _ := size(p.out)
+	fits := columns > 0 && !p.wide
 	cut, cutEnd := middle, short
-	if p.wide {
+	if fits || p.wide {
 		cut = func(s string, _ int) string { return s }
+	}
+	if p.wide {
 		cutEnd = cut
 	}
-	labels := p.wide || slices.ContainsFunc(locks, func(i relock.Inspection) bool {
-		return slices.ContainsFunc(i.Holders, func(h relock.Holder) bool { return h.Label != "" })
-	})
-	row := func(name, lockType, owner, client, label, host any, rest ...any) []any {
-		cells := []any{name, lockType, owner, client}
-		if labels {
-			cells = append(cells, label)
-		}
-		if p.wide {
-			cells = append(cells, host)
-		}
-		return append(cells, rest...)
+	host := func(relock.Holder) string { return none }
+	if p.wide {
+		host = func(h relock.Holder) string { return orNone(h.Host) }
 	}
-	return p.tabulate(func(line func(cells ...any)) {
-		head := heads("NAME", "TYPE", "OWNER", "CLIENT", "LABEL", "HOST", "HOLDS", "LEASE", "WAITING")
-		line(row(head[0], head[1], head[2], head[3], head[4], head[5], head[6:]...)...)
-		for _, i := range locks {
-			for _, h := range i.Holders {
-				line(
-					row(
-						cut(quote(i.Name), 48),
-						typeOf(i, h),
-						cut(quote(h.Owner), 24),
-						cutEnd(h.Client, 9),
-						cut(orDash(h.Label), 32),
-						orDash(h.Host),
-						holds(h),
-						lease(h.Remaining),
-						waiting(i),
-					)...)
-			}
+	g.add(heads("NAME", "TYPE", "OWNER", "CLIENT", "HOLDS", "LEASE", "HAS WAITED", "WAITING", "LABEL", "HOST")...)
+	for _, i := range locks {
+		for _, h := range i.Holders {
+			g.add(
+				elastic{cut(quote(i.Name), 48), 20},
+				elastic{typeOf(i, h), 12},
+				elastic{cut(quote(h.Owner), 24), 8},
+				cutEnd(orNone(h.Client), 9),
+				holds(h),
+				lease(h.Remaining),
+				haveWaited(i),
+				waiting(i),
+				elastic{cut(orNone(h.Label), 32), 8},
+				host(h),
+			)
 		}
-	})
+	}
+	g.dropEmpty()
+	if fits {
+		missing = g.fit(columns, "HOLDS", "OWNER", "CLIENT")
+	}
+	return g, missing
 }
 
 // holds returns how much the holder has of its lock: its hold count, or its permits.
@@ -177,6 +184,17 @@ func waiting(i relock.Inspection) cell {
 	return cell{text, color}
 }
 
+// haveWaited returns the text for how long others have waited for a lock at least.
+func haveWaited(i relock.Inspection) string {
+	switch longest := longestWait(i); {
+	case longest >= 0:
+		return longest.String()
+	case waitersOf(i) > 0:
+		return "unknown"
+	}
+	return none
+}
+
 // goneLast returns waiters in their order, those that are gone behind the others.
 func goneLast(waiters []relock.Waiter) []relock.Waiter {
 	gone := slices.DeleteFunc(slices.Clone(waiters), func(w relock.Waiter) bool { return !isGone(w) })
@@ -187,16 +205,14 @@ func isGone(w relock.Waiter) bool { return w.Reachable == relock.ReachableNo }
 
 // details returns everything that is known about a lock.
 func (p *program) details(i relock.Inspection) string {
-	lockType := string(i.Type)
-	switch i.Type {
-	case relock.TypeNone:
+	lockType := typeText(i)
+	switch {
+	case i.Type == relock.TypeNone:
 		lockType = "none: not held, and no known waiters"
-	case relock.TypeLock:
+	case i.Type == relock.TypeLock && i.Token == 0 && i.Waiting == 0:
 		lockType = "lock, or a fair lock without waiters, which looks the same"
-	case relock.TypeSemaphore:
-		if i.Ambiguous {
-			lockType = "semaphore, or another counter, such as a latch, which looks the same without holders"
-		}
+	case i.Ambiguous:
+		lockType = "semaphore, or another counter, such as a latch, which looks the same without holders"
 	}
 	out := p.tabulate(func(line func(cells ...any)) {
 		line("name", quote(i.Name))
@@ -222,19 +238,19 @@ func (p *program) details(i relock.Inspection) string {
 		out += "\n" + p.tabulate(func(line func(cells ...any)) {
 			line(heads("HOLDER", "CLIENT", "LABEL", "HOST", "AS", "HOLDS", "LEASE")...)
 			for _, h := range i.Holders {
-				line(quote(h.Owner), orDash(h.Client), orDash(h.Label), orDash(h.Host), roleOf(i, h), h.HoldCount,
+				line(quote(h.Owner), orNone(h.Client), orNone(h.Label), orNone(h.Host), roleOf(i, h), h.HoldCount,
 					lease(h.Remaining))
 			}
 		})
 	}
 	if len(i.Waiters) > 0 {
 		out += "\n" + p.tabulate(func(line func(cells ...any)) {
-			line(heads("", "WAITER", "CLIENT", "LABEL", "HOST", "AS", "WAITS FOR", "REACHABLE", "ALIVE FOR",
+			line(heads("", "WAITER", "CLIENT", "LABEL", "HOST", "AS", "HAS WAITED", "REACHABLE", "ALIVE FOR",
 				"JAVA DEADLINE")...)
 			for n, w := range goneLast(i.Waiters) {
-				place, as := strconv.Itoa(n+1), "waiter"
+				place, as := strconv.Itoa(n+1), none
 				if isGone(w) {
-					place = "-"
+					place = none
 				}
 				switch {
 				case w.Permits > 0:
@@ -242,7 +258,7 @@ func (p *program) details(i relock.Inspection) string {
 				case w.Write:
 					as = "write"
 				}
-				line(place, quote(w.Owner), orDash(w.Client), orDash(w.Label), orDash(w.Host), as, waits(i, w),
+				line(place, quote(w.Owner), orNone(w.Client), orNone(w.Label), orNone(w.Host), as, waits(i, w),
 					string(w.Reachable), until(i, w.AliveUntil), until(i, w.Deadline))
 			}
 		})
@@ -254,27 +270,38 @@ func typeOf(i relock.Inspection, h relock.Holder) string {
 	if i.Type == relock.TypeReadWrite {
 		return roleOf(i, h)
 	}
+	return typeText(i)
+}
+
+// typeText returns the type of a lock as far as it is known. An election is a fenced lock, also in Redis.
+func typeText(i relock.Inspection) string {
+	if i.Type == relock.TypeLock && i.Token != 0 {
+		return "fenced lock or election" // as the page of relockui has it
+	}
 	return string(i.Type)
 }
 
-// roleOf returns in which way a hold has its lock.
+// roleOf returns in which way a hold has its lock, if there are several ways.
 func roleOf(i relock.Inspection, h relock.Holder) string {
 	switch {
 	case h.Permits > 0:
 		return permits(h.Permits)
 	case i.Type != relock.TypeReadWrite:
-		return "holder"
+		return none
 	case h.Write:
 		return "write"
 	}
 	return "read"
 }
 
-func permits(n int) string {
+func permits(n int) string { return count(n, "permit") }
+
+// count returns the number n of things.
+func count(n int, thing string) string {
 	if n == 1 {
-		return "1 permit"
+		return "1 " + thing
 	}
-	return fmt.Sprintf("%d permits", n)
+	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 // lease returns the text for a remaining lease.
@@ -292,7 +319,7 @@ func lease(left time.Duration) cell {
 func until(i relock.Inspection, t time.Time) string {
 	switch {
 	case t.IsZero():
-		return "-"
+		return none
 	case !t.After(i.At):
 		return "expired"
 	}
@@ -317,9 +344,12 @@ func duration(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-func orDash(s string) string {
+// none stands for a text that there is not.
+const none = "-"
+
+func orNone(s string) string {
 	if s == "" {
-		return "-"
+		return none
 	}
 	return s
 }

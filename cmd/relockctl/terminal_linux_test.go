@@ -12,6 +12,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/rivo/uniseg"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -48,7 +49,13 @@ func openTerminal(t *testing.T, columns, rows uint16) (keys, side *os.File) {
 // terminal gets.
 func onTerminal(t *testing.T, addr, env string, args ...string) string {
 	t.Helper()
-	keys, side := openTerminal(t, 100, 40)
+	return onTerminalOf(t, 100, addr, env, args...)
+}
+
+// onTerminalOf is onTerminal with a number of columns.
+func onTerminalOf(t *testing.T, columns uint16, addr, env string, args ...string) string {
+	t.Helper()
+	keys, side := openTerminal(t, columns, 40)
 	cmd := command(addr, args...)
 	cmd.Env = append(cmd.Env, "TERM=xterm", "NO_COLOR=", env)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = side, side, side
@@ -97,14 +104,11 @@ func TestShowLooksOnATerminal(t *testing.T) {
 	assert.NotContains(t, onTerminal(t, s.Addr(), "", "show", "--json", "a"), "Looking")
 }
 
-func TestWatchRedrawsTheTerminal(t *testing.T) {
-	s := testredis.Start(t)
-	c, ctx := newClient(t, s.Client()), context.Background()
-	for i := range 30 {
-		must(t, c.NewLock(fmt.Sprintf("lock-%02d", i)).Lock(ctx))
-	}
-	keys, side := openTerminal(t, 80, 10)
-	cmd := command(s.Addr(), "watch", "-every", "100ms")
+// watched runs watch on a terminal, until it has drawn a few times and gets Ctrl-C, and returns what the terminal gets.
+func watched(t *testing.T, columns, rows uint16, addr string, args ...string) string {
+	t.Helper()
+	keys, side := openTerminal(t, columns, rows)
+	cmd := command(addr, append([]string{"watch", "-every", "100ms"}, args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = side, side, side
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	must(t, cmd.Start())
@@ -135,8 +139,16 @@ func TestWatchRedrawsTheTerminal(t *testing.T) {
 	must(t, err)
 	must(t, cmd.Wait())
 	reading.Wait()
+	return seen()
+}
 
-	all := seen()
+func TestWatchRedrawsTheTerminal(t *testing.T) {
+	s := testredis.Start(t)
+	c, ctx := newClient(t, s.Client()), context.Background()
+	for i := range 30 {
+		must(t, c.NewLock(fmt.Sprintf("lock-%02d", i)).Lock(ctx))
+	}
+	all := watched(t, 80, 10, s.Addr())
 	assert.True(t, strings.HasPrefix(all, enterScreen), "%q", all)
 	require.Contains(t, all, leaveScreen)
 	assert.Equal(t, 1, strings.Count(all, enterScreen), "%q", all)
@@ -154,4 +166,75 @@ func TestWatchRedrawsTheTerminal(t *testing.T) {
 		strings.Trim(all[strings.Index(all, leaveScreen)+len(leaveScreen):], "^C\r\n"),
 		"after it has left the screen",
 	)
+}
+
+// holdLong holds three locks whose table is wider than a terminal of 80 columns: one of them is waited for, one has a
+// fencing token, and one has a long name.
+func holdLong(t *testing.T, s *testredis.Server) (long string) {
+	t.Helper()
+	ctx := context.Background()
+	c, err := relock.New(s.Client(), relock.WithLabel("orders-in-the-back-office-7"))
+	must(t, err)
+	t.Cleanup(func() { c.Close() })
+	long = "lock:orders:" + strings.Repeat("x", 60) + ":42"
+	must(t, c.NewLock(long).Lock(ctx))
+	must(t, c.NewLock("lock:b", relock.Fenced()).Lock(ctx))
+	must(t, c.NewLock("lock:c").Lock(ctx))
+	t.Cleanup(startWaiting(t, s, "lock:c"))
+	testredis.Await(t, "the label is in Redis", soon, func() bool {
+		i, err := c.Inspect(ctx, "lock:c")
+		return err == nil && len(i.Holders) == 1 && i.Holders[0].Label != ""
+	})
+	return long
+}
+
+// What identifies a lock, and who waits, fits into 80 columns, and what does not fit is named.
+func TestListFitsTheTerminal(t *testing.T) {
+	s := testredis.Start(t)
+	long := holdLong(t, s)
+	out := onTerminalOf(t, 80, s.Addr(), "NO_COLOR=1", "list")
+	for line := range strings.Lines(out) {
+		assert.LessOrEqual(t, uniseg.StringWidth(strings.TrimSuffix(line, "\n")), 80, line)
+	}
+	assert.Regexp(t, `^NAME +TYPE +LEASE +HAS WAITED +WAITING +LABEL\n`, out)
+	assert.Regexp(t, `\nlock:orde\S*…x*:42 +lock +`, out)
+	assert.Regexp(t, `\nlock:b +fenced\S* ?\S*… ?\S*ction +`, out)
+	assert.Contains(t, out, "\n3 held, 1 with waiters\n"+
+		"Not shown for lack of width: HOLDS, OWNER and CLIENT. --wide shows all.\n")
+
+	out = onTerminalOf(t, 250, s.Addr(), "NO_COLOR=1", "list")
+	assert.Contains(t, out, long)
+	assert.Regexp(t, `^NAME +TYPE +OWNER +CLIENT +HOLDS +LEASE +HAS WAITED +WAITING +LABEL\n`, out)
+	assert.NotContains(t, out, "Not shown")
+	out = onTerminalOf(t, 80, s.Addr(), "NO_COLOR=1", "list", "--wide")
+	assert.Contains(t, out, long)
+	assert.NotContains(t, out, "Not shown")
+	out, _, _ = ctl(t, s.Addr(), "", "list")
+	assert.Contains(t, out, " OWNER ")
+	assert.Contains(t, out, "orders-in-the-back-office-7")
+}
+
+// With --waiting the total says of how many locks the list has those with waiters.
+func TestTotalOfLocksWithWaiters(t *testing.T) {
+	s := testredis.Start(t)
+	holdLong(t, s)
+	out := onTerminal(t, s.Addr(), "", "list", "--waiting")
+	assert.Contains(t, out, "\n1 of 3 locks has waiters\n")
+	assert.Contains(t, watched(t, 100, 10, s.Addr(), "--waiting"), ": 1 of 3 locks has waiters ")
+}
+
+func TestWatchSaysWhatDoesNotFit(t *testing.T) {
+	s := testredis.Start(t)
+	holdLong(t, s)
+	lines := func(args ...string) []string {
+		frame := strings.Split(watched(t, 80, 24, s.Addr(), args...), home)[2]
+		return strings.Split(strings.NewReplacer("\r", "", bold, "", reset, "", yellow, "").Replace(frame), "\x1b[K\n")
+	}
+	all := lines()
+	assert.Equal(t, "Not shown for lack of width: HOLDS, OWNER and CLIENT.", all[1])
+	assert.Regexp(t, `^NAME +TYPE +LEASE +HAS WAITED +WAITING +LABEL$`, all[2])
+	for _, line := range all[2:6] {
+		assert.LessOrEqual(t, uniseg.StringWidth(line), 80, line)
+	}
+	assert.Equal(t, "Not shown for lack of width: the right end of the lines.", lines("--wide")[1])
 }

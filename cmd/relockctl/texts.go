@@ -52,8 +52,10 @@ const manualOfList = `list, watch and serve read the keyspace with SCAN, in smal
 each master. Keys that the user has no permission to read, and locks with an additional key that holds other data,
 are left out and counted: then the exit status is 1.
 
-On a terminal a total follows. With --sort lease those come first that expire first. --waiting also lists the locks
-whose waiters are unknown.`
+On a terminal a total follows. As far as its width needs, names are shortened in the middle, and the columns HOLDS,
+OWNER and CLIENT are not shown, which is said below. --wide shows everything.
+
+With --sort lease those come first that expire first. --waiting also lists the locks whose waiters are unknown.`
 
 const manualOfShow = `The first 1,000 waiters are listed, in the order in which they get the lock.
 
@@ -112,14 +114,15 @@ its permits. OWNER is the owner that acquired the lock from Redis. In a Go servi
 lock off to another goroutine since, or several readers may share it. Of a hold that was detached, and not attached
 by a process yet, it is "detached"; CLIENT, LABEL and HOST are those of the process that has detached it. LABEL is
 the display name of a Go service (see WithLabel of relock). It needs permission for HMGET on relock_client:*, and is
-empty for Java services. TYPE lock may also be a fair lock without waiters.
+empty for Java services. TYPE lock may also be a fair lock without waiters; "fenced lock or election" is a lock with
+a fencing token, as an election is, whose candidates wait by design. A column without any text is not shown.
 
 WAITING is the number of waiters that Redis knows: all of a fair lock, and otherwise one for each process. It is
-unknown without permission for relock_line:* and HMGET. WAITS FOR is the least that a waiter has waited. REACHABLE
-is no if the waiter's process is not connected to its channel, so that it is passed over, and unknown if it asks by
-itself, or without permission for PUBSUB NUMSUB. ALIVE FOR is how long a waiter of a fair lock, or for a write lock,
-counts as alive without another sign of life, and JAVA DEADLINE is how long until Java services remove a waiter of a
-fair lock, if it is the first one then.
+unknown without permission for relock_line:* and HMGET. HAS WAITED is the least that a waiter has waited; a list has
+that of the longest wait. REACHABLE is no if the waiter's process is not connected to its channel, so that it is
+passed over, and unknown if it asks by itself, or without permission for PUBSUB NUMSUB. ALIVE FOR is how long a
+waiter of a fair lock, or for a write lock, counts as alive without another sign of life, and JAVA DEADLINE is how
+long until Java services remove a waiter of a fair lock, if it is the first one then.
 
 Names with characters that are not printable are quoted as in Go. Pass such a name with $'...' of the shell:
 $'a\x1bb' for "a\x1bb". JSON has U+FFFD for bytes that are not UTF-8, and escapes all other characters that are not

@@ -9,7 +9,9 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -21,6 +23,9 @@ import (
 // unlock releases the lock with the given name.
 func (p *program) unlock(ctx context.Context, name string) error {
 	i, err := p.client.Inspect(ctx, name)
+	if errors.Is(err, relock.ErrNotALock) {
+		return errors.New(withoutAdvice(err))
+	}
 	if err != nil {
 		return err
 	}
@@ -30,7 +35,12 @@ func (p *program) unlock(ctx context.Context, name string) error {
 	if !p.yes {
 		p.colors = hasColors(p.err) // which the question is written to
 		fmt.Fprintf(p.err, "%s\n%s [y/N] ", p.details(i), question(i))
-		if !p.confirmed(ctx) {
+		switch p.answer(ctx) {
+		case "y", "yes":
+		case "":
+			fmt.Fprintln(p.err)
+			return statusError{statusNotFreed, "not released: no answer: pass --yes in a script"}
+		default:
 			return statusError{statusNotFreed, "not released"}
 		}
 		now, err := p.client.Inspect(ctx, name)
@@ -117,34 +127,43 @@ func (p *program) notHeld(i relock.Inspection) error {
 			return err
 		}
 	}
-	return statusError{statusFree, quote(i.Name) + " is not held" + notAPattern("unlock", i.Name)}
+	return statusError{statusFree, quote(i.Name) + " is not held" + notAName("unlock", i.Name)}
 }
 
-// notAPattern returns what is to be added for a lock that is not held, and whose name looks like a pattern. A name may
-// look like one.
-func notAPattern(command, name string) string {
-	if !strings.ContainsAny(name, "*?[") {
+// wildcards are the characters by which a pattern is known.
+const wildcards = "*?["
+
+// notAName returns what is to be added for a lock that is not held, and whose name looks like something else. A name
+// may look like that.
+func notAName(command, name string) string {
+	switch {
+	case strings.Contains(name, "…"):
+		return "; the name was shortened: list --wide shows it whole"
+	case !strings.ContainsAny(name, wildcards):
 		return ""
 	}
 	return fmt.Sprintf("; %s takes the name of one lock, and not a pattern: relockctl list %s lists those that match it",
 		command, argument(name))
 }
 
-// confirmed reports whether the user answers yes before ctx is done.
-func (p *program) confirmed(ctx context.Context) bool {
+// answer returns what the user answers before ctx is done, as one line of small letters. It is "" without an answer.
+func (p *program) answer(ctx context.Context) string {
 	answer := make(chan string, 1)
 	go func() { // a read cannot be interrupted: this goroutine ends with the program
 		line, err := bufio.NewReader(p.in).ReadString('\n')
-		if err != nil && err != io.EOF {
+		switch {
+		case err != nil && err != io.EOF:
 			line = ""
+		case err == nil:
+			line = cmp.Or(strings.TrimSpace(line), "no") // as the question has it
 		}
 		answer <- strings.ToLower(strings.TrimSpace(line))
 	}()
 	select {
 	case said := <-answer:
-		return said == "y" || said == "yes"
+		return said
 	case <-ctx.Done():
 		fmt.Fprintln(p.err)
-		return false
+		return "no"
 	}
 }

@@ -103,7 +103,7 @@ func (l *look) judge() bool {
 
 // watched looks at the lock, and prints what becomes of it.
 func (p *program) watched(ctx context.Context, i relock.Inspection) (look, error) {
-	_, people := size(p.err)
+	_, _, people := size(p.err)
 	people = people && p.lookFor > 0
 	if people {
 		fmt.Fprintf(p.err, "Looking whether the lease grows, for up to %v. Ctrl-C ends that.", p.lookFor)

@@ -26,7 +26,7 @@ const (
 // watch lists the locks repeatedly, until ctx is done.
 func (p *program) watch(ctx context.Context, pattern string) error {
 	draw := p.append
-	if _, terminal := size(p.out); terminal && !p.json {
+	if _, _, terminal := size(p.out); terminal && !p.json {
 		if _, err := io.WriteString(p.out, enterScreen); err != nil {
 			return err
 		}
@@ -69,16 +69,24 @@ func (p *program) append(pattern string, found finding, failed error) error {
 	if p.json {
 		return p.print(asJSON(found.Locks))
 	}
-	_, err := fmt.Fprintf(p.out, "%s\n%s\n", p.title(pattern, found, nil), p.table(found.Locks))
+	table, _ := p.table(found.Locks)
+	_, err := fmt.Fprintf(p.out, "%s\n%s\n", p.title(pattern, found, nil), table.text(p))
 	return err
 }
 
 // redraw prints the list over the previous one.
 func (p *program) redraw(pattern string, found finding, failed error) error {
-	rows, _ := size(p.out)
+	columns, rows, _ := size(p.out)
 	lines := []string{p.title(pattern, found, failed) + "   Ctrl-C ends", ""}
 	if len(found.Locks) > 0 {
-		lines = append(lines, strings.Split(strings.TrimSuffix(p.table(found.Locks), "\n"), "\n")...)
+		table, missing := p.table(found.Locks)
+		switch {
+		case len(missing) > 0:
+			lines[1] = notShown(missing)
+		case columns > 0 && table.width(0) > columns:
+			lines[1] = notShown([]string{"the right end of the lines"})
+		}
+		lines = append(lines, strings.Split(strings.TrimSuffix(table.text(p), "\n"), "\n")...)
 	}
 	if more := len(lines) - (rows - 1); rows > 4 && more > 0 {
 		lines = append(lines[:rows-2], fmt.Sprintf("… and %d more lines", more+1))
@@ -89,7 +97,7 @@ func (p *program) redraw(pattern string, found finding, failed error) error {
 }
 
 func (p *program) title(pattern string, found finding, failed error) string {
-	state := total(found.Locks)
+	state := p.total(found)
 	switch {
 	case len(found.LeftOut) > 0:
 		state += ", " + found.counted()

@@ -1,0 +1,172 @@
+package main
+
+// What operators are told when something is not as they expect.
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// A key with other data is named with its type, without the advice of relock to programmers.
+func TestOtherDataIsNamedWithItsType(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, rdb := context.Background(), s.Client()
+	must(t, rdb.Set(ctx, "text", "x", 0).Err())
+	must(t, rdb.RPush(ctx, "jobs", "x").Err())
+	must(t, rdb.HSet(ctx, "user: 1", "name", "bob").Err())
+	must(t, rdb.HSet(ctx, "a\nb", "name", "bob").Err())
+	must(t, newClient(t, rdb).NewLock("orders").Lock(ctx))
+	must(t, rdb.Set(ctx, "redisson_lock_queue:{orders}", "mine", 0).Err())
+	for name, want := range map[string]string{
+		"text":    "text is a string of another program, not a lock\n",
+		"jobs":    "jobs is a list of another program, not a lock\n",
+		"user: 1": "user: 1 is a hash of another program, not a lock\n",
+		"a\nb":    `"a\nb" is a hash of another program, not a lock` + "\n",
+	} {
+		_, errs, status := ctl(t, s.Addr(), "", "show", name)
+		assert.Equal(t, "relockctl: "+want, errs)
+		assert.Equal(t, statusFailed, status)
+	}
+	const advice = "use a name"
+	for _, args := range [][]string{{"show", "orders"}, {"unlock", "--yes", "text"}, {"list", "orders"}} {
+		_, errs, status := ctl(t, s.Addr(), "", args...)
+		assert.Contains(t, errs, "; it was left unchanged\n")
+		assert.NotContains(t, errs, advice)
+		assert.Equal(t, statusFailed, status)
+	}
+	_, errs, _ := ctl(t, s.Addr(), "", "run", "text", "--", "true")
+	assert.Contains(t, errs, advice, "whoever runs a command chooses the name")
+}
+
+// Who passes the name of a semaphore to run, or that of a lock with --semaphore, is told so.
+func TestRunSaysOfWhichTypeANameIs(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, c := context.Background(), newClient(t, s.Client())
+	_, err := c.NewSemaphore("hosts", 3).AcquireN(ctx, 1)
+	must(t, err)
+	must(t, c.NewLock("orders").Lock(ctx))
+	must(t, s.Client().Set(ctx, "visits", 7, 0).Err())
+	for want, args := range map[string]string{
+		"hosts is a semaphore: use --semaphore N\n":                                "hosts",
+		"visits is a semaphore without holders, or another counter: for a semapho": "visits",
+		"orders is a lock, and not a semaphore: leave out --semaphore\n":           "--semaphore 3 orders",
+	} {
+		_, errs, status := ctl(t, s.Addr(), "", append(append([]string{"run"}, strings.Fields(args)...), "--", "true")...)
+		assert.Contains(t, errs, want)
+		assert.Equal(t, statusNotAcquired, status)
+	}
+}
+
+// Each message names what to do next, and a flag of all commands leads to the help that has it.
+func TestMistakesAreAnswered(t *testing.T) {
+	s := testredis.Start(t)
+	must(t, newClient(t, s.Client()).NewLock("lock:invoices:1").Lock(context.Background()))
+	none := filepath.Join(t.TempDir(), "none")
+	for _, c := range []struct {
+		args   []string
+		want   string
+		status int
+	}{
+		{[]string{"list", "lock:invoices"}, ", db 0. Did you mean 'lock:invoices*'?\n", statusDone},
+		{[]string{"list", "lock:invoices:1", "--waiting"}, ", db 0.\n", statusDone}, // it is held
+		{[]string{"list", "redis://:secret@x:1"}, "list: " + useURL + "; see relockctl -h\n", statusUsage},
+		{[]string{"rediss://:secret@x:1"}, " the argument is an address: use --url; see", statusUsage},
+		{[]string{"--url", "x", "list"}, "host:port/db; see relockctl -h\n", statusUsage},
+		{[]string{"list", "--tls-cert", none}, "the one needs the other; see relockctl -h\n", statusUsage},
+		{[]string{"list", "--tls-ca", none}, "no such file or directory; see relockctl -h\n", statusUsage},
+		{[]string{"--addr", "a:1,b:1", "watch"}, "are only for --sentinel-master; see relockctl -h\n", statusUsage},
+		{[]string{"list", "--url"}, "--url needs a value: --url URL; see relockctl -h\n", statusUsage},
+		{[]string{"list", "--sort"}, "--sort needs a value: --sort KEY; see relockctl -h list\n", statusUsage},
+		{[]string{"list", "-w"}, "list has no flag -w; see", statusUsage},
+		{[]string{"list", "--w"}, "list has no flag --w; see", statusUsage},
+		{[]string{"-v"}, "relockctl has no flag -v; see", statusUsage},
+		{[]string{"-p", "list"}, "relockctl has no flag -p; see", statusUsage},
+		{[]string{"list", "--host", "x"}, "list has no flag --host (did you mean --addr?)", statusUsage},
+		{[]string{"--server=x", "list"}, "relockctl has no flag --server (did you mean --addr?)", statusUsage},
+		{[]string{"show", "--port", "1", "x"}, "show has no flag --port (did you mean --addr?)", statusUsage},
+		{[]string{"serve", "--host", "x"}, "serve has no flag --host (did you mean --hosts?)", statusUsage},
+		{[]string{"release", "x"}, "release: no such command (did you mean unlock?)", statusUsage},
+		{[]string{"free", "x"}, "free: no such command (did you mean unlock?)", statusUsage},
+		{[]string{"force", "x"}, "force: no such command (did you mean unlock?)", statusUsage},
+		{[]string{"show", "lock:…:1"}, "is not held; the name was shortened: list --wide shows it whole\n", statusFree},
+		{[]string{"unlock", "lock:…:1"}, "is not held; the name was shortened: list --wide", statusFree},
+		{[]string{"show", ""}, "the name is empty; see relockctl -h show\n", statusUsage},
+		{[]string{"unlock", "--yes", ""}, "the name is empty; see relockctl -h unlock\n", statusUsage},
+		{[]string{"show", "--for", "-1s", "x"}, "--for -1s: must not be negative; see relockctl -h show\n", statusUsage},
+		{[]string{"unlock", "lock:invoices:1"}, "\nrelockctl: not released: no answer: pass --yes in a script\n",
+			statusNotFreed},
+	} {
+		_, errs, status := ctl(t, s.Addr(), "", c.args...)
+		assert.Contains(t, errs, c.want, c.args)
+		assert.NotContains(t, errs, "secret")
+		assert.Equal(t, c.status, status, "%v: %s", c.args, errs)
+	}
+	_, errs, status := ctl(t, s.Addr(), "no\n", "unlock", "lock:invoices:1")
+	assert.True(t, strings.HasSuffix(errs, "relockctl: not released\n"), errs)
+	assert.Equal(t, statusNotFreed, status)
+}
+
+// Who has named no address is told which one is the default, and how to name another one.
+func TestDefaultAddressIsExplained(t *testing.T) {
+	if c, err := net.Dial("tcp", "localhost:6379"); err == nil {
+		c.Close()
+		t.Skip("there is a server at the default address")
+	}
+	const hint = " (the default: set $REDIS_URL, or pass --url or --addr): "
+	for want, args := range map[string][]string{
+		"the Redis at localhost:6379" + hint:                 {"list"},
+		" main of the Sentinel at localhost:26379" + hint:    {"--sentinel-master", "main", "list"},
+		"cannot reach the Redis at localhost:6379: dial tcp": {"--addr", "localhost:6379", "list"},
+	} {
+		cmd := command("", args...)
+		cmd.Env = append(os.Environ(), "REDIS_URL=")
+		errs, err := cmd.CombinedOutput()
+		assert.Error(t, err)
+		assert.Contains(t, string(errs), want)
+		assert.Equal(t, statusFailed, cmd.ProcessState.ExitCode())
+	}
+}
+
+func TestRedisThatDoesNotAnswerIsReported(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
+	start := time.Now()
+	_, errs, status := ctl(t, silent.Addr().String(), "", "list")
+	assert.Equal(t, "relockctl: cannot reach the Redis at "+silent.Addr().String()+": no answer within 5s\n", errs)
+	assert.Equal(t, statusFailed, status)
+	assert.Less(t, time.Since(start), 2*patience)
+	_, errs, _ = ctl(t, silent.Addr().String(), "", "--sentinel-master", "main", "list")
+	assert.Contains(t, errs, "no answer within 5s")
+}
+
+// The first message of serve says what the page may do.
+func TestServeSaysWhetherItReleases(t *testing.T) {
+	s := testredis.Start(t)
+	shows := "The page shows the locks at " + s.Addr() + ", and "
+	for want, args := range map[string][]string{
+		shows + "cannot release them: --allow-unlock allows it. Ctrl-C ends.\n": {},
+		shows + "can release them by force. Ctrl-C ends.\n":                     {"--allow-unlock"},
+	} {
+		_, end := served(t, s.Addr(), append([]string{"serve", "--addr", "127.0.0.1:0"}, args...)...)
+		_, errs := end()
+		assert.Contains(t, errs, want)
+	}
+}
+
+// An error that is about another key of a lock keeps its text.
+func TestErrorsOfOtherKeysAreKept(t *testing.T) {
+	assert.Equal(t, assert.AnError, foreign("a", assert.AnError))
+	assert.Equal(t, "not a lock", foreign("a", relock.ErrNotALock).Error())
+}
