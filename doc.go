@@ -93,9 +93,9 @@
 // ([WithPollInterval]).
 //
 // Every wait ends when its context is done, even while a request hangs. The caller then holds nothing, and a request in
-// flight is rolled back. The call returns at once, or within 200 milliseconds if its request runs on the goroutine of
-// its caller, which is the case while Redis is fast; or within 250 milliseconds if the request also had to wait for a
-// connection. If the Redis client has a ReadTimeout of one second or less, a request may run there also when Redis is
+// flight is rolled back. The call returns at once. While Redis is fast, its request runs on the goroutine of its caller:
+// then the call returns within 200 milliseconds, or within 250 if the request had to wait for a connection. If the Redis
+// client has a ReadTimeout of one second or less, a request may run there also when Redis is
 // slow, or is a Cluster. Then the call returns when that timeout has passed, or up to 1.25 seconds later if the request
 // had to wait for a connection.
 //
