@@ -95,9 +95,9 @@
 // Every wait ends when its context is done, even while a request hangs. The caller then holds nothing, and a request in
 // flight is rolled back. The call returns at once. While Redis is fast, its request runs on the goroutine of its caller:
 // then the call returns within 200 milliseconds, or within 250 if the request had to wait for a connection. If the Redis
-// client has a ReadTimeout of one second or less, a request may run there also when Redis is
-// slow, or is a Cluster. Then the call returns when that timeout has passed, or up to 1.25 seconds later if the request
-// had to wait for a connection.
+// client has a ReadTimeout of one second or less, a request may run there also when Redis is slow, or is a Cluster. Then
+// the call returns when that timeout has passed, or up to 1.25 seconds later if the request had to wait for a
+// connection.
 //
 // # When Redis fails
 //
