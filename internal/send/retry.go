@@ -355,7 +355,7 @@ func (r *retry) send(w *Wait) (outcome, error) {
 // ranOnCaller returns o, the outcome of a try on this goroutine. If the context was canceled meanwhile, the caller
 // leaves, and the outcome is an orphan.
 func (r *retry) ranOnCaller(w *Wait, o outcome) (outcome, error) {
-	if o.err != nil || w.Ctx.Err() == nil {
+	if answered := o.err == nil; !answered || w.Ctx.Err() == nil {
 		return o, nil
 	}
 	r.abandoned = true
