@@ -609,7 +609,7 @@ func TestBoundedCallerWhoseCtxEndsMeanwhileLeaves(t *testing.T) {
 	}, bounded(promptTime/2))
 }
 
-// A bounded call that was sent counts as sent, also if a hook repeats it and the repetition gets no connection any more.
+// A bounded call that was sent counts as sent, also if a hook repeats it, and the repetition gets no connection.
 func TestBoundedCallThatAHookRepeatsCounts(t *testing.T) {
 	t.Parallel()
 	p := testredis.NewProxy(t, testredis.Start(t).Addr())
