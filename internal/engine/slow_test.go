@@ -314,6 +314,32 @@ func TestHolderIsLookedUpWithoutTheWaiter(t *testing.T) {
 	}, lookup)
 }
 
+// A lookup in which a hook ends the goroutine ends no other warning.
+func TestLookupThatEndsItsGoroutine(t *testing.T) {
+	t.Parallel()
+	asked := 0
+	inSlowBubble(t, 0, time.Second, func(e *bubbleEngine, l *slowLog) {
+		other := joinBubbleEngine(e.t, e.redis, "other")
+		other.lock(7)
+		done := e.lockLater(1)
+		pass(4100 * time.Millisecond)
+		assert.Equal(e.t, 3, asked)
+		assert.Len(e.t, l.longWaits(), 2, "after 2 and 4 seconds")
+		other.unlock(7)
+		<-done
+		pass(501 * time.Millisecond)
+		assert.False(e.t, e.slow.walking.Load())
+		e.unlock(1)
+	}, func(c *Config) {
+		c.Holder = func(context.Context, Subject) string {
+			if asked++; asked == 1 {
+				runtime.Goexit()
+			}
+			return "goroutine 7 of elsewhere"
+		}
+	})
+}
+
 // A lookup that hangs does not delay Close.
 func TestCloseEndsALookup(t *testing.T) {
 	t.Parallel()
