@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/send"
 )
 
 // A calmHandler wraps the handler of the user's Logger, and recovers its panics.
@@ -137,7 +138,11 @@ func (c *Client) describeHolder(ctx context.Context, s engine.Subject) string {
 	if LockType(s.Type) == TypeRed || c.lookupRefused.Load() {
 		return "" // it has no record of its own, or another try would be another entry of the ACL log
 	}
-	i, err := c.Inspect(ctx, s.Name)
+	var i Inspection
+	err := send.CatchPanic(func() (err error) { // of a hook: this is no goroutine of the user
+		i, err = c.Inspect(ctx, s.Name)
+		return err
+	})
 	switch {
 	case isForbidden(err):
 		c.lookupRefused.Store(true)

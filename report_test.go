@@ -792,6 +792,31 @@ func ignoreTimes(t *testing.T, all map[LockType]time.Duration) map[LockType]time
 	return all
 }
 
+// A hook that panics while a Client looks for the holder of a lock is no panic of the program, which could not recover
+// it: no goroutine of the user looks. The wait is logged without a holder.
+func TestPanicOfAHookInALookupIsRecovered(t *testing.T) {
+	t.Parallel()
+	addr := testredis.Mini(t).Addr()
+	b := newBench(t, addr)
+	var log lockedBuffer
+	rdb := testredis.Client(t, addr)
+	rdb.AddHook(commandHook(func(cmd redis.Cmder) {
+		if args := cmd.Args(); len(args) > 1 && args[1] == any(inspectAny.Digest()) {
+			panic("a hook")
+		}
+	}))
+	c := b.clientOn(rdb, WithWaitWarning(leastWarning), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	holder, ctx := b.client().NewLock(b.name), ContextWithOwner(context.Background())
+	b.must(holder.Lock(ctx))
+	got := make(chan error, 1)
+	go func() { got <- c.NewLock(b.name).Lock(ctx) }()
+	testredis.Await(b, "the wait is logged", soon, func() bool { return strings.Contains(log.String(), "waiters=1") })
+	assert.Contains(t, log.String(), "a hook of the Redis client panicked")
+	b.must(holder.Unlock(ctx))
+	b.must(<-got)
+	b.must(c.NewLock(b.name).Unlock(ctx))
+}
+
 // A MultiLock that waits is logged for the lock that another owner holds, and not for those that are free.
 func TestSlowMultiLockNamesTheBusyLock(t *testing.T) {
 	t.Parallel()

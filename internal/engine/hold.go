@@ -186,6 +186,7 @@ func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) error {
 	}
 	patient := *op
 	err := entrance{s.engine}.enterLocked(s, &patient, &h.ownerQueue, h)
+	op.waitedAs(&patient)
 	if err != nil && err != errOwnerChanged {
 		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.key.half))
 	}

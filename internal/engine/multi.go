@@ -230,6 +230,7 @@ func (g *multiAcquire) awaitHoldLocked(op *waitOptions, other *hold) error {
 	}
 	patient := *op
 	err := entrance{g.engine}.enterLocked(g.states, &patient, &other.ownerQueue, other)
+	op.waitedAs(&patient)
 	if err != nil && err != errOwnerChanged {
 		s := other.lockState
 		op.found.waitsBehindLocked(s.name, s.findQueueLocked(other.key.half))
@@ -242,6 +243,7 @@ func (g *multiAcquire) awaitQueuesLocked(op *waitOptions) (bypass bool, err erro
 	patient := g.waiting()
 	err = entrance{g.engine}.enterQueuesLocked(g.states, patient, g.awaitedLocked())
 	op.found = patient.found
+	op.waitedAs(patient)
 	if err == errOwnerChanged || err == errBypassQueue {
 		return err == errBypassQueue, nil
 	}

@@ -166,6 +166,7 @@ func (e entrance) enterOwnersLocked(mu sync.Locker, op *waitOptions, h *hold) er
 		patient.Wait = patient.WithMinWait(now)
 	}
 	err := e.enterLocked(mu, &patient, &h.ownerQueue, h)
+	op.waitedAs(&patient)
 	if err == send.ErrTimeUp && op.NoWait {
 		return ErrNoAnswer
 	}
@@ -244,6 +245,7 @@ func overUnlocked(mu sync.Locker, op *waitOptions) error {
 func (e entrance) enterInOrderLocked(mu sync.Locker, op *waitOptions, targets []target, reserve time.Duration) error {
 	leaveQueuesLocked(targets)
 	short, keeps := *op, false
+	defer op.waitedAs(&short)
 	for _, t := range targets {
 		if !t.hold.needsQueueLocked() {
 			continue

@@ -264,6 +264,12 @@ func (e slowWatch) startOnce() {
 }
 
 func (w *slowWalk) run() {
+	ended := false
+	defer func() {
+		if !ended { // a hook has ended the goroutine during a lookup
+			w.workers.Spawn(w.run)
+		}
+	}()
 	pause := w.HoldWarning / 2
 	if pause == 0 || w.WaitWarning > 0 && w.WaitWarning/2 < pause {
 		pause = w.WaitWarning / 2
@@ -271,9 +277,10 @@ func (w *slowWalk) run() {
 	for w.Pause(w.life, pause) == nil {
 		w.walk()
 		if w.HoldWarning == 0 && !w.isAwaited() && w.stop() {
-			return
+			break
 		}
 	}
+	ended = true
 }
 
 // atWork returns the number of goroutines that look for slow locks.

@@ -314,6 +314,32 @@ func TestHolderIsLookedUpWithoutTheWaiter(t *testing.T) {
 	}, lookup)
 }
 
+// A lookup in which a hook ends the goroutine ends no other warning.
+func TestLookupThatEndsItsGoroutine(t *testing.T) {
+	t.Parallel()
+	asked := 0
+	inSlowBubble(t, 0, time.Second, func(e *bubbleEngine, l *slowLog) {
+		other := joinBubbleEngine(e.t, e.redis, "other")
+		other.lock(7)
+		done := e.lockLater(1)
+		pass(4100 * time.Millisecond)
+		assert.Equal(e.t, 3, asked)
+		assert.Len(e.t, l.longWaits(), 2, "after 2 and 4 seconds")
+		other.unlock(7)
+		<-done
+		pass(501 * time.Millisecond)
+		assert.False(e.t, e.slow.walking.Load())
+		e.unlock(1)
+	}, func(c *Config) {
+		c.Holder = func(context.Context, Subject) string {
+			if asked++; asked == 1 {
+				runtime.Goexit()
+			}
+			return "goroutine 7 of elsewhere"
+		}
+	})
+}
+
 // A lookup that hangs does not delay Close.
 func TestCloseEndsALookup(t *testing.T) {
 	t.Parallel()
@@ -547,4 +573,39 @@ func TestCrossed(t *testing.T) {
 	}
 	assert.False(t, crossed(1<<62, 0, 1<<62-1))
 	assert.True(t, crossed(1<<62, 0, 1<<62), "no overflow")
+}
+
+// A call has waited since it first had to wait, wherever it has waited since: for another goroutine of its owner, in the
+// local queue, or for Redis.
+func TestWaitIsAsOldAsItsFirstPart(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]Owner{"another owner": 2, "another goroutine of the owner": 1} {
+		t.Run(name, func(t *testing.T) {
+			inSlowBubble(t, 0, time.Hour, func(e *bubbleEngine, _ *slowLog) {
+				other := joinBubbleEngine(e.t, e.redis, "other")
+				other.lock(7)
+				ctx, cancel := context.WithCancel(context.Background())
+				gaveUp := make(chan struct{})
+				go func() {
+					defer close(gaveUp)
+					_, err := e.lockWith(ctx, first, Request{Wait: forever})
+					assert.ErrorIs(e.t, err, context.Canceled)
+				}()
+				synctest.Wait()
+				done := e.lockLater(1)
+				pass(time.Minute)
+				cancel()
+				<-gaveUp
+				pass(time.Minute)
+				_, waits := e.Slowest()
+				for _, waited := range waits {
+					assert.Equal(e.t, 2*time.Minute, waited)
+				}
+				assert.Len(e.t, waits, 1)
+				other.unlock(7)
+				<-done
+				e.unlock(1)
+			})
+		})
+	}
 }

@@ -55,6 +55,9 @@ func (e *Engine) beginWait(op *waitOptions) time.Duration {
 	return op.since
 }
 
+// waitedAs notes when the call has begun to wait, if it has done so with part, a copy of op for a part of its wait.
+func (op *waitOptions) waitedAs(part *waitOptions) { op.waited, op.since = part.waited, part.since }
+
 // sleep returns nil when one of the channels is ready, or when d has passed (0: there is no limit). It returns an error
 // if the wait of the caller ends before that.
 func (op *waitOptions) sleep(wake, ready <-chan struct{}, d time.Duration) error {

@@ -17,7 +17,13 @@ package send
 //     added again.
 //   - A hook of the user that replaces both the command and its context, but not always, can have one call sent without
 //     its bound. If that call takes longer, no other call is bounded.
-//   - A bounded call waits for a connection for a quarter of its time at most. If it gets none, it was not sent.
+//   - A bounded call waits for a connection for a quarter of its time at most. If it gets none, it was not sent. Only
+//     the end of that wait has the error errUnsent: the error of a connection may look like that of any context.
+//   - The context of a bounded call has a deadline, which the clone obeys. It holds also where go-redis gives a
+//     connection more time than its read timeout, because the server is being maintained.
+//   - If a hook of the user repeats a bounded call, none of its runs is forgotten.
+//   - The clone has no hooks. If a bounded call is the first to use a connection, the hooks of the user do not see the
+//     commands with which go-redis begins the connection.
 
 import (
 	"context"
@@ -71,8 +77,10 @@ func NewPrompt(rdb *redis.Client) *Prompt {
 	if bound <= 0 {
 		return nil
 	}
+	clone := rdb.WithTimeout(bound)
+	clone.Options().ContextTimeoutEnabled = true
 	return &Prompt{
-		Redis: NewRedis(rdb, Synced{}), rdb: rdb, clone: rdb.WithTimeout(bound),
+		Redis: NewRedis(rdb, Synced{}), rdb: rdb, clone: clone,
 		seat: seatOf(rdb), bound: bound, limit: limit{d: bound / 5},
 	}
 }
@@ -105,15 +113,24 @@ func (p prober) Process(ctx context.Context, cmd redis.Cmder) error {
 
 // RunBounded implements Bounder.
 func (p *Prompt) RunBounded(caller context.Context, now time.Time, c Call) (answer any, err error, sent bool) {
-	pass := &passage{hook: p.seat.hook.Load(), clone: p.clone}
+	pass := &passage{hook: p.seat.hook.Load(), clone: p.clone, end: now.Add(p.bound + p.bound/4)}
 	pass.ctx = passageCtx{p.limit.begin(now), caller, pass}
 	pass.onceCmd = c.command(&pass.ctx, false)
 	_ = p.rdb.Process(&pass.ctx, pass) // Result returns the error, even if Process returns early
 	answer, err = pass.Result()
-	if p.learn(pass, time.Since(now)); errors.Is(err, errUnsent) || redis.HasErrorPrefix(err, "NOSCRIPT") {
+	p.learn(pass, time.Since(now))
+	switch notRun := isNotRun(err); {
+	case notRun && pass.ran.Load():
+		return nil, errUnsent, true // a hook has repeated the call
+	case notRun:
 		return nil, nil, false
 	}
 	return answer, explained(c, err), true
+}
+
+// isNotRun reports whether the clone has not sent a call, or its server does not know the script.
+func isNotRun(err error) bool {
+	return errors.Is(err, errUnsent) || redis.HasErrorPrefix(err, "NOSCRIPT")
 }
 
 // learn draws the conclusions from a command that has ended. took is 0 if it was not bounded.
@@ -138,6 +155,8 @@ type passage struct {
 	hook  *hook
 	clone *redis.Client // nil: the command is not bounded
 	ctx   passageCtx    // with which a bounded command is sent
+	end   time.Time     // when a bounded command ends
+	ran   atomic.Bool   // Redis may have run a bounded command
 	way   atomic.Uint32
 }
 
@@ -187,23 +206,38 @@ func (p *passage) run(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		ctx = endsWith{ctx, &p.ctx}
 	}
-	err := p.clone.Process(ctx, p)
-	if ended := p.ctx.Err(); ended != nil && errors.Is(err, ended) { // there was no connection
-		return errUnsent
+	err := p.clone.Process(cloneCtx{ctx, p}, p)
+	if MayHaveRun(err) && !isNotRun(err) {
+		p.ran.Store(true)
 	}
 	return err
 }
 
-// endsWith is canceled with another context.
-type endsWith struct {
+// A cloneCtx is the context with which the clone runs a passage. It has the values of another context.
+type cloneCtx struct {
 	context.Context
-	end context.Context
+	passage *passage
 }
 
-func (c endsWith) Done() <-chan struct{} { return c.end.Done() }
-func (c endsWith) Err() error            { return c.end.Err() }
+// Deadline implements context.Context. The deadline limits how long the clone waits for an answer.
+func (c cloneCtx) Deadline() (time.Time, bool) {
+	if d, ok := c.Context.Deadline(); ok && d.Before(c.passage.end) {
+		return d, true
+	}
+	return c.passage.end, true
+}
+
+// Done implements context.Context. The channel limits how long the clone waits for a connection.
+func (c cloneCtx) Done() <-chan struct{} { return c.passage.ctx.Done() }
+
+// Err implements context.Context.
+func (c cloneCtx) Err() error {
+	if c.passage.ctx.Err() != nil {
+		return errUnsent
+	}
+	return nil
+}
 
 // A hook is our hook.
 type hook struct {

@@ -4,7 +4,9 @@ package send
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"runtime"
 	"slices"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/petermattis/goid"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/push"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -604,4 +607,89 @@ func TestBoundedCallerWhoseCtxEndsMeanwhileLeaves(t *testing.T) {
 		time.Sleep(time.Minute)
 		assert.Len(b.t, late.all(), 1)
 	}, bounded(promptTime/2))
+}
+
+// A bounded call that was sent counts as sent, also if a hook repeats it, and the repetition gets no connection.
+func TestBoundedCallThatAHookRepeatsCounts(t *testing.T) {
+	t.Parallel()
+	p := testredis.NewProxy(t, testredis.Start(t).Addr())
+	rdb := p.Client()
+	rdb.AddHook(userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		err := next(ctx, cmd)
+		if err != nil && cmd.Name() == "evalsha" {
+			err = next(ctx, cmd)
+		}
+		return err
+	}))
+	b := newPromptBench(t, rdb)
+	b.bounds()
+	p.On(testredis.Script(echoing.Digest()), testredis.DelayReply(time.Minute))
+	a := b.send(context.Background())
+	require.NoError(t, a.Err)
+	assert.Equal(t, 1, a.Unknown)
+	assert.Equal(t, 1, a.Lost)
+}
+
+// A lateConn is a connection whose reads report in their own way that the time is up, as those of some tunnels do.
+type lateConn struct{ net.Conn }
+
+func (c lateConn) Read(b []byte) (n int, err error) {
+	if n, err = c.Conn.Read(b); errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("read: %w", context.DeadlineExceeded)
+	}
+	return n, err
+}
+
+// A bounded call that was sent counts as sent, also if its connection reports the end of its time as a context does.
+func TestBoundedCallOverATunnelCounts(t *testing.T) {
+	t.Parallel()
+	p := testredis.NewProxy(t, testredis.Start(t).Addr())
+	b := newPromptBench(t, p.Client(func(o *redis.Options) {
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return lateConn{conn}, err
+		}
+	}))
+	b.bounds()
+	p.On(testredis.Script(echoing.Digest()), testredis.DelayReply(time.Minute))
+	a := b.send(context.Background())
+	require.NoError(t, a.Err)
+	assert.Equal(t, 1, a.Unknown)
+	assert.Equal(t, 1, a.Lost)
+}
+
+// A relaxer relaxes the timeouts of the connections on which it is told of something, as go-redis does while a server
+// is being maintained.
+type relaxer struct{ relaxed atomic.Bool }
+
+func (r *relaxer) HandlePushNotification(_ context.Context, c push.NotificationHandlerContext, _ []any) error {
+	c.Conn.(interface {
+		SetRelaxedTimeout(read, write time.Duration)
+	}).SetRelaxedTimeout(time.Minute, time.Minute)
+	r.relaxed.Store(true)
+	return nil
+}
+
+// The bound holds on a connection whose timeouts go-redis has relaxed.
+func TestBoundHoldsWithRelaxedTimeouts(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	rdb := testredis.Client(t, s.Addr(), func(o *redis.Options) { o.PoolSize = 1 })
+	var r relaxer
+	require.NoError(t, rdb.RegisterPushNotificationHandler("invalidate", &r, false))
+	b := newPromptBench(t, rdb)
+	b.bounds()
+	ctx := context.Background()
+	require.NoError(t, rdb.Do(ctx, "client", "tracking", "on", "bcast").Err())
+	testredis.Await(t, "the timeouts are relaxed", slack, func() bool {
+		return rdb.Set(ctx, "a", 1, 0).Err() == nil && r.relaxed.Load()
+	})
+	b.bounds()
+	other := testredis.Client(t, s.Addr())
+	require.NoError(t, other.Do(ctx, "client", "pause", 5000, "all").Err())
+	began := time.Now()
+	_, err, sent := b.prompt.RunBounded(ctx, began, echoRequest().Call)
+	assert.True(t, sent)
+	assert.True(t, timedOut(err), "%v", err)
+	assert.Less(t, time.Since(began), b.prompt.bound*5/4+slack)
 }
