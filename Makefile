@@ -31,6 +31,13 @@ each = $(call in,$(MODULES),$(1))
 # relockctl is a module of its own, and uses what is internal to the root: both are tested in the same ways.
 TESTED := . cmd/relockctl
 
+# $(call beside,COMMAND,OTHER) runs COMMAND in the root, and at the same time OTHER in cmd/relockctl, whose tests mostly
+# wait. The output of OTHER comes last.
+beside = @mkdir -p "$(SERVERS)"; printf '\n== .: %s\n' '$(1)'; \
+	(cd cmd/relockctl && $(2)) >"$(SERVERS)/beside.out" 2>&1 & other=$$!; trap 'kill $$other 2>/dev/null' INT TERM; \
+	status=0; $(1) || status=$$?; wait $$other || status=$$?; \
+	printf '\n== cmd/relockctl\n'; cat "$(SERVERS)/beside.out"; exit $$status
+
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -42,7 +49,7 @@ test: ## the plain tests of the root and of relockctl; those that need a redis-s
 		echo "no redis-server on the PATH: many tests were skipped; go test -v ./... | grep -e '--- SKIP' names them"
 
 oldest: ## the plain tests with the oldest Go and the go-redis of go.mod; names the tests that need a newer Go
-	$(call in,$(TESTED),GOTOOLCHAIN=$(OLDEST_GO) go test -count=1 -timeout 20m ./...)
+	$(call beside,GOTOOLCHAIN=$(OLDEST_GO) go test -count=1 -timeout 20m ./...,GOTOOLCHAIN=$(OLDEST_GO) go test -count=1 -timeout 20m ./...)
 	@echo "not run, as they need a Go newer than $(OLDEST_GO):"
 	@GOTOOLCHAIN=$(OLDEST_GO) go list -f '{{range .IgnoredGoFiles}}{{$$.Dir}}/{{.}}{{"\n"}}{{end}}' ./... | \
 		xargs grep -l '^//go:build go' | xargs grep -Ho '^func Test[A-Za-z0-9]*' | \
@@ -51,20 +58,18 @@ oldest: ## the plain tests with the oldest Go and the go-redis of go.mod; names 
 newest: ## the plain tests with a newer go-redis than that of go.mod
 	mkdir -p "$(SERVERS)" && cp go.mod "$(SERVERS)/newest.mod" && cp go.sum "$(SERVERS)/newest.sum"
 	go get -modfile="$(SERVERS)/newest.mod" $(NEWEST_RDB)
-	GOFLAGS="$$(go env GOFLAGS) -modfile=$(SERVERS)/newest.mod" go test -count=1 -timeout 20m ./...
 	cd cmd/relockctl && { cat go.mod && echo "replace $(ROOT) => ../.."; } >"$(SERVERS)/relockctl.mod" && \
-		cp go.sum "$(SERVERS)/relockctl.sum" && export GOWORK=off && \
-		go get -modfile="$(SERVERS)/relockctl.mod" $(NEWEST_RDB) && \
-		GOFLAGS="$$(go env GOFLAGS) -modfile=$(SERVERS)/relockctl.mod" go test -count=1 -timeout 20m ./...
+		cp go.sum "$(SERVERS)/relockctl.sum" && GOWORK=off go get -modfile="$(SERVERS)/relockctl.mod" $(NEWEST_RDB)
+	$(call beside,GOFLAGS="$$(go env GOFLAGS) -modfile=$(SERVERS)/newest.mod" go test -count=1 -timeout 20m ./...,GOWORK=off GOFLAGS="$$(go env GOFLAGS) -modfile=$(SERVERS)/relockctl.mod" go test -count=1 -timeout 20m ./...)
 
 race: ## the long form of the same, under the race detector
 	# One package at a time: beside another one a miniredis answers too late.
 	$(call in,$(TESTED),RELOCK_LONG=1 go test -count=1 -race -p 1 -timeout 20m ./...)
 
-valkey: ## the long form of the same, on Valkey 8, which it fetches on Debian 12
+valkey: ## the long form of the root, which has all scripts, on Valkey 8, which it fetches on Debian 12
 	server=$$(.ci/servers "$(SERVERS)" | awk '$$1 == "valkey" {print $$2}') && $$server --version && \
 		export RELOCK_LONG=1 RELOCK_REDIS_SERVER=$$server && \
-		go test -count=1 -timeout 20m ./... && cd cmd/relockctl && go test -count=1 -timeout 20m ./...
+		go test -count=1 -timeout 20m ./...
 
 storm: ## random work under random faults; TIME=10m for longer
 	go test -count=1 -run '^TestStorm$$' -storm=$(TIME) -timeout=0 -parallel 4 -v .
@@ -96,7 +101,7 @@ spec: ## the TLA+ specification of the line between processes, and the scripts a
 uncontended: ## what an uncontended lock costs, against two bare EVALSHA
 	go test -run '^$$' -bench Uncontended .
 
-interop: TIME = 30s
+interop: TIME = 20s
 interop: ## with Redisson: each storm takes TIME; needs Java 17, Maven and redis-server
 	cd interop && RELOCK_STORM=$(TIME) go test -count=1 -timeout 25m ./...
 

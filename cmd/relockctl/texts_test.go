@@ -139,6 +139,7 @@ func TestDefaultAddressIsExplained(t *testing.T) {
 }
 
 func TestRedisThatDoesNotAnswerIsReported(t *testing.T) {
+	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer silent.Close()

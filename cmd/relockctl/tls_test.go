@@ -51,6 +51,7 @@ func TestFlagsForTLS(t *testing.T) {
 
 // What is wrong is named, and long before the requests would time out.
 func TestCauseOfATLSFailureIsNamed(t *testing.T) {
+	t.Parallel()
 	s, addr, dir := tlsServer(t)
 	ca := filepath.Join(dir, "ca.crt")
 	_, _, other := tlsServer(t)

@@ -18,6 +18,7 @@ import (
 )
 
 func TestShowSaysWhetherTheLeaseGrows(t *testing.T) {
+	t.Parallel()
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()
 	c, err := relock.New(s.Client(), relock.WithLabel("orders-7"), relock.WithWatchdogTimeout(3*time.Second),
