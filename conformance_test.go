@@ -177,8 +177,12 @@ func (b *bench) forget() {
 // fields for a while that must no longer acquire the lock, because a request with them may still run.
 func onlyTombstones(rdb redis.UniversalClient, key string) bool {
 	if strings.HasSuffix(key, ":rwlock_timeout:0") {
+		value, err := rdb.Get(context.Background(), key).Result()
+		if redis.HasErrorPrefix(err, "MOVED") { // a replica: its master is looked at, too
+			return true
+		}
 		left := rdb.PTTL(context.Background(), key).Val()
-		return rdb.Get(context.Background(), key).Val() == "0" && left > 0 && left <= late.Life
+		return value == "0" && left > 0 && left <= late.Life
 	}
 	if !strings.HasPrefix(key, "relock_line:") {
 		return false
