@@ -147,7 +147,8 @@ func TestMinHoldEndsInTimeAfterAnUnansweredExtend(t *testing.T) {
 	})
 }
 
-// The same for a KeepLease that is under way while another goroutine of the owner unlocks. It does not have the owner mutex.
+// The same for a KeepLease that is under way while another goroutine of the owner unlocks. It does not have the owner
+// mutex.
 func TestMinHoldEndsInTimeBesideAKeepLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newLimitedLock(e.redis, Limits{MinHold: 5 * time.Second})

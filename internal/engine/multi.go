@@ -390,7 +390,8 @@ func (g *multiAcquire) unlockAll(at int, all bool) {
 	defer g.states.Unlock()
 	for _, t := range g.locked {
 		if h := t.hold; h.state.holds() && !t.Renewed {
-			h.mayLastLocked(bounded(t.Lease) + late.Life) // the attempt may have set it, and its rollback does not shorten it
+			// The attempt may have set it, and its rollback does not shorten it.
+			h.mayLastLocked(bounded(t.Lease) + late.Life)
 		}
 	}
 	g.unlockHoldsLocked()
