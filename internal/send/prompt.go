@@ -202,10 +202,8 @@ func passageOf(ctx context.Context, cmd redis.Cmder) *passage {
 
 // run sends a bounded command through the clone. ctx is what the hooks of the user have made of its context.
 func (p *passage) run(ctx context.Context) error {
-	if ctx.Done() != p.ctx.Done() {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
+	if err := ctx.Err(); err != nil && ctx.Done() != p.ctx.Done() {
+		return err
 	}
 	err := p.clone.Process(cloneCtx{ctx, p}, p)
 	if MayHaveRun(err) && !isNotRun(err) {

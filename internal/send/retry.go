@@ -355,14 +355,14 @@ func (r *retry) send(w *Wait) (outcome, error) {
 // ranOnCaller returns o, the outcome of a try on this goroutine. If the context was canceled meanwhile, the caller
 // leaves, and the outcome is an orphan.
 func (r *retry) ranOnCaller(w *Wait, o outcome) (outcome, error) {
-	if answered := o.err == nil; !answered || w.Ctx.Err() == nil {
-		return o, nil
+	if o.err == nil && w.Ctx.Err() != nil {
+		r.abandoned = true
+		r.handed++
+		orphan, hears := o, r.req.OnOrphan
+		r.config.Spawn(func() { orphan.orphaned(hears) })
+		return outcome{}, CtxError(w.Ctx)
 	}
-	r.abandoned = true
-	r.handed++
-	orphan, hears := o, r.req.OnOrphan
-	r.config.Spawn(func() { orphan.orphaned(hears) })
-	return outcome{}, CtxError(w.Ctx)
+	return o, nil
 }
 
 // wait waits for the outcome of a try. The outcome is silent when the pause has ended, or when the time has come to
