@@ -212,10 +212,7 @@ func (b *faultBench) records() []string {
 func (b *faultBench) refuses(l Locker, answer string) {
 	b.Helper()
 	start := time.Now()
-	ok, err := l.TryLock(context.Background(), 0, 0)
-	for end := time.Now().Add(soon); errors.Is(err, engine.ErrNoAnswer) && time.Now().Before(end); { // it is very busy
-		ok, err = l.TryLock(context.Background(), 0, 0)
-	}
+	ok, err := untilAnswered(func() (bool, error) { return l.TryLock(context.Background(), 0, 0) })
 	assert.False(b, ok, "TryLock")
 	assert.ErrorContains(b, err, answer, "TryLock")
 	assert.LessOrEqual(b, time.Since(start), 2*soon, "TryLock")
