@@ -42,6 +42,19 @@ type tab struct {
 	bad []string   // dialogs, exceptions, and what the Content-Security-Policy has stopped
 }
 
+// openPage returns a browser for a page of relockui on rdb, which is served until the test has ended.
+func openPage(t *testing.T, rdb redis.UniversalClient, opts ...relockui.Option) *tab {
+	t.Helper()
+	handler, err := relockui.New(rdb, opts...)
+	require.NoError(t, err)
+	server := httptest.NewServer(handler)
+	t.Cleanup(func() {
+		assert.NoError(t, handler.Close())
+		server.Close()
+	})
+	return open(t, server.URL)
+}
+
 // open starts a browser. Without one the test is skipped, or fails in CI.
 func open(t *testing.T, url string) *tab {
 	path, err := exec.LookPath("chromium")
@@ -215,14 +228,7 @@ func TestPageInABrowser(t *testing.T) {
 	read := testredis.Client(t, rdb.Options().Addr)
 	var sent counter
 	read.AddHook(&sent)
-	handler, err := relockui.New(read, relockui.WithForcedRelease(), relockui.WithTitle("Locks at redis.example:6379"))
-	require.NoError(t, err)
-	server := httptest.NewServer(handler)
-	t.Cleanup(func() {
-		assert.NoError(t, handler.Close())
-		server.Close()
-	})
-	b := open(t, server.URL)
+	b := openPage(t, read, relockui.WithForcedRelease(), relockui.WithTitle("Locks at redis.example:6379"))
 	b.screen(1280, 800, "light")
 	b.visit("/")
 	const held = 5 + 12 + 1 + 1 + 1
@@ -372,14 +378,7 @@ func TestRowInUseDoesNotMove(t *testing.T) {
 		return rdb.HExists(ctx, key, "label").Val()
 	})
 	require.NoError(t, rdb.HSet(ctx, key, "label", "الطلبات 7", "host", "שרת-3").Err())
-	handler, err := relockui.New(testredis.Client(t, rdb.Options().Addr), relockui.WithInterval(200*time.Millisecond))
-	require.NoError(t, err)
-	server := httptest.NewServer(handler)
-	t.Cleanup(func() {
-		assert.NoError(t, handler.Close())
-		server.Close()
-	})
-	b := open(t, server.URL)
+	b := openPage(t, testredis.Client(t, rdb.Options().Addr), relockui.WithInterval(200*time.Millisecond))
 	b.screen(1280, 800, "light")
 	b.visit("/")
 	const link = `[...document.querySelectorAll('tbody a')].find(a => a.textContent === 'lock:c')`
@@ -457,14 +456,7 @@ func TestPageIsNotLiveOverOldData(t *testing.T) {
 	t.Cleanup(func() { _ = c.Close() })
 	_, err = c.NewLock("lock:a").Acquire(ctx)
 	require.NoError(t, err)
-	handler, err := relockui.New(testredis.Client(t, redisServer.Addr()))
-	require.NoError(t, err)
-	server := httptest.NewServer(handler)
-	t.Cleanup(func() {
-		assert.NoError(t, handler.Close())
-		server.Close()
-	})
-	b := open(t, server.URL)
+	b := openPage(t, testredis.Client(t, redisServer.Addr()))
 	b.screen(1280, 800, "light")
 	for _, path := range []string{"/", "/lock?name=lock:a"} {
 		b.visit(path)
@@ -505,14 +497,7 @@ func TestTablesHaveRoomForTheirTexts(t *testing.T) {
 	waiting, end := context.WithCancel(ctx)
 	defer end()
 	go func() { _, _ = other.NewLock("lock:invoices:2026-11").Acquire(waiting) }()
-	handler, err := relockui.New(testredis.Client(t, rdb.Options().Addr), relockui.WithForcedRelease())
-	require.NoError(t, err)
-	server := httptest.NewServer(handler)
-	t.Cleanup(func() {
-		assert.NoError(t, handler.Close())
-		server.Close()
-	})
-	b := open(t, server.URL)
+	b := openPage(t, testredis.Client(t, rdb.Options().Addr), relockui.WithForcedRelease())
 	testredis.Await(t, "the wait and the label", soon, func() bool {
 		i, err := c.Inspect(ctx, "lock:invoices:2026-11")
 		return err == nil && i.Waiting == 1 && i.Holders[0].Label != "" && i.Waiters[0].Label != ""
