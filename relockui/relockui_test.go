@@ -790,7 +790,7 @@ func TestPageHasTheAgeOfWhatItShows(t *testing.T) {
 	assert.Equal(t, "", ageText(time.Time{}, time.Time{}), "nothing was read yet")
 }
 
-// A sample that has not inspected a lock, because it is older than the page, does not say that nobody holds it.
+// A sample that has not inspected a lock, because it is older than the page, does not say that no owner holds it.
 func TestSampleWithoutTheLockSaysNothingOfIt(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	b.serve()

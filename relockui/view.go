@@ -25,6 +25,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/discover"
 )
 
 const (
@@ -252,7 +253,7 @@ type waiterView struct {
 func newLockView(l *lock, since map[holding]time.Time, mayRelease bool, problem error) *lockView {
 	v := &lockView{Name: text(l.Name, longestLink), At: clock(l.At), NotFound: l.Type == relock.TypeNone}
 	add := func(name, value string) { v.Facts = append(v.Facts, factView{name, value}) }
-	if l.Type != relock.TypeNone { // what follows says that nobody holds it or waits
+	if l.Type != relock.TypeNone { // what follows tells that no owner holds it or waits
 		add("Type", typeText(l))
 	}
 	if l.holders > 0 {
@@ -383,7 +384,7 @@ func typeText(l *lock) string {
 	case l.Type == relock.TypeFair:
 		return "fair lock"
 	case l.mayBeElection():
-		return "fenced lock or election"
+		return discover.FencedOrElection
 	case l.Ambiguous:
 		return "semaphore, or another counter"
 	}
@@ -391,8 +392,8 @@ func typeText(l *lock) string {
 }
 
 // mayBeElection reports whether the candidates of an election may be who waits for l: they wait by design, for as long
-// as there is a leader. An election is a fenced lock, also in Redis.
-func (l *lock) mayBeElection() bool { return l.Type == relock.TypeLock && l.Token != 0 }
+// as there is a leader.
+func (l *lock) mayBeElection() bool { return discover.MayBeElection(l.Inspection) }
 
 // runsOut reports whether the lease of a holder of l does not grow, which that of a leader does.
 func (l *lock) runsOut() bool {

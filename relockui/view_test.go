@@ -150,7 +150,7 @@ func TestWaitForALeaderIsNoAlarm(t *testing.T) {
 	assert.False(t, calm(0, time.Second), "a lock")
 }
 
-// Nothing is said of the type of a lock that is not there: what follows says that nobody holds it.
+// Nothing is said of the type of a lock that is not there: what follows tells that no owner holds it.
 func TestLockThatIsNotThereHasNoType(t *testing.T) {
 	none := newLock(relock.Inspection{Name: "a", Type: relock.TypeNone})
 	assert.Equal(t, []factView{{"Waiting", "0"}}, newLockView(&none, nil, true, nil).Facts)

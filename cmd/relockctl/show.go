@@ -22,6 +22,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/discover"
 )
 
 // list prints the locks that are held.
@@ -273,10 +274,10 @@ func typeOf(i relock.Inspection, h relock.Holder) string {
 	return typeText(i)
 }
 
-// typeText returns the type of a lock as far as it is known. An election is a fenced lock, also in Redis.
+// typeText returns the type of a lock as far as it is known.
 func typeText(i relock.Inspection) string {
-	if i.Type == relock.TypeLock && i.Token != 0 {
-		return "fenced lock or election" // as the page of relockui has it
+	if discover.MayBeElection(i) {
+		return discover.FencedOrElection
 	}
 	return string(i.Type)
 }

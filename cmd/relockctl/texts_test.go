@@ -152,7 +152,7 @@ func TestRedisThatDoesNotAnswerIsReported(t *testing.T) {
 	assert.Contains(t, errs, "no answer within 5s")
 }
 
-// The first message of serve says what the page may do.
+// The first message of serve tells whether the page can release locks.
 func TestServeSaysWhetherItReleases(t *testing.T) {
 	s := testredis.Start(t)
 	shows := "The page shows the locks at " + s.Addr() + ", and "
