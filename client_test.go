@@ -100,12 +100,12 @@ func testCallersSend(t *testing.T, rdb *redis.Client) {
 		"background":  lock(ctx),
 		"cancellable": lock(cancellable),
 		"deadline": func() error {
-			ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+			ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 			defer cancel()
 			return l.Lock(ctx)
 		},
 		"TryLock": func() error {
-			ok, err := l.TryLock(ctx, 300*time.Millisecond, 0)
+			ok, err := l.TryLock(ctx, 3*time.Second, 0)
 			assert.True(t, ok)
 			return err
 		},

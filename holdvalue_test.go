@@ -1284,7 +1284,7 @@ func TestRenameOfADeadReaderDoesNotReviveIt(t *testing.T) {
 		b.must(err)
 		assert.EqualValues(b, -1, r[0])
 		b.must(living.Release(ctx))
-		ok, err := other.NewRWLock(b.name).Write().TryLock(ctx, 300*time.Millisecond, 0)
+		ok, err := other.NewRWLock(b.name).Write().TryLock(ctx, soon, 0)
 		b.must(err)
 		assert.True(b, ok, "a dead reader keeps the writer out")
 		if ok {
