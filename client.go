@@ -85,8 +85,14 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	config := c.config(uuid.NewString(), o)
 	config.Servers, c.mode, c.routing = routerOf(rdb)
 	config.Group = c.group
+	var finite *send.Finite
+	if one, ok := rdb.(*redis.Client); ok {
+		if finite = send.NewFinite(one); finite != nil {
+			c.rdb = finite
+		}
+	}
 	sending := send.Config{
-		Transport:    c.mode.askingWith(send.NewRedis(rdb, o.synced)),
+		Transport:    c.mode.askingWith(send.NewRedis(c.rdb, o.synced)),
 		OnCallerTime: promptness(rdb),
 		Confirm:      o.synced.Within,
 		Idle:         func() int { return int(rdb.PoolStats().IdleConns) },
@@ -96,7 +102,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	switch rdb := rdb.(type) { // not a type that embeds one: its Process may do more, and a pipeline does not call it
 	case *redis.Client:
 		if sending.Batch = o.synced.Replicas == 0; sending.Batch {
-			prompt = send.NewPrompt(rdb)
+			prompt = send.NewPrompt(rdb, c.rdb)
 		}
 	case *redis.ClusterClient:
 		sending.Batch, sending.Home = o.synced.Replicas == 0, config.Servers.(*shards).home
@@ -108,6 +114,9 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	c.mode.spawn = c.engine.Spawn
 	if prompt != nil {
 		prompt.Spawn = c.engine.Spawn
+	}
+	if finite != nil {
+		finite.Spawn = c.engine.Spawn
 	}
 	return c, nil
 }

@@ -1644,6 +1644,32 @@ func TestFaultScriptThatFailsHalfWayLeavesNothing(t *testing.T) {
 	testredis.Await(t, "no lock without a lease is left", soon, func() bool { return len(b.keys()) == 0 })
 }
 
+// Row 76: the network loses answers for a while, and connections stay as they are. Without a read timeout go-redis waits
+// for these answers for ever, and soon has no connection left.
+func TestFaultSilentNetworkWithoutAReadTimeout(t *testing.T) {
+	b := newFaultBench(t)
+	ctx := context.Background()
+	for _, timeout := range []time.Duration{-1, -2} {
+		c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout, o.PoolSize = timeout, 3 }))
+		l := c.NewLock(fmt.Sprint(b.name, timeout))
+		b.must(l.Lock(ctx))
+		b.must(l.Unlock(ctx))
+		silent := b.proxy.On(func([]string) bool { return true }, testredis.StallReply).Times(testredis.Always)
+		for range 4 {
+			deadline, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+			assert.Error(b, l.Lock(deadline))
+			cancel()
+		}
+		silent.Release()
+		testredis.Await(b, "the lock is acquired again", soon+send.ConnectTime, func() bool {
+			deadline, cancel := context.WithTimeout(ctx, 2*time.Second)
+			defer cancel()
+			return l.Lock(deadline) == nil
+		})
+		b.must(l.Unlock(ctx))
+	}
+}
+
 // Row 37: a Redis that was paused for three seconds does not get the same renewals again and again.
 func TestPausedRedisRunsFewRenewals(t *testing.T) {
 	t.Parallel()
@@ -1775,12 +1801,13 @@ var faultRows = map[int]string{
 	74: "suite TestExtendThatIsAnsweredTooLateIsALoss",
 	75: "TestMultiLockExtendNeedsAllLocks TestMultiLockEndsTogetherAfterExtend TestRedLockExtendNeedsAMajority " +
 		"TestRedLockEndsAfterAnExtendInVain",
+	76: "TestFaultSilentNetworkWithoutAReadTimeout",
 }
 
 // cannotBeTried are the rows without a test; the page has the reason.
 var cannotBeTried = []int{33}
 
-const faultRowCount = 75
+const faultRowCount = 76
 
 func TestFaultRowsAreCovered(t *testing.T) {
 	exists := map[string]bool{}

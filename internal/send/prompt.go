@@ -8,7 +8,8 @@ package send
 //
 // Rules:
 //   - A Redis client has one such hook, however many Clients use it. The hook refers to none of them: the command
-//     carries what the hook needs. It passes on every other command, pipeline and dialing.
+//     carries what the hook needs. It passes on every other command, pipeline and dialing, but for those of a Finite
+//     (finite.go), whose context carries it.
 //   - go-redis makes the functions of all hooks anew when another hook is added, and for each redis.Conn. Only the
 //     function that was made when our hook was added is followed by no other hook. It alone may use the clone.
 //   - No hook of the user is skipped, and no bounded call goes out without its bound. If another hook follows, or a
@@ -62,6 +63,7 @@ type Prompt struct {
 	Spawn func(f func())
 
 	rdb, clone *redis.Client
+	ordinary   redis.UniversalClient // sends the other calls
 	seat       *seat
 	bound      time.Duration
 	limit      limit // of the time for a connection
@@ -70,17 +72,17 @@ type Prompt struct {
 	off    atomic.Bool // calls are no longer bounded
 }
 
-// NewPrompt returns the Prompt on rdb, to which it adds our hook. It returns nil if rdb waits for answers without a
-// limit.
-func NewPrompt(rdb *redis.Client) *Prompt {
-	bound := min(rdb.Options().ReadTimeout, promptTime)
-	if bound <= 0 {
-		return nil
+// NewPrompt returns the Prompt on rdb, to which it adds our hook. Calls that are not bounded go through ordinary, which
+// is rdb or the Finite on it.
+func NewPrompt(rdb *redis.Client, ordinary redis.UniversalClient) *Prompt {
+	bound := promptTime
+	if t := rdb.Options().ReadTimeout; t > 0 {
+		bound = min(t, bound)
 	}
 	clone := rdb.WithTimeout(bound)
 	clone.Options().ContextTimeoutEnabled = true
 	return &Prompt{
-		Redis: NewRedis(rdb, Synced{}), rdb: rdb, clone: clone,
+		Redis: NewRedis(ordinary, Synced{}), rdb: rdb, clone: clone, ordinary: ordinary,
 		seat: seatOf(rdb), bound: bound, limit: limit{d: bound / 5},
 	}
 }
@@ -106,7 +108,7 @@ type prober struct{ *Prompt }
 
 func (p prober) Process(ctx context.Context, cmd redis.Cmder) error {
 	pass := &passage{onceCmd: cmd.(onceCmd), hook: p.seat.hook.Load()}
-	err := p.rdb.Process(ctx, pass)
+	err := p.ordinary.Process(ctx, pass)
 	p.learn(pass, 0)
 	return err
 }
@@ -239,15 +241,22 @@ func (c cloneCtx) Err() error {
 
 // A hook is our hook.
 type hook struct {
-	made atomic.Bool // the function that may use the clone was made
+	made, madeForAll atomic.Bool // the functions that may use the clone were made: for commands, and for pipelines
 }
 
 // DialHook implements redis.Hook.
 func (*hook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-// ProcessPipelineHook implements redis.Hook.
-func (*hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+// ProcessPipelineHook implements redis.Hook. Of the two functions that go-redis makes when the hook is added, the first
+// one is for pipelines, and the second one for transactions.
+func (h *hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	first := h.madeForAll.CompareAndSwap(false, true)
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if f := finiteOf(ctx, h, first); f != nil {
+			return f.processAll(ctx, cmds)
+		}
+		return next(ctx, cmds)
+	}
 }
 
 // ProcessHook implements redis.Hook. It is first called when the hook is added. It must not add a hook, because
@@ -255,9 +264,13 @@ func (*hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPi
 func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	first := h.made.CompareAndSwap(false, true)
 	return func(ctx context.Context, cmd redis.Cmder) error {
+		run := next
+		if f := finiteOf(ctx, h, first); f != nil {
+			run = f.process
+		}
 		pass := passageOf(ctx, cmd)
 		if pass == nil || pass.hook != h {
-			return next(ctx, cmd)
+			return run(ctx, cmd)
 		}
 		way := throughFirst
 		if !first {
@@ -268,7 +281,7 @@ func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		pass.way.Store(way)
 		switch {
 		case pass.clone == nil:
-			return next(ctx, cmd)
+			return run(ctx, cmd)
 		case way == throughFirst:
 			return pass.run(ctx)
 		}

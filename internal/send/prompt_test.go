@@ -84,7 +84,7 @@ type promptBench struct {
 
 func newPromptBench(t testing.TB, rdb *redis.Client) *promptBench {
 	require.NoError(t, rdb.ScriptLoad(context.Background(), echoing.Source()).Err())
-	p := NewPrompt(rdb)
+	p := NewPrompt(rdb, rdb)
 	b := newBench(t, func(c *Config) {
 		c.Transport, c.Bounded = p, p
 		c.Idle = func() int { return int(rdb.PoolStats().IdleConns) }
@@ -148,7 +148,7 @@ func TestHooksOfTheUserSeeEveryBoundedCommand(t *testing.T) {
 		assert.Equal(t, []string{"first", "second"}, names[len(names)-2:])
 	}
 	check("first", "second")
-	NewPrompt(rdb)
+	NewPrompt(rdb, rdb)
 	rdb.AddHook(traced("third", &seen))
 	check("first", "second", "third")
 }
@@ -158,14 +158,14 @@ func TestRedisClientHasOneHook(t *testing.T) {
 	rdb := testredis.Client(t, testredis.Mini(t).Addr())
 	var made madeCounter
 	rdb.AddHook(&made)
-	first := NewPrompt(rdb)
+	first := NewPrompt(rdb, rdb)
 	before := made.Load()
 	var all sync.WaitGroup
 	for range 8 {
 		all.Add(1)
 		go func() {
 			defer all.Done()
-			assert.Same(t, first.seat, NewPrompt(rdb).seat)
+			assert.Same(t, first.seat, NewPrompt(rdb, rdb).seat)
 		}()
 	}
 	all.Wait()
@@ -419,16 +419,13 @@ func TestPanicOfAHookInABoundedCall(t *testing.T) {
 	assert.Equal(t, "a hook", PanicOf(a.Err).Value)
 }
 
-// The time of a short read timeout is left as it is, and a client that waits without a limit is left alone.
+// The time of a short read timeout is left as it is.
 func TestBoundIsNoLongerThanTheReadTimeout(t *testing.T) {
 	for timeout, want := range map[time.Duration]time.Duration{
-		0: promptTime, time.Second: promptTime, 50 * time.Millisecond: 50 * time.Millisecond, -1: 0, -2: 0,
+		0: promptTime, time.Second: promptTime, 50 * time.Millisecond: 50 * time.Millisecond, -1: promptTime, -2: promptTime,
 	} {
-		p := NewPrompt(testredis.Client(t, "127.0.0.1:1", func(o *redis.Options) { o.ReadTimeout = timeout }))
-		if want == 0 {
-			assert.Nil(t, p)
-			continue
-		}
+		rdb := testredis.Client(t, "127.0.0.1:1", func(o *redis.Options) { o.ReadTimeout = timeout })
+		p := NewPrompt(rdb, rdb)
 		assert.Equal(t, want, p.bound)
 		assert.Equal(t, want, p.clone.Options().ReadTimeout)
 	}

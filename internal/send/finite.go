@@ -1,0 +1,106 @@
+package send
+
+// A Redis client that waits for answers without a limit (ReadTimeout: -1), and its requests that end nevertheless.
+//
+// Where the network has lost an answer, such a client waits for it for as long as the connection exists, and the
+// connection stays in use. After a few seconds without answers the whole pool would be, for ever. So the requests of
+// this package, and of those that use a Finite, wait for their answers as they do with the default read timeout.
+//
+// Rules:
+//   - A request is given to the Redis client of the user, whose hooks see it. Our hook (prompt.go), the last one, gives
+//     it to a clone that has a read timeout. The context of the request tells the hook which clone that is.
+//   - No hook of the user is skipped. If one was added after ours, the request goes out without a limit, and ours is
+//     added again. The requests of a redis.Conn, which WithSyncedReplicas needs, have no limit either.
+//   - All other requests of the Redis client are passed on.
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A Finite is a Redis client whose Process, Pipeline and Pipelined wait for answers for ConnectTime at most. All other
+// methods are those of the Redis client.
+type Finite struct {
+	*redis.Client
+	// Spawn runs f on another goroutine. It is set before the first request.
+	Spawn func(f func())
+
+	clone *redis.Client
+	seat  *seat
+}
+
+// NewFinite returns the Finite on rdb, to which it adds our hook. It returns nil if rdb has a read timeout.
+func NewFinite(rdb *redis.Client) *Finite {
+	if rdb.Options().ReadTimeout > 0 {
+		return nil
+	}
+	return &Finite{Client: rdb, clone: rdb.WithTimeout(ConnectTime), seat: seatOf(rdb)}
+}
+
+// Process implements redis.UniversalClient.
+func (f *Finite) Process(ctx context.Context, cmd redis.Cmder) error {
+	return f.Client.Process(finiteCtx{ctx, f}, cmd)
+}
+
+// Pipeline implements redis.UniversalClient.
+func (f *Finite) Pipeline() redis.Pipeliner { return finitePipeline{f.Client.Pipeline(), f} }
+
+// Pipelined implements redis.UniversalClient.
+func (f *Finite) Pipelined(ctx context.Context, fill func(redis.Pipeliner) error) ([]redis.Cmder, error) {
+	return f.Client.Pipelined(finiteCtx{ctx, f}, fill)
+}
+
+type finitePipeline struct {
+	redis.Pipeliner
+	of *Finite
+}
+
+// Exec implements redis.Pipeliner.
+func (p finitePipeline) Exec(ctx context.Context) ([]redis.Cmder, error) {
+	return p.Pipeliner.Exec(finiteCtx{ctx, p.of})
+}
+
+// A finiteCtx is the context of a request of a Finite.
+type finiteCtx struct {
+	context.Context
+	of *Finite
+}
+
+type finiteKey struct{}
+
+func (c finiteCtx) Value(key any) any {
+	if key == (finiteKey{}) {
+		return c.of
+	}
+	return c.Context.Value(key)
+}
+
+// finiteOf returns the Finite whose request has this context, or nil. The request has come to the hook h, which has
+// passed it to other hooks unless it is the last one. Then the next requests will find another last hook.
+func finiteOf(ctx context.Context, h *hook, last bool) *Finite {
+	f, _ := ctx.Value(finiteKey{}).(*Finite)
+	if f == nil || f.seat.hook.Load() != h {
+		return nil
+	}
+	if !last {
+		f.Spawn(func() { f.seat.renew(f.Client, h) })
+		return nil
+	}
+	return f
+}
+
+// process runs a command in place of the next hook.
+func (f *Finite) process(ctx context.Context, cmd redis.Cmder) error {
+	return f.clone.Process(ctx, cmd)
+}
+
+// processAll runs a pipeline in place of the next hook.
+func (f *Finite) processAll(ctx context.Context, cmds []redis.Cmder) error {
+	pipe := f.clone.Pipeline()
+	for _, cmd := range cmds {
+		_ = pipe.Process(ctx, cmd)
+	}
+	_, err := pipe.Exec(ctx)
+	return err
+}

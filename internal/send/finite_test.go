@@ -1,0 +1,126 @@
+//go:build go1.25
+
+package send
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// newFinite returns the Finite on a Redis client without a read timeout, whose requests end after limit.
+func newFinite(t testing.TB, rdb *redis.Client, limit time.Duration) *Finite {
+	f := NewFinite(rdb)
+	require.NotNil(t, f)
+	f.clone = rdb.WithTimeout(limit)
+	f.Spawn = func(f func()) { go f() }
+	return f
+}
+
+func withoutReadTimeout(o *redis.Options) { o.ReadTimeout, o.PoolSize = -1, 1 }
+
+// A counter is a hook that counts the commands, alone and in pipelines.
+type counter struct{ alone, piped atomic.Int64 }
+
+func (*counter) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.alone.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.piped.Add(int64(len(cmds)))
+		return next(ctx, cmds)
+	}
+}
+
+// waysToSend are the ways in which a Finite sends a GET.
+var waysToSend = map[string]func(ctx context.Context, f *Finite) error{
+	"alone": func(ctx context.Context, f *Finite) error {
+		return f.Process(ctx, redis.NewCmd(ctx, "get", "a"))
+	},
+	"pipeline": func(ctx context.Context, f *Finite) error {
+		pipe := f.Pipeline()
+		pipe.Get(ctx, "a")
+		_, err := pipe.Exec(ctx)
+		return err
+	},
+	"pipelined": func(ctx context.Context, f *Finite) error {
+		_, err := f.Pipelined(ctx, func(pipe redis.Pipeliner) error { pipe.Get(ctx, "a"); return nil })
+		return err
+	},
+}
+
+// Without a read timeout, a request whose answer is lost ends nevertheless, and gives up its connection. All hooks see
+// it, those that were added later as well.
+func TestRequestWithoutAReadTimeoutEnds(t *testing.T) {
+	for name, send := range waysToSend {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := context.Background()
+			proxy := testredis.NewProxy(t, testredis.Mini(t).Addr())
+			rdb := proxy.Client(withoutReadTimeout)
+			first, last := new(counter), new(counter)
+			rdb.AddHook(first)
+			f := newFinite(t, rdb, 200*time.Millisecond)
+			ends := func() {
+				t.Helper()
+				before := first.alone.Load() + first.piped.Load()
+				rule := proxy.On(testredis.Command("get"), testredis.StallReply)
+				ended := make(chan error, 1)
+				go func() { ended <- send(ctx, f) }()
+				select {
+				case err := <-ended:
+					assert.Error(t, err)
+				case <-time.After(rideOut):
+					require.Fail(t, "the request waits for ever")
+				}
+				assert.NotZero(t, rule.Count())
+				assert.Greater(t, first.alone.Load()+first.piped.Load(), before)
+				testredis.Await(t, "the connection is free again", rideOut, func() bool { return send(ctx, f) == redis.Nil })
+			}
+			require.Equal(t, redis.Nil, send(ctx, f))
+			ends()
+			rdb.AddHook(last)
+			hook := f.seat.hook.Load()
+			require.Equal(t, redis.Nil, send(ctx, f)) // it finds another hook after ours
+			assert.NotZero(t, last.alone.Load()+last.piped.Load(), "the hook that was added later")
+			testredis.Await(t, "our hook is the last one again", rideOut, func() bool { return f.seat.hook.Load() != hook })
+			ends()
+		})
+	}
+}
+
+// Requests of the user on the same Redis client, and transactions, are passed on.
+func TestFiniteHookPassesOtherRequestsOn(t *testing.T) {
+	ctx := context.Background()
+	rdb := testredis.Client(t, testredis.Mini(t).Addr(), withoutReadTimeout)
+	f := newFinite(t, rdb, time.Nanosecond) // a request with this limit fails
+	require.NoError(t, rdb.Set(ctx, "a", "1", 0).Err())
+	_, err := rdb.TxPipelined(ctx, func(pipe redis.Pipeliner) error { pipe.Get(ctx, "a"); return nil })
+	assert.NoError(t, err)
+	_, err = rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error { pipe.Get(ctx, "a"); return nil })
+	assert.NoError(t, err)
+	for name, send := range waysToSend {
+		assert.Error(t, send(ctx, f), name)
+	}
+}
+
+// A Redis client with a read timeout needs no Finite.
+func TestFiniteIsForEndlessWaits(t *testing.T) {
+	for timeout, want := range map[time.Duration]bool{0: false, time.Hour: false, -1: true, -2: true} {
+		rdb := testredis.Client(t, "127.0.0.1:1", func(o *redis.Options) { o.ReadTimeout = timeout })
+		assert.Equal(t, want, NewFinite(rdb) != nil, "read timeout %v", timeout)
+	}
+}
