@@ -3,7 +3,8 @@ package send
 // How the error of a call is classified.
 //
 // Rules: a call without an answer has an unknown outcome; it counts neither as refused nor as successful. Only errors
-// that may go away by themselves are transient. A call that failed with any other error is not sent again.
+// that may go away by themselves are transient. A call that failed with any other error is not sent again. The error is
+// nil as a rule, and a nil error is classified without errors.As, which would allocate memory.
 
 import (
 	"errors"
@@ -52,6 +53,9 @@ func Transient(err error) bool {
 
 // MayHaveRun reports whether Redis may have run, or may still run, the call that failed with err.
 func MayHaveRun(err error) bool {
+	if err == nil {
+		return true
+	}
 	if errors.Is(err, ErrNotSynced) {
 		return true // the master has run the call, only the confirmations are missing
 	}
@@ -80,12 +84,18 @@ func ended(err error) bool {
 
 // timedOut reports whether the call failed with err because there was no answer in time.
 func timedOut(err error) bool {
+	if err == nil {
+		return false
+	}
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout() && MayRunLater(err)
 }
 
 // Answered reports whether err is an answer from Redis.
 func Answered(err error) bool {
+	if err == nil {
+		return false
+	}
 	var answer redis.Error
 	return errors.As(err, &answer) && !errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrNotSynced)
 }

@@ -132,7 +132,7 @@ func (p *Prompt) RunBounded(caller context.Context, now time.Time, c Call) (answ
 
 // isNotRun reports whether the clone has not sent a call, or its server does not know the script.
 func isNotRun(err error) bool {
-	return errors.Is(err, errUnsent) || redis.HasErrorPrefix(err, "NOSCRIPT")
+	return err != nil && (errors.Is(err, errUnsent) || redis.HasErrorPrefix(err, "NOSCRIPT"))
 }
 
 // learn draws the conclusions from a command that has ended. took is 0 if it was not bounded.
