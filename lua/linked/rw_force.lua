@@ -874,15 +874,14 @@ for _, field in ipairs(freed) do
     redis.call('hdel', lock, field)
     if half == 'read' then
         drop_leases(prefix, field, 1, tonumber(hold_count))
+    elseif line and field == line.granted then -- the place of a grant that has expired comes back
+        leave_granted(line)
     end
 end
 if leaves_readers then
     kept, longest = evict_dead_readers(lock, prefix) -- the dead ones have gone: this only counts
 end
 forget_writers(writers)
-if line and half == 'write' then
-    leave_granted(line)
-end
 if kept == 0 then
     redis.call('del', lock)
     local message = mode == 'write' and '1' or '0'
