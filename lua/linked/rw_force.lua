@@ -728,6 +728,10 @@ end
 local most_leases = 50000 -- leases that one script reads
 local forever = 100 * 365 * 24 * 3600 * 1000
 
+local function hold_count_of(value)
+    return value and math.min(tonumber(value) or most_hold_count, most_hold_count) or 0
+end
+
 local function lease_key(prefix, reader, n)
     return prefix .. reader .. ':rwlock_timeout:' .. n
 end
@@ -850,7 +854,7 @@ for i = 1, #entries, 2 do
     if field ~= 'mode' and (not is_hold(field, value) or too_deep(field, value)) then
         refuse_field(lock, field)
     elseif field ~= 'mode' then
-        leases = leases + (is_write(field) and 0 or tonumber(value))
+        leases = leases + (is_write(field) and 0 or leases_of(field, tonumber(value)))
         if leases > most_leases then
             refuse_field(lock, field)
         elseif is_write(field) == (half == 'write') and (not seen or seen[field]) then
@@ -869,11 +873,15 @@ local leaves_readers, longest = half == mode and kept > 0, nil
 if leaves_readers then
     evict_dead_readers(lock, prefix) -- before the other writes, because it fails while the slot of the lock moves
 end
+local room = most_leases - leases -- for the keys that do not count as leases, and expire otherwise: see readers.lua
 for _, field in ipairs(freed) do
-    local hold_count = redis.call('hget', lock, field) or 0 -- a dead one has none
+    local hold_count = hold_count_of(redis.call('hget', lock, field)) -- a dead one has none
     redis.call('hdel', lock, field)
     if half == 'read' then
-        drop_leases(prefix, field, 1, tonumber(hold_count))
+        local own = math.min(leases_of(field, hold_count), hold_count)
+        local others = math.min(hold_count - own, room)
+        room = room - others
+        drop_leases(prefix, field, 1, own + others)
     elseif line and field == line.granted then -- the place of a grant that has expired comes back
         leave_granted(line)
     end
