@@ -2841,7 +2841,10 @@ func TestForcedReleaseTellsThoseBeside(t *testing.T) {
 
 // The place of a grant that has expired comes back, although the hold that followed is released by force.
 func TestForcedReleaseKeepsThePlaceOfAnExpiredGrant(t *testing.T) {
-	for name, record := range map[string]func(*Client, string) engine.Record{"lock": recordOfLock, "write": recordOfWriter} {
+	for name, record := range map[string]func(*Client, string) engine.Record{
+		"lock":  recordOfLock,
+		"write": recordOfWriter,
+	} {
 		t.Run(name, func(t *testing.T) {
 			onEachLine(t, func(b *bench) {
 				b.Cleanup(b.forget)

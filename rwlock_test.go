@@ -709,7 +709,8 @@ func TestForceUnlockOfSomeReadersLeavesNoLeaseOfTheirs(t *testing.T) {
 	})
 }
 
-// A reader of relock has one lease that counts, whatever its hold count is: many such readers are released by force, too.
+// A reader of relock has one lease that counts, whatever its hold count is: many such readers are released by force,
+// too.
 func TestForceUnlockReleasesDeepReaders(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)

@@ -1864,8 +1864,8 @@ func (b *bench) keptSince(ago time.Duration) {
 	}
 }
 
-// A process that waits for several permits, and is paused, keeps those that are available from others for no longer than
-// a grant. They are kept for it again when it has asked.
+// A process that waits for several permits, and is paused, keeps those that are available from others for no longer
+// than a grant. They are kept for it again when it has asked.
 func TestSemaphorePausedWaiterForSeveralKeepsPermitsForAMoment(t *testing.T) {
 	onEachPermits(t, 4, func(b *bench, s *Semaphore) {
 		owner := ContextWithOwner(context.Background())

@@ -200,8 +200,8 @@ func TestAttachWhoseGoroutineEndsPutsTheHoldBack(t *testing.T) {
 	})
 }
 
-// A Detach whose goroutine a hook ends returns no ticket, also if the request is the one that ends the lease with MaxHold:
-// the lock is released.
+// A Detach whose goroutine a hook ends returns no ticket, also if the request is the one that ends the lease with
+// MaxHold: the lock is released.
 func TestDetachWhoseGoroutineEndsReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &exitingTransport{Redis: fakeredis.New()}
