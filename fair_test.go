@@ -756,6 +756,26 @@ func TestFairReleaseGrantsToTheFirst(t *testing.T) {
 	})
 }
 
+// A hold is renamed although the queue has other data: the answer must not hide that.
+func TestFairRenameNeedsNoQueue(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx, c := context.Background(), b.client()
+		l := c.NewFairLock(b.name).lock.(*fairLock)
+		a := attemptOf(c)
+		_, err := c.send(l.Acquire(a))
+		b.must(err)
+		b.must(b.rdb.Set(ctx, l.keys[1], "other data", 0).Err())
+		to := c.ID() + ":0:0123456789012345"
+		r, err := c.send(l.Rename(engine.Rename{From: a.Field, To: to, Lease: time.Hour, Late: true}))
+		b.must(err)
+		assert.Equal(t, int64(1), r[0])
+		assert.Equal(t, to, b.holder())
+		assert.True(t, b.ended(a.Field), "a tombstone")
+		b.forget()
+	})
+}
+
 // A script that cannot use the line, for example while a slot moves, leaves what a waiter that leaves has asked for.
 func TestFairForgetsWishesOfThoseThatHaveLeft(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {

@@ -2839,6 +2839,40 @@ func TestForcedReleaseTellsThoseBeside(t *testing.T) {
 	})
 }
 
+// The place of a grant that has expired comes back, although the hold that followed is released by force.
+func TestForcedReleaseKeepsThePlaceOfAnExpiredGrant(t *testing.T) {
+	for name, record := range map[string]func(*Client, string) engine.Record{
+		"lock":  recordOfLock,
+		"write": recordOfWriter,
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEachLine(t, func(b *bench) {
+				b.Cleanup(b.forget)
+				ctx := context.Background()
+				one, late, other := b.client(), b.client(), b.client()
+				does := func(what call, first int64) reply {
+					b.Helper()
+					r, err := run(ctx, b.rdb, what)
+					b.must(err)
+					require.Equal(b, first, r[0])
+					return r
+				}
+				does(record(one, b.name).Acquire(attemptOf(one)), 1)
+				b.subscribe(record(late, b.name).Grants(attemptOf(late)))
+				does(record(late, b.name).Acquire(attemptOf(late)), 0)
+				r := does(record(one, b.name).Release(released(attemptOf(one).Field, 0, false)), 1)
+				require.Equal(b, int64(1), r[2], "it is granted")
+				b.must(b.rdb.Del(ctx, b.name).Err()) // the provisional lease expires
+				barges := attemptOf(other)
+				barges.Delivery = engine.Barge
+				does(record(other, b.name).Acquire(barges), 1)
+				does(record(other, b.name).Force(), 1)
+				assert.Equal(b, "suspect", b.placeOf(late.ID()).state, "the place of the client")
+			})
+		})
+	}
+}
+
 // Readers do not share while processes wait for the plain lock. Otherwise they could keep it busy forever.
 func TestLineOfThePlainLockHoldsOffReaders(t *testing.T) {
 	onEachLine(t, func(b *bench) {

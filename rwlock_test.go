@@ -709,6 +709,33 @@ func TestForceUnlockOfSomeReadersLeavesNoLeaseOfTheirs(t *testing.T) {
 	})
 }
 
+// A reader of relock has one lease that counts, whatever its hold count is: many such readers are released by force,
+// too.
+func TestForceUnlockReleasesDeepReaders(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewRWLock(b.name).Read()
+		const most = 6
+		for i := range most {
+			reader := fmt.Sprintf("%s:%d:0%d", l.client.ID(), i, i)
+			b.must(b.rdb.HSet(ctx, b.name, "mode", "read", reader, mostHoldCount).Err())
+			for _, n := range []int{1, mostHoldCount} {
+				b.must(b.rdb.Set(ctx, fmt.Sprint("{", b.name, "}:", reader, ":rwlock_timeout:", n), 1, time.Minute).Err())
+			}
+		}
+		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
+		b.tries(b.client().NewRWLock(b.name).Write(), false)
+		freed, err := l.ForceUnlock(ctx)
+		b.must(err)
+		assert.True(t, freed)
+		for _, key := range b.keys() {
+			assert.Regexp(t, ":rwlock_timeout:10000$", key, "only what expires is left")
+		}
+		b.forget()
+	})
+}
+
 // IsLocked of a read lock counts readers whose lease has not expired.
 func TestReadIsLockedCountsLiveReaders(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {

@@ -135,8 +135,8 @@ func checkPermits(n, least int) error {
 //
 // A process that waits for n permits has one position in the wait queue. When it is the first one, the permits that
 // become free are kept for it until there are n: neither the processes behind it nor a TryLock with a wait of 0 acquire
-// them. So it does not starve, and up to n-1 permits are unused while it waits. Java services have no position, and may
-// acquire free permits before it does.
+// them. So it does not starve, and up to n-1 permits are unused while it waits. If it is paused, others may acquire
+// these after 5s, until it asks again. Java services have no position, and may acquire free permits before it does.
 //
 // An n below 1, above 1000, or above the number of permits in Redis is ErrInvalid. If [Semaphore.SetPermits] lowers
 // that number below n while AcquireN waits, AcquireN lets the others go first, and waits until the number is raised

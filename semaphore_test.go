@@ -1853,6 +1853,85 @@ func TestSemaphorePausedClientLosesItsGrant(t *testing.T) {
 	})
 }
 
+// keptSince has permits be kept for a place, if they are kept for one, since this time ago.
+func (b *bench) keptSince(ago time.Duration) {
+	b.Helper()
+	ctx := context.Background()
+	kept := strings.Fields(b.rdb.HGet(ctx, b.lineKey(), "kept").Val())
+	if len(kept) == 3 {
+		kept[2] = fmt.Sprint(time.Now().Add(-ago).UnixMilli())
+		b.must(b.rdb.HSet(ctx, b.lineKey(), "kept", strings.Join(kept, " ")).Err())
+	}
+}
+
+// A process that waits for several permits, and is paused, keeps those that are available from others for no longer
+// than a grant. They are kept for it again when it has asked.
+func TestSemaphorePausedWaiterForSeveralKeepsPermitsForAMoment(t *testing.T) {
+	onEachPermits(t, 4, func(b *bench, s *Semaphore) {
+		owner := ContextWithOwner(context.Background())
+		holder := b.permitClient(s).takes()
+		b.permitClient(s).takes()
+		frozen := b.permitClient(s).listens()
+		frozen.field += "+3"
+		frozen.joins(engine.Push)
+		next := b.permitContender(WithPollInterval(50 * time.Millisecond)).joins()
+		b.keptSince(engine.ProvisionalLease / 4)
+		b.mustTry(s, owner, false)
+		assert.Empty(b, frozen.messages())
+		b.keptSince(engine.ProvisionalLease / 2)
+		b.mustTry(s, owner, false)
+		next.waits()
+		assert.Contains(b, frozen.messages(), "free", "halfway, the process is told to ask")
+
+		b.keptSince(engine.ProvisionalLease)
+		next.gets()
+		b.mustTry(s, owner, true)
+		b.must(s.Unlock(owner))
+		next.unlocks()
+		assert.Equal(b, "suspect", b.placeOf(frozen.id).state, "the place of the process")
+
+		frozen.joins(engine.Push)
+		b.mustTry(s, owner, false)
+		require.Equal(b, reply{1, 0, 1}, holder.gives(neverDue))
+		assert.Zero(b, b.permits(4))
+	})
+}
+
+// A process that waits for several permits without a subscription, and has died, loses its place.
+func TestSemaphoreDeadWaiterForSeveralThatPolledLosesItsPlace(t *testing.T) {
+	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
+		b.permitClient(s).takes()
+		dead := b.permitClient(s)
+		dead.field += "+2"
+		dead.joins(engine.Poll)
+		next := b.permitContender(WithPollInterval(50 * time.Millisecond)).joins()
+		next.waits()
+		b.keptSince(engine.ProvisionalLease)
+		next.gets()
+		next.unlocks()
+		assert.Empty(b, b.clientsInLine(), "the line")
+	})
+}
+
+// A living process that asks rarely keeps its turn: it is told to ask before others may go ahead.
+func TestSemaphoreWaiterForSeveralThatAsksRarelyKeepsItsTurn(t *testing.T) {
+	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
+		holder := b.permitClient(s).takes()
+		wide := b.client().NewSemaphore(b.name, 2) // the poll interval is an hour
+		got := b.acquiresN(wide, 2)
+		ctx := context.Background()
+		asked := func() uint64 { return b.placeOf(wide.client.ID()).asked }
+		before := asked()
+		b.mustTry(s, ContextWithOwner(ctx), false)
+		b.keptSince(engine.ProvisionalLease / 2)
+		b.mustTry(s, ContextWithOwner(ctx), false)
+		testredis.Await(b, "it has asked", soon, func() bool { return asked() != before })
+		assert.Equal(b, "new", b.placeOf(wide.client.ID()).state)
+		require.Equal(b, reply{1, 0, 1}, holder.gives(neverDue))
+		b.must(await(b, "AcquireN", got).Release(ctx))
+	})
+}
+
 // If several grants expire, the last one leaves its client its entry. Another client waits again at the end.
 func TestSemaphoreOfSeveralExpiriesTheLastKeepsItsPlace(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {

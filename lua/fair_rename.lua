@@ -45,11 +45,14 @@ elseif renamed then
 elseif not late then
     check_record(lock)
 end
-if redis.call('lpos', q.waiters, from) then
-    leave_queue(q, {[from] = true})
-else
-    drop_wish(q, from)
-end
+-- An error in the queue must not hide that the hold is renamed.
+pcall(function()
+    if redis.call('lpos', q.waiters, from) then
+        leave_queue(q, {[from] = true})
+    else
+        drop_wish(q, from)
+    end
+end)
 if late then
     end_waiter(q, from)
 end

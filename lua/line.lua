@@ -16,6 +16,8 @@
 --                 expires; the latest one is the first. A line without places has this field alone, and the wishes
 --                 of a fair lock: see idle.lua.
 --                 tombstone_remove.lua removes a tombstone.
+--   kept          of a semaphore: the field and the request for which permits are kept, and epoch ms since when: see
+--                 keeps_for of passing.lua
 --   beside        1 if callers without a place are subscribed, for a plain lock, to the channel of the other lock
 -- and, for a fair lock, <field>: the wish of a waiter of the queue (see queue.lua).
 --
@@ -87,7 +89,8 @@ local function grants_to(channel, p) return channel_of(channel, of_writer(p.fiel
 
 -- Redis stores a place as a text: number, state, delivery, lease in ms, fenced, number of its last request, field,
 -- since.
---   state     new; suspect: a grant was not used in time; confirmed: its client has asked since
+--   state     new; suspect: a grant, or what was kept for it, was not used in time; confirmed: its client has asked
+--             since
 --   delivery  push: the client is subscribed to its channel; poll: it may not subscribe, and polls often
 --   since     epoch seconds at which the client got its place in the line. Only Inspect reads it. It is '' in the text
 --             of a version that did not store it, and the place then has no since.

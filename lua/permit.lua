@@ -8,8 +8,9 @@
 -- Defines  room_of(taken, free)                      for one run of pass_on: how many permits are available, and how many
 --          it may still grant.
 -- Defines  fits(waiter, room)                        'now' if as many permits are available as the waiter wants;
---          'later' if it has to wait for more, and nobody behind it may have those that are available; 'never' if the
---          semaphore has fewer permits by now: then the waiter is passed over, and keeps its place.
+--          'later' if it has to wait for more, and nobody behind it may have those that are available, as long as
+--          keeps_for of passing.lua allows; 'never' if the semaphore has fewer permits by now: then the waiter is
+--          passed over, and keeps its place.
 -- Defines  goes_on(room, waiter)                     notes that the waiter was granted its permits; returns whether
 --          others may be granted some.
 

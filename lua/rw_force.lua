@@ -36,7 +36,7 @@ for i = 1, #entries, 2 do
     if field ~= 'mode' and (not is_hold(field, value) or too_deep(field, value)) then
         refuse_field(lock, field)
     elseif field ~= 'mode' then
-        leases = leases + (is_write(field) and 0 or tonumber(value))
+        leases = leases + (is_write(field) and 0 or leases_of(field, tonumber(value)))
         if leases > most_leases then
             refuse_field(lock, field)
         elseif is_write(field) == (half == 'write') and (not seen or seen[field]) then
@@ -55,21 +55,24 @@ local leaves_readers, longest = half == mode and kept > 0, nil
 if leaves_readers then
     evict_dead_readers(lock, prefix) -- before the other writes, because it fails while the slot of the lock moves
 end
+local room = most_leases - leases -- for the keys that do not count as leases, and expire otherwise: see readers.lua
 -- At most most_holds, and most_leases of them all.
 for _, field in ipairs(freed) do
-    local hold_count = redis.call('hget', lock, field) or 0 -- a dead one has none
+    local hold_count = hold_count_of(redis.call('hget', lock, field)) -- a dead one has none
     redis.call('hdel', lock, field)
     if half == 'read' then
-        drop_leases(prefix, field, 1, tonumber(hold_count))
+        local own = math.min(leases_of(field, hold_count), hold_count)
+        local others = math.min(hold_count - own, room)
+        room = room - others
+        drop_leases(prefix, field, 1, own + others)
+    elseif line and field == line.granted then -- the place of a grant that has expired comes back
+        leave_granted(line)
     end
 end
 if leaves_readers then
     kept, longest = evict_dead_readers(lock, prefix) -- the dead ones have gone: this only counts
 end
 forget_writers(writers)
-if line and half == 'write' then
-    leave_granted(line)
-end
 if kept == 0 then
     redis.call('del', lock)
     local message = mode == 'write' and '1' or '0'

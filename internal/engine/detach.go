@@ -152,12 +152,12 @@ func (x *detaching) run(ctx context.Context, op *waitOptions) (d Detached, err e
 		}
 		return d, err
 	}
-	confirmed = true
+	d = x.detached(r, answer.Sent)
+	x.shorten(op, &d)
 	if e.Observed {
 		e.Events.Detached(ctx, h.subject(), x.held)
 	}
-	d = x.detached(r, answer.Sent)
-	x.shorten(op, &d)
+	confirmed = true // last: a goroutine that ends here returns no ticket
 	return d, nil
 }
 

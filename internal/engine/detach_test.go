@@ -199,3 +199,32 @@ func TestAttachWhoseGoroutineEndsPutsTheHoldBack(t *testing.T) {
 		e.unlock(2)
 	})
 }
+
+// A Detach whose goroutine a hook ends returns no ticket, also if the request is the one that ends the lease with
+// MaxHold: the lock is released.
+func TestDetachWhoseGoroutineEndsReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &exitingTransport{Redis: fakeredis.New()}
+		e := joinSending(t, r.Redis, "client", send.Config{Transport: r, OnCallerTime: send.ResendTime})
+		ctx, l := context.Background(), newLimitedLock(e.redis, Limits{Max: time.Hour})
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) fakeredis.Fault {
+				if verb == "rename" {
+					return fakeredis.Fault{Late: 900 * time.Millisecond}
+				}
+				r.exits.Store(verb == "renew")
+				return fakeredis.Fault{}
+			}
+		})
+		go func() {
+			_, _, _ = e.Detach(ctx, l, 1, time.Hour)
+			assert.Fail(t, "the goroutine has not ended")
+		}()
+		time.Sleep(5 * time.Second)
+		assert.Positive(t, e.redis.Count("renew"), "requests that end the lease with MaxHold")
+		assert.Empty(t, e.redis.Holder("x"))
+	})
+}

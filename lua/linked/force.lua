@@ -99,6 +99,11 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
+local function now_ms()
+    local clock = redis.call('time')
+    return clock[1] * 1000 + math.floor(clock[2] / 1000)
+end
+
 local function ms(t) return string.format('%.0f', t) end
 local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
 
@@ -471,6 +476,18 @@ local function is_reachable(p, channel, how)
     return p.reachable
 end
 
+local function keeps_for(line, p, channel, how)
+    local now, request = now_ms(), p.field .. ' ' .. p.asked
+    local last, since = (redis.call('hget', line.key, 'kept') or ''):match('^(.*) (%d+)$')
+    local passed = last == request and now - since or -1
+    if passed < 0 then -- the first time since that request, or the clock was set back
+        set_field(line, 'kept', request .. ' ' .. ms(now))
+    elseif passed >= provisional / 2 then
+        announce(how, grants_to(channel, p), 'free')
+    end
+    return passed < provisional
+end
+
 local most_told = 100 -- suspects that one script tells of a free lock; the others notice it when they look at the lock
 
 local function close_up(line, stay, next_number)
@@ -507,9 +524,14 @@ local function pass_on(lock, line, tokens, channel, how, asker)
             to, is_left, leaves, line.mine = asker, false, true, nil
         elseif fit and not is_reachable(p, channel, how) then
             fit, leaves = nil, true
-        elseif fit == 'later' then
+        elseif fit == 'later' and (client == asker or keeps_for(line, p, channel, how)) then
             line.short, next_number = true, number
             break
+        elseif fit == 'later' and p.delivery == 'poll' then
+            fit, leaves = nil, true -- as in note_expired_grant
+        elseif fit == 'later' then
+            fit, p.state = 'never', 'suspect'
+            put_place(line, p)
         elseif fit == 'now' then
             local granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- nothing can be granted: this place stays, and all behind it
@@ -594,10 +616,13 @@ if not may_force(lock, seen) then
     return {0, 0, 0}
 end
 local line = open_line(lock, KEYS[2], '') -- before the lock is released, because it may refuse
+local granted = line and line.granted and redis.call('hexists', lock, line.granted) == 1
 local released = with_clients({1, 0, 0}, redis.call('hrandfield', lock, most_holds))
 redis.call('del', lock)
 if line and line.exists then
-    leave_granted(line)
+    if granted then -- otherwise the grant has expired, and its place comes back
+        leave_granted(line)
+    end
     local to = pass_on(lock, line, tokens, channel, how, nil)
     close_line(line)
     if to then

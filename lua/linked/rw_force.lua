@@ -563,6 +563,18 @@ local function is_reachable(p, channel, how)
     return p.reachable
 end
 
+local function keeps_for(line, p, channel, how)
+    local now, request = now_ms(), p.field .. ' ' .. p.asked
+    local last, since = (redis.call('hget', line.key, 'kept') or ''):match('^(.*) (%d+)$')
+    local passed = last == request and now - since or -1
+    if passed < 0 then -- the first time since that request, or the clock was set back
+        set_field(line, 'kept', request .. ' ' .. ms(now))
+    elseif passed >= provisional / 2 then
+        announce(how, grants_to(channel, p), 'free')
+    end
+    return passed < provisional
+end
+
 local most_told = 100 -- suspects that one script tells of a free lock; the others notice it when they look at the lock
 
 local function close_up(line, stay, next_number)
@@ -599,9 +611,14 @@ local function pass_on(lock, line, tokens, channel, how, asker)
             to, is_left, leaves, line.mine = asker, false, true, nil
         elseif fit and not is_reachable(p, channel, how) then
             fit, leaves = nil, true
-        elseif fit == 'later' then
+        elseif fit == 'later' and (client == asker or keeps_for(line, p, channel, how)) then
             line.short, next_number = true, number
             break
+        elseif fit == 'later' and p.delivery == 'poll' then
+            fit, leaves = nil, true -- as in note_expired_grant
+        elseif fit == 'later' then
+            fit, p.state = 'never', 'suspect'
+            put_place(line, p)
         elseif fit == 'now' then
             local granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- nothing can be granted: this place stays, and all behind it
@@ -710,6 +727,10 @@ end
 
 local most_leases = 50000 -- leases that one script reads
 local forever = 100 * 365 * 24 * 3600 * 1000
+
+local function hold_count_of(value)
+    return value and math.min(tonumber(value) or most_hold_count, most_hold_count) or 0
+end
 
 local function lease_key(prefix, reader, n)
     return prefix .. reader .. ':rwlock_timeout:' .. n
@@ -833,7 +854,7 @@ for i = 1, #entries, 2 do
     if field ~= 'mode' and (not is_hold(field, value) or too_deep(field, value)) then
         refuse_field(lock, field)
     elseif field ~= 'mode' then
-        leases = leases + (is_write(field) and 0 or tonumber(value))
+        leases = leases + (is_write(field) and 0 or leases_of(field, tonumber(value)))
         if leases > most_leases then
             refuse_field(lock, field)
         elseif is_write(field) == (half == 'write') and (not seen or seen[field]) then
@@ -852,20 +873,23 @@ local leaves_readers, longest = half == mode and kept > 0, nil
 if leaves_readers then
     evict_dead_readers(lock, prefix) -- before the other writes, because it fails while the slot of the lock moves
 end
+local room = most_leases - leases -- for the keys that do not count as leases, and expire otherwise: see readers.lua
 for _, field in ipairs(freed) do
-    local hold_count = redis.call('hget', lock, field) or 0 -- a dead one has none
+    local hold_count = hold_count_of(redis.call('hget', lock, field)) -- a dead one has none
     redis.call('hdel', lock, field)
     if half == 'read' then
-        drop_leases(prefix, field, 1, tonumber(hold_count))
+        local own = math.min(leases_of(field, hold_count), hold_count)
+        local others = math.min(hold_count - own, room)
+        room = room - others
+        drop_leases(prefix, field, 1, own + others)
+    elseif line and field == line.granted then -- the place of a grant that has expired comes back
+        leave_granted(line)
     end
 end
 if leaves_readers then
     kept, longest = evict_dead_readers(lock, prefix) -- the dead ones have gone: this only counts
 end
 forget_writers(writers)
-if line and half == 'write' then
-    leave_granted(line)
-end
 if kept == 0 then
     redis.call('del', lock)
     local message = mode == 'write' and '1' or '0'
