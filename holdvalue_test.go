@@ -719,6 +719,26 @@ func TestMultiLockEndsTogetherAfterExtend(t *testing.T) {
 	b.must(h.Release(ctx))
 }
 
+// An Extend of a MultiLock does not end one of its locks because the owner has released another one meanwhile, as a
+// Release under way does.
+func TestMultiLockIsReleasedWhileItIsExtended(t *testing.T) {
+	b, ctx := newFaultBench(t), ContextWithOwner(context.Background())
+	early, late := b.direct.NewLock(b.name), b.patientClient().NewLock(b.name+"-b")
+	l := b.direct.NewMultiLock(early, late)
+	b.must(l.LockLease(ctx, time.Minute))
+	rule := b.proxy.On(calls(renewScript), testredis.HoldRequest)
+	extended := make(chan error, 1)
+	go func() { extended <- l.many.extend(ctx, time.Hour) }()
+	await(b.bench, "the request for the second lock is under way", rule.Fired())
+	testredis.Await(b, "the first one is extended", soon, func() bool {
+		return time.Until(early.client.engine.Probe().LeasesEnd(early.lock, engine.OwnerOf(ctx))) > time.Minute
+	})
+	b.must(early.Unlock(ctx))
+	rule.Release()
+	b.must(await(b.bench, "both are extended", extended))
+	b.must(late.Unlock(ctx))
+}
+
 // A Locker of another package is extended by acquiring it once more. It may have lost its hold without an error.
 func TestExtendOfForeignLockers(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())

@@ -311,7 +311,9 @@ func (l *multi) endLeasesAt(o engine.Owner, end time.Time, r engine.Request, lat
 	if r.Lease == 0 || len(l.steps) == 1 {
 		return nil
 	}
-	left, whole := time.Until(l.endTogether(o, end, latest)), lease.Validity(r.Lease)
+	end = validUntil(latest, o, end)
+	l.endTogether(o, end)
+	left, whole := time.Until(end), lease.Validity(r.Lease)
 	if !lease.EnoughValidityLeft(left, whole, false) && (!r.Again || !lease.Suffices(left, whole, false)) {
 		return errAllLate
 	}
@@ -382,25 +384,34 @@ func (l *multi) extend(ctx context.Context, length time.Duration) error {
 	}
 	err := errors.Join(errs...)
 	if err == nil {
-		l.endTogether(engine.OwnerOf(ctx), time.Now().Add(lease.Validity(math.MaxInt64)), l.steps)
+		l.endTogether(engine.OwnerOf(ctx), time.Now().Add(lease.Validity(math.MaxInt64)))
 	}
 	return err
 }
 
-// endTogether makes the holds of o on the locks, which have an explicit lease, end at the same time: when the first of
-// the latest steps ends, and at end at the latest.
-func (l *multi) endTogether(o engine.Owner, end time.Time, latest []step) (first time.Time) {
-	for _, s := range latest {
+// validUntil returns the time until which all holds of o on steps are valid that have an explicit lease, but no later
+// than end. It returns the present time if one of the holds has ended.
+func validUntil(steps []step, o engine.Owner, end time.Time) time.Time {
+	for _, s := range steps {
 		if s.engine != nil {
 			end = s.engine.ValidUntil(s.ids, o, end)
 		}
+	}
+	return end
+}
+
+// endTogether makes the holds of o on the locks, which have an explicit lease, end at the same time: when the first of
+// them ends, and at end at the latest. If one of them has ended, the others need not end with it: a goroutine of o that
+// releases all of them has perhaps released this one, and must not find the others lost.
+func (l *multi) endTogether(o engine.Owner, end time.Time) {
+	if first := validUntil(l.steps, o, end); time.Now().Before(first) {
+		end = first
 	}
 	for _, s := range l.steps {
 		if s.engine != nil {
 			s.engine.LimitValidity(s.ids, o, end)
 		}
 	}
-	return end
 }
 
 func (l *multi) token(context.Context) (int64, error) {

@@ -1146,6 +1146,28 @@ func TestMultiLockKeepsAnExplicitLeaseWhileItWaits(t *testing.T) {
 	assert.Zero(b, c.engine.Probe().Stats().Late)
 }
 
+// The locks end together also if MaxHold ends one of the first steps sooner than the lease of the last one.
+func TestMultiLockEndsTogetherAtMaxHold(t *testing.T) {
+	t.Parallel()
+	b, ctx := newBench(t, testredis.Start(t).Addr()), ContextWithOwner(context.Background())
+	c := b.client()
+	const lease = time.Minute
+	first, second := c.NewFairLock(b.name+"-1", MaxHold(lease)), c.NewFairLock(b.name+"-2")
+	l := c.NewMultiLock(first, second)
+	b.must(second.Lock(context.Background()))
+	got := make(chan error)
+	go func() { got <- l.LockLease(ctx, lease) }()
+	testredis.Await(b, "the first one is held", soon, func() bool {
+		held, err := first.IsHeld(ctx)
+		return held && err == nil
+	})
+	b.must(second.Unlock(context.Background()))
+	b.must(await(b, "both are free", got))
+	p, o := c.engine.Probe(), engine.OwnerOf(ctx)
+	assert.Equal(t, p.LeasesEnd(first.lock, o), p.LeasesEnd(second.lock, o))
+	b.must(l.Unlock(ctx))
+}
+
 // A server is known by its address, unless a Sentinel or a Dialer of the user decides where the connections lead.
 func TestAddressesTellServersApart(t *testing.T) {
 	t.Parallel()
