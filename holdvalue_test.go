@@ -719,6 +719,22 @@ func TestMultiLockEndsTogetherAfterExtend(t *testing.T) {
 	b.must(h.Release(ctx))
 }
 
+// An Extend that one of the locks refuses makes none of the others last for longer: they still end together.
+func TestMultiLockEndsTogetherAfterAnExtendInVain(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c := b.client()
+	limited, other := c.NewLock(b.name, MaxHold(time.Minute)), c.NewLock(b.name+"-b")
+	h := b.holdFor(c.NewMultiLock(limited, other), time.Minute)
+	p := c.engine.Probe()
+	end := p.LeasesEnd(other.lock, h.owner())
+	b.mustBe(h.Extend(ctx, time.Hour), ErrInvalid)
+	assert.Equal(t, end, p.LeasesEnd(other.lock, h.owner()))
+	assert.Equal(t, end, p.LeasesEnd(limited.lock, h.owner()))
+	b.must(h.Context().Err())
+	b.must(h.Release(ctx))
+}
+
 // An Extend of a MultiLock does not end one of its locks because the owner has released another one meanwhile, as a
 // Release under way does.
 func TestMultiLockIsReleasedWhileItIsExtended(t *testing.T) {

@@ -382,11 +382,9 @@ func (l *multi) extend(ctx context.Context, length time.Duration) error {
 	if some := slices.DeleteFunc(slices.Clone(errs), isRenewed); len(some) > 0 { // the others last long enough
 		errs = some
 	}
-	err := errors.Join(errs...)
-	if err == nil {
-		l.endTogether(engine.OwnerOf(ctx), time.Now().Add(lease.Validity(math.MaxInt64)))
-	}
-	return err
+	// After an error, too: then those that were extended end with the others.
+	l.endTogether(engine.OwnerOf(ctx), time.Now().Add(lease.Validity(math.MaxInt64)))
+	return errors.Join(errs...)
 }
 
 // validUntil returns the time until which all holds of o on steps are valid that have an explicit lease, but no later
