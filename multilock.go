@@ -553,7 +553,9 @@ func (s *step) acquire(ctx context.Context, r engine.Request) (ok bool, err erro
 	case s.records != nil:
 		ok, err = s.engine.Acquire(ctx, engine.OwnerOf(ctx), r, s.records...)
 	case h != nil && isOurs(l):
-		ok, err = h.acquire(ctx, "acquire", engine.Request{Wait: r.Wait, Lease: r.Lease, AnswerBy: r.AnswerBy, Trial: r.Trial})
+		ok, err = h.acquire(ctx, "acquire", engine.Request{
+			Wait: r.Wait, Lease: r.Lease, LeastLease: r.LeastLease, AnswerBy: r.AnswerBy, Trial: r.Trial,
+		})
 	case r.Wait >= 0:
 		ok, err = l.TryLock(ctx, r.Wait, r.Lease)
 	case r.Lease > 0:
@@ -568,6 +570,16 @@ func (s *step) acquire(ctx context.Context, r engine.Request) (ok bool, err erro
 		err = errNotLasting
 	}
 	return ok, err
+}
+
+// keepLease gives the step, which has an explicit lease, at least this lease from now on, and waits for that until by.
+func (s *step) keepLease(ctx context.Context, lease time.Duration, by time.Time) error {
+	if s.records != nil {
+		return s.engine.KeepLease(ctx, s.records, engine.OwnerOf(ctx), lease, by)
+	}
+	ctx, cancel := context.WithDeadline(ctx, by)
+	defer cancel()
+	return extendLocker(ctx, s.locks[0], lease)
 }
 
 // startLease starts an explicit lease of the step now.

@@ -1146,6 +1146,42 @@ func TestMultiLockKeepsAnExplicitLeaseWhileItWaits(t *testing.T) {
 	assert.Zero(b, c.engine.Probe().Stats().Late)
 }
 
+// The same for a step that is a RedLock: its lease is extended at each of the nodes.
+func TestMultiLockKeepsTheLeaseOfARedLockWhileItWaits(t *testing.T) {
+	b, ctx := newSmallRedBench(t), ContextWithOwner(context.Background())
+	red := b.lock()
+	others := make(chan struct{})
+	last := stubLocker{Locker: b.client().NewLock(b.name + "-last")}
+	last.tryLock = func(ctx context.Context, wait, lease time.Duration) (bool, error) {
+		<-others // hold it until then
+		return last.Locker.TryLock(ctx, wait, lease)
+	}
+	l := b.client().NewMultiLock(red, last)
+	const lease = 500 * time.Millisecond
+	got := make(chan error)
+	go func() {
+		ok, err := l.TryLock(ctx, time.Minute, lease)
+		assert.True(b, ok)
+		got <- err
+	}()
+	left := make([]time.Duration, len(b.nodes))
+	extended := make([]int, len(b.nodes))
+	testredis.Await(b, "the lease was extended at all nodes", soon, func() bool {
+		for i, rdb := range b.nodes {
+			now := rdb.PTTL(ctx, b.name).Val()
+			if now > left[i] && left[i] > 0 {
+				extended[i]++
+			}
+			left[i] = now
+		}
+		return slices.Min(extended) >= 2
+	})
+	close(others)
+	b.must(await(b.bench, "all are free", got))
+	testredis.Await(b, "its lease has ended", soon, func() bool { return b.has() == 0 })
+	b.mustBe(l.Unlock(ctx), ErrLockLost)
+}
+
 // The locks end together also if MaxHold ends one of the first steps sooner than the lease of the last one.
 func TestMultiLockEndsTogetherAtMaxHold(t *testing.T) {
 	t.Parallel()
