@@ -1605,6 +1605,27 @@ func TestMaxHoldOfADetachedHold(t *testing.T) {
 	b.follows(c.NewLock(b.name))
 }
 
+// A detached write lock expires when keep has passed, although the record has a read hold that its owner has lost.
+func TestDetachedWriterBesideALostReaderExpires(t *testing.T) {
+	b, ctx := newFaultBench(t), context.Background()
+	c := b.patientClient()
+	rw := c.NewRWLock(b.name)
+	h := b.hold(rw.Write())
+	b.must(rw.Read().LockLease(h.Context(), 50*time.Millisecond))
+	guarded, err := rw.Read().Guard(h.Context())
+	b.must(err)
+	rule := b.proxy.On(calls(readRelease), testredis.HoldRequest).Times(testredis.Always)
+	b.ends(guarded, ErrLockLost)
+	testredis.Await(b, "the lease of the reader has expired", soon, func() bool {
+		return b.rdb.PTTL(ctx, b.name).Val() > 0 && len(b.rdb.Keys(ctx, "*"+b.name+"*:rwlock_timeout:1").Val()) == 0
+	})
+	const keep = 100 * time.Millisecond
+	b.detach(h, keep)
+	assert.LessOrEqual(b, b.rdb.PTTL(ctx, b.name).Val(), keep)
+	b.follows(b.direct.NewRWLock(b.name).Write())
+	rule.Release()
+}
+
 // MinHold goes on: the detached hold lasts at least that long, and so does the record after the attached hold was
 // released.
 func TestMinHoldOfADetachedHold(t *testing.T) {
