@@ -719,6 +719,42 @@ func TestMultiLockEndsTogetherAfterExtend(t *testing.T) {
 	b.must(h.Release(ctx))
 }
 
+// An Extend that one of the locks refuses makes none of the others last for longer: they still end together.
+func TestMultiLockEndsTogetherAfterAnExtendInVain(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c := b.client()
+	limited, other := c.NewLock(b.name, MaxHold(time.Minute)), c.NewLock(b.name+"-b")
+	h := b.holdFor(c.NewMultiLock(limited, other), time.Minute)
+	p := c.engine.Probe()
+	end := p.LeasesEnd(other.lock, h.owner())
+	b.mustBe(h.Extend(ctx, time.Hour), ErrInvalid)
+	assert.Equal(t, end, p.LeasesEnd(other.lock, h.owner()))
+	assert.Equal(t, end, p.LeasesEnd(limited.lock, h.owner()))
+	b.must(h.Context().Err())
+	b.must(h.Release(ctx))
+}
+
+// An Extend of a MultiLock does not end one of its locks because the owner has released another one meanwhile, as a
+// Release under way does.
+func TestMultiLockIsReleasedWhileItIsExtended(t *testing.T) {
+	b, ctx := newFaultBench(t), ContextWithOwner(context.Background())
+	early, late := b.direct.NewLock(b.name), b.patientClient().NewLock(b.name+"-b")
+	l := b.direct.NewMultiLock(early, late)
+	b.must(l.LockLease(ctx, time.Minute))
+	rule := b.proxy.On(calls(renewScript), testredis.HoldRequest)
+	extended := make(chan error, 1)
+	go func() { extended <- l.many.extend(ctx, time.Hour) }()
+	await(b.bench, "the request for the second lock is under way", rule.Fired())
+	testredis.Await(b, "the first one is extended", soon, func() bool {
+		return time.Until(early.client.engine.Probe().LeasesEnd(early.lock, engine.OwnerOf(ctx))) > time.Minute
+	})
+	b.must(early.Unlock(ctx))
+	rule.Release()
+	b.must(await(b.bench, "both are extended", extended))
+	b.must(late.Unlock(ctx))
+}
+
 // A Locker of another package is extended by acquiring it once more. It may have lost its hold without an error.
 func TestExtendOfForeignLockers(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
@@ -1567,6 +1603,27 @@ func TestMaxHoldOfADetachedHold(t *testing.T) {
 	assert.InDelta(b, most, time.Since(began), float64(time.Second), "when it ends")
 	b.mustBe(attached.Release(context.Background()), ErrLockLost)
 	b.follows(c.NewLock(b.name))
+}
+
+// A detached write lock expires when keep has passed, although the record has a read hold that its owner has lost.
+func TestDetachedWriterBesideALostReaderExpires(t *testing.T) {
+	b, ctx := newFaultBench(t), context.Background()
+	c := b.patientClient()
+	rw := c.NewRWLock(b.name)
+	h := b.hold(rw.Write())
+	b.must(rw.Read().LockLease(h.Context(), 50*time.Millisecond))
+	guarded, err := rw.Read().Guard(h.Context())
+	b.must(err)
+	rule := b.proxy.On(calls(readRelease), testredis.HoldRequest).Times(testredis.Always)
+	b.ends(guarded, ErrLockLost)
+	testredis.Await(b, "the lease of the reader has expired", soon, func() bool {
+		return b.rdb.PTTL(ctx, b.name).Val() > 0 && len(b.rdb.Keys(ctx, "*"+b.name+"*:rwlock_timeout:1").Val()) == 0
+	})
+	const keep = 100 * time.Millisecond
+	b.detach(h, keep)
+	assert.LessOrEqual(b, b.rdb.PTTL(ctx, b.name).Val(), keep)
+	b.follows(b.direct.NewRWLock(b.name).Write())
+	rule.Release()
 }
 
 // MinHold goes on: the detached hold lasts at least that long, and so does the record after the attached hold was

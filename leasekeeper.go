@@ -10,8 +10,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/relock-go/relock/internal/engine"
 )
 
 // leastKept is the least lease in Redis of a step that waits for later ones, if the explicit lease is shorter: so that it
@@ -54,7 +52,7 @@ func (k *leaseKeeper) end() { k.stop() }
 func (k *leaseKeeper) add(s step) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if s.records != nil {
+	if s.engine != nil {
 		k.steps = append(k.steps, s)
 	}
 }
@@ -78,7 +76,7 @@ func (k *leaseKeeper) run(ctx context.Context, length time.Duration) {
 		}
 		by := time.Now().Add(length / 3)
 		forEach(k.acquired(), func(_ int, s step) error {
-			return s.engine.KeepLease(ctx, s.records, engine.OwnerOf(ctx), length, by)
+			return s.keepLease(ctx, length, by)
 		})
 	}
 }

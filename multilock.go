@@ -311,7 +311,9 @@ func (l *multi) endLeasesAt(o engine.Owner, end time.Time, r engine.Request, lat
 	if r.Lease == 0 || len(l.steps) == 1 {
 		return nil
 	}
-	left, whole := time.Until(l.endTogether(o, end, latest)), lease.Validity(r.Lease)
+	end = validUntil(latest, o, end)
+	l.endTogether(o, end)
+	left, whole := time.Until(end), lease.Validity(r.Lease)
 	if !lease.EnoughValidityLeft(left, whole, false) && (!r.Again || !lease.Suffices(left, whole, false)) {
 		return errAllLate
 	}
@@ -380,27 +382,34 @@ func (l *multi) extend(ctx context.Context, length time.Duration) error {
 	if some := slices.DeleteFunc(slices.Clone(errs), isRenewed); len(some) > 0 { // the others last long enough
 		errs = some
 	}
-	err := errors.Join(errs...)
-	if err == nil {
-		l.endTogether(engine.OwnerOf(ctx), time.Now().Add(lease.Validity(math.MaxInt64)), l.steps)
-	}
-	return err
+	// After an error, too: then those that were extended end with the others.
+	l.endTogether(engine.OwnerOf(ctx), time.Now().Add(lease.Validity(math.MaxInt64)))
+	return errors.Join(errs...)
 }
 
-// endTogether makes the holds of o on the locks, which have an explicit lease, end at the same time: when the first of
-// the latest steps ends, and at end at the latest.
-func (l *multi) endTogether(o engine.Owner, end time.Time, latest []step) (first time.Time) {
-	for _, s := range latest {
+// validUntil returns the time until which all holds of o on steps are valid that have an explicit lease, but no later
+// than end. It returns the present time if one of the holds has ended.
+func validUntil(steps []step, o engine.Owner, end time.Time) time.Time {
+	for _, s := range steps {
 		if s.engine != nil {
 			end = s.engine.ValidUntil(s.ids, o, end)
 		}
+	}
+	return end
+}
+
+// endTogether makes the holds of o on the locks, which have an explicit lease, end at the same time: when the first of
+// them ends, and at end at the latest. If one of them has ended, the others need not end with it: a goroutine of o that
+// releases all of them has perhaps released this one, and must not find the others lost.
+func (l *multi) endTogether(o engine.Owner, end time.Time) {
+	if first := validUntil(l.steps, o, end); time.Now().Before(first) {
+		end = first
 	}
 	for _, s := range l.steps {
 		if s.engine != nil {
 			s.engine.LimitValidity(s.ids, o, end)
 		}
 	}
-	return end
 }
 
 func (l *multi) token(context.Context) (int64, error) {
@@ -544,7 +553,9 @@ func (s *step) acquire(ctx context.Context, r engine.Request) (ok bool, err erro
 	case s.records != nil:
 		ok, err = s.engine.Acquire(ctx, engine.OwnerOf(ctx), r, s.records...)
 	case h != nil && isOurs(l):
-		ok, err = h.acquire(ctx, "acquire", engine.Request{Wait: r.Wait, Lease: r.Lease, AnswerBy: r.AnswerBy, Trial: r.Trial})
+		ok, err = h.acquire(ctx, "acquire", engine.Request{
+			Wait: r.Wait, Lease: r.Lease, LeastLease: r.LeastLease, AnswerBy: r.AnswerBy, Trial: r.Trial,
+		})
 	case r.Wait >= 0:
 		ok, err = l.TryLock(ctx, r.Wait, r.Lease)
 	case r.Lease > 0:
@@ -559,6 +570,16 @@ func (s *step) acquire(ctx context.Context, r engine.Request) (ok bool, err erro
 		err = errNotLasting
 	}
 	return ok, err
+}
+
+// keepLease gives the step, which has an explicit lease, at least this lease from now on, and waits for that until by.
+func (s *step) keepLease(ctx context.Context, lease time.Duration, by time.Time) error {
+	if s.records != nil {
+		return s.engine.KeepLease(ctx, s.records, engine.OwnerOf(ctx), lease, by)
+	}
+	ctx, cancel := context.WithDeadline(ctx, by)
+	defer cancel()
+	return extendLocker(ctx, s.locks[0], lease)
 }
 
 // startLease starts an explicit lease of the step now.

@@ -1146,6 +1146,64 @@ func TestMultiLockKeepsAnExplicitLeaseWhileItWaits(t *testing.T) {
 	assert.Zero(b, c.engine.Probe().Stats().Late)
 }
 
+// The same for a step that is a RedLock: its lease is extended at each of the nodes.
+func TestMultiLockKeepsTheLeaseOfARedLockWhileItWaits(t *testing.T) {
+	b, ctx := newSmallRedBench(t), ContextWithOwner(context.Background())
+	red := b.lock()
+	others := make(chan struct{})
+	last := stubLocker{Locker: b.client().NewLock(b.name + "-last")}
+	last.tryLock = func(ctx context.Context, wait, lease time.Duration) (bool, error) {
+		<-others // hold it until then
+		return last.Locker.TryLock(ctx, wait, lease)
+	}
+	l := b.client().NewMultiLock(red, last)
+	const lease = 500 * time.Millisecond
+	got := make(chan error)
+	go func() {
+		ok, err := l.TryLock(ctx, time.Minute, lease)
+		assert.True(b, ok)
+		got <- err
+	}()
+	left := make([]time.Duration, len(b.nodes))
+	extended := make([]int, len(b.nodes))
+	testredis.Await(b, "the lease was extended at all nodes", soon, func() bool {
+		for i, rdb := range b.nodes {
+			now := rdb.PTTL(ctx, b.name).Val()
+			if now > left[i] && left[i] > 0 {
+				extended[i]++
+			}
+			left[i] = now
+		}
+		return slices.Min(extended) >= 2
+	})
+	close(others)
+	b.must(await(b.bench, "all are free", got))
+	testredis.Await(b, "its lease has ended", soon, func() bool { return b.has() == 0 })
+	b.mustBe(l.Unlock(ctx), ErrLockLost)
+}
+
+// The locks end together also if MaxHold ends one of the first steps sooner than the lease of the last one.
+func TestMultiLockEndsTogetherAtMaxHold(t *testing.T) {
+	t.Parallel()
+	b, ctx := newBench(t, testredis.Start(t).Addr()), ContextWithOwner(context.Background())
+	c := b.client()
+	const lease = time.Minute
+	first, second := c.NewFairLock(b.name+"-1", MaxHold(lease)), c.NewFairLock(b.name+"-2")
+	l := c.NewMultiLock(first, second)
+	b.must(second.Lock(context.Background()))
+	got := make(chan error)
+	go func() { got <- l.LockLease(ctx, lease) }()
+	testredis.Await(b, "the first one is held", soon, func() bool {
+		held, err := first.IsHeld(ctx)
+		return held && err == nil
+	})
+	b.must(second.Unlock(context.Background()))
+	b.must(await(b, "both are free", got))
+	p, o := c.engine.Probe(), engine.OwnerOf(ctx)
+	assert.Equal(t, p.LeasesEnd(first.lock, o), p.LeasesEnd(second.lock, o))
+	b.must(l.Unlock(ctx))
+}
+
 // A server is known by its address, unless a Sentinel or a Dialer of the user decides where the connections lead.
 func TestAddressesTellServersApart(t *testing.T) {
 	t.Parallel()

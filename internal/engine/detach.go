@@ -85,6 +85,7 @@ type detaching struct {
 	lease  time.Duration // that the detached field gets
 	held   time.Duration // how long the hold was held
 	splits bool          // other holds need the field of the hold
+	beside bool          // the owner has lost the counterpart: its field may be there, and keep the lease of the record
 	undone atomic.Bool   // Redis has not confirmed the request
 }
 
@@ -104,6 +105,7 @@ func (x *detaching) begin(keep time.Duration) ([]*guard.End, error) {
 		return nil, send.Invalid("its owner also holds, or asks for, the other half of the read/write lock")
 	}
 	r, e := h.record, s.engine
+	x.beside = other != nil
 	x.lease = e.watchdog.RestOf(&r.lease, max(keep, h.keepUntil-e.watchdog.Now()))
 	x.held = h.age()
 	s.endSharingLocked(r)
@@ -176,14 +178,17 @@ func (x *detaching) detached(r send.Reply, sent time.Time) Detached {
 }
 
 // shorten makes the lease of d end with MaxHold if it ends noticeably later: the request has asked for the rest of
-// MaxHold, and Redis may have run it late.
+// MaxHold, and Redis may have run it late. It also makes the record of a writer end with that lease if the record has a
+// reader that its owner has lost: the request leaves the longer lease of a record with readers as it is.
 func (x *detaching) shorten(op *waitOptions, d *Detached) {
 	over := send.FromMilliseconds(d.KeepEnd - d.MaxEnd)
-	if d.MaxEnd == 0 || over <= outlivesBy {
+	late := d.MaxEnd > 0 && over > outlivesBy
+	if !late && !x.beside {
 		return
 	}
 	rest := x.lockState.engine.watchdog.RestOf(&x.record.lease, x.lease)
-	if _, _, err := x.lockState.engine.send(op, x.commands().Renew(x.to, rest, true), time.Now()); err == nil {
+	_, _, err := x.lockState.engine.send(op, x.commands().Renew(x.to, rest, true), time.Now())
+	if late && err == nil {
 		d.KeepEnd = d.MaxEnd
 	}
 }
