@@ -100,6 +100,7 @@ type Engine struct {
 	hints    hintChannel
 	late     late.Requests
 	putBacks putBacks
+	undoing  atomic.Int64 // attempts that are rolled back in the background: see rollbacker.undo
 
 	rtt     handoff.RoundTrip
 	fields  fieldMaker

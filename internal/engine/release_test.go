@@ -12,6 +12,7 @@ import (
 
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -62,6 +63,49 @@ func TestEngineAttemptThatRunsAfterItsUndoExpires(t *testing.T) {
 		took := time.Since(start)
 		assert.LessOrEqual(t, took, e.WatchdogTimeout+20*time.Millisecond, "an orphan blocked for %v", took)
 		e.unlock(2)
+	})
+}
+
+// An attempt was given up, and Redis cannot be reached for so long that its rollback fails. The attempt runs when Redis
+// continues, and is rolled back then: the lock is not kept by nobody until the lease is over.
+func TestEngineAttemptThatRunsAfterAnOutageIsUndone(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		const outage = 3 * UnlockTime
+		e.redis.Fault = func(verb string) fakeredis.Fault {
+			if verb == "acquire" {
+				return fakeredis.Fault{Ghost: outage}
+			}
+			return fakeredis.Fault{Block: io.ErrUnexpectedEOF}
+		}
+		ok, err := e.lockWith(context.Background(), 1, Request{Wait: time.Second})
+		require.False(t, ok)
+		require.Error(t, err)
+		time.Sleep(outage)
+		e.redis.Set(func() { e.redis.Fault = nil })
+		start := time.Now()
+		e.lock(2)
+		took := time.Since(start)
+		assert.LessOrEqual(t, took, longestUndoPause+time.Second, "an orphan blocked for %v", took)
+		e.unlock(2)
+	})
+}
+
+// Only so many attempts are rolled back in the background at a time.
+func TestEngineUndoesOnlySoManyAttemptsInTheBackground(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.Fault = func(verb string) fakeredis.Fault {
+			return fakeredis.Fault{Block: io.ErrUnexpectedEOF}
+		}
+		e.undoing.Store(mostUndone - 1)
+		for owner := range Owner(3) {
+			ok, err := e.lockWith(context.Background(), owner+1, Request{Wait: time.Second})
+			require.False(t, ok)
+			require.Error(t, err)
+		}
+		time.Sleep(2 * UnlockTime)
+		assert.EqualValues(t, mostUndone, e.undoing.Load())
+		time.Sleep(e.WatchdogTimeout + late.Life + longestUndoPause)
+		assert.EqualValues(t, mostUndone-1, e.undoing.Load(), "the leases are over")
 	})
 }
 

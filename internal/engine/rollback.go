@@ -43,30 +43,48 @@ func (e rollbacker) rollBackAll(ctx context.Context, targets []target, unknown i
 	all.Wait()
 }
 
-const longestUndoPause = 8 * clearPause // between two tries to roll an attempt back
+const (
+	longestUndoPause = 8 * clearPause // between two tries to roll an attempt back
+	mostUndone       = 1000           // attempts that are rolled back in the background at a time, unless their leases are long
+)
 
-// undo rolls back one attempt as rollBackOne does. If Redis cannot be reached, and the attempt has asked for a lease that
-// is longer than a watchdog timeout, undo goes on in the background until less than that is left. Other records are left
-// to their leases: in an outage there may be as many attempts as callers that have given up.
+// undo rolls back one attempt as rollBackOne does. If Redis cannot be reached, undo goes on in the background for as
+// long as the attempt may leave a record: a request waits in its connection while Redis is paused, and acquires the lock
+// when Redis continues. In an outage there may be as many attempts as callers that have given up. If there are very
+// many, the records with leases that are no longer than a watchdog timeout are left to their leases.
 func (e rollbacker) undo(ctx context.Context, kind Record, a Attempt, unknown int) {
 	end := time.Now().Add(bounded(a.Lease))
 	if e.late.MayAcquire(a.Field) {
 		end = end.Add(late.Life)
 	}
 	goesOn := func(err error) bool {
-		return err != nil && a.HoldCount == 1 && send.Transient(err) && time.Until(end) > e.WatchdogTimeout
+		return err != nil && a.HoldCount == 1 && send.Transient(err) && time.Now().Before(end)
 	}
-	if err := e.rollBackOne(ctx, kind, a, unknown); a.Lease <= e.WatchdogTimeout || !goesOn(err) {
+	if !goesOn(e.rollBackOne(ctx, kind, a, unknown)) {
+		return
+	}
+	if e.undoing.Add(1) > mostUndone && a.Lease <= e.WatchdogTimeout {
+		e.undoing.Add(-1)
 		return
 	}
 	e.workers.Spawn(func() {
+		defer e.undoing.Add(-1)
 		for pause := clearPause; ; pause = min(2*pause, longestUndoPause) {
-			closed := e.waitOptionsFor(context.WithoutCancel(ctx)).sleep(nil, nil, pause) != nil
-			if closed || !goesOn(e.rollBackOne(ctx, kind, a, unknown)) {
+			if e.pauseUndo(pause) != nil || !goesOn(e.rollBackOne(ctx, kind, a, unknown)) {
 				return
 			}
 		}
 	})
+}
+
+// pauseUndo sleeps for d, or until Redis has answered another request. It returns an error if the engine is closed.
+func (e rollbacker) pauseUndo(d time.Duration) error {
+	for end := time.Now().Add(d); ; {
+		err := e.waitOptionsFor(context.Background()).sleep(nil, nil, clearPause)
+		if err != nil || e.sender.Healthy() || !time.Now().Before(end) {
+			return err
+		}
+	}
 }
 
 // rollBackOne rolls back one attempt, and returns why this has failed. unknown is the number of tries of the attempt
