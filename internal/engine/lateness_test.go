@@ -586,6 +586,18 @@ func TestRecordIsDeletedAfterALateTryOfTheCallerBefore(t *testing.T) {
 	})
 }
 
+// The same, and the attempt of the first caller runs after the second one has unlocked: no caller needs what it acquires.
+func TestLateTryOfTheCallerBeforeIsRolledBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		l := leavesPlace(t, e, fakeredis.Fault{Late: 700 * time.Millisecond}, Request{Wait: forever})
+		require.NoError(t, e.Release(context.Background(), l, 2))
+		require.Empty(t, e.redis.Holder("x"))
+		time.Sleep(2 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "the record that nobody holds")
+	})
+}
+
 // A renewal is under way when a fenced lock is handed off, so that the next owner makes a record of its own with the same
 // field. It unlocks at once, and MinHold ends in time.
 func TestMinHoldEndsInTimeAfterAHandoffDuringARenewal(t *testing.T) {

@@ -85,13 +85,13 @@ func (s *lockState) releasedLocked(field string) *hold {
 	return nil
 }
 
-// isNeededLocked reports whether an owner holds the lock with field, or asks for it: it may have shared the record of
-// the hold for which the field was made, or adopted it.
+// isNeededLocked reports whether an owner holds the lock with field, or asks for it, or is going to: it may have shared
+// the record of the hold for which the field was made, or adopted it, or its place in the line.
 func (s *lockState) isNeededLocked(field string) bool {
 	for h := range s.holds.all() {
 		if h.field == field && (h.state.wanted() || h.state.holds()) {
 			return true
 		}
 	}
-	return false
+	return slices.ContainsFunc(s.queues, func(q *waitQueue) bool { return q.place != nil && q.place.field == field })
 }

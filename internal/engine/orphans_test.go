@@ -67,6 +67,44 @@ func TestLateGrantIsNeededWhileTheFieldIsAdopted(t *testing.T) {
 	})
 }
 
+// A late grant for a hold that its caller has given up is needed only if the caller has left its place in the line to
+// another one. A hold that was forgotten before is one of a multi-acquire, which goes on.
+func TestLateGrantIsNeededWhileThePlaceIsLeft(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		l := newFakeLock(e.redis, "x")
+		s := e.retain("x")
+		defer s.release()
+		var q *waitQueue
+		newHold := func() (h *hold) {
+			s.locked(func() {
+				h = s.newHoldLocked(l, holdKey{"", 1}, nil)
+				h.field = e.fields.newField(1, 1)
+			})
+			return h
+		}
+		h := newHold()
+		assert.True(t, h.needs(h.field), "its caller asks")
+		s.locked(func() {
+			q = s.queueLocked("")
+			q.TryEnter()
+			q.place = &place{lock: l, field: h.field}
+		})
+		h.unlockHold()
+		assert.True(t, h.needs(h.field), "the next caller asks")
+		s.locked(func() {
+			q.place = nil
+			q.Release()
+			s.dropQueueLocked(q)
+		})
+		assert.False(t, h.needs(h.field), "nobody asks")
+
+		h = newHold()
+		s.locked(func() { s.forgetLocked(h) })
+		h.unlockHold()
+		assert.True(t, h.needs(h.field), "the multi-acquire asks")
+	})
+}
+
 // What is deleted of a hold that has ended is its own alone: a field that another hold has adopted stays.
 func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
