@@ -892,8 +892,8 @@ func TestWaitForSeveralLocksIsAsOldAsItsFirstPart(t *testing.T) {
 	}
 }
 
-// A MultiLock that has waited for a lock of another process, and then waits for one of its own process, is logged for the
-// latter from then on: the former is free.
+// A MultiLock that has waited for a lock of another process, and then waits for one of its own process, is logged for
+// the latter from then on: the former is free.
 func TestSlowMultiLockNamesTheLockThatItWaitsForNow(t *testing.T) {
 	inVirtualTime(t, 1, func(v *virtual) {
 		var log lockedBuffer

@@ -88,11 +88,12 @@ type hold struct {
 	key       holdKey
 	next      *hold  // the next hold of the same owner in the holds of its lock state; or nil
 	field     string // of its record in Redis; empty until its first attempt is prepared
-	// changed wakes the caller that waits for this hold when its owner has acquired the counterpart of the lock; or nil.
-	changed chan struct{}
-	vote    Vote // set and replaced only while the hold is fresh; nil if the lock has a record in Redis
+	vote      Vote   // set and replaced only while the hold is fresh; nil if the lock has a record in Redis
 
 	// guarded by lockState.mu
+	// changed wakes the caller that waits for this hold when its owner has acquired the counterpart of the lock, or
+	// when a late answer has granted the lock; nil: it has not waited, and there is no counterpart.
+	changed    chan struct{}
 	ownerQueue waitqueue.Queue[candidate] // the owner mutex
 	queue      *waitQueue                 // the local queue that has admitted the hold, and not the next waiter yet; or nil
 	record     *record                    // set when the lock is acquired

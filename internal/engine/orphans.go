@@ -3,7 +3,8 @@ package engine
 // Orphans: answers to attempts that come after the caller has left.
 //
 // Rules: a grant that is not needed any more is rolled back by the field of its attempt. It is needed as long as a hold
-// of this process has that field.
+// of this process has that field. If the caller waits, because another try of the attempt has found the lock busy, the
+// grant wakes it.
 
 import (
 	"context"
@@ -41,12 +42,25 @@ func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
 	}
 	targets = a.backend.present(targets)
 	if !a.givenUp.Load() {
-		targets = slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return t.hold.needs(t.Field) })
+		targets = slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return t.hold.needsLate(t.Field) })
 	}
 	if len(targets) == 0 {
 		return
 	}
 	rollbacker{a.engine}.rollBackAll(a.Ctx, targets, unknown) // 5
+}
+
+// needsLate is needs for a field that a late answer may have granted: it wakes the caller of h if that waits.
+func (h *hold) needsLate(field string) bool {
+	if !h.needs(field) {
+		return false
+	}
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if h.state == fresh {
+		wakeCaller(h.changed)
+	}
+	return true
 }
 
 // needs reports whether field belongs to a hold of this process, or to an acquire operation that goes on. While a

@@ -105,6 +105,24 @@ func TestLateGrantIsNeededWhileThePlaceIsLeft(t *testing.T) {
 	})
 }
 
+// A try of an attempt runs late, and is granted, while the caller waits because a later try has found the lock busy.
+// The caller has the lock at once, and nobody waits for a lock that nobody uses.
+func TestLateGrantWakesItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := fakeredis.New()
+		e := joinBubbleEngine(t, r, "client", func(c *Config) { c.PollInterval = time.Minute })
+		other := joinBubbleEngine(t, r, "other")
+		other.lock(99)
+		start := time.Now()
+		runsLate(r, "acquire", 1, fakeredis.Fault{Late: 3 * time.Second})
+		time.AfterFunc(2*time.Second, func() { r.Set(func() { delete(r.Records, "x") }) }) // nobody is told
+		e.lock(1)
+		assert.Equal(t, 3*time.Second, time.Since(start))
+		e.unlock(1)
+		_ = other.unlockErr(99)
+	})
+}
+
 // What is deleted of a hold that has ended is its own alone: a field that another hold has adopted stays.
 func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
