@@ -10,6 +10,7 @@ package engine
 import (
 	"context"
 	"io"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -782,6 +783,38 @@ func TestRecordIsDeletedAfterAReentryBesideItsUnlock(t *testing.T) {
 				assert.NotEmpty(t, e.redis.Holder("x"))
 				time.Sleep(2 * time.Minute)
 				assert.Empty(t, e.redis.Holder("x"), "the record that nobody holds")
+			})
+		})
+	}
+}
+
+// The same, and the watchdog timeout is so long that no time is that far from now.
+func TestRecordIsDeletedAfterAnOutageWithAnEndlessWatchdogTimeout(t *testing.T) {
+	for name, takes := range map[string]func(ctx context.Context, e *bubbleEngine){
+		"Lock": func(_ context.Context, e *bubbleEngine) { e.lock(2) },
+		"Attach": func(ctx context.Context, e *bubbleEngine) {
+			d, err := e.detached(ctx, time.Hour)
+			require.NoError(e.t, err)
+			require.NoError(e.t, e.attach(ctx, 2, d))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(math.MaxInt64))
+				time.Sleep(time.Second)
+				takes(context.Background(), e)
+				end := time.Now().Add(time.Minute)
+				e.redis.Set(func() {
+					e.redis.Fault = func(string) (f fakeredis.Fault) {
+						if time.Now().Before(end) {
+							f.Block = io.EOF
+						}
+						return f
+					}
+				})
+				require.ErrorContains(t, e.unlockErr(2), "not confirmed")
+				time.Sleep(2 * time.Minute)
+				assert.Empty(t, e.redis.Holder("x"), "the record long after the outage")
 			})
 		})
 	}
