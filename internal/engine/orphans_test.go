@@ -99,9 +99,14 @@ func TestLateGrantIsNeededWhileThePlaceIsLeft(t *testing.T) {
 		assert.False(t, h.needs(h.field), "nobody asks")
 
 		h = newHold()
-		s.locked(func() { s.forgetLocked(h) })
+		signal := make(chan struct{}, 1)
+		s.locked(func() {
+			h.changed = signal
+			s.forgetLocked(h)
+		})
 		h.unlockHold()
-		assert.True(t, h.needs(h.field), "the multi-acquire asks")
+		assert.True(t, h.needsLate(h.field), "the multi-acquire asks")
+		assert.Len(t, signal, 1, "it is woken")
 	})
 }
 
