@@ -599,6 +599,40 @@ func TestLateTryOfTheCallerBeforeIsRolledBack(t *testing.T) {
 	})
 }
 
+// The same, and the second one waits when the attempt of the first one runs, and is granted: the second one has the lock
+// at once.
+func TestLateGrantToTheCallerBeforeWakesTheNextOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := fakeredis.New()
+		e := joinBubbleEngine(t, r, "client", func(c *Config) { c.PollInterval = time.Minute })
+		other, l, start := joinBubbleEngine(t, r, "other"), lineLock{newFakeLock(r, "x")}, time.Now()
+		other.lock(99)
+		short, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		gaveUp, got := make(chan error), make(chan error)
+		for o, c := range map[Owner]struct {
+			context.Context
+			done chan error
+		}{1: {short, gaveUp}, 2: {context.Background(), got}} {
+			go func() {
+				time.Sleep(time.Duration(o) * time.Millisecond)
+				_, err := e.acquire(c, l, o, Request{Wait: forever})
+				c.done <- err
+			}()
+		}
+		time.Sleep(4700 * time.Millisecond)
+		runsLate(r, "acquire", 1, fakeredis.Fault{Late: 2 * time.Second})
+		r.PubSub.Publish("grants:x")
+		require.Error(t, <-gaveUp)
+		time.Sleep(time.Second)
+		r.Set(func() { delete(r.Records, "x") }) // nobody is told
+		require.NoError(t, <-got)
+		assert.Equal(t, 6700*time.Millisecond, time.Since(start))
+		require.NoError(t, e.Release(context.Background(), l, 2))
+		_ = other.unlockErr(99)
+	})
+}
+
 // A renewal is under way when a fenced lock is handed off, so that the next owner makes a record of its own with the same
 // field. It unlocks at once, and MinHold ends in time.
 func TestMinHoldEndsInTimeAfterAHandoffDuringARenewal(t *testing.T) {

@@ -50,15 +50,22 @@ func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
 	rollbacker{a.engine}.rollBackAll(a.Ctx, targets, unknown) // 5
 }
 
-// needsLate is needs for a field that a late answer may have granted: it wakes the caller of h if that waits.
+// needsLate is needs for a field that a late answer may have granted: it wakes the caller that waits with the field. That
+// is the caller of h, or another one to which it has left its place in the line.
 func (h *hold) needsLate(field string) bool {
 	if !h.needs(field) {
 		return false
 	}
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	if h.state == fresh {
+	s := h.lockState
+	s.Lock()
+	defer s.Unlock()
+	if h.state == fresh { // also while it is not in s: see multi.go
 		wakeCaller(h.changed)
+	}
+	for other := range s.holds.all() {
+		if other.field == field && other.state == fresh {
+			wakeCaller(other.changed)
+		}
 	}
 	return true
 }
