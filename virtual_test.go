@@ -892,6 +892,36 @@ func TestWaitForSeveralLocksIsAsOldAsItsFirstPart(t *testing.T) {
 	}
 }
 
+// A MultiLock that has waited for a lock of another process, and then waits for one of its own process, is logged for
+// the latter from then on: the former is free.
+func TestSlowMultiLockNamesTheLockThatItWaitsForNow(t *testing.T) {
+	inVirtualTime(t, 1, func(v *virtual) {
+		var log lockedBuffer
+		c, _ := v.client(0, WithWaitWarning(time.Second), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		other, _ := v.client(0)
+		theirs, mine := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+		first, second := other.NewLock("first"), c.NewLock("second")
+		require.NoError(v, first.Lock(theirs))
+		both := c.NewMultiLock(c.NewLock("first"), c.NewLock("second"))
+		got := make(chan error)
+		waiter := ContextWithOwner(context.Background())
+		go func() { got <- both.Lock(waiter) }()
+		time.Sleep(10 * time.Second)
+		require.NoError(v, second.Lock(mine))
+		assert.Contains(v, log.String(), "lock=first")
+		assert.NotContains(v, log.String(), "lock=second")
+		require.NoError(v, first.Unlock(theirs))
+		time.Sleep(time.Second)
+		before := strings.Count(log.String(), "lock=first")
+		time.Sleep(time.Minute)
+		assert.Equal(v, before, strings.Count(log.String(), "lock=first"))
+		assert.Contains(v, log.String(), "lock=second")
+		require.NoError(v, second.Unlock(mine))
+		require.NoError(v, <-got)
+		require.NoError(v, both.Unlock(waiter))
+	})
+}
+
 // A lock that another goroutine of the same process has forgotten, and one that another process keeps, are logged by
 // default when a caller has waited for a minute. WithWaitWarning(0) switches that off.
 func TestLockThatIsKeptForAMinuteIsLoggedByDefault(t *testing.T) {

@@ -360,8 +360,18 @@ func (a *acquireOp) listen(in target, res Answer) (wake, ready <-chan struct{}, 
 	if res.Standing.SubscriptionLost() {
 		a.subscription.listeners[0].Renew() // the channel of grants
 	}
+	in.hold.wokenBy(a.subscription.listeners[0].Wake)
 	a.waitsFor(in.hold)
 	return wake, ready, begun
+}
+
+// wokenBy makes wake that which wakes the caller of h, unless it has another channel.
+func (h *hold) wokenBy(wake chan struct{}) {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if h.changed == nil {
+		h.changed = wake
+	}
 }
 
 // waitsFor notes that the caller is about to sleep until the lock of h may be free in Redis.

@@ -413,7 +413,7 @@ func (x *attaching) attached(r send.Reply, sent time.Time) error {
 	if x.MaxEnd > 0 {
 		h.record.lease.SetLimit(max(1, w.At(sent)+send.FromMilliseconds(x.MaxEnd-now)))
 	}
-	h.mayLastLocked(send.FromMilliseconds(r[1]))
+	h.mayLastLocked(bounded(send.FromMilliseconds(r[1])))
 	w.Watch(&h.record.lease, sent, send.FromMilliseconds(r[1]), true, 0)
 	h.checkIfForcedLocked(w.At(sent))
 	return nil

@@ -41,7 +41,7 @@ const (
 	lost                          // lost, and its owner does not know yet
 	expired                       // lost because its explicit lease has expired: it needs no Unlock
 	lossReported                  // lost, and an acquire has returned the loss to its owner
-	ended                         // released, handed off, detached, or given up before it was acquired (multi.go)
+	ended                         // released, handed off, detached, or given up before it was acquired
 )
 
 // wanted reports whether the lock is not acquired yet.
@@ -88,11 +88,12 @@ type hold struct {
 	key       holdKey
 	next      *hold  // the next hold of the same owner in the holds of its lock state; or nil
 	field     string // of its record in Redis; empty until its first attempt is prepared
-	// changed wakes the caller that waits for this hold when its owner has acquired the counterpart of the lock; or nil.
-	changed chan struct{}
-	vote    Vote // set and replaced only while the hold is fresh; nil if the lock has a record in Redis
+	vote      Vote   // set and replaced only while the hold is fresh; nil if the lock has a record in Redis
 
 	// guarded by lockState.mu
+	// changed wakes the caller that waits for this hold when its owner has acquired the counterpart of the lock, or
+	// when a late answer has granted the lock; nil: it has not waited, and there is no counterpart.
+	changed    chan struct{}
 	ownerQueue waitqueue.Queue[candidate] // the owner mutex
 	queue      *waitQueue                 // the local queue that has admitted the hold, and not the next waiter yet; or nil
 	record     *record                    // set when the lock is acquired
@@ -211,12 +212,15 @@ func (h *hold) unlockHold() {
 	h.unlockHoldLocked()
 }
 
-// unlockHoldLocked is unlockHold for callers with the mutex. It forgets h if it was not acquired, or has ended.
+// unlockHoldLocked is unlockHold for callers with the mutex. It forgets h if it has ended, or was not acquired: then it
+// ends, so that a late grant to it is rolled back (see needs). A fresh hold that was forgotten already is that of a
+// multi-acquire, which goes on.
 func (h *hold) unlockHoldLocked() {
-	if h.state == fresh {
+	if h.state == fresh && h.registered {
 		h.leaveQueueLocked() // has an effect only after code of the user has panicked, or ended the goroutine
+		h.state = ended
 	}
-	if h.state == fresh || h.state == ended {
+	if h.state == ended {
 		h.lockState.forgetLocked(h)
 	}
 	h.ownerQueue.Release()

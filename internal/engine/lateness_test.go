@@ -10,6 +10,7 @@ package engine
 import (
 	"context"
 	"io"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -586,6 +587,52 @@ func TestRecordIsDeletedAfterALateTryOfTheCallerBefore(t *testing.T) {
 	})
 }
 
+// The same, and the attempt of the first caller runs after the second one has unlocked: no caller needs what it acquires.
+func TestLateTryOfTheCallerBeforeIsRolledBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		l := leavesPlace(t, e, fakeredis.Fault{Late: 700 * time.Millisecond}, Request{Wait: forever})
+		require.NoError(t, e.Release(context.Background(), l, 2))
+		require.Empty(t, e.redis.Holder("x"))
+		time.Sleep(2 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "the record that nobody holds")
+	})
+}
+
+// The same, and the second one waits when the attempt of the first one runs, and is granted: the second one has the lock
+// at once.
+func TestLateGrantToTheCallerBeforeWakesTheNextOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := fakeredis.New()
+		e := joinBubbleEngine(t, r, "client", func(c *Config) { c.PollInterval = time.Minute })
+		other, l, start := joinBubbleEngine(t, r, "other"), lineLock{newFakeLock(r, "x")}, time.Now()
+		other.lock(99)
+		short, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		gaveUp, got := make(chan error), make(chan error)
+		for o, c := range map[Owner]struct {
+			context.Context
+			done chan error
+		}{1: {short, gaveUp}, 2: {context.Background(), got}} {
+			go func() {
+				time.Sleep(time.Duration(o) * time.Millisecond)
+				_, err := e.acquire(c, l, o, Request{Wait: forever})
+				c.done <- err
+			}()
+		}
+		time.Sleep(4700 * time.Millisecond)
+		runsLate(r, "acquire", 1, fakeredis.Fault{Late: 2 * time.Second})
+		r.PubSub.Publish("grants:x")
+		require.Error(t, <-gaveUp)
+		time.Sleep(time.Second)
+		r.Set(func() { delete(r.Records, "x") }) // nobody is told
+		require.NoError(t, <-got)
+		assert.Equal(t, 6700*time.Millisecond, time.Since(start))
+		require.NoError(t, e.Release(context.Background(), l, 2))
+		_ = other.unlockErr(99)
+	})
+}
+
 // A renewal is under way when a fenced lock is handed off, so that the next owner makes a record of its own with the same
 // field. It unlocks at once, and MinHold ends in time.
 func TestMinHoldEndsInTimeAfterAHandoffDuringARenewal(t *testing.T) {
@@ -770,6 +817,38 @@ func TestRecordIsDeletedAfterAReentryBesideItsUnlock(t *testing.T) {
 				assert.NotEmpty(t, e.redis.Holder("x"))
 				time.Sleep(2 * time.Minute)
 				assert.Empty(t, e.redis.Holder("x"), "the record that nobody holds")
+			})
+		})
+	}
+}
+
+// The same, and the watchdog timeout is so long that no time is that far from now.
+func TestRecordIsDeletedAfterAnOutageWithAnEndlessWatchdogTimeout(t *testing.T) {
+	for name, takes := range map[string]func(ctx context.Context, e *bubbleEngine){
+		"Lock": func(_ context.Context, e *bubbleEngine) { e.lock(2) },
+		"Attach": func(ctx context.Context, e *bubbleEngine) {
+			d, err := e.detached(ctx, time.Hour)
+			require.NoError(e.t, err)
+			require.NoError(e.t, e.attach(ctx, 2, d))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(math.MaxInt64))
+				time.Sleep(time.Second)
+				takes(context.Background(), e)
+				end := time.Now().Add(time.Minute)
+				e.redis.Set(func() {
+					e.redis.Fault = func(string) (f fakeredis.Fault) {
+						if time.Now().Before(end) {
+							f.Block = io.EOF
+						}
+						return f
+					}
+				})
+				require.ErrorContains(t, e.unlockErr(2), "not confirmed")
+				time.Sleep(2 * time.Minute)
+				assert.Empty(t, e.redis.Holder("x"), "the record long after the outage")
 			})
 		})
 	}

@@ -224,6 +224,7 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 
 // awaitHoldLocked waits for the owner mutex of other, which another caller of the owner has.
 func (g *multiAcquire) awaitHoldLocked(op *waitOptions, other *hold) error {
+	g.engine.slow.strike(&g.acquireOp) // it waits no longer for the lock that Redis has last found busy
 	g.leaveQueuesLocked()
 	if other.state.holds() {
 		return entrance{g.engine}.enterOwnersLocked(g.states, op, other)
@@ -240,6 +241,7 @@ func (g *multiAcquire) awaitHoldLocked(op *waitOptions, other *hold) error {
 
 // awaitQueuesLocked waits for all wait queues, and reports whether the next attempt bypasses them.
 func (g *multiAcquire) awaitQueuesLocked(op *waitOptions) (bypass bool, err error) {
+	g.engine.slow.strike(&g.acquireOp)
 	patient := g.waiting()
 	err = entrance{g.engine}.enterQueuesLocked(g.states, patient, g.awaitedLocked())
 	op.found = patient.found

@@ -3,7 +3,8 @@ package engine
 // Orphans: answers to attempts that come after the caller has left.
 //
 // Rules: a grant that is not needed any more is rolled back by the field of its attempt. It is needed as long as a hold
-// of this process has that field.
+// of this process has that field. If the caller waits, because another try of the attempt has found the lock busy, the
+// grant wakes it.
 
 import (
 	"context"
@@ -41,12 +42,32 @@ func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
 	}
 	targets = a.backend.present(targets)
 	if !a.givenUp.Load() {
-		targets = slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return t.hold.needs(t.Field) })
+		targets = slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return t.hold.needsLate(t.Field) })
 	}
 	if len(targets) == 0 {
 		return
 	}
 	rollbacker{a.engine}.rollBackAll(a.Ctx, targets, unknown) // 5
+}
+
+// needsLate is needs for a field that a late answer may have granted: it wakes the caller that waits with the field. That
+// is the caller of h, or another one to which it has left its place in the line.
+func (h *hold) needsLate(field string) bool {
+	if !h.needs(field) {
+		return false
+	}
+	s := h.lockState
+	s.Lock()
+	defer s.Unlock()
+	if h.state == fresh { // also while it is not in s: see multi.go
+		wakeCaller(h.changed)
+	}
+	for other := range s.holds.all() {
+		if other.field == field && other.state == fresh {
+			wakeCaller(other.changed)
+		}
+	}
+	return true
 }
 
 // needs reports whether field belongs to a hold of this process, or to an acquire operation that goes on. While a
@@ -85,13 +106,13 @@ func (s *lockState) releasedLocked(field string) *hold {
 	return nil
 }
 
-// isNeededLocked reports whether an owner holds the lock with field, or asks for it: it may have shared the record of
-// the hold for which the field was made, or adopted it.
+// isNeededLocked reports whether an owner holds the lock with field, or asks for it, or is going to: it may have shared
+// the record of the hold for which the field was made, or adopted it, or its place in the line.
 func (s *lockState) isNeededLocked(field string) bool {
 	for h := range s.holds.all() {
 		if h.field == field && (h.state.wanted() || h.state.holds()) {
 			return true
 		}
 	}
-	return false
+	return slices.ContainsFunc(s.queues, func(q *waitQueue) bool { return q.place != nil && q.place.field == field })
 }

@@ -67,6 +67,67 @@ func TestLateGrantIsNeededWhileTheFieldIsAdopted(t *testing.T) {
 	})
 }
 
+// A late grant for a hold that its caller has given up is needed only if the caller has left its place in the line to
+// another one. A hold that was forgotten before is one of a multi-acquire, which goes on.
+func TestLateGrantIsNeededWhileThePlaceIsLeft(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		l := newFakeLock(e.redis, "x")
+		s := e.retain("x")
+		defer s.release()
+		var q *waitQueue
+		newHold := func() (h *hold) {
+			s.locked(func() {
+				h = s.newHoldLocked(l, holdKey{"", 1}, nil)
+				h.field = e.fields.newField(1, 1)
+			})
+			return h
+		}
+		h := newHold()
+		assert.True(t, h.needs(h.field), "its caller asks")
+		s.locked(func() {
+			q = s.queueLocked("")
+			q.TryEnter()
+			q.place = &place{lock: l, field: h.field}
+		})
+		h.unlockHold()
+		assert.True(t, h.needs(h.field), "the next caller asks")
+		s.locked(func() {
+			q.place = nil
+			q.Release()
+			s.dropQueueLocked(q)
+		})
+		assert.False(t, h.needs(h.field), "nobody asks")
+
+		h = newHold()
+		signal := make(chan struct{}, 1)
+		s.locked(func() {
+			h.changed = signal
+			s.forgetLocked(h)
+		})
+		h.unlockHold()
+		assert.True(t, h.needsLate(h.field), "the multi-acquire asks")
+		assert.Len(t, signal, 1, "it is woken")
+	})
+}
+
+// A try of an attempt runs late, and is granted, while the caller waits because a later try has found the lock busy.
+// The caller has the lock at once, and nobody waits for a lock that nobody uses.
+func TestLateGrantWakesItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := fakeredis.New()
+		e := joinBubbleEngine(t, r, "client", func(c *Config) { c.PollInterval = time.Minute })
+		other := joinBubbleEngine(t, r, "other")
+		other.lock(99)
+		start := time.Now()
+		runsLate(r, "acquire", 1, fakeredis.Fault{Late: 3 * time.Second})
+		time.AfterFunc(2*time.Second, func() { r.Set(func() { delete(r.Records, "x") }) }) // nobody is told
+		e.lock(1)
+		assert.Equal(t, 3*time.Second, time.Since(start))
+		e.unlock(1)
+		_ = other.unlockErr(99)
+	})
+}
+
 // What is deleted of a hold that has ended is its own alone: a field that another hold has adopted stays.
 func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {

@@ -126,7 +126,7 @@ func (h *hold) mayLast(length time.Duration, err error) {
 	h.mayLastLocked(length)
 }
 
-// mayLastLocked notes that the record that has the field of h may last for length from now.
+// mayLastLocked notes that the record that has the field of h may last for length from now, which is bounded.
 func (h *hold) mayLastLocked(length time.Duration) {
 	r := h.record
 	if r == nil || r.adopted {
@@ -188,7 +188,7 @@ func (h *hold) recordEnd() time.Time {
 	now := w.Now()
 	end := max(r.expires, now)
 	if w.Renews(&r.lease) && !r.ended || w.IsRenewing(&r.lease) { // a record that has ended gets no more
-		end = max(end, now+e.WatchdogTimeout)
+		end = max(end, now+bounded(e.WatchdogTimeout))
 	}
 	if longest := e.late.Longest(h.field); longest > 0 {
 		end = max(end, now+late.Life+bounded(longest))

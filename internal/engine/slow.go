@@ -258,7 +258,7 @@ func (e slowWatch) startForWaits() {
 
 func (e slowWatch) startOnce() {
 	if w := &e.slow.walk; e.slow.walking.CompareAndSwap(false, true) {
-		w.last = e.watchdog.Now()
+		w.last, w.names = e.watchdog.Now(), nil
 		e.workers.Spawn(w.run)
 	}
 }

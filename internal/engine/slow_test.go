@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -336,6 +337,41 @@ func TestLookupThatEndsItsGoroutine(t *testing.T) {
 				runtime.Goexit()
 			}
 			return "goroutine 7 of elsewhere"
+		}
+	})
+}
+
+// The last calls that wait for a lock get it while its holder is looked up. Calls that wait for it an hour later are
+// reported like the first ones.
+func TestLaterWaitsAreReportedLikeTheFirst(t *testing.T) {
+	t.Parallel()
+	var lookup atomic.Pointer[func()]
+	inSlowBubble(t, 0, time.Second, func(e *bubbleEngine, l *slowLog) {
+		other := joinBubbleEngine(e.t, e.redis, "other")
+		for range 2 {
+			before := len(l.longWaits())
+			other.lock(7)
+			done := e.lockLater(1)
+			pass(15 * time.Second)
+			assert.Len(e.t, l.longWaits(), before+4, "after 1, 2, 4 and 8 seconds")
+			ends := func() {
+				other.unlock(7)
+				<-done
+			}
+			lookup.Store(&ends)
+			pass(2 * time.Second)
+			<-done
+			e.unlock(1)
+			pass(time.Hour)
+			assert.Len(e.t, l.longWaits(), before+5, "after 16 seconds")
+			assert.False(e.t, e.slow.walking.Load())
+		}
+	}, func(c *Config) {
+		c.Holder = func(context.Context, Subject) string {
+			if ends := lookup.Swap(nil); ends != nil {
+				(*ends)()
+			}
+			return ""
 		}
 	})
 }

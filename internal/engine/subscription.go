@@ -65,17 +65,22 @@ func (s *subscription) change(t target, grants, releases string) {
 		}
 		l := e.pubsub.JoinFor(signal, name)
 		if name == grants {
-			kind := t.hold.commands()
-			l.Hears(func(message string) { rollbacker{e}.heardGrant(kind, message) })
-			if kind.Admission() == Uncoordinated {
-				l.Only(isFor(t.Field))
-			}
+			hearGrants(l, t)
 		}
 		s.listeners, s.unconfirmed = append(s.listeners, l), append(s.unconfirmed, l)
 	}
 	for _, l := range before {
 		s.unconfirmed = slices.DeleteFunc(s.unconfirmed, func(other *wake.Listener) bool { return other == l })
 		l.Leave()
+	}
+}
+
+// hearGrants makes l, which listens to the channel of grants, hear those of t.
+func hearGrants(l *wake.Listener, t target) {
+	kind, e := t.hold.commands(), t.hold.lockState.engine
+	l.Hears(func(message string) { rollbacker{e}.heardGrant(kind, message) })
+	if kind.Admission() == Uncoordinated {
+		l.Only(isFor(t.Field))
 	}
 }
 
@@ -87,12 +92,14 @@ func (s *subscription) hearsGrants(t target) bool {
 	if len(s.names) > 0 {
 		return s.names[0] == name && s.listeners[0].Confirmed()
 	}
-	if !t.hold.lockState.engine.pubsub.IsConfirmed(name) {
+	// One look finds the subscription and keeps it: it may end at any moment while nobody listens.
+	l := t.hold.lockState.engine.pubsub.JoinConfirmed(name)
+	if l == nil {
 		return false
 	}
-	s.change(t, name, "")
-	s.unconfirmed = nil
-	return s.listeners[0].Confirmed()
+	hearGrants(l, t)
+	s.names, s.listeners = []string{name}, []*wake.Listener{l}
+	return true
 }
 
 // message returns the last message of the first channel that it has not returned before; or "".

@@ -16,6 +16,8 @@
 //     be announced to a waiter, or that the lock was granted to a waiter with a message that was lost. These closer
 //     checks are made for a few locks each time, which are chosen at random, and for all locks whose waiters listen
 //     on a connection that has not answered its last ping.
+//   - A request without an answer delays no other one: the locks of a Cluster are on several servers, and one of them
+//     may be down. A lock is in one request at a time.
 //   - The goroutine ends when no caller waits.
 //   - If Redis does not answer, or refuses the request, the waiters are woken and ask for themselves.
 //   - The Client decides how Redis is asked: a Poller knows only the names of locks and the functions of its Config.
@@ -63,6 +65,7 @@ type Poller struct {
 	mu      sync.Mutex          // guards below; a leaf
 	waiters map[string][]Waiter // by the name of the lock
 	latest  map[string]Look     // the same names, if they were looked at
+	asked   map[string]bool     // the names in requests that are under way
 	running bool
 }
 
@@ -93,7 +96,7 @@ type Connection interface {
 }
 
 // New returns a Poller. It has a goroutine only while callers wait.
-func New(config Config) *Poller { return &Poller{config: config} }
+func New(config Config) *Poller { return &Poller{config: config, asked: make(map[string]bool)} }
 
 // Update replaces l by later, unless later is zero.
 func (l *Look) Update(later Look) {
@@ -160,8 +163,8 @@ func (p *Poller) run() {
 				p.end()
 				return
 			}
-			if len(names) > 0 {
-				p.look(names, int(closeLooks*pause.Seconds()+rand.Float64()))
+			if names = p.asks(names); len(names) > 0 {
+				p.config.Spawn(func() { p.look(names, int(closeLooks*pause.Seconds()+rand.Float64())) })
 			}
 		}
 	}
@@ -217,6 +220,7 @@ func (p *Poller) looks() (all [][]string) {
 // also woken if the lock is no lock any more, would be released without a message to this process, or was granted to
 // this process with a message that was lost.
 func (p *Poller) look(names []string, closely int) {
+	defer p.hasAsked(names) // also when a hook of the Redis client ends the goroutine
 	names, waiters, doubtful := p.doubtfulFirst(names)
 	closely = min(max(closely, doubtful), len(names))
 	fields := make([][]string, closely)
@@ -225,7 +229,6 @@ func (p *Poller) look(names []string, closely int) {
 			fields[i] = append(fields[i], s.Field)
 		}
 	}
-	p.asks(names)
 	free, err := p.config.Look(names, fields)
 	if err != nil {
 		p.wake(names...)
@@ -235,15 +238,28 @@ func (p *Poller) look(names []string, closely int) {
 	p.wake(free...)
 }
 
-// asks notes that Redis is about to be asked about names.
-func (p *Poller) asks(names []string) {
+// asks notes that Redis is about to be asked about names, except those in requests that are under way. It returns the
+// others.
+func (p *Poller) asks(names []string) (others []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, name := range names {
+	others = slices.DeleteFunc(names, func(name string) bool { return p.asked[name] })
+	for _, name := range others {
+		p.asked[name] = true
 		if l, waits := p.latest[name], len(p.waiters[name]) > 0; waits && l.Asked.IsZero() {
 			l.Asked = time.Now()
 			p.latest[name] = l
 		}
+	}
+	return others
+}
+
+// hasAsked notes that a request about names is no longer under way.
+func (p *Poller) hasAsked(names []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, name := range names {
+		delete(p.asked, name)
 	}
 }
 

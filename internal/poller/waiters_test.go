@@ -171,6 +171,40 @@ func TestPollerGoesOnAfterAHookHasEndedItsGoroutine(t *testing.T) {
 	})
 }
 
+// A server that does not answer delays no poll of a lock on another one, and is asked about each of its locks once.
+func TestPollerDoesNotWaitForAServerThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newPollerBench(t)
+		look, hung, answer := b.config.Look, 0, make(chan struct{})
+		b.config.Group = func(name string) string { return name }
+		b.config.Look = func(names []string, fields [][]string) ([]string, error) {
+			if names[0] != "x" {
+				b.set(func() { hung++ })
+				<-answer
+				return nil, errors.New("no answer")
+			}
+			return look(names, fields)
+		}
+		w, other := waiter(), waiter()
+		for _, name := range []string{"a", "b", "c"} {
+			defer b.Watch(name, other)()
+			other = waiter()
+		}
+		defer b.Watch("x", w)()
+		rounds(5)
+		polls, _ := b.polls()
+		assert.GreaterOrEqual(t, len(polls), 4, "polls of x in five rounds")
+		b.set(func() { b.free = []string{"x"} })
+		rounds(1)
+		assert.True(t, woken(w))
+		b.set(func() { assert.Equal(t, 3, hung) })
+		close(answer)
+		rounds(2)
+		b.set(func() { assert.Greater(t, hung, 3, "they are asked about again") })
+		b.close()
+	})
+}
+
 // A connection that is silent, or not.
 type connection bool
 

@@ -22,7 +22,8 @@ package send
 //     the end of that wait has the error errUnsent: the error of a connection may look like that of any context.
 //   - The context of a bounded call has a deadline, which the clone obeys. It holds also where go-redis gives a
 //     connection more time than its read timeout, because the server is being maintained.
-//   - If a hook of the user repeats a bounded call, none of its runs is forgotten.
+//   - If a hook of the user repeats a bounded call, none of its runs is forgotten, also if a later one is answered.
+//   - A hook of the user may keep errors for itself. A bounded call that was not sent is known without its error.
 //   - The clone has no hooks. If a bounded call is the first to use a connection, the hooks of the user do not see the
 //     commands with which go-redis begins the connection.
 
@@ -55,6 +56,10 @@ type Bounder interface {
 
 // errUnsent is the error of a bounded call that was not sent. The hooks of the user see it.
 var errUnsent = errors.New("relock has not sent this request, and sends it on another goroutine")
+
+// errRepeated is the error of a bounded call that a hook of the user has repeated, so that Redis may still run the
+// first one, whatever the hook returns. The request is sent again, and that try counts.
+var errRepeated = errors.New("a hook of the Redis client has repeated this request, and Redis may still run the first")
 
 // A Prompt is a Transport on a *redis.Client that is also a Bounder.
 type Prompt struct {
@@ -121,9 +126,14 @@ func (p *Prompt) RunBounded(caller context.Context, now time.Time, c Call) (answ
 	_ = p.rdb.Process(&pass.ctx, pass) // Result returns the error, even if Process returns early
 	answer, err = pass.Result()
 	p.learn(pass, time.Since(now))
-	switch notRun := isNotRun(err); {
-	case notRun && pass.ran.Load():
-		return nil, errUnsent, true // a hook has repeated the call
+	notRun := isNotRun(err) || answer == nil && err == nil && pass.unsent.Load()
+	earlier := pass.lost.Load() // runs before the one that has this outcome
+	if MayRunLater(err) {
+		earlier--
+	}
+	switch {
+	case notRun && pass.ran.Load(), !notRun && earlier > 0:
+		return nil, errRepeated, true
 	case notRun:
 		return nil, nil, false
 	}
@@ -158,8 +168,12 @@ type passage struct {
 	clone *redis.Client // nil: the command is not bounded
 	ctx   passageCtx    // with which a bounded command is sent
 	end   time.Time     // when a bounded command ends
-	ran   atomic.Bool   // Redis may have run a bounded command
 	way   atomic.Uint32
+
+	// Of the runs of a bounded command:
+	ran    atomic.Bool  // Redis may have run one
+	lost   atomic.Int32 // how many Redis may run later
+	unsent atomic.Bool  // the last one was not sent, or not run because the server does not know the script
 }
 
 // The ways of a passage.
@@ -208,7 +222,14 @@ func (p *passage) run(ctx context.Context) error {
 		return err
 	}
 	err := p.clone.Process(cloneCtx{ctx, p}, p)
-	if MayHaveRun(err) && !isNotRun(err) {
+	notRun := isNotRun(err)
+	p.unsent.Store(notRun)
+	switch {
+	case notRun:
+	case MayRunLater(err):
+		p.lost.Add(1)
+		fallthrough
+	case MayHaveRun(err):
 		p.ran.Store(true)
 	}
 	return err
@@ -285,6 +306,7 @@ func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		case way == throughFirst:
 			return pass.run(ctx)
 		}
+		pass.unsent.Store(true)
 		cmd.SetErr(errUnsent)
 		return errUnsent
 	}

@@ -627,6 +627,67 @@ func TestBoundedCallThatAHookRepeatsCounts(t *testing.T) {
 	assert.Equal(t, 1, a.Lost)
 }
 
+// It counts as sent also if the repetition is answered: Redis may run the first one later.
+func TestBoundedCallThatAHookRepeatsWithSuccessCounts(t *testing.T) {
+	t.Parallel()
+	p := testredis.NewProxy(t, testredis.Start(t).Addr())
+	rdb := p.Client()
+	var repeated atomic.Int64
+	rdb.AddHook(userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		err := next(ctx, cmd)
+		if ended(err) && cmd.Name() == "evalsha" {
+			repeated.Add(1)
+			cmd.SetErr(nil)
+			err = next(ctx, cmd)
+		}
+		return err
+	}))
+	b := newPromptBench(t, rdb)
+	b.bounds()
+	p.On(testredis.Script(echoing.Digest()), testredis.LoseReply)
+	a := b.send(context.Background())
+	require.NoError(t, a.Err)
+	assert.EqualValues(t, 1, repeated.Load())
+	assert.Equal(t, 1, a.Unknown)
+	assert.Equal(t, 1, a.Lost)
+}
+
+// A bounded call that was not sent goes out in another way, also if a hook of the user keeps the error for itself.
+func TestBoundedCallWhoseErrorAHookKeepsIsSent(t *testing.T) {
+	t.Parallel()
+	for name, hinder := range map[string]func(b *promptBench) (end func()){
+		"a hook was added later": func(b *promptBench) func() {
+			b.rdb.AddHook(userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+				return next(ctx, cmd)
+			}))
+			return func() {}
+		},
+		"no connection": func(b *promptBench) func() {
+			conn := b.rdb.Conn()
+			require.NoError(b.t, conn.Ping(context.Background()).Err())
+			return func() { assert.NoError(b.t, conn.Close()) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rdb := testredis.Client(t, testredis.Mini(t).Addr(), func(o *redis.Options) { o.PoolSize = 1 })
+			rdb.AddHook(userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+				if err := next(ctx, cmd); Answered(err) {
+					return err
+				}
+				return nil
+			}))
+			b := newPromptBench(t, rdb)
+			b.bounds()
+			end := hinder(b)
+			_, err, sent := b.prompt.RunBounded(context.Background(), time.Now(), echoRequest().Call)
+			assert.NoError(t, err)
+			assert.False(t, sent)
+			end()
+			assert.NoError(t, b.send(context.Background()).Err)
+		})
+	}
+}
+
 // A lateConn is a connection whose reads report in their own way that the time is up, as those of some tunnels do.
 type lateConn struct{ net.Conn }
 

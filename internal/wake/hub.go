@@ -130,6 +130,16 @@ func (h *Hub) JoinFor(wake chan struct{}, name string) *Listener {
 	return h.tryJoin(wake, name, &home)
 }
 
+// JoinConfirmed is like Join if the channel called name is subscribed, and otherwise returns nil.
+func (h *Hub) JoinConfirmed(name string) *Listener {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ch := h.channels[name]; ch != nil && ch.isConfirmed() {
+		return h.joinLocked(make(chan struct{}, 1), ch)
+	}
+	return nil
+}
+
 // tryJoin implements JoinFor for a channel that already has a link, or gets the link of home. It returns nil if
 // neither is given.
 func (h *Hub) tryJoin(wake chan struct{}, name string, home *Node) *Listener {
@@ -144,6 +154,10 @@ func (h *Hub) tryJoin(wake chan struct{}, name string, home *Node) *Listener {
 		h.channels[name] = ch
 		h.placeLocked(ch, *home)
 	}
+	return h.joinLocked(wake, ch)
+}
+
+func (h *Hub) joinLocked(wake chan struct{}, ch *channel) *Listener {
 	l := &Listener{Wake: wake, Ready: ch.ready, channel: ch, hub: h}
 	ch.listeners = append(ch.listeners, l)
 	return l

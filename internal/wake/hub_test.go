@@ -90,6 +90,34 @@ func TestPubSubSubscribesOnceAndWakesAllListeners(t *testing.T) {
 	})
 }
 
+// JoinConfirmed listens to a channel that is subscribed, also if the subscription, to which nobody listens any more, is
+// about to end at that moment. It subscribes to nothing.
+func TestJoinConfirmedKeepsTheSubscriptionThatItFinds(t *testing.T) {
+	s, p := newFakePubSub(t)
+	assert.Nil(t, p.JoinConfirmed("x"))
+	p.mu.Lock()
+	p.idleTTL = time.Microsecond
+	p.mu.Unlock()
+	joined := 0
+	for round := range 20_000 {
+		first := p.Join("x")
+		<-first.Ready
+		first.Leave()
+		for range round % 100 {
+			runtime.Gosched()
+		}
+		l := p.JoinConfirmed("x")
+		if l == nil {
+			continue
+		}
+		joined++
+		require.True(t, l.Confirmed(), "in round %d", round)
+		l.Leave()
+	}
+	assert.Positive(t, joined)
+	assert.LessOrEqual(t, s.Count("subscribe x"), 20_000)
+}
+
 // A listener with a filter is not woken by any other message.
 func TestPubSubMessagesPassTheFilterOfAListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
