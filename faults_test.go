@@ -1750,7 +1750,8 @@ var faultRows = map[int]string{
 	35: "TestFaultServerClockJumpIsReported TestLineStarvesNobodyAfterItsClockWasSetBack " +
 		"TestReaderIsNotHeldOffByAHeartbeatOfTheFuture TestFairDeadWaiterIsEvictedAfterTheClockWentBack",
 	36: "TestFaultTimeOfASlowRequestIsNotValid",
-	37: "TestFaultPausedRedisEndsValidityAndCalls TestFairOrderSurvivesAPauseOfRedis",
+	37: "TestEngineAttemptThatRunsAfterAnOutageIsUndone TestFaultPausedRedisEndsValidityAndCalls " +
+		"TestFairOrderSurvivesAPauseOfRedis",
 	38: "TestFaultWaiterRidesOutAnOutage TestEngineOutages",
 	39: "TestFaultExhaustedPoolDelaysNoRenewal TestFaultHoldSurvivesMaxClients",
 	40: "TestFaultStarvedProcessTrustsNoLostLock TestEngineGuardLooksAtTheClock TestWatchdogManyLeases",
