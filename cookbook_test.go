@@ -32,7 +32,7 @@ func handleCharge(client *relock.Client) http.HandlerFunc {
 		if err != nil {
 			log.Printf("charge: %v", err) // names the lock, and who has it
 		}
-		lost := errors.Is(err, relock.ErrLockLost)
+		lost, closed := errors.Is(err, relock.ErrLockLost), errors.Is(err, relock.ErrClosed)
 		switch {
 		case ran && failed == nil && !lost: // if err is not nil, only the release of the lock is not confirmed
 			w.WriteHeader(http.StatusOK)
@@ -41,9 +41,9 @@ func handleCharge(client *relock.Client) http.HandlerFunc {
 		case !ran && (err == nil || errors.Is(err, relock.ErrBusy)):
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "another request for this order is running", http.StatusConflict)
-		case ran && ctx.Err() == nil && !lost:
+		case ran && ctx.Err() == nil && !lost && !closed:
 			http.Error(w, "the charge has failed", http.StatusInternalServerError) // or what the error of charge stands for
-		default: // Redis cannot be asked, the work takes too long, or the lock was lost
+		default: // Redis cannot be asked, the work takes too long, the lock was lost, or this process stops
 			w.Header().Set("Retry-After", "5")
 			http.Error(w, "try again later", http.StatusServiceUnavailable)
 		}
@@ -72,7 +72,7 @@ func TestHandlerOfTheCookbookIsThisOne(t *testing.T) {
 }
 
 // The handler answers 200, 409 to a second request for the same order, 499 in the log if its client leaves, 500 to an
-// error of the work, and 503 if Redis cannot be asked or the lock was lost.
+// error of the work, and 503 if Redis cannot be asked, the lock was lost or the Client is shut down.
 func TestHandlerOfTheCookbookTellsBusyFromBroken(t *testing.T) {
 	rdb, done := newRedis()
 	client, err := relock.New(rdb)
@@ -113,6 +113,20 @@ func TestHandlerOfTheCookbookTellsBusyFromBroken(t *testing.T) {
 		return errors.Join(err, ctx.Err())
 	})
 	assert.Equal(t, http.StatusServiceUnavailable, lost.Code)
+
+	ended := make(chan error, 1)
+	closing := ask(ctx, func(ctx context.Context) error {
+		go func() { ended <- client.Shutdown(context.WithoutCancel(ctx)) }()
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	assert.Equal(t, http.StatusServiceUnavailable, closing.Code, "the process stops")
+	require.NoError(t, <-ended)
+	assert.Equal(t, http.StatusServiceUnavailable, ask(ctx, fine).Code, "the process has stopped")
+
+	client, err = relock.New(rdb)
+	require.NoError(t, err)
+	defer client.Close()
 	stop()
 	assert.Equal(t, http.StatusServiceUnavailable, ask(ctx, fine).Code)
 }
