@@ -179,19 +179,21 @@ func TestLeaderOfTheCookbookStops(t *testing.T) {
 		go func() { result <- leadForever(context.WithValue(ctx, saveKey{}, work), client) }()
 		return result
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	result := leads(ctx, func(context.Context, int64) error {
-		time.AfterFunc(10*time.Millisecond, cancel)
-		return os.ErrInvalid
-	})
-	began := time.Now()
-	require.ErrorIs(t, <-result, context.Canceled)
-	assert.Less(t, time.Since(began), time.Second, "the pause went on")
+	paused := time.Hour
+	for tries := 0; tries < 5 && paused >= time.Second; tries++ { // the machine may be very busy
+		ctx, cancel := context.WithCancel(context.Background())
+		began := time.Now()
+		require.ErrorIs(t, <-leads(ctx, func(context.Context, int64) error {
+			time.AfterFunc(100*time.Millisecond, cancel)
+			return os.ErrInvalid
+		}), context.Canceled)
+		paused = time.Since(began)
+	}
+	assert.Less(t, paused, time.Second, "the pause went on")
 
-	ctx, cancel = context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	result = leads(ctx, func(guarded context.Context, _ int64) error {
+	result := leads(ctx, func(guarded context.Context, _ int64) error {
 		go func() { ended <- client.Shutdown(ctx) }()
 		<-guarded.Done()
 		return guarded.Err()
