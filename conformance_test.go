@@ -711,6 +711,50 @@ func (s suite) run(t *testing.T) {
 			assert.NotErrorIs(b, err, ErrLockLost)
 			b.isLocked(l, false)
 		}},
+		{"DoTellsAShutdown", func(b *bench) {
+			for what, result := range map[string]func(ctx context.Context) error{
+				"the error of its context": context.Context.Err,
+				"the cause":                context.Cause,
+				"both":                     func(ctx context.Context) error { return errors.Join(ctx.Err(), context.Cause(ctx)) },
+				"an error that wraps it":   func(ctx context.Context) error { return fmt.Errorf("stopped: %w", ctx.Err()) },
+				"its own error":            func(context.Context) error { return io.ErrNoProgress },
+			} {
+				c := b.client()
+				l, ended := newLock(c, b.name), make(chan error, 1)
+				ran, err := l.TryDo(ctx, soon, func(guarded context.Context) error {
+					go func() { ended <- c.Shutdown(ctx) }()
+					await(b, "the context is canceled", guarded.Done())
+					return result(guarded)
+				})
+				assert.True(b, ran, what)
+				b.must(await(b, "Shutdown ends", ended))
+				assert.NotErrorIs(b, err, context.Canceled, what)
+				assert.NotErrorIs(b, err, ErrLockLost, what)
+				switch what {
+				case "its own error":
+					assert.Equal(b, io.ErrNoProgress, err, what)
+					continue
+				case "an error that wraps it":
+					assert.ErrorContains(b, err, "stopped: ")
+				}
+				assert.ErrorIs(b, err, ErrClosed, what)
+				assert.Equal(b, 1, strings.Count(err.Error(), ErrClosed.Error()), "%s: %v", what, err)
+			}
+			c := b.client()
+			l, ended := newLock(c, b.name), make(chan error, 1)
+			canceled, cancel := context.WithCancel(ctx)
+			err := l.Do(canceled, func(guarded context.Context) error {
+				cancel()
+				err := guarded.Err()
+				go func() { ended <- c.Shutdown(ctx) }()
+				<-c.engine.UntilShutdown(ctx, time.Time{}).Closed
+				return err
+			})
+			b.mustBe(err, context.Canceled)
+			assert.NotErrorIs(b, err, ErrClosed)
+			b.must(await(b, "Shutdown ends", ended))
+			b.isLocked(newLock(b.client(), b.name), false)
+		}},
 		{"TryDo", func(b *bench) {
 			l, held := newLock(b.client(), b.name), rival(b.client(), b.name)
 			called := false

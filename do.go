@@ -4,7 +4,8 @@ package relock
 //
 // Rules: the function is called at most once. A hold that is lost before that has protected nothing, so it is acquired
 // again. After a loss the error of the function is that of a canceled context as a rule: callers must not take the loss
-// for a cancellation, so the result matches ErrLockLost instead, and its text tells of the loss once.
+// for a cancellation, so the result matches ErrLockLost instead, and its text tells of the loss once. The same applies
+// to Shutdown and Close, and ErrClosed.
 
 import (
 	"context"
@@ -23,7 +24,8 @@ import (
 // The context of fn is canceled when ctx is, when the lock is lost (see Guard), and when fn returns. Do returns the
 // error of fn, joined with the error of Unlock, so that it matches ErrLockLost if the lock was lost while fn was
 // running. If that was the reason why the context of fn was canceled, the error does not match context.Canceled, even
-// if fn has returned the error of its context: a loss is not to be taken for a cancellation.
+// if fn has returned the error of its context: a loss is not to be taken for a cancellation. If Shutdown or Close has
+// canceled the context of fn, and fn has returned the error of its context, Do returns [ErrClosed] in its place.
 //
 // If the lock is lost before fn is called, Do acquires it again, as nothing has been done under it. So ErrLockLost
 // means that fn was called, with two exceptions: the owner already held the lock, in an outer section, and has lost it;
@@ -43,9 +45,10 @@ func (h *handle) Do(ctx context.Context, fn func(ctx context.Context) error) err
 //   - false, and another error, if Redis does not answer in time, and for the other reasons for which Lock returns one.
 //
 // So if fn was not called, an HTTP handler answers 409 to a nil error and to ErrBusy, and 503 to the others. If fn was
-// called, an error that matches ErrLockLost is a 503, too. Any other error is that of fn, joined with that of the
-// release: if fn has returned nil, its work is done, and only the release is not confirmed (see Unlock). So a handler
-// keeps the error of fn in a variable. That error may match ErrBusy, too, if fn has waited for another lock.
+// called, an error that matches ErrLockLost is a 503, too, and so is ErrClosed if fn has failed. Any other error is that
+// of fn, joined with that of the release: if fn has returned nil, its work is done, and only the release is not confirmed
+// (see Unlock). So a handler keeps the error of fn in a variable. That error may match ErrBusy, too, if fn has waited for
+// another lock.
 //
 // The wait includes the time that Redis takes to answer. If Redis does not answer, TryDo returns up to 0.2s after wait.
 // Its errors name the operation trylock. A negative wait and a nil fn are ErrInvalid.
@@ -142,8 +145,11 @@ func callHeld(
 // outcome returns the error of a call that has held a lock: err, the error of its function, joined with released, that
 // of the release. cause is why the context of the function was canceled before it returned; or nil. If that is the loss
 // of the lock, the outcome does not match context.Canceled, and does not repeat the loss, unless released may be about
-// several locks.
+// several locks. If it is that the Client is closed, ErrClosed takes the place of context.Canceled.
 func outcome(err, cause, released error, several bool) error {
+	if errors.Is(err, context.Canceled) && errors.Is(cause, ErrClosed) && !errors.Is(cause, ErrLockLost) {
+		err = closedInstead(err)
+	}
 	switch {
 	case err == nil:
 		return released
@@ -161,6 +167,17 @@ func outcome(err, cause, released error, several bool) error {
 		return errors.Join(err, released)
 	}
 	return err
+}
+
+// closedInstead returns err, which matches context.Canceled, as an error that matches ErrClosed instead.
+func closedInstead(err error) error {
+	switch {
+	case err == context.Canceled: // not errors.Is: an error that wraps it has a text
+		return ErrClosed
+	case errors.Is(err, ErrClosed):
+		return uncanceled{err}
+	}
+	return errors.Join(uncanceled{err}, ErrClosed)
 }
 
 // An uncanceled error matches what it wraps, except context.Canceled.

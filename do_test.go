@@ -111,6 +111,48 @@ func TestErrorOfAnInnerLockIsNotThatOfDo(t *testing.T) {
 	b.must(held.Unlock(ctx))
 }
 
+// The outcome of a call whose context a Shutdown has canceled matches ErrClosed, and not context.Canceled, if the
+// function has returned the error of its context. A loss is told as a loss, also one that matches ErrClosed.
+func TestOutcomeOfAShutdown(t *testing.T) {
+	lost := engine.LossError(ErrClosed)
+	unlocked := failed("unlock", "x", lost)
+	for _, test := range []struct {
+		name                string
+		err, cause, release error
+		matches, not        []error
+		text                string
+	}{
+		{"the work is done", nil, ErrClosed, nil, nil, nil, ""},
+		{"canceled", context.Canceled, ErrClosed, nil, []error{ErrClosed}, []error{context.Canceled}, ErrClosed.Error()},
+		{"returns why", ErrClosed, ErrClosed, nil, []error{ErrClosed}, nil, ErrClosed.Error()},
+		{"wraps it", errors.Join(context.Canceled, io.EOF), ErrClosed, nil,
+			[]error{ErrClosed, io.EOF}, []error{context.Canceled}, "context canceled\nEOF\n" + ErrClosed.Error()},
+		{"its own error", io.EOF, ErrClosed, nil, []error{io.EOF}, []error{ErrClosed}, "EOF"},
+		{"the deadline of the caller", context.DeadlineExceeded, ErrClosed, nil,
+			[]error{context.DeadlineExceeded}, []error{ErrClosed}, context.DeadlineExceeded.Error()},
+		{"not confirmed", context.Canceled, ErrClosed, io.ErrNoProgress,
+			[]error{ErrClosed, io.ErrNoProgress}, []error{context.Canceled},
+			ErrClosed.Error() + "\n" + io.ErrNoProgress.Error()},
+		{"lost after that", context.Canceled, ErrClosed, unlocked,
+			[]error{ErrClosed, ErrLockLost}, []error{context.Canceled}, ErrClosed.Error() + "\n" + unlocked.Error()},
+		{"another lock was lost", context.Canceled, lost, nil, []error{context.Canceled}, []error{ErrClosed, ErrLockLost},
+			"context canceled"},
+	} {
+		err := outcome(test.err, test.cause, test.release, false)
+		for _, target := range test.matches {
+			assert.ErrorIs(t, err, target, test.name)
+		}
+		for _, target := range test.not {
+			assert.NotErrorIs(t, err, target, test.name)
+		}
+		if test.text == "" {
+			assert.NoError(t, err, test.name)
+		} else {
+			assert.EqualError(t, err, test.text, test.name)
+		}
+	}
+}
+
 // The outcome of a call that has lost its lock does not match context.Canceled, and tells of the loss once. It keeps all
 // that the function has returned, and everything that the release tells of other locks.
 func TestOutcomeOfALoss(t *testing.T) {

@@ -53,12 +53,12 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 
 // Lead campaigns, calls fn when the caller is the leader, and resigns when fn has returned, even if fn panics. It
 // returns the error of fn, joined with the error of Resign. If the leadership was lost while fn was running, the result
-// matches ErrLockLost, and does not match context.Canceled, even if fn has returned the error of its context: see
-// [Lock.Do]. A nil fn is ErrInvalid.
+// matches ErrLockLost, and does not match context.Canceled, even if fn has returned the error of its context. After
+// Shutdown and Close it matches ErrClosed in that case: see [Lock.Do]. A nil fn is ErrInvalid.
 //
-// The context of fn is canceled when the leadership is lost, and when ctx is canceled. Lead resigns only after fn has
-// returned, so that the next leader does not begin before the work of this one has ended. If the leadership is lost,
-// however, the next leader may begin when the lease has expired, whether fn has returned or not.
+// The context of fn is canceled when the leadership is lost, when ctx is canceled, and by Shutdown and Close. Lead
+// resigns only after fn has returned, so that the next leader does not begin before the work of this one has ended. If
+// the leadership is lost, however, the next leader may begin when the lease has expired, whether fn has returned or not.
 func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error) error {
 	if fn == nil {
 		return e.lock.fail("lead", errNilFunction)

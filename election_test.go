@@ -233,6 +233,24 @@ func TestLeadTellsOfALostLeadOnce(t *testing.T) {
 	b.leads(e, nil)
 }
 
+// A leader that returns the error of its context after a Shutdown: Lead tells that the Client is closed, and not of a
+// cancellation.
+func TestLeadTellsOfAShutdown(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c := b.client()
+	ended := make(chan error, 1)
+	err := c.NewElection(b.name).Lead(ctx, func(within context.Context) error {
+		go func() { ended <- c.Shutdown(ctx) }()
+		await(b, "the ctx of the work ends", within.Done())
+		return within.Err()
+	})
+	b.must(await(b, "Shutdown ends", ended))
+	b.mustBe(err, ErrClosed)
+	assert.NotErrorIs(t, err, context.Canceled)
+	b.leads(b.client().NewElection(b.name), nil)
+}
+
 func TestCampaignEndsWithCtx(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)

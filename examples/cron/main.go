@@ -101,9 +101,14 @@ func replica(ctx context.Context, name string, options *redis.Options, job *job)
 		time.Sleep(time.Until(job.start.Add(time.Duration(tick) * period)))
 		time.Sleep(mathrand.N(inexact))
 
-		err := runOnce(ctx, rdb, lock, name, tick, job)
+		err := onceForEachTick(ctx, rdb, lock, job.lastKey(), tick, patience, func(context.Context) error {
+			if job.do(name, tick) {
+				return errors.Join(errCrash, rdb.Close()) // so the lock cannot be released, nor its lease renewed
+			}
+			return nil
+		})
 		if errors.Is(err, errCrash) {
-			return nil // without Unlock: the lease is no longer renewed
+			return nil
 		}
 		if err != nil {
 			return err
@@ -114,32 +119,30 @@ func replica(ctx context.Context, name string, options *redis.Options, job *job)
 
 var errCrash = errors.New("the replica crashed")
 
-// runOnce does the job of this tick, unless another replica has done it.
-func runOnce(ctx context.Context, rdb *redis.Client, lock *relock.Lock, replica string, tick int, job *job) error {
-	ok, err := lock.TryLock(ctx, patience, 0)
-	if err != nil {
-		return err
-	}
-	if !ok {
-		return nil // another replica runs the job for longer than this one can wait
-	}
-
-	last, err := rdb.Get(ctx, job.lastKey()).Int()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return errors.Join(err, lock.Unlock(ctx))
-	}
-	if last >= tick {
-		return lock.Unlock(ctx) // the tick is already done
-	}
-	guarded, err := lock.Guard(ctx) // canceled if the lock is lost
-	if err != nil {
-		return errors.Join(err, lock.Unlock(ctx))
-	}
-	if job.do(replica, tick) {
-		return errCrash
-	}
-	err = rdb.Set(guarded, job.lastKey(), tick, 0).Err()
-	return errors.Join(err, lock.Unlock(ctx))
+// onceForEachTick does the job of this tick, unless another replica has done it.
+func onceForEachTick(
+	ctx context.Context,
+	rdb *redis.Client,
+	lock *relock.Lock,
+	lastKey string, // of the last tick that was done
+	tick int,
+	wait time.Duration, // longer than the lease and the job, and shorter than the interval
+	job func(context.Context) error,
+) error {
+	_, err := lock.TryDo(ctx, wait, func(ctx context.Context) error { // canceled if the lock is lost
+		last, err := rdb.Get(ctx, lastKey).Int()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return err
+		}
+		if last >= tick {
+			return nil // another replica has done it
+		}
+		if err := job(ctx); err != nil {
+			return err
+		}
+		return rdb.Set(ctx, lastKey, tick, 0).Err()
+	})
+	return err // nil, too, if another replica runs the job for longer than this one waits
 }
 
 // A job is the work that one of the replicas has to do at each tick.

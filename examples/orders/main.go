@@ -197,7 +197,7 @@ func refuse(w http.ResponseWriter, r *http.Request, ran bool, err error) {
 	case !ran && (err == nil || errors.Is(err, relock.ErrBusy)):
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "another request has the order", http.StatusConflict)
-	default: // Redis cannot be asked, the work takes too long, or the lock was lost
+	default: // Redis cannot be asked, the work takes too long, the lock was lost, or this process stops
 		http.Error(w, "try again later", http.StatusServiceUnavailable)
 	}
 }
