@@ -606,7 +606,7 @@ func TestPageOfOneLockSaysWhetherTheLeaseGrows(t *testing.T) {
 	_, text = b.get("/release?name=lock:renewed")
 	assert.Contains(t, text, "; its process is alive (the lease grows).")
 	text = stream.await("no, not in the last ")
-	assert.Contains(t, text, "its process has ended, cannot reach Redis, or asked for a lease that is not renewed")
+	assert.Contains(t, text, "its process has ended, is paused, cannot reach Redis, or asked for a lease that is not renewed")
 	require.NoError(t, held.Release(ctx))
 }
 
