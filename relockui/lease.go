@@ -71,9 +71,9 @@ func (l lapse) text(h relock.Holder, at time.Time) string {
 		return "yes: its process is alive"
 	case runsOut:
 		return "no, not in the last " + duration(looked) +
-			": its process has ended, cannot reach Redis, or asked for a lease that is not renewed"
+			": its process has ended, is paused, cannot reach Redis, or asked for a lease that is not renewed"
 	case endless:
-		return "it has no end, and nobody renews it"
+		return "it has no end"
 	case detached:
 		return "no: the hold was detached, and no process has attached it yet"
 	case expired:
@@ -92,9 +92,10 @@ func (l lapse) verdict(h relock.Holder, at time.Time) string {
 	case grows:
 		return "its process is alive (the lease grows)"
 	case runsOut:
-		return "its process has ended, cannot reach Redis, or asked for a lease that is not renewed (the lease does not grow)"
+		return "its process has ended, is paused, cannot reach Redis, or asked for a lease that is not renewed " +
+			"(the lease does not grow)"
 	case endless:
-		return "the lease has no end, and nobody renews it"
+		return "the lease has no end"
 	case detached:
 		return "the hold was detached, and no process has attached it yet"
 	case expired:

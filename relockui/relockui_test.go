@@ -606,7 +606,10 @@ func TestPageOfOneLockSaysWhetherTheLeaseGrows(t *testing.T) {
 	_, text = b.get("/release?name=lock:renewed")
 	assert.Contains(t, text, "; its process is alive (the lease grows).")
 	text = stream.await("no, not in the last ")
-	assert.Contains(t, text, "its process has ended, cannot reach Redis, or asked for a lease that is not renewed")
+	assert.Contains(t, text, "its process has ended, is paused, cannot reach Redis, or asked for a lease that is not renewed")
+	assert.Contains(t, text, `<p data-key="ends">It becomes free by itself in `)
+	_, text = b.get("/?waiting=0")
+	assert.Regexp(t, `data-name="Lease"><span>[^<]+ <small>not renewed</small></span></td>`, text)
 	require.NoError(t, held.Release(ctx))
 }
 

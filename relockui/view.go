@@ -117,6 +117,7 @@ type rowView struct {
 	Others  string // the other holders; or ""
 	Held    string
 	Lease   string
+	RunsOut bool // the lease is known not to grow
 }
 
 // newListView returns the view of those locks of s that were chosen. The summary also counts those that nobody waits
@@ -157,6 +158,9 @@ func newListView(s *sample, c choice) *listView {
 	case held > 0:
 		v.Summary += "; nobody is known to wait"
 		v.None = "Nobody is known to wait for a lock. Switch \u201cOnly waiting\u201d off to see all."
+		if c.q != "" {
+			v.None = "Nobody is known to wait for the locks that match. Switch \u201cOnly waiting\u201d off to see them."
+		}
 	}
 	v.More = s.more(rows)
 	if s.problem != nil {
@@ -206,6 +210,7 @@ func newRow(s *sample, l *lock) rowView {
 	})
 	row.Holder, row.Lease = who(h.Contender), lease(h.Remaining)
 	row.Held = held(h, s.since[holding{l.Name, h.Field}], s.at)
+	row.RunsOut = l.lapses[h.Field].fate(h, l.At) == runsOut
 	if n := l.holders - 1; n > 0 {
 		row.Others = "and " + number(n) + " more"
 		if l.More {
@@ -225,6 +230,7 @@ type lockView struct {
 	Behind   string // the waiters that are not shown; or ""
 	Release  string // the address of the form that releases it; "" if it may not be released here
 	Command  string // releases it from a shell; "" if nobody holds it
+	Ends     string // that it becomes free without a release; or ""
 	At       string
 	Problem  string
 	NotFound bool
@@ -285,7 +291,7 @@ func newLockView(l *lock, since map[holding]time.Time, mayRelease bool, problem 
 		v.Behind = number(behind) + " more wait behind them."
 	}
 	if l.holders > 0 {
-		v.Command = unlockCommand(l.Name)
+		v.Command, v.Ends = unlockCommand(l.Name), l.ends()
 		if mayRelease {
 			v.Release = link("release", l.Name)
 		}
@@ -401,6 +407,23 @@ func (l *lock) runsOut() bool {
 		f := l.lapses[h.Field].fate(h, l.At)
 		return f != grows && f != unknown
 	})
+}
+
+// ends returns when l becomes free by itself, if no lease of it grows.
+func (l *lock) ends() string {
+	last := time.Duration(0)
+	for _, h := range l.Holders {
+		switch l.lapses[h.Field].fate(h, l.At) {
+		case runsOut, detached, expired:
+			last = max(last, h.Remaining)
+		default:
+			return ""
+		}
+	}
+	if l.holders > len(l.Holders) || l.More {
+		return ""
+	}
+	return "It becomes free by itself in " + lease(last) + ", unless its holder renews the lease."
 }
 
 // unlockCommand returns the command that releases a lock by force. A name that a shell could read as something else is

@@ -150,6 +150,36 @@ func TestWaitForALeaderIsNoAlarm(t *testing.T) {
 	assert.False(t, calm(0, time.Second), "a lock")
 }
 
+// A lease that does not grow is marked in the list, and the page of the lock says when it ends. If that of one holder
+// grows, or has not been watched for long enough, the lock does not become free by itself.
+func TestPageSaysWhenALockBecomesFreeByItself(t *testing.T) {
+	now := time.Now()
+	page := func(seenFor ...time.Duration) (*lockView, rowView) {
+		i := relock.Inspection{Name: "a", At: now, Type: relock.TypeReadWrite, Mode: "read"}
+		for n := range seenFor {
+			i.Holders = append(i.Holders, relock.Holder{
+				Contender: relock.Contender{Field: fmt.Sprint(n)}, HoldCount: 1,
+				Remaining: time.Duration(15+n) * time.Second,
+			})
+		}
+		l := newLock(i)
+		for n, h := range i.Holders {
+			l.lapses[h.Field] = lapse{since: now.Add(-seenFor[n]), end: now.Add(h.Remaining)}
+		}
+		return newLockView(&l, nil, false, nil), newRow(&sample{at: now}, &l)
+	}
+	lock, row := page(15 * time.Second)
+	assert.Equal(t, "It becomes free by itself in 15s, unless its holder renews the lease.", lock.Ends)
+	assert.True(t, row.RunsOut)
+	lock, _ = page(15*time.Second, 15*time.Second)
+	assert.Contains(t, lock.Ends, " in 16s,")
+	lock, row = page(time.Second)
+	assert.Empty(t, lock.Ends)
+	assert.False(t, row.RunsOut)
+	lock, _ = page(15*time.Second, time.Second)
+	assert.Empty(t, lock.Ends)
+}
+
 // Nothing is said of the type of a lock that is not there: what follows tells that no owner holds it.
 func TestLockThatIsNotThereHasNoType(t *testing.T) {
 	none := newLock(relock.Inspection{Name: "a", Type: relock.TypeNone})
@@ -208,5 +238,9 @@ func TestOnlyWaiting(t *testing.T) {
 	assert.Empty(t, names(choice{"free", true}))
 	assert.Equal(t, "0 of the 3 held locks match", newListView(s, choice{q: "x"}).Summary)
 	assert.Equal(t, "1 of the 3 held locks matches; nobody is known to wait", newListView(s, choice{q: "free"}).Summary)
-	assert.Contains(t, newListView(s, choice{"free", true}).None, "Nobody is known to wait")
+	const switchOff = " Switch \u201cOnly waiting\u201d off to see "
+	assert.Equal(t, "Nobody is known to wait for the locks that match."+switchOff+"them.",
+		newListView(s, choice{"free", true}).None, "others wait for another lock")
+	s.locks = s.locks[2:]
+	assert.Equal(t, "Nobody is known to wait for a lock."+switchOff+"all.", newListView(s, choice{waiting: true}).None)
 }

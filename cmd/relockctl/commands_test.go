@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -277,6 +278,22 @@ func TestDependenciesAreFew(t *testing.T) {
 	mod, err := os.ReadFile("go.mod")
 	require.NoError(t, err)
 	assert.NotContains(t, string(mod), "replace", `"go install" would refuse it`)
+}
+
+// The page has the JSON fields of all commands.
+func TestPageHasAllFieldsOfTheJSON(t *testing.T) {
+	page, err := os.ReadFile("../../docs/relockctl.md")
+	require.NoError(t, err)
+	fields := 0
+	for _, of := range []any{jsonLock{}, jsonContender{}, jsonHolder{}, jsonWaiter{}, jsonUnlock{}} {
+		for _, field := range reflect.VisibleFields(reflect.TypeOf(of)) {
+			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
+				assert.Contains(t, string(page), "`"+name+"`")
+				fields++
+			}
+		}
+	}
+	assert.Greater(t, fields, 20)
 }
 
 // The pages, and the scripts of the examples, have two dashes, and only flags that there are.

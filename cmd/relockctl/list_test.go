@@ -319,7 +319,7 @@ func TestPatternIsNotAName(t *testing.T) {
 	for _, command := range []string{"unlock", "show"} {
 		_, errs, status := ctl(t, s.Addr(), "", command, "lock:*")
 		assert.Equal(t, statusFree, status)
-		assert.Contains(t, errs, "lock:* is not held; "+command+" takes the name of one lock, and not a pattern: "+
+		assert.Contains(t, errs, "lock:* is not held at "+s.Addr()+", db 0; "+command+" takes the name of one lock, and not a pattern: "+
 			"relockctl list 'lock:*' lists")
 	}
 	must(t, newClient(t, s.Client()).NewLock("lock:*").Lock(context.Background()))

@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -92,9 +93,13 @@ func main() {
 // permissions is the page about the permissions that a Redis user needs.
 const permissions = "https://github.com/relock-go/relock/blob/main/docs/security.md#the-smallest-set-of-permissions"
 
+// refusals are parts of the answers of Redis to a user who lacks a permission. All but the first are about a command
+// that a script calls, and depend on the version of Redis.
+var refusals = []string{"NOPERM", "The user executing the script can't", "ACL failure in script"}
+
 // advice returns what is to be added to the text of an error.
 func advice(err error) string {
-	if strings.Contains(err.Error(), "NOPERM") {
+	if slices.ContainsFunc(refusals, func(part string) bool { return strings.Contains(err.Error(), part) }) {
 		return "\nThe permissions that the user needs: " + permissions
 	}
 	return ""

@@ -187,7 +187,7 @@ func TestSemaphoresAreListedShownAndFreed(t *testing.T) {
 		out, errs, status = ctl(t, s.Addr(), "", "show", name)
 		assert.Zero(t, status, errs)
 		assert.Contains(t, strings.Join(strings.Fields(out), " "), "type semaphore")
-		assert.Contains(t, out, "available  1 permit\n")
+		assert.Contains(t, out, "available  1 of 3 permits\n")
 		out, _, _ = ctl(t, s.Addr(), "", "show", name, "-json")
 		var l jsonLock
 		must(t, json.Unmarshal([]byte(out), &l))

@@ -88,7 +88,7 @@ func (p *program) show(ctx context.Context, name string) error {
 	if err == nil && !i.Held() {
 		err = statusError{statusFree, ""}
 		if hint := notAName("show", name); hint != "" {
-			err = statusError{statusFree, quote(name) + " is not held" + hint}
+			err = statusError{statusFree, p.isNotHeld(name) + hint}
 		}
 	}
 	return err
@@ -217,6 +217,7 @@ func (p *program) details(i relock.Inspection) string {
 	}
 	out := p.tabulate(func(line func(cells ...any)) {
 		line("name", quote(i.Name))
+		line("redis", p.redis.where)
 		line("type", lockType)
 		if i.Type != relock.TypeNone && len(i.Holders) == 0 {
 			line("held by", "no owner")
@@ -225,7 +226,7 @@ func (p *program) details(i relock.Inspection) string {
 			line("lease", lease(i.TTL))
 		}
 		if i.Type == relock.TypeSemaphore {
-			line("available", permits(i.Available))
+			line("available", available(i))
 		}
 		line("waiting", waiting(i))
 		if i.More {
@@ -296,6 +297,15 @@ func roleOf(i relock.Inspection, h relock.Holder) string {
 }
 
 func permits(n int) string { return count(n, "permit") }
+
+// available returns how many permits of a semaphore are free, and of how many if that is known: without holders the key
+// may be another counter.
+func available(i relock.Inspection) string {
+	if i.More || i.Ambiguous {
+		return permits(i.Available)
+	}
+	return fmt.Sprintf("%d of %s", i.Available, permits(i.Available+heldPermits(i)))
+}
 
 // count returns the number n of things.
 func count(n int, thing string) string {

@@ -61,8 +61,8 @@ const manualOfShow = `The first 1,000 waiters are listed, in the order in which 
 
 A process that holds a lock renews its lease whenever a third of it has passed, so show has to look for a while: it ends
 when it is certain, after 11s at most if the lease is the usual one of 30s. Without --for it looks on a terminal only,
-and not with --json. A lease that does not grow belongs to a process that has ended or cannot reach Redis, or is one
-that was not to be renewed. With --json and --for the holders have "grows".`
+and not with --json. A lease that does not grow belongs to a process that has ended, is paused or cannot reach Redis,
+or is one that was not to be renewed. With --json and --for the holders have "grows".`
 
 const manualOfServe = `serve prints the URL of the page, which shows who holds which locks, for how long at least,
 and who waits. The locks that others have waited for the longest come first. Redis is read only while somebody looks

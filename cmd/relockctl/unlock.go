@@ -74,11 +74,7 @@ func question(i relock.Inspection) string {
 		return "This releases the lock of all its holders, also of those that are not shown. They may still be working. " +
 			"Release it?"
 	}
-	permits := 0
-	for _, h := range i.Holders {
-		permits += h.Permits
-	}
-	holders := len(i.Holders)
+	permits, holders := heldPermits(i), len(i.Holders)
 	switch {
 	case permits > 1 && holders == 1:
 		return fmt.Sprintf("This releases all %d permits of the holder, which may still be working. Release them?", permits)
@@ -89,6 +85,14 @@ func question(i relock.Inspection) string {
 		return fmt.Sprintf("This releases the lock of all %d holders, which may still be working. Release it?", holders)
 	}
 	return "Its holder may still be working. Release it?"
+}
+
+// heldPermits returns how many permits the holders of a semaphore have that i has.
+func heldPermits(i relock.Inspection) (n int) {
+	for _, h := range i.Holders {
+		n += h.Permits
+	}
+	return n
 }
 
 // force releases the lock as i found it.
@@ -127,7 +131,12 @@ func (p *program) notHeld(i relock.Inspection) error {
 			return err
 		}
 	}
-	return statusError{statusFree, quote(i.Name) + " is not held" + notAName("unlock", i.Name)}
+	return statusError{statusFree, p.isNotHeld(i.Name) + notAName("unlock", i.Name)}
+}
+
+// isNotHeld says that a lock is not held, and where: it may be held in another Redis, or in another database.
+func (p *program) isNotHeld(name string) string {
+	return quote(name) + " is not held at " + p.redis.where
 }
 
 // wildcards are the characters by which a pattern is known.

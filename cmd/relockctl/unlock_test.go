@@ -53,3 +53,18 @@ func TestHolderLogsThatTheLockWasReleasedByForce(t *testing.T) {
 		testredis.Await(t, "the log names the cause", soon/3, func() bool { return line.MatchString(log.String()) })
 	}
 }
+
+// Whoever may look at a lock, and not release it, is told which permissions that needs, although Redis refuses only a
+// command inside of the script.
+func TestUnlockWithoutPermissionNamesThePage(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, rdb := context.Background(), s.Client()
+	must(t, newClient(t, rdb).NewLock("orders").Lock(ctx))
+	must(t, rdb.Do(ctx, "acl", "setuser", "looker", "reset", "on", ">x", "~*", "&*", "+evalsha", "+eval", "+hget",
+		"+hgetall", "+hrandfield", "+pttl", "+lrange", "+zrangebyscore", "+get", "+time", "+info", "+ping").Err())
+	_, errs, status := ctl(t, "", "", "--url", "redis://looker:x@"+s.Addr(), "unlock", "--yes", "orders")
+	assert.Equal(t, statusFailed, status)
+	assert.Contains(t, errs, `force unlock "orders": `)
+	assert.Contains(t, errs, "\nThe permissions that the user needs: "+permissions)
+	assert.Equal(t, int64(1), rdb.Exists(ctx, "orders").Val())
+}

@@ -22,6 +22,9 @@ const (
 // lookOnTerminal is how long show looks on a terminal. That is enough for the usual lease of 30s.
 const lookOnTerminal = 15 * time.Second
 
+// usualLease is the lease that is renewed unless a service has set another one.
+const usualLease = 30 * time.Second
+
 // A fate is what becomes of a hold.
 type fate int
 
@@ -84,8 +87,9 @@ func (l *look) judge() bool {
 		case *f == grows || *f == runsOut:
 		case h.Detached:
 			*f = detached
-		case h.Remaining < 0:
+		case h.Remaining < 0 && held && left < 0: // which a renewal ends
 			*f = endless
+			clear = clear && l.time > growth.Within(usualLease)
 		case h.Remaining == 0:
 			*f = expired
 		case !held:
@@ -129,12 +133,17 @@ func (p *program) verdict(l look) string {
 		}
 		switch l.fates[n] {
 		case grows:
-			say(green, "The lease grows:", "the process of %s is alive, and keeps the lock.", who)
+			say(green, "The lease grows:", "the process of %s is alive, and keeps %s.", who, of(h))
 		case runsOut:
 			say(red, "The lease runs out,", "in %s: in %v %s has not renewed it.\n"+
-				"Its process has ended, cannot reach Redis, or asked for a lease that is not renewed.", left, seconds(l.time), who)
+				"Its process has ended, is paused, cannot reach Redis, or asked for a lease that is not renewed.",
+				left, seconds(l.time), who)
 		case endless:
-			say(red, "The lease has no end:", "nobody renews it, and only %s releases the lock.", who)
+			renewed := "unless its process renews it,"
+			if l.time > 0 {
+				renewed = fmt.Sprintf("in %v nobody has renewed it, and", seconds(l.time))
+			}
+			say(red, "The lease has no end:", "%s only %s releases %s.", renewed, who, of(h))
 		case detached:
 			say(yellow, "The lease runs out,", "in %s: the hold was detached, and no process has attached it yet.", left)
 		case expired:
@@ -150,22 +159,33 @@ func (p *program) verdict(l look) string {
 	return out.String() + l.next()
 }
 
+// of returns what the holder has of its lock.
+func of(h relock.Holder) string {
+	switch h.Permits {
+	case 0:
+		return "the lock"
+	case 1:
+		return "its permit"
+	}
+	return "its " + permits(h.Permits)
+}
+
 // whose returns a text for the owner of a hold, and its process.
 func whose(h relock.Holder) string {
-	var of []string
+	var process []string
 	if h.Label != "" {
-		of = append(of, h.Label)
+		process = append(process, h.Label)
 	}
 	if h.Host != "" {
-		of = append(of, h.Host)
+		process = append(process, h.Host)
 	}
 	if h.Client != "" {
-		of = append(of, "client "+clientPrefix(h))
+		process = append(process, "client "+clientPrefix(h))
 	}
-	if len(of) == 0 {
+	if len(process) == 0 {
 		return quote(h.Owner)
 	}
-	return quote(h.Owner) + " (" + strings.Join(of, ", ") + ")"
+	return quote(h.Owner) + " (" + strings.Join(process, ", ") + ")"
 }
 
 // clientPrefix returns the beginning of the ID of a client, which is enough to find it in logs.
@@ -185,26 +205,59 @@ func (l look) next() string {
 		}
 		return "Next: " + text + ".\n" + command
 	}
+	all, ended := releases(l.now), " now, if the holder has surely ended"
+	if len(l.now.Holders) > 1 {
+		ended = " now, if the holders have surely ended"
+	}
+	free, gets := "the lock is free", "the lock"
+	if l.lock.Type == relock.TypeSemaphore {
+		free, gets = "the permits are free", "the permits"
+	}
 	switch {
 	case is(gone) && len(l.now.Holders) > 0:
 		return advise("nothing. The lock is in use, and not stuck", "watch", "who has it")
 	case is(gone):
 		return advise("nothing. The lock is free", "", "")
 	case is(endless):
-		return advise("find out who has acquired it without a lease", "unlock", "releases it by force")
+		return advise("find out who has acquired it without a lease", "unlock", all+" by force")
 	case is(grows):
 		text := "look at what that process does"
 		if h := first[grows]; h.Client != "" {
 			text += "; in logs its client ID begins with " + clientPrefix(h)
 		}
-		return advise(text, "unlock", "releases the lock by force, while the process goes on")
+		switch others := len(l.now.Holders) - 1; {
+		case others == 1:
+			text += "; there is 1 other holder"
+		case others > 1:
+			text += fmt.Sprintf("; there are %d other holders", others)
+		}
+		return advise(text, "unlock", all+" by force, while the process goes on")
 	case is(unknown):
 		return advise("find out whether the lease grows", "show --for "+lookLonger(l.lock), "looks for long enough")
 	case waitersOf(l.now) == 0:
-		return advise("nothing. Nobody waits, and the lock is free when the lease ends", "unlock", "releases it now")
+		return advise("nothing. Nobody waits, and "+free+" when the lease ends", "unlock", all+ended)
 	}
-	return advise("wait until the lease ends; then a waiter gets the lock", "unlock",
-		"releases it now, if the holder has surely ended")
+	return advise("wait until the lease ends; then a waiter gets "+gets, "unlock", all+ended)
+}
+
+// releases returns what unlock does, which releases everything that is held of a lock.
+func releases(i relock.Inspection) string {
+	held, holders := heldPermits(i), len(i.Holders)
+	switch {
+	case i.More && held > 0:
+		return "releases all permits of all holders"
+	case held > 0 && holders > 1:
+		return fmt.Sprintf("releases all %d permits of %d holders", held, holders)
+	case held > 1:
+		return fmt.Sprintf("releases all %d permits", held)
+	case held == 1:
+		return "releases the permit"
+	case i.More:
+		return "releases the lock of all holders"
+	case holders > 1:
+		return fmt.Sprintf("releases the lock of all %d holders", holders)
+	}
+	return "releases the lock"
 }
 
 // lookLonger returns how long one has to look to be certain, as a value for --for.

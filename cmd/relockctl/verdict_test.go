@@ -38,13 +38,17 @@ func TestShowSaysWhetherTheLeaseGrows(t *testing.T) {
 	client := " (orders-7, "
 	for _, want := range []struct{ flags, name, first, next string }{
 		{"--for 15s", "waited for", "The lease runs out, in ", "wait until the lease ends; then a waiter gets the lock.\n" +
-			"  relockctl unlock 'waited for'   # releases it now, if"},
+			"  relockctl unlock 'waited for'   # releases the lock now, if"},
 		{"--for 1s", "long", "The lease did not grow in 1s, and ends in 59m", "find out whether the lease grows.\n"},
 		{"", "long", "Next: ", "find out whether the lease grows.\n  relockctl show --for "},
 		{"--for 15s", "renewed", "The lease grows: the process of goroutine ", "look at what that process does; in logs " +
 			"its client ID begins with " + c.ID()[:8] + ".\n  relockctl unlock renewed   #"},
-		{"", "java", "The lease has no end: nobody renews it, and only thread 42 (client 5a2d7b1e) ", "find out who"},
-		{"", "detached", "The lease runs out, in 59m", "nothing. Nobody waits, "},
+		{"", "java", "The lease has no end: unless its process renews it, only thread 42 (client 5a2d7b1e) " +
+			"releases the lock.",
+			"find out who has acquired it without a lease.\n  relockctl unlock java   # releases the lock by force\n"},
+		{"--for 1s", "java", "The lease has no end: in 1s nobody has renewed it, and only thread 42 ", "find out who"},
+		{"", "detached", "The lease runs out, in 59m", "nothing. Nobody waits, and the lock is free when the lease ends.\n" +
+			"  relockctl unlock detached   # releases the lock now, if the holder has surely ended\n"},
 	} {
 		args := append([]string{"show"}, strings.Fields(want.flags)...)
 		out, errs, status := ctl(t, s.Addr(), "", append(args, want.name)...)
@@ -114,6 +118,14 @@ func TestFatesOfHolds(t *testing.T) {
 	l := look{lock: first, now: first, fates: make([]fate, 6)}
 	assert.False(t, l.judge())
 	assert.Equal(t, []fate{unknown, unknown, unknown, endless, expired, detached}, l.fates)
+	without := look{lock: lock(0, -1), now: lock(0, -1), fates: make([]fate, 1)}
+	assert.False(t, without.judge(), "a renewal would give it an end")
+	without.now, without.time = lock(12*time.Second, -1), 12*time.Second
+	assert.True(t, without.judge())
+	assert.Equal(t, endless, without.fates[0])
+	without.now, without.time = lock(12*time.Second, 30*time.Second), 12*time.Second
+	assert.True(t, without.judge())
+	assert.Equal(t, grows, without.fates[0])
 	see := func(i relock.Inspection) bool {
 		l.now, l.time = i, i.At.Sub(at)
 		return l.judge()
@@ -124,6 +136,57 @@ func TestFatesOfHolds(t *testing.T) {
 	assert.Equal(t, []fate{grows, unknown, runsOut}, l.fates[:3])
 	assert.True(t, see(lock(5*time.Second)))
 	assert.Equal(t, []fate{grows, gone, runsOut}, l.fates[:3])
+}
+
+// A forced release takes the permits from all holders of a semaphore, so what show advises says how many these are.
+func TestShowSaysHowMuchUnlockReleases(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, c := context.Background(), newClient(t, s.Client())
+	semaphore := c.NewSemaphore("hosts", 3)
+	_, err := semaphore.AcquireN(ctx, 1)
+	must(t, err)
+	out, _, _ := ctl(t, s.Addr(), "", "show", "hosts")
+	assert.Contains(t, out, "\navailable  2 of 3 permits\n")
+	_, err = semaphore.AcquireN(ctx, 2)
+	must(t, err)
+	out, _, _ = ctl(t, s.Addr(), "", "show", "hosts")
+	assert.Contains(t, out, "\navailable  0 of 3 permits\n")
+
+	i, err := c.Inspect(ctx, "hosts")
+	must(t, err)
+	advice := func(fates ...fate) string { return new(program).verdict(look{lock: i, now: i, fates: fates}) }
+	text := advice(grows, runsOut)
+	assert.Contains(t, text, " is alive, and keeps its ")
+	assert.Regexp(t, `client ID begins with \w+; there is 1 other holder\.\n`, text)
+	assert.Contains(t, text, "# releases all 3 permits of 2 holders by force, while the process goes on\n")
+	text = advice(runsOut, runsOut)
+	assert.Contains(t, text, "the permits are free when the lease ends.\n")
+	assert.Contains(t, text, "# releases all 3 permits of 2 holders now, if the holders have surely ended\n")
+
+	for want, i := range map[string]relock.Inspection{
+		"releases the lock":                   {Holders: make([]relock.Holder, 1)},
+		"releases the lock of all 2 holders":  {Holders: make([]relock.Holder, 2)},
+		"releases the lock of all holders":    {Holders: make([]relock.Holder, 2), More: true},
+		"releases the permit":                 {Holders: []relock.Holder{{Permits: 1}}},
+		"releases all 3 permits":              {Holders: []relock.Holder{{Permits: 3}}},
+		"releases all permits of all holders": {Holders: []relock.Holder{{Permits: 3}}, More: true},
+	} {
+		assert.Equal(t, want, releases(i))
+	}
+}
+
+// A lock that is not held may be held elsewhere, so the text has the Redis and the database.
+func TestShowAndUnlockSayWhereALockIsNotHeld(t *testing.T) {
+	s := testredis.Start(t)
+	url := "redis://" + s.Addr() + "/1"
+	out, _, status := ctl(t, "", "", "--url", url, "show", "nobody")
+	assert.Contains(t, out, "\nredis    "+s.Addr()+", db 1\n")
+	assert.Equal(t, statusFree, status)
+	_, errs, status := ctl(t, "", "", "--url", url, "unlock", "nobody")
+	assert.Equal(t, "relockctl: nobody is not held at "+s.Addr()+", db 1\n", errs)
+	assert.Equal(t, statusFree, status)
+	_, errs, _ = ctl(t, "", "", "--url", url, "show", "a*")
+	assert.Contains(t, errs, "a* is not held at "+s.Addr()+", db 1; show takes the name of one lock")
 }
 
 // A lock that changes hands is not stuck.

@@ -528,8 +528,8 @@ func TestTablesHaveRoomForTheirTexts(t *testing.T) {
 			b.picture(fmt.Sprintf("room-lock-%d-%s", width, scheme))
 			eval[bool](b, `document.getElementById('pause').click() === undefined`)
 			before := eval[string](b, lefts)
-			set("Lease grows", "no, not in the last 11s: its process has ended, cannot reach Redis, or asked for a lease "+
-				"that is not renewed")
+			set("Lease grows", "no, not in the last 11s: its process has ended, is paused, cannot reach Redis, or asked for "+
+				"a lease that is not renewed")
 			set("Held for", "at least 100h59m59s")
 			assert.Equal(t, before, eval[string](b, lefts), width)
 			assert.Empty(t, eval[string](b, tight), width)
