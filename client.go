@@ -83,14 +83,14 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		apart:           new(peerSet),
 	}
 	config := c.config(uuid.NewString(), o)
-	config.Servers, c.mode, c.routing = routerOf(rdb)
-	config.Group = c.group
 	var finite *send.Finite
 	if one, ok := rdb.(*redis.Client); ok {
 		if finite = send.NewFinite(one); finite != nil {
 			c.rdb = finite
 		}
 	}
+	config.Servers, c.mode, c.routing = routerOf(c.rdb)
+	config.Group = c.group
 	sending := send.Config{
 		Transport:    c.mode.askingWith(send.NewRedis(c.rdb, o.synced)),
 		OnCallerTime: promptness(rdb),

@@ -1649,25 +1649,52 @@ func TestFaultScriptThatFailsHalfWayLeavesNothing(t *testing.T) {
 func TestFaultSilentNetworkWithoutAReadTimeout(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := context.Background()
-	for _, timeout := range []time.Duration{-1, -2} {
-		c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout, o.PoolSize = timeout, 3 }))
-		l := c.NewLock(fmt.Sprint(b.name, timeout))
-		b.must(l.Lock(ctx))
-		b.must(l.Unlock(ctx))
-		silent := b.proxy.On(func([]string) bool { return true }, testredis.StallReply).Times(testredis.Always)
-		for range 4 {
-			deadline, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-			assert.Error(b, l.Lock(deadline))
-			cancel()
-		}
-		silent.Release()
-		testredis.Await(b, "the lock is acquired again", soon+send.ConnectTime, func() bool {
-			deadline, cancel := context.WithTimeout(ctx, 2*time.Second)
-			defer cancel()
-			return l.Lock(deadline) == nil
-		})
-		b.must(l.Unlock(ctx))
+	c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout, o.PoolSize = -1, 3 }))
+	l := c.NewLock(b.name)
+	b.must(l.Lock(ctx))
+	b.must(l.Unlock(ctx))
+	silent := b.proxy.On(func([]string) bool { return true }, testredis.StallReply).Times(testredis.Always)
+	for range 4 {
+		deadline, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		assert.Error(b, l.Lock(deadline))
+		cancel()
 	}
+	silent.Release()
+	testredis.Await(b, "the lock is acquired again", soon+send.ConnectTime, func() bool {
+		deadline, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		return l.Lock(deadline) == nil
+	})
+	b.must(l.Unlock(ctx))
+}
+
+// deadlinelessConn is a connection that does not support deadlines, such as one over SSH.
+type deadlinelessConn struct{ net.Conn }
+
+var errNoDeadlines = errors.New("deadline not supported")
+
+func (deadlinelessConn) SetDeadline(time.Time) error      { return errNoDeadlines }
+func (deadlinelessConn) SetReadDeadline(time.Time) error  { return errNoDeadlines }
+func (deadlinelessConn) SetWriteDeadline(time.Time) error { return errNoDeadlines }
+
+// With a timeout of -2 go-redis sets no deadlines, and relock sets none either.
+func TestConnectionsWithoutDeadlines(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b, ctx := newBench(t, addr), context.Background()
+		c := b.clientOn(testredis.Client(t, addr, func(o *redis.Options) {
+			o.ReadTimeout, o.WriteTimeout = -2, -2
+			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				var d net.Dialer
+				conn, err := d.DialContext(ctx, network, addr)
+				return deadlinelessConn{conn}, err
+			}
+		}))
+		l := c.NewLock(b.name)
+		for range 20 {
+			b.must(l.Lock(ctx))
+			b.must(l.Unlock(ctx))
+		}
+	})
 }
 
 // Row 37: a Redis that was paused for three seconds does not get the same renewals again and again.

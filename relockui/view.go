@@ -420,7 +420,7 @@ func (l *lock) ends() string {
 			return ""
 		}
 	}
-	if l.holders > len(l.Holders) || l.More {
+	if l.holders > len(l.Holders) || l.More || last == 0 { // 0: all leases have expired, so it is free
 		return ""
 	}
 	return "It becomes free by itself in " + lease(last) + ", unless its holder renews the lease."

@@ -8,9 +8,13 @@ package send
 //
 // Rules:
 //   - A request is given to the Redis client of the user, whose hooks see it. Our hook (prompt.go), the last one, gives
-//     it to a clone that has a read timeout. The context of the request tells the hook which clone that is.
+//     it to a clone that has a read timeout. The context of the request tells the hook which clone that is. If a hook of
+//     the user passes another context, the request goes out without a limit.
 //   - No hook of the user is skipped. If one was added after ours, the request goes out without a limit, and ours is
 //     added again. The requests of a redis.Conn, which WithSyncedReplicas needs, have no limit either.
+//   - The clone has no hooks, so the hooks of the user do not see the commands with which it begins a connection.
+//   - A Redis client that sets no deadlines at all (ReadTimeout or WriteTimeout: -2) is left alone: its connections may
+//     not support them, as those over SSH, and every request of a clone would fail.
 //   - All other requests of the Redis client are passed on.
 
 import (
@@ -19,8 +23,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Finite is a Redis client whose Process, Pipeline and Pipelined wait for answers for ConnectTime at most. All other
-// methods are those of the Redis client.
+// A Finite is a Redis client whose Process, Pipeline and Pipelined wait for answers for ConnectTime at most. The
+// connections of Subscribe begin within that time. All other methods are those of the Redis client.
 type Finite struct {
 	*redis.Client
 	// Spawn runs f on another goroutine. It is set before the first request.
@@ -30,12 +34,20 @@ type Finite struct {
 	seat  *seat
 }
 
-// NewFinite returns the Finite on rdb, to which it adds our hook. It returns nil if rdb has a read timeout.
+// NewFinite returns the Finite on rdb, to which it adds our hook. It returns nil if rdb has a read timeout, or sets no
+// deadlines.
 func NewFinite(rdb *redis.Client) *Finite {
-	if rdb.Options().ReadTimeout > 0 {
+	if rdb.Options().ReadTimeout != 0 || !setsDeadlines(rdb) {
 		return nil
 	}
 	return &Finite{Client: rdb, clone: rdb.WithTimeout(ConnectTime), seat: seatOf(rdb)}
+}
+
+// setsDeadlines reports whether go-redis sets deadlines for its connections. Of the timeouts in the options, it stores
+// -1, which is no limit, as 0, and -2, which is no deadline, as -1.
+func setsDeadlines(rdb *redis.Client) bool {
+	o := rdb.Options()
+	return o.ReadTimeout >= 0 && o.WriteTimeout >= 0
 }
 
 // Process implements redis.UniversalClient.
@@ -49,6 +61,11 @@ func (f *Finite) Pipeline() redis.Pipeliner { return finitePipeline{f.Client.Pip
 // Pipelined implements redis.UniversalClient.
 func (f *Finite) Pipelined(ctx context.Context, fill func(redis.Pipeliner) error) ([]redis.Cmder, error) {
 	return f.Client.Pipelined(finiteCtx{ctx, f}, fill)
+}
+
+// Subscribe implements redis.UniversalClient. go-redis begins a connection with requests, whose answers may be lost.
+func (f *Finite) Subscribe(ctx context.Context, channels ...string) *redis.PubSub {
+	return f.clone.Subscribe(ctx, channels...)
 }
 
 type finitePipeline struct {

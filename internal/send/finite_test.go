@@ -117,9 +117,29 @@ func TestFiniteHookPassesOtherRequestsOn(t *testing.T) {
 	}
 }
 
-// A Redis client with a read timeout needs no Finite.
+// A connection for subscriptions begins in time, although answers to its first requests are lost.
+func TestSubscriptionWithoutAReadTimeoutBegins(t *testing.T) {
+	ctx := context.Background()
+	proxy := testredis.NewProxy(t, testredis.Mini(t).Addr())
+	f := newFinite(t, proxy.Client(withoutReadTimeout), 200*time.Millisecond)
+	rule := proxy.On(testredis.Command("hello"), testredis.StallReply).Times(testredis.Always)
+	sub := f.Subscribe(ctx)
+	defer sub.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- sub.Subscribe(ctx, "a") }()
+	select {
+	case err := <-ended:
+		assert.Error(t, err)
+	case <-time.After(rideOut):
+		require.Fail(t, "the subscription waits for ever")
+	}
+	rule.Release()
+	testredis.Await(t, "it is subscribed", rideOut, func() bool { return sub.Subscribe(ctx, "a") == nil })
+}
+
+// A Redis client with a read timeout needs no Finite, and one that sets no deadlines can have none.
 func TestFiniteIsForEndlessWaits(t *testing.T) {
-	for timeout, want := range map[time.Duration]bool{0: false, time.Hour: false, -1: true, -2: true} {
+	for timeout, want := range map[time.Duration]bool{0: false, time.Hour: false, -1: true, -2: false} {
 		rdb := testredis.Client(t, "127.0.0.1:1", func(o *redis.Options) { o.ReadTimeout = timeout })
 		assert.Equal(t, want, NewFinite(rdb) != nil, "read timeout %v", timeout)
 	}

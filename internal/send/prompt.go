@@ -59,7 +59,7 @@ var errUnsent = errors.New("relock has not sent this request, and sends it on an
 
 // errRepeated is the error of a bounded call that a hook of the user has repeated, so that Redis may still run the
 // first one, whatever the hook returns. The request is sent again, and that try counts.
-var errRepeated = errors.New("a hook of the Redis client has repeated this request, and Redis may still run the first")
+var errRepeated = errors.New("a hook of the Redis client has hidden an outcome of this request, which Redis may still run")
 
 // A Prompt is a Transport on a *redis.Client that is also a Bounder.
 type Prompt struct {
@@ -78,8 +78,11 @@ type Prompt struct {
 }
 
 // NewPrompt returns the Prompt on rdb, to which it adds our hook. Calls that are not bounded go through ordinary, which
-// is rdb or the Finite on it.
+// is rdb or the Finite on it. NewPrompt returns nil if rdb sets no deadlines.
 func NewPrompt(rdb *redis.Client, ordinary redis.UniversalClient) *Prompt {
+	if !setsDeadlines(rdb) {
+		return nil
+	}
 	bound := promptTime
 	if t := rdb.Options().ReadTimeout; t > 0 {
 		bound = min(t, bound)
@@ -219,11 +222,12 @@ func passageOf(ctx context.Context, cmd redis.Cmder) *passage {
 // run sends a bounded command through the clone. ctx is what the hooks of the user have made of its context.
 func (p *passage) run(ctx context.Context) error {
 	if err := ctx.Err(); err != nil && ctx.Done() != p.ctx.Done() {
+		p.unsent.Store(true)
 		return err
 	}
 	err := p.clone.Process(cloneCtx{ctx, p}, p)
 	notRun := isNotRun(err)
-	p.unsent.Store(notRun)
+	p.unsent.Store(notRun || !MayHaveRun(err) && !Answered(err))
 	switch {
 	case notRun:
 	case MayRunLater(err):
