@@ -828,7 +828,7 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
 	c := b.client()
-	begin, check := b.watchBusy()
+	begin, check := b.watchBusy(mostBusy)
 	const many = mostShown + 2000
 	const field = `local field = string.format('00000000-0000-4000-8000-%012d', i) .. ':7:01' `
 	inTime := func(what string) Inspection {

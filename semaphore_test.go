@@ -1343,7 +1343,7 @@ func TestSemaphorePlacesForMoreThanThereAreCostFewCommands(t *testing.T) {
 		few("a release", 100, func() { one.gives(neverDue) })
 	}
 
-	begin, check := b.watchBusy()
+	begin, check := b.watchBusy(mostBusy)
 	b.fillLine(many+1, many+others, "new", "")
 	begin()
 	few("grants", 100+10*others, func() { b.must(s.SetPermits(ctx, 100)) })
