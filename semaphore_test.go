@@ -1977,6 +1977,28 @@ func TestSemaphoreForcedReleaseOfOthersKeepsThePlaceOfAGrant(t *testing.T) {
 	})
 }
 
+// The place of a grant that has expired comes back, whichever permits are released by force.
+func TestSemaphoreForcedReleaseKeepsThePlaceOfAnExpiredGrant(t *testing.T) {
+	for what, seen := range map[string]func(granted, other *permitClient) []string{
+		"all":       func(_, _ *permitClient) []string { return nil },
+		"its own":   func(granted, _ *permitClient) []string { return []string{granted.field} },
+		"of others": func(_, other *permitClient) []string { return []string{other.field} },
+	} {
+		t.Run(what, func(t *testing.T) {
+			onEachPermits(t, 2, func(b *bench, s *Semaphore) {
+				m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
+				granted := b.permitClient(s).listens().joins(engine.Push)
+				m.gives(neverDue)
+				require.Positive(b, granted.lease(), "the permit")
+				granted.lapses()
+				_, err := run(context.Background(), b.rdb, s.record.Force(seen(granted, other)...))
+				b.must(err)
+				assert.Equal(b, "suspect", b.placeOf(granted.id).state, "the place of the client")
+			})
+		})
+	}
+}
+
 // A grant that its client uses is no expiry: later grants leave the entry where it is.
 func TestSemaphoreGrantsBesideOthersAreNoLapse(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
