@@ -557,9 +557,9 @@ func (s *step) acquire(ctx context.Context, r engine.Request) (ok bool, err erro
 			Wait: r.Wait, Lease: r.Lease, LeastLease: r.LeastLease, AnswerBy: r.AnswerBy, Trial: r.Trial,
 		})
 	case r.Wait >= 0:
-		ok, err = l.TryLock(ctx, r.Wait, r.Lease)
+		ok, err = l.TryLock(ctx, r.Wait, s.leaseFor(r))
 	case r.Lease > 0:
-		err = l.LockLease(ctx, r.Lease)
+		err = l.LockLease(ctx, s.leaseFor(r))
 		ok = err == nil
 	default:
 		err = l.Lock(ctx)
@@ -570,6 +570,20 @@ func (s *step) acquire(ctx context.Context, r engine.Request) (ok bool, err erro
 		err = errNotLasting
 	}
 	return ok, err
+}
+
+// leaseFor returns the lease with which r acquires the step through the methods of its lock. If this is a type of the
+// user that embeds a lock, it is at least the least lease of r, or what MaxHold allows of it: the MultiLock extends the
+// lease, and ends it in time. A foreign Locker gets the lease of the caller.
+func (s *step) leaseFor(r engine.Request) time.Duration {
+	if s.engine == nil || r.Lease == 0 {
+		return r.Lease
+	}
+	least := r.LeastLease
+	if most := s.ids[0].Limits().Max; most > 0 {
+		least = min(least, most)
+	}
+	return max(r.Lease, least)
 }
 
 // keepLease gives the step, which has an explicit lease, at least this lease from now on, and waits for that until by.

@@ -1146,6 +1146,59 @@ func TestMultiLockKeepsAnExplicitLeaseWhileItWaits(t *testing.T) {
 	assert.Zero(b, c.engine.Probe().Stats().Late)
 }
 
+// The same for a step that is a type of the user which embeds a lock: its lease must last until the first extension.
+func TestMultiLockKeepsTheLeaseOfATypeThatEmbedsALock(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string][]LockOption{"": nil, "MaxHold": {MaxHold(time.Minute)}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, ctx := newBench(t, testredis.Start(t).Addr()), context.Background()
+			c := b.client()
+			last := b.client().NewFairLock(b.name + "-last")
+			b.must(last.Lock(ctx))
+			const lease = 500 * time.Millisecond
+			got, owner := make(chan error), ContextWithOwner(ctx)
+			early := &countedLock{FairLock: c.NewFairLock(b.name+"-1", limit...)}
+			l := c.NewMultiLock(early, c.NewFairLock(b.name+"-last"))
+			go func() {
+				ok, err := l.TryLock(owner, time.Minute, lease)
+				assert.True(b, ok)
+				got <- err
+			}()
+			extended, left := 0, time.Duration(0)
+			testredis.Await(b, "the lease was extended", time.Minute, func() bool {
+				now := b.rdb.PTTL(ctx, early.Name()).Val()
+				if left > 0 {
+					require.Positive(b, now, "the lease has expired")
+				}
+				if now > left && left > 0 {
+					extended++
+				}
+				left = now
+				return extended >= 2
+			})
+			b.must(last.Unlock(ctx))
+			b.must(await(b, "all are free", got))
+			testredis.Await(b, "the lease has ended", time.Minute, func() bool { return len(b.keys()) == 0 })
+		})
+	}
+}
+
+// The lease that its method is asked for is one that MaxHold allows.
+func TestMultiLockAsksATypeThatEmbedsALockForNoMoreThanMaxHold(t *testing.T) {
+	b, ctx := newBench(t, testredis.Mini(t).Addr()), context.Background()
+	c := b.client()
+	const most = time.Second
+	first := &countedLock{FairLock: c.NewFairLock(b.name, MaxHold(most))}
+	l := c.NewMultiLock(first, c.NewFairLock(b.name+"2"))
+	ok, err := l.TryLock(ctx, soon, most/2)
+	b.must(err)
+	require.True(b, ok)
+	b.must(l.Unlock(ctx))
+	_, err = l.TryLock(ctx, soon, most+1)
+	b.mustBe(err, ErrInvalid)
+}
+
 // The same for a step that is a RedLock: its lease is extended at each of the nodes.
 func TestMultiLockKeepsTheLeaseOfARedLockWhileItWaits(t *testing.T) {
 	b, ctx := newSmallRedBench(t), ContextWithOwner(context.Background())

@@ -1853,13 +1853,16 @@ func TestSemaphorePausedClientLosesItsGrant(t *testing.T) {
 	})
 }
 
-// keptSince has permits be kept for a place, if they are kept for one, since this time ago.
+// keptSince has permits be kept for a place, if they are kept for one, since this time ago, and if its client was told,
+// it was told then.
 func (b *bench) keptSince(ago time.Duration) {
 	b.Helper()
 	ctx := context.Background()
 	kept := strings.Fields(b.rdb.HGet(ctx, b.lineKey(), "kept").Val())
-	if len(kept) == 3 {
-		kept[2] = fmt.Sprint(time.Now().Add(-ago).UnixMilli())
+	if len(kept) >= 3 {
+		for i := range kept[2:] {
+			kept[2+i] = fmt.Sprint(time.Now().Add(-ago).UnixMilli())
+		}
 		b.must(b.rdb.HSet(ctx, b.lineKey(), "kept", strings.Join(kept, " ")).Err())
 	}
 }
@@ -1915,6 +1918,15 @@ func TestSemaphoreDeadWaiterForSeveralThatPolledLosesItsPlace(t *testing.T) {
 
 // A living process that asks rarely keeps its turn: it is told to ask before others may go ahead.
 func TestSemaphoreWaiterForSeveralThatAsksRarelyKeepsItsTurn(t *testing.T) {
+	asksRarelyAndKeepsItsTurn(t, engine.ProvisionalLease/2)
+}
+
+// The same if no script runs for so long that others might go ahead by then.
+func TestSemaphoreWaiterForSeveralIsToldBeforeOthersGoAhead(t *testing.T) {
+	asksRarelyAndKeepsItsTurn(t, 2*engine.ProvisionalLease)
+}
+
+func asksRarelyAndKeepsItsTurn(t *testing.T, ago time.Duration) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		holder := b.permitClient(s).takes()
 		wide := b.client().NewSemaphore(b.name, 2) // the poll interval is an hour
@@ -1923,7 +1935,7 @@ func TestSemaphoreWaiterForSeveralThatAsksRarelyKeepsItsTurn(t *testing.T) {
 		asked := func() uint64 { return b.placeOf(wide.client.ID()).asked }
 		before := asked()
 		b.mustTry(s, ContextWithOwner(ctx), false)
-		b.keptSince(engine.ProvisionalLease / 2)
+		b.keptSince(ago)
 		b.mustTry(s, ContextWithOwner(ctx), false)
 		testredis.Await(b, "it has asked", soon, func() bool { return asked() != before })
 		assert.Equal(b, "new", b.placeOf(wide.client.ID()).state)
@@ -1975,6 +1987,28 @@ func TestSemaphoreForcedReleaseOfOthersKeepsThePlaceOfAGrant(t *testing.T) {
 		b.permitClient(s).ask(engine.Defer)
 		assert.Equal(b, "suspect", b.placeOf(granted.id).state, "the place of the client")
 	})
+}
+
+// The place of a grant that has expired comes back, whichever permits are released by force.
+func TestSemaphoreForcedReleaseKeepsThePlaceOfAnExpiredGrant(t *testing.T) {
+	for what, seen := range map[string]func(granted, other *permitClient) []string{
+		"all":       func(_, _ *permitClient) []string { return nil },
+		"its own":   func(granted, _ *permitClient) []string { return []string{granted.field} },
+		"of others": func(_, other *permitClient) []string { return []string{other.field} },
+	} {
+		t.Run(what, func(t *testing.T) {
+			onEachPermits(t, 2, func(b *bench, s *Semaphore) {
+				m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
+				granted := b.permitClient(s).listens().joins(engine.Push)
+				m.gives(neverDue)
+				require.Positive(b, granted.lease(), "the permit")
+				granted.lapses()
+				_, err := run(context.Background(), b.rdb, s.record.Force(seen(granted, other)...))
+				b.must(err)
+				assert.Equal(b, "suspect", b.placeOf(granted.id).state, "the place of the client")
+			})
+		})
+	}
 }
 
 // A grant that its client uses is no expiry: later grants leave the entry where it is.

@@ -16,8 +16,8 @@
 --                 expires; the latest one is the first. A line without places has this field alone, and the wishes
 --                 of a fair lock: see idle.lua.
 --                 tombstone_remove.lua removes a tombstone.
---   kept          of a semaphore: the field and the request for which permits are kept, and epoch ms since when: see
---                 keeps_for of passing.lua
+--   kept          of a semaphore: the field and the request for which permits are kept, epoch ms since when, and, if
+--                 its client was told halfway, epoch ms at which it was: see keeps_for of passing.lua
 --   beside        1 if callers without a place are subscribed, for a plain lock, to the channel of the other lock
 -- and, for a fair lock, <field>: the wish of a waiter of the queue (see queue.lua).
 --

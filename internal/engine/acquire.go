@@ -365,12 +365,16 @@ func (a *acquireOp) listen(in target, res Answer) (wake, ready <-chan struct{}, 
 	return wake, ready, begun
 }
 
-// wokenBy makes wake that which wakes the caller of h, unless it has another channel.
+// wokenBy makes wake that which wakes the caller of h, unless it has another channel. A late grant that was handled
+// before wakes the caller now.
 func (h *hold) wokenBy(wake chan struct{}) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	if h.changed == nil {
-		h.changed = wake
+	if h.changed != nil {
+		return
+	}
+	if h.changed = wake; h.late {
+		wakeCaller(wake)
 	}
 }
 

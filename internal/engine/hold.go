@@ -115,6 +115,7 @@ type hold struct {
 	registered bool // it is in the holds of its lock state
 	aside      bool // it was lost, and its owner has a newer hold: see part.go
 	fieldSent  bool // an attempt on the counterpart has named its field
+	late       bool // a late answer has perhaps granted the lock when there was no changed: see wokenBy
 }
 
 // id returns the ID of the lock.

@@ -20,7 +20,8 @@ import (
 type multiAcquire struct {
 	acquireOp
 	locks  []Lock
-	signal chan struct{} // a value in it wakes the caller: its owner has acquired one of the locks
+	signal chan struct{} // a value in it wakes the caller: see hold.changed
+	late   bool          // a late answer may have granted the locks; guarded by the mutexes of states
 
 	// Each slice has one element for each lock:
 	fresh []*hold  // the hold to be acquired while the owner has none: its field, and its wait queue
@@ -188,6 +189,7 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 		case <-g.signal: // the code below looks at the holds anyway
 		default:
 		}
+		bypass, g.late = bypass || g.late, false
 		other := g.lockHoldsLocked(kept)
 		kept = nil
 		if other != nil {
@@ -434,9 +436,11 @@ func (g *multiAcquire) dropPlaces() {
 }
 
 // present returns targets with the holds of now: each attempt makes new holds, which have the fields of the operation.
+// The next attempt bypasses the wait queues: the caller in one of them may wait for what the late answer has granted.
 func (g *multiAcquire) present(targets []target) []target {
 	g.states.Lock()
 	defer g.states.Unlock()
+	g.late = true
 	targets = slices.Clone(targets)
 	for i, h := range g.fresh {
 		if targets[i].Field == h.field {

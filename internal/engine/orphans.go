@@ -4,7 +4,8 @@ package engine
 //
 // Rules: a grant that is not needed any more is rolled back by the field of its attempt. It is needed as long as a hold
 // of this process has that field. If the caller waits, because another try of the attempt has found the lock busy, the
-// grant wakes it.
+// grant wakes it, also in a local queue: its next attempt need not pass the queue, in which another caller may wait for
+// this very grant to be released.
 
 import (
 	"context"
@@ -60,14 +61,20 @@ func (h *hold) needsLate(field string) bool {
 	s.Lock()
 	defer s.Unlock()
 	if h.state == fresh { // also while it is not in s: see multi.go
-		wakeCaller(h.changed)
+		h.wakeLocked()
 	}
 	for other := range s.holds.all() {
-		if other.field == field && other.state == fresh {
-			wakeCaller(other.changed)
+		if other.field == field && other.state == fresh && other != h {
+			other.wakeLocked()
 		}
 	}
 	return true
+}
+
+// wakeLocked wakes the caller of h, now or as soon as it waits.
+func (h *hold) wakeLocked() {
+	h.late = h.changed == nil
+	wakeCaller(h.changed)
 }
 
 // needs reports whether field belongs to a hold of this process, or to an acquire operation that goes on. While a

@@ -5,6 +5,9 @@ package engine
 import (
 	"context"
 	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/send"
 )
 
 // holdBy returns the hold of o on a lock, and its field.
@@ -125,6 +129,121 @@ func TestLateGrantWakesItsCaller(t *testing.T) {
 		assert.Equal(t, 3*time.Second, time.Since(start))
 		e.unlock(1)
 		_ = other.unlockErr(99)
+	})
+}
+
+// An ownersRedis is a Redis with faults that depend on the field of the request.
+type ownersRedis struct {
+	*fakeredis.Redis
+	fault func(field string) (late time.Duration, err error)
+}
+
+func (r *ownersRedis) Run(ctx context.Context, c send.Call, taking bool) (any, error) {
+	late, err := r.fault(c.Args[1].(string))
+	if err != nil {
+		return nil, err
+	}
+	time.Sleep(late)
+	return r.Redis.Run(ctx, c, taking)
+}
+
+// The same for a caller that waits in the local queue, because it has asked past that queue: Redis had not answered the
+// caller in front.
+func TestLateGrantWakesACallerThatIsBackInTheLocalQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const late = 4 * time.Second
+		var first atomic.Bool
+		var sent time.Time // the first request of owner 3
+		r := &ownersRedis{Redis: fakeredis.New(), fault: func(field string) (time.Duration, error) {
+			switch {
+			case strings.Contains(field, ":1:"):
+				return 0, io.EOF
+			case strings.Contains(field, ":3:") && !first.Swap(true):
+				sent = time.Now()
+				return late, nil
+			}
+			return 0, nil
+		}}
+		other := joinBubbleEngine(t, r.Redis, "other")
+		other.lock(99)
+		e := joinSending(t, r.Redis, "client", send.Config{Transport: r}, func(c *Config) { c.PollInterval = time.Minute })
+		var all sync.WaitGroup
+		all.Go(func() {
+			_, err := e.lockWith(context.Background(), 1, Request{})
+			assert.ErrorIs(t, err, io.EOF)
+		})
+		synctest.Wait()
+		var held [4]time.Time
+		for o := Owner(2); o <= 3; o++ {
+			all.Go(func() {
+				e.lock(o)
+				held[o] = time.Now()
+				time.Sleep(time.Second)
+				e.unlock(o)
+			})
+			synctest.Wait()
+		}
+		time.Sleep(3 * time.Second)
+		r.Set(func() { delete(r.Records, "x") }) // nobody is told
+		all.Wait()
+		assert.Equal(t, late, held[3].Sub(sent))
+		assert.Equal(t, late+time.Second, held[2].Sub(sent), "the caller in front is told of the release")
+		_ = other.unlockErr(99)
+	})
+}
+
+// The same for a caller of several locks that waits in the local queue of one of them, while another caller of its
+// process is in there.
+func TestLateGrantWakesAMultiAcquireInALocalQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, start := fakeredis.New(), time.Now()
+		other, x, y := joinBubbleEngine(t, r, "other"), newFakeLock(r, "x"), newFakeLock(r, "y")
+		ok, err := other.acquire(context.Background(), y, 99, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		e := joinBubbleEngine(t, r, "client", func(c *Config) { c.PollInterval = time.Minute })
+		runsLate(r, "bundle", 1, fakeredis.Fault{Late: 4 * time.Second})
+		var all sync.WaitGroup
+		all.Go(func() {
+			ok, err := e.Acquire(context.Background(), 1, Request{Wait: forever}, x, y)
+			assert.NoError(t, err)
+			assert.True(t, ok)
+			assert.Equal(t, 4*time.Second, time.Since(start))
+			time.Sleep(time.Second)
+			assert.NoError(t, e.Release(context.Background(), x, 1))
+			assert.NoError(t, e.Release(context.Background(), y, 1))
+		})
+		time.Sleep(3 * time.Second)
+		r.Set(func() { delete(r.Records, "y") }) // nobody is told
+		runsLate(r, "acquire", 1, fakeredis.Fault{Late: 2 * time.Second})
+		all.Go(func() {
+			e.lock(2)
+			assert.Equal(t, 5*time.Second, time.Since(start).Round(time.Millisecond))
+			e.unlock(2)
+		})
+		all.Wait()
+		_ = other.Release(context.Background(), y, 99)
+	})
+}
+
+// A late grant may be handled before its caller listens for anything: it is woken as soon as it does.
+func TestLateGrantWakesACallerThatIsAboutToWait(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		s := e.retain("x")
+		defer s.release()
+		var h *hold
+		s.locked(func() {
+			h = s.newHoldLocked(newFakeLock(e.redis, "x"), holdKey{"", 1}, nil)
+			h.field = e.fields.newField(1, 1)
+		})
+		assert.True(t, h.needsLate(h.field))
+		wake := make(chan struct{}, 1)
+		h.wokenBy(wake)
+		require.Len(t, wake, 1)
+		<-wake
+		h.wokenBy(wake)
+		assert.Empty(t, wake, "once")
+		h.unlockHold()
 	})
 }
 

@@ -109,7 +109,7 @@ var errBypassQueue = errors.New("no answer from Redis to the caller that is ahea
 
 // errOwnerChanged ends a wait in a local queue because another goroutine of the same owner has acquired one of the
 // locks that the caller waits for, or the counterpart of one: the caller has to make another attempt than it had
-// prepared.
+// prepared. A late answer that may have granted the caller the lock ends it, too, and the next attempt finds out.
 var errOwnerChanged = errors.New("the owner has acquired one of the locks meanwhile")
 
 // An entrance is where callers enter local queues, and wait there until they are admitted.

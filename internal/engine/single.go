@@ -52,13 +52,18 @@ func (o *oneLock) enterQueue() error {
 }
 
 // rejoinQueue ends an attempt that has bypassed the wait queue and found the lock busy. The caller does not wait for a
-// release now: it enters the wait queue again. See errBypassQueue.
+// release now: it enters the wait queue again. See errBypassQueue. There it is woken by a late grant, for which the
+// callers in front of it would wait in vain.
 func (o *oneLock) rejoinQueue(in target) error {
 	if in.hold.lock.Admission() == Counting {
 		o.foundBusy = true
 		return errRestart
 	}
 	o.lastReply = time.Now()
+	if o.changed == nil {
+		o.changed = make(chan struct{}, 1)
+	}
+	in.hold.wokenBy(o.changed)
 	return o.Over()
 }
 

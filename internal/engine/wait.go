@@ -24,7 +24,7 @@ type waitOptions struct {
 	part      *Part         // that the call is made for: see part.go; or nil
 	span      *span         // of the call; nil: there is no Observer
 	found     findings      // what the caller knows newest of its locks
-	changed   chan struct{} // a value in it ends a sleep, too: see multi.go; or nil
+	changed   chan struct{} // a value in it ends a sleep, too: see hold.changed; or nil
 }
 
 // A patientKey is the key of the value that Patiently puts into a context.

@@ -2,7 +2,8 @@
 // the engine. It can be slow, lose answers, and run requests late.
 //
 // Rules: the first argument of a call names a verb, which takes the place of a script: "acquire", "release", "renew",
-// "rename" or "force". A Redis is the Transport of a send.Sender.
+// "rename" or "force"; or "bundle", which acquires several locks: see Bundle. A Redis is the Transport of a
+// send.Sender.
 package fakeredis
 
 import (
@@ -132,21 +133,51 @@ func (r *Redis) Run(ctx context.Context, c send.Call, _ bool) (any, error) {
 	if err := ctx.Err(); r.Bound && err != nil {
 		return nil, err
 	}
-	var answer send.Reply // an attempt that runs late writes to it later
-	err := r.do(c.Args[0].(string), func() { answer = r.run(c) })
+	var answer []any // an attempt that runs late writes to it later
+	err := r.do(c.Args[0].(string), func() {
+		if b, ok := c.Args[len(c.Args)-1].(bundle); ok {
+			answer = r.acquireAll(b)
+		} else {
+			answer = list(r.run(c))
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
-	return []any{answer[0], answer[1], answer[2]}, nil
+	return answer, nil
 }
+
+// A bundle has the calls that acquire several locks, and those that roll this back.
+type bundle struct{ acquire, rollBack []send.Call }
+
+// Bundle returns the call that acquires several locks, all of them or none, with these calls of each of them.
+func Bundle(acquire, rollBack []send.Call) send.Call {
+	return send.Call{Keys: acquire[0].Keys, Args: []any{"bundle", bundle{acquire, rollBack}}}
+}
+
+func (r *Redis) acquireAll(b bundle) (answer []any) {
+	for i, c := range b.acquire {
+		reply := r.run(c)
+		answer = append(answer, list(reply)...)
+		if reply[0] != 1 {
+			for _, undo := range b.rollBack[:i] {
+				r.run(undo)
+			}
+			break
+		}
+	}
+	return answer
+}
+
+// list returns the answer of Redis that r is read from.
+func list(r send.Reply) []any { return []any{r[0], r[1], r[2]} }
 
 // RunAll runs calls as one request.
 func (r *Redis) RunAll(_ context.Context, calls []send.Call, _ bool) []send.Outcome {
 	outcomes := make([]send.Outcome, len(calls))
 	err := r.do(calls[0].Args[0].(string), func() {
 		for i, c := range calls {
-			answer := r.run(c)
-			outcomes[i].Answer = []any{answer[0], answer[1], answer[2]}
+			outcomes[i].Answer = list(r.run(c))
 		}
 	})
 	if err != nil {

@@ -438,15 +438,23 @@ local function is_reachable(p, channel, how)
 end
 
 local function keeps_for(line, p, channel, how)
-    local now, request = now_ms(), p.field .. ' ' .. p.asked
-    local last, since = (redis.call('hget', line.key, 'kept') or ''):match('^(.*) (%d+)$')
-    local passed = last == request and now - since or -1
-    if passed < 0 then -- the first time since that request, or the clock was set back
-        set_field(line, 'kept', request .. ' ' .. ms(now))
-    elseif passed >= provisional / 2 then
-        announce(how, grants_to(channel, p), 'free')
+    local now, half, request = now_ms(), provisional / 2, p.field .. ' ' .. p.asked .. ' '
+    local kept, since, told = redis.call('hget', line.key, 'kept') or '', nil, nil
+    if kept:sub(1, #request) == request then
+        since, told = kept:match('^(%d+) ?(%d*)$', #request + 1)
+        since, told = tonumber(since), tonumber(told)
     end
-    return passed < provisional
+    if not since or now < (told or since) then -- the first time since that request, or the clock was set back
+        set_field(line, 'kept', request .. ms(now))
+        return true
+    elseif not told and now - since < half then
+        return true
+    end
+    announce(how, grants_to(channel, p), 'free')
+    if not told then
+        set_field(line, 'kept', request .. ms(since) .. ' ' .. ms(now))
+    end
+    return not told or now - told < half
 end
 
 local most_told = 100 -- suspects that one script tells of a free lock; the others notice it when they look at the lock
