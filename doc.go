@@ -104,9 +104,9 @@
 // Any request may be lost, repeated or run late. A repeated request has the same effect as a single one, and never
 // releases the lock of another owner. A request whose caller has given up is rolled back, and acquires nothing if Redis
 // runs it after that. If Redis does not answer, the rollback goes on in the background. So a request that Redis runs
-// after a pause may have the lock for a few seconds, until it is rolled back. If its process has ended meanwhile,
-// nobody rolls it back: then it has the lock until the lease that it asked for has expired. An Unlock whose answer was
-// lost is sent again, and returns nil if Redis has run the first request.
+// after a pause may have the lock for a few seconds, until it is rolled back. If its process has ended meanwhile, it has
+// the lock until the lease that it asked for has expired. An Unlock whose answer was lost is sent again, and returns nil
+// if Redis has run the first request.
 //
 // Lock returns an error after a few retries if it cannot reach Redis: within two seconds if a single server refuses
 // connections, and after about five seconds if all Sentinels or all nodes of a Cluster refuse them, or if nothing

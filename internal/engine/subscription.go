@@ -92,7 +92,7 @@ func (s *subscription) hearsGrants(t target) bool {
 	if len(s.names) > 0 {
 		return s.names[0] == name && s.listeners[0].Confirmed()
 	}
-	// One look finds the subscription and keeps it: it may end at any moment while nobody listens.
+	// One look finds the subscription and keeps it: it may end at any moment while no caller listens.
 	l := t.hold.lockState.engine.pubsub.JoinConfirmed(name)
 	if l == nil {
 		return false
