@@ -105,8 +105,8 @@ func TestHandlerOfTheCookbookIsThisOne(t *testing.T) {
 	}
 }
 
-// The handler answers 200, 409 to a second request for the same order, 499 in the log if its client leaves, 500 to an
-// error of the work, and 503 if Redis cannot be asked, the lock was lost or the Client is shut down.
+// The handler answers 200, and 409 to a second request for the same order. It logs 499 if its client leaves, and answers
+// 500 to an error of the work. It answers 503 if Redis cannot be asked, the lock was lost or the Client is shut down.
 func TestHandlerOfTheCookbookTellsBusyFromBroken(t *testing.T) {
 	rdb, done := newRedis()
 	client, err := relock.New(rdb)

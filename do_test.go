@@ -111,6 +111,22 @@ func TestErrorOfAnInnerLockIsNotThatOfDo(t *testing.T) {
 	b.must(held.Unlock(ctx))
 }
 
+// checkOutcome checks what an outcome matches, what it does not match, and its text, which is "" for nil.
+func checkOutcome(t *testing.T, name string, err error, matches, not []error, text string) {
+	t.Helper()
+	for _, target := range matches {
+		assert.ErrorIs(t, err, target, name)
+	}
+	for _, target := range not {
+		assert.NotErrorIs(t, err, target, name)
+	}
+	if text == "" {
+		assert.NoError(t, err, name)
+	} else {
+		assert.EqualError(t, err, text, name)
+	}
+}
+
 // The outcome of a call whose context a Shutdown has canceled matches ErrClosed, and not context.Canceled, if the
 // function has returned the error of its context. A loss is told as a loss, also one that matches ErrClosed.
 func TestOutcomeOfAShutdown(t *testing.T) {
@@ -139,17 +155,7 @@ func TestOutcomeOfAShutdown(t *testing.T) {
 			"context canceled"},
 	} {
 		err := outcome(test.err, test.cause, test.release, false)
-		for _, target := range test.matches {
-			assert.ErrorIs(t, err, target, test.name)
-		}
-		for _, target := range test.not {
-			assert.NotErrorIs(t, err, target, test.name)
-		}
-		if test.text == "" {
-			assert.NoError(t, err, test.name)
-		} else {
-			assert.EqualError(t, err, test.text, test.name)
-		}
+		checkOutcome(t, test.name, err, test.matches, test.not, test.text)
 	}
 }
 
@@ -183,17 +189,7 @@ func TestOutcomeOfALoss(t *testing.T) {
 			"EOF\n" + io.ErrNoProgress.Error()},
 	} {
 		err := outcome(test.err, test.cause, test.release, test.several)
-		for _, target := range test.matches {
-			assert.ErrorIs(t, err, target, test.name)
-		}
-		for _, target := range test.not {
-			assert.NotErrorIs(t, err, target, test.name)
-		}
-		if test.text == "" {
-			assert.NoError(t, err, test.name)
-		} else {
-			assert.EqualError(t, err, test.text, test.name)
-		}
+		checkOutcome(t, test.name, err, test.matches, test.not, test.text)
 	}
 	quorum := &QuorumError{}
 	assert.ErrorAs(t, outcome(errors.Join(context.Canceled, quorum), lost, unlocked, false), new(*QuorumError))

@@ -579,11 +579,7 @@ func (s *step) leaseFor(r engine.Request) time.Duration {
 	if s.engine == nil || r.Lease == 0 {
 		return r.Lease
 	}
-	least := r.LeastLease
-	if most := s.ids[0].Limits().Max; most > 0 {
-		least = min(least, most)
-	}
-	return max(r.Lease, least)
+	return max(r.Lease, s.ids[0].Limits().Cut(r.LeastLease))
 }
 
 // keepLease gives the step, which has an explicit lease, at least this lease from now on, and waits for that until by.
@@ -599,7 +595,7 @@ func (s *step) keepLease(ctx context.Context, lease time.Duration, by time.Time)
 // startLease starts an explicit lease of the step now.
 func (s *step) startLease(ctx context.Context, lease time.Duration, by time.Time) error {
 	if s.records != nil {
-		return s.engine.KeepLease(ctx, s.records, engine.OwnerOf(ctx), lease, by)
+		return s.keepLease(ctx, lease, by)
 	}
 	// Any Locker can be acquired once more, which sets the lease, and be released again.
 	again := step{locks: s.locks[:1]}

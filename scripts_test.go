@@ -988,8 +988,8 @@ func (b *bench) watchBusy(most time.Duration) (begin func(), check func(what str
 	}
 }
 
-// slowness returns how much more processor time Redis needs for the same work than on a processor that nobody else
-// uses. Processes that share a core, or a host that is busy, make it larger.
+// slowness returns how much more processor time Redis needs for the same work than on a processor that it has
+// for itself. Processes that share a core, or a host that is busy, make it larger.
 func (b *bench) slowness() float64 {
 	const quiet = 120 * time.Millisecond
 	before := b.worked()

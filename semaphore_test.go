@@ -1921,7 +1921,7 @@ func TestSemaphoreWaiterForSeveralThatAsksRarelyKeepsItsTurn(t *testing.T) {
 	asksRarelyAndKeepsItsTurn(t, engine.ProvisionalLease/2)
 }
 
-// The same if no script runs for so long that others might go ahead by then.
+// The same if no script runs before the time after which others may go ahead.
 func TestSemaphoreWaiterForSeveralIsToldBeforeOthersGoAhead(t *testing.T) {
 	asksRarelyAndKeepsItsTurn(t, 2*engine.ProvisionalLease)
 }

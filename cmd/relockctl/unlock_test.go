@@ -54,7 +54,7 @@ func TestHolderLogsThatTheLockWasReleasedByForce(t *testing.T) {
 	}
 }
 
-// Whoever may look at a lock, and not release it, is told which permissions that needs, although Redis refuses only a
+// A user who may look at a lock, and not release it, is told which permissions that needs, although Redis refuses only a
 // command inside of the script.
 func TestUnlockWithoutPermissionNamesThePage(t *testing.T) {
 	s := testredis.Start(t)

@@ -138,7 +138,7 @@ func TestFatesOfHolds(t *testing.T) {
 	assert.Equal(t, []fate{grows, gone, runsOut}, l.fates[:3])
 }
 
-// A forced release takes the permits from all holders of a semaphore, so what show advises says how many these are.
+// A forced release takes the permits from all holders of a semaphore, so the advice of show has their number.
 func TestShowSaysHowMuchUnlockReleases(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, c := context.Background(), newClient(t, s.Client())

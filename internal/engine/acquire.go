@@ -217,7 +217,7 @@ func (t *target) prepareLocked(r Request, p *Part) error {
 	switch h.state {
 	case fresh:
 		t.NoWait = r.Wait == 0
-		t.Lease = h.lock.Limits().cut(cmp.Or(max(r.Lease, r.LeastLease), e.WatchdogTimeout))
+		t.Lease = h.lock.Limits().Cut(cmp.Or(max(r.Lease, r.LeastLease), e.WatchdogTimeout))
 	case lost, expired, lossReported:
 		return h.reportLossLocked(p)
 	default:

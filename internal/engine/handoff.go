@@ -68,9 +68,9 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	case h.keepUntil > now:
 		return nil, 0
 	case !e.watchdog.Renews(&r.lease), !r.isKeptLocked(now),
-		h.mayGetLocked(now) > next.lock.Limits().cut(e.WatchdogTimeout):
+		h.mayGetLocked(now) > next.lock.Limits().Cut(e.WatchdogTimeout):
 		return nil, 0 // the lease is explicit, nearly over, or may become longer than the successor may have
-	case r.lease.EndsAtLimit() && r.lease.LeftAt(now) < next.lock.Limits().cut(e.WatchdogTimeout)/3:
+	case r.lease.EndsAtLimit() && r.lease.LeftAt(now) < next.lock.Limits().Cut(e.WatchdogTimeout)/3:
 		return nil, 0 // the lease might expire before its first renewal for the successor
 	}
 	return next, now

@@ -632,7 +632,7 @@ func TestLateGrantToTheCallerBeforeWakesTheNextOne(t *testing.T) {
 		r.PubSub.Publish("grants:x")
 		require.Error(t, <-gaveUp)
 		time.Sleep(time.Second)
-		r.Set(func() { delete(r.Records, "x") }) // nobody is told
+		r.Set(func() { delete(r.Records, "x") }) // no waiter is told
 		require.NoError(t, <-got)
 		assert.Equal(t, 6700*time.Millisecond, time.Since(start))
 		require.NoError(t, e.Release(context.Background(), l, 2))
@@ -829,7 +829,7 @@ func TestRecordIsDeletedAfterAReentryBesideItsUnlock(t *testing.T) {
 	}
 }
 
-// The same, and the watchdog timeout is so long that no time is that far from now.
+// The same with the longest watchdog timeout: the time now plus the timeout overflows.
 func TestRecordIsDeletedAfterAnOutageWithAnEndlessWatchdogTimeout(t *testing.T) {
 	for name, takes := range map[string]func(ctx context.Context, e *bubbleEngine){
 		"Lock": func(_ context.Context, e *bubbleEngine) { e.lock(2) },

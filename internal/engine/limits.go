@@ -37,8 +37,8 @@ func (l Limits) OfReaders() Admission {
 	return Shared
 }
 
-// cut returns the lease that a fresh hold asks for: lease, or MaxHold if that is shorter.
-func (l Limits) cut(lease time.Duration) time.Duration {
+// Cut returns the lease that a fresh hold asks for: lease, or MaxHold if that is shorter.
+func (l Limits) Cut(lease time.Duration) time.Duration {
 	if l.Max > 0 {
 		return min(lease, l.Max)
 	}

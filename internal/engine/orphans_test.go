@@ -115,7 +115,7 @@ func TestLateGrantIsNeededWhileThePlaceIsLeft(t *testing.T) {
 }
 
 // A try of an attempt runs late, and is granted, while the caller waits because a later try has found the lock busy.
-// The caller has the lock at once, and nobody waits for a lock that nobody uses.
+// The caller has the lock at once, and no other caller waits for a lock that no owner uses.
 func TestLateGrantWakesItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := fakeredis.New()
@@ -124,7 +124,7 @@ func TestLateGrantWakesItsCaller(t *testing.T) {
 		other.lock(99)
 		start := time.Now()
 		runsLate(r, "acquire", 1, fakeredis.Fault{Late: 3 * time.Second})
-		time.AfterFunc(2*time.Second, func() { r.Set(func() { delete(r.Records, "x") }) }) // nobody is told
+		time.AfterFunc(2*time.Second, func() { r.Set(func() { delete(r.Records, "x") }) }) // no waiter is told
 		e.lock(1)
 		assert.Equal(t, 3*time.Second, time.Since(start))
 		e.unlock(1)
@@ -184,7 +184,7 @@ func TestLateGrantWakesACallerThatIsBackInTheLocalQueue(t *testing.T) {
 			synctest.Wait()
 		}
 		time.Sleep(3 * time.Second)
-		r.Set(func() { delete(r.Records, "x") }) // nobody is told
+		r.Set(func() { delete(r.Records, "x") }) // no waiter is told
 		all.Wait()
 		assert.Equal(t, late, held[3].Sub(sent))
 		assert.Equal(t, late+time.Second, held[2].Sub(sent), "the caller in front is told of the release")
@@ -214,7 +214,7 @@ func TestLateGrantWakesAMultiAcquireInALocalQueue(t *testing.T) {
 			assert.NoError(t, e.Release(context.Background(), y, 1))
 		})
 		time.Sleep(3 * time.Second)
-		r.Set(func() { delete(r.Records, "y") }) // nobody is told
+		r.Set(func() { delete(r.Records, "y") }) // no waiter is told
 		runsLate(r, "acquire", 1, fakeredis.Fault{Late: 2 * time.Second})
 		all.Go(func() {
 			e.lock(2)

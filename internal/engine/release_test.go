@@ -66,8 +66,8 @@ func TestEngineAttemptThatRunsAfterItsUndoExpires(t *testing.T) {
 	})
 }
 
-// An attempt was given up, and Redis cannot be reached for so long that its rollback fails. The attempt runs when Redis
-// continues, and is rolled back then: the lock is not kept by nobody until the lease is over.
+// An attempt was given up, and Redis cannot be reached for longer than its rollback is tried at first. The attempt runs
+// when Redis continues, and is rolled back then: the lock is not kept without an owner until the lease is over.
 func TestEngineAttemptThatRunsAfterAnOutageIsUndone(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const outage = 3 * UnlockTime

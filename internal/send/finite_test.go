@@ -45,6 +45,20 @@ func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
+// ends returns the error of call, which must not wait for ever.
+func ends(t *testing.T, call func() error) error {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- call() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(rideOut):
+		require.Fail(t, "it waits for ever")
+		return nil
+	}
+}
+
 // waysToSend are the ways in which a Finite sends a GET.
 var waysToSend = map[string]func(ctx context.Context, f *Finite) error{
 	"alone": func(ctx context.Context, f *Finite) error {
@@ -74,30 +88,23 @@ func TestRequestWithoutAReadTimeoutEnds(t *testing.T) {
 			first, last := new(counter), new(counter)
 			rdb.AddHook(first)
 			f := newFinite(t, rdb, 200*time.Millisecond)
-			ends := func() {
+			fails := func() {
 				t.Helper()
 				before := first.alone.Load() + first.piped.Load()
 				rule := proxy.On(testredis.Command("get"), testredis.StallReply)
-				ended := make(chan error, 1)
-				go func() { ended <- send(ctx, f) }()
-				select {
-				case err := <-ended:
-					assert.Error(t, err)
-				case <-time.After(rideOut):
-					require.Fail(t, "the request waits for ever")
-				}
+				assert.Error(t, ends(t, func() error { return send(ctx, f) }))
 				assert.NotZero(t, rule.Count())
 				assert.Greater(t, first.alone.Load()+first.piped.Load(), before)
 				testredis.Await(t, "the connection is free again", rideOut, func() bool { return send(ctx, f) == redis.Nil })
 			}
 			require.Equal(t, redis.Nil, send(ctx, f))
-			ends()
+			fails()
 			rdb.AddHook(last)
 			hook := f.seat.hook.Load()
 			require.Equal(t, redis.Nil, send(ctx, f)) // it finds another hook after ours
 			assert.NotZero(t, last.alone.Load()+last.piped.Load(), "the hook that was added later")
 			testredis.Await(t, "our hook is the last one again", rideOut, func() bool { return f.seat.hook.Load() != hook })
-			ends()
+			fails()
 		})
 	}
 }
@@ -125,14 +132,7 @@ func TestSubscriptionWithoutAReadTimeoutBegins(t *testing.T) {
 	rule := proxy.On(testredis.Command("hello"), testredis.StallReply).Times(testredis.Always)
 	sub := f.Subscribe(ctx)
 	defer sub.Close()
-	ended := make(chan error, 1)
-	go func() { ended <- sub.Subscribe(ctx, "a") }()
-	select {
-	case err := <-ended:
-		assert.Error(t, err)
-	case <-time.After(rideOut):
-		require.Fail(t, "the subscription waits for ever")
-	}
+	assert.Error(t, ends(t, func() error { return sub.Subscribe(ctx, "a") }))
 	rule.Release()
 	testredis.Await(t, "it is subscribed", rideOut, func() bool { return sub.Subscribe(ctx, "a") == nil })
 }

@@ -57,8 +57,8 @@ type Bounder interface {
 // errUnsent is the error of a bounded call that was not sent. The hooks of the user see it.
 var errUnsent = errors.New("relock has not sent this request, and sends it on another goroutine")
 
-// errRepeated is the error of a bounded call that a hook of the user has repeated, so that Redis may still run the
-// first one, whatever the hook returns. The request is sent again, and that try counts.
+// errRepeated is the error of a bounded call that a hook of the user has repeated, or whose missing answer it has hidden,
+// so that Redis may still run the call, whatever the hook returns. The request is sent again, and that try counts.
 var errRepeated = errors.New("a hook of the Redis client has hidden an outcome of this request, which Redis may still run")
 
 // A Prompt is a Transport on a *redis.Client that is also a Bounder.

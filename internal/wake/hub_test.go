@@ -90,7 +90,7 @@ func TestPubSubSubscribesOnceAndWakesAllListeners(t *testing.T) {
 	})
 }
 
-// JoinConfirmed listens to a channel that is subscribed, also if the subscription, to which nobody listens any more, is
+// JoinConfirmed listens to a channel that is subscribed, also if the subscription, which has no listener any more, is
 // about to end at that moment. It subscribes to nothing.
 func TestJoinConfirmedKeepsTheSubscriptionThatItFinds(t *testing.T) {
 	s, p := newFakePubSub(t)
