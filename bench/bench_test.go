@@ -222,7 +222,7 @@ func TestRequestsAreThoseThatClientsSend(t *testing.T) {
 			defer server.close()
 			turn := turn{server: server, kind: k, served: new([]int), took: 50 * time.Millisecond}
 			defer func() { turn.close() }()
-			require.NoError(t, plan{}.open(t.Context(), &turn, 2))
+			require.NoError(t, plan{}.open(t.Context(), &turn, workload{clients: 2}))
 			crowd := crowd{clients: 2, workers: 4, names: 1, section: time.Millisecond}
 			_, err = crowd.slice(t.Context(), turn) // connects
 			require.NoError(t, err)

@@ -28,6 +28,7 @@ type crowd struct {
 	drawn            bool          // each acquisition draws its name, by a Zipf distribution
 	skew             float64       // its exponent: 0 if all names are equally likely
 	endless          bool          // the context of all calls is never canceled, so that a worker that hangs stays so
+	within           time.Duration // the deadline of the context of each section; 0 if it has none
 }
 
 // A line is a crowd whose waits are also reported in round trips.
@@ -94,7 +95,7 @@ func (c crowd) work(ctx context.Context, t turn) (tally, error) {
 		if c.endless {
 			ctx = context.Background()
 		}
-		all.Go(func() { workers[i].work(ctx, t.peers[i/c.workers], name, c.section, end) })
+		all.Go(func() { workers[i].work(ctx, t.peers[i/c.workers], name, c, end) })
 	}
 	all.Wait()
 	return count(workers)
@@ -122,25 +123,13 @@ func (c crowd) draws() func(worker int) string {
 	}
 }
 
-func (w *worker) work(ctx context.Context, p peer, name func() string, section time.Duration, end time.Time) {
+func (w *worker) work(ctx context.Context, p peer, name func() string, c crowd, end time.Time) {
 	for {
 		asked := time.Now()
 		if !asked.Before(end) {
 			return
 		}
-		release, err := p.Acquire(ctx, name())
-		w.waits.Add(time.Since(asked))
-		if err != nil {
-			if w.stuck = ctx.Err() != nil; !w.stuck {
-				w.err = err
-			}
-			return
-		}
-		if section > 0 {
-			time.Sleep(section)
-		}
-		if err := release(); err != nil {
-			w.err = err
+		if !w.enter(ctx, p, name(), c, asked) {
 			return
 		}
 		w.all++
@@ -148,6 +137,28 @@ func (w *worker) work(ctx context.Context, p peer, name func() string, section t
 			w.sections++
 		}
 	}
+}
+
+// enter runs one critical section, and reports whether the worker goes on.
+func (w *worker) enter(ctx context.Context, p peer, name string, c crowd, asked time.Time) bool {
+	if c.within > 0 {
+		within, cancel := context.WithTimeout(ctx, c.within)
+		defer cancel()
+		ctx = within
+	}
+	release, err := p.Acquire(ctx, name)
+	w.waits.Add(time.Since(asked))
+	if err != nil {
+		if w.stuck = ctx.Err() != nil; !w.stuck {
+			w.err = err
+		}
+		return false
+	}
+	if c.section > 0 {
+		time.Sleep(c.section)
+	}
+	w.err = release()
+	return w.err == nil
 }
 
 // count returns the results of all workers together.

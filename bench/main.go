@@ -261,7 +261,7 @@ func (p plan) measure(ctx context.Context, w workload) (*result, error) {
 		if t.kind.open == nil && p.java == "" {
 			continue
 		}
-		if err := p.open(ctx, &t, w.clients); err != nil {
+		if err := p.open(ctx, &t, w); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		defer t.close()
@@ -307,13 +307,13 @@ func (w workload) start() (*server, error) {
 }
 
 // open starts the clients for a turn.
-func (p plan) open(ctx context.Context, t *turn, clients int) (err error) {
-	s := setting{addr: t.server.addr, lease: 30 * time.Second}
+func (p plan) open(ctx context.Context, t *turn, w workload) (err error) {
+	s := setting{addr: t.server.addr, lease: 30 * time.Second, timeout: w.timeout}
 	if t.kind.open == nil {
-		t.program, err = startRedisson(ctx, p.java, s, clients, max(2*time.Second, 8*p.slice))
+		t.program, err = startRedisson(ctx, p.java, s, w.clients, max(2*time.Second, 8*p.slice))
 		return err
 	}
-	for range clients {
+	for range w.clients {
 		c, err := t.kind.open(s)
 		if err != nil {
 			t.close()

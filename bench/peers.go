@@ -58,6 +58,7 @@ const tuned = 2 * time.Millisecond
 
 var kinds = []kind{
 	{"relock", "defaults", false, openRelock(plain)},
+	{"relock TryLock", "TryLock with a wait of 300 ms, defaults", false, openTries},
 	{noneLeaves, "the same load, in which no call is canceled", false, openRelock(plain)},
 	{"relock fair", "NewFairLock, defaults", false, openRelock(fair)},
 	{"relock fenced", "NewLock with Fenced(), defaults", false, openRelock(fenced)},
@@ -166,6 +167,28 @@ func (p *relockPeer) Acquire(ctx context.Context, name string) (func() error, er
 	l := p.lock(p.client, name)
 	if err := l.Lock(ctx); err != nil {
 		return nil, err
+	}
+	return func() error { return l.Unlock(ctx) }, nil
+}
+
+// A triesPeer acquires with TryLock.
+type triesPeer struct{ *relockPeer }
+
+func openTries(s setting) (peer, error) {
+	p, err := openRelock(plain)(s)
+	if err != nil {
+		return nil, err
+	}
+	return triesPeer{p.(*relockPeer)}, nil
+}
+
+func (p triesPeer) Acquire(ctx context.Context, name string) (func() error, error) {
+	l := p.lock(p.client, name)
+	switch ok, err := l.TryLock(ctx, 300*time.Millisecond, 0); {
+	case err != nil:
+		return nil, err
+	case !ok:
+		return nil, errors.New("TryLock found the lock busy, which nobody else uses")
 	}
 	return func() error { return l.Unlock(ctx) }, nil
 }

@@ -105,6 +105,8 @@ var scaleTables = []named{
 
 // clientTables are the tables of docs/client.md.
 var clientTables = []named{
+	{"users", (*scale).usersDefaults},
+	{"users-1s", (*scale).usersShort},
 	{"timeouts", (*scale).timeouts},
 	{"slow", (*scale).slowServers},
 	{"leaving", (*scale).leaving},

@@ -15,6 +15,7 @@ type workload struct {
 	name, title string
 	trip        time.Duration // the round trip of the proxy; 0 if there is none
 	masters     int           // number of masters of a Cluster; 0 for one server
+	timeout     time.Duration // the read timeout of go-redis; 0 for that of setting.client
 	clients     int           // number of clients of each library, opened before it starts; 0 if it opens them itself
 	rare        bool          // it takes long, so it has fewer rounds
 	headline    bool          // the README has its row
