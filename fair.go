@@ -65,7 +65,7 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 		keys = append(keys, tokenKey(key))
 	}
 	l := &fairLock{
-		hashLock: hashLock{client: c, keys: keys, facts: facts{
+		hashLock: hashLock{client: c, keys: keys, words: send.Words(keys), facts: facts{
 			Traits: engine.Traits{
 				LockID:   engine.LockID{Name: key},
 				Given:    name,
@@ -153,7 +153,7 @@ func (l *fairLock) Force(seen ...string) call {
 // call returns a call of script. The last arguments describe how waiters are notified.
 func (l *fairLock) call(script *luaScript, args ...any) call {
 	args = append(args, l.announce, l.client.publishVerb())
-	return call{Script: script, Keys: l.keys, Optional: optionalOfFair, Args: args}
+	return call{Script: script, Keys: l.keys, Words: l.words, Optional: optionalOfFair, Args: args}
 }
 
 func (l *fairLock) waitTimeout() int64 { return milliseconds(l.client.fairWaitTimeout) }

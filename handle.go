@@ -468,6 +468,7 @@ type hashLock struct {
 	facts
 	client *Client
 	keys   []string // the record, then the additional keys
+	words  []any    // send.Words(keys)
 }
 
 func (l *hashLock) Inspect(field string) call {

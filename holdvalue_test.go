@@ -1282,9 +1282,10 @@ func TestSplitThatRunsLateMakesNoSecondTicket(t *testing.T) {
 					detached = both[1]
 				}
 				use(b, other, ticket)
+				leaseOfShared := l.lock.(*readLock).leases + shared[0] + ":rwlock_timeout:1"
 				if len(readers()) == 0 { // the shared field is gone, too: another one takes its place
 					b.rdb.HSet(ctx, b.name, "mode", "read", shared[0], 1)
-					b.rdb.Set(ctx, l.lock.(*readLock).leases+shared[0]+":rwlock_timeout:1", 1, time.Minute)
+					b.rdb.Set(ctx, leaseOfShared, 1, time.Minute)
 					b.rdb.PExpire(ctx, b.name, time.Minute)
 				}
 				late := engine.Rename{From: shared[0], To: detached, Lease: time.Hour, Splits: true}
@@ -1294,8 +1295,8 @@ func TestSplitThatRunsLateMakesNoSecondTicket(t *testing.T) {
 				assert.Equal(b, shared, readers(), "the late try has brought the detached reader back")
 				_, err = other.Attach(ctx, ticket)
 				b.mustBe(err, ErrNotHeld)
-				_ = second.Release(ctx)
-				b.rdb.Del(ctx, b.name)
+				_ = second.Release(ctx) // which sends nothing if the loss was noticed meanwhile
+				b.rdb.Del(ctx, b.name, leaseOfShared)
 				b.follows(other.NewRWLock(b.name).Write())
 			})
 		}

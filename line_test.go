@@ -3597,7 +3597,7 @@ func TestPollerNoticesAGrantThatNoMessageBrought(t *testing.T) {
 // silentGrants lets a Client wait for a number of locks, and grants them when nothing arrives on its subscription any
 // more. It returns false if that connection was given up before all waiters had noticed that they have their locks.
 func silentGrants(t *testing.T, lock func(c *Client, name string) Locker, locks int) bool {
-	const delay = 800 * time.Millisecond
+	const delay = 200 * time.Millisecond
 	b := newFaultBenchOn(t, testredis.Start(t))
 	ctx := context.Background()
 	waits := b.bench.clientOn(b.proxy.Client(), WithPollInterval(delay))

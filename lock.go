@@ -101,7 +101,7 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	}
 	announce := prefixName("redisson_lock__channel", key)
 	l := &plainLock{
-		hashLock: hashLock{client: c, keys: keys, facts: facts{
+		hashLock: hashLock{client: c, keys: keys, words: send.Words(keys), facts: facts{
 			Traits: engine.Traits{
 				LockID:       engine.LockID{Name: key},
 				Given:        name,
@@ -142,6 +142,7 @@ func (l *plainLock) Acquire(a engine.Attempt) call {
 	return call{
 		Script:   lockAcquire,
 		Keys:     l.keys,
+		Words:    l.words,
 		Optional: optionalOfLock,
 		Args:     l.acquireArgs(a),
 	}
@@ -171,7 +172,7 @@ func (l *plainLock) Release(r engine.Release) call {
 	if r.HoldCount > 0 || r.Late { // otherwise the script assumes 0 and false
 		args = append(args, r.HoldCount, r.Late)
 	}
-	return call{Script: lockRelease, Keys: l.keys, Optional: optionalOfLock, Args: args}
+	return call{Script: lockRelease, Keys: l.keys, Words: l.words, Optional: optionalOfLock, Args: args}
 }
 
 // RollBack sets the hold count back to what it was before the attempt.

@@ -360,6 +360,11 @@ func TestScriptContracts(t *testing.T) {
 		t.Run(kind+" "+s.what, func(t *testing.T) {
 			b := &bench{T: t, addr: b.addr, name: b.name, rdb: b.rdb}
 			b.must(b.rdb.FlushDB(ctx).Err())
+			for _, c := range append(slices.Clone(s.before), s.call) {
+				if c.Words != nil {
+					require.Equal(t, send.Words(c.Keys), c.Words, "the words of a call are its keys")
+				}
+			}
 			for _, before := range s.before {
 				b.must(b.rdb.Eval(ctx, before.Script.Source(), before.Keys, before.Args...).Err())
 			}

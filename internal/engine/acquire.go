@@ -49,7 +49,7 @@ type acquireOp struct {
 	targets []target   // one for each lock; during an attempt, the caller has the owner mutexes of their holds
 
 	subscription subscription
-	polling      polling
+	polling      *polling  // nil: the caller has not polled
 	lastReply    time.Time // when Redis last answered this operation that the lock is busy; zero: it has not
 	leftovers    leftovers
 	cause        error       // why the last attempt was not granted, if other owners are not the reason; or nil
@@ -410,6 +410,9 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 	// A waiter that has an entry in Redis, and no place in the line, is not in this case: its entry keeps its position, so
 	// the waiter need not ask often.
 	case (!res.leavesEntry || queued) && a.subscription.isRefused():
+		if a.polling == nil {
+			a.polling = new(polling)
+		}
 		delay = min(delay, a.polling.next(a.lastReply, res.ttl))
 	case queued && in.hold.lock.Admission() == Counting: // the poller cannot see in the key whether a permit is free
 		delay = min(delay*time.Duration(1+res.Standing.ahead()/poller.NearHead), rareAsk)

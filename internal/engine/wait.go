@@ -18,8 +18,8 @@ type waitOptions struct {
 	bypass    bool          // the next attempt bypasses the wait queue
 	foundBusy bool          // an attempt that has bypassed the wait queue has found a semaphore busy
 	fitted    bool          // the semaphore had as many permits as the caller wants when it began to wait
-	number    uint64        // keeps the caller's position in a wait queue that it has left for an attempt; 0: it has none
 	waited    bool          // the call has begun to wait for other owners
+	number    uint64        // keeps the caller's position in a wait queue that it has left for an attempt; 0: it has none
 	since     time.Duration // when it has, on the clock of the watchdog
 	part      *Part         // that the call is made for: see part.go; or nil
 	span      *span         // of the call; nil: there is no Observer

@@ -50,6 +50,7 @@ type batches struct {
 	beside int           // besideFrom or besideOthers
 	pause  time.Duration // senderPause
 	limit  limit         // batchWait
+	spare  sync.Pool     // of *batchedCall
 
 	mu       sync.Mutex     // guards below, and the states of calls
 	queue    []*batchedCall // empty if there is no sender
@@ -78,12 +79,27 @@ func (s *Sender) BatchAll() {
 
 // A batchedCall is a call that goes out with others.
 type batchedCall struct {
-	outcome // except for sent, written before done is closed
+	outcome // except for sent, written before done receives a value
 	call    Call
 	handler OrphanHandler
-	done    chan struct{}
+	done    chan struct{} // receives a value when the batch has ended
 
 	state batchState // guarded by batches.mu
+}
+
+// newCall returns a call that is not in the queue.
+func (b *batches) newCall() *batchedCall {
+	if c, ok := b.spare.Get().(*batchedCall); ok {
+		return c
+	}
+	return &batchedCall{done: make(chan struct{}, 1)}
+}
+
+// free keeps c for another caller. The caller of c has taken the outcome and the value of done, or c was never in the
+// queue: so no one else refers to c.
+func (b *batches) free(c *batchedCall) {
+	*c = batchedCall{done: c.done}
+	b.spare.Put(c)
 }
 
 // A batch is calls that are sent together.
@@ -110,16 +126,26 @@ func (r *retry) sendInBatch(w *Wait, now time.Time) (o outcome, why error, sent 
 	if b == nil {
 		return outcome{}, nil, false
 	}
-	c := &batchedCall{outcome: outcome{sent: now}, call: r.req.Call, handler: r.req.OnOrphan, done: make(chan struct{})}
+	c := b.newCall()
+	c.outcome, c.call, c.handler = outcome{sent: now}, r.req.Call, r.req.OnOrphan
 	if !b.enqueue(c) {
+		b.free(c)
 		return outcome{}, nil, false
 	}
-	why = b.wait(w.WithMinWait(now), c)
-	switch b.leave(c) {
+	ended, why := b.wait(w.WithMinWait(now), c)
+	state := answered
+	if !ended {
+		state = b.leave(c)
+	}
+	switch state {
 	case dequeued:
 		return outcome{}, why, false
 	case answered:
+		if !ended { // the batch has ended meanwhile, and the value comes at once
+			<-c.done
+		}
 		o, why = c.outcome, nil
+		b.free(c)
 		o.value, o.err = asList(o.value, o.err)
 		r.recordAnswer(o.sent, o.err)
 		r.recordHealth(o.err)
@@ -134,20 +160,23 @@ func (r *retry) sendInBatch(w *Wait, now time.Time) (o outcome, why error, sent 
 	return o, why, true
 }
 
-// wait waits until c is answered, is out of the queue, or was under way for ResendTime. The error is the reason why the
-// caller leaves.
-func (b *batches) wait(w Wait, c *batchedCall) error {
+// wait waits until c is answered, is out of the queue, or was under way for ResendTime. ended reports whether it has
+// received the value of c.done. The error is the reason why the caller leaves.
+func (b *batches) wait(w Wait, c *batchedCall) (ended bool, why error) {
 	deadline := w.Deadline
 	w.Deadline = time.Time{} // is later than the first look, and a timer costs a twentieth of a call
 	for {
-		why := w.Sleep(c.done, b.limit.begin(time.Now()).Done(), nil, 0)
+		ended, why = w.sleep(c.done, b.limit.begin(time.Now()).Done(), nil, 0)
+		if ended {
+			return true, nil
+		}
 		w.Deadline = deadline
 		switch state := b.look(c, why != nil); {
 		case state == queued:
 		case state != inBatch || why != nil:
-			return why
+			return false, why
 		default:
-			return w.Sleep(c.done, b.sender.limit.begin(time.Now()).Done(), nil, 0)
+			return w.sleep(c.done, b.sender.limit.begin(time.Now()).Done(), nil, 0)
 		}
 	}
 }
@@ -229,8 +258,10 @@ func (b *batches) next() *batch {
 		b.senders--
 		return nil
 	}
-	next := &batch{taken: now}
-	at := 0
+	next, at := &batch{taken: now}, 0
+	if n := len(b.queue); n > 0 {
+		next.calls = make([]*batchedCall, 0, min(n, maxBatch))
+	}
 	for ; at < len(b.queue) && len(next.calls) < maxBatch; at++ {
 		if c := b.queue[at]; c.state == queued {
 			c.state = inBatch
@@ -239,7 +270,7 @@ func (b *batches) next() *batch {
 	}
 	b.queue = b.queue[at:]
 	b.taken, b.stalled = now, false
-	if next.calls == nil {
+	if len(next.calls) == 0 {
 		b.senders--
 		b.queue = nil
 		return nil
@@ -292,8 +323,8 @@ func (b *batches) finish(one *batch, outcomes []Outcome, err error, ctx context.
 		}
 	}
 	b.mu.Unlock()
-	for _, c := range one.calls {
-		close(c.done)
+	for _, c := range one.calls { // from here on, the call belongs to its caller
+		c.done <- struct{}{} // has room
 	}
 	for _, c := range orphans {
 		b.sender.recordAnswer(c.sent, c.err)

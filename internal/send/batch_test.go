@@ -698,3 +698,30 @@ func TestEachOutcomeOfABatchIsReceivedOnce(t *testing.T) {
 		assert.EqualValues(b.t, n-unsent.Load(), sent)
 	})
 }
+
+// A call is used again for the next caller once its own one has the outcome. Callers that leave at the very moment of
+// the answer, before it and after it, change nothing about that: each gets the answer to its own call.
+func TestEachCallerGetsTheAnswerToItsOwnCall(t *testing.T) {
+	inBatches(t, 0, func(b *batchBench) {
+		late := new(orphans)
+		var answered atomic.Int64
+		var all sync.WaitGroup
+		for i := range 100 {
+			all.Go(func() {
+				for round := range 20 {
+					key := fmt.Sprint(i, ".", round)
+					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+(i+round)%4)*serveTime)
+					if a := b.ask(ctx, key, late); a.Err == nil {
+						answered.Add(1)
+						assert.Contains(b.t, [][]any{{key}, {alone + key}}, a.Value)
+					}
+					cancel()
+				}
+			})
+		}
+		all.Wait()
+		assert.NotZero(b.t, answered.Load())
+		time.Sleep(time.Second)
+		assert.NotEmpty(b.t, late.all(), "nobody has left")
+	})
+}

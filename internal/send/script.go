@@ -39,11 +39,22 @@ func (s *Script) Digest() string { return s.digest }
 type Call struct {
 	Script *Script
 	Keys   []string
+	Words  []any // Words(Keys); nil: they are made for each command
 	Args   []any
 
 	// Optional lists the keys that the call can do without. If Redis refuses the keys, because the user may not use
 	// one of them, or because their slot is being moved, the call is sent with other keys in these positions.
 	Optional []OptionalKey
+}
+
+// Words returns keys as they are in a command. A call that is made often has them, because each of them would be
+// allocated anew for each command. They are copied into a command, because hooks of the user may change its arguments.
+func Words(keys []string) []any {
+	words := make([]any, len(keys))
+	for i, key := range keys {
+		words[i] = key
+	}
+	return words
 }
 
 // An OptionalKey is the index of a key that a call can do without, and the index of the key that is sent in its
@@ -62,7 +73,9 @@ func (c Call) degraded() (_ Call, ok bool) {
 		}
 		keys[s.Key] = keys[s.Instead]
 	}
-	c.Keys = keys
+	if ok {
+		c.Keys, c.Words = keys, nil
+	}
 	return c, ok
 }
 
@@ -75,8 +88,12 @@ func (c Call) command(ctx context.Context, whole bool) onceCmd {
 		args = append(args, c.Script.byDigest...)
 	}
 	args = append(args, len(c.Keys))
-	for _, key := range c.Keys {
-		args = append(args, key)
+	if c.Words != nil {
+		args = append(args, c.Words...)
+	} else {
+		for _, key := range c.Keys {
+			args = append(args, key)
+		}
 	}
 	cmd := newOnceCmd(ctx, append(args, c.Args...)...)
 	cmd.SetFirstKeyPos(3)

@@ -97,3 +97,26 @@ func TestOnlyWhatIsTakenHasToBeConfirmed(t *testing.T) {
 	})
 	assert.Equal(t, []error{ErrNotSynced, nil, io.EOF, nil}, errs)
 }
+
+// A command has the keys of its call, whether their words were made before or not, and a hook of the user that changes
+// the arguments of one command changes no other one.
+func TestCommandHasTheKeysOfItsCall(t *testing.T) {
+	keys := []string{"lock", "line"}
+	c := Call{
+		Script: NewScript("return 1"), Keys: keys, Words: Words(keys), Args: []any{"field"}, Optional: []OptionalKey{{Key: 1}},
+	}
+	plain := c
+	plain.Words = nil
+	without, ok := c.degraded()
+	require.True(t, ok)
+	for range 2 {
+		for _, whole := range []bool{false, true} {
+			for one, want := range map[*Call][]any{&c: {2, "lock", "line", "field"}, &plain: {2, "lock", "line", "field"},
+				&without: {2, "lock", "lock", "field"}} {
+				args := one.command(t.Context(), whole).Args()
+				assert.Equal(t, want, args[2:])
+				args[3] = "prefix:lock"
+			}
+		}
+	}
+}

@@ -73,10 +73,16 @@ func (w *Wait) HasTime(d time.Duration) bool {
 // Sleep returns nil when one of the channels is ready or d has passed, where 0 means no limit. Otherwise it returns
 // the reason why the wait must end. A nil channel is never ready.
 func (w *Wait) Sleep(wake, ready, changed <-chan struct{}, d time.Duration) error {
+	_, why := w.sleep(wake, ready, changed, d)
+	return why
+}
+
+// sleep is Sleep. woken reports whether it has received from wake.
+func (w *Wait) sleep(wake, ready, changed <-chan struct{}, d time.Duration) (woken bool, why error) {
 	if !w.Deadline.IsZero() {
 		left := time.Until(w.Deadline)
 		if left <= 0 {
-			return ErrTimeUp
+			return false, ErrTimeUp
 		}
 		if d == 0 || left < d {
 			d = left
@@ -90,16 +96,17 @@ func (w *Wait) Sleep(wake, ready, changed <-chan struct{}, d time.Duration) erro
 	}
 	select {
 	case <-wake:
+		return true, nil
 	case <-ready:
 	case <-changed:
 	case <-timeUp:
-		return w.Over()
+		return false, w.Over()
 	case <-w.Ctx.Done():
-		return CtxError(w.Ctx)
+		return false, CtxError(w.Ctx)
 	case <-w.Closed:
-		return ErrClosed
+		return false, ErrClosed
 	}
-	return nil
+	return false, nil
 }
 
 // WithMinWait returns w with a deadline that leaves at least MinWait, for a call that is under way.
