@@ -28,7 +28,8 @@ func usersWorkloads(timeout time.Duration) (all []workload) {
 	add := func(title string, masters int, c crowd, peers ...string) {
 		c.clients, c.names = 1, c.workers
 		all = append(all, workload{
-			name: fmt.Sprintf("users-%v-%d", timeout, len(all)), title: title, masters: masters, clients: 1, often: 10,
+			name: fmt.Sprintf("users-%v-%d", timeout, len(all)), title: title, masters: masters, clients: 1,
+			often:   max(1, 20/max(2, c.workers/16)), // a slice has many sections of each worker
 			timeout: timeout, peers: peers, slice: c.slice, figure: rate,
 		})
 	}
