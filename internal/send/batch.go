@@ -32,7 +32,7 @@ import (
 )
 
 const (
-	batchFrom     = 8                     // tries under way that go out by themselves
+	batchFrom     = 4                     // tries under way that go out by themselves
 	maxBatch      = 128                   // calls in one batch
 	maxSenders    = 4                     // batches under way
 	besideFrom    = 4                     // calls at least in a batch that is sent while others are expected back
