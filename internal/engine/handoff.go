@@ -205,7 +205,8 @@ func (s *lockState) awaitHandoffLocked(op *waitOptions, q *waitQueue, w *waiter,
 			return
 		case h.state == adopting:
 			h.state = fresh
-			s.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: h.field, HoldCount: 1}})
+			left := Attempt{Field: h.field, HoldCount: 1, Lease: s.engine.WatchdogTimeout}
+			s.oweLocked(duty{rollBack: h.commands(), attempt: left})
 		case h.state != fresh:
 			if h = s.discardHandoffLocked(h).hold; h == nil {
 				return

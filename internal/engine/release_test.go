@@ -90,6 +90,59 @@ func TestEngineAttemptThatRunsAfterAnOutageIsUndone(t *testing.T) {
 	})
 }
 
+// The rollback of an attempt goes on while Redis refuses writes, here for a minute. The lock is not kept without an owner
+// until the lease, which is an explicit one, is over.
+func TestEngineRollbackThatIsRefusedGoesOn(t *testing.T) {
+	for _, refusal := range []error{answerError("MISCONF it cannot save to disk"), answerError("OOM command not allowed")} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			const long = time.Minute
+			e.redis.Fault = func(verb string) fakeredis.Fault {
+				if verb == "acquire" {
+					return fakeredis.Fault{Answer: long / 2} // it runs, and its caller has left
+				}
+				return fakeredis.Fault{Block: refusal}
+			}
+			ok, err := e.lockWith(context.Background(), 1, Request{Wait: time.Second, Lease: time.Hour})
+			require.False(t, ok)
+			require.Error(t, err)
+			time.Sleep(long)
+			assert.NotEmpty(t, e.redis.Holder("x"))
+			assert.Less(t, e.redis.Count("release"), 60, "Redis is asked all the time")
+			e.redis.Set(func() { e.redis.Fault = nil })
+			start := time.Now()
+			e.lock(2)
+			took := time.Since(start)
+			assert.LessOrEqual(t, took, longestUndoPause+time.Second, "an attempt that was given up blocked for %v", took)
+			e.unlock(2)
+		})
+	}
+}
+
+// What is left of the permits of a hold of which one is gone is released also after an outage.
+func TestEngineReleasesTheRestOfALostHoldAfterAnOutage(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		several := newFakeLock(e.redis, "x")
+		several.Several = 2
+		ok, err := e.acquire(context.Background(), several, 1, Request{Wait: forever, Lease: time.Hour})
+		require.True(t, ok, err)
+		e.redis.Set(func() {
+			delete(e.redis.Records, "x")
+			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
+				if verb == "release" {
+					f.Block = io.ErrUnexpectedEOF
+				}
+				return f
+			}
+		})
+		require.ErrorIs(t, e.Extend(context.Background(), several, 1, time.Hour), ErrLockLost)
+		time.Sleep(3 * UnlockTime)
+		before := e.redis.Count("release")
+		e.redis.Set(func() { e.redis.Fault = nil })
+		time.Sleep(longestUndoPause + time.Second)
+		assert.Greater(t, e.redis.Count("release"), before)
+	})
+}
+
 // Only so many attempts are rolled back in the background at a time.
 func TestEngineUndoesOnlySoManyAttemptsInTheBackground(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
