@@ -66,7 +66,7 @@ func MayHaveRun(err error) bool {
 		return true // the master has run the call, only the confirmations are missing
 	}
 	if Answered(err) || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) ||
-		errors.Is(err, ErrInvalid) {
+		errors.Is(err, redis.ErrPoolExhausted) || errors.Is(err, ErrInvalid) {
 		return false
 	}
 	var op *net.OpError
