@@ -58,8 +58,8 @@ func TestErrorsAreClassified(t *testing.T) {
 		assert.Equal(t, test.mayHaveRun, MayHaveRun(test.err), "may have run: %v", test.err)
 	}
 	for err, want := range map[error]bool{
-		io.EOF:                                    true,
-		refusal("BUSY Redis is busy"):             true,
+		io.EOF:                        true,
+		refusal("BUSY Redis is busy"): true,
 		refusal("MISCONF it cannot save to disk"): true,
 		refusal("OOM command not allowed"):        true,
 		error(&HookPanic{Value: 1}):               true,
