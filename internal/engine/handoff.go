@@ -205,8 +205,7 @@ func (s *lockState) awaitHandoffLocked(op *waitOptions, q *waitQueue, w *waiter,
 			return
 		case h.state == adopting:
 			h.state = fresh
-			left := Attempt{Field: h.field, HoldCount: 1, Lease: s.engine.WatchdogTimeout}
-			s.oweLocked(duty{rollBack: h.commands(), attempt: left})
+			s.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: h.field, HoldCount: 1}})
 		case h.state != fresh:
 			if h = s.discardHandoffLocked(h).hold; h == nil {
 				return

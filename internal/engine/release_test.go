@@ -118,31 +118,6 @@ func TestEngineRollbackThatIsRefusedGoesOn(t *testing.T) {
 	}
 }
 
-// What is left of the permits of a hold of which one is gone is released also after an outage.
-func TestEngineReleasesTheRestOfALostHoldAfterAnOutage(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		several := newFakeLock(e.redis, "x")
-		several.Several = 2
-		ok, err := e.acquire(context.Background(), several, 1, Request{Wait: forever, Lease: time.Hour})
-		require.True(t, ok, err)
-		e.redis.Set(func() {
-			delete(e.redis.Records, "x")
-			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
-				if verb == "release" {
-					f.Block = io.ErrUnexpectedEOF
-				}
-				return f
-			}
-		})
-		require.ErrorIs(t, e.Extend(context.Background(), several, 1, time.Hour), ErrLockLost)
-		time.Sleep(3 * UnlockTime)
-		before := e.redis.Count("release")
-		e.redis.Set(func() { e.redis.Fault = nil })
-		time.Sleep(longestUndoPause + time.Second)
-		assert.Greater(t, e.redis.Count("release"), before)
-	})
-}
-
 // Only so many attempts are rolled back in the background at a time.
 func TestEngineUndoesOnlySoManyAttemptsInTheBackground(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
