@@ -1450,6 +1450,29 @@ func TestFaultWaiterRidesOutABusyScript(t *testing.T) {
 	})
 }
 
+// A channel that is subscribed while a script blocks Redis does not count as refused: it is subscribed afterwards.
+func TestSubscriptionRidesOutABusyScript(t *testing.T) {
+	b := newFaultBench(t, "--busy-reply-threshold", "50")
+	ctx := context.Background()
+	hub := b.client().engine.Hub()
+	before := hub.Join(b.name + "before")
+	defer before.Leave()
+	testredis.Await(b, "the connection works", soon, before.Confirmed)
+	stuck := b.server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 })
+	var wg sync.WaitGroup
+	waitgroup.Go(&wg, func() { stuck.Eval(ctx, "while true do end", nil) })
+	testredis.Await(b, "the script blocks Redis", soon, func() bool {
+		return redis.HasErrorPrefix(b.rdb.Ping(ctx).Err(), "BUSY")
+	})
+	l := hub.Join(b.name + "meanwhile")
+	defer l.Leave()
+	stays(b, "it is refused", l.Ready, 300*time.Millisecond)
+	b.must(b.rdb.ScriptKill(ctx).Err())
+	wg.Wait()
+	testredis.Await(b, "it is subscribed", soon, l.Confirmed)
+	assert.False(b, l.Refused())
+}
+
 // Row 56: a request of more than ten words without a password is refused with a text about its form. The error names
 // the cause, and still contains the answer of Redis.
 func TestForgottenPasswordIsNamed(t *testing.T) {

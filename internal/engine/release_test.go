@@ -90,6 +90,34 @@ func TestEngineAttemptThatRunsAfterAnOutageIsUndone(t *testing.T) {
 	})
 }
 
+// The rollback of an attempt goes on while Redis refuses writes, here for a minute. The lock is not kept without an owner
+// until the lease, which is an explicit one, is over.
+func TestEngineRollbackThatIsRefusedGoesOn(t *testing.T) {
+	for _, refusal := range []error{answerError("MISCONF it cannot save to disk"), answerError("OOM command not allowed")} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			const long = time.Minute
+			e.redis.Fault = func(verb string) fakeredis.Fault {
+				if verb == "acquire" {
+					return fakeredis.Fault{Answer: long / 2} // it runs, and its caller has left
+				}
+				return fakeredis.Fault{Block: refusal}
+			}
+			ok, err := e.lockWith(context.Background(), 1, Request{Wait: time.Second, Lease: time.Hour})
+			require.False(t, ok)
+			require.Error(t, err)
+			time.Sleep(long)
+			assert.NotEmpty(t, e.redis.Holder("x"))
+			assert.Less(t, e.redis.Count("release"), 60, "Redis is asked all the time")
+			e.redis.Set(func() { e.redis.Fault = nil })
+			start := time.Now()
+			e.lock(2)
+			took := time.Since(start)
+			assert.LessOrEqual(t, took, longestUndoPause+time.Second, "an attempt that was given up blocked for %v", took)
+			e.unlock(2)
+		})
+	}
+}
+
 // Only so many attempts are rolled back in the background at a time.
 func TestEngineUndoesOnlySoManyAttemptsInTheBackground(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {

@@ -48,40 +48,42 @@ const (
 	mostUndone       = 1000           // attempts that are rolled back in the background at a time, unless their leases are long
 )
 
-// undo rolls back one attempt as rollBackOne does. If Redis cannot be reached, undo goes on in the background for as
-// long as the attempt may leave a record: a request waits in its connection while Redis is paused, and acquires the lock
-// when Redis continues. In an outage there may be as many attempts as callers that have given up. If there are very
-// many, the records with leases that are no longer than a watchdog timeout are left to their leases.
+// undo rolls back one attempt as rollBackOne does. If Redis cannot be reached, or refuses writes for some time, undo
+// goes on in the background for as long as the attempt may leave a record: a request waits in its connection while Redis
+// is paused, and acquires the lock when Redis continues. In an outage there may be as many attempts as callers that have
+// given up. If there are very many, the records with leases that are no longer than a watchdog timeout are left to their
+// leases, and so are those of attempts that Redis has probably refused, too.
 func (e rollbacker) undo(ctx context.Context, kind Record, a Attempt, unknown int) {
 	end := time.Now().Add(bounded(a.Lease))
 	if e.late.MayAcquire(a.Field) {
 		end = end.Add(late.Life)
 	}
 	goesOn := func(err error) bool {
-		return err != nil && a.HoldCount == 1 && send.Transient(err) && time.Now().Before(end)
+		return err != nil && a.HoldCount == 1 && send.MayPass(err) && time.Now().Before(end)
 	}
-	if !goesOn(e.rollBackOne(ctx, kind, a, unknown)) {
+	err := e.rollBackOne(ctx, kind, a, unknown)
+	if !goesOn(err) {
 		return
 	}
-	if e.undoing.Add(1) > mostUndone && a.Lease <= e.WatchdogTimeout {
+	if e.undoing.Add(1) > mostUndone && (a.Lease <= e.WatchdogTimeout || !send.Transient(err)) {
 		e.undoing.Add(-1)
 		return
 	}
 	e.workers.Spawn(func() {
 		defer e.undoing.Add(-1)
-		for pause := clearPause; ; pause = min(2*pause, longestUndoPause) {
-			if e.pauseUndo(pause) != nil || !goesOn(e.rollBackOne(ctx, kind, a, unknown)) {
-				return
-			}
+		for pause := clearPause; goesOn(err) && e.pauseUndo(pause, err) == nil; pause = min(2*pause, longestUndoPause) {
+			err = e.rollBackOne(ctx, kind, a, unknown)
 		}
 	})
 }
 
-// pauseUndo sleeps for d, or until Redis has answered another request. It returns an error if the engine is closed.
-func (e rollbacker) pauseUndo(d time.Duration) error {
+// pauseUndo sleeps for d, or until Redis has answered another request, if the last rollback has failed with why because
+// Redis did not answer. It returns an error if the engine is closed.
+func (e rollbacker) pauseUndo(d time.Duration, why error) error {
+	silent := !send.Answered(why)
 	for end := time.Now().Add(d); ; {
 		err := e.waitOptionsFor(context.Background()).sleep(nil, nil, clearPause)
-		if err != nil || e.sender.Healthy() || !time.Now().Before(end) {
+		if err != nil || silent && e.sender.Healthy() || !time.Now().Before(end) {
 			return err
 		}
 	}

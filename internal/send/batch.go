@@ -155,7 +155,9 @@ func (r *retry) sendInBatch(w *Wait, now time.Time) (o outcome, why error, sent 
 		if why == nil {
 			o = outcome{sent: now, err: ErrSilent} // the request is sent again
 		}
-		r.recordHealth(ErrSilent)
+		if why == nil || why == ErrTimeUp { // the call was without an answer for at least MinWait
+			r.recordHealth(ErrSilent)
+		}
 	}
 	return o, why, true
 }

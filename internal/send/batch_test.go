@@ -359,6 +359,39 @@ func TestHealthIsRecordedAlsoOfAnAbandonedCall(t *testing.T) {
 	})
 }
 
+// A caller that leaves at once, because its context is canceled or the Client is closed, says nothing about Redis. One
+// that has waited in vain for as long as an answer takes does.
+func TestCallerThatLeavesABatchSaysNothingAboutRedis(t *testing.T) {
+	for name, leave := range map[string]func(b *batchBench, w *Wait) (silent bool){
+		"canceled": func(b *batchBench, w *Wait) bool {
+			ctx, cancel := context.WithCancel(context.Background())
+			time.AfterFunc(2*serveTime, cancel)
+			w.Ctx = ctx
+			return false
+		},
+		"closed": func(b *batchBench, w *Wait) bool {
+			time.AfterFunc(2*serveTime, func() { close(b.closed) })
+			return false
+		},
+		"the time is up": func(b *batchBench, w *Wait) bool {
+			w.Deadline = time.Now().Add(2 * serveTime)
+			return true
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBatches(t, 0, func(b *batchBench) {
+				release := b.hangs()
+				w := b.wait(context.Background())
+				silent := leave(b, w)
+				require.Error(b.t, b.Once(w, request("x")).Err)
+				assert.Equal(b.t, !silent, b.Healthy())
+				assert.Equal(b.t, silent, b.reroutes.Load() > 0)
+				release()
+			})
+		})
+	}
+}
+
 func TestPanicOfAHookIsTheErrorOfEveryCallInTheBatch(t *testing.T) {
 	for _, exits := range []bool{false, true} {
 		inBatches(t, 0, func(b *batchBench) {

@@ -51,6 +51,12 @@ func Transient(err error) bool {
 	return false
 }
 
+// MayPass reports whether the same call may succeed later. Unlike Transient, it includes errors that may last: Redis
+// cannot save to disk, or is out of memory, or a hook of the Redis client fails.
+func MayPass(err error) bool {
+	return Transient(err) || OfHook(err) || RefusedWith(err, "MISCONF") || RefusedWith(err, "OOM")
+}
+
 // MayHaveRun reports whether Redis may have run, or may still run, the call that failed with err.
 func MayHaveRun(err error) bool {
 	if err == nil {
@@ -60,7 +66,7 @@ func MayHaveRun(err error) bool {
 		return true // the master has run the call, only the confirmations are missing
 	}
 	if Answered(err) || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) ||
-		errors.Is(err, ErrInvalid) {
+		errors.Is(err, redis.ErrPoolExhausted) || errors.Is(err, ErrInvalid) {
 		return false
 	}
 	var op *net.OpError

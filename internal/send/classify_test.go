@@ -26,6 +26,7 @@ func TestErrorsAreClassified(t *testing.T) {
 		{dial, false, true, false},
 		{fmt.Errorf("wrapped: %w", dial), false, true, false},
 		{redis.ErrPoolTimeout, false, true, false},
+		{redis.ErrPoolExhausted, false, true, false},
 		{redis.ErrClosed, false, false, false},
 		{refusal("WRONGTYPE Operation against a key"), true, false, false},
 		{refusal("ERR unknown command"), true, false, false},
@@ -55,6 +56,19 @@ func TestErrorsAreClassified(t *testing.T) {
 		assert.Equal(t, test.answered, Answered(test.err), "answered: %v", test.err)
 		assert.Equal(t, test.transient, Transient(test.err), "transient: %v", test.err)
 		assert.Equal(t, test.mayHaveRun, MayHaveRun(test.err), "may have run: %v", test.err)
+	}
+	for err, want := range map[error]bool{
+		io.EOF:                        true,
+		refusal("BUSY Redis is busy"): true,
+		refusal("MISCONF it cannot save to disk"): true,
+		refusal("OOM command not allowed"):        true,
+		error(&HookPanic{Value: 1}):               true,
+		ErrHookExited:                             true,
+		refusal("NOPERM x"):                       false,
+		NotALock("x", "holds data", nil):          false,
+		redis.ErrClosed:                           false,
+	} {
+		assert.Equal(t, want, MayPass(err), "may pass: %v", err)
 	}
 	assert.False(t, RefusedWith(nil, "BUSY"))
 	assert.False(t, RefusedWith(io.EOF, "EOF"))

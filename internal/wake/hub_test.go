@@ -195,6 +195,51 @@ func TestPubSubRefusedUnsubscribeRefusesNoChannel(t *testing.T) {
 	})
 }
 
+// Redis refuses a ping, or a SUBSCRIBE, with an error that passes: it is loading, cannot save to disk, or is blocked by
+// a script. No channel counts as refused because of that, and nothing is warned of.
+func TestPubSubPassingErrorRefusesNoChannel(t *testing.T) {
+	for _, text := range []string{
+		"LOADING Redis is loading the dataset in memory",
+		"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+		"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+		"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &waketest.Server{RefusePing: waketest.Error(text)}
+			p := New(oneServer{s}, slog.New(slog.DiscardHandler), func(channel string, err error) {
+				assert.Fail(t, "a warning", "%s: %v", channel, err)
+			})
+			defer p.Close()
+			p.Quiet("hints", func(err error) { assert.Fail(t, "the quiet channel counts as refused", "%v", err) })
+			a := p.Join("a")
+			require.True(t, ready(a))
+			time.Sleep(p.ping / 2)
+			s.Set(func() { s.ConfirmAfter = p.ping }) // a ping is refused while the answers are outstanding
+			b, quiet := p.Join("b"), p.Join("hints")
+			time.Sleep(2 * p.ping)
+			for _, l := range []*Listener{a, b, quiet} {
+				assert.True(t, l.Confirmed() && !l.Refused(), "%s: %s", l.Name(), text)
+			}
+			assert.Equal(t, 1, s.Dials(), text)
+
+			// The channels are subscribed on another connection, and a script blocks Redis.
+			s.Set(func() {
+				s.ConfirmAfter = 0
+				s.Refuse = func(string) error { return waketest.Error(text) }
+			})
+			s.Cut()
+			time.Sleep(time.Minute)
+			s.Set(func() { s.Refuse, s.RefusePing = nil, nil })
+			time.Sleep(3*p.ping + 2*mostPause)
+			for _, l := range []*Listener{a, b, quiet} {
+				assert.True(t, l.Confirmed() && !l.Refused(), "%s, after %s", l.Name(), text)
+			}
+			s.Publish("b")
+			assert.True(t, woken(b))
+		})
+	}
+}
+
 // A listener tells what has woken it, once: a message, or a subscription on another connection. The first subscription
 // is told by Ready, and a wake-up from another source by nobody.
 func TestListenerTellsWhatHasWokenIt(t *testing.T) {

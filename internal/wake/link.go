@@ -7,6 +7,7 @@ package wake
 //   - Nothing is sent, and the router is not called, with the mutex of the hub held.
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -225,6 +226,7 @@ func (l *link) dial() Subscriber {
 
 // read handles the messages of one connection until it fails, and returns why.
 func (l *link) read(conn Subscriber, heard *atomic.Bool) error {
+	var momentary error // the last answer that says nothing about a channel; or nil
 	for {
 		message, err := conn.ReceiveTimeout(context.Background(), 3*l.ping)
 		if err == nil || send.Answered(err) {
@@ -232,7 +234,7 @@ func (l *link) read(conn Subscriber, heard *atomic.Bool) error {
 		}
 		switch {
 		case l.unconfirmed(time.Now()):
-			return fmt.Errorf("no answer to SUBSCRIBE within %v", 3*l.ping)
+			return cmp.Or(momentary, fmt.Errorf("no answer to SUBSCRIBE within %v", 3*l.ping))
 		case err == nil:
 			heard.Store(true)
 		case !send.Answered(err):
@@ -248,6 +250,9 @@ func (l *link) read(conn Subscriber, heard *atomic.Bool) error {
 			return err
 		case redis.HasErrorPrefix(err, "MOVED"), redis.HasErrorPrefix(err, "CLUSTERDOWN"):
 			l.noteMoved("")
+			continue
+		case isMomentary(err):
+			momentary = err
 			continue
 		default:
 			l.noteRefused(err)
@@ -267,26 +272,31 @@ func (l *link) read(conn Subscriber, heard *atomic.Bool) error {
 	}
 }
 
+// isMomentary reports whether err, an answer of Redis, says nothing about a channel: Redis is loading, cannot save to
+// disk, or is blocked by a script. As a rule it is the answer to a ping. If it is the answer to a SUBSCRIBE, that gets
+// no other one, and the next connection asks again.
+func isMomentary(err error) bool { return send.Transient(err) || send.RefusedWith(err, "MISCONF") }
+
 // noteUnanswered is called when a connection has ended, with the error of its reader. It warns, once for the hub, if
 // Redis has answered no subscription for the time of three pings: a server that closes the connection, or stays silent,
 // refuses them, too. A connection that could not be opened does not count, because then Redis answers nothing else,
-// either.
+// either. Nor does one that has ended because of an answer.
 func (l *link) noteUnanswered(now time.Time, why error) {
-	if name := l.silenceToTell(now, why == nil); name != "" {
+	if name := l.silenceToTell(now, why == nil || send.Answered(why)); name != "" {
 		l.warn(name, fmt.Errorf("%w: %w", ErrUnanswered, why))
 	}
 }
 
-// silenceToTell returns the first channel without an answer if the hub has to warn of it, or "". unopened is set if the
-// connection could not be opened.
-func (l *link) silenceToTell(now time.Time, unopened bool) (name string) {
+// silenceToTell returns the first channel without an answer if the hub has to warn of it, or "". excused is set if the
+// connection does not count.
+func (l *link) silenceToTell(now time.Time, excused bool) (name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i := slices.IndexFunc(l.queues[subscribing], func(ch *channel) bool { return ch.name != l.quiet })
 	switch {
 	case i < 0:
 		return ""
-	case unopened:
+	case excused:
 		l.unanswered = time.Time{}
 		return ""
 	case l.unanswered.IsZero():

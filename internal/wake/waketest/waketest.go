@@ -20,6 +20,7 @@ type Server struct {
 	Commands     []string
 	Refuse       func(channel string) error // returns the answer to SUBSCRIBE; nil: no channel is refused
 	RefuseEnd    error                      // the answer to UNSUBSCRIBE; nil: it is allowed
+	RefusePing   error                      // the answer to PING; nil: it is allowed
 	Down         bool                       // connections fail
 	Silent       bool                       // the server answers nothing
 	ConfirmAfter time.Duration
@@ -118,7 +119,11 @@ func (c *Conn) Ping(context.Context, ...string) error {
 	if c.server.Down {
 		return ErrDown
 	}
-	if !c.server.Silent {
+	switch {
+	case c.server.Silent:
+	case c.server.RefusePing != nil:
+		c.Out <- c.server.RefusePing
+	default:
 		c.Out <- &redis.Pong{}
 	}
 	return nil
