@@ -97,10 +97,16 @@ func (g *multiAcquire) admit() (err error) {
 
 func (g *multiAcquire) ask(lastReply time.Time) (Answer, error) {
 	res, err := g.askRedis(lastReply)
-	if err == nil {
-		return g.checkFields(res)
+	if err != nil {
+		return res, err
 	}
-	return res, err
+	if res.stays { // the caller must hold none of the locks while it waits
+		g.leftovers.grantNotKept()
+		if res.Status == Busy {
+			return res, errRestart
+		}
+	}
+	return g.checkFields(res)
 }
 
 func (g *multiAcquire) await(res Answer) (Answer, error) {

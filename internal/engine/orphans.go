@@ -34,7 +34,7 @@ func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
 	unknown := 0
 	switch {
-	case err == nil && res.Status == Busy && !res.leavesEntry:
+	case err == nil && res.Status == Busy && !res.leavesEntry && !res.stays:
 		return
 	case err != nil && send.MayHaveRun(err):
 		unknown = 1

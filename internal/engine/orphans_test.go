@@ -226,6 +226,67 @@ func TestLateGrantWakesAMultiAcquireInALocalQueue(t *testing.T) {
 	})
 }
 
+// A try of an attempt on several locks runs late, when its owner has released one of them, and another one is held by
+// another owner: it takes from its owner none of those that it still holds.
+func TestLateTryOfAMultiAcquireLeavesTheLocksThatAreHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, r, start := context.Background(), fakeredis.New(), time.Now()
+		x, y := newFakeLock(r, "x"), newFakeLock(r, "y")
+		e, other := joinBubbleEngine(t, r, "client"), joinBubbleEngine(t, r, "other")
+		runsLate(r, "bundle", 1, fakeredis.Fault{Late: 5 * time.Second})
+		ok, err := e.Acquire(ctx, 1, Request{Wait: forever}, x, y)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Less(t, time.Since(start), 2*time.Second)
+		_, field := e.holdBy(x.ID(), 1)
+		guarded := e.guarded(1)
+		require.NoError(t, e.Release(ctx, y, 1))
+		ok, err = other.acquire(ctx, y, 99, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		time.Sleep(time.Until(start.Add(6 * time.Second)))
+		assert.Equal(t, field, r.Holder("x"))
+		require.NoError(t, guarded.Err())
+		assert.NoError(t, e.Release(ctx, x, 1))
+		assert.NoError(t, other.Release(ctx, y, 99))
+	})
+}
+
+// An earlier try of a multi-acquire was granted, its answer was lost, and another owner has one of the locks by now: the
+// caller holds none of the others while it waits.
+func TestMultiAcquireWaitsWithoutWhatAnEarlierTryWasGranted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, r := context.Background(), fakeredis.New()
+		x, y := newFakeLock(r, "x"), newFakeLock(r, "y")
+		e, tries := joinBubbleEngine(t, r, "client"), 0
+		r.Set(func() {
+			r.Fault = func(verb string) (f fakeredis.Fault) {
+				if verb != "bundle" {
+					return f
+				}
+				if tries++; tries == 1 {
+					f.Err = io.EOF
+				} else if tries == 2 {
+					r.Records["y"] = &fakeredis.Record{Field: "other:1:01", Levels: 1, Expires: time.Now().Add(3 * time.Second)}
+				}
+				return f
+			}
+		})
+		got := make(chan error, 1)
+		go func() {
+			ok, err := e.Acquire(ctx, 1, Request{Wait: forever}, x, y)
+			assert.True(t, ok)
+			got <- err
+		}()
+		time.Sleep(2 * time.Second)
+		assert.Empty(t, r.Holder("x"))
+		assert.Equal(t, "other:1:01", r.Holder("y"))
+		require.NoError(t, <-got)
+		assert.NoError(t, e.Release(ctx, x, 1))
+		assert.NoError(t, e.Release(ctx, y, 1))
+	})
+}
+
 // A late grant may be handled before its caller listens for anything: it is woken as soon as it does.
 func TestLateGrantWakesACallerThatIsAboutToWait(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
