@@ -252,7 +252,7 @@ func (g *multiAcquire) awaitQueuesLocked(op *waitOptions) (bypass bool, err erro
 	g.engine.slow.strike(&g.acquireOp)
 	patient := g.waiting()
 	err = entrance{g.engine}.enterQueuesLocked(g.states, patient, g.awaitedLocked())
-	op.found = patient.found
+	op.found, op.number = patient.found, patient.number
 	op.waitedAs(patient)
 	if err == errOwnerChanged || err == errBypassQueue {
 		return err == errBypassQueue, nil
