@@ -253,7 +253,7 @@ func (a *acquireOp) run() (res Answer, err error) {
 			}
 		}
 		returned = true
-		if err != nil {
+		if err != nil && err != errRestart {
 			err = send.WithLast(err, a.cause)
 		}
 		return res, err
