@@ -195,16 +195,19 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 		case <-g.signal: // the code below looks at the holds anyway
 		default:
 		}
-		bypass, g.late = bypass || g.late, false
 		other := g.lockHoldsLocked(kept)
 		kept = nil
 		if other != nil {
-			if err := g.awaitHoldLocked(op, other); err != nil {
+			switch err := g.awaitHoldLocked(op, other); err {
+			case nil:
+				kept = other
+			case errOwnerChanged:
+			default:
 				return nil, err
 			}
-			kept = other
 			continue
 		}
+		bypass, g.late = bypass || g.late, false
 		if late := g.expiredLocked(); late != nil {
 			g.unlockHoldsLocked()
 			g.states.Unlock()
@@ -230,16 +233,22 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 	}
 }
 
-// awaitHoldLocked waits for the owner mutex of other, which another caller of the owner has.
+// awaitHoldLocked waits for the owner mutex of other, which another caller of the owner has. If that caller asks for
+// the lock, it must not wait for what a late answer has granted to this one: that is rolled back, and this one begins
+// again.
 func (g *multiAcquire) awaitHoldLocked(op *waitOptions, other *hold) error {
 	g.engine.slow.strike(&g.acquireOp) // it waits no longer for the lock that Redis has last found busy
 	g.leaveQueuesLocked()
 	if other.state.holds() {
 		return entrance{g.engine}.enterOwnersLocked(g.states, op, other)
 	}
-	patient := *op
-	err := entrance{g.engine}.enterLocked(g.states, &patient, &other.ownerQueue, other)
-	op.waitedAs(&patient)
+	if g.late && other.state.wanted() {
+		g.leftovers.grantNotKept()
+		return errRestart
+	}
+	patient := g.waiting()
+	err := entrance{g.engine}.enterLocked(g.states, patient, &other.ownerQueue, other)
+	op.waitedAs(patient)
 	if err != nil && err != errOwnerChanged {
 		s := other.lockState
 		op.found.waitsBehindLocked(s.name, s.findQueueLocked(other.key.half))

@@ -226,6 +226,39 @@ func TestLateGrantWakesAMultiAcquireInALocalQueue(t *testing.T) {
 	})
 }
 
+// A late grant of several locks must not keep one of them from another goroutine of the owner, which asks for it with a
+// field of its own, and has the owner mutex.
+func TestLateGrantOfAMultiAcquireGivesWayToAnotherCallerOfTheOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, start := fakeredis.New(), time.Now()
+		other, x, y := joinBubbleEngine(t, r, "other"), newFakeLock(r, "x"), newFakeLock(r, "y")
+		ok, err := other.acquire(context.Background(), y, 99, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		e := joinBubbleEngine(t, r, "client", func(c *Config) { c.PollInterval = time.Minute })
+		runsLate(r, "bundle", 1, fakeredis.Fault{Late: 4 * time.Second})
+		var all sync.WaitGroup
+		all.Go(func() {
+			ok, err := e.Acquire(context.Background(), 1, Request{Wait: forever}, x, y)
+			assert.NoError(t, err)
+			assert.True(t, ok)
+			assert.LessOrEqual(t, time.Since(start), 5*time.Second)
+			assert.NoError(t, e.Release(context.Background(), x, 1))
+			assert.NoError(t, e.Release(context.Background(), y, 1))
+		})
+		time.Sleep(3 * time.Second)
+		r.Set(func() { delete(r.Records, "y") }) // no waiter is told
+		runsLate(r, "acquire", 1, fakeredis.Fault{Late: 2 * time.Second})
+		all.Go(func() {
+			e.lock(1)
+			assert.LessOrEqual(t, time.Since(start), 5*time.Second)
+			e.unlock(1)
+		})
+		all.Wait()
+		_ = other.Release(context.Background(), y, 99)
+	})
+}
+
 // A try of an attempt on several locks runs late, when its owner has released one of them, and another one is held by
 // another owner: it takes from its owner none of those that it still holds.
 func TestLateTryOfAMultiAcquireLeavesTheLocksThatAreHeld(t *testing.T) {
