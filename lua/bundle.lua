@@ -13,7 +13,8 @@
 -- Repeatable: each of its scripts is. A run that is late finds locks that their owner holds since an earlier run, and
 -- others that it has released or lost. So the script rolls back only what it has acquired itself.
 --
--- After an error no lock is held that was not held before. An error that names a key which holds no lock counts the KEYS of the bundle.
+-- After an error no lock is held that was not held before. An error that names a key which holds no lock counts the
+-- KEYS of the bundle.
 
 local scripts = {
     {acquire = --[[script lock_acquire]], roll_back = --[[script lock_release]]},

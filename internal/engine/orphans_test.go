@@ -285,8 +285,8 @@ func TestLateTryOfAMultiAcquireLeavesTheLocksThatAreHeld(t *testing.T) {
 	})
 }
 
-// An earlier try of a multi-acquire was granted, its answer was lost, and another owner has one of the locks by now: the
-// caller holds none of the others while it waits.
+// An earlier try of a multi-acquire was granted, its answer was lost, and another owner has one of the locks by now:
+// the caller holds none of the others while it waits.
 func TestMultiAcquireWaitsWithoutWhatAnEarlierTryWasGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, r := context.Background(), fakeredis.New()
