@@ -92,7 +92,7 @@ func (h *hold) loseLocked(end ending, ranOut bool) ending {
 	if h.vote == nil && h.record.unwanted && (mayStay || h.mayOutliveLocked()) {
 		h.lockState.oweLocked(duty{clear: h})
 	} else if end.gone && h.lock.Permits() > 1 { // Redis may have some of the permits, which are of no use
-		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: h.field, HoldCount: 1}})
+		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.record.expires)})
 	}
 	end.state, end.age, end.guards = h.state, h.age(), h.guards.Take()
 	return end
