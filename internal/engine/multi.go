@@ -451,11 +451,12 @@ func (g *multiAcquire) dropPlaces() {
 }
 
 // present returns targets with the holds of now: each attempt makes new holds, which have the fields of the operation.
-// The next attempt bypasses the wait queues: the caller in one of them may wait for what the late answer has granted.
-func (g *multiAcquire) present(targets []target) []target {
+// If a late answer may have granted them, the next attempt bypasses the wait queues: the caller in one of them may wait
+// for that.
+func (g *multiAcquire) present(targets []target, mayHold bool) []target {
 	g.states.Lock()
 	defer g.states.Unlock()
-	g.late = true
+	g.late = g.late || mayHold
 	targets = slices.Clone(targets)
 	for i, h := range g.fresh {
 		if targets[i].Field == h.field {

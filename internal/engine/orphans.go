@@ -41,9 +41,12 @@ func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
 	case err != nil && !send.Answered(err): // after an answer, half of the script may have run
 		return
 	}
-	targets = a.backend.present(targets)
+	mayHold := err != nil || res.Status != Busy || res.stays
+	targets = a.backend.present(targets, mayHold)
 	if !a.givenUp.Load() {
-		targets = slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return t.hold.needsLate(t.Field) })
+		targets = slices.DeleteFunc(slices.Clone(targets), func(t target) bool {
+			return mayHold && t.hold.needsLate(t.Field) || !mayHold && t.hold.needs(t.Field)
+		})
 	}
 	if len(targets) == 0 {
 		return

@@ -320,6 +320,33 @@ func TestMultiAcquireWaitsWithoutWhatAnEarlierTryWasGranted(t *testing.T) {
 	})
 }
 
+// An entryLock is a lock whose waiters have an entry in Redis, which they renew every ten seconds.
+type entryLock struct{ *fakeLock }
+
+func (l entryLock) ReadReply(a Attempt, r send.Reply) (Outcome, error) {
+	o, err := l.fakeLock.ReadReply(a, r)
+	return o.WithEntry(a, 10*time.Second), err
+}
+
+// Redis is so slow that each attempt is sent twice, and the second answer is late. It grants nothing, and does not make
+// the caller ask sooner.
+func TestLateAnswerThatTheLockIsBusyWakesNoCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const minute = time.Minute
+		r := fakeredis.New()
+		e := joinBubbleEngine(t, r, "client", func(c *Config) { c.PollInterval = minute })
+		r.Set(func() {
+			r.Records["x"] = &fakeredis.Record{Field: "other", Levels: 1, Expires: time.Now().Add(time.Hour)}
+			r.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Answer: 3 * send.ResendTime / 2} }
+		})
+		ok, _ := e.acquire(context.Background(), entryLock{newFakeLock(r, "x")}, 1, Request{Wait: minute})
+		require.False(t, ok)
+		assert.LessOrEqual(t, r.Count("acquire"), 2*(1+int(minute/(10*time.Second))))
+		r.Set(func() { r.Fault = nil })
+		time.Sleep(2 * time.Second)
+	})
+}
+
 // A late grant may be handled before its caller listens for anything: it is woken as soon as it does.
 func TestLateGrantWakesACallerThatIsAboutToWait(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -415,7 +442,7 @@ func TestLateGrantOfAMultiAcquireConcernsTheHoldOfNow(t *testing.T) {
 	earlier, now, other := &hold{field: "a"}, &hold{field: "a"}, &hold{field: "c"}
 	g := &multiAcquire{fresh: []*hold{now, other}}
 	late := []target{{hold: earlier, Attempt: Attempt{Field: "a"}}, {hold: earlier, Attempt: Attempt{Field: "b"}}}
-	present := g.present(late)
+	present := g.present(late, true)
 	assert.Same(t, now, present[0].hold)
 	assert.Same(t, earlier, present[1].hold, "the hold of the owner, which the attempt has re-entered")
 	assert.Same(t, earlier, late[0].hold, "the targets of the attempt stay as they are")

@@ -68,7 +68,7 @@ func (o *oneLock) rejoinQueue(in target) error {
 }
 
 // present returns targets: the only hold of the operation stays the same.
-func (o *oneLock) present(targets []target) []target { return targets }
+func (o *oneLock) present(targets []target, _ bool) []target { return targets }
 
 // A recordBackend is the backend of one lock that has a record.
 type recordBackend struct {
