@@ -3087,6 +3087,30 @@ func TestTombstoneOfALostRequestStays(t *testing.T) {
 	b.must(b.rdb.Del(context.Background(), b.lineKey()).Err())
 }
 
+// A hold was released by force, and a request that asked for it may still run, although no answer to it will arrive: it
+// acquires the lock for no owner.
+func TestForcedReleaseOfAHoldWithALostRequestLeavesATombstone(t *testing.T) {
+	b := newFaultBench(t)
+	ctx := ContextWithOwner(context.Background())
+	rule := b.proxy.On(calls(lockAcquire), testredis.HoldRequest)
+	c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 300 * time.Millisecond }))
+	l := c.NewLock(b.name)
+	b.must(l.LockLease(ctx, time.Hour)) // the second try
+	guarded, err := l.Guard(ctx)
+	b.must(err)
+	_, err = b.direct.NewLock(b.name).ForceUnlock(ctx)
+	b.must(err)
+	_, err = l.HoldCount(ctx) // asks Redis
+	b.must(err)
+	<-guarded.Done()
+	testredis.Await(b, "the field has a tombstone", soon, func() bool { return b.tombstones() == 1 })
+	ran := b.scriptRuns()
+	rule.Release()
+	testredis.Await(b, "the request has run", soon, func() bool { return b.scriptRuns() > ran })
+	assert.Empty(b, b.holder(), "the holder")
+	b.must(b.rdb.Del(context.Background(), b.lineKey()).Err())
+}
+
 // A service whose callers have a time limit leaves nothing that lasts.
 func TestCallersThatLeaveLeaveNoTombstone(t *testing.T) {
 	onLinedLocks(t, func(b *faultBench, k faultLock) {

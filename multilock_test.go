@@ -249,6 +249,29 @@ func TestMultiLockThatIsOverAtOnceIsNotReported(t *testing.T) {
 	b.must(l.Unlock(ctx))
 }
 
+// The first try of an attempt on several locks runs late, when its owner has unlocked one of them: the owner does not
+// lose the other one.
+func TestMultiLockLateTryTakesNoLockFromItsOwner(t *testing.T) {
+	b := newFaultBench(t)
+	ctx := ContextWithOwner(context.Background())
+	c := b.clientOn(b.proxy.Client())
+	one, two := c.NewLock(b.name+"1"), c.NewLock(b.name+"2")
+	late := b.proxy.On(calls(bundleScript), testredis.HoldRequest)
+	b.must(c.NewMultiLock(one, two).Lock(ctx)) // the second try
+	<-late.Fired()
+	b.must(two.Unlock(ctx))
+	guarded, err := one.Guard(ctx)
+	b.must(err)
+	late.Release()
+	testredis.Await(b, "the first try has ended", soon, func() bool { return c.engine.Probe().Stats().Late == 0 })
+	held, err := one.HoldCount(ctx)
+	b.must(err)
+	assert.Equal(t, 1, held)
+	b.must(guarded.Err())
+	b.must(one.Unlock(ctx))
+	assert.Zero(t, b.rdb.Exists(ctx, one.Name(), two.Name()).Val())
+}
+
 // At least half of an explicit lease remains when LockLease returns, although an answer was late: that of an attempt,
 // or that of the request that starts the leases of all steps together.
 func TestMultiLockLateAnswerLeavesHalfOfTheLease(t *testing.T) {

@@ -291,13 +291,14 @@ func TestBundleRollsBackWhateverTheLineHolds(t *testing.T) {
 			both := bundleOf([]engine.BundledCall{part(mine), part(other)})
 			prepare := func(waiters string) {
 				b.prepare(waiters)
+				b.must(b.rdb.Del(ctx, b.name).Err()) // the lease has expired: the bundle acquires the first lock
 				b.does(recordOfLock(b.alive, b.name+"-other").Acquire(attemptOf(b.alive)), 1)
 			}
 			line := mine.Acquire(again).Keys[mine.Acquire(again).Optional[0].Key]
 			for of, data := range otherData {
 				prepare("")
 				b.put(line, data)
-				answer := b.eval(b.rdb, both) // the field holds the first lock already: an answer was lost
+				answer := b.eval(b.rdb, both)
 				b.gone(fmt.Sprintf("with a %s at the line the bundle answers %v", of, answer))
 			}
 			d := b.deployment(s)
@@ -312,6 +313,50 @@ func TestBundleRollsBackWhateverTheLineHolds(t *testing.T) {
 					continue
 				}
 				b.gone(fmt.Sprintf("without %s the bundle answers %v", command, answer))
+			}
+		})
+	}
+}
+
+// A bundle that runs late, or again, finds a lock that its owner holds since an earlier run, and another one that the
+// owner has released since, or lost to another owner. It takes nothing from the owner, and says so.
+func TestLateBundleLeavesTheLocksThatAreHeld(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	for _, kind := range releaseKinds {
+		if kind.name == "fair" || kind.name == "semaphore" {
+			continue
+		}
+		t.Run(kind.name, func(t *testing.T) {
+			b := newReleaseBench(t, s, kind)
+			a := attemptOf(b.me)
+			a.Delivery = engine.Barge
+			part := func(l engine.Record) engine.BundledCall {
+				return engine.BundledCall{Script: l.Bundled(), Acquire: l.Acquire(a), RollBack: l.RollBack(a)}
+			}
+			other := recordOfLock(b.me, b.name+"-other")
+			both := bundleOf([]engine.BundledCall{part(b.kind.mine(b.me, b.name)), part(other)})
+			for what, end := range map[string]func(){
+				"replaced": func() { b.must(b.rdb.Set(context.Background(), b.name+"-other", "data", 0).Err()) },
+				"released": func() { b.does(other.Release(released(a.Field, 0, true)), 1) },
+				"lost": func() {
+					b.does(other.Force(), 1)
+					b.does(recordOfLock(b.alive, b.name+"-other").Acquire(attemptOf(b.alive)), 1)
+				},
+			} {
+				b.must(b.rdb.FlushDB(context.Background()).Err())
+				b.does(both, 1)
+				before := b.holders()
+				require.Len(t, before, 1)
+				end()
+				answer := b.eval(b.rdb, both)
+				assert.Equal(t, before, b.holders(), "%s: %v", what, answer)
+				if what == "replaced" {
+					assert.ErrorContains(t, answer.(error), "NOTALOCK", what)
+				} else if numbers, ok := answer.([]any); assert.True(t, ok && len(numbers) == 6, "%s: %v", what, answer) {
+					assert.Equal(t, []any{int64(1), int64(-1)}, numbers[:2], what)
+					assert.Equal(t, int64(0), numbers[3], what)
+				}
 			}
 		})
 	}

@@ -4,20 +4,26 @@
 -- ARGV[1]  the number of locks. For each lock follow: the number of its pair of scripts, the number of its keys, the
 --          number of arguments of acquire and of roll_back, the arguments of acquire, and those of roll_back.
 -- Returns  for each lock that the script tried to acquire, in order, the three integers that its acquire returned. If
---          the last three begin with 1, all locks are held, else none.
+--          the last three begin with 1, all locks are held. Else the script has acquired none: those in front that were
+--          held with the field before, and still are, have -1 as their second number.
 --
 -- A pair of scripts acquires one lock and rolls this back. The linker puts a script, as a function of KEYS and ARGV, in
 -- the place of each mark below. bundle.go numbers the pairs in this order.
 --
--- Repeatable: each of its scripts is.
+-- Repeatable: each of its scripts is. A run that is late finds locks that their owner holds since an earlier run, and
+-- others that it has released or lost. So the script rolls back only what it has acquired itself.
 --
--- After an error no lock is held. An error that names a key which holds no lock counts the KEYS of the bundle.
+-- After an error no lock is held that was not held before. An error that names a key which holds no lock counts the
+-- KEYS of the bundle.
 
 local scripts = {
     {acquire = --[[script lock_acquire]], roll_back = --[[script lock_release]]},
     {acquire = --[[script read_acquire]], roll_back = --[[script read_release]]},
     {acquire = --[[script write_acquire]], roll_back = --[[script write_release]]},
 }
+
+-- What the scripts append to a field when they store it.
+local endings = {'', '', ':write'}
 
 local function part(list, from, n)
     local p = {}
@@ -39,10 +45,12 @@ local answers, acquired = {}, {}
 local key, at = 1, 2
 -- At most #ARGV.
 for i = 1, tonumber(ARGV[1]) do
-    local script, n_keys = scripts[tonumber(ARGV[at])], tonumber(ARGV[at + 1])
+    local number, n_keys = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
     local n_acquire, n_roll_back = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-    local keys = part(KEYS, key, n_keys)
-    local answer = script.acquire(keys, part(ARGV, at + 4, n_acquire))
+    local script, keys, args = scripts[number], part(KEYS, key, n_keys), part(ARGV, at + 4, n_acquire)
+    -- A hold count above 1 is that of a hold, and is set back.
+    local stays = args[3] == '1' and redis.pcall('hexists', keys[1], args[1] .. endings[number]) == 1
+    local answer = script.acquire(keys, args)
     -- At most 3.
     for _, n in ipairs(answer) do
         answers[#answers + 1] = n
@@ -52,12 +60,16 @@ for i = 1, tonumber(ARGV[1]) do
         -- At most #ARGV.
         for j = i - 1, 1, -1 do
             local a = acquired[j]
-            local undone = a.roll_back(a.keys, a.args)
-            answers = undone.err and with_index(undone.err, a.key) or answers -- that lock may be held
+            if a.stays then
+                answers[3 * j - 1] = -1 -- after an error, this has no effect
+            else
+                local undone = a.roll_back(a.keys, a.args)
+                answers = undone.err and with_index(undone.err, a.key) or answers -- that lock may be held
+            end
         end
         break
     end
-    acquired[i] = {roll_back = script.roll_back, keys = keys, key = key,
+    acquired[i] = {stays = stays, roll_back = script.roll_back, keys = keys, key = key,
         args = part(ARGV, at + 4 + n_acquire, n_roll_back)}
     key, at = key + n_keys, at + 4 + n_acquire + n_roll_back
 end

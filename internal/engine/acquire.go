@@ -61,10 +61,11 @@ type acquireOp struct {
 	redisWait    redisWait
 }
 
-// errRestart makes the call begin another acquire operation, with new fields. There are three reasons. Another caller
-// of the owner has released the hold that was to be re-entered. Or a semaphore is busy, so that the caller has to enter
+// errRestart makes the call begin another acquire operation, with new fields. There are five reasons. Another caller of
+// the owner has released the hold that was to be re-entered. Or a semaphore is busy, so that the caller has to enter
 // the local queue. Or a field carries the mark of a Client that uses the line, and the attempt has shown that this
-// Client may not use it.
+// Client may not use it. Or an earlier attempt on several locks was granted, and some of them are busy by now. Or a
+// late answer has granted them, and another caller of the owner asks for one of them.
 var errRestart = errors.New("the acquire operation starts again")
 
 // ErrLate is the cause of the loss that a call returns if each grant came so late that too little was left of its
@@ -253,7 +254,7 @@ func (a *acquireOp) run() (res Answer, err error) {
 			}
 		}
 		returned = true
-		if err != nil {
+		if err != nil && err != errRestart {
 			err = send.WithLast(err, a.cause)
 		}
 		return res, err

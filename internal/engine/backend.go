@@ -31,9 +31,9 @@ type backend interface {
 	rollback(res Answer, err error, returned bool)
 	// dismissLocked ends a target that was not granted, or that the caller cannot keep.
 	dismissLocked(t target, res Answer)
-	// present notes that a late answer may have granted targets, which are those of an earlier attempt. It returns them
-	// with the holds that the caller has now.
-	present(targets []target) []target
+	// present returns targets, which are those of an earlier attempt, with the holds that the caller has now. If mayHold is
+	// set, it notes that a late answer may have granted them.
+	present(targets []target, mayHold bool) []target
 }
 
 // A VotedLock is a lock whose holds are votes instead of records: a RedLock.

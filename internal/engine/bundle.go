@@ -56,12 +56,16 @@ func readResult(targets []target, answer *send.Answer) (Answer, error) {
 	return res, err
 }
 
+// heldBefore is the second number of the reply for a target that a bundle has neither acquired nor rolled back: see
+// lua/bundle.lua.
+const heldBefore = -1
+
 // readAll reads the replies of a bundle.
 func (res *Answer) readAll(targets []target, replies []send.Reply) (err error) {
 	if len(replies) == 0 || len(replies) > len(targets) {
 		return fmt.Errorf("%w: %d locks were requested, but %d were answered", send.ErrReply, len(targets), len(replies))
 	}
-	queued := false
+	queued, stays := false, false
 	for i, r := range replies {
 		t := targets[i]
 		if res.Outcome, err = t.hold.commands().ReadReply(t.Attempt, r); err != nil {
@@ -78,8 +82,9 @@ func (res *Answer) readAll(targets []target, replies []send.Reply) (err error) {
 		res.at = i
 		res.tokens = append(res.tokens, res.token)
 		queued = queued || res.leavesEntry
+		stays = stays || i < len(replies)-1 && r[1] == heldBefore
 	}
-	res.leavesEntry = queued
+	res.leavesEntry, res.stays = queued, stays && res.Status != Held
 	if res.Status == Held && len(replies) < len(targets) {
 		return fmt.Errorf("%w: of %d locks, only %d were answered", send.ErrReply, len(targets), len(replies))
 	}

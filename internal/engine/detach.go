@@ -497,13 +497,13 @@ func (p *putBacks) await(op *waitOptions, field string) error {
 }
 
 // putBack gives the lock back to the detached field, until the time at which it would have expired. It is repeated for
-// as long as the field of the hold may have the lock.
+// as long as the field of the hold may have the lock, or get it from a request that runs late.
 func (x *attaching) putBack(ctx context.Context) {
 	h, e := x.hold, x.lockState.engine
 	back := func(mayRun bool) send.Call {
 		return h.commands().Rename(Rename{From: x.to, To: x.Field, Lease: longestLimit, Until: x.KeepEnd, Late: mayRun})
 	}
-	end := time.Now().Add(e.WatchdogTimeout)
+	end := rollbacker{e}.mayLeaveUntil(x.to, e.WatchdogTimeout)
 	for (rollbacker{e}).repeat(ctx, h.commands(), x.to, x.unknown, back) != nil && time.Now().Before(end) {
 		if e.waitOptionsFor(context.WithoutCancel(ctx)).sleep(nil, nil, clearPause) != nil {
 			return // the engine is closed

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"io"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -93,6 +94,36 @@ func TestAttachDuringShutdownPutsTheHoldBack(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		assert.Equal(t, d.Field, e.redis.Holder("x"))
 		assert.Zero(t, e.leases(), "leases")
+	})
+}
+
+// An Attach was given up, and Redis cannot be reached for longer than a watchdog timeout. The request runs when Redis
+// continues. The hold is put back then, and the ticket can be used again.
+func TestAttachThatRunsAfterAnOutageIsPutBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		d, err := e.detached(context.Background(), time.Hour)
+		require.NoError(t, err)
+		outage, tries := e.WatchdogTimeout+15*time.Second, 0
+		end := time.Now().Add(outage)
+		e.redis.Set(func() {
+			e.redis.Fault = func(string) fakeredis.Fault {
+				tries++
+				switch {
+				case !time.Now().Before(end):
+					return fakeredis.Fault{}
+				case tries == 1:
+					return fakeredis.Fault{Ghost: outage}
+				}
+				return fakeredis.Fault{Block: io.ErrUnexpectedEOF}
+			}
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		require.Error(t, e.attach(ctx, 2, d))
+		time.Sleep(time.Until(end) + 2*UnlockTime)
+		assert.Equal(t, d.Field, e.redis.Holder("x"))
+		require.NoError(t, e.attach(context.Background(), 3, d))
+		e.unlock(3)
 	})
 }
 

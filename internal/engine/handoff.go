@@ -205,7 +205,7 @@ func (s *lockState) awaitHandoffLocked(op *waitOptions, q *waitQueue, w *waiter,
 			return
 		case h.state == adopting:
 			h.state = fresh
-			s.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: h.field, HoldCount: 1}})
+			s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.own.expires)})
 		case h.state != fresh:
 			if h = s.discardHandoffLocked(h).hold; h == nil {
 				return

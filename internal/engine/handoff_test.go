@@ -885,6 +885,29 @@ func TestWaitThatTheContextEndsLeavesNothing(t *testing.T) {
 	}
 }
 
+// The same, and Redis cannot be reached when the record that was left to the caller is to be released: that is done
+// when Redis can be reached again.
+func TestRecordLeftToACallerThatEndsIsReleasedAfterAnOutage(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.HandoffWindow = time.Minute
+		ctx, l := context.Background(), newFencedFake(e.redis, "x")
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		go func() { _, _ = e.acquire(endingCtx{ctx}, l, 2, Request{Wait: forever}) }()
+		synctest.Wait()
+		require.NoError(t, e.Release(ctx, l, 1))
+		require.NotEmpty(t, e.redis.Holder("x"), "it was left to owner 2")
+		e.redis.Set(func() {
+			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.ErrUnexpectedEOF} }
+		})
+		time.Sleep(2 * UnlockTime)
+		e.redis.Set(func() { e.redis.Fault = nil })
+		time.Sleep(longestUndoPause + time.Second)
+		assert.Empty(t, e.redis.Holder("x"))
+	})
+}
+
 // A slowCtx takes a second to return its channel.
 type slowCtx struct{ context.Context }
 

@@ -80,7 +80,7 @@ func (r *record) isLossLocked(first *hold, timeUp bool) bool {
 // loseLocked ends h as lost, and returns end with what is particular to h. ranOut is set if an explicit lease has
 // expired.
 func (h *hold) loseLocked(end ending, ranOut bool) ending {
-	h.leaveRecordLocked()
+	last := h.leaveRecordLocked()
 	end.hold, end.unheard = h, h.state == handed && h.count == 1
 	h.endLocked(h.state.afterLoss(ranOut))
 	h.loss = end.loss
@@ -89,10 +89,15 @@ func (h *hold) loseLocked(end ending, ranOut bool) ending {
 	// The record would block others if its lease is longer in Redis, or may still be extended there by a request that is
 	// under way or by renewals of the counterpart: so it is deleted. A hold without a record is released by its vote.
 	mayStay := other != nil && other.state != ended && !other.state.isLost()
-	if h.vote == nil && h.record.unwanted && (mayStay || h.mayOutliveLocked()) {
+	// If Redis does not have the record, it may have some of the permits of a semaphore, which are of no use. Or a
+	// request may still run, and acquire the lock for no owner.
+	mayRemain := end.gone && last && (h.lock.Permits() > 1 || h.lockState.engine.late.MayAcquire(h.field))
+	switch {
+	case h.vote != nil:
+	case h.record.unwanted && (mayStay || h.mayOutliveLocked()):
 		h.lockState.oweLocked(duty{clear: h})
-	} else if end.gone && h.lock.Permits() > 1 { // Redis may have some of the permits, which are of no use
-		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: h.field, HoldCount: 1}})
+	case mayRemain:
+		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.record.expires)})
 	}
 	end.state, end.age, end.guards = h.state, h.age(), h.guards.Take()
 	return end

@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"io"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -216,4 +217,27 @@ func TestAnswerBesideALossReturnsTheLoss(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Some permits of a hold are gone. Redis cannot be reached when the others are to be released: they are released when
+// it can be reached again, and not when their lease is over.
+func TestRestOfTheLostPermitsIsReleasedAfterAnOutage(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		l := newFakeLock(e.redis, "x")
+		l.Admits, l.Several = Counting, 2
+		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: time.Hour})
+		require.NoError(t, err)
+		require.True(t, ok)
+		h, field := e.holdBy(l.ID(), 1)
+		e.redis.Set(func() {
+			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.ErrUnexpectedEOF} }
+		})
+		h.lose(errGone)
+		time.Sleep(3 * UnlockTime)
+		require.Equal(t, field, e.redis.Holder("x"))
+		e.redis.Set(func() { e.redis.Fault = nil })
+		time.Sleep(longestUndoPause + time.Second)
+		assert.Empty(t, e.redis.Holder("x"))
+		assert.ErrorIs(t, e.Release(context.Background(), l, 1), ErrLockLost)
+	})
 }

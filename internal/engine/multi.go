@@ -97,10 +97,16 @@ func (g *multiAcquire) admit() (err error) {
 
 func (g *multiAcquire) ask(lastReply time.Time) (Answer, error) {
 	res, err := g.askRedis(lastReply)
-	if err == nil {
-		return g.checkFields(res)
+	if err != nil {
+		return res, err
 	}
-	return res, err
+	if res.stays { // the caller must hold none of the locks while it waits
+		g.leftovers.grantNotKept()
+		if res.Status == Busy {
+			return res, errRestart
+		}
+	}
+	return g.checkFields(res)
 }
 
 func (g *multiAcquire) await(res Answer) (Answer, error) {
@@ -189,16 +195,19 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 		case <-g.signal: // the code below looks at the holds anyway
 		default:
 		}
-		bypass, g.late = bypass || g.late, false
 		other := g.lockHoldsLocked(kept)
 		kept = nil
 		if other != nil {
-			if err := g.awaitHoldLocked(op, other); err != nil {
+			switch err := g.awaitHoldLocked(op, other); err {
+			case nil:
+				kept = other
+			case errOwnerChanged:
+			default:
 				return nil, err
 			}
-			kept = other
 			continue
 		}
+		bypass, g.late = bypass || g.late, false
 		if late := g.expiredLocked(); late != nil {
 			g.unlockHoldsLocked()
 			g.states.Unlock()
@@ -224,16 +233,22 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 	}
 }
 
-// awaitHoldLocked waits for the owner mutex of other, which another caller of the owner has.
+// awaitHoldLocked waits for the owner mutex of other, which another caller of the owner has. If that caller asks for
+// the lock, it must not wait for what a late answer has granted to this one: that is rolled back, and this one begins
+// again.
 func (g *multiAcquire) awaitHoldLocked(op *waitOptions, other *hold) error {
 	g.engine.slow.strike(&g.acquireOp) // it waits no longer for the lock that Redis has last found busy
 	g.leaveQueuesLocked()
 	if other.state.holds() {
 		return entrance{g.engine}.enterOwnersLocked(g.states, op, other)
 	}
-	patient := *op
-	err := entrance{g.engine}.enterLocked(g.states, &patient, &other.ownerQueue, other)
-	op.waitedAs(&patient)
+	if g.late && other.state.wanted() {
+		g.leftovers.grantNotKept()
+		return errRestart
+	}
+	patient := g.waiting()
+	err := entrance{g.engine}.enterLocked(g.states, patient, &other.ownerQueue, other)
+	op.waitedAs(patient)
 	if err != nil && err != errOwnerChanged {
 		s := other.lockState
 		op.found.waitsBehindLocked(s.name, s.findQueueLocked(other.key.half))
@@ -246,7 +261,7 @@ func (g *multiAcquire) awaitQueuesLocked(op *waitOptions) (bypass bool, err erro
 	g.engine.slow.strike(&g.acquireOp)
 	patient := g.waiting()
 	err = entrance{g.engine}.enterQueuesLocked(g.states, patient, g.awaitedLocked())
-	op.found = patient.found
+	op.found, op.number = patient.found, patient.number
 	op.waitedAs(patient)
 	if err == errOwnerChanged || err == errBypassQueue {
 		return err == errBypassQueue, nil
@@ -436,11 +451,12 @@ func (g *multiAcquire) dropPlaces() {
 }
 
 // present returns targets with the holds of now: each attempt makes new holds, which have the fields of the operation.
-// The next attempt bypasses the wait queues: the caller in one of them may wait for what the late answer has granted.
-func (g *multiAcquire) present(targets []target) []target {
+// If a late answer may have granted them, the next attempt bypasses the wait queues: the caller in one of them may wait
+// for that.
+func (g *multiAcquire) present(targets []target, mayHold bool) []target {
 	g.states.Lock()
 	defer g.states.Unlock()
-	g.late = true
+	g.late = g.late || mayHold
 	targets = slices.Clone(targets)
 	for i, h := range g.fresh {
 		if targets[i].Field == h.field {

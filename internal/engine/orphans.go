@@ -34,16 +34,19 @@ func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
 	unknown := 0
 	switch {
-	case err == nil && res.Status == Busy && !res.leavesEntry:
+	case err == nil && res.Status == Busy && !res.leavesEntry && !res.stays:
 		return
 	case err != nil && send.MayHaveRun(err):
 		unknown = 1
 	case err != nil && !send.Answered(err): // after an answer, half of the script may have run
 		return
 	}
-	targets = a.backend.present(targets)
+	mayHold := err != nil || res.Status != Busy || res.stays
+	targets = a.backend.present(targets, mayHold)
 	if !a.givenUp.Load() {
-		targets = slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return t.hold.needsLate(t.Field) })
+		targets = slices.DeleteFunc(slices.Clone(targets), func(t target) bool {
+			return mayHold && t.hold.needsLate(t.Field) || !mayHold && t.hold.needs(t.Field)
+		})
 	}
 	if len(targets) == 0 {
 		return

@@ -226,6 +226,127 @@ func TestLateGrantWakesAMultiAcquireInALocalQueue(t *testing.T) {
 	})
 }
 
+// A late grant of several locks must not keep one of them from another goroutine of the owner, which asks for it with a
+// field of its own, and has the owner mutex.
+func TestLateGrantOfAMultiAcquireGivesWayToAnotherCallerOfTheOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, start := fakeredis.New(), time.Now()
+		other, x, y := joinBubbleEngine(t, r, "other"), newFakeLock(r, "x"), newFakeLock(r, "y")
+		ok, err := other.acquire(context.Background(), y, 99, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		e := joinBubbleEngine(t, r, "client", func(c *Config) { c.PollInterval = time.Minute })
+		runsLate(r, "bundle", 1, fakeredis.Fault{Late: 4 * time.Second})
+		var all sync.WaitGroup
+		all.Go(func() {
+			ok, err := e.Acquire(context.Background(), 1, Request{Wait: forever}, x, y)
+			assert.NoError(t, err)
+			assert.True(t, ok)
+			assert.LessOrEqual(t, time.Since(start), 5*time.Second)
+			assert.NoError(t, e.Release(context.Background(), x, 1))
+			assert.NoError(t, e.Release(context.Background(), y, 1))
+		})
+		time.Sleep(3 * time.Second)
+		r.Set(func() { delete(r.Records, "y") }) // no waiter is told
+		runsLate(r, "acquire", 1, fakeredis.Fault{Late: 2 * time.Second})
+		all.Go(func() {
+			e.lock(1)
+			assert.LessOrEqual(t, time.Since(start), 5*time.Second)
+			e.unlock(1)
+		})
+		all.Wait()
+		_ = other.Release(context.Background(), y, 99)
+	})
+}
+
+// A try of an attempt on several locks runs late, when its owner has released one of them, and another one is held by
+// another owner: it takes from its owner none of those that it still holds.
+func TestLateTryOfAMultiAcquireLeavesTheLocksThatAreHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, r, start := context.Background(), fakeredis.New(), time.Now()
+		x, y := newFakeLock(r, "x"), newFakeLock(r, "y")
+		e, other := joinBubbleEngine(t, r, "client"), joinBubbleEngine(t, r, "other")
+		runsLate(r, "bundle", 1, fakeredis.Fault{Late: 5 * time.Second})
+		ok, err := e.Acquire(ctx, 1, Request{Wait: forever}, x, y)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Less(t, time.Since(start), 2*time.Second)
+		_, field := e.holdBy(x.ID(), 1)
+		guarded := e.guarded(1)
+		require.NoError(t, e.Release(ctx, y, 1))
+		ok, err = other.acquire(ctx, y, 99, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		time.Sleep(time.Until(start.Add(6 * time.Second)))
+		assert.Equal(t, field, r.Holder("x"))
+		require.NoError(t, guarded.Err())
+		assert.NoError(t, e.Release(ctx, x, 1))
+		assert.NoError(t, other.Release(ctx, y, 99))
+	})
+}
+
+// An earlier try of a multi-acquire was granted, its answer was lost, and another owner has one of the locks by now:
+// the caller holds none of the others while it waits.
+func TestMultiAcquireWaitsWithoutWhatAnEarlierTryWasGranted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, r := context.Background(), fakeredis.New()
+		x, y := newFakeLock(r, "x"), newFakeLock(r, "y")
+		e, tries := joinBubbleEngine(t, r, "client"), 0
+		r.Set(func() {
+			r.Fault = func(verb string) (f fakeredis.Fault) {
+				if verb != "bundle" {
+					return f
+				}
+				if tries++; tries == 1 {
+					f.Err = io.EOF
+				} else if tries == 2 {
+					r.Records["y"] = &fakeredis.Record{Field: "other:1:01", Levels: 1, Expires: time.Now().Add(3 * time.Second)}
+				}
+				return f
+			}
+		})
+		got := make(chan error, 1)
+		go func() {
+			ok, err := e.Acquire(ctx, 1, Request{Wait: forever}, x, y)
+			assert.True(t, ok)
+			got <- err
+		}()
+		time.Sleep(2 * time.Second)
+		assert.Empty(t, r.Holder("x"))
+		assert.Equal(t, "other:1:01", r.Holder("y"))
+		require.NoError(t, <-got)
+		assert.NoError(t, e.Release(ctx, x, 1))
+		assert.NoError(t, e.Release(ctx, y, 1))
+	})
+}
+
+// An entryLock is a lock whose waiters have an entry in Redis, which they renew every ten seconds.
+type entryLock struct{ *fakeLock }
+
+func (l entryLock) ReadReply(a Attempt, r send.Reply) (Outcome, error) {
+	o, err := l.fakeLock.ReadReply(a, r)
+	return o.WithEntry(a, 10*time.Second), err
+}
+
+// Redis is so slow that each attempt is sent twice, and the second answer is late. It grants nothing, and does not make
+// the caller ask sooner.
+func TestLateAnswerThatTheLockIsBusyWakesNoCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const minute = time.Minute
+		r := fakeredis.New()
+		e := joinBubbleEngine(t, r, "client", func(c *Config) { c.PollInterval = minute })
+		r.Set(func() {
+			r.Records["x"] = &fakeredis.Record{Field: "other", Levels: 1, Expires: time.Now().Add(time.Hour)}
+			r.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Answer: 3 * send.ResendTime / 2} }
+		})
+		ok, _ := e.acquire(context.Background(), entryLock{newFakeLock(r, "x")}, 1, Request{Wait: minute})
+		require.False(t, ok)
+		assert.LessOrEqual(t, r.Count("acquire"), 2*(1+int(minute/(10*time.Second))))
+		r.Set(func() { r.Fault = nil })
+		time.Sleep(2 * time.Second)
+	})
+}
+
 // A late grant may be handled before its caller listens for anything: it is woken as soon as it does.
 func TestLateGrantWakesACallerThatIsAboutToWait(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -321,7 +442,7 @@ func TestLateGrantOfAMultiAcquireConcernsTheHoldOfNow(t *testing.T) {
 	earlier, now, other := &hold{field: "a"}, &hold{field: "a"}, &hold{field: "c"}
 	g := &multiAcquire{fresh: []*hold{now, other}}
 	late := []target{{hold: earlier, Attempt: Attempt{Field: "a"}}, {hold: earlier, Attempt: Attempt{Field: "b"}}}
-	present := g.present(late)
+	present := g.present(late, true)
 	assert.Same(t, now, present[0].hold)
 	assert.Same(t, earlier, present[1].hold, "the hold of the owner, which the attempt has re-entered")
 	assert.Same(t, earlier, late[0].hold, "the targets of the attempt stay as they are")

@@ -245,7 +245,10 @@ func overUnlocked(mu sync.Locker, op *waitOptions) error {
 func (e entrance) enterInOrderLocked(mu sync.Locker, op *waitOptions, targets []target, reserve time.Duration) error {
 	leaveQueuesLocked(targets)
 	short, keeps := *op, false
-	defer op.waitedAs(&short)
+	defer func() {
+		op.number = short.number
+		op.waitedAs(&short)
+	}()
 	for _, t := range targets {
 		if !t.hold.needsQueueLocked() {
 			continue

@@ -147,6 +147,39 @@ func TestEngineServesLocalWaitersInOrder(t *testing.T) {
 	})
 }
 
+// A caller of several locks keeps its position in a local queue when its owner acquires another one of the locks.
+func TestMultiAcquireKeepsItsPositionWhenItsOwnerAcquiresALock(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, x, y := context.Background(), newFakeLock(e.redis, "x"), newFakeLock(e.redis, "y")
+		e.lock(1)
+		var order []Owner
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			ok, err := e.Acquire(ctx, 2, Request{Wait: forever}, x, y)
+			assert.NoError(t, err)
+			assert.True(t, ok)
+			order = append(order, 2)
+			assert.NoError(t, e.Release(ctx, x, 2))
+			assert.NoError(t, e.Release(ctx, y, 2))
+		})
+		synctest.Wait()
+		wg.Go(func() {
+			e.lock(3)
+			order = append(order, 3)
+			e.unlock(3)
+		})
+		synctest.Wait()
+		ok, err := e.acquire(ctx, y, 2, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		synctest.Wait()
+		e.unlock(1)
+		wg.Wait()
+		assert.Equal(t, []Owner{2, 3}, order)
+		assert.NoError(t, e.Release(ctx, y, 2))
+	})
+}
+
 // An endsWhenSeen is a ctx that is canceled right after the first call of Err.
 type endsWhenSeen struct {
 	context.Context

@@ -141,6 +141,12 @@ func (h *hold) mayLastLocked(length time.Duration) {
 	}
 }
 
+// attemptUntil returns the attempt with which a record with the field of h is rolled back. Its lease ends at expires,
+// on the clock of the watchdog.
+func (h *hold) attemptUntil(expires time.Duration) Attempt {
+	return Attempt{Field: h.field, HoldCount: 1, Lease: expires - h.lockState.engine.watchdog.Now()}
+}
+
 // deleteIfLeftLocked has the record of h, which has ended, deleted if it may be left in Redis.
 func (h *hold) deleteIfLeftLocked() {
 	if h.vote == nil && h.record.clears == 0 && h.mayOutliveLocked() {

@@ -118,6 +118,32 @@ func TestEngineRollbackThatIsRefusedGoesOn(t *testing.T) {
 	}
 }
 
+// The same for a caller with a place in the line that another caller has left to it, which had asked for a longer
+// lease: the place may have been granted the lock for that long.
+func TestEngineGrantOfAnInheritedPlaceIsUndoneAfterAnOutage(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		l, s := newFakeLock(e.redis, "x"), e.retain("x")
+		defer s.release()
+		var h *hold
+		s.locked(func() { h = s.newHoldLocked(l, holdKey{"", 1}, nil) })
+		r := new(recordBackend)
+		r.begin(&waitOptions{Wait: send.Wait{Ctx: context.Background()}}, r, h, Request{Wait: forever})
+		require.NoError(t, r.targets[0].prepare(Request{Wait: forever}, nil))
+		r.place = place{lock: l, field: h.field, lease: time.Hour}
+		r.leftovers.inherits(0)
+		e.redis.Set(func() {
+			e.redis.Records["x"] = &fakeredis.Record{Field: h.field, Levels: 1, Expires: time.Now().Add(time.Hour)}
+			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.ErrUnexpectedEOF} }
+		})
+		r.rollback(Answer{}, send.ErrTimeUp, true)
+		h.unlockHold()
+		time.Sleep(2 * e.WatchdogTimeout)
+		e.redis.Set(func() { e.redis.Fault = nil })
+		time.Sleep(longestUndoPause + time.Second)
+		assert.Empty(t, e.redis.Holder("x"))
+	})
+}
+
 // Only so many attempts are rolled back in the background at a time.
 func TestEngineUndoesOnlySoManyAttemptsInTheBackground(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {

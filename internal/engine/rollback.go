@@ -54,10 +54,7 @@ const (
 // given up. If there are very many, the records with leases that are no longer than a watchdog timeout are left to their
 // leases, and so are those of attempts that Redis has probably refused, too.
 func (e rollbacker) undo(ctx context.Context, kind Record, a Attempt, unknown int) {
-	end := time.Now().Add(bounded(a.Lease))
-	if e.late.MayAcquire(a.Field) {
-		end = end.Add(late.Life)
-	}
+	end := e.mayLeaveUntil(a.Field, a.Lease)
 	goesOn := func(err error) bool {
 		return err != nil && a.HoldCount == 1 && send.MayPass(err) && time.Now().Before(end)
 	}
@@ -75,6 +72,16 @@ func (e rollbacker) undo(ctx context.Context, kind Record, a Attempt, unknown in
 			err = e.rollBackOne(ctx, kind, a, unknown)
 		}
 	})
+}
+
+// mayLeaveUntil returns until when requests with field, which ask for this lease, may leave a record: those that have
+// run, and those that may still run.
+func (e rollbacker) mayLeaveUntil(field string, lease time.Duration) time.Time {
+	end := time.Now().Add(bounded(lease))
+	if e.late.MayAcquire(field) {
+		end = end.Add(late.Life)
+	}
+	return end
 }
 
 // pauseUndo sleeps for d, or until Redis has answered another request, if the last rollback has failed with why because

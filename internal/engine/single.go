@@ -68,7 +68,7 @@ func (o *oneLock) rejoinQueue(in target) error {
 }
 
 // present returns targets: the only hold of the operation stays the same.
-func (o *oneLock) present(targets []target) []target { return targets }
+func (o *oneLock) present(targets []target, _ bool) []target { return targets }
 
 // A recordBackend is the backend of one lock that has a record.
 type recordBackend struct {
@@ -169,7 +169,9 @@ func (r *recordBackend) rollback(_ Answer, err error, returned bool) {
 	if r.leftovers.enqueued && err != errRestart && r.leavePlace() {
 		return
 	}
-	r.rollBack(r.targets, failed, err)
+	t := r.targets[0]
+	t.Lease = max(t.Lease, r.place.lease) // the place may have been granted a longer lease
+	r.rollBack([]target{t}, failed, err)
 }
 
 // chooseDelivery sets in the attempt whether the caller waits in the line, and how it is notified of a grant.

@@ -156,15 +156,23 @@ func Bundle(acquire, rollBack []send.Call) send.Call {
 }
 
 func (r *Redis) acquireAll(b bundle) (answer []any) {
+	stays := make([]bool, len(b.acquire))
 	for i, c := range b.acquire {
+		rec := r.Record(c.Keys[0])
+		stays[i] = rec != nil && rec.Field == c.Args[1].(string) && c.Args[3].(int) == 1
 		reply := r.run(c)
 		answer = append(answer, list(reply)...)
-		if reply[0] != 1 {
-			for _, undo := range b.rollBack[:i] {
+		if reply[0] == 1 {
+			continue
+		}
+		for j, undo := range b.rollBack[:i] {
+			if stays[j] {
+				answer[3*j+1] = int64(-1)
+			} else {
 				r.run(undo)
 			}
-			break
 		}
+		break
 	}
 	return answer
 }

@@ -4582,6 +4582,8 @@ end, {'hash', 'zset', 'hash', 'string'})
 end},
 }
 
+local endings = {'', '', ':write'}
+
 local function part(list, from, n)
     local p = {}
     for i = from, from + n - 1 do
@@ -4599,10 +4601,11 @@ end
 local answers, acquired = {}, {}
 local key, at = 1, 2
 for i = 1, tonumber(ARGV[1]) do
-    local script, n_keys = scripts[tonumber(ARGV[at])], tonumber(ARGV[at + 1])
+    local number, n_keys = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
     local n_acquire, n_roll_back = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-    local keys = part(KEYS, key, n_keys)
-    local answer = script.acquire(keys, part(ARGV, at + 4, n_acquire))
+    local script, keys, args = scripts[number], part(KEYS, key, n_keys), part(ARGV, at + 4, n_acquire)
+    local stays = args[3] == '1' and redis.pcall('hexists', keys[1], args[1] .. endings[number]) == 1
+    local answer = script.acquire(keys, args)
     for _, n in ipairs(answer) do
         answers[#answers + 1] = n
     end
@@ -4610,12 +4613,16 @@ for i = 1, tonumber(ARGV[1]) do
         answers = answer.err and with_index(answer.err, key) or answers
         for j = i - 1, 1, -1 do
             local a = acquired[j]
-            local undone = a.roll_back(a.keys, a.args)
-            answers = undone.err and with_index(undone.err, a.key) or answers -- that lock may be held
+            if a.stays then
+                answers[3 * j - 1] = -1 -- after an error, this has no effect
+            else
+                local undone = a.roll_back(a.keys, a.args)
+                answers = undone.err and with_index(undone.err, a.key) or answers -- that lock may be held
+            end
         end
         break
     end
-    acquired[i] = {roll_back = script.roll_back, keys = keys, key = key,
+    acquired[i] = {stays = stays, roll_back = script.roll_back, keys = keys, key = key,
         args = part(ARGV, at + 4 + n_acquire, n_roll_back)}
     key, at = key + n_keys, at + 4 + n_acquire + n_roll_back
 end
