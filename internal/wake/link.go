@@ -258,16 +258,21 @@ func (l *link) read(conn Subscriber, heard *atomic.Bool) error {
 			l.noteRefused(err)
 			continue
 		}
-		switch m := message.(type) {
-		case *redis.Message:
-			l.receive(m.Channel, m.Payload)
-		case *redis.Subscription:
-			switch m.Kind {
-			case "subscribe", "ssubscribe":
-				l.noteConfirmed(m.Channel)
-			case "sunsubscribe": // the link asked for it, or the slot has moved to another node
-				l.noteMoved(m.Channel)
-			}
+		l.handle(message)
+	}
+}
+
+// handle handles one message of a connection, which is no error.
+func (l *link) handle(message any) {
+	switch m := message.(type) {
+	case *redis.Message:
+		l.receive(m.Channel, m.Payload)
+	case *redis.Subscription:
+		switch m.Kind {
+		case "subscribe", "ssubscribe":
+			l.noteConfirmed(m.Channel)
+		case "sunsubscribe": // the link asked for it, or the slot has moved to another node
+			l.noteMoved(m.Channel)
 		}
 	}
 }
