@@ -38,9 +38,10 @@ type redVote struct {
 
 // A nodeHold is the part of a redVote at one node.
 type nodeHold struct {
-	count int
-	guard context.Context // the guard of the hold there, or nil
-	lasts func() bool     // reports whether the hold goes on although Shutdown has ended its guard; set with guard
+	count   int
+	guard   context.Context // the guard of the hold there, or nil
+	lasts   func() bool     // reports whether the hold goes on although Shutdown has ended its guard; set with guard
+	unwatch func() bool     // makes the guard no longer call changed: it outlives the vote if the owner keeps the node
 }
 
 // alive reports whether the hold at the node can be valid. The guard of a foreign Locker may panic on a goroutine of
@@ -52,6 +53,13 @@ func (n nodeHold) alive() bool {
 		}
 		return nil
 	}) == nil
+}
+
+// forget makes the guard no longer call changed. It may be the guard of a foreign Locker, and is called without a mutex.
+func (n nodeHold) forget() {
+	if n.unwatch != nil {
+		_ = send.CatchPanic(func() error { n.unwatch(); return nil })
+	}
 }
 
 // isShutDown reports whether the guard has ended because a Client of the node shuts down. It renews its leases until it
@@ -97,34 +105,38 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a engine.Attempt) func()
 			v.changed()
 			return ErrLockLost
 		}
-		guard, err := v.guardAt(owned, i)
-		held := nodeHold{guard: guard, lasts: func() bool { return n.holds(owned) }}
+		held, err := v.watched(owned, i)
 		wanted, first := v.note(i, held)
-		switch {
-		case !wanted:
+		if !wanted {
 			_ = n.Unlock(owned) // a grant that cannot be released expires with its lease
-		case first: // if the owner already held the lock, the first guard of this node calls changed
-			context.AfterFunc(guard, func() {
-				if held.isShutDown() { // nothing ends a guard again
-					n.afterClose(v.changed)
-				}
-				v.changed()
-			})
+		}
+		if !first {
+			held.forget()
 		}
 		return err
 	}
 }
 
-// guardAt returns the guard that v has at node i, or a new one: each guard of a MultiLock costs memory until it ends.
-func (v *redVote) guardAt(ctx context.Context, i int) (context.Context, error) {
-	if guard := v.at(i).guard; guard != nil {
-		return guard, nil
+// watched returns the hold that v has at node i, or a new one, whose guard calls changed when it ends: each guard of a
+// MultiLock costs memory until it ends.
+func (v *redVote) watched(ctx context.Context, i int) (nodeHold, error) {
+	n := v.lock.nodes[i]
+	if held := v.at(i); held.guard != nil {
+		held.unwatch = nil
+		return held, nil
 	}
-	guard, err := v.lock.nodes[i].Guard(ctx)
+	guard, err := n.Guard(ctx)
 	if err != nil {
-		return ended{ctx}, err
+		guard = ended{ctx}
 	}
-	return guard, nil
+	held := nodeHold{guard: guard, lasts: func() bool { return n.holds(ctx) }}
+	unwatch := context.AfterFunc(guard, func() {
+		if held.isShutDown() { // nothing ends a guard again
+			n.afterClose(v.changed)
+		}
+		v.changed()
+	})
+	return nodeHold{guard: guard, lasts: held.lasts, unwatch: unwatch}, err
 }
 
 // holds reports whether the owner of ctx holds the node, and none of its Clients is closed. It must consist of locks of
@@ -257,7 +269,7 @@ func (v *redVote) note(i int, held nodeHold) (wanted, first bool) {
 		return false, false
 	}
 	if first = n.guard == nil; first {
-		n.guard, n.lasts = held.guard, held.lasts
+		n.guard, n.lasts, n.unwatch = held.guard, held.lasts, held.unwatch
 	}
 	n.count++
 	return true, first
@@ -276,6 +288,7 @@ func (v *redVote) lowerTo(ctx context.Context, holdCount int) *round {
 		r.ask(n.node, func() (err error) {
 			defer n.answered()
 			ctx := v.in(ctx, n.node)
+			n.released.forget()
 			for range n.times {
 				err = send.CatchPanic(func() error { return v.lock.nodes[n.node].Unlock(ctx) })
 			}
@@ -289,6 +302,7 @@ func (v *redVote) lowerTo(ctx context.Context, holdCount int) *round {
 type lowering struct {
 	node, times int
 	answered    func()
+	released    nodeHold // what the vote had there; zero if it keeps some of it
 }
 
 // lowered records that the nodes have the hold count holdCount from now on, and returns the Unlocks that they need.
@@ -300,7 +314,11 @@ func (v *redVote) lowered(holdCount int) (above []lowering) {
 	for i := range v.nodes {
 		if n := &v.nodes[i]; n.count > holdCount {
 			_, answered := v.asks(i)
-			above = append(above, lowering{i, n.count - holdCount, answered})
+			l := lowering{node: i, times: n.count - holdCount, answered: answered}
+			if holdCount == 0 {
+				l.released, n.unwatch = *n, nil
+			}
+			above = append(above, l)
 			n.count = holdCount
 		}
 	}
