@@ -6,7 +6,7 @@ package relock
 // acquire of an owner waits for the requests to a node that are in flight. The owner may also hold a node by itself, or
 // through another RedLock: an engine.Part keeps what a vote has at a node apart from that. (A foreign Locker knows of no
 // Part.) A vote that was not valid for a moment never becomes valid again: another owner may have had the lock then. A
-// node whose Client shuts down is held until that Client is closed. No node is asked with a mutex held.
+// node whose Client shuts down is held until it is lost, or that Client is closed. No node is asked with a mutex held.
 
 import (
 	"context"
@@ -21,6 +21,9 @@ import (
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
 )
+
+// endPoll is how often a vote looks whether it still has a node whose Client shuts down.
+const endPoll = send.MinWait
 
 // A redVote has the hold counts of one hold at the nodes. It is the backend of that hold.
 type redVote struct {
@@ -55,7 +58,7 @@ func (n nodeHold) alive() bool {
 	}) == nil
 }
 
-// forget makes the guard no longer call changed. It may be the guard of a foreign Locker, and is called without a mutex.
+// forget makes the guard no longer call changed. It may be that of a foreign Locker, so no mutex is held.
 func (n nodeHold) forget() {
 	if n.unwatch != nil {
 		_ = send.CatchPanic(func() error { n.unwatch(); return nil })
@@ -131,12 +134,19 @@ func (v *redVote) watched(ctx context.Context, i int) (nodeHold, error) {
 	}
 	held := nodeHold{guard: guard, lasts: func() bool { return n.holds(ctx) }}
 	unwatch := context.AfterFunc(guard, func() {
-		if held.isShutDown() { // nothing ends a guard again
-			n.afterClose(v.changed)
-		}
-		v.changed()
+		v.lock.client.engine.Spawn(func() { v.awaitEnd(held) })
 	})
 	return nodeHold{guard: guard, lasts: held.lasts, unwatch: unwatch}, err
+}
+
+// awaitEnd calls changed when held has ended. Its guard has, and if that was a Shutdown, nothing ends the guard again.
+func (v *redVote) awaitEnd(held nodeHold) {
+	for held.alive() && !v.Over() {
+		if v.lock.client.engine.Pause(context.Background(), endPoll) != nil {
+			return // closed, and so are its holds
+		}
+	}
+	v.changed()
 }
 
 // holds reports whether the owner of ctx holds the node, and none of its Clients is closed. It must consist of locks of
@@ -145,13 +155,6 @@ func (n *redNode) holds(ctx context.Context) bool {
 	lost := func(m component) bool { return !m.client.engine.Holds(ctx, m.lock) }
 	closed := func(c *Client) bool { return c.engine.Alive() != nil }
 	return len(n.ours) > 0 && !slices.ContainsFunc(n.ours, lost) && !slices.ContainsFunc(n.clients(), closed)
-}
-
-// afterClose calls f when one of the Clients of the node is closed.
-func (n *redNode) afterClose(f func()) {
-	for _, c := range n.clients() {
-		c.engine.AfterClose(f)
-	}
 }
 
 // clients returns the Clients that end the guards of the node when they shut down.
