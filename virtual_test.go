@@ -781,6 +781,26 @@ func TestRedLockIsLostWhenTheClientsOfItsNodesAreClosed(t *testing.T) {
 	}
 }
 
+// A waiter whose poll interval is longer than the lease of the holder, which is longer than Redis remembers its place
+// without a request, is told of the release all the same.
+func TestWaiterIsToldOfAReleaseHoweverLongItsPollInterval(t *testing.T) {
+	inVirtualTime(t, 1, func(v *virtual) {
+		ctx := context.Background()
+		first, _ := v.client(0)
+		second, _ := v.client(0, WithPollInterval(time.Hour))
+		holder, waiter := ContextWithOwner(ctx), ContextWithOwner(ctx)
+		require.NoError(v, first.NewLock("l").LockLease(holder, 30*time.Minute))
+		got := make(chan error)
+		go func() { got <- second.NewLock("l").Lock(waiter) }()
+		time.Sleep(10 * time.Minute)
+		require.NoError(v, first.NewLock("l").Unlock(holder))
+		released := time.Now()
+		require.NoError(v, <-got)
+		assert.Less(v, time.Since(released), time.Second)
+		require.NoError(v, second.NewLock("l").Unlock(waiter))
+	})
+}
+
 // The Clients of the nodes of a RedLock shut down before its own one, and lose the nodes before it is released. Their
 // guards, which have ended, do not tell that, and the Clients go on for other holds. The RedLock is lost all the same,
 // long before its own next renewal.
