@@ -1180,7 +1180,7 @@ func TestLineWaiterAsksBeforeTheLineForgetsIt(t *testing.T) {
 		life, err := b.rdb.PTTL(context.Background(), b.lineKey()).Result()
 		b.must(err)
 		e := b.client().engine
-		for _, left := range []time.Duration{-1, time.Second, time.Hour} {
+		for _, left := range []time.Duration{-1, time.Second, 10 * time.Minute, time.Hour} {
 			delay := e.Probe().SleepInLine(b.name, b.releaseChannel()+":"+e.ID, left)
 			assert.Less(b, delay, life/2, "the sleep of a waiter with a place")
 		}

@@ -6,7 +6,7 @@ package relock
 // acquire of an owner waits for the requests to a node that are in flight. The owner may also hold a node by itself, or
 // through another RedLock: an engine.Part keeps what a vote has at a node apart from that. (A foreign Locker knows of no
 // Part.) A vote that was not valid for a moment never becomes valid again: another owner may have had the lock then. A
-// node whose Client shuts down is held until that Client is closed. No node is asked with a mutex held.
+// node whose Client shuts down is held until it is lost, or that Client is closed. No node is asked with a mutex held.
 
 import (
 	"context"
@@ -21,6 +21,9 @@ import (
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
 )
+
+// endPoll is how often a vote looks whether it still has a node whose Client shuts down.
+const endPoll = send.MinWait
 
 // A redVote has the hold counts of one hold at the nodes. It is the backend of that hold.
 type redVote struct {
@@ -38,9 +41,10 @@ type redVote struct {
 
 // A nodeHold is the part of a redVote at one node.
 type nodeHold struct {
-	count int
-	guard context.Context // the guard of the hold there, or nil
-	lasts func() bool     // reports whether the hold goes on although Shutdown has ended its guard; set with guard
+	count   int
+	guard   context.Context // the guard of the hold there, or nil
+	lasts   func() bool     // reports whether the hold goes on although Shutdown has ended its guard; set with guard
+	unwatch func() bool     // makes the guard no longer call changed: it outlives the vote if the owner keeps the node
 }
 
 // alive reports whether the hold at the node can be valid. The guard of a foreign Locker may panic on a goroutine of
@@ -52,6 +56,13 @@ func (n nodeHold) alive() bool {
 		}
 		return nil
 	}) == nil
+}
+
+// forget makes the guard no longer call changed. It may be that of a foreign Locker, so no mutex is held.
+func (n nodeHold) forget() {
+	if n.unwatch != nil {
+		_ = send.CatchPanic(func() error { n.unwatch(); return nil })
+	}
 }
 
 // isShutDown reports whether the guard has ended because a Client of the node shuts down. It renews its leases until it
@@ -97,34 +108,45 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a engine.Attempt) func()
 			v.changed()
 			return ErrLockLost
 		}
-		guard, err := v.guardAt(owned, i)
-		held := nodeHold{guard: guard, lasts: func() bool { return n.holds(owned) }}
+		held, err := v.watched(owned, i)
 		wanted, first := v.note(i, held)
-		switch {
-		case !wanted:
+		if !wanted {
 			_ = n.Unlock(owned) // a grant that cannot be released expires with its lease
-		case first: // if the owner already held the lock, the first guard of this node calls changed
-			context.AfterFunc(guard, func() {
-				if held.isShutDown() { // nothing ends a guard again
-					n.afterClose(v.changed)
-				}
-				v.changed()
-			})
+		}
+		if !first {
+			held.forget()
 		}
 		return err
 	}
 }
 
-// guardAt returns the guard that v has at node i, or a new one: each guard of a MultiLock costs memory until it ends.
-func (v *redVote) guardAt(ctx context.Context, i int) (context.Context, error) {
-	if guard := v.at(i).guard; guard != nil {
-		return guard, nil
+// watched returns the hold that v has at node i, or a new one, whose guard calls changed when it ends: each guard of a
+// MultiLock costs memory until it ends.
+func (v *redVote) watched(ctx context.Context, i int) (nodeHold, error) {
+	n := v.lock.nodes[i]
+	if held := v.at(i); held.guard != nil {
+		held.unwatch = nil
+		return held, nil
 	}
-	guard, err := v.lock.nodes[i].Guard(ctx)
+	guard, err := n.Guard(ctx)
 	if err != nil {
-		return ended{ctx}, err
+		guard = ended{ctx}
 	}
-	return guard, nil
+	held := nodeHold{guard: guard, lasts: func() bool { return n.holds(ctx) }}
+	unwatch := context.AfterFunc(guard, func() {
+		v.lock.client.engine.Spawn(func() { v.awaitEnd(held) })
+	})
+	return nodeHold{guard: guard, lasts: held.lasts, unwatch: unwatch}, err
+}
+
+// awaitEnd calls changed when held has ended. Its guard has, and if that was a Shutdown, nothing ends the guard again.
+func (v *redVote) awaitEnd(held nodeHold) {
+	for held.alive() && !v.Over() {
+		if v.lock.client.engine.Pause(context.Background(), endPoll) != nil {
+			return // closed, and so are its holds
+		}
+	}
+	v.changed()
 }
 
 // holds reports whether the owner of ctx holds the node, and none of its Clients is closed. It must consist of locks of
@@ -133,13 +155,6 @@ func (n *redNode) holds(ctx context.Context) bool {
 	lost := func(m component) bool { return !m.client.engine.Holds(ctx, m.lock) }
 	closed := func(c *Client) bool { return c.engine.Alive() != nil }
 	return len(n.ours) > 0 && !slices.ContainsFunc(n.ours, lost) && !slices.ContainsFunc(n.clients(), closed)
-}
-
-// afterClose calls f when one of the Clients of the node is closed.
-func (n *redNode) afterClose(f func()) {
-	for _, c := range n.clients() {
-		c.engine.AfterClose(f)
-	}
 }
 
 // clients returns the Clients that end the guards of the node when they shut down.
@@ -257,7 +272,7 @@ func (v *redVote) note(i int, held nodeHold) (wanted, first bool) {
 		return false, false
 	}
 	if first = n.guard == nil; first {
-		n.guard, n.lasts = held.guard, held.lasts
+		n.guard, n.lasts, n.unwatch = held.guard, held.lasts, held.unwatch
 	}
 	n.count++
 	return true, first
@@ -276,6 +291,7 @@ func (v *redVote) lowerTo(ctx context.Context, holdCount int) *round {
 		r.ask(n.node, func() (err error) {
 			defer n.answered()
 			ctx := v.in(ctx, n.node)
+			n.released.forget()
 			for range n.times {
 				err = send.CatchPanic(func() error { return v.lock.nodes[n.node].Unlock(ctx) })
 			}
@@ -289,6 +305,7 @@ func (v *redVote) lowerTo(ctx context.Context, holdCount int) *round {
 type lowering struct {
 	node, times int
 	answered    func()
+	released    nodeHold // what the vote had there; zero if it keeps some of it
 }
 
 // lowered records that the nodes have the hold count holdCount from now on, and returns the Unlocks that they need.
@@ -300,7 +317,11 @@ func (v *redVote) lowered(holdCount int) (above []lowering) {
 	for i := range v.nodes {
 		if n := &v.nodes[i]; n.count > holdCount {
 			_, answered := v.asks(i)
-			above = append(above, lowering{i, n.count - holdCount, answered})
+			l := lowering{node: i, times: n.count - holdCount, answered: answered}
+			if holdCount == 0 {
+				l.released, n.unwatch = *n, nil
+			}
+			above = append(above, l)
 			n.count = holdCount
 		}
 	}

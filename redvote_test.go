@@ -295,6 +295,52 @@ func TestRedLockReentryCostsNoGuard(t *testing.T) {
 	b.must(l.Unlock(ctx))
 }
 
+// An afterContext counts the functions that are to run when it is done.
+type afterContext struct {
+	context.Context
+	watches *atomic.Int64
+}
+
+// Value hides the context inside from package context, which would not call AfterFunc otherwise.
+func (afterContext) Value(any) any { return nil }
+
+func (c afterContext) AfterFunc(f func()) func() bool {
+	c.watches.Add(1)
+	stop := context.AfterFunc(c.Context, f)
+	return func() bool {
+		c.watches.Add(-1)
+		return stop()
+	}
+}
+
+// The owner of a RedLock also holds one of its nodes by itself, for longer. The guard of that hold does not keep all
+// that the RedLock has had there meanwhile.
+func TestRedLockLeavesNothingAtANodeThatItsOwnerKeeps(t *testing.T) {
+	b := newSmallRedBench(t)
+	ctx := ContextWithOwner(context.Background())
+	locks, watches := b.nodeLocks(), new(atomic.Int64)
+	node := locks[0]
+	locks[0] = stubLocker{Locker: node, guard: func(ctx context.Context) (context.Context, error) {
+		guarded, err := node.Guard(ctx)
+		return afterContext{guarded, watches}, err
+	}}
+	l := b.client().NewRedLock(locks...)
+	b.must(node.Lock(ctx))
+	for range 3 {
+		for range 2 {
+			b.must(l.Lock(ctx))
+			l.lock.(*redLock).awaitAnswers(b, engine.OwnerOf(ctx))
+			require.EqualValues(t, 1, watches.Load(), "while the RedLock is held")
+		}
+		for range 2 {
+			b.must(l.Unlock(ctx))
+		}
+		l.lock.(*redLock).awaitAnswers(b, engine.OwnerOf(ctx))
+		require.Zero(t, watches.Load(), "after its release")
+	}
+	b.must(node.Unlock(ctx))
+}
+
 // A vote that is over, because its hold was lost, does not begin again when a re-entry that was under way asks: it ends
 // no newer hold of its owner, and nothing keeps it.
 func TestRedLockReentryOfALostHoldLeavesTheNextHoldAlone(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -1897,6 +1898,34 @@ func TestSemaphorePausedWaiterForSeveralKeepsPermitsForAMoment(t *testing.T) {
 		b.mustTry(s, owner, false)
 		require.Equal(b, reply{1, 0, 1}, holder.gives(neverDue))
 		assert.Zero(b, b.permits(4))
+	})
+}
+
+// The clock of Redis is set back while permits are kept for a process that is paused. They are not kept until the clock
+// has caught up: the time begins anew.
+func TestSemaphoreKeepsPermitsForNoLongerAfterItsClockWasSetBack(t *testing.T) {
+	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
+		b.permitClient(s).takes()
+		frozen := b.permitClient(s).listens()
+		frozen.field += "+2"
+		frozen.joins(engine.Push)
+		next := b.permitContender(WithPollInterval(50 * time.Millisecond)).joins()
+		next.waits()
+		for range 2 { // before the process is told to ask, and after that
+			b.keptSince(-time.Hour)
+			testredis.Await(b, "the time begins anew", soon, func() bool {
+				kept := strings.Fields(b.rdb.HGet(context.Background(), b.lineKey(), "kept").Val())
+				since, _ := strconv.ParseInt(kept[2], 10, 64)
+				return time.Until(time.UnixMilli(since)) < time.Minute
+			})
+			b.keptSince(engine.ProvisionalLease / 2)
+			testredis.Await(b, "it is told to ask", soon, func() bool {
+				return slices.Contains(frozen.messages(), "free")
+			})
+		}
+		b.keptSince(engine.ProvisionalLease)
+		next.gets()
+		next.unlocks()
 	})
 }
 

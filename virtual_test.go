@@ -781,6 +781,69 @@ func TestRedLockIsLostWhenTheClientsOfItsNodesAreClosed(t *testing.T) {
 	}
 }
 
+// A waiter whose poll interval is longer than the lease of the holder, which is longer than Redis remembers its place
+// without a request, is told of the release all the same.
+func TestWaiterIsToldOfAReleaseHoweverLongItsPollInterval(t *testing.T) {
+	inVirtualTime(t, 1, func(v *virtual) {
+		ctx := context.Background()
+		first, _ := v.client(0)
+		second, _ := v.client(0, WithPollInterval(time.Hour))
+		holder, waiter := ContextWithOwner(ctx), ContextWithOwner(ctx)
+		require.NoError(v, first.NewLock("l").LockLease(holder, 30*time.Minute))
+		got := make(chan error)
+		go func() { got <- second.NewLock("l").Lock(waiter) }()
+		time.Sleep(10 * time.Minute)
+		require.NoError(v, first.NewLock("l").Unlock(holder))
+		released := time.Now()
+		require.NoError(v, <-got)
+		assert.Less(v, time.Since(released), time.Second)
+		require.NoError(v, second.NewLock("l").Unlock(waiter))
+	})
+}
+
+// The Clients of the nodes of a RedLock shut down before its own one, and lose the nodes before it is released. Their
+// guards, which have ended, do not tell that, and the Clients go on for other holds. The RedLock is lost all the same,
+// long before its own next renewal.
+func TestRedLockIsLostWithNodesWhoseClientsShutDown(t *testing.T) {
+	inVirtualTime(t, 3, func(v *virtual) {
+		ctx := ContextWithOwner(context.Background())
+		var locks []Locker
+		var clients []*Client
+		for i := range 3 {
+			client, _ := v.client(i)
+			locks, clients = append(locks, client.NewLock("l")), append(clients, client)
+		}
+		home, _ := v.client(0, WithWatchdogTimeout(time.Hour))
+		l := home.NewRedLock(locks...)
+		require.NoError(v, l.Lock(ctx))
+		time.Sleep(time.Second)
+		guarded, err := l.Guard(ctx)
+		require.NoError(v, err)
+		var others []*Hold
+		ended := make(chan error)
+		for _, client := range clients {
+			other, err := client.NewLock(client.ID()).Acquire(ctx)
+			require.NoError(v, err)
+			others = append(others, other)
+			go func() { ended <- client.Shutdown(ctx) }()
+		}
+		time.Sleep(time.Minute)
+		require.NoError(v, guarded.Err())
+		start := time.Now()
+		for _, s := range v.servers[1:] {
+			s.Look(func(m *miniredis.Miniredis) { m.Del("l") })
+		}
+		<-guarded.Done()
+		assert.Less(v, time.Since(start), 11*time.Second, "a third of the watchdog timeout of the nodes, and a moment")
+		assert.ErrorIs(v, context.Cause(guarded), ErrLockLost)
+		assert.ErrorIs(v, l.Unlock(ctx), ErrLockLost)
+		for _, other := range others {
+			assert.NoError(v, other.Release(ctx))
+			assert.NoError(v, <-ended)
+		}
+	})
+}
+
 // A node that answers late has granted nothing: its grant is released as soon as it arrives.
 func TestRedLockLateGrantsAreGivenBack(t *testing.T) {
 	inVirtualTime(t, 5, func(v *virtual) {

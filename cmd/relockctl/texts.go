@@ -78,8 +78,8 @@ const manualOfUnlock = `unlock does not ask the holder, which may still be worki
 has held a lock for more than a second, is told of the loss by a message, usually within milliseconds. Without that
 message a holder notices when it next renews its lease or asks Redis about the lock, or when its lease expires.
 
-If the holders change while you are asked, nothing is released. To release only one of several holders, use serve
---allow-unlock.`
+If the holders change while you are asked, nothing is released, and a holder that has acquired the lock after that
+keeps it. To release only one of several holders, use serve --allow-unlock.`
 
 const manualOfRun = `run looks the command up, acquires the lock, runs the command, and releases the lock when the
 command has ended. By default the lock is renewed while the command runs, with a lease of 30s.

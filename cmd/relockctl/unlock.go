@@ -2,10 +2,9 @@ package main
 
 // The command unlock.
 //
-// Rules: only the holders that were shown lose the lock, as far as two requests can make sure of it. The lock is
-// released through its lock type, so that waiters are notified. The readers of a read/write lock lose it first, because
-// no other owner can acquire it while there is a writer. A key that is not a lock is refused by Inspect, and by
-// ForceUnlock.
+// Rules: only the holders that were shown lose the lock: the script that releases it leaves those alone that have
+// acquired it since. The exception is a semaphore with more permits than are shown. A key that is not a lock is refused
+// by Inspect, and by ForceUnlock.
 
 import (
 	"bufio"
@@ -19,6 +18,8 @@ import (
 
 	"github.com/relock-go/relock"
 )
+
+var errChanged = statusError{statusNotFreed, "not released: the holders have changed meanwhile"}
 
 // unlock releases the lock with the given name.
 func (p *program) unlock(ctx context.Context, name string) error {
@@ -50,7 +51,7 @@ func (p *program) unlock(ctx context.Context, name string) error {
 		case len(now.Holders) == 0:
 			return p.notHeld(now)
 		case !slices.EqualFunc(i.Holders, now.Holders, func(a, b relock.Holder) bool { return a.Field == b.Field }):
-			return statusError{statusNotFreed, "not released: the holders have changed meanwhile"}
+			return errChanged
 		}
 		i = now
 	}
@@ -59,7 +60,7 @@ func (p *program) unlock(ctx context.Context, name string) error {
 		return err
 	}
 	if !freed {
-		return p.notHeld(i)
+		return p.notFreed(ctx, name)
 	}
 	if p.json {
 		return p.print(jsonUnlock{true, lockJSON(i)})
@@ -70,7 +71,7 @@ func (p *program) unlock(ctx context.Context, name string) error {
 
 // question asks whether all that is held of the lock may be released.
 func question(i relock.Inspection) string {
-	if i.More {
+	if releasesAll(i) {
 		return "This releases the lock of all its holders, also of those that are not shown. They may still be working. " +
 			"Release it?"
 	}
@@ -95,33 +96,27 @@ func heldPermits(i relock.Inspection) (n int) {
 	return n
 }
 
-// force releases the lock as i found it.
+// releasesAll reports whether holders lose the lock that are not in i. Only a semaphore may have so many.
+func releasesAll(i relock.Inspection) bool { return i.Type == relock.TypeSemaphore && i.More }
+
+// force releases what i found of the lock.
 func (p *program) force(ctx context.Context, i relock.Inspection) (freed bool, err error) {
-	var locks []relock.Locker
-	switch i.Type {
-	case relock.TypeReadWrite:
-		rw := p.client.NewRWLock(i.Name)
-		if slices.ContainsFunc(i.Holders, func(h relock.Holder) bool { return !h.Write }) {
-			locks = append(locks, rw.Read())
-		}
-		if i.Mode == "write" {
-			locks = append(locks, rw.Write())
-		}
-	case relock.TypeSemaphore: // the number of permits is in Redis
-		locks = append(locks, p.client.NewSemaphore(i.Name, 1))
-	case relock.TypeFair:
-		locks = append(locks, p.client.NewFairLock(i.Name))
-	default:
-		locks = append(locks, p.client.NewLock(i.Name))
+	if releasesAll(i) { // the number of permits is in Redis
+		return p.client.NewSemaphore(i.Name, 1).ForceUnlock(ctx)
 	}
-	for _, l := range locks {
-		was, err := l.ForceUnlock(ctx)
-		if err != nil {
-			return freed, err
-		}
-		freed = freed || was
+	return p.client.ForceUnlock(ctx, i)
+}
+
+// notFreed reports that the holders that were shown do not hold the lock any more.
+func (p *program) notFreed(ctx context.Context, name string) error {
+	now, err := p.client.Inspect(ctx, name)
+	switch {
+	case err != nil:
+		return err
+	case len(now.Holders) == 0:
+		return p.notHeld(now)
 	}
-	return freed, nil
+	return errChanged
 }
 
 // notHeld reports that the lock is not held.

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"os"
 	"regexp"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 
 	"github.com/relock-go/relock"
@@ -52,6 +55,73 @@ func TestHolderLogsThatTheLockWasReleasedByForce(t *testing.T) {
 		line := regexp.MustCompile(`(?m)^.* lock=` + name + ` .*it was released by force"$`)
 		testredis.Await(t, "the log names the cause", soon/3, func() bool { return line.MatchString(log.String()) })
 	}
+}
+
+// A beforeForce is a hook that calls then once, before the script that releases a lock by force is sent: of those that
+// unlock runs on a lock, it has the fewest keys.
+type beforeForce struct{ then func() }
+
+func (*beforeForce) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (*beforeForce) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h *beforeForce) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if args := cmd.Args(); strings.HasPrefix(cmd.Name(), "eval") && args[2].(int) <= 4 && h.then != nil {
+			then := h.then
+			h.then = nil
+			then()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// A holder that has acquired the lock after it was shown does not lose it.
+func TestUnlockLeavesHoldersThatWereNotShown(t *testing.T) {
+	s := testredis.Start(t)
+	ctx := relock.ContextWithOwner(context.Background()) // the hook is called on another goroutine
+	before, later := newClient(t, s.Client()), newClient(t, s.Client())
+	unlock := func(name string, then func()) error {
+		rdb := s.Client()
+		rdb.AddHook(&beforeForce{then})
+		nowhere, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		must(t, err)
+		defer nowhere.Close()
+		p := &program{out: nowhere, err: nowhere, yes: true, client: newClient(t, rdb), redis: connected(rdb, s.Addr(), 0)}
+		return p.unlock(ctx, name)
+	}
+
+	first, next := before.NewLock("orders"), later.NewLock("orders")
+	must(t, first.Lock(ctx))
+	err := unlock("orders", func() { must(t, first.Unlock(ctx)); must(t, next.Lock(ctx)) })
+	assert.Equal(t, errChanged, err)
+	held, err := next.IsHeld(ctx)
+	must(t, err)
+	assert.True(t, held, "the lock of the next holder")
+
+	stuck, reader := before.NewRWLock("prices").Read(), later.NewRWLock("prices").Read()
+	must(t, stuck.Lock(ctx))
+	must(t, unlock("prices", func() { must(t, reader.Lock(ctx)) }))
+	held, err = reader.IsHeld(ctx)
+	must(t, err)
+	assert.True(t, held, "the lock of the other reader")
+	held, err = stuck.IsHeld(ctx)
+	must(t, err)
+	assert.False(t, held, "the lock that was shown")
+
+	permit, another := before.NewSemaphore("permits", 3), later.NewSemaphore("permits", 3)
+	must(t, permit.Lock(ctx))
+	must(t, unlock("permits", func() { must(t, another.Lock(ctx)) }))
+	held, err = another.IsHeld(ctx)
+	must(t, err)
+	assert.True(t, held, "the permit of another holder")
+
+	must(t, next.Unlock(ctx))
+	must(t, next.Lock(ctx))
+	err = unlock("orders", func() { must(t, next.Unlock(ctx)) })
+	assert.Equal(t, statusFree, err.(statusError).status, "the lock was released meanwhile")
 }
 
 // A user who may look at a lock, and not release it, is told which permissions that needs, although Redis refuses only a

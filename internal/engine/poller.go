@@ -64,7 +64,7 @@ func (e looking) awaitInLine(
 	grants *wake.Listener,
 	res Answer,
 ) (delay time.Duration, stop func() poller.Look) {
-	if res.Wait >= 0 && res.Wait < e.PollInterval {
+	if res.Wait >= 0 && res.Wait < min(e.PollInterval, rareAsk) {
 		return e.PollDelay(res.Wait), func() poller.Look { return poller.Look{} }
 	}
 	w := poller.Waiter{Wake: grants.Wake, Ahead: res.Standing.ahead(), Field: field, Hears: grants}

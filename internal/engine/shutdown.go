@@ -113,9 +113,6 @@ func (e *Engine) Holds(ctx context.Context, kind Lock) bool {
 	return h.state.holds()
 }
 
-// AfterClose calls f on a goroutine of its own after Close.
-func (e *Engine) AfterClose(f func()) { context.AfterFunc(e.life, f) }
-
 // stillHeld describes the holds that are left.
 type stillHeld struct {
 	count int
