@@ -51,6 +51,7 @@ type batches struct {
 	pause  time.Duration // senderPause
 	limit  limit         // batchWait
 	spare  sync.Pool     // of *batchedCall
+	rooms  sync.Pool     // of *[]Call, for batches
 
 	mu       sync.Mutex     // guards below, and the states of calls
 	queue    []*batchedCall // empty if there is no sender
@@ -283,19 +284,31 @@ func (b *batches) next() *batch {
 
 // send sends a batch and hands in its outcomes.
 func (b *batches) send(one *batch) {
-	calls := make([]Call, len(one.calls))
-	for i, c := range one.calls {
-		calls[i] = c.call
-	}
+	calls := b.callsOf(one)
 	ctx := b.sender.limit.begin(time.Now()) // for a connection
 	var outcomes []Outcome
 	err := ErrHookExited                                 // unless the goroutine goes on
 	defer func() { b.finish(one, outcomes, err, ctx) }() // also when a hook ends the goroutine
 	err = CatchPanic(func() error {
-		outcomes = b.sender.config.Transport.RunAll(ctx, calls, false)
+		outcomes = b.sender.config.Transport.RunAll(ctx, *calls, false)
+		clear(*calls)
+		b.rooms.Put(calls)
 		return nil
 	})
 	LogPanic(b.sender.config.Log, err)
+}
+
+// callsOf returns the calls of a batch, in memory of an earlier batch if there is some.
+func (b *batches) callsOf(one *batch) *[]Call {
+	calls, ok := b.rooms.Get().(*[]Call)
+	if !ok {
+		calls = new([]Call)
+	}
+	*calls = (*calls)[:0]
+	for _, c := range one.calls {
+		*calls = append(*calls, c.call)
+	}
+	return calls
 }
 
 // finish hands in the outcomes of a batch. If there are none, err is that of each call.

@@ -18,7 +18,7 @@ type Transport interface {
 	// enough replicas have confirmed the call.
 	Run(ctx context.Context, c Call, taking bool) (answer any, err error)
 	// RunAll runs calls in pipelines. If they acquire or renew something, Outcome.Unsynced is nil for those that
-	// enough replicas have confirmed.
+	// enough replicas have confirmed. RunAll does not keep calls.
 	RunAll(ctx context.Context, calls []Call, taking bool) []Outcome
 }
 
