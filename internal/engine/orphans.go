@@ -9,6 +9,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -41,7 +42,8 @@ func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
 	case err != nil && !send.Answered(err): // after an answer, half of the script may have run
 		return
 	}
-	mayHold := err != nil || res.Status != Busy || res.stays
+	// A try without a connection was not sent. Where connections are rare, it must not begin the next attempt.
+	mayHold := err == nil && (res.Status != Busy || res.stays) || err != nil && !errors.Is(err, send.ErrNoConnection)
 	targets = a.backend.present(targets, mayHold)
 	if !a.givenUp.Load() {
 		targets = slices.DeleteFunc(slices.Clone(targets), func(t target) bool {
