@@ -9,6 +9,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -32,26 +33,36 @@ func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 // rollBackOrphan rolls back a try that was answered too late for its caller. Either the caller has given up, or another
 // try of the attempt was granted; in that case the late try is rolled back if the hold has ended meanwhile.
 func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
-	unknown := 0
+	unknown, mayHold := 0, res.mayHold(err)
 	switch {
-	case err == nil && res.Status == Busy && !res.leavesEntry && !res.stays:
+	case err == nil && !mayHold && !res.leavesEntry:
 		return
 	case err != nil && send.MayHaveRun(err):
 		unknown = 1
 	case err != nil && !send.Answered(err): // after an answer, half of the script may have run
 		return
 	}
-	mayHold := err != nil || res.Status != Busy || res.stays
+	needs := (*hold).needs
+	if mayHold {
+		needs = (*hold).needsLate
+	}
 	targets = a.backend.present(targets, mayHold)
 	if !a.givenUp.Load() {
-		targets = slices.DeleteFunc(slices.Clone(targets), func(t target) bool {
-			return mayHold && t.hold.needsLate(t.Field) || !mayHold && t.hold.needs(t.Field)
-		})
+		targets = slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return needs(t.hold, t.Field) })
 	}
 	if len(targets) == 0 {
 		return
 	}
 	rollbacker{a.engine}.rollBackAll(a.Ctx, targets, unknown) // 5
+}
+
+// mayHold reports whether the locks may be held after the answer res, or err, which is late. A try without a connection
+// was not sent: where connections are rare, it must not begin the next attempt.
+func (res *Answer) mayHold(err error) bool {
+	if err != nil {
+		return !errors.Is(err, send.ErrNoConnection)
+	}
+	return res.Status != Busy || res.stays
 }
 
 // needsLate is needs for a field that a late answer may have granted: it wakes the caller that waits with the field. That

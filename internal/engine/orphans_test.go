@@ -347,6 +347,40 @@ func TestLateAnswerThatTheLockIsBusyWakesNoCaller(t *testing.T) {
 	})
 }
 
+// A connRedis is a Redis with one connection.
+type connRedis struct {
+	*fakeredis.Redis
+	conn chan struct{}
+}
+
+func (r connRedis) Run(ctx context.Context, c send.Call, taking bool) (any, error) {
+	select {
+	case r.conn <- struct{}{}:
+		defer func() { <-r.conn }()
+		return r.Redis.Run(ctx, c, taking)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// The same, and the second try waits for a connection until the first one is answered: it was not sent.
+func TestTryWithoutAConnectionWakesNoCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const minute = time.Minute
+		r := connRedis{fakeredis.New(), make(chan struct{}, 1)}
+		e := joinSending(t, r.Redis, "client", send.Config{Transport: r}, func(c *Config) { c.PollInterval = minute })
+		r.Set(func() {
+			r.Records["x"] = &fakeredis.Record{Field: "other", Levels: 1, Expires: time.Now().Add(time.Hour)}
+			r.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Answer: 3 * send.ResendTime / 2} }
+		})
+		ok, _ := e.lockWith(context.Background(), 1, Request{Wait: minute})
+		require.False(t, ok)
+		assert.LessOrEqual(t, r.Count("acquire"), 8) // of three attempts
+		r.Set(func() { r.Fault = nil })
+		time.Sleep(2 * time.Second)
+	})
+}
+
 // A late grant may be handled before its caller listens for anything: it is woken as soon as it does.
 func TestLateGrantWakesACallerThatIsAboutToWait(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {

@@ -320,7 +320,7 @@ func (b *batches) finish(one *batch, outcomes []Outcome, err error, ctx context.
 			c.value, c.err = outcomes[i].Answer, outcomes[i].Err
 		}
 		if c.err != nil && errors.Is(c.err, ctx.Err()) { // the callers have no such limit
-			c.err = fmt.Errorf("no connection to Redis within %v", ResendTime)
+			c.err = fmt.Errorf("%w within %v", ErrNoConnection, ResendTime)
 		}
 		unanswered = unanswered || c.err != nil && !Answered(c.err)
 	}

@@ -40,6 +40,10 @@ var (
 	// error that wraps ErrTimeUp contains a reason that must be reported.
 	ErrTimeUp = errors.New("the time is up")
 
+	// ErrNoConnection is returned when a call has waited for a connection in vain, as far as the Redis client tells: a
+	// hook of the user may have sent it.
+	ErrNoConnection = errors.New("no connection to Redis")
+
 	// ErrSilent is returned when Redis has not answered a call for a long time.
 	ErrSilent = errors.New("no answer from Redis")
 

@@ -280,7 +280,7 @@ func orNoConnection(err error, caller, ctx context.Context, d time.Duration) err
 	if err == nil || caller.Err() != nil || !errors.Is(err, ctx.Err()) {
 		return err
 	}
-	return fmt.Errorf("no connection to Redis within %v", d)
+	return fmt.Errorf("%w within %v", ErrNoConnection, d)
 }
 
 // Explain returns err, the error of a request for key that was not answered. If all connections of its pool are in use,
