@@ -2002,6 +2002,33 @@ func TestSemaphoreOfSeveralExpiriesTheLastKeepsItsPlace(t *testing.T) {
 	})
 }
 
+// So does a caller that acquires the permit of an expired grant ahead of the line.
+func TestSemaphoreCallerAheadOfTheLineKeepsThePlaceOfAnExpiredGrant(t *testing.T) {
+	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
+		holder := b.permitClient(s).takes()
+		granted := b.permitClient(s).listens().joins(engine.Push)
+		holder.gives(neverDue)
+		granted.lapses()
+		ahead := b.permitClient(s).takes()
+		ahead.gives(neverDue)
+		assert.Equal(b, []string{granted.id}, b.clientsInLine(), "the line")
+	})
+}
+
+// If SetPermits has lowered the number, a release leaves no permit free, and no message says so: Java services fail if
+// it has a negative number.
+func TestSemaphoreReleaseOfAPermitTooManyIsNotAnnounced(t *testing.T) {
+	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
+		holder := b.permitClient(s).takes()
+		b.permitClient(s).takes()
+		b.must(s.SetPermits(context.Background(), 0))
+		b.permitClient(s).listens().joins(engine.Push)
+		java := b.subscribe(s.record.announce)
+		assert.Equal(b, reply{1, 0, 0}, holder.gives(0))
+		assert.Empty(b, b.received(java, s.record.announce))
+	})
+}
+
 // A forced release of other permits leaves the client that was granted a permit last its entry, too.
 func TestSemaphoreForcedReleaseOfOthersKeepsThePlaceOfAGrant(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
