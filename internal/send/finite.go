@@ -8,9 +8,9 @@ package send
 //
 // Rules:
 //   - A request is given to the Redis client of the user, whose hooks see it, and which may be of a type of the user.
-//     Our hook (hook.go), the last one, gives it to a clone that has a read timeout. The context of the request tells the
-//     hook which clone that is. If a hook or a type of the user passes another context, the request goes out without a
-//     limit.
+//     Our hook (hook.go), the last one, gives it to a clone that has a read timeout. The context of the request tells
+//     the hook which clone that is. If a hook or a type of the user passes another context, the request goes out
+//     without a limit.
 //   - No hook of the user is skipped. If one was added after ours, the request goes out without a limit, and ours is
 //     added again. The requests of a redis.Conn, which WithSyncedReplicas needs, have no limit either.
 //   - The clone has no hooks, so the hooks of the user do not see the commands with which it begins a connection.

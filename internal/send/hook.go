@@ -9,8 +9,9 @@ package send
 //   - Each node that a ClusterClient makes after New gets the hook before go-redis uses it. A node that it has made
 //     before gets the hook beside the second call that goes there.
 //   - A client that was dropped unclosed is collected. go-redis has goroutines that hold the hooks of a client with
-//     client-side caching, whose clones lead back to the client. So our hook refers to its client by a weak pointer, and
-//     to no clone if there is such a cache. Then the caller has to have the clone, and on a Cluster no call is bounded.
+//     client-side caching, whose clones lead back to the client. So our hook refers to its client by a weak pointer,
+//     and to no clone if there is such a cache. Then the caller has to have the clone, and on a Cluster no call is
+//     bounded.
 
 import (
 	"context"
@@ -183,8 +184,8 @@ func (n *nodes) add(node *redis.Client) {
 	}
 }
 
-// misled reports whether go-redis goes on after err, the outcome of a bounded command, in a way that has no bound. Redis
-// has not run the command.
+// misled reports whether go-redis goes on after err, the outcome of a bounded command, in a way that has no bound.
+// Redis has not run the command.
 func (n *nodes) misled(err error) bool {
 	if err == nil {
 		return false

@@ -494,7 +494,7 @@ func TestClustersWhoseCallsAreBounded(t *testing.T) {
 		want time.Duration // 0: calls are not bounded
 	}{
 		"defaults":             {func(*redis.ClusterOptions) {}, promptTime},
-		"a short read timeout": {func(o *redis.ClusterOptions) { o.ReadTimeout = 50 * time.Millisecond }, 50 * time.Millisecond},
+		"a short read timeout": {func(o *redis.ClusterOptions) { o.ReadTimeout = promptTime / 4 }, promptTime / 4},
 		"no read timeout":      {func(o *redis.ClusterOptions) { o.ReadTimeout = -1 }, promptTime},
 		"no deadlines":         {func(o *redis.ClusterOptions) { o.ReadTimeout = -2 }, 0},
 		"no write deadlines":   {func(o *redis.ClusterOptions) { o.WriteTimeout = -2 }, 0},

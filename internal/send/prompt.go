@@ -32,11 +32,11 @@ package send
 //     commands with which go-redis begins the connection.
 //
 // On a Cluster go-redis finds the node of a call, and follows redirections. Rules:
-//   - Our hook is on each node, and gives the call to a clone of that node. All nodes that a call reaches, one after the
-//     other, have the same time in all.
-//   - go-redis has loaded the state of the Cluster before the first call is bounded, and loads it again beside the calls.
-//     It looks for no information about the commands, because they have all that it would ask for. So it waits for
-//     nothing but the node. Only a ClusterClient that reads from replicas needs that information: there no call is
+//   - Our hook is on each node, and gives the call to a clone of that node. All nodes that a call reaches, one after
+//     the other, have the same time in all.
+//   - go-redis has loaded the state of the Cluster before the first call is bounded, and loads it again beside the
+//     calls. It looks for no information about the commands, because they have all that it would ask for. So it waits
+//     for nothing but the node. Only a ClusterClient that reads from replicas needs that information: there no call is
 //     bounded.
 //   - go-redis pauses before it repeats a call that a replica, or a node whose client was closed, has refused. It sends
 //     a call whose slot is being moved in a pipeline, and any call to a node of which our hook may know nothing. These
