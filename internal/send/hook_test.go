@@ -275,6 +275,8 @@ func TestBoundedCallFollowsASlot(t *testing.T) {
 	})
 	t.Run("to a node that hangs", func(t *testing.T) {
 		b, key, seen := moved(t, 0)
+		masterOf(b.rdb, key).AddHook(new(counter)) // the hooks of the two nodes have different numbers
+		b.bounds(b.keyOn(addrs[0], 100))
 		b.bounds(b.keyOn(addrs[1], 0))
 		seen.take()
 		cluster.proxies[addrs[1]].On(testredis.Script(echoing.Digest()), testredis.DelayReply(time.Minute))
@@ -288,6 +290,42 @@ func TestBoundedCallFollowsASlot(t *testing.T) {
 		assert.Equal(t, 1, a.Unknown, "the answer of the first node is no run")
 		assert.Equal(t, 1, a.Lost)
 		assert.Equal(t, []trace{{addrs[0], goid.Get()}, {addrs[1], goid.Get()}}, seen.take())
+	})
+	t.Run("when the time is up", func(t *testing.T) {
+		rdb := cluster.client()
+		var late atomic.Bool
+		rdb.OnNewNode(func(node *redis.Client) {
+			node.AddHook(userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+				if node.Options().Addr == addrs[1] && late.Load() && cmd.Name() == "evalsha" {
+					time.Sleep(promptTime + promptTime/4)
+				}
+				return next(ctx, cmd)
+			}))
+		})
+		b := newNodesBench(t, rdb, rdb)
+		key := b.keyOn(addrs[0], 0)
+		cluster.MigrateSlot(key, nodes[1])
+		b.bounds(b.keyOn(addrs[0], 100))
+		b.bounds(b.keyOn(addrs[1], 0))
+		arrived := cluster.proxies[addrs[1]].On(testredis.Script(echoing.Digest()), testredis.DelayReply(0))
+		late.Store(true)
+		_, err, sent := b.runBounded(key)
+		assert.NoError(t, err)
+		assert.False(t, sent)
+		assert.Zero(t, arrived.Count())
+		late.Store(false)
+		require.NoError(t, b.sendTo(ctx, key).Err)
+	})
+	t.Run("to a node to which our hook was added again", func(t *testing.T) {
+		b, key, _ := moved(t, 0)
+		masterOf(b.rdb, b.keyOn(addrs[1], 0)).AddHook(new(counter))
+		b.bounds(b.keyOn(addrs[1], 0))
+		_, err, sent := b.runBounded(key) // which of the hooks is the last one is not known there
+		assert.NoError(t, err)
+		assert.False(t, sent)
+		a := b.sendTo(ctx, key)
+		assert.NoError(t, a.Err)
+		assert.Zero(t, a.Unknown)
 	})
 	t.Run("to a node without an idle connection", func(t *testing.T) {
 		b, key, seen := moved(t, 0, func(o *redis.ClusterOptions) { o.PoolSize = 1 })
@@ -435,8 +473,11 @@ func TestNodeHasOneHook(t *testing.T) {
 	first.bounds("a")
 	second.bounds("a")
 	newNodesBench(t, rdb, &ownCluster{rdb}).bounds("a")
+	node := masterOf(rdb, "a")
+	first.prompt.nodes.add(node)
+	assert.Same(t, seatIn(node), NewPrompt(node, node).seat)
 	first.bounds("a")
-	assert.EqualValues(t, 1, seatIn(masterOf(rdb, "a")).last.Load())
+	assert.EqualValues(t, 1, seatIn(node).last.Load())
 }
 
 // A ClusterClient that was dropped is collected, although it has our hook added to its nodes. A timer of go-redis holds
@@ -748,6 +789,24 @@ func TestErrorOfAProcessOfTheUser(t *testing.T) {
 	assert.True(t, sent)
 	assert.ErrorIs(t, err, open)
 	assert.Zero(t, p.Bound())
+}
+
+// An ownSubscribe is a type of a user with a Subscribe of its own.
+type ownSubscribe struct {
+	redis.UniversalClient
+	called int
+}
+
+func (o *ownSubscribe) Subscribe(ctx context.Context, channels ...string) *redis.PubSub {
+	o.called++
+	return o.UniversalClient.Subscribe(ctx, channels...)
+}
+
+// The Finite on a type with a Subscribe of its own calls that.
+func TestFiniteCallsTheSubscribeOfTheUser(t *testing.T) {
+	outer := &ownSubscribe{UniversalClient: testredis.Client(t, "127.0.0.1:1", withoutReadTimeout)}
+	assert.NoError(t, NewFinite(outer).Subscribe(context.Background()).Close())
+	assert.Equal(t, 1, outer.called)
 }
 
 // A type that embeds a client without a read timeout has a Finite, whose requests go through its methods.
