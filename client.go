@@ -83,11 +83,9 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		apart:           new(peerSet),
 	}
 	config := c.config(uuid.NewString(), o)
-	var finite *send.Finite
-	if one, ok := rdb.(*redis.Client); ok {
-		if finite = send.NewFinite(one); finite != nil {
-			c.rdb = finite
-		}
+	finite := send.NewFinite(rdb)
+	if finite != nil {
+		c.rdb = finite
 	}
 	config.Servers, c.mode, c.routing = routerOf(c.rdb)
 	config.Group = c.group
@@ -95,20 +93,22 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		Transport:    c.mode.askingWith(send.NewRedis(c.rdb, o.synced)),
 		OnCallerTime: promptness(rdb),
 		Confirm:      o.synced.Within,
-		Idle:         func() int { return int(rdb.PoolStats().IdleConns) },
+		Idle:         idle(rdb),
 		Exhausted:    exhausted(rdb),
 	}
+	if s, ok := config.Servers.(*shards); ok {
+		sending.Home = s.home
+	}
+	switch rdb.(type) { // not a type that embeds one: its Process may do more, and a pipeline does not call it
+	case *redis.Client, *redis.ClusterClient:
+		sending.Batch = o.synced.Replicas == 0
+	}
 	var prompt *send.Prompt
-	switch rdb := rdb.(type) { // not a type that embeds one: its Process may do more, and a pipeline does not call it
-	case *redis.Client:
-		if sending.Batch = o.synced.Replicas == 0; sending.Batch {
-			prompt = send.NewPrompt(rdb, c.rdb)
-		}
-	case *redis.ClusterClient:
-		sending.Batch, sending.Home = o.synced.Replicas == 0, config.Servers.(*shards).home
+	if o.synced.Replicas == 0 {
+		prompt = send.NewPrompt(rdb, c.rdb)
 	}
 	if prompt != nil {
-		sending.Transport, sending.Bounded = prompt, prompt // the mode of a single server is known
+		sending.Transport, sending.Bounded = c.mode.askingWith(prompt), c.mode.boundedBy(prompt)
 	}
 	c.engine = engine.New(config, sending)
 	c.mode.spawn = c.engine.Spawn
@@ -248,6 +248,22 @@ func promptness(rdb redis.UniversalClient) time.Duration {
 		}
 	}
 	return 0 // also for a type that embeds one of these: it may send a request again by itself
+}
+
+// idle returns a function that returns how many connections are idle which requests for a key need.
+func idle(rdb redis.UniversalClient) func(key string) int {
+	cluster := send.ClusterOf(rdb)
+	return func(key string) int {
+		of := interface{ PoolStats() *redis.PoolStats }(rdb)
+		if cluster != nil {
+			master, err := cluster.MasterForKey(context.Background(), key)
+			if err != nil {
+				return 0
+			}
+			of = master
+		}
+		return int(of.PoolStats().IdleConns)
+	}
 }
 
 // exhausted returns a function that reports whether all connections are in use which requests for a key need, or nil if

@@ -73,11 +73,27 @@ func TestShortReadTimeoutNeedsNoGoroutine(t *testing.T) {
 // time for that. Hooks see each request once, whenever they were added.
 func TestCallersSendTheirRequestsWithTheDefaultsOfGoRedis(t *testing.T) {
 	t.Parallel()
-	t.Run("single", func(t *testing.T) { testCallersSend(t, testredis.Start(t).Client()) })
-	t.Run("sentinel", func(t *testing.T) { testCallersSend(t, testredis.StartSentinel(t, 1).Client()) })
+	server, cluster := testredis.Start(t), testredis.StartCluster(t, 3, 0)
+	knows := redis.NewClusterClient(&redis.ClusterOptions{
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+			return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: server.Addr()}}}}, nil
+		},
+	})
+	t.Cleanup(func() { assert.NoError(t, knows.Close()) })
+	for name, rdb := range map[string]redis.UniversalClient{
+		"single":                         server.Client(),
+		"sentinel":                       testredis.StartSentinel(t, 1).Client(),
+		"cluster":                        cluster.Client(),
+		"ClusterClient that knows slots": knows,
+		"type with a Client":             ownClient{server.Client()},
+		"type with an interface":         ownAny{&ownAny{server.Client()}},
+		"type with a ClusterClient":      &ownCluster{cluster.Client()},
+	} {
+		t.Run(name, func(t *testing.T) { testCallersSend(t, rdb) })
+	}
 }
 
-func testCallersSend(t *testing.T, rdb *redis.Client) {
+func testCallersSend(t *testing.T, rdb redis.UniversalClient) {
 	first, last := new(senders), new(senders)
 	rdb.AddHook(commandHook(first.add))
 	c, err := New(rdb)

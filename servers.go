@@ -190,6 +190,26 @@ func (m *serverMode) askingWith(t send.Transport) send.Transport {
 	return askingTransport{t, m}
 }
 
+// boundedBy returns b, which bounds no call before the mode of the servers is known: only other calls ask for it.
+func (m *serverMode) boundedBy(b send.Bounder) send.Bounder {
+	if m.known.Load() != modeUnknown {
+		return b
+	}
+	return askingBounder{b, m}
+}
+
+type askingBounder struct {
+	send.Bounder
+	mode *serverMode
+}
+
+func (b askingBounder) Bound() time.Duration {
+	if b.mode.known.Load() == modeUnknown {
+		return 0
+	}
+	return b.Bounder.Bound()
+}
+
 // An askingTransport asks for the mode of the servers beside the first request.
 type askingTransport struct {
 	send.Transport

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
@@ -385,4 +386,19 @@ func TestSlotOf(t *testing.T) {
 	} {
 		assert.Equal(t, want, slotOf(key), key)
 	}
+}
+
+// A halfSecond is a Bounder that may always bound calls.
+type halfSecond struct{ send.Bounder }
+
+func (halfSecond) Bound() time.Duration { return time.Second / 2 }
+
+// No call is bounded before the mode of the servers is known, because a bounded call does not ask for it.
+func TestCallsAreBoundedOnceTheModeIsKnown(t *testing.T) {
+	var m serverMode
+	b := m.boundedBy(halfSecond{})
+	assert.Zero(t, b.Bound())
+	m.known.Store(modeSingle)
+	assert.Equal(t, time.Second/2, b.Bound())
+	assert.Equal(t, halfSecond{}, m.boundedBy(halfSecond{}))
 }

@@ -7,9 +7,10 @@ package send
 // this package, and of those that use a Finite, wait for their answers as they do with the default read timeout.
 //
 // Rules:
-//   - A request is given to the Redis client of the user, whose hooks see it. Our hook (prompt.go), the last one, gives
-//     it to a clone that has a read timeout. The context of the request tells the hook which clone that is. If a hook of
-//     the user passes another context, the request goes out without a limit.
+//   - A request is given to the Redis client of the user, whose hooks see it, and which may be of a type of the user.
+//     Our hook (hook.go), the last one, gives it to a clone that has a read timeout. The context of the request tells
+//     the hook which clone that is. If a hook or a type of the user passes another context, the request goes out
+//     without a limit.
 //   - No hook of the user is skipped. If one was added after ours, the request goes out without a limit, and ours is
 //     added again. The requests of a redis.Conn, which WithSyncedReplicas needs, have no limit either.
 //   - The clone has no hooks, so the hooks of the user do not see the commands with which it begins a connection.
@@ -24,9 +25,10 @@ import (
 )
 
 // A Finite is a Redis client whose Process, Pipeline and Pipelined wait for answers for ConnectTime at most. The
-// connections of Subscribe begin within that time. All other methods are those of the Redis client.
+// connections of Subscribe begin within that time, unless the Redis client is of a type of the user, which may have a
+// Subscribe of its own. All other methods are those of the Redis client.
 type Finite struct {
-	*redis.Client
+	redis.UniversalClient
 	// Spawn runs f on another goroutine. It is set before the first request.
 	Spawn func(f func())
 
@@ -34,13 +36,14 @@ type Finite struct {
 	seat  *seat
 }
 
-// NewFinite returns the Finite on rdb, to which it adds our hook. It returns nil if rdb has a read timeout, or sets no
-// deadlines.
-func NewFinite(rdb *redis.Client) *Finite {
-	if rdb.Options().ReadTimeout != 0 || !setsDeadlines(rdb) {
+// NewFinite returns the Finite on rdb, to which it adds our hook. It returns nil if rdb has a read timeout, sets no
+// deadlines, or neither is nor embeds a *redis.Client.
+func NewFinite(rdb redis.UniversalClient) *Finite {
+	one, _ := inside(rdb)
+	if one == nil || one.Options().ReadTimeout != 0 || !setsDeadlines(one) {
 		return nil
 	}
-	return &Finite{Client: rdb, clone: rdb.WithTimeout(ConnectTime), seat: seatOf(rdb)}
+	return &Finite{UniversalClient: rdb, clone: one.WithTimeout(ConnectTime), seat: seatOf(one)}
 }
 
 // setsDeadlines reports whether go-redis sets deadlines for its connections. Of the timeouts in the options, it stores
@@ -52,19 +55,22 @@ func setsDeadlines(rdb *redis.Client) bool {
 
 // Process implements redis.UniversalClient.
 func (f *Finite) Process(ctx context.Context, cmd redis.Cmder) error {
-	return f.Client.Process(finiteCtx{ctx, f}, cmd)
+	return f.UniversalClient.Process(finiteCtx{ctx, f}, cmd)
 }
 
 // Pipeline implements redis.UniversalClient.
-func (f *Finite) Pipeline() redis.Pipeliner { return finitePipeline{f.Client.Pipeline(), f} }
+func (f *Finite) Pipeline() redis.Pipeliner { return finitePipeline{f.UniversalClient.Pipeline(), f} }
 
 // Pipelined implements redis.UniversalClient.
 func (f *Finite) Pipelined(ctx context.Context, fill func(redis.Pipeliner) error) ([]redis.Cmder, error) {
-	return f.Client.Pipelined(finiteCtx{ctx, f}, fill)
+	return f.UniversalClient.Pipelined(finiteCtx{ctx, f}, fill)
 }
 
 // Subscribe implements redis.UniversalClient. go-redis begins a connection with requests, whose answers may be lost.
 func (f *Finite) Subscribe(ctx context.Context, channels ...string) *redis.PubSub {
+	if _, is := f.UniversalClient.(*redis.Client); !is {
+		return f.UniversalClient.Subscribe(ctx, channels...)
+	}
 	return f.clone.Subscribe(ctx, channels...)
 }
 
@@ -97,11 +103,11 @@ func (c finiteCtx) Value(key any) any {
 // passed it to other hooks unless it is the last one. Then the next requests will find another last hook.
 func finiteOf(ctx context.Context, h *hook, last bool) *Finite {
 	f, _ := ctx.Value(finiteKey{}).(*Finite)
-	if f == nil || f.seat.hook.Load() != h {
+	if f == nil || f.seat != h.seat || !h.isLast() {
 		return nil
 	}
 	if !last {
-		f.Spawn(func() { f.seat.renew(f.Client, h) })
+		f.Spawn(h.renew)
 		return nil
 	}
 	return f

@@ -100,10 +100,10 @@ func TestRequestWithoutAReadTimeoutEnds(t *testing.T) {
 			require.Equal(t, redis.Nil, send(ctx, f))
 			fails()
 			rdb.AddHook(last)
-			hook := f.seat.hook.Load()
+			hook := f.seat.last.Load()
 			require.Equal(t, redis.Nil, send(ctx, f)) // it finds another hook after ours
 			assert.NotZero(t, last.alone.Load()+last.piped.Load(), "the hook that was added later")
-			testredis.Await(t, "our hook is the last one again", rideOut, func() bool { return f.seat.hook.Load() != hook })
+			testredis.Await(t, "our hook is the last one again", rideOut, func() bool { return f.seat.last.Load() != hook })
 			fails()
 		})
 	}

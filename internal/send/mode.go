@@ -12,9 +12,7 @@ import "context"
 // connection has not answered the question.
 func InClusterMode(ctx context.Context, rdb processor) (inCluster bool, err error) {
 	err = CatchPanic(func() error {
-		cmd := newOnceCmd(ctx, "hello")
-		_ = rdb.Process(ctx, cmd) // Result returns the error, even if Process returns early
-		answer, err := cmd.Result()
+		answer, err := process(ctx, rdb, newOnceCmd(ctx, "hello"))
 		if err != nil && Answered(err) && !Transient(err) && !notAdmitted(err) {
 			err = nil
 		}

@@ -4,20 +4,24 @@ package send
 //
 // go-redis cannot be interrupted once a call is sent, but (*redis.Client).WithTimeout returns a clone that shares the
 // pool of connections and has a shorter read timeout. The clone does not have the hooks of its parent. So a bounded
-// call is given to the parent, whose hooks see it, and a hook of this package, the last one, gives it to the clone.
+// call is given to the parent, whose hooks see it, and a hook of this package, the last one, gives it to the clone
+// (hook.go).
 //
 // Rules:
-//   - A Redis client has one such hook, however many Clients use it. The hook refers to none of them: the command
-//     carries what the hook needs. It passes on every other command, pipeline and dialing, but for those of a Finite
-//     (finite.go), whose context carries it.
+//   - A call is given to the Process of the Redis client that the user has passed, which may be of a type of the user
+//     that embeds a client of go-redis. Our hook is added to the client that is embedded.
+//   - The hook refers to no Prompt: the command carries what the hook needs. The hook passes on every other command,
+//     pipeline and dialing, but for those of a Finite (finite.go), whose context carries it.
 //   - go-redis makes the functions of all hooks anew when another hook is added, and for each redis.Conn. Only the
 //     function that was made when our hook was added is followed by no other hook. It alone may use the clone.
 //   - No hook of the user is skipped, and no bounded call goes out without its bound. If another hook follows, or a
 //     hook of the user has replaced the command, the call is not sent, and the sender makes an ordinary try.
-//   - No call is bounded before an ordinary one has come through the hook. If a hook was added after ours, ours is
-//     added again.
-//   - A hook of the user that replaces both the command and its context, but not always, can have one call sent without
-//     its bound. If that call takes longer, no other call is bounded.
+//   - No call is bounded before an ordinary one has come through the hook and was answered, on a Cluster through that
+//     of the same node. If a hook was added after ours, ours is added again. After a bounded call without an answer
+//     this begins anew, so that of a node that hangs only the connections of calls that are under way are closed.
+//   - A hook of the user, or a type of the user, that replaces both the command and its context, or leads it to another
+//     Redis client, but not always, can have one call sent without its bound. If that call takes longer, no other call
+//     is bounded.
 //   - A bounded call waits for a connection for a quarter of its time at most. If it gets none, it was not sent. Only
 //     the end of that wait has the error errUnsent: the error of a connection may look like that of any context.
 //   - The context of a bounded call has a deadline, which the clone obeys. It holds also where go-redis gives a
@@ -26,23 +30,29 @@ package send
 //   - A hook of the user may keep errors for itself. A bounded call that was not sent is known without its error.
 //   - The clone has no hooks. If a bounded call is the first to use a connection, the hooks of the user do not see the
 //     commands with which go-redis begins the connection.
+//
+// On a Cluster go-redis finds the node of a call, and follows redirections. Rules:
+//   - Our hook is on each node, and gives the call to a clone of that node. All nodes that a call reaches, one after
+//     the other, have the same time in all.
+//   - go-redis has loaded the state of the Cluster before the first call is bounded, and loads it again beside the
+//     calls. It looks for no information about the commands, because they have all that it would ask for. So it waits
+//     for nothing but the node. Only a ClusterClient that reads from replicas needs that information: there no call is
+//     bounded.
+//   - go-redis pauses before it repeats a call that a replica, or a node whose client was closed, has refused. It sends
+//     a call whose slot is being moved in a pipeline, and any call to a node of which our hook may know nothing. These
+//     are the errors after which a bounded call counts as not sent. It was not run, and an ordinary try follows.
+//   - So a call that has followed MOVED was run by the last node only.
 
 import (
 	"context"
 	"errors"
-	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
-	"weak"
 
 	"github.com/redis/go-redis/v9"
 )
 
-const (
-	promptTime = MinWait // how long a bounded call takes at most
-	maxHooks   = 8       // times that our hook is added to one Redis client
-)
+const promptTime = MinWait // how long a bounded call takes at most
 
 // A Bounder sends calls whose time is limited.
 type Bounder interface {
@@ -61,74 +71,145 @@ var errUnsent = errors.New("relock has not sent this request, and sends it on an
 // so that Redis may still run the call, whatever the hook returns. The request is sent again, and that try counts.
 var errRepeated = errors.New("a hook of the Redis client has hidden an outcome of this request, which Redis may still run")
 
-// A Prompt is a Transport on a *redis.Client that is also a Bounder.
+// A Prompt is a Transport on a Redis client that is also a Bounder.
 type Prompt struct {
 	*Redis
 	// Spawn runs f on another goroutine. It is set before the first call.
 	Spawn func(f func())
 
-	rdb, clone *redis.Client
-	ordinary   redis.UniversalClient // sends the other calls
-	seat       *seat
-	bound      time.Duration
-	limit      limit // of the time for a connection
+	rdb      redis.UniversalClient // sends the bounded calls
+	ordinary redis.UniversalClient // sends the other calls
+	bound    time.Duration
+	limit    limit // of the time for a connection
+
+	// On a single client:
+	clone *redis.Client
+	seat  *seat
+	// On a Cluster:
+	cluster *redis.ClusterClient
+	nodes   *nodes
+	loaded  atomic.Bool // go-redis has loaded the state of the Cluster
 
 	proven atomic.Bool // an ordinary call has come through our hook, and nothing speaks against the next one
 	off    atomic.Bool // calls are no longer bounded
 }
 
 // NewPrompt returns the Prompt on rdb, to which it adds our hook. Calls that are not bounded go through ordinary, which
-// is rdb or the Finite on it. NewPrompt returns nil if rdb sets no deadlines.
-func NewPrompt(rdb *redis.Client, ordinary redis.UniversalClient) *Prompt {
-	if !setsDeadlines(rdb) {
+// is rdb or the Finite on it. NewPrompt returns nil if rdb sets no deadlines, reads from the replicas of a Cluster, or
+// neither is nor embeds a *redis.Client or a *redis.ClusterClient.
+func NewPrompt(rdb, ordinary redis.UniversalClient) *Prompt {
+	p := &Prompt{Redis: NewRedis(ordinary, Synced{}), rdb: rdb, ordinary: ordinary}
+	switch one, cluster := inside(rdb); {
+	case one != nil && setsDeadlines(one):
+		p.bound, p.clone, p.seat = boundOf(one.Options().ReadTimeout), boundedClone(one), seatOf(one)
+	case cluster != nil && !cluster.Options().ReadOnly:
+		o := cluster.Options()
+		if o.ReadTimeout < 0 || o.WriteTimeout < 0 {
+			return nil
+		}
+		p.bound, p.cluster, p.nodes = boundOf(o.ReadTimeout), cluster, nodesOf(cluster)
+	default:
 		return nil
 	}
-	bound := promptTime
-	if t := rdb.Options().ReadTimeout; t > 0 {
-		bound = min(t, bound)
+	p.limit.d = p.bound / 5
+	return p
+}
+
+// boundOf returns how long a bounded call to a client with this read timeout takes at most.
+func boundOf(readTimeout time.Duration) time.Duration {
+	if readTimeout > 0 {
+		return min(readTimeout, promptTime)
 	}
-	clone := rdb.WithTimeout(bound)
+	return promptTime
+}
+
+// boundedClone returns a clone of rdb for bounded calls.
+func boundedClone(rdb *redis.Client) *redis.Client {
+	clone := rdb.WithTimeout(boundOf(rdb.Options().ReadTimeout))
 	clone.Options().ContextTimeoutEnabled = true
-	return &Prompt{
-		Redis: NewRedis(ordinary, Synced{}), rdb: rdb, clone: clone, ordinary: ordinary,
-		seat: seatOf(rdb), bound: bound, limit: limit{d: bound / 5},
-	}
+	return clone
 }
 
 // Bound implements Bounder.
 func (p *Prompt) Bound() time.Duration {
-	if !p.proven.Load() || p.off.Load() {
+	if !p.proven.Load() || p.off.Load() || p.seat != nil && !p.seat.proven.Load() {
 		return 0
 	}
 	return p.bound
 }
 
+// seatFor returns the seat of our hook in the client to which a call with this key will go. It is nil if that is not
+// known, or if the client has none, and then gets one. It sends no request.
+func (p *Prompt) seatFor(key string) *seat {
+	if p.seat != nil {
+		return p.seat
+	}
+	if !p.loaded.Load() {
+		return nil
+	}
+	node, err := p.cluster.MasterForKey(context.Background(), key)
+	if err != nil {
+		return nil
+	}
+	s := seatIn(node)
+	if s == nil {
+		p.Spawn(func() { p.nodes.add(node) })
+	}
+	return s
+}
+
 // Run implements Transport. Until calls can be bounded, it finds out whether they can.
 func (p *Prompt) Run(ctx context.Context, c Call, taking bool) (any, error) {
-	if p.proven.Load() || p.off.Load() {
+	if p.off.Load() {
 		return p.Redis.Run(ctx, c, taking)
 	}
-	return runOn(ctx, prober{p}, c)
+	at := p.seatFor(c.Keys[0])
+	if at != nil && at.proven.Load() && p.proven.Load() {
+		return p.Redis.Run(ctx, c, taking)
+	}
+	answer, err := runOn(ctx, prober{p, at}, c)
+	if at == nil && (err == nil || Answered(err)) {
+		p.loaded.Store(true)
+		p.seatFor(c.Keys[0])
+	}
+	return answer, err
 }
 
 // A prober sends commands of Run and looks how far they come.
-type prober struct{ *Prompt }
+type prober struct {
+	*Prompt
+	at *seat
+}
 
 func (p prober) Process(ctx context.Context, cmd redis.Cmder) error {
-	pass := &passage{onceCmd: cmd.(onceCmd), hook: p.seat.hook.Load()}
-	err := p.ordinary.Process(ctx, pass)
-	p.learn(pass, 0)
+	pass := p.passage(p.at)
+	pass.onceCmd = cmd.(onceCmd)
+	_, err := process(ctx, p.ordinary, pass)
+	p.learn(pass, err, 0)
 	return err
+}
+
+// passage returns a passage to the client that has this seat.
+func (p *Prompt) passage(at *seat) *passage {
+	pass := &passage{at: at, clone: p.clone, nodes: p.nodes}
+	if at != nil {
+		pass.last = at.last.Load()
+	}
+	return pass
 }
 
 // RunBounded implements Bounder.
 func (p *Prompt) RunBounded(caller context.Context, now time.Time, c Call) (answer any, err error, sent bool) {
-	pass := &passage{hook: p.seat.hook.Load(), clone: p.clone, end: now.Add(p.bound + p.bound/4)}
+	at := p.seatFor(c.Keys[0])
+	if at == nil || !at.proven.Load() {
+		return nil, nil, false
+	}
+	pass := p.passage(at)
+	pass.end = now.Add(p.bound + p.bound/4)
 	pass.ctx = passageCtx{p.limit.begin(now), caller, pass}
 	pass.onceCmd = c.command(&pass.ctx, false)
-	_ = p.rdb.Process(&pass.ctx, pass) // Result returns the error, even if Process returns early
-	answer, err = pass.Result()
-	p.learn(pass, time.Since(now))
+	answer, err = process(&pass.ctx, p.rdb, pass)
+	p.learn(pass, err, time.Since(now))
 	notRun := isNotRun(err) || answer == nil && err == nil && pass.unsent.Load()
 	earlier := pass.lost.Load() // runs before the one that has this outcome
 	if MayRunLater(err) {
@@ -148,35 +229,58 @@ func isNotRun(err error) bool {
 	return err != nil && (errors.Is(err, errUnsent) || redis.HasErrorPrefix(err, "NOSCRIPT"))
 }
 
-// learn draws the conclusions from a command that has ended. took is 0 if it was not bounded.
-func (p *Prompt) learn(pass *passage, took time.Duration) {
-	switch way := pass.way.Load(); {
-	case way == throughFirst:
-		if !p.proven.Load() {
+// learn draws the conclusions from a command that has ended with err. took is 0 if it was not bounded.
+func (p *Prompt) learn(pass *passage, err error, took time.Duration) {
+	switch way, h := pass.way.Load(), pass.seen.Load(); way {
+	case throughFirst:
+		switch {
+		case pass.lost.Load() > 0 || !pass.bounded() && MayRunLater(err):
+			h.seat.proven.Store(false)
+		case !pass.bounded() && (err == nil || Answered(err)) && h.isLast():
+			h.seat.proven.Store(true)
 			p.proven.Store(true)
 		}
-		return
-	case way == throughLater && pass.hook != nil:
-		p.Spawn(func() { p.seat.renew(p.rdb, pass.hook) })
-	case way == replaced, took > p.bound:
-		p.off.Store(true)
+	case throughLater:
+		h.seat.proven.Store(false)
+		p.Spawn(h.renew)
+	default:
+		if way == replaced || took > p.bound {
+			p.off.Store(true)
+		}
+		p.proven.Store(false)
+		if pass.at != nil {
+			pass.at.proven.Store(false)
+		}
 	}
-	p.proven.Store(false)
 }
 
 // A passage is a command that our hook looks out for.
 type passage struct {
 	onceCmd
-	hook  *hook
-	clone *redis.Client // nil: the command is not bounded
+	at    *seat         // of the client to which the command should go; nil: it is not known
+	last  uint32        // the number of the last hook there
+	clone *redis.Client // of that client; nil: that of the hook
+	nodes *nodes        // nil: there is no Cluster
 	ctx   passageCtx    // with which a bounded command is sent
-	end   time.Time     // when a bounded command ends
-	way   atomic.Uint32
+	end   time.Time     // when a bounded command ends; zero: the command is not bounded
+
+	way  atomic.Uint32
+	seen atomic.Pointer[hook] // our hook that has seen it last
 
 	// Of the runs of a bounded command:
 	ran    atomic.Bool  // Redis may have run one
 	lost   atomic.Int32 // how many Redis may run later
 	unsent atomic.Bool  // the last one was not sent, or not run because the server does not know the script
+}
+
+func (p *passage) bounded() bool { return !p.end.IsZero() }
+
+// cloneIn returns the clone with which h may send the command, or nil.
+func (p *passage) cloneIn(h *hook) *redis.Client {
+	if p.clone != nil && p.at == h.seat {
+		return p.clone
+	}
+	return h.clone
 }
 
 // The ways of a passage.
@@ -219,13 +323,20 @@ func passageOf(ctx context.Context, cmd redis.Cmder) *passage {
 	return pass
 }
 
-// run sends a bounded command through the clone. ctx is what the hooks of the user have made of its context.
-func (p *passage) run(ctx context.Context) error {
+// run sends a bounded command through the clone of h. ctx is what the hooks of the user have made of its context.
+func (p *passage) run(ctx context.Context, h *hook) error {
 	if err := ctx.Err(); err != nil && ctx.Done() != p.ctx.Done() {
 		p.unsent.Store(true)
 		return err
 	}
-	err := p.clone.Process(cloneCtx{ctx, p}, p)
+	clone := p.cloneIn(h)
+	if h.seat != p.at && clone.PoolStats().IdleConns == 0 { // of p.at the sender knows it
+		return p.refuse(p)
+	}
+	err := clone.Process(cloneCtx{ctx, p}, p)
+	if p.nodes != nil && p.nodes.misled(err) {
+		return p.refuse(p)
+	}
 	notRun := isNotRun(err)
 	p.unsent.Store(notRun || !MayHaveRun(err) && !Answered(err))
 	switch {
@@ -237,6 +348,13 @@ func (p *passage) run(ctx context.Context) error {
 		p.ran.Store(true)
 	}
 	return err
+}
+
+// refuse ends a bounded command, which is cmd or in the place of cmd, without sending it.
+func (p *passage) refuse(cmd redis.Cmder) error {
+	p.unsent.Store(true)
+	cmd.SetErr(errUnsent)
+	return errUnsent
 }
 
 // A cloneCtx is the context with which the clone runs a passage. It has the values of another context.
@@ -262,98 +380,4 @@ func (c cloneCtx) Err() error {
 		return errUnsent
 	}
 	return nil
-}
-
-// A hook is our hook.
-type hook struct {
-	made, madeForAll atomic.Bool // the functions that may use the clone were made: for commands, and for pipelines
-}
-
-// DialHook implements redis.Hook.
-func (*hook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-// ProcessPipelineHook implements redis.Hook. Of the two functions that go-redis makes when the hook is added, the first
-// one is for pipelines, and the second one for transactions.
-func (h *hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	first := h.madeForAll.CompareAndSwap(false, true)
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if f := finiteOf(ctx, h, first); f != nil {
-			return f.processAll(ctx, cmds)
-		}
-		return next(ctx, cmds)
-	}
-}
-
-// ProcessHook implements redis.Hook. It is first called when the hook is added. It must not add a hook, because
-// go-redis holds a mutex.
-func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	first := h.made.CompareAndSwap(false, true)
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		run := next
-		if f := finiteOf(ctx, h, first); f != nil {
-			run = f.process
-		}
-		pass := passageOf(ctx, cmd)
-		if pass == nil || pass.hook != h {
-			return run(ctx, cmd)
-		}
-		way := throughFirst
-		if !first {
-			way = throughLater
-		} else if cmd != redis.Cmder(pass) {
-			way = replaced
-		}
-		pass.way.Store(way)
-		switch {
-		case pass.clone == nil:
-			return run(ctx, cmd)
-		case way == throughFirst:
-			return pass.run(ctx)
-		}
-		pass.unsent.Store(true)
-		cmd.SetErr(errUnsent)
-		return errUnsent
-	}
-}
-
-// A seat is the place of our hook in a Redis client.
-type seat struct {
-	hook   atomic.Pointer[hook] // the last one that was added; nil: it is being added
-	adding atomic.Bool
-	added  int // times, while adding is set
-}
-
-// seats has the *seat of each Redis client to which our hook was added, by a weak pointer to its options. They are a
-// part of the Redis client, and do not refer to it.
-var seats sync.Map
-
-// seatOf returns the seat in rdb. The first time it adds our hook.
-func seatOf(rdb *redis.Client) *seat {
-	options := rdb.Options()
-	key := weak.Make(options)
-	if s, ok := seats.Load(key); ok {
-		return s.(*seat)
-	}
-	one, found := seats.LoadOrStore(key, new(seat))
-	s := one.(*seat)
-	if !found {
-		runtime.AddCleanup(options, func(key weak.Pointer[redis.Options]) { seats.Delete(key) }, key)
-		s.renew(rdb, nil)
-	}
-	return s
-}
-
-// renew adds our hook to rdb, unless another one than last was added meanwhile.
-func (s *seat) renew(rdb *redis.Client, last *hook) {
-	if !s.adding.CompareAndSwap(false, true) {
-		return
-	}
-	defer s.adding.Store(false)
-	if s.hook.Load() != last || s.added == maxHooks {
-		return
-	}
-	s.added++
-	h := new(hook)
-	_ = CatchPanic(func() error { rdb.AddHook(h); return nil }) // the hooks of the user are asked for their functions
-	s.hook.Store(h)
 }

@@ -87,7 +87,7 @@ func newPromptBench(t testing.TB, rdb *redis.Client) *promptBench {
 	p := NewPrompt(rdb, rdb)
 	b := newBench(t, func(c *Config) {
 		c.Transport, c.Bounded = p, p
-		c.Idle = func() int { return int(rdb.PoolStats().IdleConns) }
+		c.Idle = func(string) int { return int(rdb.PoolStats().IdleConns) }
 	})
 	p.Spawn = b.config.Spawn
 	return &promptBench{b, rdb, p}
@@ -171,7 +171,7 @@ func TestRedisClientHasOneHook(t *testing.T) {
 	all.Wait()
 	assert.Equal(t, before, made.Load(), "hooks that were added")
 	for range 2 * maxHooks {
-		first.seat.renew(rdb, first.seat.hook.Load())
+		first.seat.renew(rdb, first.seat.last.Load())
 	}
 	assert.EqualValues(t, before+maxHooks-1, made.Load())
 }
@@ -492,7 +492,7 @@ func TestBoundedOnlyWhereAnAnswerIsExpected(t *testing.T) {
 		"slow": {change: change{sender: func(s *Sender) {
 			s.recordAnswer(time.Now().Add(-promptTime/boundShare-time.Millisecond), nil)
 		}}},
-		"no connection": {change: change{sender: func(s *Sender) { s.config.Idle = func() int { return 0 } }}},
+		"no connection": {change: change{sender: func(s *Sender) { s.config.Idle = func(string) int { return 0 } }}},
 		"at present not": {change: change{sender: func(s *Sender) {
 			s.config.Bounded.(*bounder).bound = 0
 		}}},
@@ -536,7 +536,7 @@ func (b *bench) isFast() { b.speed.d.Store(int64(leastSpeed)) }
 
 func bounded(takes time.Duration) func(*Config) {
 	return func(c *Config) {
-		c.Bounded, c.Idle = &bounder{bound: promptTime, d: takes}, func() int { return 1 }
+		c.Bounded, c.Idle = &bounder{bound: promptTime, d: takes}, func(string) int { return 1 }
 	}
 }
 

@@ -63,15 +63,28 @@ type processor interface {
 
 // runOn runs one call.
 func runOn(ctx context.Context, rdb processor, c Call) (any, error) {
-	cmd := c.command(ctx, false)
-	_ = rdb.Process(ctx, cmd) // Result returns the error, even if Process returns early
-	answer, err := cmd.Result()
+	answer, err := process(ctx, rdb, c.command(ctx, false))
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		cmd = c.command(ctx, true)
-		_ = rdb.Process(ctx, cmd)
-		answer, err = cmd.Result()
+		answer, err = process(ctx, rdb, c.command(ctx, true))
 	}
 	return answer, explained(c, err)
+}
+
+// A command is a command of this package.
+type command interface {
+	redis.Cmder
+	Result() (any, error)
+}
+
+// process runs cmd, and returns its result, which go-redis stores in cmd. The Process of a type of the user may return
+// an error and leave cmd as it is.
+func process(ctx context.Context, rdb processor, cmd command) (answer any, err error) {
+	failed := rdb.Process(ctx, cmd)
+	answer, err = cmd.Result()
+	if answer == nil && err == nil {
+		err = failed
+	}
+	return answer, err
 }
 
 // A pipeline runs several calls on one server.

@@ -244,7 +244,7 @@ func (r *retry) worthRepeating(w *Wait, err error) bool {
 // hadEnded reports whether a try failed with err because its connection was closed while it was idle and there are
 // other idle connections, and counts such tries.
 func (r *retry) hadEnded(err error) bool {
-	if !ended(err) || r.req.Long || r.ended == maxEnded || r.config.Idle == nil || r.config.Idle() == 0 {
+	if !ended(err) || r.req.Long || r.ended == maxEnded || !r.hasIdle(&r.req) {
 		return false
 	}
 	r.ended++

@@ -97,6 +97,7 @@ func (c Call) command(ctx context.Context, whole bool) onceCmd {
 	}
 	cmd := newOnceCmd(ctx, append(args, c.Args...)...)
 	cmd.SetFirstKeyPos(3)
+	cmd.SetStepCount(1) // go-redis would ask a Cluster for it
 	return cmd
 }
 

@@ -10,8 +10,8 @@
 //   - go-redis cannot be interrupted once a call is sent. Each try therefore has a goroutine of its own (try.go), or
 //     is sent in a pipeline with the calls of other callers (batch.go). Only a call that ends soon by itself is sent on
 //     the goroutine of its caller, if the caller has the time, because that is faster. While Redis is quick, this is
-//     every first try on a single server, whatever its read timeout is (prompt.go). Otherwise the read timeout of the
-//     Redis client has to be as short as ResendTime.
+//     every first try, whatever the read timeout of the Redis client is (prompt.go). Otherwise the read timeout has to
+//     be as short as ResendTime.
 //   - A request without an answer is sent again over another connection (retry.go).
 //   - The panic of a hook of the Redis client is treated as an error (panic.go).
 package send
@@ -44,9 +44,10 @@ type Config struct {
 	OnCallerTime time.Duration
 	// Confirm is the additional time that an answer may take because replicas confirm it.
 	Confirm time.Duration
-	// Idle returns the number of idle connections. If Idle is nil, it is not known. With TLS, or behind a proxy, a
-	// connection may have been closed, which is noticed only when it is used.
-	Idle func() int
+	// Idle returns the number of idle connections to the server of a key. If Idle is nil, it is not known. With TLS, or
+	// behind a proxy, a connection may have been closed, which is noticed only when it is used. Like Home it is not
+	// called before a call was answered if there are several servers.
+	Idle func(key string) int
 	// Exhausted reports whether all connections of the pool are in use that requests for a key need. Like Home it is
 	// not called before a call was answered if there are several servers. If Exhausted is nil, it is not known.
 	Exhausted func(key string) bool
@@ -286,8 +287,7 @@ func orNoConnection(err error, caller, ctx context.Context, d time.Duration) err
 // Explain returns err, the error of a request for key that was not answered. If all connections of its pool are in use,
 // by other code or because Redis does not answer, err also says so: the request may not have been sent at all.
 func (s *Sender) Explain(err error, key string) error {
-	known := s.config.Exhausted != nil && (s.config.Home == nil || s.answered.Load())
-	if !known || !s.config.Exhausted(key) {
+	if s.config.Exhausted == nil || !s.knowsServers() || !s.config.Exhausted(key) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, ErrPoolExhausted)
@@ -319,8 +319,16 @@ func (s *Sender) mayBound(w *Wait, r *Request, now time.Time) bool {
 	}
 	bound := s.config.Bounded.Bound()
 	return bound > 0 && w.hasUntil(now.Add(bound)) && s.speed.get() <= bound/boundShare &&
-		s.config.Idle != nil && s.config.Idle() > 0
+		s.hasIdle(r)
 }
+
+// hasIdle reports whether a connection for a request is known to be idle.
+func (s *Sender) hasIdle(r *Request) bool {
+	return s.config.Idle != nil && s.knowsServers() && s.config.Idle(r.key()) > 0
+}
+
+// knowsServers reports whether there is only one server, or the servers of keys are known.
+func (s *Sender) knowsServers() bool { return s.config.Home == nil || s.answered.Load() }
 
 // mayRunOnCaller reports whether the goroutine of a caller may send the call itself. The answer arrives in time only
 // if Redis has answered the last call. A caller whose time may end before the call certainly ends, including the wait
@@ -341,7 +349,7 @@ func (s *Sender) batchesOf(c *Call) *batches {
 	if s.config.Home == nil {
 		return s.batches
 	}
-	if !s.answered.Load() {
+	if !s.knowsServers() {
 		return nil
 	}
 	home := s.config.Home(c.Keys[0])
