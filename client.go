@@ -99,13 +99,14 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	if s, ok := config.Servers.(*shards); ok {
 		sending.Home = s.home
 	}
-	switch rdb.(type) { // not a type that embeds one: its Process may do more, and a pipeline does not call it
-	case *redis.Client, *redis.ClusterClient:
-		sending.Batch = o.synced.Replicas == 0
-	}
+	// A type that embeds one of these is left alone. Its Process may do more, which a pipeline does not call. It may
+	// repeat a request, which then takes longer than its bound, or ask another server after an error of a bounded one.
 	var prompt *send.Prompt
-	if o.synced.Replicas == 0 {
-		prompt = send.NewPrompt(rdb, c.rdb)
+	switch rdb.(type) {
+	case *redis.Client, *redis.ClusterClient:
+		if sending.Batch = o.synced.Replicas == 0; sending.Batch {
+			prompt = send.NewPrompt(rdb, c.rdb)
+		}
 	}
 	if prompt != nil {
 		sending.Transport, sending.Bounded = c.mode.askingWith(prompt), c.mode.boundedBy(prompt)

@@ -85,9 +85,6 @@ func TestCallersSendTheirRequestsWithTheDefaultsOfGoRedis(t *testing.T) {
 		"sentinel":                       testredis.StartSentinel(t, 1).Client(),
 		"cluster":                        cluster.Client(),
 		"ClusterClient that knows slots": knows,
-		"type with a Client":             ownClient{server.Client()},
-		"type with an interface":         ownAny{&ownAny{server.Client()}},
-		"type with a ClusterClient":      &ownCluster{cluster.Client()},
 	} {
 		t.Run(name, func(t *testing.T) { testCallersSend(t, rdb) })
 	}

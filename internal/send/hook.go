@@ -7,7 +7,7 @@ package send
 //   - A *redis.Client has one such hook, also if it is a node of a Cluster, however many Clients use it. It has a seat,
 //     which is found by its options. A seat does not lead to the client.
 //   - Each node that a ClusterClient makes after New gets the hook before go-redis uses it. A node that it has made
-//     before gets the hook beside the second call that goes there.
+//     before gets the hook beside a call that goes there.
 //   - A client that was dropped unclosed is collected. go-redis has goroutines that hold the hooks of a client with
 //     client-side caching, whose clones lead back to the client. So our hook refers to its client by a weak pointer,
 //     and to no clone if there is such a cache. Then the caller has to have the clone, and on a Cluster no call is

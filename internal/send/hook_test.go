@@ -838,3 +838,33 @@ func TestFiniteOfATypeOfTheUser(t *testing.T) {
 		})
 	}
 }
+
+// If the state of a Cluster cannot be loaded, a call waits for that no longer than its context allows, also if Redis has
+// answered an earlier call with an error.
+func TestCallDoesNotWaitForTheStateOfACluster(t *testing.T) {
+	t.Parallel()
+	var loads atomic.Int64
+	release := make(chan struct{})
+	defer close(release)
+	rdb := clusterOn(t, testredis.Mini(t).Addr(), func(o *redis.ClusterOptions) {
+		o.ClusterSlots = func(ctx context.Context) ([]redis.ClusterSlot, error) {
+			if loads.Add(1) == 1 {
+				return nil, refusal("NOPERM the user may not ask for the slots")
+			}
+			select {
+			case <-ctx.Done():
+			case <-release:
+			}
+			return nil, context.DeadlineExceeded
+		}
+	})
+	b := newNodesBench(t, rdb, rdb)
+	for range 3 {
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		began := time.Now()
+		_, err := b.prompt.Run(ctx, echoRequestFor("x").Call, false)
+		cancel()
+		assert.Error(t, err)
+		assert.Less(t, time.Since(began), testredis.Scale(began, 2*time.Second))
+	}
+}

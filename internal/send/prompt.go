@@ -88,6 +88,7 @@ type Prompt struct {
 	// On a Cluster:
 	cluster *redis.ClusterClient
 	nodes   *nodes
+	loading atomic.Bool // load is running
 	loaded  atomic.Bool // go-redis has loaded the state of the Cluster
 
 	proven atomic.Bool // an ordinary call has come through our hook, and nothing speaks against the next one
@@ -168,11 +169,23 @@ func (p *Prompt) Run(ctx context.Context, c Call, taking bool) (any, error) {
 		return p.Redis.Run(ctx, c, taking)
 	}
 	answer, err := runOn(ctx, prober{p, at}, c)
-	if at == nil && (err == nil || Answered(err)) {
-		p.loaded.Store(true)
-		p.seatFor(c.Keys[0])
+	if at == nil && (err == nil || Answered(err)) && !p.loaded.Load() && p.loading.CompareAndSwap(false, true) {
+		p.Spawn(func() { p.load(c.Keys[0]) })
 	}
 	return answer, err
+}
+
+// load makes sure that go-redis has loaded the state of the Cluster, and that the node of key has our hook. As a rule the
+// state was loaded for the first call. But it was not if that call was answered with an error of the loading, or by a
+// hook.
+func (p *Prompt) load(key string) {
+	defer p.loading.Store(false)
+	ctx, cancel := context.WithTimeout(context.Background(), ConnectTime)
+	defer cancel()
+	if node, err := p.cluster.MasterForKey(ctx, key); err == nil {
+		p.nodes.add(node)
+		p.loaded.Store(true)
+	}
 }
 
 // A prober sends commands of Run and looks how far they come.

@@ -114,7 +114,7 @@ func TestAnswerTellsOfAllTries(t *testing.T) {
 			m := &moody{rand: rand.New(rand.NewPCG(seed, 1)), runs: make(map[string][]time.Time)}
 			m.calm = m.n(2) == 0
 			b := newBench(t, func(c *Config) {
-				c.Transport, c.Batch, c.Idle = m, m.n(2) == 0, func() int { return 1 }
+				c.Transport, c.Batch, c.Idle = m, m.n(2) == 0, func(string) int { return 1 }
 				switch m.n(3) {
 				case 0:
 					c.Bounded = m
