@@ -121,7 +121,9 @@ func TestUnlockLeavesHoldersThatWereNotShown(t *testing.T) {
 	must(t, next.Unlock(ctx))
 	must(t, next.Lock(ctx))
 	err = unlock("orders", func() { must(t, next.Unlock(ctx)) })
-	assert.Equal(t, statusFree, err.(statusError).status, "the lock was released meanwhile")
+	var status statusError
+	require.ErrorAs(t, err, &status)
+	assert.Equal(t, statusFree, status.status, "the lock was released meanwhile")
 }
 
 // A user who may look at a lock, and not release it, is told which permissions that needs, although Redis refuses only a
