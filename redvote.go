@@ -133,10 +133,17 @@ func (v *redVote) watched(ctx context.Context, i int) (nodeHold, error) {
 		guard = ended{ctx}
 	}
 	held := nodeHold{guard: guard, lasts: func() bool { return n.holds(ctx) }}
-	unwatch := context.AfterFunc(guard, func() {
-		v.lock.client.engine.Spawn(func() { v.awaitEnd(held) })
+	watched := held
+	failed := send.CatchPanic(func() error { // guard may be that of a foreign Locker
+		watched.unwatch = context.AfterFunc(guard, func() {
+			v.lock.client.engine.Spawn(func() { v.awaitEnd(held) })
+		})
+		return nil
 	})
-	return nodeHold{guard: guard, lasts: held.lasts, unwatch: unwatch}, err
+	if failed != nil {
+		return nodeHold{guard: ended{ctx}, lasts: held.lasts}, failed
+	}
+	return watched, err
 }
 
 // awaitEnd calls changed when held has ended. Its guard has, and if that was a Shutdown, nothing ends the guard again.

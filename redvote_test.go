@@ -127,6 +127,30 @@ func (l partlessLocker) Guard(ctx context.Context) (context.Context, error) {
 	return l.Locker.Guard(engine.OwnerOf(ctx).In(context.Background()))
 }
 
+// A panickingLocker is a foreign Locker whose guards panic when they are watched.
+type panickingLocker struct{ Locker }
+
+type panickingContext struct{ context.Context }
+
+func (panickingContext) Done() <-chan struct{} { panic("no channel") }
+
+func (l panickingLocker) Guard(ctx context.Context) (context.Context, error) {
+	guard, err := l.Locker.Guard(ctx)
+	return panickingContext{guard}, err
+}
+
+// A node whose guard cannot be watched is released with the others.
+func TestRedLockReleasesANodeWhoseGuardPanics(t *testing.T) {
+	b := newSmallRedBench(t)
+	var locks []Locker
+	for _, l := range b.nodeLocks() {
+		locks = append(locks, panickingLocker{l})
+	}
+	l := b.client().NewRedLock(locks...)
+	require.Panics(t, func() { _, _ = l.TryLock(context.Background(), 0, time.Hour) }, "in its caller, as other user code")
+	testredis.Await(t, "no node is held", soon, func() bool { return b.has() == 0 })
+}
+
 // The owner of a RedLock that was lost acquires it again, before the lost hold has released its nodes. The nodes that it
 // releases then are not those of the new hold.
 func TestRedLockThatWasLostReleasesNotTheNextHoldOfItsOwner(t *testing.T) {

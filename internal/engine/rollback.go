@@ -87,7 +87,7 @@ func (e rollbacker) mayLeaveUntil(field string, lease time.Duration) time.Time {
 // pauseUndo sleeps for d, or until Redis has answered another request, if the last rollback has failed with why because
 // Redis did not answer. It returns an error if the engine is closed.
 func (e rollbacker) pauseUndo(d time.Duration, why error) error {
-	silent := !send.Answered(why)
+	silent := !send.Answered(why) && !send.OfHook(why)
 	for end := time.Now().Add(d); ; {
 		err := e.waitOptionsFor(context.Background()).sleep(nil, nil, clearPause)
 		if err != nil || silent && e.sender.Healthy() || !time.Now().Before(end) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -72,4 +73,14 @@ func TestErrorsAreClassified(t *testing.T) {
 	}
 	assert.False(t, RefusedWith(nil, "BUSY"))
 	assert.False(t, RefusedWith(io.EOF, "EOF"))
+}
+
+// The end of the time for a connection is told as such, but not if the call has run and replicas were waited for.
+func TestEndOfTheTimeForAConnection(t *testing.T) {
+	over, cancel := context.WithTimeout(context.Background(), 0)
+	defer cancel()
+	assert.ErrorIs(t, orNoConnection(over.Err(), context.Background(), over, time.Second), ErrNoConnection)
+	assert.NotErrorIs(t, orNoConnection(over.Err(), over, over, time.Second), ErrNoConnection, "the caller's time")
+	unsynced := fmt.Errorf("%w: %w", ErrNotSynced, over.Err())
+	assert.Equal(t, unsynced, orNoConnection(unsynced, context.Background(), over, time.Second))
 }

@@ -276,9 +276,9 @@ func (s *Sender) runOnCaller(w *Wait, r *Request, now time.Time) (any, error) {
 }
 
 // orNoConnection returns err, or another error if err reports the end of ctx and not that of the caller's context.
-// Only the wait for a connection is bounded by ctx.
+// Only the wait for a connection is bounded by ctx, and that for replicas, after the call.
 func orNoConnection(err error, caller, ctx context.Context, d time.Duration) error {
-	if err == nil || caller.Err() != nil || !errors.Is(err, ctx.Err()) {
+	if err == nil || caller.Err() != nil || !errors.Is(err, ctx.Err()) || errors.Is(err, ErrNotSynced) {
 		return err
 	}
 	return fmt.Errorf("%w within %v", ErrNoConnection, d)
