@@ -32,8 +32,8 @@ var (
 )
 
 const (
-	traceNames  = 4 // names of locks in each storm
-	traceRounds = 8 // rounds of storms at most
+	traceNames  = 4  // names of locks in each storm
+	traceRounds = 24 // rounds of storms at most
 	leastSteps  = 200
 
 	stormsAtOnce = 10 // storms with mistakes that have not been noticed yet

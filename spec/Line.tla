@@ -328,7 +328,7 @@ RunAsk(a, barges) ==
   /\ UNCHANGED <<procs, ends, javas, forgotten>>
 
 \* A release, or a give-up: f leaves the line or releases the lock, and the next place is granted the lock.
-\* free: Java may wait, so the lock becomes free for a moment, and the first place is told.
+\* free: Java may wait, so the lock becomes free for a moment, and the first place that is no suspect is told.
 RunEnd(e, free) ==
   LET f == e.f
       mine == record = f \/ (Mistake = "releaseByProcess" /\ record[1] = f[1])
@@ -338,7 +338,9 @@ RunEnd(e, free) ==
       joins == e.re # 0 /\ ((mine /\ re \notin over) \/ Mistake = "rejoinAgain")
       l == IF joins THEN Join(Without(line, f), re) ELSE Without(line, f)
       heard == SelectSeq(l, LAMBDA x : sub[x.f[1]])
-      to == IF free THEN NoGrant(heard, IF heard = <<>> THEN {} ELSE {heard[1].f}) ELSE Next1(l, None)
+      \* The processes of suspects may be paused, so the first place after them is told, too.
+      told == {heard[i].f : i \in {i \in 1..Len(heard) : \A j \in 1..(i - 1) : heard[j].kind = "suspect"}}
+      to == IF free THEN NoGrant(heard, told) ELSE Next1(l, None)
   IN
   /\ free => MaxJava > 0 /\ mine
   /\ \/ Took(ends, e) \/ Again(ends, e)
