@@ -254,16 +254,15 @@ func promptness(rdb redis.UniversalClient) time.Duration {
 // idle returns a function that returns how many connections are idle which requests for a key need.
 func idle(rdb redis.UniversalClient) func(key string) int {
 	cluster := send.ClusterOf(rdb)
+	if cluster == nil {
+		return func(string) int { return int(rdb.PoolStats().IdleConns) }
+	}
 	return func(key string) int {
-		of := interface{ PoolStats() *redis.PoolStats }(rdb)
-		if cluster != nil {
-			master, err := cluster.MasterForKey(context.Background(), key)
-			if err != nil {
-				return 0
-			}
-			of = master
+		master, err := cluster.MasterForKey(context.Background(), key)
+		if err != nil {
+			return 0
 		}
-		return int(of.PoolStats().IdleConns)
+		return int(master.PoolStats().IdleConns)
 	}
 }
 

@@ -249,10 +249,11 @@ func (g *multiAcquire) awaitHoldLocked(op *waitOptions, other *hold) error {
 	patient := g.waiting()
 	err := entrance{g.engine}.enterLocked(g.states, patient, &other.ownerQueue, other)
 	op.waitedAs(patient)
-	if err == errOwnerChanged {
+	switch err {
+	case nil:
+	case errOwnerChanged:
 		op.number = patient.number
-	}
-	if err != nil && err != errOwnerChanged {
+	default:
 		s := other.lockState
 		op.found.waitsBehindLocked(s.name, s.findQueueLocked(other.key.half))
 	}

@@ -24,8 +24,6 @@ package send
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -261,10 +259,7 @@ func (b *batches) next() *batch {
 		b.senders--
 		return nil
 	}
-	next, at := &batch{taken: now}, 0
-	if n := len(b.queue); n > 0 {
-		next.calls = make([]*batchedCall, 0, min(n, maxBatch))
-	}
+	next, at := &batch{calls: make([]*batchedCall, 0, min(len(b.queue), maxBatch)), taken: now}, 0
 	for ; at < len(b.queue) && len(next.calls) < maxBatch; at++ {
 		if c := b.queue[at]; c.state == queued {
 			c.state = inBatch
@@ -319,9 +314,7 @@ func (b *batches) finish(one *batch, outcomes []Outcome, err error, ctx context.
 		if outcomes != nil {
 			c.value, c.err = outcomes[i].Answer, outcomes[i].Err
 		}
-		if c.err != nil && errors.Is(c.err, ctx.Err()) { // the callers have no such limit
-			c.err = fmt.Errorf("%w within %v", ErrNoConnection, ResendTime)
-		}
+		c.err = orNoConnection(c.err, context.Background(), ctx, ResendTime) // a batch has the context of no caller
 		unanswered = unanswered || c.err != nil && !Answered(c.err)
 	}
 	b.mu.Lock()
