@@ -208,13 +208,13 @@ func (t *target) prepare(r Request, p *Part) error {
 func (t *target) prepareLocked(r Request, p *Part) error {
 	h := t.hold
 	e := h.lockState.engine
-	if h.field == "" {
-		h.field = e.fields.newField(h.key.owner, h.lock.Permits())
+	if h.field == nil {
+		h.newField()
 	}
 	if most, tooDeep := h.lock.MaxHoldCount(); most > 0 && h.count >= most {
 		return tooDeep
 	}
-	t.Attempt = Attempt{Field: h.field, Lease: r.Lease, HoldCount: h.count + 1, Renewed: r.Lease == 0}
+	t.Attempt = Attempt{Field: h.field.ID, Lease: r.Lease, HoldCount: h.count + 1, Renewed: r.Lease == 0}
 	switch h.state {
 	case fresh:
 		t.NoWait = r.Wait == 0
@@ -570,17 +570,6 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 	h.openLocked(res.More)
 }
 
-// mayLastLocked notes for how long the record of t lasts, which was granted by an answer that came at now. The caller
-// before may have asked for a longer lease with the same field, and been granted it. Another try of the attempt may be on
-// its way, and give an explicit lease again.
-func (t *target) mayLastLocked(now, longest time.Duration) {
-	length := bounded(max(t.Lease, longest))
-	if !t.Renewed && t.hold.lockState.engine.late.Longest(t.Field) > 0 {
-		length += late.Life
-	}
-	t.hold.record.expires = max(t.hold.record.expires, now+length)
-}
-
 // dismissLocked ends t, which the caller does not get.
 func (a *acquireOp) dismissLocked(t target, res Answer) {
 	h := t.hold
@@ -594,7 +583,7 @@ func (a *acquireOp) dismissLocked(t target, res Answer) {
 	}
 	switch {
 	case res.Status != Held: // no grant is left, or backend.rollback undoes it
-	case h.state.isLost() || h.state == ended && !h.record.isUsedLocked(): // no other hold needs the field
+	case h.state.isLost() || h.state == ended && !h.field.InUse(): // no other hold needs the field
 		h.lockState.oweLocked(duty{clear: h})
 	default:
 		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: t.Attempt, ctx: a.Ctx})

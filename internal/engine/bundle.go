@@ -109,7 +109,7 @@ func (e *Engine) KeepLease(ctx context.Context, bs []Lock, o Owner, lease time.D
 		if !e.watchdog.Renews(&h.record.lease) {
 			length := e.watchdog.RestOf(&h.record.lease, lease)
 			holds, lengths = append(holds, h), append(lengths, length)
-			calls = append(calls, h.commands().Renew(h.field, length, false))
+			calls = append(calls, h.commands().Renew(h.field.ID, length, false))
 		}
 	}
 	if len(holds) == 0 {
@@ -120,7 +120,7 @@ func (e *Engine) KeepLease(ctx context.Context, bs []Lock, o Owner, lease time.D
 		if !h.noteRequest(x) {
 			return LossError(ErrExpired)
 		}
-		defer e.late.Heard(h.field, x, true) // after extendedBy
+		defer e.late.Heard(h.field.ID, x, true) // after extendedBy
 	}
 	op := e.waitOptionsFor(ctx)
 	op.Deadline = by
@@ -150,7 +150,7 @@ func (h *hold) noteRequest(x late.Effect) bool {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	if h.state.holds() {
-		h.lockState.engine.late.Left(h.field, x, 1, false)
+		h.lockState.engine.late.Left(h.field.ID, x, 1, false)
 	}
 	return h.state.holds()
 }

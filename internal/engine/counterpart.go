@@ -20,13 +20,13 @@ func withCounterparts(targets []target) []target {
 		if other == nil {
 			other = counterpartAmong(targets, t)
 		}
-		if other == nil || other.field == t.Counterpart || !other.noteFieldSent() {
+		if other == nil || other.field.ID == t.Counterpart || !other.noteFieldSent() {
 			continue
 		}
 		if changed == nil { // a new slice: an abandoned attempt still reads the old one
 			changed = slices.Clone(targets)
 		}
-		changed[i].Counterpart = other.field
+		changed[i].Counterpart = other.field.ID
 	}
 	if changed != nil {
 		return changed

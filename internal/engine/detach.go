@@ -113,7 +113,7 @@ func (x *detaching) begin(keep time.Duration) ([]*guard.End, error) {
 		r.endLocked()
 	} else {
 		x.splits = true
-		r.splits++
+		h.field.Use() // until end
 	}
 	h.count = 0
 	h.endLocked(ended)
@@ -123,7 +123,7 @@ func (x *detaching) begin(keep time.Duration) ([]*guard.End, error) {
 // run renames the field of the hold in Redis, and unlocks the owner mutex.
 func (x *detaching) run(ctx context.Context, op *waitOptions) (d Detached, err error) {
 	h, e := x.hold, x.lockState.engine
-	confirmed, buries := false, e.late.MayAcquire(h.field)
+	confirmed, buries := false, e.late.MayAcquire(h.field.ID)
 	answer := send.Answer{Lost: 1}
 	defer func() { // runs also when a hook of the Redis client ends the goroutine
 		x.left(answer.Orphans, answer.Lost > 0)
@@ -133,11 +133,11 @@ func (x *detaching) run(ctx context.Context, op *waitOptions) (d Detached, err e
 		}
 		x.end()
 	}()
-	call := h.commands().Rename(Rename{From: h.field, To: x.to, Lease: x.lease, Late: buries, Splits: x.splits})
+	call := h.commands().Rename(Rename{From: h.field.ID, To: x.to, Lease: x.lease, Late: buries, Splits: x.splits})
 	answer = e.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: x}, time.Now())
 	r, err := answer.Reply()
 	if buries && err == nil {
-		rollbacker{e}.buried(h.commands(), h.field)
+		rollbacker{e}.buried(h.commands(), h.field.ID)
 	}
 	switch {
 	case errors.Is(err, send.ErrNotALock), err == nil && r[0] == -1: // an earlier try has not renamed it either
@@ -199,9 +199,10 @@ func (x *detaching) end() {
 	h, s := x.hold, x.lockState
 	s.Lock()
 	defer s.Unlock()
-	if x.splits {
-		h.record.splits--
-		if !h.record.ended && !h.record.isUsedLocked() {
+	if x.splits && h.field.Leave() {
+		if h.record.ended { // lost meanwhile
+			h.deleteIfLeftLocked()
+		} else {
 			h.record.endLocked()
 			s.oweLocked(duty{clear: h})
 		}
@@ -219,7 +220,7 @@ func (x *detaching) effect() late.Effect { return late.Effect{Lease: x.lease} }
 // left notes the tries of the request that may still run. Until then MinHold cannot leave either field to its lease: see
 // minHold.isLast.
 func (x *detaching) left(orphans int, lost bool) {
-	for _, field := range []string{x.field, x.to} {
+	for _, field := range []string{x.field.ID, x.to} {
 		x.lockState.engine.late.Left(field, x.effect(), orphans, lost)
 	}
 }
@@ -237,7 +238,7 @@ func (x *detaching) undo() {
 
 // HandleOrphan handles the answer to a try that came too late for the caller.
 func (x *detaching) HandleOrphan(_ time.Time, value any, err error) {
-	for _, field := range []string{x.field, x.to} {
+	for _, field := range []string{x.field.ID, x.to} {
 		x.lockState.engine.late.Heard(field, x.effect(), !send.MayRunLater(err))
 	}
 	if r, err := send.ParseReply(value, err); x.undone.Load() && (err != nil || r[0] == 1) {
@@ -248,7 +249,9 @@ func (x *detaching) HandleOrphan(_ time.Time, value any, err error) {
 // release releases the detached field. As many requests that rename the field of the hold have an unknown outcome.
 func (x *detaching) release(unknown int) {
 	h := x.hold
-	to := &hold{lockState: h.lockState, lock: h.lock, key: h.key, field: x.to, keepUntil: h.keepUntil, state: ended}
+	to := &hold{lockState: h.lockState, lock: h.lock, key: h.key, keepUntil: h.keepUntil, state: ended}
+	to.fieldRoom.ID = x.to
+	to.field = &to.fieldRoom
 	to.record = to.newRecord(0)
 	to.mayLast(x.lease, send.ErrSilent)
 	to.clearAfter(unknown)
@@ -270,7 +273,7 @@ func (e *Engine) Attach(ctx context.Context, kind Record, o Owner, d Detached) e
 	s := e.retain(kind.ID().Name)
 	defer s.release()
 	x := &attaching{hold: s.attachingHold(kind, o), Detached: d, heard: make(chan struct{}, 1)}
-	x.to = x.field
+	x.to = x.field.ID
 	err := x.run(&op)
 	if err == nil {
 		op.span.ends(pathAttached)
@@ -288,7 +291,7 @@ func (s *lockState) attachingHold(kind Record, o Owner) *hold {
 	s.Lock()
 	defer s.Unlock()
 	h := s.newHoldLocked(kind, holdKey{kind.ID().Half, o}, nil)
-	h.field = s.engine.fields.newField(o, kind.Permits())
+	h.newField()
 	return h
 }
 
@@ -319,7 +322,7 @@ func (x *attaching) run(op *waitOptions) (err error) {
 	defer func() { // runs also when a hook of the Redis client ends the goroutine
 		if x.asking {
 			x.renamed = true
-			e.late.Left(h.field, x.effect(), 0, true)
+			e.late.Left(h.field.ID, x.effect(), 0, true)
 		}
 		if !attached && (x.renamed || x.unknown > 0) {
 			x.giveUp(op.Ctx)
@@ -371,7 +374,7 @@ func (x *attaching) effect() late.Effect {
 // ask sends one request, and returns when it was sent.
 func (x *attaching) ask(op *waitOptions) (r send.Reply, sent time.Time, err error) {
 	h, e := x.hold, x.lockState.engine
-	rename := Rename{From: x.Field, To: h.field, Lease: e.WatchdogTimeout, Until: x.MaxEnd, Ends: max(1, x.KeepEnd)}
+	rename := Rename{From: x.Field, To: h.field.ID, Lease: e.WatchdogTimeout, Until: x.MaxEnd, Ends: max(1, x.KeepEnd)}
 	request := send.Request{Call: h.commands().Rename(rename), Acquiring: true, OnOrphan: x}
 	x.asking = true
 	answer := e.sender.Do(&op.Wait, request, x.lastReply)
@@ -380,7 +383,7 @@ func (x *attaching) ask(op *waitOptions) (r send.Reply, sent time.Time, err erro
 	x.unknown += answer.Unknown
 	x.orphans += answer.Orphans
 	x.renamed = err != nil || r[0] == 1 || answer.Abandoned // after an error, too: a script may have stopped halfway
-	e.late.Left(h.field, x.effect(), answer.Orphans, answer.Lost > 0)
+	e.late.Left(h.field.ID, x.effect(), answer.Orphans, answer.Lost > 0)
 	if err == nil {
 		x.lastReply = time.Now()
 	}

@@ -141,7 +141,7 @@ func TestHoldIsBeingPutBackUntilTheLastAttachIsUndone(t *testing.T) {
 			for i, pause := range []time.Duration{0, send.ResendTime / 2} {
 				time.Sleep(pause)
 				x := &attaching{hold: s.attachingHold(newFakeLock(e.redis, "x"), Owner(2+i)), Detached: d}
-				x.to, x.orphans = x.field, orphans[i] // an answer that does not come: it is awaited for send.ResendTime
+				x.to, x.orphans = x.field.ID, orphans[i] // an answer that does not come: it is awaited for send.ResendTime
 				x.giveUp(context.Background())
 				x.unlockHold()
 				assert.True(t, e.putBacks.isUnderWay(d.Field), name)

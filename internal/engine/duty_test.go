@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/relock-go/relock/internal/ledger"
 )
 
 // A duty is noted when the state changes, and is not begun before the lock state is unlocked. So this test needs no
@@ -16,7 +18,7 @@ func TestChangesOfStateBeginNothing(t *testing.T) {
 	s := &lockState{engine: new(Engine), name: "x"} // this engine could begin nothing
 	s.retainMore()
 	q := s.queueLocked("")
-	q.place = &place{field: "a", unknown: 2}
+	q.place = &place{field: &ledger.Field{ID: "a"}, unknown: 2}
 	assert.True(t, q.TryEnter())
 	s.dropQueueLocked(q)
 	assert.Nil(t, s.duties, "the queue is used")

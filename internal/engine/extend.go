@@ -118,7 +118,7 @@ const (
 func (h *hold) renew(op *waitOptions, length time.Duration, why purpose, lastReply time.Time) (answer send.Answer) {
 	answer = send.Answer{Lost: 1} // if a hook of the Redis client panics, or ends the goroutine
 	defer func() { h.extendedBy(&answer, length) }()
-	call := h.commands().Renew(h.field, length, why == toLimit)
+	call := h.commands().Renew(h.field.ID, length, why == toLimit)
 	return h.lockState.engine.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: why == toExtend}, lastReply)
 }
 
@@ -127,7 +127,7 @@ func (h *hold) renew(op *waitOptions, length time.Duration, why purpose, lastRep
 func (h *hold) extendedBy(answer *send.Answer, length time.Duration) {
 	outcome := answer.Err
 	if lost := answer.Lost > 0 || answer.Orphans > 0 || answer.Unknown > 0 || answer.Abandoned; lost {
-		h.lockState.engine.late.Left(h.field, late.Effect{Lease: length}, 0, true)
+		h.lockState.engine.late.Left(h.field.ID, late.Effect{Lease: length}, 0, true)
 		outcome = send.ErrSilent
 	}
 	h.mayLast(length, outcome)

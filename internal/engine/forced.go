@@ -81,7 +81,7 @@ func (e *Engine) ForceBy(kind Lock, seen []string, force func() (freed bool, err
 	before := s.recordsOfLocked(kind.ID())
 	s.Unlock()
 	if len(seen) > 0 {
-		before = slices.DeleteFunc(before, func(r *record) bool { return !slices.Contains(seen, r.field) })
+		before = slices.DeleteFunc(before, func(r *record) bool { return !slices.Contains(seen, r.first.field.ID) })
 	}
 	freed, err := force()
 	if freed && err == nil {
@@ -182,7 +182,7 @@ func (e *Engine) endEvicted(all []*record) {
 	for some := range slices.Chunk(all, mostLooked) {
 		asked := make([]Renewal, len(some))
 		for i, r := range some {
-			asked[i] = Renewal{Lock: r.first.commands(), Field: r.field}
+			asked[i] = Renewal{Lock: r.first.commands(), Field: r.first.field.ID}
 		}
 		e.Renewer(send.Undated(ctx), e.sender, asked)
 		var gone []*record

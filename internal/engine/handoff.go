@@ -31,10 +31,10 @@ func (h *hold) handOffLocked() bool {
 	h.leaveRecordLocked()
 	next.queue = q
 	if token, ok := r.tokenForLocked(next.lock); !ok {
-		next.field, next.state, r.adopted = r.field, adopting, true
-		next.own.expires = r.expires                // the record that next makes has the same field
-		if s.engine.watchdog.IsRenewing(&r.lease) { // which the lease of that record does not show
-			s.engine.late.Left(r.field, late.Effect{Lease: s.engine.WatchdogTimeout}, 0, true)
+		next.adoptFieldLocked(r.first.field)
+		next.state = adopting
+		if s.engine.watchdog.IsRenewing(&r.lease) { // which the lease of the record that next makes does not show
+			s.engine.late.Left(r.first.field.ID, late.Effect{Lease: s.engine.WatchdogTimeout}, 0, true)
 		}
 		r.endLocked()
 	} else {
@@ -68,22 +68,12 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	case h.keepUntil > now:
 		return nil, 0
 	case !e.watchdog.Renews(&r.lease), !r.isKeptLocked(now),
-		h.mayGetLocked(now) > next.lock.Limits().Cut(e.WatchdogTimeout):
+		h.reachLocked().Longest() > next.lock.Limits().Cut(e.WatchdogTimeout):
 		return nil, 0 // the lease is explicit, nearly over, or may become longer than the successor may have
 	case r.lease.EndsAtLimit() && r.lease.LeftAt(now) < next.lock.Limits().Cut(e.WatchdogTimeout)/3:
 		return nil, 0 // the lease might expire before its first renewal for the successor
 	}
 	return next, now
-}
-
-// mayGetLocked returns the longest lease that the record of h has, or may still get from the requests of h.
-func (h *hold) mayGetLocked(now time.Duration) time.Duration {
-	e, r := h.lockState.engine, h.record
-	longest := max(r.lease.LeftAt(now), r.expires-now, e.late.Longest(h.field))
-	if e.watchdog.IsRenewing(&r.lease) {
-		longest = max(longest, e.WatchdogTimeout)
-	}
-	return longest
 }
 
 // An admitted is the result of admit: how the caller of one lock was admitted among the callers of this process. The
@@ -144,7 +134,8 @@ func (s *lockState) admitCountingLocked(op *waitOptions, kind Lock, key holdKey)
 // admitFirstLocked admits a fresh hold that has entered its local queue q without waiting, or needs no queue (q is
 // nil).
 func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
-	h.queue, h.field = q, s.engine.fields.newField(h.key.owner, h.lock.Permits())
+	h.queue = q
+	h.newField()
 	return admitted{hold: h}
 }
 
@@ -205,7 +196,7 @@ func (s *lockState) awaitHandoffLocked(op *waitOptions, q *waitQueue, w *waiter,
 			return
 		case h.state == adopting:
 			h.state = fresh
-			s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.own.expires)})
+			s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.field.Expires())})
 		case h.state != fresh:
 			if h = s.discardHandoffLocked(h).hold; h == nil {
 				return

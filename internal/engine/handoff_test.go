@@ -669,7 +669,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 					<-got
 					h := before.lockState.find(kind.ID(), 2)
 					require.NotNil(t, h, "no hold")
-					require.NotEqual(t, before.field, h.field, "Lock returned with the record of the holder before")
+					require.NotEqual(t, before.field.ID, h.field.ID, "Lock returned with the record of the holder before")
 					ctx, err := e.Guard(context.Background(), kind, 2)
 					require.NoError(t, err)
 					time.Sleep(time.Second)

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/waitqueue"
 )
@@ -86,9 +87,9 @@ type hold struct {
 	lockState *lockState
 	lock      Lock // through which it was acquired
 	key       holdKey
-	next      *hold  // the next hold of the same owner in the holds of its lock state; or nil
-	field     string // of its record in Redis; empty until its first attempt is prepared
-	vote      Vote   // set and replaced only while the hold is fresh; nil if the lock has a record in Redis
+	next      *hold         // the next hold of the same owner in the holds of its lock state; or nil
+	field     *ledger.Field // of its record in Redis; nil until its first attempt is prepared
+	vote      Vote          // set and replaced only while the hold is fresh; nil if the lock has a record in Redis
 
 	// guarded by lockState.mu
 	// changed wakes the caller that waits for this hold when its owner has acquired the counterpart of the lock, or
@@ -98,6 +99,7 @@ type hold struct {
 	queue      *waitQueue                 // the local queue that has admitted the hold, and not the next waiter yet; or nil
 	record     *record                    // set when the lock is acquired
 	own        record                     // memory for the record that this hold makes
+	fieldRoom  ledger.Field               // memory for its first field
 	index      int32                      // index in record.holds
 	parts      int32                      // how much of the hold count belongs to RedLocks: see part.go
 	// since is when the hold began, on the clock of the watchdog: when the attempt that was granted was sent, when the
@@ -114,6 +116,7 @@ type hold struct {
 	state      holdState
 	registered bool // it is in the holds of its lock state
 	aside      bool // it was lost, and its owner has a newer hold: see part.go
+	adopts     bool // it is a user of its field, which it is going to adopt: see adoptFieldLocked
 	fieldSent  bool // an attempt on the counterpart has named its field
 	late       bool // a late answer has perhaps granted the lock when there was no changed: see wokenBy
 }
@@ -219,6 +222,7 @@ func (h *hold) unlockHold() {
 func (h *hold) unlockHoldLocked() {
 	if h.state == fresh && h.registered {
 		h.leaveQueueLocked() // has an effect only after code of the user has panicked, or ended the goroutine
+		h.dropFieldLocked()
 		h.state = ended
 	}
 	if h.state == ended {
@@ -343,7 +347,7 @@ func (e *Engine) HoldCount(kind Lock, o Owner, confirm func(field string) (bool,
 	if count == 0 {
 		return 0, e.Alive()
 	}
-	held, err := confirm(h.field)
+	held, err := confirm(h.field.ID)
 	if errors.Is(err, send.ErrNotALock) || err == nil && !held {
 		h.lose(errGone)
 	}
@@ -356,7 +360,7 @@ func (e *Engine) HoldCount(kind Lock, o Owner, confirm func(field string) (bool,
 // HeldField returns the field of the hold that o has on kind, as far as this process knows, or "" if there is none.
 func (e *Engine) HeldField(kind Lock, o Owner) string {
 	if h, _ := e.holdCount(kind, o); h != nil {
-		return h.field
+		return h.field.ID
 	}
 	return ""
 }

@@ -91,8 +91,7 @@ func (m minHold) ask(op *waitOptions, rest time.Duration, lastReply time.Time) (
 // isLast reports whether no request that was sent may still extend the lease of the record, or give it to another
 // field.
 func (m minHold) isLast() bool {
-	e := m.lockState.engine
-	return m.isAlone() && e.late.Longest(m.field) == 0 && !e.watchdog.IsRenewing(&m.record.lease)
+	return m.isAlone() && m.reach().IsSettled()
 }
 
 // keep makes the record stay in Redis until MinHold has passed. It returns true if the record then expires by itself,
@@ -111,7 +110,7 @@ func (m minHold) keep(ctx context.Context) bool {
 		pause := min(rest, clearPause)
 		switch {
 		case err == nil && r[0] != 1: // it is gone; a request that may still run must not acquire the lock again
-			return !e.late.MayAcquire(m.field)
+			return !e.late.MayAcquire(m.field.ID)
 		case err == nil && expires:
 			return true
 		case err == nil && !m.isAlone():

@@ -21,11 +21,11 @@ package engine
 
 import (
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -45,7 +45,7 @@ const (
 // A place is what this process knows of its place in the line of a lock.
 type place struct {
 	lock    Record
-	field   string
+	field   *ledger.Field
 	lease   time.Duration              // the longest lease that a request asked for, and a grant may have
 	asked   [requestsKept]placeRequest // the last requests that named the field, the latest first
 	unknown int                        // of a place that was left to the next caller: how many tries may still run
@@ -76,7 +76,7 @@ func (p *place) sentAt(number uint64) time.Time {
 }
 
 // attempt returns the attempt that is rolled back to give up the place.
-func (p *place) attempt() Attempt { return Attempt{Field: p.field, HoldCount: 1, Lease: p.lease} }
+func (p *place) attempt() Attempt { return Attempt{Field: p.field.ID, HoldCount: 1, Lease: p.lease} }
 
 // hasCounterpart reports whether the owner of h holds the counterpart of the lock. An attempt for h then does not join
 // the line: h would never be granted the lock there, because the key in Redis is taken, and another caller of this
@@ -119,22 +119,6 @@ func (s *lockState) dropPlaceLocked(q *waitQueue) {
 		q.place = nil
 		s.oweLocked(duty{rollBack: p.lock, attempt: p.attempt(), unknown: p.unknown})
 	}
-}
-
-// uses reports whether a caller of this process waits with field, holds the lock with it or is releasing it, or whether
-// field belongs to a place that was left to the next caller. A field that stands for some of the same permits counts as
-// the same one.
-func (s *lockState) uses(field string) bool {
-	s.Lock()
-	defer s.Unlock()
-	for h := range s.holds.all() {
-		if overlap(h.field, field) || h.record != nil && overlap(h.record.field, field) {
-			return true
-		}
-	}
-	return slices.ContainsFunc(s.queues, func(q *waitQueue) bool {
-		return q.place != nil && overlap(q.place.field, field)
-	})
 }
 
 // fieldOf returns the field that a message names, or "".

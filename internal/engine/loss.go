@@ -52,7 +52,9 @@ func (r *record) lose(cause error, first *hold) []ending {
 		end.loss = overdue
 	}
 	var all []ending
-	r.unwanted = r.unwanted || unrenewed && !end.renewed || limited
+	if unrenewed && !end.renewed || limited {
+		r.first.field.Unwant()
+	}
 	r.endLocked()
 	for len(r.holds) > 0 {
 		h := r.holds[len(r.holds)-1]
@@ -91,13 +93,13 @@ func (h *hold) loseLocked(end ending, ranOut bool) ending {
 	mayStay := other != nil && other.state != ended && !other.state.isLost()
 	// If Redis does not have the record, it may have some of the permits of a semaphore, which are of no use. Or a
 	// request may still run, and acquire the lock for no owner.
-	mayRemain := end.gone && last && (h.lock.Permits() > 1 || h.lockState.engine.late.MayAcquire(h.field))
+	mayRemain := end.gone && last && (h.lock.Permits() > 1 || h.lockState.engine.late.MayAcquire(h.field.ID))
 	switch {
 	case h.vote != nil:
-	case h.record.unwanted && (mayStay || h.mayOutliveLocked()):
+	case h.field.IsUnwanted() && (mayStay || h.mayOutliveLocked()):
 		h.lockState.oweLocked(duty{clear: h})
 	case mayRemain:
-		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.record.expires)})
+		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.field.Expires())})
 	}
 	end.state, end.age, end.guards = h.state, h.age(), h.guards.Take()
 	return end

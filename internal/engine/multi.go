@@ -45,7 +45,8 @@ func (e *Engine) newMultiAcquire(op *waitOptions, bs []Lock, o Owner, r Request)
 	defer g.states.Unlock()
 	for i, kind := range bs {
 		s, key := g.states.of(kind), holdKey{kind.ID().Half, o}
-		g.fresh[i] = &hold{lockState: s, lock: kind, key: key, field: e.fields.newField(o, kind.Permits())}
+		g.fresh[i] = &hold{lockState: s, lock: kind, key: key}
+		g.fresh[i].newField()
 		if s.multis == nil {
 			s.multis = make(map[holdKey][]*multiAcquire)
 		}
@@ -463,7 +464,7 @@ func (g *multiAcquire) present(targets []target, mayHold bool) []target {
 	g.late = g.late || mayHold
 	targets = slices.Clone(targets)
 	for i, h := range g.fresh {
-		if targets[i].Field == h.field {
+		if targets[i].Field == h.field.ID {
 			targets[i].hold = h
 		}
 	}

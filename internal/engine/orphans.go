@@ -8,7 +8,6 @@ package engine
 // this very grant to be released.
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"time"
@@ -78,7 +77,7 @@ func (h *hold) needsLate(field string) bool {
 		h.wakeLocked()
 	}
 	for other := range s.holds.all() {
-		if other.field == field && other.state == fresh && other != h {
+		if other.has(field) && other.state == fresh && other != h {
 			other.wakeLocked()
 		}
 	}
@@ -89,51 +88,4 @@ func (h *hold) needsLate(field string) bool {
 func (h *hold) wakeLocked() {
 	h.late = h.changed == nil
 	wakeCaller(h.changed)
-}
-
-// needs reports whether field belongs to a hold of this process, or to an acquire operation that goes on. While a
-// release is under way, the record is still needed. After the release has run, a late try may have acquired the lock
-// again with the same field. So needs waits until the release has ended, also if another hold with the same field is
-// released: it would find the record gone if the late try was rolled back before.
-func (h *hold) needs(field string) bool {
-	s := h.lockState
-	s.Lock()
-	defer s.Unlock()
-	if field != h.field && (h.record == nil || field != h.record.field) {
-		return false // the caller makes its attempts with another field by now
-	}
-	switch h.state {
-	case ended:
-		for other := h; other != nil; other = s.releasedLocked(field) {
-			if s.enterHoldLocked(s.engine.waitOptionsFor(context.Background()), other) != nil {
-				return true // the Client is closed
-			}
-			other.unlockHoldLocked()
-		}
-		return s.isNeededLocked(field)
-	case lost, expired, lossReported:
-		return false
-	}
-	return true
-}
-
-// releasedLocked returns a hold that had the record with this field, if its release is under way; or nil.
-func (s *lockState) releasedLocked(field string) *hold {
-	for h := range s.holds.all() {
-		if h.state == ended && h.record != nil && h.record.field == field {
-			return h
-		}
-	}
-	return nil
-}
-
-// isNeededLocked reports whether an owner holds the lock with field, or asks for it, or is going to: it may have shared
-// the record of the hold for which the field was made, or adopted it, or its place in the line.
-func (s *lockState) isNeededLocked(field string) bool {
-	for h := range s.holds.all() {
-		if h.field == field && (h.state.wanted() || h.state.holds()) {
-			return true
-		}
-	}
-	return slices.ContainsFunc(s.queues, func(q *waitQueue) bool { return q.place != nil && q.place.field == field })
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -24,7 +25,7 @@ func (e *bubbleEngine) holdBy(id LockID, o Owner) (h *hold, field string) {
 	e.t.Helper()
 	e.holdOf(id, o, func(found *hold) {
 		require.NotNil(e.t, found)
-		h, field = found, found.field
+		h, field = found, found.field.ID
 	})
 	return h, field
 }
@@ -82,25 +83,25 @@ func TestLateGrantIsNeededWhileThePlaceIsLeft(t *testing.T) {
 		newHold := func() (h *hold) {
 			s.locked(func() {
 				h = s.newHoldLocked(l, holdKey{"", 1}, nil)
-				h.field = e.fields.newField(1, 1)
+				h.newField()
 			})
 			return h
 		}
 		h := newHold()
-		assert.True(t, h.needs(h.field), "its caller asks")
+		assert.True(t, h.needs(h.field.ID), "its caller asks")
 		s.locked(func() {
 			q = s.queueLocked("")
 			q.TryEnter()
 			q.place = &place{lock: l, field: h.field}
 		})
 		h.unlockHold()
-		assert.True(t, h.needs(h.field), "the next caller asks")
+		assert.True(t, h.needs(h.field.ID), "the next caller asks")
 		s.locked(func() {
 			q.place = nil
 			q.Release()
 			s.dropQueueLocked(q)
 		})
-		assert.False(t, h.needs(h.field), "nobody asks")
+		assert.False(t, h.needs(h.field.ID), "nobody asks")
 
 		h = newHold()
 		signal := make(chan struct{}, 1)
@@ -109,7 +110,7 @@ func TestLateGrantIsNeededWhileThePlaceIsLeft(t *testing.T) {
 			s.forgetLocked(h)
 		})
 		h.unlockHold()
-		assert.True(t, h.needsLate(h.field), "the multi-acquire asks")
+		assert.True(t, h.needsLate(h.field.ID), "the multi-acquire asks")
 		assert.Len(t, signal, 1, "it is woken")
 	})
 }
@@ -389,9 +390,9 @@ func TestLateGrantWakesACallerThatIsAboutToWait(t *testing.T) {
 		var h *hold
 		s.locked(func() {
 			h = s.newHoldLocked(newFakeLock(e.redis, "x"), holdKey{"", 1}, nil)
-			h.field = e.fields.newField(1, 1)
+			h.newField()
 		})
-		assert.True(t, h.needsLate(h.field))
+		assert.True(t, h.needsLate(h.field.ID))
 		wake := make(chan struct{}, 1)
 		h.wokenBy(wake)
 		require.Len(t, wake, 1)
@@ -473,7 +474,8 @@ func TestRepeatedUnlockOfALevelReportsARecordThatIsGone(t *testing.T) {
 // Each attempt of a multi-acquire has new holds with the fields of the first one. Whether a late grant is needed is a
 // question about the hold that has its field now: that of the earlier attempt is never acquired, and never ends.
 func TestLateGrantOfAMultiAcquireConcernsTheHoldOfNow(t *testing.T) {
-	earlier, now, other := &hold{field: "a"}, &hold{field: "a"}, &hold{field: "c"}
+	a := &ledger.Field{ID: "a"}
+	earlier, now, other := &hold{field: a}, &hold{field: a}, &hold{field: &ledger.Field{ID: "c"}}
 	g := &multiAcquire{fresh: []*hold{now, other}}
 	late := []target{{hold: earlier, Attempt: Attempt{Field: "a"}}, {hold: earlier, Attempt: Attempt{Field: "b"}}}
 	present := g.present(late, true)

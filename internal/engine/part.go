@@ -87,7 +87,7 @@ func (h *hold) reportLossLocked(p *Part) error {
 		return h.loss
 	}
 	if h.state == lost {
-		h.record.unwanted = true
+		h.field.Unwant()
 		h.deleteIfLeftLocked()
 	}
 	h.state = h.state.afterReport()

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -90,7 +91,7 @@ func (p Probe) LeavePlace(kind Lock, field string) {
 		if q := s.findQueueLocked(kind.ID().Half); field == "" {
 			q.place = nil
 		} else {
-			q.place = &place{field: field}
+			q.place = &place{field: &ledger.Field{ID: field}}
 		}
 	})
 }

@@ -78,8 +78,10 @@ func (s *lockState) releaseUnconfirmed(ctx context.Context, kind Lock, o Owner, 
 	s.Lock()
 	p.uncountLocked(h)
 	left, last, guards := h.endOneLocked()
-	h.record.unwanted = h.record.unwanted || last // the request of the other goroutine may set a lease, also after clear
-	if h.ownerQueue.TryEnter() {                  // as a rule, that goroutine forgets the hold, which has ended
+	if last {
+		h.field.Unwant() // the request of the other goroutine may set a lease, also after clear
+	}
+	if h.ownerQueue.TryEnter() { // as a rule, that goroutine forgets the hold, which has ended
 		h.unlockHoldLocked()
 	}
 	s.Unlock()
@@ -158,7 +160,7 @@ func (r releasing) setHoldCount(op *waitOptions) (there bool, unknown int, err e
 	reply, err := answer.Reply()
 	unknown = answer.Unknown
 	if late && err == nil {
-		rollbacker{e}.buried(r.commands(), r.field)
+		rollbacker{e}.buried(r.commands(), r.field.ID)
 	}
 	returned, heard, passed = true, int(reply[1]), reply[2]
 	if keeps {
@@ -167,7 +169,7 @@ func (r releasing) setHoldCount(op *waitOptions) (there bool, unknown int, err e
 			unknown = 0 // no try of this release has deleted the record: if it is missing, it was gone before
 		}
 	}
-	if keeps && err == nil && !expires && (reply[0] == 1 || e.late.MayAcquire(r.field)) {
+	if keeps && err == nil && !expires && (reply[0] == 1 || e.late.MayAcquire(r.field.ID)) {
 		e.workers.Spawn(r.clear)
 	}
 	return reply[0] == 1, unknown, err
@@ -183,8 +185,8 @@ func (r releasing) send(op *waitOptions) (answer send.Answer, keeps, expires, la
 			return answer, true, expires, false
 		}
 	}
-	late = r.count == 0 && e.late.MayAcquire(r.field)
-	call := r.commands().Release(Release{r.field, r.count, late, e.shareTime()})
+	late = r.count == 0 && e.late.MayAcquire(r.field.ID)
+	call := r.commands().Release(Release{r.field.ID, r.count, late, e.shareTime()})
 	return e.sender.Do(&op.Wait, send.Request{Call: call}, time.Now()), false, false, late
 }
 
@@ -335,7 +337,7 @@ func (h *hold) clearAfter(unknown int) {
 		return
 	}
 	isOver := h.untilOver()
-	for (rollbacker{e}).rollBackOne(ctx, h.commands(), Attempt{Field: h.field, HoldCount: 1}, unknown) != nil &&
+	for (rollbacker{e}).rollBackOne(ctx, h.commands(), Attempt{Field: h.field.ID, HoldCount: 1}, unknown) != nil &&
 		(!isOver() || h.keptByCounterpart()) {
 		if e.waitOptionsFor(ctx).sleep(nil, nil, clearPause) != nil {
 			break // the engine is closed: no lease is renewed any more

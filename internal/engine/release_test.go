@@ -132,7 +132,7 @@ func TestEngineGrantOfAnInheritedPlaceIsUndoneAfterAnOutage(t *testing.T) {
 		r.place = place{lock: l, field: h.field, lease: time.Hour}
 		r.leftovers.inherits(0)
 		e.redis.Set(func() {
-			e.redis.Records["x"] = &fakeredis.Record{Field: h.field, Levels: 1, Expires: time.Now().Add(time.Hour)}
+			e.redis.Records["x"] = &fakeredis.Record{Field: h.field.ID, Levels: 1, Expires: time.Now().Add(time.Hour)}
 			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.ErrUnexpectedEOF} }
 		})
 		r.rollback(Answer{}, send.ErrTimeUp, true)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -192,9 +193,9 @@ func (r *recordBackend) chooseDelivery() {
 	case r.subscription.isRefused():
 		t.Delivery = Poll
 	}
-	first := r.place.field == ""
+	first := r.place.field == nil
 	t.Asked, t.Waits = r.place.asks(time.Now()), r.fitted
-	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.Field, max(r.place.lease, t.Lease)
+	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.hold.field, max(r.place.lease, t.Lease)
 	if t.Delivery == Push || t.Delivery == Poll {
 		r.leftovers.mayEnqueue()
 	}
@@ -245,7 +246,7 @@ func (r *recordBackend) takePlace() {
 	if q == nil || q.place == nil || t.HoldCount > 1 {
 		return
 	}
-	if r.place.field != "" && !r.adoptsRecord { // the caller has bypassed the wait queue with a field that it now replaces
+	if r.place.field != nil && !r.adoptsRecord { // the caller has bypassed the wait queue with a field that it now replaces
 		if r.leftovers.toRollBack(true) {
 			s.oweLocked(duty{rollBack: t.hold.commands(), attempt: r.place.attempt(), unknown: r.leftovers.tries})
 			r.leftovers = leftovers{}
@@ -255,8 +256,8 @@ func (r *recordBackend) takePlace() {
 	shorter := (!t.Renewed || t.hold.lock.Limits().Max > 0) && t.Lease < min(q.place.lease, ProvisionalLease)
 	if shorter || t.hold.lock.Permits() != q.place.lock.Permits() {
 		s.dropPlaceLocked(q)
-		if r.place.field == "" { // its number must be higher than that of the place
-			r.useFieldLocked(s.engine.fields.newField(t.hold.key.owner, t.hold.lock.Permits()))
+		if r.place.field == nil { // its number must be higher than that of the place
+			r.useFieldLocked(t.hold.newField())
 		}
 		return
 	}
@@ -266,9 +267,9 @@ func (r *recordBackend) takePlace() {
 }
 
 // useFieldLocked makes the caller use field in its attempts from now on.
-func (r *recordBackend) useFieldLocked(field string) {
+func (r *recordBackend) useFieldLocked(field *ledger.Field) {
 	t := r.targets[0]
-	t.hold.field, t.Field = field, field
+	t.hold.field, t.Field = field, field.ID
 	r.targets = []target{t}
 }
 
@@ -285,7 +286,7 @@ func (r *recordBackend) leavePlace() bool {
 		return false
 	}
 	left := r.place
-	if left.unknown = 0; s.engine.late.MayAcquire(left.field) {
+	if left.unknown = 0; s.engine.late.MayAcquire(left.field.ID) {
 		left.unknown = r.leftovers.leavesTries()
 	}
 	q.place = &left

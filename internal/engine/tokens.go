@@ -80,7 +80,7 @@ func (e *Engine) HeldToken(name, field string) (token int64) {
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
-		if h.field == field && h.state.holds() {
+		if h.has(field) && h.state.holds() {
 			token = max(token, h.token)
 		}
 	}

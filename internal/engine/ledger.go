@@ -1,0 +1,257 @@
+package engine
+
+// The ledger: who needs a field, and for how long Redis may have it.
+//
+// Rules: these questions are answered here, by the facts in internal/ledger and internal/late, and nowhere else. All
+// holds, records and places that have a field, one after the other or together, refer to one ledger.Field. A hold, a
+// hold that is about to adopt the field, and a reader that is being split off are its users; they are counted, because
+// the last of them deletes the field. The callers that ask with a field are not counted: to delete it is what they do
+// when they give up, and others look for them (isNeededLocked, uses).
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/relock-go/relock/internal/late"
+	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/ledger"
+	"github.com/relock-go/relock/internal/send"
+)
+
+// newField makes a new field, with which the caller of h asks from now on.
+func (h *hold) newField() *ledger.Field {
+	f := &h.fieldRoom
+	if h.field != nil { // others may refer to the first one
+		f = new(ledger.Field)
+	}
+	f.ID = h.lockState.engine.fields.newField(h.key.owner, h.lock.Permits())
+	h.field = f
+	return f
+}
+
+// has reports whether h has field, or asks with it.
+func (h *hold) has(field string) bool { return h.field != nil && h.field.ID == field }
+
+// adoptFieldLocked makes h, which is fresh, a user of f, a field that another hold leaves to it. It is one until
+// useFieldLocked or dropFieldLocked.
+func (h *hold) adoptFieldLocked(f *ledger.Field) {
+	f.Use()
+	h.field, h.adopts = f, true
+}
+
+// useFieldLocked makes h, which begins to hold the lock, a user of f.
+func (h *hold) useFieldLocked(f *ledger.Field) {
+	if !h.adopts {
+		f.Use()
+	}
+	h.field, h.adopts = f, false
+}
+
+// dropFieldLocked ends what adoptFieldLocked has begun, if h was not acquired.
+func (h *hold) dropFieldLocked() {
+	if h.adopts {
+		h.adopts = false
+		h.field.Leave()
+	}
+}
+
+// mayLast notes that a request of h which sets a lease of this length has ended with err, or was answered if err is nil.
+// If the field has ended while the request was under way, and nobody else deletes it, it is deleted.
+func (h *hold) mayLast(length time.Duration, err error) {
+	length = bounded(length)
+	// The error may be one of a hook of the user. Its methods are called here, before the mutex is locked.
+	switch {
+	case err != nil && !send.MayHaveRun(err) && !send.Answered(err):
+		return
+	case send.MayRunLater(err):
+		length += late.Life
+	}
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	h.mayLastLocked(length)
+}
+
+// mayLastLocked notes that the field of h may last for length from now, which is bounded.
+func (h *hold) mayLastLocked(length time.Duration) {
+	h.field.MayLast(h.lockState.engine.watchdog.Now() + length)
+	h.deleteIfLeftLocked() // who has called Unwant did not know of the request
+}
+
+// mayLastLocked notes for how long the field of t lasts, which was granted by an answer that came at now. The caller
+// before may have asked for a longer lease with the same field, and been granted it. Another try of the attempt may be on
+// its way, and give an explicit lease again.
+func (t *target) mayLastLocked(now, longest time.Duration) {
+	length := bounded(max(t.Lease, longest))
+	if !t.Renewed && t.hold.lockState.engine.late.Longest(t.Field) > 0 {
+		length += late.Life
+	}
+	t.hold.field.MayLast(now + length)
+}
+
+// deleteIfLeftLocked has the field of h deleted if nobody uses it any more, and it may be left in Redis.
+func (h *hold) deleteIfLeftLocked() {
+	if !h.field.IsLeft() {
+		return
+	}
+	if h = h.lastLocked(); h != nil && h.vote == nil && h.mayOutliveLocked() {
+		h.lockState.oweLocked(duty{clear: h})
+	}
+}
+
+// lastLocked returns the hold that has last held the lock with the field of h, as far as this process knows; or nil. It
+// may be another one than h, whose caller has left its place in the line, or its record, or has made another attempt of
+// a MultiLock.
+func (h *hold) lastLocked() *hold {
+	for other := range h.lockState.holds.all() {
+		if other.field == h.field && other.record != nil {
+			return other.record.first
+		}
+	}
+	if h.record == nil {
+		return nil
+	}
+	return h.record.first
+}
+
+// beginClear notes that a goroutine deletes the field of h until it calls end.
+func (h *hold) beginClear() (end func()) {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	h.field.BeginClear()
+	return func() {
+		h.lockState.Lock()
+		defer h.lockState.Unlock()
+		h.field.EndClear()
+	}
+}
+
+// reachLocked returns how far the lease of h, which has a record, may reach by the requests that have set it, or may
+// still do so without being sent anew.
+func (h *hold) reachLocked() ledger.Reach {
+	e := h.lockState.engine
+	r := ledger.Reach{
+		Now:     e.watchdog.Now(),
+		Expires: h.field.Expires(),
+		Late:    bounded(e.late.Longest(h.field.ID)),
+		LateBy:  late.Life,
+	}
+	if e.watchdog.IsRenewing(&h.record.lease) {
+		r.Renewal = bounded(e.WatchdogTimeout)
+	}
+	return r
+}
+
+// reach is reachLocked for callers without the mutex.
+func (h *hold) reach() ledger.Reach {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	return h.reachLocked()
+}
+
+// recordEnd returns when the lease of the record of h has expired in Redis at the latest, even if all requests that may
+// still run set their leases.
+func (h *hold) recordEnd() time.Time {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if h.record == nil {
+		return time.Now()
+	}
+	e, reach := h.lockState.engine, h.reachLocked()
+	if e.watchdog.Renews(&h.record.lease) && !h.record.ended { // a record that has ended gets no more
+		reach.Renewal = bounded(e.WatchdogTimeout)
+	}
+	return time.Now().Add(reach.End() - reach.Now)
+}
+
+// untilOver returns a function that reports whether the lease of the record of h has expired in Redis for certain. It
+// follows the requests that set leases meanwhile, and remembers what requests may do that internal/late then forgets.
+func (h *hold) untilOver() (isOver func() bool) {
+	end := h.recordEnd()
+	return func() bool {
+		if later := h.recordEnd(); later.After(end) { // the present time at the earliest
+			end = later
+		}
+		return !time.Now().Before(end)
+	}
+}
+
+// outlivesBy is how much longer a record may last than its validity and the drift before it is deleted. A record whose
+// answer took that long on its way lasts so much longer.
+const outlivesBy = 250 * time.Millisecond
+
+// mayOutliveLocked reports whether the record of h, whose lease has ended and is not renewed any more, may last longer
+// in Redis than this process relies on it. Then it has to be deleted, because it would block others.
+func (h *hold) mayOutliveLocked() bool {
+	w, l := h.lockState.engine.watchdog, &h.record.lease
+	return h.reachLocked().Outlives(w.At(w.End(l)) + lease.Drift(l.WholeValidity()) + outlivesBy)
+}
+
+// attemptUntil returns the attempt with which the field of h is rolled back. Its lease ends at expires, on the clock of
+// the watchdog.
+func (h *hold) attemptUntil(expires time.Duration) Attempt {
+	return Attempt{Field: h.field.ID, HoldCount: 1, Lease: expires - h.lockState.engine.watchdog.Now()}
+}
+
+// needs reports whether field belongs to a hold of this process, or to an acquire operation that goes on. While a
+// release is under way, the record is still needed. After the release has run, a late try may have acquired the lock
+// again with the same field. So needs waits until the release has ended, also if another hold with the same field is
+// released: it would find the record gone if the late try was rolled back before.
+func (h *hold) needs(field string) bool {
+	s := h.lockState
+	s.Lock()
+	defer s.Unlock()
+	if !h.has(field) {
+		return false // the caller makes its attempts with another field by now
+	}
+	switch h.state {
+	case ended:
+		for other := h; other != nil; other = s.releasedLocked(field) {
+			if s.enterHoldLocked(s.engine.waitOptionsFor(context.Background()), other) != nil {
+				return true // the Client is closed
+			}
+			other.unlockHoldLocked()
+		}
+		return s.isNeededLocked(field)
+	case lost, expired, lossReported:
+		return false
+	}
+	return true
+}
+
+// releasedLocked returns a hold that had the record with this field, if its release is under way; or nil.
+func (s *lockState) releasedLocked(field string) *hold {
+	for h := range s.holds.all() {
+		if h.state == ended && h.record != nil && h.has(field) {
+			return h
+		}
+	}
+	return nil
+}
+
+// isNeededLocked reports whether an owner holds the lock with field, or asks for it, or is going to: it may have shared
+// the record of the hold for which the field was made, or adopted it, or its place in the line.
+func (s *lockState) isNeededLocked(field string) bool {
+	for h := range s.holds.all() {
+		if h.has(field) && (h.state.wanted() || h.state.holds()) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(s.queues, func(q *waitQueue) bool { return q.place != nil && q.place.field.ID == field })
+}
+
+// uses reports whether a caller of this process waits with field, holds the lock with it or is releasing it, or whether
+// field belongs to a place that was left to the next caller. A field that stands for some of the same permits counts as
+// the same one.
+func (s *lockState) uses(field string) bool {
+	s.Lock()
+	defer s.Unlock()
+	for h := range s.holds.all() {
+		if h.field != nil && overlap(h.field.ID, field) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(s.queues, func(q *waitQueue) bool {
+		return q.place != nil && overlap(q.place.field.ID, field)
+	})
+}

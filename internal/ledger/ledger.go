@@ -1,0 +1,104 @@
+// Package ledger keeps the facts of a field: who uses it in this process, and for how long Redis may have it.
+//
+// A field is the holder ID of one acquire operation. It may pass from one hold to the next: by a hand-off, by the place
+// that a caller leaves in the line, or by another attempt of a MultiLock. All who have it refer to the same Field, so
+// what one of them learns is known to the others. These questions are answered here, and only here:
+//
+//   - InUse: may the field be deleted? When its last user has left.
+//   - IsLeft: has it to be deleted, because nobody uses it any more and its lease may go on?
+//   - Reach.End: when has it expired at the latest?
+//   - Reach.Longest: which lease may it have, or still get?
+//   - Reach.IsSettled: does a request that sets the lease have the last word?
+//
+// Rules: the package knows neither Redis nor a clock, a goroutine or a mutex. Times are those of the clock of the
+// watchdog. What requests may still do that no caller waits for is in internal/late, because it outlives the lock state;
+// a Reach is told of it.
+package ledger
+
+import "time"
+
+// A Field is what this process knows of one field. The mutex of the lock state guards all but ID, which never changes.
+type Field struct {
+	ID string
+
+	users    int32
+	clears   int16
+	unwanted bool
+	expires  time.Duration
+}
+
+// Use adds a user: a hold that has the lock with the field, a hold that is about to adopt it, or a reader that is being
+// split off.
+func (f *Field) Use() { f.users++ }
+
+// Leave removes a user, and reports whether it was the last one.
+func (f *Field) Leave() (last bool) {
+	if f.users == 0 {
+		panic("bug: a field without users was left")
+	}
+	f.users--
+	return f.users == 0
+}
+
+// InUse reports whether the field has users. Then nobody deletes it.
+func (f *Field) InUse() bool { return f.users > 0 }
+
+// MayLast notes that the lease of the field may end as late as at the time until.
+func (f *Field) MayLast(until time.Duration) { f.expires = max(f.expires, until) }
+
+// Expires returns when the lease has expired in Redis at the latest: the maximum over all requests that have set it, or
+// may have, except those that internal/late still knows.
+func (f *Field) Expires() time.Duration { return f.expires }
+
+// Unwant notes that no hold of this process relies on the field any more: what is left of it in Redis, or what a request
+// makes of it, is deleted.
+func (f *Field) Unwant() { f.unwanted = true }
+
+// IsUnwanted reports whether Unwant was called.
+func (f *Field) IsUnwanted() bool { return f.unwanted }
+
+// BeginClear notes that a goroutine deletes the field from Redis until it calls EndClear.
+func (f *Field) BeginClear() { f.clears++ }
+
+// EndClear ends what BeginClear has begun.
+func (f *Field) EndClear() {
+	if f.clears == 0 {
+		panic("bug: more deletions have ended than have begun")
+	}
+	f.clears--
+}
+
+// IsLeft reports whether the field is unwanted, has no users, and is not being deleted: who learns that its lease may
+// last longer has it deleted.
+func (f *Field) IsLeft() bool { return f.unwanted && !f.InUse() && f.clears == 0 }
+
+// A Reach is how far the lease of a field may reach: what requests have made of it, or may make of it.
+type Reach struct {
+	Now     time.Duration
+	Expires time.Duration // that of the Field
+	Renewal time.Duration // the lease that a renewal may set which is under way, or which the watchdog is going to send; 0: none
+	Late    time.Duration // the longest lease that a request may set which no caller waits for; 0: none
+	LateBy  time.Duration // for how long from now on such a request may run
+}
+
+// End returns when the lease has expired at the latest, even if all requests that may still run set their leases. It is
+// not in the past.
+func (r Reach) End() time.Duration {
+	end := max(r.Expires, r.Now)
+	if r.Renewal > 0 {
+		end = max(end, r.Now+r.Renewal)
+	}
+	if r.Late > 0 {
+		end = max(end, r.Now+r.LateBy+r.Late)
+	}
+	return end
+}
+
+// Longest returns the longest lease, counted from now, that the field has or may still get; 0: none.
+func (r Reach) Longest() time.Duration { return max(r.Expires-r.Now, r.Renewal, r.Late) }
+
+// IsSettled reports whether no request that was sent may still set the lease.
+func (r Reach) IsSettled() bool { return r.Renewal == 0 && r.Late == 0 }
+
+// Outlives reports whether the lease may last beyond end.
+func (r Reach) Outlives(end time.Duration) bool { return r.Expires > end || !r.IsSettled() }

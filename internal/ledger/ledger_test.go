@@ -1,0 +1,141 @@
+package ledger
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// A field is deleted only when no hold has it, adopts it or has it split: in all orders of six events, the last of its
+// users to leave is told so, and nobody before.
+func TestFieldIsDeletedOnlyWhenItsLastUserHasLeft(t *testing.T) {
+	const users = 3
+	permute(2*users, func(order []int) { // the events 0 to 2 begin a use, and 3 to 5 end one
+		var f Field
+		used, begun, lasts := 0, 0, 0
+		for _, event := range order {
+			if event < users {
+				f.Use()
+				used++
+				begun++
+			} else if used > 0 { // an end without a beginning is impossible: it comes at the end instead
+				used--
+				if last := f.Leave(); last {
+					lasts++
+				}
+				assert.Equal(t, used > 0, f.InUse(), "%v", order)
+			}
+		}
+		for ; used > 0; used-- {
+			assert.Equal(t, used == 1, f.Leave(), "%v", order)
+		}
+		assert.False(t, f.InUse(), "%v", order)
+		assert.Equal(t, users, begun)
+	})
+}
+
+// A field that has ended is deleted by whoever learns that its lease may go on, but not beside another deletion, and
+// never while it has a user: in all orders of the events.
+func TestFieldThatIsLeftIsDeletedOnce(t *testing.T) {
+	const (
+		leave      = iota // the hold that has it
+		leaveOther        // the successor that has adopted it
+		unwant
+		beginClear
+		endClear
+		mayLast
+		events
+	)
+	permute(events, func(order []int) {
+		var f Field
+		f.Use()
+		f.Use()
+		users, unwanted, clears, due := 2, false, 0, false
+		for _, event := range order {
+			switch event {
+			case leave, leaveOther:
+				users--
+				assert.Equal(t, users == 0, f.Leave(), "%v", order)
+			case unwant:
+				f.Unwant()
+				unwanted = true
+			case beginClear:
+				f.BeginClear()
+				clears++
+			case endClear:
+				if due = clears == 0; !due { // an end without a beginning is impossible: it comes at the end instead
+					f.EndClear()
+					clears--
+				}
+			case mayLast:
+				f.MayLast(time.Minute)
+				f.MayLast(time.Second)
+				assert.Equal(t, time.Minute, f.Expires(), "the latest end counts: %v", order)
+			}
+			assert.Equal(t, users == 0 && unwanted && clears == 0, f.IsLeft(), "%v: after %d", order, event)
+		}
+		if due {
+			f.EndClear()
+		}
+		assert.True(t, f.IsLeft(), "%v", order)
+	})
+}
+
+// What has not begun cannot end.
+func TestImpossibleEndsPanic(t *testing.T) {
+	var f Field
+	assert.Panics(t, func() { f.Leave() })
+	assert.Panics(t, f.EndClear)
+}
+
+// A lease ends when the latest of all requests that have set it, or may still do so, lets it end.
+func TestLeaseEndsWithItsLatestRequest(t *testing.T) {
+	const now = time.Hour
+	for _, of := range []struct {
+		name     string
+		r        Reach
+		end      time.Duration
+		longest  time.Duration
+		settled  bool
+		outlives bool // the time now+20s
+	}{
+		{"nothing is known", Reach{}, now, 0, true, false},
+		{"it has expired", Reach{Expires: now - 5}, now, 0, true, false},
+		{"it lasts", Reach{Expires: now + 10*time.Second}, now + 10*time.Second, 10 * time.Second, true, false},
+		{"it lasts longer", Reach{Expires: now + time.Minute}, now + time.Minute, time.Minute, true, true},
+		{"it is renewed", Reach{Expires: now, Renewal: 30 * time.Second}, now + 30*time.Second, 30 * time.Second, false, true},
+		{"a request is late", Reach{Late: 1, LateBy: time.Minute}, now + time.Minute + 1, 1, false, true},
+		{
+			"all of it", Reach{Expires: now + 3*time.Minute, Renewal: 9, Late: time.Minute, LateBy: time.Minute},
+			now + 3*time.Minute, 3 * time.Minute, false, true,
+		},
+	} {
+		of.r.Now = now
+		assert.Equal(t, of.end, of.r.End(), of.name)
+		assert.Equal(t, of.longest, of.r.Longest(), of.name)
+		assert.Equal(t, of.settled, of.r.IsSettled(), of.name)
+		assert.Equal(t, of.outlives, of.r.Outlives(now+20*time.Second), of.name)
+	}
+}
+
+// permute calls f with each permutation of 0 to n-1.
+func permute(n int, f func([]int)) {
+	order := make([]int, n)
+	for i := range order {
+		order[i] = i
+	}
+	var from func(at int)
+	from = func(at int) {
+		if at == n {
+			f(order)
+			return
+		}
+		for i := at; i < n; i++ {
+			order[at], order[i] = order[i], order[at]
+			from(at + 1)
+			order[at], order[i] = order[i], order[at]
+		}
+	}
+	from(0)
+}
