@@ -228,6 +228,8 @@ func (t *target) prepareLocked(r Request, p *Part) error {
 		}
 		t.Lease = e.watchdog.RestOf(&h.record.lease, t.Lease)
 	}
+	most := h.lock.Limits().Max
+	t.cut = most > 0 && t.Lease >= most
 	return nil
 }
 
@@ -303,13 +305,19 @@ func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
 	call := attemptCall(targets)
 	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: &orphans{a, targets}, OnFailure: a}, lastReply)
 	res, err := readResult(targets, &answer)
-	a.leftovers.attempted(answer.Unknown, answer.Abandoned, res.leavesEntry)
+	a.noteAnswer(&answer, res.leavesEntry, err)
+	return res, err
+}
+
+// noteAnswer notes what an attempt may have left in Redis, and may still do. waits reports whether it has left the entry
+// of a waiter, and err is that of the answer, or why it cannot be read.
+func (a *acquireOp) noteAnswer(answer *send.Answer, waits bool, err error) {
+	a.leftovers.attempted(answer.Unknown, answer.Abandoned, waits)
 	a.unanswered = answer.Unanswered
-	rollbacker{e}.callersLeft(targets, answer.Orphans, answer.Lost > 0)
+	rollbacker{a.engine}.callersLeft(a.targets, answer.Orphans, answer.Lost > 0)
 	if err != nil && send.Answered(err) { // a script that Redis has stopped halfway may have written data
 		a.leftovers.grantNotKept()
 	}
-	return res, err
 }
 
 // checkFields returns errRestart if a field carries the mark of a Client that uses the line, and the attempt has shown
@@ -340,10 +348,8 @@ func (e *Engine) enoughValidityLeft(targets []target, sent time.Time, asked int)
 		if t.HoldCount > 1 {
 			left = max(left, e.watchdog.Left(&t.hold.record.lease))
 		}
-		most := t.hold.lock.Limits().Max
-		last := most > 0 && t.Lease >= most // as long as MaxHold allows: the watchdog will not renew it
 		if !lease.EnoughValidityLeft(left, whole, t.Renewed) &&
-			(asked < 2 && !last || !lease.Suffices(left, whole, t.Renewed && !last)) {
+			(asked < 2 && !t.cut || !lease.Suffices(left, whole, t.Renewed && !t.cut)) {
 			return false
 		}
 	}
@@ -564,7 +570,11 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 		q.policy.Acquired(now)
 	}
 	h.token, h.record.tokens = token, newTokenBlock(token, res.following)
-	h.record.lease.SetLimit(h.lock.Limits().end(e.watchdog.At(sent)))
+	limit := h.lock.Limits().end(e.watchdog.At(sent))
+	if res.limits != nil {
+		h.keepUntil, limit = res.limits.keepUntil, res.limits.limit
+	}
+	h.record.lease.SetLimit(limit)
 	e.watchdog.Watch(&h.record.lease, sent, t.Lease, t.Renewed, res.provisional) // 6
 	h.checkIfForcedLocked(e.watchdog.At(sent))
 	h.openLocked(res.More)

@@ -286,6 +286,7 @@ func (a *Attempt) AsRelease() Release { return Release{a.Field, a.HoldCount - 1,
 type target struct {
 	hold *hold
 	Attempt
+	cut bool // the lease is as long as MaxHold allows: the watchdog will not renew it
 }
 
 // An Outcome is the result of an attempt, as the reply of Redis describes it.
@@ -321,6 +322,7 @@ type Answer struct {
 
 	provisional time.Duration // the lease of a grant that is shorter than the lease asked for; 0: it is not shorter
 	longest     time.Duration // the longest lease that a request with the field of the place in the line has asked for
+	limits      *limitEnds    // of a hold that was attached; nil: those of its lock count from now on
 }
 
 // A View is the state of a lock in Redis.

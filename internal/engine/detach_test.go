@@ -140,10 +140,12 @@ func TestHoldIsBeingPutBackUntilTheLastAttachIsUndone(t *testing.T) {
 			began := time.Now()
 			for i, pause := range []time.Duration{0, send.ResendTime / 2} {
 				time.Sleep(pause)
-				x := &attaching{hold: s.attachingHold(newFakeLock(e.redis, "x"), Owner(2+i)), Detached: d}
-				x.to, x.orphans = x.field.ID, orphans[i] // an answer that does not come: it is awaited for send.ResendTime
-				x.giveUp(context.Background())
-				x.unlockHold()
+				h, op := s.attachingHold(newFakeLock(e.redis, "x"), Owner(2+i)), waitOptions{}
+				op.Ctx = context.Background()
+				a := newAttachBackend(&op, h, d)
+				a.orphans = orphans[i] // an answer that does not come: it is awaited for send.ResendTime
+				a.giveUp()
+				h.unlockHold()
 				assert.True(t, e.putBacks.isUnderWay(d.Field), name)
 			}
 			last := send.ResendTime

@@ -45,6 +45,12 @@ func (l Limits) Cut(lease time.Duration) time.Duration {
 	return lease
 }
 
+// limitEnds are the times at which the limits of a hold end, on the clock of the watchdog; 0: there is no such limit.
+type limitEnds struct {
+	keepUntil time.Duration // MinHold
+	limit     time.Duration // MaxHold
+}
+
 // end returns until when a hold that was acquired at since may last, on the clock of the watchdog; 0: there is no
 // limit.
 func (l Limits) end(since time.Duration) time.Duration {

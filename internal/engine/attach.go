@@ -1,0 +1,266 @@
+package engine
+
+// Attaching: how an owner of this process acquires a hold that was detached, perhaps by another process.
+//
+// Rules: an Attach is an acquire operation, whose attempts rename the detached field to that of the hold (detach.go). It
+// waits for no other owner. An Attach that gives up renames its field back, and where there are tombstones, this field
+// never acquires the lock again. That may be later than the time at which the detached hold would have expired: then
+// the lock is free a moment later, and an Attach in between is refused. As long as a field is being renamed back, the
+// next Attach of this process waits, because it would find no detached field. An attached hold is in no local queue,
+// and is not handed off.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/relock-go/relock/internal/late"
+	"github.com/relock-go/relock/internal/send"
+)
+
+// Attach makes o hold the detached hold d, whose lock is kind.
+func (e *Engine) Attach(ctx context.Context, kind Record, o Owner, d Detached) error {
+	e.workers.Begin()
+	defer e.workers.End()
+	op := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.noNewHolds, OnCaller: true}}
+	switch {
+	case ctx.Err() != nil:
+		return send.CtxError(ctx)
+	case e.Open() != nil:
+		return send.ErrClosed
+	}
+	op.span = startSpan(e, ctx, []Lock{kind}, o)
+	e.noteAcquire()
+	s := e.retain(kind.ID().Name)
+	defer s.release()
+	h := s.attachingHold(kind, o)
+	defer h.unlockHold()
+	a := newAttachBackend(&op, h, d)
+	err := s.silence(a.finish(&op))
+	if a.refused {
+		a.giveUp()
+	}
+	if err == nil {
+		op.span.ends(pathAttached)
+	}
+	op.span.finish(err)
+	if err == nil {
+		slowWatch{e}.acquired([]Lock{kind}, o)
+	}
+	return err
+}
+
+// attachingHold returns a fresh hold with a field of its own, which is in no local queue, and its owner mutex.
+func (s *lockState) attachingHold(kind Record, o Owner) *hold {
+	s.Lock()
+	defer s.Unlock()
+	h := s.newHoldLocked(kind, holdKey{kind.ID().Half, o}, nil)
+	h.newField()
+	return h
+}
+
+// An attachBackend is the backend of one call of Attach.
+type attachBackend struct {
+	oneLock
+	Detached
+	to     string // the field of the hold
+	waited bool   // see missing
+
+	refused bool // the hold was renamed, but the caller does not get it
+
+	orphans int           // number of tries whose answers HandleOrphan gets
+	handled atomic.Int64  // number of answers that it has handled
+	heard   chan struct{} // has a value if it has handled one since the last look; its capacity is 1
+}
+
+// newAttachBackend begins an operation that makes h the detached hold d. The caller has the owner mutex of h.
+func newAttachBackend(op *waitOptions, h *hold, d Detached) *attachBackend {
+	a := &attachBackend{Detached: d, to: h.field.ID, heard: make(chan struct{}, 1)}
+	a.begin(op, a, h, Request{})
+	a.targets[0].Attempt = Attempt{Field: a.to, Lease: a.engine.WatchdogTimeout, HoldCount: 1, Renewed: true}
+	return a
+}
+
+func (a *attachBackend) admit() error { return a.engine.putBacks.await(&a.waitOptions, a.Field) }
+
+// ask sends one request that renames the field.
+func (a *attachBackend) ask(lastReply time.Time) (res Answer, err error) {
+	t, e := &a.targets[0], a.engine
+	t.Lease = e.WatchdogTimeout
+	rename := Rename{From: a.Field, To: a.to, Lease: e.WatchdogTimeout, Until: a.MaxEnd, Ends: max(1, a.KeepEnd)}
+	request := send.Request{Call: t.hold.commands().Rename(rename), Acquiring: true, OnOrphan: a}
+	answer := e.sender.Do(&a.Wait, request, lastReply)
+	r, err := answer.Reply()
+	a.orphans += answer.Orphans
+	a.noteAnswer(&answer, false, err)
+	switch {
+	case err != nil:
+		return res, err
+	case r[0] != 1:
+		return a.missing(answer.Sent)
+	}
+	t.Lease = send.FromMilliseconds(r[1])
+	t.cut = a.MaxEnd > 0 && t.Lease < e.WatchdogTimeout
+	res = Answer{Outcome: Outcome{Status: Held, token: a.Token}, Sent: answer.Sent}
+	res.limits = a.limits(r[2], answer.Sent)
+	return res, nil
+}
+
+// limits returns when the limits of the hold end. now is the time by the clock of Redis at which it has run a request
+// that was sent at sent.
+func (a *attachBackend) limits(now int64, sent time.Time) *limitEnds {
+	w, ends := a.engine.watchdog, new(limitEnds)
+	if a.MinEnd > now {
+		ends.keepUntil = w.Now() + send.FromMilliseconds(a.MinEnd-now)
+	}
+	if a.MaxEnd > 0 {
+		ends.limit = max(1, w.At(sent)+send.FromMilliseconds(a.MaxEnd-now))
+	}
+	return ends
+}
+
+// missing returns the error if the answer to a request, which was sent at sent, is that the detached field does not have
+// the lock. If another caller of this
+// process has given up since the request was sent, the hold is being put back. Then missing returns Busy instead, once:
+// admit waits for that, and ask asks again.
+func (a *attachBackend) missing(sent time.Time) (res Answer, err error) {
+	switch {
+	case !a.engine.putBacks.isUnderWay(a.Field):
+		return res, fmt.Errorf("%w: the ticket was used before, or the hold has expired or was released by force", ErrNotHeld)
+	case a.waited:
+		return res, errPutBack
+	}
+	a.waited = true
+	return Answer{Outcome: Outcome{Status: Busy}, Sent: sent}, nil
+}
+
+func (a *attachBackend) await(res Answer) (Answer, error) {
+	a.lastReply = time.Now()
+	return res, nil
+}
+
+func (a *attachBackend) rollback(_ Answer, err error, returned bool) {
+	if failed := a.hasFailed(err, returned); failed && a.leftovers.toRollBack(failed) {
+		a.giveUp()
+	}
+}
+
+// dismissLocked has the hold put back that was granted, but that the caller cannot keep.
+func (a *attachBackend) dismissLocked(_ target, res Answer) { a.refused = res.Status == Held }
+
+// giveUp gives the lock back to the detached field, and waits for that, but not for long: the caller may try again.
+func (a *attachBackend) giveUp() {
+	a.givenUp.Store(true)
+	e := a.engine
+	done := make(chan struct{})
+	before, others := e.putBacks.under.Swap(a.Field, done)
+	e.workers.Spawn(func() {
+		defer close(done)
+		defer e.putBacks.under.CompareAndDelete(a.Field, done)
+		a.putBack(a.Ctx)
+		a.awaitOrphans()
+		if others {
+			select {
+			case <-before.(chan struct{}):
+			case <-e.closed:
+			}
+		}
+	})
+	select {
+	case <-done:
+	case <-time.After(send.MinWait):
+	}
+}
+
+// awaitOrphans waits until HandleOrphan has handled the answers to all tries, but not for those that do not come. A
+// request that renames the field back may overtake a try, and then finds nothing to rename: HandleOrphan sends another
+// one.
+func (a *attachBackend) awaitOrphans() {
+	atMost := time.NewTimer(send.ResendTime)
+	defer atMost.Stop()
+	for a.handled.Load() < int64(a.orphans) {
+		select {
+		case <-a.heard:
+		case <-a.engine.closed:
+			return
+		case <-atMost.C:
+			return
+		}
+	}
+}
+
+// putBack gives the lock back to the detached field, until the time at which it would have expired. It is repeated for
+// as long as the field of the hold may have the lock, or get it from a request that runs late.
+func (a *attachBackend) putBack(ctx context.Context) {
+	e := a.engine
+	record := a.target[0].hold.commands()
+	back := func(mayRun bool) send.Call {
+		return record.Rename(Rename{From: a.to, To: a.Field, Lease: longestLimit, Until: a.KeepEnd, Late: mayRun})
+	}
+	end := rollbacker{e}.mayLeaveUntil(a.to, e.WatchdogTimeout)
+	for (rollbacker{e}).repeat(ctx, record, a.to, a.leftovers.tries, back) != nil && time.Now().Before(end) {
+		if e.waitOptionsFor(context.WithoutCancel(ctx)).sleep(nil, nil, clearPause) != nil {
+			return // the engine is closed
+		}
+	}
+}
+
+// HandleOrphan handles the answer to a try that came too late for the caller.
+func (a *attachBackend) HandleOrphan(sent time.Time, value any, err error) {
+	defer func() {
+		a.handled.Add(1)
+		select {
+		case a.heard <- struct{}{}:
+		default:
+		}
+	}()
+	answer, e := send.Answer{Value: value, Err: err, Sent: sent}, a.engine
+	r, err := answer.Reply()
+	effect := late.Effect{Acquires: true, Lease: e.WatchdogTimeout}
+	drop := e.late.Heard(a.to, effect, !send.MayRunLater(answer.Err))
+	if a.givenUp.Load() && (r[0] == 1 || err != nil && (send.MayHaveRun(err) || send.Answered(err))) {
+		a.putBack(context.Background())
+	}
+	if drop.Script != nil {
+		rollbacker{e}.unburyAll([]send.Call{drop})
+	}
+}
+
+// putBacks are the detached fields to which this process is giving the lock back.
+type putBacks struct {
+	// under maps the field to a chan struct{}, of the last Attach that has given up. It is closed when the field has the
+	// lock again, or cannot get it, and those of the Attaches before are closed.
+	under sync.Map
+}
+
+// errPutBack is returned by an Attach that finds no detached field while an earlier one may not have given it back yet.
+var errPutBack = errors.New("an earlier call with this ticket is still being undone: try again")
+
+// isUnderWay reports whether this process is giving the lock back to field.
+func (p *putBacks) isUnderWay(field string) bool {
+	_, ok := p.under.Load(field)
+	return ok
+}
+
+// await waits until field has the lock again, if this process is giving it back; but not for long, because Redis may be
+// unreachable.
+func (p *putBacks) await(op *waitOptions, field string) error {
+	done, ok := p.under.Load(field)
+	if !ok {
+		return nil
+	}
+	atMost := time.NewTimer(UnlockTime)
+	defer atMost.Stop()
+	select {
+	case <-done.(chan struct{}):
+	case <-atMost.C:
+	case <-op.Closed:
+		return send.ErrClosed
+	case <-op.Ctx.Done():
+		return send.CtxError(op.Ctx)
+	}
+	return nil
+}
