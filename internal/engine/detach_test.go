@@ -261,3 +261,43 @@ func TestDetachWhoseGoroutineEndsReleases(t *testing.T) {
 		assert.Empty(t, e.redis.Holder("x"))
 	})
 }
+
+// MaxHold leaves so little of the lease that no renewal will make it longer: a grant of which more than a quarter is
+// left is kept, because another request would not help. With less the hold would be of hardly any use.
+func TestAttachKeepsALeaseThatMaxHoldHasCut(t *testing.T) {
+	for name, of := range map[string]struct {
+		answer   time.Duration
+		requests int
+	}{"a third is left": {650 * time.Millisecond, 1}, "hardly any is left": {850 * time.Millisecond, 2}} {
+		synctest.Test(t, func(t *testing.T) {
+			e := newBubbleEngine(t)
+			d, err := e.detached(context.Background(), time.Hour)
+			require.NoError(t, err)
+			before := e.redis.Count("rename")
+			d.MaxEnd = time.Now().Add(time.Second).UnixMilli()
+			e.renames(fakeredis.Fault{Answer: of.answer})
+			_ = e.attach(context.Background(), 2, d)
+			assert.Equal(t, of.requests, e.redis.Count("rename")-before, name)
+			time.Sleep(time.Minute)
+			_ = e.Release(context.Background(), newFakeLock(e.redis, "x"), 2)
+		})
+	}
+}
+
+// An Attach that finds no detached field, while another one of the process that has given up does not end, waits for it
+// and asks once more, and no longer.
+func TestAttachWaitsOnceForAHoldThatIsPutBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		d, err := e.detached(context.Background(), time.Hour)
+		require.NoError(t, err)
+		e.redis.Set(func() { e.redis.Record("x").Field = "that of an Attach that has given up" })
+		e.putBacks.under.Store(d.Field, make(chan struct{}))
+		before, began := e.redis.Count("rename"), time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*UnlockTime)
+		defer cancel()
+		assert.ErrorIs(t, e.attach(ctx, 2, d), errPutBack)
+		assert.Equal(t, 2, e.redis.Count("rename")-before, "requests")
+		assert.Equal(t, 2*UnlockTime, time.Since(began))
+		e.redis.Set(func() { delete(e.redis.Records, "x") })
+	})
+}

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"io"
 	"strings"
 	"sync"
@@ -403,32 +404,78 @@ func TestLateGrantWakesACallerThatIsAboutToWait(t *testing.T) {
 	})
 }
 
-// What is deleted of a hold that has ended is its own alone: a field that another hold has adopted stays.
+// What is deleted of a hold that has ended is its own alone: a field that another hold has adopted stays, and so does
+// one that another hold is about to adopt.
 func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
+	for name, slow := range map[string]bool{"adopted": false, "being adopted": true} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			asked := false
+			ctx, fenced := context.Background(), newFencedFake(e.redis, "x")
+			take := func(o Owner) {
+				ok, err := e.acquire(ctx, fenced, o, Request{Wait: forever})
+				assert.NoError(t, err)
+				assert.True(t, ok)
+			}
+			take(1)
+			h, field := e.holdBy(fenced.ID(), 1)
+			taken := make(chan struct{})
+			go func() {
+				defer close(taken)
+				take(2)
+			}()
+			synctest.Wait()
+			e.redis.Set(func() {
+				e.redis.Fault = func(verb string) (f fakeredis.Fault) {
+					if verb == "acquire" && slow && !asked {
+						f.Answer, asked = time.Second, true
+					}
+					return f
+				}
+			})
+			require.NoError(t, e.Release(ctx, fenced, 1))
+			if synctest.Wait(); !slow { // the adopting request has run
+				<-taken
+			}
+			reentry := target{hold: h, Attempt: Attempt{Field: field, HoldCount: 2}}
+			h.lockState.locked(func() {
+				(&acquireOp{engine: e.Engine}).dismissLocked(reentry, Answer{Outcome: Outcome{Status: Held}})
+			})
+			time.Sleep(2 * time.Second)
+			<-taken
+			assert.Equal(t, field, e.redis.Holder("x"), name)
+			require.NoError(t, e.Release(ctx, fenced, 2))
+			assert.False(t, h.field.InUse(), "%s: released", name)
+		})
+	}
+}
+
+// A hold that is about to adopt a field, and is not acquired, leaves the field when it ends.
+func TestFieldThatIsNotAdoptedHasNoUsers(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, fenced := context.Background(), newFencedFake(e.redis, "x")
-		take := func(o Owner) {
-			ok, err := e.acquire(ctx, fenced, o, Request{Wait: forever})
-			assert.NoError(t, err)
-			assert.True(t, ok)
-		}
-		take(1)
-		h, field := e.holdBy(fenced.ID(), 1)
-		taken := make(chan struct{})
+		ok, err := e.acquire(ctx, fenced, 1, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		h, _ := e.holdBy(fenced.ID(), 1)
+		refused := make(chan error, 1)
 		go func() {
-			defer close(taken)
-			take(2)
+			_, err := e.acquire(ctx, fenced, 2, Request{Wait: forever})
+			refused <- err
 		}()
 		synctest.Wait()
-		require.NoError(t, e.Release(ctx, fenced, 1))
-		<-taken
-		reentry := target{hold: h, Attempt: Attempt{Field: field, HoldCount: 2}}
-		h.lockState.locked(func() {
-			(&acquireOp{engine: e.Engine}).dismissLocked(reentry, Answer{Outcome: Outcome{Status: Held}})
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
+				if verb == "acquire" {
+					f.Err = errors.New("ERR refused")
+				}
+				return f
+			}
 		})
+		require.NoError(t, e.Release(ctx, fenced, 1))
+		assert.Error(t, <-refused)
 		time.Sleep(2 * time.Second)
-		assert.Equal(t, field, e.redis.Holder("x"))
-		require.NoError(t, e.Release(ctx, fenced, 2))
+		assert.False(t, h.field.InUse())
+		assert.Empty(t, e.redis.Holder("x"))
 	})
 }
 
