@@ -560,7 +560,7 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 		return
 	}
 	now := e.watchdog.Now()
-	h.newRecord(now).joinLocked(h, e.watchdog.At(sent))
+	h.acquiredLocked(h.newRecord(now), e.watchdog.At(sent))
 	t.mayLastLocked(now, res.longest)
 	if q := h.queue; q != nil {
 		q.request = inquiry{}

@@ -110,7 +110,7 @@ func (x *detaching) begin(keep time.Duration) ([]*guard.End, error) {
 		h.field.Use() // until end
 	}
 	h.count = 0
-	h.endLocked(ended)
+	h.endedLocked()
 	return h.guards.Take(), nil
 }
 

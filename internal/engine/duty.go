@@ -17,19 +17,21 @@ import (
 	"github.com/relock-go/relock/internal/handoff"
 )
 
-// A duty is background work that must not begin before the lock state is unlocked. There are three kinds, and exactly
-// one of the first three fields is set: to delete the record of a hold, to roll back an attempt, and to keep a local
-// queue for some time.
+// A duty is background work that must not begin before the lock state is unlocked. There are four kinds, and exactly
+// one of the first four fields is set: to delete the record of a hold, to roll back an attempt, to keep a local queue
+// for some time, and to end a hold as lost.
 type duty struct {
 	clear    *hold      // the hold to clear; or nil
 	rollBack Record     // the lock of the attempt to roll back; or nil
 	keep     *waitQueue // the local queue of name to keep; or nil
+	lose     *hold      // the hold to end as lost; or nil
 
 	lockState *lockState
 	before    *duty           // the duty that was noted before this one; or nil
 	attempt   Attempt         // rollBack: the attempt
 	unknown   int             // rollBack: how many tries of the attempt have an unknown outcome
 	ctx       context.Context // rollBack: the ctx of the caller; nil: context.Background
+	cause     error           // lose: the cause of the loss
 }
 
 // oweLocked notes a duty, which the next Unlock of s begins.
@@ -50,6 +52,8 @@ func (d *duty) fulfil(e *Engine) {
 	switch {
 	case d.clear != nil:
 		d.clear.clear()
+	case d.lose != nil:
+		d.lose.loseUnasked(d.cause)
 	case d.rollBack != nil:
 		ctx := d.ctx
 		if ctx == nil {

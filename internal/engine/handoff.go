@@ -27,24 +27,22 @@ func (h *hold) handOffLocked() bool {
 	s, q, r := h.lockState, h.queue, h.record
 	q.policy.HandedOff()
 	s.forgetLocked(h)
-	h.state, h.count, h.queue = ended, 0, nil
+	h.endedLocked()
+	h.count, h.queue = 0, nil
 	h.leaveRecordLocked()
 	next.queue = q
 	if token, ok := r.tokenForLocked(next.lock); !ok {
-		next.adoptFieldLocked(r.first.field)
-		next.state = adopting
+		next.adoptsLocked(r.first.field)
 		if s.engine.watchdog.IsRenewing(&r.lease) { // which the lease of the record that next makes does not show
 			s.engine.late.Left(r.first.field.ID, late.Effect{Lease: s.engine.WatchdogTimeout}, 0, true)
 		}
 		r.endLocked()
 	} else {
-		r.joinLocked(next, now)
+		next.handedLocked(r, now)
 		next.token = token
 		if r.lease.IsLimited() || next.lock.Limits().Max > 0 {
 			s.engine.watchdog.Relimit(&r.lease, next.lock.Limits().end(now))
 		}
-		next.ownerQueue.Release()
-		next.state = handed
 	}
 	q.Release()
 	return true
@@ -152,13 +150,11 @@ func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admit
 	// release it.
 	case h.state == adopting:
 		op.span.ends(pathHandoff)
-		h.state = fresh
+		h.runsLocked()
 		return admitted{hold: h, adopts: true}, nil
 	case h.state != fresh: // it got the lock by a hand-off or a shared record, and may have lost or released it since
 		op.span.ends(pathHandoff)
-		if h.state == handed {
-			h.state = holding
-		}
+		h.runsLocked()
 		if h.state != ended && !h.record.isKeptLocked(s.engine.watchdog.Now()) {
 			return s.discardHandoffLocked(h), nil
 		}
@@ -195,7 +191,7 @@ func (s *lockState) awaitHandoffLocked(op *waitOptions, q *waitQueue, w *waiter,
 		case returned:
 			return
 		case h.state == adopting:
-			h.state = fresh
+			h.runsLocked()
 			s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.field.Expires())})
 		case h.state != fresh:
 			if h = s.discardHandoffLocked(h).hold; h == nil {

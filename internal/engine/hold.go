@@ -30,8 +30,8 @@ import (
 // ErrLockLost.
 const expiredKept = 1024
 
-// A holdState is the state of a hold. As a rule, it goes from fresh to holding, and from there to lost or ended. An
-// adopting hold becomes fresh again when its caller runs.
+// A holdState is the state of a hold. As a rule, it goes from fresh to holding, and from there to lost or ended. The
+// methods that change it are in transitions.go.
 type holdState uint8
 
 const (
@@ -53,28 +53,6 @@ func (s holdState) holds() bool { return s == handed || s == holding }
 
 // isLost reports whether the hold was lost, and not released since.
 func (s holdState) isLost() bool { return s >= lost && s <= lossReported }
-
-// isForgotten reports whether a hold that was lost makes room for a new one at the next acquire of its owner.
-func (s holdState) isForgotten() bool { return s == expired || s == lossReported }
-
-// afterLoss returns the state after a loss. unrenewed is set if the loss is that an explicit lease has expired.
-func (s holdState) afterLoss(unrenewed bool) holdState {
-	switch {
-	case !s.holds():
-		return s
-	case unrenewed:
-		return expired
-	}
-	return lost
-}
-
-// afterReport returns the state after an acquire, which returns a loss to the owner.
-func (s holdState) afterReport() holdState {
-	if s.isLost() {
-		return lossReported
-	}
-	return s
-}
 
 // A holdKey identifies the hold of an owner on a lock, among the holds of the same lock state.
 type holdKey struct {
@@ -222,8 +200,7 @@ func (h *hold) unlockHold() {
 func (h *hold) unlockHoldLocked() {
 	if h.state == fresh && h.registered {
 		h.leaveQueueLocked() // has an effect only after code of the user has panicked, or ended the goroutine
-		h.dropFieldLocked()
-		h.state = ended
+		h.endedLocked()
 	}
 	if h.state == ended {
 		h.lockState.forgetLocked(h)

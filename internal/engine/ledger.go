@@ -33,29 +33,6 @@ func (h *hold) newField() *ledger.Field {
 // has reports whether h has field, or asks with it.
 func (h *hold) has(field string) bool { return h.field != nil && h.field.ID == field }
 
-// adoptFieldLocked makes h, which is fresh, a user of f, a field that another hold leaves to it. It is one until
-// useFieldLocked or dropFieldLocked.
-func (h *hold) adoptFieldLocked(f *ledger.Field) {
-	f.Use()
-	h.field, h.adopts = f, true
-}
-
-// useFieldLocked makes h, which begins to hold the lock, a user of f.
-func (h *hold) useFieldLocked(f *ledger.Field) {
-	if !h.adopts {
-		f.Use()
-	}
-	h.field, h.adopts = f, false
-}
-
-// dropFieldLocked ends what adoptFieldLocked has begun, if h was not acquired.
-func (h *hold) dropFieldLocked() {
-	if h.adopts {
-		h.adopts = false
-		h.field.Leave()
-	}
-}
-
 // mayLast notes that a request of h which sets a lease of this length has ended with err, or was answered if err is nil.
 // If the field has ended while the request was under way, and nobody else deletes it, it is deleted.
 func (h *hold) mayLast(length time.Duration, err error) {

@@ -84,7 +84,7 @@ func (r *record) isLossLocked(first *hold, timeUp bool) bool {
 func (h *hold) loseLocked(end ending, ranOut bool) ending {
 	last := h.leaveRecordLocked()
 	end.hold, end.unheard = h, h.state == handed && h.count == 1
-	h.endLocked(h.state.afterLoss(ranOut))
+	h.lostLocked(ranOut)
 	h.loss = end.loss
 	h.leaveQueueLocked()
 	other := h.lockState.counterpartLocked(h)

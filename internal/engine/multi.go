@@ -74,7 +74,7 @@ func (g *multiAcquire) end() {
 	for _, h := range g.fresh {
 		if h.state == fresh {
 			h.leaveQueueLocked()
-			h.state = ended // attempts for it that are still under way will be rolled back
+			h.endedLocked() // attempts for it that are still under way will be rolled back
 		}
 		s := h.lockState
 		left := slices.DeleteFunc(s.multis[h.key], func(other *multiAcquire) bool { return other == g })

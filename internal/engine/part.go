@@ -90,7 +90,7 @@ func (h *hold) reportLossLocked(p *Part) error {
 		h.field.Unwant()
 		h.deleteIfLeftLocked()
 	}
-	h.state = h.state.afterReport()
+	h.reportedLocked()
 	return h.loss
 }
 

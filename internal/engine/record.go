@@ -37,18 +37,6 @@ func (h *hold) newRecord(answeredAt time.Duration) *record {
 	return r
 }
 
-// joinLocked makes h, which is fresh, hold the lock with the record r, from since on.
-func (r *record) joinLocked(h *hold, since time.Duration) {
-	h.useFieldLocked(r.first.field)
-	h.state, h.count, h.since, h.record = holding, 1, since, r
-	if limits := h.lock.Limits(); limits.MinHold > 0 {
-		h.keepUntil = limits.keepUntil(h.lockState.engine.watchdog.Now())
-	}
-	h.lockState.wakeOwnerLocked(h)
-	h.index = int32(len(r.holds))
-	r.holds = append(r.holds, h)
-}
-
 // leaveRecordLocked removes h from its record, and reports whether nobody uses its field any more.
 func (h *hold) leaveRecordLocked() bool {
 	r := h.record

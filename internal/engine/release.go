@@ -308,7 +308,7 @@ func (h *hold) endOneLocked() (left int, last bool, guards []*guard.End) {
 		return left, false, nil
 	}
 	last = h.state.isLost() || h.leaveRecordLocked()
-	h.endLocked(ended)
+	h.endedLocked()
 	if last {
 		h.record.endLocked()
 		if h.queue != nil {

@@ -19,7 +19,7 @@ func (s *lockState) shareLocked(op *waitOptions, kind Lock, key holdKey) (admitt
 	q := s.queueLocked(key.half)
 	if r, now := q.shared, s.engine.watchdog.Now(); r != nil && r.isOpenLocked(now) {
 		h := s.newHoldLocked(kind, key, nil)
-		r.joinLocked(h, now)
+		h.acquiredLocked(r, now)
 		h.ownerQueue.Release()
 		return admitted{hold: h, holds: true}, nil
 	}
@@ -67,9 +67,7 @@ func (h *hold) openLocked(more int) {
 		}
 		for _, w := range q.All() {
 			if next := w.Value.hold; s.counterpartLocked(next) == nil {
-				r.joinLocked(next, now)
-				next.ownerQueue.Release()
-				next.state = handed
+				next.handedLocked(r, now)
 				q.Remove(w)
 			}
 		}

@@ -87,14 +87,6 @@ func (s *lockState) close() (guards []*guard.End) {
 	return guards
 }
 
-// endLocked sets the state of h, whose owner does not hold the lock any more.
-func (h *hold) endLocked(state holdState) {
-	if h.state.holds() && h.lockState.closed {
-		h.lockState.engine.draining.end(1)
-	}
-	h.state = state
-}
-
 // Holds reports whether the owner of ctx holds kind, as far as this process knows. Unlike a guard it goes on during
 // Shutdown. After Close the answer is no, because no lease is renewed any more.
 func (e *Engine) Holds(ctx context.Context, kind Lock) bool {

@@ -181,7 +181,7 @@ var mutations = []mutation{
 		to:   "_ = int64(",
 	},
 	{
-		name: "atLeastForgotten", file: "internal/engine/record.go", focus: Focus{Locks: inOneLine},
+		name: "atLeastForgotten", file: "internal/engine/transitions.go", focus: Focus{Locks: inOneLine},
 		from: "if limits := h.lock.Limits(); limits.MinHold > 0 {",
 		to:   "if limits := h.lock.Limits(); limits.MinHold < 0 {",
 	},

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/relock-go/relock/internal/ledger"
 )
 
 var (
@@ -70,6 +72,7 @@ type reportingRunner struct {
 }
 
 func (r reportingRunner) Run() int {
+	ledger.Strict = true
 	logging.Disable() // of go-redis, which logs every server that a test kills
 	code := r.Runner.Run()
 	var left []string
