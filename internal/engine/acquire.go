@@ -59,6 +59,7 @@ type acquireOp struct {
 	asking       bool        // an attempt is under way; in rollback: a hook has panicked, or ended the goroutine
 	givenUp      atomic.Bool // the operation has failed: what late answers grant is rolled back (orphans.go)
 	redisWait    redisWait
+	unlocks      bool // the outcome also unlocks the owner mutex of the only hold
 }
 
 // errRestart makes the call begin another acquire operation, with new fields. There are five reasons. Another caller of
@@ -142,7 +143,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []Lock) 
 		return e.acquireVote(op, s, l, o, r)
 	}
 	e.noteAcquire()
-	in, err := s.enter(op, locks[0], o, r)
+	in, t, err := s.enter(op, locks[0], o, r)
 	if in.holds {
 		op.part.count(in.hold)
 		op.span.handedOff(in.hold.token)
@@ -150,12 +151,14 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []Lock) 
 	if in.holds || err != nil {
 		return err
 	}
-	defer in.hold.unlockHold()
 	one := new(recordBackend)
-	one.begin(op, one, in.hold, r)
-	if err := one.targets[0].prepare(r, op.part); err != nil {
-		return err
-	}
+	one.begin(op, one, t, r)
+	one.unlocks = true
+	defer func() {
+		if one.unlocks { // code of the user has panicked, or ended the goroutine
+			in.hold.unlockHold()
+		}
+	}()
 	if in.adopts {
 		one.leftovers.grantNotKept()
 		one.adoptsRecord, one.targets[0].AdoptsRecord = true, !locks[0].DrawsSingly()
@@ -188,13 +191,22 @@ func (a *acquireOp) finish(op *waitOptions) error {
 }
 
 // enter waits until the caller may go on among the callers of this process. It then has a hold. If in.holds is set, it
-// holds the lock already; otherwise it has the owner mutex of the hold, and has to ask Redis.
-func (s *lockState) enter(op *waitOptions, kind Lock, o Owner, r Request) (in admitted, err error) {
-	in, err = s.admit(op, kind, o, r.Lease > 0)
+// holds the lock already; otherwise it has the owner mutex of the hold, and has to ask Redis by the attempt of t.
+func (s *lockState) enter(op *waitOptions, kind Lock, o Owner, r Request) (in admitted, t target, err error) {
+	s.Lock()
+	defer s.Unlock()
+	in, err = s.admitLocked(op, kind, o, r.Lease > 0)
 	if err == nil && in.hold == nil {
-		in.hold, err = s.lockHold(op, kind, o, true)
+		in.hold, err = s.lockHoldLocked(op, kind, o, op.part, true)
 	}
-	return in, err
+	if err != nil || in.holds {
+		return in, t, err
+	}
+	t.hold = in.hold
+	if err = t.prepareLocked(r, op.part); err != nil {
+		in.hold.unlockHoldLocked()
+	}
+	return in, t, err
 }
 
 // prepare sets the attempt of t. It returns an error if the owner may make none: if its hold was lost, or would get too
@@ -495,33 +507,41 @@ func (a *acquireOp) conclude(res Answer, err error) error {
 	if len(a.targets) == 0 {
 		return err
 	}
-	if err = confirm(a.states, a.targets, a.part, res, err); err == nil {
-		return nil
+	if err == nil {
+		a.endIfGone(res)
 	}
 	a.states.Lock()
 	defer a.states.Unlock()
-	for _, t := range a.targets {
-		a.backend.dismissLocked(t, res)
+	if err == nil {
+		err = confirmLocked(a.targets, a.part, res)
+	}
+	if err != nil {
+		for _, t := range a.targets {
+			a.backend.dismissLocked(t, res)
+		}
+	}
+	if a.unlocks {
+		a.unlocks = false
+		a.targets[0].hold.unlockHoldLocked()
 	}
 	return err
 }
 
-// confirm notes that all targets were granted and that their owner holds them. It returns err, the error of run, if
-// there is one. It also returns an error if the owner cannot keep one of the holds: see lossLocked.
-func confirm(all lockStates, targets []target, p *Part, res Answer, err error) error {
-	if err != nil {
-		return err
-	}
+// endIfGone ends a hold as lost that was to be re-entered, if Redis does not have it, or if the watchdog is about to.
+func (a *acquireOp) endIfGone(res Answer) {
 	if res.Status == Gone {
-		targets[res.at].hold.lose(errGone)
+		a.targets[res.at].hold.lose(errGone)
 	}
-	for _, t := range targets {
+	for _, t := range a.targets {
 		if t.HoldCount > 1 {
 			t.hold.loseIfUnwatched()
 		}
 	}
-	all.Lock()
-	defer all.Unlock()
+}
+
+// confirmLocked notes that all targets were granted and that their owner holds them. It returns an error if the owner
+// cannot keep one of the holds: see lossLocked.
+func confirmLocked(targets []target, p *Part, res Answer) error {
 	if err := lossLocked(targets, p); err != nil {
 		return err
 	}

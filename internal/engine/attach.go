@@ -79,8 +79,8 @@ type attachBackend struct {
 // newAttachBackend begins an operation that makes h the detached hold d. The caller has the owner mutex of h.
 func newAttachBackend(op *waitOptions, h *hold, d Detached) *attachBackend {
 	a := &attachBackend{Detached: d, to: h.field.ID, heard: make(chan struct{}, 1)}
-	a.begin(op, a, h, Request{})
-	a.targets[0].Attempt = Attempt{Field: a.to, Lease: a.engine.WatchdogTimeout, HoldCount: 1, Renewed: true}
+	ask := Attempt{Field: a.to, Lease: h.lockState.engine.WatchdogTimeout, HoldCount: 1, Renewed: true}
+	a.begin(op, a, target{hold: h, Attempt: ask}, Request{})
 	return a
 }
 

@@ -83,12 +83,10 @@ type admitted struct {
 	adopts bool  // the previous holder has left its record to hold, which has to adopt it by an attempt
 }
 
-// admit admits the caller among the callers of this process that want the same lock. Most callers of a contended lock
+// admitLocked admits the caller among the callers of this process that want the same lock. Most callers of a contended lock
 // wait here, while another goroutine of this process holds the lock or contends for it.
-func (s *lockState) admit(op *waitOptions, kind Lock, o Owner, explicit bool) (admitted, error) {
+func (s *lockState) admitLocked(op *waitOptions, kind Lock, o Owner, explicit bool) (admitted, error) {
 	key, admission := holdKey{kind.ID().Half, o}, kind.Admission()
-	s.Lock()
-	defer s.Unlock()
 	other := kind.Counterpart()
 	if s.holdOfLocked(key, op.part, true) != nil || other != (LockID{}) && s.holds.get(holdKey{other.Half, o}) != nil {
 		return admitted{}, nil

@@ -287,3 +287,16 @@ func TestHoldSetFindsItsHolds(t *testing.T) {
 	}
 	require.Zero(t, set.len(), "after all were removed in a loop over them")
 }
+
+// Each time that an uncontended Lock takes the mutex of its lock state costs time, and the next step has to look again
+// at what may have changed. It takes it when the caller is admitted, before the attempt, and after the answer.
+func TestUncontendedLockTakesItsMutexThreeTimes(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		s := e.retain("x")
+		defer s.release()
+		before := s.times
+		e.lock(1)
+		assert.LessOrEqual(t, s.times-before, uint32(3))
+		e.unlock(1)
+	})
+}

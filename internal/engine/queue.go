@@ -317,25 +317,16 @@ func leaveQueuesLocked(targets []target) {
 	}
 }
 
-// enterQueue waits until the caller may make an attempt on one lock: until the local queue has admitted it, and then
-// for as long as the hand-off policy lets other processes go first.
-func (e entrance) enterQueue(op *waitOptions, targets []target) error {
-	yield, err := e.passQueue(op, targets)
-	if err == nil && yield > 0 && op.HasTime(yield) {
-		op.span.waits()
-		err = op.sleep(nil, nil, yield)
+// passQueueLocked waits until the local queue has admitted the caller, or until its next attempt bypasses the queue. It
+// returns how long the caller has to let other processes go first. It unlocks mu meanwhile.
+func (e entrance) passQueueLocked(mu sync.Locker, op *waitOptions, targets []target) (yield time.Duration, err error) {
+	switch err = e.enterQueuesLocked(mu, op, targets); err {
+	case nil:
+		return e.yieldLocked(targets), nil
+	case errBypassQueue, errOwnerChanged:
+		return 0, nil
 	}
-	return err
-}
-
-// passQueue waits until the local queue has admitted the caller, and returns how long it has to let other processes go
-// first.
-func (e entrance) passQueue(op *waitOptions, targets []target) (yield time.Duration, err error) {
-	s := targets[0].hold.lockState
-	s.Lock()
-	defer s.Unlock()
-	err = e.enterQueuesLocked(s, op, targets)
-	return e.yieldLocked(targets), err
+	return 0, err
 }
 
 // yieldLocked returns how long the caller has to let other processes go first.

@@ -22,10 +22,11 @@ type oneLock struct {
 	target [1]target
 }
 
-// begin begins an operation with the backend b. The caller has the owner mutex of h.
-func (o *oneLock) begin(op *waitOptions, b backend, h *hold, r Request) {
+// begin begins an operation with the backend b for t. The caller has the owner mutex of its hold.
+func (o *oneLock) begin(op *waitOptions, b backend, t target, r Request) {
+	h := t.hold
 	o.acquireOp = acquireOp{waitOptions: *op, engine: h.lockState.engine, owner: h.key.owner, request: r, backend: b}
-	o.state[0], o.target[0] = h.lockState, target{hold: h}
+	o.state[0], o.target[0] = h.lockState, t
 	o.states, o.targets = o.state[:], o.target[:]
 }
 
@@ -39,17 +40,38 @@ func (o *oneLock) bypassesQueue() bool {
 	return h.lock.Admission() == Counting || h.needsQueue()
 }
 
-// enterQueue waits until the wait queue has admitted the caller, unless its next attempt bypasses the queue.
-func (o *oneLock) enterQueue() error {
+// enter waits until the wait queue has admitted the caller, unless its next attempt bypasses the queue, and then for as
+// long as the hand-off policy lets other processes go first. It calls asksLocked before the attempt, with the mutex.
+func (o *oneLock) enter(asksLocked func()) error {
+	yield, err := o.passQueue(asksLocked)
+	if err != nil || yield == 0 {
+		return err
+	}
+	if o.HasTime(yield) {
+		o.span.waits()
+		if err := o.sleep(nil, nil, yield); err != nil {
+			return err
+		}
+	}
+	o.states.Lock()
+	defer o.states.Unlock()
+	asksLocked()
+	return nil
+}
+
+// passQueue is the part of enter that needs the mutex as a rule. It returns how long other processes go first.
+func (o *oneLock) passQueue(asksLocked func()) (yield time.Duration, err error) {
+	o.states.Lock()
+	defer o.states.Unlock()
 	if o.bypass {
 		o.bypass = false
-		return nil
+	} else {
+		yield, err = entrance{o.engine}.passQueueLocked(o.states[0], &o.waitOptions, o.targets)
 	}
-	err := entrance{o.engine}.enterQueue(&o.waitOptions, o.targets)
-	if err == errBypassQueue || err == errOwnerChanged {
-		return nil
+	if err == nil && yield == 0 {
+		asksLocked()
 	}
-	return err
+	return yield, err
 }
 
 // rejoinQueue ends an attempt that has bypassed the wait queue and found the lock busy. The caller does not wait for a
@@ -79,10 +101,9 @@ type recordBackend struct {
 }
 
 func (r *recordBackend) admit() error {
-	if err := r.enterQueue(); err != nil {
+	if err := r.enter(r.takePlaceLocked); err != nil {
 		return err
 	}
-	r.takePlace()
 	r.targets = withCounterparts(r.targets)
 	return nil
 }
@@ -233,14 +254,12 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 	return res, true
 }
 
-// takePlace gives the caller the place in the line that the caller before it has left. A caller that asks for a shorter
+// takePlaceLocked gives the caller the place in the line that the caller before it has left. A caller that asks for a shorter
 // lease gets a place of its own, because the grant for the old place would last longer than its lease. So does a caller
 // that wants another number of permits of a semaphore, because the field of the old place tells that number.
-func (r *recordBackend) takePlace() {
+func (r *recordBackend) takePlaceLocked() {
 	t := r.targets[0]
 	s := t.hold.lockState
-	s.Lock()
-	defer s.Unlock()
 	r.asksLocked(r.targets, send.MinWait)
 	q := t.hold.queue
 	if q == nil || q.place == nil || t.HoldCount > 1 {

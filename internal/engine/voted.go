@@ -32,12 +32,12 @@ func (e *Engine) acquireVote(op *waitOptions, s *lockState, l VotedLock, o Owner
 		return err
 	}
 	defer h.unlockHold()
-	k := &voteBackend{lock: l}
-	k.begin(op, k, h, r)
-	if err := k.targets[0].prepare(r, op.part); err != nil {
+	t := target{hold: h}
+	if err := t.prepare(r, op.part); err != nil {
 		return err
 	}
-	t := k.targets[0]
+	k := &voteBackend{lock: l}
+	k.begin(op, k, t, r)
 	if err := l.CheckLease(t.Lease); err != nil {
 		return err
 	}
@@ -64,13 +64,7 @@ func (h *hold) checkVote(v Vote) {
 }
 
 func (k *voteBackend) admit() error {
-	err := k.enterQueue()
-	if err == nil {
-		k.states.Lock()
-		defer k.states.Unlock()
-		k.asksLocked(k.targets, roundTime)
-	}
-	return err
+	return k.enter(func() { k.asksLocked(k.targets, roundTime) })
 }
 
 // ask makes one attempt with the Vote of the hold. If the last attempt was released, it makes a new Vote, so that late
