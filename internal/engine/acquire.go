@@ -36,6 +36,30 @@ import (
 
 const MostAsked = 5 // how many requests a caller sends at most while the grants come so late that it does not keep them
 
+// A Request describes how one caller wants to acquire its locks.
+type Request struct {
+	Wait  time.Duration // how long to wait for other owners; 0: make one attempt; negative: until ctx is done
+	Lease time.Duration // 0: the watchdog timeout, and the watchdog renews the lease
+
+	// LeastLease is the least lease of a new hold in Redis if Lease is shorter. A MultiLock that acquires its locks in
+	// several steps sets it: KeepLease extends the lease until all of them are held.
+	LeastLease time.Duration
+
+	// AnswerBy limits how long a caller with a Wait of 0 waits for an answer, if it is sooner than Services.Patience
+	// (zero: it is not). Even if it has passed already, there is one attempt, which has send.MinWait for an answer.
+	AnswerBy time.Time
+
+	Component bool // the locks are part of a MultiLock: an error names the one that it is about
+	Again     bool // a MultiLock tries again: too little of the lease was left when it had all of its locks
+	Trial     bool // if this request fails before AnswerBy, the caller tries again, so no event reports that it gave up
+}
+
+// A target is the attempt on one lock, and the hold that it is made for.
+type target struct {
+	hold *hold
+	Attempt
+}
+
 // An acquireOp is one acquire operation: what one call does to acquire its locks, until they are held or the call gives
 // up. A call has another operation after errRestart.
 type acquireOp struct {
@@ -86,7 +110,7 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 		return false, send.ErrClosed
 	}
 	for _, l := range locks {
-		if err := l.Limits().checkLease(r.Lease); err != nil {
+		if err := l.Limits().CheckLease(r.Lease); err != nil {
 			return false, err
 		}
 	}
@@ -303,7 +327,7 @@ func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
 	call := attemptCall(targets)
 	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: &orphans{a, targets}, OnFailure: a}, lastReply)
 	res, err := readResult(targets, &answer)
-	a.leftovers.attempted(answer.Unknown, answer.Abandoned, res.leavesEntry)
+	a.leftovers.attempted(answer.Unknown, answer.Abandoned, res.LeavesEntry)
 	a.unanswered = answer.Unanswered
 	rollbacker{e}.callersLeft(targets, answer.Orphans, answer.Lost > 0)
 	if err != nil && send.Answered(err) { // a script that Redis has stopped halfway may have written data
@@ -406,18 +430,18 @@ func (a *acquireOp) sleepUntilFree(op *waitOptions, in target, wake, ready <-cha
 func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop func()) {
 	e, stop := a.engine, func() {}
 	delay = e.PollDelay(res.Wait)
-	queued := res.Standing.isEnqueued()
+	queued := res.Standing.IsEnqueued()
 	switch {
 	// A waiter that has an entry in Redis, and no place in the line, is not in this case: its entry keeps its position, so
 	// the waiter need not ask often.
-	case (!res.leavesEntry || queued) && a.subscription.isRefused():
+	case (!res.LeavesEntry || queued) && a.subscription.isRefused():
 		if a.polling == nil {
 			a.polling = new(polling)
 		}
-		delay = min(delay, a.polling.next(a.lastReply, res.ttl))
+		delay = min(delay, a.polling.next(a.lastReply, res.TTL))
 	case queued && in.hold.lock.Admission() == Counting: // the poller cannot see in the key whether a permit is free
-		delay = min(delay*time.Duration(1+res.Standing.ahead()/poller.NearHead), rareAsk)
-	case queued && !res.leavesEntry:
+		delay = min(delay*time.Duration(1+res.Standing.Ahead()/poller.NearHead), rareAsk)
+	case queued && !res.LeavesEntry:
 		d, looked := looking{e}.awaitInLine(in.hold.lockState.name, in.Field, a.subscription.listeners[0], res)
 		delay, stop = d, func() { a.noteLook(in.hold, looked()) }
 	}
@@ -520,7 +544,7 @@ func confirm(all lockStates, targets []target, p *Part, res Answer, err error) e
 		return err
 	}
 	for i, t := range targets {
-		token := res.token
+		token := res.Token
 		if res.tokens != nil {
 			token = res.tokens[i]
 		}
@@ -563,8 +587,8 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 		}
 		q.policy.Acquired(now)
 	}
-	h.token, h.record.tokens = token, newTokenBlock(token, res.following)
-	h.record.lease.SetLimit(h.lock.Limits().end(e.watchdog.At(sent)))
+	h.token, h.record.tokens = token, newTokenBlock(token, res.Following)
+	h.record.lease.SetLimit(limitOf(h.lock.Limits(), e.watchdog.At(sent)))
 	e.watchdog.Watch(&h.record.lease, sent, t.Lease, t.Renewed, res.provisional) // 6
 	h.checkIfForcedLocked(e.watchdog.At(sent))
 	h.openLocked(res.More)

@@ -36,6 +36,18 @@ type backend interface {
 	present(targets []target, mayHold bool) []target
 }
 
+// An Answer is the result of an attempt on all locks of an acquire operation.
+type Answer struct {
+	Outcome
+	Sent   time.Time // when the request was sent: the leases that it granted are valid from then on
+	at     int       // which of several targets the Outcome is about: the first that is not held, else the last
+	tokens []int64   // the fencing tokens of several targets
+	stays  bool      // not Held: an earlier try was granted a target in front of at, which is still held with its field
+
+	provisional time.Duration // the lease of a grant that is shorter than the lease asked for; 0: it is not shorter
+	longest     time.Duration // the longest lease that a request with the field of the place in the line has asked for
+}
+
 // A VotedLock is a lock whose holds are votes instead of records: a RedLock.
 type VotedLock interface {
 	Lock

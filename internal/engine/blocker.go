@@ -51,8 +51,8 @@ func Rounded(d time.Duration) time.Duration {
 // noteBusy remembers the blocker of h for its caller, and for the waiters behind it.
 // cause is blocker.cause.
 func (op *waitOptions) noteBusy(h *hold, res Answer, cause error) {
-	ahead := res.Standing.isEnqueued() && res.Standing.ahead() > 0
-	op.noteBlocker(h, &blocker{lock: h.lock, ttl: res.ttl, at: time.Now(), ahead: ahead, total: res.Total, cause: cause})
+	ahead := res.Standing.IsEnqueued() && res.Standing.Ahead() > 0
+	op.noteBlocker(h, &blocker{lock: h.lock, ttl: res.TTL, at: time.Now(), ahead: ahead, total: res.Total, cause: cause})
 }
 
 // noteBlocker is noteBusy for any blocker.

@@ -80,11 +80,11 @@ func (res *Answer) readAll(targets []target, replies []send.Reply) (err error) {
 			)
 		}
 		res.at = i
-		res.tokens = append(res.tokens, res.token)
-		queued = queued || res.leavesEntry
+		res.tokens = append(res.tokens, res.Token)
+		queued = queued || res.LeavesEntry
 		stays = stays || i < len(replies)-1 && r[1] == heldBefore
 	}
-	res.leavesEntry, res.stays = queued, stays && res.Status != Held
+	res.LeavesEntry, res.stays = queued, stays && res.Status != Held
 	if res.Status == Held && len(replies) < len(targets) {
 		return fmt.Errorf("%w: of %d locks, only %d were answered", send.ErrReply, len(targets), len(replies))
 	}

@@ -220,24 +220,6 @@ func (t *Traits) Counterpart() LockID {
 	return LockID{t.LockID.Name, t.CounterpartHalf}
 }
 
-// A Request describes how one caller wants to acquire its locks.
-type Request struct {
-	Wait  time.Duration // how long to wait for other owners; 0: make one attempt; negative: until ctx is done
-	Lease time.Duration // 0: the watchdog timeout, and the watchdog renews the lease
-
-	// LeastLease is the least lease of a new hold in Redis if Lease is shorter. A MultiLock that acquires its locks in
-	// several steps sets it: KeepLease extends the lease until all of them are held.
-	LeastLease time.Duration
-
-	// AnswerBy limits how long a caller with a Wait of 0 waits for an answer, if it is sooner than Services.Patience
-	// (zero: it is not). Even if it has passed already, there is one attempt, which has send.MinWait for an answer.
-	AnswerBy time.Time
-
-	Component bool // the locks are part of a MultiLock: an error names the one that it is about
-	Again     bool // a MultiLock tries again: too little of the lease was left when it had all of its locks
-	Trial     bool // if this request fails before AnswerBy, the caller tries again, so no event reports that it gave up
-}
-
 // An Attempt is what one request to Redis asks for one lock: to acquire it, or to set a higher hold count for an owner
 // that has the lock already. RollBack gets the same Attempt.
 type Attempt struct {
@@ -282,24 +264,18 @@ type Rename struct {
 // AsRelease returns the release that sets the hold count back to what it was before the attempt.
 func (a *Attempt) AsRelease() Release { return Release{a.Field, a.HoldCount - 1, a.Late, a.Share} }
 
-// A target is the attempt on one lock, and the hold that it is made for.
-type target struct {
-	hold *hold
-	Attempt
-}
-
 // An Outcome is the result of an attempt, as the reply of Redis describes it.
 type Outcome struct {
 	Status      Status
 	Wait        time.Duration // Busy: the time until the next attempt at the latest; negative: the reply has none
-	ttl         time.Duration // Busy: the rest of the lease of the current holder; negative: the reply has none
-	token       int64         // Held: the fencing token of a fenced lock
-	following   int           // Held: how many tokens after token belong to the next holds of this process
+	TTL         time.Duration // Busy: the rest of the lease of the current holder; negative: the reply has none
+	Token       int64         // Held: the fencing token of a fenced lock
+	Following   int           // Held: how many tokens after token belong to the next holds of this process
 	More        int           // Held: the number of permits that are still free, if the lock is a semaphore
 	Total       int           // Busy: the number of permits of the semaphore, at least 1; 0 for other locks
-	leavesEntry bool          // Busy: the attempt left an entry in Redis, to be rolled back if the caller gives up
+	LeavesEntry bool          // Busy: the attempt left an entry in Redis, to be rolled back if the caller gives up
 
-	Standing standing // Busy: how the caller notices that it can have the lock
+	Standing Standing // Busy: how the caller notices that it can have the lock
 }
 
 // A Status is the answer of Redis to an attempt.
@@ -310,18 +286,6 @@ const (
 	Held
 	Gone // the hold that was to be re-entered does not exist
 )
-
-// An Answer is the result of an attempt on all locks of an acquire operation.
-type Answer struct {
-	Outcome
-	Sent   time.Time // when the request was sent: the leases that it granted are valid from then on
-	at     int       // which of several targets the Outcome is about: the first that is not held, else the last
-	tokens []int64   // the fencing tokens of several targets
-	stays  bool      // not Held: an earlier try was granted a target in front of at, which is still held with its field
-
-	provisional time.Duration // the lease of a grant that is shorter than the lease asked for; 0: it is not shorter
-	longest     time.Duration // the longest lease that a request with the field of the place in the line has asked for
-}
 
 // A View is the state of a lock in Redis.
 type View struct {
@@ -337,9 +301,9 @@ func ParseOutcome(r send.Reply) (Outcome, error) {
 	switch r[0] {
 	case 1:
 		token, following := readTokens(r)
-		return Outcome{Status: Held, token: token, following: following}, nil
+		return Outcome{Status: Held, Token: token, Following: following}, nil
 	case 0:
-		return Outcome{Status: Busy, Wait: send.FromMilliseconds(r[1]), ttl: send.FromMilliseconds(r[1])}, nil
+		return Outcome{Status: Busy, Wait: send.FromMilliseconds(r[1]), TTL: send.FromMilliseconds(r[1])}, nil
 	case -1:
 		return Outcome{Status: Gone}, nil
 	}
@@ -350,7 +314,7 @@ func ParseOutcome(r send.Reply) (Outcome, error) {
 // attempt is the standing of the caller, if the lock is busy.
 func (o Outcome) WithStanding(r send.Reply) Outcome {
 	if o.Status == Busy {
-		o.Standing = standing(r[2])
+		o.Standing = Standing(r[2])
 	}
 	return o
 }
@@ -360,7 +324,7 @@ func (o Outcome) WithStanding(r send.Reply) Outcome {
 // the entry, before the time heartbeat has passed.
 func (o Outcome) WithEntry(a Attempt, heartbeat time.Duration) Outcome {
 	if o.Status == Busy {
-		o.leavesEntry = !a.NoWait
+		o.LeavesEntry = !a.NoWait
 		if o.Wait < 0 || o.Wait > heartbeat {
 			o.Wait = heartbeat
 		}

@@ -41,7 +41,7 @@ func (h *hold) handOffLocked() bool {
 		r.joinLocked(next, now)
 		next.token = token
 		if r.lease.IsLimited() || next.lock.Limits().Max > 0 {
-			s.engine.watchdog.Relimit(&r.lease, next.lock.Limits().end(now))
+			s.engine.watchdog.Relimit(&r.lease, limitOf(next.lock.Limits(), now))
 		}
 		next.ownerQueue.Release()
 		next.state = handed

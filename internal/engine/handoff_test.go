@@ -308,9 +308,9 @@ func nothing(Owner) {}
 func TestHandoffDrawsTokensInBlocks(t *testing.T) {
 	for _, tt := range []struct{ holds, acquires int }{
 		{2, 2}, {3, 2}, {20, 2},
-		{1 + blockSize, 2},
-		{2 + blockSize, 3},
-		{1 + 2*blockSize, 3},
+		{1 + BlockSize, 2},
+		{2 + BlockSize, 3},
+		{1 + 2*BlockSize, 3},
 	} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.HandoffWindow = time.Hour
@@ -368,7 +368,7 @@ func TestRestOfABlockEndsWithItsRecord(t *testing.T) {
 				assert.Equal(t, []int64{first + 1, first + 2, first + 3}, []int64{<-tokens, <-tokens, <-tokens}, "the block")
 				other := joinBubbleEngine(t, e.redis, "other")
 				theirs := take(other, 1)
-				assert.Greater(t, theirs, first+blockSize, "the token of another process")
+				assert.Greater(t, theirs, first+BlockSize, "the token of another process")
 				assert.NoError(t, other.Release(context.Background(), lock, 1))
 				assert.Greater(t, take(e, 5), theirs, "the token of this process after that")
 				assert.NoError(t, e.Release(context.Background(), lock, 5))

@@ -22,7 +22,7 @@ func bounded(d time.Duration) time.Duration { return min(d, longestLimit) }
 
 // checkLease returns an error if a hold with these limits cannot have this explicit lease; 0 is a lease of the
 // watchdog.
-func (l Limits) checkLease(lease time.Duration) error {
+func (l Limits) CheckLease(lease time.Duration) error {
 	if l.Max > 0 && lease > l.Max {
 		return send.Invalid("lease %v is longer than MaxHold(%v)", lease, l.Max)
 	}
@@ -45,9 +45,9 @@ func (l Limits) Cut(lease time.Duration) time.Duration {
 	return lease
 }
 
-// end returns until when a hold that was acquired at since may last, on the clock of the watchdog; 0: there is no
+// limitOf returns until when a hold that was acquired at since may last, on the clock of the watchdog; 0: there is no
 // limit.
-func (l Limits) end(since time.Duration) time.Duration {
+func limitOf(l Limits, since time.Duration) time.Duration {
 	if l.Max > 0 {
 		return since + bounded(l.Max)
 	}
@@ -126,9 +126,9 @@ func (m minHold) keep(ctx context.Context) bool {
 	return false
 }
 
-// keepUntil returns until when, on the clock of the watchdog, the record of a hold that is acquired at now stays in
+// keptUntil returns until when, on the clock of the watchdog, the record of a hold that is acquired at now stays in
 // Redis; 0: there is no MinHold.
-func (l Limits) keepUntil(now time.Duration) time.Duration {
+func keptUntil(l Limits, now time.Duration) time.Duration {
 	if l.MinHold > 0 {
 		return now + bounded(l.MinHold)
 	}

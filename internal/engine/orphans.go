@@ -35,7 +35,7 @@ func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
 	unknown, mayHold := 0, res.mayHold(err)
 	switch {
-	case err == nil && !mayHold && !res.leavesEntry:
+	case err == nil && !mayHold && !res.LeavesEntry:
 		return
 	case err != nil && send.MayHaveRun(err):
 		unknown = 1

@@ -53,7 +53,7 @@ func (r *record) joinLocked(h *hold, since time.Duration) {
 	h.field = r.field
 	h.state, h.count, h.since, h.record = holding, 1, since, r
 	if limits := h.lock.Limits(); limits.MinHold > 0 {
-		h.keepUntil = limits.keepUntil(h.lockState.engine.watchdog.Now())
+		h.keepUntil = keptUntil(limits, h.lockState.engine.watchdog.Now())
 	}
 	h.lockState.wakeOwnerLocked(h)
 	h.index = int32(len(r.holds))

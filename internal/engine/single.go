@@ -225,7 +225,7 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 	case !lease.EnoughValidityLeft(lease.Validity(g.Lease)-time.Since(sent), lease.Validity(g.Lease), t.Renewed):
 		return res, false
 	}
-	res = Answer{Outcome: Outcome{Status: Held, token: g.Token}, Sent: sent, longest: r.place.lease}
+	res = Answer{Outcome: Outcome{Status: Held, Token: g.Token}, Sent: sent, longest: r.place.lease}
 	if g.Lease < t.Lease {
 		res.provisional = g.Lease
 	}

@@ -6,26 +6,26 @@ package engine
 // compares the two.
 
 // A standing describes how a caller that has found a lock busy notices that it can have the lock.
-type standing int64
+type Standing int64
 
 const (
-	notEnqueued      standing = 0 // it has no place in the line, and asks from time to time
-	enqueued         standing = 1 // it has a place; positionUnit is added for each place in front of it
-	legacyHolder     standing = 2 // the release is announced to it on the channel of the lock only: see LegacyHolder
-	subscriptionLost standing = 3 // it has no place, because the server does not know its subscription
-	positionUnit     standing = 4
+	notEnqueued      Standing = 0 // it has no place in the line, and asks from time to time
+	enqueued         Standing = 1 // it has a place; positionUnit is added for each place in front of it
+	legacyHolder     Standing = 2 // the release is announced to it on the channel of the lock only: see LegacyHolder
+	subscriptionLost Standing = 3 // it has no place, because the server does not know its subscription
+	positionUnit     Standing = 4
 )
 
 // isEnqueued reports whether the caller has a place in the line.
-func (s standing) isEnqueued() bool { return s%positionUnit == enqueued }
+func (s Standing) IsEnqueued() bool { return s%positionUnit == enqueued }
 
 // ahead returns about how many places are in front of the place of the caller.
-func (s standing) ahead() int { return int(s / positionUnit) }
+func (s Standing) Ahead() int { return int(s / positionUnit) }
 
 // LegacyHolder reports whether the caller learns of the release only on the channel of the lock: the holder does not
 // use the line, as Redisson; or the line cannot be used, or has the place of this Client for the counterpart.
-func (s standing) LegacyHolder() bool { return s == legacyHolder }
+func (s Standing) LegacyHolder() bool { return s == legacyHolder }
 
 // SubscriptionLost reports whether the server does not know the subscription to grants that the caller believes to
 // have.
-func (s standing) SubscriptionLost() bool { return s == subscriptionLost }
+func (s Standing) SubscriptionLost() bool { return s == subscriptionLost }

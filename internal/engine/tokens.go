@@ -10,9 +10,9 @@ package engine
 
 import "github.com/relock-go/relock/internal/send"
 
-// blockSize is how many tokens a block has at most. Redis never draws beyond its clock in microseconds, so a block is
-// smaller where the last one was drawn less than blockSize microseconds ago.
-const blockSize = 256
+// BlockSize is how many tokens a block has at most. Redis never draws beyond its clock in microseconds, so a block is
+// smaller where the last one was drawn less than BlockSize microseconds ago.
+const BlockSize = 256
 
 // A tokenBlock is what is left of the tokens that were drawn together. A nil block is empty.
 type tokenBlock struct {
@@ -58,7 +58,7 @@ func (a *Attempt) TokensWanted(fenced bool) int {
 	case !fenced:
 		return 0
 	case a.AdoptsRecord:
-		return blockSize
+		return BlockSize
 	}
 	return 1
 }

@@ -47,7 +47,7 @@ func TestTokensWanted(t *testing.T) {
 		want    int
 	}{
 		{"fresh", true, Attempt{HoldCount: 1}, 1},
-		{"takes over", true, Attempt{HoldCount: 1, AdoptsRecord: true}, blockSize},
+		{"takes over", true, Attempt{HoldCount: 1, AdoptsRecord: true}, BlockSize},
 		{"not fenced", false, Attempt{HoldCount: 1}, 0},
 		{"takes over, not fenced", false, Attempt{HoldCount: 1, AdoptsRecord: true}, 0},
 	} {
@@ -69,7 +69,7 @@ func TestGrantSaysHowManyTokensFollow(t *testing.T) {
 	} {
 		o, err := ParseOutcome(tt.reply)
 		assert.NoError(t, err, "%v", tt.reply)
-		assert.Equal(t, Outcome{Status: Held, token: tt.token, following: tt.following}, o, "%v", tt.reply)
+		assert.Equal(t, Outcome{Status: Held, Token: tt.token, Following: tt.following}, o, "%v", tt.reply)
 	}
 }
 

@@ -83,8 +83,8 @@ var mutations = []mutation{
 	},
 	{
 		name: "grantFromTheMessage", file: "internal/engine/single.go", focus: Focus{inOneLine, []string{"degrade"}},
-		from: "Status: Held, token: g.Token}, Sent: sent, longest",
-		to:   "Status: Held, token: g.Token}, Sent: time.Now(), longest",
+		from: "Status: Held, Token: g.Token}, Sent: sent, longest",
+		to:   "Status: Held, Token: g.Token}, Sent: time.Now(), longest",
 		missed: "a grant is confirmed by a request at once, which corrects the validity. Only a link that falls silent " +
 			"at that moment shows the mutation",
 	},
