@@ -29,25 +29,6 @@ func (o *blocker) String() string {
 	return o.lock.BusyText(o.ttl, o.ttl-ago, ago)
 }
 
-func (t *Traits) BusyText(ttl, left, ago time.Duration) string {
-	switch {
-	case ttl < 0:
-		return "its key in Redis has no expiry, so it does not become free by itself"
-	case left > 0:
-		return fmt.Sprintf("another process (or Client) holds it, and its lease expires in %v", Rounded(left))
-	}
-	return fmt.Sprintf("another process (or Client) held it %v ago, when Redis was last asked", Rounded(ago))
-}
-
-// Rounded returns d rounded for a text that people read.
-func Rounded(d time.Duration) time.Duration {
-	unit := time.Millisecond
-	if d >= time.Second {
-		unit = 100 * time.Millisecond
-	}
-	return (d + unit/2) / unit * unit
-}
-
 // noteBusy remembers the blocker of h for its caller, and for the waiters behind it.
 // cause is blocker.cause.
 func (op *waitOptions) noteBusy(h *hold, res Answer, cause error) {

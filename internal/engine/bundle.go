@@ -23,7 +23,7 @@ func attemptCall(targets []target) send.Call {
 	calls := make([]BundledCall, len(targets))
 	for i, t := range targets {
 		l := t.hold.commands()
-		calls[i] = BundledCall{l.Bundled(), l.Acquire(t.Attempt), l.RollBack(t.rollbackOf())}
+		calls[i] = BundledCall{Script: l.Bundled(), Acquire: l.Acquire(t.Attempt), RollBack: l.RollBack(t.rollbackOf())}
 	}
 	return targets[0].hold.lockState.engine.Bundle(calls)
 }

@@ -1,6 +1,6 @@
 // Package engine does what is the same for every lock type: it acquires and releases locks, keeps the holds of a
 // process, and hands locks off. A lock type is data: it builds the calls of its scripts, and reads their replies. Read
-// contract.go first.
+// package contract first.
 //
 // An engine acquires locks (acquire.go) and releases them (release.go). It keeps the state of each lock that this
 // process uses (lockstate.go, hold.go, record.go). It hands a lock off to the next goroutine of the process

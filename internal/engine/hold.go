@@ -119,7 +119,7 @@ type hold struct {
 }
 
 // id returns the ID of the lock.
-func (h *hold) id() LockID { return LockID{h.lockState.name, h.key.half} }
+func (h *hold) id() LockID { return LockID{Name: h.lockState.name, Half: h.key.half} }
 
 // commands returns the commands of the lock, which must have a record in Redis.
 func (h *hold) commands() Record { return h.lock.(Record) }

@@ -20,31 +20,6 @@ const longestLimit = 100 * 365 * 24 * time.Hour
 
 func bounded(d time.Duration) time.Duration { return min(d, longestLimit) }
 
-// checkLease returns an error if a hold with these limits cannot have this explicit lease; 0 is a lease of the
-// watchdog.
-func (l Limits) CheckLease(lease time.Duration) error {
-	if l.Max > 0 && lease > l.Max {
-		return send.Invalid("lease %v is longer than MaxHold(%v)", lease, l.Max)
-	}
-	return nil
-}
-
-// OfReaders returns the admission of read locks with these limits.
-func (l Limits) OfReaders() Admission {
-	if l != (Limits{}) {
-		return Uncoordinated
-	}
-	return Shared
-}
-
-// Cut returns the lease that a fresh hold asks for: lease, or MaxHold if that is shorter.
-func (l Limits) Cut(lease time.Duration) time.Duration {
-	if l.Max > 0 {
-		return min(lease, l.Max)
-	}
-	return lease
-}
-
 // limitOf returns until when a hold that was acquired at since may last, on the clock of the watchdog; 0: there is no
 // limit.
 func limitOf(l Limits, since time.Duration) time.Duration {

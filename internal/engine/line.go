@@ -29,14 +29,6 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// The deliveries: how an attempt on a lock with a line treats the line. See lua/lock_acquire.lua.
-const (
-	Barge = "barge" // acquires a free lock ahead of the line: for re-entries, MultiLocks, and callers that do not wait
-	Defer = "defer" // lets the line go first, and does not join it, for example because it is not subscribed yet
-	Push  = "push"  // joins the line, and receives grants on the channel of its Client
-	Poll  = "poll"  // joins the line, and asks often, because it may not subscribe
-)
-
 const (
 	ProvisionalLease = 5 * time.Second // the longest lease of a grant, unless its place is confirmed: see lua/clients.lua
 	requestsKept     = 2               // how many requests of a wait a place remembers

@@ -184,7 +184,7 @@ func (r releasing) send(op *waitOptions) (answer send.Answer, keeps, expires, la
 		}
 	}
 	late = r.count == 0 && e.late.MayAcquire(r.field)
-	call := r.commands().Release(Release{r.field, r.count, late, e.shareTime()})
+	call := r.commands().Release(Release{Field: r.field, HoldCount: r.count, Late: late, Share: e.shareTime()})
 	return e.sender.Do(&op.Wait, send.Request{Call: call}, time.Now()), false, false, late
 }
 

@@ -171,8 +171,8 @@ func (e rollbacker) callersLeft(targets []target, orphans int, lost bool) {
 }
 
 // effect returns the most that a try of the attempt may do when it runs late. A re-entry acquires nothing.
-func (a *Attempt) effect() late.Effect {
-	return late.Effect{Acquires: a.HoldCount <= 1, Lease: a.Lease}
+func (t *target) effect() late.Effect {
+	return late.Effect{Acquires: t.HoldCount <= 1, Lease: t.Lease}
 }
 
 // heard notes the outcome of a try of an attempt on targets whose callers have left, which ended with err. It returns

@@ -218,7 +218,7 @@ func newHalfFake(r *fakeredis.Redis) *fakeLock {
 // newOtherHalf returns the counterpart, with a record of its own.
 func newOtherHalf(r *fakeredis.Redis) *fakeLock {
 	l := newFakeLock(r, "other half")
-	l.LockID = LockID{"x", "other"}
+	l.LockID = LockID{Name: "x", Half: "other"}
 	return l
 }
 

@@ -1,7 +1,8 @@
-package engine
+package contract
 
 import (
 	"context"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -13,7 +14,9 @@ import (
 // The scripts make the numbers that the methods of standing take apart.
 func TestStandingIsThatOfTheScripts(t *testing.T) {
 	rdb := testredis.Start(t).Client()
-	source := prelude(t, "standing") + `
+	prelude, err := os.ReadFile("../../lua/standing.lua")
+	require.NoError(t, err)
+	source := string(prelude) + `
 		local ahead = ARGV[1] ~= '' and tonumber(ARGV[1]) or nil
 		return standing_of(ahead, ARGV[2] == '1', ARGV[3] == '1')`
 	made := func(ahead any, apart, deaf bool) Standing {

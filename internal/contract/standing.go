@@ -1,11 +1,11 @@
-package engine
+package contract
 
 // The standing of a caller: the third number of the reply to an attempt that has found the lock busy.
 //
 // Rules: lua/standing.lua makes the number, and only the methods here take it apart. TestStandingIsThatOfTheScripts
 // compares the two.
 
-// A standing describes how a caller that has found a lock busy notices that it can have the lock.
+// A Standing describes how a caller that has found a lock busy notices that it can have the lock.
 type Standing int64
 
 const (
@@ -16,10 +16,10 @@ const (
 	positionUnit     Standing = 4
 )
 
-// isEnqueued reports whether the caller has a place in the line.
+// IsEnqueued reports whether the caller has a place in the line.
 func (s Standing) IsEnqueued() bool { return s%positionUnit == enqueued }
 
-// ahead returns about how many places are in front of the place of the caller.
+// Ahead returns about how many places are in front of the place of the caller.
 func (s Standing) Ahead() int { return int(s / positionUnit) }
 
 // LegacyHolder reports whether the caller learns of the release only on the channel of the lock: the holder does not
