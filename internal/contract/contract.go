@@ -35,8 +35,8 @@
 //     in the line, so Clients that may not use the line have none, and read locks have some only against late renames:
 //     see lua/readers.lua.
 //
-// Rules: nothing in this package has a state, sends a request, waits, reads a clock, or writes a log. Files that comments
-// name are those of the engine.
+// Rules: nothing in this package has a state, sends a request, waits, reads a clock, or writes a log. Files that
+// comments name are those of the engine.
 package contract
 
 import (

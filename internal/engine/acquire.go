@@ -28,6 +28,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/poller"
@@ -57,7 +58,7 @@ type Request struct {
 // A target is the attempt on one lock, and the hold that it is made for.
 type target struct {
 	hold *hold
-	Attempt
+	contract.Attempt
 }
 
 // An acquireOp is one acquire operation: what one call does to acquire its locks, until they are held or the call gives
@@ -99,7 +100,7 @@ var ErrLate = errors.New("the answers of Redis take so long that too little of t
 // Acquire acquires every lock for o, or none of them. A lock that o already holds gets a higher hold count. Acquire
 // returns false, and no error, if r.Wait has passed, or if it is 0 and a lock is busy. Several locks must be on one
 // Redis, and of types that a bundle can acquire together.
-func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock) (bool, error) {
+func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...contract.Lock) (bool, error) {
 	e.workers.Begin()
 	defer e.workers.End()
 	op := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.noNewHolds, NoWait: r.Wait == 0, OnCaller: true}}
@@ -152,7 +153,7 @@ func (r *Request) isLate() bool { return !r.AnswerBy.IsZero() && !time.Now().Bef
 // acquireOnce runs one acquire operation for all locks. A caller that holds the lock without a request, because it was
 // handed off to it, gets no acquireOp: to allocate one for every hand-off would cost as much as the rest of the
 // hand-off.
-func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []Lock) error {
+func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []contract.Lock) error {
 	if len(locks) > 1 {
 		e.noteAcquire()
 		g := e.newMultiAcquire(op, locks, o, r)
@@ -213,7 +214,7 @@ func (a *acquireOp) finish(op *waitOptions) error {
 
 // enter waits until the caller may go on among the callers of this process. It then has a hold. If in.holds is set, it
 // holds the lock already; otherwise it has the owner mutex of the hold, and has to ask Redis.
-func (s *lockState) enter(op *waitOptions, kind Lock, o Owner, r Request) (in admitted, err error) {
+func (s *lockState) enter(op *waitOptions, kind contract.Lock, o Owner, r Request) (in admitted, err error) {
 	in, err = s.admit(op, kind, o, r.Lease > 0)
 	if err == nil && in.hold == nil {
 		in.hold, err = s.lockHold(op, kind, o, true)
@@ -238,7 +239,7 @@ func (t *target) prepareLocked(r Request, p *Part) error {
 	if most, tooDeep := h.lock.MaxHoldCount(); most > 0 && h.count >= most {
 		return tooDeep
 	}
-	t.Attempt = Attempt{Field: h.field, Lease: r.Lease, HoldCount: h.count + 1, Renewed: r.Lease == 0}
+	t.Attempt = contract.Attempt{Field: h.field, Lease: r.Lease, HoldCount: h.count + 1, Renewed: r.Lease == 0}
 	switch h.state {
 	case fresh:
 		t.NoWait = r.Wait == 0
@@ -271,9 +272,9 @@ func (a *acquireOp) run() (res Answer, err error) {
 			res, err = a.attempt() // 2
 			a.asking = false
 		}
-		if err == nil && res.Status == Busy {
+		if err == nil && res.Status == contract.Busy {
 			res, err = a.backend.await(res) // 3, 4
-			if err == nil && res.Status == Busy || a.asksAtEnd(err) {
+			if err == nil && res.Status == contract.Busy || a.asksAtEnd(err) {
 				continue
 			}
 		}
@@ -306,7 +307,7 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 		switch {
 		case err != nil:
 			return res, err
-		case res.Status != Held || a.engine.enoughValidityLeft(a.targets, res.Sent, asked):
+		case res.Status != contract.Held || a.engine.enoughValidityLeft(a.targets, res.Sent, asked):
 			if a.leftovers.tries == first {
 				a.backend.answered(res.Sent)
 			}
@@ -315,7 +316,7 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 		a.leftovers.grantNotKept()
 		lastReply = time.Now()
 		if asked == MostAsked {
-			res.Status = Busy // rollback undoes the grant, and dismissLocked must not undo it again
+			res.Status = contract.Busy // rollback undoes the grant, and dismissLocked must not undo it again
 			return res, LossError(ErrLate)
 		}
 	}
@@ -344,9 +345,9 @@ func (a *acquireOp) checkFields(res Answer) (Answer, error) {
 	if a.adoptsRecord || !a.engine.sender.Degraded() || !slices.ContainsFunc(a.targets, misnamed) {
 		return res, nil
 	}
-	if res.Status == Held {
+	if res.Status == contract.Held {
 		a.leftovers.grantNotKept()
-		res.Status = Busy // rollback undoes the grant, and dismissLocked must not undo it again
+		res.Status = contract.Busy // rollback undoes the grant, and dismissLocked must not undo it again
 	}
 	return res, errRestart
 }
@@ -439,7 +440,8 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 			a.polling = new(polling)
 		}
 		delay = min(delay, a.polling.next(a.lastReply, res.TTL))
-	case queued && in.hold.lock.Admission() == Counting: // the poller cannot see in the key whether a permit is free
+	// The poller cannot see in the key whether a permit is free.
+	case queued && in.hold.lock.Admission() == contract.Counting:
 		delay = min(delay*time.Duration(1+res.Standing.Ahead()/poller.NearHead), rareAsk)
 	case queued && !res.LeavesEntry:
 		d, looked := looking{e}.awaitInLine(in.hold.lockState.name, in.Field, a.subscription.listeners[0], res)
@@ -530,7 +532,7 @@ func confirm(all lockStates, targets []target, p *Part, res Answer, err error) e
 	if err != nil {
 		return err
 	}
-	if res.Status == Gone {
+	if res.Status == contract.Gone {
 		targets[res.at].hold.lose(errGone)
 	}
 	for _, t := range targets {
@@ -582,7 +584,7 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 	t.mayLastLocked(now, res.longest)
 	if q := h.queue; q != nil {
 		q.request = inquiry{}
-		if h.lock.Admission() != Counting { // a granted permit does not mean that another one is free
+		if h.lock.Admission() != contract.Counting { // a granted permit does not mean that another one is free
 			q.foundFree()
 		}
 		q.policy.Acquired(now)
@@ -617,7 +619,7 @@ func (a *acquireOp) dismissLocked(t target, res Answer) {
 		h.mayLastLocked(bounded(t.Lease) + late.Life) // the attempt may have been granted, and may run later
 	}
 	switch {
-	case res.Status != Held: // no grant is left, or backend.rollback undoes it
+	case res.Status != contract.Held: // no grant is left, or backend.rollback undoes it
 	case h.state.isLost() || h.state == ended && !h.record.isUsedLocked(): // no other hold needs the field
 		h.lockState.oweLocked(duty{clear: h})
 	default:

@@ -24,6 +24,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
@@ -45,7 +46,7 @@ type Detached struct {
 // error.
 func (e *Engine) Detach(
 	ctx context.Context,
-	kind Lock,
+	kind contract.Lock,
 	o Owner,
 	keep time.Duration,
 ) (d Detached, ended bool, err error) {
@@ -133,7 +134,7 @@ func (x *detaching) run(ctx context.Context, op *waitOptions) (d Detached, err e
 		}
 		x.end()
 	}()
-	call := h.commands().Rename(Rename{From: h.field, To: x.to, Lease: x.lease, Late: buries, Splits: x.splits})
+	call := h.commands().Rename(contract.Rename{From: h.field, To: x.to, Lease: x.lease, Late: buries, Splits: x.splits})
 	answer = e.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: x}, time.Now())
 	r, err := answer.Reply()
 	if buries && err == nil {
@@ -255,7 +256,7 @@ func (x *detaching) release(unknown int) {
 }
 
 // Attach makes o hold the detached hold d, whose lock is kind.
-func (e *Engine) Attach(ctx context.Context, kind Record, o Owner, d Detached) error {
+func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d Detached) error {
 	e.workers.Begin()
 	defer e.workers.End()
 	op := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.noNewHolds, OnCaller: true}}
@@ -265,7 +266,7 @@ func (e *Engine) Attach(ctx context.Context, kind Record, o Owner, d Detached) e
 	case e.Open() != nil:
 		return send.ErrClosed
 	}
-	op.span = startSpan(e, ctx, []Lock{kind}, o)
+	op.span = startSpan(e, ctx, []contract.Lock{kind}, o)
 	e.noteAcquire()
 	s := e.retain(kind.ID().Name)
 	defer s.release()
@@ -275,16 +276,16 @@ func (e *Engine) Attach(ctx context.Context, kind Record, o Owner, d Detached) e
 	if err == nil {
 		op.span.ends(pathAttached)
 	}
-	op.span.asked([]target{{hold: x.hold, Attempt: Attempt{HoldCount: 1}}})
+	op.span.asked([]target{{hold: x.hold, Attempt: contract.Attempt{HoldCount: 1}}})
 	op.span.finish(err)
 	if err == nil {
-		slowWatch{e}.acquired([]Lock{kind}, o)
+		slowWatch{e}.acquired([]contract.Lock{kind}, o)
 	}
 	return err
 }
 
 // attachingHold returns a fresh hold with a field of its own, which is in no local queue, and its owner mutex.
-func (s *lockState) attachingHold(kind Record, o Owner) *hold {
+func (s *lockState) attachingHold(kind contract.Record, o Owner) *hold {
 	s.Lock()
 	defer s.Unlock()
 	h := s.newHoldLocked(kind, holdKey{kind.ID().Half, o}, nil)
@@ -371,7 +372,9 @@ func (x *attaching) effect() late.Effect {
 // ask sends one request, and returns when it was sent.
 func (x *attaching) ask(op *waitOptions) (r send.Reply, sent time.Time, err error) {
 	h, e := x.hold, x.lockState.engine
-	rename := Rename{From: x.Field, To: h.field, Lease: e.WatchdogTimeout, Until: x.MaxEnd, Ends: max(1, x.KeepEnd)}
+	rename := contract.Rename{
+		From: x.Field, To: h.field, Lease: e.WatchdogTimeout, Until: x.MaxEnd, Ends: max(1, x.KeepEnd),
+	}
 	request := send.Request{Call: h.commands().Rename(rename), Acquiring: true, OnOrphan: x}
 	x.asking = true
 	answer := e.sender.Do(&op.Wait, request, x.lastReply)
@@ -501,7 +504,9 @@ func (p *putBacks) await(op *waitOptions, field string) error {
 func (x *attaching) putBack(ctx context.Context) {
 	h, e := x.hold, x.lockState.engine
 	back := func(mayRun bool) send.Call {
-		return h.commands().Rename(Rename{From: x.to, To: x.Field, Lease: longestLimit, Until: x.KeepEnd, Late: mayRun})
+		return h.commands().Rename(contract.Rename{
+			From: x.to, To: x.Field, Lease: longestLimit, Until: x.KeepEnd, Late: mayRun,
+		})
 	}
 	end := rollbacker{e}.mayLeaveUntil(x.to, e.WatchdogTimeout)
 	for (rollbacker{e}).repeat(ctx, h.commands(), x.to, x.unknown, back) != nil && time.Now().Before(end) {

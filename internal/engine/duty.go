@@ -14,6 +14,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/handoff"
 )
 
@@ -21,15 +22,15 @@ import (
 // one of the first three fields is set: to delete the record of a hold, to roll back an attempt, and to keep a local
 // queue for some time.
 type duty struct {
-	clear    *hold      // the hold to clear; or nil
-	rollBack Record     // the lock of the attempt to roll back; or nil
-	keep     *waitQueue // the local queue of name to keep; or nil
+	clear    *hold           // the hold to clear; or nil
+	rollBack contract.Record // the lock of the attempt to roll back; or nil
+	keep     *waitQueue      // the local queue of name to keep; or nil
 
 	lockState *lockState
-	before    *duty           // the duty that was noted before this one; or nil
-	attempt   Attempt         // rollBack: the attempt
-	unknown   int             // rollBack: how many tries of the attempt have an unknown outcome
-	ctx       context.Context // rollBack: the ctx of the caller; nil: context.Background
+	before    *duty            // the duty that was noted before this one; or nil
+	attempt   contract.Attempt // rollBack: the attempt
+	unknown   int              // rollBack: how many tries of the attempt have an unknown outcome
+	ctx       context.Context  // rollBack: the ctx of the caller; nil: context.Background
 }
 
 // oweLocked notes a duty, which the next Unlock of s begins.

@@ -12,6 +12,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -22,7 +23,7 @@ func bounded(d time.Duration) time.Duration { return min(d, longestLimit) }
 
 // limitOf returns until when a hold that was acquired at since may last, on the clock of the watchdog; 0: there is no
 // limit.
-func limitOf(l Limits, since time.Duration) time.Duration {
+func limitOf(l contract.Limits, since time.Duration) time.Duration {
 	if l.Max > 0 {
 		return since + bounded(l.Max)
 	}
@@ -103,7 +104,7 @@ func (m minHold) keep(ctx context.Context) bool {
 
 // keptUntil returns until when, on the clock of the watchdog, the record of a hold that is acquired at now stays in
 // Redis; 0: there is no MinHold.
-func keptUntil(l Limits, now time.Duration) time.Duration {
+func keptUntil(l contract.Limits, now time.Duration) time.Duration {
 	if l.MinHold > 0 {
 		return now + bounded(l.MinHold)
 	}
@@ -111,7 +112,7 @@ func keptUntil(l Limits, now time.Duration) time.Duration {
 }
 
 // DropMinHold makes the next Unlock of o release the lock before MinHold has passed, because o has not used the hold.
-func (e *Engine) DropMinHold(kind Lock, o Owner) {
+func (e *Engine) DropMinHold(kind contract.Lock, o Owner) {
 	if kind.Limits().MinHold == 0 {
 		return
 	}

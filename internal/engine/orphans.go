@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -62,7 +63,7 @@ func (res *Answer) mayHold(err error) bool {
 	if err != nil {
 		return !errors.Is(err, send.ErrNoConnection)
 	}
-	return res.Status != Busy || res.stays
+	return res.Status != contract.Busy || res.stays
 }
 
 // needsLate is needs for a field that a late answer may have granted: it wakes the caller that waits with the field. That

@@ -15,12 +15,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
 )
 
 // holdBy returns the hold of o on a lock, and its field.
-func (e *bubbleEngine) holdBy(id LockID, o Owner) (h *hold, field string) {
+func (e *bubbleEngine) holdBy(id contract.LockID, o Owner) (h *hold, field string) {
 	e.t.Helper()
 	e.holdOf(id, o, func(found *hold) {
 		require.NotNil(e.t, found)
@@ -323,7 +324,7 @@ func TestMultiAcquireWaitsWithoutWhatAnEarlierTryWasGranted(t *testing.T) {
 // An entryLock is a lock whose waiters have an entry in Redis, which they renew every ten seconds.
 type entryLock struct{ *fakeLock }
 
-func (l entryLock) ReadReply(a Attempt, r send.Reply) (Outcome, error) {
+func (l entryLock) ReadReply(a contract.Attempt, r send.Reply) (contract.Outcome, error) {
 	o, err := l.fakeLock.ReadReply(a, r)
 	return o.WithEntry(a, 10*time.Second), err
 }
@@ -421,9 +422,9 @@ func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, e.Release(ctx, fenced, 1))
 		<-taken
-		reentry := target{hold: h, Attempt: Attempt{Field: field, HoldCount: 2}}
+		reentry := target{hold: h, Attempt: contract.Attempt{Field: field, HoldCount: 2}}
 		h.lockState.locked(func() {
-			(&acquireOp{engine: e.Engine}).dismissLocked(reentry, Answer{Outcome: Outcome{Status: Held}})
+			(&acquireOp{engine: e.Engine}).dismissLocked(reentry, Answer{Outcome: contract.Outcome{Status: contract.Held}})
 		})
 		time.Sleep(2 * time.Second)
 		assert.Equal(t, field, e.redis.Holder("x"))
@@ -475,7 +476,9 @@ func TestRepeatedUnlockOfALevelReportsARecordThatIsGone(t *testing.T) {
 func TestLateGrantOfAMultiAcquireConcernsTheHoldOfNow(t *testing.T) {
 	earlier, now, other := &hold{field: "a"}, &hold{field: "a"}, &hold{field: "c"}
 	g := &multiAcquire{fresh: []*hold{now, other}}
-	late := []target{{hold: earlier, Attempt: Attempt{Field: "a"}}, {hold: earlier, Attempt: Attempt{Field: "b"}}}
+	late := []target{
+		{hold: earlier, Attempt: contract.Attempt{Field: "a"}}, {hold: earlier, Attempt: contract.Attempt{Field: "b"}},
+	}
 	present := g.present(late, true)
 	assert.Same(t, now, present[0].hold)
 	assert.Same(t, earlier, present[1].hold, "the hold of the owner, which the attempt has re-entered")

@@ -11,6 +11,7 @@ package engine
 import (
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
@@ -143,8 +144,8 @@ func (h *hold) mayLastLocked(length time.Duration) {
 
 // attemptUntil returns the attempt with which a record with the field of h is rolled back. Its lease ends at expires,
 // on the clock of the watchdog.
-func (h *hold) attemptUntil(expires time.Duration) Attempt {
-	return Attempt{Field: h.field, HoldCount: 1, Lease: expires - h.lockState.engine.watchdog.Now()}
+func (h *hold) attemptUntil(expires time.Duration) contract.Attempt {
+	return contract.Attempt{Field: h.field, HoldCount: 1, Lease: expires - h.lockState.engine.watchdog.Now()}
 }
 
 // deleteIfLeftLocked has the record of h, which has ended, deleted if it may be left in Redis.

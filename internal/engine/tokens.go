@@ -8,6 +8,8 @@ package engine
 // belongs to that record alone, and is discarded when the record ends, for whatever reason: a later draw may be of
 // another process, and its tokens are greater.
 
+import "github.com/relock-go/relock/internal/contract"
+
 // A tokenBlock is what is left of the tokens that were drawn together. A nil block is empty.
 type tokenBlock struct {
 	next int64
@@ -35,7 +37,7 @@ func (b *tokenBlock) take() int64 {
 
 // tokenForLocked returns the token of the next hold, whose lock is to be handed r. If ok is false, the hold needs a
 // token that only Redis can draw.
-func (r *record) tokenForLocked(next Lock) (token int64, ok bool) {
+func (r *record) tokenForLocked(next contract.Lock) (token int64, ok bool) {
 	switch {
 	case !next.Fenced():
 		return 0, true

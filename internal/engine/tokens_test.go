@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/relock-go/relock/internal/contract"
 )
 
 // Each token of a block is taken once, in order.
@@ -41,16 +43,16 @@ func TestTokenForTheNextHold(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		block *tokenBlock
-		next  Traits
+		next  contract.Traits
 		token int64
 		ok    bool
 		left  int
 	}{
-		{"fenced", newTokenBlock(100, 2), Traits{Tokens: true}, 101, true, 1},
-		{"fenced, and there is no block", nil, Traits{Tokens: true}, 0, false, 0},
-		{"fenced, and the block is used up", &tokenBlock{103, 0}, Traits{Tokens: true}, 0, false, 0},
-		{"not fenced", newTokenBlock(100, 2), Traits{}, 0, true, 2},
-		{"draws singly", newTokenBlock(100, 2), Traits{Tokens: true, SingleTokens: true}, 0, false, 2},
+		{"fenced", newTokenBlock(100, 2), contract.Traits{Tokens: true}, 101, true, 1},
+		{"fenced, and there is no block", nil, contract.Traits{Tokens: true}, 0, false, 0},
+		{"fenced, and the block is used up", &tokenBlock{103, 0}, contract.Traits{Tokens: true}, 0, false, 0},
+		{"not fenced", newTokenBlock(100, 2), contract.Traits{}, 0, true, 2},
+		{"draws singly", newTokenBlock(100, 2), contract.Traits{Tokens: true, SingleTokens: true}, 0, false, 2},
 	} {
 		r := &record{tokens: tt.block}
 		token, ok := r.tokenForLocked(&tt.next)

@@ -83,8 +83,8 @@ var mutations = []mutation{
 	},
 	{
 		name: "grantFromTheMessage", file: "internal/engine/single.go", focus: Focus{inOneLine, []string{"degrade"}},
-		from: "Status: Held, Token: g.Token}, Sent: sent, longest",
-		to:   "Status: Held, Token: g.Token}, Sent: time.Now(), longest",
+		from: "Status: contract.Held, Token: g.Token}, Sent: sent, longest",
+		to:   "Status: contract.Held, Token: g.Token}, Sent: time.Now(), longest",
 		missed: "a grant is confirmed by a request at once, which corrects the validity. Only a link that falls silent " +
 			"at that moment shows the mutation",
 	},
@@ -239,7 +239,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "lateGrantIsKept", file: "internal/engine/rollback.go", focus: Focus{Locks: inOneLine},
-		from:   "e.rollBackSoon(kind, Attempt{Field: g.Field, HoldCount: 1, Lease: g.Lease, Late: !e.fields.made(g.Field)})",
+		from:   "e.rollBackSoon(kind, contract.Attempt{Field: g.Field, HoldCount: 1, Lease: g.Lease, Late: !e.fields.made(g.Field)})",
 		to:     "_ = g.Field",
 		missed: "the rollback of the wait that has ended usually runs later, and rolls it back, too",
 	},
