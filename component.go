@@ -19,7 +19,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -29,11 +29,11 @@ type component struct {
 
 	// For a lock of this package:
 	client *Client
-	lock   engine.Lock // nil for a foreign Locker
-	id     engine.LockID
-	record engine.Record // the same lock, if it has one record on one server
-	server string        // the address of the server of the record; "" if it is unknown
-	dials  bool          // the Client dials by itself, so that another server may have the same address
+	lock   contract.Lock // nil for a foreign Locker
+	id     contract.LockID
+	record contract.Record // the same lock, if it has one record on one server
+	server string          // the address of the server of the record; "" if it is unknown
+	dials  bool            // the Client dials by itself, so that another server may have the same address
 }
 
 // A known Locker is a lock of this package.

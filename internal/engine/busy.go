@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -119,7 +120,7 @@ func (f *findings) waitsBehindLocked(name string, q *waitQueue) {
 
 // whyEnded returns the error of a call of o for locks that ends with err: send.ErrTimeUp if its time was up and the
 // locks are busy. Otherwise the error tells why that is not known, or who has the lock.
-func whyEnded[L Lock](e *Engine, op *waitOptions, locks []L, o Owner, r Request, err error) error {
+func whyEnded[L contract.Lock](e *Engine, op *waitOptions, locks []L, o Owner, r Request, err error) error {
 	byCtx := err != nil && op.Ctx.Err() != nil && errors.Is(err, op.Ctx.Err())
 	closed := errors.Is(err, send.ErrClosed)
 	if err != send.ErrTimeUp && !byCtx && !closed {
@@ -151,7 +152,7 @@ func whyEnded[L Lock](e *Engine, op *waitOptions, locks []L, o Owner, r Request,
 }
 
 // whyNotBusy returns the error of a TryLock of kind whose time is up although the lock is not known to be busy.
-func (f *findings) whyNotBusy(e *Engine, kind Lock) error {
+func (f *findings) whyNotBusy(e *Engine, kind contract.Lock) error {
 	voted, votes := kind.(VotedLock)
 	doubt := f.request.inDoubt(time.Now()) || f.look.InDoubt(time.Now(), send.MinWait)
 	switch {

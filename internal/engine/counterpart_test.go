@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -19,7 +20,7 @@ type half struct {
 	named *[]string
 }
 
-func (l half) Acquire(a Attempt) send.Call {
+func (l half) Acquire(a contract.Attempt) send.Call {
 	*l.named = append(*l.named, a.Counterpart)
 	return l.fakeLock.Acquire(a)
 }

@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
@@ -39,7 +40,7 @@ type Detached struct {
 // error.
 func (e *Engine) Detach(
 	ctx context.Context,
-	kind Lock,
+	kind contract.Lock,
 	o Owner,
 	keep time.Duration,
 ) (d Detached, ended bool, err error) {
@@ -127,7 +128,7 @@ func (x *detaching) run(ctx context.Context, op *waitOptions) (d Detached, err e
 		}
 		x.end()
 	}()
-	call := h.commands().Rename(Rename{From: h.field.ID, To: x.to, Lease: x.lease, Late: buries, Splits: x.splits})
+	call := h.commands().Rename(contract.Rename{From: h.field.ID, To: x.to, Lease: x.lease, Late: buries, Splits: x.splits})
 	answer = e.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: x}, time.Now())
 	r, err := answer.Reply()
 	if buries && err == nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -239,7 +240,7 @@ func TestDetachWhoseGoroutineEndsReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &exitingTransport{Redis: fakeredis.New()}
 		e := joinSending(t, r.Redis, "client", send.Config{Transport: r, OnCallerTime: send.ResendTime})
-		ctx, l := context.Background(), newLimitedLock(e.redis, Limits{Max: time.Hour})
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{Max: time.Hour})
 		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
 		require.NoError(t, err)
 		require.True(t, ok)

@@ -12,13 +12,14 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 )
 
 // Extend sets the lease of the hold that o has on kind to length, counted from now, if less is left of it.
-func (e *Engine) Extend(ctx context.Context, kind Lock, o Owner, length time.Duration) error {
+func (e *Engine) Extend(ctx context.Context, kind contract.Lock, o Owner, length time.Duration) error {
 	e.workers.Begin()
 	defer e.workers.End()
 	op := e.waitOptionsFor(ctx)

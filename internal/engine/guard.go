@@ -8,12 +8,13 @@ import (
 	"cmp"
 	"context"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
 )
 
 // Guard returns a ctx that is canceled when ctx is canceled, or when the hold that o has on kind ends.
-func (e *Engine) Guard(ctx context.Context, kind Lock, o Owner) (context.Context, error) {
+func (e *Engine) Guard(ctx context.Context, kind contract.Lock, o Owner) (context.Context, error) {
 	if err := e.Open(); err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ package engine
 import (
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/late"
 )
@@ -41,7 +42,7 @@ func (h *hold) handOffLocked() bool {
 		next.handedLocked(r, now)
 		next.token = token
 		if r.lease.IsLimited() || next.lock.Limits().Max > 0 {
-			s.engine.watchdog.Relimit(&r.lease, next.lock.Limits().end(now))
+			s.engine.watchdog.Relimit(&r.lease, limitOf(next.lock.Limits(), now))
 		}
 	}
 	q.Release()
@@ -85,18 +86,19 @@ type admitted struct {
 
 // admitLocked admits the caller among the callers of this process that want the same lock. Most callers of a contended lock
 // wait here, while another goroutine of this process holds the lock or contends for it.
-func (s *lockState) admitLocked(op *waitOptions, kind Lock, o Owner, explicit bool) (admitted, error) {
+func (s *lockState) admitLocked(op *waitOptions, kind contract.Lock, o Owner, explicit bool) (admitted, error) {
 	key, admission := holdKey{kind.ID().Half, o}, kind.Admission()
 	other := kind.Counterpart()
-	if s.holdOfLocked(key, op.part, true) != nil || other != (LockID{}) && s.holds.get(holdKey{other.Half, o}) != nil {
+	if s.holdOfLocked(key, op.part, true) != nil ||
+		other != (contract.LockID{}) && s.holds.get(holdKey{other.Half, o}) != nil {
 		return admitted{}, nil
 	}
 	switch {
-	case admission == Uncoordinated, admission == Shared && explicit:
+	case admission == contract.Uncoordinated, admission == contract.Shared && explicit:
 		return s.admitFirstLocked(s.newHoldLocked(kind, key, op.changes(kind)), nil), nil
-	case admission == Shared:
+	case admission == contract.Shared:
 		return s.shareLocked(op, kind, key)
-	case admission == Counting:
+	case admission == contract.Counting:
 		return s.admitCountingLocked(op, kind, key)
 	}
 	switch q := s.queueLocked(key.half); {
@@ -112,7 +114,7 @@ func (s *lockState) admitLocked(op *waitOptions, kind Lock, o Owner, explicit bo
 // admitCountingLocked is the part of admit for semaphores, which several owners hold, each with a record of its own.
 // Any caller may find a free permit, so as a rule a caller bypasses the local queue. It waits in the queue if it or the
 // admitted caller has found the semaphore busy, if others wait there, or if other processes go first.
-func (s *lockState) admitCountingLocked(op *waitOptions, kind Lock, key holdKey) (admitted, error) {
+func (s *lockState) admitCountingLocked(op *waitOptions, kind contract.Lock, key holdKey) (admitted, error) {
 	h := s.newHoldLocked(kind, key, nil)
 	if op.NoWait {
 		return s.admitFirstLocked(h, nil), nil

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/relock-go/relock/internal/contract"
 )
 
 // A stateTable has the lock states that are in use, by the names of their locks.
@@ -132,7 +134,7 @@ func (t *stateTable) all() []*lockState {
 type lockStates []*lockState
 
 // retainAll retains the lock states of bs.
-func retainAll(e *Engine, bs []Lock) lockStates {
+func retainAll(e *Engine, bs []contract.Lock) lockStates {
 	var all lockStates
 	for _, kind := range bs {
 		all = append(all, e.retain(kind.ID().Name))
@@ -175,14 +177,14 @@ func (ns lockStates) Unlock() {
 }
 
 // find returns the hold that o has, or has lost, on the lock with this id; nil if there is none.
-func (s *lockState) find(id LockID, o Owner) *hold {
+func (s *lockState) find(id contract.LockID, o Owner) *hold {
 	s.Lock()
 	defer s.Unlock()
 	return s.holds.get(holdKey{id.Half, o}).unlessGone()
 }
 
 // findFor is find for a call with the part p, which may be nil: see holdOfLocked.
-func (s *lockState) findFor(id LockID, o Owner, p *Part) *hold {
+func (s *lockState) findFor(id contract.LockID, o Owner, p *Part) *hold {
 	s.Lock()
 	defer s.Unlock()
 	return s.holdOfLocked(holdKey{id.Half, o}, p, false).unlessGone()
@@ -198,7 +200,7 @@ func (h *hold) unlessGone() *hold {
 
 // newHoldLocked returns a new, fresh hold, and its owner mutex. changed, which may be nil, wakes the caller when its
 // owner has acquired the counterpart of the lock.
-func (s *lockState) newHoldLocked(kind Lock, key holdKey, changed chan struct{}) *hold {
+func (s *lockState) newHoldLocked(kind contract.Lock, key holdKey, changed chan struct{}) *hold {
 	h := &hold{lockState: s, lock: kind, key: key, changed: changed, registered: true}
 	h.ownerQueue.TryEnter()
 	s.holds.put(h)
@@ -220,7 +222,7 @@ func (s *lockState) forgetLocked(h *hold) {
 
 // counterpartLocked returns the hold that the owner of h has, or asks for, on the counterpart of the lock; or nil.
 func (s *lockState) counterpartLocked(h *hold) *hold {
-	if h.lock.Counterpart() == (LockID{}) {
+	if h.lock.Counterpart() == (contract.LockID{}) {
 		return nil
 	}
 	return s.holds.get(holdKey{h.lock.Counterpart().Half, h.key.owner})
@@ -302,7 +304,7 @@ func (s *lockState) endKeeping(q *waitQueue) {
 }
 
 // recordsOfLocked returns the records of the holds that this process has on the lock with this id, each once.
-func (s *lockState) recordsOfLocked(id LockID) (all []*record) {
+func (s *lockState) recordsOfLocked(id contract.LockID) (all []*record) {
 	for h := range s.holds.all() {
 		if h.key.half == id.Half && h.state.holds() && h.index == 0 { // h is the first hold of the record
 			all = append(all, h.record)

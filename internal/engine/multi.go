@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -19,7 +20,7 @@ import (
 // A multiAcquire is the operation and the backend of a caller that acquires several locks.
 type multiAcquire struct {
 	acquireOp
-	locks  []Lock
+	locks  []contract.Lock
 	signal chan struct{} // a value in it wakes the caller: see hold.changed
 	late   bool          // a late answer may have granted the locks; guarded by the mutexes of states
 
@@ -33,7 +34,7 @@ type multiAcquire struct {
 }
 
 // newMultiAcquire begins an operation. The caller must call end.
-func (e *Engine) newMultiAcquire(op *waitOptions, bs []Lock, o Owner, r Request) *multiAcquire {
+func (e *Engine) newMultiAcquire(op *waitOptions, bs []contract.Lock, o Owner, r Request) *multiAcquire {
 	g := &multiAcquire{
 		acquireOp: acquireOp{waitOptions: *op, engine: e, owner: o, request: r, states: retainAll(e, bs)},
 		locks:     slices.Clone(bs), // Clone: otherwise the slice of a caller of one lock would escape to the heap
@@ -56,7 +57,7 @@ func (e *Engine) newMultiAcquire(op *waitOptions, bs []Lock, o Owner, r Request)
 }
 
 // of returns the state of the lock kind, which is one of ns.
-func (ns lockStates) of(kind Lock) *lockState {
+func (ns lockStates) of(kind contract.Lock) *lockState {
 	for _, s := range ns {
 		if s.name == kind.ID().Name {
 			return s
@@ -103,7 +104,7 @@ func (g *multiAcquire) ask(lastReply time.Time) (Answer, error) {
 	}
 	if res.stays { // the caller must hold none of the locks while it waits
 		g.leftovers.grantNotKept()
-		if res.Status == Busy {
+		if res.Status == contract.Busy {
 			return res, errRestart
 		}
 	}
@@ -140,7 +141,7 @@ func (g *multiAcquire) rollback(res Answer, err error, returned bool) {
 		return
 	}
 	var granted []target
-	if !failed && res.Status == Held {
+	if !failed && res.Status == contract.Held {
 		granted = g.targets
 	}
 	if left := g.unwanted(granted, g.leftovers.tries); len(left) > 0 {
@@ -152,7 +153,7 @@ func (g *multiAcquire) rollback(res Answer, err error, returned bool) {
 // wait for its counterpart. Now that the owner holds the lock, Redis grants or refuses their attempts at once.
 func (s *lockState) wakeOwnerLocked(h *hold) {
 	s.wakeMultiLocked(h.key)
-	if h.lock.Counterpart() == (LockID{}) {
+	if h.lock.Counterpart() == (contract.LockID{}) {
 		return
 	}
 	s.wakeMultiLocked(holdKey{h.lock.Counterpart().Half, h.key.owner})

@@ -16,13 +16,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/send"
 )
 
 // holdBy returns the hold of o on a lock, and its field.
-func (e *bubbleEngine) holdBy(id LockID, o Owner) (h *hold, field string) {
+func (e *bubbleEngine) holdBy(id contract.LockID, o Owner) (h *hold, field string) {
 	e.t.Helper()
 	e.holdOf(id, o, func(found *hold) {
 		require.NotNil(e.t, found)
@@ -325,7 +326,7 @@ func TestMultiAcquireWaitsWithoutWhatAnEarlierTryWasGranted(t *testing.T) {
 // An entryLock is a lock whose waiters have an entry in Redis, which they renew every ten seconds.
 type entryLock struct{ *fakeLock }
 
-func (l entryLock) ReadReply(a Attempt, r send.Reply) (Outcome, error) {
+func (l entryLock) ReadReply(a contract.Attempt, r send.Reply) (contract.Outcome, error) {
 	o, err := l.fakeLock.ReadReply(a, r)
 	return o.WithEntry(a, 10*time.Second), err
 }
@@ -436,9 +437,9 @@ func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
 			if synctest.Wait(); !slow { // the adopting request has run
 				<-taken
 			}
-			reentry := target{hold: h, Attempt: Attempt{Field: field, HoldCount: 2}}
+			reentry := target{hold: h, Attempt: contract.Attempt{Field: field, HoldCount: 2}}
 			h.lockState.locked(func() {
-				(&acquireOp{engine: e.Engine}).dismissLocked(reentry, Answer{Outcome: Outcome{Status: Held}})
+				(&acquireOp{engine: e.Engine}).dismissLocked(reentry, Answer{Outcome: contract.Outcome{Status: contract.Held}})
 			})
 			time.Sleep(2 * time.Second)
 			<-taken
@@ -524,7 +525,9 @@ func TestLateGrantOfAMultiAcquireConcernsTheHoldOfNow(t *testing.T) {
 	a := &ledger.Field{ID: "a"}
 	earlier, now, other := &hold{field: a}, &hold{field: a}, &hold{field: &ledger.Field{ID: "c"}}
 	g := &multiAcquire{fresh: []*hold{now, other}}
-	late := []target{{hold: earlier, Attempt: Attempt{Field: "a"}}, {hold: earlier, Attempt: Attempt{Field: "b"}}}
+	late := []target{
+		{hold: earlier, Attempt: contract.Attempt{Field: "a"}}, {hold: earlier, Attempt: contract.Attempt{Field: "b"}},
+	}
 	present := g.present(late, true)
 	assert.Same(t, now, present[0].hold)
 	assert.Same(t, earlier, present[1].hold, "the hold of the owner, which the attempt has re-entered")

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/handoff"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
@@ -278,7 +279,7 @@ func (e entrance) enterOneLocked(mu sync.Locker, op *waitOptions, h *hold) error
 
 // needsQueueLocked reports whether a local queue has to admit the caller of h before it may contend for the lock of h.
 func (h *hold) needsQueueLocked() bool {
-	if h.state != fresh || h.lock.Admission() != Exclusive {
+	if h.state != fresh || h.lock.Admission() != contract.Exclusive {
 		return false
 	}
 	// If the owner holds the counterpart, the admitted caller may be waiting for the counterpart to be released. So this

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
@@ -189,7 +190,7 @@ func TestRecordIsKeptWhileItIsValid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
 		e.lock(1)
-		e.holdOf(LockID{Name: "x"}, 1, func(h *hold) {
+		e.holdOf(contract.LockID{Name: "x"}, 1, func(h *hold) {
 			trusted := e.watchdog.Left(&h.record.lease)
 			for left, want := range map[time.Duration]bool{trusted: true, time.Millisecond: false, 0: false,
 				-time.Second: false} {
@@ -213,7 +214,7 @@ func TestRecordEndIsThatOfTheLease(t *testing.T) {
 			require.True(t, ok)
 			time.Sleep(20 * time.Second) // the watchdog has renewed its hold
 			var h *hold
-			e.holdOf(LockID{Name: "x"}, 1, func(found *hold) { h = found })
+			e.holdOf(contract.LockID{Name: "x"}, 1, func(found *hold) { h = found })
 			var expires time.Time
 			e.redis.Set(func() { expires = e.redis.Records["x"].Expires })
 			if length == 0 {
@@ -248,7 +249,7 @@ func TestRenewalMayRunAfterAHookHasEndedItsGoroutine(t *testing.T) {
 			}
 		})
 		e.lock(1)
-		_, field := e.holdBy(LockID{Name: "x"}, 1)
+		_, field := e.holdBy(contract.LockID{Name: "x"}, 1)
 		time.Sleep(e.WatchdogTimeout/3 + time.Second/2)
 		assert.Equal(t, e.WatchdogTimeout, e.late.Longest(field), "the lease that may still be set")
 		works.Store(true)

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/late"
@@ -510,7 +511,7 @@ func TestHoldThatIsLostWhileItsGuardsEndIsLostOnce(t *testing.T) {
 				c.Events = lostEvents{logged{c.Log}, &n}
 			})
 			e.lock(1)
-			h, _ := e.holdBy(LockID{Name: "x"}, 1)
+			h, _ := e.holdBy(contract.LockID{Name: "x"}, 1)
 			got := make(chan struct{})
 			go func() {
 				defer close(got)

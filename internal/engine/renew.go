@@ -10,6 +10,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
@@ -17,7 +18,7 @@ import (
 
 // A Renewal is a request that the record of a hold lasts for Length from now on, and the answer to it.
 type Renewal struct {
-	Lock   Record
+	Lock   contract.Record
 	Field  string
 	Length time.Duration // 0: the request only looks for the record
 

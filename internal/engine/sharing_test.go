@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/handoff"
 	"github.com/relock-go/relock/internal/send"
@@ -26,11 +27,11 @@ import (
 // newSharedFake returns a fakeLock that owners of one process share.
 func newSharedFake(r *fakeredis.Redis, name string) *fakeLock {
 	l := newFakeLock(r, name)
-	l.Admits = Shared
+	l.Admits = contract.Shared
 	return l
 }
 
-func (e *bubbleEngine) shared() Record { return newSharedFake(e.redis, "x") }
+func (e *bubbleEngine) shared() contract.Record { return newSharedFake(e.redis, "x") }
 
 func (e *bubbleEngine) share(ctx context.Context, o Owner, r Request) (bool, error) {
 	return e.acquire(ctx, e.shared(), o, r)
@@ -218,7 +219,7 @@ func newHalfFake(r *fakeredis.Redis) *fakeLock {
 // newOtherHalf returns the counterpart, with a record of its own.
 func newOtherHalf(r *fakeredis.Redis) *fakeLock {
 	l := newFakeLock(r, "other half")
-	l.LockID = LockID{"x", "other"}
+	l.LockID = contract.LockID{Name: "x", Half: "other"}
 	return l
 }
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -89,7 +90,7 @@ func (s *lockState) close() (guards []*guard.End) {
 
 // Holds reports whether the owner of ctx holds kind, as far as this process knows. Unlike a guard it goes on during
 // Shutdown. After Close the answer is no, because no lease is renewed any more.
-func (e *Engine) Holds(ctx context.Context, kind Lock) bool {
+func (e *Engine) Holds(ctx context.Context, kind contract.Lock) bool {
 	if e.Alive() != nil {
 		return false
 	}

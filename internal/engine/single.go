@@ -10,6 +10,7 @@ package engine
 import (
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/send"
@@ -37,7 +38,7 @@ func (o *oneLock) bypassesQueue() bool {
 	if o.NoWait || h.queue != nil {
 		return false
 	}
-	return h.lock.Admission() == Counting || h.needsQueue()
+	return h.lock.Admission() == contract.Counting || h.needsQueue()
 }
 
 // enter waits until the wait queue has admitted the caller, unless its next attempt bypasses the queue, and then for as
@@ -78,7 +79,7 @@ func (o *oneLock) passQueue(asksLocked func()) (yield time.Duration, err error) 
 // release now: it enters the wait queue again. See errBypassQueue. There it is woken by a late grant, for which the
 // callers in front of it would wait in vain.
 func (o *oneLock) rejoinQueue(in target) error {
-	if in.hold.lock.Admission() == Counting {
+	if in.hold.lock.Admission() == contract.Counting {
 		o.foundBusy = true
 		return errRestart
 	}
@@ -202,22 +203,22 @@ func (r *recordBackend) chooseDelivery() {
 	if t.hold.commands().Grants(t.Attempt) == "" {
 		return
 	}
-	t.Delivery = Defer
+	t.Delivery = contract.Defer
 	switch {
 	case !r.engine.Servers.Counts(), r.engine.sender.Degraded(): // the line cannot be used
 		t.Delivery = ""
 	case t.HoldCount > 1 || t.NoWait || t.hold.hasCounterpart():
-		t.Delivery = Barge
+		t.Delivery = contract.Barge
 	case !r.aside && r.bypassesQueue(): // the place in the line is that of the caller at the front of the wait queue
 	case r.subscription.hearsGrants(t):
-		t.Delivery = Push
+		t.Delivery = contract.Push
 	case r.subscription.isRefused():
-		t.Delivery = Poll
+		t.Delivery = contract.Poll
 	}
 	first := r.place.field == nil
 	t.Asked, t.Waits = r.place.asks(time.Now()), r.fitted
 	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.hold.field, max(r.place.lease, t.Lease)
-	if t.Delivery == Push || t.Delivery == Poll {
+	if t.Delivery == contract.Push || t.Delivery == contract.Poll {
 		r.leftovers.mayEnqueue()
 	}
 	if first {
@@ -247,7 +248,7 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 	case !lease.EnoughValidityLeft(lease.Validity(g.Lease)-time.Since(sent), lease.Validity(g.Lease), t.Renewed):
 		return res, false
 	}
-	res = Answer{Outcome: Outcome{Status: Held, token: g.Token}, Sent: sent, longest: r.place.lease}
+	res = Answer{Outcome: contract.Outcome{Status: contract.Held, Token: g.Token}, Sent: sent, longest: r.place.lease}
 	if g.Lease < t.Lease {
 		res.provisional = g.Lease
 	}

@@ -20,6 +20,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/relock-go/relock/internal/contract"
 )
 
 const (
@@ -59,7 +61,7 @@ type slowWatch struct{ *Engine }
 
 // acquired notes the stack of a call of o that has acquired locks, for the holds that it has begun. It is called on the
 // goroutine of the caller, by Engine.Acquire.
-func (e slowWatch) acquired(locks []Lock, o Owner) {
+func (e slowWatch) acquired(locks []contract.Lock, o Owner) {
 	if e.HoldWarning == 0 {
 		return
 	}
@@ -72,7 +74,7 @@ func (e slowWatch) acquired(locks []Lock, o Owner) {
 	}
 }
 
-func (e slowWatch) noteStack(id LockID, o Owner, stack []uintptr) {
+func (e slowWatch) noteStack(id contract.LockID, o Owner, stack []uintptr) {
 	s := e.retain(id.Name)
 	defer s.release()
 	s.Lock()

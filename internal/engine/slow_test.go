@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -571,7 +572,7 @@ func TestSlowLocksCostNothingWithoutTheOptions(t *testing.T) {
 		e.unlock(2)
 	})
 	e := &Engine{Config: Config{}}
-	locks := []Lock{newFakeLock(nil, "x")}
+	locks := []contract.Lock{newFakeLock(nil, "x")}
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		slowWatch{e}.acquired(locks, 1)
 		startSpan(e, context.Background(), locks, 1).finish(nil)

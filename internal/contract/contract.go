@@ -1,7 +1,5 @@
-package engine
-
-// The contract between the engine and the lock types: what a lock type implements, and the values that pass between the
-// two.
+// Package contract is what the engine and the lock types say to each other: what a lock type implements, and the values
+// that pass between the two.
 //
 // A lock type, for example the fair lock, only describes a lock. It states the constant properties of the lock (Lock),
 // builds the calls of its Lua scripts, and reads the reply to an attempt (Commands). Both together are a Record. The
@@ -14,9 +12,9 @@ package engine
 //	Commands.ReadReply(Attempt, Reply)  reads the reply as an Outcome: Held, Busy or Gone.
 //
 // After Busy the engine waits, and makes another attempt. A RedLock has no record in Redis, and therefore no Commands:
-// see VotedLock in backend.go.
+// see engine.VotedLock.
 //
-// Words of this package:
+// Words of this package and of the engine:
 //
 //   - A hold is what one owner has of one lock, from when it asks for the lock until it has released it, or knows that
 //     it has lost it. Its hold count is the number of its successful Lock calls that have no Unlock yet.
@@ -37,10 +35,13 @@ package engine
 //     in the line, so Clients that may not use the line have none, and read locks have some only against late renames:
 //     see lua/readers.lua.
 //
-// Rules: nothing in this file sends a request, waits, or reads a clock.
+// Rules: nothing in this package has a state, sends a request, waits, reads a clock, or writes a log. Files that
+// comments name are those of the engine.
+package contract
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
@@ -110,12 +111,6 @@ const (
 	Shared                         // one goroutine contends, and then shares its record with those that wait
 	Counting                       // several goroutines hold it; one at a time contends once it was found busy
 )
-
-// Limits restrict how long a hold or its record lasts. 0 means that there is no limit.
-type Limits struct {
-	Max     time.Duration // MaxHold: how long a hold may last
-	MinHold time.Duration // MinHold: how long the record stays in Redis at least
-}
 
 // A BundledScript is the number, from 1, of a pair of scripts that a bundle can run: one acquires a lock, and the other
 // one rolls that back.
@@ -220,152 +215,21 @@ func (t *Traits) Counterpart() LockID {
 	return LockID{t.LockID.Name, t.CounterpartHalf}
 }
 
-// A Request describes how one caller wants to acquire its locks.
-type Request struct {
-	Wait  time.Duration // how long to wait for other owners; 0: make one attempt; negative: until ctx is done
-	Lease time.Duration // 0: the watchdog timeout, and the watchdog renews the lease
-
-	// LeastLease is the least lease of a new hold in Redis if Lease is shorter. A MultiLock that acquires its locks in
-	// several steps sets it: KeepLease extends the lease until all of them are held.
-	LeastLease time.Duration
-
-	// AnswerBy limits how long a caller with a Wait of 0 waits for an answer, if it is sooner than Services.Patience
-	// (zero: it is not). Even if it has passed already, there is one attempt, which has send.MinWait for an answer.
-	AnswerBy time.Time
-
-	Component bool // the locks are part of a MultiLock: an error names the one that it is about
-	Again     bool // a MultiLock tries again: too little of the lease was left when it had all of its locks
-	Trial     bool // if this request fails before AnswerBy, the caller tries again, so no event reports that it gave up
-}
-
-// An Attempt is what one request to Redis asks for one lock: to acquire it, or to set a higher hold count for an owner
-// that has the lock already. RollBack gets the same Attempt.
-type Attempt struct {
-	Field       string        // of the hold in the record
-	Lease       time.Duration // the least lease: a longer one that the record has already is not shortened
-	HoldCount   int           // after the attempt; 1: acquire a lock that is free; more: re-enter the hold
-	NoWait      bool          // no other attempt follows, so this one leaves nothing in Redis if the lock is busy
-	Delivery    string        // how it treats the line, for example Push: see line.go; "": the line is not used
-	Asked       uint64        // the number of this request, which tells it from the others of the same wait
-	Late        bool          // for RollBack: the attempt may still run, and a tombstone is needed; see rollback.go
-	Share       time.Duration // for RollBack: as in Release
-	Counterpart string        // the field of the hold that the owner has on the counterpart; "": it has none
-	Waits       bool          // the caller waits even if a semaphore has fewer permits than it wants: see stepAside
-
-	Renewed bool // the watchdog renews the lease once the attempt was granted
-	// AdoptsRecord is set if a hold of this process has left its record to the caller. The attempt may draw several
-	// fencing tokens then.
-	AdoptsRecord bool
-}
-
-// A Release sets the hold count of a hold.
-type Release struct {
-	Field     string
-	HoldCount int  // after the release; 0: the lock is released
-	Late      bool // a request that acquires with this field may still run, and a tombstone is needed
-
-	// Share is how long a line may keep the lock to itself before it leaves it to clients that have no place in the
-	// line, for example Java services.
-	Share time.Duration
-}
-
-// A Rename moves a hold from one field to another, and sets its lease.
-type Rename struct {
-	From, To string
-	Lease    time.Duration // exactly this lease
-	Until    int64         // when the lease ends at the latest, in ms of the epoch by the clock of Redis; 0: no such time
-	Ends     int64         // of an Attach: when the hold is over, as Until, and a second run sets the lease again; else 0
-	Late     bool          // a request that acquires with From may still run, and a tombstone is needed
-	Splits   bool          // of a reader: other readers of this process share From, which keeps the lock
-}
-
-// AsRelease returns the release that sets the hold count back to what it was before the attempt.
-func (a *Attempt) AsRelease() Release { return Release{a.Field, a.HoldCount - 1, a.Late, a.Share} }
-
-// A target is the attempt on one lock, and the hold that it is made for.
-type target struct {
-	hold *hold
-	Attempt
-	cut bool // the lease is as long as MaxHold allows: the watchdog will not renew it
-}
-
-// An Outcome is the result of an attempt, as the reply of Redis describes it.
-type Outcome struct {
-	Status      Status
-	Wait        time.Duration // Busy: the time until the next attempt at the latest; negative: the reply has none
-	ttl         time.Duration // Busy: the rest of the lease of the current holder; negative: the reply has none
-	token       int64         // Held: the fencing token of a fenced lock
-	following   int           // Held: how many tokens after token belong to the next holds of this process
-	More        int           // Held: the number of permits that are still free, if the lock is a semaphore
-	Total       int           // Busy: the number of permits of the semaphore, at least 1; 0 for other locks
-	leavesEntry bool          // Busy: the attempt left an entry in Redis, to be rolled back if the caller gives up
-
-	Standing standing // Busy: how the caller notices that it can have the lock
-}
-
-// A Status is the answer of Redis to an attempt.
-type Status int
-
-const (
-	Busy Status = iota
-	Held
-	Gone // the hold that was to be re-entered does not exist
-)
-
-// An Answer is the result of an attempt on all locks of an acquire operation.
-type Answer struct {
-	Outcome
-	Sent   time.Time // when the request was sent: the leases that it granted are valid from then on
-	at     int       // which of several targets the Outcome is about: the first that is not held, else the last
-	tokens []int64   // the fencing tokens of several targets
-	stays  bool      // not Held: an earlier try was granted a target in front of at, which is still held with its field
-
-	provisional time.Duration // the lease of a grant that is shorter than the lease asked for; 0: it is not shorter
-	longest     time.Duration // the longest lease that a request with the field of the place in the line has asked for
-	limits      *limitEnds    // of a hold that was attached; nil: those of its lock count from now on
-}
-
-// A View is the state of a lock in Redis.
-type View struct {
-	Locked bool          // an owner holds the lock
-	Held   bool          // the field that was asked about holds the lock
-	TTL    time.Duration // of the record; negative: there is no record, or it has no lease
-}
-
-// ParseOutcome reads what all lock types have in the reply to an attempt: {1, following, token} (see readTokens) is
-// Held, {0, pttl, ?} Busy, and {-1, ?, ?} Gone. The numbers shown as ? differ between lock types, which read them by
-// themselves.
-func ParseOutcome(r send.Reply) (Outcome, error) {
-	switch r[0] {
-	case 1:
-		token, following := readTokens(r)
-		return Outcome{Status: Held, token: token, following: following}, nil
-	case 0:
-		return Outcome{Status: Busy, Wait: send.FromMilliseconds(r[1]), ttl: send.FromMilliseconds(r[1])}, nil
-	case -1:
-		return Outcome{Status: Gone}, nil
+func (t *Traits) BusyText(ttl, left, ago time.Duration) string {
+	switch {
+	case ttl < 0:
+		return "its key in Redis has no expiry, so it does not become free by itself"
+	case left > 0:
+		return fmt.Sprintf("another process (or Client) holds it, and its lease expires in %v", Rounded(left))
 	}
-	return Outcome{}, send.Unexpected(r)
+	return fmt.Sprintf("another process (or Client) held it %v ago, when Redis was last asked", Rounded(ago))
 }
 
-// WithStanding returns the outcome of an attempt on a lock with a line. The third number of the reply r to such an
-// attempt is the standing of the caller, if the lock is busy.
-func (o Outcome) WithStanding(r send.Reply) Outcome {
-	if o.Status == Busy {
-		o.Standing = standing(r[2])
+// Rounded returns d rounded for a text that people read.
+func Rounded(d time.Duration) time.Duration {
+	unit := time.Millisecond
+	if d >= time.Second {
+		unit = 100 * time.Millisecond
 	}
-	return o
-}
-
-// WithEntry returns the outcome of an attempt on a lock whose waiters have an entry in Redis. If the lock is busy, the
-// attempt a has left or renewed the entry, unless a does not wait. The caller has to make another attempt, which renews
-// the entry, before the time heartbeat has passed.
-func (o Outcome) WithEntry(a Attempt, heartbeat time.Duration) Outcome {
-	if o.Status == Busy {
-		o.leavesEntry = !a.NoWait
-		if o.Wait < 0 || o.Wait > heartbeat {
-			o.Wait = heartbeat
-		}
-	}
-	return o
+	return (d + unit/2) / unit * unit
 }
