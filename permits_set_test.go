@@ -11,8 +11,8 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// The first try of SetPermits hangs, and another one is answered. When the first one runs after all, the number has been
-// set again, and stays.
+// The first try of SetPermits hangs, and another one is answered. When the first one runs after all, the number has
+// been set again, and stays.
 func TestSetPermitsThatRunsLateChangesNothing(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := context.Background()

@@ -11,8 +11,8 @@
 -- ARGV[4]  the field of the request, which is a new one for each request; none: a late run sets the number again.
 -- Returns  {1, 0, 0}.
 --
--- Repeatable: the number is set, and nothing is added to it. A run leaves a tombstone of its field, and a run that finds
--- one does nothing: it is late, and the number may have been set again since.
+-- Repeatable: the number is set, and nothing is added to it. A run leaves a tombstone of its field, and a run that
+-- finds one does nothing: it is late, and the number may have been set again since.
 -- Taken permits stay taken. If they are more than the new number, the number of available permits becomes negative.
 
 local free, taken = KEYS[1], KEYS[2]

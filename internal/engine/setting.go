@@ -2,10 +2,10 @@ package engine
 
 // Settings: requests that set a state of a lock which stays, such as the number of permits of a semaphore.
 //
-// Rules: a setting has a field of its own, as an attempt does, although it acquires nothing. Its script leaves a tombstone
-// of the field, and a run that finds one changes nothing. So a try that runs late, after another one was answered, does
-// not undo a setting that was made since. If no try is answered, a rollback leaves the tombstone. It is removed as soon as
-// no try can run any more.
+// Rules: a setting has a field of its own, as an attempt does, although it acquires nothing. Its script leaves a
+// tombstone of the field, and a run that finds one changes nothing. So a try that runs late, after another one was
+// answered, does not undo a setting that was made since. If no try is answered, a rollback leaves the tombstone. It is
+// removed as soon as no try can run any more.
 
 import (
 	"context"
