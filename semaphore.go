@@ -185,7 +185,11 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 	}
 	if err == nil {
 		s.client.mode.find(ctx) // as ForceUnlock does
-		_, err = s.client.engine.Ask(ctx, s.record.call(semaphoreSet, n))
+		err = s.client.engine.Set(ctx, s.record, func(field string) call {
+			c := s.record.call(semaphoreSet, n)
+			c.Args = append(c.Args, field)
+			return c
+		})
 	}
 	return s.fail("set permits", err)
 }

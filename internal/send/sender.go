@@ -34,8 +34,8 @@ type Config struct {
 	// Batch allows calls of several goroutines to be sent together. It must not be set together with synced replicas.
 	Batch bool
 	// Home returns the server of a key, or "" if it is not known. Calls for different servers are not sent together.
-	// If Home is nil, there is only one server. Home is not called before a call was answered, and does not block
-	// after that.
+	// If Home is nil, there is only one server. Home is not called before a call was answered without an error, and
+	// does not block after that.
 	Home func(key string) string
 	// Bounded, if not nil, sends the calls that callers send on their own goroutines while Redis is quick.
 	Bounded Bounder
@@ -74,7 +74,7 @@ type Sender struct {
 	speed    slowness // decides whether calls may be bounded, after a few answers
 
 	unhealthy atomic.Bool  // the last call was not answered
-	answered  atomic.Bool  // a call was answered; before that, Config.Home must not be called
+	answered  atomic.Bool  // a call was answered without an error; before that, Config.Home must not be called
 	degraded  atomic.Bool  // calls are sent without their optional keys, because the user may not use them
 	asking    atomic.Int64 // tries under way
 	resent    atomic.Int64 // those of them that were sent while another try of their request was under way
@@ -389,7 +389,7 @@ func (s *Sender) recordHealth(err error) {
 		return // it says nothing about Redis
 	}
 	ill := err != nil && !Answered(err)
-	if !ill && !s.answered.Load() {
+	if err == nil && !s.answered.Load() { // an error may be the answer to the question for the servers
 		s.answered.Store(true)
 	}
 	if s.unhealthy.Load() != ill { // many goroutines read the flag, and few change it
