@@ -11,6 +11,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -18,7 +19,7 @@ import (
 // A setting is one call of Set.
 type setting struct {
 	*Engine
-	kind  Record
+	kind  contract.Record
 	field string
 }
 
@@ -26,7 +27,7 @@ type setting struct {
 func (x setting) effect() late.Effect { return late.Effect{Acquires: true} }
 
 // Set sends the call that call returns for a new field, and repeats it as Ask does.
-func (e *Engine) Set(ctx context.Context, kind Record, call func(field string) send.Call) error {
+func (e *Engine) Set(ctx context.Context, kind contract.Record, call func(field string) send.Call) error {
 	e.workers.Begin()
 	defer e.workers.End()
 	x := setting{e, kind, e.fields.newField(OwnerOf(ctx), 1)}
@@ -45,7 +46,7 @@ func (x setting) asked(answer *send.Answer) {
 	case answer.Err == nil:
 		undo.buried(x.kind, x.field)
 	case x.late.MayAcquire(x.field):
-		undo.rollBackSoon(x.kind, Attempt{Field: x.field, HoldCount: 1, Lease: x.WatchdogTimeout})
+		undo.rollBackSoon(x.kind, contract.Attempt{Field: x.field, HoldCount: 1, Lease: x.WatchdogTimeout})
 	}
 }
 
