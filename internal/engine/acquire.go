@@ -111,7 +111,7 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...contr
 		return false, send.ErrClosed
 	}
 	for _, l := range locks {
-		if err := l.Limits().CheckLease(r.Lease); err != nil {
+		if err := l.Traits().Limits.CheckLease(r.Lease); err != nil {
 			return false, err
 		}
 	}
@@ -160,7 +160,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []contra
 		defer g.end()
 		return g.finish(op)
 	}
-	s := e.retain(locks[0].ID().Name)
+	s := e.retain(locks[0].Traits().ID.Name)
 	defer s.release()
 	op.changed = nil
 	if l, kept := locks[0].(VotedLock); kept {
@@ -183,7 +183,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []contra
 	}
 	if in.adopts {
 		one.leftovers.grantNotKept()
-		one.adoptsRecord, one.targets[0].AdoptsRecord = true, !locks[0].DrawsSingly()
+		one.adoptsRecord, one.targets[0].AdoptsRecord = true, !locks[0].Traits().DrawsSingly
 	}
 	return one.finish(op)
 }
@@ -234,16 +234,16 @@ func (t *target) prepareLocked(r Request, p *Part) error {
 	h := t.hold
 	e := h.lockState.engine
 	if h.field == "" {
-		h.field = e.fields.newField(h.key.owner, h.lock.Permits())
+		h.field = e.fields.newField(h.key.owner, h.lock.Traits().Permits())
 	}
-	if most, tooDeep := h.lock.MaxHoldCount(); most > 0 && h.count >= most {
-		return tooDeep
+	if l := h.lock.Traits(); l.MaxHoldCount > 0 && h.count >= l.MaxHoldCount {
+		return l.TooMany
 	}
 	t.Attempt = contract.Attempt{Field: h.field, Lease: r.Lease, HoldCount: h.count + 1, Renewed: r.Lease == 0}
 	switch h.state {
 	case fresh:
 		t.NoWait = r.Wait == 0
-		t.Lease = h.lock.Limits().Cut(cmp.Or(max(r.Lease, r.LeastLease), e.WatchdogTimeout))
+		t.Lease = h.lock.Traits().Limits.Cut(cmp.Or(max(r.Lease, r.LeastLease), e.WatchdogTimeout))
 	case lost, expired, lossReported:
 		return h.reportLossLocked(p)
 	default:
@@ -365,7 +365,7 @@ func (e *Engine) enoughValidityLeft(targets []target, sent time.Time, asked int)
 		if t.HoldCount > 1 {
 			left = max(left, e.watchdog.Left(&t.hold.record.lease))
 		}
-		most := t.hold.lock.Limits().Max
+		most := t.hold.lock.Traits().Limits.Max
 		last := most > 0 && t.Lease >= most // as long as MaxHold allows: the watchdog will not renew it
 		if !lease.EnoughValidityLeft(left, whole, t.Renewed) &&
 			(asked < 2 && !last || !lease.Suffices(left, whole, t.Renewed && !last)) {
@@ -441,7 +441,7 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 		}
 		delay = min(delay, a.polling.next(a.lastReply, res.TTL))
 	// The poller cannot see in the key whether a permit is free.
-	case queued && in.hold.lock.Admission() == contract.Counting:
+	case queued && in.hold.lock.Traits().Admission == contract.Counting:
 		delay = min(delay*time.Duration(1+res.Standing.Ahead()/poller.NearHead), rareAsk)
 	case queued && !res.LeavesEntry:
 		d, looked := looking{e}.awaitInLine(in.hold.lockState.name, in.Field, a.subscription.listeners[0], res)
@@ -584,13 +584,13 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 	t.mayLastLocked(now, res.longest)
 	if q := h.queue; q != nil {
 		q.request = inquiry{}
-		if h.lock.Admission() != contract.Counting { // a granted permit does not mean that another one is free
+		if h.lock.Traits().Admission != contract.Counting { // a granted permit does not mean that another one is free
 			q.foundFree()
 		}
 		q.policy.Acquired(now)
 	}
 	h.token, h.record.tokens = token, newTokenBlock(token, res.Following)
-	h.record.lease.SetLimit(limitOf(h.lock.Limits(), e.watchdog.At(sent)))
+	h.record.lease.SetLimit(limitOf(h.lock.Traits().Limits, e.watchdog.At(sent)))
 	e.watchdog.Watch(&h.record.lease, sent, t.Lease, t.Renewed, res.provisional) // 6
 	h.checkIfForcedLocked(e.watchdog.At(sent))
 	h.openLocked(res.More)

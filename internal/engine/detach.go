@@ -56,7 +56,7 @@ func (e *Engine) Detach(
 	if err := cmp.Or(e.Alive(), op.Over()); err != nil {
 		return d, false, err
 	}
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	h, err := s.lockHold(&op, kind, o, false)
 	switch {
@@ -65,10 +65,10 @@ func (e *Engine) Detach(
 	case err != nil:
 		return d, false, err
 	case h == nil:
-		return d, false, s.notHeldError(kind.ID(), o)
+		return d, false, s.notHeldError(kind.Traits().ID, o)
 	}
 	h.expireIfDue()
-	x := &detaching{hold: h, to: e.fields.detachedField(h.lock.Permits())}
+	x := &detaching{hold: h, to: e.fields.detachedField(h.lock.Traits().Permits())}
 	guards, err := x.begin(keep)
 	if err != nil {
 		h.unlockHold()
@@ -268,7 +268,7 @@ func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d De
 	}
 	op.span = startSpan(e, ctx, []contract.Lock{kind}, o)
 	e.noteAcquire()
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	x := &attaching{hold: s.attachingHold(kind, o), Detached: d, heard: make(chan struct{}, 1)}
 	x.to = x.field
@@ -288,8 +288,8 @@ func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d De
 func (s *lockState) attachingHold(kind contract.Record, o Owner) *hold {
 	s.Lock()
 	defer s.Unlock()
-	h := s.newHoldLocked(kind, holdKey{kind.ID().Half, o}, nil)
-	h.field = s.engine.fields.newField(o, kind.Permits())
+	h := s.newHoldLocked(kind, holdKey{kind.Traits().ID.Half, o}, nil)
+	h.field = s.engine.fields.newField(o, kind.Traits().Permits())
 	return h
 }
 

@@ -91,7 +91,7 @@ func (h *hold) loseLocked(end ending, ranOut bool) ending {
 	mayStay := other != nil && other.state != ended && !other.state.isLost()
 	// If Redis does not have the record, it may have some of the permits of a semaphore, which are of no use. Or a
 	// request may still run, and acquire the lock for no owner.
-	mayRemain := end.gone && last && (h.lock.Permits() > 1 || h.lockState.engine.late.MayAcquire(h.field))
+	mayRemain := end.gone && last && (h.lock.Traits().Permits() > 1 || h.lockState.engine.late.MayAcquire(h.field))
 	switch {
 	case h.vote != nil:
 	case h.record.unwanted && (mayStay || h.mayOutliveLocked()):

@@ -53,7 +53,7 @@ func (h *hold) newRecord(answeredAt time.Duration) *record {
 func (r *record) joinLocked(h *hold, since time.Duration) {
 	h.field = r.field
 	h.state, h.count, h.since, h.record = holding, 1, since, r
-	if limits := h.lock.Limits(); limits.MinHold > 0 {
+	if limits := h.lock.Traits().Limits; limits.MinHold > 0 {
 		h.keepUntil = keptUntil(limits, h.lockState.engine.watchdog.Now())
 	}
 	h.lockState.wakeOwnerLocked(h)
