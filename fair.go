@@ -66,13 +66,13 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 	}
 	l := &fairLock{
 		hashLock: hashLock{client: c, keys: keys, words: send.Words(keys), facts: facts{
-			Traits: contract.Traits{
-				LockID:   contract.LockID{Name: key},
-				Given:    name,
-				LockType: string(TypeFair),
-				Admits:   contract.Uncoordinated,
-				Tokens:   o.fenced,
-				Limit:    o.limits,
+			traits: contract.Traits{
+				ID:        contract.LockID{Name: key},
+				Name:      name,
+				Type:      string(TypeFair),
+				Admission: contract.Uncoordinated,
+				Fenced:    o.fenced,
+				Limits:    o.limits,
 			},
 			line: keys[4],
 		}},
@@ -120,7 +120,7 @@ func (l *fairLock) Acquire(a contract.Attempt) call {
 		asked = 0
 	}
 	return l.call(fairAcquire, a.Field, milliseconds(a.Lease), a.HoldCount, l.waitTimeout(), milliseconds(fairLife),
-		!a.NoWait, asked, l.Tokens)
+		!a.NoWait, asked, l.traits.Fenced)
 }
 
 func (l *fairLock) ReadReply(a contract.Attempt, r reply) (contract.Outcome, error) {

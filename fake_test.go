@@ -18,17 +18,25 @@ import (
 
 // fakeLock is a plain lock on a fakeRedis: its calls have a verb instead of a script.
 type fakeLock struct {
-	contract.Traits
-	redis *fakeredis.Redis
-	key   string // the key of the record
+	traits contract.Traits
+	redis  *fakeredis.Redis
+	key    string // the key of the record
 }
 
 func newFakeLock(r *fakeredis.Redis, name string) *fakeLock {
 	return &fakeLock{
-		contract.Traits{LockID: contract.LockID{Name: name}, LockType: string(TypeLock), Admits: contract.Exclusive},
+		contract.Traits{
+			ID: contract.LockID{Name: name}, Name: name, Type: string(TypeLock), Admission: contract.Exclusive,
+		},
 		r,
 		name,
 	}
+}
+
+func (l *fakeLock) Traits() *contract.Traits { return &l.traits }
+
+func (*fakeLock) BusyText(ttl, left, ago time.Duration) string {
+	return contract.BusyText(ttl, left, ago)
 }
 
 func (l *fakeLock) call(verb string, args ...any) call {

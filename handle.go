@@ -127,10 +127,14 @@ func (v recordView) free(ctx context.Context) (bool, error) {
 
 // facts are the traits of a lock that has a record, and what its calls need in addition to their arguments.
 type facts struct {
-	contract.Traits
+	traits   contract.Traits
 	granting string // the channel on which the Client is notified of grants; "" if processes have no wait queue
 	line     string // the key of the wait queue, which also has the tombstones; "" if the lock has none
 }
+
+func (f *facts) Traits() *contract.Traits { return &f.traits }
+
+func (*facts) BusyText(ttl, left, ago time.Duration) string { return contract.BusyText(ttl, left, ago) }
 
 func (f *facts) Grants(contract.Attempt) string { return f.granting }
 
@@ -138,7 +142,7 @@ func (f *facts) Unbury(field string) call {
 	if f.line == "" {
 		return call{}
 	}
-	return call{Script: tombstoneRemove, Keys: []string{f.line}, Args: []any{field + f.Ending}}
+	return call{Script: tombstoneRemove, Keys: []string{f.line}, Args: []any{field + f.traits.Suffix}}
 }
 
 // newHandle returns the handle of lock, which users call name. The keys of the lock are in keys; the first one is that
@@ -392,7 +396,7 @@ func (h *handle) detach(ctx context.Context, keep time.Duration) (text string, e
 	if h.record == nil {
 		return "", false, errManyLocks
 	}
-	t := ticket.Ticket{Type: h.lock.Type(), Key: h.lock.ID().Name}
+	t := ticket.Ticket{Type: h.lock.Traits().Type, Key: h.lock.Traits().ID.Name}
 	if err := fitsTicket(t); err != nil {
 		return "", false, err
 	}

@@ -3208,7 +3208,7 @@ func TestForgedGrantReleasesNoHoldOfAnotherClient(t *testing.T) {
 				b.must(held.Lock(ctx))
 				holder, c := insideOf(held), b.client()
 				record := insideOf(newLock(c, b.name)).record
-				field := holder.client.engine.HeldField(holder.record, engine.OwnerOf(ctx)) + record.Suffix()
+				field := holder.client.engine.HeldField(holder.record, engine.OwnerOf(ctx)) + record.Traits().Suffix
 				c.engine.Probe().HearGrant(record, fmt.Sprintf("grant %s 1 5000 0", field))
 				b.must(c.Close()) // waits for what the message has begun
 				b.holds(held, 1)

@@ -102,16 +102,16 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	announce := prefixName("redisson_lock__channel", key)
 	l := &plainLock{
 		hashLock: hashLock{client: c, keys: keys, words: send.Words(keys), facts: facts{
-			Traits: contract.Traits{
-				LockID:       contract.LockID{Name: key},
-				Given:        name,
-				LockType:     string(TypeLock),
-				Admits:       contract.Exclusive,
-				Tokens:       o.fenced,
-				SingleTokens: o.single,
-				Lasts:        o.lasts,
-				Limit:        o.limits,
-				Script:       lockBundled,
+			traits: contract.Traits{
+				ID:          contract.LockID{Name: key},
+				Name:        name,
+				Type:        string(TypeLock),
+				Admission:   contract.Exclusive,
+				Fenced:      o.fenced,
+				DrawsSingly: o.single,
+				Lasting:     o.lasts,
+				Limits:      o.limits,
+				Bundled:     lockBundled,
 			},
 			granting: c.grantChannel(announce), line: keys[1],
 		}},
@@ -150,7 +150,7 @@ func (l *plainLock) Acquire(a contract.Attempt) call {
 
 // acquireArgs leaves out those arguments at the end that do not matter: each of them takes time.
 func (l *plainLock) acquireArgs(a contract.Attempt) []any {
-	delivery, tokens := cmp.Or(a.Delivery, contract.Barge), a.TokensWanted(l.Tokens)
+	delivery, tokens := cmp.Or(a.Delivery, contract.Barge), a.TokensWanted(l.traits.Fenced)
 	switch verb := l.client.publishVerb(); {
 	case delivery == contract.Push, delivery == contract.Poll, delivery == contract.Defer && verb != publish:
 		return []any{a.Field, milliseconds(a.Lease), a.HoldCount, delivery, tokens, a.Asked, l.told, verb}

@@ -580,7 +580,7 @@ func (s *step) leaseFor(r engine.Request) time.Duration {
 	if s.engine == nil || r.Lease == 0 {
 		return r.Lease
 	}
-	return max(r.Lease, s.ids[0].Limits().Cut(r.LeastLease))
+	return max(r.Lease, s.ids[0].Traits().Limits.Cut(r.LeastLease))
 }
 
 // keepLease gives the step, which has an explicit lease, at least this lease from now on, and waits for that until by.

@@ -81,7 +81,7 @@ type RedLock struct{ handle }
 // acquires one of them looks for its hold through the Client of the other one, and returns ErrInvalid if it is there.
 // Until that is known, errors name the two locks.
 func (c *Client) NewRedLock(locks ...Locker) *RedLock {
-	l := &redLock{Traits: contract.Traits{LockType: string(TypeRed)}, client: c, needed: len(locks)/2 + 1}
+	l := &redLock{traits: contract.Traits{Type: string(TypeRed)}, client: c, needed: len(locks)/2 + 1}
 	components, err := componentsOf(c, locks)
 	if err == nil && len(components) < 3 {
 		err = invalid("%d locks: a RedLock needs at least 3", len(components))
@@ -92,7 +92,7 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 	if err == nil {
 		l.describe(components)
 	}
-	return &RedLock{handle{client: c, name: l.LockID.Name, lock: l, bad: err}}
+	return &RedLock{handle{client: c, name: l.traits.ID.Name, lock: l, bad: err}}
 }
 
 // checkNodes returns an error if a node would have two votes, or no time to cast one.
@@ -100,7 +100,7 @@ func checkNodes(components []component) error {
 	var voters [][]component // the records of each node
 	for _, c := range components {
 		for _, r := range c.records() {
-			if r.record.Limits() != (contract.Limits{}) {
+			if r.record.Traits().Limits != (contract.Limits{}) {
 				return invalid("%s has MaxHold or MinHold: the locks of a RedLock must not have these options", shortName(c.Name()))
 			}
 			client := r.client
@@ -121,7 +121,7 @@ func checkNodes(components []component) error {
 
 // redLock has the data of a RedLock.
 type redLock struct {
-	contract.Traits
+	traits contract.Traits
 	client *Client
 	nodes  []*redNode
 	needed int    // a majority
@@ -149,7 +149,7 @@ type releaseChannel struct {
 
 // describe sets the fields that follow from the components.
 func (l *redLock) describe(components []component) {
-	l.Admits = contract.Shared
+	l.traits.Admission = contract.Shared
 	var names, ids, places []string
 	for _, c := range components {
 		n := &redNode{
@@ -162,8 +162,8 @@ func (l *redLock) describe(components []component) {
 		if c.record != nil {
 			n.id, n.timeout = fmt.Sprint(c.client.ID(), c.id), c.client.nodeTimeout
 		}
-		if c.record == nil || c.record.Admission() == contract.Exclusive {
-			l.Admits = contract.Exclusive
+		if c.record == nil || c.record.Traits().Admission == contract.Exclusive {
+			l.traits.Admission = contract.Exclusive
 		}
 		l.nodes = append(l.nodes, n)
 		names, ids = append(names, c.Name()), append(ids, n.id)
@@ -174,10 +174,11 @@ func (l *redLock) describe(components []component) {
 	l.doubts = doubtsAbout(components)
 	slices.Sort(places)
 	l.place = strings.Join(places, ",")
-	l.LockID = contract.LockID{
+	l.traits.ID = contract.LockID{
 		Name: strings.Join(slices.Compact(names), ","),
 		Half: strings.Join(slices.Sorted(slices.Values(ids)), ","),
 	}
+	l.traits.Name = l.traits.ID.Name
 }
 
 // releaseChannels returns the channels on which a release of c is announced, or nil if a part of c does not announce
@@ -195,6 +196,13 @@ func releaseChannels(c component) (channels []releaseChannel) {
 		channels = append(channels, releaseChannel{c.client.engine.Hub(), name})
 	}
 	return channels
+}
+
+func (l *redLock) Traits() *contract.Traits { return &l.traits }
+
+// BusyText is not called: see engine.Refusal.Who.
+func (*redLock) BusyText(ttl, left, ago time.Duration) string {
+	return contract.BusyText(ttl, left, ago)
 }
 
 // NewVote returns the backend of a new hold of o. It calls check when the hold may have become invalid.

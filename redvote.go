@@ -466,7 +466,7 @@ func (p *pendingRequests) end(v *redVote) {
 	}
 }
 
-func (v *redVote) voter() voter { return voter{v.lock.LockID, v.owner} }
+func (v *redVote) voter() voter { return voter{v.lock.traits.ID, v.owner} }
 
 // asks records a request to node i for the owner of v, and returns the earlier requests that the node has not answered
 // yet.

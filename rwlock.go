@@ -111,32 +111,32 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	r := &readLock{
 		rw,
 		facts{
-			Traits: contract.Traits{
-				LockID:          read,
-				Given:           name,
-				LockType:        string(TypeRead),
-				CounterpartHalf: write.Half,
-				Admits:          o.limits.OfReaders(),
-				Limit:           o.limits,
-				Script:          readBundled,
-				MaxCount:        mostHoldCount,
-				TooMany:         errTooDeep,
+			traits: contract.Traits{
+				ID:           read,
+				Name:         name,
+				Type:         string(TypeRead),
+				Counterpart:  write,
+				Admission:    o.limits.OfReaders(),
+				Limits:       o.limits,
+				Bundled:      readBundled,
+				MaxHoldCount: mostHoldCount,
+				TooMany:      errTooDeep,
 			},
 		},
 	}
 	w := &writeLock{
 		rw,
 		facts{
-			Traits: contract.Traits{
-				LockID:          write,
-				Given:           name,
-				LockType:        string(TypeWrite),
-				CounterpartHalf: read.Half,
-				Admits:          contract.Exclusive,
-				Tokens:          o.fenced,
-				Limit:           o.limits,
-				Script:          writeBundled,
-				Ending:          writeSuffix,
+			traits: contract.Traits{
+				ID:          write,
+				Name:        name,
+				Type:        string(TypeWrite),
+				Counterpart: read,
+				Admission:   contract.Exclusive,
+				Fenced:      o.fenced,
+				Limits:      o.limits,
+				Bundled:     writeBundled,
+				Suffix:      writeSuffix,
 			},
 			granting: c.grantChannel(rw.announce),
 			line:     keys[2],
@@ -255,7 +255,7 @@ func (l *writeLock) Acquire(a contract.Attempt) call {
 		Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
 			milliseconds(
 				life,
-			), cmp.Or(a.Delivery, contract.Barge), a.Asked, a.TokensWanted(l.Tokens), l.announce, l.client.publishVerb()},
+			), cmp.Or(a.Delivery, contract.Barge), a.Asked, a.TokensWanted(l.traits.Fenced), l.announce, l.client.publishVerb()},
 	}
 }
 

@@ -286,7 +286,7 @@ func TestBundleRollsBackWhateverTheLineHolds(t *testing.T) {
 			mine, other := b.kind.mine(b.me, b.name), recordOfLock(b.me, b.name+"-other")
 			again := attemptOf(b.me)
 			part := func(l contract.Record) contract.BundledCall {
-				return contract.BundledCall{Script: l.Bundled(), Acquire: l.Acquire(again), RollBack: l.RollBack(again)}
+				return contract.BundledCall{Script: l.Traits().Bundled, Acquire: l.Acquire(again), RollBack: l.RollBack(again)}
 			}
 			both := bundleOf([]contract.BundledCall{part(mine), part(other)})
 			prepare := func(waiters string) {
@@ -332,7 +332,7 @@ func TestLateBundleLeavesTheLocksThatAreHeld(t *testing.T) {
 			a := attemptOf(b.me)
 			a.Delivery = contract.Barge
 			part := func(l contract.Record) contract.BundledCall {
-				return contract.BundledCall{Script: l.Bundled(), Acquire: l.Acquire(a), RollBack: l.RollBack(a)}
+				return contract.BundledCall{Script: l.Traits().Bundled, Acquire: l.Acquire(a), RollBack: l.RollBack(a)}
 			}
 			other := recordOfLock(b.me, b.name+"-other")
 			both := bundleOf([]contract.BundledCall{part(b.kind.mine(b.me, b.name)), part(other)})

@@ -407,7 +407,7 @@ func TestScriptContracts(t *testing.T) {
 			defer func() { _ = hears.Close() }()
 		}
 		more := ""
-		if n := mine.Permits(); n > 1 {
+		if n := mine.Traits().Permits(); n > 1 {
 			more = fmt.Sprint("+", n)
 		}
 		for _, s := range situationsOf(mine, theirs, me, them, more) {
@@ -453,9 +453,9 @@ func TestScriptContracts(t *testing.T) {
 	one, two, three := c1.NewLock(b.name).record, c1.NewLock(b.name+"-2").record, c1.NewLock(b.name+"-3").record
 	all := bundleOf(
 		[]contract.BundledCall{
-			{Script: one.Bundled(), Acquire: one.Acquire(my), RollBack: one.RollBack(my)},
-			{Script: two.Bundled(), Acquire: two.Acquire(my), RollBack: two.RollBack(my)},
-			{Script: three.Bundled(), Acquire: three.Acquire(my), RollBack: three.RollBack(my)},
+			{Script: one.Traits().Bundled, Acquire: one.Acquire(my), RollBack: one.RollBack(my)},
+			{Script: two.Traits().Bundled, Acquire: two.Acquire(my), RollBack: two.RollBack(my)},
+			{Script: three.Traits().Bundled, Acquire: three.Acquire(my), RollBack: three.RollBack(my)},
 		},
 	)
 	try("bundle", situation{"takes all", nil, all})
@@ -598,7 +598,7 @@ func TestRefusedCommandLosesNoPermitAndLeavesNoHold(t *testing.T) {
 			b.subscribe(channel)
 		}
 		more := ""
-		if n := mine.Permits(); n > 1 {
+		if n := mine.Traits().Permits(); n > 1 {
 			more = fmt.Sprint("+", n)
 		}
 		all := situationsOf(mine, theirs, me, them, more)

@@ -96,12 +96,12 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 	announce := prefixName("redisson_sc", key)
 	l := &semaphore{
 		facts: facts{
-			Traits: contract.Traits{
-				LockID:   contract.LockID{Name: key, Half: permitsHalf},
-				Given:    name,
-				LockType: string(TypeSemaphore),
-				Admits:   contract.Counting,
-				Limit:    o.limits,
+			traits: contract.Traits{
+				ID:        contract.LockID{Name: key, Half: permitsHalf},
+				Name:      name,
+				Type:      string(TypeSemaphore),
+				Admission: contract.Counting,
+				Limits:    o.limits,
 			},
 			granting: c.grantChannel(announce),
 			line:     lineKey(key),
@@ -169,7 +169,7 @@ func (s *Semaphore) several(n int) (*handle, error) {
 		return &s.handle, nil
 	}
 	l, h := *s.record, s.handle
-	l.Several = n
+	l.traits.Several = n
 	h.lock, h.record = &l, &l
 	return &h, nil
 }
@@ -257,7 +257,7 @@ func (l *semaphore) ReadReply(a contract.Attempt, r reply) (contract.Outcome, er
 	if r[0] == -2 {
 		total = int(r[1])
 		if !a.Waits {
-			return contract.Outcome{}, invalid("%d permits at once: the semaphore has %d in Redis", l.Permits(), total)
+			return contract.Outcome{}, invalid("%d permits at once: the semaphore has %d in Redis", l.traits.Permits(), total)
 		}
 		r = reply{0, -1, 0} // SetPermits has lowered the number, and the process has no place in the line any more
 	}
@@ -300,7 +300,7 @@ func (r *permitsReports) first(name string) bool {
 
 // reportPermits logs, once for each name, that the number of permits in Redis differs from that of l.
 func (c *Client) reportPermits(l *semaphore, permits int) {
-	if !c.permits.first(l.LockID.Name) {
+	if !c.permits.first(l.traits.ID.Name) {
 		return
 	}
 	c.engine.Later(func() {
@@ -308,7 +308,7 @@ func (c *Client) reportPermits(l *semaphore, permits int) {
 			"relock: the number of permits in Redis differs from the one passed to NewSemaphore, and the one in Redis "+
 				"applies; SetPermits changes it",
 			"lock",
-			cutName(l.Name()),
+			cutName(l.traits.Name),
 			"permits",
 			permits,
 			"asked",
@@ -342,11 +342,11 @@ func (l *semaphore) Force(seen ...string) call { return forSeen(l.call(semaphore
 
 func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
 	switch {
-	case l.Several > 1 && left > 0:
-		return fmt.Sprintf("fewer than %d permits are free, and the first lease expires in %v", l.Several,
+	case l.traits.Several > 1 && left > 0:
+		return fmt.Sprintf("fewer than %d permits are free, and the first lease expires in %v", l.traits.Several,
 			contract.Rounded(left))
-	case l.Several > 1:
-		return fmt.Sprintf("fewer than %d permits were free %v ago, when Redis was last asked", l.Several,
+	case l.traits.Several > 1:
+		return fmt.Sprintf("fewer than %d permits were free %v ago, when Redis was last asked", l.traits.Several,
 			contract.Rounded(ago))
 	case ttl < 0:
 		return "no permit is free, and none has a lease that expires; if no owner holds one, call SetPermits"

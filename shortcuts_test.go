@@ -267,7 +267,7 @@ func (b *twinBench) attempt(c *Client) contract.Attempt {
 func (b *twinBench) request(kinds []makesRecord) (call, string) {
 	c := pick(b, b.clients...)
 	l, a := pick(b, kinds...)(c, names[0]), b.attempt(c)
-	if n := l.Permits(); n > 1 {
+	if n := l.Traits().Permits(); n > 1 {
 		a.Field += fmt.Sprint("+", n)
 	}
 	if _, reads := l.(*readLock); reads { // no other lock is asked for with this field
@@ -297,17 +297,17 @@ func (b *twinBench) request(kinds []makesRecord) (call, string) {
 			one = l.Force()
 		}
 	case 19:
-		if l.Bundled() == 0 {
+		if l.Traits().Bundled == 0 {
 			one = l.Acquire(a)
 			break
 		}
 		a.Delivery, a.HoldCount = contract.Barge, 1
 		other := pick(b, kinds...)(c, names[1])
 		one = bundleOf([]contract.BundledCall{
-			{Script: l.Bundled(), Acquire: l.Acquire(a), RollBack: l.RollBack(a)},
-			{Script: other.Bundled(), Acquire: other.Acquire(a), RollBack: other.RollBack(a)},
+			{Script: l.Traits().Bundled, Acquire: l.Acquire(a), RollBack: l.RollBack(a)},
+			{Script: other.Traits().Bundled, Acquire: other.Acquire(a), RollBack: other.RollBack(a)},
 		})
-		if other.Bundled() == 0 {
+		if other.Traits().Bundled == 0 {
 			one = other.Acquire(a)
 		}
 	}

@@ -1,9 +1,9 @@
 // Package contract is what the engine and the lock types say to each other: what a lock type implements, and the values
 // that pass between the two.
 //
-// A lock type, for example the fair lock, only describes a lock. It states the constant properties of the lock (Lock),
-// builds the calls of its Lua scripts, and reads the reply to an attempt (Commands). Both together are a Record. The
-// engine does everything else, in the same way for all lock types: it sends the calls and repeats them, waits, renews
+// A lock type, for example the fair lock, only describes a lock. It states the constant properties of the lock (Lock and
+// its Traits), builds the calls of its Lua scripts, and reads the reply to an attempt (Commands). Both together are a
+// Record. The engine does everything else, in the same way for all lock types: it sends the calls and repeats them, waits, renews
 // leases, and keeps track of the holds of this process. Engine.Acquire(ctx, owner, Request, lock) returns when the lock
 // is held, or when the caller gives up. It waits until the caller may ask Redis, and then uses the Commands of the lock
 // for an attempt:
@@ -40,7 +40,6 @@
 package contract
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 
@@ -54,43 +53,51 @@ type Record interface {
 	Commands
 }
 
-// A Lock has the constant properties of a lock. A lock type embeds Traits, which implement all methods.
+// A Lock describes a lock.
 type Lock interface {
-	// ID identifies the lock. Two values with the same ID are the same lock.
-	ID() LockID
-	// Name is the name that the user gave to the lock. The ID also contains the prefix of WithKeyPrefix.
-	Name() string
-	// Type is the type of the lock in events.
-	Type() string
-	// Counterpart is the ID of the other half of a read/write lock. It is zero for other locks.
-	Counterpart() LockID
-	// Admission describes which goroutines of a process may contend for the lock at the same time.
-	Admission() Admission
-	// Fenced reports whether every hold gets a fencing token.
-	Fenced() bool
-	// DrawsSingly reports whether each hold of a fenced lock draws its own token in Redis, so that the counter there is
-	// the token of the holder: see tokens.go.
-	DrawsSingly() bool
-	// Limits returns the limits of every hold.
-	Limits() Limits
+	// Traits are the constant properties of the lock.
+	Traits() *Traits
 	// BusyText describes, for an error, who blocks the caller. An attempt has found the lock busy. Since its reply the
 	// time ago has passed. The lease of the record had ttl left then, and left is what remains of ttl now; if it is
-	// negative, the lease is over. A negative ttl means that the reply contained no lease.
+	// negative, the lease is over. A negative ttl means that the reply contained no lease. As a rule it is BusyText of
+	// this package.
 	BusyText(ttl, left, ago time.Duration) string
+}
+
+// Traits are the constant properties of a lock. Most lock types set a few of them.
+type Traits struct {
+	ID   LockID // two values with the same ID are the same lock
+	Name string // that the user gave to the lock; the ID also contains the prefix of WithKeyPrefix
+	Type string // in events
+
+	// Counterpart is the ID of the other half of a read/write lock. It is zero for other locks.
+	Counterpart LockID
+	Admission   Admission // which goroutines of a process may contend for the lock at the same time
+	Limits      Limits    // of every hold
+
+	// Fenced is set if every hold gets a fencing token. DrawsSingly is set if each hold of a fenced lock draws its own
+	// token in Redis, so that the counter there is the token of the holder: see tokens.go.
+	Fenced, DrawsSingly bool
+
 	// Bundled is the number of the pair of scripts with which a bundle, which acquires several locks in one script (see
 	// bundle.go), acquires this lock and rolls it back. The scripts get the keys and arguments of the calls of Acquire and
 	// RollBack. It is 0 for a lock that is always acquired by itself.
-	Bundled() BundledScript
-	// MaxHoldCount returns the highest hold count of an owner, and the error for an attempt to exceed it. 0 means that
+	Bundled BundledScript
+
+	// MaxHoldCount is the highest hold count of an owner, and TooMany the error for an attempt to exceed it. 0 means that
 	// there is no limit.
-	MaxHoldCount() (int, error)
-	// Lasting reports whether holds are meant to last, and waits to be long, so that neither is slow: see slow.go.
-	Lasting() bool
-	// Permits is the number of permits that a hold has of a semaphore. It is 1 for all other locks.
-	Permits() int
-	// Suffix is what the scripts append to the field of a hold when they store it. Most lock types have none.
-	Suffix() string
+	MaxHoldCount int
+	TooMany      error
+
+	// Lasting is set if holds are meant to last, and waits to be long, so that neither is slow: see slow.go.
+	Lasting bool
+
+	Several int    // the permits that a hold has of a semaphore, if it has more than one: see Permits
+	Suffix  string // what the scripts append to the field of a hold when they store it; most lock types have none
 }
+
+// Permits is the number of permits that a hold has of a semaphore. It is 1 for all other locks.
+func (t *Traits) Permits() int { return max(t.Several, 1) }
 
 // A LockID identifies a lock by its name, and by its half if it is part of a read/write lock. Locks with the same
 // LockID share their holds even if they are of different types, for example a plain lock and a fair lock, which have
@@ -177,45 +184,8 @@ type Commands interface {
 	Channel(a Attempt) string
 }
 
-// Traits hold the constant properties of a lock, and implement Lock.
-type Traits struct {
-	LockID          LockID
-	Given           string // the Name; "": the same as Lock.Name
-	LockType        string // the Type
-	CounterpartHalf string // the Half of the Counterpart; "": there is none
-	Admits          Admission
-	Tokens          bool // Fenced
-	SingleTokens    bool // see DrawsSingly
-	Limit           Limits
-	Script          BundledScript // Bundled
-	MaxCount        int           // the highest hold count; 0: there is no limit
-	TooMany         error         // the error beyond MaxCount
-	Ending          string        // the Suffix
-	Lasts           bool          // Lasting
-	Several         int           // Permits, if it is more than 1
-}
-
-func (t *Traits) ID() LockID                 { return t.LockID }
-func (t *Traits) Name() string               { return cmp.Or(t.Given, t.LockID.Name) }
-func (t *Traits) Type() string               { return t.LockType }
-func (t *Traits) Admission() Admission       { return t.Admits }
-func (t *Traits) Fenced() bool               { return t.Tokens }
-func (t *Traits) DrawsSingly() bool          { return t.SingleTokens }
-func (t *Traits) Limits() Limits             { return t.Limit }
-func (t *Traits) Bundled() BundledScript     { return t.Script }
-func (t *Traits) MaxHoldCount() (int, error) { return t.MaxCount, t.TooMany }
-func (t *Traits) Suffix() string             { return t.Ending }
-func (t *Traits) Lasting() bool              { return t.Lasts }
-func (t *Traits) Permits() int               { return max(t.Several, 1) }
-
-func (t *Traits) Counterpart() LockID {
-	if t.CounterpartHalf == "" {
-		return LockID{}
-	}
-	return LockID{t.LockID.Name, t.CounterpartHalf}
-}
-
-func (t *Traits) BusyText(ttl, left, ago time.Duration) string {
+// BusyText is the BusyText of most locks.
+func BusyText(ttl, left, ago time.Duration) string {
 	switch {
 	case ttl < 0:
 		return "its key in Redis has no expiry, so it does not become free by itself"

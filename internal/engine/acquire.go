@@ -113,7 +113,7 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...contr
 		return false, send.ErrClosed
 	}
 	for _, l := range locks {
-		if err := l.Limits().CheckLease(r.Lease); err != nil {
+		if err := l.Traits().Limits.CheckLease(r.Lease); err != nil {
 			return false, err
 		}
 	}
@@ -162,7 +162,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []contra
 		defer g.end()
 		return g.finish(op)
 	}
-	s := e.retain(locks[0].ID().Name)
+	s := e.retain(locks[0].Traits().ID.Name)
 	defer s.release()
 	op.changed = nil
 	if l, kept := locks[0].(VotedLock); kept {
@@ -187,7 +187,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []contra
 	}()
 	if in.adopts {
 		one.leftovers.grantNotKept()
-		one.adoptsRecord, one.targets[0].AdoptsRecord = true, !locks[0].DrawsSingly()
+		one.adoptsRecord, one.targets[0].AdoptsRecord = true, !locks[0].Traits().DrawsSingly
 	}
 	return one.finish(op)
 }
@@ -249,14 +249,14 @@ func (t *target) prepareLocked(r Request, p *Part) error {
 	if h.field == nil {
 		h.newField()
 	}
-	if most, tooDeep := h.lock.MaxHoldCount(); most > 0 && h.count >= most {
-		return tooDeep
+	if l := h.lock.Traits(); l.MaxHoldCount > 0 && h.count >= l.MaxHoldCount {
+		return l.TooMany
 	}
 	t.Attempt = contract.Attempt{Field: h.field.ID, Lease: r.Lease, HoldCount: h.count + 1, Renewed: r.Lease == 0}
 	switch h.state {
 	case fresh:
 		t.NoWait = r.Wait == 0
-		t.Lease = h.lock.Limits().Cut(cmp.Or(max(r.Lease, r.LeastLease), e.WatchdogTimeout))
+		t.Lease = h.lock.Traits().Limits.Cut(cmp.Or(max(r.Lease, r.LeastLease), e.WatchdogTimeout))
 	case lost, expired, lossReported:
 		return h.reportLossLocked(p)
 	default:
@@ -266,7 +266,7 @@ func (t *target) prepareLocked(r Request, p *Part) error {
 		}
 		t.Lease = e.watchdog.RestOf(&h.record.lease, t.Lease)
 	}
-	most := h.lock.Limits().Max
+	most := h.lock.Traits().Limits.Max
 	t.cut = most > 0 && t.Lease >= most
 	return nil
 }
@@ -460,7 +460,7 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 		}
 		delay = min(delay, a.polling.next(a.lastReply, res.TTL))
 	// The poller cannot see in the key whether a permit is free.
-	case queued && in.hold.lock.Admission() == contract.Counting:
+	case queued && in.hold.lock.Traits().Admission == contract.Counting:
 		delay = min(delay*time.Duration(1+res.Standing.Ahead()/poller.NearHead), rareAsk)
 	case queued && !res.LeavesEntry:
 		d, looked := looking{e}.awaitInLine(in.hold.lockState.name, in.Field, a.subscription.listeners[0], res)
@@ -611,13 +611,13 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 	t.mayLastLocked(now, res.longest)
 	if q := h.queue; q != nil {
 		q.request = inquiry{}
-		if h.lock.Admission() != contract.Counting { // a granted permit does not mean that another one is free
+		if h.lock.Traits().Admission != contract.Counting { // a granted permit does not mean that another one is free
 			q.foundFree()
 		}
 		q.policy.Acquired(now)
 	}
 	h.token, h.record.tokens = token, newTokenBlock(token, res.Following)
-	limit := limitOf(h.lock.Limits(), e.watchdog.At(sent))
+	limit := limitOf(h.lock.Traits().Limits, e.watchdog.At(sent))
 	if res.limits != nil {
 		h.keepUntil, limit = res.limits.keepUntil, res.limits.limit
 	}

@@ -35,7 +35,7 @@ func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d De
 	}
 	op.span = startSpan(e, ctx, []contract.Lock{kind}, o)
 	e.noteAcquire()
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	h := s.attachingHold(kind, o)
 	defer h.unlockHold()
@@ -58,7 +58,7 @@ func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d De
 func (s *lockState) attachingHold(kind contract.Record, o Owner) *hold {
 	s.Lock()
 	defer s.Unlock()
-	h := s.newHoldLocked(kind, holdKey{kind.ID().Half, o}, nil)
+	h := s.newHoldLocked(kind, holdKey{kind.Traits().ID.Half, o}, nil)
 	h.newField()
 	return h
 }

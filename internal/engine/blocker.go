@@ -50,7 +50,7 @@ func (op *waitOptions) noteBlocker(h *hold, o *blocker) {
 func blockerHere[L contract.Lock](e *Engine, locks []L, o Owner) (name, who string) {
 	for _, l := range locks {
 		if who = holderHere(e, l, o); who != "" {
-			return l.Name(), who
+			return l.Traits().Name, who
 		}
 	}
 	return "", ""
@@ -65,11 +65,11 @@ func findBlocker[L contract.Lock](e *Engine, f *findings, locks []L, o Owner) (n
 		if last.cause != nil { // the error has it
 			return "", ""
 		}
-		return last.lock.Name(), last.String()
+		return last.lock.Traits().Name, last.String()
 	}
 	for _, l := range locks {
 		if who = inFrontHere(e, l, o); who != "" {
-			return l.Name(), who
+			return l.Traits().Name, who
 		}
 	}
 	return "", ""
@@ -77,12 +77,12 @@ func findBlocker[L contract.Lock](e *Engine, f *findings, locks []L, o Owner) (n
 
 // inFrontHere describes another caller of this process that waits for an answer about kind; "" if there is none.
 func inFrontHere(e *Engine, kind contract.Lock, o Owner) string {
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
-		if h.key.half == kind.ID().Half && h.key.owner != o && h.state.wanted() && h.queue != nil {
+		if h.key.half == kind.Traits().ID.Half && h.key.owner != o && h.state.wanted() && h.queue != nil {
 			return fmt.Sprintf(
 				"%v of %s is ahead in the queue, and Redis has not answered its request",
 				h.key.owner,
@@ -96,11 +96,11 @@ func inFrontHere(e *Engine, kind contract.Lock, o Owner) string {
 // holderHere describes another owner of this process that holds a lock which blocks o from acquiring kind; "" if there
 // is none.
 func holderHere(e *Engine, kind contract.Lock, o Owner) string {
-	own := kind.ID()
-	if kind.Admission() == contract.Shared || kind.Admission() == contract.Counting {
+	own := kind.Traits().ID
+	if kind.Traits().Admission == contract.Shared || kind.Traits().Admission == contract.Counting {
 		own = contract.LockID{} // holders of the same half do not block o, or are not the only ones that do
 	}
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()
@@ -109,7 +109,7 @@ func holderHere(e *Engine, kind contract.Lock, o Owner) string {
 		case !h.state.holds() || key.owner == o || !e.watchdog.IsValid(&h.record.lease):
 		case h.id() == own:
 			return fmt.Sprintf("%v of %s holds it", key.owner, e.process())
-		case h.id() == kind.Counterpart():
+		case h.id() == kind.Traits().Counterpart:
 			return fmt.Sprintf("%v of %s holds the %s lock", key.owner, e.process(), key.half)
 		}
 	}

@@ -25,7 +25,7 @@ func attemptCall(targets []target) send.Call {
 	for i, t := range targets {
 		l := t.hold.commands()
 		calls[i] = contract.BundledCall{
-			Script: l.Bundled(), Acquire: l.Acquire(t.Attempt), RollBack: l.RollBack(t.rollbackOf()),
+			Script: l.Traits().Bundled, Acquire: l.Acquire(t.Attempt), RollBack: l.RollBack(t.rollbackOf()),
 		}
 	}
 	return targets[0].hold.lockState.engine.Bundle(calls)
@@ -169,7 +169,7 @@ func (h *hold) keptFor(sent time.Time, length time.Duration) {
 
 // holdCount returns the hold of o on a lock and its hold count, as far as this process knows.
 func (e *Engine) holdCount(kind contract.Lock, o Owner) (*hold, int) {
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	return s.holdCount(kind, o)
 }
@@ -194,7 +194,7 @@ func (e *Engine) ValidUntil(bs []contract.Lock, o Owner, end time.Time) time.Tim
 // once stays as it is. The leases in Redis do, too: a record that would last longer is deleted when its hold expires.
 func (e *Engine) LimitValidity(bs []contract.Lock, o Owner, end time.Time) {
 	for _, kind := range bs {
-		s := e.retain(kind.ID().Name)
+		s := e.retain(kind.Traits().ID.Name)
 		s.limitValidity(kind, o, end)
 		s.release()
 	}
@@ -204,7 +204,7 @@ func (s *lockState) limitValidity(kind contract.Lock, o Owner, end time.Time) {
 	s.Lock()
 	defer s.Unlock()
 	w := s.engine.watchdog
-	h := s.holds.get(holdKey{kind.ID().Half, o})
+	h := s.holds.get(holdKey{kind.Traits().ID.Half, o})
 	if h != nil && h.state.holds() && h.record != nil && h.count == 1 {
 		w.Shorten(&h.record.lease, end)
 	}
@@ -214,5 +214,5 @@ func (s *lockState) limitValidity(kind contract.Lock, o Owner, end time.Time) {
 func (e *Engine) InUse(bs []contract.Lock) bool {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
-	return slices.ContainsFunc(bs, func(kind contract.Lock) bool { return e.table.names[kind.ID().Name] != nil })
+	return slices.ContainsFunc(bs, func(kind contract.Lock) bool { return e.table.names[kind.Traits().ID.Name] != nil })
 }

@@ -165,7 +165,7 @@ func (f *findings) whyNotBusy(e *Engine, kind contract.Lock) error {
 	case f.reply != nil && !doubt:
 		return errUnasked
 	}
-	return e.sender.Explain(ErrNoAnswer, kind.ID().Name)
+	return e.sender.Explain(ErrNoAnswer, kind.Traits().ID.Name)
 }
 
 // A busyError is an error that also matches ErrBusy. Its text names who has the lock.

@@ -17,10 +17,10 @@ import (
 func withCounterparts(targets []target) []target {
 	var changed []target
 	for i, t := range targets {
-		if t.hold.lock.Counterpart() == (contract.LockID{}) {
+		if t.hold.lock.Traits().Counterpart == (contract.LockID{}) {
 			continue
 		}
-		other := t.hold.lockState.find(t.hold.lock.Counterpart(), t.hold.key.owner)
+		other := t.hold.lockState.find(t.hold.lock.Traits().Counterpart, t.hold.key.owner)
 		if other == nil {
 			other = counterpartAmong(targets, t)
 		}
@@ -66,7 +66,7 @@ func (h *hold) noteFieldSent() bool {
 // counterpartAmong returns the hold among targets that is on the counterpart of t, or nil.
 func counterpartAmong(targets []target, t target) *hold {
 	for _, other := range targets {
-		if other.hold.id() == t.hold.lock.Counterpart() {
+		if other.hold.id() == t.hold.lock.Traits().Counterpart {
 			return other.hold
 		}
 	}

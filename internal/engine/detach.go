@@ -50,7 +50,7 @@ func (e *Engine) Detach(
 	if err := cmp.Or(e.Alive(), op.Over()); err != nil {
 		return d, false, err
 	}
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	h, err := s.lockHold(&op, kind, o, false)
 	switch {
@@ -59,10 +59,10 @@ func (e *Engine) Detach(
 	case err != nil:
 		return d, false, err
 	case h == nil:
-		return d, false, s.notHeldError(kind.ID(), o)
+		return d, false, s.notHeldError(kind.Traits().ID, o)
 	}
 	h.expireIfDue()
-	x := &detaching{hold: h, to: e.fields.detachedField(h.lock.Permits())}
+	x := &detaching{hold: h, to: e.fields.detachedField(h.lock.Traits().Permits())}
 	guards, err := x.begin(keep)
 	if err != nil {
 		h.unlockHold()

@@ -192,7 +192,7 @@ func TestAttachAsksAgainIfTooLittleOfTheLeaseIsLeft(t *testing.T) {
 		e.renames(fakeredis.Fault{Answer: 1500 * time.Millisecond}, lateAnswer)
 		require.NoError(t, e.attach(context.Background(), 2, d))
 		assert.Equal(t, 4, e.redis.Count("rename"), "the requests: of Detach, two that are slow, and one more")
-		e.holdOf(newFakeLock(e.redis, "x").ID(), 2, func(h *hold) {
+		e.holdOf(newFakeLock(e.redis, "x").Traits().ID, 2, func(h *hold) {
 			assert.Greater(t, e.watchdog.Left(&h.record.lease), time.Second, "what is left of the lease")
 		})
 		time.Sleep(time.Minute)

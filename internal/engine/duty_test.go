@@ -47,7 +47,7 @@ func TestUnlockBeginsWhatIsDueOnce(t *testing.T) {
 		e.lock(1)
 		s := e.retain("x")
 		defer s.release()
-		h := s.find(newFakeLock(e.redis, "x").ID(), 1)
+		h := s.find(newFakeLock(e.redis, "x").Traits().ID, 1)
 		s.locked(func() {
 			s.oweLocked(duty{rollBack: h.commands(), attempt: contract.Attempt{Field: "gone", HoldCount: 1}})
 			s.oweLocked(duty{rollBack: h.commands(), attempt: contract.Attempt{Field: "gone, too", HoldCount: 1}})

@@ -56,7 +56,9 @@ const (
 	pathAttached  Path = "attached"  // the caller has attached a hold that was detached, perhaps by another process
 )
 
-func subjectOf(kind contract.Lock, o Owner) Subject { return Subject{kind.Name(), kind.Type(), o} }
+func subjectOf(kind contract.Lock, o Owner) Subject {
+	return Subject{kind.Traits().Name, kind.Traits().Type, o}
+}
 
 func (h *hold) subject() Subject { return subjectOf(h.lock, h.key.owner) }
 

@@ -27,14 +27,14 @@ func (e *Engine) Extend(ctx context.Context, kind contract.Lock, o Owner, length
 		return err
 	}
 	op.part = partOf(ctx)
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	h, err := s.lockHold(op, kind, o, false)
 	switch {
 	case err != nil:
 		return err
 	case h == nil:
-		return s.notHeldError(kind.ID(), o)
+		return s.notHeldError(kind.Traits().ID, o)
 	}
 	defer h.unlockHold()
 	x := extension{h, length}

@@ -21,14 +21,20 @@ import (
 
 // A fakeLock is a plain lock on a fakeredis.Redis. Its calls have the name of a command in place of a script.
 type fakeLock struct {
-	contract.Traits
-	redis *fakeredis.Redis
-	key   string // the key of the record
+	traits contract.Traits
+	redis  *fakeredis.Redis
+	key    string // the key of the record
 }
 
 func newFakeLock(r *fakeredis.Redis, name string) *fakeLock {
-	traits := contract.Traits{LockID: contract.LockID{Name: name}, LockType: "lock", Admits: contract.Exclusive}
+	traits := contract.Traits{ID: contract.LockID{Name: name}, Name: name, Type: "lock", Admission: contract.Exclusive}
 	return &fakeLock{traits, r, name}
+}
+
+func (l *fakeLock) Traits() *contract.Traits { return &l.traits }
+
+func (*fakeLock) BusyText(ttl, left, ago time.Duration) string {
+	return contract.BusyText(ttl, left, ago)
 }
 
 func (l *fakeLock) call(verb string, args ...any) send.Call {
@@ -39,7 +45,7 @@ func (l *fakeLock) Channel(contract.Attempt) string { return "channel:" + l.key 
 func (l *fakeLock) Grants(contract.Attempt) string  { return "" }
 func (l *fakeLock) Unbury(string) send.Call         { return send.Call{} }
 func (l *fakeLock) Acquire(a contract.Attempt) send.Call {
-	return l.call("acquire", a.Field, a.Lease, a.HoldCount, a.TokensWanted(l.Tokens))
+	return l.call("acquire", a.Field, a.Lease, a.HoldCount, a.TokensWanted(l.traits.Fenced))
 }
 func (l *fakeLock) RollBack(a contract.Attempt) send.Call { return l.Release(a.AsRelease()) }
 func (l *fakeLock) Force(...string) send.Call             { return l.call("force") }

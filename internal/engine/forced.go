@@ -62,7 +62,7 @@ func (e *Engine) Force(ctx context.Context, kind contract.Record, seen ...string
 				return freed, err
 			}
 			freed = freed || r[0] == 1
-			e.hints.send(kind.ID().Name, clients)
+			e.hints.send(kind.Traits().ID.Name, clients)
 			if r[1] == 0 {
 				break
 			}
@@ -76,10 +76,10 @@ func (e *Engine) Force(ctx context.Context, kind contract.Record, seen ...string
 // during the call, before Redis runs the request or after it, and a request that fails may have run: so ForceBy has
 // Redis asked for the holds that are left then.
 func (e *Engine) ForceBy(kind contract.Lock, seen []string, force func() (freed bool, err error)) (bool, error) {
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	s.Lock()
-	before := s.recordsOfLocked(kind.ID())
+	before := s.recordsOfLocked(kind.Traits().ID)
 	s.Unlock()
 	if len(seen) > 0 {
 		before = slices.DeleteFunc(before, func(r *record) bool { return !slices.Contains(seen, r.first.field.ID) })
@@ -91,7 +91,7 @@ func (e *Engine) ForceBy(kind contract.Lock, seen []string, force func() (freed 
 		}
 	}
 	if freed || mayHaveForced(err) {
-		if left := s.forcedNow(kind.ID()); len(left) > 0 {
+		if left := s.forcedNow(kind.Traits().ID); len(left) > 0 {
 			asked := make(chan struct{})
 			e.workers.Spawn(func() {
 				defer close(asked)
@@ -120,10 +120,10 @@ func (f forcedLate) HandleOrphan(_ time.Time, value any, err error) {
 	if freed := r[0] == 1; !freed && !mayHaveForced(err) {
 		return
 	}
-	s := f.retain(f.kind.ID().Name)
+	s := f.retain(f.kind.Traits().ID.Name)
 	defer s.release()
 	f.hints.send(s.name, clients)
-	f.endEvicted(s.forcedNow(f.kind.ID()))
+	f.endEvicted(s.forcedNow(f.kind.Traits().ID))
 }
 
 // endForced ends the records of a lock that ForceUnlock has released.

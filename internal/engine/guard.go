@@ -18,11 +18,11 @@ func (e *Engine) Guard(ctx context.Context, kind contract.Lock, o Owner) (contex
 	if err := e.Open(); err != nil {
 		return nil, err
 	}
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	h := s.findFor(kind.ID(), o, partOf(ctx))
+	h := s.findFor(kind.Traits().ID, o, partOf(ctx))
 	if h == nil {
-		return nil, s.notHeldError(kind.ID(), o)
+		return nil, s.notHeldError(kind.Traits().ID, o)
 	}
 	h.expireIfDue()
 	return guard.New(ctx, (*guardedHold)(h))

@@ -30,7 +30,7 @@ import (
 // newFencedFake is a fakeLock whose holds draw tokens.
 func newFencedFake(r *fakeredis.Redis, name string) *fakeLock {
 	l := newFakeLock(r, name)
-	l.Tokens = true
+	l.traits.Fenced = true
 	return l
 }
 
@@ -219,7 +219,7 @@ func TestHandoffToAWaiterThatGivesUpPassesOn(t *testing.T) {
 			fenced := seed%2 == 1
 			var lock contract.Record = newFakeLock(e.redis, "x")
 			if fenced {
-				lock.(*fakeLock).Tokens = true
+				lock.(*fakeLock).traits.Fenced = true
 				e.redis.Latency = time.Duration(rng.IntN(2)) * time.Millisecond
 			}
 			var inside, served atomic.Int32
@@ -522,7 +522,7 @@ func TestHandoffExcludesUnderRandomFaults(t *testing.T) {
 							var lock contract.Record = newFakeLock(r, "x")
 							fenced := rng.IntN(2) == 0
 							if fenced {
-								lock.(*fakeLock).Tokens = true
+								lock.(*fakeLock).traits.Fenced = true
 							}
 							q := Request{Wait: forever}
 							if rng.IntN(4) == 0 {
@@ -647,10 +647,10 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 					}
 					take(1)
 					var before *hold
-					e.holdOf(kind.ID(), 1, func(h *hold) {
+					e.holdOf(kind.Traits().ID, 1, func(h *hold) {
 						if before = h; way == "let in" { // it has left the queue by now, and enters it again
 							before.queue = nil
-							q := h.lockState.queueLocked(kind.ID().Half)
+							q := h.lockState.queueLocked(kind.Traits().ID.Half)
 							q.shared = nil
 							q.TryEnter()
 						}
@@ -668,7 +668,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 						record.LeaseEnded(ErrExpired)
 					}
 					<-got
-					h := before.lockState.find(kind.ID(), 2)
+					h := before.lockState.find(kind.Traits().ID, 2)
 					require.NotNil(t, h, "no hold")
 					require.NotEqual(t, before.field.ID, h.field.ID, "Lock returned with the record of the holder before")
 					ctx, err := e.Guard(context.Background(), kind, 2)
@@ -847,7 +847,7 @@ func TestWaitThatTheContextEndsLeavesNothing(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				e.HandoffWindow = time.Minute
 				l := newFakeLock(e.redis, "x")
-				l.Tokens = c.fenced
+				l.traits.Fenced = c.fenced
 				lock := func(ctx context.Context, o Owner, r Request) {
 					ok, err := e.acquire(ctx, l, o, r)
 					assert.NoError(t, err)

@@ -115,7 +115,7 @@ func (h *hold) lossOf() error {
 
 // withName returns loss with the name of the lock in front.
 func (h *hold) withName(loss error) error {
-	return fmt.Errorf("relock: %s: %w", send.ShortName(h.lock.Name()), loss)
+	return fmt.Errorf("relock: %s: %w", send.ShortName(h.lock.Traits().Name), loss)
 }
 
 // lockHold returns the hold that o has on the lock kind. The caller then has the owner mutex of this hold, which
@@ -129,7 +129,7 @@ func (s *lockState) lockHold(op *waitOptions, kind contract.Lock, o Owner, makeO
 // lockHoldLocked is lockHold for callers with the mutex, and with the part p, which may be nil. It unlocks the mutex
 // while it waits. Unless makeOne is set, a caller without a part gets no hold that only RedLocks have acquired.
 func (s *lockState) lockHoldLocked(op *waitOptions, kind contract.Lock, o Owner, p *Part, makeOne bool) (*hold, error) {
-	key := holdKey{kind.ID().Half, o}
+	key := holdKey{kind.Traits().ID.Half, o}
 	for {
 		h := s.holdOfLocked(key, p, makeOne)
 		switch {
@@ -305,7 +305,7 @@ func (h *hold) endRecord(cause error) []ending {
 
 // holdCount returns the hold that o has on kind and its hold count, as far as this process knows.
 func (s *lockState) holdCount(kind contract.Lock, o Owner) (*hold, int) {
-	h := s.find(kind.ID(), o)
+	h := s.find(kind.Traits().ID, o)
 	if h == nil {
 		return nil, 0
 	}
@@ -348,11 +348,11 @@ func (e *Engine) Token(kind contract.Lock, o Owner) (int64, error) {
 	if err := e.Alive(); err != nil {
 		return 0, err
 	}
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	h := s.findFor(kind.ID(), o, nil)
+	h := s.findFor(kind.Traits().ID, o, nil)
 	if h == nil {
-		return 0, s.notHeldError(kind.ID(), o)
+		return 0, s.notHeldError(kind.Traits().ID, o)
 	}
 	s.Lock()
 	defer s.Unlock()

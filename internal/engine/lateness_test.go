@@ -647,7 +647,7 @@ func TestMinHoldEndsInTimeAfterAHandoffDuringARenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour))
 		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 5 * time.Second})
-		l.Tokens, l.SingleTokens = true, true
+		l.traits.Fenced, l.traits.DrawsSingly = true, true
 		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
 		require.NoError(t, err)
 		require.True(t, ok)

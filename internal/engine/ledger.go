@@ -26,7 +26,7 @@ func (h *hold) newField() *ledger.Field {
 	if h.field != nil { // others may refer to the first one
 		f = new(ledger.Field)
 	}
-	f.ID = h.lockState.engine.fields.newField(h.key.owner, h.lock.Permits())
+	f.ID = h.lockState.engine.fields.newField(h.key.owner, h.lock.Traits().Permits())
 	h.field = f
 	return f
 }

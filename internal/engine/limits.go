@@ -41,7 +41,7 @@ type minHold struct{ *hold }
 
 // rest returns how much of MinHold is left.
 func (m minHold) rest() time.Duration {
-	if m.lock.Limits().MinHold == 0 {
+	if m.lock.Traits().Limits.MinHold == 0 {
 		return 0
 	}
 	m.lockState.Lock()
@@ -118,14 +118,14 @@ func keptUntil(l contract.Limits, now time.Duration) time.Duration {
 
 // DropMinHold makes the next Unlock of o release the lock before MinHold has passed, because o has not used the hold.
 func (e *Engine) DropMinHold(kind contract.Lock, o Owner) {
-	if kind.Limits().MinHold == 0 {
+	if kind.Traits().Limits.MinHold == 0 {
 		return
 	}
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()
-	if h := s.holds.get(holdKey{kind.ID().Half, o}); h != nil && h.count == 1 {
+	if h := s.holds.get(holdKey{kind.Traits().ID.Half, o}); h != nil && h.count == 1 {
 		h.keepUntil = 0
 	}
 }

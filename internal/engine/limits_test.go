@@ -69,7 +69,7 @@ func TestMinHoldIsKeptForAHoldThatWasAcquiredBefore(t *testing.T) {
 // newLimitedLock returns a fakeLock with limits.
 func newLimitedLock(r *fakeredis.Redis, l contract.Limits) *fakeLock {
 	lock := newFakeLock(r, "x")
-	lock.Limit = l
+	lock.traits.Limits = l
 	return lock
 }
 

@@ -77,7 +77,7 @@ func (p *place) attempt() contract.Attempt {
 // the line: h would never be granted the lock there, because the key in Redis is taken, and another caller of this
 // process may have the place in the line.
 func (h *hold) hasCounterpart() bool {
-	if h.lock.Counterpart() == (contract.LockID{}) {
+	if h.lock.Traits().Counterpart == (contract.LockID{}) {
 		return false
 	}
 	h.lockState.Lock()

@@ -137,7 +137,7 @@ type lockStates []*lockState
 func retainAll(e *Engine, bs []contract.Lock) lockStates {
 	var all lockStates
 	for _, kind := range bs {
-		all = append(all, e.retain(kind.ID().Name))
+		all = append(all, e.retain(kind.Traits().ID.Name))
 	}
 	slices.SortFunc(all, func(a, b *lockState) int { return cmp.Compare(a.name, b.name) })
 	return slices.CompactFunc(all, func(a, b *lockState) bool {
@@ -222,10 +222,10 @@ func (s *lockState) forgetLocked(h *hold) {
 
 // counterpartLocked returns the hold that the owner of h has, or asks for, on the counterpart of the lock; or nil.
 func (s *lockState) counterpartLocked(h *hold) *hold {
-	if h.lock.Counterpart() == (contract.LockID{}) {
+	if h.lock.Traits().Counterpart == (contract.LockID{}) {
 		return nil
 	}
-	return s.holds.get(holdKey{h.lock.Counterpart().Half, h.key.owner})
+	return s.holds.get(holdKey{h.lock.Traits().Counterpart.Half, h.key.owner})
 }
 
 // queueLocked returns the local queue of a half, which it makes if there is none.

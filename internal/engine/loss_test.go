@@ -203,7 +203,7 @@ func TestAnswerBesideALossReturnsTheLoss(t *testing.T) {
 				ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: c.lease})
 				require.NoError(t, err)
 				require.True(t, ok)
-				h, _ := e.holdBy(l.ID(), 1)
+				h, _ := e.holdBy(l.Traits().ID, 1)
 				e.redis.Set(func() {
 					e.redis.Fault = func(string) (none fakeredis.Fault) { // while the request is under way
 						e.watchdog.Remove(&h.record.lease)
@@ -227,11 +227,11 @@ func TestAnswerBesideALossReturnsTheLoss(t *testing.T) {
 func TestRestOfTheLostPermitsIsReleasedAfterAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newFakeLock(e.redis, "x")
-		l.Admits, l.Several = contract.Counting, 2
+		l.traits.Admission, l.traits.Several = contract.Counting, 2
 		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: time.Hour})
 		require.NoError(t, err)
 		require.True(t, ok)
-		h, field := e.holdBy(l.ID(), 1)
+		h, field := e.holdBy(l.Traits().ID, 1)
 		e.redis.Set(func() {
 			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.ErrUnexpectedEOF} }
 		})

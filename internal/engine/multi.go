@@ -45,7 +45,7 @@ func (e *Engine) newMultiAcquire(op *waitOptions, bs []contract.Lock, o Owner, r
 	g.states.Lock()
 	defer g.states.Unlock()
 	for i, kind := range bs {
-		s, key := g.states.of(kind), holdKey{kind.ID().Half, o}
+		s, key := g.states.of(kind), holdKey{kind.Traits().ID.Half, o}
 		g.fresh[i] = &hold{lockState: s, lock: kind, key: key}
 		g.fresh[i].newField()
 		if s.multis == nil {
@@ -59,7 +59,7 @@ func (e *Engine) newMultiAcquire(op *waitOptions, bs []contract.Lock, o Owner, r
 // of returns the state of the lock kind, which is one of ns.
 func (ns lockStates) of(kind contract.Lock) *lockState {
 	for _, s := range ns {
-		if s.name == kind.ID().Name {
+		if s.name == kind.Traits().ID.Name {
 			return s
 		}
 	}
@@ -153,10 +153,10 @@ func (g *multiAcquire) rollback(res Answer, err error, returned bool) {
 // wait for its counterpart. Now that the owner holds the lock, Redis grants or refuses their attempts at once.
 func (s *lockState) wakeOwnerLocked(h *hold) {
 	s.wakeMultiLocked(h.key)
-	if h.lock.Counterpart() == (contract.LockID{}) {
+	if h.lock.Traits().Counterpart == (contract.LockID{}) {
 		return
 	}
-	s.wakeMultiLocked(holdKey{h.lock.Counterpart().Half, h.key.owner})
+	s.wakeMultiLocked(holdKey{h.lock.Traits().Counterpart.Half, h.key.owner})
 	if other := s.counterpartLocked(h); other != nil && other.state.wanted() {
 		wakeCaller(other.changed)
 	}
@@ -324,7 +324,7 @@ func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 		}
 	}
 	for i, kind := range g.locks {
-		s, key := g.fresh[i].lockState, holdKey{kind.ID().Half, g.owner}
+		s, key := g.fresh[i].lockState, holdKey{kind.Traits().ID.Half, g.owner}
 		h, busy := lock(s, key)
 		if busy {
 			other = h

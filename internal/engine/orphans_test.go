@@ -38,7 +38,7 @@ func TestLateGrantIsNeededWhileTheRecordIsShared(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		e.shares(2)
-		h, field := e.holdBy(e.shared().ID(), 1)
+		h, field := e.holdBy(e.shared().Traits().ID, 1)
 		assert.True(t, h.needs(field))
 		assert.False(t, h.needs("another field"))
 		e.unlock(1)
@@ -52,14 +52,14 @@ func TestLateGrantIsNeededWhileTheRecordIsShared(t *testing.T) {
 func TestLateGrantIsNeededWhileTheFieldIsAdopted(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		fenced := newFakeLock(e.redis, "x")
-		fenced.Tokens = true
+		fenced.traits.Fenced = true
 		take := func(o Owner) {
 			ok, err := e.acquire(context.Background(), fenced, o, Request{Wait: forever})
 			assert.NoError(t, err)
 			assert.True(t, ok)
 		}
 		take(1)
-		h, field := e.holdBy(fenced.ID(), 1)
+		h, field := e.holdBy(fenced.Traits().ID, 1)
 		taken := make(chan struct{})
 		go func() {
 			defer close(taken)
@@ -274,7 +274,7 @@ func TestLateTryOfAMultiAcquireLeavesTheLocksThatAreHeld(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, ok)
 		require.Less(t, time.Since(start), 2*time.Second)
-		_, field := e.holdBy(x.ID(), 1)
+		_, field := e.holdBy(x.Traits().ID, 1)
 		guarded := e.guarded(1)
 		require.NoError(t, e.Release(ctx, y, 1))
 		ok, err = other.acquire(ctx, y, 99, Request{Wait: forever})
@@ -418,7 +418,7 @@ func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
 				assert.True(t, ok)
 			}
 			take(1)
-			h, field := e.holdBy(fenced.ID(), 1)
+			h, field := e.holdBy(fenced.Traits().ID, 1)
 			taken := make(chan struct{})
 			go func() {
 				defer close(taken)
@@ -457,7 +457,7 @@ func TestFieldThatIsNotAdoptedHasNoUsers(t *testing.T) {
 		ok, err := e.acquire(ctx, fenced, 1, Request{Wait: forever})
 		require.NoError(t, err)
 		require.True(t, ok)
-		h, _ := e.holdBy(fenced.ID(), 1)
+		h, _ := e.holdBy(fenced.Traits().ID, 1)
 		refused := make(chan error, 1)
 		go func() {
 			_, err := e.acquire(ctx, fenced, 2, Request{Wait: forever})
@@ -485,7 +485,7 @@ func TestLateGrantOfALostHoldIsNotNeeded(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		for _, cause := range []error{errGone, ErrExpired} {
 			e.lock(1)
-			h, field := e.holdBy(newFakeLock(e.redis, "x").ID(), 1)
+			h, field := e.holdBy(newFakeLock(e.redis, "x").Traits().ID, 1)
 			assert.True(t, h.needs(field))
 			e.redis.Set(func() { delete(e.redis.Records, "x") })
 			h.record.lease.SetValidUntil(e.watchdog.Now())

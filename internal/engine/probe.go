@@ -56,7 +56,7 @@ func (p Probe) Stats() Stats {
 // admitted a caller, and busy whether the last attempt of an admitted caller has found the lock busy.
 func (p Probe) Waiters(kind contract.Lock) (waiters int, front, busy bool) {
 	p.look(kind, func(s *lockState) {
-		if q := s.findQueueLocked(kind.ID().Half); q != nil {
+		if q := s.findQueueLocked(kind.Traits().ID.Half); q != nil {
 			waiters, front, busy = q.Len(), q.Taken(), q.busy
 		}
 	})
@@ -65,13 +65,13 @@ func (p Probe) Waiters(kind contract.Lock) (waiters int, front, busy bool) {
 
 // Guards returns how many guards with different parents the hold of o on kind has.
 func (p Probe) Guards(kind contract.Lock, o Owner) (guards int) {
-	p.look(kind, func(s *lockState) { guards = len(s.holds.get(holdKey{kind.ID().Half, o}).guards) })
+	p.look(kind, func(s *lockState) { guards = len(s.holds.get(holdKey{kind.Traits().ID.Half, o}).guards) })
 	return guards
 }
 
 // SetHoldCount sets the hold count of the hold of o on kind, in this process only.
 func (p Probe) SetHoldCount(kind contract.Lock, o Owner, count int) {
-	p.look(kind, func(s *lockState) { s.holds.get(holdKey{kind.ID().Half, o}).count = count })
+	p.look(kind, func(s *lockState) { s.holds.get(holdKey{kind.Traits().ID.Half, o}).count = count })
 }
 
 // HoldCount returns the hold count of the hold of o on kind, as far as this process knows.
@@ -82,14 +82,16 @@ func (p Probe) HoldCount(kind contract.Lock, o Owner) int {
 
 // LeasesEnd returns until when the lease of the hold of o on kind is valid.
 func (p Probe) LeasesEnd(kind contract.Lock, o Owner) (end time.Time) {
-	p.look(kind, func(s *lockState) { end = p.e.watchdog.End(&s.holds.get(holdKey{kind.ID().Half, o}).record.lease) })
+	p.look(kind, func(s *lockState) {
+		end = p.e.watchdog.End(&s.holds.get(holdKey{kind.Traits().ID.Half, o}).record.lease)
+	})
 	return end
 }
 
 // LeavePlace leaves a place in the line with this field to the next caller of kind; "" removes a place that was left.
 func (p Probe) LeavePlace(kind contract.Lock, field string) {
 	p.look(kind, func(s *lockState) {
-		if q := s.findQueueLocked(kind.ID().Half); field == "" {
+		if q := s.findQueueLocked(kind.Traits().ID.Half); field == "" {
 			q.place = nil
 		} else {
 			q.place = &place{field: &ledger.Field{ID: field}}
@@ -99,7 +101,7 @@ func (p Probe) LeavePlace(kind contract.Lock, field string) {
 
 // look calls f with the lock state of kind, and its mutex.
 func (p Probe) look(kind contract.Lock, f func(s *lockState)) {
-	s := p.e.retain(kind.ID().Name)
+	s := p.e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()

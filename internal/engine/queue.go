@@ -279,7 +279,7 @@ func (e entrance) enterOneLocked(mu sync.Locker, op *waitOptions, h *hold) error
 
 // needsQueueLocked reports whether a local queue has to admit the caller of h before it may contend for the lock of h.
 func (h *hold) needsQueueLocked() bool {
-	if h.state != fresh || h.lock.Admission() != contract.Exclusive {
+	if h.state != fresh || h.lock.Traits().Admission != contract.Exclusive {
 		return false
 	}
 	// If the owner holds the counterpart, the admitted caller may be waiting for the counterpart to be released. So this

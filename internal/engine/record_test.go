@@ -30,7 +30,7 @@ func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
 			assert.ErrorIs(e.t, err, ErrLockLost, "re-entry")
 		},
 		"the clock": func(e *bubbleEngine) {
-			e.holdOf(e.shared().ID(), 1, func(h *hold) { h.record.lease.SetValidUntil(0) })
+			e.holdOf(e.shared().Traits().ID, 1, func(h *hold) { h.record.lease.SetValidUntil(0) })
 			_, _ = e.holdCount(e.shared(), 2)
 		},
 	} {
@@ -88,7 +88,7 @@ func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 		guarded := e.guarded(2)
 		var s *lockState
 		var shared *record
-		e.holdOf(e.shared().ID(), 1, func(h *hold) { s, shared = h.lockState, h.record })
+		e.holdOf(e.shared().Traits().ID, 1, func(h *hold) { s, shared = h.lockState, h.record })
 		var all sync.WaitGroup
 		s.locked(func() { // both goroutines wait for the mutex long enough to get it in the order in which they came
 			all.Go(func() {
@@ -120,7 +120,7 @@ func TestLossOfASharedRecordCostsByHolder(t *testing.T) {
 		e.shares(o)
 	}
 	var first *hold
-	e.holdOf(e.shared().ID(), 1, func(h *hold) { first = h })
+	e.holdOf(e.shared().Traits().ID, 1, func(h *hold) { first = h })
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	first.lose(errGone)
@@ -142,7 +142,7 @@ func TestRecordIsReleasedWithItsLastHold(t *testing.T) {
 				e.shares(o + 1)
 			}
 			var shared *record
-			e.holdOf(e.shared().ID(), 1, func(h *hold) { shared = h.record })
+			e.holdOf(e.shared().Traits().ID, 1, func(h *hold) { shared = h.record })
 			for left, i := range newRand(seed).Perm(many) {
 				assert.Zero(t, e.redis.Count("release"), "seed %d: releases after %d of %d", seed, left, many)
 				assert.Len(t, shared.holdsNow(), many-left, "seed %d: holds", seed)
@@ -170,7 +170,7 @@ func TestRecordEndsOnce(t *testing.T) {
 			shared.first.lockState.locked(func() { kept = shared.isKeptLocked(e.watchdog.Now()) })
 			return kept
 		}
-		e.holdOf(e.shared().ID(), 1, func(h *hold) { shared = h.record })
+		e.holdOf(e.shared().Traits().ID, 1, func(h *hold) { shared = h.record })
 		assert.True(t, kept(), "a record that is renewed")
 		assert.Len(t, shared.lose(errGone, nil), 2, "losses to report")
 		assert.False(t, kept(), "a record that has ended")

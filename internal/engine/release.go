@@ -28,7 +28,7 @@ const (
 func (e *Engine) Release(ctx context.Context, kind contract.Lock, o Owner) error {
 	e.workers.Begin()
 	defer e.workers.End()
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	p := partOf(ctx)
 	back, err := s.releaseOne(nil, kind, o, p)
@@ -42,7 +42,7 @@ func (e *Engine) Release(ctx context.Context, kind contract.Lock, o Owner) error
 	case err != nil: // another goroutine of the owner is still waiting for Redis
 		return s.releaseUnconfirmed(ctx, kind, o, p, s.unconfirmed(err))
 	case h == nil:
-		return s.notHeldError(kind.ID(), o)
+		return s.notHeldError(kind.Traits().ID, o)
 	case back.done: // the lock was handed off, or other holds share the record
 		e.observeRelease(ctx, h, 0, nil)
 		return nil
@@ -72,7 +72,7 @@ func releaseOptions(ctx context.Context) waitOptions {
 // reaches zero, the record is deleted in the background. It is not handed off: another goroutine of the owner, which has
 // the owner mutex, may have a request under way that sets a lease or a hold count.
 func (s *lockState) releaseUnconfirmed(ctx context.Context, kind contract.Lock, o Owner, p *Part, err error) error {
-	h := s.findFor(kind.ID(), o, p)
+	h := s.findFor(kind.Traits().ID, o, p)
 	if h == nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (r releasing) end(others int, passed int64, answered bool) {
 		}
 		switch {
 		// The holders of a semaphore have left its queue.
-		case passed == 2 && (r.queue != nil || r.lock.Admission() == contract.Counting):
+		case passed == 2 && (r.queue != nil || r.lock.Traits().Admission == contract.Counting):
 			q := s.queueLocked(r.key.half)
 			q.policy.ReleasedUnannounced(e.watchdog.Now(), e.pace(), e.PollInterval)
 			s.keepQueueLocked(q)

@@ -308,7 +308,7 @@ func TestUnlockBesideAReentryHandsNothingOff(t *testing.T) {
 				ctx, r := context.Background(), fakeredis.New()
 				e, other := joinBubbleEngine(t, r, "client", withSlice(time.Minute)), joinBubbleEngine(t, r, "other")
 				l := newFakeLock(r, "x")
-				l.Tokens = fenced
+				l.traits.Fenced = fenced
 				take := func(o Owner) <-chan struct{} {
 					taken := make(chan struct{})
 					go func() {
@@ -321,7 +321,7 @@ func TestUnlockBesideAReentryHandsNothingOff(t *testing.T) {
 					return taken
 				}
 				<-take(1)
-				_, field := e.holdBy(l.ID(), 1)
+				_, field := e.holdBy(l.Traits().ID, 1)
 				next := take(2)
 				r.Set(func() {
 					r.Fault = func(string) fakeredis.Fault {

@@ -58,7 +58,7 @@ func (e renewing) renewGroup(l *lease.Lease) string {
 	if r.first.vote != nil {
 		return "kept without requests"
 	}
-	return e.Servers.Node(r.first.lock.ID().Name).Name
+	return e.Servers.Node(r.first.lock.Traits().ID.Name).Name
 }
 
 // renew sets every lease to one watchdog timeout, counted from now. A lease with a limit gets no more than is left

@@ -145,11 +145,11 @@ func (e rollbacker) repeat(
 // more, it releases the lock. A message that names another field is forged, and must not release a hold that has it.
 // The goroutine that reads the messages of Redis calls heardGrant, so it does not block.
 func (e rollbacker) heardGrant(kind contract.Record, message string) {
-	g, ok := ParseLineGrant(message, kind.Suffix())
+	g, ok := ParseLineGrant(message, kind.Traits().Suffix)
 	if !ok || !e.fields.mayWait(g.Field) {
 		return
 	}
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	if s.uses(g.Field) {
 		return

@@ -27,7 +27,7 @@ import (
 // newSharedFake returns a fakeLock that owners of one process share.
 func newSharedFake(r *fakeredis.Redis, name string) *fakeLock {
 	l := newFakeLock(r, name)
-	l.Admits = contract.Shared
+	l.traits.Admission = contract.Shared
 	return l
 }
 
@@ -135,7 +135,7 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 			t.Log(name)
 			e.HandoffWindow = time.Hour
 			e.shares(1)
-			e.holdOf(e.shared().ID(), 1, func(h *hold) { change(e, h.record) })
+			e.holdOf(e.shared().Traits().ID, 1, func(h *hold) { change(e, h.record) })
 			e.sharesNot(2, Request{Wait: 0})
 			_ = e.unlockErr(1)
 		})
@@ -212,14 +212,14 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 // newHalfFake returns a shared fakeLock with a counterpart.
 func newHalfFake(r *fakeredis.Redis) *fakeLock {
 	l := newSharedFake(r, "x")
-	l.CounterpartHalf = "other"
+	l.traits.Counterpart = contract.LockID{Name: "x", Half: "other"}
 	return l
 }
 
 // newOtherHalf returns the counterpart, with a record of its own.
 func newOtherHalf(r *fakeredis.Redis) *fakeLock {
 	l := newFakeLock(r, "other half")
-	l.LockID = contract.LockID{Name: "x", Half: "other"}
+	l.traits.ID = contract.LockID{Name: "x", Half: "other"}
 	return l
 }
 
@@ -274,7 +274,7 @@ func TestUnlockOfASharedRecordLooksAtTheClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		e.shares(2)
-		e.holdOf(e.shared().ID(), 1, func(h *hold) { h.record.lease.SetValidUntil(0) })
+		e.holdOf(e.shared().Traits().ID, 1, func(h *hold) { h.record.lease.SetValidUntil(0) })
 		for o := Owner(1); o <= 2; o++ {
 			assert.ErrorIs(t, e.unlockErr(o), ErrLockLost, "unlock %v", o)
 		}

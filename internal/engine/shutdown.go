@@ -94,9 +94,9 @@ func (e *Engine) Holds(ctx context.Context, kind contract.Lock) bool {
 	if e.Alive() != nil {
 		return false
 	}
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	h := s.findFor(kind.ID(), OwnerOf(ctx), partOf(ctx))
+	h := s.findFor(kind.Traits().ID, OwnerOf(ctx), partOf(ctx))
 	if h == nil {
 		return false
 	}
@@ -129,7 +129,7 @@ func (s *lockState) addHeld(held *stillHeld) {
 			continue
 		}
 		if held.count++; len(held.some) < mostLogged {
-			held.some = append(held.some, fmt.Sprintf("%s by %v", send.CutName(h.lock.Name()), h.key.owner))
+			held.some = append(held.some, fmt.Sprintf("%s by %v", send.CutName(h.lock.Traits().Name), h.key.owner))
 		}
 	}
 }

@@ -38,7 +38,7 @@ func (o *oneLock) bypassesQueue() bool {
 	if o.NoWait || h.queue != nil {
 		return false
 	}
-	return h.lock.Admission() == contract.Counting || h.needsQueue()
+	return h.lock.Traits().Admission == contract.Counting || h.needsQueue()
 }
 
 // enter waits until the wait queue has admitted the caller, unless its next attempt bypasses the queue, and then for as
@@ -79,7 +79,7 @@ func (o *oneLock) passQueue(asksLocked func()) (yield time.Duration, err error) 
 // release now: it enters the wait queue again. See errBypassQueue. There it is woken by a late grant, for which the
 // callers in front of it would wait in vain.
 func (o *oneLock) rejoinQueue(in target) error {
-	if in.hold.lock.Admission() == contract.Counting {
+	if in.hold.lock.Traits().Admission == contract.Counting {
 		o.foundBusy = true
 		return errRestart
 	}
@@ -123,7 +123,7 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 	in := r.targets[0]
 	r.fitted, r.cause = true, nil
 	switch {
-	case in.hold.lock.Permits() > res.Total && res.Total > 0 && !r.NoWait:
+	case in.hold.lock.Traits().Permits() > res.Total && res.Total > 0 && !r.NoWait:
 		r.stepAside()
 	case r.aside && r.stepBack():
 	case r.bypassesQueue():
@@ -162,7 +162,7 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 func (r *recordBackend) stepAside() {
 	h := r.targets[0].hold
 	h.leaveQueue()
-	r.cause = send.Invalid("%d permits at once: the semaphore has fewer in Redis", h.lock.Permits())
+	r.cause = send.Invalid("%d permits at once: the semaphore has fewer in Redis", h.lock.Traits().Permits())
 	if r.aside = true; r.number == 0 {
 		r.number = r.engine.waiters.Add(1)
 	}
@@ -233,7 +233,7 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 	if !r.leftovers.enqueued {
 		return res, false
 	}
-	g, ok := ParseLineGrant(r.subscription.message(), r.targets[0].hold.lock.Suffix())
+	g, ok := ParseLineGrant(r.subscription.message(), r.targets[0].hold.lock.Traits().Suffix)
 	t := r.targets[0]
 	sent := r.place.sentAt(g.Asked)
 	switch {
@@ -243,7 +243,7 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 		return res, false
 	case g.Lease < min(t.Lease, ProvisionalLease), g.Lease < t.Lease && !t.Renewed: // another caller asked for it
 		return res, false
-	case t.hold.lock.Fenced() != (g.Token != 0):
+	case t.hold.lock.Traits().Fenced != (g.Token != 0):
 		return res, false
 	case !lease.EnoughValidityLeft(lease.Validity(g.Lease)-time.Since(sent), lease.Validity(g.Lease), t.Renewed):
 		return res, false
@@ -273,8 +273,8 @@ func (r *recordBackend) takePlaceLocked() {
 		}
 		r.place = place{}
 	}
-	shorter := (!t.Renewed || t.hold.lock.Limits().Max > 0) && t.Lease < min(q.place.lease, ProvisionalLease)
-	if shorter || t.hold.lock.Permits() != q.place.lock.Permits() {
+	shorter := (!t.Renewed || t.hold.lock.Traits().Limits.Max > 0) && t.Lease < min(q.place.lease, ProvisionalLease)
+	if shorter || t.hold.lock.Traits().Permits() != q.place.lock.Traits().Permits() {
 		s.dropPlaceLocked(q)
 		if r.place.field == nil { // its number must be higher than that of the place
 			r.useFieldLocked(t.hold.newField())

@@ -212,7 +212,7 @@ func TestLocksThatLastAreNotSlow(t *testing.T) {
 	t.Parallel()
 	inSlowBubble(t, time.Second, time.Second, func(e *bubbleEngine, l *slowLog) {
 		term := newFakeLock(e.redis, "term")
-		term.Lasts = true
+		term.traits.Lasting = true
 		for o := range Owner(2) {
 			go func() { _, _ = e.acquire(context.Background(), term, o+1, Request{Wait: forever}) }()
 			synctest.Wait()

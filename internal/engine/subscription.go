@@ -80,7 +80,7 @@ func (s *subscription) change(t target, grants, releases string) {
 func hearGrants(l *wake.Listener, t target) {
 	kind, e := t.hold.commands(), t.hold.lockState.engine
 	l.Hears(func(message string) { rollbacker{e}.heardGrant(kind, message) })
-	if kind.Admission() == contract.Uncoordinated {
+	if kind.Traits().Admission == contract.Uncoordinated {
 		l.Only(isFor(t.Field))
 	}
 }

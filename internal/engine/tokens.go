@@ -39,9 +39,9 @@ func (b *tokenBlock) take() int64 {
 // token that only Redis can draw.
 func (r *record) tokenForLocked(next contract.Lock) (token int64, ok bool) {
 	switch {
-	case !next.Fenced():
+	case !next.Traits().Fenced:
 		return 0, true
-	case next.DrawsSingly():
+	case next.Traits().DrawsSingly:
 		return 0, false
 	}
 	token = r.tokens.take()

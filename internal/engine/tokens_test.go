@@ -38,6 +38,14 @@ func TestTokenBlockGivesEachTokenOnce(t *testing.T) {
 	}
 }
 
+// A justTraits is a lock that has properties, and nothing else.
+type justTraits struct {
+	contract.Lock
+	traits *contract.Traits
+}
+
+func (l justTraits) Traits() *contract.Traits { return l.traits }
+
 // A hold that is handed a record has the next token of its block, unless it wants none, or one that Redis has to draw.
 func TestTokenForTheNextHold(t *testing.T) {
 	for _, tt := range []struct {
@@ -48,14 +56,14 @@ func TestTokenForTheNextHold(t *testing.T) {
 		ok    bool
 		left  int
 	}{
-		{"fenced", newTokenBlock(100, 2), contract.Traits{Tokens: true}, 101, true, 1},
-		{"fenced, and there is no block", nil, contract.Traits{Tokens: true}, 0, false, 0},
-		{"fenced, and the block is used up", &tokenBlock{103, 0}, contract.Traits{Tokens: true}, 0, false, 0},
+		{"fenced", newTokenBlock(100, 2), contract.Traits{Fenced: true}, 101, true, 1},
+		{"fenced, and there is no block", nil, contract.Traits{Fenced: true}, 0, false, 0},
+		{"fenced, and the block is used up", &tokenBlock{103, 0}, contract.Traits{Fenced: true}, 0, false, 0},
 		{"not fenced", newTokenBlock(100, 2), contract.Traits{}, 0, true, 2},
-		{"draws singly", newTokenBlock(100, 2), contract.Traits{Tokens: true, SingleTokens: true}, 0, false, 2},
+		{"draws singly", newTokenBlock(100, 2), contract.Traits{Fenced: true, DrawsSingly: true}, 0, false, 2},
 	} {
 		r := &record{tokens: tt.block}
-		token, ok := r.tokenForLocked(&tt.next)
+		token, ok := r.tokenForLocked(justTraits{traits: &tt.next})
 		assert.Equal(t, tt.token, token, tt.name)
 		assert.Equal(t, tt.ok, ok, tt.name)
 		if tt.block != nil {

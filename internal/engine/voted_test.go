@@ -19,13 +19,19 @@ import (
 
 // A fakeVotedLock is a lock whose votes refuse every attempt.
 type fakeVotedLock struct {
-	contract.Traits
-	asked func(v *fakeVote) // called during each attempt
+	traits contract.Traits
+	asked  func(v *fakeVote) // called during each attempt
 }
 
 func newFakeVotedLock(asked func(*fakeVote)) *fakeVotedLock {
-	traits := contract.Traits{LockID: contract.LockID{Name: "v"}, LockType: "red", Admits: contract.Exclusive}
+	traits := contract.Traits{ID: contract.LockID{Name: "v"}, Name: "v", Type: "red", Admission: contract.Exclusive}
 	return &fakeVotedLock{traits, asked}
+}
+
+func (l *fakeVotedLock) Traits() *contract.Traits { return &l.traits }
+
+func (*fakeVotedLock) BusyText(ttl, left, ago time.Duration) string {
+	return contract.BusyText(ttl, left, ago)
 }
 
 func (l *fakeVotedLock) Unanswered() error { return ErrNoAnswer }

@@ -42,7 +42,7 @@ func isPatient(ctx context.Context) bool { return ctx.Value(patientKey{}) != nil
 // changes returns the channel that wakes the caller when its owner acquires the counterpart of kind. It makes the
 // channel if kind has a counterpart.
 func (op *waitOptions) changes(kind contract.Lock) chan struct{} {
-	if op.changed == nil && kind.Counterpart() != (contract.LockID{}) {
+	if op.changed == nil && kind.Traits().Counterpart != (contract.LockID{}) {
 		op.changed = make(chan struct{}, 1)
 	}
 	return op.changed

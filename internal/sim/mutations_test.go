@@ -182,8 +182,8 @@ var mutations = []mutation{
 	},
 	{
 		name: "atLeastForgotten", file: "internal/engine/transitions.go", focus: Focus{Locks: inOneLine},
-		from: "if limits := h.lock.Limits(); limits.MinHold > 0 {",
-		to:   "if limits := h.lock.Limits(); limits.MinHold < 0 {",
+		from: "if limits := h.lock.Traits().Limits; limits.MinHold > 0 {",
+		to:   "if limits := h.lock.Traits().Limits; limits.MinHold < 0 {",
 	},
 
 	// Releasing.
