@@ -22,8 +22,8 @@ type oneLock struct {
 }
 
 // begin begins an operation with the backend b. The caller has the owner mutex of h.
-func (o *oneLock) begin(op *waitOptions, b backend, h *hold, r Request) {
-	o.acquireOp = acquireOp{waitOptions: *op, engine: h.lockState.engine, owner: h.key.owner, request: r, backend: b}
+func (o *oneLock) begin(op *waitOptions, b backend, h *hold) {
+	o.acquireOp = acquireOp{waitOptions: *op, engine: h.lockState.engine, backend: b}
 	o.state[0], o.target[0] = h.lockState, target{hold: h}
 	o.states, o.targets = o.state[:], o.target[:]
 }

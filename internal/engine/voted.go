@@ -33,7 +33,7 @@ func (e *Engine) acquireVote(op *waitOptions, s *lockState, l VotedLock, o Owner
 	}
 	defer h.unlockHold()
 	k := &voteBackend{lock: l}
-	k.begin(op, k, h, r)
+	k.begin(op, k, h)
 	if err := k.targets[0].prepare(r, op.part); err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (k *voteBackend) noteRefusal() {
 }
 
 // answered does nothing: the time of an attempt is not that of one round trip.
-func (k *voteBackend) answered(time.Time) {}
+func (k *voteBackend) answered(time.Duration) {}
 
 // await sleeps until a release is announced, or until the time for another attempt has come.
 func (k *voteBackend) await(res Answer) (Answer, error) {
