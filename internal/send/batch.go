@@ -306,7 +306,7 @@ func (b *batches) send(one *batch) {
 	err := ErrHookExited // unless the goroutine goes on
 	defer func() {       // also when a hook ends the goroutine
 		b.finish(one, outcomes, err, ctx)
-		if err == nil { // otherwise a hook may still have the calls
+		if err == nil { // otherwise RunAll has not returned, and may still use the calls
 			b.freeBatch(one)
 		}
 	}()
