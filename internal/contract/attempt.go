@@ -10,14 +10,14 @@ type Attempt struct {
 	Field       string        // of the hold in the record
 	Lease       time.Duration // the least lease: a longer one that the record has already is not shortened
 	HoldCount   int           // after the attempt; 1: acquire a lock that is free; more: re-enter the hold
-	NoWait      bool          // no other attempt follows, so this one leaves nothing in Redis if the lock is busy
 	Delivery    string        // how it treats the line, for example Push: see line.go; "": the line is not used
 	Asked       uint64        // the number of this request, which tells it from the others of the same wait
-	Late        bool          // for RollBack: the attempt may still run, and a tombstone is needed; see rollback.go
 	Share       time.Duration // for RollBack: as in Release
 	Counterpart string        // the field of the hold that the owner has on the counterpart; "": it has none
-	Waits       bool          // the caller waits even if a semaphore has fewer permits than it wants: see stepAside
 
+	NoWait  bool // no other attempt follows, so this one leaves nothing in Redis if the lock is busy
+	Waits   bool // the caller waits even if a semaphore has fewer permits than it wants: see stepAside
+	Late    bool // for RollBack: the attempt may still run, and a tombstone is needed; see rollback.go
 	Renewed bool // the watchdog renews the lease once the attempt was granted
 	// AdoptsRecord is set if a hold of this process has left its record to the caller. The attempt may draw several
 	// fencing tokens then.

@@ -67,8 +67,6 @@ type target struct {
 type acquireOp struct {
 	waitOptions
 	engine  *Engine
-	owner   Owner
-	request Request
 	backend backend
 
 	states  lockStates // the states of the locks
@@ -84,6 +82,7 @@ type acquireOp struct {
 	adoptsRecord bool        // a hand-off has left the record of the last holder to it: see handoff.go
 	asking       bool        // an attempt is under way; in rollback: a hook has panicked, or ended the goroutine
 	givenUp      atomic.Bool // the operation has failed: what late answers grant is rolled back (orphans.go)
+	orphans      orphans     // of the first attempt
 	redisWait    redisWait
 	unlocks      bool // the outcome also unlocks the owner mutex of the only hold
 }
@@ -178,7 +177,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []contra
 		return err
 	}
 	one := new(recordBackend)
-	one.begin(op, one, t, r)
+	one.begin(op, one, t)
 	one.unlocks = true
 	defer func() {
 		if one.unlocks { // code of the user has panicked, or ended the goroutine
@@ -319,12 +318,13 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 	lastReply, first := a.lastReply, a.leftovers.tries
 	for asked := 1; ; asked++ {
 		res, err = a.backend.ask(lastReply)
-		switch {
-		case err != nil:
+		if err != nil {
 			return res, err
-		case res.Status != contract.Held || a.engine.enoughValidityLeft(a.targets, res.Sent, asked):
+		}
+		took := time.Since(res.Sent)
+		if res.Status != contract.Held || a.engine.enoughValidityLeft(a.targets, took, asked) {
 			if a.leftovers.tries == first {
-				a.backend.answered(res.Sent)
+				a.backend.answered(took)
 			}
 			return res, nil
 		}
@@ -341,7 +341,7 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
 	e, targets := a.engine, a.targets
 	call := attemptCall(targets)
-	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: &orphans{a, targets}, OnFailure: a}, lastReply)
+	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: a.orphansOf(targets), OnFailure: a}, lastReply)
 	res, err := readResult(targets, &answer)
 	a.noteAnswer(&answer, res.LeavesEntry, err)
 	return res, err
@@ -373,16 +373,15 @@ func (a *acquireOp) checkFields(res Answer) (Answer, error) {
 	return res, errRestart
 }
 
-func (a *acquireOp) answered(sent time.Time) { a.engine.rtt.Observe(time.Since(sent)) }
+func (a *acquireOp) answered(took time.Duration) { a.engine.rtt.Observe(took) }
 
-// enoughValidityLeft reports whether enough is left of the leases that the last request, sent at sent, has asked for.
-// asked is the number of requests so far in this attempt. A smaller rest is enough (lease.Suffices) of a lease that is
-// not renewed, if the caller has asked for it twice, or if MaxHold allows no longer one.
-func (e *Engine) enoughValidityLeft(targets []target, sent time.Time, asked int) bool {
-	passed := time.Since(sent)
+// enoughValidityLeft reports whether enough is left of the leases that the last request has asked for, which was sent
+// the time took ago. asked is the number of requests so far in this attempt. A smaller rest is enough (lease.Suffices)
+// of a lease that is not renewed, if the caller has asked for it twice, or if MaxHold allows no longer one.
+func (e *Engine) enoughValidityLeft(targets []target, took time.Duration, asked int) bool {
 	for _, t := range targets {
 		whole := lease.Validity(t.Lease)
-		left := whole - passed
+		left := whole - took
 		if t.HoldCount > 1 {
 			left = max(left, e.watchdog.Left(&t.hold.record.lease))
 		}

@@ -22,8 +22,8 @@ type backend interface {
 	// ask makes one attempt on all targets. If lastReply is not zero, Redis has answered the caller at that time
 	// before, and the attempt is repeated for longer if it gets no answer.
 	ask(lastReply time.Time) (Answer, error)
-	// answered notes that the answer to an attempt, which was sent at sent, came in time.
-	answered(sent time.Time)
+	// answered notes that the answer to an attempt came in time, after took.
+	answered(took time.Duration)
 	// await waits after res, whose status is Busy, until another attempt may be granted. If the lock was granted to the
 	// caller by a message meanwhile, it returns that grant, and otherwise res.
 	await(res Answer) (Answer, error)

@@ -58,11 +58,14 @@ type inquiry struct {
 	failed bool      // a try of it, or a request before it, has failed, and none was answered since
 }
 
-// begin notes that a request is about to be sent, whose answer takes at most patience. It keeps the time of an earlier
-// request that has no answer either.
-func (i *inquiry) begin(patience time.Duration) {
+// begin notes that a request is about to be sent, whose answer takes at most patience.
+func (i *inquiry) begin(patience time.Duration) { i.beginUntil(time.Now().Add(patience)) }
+
+// beginUntil is begin for a request whose answer is due at the time due. It keeps the time of an earlier request that
+// has no answer either.
+func (i *inquiry) beginUntil(due time.Time) {
 	if i.due.IsZero() {
-		i.due = time.Now().Add(patience)
+		i.due = due
 	}
 }
 

@@ -38,8 +38,9 @@ type lockState struct {
 	closed bool       // by Shutdown or Close
 	times  uint32     // how often mu was locked: see TestUncontendedLockTakesItsMutexThreeTimes
 	holds  holdSet
-	queues []*waitQueue                // the local queues, at most one for each half
-	first  firstQueue                  // memory for the first of them
+	queues []*waitQueue                // the local queues, at most one for each half; nil: there was none
+	first  waitQueue                   // memory for the first of them: most lock states have no other one
+	room   [1]*waitQueue               // the array of queues
 	multis map[holdKey][]*multiAcquire // the multi-acquires under way that ask for a lock of this name
 	duties *duty                       // the duty that was noted last; see Unlock
 	forced time.Duration               // when a forced release was last known of: see checkIfForcedLocked
@@ -233,34 +234,16 @@ func (s *lockState) queueLocked(half string) *waitQueue {
 	if q := s.findQueueLocked(half); q != nil {
 		return q
 	}
-	q := s.first.take()
-	if q == nil {
-		q = new(waitQueue)
-	}
+	var q *waitQueue
 	if s.queues == nil {
-		s.queues = s.first.room[:0]
+		q, s.queues = &s.first, s.room[:0]
+	} else { // a queue that was dropped may still be in use, so its memory is used once
+		q = new(waitQueue)
 	}
 	q.half, q.registered = half, true
 	s.queues = append(s.queues, q)
 	s.retainMore()
 	return q
-}
-
-// A firstQueue is memory for the first local queue of a lock state, most of which have no other one. A queue that was
-// dropped may still be in use, so the memory is taken once.
-type firstQueue struct {
-	waitQueue
-	taken bool
-	room  [1]*waitQueue // the array of lockState.queues
-}
-
-// take returns the memory, or nil if it was taken before.
-func (f *firstQueue) take() *waitQueue {
-	if f.taken {
-		return nil
-	}
-	f.taken = true
-	return &f.waitQueue
 }
 
 // findQueueLocked returns the local queue of a half, or nil.

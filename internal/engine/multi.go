@@ -20,9 +20,11 @@ import (
 // A multiAcquire is the operation and the backend of a caller that acquires several locks.
 type multiAcquire struct {
 	acquireOp
-	locks  []contract.Lock
-	signal chan struct{} // a value in it wakes the caller: see hold.changed
-	late   bool          // a late answer may have granted the locks; guarded by the mutexes of states
+	owner   Owner
+	request Request
+	locks   []contract.Lock
+	signal  chan struct{} // a value in it wakes the caller: see hold.changed
+	late    bool          // a late answer may have granted the locks; guarded by the mutexes of states
 
 	// Each slice has one element for each lock:
 	fresh []*hold  // the hold to be acquired while the owner has none: its field, and its wait queue
@@ -36,7 +38,9 @@ type multiAcquire struct {
 // newMultiAcquire begins an operation. The caller must call end.
 func (e *Engine) newMultiAcquire(op *waitOptions, bs []contract.Lock, o Owner, r Request) *multiAcquire {
 	g := &multiAcquire{
-		acquireOp: acquireOp{waitOptions: *op, engine: e, owner: o, request: r, states: retainAll(e, bs)},
+		acquireOp: acquireOp{waitOptions: *op, engine: e, states: retainAll(e, bs)},
+		owner:     o,
+		request:   r,
 		locks:     slices.Clone(bs), // Clone: otherwise the slice of a caller of one lock would escape to the heap
 		signal:    make(chan struct{}, 1),
 		fresh:     make([]*hold, len(bs)), asked: make([]target, len(bs)), again: make([]target, len(bs)),

@@ -22,6 +22,17 @@ type orphans struct {
 	targets []target
 }
 
+// orphansOf returns the handler of an attempt on targets. The operation has memory for that of its first attempt, which
+// is the only one as a rule.
+func (a *acquireOp) orphansOf(targets []target) *orphans {
+	o := &a.orphans
+	if o.acquireOp != nil {
+		o = new(orphans)
+	}
+	*o = orphans{a, targets}
+	return o
+}
+
 func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 	answer := send.Answer{Value: value, Err: err, Sent: sent}
 	res, err := readResult(o.targets, &answer)

@@ -32,6 +32,19 @@ func (e *bubbleEngine) holdBy(id contract.LockID, o Owner) (h *hold, field strin
 	return h, field
 }
 
+// A late answer to an attempt is read with the targets of that attempt, although the operation has made another one.
+func TestEachAttemptHasOrphansOfItsOwn(t *testing.T) {
+	op, asked := new(acquireOp), [][]target{{{hold: new(hold)}}, {{hold: new(hold)}}, {{hold: new(hold)}}}
+	var handlers []*orphans
+	for _, targets := range asked {
+		handlers = append(handlers, op.orphansOf(targets))
+	}
+	for i, targets := range asked {
+		assert.Same(t, targets[0].hold, handlers[i].targets[0].hold, "attempt %d", i+1)
+		assert.Same(t, op, handlers[i].acquireOp)
+	}
+}
+
 // A late grant is needed for as long as a hold of this process has its field: also if the hold for which it was asked
 // has ended, and others share the record.
 func TestLateGrantIsNeededWhileTheRecordIsShared(t *testing.T) {

@@ -128,7 +128,7 @@ func TestEngineGrantOfAnInheritedPlaceIsUndoneAfterAnOutage(t *testing.T) {
 		var h *hold
 		s.locked(func() { h = s.newHoldLocked(l, holdKey{"", 1}, nil) })
 		r := new(recordBackend)
-		r.begin(&waitOptions{Wait: send.Wait{Ctx: context.Background()}}, r, target{hold: h}, Request{Wait: forever})
+		r.begin(&waitOptions{Wait: send.Wait{Ctx: context.Background()}}, r, target{hold: h})
 		require.NoError(t, r.targets[0].prepare(Request{Wait: forever}, nil))
 		r.place = place{lock: l, field: h.field, lease: time.Hour}
 		r.leftovers.inherits(0)

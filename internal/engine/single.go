@@ -24,9 +24,9 @@ type oneLock struct {
 }
 
 // begin begins an operation with the backend b for t. The caller has the owner mutex of its hold.
-func (o *oneLock) begin(op *waitOptions, b backend, t target, r Request) {
+func (o *oneLock) begin(op *waitOptions, b backend, t target) {
 	h := t.hold
-	o.acquireOp = acquireOp{waitOptions: *op, engine: h.lockState.engine, owner: h.key.owner, request: r, backend: b}
+	o.acquireOp = acquireOp{waitOptions: *op, engine: h.lockState.engine, backend: b}
 	o.state[0], o.target[0] = h.lockState, t
 	o.states, o.targets = o.state[:], o.target[:]
 }

@@ -68,6 +68,7 @@ type Sender struct {
 	batches *batches // nil: every request is sent by itself
 	homes   sync.Map // server -> *batches, if there are several servers
 
+	began time.Time
 	limit limit // of ResendTime
 
 	slowness slowness // limits the patience of callers
@@ -75,6 +76,7 @@ type Sender struct {
 
 	unhealthy atomic.Bool  // the last call was not answered
 	answered  atomic.Bool  // a call was answered without an error; before that, Config.Home must not be called
+	idleUntil atomic.Int64 // until when a connection to the only server counts as idle, in ns since began
 	degraded  atomic.Bool  // calls are sent without their optional keys, because the user may not use them
 	asking    atomic.Int64 // tries under way
 	resent    atomic.Int64 // those of them that were sent while another try of their request was under way
@@ -82,7 +84,7 @@ type Sender struct {
 
 // New returns a Sender.
 func New(c Config) *Sender {
-	s := &Sender{config: c, limit: limit{d: ResendTime}}
+	s := &Sender{config: c, began: time.Now(), limit: limit{d: ResendTime}}
 	if c.Batch {
 		s.batches = newBatches(s)
 	}
@@ -319,7 +321,24 @@ func (s *Sender) mayBound(w *Wait, r *Request, now time.Time) bool {
 	}
 	bound := s.config.Bounded.Bound()
 	return bound > 0 && w.hasUntil(now.Add(bound)) && s.speed.get() <= bound/boundShare &&
-		s.hasIdle(r)
+		s.hadIdle(r, now)
+}
+
+// idleTime is for how long a connection that was idle counts as such. To ask go-redis for each call would cost four
+// allocations a section. If all connections were taken meanwhile, a bounded call waits for one for a limited time.
+const idleTime = time.Millisecond
+
+// hadIdle reports whether hasIdle is true, or was a moment ago.
+func (s *Sender) hadIdle(r *Request, now time.Time) bool {
+	at := int64(now.Sub(s.began))
+	if s.config.Home == nil && at < s.idleUntil.Load() {
+		return true
+	}
+	idle := s.hasIdle(r)
+	if idle {
+		s.idleUntil.Store(at + int64(idleTime))
+	}
+	return idle
 }
 
 // hasIdle reports whether a connection for a request is known to be idle.

@@ -445,8 +445,8 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 	},
 	{
 		name: "hardlyAnyValidity", file: "internal/engine/acquire.go", focus: Focus{Faults: slowness},
-		from: "a.engine.enoughValidityLeft(a.targets, res.Sent, asked):",
-		to:   "a.engine.enoughValidityLeft(a.targets, res.Sent, asked) || asked > 0:",
+		from: "a.engine.enoughValidityLeft(a.targets, took, asked) {",
+		to:   "a.engine.enoughValidityLeft(a.targets, took, asked) || asked > 0 {",
 		missed: "from three quarters of a lease to all of it must pass twice before an answer, but leases are either " +
 			"much longer or shorter than answers take",
 	},
