@@ -51,7 +51,7 @@ var (
 )
 
 // at returns where to connect.
-func (s *server) at(t *testing.T) string {
+func (s *server) at(t testing.TB) string {
 	s.once.Do(func() { s.dsn, s.stop, s.err = s.start(context.Background(), s.with...) })
 	if errors.Is(s.err, testsql.ErrNotInstalled) && os.Getenv("CI") == "" {
 		t.Skip(s.err)
@@ -64,7 +64,7 @@ func (s *server) at(t *testing.T) string {
 type database struct {
 	name    string
 	dialect fence.Dialect
-	open    func(t *testing.T) (driver, dsn string)
+	open    func(t testing.TB) (driver, dsn string)
 	levels  []sql.IsolationLevel
 }
 
@@ -73,7 +73,7 @@ var allLevels = []sql.IsolationLevel{
 }
 
 var databases = []database{
-	{"PostgreSQL", fence.Postgres, func(t *testing.T) (string, string) { return "pgx", postgres.at(t) }, allLevels},
+	{"PostgreSQL", fence.Postgres, func(t testing.TB) (string, string) { return "pgx", postgres.at(t) }, allLevels},
 	{"MariaDB", fence.MySQL, openMariaDB(""), allLevels},
 	// The default of MariaDB from 11.6 on.
 	{"MariaDB with snapshot isolation", fence.MariaDB, openMariaDB("&innodb_snapshot_isolation=ON"),
@@ -85,14 +85,14 @@ var databases = []database{
 	{"SQLite with a rollback journal", fence.SQLite, openSQLite(""), []sql.IsolationLevel{sql.LevelDefault}},
 }
 
-func openMariaDB(options string) func(t *testing.T) (string, string) {
-	return func(t *testing.T) (string, string) {
+func openMariaDB(options string) func(t testing.TB) (string, string) {
+	return func(t testing.TB) (string, string) {
 		return "mysql", mariadb.at(t) + "?innodb_lock_wait_timeout=20" + options
 	}
 }
 
-func openSQLite(options string) func(t *testing.T) (string, string) {
-	return func(t *testing.T) (string, string) {
+func openSQLite(options string) func(t testing.TB) (string, string) {
+	return func(t testing.TB) (string, string) {
 		return "sqlite", "file:" + filepath.Join(t.TempDir(), "db") + "?_pragma=busy_timeout(20000)&_pragma=synchronous(OFF)" +
 			options
 	}
@@ -118,7 +118,7 @@ type store struct {
 
 var stores atomic.Int64
 
-func (d database) store(t *testing.T, level sql.IsolationLevel) *store {
+func (d database) store(t testing.TB, level sql.IsolationLevel) *store {
 	driver, dsn := d.open(t)
 	db, err := sql.Open(driver, dsn)
 	require.NoError(t, err)
@@ -148,7 +148,7 @@ func (s *store) sql(query string) string {
 	return query
 }
 
-func (s *store) exec(t *testing.T, query string, args ...any) {
+func (s *store) exec(t testing.TB, query string, args ...any) {
 	t.Helper()
 	_, err := s.db.ExecContext(t.Context(), s.sql(query), args...)
 	require.NoError(t, err)
