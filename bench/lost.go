@@ -7,8 +7,8 @@ package main
 // Each client has a proxy of its own, and does before it writes what its library offers: it looks at the context of the
 // hold, or asks how long the lock is still valid. A client that learns that it has lost the lock does not write. Only
 // the rows with fencing tokens have storage that refuses the tokens of earlier holders: in one of them it compares the
-// token of each write, and in those of package fence a client also admits its token before it reads. The row without any
-// lock shows that the measurement finds lost updates.
+// token of each write, and in those of package fence a client also admits its token before it reads. The row without
+// any lock shows that the measurement finds lost updates.
 
 import (
 	"context"

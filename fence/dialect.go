@@ -20,8 +20,8 @@ type dialect struct {
 }
 
 var dialects = map[Dialect]dialect{
-	// COLLATE "C" compares bytes. An update of the operating system can change its collations, and corrupt an index that
-	// uses one, which may then not find a row.
+	// COLLATE "C" compares bytes. An update of the operating system can change its collations, and corrupt an index
+	// that uses one, which may then not find a row.
 	Postgres: {
 		schema: `CREATE TABLE IF NOT EXISTS {table} (
 	resource text COLLATE "C" PRIMARY KEY,

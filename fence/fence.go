@@ -1,9 +1,9 @@
 // Package fence has an SQL database refuse the late writes of a lock holder.
 //
-// A process can be paused for longer than its lease, and continue to write while another process holds the lock. No lock
-// can prevent that, but the database can refuse the write. Every hold of a lock that was created with relock.Fenced()
-// has a token that is greater than those of all earlier holds. A [Table] stores the highest token that was admitted for
-// each resource, in the database that the lock protects:
+// A process can be paused for longer than its lease, and continue to write while another process holds the lock. No
+// lock can prevent that, but the database can refuse the write. Every hold of a lock that was created with
+// relock.Fenced() has a token that is greater than those of all earlier holds. A [Table] stores the highest token that
+// was admitted for each resource, in the database that the lock protects:
 //
 //	var fences = fence.NewTable("relock_fences", fence.Postgres)
 //
@@ -27,8 +27,8 @@
 // and commits, holder 2 is admitted and overwrites that write. So a holder admits its token before it reads anything
 // that it will base a write on:
 //
-//   - either the reads and the writes are in one transaction, whose first statement is Admit, as in the function that Tx
-//     calls;
+//   - either the reads and the writes are in one transaction, whose first statement is Admit, as in the function that
+//     Tx calls;
 //   - or the hold begins with a short transaction that admits its token, the reads follow, and each transaction that
 //     writes admits the token again.
 //
@@ -38,9 +38,10 @@
 // turns. Everything is written in the caller's transaction: if it is rolled back, the token was not admitted.
 //
 // That is correct at every isolation level of PostgreSQL, of MySQL and MariaDB with InnoDB, and of SQLite. A database
-// may end a transaction because of another one that runs at the same time: with a serialization failure (PostgreSQL from
-// REPEATABLE READ on), a deadlock, a timeout of a lock wait, or [ErrSnapshot]. None of these is ErrStale. The caller
-// rolls back and repeats the whole transaction, as without this package; Tx calls its function once and repeats nothing.
+// may end a transaction because of another one that runs at the same time: with a serialization failure (PostgreSQL
+// from REPEATABLE READ on), a deadlock, a timeout of a lock wait, or [ErrSnapshot]. None of these is ErrStale. The
+// caller rolls back and repeats the whole transaction, as without this package; Tx calls its function once and repeats
+// nothing.
 //
 // The page docs/fencing.md of the repository describes what this protects and what it does not, what it costs, and how
 // other storage can refuse late writes.
@@ -73,8 +74,8 @@ var ErrSnapshot = errors.New("fence: the transaction reads from an old snapshot"
 // MaxResource is the maximum length of the name of a resource, in bytes.
 const MaxResource = 255
 
-// A Table is a table of a database that has the highest admitted token of each resource. It has no state in the process,
-// and any number of goroutines may use it.
+// A Table is a table of a database that has the highest admitted token of each resource. It has no state in the
+// process, and any number of goroutines may use it.
 type Table struct {
 	name    string
 	dialect dialect
@@ -100,8 +101,8 @@ var validName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Z
 // enough for all locks of a database.
 //
 // The name is a constant in most programs, so NewTable panics if it is not valid, as [regexp.MustCompile] does: each
-// part has at most 63 letters, digits and underscores, and does not begin with a digit. NewTable also panics if there is
-// no such dialect.
+// part has at most 63 letters, digits and underscores, and does not begin with a digit. NewTable also panics if there
+// is no such dialect.
 func NewTable(name string, d Dialect) *Table {
 	if !validName.MatchString(name) {
 		panic(fmt.Sprintf("fence: %q is not a valid name of a table: use letters, digits and underscores, and a dot only "+
@@ -143,8 +144,8 @@ type queryer interface {
 
 // Admit admits the token in a transaction, or returns an error that matches [ErrStale] if a higher token was admitted
 // for the resource before. It has to be the first statement of the transaction, or at least come before everything that
-// is read: see the package comment. The row of the resource stays locked until the transaction ends, or is rolled back to
-// a savepoint from before Admit.
+// is read: see the package comment. The row of the resource stays locked until the transaction ends, or is rolled back
+// to a savepoint from before Admit.
 //
 // After any error roll the transaction back: what it would write is not protected.
 //

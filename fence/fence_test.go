@@ -1,7 +1,7 @@
 package fence
 
-// What the package does without a database: arguments, texts, and the order of statements. The module databases/ tests it with
-// real servers.
+// What the package does without a database: arguments, texts, and the order of statements. The module databases/ tests
+// it with real servers.
 
 import (
 	"context"
@@ -206,7 +206,7 @@ func TestStaleTokenIsExplained(t *testing.T) {
 		{"with both tokens", &fake{row: []driver.Value{int64(35)}}, false, "after 35"},
 		{"without QueryContext", &fake{row: []driver.Value{int64(35)}}, true, "after a higher one"},
 		{"the row is gone", &fake{}, false, "after a higher one"},
-		{"the row cannot be read", &fake{fails: map[string]error{"SELECT": io.ErrUnexpectedEOF}}, false, "after a higher one"},
+		{"the row cannot be read", &fake{fails: map[string]error{"SELECT": io.EOF}}, false, "after a higher one"},
 	} {
 		for _, d := range []Dialect{Postgres, SQLite} {
 			var tx Execer = begin(t, test.f)
@@ -268,7 +268,8 @@ func TestOldSnapshotIsExplained(t *testing.T) {
 	f := &fake{row: []driver.Value{int64(33), int64(32)}}
 	err := NewTable("fences", MySQL).Admit(t.Context(), begin(t, f), "orders:42", 34)
 	assert.EqualError(t, err, "fence: the transaction reads from an old snapshot: a later token was admitted for "+
-		`"orders:42" after the transaction had begun to read: roll back and repeat it, and call Admit before the first SELECT`)
+		`"orders:42" after the transaction had begun to read: roll back and repeat it, and call Admit before the first `+
+		"SELECT")
 	assert.NotErrorIs(t, err, ErrStale)
 }
 
@@ -337,7 +338,9 @@ func TestTxCommitsOnlyWhatSucceeded(t *testing.T) {
 func TestTxRollsBackAfterAPanic(t *testing.T) {
 	f := &fake{affected: 1}
 	assert.PanicsWithValue(t, "oh", func() {
-		_ = NewTable("fences", Postgres).Tx(t.Context(), open(t, f), nil, "orders:42", 34, func(*sql.Tx) error { panic("oh") })
+		_ = NewTable("fences", Postgres).Tx(t.Context(), open(t, f), nil, "orders:42", 34, func(*sql.Tx) error {
+			panic("oh")
+		})
 	})
 	assert.Equal(t, "BEGIN INSERT ROLLBACK", f.said())
 }

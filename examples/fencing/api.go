@@ -10,7 +10,8 @@ import (
 	"sync"
 )
 
-// A stockAPI is the service that has the stock. A service with an SQL database would use a fence.Table instead of the fields.
+// A stockAPI is the service that has the stock. A service with an SQL database would use a fence.Table instead of the
+// fields.
 type stockAPI struct {
 	mu      sync.Mutex // guards below
 	highest int64      // the highest token

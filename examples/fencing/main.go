@@ -3,11 +3,11 @@
 //
 //	go run ./examples/fencing
 //
-// The lock and the data in Redis are on an embedded miniredis, or at REDIS_URL. The API and the store of objects are HTTP
-// servers of this program.
+// The lock and the data in Redis are on an embedded miniredis, or at REDIS_URL. The API and the store of objects are
+// HTTP servers of this program.
 //
-// Rules: two holders sell from a stock, and the first one is paused between its look and its write. The exit status is 1
-// unless that write is refused, and the stock is right. Nothing is left in Redis.
+// Rules: two holders sell from a stock, and the first one is paused between its look and its write. The exit status is
+// 1 unless that write is refused, and the stock is right. Nothing is left in Redis.
 package main
 
 import (

@@ -3,8 +3,8 @@
 //
 //	cd examples/postgres && go run .
 //
-// The program runs twice: with plain transactions, where the late writer overwrites the change of the other one, and with
-// those of a fence.Table, which are refused if a later holder of the lock was admitted.
+// The program runs twice: with plain transactions, where the late writer overwrites the change of the other one, and
+// with those of a fence.Table, which are refused if a later holder of the lock was admitted.
 //
 // The lock is on an embedded miniredis, or at REDIS_URL. The database is a real PostgreSQL: at DATABASE_URL, or one
 // that the program starts in a temporary directory if PostgreSQL is installed (apt-get install postgresql). If it is
@@ -93,7 +93,8 @@ func run() error {
 	}
 	defer db.Close()
 	db.SetMaxOpenConns(1) // which has the temporary tables
-	if _, err := db.ExecContext(ctx, `CREATE TEMPORARY TABLE ledger (id int PRIMARY KEY, balance int NOT NULL)`); err != nil {
+	_, err = db.ExecContext(ctx, `CREATE TEMPORARY TABLE ledger (id int PRIMARY KEY, balance int NOT NULL)`)
+	if err != nil {
 		return err
 	}
 	if err := fences.Create(ctx, db); err != nil {

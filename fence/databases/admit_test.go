@@ -19,8 +19,8 @@ import (
 	"github.com/relock-go/relock/fence"
 )
 
-// waits is how long a statement is given to show that it does not wait. A longer time finds more, and a shorter one never
-// fails a test.
+// waits is how long a statement is given to show that it does not wait. A longer time finds more, and a shorter one
+// never fails a test.
 const waits = 30 * time.Millisecond
 
 // add adds 1 to the number, as a holder does.
@@ -73,7 +73,8 @@ func TestTokenThatWasRolledBackWasNotAdmitted(t *testing.T) {
 	})
 }
 
-// A transaction waits for the one that has admitted a token before, also if that is refused, and then sees what it wrote.
+// A transaction waits for the one that has admitted a token before, also if that is refused, and then sees what it
+// wrote.
 func TestAdmitLocksTheRowUntilTheTransactionEnds(t *testing.T) {
 	for name, test := range map[string]struct {
 		before, first, second int64 // tokens
@@ -176,8 +177,8 @@ func TestLookBeforeAdmitLosesAnUpdate(t *testing.T) {
 	})
 }
 
-// A transaction that has read before Admit, and would read from an old snapshot after it, is refused where the snapshot stays
-// the same. With READ COMMITTED, and with locks on what was read, the look after Admit finds the last value.
+// A transaction that has read before Admit, and would read from an old snapshot after it, is refused where the snapshot
+// stays the same. With READ COMMITTED, and with locks on what was read, the look after Admit finds the last value.
 func TestOldSnapshotIsRefused(t *testing.T) {
 	everywhere(t, func(t *testing.T, s *store) {
 		if s.dialect == fence.MySQL && s.level == sql.LevelSerializable {

@@ -3,7 +3,6 @@ package databases
 // The figures of docs/fencing.md: go test -run '^$' -bench . .
 
 import (
-	"context"
 	"database/sql"
 	"fmt"
 	"strings"
@@ -73,7 +72,8 @@ func BenchmarkRow(b *testing.B) {
 				tx, err := s.db.Begin()
 				require.NoError(b, err)
 				for i := range rows {
-					require.NoError(b, s.fences.Admit(context.Background(), tx, fmt.Sprint("orders:", 1_000_000+i), 1_795_000_000_000_000))
+					err := s.fences.Admit(b.Context(), tx, fmt.Sprint("orders:", 1_000_000+i), 1_795_000_000_000_000)
+					require.NoError(b, err)
 				}
 				require.NoError(b, tx.Commit())
 			}

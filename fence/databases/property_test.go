@@ -1,7 +1,7 @@
 package databases
 
-// Random interleavings: holders with random tokens add 1 to numbers, and are paused anywhere. Afterwards, each number has
-// to be the number of writes to it, and the tokens of the writes, in their order, must never fall.
+// Random interleavings: holders with random tokens add 1 to numbers, and are paused anywhere. Afterwards, each number
+// has to be the number of writes to it, and the tokens of the writes, in their order, must never fall.
 
 import (
 	"cmp"
@@ -245,7 +245,9 @@ func TestMistakesAreFound(t *testing.T) {
 			_, err := tx.ExecContext(ctx, s.sql(insert[s.dialect]+set[s.dialect]+"?"), resource, token, token)
 			return err
 		},
-		"admitted in a transaction of its own": func(ctx context.Context, s *store, _ *sql.Tx, resource string, token int64) error {
+		"admitted in a transaction of its own": func(
+			ctx context.Context, s *store, _ *sql.Tx, resource string, token int64,
+		) error {
 			return s.fences.Tx(ctx, s.db, nil, resource, token, func(*sql.Tx) error { return nil })
 		},
 		"compared and not locked": func(ctx context.Context, s *store, tx *sql.Tx, resource string, token int64) error {
@@ -254,7 +256,9 @@ func TestMistakesAreFound(t *testing.T) {
 			}
 			return stored(ctx, s, tx, resource, token, "")
 		},
-		"locked, compared and not stored": func(ctx context.Context, s *store, tx *sql.Tx, resource string, token int64) error {
+		"locked, compared and not stored": func(
+			ctx context.Context, s *store, tx *sql.Tx, resource string, token int64,
+		) error {
 			if _, err := tx.ExecContext(ctx, s.sql(nothing[s.dialect]), resource, token); err != nil {
 				return err
 			}

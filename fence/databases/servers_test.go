@@ -93,8 +93,8 @@ func openMariaDB(options string) func(t testing.TB) (string, string) {
 
 func openSQLite(options string) func(t testing.TB) (string, string) {
 	return func(t testing.TB) (string, string) {
-		return "sqlite", "file:" + filepath.Join(t.TempDir(), "db") + "?_pragma=busy_timeout(20000)&_pragma=synchronous(OFF)" +
-			options
+		const settings = "?_pragma=busy_timeout(20000)&_pragma=synchronous(OFF)"
+		return "sqlite", "file:" + filepath.Join(t.TempDir(), "db") + settings + options
 	}
 }
 

@@ -55,8 +55,8 @@ func StartPostgres(ctx context.Context, settings ...string) (dsn string, stop fu
 	return "host=" + h.dir + " user=demo dbname=postgres", h.stop, nil
 }
 
-// StartMariaDB starts MariaDB with these options, such as --innodb-snapshot-isolation=ON. It returns where to connect, as
-// go-sql-driver/mysql expects it, and a function that stops the server.
+// StartMariaDB starts MariaDB with these options, such as --innodb-snapshot-isolation=ON. It returns where to connect,
+// as go-sql-driver/mysql expects it, and a function that stops the server.
 func StartMariaDB(ctx context.Context, options ...string) (dsn string, stop func(), err error) {
 	bin, err := find("MariaDB", "mariadb-server-core mariadb-client-core", []string{"mariadbd"}, "/usr/sbin")
 	if err != nil {
