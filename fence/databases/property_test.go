@@ -206,6 +206,9 @@ func (w *writer) judge(t *testing.T) (wrong []string) {
 	if sum != len(writes) {
 		wrong = append(wrong, fmt.Sprintf("the numbers are %d in all, after %d writes", sum, len(writes)))
 	}
+	if int64(len(writes)) != w.committed.Load() {
+		wrong = append(wrong, fmt.Sprintf("%d writes, and %d committed transactions", len(writes), w.committed.Load()))
+	}
 	return wrong
 }
 
