@@ -1,8 +1,8 @@
 # The one list of commands: "make" prints it. .ci/run, the gate, and the workflows call these
 # targets and have no commands of their own.
 .DEFAULT_GOAL := help
-.PHONY: help check test oldest newest race valkey storm simulate mistakes mutations soak fuzz spec uncontended interop otel gocron ui bench bench-test examples lua \
-	lint fmt vet staticcheck golangci cycles api api-write tidy tidy-check published vuln gate
+.PHONY: help check test oldest newest race valkey storm simulate mistakes mutations soak fuzz spec uncontended interop otel gocron ui fence bench bench-test examples lua \
+	lint fmt vet staticcheck golangci api api-write tidy tidy-check published vuln gate cycles
 
 # The versions of all tools.
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
@@ -21,8 +21,8 @@ LARGEST_CYCLE := 36
 OLDEST_GO   := go1.24.0
 NEWEST_RDB  := github.com/redis/go-redis/v9@v9.23.0
 
-MODULES  := . cmd/relockctl examples/postgres examples/robfig otel gocron interop bench relockui/browser
-EXAMPLES := quickstart orders imports stock cron crawler leader cache tickets transfer redlock background
+MODULES  := . cmd/relockctl examples/postgres examples/robfig otel gocron interop bench relockui/browser fence/databases
+EXAMPLES := quickstart orders imports stock cron crawler leader cache tickets transfer redlock background fencing
 FUZZ     := Replies Inspect Names Durations Options Locker
 TIME     ?= 60s
 SERVERS  ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/relock-servers
@@ -116,6 +116,9 @@ gocron: ## the jobs of gocron schedulers, each run done by one of several replic
 
 ui: ## the page of relockui in headless Chromium; needs chromium and redis-server
 	cd relockui/browser && go test -count=1 -timeout 10m ./...
+
+fence: ## package fence with PostgreSQL, MariaDB and SQLite; needs the first two installed
+	cd fence/databases && go test -count=1 -timeout 10m ./...
 
 bench: ## beside other libraries, a moment of each; needs redis-server, and Java 17 and Maven for Redisson
 	cd bench && go run . -short

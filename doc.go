@@ -146,8 +146,9 @@
 // # Fencing tokens
 //
 // A lock that was created with [Fenced] has a token for every hold, which is greater than the tokens of all earlier
-// holds. Send it along with every write, and have the resource reject a token that is lower than the highest one it has
-// received. Only a token stops a holder that was paused beyond its lease and does not know it yet.
+// holds. Send it along with every read and write, and have the resource reject a token that is lower than the highest
+// one it has received. Only a token stops a holder that was paused beyond its lease and does not know it yet. Package
+// fence has PostgreSQL, MySQL, MariaDB and SQLite do that.
 //
 // # Sentinel, Cluster and replicas
 //

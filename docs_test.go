@@ -53,14 +53,15 @@ func work(ctx context.Context) error { return nil }
 func save(ctx context.Context, token int64) error { return nil }
 `
 
-const pageFunction = "func _(ctx context.Context, rdb *redis.Client, client *relock.Client, lock *relock.Lock, t " +
-	"*testing.T) error {\n{\n%s\n}\nreturn nil\n}\n"
+const pageFunction = "func _(ctx context.Context, rdb *redis.Client, client *relock.Client, lock *relock.Lock, " +
+	"db *sql.DB, token int64, t *testing.T) error {\n{\n%s\n}\nreturn nil\n}\n"
 
 var pageImports = map[string]string{
 	"context": "context", "errors": "errors", "fmt": "fmt", "log": "log", "slog": "log/slog", "os": "os",
 	"signal": "os/signal", "http": "net/http",
 	"sql": "database/sql", "syscall": "syscall", "testing": "testing", "time": "time",
 	"miniredis": "github.com/alicebob/miniredis/v2", "redis": "github.com/redis/go-redis/v9",
+	"fence":  "github.com/relock-go/relock/fence",
 	"relock": "github.com/relock-go/relock", "relocktest": "github.com/relock-go/relock/relocktest",
 }
 
@@ -243,7 +244,9 @@ func TestTroubleshootingTextsAreInTheCode(t *testing.T) {
 // stringLiterals returns the string literals of the library without its tests. Literals that are concatenated count as
 // one.
 func stringLiterals(t *testing.T) (all []string) {
-	for _, name := range libraryFiles(t, "*.go") {
+	fence, err := filepath.Glob("fence/*.go")
+	require.NoError(t, err)
+	for _, name := range append(libraryFiles(t, "*.go"), fence...) {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
@@ -286,6 +289,23 @@ func TestQueueRecipeIsAProgram(t *testing.T) {
 	require.Len(t, blocks, 3)
 	for _, b := range blocks {
 		assert.True(t, strings.Contains(flatten(string(program)), flatten(b[1])), "not in the program:\n%s", b[1])
+	}
+}
+
+// The code of docs/fencing.md that TestDocsCodeCompiles does not compile is part of programs that are run.
+func TestFencingRecipesAreRun(t *testing.T) {
+	files, err := filepath.Glob("examples/fencing/*.go")
+	require.NoError(t, err)
+	var code string
+	for _, file := range append(files, "fence/databases/recipes_test.go") {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		code += flatten(string(text)) + "\n"
+	}
+	blocks := regexp.MustCompile("(?s)```go other\n(.*?)```").FindAllStringSubmatch(pages(t)["docs/fencing.md"], -1)
+	require.Len(t, blocks, 4)
+	for _, b := range blocks {
+		assert.True(t, strings.Contains(code, flatten(b[1])), "in no program:\n%s", b[1])
 	}
 }
 
@@ -363,6 +383,13 @@ func TestImportingIsLight(t *testing.T) {
 		}
 		assert.Contains(t, modules, light[0], "%s brings in no go-redis", pkg)
 	}
+}
+
+// Package fence is for programs with any database, and imports nothing but the standard library.
+func TestFenceImportsTheStandardLibrary(t *testing.T) {
+	assert.Empty(t, goTool(t, "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}", "./fence"))
+	own := goTool(t, "list", "-deps", "-f", "{{with .Module}}{{$.ImportPath}}{{end}}", "./fence")
+	assert.Equal(t, "github.com/relock-go/relock/fence", strings.TrimSpace(own))
 }
 
 // libraryFiles returns the files that match pattern, of the package and of the internal packages that it imports.

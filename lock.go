@@ -123,9 +123,10 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 
 // Token returns the fencing token of the caller's hold, which is greater than the token of every earlier hold of this
 // lock. The token does not change when the owner acquires the lock again. Send it to the resource that the lock
-// protects, and have the resource reject any token that is lower than the highest one it has seen: then a holder that
-// was paused beyond its lease cannot do any harm. Token sends no request. The error is ErrInvalid for a lock without
-// [Fenced], ErrNotHeld if the caller does not hold the lock, and ErrLockLost if the caller has lost it.
+// protects, with reads too, and have the resource reject any token that is lower than the highest one it has seen: then
+// a holder that was paused beyond its lease cannot do any harm. Package fence does that for SQL databases. Token sends
+// no request. The error is ErrInvalid for a lock without [Fenced], ErrNotHeld if the caller does not hold the lock, and
+// ErrLockLost if the caller has lost it.
 func (l *Lock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
 
 // plainLock is the record of a Lock: a hash {field: hold count}. Its wait queue, and the token counter of a fenced

@@ -6,14 +6,17 @@ package main
 // of them are in their sections at the same time, an update is lost: the number is then less than the number of writes.
 // Each client has a proxy of its own, and does before it writes what its library offers: it looks at the context of the
 // hold, or asks how long the lock is still valid. A client that learns that it has lost the lock does not write. Only
-// the row with fencing tokens has storage that refuses the tokens of earlier holders. The row without any lock shows
-// that the measurement finds lost updates.
+// the rows with fencing tokens have storage that refuses the tokens of earlier holders: in one of them it compares the
+// token of each write, and in those of package fence a client also admits its token before it reads. The row without
+// any lock shows that the measurement finds lost updates.
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/bsm/redislock"
@@ -22,6 +25,7 @@ import (
 
 	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/testsql"
 )
 
 const (
@@ -46,6 +50,7 @@ type protector struct {
 	name  string
 	check string // what a client does before it writes
 	open  func(setting) (enter entrance, end func(), err error)
+	store func(context.Context) (s storage, end func(), err error) // nil: in memory
 }
 
 // An entrance waits for the lock, and enters a critical section.
@@ -54,13 +59,17 @@ type entrance func(context.Context) (section, error)
 var protectors = []protector{
 	{"no lock", "nothing", func(setting) (entrance, func(), error) {
 		return func(context.Context) (section, error) { return section{release: func() {}}, nil }, func() {}, nil
-	}},
-	{"relock", "`hold.Context().Err()`", protectRelock()},
-	{"relock with `Fenced()`", "the same, and the storage refuses lower tokens", protectRelock(relock.Fenced())},
-	{"rueidislock", "`ctx.Err()` of the lock", protectRueidis},
-	{"redislock", "`lock.TTL(ctx)`, a request", protectRedislock},
-	{"redsync", "`mutex.Until()`", protectRedsync},
+	}, nil},
+	{"relock", "`hold.Context().Err()`", protectRelock(), nil},
+	{"relock with `Fenced()`", "the same, and the storage refuses lower tokens", protectRelock(relock.Fenced()), nil},
+	{"relock and `fence` on PostgreSQL", inTx, protectRelock(relock.Fenced()), onPostgres},
+	{"relock and `fence` on SQLite", inTx, protectRelock(relock.Fenced()), onSQLite},
+	{"rueidislock", "`ctx.Err()` of the lock", protectRueidis, nil},
+	{"redislock", "`lock.TTL(ctx)`, a request", protectRedislock, nil},
+	{"redsync", "`mutex.Until()`", protectRedsync, nil},
 }
+
+const inTx = "the same; it reads in a `Tx`, and writes in another one"
 
 func protectRelock(opts ...relock.LockOption) func(setting) (entrance, func(), error) {
 	return func(s setting) (entrance, func(), error) {
@@ -129,33 +138,39 @@ func protectRedsync(s setting) (entrance, func(), error) {
 	}, p.Close, nil
 }
 
-// A number is what the clients share.
-type number struct {
+// A storage has the number that the clients share. A look and a write return errRefused if they refuse the token.
+type storage interface {
+	look(ctx context.Context, token int64) (value int, err error)
+	write(ctx context.Context, value int, token int64) error
+	value(context.Context) (int, error)
+}
+
+var errRefused = errors.New("a later token was admitted")
+
+// An inMemory is storage that compares the tokens of writes, and not those of looks.
+type inMemory struct {
 	mu      sync.Mutex // guards below
-	value   int
-	writes  int
+	number  int
 	highest int64 // the highest token that wrote
 }
 
-func (n *number) read() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.value
+func (m *inMemory) value(context.Context) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.number, nil
 }
 
-func (n *number) write(value int, token int64) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if token < n.highest {
-		return
+func (m *inMemory) look(ctx context.Context, _ int64) (int, error) { return m.value(ctx) }
+
+func (m *inMemory) write(_ context.Context, value int, token int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if token < m.highest {
+		return errRefused
 	}
-	n.highest = token
-	n.value = value
-	n.writes++
+	m.highest, m.number = token, value
+	return nil
 }
-
-// lost returns the number of updates that were lost.
-func (n *number) lost() int { return n.writes - n.value }
 
 // A trouble is what happens meanwhile.
 type trouble struct {
@@ -183,11 +198,15 @@ func (s *scale) lostUpdates(ctx context.Context, t *table) error {
 	for _, p := range protectors {
 		row := []string{p.name, p.check}
 		for _, trouble := range troubles {
-			n, err := p.protect(ctx, trouble, s.lost)
-			if err != nil {
+			lost, writes, err := p.protect(ctx, trouble, s.lost)
+			switch {
+			case errors.Is(err, testsql.ErrNotInstalled):
+				row = append(row, "not installed")
+			case err != nil:
 				return fmt.Errorf("%s, %s: %w", p.name, trouble.name, err)
+			default:
+				row = append(row, fmt.Sprintf("%d of %d", lost, writes))
 			}
-			row = append(row, fmt.Sprintf("%d of %d", n.lost(), n.writes))
 		}
 		t.add(row...)
 	}
@@ -197,16 +216,33 @@ func (s *scale) lostUpdates(ctx context.Context, t *table) error {
 	return nil
 }
 
-// protect has the clients add 1 for a while.
-func (p protector) protect(ctx context.Context, trouble trouble, took time.Duration) (*number, error) {
+// A lostCell is what the clients of one cell of the table have done.
+type lostCell struct {
+	store  storage
+	writes atomic.Int64
+
+	mu     sync.Mutex // guards failed
+	failed error      // of the storage
+}
+
+// protect has the clients add 1 for a while, and returns how many of the writes were lost.
+func (p protector) protect(ctx context.Context, trouble trouble, took time.Duration) (lost, writes int, err error) {
 	server, err := startServer(0)
 	if err != nil {
-		return nil, err
+		return 0, 0, err
 	}
 	defer server.close()
-	ctx, stop := context.WithTimeout(ctx, took)
+	c := lostCell{store: &inMemory{}}
+	if p.store != nil {
+		store, end, err := p.store(ctx)
+		if err != nil {
+			return 0, 0, err
+		}
+		defer end()
+		c.store = store
+	}
+	limited, stop := context.WithTimeout(ctx, took)
 	defer stop()
-	var n number
 	var all sync.WaitGroup
 	proxies := make([]*testredis.Proxy, writers)
 	for i := range proxies {
@@ -214,22 +250,24 @@ func (p protector) protect(ctx context.Context, trouble trouble, took time.Durat
 		proxies[i] = proxy
 		enter, end, err := p.open(setting{addr: proxy.Addr(), lease: lostLease, timeout: lostLease})
 		if err != nil {
-			return nil, err
+			return 0, 0, err
 		}
 		defer end()
 		all.Go(func() {
-			for ctx.Err() == nil {
-				n.add(ctx, enter, trouble, proxy)
+			for limited.Err() == nil {
+				c.add(limited, enter, trouble, proxy)
 			}
 		})
 	}
-	all.Go(func() { trouble.make(ctx, proxies, server.admin) })
+	all.Go(func() { trouble.make(limited, proxies, server.admin) })
 	all.Wait()
-	return &n, nil
+	value, err := c.store.value(ctx)
+	writes = int(c.writes.Load())
+	return writes - value, writes, errors.Join(err, c.failed)
 }
 
 // add adds 1 in a critical section.
-func (n *number) add(ctx context.Context, enter entrance, t trouble, p *testredis.Proxy) {
+func (c *lostCell) add(ctx context.Context, enter entrance, t trouble, p *testredis.Proxy) {
 	trying, done := context.WithTimeout(ctx, lostServed)
 	defer done()
 	s, err := enter(trying)
@@ -238,8 +276,13 @@ func (n *number) add(ctx context.Context, enter entrance, t trouble, p *testredi
 		return
 	}
 	defer s.release()
+	ctx = context.WithoutCancel(ctx) // whether a write that is canceled was committed is unknown
 	paused := rand.N(lostOneIn) == 0
-	value := n.read()
+	value, err := c.store.look(ctx, s.token)
+	if err != nil {
+		c.fail(err)
+		return
+	}
 	time.Sleep(lostWork)
 	if paused && t.before {
 		pause(p)
@@ -250,7 +293,20 @@ func (n *number) add(ctx context.Context, enter entrance, t trouble, p *testredi
 	if paused && t.after {
 		pause(p)
 	}
-	n.write(value+1, s.token)
+	if err := c.store.write(ctx, value+1, s.token); err != nil {
+		c.fail(err)
+		return
+	}
+	c.writes.Add(1)
+}
+
+// fail notes an error of the storage.
+func (c *lostCell) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !errors.Is(err, errRefused) {
+		c.failed = err
+	}
 }
 
 // pause pauses a client as a SIGSTOP of its process would: it neither sends nor receives anything.

@@ -1,28 +1,23 @@
-// Postgres shows what a fencing token is for: a writer that was paused for longer than its lease continues and writes
-// to PostgreSQL, while another writer holds the lock. No lock can stop it; the database can.
+// Postgres shows what package fence is for: a writer that was paused for longer than its lease continues and writes to
+// PostgreSQL, while another writer holds the lock. No lock can stop it; the database can.
 //
 //	cd examples/postgres && go run .
 //
-// Every hold of a lock that was created with Fenced() has a token that is greater than the token of every hold before
-// it. The writer sends the token along, and the table stores the greatest token that it has received. A write is one
-// statement:
-//
-//	UPDATE ledger SET balance = $1, token = $2 WHERE id = 1 AND token <= $2
-//
-// It changes no row if a later holder has already written, and so the stale writer notices. The program runs twice:
-// without checking tokens, where the stale writer overwrites the change of the other one, and with the check.
+// The program runs twice: with plain transactions, where the late writer overwrites the change of the other one, and
+// with those of a fence.Table, which are refused if a later holder of the lock was admitted.
 //
 // The lock is on an embedded miniredis, or at REDIS_URL. The database is a real PostgreSQL: at DATABASE_URL, or one
 // that the program starts in a temporary directory if PostgreSQL is installed (apt-get install postgresql). If it is
 // not, the program says so and ends.
 //
-// Rules: the exit status is 1 unless the stale writer is rejected. The table is a temporary one, and nothing is left in
+// Rules: the exit status is 1 unless the late writer is refused. The tables are temporary ones, and nothing is left in
 // Redis or on the disk.
 package main
 
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -31,11 +26,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/examples/internal/demo"
+	"github.com/relock-go/relock/fence"
+	"github.com/relock-go/relock/internal/testsql"
 )
 
 const (
@@ -43,10 +40,31 @@ const (
 	pause = 3 * lease
 )
 
+var fences = fence.NewTable("pg_temp.relock_fences", fence.Postgres)
+
+// A beginner runs fn in a transaction of the holder of a token.
+type beginner func(ctx context.Context, db *sql.DB, token int64, fn func(*sql.Tx) error) error
+
+func plain(ctx context.Context, db *sql.DB, _ int64, fn func(*sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if err := fn(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+func fenced(ctx context.Context, db *sql.DB, token int64, fn func(*sql.Tx) error) error {
+	return fences.Tx(ctx, db, nil, "ledger:1", token, fn)
+}
+
 func main() {
 	err := run()
-	if errors.Is(err, errNoPostgres) {
-		fmt.Println("postgres: skipped:", err)
+	if errors.Is(err, testsql.ErrNotInstalled) {
+		fmt.Println("postgres: skipped, and DATABASE_URL names no database:", err)
 		return
 	}
 	if err != nil {
@@ -60,13 +78,26 @@ func run() error {
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	db, closeDB, err := connectPostgres(ctx)
+	url := os.Getenv("DATABASE_URL")
+	if url == "" {
+		var stopServer func()
+		var err error
+		if url, stopServer, err = testsql.StartPostgres(ctx); err != nil {
+			return err
+		}
+		defer stopServer()
+	}
+	db, err := sql.Open("pgx", url)
 	if err != nil {
 		return err
 	}
-	defer closeDB()
-	if _, err := db.Exec(ctx,
-		`CREATE TEMPORARY TABLE ledger (id int PRIMARY KEY, balance int NOT NULL, token bigint NOT NULL)`); err != nil {
+	defer db.Close()
+	db.SetMaxOpenConns(1) // which has the temporary tables
+	_, err = db.ExecContext(ctx, `CREATE TEMPORARY TABLE ledger (id int PRIMARY KEY, balance int NOT NULL)`)
+	if err != nil {
+		return err
+	}
+	if err := fences.Create(ctx, db); err != nil {
 		return err
 	}
 	rdb, closeRedis, err := demo.Connect(ctx)
@@ -75,42 +106,42 @@ func run() error {
 	}
 	defer closeRedis()
 
-	fmt.Println("without checking the token:")
-	balance, err := race(ctx, db, rdb, `UPDATE ledger SET balance = $1, token = $2 WHERE id = 1`)
+	fmt.Println("with plain transactions:")
+	balance, err := race(ctx, db, rdb, plain)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("   the balance is %d: the deposit of blue is gone\n\n", balance)
 
-	fmt.Println("with the check:")
-	balance, err = race(ctx, db, rdb, `UPDATE ledger SET balance = $1, token = $2 WHERE id = 1 AND token <= $2`)
+	fmt.Println("with those of package fence:")
+	balance, err = race(ctx, db, rdb, fenced)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("   the balance is %d: red knows that it has to start again\n", balance)
 	if balance != 150 {
-		return fmt.Errorf("with the token the balance should be 150, not %d", balance)
+		return fmt.Errorf("with a fence the balance should be 150, not %d", balance)
 	}
 	return nil
 }
 
 // race makes two writers add to a balance of 100: red adds 10, but is paused between reading and writing; blue adds 50
 // meanwhile.
-func race(ctx context.Context, db *pgx.Conn, rdb *redis.Client, update string) (balance int, err error) {
-	if _, err := db.Exec(ctx,
-		`INSERT INTO ledger VALUES (1, 100, 0) ON CONFLICT (id) DO UPDATE SET balance = 100, token = 0`); err != nil {
+func race(ctx context.Context, db *sql.DB, rdb *redis.Client, begin beginner) (balance int, err error) {
+	if _, err := db.ExecContext(ctx,
+		`INSERT INTO ledger VALUES (1, 100) ON CONFLICT (id) DO UPDATE SET balance = 100`); err != nil {
 		return 0, err
 	}
 	name := "relock:postgres:" + rand.Text()
 	// The counter of tokens is normally kept forever. This program deletes its own.
 	defer rdb.Del(context.WithoutCancel(ctx), "redisson_lock_token:{"+name+"}")
 
-	red, closeRed, err := newWriter("red", db, rdb, name, update)
+	red, closeRed, err := newWriter("red", db, rdb, name, begin)
 	if err != nil {
 		return 0, err
 	}
 	defer closeRed()
-	blue, closeBlue, err := newWriter("blue", db, rdb, name, update)
+	blue, closeBlue, err := newWriter("blue", db, rdb, name, begin)
 	if err != nil {
 		return 0, err
 	}
@@ -120,74 +151,63 @@ func race(ctx context.Context, db *pgx.Conn, rdb *redis.Client, update string) (
 	if err := red.lock.LockLease(ctx, lease); err != nil {
 		return 0, err
 	}
-	redToken, redSaw, err := red.read(ctx)
-	if err != nil {
+	if err := red.read(ctx); err != nil {
 		return 0, err
 	}
-	fmt.Printf("   red  has the lock, reads %d, and is paused for longer than its lease\n", redSaw)
+	fmt.Println("   red  is paused for longer than its lease")
 	time.Sleep(pause)
 
-	if err := blue.lock.Lock(ctx); err != nil {
-		return 0, err
-	}
-	blueToken, blueSaw, err := blue.read(ctx)
+	err = blue.lock.Do(ctx, func(ctx context.Context) error {
+		return errors.Join(blue.read(ctx), blue.deposit(ctx, 50))
+	})
 	if err != nil {
-		return 0, err
-	}
-	if blueToken <= redToken {
-		return 0, fmt.Errorf("the token of the later hold should be greater: %d, then %d", redToken, blueToken)
-	}
-	fmt.Printf("   blue has the lock, reads %d\n", blueSaw)
-	if err := blue.write(ctx, blueSaw+50, blueToken); err != nil {
-		return 0, err
-	}
-	if err := blue.lock.Unlock(ctx); err != nil {
 		return 0, err
 	}
 	fmt.Println("   red  wakes up")
-	if err := red.write(ctx, redSaw+10, redToken); err != nil && !errors.Is(err, errStale) {
+	if err := red.deposit(ctx, 10); errors.Is(err, fence.ErrStale) {
+		fmt.Println("   red ", err)
+	} else if err != nil {
 		return 0, err
 	}
-	err = db.QueryRow(ctx, `SELECT balance FROM ledger WHERE id = 1`).Scan(&balance)
+	err = db.QueryRowContext(ctx, `SELECT balance FROM ledger WHERE id = 1`).Scan(&balance)
 	return balance, err
 }
 
-var errStale = errors.New("a later holder has written")
-
-// A writer is one process.
+// A writer is one process. It admits its token before it reads, and again in the transaction that writes.
 type writer struct {
-	name   string
-	db     *pgx.Conn
-	lock   *relock.Lock
-	update string
+	name  string
+	db    *sql.DB
+	lock  *relock.Lock
+	begin beginner
+
+	token int64
+	saw   int
 }
 
-func newWriter(name string, db *pgx.Conn, rdb *redis.Client, lock, update string) (*writer, func(), error) {
+func newWriter(name string, db *sql.DB, rdb *redis.Client, lock string, begin beginner) (*writer, func(), error) {
 	client, err := relock.New(rdb, relock.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return nil, nil, err
 	}
-	return &writer{name, db, client.NewLock(lock, relock.Fenced()), update}, func() { client.Close() }, nil
+	w := &writer{name: name, db: db, lock: client.NewLock(lock, relock.Fenced()), begin: begin}
+	return w, func() { client.Close() }, nil
 }
 
-// read returns the token of the hold, and the current balance.
-func (w *writer) read(ctx context.Context) (token int64, balance int, err error) {
-	if token, err = w.lock.Token(ctx); err != nil {
-		return 0, 0, err
-	}
-	err = w.db.QueryRow(ctx, `SELECT balance FROM ledger WHERE id = 1`).Scan(&balance)
-	return token, balance, err
-}
-
-func (w *writer) write(ctx context.Context, balance int, token int64) error {
-	changed, err := w.db.Exec(ctx, w.update, balance, token)
-	if err != nil {
+func (w *writer) read(ctx context.Context) (err error) {
+	if w.token, err = w.lock.Token(ctx); err != nil {
 		return err
 	}
-	if changed.RowsAffected() == 0 {
-		fmt.Printf("   %-4s writes %d, and is refused: its token is lower than the one in the table\n", w.name, balance)
-		return errStale
-	}
-	fmt.Printf("   %-4s writes %d\n", w.name, balance)
-	return nil
+	return w.begin(ctx, w.db, w.token, func(tx *sql.Tx) error {
+		err := tx.QueryRowContext(ctx, `SELECT balance FROM ledger WHERE id = 1`).Scan(&w.saw)
+		fmt.Printf("   %-4s has the lock, and reads %d\n", w.name, w.saw)
+		return err
+	})
+}
+
+func (w *writer) deposit(ctx context.Context, amount int) error {
+	return w.begin(ctx, w.db, w.token, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE ledger SET balance = $1 WHERE id = 1`, w.saw+amount)
+		fmt.Printf("   %-4s writes %d\n", w.name, w.saw+amount)
+		return err
+	})
 }

@@ -1,0 +1,299 @@
+package databases
+
+// Random interleavings: holders with random tokens add 1 to numbers, and are paused anywhere. Afterwards, each number
+// has to be the number of writes to it, and the tokens of the writes, in their order, must never fall.
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/fence"
+)
+
+var rounds = flag.Int("rounds", 300, "random interleavings for each database and isolation level")
+
+const (
+	holders  = 3
+	sections = 3 // of each holder, at most
+	atOnce   = 6 // rounds
+)
+
+// A writer is how a holder uses the database. The tests of mistakes replace its parts.
+type writer struct {
+	*store
+	tx    func(ctx context.Context, resource string, token int64, fn func(*sql.Tx) error) error
+	early bool // the mistake of looking before the token is admitted
+	ids   int  // of the numbers that there are
+
+	committed, stale, repeated atomic.Int64
+}
+
+func newWriter(s *store) *writer {
+	return &writer{store: s, tx: func(ctx context.Context, resource string, token int64, fn func(*sql.Tx) error) error {
+		return s.fences.Tx(ctx, s.db, s.options(), resource, token, fn)
+	}}
+}
+
+// run plays rounds, and returns what is wrong.
+func (w *writer) run(t *testing.T, rounds int) (wrong []string) {
+	first := w.ids
+	for range rounds {
+		w.exec(t, "INSERT INTO numbers VALUES (?, 0)", w.ids)
+		w.ids++
+	}
+	var all sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for id := first; id < w.ids; id++ {
+		slots <- struct{}{}
+		var round sync.WaitGroup
+		tokens := rand.Perm(holders * 2)
+		for i := range holders {
+			all.Add(1)
+			round.Add(1)
+			go func() {
+				defer all.Done()
+				defer round.Done()
+				w.hold(t, id, int64(tokens[i]+1))
+			}()
+		}
+		go func() { round.Wait(); <-slots }()
+	}
+	all.Wait()
+	wrong = w.judge(t)
+	t.Logf("%d interleavings: %d transactions were committed, %d refused as stale, %d repeated; %d are wrong",
+		w.ids, w.committed.Load(), w.stale.Load(), w.repeated.Load(), len(wrong))
+	return wrong
+}
+
+// isWrong plays rounds until one of them is wrong.
+func (w *writer) isWrong(t *testing.T) {
+	for range 40 {
+		if len(w.run(t, 50)) > 0 {
+			return
+		}
+	}
+	assert.Fail(t, "the mistake was not found")
+}
+
+// hold is a holder: it adds 1 a few times, until its token is stale.
+func (w *writer) hold(t *testing.T, id int, token int64) {
+	dawdle()
+	for range 1 + rand.N(sections) {
+		section := w.inOne
+		if rand.N(2) == 0 {
+			section = w.inTwo
+		}
+		err := section(t.Context(), id, token)
+		for try := 0; try < 50 && asksForRepetition(err); try++ {
+			w.repeated.Add(1)
+			dawdle()
+			err = section(t.Context(), id, token)
+		}
+		switch {
+		case err == nil:
+			w.committed.Add(1)
+		case errors.Is(err, fence.ErrStale):
+			w.stale.Add(1)
+			return
+		case !errors.Is(err, errUndecided):
+			assert.NoError(t, err, "number %d, token %d", id, token)
+			return
+		}
+	}
+}
+
+var errUndecided = errors.New("rolled back")
+
+// inOne looks and writes in one transaction.
+func (w *writer) inOne(ctx context.Context, id int, token int64) error {
+	before := 0
+	if w.early {
+		var err error
+		if before, err = w.look(ctx, w.db, id); err != nil {
+			return err
+		}
+		dawdle()
+	}
+	return w.tx(ctx, resource(id), token, func(tx *sql.Tx) error {
+		dawdle()
+		value, err := w.look(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if w.early {
+			value = before
+		}
+		dawdle()
+		if err := w.write(ctx, tx, id, value+1, token); err != nil {
+			return err
+		}
+		if rand.N(8) == 0 {
+			return errUndecided
+		}
+		return nil
+	})
+}
+
+// inTwo admits its token, looks, and writes in another transaction.
+func (w *writer) inTwo(ctx context.Context, id int, token int64) error {
+	if w.early {
+		return w.inOne(ctx, id, token)
+	}
+	if err := w.tx(ctx, resource(id), token, func(*sql.Tx) error { return nil }); err != nil {
+		return err
+	}
+	dawdle()
+	value, err := w.look(ctx, w.db, id)
+	if err != nil {
+		return err
+	}
+	dawdle()
+	return w.tx(ctx, resource(id), token, func(tx *sql.Tx) error { return w.write(ctx, tx, id, value+1, token) })
+}
+
+// dawdle pauses for a random time, which often is none.
+func dawdle() {
+	if rand.N(2) == 0 {
+		time.Sleep(rand.N(2 * time.Millisecond))
+	}
+}
+
+// judge compares the numbers with the writes, which have the number that each wrote: 1, 2, 3 and so on.
+func (w *writer) judge(t *testing.T) (wrong []string) {
+	type write struct{ id, value, token int }
+	var writes []write
+	rows, err := w.db.QueryContext(t.Context(), w.sql("SELECT id, value, token FROM writes"))
+	require.NoError(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var r write
+		require.NoError(t, rows.Scan(&r.id, &r.value, &r.token))
+		writes = append(writes, r)
+	}
+	require.NoError(t, rows.Err())
+	slices.SortFunc(writes, func(a, b write) int {
+		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.value, b.value), cmp.Compare(a.token, b.token))
+	})
+	last := write{id: -1}
+	for _, r := range writes {
+		if r.id != last.id {
+			last = write{id: r.id}
+		}
+		if r.value != last.value+1 {
+			wrong = append(wrong, fmt.Sprintf("number %d: token %d writes %d after %d: an update is lost", r.id, r.token,
+				r.value, last.value))
+		}
+		if r.token < last.token {
+			wrong = append(wrong, fmt.Sprintf("number %d: token %d writes after %d", r.id, r.token, last.token))
+		}
+		last = r
+	}
+	var sum int
+	require.NoError(t, w.db.QueryRowContext(t.Context(), w.sql("SELECT SUM(value) FROM numbers")).Scan(&sum))
+	if sum != len(writes) {
+		wrong = append(wrong, fmt.Sprintf("the numbers are %d in all, after %d writes", sum, len(writes)))
+	}
+	if int64(len(writes)) != w.committed.Load() {
+		wrong = append(wrong, fmt.Sprintf("%d writes, and %d committed transactions", len(writes), w.committed.Load()))
+	}
+	return wrong
+}
+
+// The tokens of committed writes never fall, and no update is lost, however holders are interleaved.
+func TestCommittedTokensNeverFall(t *testing.T) {
+	everywhere(t, func(t *testing.T, s *store) {
+		w := newWriter(s)
+		assert.Empty(t, w.run(t, *rounds))
+		assert.Greater(t, w.committed.Load(), int64(*rounds), "committed")
+		assert.Greater(t, w.stale.Load(), int64(*rounds/10), "refused")
+	})
+}
+
+// The test above finds each of these mistakes.
+func TestMistakesAreFound(t *testing.T) {
+	type admit func(ctx context.Context, s *store, tx *sql.Tx, resource string, token int64) error
+	stored := func(ctx context.Context, s *store, tx *sql.Tx, resource string, token int64, suffix string) error {
+		var stored int64
+		err := tx.QueryRowContext(ctx, s.sql("SELECT token FROM fences WHERE resource = ?"+suffix), resource).Scan(&stored)
+		if err == nil && stored > token {
+			return fence.ErrStale
+		}
+		return err
+	}
+	insert := map[fence.Dialect]string{
+		fence.Postgres: "INSERT INTO fences AS f VALUES (?, ?) ON CONFLICT (resource) DO ",
+		fence.MySQL:    "INSERT INTO fences VALUES (?, ?) ON DUPLICATE KEY ",
+	}
+	nothing := map[fence.Dialect]string{
+		fence.Postgres: "INSERT INTO fences VALUES (?, ?) ON CONFLICT DO NOTHING",
+		fence.MySQL:    "INSERT IGNORE INTO fences VALUES (?, ?)",
+	}
+	set := map[fence.Dialect]string{fence.Postgres: "UPDATE SET token = ", fence.MySQL: "UPDATE token = "}
+	mistakes := map[string]admit{
+		"no token is admitted": func(context.Context, *store, *sql.Tx, string, int64) error { return nil },
+		"locked and not compared": func(ctx context.Context, s *store, tx *sql.Tx, resource string, token int64) error {
+			_, err := tx.ExecContext(ctx, s.sql(insert[s.dialect]+set[s.dialect]+"?"), resource, token, token)
+			return err
+		},
+		"admitted in a transaction of its own": func(
+			ctx context.Context, s *store, _ *sql.Tx, resource string, token int64,
+		) error {
+			return s.fences.Tx(ctx, s.db, nil, resource, token, func(*sql.Tx) error { return nil })
+		},
+		"compared and not locked": func(ctx context.Context, s *store, tx *sql.Tx, resource string, token int64) error {
+			if _, err := tx.ExecContext(ctx, s.sql(nothing[s.dialect]), resource, token); err != nil {
+				return err
+			}
+			return stored(ctx, s, tx, resource, token, "")
+		},
+		"locked, compared and not stored": func(
+			ctx context.Context, s *store, tx *sql.Tx, resource string, token int64,
+		) error {
+			if _, err := tx.ExecContext(ctx, s.sql(nothing[s.dialect]), resource, token); err != nil {
+				return err
+			}
+			return stored(ctx, s, tx, resource, token, " FOR UPDATE")
+		},
+	}
+	for _, d := range databases[:2] {
+		for name, admit := range mistakes {
+			t.Run(d.name+": "+name, func(t *testing.T) {
+				s := d.store(t, sql.LevelReadCommitted)
+				w := newWriter(s)
+				w.tx = func(ctx context.Context, resource string, token int64, fn func(*sql.Tx) error) error {
+					tx, err := s.db.BeginTx(ctx, s.options())
+					if err != nil {
+						return err
+					}
+					defer tx.Rollback()
+					if err := admit(ctx, s, tx, resource, token); err != nil {
+						return err
+					}
+					if err := fn(tx); err != nil {
+						return err
+					}
+					return tx.Commit()
+				}
+				w.isWrong(t)
+			})
+		}
+		t.Run(d.name+": a look before the token is admitted", func(t *testing.T) {
+			w := newWriter(d.store(t, sql.LevelReadCommitted))
+			w.early = true
+			w.isWrong(t)
+		})
+	}
+}
