@@ -37,8 +37,9 @@ func (e *Engine) Attach(ctx context.Context, kind Record, o Owner, d Detached) e
 	s := e.retain(kind.ID().Name)
 	defer s.release()
 	h := s.attachingHold(kind, o)
-	defer h.unlockHold()
 	a := newAttachBackend(&op, h, d)
+	a.unlocks = true
+	defer a.unlockIfEnded()
 	err := s.silence(a.finish(&op))
 	if a.refused {
 		a.giveUp()

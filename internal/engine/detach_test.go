@@ -301,3 +301,35 @@ func TestAttachWaitsOnceForAHoldThatIsPutBack(t *testing.T) {
 		e.redis.Set(func() { delete(e.redis.Records, "x") })
 	})
 }
+
+// unlockingEvents unlocks each lock when it is acquired.
+type unlockingEvents struct {
+	logged
+	unlock func(ctx context.Context, o Owner)
+}
+
+func (e unlockingEvents) Acquired(ctx context.Context, s Subject, _ Path, _ time.Duration, _ int, _ int64) {
+	e.unlock(ctx, s.Owner)
+}
+
+// When Acquired is reported, other goroutines of the owner can use the hold, however it was acquired.
+func TestHoldCanBeUsedWhenAcquiredIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := fakeredis.New()
+		giving := joinBubbleEngine(t, r, "another client")
+		var e *bubbleEngine
+		e = joinBubbleEngine(t, r, "client", func(c *Config) {
+			c.Observed = true
+			c.Events = unlockingEvents{logged{c.Log}, func(ctx context.Context, o Owner) {
+				began := time.Now()
+				assert.NoError(t, e.Release(ctx, newFakeLock(r, "x"), o))
+				assert.Zero(t, time.Since(began), "the wait for the owner mutex")
+			}}
+		})
+		e.lock(2)
+		d, err := giving.detached(context.Background(), time.Hour)
+		require.NoError(t, err)
+		require.NoError(t, e.attach(context.Background(), 2, d))
+		assert.Empty(t, r.Holder("x"))
+	})
+}
