@@ -192,6 +192,7 @@ func (s *lockState) awaitHandoffLocked(op *waitOptions, q *waitQueue, w *waiter,
 			h.runsLocked()
 			s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.field.Expires())})
 		case h.state != fresh:
+			h.runsLocked() // for a goroutine of the owner that has re-entered it
 			if h = s.discardHandoffLocked(h).hold; h == nil {
 				return
 			}
