@@ -333,3 +333,21 @@ func TestHoldCanBeUsedWhenAcquiredIsReported(t *testing.T) {
 		assert.Empty(t, r.Holder("x"))
 	})
 }
+
+// An Attach asks while the hold is that of another one, which then gives up. When the answer comes, the hold was put back:
+// the ticket is not used.
+func TestAttachAsksAgainAfterTheHoldWasPutBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		d, err := e.detached(context.Background(), time.Hour)
+		require.NoError(t, err)
+		e.renames(fakeredis.Fault{Answer: 200 * time.Millisecond}, fakeredis.Fault{Answer: 400 * time.Millisecond})
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		go func() { assert.Error(t, e.attach(ctx, 2, d)) }()
+		synctest.Wait()
+		require.NotEqual(t, d.Field, e.redis.Holder("x"), "the first request has run")
+		require.NoError(t, e.attach(context.Background(), 3, d))
+		e.unlock(3)
+	})
+}
