@@ -124,9 +124,10 @@ func (a *attachBackend) limits(now int64, sent time.Time) *limitEnds {
 	return ends
 }
 
-// missing returns the error if the answer to a request, which was sent at sent, is that the detached field does not have
-// the lock. If another caller of this process has given up since the request was sent, the hold is being put back, or
-// was: more than before may have been. Then missing returns Busy instead, once: admit waits for that, and ask asks again.
+// missing returns the error if the answer to a request, which was sent at sent, is that the detached field does not
+// have the lock. If another caller of this process has given up since the request was sent, the hold is being put back,
+// or was: more than before may have been. Then missing returns Busy instead, once: admit waits for that, and ask asks
+// again.
 func (a *attachBackend) missing(sent time.Time, before int64) (res Answer, err error) {
 	backs := &a.engine.putBacks
 	switch {

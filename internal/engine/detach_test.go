@@ -334,8 +334,8 @@ func TestHoldCanBeUsedWhenAcquiredIsReported(t *testing.T) {
 	})
 }
 
-// An Attach asks while the hold is that of another one, which then gives up. When the answer comes, the hold was put back:
-// the ticket is not used.
+// An Attach asks while the hold is that of another one, which then gives up. When the answer comes, the hold was put
+// back: the ticket is not used.
 func TestAttachAsksAgainAfterTheHoldWasPutBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)

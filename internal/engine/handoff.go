@@ -83,8 +83,8 @@ type admitted struct {
 	adopts bool  // the previous holder has left its record to hold, which has to adopt it by an attempt
 }
 
-// admitLocked admits the caller among the callers of this process that want the same lock. Most callers of a contended lock
-// wait here, while another goroutine of this process holds the lock or contends for it.
+// admitLocked admits the caller among the callers of this process that want the same lock. Most callers of a contended
+// lock wait here, while another goroutine of this process holds the lock or contends for it.
 func (s *lockState) admitLocked(op *waitOptions, kind Lock, o Owner, explicit bool) (admitted, error) {
 	key, admission := holdKey{kind.ID().Half, o}, kind.Admission()
 	other := kind.Counterpart()

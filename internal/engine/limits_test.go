@@ -305,8 +305,8 @@ func TestMinHoldIsKeptByFewRequestsAfterTheLease(t *testing.T) {
 	})
 }
 
-// The MinHold of a hold that was lost is kept, also if the lock was handed off to it by a hold without MinHold: its record
-// is not deleted when its owner learns of the loss.
+// The MinHold of a hold that was lost is kept, also if the lock was handed off to it by a hold without MinHold: its
+// record is not deleted when its owner learns of the loss.
 func TestMinHoldIsKeptAfterALossThatFollowsAHandoff(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newLimitedLock(e.redis, Limits{MinHold: 2 * time.Minute})

@@ -554,8 +554,8 @@ func TestUnlockOfALostHoldDoesNotWaitForASilentRedis(t *testing.T) {
 	})
 }
 
-// In a service a hold whose field has too few users is released all the same: otherwise the watchdog would renew, for no
-// owner, what no owner can release.
+// In a service a hold whose field has too few users is released all the same: otherwise the watchdog would renew, for
+// no owner, what no owner can release.
 func TestHoldWhoseFieldHasTooFewUsersIsReleased(t *testing.T) {
 	defer func(before bool) { ledger.Strict = before }(ledger.Strict)
 	ledger.Strict = false
