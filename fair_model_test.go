@@ -22,6 +22,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -254,19 +255,19 @@ func (m *fairModel) attempt(a *modelActor) {
 			got = m.javaRun(javaAcquire, a)
 			return
 		}
-		line := engine.Defer
+		line := contract.Defer
 		if a.listed {
-			line = engine.Push
+			line = contract.Push
 		}
 		a.asked++
 		g, err := sendAttempt(
 			m.lock,
-			engine.Attempt{Field: a.name, Lease: modelLease, HoldCount: 1, Delivery: line, Asked: a.asked},
+			contract.Attempt{Field: a.name, Lease: modelLease, HoldCount: 1, Delivery: line, Asked: a.asked},
 		)
 		if err != nil {
 			m.fail("%v", err)
 		}
-		got = g.Status == engine.Held
+		got = g.Status == contract.Held
 		a.wishes = !got && a.listed
 		a.apart = g.Standing.LegacyHolder()
 	})
@@ -377,7 +378,7 @@ func (m *fairModel) do(event string) {
 		m.run(a, func() {
 			if a.java {
 				m.javaRun(javaGiveUp, a)
-			} else if _, err := m.lock.client.send(m.lock.RollBack(engine.Attempt{Field: a.name, HoldCount: 1})); err != nil {
+			} else if _, err := m.lock.client.send(m.lock.RollBack(contract.Attempt{Field: a.name, HoldCount: 1})); err != nil {
 				m.fail("%v", err)
 			}
 		})

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -435,24 +436,24 @@ func TestFairGivingUpWakesTheNext(t *testing.T) {
 		l := b.client().NewFairLock(b.name).lock.(*fairLock)
 		holder, first, last := javaOther+":1", javaOther+":2", javaOther+":3"
 		for _, field := range []string{holder, first, last} {
-			g, err := sendAttempt(l, engine.Attempt{Field: field, Lease: time.Minute, HoldCount: 1})
+			g, err := sendAttempt(l, contract.Attempt{Field: field, Lease: time.Minute, HoldCount: 1})
 			b.must(err)
-			if g.Status == engine.Busy {
+			if g.Status == contract.Busy {
 				assert.Positive(t, g.Wait, field)
 				assert.LessOrEqual(t, g.Wait, fairHeartbeat, "%s polls too late to prove that it lives", field)
 			}
 		}
 		b.must(b.rdb.Del(ctx, b.name).Err()) // the holder has crashed
-		messages := b.rdb.Subscribe(ctx, l.Channel(engine.Attempt{Field: last}))
+		messages := b.rdb.Subscribe(ctx, l.Channel(contract.Attempt{Field: last}))
 		defer messages.Close()
 		_, err := messages.Receive(ctx)
 		b.must(err)
-		_, err = l.client.send(l.RollBack(engine.Attempt{Field: first, HoldCount: 1}))
+		_, err = l.client.send(l.RollBack(contract.Attempt{Field: first, HoldCount: 1}))
 		require.NoError(t, err)
 		got := make(chan error, 1)
 		go func() { got <- second(messages.ReceiveMessage(ctx)) }()
 		b.must(await(b, "the message to the second", got))
-		_, err = l.client.send(l.RollBack(engine.Attempt{Field: last, HoldCount: 1}))
+		_, err = l.client.send(l.RollBack(contract.Attempt{Field: last, HoldCount: 1}))
 		require.NoError(t, err)
 	})
 }
@@ -590,7 +591,7 @@ func (b *bench) listeningWaiter(l *FairLock, n int, owner string) *fairWaiter {
 	w.field = w.client + owner
 	w.messages = b.rdb.Subscribe(
 		context.Background(),
-		w.lock.Channel(engine.Attempt{Field: w.field}),
+		w.lock.Channel(contract.Attempt{Field: w.field}),
 		w.lock.announce+"client:"+w.client,
 	)
 	for range 2 {
@@ -601,12 +602,12 @@ func (b *bench) listeningWaiter(l *FairLock, n int, owner string) *fairWaiter {
 }
 
 // asks makes one attempt, with the given delivery.
-func (w *fairWaiter) asks(line string, lease time.Duration) engine.Status {
+func (w *fairWaiter) asks(line string, lease time.Duration) contract.Status {
 	w.Helper()
 	w.asked++
 	g, err := sendAttempt(
 		w.lock,
-		engine.Attempt{Field: w.field, Lease: lease, HoldCount: 1, Delivery: line, Asked: w.asked},
+		contract.Attempt{Field: w.field, Lease: lease, HoldCount: 1, Delivery: line, Asked: w.asked},
 	)
 	w.must(err)
 	return g.Status
@@ -624,7 +625,7 @@ func (w *fairWaiter) leaves() { w.undoes(false) }
 // undoes makes the waiter give up. If late is set, one of its requests may still run.
 func (w *fairWaiter) undoes(late bool) {
 	w.Helper()
-	_, err := w.lock.client.send(w.lock.RollBack(engine.Attempt{Field: w.field, HoldCount: 1, Late: late}))
+	_, err := w.lock.client.send(w.lock.RollBack(contract.Attempt{Field: w.field, HoldCount: 1, Late: late}))
 	w.must(err)
 }
 
@@ -719,12 +720,12 @@ func TestFairReleaseGrantsToTheFirst(t *testing.T) {
 		first, next, last := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
 		b.must(l.Lock(ctx))
 		for _, w := range []*fairWaiter{first, next, last} {
-			assert.Equal(t, engine.Busy, w.asks(engine.Defer, time.Minute))
+			assert.Equal(t, contract.Busy, w.asks(contract.Defer, time.Minute))
 			assert.NotContains(t, b.wishes(), w.field, "a waiter that does not listen yet")
 		}
-		assert.Equal(t, engine.Busy, first.asks(engine.Push, time.Minute))
-		assert.Equal(t, engine.Busy, next.asks(engine.Push, 2*time.Second))
-		assert.Equal(t, engine.Busy, last.asks(engine.Push, time.Minute))
+		assert.Equal(t, contract.Busy, first.asks(contract.Push, time.Minute))
+		assert.Equal(t, contract.Busy, next.asks(contract.Push, 2*time.Second))
+		assert.Equal(t, contract.Busy, last.asks(contract.Push, time.Minute))
 		left := b.rdb.PTTL(ctx, "relock_line:{"+b.name+"}").Val()
 		assert.Greater(t, left, fairLife, "the wishes are there as long as their waiters")
 		assert.LessOrEqual(t, left, 4*fairLife, "the wishes of waiters that have died go")
@@ -742,12 +743,12 @@ func TestFairReleaseGrantsToTheFirst(t *testing.T) {
 			before-b.rdb.ZScore(ctx, timeouts, last.field).Val(),
 			"the last moves up",
 		)
-		assert.Equal(t, engine.Held, first.asks(engine.Push, time.Minute), "it confirms")
+		assert.Equal(t, contract.Held, first.asks(contract.Push, time.Minute), "it confirms")
 		assert.Greater(t, b.rdb.PTTL(ctx, b.name).Val(), engine.ProvisionalLease)
 		first.release()
 		next.isGranted(2*time.Second, ahead+4)
 		first.release() // again, because its answer was lost
-		assert.Equal(t, engine.Busy, first.asks("", time.Minute), "it stands behind the last")
+		assert.Equal(t, contract.Busy, first.asks("", time.Minute), "it stands behind the last")
 		first.leaves()
 		second(l.ForceUnlock(ctx))
 		last.isGranted(engine.ProvisionalLease, ahead+5)
@@ -767,7 +768,7 @@ func TestFairRenameNeedsNoQueue(t *testing.T) {
 		b.must(err)
 		b.must(b.rdb.Set(ctx, l.keys[1], "other data", 0).Err())
 		to := c.ID() + ":0:0123456789012345"
-		r, err := c.send(l.Rename(engine.Rename{From: a.Field, To: to, Lease: time.Hour, Late: true}))
+		r, err := c.send(l.Rename(contract.Rename{From: a.Field, To: to, Lease: time.Hour, Late: true}))
 		b.must(err)
 		assert.Equal(t, int64(1), r[0])
 		assert.Equal(t, to, b.holder())
@@ -784,14 +785,14 @@ func TestFairForgetsWishesOfThoseThatHaveLeft(t *testing.T) {
 		l := b.client().NewFairLock(b.name)
 		first, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
 		b.must(l.Lock(ctx))
-		first.asks(engine.Push, time.Minute)
+		first.asks(contract.Push, time.Minute)
 		wish := b.wishes()
 		require.Len(t, wish, 1)
 		first.leaves()
 		line := "relock_line:{" + b.name + "}"
 		b.must(b.rdb.HSet(ctx, line, wish).Err())
 		b.must(b.rdb.HSet(ctx, line, "first", 1).Err()) // of a lock that is not fair
-		next.asks(engine.Push, time.Minute)
+		next.asks(contract.Push, time.Minute)
 		assert.NotContains(t, b.wishes(), first.field)
 		assert.Contains(t, b.wishes(), next.field)
 		assert.Contains(t, b.wishes(), "first")
@@ -815,18 +816,18 @@ func TestFairGrantsToListenersOnly(t *testing.T) {
 		b.must(l.Lock(ctx))
 		java := b.newJavaWaiter(l, 1)
 		older.asks("", time.Minute)
-		quiet.asks(engine.Push, time.Minute)
-		quiet.asks(engine.Defer, time.Minute) // its connection was cut meanwhile
-		deaf.asks(engine.Push, time.Minute)
+		quiet.asks(contract.Push, time.Minute)
+		quiet.asks(contract.Defer, time.Minute) // its connection was cut meanwhile
+		deaf.asks(contract.Push, time.Minute)
 		deaf.goesDeaf()
-		next.asks(engine.Push, time.Minute)
+		next.asks(contract.Push, time.Minute)
 		all := b.rdb.PSubscribe(ctx, "redisson_lock__channel:*") // receives everything, and is not the waiter
 		defer all.Close()
 		b.must(second(all.Receive(ctx)))
 
 		b.must(l.Unlock(ctx))
 		java.isWoken()
-		assert.Equal(t, engine.Busy, next.asks(engine.Push, time.Minute))
+		assert.Equal(t, contract.Busy, next.asks(contract.Push, time.Minute))
 		java.leaves()
 		older.isWoken()
 		older.leaves()
@@ -848,15 +849,15 @@ func TestFairFreeLockIsGrantedToTheFirst(t *testing.T) {
 		ctx := context.Background()
 		l := b.client().NewFairLock(b.name)
 		holder, first, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
-		assert.Equal(t, engine.Held, holder.asks(engine.Push, time.Minute))
-		first.asks(engine.Push, time.Minute)
+		assert.Equal(t, contract.Held, holder.asks(contract.Push, time.Minute))
+		first.asks(contract.Push, time.Minute)
 		b.must(b.rdb.Del(ctx, b.name).Err())
 		b.tries(l, false)
 		first.isGranted(engine.ProvisionalLease, 0)
-		assert.Equal(t, engine.Busy, next.asks(engine.Push, time.Minute))
+		assert.Equal(t, contract.Busy, next.asks(contract.Push, time.Minute))
 		b.must(b.rdb.Del(ctx, b.name).Err())
-		assert.Equal(t, engine.Held, next.asks(engine.Push, time.Minute), "the first itself")
-		assert.Equal(t, engine.Busy, first.asks(engine.Push, time.Minute), "a grant that has lapsed")
+		assert.Equal(t, contract.Held, next.asks(contract.Push, time.Minute), "the first itself")
+		assert.Equal(t, contract.Busy, first.asks(contract.Push, time.Minute), "a grant that has lapsed")
 		next.leaves()
 		first.isGranted(engine.ProvisionalLease, 0)
 		first.leaves()
@@ -883,7 +884,7 @@ func TestFairWaitersOfAClientShareAChannel(t *testing.T) {
 	for _, name := range []string{"first", "second", "third"} {
 		q.join(ctx, l, name)
 	}
-	channels(raw.Grants(engine.Attempt{}))
+	channels(raw.Grants(contract.Attempt{}))
 	b.awaitWishes(3)
 	before := b.wishes()
 	b.must(held.Unlock(ctx))
@@ -898,7 +899,7 @@ func TestFairWaitersOfAClientShareAChannel(t *testing.T) {
 	q.join(ctx, l, "first")
 	q.join(ctx, l, "second")
 	queue := b.queue()
-	channels(raw.announce+queue[0], raw.announce+queue[1], raw.Grants(engine.Attempt{}))
+	channels(raw.announce+queue[0], raw.announce+queue[1], raw.Grants(contract.Attempt{}))
 	b.must(b.rdb.Del(ctx, b.name).Err())
 	b.must(b.rdb.Publish(ctx, raw.announce+queue[0], 0).Err())
 	q.wantOrder("first", "second")
@@ -916,7 +917,7 @@ func TestFairTimeoutsThatJavaCountsFromAreRight(t *testing.T) {
 		for n := range 8 {
 			w := b.newFairWaiter(l, n+1)
 			waiters = append(waiters, w)
-			assert.Equal(t, n == 0, w.asks(engine.Push, lease) == engine.Held)
+			assert.Equal(t, n == 0, w.asks(contract.Push, lease) == contract.Held)
 		}
 		for n := range 3 {
 			waiters[n].release()
@@ -1038,7 +1039,7 @@ func (q *fairQueue) leave(leaving ...string) {
 }
 
 func (q *fairQueue) givesUp(waiter string) {
-	q.must(second(q.lock.client.send(q.lock.RollBack(engine.Attempt{Field: waiter, HoldCount: 1}))))
+	q.must(second(q.lock.client.send(q.lock.RollBack(contract.Attempt{Field: waiter, HoldCount: 1}))))
 }
 
 // check checks the queue, and the timeouts that Java counts from.
@@ -1098,10 +1099,10 @@ func TestFairTimeoutsThatCountForJavaAreRightWhoeverLeaves(t *testing.T) {
 			default: // the first one acquires the lock
 				first := q.all[0]
 				q.must(q.rdb.Del(ctx, q.name).Err())
-				attempt := engine.Attempt{Field: first, Lease: time.Minute, HoldCount: 1, Delivery: engine.Defer}
+				attempt := contract.Attempt{Field: first, Lease: time.Minute, HoldCount: 1, Delivery: contract.Defer}
 				g, err := sendAttempt(q.lock, attempt)
 				q.must(err)
-				require.Equal(t, engine.Held, g.Status, what)
+				require.Equal(t, contract.Held, g.Status, what)
 				q.must(q.rdb.Del(ctx, q.name).Err())
 				q.isHeld()
 				q.leave(first)
@@ -1227,10 +1228,10 @@ func TestFairWaiterBehindJavaListensToItsChannel(t *testing.T) {
 			).Err(),
 		)
 		for n := range 8 {
-			attempt := engine.Attempt{Field: w.field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
+			attempt := contract.Attempt{Field: w.field, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1}
 			g, err := sendAttempt(w.lock, attempt)
 			b.must(err)
-			assert.Equal(t, engine.Busy, g.Status)
+			assert.Equal(t, contract.Busy, g.Status)
 			assert.True(t, g.Standing.LegacyHolder(), "behind %d", n)
 			w.leaves()
 			b.must(
@@ -1307,7 +1308,7 @@ func TestFairGrantThatRedisDidNotMakeIsNoHold(t *testing.T) {
 		for _, message := range []string{
 			fmt.Sprintf("grant %s 0 5000 0", field), fmt.Sprintf("grant %s 1 5000 0", field), "grant " + field, "grant", "",
 		} {
-			b.must(b.rdb.Publish(ctx, l.lock.(*fairLock).Grants(engine.Attempt{}), message).Err())
+			b.must(b.rdb.Publish(ctx, l.lock.(*fairLock).Grants(contract.Attempt{}), message).Err())
 			stays(b, "a forged grant", got, 50*time.Millisecond)
 		}
 		b.must(held.Unlock(ctx))
@@ -1335,10 +1336,10 @@ func TestFairGrantToAWaitThatIsOverIsGivenBack(t *testing.T) {
 		// A request of the wait that runs late, while its channel is still subscribed.
 		g, err := sendAttempt(
 			raw,
-			engine.Attempt{Field: field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 7},
+			contract.Attempt{Field: field, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 7},
 		)
 		b.must(err)
-		assert.Equal(t, engine.Busy, g.Status)
+		assert.Equal(t, contract.Busy, g.Status)
 		b.must(l.Unlock(ctx))
 		testredis.Await(t, "the lock is free again", engine.ProvisionalLease/2, func() bool {
 			return b.rdb.Exists(ctx, b.name).Val() == 0
@@ -1373,8 +1374,8 @@ func TestFairGrantWithoutTheRightToCountListeners(t *testing.T) {
 	)
 	b.must(l.Lock(ctx))
 	deaf, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
-	deaf.asks(engine.Push, time.Minute)
-	next.asks(engine.Push, time.Minute)
+	deaf.asks(contract.Push, time.Minute)
+	next.asks(contract.Push, time.Minute)
 	deaf.goesDeaf()
 	b.must(l.Unlock(ctx))
 	next.isGranted(engine.ProvisionalLease, 0)
@@ -1397,7 +1398,7 @@ func TestFairLineThatIsNoLine(t *testing.T) {
 		assert.ErrorContains(t, err, "the key "+shortName(line)+" holds a string")
 		testredis.Await(t, "the waiter has left", soon, func() bool { return len(b.queue()) == 0 })
 		deaf := b.newFairWaiter(l, 1)
-		assert.Equal(t, engine.Busy, deaf.asks(engine.Defer, time.Minute), "a waiter that does not listen")
+		assert.Equal(t, contract.Busy, deaf.asks(contract.Defer, time.Minute), "a waiter that does not listen")
 		b.must(l.Unlock(ctx))
 		deaf.isWoken()
 		deaf.leaves()
@@ -1423,16 +1424,16 @@ func TestFairWaitersWithoutHeartbeatsAreDead(t *testing.T) {
 			b.must(b.rdb.Del(ctx, b.name, raw.keys[3], raw.keys[4]).Err()) // the record, the heartbeats and the requests
 		}
 		holder := b.newFairWaiter(l, 9)
-		assert.Equal(t, engine.Held, holder.asks("", time.Minute))
+		assert.Equal(t, contract.Held, holder.asks("", time.Minute))
 		for n := range 3 {
-			b.newFairWaiter(l, n+1).asks(engine.Push, time.Minute)
+			b.newFairWaiter(l, n+1).asks(contract.Push, time.Minute)
 		}
 		vanish()
 		b.tries(l, true)
 		assert.Empty(t, b.queue())
 		b.must(l.Unlock(ctx))
 
-		assert.Equal(t, engine.Held, holder.asks("", time.Minute))
+		assert.Equal(t, contract.Held, holder.asks("", time.Minute))
 		ahead := b.newJavaWaiter(l, 4)
 		dead := b.newFairWaiter(l, 5)
 		dead.asks("", time.Minute)
@@ -1550,9 +1551,9 @@ func TestFairDeadWaiterIsEvictedAfterTheClockWentBack(t *testing.T) {
 	b.must(l.Lock(ctx))
 	dead, lives := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
 	dead.asks("", time.Minute)
-	lives.asks(engine.Push, time.Minute)
+	lives.asks(contract.Push, time.Minute)
 	pass(-10 * time.Minute)
-	lives.asks(engine.Push, time.Minute)
+	lives.asks(contract.Push, time.Minute)
 	last := time.UnixMilli(int64(b.rdb.ZScore(ctx, keys[2], lives.field).Val()))
 	assert.LessOrEqual(t, last.Sub(now), time.Minute+2*worth+fairLife, "the timeout that Java counts from")
 	assert.LessOrEqual(t, b.rdb.PTTL(ctx, keys[4]).Val(), queueLife, "the wishes of waiters that have died go")
@@ -1561,7 +1562,7 @@ func TestFairDeadWaiterIsEvictedAfterTheClockWentBack(t *testing.T) {
 	for range fairLife/fairHeartbeat + 1 {
 		assert.Equal(t, []string{dead.field, lives.field}, b.queue())
 		pass(fairHeartbeat)
-		if lives.asks(engine.Push, time.Minute) == engine.Held {
+		if lives.asks(contract.Push, time.Minute) == contract.Held {
 			break
 		}
 	}
@@ -1582,7 +1583,7 @@ func TestFairLockPassesOverWaitersThatNobodyHears(t *testing.T) {
 		b.must(l.Lock(ctx))
 		for n := range waiters {
 			waiters[n] = b.newFairWaiter(l, n+1)
-			waiters[n].asks(engine.Push, time.Minute)
+			waiters[n].asks(contract.Push, time.Minute)
 		}
 		for _, n := range []int{0, 1, 2, 4} {
 			waiters[n].goesDeaf()
@@ -1606,14 +1607,14 @@ func TestFairLockPassesOverWaitersThatNobodyHears(t *testing.T) {
 		// A live waiter learns of it, and is no longer passed over.
 		g, err := sendAttempt(
 			waiters[1].lock,
-			engine.Attempt{Field: waiters[1].field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1},
+			contract.Attempt{Field: waiters[1].field, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1},
 		)
 		b.must(err)
 		assert.True(t, g.Standing.SubscriptionLost())
 		waiters[5].release()
 		b.isFree()
-		assert.Equal(t, engine.Busy, waiters[6].asks(engine.Push, time.Minute))
-		assert.Equal(t, engine.Held, waiters[1].asks(engine.Defer, time.Minute))
+		assert.Equal(t, contract.Busy, waiters[6].asks(contract.Push, time.Minute))
+		assert.Equal(t, contract.Held, waiters[1].asks(contract.Defer, time.Minute))
 		assert.Equal(t, fields(0, 2, 4, 6), b.queue())
 		second(waiters[1].lock.client.send(waiters[1].lock.Force()))
 		waiters[6].isGranted(engine.ProvisionalLease, 0)
@@ -1630,8 +1631,8 @@ func TestFairNewcomerPassesOverWaitersThatNobodyHears(t *testing.T) {
 		ctx := context.Background()
 		l := b.client().NewFairLock(b.name)
 		holder, dead := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
-		assert.Equal(t, engine.Held, holder.asks(engine.Push, time.Minute))
-		dead.asks(engine.Push, time.Minute)
+		assert.Equal(t, contract.Held, holder.asks(contract.Push, time.Minute))
+		dead.asks(contract.Push, time.Minute)
 		dead.goesDeaf()
 		b.must(b.rdb.Del(ctx, b.name).Err())
 		b.tries(l, true)
@@ -1650,16 +1651,16 @@ func TestFairWaiterThatAsksTakesTheLockBehindThoseThatNobodyHears(t *testing.T) 
 		l := b.client().NewFairLock(b.name)
 		dead, asks, last := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
 		b.must(l.Lock(ctx))
-		dead.asks(engine.Push, time.Minute)
-		asks.asks(engine.Poll, time.Minute)
-		last.asks(engine.Push, time.Minute)
+		dead.asks(contract.Push, time.Minute)
+		asks.asks(contract.Poll, time.Minute)
+		last.asks(contract.Push, time.Minute)
 		dead.goesDeaf()
 		b.must(l.Unlock(ctx))
 		assert.Equal(t, "0", asks.hears())
 		b.isFree()
-		assert.Equal(t, engine.Busy, last.asks(engine.Push, time.Minute), "it is not its turn")
+		assert.Equal(t, contract.Busy, last.asks(contract.Push, time.Minute), "it is not its turn")
 		b.isFree()
-		assert.Equal(t, engine.Held, asks.asks(engine.Poll, time.Minute))
+		assert.Equal(t, contract.Held, asks.asks(contract.Poll, time.Minute))
 		assert.Equal(t, []string{dead.field, last.field}, b.queue())
 		asks.release()
 		last.isGranted(engine.ProvisionalLease, 0)
@@ -1678,7 +1679,7 @@ func TestFairWaitersThatNobodyHearsLetJavaPass(t *testing.T) {
 		b.must(l.Lock(ctx))
 		for n := range 2 {
 			w := b.newFairWaiter(l, n+1)
-			w.asks(engine.Push, time.Minute)
+			w.asks(contract.Push, time.Minute)
 			w.goesDeaf()
 		}
 		java := b.newJavaWaiter(l, 3)
@@ -1714,12 +1715,12 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 		l := b.client().NewFairLock(b.name)
 		line := lineKey(b.name)
 		holder, late, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
-		assert.Equal(t, engine.Held, holder.asks(engine.Push, time.Minute))
-		late.asks(engine.Push, time.Minute)
+		assert.Equal(t, contract.Held, holder.asks(contract.Push, time.Minute))
+		late.asks(contract.Push, time.Minute)
 		late.leaves()
 		assert.Zero(t, b.rdb.Exists(ctx, line).Val(), "a tombstone where no request can run")
 		late.undoes(true)
-		assert.Equal(t, engine.Busy, late.asks(engine.Push, time.Minute))
+		assert.Equal(t, contract.Busy, late.asks(contract.Push, time.Minute))
 		assert.Empty(t, b.queue(), "it queues again")
 		left := b.rdb.PTTL(ctx, line).Val()
 		assert.Greater(t, left, 30*time.Second)
@@ -1728,7 +1729,7 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 		// Other waiters are not affected.
 		g, err := sendAttempt(
 			next.lock,
-			engine.Attempt{Field: next.field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1},
+			contract.Attempt{Field: next.field, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1},
 		)
 		b.must(err)
 		assert.False(t, g.Standing.LegacyHolder(), "it has to listen to a channel of its own")
@@ -1736,7 +1737,7 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 		_, err = holder.lock.client.send(holder.lock.Release(released(holder.field, 0, true)))
 		b.must(err)
 		for _, w := range []*fairWaiter{late, holder} {
-			assert.Equal(t, engine.Busy, w.asks(engine.Push, time.Minute), "a late request takes the lock")
+			assert.Equal(t, contract.Busy, w.asks(contract.Push, time.Minute), "a late request takes the lock")
 			b.isFree()
 		}
 		b.tries(l, true)
@@ -1748,12 +1749,12 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 			other.field = fmt.Sprint(next.client, ":7:00", n)
 			other.undoes(true)
 		}
-		assert.Equal(t, engine.Held, late.asks(engine.Push, time.Minute), "tombstones have a bound: the oldest goes")
+		assert.Equal(t, contract.Held, late.asks(contract.Push, time.Minute), "tombstones have a bound: the oldest goes")
 		late.leaves()
 		over := b.rdb.HGet(ctx, line, "over").Val()
 		assert.Len(t, strings.Fields(over), 2*most)
 		b.must(b.rdb.HSet(ctx, line, "over", holder.field+" 1").Err())
-		assert.Equal(t, engine.Held, holder.asks(engine.Push, time.Minute), "a tombstone whose time is over")
+		assert.Equal(t, contract.Held, holder.asks(contract.Push, time.Minute), "a tombstone whose time is over")
 		holder.leaves()
 		assert.Zero(t, b.rdb.Exists(ctx, line).Val())
 	})

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
@@ -17,39 +18,47 @@ import (
 
 // fakeLock is a plain lock on a fakeRedis: its calls have a verb instead of a script.
 type fakeLock struct {
-	engine.Traits
-	redis *fakeredis.Redis
-	key   string // the key of the record
+	traits contract.Traits
+	redis  *fakeredis.Redis
+	key    string // the key of the record
 }
 
 func newFakeLock(r *fakeredis.Redis, name string) *fakeLock {
 	return &fakeLock{
-		engine.Traits{LockID: engine.LockID{Name: name}, LockType: string(TypeLock), Admits: engine.Exclusive},
+		contract.Traits{
+			ID: contract.LockID{Name: name}, Name: name, Type: string(TypeLock), Admission: contract.Exclusive,
+		},
 		r,
 		name,
 	}
+}
+
+func (l *fakeLock) Traits() *contract.Traits { return &l.traits }
+
+func (*fakeLock) BusyText(ttl, left, ago time.Duration) string {
+	return contract.BusyText(ttl, left, ago)
 }
 
 func (l *fakeLock) call(verb string, args ...any) call {
 	return call{Keys: []string{l.key}, Args: append([]any{verb}, args...)}
 }
 
-func (l *fakeLock) Channel(engine.Attempt) string { return "channel:" + l.key }
-func (l *fakeLock) Grants(engine.Attempt) string  { return "" }
-func (l *fakeLock) Rename(engine.Rename) call     { return call{} }
-func (l *fakeLock) Unbury(string) call            { return call{} }
-func (l *fakeLock) Acquire(a engine.Attempt) call {
+func (l *fakeLock) Channel(contract.Attempt) string { return "channel:" + l.key }
+func (l *fakeLock) Grants(contract.Attempt) string  { return "" }
+func (l *fakeLock) Rename(contract.Rename) call     { return call{} }
+func (l *fakeLock) Unbury(string) call              { return call{} }
+func (l *fakeLock) Acquire(a contract.Attempt) call {
 	return l.call("acquire", a.Field, a.Lease, a.HoldCount)
 }
-func (l *fakeLock) RollBack(a engine.Attempt) call { return l.Release(a.AsRelease()) }
-func (l *fakeLock) Force(...string) call           { return l.call("force") }
-func (l *fakeLock) Inspect(field string) call      { return l.call("inspect", field) }
+func (l *fakeLock) RollBack(a contract.Attempt) call { return l.Release(a.AsRelease()) }
+func (l *fakeLock) Force(...string) call             { return l.call("force") }
+func (l *fakeLock) Inspect(field string) call        { return l.call("inspect", field) }
 
-func (l *fakeLock) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error) {
-	return engine.ParseOutcome(r)
+func (l *fakeLock) ReadReply(_ contract.Attempt, r reply) (contract.Outcome, error) {
+	return contract.ParseOutcome(r)
 }
 
-func (l *fakeLock) Release(r engine.Release) call {
+func (l *fakeLock) Release(r contract.Release) call {
 	return l.call("release", r.Field, r.HoldCount)
 }
 
@@ -90,7 +99,7 @@ func joinSending(t *testing.T, r *fakeredis.Redis, id string, config send.Config
 }
 
 // acquire is Acquire of the engine for one lock.
-func (e *bubbleEngine) acquire(ctx context.Context, b engine.Record, o engine.Owner, r engine.Request) (bool, error) {
+func (e *bubbleEngine) acquire(ctx context.Context, b contract.Record, o engine.Owner, r engine.Request) (bool, error) {
 	return e.Acquire(ctx, o, r, b)
 }
 

@@ -34,6 +34,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
@@ -788,7 +789,7 @@ func TestFaultReleaseCostsTheSameForManyWaiters(t *testing.T) {
 			least = 2 * waiters
 		}
 		testredis.Await(b, "all wait", 4*soon, func() bool { return b.commands("evalsha") >= least })
-		if h := insideOf(held); h != nil && h.lock.Admission() == engine.Counting {
+		if h := insideOf(held); h != nil && h.lock.Traits().Admission == contract.Counting {
 			// Waiters that arrive at the same time ask once, each for itself. If Redis answers late, they ask twice, and
 			// roll the second request back, until only the calls are at work.
 			testredis.Await(b, "one of each process asks", 4*soon, func() bool {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/ticket"
@@ -23,8 +24,8 @@ type handle struct {
 	name   string
 	bad    error // why the lock cannot be used, or nil
 
-	lock   engine.Lock   // nil for a MultiLock
-	record engine.Record // the same lock, or nil if it has not one record on one server: then lock is a view
+	lock   contract.Lock   // nil for a MultiLock
+	record contract.Record // the same lock, or nil if it has not one record on one server: then lock is a view
 	fenced bool
 	many   *multi // nil for all locks except a MultiLock
 }
@@ -101,7 +102,7 @@ func (l oneLock) force(ctx context.Context) (bool, error) { return l.view().free
 
 // A view inspects a lock in Redis, and releases it by force.
 type view interface {
-	look(ctx context.Context, field string) (engine.View, error)
+	look(ctx context.Context, field string) (contract.View, error)
 	free(ctx context.Context) (bool, error)
 }
 
@@ -116,7 +117,7 @@ func (l oneLock) view() view {
 // A recordView is the view of a lock that has a record.
 type recordView struct{ *handle }
 
-func (v recordView) look(ctx context.Context, field string) (engine.View, error) {
+func (v recordView) look(ctx context.Context, field string) (contract.View, error) {
 	return v.client.engine.Inspect(ctx, v.record, field)
 }
 
@@ -126,23 +127,27 @@ func (v recordView) free(ctx context.Context) (bool, error) {
 
 // facts are the traits of a lock that has a record, and what its calls need in addition to their arguments.
 type facts struct {
-	engine.Traits
+	traits   contract.Traits
 	granting string // the channel on which the Client is notified of grants; "" if processes have no wait queue
 	line     string // the key of the wait queue, which also has the tombstones; "" if the lock has none
 }
 
-func (f *facts) Grants(engine.Attempt) string { return f.granting }
+func (f *facts) Traits() *contract.Traits { return &f.traits }
+
+func (*facts) BusyText(ttl, left, ago time.Duration) string { return contract.BusyText(ttl, left, ago) }
+
+func (f *facts) Grants(contract.Attempt) string { return f.granting }
 
 func (f *facts) Unbury(field string) call {
 	if f.line == "" {
 		return call{}
 	}
-	return call{Script: tombstoneRemove, Keys: []string{f.line}, Args: []any{field + f.Ending}}
+	return call{Script: tombstoneRemove, Keys: []string{f.line}, Args: []any{field + f.traits.Suffix}}
 }
 
 // newHandle returns the handle of lock, which users call name. The keys of the lock are in keys; the first one is that
 // of its record.
-func newHandle(c *Client, name string, lock engine.Record, keys []string, o lockOptions) handle {
+func newHandle(c *Client, name string, lock contract.Record, keys []string, o lockOptions) handle {
 	bad := checkKeys(c, name, keys)
 	if bad == nil {
 		bad = o.check()
@@ -391,7 +396,7 @@ func (h *handle) detach(ctx context.Context, keep time.Duration) (text string, e
 	if h.record == nil {
 		return "", false, errManyLocks
 	}
-	t := ticket.Ticket{Type: h.lock.Type(), Key: h.lock.ID().Name}
+	t := ticket.Ticket{Type: h.lock.Traits().Type, Key: h.lock.Traits().ID.Name}
 	if err := fitsTicket(t); err != nil {
 		return "", false, err
 	}

@@ -42,6 +42,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
@@ -109,17 +110,17 @@ func (c *Client) send(what call) (reply, error) {
 }
 
 // sendAttempt makes one attempt on a lock.
-func sendAttempt(l *fairLock, a engine.Attempt) (engine.Outcome, error) {
+func sendAttempt(l *fairLock, a contract.Attempt) (contract.Outcome, error) {
 	r, err := l.client.send(l.Acquire(a))
 	if err != nil {
-		return engine.Outcome{}, err
+		return contract.Outcome{}, err
 	}
 	return l.ReadReply(a, r)
 }
 
 // released returns a release as an engine creates it that has not measured a round trip.
-func released(field string, left int, late bool) engine.Release {
-	return engine.Release{Field: field, HoldCount: left, Late: late, Share: engine.LeastShare}
+func released(field string, left int, late bool) contract.Release {
+	return contract.Release{Field: field, HoldCount: left, Late: late, Share: engine.LeastShare}
 }
 
 // aboutASecond is how long a connection that hangs may delay a call (L7), on a machine that is busy.

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/testredis"
@@ -1288,7 +1289,7 @@ func TestSplitThatRunsLateMakesNoSecondTicket(t *testing.T) {
 					b.rdb.Set(ctx, leaseOfShared, 1, time.Minute)
 					b.rdb.PExpire(ctx, b.name, time.Minute)
 				}
-				late := engine.Rename{From: shared[0], To: detached, Lease: time.Hour, Splits: true}
+				late := contract.Rename{From: shared[0], To: detached, Lease: time.Hour, Splits: true}
 				r, err := c.send(l.lock.(*readLock).Rename(late))
 				b.must(err)
 				assert.EqualValues(b, -1, r[0])
@@ -1316,7 +1317,7 @@ func TestRenameOfADeadReaderDoesNotReviveIt(t *testing.T) {
 		require.Len(b, fields, 2)
 		dead := c.ID() + ":77:077"
 		b.rdb.HSet(ctx, b.name, dead, 1)
-		late := engine.Rename{From: dead, To: c.ID() + ":0:0100000000000001", Lease: time.Hour, Late: true}
+		late := contract.Rename{From: dead, To: c.ID() + ":0:0100000000000001", Lease: time.Hour, Late: true}
 		r, err := c.send(l.lock.(*readLock).Rename(late))
 		b.must(err)
 		assert.EqualValues(b, -1, r[0])

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -349,7 +350,7 @@ func TestInspectShowsWhichWaitersCanBeReached(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		m := b.manual().takes()
 		gone, listens, polls := b.manual().listens().joins(), b.manual().listens().joins(), b.manual()
-		require.Equal(b, int64(1), polls.ask(engine.Poll)[2]%4)
+		require.Equal(b, int64(1), polls.ask(contract.Poll)[2]%4)
 		b.must(gone.hears.Close())
 		testredis.Await(b, "it is gone", soon, func() bool { return b.hearers(gone.grants()) == 0 })
 		i := b.inspect(b.client())

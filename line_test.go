@@ -29,6 +29,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/testredis"
@@ -197,7 +198,7 @@ func (m *manual) ask(delivery string) reply {
 // takes acquires a lock that must be free.
 func (m *manual) takes() *manual {
 	m.Helper()
-	r := m.ask(engine.Barge)
+	r := m.ask(contract.Barge)
 	require.Equal(m, int64(1), r[0], "the lock is not free")
 	return m
 }
@@ -210,7 +211,7 @@ func (m *manual) joins() *manual {
 		defer testredis.Await(m, "it does not listen any more", soon, func() bool { return m.hearers(m.grants()) == 0 })
 		defer func() { _ = s.Close() }()
 	}
-	require.Equal(m, int64(1), m.ask(engine.Push)[2]%4, "no place")
+	require.Equal(m, int64(1), m.ask(contract.Push)[2]%4, "no place")
 	return m
 }
 
@@ -750,7 +751,7 @@ func TestLineLapseOfALaterGrantIsNoticed(t *testing.T) {
 		one.release(false)
 		require.Equal(b, two.field, b.holder(), "the holder")
 		require.NoError(b, b.rdb.Del(context.Background(), b.name).Err()) // the lease expires
-		require.Equal(b, int64(1), three.ask(engine.Push)[0], "the lock is free")
+		require.Equal(b, int64(1), three.ask(contract.Push)[0], "the lock is free")
 		assert.Equal(b, []string{two.id}, b.clientsInLine(), "the line")
 		assert.Equal(b, "suspect", b.placeOf(two.id).state, "the place whose grant was not used")
 	})
@@ -767,7 +768,7 @@ func TestLineTwoExpiriesLeaveTwoPlaces(t *testing.T) {
 		three.joins()
 		require.Equal(b, two.field, b.holder(), "the holder")
 		lapse()
-		require.Equal(b, int64(1), three.ask(engine.Push)[0], "the lock is free")
+		require.Equal(b, int64(1), three.ask(contract.Push)[0], "the lock is free")
 		assert.Equal(b, []string{one.id, two.id}, b.clientsInLine(), "the line")
 	})
 }
@@ -787,7 +788,7 @@ func TestLineExpiredClientThatAsksKeepsItsPlace(t *testing.T) {
 		other.release(false)
 		require.Equal(b, lapses.field, b.holder(), "the holder")
 		b.must(b.rdb.Del(context.Background(), b.name).Err())
-		assert.Equal(b, int64(1), lapses.ask(engine.Push)[0], "the lock is free, and the client is first")
+		assert.Equal(b, int64(1), lapses.ask(contract.Push)[0], "the lock is free, and the client is first")
 		assert.Equal(b, []string{next.id}, b.clientsInLine(), "the line")
 	})
 }
@@ -803,7 +804,7 @@ func TestLineExpiredHolderWaitsAgainAtTheEnd(t *testing.T) {
 		first.release(false)
 		require.Equal(b, lapses.field, b.holder(), "the holder")
 		require.NoError(b, b.rdb.Del(context.Background(), b.name).Err()) // its second lease expires
-		require.Equal(b, int64(0), two.ask(engine.Push)[0], "the second place overtakes the first one")
+		require.Equal(b, int64(0), two.ask(contract.Push)[0], "the second place overtakes the first one")
 		require.Equal(b, one.field, b.holder(), "the holder")
 		lapses.field = lapses.id + ":1:02" // another wait
 		lapses.joins()
@@ -883,7 +884,7 @@ func TestLineDeafClientSubscribesAnew(t *testing.T) {
 		func() bool { return len(b.clientsInLine()) == 1 },
 	)
 	b.must(b.rdb.Del(ctx, b.name).Err())
-	b.manual().listens().ask(engine.Push) // grants it
+	b.manual().listens().ask(contract.Push) // grants it
 	b.must(await(b, "the waiter has the lock", got))
 	b.must(waits.Unlock(ctx))
 }
@@ -922,7 +923,7 @@ func TestLineMissingNumbersAreNoPlaces(t *testing.T) {
 			passing.joins()
 			passing.release(false)
 		}
-		answer := last.ask(engine.Push)[2]
+		answer := last.ask(contract.Push)[2]
 		require.Equal(b, int64(1), answer%4, "no place")
 		assert.Less(b, answer/4, int64(poller.NearHead/4), "places in front, of which there is one")
 	})
@@ -962,7 +963,7 @@ func TestLineClosesGaps(t *testing.T) {
 
 		b.must(b.rdb.Del(ctx, b.name).Err()) // the lease of the grant expires
 		first.lease = 60 * minute
-		first.ask(engine.Push)
+		first.ask(contract.Push)
 		assert.Equal(b, first.field, b.holder(), "the holder")
 		assert.Equal(b, []string{granted.id, second.id, last.id}, b.clientsInLine(), "the line")
 		comes(300)
@@ -992,7 +993,7 @@ func TestLinePausedClientCostsTheOthersNothing(t *testing.T) {
 		m.field = fmt.Sprintf("%s:1:0%d", m.id, m.asked+1)
 		m.joins()
 	}
-	require.Equal(b, int64(1), one.ask(engine.Push)[0], "the lock is free")
+	require.Equal(b, int64(1), one.ask(contract.Push)[0], "the lock is free")
 	require.Equal(b, "suspect", b.placeOf(frozen.id).state)
 	commands := func() (n int) { // that the release of one sends
 		next(two)
@@ -1034,13 +1035,13 @@ func TestLinePlacesThatArePassedOverCostFewCommands(t *testing.T) {
 	suspects := b.fillLine(1, 2000, "suspect", "")
 	one, two := b.manual().listens(), b.manual().listens()
 	for _, what := range []string{"first", "second"} {
-		require.Equal(b, int64(1), one.ask(engine.Defer)[0], "the lock is free")
+		require.Equal(b, int64(1), one.ask(contract.Defer)[0], "the lock is free")
 		written := b.commandRuns("hset")
 		assert.Less(b, b.commands(func() { one.release(false) }), 200, "commands of the %s release", what)
 		assert.LessOrEqual(b, b.commandRuns("hset")-written, 1, "writes to the line")
 		require.Equal(b, suspects, b.clientsInLine())
 	}
-	require.Equal(b, int64(1), one.ask(engine.Defer)[0], "the lock is free")
+	require.Equal(b, int64(1), one.ask(contract.Defer)[0], "the lock is free")
 	two.joins()
 	assert.Less(b, b.commands(func() { one.release(false) }), 100, "commands of a release that passes them")
 	require.Equal(b, two.field, b.holder(), "the holder")
@@ -1058,7 +1059,7 @@ func TestLinePlacesThatArePassedOverKeepTheirOrder(t *testing.T) {
 			b := newLineBench(t, testredis.StillMini(t).Addr())
 			suspects := b.fillLine(1, many, "suspect", "")
 			one, two := b.manual().listens(), b.manual().listens()
-			require.Equal(b, int64(1), one.ask(engine.Defer)[0], "the lock is free")
+			require.Equal(b, int64(1), one.ask(contract.Defer)[0], "the lock is free")
 			widest := 0
 			for range 250 {
 				two.field = fmt.Sprintf("%s:1:0%d", two.id, two.asked+1)
@@ -1087,7 +1088,7 @@ func (b *bench) suspect() *manual {
 	first.release(false)
 	b.awaitHolder(late.id)
 	b.must(b.rdb.Del(context.Background(), b.name).Err()) // the provisional lease expires
-	require.Equal(b, int64(1), next.ask(engine.Push)[0], "the lock is free")
+	require.Equal(b, int64(1), next.ask(contract.Push)[0], "the lock is free")
 	require.Equal(b, "suspect", b.placeOf(late.id).state)
 	b.must(b.rdb.Del(context.Background(), b.name).Err())
 	return late
@@ -1101,7 +1102,7 @@ func TestLinePlaceThatMovesStaysWhenACallerLeaves(t *testing.T) {
 		b.manual().takes()
 		deaf := b.manual().joins()
 		b.must(b.rdb.Del(context.Background(), b.name).Err()) // the lease of the holder expires
-		require.Equal(b, int64(1), deaf.ask(engine.Push)[0], "the lock is free")
+		require.Equal(b, int64(1), deaf.ask(contract.Push)[0], "the lock is free")
 		assert.Equal(b, []string{late.id}, b.clientsInLine())
 	})
 }
@@ -1120,7 +1121,7 @@ func TestLinePlaceThatMovesTakesNoNumberOfAGrant(t *testing.T) {
 		b.subscribe(b.releaseChannel())
 		holder.releaseIn(0, false)
 		require.Empty(b, b.holder(), "the lock is left free")
-		b.manual().ask(engine.Defer)
+		b.manual().ask(contract.Defer)
 		b.awaitHolder(next.id)
 		assert.Equal(b, []string{late.id, granted.id}, b.clientsInLine())
 	})
@@ -1132,7 +1133,7 @@ func TestLineTellsTheFirstSuspects(t *testing.T) {
 	b := newLineBench(t, testredis.Start(t).Addr())
 	b.fillLine(1, 300, "suspect", "")
 	m := b.manual()
-	require.Equal(b, int64(1), m.ask(engine.Defer)[0], "the lock is free")
+	require.Equal(b, int64(1), m.ask(contract.Defer)[0], "the lock is free")
 	first := b.subscribe(b.releaseChannel() + ":00000000-0000-0000-0000-000000000001")
 	told := b.commandRuns("publish")
 	m.release(false)
@@ -1158,13 +1159,13 @@ func TestLineForgetsADeadClientThatAsks(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
 		dead := b.manual()
-		dead.ask(engine.Poll)
+		dead.ask(contract.Poll)
 		first.release(false)
 		require.Equal(b, dead.field, b.holder(), "the holder")
 		b.must(b.rdb.Del(context.Background(), b.name).Err()) // the provisional lease expires
 		for i := range 5 {
 			m := b.manual().listens()
-			require.Equal(b, int64(1), m.ask(engine.Push)[0], "the lock is free")
+			require.Equal(b, int64(1), m.ask(contract.Push)[0], "the lock is free")
 			m.release(false)
 			b.Logf("after %d sections: %v", i, b.places())
 		}
@@ -1202,7 +1203,7 @@ func TestLineLateClientIsToldOfAFreeLock(t *testing.T) {
 		other.release(false)
 		assert.Equal(b, []string{"free"}, late.messages(), "messages")
 		assert.Empty(b, b.holder(), "the holder")
-		assert.Equal(b, int64(1), late.ask(engine.Push)[0], "the lock is free")
+		assert.Equal(b, int64(1), late.ask(contract.Push)[0], "the lock is free")
 		late.release(false)
 	})
 }
@@ -1228,13 +1229,13 @@ func TestLineScriptThatFindsTheLockFreeGrants(t *testing.T) {
 	for what, script := range map[string]func(b *bench, waiter *manual){
 		"a release of a hold that is gone": func(b *bench, _ *manual) { b.manual().release(true) },
 		"a place that is given up":         func(b *bench, waiter *manual) { waiter.release(true) },
-		"a newcomer":                       func(b *bench, _ *manual) { b.manual().ask(engine.Defer) },
+		"a newcomer":                       func(b *bench, _ *manual) { b.manual().ask(contract.Defer) },
 		"a newcomer that names no channel": func(b *bench, _ *manual) {
 			m := b.manual()
 			m.run(lockAcquire, m.field, minute, 1)
 		},
 		"a newcomer that joins":    func(b *bench, _ *manual) { b.manual().listens().joins() },
-		"a client that asks again": func(b *bench, waiter *manual) { waiter.ask(engine.Push) },
+		"a client that asks again": func(b *bench, waiter *manual) { waiter.ask(contract.Push) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			onEachLine(t, func(b *bench) {
@@ -1265,20 +1266,20 @@ func TestLineJoinsBehindAGrantedHolder(t *testing.T) {
 	for what, test := range map[string]func(b *bench, holder *manual){
 		"a subscribed client has a place": func(b *bench, _ *manual) {
 			one, two := b.manual().listens(), b.manual().listens()
-			assert.Equal(b, int64(1), one.ask(engine.Push)[2], "the standing of the first one")
-			assert.Equal(b, int64(1+4), two.ask(engine.Push)[2], "the standing of the second one")
-			assert.Equal(b, int64(1), one.ask(engine.Push)[2], "the standing of the first one, which asks again")
+			assert.Equal(b, int64(1), one.ask(contract.Push)[2], "the standing of the first one")
+			assert.Equal(b, int64(1+4), two.ask(contract.Push)[2], "the standing of the second one")
+			assert.Equal(b, int64(1), one.ask(contract.Push)[2], "the standing of the first one, which asks again")
 			assert.Equal(b, []string{one.id, two.id}, b.clientsInLine(), "the line")
 		},
 		"a client whose subscription is lost has none": func(b *bench, _ *manual) {
-			assert.Equal(b, int64(3), b.manual().ask(engine.Push)[2], "the standing")
+			assert.Equal(b, int64(3), b.manual().ask(contract.Push)[2], "the standing")
 			assert.Empty(b, b.clientsInLine(), "the line")
 		},
 		"a client that polls has a place": func(b *bench, _ *manual) {
-			assert.Equal(b, int64(1), b.manual().ask(engine.Poll)[2], "the standing")
+			assert.Equal(b, int64(1), b.manual().ask(contract.Poll)[2], "the standing")
 		},
 		"a client that does not wait has none": func(b *bench, _ *manual) {
-			for _, delivery := range []string{engine.Defer, engine.Barge} {
+			for _, delivery := range []string{contract.Defer, contract.Barge} {
 				assert.Equal(b, []int64{0, 0}, []int64{b.manual().ask(delivery)[0], b.manual().ask(delivery)[2]}, delivery)
 			}
 			assert.Empty(b, b.clientsInLine(), "the line")
@@ -1286,11 +1287,11 @@ func TestLineJoinsBehindAGrantedHolder(t *testing.T) {
 		"a field that has ended has none": func(b *bench, _ *manual) {
 			over := b.manual().listens()
 			over.release(true)
-			assert.Equal(b, int64(0), over.ask(engine.Push)[2], "the standing")
+			assert.Equal(b, int64(0), over.ask(contract.Push)[2], "the standing")
 			assert.Empty(b, b.clientsInLine(), "the line")
 		},
 		"the holder itself is told that it holds the lock": func(b *bench, holder *manual) {
-			for _, delivery := range []string{engine.Push, engine.Defer, engine.Barge} {
+			for _, delivery := range []string{contract.Push, contract.Defer, contract.Barge} {
 				assert.Equal(b, int64(1), holder.ask(delivery)[0], delivery)
 			}
 		},
@@ -1318,7 +1319,7 @@ func TestLineReleaseKeepsThePlaceOfAnExpiredGrant(t *testing.T) {
 // A request that runs after its wait has ended neither acquires the lock nor enters the line.
 func TestLineEndedFieldNeitherTakesNorJoins(t *testing.T) {
 	onEachLine(t, func(b *bench) {
-		for _, delivery := range []string{engine.Barge, engine.Defer, engine.Push, engine.Poll} {
+		for _, delivery := range []string{contract.Barge, contract.Defer, contract.Push, contract.Poll} {
 			over := b.manual()
 			over.release(true)
 			assert.Equal(b, int64(0), over.ask(delivery)[0], "%s: a free lock", delivery)
@@ -1338,10 +1339,10 @@ func TestLineGiveUpEndsTheField(t *testing.T) {
 		first, waiter := b.manual().takes(), b.manual().listens().joins()
 		waiter.release(true)
 		assert.Empty(b, b.clientsInLine(), "the line")
-		waiter.ask(engine.Push)
+		waiter.ask(contract.Push)
 		assert.Empty(b, b.clientsInLine(), "the line")
 		first.release(true)
-		assert.Equal(b, int64(0), first.ask(engine.Barge)[0], "the field of a hold that was released")
+		assert.Equal(b, int64(0), first.ask(contract.Barge)[0], "the field of a hold that was released")
 		assert.Empty(b, b.holder(), "the holder")
 	})
 }
@@ -1358,7 +1359,7 @@ func TestLineLaterWaitReplacesTheEarlierOne(t *testing.T) {
 		assert.Equal(b, one.field, b.placeOf(one.id).field, "the field of the place")
 		later := one.field
 		one.field = earlier
-		assert.Equal(b, int64(0), one.ask(engine.Push)[2], "the earlier wait has a place")
+		assert.Equal(b, int64(0), one.ask(contract.Push)[2], "the earlier wait has a place")
 		assert.Equal(b, later, b.placeOf(one.id).field, "the field of the place")
 		first.release(false)
 		assert.Equal(b, later, b.holder(), "the holder")
@@ -1371,7 +1372,7 @@ func TestLineAskThatRunsLateLeavesNothing(t *testing.T) {
 	b.opts = []Option{WithPollInterval(time.Hour)}
 	first := b.contender().takes()
 	late := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute }))
-	rule := b.proxy.On(asksIn(engine.Push), testredis.HoldRequest)
+	rule := b.proxy.On(asksIn(contract.Push), testredis.HoldRequest)
 	late.givesUpAsking(rule)
 	testredis.Await(b, "the wait has ended in Redis", soon, func() bool {
 		return b.rdb.HExists(context.Background(), b.lineKey(), "over").Val()
@@ -1392,7 +1393,7 @@ func TestLineUndoOfAnUnansweredRequestEndsTheField(t *testing.T) {
 	b.opts = []Option{WithPollInterval(time.Hour)}
 	first := b.contender().takes()
 	late := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Second }))
-	rule := b.proxy.On(asksIn(engine.Push), testredis.HoldRequest)
+	rule := b.proxy.On(asksIn(contract.Push), testredis.HoldRequest)
 	ends := func(late string) testredis.Match {
 		return func(cmd []string) bool { return calls(lockRelease)(cmd) && cmd[len(cmd)-1] == late }
 	}
@@ -1541,7 +1542,7 @@ func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
 				WithWatchdogTimeout(lease),
 			)
 			l := lock(c, b.name)
-			hears := c.engine.Hub().Join(l.(known).inside().record.Grants(engine.Attempt{})) // as an earlier wait has left it
+			hears := c.engine.Hub().Join(l.(known).inside().record.Grants(contract.Attempt{})) // as an earlier wait has left it
 			defer hears.Leave()
 			testredis.Await(b, "the channel of grants is subscribed", soon, hears.Confirmed)
 
@@ -1844,7 +1845,7 @@ func TestLineSharesTheLockOnceInAWindow(t *testing.T) {
 		b.must(err)
 		assert.Equal(b, []string{"free"}, two.messages(), "messages to the first place")
 		assert.Empty(b, three.messages(), "messages to the second place")
-		assert.Equal(b, int64(1), two.ask(engine.Push)[0], "the first place takes the free lock")
+		assert.Equal(b, int64(1), two.ask(contract.Push)[0], "the first place takes the free lock")
 		assert.Equal(b, reply{1, 0, 1}, release(two), "the second release of the slice")
 		assert.Equal(b, three.field, b.holder(), "the holder")
 		endSlice()
@@ -1864,7 +1865,7 @@ func TestLineSharesTheLockAfterItsClockWasSetBack(t *testing.T) {
 		b.must(b.rdb.HSet(context.Background(), b.lineKey(), "shared", later).Err())
 		assert.Equal(b, reply{1, 1, 0}, first.releaseIn(time.Minute, false), "the first release after the jump")
 		assert.Equal(b, []string{"free"}, one.messages(), "messages to the first place")
-		assert.Equal(b, int64(1), one.ask(engine.Push)[0], "the first place takes the free lock")
+		assert.Equal(b, int64(1), one.ask(contract.Push)[0], "the first place takes the free lock")
 		assert.Equal(b, reply{1, 0, 1}, one.releaseIn(time.Minute, false), "the second release of the slice")
 		assert.Equal(b, two.field, b.holder(), "the holder")
 	})
@@ -2046,7 +2047,7 @@ func TestLineGrantBringsTheToken(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual()
 		first.fenced = true
-		before := first.ask(engine.Barge)[2]
+		before := first.ask(contract.Barge)[2]
 		next := b.contender().sibling(Fenced()).joins()
 		asked := next.settled()
 		first.release(false)
@@ -2326,7 +2327,7 @@ func TestLineLostAnswerOfARequestLosesNoGrant(t *testing.T) {
 				b.opts = []Option{WithPollInterval(time.Hour)}
 				first := b.contender().takes()
 				one := b.contenderOn(b.proxy.Client())
-				rule := b.proxy.On(asksIn(engine.Push), fault)
+				rule := b.proxy.On(asksIn(contract.Push), fault)
 				one.asks()
 				if what == "late" { // it has fired when the answer comes
 					one.joined()
@@ -2362,7 +2363,7 @@ func TestLineLateAnswerHidesNoMessage(t *testing.T) {
 	b.opts = []Option{WithPollInterval(time.Hour)}
 	first := b.contender().takes()
 	one := b.contenderOn(b.proxy.Client())
-	b.proxy.On(asksIn(engine.Push), testredis.DelayReply(300*time.Millisecond))
+	b.proxy.On(asksIn(contract.Push), testredis.DelayReply(300*time.Millisecond))
 	one.asks().joined()
 	first.unlocks() // the message arrives before the answer
 	one.gets()
@@ -2640,12 +2641,12 @@ func TestLineClientWithAPlaceForTheOtherLockIsAGuest(t *testing.T) {
 		releases := b.subscribe(b.rwReleases())
 		m, first := b.manual().listens(), b.manual().takes()
 		m.joins()
-		require.Equal(b, int64(2), m.writes(engine.Push)[2], "only the channel says when the lock is free")
+		require.Equal(b, int64(2), m.writes(contract.Push)[2], "only the channel says when the lock is free")
 		assert.Equal(b, m.field, b.placeOf(m.id).field, "the place")
 		assert.Equal(b, reply{1, 1, 0}, first.releaseIn(0, false), "the release is told beside the line")
 		assert.Equal(b, []string{"0"}, b.received(releases, b.rwReleases()))
 		assert.Equal(b, []string{"free"}, m.messages())
-		require.Equal(b, int64(1), m.writes(engine.Push)[0], "the guest takes the free lock")
+		require.Equal(b, int64(1), m.writes(contract.Push)[0], "the guest takes the free lock")
 		assert.Equal(b, m.field, b.placeOf(m.id).field, "the place")
 		b.must(releases.Close())
 		testredis.Await(
@@ -2660,12 +2661,12 @@ func TestLineClientWithAPlaceForTheOtherLockIsAGuest(t *testing.T) {
 
 		writer := b.manual()
 		writer.hears = b.subscribe(b.rwReleases() + ":" + writer.id)
-		require.Equal(b, int64(1), writer.writes(engine.Push)[2], "a place for the write lock")
-		require.Equal(b, int64(2), writer.ask(engine.Push)[2], "a guest")
+		require.Equal(b, int64(1), writer.writes(contract.Push)[2], "a place for the write lock")
+		require.Equal(b, int64(2), writer.ask(contract.Push)[2], "a guest")
 		assert.Equal(b, writer.id+":1:02:write", b.placeOf(writer.id).field, "the place")
 		assert.Equal(b, reply{1, 0, 1}, m.release(false))
 		assert.Len(b, b.received(writer.hears, b.rwReleases()+":"+writer.id), 1, "the grant")
-		assert.Equal(b, int64(2), writer.ask(engine.Push)[2], "the place is that of the hold")
+		assert.Equal(b, int64(2), writer.ask(contract.Push)[2], "the place is that of the hold")
 		assert.Equal(b, int64(1), writer.endsWriting()[0])
 		b.emptyLine()
 	})
@@ -2678,7 +2679,7 @@ func TestLineRestOfALostHoldMakesNoGuest(t *testing.T) {
 		b.manual().listens().joins()
 		m := b.manual().listens()
 		b.must(b.rdb.HSet(context.Background(), b.lineKey(), m.id, "7 new push 60000 0 1 "+m.id+":1:0900:write").Err())
-		assert.Equal(b, int64(1), m.ask(engine.Push)[2]%4, "a place")
+		assert.Equal(b, int64(1), m.ask(contract.Push)[2]%4, "a place")
 		assert.Equal(b, m.field, b.placeOf(m.id).field, "the place")
 	})
 }
@@ -2690,11 +2691,11 @@ func TestLineNotesThatReadersListen(t *testing.T) {
 		lineExists := func() bool { return b.rdb.Exists(context.Background(), b.lineKey()).Val() == 1 }
 		m, other := b.manual().takes(), b.manual()
 		require.Equal(b, int64(0), other.reads()[0], "a plain lock is held")
-		require.Equal(b, int64(0), other.writes(engine.Barge)[0], "a plain lock is held")
+		require.Equal(b, int64(0), other.writes(contract.Barge)[0], "a plain lock is held")
 		assert.False(b, lineExists(), "there is a line")
 
 		listens := b.subscribe(b.rwReleases())
-		for _, asks := range []func() reply{other.reads, func() reply { return other.writes(engine.Barge) }} {
+		for _, asks := range []func() reply{other.reads, func() reply { return other.writes(contract.Barge) }} {
 			require.Equal(b, int64(0), asks()[0], "a plain lock is held")
 			assert.Positive(b, b.rdb.PTTL(context.Background(), b.lineKey()).Val(), "the lease of the line")
 			assert.Equal(b, reply{1, 1, 0}, m.release(false), "connections that were told")
@@ -2707,7 +2708,7 @@ func TestLineNotesThatReadersListen(t *testing.T) {
 		assert.Equal(b, reply{1, 0, 1}, m.releaseIn(time.Minute, false), "a release in the first slice of the line")
 		last := b.manual().listens().joins()
 		assert.Equal(b, reply{1, 1, 0}, next.releaseIn(0, false), "a release in the next slice")
-		assert.Equal(b, int64(1), last.ask(engine.Push)[0], "the first place takes the free lock")
+		assert.Equal(b, int64(1), last.ask(contract.Push)[0], "the first place takes the free lock")
 		last.release(false)
 		b.emptyLine()
 	})
@@ -2735,7 +2736,7 @@ func TestLineThatEndsBesideAHolderStillTellsReaders(t *testing.T) {
 				reads()
 				waiter := b.manual()
 				waiter.hears = b.subscribe(b.rwReleases() + ":" + waiter.id)
-				require.Equal(b, int64(1), waiter.writes(engine.Push)[2]%4, "a place for the write lock")
+				require.Equal(b, int64(1), waiter.writes(contract.Push)[2]%4, "a place for the write lock")
 				waiter.endsWriting()
 			},
 			"the hold is renamed": func() {
@@ -2778,7 +2779,7 @@ func TestLinePlaceOfAWriterIsNoneOfThePlainLock(t *testing.T) {
 		m.release(false)
 		assert.True(b, isWoken(), "a waiter without a place")
 		m.hears = b.subscribe(b.rwReleases() + ":" + m.id)
-		require.Equal(b, int64(1), m.writes(engine.Push)[2]%4, "a place for the write lock")
+		require.Equal(b, int64(1), m.writes(contract.Push)[2]%4, "a place for the write lock")
 		assert.True(b, isWoken(), "a waiter for the plain lock, with a place for the write lock")
 		m.endsWriting()
 	})
@@ -2819,7 +2820,7 @@ func TestLinePlaceThatLeavesTellsReaders(t *testing.T) {
 func TestLinePlaceThatAsksHoldsOffNoReader(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		require.Equal(b, int64(1), b.manual().reads()[0])
-		require.Equal(b, int64(1), b.manual().ask(engine.Poll)[2], "a place")
+		require.Equal(b, int64(1), b.manual().ask(contract.Poll)[2], "a place")
 		assert.Equal(b, int64(1), b.manual().reads()[0], "a reader, while another one reads")
 	})
 }
@@ -2841,7 +2842,7 @@ func TestForcedReleaseTellsThoseBeside(t *testing.T) {
 
 // The place of a grant that has expired comes back, although the hold that followed is released by force.
 func TestForcedReleaseKeepsThePlaceOfAnExpiredGrant(t *testing.T) {
-	for name, record := range map[string]func(*Client, string) engine.Record{
+	for name, record := range map[string]func(*Client, string) contract.Record{
 		"lock":  recordOfLock,
 		"write": recordOfWriter,
 	} {
@@ -2864,7 +2865,7 @@ func TestForcedReleaseKeepsThePlaceOfAnExpiredGrant(t *testing.T) {
 				require.Equal(b, int64(1), r[2], "it is granted")
 				b.must(b.rdb.Del(ctx, b.name).Err()) // the provisional lease expires
 				barges := attemptOf(other)
-				barges.Delivery = engine.Barge
+				barges.Delivery = contract.Barge
 				does(record(other, b.name).Acquire(barges), 1)
 				does(record(other, b.name).Force(), 1)
 				assert.Equal(b, "suspect", b.placeOf(late.ID()).state, "the place of the client")
@@ -3145,7 +3146,7 @@ func TestTombstoneIsNotInherited(t *testing.T) {
 	b.opts = []Option{WithPollInterval(time.Hour)}
 	first := b.contender().takes()
 	late := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute }))
-	rule := b.proxy.On(asksIn(engine.Push), testredis.HoldRequest)
+	rule := b.proxy.On(asksIn(contract.Push), testredis.HoldRequest)
 	ctx, cancel := context.WithCancel(late.owner)
 	late.owner = ctx
 	late.asks()
@@ -3207,7 +3208,7 @@ func TestForgedGrantReleasesNoHoldOfAnotherClient(t *testing.T) {
 				b.must(held.Lock(ctx))
 				holder, c := insideOf(held), b.client()
 				record := insideOf(newLock(c, b.name)).record
-				field := holder.client.engine.HeldField(holder.record, engine.OwnerOf(ctx)) + record.Suffix()
+				field := holder.client.engine.HeldField(holder.record, engine.OwnerOf(ctx)) + record.Traits().Suffix
 				c.engine.Probe().HearGrant(record, fmt.Sprintf("grant %s 1 5000 0", field))
 				b.must(c.Close()) // waits for what the message has begun
 				b.holds(held, 1)
@@ -3346,17 +3347,17 @@ func TestLineThatEndsLeavesTheWishesOfAFairLock(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	ctx := context.Background()
-	for kind, of := range map[string]func(c *Client, name string) engine.Record{
+	for kind, of := range map[string]func(c *Client, name string) contract.Record{
 		"lock": recordOfLock, "fenced": recordOfFenced, "write": recordOfWriter,
 	} {
-		for ends, leave := range map[string]func(l engine.Record, a engine.Attempt) call{
-			"gives up": func(l engine.Record, a engine.Attempt) call { return l.RollBack(a) },
-			"gives up, and its request may still run": func(l engine.Record, a engine.Attempt) call {
+		for ends, leave := range map[string]func(l contract.Record, a contract.Attempt) call{
+			"gives up": func(l contract.Record, a contract.Attempt) call { return l.RollBack(a) },
+			"gives up, and its request may still run": func(l contract.Record, a contract.Attempt) call {
 				a.Late = true
 				return l.RollBack(a)
 			},
-			"is renamed": func(l engine.Record, a engine.Attempt) call {
-				return l.Rename(engine.Rename{From: a.Field, To: a.Field + "0", Lease: time.Minute, Late: true})
+			"is renamed": func(l contract.Record, a contract.Attempt) call {
+				return l.Rename(contract.Rename{From: a.Field, To: a.Field + "0", Lease: time.Minute, Late: true})
 			},
 		} {
 			t.Run(kind+" "+ends, func(t *testing.T) {
@@ -3365,7 +3366,7 @@ func TestLineThatEndsLeavesTheWishesOfAFairLock(t *testing.T) {
 				b.prepare("subscribed")
 				wish := b.rdb.HGet(ctx, lineKey(b.name), attemptOf(b.alive).Field).Val()
 				require.NotEmpty(t, wish)
-				a.Delivery = engine.Poll
+				a.Delivery = contract.Poll
 				b.does(l.Acquire(a), 0)
 				require.Contains(t, b.rdb.HKeys(ctx, lineKey(b.name)).Val(), "last", "it has a place")
 
@@ -3391,7 +3392,7 @@ func TestTombstonesOfALockAreLimited(t *testing.T) {
 	require.NoError(t, err)
 	assert.Regexp(t, fmt.Sprintf(`(?m)^\| requests of callers that have left, .* \| %d in a minute \|`, most), string(page))
 	s := testredis.Start(t)
-	for name, of := range map[string]func(c *Client, name string) engine.Record{
+	for name, of := range map[string]func(c *Client, name string) contract.Record{
 		"lock": recordOfLock, "fair": recordOfFair, "write": recordOfWriter, "semaphore": recordOfSemaphore,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -3417,14 +3418,14 @@ func TestTombstonesOfALockAreLimited(t *testing.T) {
 func TestTombstoneNeedsNoMemory(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t, "--maxmemory-policy", "noeviction")
-	for name, of := range map[string]func(c *Client, name string) engine.Record{
+	for name, of := range map[string]func(c *Client, name string) contract.Record{
 		"lock": recordOfLock, "fair": recordOfFair, "read": recordOfReader, "write": recordOfWriter,
 		"semaphore": recordOfSemaphore,
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newReleaseBench(t, s, releaseKind{name: name, mine: of, wait: of})
 			l, a := of(b.me, b.name), attemptOf(b.me)
-			a.Delivery, a.Late = engine.Barge, true
+			a.Delivery, a.Late = contract.Barge, true
 			detached := a
 			detached.Field = b.me.ID() + ":0:0123456789012345"
 			withoutMemory := func(c call, first int64) {
@@ -3432,8 +3433,8 @@ func TestTombstoneNeedsNoMemory(t *testing.T) {
 				b.does(c, first)
 				b.must(b.rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
 			}
-			attach := engine.Rename{From: detached.Field, To: a.Field, Lease: time.Minute, Ends: math.MaxInt64 >> 10}
-			detach := engine.Rename{From: a.Field, To: detached.Field, Lease: time.Minute, Late: true}
+			attach := contract.Rename{From: detached.Field, To: a.Field, Lease: time.Minute, Ends: math.MaxInt64 >> 10}
+			detach := contract.Rename{From: a.Field, To: detached.Field, Lease: time.Minute, Late: true}
 			b.must(b.rdb.FlushDB(t.Context()).Err())
 			if name != "read" { // an attempt of a reader has no tombstone
 				withoutMemory(l.RollBack(a), -1)
@@ -3443,7 +3444,7 @@ func TestTombstoneNeedsNoMemory(t *testing.T) {
 				b.does(l.Acquire(a), 0)
 				b.must(b.rdb.FlushDB(t.Context()).Err())
 			} else {
-				split := engine.Rename{From: a.Field, To: detached.Field, Lease: time.Minute, Splits: true}
+				split := contract.Rename{From: a.Field, To: detached.Field, Lease: time.Minute, Splits: true}
 				b.does(l.Acquire(a), 1)
 				withoutMemory(l.Release(released(detached.Field, 0, false)), -1)
 				b.does(l.Rename(split), -1)
@@ -3498,9 +3499,9 @@ func TestTombstoneAmongOthersIsSeen(t *testing.T) {
 		for range 20 {
 			b.manual().release(true)
 		}
-		assert.Equal(b, int64(0), ended.ask(engine.Barge)[0], "a free lock")
+		assert.Equal(b, int64(0), ended.ask(contract.Barge)[0], "a free lock")
 		assert.Empty(b, b.holder())
-		assert.Equal(b, int64(1), other.ask(engine.Barge)[0], "another field")
+		assert.Equal(b, int64(1), other.ask(contract.Barge)[0], "another field")
 		other.release(false)
 		assert.Equal(b, 71, b.tombstones())
 	})
@@ -3707,7 +3708,7 @@ func TestLineSaysHowManyAreInFront(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
 		for n := range 3 {
-			assert.Equal(b, int64(1+4*n), b.manual().listens().joins().ask(engine.Push)[2])
+			assert.Equal(b, int64(1+4*n), b.manual().listens().joins().ask(contract.Push)[2])
 		}
 		b.must(b.rdb.Del(context.Background(), b.name, b.lineKey()).Err())
 	})

@@ -8,7 +8,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -102,16 +102,16 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	announce := prefixName("redisson_lock__channel", key)
 	l := &plainLock{
 		hashLock: hashLock{client: c, keys: keys, words: send.Words(keys), facts: facts{
-			Traits: engine.Traits{
-				LockID:       engine.LockID{Name: key},
-				Given:        name,
-				LockType:     string(TypeLock),
-				Admits:       engine.Exclusive,
-				Tokens:       o.fenced,
-				SingleTokens: o.single,
-				Lasts:        o.lasts,
-				Limit:        o.limits,
-				Script:       lockBundled,
+			traits: contract.Traits{
+				ID:          contract.LockID{Name: key},
+				Name:        name,
+				Type:        string(TypeLock),
+				Admission:   contract.Exclusive,
+				Fenced:      o.fenced,
+				DrawsSingly: o.single,
+				Lasting:     o.lasts,
+				Limits:      o.limits,
+				Bundled:     lockBundled,
 			},
 			granting: c.grantChannel(announce), line: keys[1],
 		}},
@@ -136,9 +136,9 @@ type plainLock struct {
 	told     any    // the same, as an argument
 }
 
-func (l *plainLock) Channel(engine.Attempt) string { return l.announce }
+func (l *plainLock) Channel(contract.Attempt) string { return l.announce }
 
-func (l *plainLock) Acquire(a engine.Attempt) call {
+func (l *plainLock) Acquire(a contract.Attempt) call {
 	return call{
 		Script:   lockAcquire,
 		Keys:     l.keys,
@@ -149,25 +149,25 @@ func (l *plainLock) Acquire(a engine.Attempt) call {
 }
 
 // acquireArgs leaves out those arguments at the end that do not matter: each of them takes time.
-func (l *plainLock) acquireArgs(a engine.Attempt) []any {
-	delivery, tokens := cmp.Or(a.Delivery, engine.Barge), a.TokensWanted(l.Tokens)
+func (l *plainLock) acquireArgs(a contract.Attempt) []any {
+	delivery, tokens := cmp.Or(a.Delivery, contract.Barge), a.TokensWanted(l.traits.Fenced)
 	switch verb := l.client.publishVerb(); {
-	case delivery == engine.Push, delivery == engine.Poll, delivery == engine.Defer && verb != publish:
+	case delivery == contract.Push, delivery == contract.Poll, delivery == contract.Defer && verb != publish:
 		return []any{a.Field, milliseconds(a.Lease), a.HoldCount, delivery, tokens, a.Asked, l.told, verb}
 	case tokens > 1:
 		return []any{a.Field, milliseconds(a.Lease), a.HoldCount, delivery, tokens}
-	case delivery == engine.Defer:
+	case delivery == contract.Defer:
 		return []any{a.Field, milliseconds(a.Lease), a.HoldCount}
 	}
 	return []any{a.Field, milliseconds(a.Lease), a.HoldCount, delivery}
 }
 
-func (l *plainLock) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error) {
-	g, err := engine.ParseOutcome(r)
+func (l *plainLock) ReadReply(_ contract.Attempt, r reply) (contract.Outcome, error) {
+	g, err := contract.ParseOutcome(r)
 	return g.WithStanding(r), err
 }
 
-func (l *plainLock) Release(r engine.Release) call {
+func (l *plainLock) Release(r contract.Release) call {
 	args := []any{r.Field, l.told, l.client.publishVerb(), milliseconds(r.Share)}
 	if r.HoldCount > 0 || r.Late { // otherwise the script assumes 0 and false
 		args = append(args, r.HoldCount, r.Late)
@@ -176,15 +176,15 @@ func (l *plainLock) Release(r engine.Release) call {
 }
 
 // RollBack sets the hold count back to what it was before the attempt.
-func (l *plainLock) RollBack(a engine.Attempt) call { return l.Release(a.AsRelease()) }
+func (l *plainLock) RollBack(a contract.Attempt) call { return l.Release(a.AsRelease()) }
 
-func (l *plainLock) Rename(r engine.Rename) call {
+func (l *plainLock) Rename(r contract.Rename) call {
 	return call{Script: lockRename, Keys: l.keys[:2], Optional: optionalOfLock, Args: renameArgs(r, "", r.Late)}
 }
 
 // renameArgs returns the arguments of a script that renames a field. Redis has suffix behind each field. The
 // arguments in last follow.
-func renameArgs(r engine.Rename, suffix string, last ...any) []any {
+func renameArgs(r contract.Rename, suffix string, last ...any) []any {
 	return append([]any{r.From + suffix, r.To + suffix, milliseconds(r.Lease), r.Until, r.Ends}, last...)
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -385,7 +385,7 @@ func TestLeavingAQueueNeedsNoMemory(t *testing.T) {
 }
 
 // tokenBlock is how many tokens are drawn together at most.
-var tokenBlock = (&engine.Attempt{AdoptsRecord: true}).TokensWanted(true)
+var tokenBlock = (&contract.Attempt{AdoptsRecord: true}).TokensWanted(true)
 
 // A fencedLock is a lock with tokens that is handed off inside a process.
 type fencedLock interface {
@@ -501,9 +501,9 @@ func (b *bench) nextToken(l fencedLock) int64 {
 func TestScriptDrawsABlock(t *testing.T) {
 	const now = 1_800_000_000_000_000
 	missing := int64(-1)
-	for kind, of := range map[string]func(c *Client, name string) engine.Record{
-		"lock":  func(c *Client, name string) engine.Record { return c.NewLock(name, Fenced()).record },
-		"write": func(c *Client, name string) engine.Record { return c.NewRWLock(name, Fenced()).Write().record },
+	for kind, of := range map[string]func(c *Client, name string) contract.Record{
+		"lock":  func(c *Client, name string) contract.Record { return c.NewLock(name, Fenced()).record },
+		"write": func(c *Client, name string) contract.Record { return c.NewRWLock(name, Fenced()).Write().record },
 	} {
 		for _, tt := range []struct {
 			name     string
@@ -531,7 +531,7 @@ func TestScriptDrawsABlock(t *testing.T) {
 				ctx := context.Background()
 				c := b.client()
 				l := of(c, b.name)
-				a := engine.Attempt{Field: c.ID() + ":1:01", Lease: time.Minute, HoldCount: 1}
+				a := contract.Attempt{Field: c.ID() + ":1:01", Lease: time.Minute, HoldCount: 1}
 				if tt.held {
 					b.must(second(c.send(l.Acquire(a))))
 				}

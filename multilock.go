@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
@@ -69,10 +70,10 @@ const restartPause = 10 * time.Millisecond
 // A step of a MultiLock acquires one lock, or several that one script can acquire.
 type step struct {
 	locks   []Locker
-	engine  *engine.Engine // nil for a foreign Locker
-	ids     []engine.Lock  // the locks of this package
-	records []engine.Lock  // the same locks, if each has a record and is acquired without its methods: see isOurs
-	members []component    // the same locks
+	engine  *engine.Engine  // nil for a foreign Locker
+	ids     []contract.Lock // the locks of this package
+	records []contract.Lock // the same locks, if each has a record and is acquired without its methods: see isOurs
+	members []component     // the same locks
 }
 
 // NewMultiLock returns a lock that consists of the given locks. They may be of any type, including MultiLocks and
@@ -579,7 +580,7 @@ func (s *step) leaseFor(r engine.Request) time.Duration {
 	if s.engine == nil || r.Lease == 0 {
 		return r.Lease
 	}
-	return max(r.Lease, s.ids[0].Limits().Cut(r.LeastLease))
+	return max(r.Lease, s.ids[0].Traits().Limits.Cut(r.LeastLease))
 }
 
 // keepLease gives the step, which has an explicit lease, at least this lease from now on, and waits for that until by.

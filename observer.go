@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/wake"
 )
@@ -308,12 +309,12 @@ func (e *userEvents) LineRefused(err error) {
 
 func (e *userEvents) SlowHold(s engine.Subject, held time.Duration, stack []uintptr) {
 	e.log.Warn("relock: a lock has been held for a long time", "lock", cutName(s.Name), "type", s.Type,
-		"owner", s.Owner.String(), "held", engine.Rounded(held), "stack", stackText(stack))
+		"owner", s.Owner.String(), "held", contract.Rounded(held), "stack", stackText(stack))
 }
 
 func (e *userEvents) SlowWait(w engine.SlowWait) {
 	e.log.Warn("relock: callers have waited for a lock for a long time", "lock", cutName(w.Name), "type", w.Type,
-		"waiters", w.Waiters, "waited", engine.Rounded(w.Waited), "holder", cmp.Or(w.Holder, "unknown"))
+		"waiters", w.Waiters, "waited", contract.Rounded(w.Waited), "holder", cmp.Or(w.Holder, "unknown"))
 }
 
 func (e *userEvents) SlowOmitted(n int) {

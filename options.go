@@ -12,7 +12,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -237,7 +237,7 @@ func (o *options) check() error {
 func isTooShort(d time.Duration) bool { return d != 0 && d < leastWarning }
 
 type lockOptions struct {
-	limits   engine.Limits
+	limits   contract.Limits
 	fenced   bool
 	single   bool // each hold draws its token in Redis
 	lasts    bool // holds are meant to last, and are not slow

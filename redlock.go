@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
@@ -80,7 +81,7 @@ type RedLock struct{ handle }
 // acquires one of them looks for its hold through the Client of the other one, and returns ErrInvalid if it is there.
 // Until that is known, errors name the two locks.
 func (c *Client) NewRedLock(locks ...Locker) *RedLock {
-	l := &redLock{Traits: engine.Traits{LockType: string(TypeRed)}, client: c, needed: len(locks)/2 + 1}
+	l := &redLock{traits: contract.Traits{Type: string(TypeRed)}, client: c, needed: len(locks)/2 + 1}
 	components, err := componentsOf(c, locks)
 	if err == nil && len(components) < 3 {
 		err = invalid("%d locks: a RedLock needs at least 3", len(components))
@@ -91,7 +92,7 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 	if err == nil {
 		l.describe(components)
 	}
-	return &RedLock{handle{client: c, name: l.LockID.Name, lock: l, bad: err}}
+	return &RedLock{handle{client: c, name: l.traits.ID.Name, lock: l, bad: err}}
 }
 
 // checkNodes returns an error if a node would have two votes, or no time to cast one.
@@ -99,7 +100,7 @@ func checkNodes(components []component) error {
 	var voters [][]component // the records of each node
 	for _, c := range components {
 		for _, r := range c.records() {
-			if r.record.Limits() != (engine.Limits{}) {
+			if r.record.Traits().Limits != (contract.Limits{}) {
 				return invalid("%s has MaxHold or MinHold: the locks of a RedLock must not have these options", shortName(c.Name()))
 			}
 			client := r.client
@@ -120,7 +121,7 @@ func checkNodes(components []component) error {
 
 // redLock has the data of a RedLock.
 type redLock struct {
-	engine.Traits
+	traits contract.Traits
 	client *Client
 	nodes  []*redNode
 	needed int    // a majority
@@ -148,7 +149,7 @@ type releaseChannel struct {
 
 // describe sets the fields that follow from the components.
 func (l *redLock) describe(components []component) {
-	l.Admits = engine.Shared
+	l.traits.Admission = contract.Shared
 	var names, ids, places []string
 	for _, c := range components {
 		n := &redNode{
@@ -161,8 +162,8 @@ func (l *redLock) describe(components []component) {
 		if c.record != nil {
 			n.id, n.timeout = fmt.Sprint(c.client.ID(), c.id), c.client.nodeTimeout
 		}
-		if c.record == nil || c.record.Admission() == engine.Exclusive {
-			l.Admits = engine.Exclusive
+		if c.record == nil || c.record.Traits().Admission == contract.Exclusive {
+			l.traits.Admission = contract.Exclusive
 		}
 		l.nodes = append(l.nodes, n)
 		names, ids = append(names, c.Name()), append(ids, n.id)
@@ -173,10 +174,11 @@ func (l *redLock) describe(components []component) {
 	l.doubts = doubtsAbout(components)
 	slices.Sort(places)
 	l.place = strings.Join(places, ",")
-	l.LockID = engine.LockID{
+	l.traits.ID = contract.LockID{
 		Name: strings.Join(slices.Compact(names), ","),
 		Half: strings.Join(slices.Sorted(slices.Values(ids)), ","),
 	}
+	l.traits.Name = l.traits.ID.Name
 }
 
 // releaseChannels returns the channels on which a release of c is announced, or nil if a part of c does not announce
@@ -187,13 +189,20 @@ func releaseChannels(c component) (channels []releaseChannel) {
 		if c.record == nil {
 			return nil
 		}
-		name := c.record.Channel(engine.Attempt{NoWait: true})
+		name := c.record.Channel(contract.Attempt{NoWait: true})
 		if name == "" {
 			return nil
 		}
 		channels = append(channels, releaseChannel{c.client.engine.Hub(), name})
 	}
 	return channels
+}
+
+func (l *redLock) Traits() *contract.Traits { return &l.traits }
+
+// BusyText is not called: see engine.Refusal.Who.
+func (*redLock) BusyText(ttl, left, ago time.Duration) string {
+	return contract.BusyText(ttl, left, ago)
 }
 
 // NewVote returns the backend of a new hold of o. It calls check when the hold may have become invalid.
@@ -217,7 +226,7 @@ func (l *redLock) CheckLease(length time.Duration) error {
 }
 
 // Ask asks all nodes at the same time for the hold count of a, and releases a round that is not won.
-func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refused engine.Refusal, err error) {
+func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (res engine.Answer, refused engine.Refusal, err error) {
 	l := v.lock
 	if same := l.same.Load(); same != nil {
 		return res, refused, *same
@@ -227,7 +236,7 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 		return res, refused, why
 	}
 	if !v.raise(a.HoldCount) {
-		res.Status = engine.Gone
+		res.Status = contract.Gone
 		return res, refused, nil
 	}
 	patient := p.WithMinWait(time.Now())
@@ -244,7 +253,7 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 	}
 	invalid := v.checkApart(p.Ctx, r)
 	if invalid == nil && r.won() && time.Since(res.Sent) < lease.Validity(a.Lease) && v.begins() {
-		res.Status = engine.Held
+		res.Status = contract.Held
 		return res, refused, nil
 	}
 	// If the time is up, the reason is in the answers that have come by then.
@@ -261,12 +270,12 @@ func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 // endOfRound is lostRound for a round that the end of the wait has cut short if cut is set.
 func (v *redVote) endOfRound(
 	ctx context.Context,
-	a engine.Attempt,
+	a contract.Attempt,
 	r *round,
 	cut bool,
-) (engine.Status, engine.Refusal, error) {
+) (contract.Status, engine.Refusal, error) {
 	if lost := v.Check() != nil; lost && a.HoldCount > 1 { // during the round
-		return engine.Gone, engine.Refusal{}, nil
+		return contract.Gone, engine.Refusal{}, nil
 	}
 	status, refused, err := v.lock.lostRound(a, r)
 	if cut && refused.Cause != nil {
@@ -279,10 +288,10 @@ func (v *redVote) endOfRound(
 }
 
 // lostRound evaluates the answers of a lost round. An error that it returns is final.
-func (l *redLock) lostRound(a engine.Attempt, v *round) (engine.Status, engine.Refusal, error) {
+func (l *redLock) lostRound(a contract.Attempt, v *round) (contract.Status, engine.Refusal, error) {
 	spare := len(l.nodes) - l.needed // the number of nodes that may be missing when the lock is acquired
 	if a.HoldCount > 1 && v.count(ErrLockLost) > spare {
-		return engine.Gone, engine.Refusal{}, nil
+		return contract.Gone, engine.Refusal{}, nil
 	}
 	taken, final := 0, 0
 	r := engine.Refusal{Wait: -1, Who: "other owners hold too many of its locks" + l.unsettled()}
@@ -303,7 +312,7 @@ func (l *redLock) lostRound(a engine.Attempt, v *round) (engine.Status, engine.R
 		}
 	}
 	if final > spare {
-		return engine.Busy, r, v.failed()
+		return contract.Busy, r, v.failed()
 	}
 	if v.Granted > 0 {
 		r.Pause = redPause/2 + rand.N(redPause) // competitors may have lost the round, too,
@@ -317,7 +326,7 @@ func (l *redLock) lostRound(a engine.Attempt, v *round) (engine.Status, engine.R
 	case taken <= spare:
 		r.Cause = fmt.Errorf("%w%s", v.QuorumError, l.unsettled())
 	}
-	return engine.Busy, r, nil
+	return contract.Busy, r, nil
 }
 
 // SetHoldCount makes all nodes reduce their hold counts to left, and reports whether a majority had higher ones.
@@ -363,8 +372,8 @@ func (v *redVote) Extend(ctx context.Context, lease time.Duration) (sent time.Ti
 }
 
 // look returns the state that a majority of the nodes reports. If field is not "", it asks for the hold of the caller.
-func (l *redLock) look(ctx context.Context, field string) (engine.View, error) {
-	views := make([]engine.View, len(l.nodes)) // each element is written before its node's answer is sent
+func (l *redLock) look(ctx context.Context, field string) (contract.View, error) {
+	views := make([]contract.View, len(l.nodes)) // each element is written before its node's answer is sent
 	r, err := l.askAll(ctx, func(ctx context.Context, i int) (err error) {
 		s, n := &views[i], l.nodes[i]
 		if field != "" {
@@ -375,7 +384,7 @@ func (l *redLock) look(ctx context.Context, field string) (engine.View, error) {
 		return err
 	})
 	if err != nil {
-		return engine.View{}, err
+		return contract.View{}, err
 	}
 	yes := 0
 	var ttls []time.Duration
@@ -390,11 +399,11 @@ func (l *redLock) look(ctx context.Context, field string) (engine.View, error) {
 	switch no := r.Granted - yes; {
 	case yes >= l.needed:
 		slices.Sort(ttls)
-		return engine.View{Locked: field == "", Held: field != "", TTL: ttls[len(ttls)-l.needed]}, nil
+		return contract.View{Locked: field == "", Held: field != "", TTL: ttls[len(ttls)-l.needed]}, nil
 	case no <= len(l.nodes)-l.needed:
-		return engine.View{}, r.failed() // the missing answers could decide either way
+		return contract.View{}, r.failed() // the missing answers could decide either way
 	}
-	return engine.View{}, nil
+	return contract.View{}, nil
 }
 
 // free releases all nodes, and ends the holds of this process.

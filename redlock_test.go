@@ -380,7 +380,7 @@ func TestRedLockRefusalsForGoodAreToldAtOnce(t *testing.T) {
 func TestRedLockUnlockNeedsAMajority(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
-	l := b.lock(WithRedLockNodeTimeout(400 * time.Millisecond))
+	l := b.lock()
 	for range 2 {
 		b.must(l.Lock(ctx))
 		testredis.Await(b, "all are held", soon, func() bool { return b.has() == 5 })
@@ -404,7 +404,7 @@ func TestRedLockUnlockNeedsAMajority(t *testing.T) {
 func TestRedLockNodeThatMissedALevelIsReleasedWithTheLast(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
-	l, other := b.lock(WithRedLockNodeTimeout(400*time.Millisecond)), b.lock()
+	l, other := b.lock(), b.lock()
 	same := newRedLock(l.(*RedLock).client, b.name)
 	b.servers[0].Freeze()
 	b.must(l.Lock(ctx))
@@ -431,7 +431,7 @@ func TestRedLockNodesWithoutAnAnswerDecideNothing(t *testing.T) {
 	ctx := context.Background()
 	b.servers[0].Kill()
 	b.servers[1].Kill()
-	l := b.lock(WithRedLockNodeTimeout(400 * time.Millisecond))
+	l := b.lock()
 	b.must(l.Lock(ctx))
 	guarded, err := l.Guard(ctx)
 	b.must(err)

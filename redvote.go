@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
@@ -94,7 +95,7 @@ func (v *redVote) raise(holdCount int) bool {
 
 // nodeAsker returns the function that asks node i to increment its hold count. The request counts as one that the node
 // has not answered from now on. A grant is recorded in v or released, even if the round is over by then.
-func (v *redVote) nodeAsker(ctx context.Context, i int, a engine.Attempt) func() error {
+func (v *redVote) nodeAsker(ctx context.Context, i int, a contract.Attempt) func() error {
 	n := v.lock.nodes[i]
 	owned := v.in(ctx, i)
 	earlier, answered := v.asks(i)
@@ -181,7 +182,7 @@ func (v *redVote) in(ctx context.Context, i int) context.Context {
 }
 
 // tryNode tries node i after the node has answered the earlier requests for the same owner.
-func (v *redVote) tryNode(ctx context.Context, i int, a engine.Attempt, earlier []chan struct{}) error {
+func (v *redVote) tryNode(ctx context.Context, i int, a contract.Attempt, earlier []chan struct{}) error {
 	n := v.lock.nodes[i]
 	ctx, cancel := context.WithTimeout(engine.Patiently(ctx), min(n.timeout, max(a.Lease/3, time.Millisecond)))
 	defer cancel()
@@ -395,7 +396,7 @@ func (v *redVote) Renew() bool {
 	c := v.lock.client
 	for i := range v.nodes {
 		if !v.at(i).alive() {
-			a := engine.Attempt{HoldCount: 1, Lease: c.engine.WatchdogTimeout, Renewed: true}
+			a := contract.Attempt{HoldCount: 1, Lease: c.engine.WatchdogTimeout, Renewed: true}
 			ask := v.nodeAsker(context.Background(), i, a)
 			c.engine.Spawn(func() { _ = send.CatchPanic(ask) })
 		}
@@ -428,7 +429,7 @@ type nodeRequest struct {
 
 // A voter is one owner of one RedLock.
 type voter struct {
-	name  engine.LockID
+	name  contract.LockID
 	owner engine.Owner
 }
 
@@ -465,7 +466,7 @@ func (p *pendingRequests) end(v *redVote) {
 	}
 }
 
-func (v *redVote) voter() voter { return voter{v.lock.LockID, v.owner} }
+func (v *redVote) voter() voter { return voter{v.lock.traits.ID, v.owner} }
 
 // asks records a request to node i for the owner of v, and returns the earlier requests that the node has not answered
 // yet.

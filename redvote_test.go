@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
@@ -37,15 +38,15 @@ func (b *redBench) vote(l *redLock, owner engine.Owner) (v *redVote, noticed <-c
 	b.Helper()
 	calls := make(chan struct{}, 100)
 	v = l.NewVote(owner, func(engine.Vote) { calls <- struct{}{} }).(*redVote)
-	require.Equal(b, engine.Held, v.asksFor(b, 1))
+	require.Equal(b, contract.Held, v.asksFor(b, 1))
 	b.awaitNodes(v, 3)
 	return v, calls
 }
 
 // asksFor makes one attempt to have the hold count.
-func (v *redVote) asksFor(b *redBench, holdCount int) engine.Status {
+func (v *redVote) asksFor(b *redBench, holdCount int) contract.Status {
 	b.Helper()
-	res, _, err := v.Ask(&send.Wait{Ctx: context.Background()}, engine.Attempt{
+	res, _, err := v.Ask(&send.Wait{Ctx: context.Background()}, contract.Attempt{
 		HoldCount: holdCount, Lease: time.Minute, Renewed: true,
 	})
 	b.must(err)
@@ -202,17 +203,17 @@ func (l *redLock) awaitAnswers(b *redBench, owner engine.Owner) {
 
 // A RedLock that has lost too many nodes is lost, although it could acquire them again: another owner may have had them.
 func TestRedLockDoesNotCoverUpALoss(t *testing.T) {
-	for name, prepare := range map[string]func(b *redBench, v *redVote) (again func() engine.Status){
-		"re-entry": func(b *redBench, v *redVote) func() engine.Status {
-			return func() engine.Status { return v.asksFor(b, 2) }
+	for name, prepare := range map[string]func(b *redBench, v *redVote) (again func() contract.Status){
+		"re-entry": func(b *redBench, v *redVote) func() contract.Status {
+			return func() contract.Status { return v.asksFor(b, 2) }
 		},
-		"renewal under way": func(_ *redBench, v *redVote) func() engine.Status {
-			again := v.nodeAsker(context.Background(), 0, engine.Attempt{HoldCount: 1, Lease: time.Minute, Renewed: true})
-			return func() engine.Status {
+		"renewal under way": func(_ *redBench, v *redVote) func() contract.Status {
+			again := v.nodeAsker(context.Background(), 0, contract.Attempt{HoldCount: 1, Lease: time.Minute, Renewed: true})
+			return func() contract.Status {
 				if again() == nil && v.Check() == nil {
-					return engine.Held
+					return contract.Held
 				}
-				return engine.Gone
+				return contract.Gone
 			}
 		},
 	} {
@@ -230,7 +231,7 @@ func TestRedLockDoesNotCoverUpALoss(t *testing.T) {
 			require.NoError(t, v.Check())
 			again := prepare(b, v)
 			loses(1)
-			require.Equal(t, engine.Gone, again())
+			require.Equal(t, contract.Gone, again())
 			require.Error(t, v.Check())
 			v.Lower(ctx, 0)(soon)
 		})
@@ -242,7 +243,7 @@ func TestRedLockDoesNotCoverUpALoss(t *testing.T) {
 func TestRedLockGrantDoesNotMakeUpForALossMeanwhile(t *testing.T) {
 	for name, again := range map[string]func(b *redBench, v *redVote){
 		"renewal":  func(b *redBench, v *redVote) { require.True(b, v.Renew()) },
-		"re-entry": func(b *redBench, v *redVote) { require.Equal(b, engine.Gone, v.asksFor(b, 2)) },
+		"re-entry": func(b *redBench, v *redVote) { require.Equal(b, contract.Gone, v.asksFor(b, 2)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newSmallRedBench(t)
@@ -291,10 +292,10 @@ func TestRedLockThatHasNotBegunIsNotLost(t *testing.T) {
 			if late {
 				require.True(t, v.lapsed())
 			}
-			require.Equal(t, engine.Held, v.asksFor(b, 1))
+			require.Equal(t, contract.Held, v.asksFor(b, 1))
 			b.awaitNodes(v, 3)
 			guards[1].Store(true)
-			require.Equal(t, engine.Gone, v.asksFor(b, 2))
+			require.Equal(t, contract.Gone, v.asksFor(b, 2))
 			v.Lower(context.Background(), 0)(soon)
 		})
 	}
@@ -379,10 +380,10 @@ func TestRedLockReentryOfALostHoldLeavesTheNextHoldAlone(t *testing.T) {
 	before.Lost()
 	l.awaitAnswers(b, owner)
 	require.NoError(t, before.Check(), "the guards have not ended")
-	require.Equal(t, engine.Gone, before.asksFor(b, 2))
+	require.Equal(t, contract.Gone, before.asksFor(b, 2))
 	require.Empty(t, l.client.pending.votes)
 	next, _ := b.vote(l, owner)
-	require.Equal(t, engine.Gone, before.asksFor(b, 2))
+	require.Equal(t, contract.Gone, before.asksFor(b, 2))
 	require.False(t, next.Over())
 	b.awaitNodes(next, 3)
 	next.Lower(ctx, 0)(soon)

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/testredis"
@@ -266,7 +267,7 @@ func (m *rwModel) readInspect(field string) reply {
 	return reply{one(living > 0), int64(m.holds[field]), m.ttl()}
 }
 
-func (m *rwModel) readRename(r engine.Rename) reply {
+func (m *rwModel) readRename(r contract.Rename) reply {
 	lease := m.renamedLease(r)
 	if m.living(r.To) > 0 && r.Late && !r.Splits {
 		delete(m.holds, r.From)
@@ -307,7 +308,7 @@ func (m *rwModel) readRename(r engine.Rename) reply {
 }
 
 // renamedLease returns the lease that a rename sets.
-func (m *rwModel) renamedLease(r engine.Rename) int64 {
+func (m *rwModel) renamedLease(r contract.Rename) int64 {
 	lease := r.Lease.Milliseconds()
 	if r.Until > 0 {
 		lease = max(1, min(lease, r.Until-m.now))
@@ -337,9 +338,9 @@ func (m *rwModel) writeAcquire(field, reader string, lease int64, count int, del
 				return reply{-2, 0, 0}
 			}
 		}
-		joined := delivery == engine.Poll && (!free || inLine) && m.join(own, lease)
+		joined := delivery == contract.Poll && (!free || inLine) && m.join(own, lease)
 		to := ""
-		if free && inLine && delivery != engine.Barge {
+		if free && inLine && delivery != contract.Barge {
 			asker := ""
 			if joined {
 				asker = rwClient(own)
@@ -355,7 +356,7 @@ func (m *rwModel) writeAcquire(field, reader string, lease int64, count int, del
 					m.beats(reader, beat)
 				}
 			}
-			left := delivery == engine.Barge && m.latest[rwClient(own)] == own
+			left := delivery == contract.Barge && m.latest[rwClient(own)] == own
 			if left {
 				m.seen["an upgrader leaves the line"]++
 				m.leave(own)
@@ -429,7 +430,7 @@ func (m *rwModel) writeRelease(field, reader string, left int, rollsBack, late b
 	return reply{2*one(had) - 1, 0, one(to != "")}
 }
 
-func (m *rwModel) writeRename(r engine.Rename) reply {
+func (m *rwModel) writeRename(r contract.Rename) reply {
 	from, to := r.From+writeSuffix, r.To+writeSuffix
 	lease, renamed := m.renamedLease(r), m.holds[to] > 0
 	set := func() {
@@ -582,7 +583,7 @@ type rwRun struct {
 	*bench
 	m           *rwModel
 	rng         *rand.Rand
-	read, write engine.Record
+	read, write contract.Record
 	name        string
 	history     []string
 }
@@ -677,15 +678,17 @@ func (r *rwRun) step() {
 	if r.rng.IntN(20) == 0 {
 		lease = 8000 // longer than that of a grant
 	}
-	a := engine.Attempt{Field: field, Lease: time.Duration(lease) * time.Millisecond, HoldCount: count,
-		Delivery: []string{engine.Poll, engine.Poll, engine.Poll, engine.Defer, engine.Barge, engine.Barge}[r.rng.IntN(6)]}
+	a := contract.Attempt{Field: field, Lease: time.Duration(lease) * time.Millisecond, HoldCount: count,
+		Delivery: []string{
+			contract.Poll, contract.Poll, contract.Poll, contract.Defer, contract.Barge, contract.Barge,
+		}[r.rng.IntN(6)]}
 	ofReader := a
 	ofReader.Field, ofReader.Counterpart = reader, r.counterpart(field)
 	holds := ""
 	if r.m.holds[reader] > 0 {
 		holds = reader
 	}
-	to := engine.Rename{From: field, To: owner + "9", Lease: a.Lease, Late: r.rng.IntN(5) == 0}
+	to := contract.Rename{From: field, To: owner + "9", Lease: a.Lease, Late: r.rng.IntN(5) == 0}
 	switch r.rng.IntN(3) {
 	case 0:
 		to.Ends = rwEpoch + r.m.now + int64(r.rng.IntN(80)) - 20
@@ -700,7 +703,7 @@ func (r *rwRun) step() {
 		c, want = r.read.Acquire(ofReader), r.m.readAcquire(reader, lease, count, ofReader.Counterpart+writeSuffix)
 	case op < 9:
 		runsLate := r.rng.IntN(10) == 0
-		c = r.read.Release(engine.Release{Field: reader, HoldCount: left, Late: runsLate, Share: time.Hour * 1e4})
+		c = r.read.Release(contract.Release{Field: reader, HoldCount: left, Late: runsLate, Share: time.Hour * 1e4})
 		want = r.m.readRelease(reader, left, runsLate)
 		if op == 8 {
 			ofReader.HoldCount, ofReader.Late = left+1, runsLate
@@ -719,7 +722,7 @@ func (r *rwRun) step() {
 	case op < 18:
 		back := op == 17
 		a.HoldCount, a.Counterpart, a.Late = left+1, holds, r.rng.IntN(10) == 0
-		c = r.write.Release(engine.Release{Field: field, HoldCount: left, Late: a.Late})
+		c = r.write.Release(contract.Release{Field: field, HoldCount: left, Late: a.Late})
 		if back {
 			c = r.write.RollBack(a)
 		} else {
@@ -802,7 +805,7 @@ func (r *rwRun) counterpart(field string) string {
 }
 
 // relative returns a rename whose times are those of the model.
-func (r *rwRun) relative(to engine.Rename) engine.Rename {
+func (r *rwRun) relative(to contract.Rename) contract.Rename {
 	to.Ends, to.Until = max(0, to.Ends-rwEpoch), max(0, to.Until-rwEpoch)
 	return to
 }

@@ -12,7 +12,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -101,7 +101,7 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	if o.fenced {
 		keys = append(keys, tokenKey(key))
 	}
-	read, write := engine.LockID{Name: key, Half: "read"}, engine.LockID{Name: key, Half: "write"}
+	read, write := contract.LockID{Name: key, Half: "read"}, contract.LockID{Name: key, Half: "write"}
 	rw := rwRecord{
 		client:   c,
 		keys:     keys,
@@ -111,32 +111,32 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	r := &readLock{
 		rw,
 		facts{
-			Traits: engine.Traits{
-				LockID:          read,
-				Given:           name,
-				LockType:        string(TypeRead),
-				CounterpartHalf: write.Half,
-				Admits:          o.limits.OfReaders(),
-				Limit:           o.limits,
-				Script:          readBundled,
-				MaxCount:        mostHoldCount,
-				TooMany:         errTooDeep,
+			traits: contract.Traits{
+				ID:           read,
+				Name:         name,
+				Type:         string(TypeRead),
+				Counterpart:  write,
+				Admission:    o.limits.OfReaders(),
+				Limits:       o.limits,
+				Bundled:      readBundled,
+				MaxHoldCount: mostHoldCount,
+				TooMany:      errTooDeep,
 			},
 		},
 	}
 	w := &writeLock{
 		rw,
 		facts{
-			Traits: engine.Traits{
-				LockID:          write,
-				Given:           name,
-				LockType:        string(TypeWrite),
-				CounterpartHalf: read.Half,
-				Admits:          engine.Exclusive,
-				Tokens:          o.fenced,
-				Limit:           o.limits,
-				Script:          writeBundled,
-				Ending:          writeSuffix,
+			traits: contract.Traits{
+				ID:          write,
+				Name:        name,
+				Type:        string(TypeWrite),
+				Counterpart: read,
+				Admission:   contract.Exclusive,
+				Fenced:      o.fenced,
+				Limits:      o.limits,
+				Bundled:     writeBundled,
+				Suffix:      writeSuffix,
 			},
 			granting: c.grantChannel(rw.announce),
 			line:     keys[2],
@@ -173,7 +173,7 @@ type rwRecord struct {
 	leases   string   // the prefix of the keys of read leases
 }
 
-func (r *rwRecord) Channel(engine.Attempt) string { return r.announce }
+func (r *rwRecord) Channel(contract.Attempt) string { return r.announce }
 
 // forceHalf returns the call that releases one half by force.
 func (r *rwRecord) forceHalf(half string) call {
@@ -194,7 +194,7 @@ func (l *readLock) BusyText(_, _, _ time.Duration) string { // the reply does no
 	return "another process (or Client) holds the write lock, or waits for it"
 }
 
-func (l *readLock) Acquire(a engine.Attempt) call {
+func (l *readLock) Acquire(a contract.Attempt) call {
 	return call{
 		Script:   readAcquire,
 		Keys:     l.keys[:3],
@@ -204,17 +204,17 @@ func (l *readLock) Acquire(a engine.Attempt) call {
 	}
 }
 
-func (l *readLock) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error) {
-	return engine.ParseOutcome(r)
+func (l *readLock) ReadReply(_ contract.Attempt, r reply) (contract.Outcome, error) {
+	return contract.ParseOutcome(r)
 }
 
-func (l *readLock) Release(r engine.Release) call { return l.leave(r, true) }
+func (l *readLock) Release(r contract.Release) call { return l.leave(r, true) }
 
 // RollBack sets the hold count back to what it was before the attempt.
-func (l *readLock) RollBack(a engine.Attempt) call { return l.leave(a.AsRelease(), false) }
+func (l *readLock) RollBack(a contract.Attempt) call { return l.leave(a.AsRelease(), false) }
 
 // leave sets the hold count. If strict is set, it refuses a key with data that no lock writes.
-func (l *readLock) leave(r engine.Release, strict bool) call {
+func (l *readLock) leave(r contract.Release, strict bool) call {
 	return call{
 		Script:   readRelease,
 		Keys:     l.keys,
@@ -228,7 +228,7 @@ func (l *readLock) Renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: readRenew, Keys: l.keys[:1], Args: []any{field, milliseconds(lease), exact, l.leases}}
 }
 
-func (l *readLock) Rename(r engine.Rename) call {
+func (l *readLock) Rename(r contract.Rename) call {
 	return call{Script: readRename, Keys: l.keys[:1], Args: renameArgs(r, "", r.Splits, l.leases, r.Late)}
 }
 
@@ -243,7 +243,7 @@ type writeLock struct {
 	facts
 }
 
-func (l *writeLock) Acquire(a engine.Attempt) call {
+func (l *writeLock) Acquire(a contract.Attempt) call {
 	life := writerLife
 	if a.NoWait {
 		life = 0
@@ -255,28 +255,28 @@ func (l *writeLock) Acquire(a engine.Attempt) call {
 		Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
 			milliseconds(
 				life,
-			), cmp.Or(a.Delivery, engine.Barge), a.Asked, a.TokensWanted(l.Tokens), l.announce, l.client.publishVerb()},
+			), cmp.Or(a.Delivery, contract.Barge), a.Asked, a.TokensWanted(l.traits.Fenced), l.announce, l.client.publishVerb()},
 	}
 }
 
-func (l *writeLock) ReadReply(a engine.Attempt, r reply) (engine.Outcome, error) {
+func (l *writeLock) ReadReply(a contract.Attempt, r reply) (contract.Outcome, error) {
 	if r[0] == -2 {
-		return engine.Outcome{}, errUpgrade
+		return contract.Outcome{}, errUpgrade
 	}
-	g, err := engine.ParseOutcome(r)
+	g, err := contract.ParseOutcome(r)
 	return g.WithStanding(r).WithEntry(a, writerHeartbeat), err
 }
 
-func (l *writeLock) Release(r engine.Release) call {
+func (l *writeLock) Release(r contract.Release) call {
 	return l.leave(r, false, "")
 }
 
-func (l *writeLock) RollBack(a engine.Attempt) call {
+func (l *writeLock) RollBack(a contract.Attempt) call {
 	return l.leave(a.AsRelease(), true, a.Counterpart)
 }
 
 // leave sets the hold count. If undo is set, the caller also stops waiting. The field of its read hold is readField.
-func (l *writeLock) leave(r engine.Release, undo bool, readField string) call {
+func (l *writeLock) leave(r contract.Release, undo bool, readField string) call {
 	return call{
 		Script:   writeRelease,
 		Keys:     l.keys,
@@ -290,7 +290,7 @@ func (l *writeLock) Renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: renewScript, Keys: l.keys[:1], Args: []any{field + writeSuffix, milliseconds(lease), exact}}
 }
 
-func (l *writeLock) Rename(r engine.Rename) call {
+func (l *writeLock) Rename(r contract.Rename) call {
 	return call{
 		Script:   lockRename,
 		Keys:     []string{l.keys[0], l.keys[2]},

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -1043,11 +1044,11 @@ func (b *lineBench) joinsDead() (client string) {
 	ctx := context.Background()
 	l := b.client().NewRWLock(b.name).Write()
 	e := l.client.engine
-	attempt := engine.Attempt{
+	attempt := contract.Attempt{
 		Field:     e.Probe().NewField(1),
 		Lease:     time.Minute,
 		HoldCount: 1,
-		Delivery:  engine.Push,
+		Delivery:  contract.Push,
 		Asked:     1,
 	}
 	s := b.subscribe(l.client.grantChannel(b.releases))
@@ -1221,7 +1222,7 @@ func TestWriterLeavesTheLockToReadersThatWait(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := ContextWithOwner(context.Background())
 	from, to, read := b.rw(), b.rw().Write(), b.rw().Read()
-	told := b.rdb.Subscribe(ctx, b.releases, to.record.Grants(engine.Attempt{}))
+	told := b.rdb.Subscribe(ctx, b.releases, to.record.Grants(contract.Attempt{}))
 	defer told.Close()
 	for range 2 {
 		_, err := told.Receive(ctx)
@@ -1536,7 +1537,7 @@ func TestEarlierWriterDoesNotTakeTheLaterPlace(t *testing.T) {
 			ctx,
 			b.rdb,
 			l.record.Acquire(
-				engine.Attempt{Field: step.field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1},
+				contract.Attempt{Field: step.field, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1},
 			),
 		)
 		b.must(err)
@@ -1603,19 +1604,19 @@ func TestRWLockOfManyReadersCostsFewCommands(t *testing.T) {
 func TestReadAttemptThatRunsLateAcquiresNothing(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
-		for name, ends := range map[string]func(b *bench, sends func(call) int64, l *readLock, late engine.Attempt){
-			"rolled back": func(b *bench, sends func(call) int64, l *readLock, late engine.Attempt) {
+		for name, ends := range map[string]func(b *bench, sends func(call) int64, l *readLock, late contract.Attempt){
+			"rolled back": func(b *bench, sends func(call) int64, l *readLock, late contract.Attempt) {
 				assert.EqualValues(b, -1, sends(l.RollBack(late)))
 			},
-			"released": func(b *bench, sends func(call) int64, l *readLock, late engine.Attempt) {
+			"released": func(b *bench, sends func(call) int64, l *readLock, late contract.Attempt) {
 				assert.EqualValues(b, 1, sends(l.Acquire(late)))
 				assert.EqualValues(b, 1, sends(l.Release(late.AsRelease())))
 			},
-			"detached": func(b *bench, sends func(call) int64, l *readLock, late engine.Attempt) {
+			"detached": func(b *bench, sends func(call) int64, l *readLock, late contract.Attempt) {
 				assert.EqualValues(b, 1, sends(l.Acquire(late)))
-				to := engine.Rename{From: late.Field, To: late.Field + "1", Lease: time.Minute, Late: true}
+				to := contract.Rename{From: late.Field, To: late.Field + "1", Lease: time.Minute, Late: true}
 				assert.EqualValues(b, 1, sends(l.Rename(to)))
-				assert.EqualValues(b, 1, sends(l.Release(engine.Release{Field: to.To})))
+				assert.EqualValues(b, 1, sends(l.Release(contract.Release{Field: to.To})))
 			},
 		} {
 			for beside, holds := range map[string]func(*RWLock) []Locker{
@@ -1628,7 +1629,7 @@ func TestReadAttemptThatRunsLateAcquiresNothing(t *testing.T) {
 					c := b.client()
 					rw := c.NewRWLock(b.name)
 					held := holds(rw)
-					late := engine.Attempt{Field: c.ID() + ":1:0999", Lease: time.Hour, HoldCount: 1, Late: true}
+					late := contract.Attempt{Field: c.ID() + ":1:0999", Lease: time.Hour, HoldCount: 1, Late: true}
 					for _, h := range held {
 						b.must(h.Lock(ctx))
 						late.Counterpart = c.engine.HeldField(insideOf(h).record, engine.OwnerOf(ctx))

@@ -16,15 +16,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
 // A releaseKind is a script that releases a lock for which others wait.
 type releaseKind struct {
 	name string
-	mine func(c *Client, name string) engine.Record
-	wait func(c *Client, name string) engine.Record // the same lock, for those that wait
+	mine func(c *Client, name string) contract.Record
+	wait func(c *Client, name string) contract.Record // the same lock, for those that wait
 
 	// needs are the commands without which the script cannot release a lock for which nobody waits.
 	needs string
@@ -39,12 +39,12 @@ var releaseKinds = []releaseKind{
 	{"semaphore", recordOfSemaphore, recordOfSemaphore, "get zscore zrem time incrby"},
 }
 
-func recordOfLock(c *Client, name string) engine.Record   { return c.NewLock(name).record }
-func recordOfFenced(c *Client, name string) engine.Record { return c.NewLock(name, Fenced()).record }
-func recordOfFair(c *Client, name string) engine.Record   { return c.NewFairLock(name).record }
-func recordOfReader(c *Client, name string) engine.Record { return c.NewRWLock(name).Read().record }
-func recordOfWriter(c *Client, name string) engine.Record { return c.NewRWLock(name).Write().record }
-func recordOfSemaphore(c *Client, name string) engine.Record {
+func recordOfLock(c *Client, name string) contract.Record   { return c.NewLock(name).record }
+func recordOfFenced(c *Client, name string) contract.Record { return c.NewLock(name, Fenced()).record }
+func recordOfFair(c *Client, name string) contract.Record   { return c.NewFairLock(name).record }
+func recordOfReader(c *Client, name string) contract.Record { return c.NewRWLock(name).Read().record }
+func recordOfWriter(c *Client, name string) contract.Record { return c.NewRWLock(name).Write().record }
+func recordOfSemaphore(c *Client, name string) contract.Record {
 	return c.NewSemaphore(name, 1).handle.record
 }
 
@@ -66,8 +66,8 @@ type releaseBench struct {
 	me, alive, dead *Client
 }
 
-func attemptOf(c *Client) engine.Attempt {
-	return engine.Attempt{Field: c.ID() + ":1:01", Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
+func attemptOf(c *Client) contract.Attempt {
+	return contract.Attempt{Field: c.ID() + ":1:01", Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1}
 }
 
 func (b *releaseBench) eval(rdb *redis.Client, c call) any {
@@ -125,7 +125,7 @@ func (b *releaseBench) prepare(waiters string) {
 			b.does(b.kind.wait(b.alive, b.name).Acquire(attemptOf(b.alive)), 0)
 		case "polls":
 			a := attemptOf(b.alive)
-			a.Delivery = engine.Poll
+			a.Delivery = contract.Poll
 			b.does(b.kind.wait(b.alive, b.name).Acquire(a), 0)
 		}
 	}
@@ -248,11 +248,11 @@ func TestReleaseGoesOnWhateverTheLineHolds(t *testing.T) {
 			b := newReleaseBench(t, s, kind)
 			field := attemptOf(b.me).Field
 			for of, data := range otherData {
-				for what, release := range map[string]func(l engine.Record) call{
-					"release":       func(l engine.Record) call { return l.Release(released(field, 0, false)) },
-					"late release":  func(l engine.Record) call { return l.Release(released(field, 0, true)) },
-					"rollback":      func(l engine.Record) call { return l.RollBack(attemptOf(b.me)) },
-					"late rollback": func(l engine.Record) call { a := attemptOf(b.me); a.Late = true; return l.RollBack(a) },
+				for what, release := range map[string]func(l contract.Record) call{
+					"release":       func(l contract.Record) call { return l.Release(released(field, 0, false)) },
+					"late release":  func(l contract.Record) call { return l.Release(released(field, 0, true)) },
+					"rollback":      func(l contract.Record) call { return l.RollBack(attemptOf(b.me)) },
+					"late rollback": func(l contract.Record) call { a := attemptOf(b.me); a.Late = true; return l.RollBack(a) },
 				} {
 					c := release(b.kind.mine(b.me, b.name))
 					for _, key := range kind.keysBeside(c) {
@@ -285,10 +285,10 @@ func TestBundleRollsBackWhateverTheLineHolds(t *testing.T) {
 			b := newReleaseBench(t, s, kind)
 			mine, other := b.kind.mine(b.me, b.name), recordOfLock(b.me, b.name+"-other")
 			again := attemptOf(b.me)
-			part := func(l engine.Record) engine.BundledCall {
-				return engine.BundledCall{Script: l.Bundled(), Acquire: l.Acquire(again), RollBack: l.RollBack(again)}
+			part := func(l contract.Record) contract.BundledCall {
+				return contract.BundledCall{Script: l.Traits().Bundled, Acquire: l.Acquire(again), RollBack: l.RollBack(again)}
 			}
-			both := bundleOf([]engine.BundledCall{part(mine), part(other)})
+			both := bundleOf([]contract.BundledCall{part(mine), part(other)})
 			prepare := func(waiters string) {
 				b.prepare(waiters)
 				b.must(b.rdb.Del(ctx, b.name).Err()) // the lease has expired: the bundle acquires the first lock
@@ -330,12 +330,12 @@ func TestLateBundleLeavesTheLocksThatAreHeld(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			b := newReleaseBench(t, s, kind)
 			a := attemptOf(b.me)
-			a.Delivery = engine.Barge
-			part := func(l engine.Record) engine.BundledCall {
-				return engine.BundledCall{Script: l.Bundled(), Acquire: l.Acquire(a), RollBack: l.RollBack(a)}
+			a.Delivery = contract.Barge
+			part := func(l contract.Record) contract.BundledCall {
+				return contract.BundledCall{Script: l.Traits().Bundled, Acquire: l.Acquire(a), RollBack: l.RollBack(a)}
 			}
 			other := recordOfLock(b.me, b.name+"-other")
-			both := bundleOf([]engine.BundledCall{part(b.kind.mine(b.me, b.name)), part(other)})
+			both := bundleOf([]contract.BundledCall{part(b.kind.mine(b.me, b.name)), part(other)})
 			for what, end := range map[string]func(){
 				"replaced": func() { b.must(b.rdb.Set(context.Background(), b.name+"-other", "data", 0).Err()) },
 				"released": func() { b.does(other.Release(released(a.Field, 0, true)), 1) },
@@ -421,7 +421,7 @@ func TestRefusedAcquireHasWrittenNothing(t *testing.T) {
 			l := b.kind.mine(b.me, b.name)
 			dead := attemptOf(b.dead).Field
 			for of, data := range otherData {
-				for _, delivery := range []string{engine.Push, engine.Poll, engine.Defer, engine.Barge} {
+				for _, delivery := range []string{contract.Push, contract.Poll, contract.Defer, contract.Barge} {
 					a := attemptOf(b.me)
 					a.Delivery = delivery
 					c := l.Acquire(a)
@@ -464,7 +464,7 @@ func TestTokenCounterThatIsTooLargeIsRefused(t *testing.T) {
 		b := newBench(t, addr)
 		ctx := context.Background()
 		c := b.client()
-		for what, l := range map[string]engine.Record{
+		for what, l := range map[string]contract.Record{
 			"lock": c.NewLock(b.name, Fenced()).record, "fair": c.NewFairLock(b.name, Fenced()).record,
 			"write": c.NewRWLock(b.name, Fenced()).Write().record,
 		} {

@@ -23,6 +23,7 @@ import (
 	"unicode"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/lualink"
 	"github.com/relock-go/relock/internal/send"
@@ -76,7 +77,7 @@ func TestBundleNumbersItsScripts(t *testing.T) {
 	pairs := regexp.MustCompile(`(?m)^ +\{acquire = --\[\[script (\w+)]], roll_back = --\[\[script (\w+)]]},$`).
 		FindAllStringSubmatch(library().Text("bundle"), -1)
 	require.Len(t, pairs, 3)
-	for number, name := range map[engine.BundledScript]string{
+	for number, name := range map[contract.BundledScript]string{
 		lockBundled: "lock", readBundled: "read", writeBundled: "write",
 	} {
 		assert.Equal(t, []string{name + "_acquire", name + "_release"}, pairs[number-1][1:])
@@ -292,15 +293,17 @@ type situation struct {
 
 // situationsOf returns runs of all scripts of a lock type. mine and theirs are the same lock, of two clients. more is
 // what a field has behind its number.
-func situationsOf(mine, theirs engine.Record, me, them, more string) []situation {
-	my := engine.Attempt{Field: me + ":1:01" + more, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
-	their := engine.Attempt{Field: them + ":1:01" + more, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
+func situationsOf(mine, theirs contract.Record, me, them, more string) []situation {
+	my := contract.Attempt{Field: me + ":1:01" + more, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1}
+	their := contract.Attempt{
+		Field: them + ":1:01" + more, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1,
+	}
 	again, polls, late := my, their, their
-	again.HoldCount, polls.Delivery, late.Late = 2, engine.Poll, true
+	again.HoldCount, polls.Delivery, late.Late = 2, contract.Poll, true
 	take, wait := mine.Acquire(my), theirs.Acquire(their)
-	detach := engine.Rename{From: my.Field, To: me + ":0:0123456789012345", Lease: time.Hour}
+	detach := contract.Rename{From: my.Field, To: me + ":0:0123456789012345", Lease: time.Hour}
 	inAnHour := time.Now().Add(time.Hour).UnixMilli()
-	attach := engine.Rename{From: detach.To, To: their.Field, Lease: time.Minute, Until: inAnHour, Ends: inAnHour}
+	attach := contract.Rename{From: detach.To, To: their.Field, Lease: time.Minute, Until: inAnHour, Ends: inAnHour}
 	buried := detach
 	buried.Late = true
 	all := []situation{
@@ -335,7 +338,7 @@ func situationsOf(mine, theirs engine.Record, me, them, more string) []situation
 }
 
 // severalOf returns the record of holds that have n permits of s each.
-func severalOf(b *bench, s *Semaphore, n int) engine.Record {
+func severalOf(b *bench, s *Semaphore, n int) contract.Record {
 	b.Helper()
 	h, err := s.several(n)
 	b.must(err)
@@ -385,26 +388,26 @@ func TestScriptContracts(t *testing.T) {
 			assert.True(t, alike(after, dataOf(b)), "a second run of %s: from\n%s\nto\n%s", name, after, dataOf(b))
 		})
 	}
-	for kind, of := range map[string]func(c *Client) engine.Record{
-		"lock":      func(c *Client) engine.Record { return c.NewLock(b.name).record },
-		"fenced":    func(c *Client) engine.Record { return c.NewLock(b.name, Fenced()).record },
-		"fair":      func(c *Client) engine.Record { return c.NewFairLock(b.name).record },
-		"read":      func(c *Client) engine.Record { return c.NewRWLock(b.name).Read().record },
-		"write":     func(c *Client) engine.Record { return c.NewRWLock(b.name).Write().record },
-		"semaphore": func(c *Client) engine.Record { return c.NewSemaphore(b.name, 1).handle.record },
-		"permits":   func(c *Client) engine.Record { return c.NewSemaphore(b.name, 3).handle.record },
-		"several":   func(c *Client) engine.Record { return severalOf(b, c.NewSemaphore(b.name, 3), 2) }, // in one hold
-		"all":       func(c *Client) engine.Record { return severalOf(b, c.NewSemaphore(b.name, 3), 3) },
+	for kind, of := range map[string]func(c *Client) contract.Record{
+		"lock":      func(c *Client) contract.Record { return c.NewLock(b.name).record },
+		"fenced":    func(c *Client) contract.Record { return c.NewLock(b.name, Fenced()).record },
+		"fair":      func(c *Client) contract.Record { return c.NewFairLock(b.name).record },
+		"read":      func(c *Client) contract.Record { return c.NewRWLock(b.name).Read().record },
+		"write":     func(c *Client) contract.Record { return c.NewRWLock(b.name).Write().record },
+		"semaphore": func(c *Client) contract.Record { return c.NewSemaphore(b.name, 1).handle.record },
+		"permits":   func(c *Client) contract.Record { return c.NewSemaphore(b.name, 3).handle.record },
+		"several":   func(c *Client) contract.Record { return severalOf(b, c.NewSemaphore(b.name, 3), 2) }, // in one hold
+		"all":       func(c *Client) contract.Record { return severalOf(b, c.NewSemaphore(b.name, 3), 3) },
 	} {
 		mine, theirs := of(c1), of(c2)
-		if channel := theirs.Grants(engine.Attempt{}); channel != "" {
+		if channel := theirs.Grants(contract.Attempt{}); channel != "" {
 			hears := b.rdb.Subscribe(ctx, channel)
 			_, err := hears.Receive(ctx)
 			b.must(err)
 			defer func() { _ = hears.Close() }()
 		}
 		more := ""
-		if n := mine.Permits(); n > 1 {
+		if n := mine.Traits().Permits(); n > 1 {
 			more = fmt.Sprint("+", n)
 		}
 		for _, s := range situationsOf(mine, theirs, me, them, more) {
@@ -412,15 +415,15 @@ func TestScriptContracts(t *testing.T) {
 		}
 	}
 
-	my, their := engine.Attempt{
+	my, their := contract.Attempt{
 		Field:     me + ":1:01",
 		Lease:     time.Minute,
 		HoldCount: 1,
-	}, engine.Attempt{
+	}, contract.Attempt{
 		Field:     them + ":1:01",
 		Lease:     time.Minute,
 		HoldCount: 1,
-		Delivery:  engine.Push,
+		Delivery:  contract.Push,
 		Asked:     1,
 	}
 	read, write := c1.NewRWLock(b.name).Read().record, c2.NewRWLock(b.name).Write().record
@@ -449,10 +452,10 @@ func TestScriptContracts(t *testing.T) {
 
 	one, two, three := c1.NewLock(b.name).record, c1.NewLock(b.name+"-2").record, c1.NewLock(b.name+"-3").record
 	all := bundleOf(
-		[]engine.BundledCall{
-			{Script: one.Bundled(), Acquire: one.Acquire(my), RollBack: one.RollBack(my)},
-			{Script: two.Bundled(), Acquire: two.Acquire(my), RollBack: two.RollBack(my)},
-			{Script: three.Bundled(), Acquire: three.Acquire(my), RollBack: three.RollBack(my)},
+		[]contract.BundledCall{
+			{Script: one.Traits().Bundled, Acquire: one.Acquire(my), RollBack: one.RollBack(my)},
+			{Script: two.Traits().Bundled, Acquire: two.Acquire(my), RollBack: two.RollBack(my)},
+			{Script: three.Traits().Bundled, Acquire: three.Acquire(my), RollBack: three.RollBack(my)},
 		},
 	)
 	try("bundle", situation{"takes all", nil, all})
@@ -489,9 +492,11 @@ func TestScriptContracts(t *testing.T) {
 // permitSituations returns more runs of the scripts of a semaphore of three permits: leases have expired, a permit of a
 // hold is missing, and the counter has an expiry.
 func permitSituations(of *semaphore, me, them, more string) []situation {
-	my := engine.Attempt{Field: me + ":1:01" + more, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
-	their := engine.Attempt{Field: them + ":1:01" + more, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
-	one := engine.Attempt{Field: me + ":2:09", Lease: time.Minute, HoldCount: 1, Delivery: engine.Barge}
+	my := contract.Attempt{Field: me + ":1:01" + more, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1}
+	their := contract.Attempt{
+		Field: them + ":1:01" + more, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1,
+	}
+	one := contract.Attempt{Field: me + ":2:09", Lease: time.Minute, HoldCount: 1, Delivery: contract.Barge}
 	direct := func(script string) call { return call{Script: send.NewScript(script), Keys: of.keys[:2]} }
 	expire := direct("for _, id in ipairs(redis.call('zrange', KEYS[2], 0, -1)) do redis.call('zadd', KEYS[2], 1, id) end")
 	lose := direct("redis.call('zpopmin', KEYS[2]) redis.call('incr', KEYS[1])")
@@ -579,21 +584,21 @@ func TestRefusedCommandLosesNoPermitAndLeavesNoHold(t *testing.T) {
 			}
 		}
 	}
-	for kind, of := range map[string]func(c *Client) engine.Record{
-		"lock":    func(c *Client) engine.Record { return c.NewLock(b.name).record },
-		"fenced":  func(c *Client) engine.Record { return c.NewLock(b.name, Fenced()).record },
-		"fair":    func(c *Client) engine.Record { return c.NewFairLock(b.name).record },
-		"read":    func(c *Client) engine.Record { return c.NewRWLock(b.name).Read().record },
-		"write":   func(c *Client) engine.Record { return c.NewRWLock(b.name).Write().record },
-		"permits": func(c *Client) engine.Record { return c.NewSemaphore(b.name, 3).handle.record },
-		"several": func(c *Client) engine.Record { return severalOf(b, c.NewSemaphore(b.name, 3), 2) }, // in one hold
+	for kind, of := range map[string]func(c *Client) contract.Record{
+		"lock":    func(c *Client) contract.Record { return c.NewLock(b.name).record },
+		"fenced":  func(c *Client) contract.Record { return c.NewLock(b.name, Fenced()).record },
+		"fair":    func(c *Client) contract.Record { return c.NewFairLock(b.name).record },
+		"read":    func(c *Client) contract.Record { return c.NewRWLock(b.name).Read().record },
+		"write":   func(c *Client) contract.Record { return c.NewRWLock(b.name).Write().record },
+		"permits": func(c *Client) contract.Record { return c.NewSemaphore(b.name, 3).handle.record },
+		"several": func(c *Client) contract.Record { return severalOf(b, c.NewSemaphore(b.name, 3), 2) }, // in one hold
 	} {
 		mine, theirs := of(c1), of(c2)
-		if channel := theirs.Grants(engine.Attempt{}); channel != "" {
+		if channel := theirs.Grants(contract.Attempt{}); channel != "" {
 			b.subscribe(channel)
 		}
 		more := ""
-		if n := mine.Permits(); n > 1 {
+		if n := mine.Traits().Permits(); n > 1 {
 			more = fmt.Sprint("+", n)
 		}
 		all := situationsOf(mine, theirs, me, them, more)

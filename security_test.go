@@ -25,7 +25,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -640,7 +640,7 @@ func TestRefusedClientChannelCostsNothingElse(t *testing.T) {
 		got := make(chan error, 1)
 		l := user.NewLock(waited)
 		go func() { got <- l.Lock(owner) }()
-		testredis.Await(b, "it waits", soon, func() bool { return b.hearers(l.record.Grants(engine.Attempt{})) == 1 })
+		testredis.Await(b, "it waits", soon, func() bool { return b.hearers(l.record.Grants(contract.Attempt{})) == 1 })
 		b.must(held.Unlock(ctx))
 		b.must(await(b, "the waiter is notified", got))
 		b.must(l.Unlock(owner))

@@ -19,7 +19,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -96,12 +96,12 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 	announce := prefixName("redisson_sc", key)
 	l := &semaphore{
 		facts: facts{
-			Traits: engine.Traits{
-				LockID:   engine.LockID{Name: key, Half: permitsHalf},
-				Given:    name,
-				LockType: string(TypeSemaphore),
-				Admits:   engine.Counting,
-				Limit:    o.limits,
+			traits: contract.Traits{
+				ID:        contract.LockID{Name: key, Half: permitsHalf},
+				Name:      name,
+				Type:      string(TypeSemaphore),
+				Admission: contract.Counting,
+				Limits:    o.limits,
 			},
 			granting: c.grantChannel(announce),
 			line:     lineKey(key),
@@ -169,7 +169,7 @@ func (s *Semaphore) several(n int) (*handle, error) {
 		return &s.handle, nil
 	}
 	l, h := *s.record, s.handle
-	l.Several = n
+	l.traits.Several = n
 	h.lock, h.record = &l, &l
 	return &h, nil
 }
@@ -185,7 +185,11 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 	}
 	if err == nil {
 		s.client.mode.find(ctx) // as ForceUnlock does
-		_, err = s.client.engine.Ask(ctx, s.record.call(semaphoreSet, n))
+		err = s.client.engine.Set(ctx, s.record, func(field string) call {
+			c := s.record.call(semaphoreSet, n)
+			c.Args = append(c.Args, field)
+			return c
+		})
 	}
 	return s.fail("set permits", err)
 }
@@ -234,26 +238,26 @@ type semaphore struct {
 	announce string   // the channel
 }
 
-func (l *semaphore) Channel(engine.Attempt) string { return l.announce }
+func (l *semaphore) Channel(contract.Attempt) string { return l.announce }
 
-func (l *semaphore) Acquire(a engine.Attempt) call {
+func (l *semaphore) Acquire(a contract.Attempt) call {
 	return l.call(
 		semaphoreAcquire,
 		a.Field,
 		milliseconds(a.Lease),
 		a.HoldCount,
 		l.permits,
-		cmp.Or(a.Delivery, engine.Barge),
+		cmp.Or(a.Delivery, contract.Barge),
 		a.Asked,
 	)
 }
 
-func (l *semaphore) ReadReply(a engine.Attempt, r reply) (engine.Outcome, error) {
+func (l *semaphore) ReadReply(a contract.Attempt, r reply) (contract.Outcome, error) {
 	total := l.permits
 	if r[0] == -2 {
 		total = int(r[1])
 		if !a.Waits {
-			return engine.Outcome{}, invalid("%d permits at once: the semaphore has %d in Redis", l.Permits(), total)
+			return contract.Outcome{}, invalid("%d permits at once: the semaphore has %d in Redis", l.traits.Permits(), total)
 		}
 		r = reply{0, -1, 0} // SetPermits has lowered the number, and the process has no place in the line any more
 	}
@@ -262,9 +266,9 @@ func (l *semaphore) ReadReply(a engine.Attempt, r reply) (engine.Outcome, error)
 		l.client.reportPermits(l, total)
 		r[2] &= 1<<20 - 1
 	}
-	g, err := engine.ParseOutcome(r)
+	g, err := contract.ParseOutcome(r)
 	g.Total = max(total, 1) // as fits in lua/permit.lua: whoever wants one permit waits for it, even if there are none
-	if g.Status == engine.Held {
+	if g.Status == contract.Held {
 		g.More = int(r[1])
 	}
 	return g.WithStanding(r), err
@@ -296,7 +300,7 @@ func (r *permitsReports) first(name string) bool {
 
 // reportPermits logs, once for each name, that the number of permits in Redis differs from that of l.
 func (c *Client) reportPermits(l *semaphore, permits int) {
-	if !c.permits.first(l.LockID.Name) {
+	if !c.permits.first(l.traits.ID.Name) {
 		return
 	}
 	c.engine.Later(func() {
@@ -304,7 +308,7 @@ func (c *Client) reportPermits(l *semaphore, permits int) {
 			"relock: the number of permits in Redis differs from the one passed to NewSemaphore, and the one in Redis "+
 				"applies; SetPermits changes it",
 			"lock",
-			cutName(l.Name()),
+			cutName(l.traits.Name),
 			"permits",
 			permits,
 			"asked",
@@ -313,20 +317,20 @@ func (c *Client) reportPermits(l *semaphore, permits int) {
 	})
 }
 
-func (l *semaphore) Release(r engine.Release) call {
+func (l *semaphore) Release(r contract.Release) call {
 	c := l.call(semaphoreRelease, r.Field, r.HoldCount)
 	c.Args = append(c.Args, milliseconds(r.Share), r.Late)
 	return c
 }
 
 // RollBack releases what the attempt may have acquired, and removes its entry in the wait queue.
-func (l *semaphore) RollBack(a engine.Attempt) call { return l.Release(a.AsRelease()) }
+func (l *semaphore) RollBack(a contract.Attempt) call { return l.Release(a.AsRelease()) }
 
 func (l *semaphore) Renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: semaphoreRenew, Keys: l.keys[1:2], Args: []any{field, milliseconds(lease), exact}}
 }
 
-func (l *semaphore) Rename(r engine.Rename) call {
+func (l *semaphore) Rename(r contract.Rename) call {
 	return call{Script: semaphoreRename, Keys: l.keys, Optional: optionalOfSemaphore, Args: renameArgs(r, "", r.Late)}
 }
 
@@ -338,18 +342,18 @@ func (l *semaphore) Force(seen ...string) call { return forSeen(l.call(semaphore
 
 func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
 	switch {
-	case l.Several > 1 && left > 0:
-		return fmt.Sprintf("fewer than %d permits are free, and the first lease expires in %v", l.Several,
-			engine.Rounded(left))
-	case l.Several > 1:
-		return fmt.Sprintf("fewer than %d permits were free %v ago, when Redis was last asked", l.Several,
-			engine.Rounded(ago))
+	case l.traits.Several > 1 && left > 0:
+		return fmt.Sprintf("fewer than %d permits are free, and the first lease expires in %v", l.traits.Several,
+			contract.Rounded(left))
+	case l.traits.Several > 1:
+		return fmt.Sprintf("fewer than %d permits were free %v ago, when Redis was last asked", l.traits.Several,
+			contract.Rounded(ago))
 	case ttl < 0:
 		return "no permit is free, and none has a lease that expires; if no owner holds one, call SetPermits"
 	case left > 0:
-		return fmt.Sprintf("no permit is free, and the first lease expires in %v", engine.Rounded(left))
+		return fmt.Sprintf("no permit is free, and the first lease expires in %v", contract.Rounded(left))
 	}
-	return fmt.Sprintf("no permit was free %v ago, when Redis was last asked", engine.Rounded(ago))
+	return fmt.Sprintf("no permit was free %v ago, when Redis was last asked", contract.Rounded(ago))
 }
 
 // call returns a call of script. The last arguments describe how free permits are announced.

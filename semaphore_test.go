@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -563,12 +564,12 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 			level := 1 + rng.IntN(4)/3
 			switch op := rng.IntN(22); {
 			case op < 9:
-				a := engine.Attempt{Field: id, Lease: time.Duration(lease) * time.Millisecond, HoldCount: level,
-					Delivery: []string{engine.Poll, engine.Poll, engine.Defer, engine.Barge}[rng.IntN(4)]}
+				a := contract.Attempt{Field: id, Lease: time.Duration(lease) * time.Millisecond, HoldCount: level,
+					Delivery: []string{contract.Poll, contract.Poll, contract.Defer, contract.Barge}[rng.IntN(4)]}
 				do("acquire, "+a.Delivery, l.Acquire(a), model.acquire(id, lease, level, a.Delivery))
 			case op < 14:
 				left, late := rng.IntN(5)/4, rng.IntN(20) == 0
-				c := l.RollBack(engine.Attempt{Field: id, HoldCount: left + 1, Late: late})
+				c := l.RollBack(contract.Attempt{Field: id, HoldCount: left + 1, Late: late})
 				c.Args[4] = int64(1e13) // the hand-off window
 				do("release, undo", c, model.release(id, left, late))
 			case op < 17:
@@ -776,11 +777,11 @@ func (m *semaphoreModel) acquire(id string, lease int64, level int, line string)
 	case size > 1 && size > m.permits && !m.kept:
 		m.pass("")
 		return reply{-2, int64(m.permits), 0}
-	case line == engine.Poll:
+	case line == contract.Poll:
 		m.join(waitingPermit{id, lease})
 		place = 1
 		short = m.pass(id)
-	case line == engine.Defer, next >= 0 && len(permitsOf(m.line[next].id)) > 1:
+	case line == contract.Defer, next >= 0 && len(permitsOf(m.line[next].id)) > 1:
 		short = m.pass("")
 	}
 	if m.free() >= size && !short && !m.over[id] {
@@ -936,7 +937,7 @@ func TestSemaphoreHoldOfOnePermitHasTheOldForm(t *testing.T) {
 		ctx := context.Background()
 		s, other := b.client().NewSemaphore(b.name, 1), b.client().NewSemaphore(b.name, 1)
 		me, them := s.client.ID()+":1:07", other.client.ID()+":2:05"
-		hears := b.subscribe(other.record.Grants(engine.Attempt{}))
+		hears := b.subscribe(other.record.Grants(contract.Attempt{}))
 		do := func(c call, want reply) {
 			t.Helper()
 			r, err := run(ctx, b.rdb, c)
@@ -945,10 +946,10 @@ func TestSemaphoreHoldOfOnePermitHasTheOldForm(t *testing.T) {
 		}
 		single, err := s.several(1)
 		b.must(err)
-		take := single.record.Acquire(engine.Attempt{Field: me, Lease: time.Minute, HoldCount: 1})
+		take := single.record.Acquire(contract.Attempt{Field: me, Lease: time.Minute, HoldCount: 1})
 		assert.Equal(t, []any{me, int64(60_000), 1, 1, "barge", uint64(0), prefixName("redisson_sc", b.name), "publish"}, take.Args)
 		do(take, reply{1})
-		wait := engine.Attempt{Field: them, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 3}
+		wait := contract.Attempt{Field: them, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 3}
 		do(other.record.Acquire(wait), reply{0})
 		permits := func() []string { return b.rdb.ZRange(ctx, permitsKey(b.name), 0, -1).Val() }
 		assert.Equal(t, []string{me}, permits())
@@ -960,7 +961,7 @@ func TestSemaphoreHoldOfOnePermitHasTheOldForm(t *testing.T) {
 		do(s.record.Release(released(me, 0, false)), reply{1})
 		assert.Equal(t, []string{them}, permits())
 		assert.Equal(t, them, b.rdb.HGet(ctx, lineKey(b.name), "granted").Val())
-		assert.Equal(t, []string{"grant " + them + " 3 5000 0"}, b.received(hears, other.record.Grants(engine.Attempt{})))
+		assert.Equal(t, []string{"grant " + them + " 3 5000 0"}, b.received(hears, other.record.Grants(contract.Attempt{})))
 		b.must(b.rdb.FlushDB(ctx).Err())
 
 		h, err := s.AcquireN(ctx, 1)
@@ -1085,7 +1086,7 @@ func (b *bench) wantsMore(s *Semaphore) (wide, one, two *permitClient) {
 	one, two = b.permitClient(s).takes(), b.permitClient(s).takes()
 	wide = b.permitClient(s).listens()
 	wide.field += "+3"
-	wide.joins(engine.Push)
+	wide.joins(contract.Push)
 	b.must(s.SetPermits(context.Background(), 2))
 	return wide, one, two
 }
@@ -1095,12 +1096,12 @@ func (b *bench) wantsMore(s *Semaphore) (wide, one, two *permitClient) {
 func TestSemaphorePlaceThatMovesTakesNoNumberOfAGrant(t *testing.T) {
 	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
 		wide, one, two := b.wantsMore(s)
-		granted := b.permitClient(s).listens().joins(engine.Push)
+		granted := b.permitClient(s).listens().joins(contract.Push)
 		one.gives(neverDue)
 		require.Positive(b, granted.lease())
 		two.gives(neverDue)
 		granted.lapses()
-		b.permitClient(s).ask(engine.Defer)
+		b.permitClient(s).ask(contract.Defer)
 		assert.Equal(b, []string{wide.id, granted.id}, b.clientsInLine())
 	})
 }
@@ -1109,13 +1110,13 @@ func TestSemaphorePlaceThatMovesTakesNoNumberOfAGrant(t *testing.T) {
 func TestSemaphorePlaceThatMovesStaysWhenACallerLeaves(t *testing.T) {
 	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
 		wide, one, _ := b.wantsMore(s)
-		deaf := b.permitClient(s).listens().joins(engine.Push)
+		deaf := b.permitClient(s).listens().joins(contract.Push)
 		b.must(deaf.hears.Close())
 		testredis.Await(b, "it does not listen any more", soon, func() bool {
 			return b.hearers(deaf.l.announce+":"+deaf.id) == 0
 		})
 		one.lapses()
-		require.Equal(b, int64(1), deaf.ask(engine.Push)[0])
+		require.Equal(b, int64(1), deaf.ask(contract.Push)[0])
 		assert.Equal(b, []string{wide.id}, b.clientsInLine())
 	})
 }
@@ -1339,7 +1340,7 @@ func TestSemaphorePlacesForMoreThanThereAreCostFewCommands(t *testing.T) {
 		assert.LessOrEqual(b, b.commandRuns("hset")-written, 2, "writes to the line, by %s", what)
 		require.Equal(b, wide, b.clientsInLine())
 	}
-	for _, delivery := range []string{engine.Defer, engine.Barge} {
+	for _, delivery := range []string{contract.Defer, contract.Barge} {
 		few("an acquire, "+delivery, 100, func() { require.Equal(b, int64(1), one.ask(delivery)[0]) })
 		few("a release", 100, func() { one.gives(neverDue) })
 	}
@@ -1363,7 +1364,7 @@ func TestSemaphoreGrantsNoPlaceTwice(t *testing.T) {
 	s := b.client().NewSemaphore(b.name, 1)
 	b.must(s.SetPermits(ctx, 1))
 	holder := b.permitClient(s).takes()
-	granted := b.permitClient(s).listens().joins(engine.Push)
+	granted := b.permitClient(s).listens().joins(contract.Push)
 	b.must(b.rdb.Do(ctx, "acl", "setuser", "reader", "on", ">pw", "~*", "&*", "+@all", "-hset", "-hdel").Err())
 	other := b.server.Client(func(o *redis.Options) { o.Username, o.Password = "reader", "pw" })
 	_, err := run(ctx, other, s.record.Release(released(holder.field, 0, false)))
@@ -1384,8 +1385,8 @@ func TestSemaphoreExpiredGrantOfSeveralLeavesNoPlace(t *testing.T) {
 		one, two, three := b.permitClient(s).takes(), b.permitClient(s).takes(), b.permitClient(s).takes()
 		wide := b.permitClient(s).listens()
 		wide.field += "+2"
-		wide.joins(engine.Push)
-		last, asks := b.permitClient(s).listens().joins(engine.Push), b.permitClient(s)
+		wide.joins(contract.Push)
+		last, asks := b.permitClient(s).listens().joins(contract.Push), b.permitClient(s)
 		one.gives(neverDue)
 		two.gives(neverDue)
 		assert.Equal(b, []string{fmt.Sprintf("grant %s 1 5000 0", wide.field)}, wide.messages(), "one message for both")
@@ -1394,7 +1395,7 @@ func TestSemaphoreExpiredGrantOfSeveralLeavesNoPlace(t *testing.T) {
 		for _, member := range b.rdb.ZRange(context.Background(), permitsKey(b.name), 0, -1).Val() {
 			b.must(b.rdb.ZAdd(context.Background(), permitsKey(b.name), redis.Z{Score: 1, Member: member}).Err())
 		}
-		require.Equal(b, int64(1), asks.ask(engine.Defer)[0])
+		require.Equal(b, int64(1), asks.ask(contract.Defer)[0])
 		assert.Equal(b, 2, b.permits(3))
 		assert.False(b, b.rdb.HExists(context.Background(), b.lineKey(), wide.id).Val(), "what the line has of the client")
 	})
@@ -1635,7 +1636,7 @@ func (c *permitClient) ask(line string) reply {
 	r, err := run(
 		context.Background(),
 		c.rdb,
-		c.l.Acquire(engine.Attempt{Field: c.field, Lease: time.Minute, HoldCount: 1, Delivery: line, Asked: c.asked}),
+		c.l.Acquire(contract.Attempt{Field: c.field, Lease: time.Minute, HoldCount: 1, Delivery: line, Asked: c.asked}),
 	)
 	c.must(err)
 	return r
@@ -1644,7 +1645,7 @@ func (c *permitClient) ask(line string) reply {
 // takes acquires a permit that must be free.
 func (c *permitClient) takes() *permitClient {
 	c.Helper()
-	require.Equal(c, int64(1), c.ask(engine.Barge)[0])
+	require.Equal(c, int64(1), c.ask(contract.Barge)[0])
 	return c
 }
 
@@ -1766,7 +1767,7 @@ func TestSemaphoreReleaseGrantsThePermit(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
 		first, second := b.permitContender().joins(), b.permitContender().joins()
-		silent := b.permitClient(s).listens().joins(engine.Push)
+		silent := b.permitClient(s).listens().joins(contract.Push)
 		last := b.permitContender().joins()
 		require.Equal(
 			b,
@@ -1834,7 +1835,7 @@ func TestSemaphoreCostsTwoScriptsASection(t *testing.T) {
 func TestSemaphorePausedClientLosesItsGrant(t *testing.T) {
 	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
 		m := b.permitClient(s).takes()
-		frozen := b.permitClient(s).listens().joins(engine.Push)
+		frozen := b.permitClient(s).listens().joins(contract.Push)
 		next := b.permitContender(WithPollInterval(100 * time.Millisecond)).joins()
 		m.gives(neverDue)
 		assert.InDelta(b, 3500, frozen.lease().Milliseconds(), 1500, "the provisional lease")
@@ -1847,7 +1848,7 @@ func TestSemaphorePausedClientLosesItsGrant(t *testing.T) {
 		last := b.permitContender(WithPollInterval(100 * time.Millisecond)).joins()
 		next.unlocks()
 		last.gets() // and not the paused client
-		frozen.joins(engine.Push)
+		frozen.joins(contract.Push)
 		assert.Equal(b, "confirmed", b.placeOf(frozen.id).state, "the place of the client that has asked")
 		last.unlocks()
 		assert.Greater(b, frozen.lease(), 50*time.Second, "the lease of the grant")
@@ -1877,7 +1878,7 @@ func TestSemaphorePausedWaiterForSeveralKeepsPermitsForAMoment(t *testing.T) {
 		b.permitClient(s).takes()
 		frozen := b.permitClient(s).listens()
 		frozen.field += "+3"
-		frozen.joins(engine.Push)
+		frozen.joins(contract.Push)
 		next := b.permitContender(WithPollInterval(50 * time.Millisecond)).joins()
 		b.keptSince(engine.ProvisionalLease / 4)
 		b.mustTry(s, owner, false)
@@ -1894,7 +1895,7 @@ func TestSemaphorePausedWaiterForSeveralKeepsPermitsForAMoment(t *testing.T) {
 		next.unlocks()
 		assert.Equal(b, "suspect", b.placeOf(frozen.id).state, "the place of the process")
 
-		frozen.joins(engine.Push)
+		frozen.joins(contract.Push)
 		b.mustTry(s, owner, false)
 		require.Equal(b, reply{1, 0, 1}, holder.gives(neverDue))
 		assert.Zero(b, b.permits(4))
@@ -1908,7 +1909,7 @@ func TestSemaphoreKeepsPermitsForNoLongerAfterItsClockWasSetBack(t *testing.T) {
 		b.permitClient(s).takes()
 		frozen := b.permitClient(s).listens()
 		frozen.field += "+2"
-		frozen.joins(engine.Push)
+		frozen.joins(contract.Push)
 		next := b.permitContender(WithPollInterval(50 * time.Millisecond)).joins()
 		next.waits()
 		for range 2 { // before the process is told to ask, and after that
@@ -1935,7 +1936,7 @@ func TestSemaphoreDeadWaiterForSeveralThatPolledLosesItsPlace(t *testing.T) {
 		b.permitClient(s).takes()
 		dead := b.permitClient(s)
 		dead.field += "+2"
-		dead.joins(engine.Poll)
+		dead.joins(contract.Poll)
 		next := b.permitContender(WithPollInterval(50 * time.Millisecond)).joins()
 		next.waits()
 		b.keptSince(engine.ProvisionalLease)
@@ -1979,7 +1980,7 @@ func TestSemaphoreOfSeveralExpiriesTheLastKeepsItsPlace(t *testing.T) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
 		var all []*permitClient
 		for range 5 {
-			all = append(all, b.permitClient(s).listens().joins(engine.Push))
+			all = append(all, b.permitClient(s).listens().joins(contract.Push))
 		}
 		m.gives(neverDue)
 		other.gives(neverDue)
@@ -1987,7 +1988,7 @@ func TestSemaphoreOfSeveralExpiriesTheLastKeepsItsPlace(t *testing.T) {
 		require.Positive(b, all[1].lease(), "the second permit")
 		all[0].lapses()
 		all[1].lapses()
-		require.Equal(b, int64(0), all[4].ask(engine.Push)[0], "others are in front")
+		require.Equal(b, int64(0), all[4].ask(contract.Push)[0], "others are in front")
 		assert.Equal(b, []string{all[1].id, all[4].id}, b.clientsInLine(), "the line")
 		assert.Positive(b, all[2].lease(), "the permit that has lapsed")
 		assert.Positive(b, all[3].lease(), "the other permit that has lapsed")
@@ -1996,7 +1997,7 @@ func TestSemaphoreOfSeveralExpiriesTheLastKeepsItsPlace(t *testing.T) {
 			b.rdb.HExists(context.Background(), b.lineKey(), all[0].id).Val(),
 			"what the line has of the first client",
 		)
-		all[0].joins(engine.Push)
+		all[0].joins(contract.Push)
 		assert.Equal(b, []string{all[1].id, all[4].id, all[0].id}, b.clientsInLine(), "the line")
 		assert.Zero(b, b.permits(2))
 	})
@@ -2006,7 +2007,7 @@ func TestSemaphoreOfSeveralExpiriesTheLastKeepsItsPlace(t *testing.T) {
 func TestSemaphoreCallerAheadOfTheLineKeepsThePlaceOfAnExpiredGrant(t *testing.T) {
 	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
 		holder := b.permitClient(s).takes()
-		granted := b.permitClient(s).listens().joins(engine.Push)
+		granted := b.permitClient(s).listens().joins(contract.Push)
 		holder.gives(neverDue)
 		granted.lapses()
 		ahead := b.permitClient(s).takes()
@@ -2022,7 +2023,7 @@ func TestSemaphoreReleaseOfAPermitTooManyIsNotAnnounced(t *testing.T) {
 		holder := b.permitClient(s).takes()
 		b.permitClient(s).takes()
 		b.must(s.SetPermits(context.Background(), 0))
-		b.permitClient(s).listens().joins(engine.Push)
+		b.permitClient(s).listens().joins(contract.Push)
 		java := b.subscribe(s.record.announce)
 		assert.Equal(b, reply{1, 0, 0}, holder.gives(0))
 		assert.Empty(b, b.received(java, s.record.announce))
@@ -2033,14 +2034,14 @@ func TestSemaphoreReleaseOfAPermitTooManyIsNotAnnounced(t *testing.T) {
 func TestSemaphoreForcedReleaseOfOthersKeepsThePlaceOfAGrant(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
-		granted := b.permitClient(s).listens().joins(engine.Push)
+		granted := b.permitClient(s).listens().joins(contract.Push)
 		m.gives(neverDue)
 		require.Positive(b, granted.lease(), "the permit")
 		r, err := run(context.Background(), b.rdb, s.record.Force(other.field))
 		b.must(err)
 		require.Equal(b, int64(1), r[0])
 		granted.lapses()
-		b.permitClient(s).ask(engine.Defer)
+		b.permitClient(s).ask(contract.Defer)
 		assert.Equal(b, "suspect", b.placeOf(granted.id).state, "the place of the client")
 	})
 }
@@ -2055,7 +2056,7 @@ func TestSemaphoreForcedReleaseKeepsThePlaceOfAnExpiredGrant(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 				m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
-				granted := b.permitClient(s).listens().joins(engine.Push)
+				granted := b.permitClient(s).listens().joins(contract.Push)
 				m.gives(neverDue)
 				require.Positive(b, granted.lease(), "the permit")
 				granted.lapses()
@@ -2074,15 +2075,15 @@ func TestSemaphoreGrantsBesideOthersAreNoLapse(t *testing.T) {
 		one, two, three := b.permitClient(
 			s,
 		).listens().joins(
-			engine.Push,
+			contract.Push,
 		), b.permitClient(
 			s,
 		).listens().joins(
-			engine.Push,
+			contract.Push,
 		), b.permitClient(
 			s,
 		).listens().joins(
-			engine.Push,
+			contract.Push,
 		)
 		m.gives(neverDue)
 		other.gives(neverDue)
@@ -2100,8 +2101,8 @@ func TestSemaphoreGrantsBesideOthersAreNoLapse(t *testing.T) {
 func TestSemaphoreGrantsToThoseThatHear(t *testing.T) {
 	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
 		m := b.permitClient(s).takes()
-		dead := b.permitClient(s).listens().joins(engine.Push)
-		asking, last := b.permitClient(s).joins(engine.Poll), b.permitClient(s).listens().joins(engine.Push)
+		dead := b.permitClient(s).listens().joins(contract.Push)
+		asking, last := b.permitClient(s).joins(contract.Poll), b.permitClient(s).listens().joins(contract.Push)
 		_ = dead.hears.Close()
 		testredis.Await(
 			b,
@@ -2112,9 +2113,9 @@ func TestSemaphoreGrantsToThoseThatHear(t *testing.T) {
 		require.Equal(b, reply{1, 0, 1}, m.gives(neverDue))
 		require.Zero(b, dead.lease())
 		require.Positive(b, asking.lease())
-		assert.Equal(b, reply{1, 0, 0}, asking.ask(engine.Poll))
+		assert.Equal(b, reply{1, 0, 0}, asking.ask(contract.Poll))
 		assert.Greater(b, asking.lease(), 50*time.Second, "the lease after it has asked")
-		assert.Equal(b, int64(3), dead.ask(engine.Push)[2], "the server has no subscription of it")
+		assert.Equal(b, int64(3), dead.ask(contract.Push)[2], "the server has no subscription of it")
 		assert.Equal(b, []string{last.id}, b.clientsInLine(), "the line")
 		require.Equal(b, reply{-1, 0, 0}, dead.gives(neverDue))
 		require.Zero(b, b.permits(1))
@@ -2128,7 +2129,7 @@ func TestSemaphoreGrantThatNobodyHearsIsTakenBack(t *testing.T) {
 	b.must(b.rdb.Do(ctx, "acl", "setuser", "nopubsub", "on", ">pw", "~*", "&*", "+@all", "-pubsub").Err())
 	s := b.client().NewSemaphore(b.name, 1)
 	m := b.permitClient(s).takes()
-	dead, next := b.permitClient(s).listens().joins(engine.Push), b.permitClient(s).listens().joins(engine.Push)
+	dead, next := b.permitClient(s).listens().joins(contract.Push), b.permitClient(s).listens().joins(contract.Push)
 	_ = dead.hears.Close()
 	testredis.Await(
 		b,
@@ -2207,7 +2208,7 @@ func TestSemaphoreIsSharedWithThoseThatHaveNoLine(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		ctx := context.Background()
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
-		one := b.permitClient(s).listens().joins(engine.Push)
+		one := b.permitClient(s).listens().joins(contract.Push)
 		c := b.permitContender().joins()
 		java := b.subscribe(m.l.announce)
 		b.must(b.rdb.HSet(ctx, b.lineKey(), "shared", 1).Err())
@@ -2225,7 +2226,7 @@ func TestSemaphoreIsSharedWithThoseThatHaveNoLine(t *testing.T) {
 			return nil
 		})
 		b.must(err)
-		assert.Equal(b, int64(2), one.ask(engine.Push)[2], "the channel says when Java gives it back")
+		assert.Equal(b, int64(2), one.ask(contract.Push)[2], "the channel says when Java gives it back")
 		require.Equal(b, reply{1, 0, 1}, other.gives(time.Hour), "the next release of the slice")
 		require.Positive(b, one.lease())
 
@@ -2468,7 +2469,7 @@ func TestSemaphoreCallersBehindABusyOneAskNothing(t *testing.T) {
 	asks(o[0])
 	testredis.Await(b, "the first one stands in the line and hears", soon, func() bool {
 		all := b.places()
-		return len(all) == 1 && all[0].delivery == engine.Push
+		return len(all) == 1 && all[0].delivery == contract.Push
 	})
 	asked := b.proxy.On(calls(semaphoreAcquire), testredis.DelayReply(0)).Times(testredis.Always)
 	for _, owner := range o[1:] {

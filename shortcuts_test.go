@@ -22,7 +22,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -144,7 +144,7 @@ func withoutExpired(data string, now time.Time) string {
 // The locks of a sequence. A bundle acquires both.
 var names = [2]string{"lock", "other"}
 
-type makesRecord = func(c *Client, name string) engine.Record
+type makesRecord = func(c *Client, name string) contract.Record
 
 // A twinBench draws requests.
 type twinBench struct {
@@ -254,10 +254,10 @@ func (b *twinBench) holder() string {
 }
 
 // attempt draws what a client asks for.
-func (b *twinBench) attempt(c *Client) engine.Attempt {
-	return engine.Attempt{
+func (b *twinBench) attempt(c *Client) contract.Attempt {
+	return contract.Attempt{
 		Field: b.field(c, 5), Lease: pick[time.Duration](b, 3, 20, 60) * time.Second, HoldCount: 1 + b.rng.IntN(6)/5,
-		Delivery: pick(b, engine.Barge, engine.Defer, engine.Push, engine.Push, engine.Push, engine.Poll),
+		Delivery: pick(b, contract.Barge, contract.Defer, contract.Push, contract.Push, contract.Push, contract.Poll),
 		Asked:    uint64(1 + b.rng.IntN(9)), Late: b.oneIn(10), NoWait: b.oneIn(4), AdoptsRecord: b.oneIn(4),
 		Share: pick[time.Duration](b, 0, time.Second, time.Hour),
 	}
@@ -267,7 +267,7 @@ func (b *twinBench) attempt(c *Client) engine.Attempt {
 func (b *twinBench) request(kinds []makesRecord) (call, string) {
 	c := pick(b, b.clients...)
 	l, a := pick(b, kinds...)(c, names[0]), b.attempt(c)
-	if n := l.Permits(); n > 1 {
+	if n := l.Traits().Permits(); n > 1 {
 		a.Field += fmt.Sprint("+", n)
 	}
 	if _, reads := l.(*readLock); reads { // no other lock is asked for with this field
@@ -278,8 +278,10 @@ func (b *twinBench) request(kinds []makesRecord) (call, string) {
 	if end.Field == "" || b.oneIn(2) {
 		end.Field = strings.Replace(a.Field, strings.Split(a.Field, "+")[0], b.field(c, 8), 1)
 	}
-	release := engine.Release{Field: end.Field, HoldCount: b.rng.IntN(6) / 5, Late: b.oneIn(10), Share: a.Share}
-	to := engine.Rename{From: end.Field, To: strings.Replace(end.Field, ":0", ":09", 1), Lease: a.Lease, Late: b.oneIn(2)}
+	release := contract.Release{Field: end.Field, HoldCount: b.rng.IntN(6) / 5, Late: b.oneIn(10), Share: a.Share}
+	to := contract.Rename{
+		From: end.Field, To: strings.Replace(end.Field, ":0", ":09", 1), Lease: a.Lease, Late: b.oneIn(2),
+	}
 	var one call
 	switch b.rng.IntN(20) {
 	default:
@@ -295,17 +297,17 @@ func (b *twinBench) request(kinds []makesRecord) (call, string) {
 			one = l.Force()
 		}
 	case 19:
-		if l.Bundled() == 0 {
+		if l.Traits().Bundled == 0 {
 			one = l.Acquire(a)
 			break
 		}
-		a.Delivery, a.HoldCount = engine.Barge, 1
+		a.Delivery, a.HoldCount = contract.Barge, 1
 		other := pick(b, kinds...)(c, names[1])
-		one = bundleOf([]engine.BundledCall{
-			{Script: l.Bundled(), Acquire: l.Acquire(a), RollBack: l.RollBack(a)},
-			{Script: other.Bundled(), Acquire: other.Acquire(a), RollBack: other.RollBack(a)},
+		one = bundleOf([]contract.BundledCall{
+			{Script: l.Traits().Bundled, Acquire: l.Acquire(a), RollBack: l.RollBack(a)},
+			{Script: other.Traits().Bundled, Acquire: other.Acquire(a), RollBack: other.RollBack(a)},
 		})
-		if other.Bundled() == 0 {
+		if other.Traits().Bundled == 0 {
 			one = other.Acquire(a)
 		}
 	}
@@ -379,7 +381,7 @@ func (b *twinBench) happens(kinds []makesRecord) {
 	default:
 		c, on := pick(b, b.clients...), b.oneIn(2)
 		for _, l := range kinds {
-			b.hears(l(c, name).Grants(engine.Attempt{}), on)
+			b.hears(l(c, name).Grants(contract.Attempt{}), on)
 		}
 		what = fmt.Sprintf("%s listens: %t", c.ID(), on)
 	}
@@ -435,7 +437,7 @@ func (b *twinBench) play(seed uint64) {
 	}
 	for _, c := range b.clients {
 		for _, l := range all {
-			b.hears(l(c, names[0]).Grants(engine.Attempt{}), b.rng.IntN(4) > 0)
+			b.hears(l(c, names[0]).Grants(contract.Attempt{}), b.rng.IntN(4) > 0)
 		}
 	}
 	for range sequenceSteps {
@@ -452,7 +454,7 @@ func (b *twinBench) play(seed uint64) {
 
 // permitsFor returns how to make the record of holds that have n of so many permits.
 func permitsFor(n, of int) makesRecord {
-	return func(c *Client, name string) engine.Record {
+	return func(c *Client, name string) contract.Record {
 		s := c.NewSemaphore(name, of)
 		if n == 1 {
 			return s.handle.record

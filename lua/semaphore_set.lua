@@ -8,23 +8,32 @@
 -- ARGV[2]  the channel on which available permits are announced; the channel of a client is this one with :client
 --          appended.
 -- ARGV[3]  the command that publishes: see announce.lua.
+-- ARGV[4]  the field of the request, which is a new one for each request; none: a late run sets the number again.
 -- Returns  {1, 0, 0}.
 --
--- Repeatable: the number is set, and nothing is added to it.
+-- Repeatable: the number is set, and nothing is added to it. A run leaves a tombstone of its field, and a run that
+-- finds one does nothing: it is late, and the number may have been set again since.
 -- Taken permits stay taken. If they are more than the new number, the number of available permits becomes negative.
 
 local free, taken = KEYS[1], KEYS[2]
-local permits, channel, how = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local permits, channel, how, request = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
 local before = free_permits(free)
 check_permits(taken)
 local line = open_line(free, KEYS[3], '') -- before the first write, because it may refuse
+local marks = line and request
+if marks and has_tombstone(line, request) then
+    return {1, 0, 0}
+end
 drop_expired(free, taken, now_ms())
 local available = permits - redis.call('zcard', taken)
 if before then
     redis.call('incrby', free, available - count_free(free))
 else
     redis.call('set', free, ms(available))
+end
+if marks then
+    try(function() end_field(line, request) end) -- the number is set, and what it makes available passes to the line
 end
 offer(free, taken, line, channel, how)
 return {1, 0, 0}

@@ -1,5 +1,5 @@
 -- Prelude of the scripts that answer a caller that a lock is busy. The third number of this answer is the standing of
--- the caller, which internal/engine/standing.go decodes.
+-- the caller, which internal/contract/standing.go decodes.
 --
 -- Defines  standing_of(ahead, legacy, lost)  the number: 1 plus four for each of the places ahead if the caller has a
 --          place; 2 if only the channel of the lock tells when it is released, because a holder does not use the

@@ -28,6 +28,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/poller"
@@ -36,13 +37,36 @@ import (
 
 const MostAsked = 5 // how many requests a caller sends at most while the grants come so late that it does not keep them
 
+// A Request describes how one caller wants to acquire its locks.
+type Request struct {
+	Wait  time.Duration // how long to wait for other owners; 0: make one attempt; negative: until ctx is done
+	Lease time.Duration // 0: the watchdog timeout, and the watchdog renews the lease
+
+	// LeastLease is the least lease of a new hold in Redis if Lease is shorter. A MultiLock that acquires its locks in
+	// several steps sets it: KeepLease extends the lease until all of them are held.
+	LeastLease time.Duration
+
+	// AnswerBy limits how long a caller with a Wait of 0 waits for an answer, if it is sooner than Services.Patience
+	// (zero: it is not). Even if it has passed already, there is one attempt, which has send.MinWait for an answer.
+	AnswerBy time.Time
+
+	Component bool // the locks are part of a MultiLock: an error names the one that it is about
+	Again     bool // a MultiLock tries again: too little of the lease was left when it had all of its locks
+	Trial     bool // if this request fails before AnswerBy, the caller tries again, so no event reports that it gave up
+}
+
+// A target is the attempt on one lock, and the hold that it is made for.
+type target struct {
+	hold *hold
+	contract.Attempt
+	cut bool // the lease is as long as MaxHold allows: the watchdog will not renew it
+}
+
 // An acquireOp is one acquire operation: what one call does to acquire its locks, until they are held or the call gives
 // up. A call has another operation after errRestart.
 type acquireOp struct {
 	waitOptions
 	engine  *Engine
-	owner   Owner
-	request Request
 	backend backend
 
 	states  lockStates // the states of the locks
@@ -58,6 +82,7 @@ type acquireOp struct {
 	adoptsRecord bool        // a hand-off has left the record of the last holder to it: see handoff.go
 	asking       bool        // an attempt is under way; in rollback: a hook has panicked, or ended the goroutine
 	givenUp      atomic.Bool // the operation has failed: what late answers grant is rolled back (orphans.go)
+	orphans      orphans     // of the first attempt
 	redisWait    redisWait
 	unlocks      bool // the outcome also unlocks the owner mutex of the only hold
 }
@@ -76,7 +101,7 @@ var ErrLate = errors.New("the answers of Redis take so long that too little of t
 // Acquire acquires every lock for o, or none of them. A lock that o already holds gets a higher hold count. Acquire
 // returns false, and no error, if r.Wait has passed, or if it is 0 and a lock is busy. Several locks must be on one
 // Redis, and of types that a bundle can acquire together.
-func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock) (bool, error) {
+func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...contract.Lock) (bool, error) {
 	e.workers.Begin()
 	defer e.workers.End()
 	op := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.noNewHolds, NoWait: r.Wait == 0, OnCaller: true}}
@@ -87,7 +112,7 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 		return false, send.ErrClosed
 	}
 	for _, l := range locks {
-		if err := l.Limits().checkLease(r.Lease); err != nil {
+		if err := l.Traits().Limits.CheckLease(r.Lease); err != nil {
 			return false, err
 		}
 	}
@@ -129,14 +154,14 @@ func (r *Request) isLate() bool { return !r.AnswerBy.IsZero() && !time.Now().Bef
 // acquireOnce runs one acquire operation for all locks. A caller that holds the lock without a request, because it was
 // handed off to it, gets no acquireOp: to allocate one for every hand-off would cost as much as the rest of the
 // hand-off.
-func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []Lock) error {
+func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []contract.Lock) error {
 	if len(locks) > 1 {
 		e.noteAcquire()
 		g := e.newMultiAcquire(op, locks, o, r)
 		defer g.end()
 		return g.finish(op)
 	}
-	s := e.retain(locks[0].ID().Name)
+	s := e.retain(locks[0].Traits().ID.Name)
 	defer s.release()
 	op.changed = nil
 	if l, kept := locks[0].(VotedLock); kept {
@@ -152,12 +177,12 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []Lock) 
 		return err
 	}
 	one := new(recordBackend)
-	one.begin(op, one, t, r)
+	one.begin(op, one, t)
 	one.unlocks = true
 	defer one.unlockIfEnded()
 	if in.adopts {
 		one.leftovers.grantNotKept()
-		one.adoptsRecord, one.targets[0].AdoptsRecord = true, !locks[0].DrawsSingly()
+		one.adoptsRecord, one.targets[0].AdoptsRecord = true, !locks[0].Traits().DrawsSingly
 	}
 	return one.finish(op)
 }
@@ -188,7 +213,7 @@ func (a *acquireOp) finish(op *waitOptions) error {
 
 // enter waits until the caller may go on among the callers of this process. It then has a hold. If in.holds is set, it
 // holds the lock already; otherwise it has the owner mutex of the hold, and has to ask Redis by the attempt of t.
-func (s *lockState) enter(op *waitOptions, kind Lock, o Owner, r Request) (in admitted, t target, err error) {
+func (s *lockState) enter(op *waitOptions, kind contract.Lock, o Owner, r Request) (in admitted, t target, err error) {
 	s.Lock()
 	defer s.Unlock()
 	in, err = s.admitLocked(op, kind, o, r.Lease > 0)
@@ -219,14 +244,14 @@ func (t *target) prepareLocked(r Request, p *Part) error {
 	if h.field == nil {
 		h.newField()
 	}
-	if most, tooDeep := h.lock.MaxHoldCount(); most > 0 && h.count >= most {
-		return tooDeep
+	if l := h.lock.Traits(); l.MaxHoldCount > 0 && h.count >= l.MaxHoldCount {
+		return l.TooMany
 	}
-	t.Attempt = Attempt{Field: h.field.ID, Lease: r.Lease, HoldCount: h.count + 1, Renewed: r.Lease == 0}
+	t.Attempt = contract.Attempt{Field: h.field.ID, Lease: r.Lease, HoldCount: h.count + 1, Renewed: r.Lease == 0}
 	switch h.state {
 	case fresh:
 		t.NoWait = r.Wait == 0
-		t.Lease = h.lock.Limits().Cut(cmp.Or(max(r.Lease, r.LeastLease), e.WatchdogTimeout))
+		t.Lease = h.lock.Traits().Limits.Cut(cmp.Or(max(r.Lease, r.LeastLease), e.WatchdogTimeout))
 	case lost, expired, lossReported:
 		return h.reportLossLocked(p)
 	default:
@@ -236,7 +261,7 @@ func (t *target) prepareLocked(r Request, p *Part) error {
 		}
 		t.Lease = e.watchdog.RestOf(&h.record.lease, t.Lease)
 	}
-	most := h.lock.Limits().Max
+	most := h.lock.Traits().Limits.Max
 	t.cut = most > 0 && t.Lease >= most
 	return nil
 }
@@ -257,9 +282,9 @@ func (a *acquireOp) run() (res Answer, err error) {
 			res, err = a.attempt() // 2
 			a.asking = false
 		}
-		if err == nil && res.Status == Busy {
+		if err == nil && res.Status == contract.Busy {
 			res, err = a.backend.await(res) // 3, 4
-			if err == nil && res.Status == Busy || a.asksAtEnd(err) {
+			if err == nil && res.Status == contract.Busy || a.asksAtEnd(err) {
 				continue
 			}
 		}
@@ -289,19 +314,20 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 	lastReply, first := a.lastReply, a.leftovers.tries
 	for asked := 1; ; asked++ {
 		res, err = a.backend.ask(lastReply)
-		switch {
-		case err != nil:
+		if err != nil {
 			return res, err
-		case res.Status != Held || a.engine.enoughValidityLeft(a.targets, res.Sent, asked):
+		}
+		took := time.Since(res.Sent)
+		if res.Status != contract.Held || a.engine.enoughValidityLeft(a.targets, took, asked) {
 			if a.leftovers.tries == first {
-				a.backend.answered(res.Sent)
+				a.backend.answered(took)
 			}
 			return res, nil
 		}
 		a.leftovers.grantNotKept()
 		lastReply = time.Now()
 		if asked == MostAsked {
-			res.Status = Busy // rollback undoes the grant, and dismissLocked must not undo it again
+			res.Status = contract.Busy // rollback undoes the grant, and dismissLocked must not undo it again
 			return res, LossError(ErrLate)
 		}
 	}
@@ -311,9 +337,9 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
 	e, targets := a.engine, a.targets
 	call := attemptCall(targets)
-	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: &orphans{a, targets}, OnFailure: a}, lastReply)
+	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: a.orphansOf(targets), OnFailure: a}, lastReply)
 	res, err := readResult(targets, &answer)
-	a.noteAnswer(&answer, res.leavesEntry, err)
+	a.noteAnswer(&answer, res.LeavesEntry, err)
 	return res, err
 }
 
@@ -336,23 +362,22 @@ func (a *acquireOp) checkFields(res Answer) (Answer, error) {
 	if a.adoptsRecord || !a.engine.sender.Degraded() || !slices.ContainsFunc(a.targets, misnamed) {
 		return res, nil
 	}
-	if res.Status == Held {
+	if res.Status == contract.Held {
 		a.leftovers.grantNotKept()
-		res.Status = Busy // rollback undoes the grant, and dismissLocked must not undo it again
+		res.Status = contract.Busy // rollback undoes the grant, and dismissLocked must not undo it again
 	}
 	return res, errRestart
 }
 
-func (a *acquireOp) answered(sent time.Time) { a.engine.rtt.Observe(time.Since(sent)) }
+func (a *acquireOp) answered(took time.Duration) { a.engine.rtt.Observe(took) }
 
-// enoughValidityLeft reports whether enough is left of the leases that the last request, sent at sent, has asked for.
-// asked is the number of requests so far in this attempt. A smaller rest is enough (lease.Suffices) of a lease that is
-// not renewed, if the caller has asked for it twice, or if MaxHold allows no longer one.
-func (e *Engine) enoughValidityLeft(targets []target, sent time.Time, asked int) bool {
-	passed := time.Since(sent)
+// enoughValidityLeft reports whether enough is left of the leases that the last request has asked for, which was sent
+// the time took ago. asked is the number of requests so far in this attempt. A smaller rest is enough (lease.Suffices)
+// of a lease that is not renewed, if the caller has asked for it twice, or if MaxHold allows no longer one.
+func (e *Engine) enoughValidityLeft(targets []target, took time.Duration, asked int) bool {
 	for _, t := range targets {
 		whole := lease.Validity(t.Lease)
-		left := whole - passed
+		left := whole - took
 		if t.HoldCount > 1 {
 			left = max(left, e.watchdog.Left(&t.hold.record.lease))
 		}
@@ -420,18 +445,19 @@ func (a *acquireOp) sleepUntilFree(op *waitOptions, in target, wake, ready <-cha
 func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop func()) {
 	e, stop := a.engine, func() {}
 	delay = e.PollDelay(res.Wait)
-	queued := res.Standing.isEnqueued()
+	queued := res.Standing.IsEnqueued()
 	switch {
 	// A waiter that has an entry in Redis, and no place in the line, is not in this case: its entry keeps its position, so
 	// the waiter need not ask often.
-	case (!res.leavesEntry || queued) && a.subscription.isRefused():
+	case (!res.LeavesEntry || queued) && a.subscription.isRefused():
 		if a.polling == nil {
 			a.polling = new(polling)
 		}
-		delay = min(delay, a.polling.next(a.lastReply, res.ttl))
-	case queued && in.hold.lock.Admission() == Counting: // the poller cannot see in the key whether a permit is free
-		delay = min(delay*time.Duration(1+res.Standing.ahead()/poller.NearHead), rareAsk)
-	case queued && !res.leavesEntry:
+		delay = min(delay, a.polling.next(a.lastReply, res.TTL))
+	// The poller cannot see in the key whether a permit is free.
+	case queued && in.hold.lock.Traits().Admission == contract.Counting:
+		delay = min(delay*time.Duration(1+res.Standing.Ahead()/poller.NearHead), rareAsk)
+	case queued && !res.LeavesEntry:
 		d, looked := looking{e}.awaitInLine(in.hold.lockState.name, in.Field, a.subscription.listeners[0], res)
 		delay, stop = d, func() { a.noteLook(in.hold, looked()) }
 	}
@@ -533,7 +559,7 @@ func (a *acquireOp) unlockIfEnded() {
 
 // endIfGone ends a hold as lost that was to be re-entered, if Redis does not have it, or if the watchdog is about to.
 func (a *acquireOp) endIfGone(res Answer) {
-	if res.Status == Gone {
+	if res.Status == contract.Gone {
 		a.targets[res.at].hold.lose(errGone)
 	}
 	for _, t := range a.targets {
@@ -550,7 +576,7 @@ func confirmLocked(targets []target, p *Part, res Answer) error {
 		return err
 	}
 	for i, t := range targets {
-		token := res.token
+		token := res.Token
 		if res.tokens != nil {
 			token = res.tokens[i]
 		}
@@ -588,13 +614,13 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 	t.mayLastLocked(now, res.longest)
 	if q := h.queue; q != nil {
 		q.request = inquiry{}
-		if h.lock.Admission() != Counting { // a granted permit does not mean that another one is free
+		if h.lock.Traits().Admission != contract.Counting { // a granted permit does not mean that another one is free
 			q.foundFree()
 		}
 		q.policy.Acquired(now)
 	}
-	h.token, h.record.tokens = token, newTokenBlock(token, res.following)
-	limit := h.lock.Limits().end(e.watchdog.At(sent))
+	h.token, h.record.tokens = token, newTokenBlock(token, res.Following)
+	limit := limitOf(h.lock.Traits().Limits, e.watchdog.At(sent))
 	if res.limits != nil {
 		h.keepUntil, limit = res.limits.keepUntil, res.limits.limit
 	}
@@ -616,7 +642,7 @@ func (a *acquireOp) dismissLocked(t target, res Answer) {
 		h.mayLastLocked(bounded(t.Lease) + late.Life) // the attempt may have been granted, and may run later
 	}
 	switch {
-	case res.Status != Held: // no grant is left, or backend.rollback undoes it
+	case res.Status != contract.Held: // no grant is left, or backend.rollback undoes it
 	case h.state.isLost() || h.state == ended && !h.field.InUse(): // no other hold needs the field
 		h.lockState.oweLocked(duty{clear: h})
 	default:

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/stretchr/testify/assert"
@@ -33,13 +34,13 @@ func TestEngineUncontendedCostsTwoRequests(t *testing.T) {
 // A fakePermits is a semaphore with one permit. Its requests have an optional key.
 type fakePermits struct{ *fakeLock }
 
-func (l fakePermits) Acquire(a Attempt) send.Call {
+func (l fakePermits) Acquire(a contract.Attempt) send.Call {
 	c := l.fakeLock.Acquire(a)
 	c.Keys, c.Optional = append(c.Keys, "line"), []send.OptionalKey{{Key: 1}}
 	return c
 }
 
-func (l fakePermits) ReadReply(a Attempt, r send.Reply) (Outcome, error) {
+func (l fakePermits) ReadReply(a contract.Attempt, r send.Reply) (contract.Outcome, error) {
 	o, err := l.fakeLock.ReadReply(a, r)
 	o.Total = 1
 	return o, err
@@ -50,7 +51,7 @@ func (l fakePermits) ReadReply(a Attempt, r send.Reply) (Outcome, error) {
 func TestCallerThatWaitsForTooManyPermitsGoesOnWithoutTheLine(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := fakePermits{newFakeLock(e.redis, "x")}
-		l.Admits, l.Several = Counting, 2
+		l.traits.Admission, l.traits.Several = contract.Counting, 2
 		runsLate(e.redis, "acquire", 2, fakeredis.Fault{Block: answerError("NOPERM no permissions to access a key")})
 		e.redis.Set(func() {
 			e.redis.Records["x"] = &fakeredis.Record{Field: "other", Expires: time.Now().Add(3 * time.Second)}
@@ -227,7 +228,9 @@ type refusingLock struct {
 	err error
 }
 
-func (l refusingLock) ReadReply(Attempt, send.Reply) (Outcome, error) { return Outcome{}, l.err }
+func (l refusingLock) ReadReply(contract.Attempt, send.Reply) (contract.Outcome, error) {
+	return contract.Outcome{}, l.err
+}
 
 // No caller gets the error of another caller's request. An answer that refuses one caller tells nothing about the
 // waiters behind it.
@@ -306,7 +309,7 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 			time.Sleep(time.Second)
 			answer, err := e.redis.Run(
 				context.Background(),
-				newFakeLock(e.redis, "x").Release(Release{Field: "other:1:1"}),
+				newFakeLock(e.redis, "x").Release(contract.Release{Field: "other:1:1"}),
 				false,
 			)
 			require.NoError(t, err)

@@ -17,12 +17,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
 )
 
 // Attach makes o hold the detached hold d, whose lock is kind.
-func (e *Engine) Attach(ctx context.Context, kind Record, o Owner, d Detached) error {
+func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d Detached) error {
 	e.workers.Begin()
 	defer e.workers.End()
 	op := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.noNewHolds, OnCaller: true}}
@@ -32,9 +33,9 @@ func (e *Engine) Attach(ctx context.Context, kind Record, o Owner, d Detached) e
 	case e.Open() != nil:
 		return send.ErrClosed
 	}
-	op.span = startSpan(e, ctx, []Lock{kind}, o)
+	op.span = startSpan(e, ctx, []contract.Lock{kind}, o)
 	e.noteAcquire()
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	h := s.attachingHold(kind, o)
 	a := newAttachBackend(&op, h, d)
@@ -49,16 +50,16 @@ func (e *Engine) Attach(ctx context.Context, kind Record, o Owner, d Detached) e
 	}
 	op.span.finish(err)
 	if err == nil {
-		slowWatch{e}.acquired([]Lock{kind}, o)
+		slowWatch{e}.acquired([]contract.Lock{kind}, o)
 	}
 	return err
 }
 
 // attachingHold returns a fresh hold with a field of its own, which is in no local queue, and its owner mutex.
-func (s *lockState) attachingHold(kind Record, o Owner) *hold {
+func (s *lockState) attachingHold(kind contract.Record, o Owner) *hold {
 	s.Lock()
 	defer s.Unlock()
-	h := s.newHoldLocked(kind, holdKey{kind.ID().Half, o}, nil)
+	h := s.newHoldLocked(kind, holdKey{kind.Traits().ID.Half, o}, nil)
 	h.newField()
 	return h
 }
@@ -80,8 +81,8 @@ type attachBackend struct {
 // newAttachBackend begins an operation that makes h the detached hold d. The caller has the owner mutex of h.
 func newAttachBackend(op *waitOptions, h *hold, d Detached) *attachBackend {
 	a := &attachBackend{Detached: d, to: h.field.ID, heard: make(chan struct{}, 1)}
-	ask := Attempt{Field: a.to, Lease: h.lockState.engine.WatchdogTimeout, HoldCount: 1, Renewed: true}
-	a.begin(op, a, target{hold: h, Attempt: ask}, Request{})
+	ask := contract.Attempt{Field: a.to, Lease: h.lockState.engine.WatchdogTimeout, HoldCount: 1, Renewed: true}
+	a.begin(op, a, target{hold: h, Attempt: ask})
 	return a
 }
 
@@ -92,7 +93,7 @@ func (a *attachBackend) ask(lastReply time.Time) (res Answer, err error) {
 	t, e := &a.targets[0], a.engine
 	before := e.putBacks.ended.Load()
 	t.Lease = e.WatchdogTimeout
-	rename := Rename{From: a.Field, To: a.to, Lease: e.WatchdogTimeout, Until: a.MaxEnd, Ends: max(1, a.KeepEnd)}
+	rename := contract.Rename{From: a.Field, To: a.to, Lease: e.WatchdogTimeout, Until: a.MaxEnd, Ends: max(1, a.KeepEnd)}
 	request := send.Request{Call: t.hold.commands().Rename(rename), Acquiring: true, OnOrphan: a}
 	answer := e.sender.Do(&a.Wait, request, lastReply)
 	r, err := answer.Reply()
@@ -106,7 +107,7 @@ func (a *attachBackend) ask(lastReply time.Time) (res Answer, err error) {
 	}
 	t.Lease = send.FromMilliseconds(r[1])
 	t.cut = a.MaxEnd > 0 && t.Lease < e.WatchdogTimeout
-	res = Answer{Outcome: Outcome{Status: Held, token: a.Token}, Sent: answer.Sent}
+	res = Answer{Outcome: contract.Outcome{Status: contract.Held, Token: a.Token}, Sent: answer.Sent}
 	res.limits = a.limits(r[2], answer.Sent)
 	return res, nil
 }
@@ -137,7 +138,7 @@ func (a *attachBackend) missing(sent time.Time, before int64) (res Answer, err e
 		return res, errPutBack
 	}
 	a.waited = true
-	return Answer{Outcome: Outcome{Status: Busy}, Sent: sent}, nil
+	return Answer{Outcome: contract.Outcome{Status: contract.Busy}, Sent: sent}, nil
 }
 
 func (a *attachBackend) await(res Answer) (Answer, error) {
@@ -152,7 +153,7 @@ func (a *attachBackend) rollback(_ Answer, err error, returned bool) {
 }
 
 // dismissLocked has the hold put back that was granted, but that the caller cannot keep.
-func (a *attachBackend) dismissLocked(_ target, res Answer) { a.refused = res.Status == Held }
+func (a *attachBackend) dismissLocked(_ target, res Answer) { a.refused = res.Status == contract.Held }
 
 // giveUp gives the lock back to the detached field, and waits for that, but not for long: the caller may try again.
 func (a *attachBackend) giveUp() {
@@ -202,7 +203,7 @@ func (a *attachBackend) putBack(ctx context.Context) {
 	e := a.engine
 	record := a.target[0].hold.commands()
 	back := func(mayRun bool) send.Call {
-		return record.Rename(Rename{From: a.to, To: a.Field, Lease: longestLimit, Until: a.KeepEnd, Late: mayRun})
+		return record.Rename(contract.Rename{From: a.to, To: a.Field, Lease: longestLimit, Until: a.KeepEnd, Late: mayRun})
 	}
 	end := rollbacker{e}.mayLeaveUntil(a.to, e.WatchdogTimeout)
 	for (rollbacker{e}).repeat(ctx, record, a.to, a.leftovers.tries, back) != nil && time.Now().Before(end) {

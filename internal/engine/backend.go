@@ -10,6 +10,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
 )
@@ -21,8 +22,8 @@ type backend interface {
 	// ask makes one attempt on all targets. If lastReply is not zero, Redis has answered the caller at that time
 	// before, and the attempt is repeated for longer if it gets no answer.
 	ask(lastReply time.Time) (Answer, error)
-	// answered notes that the answer to an attempt, which was sent at sent, came in time.
-	answered(sent time.Time)
+	// answered notes that the answer to an attempt came in time, after took.
+	answered(took time.Duration)
 	// await waits after res, whose status is Busy, until another attempt may be granted. If the lock was granted to the
 	// caller by a message meanwhile, it returns that grant, and otherwise res.
 	await(res Answer) (Answer, error)
@@ -36,9 +37,22 @@ type backend interface {
 	present(targets []target, mayHold bool) []target
 }
 
+// An Answer is the result of an attempt on all locks of an acquire operation.
+type Answer struct {
+	contract.Outcome
+	Sent   time.Time // when the request was sent: the leases that it granted are valid from then on
+	at     int       // which of several targets the Outcome is about: the first that is not held, else the last
+	tokens []int64   // the fencing tokens of several targets
+	stays  bool      // not Held: an earlier try was granted a target in front of at, which is still held with its field
+
+	provisional time.Duration // the lease of a grant that is shorter than the lease asked for; 0: it is not shorter
+	longest     time.Duration // the longest lease that a request with the field of the place in the line has asked for
+	limits      *limitEnds    // of a hold that was attached; nil: those of its lock count from now on
+}
+
 // A VotedLock is a lock whose holds are votes instead of records: a RedLock.
 type VotedLock interface {
-	Lock
+	contract.Lock
 	// NewVote returns the Vote of a new hold of o. The Vote calls check with itself, on a goroutine of its own, when the
 	// result of Vote.Check may have changed.
 	NewVote(o Owner, check func(Vote)) Vote
@@ -53,7 +67,7 @@ type VotedLock interface {
 type Vote interface {
 	// Ask makes one attempt. If the answer is Busy, the Refusal describes why; so it does with an error, if the wait of
 	// w has ended in the middle of a round. The answer is Gone if the hold that was to be re-entered has ended.
-	Ask(w *send.Wait, a Attempt) (Answer, Refusal, error)
+	Ask(w *send.Wait, a contract.Attempt) (Answer, Refusal, error)
 	// Over reports whether the hold was released or lost, so that another attempt needs a new Vote.
 	Over() bool
 	// Listen listens for the releases at the nodes that a Refusal lists as Taken.

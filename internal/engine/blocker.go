@@ -8,11 +8,13 @@ package engine
 import (
 	"fmt"
 	"time"
+
+	"github.com/relock-go/relock/internal/contract"
 )
 
 // A blocker describes an attempt that has found a lock busy.
 type blocker struct {
-	lock  Lock          // the lock that is busy
+	lock  contract.Lock // the lock that is busy
 	ttl   time.Duration // the rest of the lease in the reply; negative: the reply had none
 	at    time.Time     // when the reply came
 	ahead bool          // others are ahead of the caller in the line
@@ -29,30 +31,11 @@ func (o *blocker) String() string {
 	return o.lock.BusyText(o.ttl, o.ttl-ago, ago)
 }
 
-func (t *Traits) BusyText(ttl, left, ago time.Duration) string {
-	switch {
-	case ttl < 0:
-		return "its key in Redis has no expiry, so it does not become free by itself"
-	case left > 0:
-		return fmt.Sprintf("another process (or Client) holds it, and its lease expires in %v", Rounded(left))
-	}
-	return fmt.Sprintf("another process (or Client) held it %v ago, when Redis was last asked", Rounded(ago))
-}
-
-// Rounded returns d rounded for a text that people read.
-func Rounded(d time.Duration) time.Duration {
-	unit := time.Millisecond
-	if d >= time.Second {
-		unit = 100 * time.Millisecond
-	}
-	return (d + unit/2) / unit * unit
-}
-
 // noteBusy remembers the blocker of h for its caller, and for the waiters behind it.
 // cause is blocker.cause.
 func (op *waitOptions) noteBusy(h *hold, res Answer, cause error) {
-	ahead := res.Standing.isEnqueued() && res.Standing.ahead() > 0
-	op.noteBlocker(h, &blocker{lock: h.lock, ttl: res.ttl, at: time.Now(), ahead: ahead, total: res.Total, cause: cause})
+	ahead := res.Standing.IsEnqueued() && res.Standing.Ahead() > 0
+	op.noteBlocker(h, &blocker{lock: h.lock, ttl: res.TTL, at: time.Now(), ahead: ahead, total: res.Total, cause: cause})
 }
 
 // noteBlocker is noteBusy for any blocker.
@@ -64,17 +47,17 @@ func (op *waitOptions) noteBlocker(h *hold, o *blocker) {
 
 // blockerHere returns the name of the first lock that another owner of this process keeps from o, and describes that
 // owner; "" if there is none.
-func blockerHere[L Lock](e *Engine, locks []L, o Owner) (name, who string) {
+func blockerHere[L contract.Lock](e *Engine, locks []L, o Owner) (name, who string) {
 	for _, l := range locks {
 		if who = holderHere(e, l, o); who != "" {
-			return l.Name(), who
+			return l.Traits().Name, who
 		}
 	}
 	return "", ""
 }
 
 // findBlocker returns the name of the lock that o waited for, and a description of its holder; "" if it is not known.
-func findBlocker[L Lock](e *Engine, f *findings, locks []L, o Owner) (name, who string) {
+func findBlocker[L contract.Lock](e *Engine, f *findings, locks []L, o Owner) (name, who string) {
 	if name, who = blockerHere(e, locks, o); who != "" {
 		return name, who
 	}
@@ -82,24 +65,24 @@ func findBlocker[L Lock](e *Engine, f *findings, locks []L, o Owner) (name, who 
 		if last.cause != nil { // the error has it
 			return "", ""
 		}
-		return last.lock.Name(), last.String()
+		return last.lock.Traits().Name, last.String()
 	}
 	for _, l := range locks {
 		if who = inFrontHere(e, l, o); who != "" {
-			return l.Name(), who
+			return l.Traits().Name, who
 		}
 	}
 	return "", ""
 }
 
 // inFrontHere describes another caller of this process that waits for an answer about kind; "" if there is none.
-func inFrontHere(e *Engine, kind Lock, o Owner) string {
-	s := e.retain(kind.ID().Name)
+func inFrontHere(e *Engine, kind contract.Lock, o Owner) string {
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
-		if h.key.half == kind.ID().Half && h.key.owner != o && h.state.wanted() && h.queue != nil {
+		if h.key.half == kind.Traits().ID.Half && h.key.owner != o && h.state.wanted() && h.queue != nil {
 			return fmt.Sprintf(
 				"%v of %s is ahead in the queue, and Redis has not answered its request",
 				h.key.owner,
@@ -112,12 +95,12 @@ func inFrontHere(e *Engine, kind Lock, o Owner) string {
 
 // holderHere describes another owner of this process that holds a lock which blocks o from acquiring kind; "" if there
 // is none.
-func holderHere(e *Engine, kind Lock, o Owner) string {
-	own := kind.ID()
-	if kind.Admission() == Shared || kind.Admission() == Counting {
-		own = LockID{} // holders of the same half do not block o, or are not the only ones that do
+func holderHere(e *Engine, kind contract.Lock, o Owner) string {
+	own := kind.Traits().ID
+	if kind.Traits().Admission == contract.Shared || kind.Traits().Admission == contract.Counting {
+		own = contract.LockID{} // holders of the same half do not block o, or are not the only ones that do
 	}
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()
@@ -126,7 +109,7 @@ func holderHere(e *Engine, kind Lock, o Owner) string {
 		case !h.state.holds() || key.owner == o || !e.watchdog.IsValid(&h.record.lease):
 		case h.id() == own:
 			return fmt.Sprintf("%v of %s holds it", key.owner, e.process())
-		case h.id() == kind.Counterpart():
+		case h.id() == kind.Traits().Counterpart:
 			return fmt.Sprintf("%v of %s holds the %s lock", key.owner, e.process(), key.half)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -20,16 +21,18 @@ func attemptCall(targets []target) send.Call {
 	if len(targets) == 1 {
 		return targets[0].hold.commands().Acquire(targets[0].Attempt)
 	}
-	calls := make([]BundledCall, len(targets))
+	calls := make([]contract.BundledCall, len(targets))
 	for i, t := range targets {
 		l := t.hold.commands()
-		calls[i] = BundledCall{l.Bundled(), l.Acquire(t.Attempt), l.RollBack(t.rollbackOf())}
+		calls[i] = contract.BundledCall{
+			Script: l.Traits().Bundled, Acquire: l.Acquire(t.Attempt), RollBack: l.RollBack(t.rollbackOf()),
+		}
 	}
 	return targets[0].hold.lockState.engine.Bundle(calls)
 }
 
 // rollbackOf returns the attempt of t with which the same script rolls it back if another lock is busy.
-func (t *target) rollbackOf() Attempt {
+func (t *target) rollbackOf() contract.Attempt {
 	a := t.Attempt
 	a.Share = t.hold.lockState.engine.shareTime()
 	return a
@@ -71,7 +74,7 @@ func (res *Answer) readAll(targets []target, replies []send.Reply) (err error) {
 		if res.Outcome, err = t.hold.commands().ReadReply(t.Attempt, r); err != nil {
 			return err
 		}
-		if res.Status != Held && i < len(replies)-1 {
+		if res.Status != contract.Held && i < len(replies)-1 {
 			return fmt.Errorf(
 				"%w: of %d locks, number %d was not acquired, but later ones were answered",
 				send.ErrReply,
@@ -80,12 +83,12 @@ func (res *Answer) readAll(targets []target, replies []send.Reply) (err error) {
 			)
 		}
 		res.at = i
-		res.tokens = append(res.tokens, res.token)
-		queued = queued || res.leavesEntry
+		res.tokens = append(res.tokens, res.Token)
+		queued = queued || res.LeavesEntry
 		stays = stays || i < len(replies)-1 && r[1] == heldBefore
 	}
-	res.leavesEntry, res.stays = queued, stays && res.Status != Held
-	if res.Status == Held && len(replies) < len(targets) {
+	res.LeavesEntry, res.stays = queued, stays && res.Status != contract.Held
+	if res.Status == contract.Held && len(replies) < len(targets) {
 		return fmt.Errorf("%w: of %d locks, only %d were answered", send.ErrReply, len(targets), len(replies))
 	}
 	return nil
@@ -95,7 +98,7 @@ func (res *Answer) readAll(targets []target, replies []send.Reply) (err error) {
 // with MaxHold gets no more than its rest. Holds that the watchdog renews stay as they are. Another goroutine of o may
 // acquire the locks again meanwhile, or extend their leases: no request shortens them, so it does not matter in which
 // order Redis runs the requests. KeepLease does not wait for an answer after the time by; zero: there is no limit.
-func (e *Engine) KeepLease(ctx context.Context, bs []Lock, o Owner, lease time.Duration, by time.Time) error {
+func (e *Engine) KeepLease(ctx context.Context, bs []contract.Lock, o Owner, lease time.Duration, by time.Time) error {
 	e.workers.Begin()
 	defer e.workers.End()
 	var holds []*hold
@@ -165,15 +168,15 @@ func (h *hold) keptFor(sent time.Time, length time.Duration) {
 }
 
 // holdCount returns the hold of o on a lock and its hold count, as far as this process knows.
-func (e *Engine) holdCount(kind Lock, o Owner) (*hold, int) {
-	s := e.retain(kind.ID().Name)
+func (e *Engine) holdCount(kind contract.Lock, o Owner) (*hold, int) {
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	return s.holdCount(kind, o)
 }
 
 // ValidUntil returns the time until which all holds of o on bs that are not renewed are valid, but no later than end.
 // It returns the present time if one of the holds has ended.
-func (e *Engine) ValidUntil(bs []Lock, o Owner, end time.Time) time.Time {
+func (e *Engine) ValidUntil(bs []contract.Lock, o Owner, end time.Time) time.Time {
 	for _, kind := range bs {
 		h, _ := e.holdCount(kind, o)
 		if h == nil {
@@ -189,27 +192,27 @@ func (e *Engine) ValidUntil(bs []Lock, o Owner, end time.Time) time.Time {
 // LimitValidity makes all holds of o on bs that are not renewed expire at end, or earlier if their leases are shorter.
 // Otherwise the owner could re-enter one of them after the others have expired. A hold that o has acquired more than
 // once stays as it is. The leases in Redis do, too: a record that would last longer is deleted when its hold expires.
-func (e *Engine) LimitValidity(bs []Lock, o Owner, end time.Time) {
+func (e *Engine) LimitValidity(bs []contract.Lock, o Owner, end time.Time) {
 	for _, kind := range bs {
-		s := e.retain(kind.ID().Name)
+		s := e.retain(kind.Traits().ID.Name)
 		s.limitValidity(kind, o, end)
 		s.release()
 	}
 }
 
-func (s *lockState) limitValidity(kind Lock, o Owner, end time.Time) {
+func (s *lockState) limitValidity(kind contract.Lock, o Owner, end time.Time) {
 	s.Lock()
 	defer s.Unlock()
 	w := s.engine.watchdog
-	h := s.holds.get(holdKey{kind.ID().Half, o})
+	h := s.holds.get(holdKey{kind.Traits().ID.Half, o})
 	if h != nil && h.state.holds() && h.record != nil && h.count == 1 {
 		w.Shorten(&h.record.lease, end)
 	}
 }
 
 // InUse reports whether goroutines of this process hold one of the locks bs, or wait for it.
-func (e *Engine) InUse(bs []Lock) bool {
+func (e *Engine) InUse(bs []contract.Lock) bool {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
-	return slices.ContainsFunc(bs, func(kind Lock) bool { return e.table.names[kind.ID().Name] != nil })
+	return slices.ContainsFunc(bs, func(kind contract.Lock) bool { return e.table.names[kind.Traits().ID.Name] != nil })
 }

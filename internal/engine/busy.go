@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -57,11 +58,14 @@ type inquiry struct {
 	failed bool      // a try of it, or a request before it, has failed, and none was answered since
 }
 
-// begin notes that a request is about to be sent, whose answer takes at most patience. It keeps the time of an earlier
-// request that has no answer either.
-func (i *inquiry) begin(patience time.Duration) {
+// begin notes that a request is about to be sent, whose answer takes at most patience.
+func (i *inquiry) begin(patience time.Duration) { i.beginUntil(time.Now().Add(patience)) }
+
+// beginUntil is begin for a request whose answer is due at the time due. It keeps the time of an earlier request that
+// has no answer either.
+func (i *inquiry) beginUntil(due time.Time) {
 	if i.due.IsZero() {
-		i.due = time.Now().Add(patience)
+		i.due = due
 	}
 }
 
@@ -119,7 +123,7 @@ func (f *findings) waitsBehindLocked(name string, q *waitQueue) {
 
 // whyEnded returns the error of a call of o for locks that ends with err: send.ErrTimeUp if its time was up and the
 // locks are busy. Otherwise the error tells why that is not known, or who has the lock.
-func whyEnded[L Lock](e *Engine, op *waitOptions, locks []L, o Owner, r Request, err error) error {
+func whyEnded[L contract.Lock](e *Engine, op *waitOptions, locks []L, o Owner, r Request, err error) error {
 	byCtx := err != nil && op.Ctx.Err() != nil && errors.Is(err, op.Ctx.Err())
 	closed := errors.Is(err, send.ErrClosed)
 	if err != send.ErrTimeUp && !byCtx && !closed {
@@ -151,7 +155,7 @@ func whyEnded[L Lock](e *Engine, op *waitOptions, locks []L, o Owner, r Request,
 }
 
 // whyNotBusy returns the error of a TryLock of kind whose time is up although the lock is not known to be busy.
-func (f *findings) whyNotBusy(e *Engine, kind Lock) error {
+func (f *findings) whyNotBusy(e *Engine, kind contract.Lock) error {
 	voted, votes := kind.(VotedLock)
 	doubt := f.request.inDoubt(time.Now()) || f.look.InDoubt(time.Now(), send.MinWait)
 	switch {
@@ -164,7 +168,7 @@ func (f *findings) whyNotBusy(e *Engine, kind Lock) error {
 	case f.reply != nil && !doubt:
 		return errUnasked
 	}
-	return e.sender.Explain(ErrNoAnswer, kind.ID().Name)
+	return e.sender.Explain(ErrNoAnswer, kind.Traits().ID.Name)
 }
 
 // A busyError is an error that also matches ErrBusy. Its text names who has the lock.

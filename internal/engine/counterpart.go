@@ -6,17 +6,21 @@ package engine
 // owner pass. A hold whose field was sent like that is neither handed off nor shared: the attempt would let its owner
 // pass the next holder of that field.
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/relock-go/relock/internal/contract"
+)
 
 // withCounterparts returns targets with the fields of the holds that their owner has on the counterparts now. The owner
 // may have acquired a counterpart while this caller waited.
 func withCounterparts(targets []target) []target {
 	var changed []target
 	for i, t := range targets {
-		if t.hold.lock.Counterpart() == (LockID{}) {
+		if t.hold.lock.Traits().Counterpart == (contract.LockID{}) {
 			continue
 		}
-		other := t.hold.lockState.find(t.hold.lock.Counterpart(), t.hold.key.owner)
+		other := t.hold.lockState.find(t.hold.lock.Traits().Counterpart, t.hold.key.owner)
 		if other == nil {
 			other = counterpartAmong(targets, t)
 		}
@@ -62,7 +66,7 @@ func (h *hold) noteFieldSent() bool {
 // counterpartAmong returns the hold among targets that is on the counterpart of t, or nil.
 func counterpartAmong(targets []target, t target) *hold {
 	for _, other := range targets {
-		if other.hold.id() == t.hold.lock.Counterpart() {
+		if other.hold.id() == t.hold.lock.Traits().Counterpart {
 			return other.hold
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -19,7 +20,7 @@ type half struct {
 	named *[]string
 }
 
-func (l half) Acquire(a Attempt) send.Call {
+func (l half) Acquire(a contract.Attempt) send.Call {
 	*l.named = append(*l.named, a.Counterpart)
 	return l.fakeLock.Acquire(a)
 }
@@ -31,8 +32,9 @@ func TestLostCounterpartIsNotNamed(t *testing.T) {
 		var named []string
 		ctx := context.Background()
 		read, write := half{newFakeLock(e.redis, "x"), &named}, half{newFakeLock(e.redis, "x"), &named}
-		read.key, read.LockID.Half, read.CounterpartHalf = "x:read", "read", "write"
-		write.key, write.LockID.Half, write.CounterpartHalf = "x:write", "write", "read"
+		read.traits.Counterpart.Name, write.traits.Counterpart.Name = "x", "x"
+		read.key, read.traits.ID.Half, read.traits.Counterpart.Half = "x:read", "read", "write"
+		write.key, write.traits.ID.Half, write.traits.Counterpart.Half = "x:write", "write", "read"
 		ok, err := e.acquire(ctx, write, 1, Request{Wait: forever, Lease: 10 * time.Second})
 		require.NoError(t, err)
 		require.True(t, ok)

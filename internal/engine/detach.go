@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
@@ -39,7 +40,7 @@ type Detached struct {
 // error.
 func (e *Engine) Detach(
 	ctx context.Context,
-	kind Lock,
+	kind contract.Lock,
 	o Owner,
 	keep time.Duration,
 ) (d Detached, ended bool, err error) {
@@ -49,7 +50,7 @@ func (e *Engine) Detach(
 	if err := cmp.Or(e.Alive(), op.Over()); err != nil {
 		return d, false, err
 	}
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	h, err := s.lockHold(&op, kind, o, false)
 	switch {
@@ -58,10 +59,10 @@ func (e *Engine) Detach(
 	case err != nil:
 		return d, false, err
 	case h == nil:
-		return d, false, s.notHeldError(kind.ID(), o)
+		return d, false, s.notHeldError(kind.Traits().ID, o)
 	}
 	h.expireIfDue()
-	x := &detaching{hold: h, to: e.fields.detachedField(h.lock.Permits())}
+	x := &detaching{hold: h, to: e.fields.detachedField(h.lock.Traits().Permits())}
 	guards, err := x.begin(keep)
 	if err != nil {
 		h.unlockHold()
@@ -127,7 +128,7 @@ func (x *detaching) run(ctx context.Context, op *waitOptions) (d Detached, err e
 		}
 		x.end()
 	}()
-	call := h.commands().Rename(Rename{From: h.field.ID, To: x.to, Lease: x.lease, Late: buries, Splits: x.splits})
+	call := h.commands().Rename(contract.Rename{From: h.field.ID, To: x.to, Lease: x.lease, Late: buries, Splits: x.splits})
 	answer = e.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: x}, time.Now())
 	r, err := answer.Reply()
 	if buries && err == nil {

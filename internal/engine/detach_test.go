@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -191,7 +192,7 @@ func TestAttachAsksAgainIfTooLittleOfTheLeaseIsLeft(t *testing.T) {
 		e.renames(fakeredis.Fault{Answer: 1500 * time.Millisecond}, lateAnswer)
 		require.NoError(t, e.attach(context.Background(), 2, d))
 		assert.Equal(t, 4, e.redis.Count("rename"), "the requests: of Detach, two that are slow, and one more")
-		e.holdOf(newFakeLock(e.redis, "x").ID(), 2, func(h *hold) {
+		e.holdOf(newFakeLock(e.redis, "x").Traits().ID, 2, func(h *hold) {
 			assert.Greater(t, e.watchdog.Left(&h.record.lease), time.Second, "what is left of the lease")
 		})
 		time.Sleep(time.Minute)
@@ -239,7 +240,7 @@ func TestDetachWhoseGoroutineEndsReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &exitingTransport{Redis: fakeredis.New()}
 		e := joinSending(t, r.Redis, "client", send.Config{Transport: r, OnCallerTime: send.ResendTime})
-		ctx, l := context.Background(), newLimitedLock(e.redis, Limits{Max: time.Hour})
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{Max: time.Hour})
 		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
 		require.NoError(t, err)
 		require.True(t, ok)

@@ -14,6 +14,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/handoff"
 )
 
@@ -21,17 +22,17 @@ import (
 // one of the first four fields is set: to delete the record of a hold, to roll back an attempt, to keep a local queue
 // for some time, and to end a hold as lost.
 type duty struct {
-	clear    *hold      // the hold to clear; or nil
-	rollBack Record     // the lock of the attempt to roll back; or nil
-	keep     *waitQueue // the local queue of name to keep; or nil
-	lose     *hold      // the hold to end as lost; or nil
+	clear    *hold           // the hold to clear; or nil
+	rollBack contract.Record // the lock of the attempt to roll back; or nil
+	keep     *waitQueue      // the local queue of name to keep; or nil
+	lose     *hold           // the hold to end as lost; or nil
 
 	lockState *lockState
-	before    *duty           // the duty that was noted before this one; or nil
-	attempt   Attempt         // rollBack: the attempt
-	unknown   int             // rollBack: how many tries of the attempt have an unknown outcome
-	ctx       context.Context // rollBack: the ctx of the caller; nil: context.Background
-	cause     error           // lose: the cause of the loss
+	before    *duty            // the duty that was noted before this one; or nil
+	attempt   contract.Attempt // rollBack: the attempt
+	unknown   int              // rollBack: how many tries of the attempt have an unknown outcome
+	ctx       context.Context  // rollBack: the ctx of the caller; nil: context.Background
+	cause     error            // lose: the cause of the loss
 }
 
 // oweLocked notes a duty, which the next Unlock of s begins.

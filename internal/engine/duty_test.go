@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/ledger"
 )
 
@@ -29,7 +30,8 @@ func TestChangesOfStateBeginNothing(t *testing.T) {
 	s.dropQueueLocked(q)
 	s.dropQueueLocked(q)
 	keep := &duty{keep: q, lockState: s}
-	assert.Equal(t, &duty{attempt: Attempt{Field: "a", HoldCount: 1}, unknown: 2, lockState: s, before: keep}, s.duties,
+	first := contract.Attempt{Field: "a", HoldCount: 1}
+	assert.Equal(t, &duty{attempt: first, unknown: 2, lockState: s, before: keep}, s.duties,
 		"the queue is kept once, and its place given up once")
 	assert.Same(t, q, s.findQueueLocked(""), "it is kept")
 
@@ -45,10 +47,10 @@ func TestUnlockBeginsWhatIsDueOnce(t *testing.T) {
 		e.lock(1)
 		s := e.retain("x")
 		defer s.release()
-		h := s.find(newFakeLock(e.redis, "x").ID(), 1)
+		h := s.find(newFakeLock(e.redis, "x").Traits().ID, 1)
 		s.locked(func() {
-			s.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: "gone", HoldCount: 1}})
-			s.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: "gone, too", HoldCount: 1}})
+			s.oweLocked(duty{rollBack: h.commands(), attempt: contract.Attempt{Field: "gone", HoldCount: 1}})
+			s.oweLocked(duty{rollBack: h.commands(), attempt: contract.Attempt{Field: "gone, too", HoldCount: 1}})
 			synctest.Wait()
 			assert.Zero(t, e.redis.Count("release"))
 		})

@@ -1,6 +1,6 @@
 // Package engine does what is the same for every lock type: it acquires and releases locks, keeps the holds of a
 // process, and hands locks off. A lock type is data: it builds the calls of its scripts, and reads their replies. Read
-// contract.go first.
+// package contract first.
 //
 // An engine acquires locks (acquire.go) and releases them (release.go). It keeps the state of each lock that this
 // process uses (lockstate.go, hold.go, record.go). It hands a lock off to the next goroutine of the process
@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/handoff"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
@@ -59,7 +60,7 @@ type Config struct {
 	UserCalls func() int64 // the number of calls of the Logger and the Observer that have not returned
 
 	Servers Servers
-	Bundle  func([]BundledCall) send.Call                     // joins calls into one
+	Bundle  func([]contract.BundledCall) send.Call            // joins calls into one
 	Free    func(names []string, fields [][]string) send.Call // asks which of names are free: see freeOf
 	Group   func(name string) string                          // names of the same group can be asked about in one call
 	Renewer Renewer
@@ -142,9 +143,9 @@ func New(c Config, sending send.Config) *Engine {
 }
 
 // Inspect asks Redis for the state of a lock, and whether the hold with this field has it.
-func (e *Engine) Inspect(ctx context.Context, kind Record, field string) (View, error) {
+func (e *Engine) Inspect(ctx context.Context, kind contract.Record, field string) (contract.View, error) {
 	r, err := e.Ask(ctx, kind.Inspect(field))
-	return View{Locked: r[0] > 0, Held: r[1] > 0, TTL: send.FromMilliseconds(r[2])}, err
+	return contract.View{Locked: r[0] > 0, Held: r[1] > 0, TTL: send.FromMilliseconds(r[2])}, err
 }
 
 // pace returns how fast locks change hands here, as far as e has measured it.

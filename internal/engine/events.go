@@ -12,6 +12,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -55,7 +56,9 @@ const (
 	pathAttached  Path = "attached"  // the caller has attached a hold that was detached, perhaps by another process
 )
 
-func subjectOf(kind Lock, o Owner) Subject { return Subject{kind.Name(), kind.Type(), o} }
+func subjectOf(kind contract.Lock, o Owner) Subject {
+	return Subject{kind.Traits().Name, kind.Traits().Type, o}
+}
 
 func (h *hold) subject() Subject { return subjectOf(h.lock, h.key.owner) }
 
@@ -74,7 +77,7 @@ type span struct {
 }
 
 // startSpan begins the span of a call of o for the locks bs.
-func startSpan[L Lock](e *Engine, ctx context.Context, bs []L, o Owner) *span {
+func startSpan[L contract.Lock](e *Engine, ctx context.Context, bs []L, o Owner) *span {
 	if !e.Observed {
 		return nil
 	}

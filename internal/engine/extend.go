@@ -12,13 +12,14 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 )
 
 // Extend sets the lease of the hold that o has on kind to length, counted from now, if less is left of it.
-func (e *Engine) Extend(ctx context.Context, kind Lock, o Owner, length time.Duration) error {
+func (e *Engine) Extend(ctx context.Context, kind contract.Lock, o Owner, length time.Duration) error {
 	e.workers.Begin()
 	defer e.workers.End()
 	op := e.waitOptionsFor(ctx)
@@ -26,14 +27,14 @@ func (e *Engine) Extend(ctx context.Context, kind Lock, o Owner, length time.Dur
 		return err
 	}
 	op.part = partOf(ctx)
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	h, err := s.lockHold(op, kind, o, false)
 	switch {
 	case err != nil:
 		return err
 	case h == nil:
-		return s.notHeldError(kind.ID(), o)
+		return s.notHeldError(kind.Traits().ID, o)
 	}
 	defer h.unlockHold()
 	x := extension{h, length}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
@@ -20,36 +21,47 @@ import (
 
 // A fakeLock is a plain lock on a fakeredis.Redis. Its calls have the name of a command in place of a script.
 type fakeLock struct {
-	Traits
-	redis *fakeredis.Redis
-	key   string // the key of the record
+	traits contract.Traits
+	redis  *fakeredis.Redis
+	key    string // the key of the record
 }
 
 func newFakeLock(r *fakeredis.Redis, name string) *fakeLock {
-	return &fakeLock{Traits{LockID: LockID{Name: name}, LockType: "lock", Admits: Exclusive}, r, name}
+	traits := contract.Traits{ID: contract.LockID{Name: name}, Name: name, Type: "lock", Admission: contract.Exclusive}
+	return &fakeLock{traits, r, name}
+}
+
+func (l *fakeLock) Traits() *contract.Traits { return &l.traits }
+
+func (*fakeLock) BusyText(ttl, left, ago time.Duration) string {
+	return contract.BusyText(ttl, left, ago)
 }
 
 func (l *fakeLock) call(verb string, args ...any) send.Call {
 	return send.Call{Keys: []string{l.key}, Args: append([]any{verb}, args...)}
 }
 
-func (l *fakeLock) Channel(Attempt) string  { return "channel:" + l.key }
-func (l *fakeLock) Grants(Attempt) string   { return "" }
-func (l *fakeLock) Unbury(string) send.Call { return send.Call{} }
-func (l *fakeLock) Acquire(a Attempt) send.Call {
-	return l.call("acquire", a.Field, a.Lease, a.HoldCount, a.TokensWanted(l.Tokens))
+func (l *fakeLock) Channel(contract.Attempt) string { return "channel:" + l.key }
+func (l *fakeLock) Grants(contract.Attempt) string  { return "" }
+func (l *fakeLock) Unbury(string) send.Call         { return send.Call{} }
+func (l *fakeLock) Acquire(a contract.Attempt) send.Call {
+	return l.call("acquire", a.Field, a.Lease, a.HoldCount, a.TokensWanted(l.traits.Fenced))
 }
-func (l *fakeLock) RollBack(a Attempt) send.Call   { return l.Release(a.AsRelease()) }
-func (l *fakeLock) Force(...string) send.Call      { return l.call("force") }
-func (l *fakeLock) Inspect(field string) send.Call { return l.call("inspect", field) }
+func (l *fakeLock) RollBack(a contract.Attempt) send.Call { return l.Release(a.AsRelease()) }
+func (l *fakeLock) Force(...string) send.Call             { return l.call("force") }
+func (l *fakeLock) Inspect(field string) send.Call        { return l.call("inspect", field) }
 
-func (l *fakeLock) ReadReply(_ Attempt, r send.Reply) (Outcome, error) { return ParseOutcome(r) }
+func (l *fakeLock) ReadReply(_ contract.Attempt, r send.Reply) (contract.Outcome, error) {
+	return contract.ParseOutcome(r)
+}
 
-func (l *fakeLock) Rename(r Rename) send.Call {
+func (l *fakeLock) Rename(r contract.Rename) send.Call {
 	return l.call("rename", r.From, r.To, r.Lease, r.Until, r.Ends)
 }
 
-func (l *fakeLock) Release(r Release) send.Call { return l.call("release", r.Field, r.HoldCount) }
+func (l *fakeLock) Release(r contract.Release) send.Call {
+	return l.call("release", r.Field, r.HoldCount)
+}
 
 func (l *fakeLock) Renew(field string, lease time.Duration, exact bool) send.Call {
 	return l.call("renew", field, lease, exact)
@@ -129,7 +141,7 @@ func fakeConfig(r *fakeredis.Redis, id string, all ...with) Config {
 		UserCalls: func() int64 { return 0 },
 		Servers:   oneFake{r},
 		Group:     func(string) string { return "" },
-		Bundle: func(calls []BundledCall) send.Call {
+		Bundle: func(calls []contract.BundledCall) send.Call {
 			var acquire, rollBack []send.Call
 			for _, c := range calls {
 				acquire, rollBack = append(acquire, c.Acquire), append(rollBack, c.RollBack)
@@ -176,7 +188,7 @@ func abandonedBubbleEngine(t *testing.T, r *fakeredis.Redis, all ...with) *bubbl
 }
 
 // acquire calls Engine.Acquire for one lock.
-func (e *bubbleEngine) acquire(ctx context.Context, kind Record, o Owner, r Request) (bool, error) {
+func (e *bubbleEngine) acquire(ctx context.Context, kind contract.Record, o Owner, r Request) (bool, error) {
 	return e.Acquire(ctx, o, r, kind)
 }
 

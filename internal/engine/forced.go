@@ -25,6 +25,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
 )
@@ -46,7 +47,7 @@ const (
 // request is never repeated, because a repeated one could release a later hold. If a semaphore has very many permits, a
 // request releases some of them and the second number of the reply is not zero: then another request is sent. Force
 // returns true and an error if not all of them have succeeded.
-func (e *Engine) Force(ctx context.Context, kind Record, seen ...string) (bool, error) {
+func (e *Engine) Force(ctx context.Context, kind contract.Record, seen ...string) (bool, error) {
 	op := e.waitOptionsFor(ctx)
 	op.OnCaller = false // a request that is sent once may have to wait longer for a connection
 	if err := op.Over(); err != nil {
@@ -61,7 +62,7 @@ func (e *Engine) Force(ctx context.Context, kind Record, seen ...string) (bool, 
 				return freed, err
 			}
 			freed = freed || r[0] == 1
-			e.hints.send(kind.ID().Name, clients)
+			e.hints.send(kind.Traits().ID.Name, clients)
 			if r[1] == 0 {
 				break
 			}
@@ -74,11 +75,11 @@ func (e *Engine) Force(ctx context.Context, kind Record, seen ...string) (bool, 
 // call; of those only the ones with a field in seen, if there are any. Goroutines of this process may acquire kind
 // during the call, before Redis runs the request or after it, and a request that fails may have run: so ForceBy has
 // Redis asked for the holds that are left then.
-func (e *Engine) ForceBy(kind Lock, seen []string, force func() (freed bool, err error)) (bool, error) {
-	s := e.retain(kind.ID().Name)
+func (e *Engine) ForceBy(kind contract.Lock, seen []string, force func() (freed bool, err error)) (bool, error) {
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	s.Lock()
-	before := s.recordsOfLocked(kind.ID())
+	before := s.recordsOfLocked(kind.Traits().ID)
 	s.Unlock()
 	if len(seen) > 0 {
 		before = slices.DeleteFunc(before, func(r *record) bool { return !slices.Contains(seen, r.first.field.ID) })
@@ -90,7 +91,7 @@ func (e *Engine) ForceBy(kind Lock, seen []string, force func() (freed bool, err
 		}
 	}
 	if freed || mayHaveForced(err) {
-		if left := s.forcedNow(kind.ID()); len(left) > 0 {
+		if left := s.forcedNow(kind.Traits().ID); len(left) > 0 {
 			asked := make(chan struct{})
 			e.workers.Spawn(func() {
 				defer close(asked)
@@ -111,7 +112,7 @@ func mayHaveForced(err error) bool { return err != nil && (send.MayHaveRun(err) 
 // forcedLate handles the answer to a forced release that comes after its caller has left.
 type forcedLate struct {
 	*Engine
-	kind Record
+	kind contract.Record
 }
 
 func (f forcedLate) HandleOrphan(_ time.Time, value any, err error) {
@@ -119,10 +120,10 @@ func (f forcedLate) HandleOrphan(_ time.Time, value any, err error) {
 	if freed := r[0] == 1; !freed && !mayHaveForced(err) {
 		return
 	}
-	s := f.retain(f.kind.ID().Name)
+	s := f.retain(f.kind.Traits().ID.Name)
 	defer s.release()
 	f.hints.send(s.name, clients)
-	f.endEvicted(s.forcedNow(f.kind.ID()))
+	f.endEvicted(s.forcedNow(f.kind.Traits().ID))
 }
 
 // endForced ends the records of a lock that ForceUnlock has released.
@@ -135,7 +136,7 @@ func endForced(evicted []*record) (lost []ending) {
 
 // forcedNow notes that a forced release of the lock with this id was answered, and returns the records that this
 // process has of it.
-func (s *lockState) forcedNow(id LockID) []*record {
+func (s *lockState) forcedNow(id contract.LockID) []*record {
 	s.Lock()
 	defer s.Unlock()
 	s.forced = s.engine.watchdog.Now()

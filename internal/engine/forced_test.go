@@ -256,7 +256,7 @@ func TestHintChecksAllRecordsOfTheLock(t *testing.T) {
 		var guards []context.Context
 		for _, half := range []string{"", "one", "two"} {
 			kind := newFakeLock(r, "x")
-			kind.LockID.Half, kind.key = half, "x"+half
+			kind.traits.ID.Half, kind.key = half, "x"+half
 			ok, err := e.acquire(context.Background(), kind, 1, Request{Wait: forever})
 			require.NoError(t, err)
 			require.True(t, ok)

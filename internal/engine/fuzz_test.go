@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -26,9 +27,9 @@ type fakeUpgrade struct{ *fakeLock }
 
 var errFakeUpgrade = errors.New("an upgrade")
 
-func (l *fakeUpgrade) ReadReply(a Attempt, r send.Reply) (Outcome, error) {
+func (l *fakeUpgrade) ReadReply(a contract.Attempt, r send.Reply) (contract.Outcome, error) {
 	if r[0] == -2 {
-		return Outcome{}, errFakeUpgrade
+		return contract.Outcome{}, errFakeUpgrade
 	}
 	return l.fakeLock.ReadReply(a, r)
 }
@@ -51,7 +52,7 @@ func FuzzBundleAnswers(f *testing.F) {
 			if i%3 == 2 {
 				h.lock = &fakeUpgrade{lock}
 			}
-			targets = append(targets, target{hold: h, Attempt: Attempt{Field: "f", HoldCount: 1}})
+			targets = append(targets, target{hold: h, Attempt: contract.Attempt{Field: "f", HoldCount: 1}})
 		}
 		replies := make([]send.Reply, len(answers))
 		all := len(answers) == len(targets)
@@ -61,7 +62,8 @@ func FuzzBundleAnswers(f *testing.F) {
 		}
 		var got Answer
 		err := got.readAll(targets, replies)
-		require.Equal(t, all, err == nil && got.Status == Held, "%v for %d locks: %+v, %v", replies, len(targets), got, err)
+		held := err == nil && got.Status == contract.Held
+		require.Equal(t, all, held, "%v for %d locks: %+v, %v", replies, len(targets), got, err)
 		if all {
 			require.Len(t, got.tokens, len(targets), "tokens")
 			assert.EqualValues(t, 100, got.tokens[0], "tokens")

@@ -8,20 +8,21 @@ import (
 	"cmp"
 	"context"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
 )
 
 // Guard returns a ctx that is canceled when ctx is canceled, or when the hold that o has on kind ends.
-func (e *Engine) Guard(ctx context.Context, kind Lock, o Owner) (context.Context, error) {
+func (e *Engine) Guard(ctx context.Context, kind contract.Lock, o Owner) (context.Context, error) {
 	if err := e.Open(); err != nil {
 		return nil, err
 	}
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	h := s.findFor(kind.ID(), o, partOf(ctx))
+	h := s.findFor(kind.Traits().ID, o, partOf(ctx))
 	if h == nil {
-		return nil, s.notHeldError(kind.ID(), o)
+		return nil, s.notHeldError(kind.Traits().ID, o)
 	}
 	h.expireIfDue()
 	return guard.New(ctx, (*guardedHold)(h))

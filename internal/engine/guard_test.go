@@ -102,7 +102,7 @@ func TestEngineForgetsGuardsOfEndedContexts(t *testing.T) {
 		}
 		synctest.Wait()
 		n := 0
-		e.holdOf(b.ID(), 1, func(h *hold) { n = len(h.guards) })
+		e.holdOf(b.Traits().ID, 1, func(h *hold) { n = len(h.guards) })
 		assert.Zero(t, n, "guards of ended contexts are remembered")
 		e.unlock(1)
 	})
@@ -116,7 +116,7 @@ func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
 		guarded := e.guarded(1)
 		s := e.retain("x")
 		defer s.release()
-		h := s.find(newFakeLock(e.redis, "x").ID(), 1)
+		h := s.find(newFakeLock(e.redis, "x").Traits().ID, 1)
 		var guards []*guard.End
 		s.locked(func() { // the state in which lose unlocks the mutex
 			h.state, h.loss = lost, LossError(ErrExpired)

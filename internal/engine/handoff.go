@@ -12,6 +12,7 @@ package engine
 import (
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/late"
 )
@@ -40,8 +41,8 @@ func (h *hold) handOffLocked() bool {
 	} else {
 		next.handedLocked(r, now)
 		next.token = token
-		if r.lease.IsLimited() || next.lock.Limits().Max > 0 {
-			s.engine.watchdog.Relimit(&r.lease, next.lock.Limits().end(now))
+		if r.lease.IsLimited() || next.lock.Traits().Limits.Max > 0 {
+			s.engine.watchdog.Relimit(&r.lease, limitOf(next.lock.Traits().Limits, now))
 		}
 	}
 	q.Release()
@@ -66,9 +67,9 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	case h.keepUntil > now:
 		return nil, 0
 	case !e.watchdog.Renews(&r.lease), !r.isKeptLocked(now),
-		h.reachLocked().Longest() > next.lock.Limits().Cut(e.WatchdogTimeout):
+		h.reachLocked().Longest() > next.lock.Traits().Limits.Cut(e.WatchdogTimeout):
 		return nil, 0 // the lease is explicit, nearly over, or may become longer than the successor may have
-	case r.lease.EndsAtLimit() && r.lease.LeftAt(now) < next.lock.Limits().Cut(e.WatchdogTimeout)/3:
+	case r.lease.EndsAtLimit() && r.lease.LeftAt(now) < next.lock.Traits().Limits.Cut(e.WatchdogTimeout)/3:
 		return nil, 0 // the lease might expire before its first renewal for the successor
 	}
 	return next, now
@@ -85,18 +86,19 @@ type admitted struct {
 
 // admitLocked admits the caller among the callers of this process that want the same lock. Most callers of a contended
 // lock wait here, while another goroutine of this process holds the lock or contends for it.
-func (s *lockState) admitLocked(op *waitOptions, kind Lock, o Owner, explicit bool) (admitted, error) {
-	key, admission := holdKey{kind.ID().Half, o}, kind.Admission()
-	other := kind.Counterpart()
-	if s.holdOfLocked(key, op.part, true) != nil || other != (LockID{}) && s.holds.get(holdKey{other.Half, o}) != nil {
+func (s *lockState) admitLocked(op *waitOptions, kind contract.Lock, o Owner, explicit bool) (admitted, error) {
+	key, admission := holdKey{kind.Traits().ID.Half, o}, kind.Traits().Admission
+	other := kind.Traits().Counterpart
+	if s.holdOfLocked(key, op.part, true) != nil ||
+		other != (contract.LockID{}) && s.holds.get(holdKey{other.Half, o}) != nil {
 		return admitted{}, nil
 	}
 	switch {
-	case admission == Uncoordinated, admission == Shared && explicit:
+	case admission == contract.Uncoordinated, admission == contract.Shared && explicit:
 		return s.admitFirstLocked(s.newHoldLocked(kind, key, op.changes(kind)), nil), nil
-	case admission == Shared:
+	case admission == contract.Shared:
 		return s.shareLocked(op, kind, key)
-	case admission == Counting:
+	case admission == contract.Counting:
 		return s.admitCountingLocked(op, kind, key)
 	}
 	switch q := s.queueLocked(key.half); {
@@ -112,7 +114,7 @@ func (s *lockState) admitLocked(op *waitOptions, kind Lock, o Owner, explicit bo
 // admitCountingLocked is the part of admit for semaphores, which several owners hold, each with a record of its own.
 // Any caller may find a free permit, so as a rule a caller bypasses the local queue. It waits in the queue if it or the
 // admitted caller has found the semaphore busy, if others wait there, or if other processes go first.
-func (s *lockState) admitCountingLocked(op *waitOptions, kind Lock, key holdKey) (admitted, error) {
+func (s *lockState) admitCountingLocked(op *waitOptions, kind contract.Lock, key holdKey) (admitted, error) {
 	h := s.newHoldLocked(kind, key, nil)
 	if op.NoWait {
 		return s.admitFirstLocked(h, nil), nil
@@ -141,7 +143,7 @@ func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admit
 	e := entrance{s.engine}
 	w := q.Add(candidate{hold: h, handOff: true, since: e.beginWait(op)}, e.number(op))
 	slowWatch(e).startForWaits()
-	op.fitted = op.fitted || q.blocker != nil && h.lock.Permits() <= q.blocker.total
+	op.fitted = op.fitted || q.blocker != nil && h.lock.Traits().Permits() <= q.blocker.total
 	err := s.awaitHandoffLocked(op, q, w, h)
 	switch {
 	// The first two cases come before err: if the caller gave up just now, it still has to use what it was handed, or to

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
@@ -29,7 +30,7 @@ import (
 // newFencedFake is a fakeLock whose holds draw tokens.
 func newFencedFake(r *fakeredis.Redis, name string) *fakeLock {
 	l := newFakeLock(r, name)
-	l.Tokens = true
+	l.traits.Fenced = true
 	return l
 }
 
@@ -139,7 +140,7 @@ func TestHandoffLooksAtTheClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		order, all := e.queue(2, 3, 0)
-		e.holdOf(LockID{Name: "x"}, 1, func(h *hold) { h.record.lease.SetValidUntil(0) })
+		e.holdOf(contract.LockID{Name: "x"}, 1, func(h *hold) { h.record.lease.SetValidUntil(0) })
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
 		all.Wait()
 		n := e.redis.Count("acquire")
@@ -155,7 +156,7 @@ func TestHandoffStopsWhenTheLeaseHasEnded(t *testing.T) {
 		e.HandoffWindow = time.Hour
 		e.lock(1)
 		_, all := e.queue(2, 2, 0)
-		e.holdOf(LockID{Name: "x"}, 1, func(h *hold) { h.record.ended = true })
+		e.holdOf(contract.LockID{Name: "x"}, 1, func(h *hold) { h.record.ended = true })
 		e.unlock(1)
 		all.Wait()
 		assert.Equal(t, 2, e.redis.Count("release"), "releases")
@@ -216,9 +217,9 @@ func TestHandoffToAWaiterThatGivesUpPassesOn(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))
 			e.HandoffWindow = time.Hour
 			fenced := seed%2 == 1
-			var lock Record = newFakeLock(e.redis, "x")
+			var lock contract.Record = newFakeLock(e.redis, "x")
 			if fenced {
-				lock.(*fakeLock).Tokens = true
+				lock.(*fakeLock).traits.Fenced = true
 				e.redis.Latency = time.Duration(rng.IntN(2)) * time.Millisecond
 			}
 			var inside, served atomic.Int32
@@ -308,9 +309,9 @@ func nothing(Owner) {}
 func TestHandoffDrawsTokensInBlocks(t *testing.T) {
 	for _, tt := range []struct{ holds, acquires int }{
 		{2, 2}, {3, 2}, {20, 2},
-		{1 + blockSize, 2},
-		{2 + blockSize, 3},
-		{1 + 2*blockSize, 3},
+		{1 + contract.BlockSize, 2},
+		{2 + contract.BlockSize, 3},
+		{1 + 2*contract.BlockSize, 3},
 	} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.HandoffWindow = time.Hour
@@ -323,14 +324,14 @@ func TestHandoffDrawsTokensInBlocks(t *testing.T) {
 
 // S6: the rest of a block is not used after its record has ended, because another process may have drawn since.
 func TestRestOfABlockEndsWithItsRecord(t *testing.T) {
-	for name, end := range map[string]func(e *bubbleEngine, lock Record, last Owner) (held bool){
-		"released": func(*bubbleEngine, Record, Owner) bool { return true },
-		"lost": func(e *bubbleEngine, _ Record, last Owner) bool {
+	for name, end := range map[string]func(e *bubbleEngine, lock contract.Record, last Owner) (held bool){
+		"released": func(*bubbleEngine, contract.Record, Owner) bool { return true },
+		"lost": func(e *bubbleEngine, _ contract.Record, last Owner) bool {
 			e.redis.Set(func() { delete(e.redis.Records, "x") })
 			time.Sleep(e.WatchdogTimeout / 2)
 			return false
 		},
-		"forced": func(e *bubbleEngine, lock Record, _ Owner) bool {
+		"forced": func(e *bubbleEngine, lock contract.Record, _ Owner) bool {
 			ok, err := e.Force(context.Background(), lock)
 			assert.NoError(e.t, err)
 			assert.True(e.t, ok)
@@ -368,7 +369,7 @@ func TestRestOfABlockEndsWithItsRecord(t *testing.T) {
 				assert.Equal(t, []int64{first + 1, first + 2, first + 3}, []int64{<-tokens, <-tokens, <-tokens}, "the block")
 				other := joinBubbleEngine(t, e.redis, "other")
 				theirs := take(other, 1)
-				assert.Greater(t, theirs, first+blockSize, "the token of another process")
+				assert.Greater(t, theirs, first+contract.BlockSize, "the token of another process")
 				assert.NoError(t, other.Release(context.Background(), lock, 1))
 				assert.Greater(t, take(e, 5), theirs, "the token of this process after that")
 				assert.NoError(t, e.Release(context.Background(), lock, 5))
@@ -518,10 +519,10 @@ func TestHandoffExcludesUnderRandomFaults(t *testing.T) {
 					all.Go(func() {
 						rng := rand.New(rand.NewPCG(seed, uint64(n)*100+uint64(o)))
 						for range 12 {
-							var lock Record = newFakeLock(r, "x")
+							var lock contract.Record = newFakeLock(r, "x")
 							fenced := rng.IntN(2) == 0
 							if fenced {
-								lock.(*fakeLock).Tokens = true
+								lock.(*fakeLock).traits.Fenced = true
 							}
 							q := Request{Wait: forever}
 							if rng.IntN(4) == 0 {
@@ -635,7 +636,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 				inBubble(t, func(t *testing.T, e *bubbleEngine) {
 					events := &lossCounter{}
 					e.Events = events
-					kind := Record(newFakeLock(e.redis, "x"))
+					kind := contract.Record(newFakeLock(e.redis, "x"))
 					if way == "let in" {
 						kind = newSharedFake(e.redis, "x")
 					}
@@ -646,10 +647,10 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 					}
 					take(1)
 					var before *hold
-					e.holdOf(kind.ID(), 1, func(h *hold) {
+					e.holdOf(kind.Traits().ID, 1, func(h *hold) {
 						if before = h; way == "let in" { // it has left the queue by now, and enters it again
 							before.queue = nil
-							q := h.lockState.queueLocked(kind.ID().Half)
+							q := h.lockState.queueLocked(kind.Traits().ID.Half)
 							q.shared = nil
 							q.TryEnter()
 						}
@@ -667,7 +668,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 						record.LeaseEnded(ErrExpired)
 					}
 					<-got
-					h := before.lockState.find(kind.ID(), 2)
+					h := before.lockState.find(kind.Traits().ID, 2)
 					require.NotNil(t, h, "no hold")
 					require.NotEqual(t, before.field.ID, h.field.ID, "Lock returned with the record of the holder before")
 					ctx, err := e.Guard(context.Background(), kind, 2)
@@ -810,8 +811,8 @@ func TestEventOfAHandoffIsNotAboutAnEarlierAttempt(t *testing.T) {
 		e := joinBubbleEngine(t, fakeredis.New(), "client", func(c *Config) {
 			c.Observed, c.Events = true, acquiredEvents{logged{c.Log}, &holdCount, &token}
 		})
-		call := startSpan(e.Engine, context.Background(), []Lock{newFakeLock(e.redis, "x")}, 1)
-		call.asked([]target{{hold: &hold{token: 4}, Attempt: Attempt{HoldCount: 2}}})
+		call := startSpan(e.Engine, context.Background(), []contract.Lock{newFakeLock(e.redis, "x")}, 1)
+		call.asked([]target{{hold: &hold{token: 4}, Attempt: contract.Attempt{HoldCount: 2}}})
 		call.handedOff(7)
 		call.finish(nil)
 		assert.Equal(t, 1, holdCount)
@@ -846,7 +847,7 @@ func TestWaitThatTheContextEndsLeavesNothing(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				e.HandoffWindow = time.Minute
 				l := newFakeLock(e.redis, "x")
-				l.Tokens = c.fenced
+				l.traits.Fenced = c.fenced
 				lock := func(ctx context.Context, o Owner, r Request) {
 					ok, err := e.acquire(ctx, l, o, r)
 					assert.NoError(t, err)
@@ -933,7 +934,7 @@ func TestLossOfAReentryBeforeTheCallerHasRunIsReported(t *testing.T) {
 		synctest.Wait()
 		e.unlock(1)
 		e.lock(2)
-		h, _ := e.holdBy(LockID{Name: "x"}, 2)
+		h, _ := e.holdBy(contract.LockID{Name: "x"}, 2)
 		h.lockState.locked(func() { require.Equal(t, handed, h.state) })
 		e.redis.Set(func() { delete(e.redis.Records, "x") })
 		h.lose(errGone)
@@ -958,7 +959,7 @@ func TestLossOfAReentryAfterTheCallerHasEndedIsReported(t *testing.T) {
 		e.unlock(1)
 		e.lock(2)
 		time.Sleep(2 * time.Second)
-		h, _ := e.holdBy(LockID{Name: "x"}, 2)
+		h, _ := e.holdBy(contract.LockID{Name: "x"}, 2)
 		require.Equal(t, 1, levelsOf(e.Engine, h.lock, 2))
 		e.redis.Set(func() { delete(e.redis.Records, "x") })
 		h.lose(errGone)

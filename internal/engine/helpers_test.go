@@ -5,6 +5,8 @@ package engine
 import (
 	"maps"
 	"slices"
+
+	"github.com/relock-go/relock/internal/contract"
 )
 
 // atWork returns the number of callers and goroutines that are at work.
@@ -58,7 +60,7 @@ func (e *Engine) leases() int {
 }
 
 // holdOf calls f with the hold of o on the lock id, or nil, and with the mutex of its state held.
-func (e *Engine) holdOf(id LockID, o Owner, f func(h *hold)) {
+func (e *Engine) holdOf(id contract.LockID, o Owner, f func(h *hold)) {
 	s := e.retain(id.Name)
 	defer s.release()
 	s.locked(func() { f(s.holds.get(holdKey{id.Half, o})) })

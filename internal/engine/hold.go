@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/send"
@@ -63,7 +64,7 @@ type holdKey struct {
 // A hold is what one owner has of one lock.
 type hold struct {
 	lockState *lockState
-	lock      Lock // through which it was acquired
+	lock      contract.Lock // through which it was acquired
 	key       holdKey
 	next      *hold         // the next hold of the same owner in the holds of its lock state; or nil
 	field     *ledger.Field // of its record in Redis; nil until its first attempt is prepared
@@ -100,10 +101,10 @@ type hold struct {
 }
 
 // id returns the ID of the lock.
-func (h *hold) id() LockID { return LockID{h.lockState.name, h.key.half} }
+func (h *hold) id() contract.LockID { return contract.LockID{Name: h.lockState.name, Half: h.key.half} }
 
 // commands returns the commands of the lock, which must have a record in Redis.
-func (h *hold) commands() Record { return h.lock.(Record) }
+func (h *hold) commands() contract.Record { return h.lock.(contract.Record) }
 
 // lossOf returns why the hold was lost, or nil.
 func (h *hold) lossOf() error {
@@ -114,12 +115,12 @@ func (h *hold) lossOf() error {
 
 // withName returns loss with the name of the lock in front.
 func (h *hold) withName(loss error) error {
-	return fmt.Errorf("relock: %s: %w", send.ShortName(h.lock.Name()), loss)
+	return fmt.Errorf("relock: %s: %w", send.ShortName(h.lock.Traits().Name), loss)
 }
 
 // lockHold returns the hold that o has on the lock kind. The caller then has the owner mutex of this hold, which
 // unlockHold releases. If there is none, lockHold returns a fresh hold if makeOne is set, and nil otherwise.
-func (s *lockState) lockHold(op *waitOptions, kind Lock, o Owner, makeOne bool) (*hold, error) {
+func (s *lockState) lockHold(op *waitOptions, kind contract.Lock, o Owner, makeOne bool) (*hold, error) {
 	s.Lock()
 	defer s.Unlock()
 	return s.lockHoldLocked(op, kind, o, op.part, makeOne)
@@ -127,8 +128,8 @@ func (s *lockState) lockHold(op *waitOptions, kind Lock, o Owner, makeOne bool) 
 
 // lockHoldLocked is lockHold for callers with the mutex, and with the part p, which may be nil. It unlocks the mutex
 // while it waits. Unless makeOne is set, a caller without a part gets no hold that only RedLocks have acquired.
-func (s *lockState) lockHoldLocked(op *waitOptions, kind Lock, o Owner, p *Part, makeOne bool) (*hold, error) {
-	key := holdKey{kind.ID().Half, o}
+func (s *lockState) lockHoldLocked(op *waitOptions, kind contract.Lock, o Owner, p *Part, makeOne bool) (*hold, error) {
+	key := holdKey{kind.Traits().ID.Half, o}
 	for {
 		h := s.holdOfLocked(key, p, makeOne)
 		switch {
@@ -303,8 +304,8 @@ func (h *hold) endRecord(cause error) []ending {
 }
 
 // holdCount returns the hold that o has on kind and its hold count, as far as this process knows.
-func (s *lockState) holdCount(kind Lock, o Owner) (*hold, int) {
-	h := s.find(kind.ID(), o)
+func (s *lockState) holdCount(kind contract.Lock, o Owner) (*hold, int) {
+	h := s.find(kind.Traits().ID, o)
 	if h == nil {
 		return nil, 0
 	}
@@ -319,7 +320,7 @@ func (s *lockState) holdCount(kind Lock, o Owner) (*hold, int) {
 
 // HoldCount returns the hold count of the hold that o has on kind, or 0 if Redis does not confirm the hold. confirm
 // asks Redis whether it has the field.
-func (e *Engine) HoldCount(kind Lock, o Owner, confirm func(field string) (bool, error)) (int, error) {
+func (e *Engine) HoldCount(kind contract.Lock, o Owner, confirm func(field string) (bool, error)) (int, error) {
 	h, count := e.holdCount(kind, o)
 	if count == 0 {
 		return 0, e.Alive()
@@ -335,7 +336,7 @@ func (e *Engine) HoldCount(kind Lock, o Owner, confirm func(field string) (bool,
 }
 
 // HeldField returns the field of the hold that o has on kind, as far as this process knows, or "" if there is none.
-func (e *Engine) HeldField(kind Lock, o Owner) string {
+func (e *Engine) HeldField(kind contract.Lock, o Owner) string {
 	if h, _ := e.holdCount(kind, o); h != nil {
 		return h.field.ID
 	}
@@ -343,15 +344,15 @@ func (e *Engine) HeldField(kind Lock, o Owner) string {
 }
 
 // Token returns the fencing token of the hold that o has on kind.
-func (e *Engine) Token(kind Lock, o Owner) (int64, error) {
+func (e *Engine) Token(kind contract.Lock, o Owner) (int64, error) {
 	if err := e.Alive(); err != nil {
 		return 0, err
 	}
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	h := s.findFor(kind.ID(), o, nil)
+	h := s.findFor(kind.Traits().ID, o, nil)
 	if h == nil {
-		return 0, s.notHeldError(kind.ID(), o)
+		return 0, s.notHeldError(kind.Traits().ID, o)
 	}
 	s.Lock()
 	defer s.Unlock()
@@ -366,7 +367,7 @@ func (e *Engine) Token(kind Lock, o Owner) (int64, error) {
 }
 
 // notHeldError returns the error of a call of o that needs a hold on the lock with this id.
-func (s *lockState) notHeldError(id LockID, o Owner) error {
+func (s *lockState) notHeldError(id contract.LockID, o Owner) error {
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {

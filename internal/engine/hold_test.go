@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
@@ -417,7 +418,7 @@ func TestEndlessLeaseThatWasGivenUpLeavesNoRecord(t *testing.T) {
 			return err
 		},
 		"KeepLease": func(ctx context.Context, e *bubbleEngine) error {
-			return e.KeepLease(ctx, []Lock{newFakeLock(e.redis, "x")}, 1, math.MaxInt64, time.Time{})
+			return e.KeepLease(ctx, []contract.Lock{newFakeLock(e.redis, "x")}, 1, math.MaxInt64, time.Time{})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/late"
 )
@@ -57,8 +58,8 @@ func TestKeepLeaseThatRunsLateAfterExtend(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, ok)
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 3 * time.Second})
-		require.NoError(t, e.KeepLease(ctx, []Lock{l}, 1, 5*time.Second, time.Time{}))
-		e.LimitValidity([]Lock{l}, 1, time.Now().Add(4*time.Second))
+		require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 5*time.Second, time.Time{}))
+		e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(4*time.Second))
 		require.NoError(t, e.Extend(ctx, l, 1, time.Hour))
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, 1, levelsOf(e.Engine, l, 1), "the owner believes that it holds the lock")
@@ -75,8 +76,8 @@ func TestKeepLeaseThatRunsLateAfterAReentry(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, ok)
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 2 * time.Second})
-		require.NoError(t, e.KeepLease(ctx, []Lock{l}, 1, 5*time.Second, time.Time{}))
-		e.LimitValidity([]Lock{l}, 1, time.Now().Add(4*time.Second))
+		require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 5*time.Second, time.Time{}))
+		e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(4*time.Second))
 		ok, err = e.acquire(ctx, l, 1, Request{Wait: forever})
 		require.NoError(t, err)
 		require.True(t, ok)
@@ -99,13 +100,13 @@ func TestKeepLeaseBesideAReentry(t *testing.T) {
 				require.True(t, ok)
 				runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 20 * time.Millisecond}) // an ordinary delay
 				started := make(chan error)
-				go func() { started <- e.KeepLease(ctx, []Lock{l}, 1, 3*time.Second, time.Time{}) }()
+				go func() { started <- e.KeepLease(ctx, []contract.Lock{l}, 1, 3*time.Second, time.Time{}) }()
 				synctest.Wait()
 				ok, err = e.acquire(ctx, l, 1, again) // another goroutine of the same owner
 				require.NoError(t, err)
 				require.True(t, ok)
 				require.NoError(t, <-started)
-				e.LimitValidity([]Lock{l}, 1, time.Now().Add(2900*time.Millisecond))
+				e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(2900*time.Millisecond))
 				time.Sleep(4 * time.Second)
 				assert.Equal(t, 2, levelsOf(e.Engine, l, 1), "the owner believes that it holds the lock")
 				assert.False(t, otherGets(t, e.redis), "another Client gets the lock")
@@ -119,7 +120,7 @@ func TestKeepLeaseBesideAReentry(t *testing.T) {
 // The record that MinHold leaves does not last longer because a try of an Extend runs late.
 func TestMinHoldEndsInTimeAfterALateExtend(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, Limits{MinHold: 20 * time.Second})
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
 		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 30 * time.Second})
 		require.NoError(t, err)
 		require.True(t, ok)
@@ -134,7 +135,7 @@ func TestMinHoldEndsInTimeAfterALateExtend(t *testing.T) {
 // The same for an Extend that got no answer.
 func TestMinHoldEndsInTimeAfterAnUnansweredExtend(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, Limits{MinHold: 20 * time.Second})
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
 		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 30 * time.Second})
 		require.NoError(t, err)
 		require.True(t, ok)
@@ -152,13 +153,13 @@ func TestMinHoldEndsInTimeAfterAnUnansweredExtend(t *testing.T) {
 // mutex.
 func TestMinHoldEndsInTimeBesideAKeepLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, Limits{MinHold: 5 * time.Second})
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 5 * time.Second})
 		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 10 * time.Second})
 		require.NoError(t, err)
 		require.True(t, ok)
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 300 * time.Millisecond})
 		kept := make(chan error)
-		go func() { kept <- e.KeepLease(ctx, []Lock{l}, 1, time.Hour, time.Time{}) }()
+		go func() { kept <- e.KeepLease(ctx, []contract.Lock{l}, 1, time.Hour, time.Time{}) }()
 		synctest.Wait()
 		require.NoError(t, e.Release(ctx, l, 1))
 		<-kept
@@ -172,7 +173,7 @@ func TestMinHoldEndsInTimeBesideAKeepLease(t *testing.T) {
 // The same for a re-entry of which a try runs late.
 func TestMinHoldEndsInTimeAfterALateReentry(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, Limits{MinHold: 20 * time.Second})
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
 		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 30 * time.Second})
 		require.NoError(t, err)
 		require.True(t, ok)
@@ -194,7 +195,7 @@ func TestNoHandoffToMaxHoldWhileARenewalIsUnderWay(t *testing.T) {
 		e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour))
 		ctx := context.Background()
 		const most = 21 * time.Second
-		first, second := newFakeLock(e.redis, "x"), newLimitedLock(e.redis, Limits{Max: most})
+		first, second := newFakeLock(e.redis, "x"), newLimitedLock(e.redis, contract.Limits{Max: most})
 		ok, err := e.acquire(ctx, first, 1, Request{Wait: forever})
 		require.NoError(t, err)
 		require.True(t, ok)
@@ -221,7 +222,7 @@ func TestNoHandoffToMaxHoldWhileARenewalIsUnderWay(t *testing.T) {
 // A Detach of a hold with MinHold is not confirmed, and runs late: MinHold still ends in time.
 func TestMinHoldEndsInTimeAfterALateDetach(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, Limits{MinHold: 20 * time.Second})
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
 		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
 		require.NoError(t, err)
 		require.True(t, ok)
@@ -349,7 +350,7 @@ func TestRecordIsDeletedAfterAnUnansweredKeepLease(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, ok)
 		partition(e.redis, "renew", time.Minute)
-		err = e.KeepLease(ctx, []Lock{l}, 1, time.Hour, time.Now().Add(time.Second))
+		err = e.KeepLease(ctx, []contract.Lock{l}, 1, time.Hour, time.Now().Add(time.Second))
 		require.Error(t, err)
 		_ = e.Release(ctx, l, 1)
 		time.Sleep(3 * time.Minute)
@@ -390,8 +391,8 @@ func TestRecordIsDeletedAfterALateTry(t *testing.T) {
 		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 5 * time.Second, LeastLease: 30 * time.Second})
 		require.NoError(t, err)
 		require.True(t, ok)
-		require.NoError(t, e.KeepLease(ctx, []Lock{l}, 1, 5*time.Second, time.Time{}))
-		e.LimitValidity([]Lock{l}, 1, time.Now().Add(4900*time.Millisecond))
+		require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 5*time.Second, time.Time{}))
+		e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(4900*time.Millisecond))
 		time.Sleep(8 * time.Second)
 		assert.Zero(t, levelsOf(e.Engine, l, 1))
 		assert.Empty(t, e.redis.Holder("x"), "the record after its lease")
@@ -401,13 +402,13 @@ func TestRecordIsDeletedAfterALateTry(t *testing.T) {
 // KeepLease of a lock with MaxHold, some time after it was acquired, asks for no more than the rest.
 func TestKeepLeaseEndsAtMaxHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, Limits{Max: 10 * time.Second})
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{Max: 10 * time.Second})
 		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 8 * time.Second, LeastLease: 30 * time.Second})
 		require.NoError(t, err)
 		require.True(t, ok)
 		time.Sleep(7 * time.Second)
-		require.NoError(t, e.KeepLease(ctx, []Lock{l}, 1, 8*time.Second, time.Time{}))
-		e.LimitValidity([]Lock{l}, 1, time.Now().Add(7900*time.Millisecond))
+		require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 8*time.Second, time.Time{}))
+		e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(7900*time.Millisecond))
 		time.Sleep(3*time.Second + 100*time.Millisecond)
 		assert.Zero(t, levelsOf(e.Engine, l, 1))
 		assert.Empty(t, e.redis.Holder("x"), "the record after MaxHold")
@@ -419,18 +420,18 @@ func TestLimitValidityProlongsNoLease(t *testing.T) {
 	for name, count := range map[string]int{"one": 1, "re-entered": 2} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
-				ctx, l := context.Background(), newLimitedLock(e.redis, Limits{Max: 10 * time.Second})
+				ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{Max: 10 * time.Second})
 				for range count {
 					ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 10 * time.Second})
 					require.NoError(t, err)
 					require.True(t, ok)
 				}
 				time.Sleep(5 * time.Second)
-				require.NoError(t, e.KeepLease(ctx, []Lock{l}, 1, 10*time.Second, time.Time{}))
+				require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 10*time.Second, time.Time{}))
 				end := time.Now().Add(time.Minute)
-				valid := e.ValidUntil([]Lock{l}, 1, end)
-				e.LimitValidity([]Lock{l}, 1, end)
-				assert.Equal(t, valid, e.ValidUntil([]Lock{l}, 1, end))
+				valid := e.ValidUntil([]contract.Lock{l}, 1, end)
+				e.LimitValidity([]contract.Lock{l}, 1, end)
+				assert.Equal(t, valid, e.ValidUntil([]contract.Lock{l}, 1, end))
 				time.Sleep(6 * time.Second)
 			})
 		})
@@ -440,7 +441,7 @@ func TestLimitValidityProlongsNoLease(t *testing.T) {
 // The same for a renewal that failed and runs late.
 func TestMinHoldEndsInTimeAfterALateRenewal(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, Limits{MinHold: 20 * time.Second})
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
 		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
 		require.NoError(t, err)
 		require.True(t, ok)
@@ -460,8 +461,8 @@ func TestKeepLeaseThatRunsLateAfterItsConnectionFailed(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, ok)
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Ghost: time.Second})
-		require.NoError(t, e.KeepLease(ctx, []Lock{l}, 1, 5*time.Second, time.Time{}))
-		e.LimitValidity([]Lock{l}, 1, time.Now().Add(4900*time.Millisecond))
+		require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 5*time.Second, time.Time{}))
+		e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(4900*time.Millisecond))
 		require.NoError(t, e.Extend(ctx, l, 1, time.Hour))
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, 1, levelsOf(e.Engine, l, 1), "the owner believes that it holds the lock")
@@ -483,7 +484,7 @@ func TestRecordIsDeletedIfItsLeaseEndsDuringARequest(t *testing.T) {
 			return e.Extend(ctx, l, 1, time.Hour)
 		}},
 		"KeepLease": {"renew", fakeredis.Fault{Answer: answers}, func(ctx context.Context, e *bubbleEngine, l *fakeLock) error {
-			_ = e.KeepLease(ctx, []Lock{l}, 1, time.Hour, time.Time{})
+			_ = e.KeepLease(ctx, []contract.Lock{l}, 1, time.Hour, time.Time{})
 			return e.Extend(ctx, l, 1, time.Hour)
 		}},
 		"re-entry":                   {"acquire", fakeredis.Fault{Answer: answers}, reenterForAnHour},
@@ -515,7 +516,7 @@ func reenterForAnHour(ctx context.Context, e *bubbleEngine, l *fakeLock) error {
 // A lineLock is a fakeLock whose waiters have places in the line, as far as the engine knows.
 type lineLock struct{ *fakeLock }
 
-func (l lineLock) Grants(Attempt) string { return "grants:" + l.key }
+func (l lineLock) Grants(contract.Attempt) string { return "grants:" + l.key }
 
 // leavesPlace has a caller that wants a lease of an hour give up, and leave its place in the line to another one, with
 // the request next. The last attempt of the first one has this fault, and is granted. leavesPlace returns when the
@@ -645,8 +646,8 @@ func TestLateGrantToTheCallerBeforeWakesTheNextOne(t *testing.T) {
 func TestMinHoldEndsInTimeAfterAHandoffDuringARenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour))
-		ctx, l := context.Background(), newLimitedLock(e.redis, Limits{MinHold: 5 * time.Second})
-		l.Tokens, l.SingleTokens = true, true
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 5 * time.Second})
+		l.traits.Fenced, l.traits.DrawsSingly = true, true
 		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
 		require.NoError(t, err)
 		require.True(t, ok)
@@ -672,7 +673,7 @@ func TestMinHoldEndsInTimeAfterAHandoffDuringARenewal(t *testing.T) {
 func TestRecordIsDeletedIfMaxHoldEndsDuringAReentry(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const most = 10 * time.Second
-		l, end := newLimitedLock(e.redis, Limits{Max: most}), time.Now().Add(most)
+		l, end := newLimitedLock(e.redis, contract.Limits{Max: most}), time.Now().Add(most)
 		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
 		require.NoError(t, err)
 		require.True(t, ok)
@@ -702,7 +703,7 @@ func TestRecordIsDeletedIfMaxHoldEndsDuringAReentry(t *testing.T) {
 func TestRecordIsDeletedAtMaxHoldAfterASlowRenewal(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const most = 35 * time.Second
-		l, begin := newLimitedLock(e.redis, Limits{Max: most}), time.Now()
+		l, begin := newLimitedLock(e.redis, contract.Limits{Max: most}), time.Now()
 		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
 		require.NoError(t, err)
 		require.True(t, ok)
@@ -730,7 +731,7 @@ func TestMinHoldEndsInTimeAfterALateTryOfItsRelease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				const least = 20 * time.Second
-				ctx, l, begin := context.Background(), newLimitedLock(e.redis, Limits{MinHold: least}), time.Now()
+				ctx, l, begin := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: least}), time.Now()
 				ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
 				require.NoError(t, err)
 				require.True(t, ok)
@@ -773,7 +774,7 @@ func TestRecordIsDeletedIfLockReturnsTheLoss(t *testing.T) {
 func TestDetachedHoldEndsAtMaxHoldAfterASlowDetach(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const most = 10 * time.Second
-		ctx, l, end := context.Background(), newLimitedLock(e.redis, Limits{Max: most}), time.Now().Add(most)
+		ctx, l, end := context.Background(), newLimitedLock(e.redis, contract.Limits{Max: most}), time.Now().Add(most)
 		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
 		require.NoError(t, err)
 		require.True(t, ok)
@@ -864,7 +865,7 @@ func TestRecordIsDeletedAfterAnOutageWithAnEndlessWatchdogTimeout(t *testing.T) 
 // An Unlock in an outage deletes the record in the background until its lease is over, and not for as long as the outage
 // lasts: there may be many of them. The requests for MinHold, whose outcome is not known, may have set a longer lease.
 func TestDeletionInTheBackgroundEndsWithTheLease(t *testing.T) {
-	for name, limits := range map[string]Limits{"no limits": {}, "MinHold": {MinHold: 2 * time.Minute}} {
+	for name, limits := range map[string]contract.Limits{"no limits": {}, "MinHold": {MinHold: 2 * time.Minute}} {
 		for _, length := range []time.Duration{0, 40 * time.Second} {
 			t.Run(name+", lease "+length.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {

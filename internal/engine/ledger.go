@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/ledger"
@@ -25,7 +26,7 @@ func (h *hold) newField() *ledger.Field {
 	if h.field != nil { // others may refer to the first one
 		f = new(ledger.Field)
 	}
-	f.ID = h.lockState.engine.fields.newField(h.key.owner, h.lock.Permits())
+	f.ID = h.lockState.engine.fields.newField(h.key.owner, h.lock.Traits().Permits())
 	h.field = f
 	return f
 }
@@ -166,8 +167,8 @@ func (h *hold) mayOutliveLocked() bool {
 
 // attemptUntil returns the attempt with which the field of h is rolled back. Its lease ends at expires, on the clock of
 // the watchdog.
-func (h *hold) attemptUntil(expires time.Duration) Attempt {
-	return Attempt{Field: h.field.ID, HoldCount: 1, Lease: expires - h.lockState.engine.watchdog.Now()}
+func (h *hold) attemptUntil(expires time.Duration) contract.Attempt {
+	return contract.Attempt{Field: h.field.ID, HoldCount: 1, Lease: expires - h.lockState.engine.watchdog.Now()}
 }
 
 // needs reports whether field belongs to a hold of this process, or to an acquire operation that goes on. While a

@@ -12,6 +12,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -20,40 +21,15 @@ const longestLimit = 100 * 365 * 24 * time.Hour
 
 func bounded(d time.Duration) time.Duration { return min(d, longestLimit) }
 
-// checkLease returns an error if a hold with these limits cannot have this explicit lease; 0 is a lease of the
-// watchdog.
-func (l Limits) checkLease(lease time.Duration) error {
-	if l.Max > 0 && lease > l.Max {
-		return send.Invalid("lease %v is longer than MaxHold(%v)", lease, l.Max)
-	}
-	return nil
-}
-
-// OfReaders returns the admission of read locks with these limits.
-func (l Limits) OfReaders() Admission {
-	if l != (Limits{}) {
-		return Uncoordinated
-	}
-	return Shared
-}
-
-// Cut returns the lease that a fresh hold asks for: lease, or MaxHold if that is shorter.
-func (l Limits) Cut(lease time.Duration) time.Duration {
-	if l.Max > 0 {
-		return min(lease, l.Max)
-	}
-	return lease
-}
-
 // limitEnds are the times at which the limits of a hold end, on the clock of the watchdog; 0: there is no such limit.
 type limitEnds struct {
 	keepUntil time.Duration // MinHold
 	limit     time.Duration // MaxHold
 }
 
-// end returns until when a hold that was acquired at since may last, on the clock of the watchdog; 0: there is no
+// limitOf returns until when a hold that was acquired at since may last, on the clock of the watchdog; 0: there is no
 // limit.
-func (l Limits) end(since time.Duration) time.Duration {
+func limitOf(l contract.Limits, since time.Duration) time.Duration {
 	if l.Max > 0 {
 		return since + bounded(l.Max)
 	}
@@ -65,7 +41,7 @@ type minHold struct{ *hold }
 
 // rest returns how much of MinHold is left.
 func (m minHold) rest() time.Duration {
-	if m.lock.Limits().MinHold == 0 {
+	if m.lock.Traits().Limits.MinHold == 0 {
 		return 0
 	}
 	m.lockState.Lock()
@@ -131,9 +107,9 @@ func (m minHold) keep(ctx context.Context) bool {
 	return false
 }
 
-// keepUntil returns until when, on the clock of the watchdog, the record of a hold that is acquired at now stays in
+// keptUntil returns until when, on the clock of the watchdog, the record of a hold that is acquired at now stays in
 // Redis; 0: there is no MinHold.
-func (l Limits) keepUntil(now time.Duration) time.Duration {
+func keptUntil(l contract.Limits, now time.Duration) time.Duration {
 	if l.MinHold > 0 {
 		return now + bounded(l.MinHold)
 	}
@@ -141,15 +117,15 @@ func (l Limits) keepUntil(now time.Duration) time.Duration {
 }
 
 // DropMinHold makes the next Unlock of o release the lock before MinHold has passed, because o has not used the hold.
-func (e *Engine) DropMinHold(kind Lock, o Owner) {
-	if kind.Limits().MinHold == 0 {
+func (e *Engine) DropMinHold(kind contract.Lock, o Owner) {
+	if kind.Traits().Limits.MinHold == 0 {
 		return
 	}
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()
-	if h := s.holds.get(holdKey{kind.ID().Half, o}); h != nil && h.count == 1 {
+	if h := s.holds.get(holdKey{kind.Traits().ID.Half, o}); h != nil && h.count == 1 {
 		h.keepUntil = 0
 	}
 }

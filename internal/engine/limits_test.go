@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 )
 
@@ -20,7 +21,7 @@ import (
 func TestMinHoldHandsNothingOverBeforeItsTimeIsOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const d = 12 * time.Second
-		l, start := newLimitedLock(e.redis, Limits{MinHold: d}), time.Now()
+		l, start := newLimitedLock(e.redis, contract.Limits{MinHold: d}), time.Now()
 		take := func(o Owner) {
 			ok, err := e.acquire(context.Background(), l, o, Request{Wait: forever})
 			assert.NoError(t, err)
@@ -49,7 +50,7 @@ func TestMinHoldHandsNothingOverBeforeItsTimeIsOver(t *testing.T) {
 // DropMinHold drops nothing if the owner has acquired the lock before: that hold is used.
 func TestMinHoldIsKeptForAHoldThatWasAcquiredBefore(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		l := newLimitedLock(e.redis, Limits{MinHold: 10 * time.Second})
+		l := newLimitedLock(e.redis, contract.Limits{MinHold: 10 * time.Second})
 		for range 2 {
 			ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
 			require.True(t, ok)
@@ -66,9 +67,9 @@ func TestMinHoldIsKeptForAHoldThatWasAcquiredBefore(t *testing.T) {
 }
 
 // newLimitedLock returns a fakeLock with limits.
-func newLimitedLock(r *fakeredis.Redis, l Limits) *fakeLock {
+func newLimitedLock(r *fakeredis.Redis, l contract.Limits) *fakeLock {
 	lock := newFakeLock(r, "x")
-	lock.Limit = l
+	lock.traits.Limits = l
 	return lock
 }
 
@@ -76,7 +77,7 @@ func newLimitedLock(r *fakeredis.Redis, l Limits) *fakeLock {
 // passed.
 func TestMinHoldUnconfirmedDeletesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		l := newLimitedLock(e.redis, Limits{MinHold: 40 * time.Second})
+		l := newLimitedLock(e.redis, contract.Limits{MinHold: 40 * time.Second})
 		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
 		require.True(t, ok)
 		require.NoError(t, err)
@@ -96,7 +97,7 @@ func TestMinHoldUnconfirmedDeletesNothing(t *testing.T) {
 // If a repeated release finds no record before MinHold has passed, the record was gone before the release.
 func TestMinHoldUnlockReportsARecordThatIsGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		l := newLimitedLock(e.redis, Limits{MinHold: 10 * time.Second})
+		l := newLimitedLock(e.redis, contract.Limits{MinHold: 10 * time.Second})
 		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
 		require.True(t, ok)
 		require.NoError(t, err)
@@ -120,7 +121,7 @@ func TestMinHoldUnlockReportsARecordThatIsGone(t *testing.T) {
 // and the lock was not lost.
 func TestMinHoldUnlockIsNilWhenTheTimeEndsBeforeItsAnswer(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		l := newLimitedLock(e.redis, Limits{MinHold: 10 * time.Millisecond})
+		l := newLimitedLock(e.redis, contract.Limits{MinHold: 10 * time.Millisecond})
 		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
 		require.True(t, ok)
 		require.NoError(t, err)
@@ -144,7 +145,7 @@ func TestMinHoldUnlockIsNilWhenTheTimeEndsBeforeItsAnswer(t *testing.T) {
 func TestMinHoldOutlivesARenewalUnderWay(t *testing.T) {
 	for name, answer := range map[string]time.Duration{"answered last": 0, "answered first": time.Second} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			l, start := newLimitedLock(e.redis, Limits{MinHold: 14 * time.Second}), time.Now()
+			l, start := newLimitedLock(e.redis, contract.Limits{MinHold: 14 * time.Second}), time.Now()
 			ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
 			require.True(t, ok)
 			require.NoError(t, err)
@@ -176,7 +177,7 @@ func TestMaxHoldEndsAHold(t *testing.T) {
 		for _, latency := range []time.Duration{0, 300 * time.Millisecond} {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				e.redis.Latency = latency
-				l, ctx, start := newLimitedLock(e.redis, Limits{Max: d}), context.Background(), time.Now()
+				l, ctx, start := newLimitedLock(e.redis, contract.Limits{Max: d}), context.Background(), time.Now()
 				ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
 				require.True(t, ok)
 				require.NoError(t, err)
@@ -214,12 +215,13 @@ func TestMaxHoldEndsAHold(t *testing.T) {
 // a limit: a hold without MaxHold has none after a hand-off from one with MaxHold.
 func TestMaxHoldCountsFromTheHandoff(t *testing.T) {
 	const d = 40 * time.Second
-	type step struct{ from, to Limits }
+	type step struct{ from, to contract.Limits }
 	for _, s := range []step{
-		{Limits{Max: d}, Limits{Max: d}},
-		{Limits{}, Limits{Max: d}},
-		{Limits{Max: 25 * time.Second}, Limits{}},
-		{Limits{}, Limits{Max: 10 * time.Second}}, // more is left of the lease than that: the lock is released
+		{contract.Limits{Max: d}, contract.Limits{Max: d}},
+		{contract.Limits{}, contract.Limits{Max: d}},
+		{contract.Limits{Max: 25 * time.Second}, contract.Limits{}},
+		// More is left of the lease than that: the lock is released.
+		{contract.Limits{}, contract.Limits{Max: 10 * time.Second}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour))
@@ -265,7 +267,7 @@ func TestMaxHoldCountsFromTheHandoff(t *testing.T) {
 func TestMaxHoldIsNotProlongedByAReentry(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		for _, lease := range []time.Duration{0, 4 * time.Second} {
-			l, ctx, start := newLimitedLock(e.redis, Limits{Max: 5 * time.Second}), context.Background(), time.Now()
+			l, ctx, start := newLimitedLock(e.redis, contract.Limits{Max: 5 * time.Second}), context.Background(), time.Now()
 			for range 2 {
 				ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: lease})
 				require.True(t, ok)
@@ -280,7 +282,7 @@ func TestMaxHoldIsNotProlongedByAReentry(t *testing.T) {
 	})
 }
 
-func levelsOf(e *Engine, l Lock, o Owner) int {
+func levelsOf(e *Engine, l contract.Lock, o Owner) int {
 	_, levels := e.holdCount(l, o)
 	return levels
 }
@@ -289,7 +291,7 @@ func levelsOf(e *Engine, l Lock, o Owner) int {
 // few requests.
 func TestMinHoldIsKeptByFewRequestsAfterTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l, begin := context.Background(), newLimitedLock(e.redis, Limits{MinHold: 20 * time.Second}), time.Now()
+		ctx, l, begin := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second}), time.Now()
 		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 5 * time.Second})
 		require.True(t, ok)
 		require.NoError(t, err)
@@ -309,7 +311,7 @@ func TestMinHoldIsKeptByFewRequestsAfterTheLease(t *testing.T) {
 // record is not deleted when its owner learns of the loss.
 func TestMinHoldIsKeptAfterALossThatFollowsAHandoff(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, Limits{MinHold: 2 * time.Minute})
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 2 * time.Minute})
 		e.lock(1)
 		taken := make(chan struct{})
 		go func() {

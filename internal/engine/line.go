@@ -25,16 +25,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/send"
-)
-
-// The deliveries: how an attempt on a lock with a line treats the line. See lua/lock_acquire.lua.
-const (
-	Barge = "barge" // acquires a free lock ahead of the line: for re-entries, MultiLocks, and callers that do not wait
-	Defer = "defer" // lets the line go first, and does not join it, for example because it is not subscribed yet
-	Push  = "push"  // joins the line, and receives grants on the channel of its Client
-	Poll  = "poll"  // joins the line, and asks often, because it may not subscribe
 )
 
 const (
@@ -44,7 +37,7 @@ const (
 
 // A place is what this process knows of its place in the line of a lock.
 type place struct {
-	lock    Record
+	lock    contract.Record
 	field   *ledger.Field
 	lease   time.Duration              // the longest lease that a request asked for, and a grant may have
 	asked   [requestsKept]placeRequest // the last requests that named the field, the latest first
@@ -76,13 +69,15 @@ func (p *place) sentAt(number uint64) time.Time {
 }
 
 // attempt returns the attempt that is rolled back to give up the place.
-func (p *place) attempt() Attempt { return Attempt{Field: p.field.ID, HoldCount: 1, Lease: p.lease} }
+func (p *place) attempt() contract.Attempt {
+	return contract.Attempt{Field: p.field.ID, HoldCount: 1, Lease: p.lease}
+}
 
 // hasCounterpart reports whether the owner of h holds the counterpart of the lock. An attempt for h then does not join
 // the line: h would never be granted the lock there, because the key in Redis is taken, and another caller of this
 // process may have the place in the line.
 func (h *hold) hasCounterpart() bool {
-	if h.lock.Counterpart() == (LockID{}) {
+	if h.lock.Traits().Counterpart == (contract.LockID{}) {
 		return false
 	}
 	h.lockState.Lock()

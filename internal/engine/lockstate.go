@@ -17,6 +17,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/relock-go/relock/internal/contract"
 )
 
 // A stateTable has the lock states that are in use, by the names of their locks.
@@ -36,8 +38,9 @@ type lockState struct {
 	closed bool       // by Shutdown or Close
 	times  uint32     // how often mu was locked: see TestUncontendedLockTakesItsMutexThreeTimes
 	holds  holdSet
-	queues []*waitQueue                // the local queues, at most one for each half
-	first  firstQueue                  // memory for the first of them
+	queues []*waitQueue                // the local queues, at most one for each half; nil: there was none
+	first  waitQueue                   // memory for the first of them: most lock states have no other one
+	room   [1]*waitQueue               // the array of queues
 	multis map[holdKey][]*multiAcquire // the multi-acquires under way that ask for a lock of this name
 	duties *duty                       // the duty that was noted last; see Unlock
 	forced time.Duration               // when a forced release was last known of: see checkIfForcedLocked
@@ -132,10 +135,10 @@ func (t *stateTable) all() []*lockState {
 type lockStates []*lockState
 
 // retainAll retains the lock states of bs.
-func retainAll(e *Engine, bs []Lock) lockStates {
+func retainAll(e *Engine, bs []contract.Lock) lockStates {
 	var all lockStates
 	for _, kind := range bs {
-		all = append(all, e.retain(kind.ID().Name))
+		all = append(all, e.retain(kind.Traits().ID.Name))
 	}
 	slices.SortFunc(all, func(a, b *lockState) int { return cmp.Compare(a.name, b.name) })
 	return slices.CompactFunc(all, func(a, b *lockState) bool {
@@ -175,14 +178,14 @@ func (ns lockStates) Unlock() {
 }
 
 // find returns the hold that o has, or has lost, on the lock with this id; nil if there is none.
-func (s *lockState) find(id LockID, o Owner) *hold {
+func (s *lockState) find(id contract.LockID, o Owner) *hold {
 	s.Lock()
 	defer s.Unlock()
 	return s.holds.get(holdKey{id.Half, o}).unlessGone()
 }
 
 // findFor is find for a call with the part p, which may be nil: see holdOfLocked.
-func (s *lockState) findFor(id LockID, o Owner, p *Part) *hold {
+func (s *lockState) findFor(id contract.LockID, o Owner, p *Part) *hold {
 	s.Lock()
 	defer s.Unlock()
 	return s.holdOfLocked(holdKey{id.Half, o}, p, false).unlessGone()
@@ -198,7 +201,7 @@ func (h *hold) unlessGone() *hold {
 
 // newHoldLocked returns a new, fresh hold, and its owner mutex. changed, which may be nil, wakes the caller when its
 // owner has acquired the counterpart of the lock.
-func (s *lockState) newHoldLocked(kind Lock, key holdKey, changed chan struct{}) *hold {
+func (s *lockState) newHoldLocked(kind contract.Lock, key holdKey, changed chan struct{}) *hold {
 	h := &hold{lockState: s, lock: kind, key: key, changed: changed, registered: true}
 	h.ownerQueue.TryEnter()
 	s.holds.put(h)
@@ -220,10 +223,10 @@ func (s *lockState) forgetLocked(h *hold) {
 
 // counterpartLocked returns the hold that the owner of h has, or asks for, on the counterpart of the lock; or nil.
 func (s *lockState) counterpartLocked(h *hold) *hold {
-	if h.lock.Counterpart() == (LockID{}) {
+	if h.lock.Traits().Counterpart == (contract.LockID{}) {
 		return nil
 	}
-	return s.holds.get(holdKey{h.lock.Counterpart().Half, h.key.owner})
+	return s.holds.get(holdKey{h.lock.Traits().Counterpart.Half, h.key.owner})
 }
 
 // queueLocked returns the local queue of a half, which it makes if there is none.
@@ -231,34 +234,16 @@ func (s *lockState) queueLocked(half string) *waitQueue {
 	if q := s.findQueueLocked(half); q != nil {
 		return q
 	}
-	q := s.first.take()
-	if q == nil {
-		q = new(waitQueue)
-	}
+	var q *waitQueue
 	if s.queues == nil {
-		s.queues = s.first.room[:0]
+		q, s.queues = &s.first, s.room[:0]
+	} else { // a queue that was dropped may still be in use, so its memory is used once
+		q = new(waitQueue)
 	}
 	q.half, q.registered = half, true
 	s.queues = append(s.queues, q)
 	s.retainMore()
 	return q
-}
-
-// A firstQueue is memory for the first local queue of a lock state, most of which have no other one. A queue that was
-// dropped may still be in use, so the memory is taken once.
-type firstQueue struct {
-	waitQueue
-	taken bool
-	room  [1]*waitQueue // the array of lockState.queues
-}
-
-// take returns the memory, or nil if it was taken before.
-func (f *firstQueue) take() *waitQueue {
-	if f.taken {
-		return nil
-	}
-	f.taken = true
-	return &f.waitQueue
 }
 
 // findQueueLocked returns the local queue of a half, or nil.
@@ -302,7 +287,7 @@ func (s *lockState) endKeeping(q *waitQueue) {
 }
 
 // recordsOfLocked returns the records of the holds that this process has on the lock with this id, each once.
-func (s *lockState) recordsOfLocked(id LockID) (all []*record) {
+func (s *lockState) recordsOfLocked(id contract.LockID) (all []*record) {
 	for h := range s.holds.all() {
 		if h.key.half == id.Half && h.state.holds() && h.index == 0 { // h is the first hold of the record
 			all = append(all, h.record)

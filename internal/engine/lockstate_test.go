@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -168,7 +169,7 @@ func TestNameStaysWhileItIsUsed(t *testing.T) {
 func TestNamesAreSortedAndEachOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
-		var locks []Lock
+		var locks []contract.Lock
 		for _, text := range []string{"c", "a", "b", "a", "c", "c"} {
 			locks = append(locks, newFakeLock(e.redis, text))
 		}
@@ -221,10 +222,10 @@ func TestErrNotHeldCostsTheSameBesideManyHolds(t *testing.T) {
 		require.Equal(t, n, e.names(), "names in use")
 	}
 	stranger, free, held := Owner(2), newFakeLock(r, "free"), newFakeLock(r, "name0")
-	ask := map[string]func(kind Record) error{
-		"Unlock": func(kind Record) error { return e.Release(ctx, kind, stranger) },
-		"Guard":  func(kind Record) error { _, err := e.Guard(ctx, kind, stranger); return err },
-		"Token":  func(kind Record) error { _, err := e.Token(kind, stranger); return err },
+	ask := map[string]func(kind contract.Record) error{
+		"Unlock": func(kind contract.Record) error { return e.Release(ctx, kind, stranger) },
+		"Guard":  func(kind contract.Record) error { _, err := e.Guard(ctx, kind, stranger); return err },
+		"Token":  func(kind contract.Record) error { _, err := e.Token(kind, stranger); return err },
 	}
 	costs := func() map[string]time.Duration {
 		medians := make(map[string]time.Duration)

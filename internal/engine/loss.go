@@ -93,7 +93,7 @@ func (h *hold) loseLocked(end ending, ranOut bool) ending {
 	mayStay := other != nil && other.state != ended && !other.state.isLost()
 	// If Redis does not have the record, it may have some of the permits of a semaphore, which are of no use. Or a
 	// request may still run, and acquire the lock for no owner.
-	mayRemain := end.gone && last && (h.lock.Permits() > 1 || h.lockState.engine.late.MayAcquire(h.field.ID))
+	mayRemain := end.gone && last && (h.lock.Traits().Permits() > 1 || h.lockState.engine.late.MayAcquire(h.field.ID))
 	switch {
 	case h.vote != nil:
 	case h.field.IsUnwanted() && (mayStay || h.mayOutliveLocked()):

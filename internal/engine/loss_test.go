@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 )
 
@@ -119,7 +120,7 @@ func heldForTenSeconds(t *testing.T, e *bubbleEngine) *hold {
 	ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: 10 * time.Second})
 	require.NoError(t, err)
 	require.True(t, ok)
-	h, _ := e.holdBy(LockID{Name: "x"}, 1)
+	h, _ := e.holdBy(contract.LockID{Name: "x"}, 1)
 	e.redis.Set(func() { e.redis.Records["x"].Expires = time.Now().Add(10 * time.Minute) })
 	h.mayLast(10*time.Minute, nil)
 	h.record.lease.SetValidUntil(e.watchdog.Now())
@@ -131,7 +132,7 @@ func heldForTenSeconds(t *testing.T, e *bubbleEngine) *hold {
 func TestLeaseThatHasEndedIsNotExtended(t *testing.T) {
 	for name, note := range map[string]func(t *testing.T, h *hold){
 		"re-entry": func(_ *testing.T, h *hold) {
-			again := target{hold: h, Attempt: Attempt{Field: h.field.ID, HoldCount: 2, Lease: 10 * time.Minute}}
+			again := target{hold: h, Attempt: contract.Attempt{Field: h.field.ID, HoldCount: 2, Lease: 10 * time.Minute}}
 			h.lockState.locked(func() { again.acquiredLocked(0, Answer{Sent: time.Now()}) })
 		},
 		"Extend": func(t *testing.T, h *hold) {
@@ -176,23 +177,25 @@ func TestHoldThatIsExtendedMeanwhileIsNotLost(t *testing.T) {
 // A renewal has found that the record is gone, or MaxHold is over, and the watchdog is about to end the hold. A re-entry
 // and an Extend that are answered in between return the loss, with its cause.
 func TestAnswerBesideALossReturnsTheLoss(t *testing.T) {
-	again := func(e *bubbleEngine, l Record) error {
+	again := func(e *bubbleEngine, l contract.Record) error {
 		_, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
 		return err
 	}
-	extend := func(e *bubbleEngine, l Record) error { return e.Extend(context.Background(), l, 1, time.Minute) }
+	extend := func(e *bubbleEngine, l contract.Record) error {
+		return e.Extend(context.Background(), l, 1, time.Minute)
+	}
 	for name, c := range map[string]struct {
-		limits Limits
+		limits contract.Limits
 		lease  time.Duration
 		over   bool
-		ask    func(e *bubbleEngine, l Record) error
+		ask    func(e *bubbleEngine, l contract.Record) error
 		want   error
 	}{
-		"re-entry, gone":    {Limits{}, 10 * time.Second, false, again, errGone},
-		"re-entry, expired": {Limits{}, 10 * time.Second, true, again, ErrExpired},
-		"re-entry, MaxHold": {Limits{Max: 10 * time.Second}, 0, true, again, ErrMaxHold},
-		"Extend, gone":      {Limits{}, 10 * time.Second, false, extend, errGone},
-		"Extend, expired":   {Limits{}, 10 * time.Second, true, extend, ErrExpired},
+		"re-entry, gone":    {contract.Limits{}, 10 * time.Second, false, again, errGone},
+		"re-entry, expired": {contract.Limits{}, 10 * time.Second, true, again, ErrExpired},
+		"re-entry, MaxHold": {contract.Limits{Max: 10 * time.Second}, 0, true, again, ErrMaxHold},
+		"Extend, gone":      {contract.Limits{}, 10 * time.Second, false, extend, errGone},
+		"Extend, expired":   {contract.Limits{}, 10 * time.Second, true, extend, ErrExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -200,7 +203,7 @@ func TestAnswerBesideALossReturnsTheLoss(t *testing.T) {
 				ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: c.lease})
 				require.NoError(t, err)
 				require.True(t, ok)
-				h, _ := e.holdBy(l.ID(), 1)
+				h, _ := e.holdBy(l.Traits().ID, 1)
 				e.redis.Set(func() {
 					e.redis.Fault = func(string) (none fakeredis.Fault) { // while the request is under way
 						e.watchdog.Remove(&h.record.lease)
@@ -224,11 +227,11 @@ func TestAnswerBesideALossReturnsTheLoss(t *testing.T) {
 func TestRestOfTheLostPermitsIsReleasedAfterAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newFakeLock(e.redis, "x")
-		l.Admits, l.Several = Counting, 2
+		l.traits.Admission, l.traits.Several = contract.Counting, 2
 		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: time.Hour})
 		require.NoError(t, err)
 		require.True(t, ok)
-		h, field := e.holdBy(l.ID(), 1)
+		h, field := e.holdBy(l.Traits().ID, 1)
 		e.redis.Set(func() {
 			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.ErrUnexpectedEOF} }
 		})

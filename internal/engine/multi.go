@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -19,9 +20,11 @@ import (
 // A multiAcquire is the operation and the backend of a caller that acquires several locks.
 type multiAcquire struct {
 	acquireOp
-	locks  []Lock
-	signal chan struct{} // a value in it wakes the caller: see hold.changed
-	late   bool          // a late answer may have granted the locks; guarded by the mutexes of states
+	owner   Owner
+	request Request
+	locks   []contract.Lock
+	signal  chan struct{} // a value in it wakes the caller: see hold.changed
+	late    bool          // a late answer may have granted the locks; guarded by the mutexes of states
 
 	// Each slice has one element for each lock:
 	fresh []*hold  // the hold to be acquired while the owner has none: its field, and its wait queue
@@ -33,9 +36,11 @@ type multiAcquire struct {
 }
 
 // newMultiAcquire begins an operation. The caller must call end.
-func (e *Engine) newMultiAcquire(op *waitOptions, bs []Lock, o Owner, r Request) *multiAcquire {
+func (e *Engine) newMultiAcquire(op *waitOptions, bs []contract.Lock, o Owner, r Request) *multiAcquire {
 	g := &multiAcquire{
-		acquireOp: acquireOp{waitOptions: *op, engine: e, owner: o, request: r, states: retainAll(e, bs)},
+		acquireOp: acquireOp{waitOptions: *op, engine: e, states: retainAll(e, bs)},
+		owner:     o,
+		request:   r,
 		locks:     slices.Clone(bs), // Clone: otherwise the slice of a caller of one lock would escape to the heap
 		signal:    make(chan struct{}, 1),
 		fresh:     make([]*hold, len(bs)), asked: make([]target, len(bs)), again: make([]target, len(bs)),
@@ -44,7 +49,7 @@ func (e *Engine) newMultiAcquire(op *waitOptions, bs []Lock, o Owner, r Request)
 	g.states.Lock()
 	defer g.states.Unlock()
 	for i, kind := range bs {
-		s, key := g.states.of(kind), holdKey{kind.ID().Half, o}
+		s, key := g.states.of(kind), holdKey{kind.Traits().ID.Half, o}
 		g.fresh[i] = &hold{lockState: s, lock: kind, key: key}
 		g.fresh[i].newField()
 		if s.multis == nil {
@@ -56,9 +61,9 @@ func (e *Engine) newMultiAcquire(op *waitOptions, bs []Lock, o Owner, r Request)
 }
 
 // of returns the state of the lock kind, which is one of ns.
-func (ns lockStates) of(kind Lock) *lockState {
+func (ns lockStates) of(kind contract.Lock) *lockState {
 	for _, s := range ns {
-		if s.name == kind.ID().Name {
+		if s.name == kind.Traits().ID.Name {
 			return s
 		}
 	}
@@ -103,7 +108,7 @@ func (g *multiAcquire) ask(lastReply time.Time) (Answer, error) {
 	}
 	if res.stays { // the caller must hold none of the locks while it waits
 		g.leftovers.grantNotKept()
-		if res.Status == Busy {
+		if res.Status == contract.Busy {
 			return res, errRestart
 		}
 	}
@@ -140,7 +145,7 @@ func (g *multiAcquire) rollback(res Answer, err error, returned bool) {
 		return
 	}
 	var granted []target
-	if !failed && res.Status == Held {
+	if !failed && res.Status == contract.Held {
 		granted = g.targets
 	}
 	if left := g.unwanted(granted, g.leftovers.tries); len(left) > 0 {
@@ -152,10 +157,10 @@ func (g *multiAcquire) rollback(res Answer, err error, returned bool) {
 // wait for its counterpart. Now that the owner holds the lock, Redis grants or refuses their attempts at once.
 func (s *lockState) wakeOwnerLocked(h *hold) {
 	s.wakeMultiLocked(h.key)
-	if h.lock.Counterpart() == (LockID{}) {
+	if h.lock.Traits().Counterpart == (contract.LockID{}) {
 		return
 	}
-	s.wakeMultiLocked(holdKey{h.lock.Counterpart().Half, h.key.owner})
+	s.wakeMultiLocked(holdKey{h.lock.Traits().Counterpart.Half, h.key.owner})
 	if other := s.counterpartLocked(h); other != nil && other.state.wanted() {
 		wakeCaller(other.changed)
 	}
@@ -323,7 +328,7 @@ func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 		}
 	}
 	for i, kind := range g.locks {
-		s, key := g.fresh[i].lockState, holdKey{kind.ID().Half, g.owner}
+		s, key := g.fresh[i].lockState, holdKey{kind.Traits().ID.Half, g.owner}
 		h, busy := lock(s, key)
 		if busy {
 			other = h

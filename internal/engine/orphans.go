@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -19,6 +20,17 @@ import (
 type orphans struct {
 	*acquireOp
 	targets []target
+}
+
+// orphansOf returns the handler of an attempt on targets. The operation has memory for that of its first attempt, which
+// is the only one as a rule.
+func (a *acquireOp) orphansOf(targets []target) *orphans {
+	o := &a.orphans
+	if o.acquireOp != nil {
+		o = new(orphans)
+	}
+	*o = orphans{a, targets}
+	return o
 }
 
 func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
@@ -34,7 +46,7 @@ func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
 	unknown, mayHold := 0, res.mayHold(err)
 	switch {
-	case err == nil && !mayHold && !res.leavesEntry:
+	case err == nil && !mayHold && !res.LeavesEntry:
 		return
 	case err != nil && send.MayHaveRun(err):
 		unknown = 1
@@ -61,7 +73,7 @@ func (res *Answer) mayHold(err error) bool {
 	if err != nil {
 		return !errors.Is(err, send.ErrNoConnection)
 	}
-	return res.Status != Busy || res.stays
+	return res.Status != contract.Busy || res.stays
 }
 
 // needsLate is needs for a field that a late answer may have granted: it wakes the caller that waits with the field. That

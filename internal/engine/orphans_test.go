@@ -16,13 +16,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/send"
 )
 
 // holdBy returns the hold of o on a lock, and its field.
-func (e *bubbleEngine) holdBy(id LockID, o Owner) (h *hold, field string) {
+func (e *bubbleEngine) holdBy(id contract.LockID, o Owner) (h *hold, field string) {
 	e.t.Helper()
 	e.holdOf(id, o, func(found *hold) {
 		require.NotNil(e.t, found)
@@ -31,13 +32,26 @@ func (e *bubbleEngine) holdBy(id LockID, o Owner) (h *hold, field string) {
 	return h, field
 }
 
+// A late answer to an attempt is read with the targets of that attempt, although the operation has made another one.
+func TestEachAttemptHasOrphansOfItsOwn(t *testing.T) {
+	op, asked := new(acquireOp), [][]target{{{hold: new(hold)}}, {{hold: new(hold)}}, {{hold: new(hold)}}}
+	var handlers []*orphans
+	for _, targets := range asked {
+		handlers = append(handlers, op.orphansOf(targets))
+	}
+	for i, targets := range asked {
+		assert.Same(t, targets[0].hold, handlers[i].targets[0].hold, "attempt %d", i+1)
+		assert.Same(t, op, handlers[i].acquireOp)
+	}
+}
+
 // A late grant is needed for as long as a hold of this process has its field: also if the hold for which it was asked
 // has ended, and others share the record.
 func TestLateGrantIsNeededWhileTheRecordIsShared(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		e.shares(2)
-		h, field := e.holdBy(e.shared().ID(), 1)
+		h, field := e.holdBy(e.shared().Traits().ID, 1)
 		assert.True(t, h.needs(field))
 		assert.False(t, h.needs("another field"))
 		e.unlock(1)
@@ -51,14 +65,14 @@ func TestLateGrantIsNeededWhileTheRecordIsShared(t *testing.T) {
 func TestLateGrantIsNeededWhileTheFieldIsAdopted(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		fenced := newFakeLock(e.redis, "x")
-		fenced.Tokens = true
+		fenced.traits.Fenced = true
 		take := func(o Owner) {
 			ok, err := e.acquire(context.Background(), fenced, o, Request{Wait: forever})
 			assert.NoError(t, err)
 			assert.True(t, ok)
 		}
 		take(1)
-		h, field := e.holdBy(fenced.ID(), 1)
+		h, field := e.holdBy(fenced.Traits().ID, 1)
 		taken := make(chan struct{})
 		go func() {
 			defer close(taken)
@@ -273,7 +287,7 @@ func TestLateTryOfAMultiAcquireLeavesTheLocksThatAreHeld(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, ok)
 		require.Less(t, time.Since(start), 2*time.Second)
-		_, field := e.holdBy(x.ID(), 1)
+		_, field := e.holdBy(x.Traits().ID, 1)
 		guarded := e.guarded(1)
 		require.NoError(t, e.Release(ctx, y, 1))
 		ok, err = other.acquire(ctx, y, 99, Request{Wait: forever})
@@ -325,7 +339,7 @@ func TestMultiAcquireWaitsWithoutWhatAnEarlierTryWasGranted(t *testing.T) {
 // An entryLock is a lock whose waiters have an entry in Redis, which they renew every ten seconds.
 type entryLock struct{ *fakeLock }
 
-func (l entryLock) ReadReply(a Attempt, r send.Reply) (Outcome, error) {
+func (l entryLock) ReadReply(a contract.Attempt, r send.Reply) (contract.Outcome, error) {
 	o, err := l.fakeLock.ReadReply(a, r)
 	return o.WithEntry(a, 10*time.Second), err
 }
@@ -417,7 +431,7 @@ func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
 				assert.True(t, ok)
 			}
 			take(1)
-			h, field := e.holdBy(fenced.ID(), 1)
+			h, field := e.holdBy(fenced.Traits().ID, 1)
 			taken := make(chan struct{})
 			go func() {
 				defer close(taken)
@@ -436,9 +450,9 @@ func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
 			if synctest.Wait(); !slow { // the adopting request has run
 				<-taken
 			}
-			reentry := target{hold: h, Attempt: Attempt{Field: field, HoldCount: 2}}
+			reentry := target{hold: h, Attempt: contract.Attempt{Field: field, HoldCount: 2}}
 			h.lockState.locked(func() {
-				(&acquireOp{engine: e.Engine}).dismissLocked(reentry, Answer{Outcome: Outcome{Status: Held}})
+				(&acquireOp{engine: e.Engine}).dismissLocked(reentry, Answer{Outcome: contract.Outcome{Status: contract.Held}})
 			})
 			time.Sleep(2 * time.Second)
 			<-taken
@@ -456,7 +470,7 @@ func TestFieldThatIsNotAdoptedHasNoUsers(t *testing.T) {
 		ok, err := e.acquire(ctx, fenced, 1, Request{Wait: forever})
 		require.NoError(t, err)
 		require.True(t, ok)
-		h, _ := e.holdBy(fenced.ID(), 1)
+		h, _ := e.holdBy(fenced.Traits().ID, 1)
 		refused := make(chan error, 1)
 		go func() {
 			_, err := e.acquire(ctx, fenced, 2, Request{Wait: forever})
@@ -484,7 +498,7 @@ func TestLateGrantOfALostHoldIsNotNeeded(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		for _, cause := range []error{errGone, ErrExpired} {
 			e.lock(1)
-			h, field := e.holdBy(newFakeLock(e.redis, "x").ID(), 1)
+			h, field := e.holdBy(newFakeLock(e.redis, "x").Traits().ID, 1)
 			assert.True(t, h.needs(field))
 			e.redis.Set(func() { delete(e.redis.Records, "x") })
 			h.record.lease.SetValidUntil(e.watchdog.Now())
@@ -524,7 +538,9 @@ func TestLateGrantOfAMultiAcquireConcernsTheHoldOfNow(t *testing.T) {
 	a := &ledger.Field{ID: "a"}
 	earlier, now, other := &hold{field: a}, &hold{field: a}, &hold{field: &ledger.Field{ID: "c"}}
 	g := &multiAcquire{fresh: []*hold{now, other}}
-	late := []target{{hold: earlier, Attempt: Attempt{Field: "a"}}, {hold: earlier, Attempt: Attempt{Field: "b"}}}
+	late := []target{
+		{hold: earlier, Attempt: contract.Attempt{Field: "a"}}, {hold: earlier, Attempt: contract.Attempt{Field: "b"}},
+	}
 	present := g.present(late, true)
 	assert.Same(t, now, present[0].hold)
 	assert.Same(t, earlier, present[1].hold, "the hold of the owner, which the attempt has re-entered")

@@ -67,6 +67,6 @@ func (e looking) awaitInLine(
 	if res.Wait >= 0 && res.Wait < min(e.PollInterval, rareAsk) {
 		return e.PollDelay(res.Wait), func() poller.Look { return poller.Look{} }
 	}
-	w := poller.Waiter{Wake: grants.Wake, Ahead: res.Standing.ahead(), Field: field, Hears: grants}
+	w := poller.Waiter{Wake: grants.Wake, Ahead: res.Standing.Ahead(), Field: field, Hears: grants}
 	return rareAsk - rand.N(rareAsk/5), e.poller.Watch(name, w)
 }

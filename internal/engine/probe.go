@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
@@ -53,9 +54,9 @@ func (p Probe) Stats() Stats {
 
 // Waiters returns how many callers of this process wait in the local queue of kind. front reports whether the queue has
 // admitted a caller, and busy whether the last attempt of an admitted caller has found the lock busy.
-func (p Probe) Waiters(kind Lock) (waiters int, front, busy bool) {
+func (p Probe) Waiters(kind contract.Lock) (waiters int, front, busy bool) {
 	p.look(kind, func(s *lockState) {
-		if q := s.findQueueLocked(kind.ID().Half); q != nil {
+		if q := s.findQueueLocked(kind.Traits().ID.Half); q != nil {
 			waiters, front, busy = q.Len(), q.Taken(), q.busy
 		}
 	})
@@ -63,32 +64,34 @@ func (p Probe) Waiters(kind Lock) (waiters int, front, busy bool) {
 }
 
 // Guards returns how many guards with different parents the hold of o on kind has.
-func (p Probe) Guards(kind Lock, o Owner) (guards int) {
-	p.look(kind, func(s *lockState) { guards = len(s.holds.get(holdKey{kind.ID().Half, o}).guards) })
+func (p Probe) Guards(kind contract.Lock, o Owner) (guards int) {
+	p.look(kind, func(s *lockState) { guards = len(s.holds.get(holdKey{kind.Traits().ID.Half, o}).guards) })
 	return guards
 }
 
 // SetHoldCount sets the hold count of the hold of o on kind, in this process only.
-func (p Probe) SetHoldCount(kind Lock, o Owner, count int) {
-	p.look(kind, func(s *lockState) { s.holds.get(holdKey{kind.ID().Half, o}).count = count })
+func (p Probe) SetHoldCount(kind contract.Lock, o Owner, count int) {
+	p.look(kind, func(s *lockState) { s.holds.get(holdKey{kind.Traits().ID.Half, o}).count = count })
 }
 
 // HoldCount returns the hold count of the hold of o on kind, as far as this process knows.
-func (p Probe) HoldCount(kind Lock, o Owner) int {
+func (p Probe) HoldCount(kind contract.Lock, o Owner) int {
 	_, count := p.e.holdCount(kind, o)
 	return count
 }
 
 // LeasesEnd returns until when the lease of the hold of o on kind is valid.
-func (p Probe) LeasesEnd(kind Lock, o Owner) (end time.Time) {
-	p.look(kind, func(s *lockState) { end = p.e.watchdog.End(&s.holds.get(holdKey{kind.ID().Half, o}).record.lease) })
+func (p Probe) LeasesEnd(kind contract.Lock, o Owner) (end time.Time) {
+	p.look(kind, func(s *lockState) {
+		end = p.e.watchdog.End(&s.holds.get(holdKey{kind.Traits().ID.Half, o}).record.lease)
+	})
 	return end
 }
 
 // LeavePlace leaves a place in the line with this field to the next caller of kind; "" removes a place that was left.
-func (p Probe) LeavePlace(kind Lock, field string) {
+func (p Probe) LeavePlace(kind contract.Lock, field string) {
 	p.look(kind, func(s *lockState) {
-		if q := s.findQueueLocked(kind.ID().Half); field == "" {
+		if q := s.findQueueLocked(kind.Traits().ID.Half); field == "" {
 			q.place = nil
 		} else {
 			q.place = &place{field: &ledger.Field{ID: field}}
@@ -97,8 +100,8 @@ func (p Probe) LeavePlace(kind Lock, field string) {
 }
 
 // look calls f with the lock state of kind, and its mutex.
-func (p Probe) look(kind Lock, f func(s *lockState)) {
-	s := p.e.retain(kind.ID().Name)
+func (p Probe) look(kind contract.Lock, f func(s *lockState)) {
+	s := p.e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()
@@ -110,7 +113,7 @@ func (p Probe) look(kind Lock, f func(s *lockState)) {
 func (p Probe) SleepInLine(name, channel string, left time.Duration) time.Duration {
 	grants := p.e.pubsub.Join(channel)
 	defer grants.Leave()
-	delay, stop := looking{p.e}.awaitInLine(name, "", grants, Answer{Outcome: Outcome{Wait: left}})
+	delay, stop := looking{p.e}.awaitInLine(name, "", grants, Answer{Outcome: contract.Outcome{Wait: left}})
 	stop()
 	return delay
 }
@@ -126,7 +129,9 @@ func (p Probe) Uses(name, field string) bool {
 func (p Probe) NewField(o Owner) string { return p.e.fields.newField(o, 1) }
 
 // HearGrant makes the engine handle message as one that came on the channel of grants of kind.
-func (p Probe) HearGrant(kind Record, message string) { rollbacker{p.e}.heardGrant(kind, message) }
+func (p Probe) HearGrant(kind contract.Record, message string) {
+	rollbacker{p.e}.heardGrant(kind, message)
+}
 
 // KeepSubscribed keeps a channel that is subscribed, until done is called.
 func (p Probe) KeepSubscribed(channel string) (done func()) { return p.e.pubsub.Join(channel).Leave }

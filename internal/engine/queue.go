@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/handoff"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
@@ -34,15 +35,15 @@ type waitQueue struct {
 	waitqueue.Queue[candidate]
 	half       string // LockID.Half of the lock
 	registered bool   // it is in the queues of its lock state
+	kept       bool   // it stays although no caller uses it: see keepQueueLocked
+	busy       bool   // the last attempt of an admitted caller has found the lock busy
 
-	policy  handoff.Policy // how this process shares the lock with other processes
-	shared  *record        // the record that newcomers may share; or nil
-	busy    bool           // the last attempt of an admitted caller has found the lock busy
 	blocker *blocker       // what that attempt has found, for the errors of all that wait here; or nil
 	look    poller.Look    // what the poller has found since
 	request inquiry        // of the admitted caller, or of the one that is releasing the lock
+	policy  handoff.Policy // how this process shares the lock with other processes
+	shared  *record        // the record that newcomers may share; or nil
 	place   *place         // in the line; the last caller has left it to the next one; or nil
-	kept    bool           // it stays although no caller uses it: see keepQueueLocked
 }
 
 // foundBusy notes that an attempt of the caller that q has admitted has found the lock busy.
@@ -55,10 +56,11 @@ func (q *waitQueue) foundBusy(o *blocker) {
 
 // asksLocked notes that the caller is about to make an attempt on targets, whose answer takes at most patience.
 func (a *acquireOp) asksLocked(targets []target, patience time.Duration) {
-	a.found.request.begin(patience)
+	due := time.Now().Add(patience)
+	a.found.request.beginUntil(due)
 	for _, t := range targets {
 		if q := t.hold.queue; q != nil && t.HoldCount == 1 {
-			q.request.begin(patience)
+			q.request.beginUntil(due)
 			a.found.seesLocked(q)
 		}
 	}
@@ -278,7 +280,7 @@ func (e entrance) enterOneLocked(mu sync.Locker, op *waitOptions, h *hold) error
 
 // needsQueueLocked reports whether a local queue has to admit the caller of h before it may contend for the lock of h.
 func (h *hold) needsQueueLocked() bool {
-	if h.state != fresh || h.lock.Admission() != Exclusive {
+	if h.state != fresh || h.lock.Traits().Admission != contract.Exclusive {
 		return false
 	}
 	// If the owner holds the counterpart, the admitted caller may be waiting for the counterpart to be released. So this

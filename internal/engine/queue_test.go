@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -18,7 +19,7 @@ import (
 
 // enterQueues is enterQueuesLocked for a caller without the mutexes.
 func (e *bubbleEngine) enterQueues(op *waitOptions, targets []target) error {
-	var locks []Lock
+	var locks []contract.Lock
 	for _, t := range targets {
 		locks = append(locks, t.hold.commands())
 	}
@@ -102,7 +103,7 @@ func TestQueueReportsAnEndedContextAfterTheReserve(t *testing.T) {
 func TestQueueThatReplacesAnotherIsNotDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
-		id := LockID{Name: "x"}
+		id := contract.LockID{Name: "x"}
 		s := e.retain("x")
 		s.locked(func() {
 			before := s.queueLocked(id.Half)

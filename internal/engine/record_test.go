@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
@@ -29,7 +30,7 @@ func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
 			assert.ErrorIs(e.t, err, ErrLockLost, "re-entry")
 		},
 		"the clock": func(e *bubbleEngine) {
-			e.holdOf(e.shared().ID(), 1, func(h *hold) { h.record.lease.SetValidUntil(0) })
+			e.holdOf(e.shared().Traits().ID, 1, func(h *hold) { h.record.lease.SetValidUntil(0) })
 			_, _ = e.holdCount(e.shared(), 2)
 		},
 	} {
@@ -87,7 +88,7 @@ func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 		guarded := e.guarded(2)
 		var s *lockState
 		var shared *record
-		e.holdOf(e.shared().ID(), 1, func(h *hold) { s, shared = h.lockState, h.record })
+		e.holdOf(e.shared().Traits().ID, 1, func(h *hold) { s, shared = h.lockState, h.record })
 		var all sync.WaitGroup
 		s.locked(func() { // both goroutines wait for the mutex long enough to get it in the order in which they came
 			all.Go(func() {
@@ -119,7 +120,7 @@ func TestLossOfASharedRecordCostsByHolder(t *testing.T) {
 		e.shares(o)
 	}
 	var first *hold
-	e.holdOf(e.shared().ID(), 1, func(h *hold) { first = h })
+	e.holdOf(e.shared().Traits().ID, 1, func(h *hold) { first = h })
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	first.lose(errGone)
@@ -141,7 +142,7 @@ func TestRecordIsReleasedWithItsLastHold(t *testing.T) {
 				e.shares(o + 1)
 			}
 			var shared *record
-			e.holdOf(e.shared().ID(), 1, func(h *hold) { shared = h.record })
+			e.holdOf(e.shared().Traits().ID, 1, func(h *hold) { shared = h.record })
 			for left, i := range newRand(seed).Perm(many) {
 				assert.Zero(t, e.redis.Count("release"), "seed %d: releases after %d of %d", seed, left, many)
 				assert.Len(t, shared.holdsNow(), many-left, "seed %d: holds", seed)
@@ -169,7 +170,7 @@ func TestRecordEndsOnce(t *testing.T) {
 			shared.first.lockState.locked(func() { kept = shared.isKeptLocked(e.watchdog.Now()) })
 			return kept
 		}
-		e.holdOf(e.shared().ID(), 1, func(h *hold) { shared = h.record })
+		e.holdOf(e.shared().Traits().ID, 1, func(h *hold) { shared = h.record })
 		assert.True(t, kept(), "a record that is renewed")
 		assert.Len(t, shared.lose(errGone, nil), 2, "losses to report")
 		assert.False(t, kept(), "a record that has ended")
@@ -189,7 +190,7 @@ func TestRecordIsKeptWhileItIsValid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
 		e.lock(1)
-		e.holdOf(LockID{Name: "x"}, 1, func(h *hold) {
+		e.holdOf(contract.LockID{Name: "x"}, 1, func(h *hold) {
 			trusted := e.watchdog.Left(&h.record.lease)
 			for left, want := range map[time.Duration]bool{trusted: true, time.Millisecond: false, 0: false,
 				-time.Second: false} {
@@ -213,7 +214,7 @@ func TestRecordEndIsThatOfTheLease(t *testing.T) {
 			require.True(t, ok)
 			time.Sleep(20 * time.Second) // the watchdog has renewed its hold
 			var h *hold
-			e.holdOf(LockID{Name: "x"}, 1, func(found *hold) { h = found })
+			e.holdOf(contract.LockID{Name: "x"}, 1, func(found *hold) { h = found })
 			var expires time.Time
 			e.redis.Set(func() { expires = e.redis.Records["x"].Expires })
 			if length == 0 {
@@ -248,7 +249,7 @@ func TestRenewalMayRunAfterAHookHasEndedItsGoroutine(t *testing.T) {
 			}
 		})
 		e.lock(1)
-		_, field := e.holdBy(LockID{Name: "x"}, 1)
+		_, field := e.holdBy(contract.LockID{Name: "x"}, 1)
 		time.Sleep(e.WatchdogTimeout/3 + time.Second/2)
 		assert.Equal(t, e.WatchdogTimeout, e.late.Longest(field), "the lease that may still be set")
 		works.Store(true)

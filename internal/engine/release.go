@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -24,10 +25,10 @@ const (
 
 // Release decrements the hold count of the hold that o has on kind, and releases the lock when the count reaches zero.
 // It ignores the cancellation of ctx, and works after Close.
-func (e *Engine) Release(ctx context.Context, kind Lock, o Owner) error {
+func (e *Engine) Release(ctx context.Context, kind contract.Lock, o Owner) error {
 	e.workers.Begin()
 	defer e.workers.End()
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	p := partOf(ctx)
 	back, err := s.releaseOne(nil, kind, o, p)
@@ -41,7 +42,7 @@ func (e *Engine) Release(ctx context.Context, kind Lock, o Owner) error {
 	case err != nil: // another goroutine of the owner is still waiting for Redis
 		return s.releaseUnconfirmed(ctx, kind, o, p, s.unconfirmed(err))
 	case h == nil:
-		return s.notHeldError(kind.ID(), o)
+		return s.notHeldError(kind.Traits().ID, o)
 	case back.done: // the lock was handed off, or other holds share the record
 		e.observeRelease(ctx, h, 0, nil)
 		return nil
@@ -70,8 +71,8 @@ func releaseOptions(ctx context.Context) waitOptions {
 // releaseUnconfirmed decrements the hold count in this process alone, because of err, and returns err. If the count
 // reaches zero, the record is deleted in the background. It is not handed off: another goroutine of the owner, which has
 // the owner mutex, may have a request under way that sets a lease or a hold count.
-func (s *lockState) releaseUnconfirmed(ctx context.Context, kind Lock, o Owner, p *Part, err error) error {
-	h := s.findFor(kind.ID(), o, p)
+func (s *lockState) releaseUnconfirmed(ctx context.Context, kind contract.Lock, o Owner, p *Part, err error) error {
+	h := s.findFor(kind.Traits().ID, o, p)
 	if h == nil {
 		return err
 	}
@@ -186,7 +187,7 @@ func (r releasing) send(op *waitOptions) (answer send.Answer, keeps, expires, la
 		}
 	}
 	late = r.count == 0 && e.late.MayAcquire(r.field.ID)
-	call := r.commands().Release(Release{r.field.ID, r.count, late, e.shareTime()})
+	call := r.commands().Release(contract.Release{Field: r.field.ID, HoldCount: r.count, Late: late, Share: e.shareTime()})
 	return e.sender.Do(&op.Wait, send.Request{Call: call}, time.Now()), false, false, late
 }
 
@@ -203,7 +204,8 @@ func (r releasing) end(others int, passed int64, answered bool) {
 			r.queue.request = inquiry{}
 		}
 		switch {
-		case passed == 2 && (r.queue != nil || r.lock.Admission() == Counting): // a semaphore: holders have left its queue
+		// The holders of a semaphore have left its queue.
+		case passed == 2 && (r.queue != nil || r.lock.Traits().Admission == contract.Counting):
 			q := s.queueLocked(r.key.half)
 			q.policy.ReleasedUnannounced(e.watchdog.Now(), e.pace(), e.PollInterval)
 			s.keepQueueLocked(q)
@@ -221,7 +223,7 @@ func (r releasing) end(others int, passed int64, answered bool) {
 // others returns heard, the number of connections that have received the message of the release, without the
 // connection of this Client if it is subscribed although no caller listens.
 func (r releasing) others(heard int) int {
-	if heard > 0 && r.lockState.engine.pubsub.HearsForNobody(r.commands().Channel(Attempt{})) {
+	if heard > 0 && r.lockState.engine.pubsub.HearsForNobody(r.commands().Channel(contract.Attempt{})) {
 		return heard - 1
 	}
 	return heard
@@ -253,7 +255,7 @@ type releasedOne struct {
 
 // releaseOne decrements the hold count of the hold that o has on kind, for a caller with the part p, which may be nil. If
 // another goroutine of o uses the hold, it waits as op allows; if op is nil, it returns send.ErrTimeUp instead.
-func (s *lockState) releaseOne(op *waitOptions, kind Lock, o Owner, p *Part) (g releasedOne, err error) {
+func (s *lockState) releaseOne(op *waitOptions, kind contract.Lock, o Owner, p *Part) (g releasedOne, err error) {
 	s.Lock()
 	defer s.Unlock()
 	h, err := s.lockHoldLocked(op, kind, o, p, false) // it also ends a hold whose lease has expired
@@ -337,7 +339,7 @@ func (h *hold) clearAfter(unknown int) {
 		return
 	}
 	isOver := h.untilOver()
-	for (rollbacker{e}).rollBackOne(ctx, h.commands(), Attempt{Field: h.field.ID, HoldCount: 1}, unknown) != nil &&
+	for (rollbacker{e}).rollBackOne(ctx, h.commands(), contract.Attempt{Field: h.field.ID, HoldCount: 1}, unknown) != nil &&
 		(!isOver() || h.keptByCounterpart()) {
 		if e.waitOptionsFor(ctx).sleep(nil, nil, clearPause) != nil {
 			break // the engine is closed: no lease is renewed any more

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/late"
@@ -128,7 +129,7 @@ func TestEngineGrantOfAnInheritedPlaceIsUndoneAfterAnOutage(t *testing.T) {
 		var h *hold
 		s.locked(func() { h = s.newHoldLocked(l, holdKey{"", 1}, nil) })
 		r := new(recordBackend)
-		r.begin(&waitOptions{Wait: send.Wait{Ctx: context.Background()}}, r, target{hold: h}, Request{Wait: forever})
+		r.begin(&waitOptions{Wait: send.Wait{Ctx: context.Background()}}, r, target{hold: h})
 		require.NoError(t, r.targets[0].prepare(Request{Wait: forever}, nil))
 		r.place = place{lock: l, field: h.field, lease: time.Hour}
 		r.leftovers.inherits(0)
@@ -308,7 +309,7 @@ func TestUnlockBesideAReentryHandsNothingOff(t *testing.T) {
 				ctx, r := context.Background(), fakeredis.New()
 				e, other := joinBubbleEngine(t, r, "client", withSlice(time.Minute)), joinBubbleEngine(t, r, "other")
 				l := newFakeLock(r, "x")
-				l.Tokens = fenced
+				l.traits.Fenced = fenced
 				take := func(o Owner) <-chan struct{} {
 					taken := make(chan struct{})
 					go func() {
@@ -321,7 +322,7 @@ func TestUnlockBesideAReentryHandsNothingOff(t *testing.T) {
 					return taken
 				}
 				<-take(1)
-				_, field := e.holdBy(l.ID(), 1)
+				_, field := e.holdBy(l.Traits().ID, 1)
 				next := take(2)
 				r.Set(func() {
 					r.Fault = func(string) fakeredis.Fault {
@@ -511,7 +512,7 @@ func TestHoldThatIsLostWhileItsGuardsEndIsLostOnce(t *testing.T) {
 				c.Events = lostEvents{logged{c.Log}, &n}
 			})
 			e.lock(1)
-			h, _ := e.holdBy(LockID{Name: "x"}, 1)
+			h, _ := e.holdBy(contract.LockID{Name: "x"}, 1)
 			got := make(chan struct{})
 			go func() {
 				defer close(got)
@@ -561,7 +562,7 @@ func TestHoldWhoseFieldHasTooFewUsersIsReleased(t *testing.T) {
 	ledger.Strict = false
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
-		e.holdOf(LockID{Name: "x"}, 1, func(h *hold) { h.field.Leave() })
+		e.holdOf(contract.LockID{Name: "x"}, 1, func(h *hold) { h.field.Leave() })
 		e.unlock(1)
 		assert.Empty(t, e.redis.Holder("x"))
 		assert.Zero(t, e.leases(), "leases")

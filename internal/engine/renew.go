@@ -10,6 +10,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
@@ -17,7 +18,7 @@ import (
 
 // A Renewal is a request that the record of a hold lasts for Length from now on, and the answer to it.
 type Renewal struct {
-	Lock   Record
+	Lock   contract.Record
 	Field  string
 	Length time.Duration // 0: the request only looks for the record
 
@@ -57,7 +58,7 @@ func (e renewing) renewGroup(l *lease.Lease) string {
 	if r.first.vote != nil {
 		return "kept without requests"
 	}
-	return e.Servers.Node(r.first.lock.ID().Name).Name
+	return e.Servers.Node(r.first.lock.Traits().ID.Name).Name
 }
 
 // renew sets every lease to one watchdog timeout, counted from now. A lease with a limit gets no more than is left

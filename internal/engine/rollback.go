@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -53,7 +54,7 @@ const (
 // is paused, and acquires the lock when Redis continues. In an outage there may be as many attempts as callers that have
 // given up. If there are very many, the records with leases that are no longer than a watchdog timeout are left to their
 // leases, and so are those of attempts that Redis has probably refused, too.
-func (e rollbacker) undo(ctx context.Context, kind Record, a Attempt, unknown int) {
+func (e rollbacker) undo(ctx context.Context, kind contract.Record, a contract.Attempt, unknown int) {
 	end := e.mayLeaveUntil(a.Field, a.Lease)
 	goesOn := func(err error) bool {
 		return err != nil && a.HoldCount == 1 && send.MayPass(err) && time.Now().Before(end)
@@ -99,7 +100,7 @@ func (e rollbacker) pauseUndo(d time.Duration, why error) error {
 // rollBackOne rolls back one attempt, and returns why this has failed. unknown is the number of tries of the attempt
 // whose outcome is unknown. They may still be on their way to Redis, so rollBackOne repeats the rollback a few times;
 // if there is only one such try, it stops as soon as a rollback has found the hold.
-func (e rollbacker) rollBackOne(ctx context.Context, kind Record, a Attempt, unknown int) error {
+func (e rollbacker) rollBackOne(ctx context.Context, kind contract.Record, a contract.Attempt, unknown int) error {
 	return e.repeat(ctx, kind, a.Field, unknown, func(mayRun bool) send.Call {
 		mayRun = mayRun && a.HoldCount == 1
 		a.Late, a.Share = a.Late || mayRun, e.shareTime()
@@ -111,7 +112,7 @@ func (e rollbacker) rollBackOne(ctx context.Context, kind Record, a Attempt, unk
 // too. The call leaves a tombstone of field if mayRun is set.
 func (e rollbacker) repeat(
 	ctx context.Context,
-	kind Record,
+	kind contract.Record,
 	field string,
 	unknown int,
 	undo func(mayRun bool) send.Call,
@@ -143,22 +144,22 @@ func (e rollbacker) repeat(
 // heardGrant handles a message that grants the lock to a field of this process. If no caller waits with this field any
 // more, it releases the lock. A message that names another field is forged, and must not release a hold that has it.
 // The goroutine that reads the messages of Redis calls heardGrant, so it does not block.
-func (e rollbacker) heardGrant(kind Record, message string) {
-	g, ok := ParseLineGrant(message, kind.Suffix())
+func (e rollbacker) heardGrant(kind contract.Record, message string) {
+	g, ok := ParseLineGrant(message, kind.Traits().Suffix)
 	if !ok || !e.fields.mayWait(g.Field) {
 		return
 	}
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	if s.uses(g.Field) {
 		return
 	}
-	e.rollBackSoon(kind, Attempt{Field: g.Field, HoldCount: 1, Lease: g.Lease, Late: !e.fields.made(g.Field)})
+	e.rollBackSoon(kind, contract.Attempt{Field: g.Field, HoldCount: 1, Lease: g.Lease, Late: !e.fields.made(g.Field)})
 }
 
 // rollBackSoon rolls back, on another goroutine, all that requests with the field of a may have acquired, and the place
 // of the field in the line.
-func (e rollbacker) rollBackSoon(kind Record, a Attempt) {
+func (e rollbacker) rollBackSoon(kind contract.Record, a contract.Attempt) {
 	e.workers.Spawn(func() { e.undo(context.Background(), kind, a, 0) })
 }
 
@@ -171,8 +172,8 @@ func (e rollbacker) callersLeft(targets []target, orphans int, lost bool) {
 }
 
 // effect returns the most that a try of the attempt may do when it runs late. A re-entry acquires nothing.
-func (a *Attempt) effect() late.Effect {
-	return late.Effect{Acquires: a.HoldCount <= 1, Lease: a.Lease}
+func (t *target) effect() late.Effect {
+	return late.Effect{Acquires: t.HoldCount <= 1, Lease: t.Lease}
 }
 
 // heard notes the outcome of a try of an attempt on targets whose callers have left, which ended with err. It returns
@@ -190,7 +191,7 @@ func (e rollbacker) heard(targets []target, err error) (drops []send.Call) {
 
 // buried notes that Redis has a tombstone of field, which has ended. The tombstone is removed as soon as no try with
 // this field can run any more.
-func (e rollbacker) buried(kind Record, field string) {
+func (e rollbacker) buried(kind contract.Record, field string) {
 	if drop := kind.Unbury(field); e.late.Buried(field, drop) && drop.Script != nil {
 		e.workers.Spawn(func() { e.unburyAll([]send.Call{drop}) })
 	}

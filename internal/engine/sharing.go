@@ -9,10 +9,14 @@ package engine
 // nor a record whose owner uses the counterpart of the lock. After the hand-off window the next reader asks Redis, so
 // that waiting writers go first.
 
-import "time"
+import (
+	"time"
+
+	"github.com/relock-go/relock/internal/contract"
+)
 
 // shareLocked is the part of admit for read locks that share records.
-func (s *lockState) shareLocked(op *waitOptions, kind Lock, key holdKey) (admitted, error) {
+func (s *lockState) shareLocked(op *waitOptions, kind contract.Lock, key holdKey) (admitted, error) {
 	if s.engine.HandoffWindow == 0 || s.closed {
 		return admitted{}, nil
 	}
@@ -49,7 +53,7 @@ func (h *hold) openLocked(more int) {
 	switch {
 	case q == nil:
 		return
-	case h.lock.Admission() == Counting: // the next waiter may find a free permit, too
+	case h.lock.Traits().Admission == contract.Counting: // the next waiter may find a free permit, too
 		enough := q.hasEnoughPermits(more) // also for the waiter that is admitted now
 		h.leaveQueueLocked()
 		if enough {
@@ -57,7 +61,7 @@ func (h *hold) openLocked(more int) {
 			q.FailBehind(0, errBypassQueue)
 		}
 		return
-	case h.lock.Admission() != Shared:
+	case h.lock.Traits().Admission != contract.Shared:
 		return
 	}
 	now := s.engine.watchdog.Now()
@@ -82,17 +86,17 @@ func (q *waitQueue) hasEnoughPermits(free int) bool {
 		return false
 	}
 	for _, w := range q.All() {
-		free -= w.Value.hold.lock.Permits()
+		free -= w.Value.hold.lock.Traits().Permits()
 	}
 	return free >= 0
 }
 
 // endSharingLocked makes newcomers share r no longer.
 func (s *lockState) endSharingLocked(r *record) {
-	if r.first.lock.Admission() != Shared {
+	if r.first.lock.Traits().Admission != contract.Shared {
 		return
 	}
-	if q := s.findQueueLocked(r.first.lock.ID().Half); q != nil && q.shared == r {
+	if q := s.findQueueLocked(r.first.lock.Traits().ID.Half); q != nil && q.shared == r {
 		q.shared = nil
 		s.dropQueueLocked(q)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/handoff"
 	"github.com/relock-go/relock/internal/send"
@@ -26,11 +27,11 @@ import (
 // newSharedFake returns a fakeLock that owners of one process share.
 func newSharedFake(r *fakeredis.Redis, name string) *fakeLock {
 	l := newFakeLock(r, name)
-	l.Admits = Shared
+	l.traits.Admission = contract.Shared
 	return l
 }
 
-func (e *bubbleEngine) shared() Record { return newSharedFake(e.redis, "x") }
+func (e *bubbleEngine) shared() contract.Record { return newSharedFake(e.redis, "x") }
 
 func (e *bubbleEngine) share(ctx context.Context, o Owner, r Request) (bool, error) {
 	return e.acquire(ctx, e.shared(), o, r)
@@ -134,7 +135,7 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 			t.Log(name)
 			e.HandoffWindow = time.Hour
 			e.shares(1)
-			e.holdOf(e.shared().ID(), 1, func(h *hold) { change(e, h.record) })
+			e.holdOf(e.shared().Traits().ID, 1, func(h *hold) { change(e, h.record) })
 			e.sharesNot(2, Request{Wait: 0})
 			_ = e.unlockErr(1)
 		})
@@ -211,14 +212,14 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 // newHalfFake returns a shared fakeLock with a counterpart.
 func newHalfFake(r *fakeredis.Redis) *fakeLock {
 	l := newSharedFake(r, "x")
-	l.CounterpartHalf = "other"
+	l.traits.Counterpart = contract.LockID{Name: "x", Half: "other"}
 	return l
 }
 
 // newOtherHalf returns the counterpart, with a record of its own.
 func newOtherHalf(r *fakeredis.Redis) *fakeLock {
 	l := newFakeLock(r, "other half")
-	l.LockID = LockID{"x", "other"}
+	l.traits.ID = contract.LockID{Name: "x", Half: "other"}
 	return l
 }
 
@@ -273,7 +274,7 @@ func TestUnlockOfASharedRecordLooksAtTheClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		e.shares(2)
-		e.holdOf(e.shared().ID(), 1, func(h *hold) { h.record.lease.SetValidUntil(0) })
+		e.holdOf(e.shared().Traits().ID, 1, func(h *hold) { h.record.lease.SetValidUntil(0) })
 		for o := Owner(1); o <= 2; o++ {
 			assert.ErrorIs(t, e.unlockErr(o), ErrLockLost, "unlock %v", o)
 		}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -89,13 +90,13 @@ func (s *lockState) close() (guards []*guard.End) {
 
 // Holds reports whether the owner of ctx holds kind, as far as this process knows. Unlike a guard it goes on during
 // Shutdown. After Close the answer is no, because no lease is renewed any more.
-func (e *Engine) Holds(ctx context.Context, kind Lock) bool {
+func (e *Engine) Holds(ctx context.Context, kind contract.Lock) bool {
 	if e.Alive() != nil {
 		return false
 	}
-	s := e.retain(kind.ID().Name)
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	h := s.findFor(kind.ID(), OwnerOf(ctx), partOf(ctx))
+	h := s.findFor(kind.Traits().ID, OwnerOf(ctx), partOf(ctx))
 	if h == nil {
 		return false
 	}
@@ -128,7 +129,7 @@ func (s *lockState) addHeld(held *stillHeld) {
 			continue
 		}
 		if held.count++; len(held.some) < mostLogged {
-			held.some = append(held.some, fmt.Sprintf("%s by %v", send.CutName(h.lock.Name()), h.key.owner))
+			held.some = append(held.some, fmt.Sprintf("%s by %v", send.CutName(h.lock.Traits().Name), h.key.owner))
 		}
 	}
 }

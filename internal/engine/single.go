@@ -10,6 +10,7 @@ package engine
 import (
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/send"
@@ -23,9 +24,9 @@ type oneLock struct {
 }
 
 // begin begins an operation with the backend b for t. The caller has the owner mutex of its hold.
-func (o *oneLock) begin(op *waitOptions, b backend, t target, r Request) {
+func (o *oneLock) begin(op *waitOptions, b backend, t target) {
 	h := t.hold
-	o.acquireOp = acquireOp{waitOptions: *op, engine: h.lockState.engine, owner: h.key.owner, request: r, backend: b}
+	o.acquireOp = acquireOp{waitOptions: *op, engine: h.lockState.engine, backend: b}
 	o.state[0], o.target[0] = h.lockState, t
 	o.states, o.targets = o.state[:], o.target[:]
 }
@@ -37,7 +38,7 @@ func (o *oneLock) bypassesQueue() bool {
 	if o.NoWait || h.queue != nil {
 		return false
 	}
-	return h.lock.Admission() == Counting || h.needsQueue()
+	return h.lock.Traits().Admission == contract.Counting || h.needsQueue()
 }
 
 // enter waits until the wait queue has admitted the caller, unless its next attempt bypasses the queue, and then for as
@@ -78,7 +79,7 @@ func (o *oneLock) passQueue(asksLocked func()) (yield time.Duration, err error) 
 // release now: it enters the wait queue again. See errBypassQueue. There it is woken by a late grant, for which the
 // callers in front of it would wait in vain.
 func (o *oneLock) rejoinQueue(in target) error {
-	if in.hold.lock.Admission() == Counting {
+	if in.hold.lock.Traits().Admission == contract.Counting {
 		o.foundBusy = true
 		return errRestart
 	}
@@ -122,7 +123,7 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 	in := r.targets[0]
 	r.fitted, r.cause = true, nil
 	switch {
-	case in.hold.lock.Permits() > res.Total && res.Total > 0 && !r.NoWait:
+	case in.hold.lock.Traits().Permits() > res.Total && res.Total > 0 && !r.NoWait:
 		r.stepAside()
 	case r.aside && r.stepBack():
 	case r.bypassesQueue():
@@ -161,7 +162,7 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 func (r *recordBackend) stepAside() {
 	h := r.targets[0].hold
 	h.leaveQueue()
-	r.cause = send.Invalid("%d permits at once: the semaphore has fewer in Redis", h.lock.Permits())
+	r.cause = send.Invalid("%d permits at once: the semaphore has fewer in Redis", h.lock.Traits().Permits())
 	if r.aside = true; r.number == 0 {
 		r.number = r.engine.waiters.Add(1)
 	}
@@ -202,22 +203,22 @@ func (r *recordBackend) chooseDelivery() {
 	if t.hold.commands().Grants(t.Attempt) == "" {
 		return
 	}
-	t.Delivery = Defer
+	t.Delivery = contract.Defer
 	switch {
 	case !r.engine.Servers.Counts(), r.engine.sender.Degraded(): // the line cannot be used
 		t.Delivery = ""
 	case t.HoldCount > 1 || t.NoWait || t.hold.hasCounterpart():
-		t.Delivery = Barge
+		t.Delivery = contract.Barge
 	case !r.aside && r.bypassesQueue(): // the place in the line is that of the caller at the front of the wait queue
 	case r.subscription.hearsGrants(t):
-		t.Delivery = Push
+		t.Delivery = contract.Push
 	case r.subscription.isRefused():
-		t.Delivery = Poll
+		t.Delivery = contract.Poll
 	}
 	first := r.place.field == nil
 	t.Asked, t.Waits = r.place.asks(time.Now()), r.fitted
 	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.hold.field, max(r.place.lease, t.Lease)
-	if t.Delivery == Push || t.Delivery == Poll {
+	if t.Delivery == contract.Push || t.Delivery == contract.Poll {
 		r.leftovers.mayEnqueue()
 	}
 	if first {
@@ -232,7 +233,7 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 	if !r.leftovers.enqueued {
 		return res, false
 	}
-	g, ok := ParseLineGrant(r.subscription.message(), r.targets[0].hold.lock.Suffix())
+	g, ok := ParseLineGrant(r.subscription.message(), r.targets[0].hold.lock.Traits().Suffix)
 	t := r.targets[0]
 	sent := r.place.sentAt(g.Asked)
 	switch {
@@ -242,12 +243,12 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 		return res, false
 	case g.Lease < min(t.Lease, ProvisionalLease), g.Lease < t.Lease && !t.Renewed: // another caller asked for it
 		return res, false
-	case t.hold.lock.Fenced() != (g.Token != 0):
+	case t.hold.lock.Traits().Fenced != (g.Token != 0):
 		return res, false
 	case !lease.EnoughValidityLeft(lease.Validity(g.Lease)-time.Since(sent), lease.Validity(g.Lease), t.Renewed):
 		return res, false
 	}
-	res = Answer{Outcome: Outcome{Status: Held, token: g.Token}, Sent: sent, longest: r.place.lease}
+	res = Answer{Outcome: contract.Outcome{Status: contract.Held, Token: g.Token}, Sent: sent, longest: r.place.lease}
 	if g.Lease < t.Lease {
 		res.provisional = g.Lease
 	}
@@ -272,8 +273,8 @@ func (r *recordBackend) takePlaceLocked() {
 		}
 		r.place = place{}
 	}
-	shorter := (!t.Renewed || t.hold.lock.Limits().Max > 0) && t.Lease < min(q.place.lease, ProvisionalLease)
-	if shorter || t.hold.lock.Permits() != q.place.lock.Permits() {
+	shorter := (!t.Renewed || t.hold.lock.Traits().Limits.Max > 0) && t.Lease < min(q.place.lease, ProvisionalLease)
+	if shorter || t.hold.lock.Traits().Permits() != q.place.lock.Traits().Permits() {
 		s.dropPlaceLocked(q)
 		if r.place.field == nil { // its number must be higher than that of the place
 			r.useFieldLocked(t.hold.newField())

@@ -20,6 +20,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/relock-go/relock/internal/contract"
 )
 
 const (
@@ -59,20 +61,20 @@ type slowWatch struct{ *Engine }
 
 // acquired notes the stack of a call of o that has acquired locks, for the holds that it has begun. It is called on the
 // goroutine of the caller, by Engine.Acquire.
-func (e slowWatch) acquired(locks []Lock, o Owner) {
+func (e slowWatch) acquired(locks []contract.Lock, o Owner) {
 	if e.HoldWarning == 0 {
 		return
 	}
 	var counters [mostFrames]uintptr
 	stack := slices.Clone(counters[:runtime.Callers(3, counters[:])]) // the caller of Engine.Acquire comes first
 	for _, l := range locks {
-		if !l.Lasting() {
-			e.noteStack(l.ID(), o, stack)
+		if !l.Traits().Lasting {
+			e.noteStack(l.Traits().ID, o, stack)
 		}
 	}
 }
 
-func (e slowWatch) noteStack(id LockID, o Owner, stack []uintptr) {
+func (e slowWatch) noteStack(id contract.LockID, o Owner, stack []uintptr) {
 	s := e.retain(id.Name)
 	defer s.release()
 	s.Lock()
@@ -159,11 +161,11 @@ func (e *Engine) Slowest() (holds, waits map[string]time.Duration) {
 	}
 	now := e.watchdog.Now()
 	slowWatch{e}.eachHeld(func(h *hold) {
-		kind := h.lock.Type()
+		kind := h.lock.Traits().Type
 		holds[kind] = max(holds[kind], now-heldSince(h))
 	})
 	slowWatch{e}.eachWait(func(h *hold, since time.Duration) {
-		kind := h.lock.Type()
+		kind := h.lock.Traits().Type
 		waits[kind] = max(waits[kind], now-since)
 	})
 	return holds, waits
@@ -180,7 +182,7 @@ func eachHeldOf(s *lockState, f func(h *hold)) {
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
-		if h.state.holds() && !h.lock.Lasting() {
+		if h.state.holds() && !h.lock.Traits().Lasting {
 			f(h)
 		}
 	}
@@ -190,7 +192,7 @@ func eachHeldOf(s *lockState, f func(h *hold)) {
 // to wait. f must not lock anything.
 func (e slowWatch) eachWait(f func(h *hold, since time.Duration)) {
 	report := func(h *hold, since time.Duration) {
-		if !h.lock.Lasting() {
+		if !h.lock.Traits().Lasting {
 			f(h, since)
 		}
 	}
@@ -366,7 +368,7 @@ func (w *slowWalk) oldHolds(now time.Duration, waits []*SlowWait) (all []oldHold
 		if held := now - heldSince(h); w.HoldWarning > 0 && crossed(w.HoldWarning, w.last-heldSince(h), held) {
 			all = append(all, oldHold{h, held})
 		}
-		switch slow := awaited[h.lock.Name()]; {
+		switch slow := awaited[h.lock.Traits().Name]; {
 		case slow == nil:
 		case slow.Holder != "":
 			others[slow]++
@@ -389,10 +391,10 @@ func (w *slowWalk) longWaits(now time.Duration) (all []*SlowWait) {
 	}
 	found := make(map[string]*SlowWait)
 	w.eachWait(func(h *hold, since time.Duration) {
-		slow := found[h.lock.Name()]
+		slow := found[h.lock.Traits().Name]
 		if slow == nil {
 			slow = new(SlowWait)
-			found[h.lock.Name()] = slow
+			found[h.lock.Traits().Name] = slow
 		}
 		if slow.Waiters++; now-since >= slow.Waited {
 			slow.Subject, slow.Waited = h.subject(), now-since

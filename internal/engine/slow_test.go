@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -211,7 +212,7 @@ func TestLocksThatLastAreNotSlow(t *testing.T) {
 	t.Parallel()
 	inSlowBubble(t, time.Second, time.Second, func(e *bubbleEngine, l *slowLog) {
 		term := newFakeLock(e.redis, "term")
-		term.Lasts = true
+		term.traits.Lasting = true
 		for o := range Owner(2) {
 			go func() { _, _ = e.acquire(context.Background(), term, o+1, Request{Wait: forever}) }()
 			synctest.Wait()
@@ -571,7 +572,7 @@ func TestSlowLocksCostNothingWithoutTheOptions(t *testing.T) {
 		e.unlock(2)
 	})
 	e := &Engine{Config: Config{}}
-	locks := []Lock{newFakeLock(nil, "x")}
+	locks := []contract.Lock{newFakeLock(nil, "x")}
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		slowWatch{e}.acquired(locks, 1)
 		startSpan(e, context.Background(), locks, 1).finish(nil)

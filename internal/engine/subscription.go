@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/handoff"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
@@ -29,7 +30,7 @@ type subscription struct {
 // the caller on the channel of the lock only: see standing.
 func (s *subscription) watch(t target, onChannel bool) (wake, ready <-chan struct{}, begun bool) {
 	grants, releases := "", ""
-	if t.Delivery != "" && t.Delivery != Barge {
+	if t.Delivery != "" && t.Delivery != contract.Barge {
 		grants = t.hold.commands().Grants(t.Attempt)
 	}
 	if grants == "" || onChannel {
@@ -79,7 +80,7 @@ func (s *subscription) change(t target, grants, releases string) {
 func hearGrants(l *wake.Listener, t target) {
 	kind, e := t.hold.commands(), t.hold.lockState.engine
 	l.Hears(func(message string) { rollbacker{e}.heardGrant(kind, message) })
-	if kind.Admission() == Uncoordinated {
+	if kind.Traits().Admission == contract.Uncoordinated {
 		l.Only(isFor(t.Field))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
@@ -62,7 +63,7 @@ func TestReplicasConfirmWhatAnOwnerReliesOn(t *testing.T) {
 // The last Unlock of a hold with MinHold shortens the lease: no replica has to confirm that.
 func TestReplicasNeedNotConfirmMinHold(t *testing.T) {
 	inSyncedBubble(t, func(t *testing.T, e *bubbleEngine, r *syncedRedis) {
-		ctx, lock := context.Background(), newLimitedLock(e.redis, Limits{MinHold: time.Second})
+		ctx, lock := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: time.Second})
 		ok, err := e.acquire(ctx, lock, 1, Request{})
 		require.NoError(t, err)
 		require.True(t, ok)

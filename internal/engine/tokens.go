@@ -8,11 +8,7 @@ package engine
 // belongs to that record alone, and is discarded when the record ends, for whatever reason: a later draw may be of
 // another process, and its tokens are greater.
 
-import "github.com/relock-go/relock/internal/send"
-
-// blockSize is how many tokens a block has at most. Redis never draws beyond its clock in microseconds, so a block is
-// smaller where the last one was drawn less than blockSize microseconds ago.
-const blockSize = 256
+import "github.com/relock-go/relock/internal/contract"
 
 // A tokenBlock is what is left of the tokens that were drawn together. A nil block is empty.
 type tokenBlock struct {
@@ -41,36 +37,15 @@ func (b *tokenBlock) take() int64 {
 
 // tokenForLocked returns the token of the next hold, whose lock is to be handed r. If ok is false, the hold needs a
 // token that only Redis can draw.
-func (r *record) tokenForLocked(next Lock) (token int64, ok bool) {
+func (r *record) tokenForLocked(next contract.Lock) (token int64, ok bool) {
 	switch {
-	case !next.Fenced():
+	case !next.Traits().Fenced:
 		return 0, true
-	case next.DrawsSingly():
+	case next.Traits().DrawsSingly:
 		return 0, false
 	}
 	token = r.tokens.take()
 	return token, token != 0
-}
-
-// TokensWanted returns how many fencing tokens the attempt asks Redis for, if its lock is fenced.
-func (a *Attempt) TokensWanted(fenced bool) int {
-	switch {
-	case !fenced:
-		return 0
-	case a.AdoptsRecord:
-		return blockSize
-	}
-	return 1
-}
-
-// readTokens reads the tokens in the reply {1, following, token} to an attempt that was granted: the token of the hold,
-// and how many more the caller was given after it, for the holds that follow in this process. Only a fenced lock has a
-// token; of a semaphore the second number counts free permits.
-func readTokens(r send.Reply) (token int64, following int) {
-	if r[2] == 0 {
-		return 0, 0
-	}
-	return r[2], int(r[1])
 }
 
 // HeldToken returns the fencing token of the hold that has the record with this field in this process, or 0.

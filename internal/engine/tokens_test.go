@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/contract"
 )
 
 // Each token of a block is taken once, in order.
@@ -38,59 +38,32 @@ func TestTokenBlockGivesEachTokenOnce(t *testing.T) {
 	}
 }
 
-// Redis is asked for several tokens by the attempt that takes over a record alone.
-func TestTokensWanted(t *testing.T) {
-	for _, tt := range []struct {
-		name    string
-		fenced  bool
-		attempt Attempt
-		want    int
-	}{
-		{"fresh", true, Attempt{HoldCount: 1}, 1},
-		{"takes over", true, Attempt{HoldCount: 1, AdoptsRecord: true}, blockSize},
-		{"not fenced", false, Attempt{HoldCount: 1}, 0},
-		{"takes over, not fenced", false, Attempt{HoldCount: 1, AdoptsRecord: true}, 0},
-	} {
-		assert.Equal(t, tt.want, tt.attempt.TokensWanted(tt.fenced), tt.name)
-	}
+// A justTraits is a lock that has properties, and nothing else.
+type justTraits struct {
+	contract.Lock
+	traits *contract.Traits
 }
 
-// The second number of a grant counts tokens only where there is a token.
-func TestGrantSaysHowManyTokensFollow(t *testing.T) {
-	for _, tt := range []struct {
-		reply     send.Reply
-		token     int64
-		following int
-	}{
-		{send.Reply{1, 0, 0}, 0, 0},
-		{send.Reply{1, 0, 7}, 7, 0},
-		{send.Reply{1, 255, 7}, 7, 255},
-		{send.Reply{1, 3, 0}, 0, 0}, // a semaphore with three free permits
-	} {
-		o, err := ParseOutcome(tt.reply)
-		assert.NoError(t, err, "%v", tt.reply)
-		assert.Equal(t, Outcome{Status: Held, token: tt.token, following: tt.following}, o, "%v", tt.reply)
-	}
-}
+func (l justTraits) Traits() *contract.Traits { return l.traits }
 
 // A hold that is handed a record has the next token of its block, unless it wants none, or one that Redis has to draw.
 func TestTokenForTheNextHold(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		block *tokenBlock
-		next  Traits
+		next  contract.Traits
 		token int64
 		ok    bool
 		left  int
 	}{
-		{"fenced", newTokenBlock(100, 2), Traits{Tokens: true}, 101, true, 1},
-		{"fenced, and there is no block", nil, Traits{Tokens: true}, 0, false, 0},
-		{"fenced, and the block is used up", &tokenBlock{103, 0}, Traits{Tokens: true}, 0, false, 0},
-		{"not fenced", newTokenBlock(100, 2), Traits{}, 0, true, 2},
-		{"draws singly", newTokenBlock(100, 2), Traits{Tokens: true, SingleTokens: true}, 0, false, 2},
+		{"fenced", newTokenBlock(100, 2), contract.Traits{Fenced: true}, 101, true, 1},
+		{"fenced, and there is no block", nil, contract.Traits{Fenced: true}, 0, false, 0},
+		{"fenced, and the block is used up", &tokenBlock{103, 0}, contract.Traits{Fenced: true}, 0, false, 0},
+		{"not fenced", newTokenBlock(100, 2), contract.Traits{}, 0, true, 2},
+		{"draws singly", newTokenBlock(100, 2), contract.Traits{Fenced: true, DrawsSingly: true}, 0, false, 2},
 	} {
 		r := &record{tokens: tt.block}
-		token, ok := r.tokenForLocked(&tt.next)
+		token, ok := r.tokenForLocked(justTraits{traits: &tt.next})
 		assert.Equal(t, tt.token, token, tt.name)
 		assert.Equal(t, tt.ok, ok, tt.name)
 		if tt.block != nil {

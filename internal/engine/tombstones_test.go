@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 )
 
@@ -17,8 +18,8 @@ import (
 func TestReentryThatRunsLateNeedsNoTombstone(t *testing.T) {
 	var requests late.Requests
 	for field, holdCount := range map[string]int{"first": 1, "again": 2} {
-		a := Attempt{Field: field, HoldCount: holdCount, Lease: time.Hour}
-		requests.Left(field, a.effect(), 1, false)
+		t := target{Attempt: contract.Attempt{Field: field, HoldCount: holdCount, Lease: time.Hour}}
+		requests.Left(field, t.effect(), 1, false)
 	}
 	assert.True(t, requests.MayAcquire("first"))
 	assert.False(t, requests.MayAcquire("again"))

@@ -83,8 +83,8 @@ func (h *hold) joinLocked(r *record, since time.Duration, state holdState) {
 	}
 	h.field, h.adopts = r.first.field, false
 	h.count, h.since, h.record = 1, since, r
-	if limits := h.lock.Limits(); limits.MinHold > 0 {
-		h.keepUntil = limits.keepUntil(h.lockState.engine.watchdog.Now())
+	if limits := h.lock.Traits().Limits; limits.MinHold > 0 {
+		h.keepUntil = keptUntil(limits, h.lockState.engine.watchdog.Now())
 	}
 	h.lockState.wakeOwnerLocked(h)
 	h.index = int32(len(r.holds))

@@ -37,7 +37,7 @@ func (e *Engine) acquireVote(op *waitOptions, s *lockState, l VotedLock, o Owner
 		return err
 	}
 	k := &voteBackend{lock: l}
-	k.begin(op, k, t, r)
+	k.begin(op, k, t)
 	if err := l.CheckLease(t.Lease); err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (k *voteBackend) noteRefusal() {
 }
 
 // answered does nothing: the time of an attempt is not that of one round trip.
-func (k *voteBackend) answered(time.Time) {}
+func (k *voteBackend) answered(time.Duration) {}
 
 // await sleeps until a release is announced, or until the time for another attempt has come.
 func (k *voteBackend) await(res Answer) (Answer, error) {

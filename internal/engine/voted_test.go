@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
@@ -18,12 +19,19 @@ import (
 
 // A fakeVotedLock is a lock whose votes refuse every attempt.
 type fakeVotedLock struct {
-	Traits
-	asked func(v *fakeVote) // called during each attempt
+	traits contract.Traits
+	asked  func(v *fakeVote) // called during each attempt
 }
 
 func newFakeVotedLock(asked func(*fakeVote)) *fakeVotedLock {
-	return &fakeVotedLock{Traits{LockID: LockID{Name: "v"}, LockType: "red", Admits: Exclusive}, asked}
+	traits := contract.Traits{ID: contract.LockID{Name: "v"}, Name: "v", Type: "red", Admission: contract.Exclusive}
+	return &fakeVotedLock{traits, asked}
+}
+
+func (l *fakeVotedLock) Traits() *contract.Traits { return &l.traits }
+
+func (*fakeVotedLock) BusyText(ttl, left, ago time.Duration) string {
+	return contract.BusyText(ttl, left, ago)
 }
 
 func (l *fakeVotedLock) Unanswered() error { return ErrNoAnswer }
@@ -42,7 +50,7 @@ type fakeVote struct {
 	looked atomic.Int64 // how often Over was called
 }
 
-func (v *fakeVote) Ask(*send.Wait, Attempt) (Answer, Refusal, error) {
+func (v *fakeVote) Ask(*send.Wait, contract.Attempt) (Answer, Refusal, error) {
 	v.lock.asked(v)
 	return Answer{Sent: time.Now()}, Refusal{Wait: time.Millisecond, Who: "others"}, nil
 }

@@ -9,6 +9,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -40,8 +41,8 @@ func isPatient(ctx context.Context) bool { return ctx.Value(patientKey{}) != nil
 
 // changes returns the channel that wakes the caller when its owner acquires the counterpart of kind. It makes the
 // channel if kind has a counterpart.
-func (op *waitOptions) changes(kind Lock) chan struct{} {
-	if op.changed == nil && kind.Counterpart() != (LockID{}) {
+func (op *waitOptions) changes(kind contract.Lock) chan struct{} {
+	if op.changed == nil && kind.Traits().Counterpart != (contract.LockID{}) {
 		op.changed = make(chan struct{}, 1)
 	}
 	return op.changed

@@ -49,7 +49,7 @@ type batches struct {
 	pause  time.Duration // senderPause
 	limit  limit         // batchWait
 	spare  sync.Pool     // of *batchedCall
-	rooms  sync.Pool     // of *[]Call, for batches
+	empty  sync.Pool     // of *batch
 
 	mu       sync.Mutex     // guards below, and the states of calls
 	queue    []*batchedCall // empty if there is no sender
@@ -104,7 +104,26 @@ func (b *batches) free(c *batchedCall) {
 // A batch is calls that are sent together.
 type batch struct {
 	calls []*batchedCall
+	sent  []Call    // of calls
 	taken time.Time // from the queue
+}
+
+// newBatch returns a batch without calls.
+func (b *batches) newBatch(taken time.Time) *batch {
+	one, ok := b.empty.Get().(*batch)
+	if !ok {
+		one = new(batch)
+	}
+	one.taken = taken
+	return one
+}
+
+// freeBatch keeps the memory of one for another batch. The batch has ended, so no one else refers to it.
+func (b *batches) freeBatch(one *batch) {
+	clear(one.calls)
+	clear(one.sent)
+	*one = batch{calls: one.calls[:0], sent: one.sent[:0]}
+	b.empty.Put(one)
 }
 
 // A batchState is where a batchedCall is.
@@ -259,14 +278,14 @@ func (b *batches) next() *batch {
 		b.senders--
 		return nil
 	}
-	next, at := &batch{calls: make([]*batchedCall, 0, min(len(b.queue), maxBatch)), taken: now}, 0
+	next, at := b.newBatch(now), 0
 	for ; at < len(b.queue) && len(next.calls) < maxBatch; at++ {
 		if c := b.queue[at]; c.state == queued {
 			c.state = inBatch
 			next.calls = append(next.calls, c)
 		}
 	}
-	b.queue = b.queue[at:]
+	b.queue = slices.Delete(b.queue, 0, at)
 	b.taken, b.stalled = now, false
 	if len(next.calls) == 0 {
 		b.senders--
@@ -279,31 +298,23 @@ func (b *batches) next() *batch {
 
 // send sends a batch and hands in its outcomes.
 func (b *batches) send(one *batch) {
-	calls := b.callsOf(one)
+	for _, c := range one.calls {
+		one.sent = append(one.sent, c.call)
+	}
 	ctx := b.sender.limit.begin(time.Now()) // for a connection
 	var outcomes []Outcome
-	err := ErrHookExited                                 // unless the goroutine goes on
-	defer func() { b.finish(one, outcomes, err, ctx) }() // also when a hook ends the goroutine
+	err := ErrHookExited // unless the goroutine goes on
+	defer func() {       // also when a hook ends the goroutine
+		b.finish(one, outcomes, err, ctx)
+		if err == nil { // otherwise RunAll has not returned, and may still use the calls
+			b.freeBatch(one)
+		}
+	}()
 	err = CatchPanic(func() error {
-		outcomes = b.sender.config.Transport.RunAll(ctx, *calls, false)
-		clear(*calls)
-		b.rooms.Put(calls)
+		outcomes = b.sender.config.Transport.RunAll(ctx, one.sent, false)
 		return nil
 	})
 	LogPanic(b.sender.config.Log, err)
-}
-
-// callsOf returns the calls of a batch, in memory of an earlier batch if there is some.
-func (b *batches) callsOf(one *batch) *[]Call {
-	calls, ok := b.rooms.Get().(*[]Call)
-	if !ok {
-		calls = new([]Call)
-	}
-	*calls = (*calls)[:0]
-	for _, c := range one.calls {
-		*calls = append(*calls, c.call)
-	}
-	return calls
 }
 
 // finish hands in the outcomes of a batch. If there are none, err is that of each call.

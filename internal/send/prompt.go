@@ -198,7 +198,7 @@ func (p prober) Process(ctx context.Context, cmd redis.Cmder) error {
 	pass := p.passage(p.at)
 	pass.onceCmd = cmd.(onceCmd)
 	_, err := process(ctx, p.ordinary, pass)
-	p.learn(pass, err, 0)
+	p.learn(pass, err, time.Time{})
 	return err
 }
 
@@ -220,9 +220,10 @@ func (p *Prompt) RunBounded(caller context.Context, now time.Time, c Call) (answ
 	pass := p.passage(at)
 	pass.end = now.Add(p.bound + p.bound/4)
 	pass.ctx = passageCtx{p.limit.begin(now), caller, pass}
-	pass.onceCmd = c.command(&pass.ctx, false)
+	pass.toClone = cloneCtx{&pass.ctx, pass}
+	pass.onceCmd = c.commandIn(&pass.own, make([]any, 0, c.words()), &pass.ctx, false)
 	answer, err = process(&pass.ctx, p.rdb, pass)
-	p.learn(pass, err, time.Since(now))
+	p.learn(pass, err, now)
 	notRun := isNotRun(err) || answer == nil && err == nil && pass.unsent.Load()
 	earlier := pass.lost.Load() // runs before the one that has this outcome
 	if MayRunLater(err) {
@@ -242,8 +243,9 @@ func isNotRun(err error) bool {
 	return err != nil && (errors.Is(err, errUnsent) || redis.HasErrorPrefix(err, "NOSCRIPT"))
 }
 
-// learn draws the conclusions from a command that has ended with err. took is 0 if it was not bounded.
-func (p *Prompt) learn(pass *passage, err error, took time.Duration) {
+// learn draws the conclusions from a command that has ended with err. It was bounded, from began on, unless began is
+// zero.
+func (p *Prompt) learn(pass *passage, err error, began time.Time) {
 	switch way, h := pass.way.Load(), pass.seen.Load(); way {
 	case throughFirst:
 		switch {
@@ -257,7 +259,7 @@ func (p *Prompt) learn(pass *passage, err error, took time.Duration) {
 		h.seat.proven.Store(false)
 		p.Spawn(h.renew)
 	default:
-		if way == replaced || took > p.bound {
+		if way == replaced || !began.IsZero() && time.Since(began) > p.bound {
 			p.off.Store(true)
 		}
 		p.proven.Store(false)
@@ -274,8 +276,12 @@ type passage struct {
 	last  uint32        // the number of the last hook there
 	clone *redis.Client // of that client; nil: that of the hook
 	nodes *nodes        // nil: there is no Cluster
-	ctx   passageCtx    // with which a bounded command is sent
 	end   time.Time     // when a bounded command ends; zero: the command is not bounded
+
+	// Of a bounded command:
+	own     redis.Cmd  // memory for onceCmd
+	ctx     passageCtx // with which it is sent
+	toClone cloneCtx   // the same for the clone, unless a hook of the user has replaced ctx
 
 	way  atomic.Uint32
 	seen atomic.Pointer[hook] // our hook that has seen it last
@@ -346,7 +352,11 @@ func (p *passage) run(ctx context.Context, h *hook) error {
 	if h.seat != p.at && clone.PoolStats().IdleConns == 0 { // of p.at the sender knows it
 		return p.refuse(p)
 	}
-	err := clone.Process(cloneCtx{ctx, p}, p)
+	toClone := &p.toClone
+	if ctx != context.Context(&p.ctx) {
+		toClone = &cloneCtx{ctx, p}
+	}
+	err := clone.Process(toClone, p)
 	if p.nodes != nil && p.nodes.misled(err) {
 		return p.refuse(p)
 	}
@@ -377,7 +387,7 @@ type cloneCtx struct {
 }
 
 // Deadline implements context.Context. The deadline limits how long the clone waits for an answer.
-func (c cloneCtx) Deadline() (time.Time, bool) {
+func (c *cloneCtx) Deadline() (time.Time, bool) {
 	if d, ok := c.Context.Deadline(); ok && d.Before(c.passage.end) {
 		return d, true
 	}
@@ -385,10 +395,10 @@ func (c cloneCtx) Deadline() (time.Time, bool) {
 }
 
 // Done implements context.Context. The channel limits how long the clone waits for a connection.
-func (c cloneCtx) Done() <-chan struct{} { return c.passage.ctx.Done() }
+func (c *cloneCtx) Done() <-chan struct{} { return c.passage.ctx.Done() }
 
 // Err implements context.Context.
-func (c cloneCtx) Err() error {
+func (c *cloneCtx) Err() error {
 	if c.passage.ctx.Err() != nil {
 		return errUnsent
 	}

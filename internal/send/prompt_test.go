@@ -304,6 +304,24 @@ func TestBoundHoldsWhateverHooksDo(t *testing.T) {
 	}
 }
 
+// A bounded call obeys the earlier deadline of a context that a hook of the user has put in place of ours.
+func TestBoundedCallObeysTheDeadlineOfAHook(t *testing.T) {
+	rdb := testredis.Client(t, testredis.Mini(t).Addr())
+	var over atomic.Bool
+	rdb.AddHook(userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if over.Load() {
+			ctx = endingCtx{ctx, time.Now().Add(-time.Second)}
+		}
+		return next(ctx, cmd)
+	}))
+	b := newPromptBench(t, rdb)
+	b.bounds()
+	over.Store(true)
+	_, err, sent := b.prompt.RunBounded(context.Background(), time.Now(), echoRequest().Call)
+	assert.True(t, sent)
+	assert.True(t, timedOut(err), "%v", err)
+}
+
 // A hook that always replaces the command and its context does so for no call that the caller sends.
 func TestNoBoundBeforeAnOrdinaryCallCameThrough(t *testing.T) {
 	rdb := testredis.Client(t, testredis.Mini(t).Addr())
@@ -515,6 +533,42 @@ func TestBoundedOnlyWhereAnAnswerIsExpected(t *testing.T) {
 				assert.Equal(t, row.want, b.config.Bounded.(*bounder).runs == 1)
 				assert.Equal(t, !row.want, b.fake.tries()+len(b.fake.pipelines()) == 1)
 			}, bounded(0))
+		})
+	}
+}
+
+// A connection that was idle counts as such for a moment. One that was not, and one to one of several servers, is asked
+// for again.
+func TestIdleConnectionsAreAskedForOnceInAWhile(t *testing.T) {
+	for name, row := range map[string]struct {
+		idle   int
+		change func(*Config)
+		asked  int // in four calls, two of them after idleTime
+	}{
+		"idle":            {idle: 1, asked: 2},
+		"not idle":        {idle: 0, asked: 4},
+		"several servers": {idle: 1, asked: 4, change: func(c *Config) { c.Home = func(string) string { return "one" } }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := 0
+			in(t, func(b *bench) {
+				b.isFast()
+				b.answered.Store(true)
+				b.config.Idle = func(string) int { asked++; return row.idle }
+				for range 2 {
+					for range 2 {
+						w, r := b.wait(context.Background()), request("x")
+						w.OnCaller = true
+						assert.Equal(b.t, row.idle > 0, b.mayBound(w, &r, time.Now()))
+					}
+					time.Sleep(idleTime)
+				}
+				assert.Equal(b.t, row.asked, asked)
+			}, bounded(0), func(c *Config) {
+				if row.change != nil {
+					row.change(c)
+				}
+			})
 		})
 	}
 }

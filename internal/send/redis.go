@@ -110,14 +110,19 @@ func (p pipeline) run(ctx context.Context, calls []Call) []Outcome {
 // send sends the calls with these indexes, by digest or with the whole source, and stores their outcomes. It returns
 // the indexes of the calls whose scripts the server does not know.
 func (p pipeline) send(ctx context.Context, calls []Call, which []int, whole bool, outcomes []Outcome) (unknown []int) {
-	cmds := make([]onceCmd, len(which))
+	words := 0
+	for _, n := range which {
+		words += calls[n].words()
+	}
+	cmds, room := make([]redis.Cmd, len(which)), make([]any, words) // allocated together
 	pipe := p.rdb.Pipeline()
 	for i, n := range which {
 		if p.asking {
 			_ = pipe.Process(ctx, newOnceCmd(ctx, "asking"))
 		}
-		cmds[i] = calls[n].command(ctx, whole)
-		_ = pipe.Process(ctx, cmds[i])
+		words = calls[n].words()
+		_ = pipe.Process(ctx, calls[n].commandIn(&cmds[i], room[:0:words], ctx, whole))
+		room = room[words:]
 	}
 	var wait onceCmd
 	if p.synced.Replicas > 0 {

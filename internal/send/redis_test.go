@@ -111,6 +111,28 @@ func TestRefusedPipelineIsTheErrorOfEachCall(t *testing.T) {
 	}
 }
 
+// The words of the commands of a pipeline are allocated together, but a hook of the user that appends to those of one
+// command changes no other one.
+func TestCommandsOfAPipelineHaveWordsOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	rdb := testredis.Client(t, testredis.Mini(t).Addr())
+	rdb.AddHook(pipelineHook(func(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+		return func(ctx context.Context, cmds []redis.Cmder) error {
+			for _, cmd := range cmds {
+				_ = append(cmd.Args(), "more")
+			}
+			return next(ctx, cmds)
+		}
+	}))
+	var calls []Call
+	for n := range 3 {
+		calls = append(calls, Call{Script: echoing, Keys: []string{"a", "b"}, Args: []any{n}})
+	}
+	replies, errs := parseOutcomes(NewRedis(rdb, Synced{}).RunAll(context.Background(), calls, false))
+	require.NoError(t, errors.Join(errs...))
+	assert.Equal(t, []Reply{{0, 2, 0}, {1, 2, 0}, {2, 2, 0}}, replies)
+}
+
 func make2(c Call) []Call { return []Call{c, c} }
 
 // The caller waits for answers that take longer than a quarter of a second, and no connection is closed, also if the

@@ -80,8 +80,15 @@ func (c Call) degraded() (_ Call, ok bool) {
 }
 
 // command returns the command for the call, by digest or with the whole source.
-func (c Call) command(ctx context.Context, whole bool) onceCmd {
-	args := make([]any, 0, 3+len(c.Keys)+len(c.Args))
+func (c *Call) command(ctx context.Context, whole bool) onceCmd {
+	return c.commandIn(new(redis.Cmd), make([]any, 0, c.words()), ctx, whole)
+}
+
+// words returns how many words the command for the call has.
+func (c *Call) words() int { return 3 + len(c.Keys) + len(c.Args) }
+
+// commandIn is command with memory for the command, and for its words.
+func (c *Call) commandIn(cmd *redis.Cmd, args []any, ctx context.Context, whole bool) onceCmd {
 	if whole {
 		args = append(args, "eval", c.Script.source)
 	} else {
@@ -95,10 +102,10 @@ func (c Call) command(ctx context.Context, whole bool) onceCmd {
 			args = append(args, key)
 		}
 	}
-	cmd := newOnceCmd(ctx, append(args, c.Args...)...)
+	*cmd = *redis.NewCmd(ctx, append(args, c.Args...)...)
 	cmd.SetFirstKeyPos(3)
 	cmd.SetStepCount(1) // go-redis would ask a Cluster for it
-	return cmd
+	return onceCmd{cmd}
 }
 
 // A onceCmd is a command that go-redis sends once, whatever its result is. On a Cluster go-redis still follows

@@ -34,8 +34,8 @@ type Config struct {
 	// Batch allows calls of several goroutines to be sent together. It must not be set together with synced replicas.
 	Batch bool
 	// Home returns the server of a key, or "" if it is not known. Calls for different servers are not sent together.
-	// If Home is nil, there is only one server. Home is not called before a call was answered, and does not block
-	// after that.
+	// If Home is nil, there is only one server. Home is not called before a call was answered without an error, and
+	// does not block after that.
 	Home func(key string) string
 	// Bounded, if not nil, sends the calls that callers send on their own goroutines while Redis is quick.
 	Bounded Bounder
@@ -68,13 +68,15 @@ type Sender struct {
 	batches *batches // nil: every request is sent by itself
 	homes   sync.Map // server -> *batches, if there are several servers
 
+	began time.Time
 	limit limit // of ResendTime
 
 	slowness slowness // limits the patience of callers
 	speed    slowness // decides whether calls may be bounded, after a few answers
 
 	unhealthy atomic.Bool  // the last call was not answered
-	answered  atomic.Bool  // a call was answered; before that, Config.Home must not be called
+	answered  atomic.Bool  // a call was answered without an error; before that, Config.Home must not be called
+	idleUntil atomic.Int64 // until when a connection to the only server counts as idle, in ns since began
 	degraded  atomic.Bool  // calls are sent without their optional keys, because the user may not use them
 	asking    atomic.Int64 // tries under way
 	resent    atomic.Int64 // those of them that were sent while another try of their request was under way
@@ -82,7 +84,7 @@ type Sender struct {
 
 // New returns a Sender.
 func New(c Config) *Sender {
-	s := &Sender{config: c, limit: limit{d: ResendTime}}
+	s := &Sender{config: c, began: time.Now(), limit: limit{d: ResendTime}}
 	if c.Batch {
 		s.batches = newBatches(s)
 	}
@@ -319,7 +321,24 @@ func (s *Sender) mayBound(w *Wait, r *Request, now time.Time) bool {
 	}
 	bound := s.config.Bounded.Bound()
 	return bound > 0 && w.hasUntil(now.Add(bound)) && s.speed.get() <= bound/boundShare &&
-		s.hasIdle(r)
+		s.hadIdle(r, now)
+}
+
+// idleTime is for how long a connection that was idle counts as such. To ask go-redis for each call would cost four
+// allocations a section. If all connections were taken meanwhile, a bounded call waits for one for a limited time.
+const idleTime = time.Millisecond
+
+// hadIdle reports whether hasIdle is true, or was a moment ago.
+func (s *Sender) hadIdle(r *Request, now time.Time) bool {
+	at := int64(now.Sub(s.began))
+	if s.config.Home == nil && at < s.idleUntil.Load() {
+		return true
+	}
+	idle := s.hasIdle(r)
+	if idle {
+		s.idleUntil.Store(at + int64(idleTime))
+	}
+	return idle
 }
 
 // hasIdle reports whether a connection for a request is known to be idle.
@@ -389,7 +408,7 @@ func (s *Sender) recordHealth(err error) {
 		return // it says nothing about Redis
 	}
 	ill := err != nil && !Answered(err)
-	if !ill && !s.answered.Load() {
+	if err == nil && !s.answered.Load() { // an error may be the answer to the question for the servers
 		s.answered.Store(true)
 	}
 	if s.unhealthy.Load() != ill { // many goroutines read the flag, and few change it

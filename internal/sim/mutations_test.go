@@ -83,8 +83,8 @@ var mutations = []mutation{
 	},
 	{
 		name: "grantFromTheMessage", file: "internal/engine/single.go", focus: Focus{inOneLine, []string{"degrade"}},
-		from: "Status: Held, token: g.Token}, Sent: sent, longest",
-		to:   "Status: Held, token: g.Token}, Sent: time.Now(), longest",
+		from: "Status: contract.Held, Token: g.Token}, Sent: sent, longest",
+		to:   "Status: contract.Held, Token: g.Token}, Sent: time.Now(), longest",
 		missed: "a grant is confirmed by a request at once, which corrects the validity. Only a link that falls silent " +
 			"at that moment shows the mutation",
 	},
@@ -182,8 +182,8 @@ var mutations = []mutation{
 	},
 	{
 		name: "atLeastForgotten", file: "internal/engine/transitions.go", focus: Focus{Locks: inOneLine},
-		from: "if limits := h.lock.Limits(); limits.MinHold > 0 {",
-		to:   "if limits := h.lock.Limits(); limits.MinHold < 0 {",
+		from: "if limits := h.lock.Traits().Limits; limits.MinHold > 0 {",
+		to:   "if limits := h.lock.Traits().Limits; limits.MinHold < 0 {",
 	},
 
 	// Releasing.
@@ -239,7 +239,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "lateGrantIsKept", file: "internal/engine/rollback.go", focus: Focus{Locks: inOneLine},
-		from:   "e.rollBackSoon(kind, Attempt{Field: g.Field, HoldCount: 1, Lease: g.Lease, Late: !e.fields.made(g.Field)})",
+		from:   "e.rollBackSoon(kind, contract.Attempt{Field: g.Field, HoldCount: 1, Lease: g.Lease, Late: !e.fields.made(g.Field)})",
 		to:     "_ = g.Field",
 		missed: "the rollback of the wait that has ended usually runs later, and rolls it back, too",
 	},
@@ -419,8 +419,8 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 	},
 	{
 		name: "tokenStaysBehind", file: "internal/engine/attach.go", focus: Focus{Locks: []Kind{FencedOne, Fair}},
-		from: "token: a.Token}",
-		to:   "token: a.Token - 1}",
+		from: "Token: a.Token}",
+		to:   "Token: a.Token - 1}",
 	},
 	{
 		name: "maxHoldBeginsAgain", file: "internal/engine/detach.go", focus: Focus{Locks: inOneLine},
@@ -429,8 +429,8 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 	},
 	{
 		name: "attachedFromTheAnswer", file: "internal/engine/attach.go", focus: Focus{inOneLine, []string{"degrade"}},
-		from: "token: a.Token}, Sent: answer.Sent}",
-		to:   "token: a.Token}, Sent: time.Now()}",
+		from: "Token: a.Token}, Sent: answer.Sent}",
+		to:   "Token: a.Token}, Sent: time.Now()}",
 		missed: "only a link that falls silent after an Attach, and before the first renewal, shows the mutation: " +
 			"TestFaultAttachIsValidFromBeforeTheRequest",
 	},
@@ -445,8 +445,8 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 	},
 	{
 		name: "hardlyAnyValidity", file: "internal/engine/acquire.go", focus: Focus{Faults: slowness},
-		from: "a.engine.enoughValidityLeft(a.targets, res.Sent, asked):",
-		to:   "a.engine.enoughValidityLeft(a.targets, res.Sent, asked) || asked > 0:",
+		from: "a.engine.enoughValidityLeft(a.targets, took, asked) {",
+		to:   "a.engine.enoughValidityLeft(a.targets, took, asked) || asked > 0 {",
 		missed: "from three quarters of a lease to all of it must pass twice before an answer, but leases are either " +
 			"much longer or shorter than answers take",
 	},

@@ -583,7 +583,7 @@ end
 
 local function offer(free, taken, line, channel, how)
     pass_permits(free, taken, line, channel, how, nil)
-    if line and line.exists then
+    if line and (line.exists or next(line.changes)) then
         close_line(line)
     end
     announce_free(free, channel, how)

@@ -155,6 +155,8 @@ local function drop_expired(free, taken, now)
     return expired
 end
 local tombstone_life = 60000
+local most_tombstones = 100
+
 local function client_of(field) return field:sub(1, 36) end
 
 local may_ask = true -- for the number of subscribers, as far as this run has tried
@@ -190,6 +192,25 @@ local function tell_granted(waiter, lease, token, channel, how)
     return heard > 0
 end
 
+local function bury(over, field, now)
+    local kept = {field .. ' ' .. ms(now + tombstone_life)}
+    for other, till in (over or ''):sub(1, 200 * most_tombstones):gmatch('(%S+) (%d+)') do
+        if #kept == most_tombstones then
+            break
+        elseif other ~= field and tonumber(till) > now then
+            kept[#kept + 1] = other .. ' ' .. till
+        end
+    end
+    return table.concat(kept, ' ')
+end
+
+local function is_buried(over, field, now)
+    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them have expired
+        return false, false
+    end
+    local _, behind = over:find(field .. ' ', 1, true)
+    return behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false, true
+end
 local most_passed = 1000 -- permits that one script grants, or more if the last grant is for several; the next one
 
 local function still_held(taken, field)
@@ -421,6 +442,23 @@ local function note_expired_grant(line)
     line.first = math.min(line.first, p.number)
 end
 
+local function end_field(line, field)
+    redis.pcall('hdel', line.key, '')
+    line.over = bury(line.over, field, now_ms())
+    set_field(line, 'over', line.over)
+    if redis.call('pttl', line.key) < tombstone_life then
+        line.life = tombstone_life
+    end
+end
+
+local function has_tombstone(line, field)
+    local found, any = is_buried(line.over, field, now_ms())
+    if line.over and not any then
+        line.over = false
+        drop_field(line, 'over')
+    end
+    return found
+end
 local function is_reachable(p, channel, how)
     if p.delivery == 'poll' then
         return true
@@ -538,13 +576,18 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     return to
 end
 
+local function try(step)
+    local done, result = pcall(step)
+    return done and result or nil
+end
+
 local function pass_permits(free, taken, line, channel, how, asker)
     return line and line.exists and count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
 end
 
 local function offer(free, taken, line, channel, how)
     pass_permits(free, taken, line, channel, how, nil)
-    if line and line.exists then
+    if line and (line.exists or next(line.changes)) then
         close_line(line)
     end
     announce_free(free, channel, how)
@@ -552,17 +595,24 @@ end
 return answer(function()
 
 local free, taken = KEYS[1], KEYS[2]
-local permits, channel, how = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local permits, channel, how, request = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
 local before = free_permits(free)
 check_permits(taken)
 local line = open_line(free, KEYS[3], '') -- before the first write, because it may refuse
+local marks = line and request
+if marks and has_tombstone(line, request) then
+    return {1, 0, 0}
+end
 drop_expired(free, taken, now_ms())
 local available = permits - redis.call('zcard', taken)
 if before then
     redis.call('incrby', free, available - count_free(free))
 else
     redis.call('set', free, ms(available))
+end
+if marks then
+    try(function() end_field(line, request) end) -- the number is set, and what it makes available passes to the line
 end
 offer(free, taken, line, channel, how)
 return {1, 0, 0}

@@ -1,7 +1,8 @@
-package engine
+package contract
 
 import (
 	"context"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -13,19 +14,21 @@ import (
 // The scripts make the numbers that the methods of standing take apart.
 func TestStandingIsThatOfTheScripts(t *testing.T) {
 	rdb := testredis.Start(t).Client()
-	source := prelude(t, "standing") + `
+	prelude, err := os.ReadFile("../../lua/standing.lua")
+	require.NoError(t, err)
+	source := string(prelude) + `
 		local ahead = ARGV[1] ~= '' and tonumber(ARGV[1]) or nil
 		return standing_of(ahead, ARGV[2] == '1', ARGV[3] == '1')`
-	made := func(ahead any, apart, deaf bool) standing {
+	made := func(ahead any, apart, deaf bool) Standing {
 		n, err := rdb.Eval(context.Background(), source, nil, ahead, apart, deaf).Int64()
 		require.NoError(t, err)
-		return standing(n)
+		return Standing(n)
 	}
 	for _, ahead := range []int{0, 1, 2, 3, 4, 1000} {
 		for _, deaf := range []bool{false, true} {
 			s := made(ahead, false, deaf)
-			assert.True(t, s.isEnqueued(), "%d ahead", ahead)
-			assert.Equal(t, ahead, s.ahead())
+			assert.True(t, s.IsEnqueued(), "%d ahead", ahead)
+			assert.Equal(t, ahead, s.Ahead())
 			assert.False(t, s.LegacyHolder() || s.SubscriptionLost(), "%d ahead", ahead)
 			assert.Equal(t, legacyHolder, made(ahead, true, deaf))
 		}
@@ -33,10 +36,10 @@ func TestStandingIsThatOfTheScripts(t *testing.T) {
 	assert.Equal(t, notEnqueued, made("", false, false))
 	assert.Equal(t, legacyHolder, made("", true, false))
 	assert.Equal(t, subscriptionLost, made("", false, true))
-	for s, is := range map[standing][3]bool{
+	for s, is := range map[Standing][3]bool{
 		notEnqueued: {}, enqueued: {true, false, false}, legacyHolder: {false, true, false},
 		subscriptionLost: {false, false, true},
 	} {
-		assert.Equal(t, is, [3]bool{s.isEnqueued(), s.LegacyHolder(), s.SubscriptionLost()}, "%d", s)
+		assert.Equal(t, is, [3]bool{s.IsEnqueued(), s.LegacyHolder(), s.SubscriptionLost()}, "%d", s)
 	}
 }
