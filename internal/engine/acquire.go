@@ -179,11 +179,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []contra
 	one := new(recordBackend)
 	one.begin(op, one, t)
 	one.unlocks = true
-	defer func() {
-		if one.unlocks { // code of the user has panicked, or ended the goroutine
-			in.hold.unlockHold()
-		}
-	}()
+	defer one.unlockIfEnded()
 	if in.adopts {
 		one.leftovers.grantNotKept()
 		one.adoptsRecord, one.targets[0].AdoptsRecord = true, !locks[0].Traits().DrawsSingly
@@ -551,6 +547,14 @@ func (a *acquireOp) conclude(res Answer, err error) error {
 		a.targets[0].hold.unlockHoldLocked()
 	}
 	return err
+}
+
+// unlockIfEnded unlocks the owner mutex if conclude has not, because code of the user has panicked, or ended the
+// goroutine.
+func (a *acquireOp) unlockIfEnded() {
+	if a.unlocks {
+		a.targets[0].hold.unlockHold()
+	}
 }
 
 // endIfGone ends a hold as lost that was to be re-entered, if Redis does not have it, or if the watchdog is about to.

@@ -38,8 +38,9 @@ func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d De
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	h := s.attachingHold(kind, o)
-	defer h.unlockHold()
 	a := newAttachBackend(&op, h, d)
+	a.unlocks = true
+	defer a.unlockIfEnded()
 	err := s.silence(a.finish(&op))
 	if a.refused {
 		a.giveUp()
@@ -90,6 +91,7 @@ func (a *attachBackend) admit() error { return a.engine.putBacks.await(&a.waitOp
 // ask sends one request that renames the field.
 func (a *attachBackend) ask(lastReply time.Time) (res Answer, err error) {
 	t, e := &a.targets[0], a.engine
+	before := e.putBacks.ended.Load()
 	t.Lease = e.WatchdogTimeout
 	rename := contract.Rename{From: a.Field, To: a.to, Lease: e.WatchdogTimeout, Until: a.MaxEnd, Ends: max(1, a.KeepEnd)}
 	request := send.Request{Call: t.hold.commands().Rename(rename), Acquiring: true, OnOrphan: a}
@@ -101,7 +103,7 @@ func (a *attachBackend) ask(lastReply time.Time) (res Answer, err error) {
 	case err != nil:
 		return res, err
 	case r[0] != 1:
-		return a.missing(answer.Sent)
+		return a.missing(answer.Sent, before)
 	}
 	t.Lease = send.FromMilliseconds(r[1])
 	t.cut = a.MaxEnd > 0 && t.Lease < e.WatchdogTimeout
@@ -123,13 +125,14 @@ func (a *attachBackend) limits(now int64, sent time.Time) *limitEnds {
 	return ends
 }
 
-// missing returns the error if the answer to a request, which was sent at sent, is that the detached field does not have
-// the lock. If another caller of this
-// process has given up since the request was sent, the hold is being put back. Then missing returns Busy instead, once:
-// admit waits for that, and ask asks again.
-func (a *attachBackend) missing(sent time.Time) (res Answer, err error) {
+// missing returns the error if the answer to a request, which was sent at sent, is that the detached field does not
+// have the lock. If another caller of this process has given up since the request was sent, the hold is being put back,
+// or was: more than before may have been. Then missing returns Busy instead, once: admit waits for that, and ask asks
+// again.
+func (a *attachBackend) missing(sent time.Time, before int64) (res Answer, err error) {
+	backs := &a.engine.putBacks
 	switch {
-	case !a.engine.putBacks.isUnderWay(a.Field):
+	case !backs.isUnderWay(a.Field) && backs.ended.Load() == before: // in this order: see giveUp
 		return res, fmt.Errorf("%w: the ticket was used before, or the hold has expired or was released by force", ErrNotHeld)
 	case a.waited:
 		return res, errPutBack
@@ -161,6 +164,7 @@ func (a *attachBackend) giveUp() {
 	e.workers.Spawn(func() {
 		defer close(done)
 		defer e.putBacks.under.CompareAndDelete(a.Field, done)
+		defer e.putBacks.ended.Add(1)
 		a.putBack(a.Ctx)
 		a.awaitOrphans()
 		if others {
@@ -235,6 +239,7 @@ type putBacks struct {
 	// under maps the field to a chan struct{}, of the last Attach that has given up. It is closed when the field has the
 	// lock again, or cannot get it, and those of the Attaches before are closed.
 	under sync.Map
+	ended atomic.Int64 // how many calls of Attach that have given up are undone, whatever the field
 }
 
 // errPutBack is returned by an Attach that finds no detached field while an earlier one may not have given it back yet.

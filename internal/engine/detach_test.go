@@ -302,3 +302,53 @@ func TestAttachWaitsOnceForAHoldThatIsPutBack(t *testing.T) {
 		e.redis.Set(func() { delete(e.redis.Records, "x") })
 	})
 }
+
+// unlockingEvents unlocks each lock when it is acquired.
+type unlockingEvents struct {
+	logged
+	unlock func(ctx context.Context, o Owner)
+}
+
+func (e unlockingEvents) Acquired(ctx context.Context, s Subject, _ Path, _ time.Duration, _ int, _ int64) {
+	e.unlock(ctx, s.Owner)
+}
+
+// When Acquired is reported, other goroutines of the owner can use the hold, however it was acquired.
+func TestHoldCanBeUsedWhenAcquiredIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := fakeredis.New()
+		giving := joinBubbleEngine(t, r, "another client")
+		var e *bubbleEngine
+		e = joinBubbleEngine(t, r, "client", func(c *Config) {
+			c.Observed = true
+			c.Events = unlockingEvents{logged{c.Log}, func(ctx context.Context, o Owner) {
+				began := time.Now()
+				assert.NoError(t, e.Release(ctx, newFakeLock(r, "x"), o))
+				assert.Zero(t, time.Since(began), "the wait for the owner mutex")
+			}}
+		})
+		e.lock(2)
+		d, err := giving.detached(context.Background(), time.Hour)
+		require.NoError(t, err)
+		require.NoError(t, e.attach(context.Background(), 2, d))
+		assert.Empty(t, r.Holder("x"))
+	})
+}
+
+// An Attach asks while the hold is that of another one, which then gives up. When the answer comes, the hold was put
+// back: the ticket is not used.
+func TestAttachAsksAgainAfterTheHoldWasPutBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		d, err := e.detached(context.Background(), time.Hour)
+		require.NoError(t, err)
+		e.renames(fakeredis.Fault{Answer: 200 * time.Millisecond}, fakeredis.Fault{Answer: 400 * time.Millisecond})
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		go func() { assert.Error(t, e.attach(ctx, 2, d)) }()
+		synctest.Wait()
+		require.NotEqual(t, d.Field, e.redis.Holder("x"), "the first request has run")
+		require.NoError(t, e.attach(context.Background(), 3, d))
+		e.unlock(3)
+	})
+}

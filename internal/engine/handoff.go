@@ -84,8 +84,8 @@ type admitted struct {
 	adopts bool  // the previous holder has left its record to hold, which has to adopt it by an attempt
 }
 
-// admitLocked admits the caller among the callers of this process that want the same lock. Most callers of a contended lock
-// wait here, while another goroutine of this process holds the lock or contends for it.
+// admitLocked admits the caller among the callers of this process that want the same lock. Most callers of a contended
+// lock wait here, while another goroutine of this process holds the lock or contends for it.
 func (s *lockState) admitLocked(op *waitOptions, kind contract.Lock, o Owner, explicit bool) (admitted, error) {
 	key, admission := holdKey{kind.Traits().ID.Half, o}, kind.Traits().Admission
 	other := kind.Traits().Counterpart
@@ -194,6 +194,7 @@ func (s *lockState) awaitHandoffLocked(op *waitOptions, q *waitQueue, w *waiter,
 			h.runsLocked()
 			s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.field.Expires())})
 		case h.state != fresh:
+			h.runsLocked() // for a goroutine of the owner that has re-entered it
 			if h = s.discardHandoffLocked(h).hold; h == nil {
 				return
 			}

@@ -945,3 +945,26 @@ func TestLossOfAReentryBeforeTheCallerHasRunIsReported(t *testing.T) {
 		_ = e.unlockErr(2)
 	})
 }
+
+// The same, and the caller ends before it has run: what is left is the re-entry, whose loss is reported.
+func TestLossOfAReentryAfterTheCallerHasEndedIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour), func(c *Config) {
+			c.Events = lostEvents{logged{c.Log}, &n}
+		})
+		e.lock(1)
+		go func() { _, _ = e.lockWith(endingCtx{context.Background()}, 2, Request{Wait: forever}) }()
+		synctest.Wait()
+		e.unlock(1)
+		e.lock(2)
+		time.Sleep(2 * time.Second)
+		h, _ := e.holdBy(contract.LockID{Name: "x"}, 2)
+		require.Equal(t, 1, levelsOf(e.Engine, h.lock, 2))
+		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		h.lose(errGone)
+		synctest.Wait()
+		assert.Equal(t, 1, n, "events")
+		_ = e.unlockErr(2)
+	})
+}

@@ -95,7 +95,7 @@ type hold struct {
 	state      holdState
 	registered bool // it is in the holds of its lock state
 	aside      bool // it was lost, and its owner has a newer hold: see part.go
-	adopts     bool // it is a user of its field, which it is going to adopt: see adoptFieldLocked
+	adopts     bool // it is a user of its field, which it is going to adopt: see adoptsLocked
 	fieldSent  bool // an attempt on the counterpart has named its field
 	late       bool // a late answer has perhaps granted the lock when there was no changed: see wokenBy
 }

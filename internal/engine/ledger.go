@@ -79,17 +79,17 @@ func (h *hold) deleteIfLeftLocked() {
 
 // lastLocked returns the hold that has last held the lock with the field of h, as far as this process knows; or nil. It
 // may be another one than h, whose caller has left its place in the line, or its record, or has made another attempt of
-// a MultiLock.
+// a MultiLock. It is the last one, whose MinHold the record is kept for, and not the first one of the record.
 func (h *hold) lastLocked() *hold {
 	for other := range h.lockState.holds.all() {
 		if other.field == h.field && other.record != nil {
-			return other.record.first
+			return other
 		}
 	}
 	if h.record == nil {
 		return nil
 	}
-	return h.record.first
+	return h
 }
 
 // beginClear notes that a goroutine deletes the field of h until it calls end.

@@ -306,3 +306,34 @@ func TestMinHoldIsKeptByFewRequestsAfterTheLease(t *testing.T) {
 		assert.Empty(t, e.redis.Holder("x"), "the record after its time")
 	})
 }
+
+// The MinHold of a hold that was lost is kept, also if the lock was handed off to it by a hold without MinHold: its
+// record is not deleted when its owner learns of the loss.
+func TestMinHoldIsKeptAfterALossThatFollowsAHandoff(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 2 * time.Minute})
+		e.lock(1)
+		taken := make(chan struct{})
+		go func() {
+			defer close(taken)
+			_, err := e.acquire(ctx, l, 2, Request{Wait: forever})
+			assert.NoError(t, err)
+		}()
+		synctest.Wait()
+		e.unlock(1)
+		<-taken
+		require.Equal(t, 1, e.redis.Count("acquire"), "it was handed off")
+		e.redis.Set(func() {
+			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Err: io.EOF} } // the renewals run
+		})
+		time.Sleep(e.WatchdogTimeout + time.Second)
+		e.redis.Set(func() { e.redis.Fault = nil })
+		require.NotEmpty(t, e.redis.Holder("x"), "the record after the loss")
+		_, err := e.acquire(ctx, l, 2, Request{})
+		require.ErrorIs(t, err, ErrLockLost)
+		time.Sleep(time.Minute)
+		assert.NotEmpty(t, e.redis.Holder("x"), "the record before its time is over")
+		time.Sleep(2 * time.Minute)
+		assert.Empty(t, e.redis.Holder("x"), "the record after its time")
+	})
+}

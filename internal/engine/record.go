@@ -37,7 +37,8 @@ func (h *hold) newRecord(answeredAt time.Duration) *record {
 	return r
 }
 
-// leaveRecordLocked removes h from its record, and reports whether nobody uses its field any more.
+// leaveRecordLocked removes h from its record, and reports whether nobody uses its field any more. That no other hold
+// has the record is a condition of its own, so that it is right even if the users were miscounted: see ledger.Strict.
 func (h *hold) leaveRecordLocked() bool {
 	r := h.record
 	last := len(r.holds) - 1
@@ -45,7 +46,8 @@ func (h *hold) leaveRecordLocked() bool {
 	r.holds[h.index].index = h.index
 	r.holds[last] = nil
 	r.holds = r.holds[:last]
-	return h.field.Leave()
+	h.field.Leave()
+	return len(r.holds) == 0 && !h.field.InUse()
 }
 
 // endLocked ends the record: no hold joins it any more, and the watchdog forgets its lease. Every record ends here,

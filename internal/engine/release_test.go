@@ -14,6 +14,7 @@ import (
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/late"
+	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -551,5 +552,19 @@ func TestUnlockOfALostHoldDoesNotWaitForASilentRedis(t *testing.T) {
 		e.redis.Set(func() { e.redis.Fault = nil })
 		time.Sleep(2 * time.Minute)
 		assert.Empty(t, e.redis.Holder("x"))
+	})
+}
+
+// In a service a hold whose field has too few users is released all the same: otherwise the watchdog would renew, for
+// no owner, what no owner can release.
+func TestHoldWhoseFieldHasTooFewUsersIsReleased(t *testing.T) {
+	defer func(before bool) { ledger.Strict = before }(ledger.Strict)
+	ledger.Strict = false
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		e.holdOf(contract.LockID{Name: "x"}, 1, func(h *hold) { h.field.Leave() })
+		e.unlock(1)
+		assert.Empty(t, e.redis.Holder("x"))
+		assert.Zero(t, e.leases(), "leases")
 	})
 }

@@ -255,9 +255,9 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 	return res, true
 }
 
-// takePlaceLocked gives the caller the place in the line that the caller before it has left. A caller that asks for a shorter
-// lease gets a place of its own, because the grant for the old place would last longer than its lease. So does a caller
-// that wants another number of permits of a semaphore, because the field of the old place tells that number.
+// takePlaceLocked gives the caller the place in the line that the caller before it has left. A caller that asks for a
+// shorter lease gets a place of its own, because the grant for the old place would last longer than its lease. So does
+// a caller that wants another number of permits of a semaphore, because the field of the old place tells that number.
 func (r *recordBackend) takePlaceLocked() {
 	t := r.targets[0]
 	s := t.hold.lockState

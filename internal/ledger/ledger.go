@@ -18,7 +18,7 @@ package ledger
 import "time"
 
 // Strict makes events that are impossible panic, here and in internal/engine. Tests and the simulator set it before they
-// begin. In a service a field of which too many users have left is not deleted: its lease expires.
+// begin. In a service a user that was not counted leaves the field as it is.
 var Strict bool
 
 func impossible(what string) bool {
