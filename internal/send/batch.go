@@ -298,6 +298,7 @@ func (b *batches) next() *batch {
 
 // send sends a batch and hands in its outcomes.
 func (b *batches) send(one *batch) {
+	one.sent = slices.Grow(one.sent, len(one.calls))
 	for _, c := range one.calls {
 		one.sent = append(one.sent, c.call)
 	}
