@@ -188,7 +188,7 @@ func (x *detaching) shorten(op *waitOptions, d *Detached) {
 		return
 	}
 	rest := x.lockState.engine.watchdog.RestOf(&x.record.lease, x.lease)
-	_, _, err := x.lockState.engine.send(op, x.commands().Renew(x.to, rest, true), time.Now())
+	_, _, err := x.lockState.engine.send(&op.Wait, x.commands().Renew(x.to, rest, true), time.Now())
 	if late && err == nil {
 		d.KeepEnd = d.MaxEnd
 	}
@@ -510,7 +510,7 @@ func (x *attaching) putBack(ctx context.Context) {
 	}
 	end := rollbacker{e}.mayLeaveUntil(x.to, e.WatchdogTimeout)
 	for (rollbacker{e}).repeat(ctx, h.commands(), x.to, x.unknown, back) != nil && time.Now().Before(end) {
-		if e.waitOptionsFor(context.WithoutCancel(ctx)).sleep(nil, nil, clearPause) != nil {
+		if e.Pause(context.WithoutCancel(ctx), clearPause) != nil {
 			return // the engine is closed
 		}
 	}
