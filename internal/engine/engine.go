@@ -47,7 +47,10 @@ type Config struct {
 	Label           string // set by WithLabel; or ""
 	OnAcquire       func() // called whenever a lock with a record is about to be acquired; or nil
 	OnSlow          func() // called whenever a call begins to wait for a lock, and when a hold has become old; or nil
-	ConfirmsGrants  bool   // a grant that arrives as a message is confirmed by a request, for replicas
+	// OnDifference is called, without a mutex, with every answer that tells that Redis has stored another number of
+	// permits than the semaphore was made with. It must not block.
+	OnDifference   func(semaphore contract.Lock, stored int)
+	ConfirmsGrants bool // a grant that arrives as a message is confirmed by a request, for replicas
 
 	HoldWarning time.Duration // holds that are older are reported, see slow.go; 0: they are not
 	WaitWarning time.Duration // the same for waits
