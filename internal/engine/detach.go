@@ -279,7 +279,7 @@ func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d De
 	op.span.asked([]target{{hold: x.hold, Attempt: contract.Attempt{HoldCount: 1}}})
 	op.span.finish(err)
 	if err == nil {
-		slowWatch{e}.acquired([]contract.Lock{kind}, o)
+		e.noteStacks([]contract.Lock{kind}, o)
 	}
 	return err
 }
