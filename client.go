@@ -135,6 +135,7 @@ func (c *Client) config(id string, o options) engine.Config {
 		ConfirmsGrants: o.synced.Replicas > 0,
 
 		HoldWarning: o.holdWarning, WaitWarning: o.waitWarning, Holder: c.describeHolder,
+		OnDifference: c.reportPermits,
 
 		Log: log, Events: reported, Observed: o.observer != nil, UserCalls: c.userCalls.Load,
 

@@ -10,7 +10,7 @@ package relock
 // 7.0 has no sharded channels; every node of it receives every message, so any node can be used.
 //
 // A script cannot publish on the channel of a Client, which may be in another shard than the lock. So a Client
-// publishes there by itself. Nothing depends on that: see internal/engine/forced.go.
+// publishes there by itself. Nothing depends on that: see internal/hints.
 
 import (
 	"cmp"

@@ -261,17 +261,30 @@ func (l *semaphore) ReadReply(a contract.Attempt, r reply) (contract.Outcome, er
 		}
 		r = reply{0, -1, 0} // SetPermits has lowered the number, and the process has no place in the line any more
 	}
-	if other := r[2] >> 20; other > 0 {
-		total = int(other - 1)
-		l.client.reportPermits(l, total)
-		r[2] &= 1<<20 - 1
+	r, stored, differs := takeStored(r)
+	if differs {
+		total = stored
 	}
 	g, err := contract.ParseOutcome(r)
+	g.Differs, g.Stored = differs, stored
 	g.Total = max(total, 1) // as fits in lua/permit.lua: whoever wants one permit waits for it, even if there are none
 	if g.Status == contract.Held {
 		g.More = int(r[1])
 	}
 	return g.WithStanding(r), err
+}
+
+// storedUnit is what the third number of a reply counts the permits in: below it is what other lock types have there.
+const storedUnit = 1 << 20
+
+// takeStored returns the reply r as other lock types have it. If Redis has another number of permits than the semaphore
+// was made with, differs is set, and stored is that number: see lua/semaphore_acquire.lua.
+func takeStored(r reply) (rest reply, stored int, differs bool) {
+	if n := r[2] / storedUnit; n > 0 {
+		stored, differs = int(n-1), true
+		r[2] %= storedUnit
+	}
+	return r, stored, differs
 }
 
 // permitsReports are the names of semaphores for which a difference between Redis and NewSemaphore was logged.
@@ -298,8 +311,9 @@ func (r *permitsReports) first(name string) bool {
 	return true
 }
 
-// reportPermits logs, once for each name, that the number of permits in Redis differs from that of l.
-func (c *Client) reportPermits(l *semaphore, permits int) {
+// reportPermits logs, once for each name, that the number of permits in Redis differs from that of a semaphore.
+func (c *Client) reportPermits(kind contract.Lock, permits int) {
+	l := kind.(*semaphore)
 	if !c.permits.first(l.traits.ID.Name) {
 		return
 	}

@@ -1,9 +1,9 @@
 // Package contract is what the engine and the lock types say to each other: what a lock type implements, and the values
 // that pass between the two.
 //
-// A lock type, for example the fair lock, only describes a lock. It states the constant properties of the lock (Lock and
-// its Traits), builds the calls of its Lua scripts, and reads the reply to an attempt (Commands). Both together are a
-// Record. The engine does everything else, in the same way for all lock types: it sends the calls and repeats them, waits, renews
+// A lock type, for example the fair lock, only describes a lock. It states the constant properties of the lock (Lock),
+// builds the calls of its Lua scripts, and reads the reply to an attempt (Commands). Both together are a Record. The
+// engine does everything else, in the same way for all lock types: it sends the calls and repeats them, waits, renews
 // leases, and keeps track of the holds of this process. Engine.Acquire(ctx, owner, Request, lock) returns when the lock
 // is held, or when the caller gives up. It waits until the caller may ask Redis, and then uses the Commands of the lock
 // for an attempt:
@@ -89,7 +89,7 @@ type Traits struct {
 	MaxHoldCount int
 	TooMany      error
 
-	// Lasting is set if holds are meant to last, and waits to be long, so that neither is slow: see slow.go.
+	// Lasting is set if holds are meant to last, and waits to be long, so that neither is slow: see internal/slow.
 	Lasting bool
 
 	Several int    // the permits that a hold has of a semaphore, if it has more than one: see Permits

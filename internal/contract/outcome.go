@@ -19,6 +19,10 @@ type Outcome struct {
 	Total       int           // Busy: the number of permits of the semaphore, at least 1; 0 for other locks
 	LeavesEntry bool          // Busy: the attempt left an entry in Redis, to be rolled back if the caller gives up
 
+	// Differs is set if Redis has another number of permits, Stored, than the semaphore was made with.
+	Differs bool
+	Stored  int
+
 	Standing Standing // Busy: how the caller notices that it can have the lock
 }
 

@@ -33,6 +33,7 @@ import (
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/slow"
 )
 
 const MostAsked = 5 // how many requests a caller sends at most while the grants come so late that it does not keep them
@@ -76,15 +77,15 @@ type acquireOp struct {
 	polling      *polling  // nil: the caller has not polled
 	lastReply    time.Time // when Redis last answered this operation that the lock is busy; zero: it has not
 	leftovers    leftovers
-	cause        error       // why the last attempt was not granted, if other owners are not the reason; or nil
-	unanswered   bool        // the caller gives up because Redis has not answered at all
-	atEnd        bool        // the time is up, and the caller makes its last attempt: see asksAtEnd
-	adoptsRecord bool        // a hand-off has left the record of the last holder to it: see handoff.go
-	asking       bool        // an attempt is under way; in rollback: a hook has panicked, or ended the goroutine
-	givenUp      atomic.Bool // the operation has failed: what late answers grant is rolled back (orphans.go)
-	orphans      orphans     // of the first attempt
-	redisWait    redisWait
-	unlocks      bool // the outcome also unlocks the owner mutex of the only hold
+	cause        error            // why the last attempt was not granted, if other owners are not the reason; or nil
+	unanswered   bool             // the caller gives up because Redis has not answered at all
+	atEnd        bool             // the time is up, and the caller makes its last attempt: see asksAtEnd
+	adoptsRecord bool             // a hand-off has left the record of the last holder to it: see handoff.go
+	asking       bool             // an attempt is under way; in rollback: a hook has panicked, or ended the goroutine
+	givenUp      atomic.Bool      // the operation has failed: what late answers grant is rolled back (orphans.go)
+	orphans      orphans          // of the first attempt
+	unlocks      bool             // the outcome also unlocks the owner mutex of the only hold
+	redisWait    slow.Wait[*hold] // for a lock that Redis has found busy
 }
 
 // errRestart makes the call begin another acquire operation, with new fields. There are five reasons. Another caller of
@@ -129,7 +130,7 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...contr
 		op.span.finish(err)
 	}
 	if err == nil {
-		slowWatch{e}.acquired(locks, o)
+		e.noteStacks(locks, o)
 	}
 	if err == send.ErrTimeUp { // not errors.Is: an error that wraps ErrTimeUp has a reason that the caller must see
 		return false, nil
@@ -272,7 +273,7 @@ func (t *target) prepareLocked(r Request, p *Part) error {
 func (a *acquireOp) run() (res Answer, err error) {
 	returned := false
 	defer func() {
-		a.engine.slow.strike(a)
+		a.engine.slow.Strike(&a.redisWait)
 		a.subscription.leave()
 		a.backend.rollback(res, err, returned)
 	}()
@@ -420,8 +421,10 @@ func (h *hold) wokenBy(wake chan struct{}) {
 
 // waitsFor notes that the caller is about to sleep until the lock of h may be free in Redis.
 func (a *acquireOp) waitsFor(h *hold) {
-	a.engine.slow.list(a, h, a.engine.beginWait(&a.waitOptions))
-	slowWatch{a.engine}.startForWaits()
+	if since := a.engine.beginWait(&a.waitOptions); !h.lock.Traits().Lasting {
+		a.engine.slow.List(&a.redisWait, h, since)
+	}
+	a.engine.slow.Begins()
 	a.span.waits()
 	a.span.ends(pathPolled)
 }

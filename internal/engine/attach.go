@@ -50,7 +50,7 @@ func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d De
 	}
 	op.span.finish(err)
 	if err == nil {
-		slowWatch{e}.acquired([]contract.Lock{kind}, o)
+		e.noteStacks([]contract.Lock{kind}, o)
 	}
 	return err
 }
@@ -207,7 +207,7 @@ func (a *attachBackend) putBack(ctx context.Context) {
 	}
 	end := rollbacker{e}.mayLeaveUntil(a.to, e.WatchdogTimeout)
 	for (rollbacker{e}).repeat(ctx, record, a.to, a.leftovers.tries, back) != nil && time.Now().Before(end) {
-		if e.waitOptionsFor(context.WithoutCancel(ctx)).sleep(nil, nil, clearPause) != nil {
+		if e.Pause(context.WithoutCancel(ctx), clearPause) != nil {
 			return // the engine is closed
 		}
 	}

@@ -45,7 +45,7 @@ func readResult(targets []target, answer *send.Answer) (Answer, error) {
 	if len(targets) == 1 {
 		var r send.Reply
 		if r, err = answer.Reply(); err == nil {
-			res.Outcome, err = targets[0].hold.commands().ReadReply(targets[0].Attempt, r)
+			res.Outcome, err = targets[0].read(r)
 		}
 	} else {
 		var replies []send.Reply
@@ -57,6 +57,15 @@ func readResult(targets []target, answer *send.Answer) (Answer, error) {
 		answer.Unknown++
 	}
 	return res, err
+}
+
+// read reads the reply to the attempt of t.
+func (t *target) read(r send.Reply) (contract.Outcome, error) {
+	o, err := t.hold.commands().ReadReply(t.Attempt, r)
+	if o.Differs {
+		t.hold.lockState.engine.OnDifference(t.hold.lock, o.Stored)
+	}
+	return o, err
 }
 
 // heldBefore is the second number of the reply for a target that a bundle has neither acquired nor rolled back: see
@@ -71,7 +80,7 @@ func (res *Answer) readAll(targets []target, replies []send.Reply) (err error) {
 	queued, stays := false, false
 	for i, r := range replies {
 		t := targets[i]
-		if res.Outcome, err = t.hold.commands().ReadReply(t.Attempt, r); err != nil {
+		if res.Outcome, err = t.read(r); err != nil {
 			return err
 		}
 		if res.Status != contract.Held && i < len(replies)-1 {

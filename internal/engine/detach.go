@@ -182,7 +182,7 @@ func (x *detaching) shorten(op *waitOptions, d *Detached) {
 		return
 	}
 	rest := x.lockState.engine.watchdog.RestOf(&x.record.lease, x.lease)
-	_, _, err := x.lockState.engine.send(op, x.commands().Renew(x.to, rest, true), time.Now())
+	_, _, err := x.lockState.engine.send(&op.Wait, x.commands().Renew(x.to, rest, true), time.Now())
 	if late && err == nil {
 		d.KeepEnd = d.MaxEnd
 	}

@@ -21,11 +21,13 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/handoff"
+	"github.com/relock-go/relock/internal/hints"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/report"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/slow"
 	"github.com/relock-go/relock/internal/wake"
 	"github.com/relock-go/relock/internal/workers"
 )
@@ -47,9 +49,12 @@ type Config struct {
 	Label           string // set by WithLabel; or ""
 	OnAcquire       func() // called whenever a lock with a record is about to be acquired; or nil
 	OnSlow          func() // called whenever a call begins to wait for a lock, and when a hold has become old; or nil
-	ConfirmsGrants  bool   // a grant that arrives as a message is confirmed by a request, for replicas
+	// OnDifference is called, without a mutex, with every answer that tells that Redis has stored another number of
+	// permits than the semaphore was made with. It must not block.
+	OnDifference   func(semaphore contract.Lock, stored int)
+	ConfirmsGrants bool // a grant that arrives as a message is confirmed by a request, for replicas
 
-	HoldWarning time.Duration // holds that are older are reported, see slow.go; 0: they are not
+	HoldWarning time.Duration // holds that are older are reported, see internal/slow; 0: they are not
 	WaitWarning time.Duration // the same for waits
 	// Holder asks Redis for the holder of a lock, and describes it for people; "" if it is not known. Or it is nil.
 	Holder func(ctx context.Context, s Subject) string
@@ -65,7 +70,7 @@ type Config struct {
 	Group   func(name string) string                          // names of the same group can be asked about in one call
 	Renewer Renewer
 
-	// Channel is the channel on which this Client hears hints: see forced.go; or "".
+	// Channel is the channel on which this Client hears hints: see internal/hints; or "".
 	Channel string
 	// Tell publishes a hint to other Clients; or it is nil.
 	Tell func(ctx context.Context, clients []string, hint string)
@@ -96,9 +101,10 @@ type Engine struct {
 	draining drain
 	table    stateTable
 	expired  expiredRing
-	slow     slowLocks
+	slow     *slow.Watch[*hold]
 	losses   lossLines
-	hints    hintChannel
+	hints    *hints.Channel
+	swept    atomic.Int64 // when checkAll was last called, on the clock of the watchdog; 0: never
 	late     late.Requests
 	putBacks putBacks
 	undoing  atomic.Int64 // attempts that are rolled back in the background: see rollbacker.undo
@@ -130,15 +136,13 @@ func New(c Config, sending send.Config) *Engine {
 	}
 	e.sender = send.New(sending)
 	e.fields.id, e.fields.degraded = e.ID, e.sender.Degraded
-	e.losses.Engine, e.losses.lines = e, newLineLimit()
-	h := &e.hints
-	h.Services, h.id, h.channel, h.tell, h.check, h.log = &e.Services, e.ID, e.Channel, e.Tell, e.checkHolds, e.Log
+	e.losses.Engine, e.losses.lines = e, report.NewLineLimit()
+	e.hints = e.newHints()
 	e.watchdog = renewing{e}.newWatchdog()
-	h.sweep = e.checkAll
 	if e.Channel != "" {
-		e.pubsub.Quiet(e.Channel, h.refuse)
+		e.pubsub.Quiet(e.Channel, e.hints.Refuse)
 	}
-	slowWatch{e}.start()
+	e.slow = slowHost{e}.newWatch()
 	return e
 }
 

@@ -12,30 +12,22 @@ package engine
 // answer. For those that began before the answer, and those that may have been released by a request without an answer,
 // it asks Redis. A hold that began after the answer is left alone.
 //
-// A Client subscribes to its channel while it has a hold that is old: see internal/lease/check.go. So a lock that is
-// held for a moment costs no subscription, and any number of holds cost one. If Redis refuses the channel, the Client
-// does not ask for it again.
+// A Client subscribes to its channel while it has a hold that is old: see internal/lease/check.go and internal/hints.
 
 import (
 	"context"
-	"log/slog"
 	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/hints"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/wake"
 )
 
 const (
 	mostForced  = 1000        // the most requests of one ForceUnlock: permits may be acquired as fast as it works
 	mostLooked  = 256         // the most records that one pipeline looks for
-	tellTime    = time.Second // how long the hints of one request may take, and looking for the records that are left
-	checkHint   = "check "    // a hint is this, and the name of a lock
-	longestHint = 1024        // the longest name that is sent in hints, of which there may be thousands
+	evictedTime = time.Second // how long looking for the records that are left may take
 
 	// A hold that is found gone so long after a forced release, or after the hint of one, was not lost by it. A check
 	// may wait so long for its turn: see internal/lease/check.go.
@@ -62,7 +54,7 @@ func (e *Engine) Force(ctx context.Context, kind contract.Record, seen ...string
 				return freed, err
 			}
 			freed = freed || r[0] == 1
-			e.hints.send(kind.Traits().ID.Name, clients)
+			e.hints.Send(kind.Traits().ID.Name, clients)
 			if r[1] == 0 {
 				break
 			}
@@ -122,7 +114,7 @@ func (f forcedLate) HandleOrphan(_ time.Time, value any, err error) {
 	}
 	s := f.retain(f.kind.Traits().ID.Name)
 	defer s.release()
-	f.hints.send(s.name, clients)
+	f.hints.Send(s.name, clients)
 	f.endEvicted(s.forcedNow(f.kind.Traits().ID))
 }
 
@@ -148,7 +140,7 @@ func (s *lockState) forcedNow(id contract.LockID) []*record {
 // deleted.
 func (h *hold) checkIfForcedLocked(sent time.Duration) {
 	s := h.lockState
-	if e := s.engine; sent < max(s.forced, time.Duration(e.hints.swept.Load())) {
+	if e := s.engine; sent < max(s.forced, time.Duration(e.swept.Load())) {
 		e.watchdog.Check(&h.record.lease)
 	}
 }
@@ -178,7 +170,7 @@ func (h *hold) whyLost(cause error) error {
 // released in the same way.
 func (e *Engine) endEvicted(all []*record) {
 	all = slices.DeleteFunc(all, func(r *record) bool { return r.first.vote != nil })
-	ctx, cancel := context.WithTimeout(context.Background(), tellTime)
+	ctx, cancel := context.WithTimeout(context.Background(), evictedTime)
 	defer cancel()
 	for some := range slices.Chunk(all, mostLooked) {
 		asked := make([]Renewal, len(some))
@@ -199,103 +191,12 @@ func (e *Engine) endEvicted(all []*record) {
 	}
 }
 
-// A hintChannel sends hints to other Clients, and hears those for its own.
-type hintChannel struct {
-	*Services
-	id      string // of the Client
-	channel string // on which it hears hints
-	tell    func(ctx context.Context, clients []string, hint string)
-	check   func(name string) // has the records of the lock called name checked
-	sweep   func()            // has all records checked
-	log     *slog.Logger
-
-	refused atomic.Bool  // by Redis
-	swept   atomic.Int64 // when sweep was last called, on the clock of the watchdog; 0: never
-
-	mu       sync.Mutex     // guards the fields below; no other mutex is locked while it is held
-	wanted   bool           // a hold is old
-	listener *wake.Listener // or nil
-}
-
-// want notes whether the engine is to listen. If it is not, want returns the listener, which has to leave, or nil.
-func (c *hintChannel) want(wanted bool) (leaves *wake.Listener) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.wanted = wanted; !wanted {
-		leaves, c.listener = c.listener, nil
-	}
-	return leaves
-}
-
-// keep keeps a listener if there is none yet, and one is still wanted.
-func (c *hintChannel) keep(l *wake.Listener) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.wanted || c.listener != nil {
-		return false
-	}
-	c.listener = l
-	return true
-}
-
-// send tells clients that they may have lost their holds of the lock called name. It does not block. This Client knows
-// by itself.
-func (c *hintChannel) send(name string, clients []string) {
-	clients = slices.DeleteFunc(clients, func(id string) bool { return id == c.id })
-	if len(clients) == 0 || len(name) > longestHint || c.tell == nil {
-		return
-	}
-	c.workers.Spawn(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), tellTime)
-		defer cancel()
-		c.tell(ctx, clients, checkHint+name)
+// newHints returns the channel of hints of e.
+func (e *Engine) newHints() *hints.Channel {
+	return hints.New(hints.Config{
+		ID: e.ID, Channel: e.Channel, Tell: e.Tell, Check: e.checkHolds, Sweep: e.checkAll,
+		Join: e.pubsub.Join, Spawn: e.workers.Spawn, Later: e.reporter.Later, Log: e.Log,
 	})
-}
-
-// hear begins or ends to listen for hints. The loop of the watchdog calls it when a hold has become old, and when
-// none is old any more. It does not block.
-func (c *hintChannel) hear(old bool) {
-	wanted := old && !c.refused.Load()
-	if l := c.want(wanted); l != nil {
-		l.Leave()
-	}
-	if wanted {
-		c.workers.Spawn(c.join) // it may have to find out which server serves the channel
-	}
-}
-
-func (c *hintChannel) join() {
-	l := c.pubsub.Join(c.channel)
-	l.Hears(c.heard)
-	l.Resumes(c.sweep)
-	if !c.keep(l) {
-		l.Leave()
-	}
-}
-
-// refuse ends to listen for good, because Redis refuses the channel.
-func (c *hintChannel) refuse(err error) {
-	if l := c.want(false); l != nil {
-		l.Leave()
-	}
-	if !c.refused.CompareAndSwap(false, true) {
-		return
-	}
-	c.reporter.Later(func() {
-		c.log.Debug(
-			"relock: Redis refuses the channel on which this Client hears of forced releases, so that it notices them "+
-				"at its next renewal; after NOPERM, grant this user access to the channels relock_client:*",
-			"channel", c.channel, "error", err,
-		)
-	})
-}
-
-// heard has the records of the lock that a hint names checked. It is called on the goroutine that reads from the
-// connection.
-func (c *hintChannel) heard(hint string) {
-	if name, ok := strings.CutPrefix(hint, checkHint); ok {
-		c.check(name)
-	}
 }
 
 // checkHolds has the watchdog check the records of the lock called name. A hold whose request is under way, or that was
@@ -318,6 +219,6 @@ func (e *Engine) checkHolds(name string) {
 
 // checkAll has the watchdog check all records. Holds that begin later are checked as in checkHolds.
 func (e *Engine) checkAll() {
-	e.hints.swept.Store(int64(e.watchdog.Now())) // first: a hold that begins now is checked twice rather than never
+	e.swept.Store(int64(e.watchdog.Now())) // first: a hold that begins now is checked twice rather than never
 	e.watchdog.Sweep()
 }

@@ -120,16 +120,16 @@ func TestHintChecksTheLockThatItNames(t *testing.T) {
 		guarded := e.guarded(1)
 		time.Sleep(5 * time.Second)
 		for _, text := range []string{"check y", "check ", "check", "", "x", "check x ", "0", strings.Repeat("check x", 1000)} {
-			e.hints.heard(text)
+			e.hints.Heard(text)
 			synctest.Wait()
 			assert.Zero(t, r.Count("renew"), "renewals after %.20q", text)
 			assert.Zero(t, e.Probe().Stats().Names-1, "names after %.20q", text)
 		}
-		e.hints.heard("check x")
+		e.hints.Heard("check x")
 		synctest.Wait()
 		assert.Equal(t, 1, r.Count("renew"), "renewals")
 		for range 1000 {
-			e.hints.heard("check x")
+			e.hints.Heard("check x")
 			time.Sleep(2 * time.Millisecond)
 		}
 		synctest.Wait()
@@ -139,7 +139,7 @@ func TestHintChecksTheLockThatItNames(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		r.Set(func() { delete(r.Records, "x") })
 		began := time.Now()
-		e.hints.heard("check x")
+		e.hints.Heard("check x")
 		<-guarded.Done()
 		assert.Less(t, time.Since(began), time.Second)
 		assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
@@ -157,27 +157,27 @@ func TestForcedReleaseOfAnotherClientIsNamed(t *testing.T) {
 		lose  func(e *bubbleEngine, gone func())
 		named bool
 	}{
-		"renewed":        {0, func(e *bubbleEngine, gone func()) { gone(); e.hints.heard("check x") }, true},
-		"explicit lease": {time.Hour, func(e *bubbleEngine, gone func()) { gone(); e.hints.heard("check x") }, true},
+		"renewed":        {0, func(e *bubbleEngine, gone func()) { gone(); e.hints.Heard("check x") }, true},
+		"explicit lease": {time.Hour, func(e *bubbleEngine, gone func()) { gone(); e.hints.Heard("check x") }, true},
 		"a late check": {0, func(e *bubbleEngine, gone func()) {
-			e.hints.heard("check x")
+			e.hints.Heard("check x")
 			time.Sleep(forcedLately - time.Second)
 			gone()
 			assert.ErrorContains(e.t, e.unlockErr(1), text)
 		}, true},
 		"released at once": {time.Hour, func(e *bubbleEngine, gone func()) {
 			gone()
-			e.hints.heard("check x")
+			e.hints.Heard("check x")
 			assert.ErrorContains(e.t, e.unlockErr(1), text)
 		}, true},
 		"no hint": {0, func(_ *bubbleEngine, gone func()) { gone() }, false},
 		"long after a hint": {0, func(e *bubbleEngine, gone func()) {
-			e.hints.heard("check x")
+			e.hints.Heard("check x")
 			time.Sleep(forcedLately + time.Second)
 			gone()
 		}, false},
 		"a hold that began after a hint": {0, func(e *bubbleEngine, gone func()) {
-			e.hints.heard("check x")
+			e.hints.Heard("check x")
 			time.Sleep(time.Second)
 			e.unlock(1)
 			e.lock(1)
@@ -222,31 +222,6 @@ func (c *causes) Lost(_ Subject, _ time.Duration, loss, _ error, logged bool) {
 	c.all, c.logged = append(c.all, loss), append(c.logged, logged)
 }
 
-// The Client that forces a lock open sends hints to the other holders, without waiting for them.
-func TestForceSendsHintsToOthers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := fakeredis.New()
-		hints, told := make(chan []string, 10), ""
-		e := joinBubbleEngine(t, r, "client", func(c *Config) {
-			c.Tell = func(ctx context.Context, clients []string, hint string) {
-				_, bounded := ctx.Deadline()
-				assert.True(t, bounded)
-				told = hint
-				hints <- clients
-			}
-		})
-		e.hints.send("x", []string{"one", "client", "two"})
-		assert.Equal(t, []string{"one", "two"}, <-hints)
-		assert.Equal(t, "check x", told)
-		e.hints.send("x", []string{"client"})
-		e.hints.send("x", nil)
-		e.hints.send(strings.Repeat("x", longestHint+1), []string{"one"})
-		time.Sleep(time.Minute)
-		assert.Empty(t, hints, "hints for this Client, for nobody, and with a long name")
-	})
-}
-
 // A hint has all records checked that this Client has of the lock, not only the first of them.
 func TestHintChecksAllRecordsOfTheLock(t *testing.T) {
 	t.Parallel()
@@ -266,7 +241,7 @@ func TestHintChecksAllRecordsOfTheLock(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		r.Set(func() { clear(r.Records) })
-		e.hints.heard("check x")
+		e.hints.Heard("check x")
 		time.Sleep(time.Second)
 		for i, guarded := range guards {
 			assert.ErrorIs(t, context.Cause(guarded), ErrLockLost, "hold %d", i)
@@ -471,8 +446,8 @@ func TestForceEndsAHoldThatIsBeingAttached(t *testing.T) {
 func TestHintReachesAHoldThatBeginsLater(t *testing.T) {
 	t.Parallel()
 	for name, hears := range map[string]func(e *bubbleEngine){
-		"hint":      func(e *bubbleEngine) { e.hints.heard("check x") },
-		"reconnect": func(e *bubbleEngine) { e.hints.sweep() }, // a hint may have been lost
+		"hint":      func(e *bubbleEngine) { e.hints.Heard("check x") },
+		"reconnect": func(e *bubbleEngine) { e.hints.Sweep() }, // a hint may have been lost
 	} {
 		t.Run(name, func(t *testing.T) { testHintReachesAHoldThatBeginsLater(t, hears) })
 	}
@@ -502,22 +477,6 @@ func testHintReachesAHoldThatBeginsLater(t *testing.T, hears func(e *bubbleEngin
 		time.Sleep(time.Second)
 		assert.Zero(t, levelsOf(e.Engine, newFakeLock(e.redis, "x"), 1))
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
-	})
-}
-
-// A Client whose last old hold has ended before it listens for hints does not begin to listen.
-func TestHintsAreNotHeardAfterTheLastOldHold(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := fakeredis.New()
-		e := joinBubbleEngine(t, r, "client", withHints)
-		e.hints.hear(true)
-		e.hints.hear(false) // the goroutine that joins the channel may not have run yet
-		e.hints.join()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		assert.Nil(t, e.hints.listener)
-		assert.Equal(t, subscriptions(r), r.PubSub.Count("unsubscribe hints:client"))
 	})
 }
 

@@ -142,7 +142,7 @@ func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
 func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admitted, error) {
 	e := entrance{s.engine}
 	w := q.Add(candidate{hold: h, handOff: true, since: e.beginWait(op)}, e.number(op))
-	slowWatch(e).startForWaits()
+	e.slow.Begins()
 	op.fitted = op.fitted || q.blocker != nil && h.lock.Traits().Permits() <= q.blocker.total
 	err := s.awaitHandoffLocked(op, q, w, h)
 	switch {

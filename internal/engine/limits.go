@@ -100,7 +100,7 @@ func (m minHold) keep(ctx context.Context) bool {
 		case err != nil && isOver() && !m.keptByCounterpart():
 			return true
 		}
-		if e.waitOptionsFor(ctx).sleep(nil, nil, pause) != nil {
+		if e.Pause(ctx, pause) != nil {
 			return true // the engine is closed: no lease is renewed any more
 		}
 	}

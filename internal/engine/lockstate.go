@@ -214,9 +214,7 @@ func (s *lockState) forgetLocked(h *hold) {
 	if h.registered {
 		h.registered = false
 		s.holds.remove(h)
-		if s.engine.HoldWarning > 0 {
-			s.engine.slow.forgetLocked(h)
-		}
+		s.engine.slow.Forget(h)
 		s.release()
 	}
 }

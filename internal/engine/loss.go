@@ -6,7 +6,8 @@ package engine
 // hold is an ending, which is carried out after the mutex was unlocked: guards are canceled, and the vote of a RedLock
 // releases what its nodes still have. Each loss is reported once, by the call that has found it or by the reporter. The
 // loss of a hold is not reported if no goroutine of its owner has run since the lock was handed off to it. Of many
-// losses, which have one cause, the log gets at most mostLines lines in any second; the others are counted (lossLines).
+// losses, which have one cause, the log gets at most report.MostLines lines in any second; the others are counted
+// (lossLines).
 
 import (
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/report"
 )
 
 // An ending is what has to be done for a hold that was lost.
@@ -147,7 +149,7 @@ type lossLines struct {
 	*Engine
 
 	mu       sync.Mutex // guards the fields below; no other mutex is locked while it is held
-	lines    lineLimit
+	lines    report.LineLimit
 	counting bool // a goroutine runs count, or did until Close
 }
 
@@ -165,7 +167,7 @@ func (l *lossLines) next() (allowed, first bool) {
 	now := l.watchdog.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.lines.allows(now, true) {
+	if l.lines.Allows(now, true) {
 		return true, false
 	}
 	first, l.counting = !l.counting, true
@@ -195,9 +197,7 @@ func (l *lossLines) omitted(closed bool) (n int) {
 	now := l.watchdog.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if n, l.lines.omitted = l.lines.omitted, 0; n > 0 {
-		l.lines.use(now) // next has kept a line
-	}
+	n = l.lines.Omitted(now) // next has kept a line for it
 	l.counting = n > 0 || closed
 	return n
 }

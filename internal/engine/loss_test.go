@@ -16,6 +16,7 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/report"
 )
 
 // A lossLog has the losses that were reported, and what the log gets of them.
@@ -53,8 +54,8 @@ func (l *lossLog) told(t *testing.T, losses int) {
 	defer l.mu.Unlock()
 	assert.Equal(t, losses, l.losses, "losses")
 	assert.Equal(t, losses, l.lines+l.omitted, "every loss is logged or counted")
-	for i := mostLines; i < len(l.at); i++ {
-		assert.GreaterOrEqual(t, l.at[i].Sub(l.at[i-mostLines]), time.Second, "lines %d to %d", i-mostLines, i)
+	for i := report.MostLines; i < len(l.at); i++ {
+		assert.GreaterOrEqual(t, l.at[i].Sub(l.at[i-report.MostLines]), time.Second, "lines %d to %d", i-report.MostLines, i)
 	}
 }
 
@@ -80,16 +81,16 @@ func TestThousandsOfLossesAreTenLinesASecond(t *testing.T) {
 		r.Set(func() { clear(r.Records) })
 		pass(15 * time.Second)
 		l.told(t, holds)
-		assert.Greater(t, l.lines, mostLines, "lines")
+		assert.Greater(t, l.lines, report.MostLines, "lines")
 
 		lines := l.lines
-		for i := range mostLines / 2 {
+		for i := range report.MostLines / 2 {
 			e.lockNamed(fmt.Sprint("lock", i), 2)
 		}
 		r.Set(func() { clear(r.Records) })
 		pass(15 * time.Second)
-		l.told(t, holds+mostLines/2)
-		assert.Equal(t, lines+mostLines/2, l.lines, "lines about losses that are few")
+		l.told(t, holds+report.MostLines/2)
+		assert.Equal(t, lines+report.MostLines/2, l.lines, "lines about losses that are few")
 	})
 }
 
@@ -109,7 +110,7 @@ func TestCloseLogsHowManyLocksWereLost(t *testing.T) {
 		assert.Zero(t, l.omitted, "before a second has passed")
 		assert.NoError(t, e.Close())
 		l.told(t, holds)
-		assert.Equal(t, mostLines, len(l.at), "lines")
+		assert.Equal(t, report.MostLines, len(l.at), "lines")
 	})
 }
 

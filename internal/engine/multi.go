@@ -243,7 +243,7 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 // the lock, it must not wait for what a late answer has granted to this one: that is rolled back, and this one begins
 // again.
 func (g *multiAcquire) awaitHoldLocked(op *waitOptions, other *hold) error {
-	g.engine.slow.strike(&g.acquireOp) // it waits no longer for the lock that Redis has last found busy
+	g.engine.slow.Strike(&g.redisWait) // it waits no longer for the lock that Redis has last found busy
 	g.leaveQueuesLocked()
 	if other.state.holds() {
 		return entrance{g.engine}.enterOwnersLocked(g.states, op, other)
@@ -268,7 +268,7 @@ func (g *multiAcquire) awaitHoldLocked(op *waitOptions, other *hold) error {
 
 // awaitQueuesLocked waits for all wait queues, and reports whether the next attempt bypasses them.
 func (g *multiAcquire) awaitQueuesLocked(op *waitOptions) (bypass bool, err error) {
-	g.engine.slow.strike(&g.acquireOp)
+	g.engine.slow.Strike(&g.redisWait)
 	patient := g.waiting()
 	err = entrance{g.engine}.enterQueuesLocked(g.states, patient, g.awaitedLocked())
 	op.found, op.number = patient.found, patient.number

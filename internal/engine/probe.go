@@ -39,8 +39,9 @@ func (p Probe) Stats() Stats {
 	e := p.e
 	_, polled := e.poller.Running()
 	all := Stats{
-		Leases: e.watchdog.Len(), Listeners: e.pubsub.Listeners(), Polled: polled, AtWork: e.workers.AtWork() - e.slow.atWork(),
-		Late: e.late.Fields(), Fields: e.fields.count.Load(), Leaving: e.isLeaving.Load(),
+		Leases: e.watchdog.Len(), Listeners: e.pubsub.Listeners(), Polled: polled,
+		AtWork: e.workers.AtWork() - e.slow.AtWork(),
+		Late:   e.late.Fields(), Fields: e.fields.count.Load(), Leaving: e.isLeaving.Load(),
 	}
 	for _, s := range e.table.all() {
 		all.Names++
@@ -152,7 +153,7 @@ func (p Probe) Mutexes(names bool) map[string]*sync.Mutex {
 	e := p.e
 	all := map[string]*sync.Mutex{
 		"names": &e.table.mu, "workers": e.workers.Mutex(), "expired": &e.expired.mu, "watchdog": e.watchdog.Mutex(),
-		"pubsub": e.pubsub.Mutex(), "reporter": e.reporter.Mutex(), "slow": &e.slow.mu, "hints": &e.hints.mu,
+		"pubsub": e.pubsub.Mutex(), "reporter": e.reporter.Mutex(), "slow": e.slow.Mutex(), "hints": e.hints.Mutex(),
 		"losses": &e.losses.mu,
 	}
 	for part, mu := range e.sender.Mutexes() {

@@ -136,7 +136,7 @@ func (e entrance) enterLocked(mu sync.Locker, op *waitOptions, q *waitqueue.Queu
 		return send.ErrTimeUp
 	}
 	w, returned := q.Add(candidate{hold: h, since: e.beginWait(op)}, e.number(op)), false
-	slowWatch(e).startForWaits()
+	e.slow.Begins()
 	defer func() {
 		if !returned { // code of the user has panicked, or ended the goroutine
 			q.Leave(w)

@@ -341,7 +341,7 @@ func (h *hold) clearAfter(unknown int) {
 	isOver := h.untilOver()
 	for (rollbacker{e}).rollBackOne(ctx, h.commands(), contract.Attempt{Field: h.field.ID, HoldCount: 1}, unknown) != nil &&
 		(!isOver() || h.keptByCounterpart()) {
-		if e.waitOptionsFor(ctx).sleep(nil, nil, clearPause) != nil {
+		if e.Pause(ctx, clearPause) != nil {
 			break // the engine is closed: no lease is renewed any more
 		}
 	}

@@ -45,7 +45,7 @@ func (e renewing) newWatchdog() *lease.Watchdog {
 			if old {
 				e.noteSlow()
 			}
-			e.hints.hear(old)
+			e.hints.Hear(old)
 		}
 	}
 	return lease.NewWatchdog(config)

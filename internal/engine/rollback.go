@@ -90,7 +90,7 @@ func (e rollbacker) mayLeaveUntil(field string, lease time.Duration) time.Time {
 func (e rollbacker) pauseUndo(d time.Duration, why error) error {
 	silent := !send.Answered(why) && !send.OfHook(why)
 	for end := time.Now().Add(d); ; {
-		err := e.waitOptionsFor(context.Background()).sleep(nil, nil, clearPause)
+		err := e.Pause(context.Background(), clearPause)
 		if err != nil || silent && e.sender.Healthy() || !time.Now().Before(end) {
 			return err
 		}

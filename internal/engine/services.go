@@ -39,14 +39,14 @@ type Services struct {
 // If Ask returns an error, Redis may have run c, or may still run it later. Even if Ask succeeds, c may have run more
 // than once, and a repetition may still run.
 func (s *Services) Ask(ctx context.Context, c send.Call) (send.Reply, error) {
-	r, _, err := s.send(s.waitOptionsFor(ctx), c, time.Time{})
+	r, _, err := s.send(s.byCaller(ctx), c, time.Time{})
 	return r, err
 }
 
 // AskLong is like Ask, for a call that may keep Redis busy for long. It is not repeated while an earlier try of it may
 // still run.
 func (s *Services) AskLong(ctx context.Context, c send.Call) send.Answer {
-	return s.sender.Do(&s.waitOptionsFor(ctx).Wait, send.Request{Call: c, Long: true}, time.Time{})
+	return s.sender.Do(s.byCaller(ctx), send.Request{Call: c, Long: true}, time.Time{})
 }
 
 // Spawn runs job on a goroutine that Close waits for.
@@ -57,7 +57,7 @@ func (s *Services) Later(report func()) { s.reporter.Later(report) }
 
 // Pause sleeps for d. It returns an error if ctx is done, or the Client is closed, before that.
 func (s *Services) Pause(ctx context.Context, d time.Duration) error {
-	return s.waitOptionsFor(ctx).sleep(nil, nil, d)
+	return s.byCaller(ctx).Sleep(nil, nil, nil, d)
 }
 
 // UntilShutdown returns the limits of a caller that acquires locks: it waits until deadline (zero: there is none),
@@ -77,16 +77,16 @@ func (s *Services) Patience() time.Duration { return s.sender.Patience() }
 // Hub returns the hub of the channels to which the Client is subscribed.
 func (s *Services) Hub() *wake.Hub { return s.pubsub }
 
-// waitOptionsFor returns the options of a caller that waits until ctx is done, or until Close.
-func (s *Services) waitOptionsFor(ctx context.Context) *waitOptions {
-	return &waitOptions{Wait: send.Wait{Ctx: ctx, Closed: s.closed, OnCaller: true}}
+// byCaller is UntilEnd for a caller on whose goroutine requests may be sent.
+func (s *Services) byCaller(ctx context.Context) *send.Wait {
+	return &send.Wait{Ctx: ctx, Closed: s.closed, OnCaller: true}
 }
 
 // send sends c, and repeats it as Ask does. A caller that has had a reply of Redis before, at lastReply, repeats the
 // call for one watchdog timeout instead, counted from the first try or from lastReply, whichever is later. unknown is
 // the number of tries that may have run without an answer.
-func (s *Services) send(op *waitOptions, c send.Call, lastReply time.Time) (r send.Reply, unknown int, err error) {
-	answer := s.sender.Do(&op.Wait, send.Request{Call: c}, lastReply)
+func (s *Services) send(w *send.Wait, c send.Call, lastReply time.Time) (r send.Reply, unknown int, err error) {
+	answer := s.sender.Do(w, send.Request{Call: c}, lastReply)
 	r, err = answer.Reply()
 	return r, answer.Unknown, err
 }

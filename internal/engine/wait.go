@@ -28,6 +28,11 @@ type waitOptions struct {
 	changed   chan struct{} // a value in it ends a sleep, too: see hold.changed; or nil
 }
 
+// waitOptionsFor returns the options of a caller that waits until ctx is done, or until Close.
+func (e *Engine) waitOptionsFor(ctx context.Context) *waitOptions {
+	return &waitOptions{Wait: *e.byCaller(ctx)}
+}
+
 // A patientKey is the key of the value that Patiently puts into a context.
 type patientKey struct{}
 
