@@ -2,9 +2,9 @@
 //
 //	go run ./internal/cycles [-max N] [-of TYPE] PACKAGE
 //
-// It prints the size of the largest cycle of files, and other signs of a package that nobody can hold in the head. With
-// -max it fails if that cycle has more than N files: the Makefile has the bound, and whoever makes the cycle smaller
-// lowers it.
+// It prints the size of the largest cycle of files, and other signs of a package that is hard to read. With -max it
+// fails if that cycle has more than N files. The Makefile has the bound; lower it when the cycle has become smaller. It
+// also fails if a function whose name ends with Locked calls one that unlocks the mutex.
 //
 // Rules: a file depends on another one if it names a function, method, type, field, variable or constant that the other
 // one declares. Files of a cycle depend on each other, perhaps by way of further ones, so that none of them can be read
@@ -52,6 +52,9 @@ func run(path, of string, most int) error {
 	fmt.Print(p.describe(of))
 	if n := len(p.largestCycle()); most > 0 && n > most {
 		return fmt.Errorf("the largest cycle of files in %s has %d files, and may have %d", path, n, most)
+	}
+	if wrong := p.misnamed(); len(wrong) > 0 {
+		return fmt.Errorf("a function ...Locked keeps the mutex, but in %s %s", path, strings.Join(wrong, ", and "))
 	}
 	return nil
 }
@@ -184,6 +187,26 @@ func (p *pkg) count(of string) (c counts) {
 		})
 	}
 	return c
+}
+
+// misnamed describes the functions that let the mutex go by a call of a function ...Unlocking, and whose own names say
+// that they keep it.
+func (p *pkg) misnamed() (wrong []string) {
+	for _, f := range p.files {
+		for _, d := range f.Decls {
+			d, ok := d.(*ast.FuncDecl)
+			if !ok || !strings.HasSuffix(d.Name.Name, "Locked") {
+				continue
+			}
+			ast.Inspect(d, func(n ast.Node) bool {
+				if id, ok := n.(*ast.Ident); ok && strings.HasSuffix(id.Name, "Unlocking") {
+					wrong = append(wrong, d.Name.Name+" calls "+id.Name)
+				}
+				return true
+			})
+		}
+	}
+	return wrong
 }
 
 // boolsOf returns the number of fields of t that are of type bool.

@@ -61,6 +61,22 @@ func TestLargestCycleOfAPackage(t *testing.T) {
 	assert.Equal(t, counts{lines: 35, types: 4, bools: 3, methods: 2, views: 1, locked: 1, unlocking: 1}, p.count("hold"))
 }
 
+// A caller relies on the name: what it knew before a call of a function ...Locked holds after it.
+func TestFunctionsThatLetTheMutexGoSaySo(t *testing.T) {
+	p, err := check("p", map[string][]byte{"a.go": []byte(`package p
+
+func waitUnlocking() {}
+
+func admitUnlocking() { waitUnlocking() }
+
+func enterLocked() { admitUnlocking() }
+
+func leaveLocked() {}
+`)}, func(string) (io.ReadCloser, error) { return nil, fmt.Errorf("imports nothing") })
+	require.NoError(t, err)
+	assert.Equal(t, []string{"enterLocked calls admitUnlocking"}, p.misnamed())
+}
+
 func TestCycles(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

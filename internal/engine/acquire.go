@@ -217,9 +217,9 @@ func (a *acquireOp) finish(op *waitOptions) error {
 func (s *lockState) enter(op *waitOptions, kind contract.Lock, o Owner, r Request) (in admitted, t target, err error) {
 	s.Lock()
 	defer s.Unlock()
-	in, err = s.admitLocked(op, kind, o, r.Lease > 0)
+	in, err = s.admitUnlocking(op, kind, o, r.Lease > 0)
 	if err == nil && in.hold == nil {
-		in.hold, err = s.lockHoldLocked(op, kind, o, op.part, true)
+		in.hold, err = s.lockHoldUnlocking(op, kind, o, op.part, true)
 	}
 	if err != nil || in.holds {
 		return in, t, err

@@ -46,7 +46,7 @@ func (h *hold) noteFieldSent() bool {
 	s := h.lockState
 	s.Lock()
 	defer s.Unlock()
-	s.expireLocked(h)
+	s.expireUnlocking(h)
 	if h.state == ended || h.state.isLost() {
 		return false
 	}

@@ -7,8 +7,8 @@ package engine
 // duty, on a goroutine that Close waits for. A function that does not have the mutex calls workers.Spawn instead, which
 // begins the work at once on such a goroutine. Work that has to be done before the call returns, for example canceling
 // guards and reporting a loss, is neither: a function that has the mutex returns it to its caller (see ending), or
-// unlocks the mutex for it (see endGuardsLocked). A function that unlocks the mutex for a moment begins the duties that
-// were noted before, so a duty is noted only after the change that it follows from is complete.
+// unlocks the mutex for it (see endGuardsUnlocking). A function that unlocks the mutex for a moment begins the duties
+// that were noted before, so a duty is noted only after the change that it follows from is complete.
 
 import (
 	"context"

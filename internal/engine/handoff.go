@@ -84,9 +84,9 @@ type admitted struct {
 	adopts bool  // the previous holder has left its record to hold, which has to adopt it by an attempt
 }
 
-// admitLocked admits the caller among the callers of this process that want the same lock. Most callers of a contended
-// lock wait here, while another goroutine of this process holds the lock or contends for it.
-func (s *lockState) admitLocked(op *waitOptions, kind contract.Lock, o Owner, explicit bool) (admitted, error) {
+// admitUnlocking admits the caller among the callers of this process that want the same lock. Most callers of a
+// contended lock wait here, while another goroutine of this process holds the lock or contends for it.
+func (s *lockState) admitUnlocking(op *waitOptions, kind contract.Lock, o Owner, explicit bool) (admitted, error) {
 	key, admission := holdKey{kind.Traits().ID.Half, o}, kind.Traits().Admission
 	other := kind.Traits().Counterpart
 	if s.holdOfLocked(key, op.part, true) != nil ||
@@ -97,9 +97,9 @@ func (s *lockState) admitLocked(op *waitOptions, kind contract.Lock, o Owner, ex
 	case admission == contract.Uncoordinated, admission == contract.Shared && explicit:
 		return s.admitFirstLocked(s.newHoldLocked(kind, key, op.changes(kind)), nil), nil
 	case admission == contract.Shared:
-		return s.shareLocked(op, kind, key)
+		return s.shareUnlocking(op, kind, key)
 	case admission == contract.Counting:
-		return s.admitCountingLocked(op, kind, key)
+		return s.admitCountingUnlocking(op, kind, key)
 	}
 	switch q := s.queueLocked(key.half); {
 	case q.TryEnter():
@@ -107,14 +107,14 @@ func (s *lockState) admitLocked(op *waitOptions, kind contract.Lock, o Owner, ex
 	case op.NoWait || explicit:
 		return admitted{}, nil
 	default:
-		return s.enqueueLocked(op, q, s.newHoldLocked(kind, key, op.changes(kind)))
+		return s.enqueueUnlocking(op, q, s.newHoldLocked(kind, key, op.changes(kind)))
 	}
 }
 
-// admitCountingLocked is the part of admit for semaphores, which several owners hold, each with a record of its own.
+// admitCountingUnlocking is the part of admit for semaphores, which several owners hold, each with a record of its own.
 // Any caller may find a free permit, so as a rule a caller bypasses the local queue. It waits in the queue if it or the
 // admitted caller has found the semaphore busy, if others wait there, or if other processes go first.
-func (s *lockState) admitCountingLocked(op *waitOptions, kind contract.Lock, key holdKey) (admitted, error) {
+func (s *lockState) admitCountingUnlocking(op *waitOptions, kind contract.Lock, key holdKey) (admitted, error) {
 	h := s.newHoldLocked(kind, key, nil)
 	if op.NoWait {
 		return s.admitFirstLocked(h, nil), nil
@@ -126,7 +126,7 @@ func (s *lockState) admitCountingLocked(op *waitOptions, kind contract.Lock, key
 	case !q.busy && q.First() == nil && !op.foundBusy && q.policy.Yield(s.engine.watchdog.Now()) == 0:
 		return s.admitFirstLocked(h, nil), nil
 	}
-	return s.enqueueLocked(op, q, h)
+	return s.enqueueUnlocking(op, q, h)
 }
 
 // admitFirstLocked admits a fresh hold that has entered its local queue q without waiting, or needs no queue (q is
@@ -137,14 +137,14 @@ func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
 	return admitted{hold: h}
 }
 
-// enqueueLocked waits in q with the fresh hold h, until q admits h, until h gets the lock by a hand-off or a shared
+// enqueueUnlocking waits in q with the fresh hold h, until q admits h, until h gets the lock by a hand-off or a shared
 // record, or until the wait ends otherwise. It unlocks the mutex meanwhile.
-func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admitted, error) {
+func (s *lockState) enqueueUnlocking(op *waitOptions, q *waitQueue, h *hold) (admitted, error) {
 	e := entrance{s.engine}
 	w := q.Add(candidate{hold: h, handOff: true, since: e.beginWait(op)}, e.number(op))
 	e.slow.Begins()
 	op.fitted = op.fitted || q.blocker != nil && h.lock.Traits().Permits() <= q.blocker.total
-	err := s.awaitHandoffLocked(op, q, w, h)
+	err := s.awaitHandoffUnlocking(op, q, w, h)
 	switch {
 	// The first two cases come before err: if the caller gave up just now, it still has to use what it was handed, or to
 	// release it.
@@ -156,7 +156,7 @@ func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admit
 		op.span.ends(pathHandoff)
 		h.runsLocked()
 		if h.state != ended && !h.record.isKeptLocked(s.engine.watchdog.Now()) {
-			return s.discardHandoffLocked(h), nil
+			return s.discardHandoffUnlocking(h), nil
 		}
 		return admitted{hold: h, holds: true}, nil
 	case err == errOwnerChanged: // the owner holds the counterpart: Redis decides at once on its attempt
@@ -182,9 +182,9 @@ func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admit
 	return admitted{hold: h}, nil
 }
 
-// awaitHandoffLocked is awaitLocked for the waiter w of h in q. If code of the user panics meanwhile, or ends the
+// awaitHandoffUnlocking is awaitUnlocking for the waiter w of h in q. If code of the user panics meanwhile, or ends the
 // goroutine, it gives up what h has.
-func (s *lockState) awaitHandoffLocked(op *waitOptions, q *waitQueue, w *waiter, h *hold) error {
+func (s *lockState) awaitHandoffUnlocking(op *waitOptions, q *waitQueue, w *waiter, h *hold) error {
 	returned := false
 	defer func() {
 		switch {
@@ -195,7 +195,7 @@ func (s *lockState) awaitHandoffLocked(op *waitOptions, q *waitQueue, w *waiter,
 			s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.field.Expires())})
 		case h.state != fresh:
 			h.runsLocked() // for a goroutine of the owner that has re-entered it
-			if h = s.discardHandoffLocked(h).hold; h == nil {
+			if h = s.discardHandoffUnlocking(h).hold; h == nil {
 				return
 			}
 		default:
@@ -204,16 +204,16 @@ func (s *lockState) awaitHandoffLocked(op *waitOptions, q *waitQueue, w *waiter,
 		h.unlockHoldLocked()
 		s.dropQueueLocked(q)
 	}()
-	err := entrance{s.engine}.awaitLocked(s, op, w)
+	err := entrance{s.engine}.awaitUnlocking(s, op, w)
 	returned = true
 	return err
 }
 
-// discardHandoffLocked gives up h, to which the lock was handed off, but whose validity was over, or nearly so, before
-// its goroutine ran again: the process was paused in between. It returns a new hold, with which the caller asks Redis.
-// It returns no hold if the owner has one already: the caller goes on with that one. The old record is deleted in the
-// background if no other hold shares it. discardHandoffLocked may unlock the mutex for a moment.
-func (s *lockState) discardHandoffLocked(h *hold) admitted {
+// discardHandoffUnlocking gives up h, to which the lock was handed off, but whose validity was over, or nearly so,
+// before its goroutine ran again: the process was paused in between. It returns a new hold, with which the caller asks
+// Redis. It returns no hold if the owner has one already: the caller goes on with that one. The old record is deleted
+// in the background if no other hold shares it. discardHandoffUnlocking may unlock the mutex for a moment.
+func (s *lockState) discardHandoffUnlocking(h *hold) admitted {
 	q, shares := h.queue, h.count > 1 // shares: other goroutines of the owner have re-entered h, which goes on for them
 	last, guards := true, []*guard.End(nil)
 	if h.state.isLost() {
@@ -231,7 +231,7 @@ func (s *lockState) discardHandoffLocked(h *hold) admitted {
 		s.oweLocked(duty{clear: h})
 	}
 	next := &hold{lockState: s, lock: h.lock, key: h.key, queue: q}
-	h.endGuardsLocked(guards)
+	h.endGuardsUnlocking(guards)
 	if s.holds.get(h.key) != nil {
 		next.leaveQueueLocked()
 		return admitted{}

@@ -10,8 +10,9 @@ package engine
 //
 // The goroutines of one owner use a hold one at a time, with its owner mutex, which is a queue that a waiting goroutine
 // can leave. Without the owner mutex a hold may only end: it is lost, or given up before its caller has run
-// (discardHandoffLocked), or an Unlock has waited for the owner mutex in vain (releaseUnconfirmed). Then its record is
-// not handed off, and a goroutine that has a request under way finds out afterwards: see lossLocked and dismissLocked.
+// (discardHandoffUnlocking), or an Unlock has waited for the owner mutex in vain (releaseUnconfirmed). Then its record
+// is not handed off, and a goroutine that has a request under way finds out afterwards: see lossLocked and
+// dismissLocked.
 
 import (
 	"cmp"
@@ -123,12 +124,14 @@ func (h *hold) withName(loss error) error {
 func (s *lockState) lockHold(op *waitOptions, kind contract.Lock, o Owner, makeOne bool) (*hold, error) {
 	s.Lock()
 	defer s.Unlock()
-	return s.lockHoldLocked(op, kind, o, op.part, makeOne)
+	return s.lockHoldUnlocking(op, kind, o, op.part, makeOne)
 }
 
-// lockHoldLocked is lockHold for callers with the mutex, and with the part p, which may be nil. It unlocks the mutex
+// lockHoldUnlocking is lockHold for callers with the mutex, and with the part p, which may be nil. It unlocks the mutex
 // while it waits. Unless makeOne is set, a caller without a part gets no hold that only RedLocks have acquired.
-func (s *lockState) lockHoldLocked(op *waitOptions, kind contract.Lock, o Owner, p *Part, makeOne bool) (*hold, error) {
+func (s *lockState) lockHoldUnlocking(
+	op *waitOptions, kind contract.Lock, o Owner, p *Part, makeOne bool,
+) (*hold, error) {
 	key := holdKey{kind.Traits().ID.Half, o}
 	for {
 		h := s.holdOfLocked(key, p, makeOne)
@@ -138,7 +141,7 @@ func (s *lockState) lockHoldLocked(op *waitOptions, kind contract.Lock, o Owner,
 		case h == nil || !makeOne && (h.state.wanted() || p == nil && !h.isOwnersLocked()):
 			return nil, nil
 		}
-		err := s.enterHoldLocked(op, h)
+		err := s.enterHoldUnlocking(op, h)
 		if err == errOwnerChanged {
 			continue
 		}
@@ -146,7 +149,7 @@ func (s *lockState) lockHoldLocked(op *waitOptions, kind contract.Lock, o Owner,
 			return nil, err
 		}
 		switch {
-		case !s.usableLocked(h, p, makeOne):
+		case !s.usableUnlocking(h, p, makeOne):
 		case p == nil && !makeOne && !h.isOwnersLocked():
 			h.unlockHoldLocked()
 			return nil, nil
@@ -156,9 +159,9 @@ func (s *lockState) lockHoldLocked(op *waitOptions, kind contract.Lock, o Owner,
 	}
 }
 
-// enterHoldLocked locks the owner mutex of h. If another goroutine of the owner has it, enterHoldLocked waits as op
-// allows; if op is nil, it returns send.ErrTimeUp instead.
-func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) error {
+// enterHoldUnlocking locks the owner mutex of h. If another goroutine of the owner has it, enterHoldUnlocking waits as
+// op allows; if op is nil, it returns send.ErrTimeUp instead.
+func (s *lockState) enterHoldUnlocking(op *waitOptions, h *hold) error {
 	switch {
 	case h.ownerQueue.TryEnter():
 		return nil
@@ -166,10 +169,10 @@ func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) error {
 		return send.ErrTimeUp
 	}
 	if other := s.counterpartLocked(h); h.state.holds() || other != nil && other.state.holds() { // by this owner
-		return entrance{s.engine}.enterOwnersLocked(s, op, h)
+		return entrance{s.engine}.enterOwnersUnlocking(s, op, h)
 	}
 	patient := *op
-	err := entrance{s.engine}.enterLocked(s, &patient, &h.ownerQueue, h)
+	err := entrance{s.engine}.enterUnlocking(s, &patient, &h.ownerQueue, h)
 	op.waitedAs(&patient)
 	if err != nil && err != errOwnerChanged {
 		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.key.half))
@@ -177,10 +180,10 @@ func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) error {
 	return err
 }
 
-// usableLocked reports whether the caller, which has the owner mutex of h, can use h. If h has ended, or an acquire
+// usableUnlocking reports whether the caller, which has the owner mutex of h, can use h. If h has ended, or an acquire
 // needs a new hold, it releases the owner mutex and returns false.
-func (s *lockState) usableLocked(h *hold, p *Part, acquires bool) bool {
-	s.expireLocked(h)
+func (s *lockState) usableUnlocking(h *hold, p *Part, acquires bool) bool {
+	s.expireUnlocking(h)
 	if h.registered && !(acquires && s.makeRoomLocked(h, p)) {
 		return true
 	}
@@ -209,9 +212,9 @@ func (h *hold) unlockHoldLocked() {
 	h.ownerQueue.Release()
 }
 
-// expireLocked ends h as lost if its validity is over, even if the watchdog has not noticed it yet. It may unlock the
+// expireUnlocking ends h as lost if its validity is over, even if the watchdog has not noticed it yet. It may unlock the
 // mutex for a moment.
-func (s *lockState) expireLocked(h *hold) {
+func (s *lockState) expireUnlocking(h *hold) {
 	if !h.state.holds() || h.vote == nil && s.engine.watchdog.IsValid(&h.record.lease) {
 		return
 	}
@@ -222,11 +225,11 @@ func (s *lockState) expireLocked(h *hold) {
 	s.Lock()
 }
 
-// expireIfDue is expireLocked for callers without the mutex.
+// expireIfDue is expireUnlocking for callers without the mutex.
 func (h *hold) expireIfDue() {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	h.lockState.expireLocked(h)
+	h.lockState.expireUnlocking(h)
 }
 
 // whyExpired returns why the hold can no longer be valid, or nil. It reads the clock, and asks the vote of a RedLock.
@@ -311,7 +314,7 @@ func (s *lockState) holdCount(kind contract.Lock, o Owner) (*hold, int) {
 	}
 	s.Lock()
 	defer s.Unlock()
-	s.expireLocked(h)
+	s.expireUnlocking(h)
 	if !h.state.holds() {
 		return nil, 0
 	}
@@ -356,7 +359,7 @@ func (e *Engine) Token(kind contract.Lock, o Owner) (int64, error) {
 	}
 	s.Lock()
 	defer s.Unlock()
-	s.expireLocked(h)
+	s.expireUnlocking(h)
 	switch {
 	case !h.state.holds():
 		return 0, cmp.Or(h.loss, ErrNotHeld)

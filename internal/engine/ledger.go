@@ -35,7 +35,7 @@ func (h *hold) newField() *ledger.Field {
 func (h *hold) has(field string) bool { return h.field != nil && h.field.ID == field }
 
 // mayLast notes that a request of h which sets a lease of this length has ended with err, or was answered if err is nil.
-// If the field has ended while the request was under way, and nobody else deletes it, it is deleted.
+// If the field has ended while the request was under way, and no other goroutine deletes it, it is deleted.
 func (h *hold) mayLast(length time.Duration, err error) {
 	length = bounded(length)
 	// The error may be one of a hook of the user. Its methods are called here, before the mutex is locked.
@@ -67,7 +67,7 @@ func (t *target) mayLastLocked(now, longest time.Duration) {
 	t.hold.field.MayLast(now + length)
 }
 
-// deleteIfLeftLocked has the field of h deleted if nobody uses it any more, and it may be left in Redis.
+// deleteIfLeftLocked has the field of h deleted if it has no users any more, and may be left in Redis.
 func (h *hold) deleteIfLeftLocked() {
 	if !h.field.IsLeft() {
 		return
@@ -185,7 +185,7 @@ func (h *hold) needs(field string) bool {
 	switch h.state {
 	case ended:
 		for other := h; other != nil; other = s.releasedLocked(field) {
-			if s.enterHoldLocked(s.engine.waitOptionsFor(context.Background()), other) != nil {
+			if s.enterHoldUnlocking(s.engine.waitOptionsFor(context.Background()), other) != nil {
 				return true // the Client is closed
 			}
 			other.unlockHoldLocked()

@@ -204,7 +204,7 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 		other := g.lockHoldsLocked(kept)
 		kept = nil
 		if other != nil {
-			switch err := g.awaitHoldLocked(op, other); err {
+			switch err := g.awaitHoldUnlocking(op, other); err {
 			case nil:
 				kept = other
 			case errOwnerChanged:
@@ -223,14 +223,14 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 		}
 		if !bypass && !g.tryQueuesLocked() {
 			var err error
-			if bypass, err = g.awaitQueuesLocked(op); err != nil {
+			if bypass, err = g.awaitQueuesUnlocking(op); err != nil {
 				return nil, err
 			}
 			continue
 		}
 		if d := (entrance{e}).yieldLocked(g.locked); d > 0 && !yielded && op.HasTime(d) {
 			yielded = true
-			if err := g.yieldLocked(op, d); err != nil {
+			if err := g.yieldUnlocking(op, d); err != nil {
 				return nil, err
 			}
 			continue
@@ -239,21 +239,21 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 	}
 }
 
-// awaitHoldLocked waits for the owner mutex of other, which another caller of the owner has. If that caller asks for
+// awaitHoldUnlocking waits for the owner mutex of other, which another caller of the owner has. If that caller asks for
 // the lock, it must not wait for what a late answer has granted to this one: that is rolled back, and this one begins
 // again.
-func (g *multiAcquire) awaitHoldLocked(op *waitOptions, other *hold) error {
+func (g *multiAcquire) awaitHoldUnlocking(op *waitOptions, other *hold) error {
 	g.engine.slow.Strike(&g.redisWait) // it waits no longer for the lock that Redis has last found busy
 	g.leaveQueuesLocked()
 	if other.state.holds() {
-		return entrance{g.engine}.enterOwnersLocked(g.states, op, other)
+		return entrance{g.engine}.enterOwnersUnlocking(g.states, op, other)
 	}
 	if g.late && other.state.wanted() {
 		g.leftovers.grantNotKept()
 		return errRestart
 	}
 	patient := g.waiting()
-	err := entrance{g.engine}.enterLocked(g.states, patient, &other.ownerQueue, other)
+	err := entrance{g.engine}.enterUnlocking(g.states, patient, &other.ownerQueue, other)
 	op.waitedAs(patient)
 	switch err {
 	case nil:
@@ -266,11 +266,11 @@ func (g *multiAcquire) awaitHoldLocked(op *waitOptions, other *hold) error {
 	return err
 }
 
-// awaitQueuesLocked waits for all wait queues, and reports whether the next attempt bypasses them.
-func (g *multiAcquire) awaitQueuesLocked(op *waitOptions) (bypass bool, err error) {
+// awaitQueuesUnlocking waits for all wait queues, and reports whether the next attempt bypasses them.
+func (g *multiAcquire) awaitQueuesUnlocking(op *waitOptions) (bypass bool, err error) {
 	g.engine.slow.Strike(&g.redisWait)
 	patient := g.waiting()
-	err = entrance{g.engine}.enterQueuesLocked(g.states, patient, g.awaitedLocked())
+	err = entrance{g.engine}.enterQueuesUnlocking(g.states, patient, g.awaitedLocked())
 	op.found, op.number = patient.found, patient.number
 	op.waitedAs(patient)
 	if err == errOwnerChanged || err == errBypassQueue {
@@ -279,10 +279,10 @@ func (g *multiAcquire) awaitQueuesLocked(op *waitOptions) (bypass bool, err erro
 	return false, err
 }
 
-// yieldLocked lets other processes go first for the duration d.
-func (g *multiAcquire) yieldLocked(op *waitOptions, d time.Duration) error {
+// yieldUnlocking lets other processes go first for the duration d.
+func (g *multiAcquire) yieldUnlocking(op *waitOptions, d time.Duration) error {
 	g.unlockHoldsLocked()
-	err := op.sleepUnlocked(g.states, nil, d)
+	err := op.sleepUnlocking(g.states, nil, d)
 	if err != nil {
 		g.leaveQueuesLocked()
 	}

@@ -6,7 +6,7 @@ package engine
 // Rules: a lock has a local queue in its lock state while goroutines contend for it or hold it, unless its admission is
 // Uncoordinated; each half of a read/write lock has a queue of its own. If the lock is exclusive, only the caller that
 // the queue has admitted sends requests, and the others wait in the order in which they came. The mutex of the lock
-// state guards the queue. awaitLocked unlocks this mutex while it waits.
+// state guards the queue. awaitUnlocking unlocks this mutex while it waits.
 
 import (
 	"errors"
@@ -127,8 +127,8 @@ func (e entrance) number(op *waitOptions) uint64 {
 	return e.waiters.Add(1)
 }
 
-// enterLocked waits until q has admitted the caller, which wants the lock of h. It unlocks mu meanwhile.
-func (e entrance) enterLocked(mu sync.Locker, op *waitOptions, q *waitqueue.Queue[candidate], h *hold) error {
+// enterUnlocking waits until q has admitted the caller, which wants the lock of h. It unlocks mu meanwhile.
+func (e entrance) enterUnlocking(mu sync.Locker, op *waitOptions, q *waitqueue.Queue[candidate], h *hold) error {
 	if q.TryEnter() {
 		return nil
 	}
@@ -142,7 +142,7 @@ func (e entrance) enterLocked(mu sync.Locker, op *waitOptions, q *waitqueue.Queu
 			q.Leave(w)
 		}
 	}()
-	err := e.awaitLocked(mu, op, w)
+	err := e.awaitUnlocking(mu, op, w)
 	returned = true
 	if err != nil {
 		q.Leave(w)
@@ -155,9 +155,9 @@ func (e entrance) enterLocked(mu sync.Locker, op *waitOptions, q *waitqueue.Queu
 	return err
 }
 
-// enterOwnersLocked waits for the owner mutex of h while another goroutine of the same owner uses h for a request. A
+// enterOwnersUnlocking waits for the owner mutex of h while another goroutine of the same owner uses h for a request. A
 // caller that does not wait for other owners waits here too, for as long as it would wait for an answer of Redis.
-func (e entrance) enterOwnersLocked(mu sync.Locker, op *waitOptions, h *hold) error {
+func (e entrance) enterOwnersUnlocking(mu sync.Locker, op *waitOptions, h *hold) error {
 	patient, now := *op, time.Now()
 	patient.NoWait = false
 	switch {
@@ -167,7 +167,7 @@ func (e entrance) enterOwnersLocked(mu sync.Locker, op *waitOptions, h *hold) er
 	default:
 		patient.Wait = patient.WithMinWait(now)
 	}
-	err := e.enterLocked(mu, &patient, &h.ownerQueue, h)
+	err := e.enterUnlocking(mu, &patient, &h.ownerQueue, h)
 	op.waitedAs(&patient)
 	if err == send.ErrTimeUp && op.NoWait {
 		return ErrNoAnswer
@@ -175,18 +175,18 @@ func (e entrance) enterOwnersLocked(mu sync.Locker, op *waitOptions, h *hold) er
 	return err
 }
 
-// awaitLocked waits until w is done, or returns why the wait ended sooner. It unlocks mu meanwhile.
-func (e entrance) awaitLocked(mu sync.Locker, op *waitOptions, w *waiter) error {
-	err := op.sleepUnlocked(mu, w.Done, 0)
+// awaitUnlocking waits until w is done, or returns why the wait ended sooner. It unlocks mu meanwhile.
+func (e entrance) awaitUnlocking(mu sync.Locker, op *waitOptions, w *waiter) error {
+	err := op.sleepUnlocking(mu, w.Done, 0)
 	if err == nil && w.Waits() {
 		return errOwnerChanged
 	}
 	return err
 }
 
-// sleepUnlocked sleeps as sleep does, with mu unlocked meanwhile. It locks mu again also if the user's ctx panics, or the
-// Observer ends the goroutine.
-func (op *waitOptions) sleepUnlocked(mu sync.Locker, wake <-chan struct{}, d time.Duration) error {
+// sleepUnlocking sleeps as sleep does, with mu unlocked meanwhile. It locks mu again also if the user's ctx panics, or
+// the Observer ends the goroutine.
+func (op *waitOptions) sleepUnlocking(mu sync.Locker, wake <-chan struct{}, d time.Duration) error {
 	mu.Unlock()
 	defer mu.Lock()
 	op.span.waits()
@@ -194,15 +194,15 @@ func (op *waitOptions) sleepUnlocked(mu sync.Locker, wake <-chan struct{}, d tim
 }
 
 // reserveTime is how long a caller may occupy a local queue while it waits in another one, the first time that it does
-// so: see enterQueuesLocked.
+// so: see enterQueuesUnlocking.
 const reserveTime = 100 * time.Millisecond
 
-// enterQueuesLocked waits until the local queues of all targets have admitted the caller. It unlocks mu meanwhile. As a
-// rule, a caller that waits in one queue leaves the other ones, because a free lock must not wait for a caller that
-// waits for another lock. But if all queues have waiters, the caller might never be admitted to all of them at the same
-// time. So after every third failure it enters the queues in order and keeps those that have admitted it for a limited
-// time, which doubles each time.
-func (e entrance) enterQueuesLocked(mu sync.Locker, op *waitOptions, targets []target) error {
+// enterQueuesUnlocking waits until the local queues of all targets have admitted the caller. It unlocks mu meanwhile.
+// As a rule, a caller that waits in one queue leaves the other ones, because a free lock must not wait for a caller
+// that waits for another lock. But if all queues have waiters, the caller might never be admitted to all of them at the
+// same time. So after every third failure it enters the queues in order and keeps those that have admitted it for a
+// limited time, which doubles each time.
+func (e entrance) enterQueuesUnlocking(mu sync.Locker, op *waitOptions, targets []target) error {
 	misses, reserve := 0, reserveTime
 	for i := 0; i < len(targets); i++ {
 		h := targets[i].hold
@@ -215,10 +215,10 @@ func (e entrance) enterQueuesLocked(mu sync.Locker, op *waitOptions, targets []t
 			continue
 		}
 		if misses++; misses%3 == 0 {
-			if err := e.enterInOrderLocked(mu, op, targets, reserve); err != send.ErrTimeUp {
+			if err := e.enterInOrderUnlocking(mu, op, targets, reserve); err != send.ErrTimeUp {
 				return e.gaveUpLocked(op, q, h, err)
 			}
-			if why := overUnlocked(mu, op); why != nil { // if nil, only the time for which it keeps the queues is over
+			if why := overUnlocking(mu, op); why != nil { // if nil, only the time for which it keeps the queues is over
 				return e.gaveUpLocked(op, q, h, why)
 			}
 			reserve *= 2
@@ -226,7 +226,7 @@ func (e entrance) enterQueuesLocked(mu sync.Locker, op *waitOptions, targets []t
 			continue
 		}
 		leaveQueuesLocked(targets)
-		if err := e.enterOneLocked(mu, op, h); err != nil {
+		if err := e.enterOneUnlocking(mu, op, h); err != nil {
 			return e.gaveUpLocked(op, q, h, err)
 		}
 		i = -1 // begin again, with this queue entered
@@ -234,17 +234,17 @@ func (e entrance) enterQueuesLocked(mu sync.Locker, op *waitOptions, targets []t
 	return nil
 }
 
-// overUnlocked returns why the caller has no more time, or nil. It unlocks mu meanwhile, because it calls methods of
+// overUnlocking returns why the caller has no more time, or nil. It unlocks mu meanwhile, because it calls methods of
 // the user's ctx.
-func overUnlocked(mu sync.Locker, op *waitOptions) error {
+func overUnlocking(mu sync.Locker, op *waitOptions) error {
 	mu.Unlock()
 	defer mu.Lock()
 	return op.Over()
 }
 
-// enterInOrderLocked enters the queues of all targets in order. If it does not get into all of them within reserve,
+// enterInOrderUnlocking enters the queues of all targets in order. If it does not get into all of them within reserve,
 // counted from when the first one has admitted it, it leaves them all.
-func (e entrance) enterInOrderLocked(mu sync.Locker, op *waitOptions, targets []target, reserve time.Duration) error {
+func (e entrance) enterInOrderUnlocking(mu sync.Locker, op *waitOptions, targets []target, reserve time.Duration) error {
 	leaveQueuesLocked(targets)
 	short, keeps := *op, false
 	defer func() {
@@ -255,7 +255,7 @@ func (e entrance) enterInOrderLocked(mu sync.Locker, op *waitOptions, targets []
 		if !t.hold.needsQueueLocked() {
 			continue
 		}
-		if err := e.enterOneLocked(mu, &short, t.hold); err != nil {
+		if err := e.enterOneUnlocking(mu, &short, t.hold); err != nil {
 			leaveQueuesLocked(targets)
 			return err
 		}
@@ -267,11 +267,11 @@ func (e entrance) enterInOrderLocked(mu sync.Locker, op *waitOptions, targets []
 	return nil
 }
 
-// enterOneLocked waits in the local queue of the lock of h.
-func (e entrance) enterOneLocked(mu sync.Locker, op *waitOptions, h *hold) error {
+// enterOneUnlocking waits in the local queue of the lock of h.
+func (e entrance) enterOneUnlocking(mu sync.Locker, op *waitOptions, h *hold) error {
 	q := h.lockState.queueLocked(h.key.half)
 	defer h.lockState.dropQueueLocked(q) // unless a caller is admitted
-	if err := e.enterLocked(mu, op, &q.Queue, h); err != nil {
+	if err := e.enterUnlocking(mu, op, &q.Queue, h); err != nil {
 		return err
 	}
 	h.queue = q
@@ -319,10 +319,10 @@ func leaveQueuesLocked(targets []target) {
 	}
 }
 
-// passQueueLocked waits until the local queue has admitted the caller, or until its next attempt bypasses the queue. It
-// returns how long the caller has to let other processes go first. It unlocks mu meanwhile.
-func (e entrance) passQueueLocked(mu sync.Locker, op *waitOptions, targets []target) (yield time.Duration, err error) {
-	switch err = e.enterQueuesLocked(mu, op, targets); err {
+// passQueueUnlocking waits until the local queue has admitted the caller, or until its next attempt bypasses the queue.
+// It returns how long the caller has to let other processes go first. It unlocks mu meanwhile.
+func (e entrance) passQueueUnlocking(mu sync.Locker, op *waitOptions, targets []target) (yield time.Duration, err error) {
+	switch err = e.enterQueuesUnlocking(mu, op, targets); err {
 	case nil:
 		return e.yieldLocked(targets), nil
 	case errBypassQueue, errOwnerChanged:

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// enterQueues is enterQueuesLocked for a caller without the mutexes.
+// enterQueues is enterQueuesUnlocking for a caller without the mutexes.
 func (e *bubbleEngine) enterQueues(op *waitOptions, targets []target) error {
 	var locks []contract.Lock
 	for _, t := range targets {
@@ -27,7 +27,7 @@ func (e *bubbleEngine) enterQueues(op *waitOptions, targets []target) error {
 	defer all.release()
 	all.Lock()
 	defer all.Unlock()
-	return entrance{e.Engine}.enterQueuesLocked(all, op, targets)
+	return entrance{e.Engine}.enterQueuesUnlocking(all, op, targets)
 }
 
 // wantsOf returns a target for each of the locks.

@@ -37,7 +37,7 @@ func (h *hold) newRecord(answeredAt time.Duration) *record {
 	return r
 }
 
-// leaveRecordLocked removes h from its record, and reports whether nobody uses its field any more. That no other hold
+// leaveRecordLocked removes h from its record, and reports whether its field has no users any more. That no other hold
 // has the record is a condition of its own, so that it is right even if the users were miscounted: see ledger.Strict.
 func (h *hold) leaveRecordLocked() bool {
 	r := h.record

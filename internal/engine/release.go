@@ -258,12 +258,12 @@ type releasedOne struct {
 func (s *lockState) releaseOne(op *waitOptions, kind contract.Lock, o Owner, p *Part) (g releasedOne, err error) {
 	s.Lock()
 	defer s.Unlock()
-	h, err := s.lockHoldLocked(op, kind, o, p, false) // it also ends a hold whose lease has expired
+	h, err := s.lockHoldUnlocking(op, kind, o, p, false) // it also ends a hold whose lease has expired
 	if h == nil {
 		return g, err
 	}
 	p.uncountLocked(h)
-	left, last := h.releaseOneLocked()
+	left, last := h.releaseOneUnlocking()
 	g = releasedOne{hold: h, count: left, loss: h.loss} // it may also be lost while its guards end
 	g.done = g.loss == nil && left == 0 && !last
 	if g.done {
@@ -272,25 +272,25 @@ func (s *lockState) releaseOne(op *waitOptions, kind contract.Lock, o Owner, p *
 	return g, nil
 }
 
-// releaseOneLocked decrements the hold count. It returns the count that is left, and whether the caller has to release
-// the record in Redis. When the count reaches zero, it hands the lock off, or ends the hold in this process. It unlocks
-// the mutex while it cancels guarded contexts. The caller has the owner mutex.
-func (h *hold) releaseOneLocked() (left int, last bool) {
+// releaseOneUnlocking decrements the hold count. It returns the count that is left, and whether the caller has to
+// release the record in Redis. When the count reaches zero, it hands the lock off, or ends the hold in this process. It
+// unlocks the mutex while it cancels guarded contexts. The caller has the owner mutex.
+func (h *hold) releaseOneUnlocking() (left int, last bool) {
 	if len(h.guards) > 0 {
 		if next, _ := h.successorLocked(); next != nil { // the guards are canceled before the successor holds the lock
-			h.endGuardsLocked(h.guards.Take())
+			h.endGuardsUnlocking(h.guards.Take())
 		}
 	}
 	if h.handOffLocked() {
 		return 0, false
 	}
 	left, last, guards := h.endOneLocked()
-	h.endGuardsLocked(guards)
+	h.endGuardsUnlocking(guards)
 	return left, last
 }
 
-// endGuardsLocked cancels the contexts of guards. It unlocks the mutex meanwhile.
-func (h *hold) endGuardsLocked(guards []*guard.End) {
+// endGuardsUnlocking cancels the contexts of guards. It unlocks the mutex meanwhile.
+func (h *hold) endGuardsUnlocking(guards []*guard.End) {
 	if len(guards) == 0 {
 		return
 	}

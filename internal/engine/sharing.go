@@ -15,8 +15,8 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 )
 
-// shareLocked is the part of admit for read locks that share records.
-func (s *lockState) shareLocked(op *waitOptions, kind contract.Lock, key holdKey) (admitted, error) {
+// shareUnlocking is the part of admit for read locks that share records.
+func (s *lockState) shareUnlocking(op *waitOptions, kind contract.Lock, key holdKey) (admitted, error) {
 	if s.engine.HandoffWindow == 0 || s.closed {
 		return admitted{}, nil
 	}
@@ -35,7 +35,7 @@ func (s *lockState) shareLocked(op *waitOptions, kind contract.Lock, key holdKey
 	case q.TryEnter():
 		return s.admitFirstLocked(s.newHoldLocked(kind, key, op.changes(kind)), q), nil
 	}
-	return s.enqueueLocked(op, q, s.newHoldLocked(kind, key, op.changes(kind)))
+	return s.enqueueUnlocking(op, q, s.newHoldLocked(kind, key, op.changes(kind)))
 }
 
 // isOpenLocked reports whether newcomers may share r.

@@ -67,7 +67,7 @@ func (o *oneLock) passQueue(asksLocked func()) (yield time.Duration, err error) 
 	if o.bypass {
 		o.bypass = false
 	} else {
-		yield, err = entrance{o.engine}.passQueueLocked(o.states[0], &o.waitOptions, o.targets)
+		yield, err = entrance{o.engine}.passQueueUnlocking(o.states[0], &o.waitOptions, o.targets)
 	}
 	if err == nil && yield == 0 {
 		asksLocked()

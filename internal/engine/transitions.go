@@ -12,7 +12,7 @@ package engine
 //
 // Rules: no other function assigns hold.state. An event that is impossible in the state of the hold is a bug of this
 // package. In tests and in the simulator it panics. In a service the hold stays as it is, and ends as lost, with a
-// cause that says what has happened: that costs less than a crash, or a second holder.
+// cause that describes what has happened: that costs less than a crash, or a second holder.
 
 import (
 	"errors"

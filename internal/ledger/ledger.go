@@ -51,7 +51,7 @@ func (f *Field) Leave() (last bool) {
 	return f.users == 0
 }
 
-// InUse reports whether the field has users. Then nobody deletes it.
+// InUse reports whether the field has users. As long as it has, it must not be deleted.
 func (f *Field) InUse() bool { return f.users > 0 }
 
 // MayLast notes that the lease of the field may end as late as at the time until.
