@@ -13,6 +13,7 @@ import (
 type dialect struct {
 	schema  string
 	missing *regexp.Regexp // the text of the error of a table that does not exist
+	waited  *regexp.Regexp // the text of the error of a wait for the row that has taken too long
 
 	// admit locks the row, and stores the token unless a higher one is stored. Then it returns ErrStale, and the higher
 	// token if it knows that.
@@ -28,6 +29,7 @@ var dialects = map[Dialect]dialect{
 	token    bigint NOT NULL
 )`,
 		missing: regexp.MustCompile(`42P01|relation .* does not exist`),
+		waited:  regexp.MustCompile(`55P03|canceling statement due to lock timeout`),
 		admit: upsert{
 			`INSERT INTO {table} AS f (resource, token) VALUES ($1, $2)
 ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE f.token <= EXCLUDED.token`,
@@ -41,6 +43,7 @@ ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE f.token <= EXC
 	token    BIGINT NOT NULL
 ) ENGINE = InnoDB`,
 		missing: regexp.MustCompile(`Error 1146|42S02`),
+		waited:  regexp.MustCompile(`Error 1205`),
 		admit:   lockAndCompare,
 	},
 	SQLite: {
@@ -49,6 +52,7 @@ ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE f.token <= EXC
 	token    INTEGER NOT NULL
 ) WITHOUT ROWID`,
 		missing: regexp.MustCompile(`no such table`),
+		waited:  regexp.MustCompile(`database is locked|database table is locked`),
 		admit: upsert{
 			`INSERT INTO {table} AS f (resource, token) VALUES (?, ?)
 ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE f.token <= excluded.token`,

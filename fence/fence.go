@@ -177,6 +177,9 @@ func (t *Table) Admit(ctx context.Context, tx Execer, resource string, token int
 	case err != nil && t.dialect.missing.MatchString(text(err)):
 		return fmt.Errorf("fence: admit token %d for %q: the table %s is missing: run the statement of Schema() in a "+
 			"migration, or call Create: %w", token, resource, t.name, err)
+	case err != nil && t.dialect.waited.MatchString(text(err)):
+		return fmt.Errorf("fence: admit token %d for %q: another transaction has the row of the resource, perhaps one whose "+
+			"process is paused: %w", token, resource, err)
 	case err != nil:
 		return fmt.Errorf("fence: admit token %d for %q: %w", token, resource, err)
 	}
@@ -186,15 +189,16 @@ func (t *Table) Admit(ctx context.Context, tx Execer, resource string, token int
 // Tx begins a transaction, admits the token, calls fn, and commits. If the token is stale, or anything else fails, it
 // rolls back and returns the error; that of fn is returned as it is. If fn panics it rolls back, too.
 //
-// Inside fn read and write through tx only. Return every error of a statement: at a deadlock MySQL ends the transaction
+// Inside fn read and write through tx only, and leave Commit and Rollback to Tx. Return every error of a statement: at a deadlock MySQL ends the transaction
 // itself, and what is executed after that is not part of any transaction, and not protected.
 //
 // fn is called once. After an error that asks for the transaction to be repeated (see the package comment) the caller
-// may call Tx again, as long as it holds the lock; fn runs again then. After an error of the commit it is unknown, as
-// always, whether the transaction was committed.
+// may call Tx again, as long as it holds the lock; fn runs again then.
 //
 // opts are those of [sql.DB.BeginTx], and may be nil. The transaction is rolled back if ctx is canceled, so pass the
-// context that is canceled when the lock is lost.
+// context that is canceled when the lock is lost: the error then matches the cause of the context. After any other error
+// of the commit it is unknown, as always, whether the transaction was committed. If Tx returns nil, it was, also if the
+// Do around it returns relock.ErrLockLost.
 func (t *Table) Tx(
 	ctx context.Context, db *sql.DB, opts *sql.TxOptions, resource string, token int64, fn func(tx *sql.Tx) error,
 ) error {
@@ -212,10 +216,23 @@ func (t *Table) Tx(
 	if err := fn(tx); err != nil {
 		return err
 	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("fence: commit the transaction for %q: %w", resource, err)
+	return ended(ctx, resource, tx.Commit())
+}
+
+// ended explains err, the error of a commit.
+func ended(ctx context.Context, resource string, err error) error {
+	over := err == sql.ErrTxDone || err == ctx.Err() // the commit was not sent
+	switch {
+	case err == nil:
+		return nil
+	case over && ctx.Err() != nil:
+		return fmt.Errorf("fence: the transaction for %q was rolled back before its commit, because its context is done: %w",
+			resource, context.Cause(ctx))
+	case over:
+		return fmt.Errorf("fence: the transaction for %q had ended before its commit: the function must not call Commit or "+
+			"Rollback: %w", resource, err)
 	}
-	return nil
+	return fmt.Errorf("fence: commit the transaction for %q: %w", resource, err)
 }
 
 // check reports whether all databases can store the resource, and whether a lock can have issued the token.
@@ -237,7 +254,7 @@ func check(resource string, token int64) error {
 
 // inTransaction refuses what can begin transactions and is none.
 func inTransaction(tx Execer) error {
-	if tx == nil {
+	if v := reflect.ValueOf(tx); tx == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return errors.New("the transaction is nil")
 	}
 	// Packages that are built on database/sql have these methods with types of their own.

@@ -190,6 +190,7 @@ func TestAdmitRefusesWhatIsNotATransaction(t *testing.T) {
 	}
 	assert.ErrorContains(t, table.Admit(t.Context(), db, "orders:42", 1), "a *sql.DB is not")
 	assert.ErrorContains(t, table.Admit(t.Context(), nil, "orders:42", 1), "the transaction is nil")
+	assert.ErrorContains(t, table.Admit(t.Context(), (*sql.Tx)(nil), "orders:42", 1), "the transaction is nil")
 	assert.Equal(t, "BEGIN", f.said())
 	for _, yes := range []Execer{tx, struct{ *sql.Tx }{tx}, nested{beginner{tx}}, struct{ Execer }{conn}} {
 		assert.NoError(t, table.Admit(t.Context(), yes, "orders:42", 1))
@@ -352,6 +353,42 @@ func TestTxThatIsCanceledCommitsNothing(t *testing.T) {
 		cancel()
 		return nil
 	})
-	assert.ErrorContains(t, err, `fence: commit the transaction for "orders:42": `)
+	assert.ErrorIs(t, err, context.Canceled)
+	assert.EqualError(t, err, `fence: the transaction for "orders:42" was rolled back before its commit, because its `+
+		"context is done: context canceled")
 	assert.NotContains(t, f.said(), "COMMIT")
+
+	lost := errors.New("the lock was lost")
+	because, lose := context.WithCancelCause(t.Context())
+	err = NewTable("fences", Postgres).Tx(because, open(t, f), nil, "orders:42", 34, func(*sql.Tx) error {
+		lose(lost)
+		return nil
+	})
+	assert.ErrorIs(t, err, lost)
+	assert.NotErrorIs(t, err, context.Canceled, "a loss does not look like a cancellation")
+}
+
+// The function must not end the transaction: whether what it has done was written cannot be known then.
+func TestTransactionThatTheFunctionHasEndedIsAnError(t *testing.T) {
+	for _, end := range []func(*sql.Tx) error{(*sql.Tx).Commit, (*sql.Tx).Rollback} {
+		f := &fake{affected: 1}
+		err := NewTable("fences", Postgres).Tx(t.Context(), open(t, f), nil, "orders:42", 34, end)
+		assert.ErrorIs(t, err, sql.ErrTxDone)
+		assert.ErrorContains(t, err, "the function must not call Commit or Rollback")
+	}
+}
+
+func TestWaitForTheRowIsExplained(t *testing.T) {
+	for d, text := range map[Dialect]string{
+		Postgres: "ERROR: canceling statement due to lock timeout (SQLSTATE 55P03)",
+		MySQL:    "Error 1205 (HY000): Lock wait timeout exceeded; try restarting transaction",
+		SQLite:   "database is locked (5) (SQLITE_BUSY)",
+	} {
+		broken := errors.New(text)
+		f := &fake{fails: map[string]error{"INSERT": broken}}
+		err := NewTable("fences", d).Tx(t.Context(), open(t, f), nil, "orders:42", 34, func(*sql.Tx) error { return nil })
+		assert.ErrorIs(t, err, broken)
+		assert.EqualError(t, err, `fence: admit token 34 for "orders:42": another transaction has the row of the resource, `+
+			"perhaps one whose process is paused: "+text)
+	}
 }

@@ -311,6 +311,7 @@ func TestTimeoutOfALockWaitIsNotStale(t *testing.T) {
 	var my *mysql.MySQLError
 	require.ErrorAs(t, err, &my)
 	assert.Equal(t, uint16(1205), my.Number)
+	assert.ErrorContains(t, err, "another transaction has the row of the resource")
 }
 
 // Each text is a resource of its own.

@@ -101,7 +101,7 @@ func TestCanceledContextCommitsNothing(t *testing.T) {
 			cancel()
 			return nil
 		})
-		assert.Error(t, err)
+		assert.ErrorIs(t, err, context.Canceled)
 		assert.ErrorIs(t, s.add(ctx, 1, 1), context.Canceled)
 
 		ctx, cancel = context.WithCancel(t.Context())
