@@ -27,10 +27,11 @@ func TestSectionsAllocateLittle(t *testing.T) { // not in parallel: the counter 
 		goroutines  int
 		most, bytes float64
 	}{
-		"alone":          {one, 1, 25, 2800},
-		"in batches":     {own, 64, 20, 2800},
-		"handed off":     {one, 16, 5, 700},
-		"shared readers": {readers, 16, 6, 700},
+		// On a busy machine a few calls take other ways, and the bytes vary by some percent.
+		"alone":          {one, 1, 26, 3200},
+		"in batches":     {own, 64, 20, 3200},
+		"handed off":     {one, 16, 6, 900},
+		"shared readers": {readers, 16, 6, 900},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := New(testredis.Client(t, addr), WithLabel(""))
