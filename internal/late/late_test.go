@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/relock-go/relock/internal/permute"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -72,7 +73,7 @@ func TestOrderOfEventsDoesNotMatter(t *testing.T) {
 			{x: acquire, open: 1}, {x: acquire, open: 1, lost: lost}, {x: extend, open: 1},
 			{x: acquire}, {x: acquire}, {x: extend},
 		}
-		permute(len(events), func(order []int) {
+		permute.All(len(events), func(order []int) {
 			var l Requests
 			for _, i := range order {
 				if e := events[i]; e.open > 0 {
@@ -87,27 +88,6 @@ func TestOrderOfEventsDoesNotMatter(t *testing.T) {
 			assert.Equal(t, lost, l.Fields() == 1, "%s: %v", name, order)
 		})
 	}
-}
-
-// permute calls f with each permutation of 0 to n-1.
-func permute(n int, f func([]int)) {
-	order := make([]int, n)
-	for i := range order {
-		order[i] = i
-	}
-	var from func(at int)
-	from = func(at int) {
-		if at == n {
-			f(order)
-			return
-		}
-		for i := at; i < n; i++ {
-			order[at], order[i] = order[i], order[at]
-			from(at + 1)
-			order[at], order[i] = order[i], order[at]
-		}
-	}
-	from(0)
 }
 
 // Lost tries whose holds expire without a release do not stay in memory.

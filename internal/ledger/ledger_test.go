@@ -5,13 +5,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/relock-go/relock/internal/permute"
 )
 
 // A field is deleted only when no hold has it, adopts it or has it split: in all orders of six events, the last of its
 // users to leave is told so, and no other one.
 func TestFieldIsDeletedOnlyWhenItsLastUserHasLeft(t *testing.T) {
 	const users = 3
-	permute(2*users, func(order []int) { // the events 0 to 2 begin a use, and 3 to 5 end one
+	permute.All(2*users, func(order []int) { // the events 0 to 2 begin a use, and 3 to 5 end one
 		var f Field
 		used, lasts := 0, 0
 		for _, event := range order {
@@ -50,7 +52,7 @@ func TestFieldThatIsLeftIsDeletedOnce(t *testing.T) {
 		mayLast
 		events
 	)
-	permute(events, func(order []int) {
+	permute.All(events, func(order []int) {
 		var f Field
 		f.Use()
 		f.Use()
@@ -126,25 +128,4 @@ func TestLeaseEndsWithItsLatestRequest(t *testing.T) {
 		assert.Equal(t, of.settled, of.r.IsSettled(), of.name)
 		assert.Equal(t, of.outlives, of.r.Outlives(now+20*time.Second), of.name)
 	}
-}
-
-// permute calls f with each permutation of 0 to n-1.
-func permute(n int, f func([]int)) {
-	order := make([]int, n)
-	for i := range order {
-		order[i] = i
-	}
-	var from func(at int)
-	from = func(at int) {
-		if at == n {
-			f(order)
-			return
-		}
-		for i := at; i < n; i++ {
-			order[at], order[i] = order[i], order[at]
-			from(at + 1)
-			order[at], order[i] = order[i], order[at]
-		}
-	}
-	from(0)
 }
