@@ -44,12 +44,12 @@ func (s *lockState) oweLocked(d duty) {
 // begin begins last, and all duties that were noted before it. The caller has unlocked the lock state.
 func (e *Engine) begin(last *duty) {
 	for d := last; d != nil; d = d.before {
-		e.workers.Spawn(func() { d.fulfil(e) })
+		e.workers.Spawn(func() { e.fulfil(d) })
 	}
 }
 
-// fulfil does what d says.
-func (d *duty) fulfil(e *Engine) {
+// carryOut does what d says.
+func (e *Engine) carryOut(d *duty) {
 	switch {
 	case d.clear != nil:
 		d.clear.clear()

@@ -98,6 +98,8 @@ type Engine struct {
 
 	isLeaving, isClosed atomic.Bool
 
+	fulfil func(*duty) // carries a duty out: it calls what depends on lock states, which do not depend on it
+
 	draining drain
 	table    stateTable
 	expired  expiredRing
@@ -128,6 +130,7 @@ func New(c Config, sending send.Config) *Engine {
 	e.pubsub = wake.New(e.Servers, e.Log, func(channel string, err error) {
 		e.reporter.Later(func() { e.Events.SubscriptionRefused(channel, err) })
 	})
+	e.fulfil = e.carryOut
 	e.poller = looking{e}.newPoller()
 	sending.RetryBudget, sending.Spawn, sending.Reroute, sending.Log =
 		e.WatchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.Log
@@ -136,7 +139,7 @@ func New(c Config, sending send.Config) *Engine {
 	}
 	e.sender = send.New(sending)
 	e.fields.id, e.fields.degraded = e.ID, e.sender.Degraded
-	e.losses.Engine, e.losses.lines = e, report.NewLineLimit()
+	e.losses.lines = report.NewLineLimit()
 	e.hints = e.newHints()
 	e.watchdog = renewing{e}.newWatchdog()
 	if e.Channel != "" {
@@ -197,7 +200,7 @@ func (e *Engine) Close() error {
 	if held := e.stillHeld(); held.count > 0 {
 		e.reporter.Later(func() { e.Events.ClosedWithHolds(held.count, held.some) })
 	}
-	e.reporter.Later(e.losses.tellRest)
+	e.reporter.Later(e.tellOmittedLosses)
 	e.reporter.Close()
 	drained := e.workers.Close() // ends after the last report
 

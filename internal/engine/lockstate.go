@@ -41,7 +41,7 @@ type lockState struct {
 	queues []*waitQueue                // the local queues, at most one for each half; nil: there was none
 	first  waitQueue                   // memory for the first of them: most lock states have no other one
 	room   [1]*waitQueue               // the array of queues
-	multis map[holdKey][]*multiAcquire // the multi-acquires under way that ask for a lock of this name
+	multis map[holdKey][]chan struct{} // a value in each wakes a multi-acquire that asks for this hold, too
 	duties *duty                       // the duty that was noted last; see Unlock
 	forced time.Duration               // when a forced release was last known of: see checkIfForcedLocked
 }

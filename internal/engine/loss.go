@@ -133,7 +133,7 @@ func (e *ending) report() {
 
 // tellLoss reports a loss to the Observer, and to the log unless this Client has forced the lock open.
 func (e *Engine) tellLoss(s Subject, held time.Duration, loss, cause error) {
-	logged := !errors.Is(cause, errForced) && e.losses.allows()
+	logged := !errors.Is(cause, errForced) && e.logsLoss()
 	e.Events.Lost(s, held, loss, cause, logged)
 }
 
@@ -144,27 +144,16 @@ func reportLater(all []ending) {
 	}
 }
 
-// lossLines decides which losses the log gets, and has it told how many more there were.
+// lossLines counts the losses for the log, and decides which of them it gets.
 type lossLines struct {
-	*Engine
-
 	mu       sync.Mutex // guards the fields below; no other mutex is locked while it is held
 	lines    report.LineLimit
-	counting bool // a goroutine runs count, or did until Close
+	counting bool // a goroutine runs countLosses, or did until Close
 }
 
-// allows reports whether the log gets the next loss.
-func (l *lossLines) allows() bool {
-	allowed, first := l.next()
-	if first {
-		l.workers.Spawn(l.count)
-	}
-	return allowed
-}
-
-// next counts a loss. first reports whether it is the first one that is left out since the last report of count.
-func (l *lossLines) next() (allowed, first bool) {
-	now := l.watchdog.Now()
+// next counts a loss at now, on the clock of the watchdog, and reports whether the log gets it. first reports whether it
+// is the first one that is left out since the last report of countLosses.
+func (l *lossLines) next(now time.Duration) (allowed, first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lines.Allows(now, true) {
@@ -174,30 +163,38 @@ func (l *lossLines) next() (allowed, first bool) {
 	return false, first
 }
 
-// count reports once in a second how many losses were left out, until there are none. The rest is for Close.
-func (l *lossLines) count() {
-	for l.Pause(l.life, time.Second) == nil {
-		n := l.omitted(false)
-		if n == 0 {
-			return
-		}
-		l.reporter.Later(func() { l.Events.LossesOmitted(n) })
-	}
-}
-
-// tellRest reports how many losses were left out, after the reports that were made before Close.
-func (l *lossLines) tellRest() {
-	if n := l.omitted(true); n > 0 {
-		l.Events.LossesOmitted(n)
-	}
-}
-
 // omitted returns how many losses were left out since the last call.
-func (l *lossLines) omitted(closed bool) (n int) {
-	now := l.watchdog.Now()
+func (l *lossLines) omitted(now time.Duration, closed bool) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n = l.lines.Omitted(now) // next has kept a line for it
 	l.counting = n > 0 || closed
 	return n
+}
+
+// logsLoss reports whether the log gets the next loss.
+func (e *Engine) logsLoss() bool {
+	allowed, first := e.losses.next(e.watchdog.Now())
+	if first {
+		e.workers.Spawn(e.countLosses)
+	}
+	return allowed
+}
+
+// countLosses reports once in a second how many losses were left out, until there are none. The rest is for Close.
+func (e *Engine) countLosses() {
+	for e.Pause(e.life, time.Second) == nil {
+		n := e.losses.omitted(e.watchdog.Now(), false)
+		if n == 0 {
+			return
+		}
+		e.reporter.Later(func() { e.Events.LossesOmitted(n) })
+	}
+}
+
+// tellOmittedLosses reports how many losses were left out, after the reports that were made before Close.
+func (e *Engine) tellOmittedLosses() {
+	if n := e.losses.omitted(e.watchdog.Now(), true); n > 0 {
+		e.Events.LossesOmitted(n)
+	}
 }

@@ -53,9 +53,9 @@ func (e *Engine) newMultiAcquire(op *waitOptions, bs []contract.Lock, o Owner, r
 		g.fresh[i] = &hold{lockState: s, lock: kind, key: key}
 		g.fresh[i].newField()
 		if s.multis == nil {
-			s.multis = make(map[holdKey][]*multiAcquire)
+			s.multis = make(map[holdKey][]chan struct{})
 		}
-		s.multis[key] = append(s.multis[key], g)
+		s.multis[key] = append(s.multis[key], g.signal)
 	}
 	return g
 }
@@ -82,7 +82,7 @@ func (g *multiAcquire) end() {
 			h.endedLocked() // attempts for it that are still under way will be rolled back
 		}
 		s := h.lockState
-		left := slices.DeleteFunc(s.multis[h.key], func(other *multiAcquire) bool { return other == g })
+		left := slices.DeleteFunc(s.multis[h.key], func(signal chan struct{}) bool { return signal == g.signal })
 		if s.multis[h.key] = left; len(left) == 0 {
 			delete(s.multis, h.key)
 		}
@@ -167,8 +167,8 @@ func (s *lockState) wakeOwnerLocked(h *hold) {
 }
 
 func (s *lockState) wakeMultiLocked(key holdKey) {
-	for _, g := range s.multis[key] {
-		wakeCaller(g.signal)
+	for _, signal := range s.multis[key] {
+		wakeCaller(signal)
 	}
 }
 
