@@ -20,48 +20,17 @@ package engine
 //  6. A hold that was granted is valid from the time before its attempt was sent.
 
 import (
-	"cmp"
-	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
-	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/slow"
 )
-
-const MostAsked = 5 // how many requests a caller sends at most while the grants come so late that it does not keep them
-
-// A Request describes how one caller wants to acquire its locks.
-type Request struct {
-	Wait  time.Duration // how long to wait for other owners; 0: make one attempt; negative: until ctx is done
-	Lease time.Duration // 0: the watchdog timeout, and the watchdog renews the lease
-
-	// LeastLease is the least lease of a new hold in Redis if Lease is shorter. A MultiLock that acquires its locks in
-	// several steps sets it: KeepLease extends the lease until all of them are held.
-	LeastLease time.Duration
-
-	// AnswerBy limits how long a caller with a Wait of 0 waits for an answer, if it is sooner than Services.Patience
-	// (zero: it is not). Even if it has passed already, there is one attempt, which has send.MinWait for an answer.
-	AnswerBy time.Time
-
-	Component bool // the locks are part of a MultiLock: an error names the one that it is about
-	Again     bool // a MultiLock tries again: too little of the lease was left when it had all of its locks
-	Trial     bool // if this request fails before AnswerBy, the caller tries again, so no event reports that it gave up
-}
-
-// A target is the attempt on one lock, and the hold that it is made for.
-type target struct {
-	hold *hold
-	contract.Attempt
-	cut bool // the lease is as long as MaxHold allows: the watchdog will not renew it
-}
 
 // An acquireOp is one acquire operation: what one call does to acquire its locks, until they are held or the call gives
 // up. A call has another operation after errRestart.
@@ -88,119 +57,9 @@ type acquireOp struct {
 	redisWait    slow.Wait[*hold] // for a lock that Redis has found busy
 }
 
-// errRestart makes the call begin another acquire operation, with new fields. There are five reasons. Another caller of
-// the owner has released the hold that was to be re-entered. Or a semaphore is busy, so that the caller has to enter
-// the local queue. Or a field carries the mark of a Client that uses the line, and the attempt has shown that this
-// Client may not use it. Or an earlier attempt on several locks was granted, and some of them are busy by now. Or a
-// late answer has granted them, and another caller of the owner asks for one of them.
-var errRestart = errors.New("the acquire operation starts again")
-
 // ErrLate is the cause of the loss that a call returns if each grant came so late that too little was left of its
 // lease.
 var ErrLate = errors.New("the answers of Redis take so long that too little of the lease remains")
-
-// Acquire acquires every lock for o, or none of them. A lock that o already holds gets a higher hold count. Acquire
-// returns false, and no error, if r.Wait has passed, or if it is 0 and a lock is busy. Several locks must be on one
-// Redis, and of types that a bundle can acquire together.
-func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...contract.Lock) (bool, error) {
-	e.workers.Begin()
-	defer e.workers.End()
-	op := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.noNewHolds, NoWait: r.Wait == 0, OnCaller: true}}
-	switch {
-	case ctx.Err() != nil:
-		return false, send.CtxError(ctx)
-	case e.Open() != nil:
-		return false, send.ErrClosed
-	}
-	for _, l := range locks {
-		if err := l.Traits().Limits.CheckLease(r.Lease); err != nil {
-			return false, err
-		}
-	}
-	op.Deadline = e.deadlineOf(r)
-	op.Patient = op.NoWait && isPatient(ctx)
-	op.part = partOf(ctx)
-	op.span = startSpan(e, ctx, locks, o)
-	err := errRestart
-	for err == errRestart {
-		err = e.acquireOnce(&op, o, r, locks)
-	}
-	err = whyEnded(e, &op, locks, o, r, err)
-	if err == nil || !r.Trial || r.isLate() {
-		op.span.finish(err)
-	}
-	if err == nil {
-		e.noteStacks(locks, o)
-	}
-	if err == send.ErrTimeUp { // not errors.Is: an error that wraps ErrTimeUp has a reason that the caller must see
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// deadlineOf returns when the wait of r ends; zero: it does not.
-func (e *Engine) deadlineOf(r Request) (deadline time.Time) {
-	switch {
-	case r.Wait > 0:
-		return time.Now().Add(r.Wait)
-	case r.Wait == 0 && !r.AnswerBy.IsZero() && time.Until(r.AnswerBy) < e.Patience():
-		return r.AnswerBy
-	}
-	return deadline
-}
-
-// isLate reports whether AnswerBy has passed.
-func (r *Request) isLate() bool { return !r.AnswerBy.IsZero() && !time.Now().Before(r.AnswerBy) }
-
-// acquireOnce runs one acquire operation for all locks. A caller that holds the lock without a request, because it was
-// handed off to it, gets no acquireOp: to allocate one for every hand-off would cost as much as the rest of the
-// hand-off.
-func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []contract.Lock) error {
-	if len(locks) > 1 {
-		e.noteAcquire()
-		g := e.newMultiAcquire(op, locks, o, r)
-		defer g.end()
-		return g.finish(op)
-	}
-	s := e.retain(locks[0].Traits().ID.Name)
-	defer s.release()
-	op.changed = nil
-	if l, kept := locks[0].(VotedLock); kept {
-		return e.acquireVote(op, s, l, o, r)
-	}
-	e.noteAcquire()
-	in, t, err := s.enter(op, locks[0], o, r)
-	if in.holds {
-		op.part.count(in.hold)
-		op.span.handedOff(in.hold.token)
-	}
-	if in.holds || err != nil {
-		return err
-	}
-	one := new(recordBackend)
-	one.begin(op, one, t)
-	one.unlocks = true
-	defer one.unlockIfEnded()
-	if in.adopts {
-		one.leftovers.grantNotKept()
-		one.adoptsRecord, one.targets[0].AdoptsRecord = true, !locks[0].Traits().DrawsSingly
-	}
-	return one.finish(op)
-}
-
-// noteAcquire notes that a lock is about to be acquired: see Config.OnAcquire.
-func (e *Engine) noteAcquire() {
-	if e.OnAcquire != nil {
-		e.OnAcquire()
-	}
-}
-
-// noteSlow notes that a lock is not held for a moment only: see Config.OnSlow.
-func (e *Engine) noteSlow() {
-	if e.OnSlow != nil {
-		e.OnSlow()
-	}
-}
 
 // finish runs the operation, and notes its outcome. The operation has a copy of the options; finish copies it back to
 // op.
@@ -210,61 +69,6 @@ func (a *acquireOp) finish(op *waitOptions) error {
 	err = a.conclude(res, err)
 	*op = a.waitOptions
 	return err
-}
-
-// enter waits until the caller may go on among the callers of this process. It then has a hold. If in.holds is set, it
-// holds the lock already; otherwise it has the owner mutex of the hold, and has to ask Redis by the attempt of t.
-func (s *lockState) enter(op *waitOptions, kind contract.Lock, o Owner, r Request) (in admitted, t target, err error) {
-	s.Lock()
-	defer s.Unlock()
-	in, err = s.admitUnlocking(op, kind, o, r.Lease > 0)
-	if err == nil && in.hold == nil {
-		in.hold, err = s.lockHoldUnlocking(op, kind, o, op.part, true)
-	}
-	if err != nil || in.holds {
-		return in, t, err
-	}
-	t.hold = in.hold
-	if err = t.prepareLocked(r, op.part); err != nil {
-		in.hold.unlockHoldLocked()
-	}
-	return in, t, err
-}
-
-// prepare sets the attempt of t. It returns an error if the owner may make none: if its hold was lost, or would get too
-// high a hold count.
-func (t *target) prepare(r Request, p *Part) error {
-	t.hold.lockState.Lock()
-	defer t.hold.lockState.Unlock()
-	return t.prepareLocked(r, p)
-}
-
-func (t *target) prepareLocked(r Request, p *Part) error {
-	h := t.hold
-	e := h.lockState.engine
-	if h.field == nil {
-		h.newField()
-	}
-	if l := h.lock.Traits(); l.MaxHoldCount > 0 && h.count >= l.MaxHoldCount {
-		return l.TooMany
-	}
-	t.Attempt = contract.Attempt{Field: h.field.ID, Lease: r.Lease, HoldCount: h.count + 1, Renewed: r.Lease == 0}
-	switch h.state {
-	case fresh:
-		t.NoWait = r.Wait == 0
-		t.Lease = h.lock.Traits().Limits.Cut(cmp.Or(max(r.Lease, r.LeastLease), e.WatchdogTimeout))
-	case lost, expired, lossReported:
-		return h.reportLossLocked(p)
-	default:
-		t.Renewed = t.Renewed || e.watchdog.Renews(&h.record.lease)
-		if t.Renewed {
-			t.Lease = e.WatchdogTimeout
-		}
-		t.Lease = e.watchdog.RestOf(&h.record.lease, t.Lease)
-	}
-	most := h.lock.Traits().Limits.Max
-	t.cut = most > 0 && t.Lease >= most
-	return nil
 }
 
 // run makes attempts until Redis answers one with anything but Busy, until a message grants the lock, or until the wait
@@ -372,24 +176,6 @@ func (a *acquireOp) checkFields(res Answer) (Answer, error) {
 
 func (a *acquireOp) answered(took time.Duration) { a.engine.rtt.Observe(took) }
 
-// enoughValidityLeft reports whether enough is left of the leases that the last request has asked for, which was sent
-// the time took ago. asked is the number of requests so far in this attempt. A smaller rest is enough (lease.Suffices)
-// of a lease that is not renewed, if the caller has asked for it twice, or if MaxHold allows no longer one.
-func (e *Engine) enoughValidityLeft(targets []target, took time.Duration, asked int) bool {
-	for _, t := range targets {
-		whole := lease.Validity(t.Lease)
-		left := whole - took
-		if t.HoldCount > 1 {
-			left = max(left, e.watchdog.Left(&t.hold.record.lease))
-		}
-		if !lease.EnoughValidityLeft(left, whole, t.Renewed) &&
-			(asked < 2 && !t.cut || !lease.Suffices(left, whole, t.Renewed && !t.cut)) {
-			return false
-		}
-	}
-	return true
-}
-
 // listen makes the caller listen for a grant or a release of the lock of in, a target that res has found busy. It
 // returns the channels for sleepUntilFree. begun reports whether the caller has not listened to the same channels
 // before.
@@ -485,17 +271,6 @@ func (h *hold) heardRelease() {
 	}
 }
 
-// PollDelay returns how long a waiter sleeps if nothing wakes it: until the current holder's lease, which lasts for
-// lease from now on, has expired, but no longer than the poll interval. A negative lease means that no lease is known;
-// the waiter then sleeps for about the poll interval. The delay is random within bounds, so that the waiters of many
-// processes do not ask at the same moment.
-func (e *Engine) PollDelay(lease time.Duration) time.Duration {
-	if lease < 0 || lease >= e.PollInterval {
-		return e.PollInterval - rand.N(e.PollInterval/5+1)
-	}
-	return min(lease+time.Millisecond+rand.N(10*time.Millisecond), e.PollInterval)
-}
-
 // hasFailed reports whether run has failed. err is the error of run, and returned is as in backend.rollback. hasFailed
 // also notes an attempt that was still under way.
 func (a *acquireOp) hasFailed(err error, returned bool) bool {
@@ -572,67 +347,6 @@ func (a *acquireOp) endIfGone(res Answer) {
 	}
 }
 
-// confirmLocked notes that all targets were granted and that their owner holds them. It returns an error if the owner
-// cannot keep one of the holds: see lossLocked.
-func confirmLocked(targets []target, p *Part, res Answer) error {
-	if err := lossLocked(targets, p); err != nil {
-		return err
-	}
-	for i, t := range targets {
-		token := res.Token
-		if res.tokens != nil {
-			token = res.tokens[i]
-		}
-		t.acquiredLocked(token, res)
-		p.countLocked(t.hold)
-	}
-	return nil
-}
-
-// lossLocked returns why the caller cannot keep the targets although they were granted, or nil.
-func lossLocked(targets []target, p *Part) (err error) {
-	for _, t := range targets {
-		switch h := t.hold; {
-		case h.state.isLost() || h.state == ended: // now, or while the attempt was under way
-			err = cmp.Or(err, h.reportLossLocked(p), errRestart)
-		case h.state == fresh && h.lockState.closed:
-			err = cmp.Or(err, send.ErrClosed)
-		}
-	}
-	return err
-}
-
-// acquiredLocked notes that the attempt of t was granted, and that its owner holds the lock from now on.
-func (t *target) acquiredLocked(token int64, res Answer) {
-	h, sent := t.hold, res.Sent
-	e := h.lockState.engine
-	if h.state != fresh {
-		h.count++
-		t.mayLastLocked(e.watchdog.Now(), 0)
-		e.watchdog.Extend(&h.record.lease, sent, t.Lease, t.Renewed)
-		return
-	}
-	now := e.watchdog.Now()
-	h.acquiredLocked(h.newRecord(now), e.watchdog.At(sent))
-	t.mayLastLocked(now, res.longest)
-	if q := h.queue; q != nil {
-		q.request = inquiry{}
-		if h.lock.Traits().Admission != contract.Counting { // a granted permit does not mean that another one is free
-			q.foundFree()
-		}
-		q.policy.Acquired(now)
-	}
-	h.token, h.record.tokens = token, newTokenBlock(token, res.Following)
-	limit := limitOf(h.lock.Traits().Limits, e.watchdog.At(sent))
-	if res.limits != nil {
-		h.keepUntil, limit = res.limits.keepUntil, res.limits.limit
-	}
-	h.record.lease.SetLimit(limit)
-	e.watchdog.Watch(&h.record.lease, sent, t.Lease, t.Renewed, res.provisional) // 6
-	h.checkIfForcedLocked(e.watchdog.At(sent))
-	h.openLocked(res.More)
-}
-
 // dismissLocked ends t, which the caller does not get.
 func (a *acquireOp) dismissLocked(t target, res Answer) {
 	h := t.hold
@@ -650,5 +364,29 @@ func (a *acquireOp) dismissLocked(t target, res Answer) {
 		h.lockState.oweLocked(duty{clear: h})
 	default:
 		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: t.Attempt, ctx: a.Ctx})
+	}
+}
+
+// asksLocked notes that the caller is about to make an attempt on targets, whose answer takes at most patience.
+func (a *acquireOp) asksLocked(targets []target, patience time.Duration) {
+	due := time.Now().Add(patience)
+	a.found.request.beginUntil(due)
+	for _, t := range targets {
+		if q := t.hold.queue; q != nil && t.HoldCount == 1 {
+			q.request.beginUntil(due)
+			a.found.seesLocked(q)
+		}
+	}
+}
+
+// HandleFailure notes that a try of the attempt has failed: it implements send.FailureHandler.
+func (a *acquireOp) HandleFailure() {
+	a.found.request.failed = true
+	a.states.Lock()
+	defer a.states.Unlock()
+	for _, t := range a.targets {
+		if q := t.hold.queue; q != nil {
+			q.request.failed = true
+		}
 	}
 }

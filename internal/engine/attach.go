@@ -13,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -234,22 +233,8 @@ func (a *attachBackend) HandleOrphan(sent time.Time, value any, err error) {
 	}
 }
 
-// putBacks are the detached fields to which this process is giving the lock back.
-type putBacks struct {
-	// under maps the field to a chan struct{}, of the last Attach that has given up. It is closed when the field has the
-	// lock again, or cannot get it, and those of the Attaches before are closed.
-	under sync.Map
-	ended atomic.Int64 // how many calls of Attach that have given up are undone, whatever the field
-}
-
 // errPutBack is returned by an Attach that finds no detached field while an earlier one may not have given it back yet.
 var errPutBack = errors.New("an earlier call with this ticket is still being undone: try again")
-
-// isUnderWay reports whether this process is giving the lock back to field.
-func (p *putBacks) isUnderWay(field string) bool {
-	_, ok := p.under.Load(field)
-	return ok
-}
 
 // await waits until field has the lock again, if this process is giving it back; but not for long, because Redis may be
 // unreachable.

@@ -6,43 +6,19 @@ package engine
 // Redis has answered to this caller, or to the caller in front of it. If neither is known, the error names no holder.
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/send"
 )
-
-// A blocker describes an attempt that has found a lock busy.
-type blocker struct {
-	lock  contract.Lock // the lock that is busy
-	ttl   time.Duration // the rest of the lease in the reply; negative: the reply had none
-	at    time.Time     // when the reply came
-	ahead bool          // others are ahead of the caller in the line
-	total int           // Outcome.Total of the reply
-	who   string        // how the lock itself describes its holder; or ""
-	cause error         // why the lock could not be acquired, if other owners are not the reason; or nil
-}
-
-func (o *blocker) String() string {
-	if o.who != "" {
-		return o.who
-	}
-	ago := time.Since(o.at)
-	return o.lock.BusyText(o.ttl, o.ttl-ago, ago)
-}
 
 // noteBusy remembers the blocker of h for its caller, and for the waiters behind it.
 // cause is blocker.cause.
 func (op *waitOptions) noteBusy(h *hold, res Answer, cause error) {
 	ahead := res.Standing.IsEnqueued() && res.Standing.Ahead() > 0
 	op.noteBlocker(h, &blocker{lock: h.lock, ttl: res.TTL, at: time.Now(), ahead: ahead, total: res.Total, cause: cause})
-}
-
-// noteBlocker is noteBusy for any blocker.
-func (op *waitOptions) noteBlocker(h *hold, o *blocker) {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	op.found.foundLocked(h, o)
 }
 
 // blockerHere returns the name of the first lock that another owner of this process keeps from o, and describes that
@@ -123,3 +99,58 @@ func (c *Config) process() string {
 	}
 	return "this process (" + c.Label + ")"
 }
+
+// whyEnded returns the error of a call of o for locks that ends with err: send.ErrTimeUp if its time was up and the
+// locks are busy. Otherwise the error tells why that is not known, or who has the lock.
+func whyEnded[L contract.Lock](e *Engine, op *waitOptions, locks []L, o Owner, r Request, err error) error {
+	byCtx := err != nil && op.Ctx.Err() != nil && errors.Is(err, op.Ctx.Err())
+	closed := errors.Is(err, send.ErrClosed)
+	if err != send.ErrTimeUp && !byCtx && !closed {
+		return err
+	}
+	f := &op.found
+	if f.behind != "" {
+		f.look.Update(e.poller.Last(f.behind))
+	}
+	_, holder := blockerHere(e, locks, o)
+	busy := !closed && f.busyAt(time.Now(), holder != "")
+	if err == send.ErrTimeUp {
+		if busy {
+			return err
+		}
+		return f.whyNotBusy(e, locks[0])
+	}
+	switch name, who := findBlocker(e, f, locks, o); {
+	case who == "":
+	case r.Component || len(locks) > 1:
+		err = fmt.Errorf("%w: %s: %s", err, send.ShortName(name), who)
+	default:
+		err = fmt.Errorf("%w: %s", err, who)
+	}
+	if busy {
+		return busyError{err}
+	}
+	return err
+}
+
+// whyNotBusy returns the error of a TryLock of kind whose time is up although the lock is not known to be busy.
+func (f *findings) whyNotBusy(e *Engine, kind contract.Lock) error {
+	voted, votes := kind.(VotedLock)
+	doubt := f.request.inDoubt(time.Now()) || f.look.InDoubt(time.Now(), send.MinWait)
+	switch {
+	case f.reply != nil && f.reply.cause != nil:
+		return send.WithLast(send.ErrTimeUp, f.reply.cause)
+	case votes:
+		return send.WithLast(send.ErrTimeUp, voted.Unanswered())
+	case f.behind != "" && doubt:
+		return fmt.Errorf("behind another caller of this process, which has had no answer from Redis: %w", ErrNoAnswer)
+	case f.reply != nil && !doubt:
+		return errUnasked
+	}
+	return e.sender.Explain(ErrNoAnswer, kind.Traits().ID.Name)
+}
+
+// A busyError is an error that also matches ErrBusy. Its text names who has the lock.
+type busyError struct{ error }
+
+func (e busyError) Unwrap() []error { return []error{e.error, ErrBusy} }

@@ -19,7 +19,6 @@ package engine
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -40,16 +39,6 @@ type findings struct {
 	request inquiry     // of the caller, or of the one in front
 	look    poller.Look // what the poller has found since the reply
 	behind  string      // the name of the lock in whose local queue the caller was behind another one; or ""
-}
-
-// noteLook notes what the poller has found while the caller of h slept, for the caller and for those behind it.
-func (op *waitOptions) noteLook(h *hold, l poller.Look) {
-	op.found.look.Update(l)
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	if h.queue != nil {
-		h.queue.look = op.found.look
-	}
 }
 
 // An inquiry is a request about a lock. The zero value is one that was answered.
@@ -96,82 +85,21 @@ func (o *blocker) expiredAt(now time.Time) bool {
 	return o.ttl >= 0 && !o.ahead && !now.Before(o.at.Add(o.ttl))
 }
 
-// foundLocked notes that an answer has found the lock of h busy, for its caller and for those behind it.
-func (f *findings) foundLocked(h *hold, o *blocker) {
-	f.reply, f.request, f.look = o, inquiry{}, poller.Look{}
-	if h.queue != nil {
-		h.queue.foundBusy(o)
-	}
+// A blocker describes an attempt that has found a lock busy.
+type blocker struct {
+	lock  contract.Lock // the lock that is busy
+	ttl   time.Duration // the rest of the lease in the reply; negative: the reply had none
+	at    time.Time     // when the reply came
+	ahead bool          // others are ahead of the caller in the line
+	total int           // Outcome.Total of the reply
+	who   string        // how the lock itself describes its holder; or ""
+	cause error         // why the lock could not be acquired, if other owners are not the reason; or nil
 }
 
-// seesLocked notes what the callers that q has admitted have found out, unless the caller has a later answer itself.
-func (f *findings) seesLocked(q *waitQueue) {
-	if o := q.blocker; o != nil && (f.reply == nil || f.reply.at.Before(o.at)) {
-		f.reply, f.look = o, q.look
+func (o *blocker) String() string {
+	if o.who != "" {
+		return o.who
 	}
+	ago := time.Since(o.at)
+	return o.lock.BusyText(o.ttl, o.ttl-ago, ago)
 }
-
-// waitsBehindLocked notes that the caller gives up behind another one, in q, which may be nil: the local queue of the
-// lock called name.
-func (f *findings) waitsBehindLocked(name string, q *waitQueue) {
-	f.behind = name
-	if q != nil {
-		f.seesLocked(q)
-		f.request = q.request
-	}
-}
-
-// whyEnded returns the error of a call of o for locks that ends with err: send.ErrTimeUp if its time was up and the
-// locks are busy. Otherwise the error tells why that is not known, or who has the lock.
-func whyEnded[L contract.Lock](e *Engine, op *waitOptions, locks []L, o Owner, r Request, err error) error {
-	byCtx := err != nil && op.Ctx.Err() != nil && errors.Is(err, op.Ctx.Err())
-	closed := errors.Is(err, send.ErrClosed)
-	if err != send.ErrTimeUp && !byCtx && !closed {
-		return err
-	}
-	f := &op.found
-	if f.behind != "" {
-		f.look.Update(e.poller.Last(f.behind))
-	}
-	_, holder := blockerHere(e, locks, o)
-	busy := !closed && f.busyAt(time.Now(), holder != "")
-	if err == send.ErrTimeUp {
-		if busy {
-			return err
-		}
-		return f.whyNotBusy(e, locks[0])
-	}
-	switch name, who := findBlocker(e, f, locks, o); {
-	case who == "":
-	case r.Component || len(locks) > 1:
-		err = fmt.Errorf("%w: %s: %s", err, send.ShortName(name), who)
-	default:
-		err = fmt.Errorf("%w: %s", err, who)
-	}
-	if busy {
-		return busyError{err}
-	}
-	return err
-}
-
-// whyNotBusy returns the error of a TryLock of kind whose time is up although the lock is not known to be busy.
-func (f *findings) whyNotBusy(e *Engine, kind contract.Lock) error {
-	voted, votes := kind.(VotedLock)
-	doubt := f.request.inDoubt(time.Now()) || f.look.InDoubt(time.Now(), send.MinWait)
-	switch {
-	case f.reply != nil && f.reply.cause != nil:
-		return send.WithLast(send.ErrTimeUp, f.reply.cause)
-	case votes:
-		return send.WithLast(send.ErrTimeUp, voted.Unanswered())
-	case f.behind != "" && doubt:
-		return fmt.Errorf("behind another caller of this process, which has had no answer from Redis: %w", ErrNoAnswer)
-	case f.reply != nil && !doubt:
-		return errUnasked
-	}
-	return e.sender.Explain(ErrNoAnswer, kind.Traits().ID.Name)
-}
-
-// A busyError is an error that also matches ErrBusy. Its text names who has the lock.
-type busyError struct{ error }
-
-func (e busyError) Unwrap() []error { return []error{e.error, ErrBusy} }

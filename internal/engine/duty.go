@@ -12,10 +12,8 @@ package engine
 
 import (
 	"context"
-	"time"
 
 	"github.com/relock-go/relock/internal/contract"
-	"github.com/relock-go/relock/internal/handoff"
 )
 
 // A duty is background work that must not begin before the lock state is unlocked. There are four kinds, and exactly
@@ -45,27 +43,5 @@ func (s *lockState) oweLocked(d duty) {
 func (e *Engine) begin(last *duty) {
 	for d := last; d != nil; d = d.before {
 		e.workers.Spawn(func() { e.fulfil(d) })
-	}
-}
-
-// carryOut does what d says.
-func (e *Engine) carryOut(d *duty) {
-	switch {
-	case d.clear != nil:
-		d.clear.clear()
-	case d.lose != nil:
-		d.lose.loseUnasked(d.cause)
-	case d.rollBack != nil:
-		ctx := d.ctx
-		if ctx == nil {
-			ctx = context.Background()
-		}
-		rollbacker{e}.undo(ctx, d.rollBack, d.attempt, d.unknown)
-	default:
-		select {
-		case <-time.After(2 * handoff.MostUnannounced):
-		case <-e.closed:
-		}
-		d.lockState.endKeeping(d.keep)
 	}
 }

@@ -29,9 +29,6 @@ const (
 	mostLooked  = 256         // the most records that one pipeline looks for
 	evictedTime = time.Second // how long looking for the records that are left may take
 
-	// A hold that is found gone so long after a forced release, or after the hint of one, was not lost by it. A check
-	// may wait so long for its turn: see internal/lease/check.go.
-	forcedLately = 10 * time.Second
 )
 
 // Force releases kind, no matter which owner holds it, ends the holds that this process had on it, and has other
@@ -133,36 +130,6 @@ func (s *lockState) forcedNow(id contract.LockID) []*record {
 	defer s.Unlock()
 	s.forced = s.engine.watchdog.Now()
 	return s.recordsOfLocked(id)
-}
-
-// checkIfForcedLocked is called for a hold that was acquired by a request which was sent at sent, on the clock of the
-// watchdog. If a forced release was answered since, or a hint has come, or may have been lost, the record may have been
-// deleted.
-func (h *hold) checkIfForcedLocked(sent time.Duration) {
-	s := h.lockState
-	if e := s.engine; sent < max(s.forced, time.Duration(e.swept.Load())) {
-		e.watchdog.Check(&h.record.lease)
-	}
-}
-
-// whyGone returns the cause of a loss for which Redis gives none: the hold h does not exist there any more. If a forced
-// release of the lock was lately known of, and h is older than that, it is the cause. A hint of it may be made up.
-func (h *hold) whyGone() error {
-	s := h.lockState
-	s.Lock()
-	defer s.Unlock()
-	if forced := s.forced; forced > 0 && h.since <= forced && s.engine.watchdog.Now()-forced <= forcedLately {
-		return errForcedElsewhere
-	}
-	return errGone
-}
-
-// whyLost returns cause, and more if it says only that the record is gone.
-func (h *hold) whyLost(cause error) error {
-	if cause == errGone {
-		return h.whyGone()
-	}
-	return cause
 }
 
 // endEvicted asks Redis which of these records of a lock are left after a forced release, and ends the others. The

@@ -15,8 +15,6 @@ package engine
 // dismissLocked.
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -119,256 +117,6 @@ func (h *hold) withName(loss error) error {
 	return fmt.Errorf("relock: %s: %w", send.ShortName(h.lock.Traits().Name), loss)
 }
 
-// lockHold returns the hold that o has on the lock kind. The caller then has the owner mutex of this hold, which
-// unlockHold releases. If there is none, lockHold returns a fresh hold if makeOne is set, and nil otherwise.
-func (s *lockState) lockHold(op *waitOptions, kind contract.Lock, o Owner, makeOne bool) (*hold, error) {
-	s.Lock()
-	defer s.Unlock()
-	return s.lockHoldUnlocking(op, kind, o, op.part, makeOne)
-}
-
-// lockHoldUnlocking is lockHold for callers with the mutex, and with the part p, which may be nil. It unlocks the mutex
-// while it waits. Unless makeOne is set, a caller without a part gets no hold that only RedLocks have acquired.
-func (s *lockState) lockHoldUnlocking(
-	op *waitOptions, kind contract.Lock, o Owner, p *Part, makeOne bool,
-) (*hold, error) {
-	key := holdKey{kind.Traits().ID.Half, o}
-	for {
-		h := s.holdOfLocked(key, p, makeOne)
-		switch {
-		case h == nil && makeOne:
-			return s.newHoldLocked(kind, key, op.changes(kind)), nil
-		case h == nil || !makeOne && (h.state.wanted() || p == nil && !h.isOwnersLocked()):
-			return nil, nil
-		}
-		err := s.enterHoldUnlocking(op, h)
-		if err == errOwnerChanged {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		switch {
-		case !s.usableUnlocking(h, p, makeOne):
-		case p == nil && !makeOne && !h.isOwnersLocked():
-			h.unlockHoldLocked()
-			return nil, nil
-		default:
-			return h, nil
-		}
-	}
-}
-
-// enterHoldUnlocking locks the owner mutex of h. If another goroutine of the owner has it, enterHoldUnlocking waits as
-// op allows; if op is nil, it returns send.ErrTimeUp instead.
-func (s *lockState) enterHoldUnlocking(op *waitOptions, h *hold) error {
-	switch {
-	case h.ownerQueue.TryEnter():
-		return nil
-	case op == nil:
-		return send.ErrTimeUp
-	}
-	if other := s.counterpartLocked(h); h.state.holds() || other != nil && other.state.holds() { // by this owner
-		return entrance{s.engine}.enterOwnersUnlocking(s, op, h)
-	}
-	patient := *op
-	err := entrance{s.engine}.enterUnlocking(s, &patient, &h.ownerQueue, h)
-	op.waitedAs(&patient)
-	if err != nil && err != errOwnerChanged {
-		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.key.half))
-	}
-	return err
-}
-
-// usableUnlocking reports whether the caller, which has the owner mutex of h, can use h. If h has ended, or an acquire
-// needs a new hold, it releases the owner mutex and returns false.
-func (s *lockState) usableUnlocking(h *hold, p *Part, acquires bool) bool {
-	s.expireUnlocking(h)
-	if h.registered && !(acquires && s.makeRoomLocked(h, p)) {
-		return true
-	}
-	h.ownerQueue.Release()
-	return false
-}
-
-// unlockHold releases the owner mutex of h, so that the next goroutine of the owner may use h.
-func (h *hold) unlockHold() {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	h.unlockHoldLocked()
-}
-
-// unlockHoldLocked is unlockHold for callers with the mutex. It forgets h if it has ended, or was not acquired: then it
-// ends, so that a late grant to it is rolled back (see needs). A fresh hold that was forgotten already is that of a
-// multi-acquire, which goes on.
-func (h *hold) unlockHoldLocked() {
-	if h.state == fresh && h.registered {
-		h.leaveQueueLocked() // has an effect only after code of the user has panicked, or ended the goroutine
-		h.endedLocked()
-	}
-	if h.state == ended {
-		h.lockState.forgetLocked(h)
-	}
-	h.ownerQueue.Release()
-}
-
-// expireUnlocking ends h as lost if its validity is over, even if the watchdog has not noticed it yet. It may unlock the
-// mutex for a moment.
-func (s *lockState) expireUnlocking(h *hold) {
-	if !h.state.holds() || h.vote == nil && s.engine.watchdog.IsValid(&h.record.lease) {
-		return
-	}
-	s.Unlock()
-	if cause := h.whyExpired(); cause != nil {
-		h.lose(cause)
-	}
-	s.Lock()
-}
-
-// expireIfDue is expireUnlocking for callers without the mutex.
-func (h *hold) expireIfDue() {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	h.lockState.expireUnlocking(h)
-}
-
-// whyExpired returns why the hold can no longer be valid, or nil. It reads the clock, and asks the vote of a RedLock.
-func (h *hold) whyExpired() error {
-	h.lockState.Lock()
-	holds := h.state.holds()
-	h.lockState.Unlock()
-	switch {
-	case !holds:
-		return nil
-	case !h.lockState.engine.watchdog.IsValid(&h.record.lease):
-		return h.lockState.engine.watchdog.WhyOver(&h.record.lease)
-	case h.vote != nil:
-		return h.vote.Check()
-	}
-	return nil
-}
-
-// whyUnwatched returns the cause with which the watchdog is about to end the hold, or nil if it watches the lease.
-func (h *hold) whyUnwatched() error {
-	w, l := h.lockState.engine.watchdog, &h.record.lease
-	switch {
-	case w.Watches(l):
-		return nil
-	case w.IsValid(l): // a renewal has found no record
-		return errGone
-	}
-	return w.WhyOver(l)
-}
-
-// loseIfUnwatched ends h as lost if the watchdog is about to do so.
-func (h *hold) loseIfUnwatched() {
-	if cause := h.whyUnwatched(); cause != nil {
-		h.lose(cause)
-	}
-}
-
-// loseIfDue ends h as lost if its validity is over. It is for losses that the Client notices by itself.
-func (h *hold) loseIfDue() {
-	if cause := h.whyExpired(); cause != nil {
-		h.loseUnasked(cause)
-	}
-}
-
-// lose ends h as lost, and all holds that share its record. Only the first call has an effect, and returns true. It is
-// for calls of the owner of h: lose itself reports the loss of h, and leaves the losses of other owners to the
-// reporter.
-func (h *hold) lose(cause error) bool {
-	all := h.endRecord(cause)
-	for _, other := range all {
-		if other.hold != h {
-			other.hold.lockState.engine.reporter.Later(other.report)
-		}
-	}
-	for _, own := range all {
-		if own.hold == h {
-			own.report()
-		}
-	}
-	return len(all) > 0
-}
-
-// loseUnasked is lose for a loss that the Client notices by itself: the reporter reports all losses.
-func (h *hold) loseUnasked(cause error) { reportLater(h.endRecord(cause)) }
-
-// endRecord ends the record of h and all its holds as lost, if the owner of h holds the lock.
-func (h *hold) endRecord(cause error) []ending {
-	h.lockState.Lock()
-	r, holds := h.record, h.state.holds()
-	h.lockState.Unlock()
-	if !holds {
-		return nil
-	}
-	return r.lose(cause, h)
-}
-
-// holdCount returns the hold that o has on kind and its hold count, as far as this process knows.
-func (s *lockState) holdCount(kind contract.Lock, o Owner) (*hold, int) {
-	h := s.find(kind.Traits().ID, o)
-	if h == nil {
-		return nil, 0
-	}
-	s.Lock()
-	defer s.Unlock()
-	s.expireUnlocking(h)
-	if !h.state.holds() {
-		return nil, 0
-	}
-	return h, h.count
-}
-
-// HoldCount returns the hold count of the hold that o has on kind, or 0 if Redis does not confirm the hold. confirm
-// asks Redis whether it has the field.
-func (e *Engine) HoldCount(kind contract.Lock, o Owner, confirm func(field string) (bool, error)) (int, error) {
-	h, count := e.holdCount(kind, o)
-	if count == 0 {
-		return 0, e.Alive()
-	}
-	held, err := confirm(h.field.ID)
-	if errors.Is(err, send.ErrNotALock) || err == nil && !held {
-		h.lose(errGone)
-	}
-	if err != nil || !held {
-		return 0, err
-	}
-	return count, nil
-}
-
-// HeldField returns the field of the hold that o has on kind, as far as this process knows, or "" if there is none.
-func (e *Engine) HeldField(kind contract.Lock, o Owner) string {
-	if h, _ := e.holdCount(kind, o); h != nil {
-		return h.field.ID
-	}
-	return ""
-}
-
-// Token returns the fencing token of the hold that o has on kind.
-func (e *Engine) Token(kind contract.Lock, o Owner) (int64, error) {
-	if err := e.Alive(); err != nil {
-		return 0, err
-	}
-	s := e.retain(kind.Traits().ID.Name)
-	defer s.release()
-	h := s.findFor(kind.Traits().ID, o, nil)
-	if h == nil {
-		return 0, s.notHeldError(kind.Traits().ID, o)
-	}
-	s.Lock()
-	defer s.Unlock()
-	s.expireUnlocking(h)
-	switch {
-	case !h.state.holds():
-		return 0, cmp.Or(h.loss, ErrNotHeld)
-	case h.token == 0:
-		return 0, send.Invalid("it was acquired through a lock that was created without Fenced()")
-	}
-	return h.token, nil
-}
-
 // notHeldError returns the error of a call of o that needs a hold on the lock with this id.
 func (s *lockState) notHeldError(id contract.LockID, o Owner) error {
 	s.Lock()
@@ -412,4 +160,46 @@ func (r *expiredRing) replace(h *hold) (oldest *hold) {
 	oldest, r.holds[r.next] = r.holds[r.next], h
 	r.next = (r.next + 1) % expiredKept
 	return oldest
+}
+
+func (h *hold) subject() Subject { return subjectOf(h.lock, h.key.owner) }
+
+// age returns how long h has been held.
+func (h *hold) age() time.Duration { return h.lockState.engine.watchdog.Now() - h.since }
+
+// wakeCaller puts a value into changed, which may be nil, to wake the caller that waits for it.
+func wakeCaller(changed chan struct{}) {
+	select {
+	case changed <- struct{}{}:
+	default:
+	}
+}
+
+// wakeLocked wakes the caller of h, now or as soon as it waits.
+func (h *hold) wakeLocked() {
+	h.late = h.changed == nil
+	wakeCaller(h.changed)
+}
+
+// hasCounterpart reports whether the owner of h holds the counterpart of the lock. An attempt for h then does not join
+// the line: h would never be granted the lock there, because the key in Redis is taken, and another caller of this
+// process may have the place in the line.
+func (h *hold) hasCounterpart() bool {
+	if h.lock.Traits().Counterpart == (contract.LockID{}) {
+		return false
+	}
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	other := h.lockState.counterpartLocked(h)
+	return other != nil && other.state.holds()
+}
+
+// checkIfForcedLocked is called for a hold that was acquired by a request which was sent at sent, on the clock of the
+// watchdog. If a forced release was answered since, or a hint has come, or may have been lost, the record may have been
+// deleted.
+func (h *hold) checkIfForcedLocked(sent time.Duration) {
+	s := h.lockState
+	if e := s.engine; sent < max(s.forced, time.Duration(e.swept.Load())) {
+		e.watchdog.Check(&h.record.lease)
+	}
 }

@@ -9,7 +9,6 @@ package engine
 // when they give up, and others look for them (isNeededLocked, uses).
 
 import (
-	"context"
 	"slices"
 	"time"
 
@@ -54,17 +53,6 @@ func (h *hold) mayLast(length time.Duration, err error) {
 func (h *hold) mayLastLocked(length time.Duration) {
 	h.field.MayLast(h.lockState.engine.watchdog.Now() + length)
 	h.deleteIfLeftLocked() // who has called Unwant did not know of the request
-}
-
-// mayLastLocked notes for how long the field of t lasts, which was granted by an answer that came at now. The caller
-// before may have asked for a longer lease with the same field, and been granted it. Another try of the attempt may be on
-// its way, and give an explicit lease again.
-func (t *target) mayLastLocked(now, longest time.Duration) {
-	length := bounded(max(t.Lease, longest))
-	if !t.Renewed && t.hold.lockState.engine.late.Longest(t.Field) > 0 {
-		length += late.Life
-	}
-	t.hold.field.MayLast(now + length)
 }
 
 // deleteIfLeftLocked has the field of h deleted if it has no users any more, and may be left in Redis.
@@ -169,32 +157,6 @@ func (h *hold) mayOutliveLocked() bool {
 // the watchdog.
 func (h *hold) attemptUntil(expires time.Duration) contract.Attempt {
 	return contract.Attempt{Field: h.field.ID, HoldCount: 1, Lease: expires - h.lockState.engine.watchdog.Now()}
-}
-
-// needs reports whether field belongs to a hold of this process, or to an acquire operation that goes on. While a
-// release is under way, the record is still needed. After the release has run, a late try may have acquired the lock
-// again with the same field. So needs waits until the release has ended, also if another hold with the same field is
-// released: it would find the record gone if the late try was rolled back before.
-func (h *hold) needs(field string) bool {
-	s := h.lockState
-	s.Lock()
-	defer s.Unlock()
-	if !h.has(field) {
-		return false // the caller makes its attempts with another field by now
-	}
-	switch h.state {
-	case ended:
-		for other := h; other != nil; other = s.releasedLocked(field) {
-			if s.enterHoldUnlocking(s.engine.waitOptionsFor(context.Background()), other) != nil {
-				return true // the Client is closed
-			}
-			other.unlockHoldLocked()
-		}
-		return s.isNeededLocked(field)
-	case lost, expired, lossReported:
-		return false
-	}
-	return true
 }
 
 // releasedLocked returns a hold that had the record with this field, if its release is under way; or nil.

@@ -73,19 +73,6 @@ func (p *place) attempt() contract.Attempt {
 	return contract.Attempt{Field: p.field.ID, HoldCount: 1, Lease: p.lease}
 }
 
-// hasCounterpart reports whether the owner of h holds the counterpart of the lock. An attempt for h then does not join
-// the line: h would never be granted the lock there, because the key in Redis is taken, and another caller of this
-// process may have the place in the line.
-func (h *hold) hasCounterpart() bool {
-	if h.lock.Traits().Counterpart == (contract.LockID{}) {
-		return false
-	}
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	other := h.lockState.counterpartLocked(h)
-	return other != nil && other.state.holds()
-}
-
 // A LineGrant is the message that the lock was granted to a field.
 type LineGrant struct {
 	Field string
@@ -106,14 +93,6 @@ func ParseLineGrant(message, suffix string) (g LineGrant, ok bool) {
 	token, err3 := strconv.ParseInt(parts[4], 10, 64)
 	g = LineGrant{strings.TrimSuffix(parts[1], suffix), asked, send.FromMilliseconds(lease), token}
 	return g, err1 == nil && err2 == nil && err3 == nil
-}
-
-// dropPlaceLocked gives up the place in the line that the last caller of q has left to the next one.
-func (s *lockState) dropPlaceLocked(q *waitQueue) {
-	if p := q.place; p != nil {
-		q.place = nil
-		s.oweLocked(duty{rollBack: p.lock, attempt: p.attempt(), unknown: p.unknown})
-	}
 }
 
 // fieldOf returns the field that a message names, or "".

@@ -184,13 +184,6 @@ func (s *lockState) find(id contract.LockID, o Owner) *hold {
 	return s.holds.get(holdKey{id.Half, o}).unlessGone()
 }
 
-// findFor is find for a call with the part p, which may be nil: see holdOfLocked.
-func (s *lockState) findFor(id contract.LockID, o Owner, p *Part) *hold {
-	s.Lock()
-	defer s.Unlock()
-	return s.holdOfLocked(holdKey{id.Half, o}, p, false).unlessGone()
-}
-
 // unlessGone returns h, or nil if h is not acquired yet, or has ended. h may be nil.
 func (h *hold) unlessGone() *hold {
 	if h == nil || h.state.wanted() || h.state == ended {
@@ -394,4 +387,12 @@ func allOf(first *hold, yield func(*hold) bool) bool {
 		h = next
 	}
 	return true
+}
+
+// dropPlaceLocked gives up the place in the line that the last caller of q has left to the next one.
+func (s *lockState) dropPlaceLocked(q *waitQueue) {
+	if p := q.place; p != nil {
+		q.place = nil
+		s.oweLocked(duty{rollBack: p.lock, attempt: p.attempt(), unknown: p.unknown})
+	}
 }

@@ -12,12 +12,14 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/relock-go/relock/internal/guard"
-	"github.com/relock-go/relock/internal/report"
 )
+
+// A hold that is found gone so long after a forced release, or after the hint of one, was not lost by it. A check
+// may wait so long for its turn: see internal/lease/check.go.
+const forcedLately = 10 * time.Second
 
 // An ending is what has to be done for a hold that was lost.
 type ending struct {
@@ -144,34 +146,6 @@ func reportLater(all []ending) {
 	}
 }
 
-// lossLines counts the losses for the log, and decides which of them it gets.
-type lossLines struct {
-	mu       sync.Mutex // guards the fields below; no other mutex is locked while it is held
-	lines    report.LineLimit
-	counting bool // a goroutine runs countLosses, or did until Close
-}
-
-// next counts a loss at now, on the clock of the watchdog, and reports whether the log gets it. first reports whether it
-// is the first one that is left out since the last report of countLosses.
-func (l *lossLines) next(now time.Duration) (allowed, first bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.lines.Allows(now, true) {
-		return true, false
-	}
-	first, l.counting = !l.counting, true
-	return false, first
-}
-
-// omitted returns how many losses were left out since the last call.
-func (l *lossLines) omitted(now time.Duration, closed bool) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n = l.lines.Omitted(now) // next has kept a line for it
-	l.counting = n > 0 || closed
-	return n
-}
-
 // logsLoss reports whether the log gets the next loss.
 func (e *Engine) logsLoss() bool {
 	allowed, first := e.losses.next(e.watchdog.Now())
@@ -197,4 +171,128 @@ func (e *Engine) tellOmittedLosses() {
 	if n := e.losses.omitted(e.watchdog.Now(), true); n > 0 {
 		e.Events.LossesOmitted(n)
 	}
+}
+
+// expireUnlocking ends h as lost if its validity is over, even if the watchdog has not noticed it yet. It may unlock the
+// mutex for a moment.
+func (s *lockState) expireUnlocking(h *hold) {
+	if !h.state.holds() || h.vote == nil && s.engine.watchdog.IsValid(&h.record.lease) {
+		return
+	}
+	s.Unlock()
+	if cause := h.whyExpired(); cause != nil {
+		h.lose(cause)
+	}
+	s.Lock()
+}
+
+// expireIfDue is expireUnlocking for callers without the mutex.
+func (h *hold) expireIfDue() {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	h.lockState.expireUnlocking(h)
+}
+
+// whyExpired returns why the hold can no longer be valid, or nil. It reads the clock, and asks the vote of a RedLock.
+func (h *hold) whyExpired() error {
+	h.lockState.Lock()
+	holds := h.state.holds()
+	h.lockState.Unlock()
+	switch {
+	case !holds:
+		return nil
+	case !h.lockState.engine.watchdog.IsValid(&h.record.lease):
+		return h.lockState.engine.watchdog.WhyOver(&h.record.lease)
+	case h.vote != nil:
+		return h.vote.Check()
+	}
+	return nil
+}
+
+// whyUnwatched returns the cause with which the watchdog is about to end the hold, or nil if it watches the lease.
+func (h *hold) whyUnwatched() error {
+	w, l := h.lockState.engine.watchdog, &h.record.lease
+	switch {
+	case w.Watches(l):
+		return nil
+	case w.IsValid(l): // a renewal has found no record
+		return errGone
+	}
+	return w.WhyOver(l)
+}
+
+// loseIfUnwatched ends h as lost if the watchdog is about to do so.
+func (h *hold) loseIfUnwatched() {
+	if cause := h.whyUnwatched(); cause != nil {
+		h.lose(cause)
+	}
+}
+
+// loseIfDue ends h as lost if its validity is over. It is for losses that the Client notices by itself.
+func (h *hold) loseIfDue() {
+	if cause := h.whyExpired(); cause != nil {
+		h.loseUnasked(cause)
+	}
+}
+
+// lose ends h as lost, and all holds that share its record. Only the first call has an effect, and returns true. It is
+// for calls of the owner of h: lose itself reports the loss of h, and leaves the losses of other owners to the
+// reporter.
+func (h *hold) lose(cause error) bool {
+	all := h.endRecord(cause)
+	for _, other := range all {
+		if other.hold != h {
+			other.hold.lockState.engine.reporter.Later(other.report)
+		}
+	}
+	for _, own := range all {
+		if own.hold == h {
+			own.report()
+		}
+	}
+	return len(all) > 0
+}
+
+// loseUnasked is lose for a loss that the Client notices by itself: the reporter reports all losses.
+func (h *hold) loseUnasked(cause error) { reportLater(h.endRecord(cause)) }
+
+// endRecord ends the record of h and all its holds as lost, if the owner of h holds the lock.
+func (h *hold) endRecord(cause error) []ending {
+	h.lockState.Lock()
+	r, holds := h.record, h.state.holds()
+	h.lockState.Unlock()
+	if !holds {
+		return nil
+	}
+	return r.lose(cause, h)
+}
+
+// LeaseEnded ends all holds of the record as lost. The watchdog calls it when the lease has expired, or the record in
+// Redis is gone.
+//
+// The watchdog calls LeaseEnded, and the methods of renewing, without a mutex, and by then the record may have been
+// released, handed off or lost. So whatever it calls must look again, under the mutex of the lock state, at whether the
+// record has ended (r.ended), and at which holds are left. To look at r.holds is enough, as lose and holdsNow do: a
+// record that has ended has no holds. (A renewal may still be sent for a record that has ended, because it never
+// creates one.)
+func (r *record) LeaseEnded(cause error) { reportLater(r.lose(cause, nil)) }
+
+// whyGone returns the cause of a loss for which Redis gives none: the hold h does not exist there any more. If a forced
+// release of the lock was lately known of, and h is older than that, it is the cause. A hint of it may be made up.
+func (h *hold) whyGone() error {
+	s := h.lockState
+	s.Lock()
+	defer s.Unlock()
+	if forced := s.forced; forced > 0 && h.since <= forced && s.engine.watchdog.Now()-forced <= forcedLately {
+		return errForcedElsewhere
+	}
+	return errGone
+}
+
+// whyLost returns cause, and more if it says only that the record is gone.
+func (h *hold) whyLost(cause error) error {
+	if cause == errGone {
+		return h.whyGone()
+	}
+	return cause
 }

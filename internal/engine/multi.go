@@ -153,33 +153,6 @@ func (g *multiAcquire) rollback(res Answer, err error, returned bool) {
 	}
 }
 
-// wakeOwnerLocked wakes the callers of the owner of h that wait for the same lock in a multi-acquire, and those that
-// wait for its counterpart. Now that the owner holds the lock, Redis grants or refuses their attempts at once.
-func (s *lockState) wakeOwnerLocked(h *hold) {
-	s.wakeMultiLocked(h.key)
-	if h.lock.Traits().Counterpart == (contract.LockID{}) {
-		return
-	}
-	s.wakeMultiLocked(holdKey{h.lock.Traits().Counterpart.Half, h.key.owner})
-	if other := s.counterpartLocked(h); other != nil && other.state.wanted() {
-		wakeCaller(other.changed)
-	}
-}
-
-func (s *lockState) wakeMultiLocked(key holdKey) {
-	for _, signal := range s.multis[key] {
-		wakeCaller(signal)
-	}
-}
-
-// wakeCaller puts a value into changed, which may be nil, to wake the caller that waits for it.
-func wakeCaller(changed chan struct{}) {
-	select {
-	case changed <- struct{}{}:
-	default:
-	}
-}
-
 // waiting returns the options of a wait that also ends when the owner acquires one of the locks.
 func (g *multiAcquire) waiting() *waitOptions {
 	patient := g.waitOptions

@@ -8,11 +8,10 @@ package engine
 // this very grant to be released.
 
 import (
-	"errors"
+	"context"
 	"slices"
 	"time"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -67,15 +66,6 @@ func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
 	rollbacker{a.engine}.rollBackAll(a.Ctx, targets, unknown) // 5
 }
 
-// mayHold reports whether the locks may be held after the answer res, or err, which is late. A try without a connection
-// was not sent: where connections are rare, it must not begin the next attempt.
-func (res *Answer) mayHold(err error) bool {
-	if err != nil {
-		return !errors.Is(err, send.ErrNoConnection)
-	}
-	return res.Status != contract.Busy || res.stays
-}
-
 // needsLate is needs for a field that a late answer may have granted: it wakes the caller that waits with the field. That
 // is the caller of h, or another one to which it has left its place in the line.
 func (h *hold) needsLate(field string) bool {
@@ -96,8 +86,28 @@ func (h *hold) needsLate(field string) bool {
 	return true
 }
 
-// wakeLocked wakes the caller of h, now or as soon as it waits.
-func (h *hold) wakeLocked() {
-	h.late = h.changed == nil
-	wakeCaller(h.changed)
+// needs reports whether field belongs to a hold of this process, or to an acquire operation that goes on. While a
+// release is under way, the record is still needed. After the release has run, a late try may have acquired the lock
+// again with the same field. So needs waits until the release has ended, also if another hold with the same field is
+// released: it would find the record gone if the late try was rolled back before.
+func (h *hold) needs(field string) bool {
+	s := h.lockState
+	s.Lock()
+	defer s.Unlock()
+	if !h.has(field) {
+		return false // the caller makes its attempts with another field by now
+	}
+	switch h.state {
+	case ended:
+		for other := h; other != nil; other = s.releasedLocked(field) {
+			if s.enterHoldUnlocking(s.engine.waitOptionsFor(context.Background()), other) != nil {
+				return true // the Client is closed
+			}
+			other.unlockHoldLocked()
+		}
+		return s.isNeededLocked(field)
+	case lost, expired, lossReported:
+		return false
+	}
+	return true
 }

@@ -12,6 +12,8 @@ import (
 	"context"
 	"slices"
 	"sync"
+
+	"github.com/relock-go/relock/internal/contract"
 )
 
 // A Part has the holds that one hold of a RedLock has acquired at one node. The node may be a MultiLock.
@@ -123,4 +125,11 @@ func (s *lockState) makeRoomLocked(h *hold, p *Part) bool {
 		s.holds.setAside(h)
 	}
 	return true
+}
+
+// findFor is find for a call with the part p, which may be nil: see holdOfLocked.
+func (s *lockState) findFor(id contract.LockID, o Owner, p *Part) *hold {
+	s.Lock()
+	defer s.Unlock()
+	return s.holdOfLocked(holdKey{id.Half, o}, p, false).unlessGone()
 }

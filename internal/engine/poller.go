@@ -70,3 +70,14 @@ func (e looking) awaitInLine(
 	w := poller.Waiter{Wake: grants.Wake, Ahead: res.Standing.Ahead(), Field: field, Hears: grants}
 	return rareAsk - rand.N(rareAsk/5), e.poller.Watch(name, w)
 }
+
+// PollDelay returns how long a waiter sleeps if nothing wakes it: until the current holder's lease, which lasts for
+// lease from now on, has expired, but no longer than the poll interval. A negative lease means that no lease is known;
+// the waiter then sleeps for about the poll interval. The delay is random within bounds, so that the waiters of many
+// processes do not ask at the same moment.
+func (e *Engine) PollDelay(lease time.Duration) time.Duration {
+	if lease < 0 || lease >= e.PollInterval {
+		return e.PollInterval - rand.N(e.PollInterval/5+1)
+	}
+	return min(lease+time.Millisecond+rand.N(10*time.Millisecond), e.PollInterval)
+}

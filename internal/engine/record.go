@@ -11,6 +11,7 @@ package engine
 import (
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/lease"
 )
 
@@ -58,16 +59,6 @@ func (r *record) endLocked() {
 	r.first.lockState.engine.watchdog.Remove(&r.lease)
 }
 
-// LeaseEnded ends all holds of the record as lost. The watchdog calls it when the lease has expired, or the record in
-// Redis is gone.
-//
-// The watchdog calls LeaseEnded, and the methods of renewing, without a mutex, and by then the record may have been
-// released, handed off or lost. So whatever it calls must look again, under the mutex of the lock state, at whether the
-// record has ended (r.ended), and at which holds are left. To look at r.holds is enough, as lose and holdsNow do: a
-// record that has ended has no holds. (A renewal may still be sent for a record that has ended, because it never
-// creates one.)
-func (r *record) LeaseEnded(cause error) { reportLater(r.lose(cause, nil)) }
-
 // holdsNow returns the holds that have the record now.
 func (r *record) holdsNow() []*hold {
 	r.first.lockState.Lock()
@@ -83,4 +74,28 @@ func (r *record) isKeptLocked(now time.Duration) bool {
 		whole = r.lease.WholeValidity()
 	}
 	return !r.ended && lease.EnoughValidityLeft(r.lease.LeftAt(now), whole, true)
+}
+
+// endSharingLocked makes newcomers share r no longer.
+func (s *lockState) endSharingLocked(r *record) {
+	if r.first.lock.Traits().Admission != contract.Shared {
+		return
+	}
+	if q := s.findQueueLocked(r.first.lock.Traits().ID.Half); q != nil && q.shared == r {
+		q.shared = nil
+		s.dropQueueLocked(q)
+	}
+}
+
+// tokenForLocked returns the token of the next hold, whose lock is to be handed r. If ok is false, the hold needs a
+// token that only Redis can draw.
+func (r *record) tokenForLocked(next contract.Lock) (token int64, ok bool) {
+	switch {
+	case !next.Traits().Fenced:
+		return 0, true
+	case next.Traits().DrawsSingly:
+		return 0, false
+	}
+	token = r.tokens.take()
+	return token, token != 0
 }

@@ -18,11 +18,6 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-const (
-	UnlockTime = send.ConnectTime // the time limit of an Unlock, and of each request that rolls an attempt back
-	clearPause = time.Second      // the pause between two tries to delete a record
-)
-
 // Release decrements the hold count of the hold that o has on kind, and releases the lock when the count reaches zero.
 // It ignores the cancellation of ctx, and works after Close.
 func (e *Engine) Release(ctx context.Context, kind contract.Lock, o Owner) error {
@@ -348,11 +343,9 @@ func (h *hold) clearAfter(unknown int) {
 	h.leaveQueue()
 }
 
-// keptByCounterpart reports whether the owner holds the counterpart of the lock, whose renewals keep the record in
-// Redis.
-func (h *hold) keptByCounterpart() bool {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	other := h.lockState.counterpartLocked(h)
-	return other != nil && other.state.holds()
+// observeRelease reports that the hold count of h was lowered to left, unless the hold was lost before.
+func (e *Engine) observeRelease(ctx context.Context, h *hold, left int, err error) {
+	if e.Observed && h.lossOf() == nil {
+		e.Events.Released(ctx, h.subject(), h.age(), left, err)
+	}
 }

@@ -8,27 +8,11 @@ package engine
 
 import (
 	"context"
-	"time"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 )
-
-// A Renewal is a request that the record of a hold lasts for Length from now on, and the answer to it.
-type Renewal struct {
-	Lock   contract.Record
-	Field  string
-	Length time.Duration // 0: the request only looks for the record
-
-	// The answer:
-	Held bool // Redis has the hold, with the new lease
-	Err  error
-}
-
-// A Renewer sends all renewals together, and stores the answers in them.
-type Renewer func(ctx context.Context, sender *send.Sender, all []Renewal)
 
 // renewing has the functions of an engine that its watchdog calls.
 type renewing struct{ *Engine }

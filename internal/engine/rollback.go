@@ -171,11 +171,6 @@ func (e rollbacker) callersLeft(targets []target, orphans int, lost bool) {
 	}
 }
 
-// effect returns the most that a try of the attempt may do when it runs late. A re-entry acquires nothing.
-func (t *target) effect() late.Effect {
-	return late.Effect{Acquires: t.HoldCount <= 1, Lease: t.Lease}
-}
-
 // heard notes the outcome of a try of an attempt on targets whose callers have left, which ended with err. It returns
 // the calls that remove tombstones which are no longer needed.
 func (e rollbacker) heard(targets []target, err error) (drops []send.Call) {

@@ -15,29 +15,6 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 )
 
-// shareUnlocking is the part of admit for read locks that share records.
-func (s *lockState) shareUnlocking(op *waitOptions, kind contract.Lock, key holdKey) (admitted, error) {
-	if s.engine.HandoffWindow == 0 || s.closed {
-		return admitted{}, nil
-	}
-	q := s.queueLocked(key.half)
-	if r, now := q.shared, s.engine.watchdog.Now(); r != nil && r.isOpenLocked(now) {
-		h := s.newHoldLocked(kind, key, nil)
-		h.acquiredLocked(r, now)
-		h.ownerQueue.Release()
-		return admitted{hold: h, holds: true}, nil
-	}
-	q.shared = nil
-	switch {
-	case op.NoWait: // the caller asks Redis itself: it must not wait for the attempt of another caller
-		s.dropQueueLocked(q)
-		return admitted{}, nil
-	case q.TryEnter():
-		return s.admitFirstLocked(s.newHoldLocked(kind, key, op.changes(kind)), q), nil
-	}
-	return s.enqueueUnlocking(op, q, s.newHoldLocked(kind, key, op.changes(kind)))
-}
-
 // isOpenLocked reports whether newcomers may share r.
 func (r *record) isOpenLocked(now time.Duration) bool {
 	return now-r.answeredAt < r.first.lockState.engine.pace().Window && r.isKeptLocked(now)
@@ -89,15 +66,4 @@ func (q *waitQueue) hasEnoughPermits(free int) bool {
 		free -= w.Value.hold.lock.Traits().Permits()
 	}
 	return free >= 0
-}
-
-// endSharingLocked makes newcomers share r no longer.
-func (s *lockState) endSharingLocked(r *record) {
-	if r.first.lock.Traits().Admission != contract.Shared {
-		return
-	}
-	if q := s.findQueueLocked(r.first.lock.Traits().ID.Half); q != nil && q.shared == r {
-		q.shared = nil
-		s.dropQueueLocked(q)
-	}
 }

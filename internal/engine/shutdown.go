@@ -11,27 +11,22 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
+	"time"
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/report"
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A drain counts the holds that a Client still has while it shuts down.
-type drain struct {
-	left atomic.Int64
-	done chan struct{} // closed when there are no holds left
-}
+const (
+	// closeTime is how long Close waits for requests under way. A release may take 1.25 times UnlockTime.
+	closeTime  = 7 * time.Second
+	mostLogged = 16                                    // the number of holds that an event of Close names
+	hangTime   = report.CloseTime + report.CloseTime/2 // how long Close waits if only the Logger or the Observer is busy
+)
 
-// begin adds holds, and end subtracts holds. The call of end that leaves none closes done.
-func (d *drain) begin(holds int) { d.left.Add(int64(holds)) }
-
-func (d *drain) end(holds int) {
-	if holds > 0 && d.left.Add(-int64(holds)) == 0 {
-		close(d.done)
-	}
-}
+var errHangs = errors.New("relock: close: the Logger or the Observer has not returned")
 
 // Shutdown stops acquiring locks, and closes e when all holds have ended or ctx is done. In the latter case it returns
 // an error that names the holds that are left.
@@ -144,4 +139,50 @@ func (s *stillHeld) String() string {
 		text += fmt.Sprintf(", and %d more", more)
 	}
 	return text
+}
+
+// Close wakes all waiters, and cancels the contexts of all guards. It returns when the goroutines of the engine have
+// ended. If a request gets no answer, Close returns an error after closeTime; if the Logger or the Observer does not
+// return, after hangTime.
+func (e *Engine) Close() error {
+	e.stopAcquiring()
+	if !e.isClosed.CompareAndSwap(false, true) {
+		return nil
+	}
+	e.endLife()
+	if held := e.stillHeld(); held.count > 0 {
+		e.reporter.Later(func() { e.Events.ClosedWithHolds(held.count, held.some) })
+	}
+	e.reporter.Later(e.tellOmittedLosses)
+	e.reporter.Close()
+	drained := e.workers.Close() // ends after the last report
+
+	ended := make(chan struct{})
+	go func() {
+		e.pubsub.Close()
+		e.watchdog.Close()
+		<-drained
+		close(ended)
+	}()
+	began := time.Now()
+	look := time.NewTicker(hangTime / 30)
+	defer look.Stop()
+	for {
+		select {
+		case <-ended:
+			return nil
+		case <-look.C:
+		}
+		switch took, told := time.Since(began), e.UserCalls(); {
+		case took >= hangTime && told > 0 && e.workers.NoMoreThan(told): // no request is under way
+			return errHangs
+		case took < closeTime:
+		case told > 0 || e.reporter.Busy():
+			return errHangs
+		default:
+			return errors.New(
+				"relock: close: Redis has not answered some requests; they end with the timeouts of the Redis client",
+			)
+		}
+	}
 }

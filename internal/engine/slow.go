@@ -18,14 +18,6 @@ import (
 // mostFrames is how many frames of a stack are kept.
 const mostFrames = 32
 
-// A SlowWait describes the calls of this process that wait for one lock.
-type SlowWait struct {
-	Subject               // the lock, and the owner that has waited for the longest time
-	Waiters int           // how many calls wait for the lock
-	Waited  time.Duration // how long the first of them has waited
-	Holder  string        // describes the current holder; "": it is not known
-}
-
 // A slowHost has the holds and waits of an engine for slow.Watch: it is a slow.Host.
 type slowHost struct{ *Engine }
 

@@ -8,8 +8,6 @@ package engine
 // belongs to that record alone, and is discarded when the record ends, for whatever reason: a later draw may be of
 // another process, and its tokens are greater.
 
-import "github.com/relock-go/relock/internal/contract"
-
 // A tokenBlock is what is left of the tokens that were drawn together. A nil block is empty.
 type tokenBlock struct {
 	next int64
@@ -32,32 +30,5 @@ func (b *tokenBlock) take() int64 {
 	token := b.next
 	b.next++
 	b.left--
-	return token
-}
-
-// tokenForLocked returns the token of the next hold, whose lock is to be handed r. If ok is false, the hold needs a
-// token that only Redis can draw.
-func (r *record) tokenForLocked(next contract.Lock) (token int64, ok bool) {
-	switch {
-	case !next.Traits().Fenced:
-		return 0, true
-	case next.Traits().DrawsSingly:
-		return 0, false
-	}
-	token = r.tokens.take()
-	return token, token != 0
-}
-
-// HeldToken returns the fencing token of the hold that has the record with this field in this process, or 0.
-func (e *Engine) HeldToken(name, field string) (token int64) {
-	s := e.retain(name)
-	defer s.release()
-	s.Lock()
-	defer s.Unlock()
-	for h := range s.holds.all() {
-		if h.has(field) && h.state.holds() {
-			token = max(token, h.token)
-		}
-	}
 	return token
 }

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/ledger"
 )
 
@@ -132,5 +133,24 @@ func (h *hold) endedLocked() {
 	if h.becomesLocked(ended) && h.adopts {
 		h.adopts = false
 		h.field.Leave()
+	}
+}
+
+// wakeOwnerLocked wakes the callers of the owner of h that wait for the same lock in a multi-acquire, and those that
+// wait for its counterpart. Now that the owner holds the lock, Redis grants or refuses their attempts at once.
+func (s *lockState) wakeOwnerLocked(h *hold) {
+	s.wakeMultiLocked(h.key)
+	if h.lock.Traits().Counterpart == (contract.LockID{}) {
+		return
+	}
+	s.wakeMultiLocked(holdKey{h.lock.Traits().Counterpart.Half, h.key.owner})
+	if other := s.counterpartLocked(h); other != nil && other.state.wanted() {
+		wakeCaller(other.changed)
+	}
+}
+
+func (s *lockState) wakeMultiLocked(key holdKey) {
+	for _, signal := range s.multis[key] {
+		wakeCaller(signal)
 	}
 }

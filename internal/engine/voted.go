@@ -25,36 +25,6 @@ type voteBackend struct {
 	notified bool  // a message has ended the last sleep
 }
 
-// acquireVote runs one acquire operation for l.
-func (e *Engine) acquireVote(op *waitOptions, s *lockState, l VotedLock, o Owner, r Request) error {
-	h, err := s.lockHold(op, l, o, true)
-	if err != nil {
-		return err
-	}
-	defer h.unlockHold()
-	t := target{hold: h}
-	if err := t.prepare(r, op.part); err != nil {
-		return err
-	}
-	k := &voteBackend{lock: l}
-	k.begin(op, k, t)
-	if err := l.CheckLease(t.Lease); err != nil {
-		return err
-	}
-	granted := false
-	defer func() { // also after a panic of a context of the user
-		if h.vote != nil && !granted {
-			h.vote.Lower(k.Ctx, t.HoldCount-1)
-		}
-	}()
-	if err := k.finish(op); err != nil {
-		return err
-	}
-	granted = true
-	h.checkVote(h.vote) // the vote may have changed before the hold was confirmed
-	return nil
-}
-
 // checkVote ends the hold as lost if v, its vote, is not valid any more. A vote that was replaced is over, and may still
 // call checkVote. So checkVote does not read h.vote, which the caller of ask may be setting.
 func (h *hold) checkVote(v Vote) {
@@ -149,4 +119,34 @@ func (k *voteBackend) dismissLocked(t target, _ Answer) {
 	if t.hold.state == fresh {
 		t.hold.leaveQueueLocked()
 	}
+}
+
+// acquireVote runs one acquire operation for l.
+func (e *Engine) acquireVote(op *waitOptions, s *lockState, l VotedLock, o Owner, r Request) error {
+	h, err := s.lockHold(op, l, o, true)
+	if err != nil {
+		return err
+	}
+	defer h.unlockHold()
+	t := target{hold: h}
+	if err := t.prepare(r, op.part); err != nil {
+		return err
+	}
+	k := &voteBackend{lock: l}
+	k.begin(op, k, t)
+	if err := l.CheckLease(t.Lease); err != nil {
+		return err
+	}
+	granted := false
+	defer func() { // also after a panic of a context of the user
+		if h.vote != nil && !granted {
+			h.vote.Lower(k.Ctx, t.HoldCount-1)
+		}
+	}()
+	if err := k.finish(op); err != nil {
+		return err
+	}
+	granted = true
+	h.checkVote(h.vote) // the vote may have changed before the hold was confirmed
+	return nil
 }

@@ -7,9 +7,11 @@ package engine
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -68,4 +70,63 @@ func (op *waitOptions) waitedAs(part *waitOptions) { op.waited, op.since = part.
 // if the wait of the caller ends before that.
 func (op *waitOptions) sleep(wake, ready <-chan struct{}, d time.Duration) error {
 	return op.Sleep(wake, ready, op.changed, d)
+}
+
+// noteLook notes what the poller has found while the caller of h slept, for the caller and for those behind it.
+func (op *waitOptions) noteLook(h *hold, l poller.Look) {
+	op.found.look.Update(l)
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if h.queue != nil {
+		h.queue.look = op.found.look
+	}
+}
+
+// foundLocked notes that an answer has found the lock of h busy, for its caller and for those behind it.
+func (f *findings) foundLocked(h *hold, o *blocker) {
+	f.reply, f.request, f.look = o, inquiry{}, poller.Look{}
+	if h.queue != nil {
+		h.queue.foundBusy(o)
+	}
+}
+
+// seesLocked notes what the callers that q has admitted have found out, unless the caller has a later answer itself.
+func (f *findings) seesLocked(q *waitQueue) {
+	if o := q.blocker; o != nil && (f.reply == nil || f.reply.at.Before(o.at)) {
+		f.reply, f.look = o, q.look
+	}
+}
+
+// waitsBehindLocked notes that the caller gives up behind another one, in q, which may be nil: the local queue of the
+// lock called name.
+func (f *findings) waitsBehindLocked(name string, q *waitQueue) {
+	f.behind = name
+	if q != nil {
+		f.seesLocked(q)
+		f.request = q.request
+	}
+}
+
+// noteBlocker is noteBusy for any blocker.
+func (op *waitOptions) noteBlocker(h *hold, o *blocker) {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	op.found.foundLocked(h, o)
+}
+
+// sleepUnlocking sleeps as sleep does, with mu unlocked meanwhile. It locks mu again also if the user's ctx panics, or
+// the Observer ends the goroutine.
+func (op *waitOptions) sleepUnlocking(mu sync.Locker, wake <-chan struct{}, d time.Duration) error {
+	mu.Unlock()
+	defer mu.Lock()
+	op.span.waits()
+	return op.sleep(wake, nil, d)
+}
+
+// overUnlocking returns why the caller has no more time, or nil. It unlocks mu meanwhile, because it calls methods of
+// the user's ctx.
+func overUnlocking(mu sync.Locker, op *waitOptions) error {
+	mu.Unlock()
+	defer mu.Lock()
+	return op.Over()
 }

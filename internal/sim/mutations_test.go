@@ -71,7 +71,7 @@ var (
 var mutations = []mutation{
 	// Validity.
 	{
-		name: "trustFromTheAnswer", file: "internal/engine/acquire.go", focus: Focus{Faults: slowness},
+		name: "trustFromTheAnswer", file: "internal/engine/target.go", focus: Focus{Faults: slowness},
 		from: "h, sent := t.hold, res.Sent",
 		to:   "h, sent := t.hold, time.Now()",
 	},
@@ -176,7 +176,7 @@ var mutations = []mutation{
 		return nil`,
 	},
 	{
-		name: "maxHoldForgotten", file: "internal/engine/acquire.go", focus: Focus{Locks: inOneLine},
+		name: "maxHoldForgotten", file: "internal/engine/target.go", focus: Focus{Locks: inOneLine},
 		from: "h.record.lease.SetLimit(",
 		to:   "_ = int64(",
 	},
@@ -200,7 +200,7 @@ var mutations = []mutation{
 		to:   "last = h.state.isLost() || h.leaveRecordLocked() || true",
 	},
 	{
-		name: "reentryUncounted", file: "internal/engine/acquire.go",
+		name: "reentryUncounted", file: "internal/engine/target.go",
 		from: `h.count++
 `,
 		to: "",
@@ -339,7 +339,7 @@ var mutations = []mutation{
 		missed: "the grant expires after five seconds, which the fault that has lost its message excuses",
 	},
 	{
-		name: "leaverStaysQueued", file: "internal/engine/handoff.go",
+		name: "leaverStaysQueued", file: "internal/engine/admit.go",
 		from: `err = e.gaveUpLocked(op, q, h, err)
 		q.Leave(w)`,
 		to: "err = e.gaveUpLocked(op, q, h, err)",

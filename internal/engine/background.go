@@ -1,0 +1,32 @@
+package engine
+
+// Background work: how the duties of lock states are carried out. duty.go says when.
+
+import (
+	"context"
+	"time"
+
+	"github.com/relock-go/relock/internal/handoff"
+)
+
+// carryOut does what d says.
+func (e *Engine) carryOut(d *duty) {
+	switch {
+	case d.clear != nil:
+		d.clear.clear()
+	case d.lose != nil:
+		d.lose.loseUnasked(d.cause)
+	case d.rollBack != nil:
+		ctx := d.ctx
+		if ctx == nil {
+			ctx = context.Background()
+		}
+		rollbacker{e}.undo(ctx, d.rollBack, d.attempt, d.unknown)
+	default:
+		select {
+		case <-time.After(2 * handoff.MostUnannounced):
+		case <-e.closed:
+		}
+		d.lockState.endKeeping(d.keep)
+	}
+}

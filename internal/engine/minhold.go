@@ -1,0 +1,108 @@
+package engine
+
+// MinHold: how a record stays in Redis until MinHold has passed.
+//
+// Rules: see limits.go. A read lock and a write lock of one owner share a lease in Redis, which only the last of them
+// may shorten.
+
+import (
+	"context"
+	"time"
+
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/send"
+)
+
+// A minHold is a hold whose record stays in Redis for at least MinHold.
+type minHold struct{ *hold }
+
+// rest returns how much of MinHold is left.
+func (m minHold) rest() time.Duration {
+	if m.lock.Traits().Limits.MinHold == 0 {
+		return 0
+	}
+	m.lockState.Lock()
+	defer m.lockState.Unlock()
+	return max(0, m.keepUntil-m.lockState.engine.watchdog.Now())
+}
+
+// isAlone reports whether nothing else needs the lease of the record of h. A read lock and a write lock of one owner
+// are in the same key in Redis, and so have one lease.
+func (h *hold) isAlone() bool {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	return !h.fieldSent && h.lockState.counterpartLocked(h) == nil
+}
+
+// ask sends a request that sets the lease of the record to rest. expires reports whether the record then expires in
+// time: no other request may still extend the lease, or give it to another field, and no other try of this one may. It
+// was so when the request was sent, too: a request that was under way then may be overtaken by this one, although its
+// own answer comes first. And Redis has not run the request late, when less than rest was left.
+func (m minHold) ask(op *waitOptions, rest time.Duration, lastReply time.Time) (answer send.Answer, expires bool) {
+	began, before, why := time.Now(), m.isLast(), toKeep
+	if m.isAlone() {
+		why = toLimit
+	}
+	answer = m.renew(op, rest, why, lastReply)
+	return answer, before && m.isLast() && time.Since(began) <= outlivesBy
+}
+
+// isLast reports whether no request that was sent may still extend the lease of the record, or give it to another
+// field.
+func (m minHold) isLast() bool {
+	return m.isAlone() && m.reach().IsSettled()
+}
+
+// keep makes the record stay in Redis until MinHold has passed. It returns true if the record then expires by itself,
+// and false if the caller has to delete it now.
+func (m minHold) keep(ctx context.Context) bool {
+	rest := m.rest()
+	if rest <= 0 {
+		return false
+	}
+	m.leaveQueue() // the next waiter makes an attempt, and finds the lock busy
+	e, isOver := m.lockState.engine, m.untilOver()
+	for ; rest > 0; rest = m.rest() {
+		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}
+		answer, expires := m.ask(&waitOptions{Wait: wait}, rest, time.Time{})
+		r, err := answer.Reply()
+		pause := min(rest, clearPause)
+		switch {
+		case err == nil && r[0] != 1: // it is gone; a request that may still run must not acquire the lock again
+			return !e.late.MayAcquire(m.field.ID)
+		case err == nil && expires:
+			return true
+		case err == nil && !m.isAlone():
+			pause = rest
+		case err != nil && isOver() && !m.keptByCounterpart():
+			return true
+		}
+		if e.Pause(ctx, pause) != nil {
+			return true // the engine is closed: no lease is renewed any more
+		}
+	}
+	return false
+}
+
+// DropMinHold makes the next Unlock of o release the lock before MinHold has passed, because o has not used the hold.
+func (e *Engine) DropMinHold(kind contract.Lock, o Owner) {
+	if kind.Traits().Limits.MinHold == 0 {
+		return
+	}
+	s := e.retain(kind.Traits().ID.Name)
+	defer s.release()
+	s.Lock()
+	defer s.Unlock()
+	if h := s.holds.get(holdKey{kind.Traits().ID.Half, o}); h != nil && h.count == 1 {
+		h.keepUntil = 0
+	}
+}
+
+// keptByCounterpart reports whether the owner holds the counterpart of the lock, whose renewals keep the record in
+// Redis.
+func (h *hold) keptByCounterpart() bool {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	other := h.lockState.counterpartLocked(h)
+	return other != nil && other.state.holds()
+}

@@ -1,0 +1,45 @@
+package engine
+
+// New puts the parts of an engine together.
+
+import (
+	"context"
+
+	"github.com/relock-go/relock/internal/report"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/wake"
+	"github.com/relock-go/relock/internal/workers"
+)
+
+// New returns an engine with the given config. sending has the config of its sender, which New completes.
+func New(c Config, sending send.Config) *Engine {
+	e := &Engine{Config: c}
+	e.table.names = make(map[string]*lockState)
+	e.life, e.endLife = context.WithCancel(context.Background())
+	e.closed = e.life.Done()
+	e.leaving, e.leave = context.WithCancel(context.Background())
+	e.noNewHolds = e.leaving.Done()
+	e.draining.done = make(chan struct{})
+	e.workers = workers.New(e.closed)
+	e.reporter = report.New(e.workers.Spawn)
+	e.pubsub = wake.New(e.Servers, e.Log, func(channel string, err error) {
+		e.reporter.Later(func() { e.Events.SubscriptionRefused(channel, err) })
+	})
+	e.fulfil = e.carryOut
+	e.poller = looking{e}.newPoller()
+	sending.RetryBudget, sending.Spawn, sending.Reroute, sending.Log =
+		e.WatchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.Log
+	sending.Degraded = func(err error) {
+		e.reporter.Later(func() { e.Events.LineRefused(err) })
+	}
+	e.sender = send.New(sending)
+	e.fields.id, e.fields.degraded = e.ID, e.sender.Degraded
+	e.losses.lines = report.NewLineLimit()
+	e.hints = e.newHints()
+	e.watchdog = renewing{e}.newWatchdog()
+	if e.Channel != "" {
+		e.pubsub.Quiet(e.Channel, e.hints.Refuse)
+	}
+	e.slow = slowHost{e}.newWatch()
+	return e
+}

@@ -1,0 +1,161 @@
+package engine
+
+// Targets: the attempt on one lock, from when it is prepared until its owner holds the lock.
+//
+// Rules: an attempt sets a hold count and a lease, and adds nothing, so that it may run more than once. Who prepares a
+// target has the owner mutex of its hold until the target is acquired or dismissed.
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/late"
+	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/send"
+)
+
+// A target is the attempt on one lock, and the hold that it is made for.
+type target struct {
+	hold *hold
+	contract.Attempt
+	cut bool // the lease is as long as MaxHold allows: the watchdog will not renew it
+}
+
+// prepare sets the attempt of t. It returns an error if the owner may make none: if its hold was lost, or would get too
+// high a hold count.
+func (t *target) prepare(r Request, p *Part) error {
+	t.hold.lockState.Lock()
+	defer t.hold.lockState.Unlock()
+	return t.prepareLocked(r, p)
+}
+
+func (t *target) prepareLocked(r Request, p *Part) error {
+	h := t.hold
+	e := h.lockState.engine
+	if h.field == nil {
+		h.newField()
+	}
+	if l := h.lock.Traits(); l.MaxHoldCount > 0 && h.count >= l.MaxHoldCount {
+		return l.TooMany
+	}
+	t.Attempt = contract.Attempt{Field: h.field.ID, Lease: r.Lease, HoldCount: h.count + 1, Renewed: r.Lease == 0}
+	switch h.state {
+	case fresh:
+		t.NoWait = r.Wait == 0
+		t.Lease = h.lock.Traits().Limits.Cut(cmp.Or(max(r.Lease, r.LeastLease), e.WatchdogTimeout))
+	case lost, expired, lossReported:
+		return h.reportLossLocked(p)
+	default:
+		t.Renewed = t.Renewed || e.watchdog.Renews(&h.record.lease)
+		if t.Renewed {
+			t.Lease = e.WatchdogTimeout
+		}
+		t.Lease = e.watchdog.RestOf(&h.record.lease, t.Lease)
+	}
+	most := h.lock.Traits().Limits.Max
+	t.cut = most > 0 && t.Lease >= most
+	return nil
+}
+
+// mayLastLocked notes for how long the field of t lasts, which was granted by an answer that came at now. The caller
+// before may have asked for a longer lease with the same field, and been granted it. Another try of the attempt may be on
+// its way, and give an explicit lease again.
+func (t *target) mayLastLocked(now, longest time.Duration) {
+	length := bounded(max(t.Lease, longest))
+	if !t.Renewed && t.hold.lockState.engine.late.Longest(t.Field) > 0 {
+		length += late.Life
+	}
+	t.hold.field.MayLast(now + length)
+}
+
+// acquiredLocked notes that the attempt of t was granted, and that its owner holds the lock from now on.
+func (t *target) acquiredLocked(token int64, res Answer) {
+	h, sent := t.hold, res.Sent
+	e := h.lockState.engine
+	if h.state != fresh {
+		h.count++
+		t.mayLastLocked(e.watchdog.Now(), 0)
+		e.watchdog.Extend(&h.record.lease, sent, t.Lease, t.Renewed)
+		return
+	}
+	now := e.watchdog.Now()
+	h.acquiredLocked(h.newRecord(now), e.watchdog.At(sent))
+	t.mayLastLocked(now, res.longest)
+	if q := h.queue; q != nil {
+		q.request = inquiry{}
+		if h.lock.Traits().Admission != contract.Counting { // a granted permit does not mean that another one is free
+			q.foundFree()
+		}
+		q.policy.Acquired(now)
+	}
+	h.token, h.record.tokens = token, newTokenBlock(token, res.Following)
+	limit := limitOf(h.lock.Traits().Limits, e.watchdog.At(sent))
+	if res.limits != nil {
+		h.keepUntil, limit = res.limits.keepUntil, res.limits.limit
+	}
+	h.record.lease.SetLimit(limit)
+	e.watchdog.Watch(&h.record.lease, sent, t.Lease, t.Renewed, res.provisional) // 6
+	h.checkIfForcedLocked(e.watchdog.At(sent))
+	h.openLocked(res.More)
+}
+
+// effect returns the most that a try of the attempt may do when it runs late. A re-entry acquires nothing.
+func (t *target) effect() late.Effect {
+	return late.Effect{Acquires: t.HoldCount <= 1, Lease: t.Lease}
+}
+
+// rollbackOf returns the attempt of t with which the same script rolls it back if another lock is busy.
+func (t *target) rollbackOf() contract.Attempt {
+	a := t.Attempt
+	a.Share = t.hold.lockState.engine.shareTime()
+	return a
+}
+
+// enoughValidityLeft reports whether enough is left of the leases that the last request has asked for, which was sent
+// the time took ago. asked is the number of requests so far in this attempt. A smaller rest is enough (lease.Suffices)
+// of a lease that is not renewed, if the caller has asked for it twice, or if MaxHold allows no longer one.
+func (e *Engine) enoughValidityLeft(targets []target, took time.Duration, asked int) bool {
+	for _, t := range targets {
+		whole := lease.Validity(t.Lease)
+		left := whole - took
+		if t.HoldCount > 1 {
+			left = max(left, e.watchdog.Left(&t.hold.record.lease))
+		}
+		if !lease.EnoughValidityLeft(left, whole, t.Renewed) &&
+			(asked < 2 && !t.cut || !lease.Suffices(left, whole, t.Renewed && !t.cut)) {
+			return false
+		}
+	}
+	return true
+}
+
+// confirmLocked notes that all targets were granted and that their owner holds them. It returns an error if the owner
+// cannot keep one of the holds: see lossLocked.
+func confirmLocked(targets []target, p *Part, res Answer) error {
+	if err := lossLocked(targets, p); err != nil {
+		return err
+	}
+	for i, t := range targets {
+		token := res.Token
+		if res.tokens != nil {
+			token = res.tokens[i]
+		}
+		t.acquiredLocked(token, res)
+		p.countLocked(t.hold)
+	}
+	return nil
+}
+
+// lossLocked returns why the caller cannot keep the targets although they were granted, or nil.
+func lossLocked(targets []target, p *Part) (err error) {
+	for _, t := range targets {
+		switch h := t.hold; {
+		case h.state.isLost() || h.state == ended: // now, or while the attempt was under way
+			err = cmp.Or(err, h.reportLossLocked(p), errRestart)
+		case h.state == fresh && h.lockState.closed:
+			err = cmp.Or(err, send.ErrClosed)
+		}
+	}
+	return err
+}
