@@ -30,6 +30,7 @@ import (
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/slow"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // An acquireOp is one acquire operation: what one call does to acquire its locks, until they are held or the call gives
@@ -45,7 +46,7 @@ type acquireOp struct {
 	subscription subscription
 	polling      *polling  // nil: the caller has not polled
 	lastReply    time.Time // when Redis last answered this operation that the lock is busy; zero: it has not
-	leftovers    leftovers
+	leftovers    tenancy.Leftovers
 	cause        error            // why the last attempt was not granted, if other owners are not the reason; or nil
 	unanswered   bool             // the caller gives up because Redis has not answered at all
 	atEnd        bool             // the time is up, and the caller makes its last attempt: see asksAtEnd
@@ -116,7 +117,7 @@ func (a *acquireOp) asksAtEnd(err error) bool {
 // is enough of a lease that is not renewed (see enoughValidityLeft). After MostAsked requests attempt returns a loss
 // with the cause ErrLate.
 func (a *acquireOp) attempt() (res Answer, err error) {
-	lastReply, first := a.lastReply, a.leftovers.tries
+	lastReply, first := a.lastReply, a.leftovers.Tries()
 	for asked := 1; ; asked++ {
 		res, err = a.backend.ask(lastReply)
 		if err != nil {
@@ -124,12 +125,12 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 		}
 		took := time.Since(res.Sent)
 		if res.Status != contract.Held || a.engine.enoughValidityLeft(a.targets, took, asked) {
-			if a.leftovers.tries == first {
+			if a.leftovers.Tries() == first {
 				a.backend.answered(took)
 			}
 			return res, nil
 		}
-		a.leftovers.grantNotKept()
+		a.leftovers.GrantNotKept()
 		lastReply = time.Now()
 		if asked == MostAsked {
 			res.Status = contract.Busy // rollback undoes the grant, and dismissLocked must not undo it again
@@ -151,11 +152,11 @@ func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
 // noteAnswer notes what an attempt may have left in Redis, and may still do. waits reports whether it has left the entry
 // of a waiter, and err is that of the answer, or why it cannot be read.
 func (a *acquireOp) noteAnswer(answer *send.Answer, waits bool, err error) {
-	a.leftovers.attempted(answer.Unknown, answer.Abandoned, waits)
+	a.leftovers.Attempted(answer.Unknown, answer.Abandoned, waits)
 	a.unanswered = answer.Unanswered
 	rollbacker{a.engine}.callersLeft(a.targets, answer.Orphans, answer.Lost > 0)
 	if err != nil && send.Answered(err) { // a script that Redis has stopped halfway may have written data
-		a.leftovers.grantNotKept()
+		a.leftovers.GrantNotKept()
 	}
 }
 
@@ -168,7 +169,7 @@ func (a *acquireOp) checkFields(res Answer) (Answer, error) {
 		return res, nil
 	}
 	if res.Status == contract.Held {
-		a.leftovers.grantNotKept()
+		a.leftovers.GrantNotKept()
 		res.Status = contract.Busy // rollback undoes the grant, and dismissLocked must not undo it again
 	}
 	return res, errRestart
@@ -275,7 +276,7 @@ func (h *hold) heardRelease() {
 // also notes an attempt that was still under way.
 func (a *acquireOp) hasFailed(err error, returned bool) bool {
 	if a.asking { // a hook has panicked, or ended the goroutine, during the attempt
-		a.leftovers.grantNotKept()
+		a.leftovers.GrantNotKept()
 		rollbacker{a.engine}.callersLeft(a.targets, 0, true)
 	}
 	return err != nil || !returned
@@ -287,8 +288,8 @@ func (a *acquireOp) hasFailed(err error, returned bool) bool {
 // its last attempt and the rollback together.
 func (a *acquireOp) rollBack(left []target, failed bool, err error) {
 	a.givenUp.Store(failed)
-	undone := rollbacker{a.engine}.rollBack(a.Ctx, left, a.leftovers.tries) // 5
-	if err == nil || !a.leftovers.delays() && err != errRestart &&
+	undone := rollbacker{a.engine}.rollBack(a.Ctx, left, a.leftovers.Tries()) // 5
+	if err == nil || !a.leftovers.Delays() && err != errRestart &&
 		!errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
 		return
 	}
@@ -350,7 +351,7 @@ func (a *acquireOp) endIfGone(res Answer) {
 // dismissLocked ends t, which the caller does not get.
 func (a *acquireOp) dismissLocked(t target, res Answer) {
 	h := t.hold
-	if h.state == fresh {
+	if h.State() == tenancy.Fresh {
 		if a.unanswered && h.queue != nil {
 			h.queue.FailBehind(1, errBypassQueue)
 		}
@@ -360,7 +361,7 @@ func (a *acquireOp) dismissLocked(t target, res Answer) {
 	}
 	switch {
 	case res.Status != contract.Held: // no grant is left, or backend.rollback undoes it
-	case h.state.isLost() || h.state == ended && !h.field.InUse(): // no other hold needs the field
+	case h.IsLost() || h.State() == tenancy.Ended && !h.Field().InUse(): // no other hold needs the field
 		h.lockState.oweLocked(duty{clear: h})
 	default:
 		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: t.Attempt, ctx: a.Ctx})

@@ -8,6 +8,7 @@ package engine
 import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // An admitted is the result of admit: how the caller of one lock was admitted among the callers of this process. The
@@ -83,14 +84,14 @@ func (s *lockState) enqueueUnlocking(op *waitOptions, q *waitQueue, h *hold) (ad
 	switch {
 	// The first two cases come before err: if the caller gave up just now, it still has to use what it was handed, or to
 	// release it.
-	case h.state == adopting:
+	case h.State() == tenancy.Adopting:
 		op.span.ends(pathHandoff)
 		h.runsLocked()
 		return admitted{hold: h, adopts: true}, nil
-	case h.state != fresh: // it got the lock by a hand-off or a shared record, and may have lost or released it since
+	case h.State() != tenancy.Fresh: // it got the lock by a hand-off or a shared record, and may have lost or released it since
 		op.span.ends(pathHandoff)
 		h.runsLocked()
-		if h.state != ended && !h.record.isKeptLocked(s.engine.watchdog.Now()) {
+		if h.State() != tenancy.Ended && !h.record.isKeptLocked(s.engine.watchdog.Now()) {
 			return s.discardHandoffUnlocking(h), nil
 		}
 		return admitted{hold: h, holds: true}, nil
@@ -125,10 +126,10 @@ func (s *lockState) awaitHandoffUnlocking(op *waitOptions, q *waitQueue, w *wait
 		switch {
 		case returned:
 			return
-		case h.state == adopting:
+		case h.State() == tenancy.Adopting:
 			h.runsLocked()
-			s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.field.Expires())})
-		case h.state != fresh:
+			s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
+		case h.State() != tenancy.Fresh:
 			h.runsLocked() // for a goroutine of the owner that has re-entered it
 			if h = s.discardHandoffUnlocking(h).hold; h == nil {
 				return
@@ -149,10 +150,10 @@ func (s *lockState) awaitHandoffUnlocking(op *waitOptions, q *waitQueue, w *wait
 // Redis. It returns no hold if the owner has one already: the caller goes on with that one. The old record is deleted
 // in the background if no other hold shares it. discardHandoffUnlocking may unlock the mutex for a moment.
 func (s *lockState) discardHandoffUnlocking(h *hold) admitted {
-	q, shares := h.queue, h.count > 1 // shares: other goroutines of the owner have re-entered h, which goes on for them
+	q, shares := h.queue, h.Count() > 1 // shares: other goroutines of the owner have re-entered h, which goes on for them
 	last, guards := true, []*guard.End(nil)
-	if h.state.isLost() {
-		h.count--
+	if h.IsLost() {
+		h.Lowered()
 	} else {
 		_, last, guards = h.endOneLocked()
 	}

@@ -79,7 +79,7 @@ type attachBackend struct {
 
 // newAttachBackend begins an operation that makes h the detached hold d. The caller has the owner mutex of h.
 func newAttachBackend(op *waitOptions, h *hold, d Detached) *attachBackend {
-	a := &attachBackend{Detached: d, to: h.field.ID, heard: make(chan struct{}, 1)}
+	a := &attachBackend{Detached: d, to: h.Field().ID, heard: make(chan struct{}, 1)}
 	ask := contract.Attempt{Field: a.to, Lease: h.lockState.engine.WatchdogTimeout, HoldCount: 1, Renewed: true}
 	a.begin(op, a, target{hold: h, Attempt: ask})
 	return a
@@ -146,7 +146,7 @@ func (a *attachBackend) await(res Answer) (Answer, error) {
 }
 
 func (a *attachBackend) rollback(_ Answer, err error, returned bool) {
-	if failed := a.hasFailed(err, returned); failed && a.leftovers.toRollBack(failed) {
+	if failed := a.hasFailed(err, returned); failed && a.leftovers.ToRollBack(failed) {
 		a.giveUp()
 	}
 }
@@ -205,7 +205,7 @@ func (a *attachBackend) putBack(ctx context.Context) {
 		return record.Rename(contract.Rename{From: a.to, To: a.Field, Lease: longestLimit, Until: a.KeepEnd, Late: mayRun})
 	}
 	end := rollbacker{e}.mayLeaveUntil(a.to, e.WatchdogTimeout)
-	for (rollbacker{e}).repeat(ctx, record, a.to, a.leftovers.tries, back) != nil && time.Now().Before(end) {
+	for (rollbacker{e}).repeat(ctx, record, a.to, a.leftovers.Tries(), back) != nil && time.Now().Before(end) {
 		if e.Pause(context.WithoutCancel(ctx), clearPause) != nil {
 			return // the engine is closed
 		}

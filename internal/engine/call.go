@@ -90,7 +90,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []contra
 	one.unlocks = true
 	defer one.unlockIfEnded()
 	if in.adopts {
-		one.leftovers.grantNotKept()
+		one.leftovers.GrantNotKept()
 		one.adoptsRecord, one.targets[0].AdoptsRecord = true, !locks[0].Traits().DrawsSingly
 	}
 	return one.finish(op)

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // withCounterparts returns targets with the fields of the holds that their owner has on the counterparts now. The owner
@@ -24,13 +25,13 @@ func withCounterparts(targets []target) []target {
 		if other == nil {
 			other = counterpartAmong(targets, t)
 		}
-		if other == nil || other.field.ID == t.Counterpart || !other.noteFieldSent() {
+		if other == nil || other.Field().ID == t.Counterpart || !other.noteFieldSent() {
 			continue
 		}
 		if changed == nil { // a new slice: an abandoned attempt still reads the old one
 			changed = slices.Clone(targets)
 		}
-		changed[i].Counterpart = other.field.ID
+		changed[i].Counterpart = other.Field().ID
 	}
 	if changed != nil {
 		return changed
@@ -47,11 +48,11 @@ func (h *hold) noteFieldSent() bool {
 	s.Lock()
 	defer s.Unlock()
 	s.expireUnlocking(h)
-	if h.state == ended || h.state.isLost() {
+	if h.State() == tenancy.Ended || h.IsLost() {
 		return false
 	}
 	h.fieldSent = true
-	if h.state.wanted() {
+	if h.Wanted() {
 		return true
 	}
 	for _, other := range h.record.holds {

@@ -23,6 +23,7 @@ import (
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // A Detached is what has to be known of a detached hold to attach it. The times are in milliseconds of the epoch, by
@@ -92,11 +93,11 @@ func (x *detaching) begin(keep time.Duration) ([]*guard.End, error) {
 	defer s.Unlock()
 	other := s.counterpartLocked(h)
 	switch {
-	case !h.state.holds():
+	case !h.Holds():
 		return nil, cmp.Or(h.loss, ErrNotHeld)
-	case h.count > 1:
-		return nil, send.Invalid("the hold was acquired %d times: it can be detached when it is to be released once", h.count)
-	case other != nil && (other.state.wanted() || other.state.holds()):
+	case h.Count() > 1:
+		return nil, send.Invalid("the hold was acquired %d times: it can be detached when it is to be released once", h.Count())
+	case other != nil && (other.Wanted() || other.Holds()):
 		return nil, send.Invalid("its owner also holds, or asks for, the other half of the read/write lock")
 	}
 	r, e := h.record, s.engine
@@ -104,21 +105,20 @@ func (x *detaching) begin(keep time.Duration) ([]*guard.End, error) {
 	x.lease = e.watchdog.RestOf(&r.lease, max(keep, h.keepUntil-e.watchdog.Now()))
 	x.held = h.age()
 	s.endSharingLocked(r)
+	h.endedLocked()
 	if h.leaveRecordLocked() {
 		r.endLocked()
 	} else {
 		x.splits = true
-		h.field.Use() // until end
+		h.Field().Use() // until end
 	}
-	h.count = 0
-	h.endedLocked()
 	return h.guards.Take(), nil
 }
 
 // run renames the field of the hold in Redis, and unlocks the owner mutex.
 func (x *detaching) run(ctx context.Context, op *waitOptions) (d Detached, err error) {
 	h, e := x.hold, x.lockState.engine
-	confirmed, buries := false, e.late.MayAcquire(h.field.ID)
+	confirmed, buries := false, e.late.MayAcquire(h.Field().ID)
 	answer := send.Answer{Lost: 1}
 	defer func() { // runs also when a hook of the Redis client ends the goroutine
 		x.left(answer.Orphans, answer.Lost > 0)
@@ -128,11 +128,11 @@ func (x *detaching) run(ctx context.Context, op *waitOptions) (d Detached, err e
 		}
 		x.end()
 	}()
-	call := h.commands().Rename(contract.Rename{From: h.field.ID, To: x.to, Lease: x.lease, Late: buries, Splits: x.splits})
+	call := h.commands().Rename(contract.Rename{From: h.Field().ID, To: x.to, Lease: x.lease, Late: buries, Splits: x.splits})
 	answer = e.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: x}, time.Now())
 	r, err := answer.Reply()
 	if buries && err == nil {
-		rollbacker{e}.buried(h.commands(), h.field.ID)
+		rollbacker{e}.buried(h.commands(), h.Field().ID)
 	}
 	switch {
 	case errors.Is(err, send.ErrNotALock), err == nil && r[0] == -1: // an earlier try has not renamed it either
@@ -194,7 +194,7 @@ func (x *detaching) end() {
 	h, s := x.hold, x.lockState
 	s.Lock()
 	defer s.Unlock()
-	if x.splits && h.field.Leave() {
+	if x.splits && h.Field().Leave() {
 		if h.record.ended { // lost meanwhile
 			h.deleteIfLeftLocked()
 		} else {
@@ -215,7 +215,7 @@ func (x *detaching) effect() late.Effect { return late.Effect{Lease: x.lease} }
 // left notes the tries of the request that may still run. Until then MinHold cannot leave either field to its lease: see
 // minHold.isLast.
 func (x *detaching) left(orphans int, lost bool) {
-	for _, field := range []string{x.field.ID, x.to} {
+	for _, field := range []string{x.Field().ID, x.to} {
 		x.lockState.engine.late.Left(field, x.effect(), orphans, lost)
 	}
 }
@@ -233,7 +233,7 @@ func (x *detaching) undo() {
 
 // HandleOrphan handles the answer to a try that came too late for the caller.
 func (x *detaching) HandleOrphan(_ time.Time, value any, err error) {
-	for _, field := range []string{x.field.ID, x.to} {
+	for _, field := range []string{x.Field().ID, x.to} {
 		x.lockState.engine.late.Heard(field, x.effect(), !send.MayRunLater(err))
 	}
 	if r, err := send.ParseReply(value, err); x.undone.Load() && (err != nil || r[0] == 1) {
@@ -244,9 +244,9 @@ func (x *detaching) HandleOrphan(_ time.Time, value any, err error) {
 // release releases the detached field. As many requests that rename the field of the hold have an unknown outcome.
 func (x *detaching) release(unknown int) {
 	h := x.hold
-	to := &hold{lockState: h.lockState, lock: h.lock, key: h.key, keepUntil: h.keepUntil, state: ended}
+	to := &hold{lockState: h.lockState, lock: h.lock, key: h.key, keepUntil: h.keepUntil}
 	to.fieldRoom.ID = x.to
-	to.field = &to.fieldRoom
+	to.Hold = tenancy.OverWith(&to.fieldRoom)
 	to.record = to.newRecord(0)
 	to.mayLast(x.lease, send.ErrSilent)
 	to.clearAfter(unknown)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/relock-go/relock/internal/contract"
-	"github.com/relock-go/relock/internal/ledger"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // A duty is noted when the state changes, and is not begun before the lock state is unlocked. So this test needs no
@@ -19,7 +19,8 @@ func TestChangesOfStateBeginNothing(t *testing.T) {
 	s := &lockState{engine: new(Engine), name: "x"} // this engine could begin nothing
 	s.retainMore()
 	q := s.queueLocked("")
-	q.place = &place{field: &ledger.Field{ID: "a"}, unknown: 2}
+	q.place = &place{field: &tenancy.Field{ID: "a"}}
+	q.place.field.PassOn(2)
 	assert.True(t, q.TryEnter())
 	s.dropQueueLocked(q)
 	assert.Nil(t, s.duties, "the queue is used")

@@ -62,7 +62,7 @@ func (x extension) allowed() error {
 	x.lockState.Lock()
 	defer x.lockState.Unlock()
 	switch {
-	case !x.state.holds():
+	case !x.Holds():
 		return cmp.Or(x.loss, ErrNotHeld)
 	case x.lockState.engine.watchdog.Renews(&x.record.lease):
 		return ErrRenewed
@@ -78,7 +78,7 @@ func (x extension) done(sent time.Time, err error) error {
 	x.lockState.Lock()
 	defer x.lockState.Unlock()
 	switch {
-	case !x.state.holds(): // it was lost or released while the request was under way
+	case !x.Holds(): // it was lost or released while the request was under way
 		return send.WithLast(cmp.Or(x.loss, ErrNotHeld), err)
 	case err != nil:
 		return err
@@ -119,7 +119,7 @@ const (
 func (h *hold) renew(op *waitOptions, length time.Duration, why purpose, lastReply time.Time) (answer send.Answer) {
 	answer = send.Answer{Lost: 1} // if a hook of the Redis client panics, or ends the goroutine
 	defer func() { h.extendedBy(&answer, length) }()
-	call := h.commands().Renew(h.field.ID, length, why == toLimit)
+	call := h.commands().Renew(h.Field().ID, length, why == toLimit)
 	return h.lockState.engine.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: why == toExtend}, lastReply)
 }
 
@@ -128,7 +128,7 @@ func (h *hold) renew(op *waitOptions, length time.Duration, why purpose, lastRep
 func (h *hold) extendedBy(answer *send.Answer, length time.Duration) {
 	outcome := answer.Err
 	if lost := answer.Lost > 0 || answer.Orphans > 0 || answer.Unknown > 0 || answer.Abandoned; lost {
-		h.lockState.engine.late.Left(h.field.ID, late.Effect{Lease: length}, 0, true)
+		h.lockState.engine.late.Left(h.Field().ID, late.Effect{Lease: length}, 0, true)
 		outcome = send.ErrSilent
 	}
 	h.mayLast(length, outcome)

@@ -71,7 +71,7 @@ func (e *Engine) ForceBy(kind contract.Lock, seen []string, force func() (freed 
 	before := s.recordsOfLocked(kind.Traits().ID)
 	s.Unlock()
 	if len(seen) > 0 {
-		before = slices.DeleteFunc(before, func(r *record) bool { return !slices.Contains(seen, r.first.field.ID) })
+		before = slices.DeleteFunc(before, func(r *record) bool { return !slices.Contains(seen, r.first.Field().ID) })
 	}
 	freed, err := force()
 	if freed && err == nil {
@@ -142,7 +142,7 @@ func (e *Engine) endEvicted(all []*record) {
 	for some := range slices.Chunk(all, mostLooked) {
 		asked := make([]Renewal, len(some))
 		for i, r := range some {
-			asked[i] = Renewal{Lock: r.first.commands(), Field: r.first.field.ID}
+			asked[i] = Renewal{Lock: r.first.commands(), Field: r.first.Field().ID}
 		}
 		e.Renewer(send.Undated(ctx), e.sender, asked)
 		var gone []*record
@@ -178,7 +178,7 @@ func (e *Engine) checkHolds(name string) {
 	defer s.Unlock()
 	s.forced = e.watchdog.Now()
 	for h := range s.holds.all() {
-		if h.state.holds() && !e.watchdog.Check(&h.record.lease) {
+		if h.Holds() && !e.watchdog.Check(&h.record.lease) {
 			return
 		}
 	}

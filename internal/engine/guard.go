@@ -46,7 +46,7 @@ func (g *guardedHold) guardableLocked() error {
 	switch {
 	case g.lockState.closed:
 		return send.ErrClosed
-	case !g.state.holds():
+	case !g.Holds():
 		return cmp.Or(g.loss, ErrNotHeld)
 	}
 	return nil

@@ -75,12 +75,16 @@ func TestEngineGuardOfAHoldThatIsBeingLost(t *testing.T) {
 		e.lock(1)
 		guarded := e.guarded(1)
 		h := (*hold)(guard.HoldOf(guarded).(*guardedHold))
-		set := func(state holdState, loss error) {
-			h.lockState.locked(func() { h.state, h.loss = state, loss })
-		}
-		set(lost, LossError(ErrExpired))
+		before := h.Hold
+		h.lockState.locked(func() {
+			h.lostLocked(true)
+			h.loss = LossError(ErrExpired)
+		})
 		defer func() {
-			set(holding, nil)
+			h.lockState.locked(func() {
+				h.Field().Use()
+				h.Hold, h.loss = before, nil
+			})
 			e.unlock(1)
 		}()
 		assert.Error(t, guarded.Err())
@@ -119,8 +123,8 @@ func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
 		h := s.find(newFakeLock(e.redis, "x").Traits().ID, 1)
 		var guards []*guard.End
 		s.locked(func() { // the state in which lose unlocks the mutex
-			h.state, h.loss = lost, LossError(ErrExpired)
-			guards = h.guards.Take()
+			h.lostLocked(false)
+			h.loss, guards = LossError(ErrExpired), h.guards.Take()
 		})
 		require.Error(t, guarded.Err(), "the hold is lost, and its guard has not ended")
 		require.ErrorIs(t, context.Cause(guarded), ErrLockLost)

@@ -27,13 +27,13 @@ func (h *hold) handOffLocked() bool {
 	q.policy.HandedOff()
 	s.forgetLocked(h)
 	h.endedLocked()
-	h.count, h.queue = 0, nil
+	h.queue = nil
 	h.leaveRecordLocked()
 	next.queue = q
 	if token, ok := r.tokenForLocked(next.lock); !ok {
-		next.adoptsLocked(r.first.field)
+		next.adoptsLocked(r.first.Field())
 		if s.engine.watchdog.IsRenewing(&r.lease) { // which the lease of the record that next makes does not show
-			s.engine.late.Left(r.first.field.ID, late.Effect{Lease: s.engine.WatchdogTimeout}, 0, true)
+			s.engine.late.Left(r.first.Field().ID, late.Effect{Lease: s.engine.WatchdogTimeout}, 0, true)
 		}
 		r.endLocked()
 	} else {
@@ -52,7 +52,7 @@ func (h *hold) handOffLocked() bool {
 func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	s, q, r := h.lockState, h.queue, h.record
 	e := s.engine
-	if s.closed || q == nil || q.First() == nil || !h.state.holds() || h.count > 1 || r.ended {
+	if s.closed || q == nil || q.First() == nil || !h.Holds() || h.Count() > 1 || r.ended {
 		return nil, 0
 	}
 	first := q.First().Value

@@ -25,6 +25,7 @@ import (
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // newFencedFake is a fakeLock whose holds draw tokens.
@@ -670,7 +671,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 					<-got
 					h := before.lockState.find(kind.Traits().ID, 2)
 					require.NotNil(t, h, "no hold")
-					require.NotEqual(t, before.field.ID, h.field.ID, "Lock returned with the record of the holder before")
+					require.NotEqual(t, before.Field().ID, h.Field().ID, "Lock returned with the record of the holder before")
 					ctx, err := e.Guard(context.Background(), kind, 2)
 					require.NoError(t, err)
 					time.Sleep(time.Second)
@@ -935,7 +936,7 @@ func TestLossOfAReentryBeforeTheCallerHasRunIsReported(t *testing.T) {
 		e.unlock(1)
 		e.lock(2)
 		h, _ := e.holdBy(contract.LockID{Name: "x"}, 2)
-		h.lockState.locked(func() { require.Equal(t, handed, h.state) })
+		h.lockState.locked(func() { require.Equal(t, tenancy.Handed, h.State()) })
 		e.redis.Set(func() { delete(e.redis.Records, "x") })
 		h.lose(errGone)
 		synctest.Wait()

@@ -22,10 +22,10 @@ func (s *lockState) holdCount(kind contract.Lock, o Owner) (*hold, int) {
 	s.Lock()
 	defer s.Unlock()
 	s.expireUnlocking(h)
-	if !h.state.holds() {
+	if !h.Holds() {
 		return nil, 0
 	}
-	return h, h.count
+	return h, h.Count()
 }
 
 // HoldCount returns the hold count of the hold that o has on kind, or 0 if Redis does not confirm the hold. confirm
@@ -35,7 +35,7 @@ func (e *Engine) HoldCount(kind contract.Lock, o Owner, confirm func(field strin
 	if count == 0 {
 		return 0, e.Alive()
 	}
-	held, err := confirm(h.field.ID)
+	held, err := confirm(h.Field().ID)
 	if errors.Is(err, send.ErrNotALock) || err == nil && !held {
 		h.lose(errGone)
 	}
@@ -48,7 +48,7 @@ func (e *Engine) HoldCount(kind contract.Lock, o Owner, confirm func(field strin
 // HeldField returns the field of the hold that o has on kind, as far as this process knows, or "" if there is none.
 func (e *Engine) HeldField(kind contract.Lock, o Owner) string {
 	if h, _ := e.holdCount(kind, o); h != nil {
-		return h.field.ID
+		return h.Field().ID
 	}
 	return ""
 }
@@ -68,7 +68,7 @@ func (e *Engine) Token(kind contract.Lock, o Owner) (int64, error) {
 	defer s.Unlock()
 	s.expireUnlocking(h)
 	switch {
-	case !h.state.holds():
+	case !h.Holds():
 		return 0, cmp.Or(h.loss, ErrNotHeld)
 	case h.token == 0:
 		return 0, send.Invalid("it was acquired through a lock that was created without Fenced()")
@@ -97,7 +97,7 @@ func (e *Engine) HeldToken(name, field string) (token int64) {
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
-		if h.has(field) && h.state.holds() {
+		if h.has(field) && h.Holds() {
 			token = max(token, h.token)
 		}
 	}

@@ -21,38 +21,14 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
-	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
 // expiredKept is how many lost holds with explicit leases an engine remembers, so that a late Unlock returns
 // ErrLockLost.
 const expiredKept = 1024
-
-// A holdState is the state of a hold. As a rule, it goes from fresh to holding, and from there to lost or ended. The
-// methods that change it are in transitions.go.
-type holdState uint8
-
-const (
-	fresh        holdState = iota // not acquired yet
-	adopting                      // left a record, which an attempt has to adopt, and its caller has not run since
-	handed                        // acquired by a hand-off, or by sharing a record, and its caller has not run since
-	holding                       // acquired
-	lost                          // lost, and its owner does not know yet
-	expired                       // lost because its explicit lease has expired: it needs no Unlock
-	lossReported                  // lost, and an acquire has returned the loss to its owner
-	ended                         // released, handed off, detached, or given up before it was acquired
-)
-
-// wanted reports whether the lock is not acquired yet.
-func (s holdState) wanted() bool { return s <= adopting }
-
-// holds reports whether the owner holds the lock.
-func (s holdState) holds() bool { return s == handed || s == holding }
-
-// isLost reports whether the hold was lost, and not released since.
-func (s holdState) isLost() bool { return s >= lost && s <= lossReported }
 
 // A holdKey identifies the hold of an owner on a lock, among the holds of the same lock state.
 type holdKey struct {
@@ -65,11 +41,11 @@ type hold struct {
 	lockState *lockState
 	lock      contract.Lock // through which it was acquired
 	key       holdKey
-	next      *hold         // the next hold of the same owner in the holds of its lock state; or nil
-	field     *ledger.Field // of its record in Redis; nil until its first attempt is prepared
-	vote      Vote          // set and replaced only while the hold is fresh; nil if the lock has a record in Redis
+	next      *hold // the next hold of the same owner in the holds of its lock state; or nil
+	vote      Vote  // set and replaced only while the hold is fresh; nil if the lock has a record in Redis
 
 	// guarded by lockState.mu
+	tenancy.Hold // its state, hold count and field; its events are those of transitions.go
 	// changed wakes the caller that waits for this hold when its owner has acquired the counterpart of the lock, or
 	// when a late answer has granted the lock; nil: it has not waited, and there is no counterpart.
 	changed    chan struct{}
@@ -77,7 +53,7 @@ type hold struct {
 	queue      *waitQueue                 // the local queue that has admitted the hold, and not the next waiter yet; or nil
 	record     *record                    // set when the lock is acquired
 	own        record                     // memory for the record that this hold makes
-	fieldRoom  ledger.Field               // memory for its first field
+	fieldRoom  tenancy.Field              // memory for its first field
 	index      int32                      // index in record.holds
 	parts      int32                      // how much of the hold count belongs to RedLocks: see part.go
 	// since is when the hold began, on the clock of the watchdog: when the attempt that was granted was sent, when the
@@ -86,15 +62,12 @@ type hold struct {
 	// keepUntil is until when the record has to stay in Redis because of MinHold, on the clock of the watchdog; 0: there
 	// is no such time.
 	keepUntil time.Duration
-	count     int   // the hold count
 	token     int64 // the fencing token; 0: none
 	loss      error // why the hold was lost; nil: it was not
 	guards    guard.Ends
 
-	state      holdState
 	registered bool // it is in the holds of its lock state
 	aside      bool // it was lost, and its owner has a newer hold: see part.go
-	adopts     bool // it is a user of its field, which it is going to adopt: see adoptsLocked
 	fieldSent  bool // an attempt on the counterpart has named its field
 	late       bool // a late answer has perhaps granted the lock when there was no changed: see wokenBy
 }
@@ -123,7 +96,7 @@ func (s *lockState) notHeldError(id contract.LockID, o Owner) error {
 	defer s.Unlock()
 	for h := range s.holds.all() {
 		switch {
-		case h.key.half != id.Half || !h.state.holds():
+		case h.key.half != id.Half || !h.Holds():
 		case h.key.owner == o:
 			return fmt.Errorf("%w: called by %v, which has acquired it only as a part of a RedLock", ErrNotHeld, o)
 		default:
@@ -191,7 +164,7 @@ func (h *hold) hasCounterpart() bool {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	other := h.lockState.counterpartLocked(h)
-	return other != nil && other.state.holds()
+	return other != nil && other.Holds()
 }
 
 // checkIfForcedLocked is called for a hold that was acquired by a request which was sent at sent, on the clock of the

@@ -32,7 +32,7 @@ func (e *Engine) KeepLease(ctx context.Context, bs []contract.Lock, o Owner, lea
 		if !e.watchdog.Renews(&h.record.lease) {
 			length := e.watchdog.RestOf(&h.record.lease, lease)
 			holds, lengths = append(holds, h), append(lengths, length)
-			calls = append(calls, h.commands().Renew(h.field.ID, length, false))
+			calls = append(calls, h.commands().Renew(h.Field().ID, length, false))
 		}
 	}
 	if len(holds) == 0 {
@@ -43,7 +43,7 @@ func (e *Engine) KeepLease(ctx context.Context, bs []contract.Lock, o Owner, lea
 		if !h.noteRequest(x) {
 			return LossError(ErrExpired)
 		}
-		defer e.late.Heard(h.field.ID, x, true) // after extendedBy
+		defer e.late.Heard(h.Field().ID, x, true) // after extendedBy
 	}
 	op := e.waitOptionsFor(ctx)
 	op.Deadline = by
@@ -72,17 +72,17 @@ func (e *Engine) KeepLease(ctx context.Context, bs []contract.Lock, o Owner, lea
 func (h *hold) noteRequest(x late.Effect) bool {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	if h.state.holds() {
-		h.lockState.engine.late.Left(h.field.ID, x, 1, false)
+	if h.Holds() {
+		h.lockState.engine.late.Left(h.Field().ID, x, 1, false)
 	}
-	return h.state.holds()
+	return h.Holds()
 }
 
 // keptFor notes that Redis has extended the explicit lease of h to length, by a request that was sent at sent.
 func (h *hold) keptFor(sent time.Time, length time.Duration) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	if w := h.lockState.engine.watchdog; h.state.holds() && !w.Renews(&h.record.lease) {
+	if w := h.lockState.engine.watchdog; h.Holds() && !w.Renews(&h.record.lease) {
 		w.Extend(&h.record.lease, sent, length, false)
 	}
 }
@@ -118,7 +118,7 @@ func (s *lockState) limitValidity(kind contract.Lock, o Owner, end time.Time) {
 	defer s.Unlock()
 	w := s.engine.watchdog
 	h := s.holds.get(holdKey{kind.Traits().ID.Half, o})
-	if h != nil && h.state.holds() && h.record != nil && h.count == 1 {
+	if h != nil && h.Holds() && h.record != nil && h.Count() == 1 {
 		w.Shorten(&h.record.lease, end)
 	}
 }

@@ -3,7 +3,7 @@
 package engine
 
 // Requests that run late, or whose answers are lost, and that do more than acquire: they extend a lease or rename a
-// field. What this process knows of them is in internal/late and in internal/ledger.
+// field. What this process knows of them is in internal/late and in internal/tenancy.
 //
 // Rules: no request that runs late makes a record shorter than its hold, or longer than its limits.
 

@@ -2,8 +2,8 @@ package engine
 
 // The ledger: who needs a field, and for how long Redis may have it.
 //
-// Rules: these questions are answered here, by the facts in internal/ledger and internal/late, and nowhere else. All
-// holds, records and places that have a field, one after the other or together, refer to one ledger.Field. A hold, a
+// Rules: these questions are answered here, by the facts in internal/tenancy and internal/late, and nowhere else. All
+// holds, records and places that have a field, one after the other or together, refer to one tenancy.Field. A hold, a
 // hold that is about to adopt the field, and a reader that is being split off are its users; they are counted, because
 // the last of them deletes the field. The callers that ask with a field are not counted: to delete it is what they do
 // when they give up, and others look for them (isNeededLocked, uses).
@@ -15,23 +15,23 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
-	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // newField makes a new field, with which the caller of h asks from now on.
-func (h *hold) newField() *ledger.Field {
+func (h *hold) newField() *tenancy.Field {
 	f := &h.fieldRoom
-	if h.field != nil { // others may refer to the first one
-		f = new(ledger.Field)
+	if h.Field() != nil { // others may refer to the first one
+		f = new(tenancy.Field)
 	}
 	f.ID = h.lockState.engine.fields.newField(h.key.owner, h.lock.Traits().Permits())
-	h.field = f
+	h.asksLocked(f)
 	return f
 }
 
 // has reports whether h has field, or asks with it.
-func (h *hold) has(field string) bool { return h.field != nil && h.field.ID == field }
+func (h *hold) has(field string) bool { return h.Field() != nil && h.Field().ID == field }
 
 // mayLast notes that a request of h which sets a lease of this length has ended with err, or was answered if err is nil.
 // If the field has ended while the request was under way, and no other goroutine deletes it, it is deleted.
@@ -51,13 +51,13 @@ func (h *hold) mayLast(length time.Duration, err error) {
 
 // mayLastLocked notes that the field of h may last for length from now, which is bounded.
 func (h *hold) mayLastLocked(length time.Duration) {
-	h.field.MayLast(h.lockState.engine.watchdog.Now() + length)
+	h.Field().MayLast(h.lockState.engine.watchdog.Now() + length)
 	h.deleteIfLeftLocked() // who has called Unwant did not know of the request
 }
 
 // deleteIfLeftLocked has the field of h deleted if it has no users any more, and may be left in Redis.
 func (h *hold) deleteIfLeftLocked() {
-	if !h.field.IsLeft() {
+	if !h.Field().IsLeft() {
 		return
 	}
 	if h = h.lastLocked(); h != nil && h.vote == nil && h.mayOutliveLocked() {
@@ -70,7 +70,7 @@ func (h *hold) deleteIfLeftLocked() {
 // a MultiLock. It is the last one, whose MinHold the record is kept for, and not the first one of the record.
 func (h *hold) lastLocked() *hold {
 	for other := range h.lockState.holds.all() {
-		if other.field == h.field && other.record != nil {
+		if other.Field() == h.Field() && other.record != nil {
 			return other
 		}
 	}
@@ -84,22 +84,22 @@ func (h *hold) lastLocked() *hold {
 func (h *hold) beginClear() (end func()) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	h.field.BeginClear()
+	h.Field().BeginClear()
 	return func() {
 		h.lockState.Lock()
 		defer h.lockState.Unlock()
-		h.field.EndClear()
+		h.Field().EndClear()
 	}
 }
 
 // reachLocked returns how far the lease of h, which has a record, may reach by the requests that have set it, or may
 // still do so without being sent anew.
-func (h *hold) reachLocked() ledger.Reach {
+func (h *hold) reachLocked() tenancy.Reach {
 	e := h.lockState.engine
-	r := ledger.Reach{
+	r := tenancy.Reach{
 		Now:     e.watchdog.Now(),
-		Expires: h.field.Expires(),
-		Late:    bounded(e.late.Longest(h.field.ID)),
+		Expires: h.Field().Expires(),
+		Late:    bounded(e.late.Longest(h.Field().ID)),
 		LateBy:  late.Life,
 	}
 	if e.watchdog.IsRenewing(&h.record.lease) {
@@ -109,7 +109,7 @@ func (h *hold) reachLocked() ledger.Reach {
 }
 
 // reach is reachLocked for callers without the mutex.
-func (h *hold) reach() ledger.Reach {
+func (h *hold) reach() tenancy.Reach {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	return h.reachLocked()
@@ -156,13 +156,13 @@ func (h *hold) mayOutliveLocked() bool {
 // attemptUntil returns the attempt with which the field of h is rolled back. Its lease ends at expires, on the clock of
 // the watchdog.
 func (h *hold) attemptUntil(expires time.Duration) contract.Attempt {
-	return contract.Attempt{Field: h.field.ID, HoldCount: 1, Lease: expires - h.lockState.engine.watchdog.Now()}
+	return contract.Attempt{Field: h.Field().ID, HoldCount: 1, Lease: expires - h.lockState.engine.watchdog.Now()}
 }
 
 // releasedLocked returns a hold that had the record with this field, if its release is under way; or nil.
 func (s *lockState) releasedLocked(field string) *hold {
 	for h := range s.holds.all() {
-		if h.state == ended && h.record != nil && h.has(field) {
+		if h.State() == tenancy.Ended && h.record != nil && h.has(field) {
 			return h
 		}
 	}
@@ -173,7 +173,7 @@ func (s *lockState) releasedLocked(field string) *hold {
 // the record of the hold for which the field was made, or adopted it, or its place in the line.
 func (s *lockState) isNeededLocked(field string) bool {
 	for h := range s.holds.all() {
-		if h.has(field) && (h.state.wanted() || h.state.holds()) {
+		if h.has(field) && (h.Wanted() || h.Holds()) {
 			return true
 		}
 	}
@@ -187,7 +187,7 @@ func (s *lockState) uses(field string) bool {
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
-		if h.field != nil && overlap(h.field.ID, field) {
+		if h.Field() != nil && overlap(h.Field().ID, field) {
 			return true
 		}
 	}

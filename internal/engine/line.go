@@ -26,8 +26,8 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
-	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 const (
@@ -37,11 +37,10 @@ const (
 
 // A place is what this process knows of its place in the line of a lock.
 type place struct {
-	lock    contract.Record
-	field   *ledger.Field
-	lease   time.Duration              // the longest lease that a request asked for, and a grant may have
-	asked   [requestsKept]placeRequest // the last requests that named the field, the latest first
-	unknown int                        // of a place that was left to the next caller: how many tries may still run
+	lock  contract.Record
+	field *tenancy.Field
+	lease time.Duration              // the longest lease that a request asked for, and a grant may have
+	asked [requestsKept]placeRequest // the last requests that named the field, the latest first
 }
 
 // A placeRequest is one request of a wait.

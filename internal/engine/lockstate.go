@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // A stateTable has the lock states that are in use, by the names of their locks.
@@ -186,7 +187,7 @@ func (s *lockState) find(id contract.LockID, o Owner) *hold {
 
 // unlessGone returns h, or nil if h is not acquired yet, or has ended. h may be nil.
 func (h *hold) unlessGone() *hold {
-	if h == nil || h.state.wanted() || h.state == ended {
+	if h == nil || h.Wanted() || h.State() == tenancy.Ended {
 		return nil
 	}
 	return h
@@ -280,7 +281,7 @@ func (s *lockState) endKeeping(q *waitQueue) {
 // recordsOfLocked returns the records of the holds that this process has on the lock with this id, each once.
 func (s *lockState) recordsOfLocked(id contract.LockID) (all []*record) {
 	for h := range s.holds.all() {
-		if h.key.half == id.Half && h.state.holds() && h.index == 0 { // h is the first hold of the record
+		if h.key.half == id.Half && h.Holds() && h.index == 0 { // h is the first hold of the record
 			all = append(all, h.record)
 		}
 	}
@@ -393,6 +394,6 @@ func allOf(first *hold, yield func(*hold) bool) bool {
 func (s *lockState) dropPlaceLocked(q *waitQueue) {
 	if p := q.place; p != nil {
 		q.place = nil
-		s.oweLocked(duty{rollBack: p.lock, attempt: p.attempt(), unknown: p.unknown})
+		s.oweLocked(duty{rollBack: p.lock, attempt: p.attempt(), unknown: p.field.Passed()})
 	}
 }

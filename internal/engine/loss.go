@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // A hold that is found gone so long after a forced release, or after the hint of one, was not lost by it. A check
@@ -26,7 +27,7 @@ type ending struct {
 	hold    *hold
 	cause   error
 	loss    error         // the error that the owner of the hold gets: ErrLockLost with the cause
-	state   holdState     // of the hold, after the loss
+	state   tenancy.State // of the hold, after the loss
 	age     time.Duration // how long the hold was held
 	guards  []*guard.End
 	renewed bool // the lease was one that the watchdog renews
@@ -57,7 +58,7 @@ func (r *record) lose(cause error, first *hold) []ending {
 	}
 	var all []ending
 	if unrenewed && !end.renewed || limited {
-		r.first.field.Unwant()
+		r.first.Field().Unwant()
 	}
 	r.endLocked()
 	for len(r.holds) > 0 {
@@ -79,33 +80,33 @@ func (r *record) lose(cause error, first *hold) []ending {
 // record since, and the lease, if its time was up, was not extended.
 func (r *record) isLossLocked(first *hold, timeUp bool) bool {
 	w := r.first.lockState.engine.watchdog
-	left := first != nil && (!first.state.holds() || first.record != r)
+	left := first != nil && (!first.Holds() || first.record != r)
 	return !left && !(timeUp && w.Watches(&r.lease) && w.IsValid(&r.lease))
 }
 
 // loseLocked ends h as lost, and returns end with what is particular to h. ranOut is set if an explicit lease has
 // expired.
 func (h *hold) loseLocked(end ending, ranOut bool) ending {
-	last := h.leaveRecordLocked()
-	end.hold, end.unheard = h, h.state == handed && h.count == 1
+	end.hold, end.unheard = h, h.State() == tenancy.Handed && h.Count() == 1
 	h.lostLocked(ranOut)
+	last := h.leaveRecordLocked()
 	h.loss = end.loss
 	h.leaveQueueLocked()
 	other := h.lockState.counterpartLocked(h)
 	// The record would block others if its lease is longer in Redis, or may still be extended there by a request that is
 	// under way or by renewals of the counterpart: so it is deleted. A hold without a record is released by its vote.
-	mayStay := other != nil && other.state != ended && !other.state.isLost()
+	mayStay := other != nil && other.State() != tenancy.Ended && !other.IsLost()
 	// If Redis does not have the record, it may have some of the permits of a semaphore, which are of no use. Or a
 	// request may still run, and acquire the lock for no owner.
-	mayRemain := end.gone && last && (h.lock.Traits().Permits() > 1 || h.lockState.engine.late.MayAcquire(h.field.ID))
+	mayRemain := end.gone && last && (h.lock.Traits().Permits() > 1 || h.lockState.engine.late.MayAcquire(h.Field().ID))
 	switch {
 	case h.vote != nil:
-	case h.field.IsUnwanted() && (mayStay || h.mayOutliveLocked()):
+	case h.Field().IsUnwanted() && (mayStay || h.mayOutliveLocked()):
 		h.lockState.oweLocked(duty{clear: h})
 	case mayRemain:
-		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.field.Expires())})
+		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
 	}
-	end.state, end.age, end.guards = h.state, h.age(), h.guards.Take()
+	end.state, end.age, end.guards = h.State(), h.age(), h.guards.Take()
 	return end
 }
 
@@ -126,7 +127,7 @@ func (e *ending) report() {
 	events, s := e.hold.lockState.engine.Events, e.hold.subject()
 	switch {
 	case e.unheard:
-	case e.state == expired:
+	case e.state == tenancy.Expired:
 		events.Expired(s, e.age)
 	default:
 		e.hold.lockState.engine.tellLoss(s, e.age, e.loss, e.cause)
@@ -176,7 +177,7 @@ func (e *Engine) tellOmittedLosses() {
 // expireUnlocking ends h as lost if its validity is over, even if the watchdog has not noticed it yet. It may unlock the
 // mutex for a moment.
 func (s *lockState) expireUnlocking(h *hold) {
-	if !h.state.holds() || h.vote == nil && s.engine.watchdog.IsValid(&h.record.lease) {
+	if !h.Holds() || h.vote == nil && s.engine.watchdog.IsValid(&h.record.lease) {
 		return
 	}
 	s.Unlock()
@@ -196,7 +197,7 @@ func (h *hold) expireIfDue() {
 // whyExpired returns why the hold can no longer be valid, or nil. It reads the clock, and asks the vote of a RedLock.
 func (h *hold) whyExpired() error {
 	h.lockState.Lock()
-	holds := h.state.holds()
+	holds := h.Holds()
 	h.lockState.Unlock()
 	switch {
 	case !holds:
@@ -259,7 +260,7 @@ func (h *hold) loseUnasked(cause error) { reportLater(h.endRecord(cause)) }
 // endRecord ends the record of h and all its holds as lost, if the owner of h holds the lock.
 func (h *hold) endRecord(cause error) []ending {
 	h.lockState.Lock()
-	r, holds := h.record, h.state.holds()
+	r, holds := h.record, h.Holds()
 	h.lockState.Unlock()
 	if !holds {
 		return nil

@@ -133,7 +133,7 @@ func heldForTenSeconds(t *testing.T, e *bubbleEngine) *hold {
 func TestLeaseThatHasEndedIsNotExtended(t *testing.T) {
 	for name, note := range map[string]func(t *testing.T, h *hold){
 		"re-entry": func(_ *testing.T, h *hold) {
-			again := target{hold: h, Attempt: contract.Attempt{Field: h.field.ID, HoldCount: 2, Lease: 10 * time.Minute}}
+			again := target{hold: h, Attempt: contract.Attempt{Field: h.Field().ID, HoldCount: 2, Lease: 10 * time.Minute}}
 			h.lockState.locked(func() { again.acquiredLocked(0, Answer{Sent: time.Now()}) })
 		},
 		"Extend": func(t *testing.T, h *hold) {

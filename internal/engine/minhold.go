@@ -69,7 +69,7 @@ func (m minHold) keep(ctx context.Context) bool {
 		pause := min(rest, clearPause)
 		switch {
 		case err == nil && r[0] != 1: // it is gone; a request that may still run must not acquire the lock again
-			return !e.late.MayAcquire(m.field.ID)
+			return !e.late.MayAcquire(m.Field().ID)
 		case err == nil && expires:
 			return true
 		case err == nil && !m.isAlone():
@@ -93,7 +93,7 @@ func (e *Engine) DropMinHold(kind contract.Lock, o Owner) {
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()
-	if h := s.holds.get(holdKey{kind.Traits().ID.Half, o}); h != nil && h.count == 1 {
+	if h := s.holds.get(holdKey{kind.Traits().ID.Half, o}); h != nil && h.Count() == 1 {
 		h.keepUntil = 0
 	}
 }
@@ -104,5 +104,5 @@ func (h *hold) keptByCounterpart() bool {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	other := h.lockState.counterpartLocked(h)
-	return other != nil && other.state.holds()
+	return other != nil && other.Holds()
 }

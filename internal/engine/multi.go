@@ -15,6 +15,7 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // A multiAcquire is the operation and the backend of a caller that acquires several locks.
@@ -77,7 +78,7 @@ func (g *multiAcquire) end() {
 		t.hold.unlockHoldLocked()
 	}
 	for _, h := range g.fresh {
-		if h.state == fresh {
+		if h.State() == tenancy.Fresh {
 			h.leaveQueueLocked()
 			h.endedLocked() // attempts for it that are still under way will be rolled back
 		}
@@ -107,7 +108,7 @@ func (g *multiAcquire) ask(lastReply time.Time) (Answer, error) {
 		return res, err
 	}
 	if res.stays { // the caller must hold none of the locks while it waits
-		g.leftovers.grantNotKept()
+		g.leftovers.GrantNotKept()
 		if res.Status == contract.Busy {
 			return res, errRestart
 		}
@@ -141,14 +142,14 @@ func (g *multiAcquire) await(res Answer) (Answer, error) {
 
 func (g *multiAcquire) rollback(res Answer, err error, returned bool) {
 	failed := g.hasFailed(err, returned)
-	if !g.leftovers.toRollBack(failed) {
+	if !g.leftovers.ToRollBack(failed) {
 		return
 	}
 	var granted []target
 	if !failed && res.Status == contract.Held {
 		granted = g.targets
 	}
-	if left := g.unwanted(granted, g.leftovers.tries); len(left) > 0 {
+	if left := g.unwanted(granted, g.leftovers.Tries()); len(left) > 0 {
 		g.rollBack(left, failed, err)
 	}
 }
@@ -218,11 +219,11 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 func (g *multiAcquire) awaitHoldUnlocking(op *waitOptions, other *hold) error {
 	g.engine.slow.Strike(&g.redisWait) // it waits no longer for the lock that Redis has last found busy
 	g.leaveQueuesLocked()
-	if other.state.holds() {
+	if other.Holds() {
 		return entrance{g.engine}.enterOwnersUnlocking(g.states, op, other)
 	}
-	if g.late && other.state.wanted() {
-		g.leftovers.grantNotKept()
+	if g.late && other.Wanted() {
+		g.leftovers.GrantNotKept()
 		return errRestart
 	}
 	patient := g.waiting()
@@ -292,7 +293,7 @@ func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 			case !h.ownerQueue.TryEnter():
 				return h, true
 			}
-			if h.state == ended {
+			if h.State() == tenancy.Ended {
 				s.forgetLocked(h)
 			} else if !s.makeRoomLocked(h, g.part) {
 				return h, false
@@ -309,7 +310,8 @@ func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 		}
 		if h == nil {
 			h = s.newHoldLocked(kind, key, g.signal)
-			h.field, h.queue, g.fresh[i].queue = g.fresh[i].field, g.fresh[i].queue, nil
+			h.asksLocked(g.fresh[i].Field())
+			h.queue, g.fresh[i].queue = g.fresh[i].queue, nil
 			g.fresh[i] = h
 		} else {
 			g.fresh[i].leaveQueueLocked()
@@ -328,7 +330,7 @@ func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 // unlockHoldsLocked unlocks the owner mutexes of all holds. The holds of g.fresh keep their wait queues.
 func (g *multiAcquire) unlockHoldsLocked() {
 	for _, t := range g.locked {
-		if t.hold.state == fresh {
+		if t.hold.State() == tenancy.Fresh {
 			t.hold.lockState.forgetLocked(t.hold)
 			t.hold.ownerQueue.Release()
 		} else {
@@ -341,7 +343,7 @@ func (g *multiAcquire) unlockHoldsLocked() {
 // expiredLocked returns a hold that is not valid any more, even if the watchdog has not noticed it yet; or nil.
 func (g *multiAcquire) expiredLocked() *hold {
 	for _, t := range g.locked {
-		if h := t.hold; h.state.holds() && !g.engine.watchdog.IsValid(&h.record.lease) {
+		if h := t.hold; h.Holds() && !g.engine.watchdog.IsValid(&h.record.lease) {
 			return h
 		}
 	}
@@ -369,7 +371,7 @@ func (g *multiAcquire) tryQueuesLocked() bool {
 // awaitedLocked returns the targets that the owner does not hold.
 func (g *multiAcquire) awaitedLocked() (targets []target) {
 	for _, h := range g.fresh {
-		if held := h.lockState.holds.get(h.key); held == nil || held.state.wanted() {
+		if held := h.lockState.holds.get(h.key); held == nil || held.Wanted() {
 			targets = append(targets, target{hold: h})
 		}
 	}
@@ -378,7 +380,7 @@ func (g *multiAcquire) awaitedLocked() (targets []target) {
 
 func (g *multiAcquire) leaveQueuesLocked() {
 	for _, h := range g.fresh {
-		if h.state == fresh {
+		if h.State() == tenancy.Fresh {
 			h.leaveQueueLocked()
 		}
 	}
@@ -391,7 +393,7 @@ func (g *multiAcquire) unlockAll(at int, all bool) {
 	g.states.Lock()
 	defer g.states.Unlock()
 	for _, t := range g.locked {
-		if h := t.hold; h.state.holds() && !t.Renewed {
+		if h := t.hold; h.Holds() && !t.Renewed {
 			// The attempt may have set it, and its rollback does not shorten it.
 			h.mayLastLocked(bounded(t.Lease) + late.Life)
 		}
@@ -442,7 +444,7 @@ func (g *multiAcquire) present(targets []target, mayHold bool) []target {
 	g.late = g.late || mayHold
 	targets = slices.Clone(targets)
 	for i, h := range g.fresh {
-		if targets[i].Field == h.field.ID {
+		if targets[i].Field == h.Field().ID {
 			targets[i].hold = h
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // orphans handles the answers to the tries of an attempt that came too late for the caller.
@@ -75,11 +76,11 @@ func (h *hold) needsLate(field string) bool {
 	s := h.lockState
 	s.Lock()
 	defer s.Unlock()
-	if h.state == fresh { // also while it is not in s: see multi.go
+	if h.State() == tenancy.Fresh { // also while it is not in s: see multi.go
 		h.wakeLocked()
 	}
 	for other := range s.holds.all() {
-		if other.has(field) && other.state == fresh && other != h {
+		if other.has(field) && other.State() == tenancy.Fresh && other != h {
 			other.wakeLocked()
 		}
 	}
@@ -97,8 +98,8 @@ func (h *hold) needs(field string) bool {
 	if !h.has(field) {
 		return false // the caller makes its attempts with another field by now
 	}
-	switch h.state {
-	case ended:
+	switch h.State() {
+	case tenancy.Ended:
 		for other := h; other != nil; other = s.releasedLocked(field) {
 			if s.enterHoldUnlocking(s.engine.waitOptionsFor(context.Background()), other) != nil {
 				return true // the Client is closed
@@ -106,7 +107,7 @@ func (h *hold) needs(field string) bool {
 			other.unlockHoldLocked()
 		}
 		return s.isNeededLocked(field)
-	case lost, expired, lossReported:
+	case tenancy.Lost, tenancy.Expired, tenancy.LossReported:
 		return false
 	}
 	return true

@@ -18,8 +18,8 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
-	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // holdBy returns the hold of o on a lock, and its field.
@@ -27,7 +27,7 @@ func (e *bubbleEngine) holdBy(id contract.LockID, o Owner) (h *hold, field strin
 	e.t.Helper()
 	e.holdOf(id, o, func(found *hold) {
 		require.NotNil(e.t, found)
-		h, field = found, found.field.ID
+		h, field = found, found.Field().ID
 	})
 	return h, field
 }
@@ -103,20 +103,20 @@ func TestLateGrantIsNeededWhileThePlaceIsLeft(t *testing.T) {
 			return h
 		}
 		h := newHold()
-		assert.True(t, h.needs(h.field.ID), "its caller asks")
+		assert.True(t, h.needs(h.Field().ID), "its caller asks")
 		s.locked(func() {
 			q = s.queueLocked("")
 			q.TryEnter()
-			q.place = &place{lock: l, field: h.field}
+			q.place = &place{lock: l, field: h.Field()}
 		})
 		h.unlockHold()
-		assert.True(t, h.needs(h.field.ID), "the next caller asks")
+		assert.True(t, h.needs(h.Field().ID), "the next caller asks")
 		s.locked(func() {
 			q.place = nil
 			q.Release()
 			s.dropQueueLocked(q)
 		})
-		assert.False(t, h.needs(h.field.ID), "nobody asks")
+		assert.False(t, h.needs(h.Field().ID), "nobody asks")
 
 		h = newHold()
 		signal := make(chan struct{}, 1)
@@ -125,7 +125,7 @@ func TestLateGrantIsNeededWhileThePlaceIsLeft(t *testing.T) {
 			s.forgetLocked(h)
 		})
 		h.unlockHold()
-		assert.True(t, h.needsLate(h.field.ID), "the multi-acquire asks")
+		assert.True(t, h.needsLate(h.Field().ID), "the multi-acquire asks")
 		assert.Len(t, signal, 1, "it is woken")
 	})
 }
@@ -407,7 +407,7 @@ func TestLateGrantWakesACallerThatIsAboutToWait(t *testing.T) {
 			h = s.newHoldLocked(newFakeLock(e.redis, "x"), holdKey{"", 1}, nil)
 			h.newField()
 		})
-		assert.True(t, h.needsLate(h.field.ID))
+		assert.True(t, h.needsLate(h.Field().ID))
 		wake := make(chan struct{}, 1)
 		h.wokenBy(wake)
 		require.Len(t, wake, 1)
@@ -458,7 +458,7 @@ func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
 			<-taken
 			assert.Equal(t, field, e.redis.Holder("x"), name)
 			require.NoError(t, e.Release(ctx, fenced, 2))
-			assert.False(t, h.field.InUse(), "%s: released", name)
+			assert.False(t, h.Field().InUse(), "%s: released", name)
 		})
 	}
 }
@@ -488,7 +488,7 @@ func TestFieldThatIsNotAdoptedHasNoUsers(t *testing.T) {
 		require.NoError(t, e.Release(ctx, fenced, 1))
 		assert.Error(t, <-refused)
 		time.Sleep(2 * time.Second)
-		assert.False(t, h.field.InUse())
+		assert.False(t, h.Field().InUse())
 		assert.Empty(t, e.redis.Holder("x"))
 	})
 }
@@ -535,8 +535,13 @@ func TestRepeatedUnlockOfALevelReportsARecordThatIsGone(t *testing.T) {
 // Each attempt of a multi-acquire has new holds with the fields of the first one. Whether a late grant is needed is a
 // question about the hold that has its field now: that of the earlier attempt is never acquired, and never ends.
 func TestLateGrantOfAMultiAcquireConcernsTheHoldOfNow(t *testing.T) {
-	a := &ledger.Field{ID: "a"}
-	earlier, now, other := &hold{field: a}, &hold{field: a}, &hold{field: &ledger.Field{ID: "c"}}
+	a := &tenancy.Field{ID: "a"}
+	asksWith := func(f *tenancy.Field) *hold {
+		h := new(hold)
+		require.NoError(t, h.AsksWith(f))
+		return h
+	}
+	earlier, now, other := asksWith(a), asksWith(a), asksWith(&tenancy.Field{ID: "c"})
 	g := &multiAcquire{fresh: []*hold{now, other}}
 	late := []target{
 		{hold: earlier, Attempt: contract.Attempt{Field: "a"}}, {hold: earlier, Attempt: contract.Attempt{Field: "b"}},

@@ -8,6 +8,7 @@ package engine
 import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // lockHold returns the hold that o has on the lock kind. The caller then has the owner mutex of this hold, which
@@ -29,7 +30,7 @@ func (s *lockState) lockHoldUnlocking(
 		switch {
 		case h == nil && makeOne:
 			return s.newHoldLocked(kind, key, op.changes(kind)), nil
-		case h == nil || !makeOne && (h.state.wanted() || p == nil && !h.isOwnersLocked()):
+		case h == nil || !makeOne && (h.Wanted() || p == nil && !h.isOwnersLocked()):
 			return nil, nil
 		}
 		err := s.enterHoldUnlocking(op, h)
@@ -59,7 +60,7 @@ func (s *lockState) enterHoldUnlocking(op *waitOptions, h *hold) error {
 	case op == nil:
 		return send.ErrTimeUp
 	}
-	if other := s.counterpartLocked(h); h.state.holds() || other != nil && other.state.holds() { // by this owner
+	if other := s.counterpartLocked(h); h.Holds() || other != nil && other.Holds() { // by this owner
 		return entrance{s.engine}.enterOwnersUnlocking(s, op, h)
 	}
 	patient := *op
@@ -93,11 +94,11 @@ func (h *hold) unlockHold() {
 // ends, so that a late grant to it is rolled back (see needs). A fresh hold that was forgotten already is that of a
 // multi-acquire, which goes on.
 func (h *hold) unlockHoldLocked() {
-	if h.state == fresh && h.registered {
+	if h.State() == tenancy.Fresh && h.registered {
 		h.leaveQueueLocked() // has an effect only after code of the user has panicked, or ended the goroutine
 		h.endedLocked()
 	}
-	if h.state == ended {
+	if h.State() == tenancy.Ended {
 		h.lockState.forgetLocked(h)
 	}
 	h.ownerQueue.Release()

@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // A Part has the holds that one hold of a RedLock has acquired at one node. The node may be a MultiLock.
@@ -80,7 +81,7 @@ func (p *Part) uncountLocked(h *hold) {
 }
 
 // isOwnersLocked reports whether the owner of h has acquired it by itself, and not only through RedLocks.
-func (h *hold) isOwnersLocked() bool { return h.parts == 0 || h.count > int(h.parts) }
+func (h *hold) isOwnersLocked() bool { return h.parts == 0 || h.Count() > int(h.parts) }
 
 // reportLossLocked returns the loss of h, or nil, for a caller that acquires the lock with the part p, which may be nil.
 // Without a part the owner then knows of the loss, and need not call Unlock. So a record that may be left is deleted.
@@ -88,8 +89,8 @@ func (h *hold) reportLossLocked(p *Part) error {
 	if p != nil {
 		return h.loss
 	}
-	if h.state == lost {
-		h.field.Unwant()
+	if h.State() == tenancy.Lost {
+		h.Field().Unwant()
 		h.deleteIfLeftLocked()
 	}
 	h.reportedLocked()
@@ -115,9 +116,9 @@ func (s *lockState) holdOfLocked(key holdKey, p *Part, acquires bool) *hold {
 // lost. Then it has forgotten h, or set it aside if the owner may not know of the loss, or has yet to call Unlock.
 func (s *lockState) makeRoomLocked(h *hold, p *Part) bool {
 	switch {
-	case !h.state.isLost():
+	case !h.IsLost():
 		return false
-	case h.state == expired, h.state == lossReported && p == nil, !h.isOwnersLocked():
+	case h.State() == tenancy.Expired, h.State() == tenancy.LossReported && p == nil, !h.isOwnersLocked():
 		s.forgetLocked(h)
 	case p == nil: // the caller gets the loss
 		return false

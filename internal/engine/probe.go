@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
-	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // A Probe looks inside an engine, for tests.
@@ -72,7 +72,15 @@ func (p Probe) Guards(kind contract.Lock, o Owner) (guards int) {
 
 // SetHoldCount sets the hold count of the hold of o on kind, in this process only.
 func (p Probe) SetHoldCount(kind contract.Lock, o Owner, count int) {
-	p.look(kind, func(s *lockState) { s.holds.get(holdKey{kind.Traits().ID.Half, o}).count = count })
+	p.look(kind, func(s *lockState) {
+		h := s.holds.get(holdKey{kind.Traits().ID.Half, o})
+		for h.Count() > count {
+			h.Lowered()
+		}
+		for h.Count() < count {
+			h.reenteredLocked()
+		}
+	})
 }
 
 // HoldCount returns the hold count of the hold of o on kind, as far as this process knows.
@@ -95,7 +103,7 @@ func (p Probe) LeavePlace(kind contract.Lock, field string) {
 		if q := s.findQueueLocked(kind.Traits().ID.Half); field == "" {
 			q.place = nil
 		} else {
-			q.place = &place{field: &ledger.Field{ID: field}}
+			q.place = &place{field: &tenancy.Field{ID: field}}
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/handoff"
 	"github.com/relock-go/relock/internal/poller"
+	"github.com/relock-go/relock/internal/tenancy"
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
@@ -76,13 +77,13 @@ var errOwnerChanged = errors.New("the owner has acquired one of the locks meanwh
 
 // needsQueueLocked reports whether a local queue has to admit the caller of h before it may contend for the lock of h.
 func (h *hold) needsQueueLocked() bool {
-	if h.state != fresh || h.lock.Traits().Admission != contract.Exclusive {
+	if h.State() != tenancy.Fresh || h.lock.Traits().Admission != contract.Exclusive {
 		return false
 	}
 	// If the owner holds the counterpart, the admitted caller may be waiting for the counterpart to be released. So this
 	// owner must not wait for that caller.
 	other := h.lockState.counterpartLocked(h)
-	return other == nil || !other.state.holds()
+	return other == nil || !other.Holds()
 }
 
 func (h *hold) needsQueue() bool {

@@ -38,8 +38,9 @@ func (h *hold) newRecord(answeredAt time.Duration) *record {
 	return r
 }
 
-// leaveRecordLocked removes h from its record, and reports whether its field has no users any more. That no other hold
-// has the record is a condition of its own, so that it is right even if the users were miscounted: see ledger.Strict.
+// leaveRecordLocked removes h, which has just ended or was lost, from its record, and reports whether its field has no
+// users any more. That no other hold has the record is a condition of its own, so that it is right even if the users
+// were miscounted: see tenancy.Strict.
 func (h *hold) leaveRecordLocked() bool {
 	r := h.record
 	last := len(r.holds) - 1
@@ -47,8 +48,7 @@ func (h *hold) leaveRecordLocked() bool {
 	r.holds[h.index].index = h.index
 	r.holds[last] = nil
 	r.holds = r.holds[:last]
-	h.field.Leave()
-	return len(r.holds) == 0 && !h.field.InUse()
+	return len(r.holds) == 0 && !h.Field().InUse()
 }
 
 // endLocked ends the record: no hold joins it any more, and the watchdog forgets its lease. Every record ends here,

@@ -16,6 +16,7 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // Release decrements the hold count of the hold that o has on kind, and releases the lock when the count reaches zero.
@@ -75,7 +76,7 @@ func (s *lockState) releaseUnconfirmed(ctx context.Context, kind contract.Lock, 
 	p.uncountLocked(h)
 	left, last, guards := h.endOneLocked()
 	if last {
-		h.field.Unwant() // the request of the other goroutine may set a lease, also after clear
+		h.Field().Unwant() // the request of the other goroutine may set a lease, also after clear
 	}
 	if h.ownerQueue.TryEnter() { // as a rule, that goroutine forgets the hold, which has ended
 		h.unlockHoldLocked()
@@ -156,7 +157,7 @@ func (r releasing) setHoldCount(op *waitOptions) (there bool, unknown int, err e
 	reply, err := answer.Reply()
 	unknown = answer.Unknown
 	if late && err == nil {
-		rollbacker{e}.buried(r.commands(), r.field.ID)
+		rollbacker{e}.buried(r.commands(), r.Field().ID)
 	}
 	returned, heard, passed = true, int(reply[1]), reply[2]
 	if keeps {
@@ -165,7 +166,7 @@ func (r releasing) setHoldCount(op *waitOptions) (there bool, unknown int, err e
 			unknown = 0 // no try of this release has deleted the record: if it is missing, it was gone before
 		}
 	}
-	if keeps && err == nil && !expires && (reply[0] == 1 || e.late.MayAcquire(r.field.ID)) {
+	if keeps && err == nil && !expires && (reply[0] == 1 || e.late.MayAcquire(r.Field().ID)) {
 		e.workers.Spawn(r.clear)
 	}
 	return reply[0] == 1, unknown, err
@@ -181,8 +182,8 @@ func (r releasing) send(op *waitOptions) (answer send.Answer, keeps, expires, la
 			return answer, true, expires, false
 		}
 	}
-	late = r.count == 0 && e.late.MayAcquire(r.field.ID)
-	call := r.commands().Release(contract.Release{Field: r.field.ID, HoldCount: r.count, Late: late, Share: e.shareTime()})
+	late = r.count == 0 && e.late.MayAcquire(r.Field().ID)
+	call := r.commands().Release(contract.Release{Field: r.Field().ID, HoldCount: r.count, Late: late, Share: e.shareTime()})
 	return e.sender.Do(&op.Wait, send.Request{Call: call}, time.Now()), false, false, late
 }
 
@@ -297,15 +298,15 @@ func (h *hold) endGuardsUnlocking(guards []*guard.End) {
 // endOneLocked decrements the hold count, and ends the hold when the count reaches zero. It also returns the guards
 // whose contexts the caller has to cancel.
 func (h *hold) endOneLocked() (left int, last bool, guards []*guard.End) {
-	if h.state != ended {
-		h.count--
-		left = h.count
+	if h.State() == tenancy.Ended { // since the caller has looked it up
+		return 0, false, nil
 	}
-	if left > 0 || h.state == ended { // the hold may have ended since the caller looked it up
+	if left = h.Lowered(); left > 0 {
 		return left, false, nil
 	}
-	last = h.state.isLost() || h.leaveRecordLocked()
+	held := h.Holds()
 	h.endedLocked()
+	last = !held || h.leaveRecordLocked()
 	if last {
 		h.record.endLocked()
 		if h.queue != nil {
@@ -334,7 +335,7 @@ func (h *hold) clearAfter(unknown int) {
 		return
 	}
 	isOver := h.untilOver()
-	for (rollbacker{e}).rollBackOne(ctx, h.commands(), contract.Attempt{Field: h.field.ID, HoldCount: 1}, unknown) != nil &&
+	for (rollbacker{e}).rollBackOne(ctx, h.commands(), contract.Attempt{Field: h.Field().ID, HoldCount: 1}, unknown) != nil &&
 		(!isOver() || h.keptByCounterpart()) {
 		if e.Pause(ctx, clearPause) != nil {
 			break // the engine is closed: no lease is renewed any more

@@ -14,8 +14,8 @@ import (
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/late"
-	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -131,10 +131,10 @@ func TestEngineGrantOfAnInheritedPlaceIsUndoneAfterAnOutage(t *testing.T) {
 		r := new(recordBackend)
 		r.begin(&waitOptions{Wait: send.Wait{Ctx: context.Background()}}, r, target{hold: h})
 		require.NoError(t, r.targets[0].prepare(Request{Wait: forever}, nil))
-		r.place = place{lock: l, field: h.field, lease: time.Hour}
-		r.leftovers.inherits(0)
+		r.place = place{lock: l, field: h.Field(), lease: time.Hour}
+		r.leftovers.Inherits(0)
 		e.redis.Set(func() {
-			e.redis.Records["x"] = &fakeredis.Record{Field: h.field.ID, Levels: 1, Expires: time.Now().Add(time.Hour)}
+			e.redis.Records["x"] = &fakeredis.Record{Field: h.Field().ID, Levels: 1, Expires: time.Now().Add(time.Hour)}
 			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.ErrUnexpectedEOF} }
 		})
 		r.rollback(Answer{}, send.ErrTimeUp, true)
@@ -558,11 +558,11 @@ func TestUnlockOfALostHoldDoesNotWaitForASilentRedis(t *testing.T) {
 // In a service a hold whose field has too few users is released all the same: otherwise the watchdog would renew, for
 // no owner, what no owner can release.
 func TestHoldWhoseFieldHasTooFewUsersIsReleased(t *testing.T) {
-	defer func(before bool) { ledger.Strict = before }(ledger.Strict)
-	ledger.Strict = false
+	defer func(before bool) { tenancy.Strict = before }(tenancy.Strict)
+	tenancy.Strict = false
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
-		e.holdOf(contract.LockID{Name: "x"}, 1, func(h *hold) { h.field.Leave() })
+		e.holdOf(contract.LockID{Name: "x"}, 1, func(h *hold) { h.Field().Leave() })
 		e.unlock(1)
 		assert.Empty(t, e.redis.Holder("x"))
 		assert.Zero(t, e.leases(), "leases")

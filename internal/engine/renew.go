@@ -61,7 +61,7 @@ func (e renewing) renew(ctx context.Context, leases []*lease.Lease) []lease.Rene
 			answers[i].Length = e.watchdog.RestOf(l, e.WatchdogTimeout)
 		}
 		asked, of = append(asked, Renewal{
-			Lock: r.first.commands(), Field: r.first.field.ID, Length: answers[i].Length,
+			Lock: r.first.commands(), Field: r.first.Field().ID, Length: answers[i].Length,
 			Err: send.ErrHookExited, // unless the Renewer returns
 		}), append(of, i)
 	}

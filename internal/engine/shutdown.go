@@ -75,7 +75,7 @@ func (s *lockState) close() (guards []*guard.End) {
 	holds := 0
 	for h := range s.holds.all() {
 		guards = append(guards, h.guards.Take()...)
-		if h.state.holds() {
+		if h.Holds() {
 			holds++
 		}
 	}
@@ -98,7 +98,7 @@ func (e *Engine) Holds(ctx context.Context, kind contract.Lock) bool {
 	h.loseIfDue()
 	s.Lock()
 	defer s.Unlock()
-	return h.state.holds()
+	return h.Holds()
 }
 
 // stillHeld describes the holds that are left.
@@ -120,7 +120,7 @@ func (s *lockState) addHeld(held *stillHeld) {
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
-		if !h.state.holds() {
+		if !h.Holds() {
 			continue
 		}
 		if held.count++; len(held.some) < mostLogged {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/lease"
-	"github.com/relock-go/relock/internal/ledger"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // A oneLock is the part that all backends of one lock share.
@@ -134,7 +134,7 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 		return res, send.ErrTimeUp
 	}
 	if res.Standing.LegacyHolder() {
-		r.leftovers.mayEnqueue()
+		r.leftovers.MayEnqueue()
 	}
 	wake, ready, _ := r.listen(in, res)
 	if r.aside { // the others of this process listen to the same channel
@@ -186,10 +186,10 @@ func (r *recordBackend) stepBack() bool {
 
 func (r *recordBackend) rollback(_ Answer, err error, returned bool) {
 	failed := r.hasFailed(err, returned)
-	if !failed || !r.leftovers.toRollBack(failed) {
+	if !failed || !r.leftovers.ToRollBack(failed) {
 		return
 	}
-	if r.leftovers.enqueued && err != errRestart && r.leavePlace() {
+	if r.leftovers.MayBeEnqueued() && err != errRestart && r.leavePlace() {
 		return
 	}
 	t := r.targets[0]
@@ -217,9 +217,9 @@ func (r *recordBackend) chooseDelivery() {
 	}
 	first := r.place.field == nil
 	t.Asked, t.Waits = r.place.asks(time.Now()), r.fitted
-	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.hold.field, max(r.place.lease, t.Lease)
+	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.hold.Field(), max(r.place.lease, t.Lease)
 	if t.Delivery == contract.Push || t.Delivery == contract.Poll {
-		r.leftovers.mayEnqueue()
+		r.leftovers.MayEnqueue()
 	}
 	if first {
 		r.targets[0] = t
@@ -230,7 +230,7 @@ func (r *recordBackend) chooseDelivery() {
 
 // granted returns the grant of which a message has notified the caller, if the caller can rely on it.
 func (r *recordBackend) granted() (res Answer, ok bool) {
-	if !r.leftovers.enqueued {
+	if !r.leftovers.MayBeEnqueued() {
 		return res, false
 	}
 	g, ok := ParseLineGrant(r.subscription.message(), r.targets[0].hold.lock.Traits().Suffix)
@@ -267,9 +267,9 @@ func (r *recordBackend) takePlaceLocked() {
 		return
 	}
 	if r.place.field != nil && !r.adoptsRecord { // the caller has bypassed the wait queue with a field that it now replaces
-		if r.leftovers.toRollBack(true) {
-			s.oweLocked(duty{rollBack: t.hold.commands(), attempt: r.place.attempt(), unknown: r.leftovers.tries})
-			r.leftovers = leftovers{}
+		if r.leftovers.ToRollBack(true) {
+			s.oweLocked(duty{rollBack: t.hold.commands(), attempt: r.place.attempt(), unknown: r.leftovers.Tries()})
+			r.leftovers = tenancy.Leftovers{}
 		}
 		r.place = place{}
 	}
@@ -282,14 +282,15 @@ func (r *recordBackend) takePlaceLocked() {
 		return
 	}
 	r.place, q.place = *q.place, nil
-	r.leftovers.inherits(r.place.unknown)
+	r.leftovers.Inherits(r.place.field.Passed())
 	r.useFieldLocked(r.place.field)
 }
 
 // useFieldLocked makes the caller use field in its attempts from now on.
-func (r *recordBackend) useFieldLocked(field *ledger.Field) {
+func (r *recordBackend) useFieldLocked(field *tenancy.Field) {
 	t := r.targets[0]
-	t.hold.field, t.Field = field, field.ID
+	t.hold.asksLocked(field)
+	t.Field = field.ID
 	r.targets = []target{t}
 }
 
@@ -301,14 +302,15 @@ func (r *recordBackend) leavePlace() bool {
 	s.Lock()
 	defer s.Unlock()
 	q := t.hold.queue
-	if q == nil || q.place != nil || q.First() == nil || s.closed || t.hold.state != fresh || r.asking ||
+	if q == nil || q.place != nil || q.First() == nil || s.closed || t.hold.State() != tenancy.Fresh || r.asking ||
 		t.Counterpart != "" {
 		return false
 	}
-	left := r.place
-	if left.unknown = 0; s.engine.late.MayAcquire(left.field.ID) {
-		left.unknown = r.leftovers.leavesTries()
+	left, tries := r.place, 0
+	if s.engine.late.MayAcquire(left.field.ID) {
+		tries = r.leftovers.LeavesTries()
 	}
+	left.field.PassOn(tries)
 	q.place = &left
 	return true
 }

@@ -49,7 +49,7 @@ func (e *Engine) noteStack(id contract.LockID, o Owner, stack []uintptr) {
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()
-	if h := s.holds.get(holdKey{id.Half, o}); h != nil && h.state.holds() {
+	if h := s.holds.get(holdKey{id.Half, o}); h != nil && h.Holds() {
 		e.slow.Note(h, stack)
 	}
 }
@@ -84,7 +84,7 @@ func (s *lockState) eachHeld(f func(h *hold, since time.Duration)) {
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
-		if h.state.holds() && !h.lock.Traits().Lasting {
+		if h.Holds() && !h.lock.Traits().Lasting {
 			f(h, heldSince(h))
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // A target is the attempt on one lock, and the hold that it is made for.
@@ -33,18 +34,18 @@ func (t *target) prepare(r Request, p *Part) error {
 func (t *target) prepareLocked(r Request, p *Part) error {
 	h := t.hold
 	e := h.lockState.engine
-	if h.field == nil {
+	if h.Field() == nil {
 		h.newField()
 	}
-	if l := h.lock.Traits(); l.MaxHoldCount > 0 && h.count >= l.MaxHoldCount {
+	if l := h.lock.Traits(); l.MaxHoldCount > 0 && h.Count() >= l.MaxHoldCount {
 		return l.TooMany
 	}
-	t.Attempt = contract.Attempt{Field: h.field.ID, Lease: r.Lease, HoldCount: h.count + 1, Renewed: r.Lease == 0}
-	switch h.state {
-	case fresh:
+	t.Attempt = contract.Attempt{Field: h.Field().ID, Lease: r.Lease, HoldCount: h.Count() + 1, Renewed: r.Lease == 0}
+	switch h.State() {
+	case tenancy.Fresh:
 		t.NoWait = r.Wait == 0
 		t.Lease = h.lock.Traits().Limits.Cut(cmp.Or(max(r.Lease, r.LeastLease), e.WatchdogTimeout))
-	case lost, expired, lossReported:
+	case tenancy.Lost, tenancy.Expired, tenancy.LossReported:
 		return h.reportLossLocked(p)
 	default:
 		t.Renewed = t.Renewed || e.watchdog.Renews(&h.record.lease)
@@ -66,15 +67,15 @@ func (t *target) mayLastLocked(now, longest time.Duration) {
 	if !t.Renewed && t.hold.lockState.engine.late.Longest(t.Field) > 0 {
 		length += late.Life
 	}
-	t.hold.field.MayLast(now + length)
+	t.hold.Field().MayLast(now + length)
 }
 
 // acquiredLocked notes that the attempt of t was granted, and that its owner holds the lock from now on.
 func (t *target) acquiredLocked(token int64, res Answer) {
 	h, sent := t.hold, res.Sent
 	e := h.lockState.engine
-	if h.state != fresh {
-		h.count++
+	if h.State() != tenancy.Fresh {
+		h.reenteredLocked()
 		t.mayLastLocked(e.watchdog.Now(), 0)
 		e.watchdog.Extend(&h.record.lease, sent, t.Lease, t.Renewed)
 		return
@@ -151,9 +152,9 @@ func confirmLocked(targets []target, p *Part, res Answer) error {
 func lossLocked(targets []target, p *Part) (err error) {
 	for _, t := range targets {
 		switch h := t.hold; {
-		case h.state.isLost() || h.state == ended: // now, or while the attempt was under way
+		case h.IsLost() || h.State() == tenancy.Ended: // now, or while the attempt was under way
 			err = cmp.Or(err, h.reportLossLocked(p), errRestart)
-		case h.state == fresh && h.lockState.closed:
+		case h.State() == tenancy.Fresh && h.lockState.closed:
 			err = cmp.Or(err, send.ErrClosed)
 		}
 	}

@@ -1,89 +1,52 @@
 package engine
 
-// Transitions: all changes of the state of a hold. Each of the methods here is one event.
+// Transitions: all changes of the state of a hold. Each of the methods here is one event of tenancy.Hold, which has the
+// picture of the states, with what it means for the record and for the callers that wait.
 //
-//	          adopts                 runs
-//	fresh ──────────────► adopting ────────► fresh
-//	fresh ── acquired ──► holding
-//	fresh ── handed ────► handed ── runs ──► holding
-//	handed, holding ───── lost ────────────► lost; expired, if the lease was explicit, and has run out
-//	lost, expired ─────── reported ────────► lossReported
-//	any ───────────────── ended ───────────► ended
-//
-// Rules: no other function assigns hold.state. An event that is impossible in the state of the hold is a bug of this
-// package. In tests and in the simulator it panics. In a service the hold stays as it is, and ends as lost, with a
-// cause that describes what has happened: that costs less than a crash, or a second holder.
+// Rules: no other function calls an event of a tenancy.Hold. An event that is impossible in the state of the hold is a
+// bug of this package. In tests and in the simulator it panics. In a service the hold stays as it is, and ends as lost,
+// with a cause that describes what has happened: that costs less than a crash, or a second holder.
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
-	"github.com/relock-go/relock/internal/ledger"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
-// errImpossible is the cause of the loss of a hold for which something impossible has happened.
-var errImpossible = errors.New("bug in relock, please report it")
-
-// possible has the states that may follow each state.
-var possible = [...][]holdState{
-	fresh:        {adopting, handed, holding, ended},
-	adopting:     {fresh},
-	handed:       {holding, lost, expired, ended},
-	holding:      {lost, expired, ended},
-	lost:         {lossReported, ended},
-	expired:      {lossReported, ended},
-	lossReported: {ended},
-	ended:        {},
-}
-
-var stateNames = [...]string{
-	"fresh", "adopting", "handed", "holding", "lost", "expired", "loss reported", "ended",
-}
-
-func (s holdState) String() string { return stateNames[s] }
-
-// becomesLocked changes the state of h, if that is possible, and reports whether it was.
-func (h *hold) becomesLocked(next holdState) bool {
-	for _, s := range possible[h.state] {
-		if s == next {
-			if h.state.holds() && !next.holds() && h.lockState.closed {
-				h.lockState.engine.draining.end(1)
-			}
-			h.state = next
-			return true
+// doneLocked is called after an event of h, which held the lock before if held is set. It reports whether the event was
+// possible: err is that of the event.
+func (h *hold) doneLocked(held bool, err error) bool {
+	if err == nil {
+		if held && !h.Holds() && h.lockState.closed {
+			h.lockState.engine.draining.end(1)
 		}
+		return true
 	}
-	why := fmt.Errorf("%w: a hold that is %v became %v", errImpossible, h.state, next)
-	if ledger.Strict {
-		panic(why)
+	if tenancy.Strict {
+		panic(err)
 	}
-	h.lockState.oweLocked(duty{lose: h, cause: why})
+	h.lockState.oweLocked(duty{lose: h, cause: err})
 	return false
 }
 
 // acquiredLocked makes h, which is fresh, hold the lock with the record r, from since on.
 func (h *hold) acquiredLocked(r *record, since time.Duration) {
-	h.joinLocked(r, since, holding)
+	h.joinLocked(r, since, h.Acquired(r.first.Field()))
 }
 
 // handedLocked makes h, which waits, hold the lock with the record r of another hold, from since on. Its caller is about
 // to run.
 func (h *hold) handedLocked(r *record, since time.Duration) {
-	h.joinLocked(r, since, handed)
+	h.joinLocked(r, since, h.Handed(r.first.Field()))
 	h.ownerQueue.Release()
 }
 
-func (h *hold) joinLocked(r *record, since time.Duration, state holdState) {
-	if !h.becomesLocked(state) {
+func (h *hold) joinLocked(r *record, since time.Duration, err error) {
+	if !h.doneLocked(false, err) {
 		return
 	}
-	if !h.adopts {
-		r.first.field.Use()
-	}
-	h.field, h.adopts = r.first.field, false
-	h.count, h.since, h.record = 1, since, r
+	h.since, h.record = since, r
 	if limits := h.lock.Traits().Limits; limits.MinHold > 0 {
 		h.keepUntil = keptUntil(limits, h.lockState.engine.watchdog.Now())
 	}
@@ -92,49 +55,28 @@ func (h *hold) joinLocked(r *record, since time.Duration, state holdState) {
 	r.holds = append(r.holds, h)
 }
 
+// asksLocked makes h, which is fresh, ask with the field f from now on.
+func (h *hold) asksLocked(f *tenancy.Field) { h.doneLocked(false, h.AsksWith(f)) }
+
+// reenteredLocked notes that the owner of h has acquired the lock once more.
+func (h *hold) reenteredLocked() { h.doneLocked(true, h.Reentered()) }
+
 // adoptsLocked leaves the field f, and the record that it has in Redis, to h, which is fresh, and has to adopt it by an
-// attempt of its own. It is a user of f until it has ended.
-func (h *hold) adoptsLocked(f *ledger.Field) {
-	if h.becomesLocked(adopting) {
-		f.Use()
-		h.field, h.adopts = f, true
-	}
-}
+// attempt of its own.
+func (h *hold) adoptsLocked(f *tenancy.Field) { h.doneLocked(false, h.Adopts(f)) }
 
 // runsLocked notes that the caller of h runs, to which the lock or a record was handed off. The hold may have ended, or
 // may have been lost, since.
-func (h *hold) runsLocked() {
-	switch h.state {
-	case adopting:
-		h.becomesLocked(fresh)
-	case handed:
-		h.becomesLocked(holding)
-	}
-}
+func (h *hold) runsLocked() { h.doneLocked(h.Holds(), h.Runs()) }
 
 // lostLocked notes that the owner of h has lost the lock. ranOut is set if an explicit lease has run out.
-func (h *hold) lostLocked(ranOut bool) {
-	if ranOut {
-		h.becomesLocked(expired)
-	} else {
-		h.becomesLocked(lost)
-	}
-}
+func (h *hold) lostLocked(ranOut bool) { h.doneLocked(h.Holds(), h.Lost(ranOut)) }
 
 // reportedLocked notes that an acquire returns the loss of h to its owner, if it was lost.
-func (h *hold) reportedLocked() {
-	if h.state == lost || h.state == expired {
-		h.becomesLocked(lossReported)
-	}
-}
+func (h *hold) reportedLocked() { h.doneLocked(false, h.Reported()) }
 
 // endedLocked notes that the owner of h has released the lock, or does not acquire it.
-func (h *hold) endedLocked() {
-	if h.becomesLocked(ended) && h.adopts {
-		h.adopts = false
-		h.field.Leave()
-	}
-}
+func (h *hold) endedLocked() { h.doneLocked(h.Holds(), h.Ended()) }
 
 // wakeOwnerLocked wakes the callers of the owner of h that wait for the same lock in a multi-acquire, and those that
 // wait for its counterpart. Now that the owner holds the lock, Redis grants or refuses their attempts at once.
@@ -144,7 +86,7 @@ func (s *lockState) wakeOwnerLocked(h *hold) {
 		return
 	}
 	s.wakeMultiLocked(holdKey{h.lock.Traits().Counterpart.Half, h.key.owner})
-	if other := s.counterpartLocked(h); other != nil && other.state.wanted() {
+	if other := s.counterpartLocked(h); other != nil && other.Wanted() {
 		wakeCaller(other.changed)
 	}
 }

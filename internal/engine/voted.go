@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // roundTime is how long an attempt takes if one of the nodes does not answer, with the default timeout of nodes.
@@ -116,7 +117,7 @@ func (k *voteBackend) rollback(_ Answer, err error, _ bool) {
 }
 
 func (k *voteBackend) dismissLocked(t target, _ Answer) {
-	if t.hold.state == fresh {
+	if t.hold.State() == tenancy.Fresh {
 		t.hold.leaveQueueLocked()
 	}
 }

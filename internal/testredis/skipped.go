@@ -18,7 +18,7 @@ import (
 
 	"github.com/redis/go-redis/v9/logging"
 
-	"github.com/relock-go/relock/internal/ledger"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 var (
@@ -72,7 +72,7 @@ type reportingRunner struct {
 }
 
 func (r reportingRunner) Run() int {
-	ledger.Strict = true
+	tenancy.Strict = true
 	logging.Disable() // of go-redis, which logs every server that a test kills
 	code := r.Runner.Run()
 	var left []string

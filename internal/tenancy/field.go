@@ -1,4 +1,9 @@
-// Package ledger keeps the facts of a field: who uses it in this process, and for how long Redis may have it.
+// Package tenancy is what a process has of one lock, as values: holds, and the facts of the fields that they have in
+// Redis. It is the part of the engine that can be read, and tested in all orders of events, by itself.
+//
+// A Hold (hold.go) is what one owner has of one lock. Leftovers (leftovers.go) are what the attempts to acquire it may
+// have left in Redis. A Field (this file) has the facts of one field: who uses it in this process, and for how long
+// Redis may have it.
 //
 // A field is the holder ID of one acquire operation. It may pass from one hold to the next: by a hand-off, by the place
 // that a caller leaves in the line, or by another attempt of a MultiLock. All who have it refer to the same Field, so
@@ -13,9 +18,12 @@
 // Rules: the package knows neither Redis nor a clock, a goroutine or a mutex. Times are those of the clock of the
 // watchdog. What requests may still do that no caller waits for is in internal/late, because it outlives the lock state;
 // a Reach is told of it.
-package ledger
+package tenancy
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Strict makes events that are impossible panic, here and in internal/engine. Tests and the simulator set it before they
 // begin. In a service a user that was not counted leaves the field as it is.
@@ -35,6 +43,7 @@ type Field struct {
 	users    int32
 	clears   int16
 	unwanted bool
+	passed   uint8
 	expires  time.Duration
 }
 
@@ -83,6 +92,13 @@ func (f *Field) EndClear() {
 // IsLeft reports whether the field is unwanted, has no users, and is not being deleted: who learns that its lease may
 // last longer has it deleted.
 func (f *Field) IsLeft() bool { return f.unwanted && !f.InUse() && f.clears == 0 }
+
+// PassOn notes that a caller has left the field, and its place in the line, to the next one, and how many of its tries may
+// still run: one of them is less than several, and no more is to be known.
+func (f *Field) PassOn(tries int) { f.passed = uint8(min(tries, math.MaxUint8)) }
+
+// Passed returns what PassOn has noted last.
+func (f *Field) Passed() int { return int(f.passed) }
 
 // A Reach is how far the lease of a field may reach: what requests have made of it, or may make of it.
 type Reach struct {

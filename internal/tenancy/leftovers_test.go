@@ -1,4 +1,4 @@
-package engine
+package tenancy
 
 import (
 	"testing"
@@ -8,14 +8,14 @@ import (
 
 // Each way in which attempts can end, and what has to be rolled back then.
 func TestLeftoversSayWhatHasToBeUndone(t *testing.T) {
-	busy := func(l *leftovers) { l.attempted(0, false, false) }
-	queued := func(l *leftovers) { l.attempted(0, false, true) }
-	silent := func(l *leftovers) { l.attempted(1, false, false) }
-	left := func(l *leftovers) { l.attempted(0, true, false) }
-	refused := (*leftovers).grantNotKept
-	inherits := func(l *leftovers) { l.inherits(2) }
-	joins := (*leftovers).mayEnqueue
-	type events []func(*leftovers)
+	busy := func(l *Leftovers) { l.Attempted(0, false, false) }
+	queued := func(l *Leftovers) { l.Attempted(0, false, true) }
+	silent := func(l *Leftovers) { l.Attempted(1, false, false) }
+	left := func(l *Leftovers) { l.Attempted(0, true, false) }
+	refused := (*Leftovers).GrantNotKept
+	inherits := func(l *Leftovers) { l.Inherits(2) }
+	joins := (*Leftovers).MayEnqueue
+	type events []func(*Leftovers)
 	for name, c := range map[string]struct {
 		events
 		delays       bool // whether others wait behind what is left
@@ -44,34 +44,34 @@ func TestLeftoversSayWhatHasToBeUndone(t *testing.T) {
 			tries: 1},
 		"in line, and nothing was asked yet": {events: events{joins}, delays: true, failed: true},
 	} {
-		var l leftovers
+		var l Leftovers
 		for _, e := range c.events {
 			e(&l)
 		}
-		assert.Equal(t, c.held, l.toRollBack(false), "%s, and it holds its locks", name)
-		assert.Equal(t, c.failed, l.toRollBack(true), "%s, and it has failed", name)
-		assert.Equal(t, c.delays, l.delays(), name)
-		assert.Equal(t, c.tries, l.leavesTries(), "the tries of: %s", name)
+		assert.Equal(t, c.held, l.ToRollBack(false), "%s, and it holds its locks", name)
+		assert.Equal(t, c.failed, l.ToRollBack(true), "%s, and it has failed", name)
+		assert.Equal(t, c.delays, l.Delays(), name)
+		assert.Equal(t, c.tries, l.LeavesTries(), "the tries of: %s", name)
 	}
 }
 
 // No event removes a leftover: only an operation that begins with new fields has none.
 func TestLeftoversOnlyGrow(t *testing.T) {
-	all := []func(*leftovers){
-		func(l *leftovers) { l.attempted(0, false, false) }, func(l *leftovers) { l.attempted(1, false, false) },
-		func(l *leftovers) { l.attempted(0, true, false) }, func(l *leftovers) { l.attempted(0, false, true) },
-		(*leftovers).grantNotKept, (*leftovers).mayEnqueue, func(l *leftovers) { l.inherits(1) },
+	all := []func(*Leftovers){
+		func(l *Leftovers) { l.Attempted(0, false, false) }, func(l *Leftovers) { l.Attempted(1, false, false) },
+		func(l *Leftovers) { l.Attempted(0, true, false) }, func(l *Leftovers) { l.Attempted(0, false, true) },
+		(*Leftovers).GrantNotKept, (*Leftovers).MayEnqueue, func(l *Leftovers) { l.Inherits(1) },
 	}
 	for grants := range 3 {
 		for bits := range 8 {
 			for i, event := range all {
-				before := leftovers{grants, bits&1 > 0, bits&2 > 0, bits&4 > 0}
+				before := Leftovers{grants, bits&1 > 0, bits&2 > 0, bits&4 > 0}
 				after := before
 				event(&after)
 				assert.GreaterOrEqual(t, after.tries, before.tries, "event %d", i)
-				assert.GreaterOrEqual(t, after.leavesTries(), before.leavesTries(), "event %d", i)
+				assert.GreaterOrEqual(t, after.LeavesTries(), before.LeavesTries(), "event %d", i)
 				for _, failed := range []bool{false, true} {
-					assert.True(t, after.toRollBack(failed) || !before.toRollBack(failed), "event %d on %+v", i, before)
+					assert.True(t, after.ToRollBack(failed) || !before.ToRollBack(failed), "event %d on %+v", i, before)
 				}
 			}
 		}

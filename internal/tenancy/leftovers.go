@@ -1,0 +1,60 @@
+package tenancy
+
+// Leftovers: what the attempts of an acquire operation may have left in Redis that the caller does not hold.
+//
+// Rules: each attempt is noted when it has ended. When the operation ends,
+// its leftovers report whether something has to be rolled back. An operation that holds its locks rolls back only what
+// is there for certain, or may be there because of tries without an answer. An operation that has failed rolls back
+// everything that may be there.
+
+// Leftovers are what the attempts of one operation have left. The zero value belongs to an operation that has made no attempt.
+type Leftovers struct {
+	tries    int  // tries whose outcome is unknown: they may have acquired the locks, or may still do so
+	entry    bool // an attempt has left the entry of a waiter
+	enqueued bool // an attempt may have joined the line, or a message may have told the caller that the lock is free
+	underWay bool // the caller has left while an attempt was under way
+}
+
+// Attempted notes that an attempt has ended. unknown is the number of its tries of which it is not known whether they
+// have run or will run. underWay means that the caller left while the attempt was under way, and waits that the attempt
+// has left the entry of a waiter.
+func (l *Leftovers) Attempted(unknown int, underWay, waits bool) {
+	l.tries += unknown
+	l.underWay = l.underWay || underWay
+	l.entry = l.entry || waits
+}
+
+// GrantNotKept notes a grant that the caller does not keep, or that may exist although Redis has answered with an
+// error.
+func (l *Leftovers) GrantNotKept() { l.tries = max(l.tries, 1) }
+
+// MayEnqueue notes that an attempt may join the line.
+func (l *Leftovers) MayEnqueue() { l.enqueued = true }
+
+// Inherits notes the unknown tries of the caller before, whose place in the line this operation has taken over.
+func (l *Leftovers) Inherits(tries int) {
+	l.tries += tries
+	l.MayEnqueue()
+}
+
+// ToRollBack reports whether something has to be rolled back. failed means that the operation holds nothing.
+func (l *Leftovers) ToRollBack(failed bool) bool {
+	return l.tries > 0 || l.entry || failed && (l.underWay || l.enqueued)
+}
+
+// Delays reports whether the leftovers delay other clients, which wait behind them.
+func (l *Leftovers) Delays() bool { return l.entry || l.enqueued }
+
+// LeavesTries returns how many tries of the operation may still run, if some of them may.
+func (l *Leftovers) LeavesTries() int {
+	if l.underWay {
+		return l.tries + 1
+	}
+	return l.tries
+}
+
+// Tries returns the number of tries whose outcome is unknown.
+func (l *Leftovers) Tries() int { return l.tries }
+
+// MayBeEnqueued reports whether the operation may have a place in the line.
+func (l *Leftovers) MayBeEnqueued() bool { return l.enqueued }
