@@ -196,12 +196,12 @@ var mutations = []mutation{
 	},
 	{
 		name: "sharedAndReleased", file: "internal/engine/release.go", focus: Focus{Locks: []Kind{ReadWrite}},
-		from: "last = h.state.isLost() || h.leaveRecordLocked()",
-		to:   "last = h.state.isLost() || h.leaveRecordLocked() || true",
+		from: "last = !held || h.leaveRecordLocked()",
+		to:   "last = !held || h.leaveRecordLocked() || true",
 	},
 	{
 		name: "reentryUncounted", file: "internal/engine/target.go",
-		from: `h.count++
+		from: `h.reenteredLocked()
 `,
 		to: "",
 	},
@@ -215,7 +215,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "cancelUndoesNothing", file: "internal/engine/acquire.go",
-		from: "undone := rollbacker{a.engine}.rollBack(a.Ctx, left, a.leftovers.tries) // 5",
+		from: "undone := rollbacker{a.engine}.rollBack(a.Ctx, left, a.leftovers.Tries()) // 5",
 		to: `undone := make(chan struct{})
 	close(undone)`,
 		missed: "the late answer and the late grant are rolled back, too; nothingIsUndone removes all three together",
@@ -263,7 +263,7 @@ var mutations = []mutation{
 		missed: "it uses memory for a minute, and the witness does not check the line",
 	},
 	{
-		name: "tryUndoesNothing", file: "internal/engine/leftovers.go", focus: Focus{Faults: lateness},
+		name: "tryUndoesNothing", file: "internal/tenancy/leftovers.go", focus: Focus{Faults: lateness},
 		from:   "l.tries += unknown",
 		to:     "",
 		missed: "the rollback is sent only once; a request that runs after it expires with its lease, as after any fault",
@@ -408,9 +408,9 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 	},
 	{
 		name: "noPutBack", file: "internal/engine/attach.go", focus: Focus{Locks: movable},
-		from: `a.leftovers.toRollBack(failed) {
+		from: `a.leftovers.ToRollBack(failed) {
 		a.giveUp()`,
-		to: "a.leftovers.toRollBack(failed) {",
+		to: "a.leftovers.ToRollBack(failed) {",
 	},
 	{
 		name: "detachedGoesOn", file: "internal/engine/detach.go", focus: Focus{Locks: movable},

@@ -62,7 +62,7 @@ func (s State) holds() bool { return s == Handed || s == Holding }
 // A Hold is what one owner has of one lock. The zero value is fresh, and has no field.
 type Hold struct {
 	field  *Field
-	count  int
+	count  int32
 	state  State
 	adopts bool // it uses the field that it is going to adopt
 }
@@ -74,7 +74,7 @@ func OverWith(f *Field) Hold { return Hold{field: f, state: Ended} }
 func (h *Hold) State() State { return h.state }
 
 // Count returns the hold count.
-func (h *Hold) Count() int { return h.count }
+func (h *Hold) Count() int { return int(h.count) }
 
 // Field returns the field that the hold has, or asks with; nil if it has not asked yet.
 func (h *Hold) Field() *Field { return h.field }
@@ -116,6 +116,9 @@ func (h *Hold) AsksWith(f *Field) error {
 // Adopts leaves the field f, and the record that it has in Redis, to the hold, which has to adopt them by an attempt of
 // its own. It uses f until it has ended.
 func (h *Hold) Adopts(f *Field) error {
+	if h.adopts {
+		return fmt.Errorf("%w: a hold that has adopted a field adopts another one", ErrImpossible)
+	}
 	err := h.becomes(Adopting)
 	if err == nil {
 		f.Use()
@@ -170,7 +173,7 @@ func (h *Hold) Lowered() (left int) {
 	if h.count > 0 {
 		h.count--
 	}
-	return h.count
+	return int(h.count)
 }
 
 // Lost notes that the owner has lost the lock. ranOut is set if an explicit lease has run out.
