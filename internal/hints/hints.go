@@ -21,9 +21,11 @@ import (
 )
 
 const (
-	tellTime = time.Second // how long the hints of one request may take
-	check    = "check "    // a hint is this, and the name of a lock
-	longest  = 1024        // the longest name that is sent in hints, of which there may be thousands
+	// tellTime is how long the hints of one request may take. Nobody waits for them but Close, and a hint that is not sent
+	// leaves a holder in the dark until its next renewal: so a machine that is slow has as long as for a connection.
+	tellTime = 5 * time.Second
+	check    = "check " // a hint is this, and the name of a lock
+	longest  = 1024     // the longest name that is sent in hints, of which there may be thousands
 )
 
 // A Config has the channel of a Client, and what happens when a hint comes.

@@ -91,6 +91,26 @@ func TestForceSendsHintsToOthers(t *testing.T) {
 	})
 }
 
+// A Redis or a machine that is slow for some seconds gets the hints all the same, and one that hangs keeps nobody.
+func TestHintsHaveTimeOnASlowMachine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b, ended := newBench(t), make(chan error, 1)
+		for _, takes := range []time.Duration{4 * time.Second, time.Hour} {
+			b.Tell = func(ctx context.Context, _ []string, _ string) {
+				select {
+				case <-time.After(takes):
+				case <-ctx.Done():
+				}
+				ended <- ctx.Err()
+			}
+			b.Send("x", []string{"one"})
+			settle()
+			assert.Equal(t, takes > time.Minute, <-ended != nil, "%v", takes)
+		}
+	})
+}
+
 // Only a hint has a check made, of the lock that it names.
 func TestHintChecksTheLockThatItNames(t *testing.T) {
 	t.Parallel()
