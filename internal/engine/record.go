@@ -1,8 +1,9 @@
 package engine
 
-// Records: "record" means one of three things. In Redis, the record of a hold is what the key of its lock has for it: a
-// field, and a lease. In this process, the struct record is what the engine knows of one such record. In the contract
-// with the lock types (package contract), the interface Record is a lock that has records in Redis, as data.
+// Records: what the key of a lock has for a hold, and what this process knows of it. The word means one of three things.
+// In Redis, the record of a hold is a field, and a lease. In this process, the struct record is what the engine knows of
+// one such record. In the contract with the lock types (package contract), the interface Record is a lock that has
+// records in Redis, as data.
 //
 // Rules: a record belongs to one hold, or to several holds of this process that share it. It is one field in Redis,
 // from the attempt that was granted until the release. The field is released once, when the last hold has left the
