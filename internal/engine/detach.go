@@ -225,7 +225,7 @@ func (x *detaching) left(orphans int, lost bool) {
 func (x *detaching) undo() {
 	unknown := 1
 	if !x.splits {
-		x.clearAfter(0)
+		x.keeper().clear(0)
 		unknown = 0
 	}
 	x.release(unknown)
@@ -249,5 +249,5 @@ func (x *detaching) release(unknown int) {
 	to.Hold = tenancy.OverWith(&to.fieldRoom)
 	to.record = to.newRecord(0)
 	to.mayLast(x.lease, send.ErrSilent)
-	to.clearAfter(unknown)
+	to.keeper().clear(unknown)
 }

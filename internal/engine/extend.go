@@ -8,8 +8,6 @@ package engine
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -41,11 +39,12 @@ func (e *Engine) Extend(ctx context.Context, kind contract.Lock, o Owner, length
 	if err := x.allowed(); err != nil {
 		return err
 	}
-	sent, err := x.ask(op)
+	k := h.keeper()
+	sent, err := k.extend(&op.Wait, length)
 	whole := lease.Validity(length)
 	enough := func() bool { return lease.EnoughValidityLeft(whole-time.Since(sent), whole, false) }
 	for asked := 1; err == nil && asked < MostAsked && !enough(); asked++ {
-		sent, err = x.ask(op) // the answer came late: after another request more of the lease is left
+		sent, err = k.extend(&op.Wait, length) // the answer came late: after another request more of the lease is left
 	}
 	h.loseIfUnwatched()
 	return x.done(sent, err)
@@ -88,24 +87,6 @@ func (x extension) done(sent time.Time, err error) error {
 	return nil
 }
 
-// ask sends one request, and returns when it was sent. If Redis does not have the hold, ask ends the hold as lost and
-// returns no error.
-func (x extension) ask(op *waitOptions) (sent time.Time, err error) {
-	if x.vote != nil {
-		return x.vote.Extend(op.Ctx, x.length)
-	}
-	answer := x.renew(op, x.length, toExtend, time.Time{})
-	r, err := answer.Reply()
-	switch {
-	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else
-		x.lose(fmt.Errorf("%w: %w", errGone, err))
-		err = nil
-	case err == nil && r[0] != 1:
-		x.lose(errGone)
-	}
-	return answer.Sent, err
-}
-
 // A purpose is what a request that sets the lease of a hold is for.
 type purpose int
 
@@ -115,21 +96,23 @@ const (
 	toLimit                 // the same, and for no longer: only this request may also shorten the lease
 )
 
-// renew sends a request that sets the lease of h to length.
-func (h *hold) renew(op *waitOptions, length time.Duration, why purpose, lastReply time.Time) (answer send.Answer) {
+// renew sends a request that sets the lease of the record to length.
+func (k recordKeeper) renew(
+	wait *send.Wait, length time.Duration, why purpose, lastReply time.Time,
+) (answer send.Answer) {
 	answer = send.Answer{Lost: 1} // if a hook of the Redis client panics, or ends the goroutine
-	defer func() { h.extendedBy(&answer, length) }()
-	call := h.commands().Renew(h.Field().ID, length, why == toLimit)
-	return h.lockState.engine.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: why == toExtend}, lastReply)
+	defer func() { k.extendedBy(&answer, length) }()
+	call := k.commands().Renew(k.Field().ID, length, why == toLimit)
+	return k.lockState.engine.sender.Do(wait, send.Request{Call: call, Acquiring: why == toExtend}, lastReply)
 }
 
-// extendedBy notes what a request that sets the lease of h to length has done, and may still do. No handler gets the
-// outcomes of its other tries, so they count as lost.
-func (h *hold) extendedBy(answer *send.Answer, length time.Duration) {
+// extendedBy notes what a request that sets the lease of the record to length has done, and may still do. No handler
+// gets the outcomes of its other tries, so they count as lost.
+func (k recordKeeper) extendedBy(answer *send.Answer, length time.Duration) {
 	outcome := answer.Err
 	if lost := answer.Lost > 0 || answer.Orphans > 0 || answer.Unknown > 0 || answer.Abandoned; lost {
-		h.lockState.engine.late.Left(h.Field().ID, late.Effect{Lease: length}, 0, true)
+		k.lockState.engine.late.Left(k.Field().ID, late.Effect{Lease: length}, 0, true)
 		outcome = send.ErrSilent
 	}
-	h.mayLast(length, outcome)
+	k.mayLast(length, outcome)
 }

@@ -136,7 +136,7 @@ func (s *lockState) forcedNow(id contract.LockID) []*record {
 // watchdog checks those for which there is no answer. Those of a RedLock are left to its vote, whose nodes were
 // released in the same way.
 func (e *Engine) endEvicted(all []*record) {
-	all = slices.DeleteFunc(all, func(r *record) bool { return r.first.vote != nil })
+	all = slices.DeleteFunc(all, func(r *record) bool { return !r.first.hasRecord() })
 	ctx, cancel := context.WithTimeout(context.Background(), evictedTime)
 	defer cancel()
 	for some := range slices.Chunk(all, mostLooked) {

@@ -42,7 +42,7 @@ type hold struct {
 	lock      contract.Lock // through which it was acquired
 	key       holdKey
 	next      *hold // the next hold of the same owner in the holds of its lock state; or nil
-	vote      Vote  // set and replaced only while the hold is fresh; nil if the lock has a record in Redis
+	vote      Vote  // set and replaced only while the hold is fresh; nil if it has a record: see keeper.go
 
 	// guarded by lockState.mu
 	tenancy.Hold // its state, hold count and field; its events are those of transitions.go
@@ -77,6 +77,10 @@ func (h *hold) id() contract.LockID { return contract.LockID{Name: h.lockState.n
 
 // commands returns the commands of the lock, which must have a record in Redis.
 func (h *hold) commands() contract.Record { return h.lock.(contract.Record) }
+
+// hasRecord reports whether Redis has a record of h, or may have had one. Then h is valid for as long as its lease, and
+// what requests may still do to the record is known by its field.
+func (h *hold) hasRecord() bool { return h.vote == nil }
 
 // lossOf returns why the hold was lost, or nil.
 func (h *hold) lossOf() error {

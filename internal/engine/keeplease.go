@@ -50,7 +50,7 @@ func (e *Engine) KeepLease(ctx context.Context, bs []contract.Lock, o Owner, lea
 	answer := e.sender.Do(&op.Wait, send.Request{Pipeline: calls}, time.Time{})
 	replies, err := answer.Replies()
 	for i, h := range holds {
-		h.extendedBy(&answer, lengths[i])
+		recordKeeper{h}.extendedBy(&answer, lengths[i])
 		switch {
 		case err != nil:
 		case replies[i][0] == 1:

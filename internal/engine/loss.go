@@ -94,13 +94,13 @@ func (h *hold) loseLocked(end ending, ranOut bool) ending {
 	h.leaveQueueLocked()
 	other := h.lockState.counterpartLocked(h)
 	// The record would block others if its lease is longer in Redis, or may still be extended there by a request that is
-	// under way or by renewals of the counterpart: so it is deleted. A hold without a record is released by its vote.
+	// under way or by renewals of the counterpart: so it is deleted. What a vote has is released by keeper.lost.
 	mayStay := other != nil && other.State() != tenancy.Ended && !other.IsLost()
 	// If Redis does not have the record, it may have some of the permits of a semaphore, which are of no use. Or a
 	// request may still run, and acquire the lock for no owner.
 	mayRemain := end.gone && last && (h.lock.Traits().Permits() > 1 || h.lockState.engine.late.MayAcquire(h.Field().ID))
 	switch {
-	case h.vote != nil:
+	case !h.hasRecord():
 	case h.Field().IsUnwanted() && (mayStay || h.mayOutliveLocked()):
 		h.lockState.oweLocked(duty{clear: h})
 	case mayRemain:
@@ -117,9 +117,7 @@ func (e *ending) carryOut() {
 		h.lockState.engine.expired.remember(h)
 	}
 	guard.EndAll(e.guards, h.withName(e.loss))
-	if h.vote != nil {
-		h.vote.Lost()
-	}
+	h.keeper().lost()
 }
 
 // report reports the loss as an event.
@@ -177,7 +175,7 @@ func (e *Engine) tellOmittedLosses() {
 // expireUnlocking ends h as lost if its validity is over, even if the watchdog has not noticed it yet. It may unlock the
 // mutex for a moment.
 func (s *lockState) expireUnlocking(h *hold) {
-	if !h.Holds() || h.vote == nil && s.engine.watchdog.IsValid(&h.record.lease) {
+	if !h.Holds() || h.hasRecord() && s.engine.watchdog.IsValid(&h.record.lease) {
 		return
 	}
 	s.Unlock()
@@ -194,7 +192,7 @@ func (h *hold) expireIfDue() {
 	h.lockState.expireUnlocking(h)
 }
 
-// whyExpired returns why the hold can no longer be valid, or nil. It reads the clock, and asks the vote of a RedLock.
+// whyExpired returns why the hold can no longer be valid, or nil. It reads the clock, and asks the keeper.
 func (h *hold) whyExpired() error {
 	h.lockState.Lock()
 	holds := h.Holds()
@@ -204,10 +202,8 @@ func (h *hold) whyExpired() error {
 		return nil
 	case !h.lockState.engine.watchdog.IsValid(&h.record.lease):
 		return h.lockState.engine.watchdog.WhyOver(&h.record.lease)
-	case h.vote != nil:
-		return h.vote.Check()
 	}
-	return nil
+	return h.keeper().check()
 }
 
 // whyUnwatched returns the cause with which the watchdog is about to end the hold, or nil if it watches the lease.

@@ -38,12 +38,12 @@ func (h *hold) isAlone() bool {
 // time: no other request may still extend the lease, or give it to another field, and no other try of this one may. It
 // was so when the request was sent, too: a request that was under way then may be overtaken by this one, although its
 // own answer comes first. And Redis has not run the request late, when less than rest was left.
-func (m minHold) ask(op *waitOptions, rest time.Duration, lastReply time.Time) (answer send.Answer, expires bool) {
+func (m minHold) ask(wait *send.Wait, rest time.Duration, lastReply time.Time) (answer send.Answer, expires bool) {
 	began, before, why := time.Now(), m.isLast(), toKeep
 	if m.isAlone() {
 		why = toLimit
 	}
-	answer = m.renew(op, rest, why, lastReply)
+	answer = recordKeeper(m).renew(wait, rest, why, lastReply)
 	return answer, before && m.isLast() && time.Since(began) <= outlivesBy
 }
 
@@ -64,7 +64,7 @@ func (m minHold) keep(ctx context.Context) bool {
 	e, isOver := m.lockState.engine, m.untilOver()
 	for ; rest > 0; rest = m.rest() {
 		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}
-		answer, expires := m.ask(&waitOptions{Wait: wait}, rest, time.Time{})
+		answer, expires := m.ask(&wait, rest, time.Time{})
 		r, err := answer.Reply()
 		pause := min(rest, clearPause)
 		switch {

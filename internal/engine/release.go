@@ -42,7 +42,7 @@ func (e *Engine) Release(ctx context.Context, kind contract.Lock, o Owner) error
 	case back.done: // the lock was handed off, or other holds share the record
 		e.observeRelease(ctx, h, 0, nil)
 		return nil
-	case back.loss != nil && (back.count > 0 || h.vote != nil || errors.Is(back.loss, errGone)):
+	case back.loss != nil && (back.count > 0 || !h.hasRecord() || errors.Is(back.loss, errGone)):
 		h.unlockHold()
 		return back.loss
 	}
@@ -52,7 +52,7 @@ func (e *Engine) Release(ctx context.Context, kind contract.Lock, o Owner) error
 	if back.loss != nil { // the owner need not wait for Redis: the record is deleted in the background if it does not answer
 		op.Deadline = time.Now().Add(e.Patience())
 	}
-	return releasing{h, back.count, back.loss}.run(ctx, &op)
+	return releasing{h, back.count, back.loss}.run(ctx, op.Wait)
 }
 
 // releaseOptions returns the wait options of an Unlock, which takes at most UnlockTime and ignores the cancellation of
@@ -90,31 +90,17 @@ func (s *lockState) releaseUnconfirmed(ctx context.Context, kind contract.Lock, 
 	return err
 }
 
-// A releasing is a hold whose count has been decremented in this process, and is now set to count in Redis. Its caller
-// has the owner mutex of the hold.
-type releasing struct {
-	*hold
-	count int
-	loss  error // why the hold had been lost before; nil if it had not
-}
-
-// run sends the hold count to Redis, unlocks the owner mutex of the hold, and reports the outcome.
-func (r releasing) run(ctx context.Context, op *waitOptions) error {
+// run has the hold count set, which unlocks the owner mutex of the hold, and reports the outcome.
+func (r releasing) run(ctx context.Context, wait send.Wait) error {
 	e := r.lockState.engine
-	there, unknown, err := r.setHoldCount(op)
-	if err != nil && r.count == 0 && r.vote == nil { // a vote goes on by itself
-		e.workers.Spawn(r.clear)
-	}
+	gone, err := r.keeper().setHoldCount(r, wait)
 	switch {
 	case r.loss != nil: // the record may still have been there
 		return r.loss
-	case r.vote == nil && errors.Is(err, send.ErrNotALock): // the record was replaced by something else
-		return r.foundGone(err)
+	case gone != nil:
+		return r.foundGone(gone)
 	case err != nil:
 		err = r.lockState.unconfirmed(err)
-	case there || r.count == 0 && unknown > 0: // this try or an earlier one has released the record
-	default:
-		return r.foundGone(errGone)
 	}
 	e.observeRelease(ctx, r.hold, r.count, err)
 	return err
@@ -135,56 +121,19 @@ func (r releasing) foundGone(why error) error {
 	return LossError(why)
 }
 
-// setHoldCount sets the hold count in Redis, and then unlocks the owner mutex of the hold. If the count is zero, it
-// also admits the next waiter of the local queue, even after an error. It reports whether Redis had the hold, and how
-// many tries of the request have an unknown outcome.
-func (r releasing) setHoldCount(op *waitOptions) (there bool, unknown int, err error) {
-	e := r.lockState.engine
-	if r.vote != nil {
-		defer func() { r.end(0, 0, err == nil) }()
-		wait := op.Wait // a copy: the options of other locks need not be on the heap
-		there, err = r.vote.SetHoldCount(&wait, r.count)
-		return there, 0, err
-	}
-	returned, heard, passed := false, 0, int64(0)
-	defer func() { // runs also when a hook of the Redis client ends the goroutine
-		if !returned && r.count == 0 {
-			e.workers.Spawn(r.clear)
-		}
-		r.end(r.others(heard), passed, returned && err == nil)
-	}()
-	answer, keeps, expires, late := r.send(op)
-	reply, err := answer.Reply()
-	unknown = answer.Unknown
-	if late && err == nil {
-		rollbacker{e}.buried(r.commands(), r.Field().ID)
-	}
-	returned, heard, passed = true, int(reply[1]), reply[2]
-	if keeps {
-		passed = 1 // as after a hand-off to another process: the lock is busy until MinHold has passed
-		if (minHold{r.hold}).rest() > 0 {
-			unknown = 0 // no try of this release has deleted the record: if it is missing, it was gone before
-		}
-	}
-	if keeps && err == nil && !expires && (reply[0] == 1 || e.late.MayAcquire(r.Field().ID)) {
-		e.workers.Spawn(r.clear)
-	}
-	return reply[0] == 1, unknown, err
-}
-
 // send sends the request that sets the hold count in Redis. keeps reports that the request leaves the record in Redis
 // for the rest of MinHold instead, expires is that of minHold.ask, and late reports that it leaves a tombstone.
-func (r releasing) send(op *waitOptions) (answer send.Answer, keeps, expires, late bool) {
+func (r releasing) send(wait *send.Wait) (answer send.Answer, keeps, expires, late bool) {
 	e, m := r.lockState.engine, minHold{r.hold}
 	if r.count == 0 {
 		if rest := m.rest(); rest > 0 {
-			answer, expires = m.ask(op, rest, time.Now())
+			answer, expires = m.ask(wait, rest, time.Now())
 			return answer, true, expires, false
 		}
 	}
 	late = r.count == 0 && e.late.MayAcquire(r.Field().ID)
 	call := r.commands().Release(contract.Release{Field: r.Field().ID, HoldCount: r.count, Late: late, Share: e.shareTime()})
-	return e.sender.Do(&op.Wait, send.Request{Call: call}, time.Now()), false, false, late
+	return e.sender.Do(wait, send.Request{Call: call}, time.Now()), false, false, late
 }
 
 // end unlocks the owner mutex of the hold. If the hold count is zero, it also notes the release for the hand-off policy
@@ -314,34 +263,6 @@ func (h *hold) endOneLocked() (left int, last bool, guards []*guard.End) {
 		}
 	}
 	return 0, last, h.guards.Take()
-}
-
-// clear deletes the record of the hold from Redis, and admits the next waiter of the local queue. It keeps the record
-// until MinHold has passed. It retries for as long as the record may exist: until its lease has expired, and while the
-// owner holds the counterpart of the lock, whose renewals extend the same lease.
-func (h *hold) clear() { h.clearAfter(1) }
-
-// clearAfter is clear if this number of requests with the field of h have an unknown outcome.
-func (h *hold) clearAfter(unknown int) {
-	e := h.lockState.engine
-	ctx := h.key.owner.In(context.Background())
-	if h.vote != nil {
-		h.vote.Lower(ctx, 0)(UnlockTime)
-		h.leaveQueue()
-		return
-	}
-	defer h.beginClear()()
-	if (minHold{h}).keep(ctx) {
-		return
-	}
-	isOver := h.untilOver()
-	for (rollbacker{e}).rollBackOne(ctx, h.commands(), contract.Attempt{Field: h.Field().ID, HoldCount: 1}, unknown) != nil &&
-		(!isOver() || h.keptByCounterpart()) {
-		if e.Pause(ctx, clearPause) != nil {
-			break // the engine is closed: no lease is renewed any more
-		}
-	}
-	h.leaveQueue()
 }
 
 // observeRelease reports that the hold count of h was lowered to left, unless the hold was lost before.

@@ -39,7 +39,7 @@ func (e renewing) newWatchdog() *lease.Watchdog {
 // wait for one another, and so are leases that need no request.
 func (e renewing) renewGroup(l *lease.Lease) string {
 	r := l.Holder.(*record)
-	if r.first.vote != nil {
+	if !r.first.hasRecord() {
 		return "kept without requests"
 	}
 	return e.Servers.Node(r.first.lock.Traits().ID.Name).Name
@@ -52,18 +52,11 @@ func (e renewing) renew(ctx context.Context, leases []*lease.Lease) []lease.Rene
 	var asked []Renewal
 	var of []int // the indexes in leases of the elements of asked
 	for i, l := range leases {
-		r := l.Holder.(*record)
-		if r.first.vote != nil {
-			answers[i].Held = r.first.vote.Renew()
-			continue
+		var request Renewal
+		answers[i], request = l.Holder.(*record).first.keeper().renewal(l)
+		if request.Lock != nil {
+			asked, of = append(asked, request), append(of, i)
 		}
-		if answers[i].Looked = !l.IsRenewable(); !answers[i].Looked {
-			answers[i].Length = e.watchdog.RestOf(l, e.WatchdogTimeout)
-		}
-		asked, of = append(asked, Renewal{
-			Lock: r.first.commands(), Field: r.first.Field().ID, Length: answers[i].Length,
-			Err: send.ErrHookExited, // unless the Renewer returns
-		}), append(of, i)
 	}
 	if len(asked) > 0 {
 		defer e.renewed(leases, answers, asked, of)

@@ -1,6 +1,6 @@
 package engine
 
-// Acquiring a lock whose holds are votes instead of records: a RedLock.
+// Acquiring and keeping a lock whose holds are votes instead of records: a RedLock.
 //
 // Rules: a hold whose last attempt was released gets a new Vote. The Vote releases all that the caller does not hold in
 // the end.

@@ -206,11 +206,10 @@ var mutations = []mutation{
 		to: "",
 	},
 	{
-		name: "releasedOnce", file: "internal/engine/release.go",
-		focus: Focus{Faults: []string{"hold", "freeze", "outage"}},
-		from: `if err != nil && r.count == 0 && r.vote == nil { // a vote goes on by itself
-		e.workers.Spawn(r.clear)`,
-		to:     "if err != nil && r.count == 0 && r.vote == nil {",
+		name: "releasedOnce", file: "internal/engine/recordkeeper.go",
+		focus:  Focus{Faults: []string{"hold", "freeze", "outage"}},
+		from:   "clears = err != nil || keeps && !expires",
+		to:     "clears = err == nil && keeps && !expires",
 		missed: "the record expires with its lease, which the fault that affects the release excuses",
 	},
 	{
