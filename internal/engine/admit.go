@@ -7,62 +7,80 @@ package engine
 
 import (
 	"github.com/relock-go/relock/internal/contract"
-	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/tenancy"
 )
 
-// An admitted is the result of admit: how the caller of one lock was admitted among the callers of this process. The
-// zero value tells the caller to get its hold from lockHold: its owner has one already, or the lock cannot be handed
-// off to the caller now, for example because it wants an explicit lease.
+// An admitted is how the caller of one lock was admitted among the callers of this process. The zero value tells the
+// caller to get its hold from lockHold: its owner has one already, or the lock cannot be handed off to the caller now,
+// for example because it wants an explicit lease.
 type admitted struct {
 	hold   *hold // of the caller, which has its owner mutex unless holds is set; or nil
 	holds  bool  // the caller holds the lock: it was handed off, or a record is shared, and no request is needed
 	adopts bool  // the previous holder has left its record to hold, which has to adopt it by an attempt
+
+	waiter *waiter // the caller is not admitted yet: awaitHandoff waits until it is; or nil
 }
 
-// admitUnlocking admits the caller among the callers of this process that want the same lock. Most callers of a
-// contended lock wait here, while another goroutine of this process holds the lock or contends for it.
-func (s *lockState) admitUnlocking(op *waitOptions, kind contract.Lock, o Owner, explicit bool) (admitted, error) {
+// targetLocked returns the attempt with which the caller has to ask Redis, if it has to, and has its hold already.
+func (in admitted) targetLocked(r Request, p *Part) (t target, err error) {
+	if in.hold == nil || in.holds {
+		return t, nil
+	}
+	return in.hold.targetLocked(r, p)
+}
+
+// admit is the first step of a caller among the callers of this process that want the same lock.
+func (s *lockState) admit(op *waitOptions, kind contract.Lock, o Owner, r Request) (in admitted, t target, err error) {
+	s.Lock()
+	defer s.Unlock()
+	in = s.admitLocked(op, kind, o, r.Lease > 0)
+	t, err = in.targetLocked(r, op.part)
+	return in, t, err
+}
+
+// admitLocked is admit without the attempt. Most callers of a contended lock wait, while another goroutine of this
+// process holds the lock or contends for it.
+func (s *lockState) admitLocked(op *waitOptions, kind contract.Lock, o Owner, explicit bool) admitted {
 	key, admission := holdKey{kind.Traits().ID.Half, o}, kind.Traits().Admission
 	other := kind.Traits().Counterpart
 	if s.holdOfLocked(key, op.part, true) != nil ||
 		other != (contract.LockID{}) && s.holds.get(holdKey{other.Half, o}) != nil {
-		return admitted{}, nil
+		return admitted{}
 	}
 	switch {
 	case admission == contract.Uncoordinated, admission == contract.Shared && explicit:
-		return s.admitFirstLocked(s.newHoldLocked(kind, key, op.changes(kind)), nil), nil
+		return s.admitFirstLocked(s.newHoldLocked(kind, key, op.changes(kind)), nil)
 	case admission == contract.Shared:
-		return s.shareUnlocking(op, kind, key)
+		return s.shareLocked(op, kind, key)
 	case admission == contract.Counting:
-		return s.admitCountingUnlocking(op, kind, key)
+		return s.admitCountingLocked(op, kind, key)
 	}
 	switch q := s.queueLocked(key.half); {
 	case q.TryEnter():
-		return s.admitFirstLocked(s.newHoldLocked(kind, key, op.changes(kind)), q), nil
+		return s.admitFirstLocked(s.newHoldLocked(kind, key, op.changes(kind)), q)
 	case op.NoWait || explicit:
-		return admitted{}, nil
+		return admitted{}
 	default:
-		return s.enqueueUnlocking(op, q, s.newHoldLocked(kind, key, op.changes(kind)))
+		return admitted{waiter: s.enqueueLocked(op, q, s.newHoldLocked(kind, key, op.changes(kind)))}
 	}
 }
 
-// admitCountingUnlocking is the part of admit for semaphores, which several owners hold, each with a record of its own.
+// admitCountingLocked is the part of admit for semaphores, which several owners hold, each with a record of its own.
 // Any caller may find a free permit, so as a rule a caller bypasses the local queue. It waits in the queue if it or the
 // admitted caller has found the semaphore busy, if others wait there, or if other processes go first.
-func (s *lockState) admitCountingUnlocking(op *waitOptions, kind contract.Lock, key holdKey) (admitted, error) {
+func (s *lockState) admitCountingLocked(op *waitOptions, kind contract.Lock, key holdKey) admitted {
 	h := s.newHoldLocked(kind, key, nil)
 	if op.NoWait {
-		return s.admitFirstLocked(h, nil), nil
+		return s.admitFirstLocked(h, nil)
 	}
 	q := s.queueLocked(key.half)
 	switch {
 	case q.TryEnter():
-		return s.admitFirstLocked(h, q), nil
+		return s.admitFirstLocked(h, q)
 	case !q.busy && q.First() == nil && !op.foundBusy && q.policy.Yield(s.engine.watchdog.Now()) == 0:
-		return s.admitFirstLocked(h, nil), nil
+		return s.admitFirstLocked(h, nil)
 	}
-	return s.enqueueUnlocking(op, q, h)
+	return admitted{waiter: s.enqueueLocked(op, q, h)}
 }
 
 // admitFirstLocked admits a fresh hold that has entered its local queue q without waiting, or needs no queue (q is
@@ -73,92 +91,122 @@ func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
 	return admitted{hold: h}
 }
 
-// enqueueUnlocking waits in q with the fresh hold h, until q admits h, until h gets the lock by a hand-off or a shared
-// record, or until the wait ends otherwise. It unlocks the mutex meanwhile.
-func (s *lockState) enqueueUnlocking(op *waitOptions, q *waitQueue, h *hold) (admitted, error) {
+// enqueueLocked makes the caller of h, which is fresh, wait in q. The lock, or a record, may be handed off to h.
+func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) *waiter {
 	e := entrance{s.engine}
-	w := q.Add(candidate{hold: h, handOff: true, since: e.beginWait(op)}, e.number(op))
+	w := q.Add(candidate{hold: h, handOff: q, since: e.beginWait(op)}, e.number(op))
 	e.slow.Begins()
 	op.fitted = op.fitted || q.blocker != nil && h.lock.Traits().Permits() <= q.blocker.total
-	err := s.awaitHandoffUnlocking(op, q, w, h)
+	return w
+}
+
+// awaitHandoff waits until the queue of w has admitted it, until its hold has got the lock by a hand-off or a shared
+// record, or until the wait ends otherwise. If code of the user panics meanwhile, or ends the goroutine, it gives up
+// what the hold has.
+func (s *lockState) awaitHandoff(op *waitOptions, w *waiter, r Request) (in admitted, t target, err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			_ = s.abandon(w).carryOut(op)
+		}
+	}()
+	err = op.await(w)
+	returned = true
+	in, t, todo, err := s.settle(op, w, r, err)
+	_ = todo.carryOut(op) // it cancels guards
+	return in, t, err
+}
+
+// settle is the step after the sleep of w, which has ended with err.
+func (s *lockState) settle(op *waitOptions, w *waiter, r Request, err error) (
+	in admitted, t target, todo effect, _ error,
+) {
+	s.Lock()
+	defer s.Unlock()
+	if in, todo, err = s.settleLocked(op, w, err); err == nil {
+		t, err = in.targetLocked(r, op.part)
+	}
+	return in, t, todo, err
+}
+
+// settleLocked is settle without the attempt.
+func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admitted, todo effect, _ error) {
+	h, q := w.Value.hold, w.Value.handOff
 	switch {
 	// The first two cases come before err: if the caller gave up just now, it still has to use what it was handed, or to
 	// release it.
 	case h.State() == tenancy.Adopting:
 		op.span.ends(pathHandoff)
 		h.runsLocked()
-		return admitted{hold: h, adopts: true}, nil
+		return admitted{hold: h, adopts: true}, todo, nil
 	case h.State() != tenancy.Fresh: // it got the lock by a hand-off or a shared record, and may have lost or released it since
 		op.span.ends(pathHandoff)
 		h.runsLocked()
 		if h.State() != tenancy.Ended && !h.record.isKeptLocked(s.engine.watchdog.Now()) {
-			return s.discardHandoffUnlocking(h), nil
+			in, todo = s.discardHandoffLocked(h)
+			return in, todo, nil
 		}
-		return admitted{hold: h, holds: true}, nil
-	case err == errOwnerChanged: // the owner holds the counterpart: Redis decides at once on its attempt
+		return admitted{hold: h, holds: true}, todo, nil
+	case err == nil && w.Waits(): // the owner holds the counterpart: Redis decides at once on its attempt
 		q.Leave(w)
 		s.dropQueueLocked(q)
 		op.number, op.bypass = w.Number, true
-		return admitted{hold: h}, nil
+		return admitted{hold: h}, todo, nil
 	case err != nil:
-		err = e.gaveUpLocked(op, q, h, err)
+		err = entrance{s.engine}.gaveUpLocked(op, q, h, err)
 		q.Leave(w)
 	case w.Err == errBypassQueue:
 		op.number, op.bypass = w.Number, true
-		return admitted{hold: h}, nil
+		return admitted{hold: h}, todo, nil
 	default:
 		err = w.Err
 	}
 	if err != nil {
 		s.dropQueueLocked(q)
 		h.unlockHoldLocked()
-		return admitted{}, err
+		return in, todo, err
 	}
 	h.queue = q
-	return admitted{hold: h}, nil
+	return admitted{hold: h}, todo, nil
 }
 
-// awaitHandoffUnlocking is awaitUnlocking for the waiter w of h in q. If code of the user panics meanwhile, or ends the
-// goroutine, it gives up what h has.
-func (s *lockState) awaitHandoffUnlocking(op *waitOptions, q *waitQueue, w *waiter, h *hold) error {
-	returned := false
-	defer func() {
-		switch {
-		case returned:
-			return
-		case h.State() == tenancy.Adopting:
-			h.runsLocked()
-			s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
-		case h.State() != tenancy.Fresh:
-			h.runsLocked() // for a goroutine of the owner that has re-entered it
-			if h = s.discardHandoffUnlocking(h).hold; h == nil {
-				return
-			}
-		default:
-			q.Leave(w)
+// abandon is settle for a caller that does not go on, because code of the user has panicked, or ended the goroutine.
+func (s *lockState) abandon(w *waiter) (todo effect) {
+	s.Lock()
+	defer s.Unlock()
+	h, q := w.Value.hold, w.Value.handOff
+	switch {
+	case h.State() == tenancy.Adopting:
+		h.runsLocked()
+		s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
+	case h.State() != tenancy.Fresh:
+		h.runsLocked() // for a goroutine of the owner that has re-entered it
+		in, guards := s.discardHandoffLocked(h)
+		if todo, h = guards, in.hold; h == nil {
+			return todo
 		}
-		h.unlockHoldLocked()
-		s.dropQueueLocked(q)
-	}()
-	err := entrance{s.engine}.awaitUnlocking(s, op, w)
-	returned = true
-	return err
+	default:
+		q.Leave(w)
+	}
+	h.unlockHoldLocked()
+	s.dropQueueLocked(q)
+	return todo
 }
 
-// discardHandoffUnlocking gives up h, to which the lock was handed off, but whose validity was over, or nearly so,
-// before its goroutine ran again: the process was paused in between. It returns a new hold, with which the caller asks
-// Redis. It returns no hold if the owner has one already: the caller goes on with that one. The old record is deleted
-// in the background if no other hold shares it. discardHandoffUnlocking may unlock the mutex for a moment.
-func (s *lockState) discardHandoffUnlocking(h *hold) admitted {
+// discardHandoffLocked gives up h, to which the lock was handed off, but whose validity was over, or nearly so, before
+// its goroutine ran again: the process was paused in between. It returns a new hold, with which the caller asks Redis.
+// It returns no hold if the owner has one already: the caller goes on with that one. The old record is deleted in the
+// background if no other hold shares it, and the caller cancels the guards of h.
+func (s *lockState) discardHandoffLocked(h *hold) (in admitted, todo effect) {
 	q, shares := h.queue, h.Count() > 1 // shares: other goroutines of the owner have re-entered h, which goes on for them
-	last, guards := true, []*guard.End(nil)
+	last := true
 	if h.IsLost() {
 		h.Lowered()
 	} else {
-		_, last, guards = h.endOneLocked()
+		_, last, todo.guards = h.endOneLocked()
 	}
 	if shares {
-		return admitted{}
+		return in, todo
 	}
 	h.queue = nil
 	s.forgetLocked(h)
@@ -166,36 +214,35 @@ func (s *lockState) discardHandoffUnlocking(h *hold) admitted {
 		h.keepUntil = 0 // MinHold does not apply: its caller has not run
 		s.oweLocked(duty{clear: h})
 	}
-	next := &hold{lockState: s, lock: h.lock, key: h.key, queue: q}
-	h.endGuardsUnlocking(guards)
-	if s.holds.get(h.key) != nil {
+	if s.holds.get(h.key) != nil { // h was set aside, or forgotten before
+		next := &hold{lockState: s, lock: h.lock, key: h.key, queue: q}
 		next.leaveQueueLocked()
-		return admitted{}
+		return in, todo
 	}
-	next = s.newHoldLocked(h.lock, h.key, h.changed)
-	next.queue = q
-	return admitted{hold: next}
+	in.hold = s.newHoldLocked(h.lock, h.key, h.changed)
+	in.hold.queue = q
+	return in, todo
 }
 
-// shareUnlocking is the part of admit for read locks that share records.
-func (s *lockState) shareUnlocking(op *waitOptions, kind contract.Lock, key holdKey) (admitted, error) {
+// shareLocked is the part of admit for read locks that share records.
+func (s *lockState) shareLocked(op *waitOptions, kind contract.Lock, key holdKey) admitted {
 	if s.engine.HandoffWindow == 0 || s.closed {
-		return admitted{}, nil
+		return admitted{}
 	}
 	q := s.queueLocked(key.half)
 	if r, now := q.shared, s.engine.watchdog.Now(); r != nil && r.isOpenLocked(now) {
 		h := s.newHoldLocked(kind, key, nil)
 		h.acquiredLocked(r, now)
 		h.ownerQueue.Release()
-		return admitted{hold: h, holds: true}, nil
+		return admitted{hold: h, holds: true}
 	}
 	q.shared = nil
 	switch {
 	case op.NoWait: // the caller asks Redis itself: it must not wait for the attempt of another caller
 		s.dropQueueLocked(q)
-		return admitted{}, nil
+		return admitted{}
 	case q.TryEnter():
-		return s.admitFirstLocked(s.newHoldLocked(kind, key, op.changes(kind)), q), nil
+		return s.admitFirstLocked(s.newHoldLocked(kind, key, op.changes(kind)), q)
 	}
-	return s.enqueueUnlocking(op, q, s.newHoldLocked(kind, key, op.changes(kind)))
+	return admitted{waiter: s.enqueueLocked(op, q, s.newHoldLocked(kind, key, op.changes(kind)))}
 }

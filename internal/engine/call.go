@@ -99,18 +99,14 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []contra
 // enter waits until the caller may go on among the callers of this process. It then has a hold. If in.holds is set, it
 // holds the lock already; otherwise it has the owner mutex of the hold, and has to ask Redis by the attempt of t.
 func (s *lockState) enter(op *waitOptions, kind contract.Lock, o Owner, r Request) (in admitted, t target, err error) {
-	s.Lock()
-	defer s.Unlock()
-	in, err = s.admitUnlocking(op, kind, o, r.Lease > 0)
-	if err == nil && in.hold == nil {
-		in.hold, err = s.lockHoldUnlocking(op, kind, o, op.part, true)
+	in, t, err = s.admit(op, kind, o, r)
+	if in.waiter != nil {
+		in, t, err = s.awaitHandoff(op, in.waiter, r)
 	}
-	if err != nil || in.holds {
+	if err != nil || in.hold != nil {
 		return in, t, err
 	}
-	t.hold = in.hold
-	if err = t.prepareLocked(r, op.part); err != nil {
-		in.hold.unlockHoldLocked()
-	}
+	t, err = s.lockTarget(op, kind, o, r)
+	in.hold = t.hold
 	return in, t, err
 }

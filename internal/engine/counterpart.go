@@ -44,10 +44,10 @@ func withCounterparts(targets []target) []target {
 // with a hold whose owner does not ask for the counterpart, and which blocks the attempt as well. The record of a hold
 // that was lost may still be there for a moment, and an attempt that passes it would make it last for longer.
 func (h *hold) noteFieldSent() bool {
+	h.expireIfDue()
 	s := h.lockState
 	s.Lock()
 	defer s.Unlock()
-	s.expireUnlocking(h)
 	if h.State() == tenancy.Ended || h.IsLost() {
 		return false
 	}

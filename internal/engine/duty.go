@@ -6,9 +6,9 @@ package engine
 // that has the mutex finds that such work is needed, it notes a duty, and the next Unlock of the lock state begins the
 // duty, on a goroutine that Close waits for. A function that does not have the mutex calls workers.Spawn instead, which
 // begins the work at once on such a goroutine. Work that has to be done before the call returns, for example canceling
-// guards and reporting a loss, is neither: a function that has the mutex returns it to its caller (see ending), or
-// unlocks the mutex for it (see endGuardsUnlocking). A function that unlocks the mutex for a moment begins the duties
-// that were noted before, so a duty is noted only after the change that it follows from is complete.
+// guards and reporting a loss, is neither: a function that has the mutex returns it to its caller (see ending and
+// effect). The end of a step begins the duties that it has noted, so a duty is noted only after the change that it
+// follows from is complete.
 
 import (
 	"context"

@@ -1,17 +1,34 @@
 package engine
 
-// The entrance: how a caller waits in local queues, until it is admitted to one or several of them.
+// The entrance: how a caller waits in queues, until it is admitted to one or several of them.
 //
-// Rules: awaitUnlocking unlocks the mutex of the lock state while it waits. Whatever a caller knew of the lock state
-// before is out of date then.
+// Rules: who waits here has no mutex. Whatever a caller knew of a lock state before is out of date then.
 
 import (
-	"sync"
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/waitqueue"
 )
+
+// An entrance is where callers enter local queues, and wait there until they are admitted.
+type entrance struct{ *Engine }
+
+// number returns the number of the next waiter of op, which decides on its position in a queue: the number that op had
+// when its last wait was ended to bypass the queue, or a new one.
+func (e entrance) number(op *waitOptions) uint64 {
+	if n := op.number; n != 0 {
+		op.number = 0
+		return n
+	}
+	return e.waiters.Add(1)
+}
+
+// gaveUp is gaveUpLocked for callers without the mutex.
+func (e entrance) gaveUp(op *waitOptions, q *waitQueue, h *hold, err error) error {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	return e.gaveUpLocked(op, q, h, err)
+}
 
 // gaveUpLocked notes what a caller that has waited in q, and gives up because of err, knows of the one in front. It
 // returns err, together with the reason why that one cannot have the lock, if other owners are not the reason.
@@ -27,169 +44,169 @@ func (e entrance) gaveUpLocked(op *waitOptions, q *waitQueue, h *hold, err error
 	return err
 }
 
-// An entrance is where callers enter local queues, and wait there until they are admitted.
-type entrance struct{ *Engine }
-
-// number returns the number of the next waiter of op, which decides on its position in a queue: the number that op had
-// when its last wait was ended to bypass the queue, or a new one.
-func (e entrance) number(op *waitOptions) uint64 {
-	if n := op.number; n != 0 {
-		op.number = 0
-		return n
-	}
-	return e.waiters.Add(1)
+// awaitTurn waits until w is admitted: to the local queue q or, if q is nil, to the owner mutex of its hold. If the
+// wait ends sooner, w leaves the queue, also if code of the user panics meanwhile, or ends the goroutine.
+func (op *waitOptions) awaitTurn(w *waiter, q *waitQueue) (err error) {
+	err = errOwnerChanged // any error: await may not return
+	defer func() { err = endTurn(w, q, err) }()
+	err = op.await(w)
+	return err
 }
 
-// enterUnlocking waits until q has admitted the caller, which wants the lock of h. It unlocks mu meanwhile.
-func (e entrance) enterUnlocking(mu sync.Locker, op *waitOptions, q *waitqueue.Queue[candidate], h *hold) error {
-	if q.TryEnter() {
-		return nil
+// endTurn is the step after the sleep of w, which has ended with err. It returns why w is not admitted, or nil.
+func endTurn(w *waiter, q *waitQueue, err error) error {
+	h := w.Value.hold
+	s, queue := h.lockState, &h.ownerQueue
+	if q != nil {
+		queue = &q.Queue
 	}
-	if op.NoWait {
-		return send.ErrTimeUp
-	}
-	w, returned := q.Add(candidate{hold: h, since: e.beginWait(op)}, e.number(op)), false
-	e.slow.Begins()
-	defer func() {
-		if !returned { // code of the user has panicked, or ended the goroutine
-			q.Leave(w)
+	s.Lock()
+	defer s.Unlock()
+	if err == nil {
+		if err = w.Err; w.Waits() {
+			err = errOwnerChanged
 		}
-	}()
-	err := e.awaitUnlocking(mu, op, w)
-	returned = true
+	}
 	if err != nil {
-		q.Leave(w)
-	} else {
-		err = w.Err
+		queue.Leave(w)
 	}
-	if err == errBypassQueue || err == errOwnerChanged {
-		op.number = w.Number
-	}
-	return err
-}
-
-// enterOwnersUnlocking waits for the owner mutex of h while another goroutine of the same owner uses h for a request. A
-// caller that does not wait for other owners waits here too, for as long as it would wait for an answer of Redis.
-func (e entrance) enterOwnersUnlocking(mu sync.Locker, op *waitOptions, h *hold) error {
-	patient, now := *op, time.Now()
-	patient.NoWait = false
-	switch {
-	case !op.NoWait || op.Patient:
-	case op.Deadline.IsZero():
-		patient.Deadline = now.Add(e.sender.Patience())
-	default:
-		patient.Wait = patient.WithMinWait(now)
-	}
-	err := e.enterUnlocking(mu, &patient, &h.ownerQueue, h)
-	op.waitedAs(&patient)
-	if err == send.ErrTimeUp && op.NoWait {
-		return ErrNoAnswer
-	}
-	return err
-}
-
-// awaitUnlocking waits until w is done, or returns why the wait ended sooner. It unlocks mu meanwhile.
-func (e entrance) awaitUnlocking(mu sync.Locker, op *waitOptions, w *waiter) error {
-	err := op.sleepUnlocking(mu, w.Done, 0)
-	if err == nil && w.Waits() {
-		return errOwnerChanged
+	if q != nil {
+		if err == nil {
+			h.queue = q
+		}
+		s.dropQueueLocked(q) // unless a caller is admitted
 	}
 	return err
 }
 
 // reserveTime is how long a caller may occupy a local queue while it waits in another one, the first time that it does
-// so: see enterQueuesUnlocking.
+// so: see enterQueues.
 const reserveTime = 100 * time.Millisecond
 
-// enterQueuesUnlocking waits until the local queues of all targets have admitted the caller. It unlocks mu meanwhile.
+// enterQueues waits until the local queues of all targets, whose lock states are in states, have admitted the caller.
 // As a rule, a caller that waits in one queue leaves the other ones, because a free lock must not wait for a caller
 // that waits for another lock. But if all queues have waiters, the caller might never be admitted to all of them at the
 // same time. So after every third failure it enters the queues in order and keeps those that have admitted it for a
 // limited time, which doubles each time.
-func (e entrance) enterQueuesUnlocking(mu sync.Locker, op *waitOptions, targets []target) error {
-	misses, reserve := 0, reserveTime
-	for i := 0; i < len(targets); i++ {
-		h := targets[i].hold
-		if h.queue != nil || !h.needsQueueLocked() {
-			continue
-		}
-		q := h.lockState.queueLocked(h.key.half)
-		if q.TryEnter() {
-			h.queue = q
-			continue
-		}
-		if misses++; misses%3 == 0 {
-			if err := e.enterInOrderUnlocking(mu, op, targets, reserve); err != send.ErrTimeUp {
-				return e.gaveUpLocked(op, q, h, err)
+func (e entrance) enterQueues(op *waitOptions, states lockStates, targets []target) (err error) {
+	reserve := reserveTime
+	for misses := 1; ; misses++ {
+		h, q := enterFreeQueues(states, targets), (*waitQueue)(nil)
+		switch {
+		case h == nil:
+			return nil
+		case misses%3 != 0:
+			if q, err = e.enterOne(op, h); err == nil {
+				continue // begin again, with this queue entered
 			}
-			if why := overUnlocking(mu, op); why != nil { // if nil, only the time for which it keeps the queues is over
-				return e.gaveUpLocked(op, q, h, why)
+		default:
+			if h, q, err = e.enterInOrder(op, targets, reserve); err == nil {
+				return nil
 			}
 			reserve *= 2
-			i = -1
-			continue
+			if err == send.ErrTimeUp {
+				if err = op.Over(); err == nil { // only the time for which it keeps the queues is over
+					continue
+				}
+			}
 		}
-		leaveQueuesLocked(targets)
-		if err := e.enterOneUnlocking(mu, op, h); err != nil {
-			return e.gaveUpLocked(op, q, h, err)
+		return e.gaveUp(op, q, h, err)
+	}
+}
+
+// enterFreeQueues enters the local queues of all targets that have to pass one. If another caller is in one of them, it
+// leaves them all, in the same step, and returns the hold that has to wait for that one.
+func enterFreeQueues(states lockStates, targets []target) *hold {
+	states.Lock()
+	defer states.Unlock()
+	for _, t := range targets {
+		if !t.hold.tryQueueLocked() {
+			leaveQueuesLocked(targets)
+			return t.hold
 		}
-		i = -1 // begin again, with this queue entered
 	}
 	return nil
 }
 
-// enterInOrderUnlocking enters the queues of all targets in order. If it does not get into all of them within reserve,
-// counted from when the first one has admitted it, it leaves them all.
-func (e entrance) enterInOrderUnlocking(mu sync.Locker, op *waitOptions, targets []target, reserve time.Duration) error {
-	leaveQueuesLocked(targets)
+// tryQueueLocked enters the local queue of the lock of h, if h has to pass one. It returns false if another caller is
+// in it.
+func (h *hold) tryQueueLocked() bool {
+	if h.queue != nil || !h.needsQueueLocked() {
+		return true
+	}
+	q := h.lockState.queueLocked(h.key.half)
+	if !q.TryEnter() {
+		return false
+	}
+	h.queue = q
+	return true
+}
+
+// enterInOrder enters the queues of all targets in order. If it does not get into all of them within reserve, counted
+// from when the first one has admitted it, it leaves them all, and returns the hold and the queue for which it has
+// waited in vain.
+func (e entrance) enterInOrder(op *waitOptions, targets []target, reserve time.Duration) (*hold, *waitQueue, error) {
 	short, keeps := *op, false
 	defer func() {
 		op.number = short.number
 		op.waitedAs(&short)
 	}()
 	for _, t := range targets {
-		if !t.hold.needsQueueLocked() {
+		if !t.hold.needsQueue() {
 			continue
 		}
-		if err := e.enterOneUnlocking(mu, &short, t.hold); err != nil {
-			leaveQueuesLocked(targets)
-			return err
+		if q, err := e.enterOne(&short, t.hold); err != nil {
+			leaveQueues(targets)
+			return t.hold, q, err
 		}
 		if end := time.Now().Add(reserve); !keeps && (op.Deadline.IsZero() || end.Before(op.Deadline)) {
 			short.Deadline = end
 		}
 		keeps = true
 	}
-	return nil
+	return nil, nil, nil
 }
 
-// enterOneUnlocking waits in the local queue of the lock of h.
-func (e entrance) enterOneUnlocking(mu sync.Locker, op *waitOptions, h *hold) error {
-	q := h.lockState.queueLocked(h.key.half)
-	defer h.lockState.dropQueueLocked(q) // unless a caller is admitted
-	if err := e.enterUnlocking(mu, op, &q.Queue, h); err != nil {
-		return err
+// enterOne waits in the local queue of the lock of h, which it returns.
+func (e entrance) enterOne(op *waitOptions, h *hold) (*waitQueue, error) {
+	q, w, err := e.joinQueue(op, h)
+	if w == nil {
+		return q, err
 	}
-	h.queue = q
-	return nil
+	err = op.awaitTurn(w, q)
+	if err == errBypassQueue || err == errOwnerChanged {
+		op.number = w.Number
+	}
+	return q, err
+}
+
+// joinQueue is the step of enterOne before the sleep. If the queue is free, it needs no waiter.
+func (e entrance) joinQueue(op *waitOptions, h *hold) (q *waitQueue, w *waiter, err error) {
+	s := h.lockState
+	s.Lock()
+	defer s.Unlock()
+	switch q = s.queueLocked(h.key.half); {
+	case q.TryEnter():
+		h.queue = q
+	case op.NoWait:
+		err = send.ErrTimeUp
+	default:
+		w = q.Add(candidate{hold: h, since: e.beginWait(op)}, e.number(op))
+		e.slow.Begins()
+	}
+	return q, w, err
+}
+
+func leaveQueues(targets []target) {
+	for _, t := range targets {
+		t.hold.leaveQueue()
+	}
 }
 
 func leaveQueuesLocked(targets []target) {
 	for _, t := range targets {
 		t.hold.leaveQueueLocked()
 	}
-}
-
-// passQueueUnlocking waits until the local queue has admitted the caller, or until its next attempt bypasses the queue.
-// It returns how long the caller has to let other processes go first. It unlocks mu meanwhile.
-func (e entrance) passQueueUnlocking(mu sync.Locker, op *waitOptions, targets []target) (yield time.Duration, err error) {
-	switch err = e.enterQueuesUnlocking(mu, op, targets); err {
-	case nil:
-		return e.yieldLocked(targets), nil
-	case errBypassQueue, errOwnerChanged:
-		return 0, nil
-	}
-	return 0, err
 }
 
 // yieldLocked returns how long the caller has to let other processes go first.

@@ -19,9 +19,9 @@ func (s *lockState) holdCount(kind contract.Lock, o Owner) (*hold, int) {
 	if h == nil {
 		return nil, 0
 	}
+	h.expireIfDue()
 	s.Lock()
 	defer s.Unlock()
-	s.expireUnlocking(h)
 	if !h.Holds() {
 		return nil, 0
 	}
@@ -64,9 +64,9 @@ func (e *Engine) Token(kind contract.Lock, o Owner) (int64, error) {
 	if h == nil {
 		return 0, s.notHeldError(kind.Traits().ID, o)
 	}
+	h.expireIfDue()
 	s.Lock()
 	defer s.Unlock()
-	s.expireUnlocking(h)
 	switch {
 	case !h.Holds():
 		return 0, cmp.Or(h.loss, ErrNotHeld)

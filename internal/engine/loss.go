@@ -172,24 +172,16 @@ func (e *Engine) tellOmittedLosses() {
 	}
 }
 
-// expireUnlocking ends h as lost if its validity is over, even if the watchdog has not noticed it yet. It may unlock the
-// mutex for a moment.
-func (s *lockState) expireUnlocking(h *hold) {
-	if !h.Holds() || h.hasRecord() && s.engine.watchdog.IsValid(&h.record.lease) {
-		return
-	}
-	s.Unlock()
+// mayHaveExpiredLocked reports whether the validity of h is over, or whether the vote of a RedLock has to be asked.
+func (h *hold) mayHaveExpiredLocked() bool {
+	return h.Holds() && (!h.hasRecord() || !h.lockState.engine.watchdog.IsValid(&h.record.lease))
+}
+
+// expireIfDue ends h as lost if its validity is over, even if the watchdog has not noticed it yet.
+func (h *hold) expireIfDue() {
 	if cause := h.whyExpired(); cause != nil {
 		h.lose(cause)
 	}
-	s.Lock()
-}
-
-// expireIfDue is expireUnlocking for callers without the mutex.
-func (h *hold) expireIfDue() {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	h.lockState.expireUnlocking(h)
 }
 
 // whyExpired returns why the hold can no longer be valid, or nil. It reads the clock, and asks the keeper.

@@ -154,113 +154,104 @@ func (g *multiAcquire) rollback(res Answer, err error, returned bool) {
 	}
 }
 
-// waiting returns the options of a wait that also ends when the owner acquires one of the locks.
-func (g *multiAcquire) waiting() *waitOptions {
-	patient := g.waitOptions
-	patient.changed = g.signal
-	return &patient
+// A multiEntry is a call of lockAll.
+type multiEntry struct {
+	kept    *hold // the caller has the owner mutex of this hold already; or nil
+	bypass  bool  // the next attempt bypasses the wait queues
+	yielded bool  // the caller has let other processes go first
 }
 
 // lockAll waits for the owner mutexes of all holds, and for the wait queues of all locks that the owner does not hold.
 // It returns the targets of the next attempt. If it returns an error, the caller has no owner mutex and no wait queue.
 func (g *multiAcquire) lockAll() ([]target, error) {
-	e, op := g.engine, &g.waitOptions
-	bypass := false  // the next attempt bypasses the wait queues
-	yielded := false // the caller has let other processes go first
+	var in multiEntry
+	for {
+		targets, todo, err := g.lockStep(&in)
+		if err != nil || todo.isNone() {
+			return targets, err
+		}
+		if err := g.carryOut(&in, todo); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// lockStep is a step of lockAll. If it returns an effect or an error, the caller has no owner mutex.
+func (g *multiAcquire) lockStep(in *multiEntry) (targets []target, todo effect, err error) {
 	g.states.Lock()
 	defer g.states.Unlock()
-	var kept *hold // the caller has the owner mutex of this hold already
-	for {
-		select {
-		case <-g.signal: // the code below looks at the holds anyway
-		default:
-		}
-		other := g.lockHoldsLocked(kept)
-		kept = nil
-		if other != nil {
-			switch err := g.awaitHoldUnlocking(op, other); err {
-			case nil:
-				kept = other
-			case errOwnerChanged:
-			default:
-				return nil, err
-			}
-			continue
-		}
-		bypass, g.late = bypass || g.late, false
-		if late := g.expiredLocked(); late != nil {
-			g.unlockHoldsLocked()
-			g.states.Unlock()
-			late.expireIfDue()
-			g.states.Lock()
-			continue
-		}
-		if !bypass && !g.tryQueuesLocked() {
-			var err error
-			if bypass, err = g.awaitQueuesUnlocking(op); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		if d := (entrance{e}).yieldLocked(g.locked); d > 0 && !yielded && op.HasTime(d) {
-			yielded = true
-			if err := g.yieldUnlocking(op, d); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		return g.prepareLocked()
+	select {
+	case <-g.signal: // the code below looks at the holds anyway
+	default:
 	}
+	other := g.lockHoldsLocked(in.kept)
+	if in.kept = nil; other != nil {
+		todo, err = g.joinOwnersLocked(other)
+		return nil, todo, err
+	}
+	in.bypass, g.late = in.bypass || g.late, false
+	if late := g.expiredLocked(); late != nil {
+		g.unlockHoldsLocked()
+		return nil, effect{look: late}, nil
+	}
+	if !in.bypass && !g.tryQueuesLocked() {
+		g.engine.slow.Strike(&g.redisWait)
+		return nil, effect{queues: g.awaitedLocked(), states: g.states}, nil
+	}
+	if d := (entrance{g.engine}).yieldLocked(g.locked); d > 0 && !in.yielded && g.HasTime(d) {
+		in.yielded = true
+		g.unlockHoldsLocked()
+		return nil, effect{pause: d}, nil
+	}
+	targets, err = g.prepareLocked()
+	return targets, todo, err
 }
 
-// awaitHoldUnlocking waits for the owner mutex of other, which another caller of the owner has. If that caller asks for
-// the lock, it must not wait for what a late answer has granted to this one: that is rolled back, and this one begins
-// again.
-func (g *multiAcquire) awaitHoldUnlocking(op *waitOptions, other *hold) error {
+// joinOwnersLocked makes the caller wait for the owner mutex of other, which another caller of the owner has. If that
+// caller asks for the lock, it must not wait for what a late answer has granted to this one: that is rolled back, and
+// this one begins again.
+func (g *multiAcquire) joinOwnersLocked(other *hold) (todo effect, err error) {
 	g.engine.slow.Strike(&g.redisWait) // it waits no longer for the lock that Redis has last found busy
 	g.leaveQueuesLocked()
-	if other.Holds() {
-		return entrance{g.engine}.enterOwnersUnlocking(g.states, op, other)
-	}
-	if g.late && other.Wanted() {
+	held := other.Holds()
+	if !held && g.late && other.Wanted() {
 		g.leftovers.GrantNotKept()
-		return errRestart
+		return todo, errRestart
 	}
-	patient := g.waiting()
-	err := entrance{g.engine}.enterUnlocking(g.states, patient, &other.ownerQueue, other)
-	op.waitedAs(patient)
-	switch err {
-	case nil:
-	case errOwnerChanged:
-		op.number = patient.number
-	default:
-		s := other.lockState
-		op.found.waitsBehindLocked(s.name, s.findQueueLocked(other.key.half))
-	}
-	return err
+	return other.lockState.joinOwnersLocked(&g.waitOptions, other, held)
 }
 
-// awaitQueuesUnlocking waits for all wait queues, and reports whether the next attempt bypasses them.
-func (g *multiAcquire) awaitQueuesUnlocking(op *waitOptions) (bypass bool, err error) {
-	g.engine.slow.Strike(&g.redisWait)
-	patient := g.waiting()
-	err = entrance{g.engine}.enterQueuesUnlocking(g.states, patient, g.awaitedLocked())
-	op.found, op.number = patient.found, patient.number
-	op.waitedAs(patient)
-	if err == errOwnerChanged || err == errBypassQueue {
-		return err == errBypassQueue, nil
+// carryOut carries out the effect of a step. A wait for other owners also ends when the owner acquires one of the
+// locks.
+func (g *multiAcquire) carryOut(in *multiEntry, todo effect) error {
+	wait := g.waiting()
+	if todo.held || todo.pause > 0 {
+		wait.changed = nil
 	}
-	return false, err
+	err := todo.carryOut(wait)
+	g.found, g.number = wait.found, wait.number
+	g.waitedAs(wait)
+	switch w := todo.waiter; {
+	case err == errBypassQueue:
+		in.bypass = true
+	case err == errOwnerChanged:
+		if w != nil {
+			g.number = w.Number
+		}
+	case err != nil:
+		g.leaveQueues()
+		return err
+	case w != nil:
+		in.kept = w.Value.hold
+	}
+	return nil
 }
 
-// yieldUnlocking lets other processes go first for the duration d.
-func (g *multiAcquire) yieldUnlocking(op *waitOptions, d time.Duration) error {
-	g.unlockHoldsLocked()
-	err := op.sleepUnlocking(g.states, nil, d)
-	if err != nil {
-		g.leaveQueuesLocked()
-	}
-	return err
+// waiting returns the options of a wait that also ends when the owner acquires one of the locks.
+func (g *multiAcquire) waiting() *waitOptions {
+	patient := g.waitOptions
+	patient.changed = g.signal
+	return &patient
 }
 
 // prepareLocked sets the attempts of all targets.
@@ -351,19 +342,14 @@ func (g *multiAcquire) expiredLocked() *hold {
 }
 
 // tryQueuesLocked enters all wait queues that the attempt has to pass. If another caller is in one of them, it unlocks
-// the holds and returns false.
+// the holds, leaves the wait queues, and returns false.
 func (g *multiAcquire) tryQueuesLocked() bool {
 	for _, t := range g.locked {
-		h := t.hold
-		if h.queue != nil || !h.needsQueueLocked() {
-			continue
-		}
-		queue := h.lockState.queueLocked(h.key.half)
-		if !queue.TryEnter() {
+		if !t.hold.tryQueueLocked() {
 			g.unlockHoldsLocked()
+			g.leaveQueuesLocked()
 			return false
 		}
-		h.queue = queue
 	}
 	return true
 }
@@ -376,6 +362,12 @@ func (g *multiAcquire) awaitedLocked() (targets []target) {
 		}
 	}
 	return targets
+}
+
+func (g *multiAcquire) leaveQueues() {
+	g.states.Lock()
+	defer g.states.Unlock()
+	g.leaveQueuesLocked()
 }
 
 func (g *multiAcquire) leaveQueuesLocked() {

@@ -92,23 +92,33 @@ func (h *hold) needsLate(field string) bool {
 // again with the same field. So needs waits until the release has ended, also if another hold with the same field is
 // released: it would find the record gone if the late try was rolled back before.
 func (h *hold) needs(field string) bool {
-	s := h.lockState
+	needed, released := h.needsNow(field)
+	for released != nil {
+		if released.enterHold(h.lockState.engine.waitOptionsFor(context.Background())) != nil {
+			return true // the Client is closed
+		}
+		released.unlockHold()
+		needed, released = h.lockState.neededNow(field)
+	}
+	return needed
+}
+
+// needsNow reports whether h needs field. If h has ended, it returns h instead: its release may be under way.
+func (h *hold) needsNow(field string) (needed bool, released *hold) {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	switch {
+	case !h.has(field): // the caller makes its attempts with another field by now
+		return false, nil
+	case h.State() == tenancy.Ended:
+		return false, h
+	}
+	return !h.IsLost(), nil
+}
+
+// neededNow reports whether another hold needs field, or returns one with this field whose release is under way.
+func (s *lockState) neededNow(field string) (needed bool, released *hold) {
 	s.Lock()
 	defer s.Unlock()
-	if !h.has(field) {
-		return false // the caller makes its attempts with another field by now
-	}
-	switch h.State() {
-	case tenancy.Ended:
-		for other := h; other != nil; other = s.releasedLocked(field) {
-			if s.enterHoldUnlocking(s.engine.waitOptionsFor(context.Background()), other) != nil {
-				return true // the Client is closed
-			}
-			other.unlockHoldLocked()
-		}
-		return s.isNeededLocked(field)
-	case tenancy.Lost, tenancy.Expired, tenancy.LossReported:
-		return false
-	}
-	return true
+	return s.isNeededLocked(field), s.releasedLocked(field)
 }

@@ -2,85 +2,197 @@ package engine
 
 // The owner mutex of a hold: how the goroutines of one owner use a hold one at a time.
 //
-// Rules: whoever has the owner mutex has looked at whether the hold has expired. A hold that has ended is forgotten when
-// its owner mutex is released, and the next goroutine of the owner makes a new one.
+// Rules: whoever has the owner mutex has looked at whether the hold has expired. A hold that has ended is forgotten
+// when its owner mutex is released, and the next goroutine of the owner makes a new one.
 
 import (
+	"cmp"
+
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/tenancy"
 )
 
+// An ownerCall is a call that needs the owner mutex of the hold that its owner has on a lock. Its steps are those of
+// run.
+type ownerCall struct {
+	kind    contract.Lock
+	owner   Owner
+	part    *Part // that the call is made for; or nil
+	makeOne bool  // it makes a fresh hold if there is none
+
+	hold   *hold // the result; nil if there is none
+	enters *hold // the hold whose owner mutex the caller has, or waits for, and which it may use or not; or nil
+	looked bool  // the caller has looked at whether enters has expired
+}
+
 // lockHold returns the hold that o has on the lock kind. The caller then has the owner mutex of this hold, which
 // unlockHold releases. If there is none, lockHold returns a fresh hold if makeOne is set, and nil otherwise.
 func (s *lockState) lockHold(op *waitOptions, kind contract.Lock, o Owner, makeOne bool) (*hold, error) {
+	c := ownerCall{kind: kind, owner: o, part: op.part, makeOne: makeOne}
+	err := c.run(s, op, nil)
+	return c.hold, err
+}
+
+// lockTarget is lockHold for a caller that acquires the lock as r demands. It returns the attempt that the caller has
+// to make.
+func (s *lockState) lockTarget(op *waitOptions, kind contract.Lock, o Owner, r Request) (t target, err error) {
+	c := ownerCall{kind: kind, owner: o, part: op.part, makeOne: true}
+	var refused error
+	err = c.run(s, op, func(h *hold) (todo effect) {
+		t, refused = h.targetLocked(r, op.part)
+		return todo
+	})
+	return t, cmp.Or(err, refused)
+}
+
+// targetLocked prepares the attempt of a caller that has the owner mutex of h. If the owner may make none, it unlocks
+// the owner mutex and returns the reason.
+func (h *hold) targetLocked(r Request, p *Part) (t target, err error) {
+	t.hold = h
+	if err = t.prepareLocked(r, p); err != nil {
+		h.unlockHoldLocked()
+	}
+	return t, err
+}
+
+// run takes steps until the caller has the owner mutex of c.hold, or until there is no hold for it; and then those of
+// use, if it is not nil, until use returns no effect. The first step of use is not apart from that which has found the
+// hold. If op is nil, the caller does not wait for the owner mutex.
+func (c *ownerCall) run(s *lockState, op *waitOptions, use func(h *hold) effect) error {
+	for {
+		todo, err := c.step(s, op, use)
+		if err != nil || todo.isNone() {
+			return err
+		}
+		if err = c.carryOut(op, todo); err != nil {
+			return err
+		}
+	}
+}
+
+// step is a step of run.
+func (c *ownerCall) step(s *lockState, op *waitOptions, use func(h *hold) effect) (todo effect, err error) {
 	s.Lock()
 	defer s.Unlock()
-	return s.lockHoldUnlocking(op, kind, o, op.part, makeOne)
-}
-
-// lockHoldUnlocking is lockHold for callers with the mutex, and with the part p, which may be nil. It unlocks the mutex
-// while it waits. Unless makeOne is set, a caller without a part gets no hold that only RedLocks have acquired.
-func (s *lockState) lockHoldUnlocking(
-	op *waitOptions, kind contract.Lock, o Owner, p *Part, makeOne bool,
-) (*hold, error) {
-	key := holdKey{kind.Traits().ID.Half, o}
-	for {
-		h := s.holdOfLocked(key, p, makeOne)
-		switch {
-		case h == nil && makeOne:
-			return s.newHoldLocked(kind, key, op.changes(kind)), nil
-		case h == nil || !makeOne && (h.Wanted() || p == nil && !h.isOwnersLocked()):
-			return nil, nil
-		}
-		err := s.enterHoldUnlocking(op, h)
-		if err == errOwnerChanged {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		switch {
-		case !s.usableUnlocking(h, p, makeOne):
-		case p == nil && !makeOne && !h.isOwnersLocked():
-			h.unlockHoldLocked()
-			return nil, nil
-		default:
-			return h, nil
+	if c.hold == nil {
+		if todo, err = s.lockHoldLocked(op, c); c.hold == nil {
+			return todo, err
 		}
 	}
+	if use != nil {
+		todo = use(c.hold)
+	}
+	return todo, nil
 }
 
-// enterHoldUnlocking locks the owner mutex of h. If another goroutine of the owner has it, enterHoldUnlocking waits as
-// op allows; if op is nil, it returns send.ErrTimeUp instead.
-func (s *lockState) enterHoldUnlocking(op *waitOptions, h *hold) error {
+// carryOut carries out the effect of a step.
+func (c *ownerCall) carryOut(op *waitOptions, todo effect) error {
+	err := todo.carryOut(op)
 	switch {
-	case h.ownerQueue.TryEnter():
+	case err == errOwnerChanged:
+		c.enters = nil
 		return nil
-	case op == nil:
-		return send.ErrTimeUp
-	}
-	if other := s.counterpartLocked(h); h.Holds() || other != nil && other.Holds() { // by this owner
-		return entrance{s.engine}.enterOwnersUnlocking(s, op, h)
-	}
-	patient := *op
-	err := entrance{s.engine}.enterUnlocking(s, &patient, &h.ownerQueue, h)
-	op.waitedAs(&patient)
-	if err != nil && err != errOwnerChanged {
-		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.key.half))
+	case todo.look != nil:
+		c.looked = true
 	}
 	return err
 }
 
-// usableUnlocking reports whether the caller, which has the owner mutex of h, can use h. If h has ended, or an acquire
-// needs a new hold, it releases the owner mutex and returns false.
-func (s *lockState) usableUnlocking(h *hold, p *Part, acquires bool) bool {
-	s.expireUnlocking(h)
-	if h.registered && !(acquires && s.makeRoomLocked(h, p)) {
-		return true
+// lockHoldLocked sets c.hold, or returns an effect or an error. If it does none of this, there is no hold for the call.
+// Unless makeOne is set, a caller without a part gets no hold that only RedLocks have acquired.
+func (s *lockState) lockHoldLocked(op *waitOptions, c *ownerCall) (todo effect, err error) {
+	for {
+		if c.enters == nil {
+			h := s.holdForLocked(c)
+			switch {
+			case h == nil && c.makeOne:
+				c.hold = s.newHoldLocked(c.kind, c.key(), op.changes(c.kind))
+				return todo, nil
+			case h == nil:
+				return todo, nil
+			}
+			c.enters = h
+			if todo, err = s.enterHoldLocked(op, h); err != nil || !todo.isNone() {
+				return todo, err
+			}
+		}
+		if !c.looked && c.enters.mayHaveExpiredLocked() {
+			return effect{look: c.enters}, nil
+		}
+		h := c.enters
+		c.enters, c.looked = nil, false
+		if s.isUsableLocked(c, h) {
+			c.hold = h
+			return todo, nil
+		}
+		h.unlockHoldLocked()
 	}
-	h.ownerQueue.Release()
-	return false
+}
+
+func (c *ownerCall) key() holdKey { return holdKey{c.kind.Traits().ID.Half, c.owner} }
+
+// holdForLocked returns the hold that the call c may use if it gets its owner mutex; or nil.
+func (s *lockState) holdForLocked(c *ownerCall) *hold {
+	h := s.holdOfLocked(c.key(), c.part, c.makeOne)
+	if h != nil && !c.makeOne && (h.Wanted() || c.part == nil && !h.isOwnersLocked()) {
+		return nil
+	}
+	return h
+}
+
+// isUsableLocked reports whether the call c, which has the owner mutex of h, can use h: it has not ended, and an
+// acquire needs no new hold in its place.
+func (s *lockState) isUsableLocked(c *ownerCall, h *hold) bool {
+	switch {
+	case !h.registered:
+		return false
+	case c.makeOne:
+		return !s.makeRoomLocked(h, c.part)
+	}
+	return c.part != nil || h.isOwnersLocked()
+}
+
+// enterHold locks the owner mutex of h for a caller without the mutex of the lock state.
+func (h *hold) enterHold(op *waitOptions) error {
+	todo, err := h.enterHoldStep(op)
+	if err != nil || todo.isNone() {
+		return err
+	}
+	return todo.carryOut(op)
+}
+
+func (h *hold) enterHoldStep(op *waitOptions) (effect, error) {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	return h.lockState.enterHoldLocked(op, h)
+}
+
+// enterHoldLocked locks the owner mutex of h. If another goroutine of the owner has it, enterHoldLocked returns the
+// waiter that waits for it; or send.ErrTimeUp if op, which may be nil, does not allow to wait.
+func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) (todo effect, err error) {
+	switch {
+	case h.ownerQueue.TryEnter():
+		return todo, nil
+	case op == nil:
+		return todo, send.ErrTimeUp
+	}
+	other := s.counterpartLocked(h)
+	return s.joinOwnersLocked(op, h, h.Holds() || other != nil && other.Holds())
+}
+
+// joinOwnersLocked makes the caller wait for the owner mutex of h, which another goroutine of the owner has. held
+// reports that the owner holds the lock: see effect.held. It returns send.ErrTimeUp if op does not allow to wait.
+func (s *lockState) joinOwnersLocked(op *waitOptions, h *hold, held bool) (todo effect, err error) {
+	if op.NoWait && !held {
+		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.key.half))
+		return todo, send.ErrTimeUp
+	}
+	e, kept := entrance{s.engine}, op.number // kept: the position in a local queue stays that of the caller
+	todo.waiter, todo.held = h.ownerQueue.Add(candidate{hold: h, since: e.beginWait(op)}, e.number(op)), held
+	op.number = kept
+	e.slow.Begins()
+	return todo, nil
 }
 
 // unlockHold releases the owner mutex of h, so that the next goroutine of the owner may use h.

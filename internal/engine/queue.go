@@ -6,7 +6,7 @@ package engine
 // Rules: a lock has a local queue in its lock state while goroutines contend for it or hold it, unless its admission is
 // Uncoordinated; each half of a read/write lock has a queue of its own. If the lock is exclusive, only the caller that
 // the queue has admitted sends requests, and the others wait in the order in which they came. The mutex of the lock
-// state guards the queue. awaitUnlocking unlocks this mutex while it waits.
+// state guards the queue. Who waits in it has no mutex (entrance.go).
 
 import (
 	"errors"
@@ -25,7 +25,7 @@ type waiter = waitqueue.Waiter[candidate]
 // A candidate is what a waiter waits for.
 type candidate struct {
 	hold    *hold         // of the lock that the caller wants
-	handOff bool          // the lock may be handed off to hold
+	handOff *waitQueue    // the queue, if the lock may be handed off to hold; or nil
 	since   time.Duration // when the call began to wait: see waitOptions.since
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// enterQueues is enterQueuesUnlocking for a caller without the mutexes.
+// enterQueues is that of an entrance, with the lock states of the targets.
 func (e *bubbleEngine) enterQueues(op *waitOptions, targets []target) error {
 	var locks []contract.Lock
 	for _, t := range targets {
@@ -25,9 +25,7 @@ func (e *bubbleEngine) enterQueues(op *waitOptions, targets []target) error {
 	}
 	all := retainAll(e.Engine, locks)
 	defer all.release()
-	all.Lock()
-	defer all.Unlock()
-	return entrance{e.Engine}.enterQueuesUnlocking(all, op, targets)
+	return entrance{e.Engine}.enterQueues(op, all, targets)
 }
 
 // wantsOf returns a target for each of the locks.
@@ -37,12 +35,6 @@ func (e *bubbleEngine) wantsOf(o Owner, names ...string) (targets []target) {
 		targets = append(targets, target{hold: h})
 	}
 	return targets
-}
-
-func leaveQueues(targets []target) {
-	for _, t := range targets {
-		t.hold.lockState.locked(t.hold.leaveQueueLocked)
-	}
 }
 
 // waitsFor returns the options of a wait that ends when ctx is done, or at the deadline.

@@ -192,56 +192,71 @@ func (s *lockState) silence(err error) error {
 
 // A releasedOne is the result of decrementing a hold count in this process.
 type releasedOne struct {
-	hold  *hold // nil if the owner has none
-	count int   // the hold count that is left
-	loss  error // why the hold had been lost before; nil if it had not
-	done  bool  // no request is needed; if it is false, the caller has the owner mutex of the hold
+	hold    *hold // nil if the owner has none
+	count   int   // the hold count that is left
+	loss    error // why the hold had been lost before; nil if it had not
+	done    bool  // no request is needed; if it is false, the caller has the owner mutex of the hold
+	lowered bool  // the hold count was decremented
 }
 
 // releaseOne decrements the hold count of the hold that o has on kind, for a caller with the part p, which may be nil. If
 // another goroutine of o uses the hold, it waits as op allows; if op is nil, it returns send.ErrTimeUp instead.
-func (s *lockState) releaseOne(op *waitOptions, kind contract.Lock, o Owner, p *Part) (g releasedOne, err error) {
-	s.Lock()
-	defer s.Unlock()
-	h, err := s.lockHoldUnlocking(op, kind, o, p, false) // it also ends a hold whose lease has expired
-	if h == nil {
-		return g, err
+func (s *lockState) releaseOne(op *waitOptions, kind contract.Lock, o Owner, p *Part) (releasedOne, error) {
+	var g releasedOne
+	c := ownerCall{kind: kind, owner: o, part: p} // it also ends a hold whose lease has expired
+	err := c.run(s, op, func(h *hold) effect { return g.releaseLocked(h, p) })
+	return g, err
+}
+
+// releaseLocked is a step of releaseOne. The guards of the hold are canceled in two parts: those that there are before
+// a hand-off are canceled before the successor holds the lock, while the hold still does. It may be lost meanwhile.
+func (g *releasedOne) releaseLocked(h *hold, p *Part) (todo effect) {
+	if g.hold == nil {
+		g.hold = h
+		if todo = h.beforeHandOffLocked(); !todo.isNone() {
+			return todo
+		}
 	}
-	p.uncountLocked(h)
-	left, last := h.releaseOneUnlocking()
-	g = releasedOne{hold: h, count: left, loss: h.loss} // it may also be lost while its guards end
-	g.done = g.loss == nil && left == 0 && !last
+	if !g.lowered {
+		if todo = g.lowerLocked(p); !todo.isNone() {
+			return todo
+		}
+	}
 	if g.done {
 		h.unlockHoldLocked()
 	}
-	return g, nil
+	return todo
 }
 
-// releaseOneUnlocking decrements the hold count. It returns the count that is left, and whether the caller has to
-// release the record in Redis. When the count reaches zero, it hands the lock off, or ends the hold in this process. It
-// unlocks the mutex while it cancels guarded contexts. The caller has the owner mutex.
-func (h *hold) releaseOneUnlocking() (left int, last bool) {
+// beforeHandOffLocked returns what has to be done before the hold count of h is decremented: if there is a successor,
+// the guards of h are canceled.
+func (h *hold) beforeHandOffLocked() (todo effect) {
 	if len(h.guards) > 0 {
-		if next, _ := h.successorLocked(); next != nil { // the guards are canceled before the successor holds the lock
-			h.endGuardsUnlocking(h.guards.Take())
+		if next, _ := h.successorLocked(); next != nil {
+			todo.guards = h.guards.Take()
 		}
 	}
-	if h.handOffLocked() {
-		return 0, false
-	}
-	left, last, guards := h.endOneLocked()
-	h.endGuardsUnlocking(guards)
-	return left, last
+	return todo
 }
 
-// endGuardsUnlocking cancels the contexts of guards. It unlocks the mutex meanwhile.
-func (h *hold) endGuardsUnlocking(guards []*guard.End) {
-	if len(guards) == 0 {
-		return
+// lowerLocked decrements the hold count for a caller with the part p, which may be nil, and has the owner mutex. When
+// the count reaches zero, it hands the lock off, or ends the hold in this process.
+func (g *releasedOne) lowerLocked(p *Part) (todo effect) {
+	h := g.hold
+	p.uncountLocked(h)
+	g.lowered = true
+	left, last, guards := h.passOnLocked()
+	g.count, g.loss = left, h.loss
+	g.done = g.loss == nil && left == 0 && !last
+	return effect{guards: guards}
+}
+
+// passOnLocked hands the lock off, or else is endOneLocked.
+func (h *hold) passOnLocked() (left int, last bool, guards []*guard.End) {
+	if h.handOffLocked() {
+		return 0, false, nil
 	}
-	h.lockState.Unlock()
-	defer h.lockState.Lock()
-	guard.EndAll(guards, nil)
+	return h.endOneLocked()
 }
 
 // endOneLocked decrements the hold count, and ends the hold when the count reaches zero. It also returns the guards

@@ -44,35 +44,38 @@ func (o *oneLock) bypassesQueue() bool {
 // enter waits until the wait queue has admitted the caller, unless its next attempt bypasses the queue, and then for as
 // long as the hand-off policy lets other processes go first. It calls asksLocked before the attempt, with the mutex.
 func (o *oneLock) enter(asksLocked func()) error {
-	yield, err := o.passQueue(asksLocked)
-	if err != nil || yield == 0 {
-		return err
-	}
-	if o.HasTime(yield) {
-		o.span.waits()
-		if err := o.sleep(nil, nil, yield); err != nil {
+	for yields := true; ; {
+		todo := o.enterStep(asksLocked, yields)
+		if todo.isNone() {
+			return nil
+		}
+		switch err := todo.carryOut(&o.waitOptions); err {
+		case nil:
+			yields = todo.pause == 0
+		case errBypassQueue, errOwnerChanged:
+			o.bypass = true
+		default:
 			return err
 		}
 	}
-	o.states.Lock()
-	defer o.states.Unlock()
-	asksLocked()
-	return nil
 }
 
-// passQueue is the part of enter that needs the mutex as a rule. It returns how long other processes go first.
-func (o *oneLock) passQueue(asksLocked func()) (yield time.Duration, err error) {
+// enterStep is a step of enter. yields reports whether other processes may still have to go first.
+func (o *oneLock) enterStep(asksLocked func(), yields bool) (todo effect) {
 	o.states.Lock()
 	defer o.states.Unlock()
-	if o.bypass {
+	switch {
+	case o.bypass:
 		o.bypass = false
-	} else {
-		yield, err = entrance{o.engine}.passQueueUnlocking(o.states[0], &o.waitOptions, o.targets)
+	case !o.targets[0].hold.tryQueueLocked():
+		return effect{queues: o.targets, states: o.states}
+	case yields:
+		if d := (entrance{o.engine}).yieldLocked(o.targets); d > 0 && o.HasTime(d) {
+			return effect{pause: d}
+		}
 	}
-	if err == nil && yield == 0 {
-		asksLocked()
-	}
-	return yield, err
+	asksLocked()
+	return todo
 }
 
 // rejoinQueue ends an attempt that has bypassed the wait queue and found the lock busy. The caller does not wait for a

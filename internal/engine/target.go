@@ -23,14 +23,8 @@ type target struct {
 	cut bool // the lease is as long as MaxHold allows: the watchdog will not renew it
 }
 
-// prepare sets the attempt of t. It returns an error if the owner may make none: if its hold was lost, or would get too
-// high a hold count.
-func (t *target) prepare(r Request, p *Part) error {
-	t.hold.lockState.Lock()
-	defer t.hold.lockState.Unlock()
-	return t.prepareLocked(r, p)
-}
-
+// prepareLocked sets the attempt of t. It returns an error if the owner may make none: if its hold was lost, or would
+// get too high a hold count.
 func (t *target) prepareLocked(r Request, p *Part) error {
 	h := t.hold
 	e := h.lockState.engine
@@ -60,8 +54,8 @@ func (t *target) prepareLocked(r Request, p *Part) error {
 }
 
 // mayLastLocked notes for how long the field of t lasts, which was granted by an answer that came at now. The caller
-// before may have asked for a longer lease with the same field, and been granted it. Another try of the attempt may be on
-// its way, and give an explicit lease again.
+// before may have asked for a longer lease with the same field, and been granted it. Another try of the attempt may be
+// on its way, and give an explicit lease again.
 func (t *target) mayLastLocked(now, longest time.Duration) {
 	length := bounded(max(t.Lease, longest))
 	if !t.Renewed && t.hold.lockState.engine.late.Longest(t.Field) > 0 {

@@ -124,15 +124,12 @@ func (k *voteBackend) dismissLocked(t target, _ Answer) {
 
 // acquireVote runs one acquire operation for l.
 func (e *Engine) acquireVote(op *waitOptions, s *lockState, l VotedLock, o Owner, r Request) error {
-	h, err := s.lockHold(op, l, o, true)
+	t, err := s.lockTarget(op, l, o, r)
 	if err != nil {
 		return err
 	}
+	h := t.hold
 	defer h.unlockHold()
-	t := target{hold: h}
-	if err := t.prepare(r, op.part); err != nil {
-		return err
-	}
 	k := &voteBackend{lock: l}
 	k.begin(op, k, t)
 	if err := l.CheckLease(t.Lease); err != nil {

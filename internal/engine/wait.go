@@ -7,7 +7,6 @@ package engine
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -72,6 +71,12 @@ func (op *waitOptions) sleep(wake, ready <-chan struct{}, d time.Duration) error
 	return op.Sleep(wake, ready, op.changed, d)
 }
 
+// await sleeps until w is done. It returns an error if the wait of the caller ends before that.
+func (op *waitOptions) await(w *waiter) error {
+	op.span.waits()
+	return op.sleep(w.Done, nil, 0)
+}
+
 // noteLook notes what the poller has found while the caller of h slept, for the caller and for those behind it.
 func (op *waitOptions) noteLook(h *hold, l poller.Look) {
 	op.found.look.Update(l)
@@ -112,21 +117,4 @@ func (op *waitOptions) noteBlocker(h *hold, o *blocker) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	op.found.foundLocked(h, o)
-}
-
-// sleepUnlocking sleeps as sleep does, with mu unlocked meanwhile. It locks mu again also if the user's ctx panics, or
-// the Observer ends the goroutine.
-func (op *waitOptions) sleepUnlocking(mu sync.Locker, wake <-chan struct{}, d time.Duration) error {
-	mu.Unlock()
-	defer mu.Lock()
-	op.span.waits()
-	return op.sleep(wake, nil, d)
-}
-
-// overUnlocking returns why the caller has no more time, or nil. It unlocks mu meanwhile, because it calls methods of
-// the user's ctx.
-func overUnlocking(mu sync.Locker, op *waitOptions) error {
-	mu.Unlock()
-	defer mu.Lock()
-	return op.Over()
 }

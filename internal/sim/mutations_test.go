@@ -339,9 +339,9 @@ var mutations = []mutation{
 	},
 	{
 		name: "leaverStaysQueued", file: "internal/engine/admit.go",
-		from: `err = e.gaveUpLocked(op, q, h, err)
+		from: `gaveUpLocked(op, q, h, err)
 		q.Leave(w)`,
-		to: "err = e.gaveUpLocked(op, q, h, err)",
+		to: "gaveUpLocked(op, q, h, err)",
 	},
 	{
 		name: "handedOverAndStuck", file: "internal/engine/handoff.go",

@@ -1,0 +1,96 @@
+package engine
+
+// Effects: what has to be done between two steps of a call, while the mutex of the lock state is free.
+//
+// Rules: a call changes a lock state in steps. A step is a function that locks the mutex and unlocks it again, with
+// what it calls: no function …Locked lets the mutex go. If something has to be done first for which the mutex must be
+// free, the step leaves the lock state as the other callers may find it, and returns an effect. The call carries the
+// effect out, and takes the next step, which knows nothing of the lock state but what the call itself has there: the
+// owner mutex of a hold, or its position in a queue.
+//
+//	for {
+//		todo, err := step() // with the mutex
+//		if todo.isNone() {
+//			return err
+//		}
+//		err = todo.carryOut(op) // without it
+//	}
+//
+// What need not be done before the next step is a duty (duty.go), and what follows from a loss is an ending (loss.go).
+
+import (
+	"time"
+
+	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/send"
+)
+
+// An effect is what has to be done before the next step of a call: one of the things below. The zero value is for a
+// call that needs no other step.
+type effect struct {
+	waiter *waiter       // the caller sleeps until it has the owner mutex of the hold that waiter waits for
+	held   bool          // waiter: the owner holds the lock, so the caller waits for an answer of Redis, not for others
+	look   *hold         // the hold ends as lost if it has expired
+	queues []target      // the caller sleeps until the local queues of these have admitted it
+	states lockStates    // queues: their lock states
+	pause  time.Duration // other processes go first for that long
+	guards []*guard.End  // they are canceled: their owner gives up the hold
+}
+
+func (todo effect) isNone() bool {
+	return todo.waiter == nil && todo.look == nil && todo.queues == nil && todo.pause == 0 && len(todo.guards) == 0
+}
+
+// carryOut does what todo says, for a call with the options op, which has no mutex. It returns an error if the wait of
+// the call has ended, or is to begin anew (errOwnerChanged, errBypassQueue).
+func (todo effect) carryOut(op *waitOptions) error {
+	switch {
+	case todo.waiter != nil:
+		return todo.awaitOwner(op)
+	case todo.look != nil:
+		todo.look.expireIfDue()
+	case todo.queues != nil:
+		return entrance{todo.states[0].engine}.enterQueues(op, todo.states, todo.queues)
+	case todo.pause > 0:
+		op.span.waits()
+		return op.sleep(nil, nil, todo.pause)
+	default:
+		guard.EndAll(todo.guards, nil)
+	}
+	return nil
+}
+
+// awaitOwner waits for the owner mutex. If the owner holds the lock, a caller that does not wait for other owners waits
+// here too, for as long as it would wait for an answer of Redis.
+func (todo effect) awaitOwner(op *waitOptions) error {
+	h, wait := todo.waiter.Value.hold, *op
+	s := h.lockState
+	if todo.held {
+		wait.Wait = s.engine.patienceOf(op)
+	}
+	err := wait.awaitTurn(todo.waiter, nil)
+	switch {
+	case err == nil, err == errOwnerChanged:
+	case !todo.held:
+		s.Lock()
+		defer s.Unlock()
+		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.key.half))
+	case err == send.ErrTimeUp && op.NoWait:
+		return ErrNoAnswer
+	}
+	return err
+}
+
+// patienceOf returns for how long the caller of op waits for an answer of Redis to another goroutine of its owner.
+func (e *Engine) patienceOf(op *waitOptions) send.Wait {
+	patient, now := op.Wait, time.Now()
+	switch {
+	case !op.NoWait || op.Patient:
+	case op.Deadline.IsZero():
+		patient.Deadline = now.Add(e.sender.Patience())
+	default:
+		patient = op.WithMinWait(now)
+	}
+	patient.NoWait = false
+	return patient
+}
