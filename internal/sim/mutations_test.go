@@ -402,7 +402,7 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 
 	// Holds that move.
 	{
-		name: "liveTicket", file: "holdvalue.go", focus: Focus{Locks: inOneLine},
+		name: "liveTicket", file: "detach.go", focus: Focus{Locks: inOneLine},
 		from: "case !detached || uuid.Validate(",
 		to:   "case detached && uuid.Validate(",
 	},
