@@ -768,3 +768,57 @@ func TestRedLockOfClientsThatDialByThemselves(t *testing.T) {
 	b.must(several.Unlock(ctx))
 	b.mustBe(b.client().NewMultiLock(locks(0, 0)...).Lock(ctx), ErrInvalid)
 }
+
+func TestRedLockRefusesWrongSetsOfLocks(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	b.opts = []Option{WithRedLockNodeTimeout(soon)} // all nodes are needed
+	ctx := context.Background()
+	c, other := b.client(), b.client()
+	onServer := func() *Client { return b.clientOn(testredis.Client(t, testredis.Mini(t).Addr())) }
+	c2, c3, c4 := onServer(), onServer(), onServer()
+	n := b.name
+	for name, l := range map[string]*RedLock{
+		"none":            c.NewRedLock(),
+		"two":             c.NewRedLock(c.NewLock(n), c2.NewLock(n)),
+		"nil":             c.NewRedLock(c.NewLock(n), c2.NewLock(n), nil),
+		"of one client":   c.NewRedLock(c.NewLock(n), c2.NewLock(n), c.NewLock(n+"2")),
+		"on one server":   c.NewRedLock(c.NewLock(n), c2.NewLock(n), other.NewLock(n+"2")),
+		"a bad one":       c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewLock("")),
+		"no client":       (*Client)(nil).NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewLock(n)),
+		"a bad MultiLock": c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewMultiLock()),
+		"made by hand":    {},
+		"on three databases": c.NewRedLock(c.NewLock(n), c2.NewLock(n),
+			b.clientOn(testredis.Client(t, b.addr, func(o *redis.Options) { o.DB = 1 })).NewLock(n)),
+		"on one, in many":  c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewMultiLock(c3.NewLock(n), c2.NewLock(n+"2"))),
+		"a RedLock of two": c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewRedLock(c3.NewLock(n), c4.NewLock(n))),
+	} {
+		for method, err := range map[string]error{
+			"Lock": l.Lock(ctx), "Unlock": l.Unlock(ctx), "IsHeld": second(l.IsHeld(ctx)), "Force": second(l.ForceUnlock(ctx)),
+		} {
+			assert.ErrorIs(t, err, ErrInvalid, "%s: %s", name, method)
+		}
+	}
+	// Four locks work, and need three; other kinds do, too.
+	l := c.NewRedLock(
+		c.NewFairLock(n),
+		newWriteLock(c2, n),
+		c3.NewMultiLock(c3.NewLock(n), c3.NewLock(n+"2")),
+		c4.NewLock(n, Fenced()),
+	)
+	b.must(l.Lock(ctx))
+	b.must(l.Lock(ctx))
+	b.holds(l, 2)
+	b.must(l.Unlock(ctx))
+	guarded, err := l.Guard(ctx)
+	b.must(err)
+	for i, m := range []Locker{c.NewFairLock(n), newWriteLock(c2, n)} {
+		freed, err := m.ForceUnlock(ctx)
+		require.NoError(t, err)
+		assert.True(t, freed)
+		if i == 0 {
+			assert.NoError(t, guarded.Err(), "three of four are left")
+		}
+	}
+	await(b, "the guard ends", guarded.Done())
+	b.mustBe(l.Unlock(ctx), ErrLockLost)
+}
