@@ -36,7 +36,7 @@ type lockKind struct {
 	// The sorted set of the holds and when their leases expire; nil if both are in the record.
 	holds func(name string) string
 	// Additional keys of a hold expire with its lease if the record was replaced.
-	lapses bool
+	expires bool
 	// Whether a free lock of this type leaves key; nil if it leaves nothing.
 	leaves func(rdb redis.UniversalClient, key string) bool
 }
@@ -46,16 +46,16 @@ var recordLocks = []lockKind{
 	{name: "lock", one: newPlainLock, rival: newPlainLock, record: "hash"},
 	{name: "fenced", one: newFencedLock, rival: newFencedLock, record: "hash"},
 	{name: "fair", one: newFairLock, rival: newFairLock, record: "hash"},
-	{name: "read", one: newReadLock, rival: newWriteLock, record: "hash", shared: true, lapses: true},
+	{name: "read", one: newReadLock, rival: newWriteLock, record: "hash", shared: true, expires: true},
 	{name: "write", one: newWriteLock, rival: newReadLock, record: "hash"},
 	{
-		name:   "semaphore",
-		one:    newSemaphore,
-		rival:  newSemaphore,
-		record: "string",
-		holds:  permitsKey,
-		lapses: true,
-		leaves: onlyFree,
+		name:    "semaphore",
+		one:     newSemaphore,
+		rival:   newSemaphore,
+		record:  "string",
+		holds:   permitsKey,
+		expires: true,
+		leaves:  onlyFree,
 	},
 }
 

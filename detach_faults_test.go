@@ -254,7 +254,7 @@ func TestFaultAttachAfterOneThatGaveUpIsNotRefused(t *testing.T) {
 
 // The request that puts the hold back overtakes that of an Attach, and finds nothing to put back. The next Attach of
 // the same Client waits until the hold was put back after all.
-func TestFaultAttachThatIsOvertakenByItsUndo(t *testing.T) {
+func TestFaultAttachThatIsOvertakenByItsRollback(t *testing.T) {
 	onDetachable(t, func(b *faultBench, k lockKind) {
 		c := b.patientClient()
 		ticket := b.detach(b.hold(k.one(b.direct, b.name)), time.Hour)
@@ -268,13 +268,13 @@ func TestFaultAttachThatIsOvertakenByItsUndo(t *testing.T) {
 		}()
 		await(b.bench, "the request is under way", attach.Fired())
 		cancel()
-		await(b.bench, "the undo is under way", back.Fired())
+		await(b.bench, "the rollback is under way", back.Fired())
 		var err error
 		select {
 		case err = <-got: // too early
 		case <-time.After(50 * time.Millisecond):
 		}
-		b.proxy.Latency(20 * time.Millisecond) // so that the next request would arrive before another undo
+		b.proxy.Latency(20 * time.Millisecond) // so that the next request would arrive before another rollback
 		attach.Release()
 		if err == nil {
 			err = await(b.bench, "Attach comes back", got)
@@ -319,12 +319,12 @@ func TestFaultLateAttemptOfADetachedHold(t *testing.T) {
 			h := b.hold(k.one(b.patientClient(), b.name)) // the second try has acquired it
 			ticket := b.detach(h, time.Minute)
 			b.must(b.attach(b.direct, ticket).Release(context.Background()))
-			undone := b.proxy.On(k.undoes, testredis.HoldRequest).Times(testredis.Always)
+			rolledBack := b.proxy.On(k.rollsBack, testredis.HoldRequest).Times(testredis.Always)
 			ran := b.scriptRuns()
 			rule.Release()
 			testredis.Await(b, "the late attempt has run", soon, func() bool { return b.scriptRuns() > ran })
 			assert.Empty(b, b.records(), "a late attempt has taken a lock")
-			undone.Release()
+			rolledBack.Release()
 			b.follows(k.rival(b.direct, b.name))
 		})
 	}
@@ -360,7 +360,7 @@ func TestFaultReadersLeaveWhileOneIsSplitOff(t *testing.T) {
 
 // A reader that was to be split off is not left behind if the request runs late: the entry from which it is split is
 // still there.
-func TestFaultLateSplitIsUndone(t *testing.T) {
+func TestFaultLateSplitIsRolledBack(t *testing.T) {
 	b := newFaultBench(t)
 	l := b.clientOn(b.proxy.Client(), WithHandoffWindow(time.Minute)).NewRWLock(b.name).Read()
 	h, other := b.hold(l), b.hold(l)
@@ -375,11 +375,11 @@ func TestFaultLateSplitIsUndone(t *testing.T) {
 	releases := b.proxy.On(calls(readRelease), testredis.DelayReply(0)).Times(testredis.Always)
 	cancel()
 	b.mustBe(await(b.bench, "Detach comes back", got), context.Canceled)
-	testredis.Await(b, "the undo has run", soon, func() bool { return releases.Count() == 4 }) // rollBackOne
+	testredis.Await(b, "the rollback has run", soon, func() bool { return releases.Count() == 4 }) // rollBackOne
 	b.must(other.Context().Err())
 	ran := b.scriptRuns()
 	rule.Release()
-	testredis.Await(b, "the late request has run, and is undone", soon, func() bool {
+	testredis.Await(b, "the late request has run, and is rolled back", soon, func() bool {
 		i, err := b.direct.Inspect(context.Background(), b.name)
 		return err == nil && b.scriptRuns() > ran+2 && len(i.Holders) == 1 && !i.Holders[0].Detached
 	})

@@ -381,7 +381,7 @@ func TestDetachedHoldExpires(t *testing.T) {
 
 // A ticket is over when keep has passed, even if the detached hold is still there: an Attach that gives up after that
 // time puts it back for a moment.
-func TestTicketIsOverWhenKeepHasPassed(t *testing.T) {
+func TestTicketEndsWhenKeepHasPassed(t *testing.T) {
 	onDetachable(t, func(b *faultBench, k lockKind) {
 		c := b.client()
 		text := b.detach(b.hold(k.one(c, b.name)), time.Hour)

@@ -286,7 +286,7 @@ func TestFairLockPassesOverWaitersThatNobodyHears(t *testing.T) {
 			waiters[n].asks(contract.Push, time.Minute)
 		}
 		for _, n := range []int{0, 1, 2, 4} {
-			waiters[n].goesDeaf()
+			waiters[n].stopsListening()
 		}
 		fields := func(of ...int) (all []string) {
 			for _, n := range of {
@@ -333,7 +333,7 @@ func TestFairNewcomerPassesOverWaitersThatNobodyHears(t *testing.T) {
 		holder, dead := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
 		assert.Equal(t, contract.Held, holder.asks(contract.Push, time.Minute))
 		dead.asks(contract.Push, time.Minute)
-		dead.goesDeaf()
+		dead.stopsListening()
 		b.must(b.rdb.Del(ctx, b.name).Err())
 		b.tries(l, true)
 		assert.Equal(t, []string{dead.field}, b.queue())
@@ -354,7 +354,7 @@ func TestFairWaiterThatAsksTakesTheLockBehindThoseThatNobodyHears(t *testing.T) 
 		dead.asks(contract.Push, time.Minute)
 		asks.asks(contract.Poll, time.Minute)
 		last.asks(contract.Push, time.Minute)
-		dead.goesDeaf()
+		dead.stopsListening()
 		b.must(l.Unlock(ctx))
 		assert.Equal(t, "0", asks.hears())
 		b.isFree()

@@ -138,17 +138,17 @@ func (w *fairWaiter) release() {
 }
 
 // leaves makes the waiter give up.
-func (w *fairWaiter) leaves() { w.undoes(false) }
+func (w *fairWaiter) leaves() { w.rollsBack(false) }
 
-// undoes makes the waiter give up. If late is set, one of its requests may still run.
-func (w *fairWaiter) undoes(late bool) {
+// rollsBack makes the waiter give up. If late is set, one of its requests may still run.
+func (w *fairWaiter) rollsBack(late bool) {
 	w.Helper()
 	_, err := w.lock.client.send(w.lock.RollBack(contract.Attempt{Field: w.field, HoldCount: 1, Late: late}))
 	w.must(err)
 }
 
-// goesDeaf closes the connection on which the waiter is subscribed.
-func (w *fairWaiter) goesDeaf() {
+// stopsListening closes the connection on which the waiter is subscribed.
+func (w *fairWaiter) stopsListening() {
 	w.Helper()
 	w.must(w.messages.Close())
 	channel := w.lock.announce + "client:" + w.client
@@ -330,14 +330,15 @@ func TestFairGrantsToListenersOnly(t *testing.T) {
 		b := newBench(t, addr)
 		ctx := context.Background()
 		l := b.client().NewFairLock(b.name)
-		older, quiet, deaf, next := b.newFairWaiter(l, 2), b.newFairWaiter(l, 3), b.newFairWaiter(l, 4), b.newFairWaiter(l, 5)
+		older, quiet := b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
+		silent, next := b.newFairWaiter(l, 4), b.newFairWaiter(l, 5)
 		b.must(l.Lock(ctx))
 		java := b.newJavaWaiter(l, 1)
 		older.asks("", time.Minute)
 		quiet.asks(contract.Push, time.Minute)
 		quiet.asks(contract.Defer, time.Minute) // its connection was cut meanwhile
-		deaf.asks(contract.Push, time.Minute)
-		deaf.goesDeaf()
+		silent.asks(contract.Push, time.Minute)
+		silent.stopsListening()
 		next.asks(contract.Push, time.Minute)
 		all := b.rdb.PSubscribe(ctx, "redisson_lock__channel:*") // receives everything, and is not the waiter
 		defer all.Close()
@@ -352,10 +353,10 @@ func TestFairGrantsToListenersOnly(t *testing.T) {
 		quiet.isWoken()
 		quiet.leaves()
 		next.isGranted(engine.ProvisionalLease, 0)
-		assert.Equal(t, []string{deaf.field}, b.queue(), "a waiter that may be alive keeps its place")
+		assert.Equal(t, []string{silent.field}, b.queue(), "a waiter that may be alive keeps its place")
 		b.must(all.Close())
 		next.leaves()
-		deaf.leaves()
+		silent.leaves()
 	})
 }
 
@@ -375,7 +376,7 @@ func TestFairFreeLockIsGrantedToTheFirst(t *testing.T) {
 		assert.Equal(t, contract.Busy, next.asks(contract.Push, time.Minute))
 		b.must(b.rdb.Del(ctx, b.name).Err())
 		assert.Equal(t, contract.Held, next.asks(contract.Push, time.Minute), "the first itself")
-		assert.Equal(t, contract.Busy, first.asks(contract.Push, time.Minute), "a grant that has lapsed")
+		assert.Equal(t, contract.Busy, first.asks(contract.Push, time.Minute), "a grant that has expired")
 		next.leaves()
 		first.isGranted(engine.ProvisionalLease, 0)
 		first.leaves()
@@ -490,7 +491,7 @@ func TestFairGrantThatRedisDidNotMakeIsNoHold(t *testing.T) {
 }
 
 // A grant for a wait that has ended is released at once.
-func TestFairGrantToAWaitThatIsOverIsGivenBack(t *testing.T) {
+func TestFairGrantToAWaitThatHasEndedIsReleased(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx, owner := context.Background(), ContextWithOwner(context.Background())
@@ -521,7 +522,7 @@ func TestFairGrantToAWaitThatIsOverIsGivenBack(t *testing.T) {
 }
 
 // A user that may not ask who is subscribed learns it from the answer to the grant.
-func TestFairGrantWithoutTheRightToCountListeners(t *testing.T) {
+func TestFairGrantWithoutThePermissionToCountListeners(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
 	b.must(
@@ -545,14 +546,14 @@ func TestFairGrantWithoutTheRightToCountListeners(t *testing.T) {
 		b.name,
 	)
 	b.must(l.Lock(ctx))
-	deaf, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
-	deaf.asks(contract.Push, time.Minute)
+	silent, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
+	silent.asks(contract.Push, time.Minute)
 	next.asks(contract.Push, time.Minute)
-	deaf.goesDeaf()
+	silent.stopsListening()
 	b.must(l.Unlock(ctx))
 	next.isGranted(engine.ProvisionalLease, 0)
-	assert.Equal(t, []string{deaf.field}, b.queue())
-	deaf.leaves()
+	assert.Equal(t, []string{silent.field}, b.queue())
+	silent.leaves()
 	next.leaves()
 }
 
@@ -569,11 +570,11 @@ func TestFairLineThatIsNoLine(t *testing.T) {
 		b.mustBe(err, ErrNotALock)
 		assert.ErrorContains(t, err, "the key "+shortName(line)+" holds a string")
 		testredis.Await(t, "the waiter has left", soon, func() bool { return len(b.queue()) == 0 })
-		deaf := b.newFairWaiter(l, 1)
-		assert.Equal(t, contract.Busy, deaf.asks(contract.Defer, time.Minute), "a waiter that does not listen")
+		silent := b.newFairWaiter(l, 1)
+		assert.Equal(t, contract.Busy, silent.asks(contract.Defer, time.Minute), "a waiter that does not listen")
 		b.must(l.Unlock(ctx))
-		deaf.isWoken()
-		deaf.leaves()
+		silent.isWoken()
+		silent.leaves()
 		assert.Equal(t, "other data", b.rdb.GetDel(ctx, line).Val())
 	})
 }
@@ -591,7 +592,7 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 		late.asks(contract.Push, time.Minute)
 		late.leaves()
 		assert.Zero(t, b.rdb.Exists(ctx, line).Val(), "a tombstone where no request can run")
-		late.undoes(true)
+		late.rollsBack(true)
 		assert.Equal(t, contract.Busy, late.asks(contract.Push, time.Minute))
 		assert.Empty(t, b.queue(), "it queues again")
 		left := b.rdb.PTTL(ctx, line).Val()
@@ -619,7 +620,7 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 		for n := range most {
 			other := *next
 			other.field = fmt.Sprint(next.client, ":7:00", n)
-			other.undoes(true)
+			other.rollsBack(true)
 		}
 		assert.Equal(t, contract.Held, late.asks(contract.Push, time.Minute), "tombstones have a bound: the oldest goes")
 		late.leaves()

@@ -461,7 +461,7 @@ func TestFairWaitersThatNobodyHearsLetJavaPass(t *testing.T) {
 		for n := range 2 {
 			w := b.newFairWaiter(l, n+1)
 			w.asks(contract.Push, time.Minute)
-			w.goesDeaf()
+			w.stopsListening()
 		}
 		java := b.newJavaWaiter(l, 3)
 		b.must(l.Unlock(ctx))

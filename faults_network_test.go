@@ -76,17 +76,17 @@ func TestFaultLostAnswersChangeNothingTwice(t *testing.T) {
 }
 
 // Row 9: ctx is done while the request is in flight.
-func TestFaultRequestIsUndoneWhenCtxEnds(t *testing.T) {
+func TestFaultRequestIsRolledBackWhenCtxIsDone(t *testing.T) {
 	t.Parallel()
 	server := oneRedis(t)
 	for _, timeout := range []time.Duration{time.Minute, 900 * time.Millisecond} {
 		t.Run(fmt.Sprint("read timeout ", timeout), func(t *testing.T) {
-			onFaultLocks(t, server, func(b *faultBench, k faultLock) { testUndoWhenCtxEnds(b, k, timeout) })
+			onFaultLocks(t, server, func(b *faultBench, k faultLock) { testRollbackWhenCtxIsDone(b, k, timeout) })
 		})
 	}
 }
 
-func testUndoWhenCtxEnds(b *faultBench, k faultLock, timeout time.Duration) {
+func testRollbackWhenCtxIsDone(b *faultBench, k faultLock, timeout time.Duration) {
 	c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = timeout }))
 	rule := b.proxy.On(k.takes, testredis.HoldRequest).Times(testredis.Always)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -105,21 +105,21 @@ func testUndoWhenCtxEnds(b *faultBench, k faultLock, timeout time.Duration) {
 }
 
 // Rows 3, 4: the rollback overtakes the attempt. The late attempt acquires nothing, and is not taken for a later hold.
-func TestFaultAttemptRunsAfterItsUndo(t *testing.T) {
+func TestFaultAttemptRunsAfterItsRollback(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 		const lease = time.Second
 		l := k.one(b.shaky(WithWatchdogTimeout(lease)), b.name)
 		rule := b.proxy.On(k.takes, testredis.HoldRequest).Times(testredis.Always)
-		undone := b.proxy.On(firstOfEachKey(k.undoes), testredis.DelayReply(0)).Times(k.parts)
-		again := b.proxy.On(k.undoes, testredis.HoldRequest).Times(testredis.Always)
+		rolledBack := b.proxy.On(firstOfEachKey(k.rollsBack), testredis.DelayReply(0)).Times(k.parts)
+		again := b.proxy.On(k.rollsBack, testredis.HoldRequest).Times(testredis.Always)
 		ctx, cancel := context.WithCancel(context.Background())
 		got := make(chan error, 1)
 		go func() { got <- l.Lock(ctx) }()
 		testredis.Await(b, "the requests are under way", soon, func() bool { return rule.Count() >= k.asks })
 		cancel()
 		b.mustBe(await(b.bench, "Lock comes back", got), context.Canceled)
-		testredis.Await(b, "the undo has run", soon, func() bool { return undone.Count() == k.parts })
+		testredis.Await(b, "the rollback has run", soon, func() bool { return rolledBack.Count() == k.parts })
 		ran := b.scriptRuns()
 		rule.Release()
 		testredis.Await(b, "the late attempt has run", soon, func() bool { return b.scriptRuns() > ran })
@@ -195,7 +195,7 @@ func TestFaultLateReaderAcquiresNothing(t *testing.T) {
 }
 
 // Row 9: also if a MultiLock has acquired some of its locks by then, and cannot release them.
-func TestFaultMultiLockIsUndoneWhenCtxEnds(t *testing.T) {
+func TestFaultMultiLockIsRolledBackWhenCtxIsDone(t *testing.T) {
 	t.Parallel()
 	ends := map[string]func(ctx context.Context, l Locker) error{
 		"Lock": func(ctx context.Context, l Locker) error { return l.Lock(ctx) },
@@ -358,7 +358,7 @@ func TestFaultLateRenewalCreatesNoRecord(t *testing.T) {
 }
 
 // Rows 10, 44: a waiter gives up, and the answer to that is lost. The waiter behind it is not delayed.
-func TestFaultLostUndoHoldsUpNoWaiter(t *testing.T) {
+func TestFaultLostRollbackHoldsUpNoWaiter(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 		ctx := context.Background()
@@ -370,7 +370,7 @@ func TestFaultLostUndoHoldsUpNoWaiter(t *testing.T) {
 		got := make(chan error, 1)
 		go func() { got <- next.Lock(owner) }()
 		stays(b, "it is held", got, 100*time.Millisecond)
-		b.proxy.On(k.undoes, testredis.LoseReply).Times(k.parts)
+		b.proxy.On(k.rollsBack, testredis.LoseReply).Times(k.parts)
 		cancel()
 		b.mustBe(await(b.bench, "the waiter gives up", gone), context.Canceled)
 		b.must(held.Unlock(ctx))

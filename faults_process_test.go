@@ -273,7 +273,7 @@ func TestFaultKilledWaitersDelayNobody(t *testing.T) {
 
 // Row 40: one processor, other processes that load it, and many locks: the locks are renewed, or their holders learn of
 // the loss in time.
-func TestFaultStarvedProcessTrustsNoLostLock(t *testing.T) {
+func TestFaultStarvedProcessKeepsNoLostLock(t *testing.T) {
 	t.Parallel()
 	b := newFaultBenchOn(t, testredis.Start(t))
 	startChild(b, []string{"GOMAXPROCS=1"}, "many").says("done, failed: false")

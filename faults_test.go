@@ -28,7 +28,7 @@ import (
 type faultLock struct {
 	lockKind
 
-	takes, gives, undoes, renews testredis.Match
+	takes, gives, rollsBack, renews testredis.Match
 
 	asks, parts int  // number of requests of one acquire, and of one release
 	red         bool // Lock continues until ctx is done, whatever the nodes answer
@@ -219,19 +219,20 @@ const suiteTests = "TestLock TestFencedLock TestFairLock TestSemaphore TestReadL
 // faultRows are the tests of each row. A suite is the set of tests that all lock types pass.
 var faultRows = map[int]string{
 	1: "TestFaultLostAnswersChangeNothingTwice TestEngineLostAnswersOfAnAcquire",
-	2: "TestHungConnectionDelaysByASecond TestHungRequestThatRunsLateIsUndone TestFaultLostAnswersChangeNothingTwice",
-	3: "TestFaultAttemptRunsAfterItsUndo TestFaultLateReaderAcquiresNothing TestFaultPausedRedisEndsValidityAndCalls " +
-		"TestFairLateRequestOfACallerThatHasLeft",
-	4: "TestFaultAttemptRunsAfterItsUndo TestEngineUndoThatOvertakesItsAttempt",
+	2: "TestHungConnectionDelaysByASecond TestHungRequestThatRunsLateIsRolledBack TestFaultLostAnswersChangeNothingTwice",
+	3: "TestFaultAttemptRunsAfterItsRollback TestFaultLateReaderAcquiresNothing " +
+		"TestFaultPausedRedisEndsValidityAndCalls TestFairLateRequestOfACallerThatHasLeft",
+	4: "TestFaultAttemptRunsAfterItsRollback TestEngineRollbackThatOvertakesItsAttempt",
 	5: "TestFaultLostAnswersChangeNothingTwice TestUnlockGoesOnInTheBackground TestFaultLateReleaseFreesNoOtherHold " +
 		"TestEngineLostAnswersOfARelease",
 	6: "TestCallIsSentOnceByGoRedis TestFaultLostAnswersChangeNothingTwice",
 	7: "TestFaultFailedRenewalIsRepeated TestFaultBlackHoleEndsValidityInTime " +
 		"TestWatchdogEndsValidityWhenNoRenewalIsConfirmed",
 	8: "suite",
-	9: "TestFaultRequestIsUndoneWhenCtxEnds TestFaultMultiLockIsUndoneWhenCtxEnds " +
-		"TestEngineUndoesAnAttemptThatWasGivenUp TestGivenUpAcquireIsUndoneAtOnce",
-	10: "suite TestFaultLostUndoHoldsUpNoWaiter TestFairWaitersThatGiveUpLeaveTheQueue TestWriterThatGivesUpLetsReadersIn",
+	9: "TestFaultRequestIsRolledBackWhenCtxIsDone TestFaultMultiLockIsRolledBackWhenCtxIsDone " +
+		"TestEngineRollsBackAnAttemptThatWasGivenUp TestGivenUpAcquireIsRolledBackAtOnce",
+	10: "suite TestFaultLostRollbackHoldsUpNoWaiter TestFairWaitersThatGiveUpLeaveTheQueue " +
+		"TestWriterThatGivesUpLetsReadersIn",
 	11: "TestFaultWaiterSurvivesAKilledSubscription TestPubSubWakesEverybodyAfterAReconnect",
 	12: "TestFaultWaiterSurvivesASilentSubscription TestFaultBlackHoleEndsValidityInTime TestPubSubNoticesASilentPeer " +
 		"TestPollerNoticesAGrantThatNoMessageBrought",
@@ -261,21 +262,21 @@ var faultRows = map[int]string{
 	35: "TestFaultServerClockJumpIsReported TestLineStarvesNobodyAfterItsClockWasSetBack " +
 		"TestReaderIsNotHeldOffByAHeartbeatOfTheFuture TestFairDeadWaiterIsEvictedAfterTheClockWentBack",
 	36: "TestFaultTimeOfASlowRequestIsNotValid",
-	37: "TestEngineAttemptThatRunsAfterAnOutageIsUndone TestFaultPausedRedisEndsValidityAndCalls " +
+	37: "TestEngineAttemptThatRunsAfterAnOutageIsRolledBack TestFaultPausedRedisEndsValidityAndCalls " +
 		"TestFairOrderSurvivesAPauseOfRedis",
 	38: "TestFaultWaiterRidesOutAnOutage TestEngineOutages",
 	39: "TestFaultExhaustedPoolDelaysNoRenewal TestFaultHoldSurvivesMaxClients",
-	40: "TestFaultStarvedProcessTrustsNoLostLock TestEngineGuardLooksAtTheClock TestWatchdogManyLeases",
+	40: "TestFaultStarvedProcessKeepsNoLostLock TestEngineGuardLooksAtTheClock TestWatchdogManyLeases",
 	41: "TestFaultLateRenewalCreatesNoRecord TestScriptsOfALock",
 	42: "suite",
 	43: "TestFaultKilledWaiterBlocksForSeconds TestFaultKilledWaitersDelayNobody " +
 		"TestFairCrashedWaitersAreEvictedInSeconds " +
 		"TestFairDeadHeadOfAFreeLockIsEvicted TestFairWaitersWithoutHeartbeatsAreDead",
-	44: "TestFaultLostUndoHoldsUpNoWaiter TestFairWaitersThatGiveUpLeaveTheQueue " +
+	44: "TestFaultLostRollbackHoldsUpNoWaiter TestFairWaitersThatGiveUpLeaveTheQueue " +
 		"TestFairQueueKeepsItsRulesInEveryOrderOfEvents",
 	45: "TestWriterIsNotStarved TestReadersAreNotStarved TestWriterEvictsDeadReaders " +
-		"TestUpgradeFailsWhenOnlyItsOwnReadIsInTheWay TestDowngradeLetsReadersIn TestFaultKilledHolderBlocksForItsLease",
-	46: "TestRedLockNeedsAMajorityOfLiveNodes TestRedLockLateGrantsAreGivenBack " +
+		"TestUpgradeFailsWhenOnlyItsOwnReadBlocksIt TestDowngradeLetsReadersIn TestFaultKilledHolderBlocksForItsLease",
+	46: "TestRedLockNeedsAMajorityOfLiveNodes TestRedLockLateGrantsAreReleased " +
 		"TestRedLockRoundLongerThanTheLeaseIsNoAcquire TestMultiLockUnlocksAll " +
 		"TestMultiLockStartsOverWhenAnEarlierLockIsLost",
 	47: "TestRedLockNodeThatComesBackEmptyIsTakenAgain TestRedLockMajorityThatComesBackEmptyIsALoss",
@@ -295,13 +296,13 @@ var faultRows = map[int]string{
 	59: "suite",
 	60: "TestFaultKilledHolderBlocksForItsLease TestFaultKilledWaiterBlocksForSeconds",
 	61: "TestFaultLostAnswersOfDetachAndAttach",
-	62: "TestFaultDetachThatIsNotConfirmedReleases TestFaultLateSplitIsUndone",
+	62: "TestFaultDetachThatIsNotConfirmedReleases TestFaultLateSplitIsRolledBack",
 	63: "TestFaultAttachThatGivesUpPutsTheHoldBack TestFaultAttachAfterOneThatGaveUpIsNotRefused " +
-		"TestFaultAttachThatIsOvertakenByItsUndo",
+		"TestFaultAttachThatIsOvertakenByItsRollback",
 	64: "TestFaultLateRenewalOfADetachedHold TestFaultLateAttemptOfADetachedHold",
 	65: "TestFaultAttachIsValidFromBeforeTheRequest",
 	66: "TestFaultReadersLeaveWhileOneIsSplitOff",
-	67: "TestDetachedHoldExpires TestTicketIsOverWhenKeepHasPassed TestExpiredHoldIsNotAttached " +
+	67: "TestDetachedHoldExpires TestTicketEndsWhenKeepHasPassed TestExpiredHoldIsNotAttached " +
 		"TestDetachedHoldIsReleasedByForce",
 	68: "TestForcedReleaseReachesTheHolder TestForcedReleaseReachesTheHolderOfARedLock TestForceSendsHintsToOthers",
 	69: "TestForcedReleaseReachesTheHolderAfterAReconnect TestRefusedHintsAreNotAskedForAgain " +

@@ -245,13 +245,13 @@ func (s suite) holdTests() []suiteTest {
 			_, err = lost.Guard(ctx)
 			b.mustBe(err, ErrNotHeld)
 
-			lapses := b.holdFor(l, 600*time.Millisecond)
-			if guarded, err = lapses.Guard(ctx); err == nil { // on a busy machine the lease may have expired
+			expires := b.holdFor(l, 600*time.Millisecond)
+			if guarded, err = expires.Guard(ctx); err == nil { // on a busy machine the lease may have expired
 				b.ends(guarded, ErrLockLost)
 			}
-			_, err = lapses.Guard(ctx)
+			_, err = expires.Guard(ctx)
 			b.mustBe(err, ErrLockLost)
-			b.mustBe(lapses.Release(ctx), ErrLockLost)
+			b.mustBe(expires.Release(ctx), ErrLockLost)
 
 			// Another name: a RedLock whose last hold has just expired may hold no more than a majority, which Close
 			// releases.

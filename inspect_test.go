@@ -578,7 +578,7 @@ func TestInspectOnlyReads(t *testing.T) {
 }
 
 // The permissions of a user that may only inspect, as docs/security.md lists them.
-func TestInspectNeedsTheDocumentedRights(t *testing.T) {
+func TestInspectNeedsTheDocumentedPermissions(t *testing.T) {
 	s := testredis.Start(t)
 	b := newBench(t, s.Addr())
 	d := b.deployment(s)
@@ -888,22 +888,22 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	assert.Equal(t, TypeSemaphore, i.Type)
 	assert.Len(t, i.Holders, mostShown)
 	assert.Equal(t, 5, i.Available)
-	assert.Equal(t, "00000000-0000-4000-8000-000000000001", i.Holders[0].Client, "the first to lapse")
+	assert.Equal(t, "00000000-0000-4000-8000-000000000001", i.Holders[0].Client, "the first to expire")
 	assert.Equal(t, ends+many, i.At.Add(i.TTL).UnixMilli(), "the longest lease")
 	_, err := c.Inspect(ctx, b.name)
 	b.must(err)
 
-	lapsed := time.Now().Add(-time.Hour).UnixMilli() // Java's clock may be ahead: all permits that have expired are free
+	expired := time.Now().Add(-time.Hour).UnixMilli() // Java's clock may be ahead: all permits that have expired are free
 	b.must(
 		b.rdb.Eval(
 			ctx,
 			"for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[1], ARGV[2] + i, field .. '2') end return 1",
 			[]string{permitsKey(b.name)},
 			many,
-			lapsed,
+			expired,
 		).Err(),
 	)
-	i = inTime("permits that have lapsed")
+	i = inTime("permits that have expired")
 	assert.Equal(t, 5+many, i.Available)
 	assert.Len(t, i.Holders, mostShown)
 	b.must(b.rdb.ZRemRangeByScore(ctx, permitsKey(b.name), strconv.FormatInt(time.Now().UnixMilli(), 10), "+inf").Err())
@@ -912,7 +912,7 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	assert.Equal(t, 5+many, i.Available)
 	assert.Empty(t, i.Holders)
 	assert.False(t, i.Ambiguous)
-	check("permits that have all lapsed")
+	check("permits that have all expired")
 	b.must(b.rdb.Del(ctx, b.name, permitsKey(b.name)).Err())
 
 	b.must(

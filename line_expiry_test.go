@@ -68,33 +68,33 @@ func TestLinePausedClientCostsOneLease(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		ctx := context.Background()
 		first := b.contender().takes()
-		frozen := b.manual().listens().joins()
+		paused := b.manual().listens().joins()
 		next := b.contender(WithPollInterval(100 * time.Millisecond)).joins()
 		first.unlocks()
-		b.awaitHolder(frozen.id)
+		b.awaitHolder(paused.id)
 		assert.InDelta(b, 3500, b.pttl().Milliseconds(), 1500, "the provisional lease")
 		b.must(b.rdb.PExpire(ctx, b.name, 100*time.Millisecond).Err()) // the provisional lease expires
 		next.gets()
-		assert.Equal(b, "suspect", b.placeOf(frozen.id).state, "the place of the frozen client")
+		assert.Equal(b, "suspect", b.placeOf(paused.id).state, "the place of the paused client")
 
 		last := b.contender(WithPollInterval(100 * time.Millisecond)).joins()
 		next.unlocks()
 		last.gets() // and not the paused client
-		assert.Equal(b, []string{frozen.id}, b.clientsInLine(), "the line")
+		assert.Equal(b, []string{paused.id}, b.clientsInLine(), "the line")
 		behind := b.manual().listens().joins()
 
-		frozen.joins() // it asks
-		assert.Equal(b, "confirmed", b.placeOf(frozen.id).state, "the place of the client that has asked")
-		assert.Equal(b, []string{frozen.id, behind.id}, b.clientsInLine(), "the line")
+		paused.joins() // it asks
+		assert.Equal(b, "confirmed", b.placeOf(paused.id).state, "the place of the client that has asked")
+		assert.Equal(b, []string{paused.id, behind.id}, b.clientsInLine(), "the line")
 		last.unlocks()
-		assert.Equal(b, frozen.field, b.holder(), "the holder")
+		assert.Equal(b, paused.field, b.holder(), "the holder")
 		assert.Greater(b, b.pttl(), 50*time.Second, "the lease of the grant")
-		assert.Equal(b, int64(1), frozen.release(false)[0], "released")
+		assert.Equal(b, int64(1), paused.release(false)[0], "released")
 	})
 }
 
 // The same applies if the grant came from a client that had been granted the lock itself.
-func TestLineLapseOfALaterGrantIsNoticed(t *testing.T) {
+func TestLineExpiryOfALaterGrantIsNoticed(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
 		one, two, three := b.manual().listens().joins(), b.manual().listens().joins(), b.manual().listens().joins()
@@ -113,12 +113,12 @@ func TestLineTwoExpiriesLeaveTwoPlaces(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
 		one, two, three := b.manual().listens().joins(), b.manual().listens().joins(), b.manual().listens().joins()
-		lapse := func() { b.must(b.rdb.Del(context.Background(), b.name).Err()) }
+		expire := func() { b.must(b.rdb.Del(context.Background(), b.name).Err()) }
 		first.release(false)
-		lapse()
+		expire()
 		three.joins()
 		require.Equal(b, two.field, b.holder(), "the holder")
-		lapse()
+		expire()
 		require.Equal(b, int64(1), three.ask(contract.Push)[0], "the lock is free")
 		assert.Equal(b, []string{one.id, two.id}, b.clientsInLine(), "the line")
 	})
@@ -128,18 +128,18 @@ func TestLineTwoExpiriesLeaveTwoPlaces(t *testing.T) {
 func TestLineExpiredClientThatAsksKeepsItsPlace(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
-		lapses, next := b.manual().listens().joins(), b.manual().listens().joins()
+		expires, next := b.manual().listens().joins(), b.manual().listens().joins()
 		first.release(false)
 		b.must(b.rdb.Del(context.Background(), b.name).Err()) // the lease expires
 		other := b.manual().takes()                           // TryLock without a wait: its script does not read the line
-		lapses.joins()
-		assert.Equal(b, "confirmed", b.placeOf(lapses.id).state, "the place of the client that has asked")
-		assert.Equal(b, []string{lapses.id, next.id}, b.clientsInLine(), "the line")
+		expires.joins()
+		assert.Equal(b, "confirmed", b.placeOf(expires.id).state, "the place of the client that has asked")
+		assert.Equal(b, []string{expires.id, next.id}, b.clientsInLine(), "the line")
 
 		other.release(false)
-		require.Equal(b, lapses.field, b.holder(), "the holder")
+		require.Equal(b, expires.field, b.holder(), "the holder")
 		b.must(b.rdb.Del(context.Background(), b.name).Err())
-		assert.Equal(b, int64(1), lapses.ask(contract.Push)[0], "the lock is free, and the client is first")
+		assert.Equal(b, int64(1), expires.ask(contract.Push)[0], "the lock is free, and the client is first")
 		assert.Equal(b, []string{next.id}, b.clientsInLine(), "the line")
 	})
 }
@@ -148,18 +148,18 @@ func TestLineExpiredClientThatAsksKeepsItsPlace(t *testing.T) {
 func TestLineExpiredHolderWaitsAgainAtTheEnd(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
-		lapses := b.manual().listens()
-		lapses.lease = 1000
-		lapses.joins()
+		expires := b.manual().listens()
+		expires.lease = 1000
+		expires.joins()
 		one, two := b.manual().listens().joins(), b.manual().listens().joins()
 		first.release(false)
-		require.Equal(b, lapses.field, b.holder(), "the holder")
+		require.Equal(b, expires.field, b.holder(), "the holder")
 		require.NoError(b, b.rdb.Del(context.Background(), b.name).Err()) // its second lease expires
 		require.Equal(b, int64(0), two.ask(contract.Push)[0], "the second place overtakes the first one")
 		require.Equal(b, one.field, b.holder(), "the holder")
-		lapses.field = lapses.id + ":1:02" // another wait
-		lapses.joins()
-		assert.Equal(b, []string{two.id, lapses.id}, b.clientsInLine(), "the line")
+		expires.field = expires.id + ":1:02" // another wait
+		expires.joins()
+		assert.Equal(b, []string{two.id, expires.id}, b.clientsInLine(), "the line")
 		one.release(false)
 		assert.Equal(b, two.field, b.holder(), "the holder")
 	})
@@ -167,7 +167,7 @@ func TestLineExpiredHolderWaitsAgainAtTheEnd(t *testing.T) {
 
 // A subscription at the former master is replaced. Otherwise the waiter would have no entry, and would always be
 // overtaken.
-func TestLineDeafClientSubscribesAnew(t *testing.T) {
+func TestLineClientAtAFormerMasterSubscribesAnew(t *testing.T) {
 	t.Parallel()
 	before, now := testredis.Start(t), testredis.Start(t)
 	b := newBench(t, now.Addr())
@@ -282,9 +282,9 @@ func TestLinePausedClientCostsTheOthersNothing(t *testing.T) {
 	t.Parallel()
 	b := newLineBench(t, testredis.Start(t).Addr())
 	first := b.manual().takes()
-	frozen := b.manual().listens().joins()
+	paused := b.manual().listens().joins()
 	first.release(false)
-	b.awaitHolder(frozen.id)
+	b.awaitHolder(paused.id)
 	b.must(b.rdb.Del(context.Background(), b.name).Err()) // the provisional lease expires
 	one, two := b.manual().listens(), b.manual().listens()
 	next := func(m *manual) {
@@ -292,7 +292,7 @@ func TestLinePausedClientCostsTheOthersNothing(t *testing.T) {
 		m.joins()
 	}
 	require.Equal(b, int64(1), one.ask(contract.Push)[0], "the lock is free")
-	require.Equal(b, "suspect", b.placeOf(frozen.id).state)
+	require.Equal(b, "suspect", b.placeOf(paused.id).state)
 	commands := func() (n int) { // that the release of one sends
 		next(two)
 		n = b.commands(func() { one.release(false) })
@@ -398,9 +398,9 @@ func TestLinePlaceThatMovesStaysWhenACallerLeaves(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		late := b.suspect()
 		b.manual().takes()
-		deaf := b.manual().joins()
+		silent := b.manual().joins()
 		b.must(b.rdb.Del(context.Background(), b.name).Err()) // the lease of the holder expires
-		require.Equal(b, int64(1), deaf.ask(contract.Push)[0], "the lock is free")
+		require.Equal(b, int64(1), silent.ask(contract.Push)[0], "the lock is free")
 		assert.Equal(b, []string{late.id}, b.clientsInLine())
 	})
 }

@@ -212,7 +212,7 @@ func TestLineGrantOfOtherPropertiesIsConfirmed(t *testing.T) {
 }
 
 // A grant for a wait that has ended is released at once.
-func TestLineGrantToAnUnknownWaitIsGivenBack(t *testing.T) {
+func TestLineGrantToAnUnknownWaitIsReleased(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
 		c := b.contender().joins()
@@ -600,7 +600,7 @@ func TestLineGrantIsConfirmedForReplicas(t *testing.T) {
 	c.isGranted(c.placeOf(c.client.ID()).asked, 5000)
 	b.mustBe(await(b, "Lock", c.got), ErrNotSynced) // there are no replicas
 	assert.GreaterOrEqual(b, c.scripts.n.Load(), asked+1, "scripts")
-	testredis.Await(b, "the lock is given back", soon, func() bool { return b.holder() == "" })
+	testredis.Await(b, "the lock is released", soon, func() bool { return b.holder() == "" })
 }
 
 // A line that no client enters expires.

@@ -116,7 +116,7 @@ func TestLineAskThatRunsLateLeavesNothing(t *testing.T) {
 
 // The rollback of a request whose outcome is unknown also buries the field, because the rollback of the caller may
 // arrive later.
-func TestLineUndoOfAnUnansweredRequestEndsTheField(t *testing.T) {
+func TestLineRollbackOfAnUnansweredRequestEndsTheField(t *testing.T) {
 	b := newFaultBench(t)
 	b.opts = []Option{WithPollInterval(time.Hour)}
 	first := b.contender().takes()
@@ -137,8 +137,8 @@ func TestLineUndoOfAnUnansweredRequestEndsTheField(t *testing.T) {
 		testredis.Always,
 	)
 	late.givesUpAsking(rule)
-	testredis.Await(b, "the undo of the request", soon, func() bool { return open.Count()+closed.Count() > 1 })
-	assert.Zero(b, open.Count(), "undos after which the request may still take the lock")
+	testredis.Await(b, "the rollback of the request", soon, func() bool { return open.Count()+closed.Count() > 1 })
+	assert.Zero(b, open.Count(), "rollbacks after which the request may still take the lock")
 	rule.Release()
 	first.unlocks()
 	b.emptyLine()
@@ -239,7 +239,7 @@ func TestLineGrantAfterACallerHasLeftGoesToTheNext(t *testing.T) {
 	first.unlocks()
 	b.awaitHolder(leaves.client.ID())
 	stays(b, "another client has the lock", other.got, 200*time.Millisecond)
-	assert.True(b, strings.HasPrefix(b.holder(), leaves.client.ID()), "the lock was given back")
+	assert.True(b, strings.HasPrefix(b.holder(), leaves.client.ID()), "the lock was released")
 	rule.Release()
 	stayer.gets()
 	other.waits()

@@ -25,7 +25,7 @@ import (
 
 // A user that may not publish, not subscribe, or not use the keys of the line acquires locks, and passes them to
 // others.
-func TestLineWithoutARight(t *testing.T) {
+func TestLineWithoutAPermission(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	for what, lack := range map[string]struct {
@@ -206,7 +206,7 @@ var withoutLine = []string{
 }
 
 // The field of the first hold of a Client already shows whether its user may use the line.
-func TestLineFieldOfTheFirstHoldSaysWhetherTheUserMayUseTheLine(t *testing.T) {
+func TestLineFieldOfTheFirstHoldShowsWhetherTheUserMayUseTheLine(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
 	b := newLineBench(t, server.Addr())

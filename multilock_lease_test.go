@@ -20,7 +20,7 @@ import (
 
 // If its last lock always expires before the others have their lease, that is an error, and nothing of it is left:
 // otherwise the next Lock would acquire again a lock that outlived it, and no Unlock would follow.
-func TestMultiLockThatIsOverAtOnceIsNotReported(t *testing.T) {
+func TestMultiLockThatExpiresAtOnceIsNotReported(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	proxy := testredis.NewProxy(t, b.addr)
@@ -43,7 +43,7 @@ func TestMultiLockThatIsOverAtOnceIsNotReported(t *testing.T) {
 	for _, part := range l.many.locks {
 		testredis.Await(
 			b,
-			part.Name()+" is given back",
+			part.Name()+" is released",
 			soon,
 			func() bool { return b.rdb.Exists(ctx, part.Name()).Val() == 0 },
 		)

@@ -231,7 +231,7 @@ func TestMultiLockLossOfOneEndsTheGuard(t *testing.T) {
 func TestMultiLockStartsOverWhenAnEarlierLockIsLost(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(b *bench){
-		"it lapses":        func(*bench) { time.Sleep(600 * time.Millisecond) },
+		"it expires":       func(*bench) { time.Sleep(600 * time.Millisecond) },
 		"it is taken away": func(b *bench) { b.must(b.rdb.Del(context.Background(), b.name+"-1").Err()) },
 		"a rival takes it": func(b *bench) { b.must(b.rdb.Del(context.Background(), b.name+"-1").Err()) },
 	} {

@@ -172,8 +172,8 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 						}
 						assert.Equal(t, before, b.content(b.name), method)
 						b.must(b.rdb.Del(ctx, b.name).Err())
-						testredis.Await(t, "all else is given back", soon, func() bool {
-							if k.lapses {
+						testredis.Await(t, "all else is released", soon, func() bool {
+							if k.expires {
 								b.forget()
 							}
 							return !slices.ContainsFunc(
@@ -202,8 +202,8 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 					_ = holder.Unlock(ctx)
 					assert.Equal(t, before, b.content(b.name))
 					b.must(b.rdb.Del(ctx, b.name).Err())
-					testredis.Await(t, "all else is given back", soon, func() bool {
-						if k.lapses {
+					testredis.Await(t, "all else is released", soon, func() bool {
+						if k.expires {
 							b.forget()
 						}
 						return !slices.ContainsFunc(

@@ -189,7 +189,7 @@ func TestRedLockIsLostWithTheMajorityAndNotBefore(t *testing.T) {
 	b.servers[0].Freeze()
 	b.servers[1].Freeze()
 	time.Sleep(lease + lease/6)
-	require.NoError(t, guarded.Err(), "with two of five frozen")
+	require.NoError(t, guarded.Err(), "with two of five paused")
 	b.within(lease+soon/5, "the end of the guard after the third server froze", func() {
 		b.servers[2].Freeze()
 		await(b.bench, "the guard ends", guarded.Done())
@@ -317,7 +317,7 @@ func TestRedLockRoundLongerThanTheLeaseIsNoAcquire(t *testing.T) {
 	var quorum *QuorumError
 	require.ErrorAs(t, err, &quorum, "no other owner has the lock")
 	assert.False(t, ok, "a lease of 100ms and a round of 150ms")
-	assert.EqualValues(t, 3, unlocked.Load(), "nodes that were given back")
+	assert.EqualValues(t, 3, unlocked.Load(), "nodes that were released")
 	slow.Store(0)
 	ok, err = l.TryLock(ctx, 0, 100*time.Millisecond)
 	require.NoError(t, err)
@@ -388,7 +388,7 @@ func TestRedLockUnlockNeedsAMajority(t *testing.T) {
 		b.servers[1].Freeze()
 		b.within(2*time.Second, "Unlock", func() { b.must(l.Unlock(ctx)) })
 		b.back(false, b.servers[:2]...)
-		testredis.Await(b, "the frozen ones are released too", 2*soon, func() bool { return b.has() == 0 })
+		testredis.Await(b, "the paused ones are released too", 2*soon, func() bool { return b.has() == 0 })
 	}
 	b.must(l.Lock(ctx))
 	for _, s := range b.servers[:3] {
@@ -397,11 +397,11 @@ func TestRedLockUnlockNeedsAMajority(t *testing.T) {
 	assert.Equal(t, 2, b.quorumError(l.Unlock(ctx)).Granted)
 	b.mustBe(l.Unlock(ctx), ErrNotHeld)
 	b.back(false, b.servers[:3]...)
-	testredis.Await(b, "the frozen ones are released too", 4*soon, func() bool { return b.has() == 0 })
+	testredis.Await(b, "the paused ones are released too", 4*soon, func() bool { return b.has() == 0 })
 }
 
 // A node that missed the outer acquire, or an inner one, is released with the last Unlock.
-func TestRedLockNodeThatMissedALevelIsReleasedWithTheLast(t *testing.T) {
+func TestRedLockNodeThatMissedAnAcquireIsReleasedWithTheLastUnlock(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
 	l, other := b.lock(), b.lock()
@@ -493,7 +493,7 @@ func TestRedLockOfMultiLocksKeepsAndWakes(t *testing.T) {
 	}
 	b.holds(l, 1)
 	b.must(l.Unlock(ctx))
-	testredis.Await(b, "all is given back", soon, func() bool { return b.has() == 0 })
+	testredis.Await(b, "all is released", soon, func() bool { return b.has() == 0 })
 
 	// The waiters are notified, too.
 	other := b.client(WithPollInterval(time.Hour)).NewRedLock(slices.Clone(locks)...)
@@ -627,7 +627,7 @@ func TestRedLockLossIsSeenWithoutBeingTold(t *testing.T) {
 			over.Store(true)
 			look(b, l, guarded)
 			b.mustBe(l.Unlock(ctx), ErrLockLost)
-			testredis.Await(b, "all nodes are given back", soon, func() bool { return len(b.keys()) == 0 })
+			testredis.Await(b, "all nodes are released", soon, func() bool { return len(b.keys()) == 0 })
 		})
 	}
 }

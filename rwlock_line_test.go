@@ -231,7 +231,7 @@ func TestWriterThatGivesUpPassesOn(t *testing.T) {
 		assert.False(t, b.rdb.HExists(ctx, b.line, first.client.ID()).Val(), "the first one has a place")
 		b.must(second.Unlock(ctx))
 	}
-	assert.LessOrEqual(t, asked, int64(2), "attempts after the undo; heartbeats may have been due")
+	assert.LessOrEqual(t, asked, int64(2), "attempts after the rollback; heartbeats may have been due")
 }
 
 // A forced release passes the lock on.
@@ -489,7 +489,7 @@ func TestUpgraderStandsInNoLine(t *testing.T) {
 }
 
 // A lock works for a user that may not use the line, and its writers wait without it.
-func TestWriterWithoutTheRightToTheLine(t *testing.T) {
+func TestWriterWithoutThePermissionForTheLine(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := ContextWithOwner(context.Background())
 	b.must(b.rdb.Do(ctx, "acl", "setuser", "alice", "reset", "on", ">pass", "allcommands", "allchannels",

@@ -549,7 +549,7 @@ func TestReadIsLockedCountsLiveReaders(t *testing.T) {
 
 // Whatever the hold count of a reader is, each call costs Redis the same: acquiring, releasing, renewing and
 // inspecting.
-func TestEveryLevelOfAReaderCostsTheSame(t *testing.T) {
+func TestEveryHoldCountOfAReaderCostsTheSame(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()

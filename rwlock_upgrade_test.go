@@ -113,7 +113,7 @@ func TestWriterMayReleaseItsReadLockFirst(t *testing.T) {
 }
 
 // B21: an upgrade waits while other owners read, and fails when only its own read lock blocks it.
-func TestUpgradeFailsWhenOnlyItsOwnReadIsInTheWay(t *testing.T) {
+func TestUpgradeFailsWhenOnlyItsOwnReadBlocksIt(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -228,7 +228,7 @@ func TestUpgradeFailsWhenItsOwnerReadsLater(t *testing.T) {
 
 // S5: a write lease expires while its owner's request for the read lock is in flight. The read lock keeps the record
 // alive, and the ended write hold does not keep other readers out.
-func TestWriteLeaseThatEndsDuringTheReadIsOver(t *testing.T) {
+func TestWriteLeaseThatEndsDuringTheReadHasExpired(t *testing.T) {
 	b := newFaultBench(t)
 	for half, acquire := range map[string]*luaScript{"read": readAcquire, "write": writeAcquire} {
 		ctx := context.Background()

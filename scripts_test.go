@@ -1307,7 +1307,7 @@ func TestNobodyJoinsWhatIsFull(t *testing.T) {
 }
 
 // ForceUnlock releases all permits, in several requests where there are very many.
-func TestForceUnlockGivesBackVeryManyPermits(t *testing.T) {
+func TestForceUnlockReturnsVeryManyPermits(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()

@@ -121,7 +121,7 @@ func (c *permitClient) lease() time.Duration {
 }
 
 // expires ends the lease of the permit of c.
-func (c *permitClient) lapses() {
+func (c *permitClient) expires() {
 	c.Helper()
 	c.must(c.rdb.ZAdd(context.Background(), c.l.keys[1], redis.Z{Score: 1, Member: c.field}).Err())
 }
@@ -271,23 +271,23 @@ func TestSemaphoreCostsTwoScriptsASection(t *testing.T) {
 func TestSemaphorePausedClientLosesItsGrant(t *testing.T) {
 	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
 		m := b.permitClient(s).takes()
-		frozen := b.permitClient(s).listens().joins(contract.Push)
+		paused := b.permitClient(s).listens().joins(contract.Push)
 		next := b.permitContender(WithPollInterval(100 * time.Millisecond)).joins()
 		m.gives(neverDue)
-		assert.InDelta(b, 3500, frozen.lease().Milliseconds(), 1500, "the provisional lease")
+		assert.InDelta(b, 3500, paused.lease().Milliseconds(), 1500, "the provisional lease")
 		next.waits()
-		frozen.lapses() // the provisional lease expires
+		paused.expires() // the provisional lease expires
 		next.gets()
-		assert.Equal(b, "suspect", b.placeOf(frozen.id).state, "the place of the frozen client")
+		assert.Equal(b, "suspect", b.placeOf(paused.id).state, "the place of the paused client")
 		require.Zero(b, b.permits(1))
 
 		last := b.permitContender(WithPollInterval(100 * time.Millisecond)).joins()
 		next.unlocks()
 		last.gets() // and not the paused client
-		frozen.joins(contract.Push)
-		assert.Equal(b, "confirmed", b.placeOf(frozen.id).state, "the place of the client that has asked")
+		paused.joins(contract.Push)
+		assert.Equal(b, "confirmed", b.placeOf(paused.id).state, "the place of the client that has asked")
 		last.unlocks()
-		assert.Greater(b, frozen.lease(), 50*time.Second, "the lease of the grant")
+		assert.Greater(b, paused.lease(), 50*time.Second, "the lease of the grant")
 	})
 }
 
@@ -303,12 +303,12 @@ func TestSemaphoreOfSeveralExpiriesTheLastKeepsItsPlace(t *testing.T) {
 		other.gives(neverDue)
 		require.Positive(b, all[0].lease(), "the first permit")
 		require.Positive(b, all[1].lease(), "the second permit")
-		all[0].lapses()
-		all[1].lapses()
+		all[0].expires()
+		all[1].expires()
 		require.Equal(b, int64(0), all[4].ask(contract.Push)[0], "others are in front")
 		assert.Equal(b, []string{all[1].id, all[4].id}, b.clientsInLine(), "the line")
-		assert.Positive(b, all[2].lease(), "the permit that has lapsed")
-		assert.Positive(b, all[3].lease(), "the other permit that has lapsed")
+		assert.Positive(b, all[2].lease(), "the permit that has expired")
+		assert.Positive(b, all[3].lease(), "the other permit that has expired")
 		assert.False(
 			b,
 			b.rdb.HExists(context.Background(), b.lineKey(), all[0].id).Val(),
@@ -326,7 +326,7 @@ func TestSemaphoreCallerAheadOfTheLineKeepsThePlaceOfAnExpiredGrant(t *testing.T
 		holder := b.permitClient(s).takes()
 		granted := b.permitClient(s).listens().joins(contract.Push)
 		holder.gives(neverDue)
-		granted.lapses()
+		granted.expires()
 		ahead := b.permitClient(s).takes()
 		ahead.gives(neverDue)
 		assert.Equal(b, []string{granted.id}, b.clientsInLine(), "the line")
@@ -357,7 +357,7 @@ func TestSemaphoreForcedReleaseOfOthersKeepsThePlaceOfAGrant(t *testing.T) {
 		r, err := run(context.Background(), b.rdb, s.record.Force(other.field))
 		b.must(err)
 		require.Equal(b, int64(1), r[0])
-		granted.lapses()
+		granted.expires()
 		b.permitClient(s).ask(contract.Defer)
 		assert.Equal(b, "suspect", b.placeOf(granted.id).state, "the place of the client")
 	})
@@ -376,7 +376,7 @@ func TestSemaphoreForcedReleaseKeepsThePlaceOfAnExpiredGrant(t *testing.T) {
 				granted := b.permitClient(s).listens().joins(contract.Push)
 				m.gives(neverDue)
 				require.Positive(b, granted.lease(), "the permit")
-				granted.lapses()
+				granted.expires()
 				_, err := run(context.Background(), b.rdb, s.record.Force(seen(granted, other)...))
 				b.must(err)
 				assert.Equal(b, "suspect", b.placeOf(granted.id).state, "the place of the client")
@@ -386,7 +386,7 @@ func TestSemaphoreForcedReleaseKeepsThePlaceOfAnExpiredGrant(t *testing.T) {
 }
 
 // A grant that its client uses is no expiry: later grants leave the entry where it is.
-func TestSemaphoreGrantsBesideOthersAreNoLapse(t *testing.T) {
+func TestSemaphoreGrantsBesideOthersAreNoExpiry(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
 		one, two, three := b.permitClient(

@@ -62,7 +62,7 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 				left, late := rng.IntN(5)/4, rng.IntN(20) == 0
 				c := l.RollBack(contract.Attempt{Field: id, HoldCount: left + 1, Late: late})
 				c.Args[4] = int64(1e13) // the hand-off window
-				do("release, undo", c, model.release(id, left, late))
+				do("release, rollback", c, model.release(id, left, late))
 			case op < 17:
 				do("renew", l.Renew(id, time.Duration(lease)*time.Millisecond, op == 16), model.renew(id, lease, op == 16))
 			case op == 17:

@@ -259,7 +259,7 @@ func TestSemaphorePlaceThatMovesTakesNoNumberOfAGrant(t *testing.T) {
 		one.gives(neverDue)
 		require.Positive(b, granted.lease())
 		two.gives(neverDue)
-		granted.lapses()
+		granted.expires()
 		b.permitClient(s).ask(contract.Defer)
 		assert.Equal(b, []string{wide.id, granted.id}, b.clientsInLine())
 	})
@@ -269,13 +269,13 @@ func TestSemaphorePlaceThatMovesTakesNoNumberOfAGrant(t *testing.T) {
 func TestSemaphorePlaceThatMovesStaysWhenACallerLeaves(t *testing.T) {
 	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
 		wide, one, _ := b.wantsMore(s)
-		deaf := b.permitClient(s).listens().joins(contract.Push)
-		b.must(deaf.hears.Close())
+		silent := b.permitClient(s).listens().joins(contract.Push)
+		b.must(silent.hears.Close())
 		testredis.Await(b, "it does not listen any more", soon, func() bool {
-			return b.hearers(deaf.l.announce+":"+deaf.id) == 0
+			return b.hearers(silent.l.announce+":"+silent.id) == 0
 		})
-		one.lapses()
-		require.Equal(b, int64(1), deaf.ask(contract.Push)[0])
+		one.expires()
+		require.Equal(b, int64(1), silent.ask(contract.Push)[0])
 		assert.Equal(b, []string{wide.id}, b.clientsInLine())
 	})
 }
@@ -429,7 +429,9 @@ func TestSemaphoreLateAttemptForSeveralTakesNothing(t *testing.T) {
 	await(b.bench, "the attempt", late.Fired())
 	cancel()
 	b.mustBe(await(b.bench, "AcquireN", got), context.Canceled)
-	testredis.Await(b, "its undo is over", 2*soon, func() bool { return s.client.engine.Probe().Stats().AtWork == 0 })
+	testredis.Await(b, "its rollback has ended", 2*soon, func() bool {
+		return s.client.engine.Probe().Stats().AtWork == 0
+	})
 	ran := b.scriptRuns()
 	late.Release()
 	testredis.Await(b, "the attempt has run", soon, func() bool { return b.scriptRuns() > ran })
@@ -558,26 +560,26 @@ func TestSemaphorePausedWaiterForSeveralKeepsPermitsForAMoment(t *testing.T) {
 		owner := ContextWithOwner(context.Background())
 		holder := b.permitClient(s).takes()
 		b.permitClient(s).takes()
-		frozen := b.permitClient(s).listens()
-		frozen.field += "+3"
-		frozen.joins(contract.Push)
+		paused := b.permitClient(s).listens()
+		paused.field += "+3"
+		paused.joins(contract.Push)
 		next := b.permitContender(WithPollInterval(50 * time.Millisecond)).joins()
 		b.keptSince(engine.ProvisionalLease / 4)
 		b.mustTry(s, owner, false)
-		assert.Empty(b, frozen.messages())
+		assert.Empty(b, paused.messages())
 		b.keptSince(engine.ProvisionalLease / 2)
 		b.mustTry(s, owner, false)
 		next.waits()
-		assert.Contains(b, frozen.messages(), "free", "halfway, the process is told to ask")
+		assert.Contains(b, paused.messages(), "free", "halfway, the process is told to ask")
 
 		b.keptSince(engine.ProvisionalLease)
 		next.gets()
 		b.mustTry(s, owner, true)
 		b.must(s.Unlock(owner))
 		next.unlocks()
-		assert.Equal(b, "suspect", b.placeOf(frozen.id).state, "the place of the process")
+		assert.Equal(b, "suspect", b.placeOf(paused.id).state, "the place of the process")
 
-		frozen.joins(contract.Push)
+		paused.joins(contract.Push)
 		b.mustTry(s, owner, false)
 		require.Equal(b, reply{1, 0, 1}, holder.gives(neverDue))
 		assert.Zero(b, b.permits(4))
@@ -589,9 +591,9 @@ func TestSemaphorePausedWaiterForSeveralKeepsPermitsForAMoment(t *testing.T) {
 func TestSemaphoreKeepsPermitsForNoLongerAfterItsClockWasSetBack(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		b.permitClient(s).takes()
-		frozen := b.permitClient(s).listens()
-		frozen.field += "+2"
-		frozen.joins(contract.Push)
+		paused := b.permitClient(s).listens()
+		paused.field += "+2"
+		paused.joins(contract.Push)
 		next := b.permitContender(WithPollInterval(50 * time.Millisecond)).joins()
 		next.waits()
 		for range 2 { // before the process is told to ask, and after that
@@ -603,7 +605,7 @@ func TestSemaphoreKeepsPermitsForNoLongerAfterItsClockWasSetBack(t *testing.T) {
 			})
 			b.keptSince(engine.ProvisionalLease / 2)
 			testredis.Await(b, "it is told to ask", soon, func() bool {
-				return slices.Contains(frozen.messages(), "free")
+				return slices.Contains(paused.messages(), "free")
 			})
 		}
 		b.keptSince(engine.ProvisionalLease)

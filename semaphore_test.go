@@ -88,7 +88,7 @@ func (b *bench) mustTry(s *Semaphore, owner context.Context, want bool) {
 	require.Equal(b, want, ok, "TryLock answers")
 }
 
-func TestSemaphoreLetsSoManyIn(t *testing.T) {
+func TestSemaphoreLetsAsManyInAsItHasPermits(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -500,7 +500,7 @@ func TestInspectShowsASemaphore(t *testing.T) {
 			i, err = c.Inspect(ctx, b.name)
 			return err == nil && len(i.Holders) == 2
 		})
-		assert.Equal(t, 3, i.Available, "with those that have lapsed")
+		assert.Equal(t, 3, i.Available, "with those that have expired")
 		assert.Equal(
 			t,
 			Holder{
@@ -699,7 +699,7 @@ func TestMostTogetherCounts(t *testing.T) {
 }
 
 // An attempt that no caller knows about any more takes no permit.
-func TestSemaphoreAttemptThatRunsAfterItsUndoTakesNothing(t *testing.T) {
+func TestSemaphoreAttemptThatRunsAfterItsRollbackTakesNothing(t *testing.T) {
 	b := newFaultBench(t)
 	s := b.shaky().NewSemaphore(b.name, 1)
 	b.must(s.SetPermits(context.Background(), 1))
@@ -710,7 +710,7 @@ func TestSemaphoreAttemptThatRunsAfterItsUndoTakesNothing(t *testing.T) {
 	await(b.bench, "the attempt", late.Fired())
 	cancel()
 	b.mustBe(await(b.bench, "Lock", got), context.Canceled)
-	testredis.Await(b, "its undo is over", 2*soon, func() bool {
+	testredis.Await(b, "its rollback has ended", 2*soon, func() bool {
 		return b.direct.engine.Probe().Stats().AtWork == 0 && s.client.engine.Probe().Stats().AtWork == 0
 	})
 	ran := b.scriptRuns()

@@ -353,11 +353,11 @@ func (h *stormHold) work() {
 	h.look(true)
 	h.write()
 	if !h.lost && rng.IntN(10) == 0 {
-		h.countLevels()
+		h.checkHoldCount()
 	}
 }
 
-func (h *stormHold) countLevels() {
+func (h *stormHold) checkHoldCount() {
 	w := h.w
 	op := w.rec.Begin(w.number, w.op(history.Count, h.l, h.c))
 	ctx, cancel := context.WithTimeout(w.ctx, stormTimeout)

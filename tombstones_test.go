@@ -436,16 +436,16 @@ func TestTombstoneIsTakenAwayAlone(t *testing.T) {
 		for _, m := range all {
 			m.release(true)
 		}
-		undo := func(m *manual) int64 {
+		remove := func(m *manual) int64 {
 			r, err := run(ctx, b.rdb, call{Script: tombstoneRemove, Keys: []string{b.lineKey()}, Args: []any{m.field}})
 			b.must(err)
 			return r[0]
 		}
 		for i, m := range []*manual{all[1], all[0], all[2]} {
 			require.Equal(b, 3-i, b.tombstones())
-			assert.Equal(b, int64(-1), undo(b.manual()), "a field without a tombstone")
-			assert.Equal(b, int64(1), undo(m))
-			assert.Equal(b, int64(-1), undo(m), "again")
+			assert.Equal(b, int64(-1), remove(b.manual()), "a field without a tombstone")
+			assert.Equal(b, int64(1), remove(m))
+			assert.Equal(b, int64(-1), remove(m), "again")
 			assert.False(b, b.ended(m.field))
 		}
 		assert.Empty(b, b.lines(), "the line")
@@ -453,7 +453,7 @@ func TestTombstoneIsTakenAwayAlone(t *testing.T) {
 		first := b.manual().takes()
 		waiter, gone := b.manual().listens().joins(), b.manual().listens().joins()
 		gone.release(true)
-		assert.Equal(b, int64(1), undo(gone))
+		assert.Equal(b, int64(1), remove(gone))
 		assert.Equal(b, []string{waiter.id}, b.clientsInLine(), "the line")
 		first.release(false)
 		assert.Equal(b, waiter.field, b.holder(), "the holder")

@@ -845,7 +845,7 @@ func TestRedLockIsLostWithNodesWhoseClientsShutDown(t *testing.T) {
 }
 
 // A node that answers late has granted nothing: its grant is released as soon as it arrives.
-func TestRedLockLateGrantsAreGivenBack(t *testing.T) {
+func TestRedLockLateGrantsAreReleased(t *testing.T) {
 	inVirtualTime(t, 5, func(v *virtual) {
 		const nodeTimeout, latency = 300 * time.Millisecond, 900 * time.Millisecond
 		ctx := context.Background()

@@ -164,7 +164,7 @@ func TestHandoffStopsWhenTheLeaseHasEnded(t *testing.T) {
 }
 
 // Only the Unlock that brings the hold count to zero hands the lock off.
-func TestHandoffOfTheLastLevelOnly(t *testing.T) {
+func TestHandoffByTheLastUnlockOnly(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.HandoffWindow = time.Hour
 		e.lock(1)
@@ -922,7 +922,7 @@ func (c slowCtx) Done() <-chan struct{} {
 func TestLossOfAReentryBeforeTheCallerHasRunIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour), func(c *Config) {
+		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour), func(c *Config) {
 			c.Events = lostEvents{logged{c.Log}, &n}
 		})
 		e.lock(1)
@@ -950,7 +950,7 @@ func TestLossOfAReentryBeforeTheCallerHasRunIsReported(t *testing.T) {
 func TestLossOfAReentryAfterTheCallerHasEndedIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour), func(c *Config) {
+		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour), func(c *Config) {
 			c.Events = lostEvents{logged{c.Log}, &n}
 		})
 		e.lock(1)
@@ -960,7 +960,7 @@ func TestLossOfAReentryAfterTheCallerHasEndedIsReported(t *testing.T) {
 		e.lock(2)
 		time.Sleep(2 * time.Second)
 		h, _ := e.holdBy(contract.LockID{Name: "x"}, 2)
-		require.Equal(t, 1, levelsOf(e.Engine, h.lock, 2))
+		require.Equal(t, 1, holdCountOf(e.Engine, h.lock, 2))
 		e.redis.Set(func() { delete(e.redis.Records, "x") })
 		h.lose(errGone)
 		synctest.Wait()

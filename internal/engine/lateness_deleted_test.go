@@ -174,7 +174,7 @@ func TestRecordIsDeletedAfterALateTry(t *testing.T) {
 		require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 5*time.Second, time.Time{}))
 		e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(4900*time.Millisecond))
 		time.Sleep(8 * time.Second)
-		assert.Zero(t, levelsOf(e.Engine, l, 1))
+		assert.Zero(t, holdCountOf(e.Engine, l, 1))
 		assert.Empty(t, e.redis.Holder("x"), "the record after its lease")
 	})
 }
@@ -274,10 +274,10 @@ func TestRecordIsDeletedAfterTheLeaseOfTheCallerBefore(t *testing.T) {
 		next := Request{Wait: forever, Lease: 10 * time.Second}
 		l := leavesPlace(t, e, fakeredis.Fault{Answer: 400 * time.Millisecond}, next)
 		time.Sleep(9 * time.Second)
-		assert.Equal(t, 1, levelsOf(e.Engine, l, 2))
+		assert.Equal(t, 1, holdCountOf(e.Engine, l, 2))
 		assert.NotEmpty(t, e.redis.Holder("x"))
 		time.Sleep(2 * time.Second)
-		assert.Zero(t, levelsOf(e.Engine, l, 2))
+		assert.Zero(t, holdCountOf(e.Engine, l, 2))
 		assert.Empty(t, e.redis.Holder("x"), "the record after its lease")
 	})
 }
@@ -397,7 +397,7 @@ func TestRecordIsDeletedAtMaxHoldAfterASlowRenewal(t *testing.T) {
 			}
 		})
 		time.Sleep(time.Until(begin.Add(most - time.Second)))
-		assert.Equal(t, 1, levelsOf(e.Engine, l, 1), "the hold before the end of MaxHold")
+		assert.Equal(t, 1, holdCountOf(e.Engine, l, 1), "the hold before the end of MaxHold")
 		time.Sleep(1300 * time.Millisecond)
 		assert.Empty(t, e.redis.Holder("x"), "the record after MaxHold")
 		assert.ErrorIs(t, e.Release(context.Background(), l, 1), ErrMaxHold)

@@ -95,7 +95,7 @@ func TestMinHoldEndsInTimeAfterALateReentry(t *testing.T) {
 // released in Redis instead of being handed off.
 func TestNoHandoffToMaxHoldWhileARenewalIsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour))
+		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
 		ctx := context.Background()
 		const most = 21 * time.Second
 		first, second := newFakeLock(e.redis, "x"), newLimitedLock(e.redis, contract.Limits{Max: most})
@@ -116,7 +116,7 @@ func TestNoHandoffToMaxHoldWhileARenewalIsUnderWay(t *testing.T) {
 		begin := <-got
 		require.Equal(t, 2, e.redis.Count("acquire"), "it was not handed off")
 		time.Sleep(time.Until(begin.Add(most + 50*time.Millisecond)))
-		assert.Zero(t, levelsOf(e.Engine, second, 2))
+		assert.Zero(t, holdCountOf(e.Engine, second, 2))
 		assert.Empty(t, e.redis.Holder("x"), "the record after MaxHold")
 		_ = e.Release(ctx, second, 2)
 	})
@@ -164,7 +164,7 @@ func TestMinHoldEndsInTimeAfterALateRenewal(t *testing.T) {
 // field. It unlocks at once, and MinHold ends in time.
 func TestMinHoldEndsInTimeAfterAHandoffDuringARenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour))
+		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
 		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 5 * time.Second})
 		l.traits.Fenced, l.traits.DrawsSingly = true, true
 		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
