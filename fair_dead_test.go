@@ -22,7 +22,7 @@ import (
 // A process that has crashed, at the head of the queue or behind it, is evicted within seconds.
 func TestFairCrashedWaitersAreEvictedInSeconds(t *testing.T) {
 	b := newFaultBench(t)
-	q := line{bench: b.bench}
+	q := servedQueue{bench: b.bench}
 	ctx := context.Background()
 	held := b.direct.NewFairLock(b.name)
 	b.must(held.Lock(ctx))

@@ -388,7 +388,7 @@ func TestFairFreeLockIsGrantedToTheFirst(t *testing.T) {
 // holds the lock.
 func TestFairWaitersOfAClientShareAChannel(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
-	q := line{bench: b}
+	q := servedQueue{bench: b}
 	ctx := context.Background()
 	held, l := b.client().NewFairLock(b.name), b.client().NewFairLock(b.name)
 	channels := func(want ...string) {

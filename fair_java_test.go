@@ -25,7 +25,7 @@ import (
 // The queue and the timeouts that Java finds, and those that a relock waiter leaves behind when it is served.
 func TestFairLockWritesRedissonsRecords(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
-		q := line{bench: newBench(t, addr)}
+		q := servedQueue{bench: newBench(t, addr)}
 		ctx := context.Background()
 		timeouts := "redisson_lock_timeout:{" + q.name + "}"
 		const worth = 100 * time.Second
@@ -77,7 +77,7 @@ func TestFairLiveWaiterKeepsItsPlaceAgainstJava(t *testing.T) {
 		t.Run(worth.String(), func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, testredis.Start(t).Addr())
-			q := line{bench: b}
+			q := servedQueue{bench: b}
 			ctx := context.Background()
 			held := b.client(WithWatchdogTimeout(2 * time.Second)).NewFairLock(b.name) // adds only 2s to the first timeouts
 			b.must(held.Lock(ctx))

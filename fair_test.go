@@ -61,8 +61,8 @@ func (b *bench) awaitQueue(n int) {
 	testredis.Await(b, fmt.Sprintf("%d wait in the queue", n), 2*soon, func() bool { return len(b.queue()) == n })
 }
 
-// A line is a set of waiters. Each one records its name when it acquires the lock, and releases it.
-type line struct {
+// A servedQueue is a set of waiters. Each one records its name when it acquires the lock, and releases it.
+type servedQueue struct {
 	*bench
 	wg  sync.WaitGroup
 	mu  sync.Mutex // guards got
@@ -70,7 +70,7 @@ type line struct {
 }
 
 // join starts a goroutine with the given name that locks l, and returns when the goroutine is in the queue.
-func (q *line) join(ctx context.Context, l Locker, name string) {
+func (q *servedQueue) join(ctx context.Context, l Locker, name string) {
 	q.Helper()
 	n := len(q.queue())
 	waitgroup.Go(&q.wg, func() {
@@ -86,7 +86,7 @@ func (q *line) join(ctx context.Context, l Locker, name string) {
 	q.awaitQueue(n + 1)
 }
 
-func (q *line) wantOrder(want ...string) {
+func (q *servedQueue) wantOrder(want ...string) {
 	q.Helper()
 	q.wg.Wait()
 	assert.Equal(q, want, q.got, "served")
@@ -94,7 +94,7 @@ func (q *line) wantOrder(want ...string) {
 
 func TestFairOrderHoldsAcrossClients(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
-		q := line{bench: newBench(t, addr)}
+		q := servedQueue{bench: newBench(t, addr)}
 		ctx := context.Background()
 		held := q.client().NewFairLock(q.name)
 		q.must(held.Lock(ctx))
@@ -113,7 +113,7 @@ func TestFairOrderHoldsAcrossClients(t *testing.T) {
 func TestFairWaitersThatGiveUpLeaveTheQueue(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
-		q := line{bench: newBench(t, addr)}
+		q := servedQueue{bench: newBench(t, addr)}
 		ctx := context.Background()
 		c := q.client()
 		held := c.NewFairLock(q.name)
@@ -152,7 +152,7 @@ func TestFairWaitersThatGiveUpLeaveTheQueue(t *testing.T) {
 	})
 }
 
-func (q *line) served() []string {
+func (q *servedQueue) served() []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.Clone(q.got)
@@ -181,7 +181,7 @@ func TestFairTryLockDoesNotJumpTheQueue(t *testing.T) {
 
 func TestFairReentryDoesNotQueue(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
-		q := line{bench: newBench(t, addr)}
+		q := servedQueue{bench: newBench(t, addr)}
 		ctx := context.Background()
 		l := q.client().NewFairLock(q.name)
 		q.must(l.Lock(ctx))
@@ -200,7 +200,7 @@ func TestFairReentryDoesNotQueue(t *testing.T) {
 // While 20 waiters wait, they send about one request per second each, even behind a head that has crashed.
 func TestFairWaitersPollOncePerSecond(t *testing.T) {
 	b := newFaultBench(t)
-	q := line{bench: b.bench}
+	q := servedQueue{bench: b.bench}
 	ctx := context.Background()
 	held := b.direct.NewFairLock(b.name)
 	b.must(held.Lock(ctx))
@@ -269,7 +269,7 @@ func TestFairGivingUpWakesTheNext(t *testing.T) {
 // Redis was unavailable for longer than a heartbeat is valid: no waiter loses its position.
 func TestFairOrderSurvivesAPauseOfRedis(t *testing.T) {
 	b := newFaultBench(t)
-	q := line{bench: b.bench}
+	q := servedQueue{bench: b.bench}
 	ctx := context.Background()
 	held := b.direct.NewFairLock(b.name)
 	b.must(held.LockLease(ctx, time.Hour))
@@ -292,7 +292,7 @@ func TestFairOrderSurvivesAPauseOfRedis(t *testing.T) {
 // A waiter whose subscription is not confirmed sends heartbeats all the same.
 func TestFairWaiterWithoutSubscriptionSendsHeartbeats(t *testing.T) {
 	b := newFaultBench(t)
-	q := line{bench: b.bench}
+	q := servedQueue{bench: b.bench}
 	ctx := context.Background()
 	held := b.direct.NewFairLock(b.name)
 	b.must(held.LockLease(ctx, time.Hour))

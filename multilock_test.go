@@ -111,7 +111,7 @@ type giveUps struct {
 	n atomic.Int64
 }
 
-func (o *giveUps) GaveUp(context.Context, GaveUpEvent) { o.n.Add(1) }
+func (g *giveUps) GaveUp(context.Context, GaveUpEvent) { g.n.Add(1) }
 
 // The attempt on all steps waits for no lock. A Redis that answers slowly does not make it fail.
 func TestMultiLockOfSeveralStepsWaitsForASlowRedis(t *testing.T) {

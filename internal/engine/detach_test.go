@@ -207,9 +207,9 @@ type exitingTransport struct {
 	exits atomic.Bool
 }
 
-func (x *exitingTransport) Run(ctx context.Context, c send.Call, first bool) (any, error) {
-	answer, err := x.Redis.Run(ctx, c, first)
-	if x.exits.CompareAndSwap(true, false) {
+func (t *exitingTransport) Run(ctx context.Context, c send.Call, first bool) (any, error) {
+	answer, err := t.Redis.Run(ctx, c, first)
+	if t.exits.CompareAndSwap(true, false) {
 		runtime.Goexit()
 	}
 	return answer, err
