@@ -205,8 +205,6 @@ func TestSemaphoreRefusesBadInput(t *testing.T) {
 	b.mustBe(s.SetPermits(nilCtx, 1), ErrInvalid)
 }
 
-// Waiters of one process get permits in the order in which they called Lock, including those that ask for an explicit
-// lease.
 // Two owners of one Client that have a permit each would both have the lock otherwise.
 func TestSemaphorePermitIsNoHoldOfALockWithItsName(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -242,6 +240,8 @@ func TestSemaphorePermitIsNoHoldOfALockWithItsName(t *testing.T) {
 	})
 }
 
+// Waiters of one process get permits in the order in which they called Lock, including those that ask for an explicit
+// lease.
 func TestSemaphoreServesLocalWaitersInOrder(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	s := b.client(WithPollInterval(time.Hour)).NewSemaphore(b.name, 2)
