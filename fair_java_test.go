@@ -218,6 +218,7 @@ func (q *fairQueue) join(java bool, n int) {
 		if !java {
 			alive := float64(now + time.Hour.Milliseconds())
 			pipe.ZAdd(ctx, q.lock.keys[3], redis.Z{Score: alive, Member: waiter}, redis.Z{Score: float64(now), Member: ""})
+			pipe.Expire(ctx, q.lock.keys[3], time.Hour)
 		}
 		q.all, q.right[waiter] = append(q.all, waiter), timeout
 	}

@@ -10,6 +10,7 @@ package relock
 //	guard, handoff   contexts that end with a hold; how a lock passes inside the process
 //	extend           leases that are extended
 //	limits           MaxHold and MinHold
+//	tokens           fencing tokens
 //	line, line_...   the wait queue in Redis: grants, places that expire, callers that leave, Java, permissions, and
 //	                 read/write locks
 //	tombstones       fields that must no longer acquire a lock
@@ -430,14 +431,15 @@ func isLeftFree(rdb redis.UniversalClient, key string) bool {
 func (b *bench) forget() {
 	b.Helper()
 	for _, rdb := range b.nodes {
+		b.checkExpiry(rdb)
 		if keys := b.keysOn(rdb); len(keys) > 0 {
 			b.must(rdb.Del(context.Background(), keys...).Err())
 		}
 	}
 }
 
-// onlyTombstones reports whether key is a line without entries, or the tombstone of a reader that has left: they keep
-// fields for a while that must no longer acquire the lock, because a request with them may still run.
+// onlyTombstones reports whether key is a line without entries, which expires, or the tombstone of a reader that has
+// left: they keep fields for a while that must no longer acquire the lock, because a request with them may still run.
 func onlyTombstones(rdb redis.UniversalClient, key string) bool {
 	if strings.HasSuffix(key, ":rwlock_timeout:0") {
 		value, err := rdb.Get(context.Background(), key).Result()
@@ -455,7 +457,24 @@ func onlyTombstones(rdb redis.UniversalClient, key string) bool {
 			return false
 		}
 	}
-	return true
+	return expires(rdb, key)
+}
+
+// checkExpiry checks that each key which relock alone writes has an expiry: otherwise it would stay forever where no
+// release removes it.
+func (b *bench) checkExpiry(rdb *redis.Client) {
+	b.Helper()
+	keys, err := rdb.Keys(context.Background(), "relock_*"+b.name+"*").Result()
+	require.NoError(b, err)
+	for _, key := range keys {
+		assert.True(b, expires(rdb, key), "%s has no expiry", key)
+	}
+}
+
+// expires reports whether key has an expiry, or has gone. A replica does not tell: its master is looked at, too.
+func expires(rdb redis.UniversalClient, key string) bool {
+	const never = time.Duration(-1)
+	return rdb.PTTL(context.Background(), key).Val() != never
 }
 
 func (b *bench) checkNothingIsLeft() {
@@ -463,6 +482,7 @@ func (b *bench) checkNothingIsLeft() {
 		return
 	}
 	for _, rdb := range b.nodes {
+		b.checkExpiry(rdb)
 		testredis.Await(b, "nothing of "+b.name+" is left in Redis", soon, func() bool {
 			for _, key := range b.keysOn(rdb) {
 				if !strings.HasPrefix(key, "redisson_lock_token:") {

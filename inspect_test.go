@@ -307,7 +307,8 @@ func TestInspectReportsKeysThatAreNoLock(t *testing.T) {
 				return b.rdb.Set(ctx, "redisson_lock_queue:{"+b.name+"}", "a string", 0).Err()
 			},
 			`"relock_lock_alive:{`: func(b *bench) error {
-				return b.rdb.RPush(ctx, "relock_lock_alive:{"+b.name+"}", "a list").Err()
+				b.must(b.rdb.RPush(ctx, aliveKey(b.name), "a list").Err())
+				return b.rdb.Expire(ctx, aliveKey(b.name), time.Hour).Err()
 			},
 			`holds a hash that is not a lock (field "colour")`: func(b *bench) error {
 				return b.rdb.HSet(ctx, b.name, "colour", "red", javaThread, 7).Err()
@@ -548,6 +549,7 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 			ends,
 		).Err(),
 	)
+	b.must(b.rdb.Expire(ctx, writersKey(b.name), time.Hour).Err())
 	i = inTime("writers")
 	assert.Equal(t, TypeReadWrite, i.Type)
 	assert.Len(t, i.Waiters, mostWaiters)

@@ -320,6 +320,7 @@ func (b *bench) fillLine(from, to int, state, more string) (clients []string) {
 		redis.call('hset', KEYS[1], i, client, client, place)
 	end
 	local first = math.min(tonumber(redis.call('hget', KEYS[1], 'first') or ARGV[1]), tonumber(ARGV[1]))
+	redis.call('expire', KEYS[1], 3600)
 	return redis.call('hset', KEYS[1], 'first', first, 'last', ARGV[2], 'shared', redis.call('time')[1] * 1000)`,
 		[]string{b.lineKey()}, from, to, state, more).Err())
 	return clients

@@ -236,6 +236,7 @@ func TestWhatIsNoLockBesideALock(t *testing.T) {
 					b := newBench(t, addr)
 					ctx, key := context.Background(), fmt.Sprintf(form, b.name)
 					b.must(foreignValues[what].put(ctx, b.rdb, key))
+					b.must(b.rdb.Expire(ctx, key, time.Hour).Err())
 					before, c := b.content(key), b.client()
 					for n, err := range []error{
 						newLock(c, b.name).Lock(ctx), second(newLock(c, b.name).TryLock(ctx, time.Hour, 0)),

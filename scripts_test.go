@@ -974,6 +974,7 @@ func putPlaces(ctx context.Context, p redis.Cmdable, key string, n int) {
 		local client = string.format('00000000-0000-0000-0000-%012d', i)
 		redis.call('hset', KEYS[1], i, client, client, i .. ' new push 30000 0 1 ' .. client .. ':1:01')
 	end`, []string{key}, n)
+	p.Expire(ctx, key, time.Hour)
 }
 
 func sameKey(name string) string    { return name }

@@ -597,7 +597,8 @@ func (s *storm) left() (left []string) {
 		sharded, err := rdb.PubSubShardChannels(ctx, "*").Result()
 		require.NoError(s, err)
 		left = append(left, slices.DeleteFunc(slices.Concat(keys, channels, ofLocks(sharded)), func(key string) bool {
-			return strings.HasPrefix(key, "redisson_lock_token:") || strings.HasPrefix(key, "relock_client:") ||
+			return strings.HasPrefix(key, "redisson_lock_token:") ||
+				strings.HasPrefix(key, "relock_client:") && expires(rdb, key) ||
 				onlyTombstones(rdb, key) || onlyFree(rdb, key)
 		})...)
 	}
