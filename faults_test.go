@@ -323,14 +323,7 @@ var cannotBeTried = []int{33}
 const faultRowCount = 76
 
 func TestFaultRowsAreCovered(t *testing.T) {
-	exists := map[string]bool{}
-	for _, file := range libraryFiles(t, "*_test.go") {
-		source, err := os.ReadFile(file)
-		require.NoError(t, err)
-		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`).FindAllSubmatch(source, -1) {
-			exists[string(found[1])] = true
-		}
-	}
+	exists := testFunctions(t)
 	page, err := os.ReadFile("docs/reliability.md")
 	require.NoError(t, err)
 	for n := 1; n <= faultRowCount; n++ {

@@ -282,6 +282,40 @@ func TestRedLockAsksAgainWhenItsFirstSubscriptionIsNotAnswered(t *testing.T) {
 	})
 }
 
+// A RedLock waits for its subscriptions at two nodes that others hold, and has been granted a third one. The lock of the
+// second node is released before the subscription there is in force: the waiter asks again as soon as it is, and not at
+// the poll interval.
+func TestRedLockAsksAgainOnceItIsSubscribed(t *testing.T) {
+	inVirtualTime(t, 3, func(v *virtual) {
+		ctx := ContextWithOwner(context.Background())
+		var held, locks []Locker
+		var links []*bubble.Link
+		for i := range 3 {
+			other, _ := v.client(i)
+			c, link := v.client(i)
+			held, locks, links = append(held, other.NewLock("l")), append(locks, c.NewLock("l")), append(links, link)
+		}
+		c, _ := v.client(0, WithPollInterval(time.Hour))
+		l := c.NewRedLock(locks...)
+		require.NoError(v, l.Lock(ctx)) // all are connected
+		require.NoError(v, l.Unlock(ctx))
+		require.NoError(v, held[0].Lock(ctx))
+		require.NoError(v, held[1].Lock(ctx))
+
+		links[1].Set(func(c *bubble.Conditions) { c.Refused = true }) // so that there is no connection to subscribe on
+		got := make(chan error)
+		go func() { got <- l.Lock(ctx) }()
+		time.Sleep(2 * time.Second)
+		require.NoError(v, held[1].Unlock(ctx))
+		links[1].Set(func(c *bubble.Conditions) { c.Refused = false })
+		start := time.Now()
+		require.NoError(v, <-got)
+		assert.Less(v, time.Since(start), 2*time.Second, "after it could subscribe")
+		require.NoError(v, l.Unlock(ctx))
+		require.NoError(v, held[0].Unlock(ctx))
+	})
+}
+
 // A Client with nodes of a RedLock shuts down. It renews the nodes until their holders have finished, so the RedLock is
 // held until its Unlock, although the guards of the nodes have ended.
 func TestRedLockIsHeldWhileTheClientsOfItsNodesShutDown(t *testing.T) {
