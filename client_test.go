@@ -525,7 +525,7 @@ func TestLabelIsInErrorsAboutThisProcess(t *testing.T) {
 }
 
 // Without permission for its key a process has no label; locks and Inspect work.
-func TestLabelWithoutRights(t *testing.T) {
+func TestLabelWithoutPermissions(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := testredis.Start(t)

@@ -407,6 +407,19 @@ func libraryFiles(t *testing.T, pattern string) (files []string) {
 	return files
 }
 
+// testFunctions returns the names of the tests in these packages.
+func testFunctions(t *testing.T) map[string]bool {
+	all := map[string]bool{}
+	for _, file := range libraryFiles(t, "*_test.go") {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`).FindAllSubmatch(source, -1) {
+			all[string(found[1])] = true
+		}
+	}
+	return all
+}
+
 // All other modules in go.mod are needed by tests.
 func TestGoModRequiresNoMoreThanNeeded(t *testing.T) {
 	var mod struct {

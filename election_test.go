@@ -365,7 +365,7 @@ func TestObserveReportsNoChangeOfALabelAlone(t *testing.T) {
 		labelled, _, err := onlooker.NewElection(b.name).Leader(ctx)
 		b.must(err)
 		require.Equal(t, "billing", labelled.Label)
-		for _, undo := range []func(){func() { b.must(b.rdb.Del(ctx, key).Err()) }, func() {}} {
+		for _, next := range []func(){func() { b.must(b.rdb.Del(ctx, key).Err()) }, func() {}} {
 			before := looks.n.Load()
 			testredis.Await(b, "Observe looks a few times more, and tells nothing", soon, func() bool {
 				select {
@@ -375,7 +375,7 @@ func TestObserveReportsNoChangeOfALabelAlone(t *testing.T) {
 				}
 				return looks.n.Load() > before+6
 			})
-			undo()
+			next()
 		}
 	}
 	b.must(term.Resign(ctx))

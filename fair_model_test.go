@@ -90,7 +90,7 @@ return 1`
 type modelActor struct {
 	name   string
 	java   bool
-	deaf   bool
+	slow   bool   // its subscription is not confirmed yet
 	state  string // idle, waiting, granted (and it does not know), holding, dead
 	listed bool   // whether it is subscribed to its channel, as far as Redis knows
 	wishes bool   // the last request that ran asked for grants
@@ -158,7 +158,7 @@ func (m *fairModel) reset() {
 	m.mini.SetTime(m.now)
 	m.actors = []*modelActor{
 		{name: javaOther + ":01"},
-		{name: "c" + javaOther[1:] + ":02", deaf: true},
+		{name: "c" + javaOther[1:] + ":02", slow: true},
 		{name: javaThread, java: true},
 	}
 	for _, a := range m.actors {
@@ -241,7 +241,7 @@ func (m *fairModel) hear() {
 		}
 		a.wishes = false
 		if a.state != "dead" {
-			m.gets(a, map[bool]string{false: "holding", true: "granted"}[a.deaf])
+			m.gets(a, map[bool]string{false: "holding", true: "granted"}[a.slow])
 		}
 	}
 }
@@ -283,8 +283,8 @@ func (m *fairModel) attempt(a *modelActor) {
 		a.state = "waiting"
 		m.order = append(m.order, a)
 		m.list(a, true) // Java too
-		if !a.java && !a.deaf {
-			m.attempt(a) // as a waiter whose subscription is confirmed; the other one is slow
+		if !a.java && !a.slow {
+			m.attempt(a) // as a waiter whose subscription is confirmed
 		}
 	}
 }
@@ -369,7 +369,7 @@ func (m *fairModel) do(event string) {
 	case "crashes":
 		m.leaveOrder(a)
 		a.state = "dead"
-		m.list(a, a.listed && a.deaf)
+		m.list(a, a.listed && a.slow)
 	case "unlocks":
 		m.release(a)
 	case "gives up":

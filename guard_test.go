@@ -226,7 +226,7 @@ func TestDoContextEndsWithTheHold(t *testing.T) {
 }
 
 // A guard that was created after an inner acquire stays valid when that is unlocked, and ends with the hold.
-func TestGuardOutlivesItsLevel(t *testing.T) {
+func TestGuardOutlivesTheUnlockOfAnInnerAcquire(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
 	l := b.client().NewLock(b.name)

@@ -180,7 +180,7 @@ func TestHookPanicReachesTheCaller(t *testing.T) {
 					b.freeSoon()
 					testredis.Await(
 						t,
-						"the undo is done, which the next panic is not for",
+						"the rollback is done, which the next panic is not for",
 						soon,
 						func() bool { return c.engine.Probe().Stats().AtWork == 0 },
 					)
@@ -316,7 +316,7 @@ func TestTryLockWaitsForASlowRedis(t *testing.T) {
 
 // S3: a request that hung, was sent again over another connection, and runs after its lock was released, leaves nothing
 // behind.
-func TestHungRequestThatRunsLateIsUndone(t *testing.T) {
+func TestHungRequestThatRunsLateIsRolledBack(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 		ctx := context.Background()
@@ -335,7 +335,7 @@ func TestHungRequestThatRunsLateIsUndone(t *testing.T) {
 }
 
 // S3: an acquire that is given up while its answer hangs is rolled back at once, over another connection.
-func TestGivenUpAcquireIsUndoneAtOnce(t *testing.T) {
+func TestGivenUpAcquireIsRolledBackAtOnce(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 		c := b.patientClient()
@@ -366,7 +366,7 @@ func TestUnlockGoesOnInTheBackground(t *testing.T) {
 		l := k.one(b.patientClient(), b.name)
 		b.must(l.Lock(ctx))
 		dropped := b.proxy.On(k.gives, testredis.DropRequest).Times(testredis.Always)
-		undone := b.proxy.On(k.undoes, testredis.DropRequest).Times(testredis.Always)
+		rolledBack := b.proxy.On(k.rollsBack, testredis.DropRequest).Times(testredis.Always)
 		start := time.Now()
 		err := l.Unlock(ctx)
 		require.Error(b, err)
@@ -374,14 +374,14 @@ func TestUnlockGoesOnInTheBackground(t *testing.T) {
 		assert.Less(b, time.Since(start), testredis.Scale(start, engine.UnlockTime+2*time.Second))
 		require.NotEmpty(b, b.records(), "the record is gone although no release arrived")
 		dropped.Release()
-		undone.Release()
+		rolledBack.Release()
 		testredis.Await(b, "the record is gone", 4*time.Second, func() bool { return len(b.records()) == 0 })
 	})
 }
 
 // A rollback that meets a hook which panics, or ends its goroutine, is sent again: neither the lock nor the entry of a
 // waiter stays.
-func TestUndoIsSentAgainAfterAHook(t *testing.T) {
+func TestRollbackIsSentAgainAfterAHook(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(){"panics": func() { panic("a hook") }, "exits": runtime.Goexit} {
 		for _, timeout := range []time.Duration{500 * time.Millisecond, 5 * time.Second} {
@@ -476,7 +476,7 @@ func TestErrorThatEndsAWaitNamesTheHolderHere(t *testing.T) {
 }
 
 // The error of a MultiLock names the lock that blocks it, even if one script acquires all of its locks.
-func TestErrorThatEndsAWaitOfAMultiLockNamesTheLockInTheWay(t *testing.T) {
+func TestErrorThatEndsAWaitOfAMultiLockNamesTheLockThatBlocks(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()

@@ -1,12 +1,10 @@
 package relock
 
-// Hand-off inside one process: in bubbles; and on a real Redis, as other processes see it.
+// Hand-offs inside one process, and readers of one process that share a record, on a real Redis, as other processes see
+// them. Their tests in bubbles are in internal/engine.
 //
-// Readers of one process that share a record are tested in bubbles, on a lock that refuses a second record, so that a
-// reader that does not share waits; and on a real Redis.
-
-// Readers of one process that share a record: in bubbles, on a lock that refuses a second record, so
-// that a reader that does not share waits; and on a real Redis.
+// Rules: the guards of a holder end before its successor holds the lock, and other processes get their turn. A downgrade
+// hands nothing off, and no reader shares a record while one of its readers waits to write.
 
 import (
 	"context"

@@ -2,21 +2,28 @@ package relock
 
 // Helpers that several test files share and that need no bubble. Those that need one are in fake_test.go.
 //
-// A test file has the name of its source file, and the tests of that part. These files are about more than one part:
+// A test file has the name of its source file, and the tests of that part; those of a part with many rules have a
+// second word, as semaphore_line has. These files are about more than one part:
 //
-//	conformance      the rules that every lock type keeps; keys that hold other data than a lock
+//	conformance      the rules that every lock type keeps
+//	notalock         keys that hold other data than a lock
 //	guard, handoff   contexts that end with a hold; how a lock passes inside the process
+//	extend           leases that are extended
 //	limits           MaxHold and MinHold
-//	line             the wait queue in Redis; tombstones; how waiters notice that a lock is free
+//	tokens           fencing tokens
+//	line, line_...   the wait queue in Redis: grants, places that expire, callers that leave, Java, permissions, and
+//	                 read/write locks
+//	tombstones       fields that must no longer acquire a lock
+//	poller           how waiters notice that a lock is free
 //	fair_model       the queue of a FairLock in every order of events, against a model
 //	rw_model         the scripts of the read/write lock, against a model
 //	scriptfaults     scripts that find other data in their keys, or may not run a command
 //	shortcuts        the short cuts of scripts, against the code behind them
 //	fuzz             input from Redis and from users
-//	storm            many clients under faults, for a short or a long time (the soak); the history is checked;
-//	                 processes that are paused, killed and starved
-//	faults           faults between a Client and Redis, and of Redis itself; which test covers which row of
-//	                 docs/reliability.md
+//	storm, storm_... many clients under faults; the history is checked
+//	soak             many clients for a long time
+//	faults           which test covers which row of docs/reliability.md
+//	faults_...       faults between a Client and Redis, of Redis itself, and of processes
 //	cluster          Redis Cluster
 //	replication      replicas and failovers
 //	security         TLS, permissions in Redis, and secrets in texts
@@ -34,19 +41,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // full returns how many cases a test tries, or for how long: plain, or long in the long form: see testredis.Long.
@@ -322,4 +335,338 @@ func sameEvent(got, want any) bool {
 		}
 	}
 	return got == want && errors.Is(err, target) && (err == nil) == (target == nil)
+}
+
+// soon is how long an immediate operation may take on a busy machine.
+const soon = 15 * time.Second // on a machine that is busy with something else
+
+// onEachServer runs test on a miniredis and on a real Redis; in the plain form on a miniredis only without a Redis.
+func onEachServer(t *testing.T, test func(t *testing.T, addr string)) {
+	t.Run("miniredis", func(t *testing.T) {
+		if testredis.Available() {
+			testredis.OnlyLong(t)
+		}
+		test(t, testredis.Mini(t).Addr())
+	})
+	t.Run("redis", func(t *testing.T) { test(t, testredis.Start(t).Addr()) })
+}
+
+// A bench belongs to one test: a Redis, and a name of its own in it.
+type bench struct {
+	*testing.T
+	addr  string
+	name  string
+	rdb   *redis.Client
+	nodes []*redis.Client // rdb, and clients of other servers
+	opts  []Option        // the options of its clients
+}
+
+var benches atomic.Int64
+
+// patient makes a client of the test itself wait for answers as long as the test does. The Clients under test have the
+// defaults of go-redis.
+func patient(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = soon, soon }
+
+func newBench(t *testing.T, addr string, others ...string) *bench {
+	testredis.Enter(t)
+	b := &bench{
+		T: t, addr: addr, rdb: testredis.Client(t, addr, patient),
+		name: fmt.Sprintf("lock-%06d", benches.Add(1)), // no name is part of another one: see keys
+	}
+	b.nodes = []*redis.Client{b.rdb}
+	for _, other := range others {
+		b.nodes = append(b.nodes, testredis.Client(t, other, patient))
+	}
+	t.Cleanup(b.checkNothingIsLeft)
+	return b
+}
+
+// client returns a new client of the bench's Redis, over a connection of its own.
+func (b *bench) client(opts ...Option) *Client {
+	b.Helper()
+	return b.clientOn(testredis.Client(b, b.addr), opts...)
+}
+
+func (b *bench) clientOn(rdb redis.UniversalClient, opts ...Option) *Client {
+	b.Helper()
+	var all []*Client // the Clients on the other servers; closed after c, whose RedLocks consist of their locks
+	if rdb, ok := rdb.(*redis.Client); ok && len(b.nodes) > 1 && rdb.Options().Addr == b.addr {
+		for _, node := range b.nodes[1:] {
+			all = append(all, b.clientOn(testredis.Client(b, node.Options().Addr), opts...))
+		}
+	}
+	quiet := []Option{WithLogger(slog.New(slog.DiscardHandler)), WithLabel("")} // most tests count what is sent, or left
+	c, err := New(rdb, append(append(quiet, b.opts...), opts...)...)
+	require.NoError(b, err)
+	b.Cleanup(func() {
+		siblings.Delete(c)
+		b.checkNothingLeaks(c)
+		assert.NoError(b, c.Close())
+	})
+	if all != nil {
+		siblings.Store(c, all)
+	}
+	return c
+}
+
+// siblings are the Clients on the other servers of a bench, by the Client on the first one.
+var siblings sync.Map // *Client -> []*Client
+
+// keys returns the keys in Redis that belong to the bench's name, without those that free locks leave.
+func (b *bench) keys() []string { return b.keysOn(b.rdb) }
+
+func (b *bench) keysOn(rdb *redis.Client) []string {
+	keys, err := rdb.Keys(context.Background(), "*"+b.name+"*").Result()
+	require.NoError(b, err)
+	return slices.DeleteFunc(keys, func(key string) bool { return isLeftFree(rdb, key) })
+}
+
+// isLeftFree reports whether key is one that free locks leave: tombstones in a line, or the keys of its row.
+func isLeftFree(rdb redis.UniversalClient, key string) bool {
+	return onlyTombstones(rdb, key) ||
+		slices.ContainsFunc(recordLocks, func(k lockKind) bool { return k.leaves != nil && k.leaves(rdb, key) })
+}
+
+// forget makes Redis lose all keys that belong to the bench's name.
+func (b *bench) forget() {
+	b.Helper()
+	for _, rdb := range b.nodes {
+		b.checkExpiry(rdb)
+		if keys := b.keysOn(rdb); len(keys) > 0 {
+			b.must(rdb.Del(context.Background(), keys...).Err())
+		}
+	}
+}
+
+// onlyTombstones reports whether key is a line without entries, which expires, or the tombstone of a reader that has
+// left: they keep fields for a while that must no longer acquire the lock, because a request with them may still run.
+func onlyTombstones(rdb redis.UniversalClient, key string) bool {
+	if strings.HasSuffix(key, ":rwlock_timeout:0") {
+		value, err := rdb.Get(context.Background(), key).Result()
+		if redis.HasErrorPrefix(err, "MOVED") { // a replica: its master is looked at, too
+			return true
+		}
+		left := rdb.PTTL(context.Background(), key).Val()
+		return value == "0" && left > 0 && left <= late.Life
+	}
+	if !strings.HasPrefix(key, "relock_line:") {
+		return false
+	}
+	for _, field := range rdb.HKeys(context.Background(), key).Val() {
+		if !slices.Contains([]string{"over", "first", "last", "shared"}, field) {
+			return false
+		}
+	}
+	return expires(rdb, key)
+}
+
+// checkExpiry checks that each key which relock alone writes has an expiry: otherwise it would stay forever where no
+// release removes it.
+func (b *bench) checkExpiry(rdb *redis.Client) {
+	b.Helper()
+	keys, err := rdb.Keys(context.Background(), "relock_*"+b.name+"*").Result()
+	require.NoError(b, err)
+	for _, key := range keys {
+		assert.True(b, expires(rdb, key), "%s has no expiry", key)
+	}
+}
+
+// expires reports whether key has an expiry, or has gone. A replica does not tell: its master is looked at, too.
+func expires(rdb redis.UniversalClient, key string) bool {
+	const never = time.Duration(-1)
+	return rdb.PTTL(context.Background(), key).Val() != never
+}
+
+func (b *bench) checkNothingIsLeft() {
+	if b.Failed() {
+		return
+	}
+	for _, rdb := range b.nodes {
+		b.checkExpiry(rdb)
+		testredis.Await(b, "nothing of "+b.name+" is left in Redis", soon, func() bool {
+			for _, key := range b.keysOn(rdb) {
+				if !strings.HasPrefix(key, "redisson_lock_token:") {
+					return false
+				}
+			}
+			return true
+		})
+		testredis.Await(b, "nothing of "+b.name+" is subscribed", soon, func() bool {
+			channels, err := rdb.PubSubChannels(context.Background(), "*"+b.name+"*").Result()
+			require.NoError(b, err)
+			return len(channels) == 0
+		})
+	}
+}
+
+// checkNothingLeaks checks that a Client which holds no lock has no lock state in use, which every call has, and no
+// listener and no waiter left. Close would end them, so it runs before Close.
+func (b *bench) checkNothingLeaks(c *Client) {
+	p := c.engine.Probe()
+	if s := p.Stats(); b.Failed() || s.Leaving || s.Holds > 0 {
+		return
+	}
+	const nothing = "0 names, 0 listeners, 0 awaited locks"
+	left := ""
+	for end := time.Now().Add(soon); time.Now().Before(end) && left != nothing; time.Sleep(time.Millisecond) {
+		s := p.Stats()
+		left = fmt.Sprintf("%d names, %d listeners, %d awaited locks", s.Names, s.Listeners, s.Polled)
+	}
+	assert.Equal(b, nothing, left, "left in a Client that holds nothing")
+}
+
+func (b *bench) must(err error) {
+	b.Helper()
+	require.NoError(b, err)
+}
+
+func (b *bench) mustBe(err, want error) {
+	b.Helper()
+	require.ErrorIs(b, err, want)
+}
+
+// tries makes one attempt on l, whose result must be want.
+func (b *bench) tries(l Locker, want bool) {
+	b.Helper()
+	ok, err := untilAnswered(func() (bool, error) { return l.TryLock(context.Background(), 0, 0) })
+	require.NoError(b, err)
+	require.Equal(b, want, ok, "TryLock answers")
+}
+
+// untilAnswered calls try until Redis answers it: on a very busy machine that may be later than the call waits.
+func untilAnswered(try func() (bool, error)) (ok bool, err error) {
+	ok, err = try()
+	for end := time.Now().Add(soon); errors.Is(err, engine.ErrNoAnswer) && time.Now().Before(end); {
+		ok, err = try()
+	}
+	return ok, err
+}
+
+// isLocked checks that l is locked, or free. A request that had no answer on a busy machine may acquire a free lock
+// once more, and is rolled back within lateUndo.
+func (b *bench) isLocked(l Locker, want bool) {
+	b.Helper()
+	const lateUndo = 4 * time.Second
+	for end := time.Now().Add(lateUndo); ; time.Sleep(10 * time.Millisecond) {
+		got, err := l.IsLocked(context.Background())
+		require.NoError(b, err)
+		if got == want || want || time.Now().After(end) {
+			require.Equal(b, want, got, "IsLocked answers")
+			return
+		}
+	}
+}
+
+func (b *bench) holds(l Locker, want int) {
+	b.Helper()
+	n, err := l.HoldCount(context.Background())
+	require.NoError(b, err)
+	require.Equal(b, want, n, "HoldCount answers")
+	held, err := l.IsHeld(context.Background())
+	require.NoError(b, err)
+	require.Equal(b, want > 0, held, "IsHeld answers")
+}
+
+// elsewhere runs f on another goroutine and waits for it.
+func elsewhere[T any](f func() T) T {
+	result := make(chan T)
+	go func() { result <- f() }()
+	return <-result
+}
+
+// startWaiter locks l on another goroutine, and returns when that goroutine waits in Redis. The channel delivers the
+// error of Lock.
+func (b *bench) startWaiter(ctx context.Context, l Locker) <-chan error {
+	b.Helper()
+	got := make(chan error, 1)
+	go func() { got <- l.Lock(ctx) }()
+	testredis.Await(b, "a waiter is subscribed", soon, func() bool {
+		channels, err := b.rdb.PubSubChannels(context.Background(), "*"+b.name+"*").Result()
+		return err == nil && len(channels) > 0
+	})
+	return got
+}
+
+func await[T any](b *bench, what string, c <-chan T) T {
+	b.Helper()
+	return awaitFor(b, what, c, soon)
+}
+
+func awaitFor[T any](b *bench, what string, c <-chan T, limit time.Duration) T {
+	b.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(limit):
+		require.Fail(b, "waited in vain", what)
+		panic("unreachable")
+	}
+}
+
+// A counter counts the commands that a client sends.
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+}
+
+func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			c.n.Add(1)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.n.Add(int64(len(cmds)))
+		return next(ctx, cmds)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+type pair[T any] struct {
+	value T
+	err   error
+}
+
+func pairOf[T any](value T, err error) pair[T] { return pair[T]{value, err} }
+
+func (p pair[T]) get() (T, error) { return p.value, p.err }
+
+// content returns the content of a key of any type, and its lease.
+func (b *bench) content(key string) string {
+	b.Helper()
+	ctx := context.Background()
+	var all any
+	var err error
+	switch kind := b.rdb.Type(ctx, key).Val(); kind {
+	case "hash":
+		var pairs map[string]string
+		pairs, err = b.rdb.HGetAll(ctx, key).Result()
+		var lines []string
+		for _, field := range slices.Sorted(maps.Keys(pairs)) {
+			lines = append(lines, field+"="+pairs[field])
+		}
+		all = lines
+	case "list":
+		all, err = b.rdb.LRange(ctx, key, 0, -1).Result()
+	case "set":
+		var members []string
+		members, err = b.rdb.SMembers(ctx, key).Result()
+		slices.Sort(members)
+		all = members
+	case "zset":
+		all, err = b.rdb.ZRangeWithScores(ctx, key, 0, -1).Result()
+	case "stream":
+		all, err = b.rdb.XRange(ctx, key, "-", "+").Result()
+	case "none":
+	default:
+		all, err = b.rdb.Get(ctx, key).Result()
+	}
+	b.must(err)
+	return fmt.Sprintf("%v for %v", all, b.rdb.PTTL(ctx, key).Val() >= 0)
 }

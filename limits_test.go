@@ -42,7 +42,7 @@ var limitedLocks = []struct {
 	}, func(c *Client, name string) Locker { return c.NewLock(name) }},
 }
 
-func TestMinHoldKeepsTheRecordUntilItsTimeIsOver(t *testing.T) {
+func TestMinHoldKeepsTheRecordUntilItHasPassed(t *testing.T) {
 	t.Parallel()
 	const d = time.Second
 	ctx := context.Background()
@@ -127,7 +127,7 @@ func TestMinHoldOfAWriterShortensNoLeaseOfItsReader(t *testing.T) {
 }
 
 // If a MultiLock cannot acquire all of its locks, the minimum time of none of them applies.
-func TestMinHoldDoesNotKeepWhatAMultiLockUndoes(t *testing.T) {
+func TestMinHoldDoesNotKeepWhatAMultiLockRollsBack(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	b := newBench(t, testredis.Start(t).Addr())

@@ -42,7 +42,7 @@ func inObservedBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine, r *rec
 func x(o engine.Owner) LockInfo { return LockInfo{"x", TypeLock, Owner(o)} }
 
 // Each Lock and each Unlock is an event, and an Unlock without a hold is none.
-func TestObserverSeesEveryLevel(t *testing.T) {
+func TestObserverSeesEveryLockAndUnlock(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, _ *lockedBuffer) {
 		e.redis.Latency = time.Millisecond
 		e.lock(1)

@@ -5,6 +5,9 @@ package relock
 import (
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +16,7 @@ import (
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/wake/waketest"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // The servers of a Cluster before Redis 7.0 report that they have no sharded pub/sub. Then any of them can be used.
@@ -90,5 +94,30 @@ func TestWarningNamesWhyNoSubscriptionWorks(t *testing.T) {
 				assert.Contains(t, logged.String(), "channel=one")
 			})
 		})
+	}
+}
+
+// A waiter asks again as soon as its subscription is in force, because a message before that does not reach it. Each wait
+// has a test of that. A file that subscribes and is not in this list needs one, or waits in the engine.
+func TestEveryWaitIsTestedToAskAgainOnceItIsSubscribed(t *testing.T) {
+	tests := map[string]string{
+		"internal/engine/subscription.go": "TestEngineAsksAgainOnceItIsSubscribed",
+		"redvote.go":                      "TestRedLockAsksAgainOnceItIsSubscribed", // the engine waits
+		"internal/hints/hints.go":         "",                                       // no call waits for a hint
+		"internal/engine/probe.go":        "",                                       // for tests
+		"internal/wake/hub.go":            "",                                       // where Join is
+	}
+	subscribes := regexp.MustCompile(`\.Join(For|Confirmed)?\(`)
+	ofTexts := regexp.MustCompile(`\b(strings|filepath|errors)\.Join\(`)
+	all := testFunctions(t)
+	for _, file := range libraryFiles(t, "*.go") {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		test, listed := tests[filepath.ToSlash(file)]
+		assert.Equal(t, listed, subscribes.Match(ofTexts.ReplaceAll(source, nil)), "%s subscribes", file)
+		assert.True(t, test == "" || all[test], "%s: there is no test %s", file, test)
 	}
 }

@@ -189,7 +189,7 @@ func TestRedLockIsLostWithTheMajorityAndNotBefore(t *testing.T) {
 	b.servers[0].Freeze()
 	b.servers[1].Freeze()
 	time.Sleep(lease + lease/6)
-	require.NoError(t, guarded.Err(), "with two of five frozen")
+	require.NoError(t, guarded.Err(), "with two of five paused")
 	b.within(lease+soon/5, "the end of the guard after the third server froze", func() {
 		b.servers[2].Freeze()
 		await(b.bench, "the guard ends", guarded.Done())
@@ -317,7 +317,7 @@ func TestRedLockRoundLongerThanTheLeaseIsNoAcquire(t *testing.T) {
 	var quorum *QuorumError
 	require.ErrorAs(t, err, &quorum, "no other owner has the lock")
 	assert.False(t, ok, "a lease of 100ms and a round of 150ms")
-	assert.EqualValues(t, 3, unlocked.Load(), "nodes that were given back")
+	assert.EqualValues(t, 3, unlocked.Load(), "nodes that were released")
 	slow.Store(0)
 	ok, err = l.TryLock(ctx, 0, 100*time.Millisecond)
 	require.NoError(t, err)
@@ -388,7 +388,7 @@ func TestRedLockUnlockNeedsAMajority(t *testing.T) {
 		b.servers[1].Freeze()
 		b.within(2*time.Second, "Unlock", func() { b.must(l.Unlock(ctx)) })
 		b.back(false, b.servers[:2]...)
-		testredis.Await(b, "the frozen ones are released too", 2*soon, func() bool { return b.has() == 0 })
+		testredis.Await(b, "the paused ones are released too", 2*soon, func() bool { return b.has() == 0 })
 	}
 	b.must(l.Lock(ctx))
 	for _, s := range b.servers[:3] {
@@ -397,11 +397,11 @@ func TestRedLockUnlockNeedsAMajority(t *testing.T) {
 	assert.Equal(t, 2, b.quorumError(l.Unlock(ctx)).Granted)
 	b.mustBe(l.Unlock(ctx), ErrNotHeld)
 	b.back(false, b.servers[:3]...)
-	testredis.Await(b, "the frozen ones are released too", 4*soon, func() bool { return b.has() == 0 })
+	testredis.Await(b, "the paused ones are released too", 4*soon, func() bool { return b.has() == 0 })
 }
 
 // A node that missed the outer acquire, or an inner one, is released with the last Unlock.
-func TestRedLockNodeThatMissedALevelIsReleasedWithTheLast(t *testing.T) {
+func TestRedLockNodeThatMissedAnAcquireIsReleasedWithTheLastUnlock(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
 	l, other := b.lock(), b.lock()
@@ -493,7 +493,7 @@ func TestRedLockOfMultiLocksKeepsAndWakes(t *testing.T) {
 	}
 	b.holds(l, 1)
 	b.must(l.Unlock(ctx))
-	testredis.Await(b, "all is given back", soon, func() bool { return b.has() == 0 })
+	testredis.Await(b, "all is released", soon, func() bool { return b.has() == 0 })
 
 	// The waiters are notified, too.
 	other := b.client(WithPollInterval(time.Hour)).NewRedLock(slices.Clone(locks)...)
@@ -627,7 +627,7 @@ func TestRedLockLossIsSeenWithoutBeingTold(t *testing.T) {
 			over.Store(true)
 			look(b, l, guarded)
 			b.mustBe(l.Unlock(ctx), ErrLockLost)
-			testredis.Await(b, "all nodes are given back", soon, func() bool { return len(b.keys()) == 0 })
+			testredis.Await(b, "all nodes are released", soon, func() bool { return len(b.keys()) == 0 })
 		})
 	}
 }
@@ -767,4 +767,58 @@ func TestRedLockOfClientsThatDialByThemselves(t *testing.T) {
 	b.tries(several, true)
 	b.must(several.Unlock(ctx))
 	b.mustBe(b.client().NewMultiLock(locks(0, 0)...).Lock(ctx), ErrInvalid)
+}
+
+func TestRedLockRefusesWrongSetsOfLocks(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	b.opts = []Option{WithRedLockNodeTimeout(soon)} // all nodes are needed
+	ctx := context.Background()
+	c, other := b.client(), b.client()
+	onServer := func() *Client { return b.clientOn(testredis.Client(t, testredis.Mini(t).Addr())) }
+	c2, c3, c4 := onServer(), onServer(), onServer()
+	n := b.name
+	for name, l := range map[string]*RedLock{
+		"none":            c.NewRedLock(),
+		"two":             c.NewRedLock(c.NewLock(n), c2.NewLock(n)),
+		"nil":             c.NewRedLock(c.NewLock(n), c2.NewLock(n), nil),
+		"of one client":   c.NewRedLock(c.NewLock(n), c2.NewLock(n), c.NewLock(n+"2")),
+		"on one server":   c.NewRedLock(c.NewLock(n), c2.NewLock(n), other.NewLock(n+"2")),
+		"a bad one":       c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewLock("")),
+		"no client":       (*Client)(nil).NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewLock(n)),
+		"a bad MultiLock": c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewMultiLock()),
+		"made by hand":    {},
+		"on three databases": c.NewRedLock(c.NewLock(n), c2.NewLock(n),
+			b.clientOn(testredis.Client(t, b.addr, func(o *redis.Options) { o.DB = 1 })).NewLock(n)),
+		"on one, in many":  c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewMultiLock(c3.NewLock(n), c2.NewLock(n+"2"))),
+		"a RedLock of two": c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewRedLock(c3.NewLock(n), c4.NewLock(n))),
+	} {
+		for method, err := range map[string]error{
+			"Lock": l.Lock(ctx), "Unlock": l.Unlock(ctx), "IsHeld": second(l.IsHeld(ctx)), "Force": second(l.ForceUnlock(ctx)),
+		} {
+			assert.ErrorIs(t, err, ErrInvalid, "%s: %s", name, method)
+		}
+	}
+	// Four locks work, and need three; other kinds do, too.
+	l := c.NewRedLock(
+		c.NewFairLock(n),
+		newWriteLock(c2, n),
+		c3.NewMultiLock(c3.NewLock(n), c3.NewLock(n+"2")),
+		c4.NewLock(n, Fenced()),
+	)
+	b.must(l.Lock(ctx))
+	b.must(l.Lock(ctx))
+	b.holds(l, 2)
+	b.must(l.Unlock(ctx))
+	guarded, err := l.Guard(ctx)
+	b.must(err)
+	for i, m := range []Locker{c.NewFairLock(n), newWriteLock(c2, n)} {
+		freed, err := m.ForceUnlock(ctx)
+		require.NoError(t, err)
+		assert.True(t, freed)
+		if i == 0 {
+			assert.NoError(t, guarded.Err(), "three of four are left")
+		}
+	}
+	await(b, "the guard ends", guarded.Done())
+	b.mustBe(l.Unlock(ctx), ErrLockLost)
 }

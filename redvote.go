@@ -104,7 +104,7 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a contract.Attempt) func
 		if err := v.tryNode(owned, i, a, earlier); err != nil {
 			return err
 		}
-		if v.lapsed() { // the grant must not make up for a node that was lost while it was under way
+		if v.expired() { // the grant must not make up for a node that was lost while it was under way
 			_ = n.Unlock(owned)
 			v.changed()
 			return ErrLockLost
@@ -232,7 +232,7 @@ func (v *redVote) outdated(i int) (holdCount int, valid bool) {
 	if before := v.at(i); before.guard == nil || before.alive() {
 		return 0, true
 	}
-	valid = !v.lapsed()
+	valid = !v.expired()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	holdCount = v.nodes[i].count
@@ -240,10 +240,10 @@ func (v *redVote) outdated(i int) (holdCount int, valid bool) {
 	return holdCount, valid
 }
 
-// lapsed reports whether the hold has begun and is not valid any more, and notes that for good. It is called before a
+// expired reports whether the hold has begun and is not valid any more, and notes that for good. It is called before a
 // node that the hold does not have is acquired, and again before the grant counts: another owner may have had the lock
 // in between.
-func (v *redVote) lapsed() bool {
+func (v *redVote) expired() bool {
 	if !v.hasBegun() || v.Check() == nil {
 		return false
 	}
@@ -380,7 +380,7 @@ func (v *redVote) Check() error {
 	return nil
 }
 
-// wasInvalid reports whether the hold was noticed to be invalid: see lapsed.
+// wasInvalid reports whether the hold was noticed to be invalid: see expired.
 func (v *redVote) wasInvalid() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

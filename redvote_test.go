@@ -290,7 +290,7 @@ func TestRedLockThatHasNotBegunIsNotLost(t *testing.T) {
 			guards = append(guards, new(atomic.Bool))
 			guards[0].Store(true)
 			if late {
-				require.True(t, v.lapsed())
+				require.True(t, v.expired())
 			}
 			require.Equal(t, contract.Held, v.asksFor(b, 1))
 			b.awaitNodes(v, 3)

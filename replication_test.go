@@ -367,7 +367,7 @@ func TestSyncedReplicas(t *testing.T) {
 			n, err = l.HoldCount(owner)
 			assert.NoError(t, err)
 			assert.Zero(t, n, "levels")
-			testredis.Await(b, "it was given back", soon, func() bool { return len(b.keys()) == 0 })
+			testredis.Await(b, "it was released", soon, func() bool { return len(b.keys()) == 0 })
 			b.tries(unsynced, true)
 			b.must(unsynced.Unlock(ctx))
 

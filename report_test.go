@@ -151,7 +151,7 @@ func (o watchedObserver) RenewalFailed(context.Context, RenewalFailedEvent) {
 	o.watch.look("observer.RenewalFailed")
 }
 func (o watchedObserver) Released(context.Context, ReleasedEvent) { o.watch.look("observer.Released") }
-func (o watchedObserver) Expired(context.Context, ExpiredEvent)   { o.watch.look("observer.Lapsed") }
+func (o watchedObserver) Expired(context.Context, ExpiredEvent)   { o.watch.look("observer.Expired") }
 func (o watchedObserver) Lost(context.Context, LostEvent)         { o.watch.look("observer.Lost") }
 
 // A watchedHandler is the handler of a logger of the user.
@@ -359,12 +359,12 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 			b.must(err)
 		}
 	}
-	lapses := one.NewLock("lapses:" + b.name)
-	for lapsed := false; !lapsed; { // on a busy machine the lease may have expired when it is granted
-		if lapses.LockLease(owner, 100*time.Millisecond) == nil {
-			if guarded, err := lapses.Guard(owner); err == nil {
+	expires := one.NewLock("expires:" + b.name)
+	for expired := false; !expired; { // on a busy machine the lease may have expired when it is granted
+		if expires.LockLease(owner, 100*time.Millisecond) == nil {
+			if guarded, err := expires.Guard(owner); err == nil {
 				<-guarded.Done()
-				lapsed = true
+				expired = true
 			}
 		}
 	}
@@ -393,7 +393,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 		"ctx.Err", "ctx.Done", "ctx.Deadline", "ctx.Value", "hook.Dial", "hook.Process", "hook.ProcessPipeline",
 		"error.Error", "error.Is", "logger.Enabled", "logger.Handle",
 		"observer.Waiting", "observer.Acquired", "observer.GaveUp", "observer.Renewed", "observer.RenewalFailed",
-		"observer.Released", "observer.Lapsed", "observer.Lost",
+		"observer.Released", "observer.Expired", "observer.Lost",
 	} {
 		assert.NotZero(t, watch.calls[what], "the test has not called %s", what)
 	}
@@ -676,8 +676,8 @@ func TestCloseLogsLocksThatAreHeld(t *testing.T) {
 			for i := range held {
 				e.lockName(fmt.Sprint("name", i), 7)
 			}
-			e.lockName("given back", 8)
-			require.NoError(t, e.Release(context.Background(), newFakeLock(redis, "given back"), 8))
+			e.lockName("released", 8)
+			require.NoError(t, e.Release(context.Background(), newFakeLock(redis, "released"), 8))
 			require.NoError(t, e.Close())
 			if held == 0 {
 				assert.Empty(t, logged.String())

@@ -435,7 +435,7 @@ func TestLocksWorkOverTLS(t *testing.T) {
 	all.Wait()
 }
 
-func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
+func TestSmallestPermissionsAreEnoughAndNeeded(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	b := newBench(t, s.Addr())
@@ -489,7 +489,7 @@ func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 	each.Wait()
 }
 
-func TestSmallestRightsOnAClusterAreEnoughAndNeeded(t *testing.T) {
+func TestSmallestPermissionsOnAClusterAreEnoughAndNeeded(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
 	b := &bench{T: t, name: "orders"}
@@ -542,8 +542,8 @@ func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []st
 	var each sync.WaitGroup
 	defer each.Wait()
 	for _, lack := range []struct {
-		right, kind       string
-		deaf, dumb, warns bool
+		right, kind            string
+		notTold, silent, warns bool
 	}{
 		{"", "lock", false, false, false},
 		{publish, "lock", false, true, false},
@@ -589,8 +589,8 @@ func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []st
 			time.Sleep(time.Second) // longer than the idle TTL of a channel
 			assert.NoError(t, err, "without %q", lack.right)
 			assert.NoError(t, err2, "without %q", lack.right)
-			assert.Equal(t, lack.deaf, toUser > slow/2, "without %q the user hears of a release after %v", lack.right, toUser)
-			assert.Equal(t, lack.dumb, fromUser > slow/2, "without %q others hear of its release after %v", lack.right, fromUser)
+			assert.Equal(t, lack.notTold, toUser > slow/2, "without %q the user hears of a release after %v", lack.right, toUser)
+			assert.Equal(t, lack.silent, fromUser > slow/2, "without %q others hear of its release after %v", lack.right, fromUser)
 			log := logged.String()
 			assert.Equal(
 				t,
@@ -752,9 +752,9 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 	each.Wait()
 	rights("allkeys", "resetchannels", "allcommands")
 	restricted := connect(s.Addr(), user, password)
-	held := b.client().NewLock(secret + "-deaf")
+	held := b.client().NewLock(secret + "-unsubscribed")
 	b.must(held.Lock(ctx))
-	everything(restricted.NewLock(secret + "-deaf"))
+	everything(restricted.NewLock(secret + "-unsubscribed"))
 	rights("resetkeys", "+eval", "+evalsha")
 	many(connect(s.Addr(), user, password), secret+"-no-rights")
 	each.Wait()

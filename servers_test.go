@@ -2,8 +2,10 @@ package relock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -401,4 +403,55 @@ func TestCallsAreBoundedOnceTheModeIsKnown(t *testing.T) {
 	m.known.Store(modeSingle)
 	assert.Equal(t, time.Second/2, b.Bound())
 	assert.Equal(t, halfSecond{}, m.boundedBy(halfSecond{}))
+}
+
+// A server is known by its address, unless a Sentinel or a Dialer of the user decides where the connections lead.
+func TestAddressesTellServersApart(t *testing.T) {
+	t.Parallel()
+	dialer := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("not dialed") }
+	for name, c := range map[string]struct {
+		rdb  func() redis.UniversalClient
+		told bool
+	}{
+		"a server":            {func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: "a:6379"}) }, true},
+		"the default address": {func() redis.UniversalClient { return redis.NewClient(&redis.Options{}) }, true},
+		"embedded": {func() redis.UniversalClient {
+			return struct{ redis.UniversalClient }{redis.NewClient(&redis.Options{})}
+		}, true},
+		"a Dialer": {func() redis.UniversalClient { return redis.NewClient(&redis.Options{Dialer: dialer}) }, false},
+		"embedded, a Dialer": {func() redis.UniversalClient {
+			return struct{ redis.UniversalClient }{redis.NewClient(&redis.Options{Dialer: dialer})}
+		}, false},
+		"a Cluster": {func() redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"a:6379"}})
+		}, true},
+		"a Cluster, a Dialer": {func() redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"a:6379"}, Dialer: dialer})
+		}, false},
+		"a Sentinel": {func() redis.UniversalClient {
+			return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"a:26379"}})
+		}, false},
+		"a Sentinel, routed": {func() redis.UniversalClient {
+			return redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"a:26379"}})
+		}, false},
+		"any client, for a server": {func() redis.UniversalClient {
+			return redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{"a:6379"}})
+		}, true},
+		"any client, for a Sentinel": {func() redis.UniversalClient {
+			return redis.NewUniversalClient(&redis.UniversalOptions{MasterName: "m", Addrs: []string{"a:26379"}})
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := c.rdb(), c.rdb()
+			first, err := New(a)
+			require.NoError(t, err)
+			second, err := New(b)
+			require.NoError(t, err)
+			t.Cleanup(func() {
+				assert.NoError(t, errors.Join(first.Close(), second.Close(), a.Close(), b.Close()))
+			})
+			l := first.NewMultiLock(first.NewLock("x"), second.NewLock("y"))
+			assert.Equal(t, c.told, l.many.doubt == nil)
+		})
+	}
 }

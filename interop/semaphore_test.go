@@ -108,7 +108,7 @@ func (b *both) semaphore(name string) {
 		return err == nil && n == 1
 	})
 	b.available(s, 1)
-	assert.False(b, b.java.do(j("unlock", 3)).OK, "Java gives back a permit that has lapsed")
+	assert.False(b, b.java.do(j("unlock", 3)).OK, "Java returns a permit that has expired")
 	b.available(s, 1)
 
 	// Without a lease Java's permit does not expire.
@@ -124,7 +124,7 @@ func (b *both) semaphore(name string) {
 	assert.True(b, freed)
 	b.available(s, 2)
 	assert.ErrorIs(b, s.Unlock(second), relock.ErrLockLost)
-	assert.False(b, b.java.do(j("unlock", 4)).OK, "Java gives back a permit that was taken from it")
+	assert.False(b, b.java.do(j("unlock", 4)).OK, "Java returns a permit that was taken from it")
 	b.available(s, 2)
 }
 

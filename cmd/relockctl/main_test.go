@@ -713,7 +713,7 @@ func TestUnlockAsksBeforeItFrees(t *testing.T) {
 		status int
 	}{
 		"it is still held": {func() {}, statusDone},
-		"it is given back": {func() { must(t, lock.Unlock(ctx)) }, statusFree},
+		"it is released":   {func() { must(t, lock.Unlock(ctx)) }, statusFree},
 		"it has changed hands": {func() { must(t, lock.Unlock(ctx)); must(t, lock.LockLease(ctx, time.Hour)) },
 			statusNotFreed},
 		"the user hits Ctrl-C": {nil, statusNotFreed},

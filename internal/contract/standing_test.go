@@ -19,18 +19,18 @@ func TestStandingIsThatOfTheScripts(t *testing.T) {
 	source := string(prelude) + `
 		local ahead = ARGV[1] ~= '' and tonumber(ARGV[1]) or nil
 		return standing_of(ahead, ARGV[2] == '1', ARGV[3] == '1')`
-	made := func(ahead any, apart, deaf bool) Standing {
-		n, err := rdb.Eval(context.Background(), source, nil, ahead, apart, deaf).Int64()
+	made := func(ahead any, apart, lost bool) Standing {
+		n, err := rdb.Eval(context.Background(), source, nil, ahead, apart, lost).Int64()
 		require.NoError(t, err)
 		return Standing(n)
 	}
 	for _, ahead := range []int{0, 1, 2, 3, 4, 1000} {
-		for _, deaf := range []bool{false, true} {
-			s := made(ahead, false, deaf)
+		for _, lost := range []bool{false, true} {
+			s := made(ahead, false, lost)
 			assert.True(t, s.IsEnqueued(), "%d ahead", ahead)
 			assert.Equal(t, ahead, s.Ahead())
 			assert.False(t, s.LegacyHolder() || s.SubscriptionLost(), "%d ahead", ahead)
-			assert.Equal(t, legacyHolder, made(ahead, true, deaf))
+			assert.Equal(t, legacyHolder, made(ahead, true, lost))
 		}
 	}
 	assert.Equal(t, notEnqueued, made("", false, false))

@@ -443,7 +443,7 @@ func TestEngineSlowRedisEndsTheCall(t *testing.T) {
 					assert.False(t, ok)
 					assert.Equal(t, MostAsked, e.redis.Count("acquire"), "requests")
 					time.Sleep(2 * test.takes)
-					assert.Empty(t, e.redis.Holder("x"), "what was given up is undone")
+					assert.Empty(t, e.redis.Holder("x"), "what was given up is rolled back")
 					return
 				}
 				require.NoError(t, err)

@@ -39,7 +39,7 @@ func TestLostCounterpartIsNotNamed(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, ok)
 		time.Sleep(9950 * time.Millisecond)
-		require.Zero(t, levelsOf(e.Engine, write, 1))
+		require.Zero(t, holdCountOf(e.Engine, write, 1))
 		require.NotEmpty(t, e.redis.Holder("x:write"))
 		ok, err = e.acquire(ctx, read, 1, Request{Wait: forever})
 		require.NoError(t, err)

@@ -128,9 +128,9 @@ func TestAttachThatRunsAfterAnOutageIsPutBack(t *testing.T) {
 	})
 }
 
-// While one of several calls of Attach that have given up is still undone, the hold is being put back, whichever of
-// them is the last.
-func TestHoldIsBeingPutBackUntilTheLastAttachIsUndone(t *testing.T) {
+// While one of several calls of Attach that have given up is still being rolled back, the hold is being put back,
+// whichever of them is the last.
+func TestHoldIsBeingPutBackUntilTheLastAttachIsRolledBack(t *testing.T) {
 	for name, orphans := range map[string][2]int{"the first is the last": {1, 0}, "the second is the last": {1, 1}} {
 		synctest.Test(t, func(t *testing.T) {
 			e := newBubbleEngine(t)
@@ -155,10 +155,10 @@ func TestHoldIsBeingPutBackUntilTheLastAttachIsUndone(t *testing.T) {
 			}
 			time.Sleep(last - time.Since(began) - time.Millisecond)
 			synctest.Wait()
-			assert.True(t, e.putBacks.isUnderWay(d.Field), "%s: just before it is undone", name)
+			assert.True(t, e.putBacks.isUnderWay(d.Field), "%s: just before it is rolled back", name)
 			time.Sleep(2 * time.Millisecond)
 			synctest.Wait()
-			assert.False(t, e.putBacks.isUnderWay(d.Field), "%s: after it was undone", name)
+			assert.False(t, e.putBacks.isUnderWay(d.Field), "%s: after it was rolled back", name)
 		})
 	}
 }
@@ -178,7 +178,7 @@ func TestAttachThatIsRefusedPutsBackWhatALateTryRenames(t *testing.T) {
 		holds(d.Field) // the other process has given up
 		tries := e.redis.Count("rename")
 		time.Sleep(10 * time.Second)
-		assert.Greater(t, e.redis.Count("rename"), tries, "the late try is undone")
+		assert.Greater(t, e.redis.Count("rename"), tries, "the late try is rolled back")
 		assert.Equal(t, d.Field, e.redis.Holder("x"))
 	})
 }
@@ -207,9 +207,9 @@ type exitingTransport struct {
 	exits atomic.Bool
 }
 
-func (x *exitingTransport) Run(ctx context.Context, c send.Call, first bool) (any, error) {
-	answer, err := x.Redis.Run(ctx, c, first)
-	if x.exits.CompareAndSwap(true, false) {
+func (t *exitingTransport) Run(ctx context.Context, c send.Call, first bool) (any, error) {
+	answer, err := t.Redis.Run(ctx, c, first)
+	if t.exits.CompareAndSwap(true, false) {
 		runtime.Goexit()
 	}
 	return answer, err

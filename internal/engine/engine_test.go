@@ -56,7 +56,7 @@ func TestEngineCloseWakesEverybody(t *testing.T) {
 }
 
 // An attempt that is under way while the Client closes is rolled back.
-func TestEngineCloseUndoesAnAttemptUnderWay(t *testing.T) {
+func TestEngineCloseRollsBackAnAttemptUnderWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = time.Second
 		got := make(chan error, 1)
@@ -209,8 +209,8 @@ func TestEngineGoesOnWhileTwoRenewalsOfAHoldAreUnderWay(t *testing.T) {
 		require.True(t, ok)
 		time.Sleep(time.Until(end))
 		synctest.Wait()
-		assert.Zero(t, levelsOf(e.Engine, x, 1), "the hold that was not renewed in time is lost")
-		assert.Equal(t, 1, levelsOf(e.Engine, y, 2))
+		assert.Zero(t, holdCountOf(e.Engine, x, 1), "the hold that was not renewed in time is lost")
+		assert.Equal(t, 1, holdCountOf(e.Engine, y, 2))
 		_ = e.Release(ctx, x, 1)
 		_ = e.Release(ctx, y, 2)
 	})

@@ -128,7 +128,7 @@ type with func(*Config)
 
 func withWatchdogTimeout(d time.Duration) with { return func(c *Config) { c.WatchdogTimeout = d } }
 
-func withSlice(d time.Duration) with { return func(c *Config) { c.HandoffWindow = d } }
+func withWindow(d time.Duration) with { return func(c *Config) { c.HandoffWindow = d } }
 
 func withLogger(l *slog.Logger) with {
 	return func(c *Config) { c.Log, c.Events = l, logged{l} }

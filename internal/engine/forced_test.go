@@ -372,7 +372,7 @@ func TestForceEndsTheHoldsOfItsOwnClientThatItHasDeleted(t *testing.T) {
 				assert.Equal(t, test.fails, err != nil, "%v", err)
 				time.Sleep(2 * time.Second)
 				assert.Equal(t, test.keeps, e.redis.Holder("x") != "", "the record is there")
-				assert.Equal(t, test.keeps, levelsOf(e.Engine, newFakeLock(e.redis, "x"), test.owner) > 0, "the owner has it")
+				assert.Equal(t, test.keeps, holdCountOf(e.Engine, newFakeLock(e.redis, "x"), test.owner) > 0, "the owner has it")
 				assert.Equal(t, test.keeps, e.unlockErr(test.owner) == nil, "the Unlock succeeds")
 			})
 		})
@@ -408,7 +408,7 @@ func TestForceEndsAHoldThatHasAdoptedTheRecord(t *testing.T) {
 		require.NoError(t, err)
 		assert.True(t, freed)
 		assert.Zero(t, e.redis.Count("release"), "the lock was handed off")
-		assert.Zero(t, levelsOf(e.Engine, l, 2))
+		assert.Zero(t, holdCountOf(e.Engine, l, 2))
 		assert.ErrorIs(t, e.Release(ctx, l, 2), ErrLockLost)
 	})
 }
@@ -475,7 +475,7 @@ func testHintReachesAHoldThatBeginsLater(t *testing.T, hears func(e *bubbleEngin
 		hears(e)
 		<-acquired
 		time.Sleep(time.Second)
-		assert.Zero(t, levelsOf(e.Engine, newFakeLock(e.redis, "x"), 1))
+		assert.Zero(t, holdCountOf(e.Engine, newFakeLock(e.redis, "x"), 1))
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
 	})
 }

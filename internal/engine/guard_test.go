@@ -18,7 +18,7 @@ import (
 )
 
 // S2: a local timer cancels the guard, even if Redis cannot be reached.
-func TestEngineGuardEndsWhenValidityIsOver(t *testing.T) {
+func TestEngineGuardEndsWithItsValidity(t *testing.T) {
 	for name, fault := range map[string]fakeredis.Fault{
 		"refused": {Block: io.EOF},
 		"silent":  {Late: time.Hour},

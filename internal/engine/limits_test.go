@@ -18,7 +18,7 @@ import (
 )
 
 // Until MinHold has passed, neither other goroutines of the process nor the owner itself get the lock again.
-func TestMinHoldHandsNothingOverBeforeItsTimeIsOver(t *testing.T) {
+func TestMinHoldHandsNothingOffBeforeItHasPassed(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const d = 12 * time.Second
 		l, start := newLimitedLock(e.redis, contract.Limits{MinHold: d}), time.Now()
@@ -224,7 +224,7 @@ func TestMaxHoldCountsFromTheHandoff(t *testing.T) {
 		{contract.Limits{}, contract.Limits{Max: 10 * time.Second}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour))
+			e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
 			ctx := context.Background()
 			first, second := newLimitedLock(e.redis, s.from), newLimitedLock(e.redis, s.to)
 			ok, err := e.acquire(ctx, first, 1, Request{Wait: forever})
@@ -274,7 +274,7 @@ func TestMaxHoldIsNotProlongedByAReentry(t *testing.T) {
 				require.NoError(t, err)
 				time.Sleep(3 * time.Second)
 			}
-			assert.Zero(t, levelsOf(e.Engine, l, 1), "levels after %v", time.Since(start))
+			assert.Zero(t, holdCountOf(e.Engine, l, 1), "hold count after %v", time.Since(start))
 			assert.Empty(t, e.redis.Holder("x"), "the record")
 			_ = e.Release(ctx, l, 1)
 			_ = e.Release(ctx, l, 1)
@@ -282,7 +282,7 @@ func TestMaxHoldIsNotProlongedByAReentry(t *testing.T) {
 	})
 }
 
-func levelsOf(e *Engine, l contract.Lock, o Owner) int {
+func holdCountOf(e *Engine, l contract.Lock, o Owner) int {
 	_, levels := e.holdCount(l, o)
 	return levels
 }

@@ -512,7 +512,7 @@ func TestLateGrantOfALostHoldIsNotNeeded(t *testing.T) {
 
 // An Unlock after which the owner still holds the lock deletes no record. So if a repeated one finds none, the lock was
 // lost.
-func TestRepeatedUnlockOfALevelReportsARecordThatIsGone(t *testing.T) {
+func TestRepeatedUnlockOfAnInnerAcquireReportsARecordThatIsGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		e.lock(1)
@@ -556,7 +556,7 @@ func TestLateGrantOfAMultiAcquireConcernsTheHoldOfNow(t *testing.T) {
 // finds the record, and the late try is rolled back after it.
 func TestLateTryIsNotRolledBackDuringTheReleaseOfItsSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour))
+		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
 		ctx, l := context.Background(), newFakeLock(e.redis, "x")
 		seen := map[string]int{}
 		e.redis.Set(func() {
@@ -594,7 +594,7 @@ func TestLateTryIsNotRolledBackDuringTheReleaseOfItsSuccessor(t *testing.T) {
 // since. The try acquires the lock for nobody, where there are no tombstones, and is rolled back.
 func TestLateTryIsRolledBackAfterTheReleaseOfTheAdopter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour))
+		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
 		ctx, l, start := context.Background(), newFencedFake(e.redis, "x"), time.Now()
 		runsLate(e.redis, "acquire", 1, fakeredis.Fault{Late: 3 * time.Second})
 		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})

@@ -22,7 +22,7 @@ import (
 
 // S3: an attempt without an answer is abandoned as soon as ctx is done. It is rolled back at once, and again after
 // Redis has run it.
-func TestEngineUndoesAnAttemptThatWasGivenUp(t *testing.T) {
+func TestEngineRollsBackAnAttemptThatWasGivenUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Fault = func(verb string) fakeredis.Fault {
 			if verb == "acquire" {
@@ -41,12 +41,12 @@ func TestEngineUndoesAnAttemptThatWasGivenUp(t *testing.T) {
 		time.Sleep(2500 * time.Millisecond)
 		assert.Empty(t, e.redis.Holder("x"), "holds a lock that was given up")
 		n := e.redis.Count("release")
-		assert.Equal(t, 2, n, "undone %d times", n)
+		assert.Equal(t, 2, n, "rolled back %d times", n)
 	})
 }
 
 // S3: the record of an attempt that runs after its rollback expires with its lease, and is not renewed.
-func TestEngineAttemptThatRunsAfterItsUndoExpires(t *testing.T) {
+func TestEngineAttemptThatRunsAfterItsRollbackExpires(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Fault = func(verb string) fakeredis.Fault {
 			return fakeredis.Fault{Block: io.ErrUnexpectedEOF}
@@ -70,7 +70,7 @@ func TestEngineAttemptThatRunsAfterItsUndoExpires(t *testing.T) {
 
 // An attempt was given up, and Redis cannot be reached for longer than its rollback is tried at first. The attempt runs
 // when Redis continues, and is rolled back then: the lock is not kept without an owner until the lease is over.
-func TestEngineAttemptThatRunsAfterAnOutageIsUndone(t *testing.T) {
+func TestEngineAttemptThatRunsAfterAnOutageIsRolledBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const outage = 3 * UnlockTime
 		e.redis.Fault = func(verb string) fakeredis.Fault {
@@ -122,7 +122,7 @@ func TestEngineRollbackThatIsRefusedGoesOn(t *testing.T) {
 
 // The same for a caller with a place in the line that another caller has left to it, which had asked for a longer
 // lease: the place may have been granted the lock for that long.
-func TestEngineGrantOfAnInheritedPlaceIsUndoneAfterAnOutage(t *testing.T) {
+func TestEngineGrantOfAnInheritedPlaceIsRolledBackAfterAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l, s := newFakeLock(e.redis, "x"), e.retain("x")
 		defer s.release()
@@ -147,7 +147,7 @@ func TestEngineGrantOfAnInheritedPlaceIsUndoneAfterAnOutage(t *testing.T) {
 }
 
 // Only so many attempts are rolled back in the background at a time.
-func TestEngineUndoesOnlySoManyAttemptsInTheBackground(t *testing.T) {
+func TestEngineRollsBackALimitedNumberOfAttemptsInTheBackground(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Fault = func(verb string) fakeredis.Fault {
 			return fakeredis.Fault{Block: io.ErrUnexpectedEOF}
@@ -161,13 +161,13 @@ func TestEngineUndoesOnlySoManyAttemptsInTheBackground(t *testing.T) {
 		time.Sleep(2 * UnlockTime)
 		assert.EqualValues(t, mostUndone, e.undoing.Load())
 		time.Sleep(e.WatchdogTimeout + late.Life + longestUndoPause)
-		assert.EqualValues(t, mostUndone-1, e.undoing.Load(), "the leases are over")
+		assert.EqualValues(t, mostUndone-1, e.undoing.Load(), "the leases have expired")
 	})
 }
 
 // S3: if an acquire was sent again, its first try may run while the hold is being released, and be answered before the
 // release. The record that this try makes is released.
-func TestEngineTryThatRunsDuringTheReleaseIsUndone(t *testing.T) {
+func TestEngineTryThatRunsDuringTheReleaseIsRolledBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		first := true
 		e.redis.Set(func() {
@@ -301,13 +301,14 @@ func TestEngineUnlockCountsWhileRedisHangs(t *testing.T) {
 }
 
 // An Unlock that has waited in vain for another goroutine of its owner hands nothing off: the re-entry of that goroutine
-// may still be granted, and is then undone. The next owner acquires the lock when the record was deleted, and keeps it.
+// may still be granted, and is then rolled back. The next owner acquires the lock when the record was deleted, and keeps
+// it.
 func TestUnlockBesideAReentryHandsNothingOff(t *testing.T) {
 	for name, fenced := range map[string]bool{"fenced": true, "not fenced": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, r := context.Background(), fakeredis.New()
-				e, other := joinBubbleEngine(t, r, "client", withSlice(time.Minute)), joinBubbleEngine(t, r, "other")
+				e, other := joinBubbleEngine(t, r, "client", withWindow(time.Minute)), joinBubbleEngine(t, r, "other")
 				l := newFakeLock(r, "x")
 				l.traits.Fenced = fenced
 				take := func(o Owner) <-chan struct{} {
@@ -332,13 +333,13 @@ func TestUnlockBesideAReentryHandsNothingOff(t *testing.T) {
 				again := take(1)
 				require.ErrorContains(t, e.Release(ctx, l, 1), "not confirmed")
 				synctest.Wait()
-				assert.Zero(t, levelsOf(e.Engine, l, 1), "the Unlock has counted")
-				assert.Zero(t, levelsOf(e.Engine, l, 2), "the lock was handed off while a re-entry was under way")
+				assert.Zero(t, holdCountOf(e.Engine, l, 1), "the Unlock has counted")
+				assert.Zero(t, holdCountOf(e.Engine, l, 2), "the lock was handed off while a re-entry was under way")
 				r.Set(func() { r.Fault = nil })
 				<-next
 				time.Sleep(2 * time.Second) // the re-entry was answered
 				synctest.Wait()
-				assert.Equal(t, 1, levelsOf(e.Engine, l, 2))
+				assert.Equal(t, 1, holdCountOf(e.Engine, l, 2))
 				assert.NotEqual(t, field, r.Holder("x"), "the next owner has a field of its own")
 				ok, err := other.acquire(ctx, l, 1, Request{})
 				require.NoError(t, err)
@@ -368,7 +369,7 @@ func TestUnconfirmedUnlockForgetsAHoldThatNobodyUses(t *testing.T) {
 }
 
 // A rollback that reaches Redis before its attempt is sent again.
-func TestEngineUndoThatOvertakesItsAttempt(t *testing.T) {
+func TestEngineRollbackThatOvertakesItsAttempt(t *testing.T) {
 	for _, late := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.redis.Fault = func(verb string) fakeredis.Fault {
@@ -391,7 +392,7 @@ func TestEngineUndoThatOvertakesItsAttempt(t *testing.T) {
 }
 
 // Several tries of an attempt go unanswered, and run one after the other while the attempt is rolled back.
-func TestEngineUndoesSeveralAttemptsOfUnknownOutcome(t *testing.T) {
+func TestEngineRollsBackSeveralAttemptsOfUnknownOutcome(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		lates := []time.Duration{30 * time.Millisecond, 300 * time.Millisecond, 900 * time.Millisecond}
 		e.redis.Fault = func(verb string) fakeredis.Fault {
@@ -415,7 +416,7 @@ func TestEngineUndoesSeveralAttemptsOfUnknownOutcome(t *testing.T) {
 
 // The engine treats a panic of a hook as an error: it rolls the request back at once, and leaves nothing behind.
 // TestHookPanicReachesTheCaller checks what callers see.
-func TestEngineUndoesARequestThatPanics(t *testing.T) {
+func TestEngineRollsBackARequestThatPanics(t *testing.T) {
 	for _, verb := range []string{"acquire", "release"} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			b := newFakeLock(e.redis, "x")
@@ -508,7 +509,7 @@ func TestHoldThatIsLostWhileItsGuardsEndIsLostOnce(t *testing.T) {
 	for _, cause := range []error{errGone, ErrExpired} {
 		synctest.Test(t, func(t *testing.T) {
 			n := 0
-			e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour), func(c *Config) {
+			e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour), func(c *Config) {
 				c.Events = lostEvents{logged{c.Log}, &n}
 			})
 			e.lock(1)

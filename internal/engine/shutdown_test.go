@@ -112,7 +112,7 @@ func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
 }
 
 // An attempt that is under way when Shutdown begins does not acquire the lock.
-func TestShutdownUndoesAnAttemptUnderWay(t *testing.T) {
+func TestShutdownRollsBackAnAttemptUnderWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = 400 * time.Millisecond
 		got := make(chan error, 1)

@@ -201,7 +201,7 @@ func TestHandedOffHoldHasAnAgeOfItsOwn(t *testing.T) {
 		assert.Equal(t, Owner(2), l.oldHolds()[0].Owner)
 		assert.NotEmpty(t, l.oldHolds()[0].stack)
 		e.unlock(2)
-	}, withSlice(time.Minute))
+	}, withWindow(time.Minute))
 }
 
 // A hold whose answer came late is as old as the answer: no owner worked under the lock before.

@@ -137,7 +137,7 @@ func TestEngineWaitsBrieflyForItsLastAnswer(t *testing.T) {
 		assert.Equal(t, wait+send.MinWait, time.Since(start))
 		other.unlock(1)
 		time.Sleep(time.Minute)
-		e.redis.Set(func() { assert.Nil(t, e.redis.Record("x"), "the late attempt was undone") })
+		e.redis.Set(func() { assert.Nil(t, e.redis.Record("x"), "the late attempt was rolled back") })
 	})
 }
 

@@ -69,75 +69,75 @@ func PaceOf(rtt, window time.Duration) Pace {
 }
 
 // Acquired records that this process holds the lock from now on.
-func (t *Policy) Acquired(now time.Duration) {
-	if t.since == 0 {
-		t.since = now
+func (p *Policy) Acquired(now time.Duration) {
+	if p.since == 0 {
+		p.since = now
 	}
 }
 
 // MayHandOff reports whether the tenure may continue.
-func (t *Policy) MayHandOff(now time.Duration, p Pace) bool {
-	return t.passed < mostPassed && now-t.since < p.Window
+func (p *Policy) MayHandOff(now time.Duration, pace Pace) bool {
+	return p.passed < mostPassed && now-p.since < pace.Window
 }
 
 // HandedOff records that this process has passed the lock on inside itself.
-func (t *Policy) HandedOff() { t.passed++ }
+func (p *Policy) HandedOff() { p.passed++ }
 
 // Released records a release in Redis, where others is the number of other clients that received its message. If the
 // tenure has lasted for the hand-off window, other processes go first. Their head start is longer if none of them was
 // quick enough the last time. If no client received the message, some may be waiting that cannot receive any: they go
 // first once in a while.
-func (t *Policy) Released(now time.Duration, p Pace, others int) {
-	if now-t.since < p.Window {
+func (p *Policy) Released(now time.Duration, pace Pace, others int) {
+	if now-p.since < pace.Window {
 		return
 	}
-	last := *t
-	*t = Policy{}
+	last := *p
+	*p = Policy{}
 	switch {
 	case others == 0 && last.unheard == 0:
-		t.unheard = now
+		p.unheard = now
 	case others == 0 && now-last.unheard < unheardFor:
-		t.unheard = last.unheard
+		p.unheard = last.unheard
 	case others == 0: // these waiters may not subscribe, or this Client may not publish
-		t.unheard = now
-		t.until = now + unheardYield + min(p.RTT, mostYield)
+		p.unheard = now
+		p.until = now + unheardYield + min(pace.RTT, mostYield)
 	default:
 		if last.offered {
-			t.missed = min(last.missed+1, 8)
+			p.missed = min(last.missed+1, 8)
 		}
-		t.offered = true
-		t.until = now + min(p.start()<<t.missed, mostYield)
-		t.yielded = min(others-1, mostYielded)
+		p.offered = true
+		p.until = now + min(pace.start()<<p.missed, mostYield)
+		p.yielded = min(others-1, mostYielded)
 	}
 }
 
 // ReleasedUnannounced records a release in Redis of which other processes that wait were not notified: they poll once
 // in each poll interval. If the tenure has lasted for the hand-off window, they go first for about that time.
-func (t *Policy) ReleasedUnannounced(now time.Duration, p Pace, pollInterval time.Duration) {
-	if now-t.since >= p.Window {
-		*t = Policy{until: now + min(pollInterval, MostUnannounced) + p.RTT}
+func (p *Policy) ReleasedUnannounced(now time.Duration, pace Pace, pollInterval time.Duration) {
+	if now-p.since >= pace.Window {
+		*p = Policy{until: now + min(pollInterval, MostUnannounced) + pace.RTT}
 	}
 }
 
 // Interrupted records that another process has the lock.
-func (t *Policy) Interrupted() {
-	t.since, t.passed, t.offered, t.missed, t.unheard = 0, 0, false, 0, 0
+func (p *Policy) Interrupted() {
+	p.since, p.passed, p.offered, p.missed, p.unheard = 0, 0, false, 0, 0
 }
 
 // HeardRelease records the message that another process has released the lock.
-func (t *Policy) HeardRelease(now time.Duration, p Pace) {
-	if t.yielded > 0 {
-		t.yielded--
-		t.until = now + p.start()
+func (p *Policy) HeardRelease(now time.Duration, pace Pace) {
+	if p.yielded > 0 {
+		p.yielded--
+		p.until = now + pace.start()
 	}
 }
 
 // Yield returns for how long other processes go first from now on.
-func (t *Policy) Yield(now time.Duration) time.Duration {
-	if t.until == 0 {
+func (p *Policy) Yield(now time.Duration) time.Duration {
+	if p.until == 0 {
 		return 0
 	}
-	return max(0, t.until-now)
+	return max(0, p.until-now)
 }
 
 // start returns the head start that other processes get.

@@ -158,7 +158,7 @@ func TestCheckFindsEachBrokenRule(t *testing.T) {
 			gives(1, 40, 50), does(Count, Done, 1, 51, 52), gives(0, 70, 71)))},
 		{"model", "", "a level too many", holds(hold("a", 0, 10, 70, does(Take, Done, 2, 20, 30),
 			does(Count, Done, 3, 31, 32), gives(1, 40, 50), gives(0, 70, 71)))},
-		{"model", "", "a level that is not given back", holds(hold("a", 0, 10, 70, does(Take, Done, 2, 20, 30),
+		{"model", "", "an acquire that is not released", holds(hold("a", 0, 10, 70, does(Take, Done, 2, 20, 30),
 			gives(1, 40, 50), does(Count, Done, 2, 51, 52), gives(0, 70, 71)))},
 		{"model", "", "a level that was missed", holds(hold("a", 0, 10, 70, does(Take, Done, 3, 20, 30), gives(0, 70, 71)))},
 

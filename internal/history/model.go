@@ -43,7 +43,7 @@ const (
 )
 
 func (s step) String() string {
-	verb := [...]string{"granted to", "entered again by", "counted by", "given back by", "ended, of"}[s.kind]
+	verb := [...]string{"granted to", "entered again by", "counted by", "released by", "ended, of"}[s.kind]
 	return fmt.Sprintf("%s %s, level %d, token %d, shared %v", verb, s.owner, s.level, s.token, s.shared)
 }
 

@@ -39,7 +39,7 @@ func TestTriesAreCountedInAnyOrder(t *testing.T) {
 	assert.False(t, l.Buried("two", drop))
 	assert.Nil(t, l.Heard("two", acquire, false).Script)
 	assert.Nil(t, l.Heard("two", acquire, true).Script, "a try was lost")
-	assert.False(t, l.Buried("two", drop), "buried once more, by another undo: the try that was lost may still run")
+	assert.False(t, l.Buried("two", drop), "buried once more, by another rollback: the try that was lost may still run")
 	assert.True(t, l.MayAcquire("two"))
 }
 

@@ -112,7 +112,7 @@ func (l *Lease) SetValidUntil(until time.Duration) { l.until.Store(int64(until))
 // next returns when the lease needs attention.
 func (l *Lease) next() time.Duration {
 	at := time.Duration(l.until.Load())
-	if l.isParked() {
+	if l.hasMostRenewals() {
 		return at
 	}
 	if l.renewed.Load() {
@@ -124,8 +124,8 @@ func (l *Lease) next() time.Duration {
 	return at
 }
 
-// isParked reports whether l has to wait for the end of a request before it is renewed or checked again.
-func (l *Lease) isParked() bool { return l.underWay == MostRenewals }
+// hasMostRenewals reports whether l has to wait for the end of a request before it is renewed or checked again.
+func (l *Lease) hasMostRenewals() bool { return l.underWay == MostRenewals }
 
 // IsRenewable reports whether a renewal of l makes it valid for longer. If not, l can only be checked.
 func (l *Lease) IsRenewable() bool { return l.renewed.Load() && !l.last.Load() }

@@ -10,8 +10,8 @@ package lease
 //     pipeline belong to one server.
 //   - A renewal without an answer is sent once more after renewTime, because its connection may hang. At that time the
 //     routes of a Redis Cluster are loaded again, too.
-//   - A lease with MostRenewals requests under way is parked: it is not due, whatever its times say. It is due again as
-//     soon as one of them has ended, however it ended.
+//   - A lease with MostRenewals requests under way is not due, whatever its times say. It is due again as soon as one of
+//     them has ended, however it ended.
 //   - A check of a lease is its next renewal, sent sooner than it is due. Of a lease that no renewal makes longer it is
 //     a request that only looks for the record, and has an effect only if it finds none. See check.go.
 //   - A Holder is called without the mutex held, once for each lease.
@@ -349,7 +349,7 @@ func (w *Watchdog) collect() (due []*Lease, ended []endedLease, wait time.Durati
 // due at the same time any more, so that the loop sleeps.
 func (l *Lease) isDueLocked(now time.Duration) bool {
 	switch {
-	case l.isParked():
+	case l.hasMostRenewals():
 		return false
 	case l.checking && l.checkAt <= now:
 		return true
@@ -448,7 +448,7 @@ func (w *Watchdog) answered(batch []*Lease, sent time.Duration, answers []Renewa
 		default:
 			w.confirmLocked(l, sent, cmp.Or(answers[i].Length, l.length), true)
 		}
-		w.movedLocked(l) // whatever the answer was, l is not parked any more
+		w.movedLocked(l) // whatever the answer was, l has fewer requests under way
 	}
 	return gone
 }

@@ -262,7 +262,7 @@ func TestWatchdogSendsNoMoreThanTwoRenewals(t *testing.T) {
 
 // A lease with two renewals under way is renewed again when one of them has ended, whatever the answer is: here both
 // were overtaken by a re-entry, and the next renewal has become due since.
-func TestWatchdogRenewsAParkedLeaseWhenARenewalEnds(t *testing.T) {
+func TestWatchdogRenewsALeaseWithMostRenewalsWhenOneEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const short = time.Second
@@ -285,11 +285,11 @@ func TestWatchdogRenewsAParkedLeaseWhenARenewalEnds(t *testing.T) {
 	})
 }
 
-// A parked lease does not keep the watchdog busy, also if the watchdog looks at it just before it ends, because another
-// lease is due then. Such a look had no end, with the mutex held.
-func TestWatchdogSleepsWhileALeaseIsParked(t *testing.T) {
+// A lease with that many does not keep the watchdog busy, also if the watchdog looks at it just before it ends, because
+// another lease is due then. Such a look had no end, with the mutex held.
+func TestWatchdogSleepsWhileALeaseHasMostRenewals(t *testing.T) {
 	t.Parallel()
-	park := map[string]func(f *fakeRecords, l *Lease) (length time.Duration){
+	fill := map[string]func(f *fakeRecords, l *Lease) (length time.Duration){
 		"renewals that fail late, and a re-entry": func(f *fakeRecords, l *Lease) time.Duration {
 			const length = 500 * time.Millisecond
 			f.slow = time.Second
@@ -311,12 +311,12 @@ func TestWatchdogSleepsWhileALeaseIsParked(t *testing.T) {
 			return testLease
 		},
 	}
-	for name, park := range park {
+	for name, fill := range fill {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFakeRecords(t)
 				l, ends := newLease(f.watchdog)
-				length := park(f, l)
+				length := fill(f, l)
 				require.Len(t, f.timesAsked(l), MostRenewals)
 				other, _ := newLease(f.watchdog)
 				time.Sleep(f.watchdog.Left(l) - length/3 - l.slack()/2)
@@ -571,7 +571,7 @@ func TestWatchdogDoesNotShortenALeaseThatItRenews(t *testing.T) {
 }
 
 // The validity of an extremely long lease does not overflow.
-func TestWatchdogTrustsALeaseOfCenturies(t *testing.T) {
+func TestWatchdogKeepsALeaseOfCenturies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		l, ends := newLease(f.watchdog)

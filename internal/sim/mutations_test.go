@@ -188,7 +188,7 @@ var mutations = []mutation{
 
 	// Releasing.
 	{
-		name: "handedOverAndReleased", file: "internal/engine/release.go",
+		name: "handedOffAndReleased", file: "internal/engine/release.go",
 		from: `if h.handOffLocked() {
 		return 0, false`,
 		to: `if h.handOffLocked() {
@@ -344,7 +344,7 @@ var mutations = []mutation{
 		to: "gaveUpLocked(op, q, h, err)",
 	},
 	{
-		name: "handedOverAndStuck", file: "internal/engine/handoff.go",
+		name: "handedOffAndStuck", file: "internal/engine/handoff.go",
 		from: `q.Release()
 	return true`,
 		to: "return true",
@@ -369,9 +369,9 @@ func newTokenBlock(token int64, following int) *tokenBlock {
 func freshTokenBlock(token int64, following int) *tokenBlock {`,
 	},
 	{
-		name: "handedOverForEver", file: "internal/handoff/policy.go", focus: Focus{Locks: inOneLine},
-		from: "return t.passed < mostPassed && now-t.since < p.Window",
-		to:   "return p.Window > 0",
+		name: "handedOffForever", file: "internal/handoff/policy.go", focus: Focus{Locks: inOneLine},
+		from: "return p.passed < mostPassed && now-p.since < pace.Window",
+		to:   "return pace.Window > 0",
 	},
 	{
 		name: "sharedForEver", file: "internal/engine/sharing.go", focus: Focus{Locks: []Kind{ReadWrite}},
@@ -401,7 +401,7 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 
 	// Holds that move.
 	{
-		name: "liveTicket", file: "holdvalue.go", focus: Focus{Locks: inOneLine},
+		name: "liveTicket", file: "detach.go", focus: Focus{Locks: inOneLine},
 		from: "case !detached || uuid.Validate(",
 		to:   "case detached && uuid.Validate(",
 	},

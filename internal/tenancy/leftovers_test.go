@@ -7,7 +7,7 @@ import (
 )
 
 // Each way in which attempts can end, and what has to be rolled back then.
-func TestLeftoversSayWhatHasToBeUndone(t *testing.T) {
+func TestLeftoversSayWhatHasToBeRolledBack(t *testing.T) {
 	busy := func(l *Leftovers) { l.Attempted(0, false, false) }
 	queued := func(l *Leftovers) { l.Attempted(0, false, true) }
 	silent := func(l *Leftovers) { l.Attempted(1, false, false) }

@@ -106,7 +106,7 @@ func TestExpiriesAreAtTheEndOfTheLease(t *testing.T) {
 		Args: []string{clientA + ":1:01", "1000", "1", "push"}}))
 	tr := c.finish("lock", nil)
 	assert.Equal(t, []string{"ask", "expire", "end", "ask"}, kinds(tr))
-	assert.True(t, time.Unix(12, 500_000_000).Equal(tr.events[1].at), "when the lapse was: %v", tr.events[1].at)
+	assert.True(t, time.Unix(12, 500_000_000).Equal(tr.events[1].at), "when the expiry was: %v", tr.events[1].at)
 	assert.Equal(t, []string{`<<"p1",1>>`}, tr.late, "fields that asked after their end")
 	assert.Equal(t, 4, tr.Scripts)
 }

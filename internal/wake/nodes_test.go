@@ -169,7 +169,7 @@ func TestShardsFollowASlot(t *testing.T) {
 			time.Sleep(2*p.reroute + 50*time.Millisecond)
 			require.True(t, woken(l), "not woken after the slot has moved")
 			c.publish("x")
-			require.True(t, woken(l), "deaf after the slot has moved")
+			require.True(t, woken(l), "not subscribed after the slot has moved")
 		}
 		assert.Equal(t, 2, c.servers[0].Dials()+c.servers[1].Dials(), "connections")
 	})
@@ -192,7 +192,7 @@ func TestShardsLeaveAReplica(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		assert.True(t, woken(l), "not woken after the subscription on the new master")
 		c.publish("x")
-		assert.True(t, woken(l), "deaf")
+		assert.True(t, woken(l), "not subscribed")
 		assert.Equal(t, 1, c.servers[0].Count("unsubscribe x"), "UNSUBSCRIBEs on the replica")
 		asked := func() int {
 			c.mu.Lock()
@@ -282,7 +282,7 @@ func TestShardsLateRedirectionIsNotOfALaterChannel(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		assert.True(t, ready(l), "not ready")
 		c.publish("x")
-		assert.True(t, woken(l), "deaf")
+		assert.True(t, woken(l), "not subscribed")
 		time.Sleep(2 * p.idle)
 		synctest.Wait()
 		assert.Len(t, p.links, 1, "links")
@@ -322,7 +322,7 @@ func TestShardsFollowAFailover(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		require.True(t, woken(l), "not woken after the failover")
 		c.publish("x")
-		assert.True(t, woken(l), "deaf after the failover")
+		assert.True(t, woken(l), "not subscribed after the failover")
 	})
 }
 
@@ -344,7 +344,7 @@ func TestShardsFallBackToPlainPubSub(t *testing.T) {
 		require.True(t, ready(l), "not ready")
 		require.Equal(t, 2, s.Dials(), "connections")
 		s.Publish("x")
-		assert.True(t, woken(l), "deaf")
+		assert.True(t, woken(l), "not subscribed")
 	})
 }
 

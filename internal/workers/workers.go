@@ -30,74 +30,74 @@ func New(stopped <-chan struct{}) *Pool {
 }
 
 // Begin starts work that Close waits for, until End is called.
-func (w *Pool) Begin() { w.working.Add(1) }
+func (p *Pool) Begin() { p.working.Add(1) }
 
 // End ends the work that Begin started.
-func (w *Pool) End() {
-	if w.working.Add(-1) > 0 || !w.closing.Load() {
+func (p *Pool) End() {
+	if p.working.Add(-1) > 0 || !p.closing.Load() {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.drainedLocked()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drainedLocked()
 }
 
 // NoMoreThan reports whether at most n calls and goroutines have not ended.
-func (w *Pool) NoMoreThan(n int64) bool { return w.working.Load() <= n }
+func (p *Pool) NoMoreThan(n int64) bool { return p.working.Load() <= n }
 
 // Spawn runs job on a goroutine that waits for a job, or on a new one.
-func (w *Pool) Spawn(job func()) {
+func (p *Pool) Spawn(job func()) {
 	select {
-	case w.jobs <- job:
-		w.idle.Add(-1) // here, so that AtWork counts the job as soon as Spawn has returned
+	case p.jobs <- job:
+		p.idle.Add(-1) // here, so that AtWork counts the job as soon as Spawn has returned
 	default:
-		w.Begin()
-		go w.run(job)
+		p.Begin()
+		go p.run(job)
 	}
 }
 
-func (w *Pool) run(job func()) {
-	defer w.End() // even if a hook of the Redis client ends the goroutine
+func (p *Pool) run(job func()) {
+	defer p.End() // even if a hook of the Redis client ends the goroutine
 	for job != nil {
 		job()
-		job = w.next()
+		job = p.next()
 	}
 }
 
-// next waits for a job until w is stopped. It returns nil if enough other goroutines are waiting already.
-func (w *Pool) next() func() {
-	if w.idle.Add(1) <= mostIdle {
+// next waits for a job until p is stopped. It returns nil if enough other goroutines are waiting already.
+func (p *Pool) next() func() {
+	if p.idle.Add(1) <= mostIdle {
 		select {
-		case job := <-w.jobs:
+		case job := <-p.jobs:
 			return job
-		case <-w.stopped:
+		case <-p.stopped:
 		}
 	}
-	w.idle.Add(-1)
+	p.idle.Add(-1)
 	return nil
 }
 
 // Close returns a channel that is closed when all work has ended.
-func (w *Pool) Close() (drained <-chan struct{}) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (p *Pool) Close() (drained <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	done := make(chan struct{})
-	w.drained = done
+	p.drained = done
 	// The order matters: the last work to end decrements working and then loads closing.
-	w.closing.Store(true)
-	w.drainedLocked()
+	p.closing.Store(true)
+	p.drainedLocked()
 	return done
 }
 
-func (w *Pool) drainedLocked() {
-	if w.drained != nil && w.working.Load() == 0 {
-		close(w.drained)
-		w.drained = nil
+func (p *Pool) drainedLocked() {
+	if p.drained != nil && p.working.Load() == 0 {
+		close(p.drained)
+		p.drained = nil
 	}
 }
 
 // AtWork returns the number of calls, and of goroutines with a job. It is for tests.
-func (w *Pool) AtWork() int64 { return w.working.Load() - w.idle.Load() }
+func (p *Pool) AtWork() int64 { return p.working.Load() - p.idle.Load() }
 
-// Mutex returns the mutex of w, for tests which check that the user's code is never called with it held.
-func (w *Pool) Mutex() *sync.Mutex { return &w.mu }
+// Mutex returns the mutex of p, for tests which check that the user's code is never called with it held.
+func (p *Pool) Mutex() *sync.Mutex { return &p.mu }

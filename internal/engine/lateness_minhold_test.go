@@ -1,0 +1,211 @@
+//go:build go1.25
+
+package engine
+
+// The record that MinHold leaves, and requests of its hold that run late: see lateness_test.go.
+//
+// Rule: it expires when MinHold ends, and neither sooner nor later.
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/late"
+)
+
+// The record that MinHold leaves does not last longer because a try of an Extend runs late.
+func TestMinHoldEndsInTimeAfterALateExtend(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 30 * time.Second})
+		require.NoError(t, err)
+		require.True(t, ok)
+		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 3 * time.Second})
+		require.NoError(t, e.Extend(ctx, l, 1, time.Hour))
+		require.NoError(t, e.Release(ctx, l, 1))
+		time.Sleep(25 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "the record after MinHold")
+	})
+}
+
+// The same for an Extend that got no answer.
+func TestMinHoldEndsInTimeAfterAnUnansweredExtend(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 30 * time.Second})
+		require.NoError(t, err)
+		require.True(t, ok)
+		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 3 * time.Second})
+		short, cancel := context.WithTimeout(ctx, time.Second/2)
+		defer cancel()
+		require.Error(t, e.Extend(short, l, 1, time.Hour))
+		require.NoError(t, e.Release(ctx, l, 1))
+		time.Sleep(25 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "the record after MinHold")
+	})
+}
+
+// The same for a KeepLease that is under way while another goroutine of the owner unlocks. It does not have the owner
+// mutex.
+func TestMinHoldEndsInTimeBesideAKeepLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 5 * time.Second})
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 10 * time.Second})
+		require.NoError(t, err)
+		require.True(t, ok)
+		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 300 * time.Millisecond})
+		kept := make(chan error)
+		go func() { kept <- e.KeepLease(ctx, []contract.Lock{l}, 1, time.Hour, time.Time{}) }()
+		synctest.Wait()
+		require.NoError(t, e.Release(ctx, l, 1))
+		<-kept
+		time.Sleep(6 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "the record after MinHold")
+		time.Sleep(2 * late.Life)
+		assert.Zero(t, e.late.Fields())
+	})
+}
+
+// The same for a re-entry of which a try runs late.
+func TestMinHoldEndsInTimeAfterALateReentry(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 30 * time.Second})
+		require.NoError(t, err)
+		require.True(t, ok)
+		runsLate(e.redis, "acquire", 1, fakeredis.Fault{Late: 3 * time.Second})
+		ok, err = e.acquire(ctx, l, 1, Request{Wait: forever, Lease: time.Hour})
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.NoError(t, e.Release(ctx, l, 1))
+		require.NoError(t, e.Release(ctx, l, 1))
+		time.Sleep(25 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "the record after MinHold")
+	})
+}
+
+// A renewal that is under way may give the record a longer lease than the MaxHold of the next owner allows. So the lock is
+// released in Redis instead of being handed off.
+func TestNoHandoffToMaxHoldWhileARenewalIsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
+		ctx := context.Background()
+		const most = 21 * time.Second
+		first, second := newFakeLock(e.redis, "x"), newLimitedLock(e.redis, contract.Limits{Max: most})
+		ok, err := e.acquire(ctx, first, 1, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		got := make(chan time.Time)
+		go func() {
+			ok, err := e.acquire(ctx, second, 2, Request{Wait: forever})
+			assert.NoError(t, err)
+			assert.True(t, ok)
+			got <- time.Now()
+		}()
+		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 500 * time.Millisecond})
+		time.Sleep(10*time.Second + 100*time.Millisecond)
+		require.Equal(t, 1, e.redis.Count("renew"))
+		require.NoError(t, e.Release(ctx, first, 1))
+		begin := <-got
+		require.Equal(t, 2, e.redis.Count("acquire"), "it was not handed off")
+		time.Sleep(time.Until(begin.Add(most + 50*time.Millisecond)))
+		assert.Zero(t, holdCountOf(e.Engine, second, 2))
+		assert.Empty(t, e.redis.Holder("x"), "the record after MaxHold")
+		_ = e.Release(ctx, second, 2)
+	})
+}
+
+// A Detach of a hold with MinHold is not confirmed, and runs late: MinHold still ends in time.
+func TestMinHoldEndsInTimeAfterALateDetach(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		e.redis.Set(func() {
+			e.redis.Fault = func(v string) (f fakeredis.Fault) {
+				if v == "rename" {
+					f.Ghost = 6 * time.Second
+				}
+				return f
+			}
+		})
+		_, ended, err := e.Detach(ctx, l, 1, time.Hour)
+		require.Error(t, err)
+		require.True(t, ended)
+		time.Sleep(40 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "the record after MinHold")
+	})
+}
+
+// The same for a renewal that failed and runs late.
+func TestMinHoldEndsInTimeAfterALateRenewal(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		runsLate(e.redis, "renew", 1, fakeredis.Fault{Ghost: 8 * time.Second})
+		time.Sleep(16 * time.Second)
+		require.NoError(t, e.Release(ctx, l, 1))
+		time.Sleep(5 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "the record after MinHold")
+	})
+}
+
+// A renewal is under way when a fenced lock is handed off, so that the next owner makes a record of its own with the same
+// field. It unlocks at once, and MinHold ends in time.
+func TestMinHoldEndsInTimeAfterAHandoffDuringARenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 5 * time.Second})
+		l.traits.Fenced, l.traits.DrawsSingly = true, true
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		got := make(chan error)
+		go func() {
+			_, err := e.acquire(ctx, l, 2, Request{Wait: forever})
+			got <- err
+		}()
+		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 500 * time.Millisecond})
+		time.Sleep(10*time.Second + 100*time.Millisecond)
+		require.Equal(t, 1, e.redis.Count("renew"))
+		require.NoError(t, e.Release(ctx, l, 1))
+		require.NoError(t, <-got)
+		require.Zero(t, e.redis.Count("release"), "it was handed off")
+		require.NoError(t, e.Release(ctx, l, 2))
+		time.Sleep(6 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "the record after MinHold")
+	})
+}
+
+// Unlock leaves the record to the rest of MinHold. A try of this request runs late, and would make it last longer.
+func TestMinHoldEndsInTimeAfterALateTryOfItsRelease(t *testing.T) {
+	for name, f := range map[string]fakeredis.Fault{
+		"answered last": {Late: 3 * time.Second}, "lost": {Ghost: 3 * time.Second}, "slow": {Late: 900 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				const least = 20 * time.Second
+				ctx, l, begin := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: least}), time.Now()
+				ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
+				require.NoError(t, err)
+				require.True(t, ok)
+				runsLate(e.redis, "renew", 1, f)
+				require.NoError(t, e.Release(ctx, l, 1))
+				time.Sleep(time.Until(begin.Add(least - 100*time.Millisecond)))
+				assert.NotEmpty(t, e.redis.Holder("x"), "the record before its time is over")
+				time.Sleep(400 * time.Millisecond)
+				assert.Empty(t, e.redis.Holder("x"), "the record after its time")
+			})
+		})
+	}
+}

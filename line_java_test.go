@@ -1,0 +1,288 @@
+package relock
+
+// The line beside clients that do not know it: Redisson, and MultiLocks, which wait without a place.
+//
+// Rules: their releases notify the waiters in the line, and they get their share of a lock for which processes always
+// wait in the line, also if the clock of Redis was set back.
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// javaHolder is a field of Redisson.
+func javaHolder() string { return uuid.NewString() + ":1" }
+
+var (
+	javaTakes = redis.NewScript(
+		"if redis.call('exists', KEYS[1]) == 0 then redis.call('hset', KEYS[1], ARGV[1], 1); redis.call('pexpire', " +
+			"KEYS[1], 30000); return 1 end return 0",
+	)
+	javaGives = redis.NewScript(
+		"if redis.call('hdel', KEYS[1], ARGV[1]) == 1 then redis.call('publish', KEYS[2], '0') end return 0",
+	)
+	javaGetsIt = redis.NewScript(
+		"redis.call('del', KEYS[1]); redis.call('hset', KEYS[1], ARGV[1], 1); redis.call('pexpire', KEYS[1], 30000); " +
+			"return redis.call('publish', ARGV[2], 'free')",
+	)
+)
+
+func (b *bench) javaReleases(field string) {
+	b.Helper()
+	b.must(javaGives.Run(context.Background(), b.rdb, []string{b.name, b.releaseChannel()}, field).Err())
+}
+
+// A release by a client that does not know the line notifies the waiters.
+func TestLineWaitersHearARedissonHolder(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		java := javaHolder()
+		n, err := javaTakes.Run(context.Background(), b.rdb, []string{b.name}, java).Int()
+		b.must(err)
+		require.Equal(b, 1, n, "Redisson has the lock")
+		one := b.contender().asks()
+		testredis.Await(b, "the waiter hears Redisson's channel", soon, func() bool {
+			return b.hearers(b.releaseChannel()) == 1
+		})
+		two := b.contender().asks()
+		testredis.Await(b, "the waiters hear Redisson's channel", soon, func() bool {
+			return b.hearers(b.releaseChannel()) == 2
+		})
+		one.settled()
+		two.settled()
+		b.javaReleases(java)
+		select {
+		case err := <-one.got:
+			b.must(err)
+			two.waits()
+			one.unlocks()
+			two.gets().unlocks()
+		case err := <-two.got:
+			b.must(err)
+			one.waits()
+			two.unlocks()
+			one.gets().unlocks()
+		case <-time.After(soon):
+			require.Fail(b, "no waiter noticed the release")
+		}
+	})
+}
+
+// A waiter that entered the line while a process of this version held the lock is notified when a release leaves the
+// lock free for Redisson.
+func TestLineFirstPlaceFollowsARedissonHolder(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.manual().takes()
+		one := b.contender().joins()
+		two := b.contender().joins()
+		asked := one.settled()
+		java := javaHolder()
+		n, err := javaGetsIt.Run(
+			context.Background(),
+			b.rdb,
+			[]string{b.name},
+			java,
+			b.releaseChannel()+":"+one.client.ID(),
+		).Int()
+		b.must(err)
+		require.Equal(b, 1, n, "subscribers that were told")
+		one.awaitScripts(asked + 1)
+		testredis.Await(b, "the first place hears Redisson's channel", soon, func() bool {
+			return b.hearers(b.releaseChannel()) == 1
+		})
+		one.settled()
+		b.javaReleases(java)
+		one.gets()
+		two.waits()
+		one.unlocks()
+		two.gets().unlocks()
+	})
+}
+
+// A release to which Redisson is subscribed leaves the lock free for every client once in each hand-off window, and not
+// more often.
+func TestLineSharesTheLockOnceInAWindow(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		redisson := b.subscribe(b.releaseChannel())
+		first := b.manual().takes()
+		one, two, three := b.manual().listens().joins(), b.manual().listens().joins(), b.manual().listens().joins()
+		release := func(m *manual) reply {
+			return m.releaseIn(time.Minute, false)
+		}
+		endSlice := func() { b.must(b.rdb.HSet(context.Background(), b.lineKey(), "shared", 1).Err()) }
+		assert.Equal(b, reply{1, 0, 1}, release(first), "a release in the first slice of the line")
+		assert.Equal(b, one.field, b.holder(), "the holder")
+		endSlice()
+		assert.Equal(b, reply{1, 1, 0}, release(one), "the first release of the next slice")
+		assert.Empty(b, b.holder(), "the holder")
+		_, err := redisson.ReceiveTimeout(context.Background(), soon)
+		b.must(err)
+		assert.Equal(b, []string{"free"}, two.messages(), "messages to the first place")
+		assert.Empty(b, three.messages(), "messages to the second place")
+		assert.Equal(b, int64(1), two.ask(contract.Push)[0], "the first place takes the free lock")
+		assert.Equal(b, reply{1, 0, 1}, release(two), "the second release of the slice")
+		assert.Equal(b, three.field, b.holder(), "the holder")
+		endSlice()
+		b.manual().listens().joins()
+		assert.Equal(b, int64(1), release(three)[1], "connections that heard the release of the slice after it")
+	})
+}
+
+// If the clock of Redis was set back, the time of the last free release is in the future. Then the next release is
+// free, and the window starts again.
+func TestLineSharesTheLockAfterItsClockWasSetBack(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.subscribe(b.releaseChannel()) // a subscription of Redisson
+		first := b.manual().takes()
+		one, two := b.manual().listens().joins(), b.manual().listens().joins()
+		later := time.Now().Add(10 * time.Minute).UnixMilli()
+		b.must(b.rdb.HSet(context.Background(), b.lineKey(), "shared", later).Err())
+		assert.Equal(b, reply{1, 1, 0}, first.releaseIn(time.Minute, false), "the first release after the jump")
+		assert.Equal(b, []string{"free"}, one.messages(), "messages to the first place")
+		assert.Equal(b, int64(1), one.ask(contract.Push)[0], "the first place takes the free lock")
+		assert.Equal(b, reply{1, 0, 1}, one.releaseIn(time.Minute, false), "the second release of the slice")
+		assert.Equal(b, two.field, b.holder(), "the holder")
+	})
+}
+
+// The same applies to a MultiLock, and to Redisson, if processes always wait for the lock.
+func TestLineStarvesNobodyAfterItsClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	server := testredis.StartJumpy(t)
+	b := newLineBench(t, server.Addr())
+	b.opts = nil // a MultiLock polls once in each poll interval
+	server.Jump(time.Hour)
+	ctx, stop := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	var sections atomic.Int64
+	for range 3 {
+		c := b.contender()
+		waitgroup.Go(&all, func() {
+			for c.lock.Lock(ctx) == nil {
+				sections.Add(1)
+				time.Sleep(time.Millisecond)
+				assert.NoError(b, c.lock.Unlock(context.WithoutCancel(ctx)))
+			}
+		})
+	}
+	testredis.Await(b, "the line is busy", soon, func() bool { return sections.Load() > 100 })
+	server.Jump(-time.Hour)
+	begun := sections.Load()
+	testredis.Await(b, "the line is busy after the jump", soon, func() bool { return sections.Load() > begun+100 })
+	c, me := b.client(), ContextWithOwner(context.Background())
+	multi := c.NewMultiLock(c.NewLock(b.name), c.NewLock(b.name+"-b"))
+	for range 5 {
+		got, err := multi.TryLock(me, 5*time.Second, 0)
+		b.must(err)
+		require.True(b, got, "the MultiLock waits in vain beside the line")
+		b.must(multi.Unlock(me))
+	}
+}
+
+// A free release also removes the entries of dead clients. With replicas each release of a lock that is used seldom is
+// a free one, and no other script reads the line.
+func TestLineFreeReleaseForgetsTheDead(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.subscribe(b.releaseChannel())
+		first := b.manual().takes()
+		b.manual().joins() // and does not subscribe
+		living := b.manual().listens().joins()
+		b.manual().joins()
+		first.releaseIn(0, false)
+		assert.Empty(b, b.holder(), "the holder")
+		assert.Equal(b, []string{"free"}, living.messages(), "messages to the first place that hears")
+		assert.Equal(b, living.id, b.clientsInLine()[0], "the first place")
+		living.releaseIn(0, false) // it gives up
+		b.emptyLine()
+	})
+}
+
+// Redisson gets its share of a lock for which processes of this version always wait.
+func TestLineRedissonGetsItsShare(t *testing.T) {
+	t.Parallel()
+	b := newLineBench(t, testredis.Start(t).Addr())
+	ctx, stop := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	var sections atomic.Int64
+	for range 3 {
+		c := b.contender()
+		waitgroup.Go(&all, func() {
+			for c.lock.Lock(ctx) == nil {
+				sections.Add(1)
+				time.Sleep(time.Millisecond)
+				assert.NoError(b, c.lock.Unlock(ctx))
+			}
+		})
+	}
+	redisson, java := b.subscribe(b.releaseChannel()), javaHolder()
+	messages := redisson.Channel()
+	turns := 0
+	start := time.Now()
+	for turns < 20 && time.Since(start) < soon {
+		n, err := javaTakes.Run(ctx, b.rdb, []string{b.name}, java).Int()
+		b.must(err)
+		if n == 1 {
+			turns++
+			b.javaReleases(java)
+			continue
+		}
+		select {
+		case <-messages:
+		case <-time.After(time.Second):
+		}
+	}
+	took := time.Since(start)
+	stop()
+	all.Wait()
+	b.Logf("%d turns of Redisson and %d sections in %v", turns, sections.Load(), took)
+	assert.Equal(b, 20, turns, "turns of Redisson")
+	assert.LessOrEqual(
+		b,
+		sections.Load(),
+		int64(20*8*15),
+		"sections of 1ms beside 20 turns of Redisson: it has at least half of one in four slices",
+	)
+}
+
+// A MultiLock does not enter the lines of its locks. It is notified like the waiters of one lock, and gets its turn.
+func TestLineAndAMultiLockWakeEachOther(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		c, me := b.client(), ContextWithOwner(context.Background())
+		multi := c.NewMultiLock(c.NewLock(b.name), c.NewLock(b.name+"-b"))
+		b.must(multi.Lock(me))
+		one, two := b.contender().joins(), b.contender().joins()
+		b.must(multi.Unlock(me))
+		one.gets()
+		two.waits()
+		got := make(chan error, 1)
+		go func() { got <- multi.Lock(me) }()
+		testredis.Await(b, "the MultiLock hears releases", soon, func() bool {
+			return b.hearers(b.releaseChannel()) > 0
+		})
+		one.unlocks()
+		for range 2 { // a release to which the MultiLock is subscribed is free
+			select {
+			case err := <-two.got:
+				b.must(err)
+				two.unlocks()
+			case err := <-got:
+				b.must(err)
+				b.must(multi.Unlock(me))
+			case <-time.After(soon):
+				require.Fail(b, "nobody has the lock")
+			}
+		}
+	})
+}

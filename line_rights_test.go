@@ -1,0 +1,286 @@
+package relock
+
+// The line for users who may not publish, subscribe, or use its keys.
+//
+// Rules: such a user acquires locks all the same, and passes them on. It removes no place of others, and lets those in
+// the line go first.
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A user that may not publish, not subscribe, or not use the keys of the line acquires locks, and passes them to
+// others.
+func TestLineWithoutAPermission(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	for what, lack := range map[string]struct {
+		rights []string
+		warned string // the log when the user waits; "" if nothing is logged
+	}{
+		"publish":   {[]string{"allkeys", "allchannels", "allcommands", "-publish"}, ""},
+		"subscribe": {[]string{"allkeys", "allchannels", "allcommands", "-subscribe"}, "refuses the subscription"},
+		"channels":  {[]string{"allkeys", "resetchannels", "allcommands"}, "refuses the subscription"},
+		"line": {[]string{"~lock-*", "~redisson_lock_token:*", "allchannels", "allcommands"},
+			"refuses the keys of the wait queues"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, s.Addr())
+			d := b.deployment(s)
+			var logged lockedBuffer
+			opts := []Option{WithPollInterval(300 * time.Millisecond), WithWatchdogTimeout(30 * time.Second)}
+			user := d.user(b, lack.rights, append(opts, WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))...)
+			other := []*Client{b.client(opts...), b.client(opts...)}
+			ctx, cancel := context.WithTimeout(context.Background(), soon)
+			defer cancel()
+			first := b.manual().takes()
+			var all sync.WaitGroup
+			var inside atomic.Int32
+			for _, c := range []*Client{user, other[0], user, other[1]} {
+				waitgroup.Go(&all, func() {
+					l, me := c.NewLock(b.name), ContextWithOwner(ctx)
+					for range 5 {
+						if !assert.NoError(b, l.Lock(me), "Lock without the right to %s", what) {
+							return
+						}
+						assert.Equal(b, int32(1), inside.Add(1), "owners inside")
+						time.Sleep(time.Millisecond)
+						inside.Add(-1)
+						assert.NoError(b, l.Unlock(me))
+					}
+				})
+			}
+			testredis.Await(b, "the user waits", soon, func() bool {
+				return b.asks(user.NewLock(b.name)) && (lack.warned == "" || logged.String() != "")
+			})
+			first.release(false)
+			all.Wait()
+			log := logged.String()
+			assert.Equal(b, map[bool]int{true: 1}[lack.warned != ""], strings.Count(log, "level="), "logged: %s", log)
+			assert.Contains(b, log, lack.warned, "logged")
+		})
+	}
+}
+
+// A script of a user that may not publish grants nothing, and removes no entry.
+func TestLineUserWithoutPublishLeavesAllPlaces(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	b := newBench(t, server.Addr())
+	b.must(
+		b.rdb.Do(
+			context.Background(),
+			"acl",
+			"setuser",
+			"quiet",
+			"on",
+			">secret",
+			"allkeys",
+			"allchannels",
+			"allcommands",
+			"-publish",
+		).Err(),
+	)
+	bench := *b
+	quiet := b.manual()
+	quiet.bench = &bench
+	quiet.rdb = server.Client(func(o *redis.Options) { o.Username, o.Password = "quiet", "secret" })
+	first := b.manual().takes()
+	one, two := b.manual().listens().joins(), b.manual().listens().joins()
+	first.release(false)
+	b.must(b.rdb.Del(context.Background(), b.name).Err()) // the lease of the first grant expires
+	quiet.release(true)
+	assert.Equal(b, []string{one.id, two.id}, b.clientsInLine(), "the line")
+	assert.Equal(b, "suspect", b.placeOf(one.id).state, "the place whose grant was not used")
+	b.manual().release(true)
+	assert.Equal(b, two.field, b.holder(), "the holder")
+}
+
+// A user that may not publish cannot notify waiters of its release, and they poll once in each poll interval. The user
+// leaves the lock to them for that time, even if it has only one goroutine, and if there are several permits.
+func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	b := newBench(t, server.Addr())
+	d := b.deployment(server)
+	user := d.user(b, []string{"allkeys", "allchannels", "allcommands", "-publish"})
+	t.Cleanup(func() { b.must(b.rdb.FlushAll(context.Background()).Err()) }) // a semaphore leaves its number of permits
+	for kind, newLock := range map[string]func(c *Client, name string) Locker{
+		"plain": func(c *Client, name string) Locker { return c.NewLock(name) },
+		// In addition to a MultiLock, which has no entry.
+		"multi":     func(c *Client, name string) Locker { return c.NewLock(name) },
+		"semaphore": func(c *Client, name string) Locker { return c.NewSemaphore(name, 2) },
+	} {
+		for goroutines := range 2 {
+			t.Run(fmt.Sprint(kind, goroutines+1), func(t *testing.T) {
+				t.Parallel()
+				name := fmt.Sprint(b.name, kind, goroutines)
+				other, busy := newLock(b.client(), name), newLock(user, name)
+				ctx, stop := context.WithCancel(context.Background())
+				section, most := time.Millisecond, int64(300)
+				if kind == "multi" { // the MultiLock has to be notified of each release
+					section, most = 15*time.Millisecond, 100
+				}
+				var sections atomic.Int64
+				var all sync.WaitGroup
+				if kind == "semaphore" && goroutines == 0 { // otherwise the permits are enough for all
+					require.NoError(t, other.Lock(ContextWithOwner(context.Background())))
+				}
+				for range goroutines + 1 {
+					waitgroup.Go(&all, func() {
+						for me := ContextWithOwner(ctx); busy.Lock(me) == nil; sections.Add(1) {
+							time.Sleep(section)
+							assert.NoError(t, busy.Unlock(me))
+						}
+					})
+				}
+				if kind == "multi" {
+					c := b.client()
+					beside := c.NewMultiLock(c.NewLock(name), c.NewLock(name+"-beside"))
+					waitgroup.Go(&all, func() {
+						for me := ContextWithOwner(ctx); beside.Lock(me) == nil; {
+							assert.NoError(t, beside.Unlock(me))
+						}
+					})
+				}
+				testredis.Await(t, "the user has the lock", soon, func() bool { return sections.Load() > 0 })
+				before, me := sections.Load(), ContextWithOwner(context.Background())
+				require.NoError(t, other.Lock(me))
+				assert.Less(t, sections.Load()-before, most, "sections of the user, while the other one waited")
+				stop()
+				all.Wait()
+				assert.NoError(t, other.Unlock(me))
+			})
+		}
+	}
+}
+
+// A user that may not use the keys of the line is notified of a release as before the line existed.
+func TestLineUserWithoutItsKeysHearsReleases(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	b := newLineBench(t, s.Addr())
+	d := b.deployment(s)
+	user := d.user(
+		b,
+		[]string{"~lock-*", "allchannels", "allcommands"},
+		WithWatchdogTimeout(30*time.Second),
+	).NewLock(
+		b.name,
+	)
+	first := b.contender().takes()
+	got := make(chan error, 1)
+	me := ContextWithOwner(context.Background())
+	go func() { got <- user.Lock(me) }()
+	awaitSubscribed(t, user, got)
+	time.Sleep(300 * time.Millisecond) // until the attempt after the subscription has ended: no permission tells
+	first.unlocks()
+	b.must(await(b, "the user hears of the release", got))
+	b.must(user.Unlock(me))
+}
+
+// withoutLine are the permissions of a user that may do everything with the locks of a bench, except use their line.
+var withoutLine = []string{
+	"~lock-*",
+	"~{lock-*",
+	"~redisson_lock_*",
+	"~relock_lock_alive:*",
+	"~relock_rwlock_writers:*",
+	"allchannels",
+	"allcommands",
+}
+
+// The field of the first hold of a Client already shows whether its user may use the line.
+func TestLineFieldOfTheFirstHoldShowsWhetherTheUserMayUseTheLine(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	b := newLineBench(t, server.Addr())
+	d := b.deployment(server)
+	all := []string{"~*", "allchannels", "allcommands"}
+	for _, kind := range recordLocks {
+		for _, may := range []bool{true, false} {
+			rights := all
+			if !may {
+				rights = withoutLine
+			}
+			ctx, name := ContextWithOwner(
+				context.Background(),
+			), fmt.Sprintf(
+				"%s-%s-%t",
+				b.name,
+				strings.ReplaceAll(kind.name, " ", "-"),
+				may,
+			)
+			c := d.user(b, rights)
+			l := kind.one(c, name)
+			got, err := l.TryLock(ctx, 0, 0)
+			require.NoError(b, err, kind.name)
+			require.True(b, got, "%s, may use the line: %t", kind.name, may)
+			i, err := b.client().Inspect(ctx, name)
+			b.must(err)
+			require.Len(b, i.Holders, 1, kind.name)
+			// The first request of a reader that may use the key of the line is a release: writers look.
+			if kind.name != "read" || may {
+				assert.Equal(
+					b,
+					may,
+					engine.UsesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)),
+					"%s: %s",
+					kind.name,
+					i.Holders[0].Field,
+				)
+			}
+			b.must(l.Unlock(ctx))
+		}
+	}
+}
+
+// A MultiLock of a user without the line works, and its fields show it from the first one on.
+func TestLineMultiLockOfAUserWithoutTheLine(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	b := newLineBench(t, server.Addr())
+	d := b.deployment(server)
+	for what, locks := range map[string]func(c *Client) []Locker{
+		"plain": func(c *Client) []Locker { return []Locker{c.NewLock(b.name + "-1"), c.NewLock(b.name+"-2", Fenced())} },
+		"others": func(c *Client) []Locker {
+			return []Locker{newWriteLock(c, b.name+"-3"), c.NewFairLock(b.name + "-4"), c.NewLock(b.name + "-5")}
+		},
+		"semaphore": func(c *Client) []Locker { return []Locker{c.NewSemaphore(b.name+"-6", 1), c.NewLock(b.name + "-7")} },
+	} {
+		c, ctx := d.user(b, withoutLine), ContextWithOwner(context.Background())
+		all := locks(c)
+		l := c.NewMultiLock(all...)
+		got, err := l.TryLock(ctx, 0, 0)
+		require.NoError(b, err, what)
+		require.True(b, got, what)
+		for _, one := range all {
+			i, err := b.client().Inspect(ctx, one.Name())
+			b.must(err)
+			require.Len(b, i.Holders, 1, one.Name())
+			assert.False(
+				b,
+				engine.UsesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)),
+				"%s: %s",
+				one.Name(),
+				i.Holders[0].Field,
+			)
+		}
+		b.must(l.Unlock(ctx))
+	}
+}

@@ -1,0 +1,592 @@
+package relock
+
+// The line of a read/write lock, in which writers wait.
+//
+// Rules: a writer, and the last reader, pass the lock to the first writer in the line with one script. A writer that has
+// crashed or given up is passed over, and readers that wait get their turn between the writers.
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
+)
+
+// A lineBench has a real server, and clients whose attempts for the write lock it counts.
+type lineBench struct {
+	*bench
+	line, releases string // the key of the line, and the channel of the lock
+	asked          atomic.Int64
+}
+
+func newRWLineBench(t *testing.T) *lineBench {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	for _, script := range allScripts() {
+		b.must(b.rdb.ScriptLoad(context.Background(), script.Source()).Err()) // so that an attempt is one command
+	}
+	return &lineBench{bench: b, line: lineKey(b.name), releases: prefixName("redisson_rwlock", b.name)}
+}
+
+func (b *lineBench) rw(opts ...LockOption) *RWLock {
+	rdb := testredis.Client(b, b.addr)
+	rdb.AddHook(commandHook(func(cmd redis.Cmder) {
+		if args := cmd.Args(); len(args) > 1 && args[1] == writeAcquire.Digest() {
+			b.asked.Add(1)
+		}
+	}))
+	return b.clientOn(rdb, WithPollInterval(time.Hour), WithHandoffWindow(time.Minute)).NewRWLock(b.name, opts...)
+}
+
+// waits starts a writer, and returns when it has an entry in the line.
+func (b *lineBench) waits(ctx context.Context, l *WriteLock) <-chan error {
+	b.Helper()
+	got := make(chan error, 1)
+	go func() { got <- l.Lock(ctx) }()
+	b.awaitPlace(l)
+	return got
+}
+
+func (b *lineBench) awaitPlace(l *WriteLock) {
+	b.Helper()
+	testredis.Await(b, "the writer stands in the line", soon, func() bool {
+		line := b.rdb.HGetAll(context.Background(), b.line).Val()
+		for number, client := range line {
+			if client == l.client.ID() {
+				return strings.HasPrefix(line[client], number+" ")
+			}
+		}
+		return false
+	})
+}
+
+// listeners returns how many connections are subscribed to the channel of the lock.
+func (b *lineBench) listeners() int64 {
+	return b.hearers(b.releases)
+}
+
+// joinsDead adds an entry for a client that does not exist to the line.
+func (b *lineBench) joinsDead() (client string) {
+	b.Helper()
+	ctx := context.Background()
+	l := b.client().NewRWLock(b.name).Write()
+	e := l.client.engine
+	attempt := contract.Attempt{
+		Field:     e.Probe().NewField(1),
+		Lease:     time.Minute,
+		HoldCount: 1,
+		Delivery:  contract.Push,
+		Asked:     1,
+	}
+	s := b.subscribe(l.client.grantChannel(b.releases))
+	defer testredis.Await(
+		b,
+		"it does not listen any more",
+		soon,
+		func() bool { return b.hearers(l.client.grantChannel(b.releases)) == 0 },
+	)
+	defer func() { _ = s.Close() }()
+	r, err := run(ctx, b.rdb, l.record.Acquire(attempt))
+	b.must(err)
+	require.EqualValues(b, 1, r[2]%4, "it has a place")
+	return e.ID
+}
+
+// With one script a writer passes the lock to the first writer of another process, whose Lock returns without a
+// request.
+func TestWriterPassesToTheNextWriter(t *testing.T) {
+	for name, opts := range map[string][]LockOption{"plain": nil, "fenced": {Fenced()}} {
+		t.Run(name, func(t *testing.T) {
+			b := newRWLineBench(t)
+			ctx := ContextWithOwner(context.Background())
+			from, to := b.rw(opts...).Write(), b.rw(opts...).Write()
+			b.must(from.Lock(ctx))
+			var last, asked int64
+			for range 5 {
+				got := b.waits(ctx, to)
+				before := b.asked.Load()
+				b.must(from.Unlock(ctx))
+				b.must(await(b.bench, "the next writer has the lock", got))
+				asked += b.asked.Load() - before
+				record := b.rdb.HGetAll(ctx, b.name).Val()
+				assert.Len(t, record, 2, "%v", record)
+				assert.Equal(t, "write", record["mode"])
+				for field := range record {
+					if field != "mode" {
+						assert.Equal(t, to.client.ID(), field[:36])
+						assert.True(t, strings.HasSuffix(field, ":write"), field)
+					}
+				}
+				held, err := to.IsHeld(ctx)
+				b.must(err)
+				assert.True(t, held)
+				assert.Zero(t, b.rdb.Exists(ctx, "relock_rwlock_writers:{"+b.name+"}").Val(), "no writer waits")
+				if name == "fenced" {
+					token, err := to.Token(ctx)
+					b.must(err)
+					assert.Greater(t, token, last)
+					last = token
+				}
+				from, to = to, from
+			}
+			b.must(from.Unlock(ctx))
+			assert.LessOrEqual(t, asked, int64(1), "attempts after the release; a heartbeat may have been due")
+		})
+	}
+}
+
+// A granted writer whose lease is short at first renews it, and holds the lock for as long as it needs.
+func TestGrantedWriterRenews(t *testing.T) {
+	b := newRWLineBench(t)
+	ctx := ContextWithOwner(context.Background())
+	from, to := b.rw().Write(), b.rw().Write()
+	b.must(from.Lock(ctx))
+	got := b.waits(ctx, to)
+	b.must(from.Unlock(ctx))
+	b.must(await(b.bench, "the next writer has the lock", got))
+	testredis.Await(
+		t,
+		"the grant is confirmed",
+		soon,
+		func() bool { return b.rdb.PTTL(ctx, b.name).Val() > 2*engine.ProvisionalLease },
+	)
+	b.must(to.Unlock(ctx))
+}
+
+// The last reader passes the lock to the first writer: when it unlocks, and when a writer or a reader finds that the
+// others have crashed.
+func TestLastReaderPassesToTheFirstWriter(t *testing.T) {
+	b := newRWLineBench(t)
+	ctx := ContextWithOwner(context.Background())
+	one, two, dead, write := b.rw(Fenced()).Read(), b.rw(Fenced()).Read(), b.rw(Fenced()).Read(), b.rw(Fenced()).Write()
+	asked := int64(0)
+	for range 5 {
+		b.must(dead.LockLease(ctx, 100*time.Millisecond))
+		b.must(one.Lock(ctx))
+		b.must(two.Lock(ctx))
+		got := b.waits(ctx, write)
+		time.Sleep(100 * time.Millisecond)
+		b.must(one.Unlock(ctx))
+		assert.Equal(t, "read", b.rdb.HGet(ctx, b.name, "mode").Val())
+		before := b.asked.Load()
+		b.must(two.Unlock(ctx))
+		b.must(await(b.bench, "the writer has the lock", got))
+		asked += b.asked.Load() - before
+		assert.Zero(t, b.rdb.Exists(ctx, "relock_rwlock_writers:{"+b.name+"}").Val(), "no writer waits")
+		b.must(write.Unlock(ctx))
+		_ = dead.Unlock(ctx)
+	}
+	assert.LessOrEqual(t, asked, int64(1), "attempts after the release; a heartbeat may have been due")
+}
+
+// The lock passes over a writer whose process has crashed.
+func TestDeadWriterIsPassedOver(t *testing.T) {
+	b := newRWLineBench(t)
+	ctx := ContextWithOwner(context.Background())
+	from, to := b.rw().Write(), b.rw().Write()
+	for range 2 {
+		b.must(from.Lock(ctx))
+		dead := b.joinsDead()
+		got := b.waits(ctx, to)
+		before := b.asked.Load()
+		b.must(from.Unlock(ctx))
+		b.must(await(b.bench, "the living writer has the lock", got))
+		assert.LessOrEqual(t, b.asked.Load()-before, int64(1), "attempts after the release; a heartbeat may have been due")
+		assert.False(t, b.rdb.HExists(ctx, b.line, dead).Val(), "the dead client has a place")
+		b.must(to.Unlock(ctx))
+	}
+	b.rdb.Del(ctx, "relock_rwlock_writers:{"+b.name+"}") // the heartbeat of the writer that has crashed
+}
+
+// A writer that gives up removes its entry. If the lock is free by then, it passes the lock on.
+func TestWriterThatGivesUpPassesOn(t *testing.T) {
+	b := newRWLineBench(t)
+	ctx := ContextWithOwner(context.Background())
+	first, second := b.rw().Write(), b.rw().Write()
+	asked := int64(0)
+	for range 3 {
+		b.must(b.rdb.HSet(ctx, b.name, "mode", "write", b.client().engine.Probe().NewField(1)+":write", 1).Err())
+		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
+		waiting, cancel := context.WithCancel(ctx)
+		leaves := b.waits(waiting, first)
+		got := b.waits(ctx, second)
+		b.must(b.rdb.Del(ctx, b.name).Err())
+		before := b.asked.Load()
+		cancel()
+		b.mustBe(await(b.bench, "the first writer gives up", leaves), context.Canceled)
+		b.must(await(b.bench, "the second writer has the lock", got))
+		asked += b.asked.Load() - before
+		assert.False(t, b.rdb.HExists(ctx, b.line, first.client.ID()).Val(), "the first one has a place")
+		b.must(second.Unlock(ctx))
+	}
+	assert.LessOrEqual(t, asked, int64(2), "attempts after the rollback; heartbeats may have been due")
+}
+
+// A forced release passes the lock on.
+func TestForceUnlockPassesToTheFirstWriter(t *testing.T) {
+	b := newRWLineBench(t)
+	ctx := ContextWithOwner(context.Background())
+	from, to := b.rw(), b.rw().Write()
+	asked := int64(0)
+	for _, half := range []Locker{from.Read(), from.Write(), from.Read(), from.Write()} {
+		b.must(half.Lock(ctx))
+		got := b.waits(ctx, to)
+		before := b.asked.Load()
+		freed, err := half.ForceUnlock(ctx)
+		b.must(err)
+		assert.True(t, freed)
+		b.must(await(b.bench, "the writer has the lock", got))
+		asked += b.asked.Load() - before
+		b.mustBe(half.Unlock(ctx), ErrLockLost)
+		b.must(to.Unlock(ctx))
+	}
+	assert.LessOrEqual(t, asked, int64(1), "attempts after the release; a heartbeat may have been due")
+}
+
+// If a reader is subscribed to the channel, a writer leaves the lock free for it, every time, and notifies the first
+// writer, too. So does the last reader.
+func TestWriterLeavesTheLockToReadersThatWait(t *testing.T) {
+	b := newRWLineBench(t)
+	ctx := ContextWithOwner(context.Background())
+	from, to, read := b.rw(), b.rw().Write(), b.rw().Read()
+	told := b.rdb.Subscribe(ctx, b.releases, to.record.Grants(contract.Attempt{}))
+	defer told.Close()
+	for range 2 {
+		_, err := told.Receive(ctx)
+		b.must(err)
+	}
+	for _, half := range []Locker{from.Write(), from.Write(), from.Read()} {
+		b.must(half.Lock(ctx))
+		writes := b.waits(ctx, to)
+		reads := make(chan error, 1)
+		go func() { reads <- read.Lock(ctx) }()
+		testredis.Await(t, "the reader waits", soon, func() bool { return b.asks(read) && b.listeners() == 2 })
+		b.must(half.Unlock(ctx))
+		message := "1"
+		if half == from.Read() {
+			message = "0"
+		}
+		for range 2 {
+			within, done := context.WithTimeout(ctx, soon)
+			m, err := told.ReceiveMessage(within)
+			done()
+			b.must(err)
+			assert.Equal(t, map[bool]string{true: message, false: "free"}[m.Channel == b.releases], m.Payload)
+		}
+		for range 2 {
+			select {
+			case err := <-reads:
+				b.must(err)
+				b.must(read.Unlock(ctx))
+			case err := <-writes:
+				b.must(err)
+				b.must(to.Unlock(ctx))
+			case <-time.After(soon):
+				require.Fail(t, "the lock is free, and neither has it")
+			}
+		}
+		for err := error(nil); err == nil; { // the messages of these
+			_, err = told.ReceiveTimeout(ctx, 100*time.Millisecond)
+		}
+	}
+}
+
+// A writer that crashed before the clock of Redis was set back keeps no reader out: its heartbeat is later than that of
+// any live writer can be. A live writer does.
+func TestReaderIsNotHeldOffByAHeartbeatOfTheFuture(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		b, ctx := newBench(t, addr), context.Background()
+		writers := prefixName("relock_rwlock_writers", b.name)
+		read := b.client().NewRWLock(b.name).Read()
+		b.Cleanup(func() { b.rdb.Del(ctx, writers) })
+		beats := func(client string, in time.Duration) {
+			b.must(
+				b.rdb.ZAdd(ctx, writers, redis.Z{Score: float64(time.Now().Add(in).UnixMilli()), Member: client + ":1:01"}).Err(),
+			)
+		}
+		beats(uuid.NewString(), 10*time.Minute)
+		beats(uuid.NewString(), -time.Minute)
+		b.tries(read, true)
+		b.must(read.Unlock(ctx))
+
+		beats(uuid.NewString(), writerLife)
+		b.tries(read, false)
+	})
+}
+
+// Readers that both ask for the write lock make each other fail. One that has crashed, with a heartbeat in the future,
+// does not count.
+func TestUpgradeIsNotRefusedForAHeartbeatOfTheFuture(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		b, ctx := newBench(t, addr), context.Background()
+		dead, l := b.client().NewRWLock(b.name), b.client().NewRWLock(b.name)
+		b.Cleanup(func() { b.rdb.Del(ctx, prefixName("relock_rwlock_writers", b.name)) })
+		b.must(dead.Read().Lock(ctx))
+		b.must(l.Read().Lock(ctx))
+		for _, field := range b.rdb.HKeys(ctx, b.name).Val() {
+			if strings.HasPrefix(field, dead.read.client.ID()) {
+				b.must(b.rdb.ZAdd(ctx, prefixName("relock_rwlock_writers", b.name),
+					redis.Z{Score: float64(time.Now().Add(10 * time.Minute).UnixMilli()), Member: field}).Err())
+			}
+		}
+		b.tries(l.Write(), false)
+		b.must(dead.Read().Unlock(ctx))
+		b.must(l.Read().Unlock(ctx))
+	})
+}
+
+// Writers that pass the lock to each other let readers in between, and readers that follow each other let writers in.
+func TestReadersAndWritersOfManyProcessesTakeTurns(t *testing.T) {
+	b := newRWLineBench(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*soon) // a limit for a caller that is starved
+	defer cancel()
+	enough := time.Now().Add(full(time.Second/2, 10*time.Second))
+	var all sync.WaitGroup
+	var inside atomic.Int64 // number of readers, or -1 for a writer
+	turns := make([]atomic.Int64, 6)
+	for i := range turns {
+		rw := b.rw()
+		half := Locker(rw.Write())
+		if i >= 3 {
+			half = rw.Read()
+		}
+		waitgroup.Go(&all, func() {
+			for ctx.Err() == nil {
+				if half.Lock(ctx) != nil {
+					continue
+				}
+				if i < 3 {
+					assert.True(t, inside.CompareAndSwap(0, -1), "a writer is alone")
+				} else {
+					assert.Positive(t, inside.Add(1), "no writer beside readers")
+				}
+				time.Sleep(time.Millisecond)
+				if i < 3 {
+					inside.Store(0)
+				} else {
+					inside.Add(-1)
+				}
+				turns[i].Add(1)
+				assert.NoError(t, half.Unlock(context.Background()))
+			}
+		})
+	}
+	for ctx.Err() == nil { // a machine that is busy needs longer for ten turns
+		time.Sleep(10 * time.Millisecond)
+		least := turns[0].Load()
+		for i := range turns {
+			least = min(least, turns[i].Load())
+		}
+		if time.Now().After(enough) && least >= 10 {
+			cancel()
+		}
+	}
+	all.Wait()
+	for i := range turns {
+		assert.GreaterOrEqual(t, turns[i].Load(), int64(10), "turns of %d; the first three write", i)
+	}
+}
+
+// While a holder does not know the line, a writer listens to the channel of the lock, which is the only one on which
+// this holder announces its release.
+func TestWriterIsWokenByAHolderThatKnowsNoLine(t *testing.T) {
+	b := newRWLineBench(t)
+	ctx := ContextWithOwner(context.Background())
+	relock := b.client().engine.Probe().NewField(1)
+	for name, record := range map[string][]any{
+		"a writer":                     {"mode", "write", javaThread + ":write", 1},
+		"a reader":                     {"mode", "read", javaThread, 1},
+		"a reader beside a relock one": {"mode", "read", relock, 1, javaThread, 1},
+	} {
+		b.must(b.rdb.HSet(ctx, b.name, record...).Err())
+		for i := 1; i < len(record); i++ {
+			if field, ok := record[i].(string); ok {
+				b.must(b.rdb.Set(ctx, "{"+b.name+"}:"+field+":rwlock_timeout:1", 1, time.Minute).Err())
+			}
+		}
+		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
+		write := b.rw().Write()
+		got := b.waits(ctx, write)
+		testredis.Await(t, "the writer hears the channel", soon, func() bool { return b.listeners() == 1 })
+		asked := b.asked.Load()
+		testredis.Await(t, "it has asked since", soon, func() bool { return b.asked.Load() > asked })
+		time.Sleep(50 * time.Millisecond) // the answer has arrived
+		b.must(b.rdb.Del(ctx, append(b.rdb.Keys(ctx, "*rwlock_timeout*").Val(), b.name)...).Err())
+		start := time.Now()
+		b.must(b.rdb.Publish(ctx, b.releases, "0").Err())
+		b.must(await(b.bench, "the writer has the lock", got))
+		assert.Less(t, time.Since(start), testredis.Scale(start, writerHeartbeat/2), name)
+		b.must(write.Unlock(ctx))
+	}
+}
+
+// A newcomer that finds the lock free enters the line at the end, and grants the lock to the first writer.
+func TestNewWriterLetsTheLineGoFirst(t *testing.T) {
+	b := newRWLineBench(t)
+	ctx := ContextWithOwner(context.Background())
+	from, first, second := b.rw().Write(), b.rw().Write(), b.rw().Write()
+	asked := int64(0)
+	for range 3 {
+		b.must(from.Lock(ctx))
+		got := b.waits(ctx, first)
+		b.must(b.rdb.Del(ctx, b.name).Err())
+		before := b.asked.Load()
+		last := b.waits(ctx, second)
+		b.must(await(b.bench, "the first writer has the lock", got))
+		asked += b.asked.Load() - before
+		assert.EqualValues(t, 1, b.rdb.ZCard(ctx, "relock_rwlock_writers:{"+b.name+"}").Val(), "writers that wait")
+		b.must(first.Unlock(ctx))
+		b.must(await(b.bench, "the newcomer has the lock", last))
+		b.must(second.Unlock(ctx))
+		b.mustBe(from.Unlock(ctx), ErrLockLost)
+	}
+	assert.LessOrEqual(t, asked, int64(3*2+1), "attempts: two of the newcomer; a heartbeat may have been due")
+}
+
+// A writer whose owner acquires the read lock has no entry in the line: the line grants nothing to it.
+func TestUpgraderStandsInNoLine(t *testing.T) {
+	b := newRWLineBench(t)
+	ctx := ContextWithOwner(context.Background())
+	rw, other := b.rw(), b.rw()
+	owner := ContextWithOwner(ctx)
+	b.must(other.Read().Lock(ctx))
+	b.must(rw.Read().Lock(owner))
+	got := make(chan error, 1)
+	go func() { got <- rw.Write().Lock(owner) }()
+	testredis.Await(t, "the upgrader waits", soon, func() bool { return b.listeners() == 1 })
+	assert.Zero(t, b.rdb.Exists(ctx, b.line).Val(), "there is a line")
+	b.must(other.Read().Unlock(ctx))
+	b.mustBe(await(b.bench, "the upgrader is refused", got), ErrInvalid)
+	b.must(rw.Read().Unlock(owner))
+
+	// Its owner reads later.
+	b.must(other.Read().Lock(ctx))
+	go func() { got <- rw.Write().Lock(owner) }()
+	b.awaitPlace(rw.Write())
+	testredis.Await(t, "the reader comes in", soon, func() bool {
+		b.rdb.Del(ctx, "relock_rwlock_writers:{"+b.name+"}")
+		ok, err := rw.Read().TryLock(owner, 0, 0)
+		return ok && err == nil
+	})
+	testredis.Await(t, "the upgrader has left the line", soon, func() bool { return b.rdb.Exists(ctx, b.line).Val() == 0 })
+	b.must(other.Read().Unlock(ctx))
+	b.mustBe(await(b.bench, "the upgrader is refused", got), ErrInvalid)
+	b.must(rw.Read().Unlock(owner))
+}
+
+// A lock works for a user that may not use the line, and its writers wait without it.
+func TestWriterWithoutThePermissionForTheLine(t *testing.T) {
+	b := newRWLineBench(t)
+	ctx := ContextWithOwner(context.Background())
+	b.must(b.rdb.Do(ctx, "acl", "setuser", "alice", "reset", "on", ">pass", "allcommands", "allchannels",
+		"~"+b.name, "~{"+b.name+"}:*", "~relock_rwlock_writers:{"+b.name+"}", "~redisson_lock_token:{"+b.name+"}").Err())
+	rdb := redis.NewClient(&redis.Options{Addr: b.addr, Username: "alice", Password: "pass"})
+	defer rdb.Close()
+	alice, bob := b.clientOn(rdb).NewRWLock(b.name, Fenced()), b.rw(Fenced())
+	for _, half := range []Locker{alice.Read(), alice.Write()} {
+		b.must(half.Lock(ctx))
+		got := b.waits(ctx, bob.Write())
+		b.must(half.Unlock(ctx))
+		b.must(await(b.bench, "the writer has the lock", got))
+		waits := b.startWaiter(ctx, half)
+		b.must(bob.Write().Unlock(ctx))
+		b.must(await(b.bench, "the user has the lock", waits))
+		b.must(half.Unlock(ctx))
+	}
+}
+
+// A writer that may not subscribe keeps its entry, and polls often only while the lock changes hands.
+func TestWriterThatMayNotSubscribeStandsInTheLine(t *testing.T) {
+	b := newRWLineBench(t)
+	ctx := ContextWithOwner(context.Background())
+	b.must(
+		b.rdb.Do(
+			ctx,
+			"acl",
+			"setuser",
+			"alice",
+			"reset",
+			"on",
+			">pass",
+			"allcommands",
+			"-subscribe",
+			"allchannels",
+			"allkeys",
+		).Err(),
+	)
+	rdb := redis.NewClient(&redis.Options{Addr: b.addr, Username: "alice", Password: "pass"})
+	defer rdb.Close()
+	rdb.AddHook(commandHook(func(cmd redis.Cmder) {
+		if args := cmd.Args(); len(args) > 1 && args[1] == writeAcquire.Digest() {
+			b.asked.Add(1)
+		}
+	}))
+	from, to := b.rw().Write(), b.clientOn(rdb).NewRWLock(b.name).Write()
+	b.must(from.Lock(ctx))
+	got := b.waits(ctx, to)
+	before := b.asked.Load()
+	time.Sleep(2 * writerHeartbeat)
+	// An answer that is late by some milliseconds looks like a renewal, after which the writer polls often for a
+	// moment.
+	assert.LessOrEqual(
+		t,
+		b.asked.Load()-before,
+		int64(75),
+		"attempts; without the heartbeat as a limit they are more than 90",
+	)
+	b.must(from.Unlock(ctx))
+	assert.True(
+		t,
+		strings.HasPrefix(strings.Join(b.rdb.HKeys(ctx, b.name).Val(), " "), "mode "+to.client.ID()),
+		"it is granted the lock",
+	)
+	b.must(await(b.bench, "the writer has the lock", got))
+	b.must(to.Unlock(ctx))
+}
+
+// A request of an earlier wait that runs late does not get the entry of a later wait of its process.
+func TestEarlierWriterDoesNotTakeTheLaterPlace(t *testing.T) {
+	b := newRWLineBench(t)
+	ctx := ContextWithOwner(context.Background())
+	held, l := b.rw().Write(), b.client().NewRWLock(b.name).Write()
+	b.must(held.Lock(ctx))
+	e := l.client.engine
+	listens := b.subscribe(l.client.grantChannel(b.releases))
+	defer func() { _ = listens.Close() }()
+	earlier, later := e.Probe().NewField(1), e.Probe().NewField(1)
+	for _, step := range []struct {
+		field string
+		place int64
+	}{{earlier, 1}, {later, 1}, {earlier, 0}, {later, 1}} {
+		r, err := run(
+			ctx,
+			b.rdb,
+			l.record.Acquire(
+				contract.Attempt{Field: step.field, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1},
+			),
+		)
+		b.must(err)
+		assert.Equal(t, step.place, r[2], "of %s", step.field)
+		assert.Contains(
+			t,
+			b.rdb.HGet(ctx, b.line, e.ID).Val()+" ",
+			map[bool]string{true: earlier, false: later}[step.field == earlier && step.place == 1],
+		)
+	}
+	b.must(held.Unlock(ctx))
+	b.rdb.Del(ctx, b.name, b.line, "relock_rwlock_writers:{"+b.name+"}")
+}

@@ -1,0 +1,479 @@
+package relock
+
+// Tombstones: when a field leaves one, when the tombstone is removed, and what it costs other clients.
+//
+// Rules: a request that the proxy holds back may run late; until then its field has a tombstone.
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A line with nothing but tombstones expires a minute after the last of them, even if it had entries before.
+func TestLineOfTombstonesEndsWithThem(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first, waiter := b.manual().takes(), b.manual().listens().joins()
+		waiter.release(true)
+		first.release(false)
+		require.True(b, b.ended(waiter.field), "the field has a tombstone")
+		d, err := b.rdb.PTTL(context.Background(), b.lineKey()).Result()
+		b.must(err)
+		assert.InDelta(b, 55, d.Seconds(), 6, "the lease of the line")
+	})
+}
+
+// onLinedLocks runs test for each type of lock whose processes wait in a line.
+func onLinedLocks(t *testing.T, test func(b *faultBench, k faultLock)) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		if k.lined() {
+			test(b, k)
+		}
+	})
+}
+
+// tombstones returns how many fields of the locks of b have a tombstone.
+func (b *bench) tombstones() (n int) {
+	b.Helper()
+	ctx := context.Background()
+	lines, err := b.rdb.Keys(ctx, "relock_line:*"+b.name+"*").Result()
+	b.must(err)
+	for _, line := range lines {
+		if over, err := b.rdb.HGet(ctx, line, "over").Result(); err != redis.Nil {
+			b.must(err)
+			n += len(strings.Fields(over)) / 2
+		}
+	}
+	return n
+}
+
+// lines returns the keys of the lines of the locks of b.
+func (b *bench) lines() []string {
+	b.Helper()
+	keys, err := b.rdb.Keys(context.Background(), "relock_line:*"+b.name+"*").Result()
+	b.must(err)
+	return keys
+}
+
+// patient returns a client over the proxy that waits for each answer without a limit.
+func (b *faultBench) patient(opts ...Option) *Client {
+	return b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute }), opts...)
+}
+
+// leaves gives up l as soon as ready is closed: its request is in flight then.
+func (b *faultBench) leaves(l Locker, ready <-chan struct{}) {
+	b.Helper()
+	ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
+	defer cancel()
+	got := make(chan error, 1)
+	go func() { got <- l.Lock(ctx) }()
+	await(b.bench, "the request is under way", ready)
+	cancel()
+	b.mustBe(await(b.bench, "Lock", got), context.Canceled)
+}
+
+// The answer to the last request of a field removes its tombstone, because no request can run late any more.
+func TestTombstoneGoesWithTheLastAnswer(t *testing.T) {
+	onLinedLocks(t, func(b *faultBench, k faultLock) {
+		rule := b.proxy.On(k.takes, testredis.HoldRequest)
+		b.leaves(k.one(b.patient(), b.name), rule.Fired())
+		testredis.Await(b, "the field has a tombstone", soon, func() bool { return b.tombstones() > 0 })
+		rule.Release()
+		testredis.Await(b, "the line is gone", soon, func() bool { return len(b.lines()) == 0 })
+		got, err := k.one(b.direct, b.name).TryLock(ContextWithOwner(context.Background()), 0, 0)
+		b.must(err)
+		assert.True(b, got, "the request has taken the lock")
+		b.forget()
+	})
+}
+
+// A request was sent twice, and one of both was answered: the other one may still run.
+func TestTombstoneStaysWhileAnotherTryMayRun(t *testing.T) {
+	b := newFaultBench(t)
+	first := b.proxy.On(calls(lockAcquire), testredis.HoldRequest)
+	again := b.proxy.On(calls(lockAcquire), testredis.HoldRequest)
+	drops := b.proxy.On(calls(tombstoneRemove), testredis.DelayRequest(0)).Times(testredis.Always)
+	b.leaves(b.patient().NewLock(b.name), again.Fired())
+	testredis.Await(b, "the field has a tombstone", soon, func() bool { return b.tombstones() == 1 })
+	ran := b.scriptRuns()
+	again.Release()
+	testredis.Await(b, "the second request has run", soon, func() bool { return b.scriptRuns() > ran })
+	assert.Never(b, func() bool { return b.tombstones() == 0 }, 100*time.Millisecond, 5*time.Millisecond, "the tombstone")
+	assert.Zero(b, drops.Count(), "requests that take the tombstone away")
+	first.Release()
+	testredis.Await(b, "the line is gone", soon, func() bool { return len(b.lines()) == 0 })
+	assert.Empty(b, b.holder(), "the holder")
+}
+
+// If the connection has failed, no answer arrives for the request, which may run for as long as the tombstone lasts.
+func TestTombstoneOfALostRequestStays(t *testing.T) {
+	b := newFaultBench(t)
+	rule := b.proxy.On(calls(lockAcquire), testredis.HoldRequest)
+	drops := b.proxy.On(calls(tombstoneRemove), testredis.DelayRequest(0)).Times(testredis.Always)
+	c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 300 * time.Millisecond }))
+	b.leaves(c.NewLock(b.name), rule.Fired())
+	testredis.Await(b, "the field has a tombstone", soon, func() bool { return b.tombstones() == 1 })
+	b.must(c.Close()) // waits for the request
+	assert.Zero(b, drops.Count(), "requests that take the tombstone away")
+	ran := b.scriptRuns()
+	rule.Release()
+	testredis.Await(b, "the request has run", soon, func() bool { return b.scriptRuns() > ran })
+	assert.Empty(b, b.holder(), "the holder")
+	assert.Equal(b, 1, b.tombstones())
+	b.must(b.rdb.Del(context.Background(), b.lineKey()).Err())
+}
+
+// A hold was released by force, and a request that asked for it may still run, although no answer to it will arrive: it
+// acquires the lock for no owner.
+func TestForcedReleaseOfAHoldWithALostRequestLeavesATombstone(t *testing.T) {
+	b := newFaultBench(t)
+	ctx := ContextWithOwner(context.Background())
+	rule := b.proxy.On(calls(lockAcquire), testredis.HoldRequest)
+	c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 300 * time.Millisecond }))
+	l := c.NewLock(b.name)
+	b.must(l.LockLease(ctx, time.Hour)) // the second try
+	guarded, err := l.Guard(ctx)
+	b.must(err)
+	_, err = b.direct.NewLock(b.name).ForceUnlock(ctx)
+	b.must(err)
+	_, err = l.HoldCount(ctx) // asks Redis
+	b.must(err)
+	<-guarded.Done()
+	testredis.Await(b, "the field has a tombstone", soon, func() bool { return b.tombstones() == 1 })
+	ran := b.scriptRuns()
+	rule.Release()
+	testredis.Await(b, "the request has run", soon, func() bool { return b.scriptRuns() > ran })
+	assert.Empty(b, b.holder(), "the holder")
+	b.must(b.rdb.Del(context.Background(), b.lineKey()).Err())
+}
+
+// A service whose callers have a time limit leaves nothing that lasts.
+func TestCallersThatLeaveLeaveNoTombstone(t *testing.T) {
+	onLinedLocks(t, func(b *faultBench, k faultLock) {
+		l := k.one(b.patient(), b.name)
+		slow := b.proxy.On(k.takes, testredis.DelayReply(20*time.Millisecond)).Times(testredis.Always)
+		for range 30 {
+			before := slow.Count()
+			ready := make(chan struct{})
+			go func() {
+				defer close(ready)
+				testredis.Await(b, "the request has run", soon, func() bool { return slow.Count() > before })
+			}()
+			ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
+			got := make(chan error, 1)
+			go func() { got <- l.Lock(ctx) }()
+			await(b.bench, "the request is under way", ready)
+			cancel()
+			if err := await(b.bench, "Lock", got); err == nil {
+				b.must(l.Unlock(ctx))
+			} else {
+				b.mustBe(err, context.Canceled)
+			}
+		}
+		testredis.Await(b, "the line is gone", soon, func() bool { return len(b.lines()) == 0 })
+	})
+}
+
+// The next caller of the process gets the entry, and the field, of a caller that left while it asked. When all requests
+// have been answered, its release leaves no tombstone.
+func TestTombstoneIsNotInherited(t *testing.T) {
+	b := newFaultBench(t)
+	b.opts = []Option{WithPollInterval(time.Hour)}
+	first := b.contender().takes()
+	late := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute }))
+	rule := b.proxy.On(asksIn(contract.Push), testredis.HoldRequest)
+	ctx, cancel := context.WithCancel(late.owner)
+	late.owner = ctx
+	late.asks()
+	await(b.bench, "the request that joins is under way", rule.Fired())
+	next := late.sibling().asks()
+	testredis.Await(b, "the other owner waits", soon, func() bool { return b.waitsInQueue(next.lock) })
+	cancel()
+	b.mustBe(await(b.bench, "Lock", late.got), context.Canceled)
+	next.joined()
+	rule.Release()
+	testredis.Await(b, "all is answered", soon, func() bool { return late.client.engine.Probe().Stats().Late == 0 })
+	first.unlocks()
+	next.gets().unlocks()
+	assert.Empty(b, b.lines(), "the line")
+}
+
+// A grant that arrives after its wait has ended is released. If all requests of the wait were answered, none can run
+// late.
+func TestLateGrantOfAnAnsweredWaitLeavesNoTombstone(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.manual().takes()
+		c := b.contender()
+		ctx, cancel := context.WithCancel(c.owner)
+		c.owner = ctx
+		c.joins()
+		p := c.placeOf(c.client.ID())
+		cancel()
+		b.mustBe(await(b, "Lock", c.got), context.Canceled)
+		testredis.Await(b, "the place is given up", soon, func() bool { return len(b.clientsInLine()) == 0 })
+		ran := c.settled()
+		hears := func(field string) {
+			c.client.engine.Probe().HearGrant(c.lock.record, fmt.Sprintf("grant %s %d 5000 0", field, p.asked))
+			ran++
+			c.awaitScripts(ran)
+			c.settled()
+		}
+		hears(p.field)
+		assert.False(b, b.ended(p.field), "a tombstone")
+		unknown := c.client.ID() + ":1:0999"
+		hears(unknown)
+		assert.True(b, b.ended(unknown), "of this field the process knows nothing")
+	})
+}
+
+// buryOthers adds tombstones of other fields to the line at key.
+func (b *bench) buryOthers(key string, n int) {
+	b.Helper()
+	ctx := context.Background()
+	if n == 0 {
+		b.must(b.rdb.Del(ctx, key).Err())
+		return
+	}
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf("%s:%d:0%d %d", uuid.NewString(), i, i, time.Now().Add(time.Minute).UnixMilli()))
+	}
+	b.must(b.rdb.HSet(ctx, key, "over", strings.Join(all, " ")).Err())
+	b.must(b.rdb.PExpire(ctx, key, time.Minute).Err())
+}
+
+// commands returns how many commands Redis runs while do runs, including those in scripts.
+func (b *bench) commands(do func()) int {
+	b.Helper()
+	ctx := context.Background()
+	b.must(b.rdb.ConfigResetStat(ctx).Err())
+	do()
+	stats, err := b.rdb.Info(ctx, "commandstats").Result()
+	b.must(err)
+	all := 0
+	for _, line := range strings.Split(stats, "\r\n") {
+		var calls int
+		name, rest, _ := strings.Cut(line, ":")
+		if _, err := fmt.Sscanf(rest, "calls=%d,", &calls); err == nil && name != "cmdstat_config|resetstat" {
+			all += calls
+		}
+	}
+	return all
+}
+
+// The tombstones of others cost one command for a lock for which no process waits: it checks that none of them is for
+// the caller.
+func TestTombstonesOfOthersCostOneCommand(t *testing.T) {
+	t.Parallel()
+	b := newLineBench(t, testredis.Start(t).Addr())
+	for what, l := range map[string]Locker{
+		"plain": b.client().NewLock(b.name + "1"), "fenced": b.client().NewLock(b.name+"2", Fenced()),
+		"write": newWriteLock(b.client(), b.name+"3"), "semaphore": b.client().NewSemaphore(b.name+"4", 3),
+	} {
+		ctx := ContextWithOwner(context.Background())
+		section := func() {
+			b.must(l.Lock(ctx))
+			b.must(l.Unlock(ctx))
+		}
+		section() // the connections are open, and the permits are set
+		free := b.commands(section)
+		for _, n := range []int{1, 100} {
+			b.buryOthers(lineKey(l.Name()), n)
+			assert.LessOrEqual(b, b.commands(section), free+1, "%s: commands with %d tombstones, %d without", what, n, free)
+			assert.Equal(b, []string{"over"}, b.rdb.HKeys(ctx, lineKey(l.Name())).Val(), "%s: the line", what)
+		}
+		b.buryOthers(lineKey(l.Name()), 0)
+	}
+}
+
+// A line in which no client has an entry any more has its tombstones, and nothing else.
+func TestLineThatEndsLeavesItsTombstonesAlone(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first, waiter, other := b.manual().takes(), b.manual().listens().joins(), b.manual().listens().joins()
+		waiter.release(true)
+		other.release(false)
+		first.release(false)
+		keys, err := b.rdb.HKeys(context.Background(), b.lineKey()).Result()
+		b.must(err)
+		assert.Equal(b, []string{"over"}, keys)
+		assert.True(b, b.ended(waiter.field))
+	})
+}
+
+// A line and the wishes of a fair lock of the same name share a key. The wishes stay when the last place of the line
+// goes, however it goes, and so the fair lock passes to its next waiter.
+func TestLineThatEndsLeavesTheWishesOfAFairLock(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	ctx := context.Background()
+	for kind, of := range map[string]func(c *Client, name string) contract.Record{
+		"lock": recordOfLock, "fenced": recordOfFenced, "write": recordOfWriter,
+	} {
+		for ends, leave := range map[string]func(l contract.Record, a contract.Attempt) call{
+			"gives up": func(l contract.Record, a contract.Attempt) call { return l.RollBack(a) },
+			"gives up, and its request may still run": func(l contract.Record, a contract.Attempt) call {
+				a.Late = true
+				return l.RollBack(a)
+			},
+			"is renamed": func(l contract.Record, a contract.Attempt) call {
+				return l.Rename(contract.Rename{From: a.Field, To: a.Field + "0", Lease: time.Minute, Late: true})
+			},
+		} {
+			t.Run(kind+" "+ends, func(t *testing.T) {
+				b := newReleaseBench(t, s, releaseKind{name: "fair", mine: recordOfFair, wait: recordOfFair})
+				l, a := of(b.dead, b.name), attemptOf(b.dead)
+				b.prepare("subscribed")
+				wish := b.rdb.HGet(ctx, lineKey(b.name), attemptOf(b.alive).Field).Val()
+				require.NotEmpty(t, wish)
+				a.Delivery = contract.Poll
+				b.does(l.Acquire(a), 0)
+				require.Contains(t, b.rdb.HKeys(ctx, lineKey(b.name)).Val(), "last", "it has a place")
+
+				b.eval(b.rdb, leave(l, a))
+				left := b.rdb.HGetAll(ctx, lineKey(b.name)).Val()
+				delete(left, "over")
+				assert.Equal(t, map[string]string{attemptOf(b.alive).Field: wish}, left)
+				assert.Positive(t, b.rdb.PTTL(ctx, lineKey(b.name)).Val())
+				assert.Equal(t, []any{int64(1), int64(0), int64(1)},
+					b.eval(b.rdb, b.kind.mine(b.me, b.name).Release(released(attemptOf(b.me).Field, 0, false))))
+				assert.Equal(t, []string{attemptOf(b.alive).Field}, b.holders())
+			})
+		}
+	}
+}
+
+// docs/limits.md says how many fields of a lock can have a tombstone: the last ones. The request of an earlier one may
+// acquire the lock if it runs late.
+func TestTombstonesOfALockAreLimited(t *testing.T) {
+	t.Parallel()
+	const most = 100
+	page, err := os.ReadFile("docs/limits.md")
+	require.NoError(t, err)
+	assert.Regexp(t, fmt.Sprintf(`(?m)^\| requests of callers that have left, .* \| %d in a minute \|`, most), string(page))
+	s := testredis.Start(t)
+	for name, of := range map[string]func(c *Client, name string) contract.Record{
+		"lock": recordOfLock, "fair": recordOfFair, "write": recordOfWriter, "semaphore": recordOfSemaphore,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newReleaseBench(t, s, releaseKind{name: name, mine: of, wait: of})
+			l, fields := of(b.me, b.name), []string{}
+			for i := range most + 1 {
+				a := attemptOf(b.me)
+				a.Field, a.Late = fmt.Sprintf("%s:%d:0%d", b.me.ID(), i, i+1), true
+				b.does(l.RollBack(a), -1)
+				fields = append(fields, a.Field)
+			}
+			for i, first := range map[int]int64{most: 0, 1: 0, 0: 1} {
+				a := attemptOf(b.me)
+				a.Field = fields[i]
+				b.does(l.Acquire(a), first)
+			}
+		})
+	}
+}
+
+// Row 25: Redis is out of memory. Whatever ends a field leaves its tombstone all the same: a request that runs late, when
+// Redis has memory again, acquires nothing, and takes no detached hold from its ticket.
+func TestTombstoneNeedsNoMemory(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t, "--maxmemory-policy", "noeviction")
+	for name, of := range map[string]func(c *Client, name string) contract.Record{
+		"lock": recordOfLock, "fair": recordOfFair, "read": recordOfReader, "write": recordOfWriter,
+		"semaphore": recordOfSemaphore,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newReleaseBench(t, s, releaseKind{name: name, mine: of, wait: of})
+			l, a := of(b.me, b.name), attemptOf(b.me)
+			a.Delivery, a.Late = contract.Barge, true
+			detached := a
+			detached.Field = b.me.ID() + ":0:0123456789012345"
+			withoutMemory := func(c call, first int64) {
+				b.must(b.rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+				b.does(c, first)
+				b.must(b.rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+			}
+			attach := contract.Rename{From: detached.Field, To: a.Field, Lease: time.Minute, Ends: math.MaxInt64 >> 10}
+			detach := contract.Rename{From: a.Field, To: detached.Field, Lease: time.Minute, Late: true}
+			b.must(b.rdb.FlushDB(t.Context()).Err())
+			if name != "read" { // an attempt of a reader has no tombstone
+				withoutMemory(l.RollBack(a), -1)
+				b.does(l.Acquire(a), 0)
+				b.must(b.rdb.FlushDB(t.Context()).Err())
+				withoutMemory(l.Rename(detach), -1)
+				b.does(l.Acquire(a), 0)
+				b.must(b.rdb.FlushDB(t.Context()).Err())
+			} else {
+				split := contract.Rename{From: a.Field, To: detached.Field, Lease: time.Minute, Splits: true}
+				b.does(l.Acquire(a), 1)
+				withoutMemory(l.Release(released(detached.Field, 0, false)), -1)
+				b.does(l.Rename(split), -1)
+				b.must(b.rdb.FlushDB(t.Context()).Err())
+			}
+			b.does(l.Acquire(detached), 1)
+			withoutMemory(l.Rename(detach), 1) // an Attach gives up before its request has run
+			b.does(l.Rename(attach), -1)
+		})
+	}
+}
+
+// A tombstone is removed alone, and the line is deleted with the last one.
+func TestTombstoneIsTakenAwayAlone(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		ctx := context.Background()
+		all := []*manual{b.manual(), b.manual(), b.manual()}
+		for _, m := range all {
+			m.release(true)
+		}
+		remove := func(m *manual) int64 {
+			r, err := run(ctx, b.rdb, call{Script: tombstoneRemove, Keys: []string{b.lineKey()}, Args: []any{m.field}})
+			b.must(err)
+			return r[0]
+		}
+		for i, m := range []*manual{all[1], all[0], all[2]} {
+			require.Equal(b, 3-i, b.tombstones())
+			assert.Equal(b, int64(-1), remove(b.manual()), "a field without a tombstone")
+			assert.Equal(b, int64(1), remove(m))
+			assert.Equal(b, int64(-1), remove(m), "again")
+			assert.False(b, b.ended(m.field))
+		}
+		assert.Empty(b, b.lines(), "the line")
+
+		first := b.manual().takes()
+		waiter, gone := b.manual().listens().joins(), b.manual().listens().joins()
+		gone.release(true)
+		assert.Equal(b, int64(1), remove(gone))
+		assert.Equal(b, []string{waiter.id}, b.clientsInLine(), "the line")
+		first.release(false)
+		assert.Equal(b, waiter.field, b.holder(), "the holder")
+	})
+}
+
+// A field with a tombstone neither acquires a free lock nor enters the line, and the tombstones of others do not affect
+// it.
+func TestTombstoneAmongOthersIsSeen(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		ended, other := b.manual(), b.manual()
+		b.buryOthers(b.lineKey(), 50)
+		ended.release(true)
+		for range 20 {
+			b.manual().release(true)
+		}
+		assert.Equal(b, int64(0), ended.ask(contract.Barge)[0], "a free lock")
+		assert.Empty(b, b.holder())
+		assert.Equal(b, int64(1), other.ask(contract.Barge)[0], "another field")
+		other.release(false)
+		assert.Equal(b, 71, b.tombstones())
+	})
+}
