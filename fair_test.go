@@ -1531,7 +1531,7 @@ func TestFairQueueOfRelockAloneExpires(t *testing.T) {
 	})
 }
 
-const queueLife = 5 * time.Minute // in lua/queue.lua
+const queueLife = 5 * time.Minute // in internal/lua/queue.lua
 
 // The clock of Redis goes back: a crashed waiter blocks the others for as long as otherwise, and not for the length of
 // the jump.
@@ -1743,7 +1743,7 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 		b.tries(l, true)
 		b.must(l.Unlock(ctx))
 
-		const most = 100 // in lua/queue.lua
+		const most = 100 // in internal/lua/queue.lua
 		for n := range most {
 			other := *next
 			other.field = fmt.Sprint(next.client, ":7:00", n)

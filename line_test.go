@@ -1,7 +1,7 @@
 package relock
 
 // The wait queue in Redis, the line, in which processes wait for a lock. There is one test for each of its rules, in
-// the order of line.go and lua/line.lua.
+// the order of line.go and internal/lua/line.lua.
 //
 // Rules: a manual client is one whose requests the test sends, one script at a time. No sleep of a waiter may end by
 // itself: the clients of these tests have a poll interval of an hour, unless the test is about it.
@@ -188,7 +188,7 @@ func (m *manual) run(s *luaScript, args ...any) reply {
 	return r
 }
 
-// ask asks for the lock; delivery is as in lua/lock_acquire.lua.
+// ask asks for the lock; delivery is as in internal/lua/lock_acquire.lua.
 func (m *manual) ask(delivery string) reply {
 	m.Helper()
 	m.asked++

@@ -25,7 +25,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
-	"github.com/relock-go/relock/internal/lualink"
+	"github.com/relock-go/relock/internal/lua/link"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
@@ -37,23 +37,23 @@ import (
 // allScripts returns all scripts that a lock may send.
 func allScripts() []*luaScript { return slices.Collect(maps.Values(bound)) }
 
-// library has the files of lua/.
-var library = sync.OnceValue(func() *lualink.Library { return lualink.Relock(os.DirFS("lua")) })
+// library has the files of internal/lua/.
+var library = sync.OnceValue(func() *link.Library { return link.Relock(os.DirFS("internal/lua")) })
 
-// The files of lua/linked are the scripts of lua/, linked. They are sent as they are, so a reviewer sees what runs, and
-// the line in an error of Redis can be looked up: the SHA-1 of the file is the digest of the script. After a change of
-// lua/, "make lua" writes them again.
+// The files of internal/lua/linked are the scripts of internal/lua/, linked. They are sent as they are, so a reviewer
+// sees what runs, and the line in an error of Redis can be looked up: the SHA-1 of the file is the digest of the
+// script. After a change of internal/lua/, "make lua" writes them again.
 func TestLinkedScripts(t *testing.T) {
 	t.Parallel()
-	assert.ElementsMatch(t, library().Scripts(), slices.Collect(maps.Keys(bound)), "every script of lua/ is bound")
+	assert.ElementsMatch(t, library().Scripts(), slices.Collect(maps.Keys(bound)), "every script is bound")
 	for name, s := range bound {
 		line, has, wants := firstDifference(s.Source(), library().Link(name))
-		assert.Equal(t, wants, has, "line %d of lua/linked/%s.lua is not that of lua/: run make lua, and read what changed",
+		assert.Equal(t, wants, has, "line %d of linked/%s.lua is not that of the script: run make lua, and read what changed",
 			line, name)
 	}
-	files, err := os.ReadDir("lua/linked")
+	files, err := os.ReadDir("internal/lua/linked")
 	require.NoError(t, err)
-	assert.Len(t, files, len(bound), "run make lua: there are files in lua/linked that are no script of lua/")
+	assert.Len(t, files, len(bound), "run make lua: there are files in linked/ that are no scripts")
 }
 
 // A program that imports relock starts at once: the initialization of the package, and here of its tests, allocates
@@ -71,7 +71,7 @@ func TestImportIsCheap(t *testing.T) {
 	assert.Less(t, allocs, 20_000, "allocations at init")
 }
 
-// The number of a pair of scripts in a bundle is its place in lua/bundle.lua.
+// The number of a pair of scripts in a bundle is its place in internal/lua/bundle.lua.
 func TestBundleNumbersItsScripts(t *testing.T) {
 	t.Parallel()
 	pairs := regexp.MustCompile(`(?m)^ +\{acquire = --\[\[script (\w+)]], roll_back = --\[\[script (\w+)]]},$`).
@@ -102,14 +102,14 @@ func firstDifference(a, b string) (line int, inA, inB string) {
 	return 0, "", ""
 }
 
-// isPrelude matches the first line of a file of lua/ that is not a script, but is put in front of some.
+// isPrelude matches the first line of a file of internal/lua/ that is not a script, but is put in front of some.
 var isPrelude = regexp.MustCompile(`^-- Prelude of `)
 
-// The header of every script of lua/ describes its purpose, its arguments and its result. The script uses exactly the
-// arguments that it declares, and it is bound. Every prelude lists the functions that it defines, or
-// the constants if it has no functions.
+// The header of every script of internal/lua/ describes its purpose, its arguments and its result. The script uses
+// exactly the arguments that it declares, and it is bound. Every prelude lists the functions that it defines, or the
+// constants if it has no functions.
 func TestScriptHeaders(t *testing.T) {
-	files, err := filepath.Glob("lua/*.lua")
+	files, err := filepath.Glob("internal/lua/*.lua")
 	require.NoError(t, err)
 	for _, f := range files {
 		text, err := os.ReadFile(f)
@@ -1338,10 +1338,10 @@ func TestForceUnlockGivesBackVeryManyPermits(t *testing.T) {
 }
 
 // Each loop of a script has a bound: it counts to a constant, or the comment in front of it says "At most", and names a
-// number, a constant of lua/, or what the caller has sent. The same goes for a command that answers all that a key
-// holds. The comment is only a claim, which TestHostileDataDoNotStopRedis puts to the test.
+// number, a constant of internal/lua/, or what the caller has sent. The same goes for a command that answers all that a
+// key holds. The comment is only a claim, which TestHostileDataDoNotStopRedis puts to the test.
 func TestEveryLoopOfAScriptHasABound(t *testing.T) {
-	files, err := filepath.Glob("lua/*.lua")
+	files, err := filepath.Glob("internal/lua/*.lua")
 	require.NoError(t, err)
 	var all strings.Builder
 	for _, f := range files {

@@ -651,7 +651,7 @@ func semaphoreClient(id string) string {
 	return client
 }
 
-// permitsOf returns the IDs of the permits of a field: see lua/semaphore.lua.
+// permitsOf returns the IDs of the permits of a field: see internal/lua/semaphore.lua.
 func permitsOf(field string) (ids []string) {
 	head, n, several := strings.Cut(field, "+")
 	if !several {
@@ -1656,7 +1656,7 @@ func (c *permitClient) listens() *permitClient {
 	return c
 }
 
-// joins waits in the line, with an delivery as in lua/line.lua.
+// joins waits in the line, with an delivery as in internal/lua/line.lua.
 func (c *permitClient) joins(delivery string) *permitClient {
 	c.Helper()
 	require.Equal(c, int64(1), c.ask(delivery)[2]%4, "no place")
