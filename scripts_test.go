@@ -56,7 +56,7 @@ func TestLinkedScripts(t *testing.T) {
 	assert.Len(t, files, len(bound), "run make lua: there are files in linked/ that are no scripts")
 }
 
-// A program that imports relock starts at once: the initialization of the package, and here of its tests, allocates
+// A program that imports relock starts at once: the initialization of its packages, and here of their tests, allocates
 // little. Linking the scripts in every program took 260,000 allocations, and 100 ms.
 func TestImportIsCheap(t *testing.T) {
 	t.Parallel()
@@ -64,11 +64,15 @@ func TestImportIsCheap(t *testing.T) {
 	child.Env = append(os.Environ(), "GODEBUG=inittrace=1")
 	out, err := child.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	trace := regexp.MustCompile(`(?m)^init github\.com/relock-go/relock @.* (\d+) allocs$`).FindSubmatch(out)
-	require.NotNil(t, trace, "%s", out)
-	allocs, err := strconv.Atoi(string(trace[1]))
-	require.NoError(t, err)
-	assert.Less(t, allocs, 20_000, "allocations at init")
+	traces := regexp.MustCompile(`(?m)^init github\.com/relock-go/relock\S* @.* (\d+) allocs$`).FindAllSubmatch(out, -1)
+	require.NotEmpty(t, traces, "%s", out)
+	all := 0
+	for _, trace := range traces {
+		allocs, err := strconv.Atoi(string(trace[1]))
+		require.NoError(t, err)
+		all += allocs
+	}
+	assert.Less(t, all, 20_000, "allocations at init")
 }
 
 // The number of a pair of scripts in a bundle is its place in internal/lua/bundle.lua.
