@@ -516,16 +516,3 @@ func TestShortCutsDoWhatTheCodeBehindThemDoes(t *testing.T) {
 		assert.GreaterOrEqual(t, b.taken[name], leastTaken, name)
 	}
 }
-
-// These scripts have short cuts. The others are linked without any.
-func TestShortCutsAreMarked(t *testing.T) {
-	t.Parallel()
-	var found []string
-	for _, name := range library().Scripts() {
-		require.NotContains(t, library().Link(name), "--[[", name)
-		if library().Link(name) != library().Long().Link(name) {
-			found = append(found, name)
-		}
-	}
-	assert.Equal(t, []string{"bundle", "lock_acquire", "lock_release", "semaphore_acquire"}, found)
-}
