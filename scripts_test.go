@@ -25,6 +25,7 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/lua/link"
+	"github.com/relock-go/relock/internal/lua/luatest"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
@@ -464,30 +465,9 @@ func alike(a, b string) bool {
 	return true
 }
 
-// dumpData is a script that returns all data of Redis.
-const dumpData = `
-local all, keys = {}, redis.call('keys', '*')
-table.sort(keys)
-for _, key in ipairs(keys) do
-    local kind, list = redis.call('type', key).ok, {}
-    if kind == 'hash' then
-        local fields = redis.call('hgetall', key)
-        for i = 1, #fields, 2 do list[#list + 1] = fields[i] .. '=' .. fields[i + 1] end
-        table.sort(list)
-    elseif kind == 'zset' then
-        list = redis.call('zrange', key, 0, -1, 'withscores')
-    elseif kind == 'list' then
-        list = redis.call('lrange', key, 0, -1)
-    elseif kind == 'string' then
-        list = {redis.call('get', key)}
-    end
-    all[#all + 1] = key .. ' ' .. kind .. ' ' .. redis.call('pttl', key) .. ': ' .. table.concat(list, ', ')
-end
-return table.concat(all, '\n')`
-
 // dataOf returns all data of Redis.
 func dataOf(b *bench) string {
-	text, err := b.rdb.Eval(context.Background(), dumpData, nil).Text()
+	text, err := b.rdb.Eval(context.Background(), luatest.Dump, nil).Text()
 	b.must(err)
 	return text
 }
