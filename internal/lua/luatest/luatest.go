@@ -20,16 +20,23 @@ const ClockKey = "clock"
 // Dump is a script that returns all data of Redis, as a text: each line has a key, its type and its lease in ms, and
 // what it holds.
 const Dump = `
+local function before(a, b) -- by bytes: Lua compares texts as the language of the server does
+    for i = 1, math.min(#a, #b) do
+        if a:byte(i) ~= b:byte(i) then return a:byte(i) < b:byte(i) end
+    end
+    return #a < #b
+end
 local all, keys = {}, redis.call('keys', '*')
-table.sort(keys)
+table.sort(keys, before)
 for _, key in ipairs(keys) do
     local kind, list = redis.call('type', key).ok, {}
     if kind == 'hash' then
         local fields = redis.call('hgetall', key)
         for i = 1, #fields, 2 do list[#list + 1] = fields[i] .. '=' .. fields[i + 1] end
-        table.sort(list)
+        table.sort(list, before)
     elseif kind == 'zset' then
-        list = redis.call('zrange', key, 0, -1, 'withscores')
+        local members = redis.call('zrange', key, 0, -1, 'withscores')
+        for i = 1, #members, 2 do list[#list + 1] = members[i] .. '=' .. members[i + 1] end
     elseif kind == 'list' then
         list = redis.call('lrange', key, 0, -1)
     elseif kind == 'string' then
