@@ -174,7 +174,7 @@ func (b *bench) forget() {
 }
 
 // onlyTombstones reports whether key is a line without entries, or the tombstone of a reader that has left: they keep
-// fields for a while that must no longer acquire the lock, because a request with them may still run.
+// fields for a while that must no longer acquire the lock, because a request with them may still run. Both have a lease.
 func onlyTombstones(rdb redis.UniversalClient, key string) bool {
 	if strings.HasSuffix(key, ":rwlock_timeout:0") {
 		value, err := rdb.Get(context.Background(), key).Result()
@@ -184,7 +184,7 @@ func onlyTombstones(rdb redis.UniversalClient, key string) bool {
 		left := rdb.PTTL(context.Background(), key).Val()
 		return value == "0" && left > 0 && left <= late.Life
 	}
-	if !strings.HasPrefix(key, "relock_line:") {
+	if !strings.HasPrefix(key, "relock_line:") || rdb.PTTL(context.Background(), key).Val() == -1 {
 		return false
 	}
 	for _, field := range rdb.HKeys(context.Background(), key).Val() {
