@@ -159,8 +159,8 @@ tidy-check:
 	$(call in,$(filter-out cmd/relockctl,$(MODULES)),go mod tidy -diff)
 	.ci/tidy -diff
 
-lua: ## lua/linked anew: the scripts as they are sent, after a change of lua/
-	go run ./internal/lualink/link
+lua: ## internal/lua/linked anew: the scripts as they are sent, after a change of internal/lua/
+	go run ./internal/lua/relink
 
 api: ## whether the exported API can still be used as api/*.txt has it
 	.ci/api check

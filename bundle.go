@@ -10,7 +10,7 @@ import (
 
 var bundleScript = script("bundle")
 
-// The pairs of scripts that the bundle contains, in the order of lua/bundle.lua.
+// The pairs of scripts that the bundle contains, in the order of internal/lua/bundle.lua.
 const (
 	lockBundled contract.BundledScript = iota + 1 // as Lua counts
 	readBundled

@@ -106,7 +106,7 @@ func (l *fairLock) Channel(a contract.Attempt) string {
 	return l.announce + a.Field
 }
 
-// Grants returns the channel of all waiters of this Client: see lua/queue.lua.
+// Grants returns the channel of all waiters of this Client: see internal/lua/queue.lua.
 func (l *fairLock) Grants(a contract.Attempt) string {
 	if a.NoWait {
 		return ""

@@ -231,7 +231,7 @@ func TestFairQueueOfRelockAloneExpires(t *testing.T) {
 	})
 }
 
-const queueLife = 5 * time.Minute // in lua/queue.lua
+const queueLife = 5 * time.Minute // in internal/lua/queue.lua
 
 // The clock of Redis goes back: a crashed waiter blocks the others for as long as otherwise, and not for the length of
 // the jump.

@@ -616,7 +616,7 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 		b.tries(l, true)
 		b.must(l.Unlock(ctx))
 
-		const most = 100 // in lua/queue.lua
+		const most = 100 // in internal/lua/queue.lua
 		for n := range most {
 			other := *next
 			other.field = fmt.Sprint(next.client, ":7:00", n)

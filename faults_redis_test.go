@@ -689,7 +689,7 @@ func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
 
 // luaCommands are the commands that the scripts run.
 func luaCommands(t *testing.T) (all []string) {
-	files, err := filepath.Glob("lua/*.lua")
+	files, err := filepath.Glob("internal/lua/*.lua")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	for _, file := range files {

@@ -30,8 +30,8 @@ import (
 var inspectAny = script("any_inspect")
 
 const (
-	mostShown   = 10_000 // holders that an Inspection has at most: most_shown in lua/any_inspect.lua
-	mostWaiters = 1_000  // waiters that an Inspection has at most: most_listed in lua/waiters.lua
+	mostShown   = 10_000 // holders that an Inspection has at most: most_shown in internal/lua/any_inspect.lua
+	mostWaiters = 1_000  // waiters that an Inspection has at most: most_listed in internal/lua/waiters.lua
 )
 
 // An Inspection is the state of a lock in Redis at one moment: see [Client.Inspect].
@@ -464,7 +464,7 @@ func (e entry) holder(t LockType) (Holder, bool) {
 	return h, h.Client != ""
 }
 
-// waiter reads a waiter of the reply: see lua/waiters.lua.
+// waiter reads a waiter of the reply: see internal/lua/waiters.lua.
 func (p *partReader) waiter(parts []any) Waiter {
 	field, write := strings.CutSuffix(p.text(parts[0]), writeSuffix)
 	w := Waiter{
@@ -536,7 +536,7 @@ func epochTime(ms int64) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// parseRecords reads the reply of lua/any_inspect.lua.
+// parseRecords reads the reply of internal/lua/any_inspect.lua.
 func parseRecords(answer any) (lockRecords, error) {
 	parts, _ := answer.([]any)
 	if len(parts) != 10 {

@@ -174,7 +174,7 @@ func (m *manual) run(s *luaScript, args ...any) reply {
 	return r
 }
 
-// ask asks for the lock; delivery is as in lua/lock_acquire.lua.
+// ask asks for the lock; delivery is as in internal/lua/lock_acquire.lua.
 func (m *manual) ask(delivery string) reply {
 	m.Helper()
 	m.asked++

@@ -25,7 +25,7 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// The commands that publish: see lua/announce.lua.
+// The commands that publish: see internal/lua/announce.lua.
 var publish, publishInShard any = "publish", "spublish"
 
 // publishVerb returns the command with which the servers announce.

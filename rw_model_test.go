@@ -648,7 +648,7 @@ func (r *rwRun) wants() (all []string) {
 			return strings.Compare(a, b)
 		})
 		for i, field := range beats {
-			beats[i] = fmt.Sprint(field, ", ", rwEpoch+r.m.writers[field])
+			beats[i] = fmt.Sprint(field, "=", rwEpoch+r.m.writers[field])
 		}
 		all = append(all, fmt.Sprint(writersKey(lock), " ", r.m.waiting, " ", strings.Join(beats, ", ")))
 	}

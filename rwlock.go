@@ -19,14 +19,15 @@ import (
 // writeSuffix ends the field of a write hold in the record and in the wait queue in Redis.
 const writeSuffix = ":write"
 
-// mostHoldCount is how often an owner may have the read lock: as most_hold_count in lua/record.lua. Redisson's record
-// has a key for each level of a reader, and a script that has to know whether a reader lives looks at each of them.
+// mostHoldCount is how often an owner may have the read lock: as most_hold_count in internal/lua/record.lua. Redisson's
+// record has a key for each level of a reader, and a script that has to know whether a reader lives looks at each of
+// them.
 const mostHoldCount = 10_000
 
 // A waiting writer sends a heartbeat with every attempt. Each heartbeat keeps readers out for writerLife.
 const (
 	writerHeartbeat = time.Second
-	writerLife      = 3 * writerHeartbeat // see lua/readers.lua
+	writerLife      = 3 * writerHeartbeat // see internal/lua/readers.lua
 )
 
 var (

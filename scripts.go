@@ -1,23 +1,14 @@
 package relock
 
-// The Lua scripts.
+// The Lua scripts, which are in internal/lua, as lock types call them.
 //
-// Rules: every file of lua/ is either a prelude or a script that the function script binds, once, at init. KEYS holds
-// data keys and nothing else. Every script answers three integers. There are four exceptions. A bundle answers three
-// integers for each lock, and the script of the poller three for each lock that may be free. A script that releases a
-// lock by force adds the IDs of clients. The script of Inspect answers the contents of all keys.
-//
-// The line of the scripts is the wait queue in Redis: see lua/line.lua.
-//
-// A script is linked with the preludes that it uses: see internal/lualink. The package contains the linked scripts, not
-// the linker, because linking takes 50 ms, which every program that imports relock would wait for when it starts. "make
-// lua" links them after a change of lua/, and TestLinkedScripts fails if they are not those of lua/.
+// Rules: every script is bound by the function script, once, at init.
 
 import (
-	"embed"
 	"slices"
 	"time"
 
+	"github.com/relock-go/relock/internal/lua"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -27,9 +18,6 @@ type (
 	call      = send.Call
 	reply     = send.Reply
 )
-
-//go:embed lua/linked/*.lua
-var linked embed.FS
 
 // Scripts that serve several lock types.
 var (
@@ -41,13 +29,9 @@ var (
 // bound has all scripts, by the names of their files. It is filled at init.
 var bound = make(map[string]*luaScript)
 
-// script binds lua/linked/<name>.lua. It runs at init, so a wrong name fails every test.
+// script binds the script with this name. It runs at init, so a wrong name fails every test.
 func script(name string) *luaScript {
-	source, err := linked.ReadFile("lua/linked/" + name + ".lua")
-	if err != nil {
-		panic("bug: " + err.Error())
-	}
-	s := send.NewScript(string(source))
+	s := send.NewScript(lua.Source(name))
 	bound[name] = s
 	return s
 }
@@ -70,8 +54,8 @@ func freeCall(id string, names []string, fields [][]string) call {
 	return call{Script: freeInspect, Keys: keys, Optional: optional, Args: args}
 }
 
-// forSeen returns c, which releases a lock by force, for the holders with the fields in seen only: see lua/seen.lua. A
-// field has suffix appended in Redis.
+// forSeen returns c, which releases a lock by force, for the holders with the fields in seen only: see
+// internal/lua/seen.lua. A field has suffix appended in Redis.
 func forSeen(c call, seen []string, suffix string) call {
 	c.Args = slices.Clip(c.Args)
 	for _, field := range seen {

@@ -4,10 +4,10 @@ package relock
 //
 // Rules: a hold has one permit, or as many as AcquireN was told, whatever its hold count; it has all of them, or it is
 // lost. The field of the hold tells the IDs of its permits. The record is that of Redisson's RPermitExpirableSemaphore:
-// see lua/semaphore.lua. The number of permits is stored in Redis, and a Semaphore sets it only if it is not set yet.
-// The caller of a process that found too few permits free has an entry in the wait queue in Redis until it is granted
-// what it wants: see admitCountingLocked. While the first entry wants several permits, only Java takes those that
-// become free.
+// see internal/lua/semaphore.lua. The number of permits is stored in Redis, and a Semaphore sets it only if it is not
+// set yet. The caller of a process that found too few permits free has an entry in the wait queue in Redis until it is
+// granted what it wants: see admitCountingLocked. While the first entry wants several permits, only Java takes those
+// that become free.
 
 import (
 	"cmp"
@@ -36,7 +36,7 @@ var (
 
 const (
 	mostPermits = math.MaxInt32 // the highest number that Redisson can count
-	mostAtOnce  = 1000          // permits of one hold; as most_of_hold in lua/semaphore.lua
+	mostAtOnce  = 1000          // permits of one hold; as most_of_hold in internal/lua/semaphore.lua
 )
 
 // optionalOfSemaphore is the index of the wait queue among the keys of a semaphore, which works without it.
@@ -267,7 +267,7 @@ func (l *semaphore) ReadReply(a contract.Attempt, r reply) (contract.Outcome, er
 	}
 	g, err := contract.ParseOutcome(r)
 	g.Differs, g.Stored = differs, stored
-	g.Total = max(total, 1) // as fits in lua/permit.lua: whoever wants one permit waits for it, even if there are none
+	g.Total = max(total, 1) // as fits in permit.lua: whoever wants one permit waits for it, even if there are none
 	if g.Status == contract.Held {
 		g.More = int(r[1])
 	}
@@ -278,7 +278,7 @@ func (l *semaphore) ReadReply(a contract.Attempt, r reply) (contract.Outcome, er
 const storedUnit = 1 << 20
 
 // takeStored returns the reply r as other lock types have it. If Redis has another number of permits than the semaphore
-// was made with, differs is set, and stored is that number: see lua/semaphore_acquire.lua.
+// was made with, differs is set, and stored is that number: see internal/lua/semaphore_acquire.lua.
 func takeStored(r reply) (rest reply, stored int, differs bool) {
 	if n := r[2] / storedUnit; n > 0 {
 		stored, differs = int(n-1), true

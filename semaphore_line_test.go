@@ -92,7 +92,7 @@ func (c *permitClient) listens() *permitClient {
 	return c
 }
 
-// joins waits in the line, with a delivery as in lua/line.lua.
+// joins waits in the line, with a delivery as in internal/lua/line.lua.
 func (c *permitClient) joins(delivery string) *permitClient {
 	c.Helper()
 	require.Equal(c, int64(1), c.ask(delivery)[2]%4, "no place")

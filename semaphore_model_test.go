@@ -142,7 +142,7 @@ func semaphoreClient(id string) string {
 	return client
 }
 
-// permitsOf returns the IDs of the permits of a field: see lua/semaphore.lua.
+// permitsOf returns the IDs of the permits of a field: see internal/lua/semaphore.lua.
 func permitsOf(field string) (ids []string) {
 	head, n, several := strings.Cut(field, "+")
 	if !several {

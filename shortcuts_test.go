@@ -23,90 +23,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/lua/luatest"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
 var shortCutsSeed = flag.Uint64("shortcuts.seed", 0, "plays one sequence of requests of the test of the short cuts; 0: new ones")
 
-// Rules: the scripts run by a clock of their own, so that the two databases cannot differ by the time between two runs.
-// It is in the key clock, with the time at which the lease of each key ends, and a command that the user may not run.
+// Rules: the scripts run by a clock of their own, so that the two databases cannot differ by the time between two runs:
+// see luatest.
 const (
-	clockKey      = "clock"
 	sequenceSteps = 60
 	leastTaken    = 20 // how often each short cut is taken at least
 )
 
-// twinned sets the clock to ARGV[1] seconds and ARGV[2] microseconds, and then runs a script with the other arguments. It
-// answers what the script has answered, the messages that it has sent, how many commands it has run, and all data.
-const twinned = `
-local server, told, ran = redis, {}, 0
-local s, us = ARGV[1], ARGV[2]
-local now, never = s * 1000 + math.floor(us / 1000), 100000000
-local clock, ends, denied = server.call('hgetall', 'clock'), {}, ''
-for i = 1, #clock, 2 do
-    local key = clock[i]:match('^ends (.*)')
-    if key then
-        ends[key] = tonumber(clock[i + 1])
-        if ends[key] <= now and server.call('pttl', key) > 0 then
-            server.call('del', key)
-        end
-    else
-        denied = clock[i + 1]
-    end
-end
-local function set_end(key, lease)
-    ends[key] = now + lease
-    server.call('hset', 'clock', 'ends ' .. key, string.format('%.0f', ends[key]))
-end
-local function pttl(run, key)
-    local left = run('pttl', key)
-    return type(left) == 'number' and left > 0 and ends[key] - now or left
-end
-local function watch(run)
-    return function(command, ...)
-        ran = ran + 1
-        local key, value, px, lease = ...
-        if command == denied then
-            local err = {err = 'NOPERM ' .. command}
-            if run == server.call then
-                error(err, 0)
-            end
-            return err
-        elseif command == 'time' then
-            return {s, us}
-        elseif command == 'pttl' then
-            return pttl(run, key)
-        elseif command == 'pexpire' then
-            set_end(key, value)
-            return run('pexpire', key, never)
-        elseif command == 'set' and px == 'PX' then
-            set_end(key, lease)
-            return run('set', key, value, px, never)
-        end
-        local answer = run(command, ...)
-        if (command == 'publish' or command == 'spublish') and type(answer) == 'number' then
-            told[#told + 1] = table.concat({command, ...}, ' ') .. ' ' .. answer
-        end
-        return answer
-    end
-end
-local redis = setmetatable({call = watch(server.call), pcall = watch(server.pcall)}, {__index = server})
-local function script(KEYS, ARGV)
-SCRIPT
-end
-local function dump(redis)
-DUMP
-end
-local answer = script(KEYS, {unpack(ARGV, 3)})
-local data = dump({call = function(command, ...)
-    return command == 'pttl' and pttl(server.call, ...) or server.call(command, ...)
-end})
-return {answer.err and {'error', answer.err} or answer, told, ran, (data:gsub('^clock [^\n]*\n?', ''))}`
-
 // A twin is one of the two databases.
 type twin struct {
 	*bench
-	shas map[*luaScript]string
+	scripts map[*luaScript]*redis.Script
 }
 
 // An effect is what a request has done.
@@ -117,11 +50,9 @@ type effect struct {
 }
 
 func (w *twin) run(now time.Time, c call) effect {
-	args := append([]any{now.Unix(), now.Nanosecond() / 1000}, c.Args...)
-	answer, err := w.rdb.EvalSha(context.Background(), w.shas[c.Script], c.Keys, args...).Slice()
+	e, err := luatest.Run(context.Background(), w.rdb, w.scripts[c.Script], now, c.Keys, c.Args...)
 	w.must(err)
-	data := strings.TrimSpace(withoutExpired(answer[3].(string), now))
-	return effect{answer[0].([]any), fmt.Sprint(answer[1]), data, answer[2].(int64)}
+	return effect{e.Reply, fmt.Sprint(e.Messages), strings.TrimSpace(withoutExpired(e.Data, now)), e.Commands}
 }
 
 // withoutExpired returns data without tombstones that have expired: a short cut does not remove them.
@@ -171,11 +102,9 @@ func newTwinBench(t *testing.T) *twinBench {
 	b := &twinBench{T: t, heard: make(map[string]bool), taken: make(map[string]int)}
 	for i, library := range []interface{ Link(string) string }{library(), library().Long()} {
 		w := &twin{&bench{T: t, addr: s.Addr(), rdb: testredis.Client(t, s.Addr(), func(o *redis.Options) { o.DB = i })},
-			make(map[*luaScript]string)}
+			make(map[*luaScript]*redis.Script)}
 		for name, script := range bound {
-			sha, err := w.rdb.ScriptLoad(t.Context(), strings.NewReplacer("SCRIPT", library.Link(name), "DUMP", dumpData).Replace(twinned)).Result()
-			w.must(err)
-			w.shas[script] = sha
+			w.scripts[script] = luatest.New(library.Link(name))
 		}
 		b.twins[i] = w
 	}
@@ -357,7 +286,7 @@ func (b *twinBench) happens(kinds []makesRecord) {
 		}
 		do("Java has it", "hset", name, javaThread, 1)
 		do("Java has it", "pexpire", name, 100_000_000)
-		do("Java has it", "hset", clockKey, "ends "+name, b.now.UnixMilli()+30_000)
+		do("Java has it", "hset", luatest.ClockKey, "ends "+name, b.now.UnixMilli()+30_000)
 	case 5:
 		on := b.oneIn(2)
 		b.hears("*", on)
@@ -370,7 +299,7 @@ func (b *twinBench) happens(kinds []makesRecord) {
 		if !b.fenced { // a request that fails may draw a token, and one with a short cut may draw two
 			command := pick(b, "", "", "", "hset", "hget", "hmget", "hdel", "hlen", "exists", "pexpire", "pttl", "publish",
 				"pubsub", "time", "del", "zrem", "incrby")
-			do("without "+command, "hset", clockKey, "denied", command)
+			do("without "+command, "hset", luatest.ClockKey, "denied", command)
 			b.denied = command
 		}
 	case 8:
@@ -515,17 +444,4 @@ func TestShortCutsDoWhatTheCodeBehindThemDoes(t *testing.T) {
 		"semaphore_acquire1", "bundle1"} {
 		assert.GreaterOrEqual(t, b.taken[name], leastTaken, name)
 	}
-}
-
-// These scripts have short cuts. The others are linked without any.
-func TestShortCutsAreMarked(t *testing.T) {
-	t.Parallel()
-	var found []string
-	for _, name := range library().Scripts() {
-		require.NotContains(t, library().Link(name), "--[[", name)
-		if library().Link(name) != library().Long().Link(name) {
-			found = append(found, name)
-		}
-	}
-	assert.Equal(t, []string{"bundle", "lock_acquire", "lock_release", "semaphore_acquire"}, found)
 }

@@ -1,6 +1,6 @@
 -------------------------------- MODULE Trace --------------------------------
 (***************************************************************************
-The scripts in lua/ and the clients, as steps of Line.
+The scripts in internal/lua/ and the clients, as steps of Line.
 
 TestTrace (trace_test.go) lets clients use plain locks under faults.  It writes
 the module TraceData: for each lock what its scripts did, in the order in which

@@ -24,7 +24,7 @@ type Attempt struct {
 	AdoptsRecord bool
 }
 
-// The deliveries: how an attempt on a lock with a line treats the line. See lua/lock_acquire.lua.
+// The deliveries: how an attempt on a lock with a line treats the line. See internal/lua/lock_acquire.lua.
 const (
 	Barge = "barge" // acquires a free lock ahead of the line: for re-entries, MultiLocks, and callers that do not wait
 	Defer = "defer" // lets the line go first, and does not join it, for example because it is not subscribed yet

@@ -2,8 +2,8 @@ package contract
 
 // The standing of a caller: the third number of the reply to an attempt that has found the lock busy.
 //
-// Rules: lua/standing.lua makes the number, and only the methods here take it apart. TestStandingIsThatOfTheScripts
-// compares the two.
+// Rules: internal/lua/standing.lua makes the number, and only the methods here take it apart.
+// TestStandingIsThatOfTheScripts compares the two.
 
 // A Standing describes how a caller that has found a lock busy notices that it can have the lock.
 type Standing int64

@@ -14,7 +14,7 @@ import (
 // The scripts make the numbers that the methods of standing take apart.
 func TestStandingIsThatOfTheScripts(t *testing.T) {
 	rdb := testredis.Start(t).Client()
-	prelude, err := os.ReadFile("../../lua/standing.lua")
+	prelude, err := os.ReadFile("../lua/standing.lua")
 	require.NoError(t, err)
 	source := string(prelude) + `
 		local ahead = ARGV[1] ~= '' and tonumber(ARGV[1]) or nil

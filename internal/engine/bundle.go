@@ -58,7 +58,7 @@ func (t *target) read(r send.Reply) (contract.Outcome, error) {
 }
 
 // heldBefore is the second number of the reply for a target that a bundle has neither acquired nor rolled back: see
-// lua/bundle.lua.
+// internal/lua/bundle.lua.
 const heldBefore = -1
 
 // readAll reads the replies of a bundle.

@@ -221,7 +221,8 @@ func (x *detaching) left(orphans int, lost bool) {
 }
 
 // undo releases the field of the hold, and then the detached one, of which at most one has the lock. A field that is
-// shared stays: then the request may still run, but finds that the detached field was released (lua/read_rename.lua).
+// shared stays: then the request may still run, but finds that the detached field was released
+// (internal/lua/read_rename.lua).
 func (x *detaching) undo() {
 	unknown := 1
 	if !x.splits {

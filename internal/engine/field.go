@@ -4,9 +4,10 @@ package engine
 //
 // Rules: a field is client:owner:number. The number counts the fields of the Client, so no field is made twice. The
 // field of several permits of a semaphore is client:owner:number+n; it stands for n consecutive numbers, which the
-// permits have in Redis: see lua/semaphore.lua. If the Client uses the line, the number begins with usesLineMark: a
-// waiter that finds such a holder knows that its release will grant the lock to a place in the line. The function
-// uses_line of lua/record.lua reads the mark, too; TestMarkOfAFieldIsThatOfTheScripts compares the two.
+// permits have in Redis: see internal/lua/semaphore.lua. If the Client uses the line, the number begins with
+// usesLineMark: a waiter that finds such a holder knows that its release will grant the lock to a place in the line.
+// The function uses_line of internal/lua/record.lua reads the mark, too; TestMarkOfAFieldIsThatOfTheScripts compares
+// the two.
 
 import (
 	"math/rand/v2"

@@ -44,9 +44,9 @@ type noServers struct{ wake.Router }
 
 func (noServers) Counts() bool { return true }
 
-// prelude returns the text of a file of lua/.
+// prelude returns the text of a file of internal/lua/.
 func prelude(t *testing.T, name string) string {
-	text, err := os.ReadFile("../../lua/" + name + ".lua")
+	text, err := os.ReadFile("../lua/" + name + ".lua")
 	require.NoError(t, err)
 	return string(text)
 }

@@ -3,12 +3,12 @@ package engine
 // The line: how a lock passes from the process that unlocks it to the next process that waits for it.
 //
 // The line is the wait queue in Redis of one lock. It consists of places, and each place belongs to a Client. The
-// script that releases a lock grants the lock to the first place that can have it (lua/passing.lua), and sends a
-// message to the Client of that place, whose caller then holds the lock without another request. (A Client that may not
-// subscribe gets no message, and asks.) This file has what the process that waits knows of its place.
+// script that releases a lock grants the lock to the first place that can have it (internal/lua/passing.lua), and sends
+// a message to the Client of that place, whose caller then holds the lock without another request. (A Client that may
+// not subscribe gets no message, and asks.) This file has what the process that waits knows of its place.
 //
-// Each waiter of a fair lock has a place of its own, in the queue that Redisson uses (lua/queue.lua), and is granted
-// the lock in the same way.
+// Each waiter of a fair lock has a place of its own, in the queue that Redisson uses (internal/lua/queue.lua), and is
+// granted the lock in the same way.
 //
 // Rules: a Client has at most one place in a line; it belongs to the caller that the local queue has admitted. Every
 // request of a wait has a number, and a grant names the last request of the wait that Redis had seen. So Redis has made
@@ -31,7 +31,7 @@ import (
 )
 
 const (
-	ProvisionalLease = 5 * time.Second // the longest lease of a grant, unless its place is confirmed: see lua/clients.lua
+	ProvisionalLease = 5 * time.Second // the longest lease of a grant, unless its place is confirmed: see clients.lua
 	requestsKept     = 2               // how many requests of a wait a place remembers
 )
 

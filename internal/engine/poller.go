@@ -19,7 +19,7 @@ import (
 )
 
 // rareAsk is the longest time between two attempts of a waiter with a place in the line. Redis forgets a line that no
-// client has joined for five minutes (line_life in lua/forms.lua), so two attempts may be lost.
+// client has joined for five minutes (line_life in internal/lua/forms.lua), so two attempts may be lost.
 const rareAsk = 100 * time.Second
 
 // looking has the functions of an engine that its poller calls, and the one by which waiters use the poller.

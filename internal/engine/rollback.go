@@ -6,8 +6,8 @@ package engine
 //
 // Rules: a rollback sets a state and adds nothing, so it may run twice, and late. internal/late knows for each field
 // the tries that may still run although no caller waits for them. Only if one of them acquires does a release or a
-// rollback leave a tombstone in Redis (lua/tombstones.lua). The tombstone is removed when none of them can run any
-// more.
+// rollback leave a tombstone in Redis (internal/lua/tombstones.lua). The tombstone is removed when none of them can run
+// any more.
 
 import (
 	"context"

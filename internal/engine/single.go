@@ -160,8 +160,8 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 }
 
 // stepAside makes the caller leave the wait queue, so that callers of this process that want fewer permits than it does
-// need not wait behind it. In Redis its place lets them go first, too: see fits in lua/permit.lua. The place is that of
-// the caller until the next one of this process joins the line, which replaces it.
+// need not wait behind it. In Redis its place lets them go first, too: see fits in internal/lua/permit.lua. The place
+// is that of the caller until the next one of this process joins the line, which replaces it.
 func (r *recordBackend) stepAside() {
 	h := r.targets[0].hold
 	h.leaveQueue()

@@ -28,7 +28,7 @@ import (
 )
 
 // Life is for how long a request may be on its way after its connection has failed, and how long a tombstone lasts: see
-// lua/line.lua.
+// internal/lua/line.lua.
 const Life = time.Minute
 
 const mostLost = 64 // lost tries, at least, before Requests checks which of them it can forget

@@ -2,9 +2,9 @@ package send
 
 // The error for a key that holds something other than a lock.
 //
-// Rules: the scripts distinguish locks from other data, and end with an error of their own (see lua/record.lua),
-// which is parsed only here. The text of the resulting error names the key, its type and at most one field, and
-// contains no values.
+// Rules: the scripts distinguish locks from other data, and end with an error of their own (see
+// internal/lua/record.lua), which is parsed only here. The text of the resulting error names the key, its type and at
+// most one field, and contains no values.
 
 import (
 	"fmt"

@@ -428,7 +428,7 @@ func scriptMistakes(t *testing.T) (all []mistake) {
 
 // A mistake changes a text. If the scripts have changed, the text may be in none of them.
 func TestMistakesFitTheScripts(t *testing.T) {
-	files, err := filepath.Glob("../../lua/linked/*.lua")
+	files, err := filepath.Glob("../lua/linked/*.lua")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	var all strings.Builder

@@ -4,8 +4,8 @@ package sim
 
 // The names of scripts, for the list of the commands that Redis ran.
 //
-// Rules: a script of relock is recognized by the end of its file in lua/, which follows its preludes. If these files
-// are not available, as in a test binary that runs elsewhere, a script is shown with its digest.
+// Rules: a script of relock is recognized by the end of its file in internal/lua/, which follows its preludes. If these
+// files are not available, as in a test binary that runs elsewhere, a script is shown with its digest.
 
 import (
 	"os"
@@ -32,7 +32,7 @@ type scriptEnd struct{ name, end string }
 var scriptEnds = sync.OnceValue(func() (all []scriptEnd) {
 	notSent := regexp.MustCompile(`(?m)^ *--( .*)?\n`)
 	mark := regexp.MustCompile(`(?m)^ *--\[\[[\w ]+\]\]\n`)
-	files, _ := filepath.Glob("../../lua/*.lua")
+	files, _ := filepath.Glob("../lua/*.lua")
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil || !strings.Contains(string(text), "\n-- Returns ") { // it is a prelude

@@ -4,7 +4,7 @@ package trace
 //
 // Rules: a field client:owner:0N is the wait N of its client, and clients are numbered in the order in which the notes
 // name them. In the specification, a place comes back into the line as soon as its grant has expired; the scripts put
-// it back when the next one runs (note_expired_grant of lua/places.lua).
+// it back when the next one runs (note_expired_grant of internal/lua/places.lua).
 
 import (
 	"fmt"
@@ -52,7 +52,7 @@ func (c clients) field(field string) (string, error) {
 	return fmt.Sprintf("<<%q,%d>>", c.name(parts[0]), wait), err
 }
 
-// A place is a place of the line, with the words that Redis stores: see parse_place of lua/line.lua.
+// A place is a place of the line, with the words that Redis stores: see parse_place of internal/lua/line.lua.
 type place struct {
 	number                 int
 	state, delivery, field string

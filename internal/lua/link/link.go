@@ -1,11 +1,11 @@
-// Package lualink links Lua scripts: it puts the functions and constants of preludes that a script uses, and those that
+// Package link links Lua scripts: it puts the functions and constants of preludes that a script uses, and those that
 // these use in turn, in front of the script. It is used by "make lua" and by tests: the library contains scripts that
 // are linked.
 //
 // Rules: a Lua file is either a prelude or a script. Dependencies are not listed anywhere: a name that a file uses and
 // does not declare belongs to a prelude. The types of the keys of a script are those that its header names. Comment
 // lines are not sent.
-package lualink
+package link
 
 import (
 	"fmt"
@@ -35,7 +35,7 @@ func New(files fs.FS, names ...string) *Library {
 	return l
 }
 
-// Relock returns the library of relock's own scripts, which are in lua/.
+// Relock returns the library of relock's own scripts, which are in internal/lua/.
 func Relock(lua fs.FS) *Library {
 	return New(lua, "forms", "record", "announce", "clock", "counter", "token", "semaphore", "clients", "evicted", "grant",
 		"standing", "permit beside permits", // in the scripts that pass on permits, permit.lua replaces grant.lua

@@ -1,4 +1,5 @@
-// Command link links the scripts of lua/ and writes them to lua/linked. It runs in the root of the repository.
+// Command relink links the scripts of internal/lua/ and writes them to internal/lua/linked. It runs in the root of the
+// repository.
 package main
 
 import (
@@ -6,13 +7,13 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/relock-go/relock/internal/lualink"
+	"github.com/relock-go/relock/internal/lua/link"
 )
 
 func main() {
 	log.SetFlags(0)
-	const dir = "lua/linked"
-	library := lualink.Relock(os.DirFS("lua"))
+	const dir = "internal/lua/linked"
+	library := link.Relock(os.DirFS("internal/lua"))
 	if err := os.RemoveAll(dir); err != nil {
 		log.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package lualink
+package link
 
 import (
 	"strings"
