@@ -31,7 +31,7 @@ func (k recordKeeper) setHoldCount(r releasing, wait send.Wait) (gone, err error
 	answered, heard, passed = err == nil, int(reply[1]), reply[2]
 	if keeps {
 		passed = 1 // as after a hand-off to another process: the lock is busy until MinHold has passed
-		if (minHold{k.hold}).rest() > 0 {
+		if minHold(k).rest() > 0 {
 			unknown = 0 // no try of this release has deleted the record: if it is missing, it was gone before
 		}
 	}
