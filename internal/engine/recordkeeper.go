@@ -36,13 +36,22 @@ func (k recordKeeper) setHoldCount(r releasing, wait send.Wait) (gone, err error
 		}
 	}
 	clears = err != nil || keeps && !expires && (there || e.late.MayAcquire(k.Field().ID))
-	switch {
-	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else
-		return err, nil
-	case err == nil && !there && (r.count > 0 || unknown == 0): // no earlier try has released the record either
-		return errGone, nil
+	if gone = r.whyNothing(there, unknown, err); gone != nil {
+		return gone, nil
 	}
 	return nil, err
+}
+
+// whyNothing returns why there was nothing to release, or nil. there reports whether the release has found the record,
+// unknown is the number of its tries whose outcome is unknown, and err is the error of the answer.
+func (r releasing) whyNothing(there bool, unknown int, err error) error {
+	switch {
+	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else
+		return err
+	case err == nil && !there && (r.count > 0 || unknown == 0): // no earlier try has released the record either
+		return errGone
+	}
+	return nil
 }
 
 func (k recordKeeper) extend(wait *send.Wait, length time.Duration) (sent time.Time, err error) {
