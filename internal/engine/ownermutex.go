@@ -2,7 +2,7 @@ package engine
 
 // The owner mutex of a hold: how the goroutines of one owner use a hold one at a time.
 //
-// Rules: whoever has the owner mutex has looked at whether the hold has expired. A hold that has ended is forgotten
+// Rules: a caller that has the owner mutex has looked at whether the hold has expired. A hold that has ended is forgotten
 // when its owner mutex is released, and the next goroutine of the owner makes a new one.
 
 import (

@@ -1,6 +1,6 @@
 package engine
 
-// Put-backs: the tickets whose locks an Attach that was given up is giving back. See attach.go.
+// Put-backs: the tickets to which an Attach that was given up returns their locks. See attach.go.
 
 import (
 	"sync"

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// tellTime is how long the hints of one request may take. Nobody waits for them but Close, and a hint that is not sent
+	// tellTime is how long the hints of one request may take. Only Close waits for them, and a hint that is not sent
 	// leaves a holder in the dark until its next renewal: so a machine that is slow has as long as for a connection.
 	tellTime = 5 * time.Second
 	check    = "check " // a hint is this, and the name of a lock
