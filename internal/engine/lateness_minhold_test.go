@@ -8,6 +8,8 @@ package engine
 
 import (
 	"context"
+	"io"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/late"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // The record that MinHold leaves does not last longer because a try of an Extend runs late.
@@ -205,6 +208,56 @@ func TestMinHoldEndsInTimeAfterALateTryOfItsRelease(t *testing.T) {
 				assert.NotEmpty(t, e.redis.Holder("x"), "the record before its time is over")
 				time.Sleep(400 * time.Millisecond)
 				assert.Empty(t, e.redis.Holder("x"), "the record after its time")
+			})
+		})
+	}
+}
+
+// A try of the Lock that is answered late, or is heard to have failed, does not end the record before MinHold has passed,
+// and does not make it last longer: also if the lock was handed off meanwhile, to an owner whose MinHold it is.
+func TestMinHoldIsKeptFromALateTryOfTheLock(t *testing.T) {
+	const minHold = 10 * time.Second
+	for name, c := range map[string]struct {
+		try   fakeredis.Fault // the first one, which is sent again after a second
+		works time.Duration   // for how long the first owner holds the lock
+		next  bool            // another owner waits for it
+	}{
+		"granted late":                {fakeredis.Fault{Late: 4 * time.Second}, 0, false},
+		"failed late":                 {fakeredis.Fault{Late: 4 * time.Second, Err: io.EOF}, 0, false},
+		"granted after a hand-off":    {fakeredis.Fault{Late: 14 * time.Second}, minHold, true},
+		"failed after the hand-off":   {fakeredis.Fault{Late: 14 * time.Second, Err: io.EOF}, minHold, true},
+		"granted when it has ended":   {fakeredis.Fault{Late: 30 * time.Second}, 0, false},
+		"failed when the job is over": {fakeredis.Fault{Late: 30 * time.Second, Err: io.EOF}, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
+				ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: minHold})
+				runsLate(e.redis, "acquire", 1, c.try)
+				acquire := func(o Owner) {
+					ok, err := e.acquire(ctx, l, o, Request{Wait: forever})
+					require.NoError(t, err)
+					require.True(t, ok)
+				}
+				acquire(1)
+				var next sync.WaitGroup
+				if c.next {
+					waitgroup.Go(&next, func() {
+						acquire(2)
+						require.NoError(t, e.Release(ctx, l, 2))
+					})
+				}
+				time.Sleep(c.works)
+				synctest.Wait()
+				require.NoError(t, e.Release(ctx, l, 1))
+				next.Wait()
+				require.Equal(t, 2, e.redis.Count("acquire"), "two tries of the first owner, and a hand-off")
+				time.Sleep(minHold - 2*time.Second)
+				assert.NotEmpty(t, e.redis.Holder("x"), "before MinHold has passed")
+				time.Sleep(minHold)
+				assert.Empty(t, e.redis.Holder("x"), "after it")
+				time.Sleep(time.Minute)
+				assert.Empty(t, e.redis.Holder("x"), "later")
 			})
 		})
 	}

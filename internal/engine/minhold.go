@@ -26,6 +26,18 @@ func (m minHold) rest() time.Duration {
 	return max(0, m.keepUntil-m.lockState.engine.watchdog.Now())
 }
 
+// begin returns how much of MinHold is left. If it is not over, the record is kept from now on, also if a late answer
+// would roll it back.
+func (m minHold) begin() time.Duration {
+	rest := m.rest()
+	if rest > 0 {
+		m.lockState.Lock()
+		defer m.lockState.Unlock()
+		m.Field().Keep()
+	}
+	return rest
+}
+
 // isAlone reports whether nothing else needs the lease of the record of h. A read lock and a write lock of one owner
 // are in the same key in Redis, and so have one lease.
 func (h *hold) isAlone() bool {
@@ -56,7 +68,7 @@ func (m minHold) isLast() bool {
 // keep makes the record stay in Redis until MinHold has passed. It returns true if the record then expires by itself,
 // and false if the caller has to delete it now.
 func (m minHold) keep(ctx context.Context) bool {
-	rest := m.rest()
+	rest := m.begin()
 	if rest <= 0 {
 		return false
 	}

@@ -103,13 +103,16 @@ func (h *hold) needs(field string) bool {
 	return needed
 }
 
-// needsNow reports whether h needs field. If h has ended, it returns h instead: its release may be under way.
+// needsNow reports whether h needs field, or MinHold keeps it. If h has ended, it returns h instead: its release may be
+// under way.
 func (h *hold) needsNow(field string) (needed bool, released *hold) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	switch {
 	case !h.has(field): // the caller makes its attempts with another field by now
 		return false, nil
+	case h.Field().IsKept():
+		return true, nil
 	case h.State() == tenancy.Ended:
 		return false, h
 	}

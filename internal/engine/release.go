@@ -126,7 +126,7 @@ func (r releasing) foundGone(why error) error {
 func (r releasing) send(wait *send.Wait) (answer send.Answer, keeps, expires, late bool) {
 	e, m := r.lockState.engine, minHold{r.hold}
 	if r.count == 0 {
-		if rest := m.rest(); rest > 0 {
+		if rest := m.begin(); rest > 0 {
 			answer, expires = m.ask(wait, rest, time.Now())
 			return answer, true, expires, false
 		}

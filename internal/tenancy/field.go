@@ -40,12 +40,20 @@ func impossible(what string) bool {
 type Field struct {
 	ID string
 
-	users    int32
-	clears   int16
-	unwanted bool
-	passed   uint8
-	expires  time.Duration
+	users   int32
+	clears  int16
+	marks   marks
+	passed  uint8
+	expires time.Duration
 }
+
+// marks of a field, which stay.
+type marks uint8
+
+const (
+	unwanted marks = 1 << iota // see Unwant
+	kept                       // see Keep
+)
 
 // Use adds a user: a hold that has the lock with the field, a hold that is about to adopt it, or a reader that is being
 // split off.
@@ -72,10 +80,17 @@ func (f *Field) Expires() time.Duration { return f.expires }
 
 // Unwant notes that no hold of this process relies on the field any more: what is left of it in Redis, or what a request
 // makes of it, is deleted.
-func (f *Field) Unwant() { f.unwanted = true }
+func (f *Field) Unwant() { f.marks |= unwanted }
 
 // IsUnwanted reports whether Unwant was called.
-func (f *Field) IsUnwanted() bool { return f.unwanted }
+func (f *Field) IsUnwanted() bool { return f.marks&unwanted != 0 }
+
+// Keep notes that the record of the field stays in Redis for some time after its last user has left, because of MinHold.
+// The call that keeps it also deletes what requests that run late make of it, so nobody else may delete it.
+func (f *Field) Keep() { f.marks |= kept }
+
+// IsKept reports whether Keep was called.
+func (f *Field) IsKept() bool { return f.marks&kept != 0 }
 
 // BeginClear notes that a goroutine deletes the field from Redis until it calls EndClear.
 func (f *Field) BeginClear() { f.clears++ }
@@ -91,7 +106,7 @@ func (f *Field) EndClear() {
 
 // IsLeft reports whether the field is unwanted, has no users, and is not being deleted: who learns that its lease may
 // last longer has it deleted.
-func (f *Field) IsLeft() bool { return f.unwanted && !f.InUse() && f.clears == 0 }
+func (f *Field) IsLeft() bool { return f.IsUnwanted() && !f.InUse() && f.clears == 0 }
 
 // PassOn notes that a caller has left the field, and its place in the line, to the next one, and how many of its tries may
 // still run: one of them is less than several, and no more is to be known.

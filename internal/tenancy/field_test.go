@@ -129,3 +129,15 @@ func TestLeaseEndsWithItsLatestRequest(t *testing.T) {
 		assert.Equal(t, of.outlives, of.r.Outlives(now+20*time.Second), of.name)
 	}
 }
+
+// A mark stays, and is no other one.
+func TestMarksOfAFieldStay(t *testing.T) {
+	var f Field
+	assert.False(t, f.IsKept())
+	f.Keep()
+	assert.True(t, f.IsKept())
+	assert.False(t, f.IsUnwanted())
+	f.Unwant()
+	assert.True(t, f.IsKept())
+	assert.True(t, f.IsUnwanted())
+}
