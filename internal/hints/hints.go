@@ -21,9 +21,11 @@ import (
 )
 
 const (
-	// tellTime is how long the hints of one request may take. Only Close waits for them, and a hint that is not sent
-	// leaves a holder in the dark until its next renewal: so a machine that is slow has as long as for a connection.
+	// tellTime is how long the hints of one request may take. A hint that is not sent leaves a holder in the dark until its
+	// next renewal, so a machine that is slow has as long as for a connection. Only Close waits for hints; then they have
+	// lastTime.
 	tellTime = 5 * time.Second
+	lastTime = time.Second
 	check    = "check " // a hint is this, and the name of a lock
 	longest  = 1024     // the longest name that is sent in hints, of which there may be thousands
 )
@@ -37,6 +39,7 @@ type Config struct {
 	Check func(name string) // has the records of the lock called name checked
 	Sweep func()            // has all records checked
 
+	Life  context.Context // canceled by Close
 	Join  func(channel string) *wake.Listener
 	Spawn func(job func())
 	Later func(report func())
@@ -87,6 +90,8 @@ func (c *Channel) Send(name string, clients []string) {
 	c.Spawn(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), tellTime)
 		defer cancel()
+		stop := context.AfterFunc(c.Life, func() { time.AfterFunc(lastTime, cancel) })
+		defer stop()
 		c.Tell(ctx, clients, check+name)
 	})
 }

@@ -53,7 +53,7 @@ func newBench(t *testing.T) *bench {
 		ID: "me", Channel: "hints:me", Log: log,
 		Check: func(name string) { b.checked = append(b.checked, name) },
 		Sweep: func() { b.sweeps++ },
-		Join:  hub.Join, Spawn: b.spawn, Later: func(report func()) { report() },
+		Life:  context.Background(), Join: hub.Join, Spawn: b.spawn, Later: func(report func()) { report() },
 	})
 	hub.Quiet("hints:me", b.Refuse)
 	t.Cleanup(hub.Close)
@@ -108,6 +108,13 @@ func TestHintsHaveTimeOnASlowMachine(t *testing.T) {
 			settle()
 			assert.Equal(t, takes > time.Minute, <-ended != nil, "%v", takes)
 		}
+		var cancel context.CancelFunc
+		b.Life, cancel = context.WithCancel(context.Background())
+		cancel()
+		begin := time.Now()
+		b.Send("x", []string{"one"})
+		assert.Error(t, <-ended)
+		assert.Equal(t, lastTime, time.Since(begin), "Close does not wait for long")
 	})
 }
 
