@@ -213,8 +213,8 @@ func TestMinHoldEndsInTimeAfterALateTryOfItsRelease(t *testing.T) {
 	}
 }
 
-// A try of the Lock that is answered late, or is heard to have failed, does not end the record before MinHold has passed,
-// and does not make it last longer: also if the lock was handed off meanwhile, to an owner whose MinHold it is.
+// A try of the Lock that is answered late, or is heard to have failed, does not end the record before MinHold has
+// passed, and does not make it last longer: also if the lock was handed off meanwhile, to an owner whose MinHold it is.
 func TestMinHoldIsKeptFromALateTryOfTheLock(t *testing.T) {
 	const minHold = 10 * time.Second
 	for name, c := range map[string]struct {
