@@ -3,7 +3,8 @@ package relock
 // Waiters of a fair lock that have crashed, or that are no longer subscribed.
 //
 // Rules: a crashed waiter blocks the others for seconds, also if the clock of Redis goes back, and its queue expires in
-// the end. A waiter that nobody hears is passed over, and keeps its position if it is alive.
+// the end. A waiter that does not hear its grant is passed over, and keeps its position
+// if it is alive.
 
 import (
 	"context"

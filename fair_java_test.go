@@ -2,8 +2,8 @@ package relock
 
 // Fair locks beside the fair locks of Redisson.
 //
-// Rules: the queue and the timeouts in Redis are those that Java finds and leaves. Whoever joins or leaves, the timeouts
-// that Java counts from are right: too short a one loses a waiter its place, too long a one blocks Java.
+// Rules: the queue and the timeouts in Redis are those that Java finds and leaves. Whichever waiter joins or leaves, the
+// timeouts that Java counts from are right: too short a one loses a waiter its place, too long a one blocks Java.
 
 import (
 	"context"

@@ -2,7 +2,7 @@ package relock
 
 // Plain locks: their record, what they cost, and what a loss says. The file tokens_test.go has their tokens.
 //
-// Rules: the record is that of Redisson. A lock for which nobody waits costs two requests, and a release needs no memory
+// Rules: the record is that of Redisson. A lock without contention costs two requests, and a release needs no memory
 // in Redis.
 
 import (

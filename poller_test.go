@@ -2,8 +2,8 @@ package relock
 
 // How waiters notice that a lock is free, or theirs, although no message says so.
 //
-// Rules: a release that nobody announces, a place that was lost and a grant whose message was lost are noticed within the
-// poll interval. Waiters share these requests, and the poller ends with the last of them.
+// Rules: a release that no message announces, a place that was lost and a grant whose message was lost are noticed
+// within the poll interval. Waiters share these requests, and the poller ends with the last of them.
 
 import (
 	"context"

@@ -3,7 +3,7 @@ package relock
 // The line of a semaphore, in which processes wait for a permit.
 //
 // Rules: a release grants its permit to the process that has waited longest. A grant that is not used in time, that
-// nobody receives, or whose message is lost costs no permit. A Client has one place for all its callers.
+// no process receives, or whose message is lost costs no permit. A Client has one place for all its callers.
 
 import (
 	"context"

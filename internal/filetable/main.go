@@ -65,12 +65,14 @@ func run(check bool) error {
 func tableOf(dir string) (string, error) {
 	var b strings.Builder
 	b.WriteString("\n| file | what it is for |\n|---|---|\n")
-	for _, pattern := range []string{"*.go", "internal/engine/*.go"} {
-		files, err := filepath.Glob(filepath.Join(dir, pattern))
+	for _, part := range []struct{ title, folder string }{
+		{"package relock", "."}, {"internal/engine", "internal/engine"},
+	} {
+		files, err := filepath.Glob(filepath.Join(dir, part.folder, "*.go"))
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintf(&b, "| **`%s`** | |\n", strings.TrimSuffix(strings.Replace(pattern, "*.go", "package relock", 1), "/package relock"))
+		fmt.Fprintf(&b, "| **`%s`** | |\n", part.title)
 		for _, file := range files {
 			if strings.HasSuffix(file, "_test.go") {
 				continue
@@ -123,13 +125,14 @@ func isOfDeclaration(tree *ast.File, c *ast.CommentGroup) bool {
 	if len(tree.Decls) == 0 {
 		return false
 	}
-	switch d := tree.Decls[0].(type) {
-	case *ast.FuncDecl:
-		return c == d.Doc || c.Pos() > d.Pos()
-	case *ast.GenDecl:
-		return c == d.Doc || c.Pos() > d.Pos()
+	first := tree.Decls[0]
+	if f, ok := first.(*ast.FuncDecl); ok && c == f.Doc {
+		return true
 	}
-	return true
+	if g, ok := first.(*ast.GenDecl); ok && c == g.Doc {
+		return true
+	}
+	return c.Pos() > first.Pos()
 }
 
 // docOf returns the first sentence of the documentation of the package in dir, or "" if there is no package.

@@ -91,7 +91,8 @@ func TestForceSendsHintsToOthers(t *testing.T) {
 	})
 }
 
-// A Redis or a machine that is slow for some seconds gets the hints all the same, and one that hangs keeps nobody.
+// On a Redis or a machine that is slow for some seconds the hints are sent all the same, and one that hangs delays no
+// Close for long.
 func TestHintsHaveTimeOnASlowMachine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -86,7 +86,7 @@ func (f *Field) Unwant() { f.marks |= unwanted }
 func (f *Field) IsUnwanted() bool { return f.marks&unwanted != 0 }
 
 // Keep notes that the record of the field stays in Redis for some time after its last user has left, because of MinHold.
-// The call that keeps it also deletes what requests that run late make of it, so nobody else may delete it.
+// The call that keeps it also deletes what requests that run late make of it, and no other call may delete it.
 func (f *Field) Keep() { f.marks |= kept }
 
 // IsKept reports whether Keep was called.
