@@ -479,7 +479,7 @@ func (p *partReader) waiter(parts []any) Waiter {
 	if since := p.text(parts[3]); since != "" {
 		seconds, err := strconv.ParseInt(since, 10, 64)
 		p.bad = p.bad || err != nil
-		w.Since = epochTime(min(seconds, latestTime/1000) * 1000)
+		w.Since = epochTime(min(max(seconds, 0), latestTime/1000) * 1000)
 	}
 	switch p.integer(parts[4]) {
 	case 0:
@@ -555,7 +555,7 @@ func parseRecords(answer any) (lockRecords, error) {
 	for w := range p.tuples(parts[4], 5) {
 		r.waiters = append(r.waiters, p.waiter(w))
 	}
-	if p.bad {
+	if p.bad || r.now < 0 || r.now > latestTime {
 		return lockRecords{}, send.Unexpected(answer)
 	}
 	return r, nil
