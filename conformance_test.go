@@ -259,7 +259,7 @@ func (s suite) run(t *testing.T) {
 			assert.Zero(b, sent.n.Load(), "requests")
 		}},
 		{"WatchdogKeepsTheLease", func(b *bench) {
-			const lease = 3 * time.Second
+			const lease = 8 * time.Second
 			l := newLock(b.client(WithWatchdogTimeout(lease)), b.name)
 			b.must(l.Lock(ctx))
 			ok, err := l.TryLock(ctx, 0, 10*time.Millisecond)
@@ -278,10 +278,9 @@ func (s suite) run(t *testing.T) {
 			b.must(l.Unlock(ctx))
 		}},
 		{"LeaseLapses", func(b *bench) {
-			const lease = 600 * time.Millisecond
 			l, next := newLock(b.client(), b.name), rival(b.client(), b.name)
 			start := time.Now()
-			b.must(l.LockLease(ctx, lease))
+			lease := b.locksFor(ctx, l, 600*time.Millisecond)
 			guarded, err := l.Guard(ctx)
 			b.must(err)
 			b.must(next.Lock(ctx)) // no message to wait for: there is no Unlock
@@ -300,9 +299,7 @@ func (s suite) run(t *testing.T) {
 		{"LapsedLeaseNeedsNoUnlock", func(b *bench) {
 			l := newLock(b.client(), b.name)
 			for range 3 {
-				ok, err := l.TryLock(ctx, soon, 500*time.Millisecond)
-				require.NoError(b, err)
-				require.True(b, ok)
+				b.locksFor(ctx, l, 500*time.Millisecond)
 				guarded, err := l.Guard(ctx)
 				if err == nil {
 					await(b, "the lease ends", guarded.Done())

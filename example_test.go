@@ -333,10 +333,10 @@ func ExampleLock_LockLease() {
 
 	// LockLease blocks until the lock is available.
 	lock := client.NewLock("lock:short")
-	if err := lock.LockLease(ctx, 50*time.Millisecond); err != nil {
+	if err := lock.LockLease(ctx, 200*time.Millisecond); err != nil {
 		return
 	}
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(400 * time.Millisecond)
 	fmt.Println("expired:", errors.Is(lock.Unlock(ctx), relock.ErrLockLost))
 	// Output:
 	// red sends a mail: true <nil>
@@ -596,7 +596,7 @@ func ExampleLock_Guard() {
 	ctx := context.Background()
 
 	lock := client.NewLock("lock:leader")
-	if err := lock.LockLease(ctx, 50*time.Millisecond); err != nil {
+	if err := lock.LockLease(ctx, 200*time.Millisecond); err != nil {
 		return
 	}
 	guarded, err := lock.Guard(ctx)

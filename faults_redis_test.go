@@ -255,19 +255,28 @@ func TestFaultTimeOfASlowRequestIsNotValid(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
 		ctx := context.Background()
-		const lease, slow = 5 * time.Second, 700 * time.Millisecond
+		const lease = 5 * time.Second
 		held := k.one(b.client(WithWatchdogTimeout(lease)), b.name+"-held")
 		b.must(held.Lock(ctx))
 		guardedHeld, err := held.Guard(ctx)
 		b.must(err)
 
-		before := b.commands("evalsha")
-		b.must(b.rdb.Do(ctx, "client", "pause", slow.Milliseconds(), "write").Err())
 		l := k.one(b.client(), b.name)
-		start := time.Now()
-		b.must(l.LockLease(ctx, lease))
-		took := time.Since(start)
-		require.GreaterOrEqual(b, took, slow/2, "Redis was not slow")
+		var before int
+		var start time.Time
+		var took time.Duration
+		slow := 700 * time.Millisecond
+		for ; ; slow *= 2 {
+			before = b.commands("evalsha")
+			b.must(b.rdb.Do(ctx, "client", "pause", slow.Milliseconds(), "write").Err())
+			start = time.Now()
+			b.must(l.LockLease(ctx, lease))
+			if took = time.Since(start); took >= slow/2 {
+				break
+			}
+			require.Less(b, slow, lease/4, "Redis was not slow") // or this process was: the pause was nearly over before
+			b.must(l.Unlock(ctx))
+		}
 		guarded, err := l.Guard(ctx)
 		b.must(err)
 		assert.LessOrEqual(

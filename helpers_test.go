@@ -525,6 +525,19 @@ func (b *bench) mustBe(err, want error) {
 	require.ErrorIs(b, err, want)
 }
 
+// locksFor acquires l with a short explicit lease, which it returns: short, or a longer one if the answers of Redis come
+// so late, on a machine that is busy with other work, that too little would be left of the lease.
+func (b *bench) locksFor(ctx context.Context, l Locker, short time.Duration) (lease time.Duration) {
+	b.Helper()
+	for lease = short; ; lease *= 2 {
+		err := l.LockLease(ctx, lease)
+		if lease > soon || !errors.Is(err, engine.ErrLate) {
+			b.must(err)
+			return lease
+		}
+	}
+}
+
 // tries makes one attempt on l, whose result must be want.
 func (b *bench) tries(l Locker, want bool) {
 	b.Helper()

@@ -181,7 +181,7 @@ func TestLossIsLoggedOnce(t *testing.T) {
 		l := c.NewLock(b.name)
 		b.must(l.Lock(ctx))
 		b.must(l.Unlock(ctx))
-		b.must(l.LockLease(ctx, 50*time.Millisecond))
+		b.locksFor(ctx, l, 50*time.Millisecond)
 		testredis.Await(t, "the lease ends", soon, func() bool { held, _ := l.IsHeld(ctx); return !held })
 		assert.Empty(t, logged.String(), "in a healthy run")
 		b.must(l.Lock(ctx))

@@ -462,7 +462,7 @@ func TestRedLockLeaseTakesNothingFromOtherHolds(t *testing.T) {
 	for _, m := range inner {
 		b.must(m.Lock(ctx))
 	}
-	b.must(l.LockLease(ctx, 300*time.Millisecond))
+	b.must(l.LockLease(ctx, time.Second))
 	guarded, err := l.Guard(ctx)
 	b.must(err)
 	await(b.bench, "the lease ends", guarded.Done())

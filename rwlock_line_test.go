@@ -173,11 +173,11 @@ func TestLastReaderPassesToTheFirstWriter(t *testing.T) {
 	one, two, dead, write := b.rw(Fenced()).Read(), b.rw(Fenced()).Read(), b.rw(Fenced()).Read(), b.rw(Fenced()).Write()
 	asked := int64(0)
 	for range 5 {
-		b.must(dead.LockLease(ctx, 100*time.Millisecond))
+		lease := b.locksFor(ctx, dead, 100*time.Millisecond)
 		b.must(one.Lock(ctx))
 		b.must(two.Lock(ctx))
 		got := b.waits(ctx, write)
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(lease)
 		b.must(one.Unlock(ctx))
 		assert.Equal(t, "read", b.rdb.HGet(ctx, b.name, "mode").Val())
 		before := b.asked.Load()

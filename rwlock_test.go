@@ -114,7 +114,7 @@ func TestReadLeasesAreIndependent(t *testing.T) {
 
 		// The long reader leaves; the lease of the short reader stays.
 		b.must(long.LockLease(ctx, time.Hour))
-		b.must(short.LockLease(ctx, 300*time.Millisecond))
+		b.locksFor(ctx, short, 300*time.Millisecond)
 		b.must(long.Unlock(ctx))
 		start := time.Now()
 		b.must(write.Lock(ctx))
@@ -136,7 +136,7 @@ func TestWriterEvictsDeadReaders(t *testing.T) {
 		).Read(), b.client().NewRWLock(
 			b.name,
 		).Write()
-		b.must(dead.LockLease(ctx, 200*time.Millisecond))
+		b.locksFor(ctx, dead, 200*time.Millisecond)
 		b.must(living.LockLease(ctx, time.Hour)) // keeps the hash alive
 		owner := ContextWithOwner(ctx)
 		got := b.startWaiter(owner, write)
@@ -538,7 +538,7 @@ func TestReadIsLockedCountsLiveReaders(t *testing.T) {
 		ctx := context.Background()
 		l := b.client().NewRWLock(b.name)
 		b.must(l.Write().Lock(ctx))
-		b.must(l.Read().LockLease(ctx, 50*time.Millisecond))
+		b.locksFor(ctx, l.Read(), 50*time.Millisecond)
 		testredis.Await(t, "the read lease ends", soon, func() bool {
 			locked, err := l.Read().IsLocked(ctx)
 			return err == nil && !locked
