@@ -193,19 +193,6 @@ func (a *acquireOp) listen(in target, res Answer) (wake, ready <-chan struct{}, 
 	return wake, ready, begun
 }
 
-// wokenBy makes wake that which wakes the caller of h, unless it has another channel. A late grant that was handled
-// before wakes the caller now.
-func (h *hold) wokenBy(wake chan struct{}) {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	if h.changed != nil {
-		return
-	}
-	if h.changed = wake; h.late {
-		wakeCaller(wake)
-	}
-}
-
 // waitsFor notes that the caller is about to sleep until the lock of h may be free in Redis.
 func (a *acquireOp) waitsFor(h *hold) {
 	if since := a.engine.beginWait(&a.waitOptions); !h.lock.Traits().Lasting {
@@ -252,24 +239,6 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 		delay, stop = d, func() { a.noteLook(in.hold, looked()) }
 	}
 	return delay, stop
-}
-
-// interrupt notes, for the hand-off policy, that another process has the lock of h.
-func (h *hold) interrupt() {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	if q := h.queue; q != nil {
-		q.policy.Interrupted()
-	}
-}
-
-// heardRelease notes, for the hand-off policy, that another process has released the lock of h.
-func (h *hold) heardRelease() {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	if e := h.lockState.engine; h.queue != nil {
-		h.queue.policy.HeardRelease(e.watchdog.Now(), e.pace())
-	}
 }
 
 // hasFailed reports whether run has failed. err is the error of run, and returned is as in backend.rollback. hasFailed
@@ -351,7 +320,7 @@ func (a *acquireOp) endIfGone(res Answer) {
 // dismissLocked ends t, which the caller does not get.
 func (a *acquireOp) dismissLocked(t target, res Answer) {
 	h := t.hold
-	if h.State() == tenancy.Fresh {
+	if h.Asks() {
 		if a.unanswered && h.queue != nil {
 			h.queue.FailBehind(1, errBypassQueue)
 		}
@@ -361,7 +330,7 @@ func (a *acquireOp) dismissLocked(t target, res Answer) {
 	}
 	switch {
 	case res.Status != contract.Held: // no grant is left, or backend.rollback undoes it
-	case h.IsLost() || h.State() == tenancy.Ended && !h.Field().InUse(): // no other hold needs the field
+	case h.IsLost() || h.isOver() && !h.Field().InUse(): // no other hold needs the field
 		h.lockState.oweLocked(duty{clear: h})
 	default:
 		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: t.Attempt, ctx: a.Ctx})

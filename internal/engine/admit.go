@@ -83,7 +83,7 @@ func (s *lockState) admitCountingLocked(op *waitOptions, kind contract.Lock, key
 	return admitted{waiter: s.enqueueLocked(op, q, h)}
 }
 
-// admitFirstLocked admits a fresh hold that has entered its local queue q without waiting, or needs no queue (q is
+// admitFirstLocked admits the claim of h, which has entered its local queue q without waiting, or needs no queue (q is
 // nil).
 func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
 	h.queue = q
@@ -91,7 +91,7 @@ func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
 	return admitted{hold: h}
 }
 
-// enqueueLocked makes the caller of h, which is fresh, wait in q. The lock, or a record, may be handed off to h.
+// enqueueLocked makes the caller of h, whose claim asks, wait in q. The lock, or a record, may be handed off to h.
 func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) *waiter {
 	e := entrance{s.engine}
 	w := q.Add(candidate{hold: h, handOff: q, since: e.beginWait(op)}, e.number(op))
@@ -135,11 +135,11 @@ func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admi
 	switch {
 	// The first two cases come before err: if the caller gave up just now, it still has to use what it was handed, or to
 	// release it.
-	case h.State() == tenancy.Adopting:
+	case h.IsAdopting():
 		op.span.ends(pathHandoff)
-		h.runsLocked()
+		h.adoptedLocked()
 		return admitted{hold: h, adopts: true}, todo, nil
-	case h.State() != tenancy.Fresh: // it got the lock by a hand-off or a shared record, and may have lost or released it since
+	case !h.Asks(): // it got the lock by a hand-off or a shared record, and may have lost or released it since
 		op.span.ends(pathHandoff)
 		h.runsLocked()
 		if h.State() != tenancy.Ended && !h.record.isKeptLocked(s.engine.watchdog.Now()) {
@@ -176,10 +176,10 @@ func (s *lockState) abandon(w *waiter) (todo effect) {
 	defer s.Unlock()
 	h, q := w.Value.hold, w.Value.handOff
 	switch {
-	case h.State() == tenancy.Adopting:
-		h.runsLocked()
+	case h.IsAdopting():
+		h.adoptedLocked()
 		s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
-	case h.State() != tenancy.Fresh:
+	case !h.Asks():
 		h.runsLocked() // for a goroutine of the owner that has re-entered it
 		in, guards := s.discardHandoffLocked(h)
 		if todo, h = guards, in.hold; h == nil {
@@ -214,12 +214,12 @@ func (s *lockState) discardHandoffLocked(h *hold) (in admitted, todo effect) {
 		h.keepUntil = 0 // MinHold does not apply: its caller has not run
 		s.oweLocked(duty{clear: h})
 	}
-	if s.holds.get(h.key) != nil { // h was set aside, or forgotten before
-		next := &hold{lockState: s, lock: h.lock, key: h.key, queue: q}
+	if s.holds.get(h.key()) != nil { // h was set aside, or forgotten before
+		next := claim{lockState: s, lock: h.lock, owner: h.owner, queue: q}
 		next.leaveQueueLocked()
 		return in, todo
 	}
-	in.hold = s.newHoldLocked(h.lock, h.key, h.changed)
+	in.hold = s.newHoldLocked(h.lock, h.key(), h.changed)
 	in.hold.queue = q
 	return in, todo
 }

@@ -54,7 +54,7 @@ func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d De
 	return err
 }
 
-// attachingHold returns a fresh hold with a field of its own, which is in no local queue, and its owner mutex.
+// attachingHold returns a hold whose claim asks with a field of its own, which is in no local queue, and its owner mutex.
 func (s *lockState) attachingHold(kind contract.Record, o Owner) *hold {
 	s.Lock()
 	defer s.Unlock()

@@ -58,10 +58,10 @@ func inFrontHere(e *Engine, kind contract.Lock, o Owner) string {
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
-		if h.key.half == kind.Traits().ID.Half && h.key.owner != o && h.Wanted() && h.queue != nil {
+		if h.half() == kind.Traits().ID.Half && h.owner != o && h.Wanted() && h.queue != nil {
 			return fmt.Sprintf(
 				"%v of %s is ahead in the queue, and Redis has not answered its request",
-				h.key.owner,
+				h.owner,
 				e.process(),
 			)
 		}
@@ -81,7 +81,7 @@ func holderHere(e *Engine, kind contract.Lock, o Owner) string {
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
-		switch key := h.key; {
+		switch key := h.key(); {
 		case !h.Holds() || key.owner == o || !e.watchdog.IsValid(&h.record.lease):
 		case h.id() == own:
 			return fmt.Sprintf("%v of %s holds it", key.owner, e.process())

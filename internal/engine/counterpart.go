@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/relock-go/relock/internal/contract"
-	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // withCounterparts returns targets with the fields of the holds that their owner has on the counterparts now. The owner
@@ -21,7 +20,7 @@ func withCounterparts(targets []target) []target {
 		if t.hold.lock.Traits().Counterpart == (contract.LockID{}) {
 			continue
 		}
-		other := t.hold.lockState.find(t.hold.lock.Traits().Counterpart, t.hold.key.owner)
+		other := t.hold.lockState.find(t.hold.lock.Traits().Counterpart, t.hold.owner)
 		if other == nil {
 			other = counterpartAmong(targets, t)
 		}
@@ -48,7 +47,7 @@ func (h *hold) noteFieldSent() bool {
 	s := h.lockState
 	s.Lock()
 	defer s.Unlock()
-	if h.State() == tenancy.Ended || h.IsLost() {
+	if h.isOver() || h.IsLost() {
 		return false
 	}
 	h.fieldSent = true
@@ -56,7 +55,7 @@ func (h *hold) noteFieldSent() bool {
 		return true
 	}
 	for _, other := range h.record.holds {
-		if other != h && s.counterpartLocked(other) == nil {
+		if other != h && other.counterpartLocked() == nil {
 			return false
 		}
 	}

@@ -91,7 +91,7 @@ func (x *detaching) begin(keep time.Duration) ([]*guard.End, error) {
 	h, s := x.hold, x.lockState
 	s.Lock()
 	defer s.Unlock()
-	other := s.counterpartLocked(h)
+	other := h.counterpartLocked()
 	switch {
 	case !h.Holds():
 		return nil, cmp.Or(h.loss, ErrNotHeld)
@@ -245,9 +245,9 @@ func (x *detaching) HandleOrphan(_ time.Time, value any, err error) {
 // release releases the detached field. As many requests that rename the field of the hold have an unknown outcome.
 func (x *detaching) release(unknown int) {
 	h := x.hold
-	to := &hold{lockState: h.lockState, lock: h.lock, key: h.key, keepUntil: h.keepUntil}
+	to := &hold{claim: claim{lockState: h.lockState, lock: h.lock, owner: h.owner}, keepUntil: h.keepUntil}
 	to.fieldRoom.ID = x.to
-	to.Hold = tenancy.OverWith(&to.fieldRoom)
+	to.Claim, to.Hold = tenancy.Over(&to.fieldRoom)
 	to.record = to.newRecord(0)
 	to.mayLast(x.lease, send.ErrSilent)
 	to.keeper().clear(unknown)

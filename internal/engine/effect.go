@@ -74,7 +74,7 @@ func (todo effect) awaitOwner(op *waitOptions) error {
 	case !todo.held:
 		s.Lock()
 		defer s.Unlock()
-		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.key.half))
+		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.half()))
 	case err == send.ErrTimeUp && op.NoWait:
 		return ErrNoAnswer
 	}

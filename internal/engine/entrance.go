@@ -128,20 +128,6 @@ func enterFreeQueues(states lockStates, targets []target) *hold {
 	return nil
 }
 
-// tryQueueLocked enters the local queue of the lock of h, if h has to pass one. It returns false if another caller is
-// in it.
-func (h *hold) tryQueueLocked() bool {
-	if h.queue != nil || !h.needsQueueLocked() {
-		return true
-	}
-	q := h.lockState.queueLocked(h.key.half)
-	if !q.TryEnter() {
-		return false
-	}
-	h.queue = q
-	return true
-}
-
 // enterInOrder enters the queues of all targets in order. If it does not get into all of them within reserve, counted
 // from when the first one has admitted it, it leaves them all, and returns the hold and the queue for which it has
 // waited in vain.
@@ -185,7 +171,7 @@ func (e entrance) joinQueue(op *waitOptions, h *hold) (q *waitQueue, w *waiter, 
 	s := h.lockState
 	s.Lock()
 	defer s.Unlock()
-	switch q = s.queueLocked(h.key.half); {
+	switch q = s.queueLocked(h.half()); {
 	case q.TryEnter():
 		h.queue = q
 	case op.NoWait:

@@ -48,7 +48,7 @@ func FuzzBundleAnswers(f *testing.F) {
 		var targets []target
 		for i := range 1 + n%8 {
 			lock := newFakeLock(nil, fmt.Sprint("lock", i))
-			h := &hold{lock: lock}
+			h := &hold{claim: claim{lock: lock}}
 			if i%3 == 2 {
 				h.lock = &fakeUpgrade{lock}
 			}

@@ -60,7 +60,7 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	switch {
 	case first.handOff == nil, !q.policy.MayHandOff(now, e.pace()):
 		return nil, 0
-	case h.fieldSent, s.counterpartLocked(h) != nil, s.counterpartLocked(next) != nil:
+	case h.fieldSent, h.counterpartLocked() != nil, next.counterpartLocked() != nil:
 		return nil, 0 // an attempt on the counterpart that names this field would be granted beside the successor
 	case h.keepUntil > now:
 		return nil, 0

@@ -498,7 +498,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 		assert.True(e.t, before.handOffLocked(), "not handed over")
 	}
 	letIn := func(e *bubbleEngine, before *hold) {
-		before.queue = before.lockState.findQueueLocked(before.key.half)
+		before.queue = before.lockState.findQueueLocked(before.half())
 		before.openLocked(0)
 	}
 	for name, left := range map[string]time.Duration{"over": -time.Second, "nearly over": time.Millisecond, "noticed": 0} {

@@ -1,12 +1,12 @@
 package engine
 
-// A hold is what one owner has of one lock, from when it asks for the lock until it has released it, or knows that it
-// has lost it.
+// A hold is what one owner has of one lock, from when its claim was granted until it has released the lock, or knows that
+// it has lost it.
 //
-// Rules: a hold is used once. After it was released, the next acquire of its owner makes a new one. If it was lost, an
-// acquire has to return the loss first, unless the loss is that an explicit lease has expired. A hold is lost at most
-// once. The first to notice the loss may be the watchdog, a request that finds no record, or a call or a guard that
-// looks at the clock.
+// Rules: a claim becomes at most one hold, in the same memory (claim.go). After the hold was released, the next acquire
+// of its owner makes a new claim. If it was lost, an acquire has to return the loss first, unless the loss is that an
+// explicit lease has expired. A hold is lost at most once. The first to notice the loss may be the watchdog, a request
+// that finds no record, or a call or a guard that looks at the clock.
 //
 // The goroutines of one owner use a hold one at a time, with its owner mutex, which is a queue that a waiting goroutine
 // can leave. Without the owner mutex a hold may only end: it is lost, or given up before its caller has run
@@ -21,7 +21,6 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
-	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/tenancy"
 	"github.com/relock-go/relock/internal/waitqueue"
 )
@@ -36,26 +35,19 @@ type holdKey struct {
 	owner Owner
 }
 
-// A hold is what one owner has of one lock.
+// A hold is what one owner has of one lock, together with the claim that it began as.
 type hold struct {
-	lockState *lockState
-	lock      contract.Lock // through which it was acquired
-	key       holdKey
-	next      *hold // the next hold of the same owner in the holds of its lock state; or nil
-	vote      Vote  // set and replaced only while the hold is fresh; nil if it has a record: see keeper.go
+	claim
+	next *hold // the next hold of the same owner in the holds of its lock state; or nil
 
 	// guarded by lockState.mu
-	tenancy.Hold // its state, hold count and field; its events are those of transitions.go
-	// changed wakes the caller that waits for this hold when its owner has acquired the counterpart of the lock, or
-	// when a late answer has granted the lock; nil: it has not waited, and there is no counterpart.
-	changed    chan struct{}
-	ownerQueue waitqueue.Queue[candidate] // the owner mutex
-	queue      *waitQueue                 // the local queue that has admitted the hold, and not the next waiter yet; or nil
-	record     *record                    // set when the lock is acquired
-	own        record                     // memory for the record that this hold makes
-	fieldRoom  tenancy.Field              // memory for its first field
-	index      int32                      // index in record.holds
-	parts      int32                      // how much of the hold count belongs to RedLocks: see part.go
+	tenancy.Hold                            // its state, hold count and field; its events are those of transitions.go
+	ownerQueue   waitqueue.Queue[candidate] // the owner mutex, also before the lock is acquired
+	record       *record                    // set when the lock is acquired
+	own          record                     // memory for the record that this hold makes
+	fieldRoom    tenancy.Field              // memory for its first field
+	index        int32                      // index in record.holds
+	parts        int32                      // how much of the hold count belongs to RedLocks: see part.go
 	// since is when the hold began, on the clock of the watchdog: when the attempt that was granted was sent, when the
 	// lock was handed off, or when the hold joined the record of another one.
 	since time.Duration
@@ -65,22 +57,13 @@ type hold struct {
 	token     int64 // the fencing token; 0: none
 	loss      error // why the hold was lost; nil: it was not
 	guards    guard.Ends
-
-	registered bool // it is in the holds of its lock state
-	aside      bool // it was lost, and its owner has a newer hold: see part.go
-	fieldSent  bool // an attempt on the counterpart has named its field
-	late       bool // a late answer has perhaps granted the lock when there was no changed: see wokenBy
 }
 
-// id returns the ID of the lock.
-func (h *hold) id() contract.LockID { return contract.LockID{Name: h.lockState.name, Half: h.key.half} }
+// Field returns the field that h has, or that its claim asks with; nil if the claim has not asked yet.
+func (h *hold) Field() *tenancy.Field { return h.FieldOf(&h.Claim) }
 
-// commands returns the commands of the lock, which must have a record in Redis.
-func (h *hold) commands() contract.Record { return h.lock.(contract.Record) }
-
-// hasRecord reports whether Redis has a record of h, or may have had one. Then h is valid for as long as its lease, and
-// what requests may still do to the record is known by its field.
-func (h *hold) hasRecord() bool { return h.vote == nil }
+// isOver reports whether h has ended, or its claim was given up.
+func (h *hold) isOver() bool { return h.State() == tenancy.Ended || h.IsGivenUp() }
 
 // lossOf returns why the hold was lost, or nil.
 func (h *hold) lossOf() error {
@@ -89,22 +72,17 @@ func (h *hold) lossOf() error {
 	return h.loss
 }
 
-// withName returns loss with the name of the lock in front.
-func (h *hold) withName(loss error) error {
-	return fmt.Errorf("relock: %s: %w", send.ShortName(h.lock.Traits().Name), loss)
-}
-
 // notHeldError returns the error of a call of o that needs a hold on the lock with this id.
 func (s *lockState) notHeldError(id contract.LockID, o Owner) error {
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
 		switch {
-		case h.key.half != id.Half || !h.Holds():
-		case h.key.owner == o:
+		case h.half() != id.Half || !h.Holds():
+		case h.owner == o:
 			return fmt.Errorf("%w: called by %v, which has acquired it only as a part of a RedLock", ErrNotHeld, o)
 		default:
-			return fmt.Errorf("%w: called by %v, but held by %v in this process", ErrNotHeld, o, h.key.owner)
+			return fmt.Errorf("%w: called by %v, but held by %v in this process", ErrNotHeld, o, h.owner)
 		}
 	}
 	return fmt.Errorf("%w: called by %v, but not held by any owner in this process", ErrNotHeld, o)
@@ -139,37 +117,8 @@ func (r *expiredRing) replace(h *hold) (oldest *hold) {
 	return oldest
 }
 
-func (h *hold) subject() Subject { return subjectOf(h.lock, h.key.owner) }
-
 // age returns how long h has been held.
 func (h *hold) age() time.Duration { return h.lockState.engine.watchdog.Now() - h.since }
-
-// wakeCaller puts a value into changed, which may be nil, to wake the caller that waits for it.
-func wakeCaller(changed chan struct{}) {
-	select {
-	case changed <- struct{}{}:
-	default:
-	}
-}
-
-// wakeLocked wakes the caller of h, now or as soon as it waits.
-func (h *hold) wakeLocked() {
-	h.late = h.changed == nil
-	wakeCaller(h.changed)
-}
-
-// hasCounterpart reports whether the owner of h holds the counterpart of the lock. An attempt for h then does not join
-// the line: h would never be granted the lock there, because the key in Redis is taken, and another caller of this
-// process may have the place in the line.
-func (h *hold) hasCounterpart() bool {
-	if h.lock.Traits().Counterpart == (contract.LockID{}) {
-		return false
-	}
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	other := h.lockState.counterpartLocked(h)
-	return other != nil && other.Holds()
-}
 
 // checkIfForcedLocked is called for a hold that was acquired by a request which was sent at sent, on the clock of the
 // watchdog. If a forced release was answered since, or a hint has come, or may have been lost, the record may have been

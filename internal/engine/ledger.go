@@ -25,7 +25,7 @@ func (h *hold) newField() *tenancy.Field {
 	if h.Field() != nil { // others may refer to the first one
 		f = new(tenancy.Field)
 	}
-	f.ID = h.lockState.engine.fields.newField(h.key.owner, h.lock.Traits().Permits())
+	f.ID = h.lockState.engine.fields.newField(h.owner, h.lock.Traits().Permits())
 	h.asksLocked(f)
 	return f
 }

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
-	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // A stateTable has the lock states that are in use, by the names of their locks.
@@ -187,16 +186,16 @@ func (s *lockState) find(id contract.LockID, o Owner) *hold {
 
 // unlessGone returns h, or nil if h is not acquired yet, or has ended. h may be nil.
 func (h *hold) unlessGone() *hold {
-	if h == nil || h.Wanted() || h.State() == tenancy.Ended {
+	if h == nil || h.Wanted() || h.isOver() {
 		return nil
 	}
 	return h
 }
 
-// newHoldLocked returns a new, fresh hold, and its owner mutex. changed, which may be nil, wakes the caller when its
+// newHoldLocked returns a new claim, in its hold, and the owner mutex. changed, which may be nil, wakes the caller when its
 // owner has acquired the counterpart of the lock.
 func (s *lockState) newHoldLocked(kind contract.Lock, key holdKey, changed chan struct{}) *hold {
-	h := &hold{lockState: s, lock: kind, key: key, changed: changed, registered: true}
+	h := &hold{claim: claim{lockState: s, lock: kind, owner: key.owner, changed: changed, registered: true}}
 	h.ownerQueue.TryEnter()
 	s.holds.put(h)
 	s.retainMore()
@@ -211,14 +210,6 @@ func (s *lockState) forgetLocked(h *hold) {
 		s.engine.slow.Forget(h)
 		s.release()
 	}
-}
-
-// counterpartLocked returns the hold that the owner of h has, or asks for, on the counterpart of the lock; or nil.
-func (s *lockState) counterpartLocked(h *hold) *hold {
-	if h.lock.Traits().Counterpart == (contract.LockID{}) {
-		return nil
-	}
-	return s.holds.get(holdKey{h.lock.Traits().Counterpart.Half, h.key.owner})
 }
 
 // queueLocked returns the local queue of a half, which it makes if there is none.
@@ -281,7 +272,7 @@ func (s *lockState) endKeeping(q *waitQueue) {
 // recordsOfLocked returns the records of the holds that this process has on the lock with this id, each once.
 func (s *lockState) recordsOfLocked(id contract.LockID) (all []*record) {
 	for h := range s.holds.all() {
-		if h.key.half == id.Half && h.Holds() && h.index == 0 { // h is the first hold of the record
+		if h.half() == id.Half && h.Holds() && h.index == 0 { // h is the first hold of the record
 			all = append(all, h.record)
 		}
 	}
@@ -295,12 +286,12 @@ type holdSet struct {
 	more map[Owner]*hold // the first holds of other owners; hold.next has the others
 	n    int             // how many holds there are
 
-	aside int // how many of them were set aside: see part.go
+	aside int // how many of them get ignores, because they were set aside: see part.go
 }
 
 // first returns the first hold of o, or nil.
 func (s *holdSet) first(o Owner) *hold {
-	if s.one != nil && s.one.key.owner == o {
+	if s.one != nil && s.one.owner == o {
 		return s.one
 	}
 	return s.more[o]
@@ -311,22 +302,16 @@ func (s *holdSet) get(key holdKey) *hold { return s.find(key, false) }
 
 func (s *holdSet) find(key holdKey, aside bool) *hold {
 	h := s.first(key.owner)
-	for h != nil && (h.key.half != key.half || h.aside != aside) {
+	for h != nil && (h.half() != key.half || h.IsAside() != aside) {
 		h = h.next
 	}
 	return h
 }
 
-// setAside makes get ignore h, which must be in the set.
-func (s *holdSet) setAside(h *hold) {
-	h.aside = true
-	s.aside++
-}
-
 // put adds h, which must not be in the set, and no other hold with its key that was not set aside.
 func (s *holdSet) put(h *hold) {
 	s.n++
-	switch first := s.first(h.key.owner); {
+	switch first := s.first(h.owner); {
 	case first != nil:
 		h.next, first.next = first.next, h
 	case s.one == nil:
@@ -335,17 +320,17 @@ func (s *holdSet) put(h *hold) {
 		if s.more == nil {
 			s.more = make(map[Owner]*hold)
 		}
-		s.more[h.key.owner] = h
+		s.more[h.owner] = h
 	}
 }
 
 // remove removes h, which must be in the set.
 func (s *holdSet) remove(h *hold) {
 	s.n--
-	if h.aside {
+	if h.IsAside() {
 		s.aside--
 	}
-	before := s.first(h.key.owner)
+	before := s.first(h.owner)
 	switch {
 	case before != h:
 		for before.next != h {
@@ -355,9 +340,9 @@ func (s *holdSet) remove(h *hold) {
 	case s.one == h:
 		s.one = h.next
 	case h.next != nil:
-		s.more[h.key.owner] = h.next
+		s.more[h.owner] = h.next
 	default:
-		delete(s.more, h.key.owner)
+		delete(s.more, h.owner)
 	}
 	h.next = nil
 }

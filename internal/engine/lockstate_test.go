@@ -270,7 +270,9 @@ func TestHoldSetFindsItsHolds(t *testing.T) {
 		key := holdKey{[]string{"", "read", "write"}[random.IntN(3)], Owner(random.IntN(4))}
 		switch h := model[key]; {
 		case h == nil:
-			model[key] = &hold{key: key}
+			lock := newFakeLock(nil, "x")
+			lock.traits.ID.Half = key.half
+			model[key] = &hold{claim: claim{lock: lock, owner: key.owner}}
 			set.put(model[key])
 		case random.IntN(2) == 0:
 			set.remove(h)

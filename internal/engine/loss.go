@@ -92,10 +92,10 @@ func (h *hold) loseLocked(end ending, ranOut bool) ending {
 	last := h.leaveRecordLocked()
 	h.loss = end.loss
 	h.leaveQueueLocked()
-	other := h.lockState.counterpartLocked(h)
+	other := h.counterpartLocked()
 	// The record would block others if its lease is longer in Redis, or may still be extended there by a request that is
 	// under way or by renewals of the counterpart: so it is deleted. What a vote has is released by keeper.lost.
-	mayStay := other != nil && other.State() != tenancy.Ended && !other.IsLost()
+	mayStay := other != nil && !other.isOver() && !other.IsLost()
 	// If Redis does not have the record, it may have some of the permits of a semaphore, which are of no use. Or a
 	// request may still run, and acquire the lock for no owner.
 	mayRemain := end.gone && last && (h.lock.Traits().Permits() > 1 || h.lockState.engine.late.MayAcquire(h.Field().ID))

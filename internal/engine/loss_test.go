@@ -141,7 +141,7 @@ func TestLeaseThatHasEndedIsNotExtended(t *testing.T) {
 		},
 		"KeepLease": func(_ *testing.T, h *hold) { h.keptFor(time.Now(), 10*time.Minute) },
 		"LimitValidity": func(_ *testing.T, h *hold) {
-			h.lockState.limitValidity(h.lock, h.key.owner, time.Now().Add(10*time.Minute))
+			h.lockState.limitValidity(h.lock, h.owner, time.Now().Add(10*time.Minute))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -43,7 +43,7 @@ func (m minHold) begin() time.Duration {
 func (h *hold) isAlone() bool {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	return !h.fieldSent && h.lockState.counterpartLocked(h) == nil
+	return !h.fieldSent && h.counterpartLocked() == nil
 }
 
 // ask sends a request that sets the lease of the record to rest. expires reports whether the record then expires in
@@ -115,6 +115,6 @@ func (e *Engine) DropMinHold(kind contract.Lock, o Owner) {
 func (h *hold) keptByCounterpart() bool {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	other := h.lockState.counterpartLocked(h)
+	other := h.counterpartLocked()
 	return other != nil && other.Holds()
 }

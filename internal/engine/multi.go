@@ -15,7 +15,6 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // A multiAcquire is the operation and the backend of a caller that acquires several locks.
@@ -28,7 +27,7 @@ type multiAcquire struct {
 	late    bool          // a late answer may have granted the locks; guarded by the mutexes of states
 
 	// Each slice has one element for each lock:
-	fresh []*hold  // the hold to be acquired while the owner has none: its field, and its wait queue
+	fresh []*hold  // the claims while the owner has no hold: their fields, and their wait queues
 	asked []target // the last attempt for fresh; without a hold: there was none
 	again []target // the last attempt to re-enter a hold of the owner; without a hold: there was none
 
@@ -51,7 +50,7 @@ func (e *Engine) newMultiAcquire(op *waitOptions, bs []contract.Lock, o Owner, r
 	defer g.states.Unlock()
 	for i, kind := range bs {
 		s, key := g.states.of(kind), holdKey{kind.Traits().ID.Half, o}
-		g.fresh[i] = &hold{lockState: s, lock: kind, key: key}
+		g.fresh[i] = &hold{claim: claim{lockState: s, lock: kind, owner: o}}
 		g.fresh[i].newField()
 		if s.multis == nil {
 			s.multis = make(map[holdKey][]chan struct{})
@@ -78,14 +77,14 @@ func (g *multiAcquire) end() {
 		t.hold.unlockHoldLocked()
 	}
 	for _, h := range g.fresh {
-		if h.State() == tenancy.Fresh {
+		if h.Asks() {
 			h.leaveQueueLocked()
-			h.endedLocked() // attempts for it that are still under way will be rolled back
+			h.givesUpLocked() // attempts for it that are still under way will be rolled back
 		}
 		s := h.lockState
-		left := slices.DeleteFunc(s.multis[h.key], func(signal chan struct{}) bool { return signal == g.signal })
-		if s.multis[h.key] = left; len(left) == 0 {
-			delete(s.multis, h.key)
+		left := slices.DeleteFunc(s.multis[h.key()], func(signal chan struct{}) bool { return signal == g.signal })
+		if s.multis[h.key()] = left; len(left) == 0 {
+			delete(s.multis, h.key())
 		}
 	}
 	g.states.Unlock()
@@ -284,7 +283,7 @@ func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 			case !h.ownerQueue.TryEnter():
 				return h, true
 			}
-			if h.State() == tenancy.Ended {
+			if h.isOver() {
 				s.forgetLocked(h)
 			} else if !s.makeRoomLocked(h, g.part) {
 				return h, false
@@ -321,7 +320,7 @@ func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 // unlockHoldsLocked unlocks the owner mutexes of all holds. The holds of g.fresh keep their wait queues.
 func (g *multiAcquire) unlockHoldsLocked() {
 	for _, t := range g.locked {
-		if t.hold.State() == tenancy.Fresh {
+		if t.hold.Asks() {
 			t.hold.lockState.forgetLocked(t.hold)
 			t.hold.ownerQueue.Release()
 		} else {
@@ -357,7 +356,7 @@ func (g *multiAcquire) tryQueuesLocked() bool {
 // awaitedLocked returns the targets that the owner does not hold.
 func (g *multiAcquire) awaitedLocked() (targets []target) {
 	for _, h := range g.fresh {
-		if held := h.lockState.holds.get(h.key); held == nil || held.Wanted() {
+		if held := h.lockState.holds.get(h.key()); held == nil || held.Wanted() {
 			targets = append(targets, target{hold: h})
 		}
 	}
@@ -372,7 +371,7 @@ func (g *multiAcquire) leaveQueues() {
 
 func (g *multiAcquire) leaveQueuesLocked() {
 	for _, h := range g.fresh {
-		if h.State() == tenancy.Fresh {
+		if h.Asks() {
 			h.leaveQueueLocked()
 		}
 	}

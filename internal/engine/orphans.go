@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // orphans handles the answers to the tries of an attempt that came too late for the caller.
@@ -76,11 +75,11 @@ func (h *hold) needsLate(field string) bool {
 	s := h.lockState
 	s.Lock()
 	defer s.Unlock()
-	if h.State() == tenancy.Fresh { // also while it is not in s: see multi.go
+	if h.Asks() { // also while it is not in s: see multi.go
 		h.wakeLocked()
 	}
 	for other := range s.holds.all() {
-		if other.has(field) && other.State() == tenancy.Fresh && other != h {
+		if other.has(field) && other.Asks() && other != h {
 			other.wakeLocked()
 		}
 	}
@@ -113,7 +112,7 @@ func (h *hold) needsNow(field string) (needed bool, released *hold) {
 		return false, nil
 	case h.Field().IsKept():
 		return true, nil
-	case h.State() == tenancy.Ended:
+	case h.isOver():
 		return false, h
 	}
 	return !h.IsLost(), nil

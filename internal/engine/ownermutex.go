@@ -10,7 +10,6 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // An ownerCall is a call that needs the owner mutex of the hold that its owner has on a lock. Its steps are those of
@@ -19,7 +18,7 @@ type ownerCall struct {
 	kind    contract.Lock
 	owner   Owner
 	part    *Part // that the call is made for; or nil
-	makeOne bool  // it makes a fresh hold if there is none
+	makeOne bool  // it makes a claim if there is no hold
 
 	hold   *hold // the result; nil if there is none
 	enters *hold // the hold whose owner mutex the caller has, or waits for, and which it may use or not; or nil
@@ -27,7 +26,7 @@ type ownerCall struct {
 }
 
 // lockHold returns the hold that o has on the lock kind. The caller then has the owner mutex of this hold, which
-// unlockHold releases. If there is none, lockHold returns a fresh hold if makeOne is set, and nil otherwise.
+// unlockHold releases. If there is none, lockHold returns a hold with a new claim if makeOne is set, and nil otherwise.
 func (s *lockState) lockHold(op *waitOptions, kind contract.Lock, o Owner, makeOne bool) (*hold, error) {
 	c := ownerCall{kind: kind, owner: o, part: op.part, makeOne: makeOne}
 	err := c.run(s, op, nil)
@@ -177,7 +176,7 @@ func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) (todo effect, err 
 	case op == nil:
 		return todo, send.ErrTimeUp
 	}
-	other := s.counterpartLocked(h)
+	other := h.counterpartLocked()
 	return s.joinOwnersLocked(op, h, h.Holds() || other != nil && other.Holds())
 }
 
@@ -185,7 +184,7 @@ func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) (todo effect, err 
 // reports that the owner holds the lock: see effect.held. It returns send.ErrTimeUp if op does not allow to wait.
 func (s *lockState) joinOwnersLocked(op *waitOptions, h *hold, held bool) (todo effect, err error) {
 	if op.NoWait && !held {
-		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.key.half))
+		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.half()))
 		return todo, send.ErrTimeUp
 	}
 	e, kept := entrance{s.engine}, op.number // kept: the position in a local queue stays that of the caller
@@ -203,14 +202,14 @@ func (h *hold) unlockHold() {
 }
 
 // unlockHoldLocked is unlockHold for callers with the mutex. It forgets h if it has ended, or was not acquired: then it
-// ends, so that a late grant to it is rolled back (see needs). A fresh hold that was forgotten already is that of a
+// ends, so that a late grant to it is rolled back (see needs). A claim that was forgotten already is that of a
 // multi-acquire, which goes on.
 func (h *hold) unlockHoldLocked() {
-	if h.State() == tenancy.Fresh && h.registered {
+	if h.Asks() && h.registered {
 		h.leaveQueueLocked() // has an effect only after code of the user has panicked, or ended the goroutine
-		h.endedLocked()
+		h.givesUpLocked()
 	}
-	if h.State() == tenancy.Ended {
+	if h.isOver() {
 		h.lockState.forgetLocked(h)
 	}
 	h.ownerQueue.Release()

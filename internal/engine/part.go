@@ -40,7 +40,7 @@ func (p *Part) holdLocked(s *lockState, half string) *hold {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, h := range slices.Backward(p.holds) {
-		if h.lockState == s && h.key.half == half && h.registered {
+		if h.lockState == s && h.half() == half && h.registered {
 			return h
 		}
 	}
@@ -122,8 +122,9 @@ func (s *lockState) makeRoomLocked(h *hold, p *Part) bool {
 		s.forgetLocked(h)
 	case p == nil: // the caller gets the loss
 		return false
-	default:
-		s.holds.setAside(h)
+	case !h.IsAside(): // otherwise another Part has waited for the owner mutex, too, and was faster
+		h.asideLocked()
+		s.holds.aside++
 	}
 	return true
 }

@@ -12,10 +12,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/handoff"
 	"github.com/relock-go/relock/internal/poller"
-	"github.com/relock-go/relock/internal/tenancy"
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
@@ -74,38 +72,3 @@ var errBypassQueue = errors.New("no answer from Redis to the caller that is ahea
 // locks that the caller waits for, or the counterpart of one: the caller has to make another attempt than it had
 // prepared. A late answer that may have granted the caller the lock ends it, too, and the next attempt finds out.
 var errOwnerChanged = errors.New("the owner has acquired one of the locks meanwhile")
-
-// needsQueueLocked reports whether a local queue has to admit the caller of h before it may contend for the lock of h.
-func (h *hold) needsQueueLocked() bool {
-	if h.State() != tenancy.Fresh || h.lock.Traits().Admission != contract.Exclusive {
-		return false
-	}
-	// If the owner holds the counterpart, the admitted caller may be waiting for the counterpart to be released. So this
-	// owner must not wait for that caller.
-	other := h.lockState.counterpartLocked(h)
-	return other == nil || !other.Holds()
-}
-
-func (h *hold) needsQueue() bool {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	return h.needsQueueLocked()
-}
-
-// leaveQueueLocked leaves the local queue that has admitted h, and so admits the next waiter.
-func (h *hold) leaveQueueLocked() {
-	if q := h.queue; q != nil {
-		h.queue = nil
-		if !h.lockState.engine.gotNoAnswerLocked(q) { // otherwise the waiters behind h are to know
-			q.request = inquiry{}
-		}
-		q.Release()
-		h.lockState.dropQueueLocked(q)
-	}
-}
-
-func (h *hold) leaveQueue() {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	h.leaveQueueLocked()
-}

@@ -31,7 +31,7 @@ func (e *bubbleEngine) enterQueues(op *waitOptions, targets []target) error {
 // wantsOf returns a target for each of the locks.
 func (e *bubbleEngine) wantsOf(o Owner, names ...string) (targets []target) {
 	for _, name := range names {
-		h := &hold{lockState: e.retain(name), lock: newFakeLock(e.redis, name), key: holdKey{"", o}}
+		h := &hold{claim: claim{lockState: e.retain(name), lock: newFakeLock(e.redis, name), owner: o}}
 		targets = append(targets, target{hold: h})
 	}
 	return targets

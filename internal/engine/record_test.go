@@ -148,7 +148,7 @@ func TestRecordIsReleasedWithItsLastHold(t *testing.T) {
 				assert.Len(t, shared.holdsNow(), many-left, "seed %d: holds", seed)
 				shared.first.lockState.locked(func() {
 					for place, h := range shared.holds {
-						assert.EqualValues(t, place, h.index, "seed %d: the place of %v", seed, h.key.owner)
+						assert.EqualValues(t, place, h.index, "seed %d: the place of %v", seed, h.owner)
 					}
 				})
 				e.unlock(Owner(i + 1))

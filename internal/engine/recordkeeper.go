@@ -85,7 +85,7 @@ func (recordKeeper) check() error { return nil }
 // same lease.
 func (k recordKeeper) clear(unknown int) {
 	e := k.lockState.engine
-	ctx := k.key.owner.In(context.Background())
+	ctx := k.owner.In(context.Background())
 	defer k.beginClear()()
 	if minHold(k).keep(ctx) {
 		return

@@ -151,7 +151,7 @@ func (r releasing) end(others int, passed int64, answered bool) {
 		switch {
 		// The holders of a semaphore have left its queue.
 		case passed == 2 && (r.queue != nil || r.lock.Traits().Admission == contract.Counting):
-			q := s.queueLocked(r.key.half)
+			q := s.queueLocked(r.half())
 			q.policy.ReleasedUnannounced(e.watchdog.Now(), e.pace(), e.PollInterval)
 			s.keepQueueLocked(q)
 		case r.queue == nil:

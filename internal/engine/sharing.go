@@ -42,12 +42,12 @@ func (h *hold) openLocked(more int) {
 		return
 	}
 	now := s.engine.watchdog.Now()
-	if r.isKeptLocked(now) && s.counterpartLocked(h) == nil { // an owner of both halves is a writer, and excludes others
+	if r.isKeptLocked(now) && h.counterpartLocked() == nil { // an owner of both halves is a writer, and excludes others
 		if r.isOpenLocked(now) {
 			q.shared = r
 		}
 		for _, w := range q.All() {
-			if next := w.Value.hold; s.counterpartLocked(next) == nil {
+			if next := w.Value.hold; next.counterpartLocked() == nil {
 				next.handedLocked(r, now)
 				q.Remove(w)
 			}

@@ -124,7 +124,7 @@ func (s *lockState) addHeld(held *stillHeld) {
 			continue
 		}
 		if held.count++; len(held.some) < mostLogged {
-			held.some = append(held.some, fmt.Sprintf("%s by %v", send.CutName(h.lock.Traits().Name), h.key.owner))
+			held.some = append(held.some, fmt.Sprintf("%s by %v", send.CutName(h.lock.Traits().Name), h.owner))
 		}
 	}
 }

@@ -178,7 +178,7 @@ func (r *recordBackend) stepBack() bool {
 	h := r.targets[0].hold
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	q := h.lockState.queueLocked(h.key.half)
+	q := h.lockState.queueLocked(h.half())
 	if r.aside = false; !q.TryEnter() {
 		return false
 	}
@@ -305,7 +305,7 @@ func (r *recordBackend) leavePlace() bool {
 	s.Lock()
 	defer s.Unlock()
 	q := t.hold.queue
-	if q == nil || q.place != nil || q.First() == nil || s.closed || t.hold.State() != tenancy.Fresh || r.asking ||
+	if q == nil || q.place != nil || q.First() == nil || s.closed || !t.hold.Asks() || r.asking ||
 		t.Counterpart != "" {
 		return false
 	}

@@ -124,7 +124,7 @@ func heldSince(h *hold) time.Duration { return max(h.since, h.record.answeredAt)
 
 func (slowHost) Name(h *hold) string { return h.lock.Traits().Name }
 
-func (e slowHost) Owner(h *hold) string { return fmt.Sprintf("%v of %s", h.key.owner, e.process()) }
+func (e slowHost) Owner(h *hold) string { return fmt.Sprintf("%v of %s", h.owner, e.process()) }
 
 func (e slowHost) Holder(ctx context.Context, h *hold) string {
 	if e.Engine.Holder == nil {

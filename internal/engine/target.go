@@ -13,7 +13,6 @@ import (
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // A target is the attempt on one lock, and the hold that it is made for.
@@ -35,11 +34,11 @@ func (t *target) prepareLocked(r Request, p *Part) error {
 		return l.TooMany
 	}
 	t.Attempt = contract.Attempt{Field: h.Field().ID, Lease: r.Lease, HoldCount: h.Count() + 1, Renewed: r.Lease == 0}
-	switch h.State() {
-	case tenancy.Fresh:
+	switch {
+	case h.Asks():
 		t.NoWait = r.Wait == 0
 		t.Lease = h.lock.Traits().Limits.Cut(cmp.Or(max(r.Lease, r.LeastLease), e.WatchdogTimeout))
-	case tenancy.Lost, tenancy.Expired, tenancy.LossReported:
+	case h.IsLost():
 		return h.reportLossLocked(p)
 	default:
 		t.Renewed = t.Renewed || e.watchdog.Renews(&h.record.lease)
@@ -68,7 +67,7 @@ func (t *target) mayLastLocked(now, longest time.Duration) {
 func (t *target) acquiredLocked(token int64, res Answer) {
 	h, sent := t.hold, res.Sent
 	e := h.lockState.engine
-	if h.State() != tenancy.Fresh {
+	if !h.Asks() {
 		h.reenteredLocked()
 		t.mayLastLocked(e.watchdog.Now(), 0)
 		e.watchdog.Extend(&h.record.lease, sent, t.Lease, t.Renewed)
@@ -146,9 +145,9 @@ func confirmLocked(targets []target, p *Part, res Answer) error {
 func lossLocked(targets []target, p *Part) (err error) {
 	for _, t := range targets {
 		switch h := t.hold; {
-		case h.IsLost() || h.State() == tenancy.Ended: // now, or while the attempt was under way
+		case h.IsLost() || h.isOver(): // now, or while the attempt was under way
 			err = cmp.Or(err, h.reportLossLocked(p), errRestart)
-		case h.State() == tenancy.Fresh && h.lockState.closed:
+		case h.Asks() && h.lockState.closed:
 			err = cmp.Or(err, send.ErrClosed)
 		}
 	}

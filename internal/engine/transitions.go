@@ -1,11 +1,12 @@
 package engine
 
-// Transitions: all changes of the state of a hold. Each of the methods here is one event of tenancy.Hold, which has the
-// picture of the states, with what it means for the record and for the callers that wait.
+// Transitions: all changes of the state of a claim, and of the hold that it becomes. Each of the methods here is one
+// event of tenancy.Claim or tenancy.Hold, which have the pictures of the states, with what it means for the record and
+// for the callers that wait.
 //
-// Rules: no other function calls an event of a tenancy.Hold. An event that is impossible in the state of the hold is a
-// bug of this package. In tests and in the simulator it panics. In a service the hold stays as it is, and ends as lost,
-// with a cause that describes what has happened: that costs less than a crash, or a second holder.
+// Rules: no other function calls an event. One that is impossible in the state of the claim or the hold is a bug of this
+// package. In tests and in the simulator it panics. In a service the hold stays as it is, and ends as lost, with a cause
+// that describes what has happened: that costs less than a crash, or a second holder.
 
 import (
 	"time"
@@ -30,15 +31,15 @@ func (h *hold) doneLocked(held bool, err error) bool {
 	return false
 }
 
-// acquiredLocked makes h, which is fresh, hold the lock with the record r, from since on.
+// acquiredLocked makes h, whose claim was granted, hold the lock with the record r, from since on.
 func (h *hold) acquiredLocked(r *record, since time.Duration) {
-	h.joinLocked(r, since, h.Acquired(r.first.Field()))
+	h.joinLocked(r, since, h.Acquired(&h.Claim, r.first.Field()))
 }
 
-// handedLocked makes h, which waits, hold the lock with the record r of another hold, from since on. Its caller is about
-// to run.
+// handedLocked makes h, whose claim waits, hold the lock with the record r of another hold, from since on. Its caller is
+// about to run.
 func (h *hold) handedLocked(r *record, since time.Duration) {
-	h.joinLocked(r, since, h.Handed(r.first.Field()))
+	h.joinLocked(r, since, h.Handed(&h.Claim, r.first.Field()))
 	h.ownerQueue.Release()
 }
 
@@ -55,19 +56,25 @@ func (h *hold) joinLocked(r *record, since time.Duration, err error) {
 	r.holds = append(r.holds, h)
 }
 
-// asksLocked makes h, which is fresh, ask with the field f from now on.
+// asksLocked makes the claim of h ask with the field f from now on.
 func (h *hold) asksLocked(f *tenancy.Field) { h.doneLocked(false, h.AsksWith(f)) }
+
+// adoptsLocked leaves the field f, and the record that it has in Redis, to the claim of h, which has to adopt it by an
+// attempt of its own.
+func (h *hold) adoptsLocked(f *tenancy.Field) { h.doneLocked(false, h.Adopts(f)) }
+
+// adoptedLocked notes that the caller runs to which a record was left.
+func (h *hold) adoptedLocked() { h.doneLocked(false, h.Claim.Runs()) }
+
+// givesUpLocked notes that the caller of h does not acquire the lock.
+func (h *hold) givesUpLocked() { h.doneLocked(false, h.GivesUp()) }
 
 // reenteredLocked notes that the owner of h has acquired the lock once more.
 func (h *hold) reenteredLocked() { h.doneLocked(true, h.Reentered()) }
 
-// adoptsLocked leaves the field f, and the record that it has in Redis, to h, which is fresh, and has to adopt it by an
-// attempt of its own.
-func (h *hold) adoptsLocked(f *tenancy.Field) { h.doneLocked(false, h.Adopts(f)) }
-
-// runsLocked notes that the caller of h runs, to which the lock or a record was handed off. The hold may have ended, or
-// may have been lost, since.
-func (h *hold) runsLocked() { h.doneLocked(h.Holds(), h.Runs()) }
+// runsLocked notes that the caller of h runs to which the lock was handed off. The hold may have ended, or may have been
+// lost, since.
+func (h *hold) runsLocked() { h.doneLocked(h.Holds(), h.Hold.Runs()) }
 
 // lostLocked notes that the owner of h has lost the lock. ranOut is set if an explicit lease has run out.
 func (h *hold) lostLocked(ranOut bool) { h.doneLocked(h.Holds(), h.Lost(ranOut)) }
@@ -75,18 +82,21 @@ func (h *hold) lostLocked(ranOut bool) { h.doneLocked(h.Holds(), h.Lost(ranOut))
 // reportedLocked notes that an acquire returns the loss of h to its owner, if it was lost.
 func (h *hold) reportedLocked() { h.doneLocked(false, h.Reported()) }
 
-// endedLocked notes that the owner of h has released the lock, or does not acquire it.
+// asideLocked notes that the owner of h, which has not heard of the loss, has a newer hold beside it.
+func (h *hold) asideLocked() { h.doneLocked(false, h.SetAside()) }
+
+// endedLocked notes that the owner of h has released the lock.
 func (h *hold) endedLocked() { h.doneLocked(h.Holds(), h.Ended()) }
 
 // wakeOwnerLocked wakes the callers of the owner of h that wait for the same lock in a multi-acquire, and those that
 // wait for its counterpart. Now that the owner holds the lock, Redis grants or refuses their attempts at once.
 func (s *lockState) wakeOwnerLocked(h *hold) {
-	s.wakeMultiLocked(h.key)
+	s.wakeMultiLocked(h.key())
 	if h.lock.Traits().Counterpart == (contract.LockID{}) {
 		return
 	}
-	s.wakeMultiLocked(holdKey{h.lock.Traits().Counterpart.Half, h.key.owner})
-	if other := s.counterpartLocked(h); other != nil && other.Wanted() {
+	s.wakeMultiLocked(holdKey{h.lock.Traits().Counterpart.Half, h.owner})
+	if other := h.counterpartLocked(); other != nil && other.Wanted() {
 		wakeCaller(other.changed)
 	}
 }

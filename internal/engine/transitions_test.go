@@ -14,14 +14,18 @@ func TestImpossibleEventEndsTheHoldAsLost(t *testing.T) {
 	for name, do := range map[string]func(h *hold){
 		"asks":      func(h *hold) { h.asksLocked(new(tenancy.Field)) },
 		"adopts":    func(h *hold) { h.adoptsLocked(new(tenancy.Field)) },
+		"adopted":   (*hold).adoptedLocked,
+		"gives up":  (*hold).givesUpLocked,
 		"acquired":  func(h *hold) { h.acquiredLocked(h.newRecord(0), 0) },
 		"handed":    func(h *hold) { h.handedLocked(h.newRecord(0), 0) },
 		"reentered": (*hold).reenteredLocked,
 		"lost":      func(h *hold) { h.lostLocked(false) },
 		"ran out":   func(h *hold) { h.lostLocked(true) },
+		"aside":     (*hold).asideLocked,
 		"ended":     (*hold).endedLocked,
 	} {
-		h := &hold{lockState: &lockState{engine: new(Engine)}, Hold: tenancy.OverWith(new(tenancy.Field))}
+		h := &hold{claim: claim{lockState: &lockState{engine: new(Engine)}}}
+		h.Claim, h.Hold = tenancy.Over(new(tenancy.Field))
 		h.ownerQueue.TryEnter()
 		tenancy.Strict = true
 		assert.Panics(t, func() { do(h) }, name)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // roundTime is how long an attempt takes if one of the nodes does not answer, with the default timeout of nodes.
@@ -43,7 +42,7 @@ func (k *voteBackend) admit() error {
 func (k *voteBackend) ask(time.Time) (res Answer, err error) {
 	t := k.targets[0]
 	if h := t.hold; t.HoldCount == 1 && (h.vote == nil || h.vote.Over()) {
-		h.vote = k.lock.NewVote(h.key.owner, h.checkVote)
+		h.vote = k.lock.NewVote(h.owner, h.checkVote)
 	}
 	res, refused, err := t.hold.vote.Ask(&k.Wait, t.Attempt)
 	if err == nil {
@@ -117,7 +116,7 @@ func (k *voteBackend) rollback(_ Answer, err error, _ bool) {
 }
 
 func (k *voteBackend) dismissLocked(t target, _ Answer) {
-	if t.hold.State() == tenancy.Fresh {
+	if t.hold.Asks() {
 		t.hold.leaveQueueLocked()
 	}
 }

@@ -33,7 +33,7 @@ func (k voteKeeper) renewal(*lease.Lease) (answer lease.Renewal, request Renewal
 func (k voteKeeper) check() error { return k.vote.Check() }
 
 func (k voteKeeper) clear(int) {
-	k.vote.Lower(k.key.owner.In(context.Background()), 0)(UnlockTime)
+	k.vote.Lower(k.owner.In(context.Background()), 0)(UnlockTime)
 	k.leaveQueue()
 }
 

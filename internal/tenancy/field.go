@@ -1,9 +1,9 @@
-// Package tenancy is what a process has of one lock, as values: holds, and the facts of the fields that they have in
-// Redis. It is the part of the engine that can be read, and tested in all orders of events, by itself.
+// Package tenancy is what a process has of one lock, as values: claims, holds, and the facts of the fields that they
+// have in Redis. It is the part of the engine that can be read, and tested in all orders of events, by itself.
 //
-// A Hold (hold.go) is what one owner has of one lock. Leftovers (leftovers.go) are what the attempts to acquire it may
-// have left in Redis. A Field (this file) has the facts of one field: who uses it in this process, and for how long
-// Redis may have it.
+// A Claim (claim.go) is what one call wants of a lock for its owner, and a Hold (hold.go) is what the owner has of it
+// after that. Leftovers (leftovers.go) are what the attempts to acquire it may have left in Redis. A Field (this file)
+// has the facts of one field: who uses it in this process, and for how long Redis may have it.
 //
 // A field is the holder ID of one acquire operation. It may pass from one hold to the next: by a hand-off, by the place
 // that a caller leaves in the line, or by another attempt of a MultiLock. All who have it refer to the same Field, so

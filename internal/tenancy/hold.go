@@ -1,19 +1,16 @@
 package tenancy
 
-// Holds: what one owner has of one lock.
+// Holds: what one owner has of one lock, from when its claim was granted.
 //
-//	          adopts                 runs
-//	Fresh ──────────────► Adopting ────────► Fresh
-//	Fresh ── acquired ──► Holding
-//	Fresh ── handed ────► Handed ── runs ──► Holding
-//	Handed, Holding ───── lost ────────────► Lost; Expired, if the lease was explicit, and has run out
-//	Lost, Expired ─────── reported ────────► LossReported
-//	any ───────────────── ended ───────────► Ended
+//	None ──── acquired ──► Holding
+//	None ──── handed ────► Handed ── runs ──► Holding
+//	Handed, Holding ────── lost ────────────► Lost; Expired, if the lease was explicit, and has run out
+//	Lost, Expired ──────── reported ────────► LossReported
+//	any but None ───────── ended ───────────► Ended
 //
-// Rules: each method that changes a hold is one event. A hold is a user of its field while it holds the lock, and while
-// it is about to adopt the field: the events begin and end the use. The hold count is 1 when the lock was acquired, and
-// 0 when the hold has ended. An event that is impossible in the state of the hold leaves everything as it is, and
-// returns an error that wraps ErrImpossible.
+// Rules: each method that changes a hold is one event. A hold is a user of its field while it holds the lock: the events
+// begin and end the use. The hold count is 1 when the lock was acquired, and 0 when the hold has ended. An event that is
+// impossible in the state of the hold leaves everything as it is, and returns an error that wraps ErrImpossible.
 
 import (
 	"errors"
@@ -24,24 +21,22 @@ import (
 // ErrImpossible is wrapped by the errors of events that cannot happen.
 var ErrImpossible = errors.New("bug in relock, please report it")
 
-// A State is the state of a hold. As a rule, it goes from Fresh to Holding, and from there to Lost or Ended.
+// A State is the state of a hold. As a rule, it goes from None to Holding, and from there to Lost or Ended.
 type State uint8
 
 const (
-	Fresh        State = iota // not acquired yet
-	Adopting                  // left a record, which an attempt has to adopt, and its caller has not run since
+	None         State = iota // its claim was not granted
 	Handed                    // acquired by a hand-off, or by sharing a record, and its caller has not run since
 	Holding                   // acquired
 	Lost                      // lost, and its owner does not know yet
 	Expired                   // lost because its explicit lease has expired: it needs no Unlock
 	LossReported              // lost, and an acquire has returned the loss to its owner
-	Ended                     // released, handed off, detached, or given up before it was acquired
+	Ended                     // released, handed off, or detached
 )
 
 // possible has the states that may follow each state.
 var possible = [...][]State{
-	Fresh:        {Adopting, Handed, Holding, Ended},
-	Adopting:     {Fresh},
+	None:         {Handed, Holding},
 	Handed:       {Holding, Lost, Expired, Ended},
 	Holding:      {Lost, Expired, Ended},
 	Lost:         {LossReported, Ended},
@@ -50,25 +45,23 @@ var possible = [...][]State{
 	Ended:        {},
 }
 
-var names = [...]string{
-	"fresh", "adopting", "handed", "holding", "lost", "expired", "loss reported", "ended",
+func (s State) String() string {
+	return [...]string{"not there yet", "handed", "holding", "lost", "expired", "lost and reported", "over"}[s]
 }
-
-func (s State) String() string { return names[s] }
 
 // holds reports whether the owner holds the lock.
 func (s State) holds() bool { return s == Handed || s == Holding }
 
-// A Hold is what one owner has of one lock. The zero value is fresh, and has no field.
+// A Hold is what one owner has of one lock. The zero value is that of a claim that was not granted.
 type Hold struct {
-	field  *Field
-	count  int32
-	state  State
-	adopts bool // it uses the field that it is going to adopt
+	field *Field
+	count int32
+	state State
+	aside bool
 }
 
-// OverWith returns a hold that has ended with the field f.
-func OverWith(f *Field) Hold { return Hold{field: f, state: Ended} }
+// Over returns a claim and its hold, which has ended with the field f.
+func Over(f *Field) (Claim, Hold) { return Claim{state: Granted}, Hold{field: f, state: Ended} }
 
 // State returns the state of the hold.
 func (h *Hold) State() State { return h.state }
@@ -76,11 +69,14 @@ func (h *Hold) State() State { return h.state }
 // Count returns the hold count.
 func (h *Hold) Count() int { return int(h.count) }
 
-// Field returns the field that the hold has, or asks with; nil if it has not asked yet.
-func (h *Hold) Field() *Field { return h.field }
-
-// Wanted reports whether the lock is not acquired yet.
-func (h *Hold) Wanted() bool { return h.state <= Adopting }
+// FieldOf returns the field that the hold has, or that its claim c asks with; nil if the claim has not asked yet. That of
+// a hold never changes, so the engine asks for it also without the mutex.
+func (h *Hold) FieldOf(c *Claim) *Field {
+	if h.field != nil {
+		return h.field
+	}
+	return c.field
+}
 
 // Holds reports whether the owner holds the lock.
 func (h *Hold) Holds() bool { return h.state.holds() }
@@ -88,13 +84,13 @@ func (h *Hold) Holds() bool { return h.state.holds() }
 // IsLost reports whether the hold was lost, and not released since.
 func (h *Hold) IsLost() bool { return h.state >= Lost && h.state <= LossReported }
 
-// uses reports whether the hold is a user of its field.
-func (h *Hold) uses() bool { return h.adopts || h.Holds() }
+// IsAside reports whether SetAside was called.
+func (h *Hold) IsAside() bool { return h.aside }
 
 // becomes changes the state, if that is possible.
 func (h *Hold) becomes(next State) error {
 	if !slices.Contains(possible[h.state], next) {
-		return fmt.Errorf("%w: a hold that is %v became %v", ErrImpossible, h.state, next)
+		return h.impossible(fmt.Sprintf("became %v", next))
 	}
 	used := h.Holds()
 	h.state = next
@@ -104,55 +100,35 @@ func (h *Hold) becomes(next State) error {
 	return nil
 }
 
-// AsksWith makes the hold ask with the field f from now on.
-func (h *Hold) AsksWith(f *Field) error {
-	if h.state != Fresh || h.uses() {
-		return fmt.Errorf("%w: a hold that is %v, and uses a field, asks with another one", ErrImpossible, h.state)
-	}
-	h.field = f
-	return nil
+// impossible returns the error of an event that cannot happen.
+func (h *Hold) impossible(event string) error {
+	return fmt.Errorf("%w: a hold that is %v %s", ErrImpossible, h.state, event)
 }
 
-// Adopts leaves the field f, and the record that it has in Redis, to the hold, which has to adopt them by an attempt of
-// its own. It uses f until it has ended.
-func (h *Hold) Adopts(f *Field) error {
-	if h.adopts {
-		return fmt.Errorf("%w: a hold that has adopted a field adopts another one", ErrImpossible)
+// Acquired makes the owner hold the lock, which the claim c was granted, with the field f.
+func (h *Hold) Acquired(c *Claim, f *Field) error { return h.begins(c, f, Holding) }
+
+// Handed makes the owner hold the lock, which the claim c has waited for, with the field f of another hold. Its caller
+// is about to run.
+func (h *Hold) Handed(c *Claim, f *Field) error { return h.begins(c, f, Handed) }
+
+func (h *Hold) begins(c *Claim, f *Field, next State) error {
+	if h.state != None {
+		return h.impossible("was granted")
 	}
-	err := h.becomes(Adopting)
+	err := c.granted(f)
 	if err == nil {
-		f.Use()
-		h.field, h.adopts = f, true
+		h.state, h.field, h.count = next, f, 1
 	}
 	return err
 }
 
-// Acquired makes the owner hold the lock with the field f.
-func (h *Hold) Acquired(f *Field) error { return h.joins(f, Holding) }
-
-// Handed makes the owner hold the lock with the field f of another hold. Its caller is about to run.
-func (h *Hold) Handed(f *Field) error { return h.joins(f, Handed) }
-
-func (h *Hold) joins(f *Field, next State) error {
-	if h.state != Fresh { // Handed becomes Holding without joining anything
-		return fmt.Errorf("%w: a hold that is %v joined a record", ErrImpossible, h.state)
-	}
-	if h.adopts && h.field != f {
-		return fmt.Errorf("%w: a hold has adopted one field, and was granted another one", ErrImpossible)
-	}
-	if !h.adopts {
-		f.Use()
-	}
-	h.state, h.field, h.adopts, h.count = next, f, false, 1
-	return nil
-}
-
-// Runs notes that the caller runs to which the lock or a record was handed off. The hold may have ended, or may have
-// been lost, since.
+// Runs notes that the caller runs to which the lock was handed off. The hold may have ended, or may have been lost,
+// since.
 func (h *Hold) Runs() error {
 	switch h.state {
-	case Adopting:
-		return h.becomes(Fresh)
+	case None:
+		return h.impossible("runs")
 	case Handed:
 		return h.becomes(Holding)
 	}
@@ -162,7 +138,7 @@ func (h *Hold) Runs() error {
 // Reentered increments the hold count of a hold that was acquired once more.
 func (h *Hold) Reentered() error {
 	if !h.Holds() {
-		return fmt.Errorf("%w: a hold that is %v was acquired once more", ErrImpossible, h.state)
+		return h.impossible("was acquired once more")
 	}
 	h.count++
 	return nil
@@ -192,15 +168,20 @@ func (h *Hold) Reported() error {
 	return nil
 }
 
-// Ended notes that the owner has released the lock, or does not acquire it.
+// SetAside notes that the owner, which has not heard of the loss, has a newer hold beside this one.
+func (h *Hold) SetAside() error {
+	if !h.IsLost() || h.aside {
+		return h.impossible("was set aside")
+	}
+	h.aside = true
+	return nil
+}
+
+// Ended notes that the owner has released the lock.
 func (h *Hold) Ended() error {
 	err := h.becomes(Ended)
-	if err != nil {
-		return err
+	if err == nil {
+		h.count = 0
 	}
-	if h.count = 0; h.adopts {
-		h.adopts = false
-		h.field.Leave()
-	}
-	return nil
+	return err
 }

@@ -1,0 +1,110 @@
+package tenancy
+
+// Claims: what a call wants of one lock for its owner, until it has a hold.
+//
+//	          adopts                 runs
+//	Asking ──────────────► Adopting ────────► Adopted
+//	Asking, Adopted ────── granted ─────────► Granted
+//	Asking, Adopted ────── gives up ────────► GivenUp
+//
+// Rules: each method that changes a claim is one event. A claim that was left a field is a user of it, from Adopting
+// until it was granted or given up. A claim that was granted has no field any more: its hold has it. An event that is
+// impossible in the state of the claim leaves everything as it is, and returns an error that wraps ErrImpossible.
+
+import "fmt"
+
+// A ClaimState is the state of a claim.
+type ClaimState uint8
+
+const (
+	Asking   ClaimState = iota // its caller asks, or waits until it may
+	Adopting                   // left a record, which an attempt has to adopt, and its caller has not run since
+	Adopted                    // its caller asks with the field of that record
+	Granted                    // there is a hold
+	GivenUp                    // there is no hold, and there will be none
+)
+
+func (s ClaimState) String() string {
+	return [...]string{"asking", "adopting", "adopted", "granted", "given up"}[s]
+}
+
+// A Claim is what a call wants of one lock. The zero value asks, and has no field.
+type Claim struct {
+	field *Field
+	state ClaimState
+}
+
+// Asks reports whether the caller may ask Redis, as far as the claim is concerned.
+func (c *Claim) Asks() bool { return c.state == Asking || c.state == Adopted }
+
+// IsAdopting reports whether the caller was left a record, and has not run since.
+func (c *Claim) IsAdopting() bool { return c.state == Adopting }
+
+// IsGivenUp reports whether the claim was given up.
+func (c *Claim) IsGivenUp() bool { return c.state == GivenUp }
+
+// Wanted reports whether the lock is not acquired yet.
+func (c *Claim) Wanted() bool { return c.state <= Adopted }
+
+// uses reports whether the claim is a user of its field.
+func (c *Claim) uses() bool { return c.state == Adopting || c.state == Adopted }
+
+// impossible returns the error of an event that cannot happen.
+func (c *Claim) impossible(event string) error {
+	return fmt.Errorf("%w: a claim that is %v %s", ErrImpossible, c.state, event)
+}
+
+// AsksWith makes the caller ask with the field f from now on.
+func (c *Claim) AsksWith(f *Field) error {
+	if c.state != Asking {
+		return c.impossible("asks with another field")
+	}
+	c.field = f
+	return nil
+}
+
+// Adopts leaves the field f, and the record that it has in Redis, to the claim, which has to adopt them by an attempt of
+// its own. The claim uses f from now on.
+func (c *Claim) Adopts(f *Field) error {
+	if c.state != Asking {
+		return c.impossible("was left a field")
+	}
+	f.Use()
+	c.field, c.state = f, Adopting
+	return nil
+}
+
+// Runs notes that the caller runs to which a record was left.
+func (c *Claim) Runs() error {
+	if c.state != Adopting {
+		return c.impossible("runs with a field that it was left")
+	}
+	c.state = Adopted
+	return nil
+}
+
+// GivesUp notes that the caller does not acquire the lock.
+func (c *Claim) GivesUp() error {
+	if !c.Asks() {
+		return c.impossible("was given up")
+	}
+	if c.uses() {
+		c.field.Leave()
+	}
+	c.state = GivenUp
+	return nil
+}
+
+// granted ends the claim: a hold with the field f begins, which is a user of f.
+func (c *Claim) granted(f *Field) error {
+	switch {
+	case !c.Asks():
+		return c.impossible("was granted")
+	case c.uses() && c.field != f:
+		return c.impossible("was granted another field")
+	case !c.uses():
+		f.Use()
+	}
+	c.field, c.state = nil, Granted
+	return nil
+}
