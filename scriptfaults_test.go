@@ -204,6 +204,35 @@ func TestReleaseNeedsNoCommandOfTheLine(t *testing.T) {
 	}
 }
 
+// Whatever a user may not do, a hold that it detaches stays with one owner: with two holders the record would be no lock
+// any more, and with none the lock would be free.
+func TestRenameWithoutACommandLeavesOneHolder(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	ctx := context.Background()
+	for _, kind := range releaseKinds {
+		t.Run(kind.name, func(t *testing.T) {
+			b := newReleaseBench(t, s, kind)
+			from := attemptOf(b.me).Field
+			rename := b.kind.mine(b.me, b.name).Rename(contract.Rename{From: from, To: b.me.ID() + ":0:09", Lease: time.Minute})
+			commands := commandsOf(rename.Script)
+			require.Greater(t, len(commands), 5)
+			d := b.deployment(s)
+			for _, command := range commands {
+				name := "without-" + command
+				b.must(b.rdb.Do(ctx, "acl", "setuser", name, "reset", "on", ">pass", "allkeys", "allchannels", "allcommands",
+					"-"+command).Err())
+				b.prepare("")
+				answer := b.eval(d.client(name, "pass").(*redis.Client), rename)
+				assert.Len(t, b.holders(), 1, "without %s: %v", command, answer)
+				if kind.name != "semaphore" {
+					assert.Positive(t, b.rdb.PTTL(ctx, b.name).Val(), "the lease, without %s: %v", command, answer)
+				}
+			}
+		})
+	}
+}
+
 // otherData has, for each type of Redis, the command that makes a key of it.
 var otherData = map[string][]any{
 	"string": {"set", "", "x"}, "list": {"rpush", "", "x"}, "set": {"sadd", "", "x"}, "zset": {"zadd", "", 1, "x"},
