@@ -57,6 +57,10 @@ type requestsOf struct {
 	drop      send.Call     // removes the tombstone of the field; without a script: Redis has none
 }
 
+// none reports whether the outcomes of all tries are known. That of one may have been recorded before its caller is known
+// to have left, so that as many are known as there are, and one that acquires is open nevertheless.
+func (f *requestsOf) none() bool { return f.all.none() && f.acquiring.none() }
+
 // tries that may still run.
 type tries struct {
 	open int       // whose outcome will be known; negative if it was known before the caller had left
@@ -117,7 +121,7 @@ func (r *Requests) addLocked(field string, x Effect, open int, lost bool) (drop 
 	if f.acquiring.none() {
 		drop, f.drop = f.drop, send.Call{}
 	}
-	if f.all.none() {
+	if f.none() {
 		delete(r.fields, field)
 	}
 	if lost {
@@ -147,10 +151,11 @@ func (r *Requests) sweepLocked() {
 		case f.all.lost.IsZero():
 		case now.Before(f.all.lost):
 			r.sweep = now.Add(Life)
-		case f.all.open <= 0:
-			delete(r.fields, field)
-		default: // the open ones are heard later
+		default:
 			f.all.lost, f.acquiring.lost = time.Time{}, time.Time{}
+			if f.none() { // otherwise the open ones are heard later
+				delete(r.fields, field)
+			}
 		}
 	}
 	r.n.Store(int64(len(r.fields)))

@@ -151,3 +151,34 @@ func TestLostTryIsForgottenBesideAnOpenOne(t *testing.T) {
 	assert.NotNil(t, l.Heard("x", acquire, true).Script)
 	assert.Zero(t, l.Fields())
 }
+
+// A try that acquires is open, and the outcome of another request with the same field is recorded before its caller is
+// known to have left: the first try is not forgotten meanwhile, nor later.
+func TestOpenTryIsKnownBesideARequestThatIsHeardFirst(t *testing.T) {
+	var l Requests
+	l.Left("x", acquire, 1, false)
+	assert.Nil(t, l.Heard("x", extend, true).Script)
+	assert.True(t, l.MayAcquire("x"), "before the caller of the other one has left")
+	l.Left("x", extend, 1, false)
+	assert.True(t, l.MayAcquire("x"), "after that")
+	assert.Equal(t, extend.Lease, l.Longest("x"))
+	assert.False(t, l.Buried("x", drop), "the try may still run")
+	assert.NotNil(t, l.Heard("x", acquire, true).Script)
+	assert.Zero(t, l.Fields())
+}
+
+// The same if the time of another try, which was lost, is over in between.
+func TestOpenTryIsKnownAfterASweep(t *testing.T) {
+	var l Requests
+	l.Left("x", acquire, 1, false)
+	l.Left("x", extend, 0, true)
+	l.Heard("x", extend, true)
+	l.fields["x"].all.lost = time.Now().Add(-Life)
+	l.sweep = time.Now().Add(-Life)
+	l.Longest("x")
+	l.Left("x", extend, 1, false)
+	assert.True(t, l.MayAcquire("x"))
+	assert.NotNil(t, l.fields["x"])
+	l.Heard("x", acquire, true)
+	assert.Zero(t, l.Fields())
+}
