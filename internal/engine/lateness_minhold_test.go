@@ -262,3 +262,22 @@ func TestMinHoldIsKeptFromALateTryOfTheLock(t *testing.T) {
 		})
 	}
 }
+
+// There is no tombstone, and a try of the Lock runs after MinHold has passed and the record was deleted. It is rolled
+// back, and does not keep the lock for its lease.
+func TestTryOfTheLockThatRunsAfterMinHoldIsRolledBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 2 * time.Second})
+		runsLate(e.redis, "acquire", 1, fakeredis.Fault{Late: 5 * time.Second})
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: time.Hour})
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.NoError(t, e.Release(ctx, l, 1))
+		time.Sleep(3 * time.Second)
+		require.Empty(t, e.redis.Holder("x"), "MinHold has passed")
+		time.Sleep(3 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "the late try has the lock for nobody")
+		time.Sleep(late.Life)
+		assert.Empty(t, e.redis.Holder("x"))
+	})
+}

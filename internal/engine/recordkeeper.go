@@ -90,6 +90,7 @@ func (k recordKeeper) clear(unknown int) {
 	if minHold(k).keep(ctx) {
 		return
 	}
+	minHold(k).end()
 	isOver := k.untilOver()
 	for (rollbacker{e}).rollBackOne(ctx, k.commands(), contract.Attempt{Field: k.Field().ID, HoldCount: 1}, unknown) != nil &&
 		(!isOver() || k.keptByCounterpart()) {

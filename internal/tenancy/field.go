@@ -47,7 +47,7 @@ type Field struct {
 	expires time.Duration
 }
 
-// marks of a field, which stay.
+// marks of a field.
 type marks uint8
 
 const (
@@ -86,10 +86,14 @@ func (f *Field) Unwant() { f.marks |= unwanted }
 func (f *Field) IsUnwanted() bool { return f.marks&unwanted != 0 }
 
 // Keep notes that the record of the field stays in Redis for some time after its last user has left, because of MinHold.
-// The call that keeps it also deletes what requests that run late make of it, and no other call may delete it.
+// Until EndKeep, the call that keeps it also deletes what requests that run late make of it, and no other call may delete
+// it.
 func (f *Field) Keep() { f.marks |= kept }
 
-// IsKept reports whether Keep was called.
+// EndKeep notes that the record of the field is deleted now, and so is what a request makes of it that runs later.
+func (f *Field) EndKeep() { f.marks &^= kept }
+
+// IsKept reports whether Keep was called, and EndKeep was not called since.
 func (f *Field) IsKept() bool { return f.marks&kept != 0 }
 
 // BeginClear notes that a goroutine deletes the field from Redis until it calls EndClear.

@@ -130,7 +130,7 @@ func TestLeaseEndsWithItsLatestRequest(t *testing.T) {
 	}
 }
 
-// A mark stays, and is no other one.
+// A mark stays until it is ended, and is no other one.
 func TestMarksOfAFieldStay(t *testing.T) {
 	var f Field
 	assert.False(t, f.IsKept())
@@ -139,5 +139,8 @@ func TestMarksOfAFieldStay(t *testing.T) {
 	assert.False(t, f.IsUnwanted())
 	f.Unwant()
 	assert.True(t, f.IsKept())
+	assert.True(t, f.IsUnwanted())
+	f.EndKeep()
+	assert.False(t, f.IsKept())
 	assert.True(t, f.IsUnwanted())
 }
