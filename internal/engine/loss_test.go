@@ -245,3 +245,43 @@ func TestRestOfTheLostPermitsIsReleasedAfterAnOutage(t *testing.T) {
 		assert.ErrorIs(t, e.Release(context.Background(), l, 1), ErrLockLost)
 	})
 }
+
+// A MultiLock acquires two locks again while Redis is loading its data. Meanwhile one of them is released by an Unlock
+// that gets no answer, and the other one is lost. The owner hears of the loss, and does not get a new hold in its place.
+func TestLossBesideAnUnlockIsReturned(t *testing.T) {
+	for name, order := range map[string][]string{"lost last": {"a", "b"}, "lost first": {"b", "a"}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e, ctx := newBubbleEngine(t), context.Background()
+				released, lost := newFakeLock(e.redis, "a"), newFakeLock(e.redis, "b")
+				var both []contract.Lock
+				for _, name := range order {
+					l := newFakeLock(e.redis, name)
+					both = append(both, l)
+					ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
+					require.NoError(t, err)
+					require.True(t, ok)
+				}
+				e.redis.Set(func() {
+					e.redis.Fault = func(string) fakeredis.Fault {
+						return fakeredis.Fault{Block: answerError("LOADING Redis is loading the dataset in memory")}
+					}
+				})
+				time.Sleep(15 * time.Second)
+				again := make(chan error, 1)
+				go func() {
+					_, err := e.Acquire(ctx, 1, Request{Wait: forever}, both...)
+					again <- err
+				}()
+				synctest.Wait()
+				require.Error(t, e.Release(ctx, released, 1), "it waits for the other goroutine in vain")
+				time.Sleep(e.WatchdogTimeout - 20*time.Second + time.Second)
+				require.Zero(t, holdCountOf(e.Engine, lost, 1))
+				e.redis.Set(func() { e.redis.Fault = nil })
+				assert.ErrorIs(t, <-again, ErrLockLost)
+				_ = e.Release(ctx, lost, 1)
+				_ = e.Release(ctx, released, 1)
+			})
+		})
+	}
+}

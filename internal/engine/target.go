@@ -141,13 +141,17 @@ func confirmLocked(targets []target, p *Part, res Answer) error {
 	return nil
 }
 
-// lossLocked returns why the caller cannot keep the targets although they were granted, or nil.
+// lossLocked returns why the caller cannot keep the targets although they were granted, or nil. A loss comes first,
+// because no other call of the owner returns it.
 func lossLocked(targets []target, p *Part) (err error) {
 	for _, t := range targets {
 		switch h := t.hold; {
 		case h.IsLost() || h.isOver(): // now, or while the attempt was under way
-			err = cmp.Or(err, h.reportLossLocked(p), errRestart)
-		case h.Asks() && h.lockState.closed:
+			if loss := h.reportLossLocked(p); loss != nil && err == errRestart {
+				err = loss
+			} else {
+				err = cmp.Or(err, loss, errRestart)
+			}
 			err = cmp.Or(err, send.ErrClosed)
 		}
 	}
