@@ -67,7 +67,11 @@ func endTurn(w *waiter, q *waitQueue, err error) error {
 			err = errOwnerChanged
 		}
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case q == nil && !w.Waits() && w.Err == nil: // it has the owner mutex, and the hold may have ended since
+		h.unlockHoldLocked()
+	default:
 		queue.Leave(w)
 	}
 	if q != nil {

@@ -569,3 +569,24 @@ func TestHoldWhoseFieldHasTooFewUsersIsReleased(t *testing.T) {
 		assert.Zero(t, e.leases(), "leases")
 	})
 }
+
+// A goroutine leaves that has just been given the owner mutex, and the hold was ended by an Unlock that has waited for
+// the mutex in vain. Nothing of the hold stays.
+func TestHoldIsForgottenIfTheNextGoroutineOfItsOwnerLeaves(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, l := context.Background(), newFakeLock(e.redis, "x")
+		e.lock(1)
+		h, _ := e.holdBy(l.Traits().ID, 1)
+		s := h.lockState
+		require.NoError(t, h.enterHold(e.waitOptionsFor(ctx))) // the first goroutine
+		next, err := h.enterHoldStep(e.waitOptionsFor(ctx))
+		require.NoError(t, err)
+		h.unlockHold()
+		require.Error(t, s.releaseUnconfirmed(ctx, l, 1, nil, send.ErrTimeUp))
+		require.Error(t, endTurn(next.waiter, nil, send.ErrTimeUp))
+		time.Sleep(time.Second)
+		assert.Zero(t, e.holds())
+		assert.Zero(t, e.names())
+		assert.ErrorIs(t, e.unlockErr(1), ErrNotHeld)
+	})
+}
