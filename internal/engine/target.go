@@ -143,17 +143,15 @@ func confirmLocked(targets []target, p *Part, res Answer) error {
 
 // lossLocked returns why the caller cannot keep the targets although they were granted, or nil. A loss comes first,
 // because no other call of the owner returns it.
-func lossLocked(targets []target, p *Part) (err error) {
+func lossLocked(targets []target, p *Part) error {
+	var loss, other error
 	for _, t := range targets {
 		switch h := t.hold; {
 		case h.IsLost() || h.isOver(): // now, or while the attempt was under way
-			if loss := h.reportLossLocked(p); loss != nil && err == errRestart {
-				err = loss
-			} else {
-				err = cmp.Or(err, loss, errRestart)
-			}
-			err = cmp.Or(err, send.ErrClosed)
+			loss, other = cmp.Or(loss, h.reportLossLocked(p)), cmp.Or(other, errRestart)
+		case h.Asks() && h.lockState.closed:
+			other = cmp.Or(other, send.ErrClosed)
 		}
 	}
-	return err
+	return cmp.Or(loss, other)
 }
