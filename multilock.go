@@ -554,9 +554,8 @@ func (s *step) acquire(ctx context.Context, r engine.Request) (ok bool, err erro
 	case s.records != nil:
 		ok, err = s.engine.Acquire(ctx, engine.OwnerOf(ctx), r, s.records...)
 	case h != nil && isOurs(l):
-		ok, err = h.acquire(ctx, "acquire", engine.Request{
-			Wait: r.Wait, Lease: r.Lease, LeastLease: r.LeastLease, AnswerBy: r.AnswerBy, Trial: r.Trial,
-		})
+		r.Component, r.Again = false, false // which are for several locks in one request
+		ok, err = h.acquire(ctx, "acquire", r)
 	case r.Wait >= 0:
 		ok, err = l.TryLock(ctx, r.Wait, s.leaseFor(r))
 	case r.Lease > 0:

@@ -2,8 +2,8 @@ package engine
 
 // Multi-acquire: how one caller acquires several locks on one Redis together.
 //
-// Rules: for an attempt the caller has the owner mutexes of all holds, and the wait queues of all locks that its owner
-// does not hold have admitted it. While it waits for an owner mutex, in a wait queue or for a release, it keeps no
+// Rules: for an attempt the caller has the owner mutexes of all holds, and the local queues of all locks that its owner
+// does not hold have admitted it. While it waits for an owner mutex, in a local queue or for a release, it keeps no
 // owner mutex and holds none of the locks, so that other callers of its owner can acquire and release them meanwhile.
 // After every wait it looks again which of the locks its owner holds. The operation has one field for each lock, and
 // uses it in all attempts for as long as its owner does not hold that lock.
@@ -27,7 +27,7 @@ type multiAcquire struct {
 	late    bool          // a late answer may have granted the locks; guarded by the mutexes of states
 
 	// Each slice has one element for each lock:
-	fresh []*hold  // the claims while the owner has no hold: their fields, and their wait queues
+	fresh []*hold  // the claims while the owner has no hold: their fields, and their local queues
 	asked []target // the last attempt for fresh; without a hold: there was none
 	again []target // the last attempt to re-enter a hold of the owner; without a hold: there was none
 
@@ -125,7 +125,7 @@ func (g *multiAcquire) await(res Answer) (Answer, error) {
 	delay, stop := g.nextPoll(in, res)
 	defer stop()
 	if begun {
-		// The caller asks again as soon as the subscription is in force, and keeps its wait queues until then, but not
+		// The caller asks again as soon as the subscription is in force, and keeps its local queues until then, but not
 		// for long. Otherwise other callers that pass these queues meanwhile would each ask too.
 		delay = min(delay, reserveTime)
 	}
@@ -156,12 +156,12 @@ func (g *multiAcquire) rollback(res Answer, err error, returned bool) {
 // A multiEntry is a call of lockAll.
 type multiEntry struct {
 	kept    *hold // the caller has the owner mutex of this hold already; or nil
-	bypass  bool  // the next attempt bypasses the wait queues
+	bypass  bool  // the next attempt bypasses the local queues
 	yielded bool  // the caller has let other processes go first
 }
 
-// lockAll waits for the owner mutexes of all holds, and for the wait queues of all locks that the owner does not hold.
-// It returns the targets of the next attempt. If it returns an error, the caller has no owner mutex and no wait queue.
+// lockAll waits for the owner mutexes of all holds, and for the local queues of all locks that the owner does not hold.
+// It returns the targets of the next attempt. If it returns an error, the caller has no owner mutex and no local queue.
 func (g *multiAcquire) lockAll() ([]target, error) {
 	var in multiEntry
 	for {
@@ -317,7 +317,7 @@ func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 	return other
 }
 
-// unlockHoldsLocked unlocks the owner mutexes of all holds. The holds of g.fresh keep their wait queues.
+// unlockHoldsLocked unlocks the owner mutexes of all holds. The holds of g.fresh keep their local queues.
 func (g *multiAcquire) unlockHoldsLocked() {
 	for _, t := range g.locked {
 		if t.hold.Asks() {
@@ -340,8 +340,8 @@ func (g *multiAcquire) expiredLocked() *hold {
 	return nil
 }
 
-// tryQueuesLocked enters all wait queues that the attempt has to pass. If another caller is in one of them, it unlocks
-// the holds, leaves the wait queues, and returns false.
+// tryQueuesLocked enters all local queues that the attempt has to pass. If another caller is in one of them, it unlocks
+// the holds, leaves the local queues, and returns false.
 func (g *multiAcquire) tryQueuesLocked() bool {
 	for _, t := range g.locked {
 		if !t.hold.tryQueueLocked() {
@@ -377,8 +377,8 @@ func (g *multiAcquire) leaveQueuesLocked() {
 	}
 }
 
-// unlockAll unlocks all holds before the caller waits for the release of targets[at]. The caller keeps the wait queue
-// of that lock, which another process holds. If all is set, it keeps all wait queues, because it asks again in a
+// unlockAll unlocks all holds before the caller waits for the release of targets[at]. The caller keeps the local queue
+// of that lock, which another process holds. If all is set, it keeps all local queues, because it asks again in a
 // moment.
 func (g *multiAcquire) unlockAll(at int, all bool) {
 	g.states.Lock()
@@ -427,8 +427,8 @@ func (g *multiAcquire) dropPlaces() {
 }
 
 // present returns targets with the holds of now: each attempt makes new holds, which have the fields of the operation.
-// If a late answer may have granted them, the next attempt bypasses the wait queues: the caller in one of them may wait
-// for that.
+// If a late answer may have granted them, the next attempt bypasses the local queues: the caller in one of them may
+// wait for that.
 func (g *multiAcquire) present(targets []target, mayHold bool) []target {
 	g.states.Lock()
 	defer g.states.Unlock()

@@ -1,11 +1,11 @@
 package engine
 
-// Acquiring one lock: through the wait queue of the lock in this process, and, if the lock has a record, through the
-// line, which is its wait queue in Redis.
+// Acquiring one lock: through the local queue of the lock, and, if the lock has a record, through the line, which is
+// its wait queue in Redis.
 //
-// Rules: while the caller waits for a release, it keeps its owner mutex and its position at the front of the wait
-// queue, so that the callers behind it need not ask Redis. It has one place in the line: see line.go. The exception is a
-// caller that wants more permits than a semaphore has: it waits beside the wait queue until there are enough.
+// Rules: while the caller waits for a release, it keeps its owner mutex and its position at the front of the local
+// queue, so that the callers behind it need not ask Redis. It has one place in the line: see line.go. The exception is
+// a caller that wants more permits than a semaphore has: it waits beside the local queue until there are enough.
 
 import (
 	"time"
@@ -31,7 +31,7 @@ func (o *oneLock) begin(op *waitOptions, b backend, t target) {
 	o.states, o.targets = o.state[:], o.target[:]
 }
 
-// bypassesQueue reports whether the caller contends without having passed the wait queue: for a semaphore, or because
+// bypassesQueue reports whether the caller contends without having passed the local queue: for a semaphore, or because
 // Redis has not answered the caller at the front of the queue.
 func (o *oneLock) bypassesQueue() bool {
 	h := o.targets[0].hold
@@ -41,8 +41,8 @@ func (o *oneLock) bypassesQueue() bool {
 	return h.lock.Traits().Admission == contract.Counting || h.needsQueue()
 }
 
-// enter waits until the wait queue has admitted the caller, unless its next attempt bypasses the queue, and then for as
-// long as the hand-off policy lets other processes go first. It calls asksLocked before the attempt, with the mutex.
+// enter waits until the local queue has admitted the caller, unless its next attempt bypasses the queue, and then for
+// as long as the hand-off policy lets other processes go first. It calls asksLocked before the attempt, with the mutex.
 func (o *oneLock) enter(asksLocked func()) error {
 	for yields := true; ; {
 		todo := o.enterStep(asksLocked, yields)
@@ -78,8 +78,8 @@ func (o *oneLock) enterStep(asksLocked func(), yields bool) (todo effect) {
 	return todo
 }
 
-// rejoinQueue ends an attempt that has bypassed the wait queue and found the lock busy. The caller does not wait for a
-// release now: it enters the wait queue again. See errBypassQueue. There it is woken by a late grant, for which the
+// rejoinQueue ends an attempt that has bypassed the local queue and found the lock busy. The caller does not wait for a
+// release now: it enters the local queue again. See errBypassQueue. There it is woken by a late grant, for which the
 // callers in front of it would wait in vain.
 func (o *oneLock) rejoinQueue(in target) error {
 	if in.hold.lock.Traits().Admission == contract.Counting {
@@ -101,7 +101,7 @@ func (o *oneLock) present(targets []target, _ bool) []target { return targets }
 type recordBackend struct {
 	oneLock
 	place place // of the caller in the line
-	aside bool  // the caller waits beside the wait queue: see stepAside
+	aside bool  // the caller waits beside the local queue: see stepAside
 }
 
 func (r *recordBackend) admit() error {
@@ -159,9 +159,9 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 	return res, err
 }
 
-// stepAside makes the caller leave the wait queue, so that callers of this process that want fewer permits than it does
-// need not wait behind it. In Redis its place lets them go first, too: see fits in internal/lua/permit.lua. The place
-// is that of the caller until the next one of this process joins the line, which replaces it.
+// stepAside makes the caller leave the local queue, so that callers of this process that want fewer permits than it
+// does need not wait behind it. In Redis its place lets them go first, too: see fits in internal/lua/permit.lua. The
+// place is that of the caller until the next one of this process joins the line, which replaces it.
 func (r *recordBackend) stepAside() {
 	h := r.targets[0].hold
 	h.leaveQueue()
@@ -171,7 +171,7 @@ func (r *recordBackend) stepAside() {
 	}
 }
 
-// stepBack makes the caller enter the wait queue again, because the semaphore has enough permits again. If another
+// stepBack makes the caller enter the local queue again, because the semaphore has enough permits again. If another
 // caller is in the queue, stepBack returns false: then the caller has to wait behind it, at the position that stepAside
 // has noted.
 func (r *recordBackend) stepBack() bool {
@@ -212,7 +212,7 @@ func (r *recordBackend) chooseDelivery() {
 		t.Delivery = ""
 	case t.HoldCount > 1 || t.NoWait || t.hold.hasCounterpart():
 		t.Delivery = contract.Barge
-	case !r.aside && r.bypassesQueue(): // the place in the line is that of the caller at the front of the wait queue
+	case !r.aside && r.bypassesQueue(): // the place in the line is that of the caller at the front of the local queue
 	case r.subscription.hearsGrants(t):
 		t.Delivery = contract.Push
 	case r.subscription.isRefused():
@@ -269,7 +269,7 @@ func (r *recordBackend) takePlaceLocked() {
 	if q == nil || q.place == nil || t.HoldCount > 1 {
 		return
 	}
-	if r.place.field != nil && !r.adoptsRecord { // the caller has bypassed the wait queue with a field that it now replaces
+	if r.place.field != nil && !r.adoptsRecord { // the caller has bypassed the queue with a field that it now replaces
 		if r.leftovers.ToRollBack(true) {
 			s.oweLocked(duty{rollBack: t.hold.commands(), attempt: r.place.attempt(), unknown: r.leftovers.Tries()})
 			r.leftovers = tenancy.Leftovers{}

@@ -17,12 +17,12 @@ import (
 // The waitOptions of a caller apply to all waits of its call.
 type waitOptions struct {
 	send.Wait
-	bypass    bool          // the next attempt bypasses the wait queue
-	foundBusy bool          // an attempt that has bypassed the wait queue has found a semaphore busy
+	bypass    bool          // the next attempt bypasses the local queue
+	foundBusy bool          // an attempt that has bypassed the local queue has found a semaphore busy
 	fitted    bool          // the semaphore had as many permits as the caller wants when it began to wait
 	waited    bool          // the call has begun to wait for other owners
-	number    uint64        // keeps the caller's position in a wait queue that it has left for an attempt; 0: it has none
-	since     time.Duration // when it has, on the clock of the watchdog
+	number    uint64        // the position of the caller in a queue that it has left, for when it comes back; 0: none
+	since     time.Duration // when the call began to wait, on the clock of the watchdog
 	part      *Part         // that the call is made for: see part.go; or nil
 	span      *span         // of the call; nil: there is no Observer
 	found     findings      // what the caller knows newest of its locks

@@ -1,5 +1,6 @@
-// Package waitqueue is the local queue in which the callers of a process wait: a first-in, first-out queue that
-// admits one caller at a time. Every waiter can leave the queue.
+// Package waitqueue is the queue in which the callers of a process wait: a first-in, first-out queue that admits one
+// caller at a time. Every waiter can leave the queue. The local queue of a lock is one, and so is the owner mutex of a
+// hold.
 //
 // Rules: a Queue does nothing by itself: it never blocks, and has no goroutine and no mutex. The mutex of its owner
 // guards it and its Waiters. Release itself admits the first waiter, so that no new caller can get ahead of it.
@@ -58,7 +59,7 @@ func (q *Queue[V]) Add(value V, number uint64) *Waiter[V] {
 	return w
 }
 
-// First returns the waiter at the head of the queue, or nil.
+// First returns the waiter at the head of the queue, which Release would admit; or nil.
 func (q *Queue[V]) First() *Waiter[V] {
 	if q.waiters == nil || q.waiters.Len() == 0 {
 		return nil
