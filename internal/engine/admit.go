@@ -104,16 +104,20 @@ func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) *waite
 // record, or until the wait ends otherwise. If code of the user panics meanwhile, or ends the goroutine, it gives up
 // what the hold has.
 func (s *lockState) awaitHandoff(op *waitOptions, w *waiter, r Request) (in admitted, t target, err error) {
-	returned := false
+	awake, returned := false, false
 	defer func() {
-		if !returned {
+		switch {
+		case !awake:
 			_ = s.abandon(w).carryOut(op)
+		case !returned && in.hold != nil: // the hold that was made in place of the one whose guards were canceled
+			in.hold.unlockHold()
 		}
 	}()
 	err = op.await(w)
-	returned = true
+	awake = true
 	in, t, todo, err := s.settle(op, w, r, err)
 	_ = todo.carryOut(op) // it cancels guards
+	returned = true
 	return in, t, err
 }
 

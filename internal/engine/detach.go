@@ -62,15 +62,13 @@ func (e *Engine) Detach(
 	case h == nil:
 		return d, false, s.notHeldError(kind.Traits().ID, o)
 	}
-	h.expireIfDue()
 	x := &detaching{hold: h, to: e.fields.detachedField(h.lock.Traits().Permits())}
 	guards, err := x.begin(keep)
 	if err != nil {
 		h.unlockHold()
 		return d, false, err
 	}
-	guard.EndAll(guards, h.withName(ErrDetached))
-	d, err = x.run(ctx, &op)
+	d, err = x.run(ctx, &op, guards)
 	return d, true, err
 }
 
@@ -85,8 +83,8 @@ type detaching struct {
 	undone atomic.Bool   // Redis has not confirmed the request
 }
 
-// begin ends the hold in this process, and returns its guards, which the caller has to cancel; or else the reason why
-// the hold cannot be detached. The hold stays in its local queue, so that no caller waits for Redis in vain meanwhile.
+// begin ends the hold in this process, and returns its guards, which run cancels; or else the reason why the hold cannot
+// be detached. The hold stays in its local queue, so that no caller waits for Redis in vain meanwhile.
 func (x *detaching) begin(keep time.Duration) ([]*guard.End, error) {
 	h, s := x.hold, x.lockState
 	s.Lock()
@@ -115,12 +113,12 @@ func (x *detaching) begin(keep time.Duration) ([]*guard.End, error) {
 	return h.guards.Take(), nil
 }
 
-// run renames the field of the hold in Redis, and unlocks the owner mutex.
-func (x *detaching) run(ctx context.Context, op *waitOptions) (d Detached, err error) {
+// run cancels the guards of the hold, renames its field in Redis, and unlocks the owner mutex.
+func (x *detaching) run(ctx context.Context, op *waitOptions, guards []*guard.End) (d Detached, err error) {
 	h, e := x.hold, x.lockState.engine
-	confirmed, buries := false, e.late.MayAcquire(h.Field().ID)
-	answer := send.Answer{Lost: 1}
-	defer func() { // runs also when a hook of the Redis client ends the goroutine
+	confirmed := false
+	var answer send.Answer
+	defer func() { // runs also when a context, or a hook of the Redis client, ends the goroutine
 		x.left(answer.Orphans, answer.Lost > 0)
 		if !confirmed {
 			x.undone.Store(true)
@@ -128,6 +126,9 @@ func (x *detaching) run(ctx context.Context, op *waitOptions) (d Detached, err e
 		}
 		x.end()
 	}()
+	guard.EndAll(guards, h.withName(ErrDetached))
+	answer.Lost = 1 // until Do has returned
+	buries := e.late.MayAcquire(h.Field().ID)
 	call := h.commands().Rename(contract.Rename{From: h.Field().ID, To: x.to, Lease: x.lease, Late: buries, Splits: x.splits})
 	answer = e.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: x}, time.Now())
 	r, err := answer.Reply()

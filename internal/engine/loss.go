@@ -70,10 +70,23 @@ func (r *record) lose(cause error, first *hold) []ending {
 	}
 	s.Unlock()
 
-	for _, e := range all {
-		e.carryOut()
-	}
+	returned := false
+	defer func() {
+		if !returned { // the caller does not report them
+			reportLater(all)
+		}
+	}()
+	carryOutAll(all)
+	returned = true
 	return all
+}
+
+// carryOutAll carries all endings out, also if code of the user panics meanwhile, or ends the goroutine.
+func carryOutAll(all []ending) {
+	if len(all) > 0 {
+		defer carryOutAll(all[1:])
+		all[0].carryOut()
+	}
 }
 
 // isLossLocked reports whether a loss that the caller has found is still one: first, if it is not nil, has not left the
@@ -116,8 +129,8 @@ func (e *ending) carryOut() {
 	if !e.renewed {
 		h.lockState.engine.expired.remember(h)
 	}
+	defer h.keeper().lost()
 	guard.EndAll(e.guards, h.withName(e.loss))
-	h.keeper().lost()
 }
 
 // report reports the loss as an event.

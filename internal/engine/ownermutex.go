@@ -85,9 +85,17 @@ func (c *ownerCall) step(s *lockState, op *waitOptions, use func(h *hold) effect
 	return todo, nil
 }
 
-// carryOut carries out the effect of a step.
+// carryOut carries out the effect of a step. If code of the user panics meanwhile, or ends the goroutine, it unlocks the
+// owner mutex, unless the caller still waits for that.
 func (c *ownerCall) carryOut(op *waitOptions, todo effect) error {
+	returned := false
+	defer func() {
+		if !returned && todo.waiter == nil {
+			cmp.Or(c.hold, c.enters).unlockHold()
+		}
+	}()
 	err := todo.carryOut(op)
+	returned = true
 	switch {
 	case err == errOwnerChanged:
 		c.enters = nil

@@ -27,10 +27,11 @@ func (e *Engine) Release(ctx context.Context, kind contract.Lock, o Owner) error
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	p := partOf(ctx)
+	cancels := ctx.Done() != nil // while the caller has the owner mutex, no method of ctx is called
 	back, err := s.releaseOne(nil, kind, o, p)
 	var op waitOptions // zero until the call waits or sends a request
 	if err == send.ErrTimeUp {
-		op = releaseOptions(ctx)
+		op = releaseOptions(ctx, cancels)
 		back, err = s.releaseOne(&op, kind, o, p)
 	}
 	h := back.hold
@@ -47,7 +48,7 @@ func (e *Engine) Release(ctx context.Context, kind contract.Lock, o Owner) error
 		return back.loss
 	}
 	if op.Ctx == nil {
-		op = releaseOptions(ctx)
+		op = releaseOptions(ctx, cancels)
 	}
 	if back.loss != nil { // the owner need not wait for Redis: the record is deleted in the background if it does not answer
 		op.Deadline = time.Now().Add(e.Patience())
@@ -56,38 +57,47 @@ func (e *Engine) Release(ctx context.Context, kind contract.Lock, o Owner) error
 }
 
 // releaseOptions returns the wait options of an Unlock, which takes at most UnlockTime and ignores the cancellation of
-// ctx.
-func releaseOptions(ctx context.Context) waitOptions {
-	if ctx.Done() != nil {
+// ctx. cancels reports whether ctx can be canceled.
+func releaseOptions(ctx context.Context, cancels bool) waitOptions {
+	if cancels {
 		ctx = context.WithoutCancel(ctx)
 	}
 	return waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: time.Now().Add(UnlockTime), OnCaller: true}}
 }
 
-// releaseUnconfirmed decrements the hold count in this process alone, because of err, and returns err. If the count
-// reaches zero, the record is deleted in the background. It is not handed off: another goroutine of the owner, which has
-// the owner mutex, may have a request under way that sets a lease or a hold count.
+// releaseUnconfirmed decrements the hold count in this process alone, because of err, and returns err.
 func (s *lockState) releaseUnconfirmed(ctx context.Context, kind contract.Lock, o Owner, p *Part, err error) error {
-	h := s.findFor(kind.Traits().ID, o, p)
-	if h == nil {
-		return err
+	if h := s.findFor(kind.Traits().ID, o, p); h != nil {
+		left := h.lowerUnconfirmed(p)
+		s.engine.observeRelease(ctx, h, left, err)
 	}
-	s.Lock()
+	return err
+}
+
+// lowerUnconfirmed decrements the hold count in this process alone, for a caller with the part p, which may be nil. If
+// the count reaches zero, the record is deleted in the background. It is not handed off: another goroutine of the owner,
+// which has the owner mutex, may have a request under way that sets a lease or a hold count.
+func (h *hold) lowerUnconfirmed(p *Part) (left int) {
+	left, last, guards := h.lowerUnconfirmedStep(p)
+	if last {
+		defer h.lockState.engine.workers.Spawn(h.clear)
+	}
+	guard.EndAll(guards, nil)
+	return left
+}
+
+func (h *hold) lowerUnconfirmedStep(p *Part) (left int, last bool, guards []*guard.End) {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
 	p.uncountLocked(h)
-	left, last, guards := h.endOneLocked()
+	left, last, guards = h.endOneLocked()
 	if last {
 		h.Field().Unwant() // the request of the other goroutine may set a lease, also after clear
 	}
 	if h.ownerQueue.TryEnter() { // as a rule, that goroutine forgets the hold, which has ended
 		h.unlockHoldLocked()
 	}
-	s.Unlock()
-	guard.EndAll(guards, nil)
-	if last {
-		s.engine.workers.Spawn(h.clear)
-	}
-	s.engine.observeRelease(ctx, h, left, err)
-	return err
+	return left, last, guards
 }
 
 // run has the hold count set, which unlocks the owner mutex of the hold, and reports the outcome.
@@ -201,11 +211,30 @@ type releasedOne struct {
 
 // releaseOne decrements the hold count of the hold that o has on kind, for a caller with the part p, which may be nil. If
 // another goroutine of o uses the hold, it waits as op allows; if op is nil, it returns send.ErrTimeUp instead.
-func (s *lockState) releaseOne(op *waitOptions, kind contract.Lock, o Owner, p *Part) (releasedOne, error) {
-	var g releasedOne
+func (s *lockState) releaseOne(op *waitOptions, kind contract.Lock, o Owner, p *Part) (g releasedOne, err error) {
 	c := ownerCall{kind: kind, owner: o, part: p} // it also ends a hold whose lease has expired
-	err := c.run(s, op, func(h *hold) effect { return g.releaseLocked(h, p) })
+	returned := false
+	defer func() {
+		if !returned {
+			s.abandonRelease(&g, kind, o, p)
+		}
+	}()
+	err = c.run(s, op, func(h *hold) effect { return g.releaseLocked(h, p) })
+	returned = true
 	return g, err
+}
+
+// abandonRelease finishes a releaseOne during which code of the user has panicked, or ended the goroutine. The caller
+// has the owner mutex no more, and does not unlock again, so the hold count is decremented all the same.
+func (s *lockState) abandonRelease(g *releasedOne, kind contract.Lock, o Owner, p *Part) {
+	switch {
+	case !g.lowered:
+		if h := s.findFor(kind.Traits().ID, o, p); h != nil {
+			h.lowerUnconfirmed(p)
+		}
+	case g.count == 0 && !g.done:
+		s.engine.workers.Spawn(g.hold.clear)
+	}
 }
 
 // releaseLocked is a step of releaseOne. The guards of the hold are canceled in two parts: those that there are before

@@ -88,10 +88,11 @@ func (e *End) Now(cause error) {
 	e.cancel(cause)
 }
 
-// EndAll cancels the guards of all ends.
+// EndAll cancels the guards of all ends, also if a context of the user panics meanwhile, or ends the goroutine.
 func EndAll(ends []*End, cause error) {
-	for _, end := range ends {
-		end.Now(cause)
+	if len(ends) > 0 {
+		defer EndAll(ends[1:], cause)
+		ends[0].Now(cause)
 	}
 }
 

@@ -204,3 +204,36 @@ func TestHoldKeepsNoEndOfAParentThatIsCanceledMeanwhile(t *testing.T) {
 	assert.Error(t, g.Err())
 	assert.Zero(t, h.count(), "the Ends that the hold keeps")
 }
+
+// A brokenCtx panics once it is broken.
+type brokenCtx struct {
+	context.Context
+	broken *bool
+}
+
+func (c brokenCtx) Done() <-chan struct{} {
+	if *c.broken {
+		panic("broken")
+	}
+	return c.Context.Done()
+}
+
+// A parent that panics keeps no other guard from its end.
+func TestAllGuardsEndAlthoughAParentPanics(t *testing.T) {
+	var ends []*End
+	var guards []context.Context
+	broken := false
+	for range 3 {
+		parent, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		h := new(fakeHold)
+		guards = append(guards, guardOf(t, brokenCtx{parent, &broken}, h))
+		ends = append(ends, h.ends.Take()...)
+	}
+	broken = true
+	assert.PanicsWithValue(t, "broken", func() { EndAll(ends, errLost) })
+	broken = false
+	for _, g := range guards {
+		assert.Equal(t, errLost, context.Cause(g))
+	}
+}

@@ -1,0 +1,261 @@
+//go:build go1.25
+
+package engine
+
+// Code of the user that panics, or ends the goroutine, while a call does something for which no mutex is held.
+//
+// Rule: a panic goes on to the caller, and nothing stays taken: neither the owner mutex of the hold, nor the local
+// queue, nor the lock in Redis.
+
+import (
+	"context"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/fakeredis"
+)
+
+// A faultyUser has contexts whose Done panics or, if says is nil, ends the goroutine, while a call of dies runs.
+type faultyUser struct {
+	t    *testing.T
+	says any
+	dead atomic.Bool
+}
+
+// withFaults runs f in a bubble for each fault of the user.
+func withFaults(t *testing.T, f func(t *testing.T, e *bubbleEngine, u *faultyUser)) {
+	t.Helper()
+	for name, says := range map[string]any{"panics": "a context", "ends the goroutine": nil} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) { f(t, e, &faultyUser{t: t, says: says}) })
+		})
+	}
+}
+
+// dies asserts that the fault ends call.
+func (u *faultyUser) dies(call func()) {
+	u.t.Helper()
+	returned, said := false, any(nil)
+	ended := make(chan struct{})
+	u.dead.Store(true)
+	go func() {
+		defer close(ended)
+		defer func() { said = recover() }()
+		call()
+		returned = true
+	}()
+	<-ended
+	u.dead.Store(false)
+	assert.False(u.t, returned, "the call has returned")
+	assert.Equal(u.t, u.says, said, "the panic")
+}
+
+type faultyCtx struct {
+	context.Context
+	user *faultyUser
+}
+
+// context returns a context that can be canceled.
+func (u *faultyUser) context() context.Context { return faultyCtx{u.t.Context(), u} }
+
+func (c faultyCtx) Done() <-chan struct{} {
+	switch {
+	case !c.user.dead.Load():
+	case c.user.says != nil:
+		panic(c.user.says)
+	default:
+		runtime.Goexit()
+	}
+	return c.Context.Done()
+}
+
+// guards makes a guard of the hold of o on x whose context has faults.
+func (u *faultyUser) guards(e *bubbleEngine, o Owner) {
+	u.t.Helper()
+	_, err := e.Guard(u.context(), newFakeLock(e.redis, "x"), o)
+	require.NoError(u.t, err)
+}
+
+// locksSoon locks and unlocks x, which must be free, or become free without the end of a lease.
+func (e *bubbleEngine) locksSoon(o Owner) {
+	e.t.Helper()
+	ok, err := e.lockWith(context.Background(), o, Request{Wait: 5 * time.Second})
+	assert.NoError(e.t, err, "%v does not get the lock", o)
+	if assert.True(e.t, ok, "%v does not get the lock", o) {
+		e.unlock(o)
+	}
+}
+
+// A call cancels a guard, whose context has a fault. The next calls of the owner, and of others, succeed.
+func TestFaultyGuardLeavesNothingTaken(t *testing.T) {
+	const lease = time.Hour
+	ctx := context.Background()
+	unlock := func(e *bubbleEngine) { _ = e.unlockErr(1) }
+	detach := func(e *bubbleEngine) { _, _, _ = e.Detach(ctx, newFakeLock(e.redis, "x"), 1, lease) }
+	for name, c := range map[string]struct {
+		call    func(e *bubbleEngine)
+		lease   time.Duration // of the hold
+		expired bool          // the lease is over, and only the call notices it
+		next    bool          // another owner waits for the lock
+	}{
+		"Unlock":                    {call: unlock},
+		"Unlock beside a waiter":    {call: unlock, next: true},
+		"Unlock of an expired hold": {call: unlock, lease: lease, expired: true},
+		"Lock of an expired hold": {
+			call:  func(e *bubbleEngine) { _, _ = e.lockWith(ctx, 1, Request{Wait: forever}) },
+			lease: lease, expired: true,
+		},
+		"Extend of an expired hold": {
+			call:  func(e *bubbleEngine) { _ = e.Extend(ctx, newFakeLock(e.redis, "x"), 1, lease) },
+			lease: lease, expired: true,
+		},
+		"Detach":                    {call: detach},
+		"Detach beside a waiter":    {call: detach, next: true},
+		"Detach of an expired hold": {call: detach, lease: lease, expired: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
+				ok, err := e.lockWith(ctx, 1, Request{Wait: forever, Lease: c.lease})
+				require.NoError(t, err)
+				require.True(t, ok)
+				u.guards(e, 1)
+				ended := make(chan struct{})
+				if c.next {
+					go func() {
+						defer close(ended)
+						e.locksSoon(2)
+					}()
+				}
+				synctest.Wait() // the watchdog sleeps, and does not notice what follows
+				if c.expired {
+					e.redis.Set(func() { delete(e.redis.Records, "x") })
+					h, _ := e.holdBy(newFakeLock(e.redis, "x").Traits().ID, 1)
+					h.record.lease.SetValidUntil(e.watchdog.Now())
+				}
+				u.dies(func() { c.call(e) })
+				if c.next {
+					<-ended
+				}
+				e.locksSoon(1)
+				e.locksSoon(2)
+				assert.Zero(t, e.holds(), "holds that are left")
+			})
+		})
+	}
+}
+
+// The same for a hold to which the lock was handed off, and which is given up because its caller has run so late. The
+// guard is that of another goroutine of its owner.
+func TestFaultyGuardOfAHandoffThatIsGivenUpLeavesNothingTaken(t *testing.T) {
+	withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
+		e.lock(1)
+		wakes := make(chan struct{})
+		late := lateCtx{context.Background(), wakes}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			u.dies(func() { _, _ = e.lockWith(late, 2, Request{Wait: forever}) })
+		}()
+		synctest.Wait()
+		u.dead.Store(false)
+		e.unlock(1)
+		u.guards(e, 2)
+		h, _ := e.holdBy(newFakeLock(e.redis, "x").Traits().ID, 2)
+		h.record.lease.SetValidUntil(e.watchdog.Now() + time.Second)
+		u.dead.Store(true)
+		close(wakes)
+		<-ended
+		e.locksSoon(2)
+		e.locksSoon(1)
+		assert.Zero(t, e.holds(), "holds that are left")
+	})
+}
+
+// A lateCtx returns its channel when wakes is closed.
+type lateCtx struct {
+	context.Context
+	wakes <-chan struct{}
+}
+
+func (c lateCtx) Done() <-chan struct{} {
+	<-c.wakes
+	return c.Context.Done()
+}
+
+// An Unlock that does not wait any longer for another goroutine of its owner cancels a guard with a fault. The record is
+// deleted all the same, and not only when the other goroutine has its answer.
+func TestFaultyGuardOfAnUnconfirmedUnlockLeavesNoRecord(t *testing.T) {
+	withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
+		l := newFakeLock(e.redis, "x")
+		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: time.Hour})
+		require.NoError(t, err)
+		require.True(t, ok)
+		u.guards(e, 1)
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
+				if verb == "renew" {
+					f.Late = 30 * time.Second
+				}
+				return f
+			}
+		})
+		extended := make(chan struct{})
+		go func() {
+			defer close(extended)
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			defer cancel()
+			assert.Error(t, e.Extend(ctx, l, 1, 2*time.Hour))
+		}()
+		synctest.Wait()
+		u.dies(func() { _ = e.unlockErr(1) })
+		time.Sleep(2 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"))
+		<-extended
+		e.locksSoon(1)
+		time.Sleep(time.Minute) // until all tries of Extend have run
+	})
+}
+
+// The context of an Unlock has a fault: the owner mutex stays free, and the next Unlock succeeds.
+func TestUnlockWithAFaultyContext(t *testing.T) {
+	withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
+		e.lock(1)
+		u.dies(func() { _ = e.Release(u.context(), newFakeLock(e.redis, "x"), 1) })
+		e.unlock(1)
+		e.locksSoon(2)
+	})
+}
+
+// Readers that share a record lose it together. A fault of the guard of one of them keeps nothing from the others: their
+// guards end, and all losses are reported.
+func TestFaultyGuardKeepsNoLossFromOthers(t *testing.T) {
+	withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
+		n := 0
+		e.Events = lostEvents{logged{e.Log}, &n}
+		for o := Owner(1); o <= 3; o++ {
+			e.shares(o)
+		}
+		u.guards(e, 1)
+		other, err := e.Guard(context.Background(), e.shared(), 3)
+		require.NoError(t, err)
+		h, _ := e.holdBy(e.shared().Traits().ID, 1)
+		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		u.dies(func() { h.lose(errGone) })
+		synctest.Wait()
+		select {
+		case <-other.Done(): // Err would look at the hold
+		default:
+			assert.Fail(t, "the guard of another reader goes on")
+		}
+		assert.Equal(t, 3, n, "losses that were reported")
+		for o := Owner(1); o <= 3; o++ {
+			assert.ErrorIs(t, e.Release(context.Background(), e.shared(), o), ErrLockLost)
+		}
+	})
+}
