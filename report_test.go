@@ -224,7 +224,28 @@ func (e watchedError) Unwrap() error {
 	return nil
 }
 
-// C5: no context, hook, error of a hook, logger or Observer of the user is called with a mutex of the library held.
+// An erringContext ends with an error of its own when done is closed.
+type erringContext struct {
+	watchedContext
+	done chan struct{}
+}
+
+func (c erringContext) Done() <-chan struct{} {
+	c.watch.look("ctx.Done")
+	return c.done
+}
+
+func (c erringContext) Err() error {
+	c.watch.look("ctx.Err")
+	select {
+	case <-c.done:
+		return watchedError{c.watch}
+	default:
+		return nil
+	}
+}
+
+// C5: no context, hook, error of either, logger or Observer of the user is called with a mutex of the library held.
 func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
@@ -383,6 +404,38 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 		}
 	}
 	work("failing")
+
+	// A caller gives up behind another one, to which an error was the answer. So the error of its context is not the only
+	// one that it returns.
+	front, cancel := user(ContextWithOwner(context.Background()), 2*soon)
+	defer cancel()
+	all.Go(func() { _ = redlock.Lock(front) })
+	testredis.Await(t, "the nodes have answered the caller in front", soon, func() bool {
+		_, _, busy := waitersOf(redlock.(known))
+		return busy
+	})
+	behind := erringContext{watchedContext{ContextWithOwner(context.Background()), watch}, make(chan struct{})}
+	gaveUp := make(chan error, 1)
+	go func() { gaveUp <- redlock.Lock(behind) }()
+	testredis.Await(t, "another caller is behind", soon, func() bool {
+		waiters, _, _ := waitersOf(redlock.(known))
+		return waiters == 1
+	})
+	close(behind.done)
+	require.ErrorContains(t, await(b, "it gives up", gaveUp), "the last attempt")
+	cancel()
+	all.Wait()
+
+	// An Extend fails, and the hold was lost meanwhile.
+	for failed := false; !failed; { // on a busy machine the lease may have expired before
+		fails.Store(false)
+		if h, ok, _ := one.NewLock("extends:"+b.name).TryAcquire(owner, soon, 300*time.Millisecond); ok {
+			fails.Store(true)
+			err := h.Extend(owner, 2*soon)
+			failed = err != nil && strings.Contains(err.Error(), "the last attempt: the hook says no")
+			_ = h.Release(owner)
+		}
+	}
 	fails.Store(false)
 	require.NoError(t, one.Close())
 	require.NoError(t, two.Close())

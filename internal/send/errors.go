@@ -75,13 +75,21 @@ func Silence(d time.Duration, tries int, last error) error {
 		ErrSilent, d.Truncate(tenth), tries), last)
 }
 
-// WithLast returns why, the reason why a caller gives up, together with the error of the last try, if there is one.
+// WithLast returns why, the reason why a caller gives up, together with the error of the last try, if there is one. It
+// may be called with a mutex held: no method of the errors is called, which may be those of a hook or a context of the
+// user.
 func WithLast(why, last error) error {
 	if last == nil {
 		return why
 	}
-	return fmt.Errorf("%w: the last attempt: %w", why, last)
+	return &lastError{why, last}
 }
+
+// A lastError is an error, and that of the last try.
+type lastError struct{ why, last error }
+
+func (e *lastError) Error() string   { return fmt.Sprintf("%v: the last attempt: %v", e.why, e.last) }
+func (e *lastError) Unwrap() []error { return []error{e.why, e.last} }
 
 // CtxError returns the error of a context that is done, together with its cause if that is a different error.
 func CtxError(ctx context.Context) error {
