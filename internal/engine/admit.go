@@ -183,6 +183,8 @@ func (s *lockState) abandon(w *waiter) (todo effect) {
 	case h.IsAdopting():
 		h.adoptedLocked()
 		s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
+	case h.isOver(): // another goroutine of the owner has released it, or does so now, and sees to the rest
+		return todo
 	case !h.Asks():
 		h.runsLocked() // for a goroutine of the owner that has re-entered it
 		in, guards := s.discardHandoffLocked(h)

@@ -104,6 +104,9 @@ func (h *hold) lowerUnconfirmedStep(p *Part) (left int, last bool, guards []*gua
 func (r releasing) run(ctx context.Context, wait send.Wait) error {
 	e := r.lockState.engine
 	gone, err := r.keeper().setHoldCount(r, wait)
+	if gone == errGone && r.wasGivenUp() {
+		gone = nil
+	}
 	switch {
 	case r.loss != nil: // the record may still have been there
 		return r.loss
@@ -114,6 +117,15 @@ func (r releasing) run(ctx context.Context, wait send.Wait) error {
 	}
 	e.observeRelease(ctx, r.hold, r.count, err)
 	return err
+}
+
+// wasGivenUp reports whether the hold, of which a level was left, has ended meanwhile without a loss: the caller of that
+// level was given up before it has run, or has unlocked without waiting for this release. Then this process has deleted
+// the record.
+func (r releasing) wasGivenUp() bool {
+	r.lockState.Lock()
+	defer r.lockState.Unlock()
+	return r.count > 0 && r.State() == tenancy.Ended && r.hold.loss == nil
 }
 
 // foundGone ends and reports a hold whose record the release did not find in Redis, and returns the loss.

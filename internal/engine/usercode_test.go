@@ -28,14 +28,20 @@ type faultyUser struct {
 	dead atomic.Bool
 }
 
+// eachFault runs f for each fault: says is that of a faultyUser.
+func eachFault(t *testing.T, f func(t *testing.T, says any)) {
+	t.Helper()
+	for name, says := range map[string]any{"panics": "a context", "ends the goroutine": nil} {
+		t.Run(name, func(t *testing.T) { f(t, says) })
+	}
+}
+
 // withFaults runs f in a bubble for each fault of the user.
 func withFaults(t *testing.T, f func(t *testing.T, e *bubbleEngine, u *faultyUser)) {
 	t.Helper()
-	for name, says := range map[string]any{"panics": "a context", "ends the goroutine": nil} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, e *bubbleEngine) { f(t, e, &faultyUser{t: t, says: says}) })
-		})
-	}
+	eachFault(t, func(t *testing.T, says any) {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) { f(t, e, &faultyUser{t: t, says: says}) })
+	})
 }
 
 // dies asserts that the fault ends call.
@@ -257,5 +263,82 @@ func TestFaultyGuardKeepsNoLossFromOthers(t *testing.T) {
 		for o := Owner(1); o <= 3; o++ {
 			assert.ErrorIs(t, e.Release(context.Background(), e.shared(), o), ErrLockLost)
 		}
+	})
+}
+
+// The lock was handed off to a caller that has not run since, and another goroutine of its owner releases it. The
+// caller is ended while the release is under way, and a late try of the first owner is granted with the same field: it
+// is rolled back after the release, which finds what it releases.
+func TestCallerThatEndsBesideTheReleaseOfItsHandoff(t *testing.T) {
+	eachFault(t, func(t *testing.T, says any) {
+		synctest.Test(t, func(t *testing.T) {
+			e, u := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Minute)), &faultyUser{t: t, says: says}
+			start, seen := time.Now(), make(map[string]int)
+			e.redis.Set(func() {
+				e.redis.Fault = func(verb string) (f fakeredis.Fault) {
+					switch seen[verb]++; {
+					case verb == "acquire" && seen[verb] == 1:
+						f.Late = 3 * time.Second
+					case verb == "release" && seen[verb] == 1:
+						f.Late = 900 * time.Millisecond // too short to be sent again
+					}
+					return f
+				}
+			})
+			e.lock(1)
+			wakes, ended, released := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			late := lateCtx{u.context(), wakes}
+			go func() {
+				defer close(ended)
+				u.dies(func() { _, _ = e.lockWith(late, 2, Request{Wait: forever}) })
+			}()
+			synctest.Wait()
+			e.unlock(1)
+			require.Zero(t, e.redis.Count("release"), "it was handed off")
+			time.Sleep(time.Until(start.Add(2500 * time.Millisecond)))
+			go func() {
+				defer close(released)
+				e.unlock(2)
+			}()
+			time.Sleep(200 * time.Millisecond)
+			close(wakes)
+			<-ended
+			time.Sleep(500 * time.Millisecond)
+			require.Equal(t, 2, e.redis.Count("acquire"))
+			<-released
+			e.locksSoon(2)
+			e.locksSoon(1)
+			assert.Zero(t, e.holds(), "holds that are left")
+		})
+	})
+}
+
+// The same, and the other goroutine has re-entered the hold, and releases that level: the record is deleted because of
+// the caller that is ended, and was not lost.
+func TestCallerThatEndsBesideTheReleaseOfAReentry(t *testing.T) {
+	withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
+		e.HandoffWindow = time.Minute
+		e.lock(1)
+		wakes, ended, released := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		late := lateCtx{u.context(), wakes}
+		go func() {
+			defer close(ended)
+			u.dies(func() { _, _ = e.lockWith(late, 2, Request{Wait: forever}) })
+		}()
+		synctest.Wait()
+		e.unlock(1)
+		e.lock(2)
+		runsLate(e.redis, "release", 1, fakeredis.Fault{Late: 900 * time.Millisecond})
+		go func() {
+			defer close(released)
+			e.unlock(2)
+		}()
+		time.Sleep(200 * time.Millisecond)
+		close(wakes)
+		<-ended
+		<-released
+		e.locksSoon(2)
+		e.locksSoon(1)
+		assert.Zero(t, e.holds(), "holds that are left")
 	})
 }
