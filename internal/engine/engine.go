@@ -55,6 +55,7 @@ type Engine struct {
 	swept    atomic.Int64 // when checkAll was last called, on the clock of the watchdog; 0: never
 	late     late.Requests
 	putBacks putBacks
+	kept     keptFields
 	undoing  atomic.Int64 // attempts that are rolled back in the background: see rollbacker.undo
 
 	rtt     handoff.RoundTrip

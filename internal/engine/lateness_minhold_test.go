@@ -8,6 +8,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"sync"
 	"testing"
@@ -280,4 +281,48 @@ func TestTryOfTheLockThatRunsAfterMinHoldIsRolledBack(t *testing.T) {
 		time.Sleep(late.Life)
 		assert.Empty(t, e.redis.Holder("x"))
 	})
+}
+
+// The message that has granted the lock comes when the hold was released, and MinHold keeps the record: it does not end
+// the record sooner. A grant of later that nobody waits for is given back, as any other.
+func TestMinHoldIsKeptFromALateGrant(t *testing.T) {
+	const minHold = 10 * time.Second
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: minHold})
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		_, field := e.holdBy(l.Traits().ID, 1)
+		grant := fmt.Sprintf("grant %s 1 5000 0", field)
+		require.NoError(t, e.Release(ctx, l, 1))
+		e.Probe().HearGrant(l, grant)
+		time.Sleep(minHold - time.Second)
+		assert.NotEmpty(t, e.redis.Holder("x"), "before MinHold has passed")
+		time.Sleep(2 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "after it")
+
+		e.redis.Set(func() {
+			e.redis.Records["x"] = &fakeredis.Record{Field: field, Levels: 1, Expires: time.Now().Add(time.Hour)}
+		})
+		e.Probe().HearGrant(l, grant)
+		time.Sleep(time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "later")
+	})
+}
+
+// What MinHold keeps is remembered no longer than that.
+func TestKeptFieldsAreForgotten(t *testing.T) {
+	var k keptFields
+	k.add("long", 0, time.Hour)
+	for i := range 10_000 {
+		now := time.Duration(i) * time.Second
+		k.add(fmt.Sprint("client:1:", i), now, now+3*time.Second)
+		require.LessOrEqual(t, len(k.until), 32)
+		assert.Equal(t, now < time.Hour, k.has("long", now))
+		assert.True(t, k.has(fmt.Sprint("client:1:", i), now))
+	}
+	k.add("client:1:100+3", 0, time.Hour)
+	assert.True(t, k.has("client:1:102", 0), "one of its permits")
+	assert.False(t, k.has("client:1:103", 0))
+	assert.False(t, k.has("client:1:102", time.Hour))
 }

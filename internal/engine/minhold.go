@@ -27,10 +27,13 @@ func (m minHold) rest() time.Duration {
 }
 
 // begin returns how much of MinHold is left. If it is not over, the record is kept from now on, also if a late answer
-// would roll it back.
+// or a late grant would roll it back.
 func (m minHold) begin() time.Duration {
 	rest := m.rest()
 	if rest > 0 {
+		e := m.lockState.engine
+		now := e.watchdog.Now()
+		e.kept.add(m.Field().ID, now, now+rest)
 		m.lockState.Lock()
 		defer m.lockState.Unlock()
 		m.Field().Keep()

@@ -142,8 +142,9 @@ func (e rollbacker) repeat(
 }
 
 // heardGrant handles a message that grants the lock to a field of this process. If no caller waits with this field any
-// more, it releases the lock. A message that names another field is forged, and must not release a hold that has it.
-// The goroutine that reads the messages of Redis calls heardGrant, so it does not block.
+// more, and MinHold does not keep what it has acquired, it releases the lock. A message that names another field is
+// forged, and must not release a hold that has it. The goroutine that reads the messages of Redis calls heardGrant, so
+// it does not block.
 func (e rollbacker) heardGrant(kind contract.Record, message string) {
 	g, ok := ParseLineGrant(message, kind.Traits().Suffix)
 	if !ok || !e.fields.mayWait(g.Field) {
@@ -151,7 +152,7 @@ func (e rollbacker) heardGrant(kind contract.Record, message string) {
 	}
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	if s.uses(g.Field) {
+	if s.uses(g.Field) || e.kept.has(g.Field, e.watchdog.Now()) { // in this order: a release keeps its field before it ends
 		return
 	}
 	e.rollBackSoon(kind, contract.Attempt{Field: g.Field, HoldCount: 1, Lease: g.Lease, Late: !e.fields.made(g.Field)})
