@@ -523,3 +523,29 @@ func TestDeletionInTheBackgroundEndsWithTheLease(t *testing.T) {
 		}
 	}
 }
+
+// The owner of a hold with an explicit lease waits for another lock, together with this one. Its attempts re-enter the
+// hold, for longer than its lease, and are rolled back. The record is deleted when the lease has expired: neither the
+// owner nor others wait for what the attempts have made of it.
+func TestRecordIsDeletedBesideAMultiAcquireThatWaits(t *testing.T) {
+	for name, lease := range map[string]time.Duration{"longer lease": time.Hour, "watchdog": 0} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				ctx, a, b := context.Background(), newFakeLock(e.redis, "a"), newFakeLock(e.redis, "b")
+				other := joinBubbleEngine(t, e.redis, "other")
+				ok, err := other.acquire(ctx, b, 2, Request{Wait: forever})
+				require.NoError(t, err)
+				require.True(t, ok)
+				ok, err = e.acquire(ctx, a, 1, Request{Wait: forever, Lease: 2 * time.Second})
+				require.NoError(t, err)
+				require.True(t, ok)
+				ok, err = e.Acquire(ctx, 1, Request{Wait: 4 * time.Second, Lease: lease}, a, b)
+				require.NoError(t, err)
+				require.False(t, ok)
+				assert.Zero(t, holdCountOf(e.Engine, a, 1))
+				assert.Empty(t, e.redis.Holder("a"), "the record after its lease")
+				require.NoError(t, other.Release(ctx, b, 2))
+			})
+		})
+	}
+}

@@ -126,6 +126,42 @@ func TestNoHandoffToMaxHoldWhileARenewalIsUnderWay(t *testing.T) {
 	})
 }
 
+// An attempt of a MultiLock that has found another lock busy leaves the record a longer lease than the MaxHold of the next
+// owner allows. So the lock is released in Redis instead of being handed off.
+func TestNoHandoffToMaxHoldAfterAnAttemptOfAMultiAcquire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := fakeredis.New()
+		e, other := joinBubbleEngine(t, r, "client", withWindow(time.Hour)), joinBubbleEngine(t, r, "other")
+		ctx := context.Background()
+		const most = 21 * time.Second
+		first, second, busy := newFakeLock(r, "x"), newLimitedLock(r, contract.Limits{Max: most}), newFakeLock(r, "busy")
+		ok, err := other.acquire(ctx, busy, 3, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		ok, err = e.acquire(ctx, first, 1, Request{Wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
+		got := make(chan time.Time)
+		go func() {
+			ok, err := e.acquire(ctx, second, 2, Request{Wait: forever})
+			assert.NoError(t, err)
+			assert.True(t, ok)
+			got <- time.Now()
+		}()
+		time.Sleep(9200 * time.Millisecond)
+		ok, err = e.Acquire(ctx, 1, Request{Wait: 300 * time.Millisecond}, first, busy)
+		require.NoError(t, err)
+		require.False(t, ok)
+		require.NoError(t, e.Release(ctx, first, 1))
+		begin := <-got
+		time.Sleep(time.Until(begin.Add(most + 50*time.Millisecond)))
+		assert.Zero(t, holdCountOf(e.Engine, second, 2))
+		assert.Empty(t, r.Holder("x"), "the record after MaxHold")
+		_ = e.Release(ctx, second, 2)
+		require.NoError(t, other.Release(ctx, busy, 3))
+	})
+}
+
 // A Detach of a hold with MinHold is not confirmed, and runs late: MinHold still ends in time.
 func TestMinHoldEndsInTimeAfterALateDetach(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {

@@ -384,10 +384,16 @@ func (g *multiAcquire) unlockAll(at int, all bool) {
 	g.states.Lock()
 	defer g.states.Unlock()
 	for _, t := range g.locked {
-		if h := t.hold; h.Holds() && !t.Renewed {
-			// The attempt may have set it, and its rollback does not shorten it.
-			h.mayLastLocked(bounded(t.Lease) + late.Life)
+		h := t.hold
+		if !h.Holds() {
+			continue
 		}
+		// The attempt may have set its lease, and its rollback does not shorten it.
+		length := bounded(t.Lease)
+		if !g.engine.watchdog.Renews(&h.record.lease) {
+			length += late.Life
+		}
+		h.mayLastLocked(length)
 	}
 	g.unlockHoldsLocked()
 	if all {
