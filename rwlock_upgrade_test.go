@@ -165,6 +165,30 @@ func TestWriteLeaseExpiresAroundAReadLock(t *testing.T) {
 	})
 }
 
+// A read lock that was released again leaves its lease to the write lock around it, whose record is deleted when its own
+// lease has expired.
+func TestWriteLeaseExpiresAfterAReadLock(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l, other := b.client().NewRWLock(b.name), b.client().NewRWLock(b.name)
+		for _, lease := range []time.Duration{0, time.Hour} {
+			b.must(l.Write().LockLease(ctx, time.Second))
+			ok, err := l.Read().TryLock(ctx, 0, lease)
+			require.NoError(t, err)
+			require.True(t, ok)
+			b.must(l.Read().Unlock(ctx))
+			for _, rival := range []Locker{other.Read(), other.Write()} {
+				ok, err = rival.TryLock(ctx, soon, 0)
+				require.NoError(t, err)
+				require.True(t, ok, "the lease of the read lock, %v, keeps the write lock (0: that of the watchdog)", lease)
+				b.must(rival.Unlock(ctx))
+			}
+		}
+	})
+}
+
 // Two readers that both ask for the write lock would wait for each other: all but one get an error.
 func TestUpgradersDoNotBlockEachOther(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {

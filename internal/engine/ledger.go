@@ -147,10 +147,12 @@ func (h *hold) untilOver() (isOver func() bool) {
 const outlivesBy = 250 * time.Millisecond
 
 // mayOutliveLocked reports whether the record of h, whose lease has ended and is not renewed any more, may last longer
-// in Redis than this process relies on it. Then it has to be deleted, because it would block others.
+// in Redis than this process relies on it. Then it has to be deleted, because it would block others. A write lock has the
+// lease of its key, which lasts as long as that of a read lock that its owner has acquired beside it, and has perhaps
+// released since.
 func (h *hold) mayOutliveLocked() bool {
 	w, l := h.lockState.engine.watchdog, &h.record.lease
-	return h.reachLocked().Outlives(w.At(w.End(l)) + lease.Drift(l.WholeValidity()) + outlivesBy)
+	return h.fieldSent || h.reachLocked().Outlives(w.At(w.End(l))+lease.Drift(l.WholeValidity())+outlivesBy)
 }
 
 // attemptUntil returns the attempt with which the field of h is rolled back. Its lease ends at expires, on the clock of
