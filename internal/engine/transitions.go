@@ -74,7 +74,7 @@ func (h *hold) reenteredLocked() { h.doneLocked(true, h.Reentered()) }
 
 // runsLocked notes that the caller of h runs to which the lock was handed off. The hold may have ended, or may have been
 // lost, since.
-func (h *hold) runsLocked() { h.doneLocked(h.Holds(), h.Hold.Runs()) }
+func (h *hold) runsLocked() { h.doneLocked(h.Holds(), h.Runs()) }
 
 // lostLocked notes that the owner of h has lost the lock. ranOut is set if an explicit lease has run out.
 func (h *hold) lostLocked(ranOut bool) { h.doneLocked(h.Holds(), h.Lost(ranOut)) }
