@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // An entrance is where callers enter local queues, and wait there until they are admitted.
@@ -67,11 +68,10 @@ func endTurn(w *waiter, q *waitQueue, err error) error {
 			err = errOwnerChanged
 		}
 	}
-	switch {
-	case err == nil:
-	case q == nil && !w.Waits() && w.Err == nil: // it has the owner mutex, and the hold may have ended since
-		h.unlockHoldLocked()
-	default:
+	if err != nil {
+		if admitted := !w.Waits() && w.Err == nil; q == nil && admitted && h.State() == tenancy.Ended {
+			s.forgetLocked(h) // it has ended since, and nobody else has the owner mutex: as unlockHoldLocked does
+		}
 		queue.Leave(w)
 	}
 	if q != nil {
