@@ -124,6 +124,7 @@ func heldForTenSeconds(t *testing.T, e *bubbleEngine) *hold {
 	h, _ := e.holdBy(contract.LockID{Name: "x"}, 1)
 	e.redis.Set(func() { e.redis.Records["x"].Expires = time.Now().Add(10 * time.Minute) })
 	h.mayLast(10*time.Minute, nil)
+	synctest.Wait() // the watchdog has looked at the new lease, and sleeps
 	h.record.lease.SetValidUntil(e.watchdog.Now())
 	return h
 }
