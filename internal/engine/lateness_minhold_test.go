@@ -320,7 +320,7 @@ func TestTryOfTheLockThatRunsAfterMinHoldIsRolledBack(t *testing.T) {
 }
 
 // The message that has granted the lock comes when the hold was released, and MinHold keeps the record: it does not end
-// the record sooner. A grant of later that nobody waits for is given back, as any other.
+// the record sooner. A grant of later that no caller waits for is released, as any other.
 func TestMinHoldIsKeptFromALateGrant(t *testing.T) {
 	const minHold = 10 * time.Second
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
