@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -282,6 +283,34 @@ func TestLossBesideAnUnlockIsReturned(t *testing.T) {
 				assert.ErrorIs(t, <-again, ErrLockLost)
 				_ = e.Release(ctx, lost, 1)
 				_ = e.Release(ctx, released, 1)
+			})
+		})
+	}
+}
+
+// A MultiLock re-enters two locks. One of them cannot be acquired once more, and the other one was lost: the owner gets
+// the loss, which no later call would return.
+func TestLossBesideAHoldCountThatIsTooHighIsReturned(t *testing.T) {
+	for name, order := range map[string][]string{"lost last": {"a", "b"}, "lost first": {"b", "a"}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e, ctx, errTooMany := newBubbleEngine(t), context.Background(), errors.New("too many")
+				var both []contract.Lock
+				for _, name := range order {
+					l := newFakeLock(e.redis, name)
+					l.traits.MaxHoldCount, l.traits.TooMany = 1, errTooMany
+					both = append(both, l)
+					ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
+					require.NoError(t, err)
+					require.True(t, ok)
+				}
+				lost, _ := e.holdBy(newFakeLock(e.redis, "b").traits.ID, 1)
+				lost.lose(errGone)
+				_, err := e.Acquire(ctx, 1, Request{Wait: forever}, both...)
+				assert.ErrorIs(t, err, ErrLockLost)
+				_, err = e.Acquire(ctx, 1, Request{Wait: forever}, both...)
+				assert.ErrorIs(t, err, errTooMany)
+				assert.NoError(t, e.Release(ctx, newFakeLock(e.redis, "a"), 1))
 			})
 		})
 	}

@@ -9,6 +9,7 @@ package engine
 // uses it in all attempts for as long as its owner does not hold that lock.
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -255,16 +256,19 @@ func (g *multiAcquire) waiting() *waitOptions {
 
 // prepareLocked sets the attempts of all targets.
 func (g *multiAcquire) prepareLocked() ([]target, error) {
-	var loss error
+	var loss, refused error // a loss comes first, because no other call of the owner returns it
 	for i := range g.locked {
-		if err := g.locked[i].prepareLocked(g.request, g.part); loss == nil {
-			loss = err
+		t := &g.locked[i]
+		if err := t.prepareLocked(g.request, g.part); t.hold.IsLost() {
+			loss = cmp.Or(loss, err)
+		} else {
+			refused = cmp.Or(refused, err)
 		}
 	}
-	if loss != nil {
+	if err := cmp.Or(loss, refused); err != nil {
 		g.unlockHoldsLocked()
 		g.leaveQueuesLocked()
-		return nil, loss
+		return nil, err
 	}
 	return slices.Clone(g.locked), nil
 }

@@ -30,17 +30,17 @@ func (t *target) prepareLocked(r Request, p *Part) error {
 	if h.Field() == nil {
 		h.newField()
 	}
+	if h.IsLost() { // before all other reasons: the owner hears of it by this call
+		return h.reportLossLocked(p)
+	}
 	if l := h.lock.Traits(); l.MaxHoldCount > 0 && h.Count() >= l.MaxHoldCount {
 		return l.TooMany
 	}
 	t.Attempt = contract.Attempt{Field: h.Field().ID, Lease: r.Lease, HoldCount: h.Count() + 1, Renewed: r.Lease == 0}
-	switch {
-	case h.Asks():
+	if h.Asks() {
 		t.NoWait = r.Wait == 0
 		t.Lease = h.lock.Traits().Limits.Cut(cmp.Or(max(r.Lease, r.LeastLease), e.WatchdogTimeout))
-	case h.IsLost():
-		return h.reportLossLocked(p)
-	default:
+	} else {
 		t.Renewed = t.Renewed || e.watchdog.Renews(&h.record.lease)
 		if t.Renewed {
 			t.Lease = e.WatchdogTimeout
