@@ -149,15 +149,17 @@ func (s *lockState) holdForLocked(c *ownerCall) *hold {
 }
 
 // isUsableLocked reports whether the call c, which has the owner mutex of h, can use h: it has not ended, and an
-// acquire needs no new hold in its place.
+// acquire needs no new hold in its place. Another call with the same part may have released what the part had of h.
 func (s *lockState) isUsableLocked(c *ownerCall, h *hold) bool {
 	switch {
 	case !h.registered:
 		return false
 	case c.makeOne:
 		return !s.makeRoomLocked(h, c.part)
+	case c.part != nil:
+		return c.part.hasLocked(h)
 	}
-	return c.part != nil || h.isOwnersLocked()
+	return h.isOwnersLocked()
 }
 
 // enterHold locks the owner mutex of h for a caller without the mutex of the lock state.

@@ -47,6 +47,13 @@ func (p *Part) holdLocked(s *lockState, half string) *hold {
 	return nil
 }
 
+// hasLocked reports whether p has acquired h, and has not released it since.
+func (p *Part) hasLocked(h *hold) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Contains(p.holds, h)
+}
+
 // countLocked notes that a call with p, which may be nil, has incremented the hold count of h.
 func (p *Part) countLocked(h *hold) {
 	if p == nil {

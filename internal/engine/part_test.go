@@ -45,3 +45,36 @@ func TestLostHoldIsSetAsideOnce(t *testing.T) {
 		e.unlock(1)
 	})
 }
+
+// Two Unlocks of a RedLock, of which only one has something to release at the node, wait for the owner mutex: the second
+// one releases neither what the owner has acquired by itself, nor what another RedLock has.
+func TestPartReleasesWhatItHasAcquired(t *testing.T) {
+	for name, own := range map[string]bool{"beside the owner": true, "beside another Part": false} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				l, other, p := newFakeLock(e.redis, "x"), new(Part), new(Part)
+				kept := other.In(context.Background())
+				if own {
+					kept = context.Background()
+				}
+				for _, ctx := range []context.Context{kept, p.In(context.Background())} {
+					ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
+					assert.NoError(t, err)
+					assert.True(t, ok)
+				}
+				h, _ := e.holdBy(l.traits.ID, 1)
+				assert.NoError(t, h.enterHold(nil))
+				errs := make(chan error, 2)
+				for range 2 {
+					go func() { errs <- e.Release(p.In(context.Background()), l, 1) }()
+				}
+				synctest.Wait() // both wait for the owner mutex
+				h.unlockHold()
+				assert.ElementsMatch(t, []bool{true, false}, []bool{<-errs == nil, <-errs == nil}, "one releases, and one finds nothing")
+				assert.Equal(t, 1, holdCountOf(e.Engine, l, 1), "the hold count that is left")
+				assert.NotEmpty(t, e.redis.Holder("x"), "the lock is released")
+				assert.NoError(t, e.Release(kept, l, 1))
+			})
+		})
+	}
+}

@@ -89,6 +89,9 @@ func (h *hold) lowerUnconfirmed(p *Part) (left int) {
 func (h *hold) lowerUnconfirmedStep(p *Part) (left int, last bool, guards []*guard.End) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
+	if p != nil && !p.hasLocked(h) { // since the caller has looked it up
+		return h.Count(), false, nil
+	}
 	p.uncountLocked(h)
 	left, last, guards = h.endOneLocked()
 	if last {
