@@ -12,6 +12,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/relock-go/relock/internal/guard"
@@ -35,9 +36,23 @@ type ending struct {
 	unheard bool // the lock was handed off to the hold, and no goroutine of its owner has run since
 }
 
-// lose ends the record and all its holds as lost, and returns an ending for each of them, which it has carried out. If
-// first is not nil, its ending comes first. lose does nothing if the loss is outdated: see isLossLocked.
+// lose is end, and carries the endings out.
 func (r *record) lose(cause error, first *hold) []ending {
+	all := r.end(cause, first)
+	returned := false
+	defer func() {
+		if !returned { // the caller does not report them
+			reportLater(all)
+		}
+	}()
+	carryOutAll(all)
+	returned = true
+	return all
+}
+
+// end ends the record and all its holds as lost, and returns an ending for each of them. If first is not nil, its ending
+// comes first. end does nothing if the loss is outdated: see isLossLocked.
+func (r *record) end(cause error, first *hold) []ending {
 	cause = r.first.whyLost(cause)
 	// The cause may be an error of a hook of the user. Its methods are called here, before the mutex is locked.
 	end := ending{cause: cause, loss: LossError(cause), gone: errors.Is(cause, errGone)}
@@ -49,8 +64,8 @@ func (r *record) lose(cause error, first *hold) []ending {
 
 	s := r.first.lockState
 	s.Lock()
+	defer s.Unlock()
 	if !r.isLossLocked(first, unrenewed || limited) {
-		s.Unlock()
 		return nil
 	}
 	if end.renewed = s.engine.watchdog.Renews(&r.lease); end.renewed && unrenewed {
@@ -68,16 +83,6 @@ func (r *record) lose(cause error, first *hold) []ending {
 		}
 		all = append(all, h.loseLocked(end, unrenewed && !end.renewed))
 	}
-	s.Unlock()
-
-	returned := false
-	defer func() {
-		if !returned { // the caller does not report them
-			reportLater(all)
-		}
-	}()
-	carryOutAll(all)
-	returned = true
 	return all
 }
 
@@ -277,7 +282,21 @@ func (h *hold) endRecord(cause error) []ending {
 // record has ended (r.ended), and at which holds are left. To look at r.holds is enough, as lose and holdsNow do: a
 // record that has ended has no holds. (A renewal may still be sent for a record that has ended, because it never
 // creates one.)
-func (r *record) LeaseEnded(cause error) { reportLater(r.lose(cause, nil)) }
+//
+// The goroutine of the watchdog serves all leases, so it cancels no guard: that calls a context of the user, which may
+// block, or end the goroutine.
+func (r *record) LeaseEnded(cause error) {
+	all := r.end(cause, nil)
+	carryOut := func() {
+		defer reportLater(all)
+		carryOutAll(all)
+	}
+	if slices.ContainsFunc(all, func(e ending) bool { return len(e.guards) > 0 }) {
+		r.first.lockState.engine.workers.Spawn(carryOut)
+	} else {
+		carryOut()
+	}
+}
 
 // whyGone returns the cause of a loss for which Redis gives none: the hold h does not exist there any more. If a forced
 // release of the lock was lately known of, and h is older than that, it is the cause. A hint of it may be made up.

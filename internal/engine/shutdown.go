@@ -162,6 +162,7 @@ func (e *Engine) Close() error {
 		e.pubsub.Close()
 		e.watchdog.Close()
 		<-drained
+		<-e.workers.Close() // of what the watchdog has begun since
 		close(ended)
 	}()
 	began := time.Now()

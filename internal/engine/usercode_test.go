@@ -342,3 +342,79 @@ func TestCallerThatEndsBesideTheReleaseOfAReentry(t *testing.T) {
 		assert.Zero(t, e.holds(), "holds that are left")
 	})
 }
+
+// A hookedCtx calls a function whenever Done is called.
+type hookedCtx struct {
+	context.Context
+	done *atomic.Pointer[func()]
+}
+
+func (c hookedCtx) Done() <-chan struct{} {
+	if f := c.done.Load(); f != nil {
+		(*f)()
+	}
+	return c.Context.Done()
+}
+
+// The watchdog finds that a lease has expired, or that a record is gone, and a guard is canceled whose context ends the
+// goroutine, or does not return for long. The watchdog goes on: other guards end in time, and other leases are renewed.
+func TestFaultyGuardDoesNotStopTheWatchdog(t *testing.T) {
+	const lease = 5 * time.Second
+	for name, expires := range map[string]bool{"expired": true, "gone": false} {
+		for fault, blocks := range map[string]bool{"ends the goroutine": false, "does not return": true} {
+			t.Run(name+", "+fault, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, e *bubbleEngine) {
+					acquire := func(name string, lease time.Duration) *fakeLock {
+						l := newFakeLock(e.redis, name)
+						ok, err := e.acquire(t.Context(), l, 1, Request{Wait: forever, Lease: lease})
+						require.NoError(t, err)
+						require.True(t, ok)
+						return l
+					}
+					length := time.Duration(0)
+					if expires {
+						length = lease
+					}
+					var done atomic.Pointer[func()]
+					faulty := acquire("faulty", length)
+					_, err := e.Guard(hookedCtx{t.Context(), &done}, faulty, 1)
+					require.NoError(t, err)
+					time.Sleep(time.Millisecond) // the watchdog comes to it first
+					var guards []context.Context
+					for _, name := range []string{"a", "b", "c"} {
+						guard, err := e.Guard(context.Background(), acquire(name, length), 1)
+						require.NoError(t, err)
+						guards = append(guards, guard)
+					}
+					kept := acquire("kept", 0)
+					end := make(chan struct{})
+					hook := func() { runtime.Goexit() }
+					if blocks {
+						hook = func() { <-end }
+					}
+					done.Store(&hook)
+					if !expires {
+						e.redis.Set(func() {
+							for _, name := range []string{"faulty", "a", "b", "c"} {
+								delete(e.redis.Records, name)
+							}
+						})
+					}
+					time.Sleep(e.WatchdogTimeout/3 + lease)
+					for _, guard := range guards {
+						select {
+						case <-guard.Done(): // Err would look at the hold
+						default:
+							assert.Fail(t, "the guard of a hold that is lost goes on")
+						}
+					}
+					time.Sleep(3 * e.WatchdogTimeout)
+					assert.NotEmpty(t, e.redis.Holder("kept"), "the lease is not renewed any more")
+					done.Store(nil)
+					close(end)
+					assert.NoError(t, e.Release(t.Context(), kept, 1))
+				})
+			})
+		}
+	}
+}
