@@ -22,7 +22,6 @@ func (e *Engine) KeepLease(ctx context.Context, bs []contract.Lock, o Owner, lea
 	e.workers.Begin()
 	defer e.workers.End()
 	var holds []*hold
-	var calls []send.Call
 	var lengths []time.Duration
 	for _, kind := range bs {
 		h, _ := e.holdCount(kind, o)
@@ -32,7 +31,6 @@ func (e *Engine) KeepLease(ctx context.Context, bs []contract.Lock, o Owner, lea
 		if !e.watchdog.Renews(&h.record.lease) {
 			length := e.watchdog.RestOf(&h.record.lease, lease)
 			holds, lengths = append(holds, h), append(lengths, length)
-			calls = append(calls, h.commands().Renew(h.Field().ID, length, false))
 		}
 	}
 	if len(holds) == 0 {
@@ -43,14 +41,13 @@ func (e *Engine) KeepLease(ctx context.Context, bs []contract.Lock, o Owner, lea
 		if !h.noteRequest(x) {
 			return LossError(ErrExpired)
 		}
-		defer e.late.Heard(h.Field().ID, x, true) // after extendedBy
+		defer e.late.Heard(h.Field().ID, x, true) // after keepAll
 	}
 	op := e.waitOptionsFor(ctx)
 	op.Deadline = by
-	answer := e.sender.Do(&op.Wait, send.Request{Pipeline: calls}, time.Time{})
+	answer := e.keepAll(&op.Wait, holds, lengths)
 	replies, err := answer.Replies()
 	for i, h := range holds {
-		recordKeeper{h}.extendedBy(&answer, lengths[i])
 		switch {
 		case err != nil:
 		case replies[i][0] == 1:
@@ -64,6 +61,21 @@ func (e *Engine) KeepLease(ctx context.Context, bs []contract.Lock, o Owner, lea
 		return ErrNoAnswer
 	}
 	return err
+}
+
+// keepAll sends one request that sets the leases of holds to at least these lengths.
+func (e *Engine) keepAll(wait *send.Wait, holds []*hold, lengths []time.Duration) (answer send.Answer) {
+	calls := make([]send.Call, len(holds))
+	for i, h := range holds {
+		calls[i] = h.commands().Renew(h.Field().ID, lengths[i], false)
+	}
+	answer = send.Answer{Lost: 1} // if a context, or a hook of the Redis client, panics or ends the goroutine
+	defer func() {
+		for i, h := range holds {
+			recordKeeper{h}.extendedBy(&answer, lengths[i])
+		}
+	}()
+	return e.sender.Do(wait, send.Request{Pipeline: calls}, time.Time{})
 }
 
 // noteRequest notes that a request of a caller without the owner mutex is about to be sent, which may do x: an Unlock of
