@@ -58,13 +58,13 @@ func (e *Engine) stopAcquiring() {
 		return
 	}
 	e.leave()
-	e.draining.begin(1) // so that done is not closed before all lock states are
+	e.draining.begin(1)     // so that done is not closed before all lock states are
+	defer e.draining.end(1) // also if a context of the user panics, or ends the goroutine
 	var guards []*guard.End
 	for _, s := range e.table.close() {
 		guards = append(guards, s.close()...)
 	}
 	guard.EndAll(guards, send.ErrClosed)
-	e.draining.end(1)
 }
 
 // close closes the lock state, counts its holds, and returns their guards, which the caller has to cancel.

@@ -436,3 +436,18 @@ func TestRecordIsDeletedAfterAKeepLeaseWithAFaultyContext(t *testing.T) {
 		})
 	})
 }
+
+// Shutdown cancels a guard whose context has a fault. The next Shutdown ends with the last Unlock.
+func TestShutdownAfterOneWithAFaultyGuard(t *testing.T) {
+	withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
+		e.lock(1)
+		u.guards(e, 1)
+		u.dies(func() { _ = e.Shutdown(context.Background()) })
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		start, done := time.Now(), e.shutdownLater(ctx)
+		e.unlock(1)
+		assert.NoError(t, <-done)
+		assert.Less(t, time.Since(start), time.Second, "the hold has ended, and Shutdown waits")
+	})
+}
