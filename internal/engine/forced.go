@@ -74,25 +74,33 @@ func (e *Engine) ForceBy(kind contract.Lock, seen []string, force func() (freed 
 		before = slices.DeleteFunc(before, func(r *record) bool { return !slices.Contains(seen, r.first.Field().ID) })
 	}
 	freed, err := force()
+	if freed || mayHaveForced(err) {
+		defer s.lookForEvicted(kind.Traits().ID) // also if a guard's context panics, or ends the goroutine
+	}
 	if freed && err == nil {
 		for _, l := range endForced(before) {
 			l.report()
 		}
 	}
-	if freed || mayHaveForced(err) {
-		if left := s.forcedNow(kind.Traits().ID); len(left) > 0 {
-			asked := make(chan struct{})
-			e.workers.Spawn(func() {
-				defer close(asked)
-				e.endEvicted(left)
-			})
-			select { // Redis may be unreachable now
-			case <-asked:
-			case <-time.After(send.MinWait):
-			}
-		}
-	}
 	return freed, err
+}
+
+// lookForEvicted has Redis asked for the records that this process has of the lock with this id after a forced release,
+// and waits for that, but not for long: Redis may be unreachable now.
+func (s *lockState) lookForEvicted(id contract.LockID) {
+	left := s.forcedNow(id)
+	if len(left) == 0 {
+		return
+	}
+	asked := make(chan struct{})
+	s.engine.workers.Spawn(func() {
+		defer close(asked)
+		s.engine.endEvicted(left)
+	})
+	select {
+	case <-asked:
+	case <-time.After(send.MinWait):
+	}
 }
 
 // mayHaveForced reports whether a forced release that has ended with err may have deleted a record.
@@ -117,10 +125,24 @@ func (f forcedLate) HandleOrphan(_ time.Time, value any, err error) {
 
 // endForced ends the records of a lock that ForceUnlock has released.
 func endForced(evicted []*record) (lost []ending) {
-	for _, r := range evicted {
-		lost = append(lost, r.lose(errForced, nil)...)
-	}
+	returned := false
+	defer func() {
+		if !returned { // the caller does not report them
+			reportLater(lost)
+		}
+	}()
+	endAllForced(evicted, &lost)
+	returned = true
 	return lost
+}
+
+// endAllForced ends all records, also if a context of the user panics meanwhile, or ends the goroutine. It adds what it
+// has ended to lost.
+func endAllForced(evicted []*record, lost *[]ending) {
+	if len(evicted) > 0 {
+		defer endAllForced(evicted[1:], lost)
+		*lost = append(*lost, evicted[0].lose(errForced, nil)...)
+	}
 }
 
 // forcedNow notes that a forced release of the lock with this id was answered, and returns the records that this

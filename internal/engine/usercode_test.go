@@ -9,6 +9,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -449,5 +450,48 @@ func TestShutdownAfterOneWithAFaultyGuard(t *testing.T) {
 		e.unlock(1)
 		assert.NoError(t, <-done)
 		assert.Less(t, time.Since(start), time.Second, "the hold has ended, and Shutdown waits")
+	})
+}
+
+// A forced release ends several holds of this Client, and the guard of one of them has a fault. The others end, too: no
+// renewal would tell them, because their leases are explicit.
+func TestFaultyGuardKeepsNoForcedReleaseFromOthers(t *testing.T) {
+	withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
+		semaphore := func(o Owner) *fakeLock {
+			l := newFakeLock(e.redis, "x")
+			l.traits.Admission, l.key = contract.Counting, fmt.Sprint("permit ", o)
+			return l
+		}
+		var guards []context.Context
+		for o := Owner(1); o <= 4; o++ {
+			ok, err := e.acquire(t.Context(), semaphore(o), o, Request{Wait: forever, Lease: time.Hour})
+			require.NoError(t, err)
+			require.True(t, ok)
+			ctx := context.Background()
+			if o == 1 { // the first one that is ended
+				ctx = u.context()
+			}
+			guard, err := e.Guard(ctx, semaphore(o), o)
+			require.NoError(t, err)
+			guards = append(guards, guard)
+		}
+		time.Sleep(time.Second)
+		u.dies(func() {
+			_, _ = e.ForceBy(semaphore(1), nil, func() (bool, error) {
+				e.redis.Set(func() { clear(e.redis.Records) })
+				return true, nil
+			})
+		})
+		time.Sleep(time.Second)
+		for _, guard := range guards[1:] {
+			select {
+			case <-guard.Done(): // Err would look at the hold
+			default:
+				assert.Fail(t, "the guard of a hold that was released by force goes on")
+			}
+		}
+		s := e.retain("x")
+		defer s.release()
+		s.locked(func() { assert.NotZero(t, s.forced, "holds that begin beside it are checked") })
 	})
 }
