@@ -144,8 +144,14 @@ func (s *stillHeld) String() string {
 // Close wakes all waiters, and cancels the contexts of all guards. It returns when the goroutines of the engine have
 // ended. If a request gets no answer, Close returns an error after closeTime; if the Logger or the Observer does not
 // return, after hangTime.
-func (e *Engine) Close() error {
+func (e *Engine) Close() (err error) {
+	defer func() { err = e.end() }() // also if a context of the user panics, or ends the goroutine
 	e.stopAcquiring()
+	return nil
+}
+
+// end is Close after stopAcquiring.
+func (e *Engine) end() error {
 	if !e.isClosed.CompareAndSwap(false, true) {
 		return nil
 	}

@@ -495,3 +495,16 @@ func TestFaultyGuardKeepsNoForcedReleaseFromOthers(t *testing.T) {
 		s.locked(func() { assert.NotZero(t, s.forced, "holds that begin beside it are checked") })
 	})
 }
+
+// Close cancels a guard whose context has a fault. It closes the Client all the same: no lease is renewed any more.
+func TestCloseWithAFaultyGuard(t *testing.T) {
+	withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
+		e.lock(1)
+		u.guards(e, 1)
+		u.dies(func() { _ = e.Close() })
+		assert.NotNil(t, e.Alive(), "the Client is not closed")
+		time.Sleep(e.WatchdogTimeout + time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "its lease is renewed")
+		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
+	})
+}
