@@ -21,6 +21,7 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/send"
 )
 
 // A faultyUser has contexts whose Done panics or, if says is nil, ends the goroutine, while a call of dies runs.
@@ -507,4 +508,54 @@ func TestCloseWithAFaultyGuard(t *testing.T) {
 		assert.Empty(t, e.redis.Holder("x"), "its lease is renewed")
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
 	})
+}
+
+// A hookedError calls a function whenever its text is asked for.
+type hookedError struct{ text *atomic.Pointer[func()] }
+
+func (e hookedError) Error() string {
+	if f := e.text.Load(); f != nil {
+		(*f)()
+	}
+	return "an error of a hook"
+}
+
+// The renewals of a hold fail with an error of a hook whose text ends the goroutine, or does not return for long. When
+// the hold is lost, the watchdog goes on.
+func TestFaultyErrorDoesNotStopTheWatchdog(t *testing.T) {
+	for fault, blocks := range map[string]bool{"ends the goroutine": false, "does not return": true} {
+		t.Run(fault, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var text atomic.Pointer[func()]
+				e := joinBubbleEngine(t, fakeredis.New(), "client", func(c *Config) {
+					renew := c.Renewer
+					c.Renewer = func(ctx context.Context, sender *send.Sender, all []Renewal) {
+						renew(ctx, sender, all)
+						for i := range all {
+							if all[i].Lock.Traits().Name == "x" {
+								all[i].Err = hookedError{&text}
+							}
+						}
+					}
+				})
+				e.lock(1)
+				kept := newFakeLock(e.redis, "kept")
+				ok, err := e.acquire(t.Context(), kept, 1, Request{Wait: forever})
+				require.NoError(t, err)
+				require.True(t, ok)
+				end := make(chan struct{})
+				hook := func() { runtime.Goexit() }
+				if blocks {
+					hook = func() { <-end }
+				}
+				text.Store(&hook)
+				time.Sleep(5 * e.WatchdogTimeout)
+				assert.NotEmpty(t, e.redis.Holder("kept"), "the lease is not renewed any more")
+				text.Store(nil)
+				close(end)
+				assert.NoError(t, e.Release(t.Context(), kept, 1))
+				assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
+			})
+		})
+	}
 }

@@ -58,8 +58,9 @@ func Suffices(left, whole time.Duration, renewed bool) bool { return !renewed &&
 
 // A Holder is told that its lease has ended, unless the lease was removed before.
 type Holder interface {
-	// LeaseEnded is called once, without the mutex held. The cause is ErrGone, or it wraps ErrExpired or the cause
-	// that is configured for a lease that ends at its limit.
+	// LeaseEnded is called once, without the mutex held, and again if it has not returned because an error of the user
+	// has panicked, or has ended the goroutine. The cause is ErrGone, or it wraps ErrExpired or the cause that is
+	// configured for a lease that ends at its limit.
 	LeaseEnded(cause error)
 }
 

@@ -14,7 +14,8 @@ package lease
 //     them has ended, however it ended.
 //   - A check of a lease is its next renewal, sent sooner than it is due. Of a lease that no renewal makes longer it is
 //     a request that only looks for the record, and has an effect only if it finds none. See check.go.
-//   - A Holder is called without the mutex held, once for each lease.
+//   - A Holder is called without the mutex held, once for each lease. If a renewal has failed before, the loop does not call
+//     it: see tell.
 
 import (
 	"cmp"
@@ -281,9 +282,7 @@ func (w *Watchdog) loop() {
 	defer timer.Stop()
 	for {
 		due, ended, wait := w.collect()
-		for _, e := range ended {
-			e.holder.LeaseEnded(e.because())
-		}
+		w.tell(ended)
 		w.send(due)
 		w.noticeAge()
 		timer.Reset(wait)
@@ -300,6 +299,38 @@ type endedLease struct {
 	holder Holder
 	why    error
 	failed error // of the last renewal, if it failed
+}
+
+// tell tells the holders that their leases have ended. The loop asks no error of the user for anything, which may not
+// return, or may end the goroutine.
+func (w *Watchdog) tell(ended []endedLease) {
+	var failed []endedLease
+	for _, e := range ended {
+		if e.failed != nil {
+			failed = append(failed, e)
+		} else {
+			e.holder.LeaseEnded(e.why)
+		}
+	}
+	for some := range slices.Chunk(failed, renewBatch) {
+		waitgroup.Go(&w.work, func() { tellAll(some) })
+	}
+}
+
+// tellAll tells all holders, whatever an error of the user does.
+func tellAll(ended []endedLease) {
+	if len(ended) == 0 {
+		return
+	}
+	e, told := ended[0], false
+	defer tellAll(ended[1:])
+	defer func() {
+		if !told {
+			e.holder.LeaseEnded(e.why)
+		}
+	}()
+	e.holder.LeaseEnded(e.because())
+	told = true
 }
 
 // because returns the cause with which the lease has ended. It is called without a mutex held, because the text of
