@@ -102,7 +102,7 @@ func doHeld(
 		if !ok {
 			return false, err
 		}
-		guarded, err := l.Guard(ctx)
+		guarded, err := guardHeld(ctx, l.Guard, l.Unlock)
 		if err == nil {
 			_, several := l.(*MultiLock)
 			return true, callHeld(guarded, fn, func() error { return l.Unlock(ctx) }, several)
@@ -114,6 +114,24 @@ func doHeld(
 			r.Wait = max(0, wait-time.Since(began))
 		}
 	}
+}
+
+// guardHeld calls guard for a caller that has just acquired the lock. If code of the user panics meanwhile, or ends the
+// goroutine, it calls release.
+func guardHeld(
+	ctx context.Context,
+	guard func(ctx context.Context) (context.Context, error),
+	release func(ctx context.Context) error,
+) (guarded context.Context, err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			_ = release(context.WithoutCancel(ctx))
+		}
+	}()
+	guarded, err = guard(ctx)
+	returned = true
+	return guarded, err
 }
 
 // lostUnused reports whether err, the error of a hold whose function was not called, is a loss after which the lock is

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"testing"
 	"time"
 
@@ -193,4 +194,64 @@ func TestOutcomeOfALoss(t *testing.T) {
 	}
 	quorum := &QuorumError{}
 	assert.ErrorAs(t, outcome(errors.Join(context.Canceled, quorum), lost, unlocked, false), new(*QuorumError))
+}
+
+// A contextThatEnds ends the goroutine that calls Done, as soon as the lock is held.
+type contextThatEnds struct {
+	context.Context
+	held func() bool
+}
+
+func (c contextThatEnds) Done() <-chan struct{} {
+	if c.held() {
+		runtime.Goexit()
+	}
+	return c.Context.Done()
+}
+
+// A context that ends the goroutine when the lock was just acquired leaves no hold that is renewed for no owner.
+func TestContextThatEndsTheGoroutineLeavesNoHold(t *testing.T) {
+	nothing := func(context.Context) error { return nil }
+	for name, call := range map[string]func(b *bench, other *Client, ctx context.Context) error{
+		"Do": func(b *bench, _ *Client, ctx context.Context) error {
+			return b.client().NewLock(b.name).Do(ctx, nothing)
+		},
+		"TryDo": func(b *bench, _ *Client, ctx context.Context) error {
+			_, err := b.client().NewLock(b.name).TryDo(ctx, soon, nothing)
+			return err
+		},
+		"Lead": func(b *bench, _ *Client, ctx context.Context) error {
+			return b.client().NewElection(b.name).Lead(ctx, nothing)
+		},
+		"MultiLock": func(b *bench, other *Client, ctx context.Context) error {
+			c := b.client()
+			return c.NewMultiLock(c.NewLock(b.name), other.NewLock(b.name)).Lock(ctx)
+		},
+		"TryLock of a MultiLock": func(b *bench, other *Client, ctx context.Context) error {
+			c := b.client()
+			_, err := c.NewMultiLock(c.NewLock(b.name), other.NewLock(b.name)).TryLock(ctx, soon, 0)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, second := newBench(t, testredis.Mini(t).Addr()), newBench(t, testredis.Mini(t).Addr())
+			other, name := second.client(), b.name+"*"
+			keys := func() int {
+				ctx := context.Background()
+				return len(b.rdb.Keys(ctx, name).Val()) + len(second.rdb.Keys(ctx, name).Val())
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			ended := make(chan struct{})
+			returned := false
+			go func() {
+				defer close(ended)
+				_ = call(b, other, contextThatEnds{ctx, func() bool { return keys() > 0 }})
+				returned = true
+			}()
+			await(b, "the goroutine ends", ended)
+			assert.False(t, returned, "the context has not ended the goroutine")
+			testredis.Await(t, "the locks are free", soon, func() bool { return keys() == 0 })
+		})
+	}
 }

@@ -69,7 +69,9 @@ func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error)
 			return err
 		}
 		resign := func() error { return term.resign(ctx, "lead") }
-		guarded, err := e.lock.Guard(term.hold.owner().In(ctx))
+		guarded, err := guardHeld(term.hold.owner().In(ctx), e.lock.Guard, func(ctx context.Context) error {
+			return term.resign(ctx, "lead")
+		})
 		if err == nil {
 			return callHeld(guarded, fn, resign, false)
 		}

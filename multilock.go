@@ -127,12 +127,27 @@ func (s *step) add(m component) {
 	}
 }
 
-func (l *multi) acquire(ctx context.Context, r engine.Request) (bool, error) {
+func (l *multi) acquire(ctx context.Context, r engine.Request) (ok bool, err error) {
 	if err := l.open(ctx); err != nil {
 		return false, err
 	}
-	ctx, stop := l.untilClosed(engine.OwnerOf(ctx).In(ctx))
+	ctx = engine.OwnerOf(ctx).In(ctx)
+	within, stop := l.untilClosed(ctx)
 	defer stop()
+	returned := false
+	defer func() {
+		if ok && !returned { // ctx has panicked, or ended the goroutine, in stop
+			_ = releaseAll(context.WithoutCancel(ctx), l.locks, nil)
+		}
+	}()
+	ok, err = l.acquireSteps(within, r)
+	stop()
+	returned = true
+	return ok, err
+}
+
+// acquireSteps is acquire for a ctx that is canceled if a Client of one of the locks is closed.
+func (l *multi) acquireSteps(ctx context.Context, r engine.Request) (bool, error) {
 	r.Component = len(l.locks) > 1
 	var deadline time.Time
 	if r.Wait > 0 {
@@ -193,7 +208,12 @@ func (l *multi) acquireTogether(ctx context.Context, deadline time.Time, r engin
 	defer done()
 	r.Wait, r.AnswerBy, r.Trial = 0, deadline, true
 	end := time.Now().Add(lease.Validity(r.Lease))
-	taken := make([]bool, len(l.steps))
+	taken, concluded := make([]bool, len(l.steps)), false
+	defer func() {
+		if !concluded { // code of the user has panicked, or ended the goroutine
+			_ = releaseAll(context.WithoutCancel(ctx), locksOf(l.taken(taken)), nil)
+		}
+	}()
 	err := errors.Join(forEach(l.steps, func(i int, s step) (err error) {
 		taken[i], err = s.acquire(ctx, r)
 		return err
@@ -203,16 +223,22 @@ func (l *multi) acquireTogether(ctx context.Context, deadline time.Time, r engin
 			err = l.endLeasesAt(engine.OwnerOf(ctx), end, r, l.steps)
 		}
 		if err == nil && ctx.Err() == nil && l.client.engine.Open() == nil {
+			concluded = true
 			return true, nil
 		}
 	}
-	var some []step
+	concluded = true
+	return false, l.client.releaseInTime(ctx, deadline, locksOf(l.taken(taken)), err)
+}
+
+// taken returns the steps of l that are set in which.
+func (l *multi) taken(which []bool) (some []step) {
 	for i, s := range l.steps {
-		if taken[i] {
+		if which[i] {
 			some = append(some, s)
 		}
 	}
-	return false, l.client.releaseInTime(ctx, deadline, locksOf(some), err)
+	return some
 }
 
 // isOver reports whether the deadline of a caller has passed; zero: it has none.
@@ -226,9 +252,9 @@ func (l *multi) acquireInOrder(ctx context.Context, deadline time.Time, r engine
 	kept := l.keepLeases(within, r.Lease)
 	defer kept.end()
 	taken := 0
-	defer func() { // this has an effect only after a panic of a foreign Locker
+	defer func() { // this has an effect only after code of the user has panicked, or ended the goroutine
 		if taken > 0 {
-			_ = releaseAll(ctx, locksOf(q.steps[:taken]), nil)
+			_ = releaseAll(context.WithoutCancel(ctx), locksOf(q.steps[:taken]), nil)
 		}
 	}()
 	fail := func(why error) (bool, error) {
@@ -614,12 +640,12 @@ func forEach[T any](locks []T, f func(i int, l T) error) []error {
 		errs[i] = send.CatchPanic(func() error { return f(i, l) })
 	}
 	var all sync.WaitGroup
+	defer all.Wait() // also if code of the user ends the goroutine in the call below
 	for i, l := range locks[min(1, len(locks)):] {
 		waitgroup.Go(&all, func() { call(i+1, l) })
 	}
 	if len(locks) > 0 {
 		call(0, locks[0])
 	}
-	all.Wait()
 	return errs
 }
