@@ -91,11 +91,13 @@ func (h *hold) endedLocked() { h.doneLocked(h.Holds(), h.Ended()) }
 // wakeOwnerLocked wakes the callers of the owner of h that wait for the same lock in a multi-acquire, and those that
 // wait for its counterpart. Now that the owner holds the lock, Redis grants or refuses their attempts at once.
 func (s *lockState) wakeOwnerLocked(h *hold) {
-	s.wakeMultiLocked(h.key())
-	if h.lock.Traits().Counterpart == (contract.LockID{}) {
-		return
+	counterpart := h.lock.Traits().Counterpart
+	if len(s.multis) > 0 { // as a rule there are none, and to look for a key takes longer
+		s.wakeMultiLocked(h.key())
+		if counterpart != (contract.LockID{}) {
+			s.wakeMultiLocked(holdKey{counterpart.Half, h.owner})
+		}
 	}
-	s.wakeMultiLocked(holdKey{h.lock.Traits().Counterpart.Half, h.owner})
 	if other := h.counterpartLocked(); other != nil && other.Wanted() {
 		wakeCaller(other.changed)
 	}
