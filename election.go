@@ -68,14 +68,12 @@ func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error)
 		if err != nil {
 			return err
 		}
-		resign := func() error { return term.resign(ctx, "lead") }
-		guarded, err := guardHeld(term.hold.owner().In(ctx), e.lock.Guard, func(ctx context.Context) error {
-			return term.resign(ctx, "lead")
-		})
+		resign := func(ctx context.Context) error { return term.resign(ctx, "lead") }
+		guarded, err := guardHeld(term.hold.owner().In(ctx), e.lock.Guard, resign)
 		if err == nil {
-			return callHeld(guarded, fn, resign, false)
+			return callHeld(guarded, fn, func() error { return resign(ctx) }, false)
 		}
-		if resigned := resign(); !lostUnused(err) || asked == engine.MostAsked {
+		if resigned := resign(ctx); !lostUnused(err) || asked == engine.MostAsked {
 			return outcome(err, err, resigned, false)
 		}
 	}

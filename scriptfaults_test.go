@@ -163,12 +163,20 @@ func commandsOf(script *luaScript) (all []string) {
 	return slices.Compact(all)
 }
 
+// userWithout returns the client of a user of d that may do everything but run this command.
+func (b *bench) userWithout(d *deployment, command string) *redis.Client {
+	b.Helper()
+	name := "without-" + command
+	b.must(b.rdb.Do(context.Background(), "acl", "setuser", name, "reset", "on", ">pass", "allkeys", "allchannels",
+		"allcommands", "-"+command).Err())
+	return d.client(name, "pass").(*redis.Client)
+}
+
 // Whatever a user may not do, the lines that others have made do not keep its lock from being released: a release needs
 // no more than it needs when nobody waits.
 func TestReleaseNeedsNoCommandOfTheLine(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
-	ctx := context.Background()
 	for _, kind := range releaseKinds {
 		t.Run(kind.name, func(t *testing.T) {
 			b := newReleaseBench(t, s, kind)
@@ -179,10 +187,7 @@ func TestReleaseNeedsNoCommandOfTheLine(t *testing.T) {
 			require.Greater(t, len(commands), 10)
 			d := b.deployment(s)
 			for _, command := range commands {
-				name := "without-" + command
-				b.must(b.rdb.Do(ctx, "acl", "setuser", name, "reset", "on", ">pass", "allkeys", "allchannels", "allcommands",
-					"-"+command).Err())
-				user := d.client(name, "pass").(*redis.Client)
+				user := b.userWithout(d, command)
 				if slices.Contains(strings.Fields(kind.needs), command) {
 					b.prepare("")
 					b.eval(user, withoutTheLine(release))
@@ -219,11 +224,8 @@ func TestRenameWithoutACommandLeavesOneHolder(t *testing.T) {
 			require.Greater(t, len(commands), 5)
 			d := b.deployment(s)
 			for _, command := range commands {
-				name := "without-" + command
-				b.must(b.rdb.Do(ctx, "acl", "setuser", name, "reset", "on", ">pass", "allkeys", "allchannels", "allcommands",
-					"-"+command).Err())
 				b.prepare("")
-				answer := b.eval(d.client(name, "pass").(*redis.Client), rename)
+				answer := b.eval(b.userWithout(d, command), rename)
 				assert.Len(t, b.holders(), 1, "without %s: %v", command, answer)
 				if kind.name != "semaphore" {
 					assert.Positive(t, b.rdb.PTTL(ctx, b.name).Val(), "the lease, without %s: %v", command, answer)

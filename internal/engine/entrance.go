@@ -70,7 +70,7 @@ func endTurn(w *waiter, q *waitQueue, err error) error {
 	}
 	if err != nil {
 		if admitted := !w.Waits() && w.Err == nil; q == nil && admitted && h.State() == tenancy.Ended {
-			s.forgetLocked(h) // it has ended since, and nobody else has the owner mutex: as unlockHoldLocked does
+			s.forgetLocked(h) // it has ended since, and no other goroutine has the owner mutex: as unlockHoldLocked does
 		}
 		queue.Leave(w)
 	}

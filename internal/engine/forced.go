@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/each"
 	"github.com/relock-go/relock/internal/hints"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -131,18 +132,9 @@ func endForced(evicted []*record) (lost []ending) {
 			reportLater(lost)
 		}
 	}()
-	endAllForced(evicted, &lost)
+	each.Do(evicted, func(r *record) { lost = append(lost, r.lose(errForced, nil)...) })
 	returned = true
 	return lost
-}
-
-// endAllForced ends all records, also if a context of the user panics meanwhile, or ends the goroutine. It adds what it
-// has ended to lost.
-func endAllForced(evicted []*record, lost *[]ending) {
-	if len(evicted) > 0 {
-		defer endAllForced(evicted[1:], lost)
-		*lost = append(*lost, evicted[0].lose(errForced, nil)...)
-	}
 }
 
 // forcedNow notes that a forced release of the lock with this id was answered, and returns the records that this

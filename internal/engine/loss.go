@@ -15,6 +15,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relock-go/relock/internal/each"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/tenancy"
 )
@@ -45,7 +46,7 @@ func (r *record) lose(cause error, first *hold) []ending {
 			reportLater(all)
 		}
 	}()
-	carryOutAll(all)
+	each.Do(all, ending.carryOut)
 	returned = true
 	return all
 }
@@ -86,14 +87,6 @@ func (r *record) end(cause error, first *hold) []ending {
 	return all
 }
 
-// carryOutAll carries all endings out, also if code of the user panics meanwhile, or ends the goroutine.
-func carryOutAll(all []ending) {
-	if len(all) > 0 {
-		defer carryOutAll(all[1:])
-		all[0].carryOut()
-	}
-}
-
 // isLossLocked reports whether a loss that the caller has found is still one: first, if it is not nil, has not left the
 // record since, and the lease, if its time was up, was not extended.
 func (r *record) isLossLocked(first *hold, timeUp bool) bool {
@@ -129,7 +122,7 @@ func (h *hold) loseLocked(end ending, ranOut bool) ending {
 }
 
 // carryOut does what has to be done without the mutex, except the report.
-func (e *ending) carryOut() {
+func (e ending) carryOut() {
 	h := e.hold
 	if !e.renewed {
 		h.lockState.engine.expired.remember(h)
@@ -289,7 +282,7 @@ func (r *record) LeaseEnded(cause error) {
 	all := r.end(cause, nil)
 	carryOut := func() {
 		defer reportLater(all)
-		carryOutAll(all)
+		each.Do(all, ending.carryOut)
 	}
 	if slices.ContainsFunc(all, func(e ending) bool { return len(e.guards) > 0 }) {
 		r.first.lockState.engine.workers.Spawn(carryOut)

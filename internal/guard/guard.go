@@ -9,6 +9,8 @@ package guard
 import (
 	"context"
 	"time"
+
+	"github.com/relock-go/relock/internal/each"
 )
 
 // A Hold is what guards are bound to. Holds are compared with ==, so the same hold must always be the same value.
@@ -90,9 +92,8 @@ func (e *End) Now(cause error) {
 
 // EndAll cancels the guards of all ends, also if a context of the user panics meanwhile, or ends the goroutine.
 func EndAll(ends []*End, cause error) {
-	if len(ends) > 0 {
-		defer EndAll(ends[1:], cause)
-		ends[0].Now(cause)
+	if len(ends) > 0 { // so that the function is not made for a list without elements
+		each.Do(ends, func(e *End) { e.Now(cause) })
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/each"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -313,17 +314,13 @@ func (w *Watchdog) tell(ended []endedLease) {
 		}
 	}
 	for some := range slices.Chunk(failed, renewBatch) {
-		waitgroup.Go(&w.work, func() { tellAll(some) })
+		waitgroup.Go(&w.work, func() { each.Do(some, endedLease.tell) })
 	}
 }
 
-// tellAll tells all holders, whatever an error of the user does.
-func tellAll(ended []endedLease) {
-	if len(ended) == 0 {
-		return
-	}
-	e, told := ended[0], false
-	defer tellAll(ended[1:])
+// tell tells the holder, also if an error of the user panics meanwhile, or ends the goroutine.
+func (e endedLease) tell() {
+	told := false
 	defer func() {
 		if !told {
 			e.holder.LeaseEnded(e.why)
