@@ -200,6 +200,10 @@ func FuzzInspect(f *testing.F) {
 	// A waiter that waits since a time before the calendar.
 	since := "-99999999999999"
 	f.Add(slices.Concat(make([]byte, 19), []byte{1}, make([]byte, 10), []byte{byte(len(since))}, []byte(since), []byte{2}))
+	// A detached hold, and a waiter with a field like that of one.
+	detached := []byte{3, '0', ':', '1', 0, 6}
+	f.Add(slices.Concat(make([]byte, 17), []byte{1}, detached))
+	f.Add(slices.Concat(make([]byte, 19), []byte{1}, detached))
 	// Holders, a queue and its scores, with fields of relock, of Redisson and of neither.
 	f.Add(
 		append(
@@ -275,7 +279,7 @@ func FuzzInspect(f *testing.F) {
 		checkContender := func(c Contender) {
 			who, number, _ := strings.Cut(c.Owner, " ")
 			_, err := strconv.ParseInt(number, 10, 64)
-			known := err == nil && (who == "goroutine" || who == "owner" || who == "thread") &&
+			known := (c.Owner == "detached" || err == nil && (who == "goroutine" || who == "owner" || who == "thread")) &&
 				strings.HasPrefix(c.Field, c.Client+":")
 			assert.True(t, c.Client == "" || known, "%+v", c)
 			unknown := c.Owner == c.Field || i.Type == TypeSemaphore && c.Owner == "permit "+c.Field
