@@ -203,7 +203,7 @@ func TestRedLockIsLostWithTheMajorityAndNotBefore(t *testing.T) {
 func TestRedLockNodeThatComesBackEmptyIsTakenAgain(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
-	l, other := b.lock(WithWatchdogTimeout(3*time.Second)), b.lock(WithRedLockNodeTimeout(soon))
+	l, other := b.lock(WithWatchdogTimeout(8*time.Second)), b.lock(WithRedLockNodeTimeout(soon))
 	b.must(l.Lock(ctx))
 	b.must(l.Lock(ctx))
 	guarded, err := l.Guard(ctx)
@@ -211,8 +211,10 @@ func TestRedLockNodeThatComesBackEmptyIsTakenAgain(t *testing.T) {
 	for i, s := range b.servers { // all of them, one after the other
 		s.Kill()
 		s.Restart()
-		testredis.Await(b, fmt.Sprintf("node %d is taken again", i+1), 4*soon, func() bool { return b.has() == 5 })
-		require.NoError(t, guarded.Err())
+		testredis.Await(b, fmt.Sprintf("node %d is taken again", i+1), 4*soon, func() bool {
+			require.NoError(t, guarded.Err())
+			return b.has() == 5
+		})
 		b.tries(other, false)
 	}
 	b.must(l.Unlock(ctx))

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -247,7 +248,7 @@ func TestClusterSlotHalfWayKeepsHolds(t *testing.T) {
 	passes := map[string]bool{}
 	for _, k := range takeovers {
 		l := k.one(client(), tag+"-new-"+k.name)
-		ok, err := l.TryLock(ctx, 0, 0)
+		ok, err := l.TryLock(engine.Patiently(ctx), 0, 0)
 		if err != nil {
 			assert.ErrorContains(t, err, "TRYAGAIN", k.name)
 		} else {

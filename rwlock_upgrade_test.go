@@ -348,7 +348,8 @@ func TestWriteInsideReadIsRefusedWhileItsOwnerWaitsToWrite(t *testing.T) {
 		testredis.Await(b, "the owner waits behind it", soon, func() bool { return b.waitsInQueue(rw.Write()) })
 		reads := make(chan error, 1)
 		go func() { reads <- rw.Read().Lock(x) }()
-		time.Sleep(20 * time.Millisecond) // it asks Redis by then; no call shows that
+		// It asks Redis by then; no call shows that. A busy machine takes longer.
+		time.Sleep(time.Duration(round+2) * 10 * time.Millisecond)
 		b.must(d.Write().Unlock(ctx))
 		b.must(await(b, "the owner reads", reads))
 		written := false

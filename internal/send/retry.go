@@ -151,10 +151,12 @@ func (r *retry) silence(tries int) error {
 // withLast returns why, the reason why the caller leaves, with what is known of the tries. ErrTimeUp and ErrClosed stay
 // as they are unless a try has failed.
 func (r *retry) withLast(w *Wait, why error) error {
-	if ended := w.Ctx.Err(); r.last.err == nil && ended != nil && errors.Is(why, ended) {
-		return r.Explain(why, r.req.key())
+	err := WithLast(why, r.last.err)
+	switch ended := w.Ctx.Err(); {
+	case r.last.err == ErrSilent, r.last.err == nil && ended != nil && errors.Is(why, ended):
+		return r.Explain(err, r.req.key())
 	}
-	return WithLast(why, r.last.err)
+	return err
 }
 
 // degrade removes the optional keys from a request if err is a refusal of its keys. It reports whether there were
