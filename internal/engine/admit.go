@@ -7,6 +7,7 @@ package engine
 
 import (
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/tenancy"
 )
 
@@ -21,21 +22,21 @@ type admitted struct {
 	waiter *waiter // the caller is not admitted yet: awaitHandoff waits until it is; or nil
 }
 
-// targetLocked returns the attempt with which the caller has to ask Redis, if it has to, and has its hold already.
-func (in admitted) targetLocked(r Request, p *Part) (t target, err error) {
+// prepareLocked prepares the attempt t with which the caller has to ask Redis, if it has to, and has its hold already.
+func (in admitted) prepareLocked(t *target, r *Request, p *Part) error {
 	if in.hold == nil || in.holds {
-		return t, nil
+		return nil
 	}
-	return in.hold.targetLocked(r, p)
+	return in.hold.prepareLocked(t, r, p)
 }
 
-// admit is the first step of a caller among the callers of this process that want the same lock.
-func (s *lockState) admit(op *waitOptions, kind contract.Lock, o Owner, r Request) (in admitted, t target, err error) {
+// admit is the first step of a caller among the callers of this process that want the same lock. It prepares the
+// attempt t if the caller has to ask Redis with the hold that it returns.
+func (s *lockState) admit(op *waitOptions, kind contract.Lock, o Owner, r *Request, t *target) (in admitted, err error) {
 	s.Lock()
 	defer s.Unlock()
 	in = s.admitLocked(op, kind, o, r.Lease > 0)
-	t, err = in.targetLocked(r, op.part)
-	return in, t, err
+	return in, in.prepareLocked(t, r, op.part)
 }
 
 // admitLocked is admit without the attempt. Most callers of a contended lock wait, while another goroutine of this
@@ -101,40 +102,40 @@ func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) *waite
 }
 
 // awaitHandoff waits until the queue of w has admitted it, until its hold has got the lock by a hand-off or a shared
-// record, or until the wait ends otherwise. If code of the user panics meanwhile, or ends the goroutine, it gives up
-// what the hold has.
-func (s *lockState) awaitHandoff(op *waitOptions, w *waiter, r Request) (in admitted, t target, err error) {
+// record, or until the wait ends otherwise. Then it prepares the attempt t, as admit does. If code of the user panics
+// meanwhile, or ends the goroutine, it gives up what the hold has.
+func (s *lockState) awaitHandoff(op *waitOptions, w *waiter, r *Request, t *target) (in admitted, err error) {
 	awake, returned := false, false
 	defer func() {
 		switch {
 		case !awake:
-			_ = s.abandon(w).carryOut(op)
+			s.abandon(w).EndAll(nil)
 		case !returned && in.hold != nil: // the hold that was made in place of the one whose guards were canceled
 			in.hold.unlockHold()
 		}
 	}()
 	err = op.await(w)
 	awake = true
-	in, t, todo, err := s.settle(op, w, r, err)
-	_ = todo.carryOut(op) // it cancels guards
+	in, guards, err := s.settle(op, w, r, err, t)
+	guards.EndAll(nil)
 	returned = true
-	return in, t, err
+	return in, err
 }
 
-// settle is the step after the sleep of w, which has ended with err.
-func (s *lockState) settle(op *waitOptions, w *waiter, r Request, err error) (
-	in admitted, t target, todo effect, _ error,
+// settle is the step after the sleep of w, which has ended with err. The caller cancels the guards.
+func (s *lockState) settle(op *waitOptions, w *waiter, r *Request, err error, t *target) (
+	in admitted, guards guard.Ends, _ error,
 ) {
 	s.Lock()
 	defer s.Unlock()
-	if in, todo, err = s.settleLocked(op, w, err); err == nil {
-		t, err = in.targetLocked(r, op.part)
+	if in, guards, err = s.settleLocked(op, w, err); err == nil {
+		err = in.prepareLocked(t, r, op.part)
 	}
-	return in, t, todo, err
+	return in, guards, err
 }
 
 // settleLocked is settle without the attempt.
-func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admitted, todo effect, _ error) {
+func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admitted, guards guard.Ends, _ error) {
 	h, q := w.Value.hold, w.Value.handOff
 	switch {
 	// The first two cases come before err: if the caller gave up just now, it still has to use what it was handed, or to
@@ -142,40 +143,40 @@ func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admi
 	case h.IsAdopting():
 		op.span.ends(pathHandoff)
 		h.adoptedLocked()
-		return admitted{hold: h, adopts: true}, todo, nil
+		return admitted{hold: h, adopts: true}, nil, nil
 	case !h.Asks(): // it got the lock by a hand-off or a shared record, and may have lost or released it since
 		op.span.ends(pathHandoff)
 		h.runsLocked()
 		if h.State() != tenancy.Ended && !h.record.isKeptLocked(s.engine.watchdog.Now()) {
-			in, todo = s.discardHandoffLocked(h)
-			return in, todo, nil
+			in, guards = s.discardHandoffLocked(h)
+			return in, guards, nil
 		}
-		return admitted{hold: h, holds: true}, todo, nil
+		return admitted{hold: h, holds: true}, nil, nil
 	case err == nil && w.Waits(): // the owner holds the counterpart: Redis decides at once on its attempt
 		q.Leave(w)
 		s.dropQueueLocked(q)
 		op.number, op.bypass = w.Number, true
-		return admitted{hold: h}, todo, nil
+		return admitted{hold: h}, nil, nil
 	case err != nil:
 		err = entrance{s.engine}.gaveUpLocked(op, q, h, err)
 		q.Leave(w)
 	case w.Err == errBypassQueue:
 		op.number, op.bypass = w.Number, true
-		return admitted{hold: h}, todo, nil
+		return admitted{hold: h}, nil, nil
 	default:
 		err = w.Err
 	}
 	if err != nil {
 		s.dropQueueLocked(q)
 		h.unlockHoldLocked()
-		return in, todo, err
+		return in, nil, err
 	}
 	h.queue = q
-	return admitted{hold: h}, todo, nil
+	return admitted{hold: h}, nil, nil
 }
 
 // abandon is settle for a caller that does not go on, because code of the user has panicked, or ended the goroutine.
-func (s *lockState) abandon(w *waiter) (todo effect) {
+func (s *lockState) abandon(w *waiter) (guards guard.Ends) {
 	s.Lock()
 	defer s.Unlock()
 	h, q := w.Value.hold, w.Value.handOff
@@ -184,35 +185,36 @@ func (s *lockState) abandon(w *waiter) (todo effect) {
 		h.adoptedLocked()
 		s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
 	case h.isOver(): // another goroutine of the owner has released it, or does so now, and sees to the rest
-		return todo
+		return nil
 	case !h.Asks():
 		h.runsLocked() // for a goroutine of the owner that has re-entered it
-		in, guards := s.discardHandoffLocked(h)
-		if todo, h = guards, in.hold; h == nil {
-			return todo
+		var in admitted
+		if in, guards = s.discardHandoffLocked(h); in.hold == nil {
+			return guards
 		}
+		h = in.hold
 	default:
 		q.Leave(w)
 	}
 	h.unlockHoldLocked()
 	s.dropQueueLocked(q)
-	return todo
+	return guards
 }
 
 // discardHandoffLocked gives up h, to which the lock was handed off, but whose validity was over, or nearly so, before
 // its goroutine ran again: the process was paused in between. It returns a new hold, with which the caller asks Redis.
 // It returns no hold if the owner has one already: the caller goes on with that one. The old record is deleted in the
 // background if no other hold shares it, and the caller cancels the guards of h.
-func (s *lockState) discardHandoffLocked(h *hold) (in admitted, todo effect) {
+func (s *lockState) discardHandoffLocked(h *hold) (in admitted, guards guard.Ends) {
 	q, shares := h.queue, h.Count() > 1 // shares: other goroutines of the owner have re-entered h, which goes on for them
 	last := true
 	if h.IsLost() {
 		h.Lowered()
 	} else {
-		_, last, todo.guards = h.endOneLocked()
+		_, last, guards = h.endOneLocked()
 	}
 	if shares {
-		return in, todo
+		return in, guards
 	}
 	h.queue = nil
 	s.forgetLocked(h)
@@ -223,11 +225,11 @@ func (s *lockState) discardHandoffLocked(h *hold) (in admitted, todo effect) {
 	if s.holds.get(h.key()) != nil { // h was set aside, or forgotten before
 		next := claim{lockState: s, lock: h.lock, owner: h.owner, queue: q}
 		next.leaveQueueLocked()
-		return in, todo
+		return in, guards
 	}
 	in.hold = s.newHoldLocked(h.lock, h.key(), h.changed)
 	in.hold.queue = q
-	return in, todo
+	return in, guards
 }
 
 // shareLocked is the part of admit for read locks that share records.

@@ -103,7 +103,7 @@ func (c *Config) process() string {
 // whyEnded returns the error of a call of o for locks that ends with err: send.ErrTimeUp if its time was up and the
 // locks are busy. Otherwise the error tells why that is not known, or who has the lock.
 func whyEnded[L contract.Lock](e *Engine, op *waitOptions, locks []L, o Owner, r Request, err error) error {
-	byCtx := err != nil && op.Ctx.Err() != nil && errors.Is(err, op.Ctx.Err())
+	byCtx := op.Ctx.Err() != nil && errors.Is(err, op.Ctx.Err())
 	closed := errors.Is(err, send.ErrClosed)
 	if err != send.ErrTimeUp && !byCtx && !closed {
 		return err

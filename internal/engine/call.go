@@ -36,7 +36,9 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...contr
 	for err == errRestart {
 		err = e.acquireOnce(&op, o, r, locks)
 	}
-	err = whyEnded(e, &op, locks, o, r, err)
+	if err != nil {
+		err = whyEnded(e, &op, locks, o, r, err)
+	}
 	if err == nil || !r.Trial || r.isLate() {
 		op.span.finish(err)
 	}
@@ -77,7 +79,8 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []contra
 		return e.acquireVote(op, s, l, o, r)
 	}
 	e.noteAcquire()
-	in, t, err := s.enter(op, locks[0], o, r)
+	var t target
+	in, err := s.enter(op, locks[0], o, &r, &t)
 	if in.holds {
 		op.part.count(in.hold)
 		op.span.handedOff(in.hold.token)
@@ -97,16 +100,17 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []contra
 }
 
 // enter waits until the caller may go on among the callers of this process. It then has a hold. If in.holds is set, it
-// holds the lock already; otherwise it has the owner mutex of the hold, and has to ask Redis by the attempt of t.
-func (s *lockState) enter(op *waitOptions, kind contract.Lock, o Owner, r Request) (in admitted, t target, err error) {
-	in, t, err = s.admit(op, kind, o, r)
+// holds the lock already; otherwise it has the owner mutex of the hold, and has to ask Redis by the attempt t, which is
+// prepared.
+func (s *lockState) enter(op *waitOptions, kind contract.Lock, o Owner, r *Request, t *target) (in admitted, err error) {
+	in, err = s.admit(op, kind, o, r, t)
 	if in.waiter != nil {
-		in, t, err = s.awaitHandoff(op, in.waiter, r)
+		in, err = s.awaitHandoff(op, in.waiter, r, t)
 	}
 	if err != nil || in.hold != nil {
-		return in, t, err
+		return in, err
 	}
-	t, err = s.lockTarget(op, kind, o, r)
+	err = s.lockTarget(op, kind, o, r, t)
 	in.hold = t.hold
-	return in, t, err
+	return in, err
 }

@@ -85,7 +85,7 @@ type detaching struct {
 
 // begin ends the hold in this process, and returns its guards, which run cancels; or else the reason why the hold cannot
 // be detached. The hold stays in its local queue, so that no caller waits for Redis in vain meanwhile.
-func (x *detaching) begin(keep time.Duration) ([]*guard.End, error) {
+func (x *detaching) begin(keep time.Duration) (guard.Ends, error) {
 	h, s := x.hold, x.lockState
 	s.Lock()
 	defer s.Unlock()
@@ -114,7 +114,7 @@ func (x *detaching) begin(keep time.Duration) ([]*guard.End, error) {
 }
 
 // run cancels the guards of the hold, renames its field in Redis, and unlocks the owner mutex.
-func (x *detaching) run(ctx context.Context, op *waitOptions, guards []*guard.End) (d Detached, err error) {
+func (x *detaching) run(ctx context.Context, op *waitOptions, guards guard.Ends) (d Detached, err error) {
 	h, e := x.hold, x.lockState.engine
 	confirmed := false
 	var answer send.Answer
@@ -126,7 +126,7 @@ func (x *detaching) run(ctx context.Context, op *waitOptions, guards []*guard.En
 		}
 		x.end()
 	}()
-	guard.EndAll(guards, h.withName(ErrDetached))
+	guards.EndAll(h.withName(ErrDetached))
 	answer.Lost = 1 // until Do has returned
 	buries := e.late.MayAcquire(h.Field().ID)
 	call := h.commands().Rename(contract.Rename{From: h.Field().ID, To: x.to, Lease: x.lease, Late: buries, Splits: x.splits})

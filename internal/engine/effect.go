@@ -10,7 +10,7 @@ package engine
 //
 //	for {
 //		todo, err := step() // with the mutex
-//		if todo.isNone() {
+//		if todo == nil {
 //			return err
 //		}
 //		err = todo.carryOut(op) // without it
@@ -28,8 +28,8 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// An effect is what has to be done before the next step of a call: one of the things below. The zero value is for a
-// call that needs no other step.
+// An effect is what has to be done before the next step of a call: one of the things below. A step returns nil if the
+// call needs no other step, as most calls do.
 type effect struct {
 	waiter *waiter       // the caller sleeps until it has the owner mutex of the hold that waiter waits for
 	held   bool          // waiter: the owner holds the lock, so the caller waits for an answer of Redis, not for others
@@ -37,16 +37,12 @@ type effect struct {
 	queues []target      // the caller sleeps until the local queues of these have admitted it
 	states lockStates    // queues: their lock states
 	pause  time.Duration // other processes go first for that long
-	guards []*guard.End  // they are canceled: their owner gives up the hold
-}
-
-func (todo effect) isNone() bool {
-	return todo.waiter == nil && todo.look == nil && todo.queues == nil && todo.pause == 0 && len(todo.guards) == 0
+	guards guard.Ends    // they are canceled: their owner gives up the hold
 }
 
 // carryOut does what todo says, for a call with the options op, which has no mutex. It returns an error if the wait of
 // the call has ended, or is to begin anew (errOwnerChanged, errBypassQueue).
-func (todo effect) carryOut(op *waitOptions) error {
+func (todo *effect) carryOut(op *waitOptions) error {
 	switch {
 	case todo.waiter != nil:
 		return todo.awaitOwner(op)
@@ -58,14 +54,14 @@ func (todo effect) carryOut(op *waitOptions) error {
 		op.span.waits()
 		return op.sleep(nil, nil, todo.pause)
 	default:
-		guard.EndAll(todo.guards, nil)
+		todo.guards.EndAll(nil)
 	}
 	return nil
 }
 
 // awaitOwner waits for the owner mutex. If the owner holds the lock, a caller that does not wait for other owners waits
 // here too, for as long as it would wait for an answer of Redis.
-func (todo effect) awaitOwner(op *waitOptions) error {
+func (todo *effect) awaitOwner(op *waitOptions) error {
 	h, wait := todo.waiter.Value.hold, *op
 	s := h.lockState
 	if todo.held {

@@ -121,14 +121,14 @@ func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
 		s := e.retain("x")
 		defer s.release()
 		h := s.find(newFakeLock(e.redis, "x").Traits().ID, 1)
-		var guards []*guard.End
+		var guards guard.Ends
 		s.locked(func() { // the state in which lose unlocks the mutex
 			h.lostLocked(false)
 			h.loss, guards = LossError(ErrExpired), h.guards.Take()
 		})
 		require.Error(t, guarded.Err(), "the hold is lost, and its guard has not ended")
 		require.ErrorIs(t, context.Cause(guarded), ErrLockLost)
-		guard.EndAll(guards, nil)
+		guards.EndAll(nil)
 		e.watchdog.Remove(&h.record.lease)
 		require.ErrorIs(t, e.unlockErr(1), ErrLockLost)
 		e.redis.Set(func() { delete(e.redis.Records, "x") })

@@ -31,7 +31,7 @@ type ending struct {
 	loss    error         // the error that the owner of the hold gets: ErrLockLost with the cause
 	state   tenancy.State // of the hold, after the loss
 	age     time.Duration // how long the hold was held
-	guards  []*guard.End
+	guards  guard.Ends
 	renewed bool // the lease was one that the watchdog renews
 	gone    bool // Redis did not have the record, or only a part of it
 	unheard bool // the lock was handed off to the hold, and no goroutine of its owner has run since
@@ -128,7 +128,7 @@ func (e ending) carryOut() {
 		h.lockState.engine.expired.remember(h)
 	}
 	defer h.keeper().lost()
-	guard.EndAll(e.guards, h.withName(e.loss))
+	e.guards.EndAll(h.withName(e.loss))
 }
 
 // report reports the loss as an event.

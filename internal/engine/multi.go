@@ -167,7 +167,7 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 	var in multiEntry
 	for {
 		targets, todo, err := g.lockStep(&in)
-		if err != nil || todo.isNone() {
+		if err != nil || todo == nil {
 			return targets, err
 		}
 		if err := g.carryOut(&in, todo); err != nil {
@@ -177,7 +177,7 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 }
 
 // lockStep is a step of lockAll. If it returns an effect or an error, the caller has no owner mutex.
-func (g *multiAcquire) lockStep(in *multiEntry) (targets []target, todo effect, err error) {
+func (g *multiAcquire) lockStep(in *multiEntry) (targets []target, todo *effect, err error) {
 	g.states.Lock()
 	defer g.states.Unlock()
 	select {
@@ -192,16 +192,16 @@ func (g *multiAcquire) lockStep(in *multiEntry) (targets []target, todo effect, 
 	in.bypass, g.late = in.bypass || g.late, false
 	if late := g.expiredLocked(); late != nil {
 		g.unlockHoldsLocked()
-		return nil, effect{look: late}, nil
+		return nil, &effect{look: late}, nil
 	}
 	if !in.bypass && !g.tryQueuesLocked() {
 		g.engine.slow.Strike(&g.redisWait)
-		return nil, effect{queues: g.awaitedLocked(), states: g.states}, nil
+		return nil, &effect{queues: g.awaitedLocked(), states: g.states}, nil
 	}
 	if d := (entrance{g.engine}).yieldLocked(g.locked); d > 0 && !in.yielded && g.HasTime(d) {
 		in.yielded = true
 		g.unlockHoldsLocked()
-		return nil, effect{pause: d}, nil
+		return nil, &effect{pause: d}, nil
 	}
 	targets, err = g.prepareLocked()
 	return targets, todo, err
@@ -210,7 +210,7 @@ func (g *multiAcquire) lockStep(in *multiEntry) (targets []target, todo effect, 
 // joinOwnersLocked makes the caller wait for the owner mutex of other, which another caller of the owner has. If that
 // caller asks for the lock, it must not wait for what a late answer has granted to this one: that is rolled back, and
 // this one begins again.
-func (g *multiAcquire) joinOwnersLocked(other *hold) (todo effect, err error) {
+func (g *multiAcquire) joinOwnersLocked(other *hold) (todo *effect, err error) {
 	g.engine.slow.Strike(&g.redisWait) // it waits no longer for the lock that Redis has last found busy
 	g.leaveQueuesLocked()
 	held := other.Holds()
@@ -223,7 +223,7 @@ func (g *multiAcquire) joinOwnersLocked(other *hold) (todo effect, err error) {
 
 // carryOut carries out the effect of a step. A wait for other owners also ends when the owner acquires one of the
 // locks.
-func (g *multiAcquire) carryOut(in *multiEntry, todo effect) error {
+func (g *multiAcquire) carryOut(in *multiEntry, todo *effect) error {
 	wait := g.waiting()
 	if todo.held || todo.pause > 0 {
 		wait.changed = nil
@@ -259,7 +259,7 @@ func (g *multiAcquire) prepareLocked() ([]target, error) {
 	var loss, refused error // a loss comes first, because no other call of the owner returns it
 	for i := range g.locked {
 		t := &g.locked[i]
-		if err := t.prepareLocked(g.request, g.part); t.hold.IsLost() {
+		if err := t.prepareLocked(&g.request, g.part); t.hold.IsLost() {
 			loss = cmp.Or(loss, err)
 		} else {
 			refused = cmp.Or(refused, err)

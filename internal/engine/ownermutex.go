@@ -33,35 +33,36 @@ func (s *lockState) lockHold(op *waitOptions, kind contract.Lock, o Owner, makeO
 	return c.hold, err
 }
 
-// lockTarget is lockHold for a caller that acquires the lock as r demands. It returns the attempt that the caller has
-// to make.
-func (s *lockState) lockTarget(op *waitOptions, kind contract.Lock, o Owner, r Request) (t target, err error) {
+// lockTarget is lockHold for a caller that acquires the lock as r demands. It prepares the attempt t, which the caller
+// has to make.
+func (s *lockState) lockTarget(op *waitOptions, kind contract.Lock, o Owner, r *Request, t *target) error {
 	c := ownerCall{kind: kind, owner: o, part: op.part, makeOne: true}
 	var refused error
-	err = c.run(s, op, func(h *hold) (todo effect) {
-		t, refused = h.targetLocked(r, op.part)
-		return todo
+	err := c.run(s, op, func(h *hold) *effect {
+		refused = h.prepareLocked(t, r, op.part)
+		return nil
 	})
-	return t, cmp.Or(err, refused)
+	return cmp.Or(err, refused)
 }
 
-// targetLocked prepares the attempt of a caller that has the owner mutex of h. If the owner may make none, it unlocks
+// prepareLocked prepares the attempt t of a caller that has the owner mutex of h. If the owner may make none, it unlocks
 // the owner mutex and returns the reason.
-func (h *hold) targetLocked(r Request, p *Part) (t target, err error) {
+func (h *hold) prepareLocked(t *target, r *Request, p *Part) error {
 	t.hold = h
-	if err = t.prepareLocked(r, p); err != nil {
+	err := t.prepareLocked(r, p)
+	if err != nil {
 		h.unlockHoldLocked()
 	}
-	return t, err
+	return err
 }
 
 // run takes steps until the caller has the owner mutex of c.hold, or until there is no hold for it; and then those of
 // use, if it is not nil, until use returns no effect. The first step of use is not apart from that which has found the
 // hold. If op is nil, the caller does not wait for the owner mutex.
-func (c *ownerCall) run(s *lockState, op *waitOptions, use func(h *hold) effect) error {
+func (c *ownerCall) run(s *lockState, op *waitOptions, use func(h *hold) *effect) error {
 	for {
 		todo, err := c.step(s, op, use)
-		if err != nil || todo.isNone() {
+		if err != nil || todo == nil {
 			return err
 		}
 		if err = c.carryOut(op, todo); err != nil {
@@ -71,7 +72,7 @@ func (c *ownerCall) run(s *lockState, op *waitOptions, use func(h *hold) effect)
 }
 
 // step is a step of run.
-func (c *ownerCall) step(s *lockState, op *waitOptions, use func(h *hold) effect) (todo effect, err error) {
+func (c *ownerCall) step(s *lockState, op *waitOptions, use func(h *hold) *effect) (todo *effect, err error) {
 	s.Lock()
 	defer s.Unlock()
 	if c.hold == nil {
@@ -87,7 +88,7 @@ func (c *ownerCall) step(s *lockState, op *waitOptions, use func(h *hold) effect
 
 // carryOut carries out the effect of a step. If code of the user panics meanwhile, or ends the goroutine, it unlocks the
 // owner mutex, unless the caller still waits for that.
-func (c *ownerCall) carryOut(op *waitOptions, todo effect) error {
+func (c *ownerCall) carryOut(op *waitOptions, todo *effect) error {
 	returned := false
 	defer func() {
 		if !returned && todo.waiter == nil {
@@ -108,7 +109,7 @@ func (c *ownerCall) carryOut(op *waitOptions, todo effect) error {
 
 // lockHoldLocked sets c.hold, or returns an effect or an error. If it does none of this, there is no hold for the call.
 // Unless makeOne is set, a caller without a part gets no hold that only RedLocks have acquired.
-func (s *lockState) lockHoldLocked(op *waitOptions, c *ownerCall) (todo effect, err error) {
+func (s *lockState) lockHoldLocked(op *waitOptions, c *ownerCall) (todo *effect, err error) {
 	for {
 		if c.enters == nil {
 			h := s.holdForLocked(c)
@@ -120,12 +121,12 @@ func (s *lockState) lockHoldLocked(op *waitOptions, c *ownerCall) (todo effect, 
 				return todo, nil
 			}
 			c.enters = h
-			if todo, err = s.enterHoldLocked(op, h); err != nil || !todo.isNone() {
+			if todo, err = s.enterHoldLocked(op, h); err != nil || todo != nil {
 				return todo, err
 			}
 		}
 		if !c.looked && c.enters.mayHaveExpiredLocked() {
-			return effect{look: c.enters}, nil
+			return &effect{look: c.enters}, nil
 		}
 		h := c.enters
 		c.enters, c.looked = nil, false
@@ -165,13 +166,13 @@ func (s *lockState) isUsableLocked(c *ownerCall, h *hold) bool {
 // enterHold locks the owner mutex of h for a caller without the mutex of the lock state.
 func (h *hold) enterHold(op *waitOptions) error {
 	todo, err := h.enterHoldStep(op)
-	if err != nil || todo.isNone() {
+	if err != nil || todo == nil {
 		return err
 	}
 	return todo.carryOut(op)
 }
 
-func (h *hold) enterHoldStep(op *waitOptions) (effect, error) {
+func (h *hold) enterHoldStep(op *waitOptions) (*effect, error) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	return h.lockState.enterHoldLocked(op, h)
@@ -179,7 +180,7 @@ func (h *hold) enterHoldStep(op *waitOptions) (effect, error) {
 
 // enterHoldLocked locks the owner mutex of h. If another goroutine of the owner has it, enterHoldLocked returns the
 // waiter that waits for it; or send.ErrTimeUp if op, which may be nil, does not allow to wait.
-func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) (todo effect, err error) {
+func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) (todo *effect, err error) {
 	switch {
 	case h.ownerQueue.TryEnter():
 		return todo, nil
@@ -192,16 +193,16 @@ func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) (todo effect, err 
 
 // joinOwnersLocked makes the caller wait for the owner mutex of h, which another goroutine of the owner has. held
 // reports that the owner holds the lock: see effect.held. It returns send.ErrTimeUp if op does not allow to wait.
-func (s *lockState) joinOwnersLocked(op *waitOptions, h *hold, held bool) (todo effect, err error) {
+func (s *lockState) joinOwnersLocked(op *waitOptions, h *hold, held bool) (todo *effect, err error) {
 	if op.NoWait && !held {
 		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.half()))
 		return todo, send.ErrTimeUp
 	}
 	e, kept := entrance{s.engine}, op.number // kept: the position in a local queue stays that of the caller
-	todo.waiter, todo.held = h.ownerQueue.Add(candidate{hold: h, since: e.beginWait(op)}, e.number(op)), held
+	w := h.ownerQueue.Add(candidate{hold: h, since: e.beginWait(op)}, e.number(op))
 	op.number = kept
 	e.slow.Begins()
-	return todo, nil
+	return &effect{waiter: w, held: held}, nil
 }
 
 // unlockHold releases the owner mutex of h, so that the next goroutine of the owner may use h.

@@ -82,11 +82,11 @@ func (h *hold) lowerUnconfirmed(p *Part) (left int) {
 	if last {
 		defer h.lockState.engine.workers.Spawn(h.clear)
 	}
-	guard.EndAll(guards, nil)
+	guards.EndAll(nil)
 	return left
 }
 
-func (h *hold) lowerUnconfirmedStep(p *Part) (left int, last bool, guards []*guard.End) {
+func (h *hold) lowerUnconfirmedStep(p *Part) (left int, last bool, guards guard.Ends) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	if p != nil && !p.hasLocked(h) { // since the caller has looked it up
@@ -234,7 +234,12 @@ func (s *lockState) releaseOne(op *waitOptions, kind contract.Lock, o Owner, p *
 			s.abandonRelease(&g, kind, o, p)
 		}
 	}()
-	err = c.run(s, op, func(h *hold) effect { return g.releaseLocked(h, p) })
+	err = c.run(s, op, func(h *hold) *effect {
+		if guards := g.releaseLocked(h, p); len(guards) > 0 {
+			return &effect{guards: guards}
+		}
+		return nil
+	})
 	returned = true
 	return g, err
 }
@@ -252,51 +257,52 @@ func (s *lockState) abandonRelease(g *releasedOne, kind contract.Lock, o Owner, 
 	}
 }
 
-// releaseLocked is a step of releaseOne. The guards of the hold are canceled in two parts: those that there are before
-// a hand-off are canceled before the successor holds the lock, while the hold still does. It may be lost meanwhile.
-func (g *releasedOne) releaseLocked(h *hold, p *Part) (todo effect) {
+// releaseLocked is a step of releaseOne. It returns guards that have to be canceled before the next step, if there are
+// any. The guards of the hold are canceled in two parts: those that there are before a hand-off are canceled before the
+// successor holds the lock, while the hold still does. It may be lost meanwhile.
+func (g *releasedOne) releaseLocked(h *hold, p *Part) (guards guard.Ends) {
 	if g.hold == nil {
 		g.hold = h
-		if todo = h.beforeHandOffLocked(); !todo.isNone() {
-			return todo
+		if guards = h.beforeHandOffLocked(); len(guards) > 0 {
+			return guards
 		}
 	}
 	if !g.lowered {
-		if todo = g.lowerLocked(p); !todo.isNone() {
-			return todo
+		if guards = g.lowerLocked(p); len(guards) > 0 {
+			return guards
 		}
 	}
 	if g.done {
 		h.unlockHoldLocked()
 	}
-	return todo
+	return nil
 }
 
-// beforeHandOffLocked returns what has to be done before the hold count of h is decremented: if there is a successor,
-// the guards of h are canceled.
-func (h *hold) beforeHandOffLocked() (todo effect) {
+// beforeHandOffLocked returns the guards of h that have to be canceled before its hold count is decremented, because
+// there is a successor.
+func (h *hold) beforeHandOffLocked() (guards guard.Ends) {
 	if len(h.guards) > 0 {
 		if next, _ := h.successorLocked(); next != nil {
-			todo.guards = h.guards.Take()
+			guards = h.guards.Take()
 		}
 	}
-	return todo
+	return guards
 }
 
 // lowerLocked decrements the hold count for a caller with the part p, which may be nil, and has the owner mutex. When
-// the count reaches zero, it hands the lock off, or ends the hold in this process.
-func (g *releasedOne) lowerLocked(p *Part) (todo effect) {
+// the count reaches zero, it hands the lock off, or ends the hold in this process. It returns guards to cancel.
+func (g *releasedOne) lowerLocked(p *Part) (guards guard.Ends) {
 	h := g.hold
 	p.uncountLocked(h)
 	g.lowered = true
 	left, last, guards := h.passOnLocked()
 	g.count, g.loss = left, h.loss
 	g.done = g.loss == nil && left == 0 && !last
-	return effect{guards: guards}
+	return guards
 }
 
 // passOnLocked hands the lock off, or else is endOneLocked.
-func (h *hold) passOnLocked() (left int, last bool, guards []*guard.End) {
+func (h *hold) passOnLocked() (left int, last bool, guards guard.Ends) {
 	if h.handOffLocked() {
 		return 0, false, nil
 	}
@@ -305,7 +311,7 @@ func (h *hold) passOnLocked() (left int, last bool, guards []*guard.End) {
 
 // endOneLocked decrements the hold count, and ends the hold when the count reaches zero. It also returns the guards
 // whose contexts the caller has to cancel.
-func (h *hold) endOneLocked() (left int, last bool, guards []*guard.End) {
+func (h *hold) endOneLocked() (left int, last bool, guards guard.Ends) {
 	if h.State() == tenancy.Ended { // since the caller has looked it up
 		return 0, false, nil
 	}

@@ -130,7 +130,7 @@ func TestEngineGrantOfAnInheritedPlaceIsRolledBackAfterAnOutage(t *testing.T) {
 		s.locked(func() { h = s.newHoldLocked(l, holdKey{"", 1}, nil) })
 		r := new(recordBackend)
 		r.begin(&waitOptions{Wait: send.Wait{Ctx: context.Background()}}, r, target{hold: h})
-		s.locked(func() { require.NoError(t, r.targets[0].prepareLocked(Request{Wait: forever}, nil)) })
+		s.locked(func() { require.NoError(t, r.targets[0].prepareLocked(&Request{Wait: forever}, nil)) })
 		r.place = place{lock: l, field: h.Field(), lease: time.Hour}
 		r.leftovers.Inherits(0)
 		e.redis.Set(func() {

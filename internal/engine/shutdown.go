@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/each"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/report"
 	"github.com/relock-go/relock/internal/send"
@@ -60,21 +61,21 @@ func (e *Engine) stopAcquiring() {
 	e.leave()
 	e.draining.begin(1)     // so that done is not closed before all lock states are
 	defer e.draining.end(1) // also if a context of the user panics, or ends the goroutine
-	var guards []*guard.End
+	var guards []guard.Ends
 	for _, s := range e.table.close() {
 		guards = append(guards, s.close()...)
 	}
-	guard.EndAll(guards, send.ErrClosed)
+	each.Do(guards, func(ends guard.Ends) { ends.EndAll(send.ErrClosed) })
 }
 
 // close closes the lock state, counts its holds, and returns their guards, which the caller has to cancel.
-func (s *lockState) close() (guards []*guard.End) {
+func (s *lockState) close() (guards []guard.Ends) {
 	s.Lock()
 	defer s.Unlock()
 	s.closed = true
 	holds := 0
 	for h := range s.holds.all() {
-		guards = append(guards, h.guards.Take()...)
+		guards = append(guards, h.guards.Take())
 		if h.Holds() {
 			holds++
 		}

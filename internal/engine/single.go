@@ -46,7 +46,7 @@ func (o *oneLock) bypassesQueue() bool {
 func (o *oneLock) enter(asksLocked func()) error {
 	for yields := true; ; {
 		todo := o.enterStep(asksLocked, yields)
-		if todo.isNone() {
+		if todo == nil {
 			return nil
 		}
 		switch err := todo.carryOut(&o.waitOptions); err {
@@ -61,17 +61,17 @@ func (o *oneLock) enter(asksLocked func()) error {
 }
 
 // enterStep is a step of enter. yields reports whether other processes may still have to go first.
-func (o *oneLock) enterStep(asksLocked func(), yields bool) (todo effect) {
+func (o *oneLock) enterStep(asksLocked func(), yields bool) (todo *effect) {
 	o.states.Lock()
 	defer o.states.Unlock()
 	switch {
 	case o.bypass:
 		o.bypass = false
 	case !o.targets[0].hold.tryQueueLocked():
-		return effect{queues: o.targets, states: o.states}
+		return &effect{queues: o.targets, states: o.states}
 	case yields:
 		if d := (entrance{o.engine}).yieldLocked(o.targets); d > 0 && o.HasTime(d) {
-			return effect{pause: d}
+			return &effect{pause: d}
 		}
 	}
 	asksLocked()

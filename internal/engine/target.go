@@ -24,7 +24,7 @@ type target struct {
 
 // prepareLocked sets the attempt of t. It returns an error if the owner may make none: if its hold was lost, or would
 // get too high a hold count.
-func (t *target) prepareLocked(r Request, p *Part) error {
+func (t *target) prepareLocked(r *Request, p *Part) error {
 	h := t.hold
 	e := h.lockState.engine
 	if h.Field() == nil {

@@ -123,8 +123,8 @@ func (k *voteBackend) dismissLocked(t target, _ Answer) {
 
 // acquireVote runs one acquire operation for l.
 func (e *Engine) acquireVote(op *waitOptions, s *lockState, l VotedLock, o Owner, r Request) error {
-	t, err := s.lockTarget(op, l, o, r)
-	if err != nil {
+	var t target
+	if err := s.lockTarget(op, l, o, &r, &t); err != nil {
 		return err
 	}
 	h := t.hold

@@ -3,6 +3,8 @@ package guard
 import (
 	"maps"
 	"slices"
+
+	"github.com/relock-go/relock/internal/each"
 )
 
 // Ends are the Ends that a hold keeps for its guards: one End for all parents with the same Done channel. The zero
@@ -29,12 +31,16 @@ func (e Ends) Forget(done <-chan struct{}, end *End) {
 	}
 }
 
-// Take removes and returns all Ends.
-func (e *Ends) Take() []*End {
-	if len(*e) == 0 {
-		return nil
-	}
-	all := slices.Collect(maps.Values(*e))
+// Take empties e, and returns what it had.
+func (e *Ends) Take() Ends {
+	all := *e
 	*e = nil
 	return all
+}
+
+// EndAll cancels the guards of all Ends, also if a context of the user panics meanwhile, or ends the goroutine.
+func (e Ends) EndAll(cause error) {
+	if len(e) > 0 { // so that the function is not made for Ends without elements
+		each.Do(slices.Collect(maps.Values(e)), func(end *End) { end.Now(cause) })
+	}
 }

@@ -9,8 +9,6 @@ package guard
 import (
 	"context"
 	"time"
-
-	"github.com/relock-go/relock/internal/each"
 )
 
 // A Hold is what guards are bound to. Holds are compared with ==, so the same hold must always be the same value.
@@ -88,13 +86,6 @@ func (e *End) Now(cause error) {
 		e.forget()
 	}
 	e.cancel(cause)
-}
-
-// EndAll cancels the guards of all ends, also if a context of the user panics meanwhile, or ends the goroutine.
-func EndAll(ends []*End, cause error) {
-	if len(ends) > 0 { // so that the function is not made for a list without elements
-		each.Do(ends, func(e *End) { e.Now(cause) })
-	}
 }
 
 // A key is the key of a context value: the nearest context, among a context and its ancestors, that is canceled with

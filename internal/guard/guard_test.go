@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -51,9 +52,9 @@ func (h *fakeHold) ForgetEnd(done <-chan struct{}, end *End) {
 }
 
 func (h *fakeHold) lose() {
-	var ends []*End
+	var ends Ends
 	h.locked(func() { h.lost, h.over, ends = errLost, errLost, h.ends.Take() })
-	EndAll(ends, errLost)
+	ends.EndAll(errLost)
 }
 
 func (h *fakeHold) count() (n int) {
@@ -170,7 +171,7 @@ func TestEndsKeepTheFirst(t *testing.T) {
 	assert.Same(t, first, ends.Keep(done, second))
 	ends.Forget(done, second)
 	assert.Len(t, ends, 1, "another end is forgotten")
-	assert.Equal(t, []*End{first}, ends.Take())
+	assert.Equal(t, Ends{done: first}, ends.Take())
 	assert.Empty(t, ends.Take())
 	ends.Forget(done, first)
 }
@@ -220,7 +221,7 @@ func (c brokenCtx) Done() <-chan struct{} {
 
 // A parent that panics keeps no other guard from its end.
 func TestAllGuardsEndAlthoughAParentPanics(t *testing.T) {
-	var ends []*End
+	ends := make(Ends)
 	var guards []context.Context
 	broken := false
 	for range 3 {
@@ -228,10 +229,10 @@ func TestAllGuardsEndAlthoughAParentPanics(t *testing.T) {
 		defer cancel()
 		h := new(fakeHold)
 		guards = append(guards, guardOf(t, brokenCtx{parent, &broken}, h))
-		ends = append(ends, h.ends.Take()...)
+		maps.Copy(ends, h.ends.Take())
 	}
 	broken = true
-	assert.PanicsWithValue(t, "broken", func() { EndAll(ends, errLost) })
+	assert.PanicsWithValue(t, "broken", func() { ends.EndAll(errLost) })
 	broken = false
 	for _, g := range guards {
 		assert.Equal(t, errLost, context.Cause(g))
