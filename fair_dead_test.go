@@ -272,6 +272,84 @@ func TestFairDeadWaiterIsEvictedAfterTheClockWentBack(t *testing.T) {
 	lives.leaves()
 }
 
+// Calls on the lock are so rare that each of them may be the first one after an outage. A waiter that has crashed, and
+// that no script passes over because it was not subscribed, is evicted all the same.
+func TestFairDeadWaiterIsEvictedByRareCalls(t *testing.T) {
+	for name, attempts := range map[string]int{"callers that do not wait": 0, "callers that wait for 3s": 3} {
+		t.Run(name, func(t *testing.T) {
+			mini := testredis.StillMini(t)
+			b := newBench(t, mini.Addr())
+			now := time.Unix(1_700_000_000, 0)
+			pass := func(d time.Duration) {
+				now = now.Add(d)
+				mini.SetTime(now)
+			}
+			pass(0)
+			l := b.client().NewFairLock(b.name)
+			holder, dead := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
+			assert.Equal(t, contract.Held, holder.asks("", time.Minute))
+			dead.asks("", time.Minute)
+			pass(20 * time.Second)
+			holder.release()
+			calls := func(n int) (got bool) {
+				caller := b.newFairWaiter(l, 3+n)
+				if attempts == 0 {
+					g, err := sendAttempt(
+						caller.lock,
+						contract.Attempt{Field: caller.field, Lease: time.Minute, HoldCount: 1, NoWait: true},
+					)
+					b.must(err)
+					got = g.Status == contract.Held
+				}
+				for range attempts {
+					if got = caller.asks("", time.Minute) == contract.Held; got {
+						break
+					}
+					pass(fairHeartbeat)
+				}
+				caller.leaves()
+				return got
+			}
+			calls(0) // it may be the first one after an outage
+			pass(20 * time.Second)
+			assert.True(t, calls(1), "the lock is free, and nobody waits who is alive")
+			assert.Empty(t, b.queue())
+		})
+	}
+}
+
+// A process that was unreachable together with the others may miss the first moments after the outage, and keeps its
+// position.
+func TestFairWaiterKeepsItsPositionIfItComesLateAfterAnOutage(t *testing.T) {
+	mini := testredis.StillMini(t)
+	b := newBench(t, mini.Addr())
+	now := time.Unix(1_700_000_000, 0)
+	pass := func(d time.Duration) {
+		now = now.Add(d)
+		mini.SetTime(now)
+	}
+	pass(0)
+	l := b.client().NewFairLock(b.name)
+	holder, first, second := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
+	assert.Equal(t, contract.Held, holder.asks("", time.Hour))
+	want := []string{first.field, second.field}
+	first.asks("", time.Minute)
+	second.asks("", time.Minute)
+	for range 2 {
+		pass(20 * time.Second)
+		for range fairLife/fairHeartbeat - 1 {
+			second.asks("", time.Minute)
+			pass(fairHeartbeat)
+		}
+		first.asks("", time.Minute)
+		assert.Equal(t, want, b.queue())
+	}
+	first.leaves()
+	second.leaves()
+	holder.release()
+	b.isFree()
+}
+
 // A waiter that Redis knows to be disconnected is passed over, and keeps its position: its process has crashed, or its
 // connection was cut for a moment.
 func TestFairLockPassesOverWaitersThatNobodyHears(t *testing.T) {

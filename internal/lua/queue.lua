@@ -414,21 +414,23 @@ end
 -- Removes relock waiters whose heartbeat has expired. If the first waiter of the queue is one without a heartbeat,
 -- all of these are removed. Other waiters at the head of the queue are removed if their timeout has expired, or if
 -- they have none, because they would stay for ever. If no script ran for half a ttl, Redis was unreachable, and the
--- waiters may be alive: each gets a new heartbeat instead. A run that has not read all heartbeats leaves the time of
--- the last run as it was, so that the next run comes to the same conclusion. Heartbeats are written with pcall,
--- because a release must go on if memory is short.
+-- waiters may be alive: each gets a new heartbeat instead. It gets one only, and that is not a whole number, because
+-- perhaps nobody has asked: a crashed waiter would stay for ever if all calls are that rare. A run that has not read
+-- all heartbeats leaves the time of the last run as it was, so that the next run comes to the same conclusion.
+-- Heartbeats are written with pcall, because a release must go on if memory is short.
 local function evict_dead(q, now, ttl)
     q.now, q.ran = now, now
     local dead = {}
-    local due = redis.call('zrangebyscore', q.heartbeats, '-inf', ms(now), 'limit', 0, most_dead)
+    local due = redis.call('zrangebyscore', q.heartbeats, '-inf', ms(now), 'withscores', 'limit', 0, most_dead)
     local ran = tonumber(redis.call('zscore', q.heartbeats, '') or nil)
     local last_run = ran and ran <= now and ran or nil
     local away = now - (last_run or now) > ttl / 2
     -- At most most_dead.
-    for _, waiter in ipairs(due) do
+    for i = 1, #due, 2 do
+        local waiter, beat = due[i], tonumber(due[i + 1])
         if waiter ~= '' then
-            if away and redis.call('zscore', q.timeouts, waiter) then
-                redis.pcall('zadd', q.heartbeats, ms(now + ttl), waiter)
+            if away and beat % 1 == 0 and redis.call('zscore', q.timeouts, waiter) then
+                redis.pcall('zadd', q.heartbeats, ms(now + ttl - 1) .. '.5', waiter)
             else
                 dead[waiter] = true
             end
@@ -439,7 +441,7 @@ local function evict_dead(q, now, ttl)
         leave_queue(q, dead)
     end
     local first = redis.call('lindex', q.waiters, 0)
-    local all = not (away and #due == most_dead)
+    local all = not (away and #due == 2 * most_dead)
     if first and not last_run then -- the last script ran in the future: the clock was set back
         all = set_back(q, ttl)
     end

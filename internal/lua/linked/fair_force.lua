@@ -420,14 +420,15 @@ end
 local function evict_dead(q, now, ttl)
     q.now, q.ran = now, now
     local dead = {}
-    local due = redis.call('zrangebyscore', q.heartbeats, '-inf', ms(now), 'limit', 0, most_dead)
+    local due = redis.call('zrangebyscore', q.heartbeats, '-inf', ms(now), 'withscores', 'limit', 0, most_dead)
     local ran = tonumber(redis.call('zscore', q.heartbeats, '') or nil)
     local last_run = ran and ran <= now and ran or nil
     local away = now - (last_run or now) > ttl / 2
-    for _, waiter in ipairs(due) do
+    for i = 1, #due, 2 do
+        local waiter, beat = due[i], tonumber(due[i + 1])
         if waiter ~= '' then
-            if away and redis.call('zscore', q.timeouts, waiter) then
-                redis.pcall('zadd', q.heartbeats, ms(now + ttl), waiter)
+            if away and beat % 1 == 0 and redis.call('zscore', q.timeouts, waiter) then
+                redis.pcall('zadd', q.heartbeats, ms(now + ttl - 1) .. '.5', waiter)
             else
                 dead[waiter] = true
             end
@@ -438,7 +439,7 @@ local function evict_dead(q, now, ttl)
         leave_queue(q, dead)
     end
     local first = redis.call('lindex', q.waiters, 0)
-    local all = not (away and #due == most_dead)
+    local all = not (away and #due == 2 * most_dead)
     if first and not last_run then -- the last script ran in the future: the clock was set back
         all = set_back(q, ttl)
     end
