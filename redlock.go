@@ -38,10 +38,11 @@ const (
 )
 
 var (
-	errTaken       = errors.New("another owner holds it")
-	errNodeTimeout = errors.New("no answer within the time of WithRedLockNodeTimeout")
-	errNotAsked    = errors.New("not held there, or no answer")
-	errInVain      = errors.New("a majority has granted it too late, or has lost it since")
+	errTaken        = errors.New("another owner holds it")
+	errNodeTimeout  = errors.New("no answer within the time of WithRedLockNodeTimeout")
+	errLeaseTimeout = errors.New("no answer within the part of the lease that is left for it")
+	errNotAsked     = errors.New("not held there, or no answer")
+	errInVain       = errors.New("a majority has granted it too late, or has lost it since")
 )
 
 // errParts is the cause of the loss of a hold that too few nodes still have.
@@ -59,8 +60,9 @@ var errParts = errors.New("too few of its locks are held")
 // a [*QuorumError]. Lock tries again until ctx is done, and joins ErrBusy, or the last QuorumError, to the error of
 // ctx. If too many servers return errors that another attempt cannot change, such as ErrNotALock, Lock returns the
 // QuorumError at once. Unlock returns nil if a majority has confirmed the release. Each server has the timeout of
-// [WithRedLockNodeTimeout] for an answer, and at most a third of the lease. IsLocked, IsHeld and TTL return the result
-// of a majority, and ForceUnlock releases all locks. A RedLock has no fencing token.
+// [WithRedLockNodeTimeout] for an answer, and at most half of an explicit lease, or a third of the watchdog timeout.
+// IsLocked, IsHeld and TTL return the result of a majority, and ForceUnlock releases all locks. A RedLock has no fencing
+// token.
 //
 // The owner of a RedLock may also acquire one of its locks by itself. Unlock of that lock does not release what the
 // RedLock has acquired there.

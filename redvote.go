@@ -19,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
 )
@@ -184,13 +185,14 @@ func (v *redVote) in(ctx context.Context, i int) context.Context {
 // tryNode tries node i after the node has answered the earlier requests for the same owner.
 func (v *redVote) tryNode(ctx context.Context, i int, a contract.Attempt, earlier []chan struct{}) error {
 	n := v.lock.nodes[i]
-	ctx, cancel := context.WithTimeout(engine.Patiently(ctx), min(n.timeout, max(a.Lease/3, time.Millisecond)))
+	limit, late := n.answersWithin(a)
+	ctx, cancel := context.WithTimeout(engine.Patiently(ctx), limit)
 	defer cancel()
 	for _, answer := range earlier {
 		select {
 		case <-answer:
 		case <-ctx.Done():
-			return errNodeTimeout
+			return late
 		}
 	}
 	lease := a.Lease
@@ -216,9 +218,23 @@ func (v *redVote) tryNode(ctx context.Context, i int, a contract.Attempt, earlie
 	case err == nil || ctx.Err() == nil:
 		return err
 	case errors.As(err, &said): // Redis answered with an error before the time was up
-		return fmt.Errorf("%w: %w", errNodeTimeout, said)
+		return fmt.Errorf("%w: %w", late, said)
 	}
-	return errNodeTimeout
+	return late
+}
+
+// answersWithin returns how long the answer of the node to a may take, and the error if it takes longer. An answer that
+// leaves less than half of an explicit lease is of no use: see lease.EnoughValidityLeft. A renewal is repeated after a
+// third of the lease.
+func (n *redNode) answersWithin(a contract.Attempt) (limit time.Duration, late error) {
+	useful := lease.Validity(a.Lease) / 2
+	if a.Renewed {
+		useful = a.Lease / 3
+	}
+	if useful = max(useful, time.Millisecond); useful < n.timeout {
+		return useful, errLeaseTimeout
+	}
+	return n.timeout, errNodeTimeout
 }
 
 // ended is a context that is already canceled.

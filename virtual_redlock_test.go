@@ -156,6 +156,50 @@ func TestRedLockThatIsWonInTimeIsHeldAtTheEndOfTheWait(t *testing.T) {
 	})
 }
 
+// A RedLock with a short explicit lease waits for the answers of its nodes for as long as they are of use, and says so if
+// they take longer. Its servers are all up, and not slower than a plain lock with this lease can bear.
+func TestRedLockWithAShortLeaseIsAcquiredFromSlowServers(t *testing.T) {
+	const lease = 50 * time.Millisecond
+	for name, c := range map[string]struct {
+		latency  time.Duration
+		acquired bool
+	}{
+		"less than half of the lease": {lease / 5, true},
+		"more than half of the lease": {lease * 3 / 10, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, 3, func(v *virtual) {
+				ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), 10*time.Second)
+				defer cancel()
+				var locks []Locker
+				var links []*bubble.Link
+				for i := range 3 {
+					c, link := v.client(i)
+					locks, links = append(locks, c.NewLock("l")), append(links, link)
+				}
+				client, _ := v.client(0)
+				l := client.NewRedLock(locks...)
+				require.NoError(v, l.Lock(ctx)) // all are connected
+				require.NoError(v, l.Unlock(ctx))
+				for _, link := range links {
+					link.Set(func(conditions *bubble.Conditions) { conditions.Latency = c.latency })
+				}
+				start := time.Now()
+				err := l.LockLease(ctx, lease)
+				if c.acquired {
+					require.NoError(v, err)
+					assert.Less(v, time.Since(start), lease/2)
+					_ = l.Unlock(ctx) // its lease may be over
+					return
+				}
+				assert.ErrorIs(v, err, context.DeadlineExceeded)
+				assert.ErrorIs(v, err, errLeaseTimeout)
+				assert.NotErrorIs(v, err, errNodeTimeout)
+			})
+		})
+	}
+}
+
 // The errors of a RedLock name the nodes that may be on one Redis, until it is known that they are not.
 func TestRedLockNamesNodesThatCannotBeToldApart(t *testing.T) {
 	inVirtualTime(t, 3, func(v *virtual) {
