@@ -503,11 +503,12 @@ func stuck(h History, r Rules) (wrong []string) {
 				wrong = append(
 					wrong,
 					fmt.Sprintf(
-						"%s: %s waited from %v to %v, and the lock was free from %v to %v",
+						"%s: %s waited from %v to %v (lease %v), and the lock was free from %v to %v",
 						op.Name,
 						op.Owner,
 						op.Call,
 						op.Return,
+						op.Lease,
 						since,
 						p.from,
 					),
