@@ -107,6 +107,43 @@ func refusing(f func(), links ...*bubble.Link) {
 	f()
 }
 
+// The answer that the lock is busy comes after the wait of a TryLock: that is its end, and no other attempt follows.
+func TestTryLockAsksNotAgainAfterALateAnswer(t *testing.T) {
+	for name, newLock := range map[string]func(c []*Client) Locker{
+		"lock": func(c []*Client) Locker { return c[0].NewLock("l") },
+		"RedLock": func(c []*Client) Locker {
+			return c[0].NewRedLock(c[0].NewLock("l"), c[1].NewLock("l"), c[2].NewLock("l"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, 3, func(v *virtual) {
+				const wait, latency = 100 * time.Millisecond, 95 * time.Millisecond
+				ctx := ContextWithOwner(context.Background())
+				var holders, clients []*Client
+				var links []*bubble.Link
+				for i := range 3 {
+					holder, _ := v.client(i)
+					c, link := v.client(i)
+					holders, clients, links = append(holders, holder), append(clients, c), append(links, link)
+				}
+				held, l := newLock(holders), newLock(clients)
+				require.NoError(v, l.Lock(ctx)) // all are connected
+				require.NoError(v, l.Unlock(ctx))
+				require.NoError(v, held.Lock(ctx))
+				for _, link := range links {
+					link.Set(func(c *bubble.Conditions) { c.Latency = latency })
+				}
+				start := time.Now()
+				ok, err := l.TryLock(ctx, wait, 0)
+				assert.NoError(v, err)
+				assert.False(v, ok)
+				assert.LessOrEqual(v, time.Since(start), wait+send.MinWait)
+				require.NoError(v, held.Unlock(ctx))
+			})
+		})
+	}
+}
+
 // A MultiLock takes no longer than its wait, and the least time for an answer, if its last step is not answered. Then the
 // first step is free again.
 func TestMultiLockOfSeveralStepsKeepsToItsWait(t *testing.T) {

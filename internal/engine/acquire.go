@@ -103,9 +103,10 @@ func (a *acquireOp) run() (res Answer, err error) {
 }
 
 // asksAtEnd reports whether the caller makes one attempt more, although its time is up: the lock may have been released
-// since the last attempt without any sign of it.
+// since the last attempt without any sign of it. If the answer to that attempt came after the time was up, there is no
+// other one: the caller stays for send.MinWait at most.
 func (a *acquireOp) asksAtEnd(err error) bool {
-	if err != send.ErrTimeUp || a.atEnd || !a.subscription.mayHaveMissed() {
+	if err != send.ErrTimeUp || a.atEnd || !a.lastReply.Before(a.Deadline) || !a.subscription.mayHaveMissed() {
 		return false
 	}
 	a.atEnd = true
