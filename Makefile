@@ -26,6 +26,7 @@ EXAMPLES := quickstart orders imports stock cron crawler leader cache tickets tr
 FUZZ     := Replies Inspect Names Durations Options Locker
 TIME     ?= 60s
 SERVERS  ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/relock-servers
+VALKEY    = $(shell .ci/servers "$(SERVERS)" | sed -n 's/^valkey //p')
 
 # $(call in,DIRECTORIES,COMMAND) runs COMMAND in each of the directories, and $(call each,COMMAND) in each module.
 in = @for m in $(1); do printf '\n== %s: %s\n' $$m '$(2)'; (cd $$m && $(2)) || exit 1; done
@@ -58,22 +59,23 @@ oldest: ## the plain tests with the oldest Go and the go-redis of go.mod; names 
 		xargs grep -l '^//go:build go' | xargs grep -Ho '^func Test[A-Za-z0-9]*' | \
 		awk -F: -v here="$(CURDIR)/" '{sub(here, "", $$1); sub("func ", "", $$2); if (f != $$1) printf "%s  %s:", (f ? "\n" : ""), f = $$1; printf " %s", $$2} END {print ""}'
 
-newest: ## the plain tests with a newer go-redis than that of go.mod
+newest: ## the plain tests with a newer go-redis than that of go.mod, and the root on Valkey 8, which it fetches on Debian 12
+	.ci/servers "$(SERVERS)"
 	mkdir -p "$(SERVERS)" && cp go.mod "$(SERVERS)/newest.mod" && cp go.sum "$(SERVERS)/newest.sum"
 	go get -modfile="$(SERVERS)/newest.mod" $(NEWEST_RDB)
 	cd cmd/relockctl && { cat go.mod && echo "replace $(ROOT) => ../.."; } >"$(SERVERS)/relockctl.mod" && \
 		cp go.sum "$(SERVERS)/relockctl.sum" && GOWORK=off go get -modfile="$(SERVERS)/relockctl.mod" $(NEWEST_RDB)
-	$(call beside,GOFLAGS="$$(go env GOFLAGS) -modfile=$(SERVERS)/newest.mod" go test -count=1 -timeout 20m ./...,GOWORK=off GOFLAGS="$$(go env GOFLAGS) -modfile=$(SERVERS)/relockctl.mod" go test -count=1 -timeout 20m ./...)
+	$(call beside,RELOCK_REDIS_SERVER=$(VALKEY) GOFLAGS="$$(go env GOFLAGS) -modfile=$(SERVERS)/newest.mod" go test -count=1 -timeout 20m ./...,GOWORK=off GOFLAGS="$$(go env GOFLAGS) -modfile=$(SERVERS)/relockctl.mod" go test -count=1 -timeout 20m ./...)
 
 race: ## the long form of the same, under the race detector
 	# One package at a time: beside another one a miniredis answers too late.
 	$(call in,$(TESTED),RELOCK_LONG=1 go test -count=1 -race -p 1 -timeout 20m ./...)
 
-valkey: ## the long form of the root, which has all scripts, on Valkey 8, which it fetches on Debian 12
-	server=$$(.ci/servers "$(SERVERS)" | awk '$$1 == "valkey" {print $$2}') && $$server --version && \
-		export RELOCK_LONG=1 RELOCK_REDIS_SERVER=$$server && \
-		go test -count=1 -timeout 20m ./...
+valkey: ## the long form of the root, which has all scripts, on Valkey 8
+	.ci/servers "$(SERVERS)"
+	RELOCK_LONG=1 RELOCK_REDIS_SERVER=$(VALKEY) go test -count=1 -timeout 20m ./...
 
+storm: TIME = 40s
 storm: ## random work under random faults; TIME=10m for longer
 	go test -count=1 -run '^TestStorm$$' -storm=$(TIME) -timeout=0 -parallel 4 -v .
 
@@ -104,7 +106,7 @@ spec: ## the TLA+ specification of the line between processes, and the scripts a
 uncontended: ## what an uncontended lock costs, against two bare EVALSHA
 	go test -run '^$$' -bench Uncontended .
 
-interop: TIME = 20s
+interop: TIME = 12s
 interop: ## with Redisson: each storm takes TIME; needs Java 17, Maven and redis-server
 	cd interop && RELOCK_STORM=$(TIME) go test -count=1 -timeout 25m ./...
 
