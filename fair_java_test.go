@@ -261,55 +261,57 @@ func TestFairTimeoutsThatCountForJavaAreRightWhoeverLeaves(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for seed := range full(20, 200) {
-		q := newBench(t, testredis.StillMini(t).Addr()).newFairQueue()
-		rng := newRand(seed)
-		of := func(java bool) (all []string) {
-			for _, waiter := range q.all {
-				if q.isJava(waiter) == java {
-					all = append(all, waiter)
-				}
-			}
-			return all
-		}
-		for step := range 60 {
-			what := fmt.Sprintf("seed %d, step %d", seed, step)
-			relock, java := of(false), of(true)
-			switch op := rng.IntN(12); {
-			case op < 4 || len(relock) == 0:
-				q.join(op == 0, 1)
-			case op < 8:
-				waiter := relock[rng.IntN(len(relock))]
-				q.givesUp(waiter)
-				q.leave(waiter)
-			case op == 8 && len(java) > 0:
-				waiter := java[rng.IntN(len(java))]
-				q.must(q.rdb.Eval(ctx, javaGiveUp, q.lock.keys[:3], waiter, "", 0, q.worth, q.now()).Err())
-				q.leave(waiter)
-			case op == 9:
-				var dead []string
-				for _, waiter := range relock {
-					if rng.IntN(2) == 0 {
-						dead = append(dead, waiter)
-						q.must(q.rdb.ZAdd(ctx, q.lock.keys[3], redis.Z{Score: 1, Member: waiter}).Err())
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { // so that its server and its client end with it
+			q := newBench(t, testredis.StillMini(t).Addr()).newFairQueue()
+			rng := newRand(seed)
+			of := func(java bool) (all []string) {
+				for _, waiter := range q.all {
+					if q.isJava(waiter) == java {
+						all = append(all, waiter)
 					}
 				}
-				q.givesUp("nobody")
-				q.leave(dead...)
-			case q.isJava(q.all[0]):
-			default: // the first one acquires the lock
-				first := q.all[0]
-				q.must(q.rdb.Del(ctx, q.name).Err())
-				attempt := contract.Attempt{Field: first, Lease: time.Minute, HoldCount: 1, Delivery: contract.Defer}
-				g, err := sendAttempt(q.lock, attempt)
-				q.must(err)
-				require.Equal(t, contract.Held, g.Status, what)
-				q.must(q.rdb.Del(ctx, q.name).Err())
-				q.isHeld()
-				q.leave(first)
+				return all
 			}
-			q.check(what)
-		}
-		q.forget()
+			for step := range 60 {
+				what := fmt.Sprintf("seed %d, step %d", seed, step)
+				relock, java := of(false), of(true)
+				switch op := rng.IntN(12); {
+				case op < 4 || len(relock) == 0:
+					q.join(op == 0, 1)
+				case op < 8:
+					waiter := relock[rng.IntN(len(relock))]
+					q.givesUp(waiter)
+					q.leave(waiter)
+				case op == 8 && len(java) > 0:
+					waiter := java[rng.IntN(len(java))]
+					q.must(q.rdb.Eval(ctx, javaGiveUp, q.lock.keys[:3], waiter, "", 0, q.worth, q.now()).Err())
+					q.leave(waiter)
+				case op == 9:
+					var dead []string
+					for _, waiter := range relock {
+						if rng.IntN(2) == 0 {
+							dead = append(dead, waiter)
+							q.must(q.rdb.ZAdd(ctx, q.lock.keys[3], redis.Z{Score: 1, Member: waiter}).Err())
+						}
+					}
+					q.givesUp("nobody")
+					q.leave(dead...)
+				case q.isJava(q.all[0]):
+				default: // the first one acquires the lock
+					first := q.all[0]
+					q.must(q.rdb.Del(ctx, q.name).Err())
+					attempt := contract.Attempt{Field: first, Lease: time.Minute, HoldCount: 1, Delivery: contract.Defer}
+					g, err := sendAttempt(q.lock, attempt)
+					q.must(err)
+					require.Equal(t, contract.Held, g.Status, what)
+					q.must(q.rdb.Del(ctx, q.name).Err())
+					q.isHeld()
+					q.leave(first)
+				}
+				q.check(what)
+			}
+			q.forget()
+		})
 	}
 }
 

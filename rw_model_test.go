@@ -813,18 +813,20 @@ func (r *rwRun) relative(to contract.Rename) contract.Rename {
 func TestReadWriteScriptsFollowTheModel(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]int)
-	for seed := range full(100, 600) {
-		mini := testredis.StillMini(t)
-		b := newBench(t, mini.Addr())
-		l := b.client().NewRWLock(b.name)
-		r := &rwRun{b, newRWModel(), newRand(seed), l.Read().record, l.Write().record, fmt.Sprint("seed ", seed), nil}
-		r.m.seen = seen
-		for range 100 {
-			r.m.tick(int64(r.rng.IntN(30)))
-			mini.SetTime(time.UnixMilli(rwEpoch + r.m.now))
-			r.step()
-		}
-		mini.FlushAll()
+	for seed := range full(100, 200) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { // so that its server and its client end with it
+			mini := testredis.StillMini(t)
+			b := newBench(t, mini.Addr())
+			l := b.client().NewRWLock(b.name)
+			r := &rwRun{b, newRWModel(), newRand(seed), l.Read().record, l.Write().record, fmt.Sprint("seed ", seed), nil}
+			r.m.seen = seen
+			for range 100 {
+				r.m.tick(int64(r.rng.IntN(30)))
+				mini.SetTime(time.UnixMilli(rwEpoch + r.m.now))
+				r.step()
+			}
+			mini.FlushAll()
+		})
 	}
 	t.Log(seen)
 	for _, what := range []string{"granted", "evicted", "a reader waits for a writer", "a writer reads", "a reader is renamed",
