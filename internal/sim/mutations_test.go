@@ -165,8 +165,8 @@ var mutations = []mutation{
 	},
 	{
 		name: "lossUntold", file: "internal/engine/loss.go", focus: Focus{inOneLine, losses},
-		from: "guard.EndAll(e.guards, h.withName(e.loss))",
-		to:   "_ = guard.EndAll",
+		from: "e.guards.EndAll(h.withName(e.loss))",
+		to:   "_ = e",
 	},
 	{
 		name: "lossIsNoError", file: "internal/engine/release.go", focus: Focus{inOneLine, losses},
@@ -413,8 +413,8 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 	},
 	{
 		name: "detachedGoesOn", file: "internal/engine/detach.go", focus: Focus{Locks: movable},
-		from: "guard.EndAll(guards, h.withName(ErrDetached))",
-		to:   "_, _ = guard.EndAll, guards",
+		from: "guards.EndAll(h.withName(ErrDetached))",
+		to:   "_ = guards",
 	},
 	{
 		name: "tokenStaysBehind", file: "internal/engine/attach.go", focus: Focus{Locks: []Kind{FencedOne, Fair}},
