@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -53,18 +54,35 @@ func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster 
 		if i < masters {
 			n.do("cluster", "addslotsrange", slotCount*i/masters, slotCount*(i+1)/masters-1)
 		}
-		for _, other := range c.nodes[:i] { // instead of waiting for the gossip
-			n.do("cluster", "meet", "127.0.0.1", other.port, busPort(other.port))
-		}
 	}
+	c.meet()
 	for i, n := range c.nodes[masters:] {
 		master := c.nodes[i%masters].id()
 		Await(t, "a replica finds its master", atMost, func() bool {
 			return n.admin.ClusterReplicate(context.Background(), master).Err() == nil
 		})
 	}
-	c.Settle()
+	met := time.Now()
+	c.settle(func() {
+		if time.Since(met) > againTime {
+			c.meet()
+			met = time.Now()
+		}
+	})
 	return c
+}
+
+// againTime is how long the nodes of a new cluster have to settle before they are made to meet again.
+const againTime = 15 * time.Second
+
+// meet introduces all nodes to each other, instead of waiting for the gossip. A node that does not answer within the
+// node timeout, as on a busy machine, is forgotten by the one that was to meet it.
+func (c *Cluster) meet() {
+	for i, n := range c.nodes {
+		for _, other := range c.nodes[:i] {
+			n.do("cluster", "meet", "127.0.0.1", other.port, busPort(other.port))
+		}
+	}
 }
 
 // busPort returns the port on which a node with this client port listens for other nodes. Like the client port, and
@@ -99,7 +117,22 @@ func (c *Cluster) Client(opts ...func(*redis.ClusterOptions)) *redis.ClusterClie
 // linked. Tests call it after nodes that were killed have been restarted.
 func (c *Cluster) Settle() {
 	c.t.Helper()
+	c.settle(func() {})
+}
+
+// settle is Settle. It calls again before each look. If it waits in vain, it says what each node knows.
+func (c *Cluster) settle(again func()) {
+	c.t.Helper()
+	defer func() {
+		if !c.t.Failed() {
+			return
+		}
+		for _, n := range c.nodes {
+			c.t.Logf("%s is in state %q, and knows\n%s", n.Addr(), n.state(), n.admin.ClusterNodes(context.Background()).Val())
+		}
+	}()
 	Await(c.t, "the cluster settles", atMost, func() bool {
+		again()
 		var common string
 		for _, n := range c.nodes {
 			view, known := n.view()
