@@ -415,7 +415,7 @@ end
 -- all of these are removed. Other waiters at the head of the queue are removed if their timeout has expired, or if
 -- they have none, because they would stay for ever. If no script ran for half a ttl, Redis was unreachable, and the
 -- waiters may be alive: each gets a new heartbeat instead. It gets one only, and that is not a whole number, because
--- perhaps nobody has asked: a crashed waiter would stay for ever if all calls are that rare. A run that has not read
+-- the waiter has perhaps not asked: a crashed one would stay for ever if all calls are that rare. A run that has not read
 -- all heartbeats leaves the time of the last run as it was, so that the next run comes to the same conclusion.
 -- Heartbeats are written with pcall, because a release must go on if memory is short.
 local function evict_dead(q, now, ttl)

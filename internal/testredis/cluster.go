@@ -120,7 +120,7 @@ func (c *Cluster) Settle() {
 	c.settle(func() {})
 }
 
-// settle is Settle. It calls again before each look. If it waits in vain, it says what each node knows.
+// settle is Settle. It calls again before each look. If it waits in vain, it logs the view of each node.
 func (c *Cluster) settle(again func()) {
 	c.t.Helper()
 	defer func() {
