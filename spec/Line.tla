@@ -26,7 +26,7 @@ Bounds, and the number of distinct states:
   Line-connections  3 processes, a wait each, one fault: a cut
                     connection or a crash                       175,690
   Line-faults       2 processes, a wait each, one fault           10,767
-  Line-again        2 processes, 3 waits, 2 of one process       112,154
+  Line-again        2 processes, 3 waits, 2 of one process       113,432
   Line-java         2 processes and Java, a wait each, one fault 159,398
 A third process adds something if a grant reaches no subscriber: Line and
 Line-connections.  Two faults can leave a record to a wait that has ended,
@@ -113,9 +113,9 @@ OfProc(l, p) == {i \in 1..Len(l) : l[i].f[1] = p}
 Min(S)      == CHOOSE x \in S : \A y \in S : x <= y
 
 \* A place joins at the end, or replaces the place of an older wait of its process, unless a grant to that has expired.
+\* A place that was granted the lock is not in the line, so it keeps no older wait out.
 Join(l, f) ==
-  IF granted[1] = f[1] /\ granted[2] > f[2] THEN l
-  ELSE IF OfProc(l, f[1]) = {} THEN Append(l, Place(f, "new"))
+  IF OfProc(l, f[1]) = {} THEN Append(l, Place(f, "new"))
   ELSE LET i == Min(OfProc(l, f[1])) old == l[i] IN
        IF old.f[2] > f[2] THEN l
        ELSE IF old.f = f THEN [l EXCEPT ![i] = Place(f, IF old.kind = "suspect" THEN "confirmed" ELSE old.kind)]
@@ -309,7 +309,7 @@ RunAsk(a, barges) ==
        /\ UNCHANGED <<record, line, granted, over, sub, msgs, silent, overtaken, unheard, forgotten>>
      ELSE IF record # None THEN
        /\ line' = l
-       /\ granted' = IF in(l) /\ granted[1] = f[1] THEN None ELSE granted \* a later wait has the place of the grant
+       /\ granted' = IF in(l) /\ granted[1] = f[1] THEN None ELSE granted \* another wait has the place of the grant
        /\ busy(IF record = Java THEN "java" ELSE IF in(l) THEN "joined" ELSE "busy")
        /\ UNCHANGED <<record, brief, over, sub, msgs, unclaimed, silent, overtaken, unheard, forgotten>>
      ELSE \* a free lock: the first takes it, or is granted it
