@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -139,6 +141,72 @@ func TestTraceOfALateRequest(t *testing.T) {
 	require.NoError(t, err)
 	for _, v := range verdicts {
 		assert.Zero(t, v.Event, v.Text())
+	}
+}
+
+// Requests of three processes run in any order, also those of waits that have ended or are not the last one; leases
+// expire, and subscriptions begin and end.
+func TestTraceOfAnyOrder(t *testing.T) {
+	needsTLC(t)
+	seed := cmp.Or(*stormSeed, rand.Uint64N(1_000_000)+1)
+	t.Logf("seed %d", seed)
+	rng := newRand(int(seed))
+	b := newBench(t, testredis.Start(t).Addr())
+	b.rdb.AddHook(trace.Record(tracedScripts, func(source string) string { return source }))
+	for range 40 {
+		b.name = uuid.NewString()
+		b.walk(rng)
+	}
+	traces, err := trace.Read(t.Context(), b.rdb, nil)
+	require.NoError(t, err)
+	verdicts, err := trace.Replay(t.Context(), *tlcJar, "spec", t.TempDir(), traces)
+	require.NoError(t, err)
+	for _, v := range verdicts {
+		require.Zero(t, v.Event, v.Text())
+	}
+	t.Logf("%d steps of %d names", steps(verdicts), len(verdicts))
+}
+
+// walk runs 60 scripts of the lock.
+func (b *bench) walk(rng *rand.Rand) {
+	b.Helper()
+	var all []*manual
+	waits := make(map[*manual]int)
+	for range 3 {
+		all = append(all, b.manual())
+	}
+	var java *redis.PubSub
+	for range 60 {
+		m := all[rng.IntN(len(all))]
+		op := rng.IntN(12)
+		if op == 0 || waits[m] == 0 {
+			waits[m]++
+		}
+		m.field = fmt.Sprintf("%s:1:0%d", m.id, max(1, waits[m]-max(0, rng.IntN(6)-3)))
+		switch {
+		case op < 5 && m.hears != nil:
+			m.ask(contract.Push)
+		case op < 5:
+			m.ask(contract.Defer)
+		case op == 5:
+			m.ask(contract.Barge)
+		case op < 9:
+			m.releaseIn(time.Duration(rng.IntN(3)-1)*time.Hour, true)
+		case op == 9 && m.hears == nil:
+			m.listens()
+		case op == 9:
+			b.must(m.hears.Close())
+			m.hears = nil
+			testredis.Await(m, "it does not listen any more", soon, func() bool { return m.hearers(m.grants()) == 0 })
+		case op == 10 && java == nil:
+			java = b.subscribe(b.releaseChannel())
+		case op == 10:
+			b.must(java.Close())
+			java = nil
+		default:
+			b.must(b.rdb.PExpire(b.Context(), b.name, time.Millisecond).Err())
+			testredis.Await(b, "the lease has expired", soon, func() bool { return b.holder() == "" })
+		}
 	}
 }
 

@@ -337,10 +337,11 @@ RunEnd(e, free) ==
       re   == <<f[1], e.re>>
       joins == e.re # 0 /\ ((mine /\ re \notin over) \/ Mistake = "rejoinAgain")
       l == IF joins THEN Join(Without(line, f), re) ELSE Without(line, f)
-      heard == SelectSeq(l, LAMBDA x : sub[x.f[1]])
-      \* The processes of suspects may be paused, so the first place after them is told, too.
-      told == {heard[i].f : i \in {i \in 1..Len(heard) : \A j \in 1..(i - 1) : heard[j].kind = "suspect"}}
-      to == IF free THEN NoGrant(heard, told) ELSE Next1(l, None)
+      \* The processes of suspects may be paused, so the first place after them is told, too. The script looks no farther.
+      first == {i \in 1..Len(l) : l[i].kind # "suspect" /\ sub[l[i].f[1]]}
+      upTo == IF first = {} THEN Len(l) ELSE Min(first)
+      front == SelectSeq(SubSeq(l, 1, upTo), LAMBDA x : sub[x.f[1]])
+      to == IF free THEN NoGrant(front \o SubSeq(l, upTo + 1, Len(l)), Fields(front)) ELSE Next1(l, None)
   IN
   /\ free => MaxJava > 0 /\ mine
   /\ \/ Took(ends, e) \/ Again(ends, e)

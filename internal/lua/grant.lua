@@ -2,8 +2,7 @@
 --
 -- Defines  grant(lock, waiter, tokens, channel, how)  grants the lock, which is free, and publishes that on the
 --          channel of the waiter; returns whether the waiter received it. nil: this user cannot grant anything.
--- Defines  still_held(_, _)                           whether the field that was granted the lock still holds it, at
---          the moment at which another waiter is to be granted it. Always false: the lock that is granted is free.
+-- Defines  still_held(lock, field)                    whether the field that was granted the lock still holds it.
 -- Defines  room_of(_, _)                              nil: only of permits more than one waiter may be granted some. See
 --          permit.lua.
 -- Defines  fits(_, _)                                 'now': the lock that is granted is enough for each waiter.
@@ -32,7 +31,7 @@ local function grant(lock, waiter, tokens, channel, how)
     return heard
 end
 
-local function still_held(_, _) return false end
+local function still_held(lock, field) return redis.call('hexists', lock, field) == 1 end
 
 local function room_of(_, _) return nil end
 

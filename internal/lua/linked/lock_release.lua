@@ -305,7 +305,7 @@ local function grant(lock, waiter, tokens, channel, how)
     return heard
 end
 
-local function still_held(_, _) return false end
+local function still_held(lock, field) return redis.call('hexists', lock, field) == 1 end
 
 local function room_of(_, _) return nil end
 

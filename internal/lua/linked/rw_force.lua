@@ -238,7 +238,7 @@ local function grant(lock, waiter, tokens, channel, how)
     return heard
 end
 
-local function still_held(_, _) return false end
+local function still_held(lock, field) return redis.call('hexists', lock, field) == 1 end
 
 local function room_of(_, _) return nil end
 
@@ -496,7 +496,7 @@ end
 local function join(line, field, wish)
     close_gaps(line)
     local before, client = line.mine, client_of(field)
-    if before and before.field == field and line.granted == field then
+    if before and line.granted == before.field and not still_held(line.lock, before.field) then
         note_expired_grant(line)
     end
     local stays = before and (before.unsaved or is_enqueued(line, before))
