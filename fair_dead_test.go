@@ -234,21 +234,25 @@ func TestFairQueueOfRelockAloneExpires(t *testing.T) {
 
 const queueLife = 5 * time.Minute // in internal/lua/queue.lua
 
-// The clock of Redis goes back: a crashed waiter blocks the others for as long as otherwise, and not for the length of
-// the jump.
-func TestFairDeadWaiterIsEvictedAfterTheClockWentBack(t *testing.T) {
-	mini := testredis.StillMini(t)
-	b := newBench(t, mini.Addr())
-	ctx := context.Background()
-	now := time.Unix(1_700_000_000, 0)
-	const worth = time.Minute
-	l := b.client(WithFairWaitTimeout(worth)).NewFairLock(b.name)
-	keys := l.lock.(*fairLock).keys
-	pass := func(d time.Duration) {
+// newStillBench returns a bench on a server whose clock stands still, and a function that moves it.
+func newStillBench(t *testing.T) (b *bench, pass func(time.Duration)) {
+	mini, now := testredis.StillMini(t), time.Unix(1_700_000_000, 0)
+	pass = func(d time.Duration) {
 		now = now.Add(d)
 		mini.SetTime(now)
 	}
 	pass(0)
+	return newBench(t, mini.Addr()), pass
+}
+
+// The clock of Redis goes back: a crashed waiter blocks the others for as long as otherwise, and not for the length of
+// the jump.
+func TestFairDeadWaiterIsEvictedAfterTheClockWentBack(t *testing.T) {
+	b, pass := newStillBench(t)
+	ctx := context.Background()
+	const worth = time.Minute
+	l := b.client(WithFairWaitTimeout(worth)).NewFairLock(b.name)
+	keys := l.lock.(*fairLock).keys
 	b.must(l.Lock(ctx))
 	dead, lives := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
 	dead.asks("", time.Minute)
@@ -256,7 +260,7 @@ func TestFairDeadWaiterIsEvictedAfterTheClockWentBack(t *testing.T) {
 	pass(-10 * time.Minute)
 	lives.asks(contract.Push, time.Minute)
 	last := time.UnixMilli(int64(b.rdb.ZScore(ctx, keys[2], lives.field).Val()))
-	assert.LessOrEqual(t, last.Sub(now), time.Minute+2*worth+fairLife, "the timeout that Java counts from")
+	assert.LessOrEqual(t, last.Sub(b.rdb.Time(ctx).Val()), time.Minute+2*worth+fairLife, "the timeout that Java counts from")
 	assert.LessOrEqual(t, b.rdb.PTTL(ctx, keys[4]).Val(), queueLife, "the wishes of waiters that have died go")
 	b.must(l.Unlock(ctx))
 	b.isFree()
@@ -277,14 +281,7 @@ func TestFairDeadWaiterIsEvictedAfterTheClockWentBack(t *testing.T) {
 func TestFairDeadWaiterIsEvictedByRareCalls(t *testing.T) {
 	for name, attempts := range map[string]int{"callers that do not wait": 0, "callers that wait for 3s": 3} {
 		t.Run(name, func(t *testing.T) {
-			mini := testredis.StillMini(t)
-			b := newBench(t, mini.Addr())
-			now := time.Unix(1_700_000_000, 0)
-			pass := func(d time.Duration) {
-				now = now.Add(d)
-				mini.SetTime(now)
-			}
-			pass(0)
+			b, pass := newStillBench(t)
 			l := b.client().NewFairLock(b.name)
 			holder, dead := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
 			assert.Equal(t, contract.Held, holder.asks("", time.Minute))
@@ -321,14 +318,7 @@ func TestFairDeadWaiterIsEvictedByRareCalls(t *testing.T) {
 // A process that was unreachable together with the others may miss the first moments after the outage, and keeps its
 // position.
 func TestFairWaiterKeepsItsPositionIfItComesLateAfterAnOutage(t *testing.T) {
-	mini := testredis.StillMini(t)
-	b := newBench(t, mini.Addr())
-	now := time.Unix(1_700_000_000, 0)
-	pass := func(d time.Duration) {
-		now = now.Add(d)
-		mini.SetTime(now)
-	}
-	pass(0)
+	b, pass := newStillBench(t)
 	l := b.client().NewFairLock(b.name)
 	holder, first, second := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
 	assert.Equal(t, contract.Held, holder.asks("", time.Hour))
