@@ -151,9 +151,8 @@ func (r *retry) silence(tries int) error {
 // withLast returns why, the reason why the caller leaves, with what is known of the tries. ErrTimeUp and ErrClosed stay
 // as they are unless a try has failed.
 func (r *retry) withLast(w *Wait, why error) error {
-	err := WithLast(why, r.last.err)
-	switch ended := w.Ctx.Err(); {
-	case r.last.err == ErrSilent, r.last.err == nil && ended != nil && errors.Is(why, ended):
+	err, ended := WithLast(why, r.last.err), w.Ctx.Err()
+	if r.last.err == ErrSilent || r.last.err == nil && ended != nil && errors.Is(why, ended) {
 		return r.Explain(err, r.req.key())
 	}
 	return err
