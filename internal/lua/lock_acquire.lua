@@ -102,7 +102,7 @@ if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], f
     local joins = line and waits and not guest and (pttl ~= -2 or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
-        join(line, field, {delivery = delivery, lease = lease, fenced = fenced, asked = asked})
+        join(lock, line, field, {delivery = delivery, lease = lease, fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
         return {0, pttl, standing(line, joined, lost, not line or guest or not uses_line(holder))}

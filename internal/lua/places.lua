@@ -6,7 +6,7 @@
 -- number. Changes are made in memory, unless the description of a function says that it writes at once.
 --
 -- For scripts:
--- Defines  join(line, field, wish)               gives a wait a place; returns whether it has one. It may write at
+-- Defines  join(lock, line, field, wish)         gives a wait a place; returns whether it has one. It may write at
 --          once: see close_gaps and drop_number.
 -- Defines  standing(line, joined, lost, legacy)  the third number of the answer "busy": see standing.lua.
 -- Defines  is_guest(line, field)                 whether the client of field has a place for the other lock of this
@@ -116,10 +116,10 @@ end
 
 -- wish is {delivery, lease, fenced, asked} of a place. The caller does not hold the lock, and is not a guest. A place
 -- of a later wait keeps it out only while it is in the line: that of a permit stays for as long as the permit is held.
-local function join(line, field, wish)
+local function join(lock, line, field, wish)
     close_gaps(line)
     local before, client = line.mine, client_of(field)
-    if before and line.granted == before.field and not still_held(line.lock, before.field) then
+    if before and line.granted == before.field and not still_held(lock, before.field) then
         note_expired_grant(line)
     end
     local stays = before and (before.unsaved or is_enqueued(line, before))

@@ -116,7 +116,7 @@ if not mine then
     local joins = line and waits and not guest and (not free or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
-        join(line, write_field, {delivery = delivery, lease = lease, fenced = fenced, asked = asked})
+        join(lock, line, write_field, {delivery = delivery, lease = lease, fenced = fenced, asked = asked})
     local to
     if free and line and line.exists and delivery ~= 'barge' and not guest then
         local client = client_of(field)

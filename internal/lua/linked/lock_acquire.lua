@@ -567,10 +567,10 @@ local function is_guest(line, field)
         (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
 end
 
-local function join(line, field, wish)
+local function join(lock, line, field, wish)
     close_gaps(line)
     local before, client = line.mine, client_of(field)
-    if before and line.granted == before.field and not still_held(line.lock, before.field) then
+    if before and line.granted == before.field and not still_held(lock, before.field) then
         note_expired_grant(line)
     end
     local stays = before and (before.unsaved or is_enqueued(line, before))
@@ -766,7 +766,7 @@ end
     local joins = line and waits and not guest and (pttl ~= -2 or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
-        join(line, field, {delivery = delivery, lease = lease, fenced = fenced, asked = asked})
+        join(lock, line, field, {delivery = delivery, lease = lease, fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
         return {0, pttl, standing(line, joined, lost, not line or guest or not uses_line(holder))}

@@ -567,10 +567,10 @@ local function close_gaps(line)
     line.first = first or line.last + 1
 end
 
-local function join(line, field, wish)
+local function join(lock, line, field, wish)
     close_gaps(line)
     local before, client = line.mine, client_of(field)
-    if before and line.granted == before.field and not still_held(line.lock, before.field) then
+    if before and line.granted == before.field and not still_held(lock, before.field) then
         note_expired_grant(line)
     end
     local stays = before and (before.unsaved or is_enqueued(line, before))
@@ -810,7 +810,8 @@ local too_many = wants and #ids > 1 and #ids > total and not (line and line.mine
 wants = wants and not too_many
 local joins = wants and line and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.exists)
 local lost = joins and subscription_lost(id, delivery, channel, how)
-local joined = joins and not lost and join(line, id, {delivery = delivery, lease = lease, fenced = '0', asked = asked})
+local joined = joins and not lost and
+    join(taken, line, id, {delivery = delivery, lease = lease, fenced = '0', asked = asked})
 local ahead = wants and delivery == 'barge' and
     not (line and line.exists and available > 0 and wants_several(line, channel, how))
 local asker = joined and client_of(id)

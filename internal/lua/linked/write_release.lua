@@ -504,10 +504,10 @@ local function close_gaps(line)
     line.first = first or line.last + 1
 end
 
-local function join(line, field, wish)
+local function join(lock, line, field, wish)
     close_gaps(line)
     local before, client = line.mine, client_of(field)
-    if before and line.granted == before.field and not still_held(line.lock, before.field) then
+    if before and line.granted == before.field and not still_held(lock, before.field) then
         note_expired_grant(line)
     end
     local stays = before and (before.unsaved or is_enqueued(line, before))
