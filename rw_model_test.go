@@ -516,7 +516,7 @@ func (m *rwModel) join(field string, lease int64) bool {
 		m.seen["an earlier wait does not join"]++
 		return false
 	}
-	if before == field && m.granted == field {
+	if before != "" && m.granted == before && m.holds[before] == 0 {
 		m.granted = ""
 	}
 	if at := slices.Index(m.line, before); before != "" && at >= 0 {
