@@ -773,6 +773,23 @@ func TestSemaphoreCallerThatAskedFirstHasAPlaceAfterAnother(t *testing.T) {
 	require.Equal(b, 2, b.permits(2))
 }
 
+// A caller that has stepped aside asks again with its field, which is older than that of a permit that another caller of
+// its process was granted meanwhile, and has lost.
+func TestSemaphoreWaiterHasAPlaceBehindALaterPermitThatWasLost(t *testing.T) {
+	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
+		holder, c := b.permitClient(s).takes(), b.permitClient(s).listens()
+		earlier := c.field
+		c.field = c.id + ":2:02"
+		c.joins(contract.Push)
+		holder.gives(neverDue)
+		c.ask(contract.Push) // uses the grant
+		c.expires()
+		b.permitClient(s).takes()
+		c.field = earlier
+		assert.Equal(b, int64(1), c.ask(contract.Push)[2]%4, "no place")
+	})
+}
+
 // If one caller of a process has found no permit free, and waits for one in Redis, the others wait behind it and send
 // no requests.
 func TestSemaphoreCallersBehindABusyOneAskNothing(t *testing.T) {

@@ -496,7 +496,8 @@ end
 local function join(lock, line, field, wish)
     close_gaps(line)
     local before, client = line.mine, client_of(field)
-    if before and line.granted == before.field and not still_held(lock, before.field) then
+    local own = before and before.field == field
+    if before and line.granted == before.field and (own or lock and not still_held(lock, before.field)) then
         note_expired_grant(line)
     end
     local stays = before and (before.unsaved or is_enqueued(line, before))
@@ -505,7 +506,7 @@ local function join(lock, line, field, wish)
     end
     local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked,
         field = field, client = client, unsaved = true}
-    if before and before.field == field then
+    if own then
         p.state = before.state == 'suspect' and 'confirmed' or before.state
     end
     if stays and before.state == 'suspect' and before.field ~= field then -- the hold of that place was lost
