@@ -22,7 +22,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -110,6 +109,29 @@ func needsTLC(t *testing.T) {
 	}
 }
 
+// traces has the server record what the scripts do from now on.
+func (b *bench) traces() {
+	b.rdb.AddHook(trace.Record(tracedScripts, func(source string) string { return source }))
+}
+
+// traced returns what has been recorded.
+func (b *bench) traced() []trace.Trace {
+	traces, err := trace.Read(b.Context(), b.rdb, nil)
+	b.must(err)
+	return traces
+}
+
+// explained requires that all events of the traces are steps of the specification.
+func explained(t *testing.T, traces []trace.Trace) []trace.Verdict {
+	t.Helper()
+	verdicts, err := trace.Replay(t.Context(), *tlcJar, "spec", t.TempDir(), traces)
+	require.NoError(t, err)
+	for _, v := range verdicts {
+		require.Zero(t, v.Event, v.Text())
+	}
+	return verdicts
+}
+
 // A request of a wait runs late: its process has been granted the lock for a later wait, and the release of the earlier
 // one has not run yet. A storm has this once in many runs.
 func TestTraceOfALateRequest(t *testing.T) {
@@ -117,7 +139,7 @@ func TestTraceOfALateRequest(t *testing.T) {
 	var traces []trace.Trace
 	for _, expires := range []bool{false, true} {
 		b := newLineBench(t, testredis.Start(t).Addr())
-		b.rdb.AddHook(trace.Record(tracedScripts, func(source string) string { return source }))
+		b.traces()
 		holder, waiter := b.manual().takes(), b.manual().listens()
 		early := *waiter
 		waiter.field = waiter.id + ":1:02"
@@ -132,16 +154,9 @@ func TestTraceOfALateRequest(t *testing.T) {
 		}
 		early.release(true)
 		waiter.release(true)
-		of, err := trace.Read(t.Context(), b.rdb, nil)
-		require.NoError(t, err)
-		require.Len(t, of, 1)
-		traces = append(traces, of...)
+		traces = append(traces, b.traced()...)
 	}
-	verdicts, err := trace.Replay(t.Context(), *tlcJar, "spec", t.TempDir(), traces)
-	require.NoError(t, err)
-	for _, v := range verdicts {
-		assert.Zero(t, v.Event, v.Text())
-	}
+	require.Len(t, explained(t, traces), 2)
 }
 
 // Requests of three processes run in any order, also those of waits that have ended or are not the last one; leases
@@ -152,18 +167,12 @@ func TestTraceOfAnyOrder(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := newRand(int(seed))
 	b := newBench(t, testredis.Start(t).Addr())
-	b.rdb.AddHook(trace.Record(tracedScripts, func(source string) string { return source }))
+	b.traces()
 	for range 40 {
 		b.name = uuid.NewString()
 		b.walk(rng)
 	}
-	traces, err := trace.Read(t.Context(), b.rdb, nil)
-	require.NoError(t, err)
-	verdicts, err := trace.Replay(t.Context(), *tlcJar, "spec", t.TempDir(), traces)
-	require.NoError(t, err)
-	for _, v := range verdicts {
-		require.Zero(t, v.Event, v.Text())
-	}
+	verdicts := explained(t, b.traced())
 	t.Logf("%d steps of %d names", steps(verdicts), len(verdicts))
 }
 
