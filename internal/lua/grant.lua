@@ -3,6 +3,8 @@
 -- Defines  grant(lock, waiter, tokens, channel, how)  grants the lock, which is free, and publishes that on the
 --          channel of the waiter; returns whether the waiter received it. nil: this user cannot grant anything.
 -- Defines  still_held(lock, field)                    whether the field that was granted the lock still holds it.
+-- Defines  comes_back(lock, field)                    whether the place of that field comes back when its client joins
+--          for an earlier wait.
 -- Defines  room_of(_, _)                              nil: only of permits more than one waiter may be granted some. See
 --          permit.lua.
 -- Defines  fits(_, _)                                 'now': the lock that is granted is enough for each waiter.
@@ -32,6 +34,8 @@ local function grant(lock, waiter, tokens, channel, how)
 end
 
 local function still_held(lock, field) return redis.call('hexists', lock, field) == 1 end
+
+local function comes_back(lock, field) return not still_held(lock, field) end
 
 local function room_of(_, _) return nil end
 

@@ -116,13 +116,11 @@ end
 
 -- wish is {delivery, lease, fenced, asked} of a place. The caller does not hold the lock, and is not a guest. A place
 -- of a later wait keeps it out only while it is in the line: that of a permit stays for as long as the permit is held.
--- lock is nil for a permit: a caller that has stepped aside is alive, and a later permit that was lost must not keep it
--- out.
 local function join(lock, line, field, wish)
     close_gaps(line)
     local before, client = line.mine, client_of(field)
     local own = before and before.field == field
-    if before and line.granted == before.field and (own or lock and not still_held(lock, before.field)) then
+    if before and line.granted == before.field and (own or comes_back(lock, before.field)) then
         note_expired_grant(line)
     end
     local stays = before and (before.unsaved or is_enqueued(line, before))

@@ -112,7 +112,7 @@ wants = wants and not too_many
 local joins = wants and line and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.exists)
 local lost = joins and subscription_lost(id, delivery, channel, how)
 local joined = joins and not lost and
-    join(nil, line, id, {delivery = delivery, lease = lease, fenced = '0', asked = asked})
+    join(taken, line, id, {delivery = delivery, lease = lease, fenced = '0', asked = asked})
 local ahead = wants and delivery == 'barge' and
     not (line and line.exists and available > 0 and wants_several(line, channel, how))
 local asker = joined and client_of(id)

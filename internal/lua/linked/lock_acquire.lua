@@ -300,6 +300,8 @@ end
 
 local function still_held(lock, field) return redis.call('hexists', lock, field) == 1 end
 
+local function comes_back(lock, field) return not still_held(lock, field) end
+
 local function room_of(_, _) return nil end
 
 local function fits(_, _) return 'now' end
@@ -571,7 +573,7 @@ local function join(lock, line, field, wish)
     close_gaps(line)
     local before, client = line.mine, client_of(field)
     local own = before and before.field == field
-    if before and line.granted == before.field and (own or lock and not still_held(lock, before.field)) then
+    if before and line.granted == before.field and (own or comes_back(lock, before.field)) then
         note_expired_grant(line)
     end
     local stays = before and (before.unsaved or is_enqueued(line, before))

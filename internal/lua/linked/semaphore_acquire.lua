@@ -287,6 +287,8 @@ local function still_held(taken, field)
     return tonumber(redis.call('zscore', taken, ids_of(field)[1]) or 0) > now_ms()
 end
 
+local function comes_back(_, _) return false end
+
 local function grant(taken, waiter, free, channel, how)
     local lease, ids = granted_lease(waiter), ids_of(waiter.field)
     if still_held(taken, waiter.field) then
@@ -571,7 +573,7 @@ local function join(lock, line, field, wish)
     close_gaps(line)
     local before, client = line.mine, client_of(field)
     local own = before and before.field == field
-    if before and line.granted == before.field and (own or lock and not still_held(lock, before.field)) then
+    if before and line.granted == before.field and (own or comes_back(lock, before.field)) then
         note_expired_grant(line)
     end
     local stays = before and (before.unsaved or is_enqueued(line, before))
@@ -812,7 +814,7 @@ wants = wants and not too_many
 local joins = wants and line and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.exists)
 local lost = joins and subscription_lost(id, delivery, channel, how)
 local joined = joins and not lost and
-    join(nil, line, id, {delivery = delivery, lease = lease, fenced = '0', asked = asked})
+    join(taken, line, id, {delivery = delivery, lease = lease, fenced = '0', asked = asked})
 local ahead = wants and delivery == 'barge' and
     not (line and line.exists and available > 0 and wants_several(line, channel, how))
 local asker = joined and client_of(id)
