@@ -160,14 +160,17 @@ func fields(c *Client, data string) []string {
 	return slices.Compact(all)
 }
 
-// field returns one of the fields of a client: with a probability of known in 10 one that is in Redis.
-func (b *twinBench) field(c *Client, known int) string {
-	there := fields(c, b.data)
+// field returns one of the fields of a client: with a probability of known in 10 one that is in Redis. A hold of a read
+// lock and one of another lock never have the same field. Here the number of a read lock's field contains a 5.
+func (b *twinBench) field(c *Client, reads bool, known int) string {
+	there := slices.DeleteFunc(fields(c, b.data), func(field string) bool {
+		return strings.Contains(field[strings.LastIndex(field, ":"):], "5") != reads
+	})
 	if len(there) > 0 && b.rng.IntN(10) < known {
 		field, _, _ := strings.Cut(pick(b, there...), "+")
 		return field
 	}
-	return fmt.Sprintf("%s:%d:0%d", c.ID(), 1+b.rng.IntN(2), 1+b.rng.IntN(2))
+	return fmt.Sprintf("%s:%d:0%s%d", c.ID(), 1+b.rng.IntN(2), map[bool]string{true: "5"}[reads], 1+b.rng.IntN(2))
 }
 
 // holder returns a field that has the lock, or "".
@@ -183,9 +186,9 @@ func (b *twinBench) holder() string {
 }
 
 // attempt draws what a client asks for.
-func (b *twinBench) attempt(c *Client) contract.Attempt {
+func (b *twinBench) attempt(c *Client, reads bool) contract.Attempt {
 	return contract.Attempt{
-		Field: b.field(c, 5), Lease: pick[time.Duration](b, 3, 20, 60) * time.Second, HoldCount: 1 + b.rng.IntN(6)/5,
+		Field: b.field(c, reads, 5), Lease: pick[time.Duration](b, 3, 20, 60) * time.Second, HoldCount: 1 + b.rng.IntN(6)/5,
 		Delivery: pick(b, contract.Barge, contract.Defer, contract.Push, contract.Push, contract.Push, contract.Poll),
 		Asked:    uint64(1 + b.rng.IntN(9)), Late: b.oneIn(10), NoWait: b.oneIn(4), AdoptsRecord: b.oneIn(4),
 		Share: pick[time.Duration](b, 0, time.Second, time.Hour),
@@ -195,17 +198,16 @@ func (b *twinBench) attempt(c *Client) contract.Attempt {
 // request draws a request for a lock, whose type is one of kinds.
 func (b *twinBench) request(kinds []makesRecord) (call, string) {
 	c := pick(b, b.clients...)
-	l, a := pick(b, kinds...)(c, names[0]), b.attempt(c)
+	l := pick(b, kinds...)(c, names[0])
+	_, reads := l.(*readLock)
+	a := b.attempt(c, reads)
 	if n := l.Traits().Permits(); n > 1 {
 		a.Field += fmt.Sprint("+", n)
-	}
-	if _, reads := l.(*readLock); reads { // no other lock is asked for with this field
-		a.Field = strings.Replace(a.Field, ":0", ":05", 1)
 	}
 	end := a // of a hold or a wait that there is, as a rule
 	end.Field = b.holder()
 	if end.Field == "" || b.oneIn(2) {
-		end.Field = strings.Replace(a.Field, strings.Split(a.Field, "+")[0], b.field(c, 8), 1)
+		end.Field = strings.Replace(a.Field, strings.Split(a.Field, "+")[0], b.field(c, reads, 8), 1)
 	}
 	release := contract.Release{Field: end.Field, HoldCount: b.rng.IntN(6) / 5, Late: b.oneIn(10), Share: a.Share}
 	to := contract.Rename{
