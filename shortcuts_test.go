@@ -69,7 +69,7 @@ func withoutExpired(data string, now time.Time) string {
 		}
 		return "over=" + rest + ", "
 	})
-	return regexp.MustCompile(`(?m)^relock_line:\S+ hash \d+: \n?$`).ReplaceAllString(data, "")
+	return regexp.MustCompile(`(?m)^relock_line:\S+ hash \d+: $\n?`).ReplaceAllString(data, "")
 }
 
 // The locks of a sequence. A bundle acquires both.
