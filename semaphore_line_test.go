@@ -790,6 +790,20 @@ func TestSemaphoreWaiterHasAPlaceBehindALaterPermitThatWasLost(t *testing.T) {
 	})
 }
 
+// A caller that goes ahead of the line, wants several permits, and finds too few of them, leaves those to the line.
+func TestSemaphoreCallerThatFindsTooFewLeavesThemToTheLine(t *testing.T) {
+	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
+		crashed := b.permitClient(s).takes()
+		b.permitClient(s).takes()
+		next := b.permitClient(s).listens().joins(contract.Push)
+		crashed.expires()
+		barges := b.permitClient(s)
+		barges.field += "+2"
+		require.Equal(b, int64(0), barges.ask(contract.Barge)[0], "busy")
+		assert.Positive(b, next.lease(), "the permit of the first place")
+	})
+}
+
 // If one caller of a process has found no permit free, and waits for one in Redis, the others wait behind it and send
 // no requests.
 func TestSemaphoreCallersBehindABusyOneAskNothing(t *testing.T) {

@@ -274,7 +274,7 @@ func (m *semaphoreModel) acquire(id string, lease int64, level int, line string)
 		m.join(waitingPermit{id, lease})
 		place = 1
 		short = m.pass(id)
-	case line == contract.Defer, next >= 0 && len(permitsOf(m.line[next].id)) > 1:
+	case line == contract.Defer, size > m.free(), next >= 0 && len(permitsOf(m.line[next].id)) > 1:
 		short = m.pass("")
 	}
 	if m.free() >= size && !short && !m.over[id] {
