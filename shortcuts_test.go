@@ -90,8 +90,11 @@ type twinBench struct {
 	seed    uint64
 	verb    string // that publishes
 	fenced  bool
-	denied  string // the command that the user may not run, or ""
-	messed  bool   // the line had other data
+	denied  string          // the command that the user may not run, or ""
+	messed  bool            // the line had other data
+	ruled   bool            // the rules of the line are checked: see line_rules_test.go
+	permits bool            // the lock is a semaphore
+	told    map[string]bool // clients that know that the lock is free
 	now     time.Time
 	data    string // after the last request
 	history []string
@@ -101,7 +104,7 @@ func newTwinBench(t *testing.T) *twinBench {
 	s := testredis.Start(t)
 	b := &twinBench{T: t, heard: make(map[string]bool), taken: make(map[string]int)}
 	for i, library := range []interface{ Link(string) string }{library(), library().Long()} {
-		w := &twin{&bench{T: t, addr: s.Addr(), rdb: testredis.Client(t, s.Addr(), func(o *redis.Options) { o.DB = i })},
+		w := &twin{&bench{T: t, addr: s.Addr(), name: names[0], rdb: testredis.Client(t, s.Addr(), func(o *redis.Options) { o.DB = i })},
 			make(map[*luaScript]*redis.Script)}
 		for name, script := range bound {
 			w.scripts[script] = luatest.New(library.Link(name))
@@ -298,14 +301,14 @@ func (b *twinBench) happens(kinds []makesRecord) {
 		b.hears(channel, on)
 		what = fmt.Sprint(channel, " is heard: ", on)
 	case 7:
-		if !b.fenced { // a request that fails may draw a token, and one with a short cut may draw two
+		if !b.fenced && !b.ruled { // a request that fails may draw a token, and one with a short cut may draw two
 			command := pick(b, "", "", "", "hset", "hget", "hmget", "hdel", "hlen", "exists", "pexpire", "pttl", "publish",
 				"pubsub", "time", "del", "zrem", "incrby")
 			do("without "+command, "hset", luatest.ClockKey, "denied", command)
 			b.denied = command
 		}
 	case 8:
-		if b.oneIn(3) {
+		if b.oneIn(3) && !b.ruled {
 			b.mess(do, line)
 			b.messed = true
 		}
@@ -348,6 +351,9 @@ func (b *twinBench) play(seed uint64) {
 	b.rng, b.seed = rand.New(rand.NewPCG(seed, 1)), seed
 	b.history, b.data, b.denied, b.messed = nil, "", "", false
 	b.now, b.verb, b.fenced = time.Unix(1_700_000_000, 0), pick(b, "publish", "publish", "spublish"), b.oneIn(3)
+	if b.ruled { // on a Cluster, requests that defer name the command that publishes: see Acquire of the plain lock
+		b.verb = "publish"
+	}
 	for _, w := range b.twins {
 		w.must(w.rdb.FlushDB(b.Context()).Err())
 	}
@@ -362,6 +368,8 @@ func (b *twinBench) play(seed uint64) {
 		{permitsFor(1, 3), permitsFor(1, 3), permitsFor(2, 3), permitsFor(1, 4)},
 	}
 	all := pick(b, kinds...)
+	_, b.permits = all[0](b.clients[0], names[0]).(*semaphore)
+	b.told = make(map[string]bool)
 	b.hears("*", false)
 	for _, channel := range announced(names[0]) {
 		b.hears(channel, false)
@@ -402,6 +410,10 @@ func permitsFor(n, of int) makesRecord {
 // cut needs a command that the user may not run, or because it refuses a line that the short cut does not read whole.
 func (b *twinBench) step(c call, name string) bool {
 	b.history = append(b.history, fmt.Sprint(name, c.Keys, c.Args))
+	var before seenLine
+	if b.ruled {
+		before = b.seesLine()
+	}
 	short, long := b.twins[0].run(b.now, c), b.twins[1].run(b.now, c)
 	if strings.Contains(fmt.Sprint(short.reply, long.reply), "user_script") {
 		require.Fail(b, "an error in a script", "%v, %v, %s", short.reply, long.reply, b)
@@ -418,6 +430,9 @@ func (b *twinBench) step(c call, name string) bool {
 	require.Equal(b, long.told, short.told, "the messages: %s", b)
 	require.Equal(b, long.data, short.data, "the data: %s", b)
 	b.data = short.data
+	if b.ruled {
+		b.followsTheRules(c, name, before, short)
+	}
 	if short.ran < long.ran || name == "lock_release" {
 		b.taken[fmt.Sprint(name, short.reply[0])+map[bool]string{true: " and passes on"}[strings.Contains(short.told, " grant ")]]++
 	}

@@ -282,7 +282,7 @@ var defects = []mistake{
 	},
 	{
 		name: "tryAhead", focus: Focus{Locks: []Kind{Wide}},
-		from: "available > 0 and wants_several(line, channel, how))",
+		from: "line.exists and wants_several(line, channel, how))",
 		to:   "false)",
 	},
 	{
