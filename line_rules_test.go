@@ -4,7 +4,7 @@ package relock
 // test of the short cuts, in which all commands are allowed, and no other program writes to the line.
 //
 //   - The number of a place lies between the first one and the last one.
-//   - Whoever waits first beside a free lock knows that it is free.
+//   - The client that waits first beside a free lock knows that it is free.
 //   - No wait loses its place without knowing it.
 //
 //	go test -run '^TestLineFollowsItsRules$' -line.seed=7 .   # other sequences
@@ -116,7 +116,7 @@ func (b *twinBench) hearsGrants(p keptPlace) bool {
 	return p.delivery == contract.Poll || b.heard["subscribe"+channel+":"+p.client]
 }
 
-// firstKnows checks whoever waits first beside a free lock.
+// firstKnows checks that the client of the first place has been told that the lock is free.
 func (b *twinBench) firstKnows(c call, name string, line seenLine, e effect) {
 	if !b.looksAtLine(c, name, line, e) {
 		return
@@ -148,8 +148,8 @@ func (b *twinBench) isFreeFor(p keptPlace) bool {
 
 // looksAtLine reports whether a script that finds the lock free has to look at the line. Some have nothing to do with it:
 // one that changes a hold count, a request that has a tombstone, one for permits that are held already or the last ones,
-// the end of a read hold that is not there, and a forced release of nobody. Readers have no places, and fair locks have
-// a queue of their own.
+// the end of a read hold that is not there, and a forced release of a lock that is not held. Readers have no places, and
+// fair locks have a queue of their own.
 func (b *twinBench) looksAtLine(c call, name string, line seenLine, e effect) bool {
 	verb := name[strings.LastIndex(name, "_")+1:]
 	done := e.reply[0] == int64(1)

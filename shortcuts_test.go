@@ -104,8 +104,8 @@ func newTwinBench(t *testing.T) *twinBench {
 	s := testredis.Start(t)
 	b := &twinBench{T: t, heard: make(map[string]bool), taken: make(map[string]int)}
 	for i, library := range []interface{ Link(string) string }{library(), library().Long()} {
-		w := &twin{&bench{T: t, addr: s.Addr(), name: names[0], rdb: testredis.Client(t, s.Addr(), func(o *redis.Options) { o.DB = i })},
-			make(map[*luaScript]*redis.Script)}
+		rdb := testredis.Client(t, s.Addr(), func(o *redis.Options) { o.DB = i })
+		w := &twin{&bench{T: t, addr: s.Addr(), rdb: rdb, name: names[0]}, make(map[*luaScript]*redis.Script)}
 		for name, script := range bound {
 			w.scripts[script] = luatest.New(library.Link(name))
 		}
