@@ -375,7 +375,7 @@ func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
 // deleted: see [ErrNotALock].
 func (h *handle) ForceUnlock(ctx context.Context) (freed bool, err error) {
 	if err = h.usable(ctx); err == nil {
-		h.client.mode.find(ctx) // this may be the first request of the Client, and the script publishes
+		h.client.mode.learn(ctx) // this may be the first request of the Client, and the script publishes
 		freed, err = h.commands().force(ctx)
 	}
 	return freed, h.fail("force unlock", err)
@@ -384,7 +384,7 @@ func (h *handle) ForceUnlock(ctx context.Context) (freed bool, err error) {
 // forceSeen releases the holds that have one of the fields in Redis, for [Client.ForceUnlock].
 func (h *handle) forceSeen(ctx context.Context, fields []string) (freed bool, err error) {
 	if err = h.usable(ctx); err == nil {
-		h.client.mode.find(ctx)
+		h.client.mode.learn(ctx)
 		freed, err = h.client.engine.Force(ctx, h.record, fields...)
 	}
 	return freed, h.fail("force unlock", err)

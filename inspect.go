@@ -213,7 +213,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 	}
 	var i Inspection
 	if err == nil {
-		c.mode.find(ctx) // this may be the first request of the Client, and the script asks who is subscribed
+		c.mode.learn(ctx) // this may be the first request of the Client, and the script asks who is subscribed
 		channel, ofSemaphore := prefixName("redisson_lock__channel", key), prefixName("redisson_sc", key)
 		args := []any{suffixName(key, ""), channel, ofSemaphore, c.publishVerb()}
 		i, err = c.inspect(ctx, call{Script: inspectAny, Keys: keys, Args: args})

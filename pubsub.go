@@ -194,7 +194,7 @@ const mostTold = 1000 // messages of one pipeline
 
 // tell publishes message on the channels of the Clients with these IDs. If that fails, nothing else happens.
 func (c *Client) tell(ctx context.Context, ids []string, message string) {
-	c.mode.find(ctx)
+	c.mode.learn(ctx)
 	for some := range slices.Chunk(ids, mostTold) {
 		verb := c.publishVerb()
 		if unknown := c.publish(ctx, verb, some, message); len(unknown) > 0 { // a Cluster before Redis 7.0

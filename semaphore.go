@@ -184,7 +184,7 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 		err = checkPermits(n, 0)
 	}
 	if err == nil {
-		s.client.mode.find(ctx) // as ForceUnlock does
+		s.client.mode.learn(ctx) // as ForceUnlock does
 		err = s.client.engine.Set(ctx, s.record, func(field string) call {
 			c := s.record.call(semaphoreSet, n)
 			c.Args = append(c.Args, field)

@@ -108,7 +108,7 @@ type question struct {
 }
 
 const (
-	questionTime  = 250 * time.Millisecond // how long others wait for its answer
+	questionTime  = 250 * time.Millisecond // how long others wait for its answer: see learn
 	questionPause = time.Second            // between two of them, at least
 )
 
@@ -155,12 +155,12 @@ func (q *question) hasEnded() bool {
 	}
 }
 
-// wait waits for the answer, but not for long, and until ctx is done. A nil question needs no answer.
-func (q *question) wait(ctx context.Context) {
+// wait waits until the question was answered, until it is this old, or until ctx is done. A nil question needs no answer.
+func (q *question) wait(ctx context.Context, most time.Duration) {
 	if q == nil || q.hasEnded() {
 		return
 	}
-	left := time.NewTimer(time.Until(q.begun.Add(questionTime)))
+	left := time.NewTimer(time.Until(q.begun.Add(most)))
 	defer left.Stop()
 	select {
 	case <-q.answered:
@@ -172,7 +172,16 @@ func (q *question) wait(ctx context.Context) {
 // find waits until the mode is known, but not for long, and until ctx is done.
 func (m *serverMode) find(ctx context.Context) {
 	if ctx.Err() == nil {
-		m.begin().wait(ctx)
+		m.begin().wait(ctx, questionTime)
+	}
+}
+
+// learn is like find, and waits for as long as the servers may take to answer. It is for what would reach nobody if a
+// Cluster counted as none: forced releases and the like, which may be the first request of the Client, and messages to
+// other Clients.
+func (m *serverMode) learn(ctx context.Context) {
+	if ctx.Err() == nil {
+		m.begin().wait(ctx, send.ResendTime)
 	}
 }
 

@@ -205,6 +205,38 @@ func TestForcedReleaseReachesClientsOfEveryKind(t *testing.T) {
 	})
 }
 
+// A forced release may be the first request of a Client. It reaches holders and waiters also if the servers say late that
+// they are in Cluster mode.
+func TestForcedReleaseWaitsForTheModeOfTheServers(t *testing.T) {
+	t.Parallel()
+	addr := testredis.StartCluster(t, 1, 0).Client().Options().Addrs[0]
+	b := newBench(t, addr)
+	slow := clusterClient(t, addr)
+	slow.AddHook(commandHook(func(cmd redis.Cmder) {
+		if cmd.Name() == "hello" {
+			time.Sleep(2 * questionTime)
+		}
+	}))
+	holder := b.clientOn(clusterClient(t, addr), WithWatchdogTimeout(rarely))
+	w := b.watch(holder.NewLock(b.name), b.clientOn(slow).NewLock(b.name), func(l Locker, owner context.Context) error {
+		return l.Lock(owner)
+	})
+	testredis.Await(b, "the holder listens", soon, func() bool {
+		return holder.engine.Hub().IsConfirmed(clientChannel(holder.ID()))
+	})
+	waiter, owner := b.clientOn(clusterClient(t, addr), WithPollInterval(time.Hour)), ContextWithOwner(context.Background())
+	got := make(chan error, 1)
+	go func() { got <- waiter.NewLock(b.name).Lock(owner) }()
+	testredis.Await(b, "the waiter has a place", soon, func() bool { return len(b.clientsInLine()) == 1 })
+	freed, err := w.forced.ForceUnlock(context.Background())
+	b.must(err)
+	assert.True(t, freed)
+	b.must(await(b, "the waiter acquires it", got))
+	await(b, "the holder learns of the release", w.guarded.Done())
+	b.mustBe(w.release(context.Background()), ErrLockLost)
+	b.must(waiter.NewLock(b.name).Unlock(owner))
+}
+
 // A ClusterClient on a Sentinel deployment, and the client of redis.NewFailoverClient, notify each other, also after a
 // failover.
 func TestClientsOfASentinelNotifyEachOther(t *testing.T) {
