@@ -1,7 +1,7 @@
 # The one list of commands: "make" prints it. .ci/run, the gate, and the workflows call these
 # targets and have no commands of their own.
 .DEFAULT_GOAL := help
-.PHONY: help check test oldest newest race valkey storm simulate mistakes mutations soak fuzz spec uncontended interop otel gocron ui fence bench bench-test examples lua \
+.PHONY: help check test oldest newest race valkey storm simulate explore mistakes mutations soak fuzz spec uncontended interop otel gocron ui fence bench bench-test examples lua \
 	lint fmt vet staticcheck golangci api api-write tidy tidy-check published vuln gate cycles files filetable
 
 # The versions of all tools.
@@ -79,10 +79,12 @@ storm: TIME = 40s
 storm: ## random work under random faults; TIME=10m for longer
 	go test -count=1 -run '^TestStorm$$' -storm=$(TIME) -timeout=0 -parallel 4 -v .
 
-simulate: TIME = 60s
-simulate: ## hours of several processes and faults in virtual time: known seeds, then new ones; TIME=1h for longer, DOUBTS=0 to be strict
-	go test -count=1 -run '^TestSimulation$$' -timeout=0 -v ./internal/sim -sim=60s -sim.first=1 -sim.doubts=$(or $(DOUBTS),1)
-	go test -count=1 -run '^TestSimulation$$' -timeout=0 -v ./internal/sim -sim=$(TIME) -sim.doubts=$(or $(DOUBTS),2)
+simulate: ## hours of several processes and faults in virtual time, with known seeds; SEEDS=1000 for more, DOUBTS=0 to be strict
+	go test -count=1 -run '^TestSimulation$$' -timeout=0 -v ./internal/sim -sim.count=$(or $(SEEDS),80) -sim.doubts=$(or $(DOUBTS),1)
+
+explore: TIME = 1h
+explore: ## the simulator with new seeds for TIME
+	go test -count=1 -run '^TestSimulation$$' -timeout=0 -v ./internal/sim -sim.explore=$(TIME) -sim.doubts=$(or $(DOUBTS),2) -sim.reduce
 
 mistakes: ## whether the simulator finds mistakes that are made in the scripts
 	go test -count=1 -run '^TestSimulationFindsMistakes$$' -timeout=0 -v ./internal/sim -sim.mistakes=100

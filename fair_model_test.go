@@ -25,6 +25,7 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/tests/seeds"
 )
 
 const (
@@ -481,6 +482,7 @@ func TestFairQueueKeepsItsRulesInEveryOrderOfEvents(t *testing.T) {
 	m.listen()
 	defer m.ear.Close()
 	seen := make(map[string]bool)
+	digest := seeds.NewDigest(t, "fair")
 	replay := func(events []string) {
 		m.reset()
 		for _, e := range events {
@@ -496,6 +498,7 @@ func TestFairQueueKeepsItsRulesInEveryOrderOfEvents(t *testing.T) {
 			for _, event := range m.possible() {
 				replay(append(slices.Clone(path), event))
 				tried++
+				digest.Note(m.events, m.key())
 				if key := m.key(); !seen[key] {
 					seen[key] = true
 					longer = append(longer, slices.Clone(m.events))

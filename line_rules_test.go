@@ -7,10 +7,9 @@ package relock
 //   - The client that waits first beside a free lock knows that it is free.
 //   - No wait loses its place without knowing it.
 //
-//	go test -run '^TestLineFollowsItsRules$' -line.seed=7 .   # other sequences
+//	go test -run '^TestLineFollowsItsRules$' -line.seed=7 .   # one sequence once more
 
 import (
-	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,17 +19,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/tests/seeds"
 )
 
-var lineSeed = flag.Uint64("line.seed", 1, "the first sequence of requests of TestLineFollowsItsRules")
+var lineRules = seeds.New("line")
 
 func TestLineFollowsItsRules(t *testing.T) {
 	t.Parallel()
 	b := newTwinBench(t)
 	b.ruled = true
-	for i := range full[uint64](100, 600) {
-		b.play(*lineSeed + i)
-	}
+	lineRules.Play(t, full(100, 600), b.play)
 }
 
 // A seenLine is the line between two requests.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -376,16 +375,17 @@ func TestObserverCountsAddUp(t *testing.T) {
 	plain, fair, rw := c.NewLock(b.name), c.NewFairLock(b.name+"-fair"), c.NewRWLock(b.name+"-rw", Fenced())
 	locks := []Locker{plain, fair, rw.Read(), rw.Write(), c.NewMultiLock(plain, fair), c.NewMultiLock(plain, rw.Write())}
 	var all sync.WaitGroup
-	for range 12 {
+	for seed := range 12 {
 		all.Go(func() {
+			rng := newRand(seed)
 			for range 20 {
-				ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), rand.N(200*time.Millisecond))
-				l, lease, levels := locks[rand.N(len(locks))], time.Duration(0), 0
-				if rand.N(4) == 0 {
+				ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), between(rng, 0, 200*time.Millisecond))
+				l, lease, levels := locks[rng.IntN(len(locks))], time.Duration(0), 0
+				if rng.IntN(4) == 0 {
 					lease = 10 * time.Millisecond
 				}
-				for range 1 + rand.N(2) {
-					if ok, _ := l.TryLock(ctx, rand.N(50*time.Millisecond), lease); ok {
+				for range 1 + rng.IntN(2) {
+					if ok, _ := l.TryLock(ctx, between(rng, 0, 50*time.Millisecond), lease); ok {
 						levels++
 					}
 				}

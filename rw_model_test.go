@@ -24,7 +24,10 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/tests/seeds"
 )
+
+var rwModels = seeds.New("rw")
 
 // An rwModel is a simple model of a read/write lock. A time is in ms, and 0 is none. Fields of write holds have their
 // suffix.
@@ -765,7 +768,7 @@ func (r *rwRun) step() {
 	}
 	for name, script := range bound {
 		if script == c.Script {
-			r.history = append(r.history, fmt.Sprint(r.m.now, " ", name, " ", c.Args))
+			r.history = append(r.history, fmt.Sprint(r.m.now, " ", name, " ", c.Args, " ", got))
 		}
 	}
 	what := fmt.Sprintf("%s, after\n%s", r.name, strings.Join(r.history, "\n"))
@@ -813,22 +816,24 @@ func (r *rwRun) relative(to contract.Rename) contract.Rename {
 func TestReadWriteScriptsFollowTheModel(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]int)
-	for seed := range full(100, 200) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { // so that its server and its client end with it
-			mini := testredis.StillMini(t)
-			b := newBench(t, mini.Addr())
-			l := b.client().NewRWLock(b.name)
-			r := &rwRun{b, newRWModel(), newRand(seed), l.Read().record, l.Write().record, fmt.Sprint("seed ", seed), nil}
-			r.m.seen = seen
-			for range 100 {
-				r.m.tick(int64(r.rng.IntN(30)))
-				mini.SetTime(time.UnixMilli(rwEpoch + r.m.now))
-				r.step()
-			}
-			mini.FlushAll()
-		})
-	}
+	rwModels.Play(t, full(100, 200), func(q *seeds.Sequence) {
+		mini := testredis.StillMini(q.T)
+		b := newBench(q.T, mini.Addr())
+		l := b.client().NewRWLock(b.name)
+		r := &rwRun{b, newRWModel(), newRand(int(q.Seed)), l.Read().record, l.Write().record, fmt.Sprint("seed ", q.Seed), nil}
+		r.m.seen = seen
+		for range 100 {
+			r.m.tick(int64(r.rng.IntN(30)))
+			mini.SetTime(time.UnixMilli(rwEpoch + r.m.now))
+			r.step()
+		}
+		q.Note(strings.ReplaceAll(fmt.Sprint(r.history), b.name, "the lock"))
+		mini.FlushAll()
+	})
 	t.Log(seen)
+	if rwModels.IsChosen() {
+		return
+	}
 	for _, what := range []string{"granted", "evicted", "a reader waits for a writer", "a writer reads", "a reader is renamed",
 		"a writer is renamed", "a late attempt", "an upgrade is refused", "an upgrader leaves the line",
 		"a writer becomes a reader", "an earlier wait does not join"} {

@@ -8,7 +8,6 @@ package relock
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"regexp"
@@ -25,9 +24,10 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/lua/luatest"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/tests/seeds"
 )
 
-var shortCutsSeed = flag.Uint64("shortcuts.seed", 0, "plays one sequence of requests of the test of the short cuts; 0: new ones")
+var shortCuts = seeds.New("shortcuts")
 
 // Rules: the scripts run by a clock of their own, so that the two databases cannot differ by the time between two runs:
 // see luatest.
@@ -88,7 +88,9 @@ type twinBench struct {
 
 	rng     *rand.Rand
 	seed    uint64
-	verb    string // that publishes
+	digest  *seeds.Digest
+	ids     *strings.Replacer // of clients, which are new in each run
+	verb    string            // that publishes
 	fenced  bool
 	denied  string          // the command that the user may not run, or ""
 	messed  bool            // the line had other data
@@ -114,9 +116,12 @@ func newTwinBench(t *testing.T) *twinBench {
 	rdb := b.twins[0].rdb
 	b.ears = rdb.Subscribe(t.Context())
 	t.Cleanup(func() { assert.NoError(t, b.ears.Close()) })
-	for range 3 {
+	var ids []string
+	for i := range 3 {
 		b.clients = append(b.clients, b.twins[0].client())
+		ids = append(ids, b.clients[i].ID(), fmt.Sprint("client ", i))
 	}
+	b.ids = strings.NewReplacer(ids...)
 	return b
 }
 
@@ -347,8 +352,11 @@ func announced(name string) []string {
 }
 
 // play plays the sequence of requests of a seed.
-func (b *twinBench) play(seed uint64) {
-	b.rng, b.seed = rand.New(rand.NewPCG(seed, 1)), seed
+func (b *twinBench) play(s *seeds.Sequence) {
+	outer := b.T
+	b.T, b.twins[0].T, b.twins[1].T = s.T, s.T, s.T
+	defer func() { b.T, b.twins[0].T, b.twins[1].T = outer, outer, outer }()
+	b.rng, b.seed, b.digest = rand.New(rand.NewPCG(s.Seed, 1)), s.Seed, s.Digest
 	b.history, b.data, b.denied, b.messed = nil, "", "", false
 	b.now, b.verb, b.fenced = time.Unix(1_700_000_000, 0), pick(b, "publish", "publish", "spublish"), b.oneIn(3)
 	if b.ruled { // on a Cluster, requests that defer name the command that publishes: see Acquire of the plain lock
@@ -415,6 +423,7 @@ func (b *twinBench) step(c call, name string) bool {
 		before = b.seesLine()
 	}
 	short, long := b.twins[0].run(b.now, c), b.twins[1].run(b.now, c)
+	b.digest.Note(b.ids.Replace(fmt.Sprint(b.history[len(b.history)-1], long.reply, long.told)))
 	if strings.Contains(fmt.Sprint(short.reply, long.reply), "user_script") {
 		require.Fail(b, "an error in a script", "%v, %v, %s", short.reply, long.reply, b)
 	}
@@ -447,16 +456,11 @@ func (b *twinBench) String() string {
 func TestShortCutsDoWhatTheCodeBehindThemDoes(t *testing.T) {
 	t.Parallel()
 	b := newTwinBench(t)
-	if *shortCutsSeed != 0 {
-		b.play(*shortCutsSeed)
+	shortCuts.Play(t, full(250, 1_000), b.play)
+	t.Logf("short cuts taken: %v", b.taken)
+	if shortCuts.IsChosen() {
 		return
 	}
-	first := rand.Uint64N(1_000_000_000) + 1
-	t.Logf("the first seed is %d", first)
-	for i := range full[uint64](250, 1_000) {
-		b.play(first + i)
-	}
-	t.Logf("short cuts taken: %v", b.taken)
 	for _, name := range []string{"lock_acquire1", "lock_acquire0", "lock_release1", "lock_release1 and passes on",
 		"semaphore_acquire1", "bundle1"} {
 		assert.GreaterOrEqual(t, b.taken[name], leastTaken, name)

@@ -29,6 +29,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/history"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/tests/seeds"
 	"github.com/relock-go/relock/internal/trace"
 	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
@@ -37,7 +38,7 @@ import (
 
 var (
 	stormTime = flag.Duration("storm", 2*time.Second, "how long a storm over each kind of lock lasts")
-	stormSeed = flag.Uint64("storm.seed", 0, "what the storms draw their work and faults from; 0: something new")
+	storms    = seeds.New("storm") // a seed is what a storm draws its work and faults from
 )
 
 const (
@@ -144,18 +145,16 @@ func redStorm(c []*Client, names []string, rng *rand.Rand) stormLock {
 
 func TestStorm(t *testing.T) {
 	t.Parallel()
-	seed := *stormSeed
-	if seed == 0 {
-		seed = rand.Uint64N(1_000_000) + 1
-	}
 	for _, kind := range stormKinds {
 		t.Run(kind.name, func(t *testing.T) {
 			if kind.nodes != 1 && kind.name != "red" && !testredis.IsSet("storm") {
 				testredis.OnlyLong(t)
 			}
 			t.Parallel()
-			t.Logf("seed %d: go test -run 'Storm/^%s$' -storm=%v -storm.seed=%d", seed, kind.name, *stormTime, seed)
-			newStorm(t, kind, seed).blow(*stormTime)
+			storms.Of(kind.name).Play(t, 1, func(q *seeds.Sequence) {
+				q.Logf("go test -run 'Storm/^%s$' -storm=%v -storm.seed=%d", kind.name, *stormTime, q.Seed)
+				newStorm(q.T, kind, q.Seed).blow(*stormTime)
+			})
 		})
 	}
 }

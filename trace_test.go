@@ -26,6 +26,7 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/tests/seeds"
 	"github.com/relock-go/relock/internal/trace"
 )
 
@@ -33,6 +34,8 @@ var (
 	tlcJar    = flag.String("tlc", "", "the jar of TLC, for TestTrace; without it the test is skipped")
 	traceTime = flag.Duration("tlc.storm", 8*time.Second,
 		"how long a storm of TestTrace lasts; one without a mistake lasts twice as long")
+	traceWalks  = seeds.New("trace")
+	traceStorms = seeds.New("tracestorm")
 )
 
 const (
@@ -77,9 +80,17 @@ type tracedStorm struct {
 
 func TestTrace(t *testing.T) {
 	needsTLC(t)
+	traceStorms.Play(t, 1, traceThem)
+}
+
+// traceThem records storms whose seeds begin with that of q. One that is chosen by a flag has no mistakes.
+func traceThem(q *seeds.Sequence) {
+	t, seed := q.T, 1000*q.Seed
 	storms := []*tracedStorm{{scriptMistake: scriptMistake{kind: "plain"}}, {scriptMistake: scriptMistake{kind: "fenced"}}}
-	for _, m := range scriptMistakes {
-		storms = append(storms, &tracedStorm{scriptMistake: m})
+	if !traceStorms.IsChosen() {
+		for _, m := range scriptMistakes {
+			storms = append(storms, &tracedStorm{scriptMistake: m})
+		}
 	}
 	for range traceRounds {
 		each := max(1, stormsAtOnce/len(storms))
@@ -87,9 +98,10 @@ func TestTrace(t *testing.T) {
 			for _, s := range storms {
 				s.traces = make([][]trace.Trace, each)
 				for i := range each {
-					t.Run(cmp.Or(s.name, s.kind), func(t *testing.T) {
+					seed++
+					t.Run(fmt.Sprint(cmp.Or(s.name, s.kind), seed), func(t *testing.T) {
 						t.Parallel()
-						s.traces[i] = s.record(t)
+						s.traces[i] = s.record(t, seed)
 					})
 				}
 			}
@@ -163,17 +175,18 @@ func TestTraceOfALateRequest(t *testing.T) {
 // expire, and subscriptions begin and end.
 func TestTraceOfAnyOrder(t *testing.T) {
 	needsTLC(t)
-	seed := cmp.Or(*stormSeed, rand.Uint64N(1_000_000)+1)
-	t.Logf("seed %d", seed)
-	rng := newRand(int(seed))
-	b := newBench(t, testredis.Start(t).Addr())
-	b.traces()
-	for range 40 {
-		b.name = uuid.NewString()
-		b.walk(rng)
-	}
-	verdicts := explained(t, b.traced())
-	t.Logf("%d steps of %d names", steps(verdicts), len(verdicts))
+	traceWalks.Play(t, 1, func(q *seeds.Sequence) {
+		rng := newRand(int(q.Seed))
+		b := newBench(q.T, testredis.Start(q.T).Addr())
+		b.traces()
+		for range 40 {
+			b.name = uuid.NewString()
+			b.walk(rng)
+		}
+		verdicts := explained(q.T, b.traced())
+		q.Note(steps(verdicts), len(verdicts))
+		q.Logf("%d steps of %d names", steps(verdicts), len(verdicts))
+	})
 }
 
 // walk runs 60 scripts of the lock.
@@ -261,10 +274,8 @@ func steps(verdicts []trace.Verdict) (n int) {
 }
 
 // record runs a storm, and returns its traces.
-func (r *tracedStorm) record(t *testing.T) []trace.Trace {
+func (r *tracedStorm) record(t *testing.T, seed uint64) []trace.Trace {
 	require.Contains(t, lockRelease.Source()+lockAcquire.Source(), r.from, "the text that the mistake changes")
-	seed := cmp.Or(*stormSeed, rand.Uint64N(1_000_000)+1)
-	t.Logf("seed %d", seed)
 	kind := stormKinds[slices.IndexFunc(stormKinds, func(k stormKind) bool { return k.name == r.kind })]
 	kind.names = traceNames
 	s := newRecordedStorm(t, kind, seed, trace.Record(tracedScripts, func(source string) string {

@@ -23,8 +23,9 @@ func usual() Fleet {
 func TestQueueYieldsEventsInOrder(t *testing.T) {
 	var q queue
 	var want []time.Duration
+	rng := rand.New(rand.NewPCG(1, 1))
 	for range 1000 {
-		at := time.Duration(rand.IntN(100))
+		at := time.Duration(rng.IntN(100))
 		want = append(want, at)
 		q.add(event{at: at})
 	}

@@ -21,7 +21,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/fence"
+	"github.com/relock-go/relock/internal/tests/seeds"
 )
+
+var interleavings = seeds.New("fence")
 
 var rounds = flag.Int("rounds", 300, "random interleavings for each database and isolation level")
 
@@ -37,12 +40,13 @@ type writer struct {
 	tx    func(ctx context.Context, resource string, token int64, fn func(*sql.Tx) error) error
 	early bool // the mistake of looking before the token is admitted
 	ids   int  // of the numbers that there are
+	seed  uint64
 
 	committed, stale, repeated atomic.Int64
 }
 
-func newWriter(s *store) *writer {
-	return &writer{store: s, tx: func(ctx context.Context, resource string, token int64, fn func(*sql.Tx) error) error {
+func newWriter(s *store, seed uint64) *writer {
+	return &writer{store: s, seed: seed, tx: func(ctx context.Context, resource string, token int64, fn func(*sql.Tx) error) error {
 		return s.fences.Tx(ctx, s.db, s.options(), resource, token, fn)
 	}}
 }
@@ -59,14 +63,15 @@ func (w *writer) run(t *testing.T, rounds int) (wrong []string) {
 	for id := first; id < w.ids; id++ {
 		slots <- struct{}{}
 		var round sync.WaitGroup
-		tokens := rand.Perm(holders * 2)
+		tokens := w.rand(id, -1).Perm(holders * 2)
 		for i := range holders {
 			all.Add(1)
 			round.Add(1)
 			go func() {
 				defer all.Done()
 				defer round.Done()
-				w.hold(t, id, int64(tokens[i]+1))
+				h := &holder{w, w.rand(id, i)}
+				h.hold(t, id, int64(tokens[i]+1))
 			}()
 		}
 		go func() { round.Wait(); <-slots }()
@@ -76,6 +81,11 @@ func (w *writer) run(t *testing.T, rounds int) (wrong []string) {
 	t.Logf("%d interleavings: %d transactions were committed, %d refused as stale, %d repeated; %d are wrong",
 		w.ids, w.committed.Load(), w.stale.Load(), w.repeated.Load(), len(wrong))
 	return wrong
+}
+
+// rand returns what a holder draws from.
+func (w *writer) rand(id, holder int) *rand.Rand {
+	return rand.New(rand.NewPCG(w.seed, uint64(id*(holders+1)+holder+1)))
 }
 
 // isWrong plays rounds until one of them is wrong.
@@ -88,18 +98,24 @@ func (w *writer) isWrong(t *testing.T) {
 	assert.Fail(t, "the mistake was not found")
 }
 
-// hold is a holder: it adds 1 a few times, until its token is stale.
-func (w *writer) hold(t *testing.T, id int, token int64) {
-	dawdle()
-	for range 1 + rand.N(sections) {
+// A holder adds 1 to a number.
+type holder struct {
+	*writer
+	rng *rand.Rand
+}
+
+// hold adds 1 a few times, until the token of the holder is stale.
+func (w *holder) hold(t *testing.T, id int, token int64) {
+	w.dawdle()
+	for range 1 + w.rng.IntN(sections) {
 		section := w.inOne
-		if rand.N(2) == 0 {
+		if w.rng.IntN(2) == 0 {
 			section = w.inTwo
 		}
 		err := section(t.Context(), id, token)
 		for try := 0; try < 50 && asksForRepetition(err); try++ {
 			w.repeated.Add(1)
-			dawdle()
+			w.dawdle()
 			err = section(t.Context(), id, token)
 		}
 		switch {
@@ -118,17 +134,17 @@ func (w *writer) hold(t *testing.T, id int, token int64) {
 var errUndecided = errors.New("rolled back")
 
 // inOne looks and writes in one transaction.
-func (w *writer) inOne(ctx context.Context, id int, token int64) error {
+func (w *holder) inOne(ctx context.Context, id int, token int64) error {
 	before := 0
 	if w.early {
 		var err error
 		if before, err = w.look(ctx, w.db, id); err != nil {
 			return err
 		}
-		dawdle()
+		w.dawdle()
 	}
 	return w.tx(ctx, resource(id), token, func(tx *sql.Tx) error {
-		dawdle()
+		w.dawdle()
 		value, err := w.look(ctx, tx, id)
 		if err != nil {
 			return err
@@ -136,11 +152,11 @@ func (w *writer) inOne(ctx context.Context, id int, token int64) error {
 		if w.early {
 			value = before
 		}
-		dawdle()
+		w.dawdle()
 		if err := w.write(ctx, tx, id, value+1, token); err != nil {
 			return err
 		}
-		if rand.N(8) == 0 {
+		if w.rng.IntN(8) == 0 {
 			return errUndecided
 		}
 		return nil
@@ -148,26 +164,26 @@ func (w *writer) inOne(ctx context.Context, id int, token int64) error {
 }
 
 // inTwo admits its token, looks, and writes in another transaction.
-func (w *writer) inTwo(ctx context.Context, id int, token int64) error {
+func (w *holder) inTwo(ctx context.Context, id int, token int64) error {
 	if w.early {
 		return w.inOne(ctx, id, token)
 	}
 	if err := w.tx(ctx, resource(id), token, func(*sql.Tx) error { return nil }); err != nil {
 		return err
 	}
-	dawdle()
+	w.dawdle()
 	value, err := w.look(ctx, w.db, id)
 	if err != nil {
 		return err
 	}
-	dawdle()
+	w.dawdle()
 	return w.tx(ctx, resource(id), token, func(tx *sql.Tx) error { return w.write(ctx, tx, id, value+1, token) })
 }
 
 // dawdle pauses for a random time, which often is none.
-func dawdle() {
-	if rand.N(2) == 0 {
-		time.Sleep(rand.N(2 * time.Millisecond))
+func (w *holder) dawdle() {
+	if w.rng.IntN(2) == 0 {
+		time.Sleep(time.Duration(w.rng.Int64N(int64(2 * time.Millisecond))))
 	}
 }
 
@@ -215,8 +231,11 @@ func (w *writer) judge(t *testing.T) (wrong []string) {
 // The tokens of committed writes never fall, and no update is lost, however holders are interleaved.
 func TestCommittedTokensNeverFall(t *testing.T) {
 	everywhere(t, func(t *testing.T, s *store) {
-		w := newWriter(s)
-		assert.Empty(t, w.run(t, *rounds))
+		w := newWriter(s, 0)
+		interleavings.Play(t, 1, func(q *seeds.Sequence) {
+			w.seed = q.Seed
+			assert.Empty(q, w.run(q.T, *rounds))
+		})
 		assert.Greater(t, w.committed.Load(), int64(*rounds), "committed")
 		assert.Greater(t, w.stale.Load(), int64(*rounds/10), "refused")
 	})
@@ -272,7 +291,7 @@ func TestMistakesAreFound(t *testing.T) {
 		for name, admit := range mistakes {
 			t.Run(d.name+": "+name, func(t *testing.T) {
 				s := d.store(t, sql.LevelReadCommitted)
-				w := newWriter(s)
+				w := newWriter(s, 1)
 				w.tx = func(ctx context.Context, resource string, token int64, fn func(*sql.Tx) error) error {
 					tx, err := s.db.BeginTx(ctx, s.options())
 					if err != nil {
@@ -291,7 +310,7 @@ func TestMistakesAreFound(t *testing.T) {
 			})
 		}
 		t.Run(d.name+": a look before the token is admitted", func(t *testing.T) {
-			w := newWriter(d.store(t, sql.LevelReadCommitted))
+			w := newWriter(d.store(t, sql.LevelReadCommitted), 1)
 			w.early = true
 			w.isWrong(t)
 		})

@@ -18,9 +18,12 @@ import (
 
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tests/seeds"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
+
+var properties = seeds.New("engine")
 
 // inBubbleOf plays f in a bubble, and fails rt with the error of f.
 func inBubbleOf(t *testing.T, rt *rapid.T, f func(t *testing.T) error) {
@@ -62,19 +65,23 @@ func TestQueuesOfSeveralNamesAreEnteredTogether(t *testing.T) {
 		}
 		return v
 	}), 1, 10)
-	rapid.Check(t, func(rt *rapid.T) {
-		regulars := rapid.SampledFrom([]int{2, 0, 1}).Draw(rt, "regulars at each queue")
-		stay := rapid.SampledFrom(stays[1:]).Draw(rt, "their stay")
-		all := visitors.Draw(rt, "visitors")
-		inline := rapid.SampledFrom([]time.Duration{0, send.ResendTime}).Draw(rt, "inline")
-		inBubbleOf(t, rt, func(t *testing.T) error {
-			r := fakeredis.New()
-			h := &house{
-				bubbleEngine: joinSending(t, r, "client", send.Config{Transport: r, OnCallerTime: inline}),
-				inside:       map[int]int{},
-				passed:       map[int][]int{},
-			}
-			return h.receive(all, most, regulars, stay)
+	properties.Play(t, 1, func(q *seeds.Sequence) {
+		q.SetRapid()
+		rapid.Check(q.T, func(rt *rapid.T) {
+			regulars := rapid.SampledFrom([]int{2, 0, 1}).Draw(rt, "regulars at each queue")
+			stay := rapid.SampledFrom(stays[1:]).Draw(rt, "their stay")
+			all := visitors.Draw(rt, "visitors")
+			inline := rapid.SampledFrom([]time.Duration{0, send.ResendTime}).Draw(rt, "inline")
+			q.Note(regulars, stay, all, inline)
+			inBubbleOf(q.T, rt, func(t *testing.T) error {
+				r := fakeredis.New()
+				h := &house{
+					bubbleEngine: joinSending(t, r, "client", send.Config{Transport: r, OnCallerTime: inline}),
+					inside:       map[int]int{},
+					passed:       map[int][]int{},
+				}
+				return h.receive(all, most, regulars, stay)
+			})
 		})
 	})
 }

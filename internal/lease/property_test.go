@@ -18,7 +18,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/relock-go/relock/internal/tests/seeds"
 )
+
+var properties = seeds.New("lease")
 
 // inBubbleOf plays f in a bubble, and fails rt with the error that f returns.
 func inBubbleOf(t *testing.T, rt *rapid.T, f func(t *testing.T) error) {
@@ -52,10 +56,14 @@ func TestWatchdogKeepsValidityAndSchedule(t *testing.T) {
 			renew:  rapid.Bool().Draw(rt, "renewed"),
 		}
 	}), 0, 15)
-	rapid.Check(t, func(rt *rapid.T) {
-		length := time.Duration(rapid.IntRange(100, 60_000).Draw(rt, "length ms")) * time.Millisecond
-		renewed, all := rapid.Bool().Draw(rt, "renewed"), deeds.Draw(rt, "deeds")
-		inBubbleOf(t, rt, func(t *testing.T) error { return keep(t, length, renewed, all) })
+	properties.Play(t, 1, func(q *seeds.Sequence) {
+		q.SetRapid()
+		rapid.Check(q.T, func(rt *rapid.T) {
+			length := time.Duration(rapid.IntRange(100, 60_000).Draw(rt, "length ms")) * time.Millisecond
+			renewed, all := rapid.Bool().Draw(rt, "renewed"), deeds.Draw(rt, "deeds")
+			q.Note(length, renewed, all)
+			inBubbleOf(q.T, rt, func(t *testing.T) error { return keep(t, length, renewed, all) })
+		})
 	})
 }
 

@@ -587,13 +587,14 @@ func TestWatchdogManyLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		const many = 20_000
+		rng := rand.New(rand.NewPCG(1, 1))
 		leases := make([]*Lease, many)
 		for i := range leases {
 			l, ends := newLease(f.watchdog)
 			leases[i] = l
 			f.watchdog.Watch(l, time.Now(), testLease, true, 0)
 			if i%100 == 0 {
-				time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
+				time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
 			}
 			_ = ends
 		}

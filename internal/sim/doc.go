@@ -6,7 +6,8 @@
 // violations of the rules. A plan that fails can be reduced to the fewest faults and workers with which it still
 // fails.
 //
-//	make simulate TIME=1h     # new seeds for an hour of real time
+//	make simulate             # known seeds
+//	make explore TIME=1h      # new seeds for an hour of real time
 //	go test ./internal/sim -v -run '^TestSimulation$' -sim.seed=7      # the plan of seed 7 once more
 //	go test ./internal/sim -v -run '^TestSimulation$' -sim.seed=7 -sim.reduce
 //
@@ -14,7 +15,8 @@
 // ones. A report contains the results of the calls, and the last commands and the data of Redis at that time.
 //
 // The order in which goroutines run does not depend on the seed, so a seed may fail in one run and not in another.
-// The flag -sim.again=20 plays it 20 times and reports how often it failed.
+// The flag -sim.again=20 plays it 20 times, and the test logs how often it failed.
+// The digest of this suite is one of the plans, as the seed determines nothing else.
 //
 // The following is not simulated:
 //

@@ -520,7 +520,7 @@ func (m mutation) look(t *testing.T, program string) (found string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(*simMutations)*time.Second+time.Minute)
 	defer cancel()
 	run := exec.CommandContext(ctx, program, "-test.run=^TestSimulationOfAMutation$", "-test.v", "-test.timeout=0",
-		"-sim.mutation="+m.name, fmt.Sprintf("-sim=%ds", *simMutations))
+		"-sim.mutation="+m.name, fmt.Sprint("-sim.mutations=", *simMutations))
 	out, w := io.Pipe()
 	run.Stdout, run.Stderr = w, w
 	require.NoError(t, run.Start())
@@ -566,7 +566,7 @@ func TestSimulationOfAMutation(t *testing.T) {
 		for range min(runtime.GOMAXPROCS(0), 4) {
 			t.Run("", func(t *testing.T) {
 				t.Parallel()
-				for time.Since(begin) < *simTime {
+				for time.Since(begin) < time.Duration(*simMutations)*time.Second {
 					plan := m.draw(first + uint64(seeds.Add(1)-1))
 					if v := Play(t, plan, options{}); v.Found != nil {
 						fmt.Printf("seed %d: %v\n", plan.Seed, v.Found)

@@ -9,7 +9,11 @@ import (
 	"github.com/relock-go/relock/internal/waitqueue"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/relock-go/relock/internal/tests/seeds"
 )
+
+var properties = seeds.New("waitqueue")
 
 type (
 	queue  = waitqueue.Queue[string]
@@ -129,89 +133,95 @@ var errRefused = errors.New("refused")
 
 // A Queue behaves like the simplest model: a flag for the owner inside, and a list of the waiters.
 func TestQueueIsItsModel(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		var q queue
-		inside, first := false, (*waiter)(nil) // first is that of the owner inside, unless it came by TryEnter
-		var waiting, away []*waiter
-		numbers := uint64(0)
-		next := func() {
-			if inside = len(waiting) > 0; inside {
-				first, waiting = waiting[0], waiting[1:]
-			} else {
-				first = nil
-			}
+	properties.Play(t, 1, func(q *seeds.Sequence) {
+		q.SetRapid()
+		rapid.Check(q.T, func(rt *rapid.T) { behavesLikeAModel(rt, q.Digest) })
+	})
+}
+
+func behavesLikeAModel(rt *rapid.T, digest *seeds.Digest) {
+	var q queue
+	inside, first := false, (*waiter)(nil) // first is that of the owner inside, unless it came by TryEnter
+	var waiting, away []*waiter
+	numbers := uint64(0)
+	next := func() {
+		if inside = len(waiting) > 0; inside {
+			first, waiting = waiting[0], waiting[1:]
+		} else {
+			first = nil
 		}
-		rt.Repeat(map[string]func(*rapid.T){
-			"try to enter": func(rt *rapid.T) {
-				require.Equal(rt, !inside, q.TryEnter(), "try to enter")
-				inside = true
-			},
-			"enqueue": func(rt *rapid.T) {
-				if !inside {
-					rt.Skip()
-				}
-				numbers++
-				waiting = append(waiting, q.Add("", numbers))
-			},
-			"leave": func(rt *rapid.T) {
-				if !inside {
-					rt.Skip()
-				}
-				q.Release()
-				next()
-			},
-			"give up a place": func(rt *rapid.T) {
-				if len(waiting) == 0 {
-					rt.Skip()
-				}
-				i := rapid.IntRange(0, len(waiting)-1).Draw(rt, "which")
-				q.Leave(waiting[i])
-				waiting = slices.Delete(waiting, i, i+1)
-			},
-			"give up a turn": func(rt *rapid.T) {
-				if first == nil {
-					rt.Skip()
-				}
-				q.Leave(first)
-				next()
-			},
-			"turn away": func(*rapid.T) {
-				q.FailBehind(1, errRefused)
-				if len(waiting) > 0 {
-					away, waiting = append(away, waiting[1:]...), waiting[:1]
-				}
-			},
-			"come back when turned away": func(rt *rapid.T) {
-				if len(away) == 0 || !inside {
-					rt.Skip()
-				}
-				back := q.Add("", away[0].Number)
-				away = away[1:]
-				at, _ := slices.BinarySearchFunc(
-					waiting,
-					back.Number,
-					func(t *waiter, n uint64) int { return cmp.Compare(t.Number, n) },
-				)
-				waiting = slices.Insert(waiting, at, back)
-			},
-			"give up when turned away": func(rt *rapid.T) {
-				if len(away) == 0 {
-					rt.Skip()
-				}
-				q.Leave(away[0])
-				away = away[1:]
-			},
-			"": func(rt *rapid.T) {
-				require.Equal(rt, inside, q.Taken(), "taken")
-				require.Len(rt, q.All(), len(waiting), "waiters")
-				if first != nil {
-					require.True(rt, done(first), "the owner inside was not told")
-					require.NoError(rt, first.Err, "the owner inside")
-				}
-				require.False(rt, slices.ContainsFunc(waiting, done), "a waiter was admitted too early")
-				require.False(rt, slices.ContainsFunc(away, func(t *waiter) bool { return !done(t) || t.Err != errRefused }),
-					"a waiter that was turned away still waits")
-			},
-		})
+	}
+	rt.Repeat(map[string]func(*rapid.T){
+		"try to enter": func(rt *rapid.T) {
+			require.Equal(rt, !inside, q.TryEnter(), "try to enter")
+			inside = true
+		},
+		"enqueue": func(rt *rapid.T) {
+			if !inside {
+				rt.Skip()
+			}
+			numbers++
+			waiting = append(waiting, q.Add("", numbers))
+		},
+		"leave": func(rt *rapid.T) {
+			if !inside {
+				rt.Skip()
+			}
+			q.Release()
+			next()
+		},
+		"give up a place": func(rt *rapid.T) {
+			if len(waiting) == 0 {
+				rt.Skip()
+			}
+			i := rapid.IntRange(0, len(waiting)-1).Draw(rt, "which")
+			q.Leave(waiting[i])
+			waiting = slices.Delete(waiting, i, i+1)
+		},
+		"give up a turn": func(rt *rapid.T) {
+			if first == nil {
+				rt.Skip()
+			}
+			q.Leave(first)
+			next()
+		},
+		"turn away": func(*rapid.T) {
+			q.FailBehind(1, errRefused)
+			if len(waiting) > 0 {
+				away, waiting = append(away, waiting[1:]...), waiting[:1]
+			}
+		},
+		"come back when turned away": func(rt *rapid.T) {
+			if len(away) == 0 || !inside {
+				rt.Skip()
+			}
+			back := q.Add("", away[0].Number)
+			away = away[1:]
+			at, _ := slices.BinarySearchFunc(
+				waiting,
+				back.Number,
+				func(t *waiter, n uint64) int { return cmp.Compare(t.Number, n) },
+			)
+			waiting = slices.Insert(waiting, at, back)
+		},
+		"give up when turned away": func(rt *rapid.T) {
+			if len(away) == 0 {
+				rt.Skip()
+			}
+			q.Leave(away[0])
+			away = away[1:]
+		},
+		"": func(rt *rapid.T) {
+			digest.Note(inside, len(waiting), len(away), numbers)
+			require.Equal(rt, inside, q.Taken(), "taken")
+			require.Len(rt, q.All(), len(waiting), "waiters")
+			if first != nil {
+				require.True(rt, done(first), "the owner inside was not told")
+				require.NoError(rt, first.Err, "the owner inside")
+			}
+			require.False(rt, slices.ContainsFunc(waiting, done), "a waiter was admitted too early")
+			require.False(rt, slices.ContainsFunc(away, func(t *waiter) bool { return !done(t) || t.Err != errRefused }),
+				"a waiter that was turned away still waits")
+		},
 	})
 }

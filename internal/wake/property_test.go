@@ -15,7 +15,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/relock-go/relock/internal/tests/seeds"
 )
+
+var properties = seeds.New("wake")
 
 // inBubbleOf plays f in a bubble, and fails rt with the error that f returns.
 func inBubbleOf(t *testing.T, rt *rapid.T, f func(t *testing.T) error) {
@@ -41,74 +45,78 @@ func TestListenersHearTheirChannelThroughMovesAndOutages(t *testing.T) {
 		}
 	}), 1, 40)
 	names := []string{"a", "b", "c"}
-	rapid.Check(t, func(rt *rapid.T) {
-		all := moves.Draw(rt, "moves")
-		inBubbleOf(t, rt, func(t *testing.T) error {
-			c, p := newFakeCluster(t, 3)
-			var listening []*Listener
-			settle := func() error {
-				for _, s := range c.servers {
-					s.Set(func() { s.Down = false })
-				}
-				for i, name := range names {
-					c.mu.Lock()
-					lost := c.owner[name] < 0
-					c.mu.Unlock()
-					if lost {
-						c.move(name, i)
+	properties.Play(t, 1, func(q *seeds.Sequence) {
+		q.SetRapid()
+		rapid.Check(q.T, func(rt *rapid.T) {
+			all := moves.Draw(rt, "moves")
+			q.Note(all)
+			inBubbleOf(q.T, rt, func(t *testing.T) error {
+				c, p := newFakeCluster(t, 3)
+				var listening []*Listener
+				settle := func() error {
+					for _, s := range c.servers {
+						s.Set(func() { s.Down = false })
 					}
-				}
-				time.Sleep(10 * time.Second)
-				for _, name := range names {
-					for _, l := range listening {
-						if woken(l); !ready(l) {
-							return fmt.Errorf("%s is not ready", l.Name())
+					for i, name := range names {
+						c.mu.Lock()
+						lost := c.owner[name] < 0
+						c.mu.Unlock()
+						if lost {
+							c.move(name, i)
 						}
 					}
-					c.publish(name)
-					for _, l := range listening {
-						if got := woken(l); got != (l.Name() == name) {
-							return fmt.Errorf("a listener of %s woken: %v, by a message on %s", l.Name(), got, name)
+					time.Sleep(10 * time.Second)
+					for _, name := range names {
+						for _, l := range listening {
+							if woken(l); !ready(l) {
+								return fmt.Errorf("%s is not ready", l.Name())
+							}
+						}
+						c.publish(name)
+						for _, l := range listening {
+							if got := woken(l); got != (l.Name() == name) {
+								return fmt.Errorf("a listener of %s woken: %v, by a message on %s", l.Name(), got, name)
+							}
 						}
 					}
+					return nil
+				}
+				for _, m := range all {
+					time.Sleep(m.after)
+					s := c.servers[m.which%3]
+					switch m.what {
+					case "join":
+						listening = append(listening, p.Join(names[m.which%3]))
+					case "leave":
+						if n := len(listening); n > 0 {
+							listening[m.which%n].Leave()
+							listening = slices.Delete(listening, m.which%n, m.which%n+1)
+						}
+					case "move":
+						c.move(names[m.which%3], m.to)
+					case "cut":
+						s.Cut()
+					case "down", "up":
+						s.Set(func() { s.Down = m.what == "down" })
+					case "listen":
+						if err := settle(); err != nil {
+							return err
+						}
+					}
+				}
+				if err := settle(); err != nil {
+					return err
+				}
+				for _, l := range listening {
+					l.Leave()
+				}
+				time.Sleep(p.idle + 2*p.idleTTL + time.Second)
+				synctest.Wait()
+				if len(p.channels) != 0 || len(p.links) != 0 {
+					return fmt.Errorf("%d channels and %d links are left", len(p.channels), len(p.links))
 				}
 				return nil
-			}
-			for _, m := range all {
-				time.Sleep(m.after)
-				s := c.servers[m.which%3]
-				switch m.what {
-				case "join":
-					listening = append(listening, p.Join(names[m.which%3]))
-				case "leave":
-					if n := len(listening); n > 0 {
-						listening[m.which%n].Leave()
-						listening = slices.Delete(listening, m.which%n, m.which%n+1)
-					}
-				case "move":
-					c.move(names[m.which%3], m.to)
-				case "cut":
-					s.Cut()
-				case "down", "up":
-					s.Set(func() { s.Down = m.what == "down" })
-				case "listen":
-					if err := settle(); err != nil {
-						return err
-					}
-				}
-			}
-			if err := settle(); err != nil {
-				return err
-			}
-			for _, l := range listening {
-				l.Leave()
-			}
-			time.Sleep(p.idle + 2*p.idleTTL + time.Second)
-			synctest.Wait()
-			if len(p.channels) != 0 || len(p.links) != 0 {
-				return fmt.Errorf("%d channels and %d links are left", len(p.channels), len(p.links))
-			}
-			return nil
+			})
 		})
 	})
 }
