@@ -122,7 +122,7 @@ var foci = map[string]Focus{
 }
 
 // ofTheSpecification maps the mistakes in spec/mistakes to the same mistakes here, or tells why there is none. Mistakes
-// of the Go code are in mutations_test.go.
+// of the Go code are in internal/tests/mistakes, too.
 var ofTheSpecification = map[string]struct{ here, why string }{
 	"Detach-idFirst":          {why: "a late request of a Detach in vain: TestFaultDetachThatIsNotConfirmedReleases finds it"},
 	"Detach-keepsTicket":      {here: "keepsTicket keepsPermits"},
@@ -207,8 +207,8 @@ func TestMistakesOfTheSpecification(t *testing.T) {
 		assert.Contains(t, foci, m.Name, "the locks with which to look for a mistake")
 		all = append(all, m.Name)
 	}
-	for _, m := range mutations {
-		all = append(all, m.name)
+	for _, m := range mistakes.Code {
+		all = append(all, m.Name)
 	}
 	for _, f := range files {
 		name := strings.TrimSuffix(filepath.Base(f), ".cfg")

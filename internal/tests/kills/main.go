@@ -107,6 +107,11 @@ func chosen() (rows []row, columns []suite, err error) {
 			rows, kinds = append(rows, r), kinds|r.kind
 		}
 	}
+	for _, m := range mistakes.Code {
+		if r := (row{m, code}); wanted.MatchString(r.name()) {
+			rows, kinds = append(rows, r), kinds|r.kind
+		}
+	}
 	for _, s := range suites {
 		if run.MatchString(s.name) && s.of&kinds != 0 && (*slow || !s.slow) {
 			columns = append(columns, s)
@@ -127,7 +132,6 @@ type matrix struct {
 	mu    sync.Mutex
 	cells map[[2]int]outcome // row and suite
 	took  map[int]time.Duration
-	done  int
 }
 
 // passes requires that all suites pass without a mistake.
@@ -163,16 +167,16 @@ func (m *matrix) fill(ctx context.Context) error {
 	n := len(m.suites)
 	return m.parallel(ctx, len(m.rows)*n, func(i int) error {
 		r, s := m.rows[i/n], m.suites[i%n]
-		if s.of&r.kind == 0 {
-			return nil
+		if i%n == n-1 {
+			defer fmt.Fprintf(os.Stderr, "%s (%d of %d)\n", r.name(), i/n+1, len(m.rows))
+		}
+		if can, err := m.canFind(ctx, r, s); err != nil || !can {
+			return err
 		}
 		o, err := m.try(ctx, r, s)
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.cells[[2]int{i / n, i % n}] = o
-		if m.done++; i%n == n-1 {
-			fmt.Fprintf(os.Stderr, "%s (%d of %d runs)\n", r.name(), m.done, len(m.rows)*n)
-		}
 		return err
 	})
 }

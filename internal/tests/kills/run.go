@@ -3,8 +3,8 @@ package main
 // Running: a suite with a mistake.
 //
 // The tests of a package are built once for all mistakes in scripts, with an overlay of the go command by which package
-// lua reads the scripts from a directory instead of containing them. So neither the library nor the working tree knows
-// of mistakes.
+// lua reads the scripts from a directory instead of containing them. For a mistake in the Go code, the tests are built
+// anew, with an overlay of the file. So neither the library nor the working tree knows of mistakes.
 
 import (
 	"bytes"
@@ -77,6 +77,9 @@ func (b *builder) once(name string, make func() (string, error)) (string, error)
 // tree returns a copy of the working tree with a mistake in the scripts. Its files are links to those of the working
 // tree, except for the scripts.
 func (b *builder) tree(r row) (string, error) {
+	if r.kind == code {
+		return b.root, nil
+	}
 	return b.once("tree "+r.name(), func() (string, error) {
 		to := filepath.Join(b.dir, "trees", r.name())
 		err := filepath.WalkDir(b.root, func(path string, d fs.DirEntry, err error) error {
@@ -190,21 +193,52 @@ func (b *builder) overlay(name string, files map[string]string) (string, error) 
 	return overlay, os.WriteFile(overlay, text, 0o600)
 }
 
-// program returns the tests of a package. They have the mistake, or read the scripts.
+// canFind reports whether a suite runs what a mistake changes.
+func (b *builder) canFind(ctx context.Context, r row, s suite) (bool, error) {
+	if s.of&r.kind == 0 || r.kind == scripts || s.slow {
+		return s.of&r.kind != 0, nil
+	}
+	dirs, err := b.once("packages of "+s.dir, func() (string, error) {
+		list := exec.CommandContext(ctx, "go", "list", "-deps", "-test", "-f", "{{.Dir}}", "./"+s.dir)
+		list.Dir = b.root
+		out, err := list.Output()
+		return string(out), err
+	})
+	return strings.Contains(dirs, filepath.Dir(filepath.Join(b.root, r.File))+"\n"), err
+}
+
+// program returns the tests of a package. They contain a mistake in the Go code, and read the scripts.
 func (b *builder) program(ctx context.Context, r row, dir string) (string, error) {
-	kind := "scripts"
-	return b.once(kind+" "+dir, func() (string, error) {
-		overlay, err := b.scriptsOverlay()
+	if r.kind == scripts {
+		r = row{}
+	}
+	return b.once("program "+r.name()+" "+dir, func() (string, error) {
+		overlay, err := b.overlayOf(r)
 		if err != nil {
 			return "", err
 		}
-		program := filepath.Join(b.dir, "programs", kind, dir, "test")
+		program := filepath.Join(b.dir, "programs", r.name(), dir, "test")
 		build := exec.CommandContext(ctx, "go", "test", "-c", "-overlay", overlay, "-o", program, "./"+dir)
 		build.Dir = b.root
 		if out, err := build.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("building %s: %w\n%s", dir, err, out)
+			return "", fmt.Errorf("building %s with %s: %w\n%s", dir, r.name(), err, out)
 		}
 		return program, nil
+	})
+}
+
+// overlayOf returns the overlay of a mistake in the Go code, or that by which package lua reads the scripts.
+func (b *builder) overlayOf(r row) (string, error) {
+	if r.kind != code {
+		return b.scriptsOverlay()
+	}
+	return b.once("overlay of "+r.name(), func() (string, error) {
+		file := filepath.Join(b.root, r.File)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		return b.overlay(r.name(), map[string]string{file: r.In(string(text))})
 	})
 }
 
@@ -232,15 +266,22 @@ func all(tests []string) string { return "^(" + strings.Join(tests, "|") + ")$" 
 
 // try runs a suite with a mistake.
 func (b *builder) try(ctx context.Context, r row, s suite) (outcome, error) {
-	program, err := b.program(ctx, r, s.dir)
-	if err != nil {
-		return outcome{}, err
-	}
 	pattern, err := b.pattern(r, s)
 	if err != nil {
 		return outcome{}, err
 	}
-	tree, err := b.tree(r)
+	made := r
+	if s.slow { // it makes the mistake itself
+		made = row{}
+	}
+	program, err := b.program(ctx, made, s.dir)
+	if err != nil {
+		return outcome{}, err
+	}
+	tree := b.root
+	if !s.slow {
+		tree, err = b.tree(r)
+	}
 	if err != nil {
 		return outcome{}, err
 	}
@@ -267,9 +308,13 @@ var failedTest = regexp.MustCompile(`(?m)^--- FAIL: (Test\w+)`)
 
 // play runs tests, and returns those that have failed.
 func (b *builder) play(ctx context.Context, program, tree, pattern string, r row, s suite) (bool, []string, error) {
-	ctx, cancel := context.WithTimeout(ctx, *longest+10*time.Second)
+	limit := *longest
+	if s.slow {
+		limit *= 10
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit+10*time.Second)
 	defer cancel()
-	args := append([]string{"-test.run=" + pattern, "-test.timeout=" + longest.String(), "-test.count=1"}, s.flags...)
+	args := append([]string{"-test.run=" + pattern, "-test.timeout=" + limit.String(), "-test.count=1"}, s.flags...)
 	if !*each {
 		args = append(args, "-test.failfast")
 	}
