@@ -1,7 +1,7 @@
 # The one list of commands: "make" prints it. .ci/run, the gate, and the workflows call these
 # targets and have no commands of their own.
 .DEFAULT_GOAL := help
-.PHONY: help check test oldest newest race valkey storm simulate explore mistakes mutations soak fuzz spec uncontended interop otel gocron ui fence bench bench-test examples lua \
+.PHONY: help check test oldest newest race valkey storm simulate explore mistakes mutations kills soak fuzz spec uncontended interop otel gocron ui fence bench bench-test examples lua \
 	lint fmt vet staticcheck golangci api api-write tidy tidy-check published vuln gate cycles files filetable
 
 # The versions of all tools.
@@ -98,6 +98,9 @@ mistakes: ## whether the simulator finds mistakes that are made in the scripts
 
 mutations: ## whether the simulator finds mistakes that are made in the Go code
 	go test -count=1 -run '^TestSimulationFindsMutations$$' -timeout=0 -v ./internal/sim -sim.mutations=60
+
+kills: ## which suites find which mistakes, in scripts and in the Go code: MISTAKES=regexp SUITES=regexp for some of them
+	go run ./internal/tests/kills -mistakes '$(or $(MISTAKES),.)' -suites '$(or $(SUITES),.)'
 
 soak: ## every kind of lock at full speed for a while; TIME=30m for longer
 	go test -count=1 -run '^TestSoak$$' -soak=$(TIME) -timeout=0 -v .

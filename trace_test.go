@@ -14,6 +14,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -26,6 +27,7 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/tests/mistakes"
 	"github.com/relock-go/relock/internal/tests/seeds"
 	"github.com/relock-go/relock/internal/trace"
 )
@@ -46,27 +48,11 @@ const (
 	stormsAtOnce = 10 // storms with mistakes that have not been noticed yet
 )
 
-// A scriptMistake is a change of the scripts that omits one of their precautions.
-type scriptMistake struct {
-	name     string
-	kind     string // of the storm
-	from, to string // of the source of each script
-}
-
-var scriptMistakes = []scriptMistake{
-	{"skippedPlace", "plain", "local number = line.first - 1", "local number = math.min(line.first, line.last - 1)"},
-	{"noTombstone", "fenced", "behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false", "false"},
-	{"tombstoneUnseen", "plain", "and over:find(field, 1, true)", "and false"},
-	{"noDemotion", "plain", "p.state, p.unsaved = 'suspect', true", "p.unsaved = true"},
-	{"wrongField", "fenced", "redis.pcall('hset', lock, waiter.field, 1)",
-		"redis.pcall('hset', lock, waiter.field .. '1', 1)"},
-	{"noGrant", "plain", "heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil", "nil"},
-	{"foreignRelease", "plain", "redis.pcall('hdel', lock, field)", "redis.pcall('del', lock)"},
-	{"toTheEnd", "plain", "if stays then", "if false then"},
-	{"expiryForgotten", "fenced", "set_field(line, 'granted', p.field)", ""},
-	{"alwaysSuspect", "plain", "'suspect' and 'confirmed'", "'suspect' and 'suspect'"},
-	{"sameNumber", "plain", "number - 1 == granted and 2 or 1", "1"},
-	{"suspectForgotten", "fenced", "put_place(line, stay[i])", ""},
+// tracedMistakes has those mistakes in the scripts that a trace shows, and the kind of storm in which it does.
+var tracedMistakes = map[string]string{
+	"skippedPlace": "plain", "noTombstone": "fenced", "tombstoneUnseen": "plain", "noDemotion": "plain",
+	"wrongField": "fenced", "noGrant": "plain", "foreignRelease": "plain", "toTheEnd": "plain",
+	"expiryForgotten": "fenced", "alwaysSuspect": "plain", "sameNumber": "plain", "suspectForgotten": "fenced",
 }
 
 var tracedScripts = map[*luaScript]trace.Verb{lockAcquire: trace.Ask, lockRelease: trace.End, renewScript: "renew",
@@ -74,8 +60,9 @@ var tracedScripts = map[*luaScript]trace.Verb{lockAcquire: trace.Ask, lockReleas
 
 // A tracedStorm is a kind of storm whose scripts are recorded, with or without a mistake.
 type tracedStorm struct {
-	scriptMistake                 // none without a name
-	traces        [][]trace.Trace // of each storm
+	mistakes.Mistake // none without a name
+	kind             string
+	traces           [][]trace.Trace // of each storm
 }
 
 func TestTrace(t *testing.T) {
@@ -86,10 +73,10 @@ func TestTrace(t *testing.T) {
 // traceThem records storms whose seeds begin with that of q. One that is chosen by a flag has no mistakes.
 func traceThem(q *seeds.Sequence) {
 	t, seed := q.T, 1000*q.Seed
-	storms := []*tracedStorm{{scriptMistake: scriptMistake{kind: "plain"}}, {scriptMistake: scriptMistake{kind: "fenced"}}}
+	storms := []*tracedStorm{{kind: "plain"}, {kind: "fenced"}}
 	if !traceStorms.IsChosen() {
-		for _, m := range scriptMistakes {
-			storms = append(storms, &tracedStorm{scriptMistake: m})
+		for _, name := range slices.Sorted(maps.Keys(tracedMistakes)) {
+			storms = append(storms, &tracedStorm{Mistake: mistakes.Script(name), kind: tracedMistakes[name]})
 		}
 	}
 	for range traceRounds {
@@ -99,7 +86,7 @@ func traceThem(q *seeds.Sequence) {
 				s.traces = make([][]trace.Trace, each)
 				for i := range each {
 					seed++
-					t.Run(fmt.Sprint(cmp.Or(s.name, s.kind), seed), func(t *testing.T) {
+					t.Run(fmt.Sprint(cmp.Or(s.Name, s.kind), seed), func(t *testing.T) {
 						t.Parallel()
 						s.traces[i] = s.record(t, seed)
 					})
@@ -111,7 +98,7 @@ func traceThem(q *seeds.Sequence) {
 		}
 	}
 	for _, s := range storms {
-		t.Errorf("trace %s: not rejected in %d rounds of storms", s.name, traceRounds)
+		t.Errorf("trace %s: not rejected in %d rounds of storms", s.Name, traceRounds)
 	}
 }
 
@@ -250,15 +237,15 @@ func judge(t *testing.T, storms []*tracedStorm) (left []*tracedStorm) {
 		verdicts = verdicts[n:]
 		wrong := slices.IndexFunc(of, func(v trace.Verdict) bool { return v.Event > 0 })
 		switch {
-		case s.name == "" && wrong >= 0:
+		case s.Name == "" && wrong >= 0:
 			t.Errorf("trace %s: the specification does not explain event %d of %s:\n%s", s.kind, of[wrong].Event, of[wrong].Name,
 				of[wrong].Text())
-		case s.name == "":
+		case s.Name == "":
 			require.Greater(t, steps(of), leastSteps, "steps of the storm")
 			fmt.Printf("trace %s: %d steps of %d names: ok\n", s.kind, steps(of), len(of))
 		case wrong >= 0:
-			fmt.Printf("trace %s: rejected\n", s.name)
-			t.Logf("%s, event %d:\n%s", s.name, of[wrong].Event, of[wrong].Text())
+			fmt.Printf("trace %s: rejected\n", s.Name)
+			t.Logf("%s, event %d:\n%s", s.Name, of[wrong].Event, of[wrong].Text())
 		default:
 			left = append(left, s)
 		}
@@ -275,14 +262,11 @@ func steps(verdicts []trace.Verdict) (n int) {
 
 // record runs a storm, and returns its traces.
 func (r *tracedStorm) record(t *testing.T, seed uint64) []trace.Trace {
-	require.Contains(t, lockRelease.Source()+lockAcquire.Source(), r.from, "the text that the mistake changes")
 	kind := stormKinds[slices.IndexFunc(stormKinds, func(k stormKind) bool { return k.name == r.kind })]
 	kind.names = traceNames
-	s := newRecordedStorm(t, kind, seed, trace.Record(tracedScripts, func(source string) string {
-		return strings.Replace(source, r.from, r.to, 1)
-	}))
+	s := newRecordedStorm(t, kind, seed, trace.Record(tracedScripts, r.In))
 	took := *traceTime
-	if r.name == "" {
+	if r.Name == "" {
 		took *= 2
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), took)

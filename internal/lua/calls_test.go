@@ -26,6 +26,7 @@ var storyCalls = map[string][2]string{
 	"write_release":     {rwKeys, "field left prefix rollback other rwchannel how window late"},
 	"semaphore_acquire": {"lock taken line", "field lease count permits delivery asked permitted how"},
 	"semaphore_release": {"lock taken line", "field left permitted how window late"},
+	"semaphore_rename":  {"lock taken line", "from to lease until ends late"},
 }
 
 const (

@@ -4,8 +4,7 @@ package sim
 
 // Mutations: whether the simulator finds bugs in the Go code of the library.
 //
-// Rules: a mutation replaces one text, which occurs once in its file, and breaks a promise of the library. The test
-// builds the simulator with a changed copy of the file, by means of an overlay of the go command, so that the working
+// Rules: a mutation is a mistake in the Go code: see internal/tests/mistakes. The test builds the simulator with a changed copy of the file, by means of an overlay of the go command, so that the working
 // tree is not changed. It plays new plans until one fails. A plan that fails also without the mutation does not
 // count. Most plans are those of TestSimulation with short leases, and with many faults in a short time, or none.
 // Many mutations need several faults within seconds, and others are excused by any fault.
@@ -15,12 +14,11 @@ package sim
 // proofs. One of these mutations was not played: tombstoneStays. A longer run with -sim.missed looks for these, too.
 // Most of them would be found with another rule of the witness rather than with more time.
 //
-// Of the bugs that relock once had, the last ones of the table are in the Go code, and others are in
-// mistakes_test.go. Neither contains loops without a limit, which take real time but no virtual time.
+// Of the bugs that relock once had, the last ones of the table are in the Go code, and others are in the scripts.
+// Neither contains loops without a limit, which take real time but no virtual time.
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
@@ -42,6 +40,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/tests/mistakes"
 )
 
 var (
@@ -50,13 +50,19 @@ var (
 	simMutation = flag.String("sim.mutation", "", "the mutation that this program has; for TestSimulationOfAMutation")
 )
 
-// A mutation is a change of the Go code.
+// A mutation is a mistake in the Go code, and how to look for it.
 type mutation struct {
-	name, file string
-	from, to   string
-	focus      Focus
-	missed     string // why it is not found; "": it must be found
+	mistakes.Mistake
+	lookup
 }
+
+type lookup struct {
+	focus  Focus
+	missed string // why it is not found; "": it must be found
+}
+
+// mutationOf returns the mistake with how to look for it.
+func mutationOf(m mistakes.Mistake) mutation { return mutation{m, lookups[m.Name]} }
 
 // Kinds of faults that belong together.
 var (
@@ -68,391 +74,146 @@ var (
 	inOneLine = []Kind{Plain, FencedOne}
 )
 
-var mutations = []mutation{
-	// Validity.
-	{
-		name: "trustFromTheAnswer", file: "internal/engine/target.go", focus: Focus{Faults: slowness},
-		from: "h, sent := t.hold, res.Sent",
-		to:   "h, sent := t.hold, time.Now()",
-	},
-	{
-		name: "renewalFromTheAnswer", file: "internal/lease/watchdog.go",
+// lookups has with which locks and faults to look for each mistake; none: with all of them.
+var lookups = map[string]lookup{
+	"trustFromTheAnswer":   {focus: Focus{Faults: slowness}},
+	"renewalFromTheAnswer": {focus: Focus{inOneLine, []string{"degrade"}}},
+	"grantFromTheMessage": {
 		focus: Focus{inOneLine, []string{"degrade"}},
-		from:  "w.confirmLocked(l, sent, cmp.Or(answers",
-		to:    "w.confirmLocked(l, w.Now(), cmp.Or(answers",
-	},
-	{
-		name: "grantFromTheMessage", file: "internal/engine/single.go", focus: Focus{inOneLine, []string{"degrade"}},
-		from: "Status: contract.Held, Token: g.Token}, Sent: sent, longest",
-		to:   "Status: contract.Held, Token: g.Token}, Sent: time.Now(), longest",
 		missed: "a grant is confirmed by a request at once, which corrects the validity. Only a link that falls silent " +
 			"at that moment shows the mutation",
 	},
-	{
-		name: "grantFromTheLastRequest", file: "internal/engine/single.go", focus: Focus{inOneLine, []string{"degrade"}},
-		from:   "sent := r.place.sentAt(g.Asked)",
-		to:     "sent := r.place.asked[0].sent",
+	"grantFromTheLastRequest": {
+		focus:  Focus{inOneLine, []string{"degrade"}},
 		missed: "as grantFromTheMessage",
 	},
-	{
-		name: "numbersRepeat", file: "internal/engine/line.go", focus: Focus{inOneLine, []string{"degrade"}},
-		from:   "placeRequest{rand.Uint64(), now}",
-		to:     "placeRequest{min(rand.Uint64(), 1), now}",
+	"numbersRepeat": {
+		focus:  Focus{inOneLine, []string{"degrade"}},
 		missed: "as grantFromTheLastRequest",
 	},
-	{
-		name: "wholeLeaseOfAGrant", file: "internal/engine/single.go", focus: Focus{Locks: inOneLine},
-		from: "res.provisional = g.Lease",
-		to:   "res.provisional = 0",
-	},
-	{
-		name: "anyGrant", file: "internal/engine/single.go", focus: Focus{Locks: inOneLine},
-		from: "g.Lease < t.Lease && !t.Renewed:",
-		to:   "false:",
-	},
-	{
-		name: "errorConfirms", file: "internal/lease/watchdog.go",
-		focus: Focus{Faults: []string{"hold", "refuse", "outage"}},
-		from: `l.failed = answers[i].Err
-			w.retryLocked(l)`,
-		to: `w.confirmLocked(l, sent, l.length, true)
-			heap.Fix(&w.leases, l.index)`,
-	},
-	{
-		name: "extendUnanswered", file: "internal/engine/extend.go",
+	"wholeLeaseOfAGrant": {focus: Focus{Locks: inOneLine}},
+	"anyGrant":           {focus: Focus{Locks: inOneLine}},
+	"errorConfirms":      {focus: Focus{Faults: []string{"hold", "refuse", "outage"}}},
+	"extendUnanswered": {
 		focus: Focus{inOneLine, []string{"hold", "refuse", "degrade"}},
-		from: `case err != nil:
-		return err
-	case !x.`,
-		to: `case !x.`,
 		missed: "Redis has usually run the request, or answers the next Extend; and only one worker in seventy extends " +
 			"a lease",
 	},
-
-	// Renewing and losing.
-	{
-		name: "goneConfirms", file: "internal/lease/watchdog.go", focus: Focus{inOneLine, losses},
-		from: "case !answers[i].Held:",
-		to:   "case !answers[i].Held && l.length < 0:",
-	},
-	{
-		name: "goneIsTriedAgain", file: "internal/lease/watchdog.go", focus: Focus{inOneLine, losses},
-		from: `w.removeLocked(l)
-			gone = append(gone, l.Holder)`,
-		to: "w.retryLocked(l)",
-	},
-	{
-		name: "renewedTooLate", file: "internal/lease/watchdog.go",
-		from: "l.renewAt = sent + length/3",
-		to:   "l.renewAt = sent + length",
-	},
-	{
-		name: "renewedOnce", file: "internal/lease/watchdog.go",
+	"goneConfirms":     {focus: Focus{inOneLine, losses}},
+	"goneIsTriedAgain": {focus: Focus{inOneLine, losses}},
+	"renewedTooLate":   {},
+	"renewedOnce": {
 		focus:  Focus{Faults: []string{"cut", "lost answers", "stalled answers"}},
-		from:   "l.renewAt = min(l.retryAt, now+renewTime)",
-		to:     "l.renewAt, l.retryAt = until, until",
 		missed: "the fault that affects the only renewal excuses the loss of the hold",
 	},
-	{
-		name: "endUntold", file: "internal/lease/watchdog.go", focus: Focus{Faults: silence},
-		from: "e.holder.LeaseEnded(e.because())",
-		to:   "_ = e.because()",
-	},
-	{
-		name: "guardGoesOn", file: "internal/guard/guard.go",
-		from: "e.cancel(cause)",
-		to:   "_ = cause",
-	},
-	{
-		name: "lossUntold", file: "internal/engine/loss.go", focus: Focus{inOneLine, losses},
-		from: "e.guards.EndAll(h.withName(e.loss))",
-		to:   "_ = e",
-	},
-	{
-		name: "lossIsNoError", file: "internal/engine/release.go", focus: Focus{inOneLine, losses},
-		from: `case r.loss != nil: // the record may still have been there
-		return r.loss`,
-		to: `case r.loss != nil: // the record may still have been there
-		return nil`,
-	},
-	{
-		name: "maxHoldForgotten", file: "internal/engine/target.go", focus: Focus{Locks: inOneLine},
-		from: "h.record.lease.SetLimit(",
-		to:   "_ = int64(",
-	},
-	{
-		name: "atLeastForgotten", file: "internal/engine/transitions.go", focus: Focus{Locks: inOneLine},
-		from: "if limits := h.lock.Traits().Limits; limits.MinHold > 0 {",
-		to:   "if limits := h.lock.Traits().Limits; limits.MinHold < 0 {",
-	},
-
-	// Releasing.
-	{
-		name: "handedOffAndReleased", file: "internal/engine/release.go",
-		from: `if h.handOffLocked() {
-		return 0, false`,
-		to: `if h.handOffLocked() {
-		return 0, true`,
-	},
-	{
-		name: "sharedAndReleased", file: "internal/engine/release.go", focus: Focus{Locks: []Kind{ReadWrite}},
-		from: "last = !held || h.leaveRecordLocked()",
-		to:   "last = !held || h.leaveRecordLocked() || true",
-	},
-	{
-		name: "reentryUncounted", file: "internal/engine/target.go",
-		from: `h.reenteredLocked()
-`,
-		to: "",
-	},
-	{
-		name: "releasedOnce", file: "internal/engine/recordkeeper.go",
+	"endUntold":            {focus: Focus{Faults: silence}},
+	"guardGoesOn":          {},
+	"lossUntold":           {focus: Focus{inOneLine, losses}},
+	"lossIsNoError":        {focus: Focus{inOneLine, losses}},
+	"maxHoldForgotten":     {focus: Focus{Locks: inOneLine}},
+	"atLeastForgotten":     {focus: Focus{Locks: inOneLine}},
+	"handedOffAndReleased": {},
+	"sharedAndReleased":    {focus: Focus{Locks: []Kind{ReadWrite}}},
+	"reentryUncounted":     {},
+	"releasedOnce": {
 		focus:  Focus{Faults: []string{"hold", "freeze", "outage"}},
-		from:   "clears = err != nil || keeps && !expires",
-		to:     "clears = err == nil && keeps && !expires",
 		missed: "the record expires with its lease, which the fault that affects the release excuses",
 	},
-	{
-		name: "cancelUndoesNothing", file: "internal/engine/acquire.go",
-		from: "undone := rollbacker{a.engine}.rollBack(a.Ctx, left, a.leftovers.Tries()) // 5",
-		to: `undone := make(chan struct{})
-	close(undone)`,
+	"cancelUndoesNothing": {
 		missed: "the late answer and the late grant are rolled back, too; nothingIsUndone removes all three together",
 	},
-	{
-		name: "nothingIsUndone", file: "internal/engine/rollback.go",
-		from: "{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second}",
-		to:   "{}",
-	},
-	{
-		name: "undoneOnce", file: "internal/engine/rollback.go", focus: Focus{Faults: lateness},
-		from:   "{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second}",
-		to:     "{0}",
+	"nothingIsUndone": {},
+	"undoneOnce": {
+		focus:  Focus{Faults: lateness},
 		missed: "a tombstone has the same effect",
 	},
-	{
-		name: "lateAnswerIsKept", file: "internal/engine/orphans.go", focus: Focus{Faults: slowness},
-		from:   "rollbacker{a.engine}.rollBackAll(a.Ctx, targets, unknown) // 5",
-		to:     "_ = unknown",
+	"lateAnswerIsKept": {
+		focus:  Focus{Faults: slowness},
 		missed: "the rollback of the call that has left usually runs later, and rolls it back, too",
 	},
-	{
-		name: "lateGrantIsKept", file: "internal/engine/rollback.go", focus: Focus{Locks: inOneLine},
-		from:   "e.rollBackSoon(kind, contract.Attempt{Field: g.Field, HoldCount: 1, Lease: g.Lease, Late: !e.fields.made(g.Field)})",
-		to:     "_ = g.Field",
+	"lateGrantIsKept": {
+		focus:  Focus{Locks: inOneLine},
 		missed: "the rollback of the wait that has ended usually runs later, and rolls it back, too",
 	},
-	{
-		name: "tombstoneDroppedSoon", file: "internal/late/late.go", focus: Focus{inOneLine, lateness},
-		from: `f.drop = drop // used with the last outcome, unless tries were lost
-	return false`,
-		to:     "return true",
+	"tombstoneDroppedSoon": {
+		focus:  Focus{inOneLine, lateness},
 		missed: "as noTombstone in mistakes_test.go",
 	},
-	{
-		name: "noTombstoneAsked", file: "internal/engine/rollback.go", focus: Focus{inOneLine, lateness},
-		from:   "a.Late, a.Share = a.Late || mayRun, e.shareTime()",
-		to:     "a.Share = e.shareTime()",
+	"noTombstoneAsked": {
+		focus:  Focus{inOneLine, lateness},
 		missed: "as noTombstone in mistakes_test.go",
 	},
-	{
-		name: "tombstoneStays", file: "internal/engine/rollback.go", focus: Focus{inOneLine, lateness},
-		from:   "_ = e.sender.Once(&w, send.Request{Call: drop})",
-		to:     "_, _ = w, drop",
+	"tombstoneStays": {
+		focus:  Focus{inOneLine, lateness},
 		missed: "it uses memory for a minute, and the witness does not check the line",
 	},
-	{
-		name: "tryUndoesNothing", file: "internal/tenancy/leftovers.go", focus: Focus{Faults: lateness},
-		from:   "l.tries += unknown",
-		to:     "",
+	"tryUndoesNothing": {
+		focus:  Focus{Faults: lateness},
 		missed: "the rollback is sent only once; a request that runs after it expires with its lease, as after any fault",
 	},
-
-	// Waiting.
-	{
-		name: "sleepsForEver", file: "internal/engine/acquire.go", focus: Focus{[]Kind{ReadWrite, Permits}, deaths},
-		from: "delay = e.PollDelay(res.Wait)",
-		to:   "delay = time.Hour",
-	},
-	{
-		name: "wakeUpDropped", file: "internal/wake/hub.go",
-		from: `l.last, l.causes.Message = message, true
-			l.wakeUp()`,
-		to: "l.last, l.causes.Message = message, true",
-	},
-	{
-		name: "subscribedUnnoticed", file: "internal/engine/subscription.go",
-		from: "if len(s.unconfirmed) > 0 {",
-		to:   "if len(s.unconfirmed) > 1000 {",
-	},
-	{
-		name: "notWokenAfterReconnect", file: "internal/wake/channel.go",
+	"sleepsForEver":       {focus: Focus{[]Kind{ReadWrite, Permits}, deaths}},
+	"wakeUpDropped":       {},
+	"subscribedUnnoticed": {},
+	"notWokenAfterReconnect": {
 		focus: Focus{Faults: []string{"cut", "refuse", "outage"}},
-		from: `	ch.wakeLocked()
-	return ch.again
-}
-
-// noteMoved`,
-		to: `	return ch.again
-}
-
-// noteMoved`,
 		missed: "the poller of the process wakes the waiter within a poll interval, and the fault excuses the " +
 			"delay",
 	},
-	{
-		name: "oldSubscription", file: "internal/wake/state.go",
+	"oldSubscription": {
 		focus:  Focus{inOneLine, []string{"cut", "refuse", "outage"}},
-		from:   "return ch.state == confirmed",
-		to:     "return ch.answer == confirmed",
 		missed: "a script tells the waiter that its subscription is lost, or drops its place, which the poller notices",
 	},
-	{
-		name: "javaUnheard", file: "internal/engine/acquire.go", focus: Focus{Locks: []Kind{JavaPlain}},
-		from: "a.subscription.watch(in, res.Standing.LegacyHolder() || res.Standing.SubscriptionLost())",
-		to:   "a.subscription.watch(in, false)",
+	"javaUnheard": {
+		focus: Focus{Locks: []Kind{JavaPlain}},
 		missed: "the poller notices a holder without a line, and wakes the waiter within a poll interval; no lock that " +
 			"Java uses must be handed off at once",
 	},
-	{
-		name: "nobodyLooks", file: "internal/poller/poller.go", focus: Focus{inOneLine, deaths},
-		from: "p.wake(free...)",
-		to:   "_ = free",
-	},
-	{
-		name: "headLooks", file: "internal/poller/poller.go", focus: Focus{inOneLine, deaths},
-		from: "return ahead < NearHead || rand.IntN(ahead/NearHead+1) == 0",
-		to:   "return ahead == 0",
-	},
-	{
-		name: "lookoutEndsForGood", file: "internal/poller/poller.go", focus: Focus{inOneLine, deaths},
-		from: `p.running = len(p.waiters) > 0
-	return !p.running`,
-		to: "return len(p.waiters) == 0",
-	},
-	{
-		name: "fieldsNotCompared", file: "scripts.go",
+	"nobodyLooks":        {focus: Focus{inOneLine, deaths}},
+	"headLooks":          {focus: Focus{inOneLine, deaths}},
+	"lookoutEndsForGood": {focus: Focus{inOneLine, deaths}},
+	"fieldsNotCompared": {
 		focus:  Focus{inOneLine, []string{"hold down", "stalled answers", "slow"}},
-		from:   `all += field + " "`,
-		to:     "_ = field",
 		missed: "the grant expires after five seconds, which the fault that has lost its message excuses",
 	},
-	{
-		name: "leaverStaysQueued", file: "internal/engine/admit.go",
-		from: `gaveUpLocked(op, q, h, err)
-		q.Leave(w)`,
-		to: "gaveUpLocked(op, q, h, err)",
-	},
-	{
-		name: "handedOffAndStuck", file: "internal/engine/handoff.go",
-		from: `q.Release()
-	return true`,
-		to: "return true",
-	},
-	{
-		name: "tokenGivenTwice", file: "internal/engine/tokens.go", focus: Focus{Locks: []Kind{FencedOne}},
-		from: "b.next++",
-		to:   "_ = b.next",
-	},
-	{
-		name: "restOfABlockKept", file: "internal/engine/tokens.go", focus: Focus{Locks: []Kind{FencedOne}},
-		from: "func newTokenBlock(token int64, following int) *tokenBlock {",
-		to: `var kept *tokenBlock
-
-func newTokenBlock(token int64, following int) *tokenBlock {
-	if following > 0 && (kept == nil || kept.left == 0) {
-		kept = freshTokenBlock(token, following)
-	}
-	return kept
-}
-
-func freshTokenBlock(token int64, following int) *tokenBlock {`,
-	},
-	{
-		name: "handedOffForever", file: "internal/handoff/policy.go", focus: Focus{Locks: inOneLine},
-		from: "return p.passed < mostPassed && now-p.since < pace.Window",
-		to:   "return pace.Window > 0",
-	},
-	{
-		name: "sharedForEver", file: "internal/engine/sharing.go", focus: Focus{Locks: []Kind{ReadWrite}},
-		from: "return now-r.answeredAt < r.first.lockState.engine.pace().Window && r.isKeptLocked(now)",
-		to:   "return r.isKeptLocked(now)",
+	"leaverStaysQueued": {},
+	"handedOffAndStuck": {},
+	"tokenGivenTwice":   {focus: Focus{Locks: []Kind{FencedOne}}},
+	"restOfABlockKept":  {focus: Focus{Locks: []Kind{FencedOne}}},
+	"handedOffForever":  {focus: Focus{Locks: inOneLine}},
+	"sharedForEver": {
+		focus: Focus{Locks: []Kind{ReadWrite}},
 		missed: "with few readers in a process there is soon a moment without any, and a writer may take a long " +
 			"time",
 	},
-	{
-		name: "placeForgotten", file: "internal/engine/single.go", focus: Focus{Locks: inOneLine},
-		from: `q.place = &left
-`,
-		to: "",
+	"placeForgotten": {
+		focus: Focus{Locks: inOneLine},
 		missed: "the grant of the place that was left reaches no caller and is released at once; the order of calls " +
 			"that give up is not checked as closely",
 	},
-	{
-		name: "groupKeepsSome", file: "internal/engine/multi.go", focus: Focus{Locks: []Kind{Multi}},
-		from: "if t.hold != nil && (granted == nil || granted[i].Field != t.Field) {",
-		to:   "if t.hold != nil && i == 0 {",
-	},
-	{
-		name: "halfIsAMajority", file: "redlock.go", focus: Focus{Locks: []Kind{Red}},
-		from: "needed: len(locks)/2 + 1}",
-		to:   "needed: len(locks) / 2}",
-	},
-
-	// Holds that move.
-	{
-		name: "liveTicket", file: "detach.go", focus: Focus{Locks: inOneLine},
-		from: "case !detached || uuid.Validate(",
-		to:   "case detached && uuid.Validate(",
-	},
-	{
-		name: "noPutBack", file: "internal/engine/attach.go", focus: Focus{Locks: movable},
-		from: `a.leftovers.ToRollBack(failed) {
-		a.giveUp()`,
-		to: "a.leftovers.ToRollBack(failed) {",
-	},
-	{
-		name: "detachedGoesOn", file: "internal/engine/detach.go", focus: Focus{Locks: movable},
-		from: "guards.EndAll(h.withName(ErrDetached))",
-		to:   "_ = guards",
-	},
-	{
-		name: "tokenStaysBehind", file: "internal/engine/attach.go", focus: Focus{Locks: []Kind{FencedOne, Fair}},
-		from: "Token: a.Token}",
-		to:   "Token: a.Token - 1}",
-	},
-	{
-		name: "maxHoldBeginsAgain", file: "internal/engine/detach.go", focus: Focus{Locks: inOneLine},
-		from: "d.MaxEnd = now + int64(",
-		to:   "_ = now + int64(",
-	},
-	{
-		name: "attachedFromTheAnswer", file: "internal/engine/attach.go", focus: Focus{inOneLine, []string{"degrade"}},
-		from: "Token: a.Token}, Sent: answer.Sent}",
-		to:   "Token: a.Token}, Sent: time.Now()}",
+	"groupKeepsSome":     {focus: Focus{Locks: []Kind{Multi}}},
+	"halfIsAMajority":    {focus: Focus{Locks: []Kind{Red}}},
+	"liveTicket":         {focus: Focus{Locks: inOneLine}},
+	"noPutBack":          {focus: Focus{Locks: movable}},
+	"detachedGoesOn":     {focus: Focus{Locks: movable}},
+	"tokenStaysBehind":   {focus: Focus{Locks: []Kind{FencedOne, Fair}}},
+	"maxHoldBeginsAgain": {focus: Focus{Locks: inOneLine}},
+	"attachedFromTheAnswer": {
+		focus: Focus{inOneLine, []string{"degrade"}},
 		missed: "only a link that falls silent after an Attach, and before the first renewal, shows the mutation: " +
 			"TestFaultAttachIsValidFromBeforeTheRequest",
 	},
-
-	// Bugs that relock once had, like fieldsNotCompared and tombstoneStays.
-	{
-		name: "joinsPastTheQueue", file: "internal/engine/single.go", focus: Focus{inOneLine, silence},
-		from: "case !r.aside && r.bypassesQueue(): // the place in the line",
-		to:   "case !r.aside && r.bypassesQueue() && t.HoldCount > 1: // the place in the line",
+	"joinsPastTheQueue": {
+		focus: Focus{inOneLine, silence},
 		missed: "the place of the process goes to another of its callers, and a caller that was passed over while " +
 			"Redis was silent may wait longer, which the fault excuses",
 	},
-	{
-		name: "hardlyAnyValidity", file: "internal/engine/acquire.go", focus: Focus{Faults: slowness},
-		from: "a.engine.enoughValidityLeft(a.targets, took, asked) {",
-		to:   "a.engine.enoughValidityLeft(a.targets, took, asked) || asked > 0 {",
+	"hardlyAnyValidity": {
+		focus: Focus{Faults: slowness},
 		missed: "from three quarters of a lease to all of it must pass twice before an answer, but leases are either " +
 			"much longer or shorter than answers take",
 	},
-	{
-		name: "shortTryIsSlow", file: "internal/send/wait.go", focus: Focus{Faults: silence},
-		from:   "least := now.Add(MinWait)",
-		to:     "least := now.Add(ConnectTime)",
+	"shortTryIsSlow": {
+		focus:  Focus{Faults: silence},
 		missed: "most connections end a read sooner, and the call then returns because its time is up",
 	},
 }
@@ -462,12 +223,11 @@ var (
 	panicked   = regexp.MustCompile(`^(panic|fatal error): .+`)
 )
 
-// A mutation changes one text. If the code has changed, the text may occur nowhere, or twice.
-func TestMutationsFitTheCode(t *testing.T) {
-	for _, m := range mutations {
-		code, err := os.ReadFile(filepath.Join("..", "..", m.file))
-		require.NoError(t, err, m.name)
-		assert.Equal(t, 1, strings.Count(string(code), m.from), "%s: %s has %q", m.name, m.file, m.from)
+// The simulator knows how to look for each mutation.
+func TestMutationsAreLookedFor(t *testing.T) {
+	require.Len(t, lookups, len(mistakes.Code))
+	for _, m := range mistakes.Code {
+		assert.Contains(t, lookups, m.Name)
 	}
 }
 
@@ -475,8 +235,9 @@ func TestSimulationFindsMutations(t *testing.T) {
 	if *simMutations == 0 {
 		t.Skip("-sim.mutations says for how many seconds to look")
 	}
-	for _, m := range mutations {
-		t.Run(m.name, func(t *testing.T) {
+	for _, m := range mistakes.Code {
+		m := mutationOf(m)
+		t.Run(m.Name, func(t *testing.T) {
 			if m.missed != "" && !*simMissed {
 				t.Skip(m.missed)
 			}
@@ -484,10 +245,10 @@ func TestSimulationFindsMutations(t *testing.T) {
 			begin := time.Now()
 			found := m.look(t, program)
 			if found == "" {
-				t.Errorf("mutation %s: not found in %d s", m.name, *simMutations)
+				t.Errorf("mutation %s: not found in %d s", m.Name, *simMutations)
 				return
 			}
-			fmt.Printf("mutation %s: found in %.0f s: %.300s\n", m.name, time.Since(begin).Seconds(), found)
+			fmt.Printf("mutation %s: found in %.0f s: %.300s\n", m.Name, time.Since(begin).Seconds(), found)
 		})
 	}
 }
@@ -496,14 +257,13 @@ func TestSimulationFindsMutations(t *testing.T) {
 func (m mutation) build(t *testing.T) (program string) {
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
-	file := filepath.Join(root, m.file)
+	file := filepath.Join(root, m.File)
 	source, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.Equal(t, 1, bytes.Count(source, []byte(m.from)), "%s has the text that the mutation changes", m.file)
 	dir := t.TempDir()
 	changed, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
 	program = filepath.Join(dir, "sim.test")
-	require.NoError(t, os.WriteFile(changed, bytes.Replace(source, []byte(m.from), []byte(m.to), 1), 0o600))
+	require.NoError(t, os.WriteFile(changed, []byte(m.In(string(source))), 0o600))
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {file: changed}})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(overlay, replace, 0o600))
@@ -520,7 +280,7 @@ func (m mutation) look(t *testing.T, program string) (found string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(*simMutations)*time.Second+time.Minute)
 	defer cancel()
 	run := exec.CommandContext(ctx, program, "-test.run=^TestSimulationOfAMutation$", "-test.v", "-test.timeout=0",
-		"-sim.mutation="+m.name, fmt.Sprint("-sim.mutations=", *simMutations))
+		"-sim.mutation="+m.Name, fmt.Sprint("-sim.mutations=", *simMutations))
 	out, w := io.Pipe()
 	run.Stdout, run.Stderr = w, w
 	require.NoError(t, run.Start())
@@ -559,7 +319,7 @@ func TestSimulationOfAMutation(t *testing.T) {
 		t.Skip("this program has no mutation")
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // as in TestSimulation
-	m := mutations[slices.IndexFunc(mutations, func(m mutation) bool { return m.name == *simMutation })]
+	m := mutationOf(mistakes.Code[slices.IndexFunc(mistakes.Code, func(m mistakes.Mistake) bool { return m.Name == *simMutation })])
 	first, begin := rand.Uint64N(1_000_000_000)+1, time.Now()
 	var seeds atomic.Int64
 	t.Run("seeds", func(t *testing.T) {
@@ -575,7 +335,7 @@ func TestSimulationOfAMutation(t *testing.T) {
 			})
 		}
 	})
-	fmt.Printf("%d plans of %s from %d\n", seeds.Load(), m.name, first)
+	fmt.Printf("%d plans of %s from %d\n", seeds.Load(), m.Name, first)
 }
 
 // draw draws the plan of a seed. Every third one is long.

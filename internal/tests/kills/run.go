@@ -1,0 +1,350 @@
+package main
+
+// Running: a suite with a mistake.
+//
+// The tests of a package are built once for all mistakes in scripts, with an overlay of the go command by which package
+// lua reads the scripts from a directory instead of containing them. For a mistake in the Go code, the tests are built
+// anew, with an overlay of the file. So neither the library nor the working tree knows of mistakes.
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/relock-go/relock/internal/lua/link"
+)
+
+const (
+	luaDir     = "internal/lua"
+	scriptsDir = "RELOCK_KILLS_SCRIPTS" // the environment variable that names the directory of the scripts
+)
+
+// What a suite did with a mistake.
+const (
+	missed = '.'
+	found  = 'x'
+	once   = '?' // found by the first of two runs alone
+)
+
+type outcome struct {
+	mark  rune
+	tests []string // that failed
+}
+
+// A builder builds the tests of packages, and copies of the working tree.
+type builder struct {
+	root string // of the repository
+	dir  string // for what is built; removed at the end
+
+	mu    sync.Mutex
+	built map[string]func() (string, error) // what was built before, or is being built
+}
+
+func newBuilder() (*builder, error) {
+	root, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "kills")
+	return &builder{root: root, dir: dir, built: make(map[string]func() (string, error))}, err
+}
+
+func (b *builder) close() { _ = os.RemoveAll(b.dir) }
+
+// once calls make, unless it was called with this name before, and returns its answer.
+func (b *builder) once(name string, make func() (string, error)) (string, error) {
+	b.mu.Lock()
+	if b.built[name] == nil {
+		b.built[name] = sync.OnceValues(make)
+	}
+	do := b.built[name]
+	b.mu.Unlock()
+	return do()
+}
+
+// tree returns a copy of the working tree with a mistake in the scripts. Its files are links to those of the working
+// tree, except for the scripts.
+func (b *builder) tree(r row) (string, error) {
+	if r.kind == code {
+		return b.root, nil
+	}
+	return b.once("tree "+r.name(), func() (string, error) {
+		to := filepath.Join(b.dir, "trees", r.name())
+		err := filepath.WalkDir(b.root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			rel, err := filepath.Rel(b.root, path)
+			at := filepath.Join(to, rel)
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir() && d.Name() == ".git":
+				return filepath.SkipDir
+			case d.IsDir():
+				return os.MkdirAll(at, 0o700)
+			case filepath.Dir(rel) == luaDir && filepath.Ext(rel) == ".lua":
+				text, err := os.ReadFile(path)
+				if err != nil {
+					return err
+				}
+				return os.WriteFile(at, []byte(r.In(string(text))), 0o600)
+			}
+			return os.Symlink(path, at)
+		})
+		if err != nil {
+			return "", err
+		}
+		return to, relink(filepath.Join(to, luaDir))
+	})
+}
+
+// relink links the scripts in dir, as "make lua" does.
+func relink(dir string) error {
+	library := link.Relock(os.DirFS(dir))
+	for _, name := range library.Scripts() {
+		file := filepath.Join(dir, "linked", name+".lua")
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := os.WriteFile(file, []byte(library.Link(name)), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// embedded matches the scripts that package lua contains.
+var embedded = regexp.MustCompile(`(?m)^//go:embed .*\nvar (\w+) embed\.FS$`)
+
+// reader is the file of package lua that reads the scripts instead.
+const reader = `package lua
+
+import (
+	"io/fs"
+	"os"
+)
+
+type changedScripts struct{ fs.FS }
+
+func readScripts() changedScripts { return changedScripts{os.DirFS(os.Getenv("` + scriptsDir + `"))} }
+
+func (s changedScripts) ReadFile(name string) ([]byte, error) { return fs.ReadFile(s.FS, name) }
+
+func (s changedScripts) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(s.FS, name) }
+`
+
+// scriptsOverlay returns the overlay by which package lua reads the scripts.
+func (b *builder) scriptsOverlay() (string, error) {
+	return b.once("overlay of scripts", func() (string, error) {
+		files, err := filepath.Glob(filepath.Join(b.root, luaDir, "*.go"))
+		if err != nil {
+			return "", err
+		}
+		replaced := make(map[string]string)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return "", err
+			}
+			if embedded.Match(text) {
+				replaced[file] = string(embedded.ReplaceAll(text, []byte("var $1 = readScripts()"))) + "\nvar _ embed.FS\n"
+			}
+		}
+		if len(replaced) == 0 {
+			return "", fmt.Errorf("package %s contains no scripts", luaDir)
+		}
+		replaced[filepath.Join(b.root, luaDir, "reader.go")] = reader
+		return b.overlay("scripts", replaced)
+	})
+}
+
+// overlay returns an overlay of the go command in which these files have other contents.
+func (b *builder) overlay(name string, files map[string]string) (string, error) {
+	dir := filepath.Join(b.dir, "overlays", name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	replace := make(map[string]string)
+	for _, file := range slices.Sorted(maps.Keys(files)) {
+		changed := filepath.Join(dir, fmt.Sprintf("%d.go", len(replace)))
+		if err := os.WriteFile(changed, []byte(files[file]), 0o600); err != nil {
+			return "", err
+		}
+		replace[file] = changed
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	return overlay, os.WriteFile(overlay, text, 0o600)
+}
+
+// canFind reports whether a suite runs what a mistake changes.
+func (b *builder) canFind(ctx context.Context, r row, s suite) (bool, error) {
+	if s.of&r.kind == 0 || r.kind == scripts || s.slow {
+		return s.of&r.kind != 0, nil
+	}
+	dirs, err := b.once("packages of "+s.dir, func() (string, error) {
+		list := exec.CommandContext(ctx, "go", "list", "-deps", "-test", "-f", "{{.Dir}}", "./"+s.dir)
+		list.Dir = b.root
+		out, err := list.Output()
+		return string(out), err
+	})
+	return strings.Contains(dirs, filepath.Dir(filepath.Join(b.root, r.File))+"\n"), err
+}
+
+// program returns the tests of a package. They contain a mistake in the Go code, and read the scripts.
+func (b *builder) program(ctx context.Context, r row, dir string) (string, error) {
+	if r.kind == scripts {
+		r = row{}
+	}
+	return b.once("program "+r.name()+" "+dir, func() (string, error) {
+		overlay, err := b.overlayOf(r)
+		if err != nil {
+			return "", err
+		}
+		program := filepath.Join(b.dir, "programs", r.name(), dir, "test")
+		build := exec.CommandContext(ctx, "go", "test", "-c", "-overlay", overlay, "-o", program, "./"+dir)
+		build.Dir = b.root
+		if out, err := build.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("building %s with %s: %w\n%s", dir, r.name(), err, out)
+		}
+		return program, nil
+	})
+}
+
+// overlayOf returns the overlay of a mistake in the Go code, or that by which package lua reads the scripts.
+func (b *builder) overlayOf(r row) (string, error) {
+	if r.kind != code {
+		return b.scriptsOverlay()
+	}
+	return b.once("overlay of "+r.name(), func() (string, error) {
+		file := filepath.Join(b.root, r.File)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		return b.overlay(r.name(), map[string]string{file: r.In(string(text))})
+	})
+}
+
+var testName = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+
+// pattern returns the pattern of the tests of a suite.
+func (b *builder) pattern(r row, s suite) (string, error) {
+	if s.slow {
+		return fmt.Sprintf(s.tests, r.Name), nil
+	} else if !strings.HasSuffix(s.tests, ".go") {
+		return s.tests, nil
+	}
+	text, err := os.ReadFile(filepath.Join(b.root, s.dir, s.tests))
+	if err != nil {
+		return "", fmt.Errorf("suite %s: %w", s.name, err)
+	}
+	var names []string
+	for _, name := range testName.FindAllStringSubmatch(string(text), -1) {
+		names = append(names, name[1])
+	}
+	return all(names), nil
+}
+
+func all(tests []string) string { return "^(" + strings.Join(tests, "|") + ")$" }
+
+// try runs a suite with a mistake.
+func (b *builder) try(ctx context.Context, r row, s suite) (outcome, error) {
+	pattern, err := b.pattern(r, s)
+	if err != nil {
+		return outcome{}, err
+	}
+	made := r
+	if s.slow { // it makes the mistake itself
+		made = row{}
+	}
+	program, err := b.program(ctx, made, s.dir)
+	if err != nil {
+		return outcome{}, err
+	}
+	tree := b.root
+	if !s.slow {
+		tree, err = b.tree(r)
+	}
+	if err != nil {
+		return outcome{}, err
+	}
+	play := func(pattern string) (passed bool, failed []string, err error) {
+		return b.play(ctx, program, tree, pattern, r, s)
+	}
+	passed, failed, err := play(pattern)
+	if err != nil || passed != s.slow {
+		return outcome{missed, nil}, err
+	} else if s.slow || !s.real {
+		return outcome{found, failed}, nil
+	}
+	if len(failed) > 0 {
+		pattern = all(failed)
+	}
+	passed, again, err := play(pattern)
+	if passed {
+		return outcome{once, failed}, err
+	}
+	return outcome{found, again}, err
+}
+
+var failedTest = regexp.MustCompile(`(?m)^--- FAIL: (Test\w+)`)
+
+// play runs tests, and returns those that have failed.
+func (b *builder) play(ctx context.Context, program, tree, pattern string, r row, s suite) (bool, []string, error) {
+	limit := *longest
+	if s.slow {
+		limit *= 10
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit+10*time.Second)
+	defer cancel()
+	args := append([]string{"-test.run=" + pattern, "-test.timeout=" + limit.String(), "-test.count=1"}, s.flags...)
+	if !*each {
+		args = append(args, "-test.failfast")
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = filepath.Join(tree, s.dir)
+	cmd.Env = append(os.Environ(), "CI=true", scriptsDir+"="+filepath.Join(tree, luaDir))
+	out, err := cmd.CombinedOutput()
+	if *logs != "" {
+		if err := b.log(r, s, out); err != nil {
+			return false, nil, err
+		}
+	}
+	if bytes.Contains(out, []byte("testing: warning: no tests to run")) {
+		return false, nil, fmt.Errorf("suite %s: no test is called %s", s.name, pattern)
+	}
+	var failed []string
+	for _, name := range failedTest.FindAllSubmatch(out, -1) {
+		failed = append(failed, string(name[1]))
+	}
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		return false, nil, err
+	}
+	return err == nil, failed, nil
+}
+
+// log keeps what a suite has printed.
+func (b *builder) log(r row, s suite, out []byte) error {
+	dir := filepath.Join(*logs, r.name())
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, s.name+".txt"), out, 0o600)
+}

@@ -1,0 +1,65 @@
+package main
+
+// The suites: the columns of the matrix. Whoever moves tests moves their lines here along.
+
+// A suite is some tests of one package.
+type suite struct {
+	name  string
+	dir   string // of the package
+	tests string // a pattern of test names, or a file: its tests
+	of    kind   // the mistakes that it is to find
+	real  bool   // it waits in real time: what it finds counts if it finds it twice
+	flags []string
+
+	// The suite takes long, and runs with -slow only. It makes the mistake itself, and passes if it has found it: %s is
+	// the name of the mistake.
+	slow bool
+}
+
+var suites = []suite{
+	{name: "stories", dir: "internal/lua", tests: "^(TestStories|TestScriptsOfALock)$", of: scripts},
+	{name: "semaphore-model", dir: ".", tests: "semaphore_model_test.go", of: scripts},
+	{name: "rw-model", dir: ".", tests: "rw_model_test.go", of: scripts},
+	{name: "fair-model", dir: ".", tests: "fair_model_test.go", of: scripts},
+	{name: "line-rules", dir: ".", tests: "line_rules_test.go", of: scripts},
+	{name: "short-cuts", dir: ".", tests: "shortcuts_test.go", of: scripts},
+	{name: "script-faults", dir: ".", tests: "scriptfaults_test.go", of: scripts, real: true},
+	{name: "scripts", dir: ".", tests: "scripts_test.go", of: scripts, real: true},
+	{name: "conformance", dir: ".", tests: "^(TestLock|TestFencedLock|TestFairLock|TestFencedFairLock|TestReadLock|" +
+		"TestWriteLock|TestFencedWriteLock|TestSemaphore|TestMultiLock|TestMultiLockInOneStep)$", of: scripts | code, real: true},
+	{name: "line-grants", dir: ".", tests: "line_grants_test.go", of: scripts, real: true},
+	{name: "line-leaving", dir: ".", tests: "line_leaving_test.go", of: scripts, real: true},
+	{name: "line-expiry", dir: ".", tests: "line_expiry_test.go", of: scripts, real: true},
+	{name: "line-java", dir: ".", tests: "line_java_test.go", of: scripts, real: true},
+	{name: "line-rights", dir: ".", tests: "line_rights_test.go", of: scripts, real: true},
+	{name: "line-rw", dir: ".", tests: "line_rw_test.go", of: scripts, real: true},
+	{name: "fair-grants", dir: ".", tests: "fair_grants_test.go", of: scripts, real: true},
+	{name: "fair-dead", dir: ".", tests: "fair_dead_test.go", of: scripts, real: true},
+	{name: "fair-java", dir: ".", tests: "fair_java_test.go", of: scripts, real: true},
+	{name: "rwlock-line", dir: ".", tests: "rwlock_line_test.go", of: scripts, real: true},
+	{name: "semaphore-line", dir: ".", tests: "semaphore_line_test.go", of: scripts, real: true},
+	{name: "semaphore-several", dir: ".", tests: "semaphore_several_test.go", of: scripts, real: true},
+	{name: "tombstones", dir: ".", tests: "tombstones_test.go", of: scripts, real: true},
+	{name: "tokens", dir: ".", tests: "tokens_test.go", of: scripts, real: true},
+	{name: "rwlock", dir: ".", tests: "rwlock_test.go", of: scripts, real: true},
+	{name: "rwlock-upgrade", dir: ".", tests: "rwlock_upgrade_test.go", of: scripts, real: true},
+	{name: "semaphore", dir: ".", tests: "semaphore_test.go", of: scripts, real: true},
+	{name: "permits-set", dir: ".", tests: "permits_set_test.go", of: scripts, real: true},
+	{name: "fair", dir: ".", tests: "fair_test.go", of: scripts, real: true},
+	{name: "detach", dir: ".", tests: "detach_test.go", of: scripts, real: true},
+	{name: "detach-faults", dir: ".", tests: "detach_faults_test.go", of: scripts, real: true},
+	{name: "virtual", dir: ".", tests: "virtual_test.go", of: code},
+	{name: "engine", dir: "internal/engine", tests: ".", of: code, real: true},
+	{name: "send", dir: "internal/send", tests: ".", of: code, real: true},
+	{name: "wake", dir: "internal/wake", tests: ".", of: code, real: true},
+	{name: "lease", dir: "internal/lease", tests: ".", of: code, real: true},
+	{name: "tenancy", dir: "internal/tenancy", tests: ".", of: code, real: true},
+	{name: "late", dir: "internal/late", tests: ".", of: code, real: true},
+	{name: "poller", dir: "internal/poller", tests: ".", of: code, real: true},
+	{name: "guard", dir: "internal/guard", tests: ".", of: code, real: true},
+	{name: "handoff", dir: "internal/handoff", tests: ".", of: code, real: true},
+	{name: "simulator", dir: "internal/sim", tests: "^TestSimulationFindsMistakes$/^%s$", of: scripts, slow: true,
+		flags: []string{"-sim.mistakes=50", "-sim.missed"}},
+	{name: "simulator-code", dir: "internal/sim", tests: "^TestSimulationFindsMutations$/^%s$", of: code, slow: true,
+		flags: []string{"-sim.mutations=60", "-sim.missed"}},
+}

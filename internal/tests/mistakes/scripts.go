@@ -1,0 +1,309 @@
+package mistakes
+
+// Mistakes in the scripts.
+
+// Scripts has a mistake for each precaution of the scripts that is known to matter.
+var Scripts = []Mistake{
+	{
+		Name:    "skippedPlace",
+		Omits:   "A grant goes to the first place of the line.",
+		Changes: []Change{{"local number = line.first - 1", "local number = math.min(line.first, line.last - 1)"}},
+	},
+	{
+		Name:    "noTombstone",
+		Omits:   "A field with a tombstone never acquires the lock again.",
+		Changes: []Change{{"behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false", "false"}},
+	},
+	{
+		Name:    "tombstoneUnseen",
+		Omits:   "The short cuts of a lock look for a tombstone of their field.",
+		Changes: []Change{{"and over:find(field, 1, true)", "and false"}},
+	},
+	{
+		Name:    "noDemotion",
+		Omits:   "A place whose grant was not used in time is suspect.",
+		Changes: []Change{{"p.state, p.unsaved = 'suspect', true", "p.unsaved = true"}},
+	},
+	{
+		Name:  "wrongField",
+		Omits: "A grant makes the field of the waiter that is told of it the holder.",
+		Changes: []Change{
+			{
+				"redis.pcall('hset', lock, waiter.field, 1)",
+				"redis.pcall('hset', lock, waiter.field .. '1', 1)",
+			},
+		},
+	},
+	{
+		Name:    "noGrant",
+		Omits:   "A release grants the lock to the next place.",
+		Changes: []Change{{"heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil", "nil"}},
+	},
+	{
+		Name:    "foreignRelease",
+		Omits:   "A release removes nothing but the field of its caller.",
+		Changes: []Change{{"redis.pcall('hdel', lock, field)", "redis.pcall('del', lock)"}},
+	},
+	{
+		Name:    "toTheEnd",
+		Omits:   "A client that asks again keeps its place.",
+		Changes: []Change{{"if stays then", "if false then"}},
+	},
+	{
+		Name:    "expiryForgotten",
+		Omits:   "The line remembers which field was granted last, and notices when its lease has expired.",
+		Changes: []Change{{"set_field(line, 'granted', p.field)", ""}},
+	},
+	{
+		Name:    "alwaysSuspect",
+		Omits:   "A suspect that asks is confirmed.",
+		Changes: []Change{{"'suspect' and 'confirmed'", "'suspect' and 'suspect'"}},
+	},
+	{
+		Name:    "sameNumber",
+		Omits:   "Places that close a gap leave out the number of the place that was granted last.",
+		Changes: []Change{{"number - 1 == granted and 2 or 1", "1"}},
+	},
+	{
+		Name:    "suspectForgotten",
+		Omits:   "Suspects that are passed over stay in the line when they move.",
+		Changes: []Change{{"put_place(line, stay[i])", ""}},
+	},
+	{
+		Name:    "deadTakenForJava",
+		Omits:   "A waiter of relock without a heartbeat is dead, and not one of Java, whose timeout counts.",
+		Changes: []Change{{"elseif is_relocks(first) then", "elseif false then"}},
+	},
+	{
+		Name:    "heartbeatOfTheFuture",
+		Omits:   "Heartbeats are shortened when the clock was set back.",
+		Changes: []Change{{"if first and not last_run then", "if false then"}},
+	},
+	{
+		Name:    "writerOfTheFuture",
+		Omits:   "A heartbeat of a writer that ends further ahead than any can does not hold readers off.",
+		Changes: []Change{{"tonumber(last[2]) > now + farthest_beat then", "false then"}},
+	},
+	{
+		Name:    "windowOfTheFuture",
+		Omits:   "A hand-off window that began in the future has ended.",
+		Changes: []Change{{" or line.shared > now", ""}},
+	},
+	{
+		Name:    "queueWithoutALease",
+		Omits:   "The queue of a fair lock expires while only relock waits.",
+		Changes: []Change{{"set_lease(q, tonumber(timeout))", ""}},
+	},
+	{
+		Name:    "unheardNotPassedOver",
+		Omits:   "A waiter of a fair lock that nobody hears is passed over.",
+		Changes: []Change{{"is_heard(q, waiter, heard) then", "true then"}},
+	},
+	{
+		Name:  "shortReleaseTwice",
+		Omits: "The short way of a release grants the lock only if this run has freed it.",
+		Changes: []Change{
+			{
+				"local free, token = deleted == 1 and redis.pcall('exists', lock) == 0, 0",
+				"local free, token = true, 0",
+			},
+		},
+	},
+	{
+		Name:  "patternsCounted",
+		Omits: "A subscriber to a pattern is no listener.",
+		Changes: []Change{
+			{
+				"(redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. to)[2] or 0) ~= 0 then",
+				"redis.pcall('publish', channel .. ':' .. to, '') ~= 0 then",
+			},
+		},
+	},
+	{
+		Name:    "barge",
+		Omits:   "A request that finds the lock free lets the line go first.",
+		Changes: []Change{{"line.exists and delivery ~= 'barge' and not guest then", "line.exists and false then"}},
+	},
+	{
+		Name:    "newsLost",
+		Omits:   "A release that has freed nothing still passes on a lock that it finds free.",
+		Changes: []Change{{"local to = heard == 0 and pass_on", "local to = had and heard == 0 and pass_on"}},
+	},
+	{
+		Name:  "uncounted",
+		Omits: "A grant that nobody has received is taken back, and a place that nobody hears is passed over.",
+		Changes: []Change{
+			{"return heard > 0", "return true"},
+			{"q.reachable = counts[channels[i]] ~= 0", "q.reachable = true"},
+		},
+	},
+	{
+		Name:  "joinUnsubscribed",
+		Omits: "A client whose subscription is not known gets no place that is told by a message.",
+		Changes: []Change{
+			{
+				"return delivery == 'push' and listeners(channel .. ':' .. client_of(field), how) == 0",
+				"return false",
+			},
+		},
+	},
+	{
+		Name:    "confirmLease",
+		Omits:   "A request that confirms a grant lengthens its lease.",
+		Changes: []Change{{"if pttl < lease then", "if pttl < 0 then"}},
+	},
+	{
+		Name:    "leaseShortened",
+		Omits:   "A request of the holder never shortens its lease.",
+		Changes: []Change{{"if pttl < lease then", "if true then"}},
+	},
+	{
+		Name:  "lateConfirm",
+		Omits: "A renewal changes the lease only if its field holds the lock.",
+		Changes: []Change{
+			{
+				"if redis.call('hexists', lock, field) == 0 then\n    return {-1, 0, 0}\nend\nif exact",
+				"if exact",
+			},
+		},
+	},
+	{
+		Name:    "permitBarge",
+		Omits:   "Permits that are available go to the line before the caller.",
+		Changes: []Change{{"local to = not ahead and pass_permits(", "local to = not wants and pass_permits("}},
+	},
+	{
+		Name:  "permitReleasedTwice",
+		Omits: "A release returns only those permits that are there.",
+		Changes: []Change{
+			{"if there == 0 then\n        return 0\n    end", "there = #ids"},
+			{"if removed ~= there then", "if false then"},
+		},
+	},
+	{
+		Name:  "handsOn",
+		Omits: "Nothing is granted of permits that are not available.",
+		Changes: []Change{
+			{"and count_free(free) > 0 and pass_on(", "and pass_on("},
+			{"if room.available >= n then", "if true then"},
+		},
+	},
+	{
+		Name:  "javaExpiry",
+		Omits: "The permit of an expired grant is returned once.",
+		Changes: []Change{
+			{
+				"not still_held(lock, line.granted) then",
+				"not still_held(lock, line.granted) then\n        redis.call('incrby', tokens, 1)",
+			},
+		},
+	},
+	{
+		Name:    "keepsPlace",
+		Omits:   "A place keeps a request out only while it is in the line.",
+		Changes: []Change{{"local stays = before and (before.unsaved or is_enqueued(line, before))", "local stays = before"}},
+	},
+	{
+		Name:    "expireTwice",
+		Omits:   "Expired permits are removed when they are returned.",
+		Changes: []Change{{"return_permits(free, taken, expired, #expired)", "add(free, #expired)"}},
+	},
+	{
+		Name:  "permitNewsLost",
+		Omits: "A release of a permit that is not there any more still passes on what is available.",
+		Changes: []Change{
+			{
+				"if count_free(free) <= 0 then\n            return line, false",
+				"if not ends then\n            return line, false",
+			},
+		},
+	},
+	{
+		Name:    "permitNoTombstone",
+		Omits:   "A field with a tombstone takes no permit.",
+		Changes: []Change{{"wants = wants and not (line and has_tombstone(line, id))", ""}},
+	},
+	{
+		Name:  "notIdempotent",
+		Omits: "A request for a permit that runs again takes no second one.",
+		Changes: []Change{
+			{"local wants = not ends and hold_count == '1'", "local wants = hold_count == '1'"},
+			{"if added ~= #ids then", "if type(added) == 'table' then"},
+		},
+	},
+	{
+		Name:    "oneGrant",
+		Omits:   "One release grants all permits that are available.",
+		Changes: []Change{{"local most_passed = 1000", "local most_passed = 1"}},
+	},
+	{
+		Name:    "silentRelease",
+		Omits:   "A release of a permit tells the next place.",
+		Changes: []Change{{"return line, pass_permits(free, taken, line, channel, how, nil)", "return line, true"}},
+	},
+	{
+		Name:  "setForgetsTaken",
+		Omits: "The number that an acquire sets leaves out the permits that are taken.",
+		Changes: []Change{
+			{
+				"available = permits - redis.call('zcard', taken)\n    redis.call('set'",
+				"available = permits\n    redis.call('set'",
+			},
+		},
+	},
+	{
+		Name:  "numberForgetsTaken",
+		Omits: "A new number of permits leaves out those that are taken.",
+		Changes: []Change{
+			{
+				"local available = permits - redis.call('zcard', taken)\nif before",
+				"local available = permits\nif before",
+			},
+		},
+	},
+	{
+		Name:    "readerWithoutALease",
+		Omits:   "A reader has a lease of its own.",
+		Changes: []Change{{"redis.call('set', lease_key(prefix, field, 1), '1', 'PX', ms(longest))", ""}},
+	},
+	{
+		Name:    "permitForTwo",
+		Omits:   "A permit that is taken is not available.",
+		Changes: []Change{{"redis.call('incrby', free, -#ids)", ""}},
+	},
+	{
+		Name:    "countsOne",
+		Omits:   "A hold of several permits takes all of them from those that are available.",
+		Changes: []Change{{"redis.call('incrby', free, -#ids)", "redis.call('incrby', free, -1)"}},
+	},
+	{
+		Name:    "partly",
+		Omits:   "A waiter for several permits is granted all of them or none.",
+		Changes: []Change{{"if room.available >= n then\n        return 'now'", "if true then\n        return 'now'"}},
+	},
+	{
+		Name:    "skips",
+		Omits:   "Nobody passes a waiter that has to wait for more permits.",
+		Changes: []Change{{"< n and 'never' or 'later'", "< n and 'never' or 'never'"}},
+	},
+	{
+		Name:    "tryAhead",
+		Omits:   "A caller ahead of the line takes nothing from a waiter for several permits that is next.",
+		Changes: []Change{{"line.exists and wants_several(line, channel, how))", "false)"}},
+	},
+	{
+		Name:    "keepsTicket",
+		Omits:   "A hold that was renamed is no longer that of the old field.",
+		Changes: []Change{{"redis.call('hdel', lock, from)", ""}},
+	},
+	{
+		Name:    "keepsPermits",
+		Omits:   "Permits that were renamed are no longer those of the old field.",
+		Changes: []Change{{"redis.call('zrem', taken, unpack(old))", ""}},
+	},
+	{
+		Name:    "detachedWithOldLease",
+		Omits:   "A hold that is renamed gets the lease that was asked for.",
+		Changes: []Change{{"set_lease_of(lock)\n    renamed = true", "renamed = true"}},
+	},
+}
