@@ -200,3 +200,54 @@ func (v *virtual) lines() (lines []string) {
 	})
 	return lines
 }
+
+// C1 and C6: if answers take longer than a quarter of a second and ctx limits the wait for them, a critical section
+// costs two requests, and no connection is closed.
+func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
+	for _, timeout := range []time.Duration{900 * time.Millisecond, 5 * time.Second} {
+		inVirtualTime(t, 1, func(v *virtual) {
+			near, link := v.redis(0)
+			o := *near.Options()
+			o.ReadTimeout, o.ContextTimeoutEnabled = timeout, true
+			rdb := redis.NewClient(&o)
+			v.Cleanup(func() { assert.NoError(v, rdb.Close()) })
+			ctx, l := context.Background(), v.clientOn(rdb).NewLock("l")
+			require.NoError(v, l.Lock(ctx)) // there is a connection, and the scripts are loaded
+			require.NoError(v, l.Unlock(ctx))
+			link.Set(func(c *bubble.Conditions) { c.Latency = 150 * time.Millisecond })
+			dials, runs := rdb.PoolStats().Misses, v.countScripts()
+			require.NoError(v, l.Lock(ctx))
+			require.NoError(v, l.Unlock(ctx))
+			assert.Equal(v, int64(2), runs.Load(), "requests with a read timeout of %v", timeout)
+			assert.Equal(v, dials, rdb.PoolStats().Misses, "new connections with a read timeout of %v", timeout)
+		})
+	}
+}
+
+// Locks that are held for less than a second cost two requests each and no subscription, for however long the Client
+// works.
+func TestShortHoldsCostNoSubscription(t *testing.T) {
+	inVirtualTime(t, 1, func(v *virtual) {
+		rdb, _ := v.redis(0)
+		ctx, l := context.Background(), v.clientOn(rdb).NewLock("l")
+		require.NoError(v, l.Lock(ctx)) // the scripts are loaded from here on
+		require.NoError(v, l.Unlock(ctx))
+		var sent atomic.Int64
+		rdb.AddHook(commandHook(func(redis.Cmder) { sent.Add(1) }))
+		pairs := int64(0)
+		for began := time.Now(); time.Since(began) < full(3*time.Second, 10*time.Second); pairs++ {
+			require.NoError(v, l.Lock(ctx))
+			switch {
+			case pairs%50 == 0:
+				time.Sleep(100 * time.Millisecond)
+			case pairs%2 == 0:
+				time.Sleep(2 * time.Millisecond)
+			}
+			require.NoError(v, l.Unlock(ctx))
+		}
+		assert.Equal(v, 2*pairs, sent.Load(), "commands")
+		v.servers[0].Look(func(m *miniredis.Miniredis) {
+			assert.Empty(v, m.PubSubChannels(clientChannel("*")), "channels")
+		})
+	})
+}
