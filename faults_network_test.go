@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
@@ -537,82 +536,6 @@ func TestFaultClosedRedisClientIsAnError(t *testing.T) {
 		assert.ErrorIs(b, l.Unlock(ctx), redis.ErrClosed, "Unlock")
 		assert.LessOrEqual(b, time.Since(start), soon/2, "Unlock")
 		b.must(c.Close())
-	})
-}
-
-// Row 48: a thousand goroutines wait for one lock, in four processes. The cost of a release in Redis depends on the
-// number of processes, not of waiters. Waiters of a fair lock poll once a second.
-func TestFaultReleaseCostsTheSameForManyWaiters(t *testing.T) {
-	const processes, releases = 4, 5
-	waiters := full(300, 1000)
-	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
-		if k.shared {
-			return // they share the lock
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		held := k.one(b.direct, b.name)
-		b.must(held.Lock(ctx))
-		in := make(chan error, waiters)
-		goOn := make(chan struct{})
-		var all sync.WaitGroup
-		var clients []*Client
-		var locks []Locker
-		for range processes {
-			c := b.clientOn(b.proxy.Client(), WithPollInterval(time.Hour))
-			l := k.one(c, b.name)
-			clients, locks = append(clients, c), append(locks, l)
-			for range waiters / processes {
-				waitgroup.Go(&all, func() {
-					owner := ContextWithOwner(ctx)
-					if err := l.Lock(owner); err != nil {
-						return // at the end
-					}
-					in <- nil
-					<-goOn
-					if err := l.Unlock(owner); err != nil {
-						in <- err
-					}
-				})
-			}
-		}
-		least := processes * k.asks * 2 // each process asks, subscribes, and asks again
-		if k.name == "fair" {
-			least = 2 * waiters
-		}
-		testredis.Await(b, "all wait", 4*soon, func() bool { return b.commands("evalsha") >= least })
-		if h := insideOf(held); h != nil && h.lock.Traits().Admission == contract.Counting {
-			// Waiters that arrive at the same time ask once, each for itself. If Redis answers late, they ask twice, and
-			// roll the second request back, until only the calls are at work.
-			testredis.Await(b, "one of each process asks", 4*soon, func() bool {
-				queued, atWork := 0, int64(0)
-				for i, l := range locks {
-					queued += b.waitersInQueue(l.(known))
-					atWork += clients[i].engine.Probe().Stats().AtWork
-				}
-				return queued == waiters-processes && atWork == int64(waiters)
-			})
-		}
-		b.proxy.On(func(cmd []string) bool { // one part of a MultiLock is free before the other
-			return k.gives(cmd) && strings.HasSuffix(cmd[3], "}2")
-		}, testredis.DelayRequest(20*time.Millisecond)).Times(releases)
-		start, before := time.Now(), b.commands("evalsha")
-		b.must(held.Unlock(ctx))
-		for range releases {
-			b.must(await(b.bench, "the next one comes in", in))
-			goOn <- struct{}{}
-		}
-		b.must(await(b.bench, "the last one comes in", in))
-		most := (releases + 1) * (k.asks + k.parts) * (processes + 4)
-		if k.name == "fair" {
-			most = 10*(releases+1) + int(float64(waiters)*(2+time.Since(start).Seconds()))
-		}
-		asked := b.commands("evalsha") - before
-		assert.LessOrEqual(b, asked, most, "requests for %d releases", releases+1)
-		b.Logf("%d requests for %d releases, at most %d are in order", asked, releases+1, most)
-		cancel()
-		close(goOn)
-		all.Wait()
 	})
 }
 

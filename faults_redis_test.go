@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -674,7 +675,8 @@ func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
 				rights = append(rights, "~"+key)
 			}
 			var logged lockedBuffer
-			l := k.one(b.clientOn(as(rights...), WithPollInterval(time.Hour), WithWatchdogTimeout(userLease),
+			var seen recorder
+			l := k.one(b.clientOn(as(rights...), WithPollInterval(time.Hour), WithWatchdogTimeout(soon/2), WithObserver(&seen),
 				WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))), b.name)
 			held := k.rival(b.direct, b.name)
 			b.must(held.Lock(ctx))
@@ -682,7 +684,9 @@ func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
 			got := b.startWaiter(owner, l)
 			b.must(held.Unlock(ctx))
 			b.must(await(b.bench, "the waiter is woken", got))
-			time.Sleep(userLease + userLease/6) // without a renewal the hold would have expired
+			testredis.Await(t, "a renewal", soon, func() bool {
+				return slices.ContainsFunc(seen.take(), func(event any) bool { _, ok := event.(RenewedEvent); return ok })
+			})
 			isHeld, err := l.IsHeld(owner)
 			assert.NoError(t, err)
 			assert.True(t, isHeld)

@@ -235,28 +235,6 @@ func TestHookThatEndsTheGoroutine(t *testing.T) {
 	}
 }
 
-// C1 and C6: if answers take longer than a quarter of a second and ctx limits the wait for them, a critical section
-// costs two requests, and no connection is closed.
-func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
-	t.Parallel()
-	b := newFaultBenchOn(t, testredis.Start(t))
-	for _, timeout := range []time.Duration{900 * time.Millisecond, 5 * time.Second} {
-		rdb := b.proxy.Client(func(o *redis.Options) { o.ReadTimeout, o.ContextTimeoutEnabled = timeout, true })
-		l := b.bench.clientOn(rdb).NewLock(b.name)
-		ctx := context.Background()
-		b.must(l.Lock(ctx)) // there is a connection
-		b.must(l.Unlock(ctx))
-		b.proxy.Latency(150 * time.Millisecond)
-		dials := rdb.PoolStats().Misses
-		before := b.scriptRuns()
-		b.must(l.Lock(ctx))
-		b.must(l.Unlock(ctx))
-		assert.Equal(t, 2, b.scriptRuns()-before, "requests with a read timeout of %v", timeout)
-		assert.Equal(t, dials, rdb.PoolStats().Misses, "new connections with a read timeout of %v", timeout)
-		b.proxy.Latency(0)
-	}
-}
-
 // A TryLock without a wait gives up after a moment if Redis does not answer, like one with a short wait. Requests that
 // Redis runs later are rolled back.
 func TestTryLockGivesUpASilentRedisSoon(t *testing.T) {
@@ -718,44 +696,6 @@ func TestOldHoldsShareOneSubscription(t *testing.T) {
 	b.must(c.Close())
 	testredis.Await(b, "the subscription has ended", soon, func() bool { return b.hearers(clientChannel(c.ID())) == 0 })
 	b.must(b.rdb.FlushDB(ctx).Err())
-}
-
-// Locks that are held for less than a second cost two requests each and no subscription, for however long the Client
-// works.
-func TestShortHoldsCostNoSubscription(t *testing.T) {
-	t.Parallel()
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		ctx := context.Background()
-		rdb := testredis.Client(t, addr)
-		l := b.clientOn(rdb).NewLock(b.name)
-		b.must(l.Lock(ctx)) // the scripts are loaded from here on
-		b.must(l.Unlock(ctx))
-		var sent atomic.Int64
-		rdb.AddHook(commandHook(func(redis.Cmder) { sent.Add(1) }))
-		pairs := int64(0)
-		for began := time.Now(); time.Since(began) < 2500*time.Millisecond; pairs++ {
-			held, before, pause := time.Now(), sent.Load(), time.Duration(0)
-			b.must(l.Lock(ctx))
-			if pairs%50 == 0 {
-				pause = 100 * time.Millisecond
-			} else if !testredis.Long() {
-				pause = 2 * time.Millisecond
-			}
-			time.Sleep(pause)
-			b.must(l.Unlock(ctx))
-			took := time.Since(held)
-			if took > time.Second/2 {
-				t.Skip("the machine is too slow: a lock was held for ", took)
-			}
-			if took-pause > send.MinWait/2 { // a request whose answer is late is sent again
-				sent.Store(before)
-				pairs--
-			}
-		}
-		assert.Equal(t, 2*pairs, sent.Load(), "commands")
-		assert.Empty(t, b.rdb.PubSubChannels(ctx, clientChannel("*")).Val(), "channels")
-	})
 }
 
 // A script of a forced release answers which clients of this package have lost a hold, each once. Java services are not

@@ -369,40 +369,38 @@ func TestObserverSeesUnconfirmedReleases(t *testing.T) {
 // For every lock type each wait and each hold that an event begins ends with one event, also
 // under deadlines and short leases.
 func TestObserverCountsAddUp(t *testing.T) {
-	b := newBench(t, testredis.Mini(t).Addr())
-	r := &recorder{}
-	c := b.client(WithObserver(r), WithWatchdogTimeout(10*time.Second))
-	plain, fair, rw := c.NewLock(b.name), c.NewFairLock(b.name+"-fair"), c.NewRWLock(b.name+"-rw", Fenced())
-	locks := []Locker{plain, fair, rw.Read(), rw.Write(), c.NewMultiLock(plain, fair), c.NewMultiLock(plain, rw.Write())}
-	var all sync.WaitGroup
-	for seed := range 12 {
-		all.Go(func() {
-			rng := newRand(seed)
-			for range 20 {
-				ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), between(rng, 0, 200*time.Millisecond))
-				l, lease, levels := locks[rng.IntN(len(locks))], time.Duration(0), 0
-				if rng.IntN(4) == 0 {
-					lease = 10 * time.Millisecond
-				}
-				for range 1 + rng.IntN(2) {
-					if ok, _ := l.TryLock(ctx, between(rng, 0, 50*time.Millisecond), lease); ok {
-						levels++
+	inVirtualTime(t, 1, func(v *virtual) {
+		r := &recorder{}
+		c, _ := v.client(0, WithObserver(r), WithWatchdogTimeout(10*time.Second))
+		plain, fair, rw := c.NewLock("l"), c.NewFairLock("l-fair"), c.NewRWLock("l-rw", Fenced())
+		locks := []Locker{plain, fair, rw.Read(), rw.Write(), c.NewMultiLock(plain, fair), c.NewMultiLock(plain, rw.Write())}
+		var all sync.WaitGroup
+		for seed := range 12 {
+			all.Go(func() {
+				rng := newRand(seed)
+				for range 20 {
+					ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), between(rng, 0, 200*time.Millisecond))
+					l, lease, levels := locks[rng.IntN(len(locks))], time.Duration(0), 0
+					if rng.IntN(4) == 0 {
+						lease = 10 * time.Millisecond
 					}
+					for range 1 + rng.IntN(2) {
+						if ok, _ := l.TryLock(ctx, between(rng, 0, 50*time.Millisecond), lease); ok {
+							levels++
+						}
+					}
+					for range levels {
+						_ = l.Unlock(ctx)
+					}
+					cancel()
 				}
-				for range levels {
-					_ = l.Unlock(ctx)
-				}
-				cancel()
-			}
-		})
-	}
-	all.Wait()
-	var seen string
-	testredis.Await(t, "all holds and waits have ended", soon, func() bool {
+			})
+		}
+		all.Wait()
+		time.Sleep(c.engine.WatchdogTimeout) // whatever is left has expired
+		synctest.Wait()
 		waits, holds := make(map[LockType]int), make(map[LockType]int)
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for _, event := range r.events {
+		for _, event := range r.take() {
 			switch e := event.(type) {
 			case WaitingEvent:
 				waits[e.Lock.Type]++
@@ -413,7 +411,7 @@ func TestObserverCountsAddUp(t *testing.T) {
 				if e.HoldCount == 1 {
 					holds[e.Lock.Type]++
 				}
-				assert.Equal(t, e.Lock.Type == TypeWrite, e.Token > 0, "%+v", e)
+				assert.Equal(v, e.Lock.Type == TypeWrite, e.Token > 0, "%+v", e)
 			case GaveUpEvent:
 				if e.Contended {
 					waits[e.Lock.Type]--
@@ -428,17 +426,10 @@ func TestObserverCountsAddUp(t *testing.T) {
 				holds[e.Lock.Type]--
 			}
 		}
-		seen = fmt.Sprint("waits ", waits, " holds ", holds)
-		for _, n := range []map[LockType]int{waits, holds} {
-			for _, n := range n {
-				if n != 0 {
-					return false
-				}
-			}
-		}
-		return len(waits) == 4 && len(holds) == 4
+		none := map[LockType]int{TypeLock: 0, TypeFair: 0, TypeRead: 0, TypeWrite: 0} // each type has been held, and waited for
+		assert.Equal(v, none, waits, "waits that no event has ended")
+		assert.Equal(v, none, holds, "holds that no event has ended")
 	})
-	t.Log(seen)
 }
 
 // The Observer of a Client receives events of its RedLock, and the Observers of the nodes receive those of the locks of

@@ -159,33 +159,6 @@ func TestForcedReleaseOfAHoldWithALostRequestLeavesATombstone(t *testing.T) {
 	b.must(b.rdb.Del(context.Background(), b.lineKey()).Err())
 }
 
-// A service whose callers have a time limit leaves nothing that lasts.
-func TestCallersThatLeaveLeaveNoTombstone(t *testing.T) {
-	onLinedLocks(t, func(b *faultBench, k faultLock) {
-		l := k.one(b.patient(), b.name)
-		slow := b.proxy.On(k.takes, testredis.DelayReply(20*time.Millisecond)).Times(testredis.Always)
-		for range 30 {
-			before := slow.Count()
-			ready := make(chan struct{})
-			go func() {
-				defer close(ready)
-				testredis.Await(b, "the request has run", soon, func() bool { return slow.Count() > before })
-			}()
-			ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
-			got := make(chan error, 1)
-			go func() { got <- l.Lock(ctx) }()
-			await(b.bench, "the request is under way", ready)
-			cancel()
-			if err := await(b.bench, "Lock", got); err == nil {
-				b.must(l.Unlock(ctx))
-			} else {
-				b.mustBe(err, context.Canceled)
-			}
-		}
-		testredis.Await(b, "the line is gone", soon, func() bool { return len(b.lines()) == 0 })
-	})
-}
-
 // The next caller of the process gets the entry, and the field, of a caller that left while it asked. When all requests
 // have been answered, its release leaves no tombstone.
 func TestTombstoneIsNotInherited(t *testing.T) {
