@@ -1,6 +1,7 @@
 package relock
 
-// Tombstones: when a field leaves one, when the tombstone is removed, and what it costs other clients.
+// Tombstones: when a field leaves one, and when the tombstone is removed. What the scripts do with it is in
+// internal/lua/testdata/ended.txt, and what it costs other clients in costs.txt.
 //
 // Rules: a request that the proxy holds back may run late; until then its field has a tombstone.
 
@@ -13,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/testredis"
@@ -225,22 +225,6 @@ func TestLateGrantOfAnAnsweredWaitLeavesNoTombstone(t *testing.T) {
 	})
 }
 
-// buryOthers adds tombstones of other fields to the line at key.
-func (b *bench) buryOthers(key string, n int) {
-	b.Helper()
-	ctx := context.Background()
-	if n == 0 {
-		b.must(b.rdb.Del(ctx, key).Err())
-		return
-	}
-	var all []string
-	for i := range n {
-		all = append(all, fmt.Sprintf("%s:%d:0%d %d", uuid.NewString(), i, i, time.Now().Add(time.Minute).UnixMilli()))
-	}
-	b.must(b.rdb.HSet(ctx, key, "over", strings.Join(all, " ")).Err())
-	b.must(b.rdb.PExpire(ctx, key, time.Minute).Err())
-}
-
 // commands returns how many commands Redis runs while do runs, including those in scripts.
 func (b *bench) commands(do func()) int {
 	b.Helper()
@@ -258,31 +242,6 @@ func (b *bench) commands(do func()) int {
 		}
 	}
 	return all
-}
-
-// The tombstones of others cost one command for a lock for which no process waits: it checks that none of them is for
-// the caller.
-func TestTombstonesOfOthersCostOneCommand(t *testing.T) {
-	t.Parallel()
-	b := newLineBench(t, testredis.Start(t).Addr())
-	for what, l := range map[string]Locker{
-		"plain": b.client().NewLock(b.name + "1"), "fenced": b.client().NewLock(b.name+"2", Fenced()),
-		"write": newWriteLock(b.client(), b.name+"3"), "semaphore": b.client().NewSemaphore(b.name+"4", 3),
-	} {
-		ctx := ContextWithOwner(context.Background())
-		section := func() {
-			b.must(l.Lock(ctx))
-			b.must(l.Unlock(ctx))
-		}
-		section() // the connections are open, and the permits are set
-		free := b.commands(section)
-		for _, n := range []int{1, 100} {
-			b.buryOthers(lineKey(l.Name()), n)
-			assert.LessOrEqual(b, b.commands(section), free+1, "%s: commands with %d tombstones, %d without", what, n, free)
-			assert.Equal(b, []string{"over"}, b.rdb.HKeys(ctx, lineKey(l.Name())).Val(), "%s: the line", what)
-		}
-		b.buryOthers(lineKey(l.Name()), 0)
-	}
 }
 
 // docs/limits.md says how many fields of a lock can have a tombstone: the last ones. The request of an earlier one may
