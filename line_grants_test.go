@@ -285,115 +285,6 @@ func TestLineOfANameInBracesIsItsOwn(t *testing.T) {
 	}
 }
 
-// A release that runs twice passes the lock on once, and sends one message.
-func TestLineRepeatedReleaseGrantsOnce(t *testing.T) {
-	onEachLine(t, func(b *bench) {
-		first := b.manual().takes()
-		one, two := b.manual().listens().joins(), b.manual().listens().joins()
-		assert.Equal(b, reply{1, 0, 1}, first.release(false), "the release")
-		for range 3 {
-			assert.Equal(b, int64(-1), first.release(true)[0], "the repeated release")
-		}
-		assert.Len(b, one.messages(), 1, "messages to the first place")
-		assert.Empty(b, two.messages(), "messages to the second place")
-		assert.Equal(b, one.field, b.holder(), "the holder")
-		assert.Equal(b, []string{two.id}, b.clientsInLine(), "the line")
-	})
-}
-
-// Every script that finds the lock free grants it to the first entry, and only its first run does.
-func TestLineScriptThatFindsTheLockFreeGrants(t *testing.T) {
-	for what, script := range map[string]func(b *bench, waiter *manual){
-		"a release of a hold that is gone": func(b *bench, _ *manual) { b.manual().release(true) },
-		"a place that is given up":         func(b *bench, waiter *manual) { waiter.release(true) },
-		"a newcomer":                       func(b *bench, _ *manual) { b.manual().ask(contract.Defer) },
-		"a newcomer that names no channel": func(b *bench, _ *manual) {
-			m := b.manual()
-			m.run(lockAcquire, m.field, minute, 1)
-		},
-		"a newcomer that joins":    func(b *bench, _ *manual) { b.manual().listens().joins() },
-		"a client that asks again": func(b *bench, waiter *manual) { waiter.ask(contract.Push) },
-	} {
-		t.Run(what, func(t *testing.T) {
-			onEachLine(t, func(b *bench) {
-				b.manual().takes()
-				one, two, three := b.manual().listens().joins(), b.manual().listens().joins(), b.manual().listens().joins()
-				b.must(b.rdb.Del(context.Background(), b.name).Err())
-				script(b, three)
-				script(b, three)
-				assert.Len(b, one.messages(), 1, "messages to the first place")
-				assert.Empty(b, two.messages(), "messages to the second place")
-				assert.Equal(b, one.field, b.holder(), "the holder")
-			})
-		})
-	}
-}
-
-// grantee returns a client that the line has granted the lock.
-func (b *bench) grantee() *manual {
-	b.Helper()
-	first, next := b.manual().takes(), b.manual().listens().joins()
-	require.Equal(b, reply{1, 0, 1}, first.release(false), "the release that grants the lock")
-	require.Equal(b, next.field, b.holder(), "the holder")
-	return next
-}
-
-// Behind a holder that the line granted the lock, the rules of joining are the same as behind any other holder.
-func TestLineJoinsBehindAGrantedHolder(t *testing.T) {
-	for what, test := range map[string]func(b *bench, holder *manual){
-		"a subscribed client has a place": func(b *bench, _ *manual) {
-			one, two := b.manual().listens(), b.manual().listens()
-			assert.Equal(b, int64(1), one.ask(contract.Push)[2], "the standing of the first one")
-			assert.Equal(b, int64(1+4), two.ask(contract.Push)[2], "the standing of the second one")
-			assert.Equal(b, int64(1), one.ask(contract.Push)[2], "the standing of the first one, which asks again")
-			assert.Equal(b, []string{one.id, two.id}, b.clientsInLine(), "the line")
-		},
-		"a client whose subscription is lost has none": func(b *bench, _ *manual) {
-			assert.Equal(b, int64(3), b.manual().ask(contract.Push)[2], "the standing")
-			assert.Empty(b, b.clientsInLine(), "the line")
-		},
-		"a client that polls has a place": func(b *bench, _ *manual) {
-			assert.Equal(b, int64(1), b.manual().ask(contract.Poll)[2], "the standing")
-		},
-		"a client that does not wait has none": func(b *bench, _ *manual) {
-			for _, delivery := range []string{contract.Defer, contract.Barge} {
-				assert.Equal(b, []int64{0, 0}, []int64{b.manual().ask(delivery)[0], b.manual().ask(delivery)[2]}, delivery)
-			}
-			assert.Empty(b, b.clientsInLine(), "the line")
-		},
-		"a field that has ended has none": func(b *bench, _ *manual) {
-			over := b.manual().listens()
-			over.release(true)
-			assert.Equal(b, int64(0), over.ask(contract.Push)[2], "the standing")
-			assert.Empty(b, b.clientsInLine(), "the line")
-		},
-		"the holder itself is told that it holds the lock": func(b *bench, holder *manual) {
-			for _, delivery := range []string{contract.Push, contract.Defer, contract.Barge} {
-				assert.Equal(b, int64(1), holder.ask(delivery)[0], delivery)
-			}
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			onEachLine(t, func(b *bench) { test(b, b.grantee()) })
-		})
-	}
-}
-
-// A newcomer that waits enters the line at the end, whatever the state of the lock is.
-func TestLineNewcomerGoesToTheEnd(t *testing.T) {
-	onEachLine(t, func(b *bench) {
-		b.manual().takes()
-		first := b.manual().listens().joins()
-		b.must(b.rdb.Del(context.Background(), b.name).Err())
-		newcomer := b.contender().joins()
-		assert.Equal(b, first.field, b.holder(), "the holder")
-		assert.Len(b, first.messages(), 1, "messages to the first place")
-		newcomer.waits()
-		first.release(false)
-		newcomer.gets().unlocks()
-	})
-}
-
 // A lock that is passed on is never free: a TryLock without a wait does not acquire it meanwhile.
 func TestLineTryLockNeverGetsInBetween(t *testing.T) {
 	onEachLine(t, func(b *bench) {
@@ -496,25 +387,6 @@ func TestLinePassesBetweenFencedAndUnfenced(t *testing.T) {
 	})
 }
 
-// ForceUnlock passes the lock on to the first entry.
-func TestLineForceUnlockPassesTheLockOn(t *testing.T) {
-	onEachLine(t, func(b *bench) {
-		m := b.manual().takes()
-		one, two := b.contender().joins(), b.contender().joins()
-		asked := one.settled()
-		ok, err := b.client().NewLock(b.name).ForceUnlock(context.Background())
-		b.must(err)
-		assert.True(b, ok, "ForceUnlock")
-		one.gets()
-		assert.Equal(b, asked, one.scripts.n.Load(), "scripts")
-		two.waits()
-		assert.Equal(b, int64(-1), m.release(false)[0], "the release of the hold before")
-		two.waits()
-		one.unlocks()
-		two.gets().unlocks()
-	})
-}
-
 // A release whose answer is lost is sent again, and passes the lock on once.
 func TestLineLostAnswerOfAReleaseGrantsOnce(t *testing.T) {
 	t.Parallel()
@@ -603,32 +475,6 @@ func TestLineGrantIsConfirmedForReplicas(t *testing.T) {
 	testredis.Await(b, "the lock is released", soon, func() bool { return b.holder() == "" })
 }
 
-// A line that no client enters expires.
-func TestLineHasALease(t *testing.T) {
-	onEachLine(t, func(b *bench) {
-		b.manual().takes()
-		b.manual().listens().joins()
-		d, err := b.rdb.PTTL(context.Background(), b.lineKey()).Result()
-		b.must(err)
-		assert.InDelta(b, 295, d.Seconds(), 6, "the lease of the line")
-	})
-}
-
-// A lock for which no other process waits costs no key, no subscription, and two scripts.
-func TestLineCostsAnUncontendedLockNothing(t *testing.T) {
-	onEachLine(t, func(b *bench) {
-		c := b.contender()
-		for range 3 {
-			c.takes()
-			assert.Equal(b, []string{b.name}, b.keys(), "keys")
-			c.unlocks()
-			assert.Empty(b, b.keys(), "keys")
-		}
-		assert.Equal(b, int64(6), c.scripts.n.Load(), "scripts")
-		assert.Empty(b, b.rdb.PubSubChannels(context.Background(), "*"+b.name+"*").Val(), "channels")
-	})
-}
-
 // A forged grant that names the hold of another Client does not release it: only the Client that a field belongs to is
 // ever told of a grant to it.
 func TestForgedGrantReleasesNoHoldOfAnotherClient(t *testing.T) {
@@ -703,15 +549,4 @@ func TestForgedGrantReleasesNoPermitOfAHold(t *testing.T) {
 			b.must(hold.Release(ctx))
 		})
 	}
-}
-
-// Each entry ahead counts.
-func TestLineSaysHowManyAreInFront(t *testing.T) {
-	onEachLine(t, func(b *bench) {
-		b.manual().takes()
-		for n := range 3 {
-			assert.Equal(b, int64(1+4*n), b.manual().listens().joins().ask(contract.Push)[2])
-		}
-		b.must(b.rdb.Del(context.Background(), b.name, b.lineKey()).Err())
-	})
 }

@@ -44,56 +44,6 @@ func TestLineShorterLeaseTakesNoPlaceOfALongerOne(t *testing.T) {
 	})
 }
 
-// A request that runs after its wait has ended neither acquires the lock nor enters the line.
-func TestLineEndedFieldNeitherTakesNorJoins(t *testing.T) {
-	onEachLine(t, func(b *bench) {
-		for _, delivery := range []string{contract.Barge, contract.Defer, contract.Push, contract.Poll} {
-			over := b.manual()
-			over.release(true)
-			assert.Equal(b, int64(0), over.ask(delivery)[0], "%s: a free lock", delivery)
-			assert.Empty(b, b.holder(), "%s: the holder", delivery)
-			other := b.manual().takes()
-			assert.NotEqual(b, int64(1), over.ask(delivery)[2], "%s: a busy lock", delivery)
-			assert.Empty(b, b.clientsInLine(), "%s: the line", delivery)
-			other.release(false)
-			assert.Empty(b, b.holder(), "%s: the holder", delivery)
-		}
-	})
-}
-
-// When an entry is given up, its field gets a tombstone, and so does the field of a hold.
-func TestLineGiveUpEndsTheField(t *testing.T) {
-	onEachLine(t, func(b *bench) {
-		first, waiter := b.manual().takes(), b.manual().listens().joins()
-		waiter.release(true)
-		assert.Empty(b, b.clientsInLine(), "the line")
-		waiter.ask(contract.Push)
-		assert.Empty(b, b.clientsInLine(), "the line")
-		first.release(true)
-		assert.Equal(b, int64(0), first.ask(contract.Barge)[0], "the field of a hold that was released")
-		assert.Empty(b, b.holder(), "the holder")
-	})
-}
-
-// A later wait of a client replaces its earlier wait in its entry, and a request of the earlier one has no effect.
-func TestLineLaterWaitReplacesTheEarlierOne(t *testing.T) {
-	onEachLine(t, func(b *bench) {
-		first := b.manual().takes()
-		one, two := b.manual().listens().joins(), b.manual().listens().joins()
-		earlier := one.field
-		one.field = one.id + ":2:02"
-		one.joins()
-		assert.Equal(b, []string{one.id, two.id}, b.clientsInLine(), "the line")
-		assert.Equal(b, one.field, b.placeOf(one.id).field, "the field of the place")
-		later := one.field
-		one.field = earlier
-		assert.Equal(b, int64(0), one.ask(contract.Push)[2], "the earlier wait has a place")
-		assert.Equal(b, later, b.placeOf(one.id).field, "the field of the place")
-		first.release(false)
-		assert.Equal(b, later, b.holder(), "the holder")
-	})
-}
-
 // A request of a caller that has given up, and that Redis runs late, leaves nothing.
 func TestLineAskThatRunsLateLeavesNothing(t *testing.T) {
 	b := newFaultBench(t)

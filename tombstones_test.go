@@ -1,6 +1,7 @@
 package relock
 
-// Tombstones: when a field leaves one, when the tombstone is removed, and what it costs other clients.
+// Tombstones: when a field leaves one, and when the tombstone is removed. What the scripts do with it is in
+// internal/lua/testdata/ended.txt, and what it costs other clients in costs.txt.
 //
 // Rules: a request that the proxy holds back may run late; until then its field has a tombstone.
 
@@ -13,26 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// A line with nothing but tombstones expires a minute after the last of them, even if it had entries before.
-func TestLineOfTombstonesEndsWithThem(t *testing.T) {
-	onEachLine(t, func(b *bench) {
-		first, waiter := b.manual().takes(), b.manual().listens().joins()
-		waiter.release(true)
-		first.release(false)
-		require.True(b, b.ended(waiter.field), "the field has a tombstone")
-		d, err := b.rdb.PTTL(context.Background(), b.lineKey()).Result()
-		b.must(err)
-		assert.InDelta(b, 55, d.Seconds(), 6, "the lease of the line")
-	})
-}
 
 // onLinedLocks runs test for each type of lock whose processes wait in a line.
 func onLinedLocks(t *testing.T, test func(b *faultBench, k faultLock)) {
@@ -211,22 +198,6 @@ func TestLateGrantOfAnAnsweredWaitLeavesNoTombstone(t *testing.T) {
 	})
 }
 
-// buryOthers adds tombstones of other fields to the line at key.
-func (b *bench) buryOthers(key string, n int) {
-	b.Helper()
-	ctx := context.Background()
-	if n == 0 {
-		b.must(b.rdb.Del(ctx, key).Err())
-		return
-	}
-	var all []string
-	for i := range n {
-		all = append(all, fmt.Sprintf("%s:%d:0%d %d", uuid.NewString(), i, i, time.Now().Add(time.Minute).UnixMilli()))
-	}
-	b.must(b.rdb.HSet(ctx, key, "over", strings.Join(all, " ")).Err())
-	b.must(b.rdb.PExpire(ctx, key, time.Minute).Err())
-}
-
 // commands returns how many commands Redis runs while do runs, including those in scripts.
 func (b *bench) commands(do func()) int {
 	b.Helper()
@@ -244,87 +215,6 @@ func (b *bench) commands(do func()) int {
 		}
 	}
 	return all
-}
-
-// The tombstones of others cost one command for a lock for which no process waits: it checks that none of them is for
-// the caller.
-func TestTombstonesOfOthersCostOneCommand(t *testing.T) {
-	t.Parallel()
-	b := newLineBench(t, testredis.Start(t).Addr())
-	for what, l := range map[string]Locker{
-		"plain": b.client().NewLock(b.name + "1"), "fenced": b.client().NewLock(b.name+"2", Fenced()),
-		"write": newWriteLock(b.client(), b.name+"3"), "semaphore": b.client().NewSemaphore(b.name+"4", 3),
-	} {
-		ctx := ContextWithOwner(context.Background())
-		section := func() {
-			b.must(l.Lock(ctx))
-			b.must(l.Unlock(ctx))
-		}
-		section() // the connections are open, and the permits are set
-		free := b.commands(section)
-		for _, n := range []int{1, 100} {
-			b.buryOthers(lineKey(l.Name()), n)
-			assert.LessOrEqual(b, b.commands(section), free+1, "%s: commands with %d tombstones, %d without", what, n, free)
-			assert.Equal(b, []string{"over"}, b.rdb.HKeys(ctx, lineKey(l.Name())).Val(), "%s: the line", what)
-		}
-		b.buryOthers(lineKey(l.Name()), 0)
-	}
-}
-
-// A line in which no client has an entry any more has its tombstones, and nothing else.
-func TestLineThatEndsLeavesItsTombstonesAlone(t *testing.T) {
-	onEachLine(t, func(b *bench) {
-		first, waiter, other := b.manual().takes(), b.manual().listens().joins(), b.manual().listens().joins()
-		waiter.release(true)
-		other.release(false)
-		first.release(false)
-		keys, err := b.rdb.HKeys(context.Background(), b.lineKey()).Result()
-		b.must(err)
-		assert.Equal(b, []string{"over"}, keys)
-		assert.True(b, b.ended(waiter.field))
-	})
-}
-
-// A line and the wishes of a fair lock of the same name share a key. The wishes stay when the last place of the line
-// goes, however it goes, and so the fair lock passes to its next waiter.
-func TestLineThatEndsLeavesTheWishesOfAFairLock(t *testing.T) {
-	t.Parallel()
-	s := testredis.Start(t)
-	ctx := context.Background()
-	for kind, of := range map[string]func(c *Client, name string) contract.Record{
-		"lock": recordOfLock, "fenced": recordOfFenced, "write": recordOfWriter,
-	} {
-		for ends, leave := range map[string]func(l contract.Record, a contract.Attempt) call{
-			"gives up": func(l contract.Record, a contract.Attempt) call { return l.RollBack(a) },
-			"gives up, and its request may still run": func(l contract.Record, a contract.Attempt) call {
-				a.Late = true
-				return l.RollBack(a)
-			},
-			"is renamed": func(l contract.Record, a contract.Attempt) call {
-				return l.Rename(contract.Rename{From: a.Field, To: a.Field + "0", Lease: time.Minute, Late: true})
-			},
-		} {
-			t.Run(kind+" "+ends, func(t *testing.T) {
-				b := newReleaseBench(t, s, releaseKind{name: "fair", mine: recordOfFair, wait: recordOfFair})
-				l, a := of(b.dead, b.name), attemptOf(b.dead)
-				b.prepare("subscribed")
-				wish := b.rdb.HGet(ctx, lineKey(b.name), attemptOf(b.alive).Field).Val()
-				require.NotEmpty(t, wish)
-				a.Delivery = contract.Poll
-				b.does(l.Acquire(a), 0)
-				require.Contains(t, b.rdb.HKeys(ctx, lineKey(b.name)).Val(), "last", "it has a place")
-
-				b.eval(b.rdb, leave(l, a))
-				left := b.rdb.HGetAll(ctx, lineKey(b.name)).Val()
-				delete(left, "over")
-				assert.Equal(t, map[string]string{attemptOf(b.alive).Field: wish}, left)
-				assert.Positive(t, b.rdb.PTTL(ctx, lineKey(b.name)).Val())
-				assert.Equal(t, []any{int64(1), int64(0), int64(1)},
-					b.eval(b.rdb, b.kind.mine(b.me, b.name).Release(released(attemptOf(b.me).Field, 0, false))))
-				assert.Equal(t, []string{attemptOf(b.alive).Field}, b.holders())
-			})
-		}
-	}
 }
 
 // docs/limits.md says how many fields of a lock can have a tombstone: the last ones. The request of an earlier one may
@@ -399,54 +289,4 @@ func TestTombstoneNeedsNoMemory(t *testing.T) {
 			b.does(l.Rename(attach), -1)
 		})
 	}
-}
-
-// A tombstone is removed alone, and the line is deleted with the last one.
-func TestTombstoneIsTakenAwayAlone(t *testing.T) {
-	onEachLine(t, func(b *bench) {
-		ctx := context.Background()
-		all := []*manual{b.manual(), b.manual(), b.manual()}
-		for _, m := range all {
-			m.release(true)
-		}
-		remove := func(m *manual) int64 {
-			r, err := run(ctx, b.rdb, call{Script: tombstoneRemove, Keys: []string{b.lineKey()}, Args: []any{m.field}})
-			b.must(err)
-			return r[0]
-		}
-		for i, m := range []*manual{all[1], all[0], all[2]} {
-			require.Equal(b, 3-i, b.tombstones())
-			assert.Equal(b, int64(-1), remove(b.manual()), "a field without a tombstone")
-			assert.Equal(b, int64(1), remove(m))
-			assert.Equal(b, int64(-1), remove(m), "again")
-			assert.False(b, b.ended(m.field))
-		}
-		assert.Empty(b, b.lines(), "the line")
-
-		first := b.manual().takes()
-		waiter, gone := b.manual().listens().joins(), b.manual().listens().joins()
-		gone.release(true)
-		assert.Equal(b, int64(1), remove(gone))
-		assert.Equal(b, []string{waiter.id}, b.clientsInLine(), "the line")
-		first.release(false)
-		assert.Equal(b, waiter.field, b.holder(), "the holder")
-	})
-}
-
-// A field with a tombstone neither acquires a free lock nor enters the line, and the tombstones of others do not affect
-// it.
-func TestTombstoneAmongOthersIsSeen(t *testing.T) {
-	onEachLine(t, func(b *bench) {
-		ended, other := b.manual(), b.manual()
-		b.buryOthers(b.lineKey(), 50)
-		ended.release(true)
-		for range 20 {
-			b.manual().release(true)
-		}
-		assert.Equal(b, int64(0), ended.ask(contract.Barge)[0], "a free lock")
-		assert.Empty(b, b.holder())
-		assert.Equal(b, int64(1), other.ask(contract.Barge)[0], "another field")
-		other.release(false)
-		assert.Equal(b, 71, b.tombstones())
-	})
 }

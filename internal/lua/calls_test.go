@@ -17,6 +17,7 @@ var storyCalls = map[string][2]string{
 	"lock_rename":       {"lock line", "from to lease until ends late"},
 	"renew":             {"lock", "field lease exact"},
 	"force":             {"lock line token", "channel how seen"},
+	"rw_force":          {rwKeys, "half prefix rwchannel how seen"},
 	"tombstone_remove":  {"line", "field"},
 	"fair_acquire":      {fairKeys, "field lease count wait beat waits asked fenced turns how"},
 	"fair_release":      {fairKeys, "field left wait beat late rollback turns how"},
@@ -34,7 +35,7 @@ const (
 	rwKeys   = "lock writers line token"
 )
 
-// storyDefaults has what a story need not say. An empty token and an empty seen are left out.
+// storyDefaults has what a story need not say. An empty argument is left out, except other.
 var storyDefaults = map[string]string{
 	"lock": "lock", "line": "relock_line:{lock}", "token": "", "queue": "redisson_lock_queue:{lock}",
 	"timeouts": "redisson_lock_timeout:{lock}", "heartbeats": "relock_lock_alive:{lock}",
@@ -43,7 +44,7 @@ var storyDefaults = map[string]string{
 	"turns": "redisson_lock__channel:{lock}:", "permitted": "redisson_sc:{lock}", "how": "publish",
 	"lease": "30s", "count": "1", "left": "0", "delivery": "push", "asked": "1", "waits": "1", "tokens": "0",
 	"fenced": "0", "exact": "0", "other": "", "seen": "", "strict": "1", "late": "0", "rollback": "0", "until": "0",
-	"ends": "0", "window": "20ms", "wait": "5m", "beat": "4s", "writing": "3s",
+	"ends": "0", "half": "write", "window": "20ms", "wait": "5m", "beat": "4s", "writing": "3s",
 }
 
 // The stories give each script the keys and the arguments that its header has.

@@ -40,6 +40,7 @@ type teller struct {
 	now   time.Time
 	ids   map[string]string // of clients, by their letters
 	names *strings.Replacer // the other way round
+	costs bool              // whether it says how many commands a request runs
 }
 
 func newTeller(t *testing.T) *teller {
@@ -82,6 +83,9 @@ func (p *teller) play(command string, words []string) string {
 		require.NoError(p, err)
 		p.now = p.now.Add(d)
 		return p.run("return {}", nil, nil)
+	case "costs":
+		p.costs = true
+		return ""
 	case "redis":
 		source, args := "return {", []any(nil)
 		for command := range strings.SplitSeq(strings.Join(words, " "), " ; ") {
@@ -126,7 +130,7 @@ func (p *teller) arguments(names string, given map[string]string) (args []any) {
 	for _, name := range strings.Fields(names) {
 		value, known := given[name]
 		require.True(p, known, "%s has no value", name)
-		if value != "" || name != "token" && name != "seen" {
+		if value != "" || name == "other" {
 			args = append(args, p.value(value))
 		}
 	}
@@ -168,6 +172,9 @@ func (p *teller) run(source string, keys []string, args []any) string {
 	e, err := luatest.Run(p.Context(), p.rdb, luatest.New(source), p.now, keys, args...)
 	require.NoError(p, err)
 	var out strings.Builder
+	if p.costs {
+		fmt.Fprintf(&out, "  runs %d commands\n", e.Commands)
+	}
 	if len(e.Reply) > 0 {
 		fmt.Fprintln(&out, "  answers", p.shown(strings.Trim(fmt.Sprint(e.Reply), "[]")))
 	}
