@@ -19,6 +19,8 @@ var storyCalls = map[string][2]string{
 	"force":             {"lock line token", "channel how seen"},
 	"tombstone_remove":  {"line", "field"},
 	"fair_acquire":      {fairKeys, "field lease count wait beat waits asked fenced turns how"},
+	"fair_force":        {fairKeys, "wait beat turns how seen"},
+	"fair_rename":       {"lock queue timeouts heartbeats line", "from to lease until ends late wait"},
 	"fair_release":      {fairKeys, "field left wait beat late rollback turns how"},
 	"read_acquire":      {"lock writers line", "field lease count prefix other rwchannel how"},
 	"read_release":      {rwKeys, "field left prefix strict rwchannel how window late"},
