@@ -17,6 +17,8 @@ var storyCalls = map[string][2]string{
 	"lock_rename":       {"lock line", "from to lease until ends late"},
 	"renew":             {"lock", "field lease exact"},
 	"force":             {"lock line token", "channel how seen"},
+	"inspect":           {"lock", "field"},
+	"rw_force":          {rwKeys, "kind prefix rwchannel how seen"},
 	"tombstone_remove":  {"line", "field"},
 	"fair_acquire":      {fairKeys, "field lease count wait beat waits asked fenced turns how"},
 	"fair_force":        {fairKeys, "wait beat turns how seen"},
@@ -37,6 +39,7 @@ const (
 
 // storyDefaults has what a story need not say. An empty token and an empty seen are left out.
 var storyDefaults = map[string]string{
+	"field": "",
 	"lock": "lock", "line": "relock_line:{lock}", "token": "", "queue": "redisson_lock_queue:{lock}",
 	"timeouts": "redisson_lock_timeout:{lock}", "heartbeats": "relock_lock_alive:{lock}",
 	"writers": "relock_rwlock_writers:{lock}", "taken": "{lock}:timeout", "prefix": "{lock}:",
