@@ -17,9 +17,12 @@ var storyCalls = map[string][2]string{
 	"lock_rename":       {"lock line", "from to lease until ends late"},
 	"renew":             {"lock", "field lease exact"},
 	"force":             {"lock line token", "channel how seen"},
-	"rw_force":          {rwKeys, "half prefix rwchannel how seen"},
+	"inspect":           {"lock", "field"},
+	"rw_force":          {rwKeys, "kind prefix rwchannel how seen"},
 	"tombstone_remove":  {"line", "field"},
 	"fair_acquire":      {fairKeys, "field lease count wait beat waits asked fenced turns how"},
+	"fair_force":        {fairKeys, "wait beat turns how seen"},
+	"fair_rename":       {"lock queue timeouts heartbeats line", "from to lease until ends late wait"},
 	"fair_release":      {fairKeys, "field left wait beat late rollback turns how"},
 	"read_acquire":      {"lock writers line", "field lease count prefix other rwchannel how"},
 	"read_release":      {rwKeys, "field left prefix strict rwchannel how window late"},
@@ -36,6 +39,7 @@ const (
 
 // storyDefaults has what a story need not say. An empty argument is left out, except other.
 var storyDefaults = map[string]string{
+	"field": "",
 	"lock": "lock", "line": "relock_line:{lock}", "token": "", "queue": "redisson_lock_queue:{lock}",
 	"timeouts": "redisson_lock_timeout:{lock}", "heartbeats": "relock_lock_alive:{lock}",
 	"writers": "relock_rwlock_writers:{lock}", "taken": "{lock}:timeout", "prefix": "{lock}:",
