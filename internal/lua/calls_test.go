@@ -26,6 +26,17 @@ var storyCalls = map[string][2]string{
 	"write_release":     {rwKeys, "field left prefix rollback other rwchannel how window late"},
 	"semaphore_acquire": {"lock taken line", "field lease count permits delivery asked permitted how"},
 	"semaphore_release": {"lock taken line", "field left permitted how window late"},
+	"semaphore_set":     {"lock taken line", "permits permitted how request"},
+	"semaphore_force":   {"lock taken line", "permitted how seen"},
+	"semaphore_rename":  {"lock taken line", "from to lease until ends late"},
+	"semaphore_renew":   {"taken", "field lease exact"},
+	"semaphore_inspect": {"lock taken", "field"},
+	"read_rename":       {"lock", "from to lease until ends splits prefix late"},
+	"read_renew":        {"lock", "field lease exact prefix"},
+	"read_inspect":      {"lock", "field prefix"},
+	"rw_force":          {rwKeys, "half prefix rwchannel how seen"},
+
+	"semaphore_count_inspect": {"lock taken", "permits"},
 }
 
 const (
@@ -33,7 +44,7 @@ const (
 	rwKeys   = "lock writers line token"
 )
 
-// storyDefaults has what a story need not say. An empty token and an empty seen are left out.
+// storyDefaults has what a story need not say. An empty token, seen or request is left out.
 var storyDefaults = map[string]string{
 	"lock": "lock", "line": "relock_line:{lock}", "token": "", "queue": "redisson_lock_queue:{lock}",
 	"timeouts": "redisson_lock_timeout:{lock}", "heartbeats": "relock_lock_alive:{lock}",
@@ -41,7 +52,7 @@ var storyDefaults = map[string]string{
 	"channel": "redisson_lock__channel:{lock}", "rwchannel": "redisson_rwlock:{lock}",
 	"turns": "redisson_lock__channel:{lock}:", "permitted": "redisson_sc:{lock}", "how": "publish",
 	"lease": "30s", "count": "1", "left": "0", "delivery": "push", "asked": "1", "waits": "1", "tokens": "0",
-	"fenced": "0", "exact": "0", "other": "", "seen": "", "strict": "1", "late": "0", "rollback": "0", "until": "0",
+	"fenced": "0", "exact": "0", "other": "", "seen": "", "splits": "0", "request": "", "strict": "1", "late": "0", "rollback": "0", "until": "0",
 	"ends": "0", "window": "20ms", "wait": "5m", "beat": "4s", "writing": "3s",
 }
 

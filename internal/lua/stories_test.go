@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -126,7 +127,7 @@ func (p *teller) arguments(names string, given map[string]string) (args []any) {
 	for _, name := range strings.Fields(names) {
 		value, known := given[name]
 		require.True(p, known, "%s has no value", name)
-		if value != "" || name != "token" && name != "seen" {
+		if value != "" || !slices.Contains([]string{"token", "seen", "request"}, name) {
 			args = append(args, p.value(value))
 		}
 	}
