@@ -260,7 +260,7 @@ var faultRows = map[int]string{
 	32: "TestFaultPausedHolderFindsItsGuardEnded TestEngineGuardLooksAtTheClock TestEngineGuardOfAHoldThatIsBeingLost",
 	34: "TestNoWallClock",
 	35: "TestFaultServerClockJumpIsReported TestLineStarvesNobodyAfterItsClockWasSetBack " +
-		"TestReaderIsNotHeldOffByAHeartbeatOfTheFuture TestStories/fair_dead",
+		"TestStories TestStories/fair_dead",
 	36: "TestFaultTimeOfASlowRequestIsNotValid",
 	37: "TestEngineAttemptThatRunsAfterAnOutageIsRolledBack TestFaultPausedRedisEndsValidityAndCalls " +
 		"TestFairOrderSurvivesAPauseOfRedis",

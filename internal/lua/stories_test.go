@@ -137,7 +137,7 @@ func (p *teller) arguments(names string, given map[string]string) (args []any) {
 	for _, name := range strings.Fields(names) {
 		value, known := given[name]
 		require.True(p, known, "%s has no value", name)
-		if value != "" || name == "other" {
+		if value != "" || name == "other" || name == "field" {
 			args = append(args, p.value(value))
 		}
 	}
