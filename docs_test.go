@@ -407,7 +407,7 @@ func libraryFiles(t *testing.T, pattern string) (files []string) {
 	return files
 }
 
-// testFunctions returns the names of the tests in these packages.
+// testFunctions returns the names of the tests in these packages, and those of the stories of the scripts.
 func testFunctions(t *testing.T) map[string]bool {
 	all := map[string]bool{}
 	for _, file := range libraryFiles(t, "*_test.go") {
@@ -416,6 +416,11 @@ func testFunctions(t *testing.T) map[string]bool {
 		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`).FindAllSubmatch(source, -1) {
 			all[string(found[1])] = true
 		}
+	}
+	stories, err := filepath.Glob("internal/lua/testdata/*.txt")
+	require.NoError(t, err)
+	for _, story := range stories {
+		all["TestStories/"+strings.TrimSuffix(filepath.Base(story), ".txt")] = true
 	}
 	return all
 }

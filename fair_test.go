@@ -9,18 +9,15 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -158,27 +155,6 @@ func (q *servedQueue) served() []string {
 	return slices.Clone(q.got)
 }
 
-func TestFairTryLockDoesNotJumpTheQueue(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		ctx := context.Background()
-		// A Java waiter is in the queue of a lock that is free.
-		b.must(b.rdb.RPush(ctx, "redisson_lock_queue:{"+b.name+"}", "java:1").Err())
-		b.must(
-			b.rdb.ZAdd(
-				ctx,
-				"redisson_lock_timeout:{"+b.name+"}",
-				redis.Z{Score: float64(time.Now().Add(time.Minute).UnixMilli()), Member: "java:1"},
-			).Err(),
-		)
-		l := b.client().NewFairLock(b.name)
-		b.tries(l, false)
-		assert.Len(t, b.queue(), 1)
-		assert.Len(t, b.keys(), 2)
-		b.must(b.rdb.Del(ctx, b.keys()...).Err())
-	})
-}
-
 func TestFairReentryDoesNotQueue(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		q := servedQueue{bench: newBench(t, addr)}
@@ -234,36 +210,6 @@ func TestFairWaitersPollOncePerSecond(t *testing.T) {
 	assert.LessOrEqual(t, calls, int(1.5*waiters*watch.Seconds()), "calls of %d waiters in %v", waiters, watch)
 	assert.NotZero(t, calls, "calls of %d waiters in %v", waiters, watch)
 	q.wantOrder(want...)
-}
-
-// A waiter at the head of the queue of a free lock that gives up notifies the next one.
-func TestFairGivingUpWakesTheNext(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		ctx := context.Background()
-		l := b.client().NewFairLock(b.name).lock.(*fairLock)
-		holder, first, last := javaOther+":1", javaOther+":2", javaOther+":3"
-		for _, field := range []string{holder, first, last} {
-			g, err := sendAttempt(l, contract.Attempt{Field: field, Lease: time.Minute, HoldCount: 1})
-			b.must(err)
-			if g.Status == contract.Busy {
-				assert.Positive(t, g.Wait, field)
-				assert.LessOrEqual(t, g.Wait, fairHeartbeat, "%s polls too late to prove that it lives", field)
-			}
-		}
-		b.must(b.rdb.Del(ctx, b.name).Err()) // the holder has crashed
-		messages := b.rdb.Subscribe(ctx, l.Channel(contract.Attempt{Field: last}))
-		defer messages.Close()
-		_, err := messages.Receive(ctx)
-		b.must(err)
-		_, err = l.client.send(l.RollBack(contract.Attempt{Field: first, HoldCount: 1}))
-		require.NoError(t, err)
-		got := make(chan error, 1)
-		go func() { got <- second(messages.ReceiveMessage(ctx)) }()
-		b.must(await(b, "the message to the second", got))
-		_, err = l.client.send(l.RollBack(contract.Attempt{Field: last, HoldCount: 1}))
-		require.NoError(t, err)
-	})
 }
 
 // Redis was unavailable for longer than a heartbeat is valid: no waiter loses its position.
@@ -345,37 +291,18 @@ func TestFairTryLockWithoutWaitIsOneRequest(t *testing.T) {
 func TestFairVeryManyWaitersSurviveAnOutage(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
-	ctx := context.Background()
-	const many = 6000 // more than one script handles
 	for what, beat := range map[string]time.Duration{"an outage": -time.Minute, "the clock went back": time.Hour} {
 		t.Run(what, func(t *testing.T) {
-			b := newBench(t, s.Addr())
-			l := b.client().NewFairLock(b.name)
-			keys := l.lock.(*fairLock).keys
-			b.must(b.client().NewFairLock(b.name).Lock(ctx))
-			now := time.Now()
-			b.must(b.rdb.Eval(ctx, `
-				for i = 1, ARGV[1] do
-					local field = ARGV[2] .. ':' .. i .. ':0' .. i
-					redis.call('rpush', KEYS[1], field)
-					redis.call('zadd', KEYS[2], ARGV[3] + i, field)
-					redis.call('zadd', KEYS[3], ARGV[4] + i, field)
-				end
-				redis.call('zadd', KEYS[3], ARGV[4], '')
-				return 1`, keys[1:4], many, uuid.NewString(), now.Add(time.Hour).UnixMilli(), now.Add(beat).UnixMilli()).Err())
-			other := b.newFairWaiter(l, 1)
+			q := newBench(t, s.Addr()).newFairQueue()
+			q.join(false, 6000) // more than one script handles
+			now := q.now()
+			q.beats(now+beat.Milliseconds(), now+beat.Milliseconds())
 			for range 8 {
-				other.asks("", time.Minute)
-				assert.Equal(t, int64(many+1), b.rdb.LLen(ctx, keys[1]).Val(), "waiters")
+				q.givesUp("nobody")
+				q.check(what)
 			}
-			until := strconv.FormatInt(time.Now().Add(fairLife).UnixMilli(), 10)
-			assert.Zero(t, b.rdb.ZCount(ctx, keys[3], "("+until, "+inf").Val(), "heartbeats that last for too long")
-			assert.Zero(
-				t,
-				b.rdb.ZCount(ctx, keys[3], "-inf", strconv.FormatInt(now.UnixMilli()-1, 10)).Val(),
-				"heartbeats that are over",
-			)
-			b.rdb.Del(ctx, append(keys, b.name)...)
+			within := q.rdb.ZCount(t.Context(), q.lock.keys[3], fmt.Sprint(now), fmt.Sprint(q.now()+fairLife.Milliseconds())).Val()
+			assert.Equal(t, int64(len(q.all)+1), within, "heartbeats that are neither over nor last for too long")
 		})
 	}
 }

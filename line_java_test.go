@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
@@ -109,52 +108,6 @@ func TestLineFirstPlaceFollowsARedissonHolder(t *testing.T) {
 	})
 }
 
-// A release to which Redisson is subscribed leaves the lock free for every client once in each hand-off window, and not
-// more often.
-func TestLineSharesTheLockOnceInAWindow(t *testing.T) {
-	onEachLine(t, func(b *bench) {
-		redisson := b.subscribe(b.releaseChannel())
-		first := b.manual().takes()
-		one, two, three := b.manual().listens().joins(), b.manual().listens().joins(), b.manual().listens().joins()
-		release := func(m *manual) reply {
-			return m.releaseIn(time.Minute, false)
-		}
-		endSlice := func() { b.must(b.rdb.HSet(context.Background(), b.lineKey(), "shared", 1).Err()) }
-		assert.Equal(b, reply{1, 0, 1}, release(first), "a release in the first slice of the line")
-		assert.Equal(b, one.field, b.holder(), "the holder")
-		endSlice()
-		assert.Equal(b, reply{1, 1, 0}, release(one), "the first release of the next slice")
-		assert.Empty(b, b.holder(), "the holder")
-		_, err := redisson.ReceiveTimeout(context.Background(), soon)
-		b.must(err)
-		assert.Equal(b, []string{"free"}, two.messages(), "messages to the first place")
-		assert.Empty(b, three.messages(), "messages to the second place")
-		assert.Equal(b, int64(1), two.ask(contract.Push)[0], "the first place takes the free lock")
-		assert.Equal(b, reply{1, 0, 1}, release(two), "the second release of the slice")
-		assert.Equal(b, three.field, b.holder(), "the holder")
-		endSlice()
-		b.manual().listens().joins()
-		assert.Equal(b, int64(1), release(three)[1], "connections that heard the release of the slice after it")
-	})
-}
-
-// If the clock of Redis was set back, the time of the last free release is in the future. Then the next release is
-// free, and the window starts again.
-func TestLineSharesTheLockAfterItsClockWasSetBack(t *testing.T) {
-	onEachLine(t, func(b *bench) {
-		b.subscribe(b.releaseChannel()) // a subscription of Redisson
-		first := b.manual().takes()
-		one, two := b.manual().listens().joins(), b.manual().listens().joins()
-		later := time.Now().Add(10 * time.Minute).UnixMilli()
-		b.must(b.rdb.HSet(context.Background(), b.lineKey(), "shared", later).Err())
-		assert.Equal(b, reply{1, 1, 0}, first.releaseIn(time.Minute, false), "the first release after the jump")
-		assert.Equal(b, []string{"free"}, one.messages(), "messages to the first place")
-		assert.Equal(b, int64(1), one.ask(contract.Push)[0], "the first place takes the free lock")
-		assert.Equal(b, reply{1, 0, 1}, one.releaseIn(time.Minute, false), "the second release of the slice")
-		assert.Equal(b, two.field, b.holder(), "the holder")
-	})
-}
-
 // The same applies to a MultiLock, and to Redisson, if processes always wait for the lock.
 func TestLineStarvesNobodyAfterItsClockWasSetBack(t *testing.T) {
 	t.Parallel()
@@ -189,24 +142,6 @@ func TestLineStarvesNobodyAfterItsClockWasSetBack(t *testing.T) {
 		require.True(b, got, "the MultiLock waits in vain beside the line")
 		b.must(multi.Unlock(me))
 	}
-}
-
-// A free release also removes the entries of dead clients. With replicas each release of a lock that is used seldom is
-// a free one, and no other script reads the line.
-func TestLineFreeReleaseForgetsTheDead(t *testing.T) {
-	onEachLine(t, func(b *bench) {
-		b.subscribe(b.releaseChannel())
-		first := b.manual().takes()
-		b.manual().joins() // and does not subscribe
-		living := b.manual().listens().joins()
-		b.manual().joins()
-		first.releaseIn(0, false)
-		assert.Empty(b, b.holder(), "the holder")
-		assert.Equal(b, []string{"free"}, living.messages(), "messages to the first place that hears")
-		assert.Equal(b, living.id, b.clientsInLine()[0], "the first place")
-		living.releaseIn(0, false) // it gives up
-		b.emptyLine()
-	})
 }
 
 // Redisson gets its share of a lock for which processes of this version always wait.

@@ -2,8 +2,7 @@ package relock
 
 // The line for users who may not publish, subscribe, or use its keys.
 //
-// Rules: such a user acquires locks all the same, and passes them on. It removes no place of others, and lets those in
-// the line go first.
+// Rules: such a user acquires locks all the same, and passes them on. It lets those in the line go first.
 
 import (
 	"context"
@@ -15,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -75,40 +73,6 @@ func TestLineWithoutAPermission(t *testing.T) {
 			assert.Contains(b, log, lack.warned, "logged")
 		})
 	}
-}
-
-// A script of a user that may not publish grants nothing, and removes no entry.
-func TestLineUserWithoutPublishLeavesAllPlaces(t *testing.T) {
-	t.Parallel()
-	server := testredis.Start(t)
-	b := newBench(t, server.Addr())
-	b.must(
-		b.rdb.Do(
-			context.Background(),
-			"acl",
-			"setuser",
-			"quiet",
-			"on",
-			">secret",
-			"allkeys",
-			"allchannels",
-			"allcommands",
-			"-publish",
-		).Err(),
-	)
-	bench := *b
-	quiet := b.manual()
-	quiet.bench = &bench
-	quiet.rdb = server.Client(func(o *redis.Options) { o.Username, o.Password = "quiet", "secret" })
-	first := b.manual().takes()
-	one, two := b.manual().listens().joins(), b.manual().listens().joins()
-	first.release(false)
-	b.must(b.rdb.Del(context.Background(), b.name).Err()) // the lease of the first grant expires
-	quiet.release(true)
-	assert.Equal(b, []string{one.id, two.id}, b.clientsInLine(), "the line")
-	assert.Equal(b, "suspect", b.placeOf(one.id).state, "the place whose grant was not used")
-	b.manual().release(true)
-	assert.Equal(b, two.field, b.holder(), "the holder")
 }
 
 // A user that may not publish cannot notify waiters of its release, and they poll once in each poll interval. The user

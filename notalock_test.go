@@ -3,12 +3,10 @@ package relock
 // Keys that hold other data than a lock.
 //
 // Rules: data that no lock has written are refused by every method that asks Redis, with a text that names the key, and
-// are not touched, also where they replace the record of a lock that is held or awaited. Every record that Redisson or
-// relock writes is a lock.
+// are not touched, also where they replace the record of a lock that is held or awaited.
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -20,9 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const aUUID = "550e8400-e29b-41d4-a716-446655440000"
-
-// foreignValues write data under a key that no lock writes. Each has the text of its error.
+// foreignValues write data under a key that no lock writes. Each has the text of its error. Further ones are in
+// internal/lua/testdata/notalock.txt.
 var foreignValues = map[string]struct {
 	put  func(ctx context.Context, rdb redis.Cmdable, key string) error
 	says string
@@ -33,32 +30,11 @@ var foreignValues = map[string]struct {
 	"list": {func(ctx context.Context, rdb redis.Cmdable, key string) error {
 		return rdb.RPush(ctx, key, "a", "b").Err()
 	}, "holds a list that does not belong to a lock of this type"},
-	"set": {func(ctx context.Context, rdb redis.Cmdable, key string) error {
-		return rdb.SAdd(ctx, key, "a", "b").Err()
-	}, "holds a set that does not belong to a lock of this type"},
-	"zset": {func(ctx context.Context, rdb redis.Cmdable, key string) error {
-		return rdb.ZAdd(ctx, key, redis.Z{Score: 1, Member: "a"}).Err()
-	}, "holds a zset that does not belong to a lock of this type"},
-	"stream": {func(ctx context.Context, rdb redis.Cmdable, key string) error {
-		return rdb.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"a", 1}}).Err()
-	}, "holds a stream that does not belong to a lock of this type"},
-	"one number":                         foreignHash(`"total"`, "total", 5),
-	"numbers":                            foreignHash(``, "total", 5, "lines", 3),
-	"texts":                              foreignHash(``, "name", "bob", "mail", "b@x"),
-	"a UUID":                             foreignHash(aUUID, aUUID, 1),
-	"a UUID and a name":                  foreignHash(aUUID+":bob", aUUID+":bob", 1),
-	"a hold with no levels":              foreignHash(aUUID+":7", aUUID+":7", 0),
-	"a hold with a text":                 foreignHash(aUUID+":7", aUUID+":7", "yes"),
-	"two holds of a lock that holds one": foreignHash(aUUID+":", aUUID+":7", 1, aUUID+":8", 2),
-	"a hold and data":                    foreignHash(``, aUUID+":7", 1, "total", 5),
-	"a strange mode":                     foreignHash(`"mode"`, "mode", "dark", "size", 5),
-	"a mode and data":                    foreignHash(`"theme"`, "mode", "read", "theme", 1),
-	"a mode, a hold and data":            foreignHash(`"theme"`, "mode", "write", aUUID+":7:write", 1, "theme", 1),
-	"a mode":                             foreignHash(`"mode"`, "mode", "read"),
-	"a field that is no text":            foreignHash(`"a\n\x00\"\\ b`, "a\n\x00\"\\ b", 1),
-	"an empty field":                     foreignHash(`""`, "", 5),
-	"an empty field of a writer":         foreignHash(`":write"`, ":write", 5),
-	"a long field":                       foreignHash(`… (5000 bytes)`, strings.Repeat("x", 5000), 1),
+	"one number":              foreignHash(`"total"`, "total", 5),
+	"a mode and data":         foreignHash(`"theme"`, "mode", "read", "theme", 1),
+	"a field that is no text": foreignHash(`"a\n\x00\"\\ b`, "a\n\x00\"\\ b", 1),
+	"an empty field":          foreignHash(`""`, "", 5),
+	"a long field":            foreignHash(`… (5000 bytes)`, strings.Repeat("x", 5000), 1),
 }
 
 func foreignHash(field string, pairs ...any) struct {
@@ -217,57 +193,6 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 	})
 }
 
-// An additional key of the lock is named, and the lock is not acquired.
-func TestWhatIsNoLockBesideALock(t *testing.T) {
-	t.Parallel()
-	onEachServer(t, func(t *testing.T, addr string) {
-		for kind, all := range map[string]map[string][]string{
-			"fenced":       {"redisson_lock_token:{%s}": {"list", "one number"}},
-			"fenced write": {"redisson_lock_token:{%s}": {"set"}, "relock_rwlock_writers:{%s}": {"string", "numbers"}},
-			"fair": {
-				"redisson_lock_queue:{%s}":   {"string", "one number"},
-				"redisson_lock_timeout:{%s}": {"list"},
-				"relock_lock_alive:{%s}":     {"string"},
-			},
-		} {
-			for form, whats := range all {
-				newLock := lockKinds[slices.IndexFunc(lockKinds, func(k lockKind) bool { return k.name == kind })].one
-				for _, what := range whats {
-					b := newBench(t, addr)
-					ctx, key := context.Background(), fmt.Sprintf(form, b.name)
-					b.must(foreignValues[what].put(ctx, b.rdb, key))
-					b.must(b.rdb.Expire(ctx, key, time.Hour).Err())
-					before, c := b.content(key), b.client()
-					for n, err := range []error{
-						newLock(c, b.name).Lock(ctx), second(newLock(c, b.name).TryLock(ctx, time.Hour, 0)),
-						second(c.Inspect(ctx, b.name)),
-					} {
-						if form == "redisson_lock_timeout:{%s}" && n < 2 { // a waiter reads it
-							continue
-						}
-						require.ErrorIs(t, err, ErrNotALock, "%s, %s", key, what)
-						assert.Contains(t, err.Error(), "the key "+shortName(key)+" holds a ", "%s, %s", key, what)
-					}
-					assert.Equal(t, before, b.content(key), "%s, %s", key, what)
-					b.forget()
-				}
-			}
-		}
-		b := newBench(t, addr)
-		ctx, key := context.Background(), tokenKey(b.name)
-		b.must(b.rdb.Set(ctx, key, "many", 0).Err())
-		for _, k := range lockKinds {
-			if strings.HasPrefix(k.name, "fenced") {
-				err := k.one(b.client(), b.name).Lock(ctx)
-				require.ErrorIs(t, err, ErrNotALock)
-				assert.Contains(t, err.Error(), "the key "+shortName(key)+" holds a token counter that is not a number")
-			}
-		}
-		b.must(b.rdb.Del(ctx, key).Err())
-		testredis.Await(t, "nothing is taken", soon, func() bool { return len(b.keys()) == 0 })
-	})
-}
-
 // A majority of such nodes makes callers fail at once.
 func TestRedLockOfWhatIsNoLock(t *testing.T) {
 	b := newRedBench(t) // which is parallel
@@ -324,105 +249,4 @@ func TestABigHashThatIsNoLock(t *testing.T) {
 	}
 	b.must(b.rdb.Unlink(ctx, b.name).Err())
 	testredis.Await(t, "nothing else is left", soon, func() bool { return len(b.keys()) == 0 })
-}
-
-// genuineRecords are records of Redisson and of relock, in every existing form, and whether a reader may acquire the
-// lock.
-var genuineRecords = map[string]struct {
-	pairs  []any
-	leases []string // leases of readers
-	reads  bool
-}{
-	"Java":                     {pairs: []any{javaThread, 1}},
-	"Java, deep":               {pairs: []any{javaThread, 12345}},
-	"Java, negative":           {pairs: []any{javaThread[:37] + "-42", 1}},
-	"Java, a transaction":      {pairs: []any{javaThread + ":0123456789abcdef0123456789abcdef", 1}},
-	"Java, upper case":         {pairs: []any{strings.ToUpper(javaThread), 1}},
-	"relock":                   {pairs: []any{javaThread + ":17", 3}},
-	"relock, ContextWithOwner": {pairs: []any{javaThread[:37] + "-9:17", 3}},
-	"Java, a writer":           {pairs: []any{"mode", "write", javaThread + ":write", 2}},
-	"Java, writer, reader": {
-		pairs:  []any{"mode", "write", javaThread + ":write", 2, javaThread, 1},
-		leases: []string{javaThread},
-	},
-	"relock, a writer": {pairs: []any{"mode", "write", javaThread + ":17:write", 1}},
-	"Java, a reader":   {pairs: []any{"mode", "read", javaThread, 2}, leases: []string{javaThread}, reads: true},
-	"relock, a reader": {
-		pairs:  []any{"mode", "read", javaThread + ":17", 1},
-		leases: []string{javaThread + ":17"},
-		reads:  true,
-	},
-	"many readers": manyReaders(600),
-	"Java, a multi lock of values": {pairs: []any{
-		"aZbY0123456789+/aZbY01", javaThread,
-		"aZbY0123456789+/aZbY01:" + javaThread + ":expire_time", time.Now().Add(24 * time.Hour).UnixMilli(),
-		"aZbY0123456789+/aZbY01:" + javaThread + ":lock_count", 2,
-	}},
-}
-
-func manyReaders(n int) struct {
-	pairs  []any
-	leases []string
-	reads  bool
-} {
-	r := struct {
-		pairs  []any
-		leases []string
-		reads  bool
-	}{pairs: []any{"mode", "read"}, reads: true}
-	for i := range n {
-		r.pairs = append(r.pairs, fmt.Sprintf("%s%d", javaThread[:37], i), 1)
-		r.leases = append(r.leases, fmt.Sprintf("%s%d", javaThread[:37], i))
-	}
-	return r
-}
-
-func TestEveryGenuineRecordIsALock(t *testing.T) {
-	t.Parallel()
-	onEachServer(t, func(t *testing.T, addr string) {
-		ctx := context.Background()
-		for what, record := range genuineRecords {
-			t.Run(what, func(t *testing.T) {
-				for _, k := range lockKinds {
-					if k.record != "hash" {
-						continue
-					}
-					kind := k.name
-					b := newBench(t, addr)
-					b.must(b.rdb.HSet(ctx, b.name, record.pairs...).Err())
-					b.must(b.rdb.PExpire(ctx, b.name, time.Hour).Err())
-					_, err := b.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-						for _, reader := range record.leases {
-							p.Set(ctx, "{"+b.name+"}:"+reader+":rwlock_timeout:1", 1, time.Hour)
-						}
-						return nil
-					})
-					b.must(err)
-					c := b.client(WithPollInterval(50 * time.Millisecond))
-					l := k.one(c, b.name)
-					ok, err := l.TryLock(ctx, 0, 0)
-					require.NoError(t, err, kind)
-					require.Equal(t, record.reads && k.shared, ok, kind)
-					if ok {
-						require.NoError(t, l.Unlock(ctx))
-					}
-					_, err = l.IsLocked(ctx)
-					require.NoError(t, err, kind)
-					_, err = l.TTL(ctx)
-					require.NoError(t, err, kind)
-					i, err := c.Inspect(ctx, b.name)
-					require.NoError(t, err, kind)
-					require.True(t, i.Held(), "%+v", i)
-					if !record.reads || !k.shared {
-						within, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
-						require.ErrorIs(t, l.Lock(within), context.DeadlineExceeded, kind)
-						cancel()
-					}
-					_, err = l.ForceUnlock(ctx)
-					require.NoError(t, err, kind)
-					b.forget()
-				}
-			})
-		}
-	})
 }

@@ -13,12 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -75,33 +72,6 @@ func (b *lineBench) awaitPlace(l *WriteLock) {
 // listeners returns how many connections are subscribed to the channel of the lock.
 func (b *lineBench) listeners() int64 {
 	return b.hearers(b.releases)
-}
-
-// joinsDead adds an entry for a client that does not exist to the line.
-func (b *lineBench) joinsDead() (client string) {
-	b.Helper()
-	ctx := context.Background()
-	l := b.client().NewRWLock(b.name).Write()
-	e := l.client.engine
-	attempt := contract.Attempt{
-		Field:     e.Probe().NewField(1),
-		Lease:     time.Minute,
-		HoldCount: 1,
-		Delivery:  contract.Push,
-		Asked:     1,
-	}
-	s := b.subscribe(l.client.grantChannel(b.releases))
-	defer testredis.Await(
-		b,
-		"it does not listen any more",
-		soon,
-		func() bool { return b.hearers(l.client.grantChannel(b.releases)) == 0 },
-	)
-	defer func() { _ = s.Close() }()
-	r, err := run(ctx, b.rdb, l.record.Acquire(attempt))
-	b.must(err)
-	require.EqualValues(b, 1, r[2]%4, "it has a place")
-	return e.ID
 }
 
 // With one script a writer passes the lock to the first writer of another process, whose Lock returns without a
@@ -163,190 +133,6 @@ func TestGrantedWriterRenews(t *testing.T) {
 		func() bool { return b.rdb.PTTL(ctx, b.name).Val() > 2*engine.ProvisionalLease },
 	)
 	b.must(to.Unlock(ctx))
-}
-
-// The last reader passes the lock to the first writer: when it unlocks, and when a writer or a reader finds that the
-// others have crashed.
-func TestLastReaderPassesToTheFirstWriter(t *testing.T) {
-	b := newRWLineBench(t)
-	ctx := ContextWithOwner(context.Background())
-	one, two, dead, write := b.rw(Fenced()).Read(), b.rw(Fenced()).Read(), b.rw(Fenced()).Read(), b.rw(Fenced()).Write()
-	asked := int64(0)
-	for range 5 {
-		lease := b.locksFor(ctx, dead, 100*time.Millisecond)
-		b.must(one.Lock(ctx))
-		b.must(two.Lock(ctx))
-		got := b.waits(ctx, write)
-		time.Sleep(lease)
-		b.must(one.Unlock(ctx))
-		assert.Equal(t, "read", b.rdb.HGet(ctx, b.name, "mode").Val())
-		before := b.asked.Load()
-		b.must(two.Unlock(ctx))
-		b.must(await(b.bench, "the writer has the lock", got))
-		asked += b.asked.Load() - before
-		assert.Zero(t, b.rdb.Exists(ctx, "relock_rwlock_writers:{"+b.name+"}").Val(), "no writer waits")
-		b.must(write.Unlock(ctx))
-		_ = dead.Unlock(ctx)
-	}
-	assert.LessOrEqual(t, asked, int64(1), "attempts after the release; a heartbeat may have been due")
-}
-
-// The lock passes over a writer whose process has crashed.
-func TestDeadWriterIsPassedOver(t *testing.T) {
-	b := newRWLineBench(t)
-	ctx := ContextWithOwner(context.Background())
-	from, to := b.rw().Write(), b.rw().Write()
-	for range 2 {
-		b.must(from.Lock(ctx))
-		dead := b.joinsDead()
-		got := b.waits(ctx, to)
-		before := b.asked.Load()
-		b.must(from.Unlock(ctx))
-		b.must(await(b.bench, "the living writer has the lock", got))
-		assert.LessOrEqual(t, b.asked.Load()-before, int64(1), "attempts after the release; a heartbeat may have been due")
-		assert.False(t, b.rdb.HExists(ctx, b.line, dead).Val(), "the dead client has a place")
-		b.must(to.Unlock(ctx))
-	}
-	b.rdb.Del(ctx, "relock_rwlock_writers:{"+b.name+"}") // the heartbeat of the writer that has crashed
-}
-
-// A writer that gives up removes its entry. If the lock is free by then, it passes the lock on.
-func TestWriterThatGivesUpPassesOn(t *testing.T) {
-	b := newRWLineBench(t)
-	ctx := ContextWithOwner(context.Background())
-	first, second := b.rw().Write(), b.rw().Write()
-	asked := int64(0)
-	for range 3 {
-		b.must(b.rdb.HSet(ctx, b.name, "mode", "write", b.client().engine.Probe().NewField(1)+":write", 1).Err())
-		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
-		waiting, cancel := context.WithCancel(ctx)
-		leaves := b.waits(waiting, first)
-		got := b.waits(ctx, second)
-		b.must(b.rdb.Del(ctx, b.name).Err())
-		before := b.asked.Load()
-		cancel()
-		b.mustBe(await(b.bench, "the first writer gives up", leaves), context.Canceled)
-		b.must(await(b.bench, "the second writer has the lock", got))
-		asked += b.asked.Load() - before
-		assert.False(t, b.rdb.HExists(ctx, b.line, first.client.ID()).Val(), "the first one has a place")
-		b.must(second.Unlock(ctx))
-	}
-	assert.LessOrEqual(t, asked, int64(2), "attempts after the rollback; heartbeats may have been due")
-}
-
-// A forced release passes the lock on.
-func TestForceUnlockPassesToTheFirstWriter(t *testing.T) {
-	b := newRWLineBench(t)
-	ctx := ContextWithOwner(context.Background())
-	from, to := b.rw(), b.rw().Write()
-	asked := int64(0)
-	for _, half := range []Locker{from.Read(), from.Write(), from.Read(), from.Write()} {
-		b.must(half.Lock(ctx))
-		got := b.waits(ctx, to)
-		before := b.asked.Load()
-		freed, err := half.ForceUnlock(ctx)
-		b.must(err)
-		assert.True(t, freed)
-		b.must(await(b.bench, "the writer has the lock", got))
-		asked += b.asked.Load() - before
-		b.mustBe(half.Unlock(ctx), ErrLockLost)
-		b.must(to.Unlock(ctx))
-	}
-	assert.LessOrEqual(t, asked, int64(1), "attempts after the release; a heartbeat may have been due")
-}
-
-// If a reader is subscribed to the channel, a writer leaves the lock free for it, every time, and notifies the first
-// writer, too. So does the last reader.
-func TestWriterLeavesTheLockToReadersThatWait(t *testing.T) {
-	b := newRWLineBench(t)
-	ctx := ContextWithOwner(context.Background())
-	from, to, read := b.rw(), b.rw().Write(), b.rw().Read()
-	told := b.rdb.Subscribe(ctx, b.releases, to.record.Grants(contract.Attempt{}))
-	defer told.Close()
-	for range 2 {
-		_, err := told.Receive(ctx)
-		b.must(err)
-	}
-	for _, half := range []Locker{from.Write(), from.Write(), from.Read()} {
-		b.must(half.Lock(ctx))
-		writes := b.waits(ctx, to)
-		reads := make(chan error, 1)
-		go func() { reads <- read.Lock(ctx) }()
-		testredis.Await(t, "the reader waits", soon, func() bool { return b.asks(read) && b.listeners() == 2 })
-		b.must(half.Unlock(ctx))
-		message := "1"
-		if half == from.Read() {
-			message = "0"
-		}
-		for range 2 {
-			within, done := context.WithTimeout(ctx, soon)
-			m, err := told.ReceiveMessage(within)
-			done()
-			b.must(err)
-			assert.Equal(t, map[bool]string{true: message, false: "free"}[m.Channel == b.releases], m.Payload)
-		}
-		for range 2 {
-			select {
-			case err := <-reads:
-				b.must(err)
-				b.must(read.Unlock(ctx))
-			case err := <-writes:
-				b.must(err)
-				b.must(to.Unlock(ctx))
-			case <-time.After(soon):
-				require.Fail(t, "the lock is free, and neither has it")
-			}
-		}
-		for err := error(nil); err == nil; { // the messages of these
-			_, err = told.ReceiveTimeout(ctx, 100*time.Millisecond)
-		}
-	}
-}
-
-// A writer that crashed before the clock of Redis was set back keeps no reader out: its heartbeat is later than that of
-// any live writer can be. A live writer does.
-func TestReaderIsNotHeldOffByAHeartbeatOfTheFuture(t *testing.T) {
-	t.Parallel()
-	onEachServer(t, func(t *testing.T, addr string) {
-		b, ctx := newBench(t, addr), context.Background()
-		writers := prefixName("relock_rwlock_writers", b.name)
-		read := b.client().NewRWLock(b.name).Read()
-		b.Cleanup(func() { b.rdb.Del(ctx, writers) })
-		beats := func(client string, in time.Duration) {
-			b.must(
-				b.rdb.ZAdd(ctx, writers, redis.Z{Score: float64(time.Now().Add(in).UnixMilli()), Member: client + ":1:01"}).Err(),
-			)
-		}
-		beats(uuid.NewString(), 10*time.Minute)
-		beats(uuid.NewString(), -time.Minute)
-		b.tries(read, true)
-		b.must(read.Unlock(ctx))
-
-		beats(uuid.NewString(), writerLife)
-		b.tries(read, false)
-	})
-}
-
-// Readers that both ask for the write lock make each other fail. One that has crashed, with a heartbeat in the future,
-// does not count.
-func TestUpgradeIsNotRefusedForAHeartbeatOfTheFuture(t *testing.T) {
-	t.Parallel()
-	onEachServer(t, func(t *testing.T, addr string) {
-		b, ctx := newBench(t, addr), context.Background()
-		dead, l := b.client().NewRWLock(b.name), b.client().NewRWLock(b.name)
-		b.Cleanup(func() { b.rdb.Del(ctx, prefixName("relock_rwlock_writers", b.name)) })
-		b.must(dead.Read().Lock(ctx))
-		b.must(l.Read().Lock(ctx))
-		for _, field := range b.rdb.HKeys(ctx, b.name).Val() {
-			if strings.HasPrefix(field, dead.read.client.ID()) {
-				b.must(b.rdb.ZAdd(ctx, prefixName("relock_rwlock_writers", b.name),
-					redis.Z{Score: float64(time.Now().Add(10 * time.Minute).UnixMilli()), Member: field}).Err())
-			}
-		}
-		b.tries(l.Write(), false)
-		b.must(dead.Read().Unlock(ctx))
-		b.must(l.Read().Unlock(ctx))
-	})
 }
 
 // Writers that pass the lock to each other let readers in between, and readers that follow each other let writers in.
@@ -434,29 +220,6 @@ func TestWriterIsWokenByAHolderThatKnowsNoLine(t *testing.T) {
 	}
 }
 
-// A newcomer that finds the lock free enters the line at the end, and grants the lock to the first writer.
-func TestNewWriterLetsTheLineGoFirst(t *testing.T) {
-	b := newRWLineBench(t)
-	ctx := ContextWithOwner(context.Background())
-	from, first, second := b.rw().Write(), b.rw().Write(), b.rw().Write()
-	asked := int64(0)
-	for range 3 {
-		b.must(from.Lock(ctx))
-		got := b.waits(ctx, first)
-		b.must(b.rdb.Del(ctx, b.name).Err())
-		before := b.asked.Load()
-		last := b.waits(ctx, second)
-		b.must(await(b.bench, "the first writer has the lock", got))
-		asked += b.asked.Load() - before
-		assert.EqualValues(t, 1, b.rdb.ZCard(ctx, "relock_rwlock_writers:{"+b.name+"}").Val(), "writers that wait")
-		b.must(first.Unlock(ctx))
-		b.must(await(b.bench, "the newcomer has the lock", last))
-		b.must(second.Unlock(ctx))
-		b.mustBe(from.Unlock(ctx), ErrLockLost)
-	}
-	assert.LessOrEqual(t, asked, int64(3*2+1), "attempts: two of the newcomer; a heartbeat may have been due")
-}
-
 // A writer whose owner acquires the read lock has no entry in the line: the line grants nothing to it.
 func TestUpgraderStandsInNoLine(t *testing.T) {
 	b := newRWLineBench(t)
@@ -486,27 +249,6 @@ func TestUpgraderStandsInNoLine(t *testing.T) {
 	b.must(other.Read().Unlock(ctx))
 	b.mustBe(await(b.bench, "the upgrader is refused", got), ErrInvalid)
 	b.must(rw.Read().Unlock(owner))
-}
-
-// A lock works for a user that may not use the line, and its writers wait without it.
-func TestWriterWithoutThePermissionForTheLine(t *testing.T) {
-	b := newRWLineBench(t)
-	ctx := ContextWithOwner(context.Background())
-	b.must(b.rdb.Do(ctx, "acl", "setuser", "alice", "reset", "on", ">pass", "allcommands", "allchannels",
-		"~"+b.name, "~{"+b.name+"}:*", "~relock_rwlock_writers:{"+b.name+"}", "~redisson_lock_token:{"+b.name+"}").Err())
-	rdb := redis.NewClient(&redis.Options{Addr: b.addr, Username: "alice", Password: "pass"})
-	defer rdb.Close()
-	alice, bob := b.clientOn(rdb).NewRWLock(b.name, Fenced()), b.rw(Fenced())
-	for _, half := range []Locker{alice.Read(), alice.Write()} {
-		b.must(half.Lock(ctx))
-		got := b.waits(ctx, bob.Write())
-		b.must(half.Unlock(ctx))
-		b.must(await(b.bench, "the writer has the lock", got))
-		waits := b.startWaiter(ctx, half)
-		b.must(bob.Write().Unlock(ctx))
-		b.must(await(b.bench, "the user has the lock", waits))
-		b.must(half.Unlock(ctx))
-	}
 }
 
 // A writer that may not subscribe keeps its entry, and polls often only while the lock changes hands.
@@ -556,37 +298,4 @@ func TestWriterThatMayNotSubscribeStandsInTheLine(t *testing.T) {
 	)
 	b.must(await(b.bench, "the writer has the lock", got))
 	b.must(to.Unlock(ctx))
-}
-
-// A request of an earlier wait that runs late does not get the entry of a later wait of its process.
-func TestEarlierWriterDoesNotTakeTheLaterPlace(t *testing.T) {
-	b := newRWLineBench(t)
-	ctx := ContextWithOwner(context.Background())
-	held, l := b.rw().Write(), b.client().NewRWLock(b.name).Write()
-	b.must(held.Lock(ctx))
-	e := l.client.engine
-	listens := b.subscribe(l.client.grantChannel(b.releases))
-	defer func() { _ = listens.Close() }()
-	earlier, later := e.Probe().NewField(1), e.Probe().NewField(1)
-	for _, step := range []struct {
-		field string
-		place int64
-	}{{earlier, 1}, {later, 1}, {earlier, 0}, {later, 1}} {
-		r, err := run(
-			ctx,
-			b.rdb,
-			l.record.Acquire(
-				contract.Attempt{Field: step.field, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1},
-			),
-		)
-		b.must(err)
-		assert.Equal(t, step.place, r[2], "of %s", step.field)
-		assert.Contains(
-			t,
-			b.rdb.HGet(ctx, b.line, e.ID).Val()+" ",
-			map[bool]string{true: earlier, false: later}[step.field == earlier && step.place == 1],
-		)
-	}
-	b.must(held.Unlock(ctx))
-	b.rdb.Del(ctx, b.name, b.line, "relock_rwlock_writers:{"+b.name+"}")
 }

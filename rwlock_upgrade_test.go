@@ -94,24 +94,6 @@ func TestReadLockDoesNotKeepAnUnconfirmedWriteLock(t *testing.T) {
 	}
 }
 
-func TestWriterMayReleaseItsReadLockFirst(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		ctx := context.Background()
-		l, other := b.client().NewRWLock(b.name), b.client().NewRWLock(b.name)
-		b.must(l.Write().Lock(ctx))
-		b.must(l.Read().LockLease(ctx, time.Minute))
-		b.must(l.Write().Lock(ctx)) // inside the write lock it is not an upgrade
-		b.must(l.Read().Unlock(ctx))
-		b.tries(other.Read(), false)
-		b.must(l.Write().Unlock(ctx))
-		b.tries(other.Read(), false)
-		b.must(l.Write().Unlock(ctx))
-		b.tries(other.Read(), true)
-		b.must(other.Read().Unlock(ctx))
-	})
-}
-
 // B21: an upgrade waits while other owners read, and fails when only its own read lock blocks it.
 func TestUpgradeFailsWhenOnlyItsOwnReadBlocksIt(t *testing.T) {
 	t.Parallel()

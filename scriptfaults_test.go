@@ -393,47 +393,6 @@ func TestLateBundleLeavesTheLocksThatAreHeld(t *testing.T) {
 	}
 }
 
-// A program that is subscribed to a pattern, as one that shows all messages is, receives every message. It is no waiter:
-// a lock is not granted to a process that has died because that program has received the grant, and a release does not
-// count it among the clients that wait.
-func TestPatternSubscriberIsNoWaiter(t *testing.T) {
-	t.Parallel()
-	s := testredis.Start(t)
-	ctx := context.Background()
-	for _, kind := range releaseKinds {
-		t.Run(kind.name, func(t *testing.T) {
-			b := newReleaseBench(t, s, kind)
-			spy := b.rdb.PSubscribe(ctx, "*")
-			_, err := spy.Receive(ctx)
-			b.must(err)
-			defer func() { b.must(spy.Close()) }()
-			d := b.deployment(s)
-			b.must(b.rdb.Do(ctx, "acl", "setuser", "blind", "reset", "on", ">pass", "allkeys", "allchannels", "allcommands",
-				"-pubsub").Err())
-			for who, rdb := range map[string]*redis.Client{
-				"a user": b.rdb, "a user that may not ask who is subscribed": d.client("blind", "pass").(*redis.Client),
-			} {
-				in := released(attemptOf(b.me).Field, 0, false)
-				in.Share = time.Hour // a user that may not ask leaves the lock to clients without a place, once in that time
-				release := b.kind.mine(b.me, b.name).Release(in)
-				b.prepare("dead subscribed")
-				answer := b.eval(rdb, release)
-				if who == "a user" || kind.name == "lock" || kind.name == "fenced" || kind.name == "fair" {
-					require.Len(t, b.holders(), 1, "%s: the answer is %v", who, answer)
-				}
-				b.gone(who)
-
-				b.prepare("dead")
-				b.eval(rdb, release)
-				assert.Empty(t, b.holders(), "%s: nobody is left who could have it", who)
-			}
-			b.prepare("")
-			answer := b.eval(b.rdb, b.kind.mine(b.me, b.name).Release(released(attemptOf(b.me).Field, 0, false)))
-			assert.Equal(t, []any{int64(1), int64(0), int64(0)}, answer, "the number of clients that were told")
-		})
-	}
-}
-
 // state returns all data in Redis. Times do not change while nobody waits, except for leases, which are left out.
 func (b *bench) state() string {
 	return regexp.MustCompile(`(?m)^(\S+ \w+) -?\d+: `).ReplaceAllString(dataOf(b), "$1: ")
@@ -485,41 +444,4 @@ func TestRefusedAcquireHasWrittenNothing(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A counter whose numbers Lua does not have exactly is refused, and keeps its value. Otherwise tokens would repeat, or
-// be negative.
-func TestTokenCounterThatIsTooLargeIsRefused(t *testing.T) {
-	t.Parallel()
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		ctx := context.Background()
-		c := b.client()
-		for what, l := range map[string]contract.Record{
-			"lock": c.NewLock(b.name, Fenced()).record, "fair": c.NewFairLock(b.name, Fenced()).record,
-			"write": c.NewRWLock(b.name, Fenced()).Write().record,
-		} {
-			counter := tokenKey(b.name)
-			for before, token := range map[string]int64{
-				"9007199254740990": 1<<53 - 1, "9007199254740991": 0, "9007199254740992": 0, "9007199254740995": 0,
-				"9999999999999999": 0, "10000000000000000": 0, "99999999999999999": 0, "9223372036854775800": 0,
-				"9223372036854775806": 0, "9223372036854775807": 0,
-			} {
-				b.must(b.rdb.Set(ctx, counter, before, time.Hour).Err())
-				r, err := run(ctx, b.rdb, l.Acquire(attemptOf(c)))
-				if token != 0 {
-					b.must(err)
-					assert.Equal(t, reply{1, 0, token}, r, what)
-					b.must(b.rdb.Del(ctx, b.name).Err())
-					continue
-				}
-				assert.ErrorIs(t, err, ErrNotALock, "%s: %s", what, before)
-				assert.ErrorContains(t, err, "too large", "%s: %s", what, before)
-				assert.Equal(t, before, b.rdb.Get(ctx, counter).Val(), what)
-				assert.Positive(t, b.rdb.PTTL(ctx, counter).Val(), what)
-				b.must(b.rdb.Del(ctx, counter).Err())
-				assert.Empty(t, b.rdb.Keys(ctx, "*"+b.name+"*").Val(), "%s: %s", what, before)
-			}
-		}
-	})
 }

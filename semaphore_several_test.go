@@ -8,13 +8,10 @@ package relock
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -88,49 +85,17 @@ func TestSemaphoreAcquiresSeveralAtOnce(t *testing.T) {
 	})
 }
 
-// A hold of one permit has the same bytes in Redis, and in the message of a grant, as in versions that know no holds of
-// several. So these share a semaphore with this one.
+// The field of a hold of one permit, which also is in places and messages, has no number of permits: Java and versions
+// that know no holds of several use it as the ID of the permit.
 func TestSemaphoreHoldOfOnePermitHasTheOldForm(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		ctx := context.Background()
-		s, other := b.client().NewSemaphore(b.name, 1), b.client().NewSemaphore(b.name, 1)
-		me, them := s.client.ID()+":1:07", other.client.ID()+":2:05"
-		hears := b.subscribe(other.record.Grants(contract.Attempt{}))
-		do := func(c call, want reply) {
-			t.Helper()
-			r, err := run(ctx, b.rdb, c)
-			b.must(err)
-			require.Equal(t, want[0], r[0])
-		}
-		single, err := s.several(1)
-		b.must(err)
-		take := single.record.Acquire(contract.Attempt{Field: me, Lease: time.Minute, HoldCount: 1})
-		assert.Equal(t, []any{me, int64(60_000), 1, 1, "barge", uint64(0), prefixName("redisson_sc", b.name), "publish"}, take.Args)
-		do(take, reply{1})
-		wait := contract.Attempt{Field: them, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 3}
-		do(other.record.Acquire(wait), reply{0})
-		permits := func() []string { return b.rdb.ZRange(ctx, permitsKey(b.name), 0, -1).Val() }
-		assert.Equal(t, []string{me}, permits())
-		assert.Equal(t, "0", b.rdb.Get(ctx, b.name).Val())
-		place := b.rdb.HGet(ctx, lineKey(b.name), other.client.ID()).Val()
-		assert.Regexp(t, "^1 new push 60000 0 3 "+them+" [0-9]+$", place)
-
-		do(s.record.Renew(me, time.Hour, false), reply{1})
-		do(s.record.Release(released(me, 0, false)), reply{1})
-		assert.Equal(t, []string{them}, permits())
-		assert.Equal(t, them, b.rdb.HGet(ctx, lineKey(b.name), "granted").Val())
-		assert.Equal(t, []string{"grant " + them + " 3 5000 0"}, b.received(hears, other.record.Grants(contract.Attempt{})))
-		b.must(b.rdb.FlushDB(ctx).Err())
-
-		h, err := s.AcquireN(ctx, 1)
-		b.must(err)
-		require.Len(t, permits(), 1)
-		old := "^" + s.client.ID() + ":-?[0-9]+:0[0-9]+$"
-		assert.Regexp(t, old, permits()[0])
-		assert.Regexp(t, old, s.client.engine.Probe().NewField(1), "the field of a hold, which also is in places and messages")
-		b.must(h.Release(ctx))
-	})
+	b, ctx := newBench(t, testredis.Start(t).Addr()), context.Background()
+	s := b.client().NewSemaphore(b.name, 1)
+	h, err := s.AcquireN(ctx, 1)
+	b.must(err)
+	permits := b.rdb.ZRange(ctx, permitsKey(b.name), 0, -1).Val()
+	require.Len(t, permits, 1)
+	assert.Regexp(t, "^"+s.client.ID()+":-?[0-9]+:0[0-9]+$", permits[0])
+	b.must(h.Release(ctx))
 }
 
 // Row 25: Redis is out of memory. A hold of several permits is renewed and released as a whole, and an attempt that is
@@ -181,103 +146,6 @@ func (b *bench) acquiresN(s *Semaphore, n int) <-chan *Hold {
 	}()
 	testredis.Await(b, "the client has a place", soon, func() bool { return b.placeOf(s.client.ID()).delivery != "" })
 	return got
-}
-
-// While the first process in the line waits for several permits, no other client acquires those that become free, and
-// the release that makes enough of them available grants all of them, with one message.
-func TestSemaphoreWaiterForSeveralStopsNewcomers(t *testing.T) {
-	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
-		ctx := context.Background()
-		first, second := b.permitClient(s).takes(), b.permitClient(s).takes()
-		wide := b.client().NewSemaphore(b.name, 3)
-		got := b.acquiresN(wide, 3)
-		b.mustTry(s, ContextWithOwner(ctx), false)
-		b.tries(s.client.NewMultiLock(s, s.client.NewLock(b.name+"lock")), false)
-		_, ok, err := s.TryAcquireN(ctx, 1, 0, time.Minute)
-		b.must(err)
-		require.False(b, ok, "a permit is kept for the process that waits for three")
-		behind := b.permitContender().joins()
-		first.gives(neverDue)
-		b.mustTry(s, ContextWithOwner(ctx), false)
-		behind.waits()
-		stays(b, "AcquireN came back", got, 50*time.Millisecond)
-		require.Equal(b, 2, b.permits(3), "permits that are kept")
-
-		require.Equal(b, reply{1, 0, 1}, second.gives(neverDue))
-		h := await(b, "AcquireN", got)
-		require.Zero(b, b.permits(3))
-		behind.waits()
-		b.must(h.Release(ctx))
-		behind.gets()
-		require.Equal(b, 2, b.permits(3))
-		behind.unlocks()
-		b.emptyLine()
-	})
-}
-
-// A waiter for more permits than a semaphore has by now blocks no other, and is granted them when there are enough
-// again.
-func TestSemaphoreWaiterForMoreThanThereAreBlocksNobody(t *testing.T) {
-	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
-		ctx := context.Background()
-		holder := b.permitClient(s).takes()
-		wide := b.client().NewSemaphore(b.name, 3)
-		got := b.acquiresN(wide, 3)
-		b.must(s.SetPermits(ctx, 2))
-		b.mustTry(s, ContextWithOwner(ctx), true)
-		behind := b.permitContender().joins()
-		require.Equal(b, reply{1, 0, 1}, holder.gives(neverDue))
-		behind.gets()
-		behind.unlocks()
-		stays(b, "AcquireN came back", got, 50*time.Millisecond)
-		_, err := s.AcquireN(ctx, 3)
-		b.mustBe(err, ErrInvalid)
-		b.must(s.SetPermits(ctx, 4))
-		h := await(b, "AcquireN", got)
-		require.Zero(b, b.permits(4))
-		b.must(h.Release(ctx))
-	})
-}
-
-// wantsMore returns a client that waits for three permits of a semaphore that has two by now. Others hold both.
-func (b *bench) wantsMore(s *Semaphore) (wide, one, two *permitClient) {
-	b.Helper()
-	one, two = b.permitClient(s).takes(), b.permitClient(s).takes()
-	wide = b.permitClient(s).listens()
-	wide.field += "+3"
-	wide.joins(contract.Push)
-	b.must(s.SetPermits(context.Background(), 2))
-	return wide, one, two
-}
-
-// The place of such a waiter moves, and never to the number of the place that was granted a permit last: that place
-// comes back with its number when the lease of the grant expires.
-func TestSemaphorePlaceThatMovesTakesNoNumberOfAGrant(t *testing.T) {
-	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
-		wide, one, two := b.wantsMore(s)
-		granted := b.permitClient(s).listens().joins(contract.Push)
-		one.gives(neverDue)
-		require.Positive(b, granted.lease())
-		two.gives(neverDue)
-		granted.expires()
-		b.permitClient(s).ask(contract.Defer)
-		assert.Equal(b, []string{wide.id, granted.id}, b.clientsInLine())
-	})
-}
-
-// It also keeps its place if one behind it has lost its subscription, and takes a permit itself.
-func TestSemaphorePlaceThatMovesStaysWhenACallerLeaves(t *testing.T) {
-	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
-		wide, one, _ := b.wantsMore(s)
-		silent := b.permitClient(s).listens().joins(contract.Push)
-		b.must(silent.hears.Close())
-		testredis.Await(b, "it does not listen any more", soon, func() bool {
-			return b.hearers(silent.l.announce+":"+silent.id) == 0
-		})
-		one.expires()
-		require.Equal(b, int64(1), silent.ask(contract.Push)[0])
-		assert.Equal(b, []string{wide.id}, b.clientsInLine())
-	})
 }
 
 // Nor does it block the other goroutines of its own process: it waits beside them until there are enough permits again,
@@ -517,28 +385,6 @@ func TestSemaphorePlacesForMoreThanThereAreCostFewCommands(t *testing.T) {
 	require.Zero(b, b.permits(900+others))
 }
 
-// Of the grants that have expired, a place for several permits goes as others do.
-func TestSemaphoreExpiredGrantOfSeveralLeavesNoPlace(t *testing.T) {
-	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
-		one, two, three := b.permitClient(s).takes(), b.permitClient(s).takes(), b.permitClient(s).takes()
-		wide := b.permitClient(s).listens()
-		wide.field += "+2"
-		wide.joins(contract.Push)
-		last, asks := b.permitClient(s).listens().joins(contract.Push), b.permitClient(s)
-		one.gives(neverDue)
-		two.gives(neverDue)
-		assert.Equal(b, []string{fmt.Sprintf("grant %s 1 5000 0", wide.field)}, wide.messages(), "one message for both")
-		three.gives(neverDue)
-		require.Positive(b, last.lease())
-		for _, member := range b.rdb.ZRange(context.Background(), permitsKey(b.name), 0, -1).Val() {
-			b.must(b.rdb.ZAdd(context.Background(), permitsKey(b.name), redis.Z{Score: 1, Member: member}).Err())
-		}
-		require.Equal(b, int64(1), asks.ask(contract.Defer)[0])
-		assert.Equal(b, 2, b.permits(3))
-		assert.False(b, b.rdb.HExists(context.Background(), b.lineKey(), wide.id).Val(), "what the line has of the client")
-	})
-}
-
 // keptSince has permits be kept for a place, if they are kept for one, since this time ago, and if its client was told,
 // it was told then.
 func (b *bench) keptSince(ago time.Duration) {
@@ -553,94 +399,8 @@ func (b *bench) keptSince(ago time.Duration) {
 	}
 }
 
-// A process that waits for several permits, and is paused, keeps those that are available from others for no longer
-// than a grant. They are kept for it again when it has asked.
-func TestSemaphorePausedWaiterForSeveralKeepsPermitsForAMoment(t *testing.T) {
-	onEachPermits(t, 4, func(b *bench, s *Semaphore) {
-		owner := ContextWithOwner(context.Background())
-		holder := b.permitClient(s).takes()
-		b.permitClient(s).takes()
-		paused := b.permitClient(s).listens()
-		paused.field += "+3"
-		paused.joins(contract.Push)
-		next := b.permitContender(WithPollInterval(50 * time.Millisecond)).joins()
-		b.keptSince(engine.ProvisionalLease / 4)
-		b.mustTry(s, owner, false)
-		assert.Empty(b, paused.messages())
-		b.keptSince(engine.ProvisionalLease / 2)
-		b.mustTry(s, owner, false)
-		next.waits()
-		assert.Contains(b, paused.messages(), "free", "halfway, the process is told to ask")
-
-		b.keptSince(engine.ProvisionalLease)
-		next.gets()
-		b.mustTry(s, owner, true)
-		b.must(s.Unlock(owner))
-		next.unlocks()
-		assert.Equal(b, "suspect", b.placeOf(paused.id).state, "the place of the process")
-
-		paused.joins(contract.Push)
-		b.mustTry(s, owner, false)
-		require.Equal(b, reply{1, 0, 1}, holder.gives(neverDue))
-		assert.Zero(b, b.permits(4))
-	})
-}
-
-// The clock of Redis is set back while permits are kept for a process that is paused. They are not kept until the clock
-// has caught up: the time begins anew.
-func TestSemaphoreKeepsPermitsForNoLongerAfterItsClockWasSetBack(t *testing.T) {
-	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
-		b.permitClient(s).takes()
-		paused := b.permitClient(s).listens()
-		paused.field += "+2"
-		paused.joins(contract.Push)
-		next := b.permitContender(WithPollInterval(50 * time.Millisecond)).joins()
-		next.waits()
-		for range 2 { // before the process is told to ask, and after that
-			b.keptSince(-time.Hour)
-			testredis.Await(b, "the time begins anew", soon, func() bool {
-				kept := strings.Fields(b.rdb.HGet(context.Background(), b.lineKey(), "kept").Val())
-				since, _ := strconv.ParseInt(kept[2], 10, 64)
-				return time.Until(time.UnixMilli(since)) < time.Minute
-			})
-			b.keptSince(engine.ProvisionalLease / 2)
-			testredis.Await(b, "it is told to ask", soon, func() bool {
-				return slices.Contains(paused.messages(), "free")
-			})
-		}
-		b.keptSince(engine.ProvisionalLease)
-		next.gets()
-		next.unlocks()
-	})
-}
-
-// A process that waits for several permits without a subscription, and has died, loses its place.
-func TestSemaphoreDeadWaiterForSeveralThatPolledLosesItsPlace(t *testing.T) {
-	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
-		b.permitClient(s).takes()
-		dead := b.permitClient(s)
-		dead.field += "+2"
-		dead.joins(contract.Poll)
-		next := b.permitContender(WithPollInterval(50 * time.Millisecond)).joins()
-		next.waits()
-		b.keptSince(engine.ProvisionalLease)
-		next.gets()
-		next.unlocks()
-		assert.Empty(b, b.clientsInLine(), "the line")
-	})
-}
-
 // A living process that asks rarely keeps its turn: it is told to ask before others may go ahead.
 func TestSemaphoreWaiterForSeveralThatAsksRarelyKeepsItsTurn(t *testing.T) {
-	asksRarelyAndKeepsItsTurn(t, engine.ProvisionalLease/2)
-}
-
-// The same if no script runs before the time after which others may go ahead.
-func TestSemaphoreWaiterForSeveralIsToldBeforeOthersGoAhead(t *testing.T) {
-	asksRarelyAndKeepsItsTurn(t, 2*engine.ProvisionalLease)
-}
-
-func asksRarelyAndKeepsItsTurn(t *testing.T, ago time.Duration) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		holder := b.permitClient(s).takes()
 		wide := b.client().NewSemaphore(b.name, 2) // the poll interval is an hour
@@ -649,7 +409,7 @@ func asksRarelyAndKeepsItsTurn(t *testing.T, ago time.Duration) {
 		asked := func() uint64 { return b.placeOf(wide.client.ID()).asked }
 		before := asked()
 		b.mustTry(s, ContextWithOwner(ctx), false)
-		b.keptSince(ago)
+		b.keptSince(engine.ProvisionalLease / 2)
 		b.mustTry(s, ContextWithOwner(ctx), false)
 		testredis.Await(b, "it has asked", soon, func() bool { return asked() != before })
 		assert.Equal(b, "new", b.placeOf(wide.client.ID()).state)

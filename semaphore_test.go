@@ -122,47 +122,6 @@ func TestSemaphoreLetsAsManyInAsItHasPermits(t *testing.T) {
 	})
 }
 
-// The number in Redis applies, whatever a process passes.
-func TestSemaphoreKeepsTheFirstNumber(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		ctx := context.Background()
-		two, five := b.client().NewSemaphore(b.name, 2), b.client().NewSemaphore(b.name, 5)
-		count := func(s *Semaphore, want int) {
-			t.Helper()
-			n, err := s.Permits(ctx)
-			b.must(err)
-			require.Equal(t, want, n)
-		}
-		count(two, 2)
-		count(five, 5)
-		o := owners(3)
-		b.mustTry(two, o[0], true)
-		count(five, 2)
-		b.mustTry(five, o[1], true)
-		b.mustTry(five, o[2], false)
-
-		b.must(two.SetPermits(ctx, 3))
-		b.must(two.SetPermits(ctx, 3)) // repeated
-		count(five, 3)
-		b.mustTry(five, o[2], true)
-		b.must(five.SetPermits(ctx, 1)) // permits that are held are not revoked
-		count(two, 1)
-		b.available(two, 0)
-		b.must(two.Unlock(o[0]))
-		b.must(five.Unlock(o[1]))
-		b.mustTry(two, o[0], false)
-		b.must(five.Unlock(o[2]))
-		b.available(two, 1)
-		b.must(two.SetPermits(ctx, 0))
-		b.mustTry(two, o[0], false)
-		require.Zero(t, b.permits(0))
-		b.must(b.rdb.Del(ctx, b.name).Err())
-		b.must(two.SetPermits(ctx, 4)) // for a semaphore that does not exist
-		count(five, 4)
-	})
-}
-
 // More permits notify the waiters.
 func TestSemaphoreWaitersHearOfNewPermits(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
@@ -530,55 +489,6 @@ func TestInspectShowsASemaphore(t *testing.T) {
 	})
 }
 
-// The counter may be missing while permits are held, it may be that of other data, and it may have an expiry, which
-// Redisson's expire sets.
-func TestSemaphoreCounterAndPermitsAgree(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		ctx := context.Background()
-		s := b.client().NewSemaphore(b.name, 3)
-		o := owners(3)
-		b.mustTry(s, o[0], true)
-		b.must(b.rdb.Del(ctx, b.name).Err())
-		b.available(s, 2)
-		b.mustTry(s, o[1], true)
-		require.Equal(t, 1, b.permits(3), "with the permit that was taken before")
-		b.must(b.rdb.Del(ctx, b.name).Err())
-		b.must(s.Unlock(o[0])) // does not increment a counter that does not exist
-		b.mustTry(s, o[2], true)
-		require.Equal(t, 1, b.permits(3))
-		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
-		b.mustTry(s, o[0], true)
-		assert.Positive(t, b.rdb.PTTL(ctx, permitsKey(b.name)).Val(), "the permits go with the counter")
-		for _, owner := range o {
-			b.must(s.Unlock(owner))
-		}
-		b.must(b.rdb.Set(ctx, b.name, "12 monkeys", 0).Err())
-		b.mustBe(s.Lock(ctx), ErrNotALock)
-		b.mustBe(s.SetPermits(ctx, 3), ErrNotALock)
-		b.mustBe(second(s.Available(ctx)), ErrNotALock)
-		require.Equal(t, "12 monkeys", b.rdb.Get(ctx, b.name).Val())
-		b.must(b.rdb.Del(ctx, b.name).Err())
-	})
-}
-
-// An attempt that the user is not allowed to finish takes no permit.
-func TestSemaphoreAttemptThatIsRefusedTakesNothing(t *testing.T) {
-	b := newFaultBench(t)
-	ctx := context.Background()
-	b.must(b.rdb.Do(ctx, "acl", "setuser", "nozadd", "on", ">pw", "~*", "&*", "+@all", "-zadd").Err())
-	s := b.clientOn(
-		b.server.Client(func(o *redis.Options) { o.Username, o.Password = "nozadd", "pw" }),
-	).NewSemaphore(
-		b.name,
-		2,
-	)
-	for range 3 {
-		assert.True(t, refused(s.Lock(ctx)))
-	}
-	require.Equal(t, 2, b.permits(2))
-}
-
 // A heldPermit is a time for which a permit was valid for its owner.
 type heldPermit struct{ from, to time.Duration }
 
@@ -717,65 +627,6 @@ func TestSemaphoreAttemptThatRunsAfterItsRollbackTakesNothing(t *testing.T) {
 	late.Release()
 	testredis.Await(b, "the attempt has run", soon, func() bool { return b.scriptRuns() > ran })
 	assert.Equal(t, 1, b.permits(1), "permits that are free")
-}
-
-// Data of the application at the key of the permits is refused, and left unchanged, even if its scores look like
-// expired leases.
-func TestSemaphoreLeavesOtherDataAlone(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		ctx := context.Background()
-		for what, score := range map[string]float64{"past": 100, "future": float64(time.Now().Add(time.Hour).UnixMilli())} {
-			s := b.client().NewSemaphore(b.name+what, 2)
-			key := permitsKey(s.Name())
-			for i := range 5 {
-				b.must(b.rdb.ZAdd(ctx, key, redis.Z{Score: score + float64(i), Member: fmt.Sprint("user:", i)}).Err())
-			}
-			b.mustBe(s.Lock(ctx), ErrNotALock)
-			b.mustBe(s.SetPermits(ctx, 3), ErrNotALock)
-			_, err := s.ForceUnlock(ctx)
-			b.mustBe(err, ErrNotALock)
-			assert.EqualValues(b, 5, b.rdb.ZCard(ctx, key).Val(), "%s: members", what)
-			b.must(b.rdb.Del(ctx, key).Err())
-		}
-	})
-}
-
-// A counter that INCRBY does not write, or that holds more than any number of permits, is other data.
-func TestSemaphoreRefusesOddCounters(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		ctx := context.Background()
-		for i, value := range []string{"007", "-0", "+1", "1.0", "", " 1", "99999999999999999999", "9223372036854775807",
-			"x"} {
-			s := b.client().NewSemaphore(fmt.Sprint(b.name, i), 2)
-			b.must(b.rdb.Set(ctx, s.Name(), value, 0).Err())
-			_, permits := s.Permits(ctx)
-			_, acquire := s.TryLock(ctx, 0, 0)
-			for op, err := range map[string]error{"acquire": acquire, "SetPermits": s.SetPermits(ctx, 3), "Permits": permits} {
-				assert.ErrorIs(b, err, ErrNotALock, "%s with the counter %q", op, value)
-			}
-			assert.Equal(b, value, b.rdb.Get(ctx, s.Name()).Val(), "the counter")
-			b.must(b.rdb.Del(ctx, s.Name()).Err())
-		}
-	})
-}
-
-// A sorted set of other data at the key of the held permits is not counted.
-func TestSemaphoreCountsNoMembersOfOtherData(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		ctx := context.Background()
-		s := b.client().NewSemaphore(b.name, 3)
-		b.must(b.rdb.ZAdd(ctx, permitsKey(b.name), redis.Z{Score: 1, Member: "a"}).Err())
-		_, err := s.Available(ctx)
-		assert.ErrorIs(t, err, ErrNotALock, "Available")
-		_, err = s.Permits(ctx)
-		assert.ErrorIs(t, err, ErrNotALock, "Permits")
-		_, err = s.TTL(ctx)
-		assert.ErrorIs(t, err, ErrNotALock, "TTL")
-		b.must(b.rdb.Del(ctx, permitsKey(b.name)).Err())
-	})
 }
 
 // Changing the number that is passed to NewSemaphore has no effect, and each Client logs it once for a name: both if it

@@ -78,6 +78,13 @@ func (p *teller) play(command string, words []string) string {
 		return p.listen("subscribe", p.ears.Subscribe, words[0])
 	case "leave":
 		return p.listen("unsubscribe", p.ears.Unsubscribe, words[0])
+	case "spy":
+		return p.listen("psubscribe", p.ears.PSubscribe, words[0])
+	case "nospy":
+		return p.listen("punsubscribe", p.ears.PUnsubscribe, words[0])
+	case "without":
+		require.NoError(p, p.rdb.HSet(p.Context(), luatest.ClockKey, "denied", words[0]).Err())
+		return ""
 	case "pass":
 		d, err := time.ParseDuration(words[0])
 		require.NoError(p, err)
@@ -130,7 +137,7 @@ func (p *teller) arguments(names string, given map[string]string) (args []any) {
 	for _, name := range strings.Fields(names) {
 		value, known := given[name]
 		require.True(p, known, "%s has no value", name)
-		if value != "" || name == "other" {
+		if value != "" || name == "other" || name == "field" {
 			args = append(args, p.value(value))
 		}
 	}
