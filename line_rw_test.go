@@ -17,8 +17,6 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func (b *bench) rwReleases() string { return prefixName("redisson_rwlock", b.name) }
-
 // A plain lock and a read/write lock of one name exclude each other, and neither starves the callers of the other.
 func TestLineServesTwoTypesOfOneName(t *testing.T) {
 	t.Parallel()

@@ -4,7 +4,8 @@ package relock
 // not, in any order. The clients may not subscribe, so that a grant sends no message.
 //
 // The scripts are the real ones, on a miniredis whose clock the test moves. The model says what the record, the leases,
-// the writers that wait and the line are after each request, to the millisecond.
+// the writers that wait and the line are after each request, to the millisecond. Renewals, looks and holds that move
+// are in the story readwrite_both.
 
 import (
 	"context"
@@ -150,14 +151,6 @@ func (m *rwModel) evict(except string) (living int, ends int64, evicted int) {
 	return living, ends, evicted
 }
 
-// living returns the hold count of a reader that lives, or 0.
-func (m *rwModel) living(reader string) int {
-	if m.leases[reader][1] <= m.now {
-		return 0
-	}
-	return m.holds[reader]
-}
-
 func (m *rwModel) readAcquire(field string, lease int64, count int, writer string) reply {
 	there := m.holds[field] > 0
 	if !there {
@@ -228,95 +221,6 @@ func (m *rwModel) readRelease(field string, left int, late bool) reply {
 		m.close()
 	}
 	return reply{1, 0, one(to != "")}
-}
-
-func (m *rwModel) readRenew(field string, lease int64, exact bool) reply {
-	held := m.living(field)
-	if held == 0 {
-		return reply{-1, 0, 0}
-	}
-	ends := m.now + lease
-	if !exact {
-		m.setLease(field, 1, max(ends, m.leases[field][1]))
-		if last, ok := m.leases[field][held]; ok {
-			m.setLease(field, held, max(ends, last))
-		}
-		m.ends = max(m.ends, ends)
-		return reply{1, 0, 0}
-	}
-	m.dropLeases(field, 2, held)
-	m.setLease(field, 1, ends)
-	m.lastReader(ends)
-	return reply{1, 0, 0}
-}
-
-// lastReader sets the lease of the record after that of a reader was set.
-func (m *rwModel) lastReader(ends int64) {
-	if m.mode == "read" {
-		_, m.ends, _ = m.evict("")
-	} else {
-		m.ends = max(m.ends, ends)
-	}
-}
-
-func (m *rwModel) readInspect(field string) reply {
-	if m.mode == "" {
-		return reply{0, 0, -2}
-	}
-	living, _, evicted := m.evict("")
-	if evicted > 0 && len(m.holds) == 0 {
-		m.free()
-	}
-	return reply{one(living > 0), int64(m.holds[field]), m.ttl()}
-}
-
-func (m *rwModel) readRename(r contract.Rename) reply {
-	lease := m.renamedLease(r)
-	if m.living(r.To) > 0 && r.Late && !r.Splits {
-		delete(m.holds, r.From)
-		m.dropLeases(r.From, 1, 1)
-		m.bury(r.From)
-	}
-	switch {
-	case m.living(r.To) > 0 && r.Ends > 0:
-		m.setLease(r.To, 1, m.now+lease)
-		m.lastReader(m.now + lease)
-		return reply{1, lease, m.now}
-	case m.living(r.To) > 0:
-		return reply{1, m.leases[r.To][1] - m.now, m.now}
-	case m.mode == "", r.Ends > 0 && m.now >= r.Ends, (r.Splits || r.Ends > 0) && m.isBuried(r.To):
-		return reply{-1, 0, m.now}
-	}
-	held, buried := m.living(r.From), r.Late && !r.Splits
-	if buried {
-		if m.holds[r.From] > 0 && held == 0 {
-			if delete(m.holds, r.From); len(m.holds) == 0 {
-				m.free()
-			}
-		}
-		m.bury(r.From)
-	}
-	if held == 0 {
-		return reply{-1, 0, m.now}
-	}
-	m.seen["a reader is renamed"]++
-	m.holds[r.To] = 1
-	if !r.Splits {
-		delete(m.holds, r.From)
-		m.dropLeases(r.From, 1, held)
-	}
-	m.setLease(r.To, 1, m.now+lease)
-	m.lastReader(m.now + lease)
-	return reply{1, lease, m.now}
-}
-
-// renamedLease returns the lease that a rename sets.
-func (m *rwModel) renamedLease(r contract.Rename) int64 {
-	lease := r.Lease.Milliseconds()
-	if r.Until > 0 {
-		lease = max(1, min(lease, r.Until-m.now))
-	}
-	return lease
 }
 
 // writeAcquire is an attempt of field, whose read hold is reader.
@@ -431,47 +335,6 @@ func (m *rwModel) writeRelease(field, reader string, left int, rollsBack, late b
 		m.close()
 	}
 	return reply{2*one(had) - 1, 0, one(to != "")}
-}
-
-func (m *rwModel) writeRename(r contract.Rename) reply {
-	from, to := r.From+writeSuffix, r.To+writeSuffix
-	lease, renamed := m.renamedLease(r), m.holds[to] > 0
-	set := func() {
-		if len(m.holds) == 1 || m.ends < m.now+lease {
-			m.ends = m.now + lease
-		}
-	}
-	switch {
-	case !renamed && m.holds[from] > 0 && !(r.Ends > 0 && m.now >= r.Ends) && !m.over[to]:
-		m.seen["a writer is renamed"]++
-		m.holds[to] = m.holds[from]
-		delete(m.holds, from)
-		set()
-		renamed = true
-	case renamed && r.Ends > 0:
-		set()
-	case renamed:
-		lease = m.ttl()
-	}
-	if r.Late || m.inLine() || m.latest[rwClient(from)] != "" {
-		m.leave(from)
-		if r.Late {
-			m.over[from] = true
-		}
-		m.close()
-	}
-	if !renamed {
-		return reply{-1, 0, m.now}
-	}
-	return reply{1, lease, m.now}
-}
-
-func (m *rwModel) writeRenew(field string, lease int64) reply {
-	if m.holds[field+writeSuffix] == 0 {
-		return reply{-1, 0, 0}
-	}
-	m.ends = max(m.ends, m.now+lease)
-	return reply{1, 0, 0}
 }
 
 func (m *rwModel) force(writes bool) reply {
@@ -675,8 +538,8 @@ const rwEpoch = 1_800_000_000_000 // where the clock of the model begins
 
 // step makes one request, and compares its reply and its effects.
 func (r *rwRun) step() {
-	op := r.rng.IntN(24)
-	owner, reader, field := r.owner(op)
+	op := r.rng.IntN(19)
+	reader, field := r.owner(op)
 	lease, count := int64(20+r.rng.IntN(100)), 1+r.rng.IntN(4)/3
 	if r.rng.IntN(20) == 0 {
 		lease = 8000 // longer than that of a grant
@@ -690,13 +553,6 @@ func (r *rwRun) step() {
 	holds := ""
 	if r.m.holds[reader] > 0 {
 		holds = reader
-	}
-	to := contract.Rename{From: field, To: owner + "9", Lease: a.Lease, Late: r.rng.IntN(5) == 0}
-	switch r.rng.IntN(3) {
-	case 0:
-		to.Ends = rwEpoch + r.m.now + int64(r.rng.IntN(80)) - 20
-	case 1:
-		to.Until = rwEpoch + r.m.now + int64(r.rng.IntN(80)) - 20
 	}
 	left := r.rng.IntN(5) / 4
 	var c call
@@ -733,19 +589,6 @@ func (r *rwRun) step() {
 		}
 		c.Args[7] = int64(1e13) // the hand-off window
 		want = r.m.writeRelease(field, holds, left, back, a.Late)
-	case op == 18:
-		exact := r.rng.IntN(2) == 0
-		c, want = r.read.Renew(reader, a.Lease, exact), r.m.readRenew(reader, lease, exact)
-	case op == 19:
-		c, want = r.write.Renew(field, a.Lease, false), r.m.writeRenew(field, lease)
-	case op == 20:
-		c, want = r.read.Inspect(reader), r.m.readInspect(reader)
-	case op == 21:
-		to.From, to.Splits = reader, r.rng.IntN(3) == 0
-		to.Late = to.Late && to.From != to.To // which only this test sends
-		c, want = r.read.Rename(to), r.m.readRename(r.relative(to))
-	case op == 22:
-		c, want = r.write.Rename(to), r.m.writeRename(r.relative(to))
 	default:
 		if writes := r.rng.IntN(2) == 0; r.rng.IntN(3) > 0 {
 			break
@@ -760,10 +603,7 @@ func (r *rwRun) step() {
 	}
 	got, err := run(context.Background(), r.rdb, c)
 	r.must(err)
-	switch c.Script {
-	case readRename, lockRename:
-		got[2] -= rwEpoch
-	case writeAcquire:
+	if c.Script == writeAcquire {
 		got[2] %= 4 // how many are ahead
 	}
 	for name, script := range bound {
@@ -776,10 +616,10 @@ func (r *rwRun) step() {
 	require.Equal(r, r.wants(), r.data(), what)
 }
 
-// owner returns the beginning of the fields of an owner, and those of its read and write holds. An owner that holds the
-// lock is more likely, above all for requests other than to acquire it.
-func (r *rwRun) owner(op int) (owner, reader, writer string) {
-	owner = fmt.Sprint(r.rng.IntN(3), javaThread[1:36], ":", 1+r.rng.IntN(2), ":0")
+// owner returns the fields of the read and the write hold of an owner. One that holds the lock is more likely, above all
+// for requests other than to acquire it.
+func (r *rwRun) owner(op int) (reader, writer string) {
+	owner := fmt.Sprint(r.rng.IntN(3), javaThread[1:36], ":", 1+r.rng.IntN(2), ":0")
 	holders, acquires := slices.Sorted(maps.Keys(r.m.holds)), op < 5 || op >= 9 && op < 14
 	holder := ""
 	if len(holders) > 0 && r.rng.IntN(10) < 6 && !(acquires && r.rng.IntN(2) == 0) {
@@ -793,7 +633,7 @@ func (r *rwRun) owner(op int) (owner, reader, writer string) {
 	case holder != "":
 		reader = holder
 	}
-	return owner, reader, writer
+	return reader, writer
 }
 
 // counterpart returns the field of the write hold that the owner of field has, without its suffix, or "".
@@ -805,12 +645,6 @@ func (r *rwRun) counterpart(field string) string {
 		}
 	}
 	return ""
-}
-
-// relative returns a rename whose times are those of the model.
-func (r *rwRun) relative(to contract.Rename) contract.Rename {
-	to.Ends, to.Until = max(0, to.Ends-rwEpoch), max(0, to.Until-rwEpoch)
-	return to
 }
 
 func TestReadWriteScriptsFollowTheModel(t *testing.T) {
@@ -834,8 +668,7 @@ func TestReadWriteScriptsFollowTheModel(t *testing.T) {
 	if rwModels.IsChosen() {
 		return
 	}
-	for _, what := range []string{"granted", "evicted", "a reader waits for a writer", "a writer reads", "a reader is renamed",
-		"a writer is renamed", "a late attempt", "an upgrade is refused", "an upgrader leaves the line",
+	for _, what := range []string{"granted", "evicted", "a reader waits for a writer", "a writer reads", "a late attempt", "an upgrade is refused", "an upgrader leaves the line",
 		"a writer becomes a reader", "an earlier wait does not join"} {
 		assert.GreaterOrEqual(t, seen[what], 5, what)
 	}

@@ -220,66 +220,6 @@ func (b *bench) nextToken(l fencedLock) int64 {
 	return token
 }
 
-// The script draws a block for the attempt that takes over a record of its field, and otherwise one token. Neither runs
-// ahead of the clock, nor begins at or below the counter; and a counter that is missing gives one token alone.
-func TestScriptDrawsABlock(t *testing.T) {
-	const now = 1_800_000_000_000_000
-	missing := int64(-1)
-	for kind, of := range map[string]func(c *Client, name string) contract.Record{
-		"lock":  func(c *Client, name string) contract.Record { return c.NewLock(name, Fenced()).record },
-		"write": func(c *Client, name string) contract.Record { return c.NewRWLock(name, Fenced()).Write().record },
-	} {
-		for _, tt := range []struct {
-			name     string
-			counter  int64
-			held     bool // the record has the field already
-			takes    bool // the attempt takes the record over
-			want     reply
-			then     int64 // the counter
-			sameThen reply // to the same attempt again, at the same moment
-		}{
-			{"a block", now - 5000, true, true, reply{1, 255, now - 255}, now, reply{1, 0, now + 1}},
-			{"the last one was drawn a moment ago", now - 10, true, true, reply{1, 9, now - 9}, now, reply{1, 0, now + 1}},
-			{"just now", now - 1, true, true, reply{1, 0, now}, now, reply{1, 0, now + 1}},
-			{"in the same microsecond", now, true, true, reply{1, 0, now + 1}, now + 1, reply{1, 0, now + 2}},
-			{"the clock was set back", now + 1000, true, true, reply{1, 0, now + 1001}, now + 1001, reply{1, 0, now + 1002}},
-			{"the counter is missing", missing, true, true, reply{1, 0, now}, now, reply{1, 0, now + 1}},
-			{"the counter of Java", 41, true, true, reply{1, 255, now - 255}, now, reply{1, 0, now + 1}},
-			{"an attempt that takes nothing over", now - 5000, true, false, reply{1, 0, now}, now, reply{1, 0, now + 1}},
-			{"the record is gone", now - 5000, false, true, reply{1, 0, now}, now, reply{1, 0, now + 1}},
-		} {
-			t.Run(kind+" "+tt.name, func(t *testing.T) {
-				m := testredis.StillMini(t)
-				m.SetTime(time.UnixMicro(now))
-				b := newBench(t, m.Addr())
-				ctx := context.Background()
-				c := b.client()
-				l := of(c, b.name)
-				a := contract.Attempt{Field: c.ID() + ":1:01", Lease: time.Minute, HoldCount: 1}
-				if tt.held {
-					b.must(second(c.send(l.Acquire(a))))
-				}
-				if tt.counter == missing {
-					b.must(b.rdb.Del(ctx, tokenKey(b.name)).Err())
-				} else {
-					b.must(b.rdb.Set(ctx, tokenKey(b.name), tt.counter, 0).Err())
-				}
-				a.AdoptsRecord = tt.takes
-				got, err := c.send(l.Acquire(a))
-				b.must(err)
-				assert.Equal(t, tt.want, got, "the answer")
-				assert.Equal(t, tt.then, b.counter(), "the counter")
-				if tt.held {
-					got, err = c.send(l.Acquire(a))
-					b.must(err)
-					assert.Equal(t, tt.sameThen, got, "the answer to a second try")
-				}
-				b.must(second(c.send(l.Release(released(a.Field, 0, false)))))
-			})
-		}
-	}
-}
-
 // Holds that are handed off take their tokens from a block, in order and without a request; and the counter is the end
 // of the block, so that a later draw anywhere is above all of it.
 func TestHandoffsTakeTokensFromABlock(t *testing.T) {

@@ -171,9 +171,9 @@ var ofTheSpecification = map[string]struct{ here, why string }{
 	"Semaphore-silentRelease": {here: "silentRelease"},
 	"Semaphore-rollBackLost":  {here: "tryUndoesNothing"},
 	"Tokens-ahead": {why: "a counter is ahead of the clock by less than a simulated fault takes: " +
-		"TestScriptDrawsABlock"},
+		"TestStories/tokens"},
 	"Tokens-belowCounter": {why: "two draws are further apart than the microseconds of a block: " +
-		"TestScriptDrawsABlock"},
+		"TestStories/tokens"},
 	"Tokens-counterBehind":    {why: "as for belowCounter"},
 	"Tokens-fromMissing":      {why: "as for belowCounter"},
 	"Tokens-otherAnswer":      {why: "an answer goes to the goroutine that has asked"},
