@@ -340,11 +340,13 @@ func sameEvent(got, want any) bool {
 // soon is how long an immediate operation may take on a busy machine.
 const soon = 15 * time.Second // on a machine that is busy with something else
 
-// onEachServer runs test on a miniredis and on a real Redis; in the plain form on a miniredis only without a Redis.
+// onEachServer runs test on a miniredis and on a real Redis; in the plain form and under the race
+// detector on a miniredis only without a Redis.
 func onEachServer(t *testing.T, test func(t *testing.T, addr string)) {
 	t.Run("miniredis", func(t *testing.T) {
 		if testredis.Available() {
 			testredis.OnlyLong(t)
+			testredis.NotRaced(t)
 		}
 		test(t, testredis.Mini(t).Addr())
 	})

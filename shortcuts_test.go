@@ -456,7 +456,7 @@ func (b *twinBench) String() string {
 func TestShortCutsDoWhatTheCodeBehindThemDoes(t *testing.T) {
 	t.Parallel()
 	b := newTwinBench(t)
-	shortCuts.Play(t, full(250, 1_000), b.play)
+	shortCuts.Play(t, full(120, 1_000), b.play)
 	t.Logf("short cuts taken: %v", b.taken)
 	if shortCuts.IsChosen() {
 		return

@@ -144,12 +144,12 @@ func redStorm(c []*Client, names []string, rng *rand.Rand) stormLock {
 }
 
 func TestStorm(t *testing.T) {
+	if !testredis.IsSet("storm") && !storms.IsChosen() {
+		testredis.OnlyLong(t)
+	}
 	t.Parallel()
 	for _, kind := range stormKinds {
 		t.Run(kind.name, func(t *testing.T) {
-			if kind.nodes != 1 && kind.name != "red" && !testredis.IsSet("storm") {
-				testredis.OnlyLong(t)
-			}
 			t.Parallel()
 			storms.Of(kind.name).Play(t, 1, func(q *seeds.Sequence) {
 				q.Logf("go test -run 'Storm/^%s$' -storm=%v -storm.seed=%d", kind.name, *stormTime, q.Seed)

@@ -53,6 +53,14 @@ func OnlyLong(t testing.TB) {
 	}
 }
 
+// NotRaced skips t under the race detector: it would do once more what is tested on another server.
+func NotRaced(t testing.TB) {
+	t.Helper()
+	if raced {
+		t.Skip("not under the race detector")
+	}
+}
+
 // countSkipped counts t, unless it only imitates a test.
 func countSkipped(t testing.TB) {
 	if isTest(t) {
