@@ -27,6 +27,7 @@ var storyCalls = map[string][2]string{
 	"semaphore_acquire": {"lock taken line", "field lease count permits delivery asked permitted how"},
 	"semaphore_release": {"lock taken line", "field left permitted how window late"},
 	"semaphore_rename":  {"lock taken line", "from to lease until ends late"},
+	"semaphore_set":     {"lock taken line", "permits permitted how request"},
 }
 
 const (
