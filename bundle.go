@@ -5,10 +5,11 @@ package relock
 
 import (
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 )
 
-var bundleScript = script("bundle")
+var bundleScript = record.Script("bundle")
 
 // The pairs of scripts that the bundle contains, in the order of internal/lua/bundle.lua.
 const (

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -143,7 +144,7 @@ func (c *Client) config(id string, o options) engine.Config {
 		Free:  func(names []string, fields [][]string) call { return freeCall(id, names, fields) },
 		Group: func(string) string { return "" },
 
-		Channel: clientChannel(id), Tell: c.tell,
+		Channel: record.ClientChannel(id), Tell: c.tell,
 	}
 	switch l := (&label{client: c, text: o.label}); {
 	case o.label != "":
@@ -229,7 +230,7 @@ func (h Holder) record() string {
 	if h.Permits > 1 {
 		return fmt.Sprintf("%s+%d", field, h.Permits)
 	}
-	return strings.TrimSuffix(field, writeSuffix)
+	return strings.TrimSuffix(field, record.WriteSuffix)
 }
 
 // key returns the key of the lock with the given name.
@@ -352,4 +353,13 @@ func (c *Client) Shutdown(ctx context.Context) error {
 		return fmt.Errorf("relock: shutdown: %w", errNilContext)
 	}
 	return c.engine.Shutdown(ctx)
+}
+
+// grantChannel returns the channel on which c is notified of grants of a lock. The releases of the lock are announced
+// on the channel announce.
+func (c *Client) grantChannel(announce string) string {
+	if c == nil {
+		return ""
+	}
+	return announce + ":" + c.ID()
 }

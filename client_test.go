@@ -19,6 +19,7 @@ import (
 	"github.com/petermattis/goid"
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -458,7 +459,7 @@ func TestShutdownLetsHoldersExtend(t *testing.T) {
 func (b *bench) labelled(c *Client) {
 	b.Helper()
 	testredis.Await(b, "the label is in Redis", soon, func() bool {
-		return b.rdb.HGet(context.Background(), labelKey(c.ID()), "label").Val() != ""
+		return b.rdb.HGet(context.Background(), record.LabelKey(c.ID()), "label").Val() != ""
 	})
 }
 
@@ -500,12 +501,12 @@ func TestLabelNamesHoldersAndWaiters(t *testing.T) {
 			assert.ErrorIs(t, <-done, context.Canceled)
 			require.NoError(t, held.Unlock(ctx))
 		}
-		hash := b.rdb.HGetAll(ctx, labelKey(first.ID())).Val()
+		hash := b.rdb.HGetAll(ctx, record.LabelKey(first.ID())).Val()
 		assert.NotEmpty(t, hash["pid"])
 		since, err := strconv.ParseInt(hash["since"], 10, 64)
 		require.NoError(t, err)
 		assert.InDelta(t, b.rdb.Time(ctx).Val().Unix(), since, 60, "since when, by the clock of Redis")
-		left := b.rdb.PTTL(ctx, labelKey(first.ID())).Val()
+		left := b.rdb.PTTL(ctx, record.LabelKey(first.ID())).Val()
 		assert.True(t, left > 0 && left <= labelLife, "the expiry is %v", left)
 		require.NoError(t, first.Close())
 		require.NoError(t, second.Close())
@@ -575,8 +576,8 @@ func TestLabelsThatAreNoTextAreQuoted(t *testing.T) {
 	c := b.client()
 	l := c.NewLock(b.name)
 	b.must(l.Lock(ctx))
-	b.must(b.rdb.HSet(ctx, labelKey(c.ID()), "label", "a\x1b[31m\n", "host", "host-1").Err())
-	defer b.rdb.Del(ctx, labelKey(c.ID()))
+	b.must(b.rdb.HSet(ctx, record.LabelKey(c.ID()), "label", "a\x1b[31m\n", "host", "host-1").Err())
+	defer b.rdb.Del(ctx, record.LabelKey(c.ID()))
 	i, err := c.Inspect(ctx, b.name)
 	b.must(err)
 	assert.Equal(t, `"a\x1b[31m\n"`, i.Holders[0].Label)
@@ -699,7 +700,7 @@ func TestForceUnlockOfAnInspectionIsForJavaToo(t *testing.T) {
 			},
 			"a permit": func(name string) {
 				b.must(b.rdb.Set(ctx, name, 4, 0).Err())
-				b.must(b.rdb.ZAdd(ctx, permitsKey(name), redis.Z{
+				b.must(b.rdb.ZAdd(ctx, record.PermitsKey(name), redis.Z{
 					Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: "\x00\x01abcdefghijk\xff\xfe\xfd",
 				}).Err())
 			},

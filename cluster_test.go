@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -198,7 +199,7 @@ func (b *clusterBench) hears(c *Client) {
 	testredis.Await(b, "the holder listens", clusterSoon, func() bool {
 		heard := false
 		_ = b.admin.ForEachMaster(context.Background(), func(ctx context.Context, rdb *redis.Client) error {
-			if len(rdb.PubSubShardChannels(ctx, clientChannel(c.ID())).Val()) == 1 {
+			if len(rdb.PubSubShardChannels(ctx, record.ClientChannel(c.ID())).Val()) == 1 {
 				heard = true
 			}
 			return nil
@@ -215,7 +216,7 @@ func TestClusterFairLockIsGranted(t *testing.T) {
 	l := b.client().NewFairLock(b.name)
 	b.must(l.Lock(ctx))
 	got := b.startWaiter(b.client(WithPollInterval(time.Hour)).NewFairLock(b.name))
-	line := lineKey(b.name)
+	line := record.LineKey(b.name)
 	testredis.Await(
 		b,
 		"the waiter can be granted the lock",

@@ -17,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
@@ -53,7 +54,7 @@ var recordLocks = []lockKind{
 		one:     newSemaphore,
 		rival:   newSemaphore,
 		record:  "string",
-		holds:   permitsKey,
+		holds:   record.PermitsKey,
 		expires: true,
 		leaves:  onlyFree,
 	},
@@ -653,7 +654,7 @@ func (s suite) run(t *testing.T) {
 				"empty unlock":   newLock(c, "").Unlock(ctx),
 				"empty force":    second(newLock(c, "").ForceUnlock(ctx)),
 				"empty held":     second(newLock(c, "").IsHeld(ctx)),
-				"long name":      newLock(c, strings.Repeat("x", longestName+1)).Lock(ctx),
+				"long name":      newLock(c, strings.Repeat("x", record.LongestName+1)).Lock(ctx),
 				"nil client":     newLock(nil, b.name).Lock(ctx),
 			} {
 				if assert.ErrorIs(b, err, ErrInvalid, name) {

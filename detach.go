@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/ticket"
 )
 
@@ -182,6 +183,6 @@ func (h *Holder) hideNumber() {
 	}
 	h.id, h.Field = h.Field, fmt.Sprintf("%s:0:%04x", h.Client, crc32.ChecksumIEEE([]byte(h.Field))&0xffff)
 	if h.Write {
-		h.Field += writeSuffix
+		h.Field += record.WriteSuffix
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -359,7 +360,7 @@ func TestObserveReportsNoChangeOfALabelAlone(t *testing.T) {
 	b.must(err)
 	assert.Equal(t, c.ID(), first.Client)
 	assert.Empty(t, first.Label)
-	key := labelKey(c.ID())
+	key := record.LabelKey(c.ID())
 	for range 3 {
 		b.must(b.rdb.HSet(ctx, key, "label", "billing", "host", "h1").Err())
 		labelled, _, err := onlooker.NewElection(b.name).Leader(ctx)
@@ -412,7 +413,7 @@ func TestElectionBadInput(t *testing.T) {
 	ctx := context.Background()
 	c := b.client()
 	for name, e := range map[string]*Election{
-		"empty name": c.NewElection(""), "long name": c.NewElection(strings.Repeat("x", longestName+1)),
+		"empty name": c.NewElection(""), "long name": c.NewElection(strings.Repeat("x", record.LongestName+1)),
 		"nil client": (*Client)(nil).NewElection(b.name), "zero": new(Election),
 	} {
 		assert.ErrorIs(t, second(e.Campaign(ctx)), ErrInvalid, name)

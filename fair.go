@@ -14,19 +14,15 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 )
 
-const (
-	fairHeartbeat = time.Second
-	fairLife      = 4 * fairHeartbeat // a waiter that has sent no heartbeat for this long is considered dead
-)
-
 var (
-	fairAcquire = script("fair_acquire")
-	fairRelease = script("fair_release")
-	fairRename  = script("fair_rename")
-	fairForce   = script("fair_force")
+	fairAcquire = record.Script("fair_acquire")
+	fairRelease = record.Script("fair_release")
+	fairRename  = record.Script("fair_rename")
+	fairForce   = record.Script("fair_force")
 )
 
 // optionalOfFair is the key of what waiters ask for. Without it the first waiter is notified, and asks.
@@ -57,13 +53,13 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 	key, o := c.key(name), newLockOptions(opts)
 	keys := []string{
 		key,
-		prefixName("redisson_lock_queue", key),
-		prefixName("redisson_lock_timeout", key),
-		prefixName("relock_lock_alive", key),
-		lineKey(key),
+		record.PrefixName("redisson_lock_queue", key),
+		record.PrefixName("redisson_lock_timeout", key),
+		record.PrefixName("relock_lock_alive", key),
+		record.LineKey(key),
 	}
 	if o.fenced {
-		keys = append(keys, tokenKey(key))
+		keys = append(keys, record.TokenKey(key))
 	}
 	l := &fairLock{
 		hashLock: hashLock{client: c, keys: keys, words: send.Words(keys), facts: facts{
@@ -77,7 +73,7 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 			},
 			line: keys[4],
 		}},
-		announce: prefixName("redisson_lock__channel", key) + ":",
+		announce: record.PrefixName("redisson_lock__channel", key) + ":",
 	}
 	return &FairLock{newHandle(c, name, l, keys, o)}
 }
@@ -120,13 +116,13 @@ func (l *fairLock) Acquire(a contract.Attempt) call {
 	if a.Delivery != contract.Push {
 		asked = 0
 	}
-	return l.call(fairAcquire, a.Field, milliseconds(a.Lease), a.HoldCount, l.waitTimeout(), milliseconds(fairLife),
+	return l.call(fairAcquire, a.Field, milliseconds(a.Lease), a.HoldCount, l.waitTimeout(), milliseconds(record.FairLife),
 		!a.NoWait, asked, l.traits.Fenced)
 }
 
 func (l *fairLock) ReadReply(a contract.Attempt, r reply) (contract.Outcome, error) {
 	g, err := contract.ParseOutcome(r)
-	return g.WithStanding(r).WithEntry(a, fairHeartbeat), err
+	return g.WithStanding(r).WithEntry(a, record.FairHeartbeat), err
 }
 
 func (l *fairLock) Release(r contract.Release) call {
@@ -139,7 +135,7 @@ func (l *fairLock) RollBack(a contract.Attempt) call {
 
 // leave sets the hold count. If undo is set, the caller also leaves the queue.
 func (l *fairLock) leave(r contract.Release, undo bool) call {
-	return l.call(fairRelease, r.Field, r.HoldCount, l.waitTimeout(), milliseconds(fairLife), r.Late, undo)
+	return l.call(fairRelease, r.Field, r.HoldCount, l.waitTimeout(), milliseconds(record.FairLife), r.Late, undo)
 }
 
 func (l *fairLock) Rename(r contract.Rename) call {
@@ -148,7 +144,7 @@ func (l *fairLock) Rename(r contract.Rename) call {
 }
 
 func (l *fairLock) Force(seen ...string) call {
-	return forSeen(l.call(fairForce, l.waitTimeout(), milliseconds(fairLife)), seen, "")
+	return forSeen(l.call(fairForce, l.waitTimeout(), milliseconds(record.FairLife)), seen, "")
 }
 
 // call returns a call of script. The last arguments describe how waiters are notified.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -42,13 +43,13 @@ func TestFairCrashedWaitersAreEvictedInSeconds(t *testing.T) {
 	testredis.Await(
 		t,
 		"the dead are evicted while the lock is held",
-		fairLife+2*soon,
+		record.FairLife+2*soon,
 		func() bool { return len(b.queue()) == 2 },
 	)
 	assert.GreaterOrEqual(
 		t,
 		time.Since(start),
-		fairLife-fairHeartbeat-500*time.Millisecond,
+		record.FairLife-record.FairHeartbeat-500*time.Millisecond,
 		"the dead were evicted too early",
 	)
 	b.must(held.Unlock(ctx))
@@ -73,7 +74,7 @@ func TestFairDeadHeadOfAFreeLockIsEvicted(t *testing.T) {
 	next := b.direct.NewFairLock(b.name)
 	b.tries(next, false) // it is not known to have crashed yet
 	b.must(next.Lock(ctx))
-	assert.LessOrEqual(t, time.Since(start), fairLife+2*fairHeartbeat+soon)
+	assert.LessOrEqual(t, time.Since(start), record.FairLife+2*record.FairHeartbeat+soon)
 	b.must(next.Unlock(ctx))
 	cancel()
 	b.proxy.BlackHole(false)

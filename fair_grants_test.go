@@ -17,6 +17,7 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -82,7 +83,7 @@ func TestFairGrantNeedsNoRequest(t *testing.T) {
 	token, err := l.Token(owner)
 	b.must(err)
 	assert.Greater(t, token, before)
-	assert.Equal(t, fmt.Sprint(token), b.rdb.Get(ctx, tokenKey(b.name)).Val())
+	assert.Equal(t, fmt.Sprint(token), b.rdb.Get(ctx, record.TokenKey(b.name)).Val())
 	assert.Empty(t, b.queue())
 	assert.LessOrEqual(t, b.rdb.PTTL(ctx, b.name).Val(), engine.ProvisionalLease)
 	testredis.Await(t, "the watchdog confirms the hold", soon, func() bool {

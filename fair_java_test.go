@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -39,7 +40,7 @@ func TestFairLiveWaiterKeepsItsPlaceAgainstJava(t *testing.T) {
 			b.must(b.rdb.PExpire(ctx, b.name, time.Hour).Err()) // so that the waiters send heartbeats as late as possible
 			queue := b.queue()
 			keys := []string{b.name, "redisson_lock_queue:{" + b.name + "}", "redisson_lock_timeout:{" + b.name + "}"}
-			for start := time.Now(); time.Since(start) < fairLife+2*time.Second; time.Sleep(full(20*time.Millisecond, 2*time.Millisecond)) {
+			for start := time.Now(); time.Since(start) < record.FairLife+2*time.Second; time.Sleep(full(20*time.Millisecond, 2*time.Millisecond)) {
 				b.tries(visitor, false) // a relock client tries
 				// A Java client tries, evicts waiters that it considers dead, and leaves.
 				for _, script := range []string{javaAcquire, javaGiveUp} {

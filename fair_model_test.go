@@ -24,6 +24,7 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/tests/seeds"
 )
@@ -360,7 +361,7 @@ func (m *fairModel) do(event string) {
 	ctx := context.Background()
 	switch what {
 	case "moment passes":
-		m.pass(fairLife + time.Second)
+		m.pass(record.FairLife + time.Second)
 		return
 	case "long time passes":
 		m.pass(modelWorth * 2 / 3)

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -226,9 +227,9 @@ func TestFairOrderSurvivesAPauseOfRedis(t *testing.T) {
 	}
 	queue := b.queue()
 	b.server.Freeze()
-	time.Sleep(fairLife + time.Second) // for longer than a heartbeat is valid
+	time.Sleep(record.FairLife + time.Second) // for longer than a heartbeat is valid
 	b.server.Thaw()
-	for start := time.Now(); time.Since(start) < 2*fairHeartbeat; time.Sleep(50 * time.Millisecond) {
+	for start := time.Now(); time.Since(start) < 2*record.FairHeartbeat; time.Sleep(50 * time.Millisecond) {
 		require.Equal(t, queue, b.queue(), "the queue stays as it was")
 	}
 	b.must(held.Unlock(ctx))
@@ -245,7 +246,7 @@ func TestFairWaiterWithoutSubscriptionSendsHeartbeats(t *testing.T) {
 	rule := b.proxy.On(testredis.Command("subscribe"), testredis.StallReply).Times(testredis.Always)
 	q.join(ctx, b.shaky(WithPollInterval(time.Hour)).NewFairLock(b.name), "first")
 	q.join(ctx, b.client().NewFairLock(b.name), "second")
-	time.Sleep(fairLife + fairHeartbeat) // a waiter without heartbeats would be evicted
+	time.Sleep(record.FairLife + record.FairHeartbeat) // a waiter without heartbeats would be evicted
 	assert.Len(t, b.queue(), 2)
 	b.must(held.Unlock(ctx))
 	q.wantOrder("first", "second")
@@ -301,7 +302,7 @@ func TestFairVeryManyWaitersSurviveAnOutage(t *testing.T) {
 				q.givesUp("nobody")
 				q.check(what)
 			}
-			within := q.rdb.ZCount(t.Context(), q.lock.keys[3], fmt.Sprint(now), fmt.Sprint(q.now()+fairLife.Milliseconds())).Val()
+			within := q.rdb.ZCount(t.Context(), q.lock.keys[3], fmt.Sprint(now), fmt.Sprint(q.now()+record.FairLife.Milliseconds())).Val()
 			assert.Equal(t, int64(len(q.all)+1), within, "heartbeats that are neither over nor last for too long")
 		})
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -376,7 +377,7 @@ func TestFaultLostRollbackHoldsUpNoWaiter(t *testing.T) {
 		select {
 		case err := <-got:
 			b.must(err)
-		case <-time.After(fairLife - fairHeartbeat):
+		case <-time.After(record.FairLife - record.FairHeartbeat):
 			require.Fail(b, "the waiter that gave up is still in the queue")
 		}
 		b.must(next.Unlock(owner))

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -214,7 +215,7 @@ func TestFaultKilledWaiterBlocksForSeconds(t *testing.T) {
 		select {
 		case err := <-got:
 			b.must(err)
-		case <-time.After(2*fairLife + soon):
+		case <-time.After(2*record.FairLife + soon):
 			require.Fail(b, "the dead waiter is in the way")
 		}
 		b.must(next.Unlock(owner))
@@ -263,7 +264,7 @@ func TestFaultKilledWaitersDelayNobody(t *testing.T) {
 			b.must(held.Unlock(ctx))
 			b.must(await(b.bench, "the next one has the lock", got))
 			took := time.Since(start) // milliseconds, on a machine that is not busy
-			assert.Less(t, took, testredis.Scale(start, fairLife/2), "time that three dead processes delay a living one")
+			assert.Less(t, took, testredis.Scale(start, record.FairLife/2), "time that three dead processes delay a living one")
 			t.Logf("the lock passed on within %v", took)
 			b.must(next.Unlock(owner))
 			assert.Empty(t, b.queue(), "nobody waits, and the dead are gone")

@@ -33,6 +33,7 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -325,7 +326,7 @@ func hashTag(key string) string {
 // dataKeys returns all keys that the locks of a name can have, each with its lock.
 func dataKeys(c *Client, name string) map[string]*handle {
 	rw := c.NewRWLock(name, Fenced())
-	keys := map[string]*handle{suffixName(name, "") + "field:rwlock_timeout:1": &rw.read.handle}
+	keys := map[string]*handle{record.SuffixName(name, "") + "field:rwlock_timeout:1": &rw.read.handle}
 	for _, key := range rw.write.lock.(*writeLock).keys {
 		keys[key] = &rw.write.handle
 	}
@@ -370,7 +371,7 @@ func FuzzNames(f *testing.F) {
 				continue
 			}
 			assert.NotEmpty(t, one, "no name is refused")
-			assert.LessOrEqual(t, len(one), longestName, "a long name is refused")
+			assert.LessOrEqual(t, len(one), record.LongestName, "a long name is refused")
 			assert.Equal(t, hashTag(one), hashTag(key), "%q and %q are in different slots", key, one)
 		}
 		for _, name := range []string{one, two} {
@@ -500,7 +501,7 @@ func FuzzLocker(f *testing.F) {
 		f.Add(kind, "x", int64(math.MaxInt64), int64(-1))
 		f.Add(kind, strings.Repeat("long", 1000), int64(0), int64(math.MaxInt64))
 	}
-	f.Add(byte(0), strings.Repeat("n", longestName+1), int64(0), int64(0))
+	f.Add(byte(0), strings.Repeat("n", record.LongestName+1), int64(0), int64(0))
 	ctx := context.Background()
 	f.Fuzz(func(t *testing.T, kind byte, name string, wait, lease int64) {
 		// Each input has a server of its own: one that is skipped may leave what still runs or is still rolled back.
@@ -511,7 +512,7 @@ func FuzzLocker(f *testing.F) {
 		defer func() { _ = c.Close() }()
 		k := kinds[int(kind)%len(kinds)]
 		l := k.one(c, name)
-		badName := name == "" || len(name) > longestName || k.name == "multi" && len(name) >= longestName
+		badName := name == "" || len(name) > record.LongestName || k.name == "multi" && len(name) >= record.LongestName
 		badLease := lease != 0 && lease < int64(time.Millisecond)
 		check := func(what string, ok bool, err error, bad bool) bool {
 			t.Helper()
@@ -543,7 +544,7 @@ func FuzzLocker(f *testing.F) {
 					left = slices.DeleteFunc(left, func(key string) bool { return key == name || key == k.holds(name) })
 				}
 				left = slices.DeleteFunc(left, func(key string) bool { return onlyTombstones(rdb, key) })
-				return len(left) == 0 || k.name == "fenced" && len(left) == 1 && left[0] == tokenKey(name)
+				return len(left) == 0 || k.name == "fenced" && len(left) == 1 && left[0] == record.TokenKey(name)
 			})
 			m.FlushAll()
 		}

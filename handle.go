@@ -12,11 +12,10 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/ticket"
 )
-
-const longestName = 1 << 20 // in bytes, with the prefix of the Client
 
 // A handle implements Locker. It checks what the user has passed, and leaves the rest to the commands of its lock.
 type handle struct {
@@ -440,14 +439,14 @@ func checkKeys(c *Client, name string, keys []string) error {
 		return invalid("the Client is nil")
 	case name == "":
 		return invalid("the name is empty")
-	case len(keys[0]) > longestName:
-		return invalid("the name has %d bytes, with the key prefix: at most %d are allowed", len(keys[0]), longestName)
+	case len(keys[0]) > record.LongestName:
+		return invalid("the name has %d bytes, with the key prefix: at most %d are allowed", len(keys[0]), record.LongestName)
 	}
-	record := keys[0]
+	first := keys[0]
 	if c.routing == bySlot || c.mode.inCluster() {
 		// A release is announced only in the shard of the lock.
-		for _, key := range append(keys[1:len(keys):len(keys)], prefixName("redisson_lock__channel", record)) {
-			if slotPart(key) != slotPart(record) {
+		for _, key := range append(keys[1:len(keys):len(keys)], record.PrefixName("redisson_lock__channel", first)) {
+			if slotPart(key) != slotPart(first) {
 				return invalid(
 					"the keys and the channel of a lock of this name are in different slots of the Cluster: use a name without " +
 						"braces, or with one {tag}",

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -39,7 +40,7 @@ func TestNamesWithBracesAreKept(t *testing.T) {
 	for name, want := range map[string]string{
 		"x": "p:{x}", "a:b": "p:{a:b}", "{x}": "p:{x}", "a{x}b": "p:a{x}b", "x{": "p:x{", "x}": "p:{x}}",
 	} {
-		assert.Equal(t, want, prefixName("p", name), name)
+		assert.Equal(t, want, record.PrefixName("p", name), name)
 	}
 }
 
@@ -512,7 +513,7 @@ func (b *bench) watch(l, forced Locker, lock func(l Locker, owner context.Contex
 // hears waits until c has subscribed to its channel, which it does while it has an old hold.
 func (b *bench) hears(c *Client) {
 	b.Helper()
-	testredis.Await(b, "the holder listens", soon, func() bool { return b.hearers(clientChannel(c.ID())) == 1 })
+	testredis.Await(b, "the holder listens", soon, func() bool { return b.hearers(record.ClientChannel(c.ID())) == 1 })
 }
 
 // rarely is a watchdog timeout with which no hold is renewed while a test runs.
@@ -580,7 +581,7 @@ func TestForcedReleaseReachesTheHolderOfARedLock(t *testing.T) {
 	w := b.watch(l, newRedLock(b.client(), b.name), func(l Locker, owner context.Context) error { return l.Lock(owner) })
 	for i, node := range b.nodes {
 		testredis.Await(b, fmt.Sprint("listens at node ", i), soon, func() bool {
-			return len(node.PubSubChannels(ctx, clientChannel("*")).Val()) == 1
+			return len(node.PubSubChannels(ctx, record.ClientChannel("*")).Val()) == 1
 		})
 	}
 	freed, err := w.forced.ForceUnlock(ctx)
@@ -611,7 +612,7 @@ func TestForcedReleaseReachesTheHolderAfterAReconnect(t *testing.T) {
 	// A connection that has been cut may be replaced twice, and the hint is lost if it was sent in between. So it is sent
 	// until it is heard.
 	testredis.Await(b, "the holder learns of the release", soon, func() bool {
-		b.must(b.rdb.Publish(ctx, clientChannel(c.ID()), "check "+b.name).Err())
+		b.must(b.rdb.Publish(ctx, record.ClientChannel(c.ID()), "check "+b.name).Err())
 		return w.guarded.Err() != nil
 	})
 	b.mustBe(w.release(ctx), ErrLockLost)
@@ -652,7 +653,7 @@ func TestForgedHintsEndNothing(t *testing.T) {
 	publish := func(texts ...string) {
 		for range 200 {
 			for _, text := range texts {
-				b.must(b.rdb.Publish(ctx, clientChannel(c.ID()), text).Err())
+				b.must(b.rdb.Publish(ctx, record.ClientChannel(c.ID()), text).Err())
 			}
 		}
 	}
@@ -689,12 +690,12 @@ func TestOldHoldsShareOneSubscription(t *testing.T) {
 	all.Wait()
 	b.hears(c)
 	time.Sleep(2 * time.Second) // all of them are old
-	assert.Equal(t, []string{clientChannel(c.ID())}, b.rdb.PubSubChannels(ctx, "*").Val())
+	assert.Equal(t, []string{record.ClientChannel(c.ID())}, b.rdb.PubSubChannels(ctx, "*").Val())
 	list, err := b.rdb.Do(ctx, "client", "list", "type", "pubsub").Text()
 	b.must(err)
 	assert.Equal(t, 1, strings.Count(list, "\n"), "subscription connections")
 	b.must(c.Close())
-	testredis.Await(b, "the subscription has ended", soon, func() bool { return b.hearers(clientChannel(c.ID())) == 0 })
+	testredis.Await(b, "the subscription has ended", soon, func() bool { return b.hearers(record.ClientChannel(c.ID())) == 0 })
 	b.must(b.rdb.FlushDB(ctx).Err())
 }
 
@@ -742,7 +743,7 @@ func TestForcedReleaseNamesTheClients(t *testing.T) {
 				func() {
 					b.must(b.rdb.Set(ctx, b.name, 1, 0).Err())
 					for _, id := range []string{one + ":1:01", one + ":2:02", two + ":1:01", "0123456789abcdef"} {
-						b.must(b.rdb.ZAdd(ctx, permitsKey(b.name), redis.Z{Score: end, Member: id}).Err())
+						b.must(b.rdb.ZAdd(ctx, record.PermitsKey(b.name), redis.Z{Score: end, Member: id}).Err())
 					}
 				},
 				s.handle.record.Force(), []string{one, two},

@@ -24,10 +24,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 )
 
-var inspectAny = script("any_inspect")
+var inspectAny = record.Script("any_inspect")
 
 const (
 	mostShown   = 10_000 // holders that an Inspection has at most: most_shown in internal/lua/any_inspect.lua
@@ -199,13 +200,13 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 	key := c.key(name)
 	keys := []string{
 		key,
-		prefixName("redisson_lock_queue", key),
-		prefixName("redisson_lock_timeout", key),
-		prefixName("relock_lock_alive", key),
-		prefixName("relock_rwlock_writers", key),
-		tokenKey(key),
-		permitsKey(key),
-		lineKey(key),
+		record.PrefixName("redisson_lock_queue", key),
+		record.PrefixName("redisson_lock_timeout", key),
+		record.PrefixName("relock_lock_alive", key),
+		record.PrefixName("relock_rwlock_writers", key),
+		record.TokenKey(key),
+		record.PermitsKey(key),
+		record.LineKey(key),
 	}
 	err := checkKeys(c, name, keys)
 	if err == nil && ctx == nil {
@@ -214,8 +215,8 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 	var i Inspection
 	if err == nil {
 		c.mode.learn(ctx) // this may be the first request of the Client, and the script asks who is subscribed
-		channel, ofSemaphore := prefixName("redisson_lock__channel", key), prefixName("redisson_sc", key)
-		args := []any{suffixName(key, ""), channel, ofSemaphore, c.publishVerb()}
+		channel, ofSemaphore := record.PrefixName("redisson_lock__channel", key), record.PrefixName("redisson_sc", key)
+		args := []any{record.SuffixName(key, ""), channel, ofSemaphore, c.publishVerb()}
 		i, err = c.inspect(ctx, call{Script: inspectAny, Keys: keys, Args: args})
 	}
 	i.Name = name
@@ -243,7 +244,7 @@ func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
 	i, err := r.inspection()
 	for _, h := range i.Holders {
 		if h.Client == c.ID() {
-			i.Token = cmp.Or(c.engine.HeldToken(r.name, strings.TrimSuffix(h.Field, writeSuffix)), i.Token)
+			i.Token = cmp.Or(c.engine.HeldToken(r.name, strings.TrimSuffix(h.Field, record.WriteSuffix)), i.Token)
 		}
 	}
 	return i, err
@@ -288,8 +289,8 @@ func (r *lockRecords) inspection() (Inspection, error) {
 		var err error
 		if i.Token, err = strconv.ParseInt(r.token, 10, 64); err != nil {
 			return Inspection{}, send.NotALock(
-				tokenKey(r.name),
-				"the key "+shortName(tokenKey(r.name))+" holds a token counter that is not a number",
+				record.TokenKey(r.name),
+				"the key "+shortName(record.TokenKey(r.name))+" holds a token counter that is not a number",
 				nil,
 			)
 		}
@@ -372,7 +373,7 @@ func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
 // numbers are far apart.
 func (h Holder) hasToo(other Holder) bool {
 	return h.Client != "" && h.Client == other.Client && h.Owner == other.Owner && h.Remaining == other.Remaining &&
-		(!h.Detached || numberOf(other.Field)-numberOf(h.Field) < mostAtOnce)
+		(!h.Detached || numberOf(other.Field)-numberOf(h.Field) < record.MostAtOnce)
 }
 
 // firstNumber returns the field with the lower number. The fields differ in nothing else.
@@ -466,7 +467,7 @@ func (e entry) holder(t LockType) (Holder, bool) {
 
 // waiter reads a waiter of the reply: see internal/lua/waiters.lua.
 func (p *partReader) waiter(parts []any) Waiter {
-	field, write := strings.CutSuffix(p.text(parts[0]), writeSuffix)
+	field, write := strings.CutSuffix(p.text(parts[0]), record.WriteSuffix)
 	w := Waiter{
 		Contender: contender(field), Write: write,
 		Deadline: epochTime(p.score(parts[1])), AliveUntil: epochTime(p.score(parts[2])),

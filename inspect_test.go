@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -337,7 +338,7 @@ func TestInspectReportsKeysThatAreNoLock(t *testing.T) {
 func TestInspectRefusesInvalidCalls(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	c, ctx := b.client(), context.Background()
-	for name, want := range map[string]string{"": "the name is empty", strings.Repeat("x", longestName+1): "bytes"} {
+	for name, want := range map[string]string{"": "the name is empty", strings.Repeat("x", record.LongestName+1): "bytes"} {
 		_, err := c.Inspect(ctx, name)
 		assert.ErrorIs(t, err, ErrInvalid)
 		assert.ErrorContains(t, err, want)
@@ -479,7 +480,7 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 			require.Equal(t, ReachableNo, w.Reachable, kind)
 			require.EqualValues(t, 1, w.Since.Unix(), kind)
 		}
-		b.must(b.rdb.Del(ctx, b.name, b.lineKey(), permitsKey(b.name)).Err())
+		b.must(b.rdb.Del(ctx, b.name, b.lineKey(), record.PermitsKey(b.name)).Err())
 		b.forget()
 	}
 
@@ -489,7 +490,7 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 			ctx,
 			"for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[2], ARGV[2] + i, field) end redis.call('set', KEYS[1], "+
 				"5) return 1",
-			[]string{b.name, permitsKey(b.name)},
+			[]string{b.name, record.PermitsKey(b.name)},
 			many,
 			ends,
 		).Err(),
@@ -508,7 +509,7 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 		b.rdb.Eval(
 			ctx,
 			"for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[1], ARGV[2] + i, field .. '2') end return 1",
-			[]string{permitsKey(b.name)},
+			[]string{record.PermitsKey(b.name)},
 			many,
 			expired,
 		).Err(),
@@ -516,21 +517,21 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	i = inTime("permits that have expired")
 	assert.Equal(t, 5+many, i.Available)
 	assert.Len(t, i.Holders, mostShown)
-	b.must(b.rdb.ZRemRangeByScore(ctx, permitsKey(b.name), strconv.FormatInt(time.Now().UnixMilli(), 10), "+inf").Err())
+	b.must(b.rdb.ZRemRangeByScore(ctx, record.PermitsKey(b.name), strconv.FormatInt(time.Now().UnixMilli(), 10), "+inf").Err())
 	begin()
 	i = b.inspect(c)
 	assert.Equal(t, 5+many, i.Available)
 	assert.Empty(t, i.Holders)
 	assert.False(t, i.Ambiguous)
 	check("permits that have all expired")
-	b.must(b.rdb.Del(ctx, b.name, permitsKey(b.name)).Err())
+	b.must(b.rdb.Del(ctx, b.name, record.PermitsKey(b.name)).Err())
 
 	b.must(
 		b.rdb.Eval(
 			ctx,
 			"for i = 1, ARGV[1] do "+field+"redis.call('rpush', KEYS[1], field) redis.call('zadd', KEYS[2], i, field) end "+
 				"return 1",
-			[]string{queueKey(b.name), prefixName("redisson_lock_timeout", b.name)},
+			[]string{queueKey(b.name), record.PrefixName("redisson_lock_timeout", b.name)},
 			many,
 		).Err(),
 	)
@@ -579,7 +580,7 @@ func TestInspectAndSemaphoreAgree(t *testing.T) {
 			},
 		} {
 			b := newBench(t, addr)
-			key := permitsKey(b.name)
+			key := record.PermitsKey(b.name)
 			b.must(b.rdb.Set(ctx, b.name, 3, 0).Err())
 			b.must(put(b, key))
 			before := b.content(key)

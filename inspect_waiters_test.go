@@ -21,6 +21,7 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -86,7 +87,7 @@ func TestInspectShowsAFairQueue(t *testing.T) {
 				assert.True(t, about(i.At.Sub(w.Since), 10*time.Second), "%+v at %v", w, i.At)
 				assert.Equal(t, ReachableYes, w.Reachable)
 				assert.False(t, w.Deadline.Before(i.At), "deadline of %+v at %v", w, i.At)
-				assert.True(t, about(w.AliveUntil.Sub(i.At), fairLife), "heartbeat of %+v at %v", w, i.At)
+				assert.True(t, about(w.AliveUntil.Sub(i.At), record.FairLife), "heartbeat of %+v at %v", w, i.At)
 			}
 		}
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -44,7 +45,7 @@ func (l *label) start() {
 
 // keep writes the hash repeatedly, and deletes it at Close.
 func (l *label) keep() {
-	key := labelKey(l.client.ID())
+	key := record.LabelKey(l.client.ID())
 	host, _ := os.Hostname()
 	text := cmp.Or(l.text, defaultLabel(host))
 	since := l.redisTime()
@@ -184,7 +185,7 @@ func (c *Client) askProcesses(ctx context.Context, ids []string) map[string]proc
 	cmds := make([]*redis.SliceCmd, len(ids))
 	err := c.pipeline(ctx, &c.labelsRefused, func(p redis.Pipeliner) {
 		for n, id := range ids {
-			cmds[n] = p.HMGet(ctx, labelKey(id), "label", "host")
+			cmds[n] = p.HMGet(ctx, record.LabelKey(id), "label", "host")
 		}
 	})
 	c.labelsForbidden.Store(isForbidden(err))

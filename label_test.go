@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -39,7 +40,7 @@ func TestDefaultLabelIsWrittenOnceSomebodyMayLook(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, testredis.Mini(t).Addr())
 			holder, waiter := b.client(unlabeled), b.client(unlabeled)
-			written := func(c *Client) bool { return b.rdb.Exists(ctx, labelKey(c.ID())).Val() == 1 }
+			written := func(c *Client) bool { return b.rdb.Exists(ctx, record.LabelKey(c.ID())).Val() == 1 }
 			l := makes(holder, b.name)
 			began := time.Now()
 			for range 5 {

@@ -19,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/ticket"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -273,7 +274,7 @@ func TestLineOfANameInBracesIsItsOwn(t *testing.T) {
 			waits := lock(b.client(), names[0])
 			got := make(chan error, 1)
 			go func() { got <- waits.Do(ctx, func(context.Context) error { return nil }) }()
-			testredis.Await(t, "it waits", soon, func() bool { return b.rdb.Exists(ctx, lineKey(names[0])).Val() == 1 })
+			testredis.Await(t, "it waits", soon, func() bool { return b.rdb.Exists(ctx, record.LineKey(names[0])).Val() == 1 })
 			before := b.rdb.HKeys(ctx, names[0]).Val()
 			b.must(released.Unlock(ctx))
 			assert.Zero(t, b.rdb.Exists(ctx, names[1]).Val(), "%s: the record of %s is there", kind, names[1])
@@ -545,7 +546,7 @@ func TestForgedGrantReleasesNoPermitOfAHold(t *testing.T) {
 			message := fmt.Sprintf("grant %s 1 5000 0", forged(field[:at], number))
 			c.engine.Probe().HearGrant(s.record, message)
 			b.must(c.Close())
-			assert.EqualValues(t, 3, b.rdb.ZCard(ctx, permitsKey(b.name)).Val(), message)
+			assert.EqualValues(t, 3, b.rdb.ZCard(ctx, record.PermitsKey(b.name)).Val(), message)
 			b.must(hold.Release(ctx))
 		})
 	}

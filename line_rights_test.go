@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
@@ -203,7 +204,7 @@ func TestLineFieldOfTheFirstHoldShowsWhetherTheUserMayUseTheLine(t *testing.T) {
 				assert.Equal(
 					b,
 					may,
-					engine.UsesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)),
+					engine.UsesLine(strings.TrimSuffix(i.Holders[0].Field, record.WriteSuffix)),
 					"%s: %s",
 					kind.name,
 					i.Holders[0].Field,
@@ -239,7 +240,7 @@ func TestLineMultiLockOfAUserWithoutTheLine(t *testing.T) {
 			require.Len(b, i.Holders, 1, one.Name())
 			assert.False(
 				b,
-				engine.UsesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)),
+				engine.UsesLine(strings.TrimSuffix(i.Holders[0].Field, record.WriteSuffix)),
 				"%s: %s",
 				one.Name(),
 				i.Holders[0].Field,

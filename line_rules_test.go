@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/tests/seeds"
 )
 
@@ -85,7 +86,7 @@ func (b *twinBench) followsTheRules(c call, name string, before seenLine, e effe
 
 // mayLeave reports whether a place may leave the line at a request.
 func (b *twinBench) mayLeave(p keptPlace, c call, e effect) bool {
-	own, _, _ := strings.Cut(strings.TrimSuffix(p.field, writeSuffix), "+")
+	own, _, _ := strings.Cut(strings.TrimSuffix(p.field, record.WriteSuffix), "+")
 	for _, arg := range c.Args { // the request ends this wait, or is one of a later wait
 		field, _, _ := strings.Cut(fmt.Sprint(arg), "+")
 		if client, _, _ := strings.Cut(field, ":"); client == p.client && waitNumber(field) >= waitNumber(own) {
@@ -98,7 +99,7 @@ func (b *twinBench) mayLeave(p keptPlace, c call, e effect) bool {
 
 // record returns all data but the line.
 func (b *twinBench) record() string {
-	isLine := func(row string) bool { return strings.HasPrefix(row, lineKey(names[0])) }
+	isLine := func(row string) bool { return strings.HasPrefix(row, record.LineKey(names[0])) }
 	return strings.Join(slices.DeleteFunc(strings.Split(b.data, "\n"), isLine), "\n")
 }
 
@@ -152,7 +153,7 @@ func (b *twinBench) looksAtLine(c call, name string, line seenLine, e effect) bo
 	verb := name[strings.LastIndex(name, "_")+1:]
 	done := e.reply[0] == int64(1)
 	switch {
-	case !slices.Contains(c.Keys, lineKey(names[0])), e.reply[0] == "error", strings.HasPrefix(name, "fair"):
+	case !slices.Contains(c.Keys, record.LineKey(names[0])), e.reply[0] == "error", strings.HasPrefix(name, "fair"):
 		return false
 	case name == "read_acquire", name == "semaphore_acquire" && done && e.reply[1] == int64(0):
 		return false

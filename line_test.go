@@ -20,6 +20,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -46,9 +47,9 @@ func newLineBench(t *testing.T, addr string) *bench {
 	return b
 }
 
-func (b *bench) lineKey() string { return lineKey(b.name) }
+func (b *bench) lineKey() string { return record.LineKey(b.name) }
 
-func (b *bench) releaseChannel() string { return prefixName("redisson_lock__channel", b.name) }
+func (b *bench) releaseChannel() string { return record.PrefixName("redisson_lock__channel", b.name) }
 
 // A keptPlace is an entry of the line, as it is stored in Redis.
 type keptPlace struct {
@@ -167,7 +168,7 @@ func (m *manual) run(s *luaScript, args ...any) reply {
 	m.Helper()
 	keys := []string{m.name, m.lineKey()}
 	if m.fenced {
-		keys = append(keys, tokenKey(m.name))
+		keys = append(keys, record.TokenKey(m.name))
 	}
 	r, err := run(context.Background(), m.rdb, call{Script: s, Keys: keys, Args: args})
 	m.must(err)

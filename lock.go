@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -67,10 +68,10 @@ type Locker interface {
 }
 
 var (
-	lockAcquire = script("lock_acquire")
-	lockRelease = script("lock_release")
-	lockRename  = script("lock_rename")
-	lockForce   = script("force")
+	lockAcquire = record.Script("lock_acquire")
+	lockRelease = record.Script("lock_release")
+	lockRename  = record.Script("lock_rename")
+	lockForce   = record.Script("force")
 )
 
 // optionalOfLock is the index of the wait queue among the keys of a plain lock, which works without it.
@@ -95,11 +96,11 @@ type Lock struct{ handle }
 // of the lock must be in one slot.
 func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	key, o := c.key(name), newLockOptions(opts)
-	keys := []string{key, lineKey(key)}
+	keys := []string{key, record.LineKey(key)}
 	if o.fenced {
-		keys = append(keys, tokenKey(key))
+		keys = append(keys, record.TokenKey(key))
 	}
-	announce := prefixName("redisson_lock__channel", key)
+	announce := record.PrefixName("redisson_lock__channel", key)
 	l := &plainLock{
 		hashLock: hashLock{client: c, keys: keys, words: send.Words(keys), facts: facts{
 			traits: contract.Traits{

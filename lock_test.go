@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -293,7 +294,7 @@ func TestLeavingAQueueNeedsNoMemory(t *testing.T) {
 	start := time.Now()
 	testredis.Await(t, "it has left", soon, func() bool { return !slices.Contains(b.queue(), first) })
 	b.must(b.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
-	assert.Less(t, time.Since(start), testredis.Scale(start, fairLife/2), "the waiter left by itself, and was not evicted as dead")
+	assert.Less(t, time.Since(start), testredis.Scale(start, record.FairLife/2), "the waiter left by itself, and was not evicted as dead")
 	b.must(held.Unlock(ctx))
 	err := await(b, "the second one", waiters[1])
 	if err != nil { // the waiter asked while Redis was full

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -70,6 +71,6 @@ func TestSetPermitsLeavesNoTombstone(t *testing.T) {
 func (b *bench) awaitTombstone(want bool) {
 	b.Helper()
 	testredis.Await(b, "tombstones in the line", soon, func() bool {
-		return b.rdb.HExists(context.Background(), lineKey(b.name), "over").Val() == want
+		return b.rdb.HExists(context.Background(), record.LineKey(b.name), "over").Val() == want
 	})
 }

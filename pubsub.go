@@ -21,6 +21,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
 )
@@ -210,7 +211,7 @@ func (c *Client) publish(ctx context.Context, verb any, ids []string, message st
 	_ = send.CatchPanic(func() error {
 		_, err := c.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for _, id := range ids {
-				cmd := redis.NewCmd(ctx, verb, clientChannel(id), message)
+				cmd := redis.NewCmd(ctx, verb, record.ClientChannel(id), message)
 				cmd.SetFirstKeyPos(1)
 				cmds = append(cmds, cmd)
 				_ = p.Process(ctx, cmd)

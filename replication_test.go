@@ -23,6 +23,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -526,7 +527,7 @@ func TestTokensAfterAFailover(t *testing.T) {
 					return token
 				}
 				first := token()
-				replicated := b.rdb.Get(ctx, tokenKey(b.name)).Val()
+				replicated := b.rdb.Get(ctx, record.TokenKey(b.name)).Val()
 				var last int64
 				for range 5 {
 					last = token()
@@ -535,7 +536,7 @@ func TestTokensAfterAFailover(t *testing.T) {
 				testredis.Await(t, "the clock of Redis goes on", soon, func() bool { // a failover takes longer
 					return b.rdb.Time(ctx).Val().UnixMicro() > last
 				})
-				b.must(b.rdb.Set(ctx, tokenKey(b.name), replicated, 0).Err())
+				b.must(b.rdb.Set(ctx, record.TokenKey(b.name), replicated, 0).Err())
 				assert.Greater(t, token(), last, "tokens")
 			})
 		})

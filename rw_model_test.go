@@ -24,6 +24,7 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/late"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/tests/seeds"
 )
@@ -61,7 +62,7 @@ func rwClient(field string) string {
 	return client
 }
 
-func isWriter(field string) bool { return strings.HasSuffix(field, writeSuffix) }
+func isWriter(field string) bool { return strings.HasSuffix(field, record.WriteSuffix) }
 
 // waitNumber returns the number of the wait that a field belongs to.
 func waitNumber(field string) int {
@@ -225,7 +226,7 @@ func (m *rwModel) readRelease(field string, left int, late bool) reply {
 
 // writeAcquire is an attempt of field, whose read hold is reader.
 func (m *rwModel) writeAcquire(field, reader string, lease int64, count int, delivery string, beat int64) reply {
-	own, mine := field+writeSuffix, m.holds[field+writeSuffix] > 0
+	own, mine := field+record.WriteSuffix, m.holds[field+record.WriteSuffix] > 0
 	inLine := m.inLine() // before
 	if !mine {
 		if count != 1 {
@@ -301,7 +302,7 @@ func (m *rwModel) beats(field string, beat int64) {
 }
 
 func (m *rwModel) writeRelease(field, reader string, left int, rollsBack, late bool) reply {
-	own := field + writeSuffix
+	own := field + record.WriteSuffix
 	if rollsBack {
 		m.forget(field)
 		m.forget(reader)
@@ -415,7 +416,7 @@ func (m *rwModel) pass(asker string) string {
 	m.seen["granted"]++
 	m.mode, m.holds[field], m.granted = "write", 1, field
 	m.ends = m.now + min(m.wishes[field], engine.ProvisionalLease.Milliseconds())
-	m.forget(strings.TrimSuffix(field, writeSuffix))
+	m.forget(strings.TrimSuffix(field, record.WriteSuffix))
 	return field
 }
 
@@ -463,7 +464,7 @@ func (r *rwRun) data() (all []string) {
 		left, err := strconv.ParseInt(pttl, 10, 64)
 		r.must(err)
 		switch {
-		case key == lineKey(r.bench.name):
+		case key == record.LineKey(r.bench.name):
 			for _, value := range strings.Split(values, ", ") {
 				field, value, _ := strings.Cut(value, "=")
 				switch words := strings.Fields(value); {
@@ -503,7 +504,7 @@ func (r *rwRun) wants() (all []string) {
 	}
 	for reader, leases := range r.m.leases {
 		for n, ends := range leases {
-			all = append(all, fmt.Sprint(suffixName(lock, reader+":rwlock_timeout:"), n, " ", ends))
+			all = append(all, fmt.Sprint(record.SuffixName(lock, reader+":rwlock_timeout:"), n, " ", ends))
 		}
 	}
 	if len(r.m.writers) > 0 {
@@ -559,7 +560,7 @@ func (r *rwRun) step() {
 	var want reply
 	switch {
 	case op < 5:
-		c, want = r.read.Acquire(ofReader), r.m.readAcquire(reader, lease, count, ofReader.Counterpart+writeSuffix)
+		c, want = r.read.Acquire(ofReader), r.m.readAcquire(reader, lease, count, ofReader.Counterpart+record.WriteSuffix)
 	case op < 9:
 		runsLate := r.rng.IntN(10) == 0
 		c = r.read.Release(contract.Release{Field: reader, HoldCount: left, Late: runsLate, Share: time.Hour * 1e4})
@@ -606,7 +607,7 @@ func (r *rwRun) step() {
 	if c.Script == writeAcquire {
 		got[2] %= 4 // how many are ahead
 	}
-	for name, script := range bound {
+	for name, script := range record.Scripts {
 		if script == c.Script {
 			r.history = append(r.history, fmt.Sprint(r.m.now, " ", name, " ", c.Args, " ", got))
 		}
@@ -629,7 +630,7 @@ func (r *rwRun) owner(op int) (reader, writer string) {
 	reader, writer = owner+"1", owner+fmt.Sprint(2+r.rng.IntN(2))
 	switch {
 	case isWriter(holder):
-		writer = strings.TrimSuffix(holder, writeSuffix)
+		writer = strings.TrimSuffix(holder, record.WriteSuffix)
 	case holder != "":
 		reader = holder
 	}
@@ -641,7 +642,7 @@ func (r *rwRun) counterpart(field string) string {
 	owner := field[:len(field)-1]
 	for holder := range r.m.holds {
 		if isWriter(holder) && strings.HasPrefix(holder, owner) {
-			return strings.TrimSuffix(holder, writeSuffix)
+			return strings.TrimSuffix(holder, record.WriteSuffix)
 		}
 	}
 	return ""

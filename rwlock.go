@@ -13,35 +13,22 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 )
 
-// writeSuffix ends the field of a write hold in the record and in the wait queue in Redis.
-const writeSuffix = ":write"
-
-// mostHoldCount is how often an owner may have the read lock: as most_hold_count in internal/lua/record.lua. Redisson's
-// record has a key for each level of a reader, and a script that has to know whether a reader lives looks at each of
-// them.
-const mostHoldCount = 10_000
-
-// A waiting writer sends a heartbeat with every attempt. Each heartbeat keeps readers out for writerLife.
-const (
-	writerHeartbeat = time.Second
-	writerLife      = 3 * writerHeartbeat // see internal/lua/readers.lua
-)
-
 var (
-	readAcquire = script("read_acquire")
-	readRelease = script("read_release")
-	readRename  = script("read_rename")
-	readRenew   = script("read_renew")
-	readInspect = script("read_inspect")
+	readAcquire = record.Script("read_acquire")
+	readRelease = record.Script("read_release")
+	readRename  = record.Script("read_rename")
+	readRenew   = record.Script("read_renew")
+	readInspect = record.Script("read_inspect")
 
-	writeAcquire = script("write_acquire")
-	writeRelease = script("write_release")
-	writeInspect = script("write_inspect")
+	writeAcquire = record.Script("write_acquire")
+	writeRelease = record.Script("write_release")
+	writeInspect = record.Script("write_inspect")
 
-	rwForce = script("rw_force")
+	rwForce = record.Script("rw_force")
 )
 
 // The indexes of optional keys. A call of a writer does not need the wait queue. A reader that releases the lock needs
@@ -58,11 +45,11 @@ var errUpgrade = fmt.Errorf(
 	ErrInvalid,
 )
 
-// errTooDeep is the error for an owner that holds the read lock mostHoldCount times and asks for it again.
+// errTooDeep is the error for an owner that holds the read lock record.MostHoldCount times and asks for it again.
 var errTooDeep = fmt.Errorf(
 	"%w: the caller already holds the read lock %d times, which is the limit for one owner",
 	ErrInvalid,
-	mostHoldCount,
+	record.MostHoldCount,
 )
 
 // A RWLock is a reentrant lock that any number of readers or one writer can hold.
@@ -98,16 +85,16 @@ type WriteLock struct{ handle }
 // options to both.
 func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	key, o := c.key(name), newLockOptions(opts)
-	keys := []string{key, prefixName("relock_rwlock_writers", key), lineKey(key)}
+	keys := []string{key, record.PrefixName("relock_rwlock_writers", key), record.LineKey(key)}
 	if o.fenced {
-		keys = append(keys, tokenKey(key))
+		keys = append(keys, record.TokenKey(key))
 	}
 	read, write := contract.LockID{Name: key, Half: "read"}, contract.LockID{Name: key, Half: "write"}
 	rw := rwRecord{
 		client:   c,
 		keys:     keys,
-		announce: prefixName("redisson_rwlock", key),
-		leases:   suffixName(key, ""),
+		announce: record.PrefixName("redisson_rwlock", key),
+		leases:   record.SuffixName(key, ""),
 	}
 	r := &readLock{
 		rw,
@@ -120,7 +107,7 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 				Admission:    o.limits.OfReaders(),
 				Limits:       o.limits,
 				Bundled:      readBundled,
-				MaxHoldCount: mostHoldCount,
+				MaxHoldCount: record.MostHoldCount,
 				TooMany:      errTooDeep,
 			},
 		},
@@ -137,7 +124,7 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 				Fenced:      o.fenced,
 				Limits:      o.limits,
 				Bundled:     writeBundled,
-				Suffix:      writeSuffix,
+				Suffix:      record.WriteSuffix,
 			},
 			granting: c.grantChannel(rw.announce),
 			line:     keys[2],
@@ -245,7 +232,7 @@ type writeLock struct {
 }
 
 func (l *writeLock) Acquire(a contract.Attempt) call {
-	life := writerLife
+	life := record.WriterLife
 	if a.NoWait {
 		life = 0
 	}
@@ -265,7 +252,7 @@ func (l *writeLock) ReadReply(a contract.Attempt, r reply) (contract.Outcome, er
 		return contract.Outcome{}, errUpgrade
 	}
 	g, err := contract.ParseOutcome(r)
-	return g.WithStanding(r).WithEntry(a, writerHeartbeat), err
+	return g.WithStanding(r).WithEntry(a, record.WriterHeartbeat), err
 }
 
 func (l *writeLock) Release(r contract.Release) call {
@@ -288,7 +275,7 @@ func (l *writeLock) leave(r contract.Release, undo bool, readField string) call 
 }
 
 func (l *writeLock) Renew(field string, lease time.Duration, exact bool) call {
-	return call{Script: renewScript, Keys: l.keys[:1], Args: []any{field + writeSuffix, milliseconds(lease), exact}}
+	return call{Script: renewScript, Keys: l.keys[:1], Args: []any{field + record.WriteSuffix, milliseconds(lease), exact}}
 }
 
 func (l *writeLock) Rename(r contract.Rename) call {
@@ -296,7 +283,7 @@ func (l *writeLock) Rename(r contract.Rename) call {
 		Script:   lockRename,
 		Keys:     []string{l.keys[0], l.keys[2]},
 		Optional: optionalOfLock,
-		Args:     renameArgs(r, writeSuffix, r.Late),
+		Args:     renameArgs(r, record.WriteSuffix, r.Late),
 	}
 }
 
@@ -305,5 +292,5 @@ func (l *writeLock) Inspect(field string) call {
 }
 
 func (l *writeLock) Force(seen ...string) call {
-	return forSeen(l.forceHalf("write"), seen, writeSuffix)
+	return forSeen(l.forceHalf("write"), seen, record.WriteSuffix)
 }

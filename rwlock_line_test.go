@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -34,7 +35,7 @@ func newRWLineBench(t *testing.T) *lineBench {
 	for _, script := range allScripts() {
 		b.must(b.rdb.ScriptLoad(context.Background(), script.Source()).Err()) // so that an attempt is one command
 	}
-	return &lineBench{bench: b, line: lineKey(b.name), releases: prefixName("redisson_rwlock", b.name)}
+	return &lineBench{bench: b, line: record.LineKey(b.name), releases: record.PrefixName("redisson_rwlock", b.name)}
 }
 
 func (b *lineBench) rw(opts ...LockOption) *RWLock {
@@ -193,14 +194,14 @@ func TestWriterIsWokenByAHolderThatKnowsNoLine(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := ContextWithOwner(context.Background())
 	relock := b.client().engine.Probe().NewField(1)
-	for name, record := range map[string][]any{
+	for name, data := range map[string][]any{
 		"a writer":                     {"mode", "write", javaThread + ":write", 1},
 		"a reader":                     {"mode", "read", javaThread, 1},
 		"a reader beside a relock one": {"mode", "read", relock, 1, javaThread, 1},
 	} {
-		b.must(b.rdb.HSet(ctx, b.name, record...).Err())
-		for i := 1; i < len(record); i++ {
-			if field, ok := record[i].(string); ok {
+		b.must(b.rdb.HSet(ctx, b.name, data...).Err())
+		for i := 1; i < len(data); i++ {
+			if field, ok := data[i].(string); ok {
 				b.must(b.rdb.Set(ctx, "{"+b.name+"}:"+field+":rwlock_timeout:1", 1, time.Minute).Err())
 			}
 		}
@@ -215,7 +216,7 @@ func TestWriterIsWokenByAHolderThatKnowsNoLine(t *testing.T) {
 		start := time.Now()
 		b.must(b.rdb.Publish(ctx, b.releases, "0").Err())
 		b.must(await(b.bench, "the writer has the lock", got))
-		assert.Less(t, time.Since(start), testredis.Scale(start, writerHeartbeat/2), name)
+		assert.Less(t, time.Since(start), testredis.Scale(start, record.WriterHeartbeat/2), name)
 		b.must(write.Unlock(ctx))
 	}
 }
@@ -281,7 +282,7 @@ func TestWriterThatMayNotSubscribeStandsInTheLine(t *testing.T) {
 	b.must(from.Lock(ctx))
 	got := b.waits(ctx, to)
 	before := b.asked.Load()
-	time.Sleep(2 * writerHeartbeat)
+	time.Sleep(2 * record.WriterHeartbeat)
 	// An answer that is late by some milliseconds looks like a renewal, after which the writer polls often for a
 	// moment.
 	assert.LessOrEqual(

@@ -20,6 +20,7 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -514,8 +515,8 @@ func TestForceUnlockReleasesDeepReaders(t *testing.T) {
 		const most = 6
 		for i := range most {
 			reader := fmt.Sprintf("%s:%d:0%d", l.client.ID(), i, i)
-			b.must(b.rdb.HSet(ctx, b.name, "mode", "read", reader, mostHoldCount).Err())
-			for _, n := range []int{1, mostHoldCount} {
+			b.must(b.rdb.HSet(ctx, b.name, "mode", "read", reader, record.MostHoldCount).Err())
+			for _, n := range []int{1, record.MostHoldCount} {
 				b.must(b.rdb.Set(ctx, fmt.Sprint("{", b.name, "}:", reader, ":rwlock_timeout:", n), 1, time.Minute).Err())
 			}
 		}
@@ -663,7 +664,7 @@ func TestRWLockOfManyReadersCostsFewCommands(t *testing.T) {
 	read, write := b.client().NewRWLock(b.name).Read().record, b.client().NewRWLock(b.name).Write()
 	const many = 1000
 	reader := func(n int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d:1:01", n) }
-	leaseKey := func(n int) string { return suffixName(b.name, reader(n)+":rwlock_timeout:1") }
+	leaseKey := func(n int) string { return record.SuffixName(b.name, reader(n)+":rwlock_timeout:1") }
 	pipe := b.rdb.Pipeline()
 	pipe.HSet(ctx, b.name, "mode", "read")
 	pipe.PExpire(ctx, b.name, 3*time.Minute)

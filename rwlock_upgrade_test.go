@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -263,7 +264,7 @@ func TestReadInsideWriteNeverWaitsForItsOwner(t *testing.T) {
 	waits, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { _ = w.NewRWLock(b.name).Write().Lock(waits) }() // from now on new readers wait
-	writers := prefixName("relock_rwlock_writers", b.name)
+	writers := record.PrefixName("relock_rwlock_writers", b.name)
 	testredis.Await(b, "the writer waits", soon, func() bool { return b.rdb.ZCard(ctx, writers).Val() == 1 })
 
 	lock := func(l Locker, owner context.Context) chan error {

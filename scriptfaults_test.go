@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -99,7 +100,7 @@ func (b *releaseBench) subscribes(c *Client) *redis.PubSub {
 func (b *releaseBench) holders() (fields []string) {
 	ctx := context.Background()
 	if b.kind.name == "semaphore" {
-		return b.rdb.ZRange(ctx, permitsKey(b.name), 0, -1).Val()
+		return b.rdb.ZRange(ctx, record.PermitsKey(b.name), 0, -1).Val()
 	}
 	fields = b.rdb.HKeys(ctx, b.name).Val()
 	if len(fields) > 1 {
@@ -262,7 +263,7 @@ func (k releaseKind) keysBeside(c call) []string {
 
 // typeOf returns the type that the script of a call expects of a key.
 func typeOf(c call, key string) string {
-	for name, script := range bound {
+	for name, script := range record.Scripts {
 		if script == c.Script {
 			return library().KeyTypes(name)[slices.Index(c.Keys, key)]
 		}

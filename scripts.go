@@ -1,14 +1,12 @@
 package relock
 
 // The Lua scripts, which are in internal/lua, as lock types call them.
-//
-// Rules: every script is bound by the function script, once, at init.
 
 import (
 	"slices"
 	"time"
 
-	"github.com/relock-go/relock/internal/lua"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -21,20 +19,10 @@ type (
 
 // Scripts that serve several lock types.
 var (
-	inspectScript   = script("inspect")
-	tombstoneRemove = script("tombstone_remove")
-	freeInspect     = script("free_inspect")
+	inspectScript   = record.Script("inspect")
+	tombstoneRemove = record.Script("tombstone_remove")
+	freeInspect     = record.Script("free_inspect")
 )
-
-// bound has all scripts, by the names of their files. It is filled at init.
-var bound = make(map[string]*luaScript)
-
-// script binds the script with this name. It runs at init, so a wrong name fails every test.
-func script(name string) *luaScript {
-	s := send.NewScript(lua.Source(name))
-	bound[name] = s
-	return s
-}
 
 // freeCall is the call of the poller: it asks which of the locks called names are free, for the client with this id.
 // The first len(fields) locks are checked closely: fields has the fields of the client's waiters for them. See
@@ -44,7 +32,7 @@ func freeCall(id string, names []string, fields [][]string) call {
 	keys, optional, args := slices.Clone(names), make([]send.OptionalKey, closely), []any{closely, id}
 	for i, name := range names[:closely] {
 		optional[i].Key = len(keys)
-		keys = append(keys, lineKey(name))
+		keys = append(keys, record.LineKey(name))
 		all := " "
 		for _, field := range fields[i] {
 			all += field + " "

@@ -26,6 +26,7 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/lua/link"
 	"github.com/relock-go/relock/internal/lua/luatest"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
@@ -33,7 +34,7 @@ import (
 )
 
 // allScripts returns all scripts that a lock may send.
-func allScripts() []*luaScript { return slices.Collect(maps.Values(bound)) }
+func allScripts() []*luaScript { return slices.Collect(maps.Values(record.Scripts)) }
 
 // library has the files of internal/lua/.
 var library = sync.OnceValue(func() *link.Library { return link.Relock(os.DirFS("internal/lua")) })
@@ -41,7 +42,7 @@ var library = sync.OnceValue(func() *link.Library { return link.Relock(os.DirFS(
 // Every script of internal/lua is bound.
 func TestEveryScriptIsBound(t *testing.T) {
 	t.Parallel()
-	assert.ElementsMatch(t, library().Scripts(), slices.Collect(maps.Keys(bound)))
+	assert.ElementsMatch(t, library().Scripts(), slices.Collect(maps.Keys(record.Scripts)))
 }
 
 // A program that imports relock starts at once: the initialization of its packages, and here of their tests, allocates
@@ -163,7 +164,7 @@ func TestScriptContracts(t *testing.T) {
 	c1, c2 := b.client(), b.client()
 	me, them := c1.ID(), c2.ID()
 	names := make(map[*luaScript]string)
-	for name, s := range bound {
+	for name, s := range record.Scripts {
 		names[s] = name
 	}
 	did := make(map[string]bool)
@@ -247,7 +248,7 @@ func TestScriptContracts(t *testing.T) {
 	try("read", situation{"waits for a writer", []call{write.Acquire(their)}, read.Acquire(my)})
 	dies := call{
 		Script: send.NewScript("return redis.call('del', KEYS[1])"),
-		Keys:   []string{suffixName(b.name, my.Field+":rwlock_timeout:1")},
+		Keys:   []string{record.SuffixName(b.name, my.Field+":rwlock_timeout:1")},
 	}
 	try("read", situation{"looks at a dead reader", []call{read.Acquire(my), dies}, read.Inspect("")})
 
@@ -277,7 +278,7 @@ func TestScriptContracts(t *testing.T) {
 			[]call{two.Acquire(their)},
 			call{
 				Script: freeInspect,
-				Keys:   []string{b.name, b.name + "-2", lineKey(b.name)},
+				Keys:   []string{b.name, b.name + "-2", record.LineKey(b.name)},
 				Args:   []any{1, me, " " + my.Field + " "},
 			},
 		},
@@ -288,7 +289,7 @@ func TestScriptContracts(t *testing.T) {
 		situation{
 			"looks at everything",
 			[]call{one.Acquire(my)},
-			call{Script: inspectAny, Keys: keys, Args: []any{suffixName(b.name, "")}},
+			call{Script: inspectAny, Keys: keys, Args: []any{record.SuffixName(b.name, "")}},
 		},
 	)
 
@@ -338,7 +339,7 @@ func TestRefusedCommandLosesNoPermitAndLeavesNoHold(t *testing.T) {
 	c1, c2 := b.client(), b.client()
 	me, them := c1.ID(), c2.ID()
 	names := make(map[*luaScript]string)
-	for name, s := range bound {
+	for name, s := range record.Scripts {
 		names[s] = name
 	}
 	users := make(map[string]*redis.Client)
@@ -354,7 +355,7 @@ func TestRefusedCommandLosesNoPermitAndLeavesNoHold(t *testing.T) {
 	holds := func(c call) (any bool) {
 		field := fmt.Sprint(c.Args[0])
 		for _, id := range permitsOf(field) {
-			any = any || b.rdb.ZScore(ctx, permitsKey(b.name), id).Err() == nil
+			any = any || b.rdb.ZScore(ctx, record.PermitsKey(b.name), id).Err() == nil
 		}
 		return any || b.rdb.HExists(ctx, b.name, field).Val() || b.rdb.HExists(ctx, b.name, field+":write").Val()
 	}
@@ -384,7 +385,7 @@ func TestRefusedCommandLosesNoPermitAndLeavesNoHold(t *testing.T) {
 				assert.Positive(t, b.rdb.PTTL(ctx, b.name).Val(), "%s: the lease of the record", what)
 			case "string":
 				free, _ := b.rdb.Get(ctx, b.name).Int64()
-				total := free + b.rdb.ZCard(ctx, permitsKey(b.name)).Val()
+				total := free + b.rdb.ZCard(ctx, record.PermitsKey(b.name)).Val()
 				isSet := s.call.Script == semaphoreSet && (err == nil || total == 5)
 				assert.Equal(t, map[bool]int64{false: 3, true: 5}[isSet], total, "%s: permits", what)
 			}
@@ -435,7 +436,7 @@ func TestScriptsThatRunOnceAreSentOnce(t *testing.T) {
 		c := b.patientClient()
 		var requests atomic.Int64
 		b.proxy.On(func(cmd []string) bool {
-			is := calls(bound[name])(cmd)
+			is := calls(record.Scripts[name])(cmd)
 			if is {
 				requests.Add(1)
 			}
@@ -445,7 +446,7 @@ func TestScriptsThatRunOnceAreSentOnce(t *testing.T) {
 		assert.Error(t, err, "%s: %t although the answer was lost", name, freed)
 		sent[name] = int(requests.Load())
 	}
-	for name := range bound {
+	for name := range record.Scripts {
 		if once, _ := runsOf(t, name); once {
 			assert.Equal(t, 1, sent[name], "how often %s is sent; 0: this test does not know who sends it", name)
 		}
@@ -559,7 +560,7 @@ var hostileData = []struct {
 		p.Expire(ctx, key, time.Hour)
 	}, "lock fair read write", true},
 	{"a reader of too many levels", sameKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.HSet(ctx, key, "mode", "read", javaThread, mostHoldCount+1)
+		p.HSet(ctx, key, "mode", "read", javaThread, record.MostHoldCount+1)
 		p.Expire(ctx, key, time.Hour)
 	}, "lock fair read write", true},
 	{"a writer of very many levels", sameKey, func(ctx context.Context, p redis.Cmdable, key string) {
@@ -585,25 +586,25 @@ var hostileData = []struct {
 		p.Eval(ctx, "for i = 1, 30000 do redis.call('hset', KEYS[1], ARGV[1] .. i, 1) end", []string{key}, javaThread)
 		p.Expire(ctx, key, time.Hour)
 	}, "read write lock", false},
-	{"a very long line", lineKey, func(ctx context.Context, p redis.Cmdable, key string) {
+	{"a very long line", record.LineKey, func(ctx context.Context, p redis.Cmdable, key string) {
 		p.HSet(ctx, key, "first", 1, "last", veryMany, "granted", javaThread+":017")
 	}, "lock write semaphore", false},
-	{"a line at the end of all numbers", lineKey, func(ctx context.Context, p redis.Cmdable, key string) {
+	{"a line at the end of all numbers", record.LineKey, func(ctx context.Context, p redis.Cmdable, key string) {
 		p.HSet(ctx, key, "first", "9007199254740992", "last", "9007199254740992")
 	}, "lock write semaphore", false},
-	{"a line of numbers that are none", lineKey, func(ctx context.Context, p redis.Cmdable, key string) {
+	{"a line of numbers that are none", record.LineKey, func(ctx context.Context, p redis.Cmdable, key string) {
 		p.HSet(ctx, key, "first", "-inf", "last", "nan")
 	}, "lock write semaphore", false},
-	{"a long line of dead places", lineKey, func(ctx context.Context, p redis.Cmdable, key string) {
+	{"a long line of dead places", record.LineKey, func(ctx context.Context, p redis.Cmdable, key string) {
 		putPlaces(ctx, p, key, 24_000)
 	}, "lock write semaphore", false},
-	{"a line of too many places", lineKey, func(ctx context.Context, p redis.Cmdable, key string) {
+	{"a line of too many places", record.LineKey, func(ctx context.Context, p redis.Cmdable, key string) {
 		putPlaces(ctx, p, key, 30_000)
 	}, "lock write semaphore", false},
-	{"very many tombstones", lineKey, func(ctx context.Context, p redis.Cmdable, key string) {
+	{"very many tombstones", record.LineKey, func(ctx context.Context, p redis.Cmdable, key string) {
 		p.HSet(ctx, key, "over", strings.Repeat(javaThread+":017 9999999999999 ", 30000))
 	}, "lock write semaphore", false},
-	{"a place that is none", lineKey, func(ctx context.Context, p redis.Cmdable, key string) {
+	{"a place that is none", record.LineKey, func(ctx context.Context, p redis.Cmdable, key string) {
 		p.HSet(ctx, key, "first", 1, "last", 1, "1", javaThread[:36], javaThread[:36], "a place")
 	}, "lock write semaphore", false},
 	{"a very long queue", queueKey, func(ctx context.Context, p redis.Cmdable, key string) {
@@ -626,11 +627,11 @@ var hostileData = []struct {
 	{"very many writers that wait", writersKey, func(ctx context.Context, p redis.Cmdable, key string) {
 		p.Eval(ctx, "for i = 1, 30000 do redis.call('zadd', KEYS[1], 9e12, ARGV[1] .. i) end", []string{key}, javaThread)
 	}, "read write", false},
-	{"very many permits", permitsKey, func(ctx context.Context, p redis.Cmdable, key string) {
+	{"very many permits", record.PermitsKey, func(ctx context.Context, p redis.Cmdable, key string) {
 		p.Eval(ctx, "for i = 1, 30000 do redis.call('zadd', KEYS[1], 9e12 + i, ARGV[1] .. i) end", []string{key}, javaThread)
 		p.Set(ctx, strings.TrimSuffix(strings.TrimPrefix(key, "{"), "}:timeout"), 0, 0)
 	}, "semaphore", false},
-	{"very many permits that have lapsed", permitsKey, func(ctx context.Context, p redis.Cmdable, key string) {
+	{"very many permits that have lapsed", record.PermitsKey, func(ctx context.Context, p redis.Cmdable, key string) {
 		p.Eval(ctx, "for i = 1, 30000 do redis.call('zadd', KEYS[1], i, ARGV[1] .. i) end", []string{key}, javaThread)
 		p.Set(ctx, strings.TrimSuffix(strings.TrimPrefix(key, "{"), "}:timeout"), 0, 0)
 	}, "semaphore", false},
@@ -646,9 +647,9 @@ func putPlaces(ctx context.Context, p redis.Cmdable, key string, n int) {
 }
 
 func sameKey(name string) string    { return name }
-func queueKey(name string) string   { return prefixName("redisson_lock_queue", name) }
-func aliveKey(name string) string   { return prefixName("relock_lock_alive", name) }
-func writersKey(name string) string { return prefixName("relock_rwlock_writers", name) }
+func queueKey(name string) string   { return record.PrefixName("redisson_lock_queue", name) }
+func aliveKey(name string) string   { return record.PrefixName("relock_lock_alive", name) }
+func writersKey(name string) string { return record.PrefixName("relock_rwlock_writers", name) }
 
 // watchBusy measures the processor time of Redis. check fails if Redis has used more than most of it since the last call
 // of check or begin.
@@ -776,7 +777,7 @@ func TestHoldIsFoundBesideOtherData(t *testing.T) {
 			assert.False(t, looked[1].Held, "another one")
 			_, err = c.send(l.Release(released(a.Field, 0, false)))
 			b.must(err)
-			b.must(b.rdb.Del(ctx, b.name, permitsKey(b.name)).Err())
+			b.must(b.rdb.Del(ctx, b.name, record.PermitsKey(b.name)).Err())
 		})
 	}
 }
@@ -792,7 +793,7 @@ func TestReadersHaveHoldCountsWithinBounds(t *testing.T) {
 		setLevels := func(n int) {
 			c.engine.Probe().SetHoldCount(l.lock, engine.OwnerOf(me), n)
 		}
-		setLevels(mostHoldCount - 1)
+		setLevels(record.MostHoldCount - 1)
 		b.must(l.Lock(me))
 		for _, err := range []error{
 			l.Lock(me), second(l.TryLock(me, 0, 0)), l.LockLease(me, time.Minute),
@@ -804,10 +805,10 @@ func TestReadersHaveHoldCountsWithinBounds(t *testing.T) {
 		}
 		n, err := l.HoldCount(me)
 		b.must(err)
-		assert.Equal(t, mostHoldCount, n)
+		assert.Equal(t, record.MostHoldCount, n)
 		i := b.inspect(c)
 		require.Len(t, i.Holders, 1)
-		assert.Equal(t, mostHoldCount, i.Holders[0].HoldCount)
+		assert.Equal(t, record.MostHoldCount, i.Holders[0].HoldCount)
 		b.must(l.Unlock(me))
 		b.must(l.Lock(me))
 		setLevels(1)
@@ -841,14 +842,14 @@ func TestNobodyJoinsWhatIsFull(t *testing.T) {
 	}{
 		"a queue": {"fair", func(b *bench) {
 			fill(b, "redis.call('rpush', KEYS[1], ARGV[2] .. i) redis.call('zadd', KEYS[2], ARGV[3] + i, ARGV[2] .. i)", 20_000,
-				queueKey(b.name), prefixName("redisson_lock_timeout", b.name))
+				queueKey(b.name), record.PrefixName("redisson_lock_timeout", b.name))
 		}, func(b *bench) int64 { return int64(b.commandRuns("rpush")) }, nil},
 		"a line": {"lock", func(b *bench) {
 			b.must(b.rdb.HSet(ctx, b.name, javaOther+":017", 1).Err())
 			b.must(b.rdb.Expire(ctx, b.name, time.Hour).Err())
-			putPlaces(ctx, b.rdb, lineKey(b.name), 20_001)
+			putPlaces(ctx, b.rdb, record.LineKey(b.name), 20_001)
 		}, func(b *bench) int64 {
-			last, err := b.rdb.HGet(ctx, lineKey(b.name), "last").Int64()
+			last, err := b.rdb.HGet(ctx, record.LineKey(b.name), "last").Int64()
 			b.must(err)
 			return last
 		}, nil},
@@ -896,7 +897,7 @@ func TestForceUnlockReturnsVeryManyPermits(t *testing.T) {
 		b.rdb.Eval(
 			ctx,
 			"for i = 1, ARGV[1] do redis.call('zadd', KEYS[1], ARGV[3], ARGV[2] .. i) end return 1",
-			[]string{permitsKey(b.name)},
+			[]string{record.PermitsKey(b.name)},
 			many,
 			javaThread,
 			time.Now().Add(time.Hour).UnixMilli(),
@@ -908,7 +909,7 @@ func TestForceUnlockReturnsVeryManyPermits(t *testing.T) {
 	b.must(err)
 	assert.True(t, freed)
 	assert.Equal(t, strconv.Itoa(many+1), b.rdb.Get(ctx, b.name).Val())
-	assert.Zero(t, b.rdb.Exists(ctx, permitsKey(b.name)).Val())
+	assert.Zero(t, b.rdb.Exists(ctx, record.PermitsKey(b.name)).Val())
 	freed, err = l.ForceUnlock(ctx)
 	b.must(err)
 	assert.False(t, freed)

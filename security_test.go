@@ -26,6 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -277,7 +278,7 @@ func (u use) all(one, rival lockMaker, name string) (err error) {
 			time.Sleep(100 * time.Millisecond)         // for the second attempt after the subscription
 			if _, queues := mine.(*FairLock); queues { // the waiter that leaves has another one behind it
 				testredis.Await(u, "both are in the queue", clusterSoon, func() bool {
-					n, _ := u.other.rdb.LLen(ctx, prefixName("redisson_lock_queue", name)).Result()
+					n, _ := u.other.rdb.LLen(ctx, record.PrefixName("redisson_lock_queue", name)).Result()
 					return n == 2 || len(got) > 0 || len(first) > 0
 				})
 			}
@@ -318,8 +319,8 @@ func (u use) all(one, rival lockMaker, name string) (err error) {
 			// Its release takes one waiter out of the queue, and moves the other one up.
 			if _, queues := mine.(*FairLock); queues {
 				testredis.Await(u, "both can be granted the lock", clusterSoon, func() bool {
-					n, _ := u.other.rdb.HLen(ctx, lineKey(name)).Result()
-					if u.other.rdb.HExists(ctx, lineKey(name), "over").Val() { // the tombstones are no wish
+					n, _ := u.other.rdb.HLen(ctx, record.LineKey(name)).Result()
+					if u.other.rdb.HExists(ctx, record.LineKey(name), "over").Val() { // the tombstones are no wish
 						n--
 					}
 					return n == 2 || len(got) > 0 || len(last) > 0
@@ -477,7 +478,7 @@ func TestSmallestPermissionsAreEnoughAndNeeded(t *testing.T) {
 		// waits.
 		stays := slices.Contains([]string{"+lrange"}, l.right)
 		if stays {
-			u.soon = fairLife / 2
+			u.soon = record.FairLife / 2
 		}
 		k := kindCalled(l.kind)
 		waitgroup.Go(&each, func() {
@@ -664,7 +665,7 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 	const user, password = "alice-the-user", "hunter2-the-password"
 	secret := strings.Repeat("s", 100) + "-the-end-of-a-name" // a name of more than 64 bytes
 	var logged lockedBuffer
-	record := slog.New(slog.NewTextHandler(&logged, nil)) // at the default level
+	logger := slog.New(slog.NewTextHandler(&logged, nil)) // at the default level
 	var mu sync.Mutex
 	texts := map[string]bool{}
 	note := func(err error) {
@@ -680,7 +681,7 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 		b.must(err)
 		rdb := redis.NewClient(o)
 		b.Cleanup(func() { _ = rdb.Close() })
-		return b.clientOn(rdb, WithLogger(record), WithPollInterval(50*time.Millisecond), WithWatchdogTimeout(time.Second))
+		return b.clientOn(rdb, WithLogger(logger), WithPollInterval(50*time.Millisecond), WithWatchdogTimeout(time.Second))
 	}
 	rights := func(rights ...any) {
 		b.must(b.rdb.Do(ctx, append([]any{"acl", "setuser", user, "reset", "on", ">" + password}, rights...)...).Err())
@@ -720,7 +721,7 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 	}
 	many(wrong, secret+"-wrong")
 	many(away, secret+"-away")
-	many(good, secret+strings.Repeat("x", longestName))
+	many(good, secret+strings.Repeat("x", record.LongestName))
 	for i, kind := range clusterLocks {
 		name := fmt.Sprint(secret, "-type-", i)
 		for _, key := range []string{name, "{" + name + "}1"} {

@@ -20,24 +20,22 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 )
 
 var (
-	semaphoreAcquire = script("semaphore_acquire")
-	semaphoreRelease = script("semaphore_release")
-	semaphoreRename  = script("semaphore_rename")
-	semaphoreRenew   = script("semaphore_renew")
-	semaphoreForce   = script("semaphore_force")
-	semaphoreSet     = script("semaphore_set")
-	semaphoreInspect = script("semaphore_inspect")
-	semaphoreCount   = script("semaphore_count_inspect")
+	semaphoreAcquire = record.Script("semaphore_acquire")
+	semaphoreRelease = record.Script("semaphore_release")
+	semaphoreRename  = record.Script("semaphore_rename")
+	semaphoreRenew   = record.Script("semaphore_renew")
+	semaphoreForce   = record.Script("semaphore_force")
+	semaphoreSet     = record.Script("semaphore_set")
+	semaphoreInspect = record.Script("semaphore_inspect")
+	semaphoreCount   = record.Script("semaphore_count_inspect")
 )
 
-const (
-	mostPermits = math.MaxInt32 // the highest number that Redisson can count
-	mostAtOnce  = 1000          // permits of one hold; as most_of_hold in internal/lua/semaphore.lua
-)
+const mostPermits = math.MaxInt32 // the highest number that Redisson can count
 
 // optionalOfSemaphore is the index of the wait queue among the keys of a semaphore, which works without it.
 var optionalOfSemaphore = []send.OptionalKey{{Key: 2}}
@@ -93,7 +91,7 @@ const permitsHalf = "permits"
 // taken for the number of free permits (see [Inspection.Ambiguous]).
 func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Semaphore {
 	key, o := c.key(name), newLockOptions(opts)
-	announce := prefixName("redisson_sc", key)
+	announce := record.PrefixName("redisson_sc", key)
 	l := &semaphore{
 		facts: facts{
 			traits: contract.Traits{
@@ -104,10 +102,10 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 				Limits:    o.limits,
 			},
 			granting: c.grantChannel(announce),
-			line:     lineKey(key),
+			line:     record.LineKey(key),
 		},
 		client:   c,
-		keys:     []string{key, permitsKey(key), lineKey(key)},
+		keys:     []string{key, record.PermitsKey(key), record.LineKey(key)},
 		permits:  permits,
 		announce: announce,
 	}
@@ -163,8 +161,8 @@ func (s *Semaphore) TryAcquireN(ctx context.Context, n int, wait, lease time.Dur
 // several returns a handle whose holds have n permits each.
 func (s *Semaphore) several(n int) (*handle, error) {
 	switch {
-	case n < 1 || n > mostAtOnce:
-		return nil, invalid("%d permits at once: must be between 1 and %d", n, mostAtOnce)
+	case n < 1 || n > record.MostAtOnce:
+		return nil, invalid("%d permits at once: must be between 1 and %d", n, record.MostAtOnce)
 	case n == 1:
 		return &s.handle, nil
 	}

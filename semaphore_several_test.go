@@ -17,6 +17,7 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -70,18 +71,18 @@ func TestSemaphoreAcquiresSeveralAtOnce(t *testing.T) {
 		b.must(pair.Release(ctx))
 		require.Equal(t, 5, b.permits(5))
 
-		for _, n := range []int{-1, 0, 6, mostAtOnce + 1} {
+		for _, n := range []int{-1, 0, 6, record.MostAtOnce + 1} {
 			_, err = s.AcquireN(ctx, n)
 			b.mustBe(err, ErrInvalid)
 			_, _, err = s.TryAcquireN(ctx, n, time.Hour, 0)
 			b.mustBe(err, ErrInvalid)
 		}
-		b.must(s.SetPermits(ctx, mostAtOnce))
-		h, err = s.AcquireN(ctx, mostAtOnce)
+		b.must(s.SetPermits(ctx, record.MostAtOnce))
+		h, err = s.AcquireN(ctx, record.MostAtOnce)
 		b.must(err)
-		require.Zero(t, b.permits(mostAtOnce))
+		require.Zero(t, b.permits(record.MostAtOnce))
 		b.must(h.Release(ctx))
-		require.Equal(t, mostAtOnce, b.permits(mostAtOnce))
+		require.Equal(t, record.MostAtOnce, b.permits(record.MostAtOnce))
 	})
 }
 
@@ -92,7 +93,7 @@ func TestSemaphoreHoldOfOnePermitHasTheOldForm(t *testing.T) {
 	s := b.client().NewSemaphore(b.name, 1)
 	h, err := s.AcquireN(ctx, 1)
 	b.must(err)
-	permits := b.rdb.ZRange(ctx, permitsKey(b.name), 0, -1).Val()
+	permits := b.rdb.ZRange(ctx, record.PermitsKey(b.name), 0, -1).Val()
 	require.Len(t, permits, 1)
 	assert.Regexp(t, "^"+s.client.ID()+":-?[0-9]+:0[0-9]+$", permits[0])
 	b.must(h.Release(ctx))
@@ -111,7 +112,7 @@ func TestSemaphoreHoldOfSeveralNeedsNoMemory(t *testing.T) {
 	free := func(want string, what string) { // without the transaction of b.permits
 		t.Helper()
 		require.Equal(t, want, b.rdb.Get(ctx, b.name).Val(), what)
-		require.Equal(t, map[string]int64{"2": 3, "5": 0}[want], b.rdb.ZCard(ctx, permitsKey(b.name)).Val(), what)
+		require.Equal(t, map[string]int64{"2": 3, "5": 0}[want], b.rdb.ZCard(ctx, record.PermitsKey(b.name)).Val(), what)
 	}
 	full := func(limit string) { b.must(b.rdb.ConfigSet(ctx, "maxmemory", limit).Err()) }
 	full("1")
@@ -240,10 +241,10 @@ func TestSemaphoreSeveralPermitsAreLostTogether(t *testing.T) {
 		h, err := s.AcquireN(ctx, 3)
 		b.must(err)
 		waiting := b.permitContender(WithPollInterval(time.Hour)).joins()
-		members := b.rdb.ZRange(ctx, permitsKey(b.name), 0, -1).Val()
+		members := b.rdb.ZRange(ctx, record.PermitsKey(b.name), 0, -1).Val()
 		require.Len(t, members, 3)
 		// As Java does it, which removes as many expired permits as it wants.
-		b.must(b.rdb.ZRem(ctx, permitsKey(b.name), members[1]).Err())
+		b.must(b.rdb.ZRem(ctx, record.PermitsKey(b.name), members[1]).Err())
 		b.must(b.rdb.Incr(ctx, b.name).Err())
 		await(b, "the hold is lost", h.Context().Done())
 		require.ErrorIs(t, context.Cause(h.Context()), ErrLockLost)

@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -41,7 +42,7 @@ func onlyFree(rdb redis.UniversalClient, key string) bool {
 			strings.Contains(key, ":rwlock_timeout:") {
 			return false
 		}
-		taken = permitsKey(key)
+		taken = record.PermitsKey(key)
 	}
 	held, err := rdb.ZCount(ctx, taken, fmt.Sprint(time.Now().UnixMilli()), "+inf").Result()
 	return err == nil && held == 0
@@ -56,7 +57,7 @@ func (b *bench) permits(want int) (free int) {
 	var counter *redis.StringCmd
 	var taken *redis.IntCmd
 	_, err := b.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
-		counter, taken = p.Get(ctx, b.name), p.ZCard(ctx, permitsKey(b.name))
+		counter, taken = p.Get(ctx, b.name), p.ZCard(ctx, record.PermitsKey(b.name))
 		return nil
 	})
 	b.must(err)
@@ -118,7 +119,7 @@ func TestSemaphoreLetsAsManyInAsItHasPermits(t *testing.T) {
 		b.available(there, 3)
 		b.isLocked(here, false)
 		require.Equal(b, 3, b.permits(3))
-		require.Equal(b, int64(1), b.rdb.Exists(ctx, b.name, permitsKey(b.name)).Val(), "keys that stay")
+		require.Equal(b, int64(1), b.rdb.Exists(ctx, b.name, record.PermitsKey(b.name)).Val(), "keys that stay")
 	})
 }
 
@@ -419,7 +420,7 @@ func TestSemaphoreErrorsSayWhenAPermitExpires(t *testing.T) {
 	b.must(
 		b.rdb.ZAdd(
 			context.Background(),
-			permitsKey(b.name),
+			record.PermitsKey(b.name),
 			redis.Z{Score: 922337203685477, Member: "16 bytes of Java"},
 		).Err(),
 	)
@@ -452,7 +453,7 @@ func TestInspectShowsASemaphore(t *testing.T) {
 		assert.Equal(t, engine.OwnerOf(ctx).String(), i.Holders[1].Owner)
 
 		java := string([]byte{0, 0xff, 0x0a, 'x'}) + "with 12 more"
-		b.must(b.rdb.ZAdd(ctx, permitsKey(b.name),
+		b.must(b.rdb.ZAdd(ctx, record.PermitsKey(b.name),
 			redis.Z{Score: 922337203685477, Member: java}, redis.Z{Score: 1, Member: "this one is over"}).Err())
 		b.must(b.rdb.DecrBy(ctx, b.name, 2).Err())
 		testredis.Await(b, "a lease ends", soon, func() bool {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -116,7 +117,7 @@ func (b *bench) passes(kind lockKind, what string, holds, waits *Client) {
 	go func() { got <- rival.Lock(owner) }()
 	testredis.Await(b, what+": the waiter listens", soon, func() bool {
 		if _, reader := rival.(*ReadLock); reader { // it is not in the wait queue
-			return waits.engine.Hub().IsConfirmed(prefixName("redisson_rwlock", name))
+			return waits.engine.Hub().IsConfirmed(record.PrefixName("redisson_rwlock", name))
 		}
 		i, err := holds.Inspect(ctx, name)
 		b.must(err)
@@ -192,7 +193,7 @@ func TestForcedReleaseReachesClientsOfEveryKind(t *testing.T) {
 		}
 		for from, c := range holders {
 			testredis.Await(b, from+" listens", soon, func() bool {
-				return c.engine.Hub().IsConfirmed(clientChannel(c.ID()))
+				return c.engine.Hub().IsConfirmed(record.ClientChannel(c.ID()))
 			})
 		}
 		for what, w := range all {
@@ -222,7 +223,7 @@ func TestForcedReleaseWaitsForTheModeOfTheServers(t *testing.T) {
 		return l.Lock(owner)
 	})
 	testredis.Await(b, "the holder listens", soon, func() bool {
-		return holder.engine.Hub().IsConfirmed(clientChannel(holder.ID()))
+		return holder.engine.Hub().IsConfirmed(record.ClientChannel(holder.ID()))
 	})
 	waiter, owner := b.clientOn(clusterClient(t, addr), WithPollInterval(time.Hour)), ContextWithOwner(context.Background())
 	got := make(chan error, 1)

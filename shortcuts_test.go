@@ -23,6 +23,7 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/lua/luatest"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/tests/seeds"
 )
@@ -108,7 +109,7 @@ func newTwinBench(t *testing.T) *twinBench {
 	for i, library := range []interface{ Link(string) string }{library(), library().Long()} {
 		rdb := testredis.Client(t, s.Addr(), func(o *redis.Options) { o.DB = i })
 		w := &twin{&bench{T: t, addr: s.Addr(), rdb: rdb, name: names[0]}, make(map[*luaScript]*redis.Script)}
-		for name, script := range bound {
+		for name, script := range record.Scripts {
 			w.scripts[script] = luatest.New(library.Link(name))
 		}
 		b.twins[i] = w
@@ -259,7 +260,7 @@ func (b *twinBench) request(kinds []makesRecord) (call, string) {
 	if b.oneIn(15) {
 		one = withoutTheLine(one)
 	}
-	for name, script := range bound {
+	for name, script := range record.Scripts {
 		if script == one.Script {
 			return one, name
 		}
@@ -270,7 +271,7 @@ func (b *twinBench) request(kinds []makesRecord) (call, string) {
 // happens draws something that is no request: leases expire, clients subscribe and die, other programs write.
 func (b *twinBench) happens(kinds []makesRecord) {
 	name := names[0]
-	line, what := lineKey(name), ""
+	line, what := record.LineKey(name), ""
 	do := func(text string, command ...any) {
 		what = text
 		for _, w := range b.twins {
@@ -347,8 +348,8 @@ func (b *twinBench) mess(do func(text string, command ...any), line string) {
 
 // announced returns the channels on which the release of a lock is announced.
 func announced(name string) []string {
-	return []string{prefixName("redisson_lock__channel", name), prefixName("redisson_rwlock", name),
-		prefixName("redisson_sc", name)}
+	return []string{record.PrefixName("redisson_lock__channel", name), record.PrefixName("redisson_rwlock", name),
+		record.PrefixName("redisson_sc", name)}
 }
 
 // play plays the sequence of requests of a seed.

@@ -28,6 +28,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/history"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/tests/seeds"
 	"github.com/relock-go/relock/internal/trace"
@@ -48,7 +49,7 @@ const (
 	stormSlack    = 3 * time.Second        // what a busy machine is given
 	stormClients  = 4                      // half of them over proxies
 	stormWorkers  = 3                      // of each client
-	stormFairLife = 2 * fairLife           // of a waiter that has gone, where no other waiter sends heartbeats either
+	stormFairLife = 2 * record.FairLife    // of a waiter that has gone, where no other waiter sends heartbeats either
 	stormFailover = 20 * time.Second       // the longest time until the old master is back
 )
 
@@ -492,7 +493,7 @@ func (s *storm) watchQueues(end <-chan struct{}) {
 	for {
 		for _, name := range s.names {
 			from := s.rec.Now()
-			queue, err := s.admin.LRange(context.Background(), prefixName("redisson_lock_queue", name), 0, -1).Result()
+			queue, err := s.admin.LRange(context.Background(), record.PrefixName("redisson_lock_queue", name), 0, -1).Result()
 			if err != nil {
 				continue
 			}
@@ -534,7 +535,7 @@ func (s *storm) lookAfter() {
 	}
 	// A script that could not use the line while a slot moved has left what its waiter asked for: see note_wish in
 	// queue.lua.
-	within := max(stormTimeout+stormLease+stormFairLife, 4*fairLife) + soon
+	within := max(stormTimeout+stormLease+stormFairLife, 4*record.FairLife) + soon
 	for taken := make(map[string]bool); len(taken) < len(s.names); {
 		l, h := fresh[0].try(within)
 		if !assert.NotNil(s, h, "%v cannot be taken %v after the storm: %v", l.names, within, fresh[0].err) {
@@ -562,7 +563,7 @@ func (s *storm) lookAfter() {
 				other.give()
 			}
 			h.give()
-			l, h = fresh[(i+1)%2].try(fairLife / 2)
+			l, h = fresh[(i+1)%2].try(record.FairLife / 2)
 		}
 		if !assert.NotNil(s, h, "%v is refused, and is free: %v, %v", l.names, fresh[0].err, fresh[1].err) {
 			return

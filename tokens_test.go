@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -196,7 +197,7 @@ func (c *fencedCrowd) passes() []int64 {
 // counter is the token counter in Redis.
 func (b *bench) counter() int64 {
 	b.Helper()
-	n, err := b.rdb.Get(context.Background(), tokenKey(b.name)).Int64()
+	n, err := b.rdb.Get(context.Background(), record.TokenKey(b.name)).Int64()
 	b.must(err)
 	return n
 }
@@ -270,10 +271,10 @@ func TestTokensGrowOverALossBetweenHandoffs(t *testing.T) {
 	ctx := context.Background()
 	for what, lose := range map[string]func(b *bench){
 		"all":         func(b *bench) { assert.NoError(b, b.rdb.FlushAll(ctx).Err()) },
-		"the counter": func(b *bench) { assert.NoError(b, b.rdb.Del(ctx, tokenKey(b.name)).Err()) },
+		"the counter": func(b *bench) { assert.NoError(b, b.rdb.Del(ctx, record.TokenKey(b.name)).Err()) },
 		"all, and Java counts from the start": func(b *bench) {
 			assert.NoError(b, b.rdb.FlushAll(ctx).Err())
-			assert.NoError(b, b.rdb.Incr(ctx, tokenKey(b.name)).Err())
+			assert.NoError(b, b.rdb.Incr(ctx, record.TokenKey(b.name)).Err())
 		},
 	} {
 		for _, at := range []int{0, 1, 5} { // before the block is drawn, at its first hold, and in the middle
@@ -372,7 +373,7 @@ func TestTokensGrowBesideJava(t *testing.T) {
 	t.Parallel()
 	onFencedLocks(t, func(b *bench, of func(c *Client) fencedLock) {
 		java := func() int64 {
-			n, err := b.rdb.Incr(context.Background(), tokenKey(b.name)).Result()
+			n, err := b.rdb.Incr(context.Background(), record.TokenKey(b.name)).Result()
 			assert.NoError(b, err)
 			return n
 		}

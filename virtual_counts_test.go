@@ -26,6 +26,7 @@ import (
 
 	"github.com/relock-go/relock/internal/bubble"
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/record"
 )
 
 // onVirtualLocks runs test for every lock type, each in a bubble with one server that has loaded all scripts.
@@ -247,7 +248,7 @@ func TestShortHoldsCostNoSubscription(t *testing.T) {
 		}
 		assert.Equal(v, 2*pairs, sent.Load(), "commands")
 		v.servers[0].Look(func(m *miniredis.Miniredis) {
-			assert.Empty(v, m.PubSubChannels(clientChannel("*")), "channels")
+			assert.Empty(v, m.PubSubChannels(record.ClientChannel("*")), "channels")
 		})
 	})
 }

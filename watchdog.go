@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 )
 
 // renewScript renews a record that is a hash of its own.
-var renewScript = script("renew")
+var renewScript = record.Script("renew")
 
 func (l *hashLock) Renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: renewScript, Keys: l.keys[:1], Args: []any{field, milliseconds(lease), exact}}

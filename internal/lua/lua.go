@@ -1,4 +1,4 @@
-// Package lua has the Lua scripts. Package relock binds each of them and calls it: see scripts.go there.
+// Package lua has the Lua scripts. Package internal/record has them as values that can be sent.
 //
 // Rules: every Lua file is either a prelude or a script. A script answers three integers. There are four exceptions. A
 // bundle answers three integers for each lock, and the script of the poller three for each lock that may be free. A
@@ -12,7 +12,10 @@
 // lua" links them after a change of a Lua file, and TestLinkedScripts fails if they are older.
 package lua
 
-import "embed"
+import (
+	"embed"
+	"strings"
+)
 
 //go:embed linked/*.lua
 var linked embed.FS
@@ -24,4 +27,16 @@ func Source(name string) string {
 		panic("bug: " + err.Error())
 	}
 	return string(source)
+}
+
+// Names returns the names of all scripts.
+func Names() (names []string) {
+	files, err := linked.ReadDir("linked")
+	if err != nil {
+		panic("bug: " + err.Error())
+	}
+	for _, f := range files {
+		names = append(names, strings.TrimSuffix(f.Name(), ".lua"))
+	}
+	return names
 }

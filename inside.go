@@ -1,0 +1,46 @@
+package relock
+
+// What tests in other packages see of the values here: see internal/inside.
+
+import (
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/inside"
+	"github.com/relock-go/relock/internal/wake"
+)
+
+func init() {
+	inside.Of = func(value any) inside.View {
+		switch v := value.(type) {
+		case *Client:
+			return inside.View{Client: v, Engine: v.engine, Votes: &v.pending.mu}
+		case *Hold:
+			return inside.View{Owner: v.owner()}
+		case *Semaphore:
+			view := v.inside().view()
+			view.Several = func(n int) (contract.Record, error) {
+				h, err := v.several(n)
+				if err != nil {
+					return nil, err
+				}
+				return h.record, nil
+			}
+			return view
+		case known:
+			return v.inside().view()
+		}
+		return inside.View{}
+	}
+	inside.Unlabeled = Option(func(o *options) { o.label, o.labels = "", false })
+	inside.Config = func(id string, opts any, dial func() wake.Subscriber) (engine.Config, error) {
+		o, err := newOptions(opts.([]Option))
+		o.labels = true // as if the label was written already
+		config := new(Client).config(id, o)
+		config.Servers = oneServer(dial)
+		return config, err
+	}
+}
+
+func (h *handle) view() inside.View {
+	return inside.View{Client: h.client, Engine: h.client.engine, Lock: h.lock, Record: h.record}
+}

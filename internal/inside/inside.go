@@ -1,0 +1,34 @@
+// Package inside lets tests outside package relock look inside its values. Package relock sets the functions at init, and
+// only tests call them.
+package inside
+
+import (
+	"sync"
+
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/wake"
+)
+
+// A View is what a value of package relock consists of. What it does not have is zero.
+type View struct {
+	Client  any // the *relock.Client
+	Engine  *engine.Engine
+	Lock    contract.Lock                        // of a Locker
+	Record  contract.Record                      // of a Locker that has one record
+	Several func(n int) (contract.Record, error) // of a Semaphore: for holds of n permits
+	Owner   engine.Owner                         // of a Hold
+	Votes   *sync.Mutex                          // of a Client: guards the votes of its RedLocks
+}
+
+var (
+	// Of returns the View of a Client, a Locker, a record or a Hold.
+	Of func(value any) View
+
+	// Config returns the configuration that a Client with this ID gives its engine, without a label. The options are a
+	// []relock.Option, and dial opens the connections for subscriptions.
+	Config func(id string, options any, dial func() wake.Subscriber) (engine.Config, error)
+
+	// Unlabeled is a relock.Option that takes WithLabel back.
+	Unlabeled any
+)

@@ -1,0 +1,45 @@
+package record
+
+// The additional keys, and the channels, of a lock.
+//
+// Rules: a key is derived from the name of the lock as Redisson derives it, in the hash slot of the name. Keys that
+// Redisson has, too, have Redisson's names. Keys that only relock has begin with "relock".
+
+import "strings"
+
+// PrefixName derives a key or a channel from a name, as Redisson does.
+func PrefixName(prefix, name string) string {
+	if strings.Contains(name, "{") {
+		return prefix + ":" + name
+	}
+	return prefix + ":{" + name + "}"
+}
+
+// SuffixName derives a key from a name and a suffix, as Redisson does.
+func SuffixName(name, suffix string) string {
+	if strings.Contains(name, "{") {
+		return name + ":" + suffix
+	}
+	return "{" + name + "}:" + suffix
+}
+
+// PermitsKey returns the key of the permits that are held.
+func PermitsKey(name string) string { return SuffixName(name, "timeout") }
+
+// TokenKey returns the key of the fencing counter of a lock.
+func TokenKey(name string) string { return PrefixName("redisson_lock_token", name) }
+
+// LineKey returns the key of the wait queue of a lock. PrefixName would derive the same key for the locks "x" and
+// "{x}", and an entry in a wait queue does not contain the name of the lock that it is for.
+func LineKey(name string) string {
+	if strings.Contains(name, "{") {
+		return "relock_line:" + name + ":"
+	}
+	return PrefixName("relock_line", name)
+}
+
+// LabelKey returns the key of the label of a Client.
+func LabelKey(id string) string { return PrefixName("relock_client", id) }
+
+// ClientChannel returns the channel on which the Client with this ID is told to check its holds of a lock.
+func ClientChannel(id string) string { return PrefixName("relock_client", id) }

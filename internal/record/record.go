@@ -1,0 +1,35 @@
+// Package record has what the lock types have in Redis: the names of keys and channels, the scripts, and the limits and
+// times that the scripts know, too.
+//
+// Rules: nothing in this package changes after init, sends a request, or knows a Client.
+package record
+
+import "time"
+
+const (
+	// LongestName is the longest name of a lock in bytes, with the prefix of the Client.
+	LongestName = 1 << 20
+
+	// MostHoldCount is how often an owner may have the read lock: as most_hold_count in internal/lua/record.lua.
+	// Redisson's record has a key for each level of a reader, and a script that has to know whether a reader lives looks
+	// at each of them.
+	MostHoldCount = 10_000
+
+	// MostAtOnce is how many permits of a semaphore a hold may have: as most_of_hold in internal/lua/semaphore.lua.
+	MostAtOnce = 1000
+
+	// WriteSuffix ends the field of a write hold in the record and in the wait queue in Redis.
+	WriteSuffix = ":write"
+)
+
+const (
+	// FairHeartbeat is how often a waiter of a fair lock sends a heartbeat. One that has sent none for FairLife is
+	// considered dead.
+	FairHeartbeat = time.Second
+	FairLife      = 4 * FairHeartbeat
+
+	// WriterHeartbeat is how often a waiting writer makes an attempt, which is a heartbeat. Each heartbeat keeps readers
+	// out for WriterLife: see internal/lua/readers.lua.
+	WriterHeartbeat = time.Second
+	WriterLife      = 3 * WriterHeartbeat
+)
