@@ -1,14 +1,4 @@
-//go:build go1.25
-
 package relock
-
-// Fuzzing of all input from outside: answers and messages of Redis, and names and durations of users. The seeds run
-// with the other tests. To search for more:
-//
-//	go test -run '^$' -fuzz '^FuzzNames$' -fuzztime 1m .
-//
-// Rules: a target asserts rules for every input, and does not repeat the code. A target derives operations and values
-// from bytes, so that the fuzzer can produce any of them.
 
 import (
 	"context"
@@ -16,27 +6,139 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
+	"io"
 	"math"
 	"math/big"
+	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/relock-go/relock/internal/engine"
-	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
+
+// L7: a request is sent on the goroutine of its caller only if the read timeout of the Redis client ends the wait for
+// an answer in time to send it again.
+func TestShortReadTimeoutNeedsNoGoroutine(t *testing.T) {
+	for readTimeout, want := range map[time.Duration]time.Duration{0: 0, time.Second: time.Second,
+		1001 * time.Millisecond: 0, -1: 0} {
+		o := redis.UniversalOptions{Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}, ReadTimeout: readTimeout}
+		for _, rdb := range []redis.UniversalClient{redis.NewClient(o.Simple()), redis.NewClusterClient(o.Cluster())} {
+			c, err := New(rdb)
+			require.NoError(t, err)
+			assert.Equal(t, want, promptness(rdb), "%T with a read timeout of %v", rdb, readTimeout)
+			assert.NoError(t, errors.Join(c.Close(), rdb.Close()))
+		}
+	}
+}
+
+func TestQuorumErrorNamesEachNode(t *testing.T) {
+	err := error(&QuorumError{Asked: 3, Granted: 1, Needed: 2, Answers: []error{nil, io.EOF, errTaken}})
+	err = failed("lock", "x", err)
+	var quorum *QuorumError
+	require.ErrorAs(t, err, &quorum)
+	assert.Len(t, quorum.Unwrap(), 2)
+	assert.ErrorIs(t, err, io.EOF)
+	assert.EqualError(
+		t,
+		err,
+		`relock: lock "x": granted by 1 of 3 servers, 2 needed; server 2: EOF; server 3: another owner holds it`,
+	)
+}
+
+// checkOutcome checks what an outcome matches, what it does not match, and its text, which is "" for nil.
+func checkOutcome(t *testing.T, name string, err error, matches, not []error, text string) {
+	t.Helper()
+	for _, target := range matches {
+		assert.ErrorIs(t, err, target, name)
+	}
+	for _, target := range not {
+		assert.NotErrorIs(t, err, target, name)
+	}
+	if text == "" {
+		assert.NoError(t, err, name)
+	} else {
+		assert.EqualError(t, err, text, name)
+	}
+}
+
+// The outcome of a call whose context a Shutdown has canceled matches ErrClosed, and not context.Canceled, if the
+// function has returned the error of its context. A loss is told as a loss, also one that matches ErrClosed.
+func TestOutcomeOfAShutdown(t *testing.T) {
+	lost := engine.LossError(ErrClosed)
+	unlocked := failed("unlock", "x", lost)
+	for _, test := range []struct {
+		name                string
+		err, cause, release error
+		matches, not        []error
+		text                string
+	}{
+		{"the work is done", nil, ErrClosed, nil, nil, nil, ""},
+		{"canceled", context.Canceled, ErrClosed, nil, []error{ErrClosed}, []error{context.Canceled}, ErrClosed.Error()},
+		{"returns why", ErrClosed, ErrClosed, nil, []error{ErrClosed}, nil, ErrClosed.Error()},
+		{"wraps it", errors.Join(context.Canceled, io.EOF), ErrClosed, nil,
+			[]error{ErrClosed, io.EOF}, []error{context.Canceled}, "context canceled\nEOF\n" + ErrClosed.Error()},
+		{"its own error", io.EOF, ErrClosed, nil, []error{io.EOF}, []error{ErrClosed}, "EOF"},
+		{"the deadline of the caller", context.DeadlineExceeded, ErrClosed, nil,
+			[]error{context.DeadlineExceeded}, []error{ErrClosed}, context.DeadlineExceeded.Error()},
+		{"not confirmed", context.Canceled, ErrClosed, io.ErrNoProgress,
+			[]error{ErrClosed, io.ErrNoProgress}, []error{context.Canceled},
+			ErrClosed.Error() + "\n" + io.ErrNoProgress.Error()},
+		{"lost after that", context.Canceled, ErrClosed, unlocked,
+			[]error{ErrClosed, ErrLockLost}, []error{context.Canceled}, ErrClosed.Error() + "\n" + unlocked.Error()},
+		{"another lock was lost", context.Canceled, lost, nil, []error{context.Canceled}, []error{ErrClosed, ErrLockLost},
+			"context canceled"},
+	} {
+		err := outcome(test.err, test.cause, test.release, false)
+		checkOutcome(t, test.name, err, test.matches, test.not, test.text)
+	}
+}
+
+// The outcome of a call that has lost its lock does not match context.Canceled, and tells of the loss once. It keeps all
+// that the function has returned, and everything that the release tells of other locks.
+func TestOutcomeOfALoss(t *testing.T) {
+	lost := engine.LossError(errors.New("gone"))
+	unlocked := failed("unlock", "x", lost)
+	ended := errors.New("ended by the caller")
+	for _, test := range []struct {
+		name                string
+		err, cause, release error
+		several             bool
+		matches, not        []error
+		text                string
+	}{
+		{"nothing", nil, nil, nil, false, nil, nil, ""},
+		{"canceled by the caller", context.Canceled, ended, nil, false, []error{context.Canceled}, nil, "context canceled"},
+		{"lost after that", context.Canceled, ended, unlocked, false, []error{context.Canceled, ErrLockLost}, nil,
+			"context canceled\n" + unlocked.Error()},
+		{"lost", context.Canceled, lost, unlocked, false, []error{ErrLockLost}, []error{context.Canceled}, unlocked.Error()},
+		{"lost, and returns why", lost, lost, unlocked, false, []error{ErrLockLost}, nil, lost.Error()},
+		{"lost, of several", lost, lost, unlocked, true, []error{ErrLockLost}, nil, lost.Error() + "\n" + unlocked.Error()},
+		{"lost, and wraps it", errors.Join(context.Canceled, io.EOF), lost, unlocked, false,
+			[]error{ErrLockLost, io.EOF}, []error{context.Canceled}, "context canceled\nEOF\n" + unlocked.Error()},
+		{"another lock was lost", context.Canceled, lost, nil, false, []error{context.Canceled}, []error{ErrLockLost},
+			"context canceled"},
+		{"lost, and its own error", io.EOF, lost, unlocked, false, []error{io.EOF, ErrLockLost}, nil,
+			"EOF\n" + unlocked.Error()},
+		{"not confirmed", io.EOF, nil, io.ErrNoProgress, false, []error{io.EOF, io.ErrNoProgress}, nil,
+			"EOF\n" + io.ErrNoProgress.Error()},
+	} {
+		err := outcome(test.err, test.cause, test.release, test.several)
+		checkOutcome(t, test.name, err, test.matches, test.not, test.text)
+	}
+	quorum := &QuorumError{}
+	assert.ErrorAs(t, outcome(errors.Join(context.Canceled, quorum), lost, unlocked, false), new(*QuorumError))
+}
 
 // A tape is the input of a fuzzer, read byte by byte. It is 0 behind its end.
 type tape []byte
@@ -81,7 +183,7 @@ func (p *tape) value(depth int) any {
 	case kind == 8:
 		return math.Float64frombits(uint64(p.integer()))
 	case kind == 9:
-		return answerError(p.text())
+		return testredis.AnswerError(p.text())
 	case kind == 10 && depth > 0:
 		return map[any]any{p.text(): p.value(depth - 1)}
 	case kind == 11 && depth > 0:
@@ -92,15 +194,6 @@ func (p *tape) value(depth int) any {
 		return list
 	}
 	return big.NewInt(p.integer())
-}
-
-// checkText asserts that err fits into a line of a log. A MultiLock names itself and each of its locks that failed, and
-// a name that cannot be printed takes four bytes for each of its own.
-func checkText(t *testing.T, err error) {
-	t.Helper()
-	s := strings.ReplaceAll(fmt.Sprint(err), "\nrelock: ", " ") // the separator of errors.Join
-	assert.LessOrEqual(t, len(s), 1100, "bytes of %.1200q", s)
-	assert.False(t, strings.ContainsAny(s, "\r\n\x00"), "%.700q", s)
 }
 
 // A reply is three integers for each key; any other answer is an error that is not transient.
@@ -133,7 +226,7 @@ func FuzzReplies(f *testing.F) {
 		require.Equal(t, good, err == nil, "%.200v is read as %v, %v", answer, replies, err)
 		require.Equal(t, good && len(list) == 3, err1 == nil, "%.200v is read as %v, %v", answer, one, err1)
 		for _, err := range []error{err, err1} {
-			checkText(t, err)
+			testredis.CheckText(t, err)
 			if err != nil {
 				assert.ErrorIs(t, err, errReply)
 				assert.False(t, transient(err), "%v", err)
@@ -248,7 +341,7 @@ func FuzzInspect(f *testing.F) {
 		p := tape(data)
 		answer := p.records()
 		r, err := parseRecords(answer)
-		checkText(t, err)
+		testredis.CheckText(t, err)
 		if err != nil {
 			assert.ErrorIs(t, err, errReply)
 			assert.False(t, transient(err), "%v", err)
@@ -264,7 +357,7 @@ func FuzzInspect(f *testing.F) {
 			}
 		}
 		i, err := r.inspection()
-		checkText(t, err)
+		testredis.CheckText(t, err)
 		if err != nil {
 			assert.True(t, errors.Is(err, ErrNotALock) || r.free != "" && errors.Is(err, errReply), "%v", err)
 			return
@@ -365,7 +458,7 @@ func FuzzNames(f *testing.F) {
 		keys := dataKeys(c, one)
 		assert.Len(t, keys, 9, "two keys of %q are the same", one)
 		for key, lock := range keys {
-			checkText(t, lock.bad)
+			testredis.CheckText(t, lock.bad)
 			if lock.bad != nil {
 				assert.ErrorIs(t, lock.bad, ErrInvalid)
 				continue
@@ -376,7 +469,7 @@ func FuzzNames(f *testing.F) {
 		}
 		for _, name := range []string{one, two} {
 			s := shortName(name)
-			checkText(t, errors.New(s))
+			testredis.CheckText(t, errors.New(s))
 			long := len(name) > 64
 			assert.Equal(t, long, strings.HasSuffix(s, fmt.Sprintf("\"… (%d bytes)", len(name))), "not short: %s", s)
 		}
@@ -428,7 +521,7 @@ func FuzzDurations(f *testing.F) {
 			assert.LessOrEqual(t, got, 100*365*24*time.Hour, "trust of a lease of %v", d)
 		}
 		lease, err := leaseRequest(d)
-		checkText(t, err)
+		testredis.CheckText(t, err)
 		assert.Equal(t, err == nil, milliseconds(lease.Lease) > 0, "LockLease(%v): %v", d, err)
 		assert.True(t, err == nil || errors.Is(err, ErrInvalid), "LockLease(%v): %v", d, err)
 		for _, r := range []struct{ wait, lease time.Duration }{{d, 0}, {0, d}, {d, d}} {
@@ -440,139 +533,252 @@ func FuzzDurations(f *testing.F) {
 	})
 }
 
-// A Client with any options that it accepts can wait for a lock and acquire it.
-func FuzzOptions(f *testing.F) {
-	for _, d := range []int64{0, 1, 100_000_000, 1_000_000_000, -1, math.MaxInt64, math.MinInt64} {
-		f.Add(d, d, d, d)
+// On a Cluster all keys of a lock must be in one slot.
+func TestClusterKeysOfALockShareASlot(t *testing.T) {
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	defer rdb.Close()
+	c, err := New(rdb)
+	require.NoError(t, err)
+	defer c.Close()
+	for name, good := range map[string]bool{
+		"x": true, "{x}": true, "a{x}b": true, "a:b": true, "x}": false, "x{": false, "{}x": false, "}x": false,
+		"{x}{y}": true,
+	} {
+		bad := c.NewLock(name, Fenced()).bad
+		assert.Equal(t, good, bad == nil, "%s fenced: %v", name, bad)
+		bad = c.NewLock(name).bad // of one key, and a channel
+		assert.Equal(t, good, bad == nil, "%s: %v", name, bad)
 	}
-	f.Add(int64(30*time.Second), int64(time.Minute), int64(1), int64(1))
-	f.Add(int64(time.Minute), int64(time.Minute), int64(0), int64(1))
-	f.Add(int64(time.Minute), int64(time.Minute), int64(1), int64(0))
-	f.Add(int64(math.MaxInt64), int64(math.MaxInt64), int64(time.Second), int64(time.Second))
-	f.Fuzz(func(t *testing.T, dog, fair, wake, node int64) {
-		o, err := newOptions([]Option{
-			WithWatchdogTimeout(time.Duration(dog)), WithFairWaitTimeout(time.Duration(fair)),
-			WithPollInterval(
-				time.Duration(wake),
-			), WithRedLockNodeTimeout(time.Duration(node)), WithLogger(slog.New(slog.DiscardHandler)),
-		})
-		bad := dog < int64(100*time.Millisecond) || fair < int64(time.Second) || wake <= 0 || node <= 0
-		checkText(t, err)
-		require.Equal(t, bad, err != nil, "%v", err)
-		require.Equal(t, bad, errors.Is(err, ErrInvalid), "%v", err)
-		if bad {
-			return
-		}
-		o.pollInterval = max(o.pollInterval, 100*time.Microsecond) // not a million attempts
-		synctest.Test(t, func(t *testing.T) {
-			r := fakeredis.New()
-			config := fakeConfig(r, "client", o)
-			config.Channel = "" // a subscription asks every second whether it is alive, and this test takes months
-			e := engine.New(config, send.Config{Transport: r})
-			b := &bubbleEngine{Engine: e, redis: r, t: t}
-			b.lock(1)
-			got := make(chan error, 1)
-			go func() {
-				_, err := b.lockWith(context.Background(), 2, engine.Request{Wait: forever, Lease: time.Duration(dog)})
-				got <- err
-			}()
-			time.Sleep(10 * time.Millisecond)
-			b.unlock(1)
-			assert.NoError(t, <-got)
-			time.Sleep(time.Duration(dog) / 1000)
-			b.lockWith(context.Background(), 2, engine.Request{Wait: 0})
-			assert.NoError(t, e.Close())
-		})
-	})
 }
 
-// A lock with any name, wait time and lease rejects them and sends nothing, or works and leaves nothing in Redis.
-func FuzzLocker(f *testing.F) {
-	kinds := append(slices.Clone(recordLocks), lockKind{name: "multi", one: func(c *Client, name string) Locker {
-		return c.NewMultiLock(c.NewLock(name), c.NewLock(name+"2"))
-	}})
-	for i := range kinds {
-		kind := byte(i)
-		f.Add(kind, "orders:42", int64(time.Second), int64(0))
-		f.Add(kind, "{orders}:42", int64(0), int64(time.Minute))
-		f.Add(kind, "", int64(0), int64(0))
-		f.Add(kind, "a{}\x00\r\n*", int64(1), int64(time.Millisecond))
-		f.Add(kind, "x", int64(-1), int64(math.MaxInt64))
-		f.Add(kind, "x", int64(math.MaxInt64), int64(-1))
-		f.Add(kind, strings.Repeat("long", 1000), int64(0), int64(math.MaxInt64))
+func TestParseRecordsRefusesBadReplies(t *testing.T) {
+	list := func(all ...any) []any { return all }
+	good := list(
+		int64(1),
+		int64(2),
+		list("f", "1", int64(2)),
+		int64(1),
+		list("f", "1.5e3", "0", "", int64(-1), "g", "-inf", "9e15", "99999999999999999", int64(1)),
+		int64(3),
+		int64(1),
+		"",
+		"",
+		list("f", "1.5e3"),
+	)
+	r, err := parseRecords(good)
+	require.NoError(t, err)
+	assert.Len(t, r.entries, 1)
+	require.Len(t, r.waiters, 2)
+	f, g := r.waiters[0], r.waiters[1]
+	assert.EqualValues(t, 1500, f.Deadline.UnixMilli())
+	assert.True(t, f.AliveUntil.IsZero())
+	assert.True(t, f.Since.IsZero())
+	assert.Equal(t, ReachableUnknown, f.Reachable)
+	assert.EqualValues(t, 1, g.Deadline.UnixMilli())
+	assert.Equal(t, 9999, g.AliveUntil.UTC().Year())
+	assert.Equal(t, 9999, g.Since.UTC().Year())
+	assert.Equal(t, ReachableYes, g.Reachable)
+	assert.EqualValues(t, 1500, r.permits["f"])
+	for _, bad := range []any{nil, int64(1), "", list(), good[:9]} {
+		_, err := parseRecords(bad)
+		assert.ErrorIs(t, err, errReply, "%v", bad)
 	}
-	f.Add(byte(0), strings.Repeat("n", record.LongestName+1), int64(0), int64(0))
-	ctx := context.Background()
-	f.Fuzz(func(t *testing.T, kind byte, name string, wait, lease int64) {
-		// Each input has a server of its own: one that is skipped may leave what still runs or is still rolled back.
-		m := testredis.Mini(t)
-		rdb := testredis.Client(t, m.Addr())
-		c, err := New(rdb, WithLogger(slog.New(slog.DiscardHandler)))
-		require.NoError(t, err)
-		defer func() { _ = c.Close() }()
-		k := kinds[int(kind)%len(kinds)]
-		l := k.one(c, name)
-		badName := name == "" || len(name) > record.LongestName || k.name == "multi" && len(name) >= record.LongestName
-		badLease := lease != 0 && lease < int64(time.Millisecond)
-		check := func(what string, ok bool, err error, bad bool) bool {
-			t.Helper()
-			checkText(t, err)
-			if bad {
-				require.ErrorIs(t, err, ErrInvalid, what)
-				require.False(t, ok, what)
-				left := slices.DeleteFunc(m.Keys(), func(key string) bool { return onlyTombstones(rdb, key) })
-				require.Empty(t, left, "%s leaves keys", what)
-				return false
-			}
-			require.NotErrorIs(t, err, ErrInvalid, what)
-			if errors.Is(err, engine.ErrNoAnswer) {
-				t.Skip("the machine stood still for longer than the wait")
-			}
-			if !errors.Is(err, ErrLockLost) { // a lease may expire at once
-				require.NoError(t, err, what)
-			}
-			return ok
+	for i := range good {
+		for _, part := range []any{nil, true, list("f"), list("f", "many"), list("f", "nan"), list(int64(1), "1", int64(2)),
+			list(list())} {
+			bad := slices.Clone(good)
+			bad[i] = part
+			_, err := parseRecords(bad)
+			assert.ErrorIs(t, err, errReply, "part %d: %v", i, part)
 		}
-		unlock := func() {
-			t.Helper()
-			err := l.Unlock(ctx)
-			require.True(t, err == nil && !badName || errors.Is(err, ErrNotHeld), "Unlock: %v", err)
-			checkText(t, err)
-			testredis.Await(t, "nothing is left", soon, func() bool {
-				left := m.Keys()
-				if k.leaves != nil {
-					left = slices.DeleteFunc(left, func(key string) bool { return key == name || key == k.holds(name) })
-				}
-				left = slices.DeleteFunc(left, func(key string) bool { return onlyTombstones(rdb, key) })
-				return len(left) == 0 || k.name == "fenced" && len(left) == 1 && left[0] == record.TokenKey(name)
+	}
+}
+
+func TestContenderReadsAnyField(t *testing.T) {
+	const client = "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10"
+	for field, want := range map[string]Contender{
+		client + ":7:1":     {Client: client, Owner: "goroutine 7"},
+		client + ":-7:12":   {Client: client, Owner: "owner 7"},
+		client + ":-7:01+2": {Client: client, Owner: "owner 7"},
+		client + ":42":      {Client: client, Owner: "thread 42"},
+		client + ":42:tx9":  {Client: client, Owner: "thread 42"},
+		client:              {Owner: client},
+		client + ":":        {Owner: client + ":"},
+		client + ":x":       {Owner: client + ":x"},
+		client + "7:7":      {Owner: client + "7:7"},
+		"{" + client + "}":  {Owner: "{" + client + "}"},
+		"somebody":          {Owner: "somebody"},
+		"":                  {},
+	} {
+		want.Field = field
+		assert.Equal(t, want, contender(field), field)
+	}
+}
+
+// A host name that cannot be a label is left out.
+func TestDefaultLabelWithoutAHost(t *testing.T) {
+	for host, named := range map[string]bool{
+		"orders-7": true, "": false, "a\nb": false, "\xff": false, strings.Repeat("x", longestLabel): false,
+	} {
+		label := defaultLabel(host)
+		assert.Equal(t, named, strings.HasPrefix(label, host+":"), "%q", host)
+		assert.Contains(t, label, fmt.Sprint(os.Getpid()))
+		assert.NoError(t, checkLabel(label))
+	}
+}
+
+// The servers of a Cluster before Redis 7.0 report that they have no sharded pub/sub. Then any of them can be used.
+func TestShardsNoticeServersWithoutShardedPubSub(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"ERR unknown command 'ssubscribe', with args beginning with: 'x'":     true,
+		"ERR unknown command `ssubscribe`, with args beginning with: `x`, ":   true,
+		"ERR unknown command 'SSUBSCRIBE'":                                    true,
+		"ERR unknown command 'subscribe', with args beginning with: 'x'":      false,
+		"NOPERM No permissions to access a channel":                           false,
+		"NOPERM this user has no permissions to run the 'ssubscribe' command": false,
+	} {
+		s := &shards{}
+		assert.Equal(t, want, s.Refused(testredis.AnswerError(text)), text)
+		assert.Equal(t, !want, s.Moves(), "slots move: %s", text)
+		assert.Equal(t, !want, s.Counts(), "a server knows all subscribers: %s", text)
+	}
+}
+
+// The slot of a key is that of the specification of Redis Cluster.
+func TestSlotOf(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string]int{
+		"123456789": 0x31C3, "": 0, "{123456789}x": 0x31C3, "x{123456789}{y}": 0x31C3,
+		"somekey": 11058, "foo{hash_tag}": 2515,
+	} {
+		assert.Equal(t, want, slotOf(key), key)
+	}
+}
+
+// A halfSecond is a Bounder that may always bound calls.
+type halfSecond struct{ send.Bounder }
+
+func (halfSecond) Bound() time.Duration { return time.Second / 2 }
+
+// No call is bounded before the mode of the servers is known, because a bounded call does not ask for it.
+func TestCallsAreBoundedOnceTheModeIsKnown(t *testing.T) {
+	var m serverMode
+	b := m.boundedBy(halfSecond{})
+	assert.Zero(t, b.Bound())
+	m.known.Store(modeSingle)
+	assert.Equal(t, time.Second/2, b.Bound())
+	assert.Equal(t, halfSecond{}, m.boundedBy(halfSecond{}))
+}
+
+// A server is known by its address, unless a Sentinel or a Dialer of the user decides where the connections lead.
+func TestAddressesTellServersApart(t *testing.T) {
+	t.Parallel()
+	dialer := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("not dialed") }
+	for name, c := range map[string]struct {
+		rdb  func() redis.UniversalClient
+		told bool
+	}{
+		"a server":            {func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: "a:6379"}) }, true},
+		"the default address": {func() redis.UniversalClient { return redis.NewClient(&redis.Options{}) }, true},
+		"embedded": {func() redis.UniversalClient {
+			return struct{ redis.UniversalClient }{redis.NewClient(&redis.Options{})}
+		}, true},
+		"a Dialer": {func() redis.UniversalClient { return redis.NewClient(&redis.Options{Dialer: dialer}) }, false},
+		"embedded, a Dialer": {func() redis.UniversalClient {
+			return struct{ redis.UniversalClient }{redis.NewClient(&redis.Options{Dialer: dialer})}
+		}, false},
+		"a Cluster": {func() redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"a:6379"}})
+		}, true},
+		"a Cluster, a Dialer": {func() redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"a:6379"}, Dialer: dialer})
+		}, false},
+		"a Sentinel": {func() redis.UniversalClient {
+			return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"a:26379"}})
+		}, false},
+		"a Sentinel, routed": {func() redis.UniversalClient {
+			return redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"a:26379"}})
+		}, false},
+		"any client, for a server": {func() redis.UniversalClient {
+			return redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{"a:6379"}})
+		}, true},
+		"any client, for a Sentinel": {func() redis.UniversalClient {
+			return redis.NewUniversalClient(&redis.UniversalOptions{MasterName: "m", Addrs: []string{"a:26379"}})
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := c.rdb(), c.rdb()
+			first, err := New(a)
+			require.NoError(t, err)
+			second, err := New(b)
+			require.NoError(t, err)
+			t.Cleanup(func() {
+				assert.NoError(t, errors.Join(first.Close(), second.Close(), a.Close(), b.Close()))
 			})
-			m.FlushAll()
+			l := first.NewMultiLock(first.NewLock("x"), second.NewLock("y"))
+			assert.Equal(t, c.told, l.many.doubt == nil)
+		})
+	}
+}
+
+// A losing lock loses its hold before Guard, some times.
+type losing struct {
+	acquirable
+	times int
+	waits []time.Duration // of its acquires
+}
+
+func (l *losing) acquire(ctx context.Context, op string, r engine.Request) (bool, error) {
+	l.waits = append(l.waits, r.Wait)
+	return l.acquirable.acquire(ctx, op, r)
+}
+
+func (l *losing) Guard(ctx context.Context) (context.Context, error) {
+	if l.times--; l.times >= 0 {
+		time.Sleep(time.Millisecond)
+		if _, err := l.ForceUnlock(ctx); err != nil {
+			return nil, err
 		}
-		ok, err := l.TryLock(ctx, time.Duration(wait), time.Duration(lease))
-		if check("TryLock", ok, err, badName || badLease || wait < 0) {
-			unlock()
-		}
-		err = l.LockLease(ctx, time.Duration(lease))
-		if check("LockLease", err == nil, err, badName || badLease || lease == 0) {
-			held, err := l.IsHeld(ctx)
-			check("IsHeld", held, err, false)
-			_, err = l.TTL(ctx)
-			check("TTL", true, err, false)
-			unlock()
-		}
-		if badName {
-			for what, f := range map[string]func() error{
-				"Lock":        func() error { return l.Lock(ctx) },
-				"Unlock":      func() error { return l.Unlock(ctx) },
-				"Guard":       func() error { return second(l.Guard(ctx)) },
-				"Do":          func() error { return l.Do(ctx, func(context.Context) error { return nil }) },
-				"IsLocked":    func() error { return second(l.IsLocked(ctx)) },
-				"HoldCount":   func() error { return second(l.HoldCount(ctx)) },
-				"TTL":         func() error { return second(l.TTL(ctx)) },
-				"ForceUnlock": func() error { return second(l.ForceUnlock(ctx)) },
-			} {
-				check(what, false, f(), true)
-			}
-		}
-	})
+	}
+	return l.acquirable.Guard(ctx)
+}
+
+// A lock that was lost before the function was called has protected nothing, so that it is acquired again: the loss is
+// not returned. TryDo does not wait longer for that.
+func TestDoAcquiresAgainWhatWasLostBeforeItsFunction(t *testing.T) {
+	const soon = 15 * time.Second
+	c, err := New(testredis.Client(t, testredis.Mini(t).Addr()))
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, c.Close()) })
+	ctx := context.Background()
+	called := 0
+	fn := func(guarded context.Context) error {
+		called++
+		return guarded.Err()
+	}
+	l := &losing{acquirable: c.NewLock("l"), times: 2}
+	require.NoError(t, do(ctx, l, fn))
+	assert.Equal(t, 1, called)
+	assert.Equal(t, []time.Duration{-1, -1, -1}, l.waits)
+
+	l.times, l.waits = 2, nil
+	ran, err := tryDo(ctx, l, soon, fn)
+	require.NoError(t, err)
+	assert.True(t, ran)
+	assert.Equal(t, 2, called)
+	if assert.Len(t, l.waits, 3) {
+		assert.Less(t, l.waits[1], soon)
+		assert.Less(t, l.waits[2], l.waits[1])
+		assert.Positive(t, l.waits[2])
+	}
+
+	l.times = engine.MostAsked
+	ran, err = tryDo(ctx, l, soon, fn)
+	assert.False(t, ran)
+	require.ErrorIs(t, err, ErrLockLost)
+	assert.Equal(t, 2, called)
+	locked, err := l.IsLocked(ctx)
+	require.NoError(t, err)
+	assert.False(t, locked)
 }

@@ -13,7 +13,7 @@ func init() {
 	inside.Of = func(value any) inside.View {
 		switch v := value.(type) {
 		case *Client:
-			return inside.View{Client: v, Engine: v.engine, Votes: &v.pending.mu}
+			return inside.View{Client: v, Engine: v.engine, Votes: &v.pending.mu, Redis: v.rdb}
 		case *Hold:
 			return inside.View{Owner: v.owner()}
 		case *Semaphore:

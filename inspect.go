@@ -30,11 +30,6 @@ import (
 
 var inspectAny = record.Script("any_inspect")
 
-const (
-	mostShown   = 10_000 // holders that an Inspection has at most: most_shown in internal/lua/any_inspect.lua
-	mostWaiters = 1_000  // waiters that an Inspection has at most: most_listed in internal/lua/waiters.lua
-)
-
 // An Inspection is the state of a lock in Redis at one moment: see [Client.Inspect].
 type Inspection struct {
 	// Name is the name of the lock, without the prefix of [WithKeyPrefix].
@@ -326,7 +321,7 @@ func (r *lockRecords) inspection() (Inspection, error) {
 	return i, nil
 }
 
-// semaphore completes i for a semaphore. If there are more than mostShown permits, r has the first ones to expire and
+// semaphore completes i for a semaphore. If there are more than record.MostShown permits, r has the first ones to expire and
 // the last one. The permits of one hold have one owner, who has no other hold, and one score.
 func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
 	if i.Available, err = strconv.Atoi(r.free); err != nil {
@@ -354,7 +349,7 @@ func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
 		h.Detached = h.isDetached()
 		shown++
 		switch last := len(i.Holders) - 1; {
-		case shown > mostShown:
+		case shown > record.MostShown:
 			i.More = true
 		case last >= 0 && i.Holders[last].hasToo(h):
 			i.Holders[last].Permits++

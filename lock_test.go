@@ -1,4 +1,4 @@
-package relock
+package relock_test
 
 // Plain locks: their record, what they cost, and what a loss says. The file tokens_test.go has their tokens.
 //
@@ -17,29 +17,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
-
-func TestLock(t *testing.T) {
-	testLocker(t, func(c *Client, name string) Locker { return c.NewLock(name) })
-}
-
-func TestFencedLock(t *testing.T) {
-	testLocker(t, func(c *Client, name string) Locker { return c.NewLock(name, Fenced()) })
-}
 
 // A plain and a fenced lock of one name are the same lock.
 func TestPlainAndFencedLockExcludeEachOther(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		b.must(b.client().NewLock(b.name).Lock(context.Background()))
-		fenced := b.client().NewLock(b.name, Fenced())
-		b.tries(fenced, false)
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		b.Must(b.Client().NewLock(b.LockName).Lock(context.Background()))
+		fenced := b.Client().NewLock(b.LockName, Fenced())
+		b.Tries(fenced, false)
 		freed, err := fenced.ForceUnlock(context.Background())
 		require.NoError(t, err)
 		require.True(t, freed)
@@ -48,38 +41,38 @@ func TestPlainAndFencedLockExcludeEachOther(t *testing.T) {
 
 // The record, its lease, and the message.
 func TestLockWritesRedissonsRecord(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
 		ctx := context.Background()
-		l := b.client().NewLock(b.name)
-		messages := b.rdb.Subscribe(ctx, "redisson_lock__channel:{"+b.name+"}")
+		l := b.Client().NewLock(b.LockName)
+		messages := b.Rdb.Subscribe(ctx, "redisson_lock__channel:{"+b.LockName+"}")
 		defer messages.Close()
 		_, err := messages.Receive(ctx)
-		b.must(err)
+		b.Must(err)
 
-		b.must(l.Lock(ctx))
-		b.must(l.Lock(ctx))
-		record, err := b.rdb.HGetAll(ctx, b.name).Result()
-		b.must(err)
+		b.Must(l.Lock(ctx))
+		b.Must(l.Lock(ctx))
+		record, err := b.Rdb.HGetAll(ctx, b.LockName).Result()
+		b.Must(err)
 		field := regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d+:\d+$`)
 		for f, levels := range record {
 			assert.Len(t, record, 1)
 			assert.Regexp(t, field, f)
 			assert.Equal(t, "2", levels, "levels")
 		}
-		ttl := b.rdb.PTTL(ctx, b.name).Val()
+		ttl := b.Rdb.PTTL(ctx, b.LockName).Val()
 		assert.LessOrEqual(t, ttl, 30*time.Second, "PTTL")
 		assert.GreaterOrEqual(t, ttl, 25*time.Second, "PTTL")
-		assert.Len(t, b.keys(), 1, "keys")
-		b.must(l.Unlock(ctx))
-		b.must(l.Unlock(ctx))
+		assert.Len(t, b.Keys(), 1, "keys")
+		b.Must(l.Unlock(ctx))
+		b.Must(l.Unlock(ctx))
 		m, err := messages.ReceiveMessage(ctx)
 		if assert.NoError(t, err) {
 			assert.Equal(t, "0", m.Payload, "message")
 		}
-		assert.Zero(t, b.rdb.Exists(ctx, b.name).Val(), "the record is still there")
-		b.must(l.Lock(ctx)) // only the last of the two unlocks was announced
-		b.must(second(l.ForceUnlock(ctx)))
+		assert.Zero(t, b.Rdb.Exists(ctx, b.LockName).Val(), "the record is still there")
+		b.Must(l.Lock(ctx)) // only the last of the two unlocks was announced
+		b.Must(locktest.Second(l.ForceUnlock(ctx)))
 		m, err = messages.ReceiveMessage(ctx)
 		require.NoError(t, err)
 		assert.Equal(t, "0", m.Payload, "message")
@@ -88,71 +81,71 @@ func TestLockWritesRedissonsRecord(t *testing.T) {
 
 // A record of Redisson keeps other owners out and is not changed.
 func TestRecordOfAJavaClientIsRespected(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
 		ctx := context.Background()
-		l := b.client(WithPollInterval(time.Hour)).NewLock(b.name)
+		l := b.Client(WithPollInterval(time.Hour)).NewLock(b.LockName)
 		const java = "6f1c0e8e-6d5b-4d0a-9a8d-0a8e5a5cbb10:37"
-		b.must(b.rdb.HSet(ctx, b.name, java, 1).Err())
-		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
-		b.tries(l, false)
-		b.isLocked(l, true)
-		b.mustBe(l.Unlock(ctx), ErrNotHeld)
+		b.Must(b.Rdb.HSet(ctx, b.LockName, java, 1).Err())
+		b.Must(b.Rdb.PExpire(ctx, b.LockName, time.Minute).Err())
+		b.Tries(l, false)
+		b.IsLocked(l, true)
+		b.MustBe(l.Unlock(ctx), ErrNotHeld)
 		owner := ContextWithOwner(ctx)
-		got := b.startWaiter(owner, l)
-		b.must(b.rdb.Del(ctx, b.name).Err())
-		b.must(b.rdb.Publish(ctx, "redisson_lock__channel:{"+b.name+"}", "0").Err())
-		b.must(await(b, "woken by Java's message", got))
-		b.must(l.Unlock(owner))
+		got := b.StartWaiter(owner, l)
+		b.Must(b.Rdb.Del(ctx, b.LockName).Err())
+		b.Must(b.Rdb.Publish(ctx, "redisson_lock__channel:{"+b.LockName+"}", "0").Err())
+		b.Must(locktest.Await(b, "woken by Java's message", got))
+		b.Must(l.Unlock(owner))
 
 		// A record without a lease is polled: no expiry can be waited for.
-		b.must(b.rdb.HSet(ctx, b.name, java, 1).Err())
-		quick := b.client(WithPollInterval(10 * time.Millisecond)).NewLock(b.name)
+		b.Must(b.Rdb.HSet(ctx, b.LockName, java, 1).Err())
+		quick := b.Client(WithPollInterval(10 * time.Millisecond)).NewLock(b.LockName)
 		ttl, err := quick.TTL(ctx)
 		assert.NoError(t, err)
 		assert.Negative(t, ttl, "TTL")
-		got = b.startWaiter(owner, quick)
-		b.must(b.rdb.Del(ctx, b.name).Err())
-		b.must(await(b, "noticed without a message", got))
-		b.must(quick.Unlock(owner))
+		got = b.StartWaiter(owner, quick)
+		b.Must(b.Rdb.Del(ctx, b.LockName).Err())
+		b.Must(locktest.Await(b, "noticed without a message", got))
+		b.Must(quick.Unlock(owner))
 	})
 }
 
 // C1: one request to lock, one to unlock; no subscription; no request at all for a
 // goroutine that another goroutine of the process refuses.
 func TestUncontendedLockCostsTwoRequests(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
 		ctx := context.Background()
 		rdb := testredis.Client(t, addr)
-		sent := new(counter)
-		l := b.clientOn(rdb).NewLock(b.name)
-		b.must(l.Lock(ctx)) // the scripts are loaded from here on
-		b.must(l.Unlock(ctx))
+		sent := new(locktest.Counter)
+		l := b.ClientOn(rdb).NewLock(b.LockName)
+		b.Must(l.Lock(ctx)) // the scripts are loaded from here on
+		b.Must(l.Unlock(ctx))
 		rdb.AddHook(sent)
-		b.must(l.Lock(ctx))
-		ok, err := elsewhere(func() pair[bool] { return pairOf(l.TryLock(ctx, 0, 0)) }).get()
+		b.Must(l.Lock(ctx))
+		ok, err := locktest.Elsewhere(func() locktest.Pair[bool] { return locktest.PairOf(l.TryLock(ctx, 0, 0)) }).Get()
 		assert.NoError(t, err)
 		assert.False(t, ok)
-		b.must(l.Unlock(ctx))
-		assert.Equal(t, int64(2), sent.n.Load(), "requests")
-		assert.Zero(t, b.rdb.PubSubNumPat(ctx).Val(), "patterns")
-		assert.Empty(t, b.rdb.PubSubChannels(ctx, "*"+b.name+"*").Val(), "channels")
+		b.Must(l.Unlock(ctx))
+		assert.Equal(t, int64(2), sent.N.Load(), "requests")
+		assert.Zero(t, b.Rdb.PubSubNumPat(ctx).Val(), "patterns")
+		assert.Empty(t, b.Rdb.PubSubChannels(ctx, "*"+b.LockName+"*").Val(), "channels")
 	})
 }
 
 // C2: all waiters of a client share one pub/sub connection, whatever the number of names.
 func TestWaitersShareOneSubscriptionConnection(t *testing.T) {
 	s := testredis.Start(t)
-	b := newBench(t, s.Addr())
+	b := locktest.NewBench(t, s.Addr())
 	ctx := context.Background()
 	const many = 300
-	holder, waiter := b.client(), b.client()
-	name := func(i int) string { return fmt.Sprint(b.name, "-", i) }
+	holder, waiter := b.Client(), b.Client()
+	name := func(i int) string { return fmt.Sprint(b.LockName, "-", i) }
 	var wg sync.WaitGroup
 	owner := ContextWithOwner(ctx)
 	for i := range many {
-		b.must(holder.NewLock(name(i)).Lock(owner))
+		b.Must(holder.NewLock(name(i)).Lock(owner))
 		waitgroup.Go(&wg, func() {
 			l := waiter.NewLock(name(i))
 			if assert.NoError(t, l.Lock(ctx)) {
@@ -160,42 +153,42 @@ func TestWaitersShareOneSubscriptionConnection(t *testing.T) {
 			}
 		})
 	}
-	testredis.Await(t, "all wait", 4*soon, func() bool {
-		return len(b.rdb.PubSubChannels(ctx, "*"+b.name+"-*").Val()) == many
+	testredis.Await(t, "all wait", 4*locktest.Soon, func() bool {
+		return len(b.Rdb.PubSubChannels(ctx, "*"+b.LockName+"-*").Val()) == many
 	})
-	list, err := b.rdb.Do(ctx, "client", "list", "type", "pubsub").Text()
-	b.must(err)
+	list, err := b.Rdb.Do(ctx, "client", "list", "type", "pubsub").Text()
+	b.Must(err)
 	assert.Contains(t, list, fmt.Sprintf(" sub=%d ", many), "a connection with all channels of the waiters")
 	for i := range many {
-		b.must(holder.NewLock(name(i)).Unlock(owner))
+		b.Must(holder.NewLock(name(i)).Unlock(owner))
 	}
 	wg.Wait()
 }
 
 // A lost lock is logged as one warning with its name and the cause, and otherwise nothing is logged.
 func TestLossIsLoggedOnce(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
 		ctx := context.Background()
-		var logged lockedBuffer
-		c := b.client(WithWatchdogTimeout(200*time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
-		l := c.NewLock(b.name)
-		b.must(l.Lock(ctx))
-		b.must(l.Unlock(ctx))
-		b.locksFor(ctx, l, 50*time.Millisecond)
-		testredis.Await(t, "the lease ends", soon, func() bool { held, _ := l.IsHeld(ctx); return !held })
+		var logged locktest.LockedBuffer
+		c := b.Client(WithWatchdogTimeout(200*time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
+		l := c.NewLock(b.LockName)
+		b.Must(l.Lock(ctx))
+		b.Must(l.Unlock(ctx))
+		b.LocksFor(ctx, l, 50*time.Millisecond)
+		testredis.Await(t, "the lease ends", locktest.Soon, func() bool { held, _ := l.IsHeld(ctx); return !held })
 		assert.Empty(t, logged.String(), "in a healthy run")
-		b.must(l.Lock(ctx))
+		b.Must(l.Lock(ctx))
 		guarded, err := l.Guard(ctx)
-		b.must(err)
-		b.must(b.rdb.Del(ctx, b.name).Err())
-		await(b, "the guard ends", guarded.Done())
-		b.mustBe(l.Unlock(ctx), ErrLockLost)
-		testredis.Await(t, "the warning", soon, func() bool { return logged.String() != "" })
+		b.Must(err)
+		b.Must(b.Rdb.Del(ctx, b.LockName).Err())
+		locktest.Await(b, "the guard ends", guarded.Done())
+		b.MustBe(l.Unlock(ctx), ErrLockLost)
+		testredis.Await(t, "the warning", locktest.Soon, func() bool { return logged.String() != "" })
 		s := logged.String()
 		assert.Equal(t, 1, strings.Count(s, "level="), "logged")
 		assert.Contains(t, s, "level=WARN", "logged")
-		assert.Contains(t, s, b.name, "logged")
+		assert.Contains(t, s, b.LockName, "logged")
 		assert.Contains(t, s, "type=lock ", "logged")
 		assert.Contains(t, s, "gone", "logged")
 	})
@@ -206,25 +199,25 @@ func TestUnlockNeedsNoMemory(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	ctx := context.Background()
-	b := newBench(t, s.Addr())
-	c, other := b.client(), b.client()
+	b := locktest.NewBench(t, s.Addr())
+	c, other := b.Client(), b.Client()
 	full := func(yes bool) {
 		limit := "0"
 		if yes {
 			limit = "1"
 		}
-		b.must(b.rdb.ConfigSet(ctx, "maxmemory", limit).Err())
+		b.Must(b.Rdb.ConfigSet(ctx, "maxmemory", limit).Err())
 	}
-	b.must(b.rdb.ConfigSet(ctx, "maxmemory-policy", "noeviction").Err())
-	for _, k := range lockKinds {
-		kind, name := k.name, b.name+"-"+strings.ReplaceAll(k.name, " ", "-")
-		l := k.one(c, name)
+	b.Must(b.Rdb.ConfigSet(ctx, "maxmemory-policy", "noeviction").Err())
+	for _, k := range locktest.LockKinds {
+		kind, name := k.Name, b.LockName+"-"+strings.ReplaceAll(k.Name, " ", "-")
+		l := k.One(c, name)
 		for range 3 {
 			require.NoError(t, l.Lock(ctx), kind)
 		}
 		full(true)
 		require.NoError(t, l.Unlock(ctx), kind)
-		require.ErrorContains(t, b.rdb.Set(ctx, b.name+"-full", 1, 0).Err(), "OOM", kind)
+		require.ErrorContains(t, b.Rdb.Set(ctx, b.LockName+"-full", 1, 0).Err(), "OOM", kind)
 		levels, err := l.HoldCount(ctx)
 		require.NoError(t, err, kind)
 		require.Equal(t, 2, levels, kind)
@@ -238,21 +231,21 @@ func TestUnlockNeedsNoMemory(t *testing.T) {
 			require.Equal(t, left, levels, kind)
 		}
 		full(false)
-		b.tries(k.one(other, name), true)
-		require.NoError(t, k.one(other, name).Unlock(ctx), kind)
-		testredis.Await(t, "nothing is left of "+kind, soon, func() bool {
+		b.Tries(k.One(other, name), true)
+		require.NoError(t, k.One(other, name).Unlock(ctx), kind)
+		testredis.Await(t, "nothing is left of "+kind, locktest.Soon, func() bool {
 			return !slices.ContainsFunc(
-				b.keys(),
+				b.Keys(),
 				func(key string) bool { return !strings.HasPrefix(key, "redisson_lock_token") },
 			)
 		})
 	}
 
 	// A writer keeps its read lock.
-	rw := c.NewRWLock(b.name)
+	rw := c.NewRWLock(b.LockName)
 	for range 2 {
-		b.must(rw.Write().Lock(ctx))
-		b.must(rw.Read().Lock(ctx))
+		b.Must(rw.Write().Lock(ctx))
+		b.Must(rw.Read().Lock(ctx))
 	}
 	full(true)
 	for _, l := range []Locker{rw.Write(), rw.Read(), rw.Write(), rw.Read()} {
@@ -266,15 +259,15 @@ func TestLeavingAQueueNeedsNoMemory(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	ctx := context.Background()
-	b := newBench(t, s.Addr())
-	held := b.client().NewFairLock(b.name)
-	b.must(held.Lock(ctx))
+	b := locktest.NewBench(t, s.Addr())
+	held := b.Client().NewFairLock(b.LockName)
+	b.Must(held.Lock(ctx))
 	var waiters []<-chan error
 	giving, giveUp := context.WithCancel(ctx)
-	b.must(b.rdb.ConfigSet(ctx, "maxmemory-policy", "noeviction").Err())
+	b.Must(b.Rdb.ConfigSet(ctx, "maxmemory-policy", "noeviction").Err())
 	for n, ctx := range []context.Context{giving, ctx} {
 		got := make(chan error, 1)
-		l, me := b.client().NewFairLock(b.name), ContextWithOwner(ctx)
+		l, me := b.Client().NewFairLock(b.LockName), ContextWithOwner(ctx)
 		go func() {
 			err := l.Lock(me)
 			if err == nil {
@@ -283,21 +276,23 @@ func TestLeavingAQueueNeedsNoMemory(t *testing.T) {
 			got <- err
 		}()
 		waiters = append(waiters, got)
-		b.awaitQueue(n + 1)
+		b.AwaitQueue(n + 1)
 	}
-	first := b.queue()[0]
-	b.must(b.rdb.ConfigSet(ctx, "maxmemory", "1").Err())
+	first := b.Queue()[0]
+	b.Must(b.Rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 	giveUp()
-	if err := await(b, "the first one gives up", waiters[0]); !errors.Is(err, context.Canceled) {
+	if err := locktest.Await(b, "the first one gives up", waiters[0]); !errors.Is(err, context.Canceled) {
 		require.ErrorContains(t, err, "OOM", "it asked between the lack of memory and its end")
 	}
 	start := time.Now()
-	testredis.Await(t, "it has left", soon, func() bool { return !slices.Contains(b.queue(), first) })
-	b.must(b.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
+	testredis.Await(t, "it has left", locktest.Soon, func() bool { return !slices.Contains(b.Queue(), first) })
+	b.Must(b.Rdb.ConfigSet(ctx, "maxmemory", "0").Err())
 	assert.Less(t, time.Since(start), testredis.Scale(start, record.FairLife/2), "the waiter left by itself, and was not evicted as dead")
-	b.must(held.Unlock(ctx))
-	err := await(b, "the second one", waiters[1])
+	b.Must(held.Unlock(ctx))
+	err := locktest.Await(b, "the second one", waiters[1])
 	if err != nil { // the waiter asked while Redis was full
 		assert.Contains(t, err.Error(), "OOM")
 	}
 }
+
+func TestMain(m *testing.M) { locktest.Main(m) }

@@ -5,6 +5,7 @@ package inside
 import (
 	"sync"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/wake"
@@ -19,6 +20,7 @@ type View struct {
 	Several func(n int) (contract.Record, error) // of a Semaphore: for holds of n permits
 	Owner   engine.Owner                         // of a Hold
 	Votes   *sync.Mutex                          // of a Client: guards the votes of its RedLocks
+	Redis   redis.UniversalClient                // of a Client
 }
 
 var (

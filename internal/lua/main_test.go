@@ -1,11 +1,9 @@
-package lua
+package lua_test
 
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
-	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/locktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testredis.Main(m, "internal/lua")) }
+func TestMain(m *testing.M) { locktest.Main(m) }

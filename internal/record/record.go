@@ -18,6 +18,11 @@ const (
 	// MostAtOnce is how many permits of a semaphore a hold may have: as most_of_hold in internal/lua/semaphore.lua.
 	MostAtOnce = 1000
 
+	// MostShown and MostWaiters are how many holders and waiters an Inspection has at most: most_shown in
+	// internal/lua/any_inspect.lua, and most_listed in internal/lua/waiters.lua.
+	MostShown   = 10_000
+	MostWaiters = 1_000
+
 	// WriteSuffix ends the field of a write hold in the record and in the wait queue in Redis.
 	WriteSuffix = ":write"
 )

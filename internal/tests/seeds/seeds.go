@@ -27,8 +27,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// dir is where a package has the seeds that have failed.
-const dir = "testdata/seeds"
+// dir is where a package has the seeds that have failed. Its tests may change the working directory later.
+var dir, _ = filepath.Abs("testdata/seeds")
 
 // A Suite is a test, or a few of them, that plays seeds.
 type Suite struct {

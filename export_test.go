@@ -1,0 +1,100 @@
+package relock
+
+// What the tests of inside_test.go see of this package.
+
+import (
+	"context"
+	"io"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+type (
+	RedVote   = redVote
+	VotedLock = redLock
+)
+
+var ExtendLocker = extendLocker
+
+func IsReleased(h *Hold) bool { return h.released.Load() }
+
+func IsModeSingle(c *Client) bool { return c.mode.known.Load() == modeSingle }
+
+func DescribeHolder(c *Client, ctx context.Context, s engine.Subject) { c.describeHolder(ctx, s) }
+
+// SetLastResort has w get what is written if a Logger panics.
+func SetLastResort(w io.Writer) (reset func()) {
+	lastResort = w
+	return func() { lastResort = os.Stderr }
+}
+
+// IDs returns the locks of a MultiLock.
+func IDs(l *MultiLock) (all []contract.Lock) {
+	for _, s := range l.many.steps {
+		all = append(all, s.ids...)
+	}
+	return all
+}
+
+func ExtendAll(l *MultiLock, ctx context.Context, lease time.Duration) error {
+	return l.many.extend(ctx, lease)
+}
+
+// AcquireInOrder acquires the locks of a MultiLock one after the other.
+func AcquireInOrder(l *MultiLock, ctx context.Context, r engine.Request) (bool, error) {
+	return l.many.acquireInOrder(ctx, time.Now(), r, &sequence{steps: l.many.steps})
+}
+
+func (l *redLock) Node(i int) Locker { return l.nodes[i] }
+
+// Votes returns the number of holds that wait for an answer of a node.
+func (l *redLock) Votes() int { return len(l.client.pending.votes) }
+
+// AwaitAnswers waits until the nodes have answered all requests for owner.
+func (l *redLock) AwaitAnswers(t testing.TB, owner engine.Owner) {
+	t.Helper()
+	testredis.Await(t, "the nodes have answered", time.Minute, func() bool {
+		p := l.client.pending
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for r := range p.all {
+			if r.owner == owner {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// Alive returns the number of nodes at which v holds.
+func (v *redVote) Alive() (n int) {
+	for i := range v.nodes {
+		if v.AliveAt(i) {
+			n++
+		}
+	}
+	return n
+}
+
+func (v *redVote) AliveAt(node int) bool { return v.at(node).alive() }
+
+func (v *redVote) Owner() engine.Owner { return v.owner }
+
+func (v *redVote) Expired() bool { return v.expired() }
+
+// Guarded gives v another guard of each node.
+func (v *redVote) Guarded(guard context.Context) {
+	for i := range v.nodes {
+		v.nodes[i].guard = guard
+	}
+}
+
+// NodeAsker returns the request for the first node.
+func (v *redVote) NodeAsker(a contract.Attempt) func() error {
+	return v.nodeAsker(context.Background(), 0, a)
+}

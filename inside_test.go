@@ -1,0 +1,675 @@
+package relock_test
+
+// Holds that are detached, and attached with a ticket by this process or another one.
+//
+// Rules: a ticket works once, and only while keep lasts. The lock is held meanwhile, and MinHold, MaxHold and the
+// fencing token go on. A hold that cannot be detached goes on. The faults of both calls are in detach_faults_test.go.
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The context of a detached hold is canceled with the cause ErrDetached, whenever Context is first called: while Detach
+// waits for Redis, also if Release is called meanwhile, or after it.
+func TestContextOfADetachedHoldTellsTheCause(t *testing.T) {
+	locktest.OnDetachable(t, func(b *locktest.FaultBench, k locktest.LockKind) {
+		c, ctx := b.PatientClient(), context.Background()
+		for _, releases := range []bool{false, true} {
+			h := b.Hold(k.One(c, b.LockName))
+			rule := b.Proxy.On(locktest.Renames, testredis.HoldRequest).Times(testredis.Always)
+			got := make(chan string, 1)
+			go func() {
+				ticket, err := h.Detach(ctx, time.Minute)
+				assert.NoError(b, err)
+				got <- ticket
+			}()
+			locktest.Await(b.Bench, "the request is under way", rule.Fired())
+			ended := make(chan error, 1)
+			if releases {
+				go func() { ended <- h.Release(ctx) }()
+				testredis.Await(b, "Release has begun", locktest.Soon, func() bool { return IsReleased(h) })
+			}
+			b.Ends(h.Context(), ErrDetached)
+			rule.Release()
+			ticket := locktest.Await(b.Bench, "Detach comes back", got)
+			if releases {
+				b.MustBe(locktest.Await(b.Bench, "Release comes back", ended), ErrNotHeld)
+			}
+			b.Ends(h.Context(), ErrDetached)
+			h = b.Attach(c, ticket)
+			ticket = b.Detach(h, time.Minute)
+			b.Ends(h.Context(), ErrDetached)
+			b.Must(b.Attach(c, ticket).Release(ctx))
+		}
+	})
+}
+
+// The locks of a MultiLock end together even if one of them was valid for longer.
+func TestMultiLockEndsTogetherAfterExtend(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c := b.Client()
+	l := locktest.NewMultiLock(c, b.LockName).(*MultiLock)
+	h := b.HoldFor(l, time.Minute)
+	b.Must(h.Extend(ctx, time.Hour))
+	ends := make(map[time.Time]bool)
+	for _, id := range IDs(l) {
+		ends[locktest.EngineOf(c).Probe().LeasesEnd(id, locktest.OwnerOf(h))] = true
+	}
+	assert.Len(t, ends, 1, "times at which the locks end")
+	b.Must(h.Release(ctx))
+}
+
+// An Extend of a MultiLock does not end one of its locks because the owner has released another one meanwhile, as a
+// Release under way does.
+func TestMultiLockIsReleasedWhileItIsExtended(t *testing.T) {
+	b, ctx := locktest.NewFaultBench(t), ContextWithOwner(context.Background())
+	early, late := b.Direct.NewLock(b.LockName), b.PatientClient().NewLock(b.LockName+"-b")
+	l := b.Direct.NewMultiLock(early, late)
+	b.Must(l.LockLease(ctx, time.Minute))
+	rule := b.Proxy.On(locktest.Calls(record.Script("renew")), testredis.HoldRequest)
+	extended := make(chan error, 1)
+	go func() { extended <- ExtendAll(l, ctx, time.Hour) }()
+	locktest.Await(b.Bench, "the request for the second lock is under way", rule.Fired())
+	testredis.Await(b, "the first one is extended", locktest.Soon, func() bool {
+		return time.Until(locktest.EngineOf(locktest.ClientOf(early)).Probe().LeasesEnd(locktest.LockOf(early), engine.OwnerOf(ctx))) > time.Minute
+	})
+	b.Must(early.Unlock(ctx))
+	rule.Release()
+	b.Must(locktest.Await(b.Bench, "both are extended", extended))
+	b.Must(late.Unlock(ctx))
+}
+
+// A Locker of another package is extended by acquiring it once more. It may have lost its hold without an error.
+func TestExtendOfForeignLockers(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c := b.Client()
+	foreign := locktest.StubLocker{Locker: c.NewLock(b.LockName)}
+	h := b.HoldFor(c.NewMultiLock(foreign, c.NewLock(b.LockName+"-b")), time.Minute)
+	b.Must(h.Extend(ctx, time.Hour))
+	ttl, err := c.NewLock(b.LockName).TTL(ctx)
+	b.Must(err)
+	assert.GreaterOrEqual(t, ttl, 50*time.Minute, "TTL")
+	b.Must(h.Release(ctx))
+
+	l := c.NewLock(b.LockName)
+	owner := ContextWithOwner(ctx)
+	b.Must(l.LockLease(owner, time.Minute))
+	ended, end := context.WithCancel(ctx)
+	foreign.OnGuard = func(context.Context) (context.Context, error) { return ended, nil }
+	foreign.OnTryLock = func(context.Context, time.Duration, time.Duration) (bool, error) {
+		end()
+		return l.TryLock(owner, 0, time.Minute)
+	}
+	b.MustBe(ExtendLocker(owner, foreign, time.Minute), ErrLockLost)
+	foreign.OnGuard = nil
+	foreign.OnTryLock = func(context.Context, time.Duration, time.Duration) (bool, error) { return false, nil }
+	b.MustBe(ExtendLocker(owner, foreign, time.Minute), ErrLockLost)
+	b.Must(l.Unlock(owner))
+
+	h = b.Hold(c.NewMultiLock(locktest.StubLocker{Locker: l}))
+	b.MustBe(h.Extend(ctx, time.Hour), ErrInvalid) // it is renewed automatically
+	b.Must(h.Release(ctx))
+}
+
+// A user who may not look for the holders of locks, or read their labels, tries it once for all warnings.
+func TestHolderIsNotLookedForAgainWithoutPermission(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, is := range map[string]func(redis.Cmder) bool{
+		"labels": func(cmd redis.Cmder) bool { return cmd.Name() == "hmget" },
+		"inspect": func(cmd redis.Cmder) bool {
+			return bytes.Contains([]byte(fmt.Sprint(cmd.Args())), []byte("inspect-me"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := locktest.NewBench(t, testredis.Mini(t).Addr())
+			lock := b.Client().NewLock("inspect-me")
+			require.NoError(t, lock.Lock(ctx))
+			r := &locktest.Refuser{Is: is}
+			rdb := testredis.Client(b, b.Addr)
+			rdb.AddHook(r)
+			c := b.ClientOn(rdb)
+			describe := func() { DescribeHolder(c, ctx, engine.Subject{Name: "inspect-me", Type: string(TypeLock)}) }
+			describe()
+			once := r.Tries.Load()
+			assert.NotZero(t, once)
+			for range 5 {
+				describe()
+			}
+			assert.Equal(t, once, r.Tries.Load())
+			require.NoError(t, lock.Unlock(ctx))
+		})
+	}
+}
+
+// forced releases a node by force, and waits until its holder knows.
+func forced(b *locktest.RedBench, ctx context.Context, node Locker) {
+	b.Helper()
+	guarded, err := node.Guard(ctx)
+	b.Must(err)
+	freed, err := node.ForceUnlock(ctx)
+	b.Must(err)
+	require.True(b, freed)
+	locktest.Await(b.Bench, "the holder of the node knows of the loss", guarded.Done())
+}
+
+// vote returns a vote of owner for l that holds all nodes, and a channel for its calls of check.
+func vote(b *locktest.RedBench, l *VotedLock, owner engine.Owner) (v *RedVote, noticed <-chan struct{}) {
+	b.Helper()
+	calls := make(chan struct{}, 100)
+	v = l.NewVote(owner, func(engine.Vote) { calls <- struct{}{} }).(*RedVote)
+	require.Equal(b, contract.Held, asksFor(v, b, 1))
+	awaitNodes(b, v, 3)
+	return v, calls
+}
+
+// asksFor makes one attempt to have the hold count.
+func asksFor(v *RedVote, b *locktest.RedBench, holdCount int) contract.Status {
+	b.Helper()
+	res, _, err := v.Ask(&send.Wait{Ctx: context.Background()}, contract.Attempt{
+		HoldCount: holdCount, Lease: time.Minute, Renewed: true,
+	})
+	b.Must(err)
+	return res.Status
+}
+
+// awaitNodes waits until v holds at this number of nodes.
+func awaitNodes(b *locktest.RedBench, v *RedVote, want int) {
+	b.Helper()
+	testredis.Await(b, "nodes", locktest.Soon, func() bool {
+		return v.Alive() == want
+	})
+}
+
+// A RedLock loses a node. What its owner has acquired there since belongs to the owner, or to another RedLock.
+func TestRedLockThatHasLostANodeReleasesNoLaterHoldThere(t *testing.T) {
+	for name, renews := range map[string]bool{"released": false, "renewed and released": true} {
+		t.Run(name, func(t *testing.T) {
+			b := locktest.NewSmallRedBench(t)
+			owner := engine.NewOwner()
+			ctx := owner.In(context.Background())
+			locks := b.NodeLocks(WithWatchdogTimeout(time.Hour))
+			c := b.Client()
+			l := locktest.LockOf(c.NewRedLock(locks...)).(*VotedLock)
+			other := locktest.LockOf(c.NewRedLock(locks[0], locktest.StubLocker{Locker: locks[1]}, locktest.StubLocker{Locker: locks[2]})).(*VotedLock)
+			v, _ := vote(b, l, owner)
+			forced(b, ctx, locks[0])
+			b.Must(locks[0].Lock(ctx)) // the owner has lost no hold of its own
+			guarded, err := locks[0].Guard(ctx)
+			b.Must(err)
+			if renews {
+				require.True(t, v.Renew())
+				awaitNodes(b, v, 3)
+			}
+			v.Lower(ctx, 0)(locktest.Soon)
+			l.AwaitAnswers(b.Bench, owner)
+			require.NoError(t, guarded.Err(), "the hold of the owner")
+			b.Must(locks[0].Unlock(ctx))
+
+			v, _ = vote(b, l, owner)
+			w, _ := vote(b, other, owner)
+			forced(b, ctx, locks[0])
+			require.True(t, w.Renew())
+			awaitNodes(b, w, 3)
+			if renews {
+				require.True(t, v.Renew())
+				awaitNodes(b, v, 3)
+			}
+			v.Lower(ctx, 0)(locktest.Soon)
+			l.AwaitAnswers(b.Bench, owner)
+			require.NoError(t, w.Check())
+			require.True(t, w.AliveAt(0), "the node of the other RedLock")
+			require.Equal(t, 3, b.Has(), "nodes")
+			w.Lower(ctx, 0)(locktest.Soon)
+		})
+	}
+}
+
+// partless returns a foreign Locker that does not pass on the contexts that it gets.
+func partless(l Locker) Locker { return partlessLocker{l} }
+
+type partlessLocker struct{ Locker }
+
+func (l partlessLocker) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
+	return l.Locker.TryLock(engine.OwnerOf(ctx).In(context.Background()), wait, lease)
+}
+
+func (l partlessLocker) Unlock(ctx context.Context) error {
+	return l.Locker.Unlock(engine.OwnerOf(ctx).In(context.Background()))
+}
+
+func (l partlessLocker) Guard(ctx context.Context) (context.Context, error) {
+	return l.Locker.Guard(engine.OwnerOf(ctx).In(context.Background()))
+}
+
+// A panickingLocker is a foreign Locker whose guards panic when they are watched.
+type panickingLocker struct{ Locker }
+
+type panickingContext struct{ context.Context }
+
+func (panickingContext) Done() <-chan struct{} { panic("no channel") }
+
+func (l panickingLocker) Guard(ctx context.Context) (context.Context, error) {
+	guard, err := l.Locker.Guard(ctx)
+	return panickingContext{guard}, err
+}
+
+// A node whose guard cannot be watched is released with the others.
+func TestRedLockReleasesANodeWhoseGuardPanics(t *testing.T) {
+	b := locktest.NewSmallRedBench(t)
+	var locks []Locker
+	for _, l := range b.NodeLocks() {
+		locks = append(locks, panickingLocker{l})
+	}
+	l := b.Client().NewRedLock(locks...)
+	require.Panics(t, func() { _, _ = l.TryLock(context.Background(), 0, time.Hour) }, "in its caller, as other user code")
+	testredis.Await(t, "no node is held", locktest.Soon, func() bool { return b.Has() == 0 })
+}
+
+// The owner of a RedLock that was lost acquires it again, before the lost hold has released its nodes. The nodes that it
+// releases then are not those of the new hold.
+func TestRedLockThatWasLostReleasesNotTheNextHoldOfItsOwner(t *testing.T) {
+	for name, foreign := range map[string]func(Locker) Locker{
+		"locks": func(l Locker) Locker { return l }, "foreign Lockers": partless,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := locktest.NewSmallRedBench(t)
+			ctx := context.Background()
+			var locks []Locker
+			for _, l := range b.NodeLocks() {
+				locks = append(locks, foreign(l))
+			}
+			l := locktest.LockOf(b.Client().NewRedLock(locks...)).(*VotedLock)
+			owner := engine.NewOwner()
+			before, noticed := vote(b, l, owner)
+			for i := range 2 {
+				freed, err := l.Node(i).ForceUnlock(ctx)
+				b.Must(err)
+				require.True(t, freed)
+				locktest.Await(b.Bench, "the loss of a node", noticed)
+			}
+			require.Error(t, before.Check())
+			next, _ := vote(b, l, owner)
+			before.Lost()
+			l.AwaitAnswers(b.Bench, owner)
+			awaitNodes(b, next, 3)
+			require.Equal(t, 3, b.Has(), "nodes")
+			next.Lower(ctx, 0)(locktest.Soon)
+		})
+	}
+}
+
+// A RedLock that has lost too many nodes is lost, although it could acquire them again: another owner may have had them.
+func TestRedLockDoesNotCoverUpALoss(t *testing.T) {
+	for name, prepare := range map[string]func(b *locktest.RedBench, v *RedVote) (again func() contract.Status){
+		"re-entry": func(b *locktest.RedBench, v *RedVote) func() contract.Status {
+			return func() contract.Status { return asksFor(v, b, 2) }
+		},
+		"renewal under way": func(_ *locktest.RedBench, v *RedVote) func() contract.Status {
+			again := v.NodeAsker(contract.Attempt{HoldCount: 1, Lease: time.Minute, Renewed: true})
+			return func() contract.Status {
+				if again() == nil && v.Check() == nil {
+					return contract.Held
+				}
+				return contract.Gone
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := locktest.NewSmallRedBench(t)
+			ctx := context.Background()
+			l := locktest.LockOf(b.Client().NewRedLock(b.NodeLocks()...)).(*VotedLock)
+			v, noticed := vote(b, l, engine.NewOwner())
+			loses := func(node int) {
+				b.Helper()
+				b.Must(locktest.Second(l.Node(node).ForceUnlock(ctx)))
+				locktest.Await(b.Bench, "the loss of a node", noticed)
+			}
+			loses(0)
+			require.NoError(t, v.Check())
+			again := prepare(b, v)
+			loses(1)
+			require.Equal(t, contract.Gone, again())
+			require.Error(t, v.Check())
+			v.Lower(ctx, 0)(locktest.Soon)
+		})
+	}
+}
+
+// A RedLock acquires a node again, and loses another one while that request is under way, without a signal, as after a
+// pause of the process. The grant does not make up for the loss: another owner may have had the lock in between.
+func TestRedLockGrantDoesNotMakeUpForALossMeanwhile(t *testing.T) {
+	for name, again := range map[string]func(b *locktest.RedBench, v *RedVote){
+		"renewal":  func(b *locktest.RedBench, v *RedVote) { require.True(b, v.Renew()) },
+		"re-entry": func(b *locktest.RedBench, v *RedVote) { require.Equal(b, contract.Gone, asksFor(v, b, 2)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := locktest.NewSmallRedBench(t)
+			var over, loses atomic.Bool
+			locks := b.NodeLocks()
+			first := locks[0]
+			locks[0] = locktest.StubLocker{Locker: first, OnTryLock: func(ctx context.Context, wait, lease time.Duration) (bool, error) {
+				over.Store(loses.Load())
+				return first.TryLock(ctx, wait, lease)
+			}}
+			locks[1] = locktest.StubLocker{Locker: locks[1], OnGuard: func(ctx context.Context) (context.Context, error) {
+				return locktest.SilentGuard{Context: ctx, Over: &over}, nil
+			}}
+			l := locktest.LockOf(b.Client().NewRedLock(locks...)).(*VotedLock)
+			v, noticed := vote(b, l, engine.NewOwner())
+			b.Must(locktest.Second(first.ForceUnlock(context.Background())))
+			locktest.Await(b.Bench, "the loss of a node", noticed)
+			loses.Store(true)
+			again(b, v)
+			l.AwaitAnswers(b.Bench, v.Owner())
+			require.Error(t, v.Check())
+			locktest.Await(b.Bench, "the loss of the hold", noticed)
+			v.Lower(context.Background(), 0)(locktest.Soon)
+		})
+	}
+}
+
+// A round was won so late that the engine asks again, and the nodes have expired by then. The hold has not begun yet,
+// so nothing is lost: the nodes are acquired again. That is so, too, if a late grant of the round has found the nodes
+// expired before.
+func TestRedLockThatHasNotBegunIsNotLost(t *testing.T) {
+	for name, late := range map[string]bool{"": false, "a late grant": true} {
+		t.Run(name, func(t *testing.T) {
+			b := locktest.NewSmallRedBench(t)
+			locks := b.NodeLocks()
+			var guards []*atomic.Bool
+			for i, l := range locks {
+				locks[i] = locktest.StubLocker{Locker: l, OnGuard: func(ctx context.Context) (context.Context, error) {
+					return locktest.SilentGuard{Context: ctx, Over: guards[len(guards)-1]}, nil
+				}}
+			}
+			guards = append(guards, new(atomic.Bool))
+			v, _ := vote(b, locktest.LockOf(b.Client().NewRedLock(locks...)).(*VotedLock), engine.NewOwner())
+			guards = append(guards, new(atomic.Bool))
+			guards[0].Store(true)
+			if late {
+				require.True(t, v.Expired())
+			}
+			require.Equal(t, contract.Held, asksFor(v, b, 1))
+			awaitNodes(b, v, 3)
+			guards[1].Store(true)
+			require.Equal(t, contract.Gone, asksFor(v, b, 2))
+			v.Lower(context.Background(), 0)(locktest.Soon)
+		})
+	}
+}
+
+// A node that is a MultiLock of other Clients makes a new guard at each call of Guard. A re-entry needs none.
+func TestRedLockReentryCostsNoGuard(t *testing.T) {
+	b := locktest.NewSmallRedBench(t)
+	ctx := ContextWithOwner(context.Background())
+	c := b.Client()
+	locks := b.NodeLocks()
+	first := locks[0].(*Lock)
+	locks[0] = c.NewMultiLock(first, locktest.ClientOf(first).NewLock(b.LockName+"-2"))
+	l := c.NewRedLock(locks...)
+	b.Must(l.Lock(ctx))
+	for range 10 {
+		b.Must(l.Lock(ctx))
+		locktest.LockOf(l).(*VotedLock).AwaitAnswers(b.Bench, engine.OwnerOf(ctx))
+		b.Must(l.Unlock(ctx))
+	}
+	require.Equal(t, 1, locktest.EngineOf(locktest.ClientOf(first)).Probe().Guards(locktest.LockOf(first), engine.OwnerOf(ctx)))
+	b.Must(l.Unlock(ctx))
+}
+
+// An afterContext counts the functions that are to run when it is done.
+type afterContext struct {
+	context.Context
+	watches *atomic.Int64
+}
+
+// Value hides the context inside from package context, which would not call AfterFunc otherwise.
+func (afterContext) Value(any) any { return nil }
+
+func (c afterContext) AfterFunc(f func()) func() bool {
+	c.watches.Add(1)
+	stop := context.AfterFunc(c.Context, f)
+	return func() bool {
+		c.watches.Add(-1)
+		return stop()
+	}
+}
+
+// The owner of a RedLock also holds one of its nodes by itself, for longer. The guard of that hold does not keep all
+// that the RedLock has had there meanwhile.
+func TestRedLockLeavesNothingAtANodeThatItsOwnerKeeps(t *testing.T) {
+	b := locktest.NewSmallRedBench(t)
+	ctx := ContextWithOwner(context.Background())
+	locks, watches := b.NodeLocks(), new(atomic.Int64)
+	node := locks[0]
+	locks[0] = locktest.StubLocker{Locker: node, OnGuard: func(ctx context.Context) (context.Context, error) {
+		guarded, err := node.Guard(ctx)
+		return afterContext{guarded, watches}, err
+	}}
+	l := b.Client().NewRedLock(locks...)
+	b.Must(node.Lock(ctx))
+	for range 3 {
+		for range 2 {
+			b.Must(l.Lock(ctx))
+			locktest.LockOf(l).(*VotedLock).AwaitAnswers(b.Bench, engine.OwnerOf(ctx))
+			require.EqualValues(t, 1, watches.Load(), "while the RedLock is held")
+		}
+		for range 2 {
+			b.Must(l.Unlock(ctx))
+		}
+		locktest.LockOf(l).(*VotedLock).AwaitAnswers(b.Bench, engine.OwnerOf(ctx))
+		require.Zero(t, watches.Load(), "after its release")
+	}
+	b.Must(node.Unlock(ctx))
+}
+
+// A vote that is over, because its hold was lost, does not begin again when a re-entry that was under way asks: it ends
+// no newer hold of its owner, and nothing keeps it.
+func TestRedLockReentryOfALostHoldLeavesTheNextHoldAlone(t *testing.T) {
+	b := locktest.NewSmallRedBench(t)
+	ctx := context.Background()
+	l := locktest.LockOf(b.Client().NewRedLock(b.NodeLocks()...)).(*VotedLock)
+	owner := engine.NewOwner()
+	before, _ := vote(b, l, owner)
+	before.Guarded(ctx) // their guards end after Lost has returned
+	before.Lost()
+	l.AwaitAnswers(b.Bench, owner)
+	require.NoError(t, before.Check(), "the guards have not ended")
+	require.Equal(t, contract.Gone, asksFor(before, b, 2))
+	require.Zero(t, l.Votes())
+	next, _ := vote(b, l, owner)
+	require.Equal(t, contract.Gone, asksFor(before, b, 2))
+	require.False(t, next.Over())
+	awaitNodes(b, next, 3)
+	next.Lower(ctx, 0)(locktest.Soon)
+}
+
+// C5: a logger and an Observer that panic, or end the goroutine, for every event affect no caller. The first panic of
+// the Observer is logged with its stack, and that of the Logger is written to standard error.
+func TestPanicsOfReportsDisturbNoCaller(t *testing.T) {
+	var written locktest.LockedBuffer
+	t.Cleanup(SetLastResort(&written))
+	for name, panics := range map[string]func(){
+		"panic": func() { panic("no") }, "Goexit": runtime.Goexit,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var mu sync.Mutex // guards below
+			events, records := make(map[string]int), []string{}
+			log := func(r slog.Record) error {
+				mu.Lock()
+				line := r.Message
+				r.Attrs(func(a slog.Attr) bool { line += " " + a.Value.String(); return true })
+				records = append(records, line)
+				mu.Unlock()
+				if strings.Contains(r.Message, "lost") {
+					panics()
+				}
+				return nil
+			}
+			ours := name == "panic" // an Observer may end the goroutine of the caller
+			observe := func(event string) {
+				mu.Lock()
+				events[event]++
+				mu.Unlock()
+				if ours || event == "renewed" || event == "renewal failed" || event == "lost" || event == "expired" {
+					panics()
+				}
+			}
+			locktest.InReportedBubble(t, log, observe, func(e *locktest.BubbleEngine) {
+				e.Lock(1)
+				second := make(chan struct{})
+				go func() {
+					defer close(second)
+					ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+					defer cancel()
+					_, err := e.LockWith(ctx, 2, engine.Request{Wait: locktest.Forever})
+					assert.ErrorIs(e.T, err, context.DeadlineExceeded)
+					e.Lock(2)
+				}()
+				time.Sleep(5 * time.Second)
+				e.Unlock(1)
+				<-second
+				e.Unlock(2)
+				for i := range 5 {
+					e.LockName(fmt.Sprint("name", i), 1)
+				}
+				time.Sleep(e.WatchdogTimeout)
+				e.Redis.Set(func() {
+					e.Redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: locktest.ErrOff} }
+				})
+				time.Sleep(2 * e.WatchdogTimeout)
+				e.Redis.Set(func() { e.Redis.Fault = nil })
+				for i := range 5 {
+					assert.ErrorIs(e.T, e.Release(context.Background(), locktest.NewFakeLock(e.Redis, fmt.Sprint("name", i)), 1), ErrLockLost)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				stacks := 0
+				for _, r := range records {
+					if strings.Contains(r, "the Observer has panicked") {
+						stacks++
+						assert.Contains(e.T, r, "ObserverFunc")
+					}
+				}
+				if ours {
+					assert.Equal(e.T, 1, stacks, "panics of the Observer in the log")
+					assert.Equal(e.T, 5, events["lost"])
+					assert.Equal(e.T, 2, events["waiting"])
+					assert.Equal(e.T, 1, events["gave up"])
+				}
+				assert.NotZero(e.T, events["renewed"])
+				assert.NotZero(e.T, events["renewal failed"])
+			})
+		})
+	}
+	assert.Equal(t, 1, strings.Count(written.String(), "relock: the Logger has panicked: no\ngoroutine "))
+}
+
+// The servers are asked once whether they are in Cluster mode, if that is not known, and no lock waits for the answer.
+func TestServersAreAskedOnceBesideTheFirstRequest(t *testing.T) {
+	t.Parallel()
+	addr := testredis.Start(t).Addr()
+	for name, c := range map[string]struct {
+		rdb       redis.UniversalClient
+		questions int64
+	}{
+		"a Client":                      {testredis.Client(t, addr), 0},
+		"a type with a Client":          {&locktest.OwnClient{Client: testredis.Client(t, addr)}, 0},
+		"a ClusterClient":               {locktest.ClusterClient(t, addr), 1},
+		"the AutoPipeliner of a Client": {locktest.AutoPipeliner(t, testredis.Client(t, addr)), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := locktest.NewBench(t, addr)
+			question := new(locktest.HeldQuestion)
+			c.rdb.AddHook(question)
+			client := b.ClientOn(c.rdb)
+			l := client.NewLock(b.LockName)
+			assert.Zero(t, question.Asked.Load(), "New and NewLock send no request")
+			question.Held.Lock()
+			for range 3 {
+				b.Must(l.Lock(context.Background()))
+				b.Must(l.Unlock(context.Background()))
+			}
+			question.Held.Unlock()
+			testredis.Await(b, "the answer", locktest.Soon, func() bool { return IsModeSingle(client) })
+			b.Must(l.Lock(context.Background()))
+			b.Must(l.Unlock(context.Background()))
+			assert.Equal(t, c.questions, question.Asked.Load(), "questions")
+		})
+	}
+}
+
+// A MultiLock takes no longer than its wait, and the least time for an answer, if its last step is not answered. Then the
+// first step is free again.
+func TestMultiLockOfSeveralStepsKeepsToItsWait(t *testing.T) {
+	const wait = 100 * time.Millisecond
+	ctx := context.Background()
+	lock := func(c *Client) Locker { return c.NewLock("last") }
+	redLock := func(c *Client) Locker {
+		return c.NewRedLock(lock(c), locktest.StubLocker{Locker: c.NewLock("a")}, locktest.StubLocker{Locker: c.NewLock("b")})
+	}
+	tryLock := func(l *MultiLock) (bool, error) { return l.TryLock(ctx, wait, 0) }
+	late := func(l *MultiLock) (bool, error) { // when the first step was acquired, the wait is over
+		return AcquireInOrder(l, engine.NewOwner().In(ctx), engine.Request{Wait: wait})
+	}
+	for name, c := range map[string]struct {
+		last     func(c *Client) Locker
+		acquire  func(l *MultiLock) (bool, error)
+		oneByOne bool
+	}{
+		"together":               {last: lock, acquire: tryLock},
+		"one after the other":    {last: lock, acquire: tryLock, oneByOne: true},
+		"late":                   {last: lock, acquire: late},
+		"a RedLock":              {last: redLock, acquire: tryLock},
+		"a RedLock that is late": {last: redLock, acquire: late},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
+				first, _ := v.Client(0)
+				last, link := v.Client(1, WithRedLockNodeTimeout(time.Minute))
+				l := first.NewMultiLock(first.NewLock("first"), c.last(last))
+				require.NoError(v, l.Lock(ctx))
+				require.NoError(v, l.Unlock(ctx))
+				if c.oneByOne {
+					defer locktest.EngineOf(first).Probe().KeepInUse("first")()
+				}
+				locktest.Silent(func() {
+					start := time.Now()
+					ok, err := c.acquire(l)
+					assert.False(v, ok)
+					assert.Error(v, err)
+					assert.LessOrEqual(v, time.Since(start), wait+send.MinWait+10*time.Millisecond)
+				}, link)
+				ok, err := first.NewLock("first").TryLock(ctx, 0, 0)
+				assert.NoError(v, err)
+				assert.True(v, ok, "the first lock is free")
+				assert.NoError(v, first.NewLock("first").Unlock(ctx))
+			})
+		})
+	}
+}

@@ -1,0 +1,146 @@
+//go:build go1.25
+
+package locktest
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/inside"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// fakeLock is a plain lock on a fakeRedis: its calls have a verb instead of a script.
+type fakeLock struct {
+	traits contract.Traits
+	redis  *fakeredis.Redis
+	key    string // the key of the record
+}
+
+func NewFakeLock(r *fakeredis.Redis, name string) *fakeLock {
+	return &fakeLock{
+		contract.Traits{
+			ID: contract.LockID{Name: name}, Name: name, Type: string(relock.TypeLock), Admission: contract.Exclusive,
+		},
+		r,
+		name,
+	}
+}
+
+func (l *fakeLock) Traits() *contract.Traits { return &l.traits }
+
+func (*fakeLock) BusyText(ttl, left, ago time.Duration) string {
+	return contract.BusyText(ttl, left, ago)
+}
+
+func (l *fakeLock) call(verb string, args ...any) send.Call {
+	return send.Call{Keys: []string{l.key}, Args: append([]any{verb}, args...)}
+}
+
+func (l *fakeLock) Channel(contract.Attempt) string { return "channel:" + l.key }
+
+func (l *fakeLock) Grants(contract.Attempt) string { return "" }
+
+func (l *fakeLock) Rename(contract.Rename) send.Call { return send.Call{} }
+
+func (l *fakeLock) Unbury(string) send.Call { return send.Call{} }
+
+func (l *fakeLock) Acquire(a contract.Attempt) send.Call {
+	return l.call("acquire", a.Field, a.Lease, a.HoldCount)
+}
+
+func (l *fakeLock) RollBack(a contract.Attempt) send.Call { return l.Release(a.AsRelease()) }
+
+func (l *fakeLock) Force(...string) send.Call { return l.call("force") }
+
+func (l *fakeLock) Inspect(field string) send.Call { return l.call("inspect", field) }
+
+func (l *fakeLock) ReadReply(_ contract.Attempt, r send.Reply) (contract.Outcome, error) {
+	return contract.ParseOutcome(r)
+}
+
+func (l *fakeLock) Release(r contract.Release) send.Call {
+	return l.call("release", r.Field, r.HoldCount)
+}
+
+func (l *fakeLock) Renew(field string, lease time.Duration, exact bool) send.Call {
+	return l.call("renew", field, lease, exact)
+}
+
+// A BubbleEngine is an engine on a fakeRedis, inside a bubble.
+type BubbleEngine struct {
+	*engine.Engine
+	Redis *fakeredis.Redis
+	T     *testing.T
+}
+
+// FakeConfig returns the configuration of an engine on r.
+func FakeConfig(t *testing.T, r *fakeredis.Redis, id string, opts ...relock.Option) engine.Config {
+	t.Helper()
+	c, err := inside.Config(id, opts, r.Subscribe)
+	require.NoError(t, err)
+	return c
+}
+
+// JoinBubbleEngine creates another client of the same Redis.
+func JoinBubbleEngine(t *testing.T, r *fakeredis.Redis, id string, opts ...relock.Option) *BubbleEngine {
+	return joinSending(t, r, id, send.Config{Transport: r}, opts...)
+}
+
+// joinSending is joinBubbleEngine for a client that sends in a certain way.
+func joinSending(t *testing.T, r *fakeredis.Redis, id string, config send.Config, opts ...relock.Option) *BubbleEngine {
+	opts = append([]relock.Option{relock.WithLogger(slog.New(slog.DiscardHandler))}, opts...)
+	e := &BubbleEngine{engine.New(FakeConfig(t, r, id, opts...), config), r, t}
+	t.Cleanup(func() {
+		assert.NoError(t, e.Close())
+		assert.Zero(t, e.Probe().Stats().Queues, "wait queues are left")
+	})
+	return e
+}
+
+// acquire is Acquire of the engine for one lock.
+func (e *BubbleEngine) acquire(ctx context.Context, b contract.Record, o engine.Owner, r engine.Request) (bool, error) {
+	return e.Acquire(ctx, o, r, b)
+}
+
+// Lock, unlock and guarded assert, and do not require: goroutines other than the test's call them too.
+func (e *BubbleEngine) Lock(o engine.Owner) {
+	e.T.Helper()
+	ok, err := e.acquire(context.Background(), NewFakeLock(e.Redis, "x"), o, engine.Request{Wait: Forever})
+	assert.NoError(e.T, err, "%v does not get the lock", o)
+	assert.True(e.T, ok, "%v does not get the lock", o)
+}
+
+func (e *BubbleEngine) Unlock(o engine.Owner) {
+	e.T.Helper()
+	assert.NoError(e.T, e.Release(context.Background(), NewFakeLock(e.Redis, "x"), o), "%v cannot unlock", o)
+}
+
+func (e *BubbleEngine) LockWith(ctx context.Context, o engine.Owner, r engine.Request) (bool, error) {
+	return e.acquire(ctx, NewFakeLock(e.Redis, "x"), o, r)
+}
+
+func (e *BubbleEngine) UnlockErr(o engine.Owner) error {
+	return e.Release(context.Background(), NewFakeLock(e.Redis, "x"), o)
+}
+
+func (e *BubbleEngine) Guarded(o engine.Owner) context.Context {
+	e.T.Helper()
+	ctx, err := e.Guard(context.Background(), NewFakeLock(e.Redis, "x"), o)
+	assert.NoError(e.T, err, "no guard for %v", o)
+	return ctx
+}
+
+// AbandonedBubbleEngine is joinBubbleEngine for a test that closes the engine itself, with locks held.
+func AbandonedBubbleEngine(t *testing.T, redis *fakeredis.Redis, opts ...relock.Option) *BubbleEngine {
+	t.Helper()
+	return &BubbleEngine{engine.New(FakeConfig(t, redis, "client", opts...), send.Config{Transport: redis}), redis, t}
+}

@@ -1,0 +1,169 @@
+package lua_test
+
+// Rules of the line that hold after every request, in whatever order requests come. They are checked in sequences of the
+// test of the short cuts, in which all commands are allowed, and no other program writes to the line.
+//
+//   - The number of a place lies between the first one and the last one.
+//   - The client that waits first beside a free lock knows that it is free.
+//   - No wait loses its place without knowing it.
+//
+//	go test -run '^TestLineFollowsItsRules$' -line.seed=7 .   # one sequence once more
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tests/seeds"
+	"github.com/stretchr/testify/require"
+)
+
+var lineRules = seeds.New("line")
+
+func TestLineFollowsItsRules(t *testing.T) {
+	t.Parallel()
+	b := newTwinBench(t)
+	b.ruled = true
+	lineRules.Play(t, locktest.Full(100, 600), b.play)
+}
+
+// A seenLine is the line between two requests.
+type seenLine struct {
+	waiting     []locktest.KeptPlace // in order
+	granted     *locktest.KeptPlace  // the place that was granted a lock last, if its client still has it
+	first, last int
+	over        string // the tombstones
+}
+
+func (b *twinBench) seesLine() seenLine {
+	w := b.twins[0]
+	var head struct {
+		First   int    `redis:"first"`
+		Last    int    `redis:"last"`
+		Granted string `redis:"granted"`
+		Over    string `redis:"over"`
+	}
+	w.Must(w.Rdb.HMGet(b.Context(), w.LineKey(), "first", "last", "granted", "over").Scan(&head))
+	s := seenLine{waiting: w.Places(), first: head.First, last: head.Last, over: head.Over}
+	client, _, _ := strings.Cut(head.Granted, ":")
+	place, err := w.Rdb.HGet(b.Context(), w.LineKey(), client).Result()
+	if err != redis.Nil {
+		w.Must(err)
+	}
+	if words := strings.Fields(place); len(words) > 6 && words[6] == head.Granted {
+		s.granted = &locktest.KeptPlace{Field: head.Granted, Client: client, State: words[1], Delivery: words[2]}
+	}
+	return s
+}
+
+// has reports whether the line has a place for a field.
+func (s seenLine) has(field string) bool {
+	return slices.ContainsFunc(s.waiting, func(p locktest.KeptPlace) bool { return p.Field == field }) ||
+		s.granted != nil && s.granted.Field == field
+}
+
+// followsTheRules checks the line after a request. before is what it was.
+func (b *twinBench) followsTheRules(c send.Call, name string, before seenLine, e effect) {
+	after := b.seesLine()
+	for _, p := range after.waiting {
+		require.True(b, after.first <= p.Number && p.Number <= after.last, "%+v is outside %d to %d: %s", p, after.first,
+			after.last, b)
+	}
+	for _, p := range before.waiting {
+		require.True(b, after.has(p.Field) || b.mayLeave(p, c, e), "%+v has no place any more; told %s: %s", p, e.told, b)
+	}
+	// The grant of a lock may have expired. Then the place comes back: see comes_back of grant.lua.
+	if p := before.granted; p != nil && p.Delivery == contract.Push && !b.permits {
+		require.True(b, after.has(p.Field) || b.mayLeave(*p, c, e), "%+v does not come back; told %s: %s", p, e.told, b)
+	}
+	b.firstKnows(c, name, after, e)
+}
+
+// mayLeave reports whether a place may leave the line at a request.
+func (b *twinBench) mayLeave(p locktest.KeptPlace, c send.Call, e effect) bool {
+	own, _, _ := strings.Cut(strings.TrimSuffix(p.Field, record.WriteSuffix), "+")
+	for _, arg := range c.Args { // the request ends this wait, or is one of a later wait
+		field, _, _ := strings.Cut(fmt.Sprint(arg), "+")
+		if client, _, _ := strings.Cut(field, ":"); client == p.Client && waitNumber(field) >= waitNumber(own) {
+			return true
+		}
+	}
+	return p.State == "suspect" || !b.hearsGrants(p) || strings.Contains(b.record(), own+"=") ||
+		strings.Contains(b.record(), p.Field+"=") || strings.Contains(e.told, p.Client+" free")
+}
+
+// record returns all data but the line.
+func (b *twinBench) record() string {
+	isLine := func(row string) bool { return strings.HasPrefix(row, record.LineKey(names[0])) }
+	return strings.Join(slices.DeleteFunc(strings.Split(b.data, "\n"), isLine), "\n")
+}
+
+// hearsGrants reports whether the client of a place learns of a grant.
+func (b *twinBench) hearsGrants(p locktest.KeptPlace) bool {
+	channel := announced(names[0])[0]
+	switch {
+	case b.permits:
+		channel = announced(names[0])[2]
+	case isWriter(p.Field):
+		channel = announced(names[0])[1]
+	}
+	return p.Delivery == contract.Poll || b.heard["subscribe"+channel+":"+p.Client]
+}
+
+// firstKnows checks that the client of the first place has been told that the lock is free.
+func (b *twinBench) firstKnows(c send.Call, name string, line seenLine, e effect) {
+	if !b.looksAtLine(c, name, line, e) {
+		return
+	}
+	at := slices.IndexFunc(line.waiting, func(p locktest.KeptPlace) bool { return p.State != "suspect" && b.hearsGrants(p) })
+	if at < 0 || !b.isFreeFor(line.waiting[at]) {
+		clear(b.told)
+		return
+	}
+	for _, client := range b.clients {
+		if strings.Contains(e.told, ":"+client.ID()+" ") {
+			b.told[client.ID()] = true
+		}
+	}
+	first := line.waiting[at]
+	require.True(b, first.Delivery == contract.Poll || b.told[first.Client], "%+v waits beside a free lock; told %s: %s",
+		first, e.told, b)
+}
+
+// isFreeFor reports whether a place could be granted what it waits for.
+func (b *twinBench) isFreeFor(p locktest.KeptPlace) bool {
+	rdb := b.twins[0].Rdb
+	if !b.permits {
+		return rdb.Exists(b.Context(), names[0]).Val() == 0
+	}
+	free, _ := rdb.Get(b.Context(), names[0]).Int()
+	return free >= len(permitsOf(p.Field))
+}
+
+// looksAtLine reports whether a script that finds the lock free has to look at the line. Some have nothing to do with it:
+// one that changes a hold count, a request that has a tombstone, one for permits that are held already or the last ones,
+// the end of a read hold that is not there, and a forced release of a lock that is not held. Readers have no places, and
+// fair locks have a queue of their own.
+func (b *twinBench) looksAtLine(c send.Call, name string, line seenLine, e effect) bool {
+	verb := name[strings.LastIndex(name, "_")+1:]
+	done := e.reply[0] == int64(1)
+	switch {
+	case !slices.Contains(c.Keys, record.LineKey(names[0])), e.reply[0] == "error", strings.HasPrefix(name, "fair"):
+		return false
+	case name == "read_acquire", name == "semaphore_acquire" && done && e.reply[1] == int64(0):
+		return false
+	case verb == "acquire":
+		return done || e.reply[0] == int64(0) && !strings.Contains(line.over, fmt.Sprint(c.Args[0]))
+	case name == "lock_release":
+		return len(c.Args) < 5 || fmt.Sprint(c.Args[4]) == "0"
+	case verb == "release":
+		return fmt.Sprint(c.Args[1]) == "0" && (done || name != "read_release")
+	}
+	return verb == "force" && done
+}

@@ -1,0 +1,789 @@
+package faults
+
+// Every lock type under faults of Redis itself: it is gone, paused, slow, out of memory, busy, read-only, forgetful or
+// strict. The comment of each test has the rows of docs/reliability.md that it covers.
+//
+// Rules: a real server is brought into the state, with the commands of an
+// operator where there are any. A waiter goes on waiting where the trouble
+// passes. A holder learns of each loss. No caller gets a lock that was not confirmed.
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// commands returns how often the server of the bench has run a command.
+func commands(b *locktest.FaultBench, name string) int {
+	b.Helper()
+	var n int
+	stats := b.Rdb.InfoMap(context.Background(), "commandstats").Item("Commandstats", "cmdstat_"+name)
+	_, _ = fmt.Sscanf(stats, "calls=%d", &n)
+	return n
+}
+
+// config sets a parameter of the server until the test ends.
+func config(b *locktest.FaultBench, name, value string) {
+	b.Helper()
+	b.Must(b.Rdb.ConfigSet(context.Background(), name, value).Err())
+}
+
+// Row 37: a paused Redis.
+func TestFaultPausedRedisEndsValidityAndCalls(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := context.Background()
+		const lease = time.Second
+		c := b.Client(WithWatchdogTimeout(lease))
+		l, other := k.One(c, b.LockName), k.One(c, b.LockName+"-other")
+		b.Must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.Must(err)
+		b.Server.Freeze()
+		start := time.Now()
+		ok, err := other.TryLock(ctx, 100*time.Millisecond, 0)
+		assert.False(b, ok, "TryLock")
+		assert.Error(b, err, "TryLock")
+		assert.LessOrEqual(b, time.Since(start), locktest.Soon/2, "TryLock")
+		deadline, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		start = time.Now()
+		b.MustBe(other.Lock(deadline), context.DeadlineExceeded)
+		took := time.Since(start)
+		assert.LessOrEqual(b, took, locktest.Soon/2, "time of Lock")
+		locktest.Await(b.Bench, "the guard ends", guarded.Done())
+		b.MustBe(context.Cause(guarded), ErrLockLost)
+		start = time.Now()
+		b.MustBe(l.Unlock(ctx), ErrLockLost)
+		took = time.Since(start)
+		assert.LessOrEqual(b, took, send.ConnectTime+locktest.Soon/2, "time of Unlock")
+		b.Server.Thaw()
+		testredis.Await(b, "everything is free again", 4*locktest.Soon, func() bool {
+			return locktest.Second(b.Rdb.Ping(ctx).Result()) == nil && len(b.Records()) == 0
+		})
+		b.Must(l.Lock(ctx))
+		b.Must(l.Unlock(ctx))
+	})
+}
+
+// Rows 15, 16: Redis restarts empty, without records, counters and scripts.
+func TestFaultRestartWithoutDataIsReported(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := context.Background()
+		l := k.One(b.Client(WithWatchdogTimeout(3*time.Second)), b.LockName)
+		b.Must(l.Lock(ctx))
+		token := tokenOf(b, ctx, l)
+		guarded, err := l.Guard(ctx)
+		b.Must(err)
+		owner := ContextWithOwner(ctx)
+		waiting := k.Rival(b.Client(WithPollInterval(200*time.Millisecond)), b.LockName)
+		got := b.StartWaiter(owner, waiting)
+		b.Server.Restart()
+		b.Must(locktest.Await(b.Bench, "the waiter gets the lock", got))
+		if token != 0 {
+			assert.Greater(b, tokenOf(b, owner, waiting), token, "the token of the next holder")
+		}
+		locktest.Await(b.Bench, "the old holder is told", guarded.Done())
+		b.MustBe(context.Cause(guarded), ErrLockLost)
+		b.MustBe(l.Unlock(ctx), ErrLockLost)
+		b.Must(waiting.Unlock(owner))
+	})
+}
+
+// Row 38: Redis is down for a while, and a waiter survives it.
+func TestFaultWaiterRidesOutAnOutage(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := context.Background()
+		held := k.Rival(b.Direct, b.LockName)
+		b.Must(held.Lock(ctx))
+		owner := ContextWithOwner(ctx)
+		waiting := k.One(b.Client(WithPollInterval(200*time.Millisecond)), b.LockName)
+		got := b.StartWaiter(owner, waiting)
+		b.Server.Kill()
+		refuses(b, k.One(b.Direct, b.LockName+"-other"), "refused")
+		if !k.Red {
+			deadline, cancel := context.WithTimeout(ctx, 10*locktest.Soon)
+			defer cancel()
+			assert.ErrorContains(b, k.One(b.Direct, b.LockName+"-other").Lock(deadline), "refused", "Lock without Redis")
+			assert.NoError(b, deadline.Err(), "Lock without Redis waited")
+		}
+		locktest.Stays(b, "the waiter gave up", got, time.Second)
+		b.Server.Restart()
+		b.Must(locktest.Await(b.Bench, "the waiter gets the lock", got))
+		b.MustBe(held.Unlock(ctx), ErrLockLost)
+		b.Must(waiting.Unlock(owner))
+	})
+}
+
+// Row 25: Redis is out of memory. Holds are renewed and released.
+func TestFaultHoldsAreRenewedWithoutMemory(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := context.Background()
+		const lease = 3 * time.Second
+		c := b.Client(WithWatchdogTimeout(lease))
+		l := k.One(c, b.LockName)
+		b.Must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.Must(err)
+		config(b, "maxmemory", "1")
+		if k.Name != "write" { // Redis allows the writes of this one, because the first of them frees memory
+			refuses(b, k.One(c, b.LockName+"-2"), "OOM")
+		}
+		select {
+		case <-guarded.Done():
+			assert.Fail(b, "lost", context.Cause(guarded))
+		case <-time.After(lease + lease/6): // renewed
+		}
+		b.Must(l.Unlock(ctx))
+		b.IsLocked(l, false)
+		config(b, "maxmemory", "0")
+	})
+}
+
+// Row 26: the record is evicted. The holder notices at its next renewal.
+func TestFaultEvictedRecordIsReported(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, ownRedis("--maxmemory-policy", "allkeys-lru"), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := context.Background()
+		l := k.One(b.Client(WithWatchdogTimeout(3*time.Second)), b.LockName)
+		b.Must(l.Lock(ctx))
+		token := tokenOf(b, ctx, l)
+		guarded, err := l.Guard(ctx)
+		b.Must(err)
+		config(b, "maxmemory", "1")
+		testredis.Await(b, "the record is evicted", locktest.Soon, func() bool { return len(b.Keys()) == 0 })
+		config(b, "maxmemory", "0")
+		next := k.Rival(b.Direct, b.LockName)
+		b.Tries(next, true)
+		if token != 0 {
+			assert.Greater(b, tokenOf(b, ctx, next), token, "the token of the next holder")
+		}
+		locktest.Await(b.Bench, "the guard ends", guarded.Done())
+		b.MustBe(context.Cause(guarded), ErrLockLost)
+		b.MustBe(l.Unlock(ctx), ErrLockLost)
+		b.Holds(next, 1)
+		b.Must(next.Unlock(ctx))
+	})
+}
+
+// Row 28: an operator has removed the expiry of the record, and its holder has crashed. A waiter polls, and does not
+// sleep until a lease expires that never does.
+func TestFaultRecordWithoutLeaseIsPolled(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := context.Background()
+		const lease = time.Second
+		l := k.One(b.Shaky(), b.LockName)
+		b.Must(l.LockLease(ctx, lease))
+		b.Proxy.BlackHole(true)
+		for _, key := range b.Keys() {
+			b.Must(b.Rdb.Persist(ctx, key).Err())
+		}
+		if k.Holds != nil {
+			for _, id := range b.Rdb.ZRange(ctx, k.Holds(b.LockName), 0, -1).Val() {
+				b.Must(b.Rdb.ZAdd(ctx, k.Holds(b.LockName), redis.Z{Score: 922337203685477, Member: id}).Err())
+			}
+		}
+		owner := ContextWithOwner(ctx)
+		waiting := k.Rival(b.Client(WithPollInterval(100*time.Millisecond)), b.LockName)
+		got := b.StartWaiter(owner, waiting)
+		locktest.Stays(b, "the record is still there", got, 2*lease)
+		b.Forget() // by the operator; nothing is announced
+		b.Must(locktest.Await(b.Bench, "the waiter asks again", got))
+		b.Proxy.BlackHole(false)
+		b.MustBe(l.Unlock(ctx), ErrLockLost)
+		b.Must(waiting.Unlock(owner))
+	})
+}
+
+// Row 35: the clock of the server jumps.
+func TestFaultServerClockJumpIsReported(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, testredis.StartJumpy, func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := context.Background()
+		const lease = 3 * time.Second
+		l, next := k.One(b.Client(WithWatchdogTimeout(lease)), b.LockName), k.Rival(b.Direct, b.LockName)
+		b.Must(l.Lock(ctx))
+		token := tokenOf(b, ctx, l)
+		guarded, err := l.Guard(ctx)
+		b.Must(err)
+
+		// Ahead: all leases have expired, and the holder learns of the loss at its next renewal.
+		b.Server.Jump(time.Hour)
+		testredis.Await(b, "the lease is over", locktest.Soon, func() bool {
+			ok, err := next.TryLock(ctx, 0, 0)
+			return ok && err == nil
+		})
+		if token != 0 {
+			assert.Greater(b, tokenOf(b, ctx, next), token, "the token of the next holder")
+		}
+		locktest.Await(b.Bench, "the guard ends", guarded.Done())
+		b.MustBe(context.Cause(guarded), ErrLockLost)
+		b.MustBe(l.Unlock(ctx), ErrLockLost)
+
+		// Back: leases last longer, and a release works all the same.
+		b.Server.Jump(-time.Hour)
+		b.Holds(next, 1)
+		b.Tries(l, false)
+		b.Must(next.Unlock(ctx))
+		b.Tries(l, true)
+		b.Must(l.Unlock(ctx))
+	})
+}
+
+// Row 36: Redis is slow. The time of the request does not count as validity, no client sends a request twice meanwhile,
+// and a hold is renewed.
+func TestFaultTimeOfASlowRequestIsNotValid(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := context.Background()
+		const lease = 5 * time.Second
+		held := k.One(b.Client(WithWatchdogTimeout(lease)), b.LockName+"-held")
+		b.Must(held.Lock(ctx))
+		guardedHeld, err := held.Guard(ctx)
+		b.Must(err)
+
+		l := k.One(b.Client(), b.LockName)
+		var before int
+		var start time.Time
+		var took time.Duration
+		slow := 700 * time.Millisecond
+		for ; ; slow *= 2 {
+			before = commands(b, "evalsha")
+			b.Must(b.Rdb.Do(ctx, "client", "pause", slow.Milliseconds(), "write").Err())
+			start = time.Now()
+			b.Must(l.LockLease(ctx, lease))
+			if took = time.Since(start); took >= slow/2 {
+				break
+			}
+			require.Less(b, slow, lease/4, "Redis was not slow") // or this process was: the pause was nearly over before
+			b.Must(l.Unlock(ctx))
+		}
+		guarded, err := l.Guard(ctx)
+		b.Must(err)
+		assert.LessOrEqual(
+			b,
+			commands(b, "evalsha")-before,
+			2*k.Asks+2*k.Parts,
+			"requests: one acquire, and a renewal perhaps",
+		)
+		b.Must(b.Rdb.Do(ctx, "debug", "sleep", slow.Seconds()).Err())
+		time.Sleep(time.Until(start.Add(took - slow/2 + lease))) // the request was sent well before that
+		assert.Error(
+			b,
+			guarded.Err(),
+			"trusted %v after the lock was requested, which took %v, for a lease of %v",
+			time.Since(start),
+			took,
+			lease,
+		)
+		assert.NoError(b, context.Cause(guardedHeld), "the watchdog did not get through")
+		b.Must(held.Unlock(ctx))
+	})
+}
+
+// Row 39: the server accepts no more connections.
+func TestFaultHoldSurvivesMaxClients(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := context.Background()
+		const lease = 5 * time.Second
+		l := k.One(b.Client(WithWatchdogTimeout(lease)), b.LockName)
+		b.Must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.Must(err)
+		config(b, "maxclients", "1")
+		other := k.Rival(b.Client(), b.LockName)
+		refuses(b, other, "")
+		select {
+		case <-guarded.Done():
+			assert.Fail(b, "lost", context.Cause(guarded))
+		case <-time.After(lease + lease/6):
+		}
+		config(b, "maxclients", "1000")
+		b.Must(l.Unlock(ctx))
+		ok, err := other.TryLock(ctx, locktest.Soon, 0)
+		assert.NoError(b, err)
+		assert.True(b, ok, "there is room again") // go-redis takes a while to notice
+		b.Must(other.Unlock(ctx))
+	})
+}
+
+// Rows 21, 23: a server that rejects writes: a replica, one whose replicas are missing, one that cannot save.
+func TestFaultRefusedWritesAreReportedOrRetried(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		answer  string
+		passes  bool // an Unlock waits for it
+		on, off func(b *locktest.FaultBench)
+	}{
+		{"READONLY", true, func(b *locktest.FaultBench) {
+			b.Must(b.Rdb.Do(context.Background(), "replicaof", "127.0.0.1", "1").Err())
+		}, func(b *locktest.FaultBench) {
+			b.Must(b.Rdb.Do(context.Background(), "replicaof", "no", "one").Err())
+		}},
+		{"NOREPLICAS", true, func(b *locktest.FaultBench) {
+			config(b, "min-replicas-to-write", "1")
+		}, func(b *locktest.FaultBench) {
+			config(b, "min-replicas-to-write", "0")
+		}},
+		{"MISCONF", false, func(b *locktest.FaultBench) {
+			config(b, "save", "3600 1")
+			dir := b.Rdb.ConfigGet(context.Background(), "dir").Val()["dir"]
+			b.Must(os.Mkdir(filepath.Join(dir, "dump.rdb"), 0o700)) // blocks the name of the file
+			b.Must(b.Rdb.BgSave(context.Background()).Err())
+			testredis.Await(b, "a save has failed", locktest.Soon, func() bool {
+				return b.Rdb.InfoMap(context.Background(), "persistence").Item("Persistence", "rdb_last_bgsave_status") == "err"
+			})
+		}, func(b *locktest.FaultBench) {
+			config(b, "save", "")
+		}},
+	} {
+		t.Run(c.answer, func(t *testing.T) {
+			t.Parallel()
+			locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
+				ctx := context.Background()
+				l, free := k.One(b.Direct, b.LockName), k.One(b.Direct, b.LockName+"-free")
+				b.Must(l.Lock(ctx))
+				c.on(b)
+				refuses(b, free, c.answer)
+				b.MustBe(locktest.Elsewhere(func() error { return l.Unlock(ctx) }), ErrNotHeld) // not the owner
+				if !c.passes {
+					assert.ErrorContains(b, l.Unlock(ctx), c.answer, "Unlock")
+					b.IsLocked(l, true)
+					c.off(b)
+					b.FreeSoon() // the release is retried in the background
+					return
+				}
+				unlocked := make(chan struct{})
+				var wg sync.WaitGroup
+				waitgroup.Go(&wg, func() {
+					select {
+					case <-unlocked:
+					case <-time.After(300 * time.Millisecond):
+					}
+					c.off(b)
+				})
+				b.Must(l.Unlock(ctx)) // it retries
+				close(unlocked)
+				wg.Wait()
+				b.Must(free.Lock(ctx))
+				b.Must(free.Unlock(ctx))
+			})
+		})
+	}
+}
+
+// Row 22: Redis loads its data, for seconds.
+func TestFaultWaiterRidesOutLoading(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, ownRedis("--loading-process-events-interval-bytes", "1024"), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := context.Background()
+		held := k.Rival(b.Direct, b.LockName)
+		b.Must(held.Lock(ctx))
+		owner := ContextWithOwner(ctx)
+		waiting := k.One(b.Client(WithPollInterval(50*time.Millisecond)), b.LockName)
+		got := b.StartWaiter(owner, waiting)
+		b.Must(
+			b.Rdb.Eval(ctx, "for i = 1, 1500 do redis.call('set', 'filler' .. i, string.rep('x', 100)) end return 1", nil).Err(),
+		)
+		config(b, "key-load-delay", "1000") // microseconds
+		patient := func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 }
+		loader, once := b.Server.Client(patient), b.Server.Client(patient)
+		var wg sync.WaitGroup
+		waitgroup.Go(&wg, func() {
+			assert.NoError(b, loader.Do(ctx, "debug", "reload").Err())
+		})
+		testredis.Await(b, "Redis loads", locktest.Soon, func() bool {
+			return redis.HasErrorPrefix(once.Ping(ctx).Err(), "LOADING")
+		})
+		refuses(b, k.One(b.Direct, b.LockName+"-other"), "LOADING")
+		wg.Wait()
+		locktest.Stays(b, "the waiter gave up, or in", got, 100*time.Millisecond)
+		b.Must(held.Unlock(ctx))
+		b.Must(locktest.Await(b.Bench, "the waiter gets the lock", got))
+		b.Must(waiting.Unlock(owner))
+	})
+}
+
+// Rows 21 to 25, 51, 54, 56: the errors of Redis, and whether a waiter continues after each of them.
+func TestFaultWaiterRidesOutPassingErrorsOnly(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for n, k := range locktest.FaultLocks {
+		waitgroup.Go(&all, func() {
+			t.Run(k.Name, func(t *testing.T) {
+				for i, c := range []struct {
+					answer string
+					passes bool // a waiter continues
+				}{
+					{"LOADING Redis is loading the dataset in memory", true},
+					{"MASTERDOWN Link with MASTER is down", true},
+					{"CLUSTERDOWN The cluster is down", true},
+					{"TRYAGAIN Multiple keys request during rehashing of slot", true},
+					{"BUSY Redis is busy running a script", true},
+					{"NOREPLICAS Not enough good replicas to write.", true},
+					{"READONLY You can't write against a read only replica.", true},
+					{"ERR Unable to execute command 'exists' in script because undeclared keys were accessed during rehashing of " +
+						"the slot", true},
+					{"ERR Script attempted to execute a command while the cluster is down", true},
+					{"OOM command not allowed when used memory > 'maxmemory'.", false},
+					{"MISCONF Errors writing to the AOF file", false},
+					{"NOAUTH Authentication required.", false},
+					{"NOPERM this user has no permissions to run the 'evalsha' command", false},
+					{"ERR unknown command 'evalsha'", false},
+				} {
+					if (i+n)%len(locktest.FaultLocks) >= locktest.Full(2, len(locktest.FaultLocks)) {
+						continue // two lock types get each answer in the plain form
+					}
+					prefix, _, _ := strings.Cut(c.answer, " ")
+					t.Run(prefix, func(t *testing.T) { testServerAnswer(t, k, c.answer, c.passes) })
+				}
+			})
+		})
+	}
+	all.Wait()
+}
+
+func testServerAnswer(t *testing.T, k locktest.FaultLock, answer string, passes bool) {
+	mini := testredis.Mini(t)
+	b := &locktest.FaultBench{Bench: locktest.NewBench(t, mini.Addr())}
+	ctx := context.Background()
+	patience := WithWatchdogTimeout(time.Second) // a caller retries for this time
+	if k.Red {
+		patience = WithRedLockNodeTimeout(locktest.Soon)
+	}
+	l := k.One(b.Client(patience), b.LockName)
+	b.Must(b.Rdb.Ping(ctx).Err())
+	mini.SetError(answer)
+	refuses(b, l, answer)
+	if !k.Red || !passes {
+		start := time.Now()
+		assert.ErrorContains(b, l.Lock(ctx), answer, "Lock")
+		assert.LessOrEqual(b, time.Since(start), 2*locktest.Soon, "Lock")
+	}
+	mini.SetError("")
+
+	held := k.Rival(b.Client(), b.LockName)
+	b.Must(held.Lock(ctx))
+	owner := ContextWithOwner(ctx)
+	waiting := k.One(b.Client(WithPollInterval(20*time.Millisecond)), b.LockName)
+	got := b.StartWaiter(owner, waiting)
+	mini.SetError(answer)
+	if !passes {
+		prefix, _, _ := strings.Cut(answer, " ") // for a script that is running Redis adds words of its own
+		assert.ErrorContains(b, locktest.Await(b.Bench, "the waiter is told", got), prefix, "waiter")
+		mini.SetError("")
+		b.Must(held.Unlock(ctx))
+		b.Forget() // an entry in a queue that could not be removed
+		return
+	}
+	locktest.Stays(b, "the waiter gave up", got, 200*time.Millisecond)
+	mini.SetError("")
+	b.Must(held.Unlock(ctx))
+	b.Must(locktest.Await(b.Bench, "the waiter gets the lock", got))
+	b.Must(waiting.Unlock(owner))
+}
+
+// Row 24: a script of another program blocks Redis.
+func TestFaultWaiterRidesOutABusyScript(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, ownRedis("--busy-reply-threshold", "50"), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := context.Background()
+		held := k.Rival(b.Direct, b.LockName)
+		b.Must(held.Lock(ctx))
+		owner := ContextWithOwner(ctx)
+		waiting := k.One(b.Client(WithPollInterval(20*time.Millisecond)), b.LockName)
+		got := b.StartWaiter(owner, waiting)
+		stuck := b.Server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 })
+		var wg sync.WaitGroup
+		waitgroup.Go(&wg, func() { stuck.Eval(ctx, "while true do end", nil) })
+		testredis.Await(b, "the script blocks Redis", locktest.Soon, func() bool {
+			return redis.HasErrorPrefix(b.Rdb.Ping(ctx).Err(), "BUSY")
+		})
+		refuses(b, k.One(b.Direct, b.LockName+"-other"), "BUSY")
+		locktest.Stays(b, "the waiter gave up", got, 200*time.Millisecond)
+		b.Must(b.Rdb.ScriptKill(ctx).Err())
+		wg.Wait()
+		b.Must(held.Unlock(ctx))
+		b.Must(locktest.Await(b.Bench, "the waiter gets the lock", got))
+		b.Must(waiting.Unlock(owner))
+	})
+}
+
+// A channel that is subscribed while a script blocks Redis does not count as refused: it is subscribed afterwards.
+func TestSubscriptionRidesOutABusyScript(t *testing.T) {
+	b := locktest.NewFaultBench(t, "--busy-reply-threshold", "50")
+	ctx := context.Background()
+	hub := locktest.EngineOf(b.Client()).Hub()
+	before := hub.Join(b.LockName + "before")
+	defer before.Leave()
+	testredis.Await(b, "the connection works", locktest.Soon, before.Confirmed)
+	stuck := b.Server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 })
+	var wg sync.WaitGroup
+	waitgroup.Go(&wg, func() { stuck.Eval(ctx, "while true do end", nil) })
+	testredis.Await(b, "the script blocks Redis", locktest.Soon, func() bool {
+		return redis.HasErrorPrefix(b.Rdb.Ping(ctx).Err(), "BUSY")
+	})
+	l := hub.Join(b.LockName + "meanwhile")
+	defer l.Leave()
+	locktest.Stays(b, "it is refused", l.Ready, 300*time.Millisecond)
+	b.Must(b.Rdb.ScriptKill(ctx).Err())
+	wg.Wait()
+	testredis.Await(b, "it is subscribed", locktest.Soon, l.Confirmed)
+	assert.False(b, l.Refused())
+}
+
+// Row 56: a request of more than ten words without a password is refused with a text about its form. The error names
+// the cause, and still contains the answer of Redis.
+func TestForgottenPasswordIsNamed(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := context.Background()
+		b.Must(b.Rdb.Do(ctx, "acl", "setuser", "admin", "on", ">pw", "+@all", "~*", "&*").Err())
+		admin := b.Server.Client(func(o *redis.Options) { o.Username, o.Password = "admin", "pw" })
+		b.Must(admin.ConfigSet(ctx, "requirepass", "secret").Err())
+		defer func() { b.Must(admin.ConfigSet(ctx, "requirepass", "").Err()) }()
+		l := k.One(b.Client(), b.LockName)
+		for what, err := range map[string]error{
+			"Lock": l.Lock(ctx), "TryLock": locktest.Second(l.TryLock(ctx, time.Hour, 0)),
+			"Inspect":  locktest.Second(b.Client().Inspect(ctx, b.LockName)),
+			"IsLocked": locktest.Second(l.IsLocked(ctx)),
+		} {
+			if assert.Error(b, err, what) {
+				assert.ErrorContains(b, err, "NOAUTH", what)
+				assert.NotErrorIs(b, err, ErrNotALock, what)
+			}
+			var answer redis.Error
+			if !k.Red {
+				assert.ErrorAs(b, err, &answer, "%s: the answer of Redis", what)
+			}
+		}
+	})
+}
+
+// Row 56: the password is changed, and connections with the old one are cut.
+func TestFaultChangedPasswordIsReported(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := context.Background()
+		const lease = 4 * time.Second
+		l := k.One(b.Client(WithWatchdogTimeout(lease)), b.LockName)
+		b.Must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.Must(err)
+		admin := b.Server.Client(func(o *redis.Options) { o.Username, o.Password = "admin", "pw" })
+		b.Must(b.Rdb.Do(ctx, "acl", "setuser", "admin", "on", ">pw", "+@all", "~*", "&*").Err())
+		b.Must(admin.Ping(ctx).Err())
+		b.Must(admin.ConfigSet(ctx, "requirepass", "new").Err())
+		b.Must(admin.Do(ctx, "client", "kill", "user", "default").Err())
+		start := time.Now()
+		refusal := regexp.MustCompile("NOAUTH")
+		ok, err := k.One(b.Client(), b.LockName+"-2").TryLock(ctx, 0, 0)
+		assert.False(b, ok, "TryLock")
+		if assert.Error(b, err, "TryLock") {
+			assert.Regexp(b, refusal, err.Error(), "TryLock")
+		}
+		locktest.Await(b.Bench, "the guard ends", guarded.Done())
+		assert.GreaterOrEqual(b, time.Since(start), lease/3, "the guard ended while there was time for a renewal")
+		b.MustBe(context.Cause(guarded), ErrLockLost)
+		if !k.Red {
+			assert.Regexp(b, refusal, context.Cause(guarded).Error(), "cause of the loss")
+		}
+		b.Must(admin.ConfigSet(ctx, "requirepass", "").Err())
+		b.MustBe(l.Unlock(ctx), ErrLockLost)
+		b.Must(l.Lock(ctx))
+		b.Must(l.Unlock(ctx))
+	})
+}
+
+// Rows 54, 55: a user that may not run scripts, or not subscribe and publish; and one that has exactly the permissions
+// that the README lists.
+func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := context.Background()
+		as := func(rules ...any) *redis.Client {
+			user := fmt.Sprintf("user%d", locktest.Benches.Add(1))
+			b.Must(b.Rdb.Do(ctx, append([]any{"acl", "setuser", user, "on", ">pw"}, rules...)...).Err())
+			return b.Server.Client(func(o *redis.Options) { o.Username, o.Password = user, "pw" })
+		}
+
+		b.Run("no scripts", func(t *testing.T) {
+			l := k.One(b.ClientOn(as("+@all", "-@scripting", "~*", "&*")), b.LockName)
+			start := time.Now()
+			for _, err := range []error{l.Lock(ctx), locktest.Second(l.TryLock(ctx, time.Hour, 0))} {
+				assert.ErrorContains(t, err, "NOPERM")
+				assert.LessOrEqual(t, time.Since(start), locktest.Soon)
+			}
+		})
+
+		b.Run("no channels", func(t *testing.T) {
+			var logged locktest.LockedBuffer
+			l := k.One(b.ClientOn(as("+@all", "~*", "resetchannels"), WithPollInterval(50*time.Millisecond),
+				WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))), b.LockName)
+			for range 3 {
+				held := k.Rival(b.Direct, b.LockName)
+				b.Must(held.Lock(ctx))
+				got := make(chan error, 1)
+				owner := ContextWithOwner(ctx)
+				go func() { got <- l.Lock(owner) }()
+				testredis.Await(t, "the warning", locktest.Soon, func() bool { return logged.String() != "" })
+				b.Must(held.Unlock(ctx))
+				b.Must(locktest.Await(b.Bench, "the waiter polls", got))
+				b.Must(l.Unlock(owner)) // although it may not publish
+				b.IsLocked(held, false)
+			}
+			// There is one for each Client.
+			s := logged.String()
+			assert.LessOrEqual(t, strings.Count(s, "level="), k.Asks, "logged")
+			assert.Equal(t, strings.Count(s, "level=WARN"), strings.Count(s, "level="), "logged")
+		})
+
+		if k.Parts > 1 {
+			return // it consists of locks that the others cover
+		}
+		b.Run("enough", func(t *testing.T) {
+			rights := []any{"+evalsha", "+eval", "+subscribe", "+unsubscribe", "+ping", "+hello", "resetchannels",
+				"&redisson_lock__channel:{" + b.LockName + "}*", "&redisson_rwlock:{" + b.LockName + "}*", "&redisson_sc:{" + b.LockName + "}*"}
+			for _, command := range luaCommands(t) {
+				rights = append(rights, "+"+command)
+			}
+			for _, key := range []string{b.LockName, "relock_line:{" + b.LockName + "}", "redisson_lock_token:{" + b.LockName + "}",
+				"redisson_lock_queue:{" + b.LockName + "}",
+				"redisson_lock_timeout:{" + b.LockName + "}", "relock_lock_alive:{" + b.LockName + "}",
+				"{" + b.LockName + "}:*:rwlock_timeout:*", "{" + b.LockName + "}:timeout", "relock_rwlock_writers:{" + b.LockName + "}"} {
+				rights = append(rights, "~"+key)
+			}
+			var logged locktest.LockedBuffer
+			var seen locktest.Recorder
+			l := k.One(b.ClientOn(as(rights...), WithPollInterval(time.Hour), WithWatchdogTimeout(locktest.Soon/2), WithObserver(&seen),
+				WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))), b.LockName)
+			held := k.Rival(b.Direct, b.LockName)
+			b.Must(held.Lock(ctx))
+			owner := ContextWithOwner(ctx)
+			got := b.StartWaiter(owner, l)
+			b.Must(held.Unlock(ctx))
+			b.Must(locktest.Await(b.Bench, "the waiter is woken", got))
+			testredis.Await(t, "a renewal", locktest.Soon, func() bool {
+				return slices.ContainsFunc(seen.Take(), func(event any) bool { _, ok := event.(RenewedEvent); return ok })
+			})
+			isHeld, err := l.IsHeld(owner)
+			assert.NoError(t, err)
+			assert.True(t, isHeld)
+			b.Must(l.Unlock(owner))
+			b.Must(l.Lock(owner))
+			freed, err := l.ForceUnlock(ctx)
+			assert.NoError(t, err)
+			assert.True(t, freed)
+			assert.Empty(t, logged.String(), "logged")
+		})
+	})
+}
+
+// luaCommands are the commands that the scripts run.
+func luaCommands(t *testing.T) (all []string) {
+	files, err := filepath.Glob("internal/lua/*.lua")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, found := range regexp.MustCompile(`redis\.p?call\('(\w+)'`).FindAllSubmatch(source, -1) {
+			all = append(all, string(found[1]))
+		}
+	}
+	return all
+}
+
+// Row 29: a script that Redis stops half way leaves no lock behind.
+func TestFaultScriptThatFailsHalfWayLeavesNothing(t *testing.T) {
+	b := locktest.NewFaultBench(t)
+	ctx := context.Background()
+	tokens := "redisson_lock_token:{" + b.LockName + "}"
+	b.Must(b.Rdb.HSet(ctx, tokens, "not", "a counter").Err())
+	for _, l := range []Locker{
+		b.Direct.NewLock(b.LockName, Fenced()), b.Direct.NewFairLock(b.LockName, Fenced()),
+		b.Direct.NewRWLock(b.LockName, Fenced()).Write(),
+	} {
+		assert.ErrorIs(t, l.Lock(ctx), ErrNotALock)
+		testredis.Await(t, "nothing is left", locktest.Soon, func() bool { return len(b.Keys()) == 1 })
+	}
+	b.Must(b.Rdb.Del(ctx, tokens).Err())
+
+	b.Must(b.Rdb.Do(ctx, "acl", "setuser", "careful", "on", ">pw", "~*", "&*", "+@all", "-pexpire").Err())
+	c := b.ClientOn(b.Proxy.Client(func(o *redis.Options) { o.Username, o.Password = "careful", "pw" }))
+	l := c.NewLock(b.LockName)
+	err := l.Lock(ctx)
+	require.Error(t, err)
+	assert.Contains(t, strings.ToLower(err.Error()), "user") // Valkey writes "User"
+	testredis.Await(t, "no lock without a lease is left", locktest.Soon, func() bool { return len(b.Keys()) == 0 })
+
+	// A script that fails after its caller has left leaves no lock behind either.
+	held, before := b.Proxy.On(locktest.Calls(record.Script("lock_acquire")), testredis.HoldRequest), commands(b, "evalsha")
+	ending, end := context.WithCancel(ctx)
+	go func() {
+		<-held.Fired()
+		end()
+	}()
+	b.MustBe(l.Lock(ending), context.Canceled)
+	held.Release()
+	testredis.Await(t, "it has run", locktest.Soon, func() bool { return commands(b, "evalsha") > before })
+	testredis.Await(t, "it is rolled back", locktest.Soon, func() bool { return locktest.EngineOf(c).Probe().Stats().AtWork == 0 })
+	b.Must(b.Rdb.Del(ctx, b.LineKey()).Err()) // tombstones, which get no expiry without this permission
+	testredis.Await(t, "no lock without a lease is left", locktest.Soon, func() bool { return len(b.Keys()) == 0 })
+}
+
+// Row 37: a Redis that was paused for three seconds does not get the same renewals again and again.
+func TestPausedRedisRunsFewRenewals(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	b := locktest.NewBench(t, server.Addr())
+	const many, length = 50, 15 * time.Second
+	c := b.Client(WithWatchdogTimeout(length))
+	ctx := context.Background()
+	var locks []*Lock
+	for i := range many {
+		l := c.NewLock(fmt.Sprint(b.LockName, "-", i))
+		b.Must(l.Lock(ctx))
+		locks = append(locks, l)
+	}
+	guarded, err := locks[0].Guard(ctx)
+	b.Must(err)
+	before := b.ScriptRuns()
+	time.Sleep(length/3 - 500*time.Millisecond) // the renewals are due while it is paused
+	server.Freeze()
+	time.Sleep(3 * time.Second) // long enough to repeat them several times
+	server.Thaw()
+	time.Sleep(100 * time.Millisecond) // all requests that were sent meanwhile run now; their number is not known
+	runs := float64(b.ScriptRuns()-before) / many
+	t.Logf("%.1f renewals for each lease", runs)
+	// Its subscription may have been replaced, too: then all holds are checked once more.
+	assert.LessOrEqual(t, runs, lease.MostRenewals+1.5, "renewals for each lease")
+	b.Must(guarded.Err())
+	for _, l := range locks {
+		b.Must(l.Unlock(ctx))
+	}
+}

@@ -1,0 +1,204 @@
+package faults
+
+// Which test covers which fault, and what the tests of faults share. The faults are the rows of docs/reliability.md.
+//
+// Rules: every row names tests that exist, or the reason why it cannot be tested on one machine; the page and the table
+// agree. All lock types are tried side by side, because such tests mostly wait.
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// ownRedis is for faults of Redis itself: each lock type has a server.
+func ownRedis(args ...string) func(testing.TB) *testredis.Server {
+	return func(t testing.TB) *testredis.Server { return testredis.Start(t, args...) }
+}
+
+// refuses checks that l soon cannot be acquired, with that answer, and that nothing is left of it.
+func refuses(b *locktest.FaultBench, l Locker, answer string) {
+	b.Helper()
+	start := time.Now()
+	ok, err := locktest.UntilAnswered(func() (bool, error) { return l.TryLock(context.Background(), 0, 0) })
+	assert.False(b, ok, "TryLock")
+	assert.ErrorContains(b, err, answer, "TryLock")
+	assert.LessOrEqual(b, time.Since(start), 2*locktest.Soon, "TryLock")
+	assert.NotErrorIs(b, err, redis.Nil, "redis.Nil leaves the package")
+	b.MustBe(l.Unlock(context.Background()), ErrNotHeld)
+}
+
+// tokenOf returns the fencing token of l, or 0 if it has none.
+func tokenOf(b *locktest.FaultBench, ctx context.Context, l Locker) int64 {
+	b.Helper()
+	f, ok := l.(*Lock)
+	if !ok || !locktest.LockOf(f).Traits().Fenced {
+		return 0
+	}
+	token, err := f.Token(ctx)
+	b.Must(err)
+	return token
+}
+
+const suiteTests = "TestLock TestFencedLock TestFairLock TestSemaphore TestReadLock TestWriteLock TestMultiLock " +
+	"TestRedLock"
+
+// faultRows are the tests of each row. A suite is the set of tests that all lock types pass.
+var faultRows = map[int]string{
+	1: "TestFaultLostAnswersChangeNothingTwice TestEngineLostAnswersOfAnAcquire",
+	2: "TestHungConnectionDelaysByASecond TestHungRequestThatRunsLateIsRolledBack TestFaultLostAnswersChangeNothingTwice",
+	3: "TestFaultAttemptRunsAfterItsRollback TestFaultLateReaderAcquiresNothing " +
+		"TestFaultPausedRedisEndsValidityAndCalls TestStories/fair_late",
+	4: "TestFaultAttemptRunsAfterItsRollback TestEngineRollbackThatOvertakesItsAttempt",
+	5: "TestFaultLostAnswersChangeNothingTwice TestUnlockGoesOnInTheBackground TestFaultLateReleaseFreesNoOtherHold " +
+		"TestEngineLostAnswersOfARelease",
+	6: "TestCallIsSentOnceByGoRedis TestFaultLostAnswersChangeNothingTwice",
+	7: "TestFaultFailedRenewalIsRepeated TestFaultBlackHoleEndsValidityInTime " +
+		"TestWatchdogEndsValidityWhenNoRenewalIsConfirmed",
+	8: "suite",
+	9: "TestFaultRequestIsRolledBackWhenCtxIsDone TestFaultMultiLockIsRolledBackWhenCtxIsDone " +
+		"TestEngineRollsBackAnAttemptThatWasGivenUp TestGivenUpAcquireIsRolledBackAtOnce",
+	10: "suite TestFaultLostRollbackHoldsUpNoWaiter TestFairWaitersThatGiveUpLeaveTheQueue " +
+		"TestWriterThatGivesUpLetsReadersIn",
+	11: "TestFaultWaiterSurvivesAKilledSubscription TestPubSubWakesEverybodyAfterAReconnect",
+	12: "TestFaultWaiterSurvivesASilentSubscription TestFaultBlackHoleEndsValidityInTime TestPubSubNoticesASilentPeer " +
+		"TestPollerNoticesAGrantThatNoMessageBrought",
+	13: "TestEngineAsksAgainOnceItIsSubscribed TestFaultWaiterPollsWithoutASubscription " +
+		"TestFaultTryLockWithoutASubscriptionAsksOnceMore",
+	14: "TestSentinelTakeoverKeepsOrReportsEachHold TestClusterHoldsSurviveAFailover TestShardsFollowAFailover",
+	15: "TestFaultRestartWithoutDataIsReported TestTokensOnlyGrow",
+	16: "TestScriptThatTheServerDoesNotKnowIsSentWithItsSource TestFaultRestartWithoutDataIsReported",
+	17: "suite TestEngineLossIsNoticedWithinAThirdOfTheLease",
+	18: "TestSentinelTakeoverKeepsOrReportsEachHold TestClusterFailoverThatLosesTheRecordIsReported TestSentinelFailovers",
+	19: "TestSyncedReplicas TestExtendThatReplicasDoNotConfirmChangesNothing TestSyncedReplicasFollowTheSlot TestSyncedReplicasWithoutWait TestSentinelFailovers",
+	20: "TestSentinelTakeoverKeepsOrReportsEachHold",
+	21: "TestFaultRefusedWritesAreReportedOrRetried TestFaultWaiterRidesOutPassingErrorsOnly " +
+		"TestSentinelTakeoverKeepsOrReportsEachHold",
+	22: "TestFaultWaiterRidesOutLoading TestFaultWaiterRidesOutPassingErrorsOnly",
+	23: "TestFaultRefusedWritesAreReportedOrRetried TestFaultWaiterRidesOutPassingErrorsOnly",
+	24: "TestFaultWaiterRidesOutABusyScript TestFaultWaiterRidesOutPassingErrorsOnly",
+	25: "TestFaultHoldsAreRenewedWithoutMemory TestFaultWaiterRidesOutPassingErrorsOnly TestUnlockNeedsNoMemory",
+	26: "TestFaultEvictedRecordIsReported",
+	27: "suite TestWhatIsNoLockIsRefusedAndNotTouched TestWhatTakesThePlaceOfARecordIsNotTouched",
+	28: "TestFaultRecordWithoutLeaseIsPolled TestEngineWaitsForARecordThatNeverEnds",
+	29: "TestFaultScriptThatFailsHalfWayLeavesNothing TestDurationsAreRoundedUpToMilliseconds suite",
+	30: "suite",
+	31: "suite TestNamesWithBracesAreKept TestClusterKeysOfALockShareASlot",
+	32: "TestFaultPausedHolderFindsItsGuardEnded TestEngineGuardLooksAtTheClock TestEngineGuardOfAHoldThatIsBeingLost",
+	34: "TestNoWallClock",
+	35: "TestFaultServerClockJumpIsReported TestLineStarvesNobodyAfterItsClockWasSetBack " +
+		"TestStories TestStories/fair_dead",
+	36: "TestFaultTimeOfASlowRequestIsNotValid",
+	37: "TestEngineAttemptThatRunsAfterAnOutageIsRolledBack TestFaultPausedRedisEndsValidityAndCalls " +
+		"TestFairOrderSurvivesAPauseOfRedis",
+	38: "TestFaultWaiterRidesOutAnOutage TestEngineOutages",
+	39: "TestFaultExhaustedPoolDelaysNoRenewal TestFaultHoldSurvivesMaxClients",
+	40: "TestFaultStarvedProcessKeepsNoLostLock TestEngineGuardLooksAtTheClock TestWatchdogManyLeases",
+	41: "TestFaultLateRenewalCreatesNoRecord TestScriptsOfALock",
+	42: "suite",
+	43: "TestFaultKilledWaiterBlocksForSeconds TestFaultKilledWaitersDelayNobody " +
+		"TestFairCrashedWaitersAreEvictedInSeconds " +
+		"TestFairDeadHeadOfAFreeLockIsEvicted TestStories/fair_dead",
+	44: "TestFaultLostRollbackHoldsUpNoWaiter TestFairWaitersThatGiveUpLeaveTheQueue " +
+		"TestFairQueueKeepsItsRulesInEveryOrderOfEvents",
+	45: "TestWriterIsNotStarved TestReadersAreNotStarved TestWriterEvictsDeadReaders " +
+		"TestUpgradeFailsWhenOnlyItsOwnReadBlocksIt TestDowngradeLetsReadersIn TestFaultKilledHolderBlocksForItsLease",
+	46: "TestRedLockNeedsAMajorityOfLiveNodes TestRedLockLateGrantsAreReleased " +
+		"TestRedLockRoundLongerThanTheLeaseIsNoAcquire TestMultiLockUnlocksAll " +
+		"TestMultiLockStartsOverWhenAnEarlierLockIsLost",
+	47: "TestRedLockNodeThatComesBackEmptyIsTakenAgain TestRedLockMajorityThatComesBackEmptyIsALoss",
+	48: "TestFaultReleaseCostsTheSameForManyWaiters TestRedLockWaitersDoNotPoll",
+	49: "suite TestEngineCloseWakesEverybody TestMultiLockCloseWakesWaitersElsewhere",
+	50: "TestFaultClosedRedisClientIsAnError",
+	51: "TestClusterSlotHalfWayKeepsHolds TestClusterReaderKeepsItsHoldCountsHalfWay TestClusterHoldsSurviveASlotMove " +
+		"TestFaultWaiterRidesOutPassingErrorsOnly",
+	52: "TestClusterHoldsSurviveASlotMove TestShardsFollowASlot TestShardsFollowARedirection",
+	53: "TestClusterHoldsSurviveAFailover TestClusterFailoverThatLosesTheRecordIsReported",
+	54: "TestFaultMissingPermissionsFailAtOnce",
+	55: "TestFaultMissingPermissionsFailAtOnce TestPubSubRefusedChannels TestRefusedChannelsAreLoggedOnce",
+	56: "TestFaultChangedPasswordIsReported TestFaultWaiterRidesOutPassingErrorsOnly",
+	57: "TestFaultLocksOfDifferentKindsExclude TestRWLockAndPlainLockExcludeEachOther " +
+		"TestFairLockAndPlainLockExcludeEachOther",
+	58: "TestNewRefusesInvalidOptions",
+	59: "suite",
+	60: "TestFaultKilledHolderBlocksForItsLease TestFaultKilledWaiterBlocksForSeconds",
+	61: "TestFaultLostAnswersOfDetachAndAttach",
+	62: "TestFaultDetachThatIsNotConfirmedReleases TestFaultLateSplitIsRolledBack",
+	63: "TestFaultAttachThatGivesUpPutsTheHoldBack TestFaultAttachAfterOneThatGaveUpIsNotRefused " +
+		"TestFaultAttachThatIsOvertakenByItsRollback",
+	64: "TestFaultLateRenewalOfADetachedHold TestFaultLateAttemptOfADetachedHold",
+	65: "TestFaultAttachIsValidFromBeforeTheRequest",
+	66: "TestFaultReadersLeaveWhileOneIsSplitOff",
+	67: "TestDetachedHoldExpires TestTicketEndsWhenKeepHasPassed TestExpiredHoldIsNotAttached " +
+		"TestDetachedHoldIsReleasedByForce",
+	68: "TestForcedReleaseReachesTheHolder TestForcedReleaseReachesTheHolderOfARedLock TestForceSendsHintsToOthers",
+	69: "TestForcedReleaseReachesTheHolderAfterAReconnect TestRefusedHintsAreNotAskedForAgain " +
+		"TestEngineLossIsNoticedWithinAThirdOfTheLease",
+	70: "TestForgedHintsEndNothing TestHintChecksTheLockThatItNames",
+	71: "TestFaultLostAnswerOfExtend",
+	72: "TestFaultLateExtend TestExtendThatWasGivenUpLeavesNoRecord",
+	73: "TestExtendIsValidFromBeforeTheRequest TestExtendLeavesHalfOfTheLease",
+	74: "suite TestExtendThatIsAnsweredTooLateIsALoss",
+	75: "TestMultiLockExtendNeedsAllLocks TestMultiLockEndsTogetherAfterExtend TestRedLockExtendNeedsAMajority " +
+		"TestRedLockEndsAfterAnExtendInVain",
+	76: "TestFaultSilentNetworkWithoutAReadTimeout",
+}
+
+// cannotBeTried are the rows without a test; the page has the reason.
+var cannotBeTried = []int{33}
+
+const faultRowCount = 76
+
+func TestFaultRowsAreCovered(t *testing.T) {
+	exists := locktest.TestFunctions(t)
+	page, err := os.ReadFile("docs/reliability.md")
+	require.NoError(t, err)
+	for n := 1; n <= faultRowCount; n++ {
+		line := regexp.MustCompile(fmt.Sprintf(`(?m)^\| %d \|.*$`, n)).FindAllString(string(page), -1)
+		if !assert.Len(t, line, 1, "lines of row %d on the page", n) {
+			continue
+		}
+		names := strings.Fields(faultRows[n])
+		excused := slices.Contains(cannotBeTried, n)
+		assert.Equal(t, len(names) == 0, excused, "row %d has tests %v, and cannot be tried: %v", n, names, excused)
+		var said []string
+		for _, found := range regexp.MustCompile("`(Test[\\w/]+)`|\\*(suite)\\*").FindAllStringSubmatch(line[0], -1) {
+			said = append(said, found[1]+found[2])
+		}
+		assert.Equal(t, strings.Join(names, " "), strings.Join(said, " "), "row %d: the table, and the page", n)
+		for _, name := range names {
+			for _, test := range strings.Fields(strings.ReplaceAll(name, "suite", suiteTests)) {
+				assert.True(t, exists[test], "row %d: there is no %s", n, test)
+			}
+		}
+	}
+	assert.Equal(t, faultRowCount, len(faultRows)+len(cannotBeTried), "rows")
+}
+
+// Row 34: no decision about a lock depends on the wall clock of the client.
+func TestNoWallClock(t *testing.T) {
+	decidesNothing := []string{"inspect.go", "internal/send/errors.go"} // times of Redis; rounding in a text
+	wall := regexp.MustCompile(
+		`\.(Unix|UnixMilli|UnixMicro|UnixNano|UTC|Local|AddDate|Round|Truncate|Format)\(|time\.(Date|Parse|Unix)\w*\(`,
+	)
+	for _, file := range locktest.LibraryFiles(t, "*.go") {
+		if strings.HasSuffix(file, "_test.go") || slices.Contains(decidesNothing, file) {
+			continue
+		}
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		assert.Empty(t, wall.FindAllString(string(source), -1), file)
+	}
+}

@@ -1,0 +1,243 @@
+package locks
+
+// How a fair lock passes to a waiter that is subscribed, without a further request.
+//
+// Rules: only Redis grants. A grant is valid from the last request of its waiter. A grant that comes too late is
+// released and the next waiter gets the lock. internal/lua/testdata/fair_grants.txt tells whom the scripts grant it.
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/stretchr/testify/assert"
+)
+
+// A waiter gives up when Redis has granted it the lock and it does not know yet: the lock passes to the next one.
+func TestFairGrantToAWaiterThatGivesUpPassesToTheNext(t *testing.T) {
+	b := locktest.NewFaultBench(t)
+	ctx := context.Background()
+	held := b.Direct.NewFairLock(b.LockName)
+	b.Must(held.Lock(ctx))
+	waiting, cancel := context.WithCancel(ctx)
+	first := make(chan error, 1)
+	go func() { first <- b.Shaky().NewFairLock(b.LockName).Lock(waiting) }()
+	awaitWishes(b.Bench, 1)
+	second := make(chan error, 1)
+	owner := ContextWithOwner(ctx)
+	next := b.Client(WithPollInterval(time.Hour)).NewFairLock(b.LockName)
+	go func() { second <- next.Lock(owner) }()
+	awaitWishes(b.Bench, 2)
+	queue := b.Queue()
+	b.Proxy.BlackHole(true)
+	b.Must(held.Unlock(ctx))
+	assert.Equal(t, []string{queue[0]}, b.Rdb.HKeys(ctx, b.LockName).Val(), "the record")
+	cancel()
+	locktest.Stays(t, "the second has the lock too", second, 300*time.Millisecond)
+	b.Proxy.BlackHole(false)
+	b.MustBe(locktest.Await(b.Bench, "the first gives up", first), context.Canceled)
+	b.Must(locktest.Await(b.Bench, "the second gets the lock", second))
+	b.Must(next.Unlock(owner))
+}
+
+func awaitWishes(b *locktest.Bench, n int) {
+	b.Helper()
+	testredis.Await(b, fmt.Sprintf("%d wait and listen", n), locktest.Soon, func() bool { return len(b.Wishes()) == n })
+}
+
+// From Unlock in one process to Lock in another takes one round trip: a waiter that is subscribed need not ask.
+func TestFairGrantNeedsNoRequest(t *testing.T) {
+	b := locktest.NewFaultBench(t)
+	ctx, owner := context.Background(), ContextWithOwner(context.Background())
+	held := b.Direct.NewFairLock(b.LockName, Fenced())
+	b.Must(held.Lock(ctx))
+	before, err := held.Token(ctx)
+	b.Must(err)
+	l := b.Shaky().NewFairLock(b.LockName, Fenced())
+	got := make(chan error, 1)
+	go func() { got <- l.Lock(owner) }()
+	awaitWishes(b.Bench, 1)
+	wish := b.Wishes()
+	testredis.Await(t, "the next heartbeat", locktest.Soon, func() bool { return !maps.Equal(b.Wishes(), wish) })
+	// There is a second until the next one.
+	asks := b.Proxy.On(locktest.Calls(record.Script("fair_acquire")), testredis.DropRequest).Times(testredis.Always)
+	b.Must(held.Unlock(ctx))
+	b.Must(locktest.Await(b.Bench, "the waiter holds the lock", got))
+	assert.Zero(t, asks.Count(), "requests")
+	token, err := l.Token(owner)
+	b.Must(err)
+	assert.Greater(t, token, before)
+	assert.Equal(t, fmt.Sprint(token), b.Rdb.Get(ctx, record.TokenKey(b.LockName)).Val())
+	assert.Empty(t, b.Queue())
+	assert.LessOrEqual(t, b.Rdb.PTTL(ctx, b.LockName).Val(), engine.ProvisionalLease)
+	testredis.Await(t, "the watchdog confirms the hold", locktest.Soon, func() bool {
+		return b.Rdb.PTTL(ctx, b.LockName).Val() > 2*engine.ProvisionalLease
+	})
+	asks.Release()
+	b.Must(l.Unlock(owner))
+}
+
+// The waiters of a Client share one channel. Each also listens to its own channel while a client that knows no other
+// holds the lock.
+func TestFairWaitersOfAClientShareAChannel(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	q := servedQueue{Bench: b}
+	ctx := context.Background()
+	held, l := b.Client().NewFairLock(b.LockName), b.Client().NewFairLock(b.LockName)
+	channels := func(want ...string) {
+		t.Helper()
+		slices.Sort(want)
+		testredis.Await(t, fmt.Sprintf("the channels %v", want), locktest.Soon, func() bool {
+			return slices.Equal(want, slices.Sorted(slices.Values(locktest.OfLocks(b.Rdb.PubSubChannels(ctx, "*").Val()))))
+		})
+	}
+	raw := locktest.RecordOf(l)
+	b.Must(held.Lock(ctx))
+	for _, name := range []string{"first", "second", "third"} {
+		q.join(ctx, l, name)
+	}
+	channels(raw.Grants(contract.Attempt{}))
+	awaitWishes(b, 3)
+	before := b.Wishes()
+	b.Must(held.Unlock(ctx))
+	q.wantOrder("first", "second", "third")
+	for field, wish := range before {
+		assert.NotContains(t, b.Wishes(), field, "the wish %s", wish)
+	}
+
+	b.Must(b.Rdb.HSet(ctx, b.LockName, locktest.JavaThread, 1).Err())
+	b.Must(b.Rdb.PExpire(ctx, b.LockName, time.Minute).Err())
+	q.got = nil
+	q.join(ctx, l, "first")
+	q.join(ctx, l, "second")
+	queue := b.Queue()
+	channels(locktest.AnnounceOf(raw)+queue[0], locktest.AnnounceOf(raw)+queue[1], raw.Grants(contract.Attempt{}))
+	b.Must(b.Rdb.Del(ctx, b.LockName).Err())
+	b.Must(b.Rdb.Publish(ctx, locktest.AnnounceOf(raw)+queue[0], 0).Err())
+	q.wantOrder("first", "second")
+}
+
+// A holder whose lock draws no token passes the lock on all the same: the next one asks for its token.
+func TestFairGrantWithoutATokenIsConfirmed(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx, owner := context.Background(), ContextWithOwner(context.Background())
+		plain, fenced := b.Client().NewFairLock(b.LockName), b.Client().NewFairLock(b.LockName, Fenced())
+		b.Must(plain.Lock(ctx))
+		got := make(chan error, 1)
+		go func() { got <- fenced.Lock(owner) }()
+		awaitWishes(b, 1)
+		b.Must(plain.Unlock(ctx))
+		b.Must(locktest.Await(b, "the waiter holds the lock", got))
+		token, err := fenced.Token(owner)
+		b.Must(err)
+		assert.Positive(t, token)
+		b.Must(fenced.Unlock(owner))
+	})
+}
+
+// Validity begins with the last request of the waiter, and not with the message: a grant with a lease that is too short
+// is confirmed by a request.
+func TestFairGrantIsValidFromTheRequest(t *testing.T) {
+	b := locktest.NewFaultBench(t)
+	ctx, owner := context.Background(), ContextWithOwner(context.Background())
+	const lease = 400 * time.Millisecond
+	held := b.Direct.NewFairLock(b.LockName)
+	b.Must(held.Lock(ctx))
+	l := b.Shaky().NewFairLock(b.LockName)
+	got := make(chan error, 1)
+	go func() { got <- l.LockLease(owner, lease) }()
+	awaitWishes(b.Bench, 1)
+	wish := b.Wishes()
+	testredis.Await(t, "the next heartbeat", locktest.Soon, func() bool { return !maps.Equal(b.Wishes(), wish) })
+	time.Sleep(lease + lease/4)
+	asks := b.Proxy.On(locktest.Calls(record.Script("fair_acquire")), testredis.DelayReply(0)).Times(testredis.Always)
+	b.Must(held.Unlock(ctx))
+	b.Must(locktest.Await(b.Bench, "the waiter holds the lock", got))
+	assert.Positive(t, asks.Count(), "requests, because the grant is older than its lease")
+	b.Must(l.Unlock(owner))
+}
+
+// Only Redis grants: the number of the request is known to clients that may read the key, and not to those that may
+// publish.
+func TestFairGrantThatRedisDidNotMakeIsNoHold(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx, owner := context.Background(), ContextWithOwner(context.Background())
+		held := b.Client().NewFairLock(b.LockName)
+		b.Must(held.Lock(ctx))
+		l := b.Client().NewFairLock(b.LockName)
+		got := make(chan error, 1)
+		go func() { got <- l.Lock(owner) }()
+		awaitWishes(b, 1)
+		field := b.Queue()[0]
+		for _, message := range []string{
+			fmt.Sprintf("grant %s 0 5000 0", field), fmt.Sprintf("grant %s 1 5000 0", field), "grant " + field, "grant", "",
+		} {
+			b.Must(b.Rdb.Publish(ctx, locktest.RecordOf(l).Grants(contract.Attempt{}), message).Err())
+			locktest.Stays(b, "a forged grant", got, 50*time.Millisecond)
+		}
+		b.Must(held.Unlock(ctx))
+		b.Must(locktest.Await(b, "the waiter holds the lock", got))
+		b.Must(l.Unlock(owner))
+	})
+}
+
+// A grant for a wait that has ended is released at once.
+func TestFairGrantToAWaitThatHasEndedIsReleased(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx, owner := context.Background(), ContextWithOwner(context.Background())
+		l := b.Client().NewFairLock(b.LockName)
+		raw := locktest.RecordOf(l)
+		b.Must(l.Lock(ctx))
+		waiting, cancel := context.WithCancel(owner)
+		got := make(chan error, 1)
+		c := b.Client()
+		go func() { got <- c.NewFairLock(b.LockName).Lock(waiting) }()
+		awaitWishes(b, 1)
+		field := b.Queue()[0]
+		cancel()
+		b.MustBe(locktest.Await(b, "the waiter gives up", got), context.Canceled)
+		// A request of the wait that runs late, while its channel is still subscribed.
+		g, err := locktest.SendAttempt(
+			locktest.ClientOf(l), raw,
+			contract.Attempt{Field: field, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 7},
+		)
+		b.Must(err)
+		assert.Equal(t, contract.Busy, g.Status)
+		b.Must(l.Unlock(ctx))
+		testredis.Await(t, "the lock is free again", engine.ProvisionalLease/2, func() bool {
+			return b.Rdb.Exists(ctx, b.LockName).Val() == 0
+		})
+		assert.Empty(t, b.Queue())
+	})
+}
+
+// If the key of the line holds other data, a subscribed waiter gets an error, and everything else works.
+func TestFairLineThatIsNoLine(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx, owner := context.Background(), ContextWithOwner(context.Background())
+		line := "relock_line:{" + b.LockName + "}"
+		b.Must(b.Rdb.Set(ctx, line, "other data", 0).Err())
+		l := b.Client().NewFairLock(b.LockName)
+		b.Must(l.Lock(ctx))
+		err := b.Client().NewFairLock(b.LockName).Lock(owner)
+		b.MustBe(err, ErrNotALock)
+		assert.ErrorContains(t, err, "the key "+send.ShortName(line)+" holds a string")
+		testredis.Await(t, "the waiter has left", locktest.Soon, func() bool { return len(b.Queue()) == 0 })
+		b.Must(l.Unlock(ctx))
+		assert.Equal(t, "other data", b.Rdb.GetDel(ctx, line).Val())
+	})
+}

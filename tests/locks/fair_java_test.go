@@ -1,0 +1,273 @@
+package locks
+
+// Fair locks beside the fair locks of Redisson.
+//
+// Rules: whichever waiter joins or leaves, the timeouts that Java counts from are right: too short a one loses a waiter
+// its place, too long a one blocks Java. A queue with thousands of waiters costs Redis little at a time.
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A live waiter keeps its position against Java for any time, even if the timeout of a position is short.
+func TestFairLiveWaiterKeepsItsPlaceAgainstJava(t *testing.T) {
+	t.Parallel()
+	for _, worth := range []time.Duration{time.Second, 2 * time.Second} {
+		t.Run(worth.String(), func(t *testing.T) {
+			t.Parallel()
+			b := locktest.NewBench(t, testredis.Start(t).Addr())
+			q := servedQueue{Bench: b}
+			ctx := context.Background()
+			held := b.Client(WithWatchdogTimeout(2 * time.Second)).NewFairLock(b.LockName) // adds only 2s to the first timeouts
+			b.Must(held.Lock(ctx))
+			c := b.Client(WithFairWaitTimeout(worth), WithPollInterval(time.Hour))
+			visitor := b.Client().NewFairLock(b.LockName)
+			q.join(ctx, c.NewFairLock(b.LockName), "first")
+			q.join(ctx, c.NewFairLock(b.LockName), "second")
+			b.Must(b.Rdb.PExpire(ctx, b.LockName, time.Hour).Err()) // so that the waiters send heartbeats as late as possible
+			queue := b.Queue()
+			keys := []string{b.LockName, "redisson_lock_queue:{" + b.LockName + "}", "redisson_lock_timeout:{" + b.LockName + "}"}
+			for start := time.Now(); time.Since(start) < record.FairLife+2*time.Second; time.Sleep(locktest.Full(20*time.Millisecond, 2*time.Millisecond)) {
+				b.Tries(visitor, false) // a relock client tries
+				// A Java client tries, evicts waiters that it considers dead, and leaves.
+				for _, script := range []string{locktest.JavaAcquire, locktest.JavaGiveUp} {
+					b.Must(
+						b.Rdb.Eval(ctx, script, keys, "java:1", "channel", 1000, worth.Milliseconds(), time.Now().UnixMilli()).Err(),
+					)
+				}
+				require.Equal(t, queue, b.Queue(), "the queue stays as it was")
+			}
+			b.Must(held.Unlock(ctx))
+			q.wantOrder("first", "second")
+		})
+	}
+}
+
+// A fairQueue is a queue whose waiters send nothing by themselves, and the timeouts that they would have if each script
+// shortened those of all waiters.
+type fairQueue struct {
+	*locktest.Bench
+	client *Client
+	lock   contract.Record
+	worth  int64
+	all    []string         // fields
+	right  map[string]int64 // field -> timeout
+	last   int              // number of the last waiter that has joined
+}
+
+// newFairQueue returns an empty queue of a lock that another client holds.
+func newFairQueue(b *locktest.Bench) *fairQueue {
+	c := b.Client(WithFairWaitTimeout(100 * time.Second))
+	l := locktest.RecordOf(c.NewFairLock(b.LockName))
+	q := &fairQueue{Bench: b, client: c, lock: l, worth: locktest.WaitTimeoutOf(l), right: make(map[string]int64)}
+	q.isHeld()
+	b.Cleanup(b.Forget)
+	return q
+}
+
+func (q *fairQueue) isHeld() {
+	q.Must(q.Rdb.HSet(context.Background(), q.LockName, locktest.JavaOther+":01", 1).Err())
+	q.Must(q.Rdb.PExpire(context.Background(), q.LockName, time.Hour).Err())
+}
+
+func (q *fairQueue) isJava(waiter string) bool { return strings.Count(waiter, ":") == 1 }
+
+func (q *fairQueue) now() int64 {
+	now, err := q.Rdb.Time(context.Background()).Result()
+	q.Must(err)
+	return now.UnixMilli()
+}
+
+func (q *fairQueue) timeout(waiter string) int64 {
+	return int64(q.Rdb.ZScore(context.Background(), locktest.KeysOf(q.lock)[2], waiter).Val())
+}
+
+// join adds waiters of relock, or of Java, whose timeouts are counted from that of the last one.
+func (q *fairQueue) join(java bool, n int) {
+	ctx, now := context.Background(), q.now()
+	timeout := now + time.Hour.Milliseconds()
+	if len(q.all) > 0 {
+		timeout = q.timeout(q.all[len(q.all)-1])
+	}
+	pipe := q.Rdb.Pipeline()
+	for range n {
+		q.last++
+		timeout += q.worth
+		waiter := fmt.Sprintf("6b3e8c2f-5d13-4c9f-8e30-1d6b%08d:7%s", q.last, map[bool]string{false: ":01"}[java])
+		pipe.RPush(ctx, locktest.KeysOf(q.lock)[1], waiter)
+		pipe.ZAdd(ctx, locktest.KeysOf(q.lock)[2], redis.Z{Score: float64(timeout), Member: waiter})
+		if !java {
+			alive := float64(now + time.Hour.Milliseconds())
+			pipe.ZAdd(ctx, locktest.KeysOf(q.lock)[3], redis.Z{Score: alive, Member: waiter}, redis.Z{Score: float64(now), Member: ""})
+			pipe.Expire(ctx, locktest.KeysOf(q.lock)[3], time.Hour)
+		}
+		q.all, q.right[waiter] = append(q.all, waiter), timeout
+	}
+	q.Must(locktest.Second(pipe.Exec(ctx)))
+}
+
+// leave notes that waiters have left.
+func (q *fairQueue) leave(leaving ...string) {
+	left := int64(0)
+	q.all = slices.DeleteFunc(q.all, func(waiter string) bool {
+		if slices.Contains(leaving, waiter) {
+			left++
+			return true
+		}
+		q.right[waiter] -= left * q.worth
+		return false
+	})
+}
+
+// beats sets all heartbeats of the queue, and the time at which a script last looked at them.
+func (q *fairQueue) beats(until, looked int64) {
+	q.Must(q.Rdb.Eval(context.Background(), "for _, w in ipairs(redis.call('zrange', KEYS[1], 0, -1)) do "+
+		"redis.call('zadd', KEYS[1], w == '' and ARGV[2] or ARGV[1], w) end return 1",
+		locktest.KeysOf(q.lock)[3:4], until, looked).Err())
+}
+
+func (q *fairQueue) givesUp(waiter string) {
+	q.Must(locktest.Second(locktest.Send(q.client, q.lock.RollBack(contract.Attempt{Field: waiter, HoldCount: 1}))))
+}
+
+// check checks the queue, and the timeouts that Java counts from.
+func (q *fairQueue) check(what string) {
+	q.Helper()
+	require.Equal(q, q.all, q.Queue(), what)
+	timeouts := make(map[string]int64)
+	for _, z := range q.Rdb.ZRangeWithScores(context.Background(), locktest.KeysOf(q.lock)[2], 0, -1).Val() {
+		timeouts[z.Member.(string)] = int64(z.Score)
+	}
+	for i, waiter := range q.all {
+		if q.isJava(waiter) || i == len(q.all)-1 || q.isJava(q.all[i+1]) {
+			require.Equal(q, q.right[waiter], timeouts[waiter], "%s: the timeout of waiter %d, %s, of %v", what, i, waiter, q.all)
+		} else {
+			require.GreaterOrEqual(q, timeouts[waiter], q.right[waiter], "%s: the timeout of waiter %d, %s", what, i, waiter)
+		}
+	}
+}
+
+// Whoever leaves the queue, in whatever way and order: the timeout of each Java waiter, and each that Java counts from,
+// are what Redisson's arithmetic gives.
+func TestFairTimeoutsThatCountForJavaAreRightWhoeverLeaves(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for seed := range locktest.Full(20, 200) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { // so that its server and its client end with it
+			q := newFairQueue(locktest.NewBench(t, testredis.StillMini(t).Addr()))
+			rng := locktest.NewRand(seed)
+			of := func(java bool) (all []string) {
+				for _, waiter := range q.all {
+					if q.isJava(waiter) == java {
+						all = append(all, waiter)
+					}
+				}
+				return all
+			}
+			for step := range 60 {
+				what := fmt.Sprintf("seed %d, step %d", seed, step)
+				relock, java := of(false), of(true)
+				switch op := rng.IntN(12); {
+				case op < 4 || len(relock) == 0:
+					q.join(op == 0, 1)
+				case op < 8:
+					waiter := relock[rng.IntN(len(relock))]
+					q.givesUp(waiter)
+					q.leave(waiter)
+				case op == 8 && len(java) > 0:
+					waiter := java[rng.IntN(len(java))]
+					q.Must(q.Rdb.Eval(ctx, locktest.JavaGiveUp, locktest.KeysOf(q.lock)[:3], waiter, "", 0, q.worth, q.now()).Err())
+					q.leave(waiter)
+				case op == 9:
+					var dead []string
+					for _, waiter := range relock {
+						if rng.IntN(2) == 0 {
+							dead = append(dead, waiter)
+							q.Must(q.Rdb.ZAdd(ctx, locktest.KeysOf(q.lock)[3], redis.Z{Score: 1, Member: waiter}).Err())
+						}
+					}
+					q.givesUp("nobody")
+					q.leave(dead...)
+				case q.isJava(q.all[0]):
+				default: // the first one acquires the lock
+					first := q.all[0]
+					q.Must(q.Rdb.Del(ctx, q.LockName).Err())
+					attempt := contract.Attempt{Field: first, Lease: time.Minute, HoldCount: 1, Delivery: contract.Defer}
+					g, err := locktest.SendAttempt(q.client, q.lock, attempt)
+					q.Must(err)
+					require.Equal(t, contract.Held, g.Status, what)
+					q.Must(q.Rdb.Del(ctx, q.LockName).Err())
+					q.isHeld()
+					q.leave(first)
+				}
+				q.check(what)
+			}
+			q.Forget()
+		})
+	}
+}
+
+// Waiters that give up at the same time, as with a common deadline, or when a process ends, cost the same however many
+// wait. With Java in the queue its waiters count, and no others.
+func TestFairWaitersThatGiveUpTogetherCostLittle(t *testing.T) {
+	t.Parallel()
+	const many = 2000
+	for what, add := range map[string]func(q *fairQueue){
+		"only relock":     func(q *fairQueue) { q.join(false, many) },
+		"one Java waiter": func(q *fairQueue) { q.join(false, many); q.join(true, 1) },
+		"a few Java waiters": func(q *fairQueue) {
+			for range 5 {
+				q.join(true, 1)
+				q.join(false, many/5)
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
+			add(q)
+			begin, check := q.WatchBusy(2 * locktest.MostBusy) // one at a time, they cost half of it if the machine is busy
+			begin()
+			first := q.all[slices.IndexFunc(q.all, func(waiter string) bool { return !q.isJava(waiter) })]
+			written := q.CommandRuns("zadd")
+			assert.Less(t, commands(q.Bench, func() { q.givesUp(first) }), 40, "commands of the first one")
+			assert.LessOrEqual(t, q.CommandRuns("zadd")-written, 2, "writes of timeouts")
+			q.leave(first)
+			for _, waiter := range slices.Clone(q.all) {
+				if !q.isJava(waiter) {
+					q.givesUp(waiter)
+					q.leave(waiter)
+				}
+			}
+			check("all of them give up")
+			q.check("all of relock have left")
+		})
+	}
+}
+
+// A process with many waiters has crashed, and a Java service waits behind them: one script removes all of them, and
+// walks through the queue once.
+func TestFairManyDeadInFrontOfJavaCostOnePass(t *testing.T) {
+	q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
+	q.join(false, 2500)
+	q.beats(1, q.now())
+	q.join(true, 1)
+	walks := q.CommandRuns("zmscore")
+	q.givesUp("nobody")
+	assert.Equal(t, 1, q.CommandRuns("zmscore")-walks, "walks through the queue")
+	q.leave(q.all[:2500]...)
+	q.check("the dead have left")
+}

@@ -1,0 +1,295 @@
+package locks
+
+// Fair locks as their users see them: the order of waiters, what waiting and giving up cost, and outages.
+//
+// Rules: the lock goes to the waiters in the order in which they came, in all processes. A TryLock without a wait never
+// jumps the queue, and an owner that holds the lock does not stand in it.
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestFairLock(t *testing.T) { testLocker(t, locktest.NewFairLock) }
+
+func TestFencedFairLock(t *testing.T) {
+	testLocker(t, func(c *Client, name string) Locker { return c.NewFairLock(name, Fenced()) })
+}
+
+// A fair lock and a plain lock of one name share the record and exclude each other.
+func TestFairLockAndPlainLockExcludeEachOther(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		plain, fair := b.Client().NewLock(b.LockName), b.Client().NewFairLock(b.LockName)
+		b.Must(plain.Lock(context.Background()))
+		b.Tries(fair, false)
+		b.Must(plain.Unlock(context.Background()))
+		b.Tries(fair, true)
+		b.Tries(plain, false)
+		b.Must(fair.Unlock(context.Background()))
+	})
+}
+
+// A servedQueue is a set of waiters. Each one records its name when it acquires the lock, and releases it.
+type servedQueue struct {
+	*locktest.Bench
+	wg  sync.WaitGroup
+	mu  sync.Mutex // guards got
+	got []string
+}
+
+// join starts a goroutine with the given name that locks l, and returns when the goroutine is in the queue.
+func (q *servedQueue) join(ctx context.Context, l Locker, name string) {
+	q.Helper()
+	n := len(q.Queue())
+	waitgroup.Go(&q.wg, func() {
+		if err := l.Lock(ctx); err != nil {
+			assert.Error(q, ctx.Err(), "%s, whose ctx has not ended: %v", name, err)
+			return
+		}
+		q.mu.Lock()
+		q.got = append(q.got, name)
+		q.mu.Unlock()
+		assert.NoError(q, l.Unlock(ctx), name)
+	})
+	q.AwaitQueue(n + 1)
+}
+
+func (q *servedQueue) wantOrder(want ...string) {
+	q.Helper()
+	q.wg.Wait()
+	assert.Equal(q, want, q.got, "served")
+}
+
+func TestFairOrderHoldsAcrossClients(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		q := servedQueue{Bench: locktest.NewBench(t, addr)}
+		ctx := context.Background()
+		held := q.Client().NewFairLock(q.LockName)
+		q.Must(held.Lock(ctx))
+		clients := []*Client{q.Client(), q.Client(), q.Client(), q.Client()}
+		var want []string
+		for i := range 24 {
+			name := fmt.Sprint(i)
+			q.join(ctx, clients[locktest.NewRand(i).IntN(4)].NewFairLock(q.LockName), name)
+			want = append(want, name)
+		}
+		q.Must(held.Unlock(ctx))
+		q.wantOrder(want...)
+	})
+}
+
+func TestFairWaitersThatGiveUpLeaveTheQueue(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		q := servedQueue{Bench: locktest.NewBench(t, addr)}
+		ctx := context.Background()
+		c := q.Client()
+		held := c.NewFairLock(q.LockName)
+		q.Must(held.Lock(ctx))
+		closing := q.Client()
+		var cancels []context.CancelFunc
+		for i := range 6 {
+			waiting, cancel := context.WithCancel(ctx)
+			cancels = append(cancels, cancel)
+			q.join(waiting, c.NewFairLock(q.LockName), fmt.Sprint(i))
+		}
+		waitgroup.Go(&q.wg, func() {
+			assert.ErrorIs(t, closing.NewFairLock(q.LockName).Lock(ctx), ErrClosed)
+		})
+		q.AwaitQueue(7)
+		waitgroup.Go(&q.wg, func() {
+			ok, err := q.Client().NewFairLock(q.LockName).TryLock(ctx, 1500*time.Millisecond, 0)
+			assert.False(t, ok)
+			if err != nil { // on a machine that is very busy
+				assert.ErrorIs(t, err, engine.ErrNoAnswer)
+			}
+		})
+		q.AwaitQueue(8)
+		q.AwaitQueue(7) // the wait of TryLock has ended
+		cancels[0]()    // the first in the queue
+		q.AwaitQueue(6)
+		cancels[3]() // one in the middle
+		q.AwaitQueue(5)
+		q.Must(closing.Close())
+		q.AwaitQueue(4)
+		q.Must(held.Unlock(ctx))
+		q.wantOrder("1", "2", "4", "5")
+		for _, cancel := range cancels {
+			cancel()
+		}
+	})
+}
+
+func (q *servedQueue) served() []string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Clone(q.got)
+}
+
+func TestFairReentryDoesNotQueue(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		q := servedQueue{Bench: locktest.NewBench(t, addr)}
+		ctx := context.Background()
+		l := q.Client().NewFairLock(q.LockName)
+		q.Must(l.Lock(ctx))
+		q.join(ctx, q.Client().NewFairLock(q.LockName), "other")
+		q.Must(l.Lock(ctx))
+		q.Tries(l, true)
+		q.Holds(l, 3)
+		assert.Len(t, q.Queue(), 1, "in the queue")
+		for range 3 {
+			q.Must(l.Unlock(ctx))
+		}
+		q.wantOrder("other")
+	})
+}
+
+// While 20 waiters wait, they send about one request per second each, even behind a head that has crashed.
+func TestFairWaitersPollOncePerSecond(t *testing.T) {
+	b := locktest.NewFaultBench(t)
+	q := servedQueue{Bench: b.Bench}
+	ctx := context.Background()
+	held := b.Direct.NewFairLock(b.LockName)
+	b.Must(held.Lock(ctx))
+	// A Java head that has crashed, for a while.
+	b.Must(b.Rdb.RPush(ctx, "redisson_lock_queue:{"+b.LockName+"}", "java:1").Err())
+	b.Must(
+		b.Rdb.ZAdd(
+			ctx,
+			"redisson_lock_timeout:{"+b.LockName+"}",
+			redis.Z{Score: float64(time.Now().Add(8 * time.Second).UnixMilli()), Member: "java:1"},
+		).Err(),
+	)
+	c := b.Client()
+	const waiters = 20
+	var want []string
+	for i := range waiters {
+		q.join(ctx, c.NewFairLock(b.LockName), fmt.Sprint(i))
+		want = append(want, fmt.Sprint(i))
+	}
+	b.Must(held.Unlock(ctx))
+	b.Must(b.Rdb.ConfigResetStat(ctx).Err())
+	const watch = 3 * time.Second
+	time.Sleep(watch) // the requests of this period are counted
+	stats := b.Rdb.Info(ctx, "commandstats").Val()
+	var calls int
+	for line := range strings.Lines(stats) {
+		if rest, ok := strings.CutPrefix(line, "cmdstat_evalsha:calls="); ok {
+			fmt.Sscanf(rest, "%d", &calls)
+		}
+	}
+	assert.LessOrEqual(t, calls, int(1.5*waiters*watch.Seconds()), "calls of %d waiters in %v", waiters, watch)
+	assert.NotZero(t, calls, "calls of %d waiters in %v", waiters, watch)
+	q.wantOrder(want...)
+}
+
+// Redis was unavailable for longer than a heartbeat is valid: no waiter loses its position.
+func TestFairOrderSurvivesAPauseOfRedis(t *testing.T) {
+	b := locktest.NewFaultBench(t)
+	q := servedQueue{Bench: b.Bench}
+	ctx := context.Background()
+	held := b.Direct.NewFairLock(b.LockName)
+	b.Must(held.LockLease(ctx, time.Hour))
+	var want []string
+	for i := range 8 {
+		q.join(ctx, b.Client().NewFairLock(b.LockName), fmt.Sprint(i))
+		want = append(want, fmt.Sprint(i))
+	}
+	queue := b.Queue()
+	b.Server.Freeze()
+	time.Sleep(record.FairLife + time.Second) // for longer than a heartbeat is valid
+	b.Server.Thaw()
+	for start := time.Now(); time.Since(start) < 2*record.FairHeartbeat; time.Sleep(50 * time.Millisecond) {
+		require.Equal(t, queue, b.Queue(), "the queue stays as it was")
+	}
+	b.Must(held.Unlock(ctx))
+	q.wantOrder(want...)
+}
+
+// A waiter whose subscription is not confirmed sends heartbeats all the same.
+func TestFairWaiterWithoutSubscriptionSendsHeartbeats(t *testing.T) {
+	b := locktest.NewFaultBench(t)
+	q := servedQueue{Bench: b.Bench}
+	ctx := context.Background()
+	held := b.Direct.NewFairLock(b.LockName)
+	b.Must(held.LockLease(ctx, time.Hour))
+	rule := b.Proxy.On(testredis.Command("subscribe"), testredis.StallReply).Times(testredis.Always)
+	q.join(ctx, b.Shaky(WithPollInterval(time.Hour)).NewFairLock(b.LockName), "first")
+	q.join(ctx, b.Client().NewFairLock(b.LockName), "second")
+	time.Sleep(record.FairLife + record.FairHeartbeat) // a waiter without heartbeats would be evicted
+	assert.Len(t, b.Queue(), 2)
+	b.Must(held.Unlock(ctx))
+	q.wantOrder("first", "second")
+	rule.Release()
+}
+
+func TestFairUnlockByAnotherSaysWhoHoldsIt(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		l := b.Client().NewFairLock(b.LockName)
+		b.Must(l.Lock(ctx))
+		err := locktest.Elsewhere(func() error { return l.Unlock(ctx) })
+		require.ErrorContains(t, err, "but held by")
+		assert.NotContains(t, err.Error(), "no owner")
+		b.Must(l.Unlock(ctx))
+	})
+}
+
+// A TryLock without a wait leaves nothing in the queue, and therefore is one request.
+func TestFairTryLockWithoutWaitIsOneRequest(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	held := b.Client().NewFairLock(b.LockName)
+	b.Must(held.Lock(ctx))
+	rdb := testredis.Client(b, b.Addr)
+	sent := new(locktest.Counter)
+	rdb.AddHook(sent)
+	l := b.ClientOn(rdb).NewFairLock(b.LockName)
+	ok, err := l.TryLock(ctx, 0, 0)
+	require.NoError(t, err)
+	require.False(t, ok) // Redis knows the script from here on
+	before := sent.N.Load()
+	ok, err = l.TryLock(ctx, 0, 0)
+	require.NoError(t, err)
+	require.False(t, ok)
+	assert.Equal(t, int64(1), sent.N.Load()-before, "requests")
+	b.Must(held.Unlock(ctx))
+}
+
+// If Redis was unavailable, or its clock went back, all waiters keep their positions, however many they are: one script
+// handles some thousands, and the next one continues.
+func TestFairVeryManyWaitersSurviveAnOutage(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	for what, beat := range map[string]time.Duration{"an outage": -time.Minute, "the clock went back": time.Hour} {
+		t.Run(what, func(t *testing.T) {
+			q := newFairQueue(locktest.NewBench(t, s.Addr()))
+			q.join(false, 6000) // more than one script handles
+			now := q.now()
+			q.beats(now+beat.Milliseconds(), now+beat.Milliseconds())
+			for range 8 {
+				q.givesUp("nobody")
+				q.check(what)
+			}
+			within := q.Rdb.ZCount(t.Context(), locktest.KeysOf(q.lock)[3], fmt.Sprint(now), fmt.Sprint(q.now()+record.FairLife.Milliseconds())).Val()
+			assert.Equal(t, int64(len(q.all)+1), within, "heartbeats that are neither over nor last for too long")
+		})
+	}
+}

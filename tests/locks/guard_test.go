@@ -1,0 +1,340 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// heapInUse returns the number of bytes in use after a garbage collection.
+func heapInUse() int64 {
+	var m runtime.MemStats
+	for range 2 { // the second collection frees what the cleanups after the first have released
+		runtime.GC()
+		time.Sleep(5 * time.Millisecond)
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// C3: a nested Do or Guard costs nothing once it has returned, however many there were in one hold.
+// It is not parallel: it measures the heap of the process.
+func TestNestedDoAndGuardCostNothing(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Mini(t).Addr())
+	red := func(c *Client) Locker {
+		var nodes []Locker
+		for range 3 {
+			nodes = append(
+				nodes,
+				b.ClientOn(testredis.Client(t, testredis.Mini(t).Addr()), WithRedLockNodeTimeout(locktest.Soon)).NewLock(b.LockName),
+			)
+		}
+		return c.NewRedLock(nodes...)
+	}
+	other := b.Client()
+	kinds := []struct {
+		name   string
+		nested int
+		lock   func(c *Client) Locker
+	}{
+		{"lock", locktest.Full(250, 500), func(c *Client) Locker { return c.NewLock(b.LockName) }},
+		{"read", locktest.Full(100, 200), func(c *Client) Locker { return c.NewRWLock(b.LockName).Read() }},
+		{
+			"multi",
+			locktest.Full(100, 200),
+			func(c *Client) Locker { return c.NewMultiLock(c.NewLock(b.LockName), c.NewFairLock("f"+b.LockName)) },
+		},
+		{
+			"multi of two clients",
+			locktest.Full(100, 200),
+			func(c *Client) Locker { return c.NewMultiLock(c.NewLock(b.LockName), other.NewLock("o"+b.LockName)) },
+		},
+		{"redlock", locktest.Full(50, 100), red},
+	}
+	const most = 300 // bytes for each: a guard has 700, and the rest of the heap grows and shrinks
+	type key struct{}
+	for _, kind := range kinds {
+		nests := map[string]func(l Locker, ctx, guarded context.Context) error{
+			"Do": func(l Locker, ctx, _ context.Context) error {
+				return l.Do(ctx, func(ctx context.Context) error {
+					_ = ctx.Done()
+					return nil
+				})
+			},
+			"Do of a guarded ctx": func(l Locker, _, guarded context.Context) error {
+				return l.Do(guarded, func(ctx context.Context) error {
+					_, err := l.Guard(ctx)
+					return err
+				})
+			},
+			"Lock, Guard, Unlock": func(l Locker, ctx, _ context.Context) error {
+				if err := l.Lock(ctx); err != nil {
+					return err
+				}
+				guarded, err := l.Guard(context.WithValue(ctx, key{}, 1))
+				if err == nil {
+					_ = guarded.Done()
+				}
+				return errors.Join(err, l.Unlock(ctx))
+			},
+			"Guard of a ctx that ends": func(l Locker, ctx, _ context.Context) error {
+				ctx, cancel := context.WithCancel(ctx)
+				defer cancel()
+				guarded, err := l.Guard(ctx)
+				if err == nil {
+					_ = guarded.Done()
+				}
+				return err
+			},
+		}
+		for name, nest := range nests {
+			if (kind.name == "read" || kind.name == "multi") && name != "Do of a guarded ctx" {
+				continue // the code is the code of a lock
+			}
+			if kind.name == "multi of two clients" && name == "Lock, Guard, Unlock" {
+				continue // each of these guards is ended by Close of one of the Clients separately
+			}
+			t.Run(kind.name+"/"+name, func(t *testing.T) {
+				l := kind.lock(b.Client())
+				ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
+				defer cancel()
+				require.NoError(t, l.Do(ctx, func(guarded context.Context) error {
+					for range 50 { // buffers, pools and scripts
+						require.NoError(t, nest(l, ctx, guarded))
+					}
+					each := int64(most)
+					for round := 0; each >= most && round < 5; round++ {
+						before := heapInUse()
+						for range kind.nested {
+							require.NoError(t, nest(l, ctx, guarded))
+						}
+						each = (heapInUse() - before) / int64(kind.nested)
+						t.Logf("%d bytes each", each)
+					}
+					assert.Less(t, each, int64(most), "bytes that are left of each")
+					return nil
+				}))
+			})
+		}
+	}
+}
+
+// C3: Hold.Guard of one context costs one guard, however often it is called, and nothing after its context or the hold
+// has ended. It starts no goroutine.
+func TestHoldGuardCostsNothing(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Mini(t).Addr())
+	c := b.Client()
+	l := c.NewLock(b.LockName)
+	h := b.Hold(l)
+	guards := func() int { return locktest.EngineOf(c).Probe().Guards(locktest.LockOf(l), locktest.OwnerOf(h)) }
+	parent, cancel := context.WithCancel(context.Background())
+	before := runtime.NumGoroutine()
+	for range 100 {
+		_, err := h.Guard(parent)
+		b.Must(err)
+		_, err = h.Guard(context.Background())
+		b.Must(err)
+		request, end := context.WithTimeout(parent, time.Hour)
+		guarded, err := h.Guard(request)
+		b.Must(err)
+		end()
+		locktest.Await(b, "the guard ends with its ctx", guarded.Done())
+	}
+	testredis.Await(b, "guards of contexts that go on", locktest.Soon, func() bool { return guards() == 2 })
+	cancel()
+	testredis.Await(b, "the hold forgets the guards of ended contexts", locktest.Soon, func() bool { return guards() == 1 })
+	testredis.Await(b, "no goroutine is left", locktest.Soon, func() bool { return runtime.NumGoroutine() <= before })
+	b.Must(h.Release(context.Background()))
+}
+
+// The context that Do passes to its function is canceled when the function has returned. The context of an outer Do is
+// not.
+func TestDoContextEndsWithItsFunction(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Mini(t).Addr())
+	l := b.Client().NewLock(b.LockName)
+	var inner context.Context
+	require.NoError(t, l.Do(context.Background(), func(outer context.Context) error {
+		err := l.Do(outer, func(ctx context.Context) error {
+			inner = ctx
+			assert.NoError(t, ctx.Err())
+			return nil
+		})
+		assert.ErrorIs(t, inner.Err(), context.Canceled)
+		assert.ErrorIs(t, context.Cause(inner), context.Canceled)
+		assert.NoError(t, outer.Err())
+		return err
+	}))
+}
+
+// The loss of a hold, or Close, cancels the context of Do, its nested guards, and every context that derives from it.
+func TestDoContextEndsWithTheHold(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]struct {
+		end   func(b *locktest.Bench, c *Client, l *Lock) error
+		cause error
+	}{
+		"lost": {func(b *locktest.Bench, _ *Client, l *Lock) error {
+			_, err := l.ForceUnlock(context.Background())
+			return err
+		},
+			ErrLockLost},
+		"closed": {func(_ *locktest.Bench, c *Client, _ *Lock) error { return c.Close() }, ErrClosed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := locktest.NewBench(t, testredis.Mini(t).Addr())
+			c := b.Client()
+			l := c.NewLock(b.LockName)
+			type key struct{}
+			_ = l.Do(context.WithValue(context.Background(), key{}, "value"), func(outer context.Context) error {
+				return l.Do(outer, func(ctx context.Context) error {
+					again, err := l.Guard(ctx)
+					require.NoError(t, err)
+					derived, cancel := context.WithTimeout(ctx, time.Hour)
+					defer cancel()
+					called := make(chan struct{})
+					context.AfterFunc(ctx, func() { close(called) })
+					detached := context.WithoutCancel(ctx)
+					attached, err := l.Guard(detached)
+					require.NoError(t, err)
+					derivedAttached, err := l.Guard(derived)
+					require.NoError(t, err)
+
+					require.NoError(t, end.end(b, c, l))
+					for what, ctx := range map[string]context.Context{
+						"outer": outer, "inner": ctx, "again": again, "derived": derived,
+						"of a detached one": attached, "of a derived one": derivedAttached,
+					} {
+						<-ctx.Done()
+						assert.ErrorIs(t, ctx.Err(), context.Canceled, what)
+						assert.ErrorIs(t, context.Cause(ctx), end.cause, what)
+						assert.Equal(t, "value", ctx.Value(key{}), what)
+					}
+					<-called
+					assert.NoError(t, detached.Err())
+					return nil
+				})
+			})
+			b.Forget()
+		})
+	}
+}
+
+// A guard that was created after an inner acquire stays valid when that is unlocked, and ends with the hold.
+func TestGuardOutlivesTheUnlockOfAnInnerAcquire(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Mini(t).Addr())
+	l := b.Client().NewLock(b.LockName)
+	ctx := context.Background()
+	b.Must(l.Lock(ctx))
+	b.Must(l.Lock(ctx))
+	guarded, err := l.Guard(ctx)
+	b.Must(err)
+	b.Must(l.Unlock(ctx))
+	assert.NoError(t, guarded.Err())
+	b.Must(l.Unlock(ctx))
+	<-guarded.Done()
+	assert.Equal(t, context.Canceled, guarded.Err())
+	assert.Equal(t, context.Canceled, context.Cause(guarded))
+}
+
+// Guards of one parent end together with the cause of the parent, and each has its own values and deadline.
+func TestGuardsOfOneParentEndTogether(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Mini(t).Addr())
+	l := b.Client().NewLock(b.LockName)
+	type key struct{}
+	reason := errors.New("a reason")
+	parent, cancel := context.WithCancelCause(ContextWithOwner(context.Background()))
+	b.Must(l.Lock(parent))
+	guards := make([]context.Context, 64)
+	var all sync.WaitGroup
+	for i := range guards {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			var err error
+			guards[i], err = l.Guard(context.WithValue(parent, key{}, i))
+			assert.NoError(t, err)
+		}()
+	}
+	all.Wait()
+	late, stop := context.WithTimeout(parent, time.Hour)
+	defer stop()
+	timed, err := l.Guard(late)
+	b.Must(err)
+	want, _ := late.Deadline()
+	got, ok := timed.Deadline()
+	assert.True(t, ok)
+	assert.Equal(t, want, got)
+	for i, g := range guards {
+		assert.Equal(t, i, g.Value(key{}))
+		assert.NoError(t, g.Err())
+		_, ok := g.Deadline()
+		assert.False(t, ok)
+	}
+	cancel(reason)
+	for _, g := range append(guards, timed) {
+		<-g.Done()
+		assert.ErrorIs(t, context.Cause(g), reason)
+		assert.Equal(t, context.Canceled, g.Err())
+	}
+	b.Must(l.Unlock(parent))
+}
+
+// A guard of a context with a deadline ends with DeadlineExceeded, and not with Canceled.
+func TestGuardReportsTheDeadlineOfItsParent(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Mini(t).Addr())
+	l := b.Client().NewLock(b.LockName)
+	ctx := ContextWithOwner(context.Background())
+	b.Must(l.Lock(ctx))
+	defer func() { b.Must(l.Unlock(ctx)) }()
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	guarded, err := l.Guard(short)
+	b.Must(err)
+	shared, err := l.Guard(short)
+	b.Must(err)
+	<-guarded.Done()
+	assert.Equal(t, context.DeadlineExceeded, guarded.Err())
+	assert.Equal(t, context.DeadlineExceeded, shared.Err())
+	ended, err := l.Guard(short)
+	b.Must(err)
+	assert.Equal(t, context.DeadlineExceeded, ended.Err())
+}
+
+var errStop = errors.New("stop")
+
+// A nested section may be guarded by the context of the outer one.
+func TestNestedDoReentersUnderTheOuterGuard(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		l := b.Client().NewLock(b.LockName)
+		var levels []int
+		count := func() { n, _ := l.HoldCount(context.Background()); levels = append(levels, n) }
+		err := l.Do(context.Background(), func(outer context.Context) error {
+			count()
+			err := l.Do(outer, func(inner context.Context) error {
+				count()
+				return errStop
+			})
+			count()
+			assert.NoError(t, outer.Err(), "the inner section ended the outer one")
+			return err
+		})
+		count()
+		assert.ErrorIs(t, err, errStop)
+		assert.Equal(t, []int{1, 2, 1, 0}, levels)
+	})
+}

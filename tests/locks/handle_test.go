@@ -1,0 +1,726 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestDurationsAreRoundedUpToMilliseconds(t *testing.T) {
+	for d, want := range map[time.Duration]int64{
+		time.Millisecond: 1, time.Millisecond + 1: 2, 2*time.Millisecond - 1: 2, 30 * time.Second: 30000,
+		1<<63 - 1: 9223372036854,
+	} {
+		assert.Equal(t, want, send.Milliseconds(d), "milliseconds of %v", d)
+	}
+	for ms, want := range map[int64]time.Duration{-2: -2 * time.Millisecond, 0: 0, 1: time.Millisecond,
+		1 << 62: 1<<63 - 1} {
+		assert.Equal(t, want, send.FromMilliseconds(ms), "duration of %d ms", ms)
+	}
+}
+
+// Names with a brace are used unchanged.
+func TestNamesWithBracesAreKept(t *testing.T) {
+	for name, want := range map[string]string{
+		"x": "p:{x}", "a:b": "p:{a:b}", "{x}": "p:{x}", "a{x}b": "p:a{x}b", "x{": "p:x{", "x}": "p:{x}}",
+	} {
+		assert.Equal(t, want, record.PrefixName("p", name), name)
+	}
+}
+
+func TestUnlockTakesAGuardedContextThatHasEnded(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		l := b.Client().NewLock(b.LockName)
+		ctx, cancel := context.WithCancel(context.Background())
+		b.Must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.Must(err)
+		cancel()
+		assert.Error(t, guarded.Err(), "the guard outlives its parent")
+		b.Must(l.Unlock(guarded))
+		b.IsLocked(l, false)
+	})
+}
+
+// L7: a connection that hangs delays Lock, Unlock and a renewal by about a second, whether the request or the answer is
+// lost on it.
+func TestHungConnectionDelaysByASecond(t *testing.T) {
+	t.Parallel()
+	faults := map[string]testredis.Fault{"answer": testredis.StallReply}
+	if locktest.Full(0, 1) > 0 {
+		faults["request"] = testredis.HoldRequest
+	}
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
+			locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
+				ctx := context.Background()
+				l := k.One(b.PatientClient(WithWatchdogTimeout(6*time.Second)), b.LockName)
+				next := k.Rival(b.Direct, b.LockName)
+
+				takes := b.Proxy.On(k.Takes, fault)
+				start := time.Now()
+				b.Must(l.Lock(ctx))
+				assert.Less(b, time.Since(start), testredis.Scale(start, locktest.AboutASecond), "Lock")
+				<-takes.Fired()
+
+				renews := b.Proxy.On(k.Renews, fault)
+				guarded, err := l.Guard(ctx)
+				b.Must(err)
+				select {
+				case <-renews.Fired():
+				case <-guarded.Done():
+					b.Fatal("the lock is lost before it is renewed")
+				}
+				locktest.Stays(b, "the lock is lost", guarded.Done(), 5*time.Second)
+
+				gives := b.Proxy.On(k.Gives, fault)
+				start = time.Now()
+				b.Must(l.Unlock(ctx))
+				assert.Less(b, time.Since(start), testredis.Scale(start, locktest.AboutASecond), "Unlock")
+				<-gives.Fired()
+				b.Tries(next, true)
+				b.Must(next.Unlock(ctx))
+			})
+		})
+	}
+}
+
+// At least half of an explicit lease remains when LockLease returns, for every lock type, although the first answer was
+// late.
+func TestLateAnswerLeavesHalfOfTheLease(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		const lease = time.Second
+		l, ctx := k.One(b.PatientClient(), b.LockName), ContextWithOwner(context.Background())
+		rule := b.Proxy.On(k.Takes, testredis.DelayReply(870*time.Millisecond))
+		b.Must(l.LockLease(ctx, lease))
+		assert.Positive(b, rule.Count())
+		guarded, err := l.Guard(ctx)
+		b.Must(err)
+		locktest.Stays(b, "hardly anything was left of the lease", guarded.Done(), lease/2-50*time.Millisecond)
+		_ = l.Unlock(ctx) // the lease may have expired
+	})
+}
+
+// A hook of the Redis client panics behind a request: the caller of the lock panics with the same value, on
+// whichever goroutine the request was sent. Nothing is left in Redis.
+func TestHookPanicReachesTheCaller(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	canEnd, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
+	acquires := map[string]func(l Locker) error{
+		"Lock":             func(l Locker) error { return l.Lock(context.Background()) },
+		"Lock, ctx ends":   func(l Locker) error { return l.Lock(canEnd) },
+		"TryLock(2s)":      func(l Locker) error { _, err := l.TryLock(context.Background(), 2*time.Second, 0); return err },
+		"TryLock(0, 1min)": func(l Locker) error { _, err := l.TryLock(canEnd, 0, time.Minute); return err },
+	}
+	for _, k := range locktest.SlotLocks {
+		for how, acquire := range acquires {
+			for _, mode := range []string{"own goroutine", "prompt", "batch"} {
+				t.Run(fmt.Sprint(k.Name, "/", how, "/", mode), func(t *testing.T) {
+					b := locktest.NewBench(t, s.Addr())
+					var panics atomic.Bool
+					rdb := testredis.Client(t, s.Addr(), func(o *redis.Options) {
+						if mode == "prompt" {
+							o.ReadTimeout = 500 * time.Millisecond
+						}
+					})
+					rdb.AddHook(locktest.ProcessHook(func(send func() error) error {
+						err := send()
+						if panics.CompareAndSwap(true, false) {
+							panic("a hook")
+						}
+						return err
+					}))
+					c := b.ClientOn(rdb)
+					if mode == "batch" {
+						locktest.EngineOf(c).Probe().Sender().BatchAll()
+					}
+					l := k.One(c, b.LockName)
+					b.Must(l.Lock(context.Background())) // the scripts are loaded
+					b.Must(l.Unlock(context.Background()))
+
+					panics.Store(true)
+					require.PanicsWithValue(t, "a hook", func() { _ = acquire(l) })
+					b.FreeSoon()
+					testredis.Await(
+						t,
+						"the rollback is done, which the next panic is not for",
+						locktest.Soon,
+						func() bool { return locktest.EngineOf(c).Probe().Stats().AtWork == 0 },
+					)
+
+					require.NoError(t, acquire(l))
+					panics.Store(true)
+					require.PanicsWithValue(t, "a hook", func() { _ = l.Unlock(canEnd) })
+					b.FreeSoon()
+				})
+			}
+		}
+	}
+}
+
+// A hook that ends the goroutine of a request leaves nothing behind.
+func TestHookThatEndsTheGoroutine(t *testing.T) {
+	t.Parallel()
+	for _, timeout := range []time.Duration{500 * time.Millisecond, 5 * time.Second} {
+		for _, verb := range []string{"acquire", "release"} {
+			t.Run(fmt.Sprint(timeout, verb), func(t *testing.T) {
+				b := locktest.NewBench(t, testredis.Start(t).Addr())
+				rdb := testredis.Client(t, b.Addr, func(o *redis.Options) { o.ReadTimeout = timeout })
+				var exits atomic.Bool
+				rdb.AddHook(locktest.ProcessHook(func(send func() error) error {
+					err := send()
+					if exits.CompareAndSwap(true, false) {
+						runtime.Goexit()
+					}
+					return err
+				}))
+				l := b.ClientOn(rdb).NewLock(b.LockName)
+				ctx := ContextWithOwner(context.Background())
+				if verb == "release" {
+					b.Must(l.Lock(ctx))
+				}
+				exits.Store(true)
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					if verb == "acquire" {
+						assert.ErrorIs(t, l.Lock(ctx), send.ErrHookExited)
+					} else {
+						assert.ErrorIs(t, l.Unlock(ctx), send.ErrHookExited)
+					}
+				}()
+				locktest.Await(b, "the goroutine ends", done)
+				b.FreeSoon()
+				b.Must(l.Lock(ctx))
+				b.Must(l.Unlock(ctx))
+			})
+		}
+	}
+}
+
+// A TryLock without a wait gives up after a moment if Redis does not answer, like one with a short wait. Requests that
+// Redis runs later are rolled back.
+func TestTryLockGivesUpASilentRedisSoon(t *testing.T) {
+	t.Parallel()
+	for _, timeout := range []time.Duration{time.Second, 5 * time.Second} {
+		t.Run(timeout.String(), func(t *testing.T) {
+			locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
+				ctx := context.Background()
+				c := b.ClientOn(
+					b.Proxy.Client(func(o *redis.Options) { o.ReadTimeout = timeout }),
+					WithRedLockNodeTimeout(send.MinWait),
+				)
+				l := k.One(c, b.LockName)
+				b.Must(l.Do(ctx, func(context.Context) error { return nil })) // Redis has answered
+				for _, lease := range []time.Duration{0, time.Minute} {
+					b.Proxy.BlackHole(true)
+					start := time.Now()
+					ok, err := l.TryLock(ctx, 0, lease)
+					most := testredis.Scale(start, 2*time.Second+send.Slack)
+					assert.Less(b, time.Since(start), most, "TryLock with a lease of %v: %v", lease, err)
+					assert.Error(b, err)
+					assert.False(b, ok)
+					b.Proxy.BlackHole(false)
+					b.FreeSoon()
+				}
+			})
+		})
+	}
+}
+
+// A slow Redis has time to answer, even to a TryLock without a wait.
+func TestTryLockWaitsForASlowRedis(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := ContextWithOwner(context.Background())
+		l, rival := k.One(b.PatientClient(), b.LockName), k.Rival(b.Direct, b.LockName)
+		b.Must(l.Do(ctx, func(context.Context) error { return nil })) // there are connections
+		b.Proxy.Latency(150 * time.Millisecond)
+		try := func(free bool) bool {
+			ok, err := l.TryLock(ctx, 0, 0)
+			for tries := 0; errors.Is(err, engine.ErrNoAnswer) && tries < 3; tries++ { // the machine is very busy
+				if free {
+					b.FreeSoon() // it may have been acquired, and not released yet
+				}
+				ok, err = l.TryLock(ctx, 0, 0)
+			}
+			b.Must(err)
+			return ok
+		}
+		assert.True(b, try(true))
+		b.Must(l.Unlock(ctx))
+		b.Must(rival.Lock(ctx))
+		assert.False(b, try(false))
+		b.Must(rival.Unlock(ctx))
+	})
+}
+
+// S3: a request that hung, was sent again over another connection, and runs after its lock was released, leaves nothing
+// behind.
+func TestHungRequestThatRunsLateIsRolledBack(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := context.Background()
+		l := k.One(b.PatientClient(), b.LockName)
+		next := k.Rival(b.Direct, b.LockName)
+		takes := b.Proxy.On(k.Takes, testredis.HoldRequest)
+		b.Must(l.Lock(ctx))
+		b.Must(l.Unlock(ctx))
+		takes.Release()
+		<-takes.Fired()
+		time.Sleep(50 * time.Millisecond) // the request has gone to Redis by then, or a little later
+		testredis.Await(b, "the lock is free again", locktest.Soon, func() bool { return len(b.Records()) == 0 })
+		b.Tries(next, true)
+		b.Must(next.Unlock(ctx))
+	})
+}
+
+// S3: an acquire that is given up while its answer hangs is rolled back at once, over another connection.
+func TestGivenUpAcquireIsRolledBackAtOnce(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		c := b.PatientClient()
+		l := k.One(c, b.LockName)
+		next := k.Rival(b.Direct, b.LockName)
+		takes := b.Proxy.On(k.Takes, testredis.StallReply)
+		ctx, cancel := context.WithCancel(context.Background())
+		got := make(chan error, 1)
+		go func() { got <- l.Lock(ctx) }()
+		<-takes.Fired() // Redis has run the request
+		cancel()
+		b.MustBe(locktest.Await(b.Bench, "Lock returns", got), context.Canceled)
+		start := time.Now()
+		testredis.Await(b, "the lock is free again", locktest.Soon, func() bool { return len(b.Records()) == 0 })
+		assert.Less(b, time.Since(start), testredis.Scale(start, locktest.AboutASecond))
+		b.Tries(next, true)
+		b.Must(next.Unlock(context.Background()))
+		// It ends with the read timeout. Close would not wait for it for much longer.
+		testredis.Await(b, "the hung request has ended", locktest.Soon, func() bool { return locktest.EngineOf(c).Probe().Stats().AtWork == 0 })
+	})
+}
+
+// L7: the release of an Unlock that had to give up is retried in the background until the record is deleted.
+func TestUnlockGoesOnInTheBackground(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := context.Background()
+		l := k.One(b.PatientClient(), b.LockName)
+		b.Must(l.Lock(ctx))
+		dropped := b.Proxy.On(k.Gives, testredis.DropRequest).Times(testredis.Always)
+		rolledBack := b.Proxy.On(k.RollsBack, testredis.DropRequest).Times(testredis.Always)
+		start := time.Now()
+		err := l.Unlock(ctx)
+		require.Error(b, err)
+		require.NotErrorIs(b, err, ErrNotHeld)
+		assert.Less(b, time.Since(start), testredis.Scale(start, engine.UnlockTime+2*time.Second))
+		require.NotEmpty(b, b.Records(), "the record is gone although no release arrived")
+		dropped.Release()
+		rolledBack.Release()
+		testredis.Await(b, "the record is gone", 4*time.Second, func() bool { return len(b.Records()) == 0 })
+	})
+}
+
+// A rollback that meets a hook which panics, or ends its goroutine, is sent again: neither the lock nor the entry of a
+// waiter stays.
+func TestRollbackIsSentAgainAfterAHook(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(){"panics": func() { panic("a hook") }, "exits": runtime.Goexit} {
+		for _, timeout := range []time.Duration{500 * time.Millisecond, 5 * time.Second} {
+			t.Run(fmt.Sprint(name, timeout), func(t *testing.T) {
+				locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
+					if k.Red {
+						return // its nodes are asked through the other Clients
+					}
+					rdb := b.Proxy.Client(func(o *redis.Options) { o.ReadTimeout = timeout })
+					var faults atomic.Int64
+					rdb.AddHook(locktest.ProcessHook(func(send func() error) error {
+						if faults.Add(-1) >= 0 {
+							fault()
+						}
+						return send()
+					}))
+					l := k.One(b.Bench.ClientOn(rdb), b.LockName)
+					takes := b.Proxy.On(k.Takes, testredis.DelayReply(300*time.Millisecond))
+					ctx, cancel := context.WithCancel(context.Background())
+					got := make(chan error, 1)
+					go func() { got <- l.Lock(ctx) }()
+					<-takes.Fired()
+					faults.Store(4)
+					cancel()
+					b.MustBe(locktest.Await(b.Bench, "Lock returns", got), context.Canceled)
+					b.FreeSoon()
+
+					faults.Store(0)
+					gone := make(chan struct{})
+					go func() { // a hook may end it
+						defer close(gone)
+						defer func() { _ = recover() }()
+						b.Must(l.Lock(context.Background()))
+						faults.Store(3)
+						_ = l.Unlock(context.Background())
+					}()
+					locktest.Await(b.Bench, "Unlock ends", gone)
+					b.FreeSoon()
+				})
+			})
+		}
+	}
+}
+
+// An error that ends a wait names the goroutine or owner of this process that holds the lock.
+func TestErrorThatEndsAWaitNamesTheHolderHere(t *testing.T) {
+	t.Parallel()
+	rw := func(half func(*RWLock) Locker) locktest.LockMaker {
+		return func(c *Client, name string) Locker { return half(c.NewRWLock(name)) }
+	}
+	read := rw(func(l *RWLock) Locker { return l.Read() })
+	write := rw(func(l *RWLock) Locker { return l.Write() })
+	s := testredis.Start(t)
+	for kind, of := range map[string]struct {
+		holds, waits locktest.LockMaker
+		says         string
+	}{
+		"lock":                     {locktest.NewPlainLock, locktest.NewPlainLock, "%v of this process holds it"},
+		"fair":                     {locktest.NewFairLock, locktest.NewFairLock, "%v of this process holds it"},
+		"write behind write":       {write, write, "%v of this process holds it"},
+		"write behind read":        {read, write, "%v of this process holds the read lock"},
+		"read behind write":        {write, read, "%v of this process holds the write lock"},
+		"component of a MultiLock": {locktest.NewPlainLock, locktest.NewMultiLock, "%v of this process holds it"},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			b := locktest.NewBench(t, s.Addr())
+			c := b.Client()
+			ctx := context.Background()
+			holder, waiter := ContextWithOwner(ctx), ContextWithOwner(ctx)
+			held, awaited := of.holds(c, b.LockName), of.waits(c, b.LockName)
+			require.NoError(t, held.Lock(holder))
+			deadline, cancel := context.WithTimeout(waiter, time.Second)
+			defer cancel()
+			err := awaited.Lock(deadline)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			says := "context deadline exceeded: "
+			if kind == "component of a MultiLock" {
+				says += fmt.Sprintf("%q: ", b.LockName)
+			}
+			assert.Equal(
+				t,
+				fmt.Sprintf("relock: lock %s: %s"+of.says, send.ShortName(awaited.Name()), says, engine.OwnerOf(holder)),
+				err.Error(),
+			)
+			ok, err := awaited.TryLock(waiter, 500*time.Millisecond, 0)
+			assert.False(t, ok)
+			assert.NoError(t, err, "a held lock is no error of TryLock")
+			require.NoError(t, held.Unlock(holder))
+		})
+	}
+}
+
+// The error of a MultiLock names the lock that blocks it, even if one script acquires all of its locks.
+func TestErrorThatEndsAWaitOfAMultiLockNamesTheLockThatBlocks(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c, other := b.Client(), b.Client()
+	b.Must(other.NewLock(b.LockName+"-2").LockLease(ctx, time.Minute))
+	deadline, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	err := c.NewMultiLock(c.NewLock(b.LockName+"-1"), c.NewLock(b.LockName+"-2"), c.NewFairLock(b.LockName+"-3")).Lock(deadline)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.Regexp(
+		t,
+		`^relock: lock "[^"]*": context deadline exceeded: "`+b.LockName+`-2": another process \(or Client\) holds it, and `+
+			`its lease expires in (5\d(\.\d)?|1m0)s$`,
+		err.Error(),
+	)
+
+	b.Must(other.NewLock(b.LockName + "-2").Unlock(ctx))
+}
+
+// The error of a RedLock states once that other owners hold too many of its locks.
+func TestErrorThatEndsAWaitOfARedLockSaysOthersHoldIt(t *testing.T) {
+	red := newRedBench(t)
+	ctx := context.Background()
+	held, waits := lock(red), lock(red)
+	red.Must(held.Lock(ctx))
+	short, end := context.WithTimeout(ContextWithOwner(ctx), 2*time.Second)
+	defer end()
+	err := waits.Lock(short)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.Regexp(
+		t,
+		`^relock: lock "[^"]*": context deadline exceeded: other owners hold too many of its locks$`,
+		err.Error(),
+	)
+	red.Must(held.Unlock(ctx))
+}
+
+// A forced release by another Client reaches the holder long before its next renewal, whatever the type of the lock and
+// the lease of the hold.
+func TestForcedReleaseReachesTheHolder(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		c, other := b.Client(WithWatchdogTimeout(locktest.Rarely)), b.Client()
+		all := make(map[string]locktest.Watched)
+		for _, kind := range append(slices.Clone(locktest.RecordLocks), locktest.LockKind{Name: "multi", One: locktest.NewMultiLock}) {
+			for what, lock := range map[string]func(l Locker, owner context.Context) error{
+				"renewed":  func(l Locker, owner context.Context) error { return l.Lock(owner) },
+				"explicit": func(l Locker, owner context.Context) error { return l.LockLease(owner, time.Hour) },
+			} {
+				name := b.LockName + kind.Name + what
+				all[kind.Name+", "+what] = b.Watch(kind.One(c, name), kind.One(other, name), lock)
+			}
+		}
+		plain := func(l Locker, owner context.Context) error { return l.Lock(owner) }
+		name := b.LockName + "last"
+		all["in its last lease"] = b.Watch(c.NewLock(name, MaxHold(time.Hour/10)), other.NewLock(name), plain)
+		name = b.LockName + "part"
+		all["a part of a MultiLock"] = b.Watch(c.NewMultiLock(c.NewLock(name), c.NewLock(name+"2")), other.NewLock(name), plain)
+		for i, n := range []int{1, 2, 3} {
+			s, owner := c.NewSemaphore(b.LockName+"several", 10), other.NewSemaphore(b.LockName+"several", 10)
+			h, err := s.AcquireN(ctx, n)
+			b.Must(err)
+			all[fmt.Sprintf("%d of several permits", n)] = locktest.Watched{Guarded: h.Context(), Forced: owner, Release: h.Release}
+			if i > 0 { // one ForceUnlock releases all permits
+				all[fmt.Sprintf("%d of several permits", n)] = locktest.Watched{Guarded: h.Context(), Forced: nil, Release: h.Release}
+			}
+		}
+		b.Hears(c)
+
+		began := time.Now()
+		for what, w := range all {
+			if w.Forced != nil {
+				freed, err := w.Forced.ForceUnlock(ctx)
+				require.NoError(t, err, what)
+				require.True(t, freed, what)
+			}
+		}
+		for what, w := range all {
+			locktest.Await(b, what+" learns of the release", w.Guarded.Done())
+			assert.ErrorIs(t, context.Cause(w.Guarded), ErrLockLost, what)
+			assert.ErrorIs(t, w.Release(ctx), ErrLockLost, what)
+		}
+		assert.Less(t, time.Since(began), locktest.Rarely/10)
+		b.Forget() // the other lock of the MultiLock
+	})
+}
+
+// The same for a RedLock, whose locks are released one after the other.
+func TestForcedReleaseReachesTheHolderOfARedLock(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Mini(t).Addr(), testredis.Mini(t).Addr(), testredis.Mini(t).Addr())
+	b.Opts = []Option{WithRedLockNodeTimeout(locktest.Soon)}
+	ctx := context.Background()
+	l := newRedLock(b.Client(WithWatchdogTimeout(locktest.Rarely)), b.LockName)
+	w := b.Watch(l, newRedLock(b.Client(), b.LockName), func(l Locker, owner context.Context) error { return l.Lock(owner) })
+	for i, node := range b.Nodes {
+		testredis.Await(b, fmt.Sprint("listens at node ", i), locktest.Soon, func() bool {
+			return len(node.PubSubChannels(ctx, record.ClientChannel("*")).Val()) == 1
+		})
+	}
+	freed, err := w.Forced.ForceUnlock(ctx)
+	b.Must(err)
+	assert.True(t, freed)
+	locktest.Await(b, "the holder learns of the release", w.Guarded.Done())
+	b.MustBe(w.Release(ctx), ErrLockLost)
+}
+
+// After a reconnect the holder listens again.
+func TestForcedReleaseReachesTheHolderAfterAReconnect(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c := b.Client(WithWatchdogTimeout(locktest.Rarely))
+	w := b.Watch(c.NewLock(b.LockName), b.Client().NewLock(b.LockName), func(l Locker, owner context.Context) error { return l.Lock(owner) })
+	for range 3 {
+		b.Hears(c)
+		b.Must(b.Rdb.Do(ctx, "client", "kill", "type", "pubsub").Err())
+		testredis.Await(b, "the connection is closed", locktest.Soon, func() bool {
+			list, err := b.Rdb.Do(ctx, "client", "list", "type", "pubsub").Text()
+			return err == nil && strings.Count(list, "\n") <= 1
+		})
+	}
+	b.Hears(c)
+	_, err := w.Forced.ForceUnlock(ctx)
+	b.Must(err)
+	// A connection that has been cut may be replaced twice, and the hint is lost if it was sent in between. So it is sent
+	// until it is heard.
+	testredis.Await(b, "the holder learns of the release", locktest.Soon, func() bool {
+		b.Must(b.Rdb.Publish(ctx, record.ClientChannel(c.ID()), "check "+b.LockName).Err())
+		return w.Guarded.Err() != nil
+	})
+	b.MustBe(w.Release(ctx), ErrLockLost)
+}
+
+// A release in the moment in which the connection of the holder is replaced reaches it, too: no hint does.
+func TestForcedReleaseDuringAReconnectReachesTheHolder(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c := b.Client(WithWatchdogTimeout(locktest.Rarely))
+	for n := range 3 {
+		name := fmt.Sprint(b.LockName, n)
+		w := b.Watch(c.NewLock(name), b.Client().NewLock(name), func(l Locker, owner context.Context) error {
+			return l.Lock(owner)
+		})
+		b.Hears(c)
+		b.Must(b.Rdb.Do(ctx, "client", "kill", "type", "pubsub").Err())
+		_, err := w.Forced.ForceUnlock(ctx)
+		b.Must(err)
+		locktest.Await(b, "the holder learns of the release", w.Guarded.Done())
+		b.MustBe(w.Release(ctx), ErrLockLost)
+	}
+}
+
+// A client that may publish on the channel of a Client can make it check a lock once a second, and nothing else: no
+// hold ends, and no other message has an effect.
+func TestForgedHintsEndNothing(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c := b.Client(WithWatchdogTimeout(locktest.Rarely))
+	lock := func(l Locker, owner context.Context) error { return l.Lock(owner) }
+	w := b.Watch(c.NewLock(b.LockName), nil, lock)
+	explicit := b.Watch(c.NewLock(b.LockName+"-2"), nil, func(l Locker, owner context.Context) error { return l.LockLease(owner, locktest.Rarely/2) })
+	left := b.Rdb.PTTL(ctx, b.LockName+"-2").Val()
+	b.Hears(c)
+	publish := func(texts ...string) {
+		for range 200 {
+			for _, text := range texts {
+				b.Must(b.Rdb.Publish(ctx, record.ClientChannel(c.ID()), text).Err())
+			}
+		}
+	}
+	runs := b.ScriptRuns()
+	publish("0", "1", "", b.LockName, "check", "check "+b.LockName+"x", "check "+b.LockName+" ", "grant "+b.LockName)
+	assert.Equal(t, runs, b.ScriptRuns(), "requests after messages that name no lock of this Client")
+	began := time.Now()
+	publish("check "+b.LockName, "check "+b.LockName+"-2")
+	testredis.Await(b, "both locks are checked", locktest.Soon, func() bool { return b.ScriptRuns() >= runs+2 })
+	assert.LessOrEqual(t, b.ScriptRuns()-runs, 2*(2+int(time.Since(began)/time.Second)), "requests after %v", time.Since(began))
+	assert.NoError(t, w.Guarded.Err())
+	assert.NoError(t, explicit.Guarded.Err())
+	assert.LessOrEqual(t, b.Rdb.PTTL(ctx, b.LockName+"-2").Val(), left, "the explicit lease is not longer")
+	b.Must(w.Release(ctx))
+	b.Must(explicit.Release(ctx))
+}
+
+// Any number of holds that last longer than a second have one subscription, which Close ends.
+func TestOldHoldsShareOneSubscription(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	many, at := locktest.Full(1_000, 20_000), 64
+	// Each of those that acquire at the same time has a connection.
+	c := b.ClientOn(testredis.Client(t, b.Addr, func(o *redis.Options) { o.PoolSize = 2 * at }))
+	var all sync.WaitGroup
+	for from := range at {
+		waitgroup.Go(&all, func() {
+			for i := from; i < many; i += at {
+				assert.NoError(t, c.NewLock(fmt.Sprint(b.LockName, "-", i)).Lock(ContextWithOwner(ctx)))
+			}
+		})
+	}
+	all.Wait()
+	b.Hears(c)
+	time.Sleep(2 * time.Second) // all of them are old
+	assert.Equal(t, []string{record.ClientChannel(c.ID())}, b.Rdb.PubSubChannels(ctx, "*").Val())
+	list, err := b.Rdb.Do(ctx, "client", "list", "type", "pubsub").Text()
+	b.Must(err)
+	assert.Equal(t, 1, strings.Count(list, "\n"), "subscription connections")
+	b.Must(c.Close())
+	testredis.Await(b, "the subscription has ended", locktest.Soon, func() bool { return b.Hearers(record.ClientChannel(c.ID())) == 0 })
+	b.Must(b.Rdb.FlushDB(ctx).Err())
+}
+
+// A script of a forced release answers which clients of this package have lost a hold, each once. Java services are not
+// among them, because they do not listen.
+func TestForcedReleaseNamesTheClients(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		c := b.Client()
+		one, two, java := c.ID(), b.Client().ID(), b.Client().ID()
+		s := c.NewSemaphore(b.LockName, 5)
+		end := float64(time.Now().Add(time.Hour).UnixMilli())
+		hash := func(values ...any) func() { return func() { b.Must(b.Rdb.HSet(ctx, b.LockName, values...).Err()) } }
+		for what, row := range map[string]struct {
+			record func()
+			force  send.Call
+			want   []string
+		}{
+			"a lock":           {hash(one+":1:01", 1), locktest.RecordOf(c.NewLock(b.LockName)).Force(), []string{one}},
+			"a fair lock":      {hash(one+":1:01", 1), locktest.RecordOf(c.NewFairLock(b.LockName)).Force(), []string{one}},
+			"a lock of Java":   {hash(java+":1", 1), locktest.RecordOf(c.NewLock(b.LockName)).Force(), nil},
+			"a free lock":      {func() {}, locktest.RecordOf(c.NewLock(b.LockName)).Force(), nil},
+			"a free fair lock": {func() {}, locktest.RecordOf(c.NewFairLock(b.LockName)).Force(), nil},
+			"readers": {
+				hash("mode", "read", one+":1:01", 1, one+":2:02", 1, two+":1:03", 2, java+":1", 1),
+				locktest.RecordOf(c.NewRWLock(b.LockName).Read()).Force(), []string{one, two},
+			},
+			"readers beside a writer": {
+				hash("mode", "write", one+":1:01:write", 1, two+":1:03", 2),
+				locktest.RecordOf(c.NewRWLock(b.LockName).Read()).Force(), []string{two},
+			},
+			"a writer": {
+				hash("mode", "write", one+":1:01:write", 1, two+":1:03", 2),
+				locktest.RecordOf(c.NewRWLock(b.LockName).Write()).Force(), []string{one},
+			},
+			"a writer of Java": {
+				hash("mode", "write", java+":1:write", 1), locktest.RecordOf(c.NewRWLock(b.LockName).Write()).Force(), nil,
+			},
+			"a read/write lock, released as a plain lock": {
+				hash("mode", "read", one+":1:01", 1, two+":1:03", 2), locktest.RecordOf(c.NewLock(b.LockName)).Force(), []string{one, two},
+			},
+			"a semaphore": {
+				func() {
+					b.Must(b.Rdb.Set(ctx, b.LockName, 1, 0).Err())
+					for _, id := range []string{one + ":1:01", one + ":2:02", two + ":1:01", "0123456789abcdef"} {
+						b.Must(b.Rdb.ZAdd(ctx, record.PermitsKey(b.LockName), redis.Z{Score: end, Member: id}).Err())
+					}
+				},
+				locktest.RecordOf(s).Force(), []string{one, two},
+			},
+		} {
+			b.Must(b.Rdb.FlushDB(ctx).Err())
+			row.record()
+			// A release of what was seen, which is nothing here, names no holder.
+			none := row.force
+			none.Args = append(slices.Clip(none.Args), java+":9")
+			r, clients, err := send.ParseForced(send.NewRedis(b.Rdb, send.Synced{}).Run(ctx, none, false))
+			b.Must(err)
+			assert.Zero(t, r[0], what)
+			assert.Empty(t, clients, what)
+			r, clients, err = send.ParseForced(send.NewRedis(b.Rdb, send.Synced{}).Run(ctx, row.force, false))
+			b.Must(err)
+			assert.Equal(t, what != "a free lock" && what != "a free fair lock", r[0] == 1, what)
+			assert.ElementsMatch(t, row.want, clients, what)
+		}
+		b.Must(b.Rdb.FlushDB(ctx).Err())
+	})
+}

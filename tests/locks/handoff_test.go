@@ -1,0 +1,507 @@
+package locks
+
+// Hand-offs inside one process, and readers of one process that share a record, on a real Redis, as other processes see
+// them. Their tests in bubbles are in internal/engine.
+//
+// Rules: the guards of a holder end before its successor holds the lock, and other processes get their turn. A downgrade
+// hands nothing off, and no reader shares a record while one of its readers waits to write.
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A writer that also holds the read lock and unlocks the write lock hands nothing off.
+func TestHandoffNeverOfADowngrade(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	rw := b.Client(WithHandoffWindow(time.Hour)).NewRWLock(b.LockName)
+	first, second := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+	b.Must(rw.Write().Lock(first))
+	b.Must(rw.Read().Lock(first))
+	got := make(chan error, 1)
+	go func() { got <- rw.Write().Lock(second) }()
+	testredis.Await(b, "the next writer waits", locktest.Soon, func() bool { return b.WaitsInQueue(rw.Write()) })
+	b.Must(rw.Write().Unlock(first))
+	locktest.Stays(b, "a writer waits for the reader", got, 50*time.Millisecond)
+	b.Must(rw.Read().Unlock(first))
+	b.Must(locktest.Await(b, "the writer comes in", got))
+	b.Must(rw.Write().Unlock(second))
+}
+
+// S6, in Redis: each lock type with tokens draws one for each hold that is handed off.
+func TestHandoffDrawsTokensInRedis(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	c := b.Client(WithHandoffWindow(time.Hour))
+	for name, l := range map[string]interface {
+		Locker
+		Locker
+		Token(context.Context) (int64, error)
+	}{
+		"lock":  c.NewLock(b.LockName, Fenced()),
+		"write": c.NewRWLock(b.LockName+"-rw", Fenced()).Write(),
+	} {
+		held := ContextWithOwner(context.Background())
+		b.Must(l.Lock(held))
+		last, err := l.Token(held)
+		b.Must(err)
+		var all sync.WaitGroup
+		for range 20 {
+			waitgroup.Go(&all, func() {
+				owner := ContextWithOwner(context.Background())
+				assert.NoError(t, l.Lock(owner))
+				token, err := l.Token(owner)
+				assert.NoError(t, err, "%s: token", name)
+				assert.Greater(t, token, last, "%s: tokens do not grow", name)
+				last = token
+				ok, err := l.IsHeld(owner)
+				assert.NoError(t, err, "%s: not held", name)
+				assert.True(t, ok, "%s: not held", name)
+				assert.NoError(t, l.Unlock(owner))
+			})
+		}
+		testredis.Await(b, "an owner waits", locktest.Soon, func() bool { return b.WaitsInQueue(l) })
+		b.Must(l.Unlock(held))
+		all.Wait()
+	}
+}
+
+// A read lock that an owner asks for while another of its goroutines unlocks the write lock is a downgrade: the next
+// writer waits for it.
+func TestHandoffNeverOfADowngradeUnderWay(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	b := locktest.NewLineBench(t, s.Addr()) // which knows the scripts: the request that was sent first runs first
+	var reads atomic.Int64
+	rdb := testredis.Client(t, b.Addr)
+	var idle []*redis.Conn // so that it need not connect
+	for range 4 {
+		idle = append(idle, rdb.Conn())
+		b.Must(idle[len(idle)-1].Ping(context.Background()).Err())
+	}
+	for _, conn := range idle {
+		b.Must(conn.Close())
+	}
+	rdb.AddHook(locktest.CommandHook(func(cmd redis.Cmder) {
+		if len(cmd.Args()) > 1 && cmd.Args()[1] == record.Script("read_acquire").Digest() { // a writer that waits asks, too
+			reads.Add(1)
+		}
+	}))
+	rw := b.ClientOn(rdb, WithHandoffWindow(time.Hour)).NewRWLock(b.LockName)
+	first, second := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+	b.Must(rw.Write().Lock(first))
+	got := make(chan error, 1)
+	go func() { got <- rw.Write().Lock(second) }()
+	testredis.Await(b, "the next writer waits", locktest.Soon, func() bool { return b.WaitsInQueue(rw.Write()) })
+	s.Freeze()
+	reading := make(chan error, 1)
+	go func() { reading <- rw.Read().Lock(first) }()
+	testredis.Await(b, "the request of the reader is under way", locktest.Soon, func() bool { return reads.Load() > 0 })
+	unlocked := make(chan error, 1)
+	go func() { unlocked <- rw.Write().Unlock(first) }()
+	time.Sleep(200 * time.Millisecond) // the Unlock waits for the owner mutex, which no call shows
+	s.Thaw()
+	b.Must(locktest.Await(b, "the reader is in", reading))
+	b.Must(locktest.Await(b, "unlocked", unlocked))
+	locktest.Stays(b, "a writer waits for the reader", got, 300*time.Millisecond)
+	b.Must(rw.Read().Unlock(first))
+	b.Must(locktest.Await(b, "the writer", got))
+	b.Must(rw.Write().Unlock(second))
+}
+
+// The rule of TestHandoffNeverOfADowngradeUnderWay with several writers, the default window, and a server that answers.
+func TestHandoffNeverPutsAWriterBesideAReader(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	c := b.Client()
+	rw := c.NewRWLock(b.LockName)
+	end := time.Now().Add(locktest.Full(time.Second, 4*time.Second))
+	var all sync.WaitGroup
+	var writing, reading, both, rounds atomic.Int64
+	for range 3 { // writers
+		waitgroup.Go(&all, func() {
+			for o := ContextWithOwner(context.Background()); time.Now().Before(end); {
+				assert.NoError(t, rw.Write().Lock(o))
+				writing.Add(1)
+				if reading.Load() > 0 {
+					both.Add(1)
+				}
+				time.Sleep(300 * time.Microsecond)
+				if reading.Load() > 0 {
+					both.Add(1)
+				}
+				writing.Add(-1)
+				assert.NoError(t, rw.Write().Unlock(o))
+			}
+		})
+	}
+	for time.Now().Before(end) {
+		o := ContextWithOwner(context.Background())
+		b.Must(rw.Write().Lock(o))
+		rounds.Add(1)
+		done := make(chan struct{})
+		go func() {
+			assert.NoError(t, rw.Read().Lock(o))
+			reading.Add(1)
+			time.Sleep(500 * time.Microsecond)
+			reading.Add(-1)
+			assert.NoError(t, rw.Read().Unlock(o))
+			close(done)
+		}()
+		time.Sleep(50 * time.Microsecond)
+		b.Must(rw.Write().Unlock(o))
+		<-done
+	}
+	all.Wait()
+	assert.Zero(t, both.Load(), "a writer beside a reader in %d rounds", rounds.Load())
+}
+
+// S2: the guards of a holder have ended when its successor holds the lock.
+func TestHandoffEndsGuardsFirst(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	l := b.Client(WithHandoffWindow(time.Hour)).NewLock(b.LockName)
+	first, second := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+	b.Must(l.Lock(first))
+	var guards []context.Context
+	for range 20000 {
+		g, err := l.Guard(first)
+		b.Must(err)
+		guards = append(guards, g)
+	}
+	got := make(chan int, 1)
+	go func() {
+		assert.NoError(t, l.Lock(second))
+		alive := 0
+		for _, g := range guards {
+			if g.Err() == nil {
+				alive++
+			}
+		}
+		got <- alive
+	}()
+	testredis.Await(b, "the next owner waits", locktest.Soon, func() bool { return b.WaitsInQueue(l) })
+	b.Must(l.Unlock(first))
+	assert.Zero(t, <-got, "guards of the holder before are alive while its successor holds the lock")
+	b.Must(l.Unlock(second))
+}
+
+// A guard that another goroutine of the holder creates during the Unlock either fails or ends.
+func TestHandoffEndsGuardsMadeMeanwhile(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	l := b.Client(WithHandoffWindow(time.Hour)).NewLock(b.LockName)
+	for range locktest.Full(10, 50) {
+		first, second := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+		b.Must(l.Lock(first))
+		got := make(chan error, 1)
+		go func() { got <- l.Lock(second) }()
+		testredis.Await(b, "the next owner waits", locktest.Soon, func() bool { return b.WaitsInQueue(l) })
+		made := make(chan []context.Context)
+		many := make(chan struct{})
+		go func() {
+			var guards []context.Context
+			for {
+				g, err := l.Guard(first)
+				if err != nil {
+					made <- guards
+					return
+				}
+				if guards = append(guards, g); len(guards) == 1000 {
+					close(many)
+				}
+			}
+		}()
+		<-many
+		b.Must(l.Unlock(first))
+		b.Must(<-got)
+		guards := <-made
+		for _, g := range guards {
+			require.Error(
+				t,
+				g.Err(),
+				"one of %d guards of the holder before is alive while its successor holds the lock",
+				len(guards),
+			)
+		}
+		b.Must(l.Unlock(second))
+	}
+}
+
+// A hand-off sets the lease that the successor asked for, even if the lease before was longer.
+func TestHandoffSetsTheLeaseOfTheSuccessor(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	l := b.Client(WithHandoffWindow(time.Hour)).NewLock(b.LockName)
+	first, second := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+	b.Must(l.LockLease(first, time.Hour))
+	b.Must(l.Lock(first))
+	got := make(chan error, 1)
+	go func() { got <- l.Lock(second) }()
+	testredis.Await(b, "the next owner waits", locktest.Soon, func() bool { return b.WaitsInQueue(l) })
+	b.Must(l.Unlock(first))
+	b.Must(l.Unlock(first))
+	b.Must(locktest.Await(b, "handed over", got))
+	ttl, err := l.TTL(second)
+	b.Must(err)
+	assert.LessOrEqual(
+		t,
+		ttl,
+		30*time.Second,
+		"a holder with the watchdog's lease of 30s has a record of %v: should it crash now, others wait so long",
+		ttl,
+	)
+	b.Must(l.Unlock(second))
+}
+
+// For other processes, a process that hands a lock off is one holder; they acquire the lock after the hand-off window.
+func TestHandoffLetsOtherProcessesIn(t *testing.T) {
+	t.Parallel()
+	for name, newLock := range map[string]locktest.LockMaker{
+		"lock": locktest.NewPlainLock, "fenced": locktest.NewFencedLock, "write": locktest.NewWriteLock, "multi": locktest.NewSlotMultiLock,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := locktest.NewBench(t, testredis.Start(t).Addr())
+			ctx, cancel := context.WithCancel(context.Background())
+			l, other := newLock(b.Client(), b.LockName), newLock(b.Client(WithPollInterval(time.Hour)), b.LockName)
+			var inside atomic.Int32
+			section := func(l Locker, owner context.Context) bool {
+				if err := l.Lock(owner); err != nil {
+					return false
+				}
+				assert.Equal(t, int32(1), inside.Add(1), "owners inside")
+				inside.Add(-1)
+				assert.NoError(t, l.Unlock(owner))
+				return true
+			}
+			var all sync.WaitGroup
+			for range 8 {
+				waitgroup.Go(&all, func() {
+					for owner := ContextWithOwner(ctx); section(l, owner); {
+					}
+				})
+			}
+			for range locktest.Full(10, 50) {
+				start := time.Now()
+				assert.True(t, section(other, ContextWithOwner(context.Background())), "the other process did not get the lock")
+				assert.LessOrEqual(t, time.Since(start), locktest.Soon, "wait of the other process")
+			}
+			cancel()
+			all.Wait()
+		})
+	}
+}
+
+// L6: a waiter that may not subscribe acquires a lock that another process keeps busy, whether or not that process may
+// publish.
+func TestWaiterThatMayNotSubscribeGetsABusyLock(t *testing.T) {
+	t.Parallel()
+	for _, busy := range []string{"default", "nochannels"} {
+		t.Run("busy as "+busy, func(t *testing.T) {
+			t.Parallel()
+			b := locktest.NewBench(t, testredis.Start(t).Addr())
+			b.Must(
+				b.Rdb.Do(
+					context.Background(),
+					"acl",
+					"setuser",
+					"nochannels",
+					"on",
+					"nopass",
+					"~*",
+					"resetchannels",
+					"+@all",
+				).Err(),
+			)
+			as := func(user string) func(*redis.Options) {
+				return func(o *redis.Options) {
+					if o.Username = user; user != "default" {
+						o.Password = "any"
+					}
+				}
+			}
+			hot := b.ClientOn(testredis.Client(t, b.Addr, as(busy))).NewLock(b.LockName)
+			waiter := b.ClientOn(testredis.Client(t, b.Addr, as("nochannels"))).NewLock(b.LockName)
+
+			ctx, stop := context.WithCancel(context.Background())
+			var all sync.WaitGroup
+			var sections atomic.Int64
+			for range 8 {
+				waitgroup.Go(&all, func() {
+					for ctx.Err() == nil {
+						_ = hot.Do(ctx, func(context.Context) error { sections.Add(1); time.Sleep(time.Millisecond); return nil })
+					}
+				})
+			}
+			var waits []time.Duration
+			for range 4 {
+				before := sections.Load()
+				testredis.Await(b, "the lock is busy", locktest.Soon, func() bool { return sections.Load() > before+30 })
+				start := time.Now()
+				b.Must(waiter.Lock(context.Background()))
+				waits = append(waits, time.Since(start).Round(time.Millisecond))
+				assert.LessOrEqual(
+					t,
+					time.Since(start),
+					testredis.Scale(start, 4*time.Second),
+					"the wait of a waiter that may not subscribe",
+				)
+				b.Must(waiter.Unlock(context.Background()))
+			}
+			stop()
+			all.Wait()
+			t.Log(fmt.Sprint("waits ", waits))
+		})
+	}
+}
+
+// A reader that asks for the write lock waits for the other readers, and fails when only its own read lock is left.
+func TestUpgradeOfASharedReadWaitsForOthersAndIsRefused(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		rw := b.Client(WithHandoffWindow(time.Hour)).NewRWLock(b.LockName)
+		me, you := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+		b.Must(rw.Read().Lock(me))
+		b.Must(rw.Read().Lock(you))
+		// The fields are the mode and one holder.
+		require.Equal(t, int64(2), b.Rdb.HLen(me, b.LockName).Val(), "fields: the readers do not share")
+		ok, err := rw.Write().TryLock(me, 0, 0)
+		require.NoError(t, err, "beside another reader")
+		require.False(t, ok, "beside another reader")
+		got := make(chan error, 1)
+		go func() { got <- rw.Write().Lock(me) }()
+		locktest.Stays(b, "it waits for the other reader", got, 100*time.Millisecond)
+		b.MustBe(rw.Write().Lock(you), ErrInvalid) // each would wait for the other
+		b.Must(rw.Read().Unlock(you))
+		b.MustBe(locktest.Await(b, "nobody but itself is in its way", got), ErrInvalid)
+		b.Must(rw.Read().Unlock(me))
+		b.Must(rw.Write().Lock(me))
+		b.Must(rw.Write().Unlock(me))
+	})
+}
+
+// L5: once a reader waits to write, other readers do not share its record.
+func TestUpgradingReaderIsNotJoined(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		rw, elsewhere := b.Client(WithHandoffWindow(time.Hour)).NewRWLock(b.LockName), b.Client().NewRWLock(b.LockName).Read()
+		me, you := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+		b.Must(elsewhere.Lock(you))
+		b.Must(rw.Read().Lock(me))
+		got := make(chan error, 1)
+		go func() { got <- rw.Write().Lock(me) }()
+		testredis.Await(
+			t,
+			"a writer waits",
+			locktest.Soon,
+			func() bool { return b.Rdb.ZCard(me, "relock_rwlock_writers:{"+b.LockName+"}").Val() == 2 },
+		)
+		b.Tries(rw.Read(), false)
+		b.Must(elsewhere.Unlock(you))
+		b.MustBe(locktest.Await(b, "nobody but itself is in its way", got), ErrInvalid)
+		b.Must(rw.Read().Unlock(me))
+	})
+}
+
+// The read lock of a writer is a record of its own, and no other reader shares it.
+func TestDowngradeIsNotShared(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	rw := b.Client(WithHandoffWindow(time.Hour)).NewRWLock(b.LockName)
+	me, you := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+	b.Must(rw.Write().Lock(me))
+	got := make(chan error, 1)
+	go func() { got <- rw.Read().Lock(you) }()
+	locktest.Stays(b, "a reader waits for the writer", got, 50*time.Millisecond)
+	b.Must(rw.Read().Lock(me))
+	locktest.Stays(b, "a reader waits for the writer that reads", got, 50*time.Millisecond)
+	b.Must(rw.Write().Unlock(me))
+	b.Must(locktest.Await(b, "a reader beside a reader", got))
+	b.Must(rw.Read().Unlock(me))
+	b.Must(rw.Read().Unlock(you))
+}
+
+// A ForceUnlock of a shared record ends all holds of it.
+func TestForceUnlockEndsAllSharedReads(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	c := b.Client(WithHandoffWindow(time.Hour))
+	l := c.NewRWLock(b.LockName).Read()
+	var owners, guards []context.Context
+	for range 5 {
+		o := ContextWithOwner(context.Background())
+		b.Must(l.Lock(o))
+		guarded, err := l.Guard(o)
+		b.Must(err)
+		owners, guards = append(owners, o), append(guards, guarded)
+	}
+	freed, err := l.ForceUnlock(context.Background())
+	require.NoError(t, err)
+	require.True(t, freed)
+	for i, o := range owners {
+		b.MustBe(context.Cause(guards[i]), ErrLockLost)
+		b.MustBe(l.Unlock(o), ErrLockLost)
+	}
+}
+
+// An owner that waits for the read lock and the write lock at the same time may be granted the write lock first. Its
+// read lock is then a downgrade, which no other reader shares.
+func TestReadOfAWriterAdmitsNoOtherReader(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	rw := b.Client(WithHandoffWindow(time.Hour)).NewRWLock(b.LockName)
+	me, you, other := ContextWithOwner(
+		context.Background(),
+	), ContextWithOwner(
+		context.Background(),
+	), ContextWithOwner(
+		context.Background(),
+	)
+	elsewhere := b.Client().NewRWLock(b.LockName)
+	b.Must(elsewhere.Read().Lock(other))
+	waits := func(l Locker, ctx context.Context) <-chan error {
+		got := make(chan error, 1)
+		go func() { got <- l.(Locker).Lock(ctx) }()
+		return got
+	}
+	ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
+	first := waits(elsewhere.Write(), ctx) // the heartbeat of this writer keeps the readers waiting
+	testredis.Await(b, "a writer's sign", time.Second, func() bool {
+		return b.Rdb.Exists(me, "relock_rwlock_writers:{"+b.LockName+"}").Val() == 1
+	})
+	mine := waits(rw.Read(), me)
+	testredis.Await(b, "a reader that asks", time.Second, func() bool { return b.Asks(rw.Read()) })
+	yours := waits(rw.Read(), you)
+	testredis.Await(b, "a second reader behind it", time.Second, func() bool { return b.WaitsInQueue(rw.Read()) })
+	wrote := waits(rw.Write(), me)
+	testredis.Await(b, "the sign of both writers", time.Second, func() bool {
+		return b.Rdb.ZCard(me, "relock_rwlock_writers:{"+b.LockName+"}").Val() == 2
+	})
+	cancel()
+	b.MustBe(<-first, context.Canceled)
+	b.Must(elsewhere.Read().Unlock(other))
+	b.Must(locktest.Await(b, "the writer", wrote))
+	b.Must(locktest.Await(b, "its read", mine))
+	locktest.Stays(b, "a reader beside a writer", yours, 100*time.Millisecond)
+	ok, err := rw.Read().TryLock(you, 0, 0)
+	assert.NoError(t, err, "a reader that comes later")
+	assert.False(t, ok, "a reader that comes later")
+	b.Must(rw.Write().Unlock(me))
+	b.Must(locktest.Await(b, "a reader beside a reader", yours))
+	b.Must(rw.Read().Unlock(me))
+	b.Must(rw.Read().Unlock(you))
+}

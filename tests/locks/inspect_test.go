@@ -1,0 +1,573 @@
+package locks
+
+// What Inspect shows of a lock and its holders. The file inspect_waiters_test.go has the waiters.
+//
+// Rules: Inspect only reads, in one request for a lock of any type and language; its result and its cost are limited, and
+// it reports other data as such.
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// about reports whether d is close to want, and not greater.
+func about(d, want time.Duration) bool { return d > want-10*time.Second && d <= want }
+
+func TestInspectShowsAPlainLock(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		holder, looker := b.Client(), b.Client()
+		i := b.Inspect(looker)
+		assert.Equal(t, TypeNone, i.Type, "before it is taken")
+		assert.False(t, i.Held(), "before it is taken")
+		assert.Zero(t, i.TTL, "before it is taken")
+		assert.Nil(t, i.Holders, "before it is taken")
+		assert.Nil(t, i.Waiters, "before it is taken")
+		assert.Zero(t, i.Token, "before it is taken")
+
+		lock, me := holder.NewLock(b.LockName, Fenced()), ContextWithOwner(context.Background())
+		b.Must(lock.Lock(me))
+		b.Must(lock.Lock(me))
+		token, err := lock.Token(me)
+		b.Must(err)
+		i = b.Inspect(looker)
+		assert.Equal(t, TypeLock, i.Type, "%+v", i)
+		assert.True(t, i.Held(), "%+v", i)
+		assert.Empty(t, i.Mode, "%+v", i)
+		assert.True(t, about(i.TTL, 30*time.Second), "%+v", i)
+		assert.Equal(t, token, i.Token, "%+v", i)
+		assert.Nil(t, i.Waiters, "%+v", i)
+		require.Len(t, i.Holders, 1)
+		h := i.Holders[0]
+		assert.Equal(t, holder.ID(), h.Client, "held by %+v", h)
+		assert.Equal(t, engine.OwnerOf(me).String(), h.Owner, "held by %+v", h)
+		assert.Equal(t, 2, h.HoldCount, "held by %+v", h)
+		assert.Equal(t, i.TTL, h.Remaining, "held by %+v", h)
+		assert.False(t, h.Write, "held by %+v", h)
+		assert.Equal(t, []string{h.Field}, b.Rdb.HKeys(me, b.LockName).Val(), "field")
+
+		b.Must(lock.Unlock(me))
+		b.Must(lock.Unlock(me))
+		i = b.Inspect(looker)
+		assert.Equal(t, TypeNone, i.Type, "after it is released")
+		assert.False(t, i.Held(), "after it is released")
+		assert.Equal(t, token, i.Token, "after it is released")
+	})
+}
+
+// A hand-off leaves the record in Redis unchanged: the record names the owner that acquired the lock there.
+func TestInspectNamesTheFirstOwnerAfterAHandoff(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Mini(t).Addr())
+	c := b.Client(WithHandoffWindow(time.Minute))
+	lock, first, second := c.NewLock(
+		b.LockName,
+	), ContextWithOwner(
+		context.Background(),
+	), ContextWithOwner(
+		context.Background(),
+	)
+	b.Must(lock.Lock(first))
+	got := make(chan error, 1)
+	go func() { got <- lock.Lock(second) }()
+	testredis.Await(t, "one waits in the local queue", locktest.Soon, func() bool { return b.WaitsInQueue(lock) })
+	b.Must(lock.Unlock(first))
+	b.Must(<-got)
+	b.Must(lock.Lock(second))
+	i := b.Inspect(c)
+	require.Len(t, i.Holders, 1)
+	assert.Equal(t, engine.OwnerOf(first).String(), i.Holders[0].Owner)
+	assert.Equal(t, 2, i.Holders[0].HoldCount)
+	b.Must(lock.Unlock(second))
+	b.Must(lock.Unlock(second))
+}
+
+func TestInspectShowsReadersAndWriters(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		c, other := b.Client(), b.Client()
+		rw, me, them := c.NewRWLock(b.LockName), ContextWithOwner(ctx), ContextWithOwner(ctx)
+		b.Must(rw.Write().Lock(me))
+		b.Must(rw.Read().LockLease(me, time.Hour))
+		i := b.Inspect(other)
+		require.Equal(t, TypeReadWrite, i.Type)
+		require.Equal(t, "write", i.Mode)
+		require.Len(t, i.Holders, 2)
+		require.True(t, i.Held())
+		w, r := i.Holders[0], i.Holders[1]
+		assert.True(t, w.Write, "the writer is %+v", w)
+		assert.Equal(t, c.ID(), w.Client, "the writer is %+v", w)
+		assert.Equal(t, engine.OwnerOf(me).String(), w.Owner, "the writer is %+v", w)
+		assert.Equal(t, 1, w.HoldCount, "the writer is %+v", w)
+		assert.NotEqual(t, w.Owner, w.Field, "the writer is %+v", w)
+		assert.True(t, strings.HasSuffix(w.Field, ":write"), "the writer is %+v", w)
+		assert.False(t, r.Write, "the reader is %+v", r)
+		assert.Equal(t, c.ID(), r.Client, "the reader is %+v", r)
+		assert.Equal(t, engine.OwnerOf(me).String(), r.Owner, "the reader is %+v", r)
+		assert.Equal(t, 1, r.HoldCount, "the reader is %+v", r)
+		assert.True(t, about(r.Remaining, time.Hour), "the reader is %+v", r)
+		b.Must(rw.Write().Unlock(me))
+
+		b.Must(other.NewRWLock(b.LockName).Read().LockLease(them, time.Minute))
+		b.Must(b.Rdb.HSet(ctx, b.LockName, locktest.JavaThread, 2, locktest.JavaOther, 1).Err())
+		b.Must(b.Rdb.Set(ctx, "{"+b.LockName+"}:"+locktest.JavaThread+":rwlock_timeout:2", 1, 10*time.Minute).Err())
+		i = b.Inspect(other)
+		leases := map[string]time.Duration{}
+		for _, h := range i.Holders {
+			assert.False(t, h.Write, "a writer")
+			leases[h.Client+" "+h.Owner] = h.Remaining
+		}
+		assert.Equal(t, "read", i.Mode)
+		assert.Len(t, i.Holders, 4)
+		assert.True(t, about(i.TTL, time.Hour))
+		assert.True(t, about(leases[c.ID()+" "+engine.OwnerOf(me).String()], time.Hour))
+		assert.True(t, about(leases[other.ID()+" "+engine.OwnerOf(them).String()], time.Minute))
+		assert.True(t, about(leases[locktest.JavaThread[:36]+" thread 42"], 10*time.Minute))
+		assert.Zero(t, leases[locktest.JavaOther[:36]+" thread 7"])
+		b.Must(b.Rdb.HDel(ctx, b.LockName, locktest.JavaThread, locktest.JavaOther).Err())
+		b.Must(b.Rdb.Del(ctx, "{"+b.LockName+"}:"+locktest.JavaThread+":rwlock_timeout:2").Err())
+
+		writer, got := ContextWithOwner(ctx), make(chan error, 1)
+		go func() { got <- other.NewRWLock(b.LockName).Write().Lock(writer) }()
+		testredis.Await(t, "a writer waits", locktest.Soon, func() bool { return len(b.Inspect(c).Waiters) == 1 })
+		waiter := b.Inspect(c).Waiters[0]
+		assert.Equal(t, other.ID(), waiter.Client, "the waiting writer is %+v", waiter)
+		assert.Equal(t, engine.OwnerOf(writer).String(), waiter.Owner, "the waiting writer is %+v", waiter)
+		assert.True(t, waiter.Deadline.IsZero(), "the waiting writer is %+v", waiter)
+		assert.True(t, waiter.Write, "the waiting writer is %+v", waiter)
+		assert.False(t, waiter.AliveUntil.Before(time.Now()), "the waiting writer is %+v", waiter)
+		b.Must(rw.Read().Unlock(me))
+		b.Must(other.NewRWLock(b.LockName).Read().Unlock(them))
+		b.Must(<-got)
+		b.Must(other.NewRWLock(b.LockName).Write().Unlock(writer))
+	})
+}
+
+// Inspect only reads, in one request, for any name; and in another request the labels of the clients that it finds.
+func TestInspectOnlyReads(t *testing.T) {
+	s := testredis.Start(t)
+	b := locktest.NewBench(t, s.Addr())
+	c, ctx := b.Client(), context.Background()
+	rw := c.NewRWLock(b.LockName + "-rw").Read()
+	b.Must(c.NewLock(b.LockName + "-lock").Lock(ctx))
+	b.Must(rw.Lock(ctx))
+	them, other := ContextWithOwner(ctx), b.Client(WithPollInterval(time.Hour)).NewLock(b.LockName+"-lock")
+	waiting := b.StartWaiter(them, other)
+	testredis.Await(t, "one waits", locktest.Soon, func() bool {
+		i, err := c.Inspect(ctx, b.LockName+"-lock") // now the server knows the script
+		return err == nil && i.Waiting == 1 && i.Waiters[0].Reachable == ReachableYes
+	})
+	b.Must(b.Rdb.ConfigResetStat(ctx).Err())
+	names := []string{
+		b.LockName + "-lock",
+		b.LockName + "-rw",
+		b.LockName + "\x00\xff\n%",
+		b.LockName + "{",
+		"{" + b.LockName + "}:y",
+		b.LockName + strings.Repeat("x", 100_000),
+	}
+	for _, name := range names {
+		i, err := c.Inspect(ctx, name)
+		if assert.NoError(t, err) {
+			assert.Equal(t, name, i.Name)
+		}
+	}
+	for line := range strings.Lines(b.Rdb.Info(ctx, "commandstats").Val()) {
+		command, _, found := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":")
+		if !found {
+			continue
+		}
+		assert.Contains(
+			t,
+			[]string{
+				"evalsha",
+				"hgetall",
+				"hget",
+				"hrandfield",
+				"pttl",
+				"time",
+				"lrange",
+				"zrangebyscore",
+				"get",
+				"hmget",
+				"pubsub|numsub",
+				"hello",
+				"config|resetstat",
+			},
+			command,
+			"it sends %s",
+			line,
+		)
+		if command == "evalsha" {
+			assert.Contains(t, line, "calls="+strconv.Itoa(len(names))+",", "one call for each name")
+		}
+	}
+	b.Must(rw.Unlock(ctx))
+	b.Must(c.NewLock(b.LockName + "-lock").Unlock(ctx))
+	b.Must(<-waiting)
+	b.Must(other.Unlock(them))
+}
+
+// The permissions of a user that may only inspect, as docs/security.md lists them.
+func TestInspectNeedsTheDocumentedPermissions(t *testing.T) {
+	s := testredis.Start(t)
+	b := locktest.NewBench(t, s.Addr())
+	d := b.Deployment(s)
+	ctx := context.Background()
+	rw := b.Client().NewRWLock("lock:orders:" + b.LockName).Read()
+	b.Must(rw.Lock(ctx))
+	commands := []string{
+		"+evalsha",
+		"+eval",
+		"+hgetall",
+		"+hget",
+		"+hrandfield",
+		"+pttl",
+		"+lrange",
+		"+zrangebyscore",
+		"+get",
+		"+time",
+	}
+	const line = "~relock_line:{lock:orders:*"
+	keys := locktest.Without(locktest.SmallestKeys, line)
+	rights := slices.Concat(keys, commands)
+	i, err := d.User(b, rights).Inspect(ctx, rw.Name())
+	require.NoError(t, err)
+	assert.Len(t, i.Holders, 1)
+	for _, right := range slices.Concat(keys, commands[2:]) {
+		_, err := d.User(b, locktest.Without(rights, right)).Inspect(ctx, rw.Name())
+		assert.True(t, locktest.Refused(err), "without %s: %v", right, err)
+	}
+	b.Must(rw.Unlock(ctx))
+
+	// What is needed to see who waits.
+	lock := b.Client().NewLock("lock:orders:" + b.LockName + "-2")
+	b.Must(lock.Lock(ctx))
+	them, other := ContextWithOwner(ctx), b.Client(WithPollInterval(time.Hour)).NewLock(lock.Name())
+	got := b.StartWaiter(them, other)
+	all := slices.Concat(rights, []string{line, "+hmget", "+pubsub|numsub"})
+	waiter := func(rights []string) (w Waiter) {
+		i, err := d.User(b, rights).Inspect(ctx, lock.Name())
+		require.NoError(t, err)
+		assert.False(t, i.QueueUnknown)
+		if assert.Equal(t, len(i.Waiters), i.Waiting) && len(i.Waiters) > 0 {
+			w = i.Waiters[0]
+		}
+		return w
+	}
+	testredis.Await(t, "one waits", locktest.Soon, func() bool { return waiter(all).Reachable == ReachableYes })
+	assert.False(t, waiter(all).Since.IsZero())
+	assert.Equal(t, ReachableUnknown, waiter(locktest.Without(all, "+pubsub|numsub")).Reachable)
+	for _, right := range []string{line, "+hmget"} {
+		i, err := d.User(b, locktest.Without(all, right)).Inspect(ctx, lock.Name())
+		require.NoError(t, err, "without %s", right)
+		assert.True(t, i.QueueUnknown, "without %s", right)
+		assert.Empty(t, i.Waiters)
+		assert.Len(t, i.Holders, 1)
+	}
+	b.Must(lock.Unlock(ctx))
+	b.Must(<-got)
+	b.Must(other.Unlock(them))
+}
+
+func TestInspectReportsKeysThatAreNoLock(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		ctx := context.Background()
+		for text, make := range map[string]func(b *locktest.Bench) error{
+			`" holds a string that`: func(b *locktest.Bench) error { return b.Rdb.Set(ctx, b.LockName, "a string", 0).Err() },
+			`" holds a set that`:    func(b *locktest.Bench) error { return b.Rdb.SAdd(ctx, b.LockName, "a set").Err() },
+			`"redisson_lock_queue:{`: func(b *locktest.Bench) error {
+				return b.Rdb.Set(ctx, "redisson_lock_queue:{"+b.LockName+"}", "a string", 0).Err()
+			},
+			`"relock_lock_alive:{`: func(b *locktest.Bench) error {
+				b.Must(b.Rdb.RPush(ctx, locktest.AliveKey(b.LockName), "a list").Err())
+				return b.Rdb.Expire(ctx, locktest.AliveKey(b.LockName), time.Hour).Err()
+			},
+			`holds a hash that is not a lock (field "colour")`: func(b *locktest.Bench) error {
+				return b.Rdb.HSet(ctx, b.LockName, "colour", "red", locktest.JavaThread, 7).Err()
+			},
+			`holds a hash that is not a lock (field "n")`: func(b *locktest.Bench) error { return b.Rdb.HSet(ctx, b.LockName, "n", 0).Err() },
+			`holds a hash that is not a lock (field "mode")`: func(b *locktest.Bench) error {
+				return b.Rdb.HSet(ctx, b.LockName, "mode", "dark"+strings.Repeat("!", 500), "n", math.MaxInt64).Err()
+			},
+			`holds a token counter that is not a number`: func(b *locktest.Bench) error {
+				return b.Rdb.Set(ctx, "redisson_lock_token:{"+b.LockName+"}", "many", 0).Err()
+			},
+		} {
+			b := locktest.NewBench(t, addr)
+			b.Must(make(b))
+			_, err := b.Client().Inspect(ctx, b.LockName)
+			assert.ErrorIs(t, err, ErrNotALock, text)
+			assert.ErrorContains(t, err, text, text)
+			assert.ErrorContains(t, err, strconv.Quote(b.LockName), text)
+			require.Error(t, err, text)
+			assert.LessOrEqual(t, len(err.Error()), 300, text)
+			b.Forget()
+		}
+	})
+}
+
+func TestInspectRefusesInvalidCalls(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Mini(t).Addr())
+	c, ctx := b.Client(), context.Background()
+	for name, want := range map[string]string{"": "the name is empty", strings.Repeat("x", record.LongestName+1): "bytes"} {
+		_, err := c.Inspect(ctx, name)
+		assert.ErrorIs(t, err, ErrInvalid)
+		assert.ErrorContains(t, err, want)
+	}
+	_, err := (*Client)(nil).Inspect(ctx, b.LockName)
+	assert.ErrorIs(t, err, ErrInvalid)
+	//lint:ignore SA1012 that is what is tested
+	_, err = c.Inspect(nil, b.LockName)
+	assert.ErrorIs(t, err, ErrInvalid)
+	ended, end := context.WithCancel(ctx)
+	end()
+	_, err = c.Inspect(ended, b.LockName)
+	assert.ErrorIs(t, err, context.Canceled)
+	b.Must(c.Close())
+	_, err = c.Inspect(ctx, b.LockName)
+	assert.ErrorIs(t, err, ErrClosed)
+}
+
+func TestInspectWorksOnACluster(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewClusterBench(t, testredis.StartCluster(t, 3, 0))
+	c, ctx := b.Client(), context.Background()
+	for _, name := range []string{b.LockName, "{" + b.LockName + "}:x", b.LockName + "-c"} {
+		lock := c.NewLock(name)
+		b.Must(lock.Lock(ctx))
+		i, err := c.Inspect(ctx, name)
+		require.NoError(t, err)
+		assert.Equal(t, TypeLock, i.Type)
+		assert.Len(t, i.Holders, 1)
+		waits := b.Client().NewLock(name)
+		got := b.StartWaiter(waits)
+		testredis.Await(t, "one waits, and is subscribed in its shard", locktest.ClusterSoon, func() bool {
+			i, err := c.Inspect(ctx, name)
+			return err == nil && i.Waiting == 1 && i.Waiters[0].Reachable == ReachableYes
+		})
+		b.Must(lock.Unlock(ctx))
+		b.Must(<-got)
+		b.Must(locktest.Second(waits.ForceUnlock(ctx)))
+
+		rw := c.NewRWLock(name).Read()
+		b.Must(rw.LockLease(ctx, time.Hour))
+		i, err = c.Inspect(ctx, name)
+		require.NoError(t, err)
+		assert.Equal(t, TypeReadWrite, i.Type)
+		require.Len(t, i.Holders, 1)
+		assert.True(t, about(i.Holders[0].Remaining, time.Hour), "lease %v", i.Holders[0].Remaining)
+		b.Must(rw.Unlock(ctx))
+	}
+	_, err := c.Inspect(ctx, "{}"+b.LockName)
+	assert.ErrorIs(t, err, ErrInvalid, "its keys are in several slots")
+}
+
+// The result of Inspect is bounded, and costs no more than linear time.
+func TestInspectShowsSomeOfVeryMany(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c := b.Client()
+	begin, check := b.WatchBusy(locktest.MostBusy)
+	const many = record.MostShown + 2000
+	const field = `local field = string.format('00000000-0000-4000-8000-%012d', i) .. ':7:01' `
+	inTime := func(what string) Inspection {
+		begin()
+		i := b.Inspect(c)
+		check(what)
+		assert.True(t, i.More, what)
+		return i
+	}
+
+	const inLine = 1500
+	place := `redis.call('hset', KEYS[1], i, client, client, i .. ' new push 30000 0 1 ' .. client .. ':7:01' .. ` +
+		`ARGV[2] .. ' 1') `
+	fill := func(suffix string) {
+		b.Must(b.Rdb.Eval(
+			ctx,
+			"for i = 1, ARGV[1] do local client = string.format('00000000-0000-4000-8000-%012d', i) "+place+
+				"end redis.call('hset', KEYS[1], 'first', 1, 'last', ARGV[1]) return 1",
+			[]string{b.LineKey()},
+			inLine,
+			suffix,
+		).Err())
+	}
+	for kind, lock := range map[string]Locker{
+		"lock": c.NewLock(b.LockName), "write": c.NewRWLock(b.LockName).Write(), "semaphore": c.NewSemaphore(b.LockName, 1),
+	} {
+		me := ContextWithOwner(ctx)
+		b.Must(lock.LockLease(me, time.Hour))
+		fill(map[string]string{"write": ":write"}[kind])
+		i := inTime("the wait queue of a " + kind)
+		assert.Len(t, i.Holders, 1, kind)
+		require.Len(t, i.Waiters, record.MostWaiters, kind)
+		assert.Equal(t, inLine, i.Waiting, kind)
+		assert.Equal(t, record.MostWaiters, i.Gone, "of those that are listed")
+		for n, w := range i.Waiters {
+			require.Equal(t, fmt.Sprintf("00000000-0000-4000-8000-%012d", n+1), w.Client, kind)
+			require.Equal(t, ReachableNo, w.Reachable, kind)
+			require.EqualValues(t, 1, w.Since.Unix(), kind)
+		}
+		b.Must(b.Rdb.Del(ctx, b.LockName, b.LineKey(), record.PermitsKey(b.LockName)).Err())
+		b.Forget()
+	}
+
+	ends := time.Now().Add(time.Hour).UnixMilli()
+	b.Must(
+		b.Rdb.Eval(
+			ctx,
+			"for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[2], ARGV[2] + i, field) end redis.call('set', KEYS[1], "+
+				"5) return 1",
+			[]string{b.LockName, record.PermitsKey(b.LockName)},
+			many,
+			ends,
+		).Err(),
+	)
+	i := inTime("permits")
+	assert.Equal(t, TypeSemaphore, i.Type)
+	assert.Len(t, i.Holders, record.MostShown)
+	assert.Equal(t, 5, i.Available)
+	assert.Equal(t, "00000000-0000-4000-8000-000000000001", i.Holders[0].Client, "the first to expire")
+	assert.Equal(t, ends+many, i.At.Add(i.TTL).UnixMilli(), "the longest lease")
+	_, err := c.Inspect(ctx, b.LockName)
+	b.Must(err)
+
+	expired := time.Now().Add(-time.Hour).UnixMilli() // Java's clock may be ahead: all permits that have expired are free
+	b.Must(
+		b.Rdb.Eval(
+			ctx,
+			"for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[1], ARGV[2] + i, field .. '2') end return 1",
+			[]string{record.PermitsKey(b.LockName)},
+			many,
+			expired,
+		).Err(),
+	)
+	i = inTime("permits that have expired")
+	assert.Equal(t, 5+many, i.Available)
+	assert.Len(t, i.Holders, record.MostShown)
+	b.Must(b.Rdb.ZRemRangeByScore(ctx, record.PermitsKey(b.LockName), strconv.FormatInt(time.Now().UnixMilli(), 10), "+inf").Err())
+	begin()
+	i = b.Inspect(c)
+	assert.Equal(t, 5+many, i.Available)
+	assert.Empty(t, i.Holders)
+	assert.False(t, i.Ambiguous)
+	check("permits that have all expired")
+	b.Must(b.Rdb.Del(ctx, b.LockName, record.PermitsKey(b.LockName)).Err())
+
+	b.Must(
+		b.Rdb.Eval(
+			ctx,
+			"for i = 1, ARGV[1] do "+field+"redis.call('rpush', KEYS[1], field) redis.call('zadd', KEYS[2], i, field) end "+
+				"return 1",
+			[]string{locktest.QueueKey(b.LockName), record.PrefixName("redisson_lock_timeout", b.LockName)},
+			many,
+		).Err(),
+	)
+	i = inTime("waiters")
+	assert.Equal(t, TypeFair, i.Type)
+	assert.Len(t, i.Waiters, record.MostWaiters)
+	assert.Equal(t, many, i.Waiting)
+	b.Forget()
+
+	b.Must(
+		b.Rdb.Eval(
+			ctx,
+			"for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[1], ARGV[2], field) end return 1",
+			[]string{locktest.WritersKey(b.LockName)},
+			many,
+			ends,
+		).Err(),
+	)
+	b.Must(b.Rdb.Expire(ctx, locktest.WritersKey(b.LockName), time.Hour).Err())
+	i = inTime("writers")
+	assert.Equal(t, TypeReadWrite, i.Type)
+	assert.Len(t, i.Waiters, record.MostWaiters)
+	assert.Equal(t, record.MostShown+1, i.Waiting, "they are counted up to that number")
+	b.Forget()
+}
+
+// Inspect rejects what the methods of a semaphore reject, names the same key, and reports what it cannot tell apart.
+func TestInspectAndSemaphoreAgree(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		ctx := context.Background()
+		past, future := float64(1), float64(time.Now().Add(time.Hour).UnixMilli())
+		for what, put := range map[string]func(b *locktest.Bench, key string) error{
+			"a list":   func(b *locktest.Bench, key string) error { return b.Rdb.RPush(ctx, key, "a").Err() },
+			"a hash":   func(b *locktest.Bench, key string) error { return b.Rdb.HSet(ctx, key, "a", 1).Err() },
+			"a string": func(b *locktest.Bench, key string) error { return b.Rdb.Set(ctx, key, "a", 0).Err() },
+			"a zset, of the past": func(b *locktest.Bench, key string) error {
+				return b.Rdb.ZAdd(ctx, key, redis.Z{Score: past, Member: "alice"}).Err()
+			},
+			"a zset, of the future": func(b *locktest.Bench, key string) error {
+				return b.Rdb.ZAdd(ctx, key, redis.Z{Score: future, Member: "alice"}).Err()
+			},
+			"a zset with a permit among all": func(b *locktest.Bench, key string) error {
+				return b.Rdb.ZAdd(ctx, key, redis.Z{Score: future, Member: locktest.JavaThread + ":017"},
+					redis.Z{Score: past, Member: "alice"}).Err()
+			},
+		} {
+			b := locktest.NewBench(t, addr)
+			key := record.PermitsKey(b.LockName)
+			b.Must(b.Rdb.Set(ctx, b.LockName, 3, 0).Err())
+			b.Must(put(b, key))
+			before := b.Content(key)
+			c := b.Client()
+			s := c.NewSemaphore(b.LockName, 3)
+			for method, err := range map[string]error{
+				"Inspect": locktest.Second(c.Inspect(ctx, b.LockName)), "Holders": locktest.Second(s.Holders(ctx)), "Available": locktest.Second(s.Available(ctx)),
+				"Permits": locktest.Second(s.Permits(ctx)), "TryLock": locktest.Second(s.TryLock(ctx, 0, 0)), "IsLocked": locktest.Second(s.IsLocked(ctx)),
+				"ForceUnlock": locktest.Second(s.ForceUnlock(ctx)), "SetPermits": s.SetPermits(ctx, 5),
+			} {
+				require.ErrorIs(t, err, ErrNotALock, "%s, %s", what, method)
+				assert.ErrorContains(
+					t,
+					err,
+					"the key "+send.ShortName(key)+" holds a "+b.Rdb.Type(ctx, key).Val(),
+					"%s, %s",
+					what,
+					method,
+				)
+			}
+			assert.Equal(t, before, b.Content(key), what)
+			assert.Equal(t, "3", b.Rdb.Get(ctx, b.LockName).Val(), what)
+			b.Must(b.Rdb.Del(ctx, b.LockName, key).Err())
+		}
+
+		// The number of an RCountDownLatch, or of any counter.
+		b := locktest.NewBench(t, addr)
+		c := b.Client()
+		b.Must(b.Rdb.Set(ctx, b.LockName, 3, 0).Err())
+		i := b.Inspect(c)
+		assert.Equal(t, TypeSemaphore, i.Type)
+		assert.True(t, i.Ambiguous)
+		assert.Equal(t, 3, i.Available)
+		s, me := c.NewSemaphore(b.LockName, 10), ContextWithOwner(ctx)
+		n, err := s.Permits(ctx)
+		b.Must(err)
+		assert.Equal(t, 3, n, "the number in Redis counts")
+		b.Must(s.Lock(me))
+		assert.False(t, b.Inspect(c).Ambiguous, "a permit is taken")
+		b.Must(s.Unlock(me))
+		assert.True(t, b.Inspect(c).Ambiguous)
+		b.Must(b.Rdb.Del(ctx, b.LockName).Err())
+		assert.False(t, b.Inspect(c).Ambiguous, "there is nothing")
+	})
+}

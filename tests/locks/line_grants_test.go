@@ -1,0 +1,557 @@
+package locks
+
+// The line passes a lock on: in which order, what a grant is worth and costs, and what a message may claim.
+//
+// Rules: processes get the lock in the order of their arrival, and each hand-off costs two scripts. A grant is used
+// only if the process has sent the request that it names and its lease has long enough left; every other grant is
+// confirmed by a request, or released. A release that runs twice, or whose answer is lost, grants once.
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/ticket"
+	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The lock passes from process to process in the order in which they entered the line.
+func TestLineServesInOrderOfArrival(t *testing.T) {
+	onEachLine(t, func(b *locktest.Bench) {
+		const n = 6
+		start := time.Now()
+		first := contender(b, WithPollInterval(time.Hour)).takes()
+		var all []*lineClient
+		order := make(chan int, n)
+		var sections sync.WaitGroup
+		for i := range n {
+			c := contender(b, WithPollInterval(time.Hour)).joins()
+			all = append(all, c)
+			waitgroup.Go(&sections, func() {
+				if assert.NoError(b, <-c.got) {
+					order <- i
+					assert.NoError(b, c.lock.Unlock(c.owner))
+				}
+			})
+		}
+		var ids []string
+		for _, c := range all {
+			ids = append(ids, c.client.ID())
+		}
+		require.Equal(b, ids, b.ClientsInLine(), "the line")
+		first.unlocks()
+		sections.Wait()
+		for i := range n {
+			assert.Equal(b, i, <-order, "the section that came next")
+		}
+		most := int64(3)
+		if time.Since(start) > time.Second {
+			most++ // a request without an answer is sent again
+		}
+		for i, c := range all {
+			assert.LessOrEqual(b, c.scripts.N.Load(), most, "scripts of client %d: two requests and a release", i)
+		}
+	})
+}
+
+// A critical section of a process that stays subscribed costs one request and one release, however many processes wait.
+func TestLineCostsTwoScriptsASection(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewLineBench(t, testredis.Start(t).Addr())
+	const clients, warm, sections = 6, 10, 60
+	var ready, all sync.WaitGroup
+	ready.Add(clients)
+	begin := make(chan struct{})
+	var order []int // guarded by the lock
+	for i := range clients {
+		c := contender(b)
+		waitgroup.Go(&all, func() {
+			visit := func() {
+				assert.NoError(b, c.lock.Lock(c.owner))
+				order = append(order, i)
+				time.Sleep(2 * time.Millisecond) // the work, while the others enter the line
+				assert.NoError(b, c.lock.Unlock(c.owner))
+			}
+			for range warm {
+				visit()
+			}
+			ready.Done()
+			<-begin
+			for range sections {
+				visit()
+			}
+		})
+	}
+	ready.Wait()
+	before := b.ScriptRuns()
+	order = nil
+	close(begin)
+	all.Wait()
+	runs := float64(b.ScriptRuns()-before) / (clients * sections)
+	b.Logf("%.2f scripts a section", runs)
+	assert.LessOrEqual(b, runs, 2.2, "scripts a section")
+	overtaken := 0
+	for i := range len(order) - clients {
+		round := slices.Clone(order[i : i+clients])
+		slices.Sort(round)
+		if len(slices.Compact(round)) < clients && i+clients < clients*(sections-1) {
+			overtaken++
+		}
+	}
+	assert.LessOrEqual(b, overtaken, clients*sections/10, "rounds in which a client came twice, and another one not")
+}
+
+// A grant for a request that was sent a moment ago is used without a further request.
+func TestLineGrantIsHeldWithoutAsking(t *testing.T) {
+	onEachLine(t, func(b *locktest.Bench) {
+		b.Manual().Takes()
+		c := contender(b).joins()
+		asked := c.settled()
+		c.isGranted(placeOf(c.Bench, c.client.ID()).Asked, 5000)
+		c.gets()
+		assert.Equal(b, asked, c.scripts.N.Load(), "scripts")
+		c.unlocks()
+		assert.Empty(b, b.Holder(), "the record")
+	})
+}
+
+// The validity of a grant begins when the request that it names was sent. A grant whose lease may have expired since is
+// not used: the caller asks Redis, which returns the current holder.
+func TestLineOldGrantIsNotBelieved(t *testing.T) {
+	onEachLine(t, func(b *locktest.Bench) {
+		const lease = 500
+		m := b.Manual().Takes()
+		c := contender(b, WithWatchdogTimeout(lease*time.Millisecond)).joins()
+		joined, asked := time.Now(), c.settled()
+		p := placeOf(c.Bench, c.client.ID())
+		require.Equal(b, lease, p.Lease, "the lease of the place")
+		testredis.Await(b, "a lease has passed", locktest.Soon, func() bool { return time.Since(joined) > lease*time.Millisecond })
+		c.tell(b.Rdb, p.Field, p.Asked, lease) // it was delayed for that long; m holds the lock by now
+		c.awaitScripts(asked + 1)
+		c.waits()
+		assert.Equal(b, m.Field, b.Holder(), "the holder")
+
+		// If the record agrees with the message, the request confirms it, with the whole lease.
+		p, asked = placeOf(c.Bench, c.client.ID()), c.settled()
+		joined = time.Now()
+		testredis.Await(b, "a lease has passed", locktest.Soon, func() bool { return time.Since(joined) > lease*time.Millisecond })
+		c.isGranted(p.Asked, lease)
+		c.gets()
+		assert.Equal(b, asked+1, c.scripts.N.Load(), "scripts")
+		c.unlocks()
+	})
+}
+
+// A grant of which less than half of an explicit lease remains is confirmed by a request, which restores the lease.
+func TestLineGrantOfALeaseThatIsNearlyOverIsConfirmed(t *testing.T) {
+	onEachLine(t, func(b *locktest.Bench) {
+		const lease = 1000
+		b.Manual().Takes()
+		c := contender(b)
+		go func() { c.got <- c.lock.LockLease(c.owner, lease*time.Millisecond) }()
+		c.joined()
+		joined, asked := time.Now(), c.settled()
+		p := placeOf(c.Bench, c.client.ID())
+		testredis.Await(
+			b,
+			"more than half of the lease has passed",
+			locktest.Soon,
+			func() bool { return time.Since(joined) > lease*time.Millisecond*3/4 },
+		)
+		c.isGranted(p.Asked, lease)
+		c.gets()
+		assert.Equal(b, asked+1, c.scripts.N.Load(), "scripts")
+		guarded, err := c.lock.Guard(c.owner)
+		b.Must(err)
+		locktest.Stays(b, "hardly anything was left of the lease", guarded.Done(), lease*time.Millisecond/2)
+		c.unlocks()
+	})
+}
+
+// A grant with a number that the process has not sent is not used.
+func TestLineGrantOfNoRequestIsNotBelieved(t *testing.T) {
+	onEachLine(t, func(b *locktest.Bench) {
+		m := b.Manual().Takes()
+		c := contender(b).joins()
+		for _, by := range []uint64{1, 97, 1 << 63} {
+			asked, p := c.settled(), placeOf(c.Bench, c.client.ID())
+			c.tell(b.Rdb, p.Field, p.Asked+by, 5000)
+			c.awaitScripts(asked + 1)
+			c.waits()
+			assert.Equal(b, m.Field, b.Holder(), "the holder")
+		}
+		m.Release(false)
+		c.gets().unlocks()
+	})
+}
+
+// A grant with a shorter lease than the caller asked for, or with a token that it did not ask for, is confirmed by a
+// request.
+func TestLineGrantOfOtherPropertiesIsConfirmed(t *testing.T) {
+	onEachLine(t, func(b *locktest.Bench) {
+		b.Manual().Takes()
+		c := contender(b).joins()
+		asked, p := c.settled(), placeOf(c.Bench, c.client.ID())
+		c.isGranted(p.Asked, 1000)
+		c.gets()
+		assert.Equal(b, asked+1, c.scripts.N.Load(), "scripts")
+		assert.Greater(b, pttl(b), 5*time.Second, "the lease")
+		c.unlocks()
+	})
+}
+
+// A grant for a wait that has ended is released at once.
+func TestLineGrantToAnUnknownWaitIsReleased(t *testing.T) {
+	onEachLine(t, func(b *locktest.Bench) {
+		b.Manual().Takes()
+		c := contender(b).joins()
+		unknown := c.client.ID() + ":7:0999"
+		ctx := context.Background()
+		_, err := b.Rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
+			p.Del(ctx, b.LockName)
+			p.HSet(ctx, b.LockName, unknown, 1)
+			p.PExpire(ctx, b.LockName, time.Minute)
+			c.tell(p, unknown, 1, 5000)
+			return nil
+		})
+		b.Must(err)
+		c.gets() // the lock that was released
+		assert.True(b, ended(b, unknown), "a request of the wait may run late")
+		c.unlocks()
+	})
+}
+
+// A message that arrives twice does not end the hold that it began.
+func TestLineRepeatedMessageLeavesTheHold(t *testing.T) {
+	onEachLine(t, func(b *locktest.Bench) {
+		first := b.Manual().Takes()
+		c := contender(b).joins()
+		p := placeOf(c.Bench, c.client.ID())
+		defer locktest.EngineOf(c.client).Probe().KeepSubscribed(c.ReleaseChannel() + ":" + c.client.ID())()
+		first.Release(false)
+		c.gets()
+		for i := range 3 { // the messages are read in order
+			unknown := fmt.Sprintf("%s:7:0%d", c.client.ID(), 900+i)
+			c.tell(b.Rdb, p.Field, p.Asked, 5000)
+			c.tell(b.Rdb, unknown, 1, 5000)
+			testredis.Await(b, "the message behind it is handled", locktest.Soon, func() bool { return ended(b, unknown) })
+		}
+		assert.Equal(b, p.Field, b.Holder(), "the holder")
+		assert.False(b, ended(b, p.Field), "the field of the hold")
+		c.unlocks()
+		b.Manual() // deletes the line with its tombstones
+	})
+}
+
+// x and {x} are two locks whose additional keys would be the same: a release of one grants nothing to a waiter of the
+// other.
+func TestLineOfANameInBracesIsItsOwn(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewLineBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	for kind, lock := range map[string]func(c *Client, name string) Locker{
+		"plain":  func(c *Client, name string) Locker { return c.NewLock(name) },
+		"fenced": func(c *Client, name string) Locker { return c.NewLock(name, Fenced()) },
+		"fair":   func(c *Client, name string) Locker { return c.NewFairLock(name) },
+		"write":  func(c *Client, name string) Locker { return c.NewRWLock(name).Write() },
+	} {
+		for _, names := range [][2]string{{kind, "{" + kind + "}"}, {"{" + kind + "-2}", kind + "-2"}} {
+			awaited, released := lock(b.Client(), names[0]), lock(b.Client(), names[1])
+			b.Must(awaited.Lock(ctx))
+			b.Must(released.Lock(ctx))
+			waits := lock(b.Client(), names[0])
+			got := make(chan error, 1)
+			go func() { got <- waits.Do(ctx, func(context.Context) error { return nil }) }()
+			testredis.Await(t, "it waits", locktest.Soon, func() bool { return b.Rdb.Exists(ctx, record.LineKey(names[0])).Val() == 1 })
+			before := b.Rdb.HKeys(ctx, names[0]).Val()
+			b.Must(released.Unlock(ctx))
+			assert.Zero(t, b.Rdb.Exists(ctx, names[1]).Val(), "%s: the record of %s is there", kind, names[1])
+			assert.Equal(t, before, b.Rdb.HKeys(ctx, names[0]).Val(), "%s: the record of %s", kind, names[0])
+			assert.Empty(t, got, "%s: two have %s", kind, names[0])
+			b.Must(awaited.Unlock(ctx))
+			b.Must(locktest.Await(b, "the waiter of "+names[0], got))
+		}
+	}
+}
+
+// A lock that is passed on is never free: a TryLock without a wait does not acquire it meanwhile.
+func TestLineTryLockNeverGetsInBetween(t *testing.T) {
+	onEachLine(t, func(b *locktest.Bench) {
+		const n = 8
+		first := contender(b).takes()
+		var sections sync.WaitGroup
+		var served atomic.Int32
+		for range n {
+			c := contender(b).joins()
+			waitgroup.Go(&sections, func() {
+				if assert.NoError(b, <-c.got) && served.Add(1) < n {
+					time.Sleep(5 * time.Millisecond)
+					assert.NoError(b, c.lock.Unlock(c.owner))
+				}
+			})
+		}
+		var tries sync.WaitGroup
+		begun := make(chan struct{})
+		var tried int
+		waitgroup.Go(&tries, func() {
+			l := b.Client().NewLock(b.LockName)
+			for ; served.Load() < n; tried++ {
+				ok, err := l.TryLock(context.Background(), 0, 0)
+				assert.NoError(b, err)
+				if !assert.False(b, ok, "TryLock got in between") {
+					_, _ = l.ForceUnlock(context.Background()) // passes to the next entry
+				}
+				if tried == 0 {
+					close(begun)
+				}
+			}
+		})
+		<-begun
+		first.unlocks()
+		sections.Wait()
+		tries.Wait()
+		b.Logf("%d tries", tried)
+		_, err := first.lock.ForceUnlock(context.Background())
+		b.Must(err)
+	})
+}
+
+// Tokens grow from hold to hold, even if they come with a grant.
+func TestLineTokensGrow(t *testing.T) {
+	onEachLine(t, func(b *locktest.Bench) {
+		var all sync.WaitGroup
+		var tokens []int64 // guarded by the lock
+		for range 4 {
+			c := contender(b)
+			l := c.client.NewLock(b.LockName, Fenced())
+			waitgroup.Go(&all, func() {
+				for range 10 {
+					assert.NoError(b, l.Lock(c.owner))
+					token, err := l.Token(c.owner)
+					assert.NoError(b, err)
+					tokens = append(tokens, token)
+					assert.NoError(b, l.Unlock(c.owner))
+				}
+			})
+		}
+		all.Wait()
+		require.Len(b, tokens, 40)
+		for i := range tokens[1:] {
+			assert.Greater(b, tokens[i+1], tokens[i], "token %d", i+1)
+		}
+	})
+}
+
+// A grant draws the token, and its message contains it, so that no further request is needed.
+func TestLineGrantBringsTheToken(t *testing.T) {
+	onEachLine(t, func(b *locktest.Bench) {
+		first := b.Manual()
+		first.Fenced = true
+		before := first.Ask(contract.Barge)[2]
+		next := contender(b).sibling(Fenced()).joins()
+		asked := next.settled()
+		first.Release(false)
+		next.gets()
+		assert.Equal(b, asked, next.scripts.N.Load(), "scripts")
+		token, err := next.lock.Token(next.owner)
+		b.Must(err)
+		assert.Greater(b, token, before, "the token")
+		next.unlocks()
+	})
+}
+
+// A client without tokens passes the lock to one that asks for tokens, and the other way round.
+func TestLinePassesBetweenFencedAndUnfenced(t *testing.T) {
+	onEachLine(t, func(b *locktest.Bench) {
+		first := contender(b).takes()
+		fenced := contender(b).sibling(Fenced()).joins()
+		last := contender(b).joins()
+		first.unlocks()
+		fenced.gets()
+		token, err := fenced.lock.Token(fenced.owner)
+		b.Must(err)
+		assert.NotZero(b, token, "the token")
+		fenced.unlocks()
+		last.gets().unlocks()
+	})
+}
+
+// A release whose answer is lost is sent again, and passes the lock on once.
+func TestLineLostAnswerOfAReleaseGrantsOnce(t *testing.T) {
+	t.Parallel()
+	for what, fault := range map[string]testredis.Fault{"closed": testredis.LoseReply, "silent": testredis.StallReply} {
+		t.Run(what, func(t *testing.T) {
+			b := locktest.NewFaultBench(t)
+			b.Opts = []Option{WithPollInterval(time.Hour)}
+			first := contenderOn(b.Bench, b.Proxy.Client()).takes()
+			one, two := b.Manual().Listens().Joins(), b.Manual().Listens().Joins()
+			rule := b.Proxy.On(locktest.Calls(record.Script("lock_release")), fault).Times(2)
+			first.unlocks()
+			assert.NotZero(b, rule.Count(), "answers that were lost")
+			assert.Len(b, messages(one), 1, "messages to the first place")
+			assert.Empty(b, messages(two), "messages to the second place")
+			assert.Equal(b, one.Field, b.Holder(), "the holder")
+		})
+	}
+}
+
+// A waiter whose answer is lost or late is granted the lock all the same, and does not sleep while the lock is free.
+func TestLineLostAnswerOfARequestLosesNoGrant(t *testing.T) {
+	t.Parallel()
+	for what, fault := range map[string]testredis.Fault{
+		"closed": testredis.LoseReply, "silent": testredis.StallReply, "late": testredis.DelayReply(500 * time.Millisecond),
+	} {
+		for _, meanwhile := range []string{"nothing", "released", "cut and released"} {
+			t.Run(what+", "+meanwhile, func(t *testing.T) {
+				b := locktest.NewFaultBench(t)
+				b.Opts = []Option{WithPollInterval(time.Hour)}
+				first := contender(b.Bench).takes()
+				one := contenderOn(b.Bench, b.Proxy.Client())
+				rule := b.Proxy.On(asksIn(contract.Push), fault)
+				one.asks()
+				if what == "late" { // it has fired when the answer comes
+					one.joined()
+				} else {
+					locktest.Await(b.Bench, "the answer is lost", rule.Fired())
+				}
+				switch meanwhile {
+				case "released":
+					first.unlocks()
+				case "cut and released":
+					channel := b.ReleaseChannel() + ":" + one.client.ID()
+					again := b.Proxy.On(testredis.Command("subscribe"), testredis.HoldRequest).Times(testredis.Always)
+					b.Must(b.Rdb.ClientKillByFilter(context.Background(), "TYPE", "pubsub").Err())
+					testredis.Await(b, "the subscription is gone", locktest.Soon, func() bool {
+						return b.Hearers(channel) == 0
+					})
+					first.unlocks()
+					again.Release()
+				default:
+					one.settled()
+					first.unlocks()
+				}
+				one.gets().unlocks()
+				b.Must(b.Rdb.Del(context.Background(), b.LineKey()).Err())
+			})
+		}
+	}
+}
+
+// A late answer "busy" does not hide a message that arrived before it.
+func TestLineLateAnswerHidesNoMessage(t *testing.T) {
+	b := locktest.NewFaultBench(t)
+	b.Opts = []Option{WithPollInterval(time.Hour)}
+	first := contender(b.Bench).takes()
+	one := contenderOn(b.Bench, b.Proxy.Client())
+	b.Proxy.On(asksIn(contract.Push), testredis.DelayReply(300*time.Millisecond))
+	one.asks().joined()
+	first.unlocks() // the message arrives before the answer
+	one.gets()
+	assert.Equal(b, int64(2), one.scripts.N.Load(), "scripts")
+	one.unlocks()
+}
+
+// With synced replicas a grant is confirmed by a request, because the replicas have to confirm each hold.
+func TestLineGrantIsConfirmedForReplicas(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewLineBench(t, testredis.Start(t).Addr())
+	b.Manual().Takes()
+	c := contender(b, WithSyncedReplicas(1, 100*time.Millisecond)).joins()
+	asked := c.settled()
+	c.isGranted(placeOf(c.Bench, c.client.ID()).Asked, 5000)
+	b.MustBe(locktest.Await(b, "Lock", c.got), ErrNotSynced) // there are no replicas
+	assert.GreaterOrEqual(b, c.scripts.N.Load(), asked+1, "scripts")
+	testredis.Await(b, "the lock is released", locktest.Soon, func() bool { return b.Holder() == "" })
+}
+
+// A forged grant that names the hold of another Client does not release it: only the Client that a field belongs to is
+// ever told of a grant to it.
+func TestForgedGrantReleasesNoHoldOfAnotherClient(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		for name, newLock := range map[string]func(c *Client, name string) Locker{
+			"lock":      func(c *Client, name string) Locker { return c.NewLock(name) },
+			"fair":      func(c *Client, name string) Locker { return c.NewFairLock(name) },
+			"write":     func(c *Client, name string) Locker { return c.NewRWLock(name).Write() },
+			"semaphore": func(c *Client, name string) Locker { return c.NewSemaphore(name, 1) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				b := locktest.NewBench(t, addr)
+				ctx := context.Background()
+				held := newLock(b.Client(), b.LockName)
+				b.Must(held.Lock(ctx))
+				c := b.Client()
+				record := locktest.RecordOf(newLock(c, b.LockName))
+				field := locktest.EngineOf(locktest.ClientOf(held)).HeldField(locktest.RecordOf(held), engine.OwnerOf(ctx)) + record.Traits().Suffix
+				locktest.EngineOf(c).Probe().HearGrant(record, fmt.Sprintf("grant %s 1 5000 0", field))
+				b.Must(c.Close()) // waits for what the message has begun
+				b.Holds(held, 1)
+				b.Must(held.Unlock(ctx))
+			})
+		}
+	})
+}
+
+// The same for a hold that the Client itself has detached.
+func TestForgedGrantReleasesNoDetachedHold(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c := b.Client()
+	l := c.NewLock(b.LockName)
+	hold, err := l.Acquire(ctx)
+	b.Must(err)
+	text, err := hold.Detach(ctx, time.Minute)
+	b.Must(err)
+	detached, err := ticket.Decode(text)
+	b.Must(err)
+	locktest.EngineOf(c).Probe().HearGrant(locktest.RecordOf(l), fmt.Sprintf("grant %s 1 5000 0", detached.ID))
+	b.Must(c.Close())
+	hold, err = b.Client().Attach(ctx, text)
+	b.Must(err)
+	b.Must(hold.Release(ctx))
+}
+
+// The same for some of the permits of a hold.
+func TestForgedGrantReleasesNoPermitOfAHold(t *testing.T) {
+	for name, forged := range map[string]func(before string, number int) string{
+		"one of them":            func(before string, n int) string { return fmt.Sprint(before, n+1) },
+		"the last, and others":   func(before string, n int) string { return fmt.Sprint(before, n+2, "+5") },
+		"all of them, and more":  func(before string, n int) string { return fmt.Sprint(before, n, "+4") },
+		"zeros before a number":  func(before string, n int) string { return fmt.Sprint(before, "00", n, "+2") },
+		"those in front, and it": func(before string, n int) string { return fmt.Sprint(before, n-1, "+2") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := locktest.NewBench(t, testredis.Start(t).Addr())
+			ctx := context.Background()
+			c := b.Client()
+			s := c.NewSemaphore(b.LockName, 10)
+			hold, err := s.AcquireN(ctx, 3)
+			b.Must(err)
+			several, err := locktest.SeveralOf(s, 3)
+			b.Must(err)
+			field := locktest.EngineOf(c).HeldField(several, locktest.OwnerOf(hold))
+			at := strings.LastIndexByte(field, ':') + 2 // behind the mark of a Client that uses the line
+			number, err := strconv.Atoi(strings.TrimSuffix(field[at-1:], "+3"))
+			b.Must(err)
+			message := fmt.Sprintf("grant %s 1 5000 0", forged(field[:at], number))
+			locktest.EngineOf(c).Probe().HearGrant(locktest.RecordOf(s), message)
+			b.Must(c.Close())
+			assert.EqualValues(t, 3, b.Rdb.ZCard(ctx, record.PermitsKey(b.LockName)).Val(), message)
+			b.Must(hold.Release(ctx))
+		})
+	}
+}

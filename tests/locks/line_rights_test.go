@@ -1,0 +1,257 @@
+package locks
+
+// The line for users who may not publish, subscribe, or use its keys.
+//
+// Rules: such a user acquires locks all the same, and passes them on. It lets those in the line go first.
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A user that may not publish, not subscribe, or not use the keys of the line acquires locks, and passes them to
+// others.
+func TestLineWithoutAPermission(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	for what, lack := range map[string]struct {
+		rights []string
+		warned string // the log when the user waits; "" if nothing is logged
+	}{
+		"publish":   {[]string{"allkeys", "allchannels", "allcommands", "-publish"}, ""},
+		"subscribe": {[]string{"allkeys", "allchannels", "allcommands", "-subscribe"}, "refuses the subscription"},
+		"channels":  {[]string{"allkeys", "resetchannels", "allcommands"}, "refuses the subscription"},
+		"line": {[]string{"~lock-*", "~redisson_lock_token:*", "allchannels", "allcommands"},
+			"refuses the keys of the wait queues"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := locktest.NewBench(t, s.Addr())
+			d := b.Deployment(s)
+			var logged locktest.LockedBuffer
+			opts := []Option{WithPollInterval(300 * time.Millisecond), WithWatchdogTimeout(30 * time.Second)}
+			user := d.User(b, lack.rights, append(opts, WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))...)
+			other := []*Client{b.Client(opts...), b.Client(opts...)}
+			ctx, cancel := context.WithTimeout(context.Background(), locktest.Soon)
+			defer cancel()
+			first := b.Manual().Takes()
+			var all sync.WaitGroup
+			var inside atomic.Int32
+			for _, c := range []*Client{user, other[0], user, other[1]} {
+				waitgroup.Go(&all, func() {
+					l, me := c.NewLock(b.LockName), ContextWithOwner(ctx)
+					for range 5 {
+						if !assert.NoError(b, l.Lock(me), "Lock without the right to %s", what) {
+							return
+						}
+						assert.Equal(b, int32(1), inside.Add(1), "owners inside")
+						time.Sleep(time.Millisecond)
+						inside.Add(-1)
+						assert.NoError(b, l.Unlock(me))
+					}
+				})
+			}
+			testredis.Await(b, "the user waits", locktest.Soon, func() bool {
+				return b.Asks(user.NewLock(b.LockName)) && (lack.warned == "" || logged.String() != "")
+			})
+			first.Release(false)
+			all.Wait()
+			log := logged.String()
+			assert.Equal(b, map[bool]int{true: 1}[lack.warned != ""], strings.Count(log, "level="), "logged: %s", log)
+			assert.Contains(b, log, lack.warned, "logged")
+		})
+	}
+}
+
+// A user that may not publish cannot notify waiters of its release, and they poll once in each poll interval. The user
+// leaves the lock to them for that time, even if it has only one goroutine, and if there are several permits.
+func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	b := locktest.NewBench(t, server.Addr())
+	d := b.Deployment(server)
+	user := d.User(b, []string{"allkeys", "allchannels", "allcommands", "-publish"})
+	t.Cleanup(func() { b.Must(b.Rdb.FlushAll(context.Background()).Err()) }) // a semaphore leaves its number of permits
+	for kind, newLock := range map[string]func(c *Client, name string) Locker{
+		"plain": func(c *Client, name string) Locker { return c.NewLock(name) },
+		// In addition to a MultiLock, which has no entry.
+		"multi":     func(c *Client, name string) Locker { return c.NewLock(name) },
+		"semaphore": func(c *Client, name string) Locker { return c.NewSemaphore(name, 2) },
+	} {
+		for goroutines := range 2 {
+			t.Run(fmt.Sprint(kind, goroutines+1), func(t *testing.T) {
+				t.Parallel()
+				name := fmt.Sprint(b.LockName, kind, goroutines)
+				other, busy := newLock(b.Client(), name), newLock(user, name)
+				ctx, stop := context.WithCancel(context.Background())
+				section, most := time.Millisecond, int64(300)
+				if kind == "multi" { // the MultiLock has to be notified of each release
+					section, most = 15*time.Millisecond, 100
+				}
+				var sections atomic.Int64
+				var all sync.WaitGroup
+				if kind == "semaphore" && goroutines == 0 { // otherwise the permits are enough for all
+					require.NoError(t, other.Lock(ContextWithOwner(context.Background())))
+				}
+				for range goroutines + 1 {
+					waitgroup.Go(&all, func() {
+						for me := ContextWithOwner(ctx); busy.Lock(me) == nil; sections.Add(1) {
+							time.Sleep(section)
+							assert.NoError(t, busy.Unlock(me))
+						}
+					})
+				}
+				if kind == "multi" {
+					c := b.Client()
+					beside := c.NewMultiLock(c.NewLock(name), c.NewLock(name+"-beside"))
+					waitgroup.Go(&all, func() {
+						for me := ContextWithOwner(ctx); beside.Lock(me) == nil; {
+							assert.NoError(t, beside.Unlock(me))
+						}
+					})
+				}
+				testredis.Await(t, "the user has the lock", locktest.Soon, func() bool { return sections.Load() > 0 })
+				before, me := sections.Load(), ContextWithOwner(context.Background())
+				require.NoError(t, other.Lock(me))
+				assert.Less(t, sections.Load()-before, most, "sections of the user, while the other one waited")
+				stop()
+				all.Wait()
+				assert.NoError(t, other.Unlock(me))
+			})
+		}
+	}
+}
+
+// A user that may not use the keys of the line is notified of a release as before the line existed.
+func TestLineUserWithoutItsKeysHearsReleases(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	b := locktest.NewLineBench(t, s.Addr())
+	d := b.Deployment(s)
+	user := d.User(
+		b,
+		[]string{"~lock-*", "allchannels", "allcommands"},
+		WithWatchdogTimeout(30*time.Second),
+	).NewLock(
+		b.LockName,
+	)
+	first := contender(b).takes()
+	got := make(chan error, 1)
+	me := ContextWithOwner(context.Background())
+	go func() { got <- user.Lock(me) }()
+	locktest.AwaitSubscribed(t, user, got)
+	time.Sleep(300 * time.Millisecond) // until the attempt after the subscription has ended: no permission tells
+	first.unlocks()
+	b.Must(locktest.Await(b, "the user hears of the release", got))
+	b.Must(user.Unlock(me))
+}
+
+// withoutLine are the permissions of a user that may do everything with the locks of a bench, except use their line.
+var withoutLine = []string{
+	"~lock-*",
+	"~{lock-*",
+	"~redisson_lock_*",
+	"~relock_lock_alive:*",
+	"~relock_rwlock_writers:*",
+	"allchannels",
+	"allcommands",
+}
+
+// The field of the first hold of a Client already shows whether its user may use the line.
+func TestLineFieldOfTheFirstHoldShowsWhetherTheUserMayUseTheLine(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	b := locktest.NewLineBench(t, server.Addr())
+	d := b.Deployment(server)
+	all := []string{"~*", "allchannels", "allcommands"}
+	for _, kind := range locktest.RecordLocks {
+		for _, may := range []bool{true, false} {
+			rights := all
+			if !may {
+				rights = withoutLine
+			}
+			ctx, name := ContextWithOwner(
+				context.Background(),
+			), fmt.Sprintf(
+				"%s-%s-%t",
+				b.LockName,
+				strings.ReplaceAll(kind.Name, " ", "-"),
+				may,
+			)
+			c := d.User(b, rights)
+			l := kind.One(c, name)
+			got, err := l.TryLock(ctx, 0, 0)
+			require.NoError(b, err, kind.Name)
+			require.True(b, got, "%s, may use the line: %t", kind.Name, may)
+			i, err := b.Client().Inspect(ctx, name)
+			b.Must(err)
+			require.Len(b, i.Holders, 1, kind.Name)
+			// The first request of a reader that may use the key of the line is a release: writers look.
+			if kind.Name != "read" || may {
+				assert.Equal(
+					b,
+					may,
+					engine.UsesLine(strings.TrimSuffix(i.Holders[0].Field, record.WriteSuffix)),
+					"%s: %s",
+					kind.Name,
+					i.Holders[0].Field,
+				)
+			}
+			b.Must(l.Unlock(ctx))
+		}
+	}
+}
+
+// A MultiLock of a user without the line works, and its fields show it from the first one on.
+func TestLineMultiLockOfAUserWithoutTheLine(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	b := locktest.NewLineBench(t, server.Addr())
+	d := b.Deployment(server)
+	for what, locks := range map[string]func(c *Client) []Locker{
+		"plain": func(c *Client) []Locker {
+			return []Locker{c.NewLock(b.LockName + "-1"), c.NewLock(b.LockName+"-2", Fenced())}
+		},
+		"others": func(c *Client) []Locker {
+			return []Locker{locktest.NewWriteLock(c, b.LockName+"-3"), c.NewFairLock(b.LockName + "-4"), c.NewLock(b.LockName + "-5")}
+		},
+		"semaphore": func(c *Client) []Locker {
+			return []Locker{c.NewSemaphore(b.LockName+"-6", 1), c.NewLock(b.LockName + "-7")}
+		},
+	} {
+		c, ctx := d.User(b, withoutLine), ContextWithOwner(context.Background())
+		all := locks(c)
+		l := c.NewMultiLock(all...)
+		got, err := l.TryLock(ctx, 0, 0)
+		require.NoError(b, err, what)
+		require.True(b, got, what)
+		for _, one := range all {
+			i, err := b.Client().Inspect(ctx, one.Name())
+			b.Must(err)
+			require.Len(b, i.Holders, 1, one.Name())
+			assert.False(
+				b,
+				engine.UsesLine(strings.TrimSuffix(i.Holders[0].Field, record.WriteSuffix)),
+				"%s: %s",
+				one.Name(),
+				i.Holders[0].Field,
+			)
+		}
+		b.Must(l.Unlock(ctx))
+	}
+}

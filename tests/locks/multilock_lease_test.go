@@ -1,0 +1,322 @@
+package locks
+
+// How long the locks of a MultiLock last.
+//
+// Rules: there is one deadline, and one lease, which starts for all locks when the last one is acquired: they end
+// together. At least half of it is left when the caller gets the locks, however late the answers are.
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// If its last lock always expires before the others have their lease, that is an error, and nothing of it is left:
+// otherwise the next Lock would acquire again a lock that outlived it, and no Unlock would follow.
+func TestMultiLockThatExpiresAtOnceIsNotReported(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	proxy := testredis.NewProxy(t, b.Addr)
+	ctx := context.Background()
+	c := b.ClientOn(proxy.Client())
+	l := c.NewMultiLock(c.NewLock(b.LockName+"-1"), c.NewFairLock(b.LockName+"-2")) // in two steps
+	b.Must(l.LockLease(ctx, time.Second))                                           // loads its scripts
+	b.Must(l.Unlock(ctx))
+
+	inUse := locktest.EngineOf(c).Probe().KeepInUse(b.LockName + "-1") // so it acquires one step after the other
+	const latency = 40 * time.Millisecond
+	proxy.Latency(latency)
+	ok, err := l.TryLock(ctx, locktest.Soon, 3*latency) // a step takes two thirds of that
+	proxy.Latency(0)
+	inUse()
+	b.MustBe(err, ErrLockLost)
+	assert.False(t, ok, "it is held, and over")
+	_, err = l.Guard(ctx)
+	b.MustBe(err, ErrNotHeld)
+	for _, name := range []string{b.LockName + "-1", b.LockName + "-2"} {
+		testredis.Await(
+			b,
+			name+" is released",
+			locktest.Soon,
+			func() bool { return b.Rdb.Exists(ctx, name).Val() == 0 },
+		)
+	}
+	b.Must(l.Lock(ctx))
+	b.Must(l.Unlock(ctx))
+}
+
+// The first try of an attempt on several locks runs late, when its owner has unlocked one of them: the owner does not
+// lose the other one.
+func TestMultiLockLateTryTakesNoLockFromItsOwner(t *testing.T) {
+	b := locktest.NewFaultBench(t)
+	ctx := ContextWithOwner(context.Background())
+	c := b.ClientOn(b.Proxy.Client())
+	one, two := c.NewLock(b.LockName+"1"), c.NewLock(b.LockName+"2")
+	late := b.Proxy.On(locktest.Calls(record.Script("bundle")), testredis.HoldRequest)
+	b.Must(c.NewMultiLock(one, two).Lock(ctx)) // the second try
+	<-late.Fired()
+	b.Must(two.Unlock(ctx))
+	guarded, err := one.Guard(ctx)
+	b.Must(err)
+	late.Release()
+	testredis.Await(b, "the first try has ended", locktest.Soon, func() bool { return locktest.EngineOf(c).Probe().Stats().Late == 0 })
+	held, err := one.HoldCount(ctx)
+	b.Must(err)
+	assert.Equal(t, 1, held)
+	b.Must(guarded.Err())
+	b.Must(one.Unlock(ctx))
+	assert.Zero(t, b.Rdb.Exists(ctx, one.Name(), two.Name()).Val())
+}
+
+// At least half of an explicit lease remains when LockLease returns, although an answer was late: that of an attempt,
+// or that of the request that starts the leases of all steps together.
+func TestMultiLockLateAnswerLeavesHalfOfTheLease(t *testing.T) {
+	t.Parallel()
+	for what, late := range map[string]testredis.Match{"attempt": locktest.Calls(record.Script("fair_acquire")), "start": locktest.Calls(record.Script("renew"))} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			const lease = time.Second
+			b := locktest.NewFaultBenchOn(t, testredis.Start(t))
+			ctx := ContextWithOwner(context.Background())
+			c := b.Bench.ClientOn(b.Proxy.Client())
+			l := c.NewMultiLock(c.NewLock(b.LockName+"-1"), c.NewFairLock(b.LockName+"-2")) // in two steps
+			if what == "start" {
+				inUse := locktest.EngineOf(c).Probe().KeepInUse(b.LockName + "-1") // so it acquires one step after the other
+				defer inUse()
+			}
+			rule := b.Proxy.On(late, testredis.DelayReply(870*time.Millisecond))
+			b.Must(l.LockLease(ctx, lease))
+			assert.Positive(t, rule.Count())
+			guarded, err := l.Guard(ctx)
+			b.Must(err)
+			locktest.Stays(b, "hardly anything was left of the lease", guarded.Done(), lease/2-50*time.Millisecond)
+			_ = l.Unlock(ctx) // the lease may have expired
+		})
+	}
+}
+
+// A TryLock without a wait gives up soon if Redis stops answering after the first lock was acquired, and releases what
+// it has acquired in the background.
+func TestMultiLockGivesUpASilentRedisSoon(t *testing.T) {
+	t.Parallel()
+	for what, silent := range map[string]testredis.Match{"attempt": locktest.AnyOf(record.Script("fair_acquire"), record.Script("lock_release")),
+		"start": locktest.AnyOf(record.Script("renew"), record.Script("lock_release"))} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := locktest.NewFaultBenchOn(t, testredis.Start(t))
+			ctx := ContextWithOwner(context.Background())
+			c := b.PatientClient()
+			l := c.NewMultiLock(c.NewLock(b.LockName+"-1"), c.NewFairLock(b.LockName+"-2")) // in two steps
+			b.Must(l.Do(ctx, func(context.Context) error { return nil }))
+			rule := b.Proxy.On(silent, testredis.HoldRequest).Times(testredis.Always)
+			start := time.Now()
+			ok, err := l.TryLock(ctx, 0, time.Minute)
+			assert.Less(t, time.Since(start), testredis.Scale(start, 2*time.Second+3*send.Slack))
+			b.MustBe(err, engine.ErrNoAnswer)
+			assert.False(t, ok)
+			rule.Release()
+			b.FreeSoon()
+		})
+	}
+}
+
+// One deadline applies to all locks, and the locks that were acquired are released.
+func TestMultiLockHasOneDeadlineForAll(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c, other := b.Client(), b.Client()
+	kinds := func(c *Client) []Locker {
+		return []Locker{c.NewLock(b.LockName + "-1"), c.NewFairLock(b.LockName + "-2"), locktest.NewWriteLock(c, b.LockName+"-3")}
+	}
+	l := c.NewMultiLock(kinds(c)...)
+	const wait = time.Second
+	for _, busy := range kinds(other) {
+		b.Must(busy.Lock(ctx))
+		start := time.Now()
+		ok, err := l.TryLock(ctx, wait, 0)
+		took := time.Since(start)
+		require.NoError(t, err)
+		assert.False(t, ok)
+		assert.GreaterOrEqual(t, took, wait)
+		assert.LessOrEqual(t, took, wait+locktest.Soon)
+		deadline, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		b.MustBe(l.Lock(deadline), context.DeadlineExceeded)
+		cancel()
+		b.Tries(l, false)
+		for _, free := range kinds(other) {
+			if free.Name() == busy.Name() {
+				continue
+			}
+			triesFor(b, ctx, free, locktest.Soon, true) // it was released
+			b.Must(free.Unlock(ctx))
+		}
+		b.Must(busy.Unlock(ctx))
+	}
+}
+
+// An additional acquire is valid no longer than its lease, which starts before the request is sent, even for the last
+// lock.
+func TestMultiLockReentryIsValidNoLongerThanItsLease(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	proxy := testredis.NewProxy(t, b.Addr)
+	ctx := context.Background()
+	c := b.ClientOn(proxy.Client())
+	last := b.LockName + "-2"
+	l := c.NewMultiLock(c.NewLock(b.LockName+"-1"), c.NewFairLock(last))
+	b.Must(l.LockLease(ctx, 2500*time.Millisecond))
+	proxy.Latency(200 * time.Millisecond)
+	err := l.LockLease(ctx, 2*time.Second) // the steps take half of that
+	proxy.Latency(0)
+	b.Must(err)
+	guarded, err := l.Guard(ctx)
+	b.Must(err)
+	rival := b.Client().NewLock(last)
+	b.Must(rival.Lock(ctx))
+	assert.Error(t, guarded.Err(), "a rival has a lock that is still trusted")
+	b.Must(rival.Unlock(ctx))
+}
+
+// A lease starts for each of them exactly when the last one was acquired.
+func TestMultiLockLeaseBeginsWithTheLast(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		for _, lease := range []time.Duration{3 * time.Second, time.Hour} { // shorter and longer than the watchdog timeout
+			b := locktest.NewBench(t, addr)
+			ctx := context.Background()
+			c, other := b.Client(), b.Client()
+			early := []Locker{c.NewLock(b.LockName + "-1"), locktest.NewWriteLock(c, b.LockName+"-2"), locktest.NewReadLock(c, b.LockName+"-3")}
+			before := c.NewLock(b.LockName + "-4")
+			b.Must(before.LockLease(ctx, 2*time.Hour)) // already held
+			last := other.NewFairLock(b.LockName + "-last")
+			b.Must(last.Lock(ctx))
+			// A fair lock comes before a plain one; a foreign Locker comes last.
+			l := c.NewMultiLock(append(early, before, locktest.StubLocker{Locker: c.NewFairLock(b.LockName + "-last")})...)
+			got := make(chan error)
+			owned := engine.OwnerOf(ctx).In(ctx)
+			go func() { got <- l.LockLease(owned, lease) }()
+			testredis.Await(b, "the others are held", locktest.Soon, func() bool {
+				for _, e := range early {
+					if held, err := e.IsHeld(ctx); !held || err != nil {
+						return false
+					}
+				}
+				return true
+			})
+			time.Sleep(2500 * time.Millisecond)
+			b.Must(last.Unlock(ctx))
+			b.Must(locktest.Await(b, "all are free", got))
+			for _, e := range early {
+				ttl, err := e.TTL(ctx)
+				require.NoError(t, err)
+				assert.LessOrEqual(t, ttl, lease, e.Name())
+				assert.GreaterOrEqual(t, ttl, lease-2300*time.Millisecond, e.Name())
+			}
+			ttl, err := before.TTL(ctx)
+			require.NoError(t, err)
+			assert.GreaterOrEqual(t, ttl, time.Hour+time.Minute, "left of what was held longer")
+			b.Must(l.Unlock(ctx))
+			b.Holds(before, 1)
+			b.Must(before.Unlock(ctx))
+		}
+	})
+}
+
+// While a MultiLock of several steps waits for the last one, it extends an explicit lease of the others, however long
+// that takes, and shortens none. When the lease ends, nothing stays in Redis.
+func TestMultiLockKeepsAnExplicitLeaseWhileItWaits(t *testing.T) {
+	t.Parallel()
+	b, ctx := locktest.NewBench(t, testredis.Start(t).Addr()), context.Background()
+	c, other := b.Client(), b.Client()
+	last := other.NewFairLock(b.LockName + "-last")
+	b.Must(last.Lock(ctx))
+	const lease = 500 * time.Millisecond
+	got := make(chan error)
+	owned := ContextWithOwner(ctx)
+	early := b.LockName + "-1"
+	l := c.NewMultiLock(c.NewFairLock(early), locktest.StubLocker{Locker: c.NewFairLock(b.LockName + "-last")})
+	go func() { got <- l.LockLease(owned, lease) }()
+	extended, left := 0, time.Duration(0)
+	testredis.Await(b, "the lease was extended beyond its first end", time.Minute, func() bool {
+		now := b.Rdb.PTTL(ctx, early).Val()
+		assert.LessOrEqual(b, now, 2*time.Second)
+		if now > left && left > 0 {
+			extended++
+		}
+		left = now
+		return extended >= 4
+	})
+	b.Must(last.Unlock(ctx))
+	b.Must(locktest.Await(b, "all are free", got))
+	testredis.Await(b, "its lease has ended", time.Minute, func() bool { return len(b.Keys()) == 0 })
+	assert.Zero(b, locktest.EngineOf(c).Probe().Stats().Late)
+}
+
+// The same for a step that is a RedLock: its lease is extended at each of the nodes.
+func TestMultiLockKeepsTheLeaseOfARedLockWhileItWaits(t *testing.T) {
+	b, ctx := locktest.NewSmallRedBench(t), ContextWithOwner(context.Background())
+	red := lock(b)
+	others := make(chan struct{})
+	last := locktest.StubLocker{Locker: b.Client().NewLock(b.LockName + "-last")}
+	last.OnTryLock = func(ctx context.Context, wait, lease time.Duration) (bool, error) {
+		<-others // hold it until then
+		return last.Locker.TryLock(ctx, wait, lease)
+	}
+	l := b.Client().NewMultiLock(red, last)
+	const lease = 500 * time.Millisecond
+	got := make(chan error)
+	go func() {
+		ok, err := l.TryLock(ctx, time.Minute, lease)
+		assert.True(b, ok)
+		got <- err
+	}()
+	left := make([]time.Duration, len(b.Nodes))
+	extended := make([]int, len(b.Nodes))
+	testredis.Await(b, "the lease was extended at all nodes", locktest.Soon, func() bool {
+		for i, rdb := range b.Nodes {
+			now := rdb.PTTL(ctx, b.LockName).Val()
+			if now > left[i] && left[i] > 0 {
+				extended[i]++
+			}
+			left[i] = now
+		}
+		return slices.Min(extended) >= 2
+	})
+	close(others)
+	b.Must(locktest.Await(b.Bench, "all are free", got))
+	testredis.Await(b, "its lease has ended", locktest.Soon, func() bool { return b.Has() == 0 })
+	b.MustBe(l.Unlock(ctx), ErrLockLost)
+}
+
+// The locks end together also if MaxHold ends one of the first steps sooner than the lease of the last one.
+func TestMultiLockEndsTogetherAtMaxHold(t *testing.T) {
+	t.Parallel()
+	b, ctx := locktest.NewBench(t, testredis.Start(t).Addr()), ContextWithOwner(context.Background())
+	c := b.Client()
+	const lease = time.Minute
+	first, second := c.NewFairLock(b.LockName+"-1", MaxHold(lease)), c.NewFairLock(b.LockName+"-2")
+	l := c.NewMultiLock(first, second)
+	b.Must(second.Lock(context.Background()))
+	got := make(chan error)
+	go func() { got <- l.LockLease(ctx, lease) }()
+	testredis.Await(b, "the first one is held", locktest.Soon, func() bool {
+		held, err := first.IsHeld(ctx)
+		return held && err == nil
+	})
+	b.Must(second.Unlock(context.Background()))
+	b.Must(locktest.Await(b, "both are free", got))
+	p, o := locktest.EngineOf(c).Probe(), engine.OwnerOf(ctx)
+	assert.Equal(t, p.LeasesEnd(locktest.LockOf(first), o), p.LeasesEnd(locktest.LockOf(second), o))
+	b.Must(l.Unlock(ctx))
+}

@@ -1,0 +1,739 @@
+package locks
+
+// MultiLocks: several locks that are acquired and released as one.
+//
+// Rules: all or none: while one of them is busy, the others are free for other owners. No two owners wait for each other,
+// in whatever order they name the locks. The loss of one lock is the loss of all. Leases and foreign Lockers have files
+// of their own.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestMultiLock(t *testing.T) { testLocker(t, locktest.NewMultiLock) }
+
+// The same in one step.
+func TestMultiLockInOneStep(t *testing.T) {
+	testLocker(t, func(c *Client, name string) Locker {
+		return c.NewMultiLock(c.NewLock(name+"-b"), c.NewLock(name), c.NewLock(name+"-a"))
+	})
+}
+
+// Locks of several steps are tried at the same time. If one is busy, the others are free for other owners while the
+// MultiLock waits for the first of them.
+func TestMultiLockTriesAllStepsTogether(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx := ContextWithOwner(context.Background())
+	rdb := testredis.Client(t, b.Addr)
+	var gaveUp giveUps
+	c := b.ClientOn(rdb, WithObserver(&gaveUp))
+	locks := []Locker{c.NewFairLock(b.LockName + "-1"), c.NewFairLock(b.LockName + "-2"), c.NewFairLock(b.LockName + "-3")}
+	l := c.NewMultiLock(locks...)
+
+	var asked atomic.Int64
+	var alone atomic.Bool
+	all := make(chan struct{})
+	rdb.AddHook(locktest.ProcessHook(func(request func() error) error {
+		if asked.Add(1) == 3 {
+			close(all)
+		}
+		select {
+		case <-all:
+		case <-time.After(send.ResendTime * 9 / 10): // before one of them is sent again
+			alone.Store(true)
+		}
+		return request()
+	}))
+	for _, take := range []func() error{
+		func() error { return l.Lock(ctx) },
+		func() error { return l.LockLease(ctx, time.Minute) },
+	} {
+		b.Must(take())
+		assert.False(b, alone.Load(), "a request went out when the others had not")
+		for _, one := range locks {
+			n, err := one.HoldCount(ctx)
+			b.Must(err)
+			assert.Equal(b, 1, n)
+		}
+		b.Must(l.Unlock(ctx))
+		asked.Store(0)
+		all = make(chan struct{})
+	}
+	asked.Store(3)
+	close(all)
+
+	other := b.Client()
+	second := other.NewFairLock(b.LockName + "-2")
+	b.Must(second.Lock(ctx))
+	got := make(chan error, 1)
+	go func() { got <- l.Lock(ctx) }()
+	third := other.NewFairLock(b.LockName + "-3")
+	triesFor(b, context.Background(), third, locktest.Soon, true) // the attempt may have it for a moment
+	b.Must(third.Unlock(context.Background()))
+	b.Must(second.Unlock(ctx))
+	b.Must(locktest.Await(b, "Lock", got))
+	b.Must(l.Unlock(ctx))
+	assert.Zero(b, gaveUp.n.Load(), "events that a caller has given up")
+}
+
+// giveUps counts the callers that have given up.
+type giveUps struct {
+	NopObserver
+	n atomic.Int64
+}
+
+func (g *giveUps) GaveUp(context.Context, GaveUpEvent) { g.n.Add(1) }
+
+// The attempt on all steps waits for no lock. A Redis that answers slowly does not make it fail.
+func TestMultiLockOfSeveralStepsWaitsForASlowRedis(t *testing.T) {
+	b := locktest.NewFaultBench(t)
+	ctx := ContextWithOwner(context.Background())
+	c := b.PatientClient()
+	l := c.NewMultiLock(c.NewFairLock(b.LockName+"-1"), c.NewFairLock(b.LockName+"-2"))
+	b.Proxy.Latency(send.MinWait)
+	b.Must(l.Lock(ctx))
+	n, err := l.HoldCount(ctx)
+	b.Must(err)
+	assert.Equal(b, 1, n)
+	b.Must(l.Unlock(ctx))
+	b.Proxy.Latency(0)
+	// The Client continues to roll back the first attempt, which ran after it was given up.
+	testredis.Await(b, "nothing is left", locktest.Soon, func() bool { return len(b.Keys()) == 0 })
+}
+
+// It waits for the lock that is busy now.
+func TestMultiLockWaitsForWhicheverIsBusy(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		c, other := b.Client(WithPollInterval(time.Hour)), b.Client()
+		first, second := other.NewLock(b.LockName+"-1"), other.NewLock(b.LockName+"-2")
+		local := c.NewLock(b.LockName + "-1")
+		l := c.NewMultiLock(c.NewLock(b.LockName+"-1"), c.NewLock(b.LockName+"-2"))
+		owner := ContextWithOwner(ctx)
+		for range 3 {
+			b.Must(first.Lock(ctx))
+			got := b.StartWaiter(owner, l)
+			b.Must(second.Lock(ctx))
+			b.Must(first.Unlock(ctx))
+			testredis.Await(b, "it waits for the second one", locktest.Soon, func() bool {
+				return b.Hearers("redisson_lock__channel:{"+b.LockName+"-2}") > 0
+			})
+			b.Must(local.Lock(ctx)) // and in this process
+			b.Must(second.Unlock(ctx))
+			b.Must(local.Unlock(ctx))
+			b.Must(locktest.Await(b, "both are free", got))
+			b.Must(l.Unlock(owner))
+		}
+	})
+}
+
+// Unlock releases every lock, and its error names those that it could not release.
+func TestMultiLockUnlocksAll(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		c, other := b.Client(), b.Client()
+		failing := locktest.StubLocker{
+			Locker:   c.NewLock(b.LockName + "-stub"),
+			OnUnlock: func(context.Context) error { return io.ErrNoProgress },
+		}
+		l := c.NewMultiLock(failing, c.NewLock(b.LockName+"-1"), c.NewFairLock(b.LockName+"-2"), c.NewLock(b.LockName+"-3"))
+		b.Must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.Must(err)
+		b.Must(b.Rdb.Del(ctx, b.LockName+"-2").Err())
+		err = l.Unlock(ctx)
+		b.MustBe(err, ErrLockLost)
+		b.MustBe(err, io.ErrNoProgress)
+		assert.ErrorContains(t, err, b.LockName+`-2"`)
+		assert.NotContains(t, err.Error(), b.LockName+`-1"`)
+		assert.Error(t, guarded.Err(), "the guard goes on")
+		for _, name := range []string{"-stub", "-1", "-2", "-3"} {
+			b.Tries(other.NewLock(b.LockName+name), true)
+			b.Must(other.NewLock(b.LockName + name).Unlock(ctx))
+		}
+	})
+}
+
+// The locks that were acquired are released when another lock fails, and both errors are returned.
+func TestMultiLockJoinsErrors(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c := b.Client()
+	refuses := locktest.StubLocker{
+		Locker: c.NewLock(b.LockName + "-a"),
+		OnTryLock: func(context.Context, time.Duration, time.Duration) (bool, error) {
+			return false, io.ErrClosedPipe
+		},
+	}
+	first := locktest.StubLocker{Locker: c.NewLock(b.LockName + "-A"), OnUnlock: func(context.Context) error { return io.ErrNoProgress }}
+	_, err := c.NewMultiLock(refuses, c.NewLock(b.LockName), first).TryLock(ctx, time.Second, 0)
+	b.MustBe(err, io.ErrClosedPipe)
+	b.MustBe(err, io.ErrNoProgress)
+	for _, name := range []string{"", "-a", "-A"} {
+		b.IsLocked(c.NewLock(b.LockName+name), false)
+	}
+}
+
+// The loss of any of them ends the guard, and the cause names the lock.
+func TestMultiLockLossOfOneEndsTheGuard(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		for _, name := range []string{"-1", "-2", "-3"} {
+			b := locktest.NewBench(t, addr)
+			ctx := context.Background()
+			c := b.Client(WithWatchdogTimeout(1500 * time.Millisecond))
+			l := c.NewMultiLock(c.NewLock(b.LockName+"-1"), c.NewFairLock(b.LockName+"-2"), c.NewLock(b.LockName+"-3"))
+			b.Must(l.Lock(ctx))
+			guarded, err := l.Guard(ctx)
+			b.Must(err)
+			b.Must(b.Rdb.Del(ctx, b.LockName+name).Err())
+			locktest.Await(b, "the guard ends", guarded.Done())
+			b.MustBe(context.Cause(guarded), ErrLockLost)
+			assert.ErrorContains(t, context.Cause(guarded), b.LockName+name)
+			b.Holds(l, 0)
+			b.MustBe(l.Unlock(ctx), ErrLockLost)
+		}
+	})
+}
+
+// A MultiLock that loses its first lock while it waits for the last one starts over.
+func TestMultiLockStartsOverWhenAnEarlierLockIsLost(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(b *locktest.Bench){
+		"it expires":       func(*locktest.Bench) { time.Sleep(600 * time.Millisecond) },
+		"it is taken away": func(b *locktest.Bench) { b.Must(b.Rdb.Del(context.Background(), b.LockName+"-1").Err()) },
+		"a rival takes it": func(b *locktest.Bench) { b.Must(b.Rdb.Del(context.Background(), b.LockName+"-1").Err()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := locktest.NewBench(t, testredis.Start(t).Addr())
+			ctx := context.Background()
+			c, other := b.Client(WithWatchdogTimeout(300*time.Millisecond)), b.Client()
+			first, last := other.NewLock(b.LockName+"-1"), other.NewLock(b.LockName+"-last")
+			b.Must(last.Lock(ctx))
+			l := c.NewMultiLock(c.NewLock(b.LockName+"-1"), locktest.StubLocker{Locker: c.NewLock(b.LockName + "-last")})
+			owner := ContextWithOwner(ctx)
+			got := make(chan error)
+			go func() { got <- l.LockLease(owner, time.Minute) }()
+			testredis.Await(b, "the first is taken", locktest.Soon, func() bool {
+				locked, err := first.IsLocked(ctx)
+				return locked && err == nil
+			})
+			lose(b)
+			if name == "a rival takes it" {
+				b.Tries(first, true)
+			}
+			b.Must(last.Unlock(ctx))
+			if name == "a rival takes it" {
+				select {
+				case err := <-got:
+					require.Fail(t, "it says that it has what a rival has", "%v", err)
+				case <-time.After(300 * time.Millisecond):
+				}
+				b.Must(first.Unlock(ctx))
+			}
+			b.Must(locktest.Await(b, "all are free", got))
+			n, err := l.HoldCount(owner)
+			require.NoError(t, err)
+			assert.Equal(t, 1, n)
+			ttl, err := first.TTL(ctx)
+			require.NoError(t, err)
+			assert.GreaterOrEqual(t, ttl, 50*time.Second)
+			b.Must(l.Unlock(owner))
+		})
+	}
+}
+
+// A caller that waits for a lock of another Client gets ErrClosed when the Client of the MultiLock is closed.
+func TestMultiLockCloseWakesWaitersElsewhere(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	home, other := b.Client(), b.Client()
+	held := b.Client().NewLock(b.LockName)
+	l := home.NewMultiLock(other.NewLock(b.LockName), other.NewFairLock(b.LockName+"-fair"))
+	mine := home.NewMultiLock(other.NewLock(b.LockName + "-mine"))
+	b.Must(mine.Lock(ctx))
+	guarded, err := mine.Guard(ctx)
+	b.Must(err)
+	b.Must(held.Lock(ctx))
+	got := b.StartWaiter(ContextWithOwner(ctx), l)
+	b.Must(home.Close())
+	b.MustBe(locktest.Await(b, "the waiter hears of it", got), ErrClosed)
+	locktest.Await(b, "the guard ends", guarded.Done())
+	b.MustBe(context.Cause(guarded), ErrClosed)
+	b.Must(mine.Unlock(ctx))
+	b.Must(held.Unlock(ctx))
+}
+
+func (s *section) enter(b *locktest.Bench) {
+	assert.EqualValues(b, 1, s.alone.Add(1), "holders")
+}
+
+// A MultiLock acquires its locks although each of them always has waiters in this process.
+func TestMultiLockIsNotStarvedHere(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	c := b.Client()
+	var all sync.WaitGroup
+	names := []string{b.LockName + "-a", b.LockName + "-b"}
+	for i := range 6 {
+		l := c.NewLock(names[i%2])
+		waitgroup.Go(&all, func() {
+			for ctx.Err() == nil {
+				assert.NoError(b, l.Lock(context.Background()))
+				time.Sleep(5 * time.Millisecond)
+				assert.NoError(b, l.Unlock(context.Background()))
+			}
+		})
+	}
+	l := c.NewMultiLock(c.NewLock(names[0]), c.NewLock(names[1]))
+	for range 5 {
+		triesFor(b, context.Background(), l, locktest.Soon, true)
+		b.Must(l.Unlock(context.Background()))
+	}
+	stop()
+	all.Wait()
+}
+
+// Acquiring again locks that were lost while Redis could not be reached returns the loss, once.
+func TestMultiLockReentryOfLostLocksSaysSoOnce(t *testing.T) {
+	b := locktest.NewFaultBench(t)
+	ctx := context.Background()
+	c := b.Client(WithWatchdogTimeout(300 * time.Millisecond))
+	l := c.NewMultiLock(c.NewLock(b.LockName), c.NewLock(b.LockName+"-2"))
+	b.Must(l.Lock(ctx))
+	guarded, err := l.Guard(ctx)
+	b.Must(err)
+	b.Server.Freeze()
+	locktest.Await(b.Bench, "the guard ends", guarded.Done())
+	b.Server.Thaw()
+	b.MustBe(context.Cause(guarded), ErrLockLost)
+	assert.ErrorIs(t, l.Lock(ctx), ErrLockLost, "a re-entry of what is lost")
+	_ = l.Unlock(ctx)
+	_ = l.Unlock(ctx)
+}
+
+// All or none: while one lock is busy, the others are free for other owners, even in the same process, and even those
+// that a script has acquired for a moment.
+func TestMultiLockHoldsNothingWhileItWaits(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		c, other := b.Client(WithPollInterval(time.Hour)), b.Client()
+		name := func(i int) string { return fmt.Sprint(b.LockName, "-", i) }
+		l := c.NewMultiLock(c.NewLock(name(2)), c.NewLock(name(0)), c.NewLock(name(1)))
+		owner := ContextWithOwner(ctx)
+		for busy := range 3 {
+			held := other.NewLock(name(busy))
+			b.Must(held.Lock(ctx))
+			got := b.StartWaiter(owner, l)
+			for i := range 3 {
+				if i == busy {
+					continue
+				}
+				// They are also free in this process, except for the moment of an attempt.
+				triesFor(b, ctx, c.NewLock(name(i)), locktest.Soon, true)
+				b.Must(c.NewLock(name(i)).Unlock(ctx))
+				b.Tries(other.NewLock(name(i)), true)
+				b.Must(other.NewLock(name(i)).Unlock(ctx))
+			}
+			b.Must(held.Unlock(ctx))
+			b.Must(locktest.Await(b, "the waiter is woken by the one that was busy", got))
+			b.Must(l.Unlock(owner))
+		}
+	})
+}
+
+// Locks with shuffled names from four clients of two servers: there is no deadlock, never two holders, and nothing is
+// left.
+func TestMultiLocksOfShuffledNamesNeverDeadlock(t *testing.T) {
+	t.Parallel()
+	const clients, workers = 4, 3
+	rounds := locktest.Full(300, 1000)
+	s, s2 := testredis.Start(t), testredis.Start(t)
+	b, b2 := locktest.NewBench(t, s.Addr()), locktest.NewBench(t, s2.Addr())
+	var sections [8]section
+	var all sync.WaitGroup
+	todo := make(chan int)
+	for i := range clients {
+		c, c2 := b.Client(), b2.Client()
+		for j := range workers {
+			rng := locktest.NewRand(10*i + j)
+			waitgroup.Go(&all, func() {
+				for range todo {
+					names := rng.Perm(len(sections))[:2+rng.IntN(3)]
+					var locks []Locker
+					for _, n := range names {
+						name := fmt.Sprint(b.LockName, "-", n)
+						locks = append(locks, []Locker{
+							c.NewLock(name), c.NewLock(name), c.NewLock(name, Fenced()), c2.NewLock(b2.LockName + name),
+							c2.NewLock(b2.LockName + name), locktest.NewWriteLock(c, name), locktest.NewWriteLock(c, name), c.NewFairLock(name),
+						}[n])
+					}
+					l := c.NewMultiLock(locks...)
+					wait, lease := time.Hour, time.Duration(0)
+					switch rng.IntN(5) {
+					case 0:
+						lease = time.Minute
+					case 1:
+						wait = time.Duration(rng.IntN(int(5 * time.Millisecond)))
+					}
+					ok, err := l.TryLock(ContextWithOwner(context.Background()), 0, 0) // an owner that does without it
+					// It has to be released by the same owner, or else expires.
+					if ok {
+						_, err = l.ForceUnlock(context.Background())
+					}
+					if !errors.Is(err, engine.ErrNoAnswer) {
+						assert.NoError(b, err)
+					}
+					ok, err = l.TryLock(context.Background(), wait, lease)
+					if !errors.Is(err, engine.ErrNoAnswer) {
+						assert.NoError(b, err)
+					}
+					if !ok {
+						continue
+					}
+					for _, n := range names {
+						sections[n].enter(b)
+					}
+					for _, n := range names {
+						sections[n].alone.Add(-1)
+					}
+					assert.NoError(b, l.Unlock(context.Background()))
+				}
+			})
+		}
+	}
+	for i := range rounds {
+		select {
+		case todo <- i:
+		case <-time.After(time.Minute):
+			require.Fail(t, "deadlock")
+		}
+	}
+	close(todo)
+	all.Wait()
+}
+
+// An owner that holds one of the locks can unlock it while another goroutine of the same owner waits for the rest.
+func TestMultiLockDoesNotHoldUpItsOwner(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c, other := b.Client(), b.Client()
+	owner := ContextWithOwner(ctx)
+	mine, held := c.NewLock(b.LockName+"-mine"), other.NewLock(b.LockName+"-held")
+	b.Must(mine.Lock(owner))
+	b.Must(held.Lock(ctx))
+	l := c.NewMultiLock(c.NewLock(b.LockName+"-mine"), c.NewLock(b.LockName+"-held"))
+	got := b.StartWaiter(owner, l)
+	b.Within(locktest.Soon/2, "Unlock", func() { b.Must(mine.Unlock(owner)) })
+	b.Must(held.Unlock(ctx))
+	b.Must(locktest.Await(b, "the rest is free", got))
+	b.Must(l.Unlock(owner))
+	b.IsLocked(other.NewLock(b.LockName+"-mine"), false)
+}
+
+// Two processes, each with an owner that several goroutines share, acquire the same locks, together and one by one: all
+// of them make progress, and no Lock returns that something is not held.
+func TestMultiLocksOfSharedOwnersNeverWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	for kind, newOne := range map[string]locktest.LockMaker{
+		"lock":  func(c *Client, name string) Locker { return c.NewLock(name) },
+		"write": locktest.NewWriteLock,
+		"fair":  func(c *Client, name string) Locker { return c.NewFairLock(name) },
+	} {
+		for names := 2; names <= 3; names++ {
+			t.Run(fmt.Sprint(kind, names), func(t *testing.T) {
+				t.Parallel()
+				b := locktest.NewBench(t, s.Addr())
+				ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+				defer cancel()
+				var inside [2]atomic.Int32
+				var all sync.WaitGroup
+				for process := range 2 {
+					c := b.Client()
+					var locks []Locker
+					for i := range names {
+						locks = append(locks, newOne(c, fmt.Sprint(b.LockName, "-", i)))
+					}
+					owned := ContextWithOwner(ctx)
+					for worker := range 3 {
+						waitgroup.Go(&all, func() {
+							l := Locker(c.NewMultiLock(locks...))
+							for round := range locktest.Full(15, 40) {
+								if worker == 2 {
+									l = locks[round%names]
+								}
+								at := fmt.Sprintf("worker %d of process %d, round %d", worker, process, round)
+								if !assert.NoError(b, l.Lock(owned), at) {
+									return
+								}
+								if worker < 2 {
+									inside[process].Add(1)
+									assert.Zero(b, inside[1-process].Load(), "two processes hold the same locks")
+									inside[process].Add(-1)
+								}
+								if !assert.NoError(b, l.Unlock(owned), at) {
+									return
+								}
+							}
+						})
+					}
+				}
+				all.Wait()
+				testredis.Await(b, "nothing is left", locktest.Soon, func() bool { return len(b.Keys()) == 0 })
+			})
+		}
+	}
+}
+
+// A MultiLock that waits for one of its locks delays no other caller of its owner, and keeps no hold count of the locks
+// that the owner holds.
+func TestMultiLockThatWaitsKeepsNothingOfItsOwner(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c, other := b.Client(), b.Client()
+	names := []string{b.LockName + "-busy", b.LockName + "-held", b.LockName + "-free"}
+	var locks, others []Locker
+	for _, name := range names {
+		locks, others = append(locks, c.NewLock(name)), append(others, other.NewLock(name))
+	}
+	busy, held, free := locks[0], locks[1], locks[2]
+	owner := ContextWithOwner(ctx)
+	b.Must(held.Lock(owner))
+	b.Must(others[0].Lock(ctx))
+	got := b.StartWaiter(owner, c.NewMultiLock(locks...))
+	quick := func(what string, f func() error) {
+		t.Helper()
+		b.Within(time.Second, what, func() { b.Must(f()) })
+	}
+	levels := func(l Locker, want int) {
+		t.Helper()
+		n, err := l.HoldCount(owner)
+		require.NoError(t, err)
+		assert.Equal(t, want, n, l.Name())
+	}
+	quick("Lock of what is free", func() error { return free.Lock(owner) })
+	quick("a re-entry of what is held", func() error { return held.Lock(owner) })
+	quick("Unlock of the re-entry", func() error { return held.Unlock(owner) })
+	levels(held, 1)
+	quick("Unlock of what was held", func() error { return held.Unlock(owner) })
+	triesFor(b, ctx, others[1], locktest.Soon, true) // the MultiLock keeps nothing of what was released
+	b.Must(others[1].Unlock(ctx))
+	b.Must(others[0].Unlock(ctx))
+	b.Must(locktest.Await(b, "all are free", got))
+	levels(busy, 1)
+	levels(held, 1)
+	levels(free, 2)
+	b.Must(free.Unlock(owner))
+	b.Must(c.NewMultiLock(locks...).Unlock(owner))
+	b.IsLocked(other.NewMultiLock(others...), false)
+}
+
+func TestMultiLockRefusesWrongSetsOfLocks(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c, other := b.Client(), b.Client()
+	var none *Lock
+	elsewhere := b.ClientOn(testredis.Client(t, b.Addr, func(o *redis.Options) { o.DB = 1 }))
+	stub := &locktest.StubLocker{Locker: c.NewLock(b.LockName + "-stub")}
+	for name, l := range map[string]*MultiLock{
+		"none":              c.NewMultiLock(),
+		"nil":               c.NewMultiLock(c.NewLock(b.LockName), nil),
+		"typed nil":         c.NewMultiLock(c.NewLock(b.LockName), none),
+		"no lock":           c.NewMultiLock(c.NewLock(b.LockName), &Lock{}),
+		"twice":             c.NewMultiLock(c.NewLock(b.LockName), c.NewLock(b.LockName+"-2"), c.NewLock(b.LockName)),
+		"twice, fenced":     c.NewMultiLock(c.NewLock(b.LockName), c.NewLock(b.LockName, Fenced())),
+		"semaphore":         c.NewMultiLock(c.NewLock(b.LockName), c.NewSemaphore(b.LockName, 2)),
+		"lock of semaphore": c.NewMultiLock(c.NewSemaphore(b.LockName, 2), c.NewRWLock(b.LockName).Read()),
+		"of another client": c.NewMultiLock(c.NewLock(b.LockName), other.NewLock(b.LockName)),
+		"of another kind":   c.NewMultiLock(c.NewLock(b.LockName), c.NewFairLock(b.LockName)),
+		"in another one":    c.NewMultiLock(c.NewLock(b.LockName), c.NewMultiLock(c.NewLock(b.LockName))),
+		"read and plain":    c.NewMultiLock(locktest.NewReadLock(c, b.LockName), c.NewLock(b.LockName)),
+		"plain and write":   c.NewMultiLock(c.NewLock(b.LockName), locktest.NewWriteLock(c, b.LockName)),
+		"foreign twice":     c.NewMultiLock(stub, stub),
+		"a bad one":         c.NewMultiLock(c.NewLock(b.LockName), c.NewLock("")),
+		"a bad many":        c.NewMultiLock(c.NewLock(b.LockName), c.NewMultiLock()),
+		"no client":         (*Client)(nil).NewMultiLock(c.NewLock(b.LockName)),
+		"made by hand":      {},
+	} {
+		for method, err := range map[string]error{
+			"Lock":    l.Lock(ctx),
+			"TryLock": locktest.Second(l.TryLock(ctx, 0, 0)),
+			"Unlock":  l.Unlock(ctx),
+			"Guard":   locktest.Second(l.Guard(ctx)),
+			"IsHeld":  locktest.Second(l.IsHeld(ctx)),
+			"TTL":     locktest.Second(l.TTL(ctx)),
+		} {
+			assert.ErrorIs(t, err, ErrInvalid, "%s: %s", name, method)
+		}
+	}
+	for _, l := range []*MultiLock{
+		c.NewMultiLock(c.NewLock(b.LockName), elsewhere.NewLock(b.LockName)),                      // on another server
+		c.NewMultiLock(locktest.NewReadLock(c, b.LockName), locktest.NewWriteLock(c, b.LockName)), // both locks of a RWLock
+	} {
+		triesFor(b, ctx, l, time.Second, true)
+		b.Must(l.Unlock(ctx))
+	}
+}
+
+// The order is that of the records, whatever the kind of lock: no two owners wait for each other.
+func TestMultiLocksAreTakenInOneOrder(t *testing.T) {
+	t.Parallel()
+	s, s2 := testredis.Start(t), testredis.Start(t)
+	for kind, pair := range map[string]func(c, c2 *Client, x, y string) (Locker, Locker){
+		"halves": func(c, _ *Client, x, y string) (Locker, Locker) {
+			return locktest.NewWriteLock(c, x), locktest.NewReadLock(c, y)
+		},
+		"fair":  func(c, _ *Client, x, y string) (Locker, Locker) { return c.NewFairLock(x), c.NewLock(y) },
+		"plain": func(c, c2 *Client, x, y string) (Locker, Locker) { return c.NewLock(x), c2.NewLock(y) },
+		"red": func(c, c2 *Client, x, y string) (Locker, Locker) {
+			stub := func(name string) Locker { return locktest.StubLocker{Locker: c.NewLock(name)} }
+			first := c.NewRedLock(c.NewLock("same"+x), stub(x+"-1"), stub(x+"-2"))
+			second := c.NewRedLock(c2.NewLock("same"+x), stub(x+"-3"), stub(x+"-4"))
+			if x > y {
+				return second, first
+			}
+			return first, second
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			b := locktest.NewBench(t, s.Addr())
+			b2 := locktest.NewBench(t, s2.Addr())
+			ctx, cancel := context.WithTimeout(context.Background(), 6*locktest.Soon)
+			defer cancel()
+			var all sync.WaitGroup
+			for i := range 4 {
+				c, c2 := b.Client(), b2.Client()
+				x, y := b.LockName+"-x", b.LockName+"-y"
+				if i%2 == 1 {
+					x, y = y, x
+				}
+				if kind == "red" {
+					x = b.LockName + "-x"
+				}
+				one, other := pair(c, c2, x, y)
+				if kind == "red" && i%2 == 1 {
+					one, other = other, one
+				}
+				waitgroup.Go(&all, func() {
+					for range 15 {
+						l := c.NewMultiLock(one, other)
+						if !assert.NoError(b, l.Lock(ctx)) {
+							return
+						}
+						assert.NoError(b, l.Unlock(ctx))
+					}
+				})
+			}
+			all.Wait()
+			for _, key := range b2.Rdb.Keys(context.Background(), "*").Val() {
+				testredis.Await(
+					b,
+					key+" is gone",
+					locktest.Soon,
+					func() bool {
+						return locktest.IsLeftFree(b2.Rdb, key) || b2.Rdb.Exists(context.Background(), key).Val() == 0
+					},
+				)
+			}
+		})
+	}
+}
+
+// Locks of one kind cost one round trip, and leave the same records as single locks.
+func TestMultiLockOfOneKindCostsOneRoundTrip(t *testing.T) {
+	for kind, newOne := range map[string]locktest.LockMaker{
+		"lock":   func(c *Client, name string) Locker { return c.NewLock(name) },
+		"fenced": func(c *Client, name string) Locker { return c.NewLock(name, Fenced()) },
+		"read":   locktest.NewReadLock,
+		"write":  locktest.NewWriteLock,
+	} {
+		t.Run(kind, func(t *testing.T) {
+			locktest.OnEachServer(t, func(t *testing.T, addr string) {
+				b := locktest.NewBench(t, addr)
+				ctx := context.Background()
+				rdb := testredis.Client(t, addr)
+				sent := new(locktest.Counter)
+				rdb.AddHook(sent)
+				c, other := b.ClientOn(rdb), b.Client()
+				var single, many []Locker
+				for i := range 5 {
+					single = append(single, newOne(other, fmt.Sprint(b.LockName, "-single-", i)))
+					many = append(many, newOne(c, fmt.Sprint(b.LockName, "-many-", i)))
+					b.Must(single[i].LockLease(ctx, time.Minute))
+				}
+				l := c.NewMultiLock(many...)
+				b.Must(l.LockLease(ctx, time.Minute)) // Redis knows the script from here on
+				b.Must(l.Unlock(ctx))
+				before := sent.N.Load()
+				b.Must(l.LockLease(ctx, time.Minute))
+				assert.EqualValues(t, 1, sent.N.Load()-before, "requests")
+				for i := range 5 {
+					assert.Equal(t, contentOf(b, fmt.Sprint(b.LockName, "-single-", i)), contentOf(b, fmt.Sprint(b.LockName, "-many-", i)))
+					b.Holds(many[i], 1)
+				}
+				b.Must(l.Unlock(ctx))
+				for _, l := range single {
+					b.Must(l.Unlock(ctx))
+				}
+			})
+		})
+	}
+}
+
+// contentOf returns the contents of the keys with that name in Redis, without what differs from hold to hold.
+func contentOf(b *locktest.Bench, name string) string {
+	ctx := context.Background()
+	var parts []string
+	for _, key := range b.Keys() {
+		if !strings.Contains(key, name) || strings.HasPrefix(key, "redisson_lock_token") {
+			continue
+		}
+		text := ""
+		fields, err := b.Rdb.HGetAll(ctx, key).Result()
+		if err == nil {
+			var all []string
+			for field, value := range fields {
+				all = append(
+					all,
+					fmt.Sprint(strings.Count(field, ":"), field[strings.LastIndex(field, ":")+1:] == "write", "=", value, " "),
+				)
+			}
+			slices.Sort(all)
+			text = strings.Join(all, "")
+		} else {
+			text = b.Rdb.Get(ctx, key).Val()
+		}
+		ttl := b.Rdb.PTTL(ctx, key).Val().Round(20 * time.Second)
+		parts = append(parts, fmt.Sprint(strings.Count(key, ":"), " ", text, ttl))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "\n")
+}

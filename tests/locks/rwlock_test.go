@@ -1,0 +1,754 @@
+package locks
+
+// Read/write locks: readers share, writers exclude all others, and the record is that of Redisson.
+//
+// Rules: each reader has a lease of its own, and blocks writers for no longer. Neither readers nor writers are starved.
+// A forced release frees the readers or the writer that it names, and no lease of theirs stays.
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestWriteLock(t *testing.T) { testLocker(t, locktest.NewWriteLock) }
+
+func TestReadLock(t *testing.T) {
+	suite{newLock: locktest.NewReadLock, rival: locktest.NewWriteLock, shared: true}.run(t)
+}
+
+func TestFencedWriteLock(t *testing.T) {
+	testLocker(t, func(c *Client, name string) Locker { return c.NewRWLock(name, Fenced()).Write() })
+}
+
+func TestWriteLockTokensGrow(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		l := b.Client().NewRWLock(b.LockName, Fenced())
+		var last int64
+		for range 3 {
+			b.Must(l.Write().Lock(ctx))
+			token, err := l.Write().Token(ctx)
+			assert.NoError(t, err)
+			assert.Greater(t, token, last, "a token is greater than the one before")
+			last = token
+			b.Must(l.Write().Unlock(ctx))
+		}
+	})
+}
+
+func TestReadersShare(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		c := b.Client()
+		first, second, write := c.NewRWLock(
+			b.LockName,
+		).Read(), b.Client().NewRWLock(
+			b.LockName,
+		).Read(), b.Client().NewRWLock(
+			b.LockName,
+		).Write()
+		b.Tries(first, true)
+		b.Tries(second, true)
+		ok, err := locktest.Elsewhere(func() locktest.Pair[bool] { return locktest.PairOf(first.TryLock(ctx, 0, 50*time.Millisecond)) }).Get()
+		assert.NoError(t, err)
+		assert.True(t, ok, "another goroutine")
+		b.Tries(write, false)
+		b.IsLocked(first, true)
+		b.IsLocked(write, false)
+		b.Must(first.Unlock(ctx))
+		b.Tries(write, false)
+		b.Must(second.Unlock(ctx))
+		ok, err = write.TryLock(ctx, locktest.Soon, 0)
+		require.NoError(t, err)
+		require.True(t, ok, "the writer gets in once the third read lease has expired")
+		b.IsLocked(first, false)
+		b.IsLocked(write, true)
+		b.Tries(first, false)
+		b.Must(write.Unlock(ctx))
+	})
+}
+
+// Every read hold has a lease of its own.
+func TestReadLeasesAreIndependent(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		long, short, write := b.Client().NewRWLock(
+			b.LockName,
+		).Read(), b.Client().NewRWLock(
+			b.LockName,
+		).Read(), b.Client().NewRWLock(
+			b.LockName,
+		).Write()
+		b.Must(long.LockLease(ctx, time.Minute))
+		b.Must(short.LockLease(ctx, time.Second))
+		ttl, err := long.TTL(ctx)
+		b.Must(err)
+		assert.GreaterOrEqual(t, ttl, 50*time.Second, "a short reader cut the long lease")
+		b.Must(short.Unlock(ctx))
+		ttl, err = long.TTL(ctx)
+		b.Must(err)
+		assert.GreaterOrEqual(t, ttl, 50*time.Second, "a short reader cut the long lease when it left")
+		b.Tries(write, false)
+		b.Must(long.Unlock(ctx))
+
+		// The long reader leaves; the lease of the short reader stays.
+		b.Must(long.LockLease(ctx, time.Hour))
+		b.LocksFor(ctx, short, 300*time.Millisecond)
+		b.Must(long.Unlock(ctx))
+		start := time.Now()
+		b.Must(write.Lock(ctx))
+		assert.LessOrEqual(t, time.Since(start), locktest.Soon, "time that the writer waited")
+		b.Must(write.Unlock(ctx))
+	})
+}
+
+// A reader that has crashed does not block longer than its lease because other readers continue.
+func TestWriterEvictsDeadReaders(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		dead, living, write := b.Client().NewRWLock(
+			b.LockName,
+		).Read(), b.Client().NewRWLock(
+			b.LockName,
+		).Read(), b.Client().NewRWLock(
+			b.LockName,
+		).Write()
+		b.LocksFor(ctx, dead, 200*time.Millisecond)
+		b.Must(living.LockLease(ctx, time.Hour)) // keeps the hash alive
+		owner := ContextWithOwner(ctx)
+		got := b.StartWaiter(owner, write)
+		testredis.Await(t, "the dead reader is evicted", locktest.Soon, func() bool { return b.Rdb.HLen(ctx, b.LockName).Val() == 2 })
+		b.Must(living.Unlock(ctx))
+		b.Must(locktest.Await(b, "the writer gets the lock", got))
+		b.MustBe(dead.Unlock(ctx), ErrLockLost)
+		b.Must(write.Unlock(owner))
+	})
+}
+
+func TestReadWatchdogRenewsItsOwnHoldOnly(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		const lease = time.Second
+		kept := b.Client(WithWatchdogTimeout(lease)).NewRWLock(b.LockName).Read()
+		dead := b.Client().NewRWLock(b.LockName).Read()
+		b.Must(kept.Lock(ctx))
+		b.Must(kept.Lock(ctx))
+		b.Must(dead.LockLease(ctx, lease))
+		guarded, err := kept.Guard(ctx)
+		b.Must(err)
+		field := func(client *Client) string { return client.ID() }
+		select {
+		case <-guarded.Done():
+			require.NoError(t, context.Cause(guarded), "the hold is lost")
+		case <-time.After(3 * lease):
+		}
+		leases := b.Rdb.Keys(ctx, "{"+b.LockName+"}:*:rwlock_timeout:*").Val()
+		for _, key := range leases {
+			assert.NotContains(t, key, field(locktest.ClientOf(dead)), "the lease of a dead reader is kept alive")
+		}
+		assert.Len(t, leases, 2, "leases")
+		b.Must(kept.Unlock(ctx))
+		b.Must(kept.Unlock(ctx))
+	})
+}
+
+// B19: the lease of a write lock is not added to the remaining one.
+func TestWriteLeaseDoesNotAddUp(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		w := b.Client().NewRWLock(b.LockName).Write()
+		for range 5 {
+			b.Must(w.Lock(ctx))
+		}
+		ttl, err := w.TTL(ctx)
+		if assert.NoError(t, err) {
+			assert.LessOrEqual(t, ttl, 30*time.Second, "TTL")
+		}
+		for range 5 {
+			b.Must(w.Unlock(ctx))
+		}
+	})
+}
+
+// Releasing the write lock notifies all readers of all processes at the same time.
+func TestWriteReleaseWakesAllReaders(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		w := b.Client().NewRWLock(b.LockName).Write()
+		b.Must(w.Lock(ctx))
+		var inside atomic.Int64
+		all := make(chan struct{})
+		var wg sync.WaitGroup
+		const clients, readers = 3, 12
+		for range clients {
+			r := b.Client(WithPollInterval(time.Hour)).NewRWLock(b.LockName).Read()
+			for range readers / clients {
+				waitgroup.Go(&wg, func() {
+					if !assert.NoError(t, r.Lock(ctx)) {
+						return
+					}
+					if inside.Add(1) == readers {
+						close(all)
+					}
+					<-all // all of them at the same time
+					assert.NoError(t, r.Unlock(ctx))
+				})
+			}
+		}
+		testredis.Await(t, "the readers of all clients wait", locktest.Soon, func() bool {
+			return b.Hearers("redisson_rwlock:{"+b.LockName+"}") == clients
+		})
+		b.Must(w.Unlock(ctx))
+		locktest.Await(b, "all readers are in", all)
+		wg.Wait()
+	})
+}
+
+// L5: relock readers that arrive without a pause do not starve a writer.
+func TestWriterIsNotStarved(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	const reading = 50 * time.Millisecond
+	var reads atomic.Int64
+	for range 2 {
+		r := b.Client().NewRWLock(b.LockName).Read()
+		for range 8 { // enough for one of them to be reading at any time
+			waitgroup.Go(&wg, func() {
+				for ctx.Err() == nil {
+					if err := r.Lock(ctx); err != nil {
+						continue
+					}
+					reads.Add(1)
+					time.Sleep(reading)
+					assert.NoError(t, r.Unlock(ctx))
+				}
+			})
+		}
+	}
+	w := b.Client().NewRWLock(b.LockName).Write()
+	for range 10 {
+		before := reads.Load()
+		testredis.Await(t, "the readers are at it", locktest.Soon, func() bool { return reads.Load() > before+8 })
+		start := time.Now()
+		b.Must(w.Lock(context.Background()))
+		assert.LessOrEqual(t, time.Since(start), reading+locktest.Soon/2, "time that the writer waited")
+		b.Must(w.Unlock(context.Background()))
+	}
+	cancel()
+	wg.Wait()
+}
+
+// Writers that arrive without a pause do not starve readers.
+func TestReadersAreNotStarved(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for range 2 {
+		w := b.Client().NewRWLock(b.LockName).Write()
+		for range 3 {
+			waitgroup.Go(&wg, func() {
+				for ctx.Err() == nil {
+					if w.Lock(ctx) == nil {
+						time.Sleep(time.Millisecond)
+						assert.NoError(t, w.Unlock(ctx))
+					}
+				}
+			})
+		}
+	}
+	r := b.Client().NewRWLock(b.LockName).Read()
+	for range 10 {
+		deadline, done := context.WithTimeout(context.Background(), 2*locktest.Soon)
+		if assert.NoError(t, r.Lock(deadline)) {
+			b.Must(r.Unlock(context.Background()))
+		}
+		done()
+	}
+	cancel()
+	wg.Wait()
+}
+
+// When a writer gives up, the readers that waited for it acquire the lock.
+func TestWriterThatGivesUpLetsReadersIn(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		reading := b.Client().NewRWLock(b.LockName).Read()
+		b.Must(reading.Lock(ctx))
+		waiting, cancel := context.WithCancel(ctx)
+		writer := b.StartWaiter(waiting, b.Client().NewRWLock(b.LockName).Write())
+		testredis.Await(t, "the writer has said that it waits", locktest.Soon, func() bool {
+			return b.Rdb.Exists(ctx, "relock_rwlock_writers:{"+b.LockName+"}").Val() == 1
+		})
+		owner := ContextWithOwner(ctx)
+		late := b.Client(WithPollInterval(time.Hour)).NewRWLock(b.LockName).Read()
+		b.Tries(late, false)
+		b.Tries(reading, true) // an owner that already reads may acquire the read lock again
+		got := b.StartWaiter(owner, late)
+		cancel()
+		b.MustBe(locktest.Await(b, "the writer gives up", writer), context.Canceled)
+		b.Must(locktest.Await(b, "the reader comes in", got))
+		b.Must(late.Unlock(owner))
+		b.Must(reading.Unlock(ctx))
+		b.Must(reading.Unlock(ctx))
+	})
+}
+
+// The record.
+func TestRWLockWritesRedissonsRecord(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		l := b.Client().NewRWLock(b.LockName)
+		messages := b.Rdb.Subscribe(ctx, "redisson_rwlock:{"+b.LockName+"}")
+		defer messages.Close()
+		_, err := messages.Receive(ctx)
+		b.Must(err)
+		b.Must(l.Read().Lock(ctx))
+		b.Must(l.Read().Lock(ctx))
+		record := b.Rdb.HGetAll(ctx, b.LockName).Val()
+		var field string
+		for f := range record {
+			if f != "mode" {
+				field = f
+			}
+		}
+		assert.Equal(t, map[string]string{"mode": "read", field: "2"}, record)
+		for _, i := range []string{"1", "2"} {
+			key := "{" + b.LockName + "}:" + field + ":rwlock_timeout:" + i
+			v, ttl := b.Rdb.Get(ctx, key).Val(), b.Rdb.PTTL(ctx, key).Val()
+			assert.Equal(t, "1", v, key)
+			assert.Positive(t, ttl, key)
+			assert.LessOrEqual(t, ttl, 30*time.Second, key)
+		}
+		b.Must(l.Read().Unlock(ctx))
+		assert.Len(t, b.Keys(), 2, "keys")
+		b.Must(l.Read().Unlock(ctx))
+		m, err := messages.ReceiveMessage(ctx)
+		if assert.NoError(t, err) {
+			assert.Equal(t, "0", m.Payload, "the last reader says")
+		}
+		b.Must(l.Write().Lock(ctx))
+		record = b.Rdb.HGetAll(ctx, b.LockName).Val()
+		for f, v := range record {
+			if f != "mode" {
+				assert.True(t, strings.HasSuffix(f, ":write"), "field %s", f)
+				assert.Equal(t, "1", v, "levels")
+			}
+		}
+		assert.Len(t, record, 2)
+		assert.Equal(t, "write", record["mode"])
+		b.Must(l.Write().Unlock(ctx))
+		m, err = messages.ReceiveMessage(ctx)
+		if assert.NoError(t, err) {
+			assert.Equal(t, "1", m.Payload, "the writer says")
+		}
+	})
+}
+
+// Java's readers and writers are respected, and crashed ones are evicted.
+func TestRWRecordOfAJavaClientIsRespected(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		l := b.Client(WithPollInterval(50 * time.Millisecond)).NewRWLock(b.LockName)
+		b.Must(b.Rdb.HSet(ctx, b.LockName, "mode", "read", locktest.JavaThread, 1).Err())
+		b.Must(b.Rdb.PExpire(ctx, b.LockName, time.Minute).Err())
+		lease := "{" + b.LockName + "}:" + locktest.JavaThread + ":rwlock_timeout:1"
+		b.Must(b.Rdb.Set(ctx, lease, 1, time.Minute).Err())
+		b.Tries(l.Write(), false)
+		b.Tries(l.Read(), true)
+		b.Must(l.Read().Unlock(ctx))
+		assert.True(t, b.Rdb.HExists(ctx, b.LockName, locktest.JavaThread).Val(), "the release of a reader removed the Java reader")
+		b.Must(b.Rdb.PExpire(ctx, lease, 100*time.Millisecond).Err())
+		b.Must(l.Write().Lock(ctx)) // when its lease has expired
+		b.Must(l.Write().Unlock(ctx))
+		b.Must(b.Rdb.HSet(ctx, b.LockName, "mode", "write", locktest.JavaThread+":write", 1).Err())
+		b.Must(b.Rdb.PExpire(ctx, b.LockName, time.Minute).Err())
+		b.Tries(l.Read(), false)
+		b.Tries(l.Write(), false)
+		b.Must(b.Rdb.PExpire(ctx, b.LockName, 100*time.Millisecond).Err())
+		b.Must(l.Read().Lock(ctx))
+		b.Must(l.Read().Unlock(ctx))
+	})
+}
+
+// A plain lock and a read/write lock of one name are not held at the same time.
+func TestRWLockAndPlainLockExcludeEachOther(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		plain, rw := b.Client().NewLock(b.LockName), b.Client().NewRWLock(b.LockName)
+		b.Must(plain.Lock(ctx))
+		b.Tries(rw.Read(), false)
+		b.Tries(rw.Write(), false)
+		b.IsLocked(rw.Write(), false)
+		b.Must(plain.Unlock(ctx))
+		b.Must(rw.Read().Lock(ctx))
+		b.Tries(plain, false)
+		b.Must(rw.Read().Unlock(ctx))
+	})
+}
+
+func TestForceUnlockFreesItsHalfOnly(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		l, other := b.Client().NewRWLock(b.LockName), b.Client().NewRWLock(b.LockName)
+		force := func(l Locker, want bool) {
+			t.Helper()
+			freed, err := l.ForceUnlock(ctx)
+			require.NoError(t, err)
+			require.Equal(t, want, freed)
+		}
+		b.Must(l.Write().Lock(ctx))
+		force(l.Read(), false)
+		b.Must(l.Read().Lock(ctx))
+		b.IsLocked(l.Read(), true)
+		force(l.Read(), true)
+		b.MustBe(l.Read().Unlock(ctx), ErrLockLost)
+		b.Holds(l.Write(), 1)
+		b.Tries(other.Read(), false)
+
+		b.Must(l.Read().Lock(ctx))
+		guarded, err := l.Read().Guard(ctx)
+		b.Must(err)
+		force(other.Write(), true)
+		b.MustBe(l.Write().Unlock(ctx), ErrLockLost)
+		b.Holds(l.Read(), 1)
+		assert.NoError(t, guarded.Err(), "ForceUnlock of the write lock freed the read lock")
+		b.Tries(other.Write(), false)
+		force(other.Write(), false)
+		b.Must(l.Read().Unlock(ctx))
+	})
+}
+
+// If the write lock is released by force, the record lasts no longer than the readers that its owner leaves, whatever
+// lease the writer had: a Java writer waits for the end of the record.
+func TestForceUnlockOfAWriterLeavesNoLeaseOfItsOwn(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		for name, left := range map[string]time.Duration{"a reader": time.Minute, "a dead reader": 0} {
+			ctx, l := ContextWithOwner(context.Background()), b.Client().NewRWLock(b.LockName)
+			b.Must(l.Write().LockLease(ctx, time.Hour))
+			b.Must(l.Read().LockLease(ctx, time.Minute))
+			if left == 0 {
+				b.Must(b.Rdb.Del(ctx, b.Rdb.Keys(ctx, "{"+b.LockName+"}*:rwlock_timeout:*").Val()...).Err())
+			}
+			freed, err := b.Client().NewRWLock(b.LockName).Write().ForceUnlock(ctx)
+			b.Must(err)
+			assert.True(t, freed)
+			assert.LessOrEqual(t, b.Rdb.PTTL(ctx, b.LockName).Val(), left, name)
+			b.MustBe(l.Write().Unlock(ctx), ErrLockLost)
+			if left > 0 {
+				b.Must(l.Read().Unlock(ctx))
+			}
+		}
+	})
+}
+
+// So it is with readers, if some of them are released by force.
+func TestForceUnlockOfSomeReadersLeavesNoLeaseOfTheirs(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx, c := context.Background(), b.Client()
+		l := locktest.RecordOf(c.NewRWLock(b.LockName).Read())
+		does := func(what send.Call, first int64) {
+			t.Helper()
+			r, err := locktest.Run(ctx, b.Rdb, what)
+			b.Must(err)
+			require.Equal(t, first, r[0])
+		}
+		forced, other := locktest.AttemptOf(c), locktest.AttemptOf(c)
+		forced.Lease, other.Field = time.Hour, c.ID()+":2:02"
+		for name, left := range map[string]time.Duration{"a reader": other.Lease, "a dead reader": 0} {
+			does(l.Acquire(forced), 1)
+			does(l.Acquire(other), 1)
+			if left == 0 {
+				b.Must(b.Rdb.Del(ctx, "{"+b.LockName+"}:"+other.Field+":rwlock_timeout:1").Err())
+			}
+			does(l.Force(forced.Field), 1)
+			assert.LessOrEqual(t, b.Rdb.PTTL(ctx, b.LockName).Val(), left, name)
+			does(l.RollBack(other), map[bool]int64{true: 1, false: -1}[left > 0])
+		}
+	})
+}
+
+// A reader of relock has one lease that counts, whatever its hold count is: many such readers are released by force,
+// too.
+func TestForceUnlockReleasesDeepReaders(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		l := b.Client().NewRWLock(b.LockName).Read()
+		const most = 6
+		for i := range most {
+			reader := fmt.Sprintf("%s:%d:0%d", locktest.ClientOf(l).ID(), i, i)
+			b.Must(b.Rdb.HSet(ctx, b.LockName, "mode", "read", reader, record.MostHoldCount).Err())
+			for _, n := range []int{1, record.MostHoldCount} {
+				b.Must(b.Rdb.Set(ctx, fmt.Sprint("{", b.LockName, "}:", reader, ":rwlock_timeout:", n), 1, time.Minute).Err())
+			}
+		}
+		b.Must(b.Rdb.PExpire(ctx, b.LockName, time.Minute).Err())
+		b.Tries(b.Client().NewRWLock(b.LockName).Write(), false)
+		freed, err := l.ForceUnlock(ctx)
+		b.Must(err)
+		assert.True(t, freed)
+		for _, key := range b.Keys() {
+			assert.Regexp(t, ":rwlock_timeout:10000$", key, "only what expires is left")
+		}
+		b.Forget()
+	})
+}
+
+// IsLocked of a read lock counts readers whose lease has not expired.
+func TestReadIsLockedCountsLiveReaders(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		l := b.Client().NewRWLock(b.LockName)
+		b.Must(l.Write().Lock(ctx))
+		b.LocksFor(ctx, l.Read(), 50*time.Millisecond)
+		testredis.Await(t, "the read lease ends", locktest.Soon, func() bool {
+			locked, err := l.Read().IsLocked(ctx)
+			return err == nil && !locked
+		})
+		b.Must(l.Write().Unlock(ctx))
+	})
+}
+
+// Whatever the hold count of a reader is, each call costs Redis the same: acquiring, releasing, renewing and
+// inspecting.
+func TestEveryHoldCountOfAReaderCostsTheSame(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	rw, rival := b.Client(WithWatchdogTimeout(time.Hour)).NewRWLock(b.LockName), b.Client().NewRWLock(b.LockName).Write()
+	read := rw.Read()
+	cost := func(what string, f func()) (commands int) {
+		b.Must(b.Rdb.ConfigResetStat(ctx).Err())
+		f()
+		for line := range strings.Lines(b.Rdb.Info(ctx, "commandstats").Val()) {
+			_, calls, found := strings.Cut(strings.TrimSpace(line), ":calls=")
+			if calls, _, _ = strings.Cut(calls, ","); found && !strings.Contains(line, "config") {
+				n, err := strconv.Atoi(calls)
+				b.Must(err)
+				commands += n
+			}
+		}
+		return commands
+	}
+	lease := time.Hour
+	costs := func() (all []int) {
+		lease += time.Minute // so that there is always work to do
+		renew := []send.Call{locktest.RecordOf(read).Renew(fieldOf(b, read), lease, false)}
+		for what, f := range []func(){
+			func() { b.Must(read.Lock(ctx)) },
+			func() { b.Must(read.Unlock(ctx)) },
+			func() {
+				replies, errs := locktest.EngineOf(locktest.ClientOf(read)).Probe().Sender().All(ctx, renew)
+				b.Must(errs[0])
+				require.EqualValues(t, 1, replies[0][0])
+			},
+			func() { b.Tries(rival, false) },
+			func() { b.IsLocked(read, true) },
+			func() { b.Inspect(locktest.ClientOf(rw.Read())) },
+		} {
+			all = append(all, cost(strconv.Itoa(what), f))
+		}
+		return all
+	}
+	const deep = 1000
+	for range 3 {
+		b.Must(read.Lock(ctx))
+	}
+	costs() // the server loads the scripts
+	shallow := costs()
+	for range deep {
+		b.Must(read.Lock(ctx))
+	}
+	assert.InDeltaSlice(t, shallow, costs(), 2) // a lease that is already as long, to the millisecond, is not set
+	for range deep + 3 {
+		b.Must(read.Unlock(ctx))
+	}
+}
+
+// fieldOf returns the field of the only reader.
+func fieldOf(b *locktest.Bench, l *ReadLock) string {
+	for _, field := range b.Rdb.HKeys(context.Background(), b.LockName).Val() {
+		if field != "mode" {
+			return field
+		}
+	}
+	require.Fail(b, "no reader holds "+l.Name())
+	return ""
+}
+
+// Java respects the longest lease of a reader's acquires that the hash counts.
+func TestJavaSeesTheLeaseOfANestedReader(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		t.Parallel()
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		const lease = 2 * time.Second
+		read := b.Client(WithWatchdogTimeout(lease)).NewRWLock(b.LockName).Read()
+		const deep = 3
+		for range deep {
+			b.Must(read.Lock(ctx))
+		}
+		field := fieldOf(b, read)
+		longest := func(levels int) (longest time.Duration) {
+			for i := levels; i > 0; i-- {
+				longest = max(longest, b.Rdb.PTTL(ctx, "{"+b.LockName+"}:"+field+":rwlock_timeout:"+strconv.Itoa(i)).Val())
+			}
+			return longest
+		}
+		for levels := deep; levels > 0; levels-- { // each for longer than a lease
+			assert.Equal(t, strconv.Itoa(levels), b.Rdb.HGet(ctx, b.LockName, field).Val())
+			for end := time.Now().Add(lease); time.Now().Before(end); time.Sleep(lease / 20) {
+				require.Positive(t, longest(levels), "at level %d", levels)
+			}
+			b.Must(read.Unlock(ctx))
+		}
+		assert.Empty(t, b.Keys())
+
+		// A longer lease of an inner acquire becomes the lease of the hold.
+		b.Must(read.LockLease(ctx, 10*lease))
+		b.Must(read.LockLease(ctx, time.Hour))
+		field = fieldOf(b, read)
+		b.Must(read.Unlock(ctx))
+		assert.Greater(t, longest(1), 50*time.Minute)
+		b.Must(read.Unlock(ctx))
+	})
+}
+
+// Readers of a lock that has very many of them come and go, and writers ask for it, at the cost of a few commands. The
+// lease of the record is still that of the reader who lives longest, and the last one frees the lock.
+func TestRWLockOfManyReadersCostsFewCommands(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	b.Cleanup(b.Forget)
+	read, write := locktest.RecordOf(b.Client().NewRWLock(b.LockName).Read()), b.Client().NewRWLock(b.LockName).Write()
+	const many = 1000
+	reader := func(n int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d:1:01", n) }
+	leaseKey := func(n int) string { return record.SuffixName(b.LockName, reader(n)+":rwlock_timeout:1") }
+	pipe := b.Rdb.Pipeline()
+	pipe.HSet(ctx, b.LockName, "mode", "read")
+	pipe.PExpire(ctx, b.LockName, 3*time.Minute)
+	for n := range many {
+		pipe.HSet(ctx, b.LockName, reader(n), 1)
+		pipe.Set(ctx, leaseKey(n), 1, map[bool]time.Duration{true: 3 * time.Minute, false: time.Minute}[n == 0])
+	}
+	b.Must(locktest.Second(pipe.Exec(ctx)))
+	leaves := func(n int) int {
+		b.Helper()
+		return commands(b, func() {
+			r, err := locktest.Run(ctx, b.Rdb, read.Release(locktest.Released(reader(n), 0, false)))
+			b.Must(err)
+			require.Equal(b, int64(1), r[0])
+		})
+	}
+	lease := func() time.Duration { return b.Rdb.PTTL(ctx, b.LockName).Val() }
+
+	b.Tries(write, false)
+	assert.Less(t, commands(b, func() { b.Tries(write, false) }), 100, "commands of a writer that asks")
+	assert.Less(t, leaves(1), 100, "commands of a reader that leaves")
+	assert.Greater(t, lease(), 2*time.Minute, "the lease is that of the first one")
+	leaves(0)
+	assert.LessOrEqual(t, lease(), time.Minute, "the lease is that of another one")
+	assert.Less(t, leaves(2), 100, "commands of a reader that leaves")
+	assert.Positive(t, lease())
+
+	for n := 4; n < many; n++ {
+		b.Must(b.Rdb.Del(ctx, leaseKey(n)).Err())
+	}
+	leaves(3)
+	assert.Zero(t, b.Rdb.Exists(ctx, b.LockName).Val(), "all others are dead, and the lock is free")
+	b.Tries(write, true)
+	b.Must(write.Unlock(ctx))
+}
+
+// An attempt of a reader that Redis runs late, after its rollback, its release or its Detach, acquires nothing: no
+// process would release it.
+func TestReadAttemptThatRunsLateAcquiresNothing(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		for name, ends := range map[string]func(b *locktest.Bench, sends func(send.Call) int64, l contract.Record, late contract.Attempt){
+			"rolled back": func(b *locktest.Bench, sends func(send.Call) int64, l contract.Record, late contract.Attempt) {
+				assert.EqualValues(b, -1, sends(l.RollBack(late)))
+			},
+			"released": func(b *locktest.Bench, sends func(send.Call) int64, l contract.Record, late contract.Attempt) {
+				assert.EqualValues(b, 1, sends(l.Acquire(late)))
+				assert.EqualValues(b, 1, sends(l.Release(late.AsRelease())))
+			},
+			"detached": func(b *locktest.Bench, sends func(send.Call) int64, l contract.Record, late contract.Attempt) {
+				assert.EqualValues(b, 1, sends(l.Acquire(late)))
+				to := contract.Rename{From: late.Field, To: late.Field + "1", Lease: time.Minute, Late: true}
+				assert.EqualValues(b, 1, sends(l.Rename(to)))
+				assert.EqualValues(b, 1, sends(l.Release(contract.Release{Field: to.To})))
+			},
+		} {
+			for beside, holds := range map[string]func(*RWLock) []Locker{
+				"a free lock":    func(*RWLock) []Locker { return nil },
+				"another reader": func(rw *RWLock) []Locker { return []Locker{rw.Read()} },
+				"its writer":     func(rw *RWLock) []Locker { return []Locker{rw.Write()} },
+			} {
+				t.Run(name+", "+beside, func(t *testing.T) {
+					b, ctx := locktest.NewBench(t, addr), context.Background()
+					c := b.Client()
+					rw := c.NewRWLock(b.LockName)
+					held := holds(rw)
+					late := contract.Attempt{Field: c.ID() + ":1:0999", Lease: time.Hour, HoldCount: 1, Late: true}
+					for _, h := range held {
+						b.Must(h.Lock(ctx))
+						late.Counterpart = locktest.EngineOf(c).HeldField(locktest.RecordOf(h), engine.OwnerOf(ctx))
+					}
+					sends := func(what send.Call) int64 {
+						r, err := locktest.Send(c, what)
+						b.Must(err)
+						return r[0]
+					}
+					l := locktest.RecordOf(rw.Read())
+					ends(b, sends, l, late)
+					require.EqualValues(b, 0, sends(l.Acquire(late)), "a reader that nobody releases")
+					for _, h := range held {
+						b.Must(h.Unlock(ctx))
+					}
+					b.Follows(b.Client().NewRWLock(b.LockName).Write())
+				})
+			}
+		}
+	})
+}

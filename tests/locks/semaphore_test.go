@@ -1,0 +1,654 @@
+package locks
+
+// Semaphores as their users see them: the number of permits, who gets one, what Inspect shows, and data of others under
+// the same keys. The files semaphore_... have the model, holds of several permits, and the line.
+//
+// Rules: there are never more valid permits than the number in Redis, under faults too, and a permit is not lost: that
+// of a crashed process goes to the next one.
+
+import (
+	"context"
+	"encoding/hex"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestSemaphore(t *testing.T) { testLocker(t, locktest.NewSemaphore) }
+
+func available(b *locktest.Bench, s *Semaphore, want int) {
+	b.Helper()
+	n, err := s.Available(context.Background())
+	b.Must(err)
+	require.Equal(b, want, n, "permits that are free")
+}
+
+// owners returns a number of new owners.
+func owners(n int) (all []context.Context) {
+	for range n {
+		all = append(all, ContextWithOwner(context.Background()))
+	}
+	return all
+}
+
+func mustTry(b *locktest.Bench, s *Semaphore, owner context.Context, want bool) {
+	b.Helper()
+	ok, err := locktest.UntilAnswered(func() (bool, error) { return s.TryLock(owner, 0, 0) })
+	b.Must(err)
+	require.Equal(b, want, ok, "TryLock answers")
+}
+
+func TestSemaphoreLetsAsManyInAsItHasPermits(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		here, there := b.Client().NewSemaphore(b.LockName, 3), b.Client().NewSemaphore(b.LockName, 3)
+		available(b, here, 3) // nothing has set the number yet
+		o := owners(4)
+		mustTry(b, here, o[0], true)
+		mustTry(b, there, o[1], true)
+		mustTry(b, there, o[2], true)
+		mustTry(b, here, o[3], false)
+		mustTry(b, there, o[3], false)
+		available(b, here, 0)
+		require.Zero(b, b.Permits(3))
+
+		mustTry(b, here, o[0], true) // increments the hold count, and takes no permit
+		require.Zero(b, b.Permits(3))
+		b.Must(here.Unlock(o[0]))
+		mustTry(b, here, o[3], false)
+		b.Must(here.Unlock(o[0]))
+		mustTry(b, there, o[3], true)
+		b.MustBe(here.Unlock(o[0]), ErrNotHeld)
+		b.MustBe(here.Unlock(o[1]), ErrNotHeld) // it belongs to the other Client
+		require.Zero(b, b.Permits(3))
+		for _, owner := range o[1:] {
+			b.Must(there.Unlock(owner))
+		}
+		available(b, there, 3)
+		b.IsLocked(here, false)
+		require.Equal(b, 3, b.Permits(3))
+		require.Equal(b, int64(1), b.Rdb.Exists(ctx, b.LockName, record.PermitsKey(b.LockName)).Val(), "keys that stay")
+	})
+}
+
+// More permits notify the waiters.
+func TestSemaphoreWaitersHearOfNewPermits(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	s := b.Client(WithPollInterval(time.Hour)).NewSemaphore(b.LockName, 1)
+	o := owners(3)
+	mustTry(b, s, o[0], true)
+	got := []<-chan error{b.StartWaiter(o[1], s), b.StartWaiter(o[2], s)}
+	b.Must(b.Client().NewSemaphore(b.LockName, 1).SetPermits(ctx, 3))
+	for _, got := range got {
+		b.Must(locktest.Await(b, "a new permit", got))
+	}
+	for _, owner := range o {
+		b.Must(s.Unlock(owner))
+	}
+	require.Equal(b, 3, b.Permits(3))
+}
+
+func TestSemaphoreRefusesBadInput(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Mini(t).Addr())
+	ctx, c := context.Background(), b.Client()
+	for what, s := range map[string]*Semaphore{
+		"0 permits":          c.NewSemaphore(b.LockName, 0),
+		"-1 permits":         c.NewSemaphore(b.LockName, -1),
+		"2147483648 permits": c.NewSemaphore(b.LockName, math.MaxInt32+1),
+		"Fenced()":           c.NewSemaphore(b.LockName, 1, Fenced()),
+		"name is empty":      c.NewSemaphore("", 1),
+	} {
+		for _, err := range []error{
+			s.Lock(ctx), s.Unlock(ctx), s.SetPermits(ctx, 1), locktest.Second(s.Available(ctx)), locktest.Second(s.Permits(ctx)),
+			locktest.Second(s.Holders(ctx)),
+		} {
+			b.MustBe(err, ErrInvalid)
+			assert.ErrorContains(t, err, what)
+		}
+	}
+	s := c.NewSemaphore(b.LockName, 1)
+	b.MustBe(s.SetPermits(ctx, -1), ErrInvalid)
+	b.MustBe(s.SetPermits(ctx, math.MaxInt32+1), ErrInvalid)
+	b.MustBe(s.SetPermits(locktest.NilCtx, 1), ErrInvalid)
+}
+
+// Two owners of one Client that have a permit each would both have the lock otherwise.
+func TestSemaphorePermitIsNoHoldOfALockWithItsName(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		c := b.Client()
+		for kind, lock := range map[string]Locker{
+			"lock": c.NewLock(b.LockName), "fair": c.NewFairLock(b.LockName),
+			"read": c.NewRWLock(b.LockName).Read(), "write": c.NewRWLock(b.LockName).Write(),
+		} {
+			s, o := c.NewSemaphore(b.LockName, 2), owners(2)
+			for _, owner := range o {
+				b.Must(s.Lock(owner))
+			}
+			for _, owner := range o {
+				ok, err := lock.TryLock(owner, 0, 0)
+				assert.ErrorIs(t, err, ErrNotALock, kind)
+				assert.False(t, ok, "%s: the owner has a permit", kind)
+				b.MustBe(lock.Unlock(owner), ErrNotHeld)
+			}
+			b.Permits(2)
+			for _, owner := range o {
+				b.Must(s.Unlock(owner))
+			}
+			b.Must(b.Rdb.Del(owners(1)[0], b.LockName).Err()) // otherwise the number of permits stays
+
+			b.Must(lock.Lock(o[0]))
+			ok, err := s.TryLock(o[0], 0, 0)
+			assert.ErrorIs(t, err, ErrNotALock, kind)
+			assert.False(t, ok, "%s: the owner has the lock", kind)
+			b.MustBe(s.Unlock(o[0]), ErrNotHeld)
+			b.Must(lock.Unlock(o[0]))
+		}
+	})
+}
+
+// Waiters of one process get permits in the order in which they called Lock, including those that ask for an explicit
+// lease.
+func TestSemaphoreServesLocalWaitersInOrder(t *testing.T) {
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	s := b.Client(WithPollInterval(time.Hour)).NewSemaphore(b.LockName, 2)
+	first := owners(2)
+	mustTry(b, s, first[0], true)
+	mustTry(b, s, first[1], true)
+	const waiters = 12
+	got := make(chan int, waiters)
+	goOn := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range waiters {
+		waitgroup.Go(&all, func() {
+			owner, err := ContextWithOwner(context.Background()), error(nil)
+			if i%2 == 0 {
+				err = s.Lock(owner)
+			} else {
+				err = s.LockLease(owner, time.Minute)
+			}
+			if assert.NoError(t, err) {
+				got <- i
+				<-goOn
+				assert.NoError(t, s.Unlock(owner))
+			}
+		})
+		testredis.Await(b, "it waits", locktest.Soon, func() bool {
+			waits, front, _ := locktest.WaitersOf(s)
+			return front && waits == i
+		})
+	}
+	b.Must(s.Unlock(first[0]))
+	for i := range waiters {
+		require.Equal(t, i, locktest.Await(b, "a waiter gets in", got))
+		goOn <- struct{}{}
+	}
+	all.Wait()
+	b.Must(s.Unlock(first[1]))
+	require.Equal(t, 2, b.Permits(2))
+}
+
+// A process that releases its permit and asks again at once lets another waiting process go first.
+func TestSemaphoreNewcomersLetWaitersGoFirst(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		one, two := b.Client().NewSemaphore(b.LockName, 1), b.Client().NewSemaphore(b.LockName, 1)
+		var mine, theirs atomic.Int64
+		var all sync.WaitGroup
+		visit := func(s *Semaphore, n *atomic.Int64) {
+			for owner := ContextWithOwner(ctx); mine.Load() < 20 || theirs.Load() < 20; n.Add(1) {
+				if !assert.NoError(t, s.Lock(owner)) || !assert.NoError(t, s.Unlock(owner)) {
+					return
+				}
+			}
+		}
+		waitgroup.Go(&all, func() { visit(one, &mine) })
+		waitgroup.Go(&all, func() { visit(two, &theirs) })
+		all.Wait()
+		assert.Less(t, max(mine.Load(), theirs.Load()), 20*min(mine.Load(), theirs.Load()), "sections of one process")
+	})
+}
+
+// Callers that find permits free do not wait for one another.
+func TestSemaphoreCallersAskTogetherWhileItIsFree(t *testing.T) {
+	b := locktest.NewFaultBench(t)
+	s := b.Shaky().NewSemaphore(b.LockName, 8)
+	mustTry(b.Bench, s, ContextWithOwner(context.Background()), true)
+	const delay = 250 * time.Millisecond // a TryLock without a wait takes longer
+	b.Proxy.On(locktest.Calls(record.Script("semaphore_acquire")), testredis.DelayRequest(delay)).Times(7)
+	start := time.Now()
+	var all sync.WaitGroup
+	for i, owner := range owners(7) {
+		waitgroup.Go(&all, func() {
+			ok, err := s.TryLock(owner, time.Duration(i%2)*locktest.Soon, 0)
+			assert.NoError(t, err)
+			assert.True(t, ok)
+		})
+	}
+	all.Wait()
+	assert.Less(t, time.Since(start), testredis.Scale(start, 7*delay), "one after the other")
+	freed, err := s.ForceUnlock(context.Background())
+	b.Must(err)
+	assert.True(t, freed)
+	require.Equal(t, 8, b.Permits(8))
+}
+
+// An overlap measures how many requests for permits a client has under way at the same time.
+type overlap struct {
+	mu        sync.Mutex // guards below
+	underWay  int
+	since     time.Time     // when underWay last changed
+	any, each time.Duration // how long any request was under way, and the sum of how long each of them was
+}
+
+func (o *overlap) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (o *overlap) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		defer o.begins(cmd)()
+		return next(ctx, cmd)
+	}
+}
+
+func (o *overlap) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		defer o.begins(cmds...)()
+		return next(ctx, cmds)
+	}
+}
+
+// begins notes that cmds are sent; the result, that they are answered.
+func (o *overlap) begins(cmds ...redis.Cmder) (answered func()) {
+	n := 0
+	for _, cmd := range cmds {
+		if isRun(cmd, record.Script("semaphore_acquire")) {
+			n++
+		}
+	}
+	o.change(n)
+	return func() { o.change(-n) }
+}
+
+func (o *overlap) change(by int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if passed := time.Since(o.since); o.underWay > 0 {
+		o.any += passed
+		o.each += passed * time.Duration(o.underWay)
+	}
+	o.underWay += by
+	o.since = time.Now()
+}
+
+// reset forgets what was measured.
+func (o *overlap) reset() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.any, o.each, o.since = 0, 0, time.Now()
+}
+
+// mean returns how many requests were under way while any was.
+func (o *overlap) mean() float64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.each.Seconds() / o.any.Seconds()
+}
+
+// Callers that had to wait for one another ask at the same time again as soon as permits are free, even if each of them
+// comes back at once.
+func TestSemaphoreCallersAskTogetherAgainAfterItWasBusy(t *testing.T) {
+	b := locktest.NewFaultBench(t)
+	ctx := context.Background()
+	const callers, times, trip = 8, 8, 50 * time.Millisecond
+	rdb, asking := b.Proxy.Client(), &overlap{}
+	rdb.AddHook(asking)
+	s, operator := b.ClientOn(rdb).NewSemaphore(b.LockName, 2*callers), b.Direct.NewSemaphore(b.LockName, 2*callers)
+	b.Must(operator.SetPermits(ctx, 0))
+	var all sync.WaitGroup
+	for _, owner := range owners(callers) {
+		waitgroup.Go(&all, func() {
+			for range times {
+				if !assert.NoError(t, s.Lock(owner)) || !assert.NoError(t, s.Unlock(owner)) {
+					return
+				}
+			}
+		})
+	}
+	testredis.Await(b, "one waits in Redis, and the others for it", locktest.Soon, func() bool {
+		return b.WaitersInQueue(s) == callers-1 && len(b.Places()) == 1
+	})
+	b.Proxy.Latency(trip)
+	asking.reset()
+	b.Must(operator.SetPermits(ctx, 2*callers))
+	all.Wait()
+	assert.GreaterOrEqual(t, asking.mean(), 2.0, "requests that were under way at the same time, while any was")
+	b.Proxy.Latency(0)
+	require.Equal(t, 2*callers, b.Permits(2*callers))
+}
+
+// The permit of a process that has crashed goes to the next one, and no permit is lost.
+func TestSemaphoreGivesThePermitsOfTheCrashedToOthers(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		crashed := b.Client(WithWatchdogTimeout(time.Second))
+		s := crashed.NewSemaphore(b.LockName, 2)
+		for _, owner := range owners(2) {
+			mustTry(b, s, owner, true)
+		}
+		b.Must(crashed.Close()) // the permits stay held
+		next := b.Client(WithPollInterval(time.Hour)).NewSemaphore(b.LockName, 2)
+		o := owners(2)
+		b.Must(next.Lock(o[0]))
+		b.Permits(2)
+		b.Must(next.Lock(o[1]))
+		b.Must(next.Unlock(o[0]))
+		b.Must(next.Unlock(o[1]))
+		require.Equal(t, 2, b.Permits(2))
+	})
+}
+
+// An error states that no permit is free, and for how long at most.
+func TestSemaphoreErrorsSayWhenAPermitExpires(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewBench(t, testredis.Mini(t).Addr())
+	held := b.Client().NewSemaphore(b.LockName, 1)
+	b.Must(held.LockLease(context.Background(), time.Minute))
+	s := b.Client().NewSemaphore(b.LockName, 1)
+	waits := func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		return s.Lock(ctx)
+	}
+	err := waits()
+	b.MustBe(err, context.DeadlineExceeded)
+	assert.Regexp(t, `no permit is free, and the first lease expires in 5\d(\.\d)?s`, err.Error())
+	b.Must(
+		b.Rdb.ZAdd(
+			context.Background(),
+			record.PermitsKey(b.LockName),
+			redis.Z{Score: 922337203685477, Member: "16 bytes of Java"},
+		).Err(),
+	)
+	b.Must(held.Unlock(context.Background()))
+	b.Must(b.Rdb.Set(context.Background(), b.LockName, 0, 0).Err())
+	err = waits()
+	assert.ErrorContains(t, err, "no permit is free, and none has a lease that expires")
+	b.Forget()
+}
+
+// Inspect and Holders return permits of both languages, the first to expire first.
+func TestInspectShowsASemaphore(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx, c := context.Background(), b.Client()
+		s := c.NewSemaphore(b.LockName, 5)
+		b.Must(s.LockLease(ctx, time.Minute))
+		b.Must(s.LockLease(ContextWithOwner(ctx), time.Second))
+		i, err := c.Inspect(ctx, b.LockName)
+		b.Must(err)
+		assert.Equal(t, TypeSemaphore, i.Type)
+		assert.Equal(t, "semaphore", string(i.Type))
+		assert.True(t, i.Held())
+		assert.Equal(t, 3, i.Available)
+		require.Len(t, i.Holders, 2)
+		assert.Less(t, i.Holders[0].Remaining, i.Holders[1].Remaining)
+		assert.Equal(t, i.TTL, i.Holders[1].Remaining)
+		assert.Equal(t, c.ID(), i.Holders[0].Client)
+		assert.Equal(t, engine.OwnerOf(ctx).String(), i.Holders[1].Owner)
+
+		java := string([]byte{0, 0xff, 0x0a, 'x'}) + "with 12 more"
+		b.Must(b.Rdb.ZAdd(ctx, record.PermitsKey(b.LockName),
+			redis.Z{Score: 922337203685477, Member: java}, redis.Z{Score: 1, Member: "this one is over"}).Err())
+		b.Must(b.Rdb.DecrBy(ctx, b.LockName, 2).Err())
+		testredis.Await(b, "a lease ends", locktest.Soon, func() bool {
+			i, err = c.Inspect(ctx, b.LockName)
+			return err == nil && len(i.Holders) == 2
+		})
+		assert.Equal(t, 3, i.Available, "with those that have expired")
+		assert.Equal(
+			t,
+			Holder{
+				Contender: Contender{Field: hex.EncodeToString([]byte(java)), Owner: "permit " + hex.EncodeToString([]byte(java))},
+				HoldCount: 1,
+				Permits:   1,
+				Remaining: -time.Millisecond,
+			},
+			i.Holders[1],
+		)
+		assert.Negative(t, i.TTL)
+		available(b, s, 3)
+		all, err := s.Holders(ctx)
+		b.Must(err)
+		assert.Len(t, all, 2)
+		freed, err := s.ForceUnlock(ctx)
+		b.Must(err)
+		assert.True(t, freed)
+		freed, err = s.ForceUnlock(ctx)
+		b.Must(err)
+		assert.False(t, freed, "it is free")
+		require.Equal(t, 5, b.Permits(5))
+		i, err = c.Inspect(ctx, b.LockName)
+		b.Must(err)
+		assert.Equal(t, 5, i.Available)
+		assert.False(t, i.Held())
+	})
+}
+
+// A heldPermit is a time for which a permit was valid for its owner.
+type heldPermit struct{ from, to time.Duration }
+
+// Under faults the number of owners with a valid permit never exceeds the number of permits, every owner gets its turn,
+// and in the end no permit is lost.
+func TestSemaphoreStorm(t *testing.T) {
+	const permits, processes, workers = 3, 3, 6
+	b := locktest.NewFaultBench(t)
+	start := time.Now()
+	var mu sync.Mutex // guards history
+	var history []heldPermit
+	var all sync.WaitGroup
+	var over atomic.Bool
+	var waiting atomic.Int64 // workers that have had fewer than a few permits
+	waiting.Store(processes * workers)
+	for p := range processes {
+		c := b.ClientOn(b.Proxy.Client(func(o *redis.Options) { o.ReadTimeout = 200 * time.Millisecond }),
+			WithWatchdogTimeout(time.Second), WithPollInterval(100*time.Millisecond))
+		s := c.NewSemaphore(b.LockName, permits)
+		for w := range workers {
+			rng := rand.New(rand.NewPCG(uint64(p), uint64(w)))
+			visit := func() (held heldPermit, trusted bool) {
+				ctx, cancel := context.WithTimeout(
+					ContextWithOwner(context.Background()),
+					time.Duration(1+rng.IntN(3000))*time.Millisecond,
+				)
+				defer cancel()
+				err := error(nil)
+				if w%3 == 0 {
+					err = s.LockLease(ctx, time.Duration(50+rng.IntN(200))*time.Millisecond)
+				} else {
+					err = s.Lock(ctx)
+				}
+				if err != nil {
+					return held, false
+				}
+				defer func() { _ = s.Unlock(ctx) }()
+				held.from = time.Since(start)
+				guarded, err := s.Guard(context.WithoutCancel(ctx))
+				if err != nil {
+					return held, false
+				}
+				select {
+				case <-guarded.Done():
+				case <-time.After(time.Duration(rng.IntN(20)) * time.Millisecond):
+				}
+				held.to = time.Since(start)
+				return held, guarded.Err() == nil
+			}
+			waitgroup.Go(&all, func() {
+				for visits := 0; !over.Load(); {
+					held, trusted := visit()
+					if !trusted {
+						continue
+					}
+					mu.Lock()
+					history = append(history, held)
+					mu.Unlock()
+					if visits++; visits == 3 {
+						waiting.Add(-1)
+					}
+				}
+			})
+		}
+	}
+	faults, end := locktest.NewRand(1), time.Now().Add(locktest.Full(2*time.Second, 20*time.Second))
+	for time.Now().Before(end) {
+		match := []testredis.Match{locktest.Calls(record.Script("semaphore_acquire")), locktest.Calls(record.Script("semaphore_release")), locktest.Calls(record.Script("semaphore_renew"))}[faults.IntN(3)]
+		fault := []testredis.Fault{testredis.LoseReply, testredis.DelayRequest(250 * time.Millisecond),
+			testredis.DelayRequest(20 * time.Millisecond)}[faults.IntN(3)]
+		b.Proxy.On(match, fault)
+		time.Sleep(time.Duration(faults.IntN(100)) * time.Millisecond)
+	}
+	testredis.Await(b, "every worker has had a permit", 4*locktest.Soon, func() bool { return waiting.Load() == 0 })
+	over.Store(true)
+	all.Wait()
+	assert.LessOrEqual(t, mostTogether(history), permits, "owners that have a permit together")
+	s := b.Direct.NewSemaphore(b.LockName, permits)
+	testredis.Await(b, "all permits are free", locktest.Soon, func() bool {
+		n, err := s.Available(context.Background())
+		return err == nil && n == permits
+	})
+	for _, owner := range owners(permits) {
+		mustTry(b.Bench, s, owner, true)
+		defer func() { b.Must(s.Unlock(owner)) }()
+	}
+	mustTry(b.Bench, s, ContextWithOwner(context.Background()), false)
+	require.Zero(t, b.Permits(permits))
+}
+
+// mostTogether returns the greatest number of times that overlap.
+func mostTogether(all []heldPermit) (most int) {
+	type edge struct {
+		at time.Duration
+		by int
+	}
+	var edges []edge
+	for _, h := range all {
+		edges = append(edges, edge{h.from, 1}, edge{h.to, -1})
+	}
+	slices.SortFunc(edges, func(a, b edge) int {
+		if a.at != b.at {
+			return int(a.at - b.at)
+		}
+		return a.by - b.by
+	})
+	now := 0
+	for _, e := range edges {
+		now += e.by
+		most = max(most, now)
+	}
+	return most
+}
+
+func TestMostTogetherCounts(t *testing.T) {
+	assert.Equal(t, 2, mostTogether([]heldPermit{{0, 10}, {5, 15}, {10, 20}, {30, 40}}))
+	assert.Equal(t, 3, mostTogether([]heldPermit{{0, 10}, {5, 15}, {9, 20}}))
+}
+
+// An attempt that no caller knows about any more takes no permit.
+func TestSemaphoreAttemptThatRunsAfterItsRollbackTakesNothing(t *testing.T) {
+	b := locktest.NewFaultBench(t)
+	s := b.Shaky().NewSemaphore(b.LockName, 1)
+	b.Must(s.SetPermits(context.Background(), 1))
+	late := b.Proxy.On(locktest.Calls(record.Script("semaphore_acquire")), testredis.HoldRequest)
+	ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
+	got := make(chan error, 1)
+	go func() { got <- s.Lock(ctx) }()
+	locktest.Await(b.Bench, "the attempt", late.Fired())
+	cancel()
+	b.MustBe(locktest.Await(b.Bench, "Lock", got), context.Canceled)
+	testredis.Await(b, "its rollback has ended", 2*locktest.Soon, func() bool {
+		return locktest.EngineOf(b.Direct).Probe().Stats().AtWork == 0 && locktest.EngineOf(locktest.ClientOf(s)).Probe().Stats().AtWork == 0
+	})
+	ran := b.ScriptRuns()
+	late.Release()
+	testredis.Await(b, "the attempt has run", locktest.Soon, func() bool { return b.ScriptRuns() > ran })
+	assert.Equal(t, 1, b.Permits(1), "permits that are free")
+}
+
+// Changing the number that is passed to NewSemaphore has no effect, and each Client logs it once for a name: both if it
+// gets a permit, and if it finds none.
+func TestSemaphoreOtherNumberIsLoggedOnce(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		logged := func(permits int) (s *Semaphore, lines func() int, text func() string) {
+			out := new(locktest.LockedBuffer)
+			c := b.Client(WithLogger(slog.New(slog.NewTextHandler(out, nil))))
+			return c.NewSemaphore(
+				b.LockName,
+				permits,
+			), func() int { return strings.Count(out.String(), "number of permits") }, out.String
+		}
+		two, linesOfTwo, _ := logged(2)
+		first, second := ContextWithOwner(ctx), ContextWithOwner(ctx)
+		b.Must(two.Lock(first))
+
+		five, lines, text := logged(5)
+		for range 3 {
+			b.Must(five.Lock(ctx))
+			b.Must(five.Lock(ctx)) // increments the hold count
+			b.Must(five.Unlock(ctx))
+			b.Must(five.Unlock(ctx))
+		}
+		testredis.Await(t, "it is logged", locktest.Soon, func() bool { return lines() > 0 })
+		for _, want := range []string{"level=WARN", "lock=" + b.LockName, "permits=2", "asked=5", "SetPermits"} {
+			assert.Contains(t, text(), want)
+		}
+
+		b.Must(two.Lock(second))
+		busy, linesOfBusy, _ := logged(7)
+		got := make(chan error, 1)
+		ok, err := busy.TryLock(ctx, 0, 0)
+		b.Must(err)
+		assert.False(t, ok)
+		testredis.Await(t, "it is logged where none is free", locktest.Soon, func() bool { return linesOfBusy() == 1 })
+		go func() { got <- busy.Lock(first) }() // waits in the line, and is granted the permit
+		testredis.Await(t, "it waits in the line", locktest.Soon, func() bool { return len(b.Places()) == 1 })
+		b.Must(two.Unlock(second))
+		b.Must(locktest.Await(b, "the permit is granted", got))
+		b.Must(busy.Unlock(first))
+
+		b.Must(two.SetPermits(ctx, 5))
+		five, linesOfFive, _ := logged(5)
+		b.Must(five.Lock(ctx))
+		b.Must(five.Unlock(ctx))
+		b.Must(two.Unlock(first))
+		for _, s := range []*Semaphore{two, five, busy} { // the reports of a Client end with it
+			b.Must(locktest.ClientOf(s).Close())
+		}
+		assert.Equal(t, 1, lines(), "log lines: %s", text())
+		assert.Equal(t, 1, linesOfBusy(), "log lines")
+		assert.Zero(t, linesOfFive(), "log lines of one that asks for the number in Redis")
+		assert.Zero(t, linesOfTwo(), "log lines of one that asked for the number in Redis")
+	})
+}

@@ -1,0 +1,529 @@
+//go:build go1.25
+
+package virtual
+
+// RedLocks in virtual time: see virtual_test.go.
+//
+// Rules: a RedLock is held as long as a majority of its nodes is, and a loss is reported once, to the owner it concerns.
+// Nodes on one Redis are refused. A waiter asks again when its subscription is in force.
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/bubble"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// has returns on how many servers the key exists.
+func has(v *locktest.Virtual, key string) (n int) {
+	for _, s := range v.Servers {
+		s.Look(func(m *miniredis.Miniredis) {
+			if m.Exists(key) {
+				n++
+			}
+		})
+	}
+	return n
+}
+
+// The owner of a RedLock also holds one of its nodes by itself, and loses that hold. The RedLock acquires the node again,
+// at its next renewal or its next Lock, and the owner is still told of the loss. What it does then does not release what
+// the RedLock has there.
+func TestRedLockLeavesTheLossOfANodeToItsOwner(t *testing.T) {
+	for name, again := range map[string]func(v *locktest.Virtual, ctx context.Context, l Locker){
+		"renewal": func(*locktest.Virtual, context.Context, Locker) { time.Sleep(11 * time.Second) },
+		"lock": func(v *locktest.Virtual, ctx context.Context, l Locker) {
+			require.NoError(v, l.Unlock(ctx))
+			require.NoError(v, l.Lock(ctx))
+			time.Sleep(time.Second)
+		},
+	} {
+		for how, section := range map[string]func(l Locker, ctx context.Context, f func(context.Context)) error{
+			"unlock": func(l Locker, ctx context.Context, f func(context.Context)) error {
+				if err := l.Lock(ctx); err != nil {
+					return err
+				}
+				f(ctx)
+				return l.Unlock(ctx)
+			},
+			"do": func(l Locker, ctx context.Context, f func(context.Context)) error {
+				return l.Do(ctx, func(guarded context.Context) error {
+					f(context.WithoutCancel(guarded))
+					return nil
+				})
+			},
+		} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+					ctx := ContextWithOwner(context.Background())
+					l, locks := v.RedLock()
+					first := locks[0]
+					require.ErrorIs(v, section(first, ctx, func(ctx context.Context) {
+						require.NoError(v, l.Lock(ctx))
+						require.NoError(v, locktest.Second(first.ForceUnlock(ctx)))
+						again(v, ctx, l)
+						require.Equal(v, 3, has(v, "l"), "the RedLock has its first node again")
+					}), ErrLockLost)
+					require.ErrorIs(v, first.Unlock(ctx), ErrNotHeld)
+					require.Equal(v, 3, has(v, "l"), "nodes")
+					n, err := l.HoldCount(ctx)
+					require.NoError(v, err)
+					require.Equal(v, 1, n)
+					require.NoError(v, first.Lock(ctx)) // a hold of its own
+					guarded, err := first.Guard(ctx)
+					require.NoError(v, err)
+					require.NoError(v, l.Unlock(ctx))
+					time.Sleep(time.Minute)
+					require.NoError(v, guarded.Err(), "the hold that the owner has by itself")
+					require.NoError(v, first.Unlock(ctx))
+				})
+			})
+		}
+	}
+}
+
+// The next Lock of the owner gets the loss too, once, and a Guard and an Unlock before that do not take what the RedLock
+// has.
+func TestRedLockLeavesTheLossOfANodeToTheNextLockOfItsOwner(t *testing.T) {
+	for name, several := range map[string]bool{"one lock": false, "several that are acquired together": true} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+				ctx := ContextWithOwner(context.Background())
+				l, locks := v.RedLock()
+				first := locks[0]
+				next := first
+				if c := locktest.ClientOf(first.(*Lock)); several {
+					next = c.NewMultiLock(first, c.NewLock("other"))
+				}
+				require.NoError(v, first.Lock(ctx))
+				require.NoError(v, first.Lock(ctx))
+				require.NoError(v, l.Lock(ctx))
+				require.NoError(v, locktest.Second(first.ForceUnlock(ctx)))
+				time.Sleep(11 * time.Second)
+				require.Equal(v, 3, has(v, "l"), "the RedLock has its first node again")
+				require.ErrorIs(v, locktest.Second(first.Guard(ctx)), ErrLockLost)
+				require.ErrorIs(v, first.Unlock(ctx), ErrLockLost)
+				require.ErrorIs(v, next.Lock(ctx), ErrLockLost)
+				require.NoError(v, next.Lock(ctx))
+				require.NoError(v, next.Unlock(ctx))
+				require.ErrorIs(v, first.Unlock(ctx), ErrNotHeld)
+				require.Equal(v, 3, has(v, "l"), "nodes")
+				require.NoError(v, l.Unlock(ctx))
+			})
+		})
+	}
+}
+
+// A majority grants a RedLock while its last attempt waits for answers. The caller has it, although its time is up before
+// another node has answered.
+func TestRedLockThatIsWonInTimeIsHeldAtTheEndOfTheWait(t *testing.T) {
+	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+		ctx := context.Background()
+		var locks []Locker
+		var links []*bubble.Link
+		for i := range 3 {
+			c, link := v.Client(i, WithRedLockNodeTimeout(time.Second))
+			locks, links = append(locks, c.NewLock("l")), append(links, link)
+		}
+		c, _ := v.Client(0)
+		l := c.NewRedLock(locks...)
+		require.NoError(v, l.Lock(ctx))
+		require.NoError(v, l.Unlock(ctx))
+		links[1].Set(func(c *bubble.Conditions) { c.Latency = send.MinWait * 3 / 8 }) // a majority after three quarters
+		locktest.Silent(func() {
+			ok, err := l.TryLock(ctx, send.MinWait/2, 0)
+			assert.NoError(v, err)
+			assert.True(v, ok)
+		}, links[2])
+		assert.NoError(v, l.Unlock(ctx))
+	})
+}
+
+// A RedLock with a short explicit lease waits for the answers of its nodes for as long as they are of use, and says so if
+// they take longer. Its servers are all up, and not slower than a plain lock with this lease can bear.
+func TestRedLockWithAShortLeaseIsAcquiredFromSlowServers(t *testing.T) {
+	const lease = 50 * time.Millisecond
+	for name, c := range map[string]struct {
+		latency  time.Duration
+		acquired bool
+	}{
+		"less than half of the lease": {lease / 5, true},
+		"more than half of the lease": {lease * 3 / 10, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+				ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), 10*time.Second)
+				defer cancel()
+				var locks []Locker
+				var links []*bubble.Link
+				for i := range 3 {
+					c, link := v.Client(i)
+					locks, links = append(locks, c.NewLock("l")), append(links, link)
+				}
+				client, _ := v.Client(0)
+				l := client.NewRedLock(locks...)
+				require.NoError(v, l.Lock(ctx)) // all are connected
+				require.NoError(v, l.Unlock(ctx))
+				for _, link := range links {
+					link.Set(func(conditions *bubble.Conditions) { conditions.Latency = c.latency })
+				}
+				start := time.Now()
+				err := l.LockLease(ctx, lease)
+				if c.acquired {
+					require.NoError(v, err)
+					assert.Less(v, time.Since(start), lease/2)
+					_ = l.Unlock(ctx) // its lease may be over
+					return
+				}
+				assert.ErrorIs(v, err, context.DeadlineExceeded)
+				assert.ErrorContains(v, err, "no answer within the part of the lease")
+				assert.NotContains(v, err.Error(), "WithRedLockNodeTimeout")
+			})
+		})
+	}
+}
+
+// The errors of a RedLock name the nodes that may be on one Redis, until it is known that they are not.
+func TestRedLockNamesNodesThatCannotBeToldApart(t *testing.T) {
+	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+		var locks []Locker
+		var links []*bubble.Link
+		for i := range 3 {
+			rdb, link := v.Redis(i)
+			locks = append(locks, v.ClientOn(struct{ hidden }{rdb}, WithRedLockNodeTimeout(time.Second)).NewLock("x"))
+			links = append(links, link)
+		}
+		l := sentinel(v, 0).NewRedLock(locks...)
+		const named = `"x" on a server whose address go-redis does not know may be on one Redis`
+		lock := func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			defer cancel()
+			return l.Lock(ctx)
+		}
+		locktest.Silent(func() {
+			_, err := l.TryLock(context.Background(), 2*time.Second, 0)
+			assert.ErrorContains(v, err, named)
+			assert.ErrorAs(v, err, new(*QuorumError))
+		}, links[1:]...)
+		for i := range 2 {
+			require.NoError(v, sentinel(v, i).NewLock("x").Lock(ContextWithOwner(context.Background())))
+		}
+		err := lock()
+		assert.ErrorIs(v, err, context.DeadlineExceeded)
+		assert.ErrorContains(v, err, named)
+		for i := range 2 {
+			require.NoError(v, locktest.Second(sentinel(v, i).NewLock("x").ForceUnlock(context.Background())))
+		}
+		require.NoError(v, lock())
+		require.NoError(v, l.Unlock(context.Background()))
+		require.NoError(v, sentinel(v, 0).NewLock("x").Lock(ContextWithOwner(context.Background())))
+		require.NoError(v, sentinel(v, 1).NewLock("x").Lock(ContextWithOwner(context.Background())))
+		err = lock()
+		assert.ErrorIs(v, err, context.DeadlineExceeded)
+		assert.NotContains(v, err.Error(), "may be on one Redis")
+	})
+}
+
+// Three votes on one Sentinel deployment are not accepted: the RedLock would depend on this one Redis.
+func TestRedLockFindsNodesOnOneRedis(t *testing.T) {
+	for name, c := range map[string]struct {
+		servers [3]int
+		names   [3]string
+		nested  bool
+		invalid bool
+	}{
+		"one server, one name":      {[3]int{0, 0, 0}, [3]string{"x", "x", "x"}, false, true},
+		"one server, several names": {[3]int{0, 0, 0}, [3]string{"x", "y", "z"}, false, true},
+		"two on one server":         {[3]int{0, 1, 1}, [3]string{"x", "x", "y"}, false, true},
+		"MultiLocks":                {[3]int{0, 1, 1}, [3]string{"x", "x", "y"}, true, true},
+		"three servers":             {[3]int{0, 1, 2}, [3]string{"x", "x", "x"}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				var clients []*Client
+				var locks []Locker
+				for i, server := range c.servers {
+					client := sentinel(v, server)
+					lock := Locker(client.NewLock(c.names[i]))
+					if c.nested {
+						lock = client.NewMultiLock(lock, client.NewLock(c.names[i]+"2"))
+					}
+					clients, locks = append(clients, client), append(locks, lock)
+				}
+				l := clients[0].NewRedLock(locks...)
+				for name, acquire := range map[string]func() error{
+					"Lock":    func() error { return l.Lock(ctx) },
+					"TryLock": func() error { return locktest.Second(l.TryLock(ctx, 0, 0)) },
+				} {
+					err := acquire()
+					if !c.invalid {
+						assert.NoError(v, err, name)
+						assert.NoError(v, l.Unlock(ctx))
+						continue
+					}
+					assert.ErrorIs(v, err, ErrInvalid, name)
+					assert.ErrorContains(v, err, "two locks are on one Redis")
+					assert.ErrorContains(v, err, "a server whose address go-redis does not know")
+				}
+				time.Sleep(time.Second)
+				for _, key := range c.names {
+					assert.Zero(v, has(v, key))
+				}
+			})
+		})
+	}
+}
+
+// A RedLock waits for its subscriptions at several nodes. The lock is released before they are in force, and the first
+// one never is, because its node does not answer any more. The waiter asks again soon, and not at the poll interval.
+func TestRedLockAsksAgainWhenItsFirstSubscriptionIsNotAnswered(t *testing.T) {
+	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+		ctx := ContextWithOwner(context.Background())
+		holder, _ := v.RedLock()
+		var locks []Locker
+		var links []*bubble.Link
+		for i := range 3 {
+			c, link := v.Client(i, WithRedLockNodeTimeout(time.Second))
+			locks, links = append(locks, c.NewLock("l")), append(links, link)
+		}
+		c, _ := v.Client(0, WithPollInterval(time.Hour))
+		l := c.NewRedLock(locks...)
+		require.NoError(v, l.Lock(ctx))
+		require.NoError(v, l.Unlock(ctx))
+		require.NoError(v, holder.Lock(ctx))
+		for _, link := range links[1:] { // the attempt has ended after 200 ms, and they are subscribed after 400 ms
+			link.Set(func(c *bubble.Conditions) { c.Latency = 100 * time.Millisecond })
+		}
+		start := time.Now()
+		got := make(chan error)
+		go func() { got <- l.Lock(ctx) }()
+		time.Sleep(150 * time.Millisecond)
+		locktest.Silent(func() {
+			require.NoError(v, holder.Unlock(ctx))
+			require.NoError(v, <-got)
+			assert.Less(v, time.Since(start), 2*time.Second)
+		}, links[0])
+		require.NoError(v, l.Unlock(ctx))
+	})
+}
+
+// A RedLock waits for its subscriptions at two nodes that others hold, and has been granted a third one. The lock of the
+// second node is released before the subscription there is in force: the waiter asks again as soon as it is, and not at
+// the poll interval.
+func TestRedLockAsksAgainOnceItIsSubscribed(t *testing.T) {
+	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+		ctx := ContextWithOwner(context.Background())
+		var held, locks []Locker
+		var links []*bubble.Link
+		for i := range 3 {
+			other, _ := v.Client(i)
+			c, link := v.Client(i)
+			held, locks, links = append(held, other.NewLock("l")), append(locks, c.NewLock("l")), append(links, link)
+		}
+		c, _ := v.Client(0, WithPollInterval(time.Hour))
+		l := c.NewRedLock(locks...)
+		require.NoError(v, l.Lock(ctx)) // all are connected
+		require.NoError(v, l.Unlock(ctx))
+		require.NoError(v, held[0].Lock(ctx))
+		require.NoError(v, held[1].Lock(ctx))
+
+		links[1].Set(func(c *bubble.Conditions) { c.Refused = true }) // so that there is no connection to subscribe on
+		got := make(chan error)
+		go func() { got <- l.Lock(ctx) }()
+		time.Sleep(2 * time.Second)
+		require.NoError(v, held[1].Unlock(ctx))
+		links[1].Set(func(c *bubble.Conditions) { c.Refused = false })
+		start := time.Now()
+		require.NoError(v, <-got)
+		assert.Less(v, time.Since(start), 2*time.Second, "after it could subscribe")
+		require.NoError(v, l.Unlock(ctx))
+		require.NoError(v, held[0].Unlock(ctx))
+	})
+}
+
+// A Client with nodes of a RedLock shuts down. It renews the nodes until their holders have finished, so the RedLock is
+// held until its Unlock, although the guards of the nodes have ended.
+func TestRedLockIsHeldWhileTheClientsOfItsNodesShutDown(t *testing.T) {
+	newRedLock := func(c []*Client) *RedLock {
+		return c[0].NewRedLock(c[0].NewLock("l"), c[1].NewLock("l"), c[2].NewLock("l"))
+	}
+	for name, c := range map[string]struct {
+		newLock func(c []*Client) *RedLock
+		leaving int // how many of the Clients shut down
+		down    int // how many of the nodes do not answer
+	}{
+		"its own Client":     {newRedLock, 1, 1},
+		"all Clients":        {newRedLock, 3, 0},
+		"nodes, not its own": {func(c []*Client) *RedLock { return newRedLock([]*Client{c[2], c[1], c[0]}) }, 2, 0},
+		"MultiLocks": {func(c []*Client) *RedLock {
+			many := func(i int) Locker { return c[0].NewMultiLock(c[i].NewLock("l"), c[i].NewLock("m")) }
+			return c[0].NewRedLock(many(0), many(1), many(2))
+		}, 3, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+				ctx := ContextWithOwner(context.Background())
+				var clients []*Client
+				var links []*bubble.Link
+				for i := range 3 {
+					client, link := v.Client(i)
+					clients, links = append(clients, client), append(links, link)
+				}
+				l := c.newLock(clients)
+				other, _ := v.RedLock()
+				locktest.Refusing(func() {
+					require.NoError(v, l.Lock(ctx))
+					time.Sleep(time.Second)
+					ended := make(chan error)
+					for _, client := range clients[:c.leaving] {
+						go func() { ended <- client.Shutdown(ctx) }()
+					}
+					time.Sleep(time.Minute)
+					assert.Equal(v, 3-c.down, has(v, "l"))
+					ok, err := other.TryLock(context.Background(), 0, 0)
+					assert.NoError(v, err)
+					assert.False(v, ok)
+					assert.NoError(v, l.Unlock(ctx))
+					for range c.leaving {
+						assert.NoError(v, <-ended)
+					}
+					assert.Zero(v, has(v, "l"))
+				}, links[3-c.down:]...)
+			})
+		})
+	}
+}
+
+// A RedLock is lost as soon as too many Clients of its nodes are closed, also at the end of a Shutdown that has waited
+// for it. The Client of a MultiLock counts, too.
+func TestRedLockIsLostWhenTheClientsOfItsNodesAreClosed(t *testing.T) {
+	const waits = time.Minute
+	for name, c := range map[string]struct {
+		end   func(c *Client) error
+		at    time.Duration
+		multi bool
+	}{
+		"close": {end: (*Client).Close},
+		"shutdown": {end: func(c *Client) error {
+			ctx, cancel := context.WithTimeout(context.Background(), waits)
+			defer cancel()
+			return c.Shutdown(ctx)
+		}, at: waits},
+		"MultiLock": {end: (*Client).Close, multi: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+				ctx := ContextWithOwner(context.Background())
+				var locks []Locker
+				var clients []*Client
+				for i := range 3 {
+					client, _ := v.Client(i)
+					lock := Locker(client.NewLock("l"))
+					if c.multi {
+						client, _ = v.Client(i)
+						lock = client.NewMultiLock(lock)
+					}
+					locks, clients = append(locks, lock), append(clients, client)
+				}
+				home, _ := v.Client(0, WithWatchdogTimeout(time.Hour))
+				l := home.NewRedLock(locks...)
+				require.NoError(v, l.Lock(ctx))
+				time.Sleep(time.Second)
+				guarded, err := l.Guard(ctx)
+				require.NoError(v, err)
+				start := time.Now()
+				for _, client := range clients[1:] {
+					go func() { _ = c.end(client) }()
+				}
+				<-guarded.Done()
+				assert.InDelta(v, c.at, time.Since(start), float64(time.Second))
+				assert.ErrorIs(v, context.Cause(guarded), ErrLockLost)
+				assert.ErrorIs(v, l.Unlock(ctx), ErrLockLost)
+			})
+		})
+	}
+}
+
+// The Clients of the nodes of a RedLock shut down before its own one, and lose the nodes before it is released. Their
+// guards, which have ended, do not tell that, and the Clients go on for other holds. The RedLock is lost all the same,
+// long before its own next renewal.
+func TestRedLockIsLostWithNodesWhoseClientsShutDown(t *testing.T) {
+	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+		ctx := ContextWithOwner(context.Background())
+		var locks []Locker
+		var clients []*Client
+		for i := range 3 {
+			client, _ := v.Client(i)
+			locks, clients = append(locks, client.NewLock("l")), append(clients, client)
+		}
+		home, _ := v.Client(0, WithWatchdogTimeout(time.Hour))
+		l := home.NewRedLock(locks...)
+		require.NoError(v, l.Lock(ctx))
+		time.Sleep(time.Second)
+		guarded, err := l.Guard(ctx)
+		require.NoError(v, err)
+		var others []*Hold
+		ended := make(chan error)
+		for _, client := range clients {
+			other, err := client.NewLock(client.ID()).Acquire(ctx)
+			require.NoError(v, err)
+			others = append(others, other)
+			go func() { ended <- client.Shutdown(ctx) }()
+		}
+		time.Sleep(time.Minute)
+		require.NoError(v, guarded.Err())
+		start := time.Now()
+		for _, s := range v.Servers[1:] {
+			s.Look(func(m *miniredis.Miniredis) { m.Del("l") })
+		}
+		<-guarded.Done()
+		assert.Less(v, time.Since(start), 11*time.Second, "a third of the watchdog timeout of the nodes, and a moment")
+		assert.ErrorIs(v, context.Cause(guarded), ErrLockLost)
+		assert.ErrorIs(v, l.Unlock(ctx), ErrLockLost)
+		for _, other := range others {
+			assert.NoError(v, other.Release(ctx))
+			assert.NoError(v, <-ended)
+		}
+	})
+}
+
+// A node that answers late has granted nothing: its grant is released as soon as it arrives.
+func TestRedLockLateGrantsAreReleased(t *testing.T) {
+	locktest.InVirtualTime(t, 5, func(v *locktest.Virtual) {
+		const nodeTimeout, latency = 300 * time.Millisecond, 900 * time.Millisecond
+		ctx := context.Background()
+		var locks []Locker
+		var links []*bubble.Link
+		for i, name := range []string{"l", "l", "l", "l", "a longer name"} {
+			c, link := v.Client(i, WithRedLockNodeTimeout(nodeTimeout))
+			locks, links = append(locks, c.NewLock(name)), append(links, link)
+		}
+		c, _ := v.Client(0)
+		l := c.NewRedLock(locks...)
+		require.NoError(v, l.Lock(ctx))
+		require.NoError(v, l.Unlock(ctx))
+		for _, link := range links[1:4] {
+			link.Set(func(c *bubble.Conditions) { c.Latency = latency })
+		}
+		start := time.Now()
+		ok, err := l.TryLock(ctx, 0, 0)
+		assert.LessOrEqual(v, time.Since(start), nodeTimeout+50*time.Millisecond, "waiting for late answers")
+		assert.False(v, ok)
+		var quorum *QuorumError
+		require.ErrorAs(v, err, &quorum)
+		assert.Equal(v, 2, quorum.Granted)
+		time.Sleep(time.Until(start.Add(latency + 50*time.Millisecond)))
+		assert.Equal(v, 3, has(v, "l"), "nodes on which the attempts that were given up have run")
+		time.Sleep(2*latency + 50*time.Millisecond) // the answers, and the releases
+		assert.Zero(v, has(v, "l")+has(v, "a longer name"), "nodes on which something is left")
+	})
+}

@@ -1,0 +1,498 @@
+//go:build go1.25
+
+package virtual
+
+// Tests of Clients in virtual time: several servers in memory, in a bubble of testing/synctest.
+//
+// Rules: a call takes no longer than its wait and the least time for an answer, whatever Redis does. MultiLocks over
+// servers that cannot be told apart do not wait for each other, and keep nothing from others while they wait.
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/bubble"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The answer that the lock is busy comes after the wait of a TryLock: that is its end, and no other attempt follows.
+func TestTryLockAsksNotAgainAfterALateAnswer(t *testing.T) {
+	for name, newLock := range map[string]func(c []*Client) Locker{
+		"lock": func(c []*Client) Locker { return c[0].NewLock("l") },
+		"RedLock": func(c []*Client) Locker {
+			return c[0].NewRedLock(c[0].NewLock("l"), c[1].NewLock("l"), c[2].NewLock("l"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+				const wait, latency = 100 * time.Millisecond, 95 * time.Millisecond
+				ctx := ContextWithOwner(context.Background())
+				var holders, clients []*Client
+				var links []*bubble.Link
+				for i := range 3 {
+					holder, _ := v.Client(i)
+					c, link := v.Client(i)
+					holders, clients, links = append(holders, holder), append(clients, c), append(links, link)
+				}
+				held, l := newLock(holders), newLock(clients)
+				require.NoError(v, l.Lock(ctx)) // all are connected
+				require.NoError(v, l.Unlock(ctx))
+				require.NoError(v, held.Lock(ctx))
+				for _, link := range links {
+					link.Set(func(c *bubble.Conditions) { c.Latency = latency })
+				}
+				start := time.Now()
+				ok, err := l.TryLock(ctx, wait, 0)
+				assert.NoError(v, err)
+				assert.False(v, ok)
+				assert.LessOrEqual(v, time.Since(start), wait+send.MinWait)
+				require.NoError(v, held.Unlock(ctx))
+			})
+		})
+	}
+}
+
+// If Redis does not answer, no caller is told that another owner has the lock: also not a caller that waits in the local
+// queue behind another one, which waits for Redis.
+func TestCallersBehindOneWithoutAnAnswerAreNotToldThatTheLockIsBusy(t *testing.T) {
+	redLock := func(c []*Client) Locker {
+		return c[0].NewRedLock(c[0].NewLock("l"), c[1].NewLock("l"), c[2].NewLock("l"))
+	}
+	for name, c := range map[string]struct {
+		newLock     func(c []*Client) Locker
+		nodeTimeout time.Duration
+	}{
+		"lock":                   {newLock: func(c []*Client) Locker { return c[0].NewLock("l") }},
+		"fair":                   {newLock: func(c []*Client) Locker { return c[0].NewFairLock("l") }},
+		"read":                   {newLock: func(c []*Client) Locker { return c[0].NewRWLock("l").Read() }},
+		"write":                  {newLock: func(c []*Client) Locker { return c[0].NewRWLock("l").Write() }},
+		"semaphore":              {newLock: func(c []*Client) Locker { return c[0].NewSemaphore("l", 1) }},
+		"bundle":                 {newLock: func(c []*Client) Locker { return c[0].NewMultiLock(c[0].NewLock("l"), c[0].NewLock("m")) }},
+		"steps":                  {newLock: func(c []*Client) Locker { return c[0].NewMultiLock(c[0].NewLock("l"), c[1].NewLock("l")) }},
+		"red":                    {newLock: redLock},
+		"red with patient nodes": {redLock, time.Minute},
+	} {
+		for how, outage := range map[string]func(f func(), links ...*bubble.Link){"refused": locktest.Refusing, "silent": locktest.Silent} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+					var clients []*Client
+					var links []*bubble.Link
+					for i := range 3 {
+						client, link := v.Client(i, WithRedLockNodeTimeout(max(c.nodeTimeout, 200*time.Millisecond)))
+						clients, links = append(clients, client), append(links, link)
+					}
+					l := c.newLock(clients)
+					ctx := context.Background()
+					for _, wait := range []time.Duration{300 * time.Millisecond, 700 * time.Millisecond, 3 * time.Second} {
+						require.NoError(v, l.Lock(ctx))
+						if name != "read" {
+							ok, err := l.TryLock(ContextWithOwner(ctx), wait, 0)
+							assert.NoError(v, err)
+							assert.False(v, ok)
+						}
+						require.NoError(v, l.Unlock(ctx))
+						outage(func() {
+							errs := make(chan error)
+							for range 3 {
+								go func() {
+									_, err := l.TryLock(ctx, wait, 0)
+									errs <- err
+								}()
+							}
+							for range 3 {
+								err := <-errs
+								assert.Error(v, err, "a wait of %v", wait)
+								if _, red := l.(*RedLock); red {
+									assert.ErrorAs(v, err, new(*QuorumError))
+								}
+							}
+						}, links...)
+						time.Sleep(time.Minute)
+					}
+				})
+			})
+		}
+	}
+}
+
+// hidden is embedded by a Redis client whose options nobody can read.
+type hidden = redis.UniversalClient
+
+// sentinel returns a Client of a server whose address go-redis does not know, as that of a Sentinel deployment.
+func sentinel(v *locktest.Virtual, server int, opts ...Option) *Client {
+	v.Helper()
+	rdb, _ := v.Redis(server)
+	return v.ClientOn(struct{ hidden }{rdb}, opts...)
+}
+
+// The same names on two Sentinel deployments, passed in opposite order by two processes: they do not wait for each other
+// for ever, and neither of them starves.
+func TestMultiLocksOverSentinelsDoNotWaitForEachOther(t *testing.T) {
+	for name, makes := range map[string]func(c *Client, name string) Locker{
+		"lock":      func(c *Client, name string) Locker { return c.NewLock(name) },
+		"fair":      func(c *Client, name string) Locker { return c.NewFairLock(name) },
+		"write":     func(c *Client, name string) Locker { return c.NewRWLock(name).Write() },
+		"semaphore": func(c *Client, name string) Locker { return c.NewSemaphore(name, 1) },
+		"bundle":    func(c *Client, name string) Locker { return c.NewMultiLock(c.NewLock(name), c.NewLock(name+"2")) },
+		"foreign":   func(c *Client, name string) Locker { return locktest.StubLocker{Locker: c.NewLock(name)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
+				const sections = 30
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				inside := 0
+				start, ends := time.Now(), make(chan struct{})
+				for process := range 2 {
+					clients := []*Client{sentinel(v, process), sentinel(v, 1-process)}
+					go func() {
+						l := clients[0].NewMultiLock(makes(clients[0], "x"), makes(clients[1], "x"))
+						var longest time.Duration
+						for range sections {
+							began := time.Now()
+							if !assert.NoError(v, l.Lock(ctx)) {
+								break
+							}
+							longest = max(longest, time.Since(began))
+							inside++
+							assert.Equal(v, 1, inside)
+							time.Sleep(5 * time.Millisecond)
+							inside--
+							assert.NoError(v, l.Unlock(ctx))
+						}
+						assert.Less(v, longest, time.Second, "a wait for a section of 5ms")
+						ends <- struct{}{}
+					}()
+				}
+				<-ends
+				<-ends
+				assert.Less(v, time.Since(start), 2*sections*100*time.Millisecond)
+			})
+		})
+	}
+}
+
+// The locks of a MultiLock over Sentinel deployments are held by others all the time, for long. It waits in both queues,
+// in turn, and acquires both in the end.
+func TestMultiLockOverSentinelsDoesNotStarve(t *testing.T) {
+	locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var others sync.WaitGroup
+		const held = 10 * time.Second
+		for server := range 2 {
+			for range 3 {
+				l := sentinel(v, server).NewLock("x")
+				others.Go(func() {
+					for l.Lock(ctx) == nil {
+						time.Sleep(held)
+						assert.NoError(v, l.Unlock(context.Background()))
+					}
+				})
+			}
+		}
+		time.Sleep(held)
+		for range 3 {
+			within, cancel := context.WithTimeout(ctx, 60*held)
+			l := sentinel(v, 0).NewMultiLock(sentinel(v, 0).NewLock("x"), sentinel(v, 1).NewLock("x"))
+			if assert.NoError(v, l.Lock(within)) {
+				time.Sleep(time.Second)
+				assert.NoError(v, l.Unlock(ctx))
+			}
+			cancel()
+		}
+		cancel()
+		others.Wait()
+	})
+}
+
+// A MultiLock that waits for a lock that is held for long does not keep its other locks from everybody else meanwhile.
+func TestMultiLockOverSentinelsHoldsNothingWhileItWaits(t *testing.T) {
+	for busy := range 2 {
+		locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
+			ctx := ContextWithOwner(context.Background())
+			blocker := sentinel(v, busy).NewLock("x")
+			require.NoError(v, blocker.Lock(ctx))
+			acquired := make(chan error)
+			l := sentinel(v, 0).NewMultiLock(sentinel(v, 0).NewLock("x"), sentinel(v, 1).NewLock("x"))
+			go func() { acquired <- l.Lock(ctx) }()
+			other := sentinel(v, 1-busy).NewLock("x")
+			for range 50 {
+				time.Sleep(200 * time.Millisecond)
+				ok, err := other.TryLock(ctx, 0, 0)
+				assert.NoError(v, err)
+				if assert.True(v, ok, "it is held") {
+					assert.NoError(v, other.Unlock(ctx))
+				}
+			}
+			assert.NoError(v, blocker.Unlock(ctx))
+			assert.NoError(v, <-acquired)
+			assert.NoError(v, l.Unlock(ctx))
+		})
+	}
+}
+
+// A Locker of another package may give up before its time is up, because it would not ask again within that time. A
+// MultiLock that waits without a limit goes on then: it does not return as if it held the locks.
+func TestMultiLockOverSentinelsGoesOnIfALockerGivesUpEarly(t *testing.T) {
+	locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
+		ctx := ContextWithOwner(context.Background())
+		blocker := sentinel(v, 1).NewLock("y")
+		require.NoError(v, blocker.Lock(ctx))
+		early := locktest.StubLocker{Locker: sentinel(v, 1).NewLock("y")}
+		early.OnTryLock = func(ctx context.Context, _, lease time.Duration) (bool, error) {
+			return early.Locker.TryLock(ctx, 0, lease)
+		}
+		a := sentinel(v, 0)
+		l := a.NewMultiLock(a.NewLock("x"), sentinel(v, 1).NewLock("x"), early)
+		const held = 10 * time.Second
+		time.AfterFunc(held, func() { assert.NoError(v, blocker.Unlock(ctx)) })
+		began := time.Now()
+		require.NoError(v, l.Lock(ctx))
+		assert.GreaterOrEqual(v, time.Since(began), held)
+		isHeld, err := l.IsHeld(ctx)
+		assert.NoError(v, err)
+		assert.True(v, isHeld)
+		assert.NoError(v, l.Unlock(ctx))
+	})
+}
+
+// One lock is passed twice, through two Clients of one Sentinel deployment. Without an address nobody can tell that before
+// the lock is acquired through one of them. Then it is an error, and not a wait for itself.
+func TestMultiLockFindsALockThatWasPassedTwice(t *testing.T) {
+	for name, makes := range map[string][2]func(c *Client) Locker{
+		"lock":           {func(c *Client) Locker { return c.NewLock("x") }, func(c *Client) Locker { return c.NewLock("x") }},
+		"fair and plain": {func(c *Client) Locker { return c.NewFairLock("x") }, func(c *Client) Locker { return c.NewLock("x") }},
+		"write and read": {func(c *Client) Locker { return c.NewRWLock("x").Write() }, func(c *Client) Locker { return c.NewRWLock("x").Read() }},
+		"semaphore":      {func(c *Client) Locker { return c.NewSemaphore("x", 1) }, func(c *Client) Locker { return c.NewSemaphore("x", 1) }},
+		"bundle": {func(c *Client) Locker { return c.NewMultiLock(c.NewLock("x"), c.NewLock("w")) }, func(c *Client) Locker {
+			return c.NewMultiLock(c.NewLock("x"), c.NewLock("y"))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				known, _ := v.Client(0)
+				for _, clients := range [][2]*Client{{sentinel(v, 0), sentinel(v, 0)}, {sentinel(v, 0), known}} {
+					locks := []Locker{makes[0](clients[0]), makes[1](clients[1])}
+					l := clients[0].NewMultiLock(locks...)
+					for name, acquire := range map[string]func() error{
+						"Lock":          func() error { return l.Lock(ctx) },
+						"TryLock":       func() error { return locktest.Second(l.TryLock(ctx, 0, 0)) },
+						"TryLock waits": func() error { return locktest.Second(l.TryLock(ctx, 100*time.Millisecond, 0)) },
+						"LockLease":     func() error { return l.LockLease(ctx, time.Minute) },
+					} {
+						err := acquire()
+						assert.ErrorIs(v, err, ErrInvalid, name)
+						assert.ErrorContains(v, err, "the same lock was passed twice")
+						assert.ErrorContains(v, err, "a server whose address go-redis does not know")
+					}
+					for _, l := range locks {
+						held, err := l.IsLocked(ctx)
+						assert.NoError(v, err)
+						assert.False(v, held, "%s is left", l.Name())
+					}
+				}
+				apart := sentinel(v, 0)
+				l := apart.NewMultiLock(makes[0](apart), makes[1](sentinel(v, 1)))
+				assert.NoError(v, l.Lock(ctx))
+				assert.NoError(v, l.Unlock(ctx))
+			})
+		})
+	}
+}
+
+// The error of a MultiLock names the locks whose servers cannot be told apart.
+func TestMultiLockNamesServersThatCannotBeToldApart(t *testing.T) {
+	locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
+		a, b := sentinel(v, 0), sentinel(v, 1)
+		l := a.NewMultiLock(a.NewLock("x"), b.NewLock("y"))
+		require.NoError(v, a.NewLock("x").Lock(ContextWithOwner(context.Background())))
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		assert.ErrorContains(v, l.Lock(ctx), `the order of "x" on a server whose address go-redis does not know and "y" on`)
+	})
+}
+
+// A waiter whose poll interval is longer than the lease of the holder, which is longer than Redis remembers its place
+// without a request, is told of the release all the same.
+func TestWaiterIsToldOfAReleaseHoweverLongItsPollInterval(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		ctx := context.Background()
+		first, _ := v.Client(0)
+		second, _ := v.Client(0, WithPollInterval(time.Hour))
+		holder, waiter := ContextWithOwner(ctx), ContextWithOwner(ctx)
+		require.NoError(v, first.NewLock("l").LockLease(holder, 30*time.Minute))
+		got := make(chan error)
+		go func() { got <- second.NewLock("l").Lock(waiter) }()
+		time.Sleep(10 * time.Minute)
+		require.NoError(v, first.NewLock("l").Unlock(holder))
+		released := time.Now()
+		require.NoError(v, <-got)
+		assert.Less(v, time.Since(released), time.Second)
+		require.NoError(v, second.NewLock("l").Unlock(waiter))
+	})
+}
+
+// Without the permission to write its label, a process tries once, and not every 30s: each try is an entry of the ACL
+// log.
+func TestLabelIsNotTriedAgainWithoutPermission(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		ctx := context.Background()
+		var tries atomic.Int64
+		rdb, link := v.Redis(0)
+		link.Deny(func(cmd string, args []string) bool {
+			denied := cmd == "HSET" && strings.HasPrefix(args[0], "relock_client:")
+			if denied {
+				tries.Add(1)
+			}
+			return denied
+		})
+		l := v.ClientOn(rdb, locktest.Unlabeled).NewLock("l")
+		require.NoError(v, l.Lock(ctx))
+		time.Sleep(10 * 30 * time.Second)
+		require.NoError(v, l.Unlock(ctx))
+		assert.Equal(v, int64(1), tries.Load())
+	})
+}
+
+// A TryLock takes no longer than its wait and the least time for an answer, whatever it does when Redis stops to answer:
+// it may be asking for the lock because the lease of the holder is over, or be leaving the wait queue.
+func TestTryLockTakesNoLongerThanItsWaitAndAnAnswer(t *testing.T) {
+	const wait = 300 * time.Millisecond
+	for _, lease := range []time.Duration{time.Minute, 250 * time.Millisecond, 280 * time.Millisecond} {
+		for hang := time.Duration(0); hang < wait; hang += 20 * time.Millisecond {
+			t.Run(fmt.Sprintf("%v/%v", lease, hang), func(t *testing.T) {
+				locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+					c, link := v.Client(0)
+					other, _ := v.Client(0)
+					require.NoError(v, other.NewLock("x").LockLease(context.Background(), lease))
+					time.AfterFunc(hang, func() { link.Set(func(c *bubble.Conditions) { c.Held = [2]bool{true, true} }) })
+					start := time.Now()
+					ok, _ := c.NewLock("x").TryLock(context.Background(), wait, 0)
+					assert.False(v, ok && time.Since(start) > wait)
+					assert.LessOrEqual(v, time.Since(start), wait+send.MinWait)
+					link.Set(func(c *bubble.Conditions) { c.Held = [2]bool{} })
+					time.Sleep(40 * time.Second)
+				})
+			})
+		}
+	}
+}
+
+// A call for several locks has waited since it first had to wait, wherever it has waited since: in the local queue of one
+// of them, for another goroutine of its owner, or for Redis.
+func TestWaitForSeveralLocksIsAsOldAsItsFirstPart(t *testing.T) {
+	for name, sameOwner := range map[string]bool{"another owner": false, "another goroutine of the owner": true} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+				c, _ := v.Client(0)
+				other, _ := v.Client(0)
+				holder := ContextWithOwner(context.Background())
+				require.NoError(v, other.NewLock("x").Lock(holder))
+				owner := ContextWithOwner(context.Background())
+				first, cancel := context.WithCancel(ContextWithOwner(context.Background()))
+				if sameOwner {
+					first, cancel = context.WithCancel(owner)
+				}
+				gaveUp, got := make(chan error), make(chan error)
+				go func() { gaveUp <- c.NewLock("x").Lock(first) }()
+				time.Sleep(time.Second)
+				both := c.NewMultiLock(c.NewLock("x"), c.NewLock("y"))
+				go func() { got <- both.Lock(owner) }()
+				time.Sleep(20 * time.Second)
+				cancel()
+				require.ErrorIs(v, <-gaveUp, context.Canceled)
+				time.Sleep(20 * time.Second)
+				assert.InDelta(v, 40*time.Second, c.Slowest().Wait[TypeLock], float64(time.Second))
+				require.NoError(v, other.NewLock("x").Unlock(holder))
+				require.NoError(v, <-got)
+				require.NoError(v, both.Unlock(owner))
+			})
+		})
+	}
+}
+
+// A MultiLock that has waited for a lock of another process, and then waits for one of its own process, is logged for
+// the latter from then on: the former is free.
+func TestSlowMultiLockNamesTheLockThatItWaitsForNow(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		var log locktest.LockedBuffer
+		c, _ := v.Client(0, WithWaitWarning(time.Second), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		other, _ := v.Client(0)
+		theirs, mine := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+		first, second := other.NewLock("first"), c.NewLock("second")
+		require.NoError(v, first.Lock(theirs))
+		both := c.NewMultiLock(c.NewLock("first"), c.NewLock("second"))
+		got := make(chan error)
+		waiter := ContextWithOwner(context.Background())
+		go func() { got <- both.Lock(waiter) }()
+		time.Sleep(10 * time.Second)
+		require.NoError(v, second.Lock(mine))
+		assert.Contains(v, log.String(), "lock=first")
+		assert.NotContains(v, log.String(), "lock=second")
+		require.NoError(v, first.Unlock(theirs))
+		time.Sleep(time.Second)
+		before := strings.Count(log.String(), "lock=first")
+		time.Sleep(time.Minute)
+		assert.Equal(v, before, strings.Count(log.String(), "lock=first"))
+		assert.Contains(v, log.String(), "lock=second")
+		require.NoError(v, second.Unlock(mine))
+		require.NoError(v, <-got)
+		require.NoError(v, both.Unlock(waiter))
+	})
+}
+
+// A lock that another goroutine of the same process has forgotten, and one that another process keeps, are logged by
+// default when a caller has waited for a minute. WithWaitWarning(0) switches that off.
+func TestLockThatIsKeptForAMinuteIsLoggedByDefault(t *testing.T) {
+	for name, logs := range map[string]bool{"by default": true, "switched off": false} {
+		for _, here := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/here=%v", name, here), func(t *testing.T) {
+				locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+					var log locktest.LockedBuffer
+					opts := []Option{WithLogger(slog.New(slog.NewTextHandler(&log, nil)))}
+					if !logs {
+						opts = append(opts, WithWaitWarning(0))
+					}
+					c, _ := v.Client(0, opts...)
+					holder := c
+					if !here {
+						holder, _ = v.Client(0)
+					}
+					owner := ContextWithOwner(context.Background())
+					require.NoError(v, holder.NewLock("forgotten").Lock(owner))
+					got := make(chan error)
+					waiter := ContextWithOwner(owner)
+					go func() { got <- c.NewLock("forgotten").Lock(waiter) }()
+					time.Sleep(59 * time.Second)
+					assert.Empty(v, log.String())
+					assert.InDelta(v, 59*time.Second, c.Slowest().Wait[TypeLock], float64(time.Second))
+					time.Sleep(32 * time.Second)
+					if logs {
+						assert.Equal(v, 1, strings.Count(log.String(), "\n"), log.String())
+						assert.Contains(v, log.String(), "lock=forgotten")
+						who := map[bool]string{true: "of this process", false: "of client " + holder.ID()[:8]}
+						assert.Contains(v, log.String(), who[here])
+					} else {
+						assert.Empty(v, log.String())
+					}
+					require.NoError(v, holder.NewLock("forgotten").Unlock(owner))
+					require.NoError(v, <-got)
+					require.NoError(v, c.NewLock("forgotten").Unlock(waiter))
+				})
+			})
+		}
+	}
+}
