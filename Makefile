@@ -28,7 +28,7 @@ SCRIPTED := .
 LOCKS    := .
 STORMS   := .
 TRACES   := .
-CONFORM  := ^Test(Fenced)?(Lock|FairLock|WriteLock|MultiLock|MultiLockInOneStep|Semaphore)$$
+CONFORM  := ^Test(Fenced)?(Lock|FairLock|ReadLock|WriteLock|MultiLock|MultiLockInOneStep|Semaphore)$$
 OF_SCRIPTS := ^Test(ShortCutsDo|LineFollowsItsRules|SemaphoreScriptsFollow|ReadWriteScriptsFollow|FairQueueKeepsItsRules)
 # What is drawn by package rapid, and the fuzz targets, each with its package.
 RAPID    := ^Test(WatchdogKeepsValidityAndSchedule|QueuesOfSeveralNamesAreEnteredTogether|QueueIsItsModel|ListenersHear)
