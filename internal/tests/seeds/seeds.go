@@ -20,7 +20,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,7 +79,6 @@ func (s *Sequence) SetRapid() {
 // Play plays so many known seeds, or what the flags ask for. It stops at the first one that fails.
 func (s *Suite) Play(t *testing.T, count int, play func(s *Sequence)) {
 	next, files := s.seeds(t, count)
-	var played atomic.Int64
 	all := NewDigest(t, s.name)
 	one := func(t *testing.T, seed uint64) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
@@ -92,7 +90,6 @@ func (s *Suite) Play(t *testing.T, count int, play func(s *Sequence)) {
 			}()
 			play(q)
 			all.add(q.Digest.sum)
-			played.Add(1)
 		})
 	}
 	if s.Workers < 2 {
@@ -118,7 +115,6 @@ func (s *Suite) Play(t *testing.T, count int, play func(s *Sequence)) {
 			}()
 		})
 	}
-	t.Logf("%s: %d seeds", s.name, played.Load())
 }
 
 // seeds returns the seeds that are to be played, until t has failed, and the contents of the files that there are.
@@ -184,8 +180,9 @@ func (s *Suite) keep(t *testing.T, q *Sequence) {
 
 // A Digest is a number that is the same for two tests that have done the same.
 type Digest struct {
-	mu  sync.Mutex
-	sum uint64
+	mu    sync.Mutex // guards below
+	sum   uint64
+	seeds int // how many of them are in it
 }
 
 // NewDigest returns a digest of what a test does, which is logged when the test ends. If RELOCK_DIGESTS names a file, it
@@ -193,7 +190,7 @@ type Digest struct {
 func NewDigest(t *testing.T, name string) *Digest {
 	d := &Digest{}
 	t.Cleanup(func() {
-		text := fmt.Sprintf("%s: digest %016x", name, d.sum)
+		text := fmt.Sprintf("%s: digest %016x of %d seeds", name, d.sum, d.seeds)
 		t.Log(text)
 		if file := os.Getenv("RELOCK_DIGESTS"); file != "" && d.sum != 0 {
 			f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
@@ -220,4 +217,5 @@ func (d *Digest) add(sum uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.sum += sum
+	d.seeds++
 }

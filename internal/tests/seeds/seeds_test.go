@@ -52,7 +52,7 @@ func TestFilesArePlayed(t *testing.T) {
 	for range 3 {
 		out, err := plays(t, dir)
 		require.NoError(t, err, out)
-		for _, want := range []string{`seed 1, whose file has ""`, `seed 3, whose`, `seed 77, whose file has "a plan"`, "inner: 4 seeds"} {
+		for _, want := range []string{`seed 1, whose file has ""`, `seed 3, whose`, `seed 77, whose file has "a plan"`, "of 4 seeds"} {
 			assert.Contains(t, out, want)
 		}
 	}
@@ -63,7 +63,7 @@ func TestFilesArePlayed(t *testing.T) {
 	assert.Len(t, slices.Compact(digests), 1, "digests of three runs")
 	out, err := plays(t, dir, "-inner.count=9")
 	require.NoError(t, err, out)
-	assert.Contains(t, out, "inner: 10 seeds")
+	assert.Contains(t, out, "of 10 seeds")
 }
 
 // A flag chooses one seed.
@@ -71,7 +71,7 @@ func TestOneSeedIsPlayed(t *testing.T) {
 	out, err := plays(t, t.TempDir(), "-inner.seed=42")
 	require.NoError(t, err, out)
 	assert.Contains(t, out, "plays seed 42,")
-	assert.Contains(t, out, "inner: 1 seeds")
+	assert.Contains(t, out, "of 1 seeds")
 }
 
 // A new seed that fails gets a file, with which it is played from then on.
