@@ -84,11 +84,9 @@ func run(ctx context.Context) error {
 	if err := m.passes(ctx); err != nil {
 		return err
 	}
-	if err := m.fill(ctx); err != nil {
-		return err
-	}
-	m.print(os.Stdout)
-	return nil
+	err = m.fill(ctx)
+	m.print(os.Stdout) // as far as it is known
+	return err
 }
 
 // chosen returns the mistakes and the suites that the flags name.
