@@ -78,8 +78,8 @@ func (b *builder) once(name string, make func() (string, error)) (string, error)
 // tree returns a copy of the working tree with a mistake in the scripts. Its files are links to those of the working
 // tree, except for the scripts.
 func (b *builder) tree(r row) (string, error) {
-	if r.kind == code {
-		return b.root, nil
+	if r.kind == code { // tests write, too: rapid keeps what has failed
+		return b.tree(row{})
 	}
 	return b.once("tree "+r.name(), func() (string, error) {
 		to := filepath.Join(b.dir, "trees", r.name())
