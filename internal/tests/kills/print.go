@@ -19,7 +19,7 @@ func (m *matrix) print(w io.Writer) {
 		fmt.Fprintf(w, "%c %-18s finds %d of %d, takes %v without a mistake\n", columnNames[i], s.name, m.findsOf(i),
 			m.madeFor(i), m.took[i].Round(100*time.Millisecond))
 	}
-	fmt.Fprintf(w, "\nx: found; .: not found; ?: found by one of two runs\n\n%-32s", "")
+	fmt.Fprintf(w, "\nx: found; .: not found; ?: found by one of two runs; t: took too long\n\n%-32s", "")
 	for i := range m.suites {
 		fmt.Fprintf(w, " %c", columnNames[i])
 	}

@@ -33,9 +33,10 @@ const (
 
 // What a suite did with a mistake.
 const (
-	missed = '.'
-	found  = 'x'
-	once   = '?' // found by the first of two runs alone
+	missed  = '.'
+	found   = 'x'
+	once    = '?' // found by the first of two runs alone
+	tooLong = 't' // the run has taken too long
 )
 
 type outcome struct {
@@ -77,8 +78,8 @@ func (b *builder) once(name string, make func() (string, error)) (string, error)
 // tree returns a copy of the working tree with a mistake in the scripts. Its files are links to those of the working
 // tree, except for the scripts.
 func (b *builder) tree(r row) (string, error) {
-	if r.kind == code {
-		return b.root, nil
+	if r.kind == code { // tests write, too: rapid keeps what has failed
+		return b.tree(row{})
 	}
 	return b.once("tree "+r.name(), func() (string, error) {
 		to := filepath.Join(b.dir, "trees", r.name())
@@ -285,29 +286,27 @@ func (b *builder) try(ctx context.Context, r row, s suite) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	play := func(pattern string) (passed bool, failed []string, err error) {
+	play := func(pattern string) (outcome, error) {
 		return b.play(ctx, program, tree, pattern, r, s)
 	}
-	passed, failed, err := play(pattern)
-	if err != nil || passed != s.slow {
-		return outcome{missed, nil}, err
-	} else if s.slow || !s.real {
-		return outcome{found, failed}, nil
+	first, err := play(pattern)
+	if err != nil || first.mark != found || s.slow {
+		return first, err
 	}
-	if len(failed) > 0 {
-		pattern = all(failed)
+	if len(first.tests) > 0 {
+		pattern = all(first.tests)
 	}
-	passed, again, err := play(pattern)
-	if passed {
-		return outcome{once, failed}, err
+	again, err := play(pattern)
+	if again.mark == missed {
+		return outcome{once, first.tests}, err
 	}
-	return outcome{found, again}, err
+	return again, err
 }
 
 var failedTest = regexp.MustCompile(`(?m)^--- FAIL: (Test\w+)`)
 
-// play runs tests, and returns those that have failed.
-func (b *builder) play(ctx context.Context, program, tree, pattern string, r row, s suite) (bool, []string, error) {
+// play runs tests once.
+func (b *builder) play(ctx context.Context, program, tree, pattern string, r row, s suite) (outcome, error) {
 	limit := *longest
 	if s.slow {
 		limit *= 10
@@ -324,20 +323,25 @@ func (b *builder) play(ctx context.Context, program, tree, pattern string, r row
 	out, err := cmd.CombinedOutput()
 	if *logs != "" {
 		if err := b.log(r, s, out); err != nil {
-			return false, nil, err
+			return outcome{}, err
 		}
 	}
-	if bytes.Contains(out, []byte("testing: warning: no tests to run")) {
-		return false, nil, fmt.Errorf("suite %s: no test is called %s", s.name, pattern)
+	exit := (*exec.ExitError)(nil)
+	switch {
+	case err != nil && !errors.As(err, &exit):
+		return outcome{}, err
+	case bytes.Contains(out, []byte("testing: warning: no tests to run")):
+		return outcome{}, fmt.Errorf("suite %s: no test is called %s", s.name, pattern)
+	case ctx.Err() != nil || bytes.Contains(out, []byte("panic: test timed out")):
+		return outcome{tooLong, nil}, nil
+	case (err == nil) != s.slow:
+		return outcome{missed, nil}, nil
 	}
-	var failed []string
+	o := outcome{mark: found}
 	for _, name := range failedTest.FindAllSubmatch(out, -1) {
-		failed = append(failed, string(name[1]))
+		o.tests = append(o.tests, string(name[1]))
 	}
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		return false, nil, err
-	}
-	return err == nil, failed, nil
+	return o, nil
 }
 
 // log keeps what a suite has printed.
