@@ -24,15 +24,15 @@ NEWEST_RDB  := github.com/redis/go-redis/v9@v9.23.0
 MODULES  := . cmd/relockctl examples/postgres examples/robfig otel gocron interop bench relockui/browser fence/databases
 EXAMPLES := quickstart orders imports stock cron crawler leader cache tickets transfer redlock background fencing
 # Where suites are, and which tests they have.
-SCRIPTED := .
-LOCKS    := .
-STORMS   := .
-TRACES   := .
+SCRIPTED := ./internal/lua
+LOCKS    := ./tests/locks
+STORMS   := ./tests/faults
+TRACES   := ./tests/faults
 CONFORM  := ^Test(Fenced)?(Lock|FairLock|ReadLock|WriteLock|MultiLock|MultiLockInOneStep|Semaphore)$$
 OF_SCRIPTS := ^Test(ShortCutsDo|LineFollowsItsRules|SemaphoreScriptsFollow|ReadWriteScriptsFollow|FairQueueKeepsItsRules)
 # What is drawn by package rapid, and the fuzz targets, each with its package.
 RAPID    := ^Test(WatchdogKeepsValidityAndSchedule|QueuesOfSeveralNamesAreEnteredTogether|QueueIsItsModel|ListenersHear)
-FUZZ     := $(addprefix .:,Replies Inspect Names Durations Options Locker) ./internal/wake:PubSub ./internal/engine:BundleAnswers ./internal/ticket:Ticket
+FUZZ     := $(addprefix .:,Replies Inspect Names Durations) $(addprefix ./tests/locks:,Options Locker) ./internal/wake:PubSub ./internal/engine:BundleAnswers ./internal/ticket:Ticket
 TIME     ?= 60s
 SERVERS  ?= $(abspath $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/relock-servers)
 VALKEY    = $(shell .ci/servers "$(SERVERS)" | sed -n 's/^valkey //p')
@@ -122,7 +122,7 @@ kills: ## which suites find which mistakes, in scripts and in the Go code: MISTA
 	go run ./internal/tests/kills -mistakes '$(or $(MISTAKES),.)' -suites '$(or $(SUITES),.)'
 
 soak: ## every kind of lock at full speed for a while; TIME=30m for longer
-	go test -count=1 -run '^TestSoak$$' -soak=$(TIME) -timeout=0 -v .
+	go test -count=1 -run '^TestSoak$$' -soak=$(TIME) -timeout=0 -v $(STORMS)
 
 fuzz: ## every fuzz target for a moment
 	@for f in $(FUZZ); do go test -run '^$$' -fuzz "^Fuzz$${f#*:}\$$" -fuzztime 5s -fuzzminimizetime 10x $${f%:*} || exit 1; done
@@ -135,7 +135,7 @@ spec: $(TLC) ## the TLA+ specification of the line between processes, and the sc
 	go test -count=1 -parallel 14 -run '^TestTrace' $(TRACES) -tlc="$(TLC)"
 
 uncontended: ## what an uncontended lock costs, against two bare EVALSHA
-	go test -run '^$$' -bench Uncontended . || echo 'uncontended: NOT MEASURED'
+	go test -run '^$$' -bench Uncontended $(LOCKS) || echo 'uncontended: NOT MEASURED'
 
 interop: TIME = 4s
 interop: ## with Redisson: each storm takes TIME; needs Java 17, Maven and redis-server

@@ -1,5 +1,15 @@
 package relock
 
+// Fuzzing of input from outside: answers of Redis, and names and durations of users. The seeds run with the other tests.
+// To search for more:
+//
+//	go test -run '^$' -fuzz '^FuzzNames$' -fuzztime 1m .
+//
+// Rules: a target asserts rules for every input, and does not repeat the code. A target derives operations and values
+// from bytes, so that the fuzzer can produce any of them.
+//
+// Tests of functions that nothing outside this package reaches follow.
+
 import (
 	"context"
 	"encoding/binary"

@@ -1,9 +1,9 @@
+//go:build go1.25
+
 package relock_test
 
-// Holds that are detached, and attached with a ticket by this process or another one.
-//
-// Rules: a ticket works once, and only while keep lasts. The lock is held meanwhile, and MinHold, MaxHold and the
-// fencing token go on. A hold that cannot be detached goes on. The faults of both calls are in detach_faults_test.go.
+// Tests of what only this package can see, through export_test.go: the votes of a RedLock, the order of a MultiLock, and
+// states that a hold or a Client passes through.
 
 import (
 	"bytes"

@@ -1,5 +1,7 @@
 package locktest
 
+// The pages, the files of the library and the names of its tests, for tests that compare them.
+
 import (
 	"errors"
 	"os"

@@ -1,5 +1,7 @@
 package locktest
 
+// Benches with a proxy between a Client and Redis, and the kinds of locks that meet faults.
+
 import (
 	"context"
 	"net"

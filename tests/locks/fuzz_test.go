@@ -2,13 +2,9 @@
 
 package locks
 
-// Fuzzing of all input from outside: answers and messages of Redis, and names and durations of users. The seeds run
-// with the other tests. To search for more:
+// Fuzzing: a Client with any options, and a lock with any calls. The seeds run with the other tests. To search for more:
 //
-//	go test -run '^$' -fuzz '^FuzzNames$' -fuzztime 1m .
-//
-// Rules: a target asserts rules for every input, and does not repeat the code. A target derives operations and values
-// from bytes, so that the fuzzer can produce any of them.
+//	go test -run '^$' -fuzz '^FuzzLocker$' -fuzztime 1m ./tests/locks
 
 import (
 	"context"

@@ -1,3 +1,4 @@
+// Package virtual tests Clients in virtual time: waits, outages, and what many callers cost, with several servers.
 package virtual
 
 import (

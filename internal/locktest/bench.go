@@ -1,3 +1,8 @@
+// Package locktest has what the tests of several packages share: a bench on a Redis, the kinds of locks, and helpers for
+// faults, the line, scripts and pages.
+//
+// A Bench belongs to one test: a Redis, and a name of its own in it. When the test ends, nothing of the name may be left
+// there, and no Client may have a waiter or a subscription left. A test waits for conditions, and never sleeps.
 package locktest
 
 import (
@@ -20,7 +25,9 @@ import (
 	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/inside"
 	"github.com/relock-go/relock/internal/late"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
@@ -655,4 +662,321 @@ func (b *Bench) Content(key string) string {
 // Between returns a random time.
 func Between(rng *rand.Rand, a, b time.Duration) time.Duration {
 	return a + time.Duration(rng.Int64N(int64(b-a)))
+}
+
+// A Watched hold is one that another Client is to release by force.
+type Watched struct {
+	Guarded context.Context
+	Forced  relock.Locker                   // of the other Client
+	Release func(ctx context.Context) error // by the holder
+}
+
+// Watch has l held by a new owner.
+func (b *Bench) Watch(l, forced relock.Locker, lock func(l relock.Locker, owner context.Context) error) Watched {
+	b.Helper()
+	owner := relock.ContextWithOwner(context.Background())
+	b.Must(lock(l, owner))
+	guarded, err := l.Guard(owner)
+	b.Must(err)
+	return Watched{guarded, forced, func(context.Context) error { return l.Unlock(owner) }}
+}
+
+// Hears waits until c has subscribed to its channel, which it does while it has an old hold.
+func (b *Bench) Hears(c *relock.Client) {
+	b.Helper()
+	testredis.Await(b, "the holder listens", Soon, func() bool { return b.Hearers(record.ClientChannel(c.ID())) == 1 })
+}
+
+// Rarely is a watchdog timeout with which no hold is renewed while a test runs.
+const Rarely = 10 * time.Minute
+
+// Hold acquires l.
+func (b *Bench) Hold(l relock.Locker) *relock.Hold {
+	b.Helper()
+	h, err := l.(relock.Acquirer).Acquire(context.Background())
+	b.Must(err)
+	return h
+}
+
+// HoldFor acquires l, which is free or soon will be, with a lease.
+func (b *Bench) HoldFor(l relock.Locker, lease time.Duration) *relock.Hold {
+	b.Helper()
+	h, ok, err := l.(relock.Acquirer).TryAcquire(context.Background(), Soon, lease)
+	b.Must(err)
+	require.True(b, ok, "TryAcquire answers")
+	return h
+}
+
+// Ends waits until ctx is done, which must be with this cause.
+func (b *Bench) Ends(ctx context.Context, cause error) {
+	b.Helper()
+	Await(b, "the ctx of the hold ends", ctx.Done())
+	b.MustBe(context.Cause(ctx), cause)
+}
+
+func NewFairLock(c *relock.Client, name string) relock.Locker { return c.NewFairLock(name) }
+
+// Queue returns the queue of the bench's fair lock, as it is in Redis.
+func (b *Bench) Queue() []string {
+	b.Helper()
+	queue, err := b.Rdb.LRange(context.Background(), "redisson_lock_queue:{"+b.LockName+"}", 0, -1).Result()
+	b.Must(err)
+	return queue
+}
+
+func (b *Bench) AwaitQueue(n int) {
+	b.Helper()
+	testredis.Await(b, fmt.Sprintf("%d wait in the queue", n), 2*Soon, func() bool { return len(b.Queue()) == n })
+}
+
+// Wishes returns what the subscribed waiters of the bench's fair lock ask for, by field.
+func (b *Bench) Wishes() map[string]string {
+	b.Helper()
+	wishes, err := b.Rdb.HGetAll(context.Background(), "relock_line:{"+b.LockName+"}").Result()
+	b.Must(err)
+	return wishes
+}
+
+// Counter is the token counter in Redis.
+func (b *Bench) Counter() int64 {
+	b.Helper()
+	n, err := b.Rdb.Get(context.Background(), record.TokenKey(b.LockName)).Int64()
+	b.Must(err)
+	return n
+}
+
+const (
+	JavaThread = "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10:42"
+	JavaOther  = "6b3e8c2f-5d13-4c9f-8e30-1d6b4f208b21:7"
+)
+
+func (b *Bench) Inspect(c *relock.Client) relock.Inspection {
+	b.Helper()
+	i, err := c.Inspect(context.Background(), b.LockName)
+	b.Must(err)
+	assert.Equal(b, b.LockName, i.Name, "name")
+	assert.LessOrEqual(b, time.Since(i.At).Abs(), time.Minute, "age of the inspection")
+	return i
+}
+
+// CommandRuns returns how many commands with this name the server has run.
+func (b *Bench) CommandRuns(name string) (n int) {
+	b.Helper()
+	stats, err := b.Rdb.Info(context.Background(), "commandstats").Result()
+	b.Must(err)
+	for _, line := range strings.Split(stats, "\r\n") {
+		if _, err := fmt.Sscanf(line, "cmdstat_"+name+":calls=%d,", &n); err == nil {
+			return n
+		}
+	}
+	return 0
+}
+
+var ErrOff = errors.New("the power is off")
+
+// Unlabeled is the default of WithLabel, which the Clients of most tests do not have.
+var Unlabeled = inside.Unlabeled.(relock.Option)
+
+// noPermission is what Redis answers to a user who lacks a permission.
+type noPermission struct{}
+
+func (noPermission) Error() string { return "NOPERM this user has no permissions to run the command" }
+
+func (noPermission) RedisError() {}
+
+// Refuser is a hook that refuses some commands, and counts them.
+type Refuser struct {
+	Is    func(redis.Cmder) bool
+	Tries atomic.Int64
+}
+
+func (r *Refuser) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *Refuser) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if !r.Is(cmd) {
+			return next(ctx, cmd)
+		}
+		r.Tries.Add(1)
+		cmd.SetErr(noPermission{})
+		return noPermission{}
+	}
+}
+
+func (r *Refuser) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if r.Is(cmd) {
+				r.Tries.Add(1)
+				cmd.SetErr(noPermission{})
+				return noPermission{}
+			}
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// The locks whose holds can be detached, and those that exclude them. The permits are several of one hold.
+var Detachable = append(slices.Clone(RecordLocks), LockKind{Name: "permits", One: newPermits, Rival: newPermits})
+
+// Permits are all permits of a semaphore, which a hold has together.
+type permits struct{ *relock.Semaphore }
+
+const somePermits = 3
+
+func newPermits(c *relock.Client, name string) relock.Locker {
+	return permits{c.NewSemaphore(name, somePermits)}
+}
+
+func (p permits) Acquire(ctx context.Context) (*relock.Hold, error) {
+	return p.AcquireN(ctx, somePermits)
+}
+
+func (p permits) TryAcquire(ctx context.Context, wait, lease time.Duration) (*relock.Hold, bool, error) {
+	return p.TryAcquireN(ctx, somePermits, wait, lease)
+}
+
+// OnDetachable runs test for every lock type whose holds can be detached, on one server.
+func OnDetachable(t *testing.T, test func(b *FaultBench, k LockKind)) {
+	t.Parallel()
+	server := testredis.Start(t)
+	for _, k := range Detachable {
+		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
+			test(NewFaultBenchOn(t, server), k)
+		})
+	}
+}
+
+// Renames matches the requests that detach or attach a hold.
+var Renames = AnyOf(record.Script("lock_rename"), record.Script("fair_rename"), record.Script("read_rename"), record.Script("semaphore_rename"))
+
+// Detach detaches h.
+func (b *Bench) Detach(h *relock.Hold, keep time.Duration) (ticket string) {
+	b.Helper()
+	ticket, err := h.Detach(context.Background(), keep)
+	b.Must(err)
+	return ticket
+}
+
+// Attach attaches a hold.
+func (b *Bench) Attach(c *relock.Client, ticket string) *relock.Hold {
+	b.Helper()
+	h, err := c.Attach(context.Background(), ticket)
+	b.Must(err)
+	return h
+}
+
+// Excludes checks that l, which h excludes, cannot be acquired.
+func (b *Bench) Excludes(l relock.Locker) {
+	b.Helper()
+	h, ok, err := l.(relock.Acquirer).TryAcquire(context.Background(), 0, 0)
+	b.Must(err)
+	require.False(b, ok, "the lock is free: %v", h)
+}
+
+// Follows checks that l can be acquired, soon.
+func (b *Bench) Follows(l relock.Locker) {
+	b.Helper()
+	b.Must(b.HoldFor(l, 0).Release(context.Background()))
+}
+
+// LeaseIn returns the remaining lease in Redis.
+func (b *Bench) LeaseIn(c *relock.Client) time.Duration {
+	b.Helper()
+	i, err := c.Inspect(context.Background(), b.LockName)
+	b.Must(err)
+	require.Len(b, i.Holders, 1)
+	return i.Holders[0].Remaining
+}
+
+// NewSemaphore returns a semaphore with one permit, which excludes as a lock does.
+func NewSemaphore(c *relock.Client, name string) relock.Locker { return c.NewSemaphore(name, 1) }
+
+// OnlyFree reports whether key belongs to a semaphore of which no permit is held. Its counter is never deleted, and
+// expired permits stay until the next call.
+func OnlyFree(rdb redis.UniversalClient, key string) bool {
+	ctx, taken := context.Background(), key
+	if !strings.HasSuffix(key, ":timeout") {
+		if _, err := rdb.Get(ctx, key).Int(); err != nil || strings.HasPrefix(key, "redisson_") ||
+			strings.Contains(key, ":rwlock_timeout:") {
+			return false
+		}
+		taken = record.PermitsKey(key)
+	}
+	held, err := rdb.ZCount(ctx, taken, fmt.Sprint(time.Now().UnixMilli()), "+inf").Result()
+	return err == nil && held == 0
+}
+
+// Permits checks the total of free and held permits, and returns how many are free.
+func (b *Bench) Permits(want int) (free int) {
+	b.Helper()
+	ctx := context.Background()
+	var counter *redis.StringCmd
+	var taken *redis.IntCmd
+	_, err := b.Rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		counter, taken = p.Get(ctx, b.LockName), p.ZCard(ctx, record.PermitsKey(b.LockName))
+		return nil
+	})
+	b.Must(err)
+	free, err = counter.Int()
+	b.Must(err)
+	require.Equal(b, want, free+int(taken.Val()), "permits, of which %d are free", free)
+	return free
+}
+
+// NewSmallRedBench returns a bench with three servers.
+func NewSmallRedBench(t *testing.T) *RedBench {
+	t.Parallel()
+	b := NewBench(t, testredis.Mini(t).Addr(), testredis.Mini(t).Addr(), testredis.Mini(t).Addr())
+	b.Opts = []relock.Option{relock.WithRedLockNodeTimeout(Soon)}
+	return &RedBench{b, nil}
+}
+
+// A RedBench is a bench with five servers.
+type RedBench struct {
+	*Bench
+	Servers []*testredis.Server
+}
+
+// NodeLocks returns locks with the name of the bench, one on each server, each of a Client of its own.
+func (b *RedBench) NodeLocks(opts ...relock.Option) (locks []relock.Locker) {
+	for _, rdb := range b.Nodes {
+		locks = append(locks, b.ClientOn(testredis.Client(b, rdb.Options().Addr), opts...).NewLock(b.LockName))
+	}
+	return locks
+}
+
+// Within requires that f takes no longer than most, on a machine that is not busy.
+func (b *Bench) Within(most time.Duration, what string, f func()) {
+	b.Helper()
+	start := time.Now()
+	f()
+	assert.LessOrEqual(b, time.Since(start), testredis.Scale(start, most), what)
+}
+
+// Has returns on how many nodes the lock has a record.
+func (b *RedBench) Has() int {
+	n := 0
+	for _, rdb := range b.Nodes {
+		if len(b.keysOn(rdb)) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// A SilentGuard has ended without a signal on Done, as after a pause of the process.
+type SilentGuard struct {
+	context.Context
+	Over *atomic.Bool
+}
+
+func (g SilentGuard) Done() <-chan struct{} { return nil }
+
+func (g SilentGuard) Err() error {
+	if g.Over.Load() {
+		return relock.ErrLockLost
+	}
+	return nil
 }

@@ -1,7 +1,11 @@
 package locktest
 
+// The kinds of locks, and Lockers that are not of package relock.
+
 import (
+	"context"
 	"slices"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock"
@@ -66,4 +70,49 @@ func newFencedWriteLock(c *relock.Client, name string) relock.Locker {
 
 func newMixedMultiLock(c *relock.Client, name string) relock.Locker {
 	return c.NewMultiLock(c.NewLock(name+"-before"), c.NewLock(name), c.NewRWLock(name+"-after").Write())
+}
+
+func NewReadLock(c *relock.Client, name string) relock.Locker { return c.NewRWLock(name).Read() }
+
+func NewWriteLock(c *relock.Client, name string) relock.Locker { return c.NewRWLock(name).Write() }
+
+// NewMultiLock returns a MultiLock with locks of every kind, acquired in several steps.
+func NewMultiLock(c *relock.Client, name string) relock.Locker {
+	return c.NewMultiLock(
+		c.NewRWLock(name+"-r").Read(),
+		c.NewLock(name+"-second"),
+		c.NewFairLock(name+"-fair"),
+		c.NewRWLock(name+"-w").Write(),
+		c.NewMultiLock(c.NewLock(name), c.NewLock(name+"-fenced", relock.Fenced())),
+	)
+}
+
+// A StubLocker is a foreign Locker: it wraps a Locker of the package, and overrides some answers.
+type StubLocker struct {
+	relock.Locker
+	OnTryLock func(ctx context.Context, wait, lease time.Duration) (bool, error)
+	OnUnlock  func(ctx context.Context) error
+	OnGuard   func(ctx context.Context) (context.Context, error)
+}
+
+func (s StubLocker) Guard(ctx context.Context) (context.Context, error) {
+	if s.OnGuard != nil {
+		return s.OnGuard(ctx)
+	}
+	return s.Locker.Guard(ctx)
+}
+
+func (s StubLocker) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
+	if s.OnTryLock != nil {
+		return s.OnTryLock(ctx, wait, lease)
+	}
+	return s.Locker.TryLock(ctx, wait, lease)
+}
+
+func (s StubLocker) Unlock(ctx context.Context) error {
+	err := s.Locker.Unlock(ctx)
+	if s.OnUnlock != nil {
+		err = s.OnUnlock(ctx)
+	}
+	return err
 }

@@ -2,6 +2,8 @@
 
 package locktest
 
+// Observers and contexts that look at what is going on when they are called.
+
 import (
 	"context"
 	"log/slog"
