@@ -681,7 +681,7 @@ func TestHoldIsFoundBesideOtherData(t *testing.T) {
 		t.Run(k.Name, func(t *testing.T) {
 			b, ctx := locktest.NewBench(t, s.Addr()), context.Background()
 			c := b.Client()
-			l, a := locktest.RecordOf(k.One(c, b.LockName).(Locker)), locktest.AttemptOf(c)
+			l, a := locktest.RecordOf(k.One(c, b.LockName)), locktest.AttemptOf(c)
 			r, err := locktest.Send(c, l.Acquire(a))
 			b.Must(err)
 			require.Equal(t, int64(1), r[0])
