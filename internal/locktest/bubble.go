@@ -119,7 +119,7 @@ func (e *BubbleEngine) acquire(ctx context.Context, b contract.Record, o engine.
 	return e.Acquire(ctx, o, r, b)
 }
 
-// Lock, unlock and guarded assert, and do not require: goroutines other than the test's call them too.
+// Lock asserts, as Unlock and Guarded do, and does not require: goroutines other than the test's call them too.
 func (e *BubbleEngine) Lock(o engine.Owner) {
 	e.T.Helper()
 	ok, err := e.acquire(context.Background(), NewFakeLock(e.Redis, "x"), o, engine.Request{Wait: Forever})

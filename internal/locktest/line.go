@@ -98,7 +98,7 @@ func (b *Bench) Holder() string {
 // A Manual is a client whose requests the test sends.
 type Manual struct {
 	*Bench
-	Id     string
+	ID     string
 	Field  string
 	Lease  int // in milliseconds
 	Fenced bool
@@ -110,7 +110,7 @@ type Manual struct {
 func (b *Bench) Manual() *Manual {
 	id := uuid.NewString()
 	b.Cleanup(b.Forget)
-	return &Manual{Bench: b, Id: id, Field: id + ":1:01", Lease: minute}
+	return &Manual{Bench: b, ID: id, Field: id + ":1:01", Lease: minute}
 }
 
 func (m *Manual) run(s *send.Script, args ...any) send.Reply {
@@ -163,7 +163,7 @@ func (m *Manual) ReleaseIn(slice time.Duration, late bool) send.Reply {
 	return m.run(record.Script("lock_release"), m.Field, m.ReleaseChannel(), "publish", slice.Milliseconds(), 0, late)
 }
 
-func (m *Manual) Grants() string { return m.ReleaseChannel() + ":" + m.Id }
+func (m *Manual) Grants() string { return m.ReleaseChannel() + ":" + m.ID }
 
 // Listens subscribes to the channel of grants.
 func (m *Manual) Listens() *Manual {

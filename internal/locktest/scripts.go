@@ -125,7 +125,7 @@ func RecordOfSemaphore(c *relock.Client, name string) contract.Record {
 	return RecordOf(c.NewSemaphore(name, 1))
 }
 
-// A Released lock is what a test of a release looks at.
+// A ReleaseBench is what a test of a release looks at.
 type ReleaseBench struct {
 	*Bench
 	Kind            ReleaseKind

@@ -213,8 +213,8 @@ func TestInspectShowsSinceWhenAPositionIsHeld(t *testing.T) {
 		m := b.Manual().Takes()
 		one := b.Manual().Listens().Joins()
 		long := strconv.FormatInt(time.Now().Add(-time.Hour).Unix(), 10)
-		text := b.Rdb.HGet(ctx, b.LineKey(), one.Id).Val()
-		b.Must(b.Rdb.HSet(ctx, b.LineKey(), one.Id, text[:strings.LastIndexByte(text, ' ')+1]+long).Err())
+		text := b.Rdb.HGet(ctx, b.LineKey(), one.ID).Val()
+		b.Must(b.Rdb.HSet(ctx, b.LineKey(), one.ID, text[:strings.LastIndexByte(text, ' ')+1]+long).Err())
 		since := func() time.Time {
 			i := b.Inspect(b.Client())
 			require.Len(b, i.Waiters, 1)
@@ -225,7 +225,7 @@ func TestInspectShowsSinceWhenAPositionIsHeld(t *testing.T) {
 		assert.Equal(b, long, strconv.FormatInt(since().Unix(), 10), "after it has asked again")
 
 		// A version that does not store the time.
-		b.Must(b.Rdb.HSet(ctx, b.LineKey(), one.Id, text[:strings.LastIndexByte(text, ' ')]).Err())
+		b.Must(b.Rdb.HSet(ctx, b.LineKey(), one.ID, text[:strings.LastIndexByte(text, ' ')]).Err())
 		assert.True(b, since().IsZero())
 		one.Joins()
 		assert.True(b, since().IsZero(), "nobody knows")
@@ -282,7 +282,7 @@ func TestInspectShowsWhichWaitersCanBeReached(t *testing.T) {
 		for n, want := range []struct {
 			id string
 			Reachability
-		}{{gone.Id, ReachableNo}, {listens.Id, ReachableYes}, {polls.Id, ReachableUnknown}} {
+		}{{gone.ID, ReachableNo}, {listens.ID, ReachableYes}, {polls.ID, ReachableUnknown}} {
 			assert.Equal(b, want.id, i.Waiters[n].Client)
 			assert.Equal(b, want.Reachability, i.Waiters[n].Reachable, "waiter %d", n)
 		}

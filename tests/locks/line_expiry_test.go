@@ -146,7 +146,7 @@ func TestLinePlacesThatArePassedOverKeepTheirOrder(t *testing.T) {
 			require.Equal(b, int64(1), one.Ask(contract.Defer)[0], "the lock is free")
 			widest := 0
 			for range 250 {
-				two.Field = fmt.Sprintf("%s:1:0%d", two.Id, two.Asked+1)
+				two.Field = fmt.Sprintf("%s:1:0%d", two.ID, two.Asked+1)
 				two.Joins()
 				one.Release(false)
 				require.Equal(b, two.Field, b.Holder(), "the holder")

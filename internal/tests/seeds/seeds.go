@@ -89,7 +89,7 @@ func (s *Suite) Play(t *testing.T, count int, play func(s *Sequence)) {
 				}
 			}()
 			play(q)
-			all.add(q.Digest.sum)
+			all.add(q.sum)
 		})
 	}
 	if s.Workers < 2 {
