@@ -56,11 +56,9 @@ func TestCallerThatWaitsForTooManyPermitsGoesOnWithoutTheLine(t *testing.T) {
 		e.redis.Set(func() {
 			e.redis.Records["x"] = &fakeredis.Record{Field: "other", Expires: time.Now().Add(3 * time.Second)}
 		})
-		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1)
 		assert.True(t, e.sender.Degraded())
-		require.NoError(t, e.Release(context.Background(), l, 1))
+		e.giveBack(l, 1)
 	})
 }
 
@@ -145,7 +143,7 @@ func TestEngineLostAnswersOfAnAcquire(t *testing.T) {
 func TestEngineOutages(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		down := fakeredis.Fault{Block: io.EOF}
-		e.redis.Fault = func(string) fakeredis.Fault { return down }
+		e.faults(down)
 		start := time.Now()
 		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
 		assert.False(t, ok)
@@ -156,18 +154,14 @@ func TestEngineOutages(t *testing.T) {
 		assert.LessOrEqual(t, tries, 12, "tries")
 		time.Sleep(time.Minute) // the rollback is given up too
 
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		other := joinBubbleEngine(t, e.redis, "other")
 		other.lock(1)
-		got := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(context.Background(), 2, Request{Wait: forever})
-			got <- err
-		}()
+		got := e.acquiring(context.Background(), newFakeLock(e.redis, "x"), 2)
 		time.Sleep(5 * time.Second)
-		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return down } })
+		e.faults(down)
 		time.Sleep(15 * time.Second)
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		time.Sleep(5 * time.Second)
 		other.unlock(1)
 		assert.NoError(t, <-got, "a waiter did not ride out an outage of 15s")
@@ -180,7 +174,7 @@ func TestEngineOutages(t *testing.T) {
 		}()
 		time.Sleep(5 * time.Second)
 		start = time.Now()
-		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return down } })
+		e.faults(down)
 		err = <-got
 		assert.ErrorIs(t, err, io.EOF, "a waiter without any Redis: %v after %v", err, time.Since(start))
 		assert.LessOrEqual(
@@ -191,7 +185,7 @@ func TestEngineOutages(t *testing.T) {
 			err,
 			time.Since(start),
 		)
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 	})
 }
 
@@ -201,7 +195,7 @@ func TestEngineEveryCallerLearnsOfADeadServerAtOnce(t *testing.T) {
 		"hangs": {Block: io.EOF, Late: 5 * time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
-				e.redis.Fault = func(string) fakeredis.Fault { return fault }
+				e.faults(fault)
 				var wg sync.WaitGroup
 				start := time.Now()
 				for o := range Owner(100) {
@@ -214,7 +208,7 @@ func TestEngineEveryCallerLearnsOfADeadServerAtOnce(t *testing.T) {
 				wg.Wait()
 				took := time.Since(start)
 				assert.LessOrEqual(t, took, 11*time.Second, "the last one was told after %v", took)
-				e.redis.Set(func() { e.redis.Fault = nil })
+				e.heal()
 				e.lock(1)
 				e.unlock(1)
 			})
@@ -278,11 +272,11 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			other := joinBubbleEngine(t, e.redis, "other")
 			e.redis.Latency = time.Millisecond
-			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} }
+			e.faults(fakeredis.Fault{Block: io.EOF})
 			tried := make(chan error, 1)
 			go func() {
 				_, err := e.lockWith(context.Background(), 1, Request{Wait: 0})
-				e.redis.Set(func() { e.redis.Fault = nil })
+				e.heal()
 				tried <- err
 			}()
 			synctest.Wait()
@@ -335,9 +329,7 @@ func TestEngineLateAnswerIsAskedForAgain(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(lease))
 						if levels > 0 {
-							ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: time.Hour})
-							require.NoError(t, err)
-							require.True(t, ok)
+							e.lock(1, Request{Wait: forever, Lease: time.Hour})
 						}
 						asked := 0
 						e.redis.Set(func() {
@@ -348,9 +340,7 @@ func TestEngineLateAnswerIsAskedForAgain(t *testing.T) {
 								return fakeredis.Fault{}
 							}
 						})
-						ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: explicit})
-						require.NoError(t, err)
-						require.True(t, ok)
+						e.lock(1, Request{Wait: forever, Lease: explicit})
 						guarded := e.guarded(1)
 						time.Sleep(lease / 2)
 						assert.NoError(t, guarded.Err(), "Lock returned a hold that is over: %v", context.Cause(guarded))
@@ -360,7 +350,7 @@ func TestEngineLateAnswerIsAskedForAgain(t *testing.T) {
 						for range levels + 1 {
 							e.unlock(1)
 						}
-						assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
+						e.assertFree("the lock is still held")
 					})
 				})
 			}
@@ -380,9 +370,7 @@ func TestEngineLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(lease))
 						for range levels {
-							ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: lease})
-							require.NoError(t, err)
-							require.True(t, ok)
+							e.lock(1, Request{Wait: forever, Lease: lease})
 						}
 						asked := 0
 						e.redis.Set(func() {
@@ -397,18 +385,16 @@ func TestEngineLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 								return fakeredis.Fault{}
 							}
 						})
-						ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: explicit})
-						require.NoError(t, err)
-						require.True(t, ok)
+						e.lock(1, Request{Wait: forever, Lease: explicit})
 						guarded := e.guarded(1)
 						time.Sleep(lease/2 - 10*time.Millisecond)
 						assert.NoError(t, guarded.Err(), "Lock returned a hold of which hardly anything was left")
 						assert.Equal(t, 2, asked, "requests")
-						e.redis.Set(func() { e.redis.Fault = nil })
+						e.heal()
 						for range levels + 1 {
 							_ = e.unlockErr(1) // the explicit leases may have expired
 						}
-						assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
+						e.assertFree("the lock is still held")
 					})
 				})
 			}
@@ -443,7 +429,7 @@ func TestEngineSlowRedisEndsTheCall(t *testing.T) {
 					assert.False(t, ok)
 					assert.Equal(t, MostAsked, e.redis.Count("acquire"), "requests")
 					time.Sleep(2 * test.takes)
-					assert.Empty(t, e.redis.Holder("x"), "what was given up is rolled back")
+					e.assertFree("what was given up is rolled back")
 					return
 				}
 				require.NoError(t, err)
@@ -471,7 +457,7 @@ func TestEngineLeaseShorterThanAnAnswerIsAnError(t *testing.T) {
 		n := e.redis.Count("acquire")
 		assert.Equal(t, MostAsked, n, "asked %d times", n)
 		assert.LessOrEqual(t, time.Since(start), 10*2*e.redis.Latency, "time taken")
-		assert.Empty(t, e.redis.Holder("x"), "is left")
+		e.assertFree("is left")
 		ok, err = e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: time.Millisecond})
 		assert.NoError(t, err, "a lease of 1ms")
 		assert.True(t, ok, "a lease of 1ms")
@@ -492,6 +478,6 @@ func TestAnswerToAnEarlierTryCounts(t *testing.T) {
 		e.unlock(1)
 		require.Equal(t, 3200*time.Millisecond, time.Since(start))
 		time.Sleep(10 * time.Second)
-		require.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 	})
 }

@@ -251,14 +251,14 @@ func TestTryLockWithoutAWaitTellsBusyFromNoAnswer(t *testing.T) {
 		busy() // behind a holder of this process
 		e.unlock(1)
 
-		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Late: time.Minute} } })
+		e.faults(fakeredis.Fault{Late: time.Minute})
 		_, err := tries()
 		assert.ErrorIs(t, err, ErrNoAnswer)
 		go func() { e.lock(1); waits <- true }()
 		time.Sleep(time.Second)
 		_, err = tries()
 		assert.ErrorIs(t, err, ErrNoAnswer, "behind a caller without an answer")
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		<-waits
 		e.unlock(1)
 		time.Sleep(time.Hour)

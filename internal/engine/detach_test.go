@@ -76,7 +76,7 @@ func TestLateAnswerToAnAttachThatIsConfirmedPutsNothingBack(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, tries, e.redis.Count("rename"))
 		e.unlock(2)
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 	})
 }
 
@@ -241,9 +241,7 @@ func TestDetachWhoseGoroutineEndsReleases(t *testing.T) {
 		r := &exitingTransport{Redis: fakeredis.New()}
 		e := joinSending(t, r.Redis, "client", send.Config{Transport: r, OnCallerTime: send.ResendTime})
 		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{Max: time.Hour})
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1)
 		e.redis.Set(func() {
 			e.redis.Fault = func(verb string) fakeredis.Fault {
 				if verb == "rename" {
@@ -259,7 +257,7 @@ func TestDetachWhoseGoroutineEndsReleases(t *testing.T) {
 		}()
 		time.Sleep(5 * time.Second)
 		assert.Positive(t, e.redis.Count("renew"), "requests that end the lease with MaxHold")
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 	})
 }
 
@@ -299,7 +297,7 @@ func TestAttachWaitsOnceForAHoldThatIsPutBack(t *testing.T) {
 		assert.ErrorIs(t, e.attach(ctx, 2, d), errPutBack)
 		assert.Equal(t, 2, e.redis.Count("rename")-before, "requests")
 		assert.Equal(t, 2*UnlockTime, time.Since(began))
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 	})
 }
 

@@ -4,8 +4,10 @@ package engine
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -192,18 +194,77 @@ func (e *bubbleEngine) acquire(ctx context.Context, kind contract.Record, o Owne
 	return e.Acquire(ctx, o, r, kind)
 }
 
-// lock, unlock and guarded use assert instead of require, because goroutines other than that of the test call them too.
-func (e *bubbleEngine) lock(o Owner) {
+// The methods below use assert instead of require, because goroutines other than that of the test call them too.
+
+// take has o acquire l: with the request r, or else with one that waits for as long as it takes.
+func (e *bubbleEngine) take(l contract.Record, o Owner, r ...Request) {
 	e.t.Helper()
-	ok, err := e.acquire(context.Background(), newFakeLock(e.redis, "x"), o, Request{Wait: forever})
+	ok, err := e.acquire(context.Background(), l, o, append(r, Request{Wait: forever})[0])
 	assert.NoError(e.t, err, "%v does not get the lock", o)
 	assert.True(e.t, ok, "%v does not get the lock", o)
 }
 
+func (e *bubbleEngine) giveBack(l contract.Lock, o Owner) {
+	e.t.Helper()
+	assert.NoError(e.t, e.Release(context.Background(), l, o), "%v cannot unlock", o)
+}
+
+// lock and unlock are take and giveBack of the lock x.
+func (e *bubbleEngine) lock(o Owner, r ...Request) {
+	e.t.Helper()
+	e.take(newFakeLock(e.redis, "x"), o, r...)
+}
+
 func (e *bubbleEngine) unlock(o Owner) {
 	e.t.Helper()
-	assert.NoError(e.t, e.Release(context.Background(), newFakeLock(e.redis, "x"), o), "%v cannot unlock", o)
+	e.giveBack(newFakeLock(e.redis, "x"), o)
 }
+
+// acquiring begins to acquire l as take does, and returns the channel that gets the error.
+func (e *bubbleEngine) acquiring(ctx context.Context, l contract.Record, o Owner, r ...Request) chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := e.acquire(ctx, l, o, append(r, Request{Wait: forever})[0])
+		done <- err
+	}()
+	return done
+}
+
+// assertFree asserts that nobody holds the lock x in Redis.
+func (e *bubbleEngine) assertFree(why ...any) {
+	e.t.Helper()
+	assert.Empty(e.t, e.redis.Holder("x"), why...)
+}
+
+// faults gives all requests with these verbs, or all there are, this fault.
+func (e *bubbleEngine) faults(f fakeredis.Fault, verbs ...string) {
+	e.redis.Set(func() {
+		e.redis.Fault = func(verb string) (none fakeredis.Fault) {
+			if len(verbs) > 0 && !slices.Contains(verbs, verb) {
+				return none
+			}
+			return f
+		}
+	})
+}
+
+// outage blocks all requests for d.
+func (e *bubbleEngine) outage(d time.Duration) {
+	end := time.Now().Add(d)
+	e.redis.Set(func() {
+		e.redis.Fault = func(string) (f fakeredis.Fault) {
+			if time.Now().Before(end) {
+				f.Block = io.EOF
+			}
+			return f
+		}
+	})
+}
+
+func (e *bubbleEngine) heal() { e.redis.Set(func() { e.redis.Fault = nil }) }
+
+// deleteRecord deletes the record of the lock x, as an operator does.
+func (e *bubbleEngine) deleteRecord() { e.redis.Set(func() { delete(e.redis.Records, "x") }) }
 
 func (e *bubbleEngine) lockWith(ctx context.Context, o Owner, r Request) (bool, error) {
 	return e.acquire(ctx, newFakeLock(e.redis, "x"), o, r)

@@ -96,9 +96,7 @@ func TestHandoffOnlyOfWatchdogHolds(t *testing.T) {
 	} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			ctx := context.Background()
-			ok, err := e.lockWith(ctx, 1, r[0])
-			require.NoError(t, err)
-			require.True(t, ok)
+			e.lock(1, r[0])
 			var all sync.WaitGroup
 			all.Go(func() {
 				ok, err := e.lockWith(ctx, 2, r[1])
@@ -124,18 +122,14 @@ func TestHandoffEndsWithValidity(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.HandoffWindow = time.Hour
 		e.lock(1)
-		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} } })
+		e.faults(fakeredis.Fault{Block: io.EOF})
 		ctx, cancel := context.WithCancel(context.Background())
-		got := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(ctx, 2, Request{Wait: forever})
-			got <- err
-		}()
+		got := e.acquiring(ctx, newFakeLock(e.redis, "x"), 2)
 		time.Sleep(e.WatchdogTimeout)
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
 		cancel()
 		assert.Error(t, <-got, "the next one got what was lost")
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 	})
 }
 
@@ -202,7 +196,7 @@ func TestHandoffKeepsRenewalAndReportsLossToTheSuccessor(t *testing.T) {
 		require.Equal(t, 1, e.redis.Count("acquire"), "acquires: the lock was not handed over")
 		e.lock(2) // re-enters
 		e.unlock(2)
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 		start := time.Now()
 		<-guarded.Done()
 		took := time.Since(start)
@@ -245,7 +239,7 @@ func TestHandoffToAWaiterThatGivesUpPassesOn(t *testing.T) {
 					served.Add(1)
 					time.Sleep(time.Millisecond)
 					inside.Add(-1)
-					assert.NoError(t, e.Release(context.Background(), lock, o))
+					e.giveBack(lock, o)
 				})
 			}
 			all.Wait()
@@ -276,7 +270,7 @@ func TestHandoffToAnEndedContextReleases(t *testing.T) {
 			e.unlock(1)
 			require.False(t, <-got, "a lock for a ctx that had ended")
 			synctest.Wait()
-			require.Empty(t, e.redis.Holder("x"), "the record is left")
+			e.assertFree("the record is left")
 		})
 	}
 }
@@ -285,16 +279,12 @@ func TestHandoffToAnEndedContextReleases(t *testing.T) {
 func TestHandoffStopsAtClose(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
-		got := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(context.Background(), 2, Request{Wait: forever})
-			got <- err
-		}()
+		got := e.acquiring(context.Background(), newFakeLock(e.redis, "x"), 2)
 		synctest.Wait()
 		assert.NoError(t, e.Close())
 		e.unlock(1)
 		assert.ErrorIs(t, <-got, send.ErrClosed, "the waiter")
-		assert.Empty(t, e.redis.Holder("x"), "the record is left")
+		e.assertFree("the record is left")
 	})
 }
 
@@ -512,9 +502,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 						kind = newSharedFake(e.redis, "x")
 					}
 					take := func(o Owner) {
-						ok, err := e.acquire(context.Background(), kind, o, Request{Wait: forever})
-						assert.NoError(t, err)
-						assert.True(t, ok)
+						e.take(kind, o)
 					}
 					take(1)
 					var before *hold
@@ -548,9 +536,9 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 					assert.NoError(t, ctx.Err(), "Lock returned a hold that is over")
 					assert.Zero(t, events.of(2), "a loss was reported of a hold that Lock never returned")
 					_ = e.Release(context.Background(), kind, 1)
-					assert.NoError(t, e.Release(context.Background(), kind, 2))
+					e.giveBack(kind, 2)
 					time.Sleep(time.Minute)
-					assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
+					e.assertFree("the lock is still held")
 				})
 			})
 		}
@@ -749,7 +737,7 @@ func TestWaitThatTheContextEndsLeavesNothing(t *testing.T) {
 				require.NoError(t, e.Release(background, l, 3))
 				time.Sleep(2 * time.Second)
 				assert.Zero(t, e.holds(), "holds that are left")
-				assert.Empty(t, e.redis.Holder("x"))
+				e.assertFree()
 				lock(background, 2, Request{})
 				require.NoError(t, e.Release(background, l, 2))
 			})
@@ -763,20 +751,16 @@ func TestRecordLeftToACallerThatEndsIsReleasedAfterAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.HandoffWindow = time.Minute
 		ctx, l := context.Background(), newFencedFake(e.redis, "x")
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1)
 		go func() { _, _ = e.acquire(endingCtx{ctx}, l, 2, Request{Wait: forever}) }()
 		synctest.Wait()
-		require.NoError(t, e.Release(ctx, l, 1))
+		e.giveBack(l, 1)
 		require.NotEmpty(t, e.redis.Holder("x"), "it was left to owner 2")
-		e.redis.Set(func() {
-			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.ErrUnexpectedEOF} }
-		})
+		e.faults(fakeredis.Fault{Block: io.ErrUnexpectedEOF})
 		time.Sleep(2 * UnlockTime)
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		time.Sleep(longestUndoPause + time.Second)
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 	})
 }
 
@@ -797,17 +781,13 @@ func TestLossOfAReentryBeforeTheCallerHasRunIsReported(t *testing.T) {
 			c.Events = lostEvents{logged{c.Log}, &n}
 		})
 		e.lock(1)
-		got := make(chan error)
-		go func() {
-			_, err := e.lockWith(slowCtx{context.Background()}, 2, Request{Wait: forever})
-			got <- err
-		}()
+		got := e.acquiring(slowCtx{context.Background()}, newFakeLock(e.redis, "x"), 2)
 		synctest.Wait()
 		e.unlock(1)
 		e.lock(2)
 		h, _ := e.holdBy(contract.LockID{Name: "x"}, 2)
 		h.lockState.locked(func() { require.Equal(t, tenancy.Handed, h.State()) })
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 		h.lose(errGone)
 		synctest.Wait()
 		assert.Equal(t, 1, n, "events")
@@ -832,7 +812,7 @@ func TestLossOfAReentryAfterTheCallerHasEndedIsReported(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		h, _ := e.holdBy(contract.LockID{Name: "x"}, 2)
 		require.Equal(t, 1, holdCountOf(e.Engine, h.lock, 2))
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 		h.lose(errGone)
 		synctest.Wait()
 		assert.Equal(t, 1, n, "events")

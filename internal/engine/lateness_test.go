@@ -43,7 +43,7 @@ func otherGets(t *testing.T, r *fakeredis.Redis) bool {
 	ok, err := other.acquire(context.Background(), newFakeLock(r, "x"), 99, Request{})
 	assert.NoError(t, err)
 	if ok {
-		assert.NoError(t, other.Release(context.Background(), newFakeLock(r, "x"), 99))
+		other.unlock(99)
 	}
 	return ok
 }
@@ -52,9 +52,7 @@ func otherGets(t *testing.T, r *fakeredis.Redis) bool {
 func TestKeepLeaseThatRunsLateAfterExtend(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newFakeLock(e.redis, "x")
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 5 * time.Second, LeastLease: 30 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1, Request{Wait: forever, Lease: 5 * time.Second, LeastLease: 30 * time.Second})
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 3 * time.Second})
 		require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 5*time.Second, time.Time{}))
 		e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(4*time.Second))
@@ -70,15 +68,11 @@ func TestKeepLeaseThatRunsLateAfterExtend(t *testing.T) {
 func TestKeepLeaseThatRunsLateAfterAReentry(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newFakeLock(e.redis, "x")
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 5 * time.Second, LeastLease: 30 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1, Request{Wait: forever, Lease: 5 * time.Second, LeastLease: 30 * time.Second})
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 2 * time.Second})
 		require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 5*time.Second, time.Time{}))
 		e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(4*time.Second))
-		ok, err = e.acquire(ctx, l, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1)
 		time.Sleep(7 * time.Second)
 		assert.Equal(t, 2, holdCountOf(e.Engine, l, 1), "the owner believes that it holds the lock")
 		assert.False(t, otherGets(t, e.redis), "another Client gets the lock")
@@ -93,14 +87,12 @@ func TestKeepLeaseBesideAReentry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				ctx, l := context.Background(), newFakeLock(e.redis, "x")
-				ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 3 * time.Second, LeastLease: 30 * time.Second})
-				require.NoError(t, err)
-				require.True(t, ok)
+				e.take(l, 1, Request{Wait: forever, Lease: 3 * time.Second, LeastLease: 30 * time.Second})
 				runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 20 * time.Millisecond}) // an ordinary delay
 				started := make(chan error)
 				go func() { started <- e.KeepLease(ctx, []contract.Lock{l}, 1, 3*time.Second, time.Time{}) }()
 				synctest.Wait()
-				ok, err = e.acquire(ctx, l, 1, again) // another goroutine of the same owner
+				ok, err := e.acquire(ctx, l, 1, again) // another goroutine of the same owner
 				require.NoError(t, err)
 				require.True(t, ok)
 				require.NoError(t, <-started)
@@ -119,15 +111,13 @@ func TestKeepLeaseBesideAReentry(t *testing.T) {
 func TestKeepLeaseEndsAtMaxHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{Max: 10 * time.Second})
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 8 * time.Second, LeastLease: 30 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1, Request{Wait: forever, Lease: 8 * time.Second, LeastLease: 30 * time.Second})
 		time.Sleep(7 * time.Second)
 		require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 8*time.Second, time.Time{}))
 		e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(7900*time.Millisecond))
 		time.Sleep(3*time.Second + 100*time.Millisecond)
 		assert.Zero(t, holdCountOf(e.Engine, l, 1))
-		assert.Empty(t, e.redis.Holder("x"), "the record after MaxHold")
+		e.assertFree("the record after MaxHold")
 	})
 }
 
@@ -138,9 +128,7 @@ func TestLimitValidityProlongsNoLease(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{Max: 10 * time.Second})
 				for range count {
-					ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 10 * time.Second})
-					require.NoError(t, err)
-					require.True(t, ok)
+					e.take(l, 1, Request{Wait: forever, Lease: 10 * time.Second})
 				}
 				time.Sleep(5 * time.Second)
 				require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 10*time.Second, time.Time{}))
@@ -158,9 +146,7 @@ func TestLimitValidityProlongsNoLease(t *testing.T) {
 func TestKeepLeaseThatRunsLateAfterItsConnectionFailed(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newFakeLock(e.redis, "x")
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 5 * time.Second, LeastLease: 30 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1, Request{Wait: forever, Lease: 5 * time.Second, LeastLease: 30 * time.Second})
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Ghost: time.Second})
 		require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 5*time.Second, time.Time{}))
 		e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(4900*time.Millisecond))
@@ -177,9 +163,7 @@ func TestDetachedHoldEndsAtMaxHoldAfterASlowDetach(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const most = 10 * time.Second
 		ctx, l, end := context.Background(), newLimitedLock(e.redis, contract.Limits{Max: most}), time.Now().Add(most)
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1)
 		time.Sleep(6 * time.Second)
 		runsLate(e.redis, "rename", 1, fakeredis.Fault{Late: 900 * time.Millisecond})
 		d, _, err := e.Detach(ctx, l, 1, time.Hour)
@@ -187,6 +171,6 @@ func TestDetachedHoldEndsAtMaxHoldAfterASlowDetach(t *testing.T) {
 		assert.Equal(t, d.Field, e.redis.Holder("x"))
 		assert.LessOrEqual(t, d.KeepEnd, end.UnixMilli())
 		time.Sleep(time.Until(end.Add(10 * time.Millisecond)))
-		assert.Empty(t, e.redis.Holder("x"), "the record after MaxHold")
+		e.assertFree("the record after MaxHold")
 	})
 }

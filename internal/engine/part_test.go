@@ -22,7 +22,7 @@ func TestLostHoldIsSetAsideOnce(t *testing.T) {
 		e.lock(1)
 		h := s.find(l.traits.ID, 1)
 		assert.NoError(t, h.enterHold(nil))
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 		h.lose(errGone)
 		var acquired sync.WaitGroup
 		parts := [2]Part{}

@@ -41,7 +41,7 @@ func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
 				guards = append(guards, e.guarded(o))
 			}
 			e.unlock(5)
-			e.redis.Set(func() { delete(e.redis.Records, "x") })
+			e.deleteRecord()
 			notice(e)
 			for i, guarded := range guards[:4] {
 				assert.ErrorIs(t, context.Cause(guarded), ErrLockLost, "%s: guard %d", name, i+1)
@@ -72,7 +72,7 @@ func TestReadersOfOneRecordHaveTheirOwnHoldCounts(t *testing.T) {
 		time.Sleep(3 * e.WatchdogTimeout)
 		require.NotEmpty(t, e.redis.Holder("x"), "the record is not renewed")
 		e.unlock(2)
-		assert.Empty(t, e.redis.Holder("x"), "the record is left")
+		e.assertFree("the record is left")
 	})
 }
 
@@ -209,9 +209,7 @@ func TestRecordEndIsThatOfTheLease(t *testing.T) {
 	for _, length := range []time.Duration{0, time.Minute} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.redis.Latency = 10 * time.Millisecond
-			ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: length})
-			require.NoError(t, err)
-			require.True(t, ok)
+			e.lock(1, Request{Wait: forever, Lease: length})
 			time.Sleep(20 * time.Second) // the watchdog has renewed its hold
 			var h *hold
 			e.holdOf(contract.LockID{Name: "x"}, 1, func(found *hold) { h = found })

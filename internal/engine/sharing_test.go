@@ -186,16 +186,12 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 		in := make(chan Owner, 3)
 		for o := Owner(1); o <= 3; o++ {
 			go func() {
-				ok, err := e.acquire(context.Background(), newHalfFake(e.redis), o, Request{Wait: forever})
-				assert.NoError(t, err)
-				assert.True(t, ok)
+				e.take(newHalfFake(e.redis), o)
 				in <- o
 			}()
 			synctest.Wait()
 		}
-		ok, err := e.acquire(context.Background(), newOtherHalf(e.redis), 3, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(newOtherHalf(e.redis), 3)
 		other.unlock(1)
 		synctest.Wait()
 		if assert.Len(t, in, 2, "owners that are admitted") {
@@ -205,7 +201,7 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 		e.unlock(2)
 		<-in
 		e.unlock(3)
-		assert.NoError(t, e.Release(context.Background(), newOtherHalf(e.redis), 3))
+		e.giveBack(newOtherHalf(e.redis), 3)
 	})
 }
 
@@ -228,7 +224,7 @@ func TestSharingLeavesNothingAfterALoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		e.shares(2)
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 		time.Sleep(e.WatchdogTimeout)
 		assert.Zero(t, e.waitQueues(), "wait queues are left")
 		_, _ = e.unlockErr(1), e.unlockErr(2)
@@ -339,9 +335,9 @@ func TestSharingKeepsARecordUnderRandomFaults(t *testing.T) {
 				})
 			}
 			all.Wait()
-			e.redis.Set(func() { e.redis.Fault = nil })
+			e.heal()
 			time.Sleep(2 * e.WatchdogTimeout)
-			assert.Empty(t, e.redis.Holder("x"), "seed %d: a record is left", seed)
+			e.assertFree("seed %d: a record is left", seed)
 			assert.Zero(t, e.holds(), "seed %d: holds are left", seed)
 			assert.Zero(t, e.leases(), "seed %d: leases are left", seed)
 		})

@@ -26,11 +26,7 @@ func TestShutdownWaitsForTheLastUnlock(t *testing.T) {
 		e.lock(1)
 		e.lock(1)
 		guarded := e.guarded(1)
-		waiter := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(context.Background(), 2, Request{Wait: forever})
-			waiter <- err
-		}()
+		waiter := e.acquiring(context.Background(), newFakeLock(e.redis, "x"), 2)
 		synctest.Wait()
 		start := time.Now()
 		done := e.shutdownLater(context.Background())
@@ -51,7 +47,7 @@ func TestShutdownWaitsForTheLastUnlock(t *testing.T) {
 		e.unlock(1)
 		assert.NoError(t, <-done)
 		assert.Equal(t, time.Minute, time.Since(start), "time taken")
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 		assert.NoError(t, e.Shutdown(context.Background()), "Shutdown after Close")
 	})
 }
@@ -72,7 +68,7 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 			assert.ErrorContains(t, err, text)
 		}
 		time.Sleep(31 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "it is renewed after Shutdown")
+		e.assertFree("it is renewed after Shutdown")
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
 		assert.ErrorIs(t, e.Release(context.Background(), newFakeLock(e.redis, "other"), -7), ErrLockLost)
 	})
@@ -115,14 +111,10 @@ func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
 func TestShutdownRollsBackAnAttemptUnderWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = 400 * time.Millisecond
-		got := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
-			got <- err
-		}()
+		got := e.acquiring(context.Background(), newFakeLock(e.redis, "x"), 1)
 		time.Sleep(time.Millisecond)
 		assert.NoError(t, e.Shutdown(context.Background()))
 		assert.ErrorIs(t, <-got, send.ErrClosed)
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 	})
 }

@@ -236,7 +236,7 @@ func TestLocksThatLastAreNotSlow(t *testing.T) {
 		assert.Empty(t, waits)
 		assert.Zero(t, e.stacks())
 		for o := range Owner(2) {
-			assert.NoError(t, e.Release(context.Background(), term, o+1))
+			e.giveBack(term, o+1)
 			synctest.Wait()
 		}
 	})
@@ -471,7 +471,7 @@ func TestPanicEndsTheWait(t *testing.T) {
 		})
 		_, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
 		assert.NotNil(t, send.PanicOf(err))
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		assert.NotEmpty(t, l.longWaits(), "it has waited")
 		_, waits := e.Slowest()
 		assert.Empty(t, waits)
@@ -505,7 +505,7 @@ func TestTenThousandOldHoldsAreTenLinesASecond(t *testing.T) {
 		}
 		assert.Equal(t, holds, e.stacks())
 		for _, lock := range all {
-			assert.NoError(t, e.Release(context.Background(), lock, 1))
+			e.giveBack(lock, 1)
 		}
 		assert.Zero(t, e.stacks())
 	})
@@ -527,7 +527,7 @@ func TestLoggerThatHangsCollectsNoLines(t *testing.T) {
 		lines, _, _ := l.lines()
 		assert.LessOrEqual(t, lines, report.MostLines+2)
 		for i := range 100 {
-			assert.NoError(t, e.Release(context.Background(), newFakeLock(e.redis, fmt.Sprint("lock", i)), 1))
+			e.giveBack(newFakeLock(e.redis, fmt.Sprint("lock", i)), 1)
 		}
 	})
 }

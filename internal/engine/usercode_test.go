@@ -130,9 +130,7 @@ func TestFaultyGuardLeavesNothingTaken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
-				ok, err := e.lockWith(ctx, 1, Request{Wait: forever, Lease: c.lease})
-				require.NoError(t, err)
-				require.True(t, ok)
+				e.lock(1, Request{Wait: forever, Lease: c.lease})
 				u.guards(e, 1)
 				ended := make(chan struct{})
 				if c.next {
@@ -143,7 +141,7 @@ func TestFaultyGuardLeavesNothingTaken(t *testing.T) {
 				}
 				synctest.Wait() // the watchdog sleeps, and does not notice what follows
 				if c.expired {
-					e.redis.Set(func() { delete(e.redis.Records, "x") })
+					e.deleteRecord()
 					h, _ := e.holdBy(newFakeLock(e.redis, "x").Traits().ID, 1)
 					h.record.lease.SetValidUntil(e.watchdog.Now())
 				}
@@ -202,18 +200,9 @@ func (c lateCtx) Done() <-chan struct{} {
 func TestFaultyGuardOfAnUnconfirmedUnlockLeavesNoRecord(t *testing.T) {
 	withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
 		l := newFakeLock(e.redis, "x")
-		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: time.Hour})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.lock(1, Request{Wait: forever, Lease: time.Hour})
 		u.guards(e, 1)
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
-				if verb == "renew" {
-					f.Late = 30 * time.Second
-				}
-				return f
-			}
-		})
+		e.faults(fakeredis.Fault{Late: 30 * time.Second}, "renew")
 		extended := make(chan struct{})
 		go func() {
 			defer close(extended)
@@ -224,7 +213,7 @@ func TestFaultyGuardOfAnUnconfirmedUnlockLeavesNoRecord(t *testing.T) {
 		synctest.Wait()
 		u.dies(func() { _ = e.unlockErr(1) })
 		time.Sleep(2 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 		<-extended
 		e.locksSoon(1)
 		time.Sleep(time.Minute) // until all tries of Extend have run
@@ -254,7 +243,7 @@ func TestFaultyGuardKeepsNoLossFromOthers(t *testing.T) {
 		other, err := e.Guard(context.Background(), e.shared(), 3)
 		require.NoError(t, err)
 		h, _ := e.holdBy(e.shared().Traits().ID, 1)
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 		u.dies(func() { h.lose(errGone) })
 		synctest.Wait()
 		select {
@@ -434,7 +423,7 @@ func TestRecordIsDeletedAfterAKeepLeaseWithAFaultyContext(t *testing.T) {
 			require.True(t, ok)
 			u.dies(func() { _ = e.KeepLease(u.context(), []contract.Lock{l}, 1, time.Hour, time.Time{}) })
 			time.Sleep(2 * time.Minute)
-			assert.Empty(t, e.redis.Holder("x"), "the record that nobody holds")
+			e.assertFree("the record that nobody holds")
 		})
 	})
 }
@@ -505,7 +494,7 @@ func TestCloseWithAFaultyGuard(t *testing.T) {
 		u.dies(func() { _ = e.Close() })
 		assert.NotNil(t, e.Alive(), "the Client is not closed")
 		time.Sleep(e.WatchdogTimeout + time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "its lease is renewed")
+		e.assertFree("its lease is renewed")
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
 	})
 }

@@ -33,15 +33,15 @@ func TestEngineTryLockGivesUpInTime(t *testing.T) {
 // A TryLock that Redis never answers returns an error when its time is up.
 func TestEngineTryLockWithoutAnAnswerIsAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Late: 30 * time.Second} }
+		e.faults(fakeredis.Fault{Late: 30 * time.Second})
 		start := time.Now()
 		ok, err := e.lockWith(context.Background(), 1, Request{Wait: 900 * time.Millisecond})
 		assert.False(t, ok)
 		assert.Error(t, err)
 		assert.Equal(t, 900*time.Millisecond, time.Since(start), "time taken")
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		time.Sleep(time.Minute) // the attempt runs late, and is rolled back
-		assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
+		e.assertFree("the lock is still held")
 	})
 }
 
