@@ -56,11 +56,9 @@ func TestCallerThatWaitsForTooManyPermitsGoesOnWithoutTheLine(t *testing.T) {
 		e.redis.Set(func() {
 			e.redis.Records["x"] = &fakeredis.Record{Field: "other", Expires: time.Now().Add(3 * time.Second)}
 		})
-		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1)
 		assert.True(t, e.sender.Degraded())
-		require.NoError(t, e.Release(context.Background(), l, 1))
+		e.giveBack(l, 1)
 	})
 }
 
@@ -73,23 +71,6 @@ func TestEngineTryLockOfANameHeldHereSendsNothing(t *testing.T) {
 		assert.NoError(t, err)
 		assert.False(t, ok)
 		assert.Zero(t, len(e.redis.Requests)-before, "requests")
-		e.unlock(1)
-	})
-}
-
-// L3: the record of a crashed holder blocks others for its lease, and no longer.
-func TestEngineCrashedHolderBlocksForItsLease(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.Records["x"] = &fakeredis.Record{
-			Field:   "crashed",
-			Levels:  1,
-			Expires: time.Now().Add(5300 * time.Millisecond),
-		}
-		start := time.Now()
-		e.lock(1)
-		took := time.Since(start)
-		assert.GreaterOrEqual(t, took, 5300*time.Millisecond, "got the lock after %v", took)
-		assert.LessOrEqual(t, took, 5320*time.Millisecond, "got the lock after %v", took)
 		e.unlock(1)
 	})
 }
@@ -145,7 +126,7 @@ func TestEngineLostAnswersOfAnAcquire(t *testing.T) {
 func TestEngineOutages(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		down := fakeredis.Fault{Block: io.EOF}
-		e.redis.Fault = func(string) fakeredis.Fault { return down }
+		e.faults(down)
 		start := time.Now()
 		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
 		assert.False(t, ok)
@@ -156,18 +137,14 @@ func TestEngineOutages(t *testing.T) {
 		assert.LessOrEqual(t, tries, 12, "tries")
 		time.Sleep(time.Minute) // the rollback is given up too
 
-		e.redis.Set(func() { e.redis.Fault = nil })
-		other := joinBubbleEngine(t, e.redis, "other")
+		e.heal()
+		other := e.another()
 		other.lock(1)
-		got := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(context.Background(), 2, Request{Wait: forever})
-			got <- err
-		}()
+		got := e.asking(2)
 		time.Sleep(5 * time.Second)
-		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return down } })
+		e.faults(down)
 		time.Sleep(15 * time.Second)
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		time.Sleep(5 * time.Second)
 		other.unlock(1)
 		assert.NoError(t, <-got, "a waiter did not ride out an outage of 15s")
@@ -180,7 +157,7 @@ func TestEngineOutages(t *testing.T) {
 		}()
 		time.Sleep(5 * time.Second)
 		start = time.Now()
-		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return down } })
+		e.faults(down)
 		err = <-got
 		assert.ErrorIs(t, err, io.EOF, "a waiter without any Redis: %v after %v", err, time.Since(start))
 		assert.LessOrEqual(
@@ -191,7 +168,7 @@ func TestEngineOutages(t *testing.T) {
 			err,
 			time.Since(start),
 		)
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 	})
 }
 
@@ -201,7 +178,7 @@ func TestEngineEveryCallerLearnsOfADeadServerAtOnce(t *testing.T) {
 		"hangs": {Block: io.EOF, Late: 5 * time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
-				e.redis.Fault = func(string) fakeredis.Fault { return fault }
+				e.faults(fault)
 				var wg sync.WaitGroup
 				start := time.Now()
 				for o := range Owner(100) {
@@ -214,7 +191,7 @@ func TestEngineEveryCallerLearnsOfADeadServerAtOnce(t *testing.T) {
 				wg.Wait()
 				took := time.Since(start)
 				assert.LessOrEqual(t, took, 11*time.Second, "the last one was told after %v", took)
-				e.redis.Set(func() { e.redis.Fault = nil })
+				e.heal()
 				e.lock(1)
 				e.unlock(1)
 			})
@@ -239,12 +216,11 @@ func TestEngineEveryCallerGetsItsOwnAnswer(t *testing.T) {
 		send.ErrNotSynced} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.lock(1)
-			results := make(chan error, 1)
-			go func() {
+			results := later(func() error {
 				b := refusingLock{newFakeLock(e.redis, "x"), refused}
-				_, err := e.acquire(context.Background(), b, 2, Request{Wait: forever, Lease: time.Minute})
-				results <- err
-			}()
+				_, err := e.acquire(context.Background(), b, 2, leased(time.Minute))
+				return err
+			})
 			synctest.Wait()
 			var behind sync.WaitGroup
 			for o := range Owner(10) {
@@ -276,21 +252,20 @@ func TestEngineEveryCallerGetsItsOwnAnswer(t *testing.T) {
 func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 	for _, lease := range []time.Duration{0, time.Minute} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			other := joinBubbleEngine(t, e.redis, "other")
+			other := e.another()
 			e.redis.Latency = time.Millisecond
-			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} }
-			tried := make(chan error, 1)
-			go func() {
+			e.faults(fakeredis.Fault{Block: io.EOF})
+			tried := later(func() error {
 				_, err := e.lockWith(context.Background(), 1, Request{Wait: 0})
-				e.redis.Set(func() { e.redis.Fault = nil })
-				tried <- err
-			}()
+				e.heal()
+				return err
+			})
 			synctest.Wait()
 			var behind sync.WaitGroup
 			var order []Owner
 			for o := Owner(2); o < 12; o++ {
 				behind.Go(func() {
-					ok, err := e.lockWith(context.Background(), o, Request{Wait: forever, Lease: lease})
+					ok, err := e.lockWith(context.Background(), o, leased(lease))
 					if !assert.NoError(t, err, "owner %v", o) || !assert.True(t, ok, "owner %v", o) {
 						return
 					}
@@ -323,51 +298,6 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 	}
 }
 
-// Lock does not return a hold that is valid for hardly any time. It sends the attempt again, which restores the lease.
-func TestEngineLateAnswerIsAskedForAgain(t *testing.T) {
-	const lease = 600 * time.Millisecond // less than send.ResendTime
-	for name, late := range map[string]time.Duration{
-		"nearly over": lease - 40*time.Millisecond, "over": lease + 40*time.Millisecond,
-	} {
-		for _, explicit := range []time.Duration{0, lease} {
-			for levels := range 2 {
-				t.Run(fmt.Sprint(name, explicit, levels), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(lease))
-						if levels > 0 {
-							ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: time.Hour})
-							require.NoError(t, err)
-							require.True(t, ok)
-						}
-						asked := 0
-						e.redis.Set(func() {
-							e.redis.Fault = func(verb string) fakeredis.Fault {
-								if asked++; verb == "acquire" && asked <= 2 {
-									return fakeredis.Fault{Answer: late}
-								}
-								return fakeredis.Fault{}
-							}
-						})
-						ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: explicit})
-						require.NoError(t, err)
-						require.True(t, ok)
-						guarded := e.guarded(1)
-						time.Sleep(lease / 2)
-						assert.NoError(t, guarded.Err(), "Lock returned a hold that is over: %v", context.Cause(guarded))
-						if explicit > 0 { // with the watchdog, the other requests are renewals
-							assert.Equal(t, 3-2*levels, asked, "requests: an hour is left of the lease of the first level")
-						}
-						for range levels + 1 {
-							e.unlock(1)
-						}
-						assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
-					})
-				})
-			}
-		}
-	}
-}
-
 // At least half of a lease is left when Lock returns, of a fresh hold and of a re-entry, and whether the lease is
 // explicit or not: if an answer leaves less, Lock asks again. A renewal of the watchdog may take as long as half of the
 // lease.
@@ -380,9 +310,7 @@ func TestEngineLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(lease))
 						for range levels {
-							ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: lease})
-							require.NoError(t, err)
-							require.True(t, ok)
+							e.lock(1, leased(lease))
 						}
 						asked := 0
 						e.redis.Set(func() {
@@ -397,18 +325,16 @@ func TestEngineLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 								return fakeredis.Fault{}
 							}
 						})
-						ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: explicit})
-						require.NoError(t, err)
-						require.True(t, ok)
+						e.lock(1, leased(explicit))
 						guarded := e.guarded(1)
 						time.Sleep(lease/2 - 10*time.Millisecond)
 						assert.NoError(t, guarded.Err(), "Lock returned a hold of which hardly anything was left")
 						assert.Equal(t, 2, asked, "requests")
-						e.redis.Set(func() { e.redis.Fault = nil })
+						e.heal()
 						for range levels + 1 {
 							_ = e.unlockErr(1) // the explicit leases may have expired
 						}
-						assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
+						e.assertFree("the lock is still held")
 					})
 				})
 			}
@@ -436,14 +362,14 @@ func TestEngineSlowRedisEndsTheCall(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(lease))
 				e.redis.Latency = test.takes / 2
-				ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: test.explicit})
+				ok, err := e.lockWith(context.Background(), 1, leased(test.explicit))
 				if test.asked == 0 {
 					assert.ErrorIs(t, err, ErrLate)
 					assert.ErrorIs(t, err, ErrLockLost)
 					assert.False(t, ok)
 					assert.Equal(t, MostAsked, e.redis.Count("acquire"), "requests")
 					time.Sleep(2 * test.takes)
-					assert.Empty(t, e.redis.Holder("x"), "what was given up is rolled back")
+					e.assertFree("what was given up is rolled back")
 					return
 				}
 				require.NoError(t, err)
@@ -464,34 +390,18 @@ func TestEngineLeaseShorterThanAnAnswerIsAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = 50 * time.Millisecond
 		start := time.Now()
-		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: 60 * time.Millisecond})
+		ok, err := e.lockWith(context.Background(), 1, leased(60*time.Millisecond))
 		assert.False(t, ok)
 		assert.ErrorIs(t, err, ErrLockLost)
 		assert.ErrorIs(t, err, ErrLate)
 		n := e.redis.Count("acquire")
 		assert.Equal(t, MostAsked, n, "asked %d times", n)
 		assert.LessOrEqual(t, time.Since(start), 10*2*e.redis.Latency, "time taken")
-		assert.Empty(t, e.redis.Holder("x"), "is left")
-		ok, err = e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: time.Millisecond})
+		e.assertFree("is left")
+		ok, err = e.lockWith(context.Background(), 1, leased(time.Millisecond))
 		assert.NoError(t, err, "a lease of 1ms")
 		assert.True(t, ok, "a lease of 1ms")
 		e.lock(1)
 		e.unlock(1)
-	})
-}
-
-// The answer to any try counts, including the first one of several: a Redis that takes longer than a second for each
-// answer is slow, but not unreachable.
-func TestAnswerToAnEarlierTryCounts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newBubbleEngine(t)
-		e.redis.Latency = 800 * time.Millisecond
-		start := time.Now()
-		e.lock(1)
-		require.Equal(t, 1600*time.Millisecond, time.Since(start))
-		e.unlock(1)
-		require.Equal(t, 3200*time.Millisecond, time.Since(start))
-		time.Sleep(10 * time.Second)
-		require.Empty(t, e.redis.Holder("x"))
 	})
 }

@@ -3,7 +3,6 @@
 package engine
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -30,21 +29,16 @@ func (l half) Acquire(a contract.Attempt) send.Call {
 func TestLostCounterpartIsNotNamed(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		var named []string
-		ctx := context.Background()
 		read, write := half{newFakeLock(e.redis, "x"), &named}, half{newFakeLock(e.redis, "x"), &named}
 		read.traits.Counterpart.Name, write.traits.Counterpart.Name = "x", "x"
 		read.key, read.traits.ID.Half, read.traits.Counterpart.Half = "x:read", "read", "write"
 		write.key, write.traits.ID.Half, write.traits.Counterpart.Half = "x:write", "write", "read"
-		ok, err := e.acquire(ctx, write, 1, Request{Wait: forever, Lease: 10 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(write, 1, leased(10*time.Second))
 		time.Sleep(9950 * time.Millisecond)
 		require.Zero(t, holdCountOf(e.Engine, write, 1))
 		require.NotEmpty(t, e.redis.Holder("x:write"))
-		ok, err = e.acquire(ctx, read, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(read, 1)
 		assert.Equal(t, []string{"", ""}, named)
-		require.NoError(t, e.Release(ctx, read, 1))
+		e.giveBack(read, 1)
 	})
 }

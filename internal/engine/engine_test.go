@@ -22,7 +22,7 @@ import (
 // Close ends waiters and guards at once. It releases no lock, and Unlock works after it.
 func TestEngineCloseWakesEverybody(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		var wg sync.WaitGroup
 		for o := Owner(2); o < 10; o++ {
@@ -33,9 +33,7 @@ func TestEngineCloseWakesEverybody(t *testing.T) {
 			})
 		}
 		held := newFakeLock(e.redis, "held")
-		ok, err := e.acquire(context.Background(), held, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(held, 1)
 		guarded, err := e.Guard(context.Background(), held, 1)
 		require.NoError(t, err)
 		synctest.Wait()
@@ -44,7 +42,7 @@ func TestEngineCloseWakesEverybody(t *testing.T) {
 		wg.Wait()
 		assert.Zero(t, time.Since(start), "time taken")
 		assert.ErrorIs(t, context.Cause(guarded), send.ErrClosed, "the guard says %v", context.Cause(guarded))
-		ok, err = e.lockWith(context.Background(), 3, Request{Wait: 0})
+		ok, err := e.lockWith(context.Background(), 3, Request{Wait: 0})
 		assert.False(t, ok, "lock after close")
 		assert.ErrorIs(t, err, send.ErrClosed, "lock after close")
 		assert.NotEmpty(t, e.redis.Holder("held"), "close has released what is held")
@@ -59,15 +57,11 @@ func TestEngineCloseWakesEverybody(t *testing.T) {
 func TestEngineCloseRollsBackAnAttemptUnderWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = time.Second
-		got := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
-			got <- err
-		}()
+		got := e.asking(1)
 		time.Sleep(time.Millisecond)
 		assert.NoError(t, e.Close())
 		assert.ErrorIs(t, <-got, send.ErrClosed)
-		assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
+		e.assertFree("the lock is still held")
 	})
 }
 
@@ -168,11 +162,7 @@ func excludesUnderRandomFaults(t *testing.T, seed int) {
 func TestEngineCloseWaitsForCallers(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = 500 * time.Millisecond
-		got := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
-			got <- err
-		}()
+		got := e.asking(1)
 		time.Sleep(100 * time.Millisecond)
 		assert.NoError(t, e.Close())
 		requests := len(e.redis.Requests)
@@ -180,7 +170,7 @@ func TestEngineCloseWaitsForCallers(t *testing.T) {
 		time.Sleep(time.Hour)
 		n := len(e.redis.Requests)
 		assert.Equal(t, requests, n, "%d requests after Close, %q holds the lock", n-requests, e.redis.Holder("x"))
-		assert.Empty(t, e.redis.Holder("x"), "%d requests after Close, %q holds the lock", n-requests, e.redis.Holder("x"))
+		e.assertFree("%d requests after Close, %q holds the lock", n-requests, e.redis.Holder("x"))
 	})
 }
 
@@ -191,14 +181,7 @@ func TestEngineGoesOnWhileTwoRenewalsOfAHoldAreUnderWay(t *testing.T) {
 		e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(short))
 		ctx, x, y := context.Background(), newFakeLock(e.redis, "x"), newFakeLock(e.redis, "y")
 		e.lock(1)
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
-				if verb == "renew" {
-					f.Late = time.Second
-				}
-				return f
-			}
-		})
+		e.faults(fakeredis.Fault{Late: time.Second}, "renew")
 		time.Sleep(3 * short / 5)
 		require.Equal(t, lease.MostRenewals, e.redis.Count("renew"))
 		e.lock(1)

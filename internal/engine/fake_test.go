@@ -4,8 +4,10 @@ package engine
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -171,6 +173,9 @@ func joinBubbleEngine(t *testing.T, r *fakeredis.Redis, id string, all ...with) 
 	return joinSending(t, r, id, send.Config{Transport: r}, all...)
 }
 
+// another returns the engine of another Client, which is called "other".
+func (e *bubbleEngine) another() *bubbleEngine { return joinBubbleEngine(e.t, e.redis, "other") }
+
 // joinSending is like joinBubbleEngine, for a Client whose sender has this config.
 func joinSending(t *testing.T, r *fakeredis.Redis, id string, config send.Config, all ...with) *bubbleEngine {
 	e := &bubbleEngine{New(fakeConfig(r, id, all...), config), r, t}
@@ -192,18 +197,89 @@ func (e *bubbleEngine) acquire(ctx context.Context, kind contract.Record, o Owne
 	return e.Acquire(ctx, o, r, kind)
 }
 
-// lock, unlock and guarded use assert instead of require, because goroutines other than that of the test call them too.
-func (e *bubbleEngine) lock(o Owner) {
+// The methods below use assert instead of require, because goroutines other than that of the test call them too.
+
+// take has o acquire l: with the request r, or else with one that waits for as long as it takes.
+func (e *bubbleEngine) take(l contract.Record, o Owner, r ...Request) {
 	e.t.Helper()
-	ok, err := e.acquire(context.Background(), newFakeLock(e.redis, "x"), o, Request{Wait: forever})
+	ok, err := e.acquire(context.Background(), l, o, append(r, Request{Wait: forever})[0])
 	assert.NoError(e.t, err, "%v does not get the lock", o)
 	assert.True(e.t, ok, "%v does not get the lock", o)
 }
 
+func (e *bubbleEngine) giveBack(l contract.Lock, o Owner) {
+	e.t.Helper()
+	assert.NoError(e.t, e.Release(context.Background(), l, o), "%v cannot unlock", o)
+}
+
+// lock and unlock are take and giveBack of the lock x.
+func (e *bubbleEngine) lock(o Owner, r ...Request) {
+	e.t.Helper()
+	e.take(newFakeLock(e.redis, "x"), o, r...)
+}
+
 func (e *bubbleEngine) unlock(o Owner) {
 	e.t.Helper()
-	assert.NoError(e.t, e.Release(context.Background(), newFakeLock(e.redis, "x"), o), "%v cannot unlock", o)
+	e.giveBack(newFakeLock(e.redis, "x"), o)
 }
+
+// acquiring begins to acquire l as take does, and returns the channel that gets the error.
+func (e *bubbleEngine) acquiring(ctx context.Context, l contract.Record, o Owner, r ...Request) chan error {
+	return later(func() error {
+		_, err := e.acquire(ctx, l, o, append(r, Request{Wait: forever})[0])
+		return err
+	})
+}
+
+// asking is acquiring of the lock x, and locking closes the channel when o has it.
+func (e *bubbleEngine) asking(o Owner) chan error {
+	return e.acquiring(context.Background(), newFakeLock(e.redis, "x"), o)
+}
+
+func (e *bubbleEngine) locking(o Owner) <-chan struct{} {
+	return begin(func() { e.lock(o) })
+}
+
+// assertFree asserts that nobody holds the lock x in Redis.
+func (e *bubbleEngine) assertFree(why ...any) {
+	e.t.Helper()
+	assert.Empty(e.t, e.redis.Holder("x"), why...)
+}
+
+func (e *bubbleEngine) assertHeld(why ...any) {
+	e.t.Helper()
+	assert.NotEmpty(e.t, e.redis.Holder("x"), why...)
+}
+
+// faults gives all requests with these verbs, or all there are, this fault.
+func (e *bubbleEngine) faults(f fakeredis.Fault, verbs ...string) {
+	e.redis.Set(func() {
+		e.redis.Fault = func(verb string) (none fakeredis.Fault) {
+			if len(verbs) > 0 && !slices.Contains(verbs, verb) {
+				return none
+			}
+			return f
+		}
+	})
+}
+
+// outage blocks all requests for d.
+func (e *bubbleEngine) outage(d time.Duration) {
+	end := time.Now().Add(d)
+	e.redis.Set(func() {
+		e.redis.Fault = func(string) (f fakeredis.Fault) {
+			if time.Now().Before(end) {
+				f.Block = io.EOF
+			}
+			return f
+		}
+	})
+}
+
+func (e *bubbleEngine) heal() { e.redis.Set(func() { e.redis.Fault = nil }) }
+
+// deleteRecord deletes the record of the lock x, as an operator does.
+func (e *bubbleEngine) deleteRecord() { e.redis.Set(func() { delete(e.redis.Records, "x") }) }
 
 func (e *bubbleEngine) lockWith(ctx context.Context, o Owner, r Request) (bool, error) {
 	return e.acquire(ctx, newFakeLock(e.redis, "x"), o, r)
@@ -237,7 +313,27 @@ func inBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine)) {
 
 const forever = -1
 
+// leased requests a lease of this length, for as long as it takes.
+func leased(length time.Duration) Request { return Request{Wait: forever, Lease: length} }
+
 func newRand(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
+
+// begin runs f on another goroutine, and returns a channel that is closed when f has ended.
+func begin(f func()) <-chan struct{} {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		f()
+	}()
+	return ended
+}
+
+// later runs f on another goroutine, and returns the channel that gets its error.
+func later(f func() error) chan error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return done
+}
 
 // full returns how many cases a test tries, or for how long: plain, or long in the long form: see testredis.Long.
 func full[T int | uint64 | time.Duration](plain, long T) T { return testredis.Full(plain, long) }

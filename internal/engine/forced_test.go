@@ -40,16 +40,14 @@ func TestOldHoldsShareOneSubscriptionToHints(t *testing.T) {
 
 		for round := 1; round <= 2; round++ {
 			for name := range 500 {
-				ok, err := e.acquire(context.Background(), newFakeLock(r, string(rune('0'+name))), 1, Request{Wait: forever})
-				require.NoError(t, err)
-				require.True(t, ok)
+				e.take(newFakeLock(r, string(rune('0'+name))), 1)
 			}
 			time.Sleep(time.Hour)
 			synctest.Wait()
 			assert.Equal(t, round, subscriptions(r), "subscriptions")
 			assert.Equal(t, round, r.PubSub.Dials(), "connections")
 			for name := range 500 {
-				require.NoError(t, e.Release(context.Background(), newFakeLock(r, string(rune('0'+name))), 1))
+				e.giveBack(newFakeLock(r, string(rune('0'+name))), 1)
 			}
 			time.Sleep(time.Minute)
 			synctest.Wait()
@@ -192,9 +190,7 @@ func TestForcedReleaseOfAnotherClientIsNamed(t *testing.T) {
 				e := joinBubbleEngine(t, r, "client", withHints, func(c *Config) { c.Events = losses })
 				known := e.retain("x") // as by somebody who waits for the lock: the engine does not forget the name
 				defer known.release()
-				ok, err := e.lockWith(context.Background(), 1, Request{Lease: c.lease})
-				require.NoError(t, err)
-				require.True(t, ok)
+				e.lock(1, Request{Lease: c.lease})
 				time.Sleep(5 * time.Second)
 				c.lose(e, func() { r.Set(func() { delete(r.Records, "x") }) })
 				time.Sleep(time.Minute)
@@ -232,9 +228,7 @@ func TestHintChecksAllRecordsOfTheLock(t *testing.T) {
 		for _, half := range []string{"", "one", "two"} {
 			kind := newFakeLock(r, "x")
 			kind.traits.ID.Half, kind.key = half, "x"+half
-			ok, err := e.acquire(context.Background(), kind, 1, Request{Wait: forever})
-			require.NoError(t, err)
-			require.True(t, ok)
+			e.take(kind, 1)
 			guarded, err := e.Guard(context.Background(), kind, 1)
 			require.NoError(t, err)
 			guards = append(guards, guarded)
@@ -266,12 +260,10 @@ func TestForceEndsTheHoldsOfItsOwnClientThatItHasDeleted(t *testing.T) {
 		return e.Force(ctx, newFakeLock(e.redis, "x"))
 	}
 	then := func(t *testing.T, e *bubbleEngine, f func()) (bool, error) { // force, and f a millisecond later
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
+		done := begin(func() {
 			time.Sleep(time.Millisecond)
 			f()
-		}()
+		})
 		defer func() { <-done }()
 		return force(e, context.Background())
 	}
@@ -315,9 +307,7 @@ func TestForceEndsTheHoldsOfItsOwnClientThatItHasDeleted(t *testing.T) {
 			force: func(t *testing.T, e *bubbleEngine) (bool, error) {
 				return then(t, e, func() {
 					_ = e.unlockErr(1)
-					ok, err := e.lockWith(context.Background(), 2, Request{Lease: time.Hour})
-					assert.NoError(t, err)
-					assert.True(t, ok)
+					e.lock(2, Request{Lease: time.Hour})
 				})
 			},
 			owner: 2, freed: true, keeps: true,
@@ -363,9 +353,7 @@ func TestForceEndsTheHoldsOfItsOwnClientThatItHasDeleted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				e.HandoffWindow = 0
-				ok, err := e.lockWith(context.Background(), 1, Request{Lease: time.Hour})
-				require.NoError(t, err)
-				require.True(t, ok)
+				e.lock(1, Request{Lease: time.Hour})
 				e.redis.Set(func() { e.redis.Fault = test.fault })
 				freed, err := test.force(t, e)
 				assert.Equal(t, test.freed, freed)
@@ -386,23 +374,14 @@ func TestForceEndsAHoldThatHasAdoptedTheRecord(t *testing.T) {
 		ctx, l := context.Background(), newFencedFake(e.redis, "x")
 		for o := Owner(1); o <= 2; o++ {
 			go func() {
-				ok, err := e.acquire(ctx, l, o, Request{Wait: forever})
-				assert.NoError(t, err)
-				assert.True(t, ok)
+				e.take(l, o)
 			}()
 			synctest.Wait()
 		}
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
-				if verb == "force" {
-					f.Late = 20 * time.Millisecond
-				}
-				return f
-			}
-		})
+		e.faults(fakeredis.Fault{Late: 20 * time.Millisecond}, "force")
 		go func() {
 			time.Sleep(time.Millisecond)
-			assert.NoError(t, e.Release(ctx, l, 1))
+			e.giveBack(l, 1)
 		}()
 		freed, err := e.Force(ctx, l)
 		require.NoError(t, err)
@@ -421,16 +400,8 @@ func TestForceEndsAHoldThatIsBeingAttached(t *testing.T) {
 		e.lock(1)
 		detached, _, err := e.Detach(ctx, l, 1, time.Hour)
 		require.NoError(t, err)
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
-				if verb == "rename" {
-					f.Answer = 20 * time.Millisecond
-				}
-				return f
-			}
-		})
-		attached := make(chan error)
-		go func() { attached <- e.Attach(ctx, l, 2, detached) }()
+		e.faults(fakeredis.Fault{Answer: 20 * time.Millisecond}, "rename")
+		attached := later(func() error { return e.Attach(ctx, l, 2, detached) })
 		time.Sleep(time.Millisecond)
 		freed, err := e.Force(ctx, l)
 		require.NoError(t, err)
@@ -455,23 +426,12 @@ func TestHintReachesAHoldThatBeginsLater(t *testing.T) {
 
 func testHintReachesAHoldThatBeginsLater(t *testing.T, hears func(e *bubbleEngine)) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
-				if verb == "acquire" {
-					f.Answer = 100 * time.Millisecond
-				}
-				return f
-			}
+		e.faults(fakeredis.Fault{Answer: 100 * time.Millisecond}, "acquire")
+		acquired := begin(func() {
+			e.lock(1, Request{Lease: time.Hour})
 		})
-		acquired := make(chan struct{})
-		go func() {
-			defer close(acquired)
-			ok, err := e.lockWith(context.Background(), 1, Request{Lease: time.Hour})
-			assert.NoError(t, err)
-			assert.True(t, ok)
-		}()
 		time.Sleep(50 * time.Millisecond)
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 		hears(e)
 		<-acquired
 		time.Sleep(time.Second)
@@ -505,6 +465,6 @@ func TestReconnectChecksHolds(t *testing.T) {
 		assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
 		assert.Equal(t, 1, r.Count("renew"), "pipelines with the checks of both holds")
-		assert.NoError(t, e.Release(context.Background(), kept, 1))
+		e.giveBack(kept, 1)
 	})
 }

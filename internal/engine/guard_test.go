@@ -29,7 +29,7 @@ func TestEngineGuardEndsWithItsValidity(t *testing.T) {
 				start := time.Now()
 				e.lock(1)
 				guarded := e.guarded(1)
-				e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fault } })
+				e.faults(fault)
 				<-guarded.Done()
 				assert.Equal(
 					t,
@@ -45,7 +45,7 @@ func TestEngineGuardEndsWithItsValidity(t *testing.T) {
 				err = e.unlockErr(1)
 				assert.ErrorIs(t, err, ErrNotHeld, "second unlock")
 				assert.NotErrorIs(t, err, ErrLockLost, "second unlock")
-				e.redis.Set(func() { e.redis.Fault = nil })
+				e.heal()
 				time.Sleep(2 * time.Hour)
 			})
 		})
@@ -131,6 +131,6 @@ func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
 		guards.EndAll(nil)
 		e.watchdog.Remove(&h.record.lease)
 		require.ErrorIs(t, e.unlockErr(1), ErrLockLost)
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 	})
 }

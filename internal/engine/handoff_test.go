@@ -16,7 +16,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,9 +95,7 @@ func TestHandoffOnlyOfWatchdogHolds(t *testing.T) {
 	} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			ctx := context.Background()
-			ok, err := e.lockWith(ctx, 1, r[0])
-			require.NoError(t, err)
-			require.True(t, ok)
+			e.lock(1, r[0])
 			var all sync.WaitGroup
 			all.Go(func() {
 				ok, err := e.lockWith(ctx, 2, r[1])
@@ -124,18 +121,14 @@ func TestHandoffEndsWithValidity(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.HandoffWindow = time.Hour
 		e.lock(1)
-		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} } })
+		e.faults(fakeredis.Fault{Block: io.EOF})
 		ctx, cancel := context.WithCancel(context.Background())
-		got := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(ctx, 2, Request{Wait: forever})
-			got <- err
-		}()
+		got := e.acquiring(ctx, newFakeLock(e.redis, "x"), 2)
 		time.Sleep(e.WatchdogTimeout)
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
 		cancel()
 		assert.Error(t, <-got, "the next one got what was lost")
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 	})
 }
 
@@ -150,20 +143,6 @@ func TestHandoffLooksAtTheClock(t *testing.T) {
 		n := e.redis.Count("acquire")
 		assert.GreaterOrEqual(t, n, 2, "%d acquires for %v", n, *order)
 		assert.Len(t, *order, 2, "%d acquires for %v", n, *order)
-	})
-}
-
-// A hold whose lease has expired, but that is not marked as lost yet, is not handed off: the loss would be reported to
-// the successor.
-func TestHandoffStopsWhenTheLeaseHasEnded(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.HandoffWindow = time.Hour
-		e.lock(1)
-		_, all := e.queue(2, 2, 0)
-		e.holdOf(contract.LockID{Name: "x"}, 1, func(h *hold) { h.record.ended = true })
-		e.unlock(1)
-		all.Wait()
-		assert.Equal(t, 2, e.redis.Count("release"), "releases")
 	})
 }
 
@@ -198,11 +177,11 @@ func TestHandoffKeepsRenewalAndReportsLossToTheSuccessor(t *testing.T) {
 		guarded := <-second
 		time.Sleep(10 * e.WatchdogTimeout)
 		require.NoError(t, guarded.Err(), "not renewed: %v", context.Cause(guarded))
-		require.NotEmpty(t, e.redis.Holder("x"), "not renewed: %v", context.Cause(guarded))
+		e.assertHeld("not renewed: %v", context.Cause(guarded))
 		require.Equal(t, 1, e.redis.Count("acquire"), "acquires: the lock was not handed over")
 		e.lock(2) // re-enters
 		e.unlock(2)
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 		start := time.Now()
 		<-guarded.Done()
 		took := time.Since(start)
@@ -211,51 +190,6 @@ func TestHandoffKeepsRenewalAndReportsLossToTheSuccessor(t *testing.T) {
 		assert.Same(t, context.Canceled, context.Cause(first), "the holder before")
 		assert.ErrorIs(t, e.unlockErr(2), ErrLockLost, "unlock")
 	})
-}
-
-// If a waiter gives up at the moment when the lock is handed off to it, either it holds the lock, or the next waiter
-// does.
-func TestHandoffToAWaiterThatGivesUpPassesOn(t *testing.T) {
-	for seed := range uint64(200) {
-		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			rng := rand.New(rand.NewPCG(seed, 0))
-			e.HandoffWindow = time.Hour
-			fenced := seed%2 == 1
-			var lock contract.Record = newFakeLock(e.redis, "x")
-			if fenced {
-				lock.(*fakeLock).traits.Fenced = true
-				e.redis.Latency = time.Duration(rng.IntN(2)) * time.Millisecond
-			}
-			var inside, served atomic.Int32
-			var all sync.WaitGroup
-			for o := Owner(1); o <= 20; o++ {
-				all.Go(func() {
-					ctx, cancel := context.WithCancel(context.Background())
-					defer cancel()
-					if rng := rand.New(rand.NewPCG(seed, uint64(o))); rng.IntN(2) == 0 {
-						time.AfterFunc(time.Duration(rng.IntN(10))*time.Millisecond, cancel)
-					}
-					ok, err := e.acquire(ctx, lock, o, Request{Wait: forever})
-					if !ok {
-						assert.ErrorIs(t, err, context.Canceled)
-						return
-					}
-					n := inside.Add(1)
-					assert.Equal(t, int32(1), n, "seed %d: %d inside", seed, n)
-					served.Add(1)
-					time.Sleep(time.Millisecond)
-					inside.Add(-1)
-					assert.NoError(t, e.Release(context.Background(), lock, o))
-				})
-			}
-			all.Wait()
-			synctest.Wait()
-			time.Sleep(2 * time.Second)
-			h := e.redis.Holder("x")
-			assert.Empty(t, h, "seed %d: %s is left", seed, h)
-			assert.Zero(t, e.holds()+e.leases(), "seed %d: %d holds, %d leases are left", seed, e.holds(), e.leases())
-		})
-	}
 }
 
 // A record that is handed off to a waiter whose ctx was canceled just before is released.
@@ -276,7 +210,7 @@ func TestHandoffToAnEndedContextReleases(t *testing.T) {
 			e.unlock(1)
 			require.False(t, <-got, "a lock for a ctx that had ended")
 			synctest.Wait()
-			require.Empty(t, e.redis.Holder("x"), "the record is left")
+			e.assertFree("the record is left")
 		})
 	}
 }
@@ -285,16 +219,12 @@ func TestHandoffToAnEndedContextReleases(t *testing.T) {
 func TestHandoffStopsAtClose(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
-		got := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(context.Background(), 2, Request{Wait: forever})
-			got <- err
-		}()
+		got := e.asking(2)
 		synctest.Wait()
 		assert.NoError(t, e.Close())
 		e.unlock(1)
 		assert.ErrorIs(t, <-got, send.ErrClosed, "the waiter")
-		assert.Empty(t, e.redis.Holder("x"), "the record is left")
+		e.assertFree("the record is left")
 	})
 }
 
@@ -512,9 +442,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 						kind = newSharedFake(e.redis, "x")
 					}
 					take := func(o Owner) {
-						ok, err := e.acquire(context.Background(), kind, o, Request{Wait: forever})
-						assert.NoError(t, err)
-						assert.True(t, ok)
+						e.take(kind, o)
 					}
 					take(1)
 					var before *hold
@@ -548,9 +476,9 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 					assert.NoError(t, ctx.Err(), "Lock returned a hold that is over")
 					assert.Zero(t, events.of(2), "a loss was reported of a hold that Lock never returned")
 					_ = e.Release(context.Background(), kind, 1)
-					assert.NoError(t, e.Release(context.Background(), kind, 2))
+					e.giveBack(kind, 2)
 					time.Sleep(time.Minute)
-					assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
+					e.assertFree("the lock is still held")
 				})
 			})
 		}
@@ -734,11 +662,9 @@ func TestWaitThatTheContextEndsLeavesNothing(t *testing.T) {
 					ends()
 					synctest.Wait()
 				}
-				got := make(chan struct{})
-				go func() {
-					defer close(got)
+				got := begin(func() {
 					lock(background, 3, Request{Wait: forever})
-				}()
+				})
 				synctest.Wait()
 				if c.owner == 3 {
 					ends()
@@ -749,7 +675,7 @@ func TestWaitThatTheContextEndsLeavesNothing(t *testing.T) {
 				require.NoError(t, e.Release(background, l, 3))
 				time.Sleep(2 * time.Second)
 				assert.Zero(t, e.holds(), "holds that are left")
-				assert.Empty(t, e.redis.Holder("x"))
+				e.assertFree()
 				lock(background, 2, Request{})
 				require.NoError(t, e.Release(background, l, 2))
 			})
@@ -763,20 +689,16 @@ func TestRecordLeftToACallerThatEndsIsReleasedAfterAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.HandoffWindow = time.Minute
 		ctx, l := context.Background(), newFencedFake(e.redis, "x")
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1)
 		go func() { _, _ = e.acquire(endingCtx{ctx}, l, 2, Request{Wait: forever}) }()
 		synctest.Wait()
-		require.NoError(t, e.Release(ctx, l, 1))
-		require.NotEmpty(t, e.redis.Holder("x"), "it was left to owner 2")
-		e.redis.Set(func() {
-			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.ErrUnexpectedEOF} }
-		})
+		e.giveBack(l, 1)
+		e.assertHeld("it was left to owner 2")
+		e.faults(fakeredis.Fault{Block: io.ErrUnexpectedEOF})
 		time.Sleep(2 * UnlockTime)
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		time.Sleep(longestUndoPause + time.Second)
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 	})
 }
 
@@ -797,17 +719,13 @@ func TestLossOfAReentryBeforeTheCallerHasRunIsReported(t *testing.T) {
 			c.Events = lostEvents{logged{c.Log}, &n}
 		})
 		e.lock(1)
-		got := make(chan error)
-		go func() {
-			_, err := e.lockWith(slowCtx{context.Background()}, 2, Request{Wait: forever})
-			got <- err
-		}()
+		got := e.acquiring(slowCtx{context.Background()}, newFakeLock(e.redis, "x"), 2)
 		synctest.Wait()
 		e.unlock(1)
 		e.lock(2)
 		h, _ := e.holdBy(contract.LockID{Name: "x"}, 2)
 		h.lockState.locked(func() { require.Equal(t, tenancy.Handed, h.State()) })
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 		h.lose(errGone)
 		synctest.Wait()
 		assert.Equal(t, 1, n, "events")
@@ -832,7 +750,7 @@ func TestLossOfAReentryAfterTheCallerHasEndedIsReported(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		h, _ := e.holdBy(contract.LockID{Name: "x"}, 2)
 		require.Equal(t, 1, holdCountOf(e.Engine, h.lock, 2))
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 		h.lose(errGone)
 		synctest.Wait()
 		assert.Equal(t, 1, n, "events")

@@ -71,7 +71,7 @@ func TestRestOfABlockEndsWithItsRecord(t *testing.T) {
 	for name, end := range map[string]func(e *bubbleEngine, lock contract.Record, last Owner) (held bool){
 		"released": func(*bubbleEngine, contract.Record, Owner) bool { return true },
 		"lost": func(e *bubbleEngine, _ contract.Record, last Owner) bool {
-			e.redis.Set(func() { delete(e.redis.Records, "x") })
+			e.deleteRecord()
 			time.Sleep(e.WatchdogTimeout / 2)
 			return false
 		},
@@ -87,9 +87,7 @@ func TestRestOfABlockEndsWithItsRecord(t *testing.T) {
 				e.HandoffWindow = time.Hour
 				lock := newFencedFake(e.redis, "x")
 				take := func(e *bubbleEngine, o Owner) int64 {
-					ok, err := e.acquire(context.Background(), lock, o, Request{Wait: forever})
-					assert.NoError(t, err)
-					assert.True(t, ok)
+					e.take(lock, o)
 					token, err := e.Token(lock, o)
 					assert.NoError(t, err)
 					return token
@@ -101,22 +99,22 @@ func TestRestOfABlockEndsWithItsRecord(t *testing.T) {
 					all.Go(func() {
 						tokens <- take(e, o)
 						if o < 4 || end(e, lock, o) {
-							assert.NoError(t, e.Release(context.Background(), lock, o))
+							e.giveBack(lock, o)
 						} else {
 							assert.ErrorIs(t, e.Release(context.Background(), lock, o), ErrLockLost)
 						}
 					})
 					synctest.Wait()
 				}
-				assert.NoError(t, e.Release(context.Background(), lock, 1))
+				e.giveBack(lock, 1)
 				all.Wait()
 				assert.Equal(t, []int64{first + 1, first + 2, first + 3}, []int64{<-tokens, <-tokens, <-tokens}, "the block")
-				other := joinBubbleEngine(t, e.redis, "other")
+				other := e.another()
 				theirs := take(other, 1)
 				assert.Greater(t, theirs, first+contract.BlockSize, "the token of another process")
-				assert.NoError(t, other.Release(context.Background(), lock, 1))
+				other.giveBack(lock, 1)
 				assert.Greater(t, take(e, 5), theirs, "the token of this process after that")
-				assert.NoError(t, e.Release(context.Background(), lock, 5))
+				e.giveBack(lock, 5)
 			})
 		})
 	}
@@ -148,7 +146,7 @@ func TestLostAnswerOfABlockGivesNoTokenTwice(t *testing.T) {
 				assert.IsIncreasing(t, tokens)
 				synctest.Wait()
 				time.Sleep(5 * time.Second)
-				assert.Empty(t, e.redis.Holder("x"), "the record is left")
+				e.assertFree("the record is left")
 			})
 		})
 	}

@@ -24,9 +24,7 @@ import (
 func TestEngineRenewsUntilTheLastUnlock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
-		ok, err := e.lockWith(context.Background(), 1, Request{Wait: 0, Lease: time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.lock(1, Request{Wait: 0, Lease: time.Second})
 		guarded := e.guarded(1)
 		time.Sleep(time.Hour)
 		e.unlock(1)
@@ -66,9 +64,7 @@ func TestEngineReentryKeepsTheLongerLease(t *testing.T) {
 					if i > 0 {
 						time.Sleep(s)
 					}
-					ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: lease})
-					require.NoError(t, err)
-					require.True(t, ok)
+					e.lock(1, leased(lease))
 				}
 				guarded := e.guarded(1)
 				record := func() (expires time.Time) {
@@ -78,7 +74,7 @@ func TestEngineReentryKeepsTheLongerLease(t *testing.T) {
 				if c.ends == 0 {
 					time.Sleep(time.Hour)
 					require.NoError(t, guarded.Err(), "lost: %v", context.Cause(guarded))
-					require.NotEmpty(t, e.redis.Holder("x"), "lost: %v", context.Cause(guarded))
+					e.assertHeld("lost: %v", context.Cause(guarded))
 					for range c.leases {
 						e.unlock(1)
 					}
@@ -104,9 +100,7 @@ func TestEngineReentryKeepsTheLongerLease(t *testing.T) {
 // When a hold expires, a waiter of its process is admitted, and a late Unlock of the hold returns the loss.
 func TestEngineExpiredHoldAdmitsLocalWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ok, err := e.lockWith(context.Background(), 1, Request{Wait: 0, Lease: 5 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.lock(1, Request{Wait: 0, Lease: 5 * time.Second})
 		start := time.Now()
 		e.lock(2)
 		took := time.Since(start)
@@ -121,9 +115,7 @@ func TestEngineRemembersFewExpiredHolds(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		for i := range Owner(3 * expiredKept) {
 			b := newFakeLock(e.redis, fmt.Sprint("name", i))
-			ok, err := e.acquire(context.Background(), b, i+1, Request{Lease: time.Second + time.Duration(i)*time.Millisecond})
-			require.NoError(t, err)
-			require.True(t, ok)
+			e.take(b, i+1, Request{Lease: time.Second + time.Duration(i)*time.Millisecond})
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -150,12 +142,12 @@ func TestEngineReentryReportsALoss(t *testing.T) {
 		e.lock(1)
 		e.lock(1)
 		guarded := e.guarded(1)
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
 		require.False(t, ok, "re-entry of a hold whose record has gone")
 		require.ErrorIs(t, err, ErrLockLost, "re-entry of a hold whose record has gone")
 		assert.ErrorIs(t, context.Cause(guarded), ErrLockLost, "the guard says %v", context.Cause(guarded))
-		assert.Empty(t, e.redis.Holder("x"), "the re-entry took the lock anew")
+		e.assertFree("the re-entry took the lock anew")
 		for range 2 {
 			assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
 		}
@@ -164,30 +156,14 @@ func TestEngineReentryReportsALoss(t *testing.T) {
 	})
 }
 
-// An owner to which the loss of its hold was returned gets a new hold.
-func TestEngineLocksAfreshOnceTheLossIsReported(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
-		time.Sleep(time.Minute) // the watchdog notices the loss
-		ok, err := e.lockWith(context.Background(), 1, Request{Wait: 0})
-		require.False(t, ok)
-		require.ErrorIs(t, err, ErrLockLost)
-		e.lock(1)
-		_, levels := e.holdCount(newFakeLock(e.redis, "x"), 1)
-		assert.Equal(t, 1, levels, "levels")
-		e.unlock(1)
-	})
-}
-
 // S4: a renewal never restores the record of a holder that has lost it.
 func TestEngineLossIsNoticedWithinAThirdOfTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		e.lock(1)
 		guarded := e.guarded(1)
 		time.Sleep(time.Minute)
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 		start := time.Now()
 		other.lock(2)
 		<-guarded.Done()
@@ -206,7 +182,7 @@ func TestEngineLossIsNoticedWithinAThirdOfTheLease(t *testing.T) {
 func TestEngineGoroutinesOfOneOwnerShareItsHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = time.Millisecond
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(9)
 		const o, many = Owner(-1), 20
 		var wg sync.WaitGroup
@@ -227,7 +203,7 @@ func TestEngineGoroutinesOfOneOwnerShareItsHold(t *testing.T) {
 			wg.Go(func() { e.unlock(o) })
 		}
 		wg.Wait()
-		assert.Empty(t, e.redis.Holder("x"), "not released")
+		e.assertFree("not released")
 		assert.ErrorIs(t, e.unlockErr(o), ErrNotHeld)
 	})
 }
@@ -235,54 +211,18 @@ func TestEngineGoroutinesOfOneOwnerShareItsHold(t *testing.T) {
 // When a waiting goroutine gives up, the next goroutine of its owner replaces it.
 func TestEngineNextGoroutineOfAnOwnerReplacesOneThatGivesUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(9)
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() { _, _ = e.lockWith(ctx, 1, Request{Wait: forever}) }()
 		synctest.Wait()
-		got := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
-			got <- err
-		}()
+		got := e.asking(1)
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
 		other.unlock(9)
 		assert.NoError(t, <-got)
 		e.unlock(1)
-	})
-}
-
-// A re-entry that is answered after the hold has expired leaves no record behind.
-func TestEngineLateReentryLeavesNoLease(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ok, err := e.lockWith(context.Background(), 1, Request{Wait: 0, Lease: 200 * time.Millisecond})
-		require.NoError(t, err)
-		require.True(t, ok)
-		e.redis.Latency = 150 * time.Millisecond
-		ok, err = e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: time.Hour})
-		assert.False(t, ok)
-		assert.ErrorIs(t, err, ErrLockLost)
-		time.Sleep(time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
-	})
-}
-
-// An abandoned re-entry may have extended the lease in Redis: the record is deleted when the hold expires.
-func TestEngineAbandonedReentryLeavesNoLease(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ok, err := e.lockWith(context.Background(), 1, Request{Wait: 0, Lease: 500 * time.Millisecond})
-		require.NoError(t, err)
-		require.True(t, ok)
-		e.redis.Set(func() { e.redis.Latency = 50 * time.Millisecond })
-		ctx, cancel := context.WithTimeout(context.Background(), 70*time.Millisecond)
-		defer cancel()
-		ok, err = e.lockWith(ctx, 1, Request{Wait: forever, Lease: time.Hour})
-		assert.False(t, ok)
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		time.Sleep(2 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
 	})
 }
 
@@ -295,9 +235,7 @@ func TestEngineTryReentryWaitsForTheOwnerMutex(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				ok, err := e.lockWith(context.Background(), o, Request{Wait: 0})
-				assert.NoError(t, err)
-				assert.True(t, ok)
+				e.lock(o, Request{Wait: 0})
 			})
 		}
 		wg.Wait()
@@ -313,19 +251,8 @@ func TestEngineTryReentryGivesUpASilentRedisSoon(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const o = Owner(-1)
 		e.lock(o)
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) fakeredis.Fault {
-				if verb == "acquire" {
-					return fakeredis.Fault{Late: 3 * time.Second}
-				}
-				return fakeredis.Fault{}
-			}
-		})
-		got := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(context.Background(), o, Request{Wait: forever})
-			got <- err
-		}()
+		e.faults(fakeredis.Fault{Late: 3 * time.Second}, "acquire")
+		got := e.asking(o)
 		synctest.Wait()
 		start := time.Now()
 		ok, err := e.lockWith(context.Background(), o, Request{Wait: 0})
@@ -344,9 +271,7 @@ func TestExtendIsValidFromBeforeTheRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx := context.Background()
 		lock := newFakeLock(e.redis, "x")
-		ok, err := e.lockWith(ctx, 1, Request{Wait: forever, Lease: 10 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.lock(1, leased(10*time.Second))
 		guarded := e.guarded(1)
 		time.Sleep(3 * time.Second)
 		sent := time.Now()
@@ -366,20 +291,11 @@ func TestExtendThatIsAnsweredTooLateIsALoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx := context.Background()
 		lock := newFakeLock(e.redis, "x")
-		ok, err := e.lockWith(ctx, 1, Request{Wait: forever, Lease: 600 * time.Millisecond})
-		require.NoError(t, err)
-		require.True(t, ok)
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
-				if verb == "renew" {
-					f.Answer = 700 * time.Millisecond
-				}
-				return f
-			}
-		})
+		e.lock(1, leased(600*time.Millisecond))
+		e.faults(fakeredis.Fault{Answer: 700 * time.Millisecond}, "renew")
 		assert.ErrorIs(t, e.Extend(ctx, lock, 1, time.Hour), ErrLockLost)
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
-		assert.Empty(t, e.redis.Holder("x"), "Redis keeps the record")
+		e.assertFree("Redis keeps the record")
 	})
 }
 
@@ -387,23 +303,14 @@ func TestExtendThatIsAnsweredTooLateIsALoss(t *testing.T) {
 func TestExtendThatWasGivenUpLeavesNoRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		lock := newFakeLock(e.redis, "x")
-		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: 10 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
-				if verb == "renew" {
-					f.Answer = 2 * time.Second
-				}
-				return f
-			}
-		})
+		e.lock(1, leased(10*time.Second))
+		e.faults(fakeredis.Fault{Answer: 2 * time.Second}, "renew")
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		assert.ErrorIs(t, e.Extend(ctx, lock, 1, time.Hour), context.DeadlineExceeded)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		assert.Empty(t, e.redis.Holder("x"), "Redis keeps the record")
+		e.assertFree("Redis keeps the record")
 	})
 }
 
@@ -414,7 +321,7 @@ func TestEndlessLeaseThatWasGivenUpLeavesNoRecord(t *testing.T) {
 			return e.Extend(ctx, newFakeLock(e.redis, "x"), 1, math.MaxInt64)
 		},
 		"re-entry": func(ctx context.Context, e *bubbleEngine) error {
-			_, err := e.lockWith(ctx, 1, Request{Wait: forever, Lease: math.MaxInt64})
+			_, err := e.lockWith(ctx, 1, leased(math.MaxInt64))
 			return err
 		},
 		"KeepLease": func(ctx context.Context, e *bubbleEngine) error {
@@ -423,17 +330,13 @@ func TestEndlessLeaseThatWasGivenUpLeavesNoRecord(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
-				ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: 10 * time.Minute})
-				require.NoError(t, err)
-				require.True(t, ok)
-				e.redis.Set(func() {
-					e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Answer: 2 * time.Second} }
-				})
+				e.lock(1, leased(10*time.Minute))
+				e.faults(fakeredis.Fault{Answer: 2 * time.Second})
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 				defer cancel()
 				assert.ErrorIs(t, ask(ctx, e), context.DeadlineExceeded)
 				time.Sleep(11 * time.Minute)
-				assert.Empty(t, e.redis.Holder("x"), "Redis keeps the record")
+				e.assertFree("Redis keeps the record")
 			})
 		})
 	}

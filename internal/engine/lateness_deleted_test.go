@@ -39,56 +39,34 @@ func partition(r *fakeredis.Redis, verb string, d time.Duration) {
 	})
 }
 
-// Extend has run, its answer is lost in an outage that is longer than the old lease, and the owner unlocks: the record is
-// deleted after the outage.
-func TestRecordIsDeletedAfterAnUnansweredExtend(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newFakeLock(e.redis, "x")
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 10 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
-		partition(e.redis, "renew", 30*time.Second)
-		short, cancel := context.WithTimeout(ctx, time.Second)
-		defer cancel()
-		require.Error(t, e.Extend(short, l, 1, time.Hour))
-		_ = e.Release(ctx, l, 1)
-		time.Sleep(2 * time.Minute)
-		assert.Empty(t, e.redis.Holder("x"), "the record long after the outage")
-	})
-}
-
-// The same, and the lease expires in the outage.
-func TestRecordIsDeletedAfterItsLeaseAndAnUnansweredExtend(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newFakeLock(e.redis, "x")
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 10 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
-		partition(e.redis, "renew", 30*time.Second)
-		short, cancel := context.WithTimeout(ctx, time.Second)
-		defer cancel()
-		require.Error(t, e.Extend(short, l, 1, time.Hour))
-		time.Sleep(2 * time.Minute)
-		assert.Empty(t, e.redis.Holder("x"), "the record long after the outage")
-	})
-}
-
-// The same for a re-entry with a longer lease.
-func TestRecordIsDeletedAfterAnUnansweredReentry(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newFakeLock(e.redis, "x")
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 10 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
-		partition(e.redis, "acquire", 30*time.Second)
-		short, cancel := context.WithTimeout(ctx, time.Second)
-		defer cancel()
-		ok, err = e.acquire(short, l, 1, Request{Wait: forever, Lease: time.Hour})
-		require.Error(t, err)
-		require.False(t, ok)
-		time.Sleep(2 * time.Minute)
-		assert.Empty(t, e.redis.Holder("x"), "the record long after the outage")
-	})
+// A request for a longer lease has run, its answer is lost in an outage that is longer than the old lease, and the owner
+// unlocks, or the lease expires in the outage: the record is deleted after the outage.
+func TestRecordIsDeletedAfterAnUnansweredRequest(t *testing.T) {
+	for name, c := range map[string]struct {
+		verb    string
+		request func(ctx context.Context, e *bubbleEngine, l *fakeLock) error
+		unlocks bool
+	}{
+		"Extend and Unlock": {"renew", extendForAnHour, true},
+		"Extend":            {"renew", extendForAnHour, false},
+		"re-entry":          {"acquire", reenterForAnHour, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				l := newFakeLock(e.redis, "x")
+				e.take(l, 1, leased(10*time.Second))
+				partition(e.redis, c.verb, 30*time.Second)
+				short, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				require.Error(t, c.request(short, e, l))
+				if c.unlocks {
+					_ = e.Release(context.Background(), l, 1)
+				}
+				time.Sleep(2 * time.Minute)
+				e.assertFree("the record long after the outage")
+			})
+		})
+	}
 }
 
 // The same for an attempt of a caller that gives up. If there are very many, the record of a lease that is no longer than
@@ -107,7 +85,7 @@ func TestRecordIsDeletedAfterAnUnansweredAttempt(t *testing.T) {
 				partition(e.redis, "acquire", 30*time.Second)
 				short, cancel := context.WithTimeout(context.Background(), time.Second)
 				defer cancel()
-				ok, err := e.lockWith(short, 1, Request{Wait: forever, Lease: of.lease})
+				ok, err := e.lockWith(short, 1, leased(of.lease))
 				require.Error(t, err)
 				require.False(t, ok)
 				time.Sleep(15 * time.Second)
@@ -115,7 +93,7 @@ func TestRecordIsDeletedAfterAnUnansweredAttempt(t *testing.T) {
 				assert.Equal(t, of.ends, e.atWork() == 0, "whether the rollback has ended")
 				time.Sleep(2 * time.Minute)
 				synctest.Wait()
-				assert.Empty(t, e.redis.Holder("x"), "the record long after the outage")
+				e.assertFree("the record long after the outage")
 				assert.Zero(t, e.atWork())
 			})
 		})
@@ -126,15 +104,13 @@ func TestRecordIsDeletedAfterAnUnansweredAttempt(t *testing.T) {
 func TestRecordIsDeletedAfterAnUnansweredKeepLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newFakeLock(e.redis, "x")
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: time.Hour, LeastLease: 30 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1, Request{Wait: forever, Lease: time.Hour, LeastLease: 30 * time.Second})
 		partition(e.redis, "renew", time.Minute)
-		err = e.KeepLease(ctx, []contract.Lock{l}, 1, time.Hour, time.Now().Add(time.Second))
+		err := e.KeepLease(ctx, []contract.Lock{l}, 1, time.Hour, time.Now().Add(time.Second))
 		require.Error(t, err)
 		_ = e.Release(ctx, l, 1)
 		time.Sleep(3 * time.Minute)
-		assert.Empty(t, e.redis.Holder("x"), "the record long after the outage")
+		e.assertFree("the record long after the outage")
 	})
 }
 
@@ -143,23 +119,13 @@ func TestRecordIsDeletedAfterALongLeaseThatIsRenewed(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newFakeLock(e.redis, "x")
 		for _, lease := range []time.Duration{time.Hour, 0} {
-			ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: lease})
-			require.NoError(t, err)
-			require.True(t, ok)
+			e.take(l, 1, leased(lease))
 		}
-		end := time.Now().Add(time.Minute)
-		e.redis.Set(func() {
-			e.redis.Fault = func(string) (f fakeredis.Fault) {
-				if time.Now().Before(end) {
-					f.Block = io.EOF
-				}
-				return f
-			}
-		})
+		e.outage(time.Minute)
 		_ = e.Release(ctx, l, 1)
 		_ = e.Release(ctx, l, 1)
 		time.Sleep(3 * time.Minute)
-		assert.Empty(t, e.redis.Holder("x"), "the record long after the outage")
+		e.assertFree("the record long after the outage")
 	})
 }
 
@@ -168,14 +134,12 @@ func TestRecordIsDeletedAfterALateTry(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newFakeLock(e.redis, "x")
 		runsLate(e.redis, "acquire", 1, fakeredis.Fault{Ghost: 3 * time.Second})
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 5 * time.Second, LeastLease: 30 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1, Request{Wait: forever, Lease: 5 * time.Second, LeastLease: 30 * time.Second})
 		require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 5*time.Second, time.Time{}))
 		e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(4900*time.Millisecond))
 		time.Sleep(8 * time.Second)
 		assert.Zero(t, holdCountOf(e.Engine, l, 1))
-		assert.Empty(t, e.redis.Holder("x"), "the record after its lease")
+		e.assertFree("the record after its lease")
 	})
 }
 
@@ -188,9 +152,7 @@ func TestRecordIsDeletedIfItsLeaseEndsDuringARequest(t *testing.T) {
 		fault   fakeredis.Fault
 		request func(ctx context.Context, e *bubbleEngine, l *fakeLock) error
 	}{
-		"Extend": {"renew", fakeredis.Fault{Answer: answers}, func(ctx context.Context, e *bubbleEngine, l *fakeLock) error {
-			return e.Extend(ctx, l, 1, time.Hour)
-		}},
+		"Extend": {"renew", fakeredis.Fault{Answer: answers}, extendForAnHour},
 		"KeepLease": {"renew", fakeredis.Fault{Answer: answers}, func(ctx context.Context, e *bubbleEngine, l *fakeLock) error {
 			_ = e.KeepLease(ctx, []contract.Lock{l}, 1, time.Hour, time.Time{})
 			return e.Extend(ctx, l, 1, time.Hour)
@@ -201,23 +163,25 @@ func TestRecordIsDeletedIfItsLeaseEndsDuringARequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				l := newFakeLock(e.redis, "x")
-				ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: 5 * time.Second})
-				require.NoError(t, err)
-				require.True(t, ok)
+				e.take(l, 1, leased(5*time.Second))
 				time.Sleep(4700 * time.Millisecond)
 				runsLate(e.redis, c.verb, 1, c.fault)
 				ctx, cancel := context.WithTimeout(context.Background(), 600*time.Millisecond)
 				defer cancel()
 				require.Error(t, c.request(ctx, e, l))
 				time.Sleep(20 * time.Second)
-				assert.Empty(t, e.redis.Holder("x"), "the record that nobody holds")
+				e.assertFree("the record that nobody holds")
 			})
 		})
 	}
 }
 
+func extendForAnHour(ctx context.Context, e *bubbleEngine, l *fakeLock) error {
+	return e.Extend(ctx, l, 1, time.Hour)
+}
+
 func reenterForAnHour(ctx context.Context, e *bubbleEngine, l *fakeLock) error {
-	_, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: time.Hour})
+	_, err := e.acquire(ctx, l, 1, leased(time.Hour))
 	return err
 }
 
@@ -237,7 +201,7 @@ func leavesPlace(t *testing.T, e *bubbleEngine, fault fakeredis.Fault, next Requ
 	defer cancel()
 	gaveUp, got := make(chan error), make(chan error)
 	go func() {
-		_, err := e.acquire(short, l, 1, Request{Wait: forever, Lease: time.Hour})
+		_, err := e.acquire(short, l, 1, leased(time.Hour))
 		gaveUp <- err
 	}()
 	synctest.Wait()
@@ -271,14 +235,14 @@ func leavesPlace(t *testing.T, e *bubbleEngine, fault fakeredis.Fault, next Requ
 func TestRecordIsDeletedAfterTheLeaseOfTheCallerBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
-		next := Request{Wait: forever, Lease: 10 * time.Second}
+		next := leased(10 * time.Second)
 		l := leavesPlace(t, e, fakeredis.Fault{Answer: 400 * time.Millisecond}, next)
 		time.Sleep(9 * time.Second)
 		assert.Equal(t, 1, holdCountOf(e.Engine, l, 2))
-		assert.NotEmpty(t, e.redis.Holder("x"))
+		e.assertHeld()
 		time.Sleep(2 * time.Second)
 		assert.Zero(t, holdCountOf(e.Engine, l, 2))
-		assert.Empty(t, e.redis.Holder("x"), "the record after its lease")
+		e.assertFree("the record after its lease")
 	})
 }
 
@@ -288,18 +252,10 @@ func TestRecordIsDeletedAfterALateTryOfTheCallerBefore(t *testing.T) {
 		e := newBubbleEngine(t)
 		l := leavesPlace(t, e, fakeredis.Fault{Late: 700 * time.Millisecond}, Request{Wait: forever})
 		time.Sleep(time.Second)
-		end := time.Now().Add(time.Minute)
-		e.redis.Set(func() {
-			e.redis.Fault = func(string) (f fakeredis.Fault) {
-				if time.Now().Before(end) {
-					f.Block = io.EOF
-				}
-				return f
-			}
-		})
+		e.outage(time.Minute)
 		assert.Error(t, e.Release(context.Background(), l, 2))
 		time.Sleep(3 * time.Minute)
-		assert.Empty(t, e.redis.Holder("x"), "the record long after the outage")
+		e.assertFree("the record long after the outage")
 	})
 }
 
@@ -308,10 +264,10 @@ func TestLateTryOfTheCallerBeforeIsRolledBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
 		l := leavesPlace(t, e, fakeredis.Fault{Late: 700 * time.Millisecond}, Request{Wait: forever})
-		require.NoError(t, e.Release(context.Background(), l, 2))
-		require.Empty(t, e.redis.Holder("x"))
+		e.giveBack(l, 2)
+		e.assertFree()
 		time.Sleep(2 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "the record that nobody holds")
+		e.assertFree("the record that nobody holds")
 	})
 }
 
@@ -344,7 +300,7 @@ func TestLateGrantToTheCallerBeforeWakesTheNextOne(t *testing.T) {
 		r.Set(func() { delete(r.Records, "x") }) // no waiter is told
 		require.NoError(t, <-got)
 		assert.Equal(t, 6700*time.Millisecond, time.Since(start))
-		require.NoError(t, e.Release(context.Background(), l, 2))
+		e.giveBack(l, 2)
 		_ = other.unlockErr(99)
 	})
 }
@@ -355,9 +311,7 @@ func TestRecordIsDeletedIfMaxHoldEndsDuringAReentry(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const most = 10 * time.Second
 		l, end := newLimitedLock(e.redis, contract.Limits{Max: most}), time.Now().Add(most)
-		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1)
 		time.Sleep(7 * time.Second)
 		first := fakeredis.Fault{Late: 2500 * time.Millisecond, Answer: 700 * time.Millisecond, Err: io.EOF}
 		e.redis.Set(func() {
@@ -371,11 +325,11 @@ func TestRecordIsDeletedIfMaxHoldEndsDuringAReentry(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(context.Background(), 3500*time.Millisecond)
 		defer cancel()
-		ok, err = e.acquire(ctx, l, 1, Request{Wait: forever})
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
 		require.Error(t, err)
 		require.False(t, ok)
 		time.Sleep(time.Until(end.Add(time.Second)))
-		assert.Empty(t, e.redis.Holder("x"), "the record after MaxHold")
+		e.assertFree("the record after MaxHold")
 		assert.ErrorIs(t, e.Release(context.Background(), l, 1), ErrMaxHold)
 	})
 }
@@ -385,9 +339,7 @@ func TestRecordIsDeletedAtMaxHoldAfterASlowRenewal(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const most = 35 * time.Second
 		l, begin := newLimitedLock(e.redis, contract.Limits{Max: most}), time.Now()
-		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1)
 		e.redis.Set(func() {
 			e.redis.Fault = func(string) (f fakeredis.Fault) {
 				if time.Since(begin) < 15*time.Second {
@@ -399,7 +351,7 @@ func TestRecordIsDeletedAtMaxHoldAfterASlowRenewal(t *testing.T) {
 		time.Sleep(time.Until(begin.Add(most - time.Second)))
 		assert.Equal(t, 1, holdCountOf(e.Engine, l, 1), "the hold before the end of MaxHold")
 		time.Sleep(1300 * time.Millisecond)
-		assert.Empty(t, e.redis.Holder("x"), "the record after MaxHold")
+		e.assertFree("the record after MaxHold")
 		assert.ErrorIs(t, e.Release(context.Background(), l, 1), ErrMaxHold)
 	})
 }
@@ -409,20 +361,13 @@ func TestRecordIsDeletedAtMaxHoldAfterASlowRenewal(t *testing.T) {
 func TestRecordIsDeletedIfLockReturnsTheLoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
-				if verb == "renew" {
-					f.Err = io.EOF
-				}
-				return f
-			}
-		})
+		e.faults(fakeredis.Fault{Err: io.EOF}, "renew")
 		time.Sleep(e.WatchdogTimeout)
-		require.NotEmpty(t, e.redis.Holder("x"), "the renewals have run")
+		e.assertHeld("the renewals have run")
 		_, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
 		require.ErrorIs(t, err, ErrLockLost)
 		synctest.Wait()
-		assert.Empty(t, e.redis.Holder("x"), "the record that nobody holds")
+		e.assertFree("the record that nobody holds")
 		e.lock(1)
 		e.unlock(1)
 	})
@@ -440,9 +385,7 @@ func TestRecordIsDeletedAfterAReentryBesideItsUnlock(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := newBubbleEngine(t)
 				l, begin := newFakeLock(e.redis, "x"), time.Now()
-				ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: 8 * time.Second})
-				require.NoError(t, err)
-				require.True(t, ok)
+				e.take(l, 1, leased(8*time.Second))
 				first := fakeredis.Fault{Answer: c.answers, Err: io.EOF}
 				e.redis.Set(func() {
 					e.redis.Fault = func(verb string) (f fakeredis.Fault) {
@@ -456,14 +399,13 @@ func TestRecordIsDeletedAfterAReentryBesideItsUnlock(t *testing.T) {
 				})
 				ctx, cancel := context.WithTimeout(context.Background(), c.givesUp)
 				defer cancel()
-				again := make(chan error)
-				go func() { again <- reenterForAnHour(ctx, e, l) }()
+				again := later(func() error { return reenterForAnHour(ctx, e, l) })
 				synctest.Wait()
 				require.ErrorContains(t, e.Release(context.Background(), l, 1), "not confirmed")
 				require.ErrorIs(t, <-again, context.DeadlineExceeded)
-				assert.NotEmpty(t, e.redis.Holder("x"))
+				e.assertHeld()
 				time.Sleep(2 * time.Minute)
-				assert.Empty(t, e.redis.Holder("x"), "the record that nobody holds")
+				e.assertFree("the record that nobody holds")
 			})
 		})
 	}
@@ -484,18 +426,10 @@ func TestRecordIsDeletedAfterAnOutageWithAnEndlessWatchdogTimeout(t *testing.T) 
 				e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(math.MaxInt64))
 				time.Sleep(time.Second)
 				takes(context.Background(), e)
-				end := time.Now().Add(time.Minute)
-				e.redis.Set(func() {
-					e.redis.Fault = func(string) (f fakeredis.Fault) {
-						if time.Now().Before(end) {
-							f.Block = io.EOF
-						}
-						return f
-					}
-				})
+				e.outage(time.Minute)
 				require.ErrorContains(t, e.unlockErr(2), "not confirmed")
 				time.Sleep(2 * time.Minute)
-				assert.Empty(t, e.redis.Holder("x"), "the record long after the outage")
+				e.assertFree("the record long after the outage")
 			})
 		})
 	}
@@ -510,11 +444,9 @@ func TestDeletionInTheBackgroundEndsWithTheLease(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					e := newBubbleEngine(t)
 					l := newLimitedLock(e.redis, limits)
-					ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: length})
-					require.NoError(t, err)
-					require.True(t, ok)
+					e.take(l, 1, leased(length))
 					time.Sleep(e.WatchdogTimeout / 2) // a lease that is renewed has been renewed
-					e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} } })
+					e.faults(fakeredis.Fault{Block: io.EOF})
 					require.ErrorContains(t, e.Release(context.Background(), l, 1), "not confirmed")
 					time.Sleep(2*limits.MinHold + 2*late.Life + 2*UnlockTime)
 					assert.Zero(t, e.atWork(), "goroutines in the outage")
@@ -532,19 +464,15 @@ func TestRecordIsDeletedBesideAMultiAcquireThatWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				ctx, a, b := context.Background(), newFakeLock(e.redis, "a"), newFakeLock(e.redis, "b")
-				other := joinBubbleEngine(t, e.redis, "other")
-				ok, err := other.acquire(ctx, b, 2, Request{Wait: forever})
-				require.NoError(t, err)
-				require.True(t, ok)
-				ok, err = e.acquire(ctx, a, 1, Request{Wait: forever, Lease: 2 * time.Second})
-				require.NoError(t, err)
-				require.True(t, ok)
-				ok, err = e.Acquire(ctx, 1, Request{Wait: 4 * time.Second, Lease: lease}, a, b)
+				other := e.another()
+				other.take(b, 2)
+				e.take(a, 1, leased(2*time.Second))
+				ok, err := e.Acquire(ctx, 1, Request{Wait: 4 * time.Second, Lease: lease}, a, b)
 				require.NoError(t, err)
 				require.False(t, ok)
 				assert.Zero(t, holdCountOf(e.Engine, a, 1))
 				assert.Empty(t, e.redis.Holder("a"), "the record after its lease")
-				require.NoError(t, other.Release(ctx, b, 2))
+				other.giveBack(b, 2)
 			})
 		})
 	}

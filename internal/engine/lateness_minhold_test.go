@@ -24,36 +24,37 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// The record that MinHold leaves does not last longer because a try of an Extend runs late.
-func TestMinHoldEndsInTimeAfterALateExtend(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 30 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
-		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 3 * time.Second})
-		require.NoError(t, e.Extend(ctx, l, 1, time.Hour))
-		require.NoError(t, e.Release(ctx, l, 1))
-		time.Sleep(25 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "the record after MinHold")
-	})
-}
-
-// The same for an Extend that got no answer.
-func TestMinHoldEndsInTimeAfterAnUnansweredExtend(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 30 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
-		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 3 * time.Second})
-		short, cancel := context.WithTimeout(ctx, time.Second/2)
-		defer cancel()
-		require.Error(t, e.Extend(short, l, 1, time.Hour))
-		require.NoError(t, e.Release(ctx, l, 1))
-		time.Sleep(25 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "the record after MinHold")
-	})
+// The record that MinHold leaves does not last longer because a try of an Extend, answered or not, or of a re-entry runs
+// late.
+func TestMinHoldEndsInTimeAfterALateTry(t *testing.T) {
+	for name, c := range map[string]struct {
+		verb string
+		asks func(ctx context.Context, e *bubbleEngine, l *fakeLock)
+	}{
+		"Extend": {"renew", func(ctx context.Context, e *bubbleEngine, l *fakeLock) {
+			require.NoError(e.t, e.Extend(ctx, l, 1, time.Hour))
+		}},
+		"Extend without an answer": {"renew", func(ctx context.Context, e *bubbleEngine, l *fakeLock) {
+			short, cancel := context.WithTimeout(ctx, time.Second/2)
+			defer cancel()
+			require.Error(e.t, e.Extend(short, l, 1, time.Hour))
+		}},
+		"re-entry": {"acquire", func(_ context.Context, e *bubbleEngine, l *fakeLock) { e.take(l, 1, leased(time.Hour)) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				l := newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
+				e.take(l, 1, leased(30*time.Second))
+				runsLate(e.redis, c.verb, 1, fakeredis.Fault{Late: 3 * time.Second})
+				c.asks(context.Background(), e, l)
+				for range holdCountOf(e.Engine, l, 1) {
+					e.giveBack(l, 1)
+				}
+				time.Sleep(25 * time.Second)
+				e.assertFree("the record after MinHold")
+			})
+		})
+	}
 }
 
 // The same for a KeepLease that is under way while another goroutine of the owner unlocks. It does not have the owner
@@ -61,37 +62,16 @@ func TestMinHoldEndsInTimeAfterAnUnansweredExtend(t *testing.T) {
 func TestMinHoldEndsInTimeBesideAKeepLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 5 * time.Second})
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 10 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1, leased(10*time.Second))
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 300 * time.Millisecond})
-		kept := make(chan error)
-		go func() { kept <- e.KeepLease(ctx, []contract.Lock{l}, 1, time.Hour, time.Time{}) }()
+		kept := later(func() error { return e.KeepLease(ctx, []contract.Lock{l}, 1, time.Hour, time.Time{}) })
 		synctest.Wait()
-		require.NoError(t, e.Release(ctx, l, 1))
+		e.giveBack(l, 1)
 		<-kept
 		time.Sleep(6 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "the record after MinHold")
+		e.assertFree("the record after MinHold")
 		time.Sleep(2 * late.Life)
 		assert.Zero(t, e.late.Fields())
-	})
-}
-
-// The same for a re-entry of which a try runs late.
-func TestMinHoldEndsInTimeAfterALateReentry(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 30 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
-		runsLate(e.redis, "acquire", 1, fakeredis.Fault{Late: 3 * time.Second})
-		ok, err = e.acquire(ctx, l, 1, Request{Wait: forever, Lease: time.Hour})
-		require.NoError(t, err)
-		require.True(t, ok)
-		require.NoError(t, e.Release(ctx, l, 1))
-		require.NoError(t, e.Release(ctx, l, 1))
-		time.Sleep(25 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "the record after MinHold")
 	})
 }
 
@@ -103,25 +83,21 @@ func TestNoHandoffToMaxHoldWhileARenewalIsUnderWay(t *testing.T) {
 		ctx := context.Background()
 		const most = 21 * time.Second
 		first, second := newFakeLock(e.redis, "x"), newLimitedLock(e.redis, contract.Limits{Max: most})
-		ok, err := e.acquire(ctx, first, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(first, 1)
 		got := make(chan time.Time)
 		go func() {
-			ok, err := e.acquire(ctx, second, 2, Request{Wait: forever})
-			assert.NoError(t, err)
-			assert.True(t, ok)
+			e.take(second, 2)
 			got <- time.Now()
 		}()
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 500 * time.Millisecond})
 		time.Sleep(10*time.Second + 100*time.Millisecond)
 		require.Equal(t, 1, e.redis.Count("renew"))
-		require.NoError(t, e.Release(ctx, first, 1))
+		e.giveBack(first, 1)
 		begin := <-got
 		require.Equal(t, 2, e.redis.Count("acquire"), "it was not handed off")
 		time.Sleep(time.Until(begin.Add(most + 50*time.Millisecond)))
 		assert.Zero(t, holdCountOf(e.Engine, second, 2))
-		assert.Empty(t, e.redis.Holder("x"), "the record after MaxHold")
+		e.assertFree("the record after MaxHold")
 		_ = e.Release(ctx, second, 2)
 	})
 }
@@ -135,30 +111,24 @@ func TestNoHandoffToMaxHoldAfterAnAttemptOfAMultiAcquire(t *testing.T) {
 		ctx := context.Background()
 		const most = 21 * time.Second
 		first, second, busy := newFakeLock(r, "x"), newLimitedLock(r, contract.Limits{Max: most}), newFakeLock(r, "busy")
-		ok, err := other.acquire(ctx, busy, 3, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
-		ok, err = e.acquire(ctx, first, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		other.take(busy, 3)
+		e.take(first, 1)
 		got := make(chan time.Time)
 		go func() {
-			ok, err := e.acquire(ctx, second, 2, Request{Wait: forever})
-			assert.NoError(t, err)
-			assert.True(t, ok)
+			e.take(second, 2)
 			got <- time.Now()
 		}()
 		time.Sleep(9200 * time.Millisecond)
-		ok, err = e.Acquire(ctx, 1, Request{Wait: 300 * time.Millisecond}, first, busy)
+		ok, err := e.Acquire(ctx, 1, Request{Wait: 300 * time.Millisecond}, first, busy)
 		require.NoError(t, err)
 		require.False(t, ok)
-		require.NoError(t, e.Release(ctx, first, 1))
+		e.giveBack(first, 1)
 		begin := <-got
 		time.Sleep(time.Until(begin.Add(most + 50*time.Millisecond)))
 		assert.Zero(t, holdCountOf(e.Engine, second, 2))
 		assert.Empty(t, r.Holder("x"), "the record after MaxHold")
 		_ = e.Release(ctx, second, 2)
-		require.NoError(t, other.Release(ctx, busy, 3))
+		other.giveBack(busy, 3)
 	})
 }
 
@@ -166,37 +136,26 @@ func TestNoHandoffToMaxHoldAfterAnAttemptOfAMultiAcquire(t *testing.T) {
 func TestMinHoldEndsInTimeAfterALateDetach(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
-		e.redis.Set(func() {
-			e.redis.Fault = func(v string) (f fakeredis.Fault) {
-				if v == "rename" {
-					f.Ghost = 6 * time.Second
-				}
-				return f
-			}
-		})
+		e.take(l, 1)
+		e.faults(fakeredis.Fault{Ghost: 6 * time.Second}, "rename")
 		_, ended, err := e.Detach(ctx, l, 1, time.Hour)
 		require.Error(t, err)
 		require.True(t, ended)
 		time.Sleep(40 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "the record after MinHold")
+		e.assertFree("the record after MinHold")
 	})
 }
 
 // The same for a renewal that failed and runs late.
 func TestMinHoldEndsInTimeAfterALateRenewal(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		l := newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
+		e.take(l, 1)
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Ghost: 8 * time.Second})
 		time.Sleep(16 * time.Second)
-		require.NoError(t, e.Release(ctx, l, 1))
+		e.giveBack(l, 1)
 		time.Sleep(5 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "the record after MinHold")
+		e.assertFree("the record after MinHold")
 	})
 }
 
@@ -207,23 +166,17 @@ func TestMinHoldEndsInTimeAfterAHandoffDuringARenewal(t *testing.T) {
 		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
 		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 5 * time.Second})
 		l.traits.Fenced, l.traits.DrawsSingly = true, true
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
-		got := make(chan error)
-		go func() {
-			_, err := e.acquire(ctx, l, 2, Request{Wait: forever})
-			got <- err
-		}()
+		e.take(l, 1)
+		got := e.acquiring(ctx, l, 2)
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 500 * time.Millisecond})
 		time.Sleep(10*time.Second + 100*time.Millisecond)
 		require.Equal(t, 1, e.redis.Count("renew"))
-		require.NoError(t, e.Release(ctx, l, 1))
+		e.giveBack(l, 1)
 		require.NoError(t, <-got)
 		require.Zero(t, e.redis.Count("release"), "it was handed off")
-		require.NoError(t, e.Release(ctx, l, 2))
+		e.giveBack(l, 2)
 		time.Sleep(6 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "the record after MinHold")
+		e.assertFree("the record after MinHold")
 	})
 }
 
@@ -235,16 +188,14 @@ func TestMinHoldEndsInTimeAfterALateTryOfItsRelease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				const least = 20 * time.Second
-				ctx, l, begin := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: least}), time.Now()
-				ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
-				require.NoError(t, err)
-				require.True(t, ok)
+				l, begin := newLimitedLock(e.redis, contract.Limits{MinHold: least}), time.Now()
+				e.take(l, 1)
 				runsLate(e.redis, "renew", 1, f)
-				require.NoError(t, e.Release(ctx, l, 1))
+				e.giveBack(l, 1)
 				time.Sleep(time.Until(begin.Add(least - 100*time.Millisecond)))
-				assert.NotEmpty(t, e.redis.Holder("x"), "the record before its time is over")
+				e.assertHeld("the record before its time is over")
 				time.Sleep(400 * time.Millisecond)
-				assert.Empty(t, e.redis.Holder("x"), "the record after its time")
+				e.assertFree("the record after its time")
 			})
 		})
 	}
@@ -269,32 +220,30 @@ func TestMinHoldIsKeptFromALateTryOfTheLock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
-				ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: minHold})
+				l := newLimitedLock(e.redis, contract.Limits{MinHold: minHold})
 				runsLate(e.redis, "acquire", 1, c.try)
 				acquire := func(o Owner) {
-					ok, err := e.acquire(ctx, l, o, Request{Wait: forever})
-					require.NoError(t, err)
-					require.True(t, ok)
+					e.take(l, o)
 				}
 				acquire(1)
 				var next sync.WaitGroup
 				if c.next {
 					waitgroup.Go(&next, func() {
 						acquire(2)
-						require.NoError(t, e.Release(ctx, l, 2))
+						e.giveBack(l, 2)
 					})
 				}
 				time.Sleep(c.works)
 				synctest.Wait()
-				require.NoError(t, e.Release(ctx, l, 1))
+				e.giveBack(l, 1)
 				next.Wait()
 				require.Equal(t, 2, e.redis.Count("acquire"), "two tries of the first owner, and a hand-off")
 				time.Sleep(minHold - 2*time.Second)
-				assert.NotEmpty(t, e.redis.Holder("x"), "before MinHold has passed")
+				e.assertHeld("before MinHold has passed")
 				time.Sleep(minHold)
-				assert.Empty(t, e.redis.Holder("x"), "after it")
+				e.assertFree("after it")
 				time.Sleep(time.Minute)
-				assert.Empty(t, e.redis.Holder("x"), "later")
+				e.assertFree("later")
 			})
 		})
 	}
@@ -304,18 +253,16 @@ func TestMinHoldIsKeptFromALateTryOfTheLock(t *testing.T) {
 // back, and does not keep the lock for its lease.
 func TestTryOfTheLockThatRunsAfterMinHoldIsRolledBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 2 * time.Second})
+		l := newLimitedLock(e.redis, contract.Limits{MinHold: 2 * time.Second})
 		runsLate(e.redis, "acquire", 1, fakeredis.Fault{Late: 5 * time.Second})
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: time.Hour})
-		require.NoError(t, err)
-		require.True(t, ok)
-		require.NoError(t, e.Release(ctx, l, 1))
+		e.take(l, 1, leased(time.Hour))
+		e.giveBack(l, 1)
 		time.Sleep(3 * time.Second)
-		require.Empty(t, e.redis.Holder("x"), "MinHold has passed")
+		e.assertFree("MinHold has passed")
 		time.Sleep(3 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "the late try has the lock for nobody")
+		e.assertFree("the late try has the lock for nobody")
 		time.Sleep(late.Life)
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 	})
 }
 
@@ -324,25 +271,23 @@ func TestTryOfTheLockThatRunsAfterMinHoldIsRolledBack(t *testing.T) {
 func TestMinHoldIsKeptFromALateGrant(t *testing.T) {
 	const minHold = 10 * time.Second
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: minHold})
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		l := newLimitedLock(e.redis, contract.Limits{MinHold: minHold})
+		e.take(l, 1)
 		_, field := e.holdBy(l.Traits().ID, 1)
 		grant := fmt.Sprintf("grant %s 1 5000 0", field)
-		require.NoError(t, e.Release(ctx, l, 1))
+		e.giveBack(l, 1)
 		e.Probe().HearGrant(l, grant)
 		time.Sleep(minHold - time.Second)
-		assert.NotEmpty(t, e.redis.Holder("x"), "before MinHold has passed")
+		e.assertHeld("before MinHold has passed")
 		time.Sleep(2 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "after it")
+		e.assertFree("after it")
 
 		e.redis.Set(func() {
 			e.redis.Records["x"] = &fakeredis.Record{Field: field, Levels: 1, Expires: time.Now().Add(time.Hour)}
 		})
 		e.Probe().HearGrant(l, grant)
 		time.Sleep(time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "later")
+		e.assertFree("later")
 	})
 }
 

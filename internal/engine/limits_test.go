@@ -23,9 +23,7 @@ func TestMinHoldHandsNothingOffBeforeItHasPassed(t *testing.T) {
 		const d = 12 * time.Second
 		l, start := newLimitedLock(e.redis, contract.Limits{MinHold: d}), time.Now()
 		take := func(o Owner) {
-			ok, err := e.acquire(context.Background(), l, o, Request{Wait: forever})
-			assert.NoError(t, err)
-			assert.True(t, ok)
+			e.take(l, o)
 		}
 		take(1)
 		var wg sync.WaitGroup
@@ -33,16 +31,16 @@ func TestMinHoldHandsNothingOffBeforeItHasPassed(t *testing.T) {
 			wg.Go(func() {
 				take(o)
 				assert.GreaterOrEqual(t, time.Since(start), time.Duration(o-1)*d, "the time until %v has it", o)
-				assert.NoError(t, e.Release(context.Background(), l, o))
+				e.giveBack(l, o)
 			})
 			synctest.Wait()
 		}
-		assert.NoError(t, e.Release(context.Background(), l, 1))
+		e.giveBack(l, 1)
 		wg.Wait()
 		take(1)
 		assert.GreaterOrEqual(t, time.Since(start), 3*d, "the time until the first owner has it again")
 		assert.Less(t, time.Since(start), 3*d+3*time.Second+4*time.Millisecond, "each waits for the max wake delay at most")
-		assert.NoError(t, e.Release(context.Background(), l, 1))
+		e.giveBack(l, 1)
 		time.Sleep(d)
 	})
 }
@@ -57,12 +55,12 @@ func TestMinHoldIsKeptForAHoldThatWasAcquiredBefore(t *testing.T) {
 			require.NoError(t, err)
 		}
 		e.DropMinHold(l, 1)
-		require.NoError(t, e.Release(context.Background(), l, 1))
-		require.NoError(t, e.Release(context.Background(), l, 1))
+		e.giveBack(l, 1)
+		e.giveBack(l, 1)
 		time.Sleep(9 * time.Second)
-		assert.NotEmpty(t, e.redis.Holder("x"), "the record before its time is over")
+		e.assertHeld("the record before its time is over")
 		time.Sleep(2 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "the record after its time")
+		e.assertFree("the record after its time")
 	})
 }
 
@@ -81,16 +79,14 @@ func TestMinHoldUnconfirmedDeletesNothing(t *testing.T) {
 		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
 		require.True(t, ok)
 		require.NoError(t, err)
-		e.redis.Set(func() {
-			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} }
-		})
+		e.faults(fakeredis.Fault{Block: io.EOF})
 		assert.Error(t, e.Release(context.Background(), l, 1))
 		time.Sleep(3 * time.Second)
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		time.Sleep(31 * time.Second)
-		assert.NotEmpty(t, e.redis.Holder("x"), "the record after the first lease, and before its time is over")
+		e.assertHeld("the record after the first lease, and before its time is over")
 		time.Sleep(7 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "the record after its time")
+		e.assertFree("the record after its time")
 	})
 }
 
@@ -134,9 +130,9 @@ func TestMinHoldUnlockIsNilWhenTheTimeEndsBeforeItsAnswer(t *testing.T) {
 				return f
 			}
 		})
-		assert.NoError(t, e.Release(context.Background(), l, 1))
+		e.giveBack(l, 1)
 		assert.Equal(t, 2, answers, "the release was repeated")
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 	})
 }
 
@@ -163,9 +159,9 @@ func TestMinHoldOutlivesARenewalUnderWay(t *testing.T) {
 			assert.NoError(t, e.Release(context.Background(), l, 1), name)
 			require.Empty(t, faults, name)
 			time.Sleep(time.Until(start.Add(13900 * time.Millisecond)))
-			assert.NotEmpty(t, e.redis.Holder("x"), "%s: the record before its time is over", name)
+			e.assertHeld("%s: the record before its time is over", name)
 			time.Sleep(time.Second)
-			assert.Empty(t, e.redis.Holder("x"), "%s: the record after its time", name)
+			e.assertFree("%s: the record after its time", name)
 		})
 	}
 }
@@ -195,7 +191,7 @@ func TestMaxHoldEndsAHold(t *testing.T) {
 				)
 				assert.ErrorIs(t, context.Cause(guarded), ErrMaxHold)
 				assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
-				assert.NotEmpty(t, e.redis.Holder("x"), "%v: trust outlives the record", d)
+				e.assertHeld("%v: trust outlives the record", d)
 				if d <= 30*time.Second {
 					assert.Zero(t, e.redis.Count("renew"), "%v: renewals", d)
 				}
@@ -232,33 +228,31 @@ func TestMaxHoldCountsFromTheHandoff(t *testing.T) {
 			require.NoError(t, err)
 			var got time.Time
 			var guarded context.Context
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
+			done := begin(func() {
 				ok, err := e.acquire(ctx, second, 2, Request{Wait: forever})
 				assert.True(t, ok)
 				assert.NoError(t, err)
 				got = time.Now()
 				guarded, err = e.Guard(ctx, second, 2)
 				assert.NoError(t, err)
-			}()
+			})
 			time.Sleep(15 * time.Second)
-			require.NoError(t, e.Release(ctx, first, 1))
+			e.giveBack(first, 1)
 			<-done
 			require.NoError(t, guarded.Err())
 			if s.to.Max == 0 {
 				time.Sleep(time.Hour)
 				assert.NoError(t, guarded.Err(), "%v: the hold without a limit", s)
-				assert.NoError(t, e.Release(ctx, second, 2))
+				e.giveBack(second, 2)
 				return
 			}
 			<-guarded.Done()
 			assert.ErrorIs(t, context.Cause(guarded), ErrMaxHold, "%v", s)
 			assert.LessOrEqual(t, time.Since(got), s.to.Max, "%v", s)
 			assert.GreaterOrEqual(t, time.Since(got), s.to.Max-time.Second, "%v", s)
-			assert.NotEmpty(t, e.redis.Holder("x"), "%v: trust outlives the record", s)
+			e.assertHeld("%v: trust outlives the record", s)
 			time.Sleep(time.Second + 10*time.Millisecond)
-			assert.Empty(t, e.redis.Holder("x"), "%v: the record outlives the limit", s)
+			e.assertFree("%v: the record outlives the limit", s)
 			assert.ErrorIs(t, e.Release(ctx, second, 2), ErrMaxHold)
 		})
 	}
@@ -269,13 +263,13 @@ func TestMaxHoldIsNotProlongedByAReentry(t *testing.T) {
 		for _, lease := range []time.Duration{0, 4 * time.Second} {
 			l, ctx, start := newLimitedLock(e.redis, contract.Limits{Max: 5 * time.Second}), context.Background(), time.Now()
 			for range 2 {
-				ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: lease})
+				ok, err := e.acquire(ctx, l, 1, leased(lease))
 				require.True(t, ok)
 				require.NoError(t, err)
 				time.Sleep(3 * time.Second)
 			}
 			assert.Zero(t, holdCountOf(e.Engine, l, 1), "hold count after %v", time.Since(start))
-			assert.Empty(t, e.redis.Holder("x"), "the record")
+			e.assertFree("the record")
 			_ = e.Release(ctx, l, 1)
 			_ = e.Release(ctx, l, 1)
 		}
@@ -292,7 +286,7 @@ func holdCountOf(e *Engine, l contract.Lock, o Owner) int {
 func TestMinHoldIsKeptByFewRequestsAfterTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l, begin := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second}), time.Now()
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: 5 * time.Second})
+		ok, err := e.acquire(ctx, l, 1, leased(5*time.Second))
 		require.True(t, ok)
 		require.NoError(t, err)
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Answer: 700 * time.Millisecond, Err: io.EOF})
@@ -300,10 +294,10 @@ func TestMinHoldIsKeptByFewRequestsAfterTheLease(t *testing.T) {
 		defer cancel()
 		require.Error(t, e.Extend(short, l, 1, 10*time.Second))
 		time.Sleep(time.Until(begin.Add(19900 * time.Millisecond)))
-		assert.NotEmpty(t, e.redis.Holder("x"), "the record before its time is over")
+		e.assertHeld("the record before its time is over")
 		assert.LessOrEqual(t, e.redis.Count("renew"), 20)
 		time.Sleep(200 * time.Millisecond)
-		assert.Empty(t, e.redis.Holder("x"), "the record after its time")
+		e.assertFree("the record after its time")
 	})
 }
 
@@ -313,12 +307,10 @@ func TestMinHoldIsKeptAfterALossThatFollowsAHandoff(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 2 * time.Minute})
 		e.lock(1)
-		taken := make(chan struct{})
-		go func() {
-			defer close(taken)
+		taken := begin(func() {
 			_, err := e.acquire(ctx, l, 2, Request{Wait: forever})
 			assert.NoError(t, err)
-		}()
+		})
 		synctest.Wait()
 		e.unlock(1)
 		<-taken
@@ -327,13 +319,13 @@ func TestMinHoldIsKeptAfterALossThatFollowsAHandoff(t *testing.T) {
 			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Err: io.EOF} } // the renewals run
 		})
 		time.Sleep(e.WatchdogTimeout + time.Second)
-		e.redis.Set(func() { e.redis.Fault = nil })
-		require.NotEmpty(t, e.redis.Holder("x"), "the record after the loss")
+		e.heal()
+		e.assertHeld("the record after the loss")
 		_, err := e.acquire(ctx, l, 2, Request{})
 		require.ErrorIs(t, err, ErrLockLost)
 		time.Sleep(time.Minute)
-		assert.NotEmpty(t, e.redis.Holder("x"), "the record before its time is over")
+		e.assertHeld("the record before its time is over")
 		time.Sleep(2 * time.Minute)
-		assert.Empty(t, e.redis.Holder("x"), "the record after its time")
+		e.assertFree("the record after its time")
 	})
 }

@@ -25,10 +25,8 @@ func TestEngineForgetsNamesNotInUse(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		for i := range 1000 {
 			b := newFakeLock(e.redis, fmt.Sprint("name", i))
-			ok, err := e.acquire(context.Background(), b, 1, Request{Wait: forever})
-			require.NoError(t, err)
-			require.True(t, ok)
-			require.NoError(t, e.Release(context.Background(), b, 1))
+			e.take(b, 1)
+			e.giveBack(b, 1)
 		}
 		assert.Zero(t, e.names()+e.leases(), "%d names, %d leases are left", e.names(), e.leases())
 	})
@@ -38,7 +36,7 @@ func TestEngineForgetsNamesNotInUse(t *testing.T) {
 func TestNameIsDroppedWithItsLastUser(t *testing.T) {
 	const lease = time.Second
 	ctx := context.Background()
-	short := Request{Wait: forever, Lease: lease}
+	short := leased(lease)
 	for how, use := range map[string]func(e *bubbleEngine, other *bubbleEngine){
 		"Lock and Unlock": func(e, _ *bubbleEngine) {
 			e.lock(1)
@@ -67,10 +65,10 @@ func TestNameIsDroppedWithItsLastUser(t *testing.T) {
 			e.unlock(1)
 		},
 		"a Redis that does not answer": func(e, _ *bubbleEngine) {
-			e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} } })
+			e.faults(fakeredis.Fault{Block: io.EOF})
 			_, err := e.lockWith(ctx, 1, Request{Wait: forever})
 			assert.ErrorIs(e.t, err, io.EOF)
-			e.redis.Set(func() { e.redis.Fault = nil })
+			e.heal()
 		},
 		"Unlock, Guard and Token of what is not held": func(e, _ *bubbleEngine) {
 			b := newFakeLock(e.redis, "x")
@@ -132,7 +130,7 @@ func TestNameIsDroppedWithItsLastUser(t *testing.T) {
 	} {
 		t.Run(how, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
-				use(e, joinBubbleEngine(t, e.redis, "other"))
+				use(e, e.another())
 				time.Sleep(2 * UnlockTime) // all rollbacks have ended
 				assert.Empty(t, e.textsInUse(), "names in use")
 				assert.Zero(t, e.leases(), "leases")
@@ -215,9 +213,7 @@ func TestErrNotHeldCostsTheSameBesideManyHolds(t *testing.T) {
 	holds := 0
 	hold := func(n int) {
 		for ; holds < n; holds++ {
-			ok, err := e.acquire(ctx, newFakeLock(r, fmt.Sprint("name", holds)), 1, Request{Lease: time.Hour})
-			require.NoError(t, err)
-			require.True(t, ok)
+			e.take(newFakeLock(r, fmt.Sprint("name", holds)), 1, Request{Lease: time.Hour})
 		}
 		require.Equal(t, n, e.names(), "names in use")
 	}

@@ -119,9 +119,7 @@ func TestCloseLogsHowManyLocksWereLost(t *testing.T) {
 // that extends its record by ten minutes, and the answer is about to be noted.
 func heldForTenSeconds(t *testing.T, e *bubbleEngine) *hold {
 	t.Helper()
-	ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: 10 * time.Second})
-	require.NoError(t, err)
-	require.True(t, ok)
+	e.lock(1, leased(10*time.Second))
 	h, _ := e.holdBy(contract.LockID{Name: "x"}, 1)
 	e.redis.Set(func() { e.redis.Records["x"].Expires = time.Now().Add(10 * time.Minute) })
 	h.mayLast(10*time.Minute, nil)
@@ -155,7 +153,7 @@ func TestLeaseThatHasEndedIsNotExtended(t *testing.T) {
 				r.LeaseEnded(ErrExpired)
 				assert.Zero(t, holdCountOf(e.Engine, h.lock, 1), "the hold is not lost")
 				time.Sleep(time.Second)
-				assert.Empty(t, e.redis.Holder("x"), "nobody holds the lock, and its record is left")
+				e.assertFree("nobody holds the lock, and its record is left")
 			})
 		})
 	}
@@ -173,7 +171,7 @@ func TestHoldThatIsExtendedMeanwhileIsNotLost(t *testing.T) {
 		time.Sleep(time.Minute)
 		assert.Equal(t, 1, holdCountOf(e.Engine, h.lock, 1))
 		e.unlock(1)
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 	})
 }
 
@@ -203,9 +201,7 @@ func TestAnswerBesideALossReturnsTheLoss(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				l := newLimitedLock(e.redis, c.limits)
-				ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: c.lease})
-				require.NoError(t, err)
-				require.True(t, ok)
+				e.take(l, 1, leased(c.lease))
 				h, _ := e.holdBy(l.Traits().ID, 1)
 				e.redis.Set(func() {
 					e.redis.Fault = func(string) (none fakeredis.Fault) { // while the request is under way
@@ -216,7 +212,7 @@ func TestAnswerBesideALossReturnsTheLoss(t *testing.T) {
 						return none
 					}
 				})
-				err = c.ask(e, l)
+				err := c.ask(e, l)
 				assert.ErrorIs(t, err, ErrLockLost)
 				assert.ErrorIs(t, err, c.want)
 				assert.Zero(t, holdCountOf(e.Engine, l, 1))
@@ -231,19 +227,15 @@ func TestRestOfTheLostPermitsIsReleasedAfterAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newFakeLock(e.redis, "x")
 		l.traits.Admission, l.traits.Several = contract.Counting, 2
-		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: time.Hour})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1, leased(time.Hour))
 		h, field := e.holdBy(l.Traits().ID, 1)
-		e.redis.Set(func() {
-			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.ErrUnexpectedEOF} }
-		})
+		e.faults(fakeredis.Fault{Block: io.ErrUnexpectedEOF})
 		h.lose(errGone)
 		time.Sleep(3 * UnlockTime)
 		require.Equal(t, field, e.redis.Holder("x"))
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		time.Sleep(longestUndoPause + time.Second)
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 		assert.ErrorIs(t, e.Release(context.Background(), l, 1), ErrLockLost)
 	})
 }
@@ -264,22 +256,17 @@ func TestLossBesideAnUnlockIsReturned(t *testing.T) {
 					require.NoError(t, err)
 					require.True(t, ok)
 				}
-				e.redis.Set(func() {
-					e.redis.Fault = func(string) fakeredis.Fault {
-						return fakeredis.Fault{Block: answerError("LOADING Redis is loading the dataset in memory")}
-					}
-				})
+				e.faults(fakeredis.Fault{Block: answerError("LOADING Redis is loading the dataset in memory")})
 				time.Sleep(15 * time.Second)
-				again := make(chan error, 1)
-				go func() {
+				again := later(func() error {
 					_, err := e.Acquire(ctx, 1, Request{Wait: forever}, both...)
-					again <- err
-				}()
+					return err
+				})
 				synctest.Wait()
 				require.Error(t, e.Release(ctx, released, 1), "it waits for the other goroutine in vain")
 				time.Sleep(e.WatchdogTimeout - 20*time.Second + time.Second)
 				require.Zero(t, holdCountOf(e.Engine, lost, 1))
-				e.redis.Set(func() { e.redis.Fault = nil })
+				e.heal()
 				assert.ErrorIs(t, <-again, ErrLockLost)
 				_ = e.Release(ctx, lost, 1)
 				_ = e.Release(ctx, released, 1)

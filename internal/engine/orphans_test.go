@@ -66,24 +66,15 @@ func TestLateGrantIsNeededWhileTheFieldIsAdopted(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		fenced := newFakeLock(e.redis, "x")
 		fenced.traits.Fenced = true
-		take := func(o Owner) {
-			ok, err := e.acquire(context.Background(), fenced, o, Request{Wait: forever})
-			assert.NoError(t, err)
-			assert.True(t, ok)
-		}
-		take(1)
+		e.take(fenced, 1)
 		h, field := e.holdBy(fenced.Traits().ID, 1)
-		taken := make(chan struct{})
-		go func() {
-			defer close(taken)
-			take(2)
-		}()
+		taken := begin(func() { e.take(fenced, 2) })
 		synctest.Wait()
-		require.NoError(t, e.Release(context.Background(), fenced, 1))
+		e.giveBack(fenced, 1)
 		<-taken
 		require.Equal(t, field, e.redis.Holder("x"), "the field was handed off")
 		assert.True(t, h.needs(field))
-		require.NoError(t, e.Release(context.Background(), fenced, 2))
+		e.giveBack(fenced, 2)
 	})
 }
 
@@ -214,9 +205,7 @@ func TestLateGrantWakesAMultiAcquireInALocalQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, start := fakeredis.New(), time.Now()
 		other, x, y := joinBubbleEngine(t, r, "other"), newFakeLock(r, "x"), newFakeLock(r, "y")
-		ok, err := other.acquire(context.Background(), y, 99, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		other.take(y, 99)
 		e := joinBubbleEngine(t, r, "client", func(c *Config) { c.PollInterval = time.Minute })
 		runsLate(r, "bundle", 1, fakeredis.Fault{Late: 4 * time.Second})
 		var all sync.WaitGroup
@@ -226,8 +215,8 @@ func TestLateGrantWakesAMultiAcquireInALocalQueue(t *testing.T) {
 			assert.True(t, ok)
 			assert.Equal(t, 4*time.Second, time.Since(start))
 			time.Sleep(time.Second)
-			assert.NoError(t, e.Release(context.Background(), x, 1))
-			assert.NoError(t, e.Release(context.Background(), y, 1))
+			e.giveBack(x, 1)
+			e.giveBack(y, 1)
 		})
 		time.Sleep(3 * time.Second)
 		r.Set(func() { delete(r.Records, "y") }) // no waiter is told
@@ -248,9 +237,7 @@ func TestLateGrantOfAMultiAcquireGivesWayToAnotherCallerOfTheOwner(t *testing.T)
 	synctest.Test(t, func(t *testing.T) {
 		r, start := fakeredis.New(), time.Now()
 		other, x, y := joinBubbleEngine(t, r, "other"), newFakeLock(r, "x"), newFakeLock(r, "y")
-		ok, err := other.acquire(context.Background(), y, 99, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		other.take(y, 99)
 		e := joinBubbleEngine(t, r, "client", func(c *Config) { c.PollInterval = time.Minute })
 		runsLate(r, "bundle", 1, fakeredis.Fault{Late: 4 * time.Second})
 		var all sync.WaitGroup
@@ -259,8 +246,8 @@ func TestLateGrantOfAMultiAcquireGivesWayToAnotherCallerOfTheOwner(t *testing.T)
 			assert.NoError(t, err)
 			assert.True(t, ok)
 			assert.LessOrEqual(t, time.Since(start), 5*time.Second)
-			assert.NoError(t, e.Release(context.Background(), x, 1))
-			assert.NoError(t, e.Release(context.Background(), y, 1))
+			e.giveBack(x, 1)
+			e.giveBack(y, 1)
 		})
 		time.Sleep(3 * time.Second)
 		r.Set(func() { delete(r.Records, "y") }) // no waiter is told
@@ -289,15 +276,13 @@ func TestLateTryOfAMultiAcquireLeavesTheLocksThatAreHeld(t *testing.T) {
 		require.Less(t, time.Since(start), 2*time.Second)
 		_, field := e.holdBy(x.Traits().ID, 1)
 		guarded := e.guarded(1)
-		require.NoError(t, e.Release(ctx, y, 1))
-		ok, err = other.acquire(ctx, y, 99, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.giveBack(y, 1)
+		other.take(y, 99)
 		time.Sleep(time.Until(start.Add(6 * time.Second)))
 		assert.Equal(t, field, r.Holder("x"))
 		require.NoError(t, guarded.Err())
-		assert.NoError(t, e.Release(ctx, x, 1))
-		assert.NoError(t, other.Release(ctx, y, 99))
+		e.giveBack(x, 1)
+		other.giveBack(y, 99)
 	})
 }
 
@@ -321,18 +306,17 @@ func TestMultiAcquireWaitsWithoutWhatAnEarlierTryWasGranted(t *testing.T) {
 				return f
 			}
 		})
-		got := make(chan error, 1)
-		go func() {
+		got := later(func() error {
 			ok, err := e.Acquire(ctx, 1, Request{Wait: forever}, x, y)
 			assert.True(t, ok)
-			got <- err
-		}()
+			return err
+		})
 		time.Sleep(2 * time.Second)
 		assert.Empty(t, r.Holder("x"))
 		assert.Equal(t, "other:1:01", r.Holder("y"))
 		require.NoError(t, <-got)
-		assert.NoError(t, e.Release(ctx, x, 1))
-		assert.NoError(t, e.Release(ctx, y, 1))
+		e.giveBack(x, 1)
+		e.giveBack(y, 1)
 	})
 }
 
@@ -424,19 +408,10 @@ func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
 	for name, slow := range map[string]bool{"adopted": false, "being adopted": true} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			asked := false
-			ctx, fenced := context.Background(), newFencedFake(e.redis, "x")
-			take := func(o Owner) {
-				ok, err := e.acquire(ctx, fenced, o, Request{Wait: forever})
-				assert.NoError(t, err)
-				assert.True(t, ok)
-			}
-			take(1)
+			fenced := newFencedFake(e.redis, "x")
+			e.take(fenced, 1)
 			h, field := e.holdBy(fenced.Traits().ID, 1)
-			taken := make(chan struct{})
-			go func() {
-				defer close(taken)
-				take(2)
-			}()
+			taken := begin(func() { e.take(fenced, 2) })
 			synctest.Wait()
 			e.redis.Set(func() {
 				e.redis.Fault = func(verb string) (f fakeredis.Fault) {
@@ -446,7 +421,7 @@ func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
 					return f
 				}
 			})
-			require.NoError(t, e.Release(ctx, fenced, 1))
+			e.giveBack(fenced, 1)
 			if synctest.Wait(); !slow { // the adopting request has run
 				<-taken
 			}
@@ -457,7 +432,7 @@ func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			<-taken
 			assert.Equal(t, field, e.redis.Holder("x"), name)
-			require.NoError(t, e.Release(ctx, fenced, 2))
+			e.giveBack(fenced, 2)
 			assert.False(t, h.Field().InUse(), "%s: released", name)
 		})
 	}
@@ -467,29 +442,16 @@ func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
 func TestFieldThatIsNotAdoptedHasNoUsers(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, fenced := context.Background(), newFencedFake(e.redis, "x")
-		ok, err := e.acquire(ctx, fenced, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(fenced, 1)
 		h, _ := e.holdBy(fenced.Traits().ID, 1)
-		refused := make(chan error, 1)
-		go func() {
-			_, err := e.acquire(ctx, fenced, 2, Request{Wait: forever})
-			refused <- err
-		}()
+		refused := e.acquiring(ctx, fenced, 2)
 		synctest.Wait()
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
-				if verb == "acquire" {
-					f.Err = errors.New("ERR refused")
-				}
-				return f
-			}
-		})
-		require.NoError(t, e.Release(ctx, fenced, 1))
+		e.faults(fakeredis.Fault{Err: errors.New("ERR refused")}, "acquire")
+		e.giveBack(fenced, 1)
 		assert.Error(t, <-refused)
 		time.Sleep(2 * time.Second)
 		assert.False(t, h.Field().InUse())
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 	})
 }
 
@@ -500,7 +462,7 @@ func TestLateGrantOfALostHoldIsNotNeeded(t *testing.T) {
 			e.lock(1)
 			h, field := e.holdBy(newFakeLock(e.redis, "x").Traits().ID, 1)
 			assert.True(t, h.needs(field))
-			e.redis.Set(func() { delete(e.redis.Records, "x") })
+			e.deleteRecord()
 			h.record.lease.SetValidUntil(e.watchdog.Now())
 			h.lose(cause)
 			assert.False(t, h.needs(field), "%v", cause)
@@ -572,21 +534,15 @@ func TestLateTryIsNotRolledBackDuringTheReleaseOfItsSuccessor(t *testing.T) {
 			}
 		})
 		start := time.Now()
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1)
 		require.Less(t, time.Since(start), 2*time.Second)
-		got := make(chan error)
-		go func() {
-			_, err := e.acquire(ctx, l, 2, Request{Wait: forever})
-			got <- err
-		}()
+		got := e.acquiring(ctx, l, 2)
 		synctest.Wait()
-		require.NoError(t, e.Release(ctx, l, 1))
+		e.giveBack(l, 1)
 		require.NoError(t, <-got)
 		require.Zero(t, e.redis.Count("release"), "it was handed off")
 		time.Sleep(time.Until(start.Add(2900 * time.Millisecond)))
-		assert.NoError(t, e.Release(ctx, l, 2))
+		e.giveBack(l, 2)
 	})
 }
 
@@ -597,21 +553,15 @@ func TestLateTryIsRolledBackAfterTheReleaseOfTheAdopter(t *testing.T) {
 		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
 		ctx, l, start := context.Background(), newFencedFake(e.redis, "x"), time.Now()
 		runsLate(e.redis, "acquire", 1, fakeredis.Fault{Late: 3 * time.Second})
-		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(l, 1)
 		require.Less(t, time.Since(start), 2*time.Second)
-		got := make(chan error)
-		go func() {
-			_, err := e.acquire(ctx, l, 2, Request{Wait: forever})
-			got <- err
-		}()
+		got := e.acquiring(ctx, l, 2)
 		synctest.Wait()
-		require.NoError(t, e.Release(ctx, l, 1))
+		e.giveBack(l, 1)
 		require.NoError(t, <-got)
 		require.Zero(t, e.redis.Count("release"), "it was handed off")
-		require.NoError(t, e.Release(ctx, l, 2))
+		e.giveBack(l, 2)
 		time.Sleep(time.Until(start.Add(3*time.Second + 100*time.Millisecond)))
-		assert.Empty(t, e.redis.Holder("x"), "the record that nobody holds")
+		e.assertFree("the record that nobody holds")
 	})
 }

@@ -22,7 +22,7 @@ func TestLostHoldIsSetAsideOnce(t *testing.T) {
 		e.lock(1)
 		h := s.find(l.traits.ID, 1)
 		assert.NoError(t, h.enterHold(nil))
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 		h.lose(errGone)
 		var acquired sync.WaitGroup
 		parts := [2]Part{}
@@ -72,7 +72,7 @@ func TestPartReleasesWhatItHasAcquired(t *testing.T) {
 				h.unlockHold()
 				assert.ElementsMatch(t, []bool{true, false}, []bool{<-errs == nil, <-errs == nil}, "one releases, and one finds nothing")
 				assert.Equal(t, 1, holdCountOf(e.Engine, l, 1), "the hold count that is left")
-				assert.NotEmpty(t, e.redis.Holder("x"), "the lock is released")
+				e.assertHeld("the lock is released")
 				assert.NoError(t, e.Release(kept, l, 1))
 			})
 		})

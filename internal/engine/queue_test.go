@@ -152,8 +152,8 @@ func TestMultiAcquireKeepsItsPositionWhenItsOwnerAcquiresALock(t *testing.T) {
 			assert.NoError(t, err)
 			assert.True(t, ok)
 			order = append(order, 2)
-			assert.NoError(t, e.Release(ctx, x, 2))
-			assert.NoError(t, e.Release(ctx, y, 2))
+			e.giveBack(x, 2)
+			e.giveBack(y, 2)
 		})
 		synctest.Wait()
 		wg.Go(func() {
@@ -162,14 +162,12 @@ func TestMultiAcquireKeepsItsPositionWhenItsOwnerAcquiresALock(t *testing.T) {
 			e.unlock(3)
 		})
 		synctest.Wait()
-		ok, err := e.acquire(ctx, y, 2, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(y, 2)
 		synctest.Wait()
 		e.unlock(1)
 		wg.Wait()
 		assert.Equal(t, []Owner{2, 3}, order)
-		assert.NoError(t, e.Release(ctx, y, 2))
+		e.giveBack(y, 2)
 	})
 }
 

@@ -24,12 +24,7 @@ import (
 // Redis has run it.
 func TestEngineRollsBackAnAttemptThatWasGivenUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.Fault = func(verb string) fakeredis.Fault {
-			if verb == "acquire" {
-				return fakeredis.Fault{Late: 3 * time.Second}
-			}
-			return fakeredis.Fault{}
-		}
+		e.faults(fakeredis.Fault{Late: 3 * time.Second}, "acquire")
 		ctx, cancel := context.WithTimeout(context.Background(), 900*time.Millisecond)
 		defer cancel()
 		start := time.Now()
@@ -39,7 +34,7 @@ func TestEngineRollsBackAnAttemptThatWasGivenUp(t *testing.T) {
 		took := time.Since(start)
 		assert.Equal(t, 900*time.Millisecond, took, "came back after %v", took)
 		time.Sleep(2500 * time.Millisecond)
-		assert.Empty(t, e.redis.Holder("x"), "holds a lock that was given up")
+		e.assertFree("holds a lock that was given up")
 		n := e.redis.Count("release")
 		assert.Equal(t, 2, n, "rolled back %d times", n)
 	})
@@ -48,13 +43,11 @@ func TestEngineRollsBackAnAttemptThatWasGivenUp(t *testing.T) {
 // S3: the record of an attempt that runs after its rollback expires with its lease, and is not renewed.
 func TestEngineAttemptThatRunsAfterItsRollbackExpires(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.Fault = func(verb string) fakeredis.Fault {
-			return fakeredis.Fault{Block: io.ErrUnexpectedEOF}
-		}
+		e.faults(fakeredis.Fault{Block: io.ErrUnexpectedEOF})
 		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
 		require.False(t, ok)
 		require.Error(t, err)
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		time.Sleep(2 * UnlockTime)
 		// Now the server runs the request that it had read before.
 		e.redis.Set(func() {
@@ -83,7 +76,7 @@ func TestEngineAttemptThatRunsAfterAnOutageIsRolledBack(t *testing.T) {
 		require.False(t, ok)
 		require.Error(t, err)
 		time.Sleep(outage)
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		start := time.Now()
 		e.lock(2)
 		took := time.Since(start)
@@ -108,9 +101,9 @@ func TestEngineRollbackThatIsRefusedGoesOn(t *testing.T) {
 			require.False(t, ok)
 			require.Error(t, err)
 			time.Sleep(long)
-			assert.NotEmpty(t, e.redis.Holder("x"))
+			e.assertHeld()
 			assert.Less(t, e.redis.Count("release"), 60, "Redis is asked all the time")
-			e.redis.Set(func() { e.redis.Fault = nil })
+			e.heal()
 			start := time.Now()
 			e.lock(2)
 			took := time.Since(start)
@@ -135,23 +128,21 @@ func TestEngineGrantOfAnInheritedPlaceIsRolledBackAfterAnOutage(t *testing.T) {
 		r.leftovers.Inherits(0)
 		e.redis.Set(func() {
 			e.redis.Records["x"] = &fakeredis.Record{Field: h.Field().ID, Levels: 1, Expires: time.Now().Add(time.Hour)}
-			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.ErrUnexpectedEOF} }
 		})
+		e.faults(fakeredis.Fault{Block: io.ErrUnexpectedEOF})
 		r.rollback(Answer{}, send.ErrTimeUp, true)
 		h.unlockHold()
 		time.Sleep(2 * e.WatchdogTimeout)
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		time.Sleep(longestUndoPause + time.Second)
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 	})
 }
 
 // Only so many attempts are rolled back in the background at a time.
 func TestEngineRollsBackALimitedNumberOfAttemptsInTheBackground(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.Fault = func(verb string) fakeredis.Fault {
-			return fakeredis.Fault{Block: io.ErrUnexpectedEOF}
-		}
+		e.faults(fakeredis.Fault{Block: io.ErrUnexpectedEOF})
 		e.undoing.Store(mostUndone - 1)
 		for owner := range Owner(3) {
 			ok, err := e.lockWith(context.Background(), owner+1, Request{Wait: time.Second})
@@ -186,7 +177,7 @@ func TestEngineTryThatRunsDuringTheReleaseIsRolledBack(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		e.unlock(1) // runs half a second before the first try of the acquire does
 		time.Sleep(2 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "the record of a try that ran after the release")
+		e.assertFree("the record of a try that ran after the release")
 	})
 }
 
@@ -210,42 +201,9 @@ func TestEngineLostAnswersOfARelease(t *testing.T) {
 			e.unlock(1)
 			assert.Equal(t, 1, e.redis.Records["x"].Levels, "levels are left after one of two unlocks")
 			e.unlock(1)
-			assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
+			e.assertFree("the lock is still held")
 		})
 	}
-}
-
-// S3: a repeated release does not release the lock of an owner that has acquired it in between.
-func TestEngineRepeatedReleaseFreesNoOtherOwner(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
-		e.lock(1)
-		first := true
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) fakeredis.Fault {
-				if verb == "release" && first {
-					first = false
-					return fakeredis.Fault{Err: io.EOF}
-				}
-				if verb == "release" {
-					return fakeredis.Fault{Late: time.Second}
-				}
-				return fakeredis.Fault{}
-			}
-		})
-		go func() {
-			ok, err := other.lockWith(context.Background(), 2, Request{Wait: forever})
-			assert.NoError(t, err)
-			assert.True(t, ok)
-		}()
-		e.unlock(1)
-		synctest.Wait()
-		_, levels := other.holdCount(newFakeLock(e.redis, "x"), 2)
-		assert.Equal(t, 1, levels, "a repeated release has freed the next holder")
-		assert.NotEmpty(t, e.redis.Holder("x"), "a repeated release has freed the next holder")
-		e.redis.Set(func() { e.redis.Fault = nil })
-		other.unlock(2)
-	})
 }
 
 // A release that Redis never confirms returns an error within UnlockTime. The hold ends, and is not renewed any more.
@@ -253,7 +211,7 @@ func TestEngineUnconfirmedReleaseIsAnErrorAndEndsTheHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		guarded := e.guarded(1)
-		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} } })
+		e.faults(fakeredis.Fault{Block: io.EOF})
 		start := time.Now()
 		err := e.unlockErr(1)
 		assert.Error(t, err)
@@ -265,7 +223,7 @@ func TestEngineUnconfirmedReleaseIsAnErrorAndEndsTheHold(t *testing.T) {
 		renewals := e.redis.Count("renew")
 		time.Sleep(time.Hour)
 		assert.Equal(t, renewals, e.redis.Count("renew"), "what was released is still renewed")
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		e.lock(1)
 		e.unlock(1)
 	})
@@ -281,9 +239,7 @@ func TestEngineUnlockCountsWhileRedisHangs(t *testing.T) {
 			e.lock(o)
 		}
 		guarded := e.guarded(o)
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) fakeredis.Fault { return fakeredis.Fault{Late: 12 * time.Second} }
-		})
+		e.faults(fakeredis.Fault{Late: 12 * time.Second})
 		var wg sync.WaitGroup
 		start := time.Now()
 		for range many {
@@ -292,9 +248,9 @@ func TestEngineUnlockCountsWhileRedisHangs(t *testing.T) {
 		wg.Wait()
 		assert.LessOrEqual(t, time.Since(start), UnlockTime+send.MinWait, "time taken")
 		assert.Error(t, guarded.Err(), "the hold goes on")
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		time.Sleep(2 * e.WatchdogTimeout)
-		assert.Empty(t, e.redis.Holder("x"), "is still renewed")
+		e.assertFree("is still renewed")
 		e.lock(1)
 		e.unlock(1)
 	})
@@ -312,13 +268,9 @@ func TestUnlockBesideAReentryHandsNothingOff(t *testing.T) {
 				l := newFakeLock(r, "x")
 				l.traits.Fenced = fenced
 				take := func(o Owner) <-chan struct{} {
-					taken := make(chan struct{})
-					go func() {
-						defer close(taken)
-						ok, err := e.acquire(ctx, l, o, Request{Wait: forever})
-						assert.NoError(t, err)
-						assert.True(t, ok)
-					}()
+					taken := begin(func() {
+						e.take(l, o)
+					})
 					synctest.Wait()
 					return taken
 				}
@@ -344,9 +296,9 @@ func TestUnlockBesideAReentryHandsNothingOff(t *testing.T) {
 				ok, err := other.acquire(ctx, l, 1, Request{})
 				require.NoError(t, err)
 				assert.False(t, ok, "two processes hold the lock")
-				require.NoError(t, e.Release(ctx, l, 2))
+				e.giveBack(l, 2)
 				<-again // as a new hold
-				require.NoError(t, e.Release(ctx, l, 1))
+				e.giveBack(l, 1)
 			})
 		})
 	}
@@ -361,7 +313,7 @@ func TestUnconfirmedUnlockForgetsAHoldThatNobodyUses(t *testing.T) {
 		assert.ErrorIs(t, s.releaseUnconfirmed(context.Background(), newFakeLock(e.redis, "x"), 1, nil, io.EOF), io.EOF)
 		s.release()
 		synctest.Wait()
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 		assert.Zero(t, e.holds(), "holds that are left")
 		assert.Zero(t, e.names(), "lock states that are left")
 		assert.ErrorIs(t, e.unlockErr(1), ErrNotHeld)
@@ -372,46 +324,18 @@ func TestUnconfirmedUnlockForgetsAHoldThatNobodyUses(t *testing.T) {
 func TestEngineRollbackThatOvertakesItsAttempt(t *testing.T) {
 	for _, late := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			e.redis.Fault = func(verb string) fakeredis.Fault {
-				if verb == "acquire" {
-					return fakeredis.Fault{Ghost: late}
-				}
-				return fakeredis.Fault{}
-			}
+			e.faults(fakeredis.Fault{Ghost: late}, "acquire")
 			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 			defer cancel()
 			ok, err := e.lockWith(ctx, 1, Request{Wait: forever})
 			require.False(t, ok)
 			require.Error(t, err)
-			e.redis.Set(func() { e.redis.Fault = nil })
+			e.heal()
 			time.Sleep(1500 * time.Millisecond)
 			h := e.redis.Holder("x")
 			assert.Empty(t, h, "%s, which ran %v late, holds the lock", h, late)
 		})
 	}
-}
-
-// Several tries of an attempt go unanswered, and run one after the other while the attempt is rolled back.
-func TestEngineRollsBackSeveralAttemptsOfUnknownOutcome(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		lates := []time.Duration{30 * time.Millisecond, 300 * time.Millisecond, 900 * time.Millisecond}
-		e.redis.Fault = func(verb string) fakeredis.Fault {
-			if verb != "acquire" || len(lates) == 0 {
-				return fakeredis.Fault{}
-			}
-			late := lates[0]
-			lates = lates[1:]
-			return fakeredis.Fault{Ghost: late}
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-		defer cancel()
-		ok, err := e.lockWith(ctx, 1, Request{Wait: forever})
-		require.False(t, ok)
-		require.Error(t, err)
-		require.LessOrEqual(t, len(lates), 1, "tried %d times", 3-len(lates))
-		time.Sleep(1500 * time.Millisecond)
-		assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
-	})
 }
 
 // The engine treats a panic of a hook as an error: it rolls the request back at once, and leaves nothing behind.
@@ -433,13 +357,13 @@ func TestEngineRollsBackARequestThatPanics(t *testing.T) {
 			require.Equal(t, "a hook", p.Value)
 			start := time.Now()
 			if verb == "acquire" {
-				e.redis.Set(func() { e.redis.Fault = nil })
+				e.heal()
 				e.lock(2)
 				e.unlock(2)
 				require.Less(t, time.Since(start), time.Second, "the record stays")
 			} else { // every release panics: the record expires
 				time.Sleep(2 * e.WatchdogTimeout)
-				e.redis.Set(func() { e.redis.Fault = nil })
+				e.heal()
 				e.lock(2)
 				e.unlock(2)
 			}
@@ -457,20 +381,16 @@ func TestEngineUnlockAfterTheOwnerMutexHasFullTime(t *testing.T) {
 		b := newFakeLock(e.redis, "x")
 		e.redis.Bound = true
 		for range 2 {
-			ok, err := e.acquire(context.Background(), b, o, Request{Wait: forever})
-			require.NoError(t, err)
-			require.True(t, ok)
+			e.take(b, o)
 		}
 		time.Sleep(time.Second) // the time limit of the next request begins later
 		e.redis.Set(func() { e.redis.Latency = 300 * time.Millisecond })
-		first := make(chan error, 1)
-		go func() { first <- e.Release(context.Background(), b, o) }()
+		first := later(func() error { return e.Release(context.Background(), b, o) })
 		synctest.Wait()
-		second := make(chan error, 1)
-		go func() { second <- e.Release(context.Background(), b, o) }()
+		second := later(func() error { return e.Release(context.Background(), b, o) })
 		synctest.Wait()
 		time.Sleep(500 * time.Millisecond) // the first one has run, and is not answered yet
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 		assert.NoError(t, <-first)
 		err := <-second
 		assert.ErrorIs(t, err, ErrLockLost)
@@ -491,7 +411,7 @@ func TestOrphanOfALockDoesNotOvertakeItsUnlock(t *testing.T) {
 		e.lock(1)
 		require.NoError(t, e.unlockErr(1))
 		time.Sleep(10 * time.Second)
-		require.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 	})
 }
 
@@ -514,14 +434,10 @@ func TestHoldThatIsLostWhileItsGuardsEndIsLostOnce(t *testing.T) {
 			})
 			e.lock(1)
 			h, _ := e.holdBy(contract.LockID{Name: "x"}, 1)
-			got := make(chan struct{})
-			go func() {
-				defer close(got)
-				e.lock(2)
-			}()
+			got := e.locking(2)
 			synctest.Wait()
 			guard.Intercept(e.guarded(1), func() {
-				e.redis.Set(func() { delete(e.redis.Records, "x") })
+				e.deleteRecord()
 				h.record.lease.SetValidUntil(e.watchdog.Now())
 				h.lose(cause)
 			})
@@ -541,18 +457,18 @@ func TestUnlockOfALostHoldDoesNotWaitForASilentRedis(t *testing.T) {
 		e.lock(1)
 		guarded := e.guarded(1)
 		time.Sleep(9 * time.Second)
+		e.faults(fakeredis.Fault{Block: answerError("LOADING")})
 		e.redis.Set(func() {
-			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: answerError("LOADING")} }
 			e.redis.Records["x"].Expires = time.Now().Add(time.Hour) // as if a late renewal had done that
 		})
 		<-guarded.Done()
-		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Late: time.Minute} } })
+		e.faults(fakeredis.Fault{Late: time.Minute})
 		start := time.Now()
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
 		assert.LessOrEqual(t, time.Since(start), e.Patience())
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		time.Sleep(2 * time.Minute)
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 	})
 }
 
@@ -565,7 +481,7 @@ func TestHoldWhoseFieldHasTooFewUsersIsReleased(t *testing.T) {
 		e.lock(1)
 		e.holdOf(contract.LockID{Name: "x"}, 1, func(h *hold) { h.Field().Leave() })
 		e.unlock(1)
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 		assert.Zero(t, e.leases(), "leases")
 	})
 }

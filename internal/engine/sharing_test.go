@@ -64,7 +64,7 @@ func TestReadersOfOneProcessSendOneRequest(t *testing.T) {
 		}
 		guarded := e.guarded(7)
 		for _, o := range newRand(1).Perm(50) {
-			require.NotEmpty(t, e.redis.Holder("x"), "the record is gone while an owner reads")
+			e.assertHeld("the record is gone while an owner reads")
 			e.unlock(Owner(o + 1))
 		}
 		assert.Equal(t, []string{"acquire", "release"}, e.redis.Requests, "requests")
@@ -83,7 +83,7 @@ func TestReadersOfOneProcessSendOneRequest(t *testing.T) {
 // Only one of the waiting readers sends requests, and all are admitted together.
 func TestWaitingReadersAreAdmittedTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		var all sync.WaitGroup
 		var inside, most atomic.Int32
@@ -181,21 +181,17 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 		e.unlock(1)
 	})
 	inBubble(t, func(t *testing.T, e *bubbleEngine) { // an owner that holds the counterpart asks Redis itself
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		in := make(chan Owner, 3)
 		for o := Owner(1); o <= 3; o++ {
 			go func() {
-				ok, err := e.acquire(context.Background(), newHalfFake(e.redis), o, Request{Wait: forever})
-				assert.NoError(t, err)
-				assert.True(t, ok)
+				e.take(newHalfFake(e.redis), o)
 				in <- o
 			}()
 			synctest.Wait()
 		}
-		ok, err := e.acquire(context.Background(), newOtherHalf(e.redis), 3, Request{Wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(newOtherHalf(e.redis), 3)
 		other.unlock(1)
 		synctest.Wait()
 		if assert.Len(t, in, 2, "owners that are admitted") {
@@ -205,7 +201,7 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 		e.unlock(2)
 		<-in
 		e.unlock(3)
-		assert.NoError(t, e.Release(context.Background(), newOtherHalf(e.redis), 3))
+		e.giveBack(newOtherHalf(e.redis), 3)
 	})
 }
 
@@ -228,7 +224,7 @@ func TestSharingLeavesNothingAfterALoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		e.shares(2)
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 		time.Sleep(e.WatchdogTimeout)
 		assert.Zero(t, e.waitQueues(), "wait queues are left")
 		_, _ = e.unlockErr(1), e.unlockErr(2)
@@ -238,14 +234,13 @@ func TestSharingLeavesNothingAfterALoss(t *testing.T) {
 // Readers behind one that gives up or fails are admitted.
 func TestReaderThatGivesUpDelaysNoOtherReader(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		ctx, cancel := context.WithCancel(context.Background())
-		gave := make(chan error, 1)
-		go func() {
+		gave := later(func() error {
 			_, err := e.share(ctx, 1, Request{Wait: forever})
-			gave <- err
-		}()
+			return err
+		})
 		synctest.Wait()
 		var all sync.WaitGroup
 		for o := Owner(2); o <= 5; o++ {
@@ -287,11 +282,10 @@ func TestUnlockDoesNotOvertakeAReentry(t *testing.T) {
 		e.shares(1)
 		e.shares(2)
 		e.redis.Latency = time.Second
-		done := make(chan error)
-		go func() {
+		done := later(func() error {
 			_, err := e.share(context.Background(), 2, Request{Wait: forever})
-			done <- err
-		}()
+			return err
+		})
 		synctest.Wait()
 		e.unlock(2)
 		assert.NoError(t, <-done, "the re-entry")
@@ -339,9 +333,9 @@ func TestSharingKeepsARecordUnderRandomFaults(t *testing.T) {
 				})
 			}
 			all.Wait()
-			e.redis.Set(func() { e.redis.Fault = nil })
+			e.heal()
 			time.Sleep(2 * e.WatchdogTimeout)
-			assert.Empty(t, e.redis.Holder("x"), "seed %d: a record is left", seed)
+			e.assertFree("seed %d: a record is left", seed)
 			assert.Zero(t, e.holds(), "seed %d: holds are left", seed)
 			assert.Zero(t, e.leases(), "seed %d: leases are left", seed)
 		})
@@ -368,18 +362,17 @@ func TestLateReentryLeavesTheRecordToOtherReaders(t *testing.T) {
 				return fakeredis.Fault{Late: UnlockTime + time.Second}
 			}
 		})
-		reentry := make(chan error)
-		go func() {
+		reentry := later(func() error {
 			_, err := e.share(context.Background(), 2, Request{Wait: forever})
-			reentry <- err
-		}()
+			return err
+		})
 		synctest.Wait()
 		assert.Error(t, e.unlockErr(2), "the Unlock got the owner mutex")
 		// The re-entry has begun again, and its hold has the record that the Unlock has found.
 		assert.NoError(t, <-reentry, "the re-entry")
 		e.unlock(2)
 		time.Sleep(5 * time.Second)
-		assert.NotEmpty(t, e.redis.Holder("x"), "the record is gone while an owner reads")
+		e.assertHeld("the record is gone while an owner reads")
 		assert.NoError(t, guarded.Err(), "the guard of the other reader ended: %v", context.Cause(guarded))
 		e.unlock(1)
 	})

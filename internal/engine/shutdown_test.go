@@ -15,8 +15,7 @@ import (
 
 // shutdownLater calls Shutdown on another goroutine, and returns a channel that receives its error.
 func (e *bubbleEngine) shutdownLater(ctx context.Context) (errs <-chan error) {
-	got := make(chan error, 1)
-	go func() { got <- e.Shutdown(ctx) }()
+	got := later(func() error { return e.Shutdown(ctx) })
 	synctest.Wait()
 	return got
 }
@@ -26,11 +25,7 @@ func TestShutdownWaitsForTheLastUnlock(t *testing.T) {
 		e.lock(1)
 		e.lock(1)
 		guarded := e.guarded(1)
-		waiter := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(context.Background(), 2, Request{Wait: forever})
-			waiter <- err
-		}()
+		waiter := e.asking(2)
 		synctest.Wait()
 		start := time.Now()
 		done := e.shutdownLater(context.Background())
@@ -44,14 +39,14 @@ func TestShutdownWaitsForTheLastUnlock(t *testing.T) {
 		assert.ErrorIs(t, err, send.ErrClosed, "another guard")
 		assert.Zero(t, time.Since(start), "time taken")
 		time.Sleep(time.Minute)
-		assert.NotEmpty(t, e.redis.Holder("x"), "the record is not renewed")
+		e.assertHeld("the record is not renewed")
 		e.unlock(1)
 		synctest.Wait()
 		assert.Empty(t, done, "Shutdown returns before the last Unlock")
 		e.unlock(1)
 		assert.NoError(t, <-done)
 		assert.Equal(t, time.Minute, time.Since(start), "time taken")
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 		assert.NoError(t, e.Shutdown(context.Background()), "Shutdown after Close")
 	})
 }
@@ -72,7 +67,7 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 			assert.ErrorContains(t, err, text)
 		}
 		time.Sleep(31 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "it is renewed after Shutdown")
+		e.assertFree("it is renewed after Shutdown")
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
 		assert.ErrorIs(t, e.Release(context.Background(), newFakeLock(e.redis, "other"), -7), ErrLockLost)
 	})
@@ -97,7 +92,7 @@ func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
 			context.Background(),
 			newFakeLock(e.redis, "explicit"),
 			1,
-			Request{Wait: forever, Lease: time.Second},
+			leased(time.Second),
 		)
 		require.True(t, ok)
 		require.NoError(t, err)
@@ -115,14 +110,10 @@ func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
 func TestShutdownRollsBackAnAttemptUnderWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = 400 * time.Millisecond
-		got := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
-			got <- err
-		}()
+		got := e.asking(1)
 		time.Sleep(time.Millisecond)
 		assert.NoError(t, e.Shutdown(context.Background()))
 		assert.ErrorIs(t, <-got, send.ErrClosed)
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 	})
 }

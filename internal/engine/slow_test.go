@@ -134,11 +134,7 @@ func (e *bubbleEngine) lockNamed(name string, o Owner) *fakeLock {
 
 // lockLater calls lock on another goroutine, and returns when it waits.
 func (e *bubbleEngine) lockLater(o Owner) (got <-chan struct{}) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		e.lock(o)
-	}()
+	done := e.locking(o)
 	synctest.Wait()
 	return done
 }
@@ -236,7 +232,7 @@ func TestLocksThatLastAreNotSlow(t *testing.T) {
 		assert.Empty(t, waits)
 		assert.Zero(t, e.stacks())
 		for o := range Owner(2) {
-			assert.NoError(t, e.Release(context.Background(), term, o+1))
+			e.giveBack(term, o+1)
 			synctest.Wait()
 		}
 	})
@@ -471,7 +467,7 @@ func TestPanicEndsTheWait(t *testing.T) {
 		})
 		_, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
 		assert.NotNil(t, send.PanicOf(err))
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		assert.NotEmpty(t, l.longWaits(), "it has waited")
 		_, waits := e.Slowest()
 		assert.Empty(t, waits)
@@ -505,7 +501,7 @@ func TestTenThousandOldHoldsAreTenLinesASecond(t *testing.T) {
 		}
 		assert.Equal(t, holds, e.stacks())
 		for _, lock := range all {
-			assert.NoError(t, e.Release(context.Background(), lock, 1))
+			e.giveBack(lock, 1)
 		}
 		assert.Zero(t, e.stacks())
 	})
@@ -527,7 +523,7 @@ func TestLoggerThatHangsCollectsNoLines(t *testing.T) {
 		lines, _, _ := l.lines()
 		assert.LessOrEqual(t, lines, report.MostLines+2)
 		for i := range 100 {
-			assert.NoError(t, e.Release(context.Background(), newFakeLock(e.redis, fmt.Sprint("lock", i)), 1))
+			e.giveBack(newFakeLock(e.redis, fmt.Sprint("lock", i)), 1)
 		}
 	})
 }
@@ -564,12 +560,10 @@ func TestWaitIsAsOldAsItsFirstPart(t *testing.T) {
 				other := joinBubbleEngine(e.t, e.redis, "other")
 				other.lock(7)
 				ctx, cancel := context.WithCancel(context.Background())
-				gaveUp := make(chan struct{})
-				go func() {
-					defer close(gaveUp)
+				gaveUp := begin(func() {
 					_, err := e.lockWith(ctx, first, Request{Wait: forever})
 					assert.ErrorIs(e.t, err, context.Canceled)
-				}()
+				})
 				synctest.Wait()
 				done := e.lockLater(1)
 				pass(time.Minute)

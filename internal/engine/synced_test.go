@@ -48,9 +48,7 @@ func TestReplicasConfirmWhatAnOwnerReliesOn(t *testing.T) {
 	inSyncedBubble(t, func(t *testing.T, e *bubbleEngine, r *syncedRedis) {
 		ctx, lock := context.Background(), newFakeLock(e.redis, "x")
 		for range 2 {
-			ok, err := e.acquire(ctx, lock, 1, Request{Lease: 10 * time.Second})
-			require.NoError(t, err)
-			require.True(t, ok)
+			e.take(lock, 1, Request{Lease: 10 * time.Second})
 		}
 		require.NoError(t, e.Extend(ctx, lock, 1, time.Minute))
 		e.unlock(1)
@@ -63,11 +61,9 @@ func TestReplicasConfirmWhatAnOwnerReliesOn(t *testing.T) {
 // The last Unlock of a hold with MinHold shortens the lease: no replica has to confirm that.
 func TestReplicasNeedNotConfirmMinHold(t *testing.T) {
 	inSyncedBubble(t, func(t *testing.T, e *bubbleEngine, r *syncedRedis) {
-		ctx, lock := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: time.Second})
-		ok, err := e.acquire(ctx, lock, 1, Request{})
-		require.NoError(t, err)
-		require.True(t, ok)
-		require.NoError(t, e.Release(ctx, lock, 1))
+		lock := newLimitedLock(e.redis, contract.Limits{MinHold: time.Second})
+		e.take(lock, 1, Request{})
+		e.giveBack(lock, 1)
 		assert.Equal(t, []bool{false}, r.asked["renew"])
 	})
 }
@@ -77,9 +73,7 @@ func TestReplicasNeedNotConfirmMinHold(t *testing.T) {
 func TestExtendThatReplicasDoNotConfirmChangesNothing(t *testing.T) {
 	inSyncedBubble(t, func(t *testing.T, e *bubbleEngine, r *syncedRedis) {
 		ctx, lock, begin := context.Background(), newFakeLock(e.redis, "x"), time.Now()
-		ok, err := e.acquire(ctx, lock, 1, Request{Lease: 10 * time.Second})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.take(lock, 1, Request{Lease: 10 * time.Second})
 		guarded := e.guarded(1)
 		r.behind = true
 		assert.ErrorIs(t, e.Extend(ctx, lock, 1, 10*time.Minute), send.ErrNotSynced)
@@ -87,6 +81,6 @@ func TestExtendThatReplicasDoNotConfirmChangesNothing(t *testing.T) {
 		<-guarded.Done()
 		assert.Equal(t, lease.Validity(10*time.Second), time.Since(begin))
 		time.Sleep(time.Second)
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 	})
 }

@@ -130,9 +130,7 @@ func TestFaultyGuardLeavesNothingTaken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
-				ok, err := e.lockWith(ctx, 1, Request{Wait: forever, Lease: c.lease})
-				require.NoError(t, err)
-				require.True(t, ok)
+				e.lock(1, leased(c.lease))
 				u.guards(e, 1)
 				ended := make(chan struct{})
 				if c.next {
@@ -143,7 +141,7 @@ func TestFaultyGuardLeavesNothingTaken(t *testing.T) {
 				}
 				synctest.Wait() // the watchdog sleeps, and does not notice what follows
 				if c.expired {
-					e.redis.Set(func() { delete(e.redis.Records, "x") })
+					e.deleteRecord()
 					h, _ := e.holdBy(newFakeLock(e.redis, "x").Traits().ID, 1)
 					h.record.lease.SetValidUntil(e.watchdog.Now())
 				}
@@ -166,11 +164,9 @@ func TestFaultyGuardOfAHandoffThatIsGivenUpLeavesNothingTaken(t *testing.T) {
 		e.lock(1)
 		wakes := make(chan struct{})
 		late := lateCtx{context.Background(), wakes}
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
+		ended := begin(func() {
 			u.dies(func() { _, _ = e.lockWith(late, 2, Request{Wait: forever}) })
-		}()
+		})
 		synctest.Wait()
 		u.dead.Store(false)
 		e.unlock(1)
@@ -202,29 +198,18 @@ func (c lateCtx) Done() <-chan struct{} {
 func TestFaultyGuardOfAnUnconfirmedUnlockLeavesNoRecord(t *testing.T) {
 	withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
 		l := newFakeLock(e.redis, "x")
-		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: time.Hour})
-		require.NoError(t, err)
-		require.True(t, ok)
+		e.lock(1, leased(time.Hour))
 		u.guards(e, 1)
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
-				if verb == "renew" {
-					f.Late = 30 * time.Second
-				}
-				return f
-			}
-		})
-		extended := make(chan struct{})
-		go func() {
-			defer close(extended)
+		e.faults(fakeredis.Fault{Late: 30 * time.Second}, "renew")
+		extended := begin(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 			defer cancel()
 			assert.Error(t, e.Extend(ctx, l, 1, 2*time.Hour))
-		}()
+		})
 		synctest.Wait()
 		u.dies(func() { _ = e.unlockErr(1) })
 		time.Sleep(2 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"))
+		e.assertFree()
 		<-extended
 		e.locksSoon(1)
 		time.Sleep(time.Minute) // until all tries of Extend have run
@@ -254,7 +239,7 @@ func TestFaultyGuardKeepsNoLossFromOthers(t *testing.T) {
 		other, err := e.Guard(context.Background(), e.shared(), 3)
 		require.NoError(t, err)
 		h, _ := e.holdBy(e.shared().Traits().ID, 1)
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		e.deleteRecord()
 		u.dies(func() { h.lose(errGone) })
 		synctest.Wait()
 		select {
@@ -369,7 +354,7 @@ func TestFaultyGuardDoesNotStopTheWatchdog(t *testing.T) {
 				inBubble(t, func(t *testing.T, e *bubbleEngine) {
 					acquire := func(name string, lease time.Duration) *fakeLock {
 						l := newFakeLock(e.redis, name)
-						ok, err := e.acquire(t.Context(), l, 1, Request{Wait: forever, Lease: lease})
+						ok, err := e.acquire(t.Context(), l, 1, leased(lease))
 						require.NoError(t, err)
 						require.True(t, ok)
 						return l
@@ -429,12 +414,12 @@ func TestRecordIsDeletedAfterAKeepLeaseWithAFaultyContext(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			e, u := joinBubbleEngine(t, fakeredis.New(), "client"), &faultyUser{t: t, says: says}
 			l := newFakeLock(e.redis, "x")
-			ok, err := e.lockWith(t.Context(), 1, Request{Wait: forever, Lease: 5 * time.Second})
+			ok, err := e.lockWith(t.Context(), 1, leased(5*time.Second))
 			require.NoError(t, err)
 			require.True(t, ok)
 			u.dies(func() { _ = e.KeepLease(u.context(), []contract.Lock{l}, 1, time.Hour, time.Time{}) })
 			time.Sleep(2 * time.Minute)
-			assert.Empty(t, e.redis.Holder("x"), "the record that nobody holds")
+			e.assertFree("the record that nobody holds")
 		})
 	})
 }
@@ -465,7 +450,7 @@ func TestFaultyGuardKeepsNoForcedReleaseFromOthers(t *testing.T) {
 		}
 		var guards []context.Context
 		for o := Owner(1); o <= 4; o++ {
-			ok, err := e.acquire(t.Context(), semaphore(o), o, Request{Wait: forever, Lease: time.Hour})
+			ok, err := e.acquire(t.Context(), semaphore(o), o, leased(time.Hour))
 			require.NoError(t, err)
 			require.True(t, ok)
 			ctx := context.Background()
@@ -505,7 +490,7 @@ func TestCloseWithAFaultyGuard(t *testing.T) {
 		u.dies(func() { _ = e.Close() })
 		assert.NotNil(t, e.Alive(), "the Client is not closed")
 		time.Sleep(e.WatchdogTimeout + time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "its lease is renewed")
+		e.assertFree("its lease is renewed")
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
 	})
 }

@@ -15,7 +15,7 @@ import (
 // TryLock returns without an error exactly when its wait time has passed.
 func TestEngineTryLockGivesUpInTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		for _, wait := range []time.Duration{1, time.Millisecond, 300 * time.Millisecond, 5 * time.Second} {
 			start := time.Now()
@@ -33,21 +33,21 @@ func TestEngineTryLockGivesUpInTime(t *testing.T) {
 // A TryLock that Redis never answers returns an error when its time is up.
 func TestEngineTryLockWithoutAnAnswerIsAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Late: 30 * time.Second} }
+		e.faults(fakeredis.Fault{Late: 30 * time.Second})
 		start := time.Now()
 		ok, err := e.lockWith(context.Background(), 1, Request{Wait: 900 * time.Millisecond})
 		assert.False(t, ok)
 		assert.Error(t, err)
 		assert.Equal(t, 900*time.Millisecond, time.Since(start), "time taken")
-		e.redis.Set(func() { e.redis.Fault = nil })
+		e.heal()
 		time.Sleep(time.Minute) // the attempt runs late, and is rolled back
-		assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
+		e.assertFree("the lock is still held")
 	})
 }
 
 func TestEngineWaitEndsWithItsContext(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		mine := errors.New("mine")
 		ctx, cancel := context.WithCancelCause(context.Background())

@@ -17,8 +17,7 @@ func TestCheckBringsOneRenewalForward(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
-		l, ends := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		l, ends := f.watch(testLease, true)
 		time.Sleep(3 * time.Second)
 		assert.True(t, f.watchdog.Check(l))
 		synctest.Wait()
@@ -46,8 +45,7 @@ func TestCheckIsSentAlthoughARenewalIsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		f.slow = 200 * time.Millisecond
-		l, _ := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		l, _ := f.watch(testLease, true)
 		time.Sleep(testLease/3 + time.Millisecond)
 		n := len(f.timesAsked(l))
 		f.watchdog.Check(l)
@@ -62,8 +60,7 @@ func TestCheckIsSentAfterARenewalThatIsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		f.slow = 900 * time.Millisecond
-		l, _ := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		l, _ := f.watch(testLease, true)
 		time.Sleep(3 * time.Second)
 		f.watchdog.Check(l)
 		time.Sleep(500 * time.Millisecond)
@@ -116,8 +113,7 @@ func TestChecksAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		time.Sleep(time.Minute)
-		one, _ := newLease(f.watchdog)
-		f.watchdog.Watch(one, time.Now(), time.Hour, true, 0)
+		one, _ := f.watch(time.Hour, true)
 		for range 10_000 {
 			f.watchdog.Check(one)
 			time.Sleep(time.Millisecond)
@@ -133,8 +129,7 @@ func TestChecksAreLimited(t *testing.T) {
 		const many, seconds = 20_000, 5
 		all := make([]*Lease, many)
 		for i := range all {
-			all[i], _ = newLease(f.watchdog)
-			f.watchdog.Watch(all[i], time.Now(), time.Hour, true, 0)
+			all[i], _ = f.watch(time.Hour, true)
 		}
 		for range 10 * seconds {
 			for _, l := range all {
@@ -166,8 +161,7 @@ func TestChecksThatWouldWaitForLongAreDropped(t *testing.T) {
 		f := newFakeRecords(t)
 		places := 0
 		for range 2 * mostChecks * int(checkHorizon/time.Second) {
-			l, _ := newLease(f.watchdog)
-			f.watchdog.Watch(l, time.Now(), time.Hour, true, 0)
+			l, _ := f.watch(time.Hour, true)
 			if f.watchdog.Check(l) {
 				places++
 			}
@@ -217,8 +211,7 @@ func TestSweepLeavesRoomForHints(t *testing.T) {
 		f := newFakeRecords(t)
 		all := make([]*Lease, many)
 		for i := range all {
-			all[i], _ = newLease(f.watchdog)
-			f.watchdog.Watch(all[i], time.Now(), time.Hour, true, 0)
+			all[i], _ = f.watch(time.Hour, true)
 		}
 		time.Sleep(time.Minute)
 		f.watchdog.Sweep()
@@ -271,8 +264,7 @@ func TestOldLeasesAreNoticedOnce(t *testing.T) {
 			told, at = append(told, old), append(at, f.watchdog.Now())
 		}
 		short := func(d time.Duration) {
-			l, _ := newLease(f.watchdog)
-			f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+			l, _ := f.watch(testLease, true)
 			time.Sleep(d)
 			f.watchdog.Remove(l)
 		}
@@ -282,8 +274,7 @@ func TestOldLeasesAreNoticedOnce(t *testing.T) {
 		apart, _ := newLease(f.watchdog)
 		apart.Unrecorded = true
 		f.watchdog.Watch(apart, time.Now(), testLease, true, 0)
-		often, _ := newLease(f.watchdog)
-		f.watchdog.Watch(often, time.Now(), 2*time.Second, true, 0)
+		f.watch(2*time.Second, true)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Empty(t, told, "no lease was old")
@@ -291,8 +282,7 @@ func TestOldLeasesAreNoticedOnce(t *testing.T) {
 		began := f.watchdog.Now()
 		var all []*Lease
 		for range 100 {
-			l, _ := newLease(f.watchdog)
-			f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+			l, _ := f.watch(testLease, true)
 			all = append(all, l)
 		}
 		time.Sleep(time.Hour)
@@ -326,8 +316,7 @@ func TestOldLeaseStaysOldWhenItIsRenewed(t *testing.T) {
 		f := newFakeRecords(t)
 		var told []bool
 		f.watchdog.config.Old = func(old bool) { told = append(told, old) }
-		l, _ := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), testLease-time.Second, true, 0) // its renewals drift past the looks
+		f.watch(testLease-time.Second, true) // its renewals drift past the looks
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		assert.Equal(t, []bool{true}, told)

@@ -90,33 +90,16 @@ func (r *endRecorder) LeaseEnded(cause error) {
 	}
 }
 
+// watch has the watchdog watch a new lease, which was granted just now.
+func (f *fakeRecords) watch(length time.Duration, renewed bool) (*Lease, *endRecorder) {
+	l, ends := newLease(f.watchdog)
+	f.watchdog.Watch(l, time.Now(), length, renewed, 0)
+	return l, ends
+}
+
 var errLimit = errors.New("the limit")
 
 const testLease = 30 * time.Second
-
-// A lease is renewed every third of its length, and no longer after it was removed.
-func TestWatchdogRenewsEveryThirdOfTheLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRecords(t)
-		l, ends := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
-		time.Sleep(24 * time.Hour)
-		synctest.Wait()
-		require.Zero(t, ends.times, "the lease ended: %v", ends.cause)
-		last := time.Duration(0)
-		for _, at := range f.timesAsked(l) {
-			gap := at - last
-			require.LessOrEqual(t, gap, testLease/3, "time between renewals")
-			require.GreaterOrEqual(t, gap, testLease/3-testLease/30, "time between renewals")
-			last = at
-		}
-		require.LessOrEqual(t, 24*time.Hour-last, testLease/3, "last renewed at %v", last)
-		f.watchdog.Remove(l)
-		before := len(f.timesAsked(l))
-		time.Sleep(time.Hour)
-		assert.Len(t, f.timesAsked(l), before, "renewed after it was removed")
-	})
-}
 
 // A first lease that is shorter than those that renewals ask for is renewed after a third of its own length, and at
 // once if that has passed when the watchdog learns of it.
@@ -176,8 +159,7 @@ func TestWatchdogRepeatsAFailedRenewalSoonerAndSooner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		f.answer = func(*Lease) Renewal { return Renewal{Err: errors.New("refused")} }
-		l, ends := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		l, ends := f.watch(testLease, true)
 		<-ends.ended
 		asked := f.timesAsked(l)
 		require.GreaterOrEqual(t, len(asked), 8, "tried at %v", asked)
@@ -200,42 +182,6 @@ func TestWatchdogRepeatsAFailedRenewalSoonerAndSooner(t *testing.T) {
 			testLease/100,
 			"time from the last renewal to the end of the trust",
 		)
-	})
-}
-
-// Failed renewals do not end a lease if a later one succeeds in time.
-func TestWatchdogKeepsALeaseOverFailedRenewals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRecords(t)
-		down := true
-		f.answer = func(*Lease) Renewal {
-			if down {
-				return Renewal{Err: errors.New("refused")}
-			}
-			return Renewal{Held: true}
-		}
-		l, ends := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
-		time.Sleep(25 * time.Second)
-		f.mu.Lock()
-		down = false
-		f.mu.Unlock()
-		time.Sleep(time.Hour)
-		assert.Zero(t, ends.times, "the lease ended: %v", ends.cause)
-	})
-}
-
-// A renewal that hangs does not delay the next one, which may use another connection.
-func TestWatchdogDoesNotWaitForAHangingRenewal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRecords(t)
-		f.slow = 15 * time.Second // like a go-redis client with a long read timeout
-		f.answer = func(*Lease) Renewal { return Renewal{Held: true} }
-		l, ends := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
-		time.Sleep(10 * testLease)
-		assert.Zero(t, ends.times, "the lease ended at %v: %v", ends.at, ends.cause)
-		assert.GreaterOrEqual(t, len(f.timesAsked(l)), 20, "renewals")
 	})
 }
 
@@ -268,8 +214,7 @@ func TestWatchdogRenewsALeaseWithMostRenewalsWhenOneEnds(t *testing.T) {
 		const short = time.Second
 		f := newFakeRecords(t)
 		f.slow = 900 * time.Millisecond
-		l, ends := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), short, true, 0)
+		l, ends := f.watch(short, true)
 		time.Sleep(600 * time.Millisecond)
 		asked := f.timesAsked(l)
 		require.Len(t, asked, MostRenewals)
@@ -352,8 +297,7 @@ func TestWatchdogRenewsAgainAfterAnAnswerThatWasOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		f.slowly([]time.Duration{15 * time.Second, 0, time.Hour})
-		l, ends := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		l, ends := f.watch(testLease, true)
 		time.Sleep(24 * time.Second)
 		asked := f.timesAsked(l)
 		require.Len(t, asked, 3, "renewals: one is slow, one was answered, one hangs")
@@ -460,8 +404,7 @@ func TestWatchdogRenewalHasADeadline(t *testing.T) {
 			assert.True(t, took == renewTime || f.watchdog.ctx.Err() != nil, "ended after %v", took)
 			return []Renewal{{Err: ctx.Err()}}
 		}
-		l, ends := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		_, ends := f.watch(testLease, true)
 		<-ends.ended
 		require.Positive(t, silences.Load())
 	})
@@ -481,8 +424,7 @@ func TestWatchdogRenewsAgainAfterAHookHasEndedTheGoroutine(t *testing.T) {
 			}
 			return Renewal{Held: true}
 		}
-		l, ends := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		l, ends := f.watch(testLease, true)
 		time.Sleep(10 * testLease)
 		synctest.Wait()
 		assert.Zero(t, ends.times, "the lease ended: %v", ends.cause)
@@ -496,8 +438,7 @@ func TestWatchdogEndsALeaseThatIsGoneAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		f.answer = func(*Lease) Renewal { return Renewal{Held: false} }
-		l, ends := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		l, ends := f.watch(testLease, true)
 		<-ends.ended
 		assert.LessOrEqual(t, ends.at, testLease/3)
 		assert.ErrorIs(t, ends.cause, ErrGone)
@@ -505,61 +446,11 @@ func TestWatchdogEndsALeaseThatIsGoneAtOnce(t *testing.T) {
 	})
 }
 
-// An explicit lease is not renewed, and ends on time.
-func TestWatchdogDoesNotRenewAnExplicitLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRecords(t)
-		l, ends := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), testLease, false, 0)
-		<-ends.ended
-		assert.Equal(t, testLease-Drift(testLease), ends.at)
-		assert.ErrorIs(t, ends.cause, ErrExpired)
-		assert.Empty(t, f.timesAsked(l), "renewals")
-	})
-}
-
-// A shorter lease does not shorten a longer one, and a lease that the watchdog renews once is renewed until it is
-// removed.
-func TestWatchdogExtendNeverShortensAndStaysRenewed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRecords(t)
-		l, ends := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), time.Hour, false, 0)
-		f.watchdog.Extend(l, time.Now(), time.Second, false)
-		time.Sleep(time.Hour / 2)
-		require.Zero(t, ends.times, "a shorter lease has cut the longer one")
-		f.watchdog.Extend(l, time.Now(), testLease, true)
-		f.watchdog.Extend(l, time.Now(), time.Second, false)
-		time.Sleep(testredis.Full(2*time.Hour, 24*time.Hour))
-		require.Zero(t, ends.times, "the watchdog has stopped renewing")
-	})
-}
-
-// A hold with a long explicit lease that is acquired again under the watchdog is renewed every third of the
-// watchdog's own lease.
-func TestWatchdogRenewsEveryThirdAfterALongLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRecords(t)
-		l, _ := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), 24*time.Hour, false, 0)
-		f.watchdog.Extend(l, time.Now(), testLease, true)
-		time.Sleep(time.Hour)
-		last := time.Duration(0)
-		for _, at := range f.timesAsked(l) {
-			require.LessOrEqual(t, at-last, testLease/3, "time between renewals")
-			last = at
-		}
-		assert.LessOrEqual(t, time.Hour-last, testLease/3, "last renewed at %v", last)
-	})
-}
-
 // A lease that the watchdog renews by now is not shortened: its end is that of the last renewal.
 func TestWatchdogDoesNotShortenALeaseThatItRenews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
-		l, ends := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		l, ends := f.watch(testLease, true)
 		until := f.watchdog.End(l)
 		f.watchdog.Shorten(l, time.Now().Add(time.Second))
 		f.watchdog.Shorten(l, time.Now().Add(time.Hour))
@@ -574,8 +465,7 @@ func TestWatchdogDoesNotShortenALeaseThatItRenews(t *testing.T) {
 func TestWatchdogKeepsALeaseOfCenturies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
-		l, ends := newLease(f.watchdog)
-		f.watchdog.Watch(l, time.Now(), 1<<63-1, false, 0)
+		l, ends := f.watch(1<<63-1, false)
 		time.Sleep(365 * 24 * time.Hour)
 		assert.Zero(t, ends.times, "a lease of 292 years was over after one")
 		assert.True(t, f.watchdog.IsValid(l), "a lease of 292 years was over after one")

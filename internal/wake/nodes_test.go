@@ -5,7 +5,6 @@ package wake
 import (
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -362,75 +361,4 @@ func (r *refusingRouter) Refused(err error) bool {
 	unknown := isUnknownCommand(err)
 	r.s.Set(func() { r.plain = r.plain || unknown })
 	return unknown
-}
-
-// After random joins, leaves, cuts and moves, followed by a moment without a move, a listener receives every message
-// of its channel and no other. Nothing is left in the end.
-func TestShardsReadyListenersHearEveryMessage(t *testing.T) {
-	for seed := range 20 {
-		synctest.Test(t, func(t *testing.T) { shardListenersHearEveryMessage(t, seed) })
-	}
-}
-
-func shardListenersHearEveryMessage(t *testing.T, seed int) {
-	c, p := newFakeCluster(t, 3)
-	rng := newRand(seed)
-	names := []string{"a", "b", "c", "d"}
-	for _, name := range names {
-		c.place(name, rng.IntN(3))
-	}
-	var listening []*Listener
-	for step := range 500 {
-		switch rng.IntN(7) {
-		case 0, 1:
-			listening = append(listening, p.Join(names[rng.IntN(len(names))]))
-		case 2:
-			if len(listening) > 0 {
-				i := rng.IntN(len(listening))
-				listening[i].Leave()
-				listening = slices.Delete(listening, i, i+1)
-			}
-		case 3:
-			time.Sleep(time.Duration(rng.IntN(int(2 * p.idleTTL))))
-		case 4:
-			c.move(names[rng.IntN(len(names))], rng.IntN(3))
-		case 5:
-			if rng.IntN(5) == 0 {
-				c.servers[rng.IntN(3)].Cut()
-			}
-		case 6:
-			time.Sleep(5 * time.Second) // longer than the longest pause between connections
-			name := names[rng.IntN(len(names))]
-			for _, l := range listening {
-				woken(l)
-			}
-			synctest.Wait()
-			assertQueues(t, p)
-			c.publish(name)
-			for _, l := range listening {
-				require.True(t, ready(l), "seed %d step %d: %s is not ready", seed, step, l.Name())
-				require.Equal(
-					t,
-					l.Name() == name,
-					woken(l),
-					"seed %d step %d: a listener of %s, woken by a message on %s",
-					seed,
-					step,
-					l.Name(),
-					name,
-				)
-			}
-		}
-	}
-	for _, l := range listening {
-		l.Leave()
-	}
-	time.Sleep(2*p.idleTTL + 5*time.Second)
-	synctest.Wait()
-	size := 0
-	for _, l := range p.links {
-		size += l.size + len(l.idling) + len(l.queues[unrouted]) + len(l.queues[wanted]) + len(l.queues[subscribing])
-	}
-	assert.Empty(t, p.channels, "seed %d: channels are left", seed)
-	assert.Zero(t, size, "seed %d: places in the lists are left", seed)
 }
