@@ -98,8 +98,7 @@ func TestShellsComplete(t *testing.T) {
 		assert.Zero(t, status, typed)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
-		script, errs, status := ctl(t, "127.0.0.1:1", "", "completion", shell)
-		assert.Zero(t, status, errs)
+		script := prints(t, "127.0.0.1:1", "completion", shell)
 		assert.Contains(t, script, cobra.ShellCompRequestCmd)
 		if path, err := exec.LookPath(shell); err == nil {
 			cmd := exec.Command(path, "-n")
@@ -142,12 +141,10 @@ func TestOneDashAndTwoMeanTheSame(t *testing.T) {
 	s := testredis.Start(t)
 	must(t, newClient(t, s.Client()).NewLock("a").Lock(t.Context()))
 	for _, dash := range []string{"-", "--"} {
-		out, errs, status := ctl(t, "127.0.0.1:1", "", dash+"addr", s.Addr(), "list", dash+"json")
-		assert.Zero(t, status, errs)
+		out := prints(t, "127.0.0.1:1", dash+"addr", s.Addr(), "list", dash+"json")
 		assert.Contains(t, out, `"name":"a"`)
-		out, errs, status = ctl(t, s.Addr(), "", "run", dash+"wait=1s", dash+"lease", "1m", "job", "--", "echo", "-wait",
+		out = prints(t, s.Addr(), "run", dash+"wait=1s", dash+"lease", "1m", "job", "--", "echo", "-wait",
 			"--x")
-		assert.Zero(t, status, errs)
 		assert.Equal(t, "-wait --x\n", out)
 	}
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -52,12 +51,8 @@ func TestListHasThoseWithWaitersFirst(t *testing.T) {
 	defer startWaiting(t, s, "b")()
 	names := func(args ...string) string {
 		t.Helper()
-		out, errs, status := ctl(t, s.Addr(), "", append([]string{"list", "--json"}, args...)...)
-		assert.Zero(t, status, errs)
-		var locks []jsonLock
-		must(t, json.Unmarshal([]byte(out), &locks))
 		all := ""
-		for _, l := range locks {
+		for _, l := range printed[[]jsonLock](t, s.Addr(), append([]string{"list", "--json"}, args...)...) {
 			all += l.Name
 		}
 		return all
@@ -128,20 +123,20 @@ func TestHowLongOthersHaveWaitedIsShown(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		must(t, c.NewLock(name).Lock(ctx))
 	}
-	out, _, _ := ctl(t, s.Addr(), "", "list")
+	out := prints(t, s.Addr(), "list")
 	assert.NotContains(t, out, "HAS WAITED")
 	defer startWaiting(t, s, "b")()
 	for _, args := range [][]string{{"list"}, {"list", "--wide"}, {"watch"}} {
 		if args[0] == "watch" {
 			out = watchedOnce(t, s.Addr())
 		} else {
-			out, _, _ = ctl(t, s.Addr(), "", args...)
+			out = prints(t, s.Addr(), args...)
 		}
 		assert.Regexp(t, `NAME .* HAS WAITED  WAITING\n`, out)
 		assert.Regexp(t, `(?m)^b .* \d+s +1$`, out)
 		assert.Regexp(t, `(?m)^a .* - +0$`, out)
 	}
-	out, _, _ = ctl(t, s.Addr(), "", "show", "b")
+	out = prints(t, s.Addr(), "show", "b")
 	assert.Regexp(t, `WAITER .* HAS WAITED  REACHABLE\n`, out)
 	for _, head := range []string{" AS ", "ALIVE FOR", "JAVA DEADLINE"} {
 		assert.NotContains(t, out, head, "nothing is below it")
@@ -196,13 +191,13 @@ func TestTypeSaysWhatRedisKnows(t *testing.T) {
 		"fenced": "fenced lock or election", "free": "lock, or a fair lock without waiters, which looks the same",
 		"waited for": "lock", "fair": "fair",
 	} {
-		out, _, _ := ctl(t, s.Addr(), "", "show", name)
+		out := prints(t, s.Addr(), "show", name)
 		assert.Regexp(t, `(?m)^type +`+want+`$`, out, name)
 		listed, _, _ := strings.Cut(want, ",")
-		out, _, _ = ctl(t, s.Addr(), "", "list", name)
+		out = prints(t, s.Addr(), "list", name)
 		assert.Regexp(t, `(?m)^`+name+`  +`+listed+`  +`, out)
 	}
-	out, _, _ := ctl(t, s.Addr(), "", "show", "--json", "fenced")
+	out := prints(t, s.Addr(), "show", "--json", "fenced")
 	assert.Contains(t, out, `"type":"lock"`)
 }
 
@@ -232,9 +227,7 @@ func TestPatternIsNotAName(t *testing.T) {
 			"relockctl list 'lock:*' lists")
 	}
 	must(t, newClient(t, s.Client()).NewLock("lock:*").Lock(context.Background()))
-	out, errs, status := ctl(t, s.Addr(), "", "unlock", "--yes", "lock:*")
-	assert.Zero(t, status, errs)
-	assert.Equal(t, "lock:* was released.\n", out)
+	assert.Equal(t, "lock:* was released.\n", prints(t, s.Addr(), "unlock", "--yes", "lock:*"))
 }
 
 func TestNamesAreQuotedForTheShell(t *testing.T) {
@@ -242,9 +235,7 @@ func TestNamesAreQuotedForTheShell(t *testing.T) {
 		"lock:orders:42", "a b", "it's", "$HOME", "*", "a\nb", "\x1b[31m'x'", `back\slash`, "日本", `"q"`, "-x", "a\xff",
 	} {
 		require.NotContains(t, argument(name), "\x1b")
-		out, errs, status := ctl(t, testredis.Start(t).Addr(), "", "run", "j", "--", "bash", "-c",
-			"printf %s "+strings.TrimPrefix(argument(name), "-- "))
-		require.Zero(t, status, errs)
-		assert.Equal(t, name, out)
+		assert.Equal(t, name, prints(t, testredis.Start(t).Addr(), "run", "j", "--", "bash", "-c",
+			"printf %s "+strings.TrimPrefix(argument(name), "-- ")))
 	}
 }

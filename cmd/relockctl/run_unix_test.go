@@ -160,11 +160,10 @@ func TestRunGivesTheCommandItsArgumentsAndInput(t *testing.T) {
 func TestRunTellsTheCommandTheNameAndTheToken(t *testing.T) {
 	s := testredis.Start(t)
 	const script = `echo "$RELOCK_NAME,$RELOCK_TOKEN"`
-	out, _, _ := ctl(t, s.Addr(), "", "run", "my job", "--", "sh", "-c", script)
+	out := prints(t, s.Addr(), "run", "my job", "--", "sh", "-c", script)
 	assert.Equal(t, "my job,\n", out)
 	for _, fair := range []string{"-fair=false", "-fair"} {
-		out, errs, status := ctl(t, s.Addr(), "", "run", "-fenced", fair, "fenced", "--", "sh", "-c", script)
-		assert.Zero(t, status, errs)
+		out := prints(t, s.Addr(), "run", "-fenced", fair, "fenced", "--", "sh", "-c", script)
 		token := s.Client().Get(context.Background(), "redisson_lock_token:{fenced}").Val()
 		assert.Equal(t, "fenced,"+token+"\n", out)
 	}
@@ -175,8 +174,7 @@ func TestRunDoesNotPassOnATokenOfAnotherLock(t *testing.T) {
 	t.Setenv("RELOCK_TOKEN", "7")
 	s := testredis.Start(t)
 	for _, flag := range []string{"-fenced=false", "-fenced"} {
-		out, errs, status := ctl(t, s.Addr(), "", "run", flag, "job", "--", "sh", "-c", `echo "${RELOCK_TOKEN-none}"`)
-		assert.Zero(t, status, errs)
+		out := prints(t, s.Addr(), "run", flag, "job", "--", "sh", "-c", `echo "${RELOCK_TOKEN-none}"`)
 		if assert.NotEqual(t, "7\n", out); flag != "-fenced" {
 			assert.Equal(t, "none\n", out)
 		}
@@ -203,8 +201,7 @@ func TestRunAcquiresTheLockThatItsFlagsName(t *testing.T) {
 		name := "job" + flags[0]
 		script := `"$0" list "$RELOCK_NAME"`
 		args := append(append([]string{"run"}, flags...), name, "--", "sh", "-c", script, binary)
-		out, errs, status := ctl(t, s.Addr(), "", args...)
-		assert.Zero(t, status, errs)
+		out := prints(t, s.Addr(), args...)
 		assert.Contains(t, out, name)
 		assert.Contains(t, out, "relockctl run sh", "the label")
 	}
@@ -416,9 +413,7 @@ func TestRunRenewsTheLock(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	// Of the lease of 30s only 1.7s are for the command, unless the lease is renewed.
-	_, errs, status := ctl(t, s.Addr(), "", "run", "-grace", "28s", "job", "--", "sleep", "4")
-	assert.Zero(t, status, errs)
-	assert.Empty(t, errs)
+	prints(t, s.Addr(), "run", "-grace", "28s", "job", "--", "sleep", "4")
 }
 
 // The command is told before the lock is lost, not when it is.

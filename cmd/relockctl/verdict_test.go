@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"strings"
 	"testing"
@@ -46,9 +45,7 @@ func TestShowSaysWhetherTheLeaseGrows(t *testing.T) {
 			"  relockctl unlock detached   # releases the lock now, if the holder has surely ended\n"},
 	} {
 		args := append([]string{"show"}, strings.Fields(want.flags)...)
-		out, errs, status := ctl(t, s.Addr(), "", append(args, want.name)...)
-		assert.Zero(t, status, errs)
-		assert.Empty(t, errs)
+		out := prints(t, s.Addr(), append(args, want.name)...)
 		assert.Contains(t, out, "\n\n"+want.first)
 		assert.Contains(t, out, "\nNext: "+want.next)
 		if strings.HasPrefix(want.first, "The lease grows") {
@@ -57,14 +54,10 @@ func TestShowSaysWhetherTheLeaseGrows(t *testing.T) {
 	}
 	must(t, c.NewLock("json").LockLease(ctx, 12*time.Second))
 	for name, grows := range map[string]bool{"renewed": true, "json": false} {
-		out, errs, status := ctl(t, s.Addr(), "", "show", "--json", "--for", "15s", name)
-		assert.Zero(t, status, errs)
-		var l jsonLock
-		must(t, json.Unmarshal([]byte(out), &l))
-		require.NotNil(t, l.Holders[0].Grows, out)
+		l := printed[jsonLock](t, s.Addr(), "show", "--json", "--for", "15s", name)
+		require.NotNil(t, l.Holders[0].Grows)
 		assert.Equal(t, grows, *l.Holders[0].Grows)
-		out, _, _ = ctl(t, s.Addr(), "", "show", "--json", name)
-		assert.NotContains(t, out, "grows")
+		assert.NotContains(t, prints(t, s.Addr(), "show", "--json", name), "grows")
 	}
 }
 
