@@ -411,27 +411,6 @@ func TestSwitchChoosesWhatIsListed(t *testing.T) {
 	}
 }
 
-// A Redis that does not answer delays the page by a few seconds only: it shows what it knew.
-func TestListDoesNotWaitForASlowRedis(t *testing.T) {
-	t.Parallel()
-	server := testredis.Start(t)
-	b := newBench(t, server.Addr())
-	b.many(3)
-	b.serve()
-	_, text := b.get("/")
-	require.Contains(t, text, "3 locks held")
-	server.Freeze()
-	defer server.Thaw()
-	b.settle()
-	testredis.Await(t, "the sample is old, and the page says so", soon, func() bool { // a slow sample lasts for longer
-		var status int
-		status, text = b.get("/")
-		assert.Equal(t, http.StatusOK, status)
-		return strings.Contains(text, "Redis has not answered in time.")
-	})
-	assert.Contains(t, text, "3 locks held")
-}
-
 var hostile = []string{
 	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `' onmouseover='alert(1)`, `javascript:alert(1)`,
 	`</main></table><h1>x`,
@@ -608,6 +587,8 @@ func TestPageOfOneLockSaysWhetherTheLeaseGrows(t *testing.T) {
 	text = stream.await("no, not in the last ")
 	assert.Contains(t, text, "its process has ended, is paused, cannot reach Redis, or asked for a lease that is not renewed")
 	assert.Contains(t, text, `<p data-key="ends">It becomes free by itself in `)
+	_, text = b.get("/release?name=lock:fixed")
+	assert.Contains(t, text, "(the lease does not grow)")
 	_, text = b.get("/?waiting=0")
 	assert.Regexp(t, `data-name="Lease"><span>[^<]+ <small>not renewed</small></span></td>`, text)
 	require.NoError(t, held.Release(ctx))
@@ -768,7 +749,8 @@ func TestPageSaysThatRedisCannotBeRead(t *testing.T) {
 	s.await("No lock is held.")
 }
 
-// A page is old as soon as Redis does not answer, also if the page or its stream is new.
+// A Redis that does not answer delays the page by a few seconds only: it shows what it knew. It is old as soon as Redis
+// does not answer, also if the page or its stream is new, and says so.
 func TestPageHasTheAgeOfWhatItShows(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -783,12 +765,15 @@ func TestPageHasTheAgeOfWhatItShows(t *testing.T) {
 	server.Freeze()
 	defer server.Thaw()
 	testredis.Await(t, "the page says that it is old", soon, func() bool {
-		_, text = b.get("/")
+		var status int
+		status, text = b.get("/")
+		assert.Equal(t, http.StatusOK, status)
+		assert.Contains(t, text, "3 locks held")
 		found := ages.FindStringSubmatch(text)
 		require.NotNil(t, found, text)
 		age, err := strconv.Atoi(found[1])
 		require.NoError(t, err)
-		return age >= 3000 && strings.Contains(text, "3 locks held")
+		return age >= 3000 && strings.Contains(text, "Redis has not answered in time.")
 	})
 	assert.Equal(t, "", ageText(time.Time{}, time.Time{}), "nothing was read yet")
 }
@@ -823,19 +808,6 @@ func TestHangOfRedisIsNotFollowedByAPause(t *testing.T) {
 	next := time.Until(b.page.sampler.latest.next)
 	b.page.sampler.mu.Unlock()
 	assert.Less(t, next, hang)
-}
-
-// What Redis has worked for is the time of its answers, and of a hang no more than a moment.
-func TestWaitingIsNotWork(t *testing.T) {
-	now := time.Now()
-	spent := effort{last: now}
-	for range 100 {
-		now = now.Add(20 * time.Millisecond)
-		spent.answered(now)
-	}
-	assert.Equal(t, 2*time.Second, spent.work)
-	spent.answered(now.Add(time.Hour))
-	assert.Equal(t, 2*time.Second+mostWork, spent.work)
 }
 
 // A sample has a bound: a large keyspace is gone through in several samples.

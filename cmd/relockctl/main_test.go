@@ -708,61 +708,6 @@ func TestRelockctlWorksOnACluster(t *testing.T) {
 	testUnlock(t, cluster.Addrs()[2], cluster.Client())
 }
 
-// relockctl and a ClusterClient, on a server that is not in Cluster mode, hear of each other. NewUniversalClient makes
-// such a client for a Sentinel.
-func TestRelockctlWorksBesideAClusterClient(t *testing.T) {
-	s, ctx := testredis.Start(t), context.Background()
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
-		return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: s.Addr()}}}}, nil
-	}})
-	t.Cleanup(func() { must(t, rdb.Close()) })
-	waits := newClient(t, rdb)
-	holds, err := relock.New(rdb, relock.WithLabel(""), relock.WithWatchdogTimeout(time.Hour),
-		relock.WithLogger(slog.New(slog.DiscardHandler)))
-	must(t, err)
-	defer holds.Close()
-	hold, err := holds.NewLock("job").Acquire(ctx)
-	must(t, err)
-	owner, got := relock.ContextWithOwner(ctx), make(chan error, 1)
-	next := waits.NewLock("job")
-	go func() { got <- next.Lock(owner) }()
-	testredis.Await(t, "it waits", soon, func() bool {
-		out := prints(t, s.Addr(), "-json", "show", "job")
-		return strings.Contains(out, `"reachable":"yes"`)
-	})
-	testredis.Await(t, "the holder listens", soon, func() bool {
-		return len(s.Client().PubSubChannels(ctx, "relock_client:*").Val()) == 1
-	})
-	assert.Equal(t, "job was released.\n", prints(t, s.Addr(), "unlock", "-yes", "job"))
-	late := time.After(soon)
-	select {
-	case err := <-got:
-		must(t, err)
-	case <-late:
-		require.Fail(t, "the waiter is not woken")
-	}
-	select {
-	case <-hold.Context().Done():
-	case <-late:
-		assert.Fail(t, "the holder does not learn of the release")
-	}
-	must(t, next.Unlock(owner))
-
-	always, stop := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() { // wants the lock all the time
-		defer close(ended)
-		for always.Err() == nil {
-			_ = holds.NewLock("busy").Do(always, func(context.Context) error { return nil })
-		}
-	}()
-	for range 3 {
-		prints(t, s.Addr(), "run", "-wait", "10s", "busy", "--", "true")
-	}
-	stop()
-	<-ended
-}
-
 func TestWatchWithoutATerminalPrintsLists(t *testing.T) {
 	s := testredis.Start(t)
 	ctx := context.Background()
