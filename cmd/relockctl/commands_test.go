@@ -23,24 +23,6 @@ import (
 // tree returns the commands.
 func tree() *cobra.Command { return (&program{out: os.Stdout, err: os.Stderr}).commands() }
 
-func TestTyposAreAnswered(t *testing.T) {
-	for want, args := range map[string]string{
-		"did you mean unlock?":                          "unlok x",
-		"unlock has no flag --yse (did you mean --yes?": "unlock --yse x",
-		"did you mean --json?":                          "-jsn",
-		"list has no flag --wait, which is for run":     "list -wait 5s",
-		"--every needs a value: --every TIME":           "watch --every",
-		"needs the name of a shell":                     "completion tcsh",
-		"version takes no argument":                     "version 1",
-	} {
-		out, errs, status := ctl(t, "127.0.0.1:1", "", strings.Fields(args)...)
-		assert.Empty(t, out, args)
-		assert.Contains(t, errs, want, args)
-		assert.Contains(t, errs, "relockctl -h", args)
-		assert.Equal(t, statusUsage, status, args)
-	}
-}
-
 func TestHelpHasTwentyLines(t *testing.T) {
 	root := tree()
 	for _, c := range append(root.Commands(), root) {

@@ -3,7 +3,6 @@ package main
 // What a list has, and how it looks.
 
 import (
-	"bufio"
 	"context"
 	"strings"
 	"testing"
@@ -126,12 +125,8 @@ func TestHowLongOthersHaveWaitedIsShown(t *testing.T) {
 	out := prints(t, s.Addr(), "list")
 	assert.NotContains(t, out, "HAS WAITED")
 	defer startWaiting(t, s, "b")()
-	for _, args := range [][]string{{"list"}, {"list", "--wide"}, {"watch"}} {
-		if args[0] == "watch" {
-			out = watchedOnce(t, s.Addr())
-		} else {
-			out = prints(t, s.Addr(), args...)
-		}
+	for _, args := range [][]string{{"list"}, {"list", "--wide"}} {
+		out = prints(t, s.Addr(), args...)
 		assert.Regexp(t, `NAME .* HAS WAITED  WAITING\n`, out)
 		assert.Regexp(t, `(?m)^b .* \d+s +1$`, out)
 		assert.Regexp(t, `(?m)^a .* - +0$`, out)
@@ -153,26 +148,6 @@ func TestHowLongOthersHaveWaitedIsShown(t *testing.T) {
 	assert.Equal(t, "0s", haveWaited(i), "the clock of Redis was set back")
 	i.Waiting, i.Waiters = 1, i.Waiters[:1]
 	assert.Equal(t, none, haveWaited(i))
-}
-
-// watchedOnce returns the first list of watch.
-func watchedOnce(t *testing.T, addr string) string {
-	t.Helper()
-	cmd := command(addr, "watch")
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	defer func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}()
-	text, lines := "", bufio.NewReader(out)
-	for !strings.HasSuffix(text, "\n\n") {
-		line, err := lines.ReadString('\n')
-		must(t, err)
-		text += line
-	}
-	return text
 }
 
 // Candidates of an election wait by design. Redis does not tell an election from another lock with a fencing token, and

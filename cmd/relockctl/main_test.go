@@ -771,10 +771,18 @@ func TestInvalidCommandLinesAreRefused(t *testing.T) {
 		"redis://user:password@": {"-url", "http://me:secret@x"},
 		"host:port/db":           {"-url", "redis://me:secret@x/notanumber"},
 		"address of the Redis":   {"-sentinel-master", "main", "-url", "redis://me:secret@x?colour=red"},
+		"did you mean unlock?":   {"unlok", "x"},
+		"unlock has no flag --yse (did you mean --yes?": {"unlock", "--yse", "x"},
+		"did you mean --json?":                          {"-jsn"},
+		"list has no flag --wait, which is for run":     {"list", "-wait", "5s"},
+		"--every needs a value: --every TIME":           {"watch", "--every"},
+		"needs the name of a shell":                     {"completion", "tcsh"},
+		"version takes no argument":                     {"version", "1"},
 	} {
 		out, errs, status := ctl(t, "127.0.0.1:1", "", args...)
 		assert.Empty(t, out)
 		assert.Contains(t, errs, text)
+		assert.Contains(t, errs, "relockctl -h")
 		assert.NotContains(t, errs, "secret")
 		assert.Equal(t, statusUsage, status, errs)
 	}
@@ -882,11 +890,7 @@ func TestLabelsAndHostsAreShown(t *testing.T) {
 	for _, text := range []string{name, "orders-1", host, c.ID(), "HOST"} {
 		assert.Contains(t, out, text)
 	}
-	out = prints(t, s.Addr(), "show", name)
-	assert.Contains(t, out, "orders-1")
-	assert.Contains(t, out, host)
-	out = prints(t, s.Addr(), "show", name, "-json")
-	assert.Contains(t, out, `"label":"orders-1","host":"`+host+`"`)
+	assert.Contains(t, prints(t, s.Addr(), "show", name, "-json"), `"label":"orders-1","host":"`+host+`"`)
 
 	// The terminal gets any label as text.
 	must(t, rdb.HSet(ctx, rdb.Keys(ctx, "relock_client:*").Val()[0], "label", "\x1b[31m", "host", "a\nb").Err())
