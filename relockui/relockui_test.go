@@ -1020,37 +1020,41 @@ func TestForcedReleaseFromElsewhereIsRefused(t *testing.T) {
 		c := b.client()
 		held, other := b.hold(c, "lock:a"), b.hold(c, "lock:b")
 		b.serve(WithForcedRelease(), WithHosts("evil.example"))
-		with := func(name string, values ...string) url.Values {
-			form := b.form("lock:a")
-			form[name] = values
-			return form
-		}
 		stale := fmt.Sprint(time.Now().Add(-tokenTime - time.Second).Unix())
-		for what, try := range map[string]func() (int, string){
-			"another site":        func() (int, string) { return b.post(b.form("lock:a"), "Origin", "http://evil.example") },
-			"another port":        func() (int, string) { return b.post(b.form("lock:a"), "Origin", "http://127.0.0.1:1") },
-			"an opaque origin":    func() (int, string) { return b.post(b.form("lock:a"), "Origin", "null") },
-			"no origin":           func() (int, string) { return b.post(b.form("lock:a"), "Origin", "") },
-			"a cross-site fetch":  func() (int, string) { return b.post(b.form("lock:a"), "Sec-Fetch-Site", "cross-site") },
-			"a host that rebinds": func() (int, string) { return b.post(b.form("lock:a"), "Host", "rebound.example") },
-			"a known host with the origin of the page": func() (int, string) {
-				return b.post(b.form("lock:a"), "Host", "evil.example")
-			},
-			"no token":             func() (int, string) { return b.post(with("token")) },
-			"a bad token":          func() (int, string) { return b.post(with("token", "1.x")) },
-			"the token of another": func() (int, string) { return b.post(with("token", b.form("lock:b").Get("token"))) },
-			"a token that is old": func() (int, string) {
-				return b.post(with("token", stale+"."+b.page.code("token", "lock:a", stale)))
-			},
-			"a token of the future":  func() (int, string) { return b.post(with("token", "99999999999.x")) },
-			"no confirmation":        func() (int, string) { return b.post(with("sure")) },
-			"no holder":              func() (int, string) { return b.post(with("holder")) },
-			"the holder of another":  func() (int, string) { return b.post(with("holder", b.form("lock:b")["holder"]...)) },
-			"a form that is too big": func() (int, string) { return b.post(with("holder", strings.Repeat("x", mostForm))) },
-			"a GET":                  func() (int, string) { return b.get("/release?" + b.form("lock:a").Encode()) },
+		theirs := b.form("lock:b")
+		for what, try := range map[string]struct {
+			header []string
+			field  string   // of the form; "": it is sent as it is
+			values []string // of the field
+		}{
+			"another site":        {header: []string{"Origin", "http://evil.example"}},
+			"another port":        {header: []string{"Origin", "http://127.0.0.1:1"}},
+			"an opaque origin":    {header: []string{"Origin", "null"}},
+			"no origin":           {header: []string{"Origin", ""}},
+			"a cross-site fetch":  {header: []string{"Sec-Fetch-Site", "cross-site"}},
+			"a host that rebinds": {header: []string{"Host", "rebound.example"}},
+			"a known host with the origin of the page": {header: []string{"Host", "evil.example"}},
+			"no token":               {field: "token"},
+			"a bad token":            {field: "token", values: []string{"1.x"}},
+			"the token of another":   {field: "token", values: theirs["token"]},
+			"a token that is old":    {field: "token", values: []string{stale + "." + b.page.code("token", "lock:a", stale)}},
+			"a token of the future":  {field: "token", values: []string{"99999999999.x"}},
+			"no confirmation":        {field: "sure"},
+			"no holder":              {field: "holder"},
+			"the holder of another":  {field: "holder", values: theirs["holder"]},
+			"a form that is too big": {field: "holder", values: []string{strings.Repeat("x", mostForm)}},
+			"a GET":                  {},
 		} {
-			status, text := try()
-			if what != "a GET" {
+			form := b.form("lock:a")
+			if try.field != "" {
+				form[try.field] = try.values
+			}
+			var text string
+			if what == "a GET" {
+				_, text = b.get("/release?" + form.Encode())
+			} else {
+				var status int
+				status, text = b.post(form, try.header...)
 				assert.GreaterOrEqual(b, status, 400, what)
 			}
 			assert.NotContains(b, text, "Released", what)
@@ -1070,18 +1074,19 @@ func TestBadOptionsAreInvalid(t *testing.T) {
 	defer rdb.Close()
 	ring := redis.NewRing(&redis.RingOptions{})
 	defer ring.Close()
-	for what, try := range map[string]func() (*Handler, error){
-		"interval":  func() (*Handler, error) { return New(rdb, WithInterval(time.Millisecond)) },
-		"pattern":   func() (*Handler, error) { return New(rdb, WithPattern("")) },
-		"host":      func() (*Handler, error) { return New(rdb, WithHosts("a", "")) },
-		"a Ring":    func() (*Handler, error) { return New(ring) },
-		"no client": func() (*Handler, error) { return New(nil) },
-		"nil":       func() (*Handler, error) { return New((*redis.Client)(nil)) },
-		"a type with a Ring": func() (*Handler, error) {
-			return New(struct{ *redis.Ring }{ring})
-		},
+	for what, bad := range map[string]struct {
+		rdb  redis.UniversalClient
+		opts []Option
+	}{
+		"interval":           {rdb, []Option{WithInterval(time.Millisecond)}},
+		"pattern":            {rdb, []Option{WithPattern("")}},
+		"host":               {rdb, []Option{WithHosts("a", "")}},
+		"a Ring":             {rdb: ring},
+		"no client":          {},
+		"nil":                {rdb: (*redis.Client)(nil)},
+		"a type with a Ring": {rdb: struct{ *redis.Ring }{ring}},
 	} {
-		_, err := try()
+		_, err := New(bad.rdb, bad.opts...)
 		assert.ErrorIs(t, err, relock.ErrInvalid, what)
 	}
 }
