@@ -165,23 +165,6 @@ func TestRedissonThatCannotBeBuiltIsLeftOutWithALine(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(out.String(), "Redisson is left out: no Java\n"), out.String())
 }
 
-func TestUnknownWorkloadIsAnError(t *testing.T) {
-	assert.Error(t, run(t.Context(), plan{work: "none"}, io.Discard, output{}, false))
-}
-
-func TestPutReplacesTheTextBetweenMarkers(t *testing.T) {
-	got, err := put("a\n"+begin+"old\n"+end+"b\n", begin, end, "new\n")
-	assert.NoError(t, err)
-	assert.Equal(t, "a\n"+begin+"\nnew\n\n"+end+"b\n", got)
-	again, err := put(got, begin, end, "new\n")
-	assert.NoError(t, err)
-	assert.Equal(t, got, again, "a second time")
-	for _, bad := range []string{"", begin, end, end + begin, begin + end + end, begin + begin + end} {
-		_, err := put(bad, begin, end, "new\n")
-		assert.Error(t, err, "%q", bad)
-	}
-}
-
 const someInfo = "# Commandstats\r\ncmdstat_evalsha:calls=7,usec=1\r\ncmdstat_hget:calls=3,usec=1\r\n" +
 	"cmdstat_eval:calls=1,usec=1\r\n" +
 	"cmdstat_subscribe:calls=2,usec=1\r\ncmdstat_set:calls=4,usec=1\r\n" +
@@ -275,20 +258,6 @@ func requestsOf(
 		}
 	}
 	return after.since(before).requests(kind), shown
-}
-
-func TestFiguresAreRounded(t *testing.T) {
-	for _, c := range []struct{ got, want string }{
-		{amount(0), "0"}, {amount(9994), "9994"}, {amount(9996), "10k"}, {amount(12_340), "12.3k"}, {amount(999_499), "999k"},
-		{amount(999_600), "1.00M"},
-		{amount(math.NaN()), "-"},
-		{digits(0), "0"}, {digits(0.00123), "0.0012"}, {digits(0.5), "0.50"}, {digits(9.999), "10.0"}, {digits(123), "123"},
-		{span(0), "0s"}, {span(1.5e-6), "1.50µs"}, {span(0.25), "250ms"}, {span(3), "3.00s"}, {span(math.NaN()), "-"},
-		{kib(100), "100 B"}, {kib(10 << 10), "10.0 KiB"},
-		{percent(0.42), "42%"},
-	} {
-		assert.Equal(t, c.want, c.got)
-	}
 }
 
 // results returns the results of two rounds, in which relock was twice and four times as fast as one library, and the
@@ -412,11 +381,6 @@ func TestHandoffsAreToldInRoundTrips(t *testing.T) {
 	assert.Equal(t, float64(1), second[stuckCount])
 	r := row{turn.kind, []sample{first, second}}
 	assert.Equal(t, second[handedTail], r.value(handedTail), "all slices are in the last one")
-}
-
-func TestEvennessIsTheSlowestToTheFastest(t *testing.T) {
-	assert.Equal(t, 0.5, evenness([]int{3, 6, 4}))
-	assert.True(t, math.IsNaN(evenness([]int{0, 0})))
 }
 
 func TestGapsAreThoseBetweenConfirmedRenewals(t *testing.T) {

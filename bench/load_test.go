@@ -98,17 +98,6 @@ func TestCallsOfABurstAreCanceledAtOnce(t *testing.T) {
 	})
 }
 
-func TestCallsThatStayAreNotCanceled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := &pretendedPeer{free: make(chan struct{})}
-		l := &leaving{quitting: quitting{oneIn: 1, within: time.Millisecond}, end: time.Now().Add(time.Hour)}
-		time.AfterFunc(time.Second, func() { close(p.free) })
-		_, err := leaver{p, l}.Acquire(t.Context(), "bench")
-		assert.NoError(t, err)
-		assert.Zero(t, l.left.Load())
-	})
-}
-
 func TestOnlyItsOwnCancellationMakesACallerComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &leaving{quitting: quitting{oneIn: hardlyAny, within: time.Hour}, end: time.Now().Add(time.Hour)}
@@ -121,13 +110,6 @@ func TestOnlyItsOwnCancellationMakesACallerComeBack(t *testing.T) {
 		assert.ErrorIs(t, err, context.Canceled)
 		assert.Zero(t, l.left.Load())
 	})
-}
-
-func TestCanceledCallsAreToldPerSection(t *testing.T) {
-	var l leaving
-	l.left.Store(30)
-	assert.Equal(t, 1.5, l.perSection(20))
-	assert.Equal(t, float64(30), l.perSection(0), "not divided by zero")
 }
 
 func TestWokenReadersAreMeasuredByTheLastOne(t *testing.T) {

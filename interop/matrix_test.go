@@ -76,9 +76,9 @@ func newBoth(t *testing.T, s setting) *both {
 	return b
 }
 
-func (b *both) newClient(watchdog time.Duration) *relock.Client {
+func (b *both) newClient(watchdog time.Duration, opts ...relock.Option) *relock.Client {
 	b.Helper()
-	opts := []relock.Option{relock.WithPollInterval(time.Hour), relock.WithLogger(slog.New(slog.DiscardHandler))}
+	opts = append(opts, relock.WithPollInterval(time.Hour), relock.WithLogger(slog.New(slog.DiscardHandler)))
 	if watchdog > 0 {
 		opts = append(opts, relock.WithWatchdogTimeout(watchdog))
 	}

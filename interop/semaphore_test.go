@@ -4,12 +4,9 @@ package interop
 
 import (
 	"context"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -212,88 +209,4 @@ func TestSemaphoreIsRenewedBesideJava(t *testing.T) {
 		b.must(s.Unlock(context.Background()))
 		b.available(s, 1)
 	})
-}
-
-// Two services of each language never hold more permits than there are, and in the end all of them are free.
-func TestSemaphoreStorm(t *testing.T) {
-	const permits = 3
-	run := func(t *testing.T, version string, d deployment, took time.Duration) {
-		s := setting{version: version, redis: d}
-		services := []*java{startJava(t, s), startJava(t, s)}
-		rdb := d.client(t)
-		var all sync.WaitGroup
-		var sections [4]atomic.Int64
-		for i, j := range services {
-			for n := range stormWorkers {
-				a := j.start(command{
-					Op: "storm", Kind: "semaphore", Name: "storm", Thread: n + 1, Counter: "counter",
-					MS: took.Milliseconds(), Lease: permits,
-				})
-				all.Go(func() {
-					select {
-					case a := <-a:
-						assert.True(t, a.OK, "Java: %s", a.Error)
-						sections[i].Add(a.Number)
-					case <-time.After(took + time.Minute):
-						assert.Fail(t, "a Java worker hangs")
-					}
-				})
-			}
-		}
-		end := time.Now().Add(took)
-		var semaphore *relock.Semaphore
-		for i := range 2 {
-			c, err := relock.New(d.client(t))
-			require.NoError(t, err)
-			t.Cleanup(func() { _ = c.Close() })
-			semaphore = c.NewSemaphore("storm", permits)
-			require.NoError(t, semaphore.SetPermits(context.Background(), permits))
-			for range stormWorkers {
-				all.Go(func() {
-					for time.Now().Before(end) {
-						if !assert.NoError(t, semaphore.Do(context.Background(), func(ctx context.Context) error {
-							return visit(ctx, t, rdb, permits)
-						})) {
-							return
-						}
-						sections[2+i].Add(1)
-					}
-				})
-			}
-		}
-		all.Wait()
-		for i := range sections {
-			assert.Positive(t, sections[i].Load(), "sections of service %d", i)
-		}
-		t.Logf(
-			"sections: Java %d and %d, relock %d and %d",
-			sections[0].Load(),
-			sections[1].Load(),
-			sections[2].Load(),
-			sections[3].Load(),
-		)
-		free, err := semaphore.Available(context.Background())
-		require.NoError(t, err)
-		assert.Equal(t, permits, free, "permits in the end")
-	}
-	for _, version := range versions {
-		t.Run("redisson-"+version, func(t *testing.T) {
-			t.Parallel()
-			run(t, version, single(t), stormTime(t))
-		})
-	}
-	t.Run("cluster/redisson-"+clusterVersions[0], func(t *testing.T) {
-		t.Parallel()
-		run(t, clusterVersions[0], cluster(t), stormTime(t))
-	})
-}
-
-// visit counts the holders while the caller is one of them.
-func visit(ctx context.Context, t *testing.T, rdb redis.UniversalClient, permits int64) error {
-	now, err := rdb.Incr(ctx, "counter").Result()
-	if err != nil {
-		return err
-	}
-	assert.LessOrEqual(t, now, permits, "holders")
-	return rdb.Decr(ctx, "counter").Err()
 }

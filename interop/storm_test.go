@@ -36,10 +36,13 @@ func stormTime(t *testing.T) time.Duration {
 	return d
 }
 
-var stormKinds = []string{"lock", "fenced", "fair", "write", "rw", "multi", "red"}
+const stormPermits = 3
+
+var stormKinds = []string{"lock", "fenced", "fair", "write", "rw", "multi", "red", "semaphore"}
 
 // No update of a counter that every worker reads and writes under the lock is lost, every worker gets its turn, and
-// nothing is left. Only the newest Redisson on a single server has the whole time.
+// nothing is left. The workers of a semaphore never hold more permits than there are, and in the end all of them are
+// free. Only the newest Redisson on a single server has the whole time.
 func TestStorm(t *testing.T) {
 	if os.Getenv("RELOCK_STORM_WORKER") != "" {
 		stormService(t)
@@ -77,31 +80,33 @@ func storm(t *testing.T, version, kind string, redis deployment, took time.Durat
 	services := []*java{startJava(t, s), startJava(t, s)}
 
 	var sections []int64
-	var mu sync.Mutex // guards sections
+	var ofService [4]int64
+	var mu sync.Mutex // guards sections and ofService
 	var all sync.WaitGroup
-	note := func(n int64) {
+	note := func(service int, n int64) {
 		mu.Lock()
 		defer mu.Unlock()
 		sections = append(sections, n)
+		ofService[service] += n
 	}
-	for _, j := range services {
+	for service, j := range services {
 		for i := range stormWorkers {
 			a := j.start(command{
 				Op: "storm", Kind: kind, Name: "storm", Names: []string{"storm-1", "storm-2"}, Thread: i + 1,
-				Counter: "counter", MS: took.Milliseconds(),
+				Counter: "counter", MS: took.Milliseconds(), Lease: stormPermits, // which a semaphore reads
 			})
 			all.Go(func() {
 				select {
 				case a := <-a:
 					assert.True(t, a.OK, "Java: %s", a.Error)
-					note(a.Number)
+					note(service, a.Number)
 				case <-time.After(took + time.Minute):
 					assert.Fail(t, "a Java worker hangs")
 				}
 			})
 		}
 	}
-	for range 2 {
+	for service := 2; service < 4; service++ {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestStorm$")
 		cmd.Env = append(os.Environ(), "RELOCK_STORM_WORKER="+kind, "RELOCK_STORM="+took.String(),
 			"RELOCK_STORM_REDIS="+strings.Join(redis.addrs, ","), "RELOCK_STORM_CLUSTER="+strconv.FormatBool(redis.cluster))
@@ -111,7 +116,7 @@ func storm(t *testing.T, version, kind string, redis deployment, took time.Durat
 			for line := range strings.Lines(string(out)) {
 				if n, ok := strings.CutPrefix(strings.TrimSpace(line), "sections "); ok {
 					k, _ := strconv.ParseInt(n, 10, 64)
-					note(k)
+					note(service, k)
 				}
 			}
 		})
@@ -127,15 +132,28 @@ func storm(t *testing.T, version, kind string, redis deployment, took time.Durat
 		sum += n
 		least = min(least, n)
 	}
-	assert.Equal(t, sum, counted, "the counter grows by one in each section")
+	want := sum
+	if kind == "semaphore" {
+		want = 0
+		free, err := rdb.Get(ctx, "storm").Int()
+		require.NoError(t, err)
+		assert.Equal(t, stormPermits, free, "permits in the end")
+	}
+	assert.Equal(t, want, counted, "the counter grows by one in each section, and counts the holders of a semaphore")
 	assert.Len(t, sections, 4*stormWorkers, "workers")
-	assert.NotZero(t, least, "sections of the worker that had the fewest")
+	assert.NotContains(t, ofService, int64(0), "sections of a service")
+	if kind != "semaphore" { // whose waiting processes Java overtakes
+		assert.NotZero(t, least, "sections of the worker that had the fewest")
+	}
 	t.Logf("%d sections in %v, workers have %v", sum, took, sections)
 	t.Cleanup(func() {
 		if t.Failed() {
 			dump(t, rdb, keys(rdb, "storm"))
 		}
 	})
+	if kind == "semaphore" { // its number of permits stays
+		return
+	}
 	// A request that had no answer for a second leaves a tombstone in the wait queue for a minute.
 	testredis.Await(t, "nothing is left", soon+time.Minute, func() bool { return len(keys(rdb, "storm")) == 0 })
 }
@@ -190,6 +208,10 @@ func stormService(t *testing.T) {
 	case "rw":
 		rw := c.NewRWLock("storm")
 		l, read = rw.Write(), rw.Read()
+	case "semaphore":
+		s := c.NewSemaphore("storm", stormPermits)
+		require.NoError(t, s.SetPermits(ctx, stormPermits))
+		l = s
 	default:
 		l = kindOf(kind).lock(c, "storm")
 	}
@@ -220,11 +242,14 @@ func stormService(t *testing.T) {
 				}
 				if err == nil {
 					err = l.Do(ctx, func(ctx context.Context) error {
+						n++
+						if _, is := l.(*relock.Semaphore); is {
+							return visit(ctx, t, rdb)
+						}
 						count, err := counter(ctx)
 						if err != nil {
 							return err
 						}
-						n++
 						return rdb.Set(ctx, "counter", count+1, 0).Err()
 					})
 				}
@@ -238,4 +263,14 @@ func stormService(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// visit counts the holders while the caller is one of them.
+func visit(ctx context.Context, t *testing.T, rdb redis.UniversalClient) error {
+	now, err := rdb.Incr(ctx, "counter").Result()
+	if err != nil {
+		return err
+	}
+	assert.LessOrEqual(t, now, int64(stormPermits), "holders")
+	return rdb.Decr(ctx, "counter").Err()
 }

@@ -44,20 +44,3 @@ func TestPageSaysWhetherALeaseGrows(t *testing.T) {
 		assert.Equal(t, lapse{start, start.Add(30 * time.Second), true}, seen(h, at, before...))
 	}
 }
-
-// The form of a release does not change while it is shown, so it says only what is known.
-func TestFormSaysOnlyWhatIsKnownOfALease(t *testing.T) {
-	start := time.UnixMilli(1_700_000_000_000)
-	h := relock.Holder{Remaining: 30 * time.Second}
-	l := seen(h, start)
-	assert.Empty(t, l.verdict(h, start))
-	assert.Empty(t, lapse{}.verdict(h, start))
-	assert.Contains(t, l.verdict(h, start.Add(12*time.Second)), "(the lease does not grow)")
-	l = seen(h, start.Add(10*time.Second), l)
-	assert.Equal(t, "its process is alive (the lease grows)", l.verdict(h, start.Add(10*time.Second)))
-	for part, h := range map[string]relock.Holder{
-		"detached": {Detached: true, Remaining: time.Second}, "no end": {Remaining: -1}, "expired": {},
-	} {
-		assert.Contains(t, l.verdict(h, start), part)
-	}
-}

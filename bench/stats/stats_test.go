@@ -38,16 +38,6 @@ func TestQuantilesAreThoseOfTheSortedValues(t *testing.T) {
 	}
 }
 
-func TestEveryBucketEndsWhereTheNextBegins(t *testing.T) {
-	for i := range buckets - 1 {
-		end := top(i)
-		if end < math.MaxInt64 {
-			require.Equal(t, i, bucket(end), "the bucket of %d, where bucket %d ends", end, i)
-			require.Equal(t, i+1, bucket(end+1), "the bucket behind %d, where bucket %d ends", end, i)
-		}
-	}
-}
-
 func TestHistogramTakesNothingAndExtremes(t *testing.T) {
 	var h Histogram
 	assert.Zero(t, h.Quantile(0.5))

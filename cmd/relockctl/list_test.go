@@ -3,9 +3,7 @@ package main
 // What a list has, and how it looks.
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -22,15 +20,20 @@ import (
 func startWaiting(t *testing.T, s *testredis.Server, name string) (giveUp func()) {
 	t.Helper()
 	c := newClient(t, s.Client())
-	i, err := c.Inspect(context.Background(), name)
-	must(t, err)
+	return startWaitingFor(t, c, c.NewLock(name))
+}
+
+// startWaitingFor is startWaiting for a lock of any type, which the waiter may get in the end.
+func startWaitingFor(t *testing.T, c *relock.Client, l relock.Locker) (giveUp func()) {
+	t.Helper()
+	before := waiters(t, c, l.Name())
 	ctx, cancel := context.WithCancel(context.Background())
 	got := make(chan error, 1)
-	go func() { got <- c.NewLock(name).Lock(ctx) }()
-	testredis.Await(t, "one more waits", soon, func() bool { return waiters(t, c, name) == i.Waiting+1 })
+	go func() { got <- l.Lock(ctx) }()
+	testredis.Await(t, "one more waits", soon, func() bool { return waiters(t, c, l.Name()) == before+1 })
 	return func() {
 		cancel()
-		assert.ErrorIs(t, <-got, context.Canceled)
+		<-got
 	}
 }
 
@@ -47,12 +50,8 @@ func TestListHasThoseWithWaitersFirst(t *testing.T) {
 	defer startWaiting(t, s, "b")()
 	names := func(args ...string) string {
 		t.Helper()
-		out, errs, status := ctl(t, s.Addr(), "", append([]string{"list", "--json"}, args...)...)
-		assert.Zero(t, status, errs)
-		var locks []jsonLock
-		must(t, json.Unmarshal([]byte(out), &locks))
 		all := ""
-		for _, l := range locks {
+		for _, l := range printed[[]jsonLock](t, s.Addr(), append([]string{"list", "--json"}, args...)...) {
 			all += l.Name
 		}
 		return all
@@ -116,89 +115,6 @@ func TestEmptyListIsASentence(t *testing.T) {
 	}
 }
 
-// A text is cut between characters as people see them, and is no wider than it may be.
-func TestTextsAreCutByTheirWidth(t *testing.T) {
-	for _, c := range []struct{ text, short, middle string }{
-		{"orders:42", "orders:…", "orde…:42"},
-		{"orders:4", "orders:4", "orders:4"},
-		{"日本日本日本", "日本日…", "日本…本"},
-		{"e\u0301e\u0301e\u0301e\u0301e\u0301e\u0301e\u0301e\u0301e\u0301",
-			"e\u0301e\u0301e\u0301e\u0301e\u0301e\u0301e\u0301…", "e\u0301e\u0301e\u0301e\u0301…e\u0301e\u0301e\u0301"},
-		{"👩‍👩‍👧ab👩‍👩‍👧cdef", "👩‍👩‍👧ab👩‍👩‍👧c…", "👩‍👩‍👧ab…def"},
-	} {
-		assert.Equal(t, c.short, short(c.text, 8))
-		assert.Equal(t, c.middle, middle(c.text, 8))
-		assert.LessOrEqual(t, uniseg.StringWidth(middle(c.text, 8)), 8)
-	}
-	long := "lock:orders:" + strings.Repeat("x", 60) + ":42"
-	assert.True(t, strings.HasPrefix(middle(long, 48), "lock:orders:"))
-	assert.True(t, strings.HasSuffix(middle(long, 48), ":42"))
-}
-
-// A word of Hebrew or Arabic is not cut, as long as something is left.
-func TestWordsFromRightToLeftAreNotCut(t *testing.T) {
-	for text, want := range map[string]string{
-		"lock:שלום:orders:42":      "lock:…rs:42",
-		"lock:orders:שלום:42":      "lock:ord…:42",
-		"lock:orders:x:مرحبا":      "lock:o…مرحبا",
-		"lock:orders:x:مرحبامرحبا": "lock:o…مرحبا", // of the end nothing would be left
-		"שלוםשלוםשלוםשלום":         "שלוםשל…םשלום",
-	} {
-		assert.Equal(t, want, cut(text, 12, 5), text)
-	}
-}
-
-// A column that has no text is not shown, and neither is its head.
-func TestColumnsWithoutTextAreNotShown(t *testing.T) {
-	table := func(rows ...[]any) string {
-		return new(program).tabulate(func(line func(cells ...any)) {
-			for _, row := range rows {
-				line(row...)
-			}
-		})
-	}
-	first, second := []any{"a", none, 1, none}, []any{"b", none, 2, "x"}
-	assert.Equal(t, "A  C\na  1\n", table(heads("A", "B", "C", "D"), first))
-	assert.Equal(t, "A  C  D\na  1  -\nb  2  x\n", table(heads("A", "B", "C", "D"), first, second))
-	assert.Equal(t, "name  -\n", table([]any{"name", none}), "without heads")
-}
-
-// A narrow table loses its expendable columns before its names are shorter than twice their least width, and as few of
-// them as possible.
-func TestTablesAreFitted(t *testing.T) {
-	fitted := func(columns int) (string, []string) {
-		var g grid
-		g.add(heads("NAME", "ONE", "TWO", "END")...)
-		g.add(elastic{strings.Repeat("n", 20), 5}, "1234", "1234", "!")
-		g.add(elastic{"日本日本日本", 5}, "1", "1", "!")
-		missing := g.fit(columns, "TWO", "ONE", "NO")
-		return g.text(new(program)), missing
-	}
-	for columns, missing := range map[int][]string{
-		100: nil, 37: nil, 36: nil, 27: nil, 26: {"TWO"}, 21: {"TWO"}, 20: {"TWO", "ONE"}, 10: {"TWO", "ONE"},
-		9: {"TWO", "ONE"}, 1: {"TWO", "ONE"},
-	} {
-		text, got := fitted(columns)
-		assert.Equal(t, missing, got, columns)
-		for line := range strings.Lines(text) {
-			assert.LessOrEqual(t, uniseg.StringWidth(strings.TrimSpace(line)), max(columns, 10), "%d: %s", columns, line)
-			assert.Contains(t, "!D", line[len(line)-2:len(line)-1], "the last column is there")
-		}
-	}
-	text, _ := fitted(37)
-	assert.Contains(t, text, strings.Repeat("n", 20))
-
-	// The widest column is shortened first, and none below its least width.
-	for columns, want := range map[int]string{
-		18: "abcdefghij  123456\n", 14: "abc…ij  123456\n", 12: "ab…ij  12…56\n", 9: "a…j  12…6\n", 5: "a…j  12…6\n",
-	} {
-		var g grid
-		g.add(elastic{"abcdefghij", 3}, elastic{"123456", 4})
-		g.fit(columns)
-		assert.Equal(t, want, g.text(new(program)), columns)
-	}
-}
-
 // A list has how long the first of the waiters has waited, if there is one, as show has it for each.
 func TestHowLongOthersHaveWaitedIsShown(t *testing.T) {
 	s := testredis.Start(t)
@@ -206,20 +122,16 @@ func TestHowLongOthersHaveWaitedIsShown(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		must(t, c.NewLock(name).Lock(ctx))
 	}
-	out, _, _ := ctl(t, s.Addr(), "", "list")
+	out := prints(t, s.Addr(), "list")
 	assert.NotContains(t, out, "HAS WAITED")
 	defer startWaiting(t, s, "b")()
-	for _, args := range [][]string{{"list"}, {"list", "--wide"}, {"watch"}} {
-		if args[0] == "watch" {
-			out = watchedOnce(t, s.Addr())
-		} else {
-			out, _, _ = ctl(t, s.Addr(), "", args...)
-		}
+	for _, args := range [][]string{{"list"}, {"list", "--wide"}} {
+		out = prints(t, s.Addr(), args...)
 		assert.Regexp(t, `NAME .* HAS WAITED  WAITING\n`, out)
 		assert.Regexp(t, `(?m)^b .* \d+s +1$`, out)
 		assert.Regexp(t, `(?m)^a .* - +0$`, out)
 	}
-	out, _, _ = ctl(t, s.Addr(), "", "show", "b")
+	out = prints(t, s.Addr(), "show", "b")
 	assert.Regexp(t, `WAITER .* HAS WAITED  REACHABLE\n`, out)
 	for _, head := range []string{" AS ", "ALIVE FOR", "JAVA DEADLINE"} {
 		assert.NotContains(t, out, head, "nothing is below it")
@@ -238,26 +150,6 @@ func TestHowLongOthersHaveWaitedIsShown(t *testing.T) {
 	assert.Equal(t, none, haveWaited(i))
 }
 
-// watchedOnce returns the first list of watch.
-func watchedOnce(t *testing.T, addr string) string {
-	t.Helper()
-	cmd := command(addr, "watch")
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	defer func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}()
-	text, lines := "", bufio.NewReader(out)
-	for !strings.HasSuffix(text, "\n\n") {
-		line, err := lines.ReadString('\n')
-		must(t, err)
-		text += line
-	}
-	return text
-}
-
 // Candidates of an election wait by design. Redis does not tell an election from another lock with a fencing token, and
 // a lock without waiters not from a fair one.
 func TestTypeSaysWhatRedisKnows(t *testing.T) {
@@ -268,33 +160,20 @@ func TestTypeSaysWhatRedisKnows(t *testing.T) {
 	must(t, c.NewLock("waited for").Lock(ctx))
 	defer startWaiting(t, s, "waited for")()
 	must(t, c.NewFairLock("fair", relock.Fenced()).Lock(ctx))
-	defer startWaitingFairly(t, s, "fair")()
+	waiting := newClient(t, s.Client())
+	defer startWaitingFor(t, waiting, waiting.NewFairLock("fair"))()
 	for name, want := range map[string]string{
 		"fenced": "fenced lock or election", "free": "lock, or a fair lock without waiters, which looks the same",
 		"waited for": "lock", "fair": "fair",
 	} {
-		out, _, _ := ctl(t, s.Addr(), "", "show", name)
+		out := prints(t, s.Addr(), "show", name)
 		assert.Regexp(t, `(?m)^type +`+want+`$`, out, name)
 		listed, _, _ := strings.Cut(want, ",")
-		out, _, _ = ctl(t, s.Addr(), "", "list", name)
+		out = prints(t, s.Addr(), "list", name)
 		assert.Regexp(t, `(?m)^`+name+`  +`+listed+`  +`, out)
 	}
-	out, _, _ := ctl(t, s.Addr(), "", "show", "--json", "fenced")
+	out := prints(t, s.Addr(), "show", "--json", "fenced")
 	assert.Contains(t, out, `"type":"lock"`)
-}
-
-// startWaitingFairly is startWaiting for a fair lock.
-func startWaitingFairly(t *testing.T, s *testredis.Server, name string) (giveUp func()) {
-	t.Helper()
-	c := newClient(t, s.Client())
-	ctx, cancel := context.WithCancel(context.Background())
-	got := make(chan error, 1)
-	go func() { got <- c.NewFairLock(name).Lock(ctx) }()
-	awaitWaiter(t, s, name)
-	return func() {
-		cancel()
-		assert.ErrorIs(t, <-got, context.Canceled)
-	}
 }
 
 // All columns begin below each other, whatever is in front of them.
@@ -323,9 +202,7 @@ func TestPatternIsNotAName(t *testing.T) {
 			"relockctl list 'lock:*' lists")
 	}
 	must(t, newClient(t, s.Client()).NewLock("lock:*").Lock(context.Background()))
-	out, errs, status := ctl(t, s.Addr(), "", "unlock", "--yes", "lock:*")
-	assert.Zero(t, status, errs)
-	assert.Equal(t, "lock:* was released.\n", out)
+	assert.Equal(t, "lock:* was released.\n", prints(t, s.Addr(), "unlock", "--yes", "lock:*"))
 }
 
 func TestNamesAreQuotedForTheShell(t *testing.T) {
@@ -333,9 +210,7 @@ func TestNamesAreQuotedForTheShell(t *testing.T) {
 		"lock:orders:42", "a b", "it's", "$HOME", "*", "a\nb", "\x1b[31m'x'", `back\slash`, "日本", `"q"`, "-x", "a\xff",
 	} {
 		require.NotContains(t, argument(name), "\x1b")
-		out, errs, status := ctl(t, testredis.Start(t).Addr(), "", "run", "j", "--", "bash", "-c",
-			"printf %s "+strings.TrimPrefix(argument(name), "-- "))
-		require.Zero(t, status, errs)
-		assert.Equal(t, name, out)
+		assert.Equal(t, name, prints(t, testredis.Start(t).Addr(), "run", "j", "--", "bash", "-c",
+			"printf %s "+strings.TrimPrefix(argument(name), "-- ")))
 	}
 }

@@ -160,11 +160,10 @@ func TestRunGivesTheCommandItsArgumentsAndInput(t *testing.T) {
 func TestRunTellsTheCommandTheNameAndTheToken(t *testing.T) {
 	s := testredis.Start(t)
 	const script = `echo "$RELOCK_NAME,$RELOCK_TOKEN"`
-	out, _, _ := ctl(t, s.Addr(), "", "run", "my job", "--", "sh", "-c", script)
+	out := prints(t, s.Addr(), "run", "my job", "--", "sh", "-c", script)
 	assert.Equal(t, "my job,\n", out)
 	for _, fair := range []string{"-fair=false", "-fair"} {
-		out, errs, status := ctl(t, s.Addr(), "", "run", "-fenced", fair, "fenced", "--", "sh", "-c", script)
-		assert.Zero(t, status, errs)
+		out := prints(t, s.Addr(), "run", "-fenced", fair, "fenced", "--", "sh", "-c", script)
 		token := s.Client().Get(context.Background(), "redisson_lock_token:{fenced}").Val()
 		assert.Equal(t, "fenced,"+token+"\n", out)
 	}
@@ -175,8 +174,7 @@ func TestRunDoesNotPassOnATokenOfAnotherLock(t *testing.T) {
 	t.Setenv("RELOCK_TOKEN", "7")
 	s := testredis.Start(t)
 	for _, flag := range []string{"-fenced=false", "-fenced"} {
-		out, errs, status := ctl(t, s.Addr(), "", "run", flag, "job", "--", "sh", "-c", `echo "${RELOCK_TOKEN-none}"`)
-		assert.Zero(t, status, errs)
+		out := prints(t, s.Addr(), "run", flag, "job", "--", "sh", "-c", `echo "${RELOCK_TOKEN-none}"`)
 		if assert.NotEqual(t, "7\n", out); flag != "-fenced" {
 			assert.Equal(t, "none\n", out)
 		}
@@ -203,8 +201,7 @@ func TestRunAcquiresTheLockThatItsFlagsName(t *testing.T) {
 		name := "job" + flags[0]
 		script := `"$0" list "$RELOCK_NAME"`
 		args := append(append([]string{"run"}, flags...), name, "--", "sh", "-c", script, binary)
-		out, errs, status := ctl(t, s.Addr(), "", args...)
-		assert.Zero(t, status, errs)
+		out := prints(t, s.Addr(), args...)
 		assert.Contains(t, out, name)
 		assert.Contains(t, out, "relockctl run sh", "the label")
 	}
@@ -279,54 +276,34 @@ func TestRunRefusesABadCommandLine(t *testing.T) {
 	assert.Equal(t, statusUsage, status, "an empty name")
 }
 
+// With -skip a job that runs elsewhere is no failure, and everything else is one.
 func TestRunDoesNotStartTheCommandWithoutTheLock(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()
 	must(t, newClient(t, rdb).NewLock("held").Lock(ctx))
 	must(t, newClient(t, rdb).NewSemaphore("permits", 1).Lock(ctx))
 	must(t, rdb.HSet(ctx, "data", "name", "bob").Err())
-	for _, c := range []struct{ addr, args, want string }{
-		{s.Addr(), "-wait 10ms held", "held was not acquired within 10ms, because another owner holds it"},
-		{s.Addr(), "-wait 0 held", "held was not acquired, because another owner holds it"},
-		{s.Addr(), "-wait 0 -semaphore 1 permits", "others hold its permits, or wait for them"},
-		{s.Addr(), "-wait 10ms data", "not a lock"},
-		{"127.0.0.1:1", "-wait 10ms job", "cannot reach the Redis"},
-	} {
-		args := append(append([]string{"run"}, strings.Fields(c.args)...), "--", "echo", "started")
-		out, errs, status := ctl(t, c.addr, "", args...)
-		assert.Empty(t, out)
-		assert.Contains(t, errs, c.want)
-		assert.Equal(t, statusNotAcquired, status, errs)
-	}
-}
-
-// With -skip a job that runs elsewhere is no failure, and everything else is one.
-func TestRunSkipsOnlyWhatOthersHold(t *testing.T) {
-	s := testredis.Start(t)
-	ctx, rdb := context.Background(), s.Client()
-	c := newClient(t, rdb)
-	must(t, c.NewLock("held").Lock(ctx))
-	must(t, c.NewSemaphore("permits", 1).Lock(ctx))
-	must(t, rdb.HSet(ctx, "data", "name", "bob").Err())
 	for _, c := range []struct {
-		addr   string
-		args   string
-		want   string
-		status int
+		addr, args, want string
+		elsewhere        bool
 	}{
-		{s.Addr(), "-wait 0 held", "", statusDone},
-		{s.Addr(), "-wait 10ms held", "", statusDone},
-		{s.Addr(), "-wait 0 -semaphore 1 permits", "", statusDone},
-		{s.Addr(), "-wait 0 data", "not a lock", statusNotAcquired},
-		{"127.0.0.1:1", "-wait 0 held", "cannot reach the Redis", statusNotAcquired},
-		{s.Addr(), "-wait -1s held", "must not be negative", statusUsage},
+		{s.Addr(), "-wait 10ms held", "held was not acquired within 10ms, because another owner holds it", true},
+		{s.Addr(), "-wait 0 held", "held was not acquired, because another owner holds it", true},
+		{s.Addr(), "-wait 0 -semaphore 1 permits", "others hold its permits, or wait for them", true},
+		{s.Addr(), "-wait 10ms data", "not a lock", false},
+		{"127.0.0.1:1", "-wait 10ms job", "cannot reach the Redis", false},
 	} {
-		args := append(append([]string{"run", "-skip"}, strings.Fields(c.args)...), "--", "echo", "started")
-		out, errs, status := ctl(t, c.addr, "", args...)
-		assert.Empty(t, out, c.args)
-		assert.Equal(t, c.status, status, c.args)
-		if assert.Contains(t, errs, c.want, c.args); c.want == "" {
-			assert.Empty(t, errs, c.args)
+		for _, skip := range []string{"-skip=false", "-skip"} {
+			args := append(append([]string{"run", skip}, strings.Fields(c.args)...), "--", "echo", "started")
+			out, errs, status := ctl(t, c.addr, "", args...)
+			assert.Empty(t, out, args)
+			if skip == "-skip" && c.elsewhere {
+				assert.Empty(t, errs, args)
+				assert.Equal(t, statusDone, status, args)
+			} else {
+				assert.Contains(t, errs, c.want, args)
+				assert.Equal(t, statusNotAcquired, status, args)
+			}
 		}
 	}
 	_, _, status := ctl(t, s.Addr(), "", "run", "-skip", "free", "--", "sh", "-c", "exit 3")
@@ -436,9 +413,7 @@ func TestRunRenewsTheLock(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	// Of the lease of 30s only 1.7s are for the command, unless the lease is renewed.
-	_, errs, status := ctl(t, s.Addr(), "", "run", "-grace", "28s", "job", "--", "sleep", "4")
-	assert.Zero(t, status, errs)
-	assert.Empty(t, errs)
+	prints(t, s.Addr(), "run", "-grace", "28s", "job", "--", "sleep", "4")
 }
 
 // The command is told before the lock is lost, not when it is.
@@ -535,28 +510,26 @@ func TestRunEndsTheCommandWhenTheLockIsGone(t *testing.T) {
 }
 
 // Nothing of the command is left when its lock has ended, although it ignores SIGTERM and has started a process in the
-// background.
-func TestRunKillsACommandThatIgnoresTerm(t *testing.T) {
+// background. A shell that ends with SIGTERM leaves its background without the lock, which does not get the whole grace.
+func TestRunKillsWhatIgnoresTerm(t *testing.T) {
 	t.Parallel()
-	s := testredis.Start(t)
-	r := begin(t, s.Addr(), "-lease", "3s", "-grace", "1s", "job", "--", "sh", "-c",
-		"trap '' TERM; (trap '' TERM; echo ready; sleep 1000; true) & while :; do sleep 0.05; done")
-	r.prints("ready")
-	begun := time.Now()
-	assert.Equal(t, statusLost, r.ends())
-	assert.Less(t, time.Since(begun), soon)
-}
-
-// A shell ends with SIGTERM, and what it has started in the background does not.
-func TestRunKillsWhatTheCommandLeavesWithoutTheLock(t *testing.T) {
-	t.Parallel()
-	s := testredis.Start(t)
-	r := begin(t, s.Addr(), "-lease", "20s", "-grace", "18s", "job", "--", "sh", "-c",
-		"(trap '' TERM; echo ready; sleep 1000; true) & while :; do sleep 0.05; done")
-	r.prints("ready")
-	begun := time.Now()
-	assert.Equal(t, statusLost, r.ends())
-	assert.Less(t, time.Since(begun), 15*time.Second, "not after the grace")
+	const background = "(trap '' TERM; echo ready; sleep 1000; true) & while :; do sleep 0.05; done"
+	for name, c := range map[string]struct {
+		lease, grace, script string
+		within               time.Duration
+	}{
+		"the command":     {"3s", "1s", "trap '' TERM; " + background, soon},
+		"what it started": {"20s", "18s", background, 15 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := begin(t, testredis.Start(t).Addr(), "-lease", c.lease, "-grace", c.grace, "job", "--", "sh", "-c", c.script)
+			r.prints("ready")
+			begun := time.Now()
+			assert.Equal(t, statusLost, r.ends())
+			assert.Less(t, time.Since(begun), c.within)
+		})
+	}
 }
 
 func TestRunNoticesALossAtTheRelease(t *testing.T) {
@@ -575,14 +548,4 @@ func TestRunWarnsIfTheReleaseFails(t *testing.T) {
 	r.input.Close()
 	assert.Equal(t, 3, r.ends())
 	assert.Contains(t, r.stderr.String(), "warning: the command has ended, but the lock may stay held for up to 30s")
-}
-
-func TestRunHelpNamesItsFlags(t *testing.T) {
-	out, _, _ := ctl(t, "127.0.0.1:1", "", "run", "-h")
-	for _, flag := range []string{
-		"-wait", "-skip", "-lease", "-grace", "-fair", "-fenced", "-semaphore", "RELOCK_NAME", "RELOCK_TOKEN", "126", "127",
-		"75", "76",
-	} {
-		assert.True(t, strings.Contains(out, flag), flag)
-	}
 }

@@ -150,14 +150,10 @@ func TestServePrintsAURLThatItAnswers(t *testing.T) {
 		_, errs := end()
 		assert.Equal(t, addr != "127.0.0.1:0", strings.Contains(errs, hint), "%s: %s", addr, errs)
 	}
-	for hosts, want := range map[string]string{
-		"locks.example,admin.example": `^http://locks\.example:\d+/$`, "[2001:db8::1]": `^http://\[2001:db8::1\]:\d+/$`,
-	} {
-		page, end := served(t, s.Addr(), "serve", "-expose", "-addr", ":0", "-hosts", hosts)
-		assert.Regexp(t, want, page)
-		_, errs := end()
-		assert.NotContains(t, errs, hint)
-	}
+	page, end := served(t, s.Addr(), "serve", "-expose", "-addr", ":0", "-hosts", "[2001:db8::1]")
+	assert.Regexp(t, `^http://\[2001:db8::1\]:\d+/$`, page)
+	_, errs := end()
+	assert.NotContains(t, errs, hint)
 }
 
 // In front of serve -addr is the address of Redis, and with -expose the page needs the names under which it is reached.
@@ -167,13 +163,12 @@ func TestServeHasItsOwnAddress(t *testing.T) {
 		"locks.example,admin.example")
 	address, err := url.Parse(page)
 	must(t, err)
-	_, port, err := net.SplitHostPort(address.Host)
-	must(t, err)
+	assert.Equal(t, "locks.example", address.Hostname())
 	for host, want := range map[string]int{
 		"locks.example": http.StatusOK, "admin.example": http.StatusOK, "localhost": http.StatusOK,
 		"evil.example": http.StatusMisdirectedRequest, "0.0.0.0": http.StatusMisdirectedRequest,
 	} {
-		r, err := http.NewRequest(http.MethodGet, "http://127.0.0.1:"+port+"/", nil)
+		r, err := http.NewRequest(http.MethodGet, "http://127.0.0.1:"+address.Port()+"/", nil)
 		must(t, err)
 		r.Host = host
 		answer, err := http.DefaultClient.Do(r)

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/rivo/uniseg"
@@ -90,18 +89,6 @@ func TestListIsForPeopleOnATerminal(t *testing.T) {
 	assert.NotContains(t, out+errs, "\x1b")
 	assert.Equal(t, 3, strings.Count(out, "\n"), out)
 	assert.NotContains(t, onTerminal(t, s.Addr(), "", "list", "--json"), "held,")
-}
-
-// People need no flag to learn whether a lease grows.
-func TestShowLooksOnATerminal(t *testing.T) {
-	s := testredis.Start(t)
-	c, err := relock.New(s.Client(), relock.WithLabel(""), relock.WithWatchdogTimeout(3*time.Second))
-	must(t, err)
-	defer c.Close()
-	must(t, c.NewLock("a").Lock(context.Background()))
-	assert.Contains(t, onTerminal(t, s.Addr(), "", "show", "a"), "\r\x1b[K\x1b[32mThe lease grows:\x1b[0m ")
-	assert.NotContains(t, onTerminal(t, s.Addr(), "", "show", "--for", "0s", "a"), "Looking")
-	assert.NotContains(t, onTerminal(t, s.Addr(), "", "show", "--json", "a"), "Looking")
 }
 
 // watched runs watch on a terminal, until it has drawn a few times and gets Ctrl-C, and returns what the terminal gets.
@@ -221,20 +208,4 @@ func TestTotalOfLocksWithWaiters(t *testing.T) {
 	out := onTerminal(t, s.Addr(), "", "list", "--waiting")
 	assert.Contains(t, out, "\n1 of 3 locks has waiters\n")
 	assert.Contains(t, watched(t, 100, 10, s.Addr(), "--waiting"), ": 1 of 3 locks has waiters ")
-}
-
-func TestWatchSaysWhatDoesNotFit(t *testing.T) {
-	s := testredis.Start(t)
-	holdLong(t, s)
-	lines := func(args ...string) []string {
-		frame := strings.Split(watched(t, 80, 24, s.Addr(), args...), home)[2]
-		return strings.Split(strings.NewReplacer("\r", "", bold, "", reset, "", yellow, "").Replace(frame), "\x1b[K\n")
-	}
-	all := lines()
-	assert.Equal(t, "Not shown for lack of width: HOLDS, OWNER and CLIENT.", all[1])
-	assert.Regexp(t, `^NAME +TYPE +LEASE +HAS WAITED +WAITING +LABEL$`, all[2])
-	for _, line := range all[2:6] {
-		assert.LessOrEqual(t, uniseg.StringWidth(line), 80, line)
-	}
-	assert.Equal(t, "Not shown for lack of width: the right end of the lines.", lines("--wide")[1])
 }

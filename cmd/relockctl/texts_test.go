@@ -6,7 +6,6 @@ import (
 	"context"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -45,6 +43,7 @@ func TestOtherDataIsNamedWithItsType(t *testing.T) {
 		assert.NotContains(t, errs, advice)
 		assert.Equal(t, statusFailed, status)
 	}
+	assert.Equal(t, "x", rdb.Get(ctx, "text").Val())
 	_, errs, _ := ctl(t, s.Addr(), "", "run", "text", "--", "true")
 	assert.Contains(t, errs, advice, "whoever runs a command chooses the name")
 }
@@ -72,35 +71,20 @@ func TestRunSaysOfWhichTypeANameIs(t *testing.T) {
 func TestMistakesAreAnswered(t *testing.T) {
 	s := testredis.Start(t)
 	must(t, newClient(t, s.Client()).NewLock("lock:invoices:1").Lock(context.Background()))
-	none := filepath.Join(t.TempDir(), "none")
 	for _, c := range []struct {
 		args   []string
 		want   string
 		status int
 	}{
-		{[]string{"list", "lock:invoices"}, ", db 0. Did you mean 'lock:invoices*'?\n", statusDone},
 		{[]string{"list", "lock:invoices:1", "--waiting"}, ", db 0.\n", statusDone}, // it is held
 		{[]string{"list", "redis://:secret@x:1"}, "list: " + useURL + "; see relockctl -h\n", statusUsage},
 		{[]string{"rediss://:secret@x:1"}, " the argument is an address: use --url; see", statusUsage},
-		{[]string{"--url", "x", "list"}, "host:port/db; see relockctl -h\n", statusUsage},
-		{[]string{"list", "--tls-cert", none}, "the one needs the other; see relockctl -h\n", statusUsage},
-		{[]string{"list", "--tls-ca", none}, "no such file or directory; see relockctl -h\n", statusUsage},
-		{[]string{"--addr", "a:1,b:1", "watch"}, "are only for --sentinel-master; see relockctl -h\n", statusUsage},
-		{[]string{"list", "--url"}, "--url needs a value: --url URL; see relockctl -h\n", statusUsage},
 		{[]string{"list", "--sort"}, "--sort needs a value: --sort KEY; see relockctl -h list\n", statusUsage},
 		{[]string{"list", "-w"}, "list has no flag -w; see", statusUsage},
-		{[]string{"list", "--w"}, "list has no flag --w; see", statusUsage},
-		{[]string{"-v"}, "relockctl has no flag -v; see", statusUsage},
-		{[]string{"-p", "list"}, "relockctl has no flag -p; see", statusUsage},
 		{[]string{"list", "--host", "x"}, "list has no flag --host (did you mean --addr?)", statusUsage},
-		{[]string{"--server=x", "list"}, "relockctl has no flag --server (did you mean --addr?)", statusUsage},
-		{[]string{"show", "--port", "1", "x"}, "show has no flag --port (did you mean --addr?)", statusUsage},
 		{[]string{"serve", "--host", "x"}, "serve has no flag --host (did you mean --hosts?)", statusUsage},
 		{[]string{"release", "x"}, "release: no such command (did you mean unlock?)", statusUsage},
-		{[]string{"free", "x"}, "free: no such command (did you mean unlock?)", statusUsage},
-		{[]string{"force", "x"}, "force: no such command (did you mean unlock?)", statusUsage},
 		{[]string{"show", "lock:…:1"}, "; the name was shortened: list --wide shows it whole\n", statusFree},
-		{[]string{"unlock", "lock:…:1"}, "; the name was shortened: list --wide", statusFree},
 		{[]string{"show", ""}, "the name is empty; see relockctl -h show\n", statusUsage},
 		{[]string{"unlock", "--yes", ""}, "the name is empty; see relockctl -h unlock\n", statusUsage},
 		{[]string{"show", "--for", "-1s", "x"}, "--for -1s: must not be negative; see relockctl -h show\n", statusUsage},
@@ -164,10 +148,4 @@ func TestServeSaysWhetherItReleases(t *testing.T) {
 		_, errs := end()
 		assert.Contains(t, errs, want)
 	}
-}
-
-// An error that is about another key of a lock keeps its text.
-func TestErrorsOfOtherKeysAreKept(t *testing.T) {
-	assert.Equal(t, assert.AnError, foreign("a", assert.AnError))
-	assert.Equal(t, "not a lock", foreign("a", relock.ErrNotALock).Error())
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -31,16 +30,12 @@ func TestFlagsForTLS(t *testing.T) {
 		{"--addr", addr, "--tls-ca", ca, "--tls-cert", cert, "--tls-key", key},
 		{"-addr", addr, "-tls-insecure", "-tls-cert=" + cert, "-tls-key=" + key},
 	} {
-		out, errs, status := ctl(t, "127.0.0.1:1", "", append(args, "list")...)
-		assert.Zero(t, status, errs)
+		out := prints(t, "127.0.0.1:1", append(args, "list")...)
 		assert.Contains(t, out, "orders")
 	}
 	for want, args := range map[string][]string{
 		"the one needs the other":          {"--tls-cert", cert},
-		"--tls-key: the one":               {"--tls-key", key},
 		"--tls-ca: open ":                  {"--tls-ca", filepath.Join(dir, "none")},
-		"has no certificate in the form":   {"--tls-ca", key},
-		"--tls-cert and --tls-key: tls: ":  {"--tls-cert", key, "--tls-key", key},
 		"--tls-cert and --tls-key: open /": {"--tls-cert", filepath.Join(dir, "none"), "--tls-key", key},
 	} {
 		_, errs, status := ctl(t, addr, "", append(args, "list")...)
@@ -55,22 +50,10 @@ func TestCauseOfATLSFailureIsNamed(t *testing.T) {
 	s, addr, dir := tlsServer(t)
 	ca := filepath.Join(dir, "ca.crt")
 	_, _, other := tlsServer(t)
-	_, port, err := net.SplitHostPort(addr)
-	must(t, err)
-	mute, err := net.Listen("tcp", "127.0.0.1:0") // it accepts, and says nothing
-	must(t, err)
-	defer mute.Close()
 	for _, c := range []struct{ want, args string }{
 		{"it speaks TLS: use a URL with rediss://", "--addr " + addr},
-		{"it speaks TLS: use a URL with rediss://", "--url redis://" + addr},
 		{"it does not speak TLS: use redis:// instead of rediss://", "--url rediss://" + s.Addr()},
-		{"it does not speak TLS: leave out the flags that begin with --tls", "--tls-insecure --addr " + s.Addr()},
-		{"it speaks TLS", "--sentinel-master main --addr " + addr},
-		{"it does not speak TLS", "--sentinel-master main --url rediss://" + s.Addr()},
 		{"--tls-ca names another one", "--url rediss://" + addr},
-		{"not signed by a CA of --tls-ca", "--addr " + addr + " --tls-ca " + other + "/ca.crt"},
-		{"for another name than that of the address", "--addr localhost:" + port + " --tls-ca " + ca},
-		{"a client without a certificate", "--addr " + addr + " --tls-ca " + ca},
 		{"does not accept the certificate of --tls-cert",
 			"--addr " + addr + " --tls-ca " + ca + " --tls-cert " + other + "/client.crt --tls-key " + other + "/client.key"},
 	} {
@@ -85,8 +68,6 @@ func TestCauseOfATLSFailureIsNamed(t *testing.T) {
 		assert.Equal(t, statusNotAcquired, status, c.args)
 		assert.Contains(t, errs, c.want, c.args)
 	}
-	_, errs, _ := ctl(t, "127.0.0.1:1", "", "--url", "rediss://"+mute.Addr().String(), "list")
-	assert.NotContains(t, errs, "speak", "nobody knows what it speaks")
 }
 
 // A user who lacks a permission is told where to look for it.

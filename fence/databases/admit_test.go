@@ -135,48 +135,6 @@ func TestAdmitLocksTheRowUntilTheTransactionEnds(t *testing.T) {
 	}
 }
 
-// The rule that no database can enforce: see the package comment. It is broken here first, and kept in both ways then.
-func TestLookBeforeAdmitLosesAnUpdate(t *testing.T) {
-	const late, next = 1, 2 // the tokens of two holders
-	overwrite := func(t *testing.T, s *store, value int) {
-		require.NoError(t, s.fences.Tx(t.Context(), s.db, s.options(), resource(1), next, func(tx *sql.Tx) error {
-			return s.write(t.Context(), tx, 1, value, next)
-		}))
-	}
-	t.Run("broken", func(t *testing.T) {
-		everywhere(t, func(t *testing.T, s *store) {
-			s.exec(t, "INSERT INTO numbers VALUES (1, 100)")
-
-			seen := s.value(t, 1)                           // the next holder looks,
-			require.NoError(t, s.add(t.Context(), 1, late)) // the late one is admitted and writes,
-			overwrite(t, s, seen+1)                         // and the next one is admitted too late
-			assert.Equal(t, 101, s.value(t, 1), "of two updates one is lost")
-		})
-	})
-	t.Run("kept in one transaction", func(t *testing.T) {
-		everywhere(t, func(t *testing.T, s *store) {
-			s.exec(t, "INSERT INTO numbers VALUES (1, 100)")
-
-			require.NoError(t, s.add(t.Context(), 1, late))
-			require.NoError(t, s.add(t.Context(), 1, next)) // it looks after Admit, in the same transaction
-			assert.Equal(t, 102, s.value(t, 1))
-			assert.ErrorIs(t, s.add(t.Context(), 1, late), fence.ErrStale)
-		})
-	})
-	t.Run("kept in two transactions", func(t *testing.T) {
-		everywhere(t, func(t *testing.T, s *store) {
-			s.exec(t, "INSERT INTO numbers VALUES (1, 100)")
-
-			require.NoError(t, s.fences.Tx(t.Context(), s.db, s.options(), resource(1), next,
-				func(*sql.Tx) error { return nil })) // a short transaction of its own,
-			seen := s.value(t, 1) // then the look
-			require.ErrorIs(t, s.add(t.Context(), 1, late), fence.ErrStale)
-			overwrite(t, s, seen+1)
-			assert.Equal(t, 101, s.value(t, 1), "of one update")
-		})
-	})
-}
-
 // A transaction that has read before Admit, and would read from an old snapshot after it, is refused where the snapshot
 // stays the same. With READ COMMITTED, and with locks on what was read, the look after Admit finds the last value.
 func TestOldSnapshotIsRefused(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -54,30 +53,6 @@ func TestTableIsCreatedOnce(t *testing.T) {
 	})
 }
 
-func TestTransactionThatHasEndedAdmitsNothing(t *testing.T) {
-	each(t, func(t *testing.T, s *store) {
-		tx := s.begin(t)
-		require.NoError(t, tx.Commit())
-		err := s.fences.Admit(t.Context(), tx, "r", 1)
-		assert.ErrorIs(t, err, sql.ErrTxDone)
-		assert.ErrorContains(t, err, `fence: admit token 1 for "r": `)
-		s.isEmpty(t)
-	})
-}
-
-func TestAbortedTransactionAdmitsNothing(t *testing.T) {
-	s := databases[0].store(t, sql.LevelDefault)
-	tx := s.begin(t)
-	_, err := tx.ExecContext(t.Context(), "SELECT 1/0")
-	require.Error(t, err)
-	err = s.fences.Admit(t.Context(), tx, "r", 1)
-	var pg *pgconn.PgError
-	require.ErrorAs(t, err, &pg)
-	assert.Equal(t, "25P02", pg.Code)
-	assert.Error(t, tx.Commit())
-	s.isEmpty(t)
-}
-
 func TestReadOnlyTransactionAdmitsNothing(t *testing.T) {
 	for _, d := range databases[:2] {
 		s := d.store(t, sql.LevelDefault)
@@ -97,49 +72,15 @@ func TestCanceledContextCommitsNothing(t *testing.T) {
 		s.exec(t, "INSERT INTO numbers VALUES (1, 0)")
 		ctx, cancel := context.WithCancel(t.Context())
 		err := s.fences.Tx(ctx, s.db, nil, resource(1), 1, func(tx *sql.Tx) error {
-			require.NoError(t, s.write(t.Context(), tx, 1, 1, 1))
-			cancel()
-			return nil
-		})
-		assert.ErrorIs(t, err, context.Canceled)
-		assert.ErrorIs(t, s.add(ctx, 1, 1), context.Canceled)
-
-		ctx, cancel = context.WithCancel(t.Context())
-		err = s.fences.Tx(ctx, s.db, nil, resource(1), 1, func(tx *sql.Tx) error {
 			require.NoError(t, s.write(ctx, tx, 1, 1, 1))
 			cancel()
 			return s.fences.Admit(ctx, tx, resource(1), 1)
 		})
 		assert.Error(t, err)
+		assert.ErrorIs(t, s.add(ctx, 1, 1), context.Canceled)
 		assert.Equal(t, 0, s.value(t, 1))
 		s.isEmpty(t)
 		assert.NoError(t, s.add(t.Context(), 1, 1), "nothing is left locked")
-	})
-}
-
-func TestPanicRollsBack(t *testing.T) {
-	each(t, func(t *testing.T, s *store) {
-		s.exec(t, "INSERT INTO numbers VALUES (1, 0)")
-		assert.Panics(t, func() {
-			_ = s.fences.Tx(t.Context(), s.db, nil, resource(1), 1, func(tx *sql.Tx) error {
-				require.NoError(t, s.write(t.Context(), tx, 1, 1, 1))
-				panic("oh")
-			})
-		})
-		s.isEmpty(t)
-		assert.NoError(t, s.add(t.Context(), 1, 1))
-		assert.Equal(t, 1, s.value(t, 1))
-	})
-}
-
-func TestBadInputIsNotSent(t *testing.T) {
-	each(t, func(t *testing.T, s *store) {
-		for _, r := range []string{"", "a\x00b", "a\xffb"} {
-			assert.Error(t, s.fences.Tx(t.Context(), s.db, nil, r, 1, func(*sql.Tx) error { return nil }))
-		}
-		assert.Error(t, s.fences.Tx(t.Context(), s.db, nil, "r", 0, func(*sql.Tx) error { return nil }))
-		assert.ErrorContains(t, s.fences.Admit(t.Context(), s.db, "r", 1), "a *sql.DB is not a transaction")
-		s.isEmpty(t)
 	})
 }
 

@@ -4,7 +4,9 @@ package bubble
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,18 +47,6 @@ func (s site) client(l *Link) *redis.Client {
 }
 
 var ctx = context.Background()
-
-func TestLeasesEndInVirtualTime(t *testing.T) {
-	within(t, func(s site) {
-		start := time.Now()
-		require.NoError(s, s.rdb.Set(ctx, "k", "v", time.Hour).Err())
-		assert.GreaterOrEqual(s, time.Since(start), 2*time.Millisecond, "a round trip")
-		time.Sleep(time.Hour - time.Second)
-		assert.Equal(s, "v", s.rdb.Get(ctx, "k").Val())
-		time.Sleep(time.Second)
-		assert.Zero(s, s.rdb.Exists(ctx, "k").Val())
-	})
-}
 
 // Leases expire by the wall clock, as those of a real Redis server do.
 func TestLeasesFollowAClockThatMoves(t *testing.T) {
@@ -130,50 +120,61 @@ func TestWhoHearsAMessage(t *testing.T) {
 	})
 }
 
+// do runs a command, and returns its answer as a text.
+func (s site) do(command string) string {
+	s.Helper()
+	var args []any
+	for _, arg := range strings.Fields(command) {
+		args = append(args, arg)
+	}
+	answer, err := s.rdb.Do(ctx, args...).Result()
+	require.NoError(s, err, command)
+	return fmt.Sprint(answer)
+}
+
 // Restored data does not contain keys that have expired in the meantime.
 func TestRedisIsSetBack(t *testing.T) {
 	within(t, func(s site) {
-		require.NoError(s, s.rdb.Set(ctx, "text", "old", 0).Err())
-		require.NoError(s, s.rdb.HSet(ctx, "hash", "f", "1").Err())
-		require.NoError(s, s.rdb.PExpire(ctx, "hash", time.Minute).Err())
-		require.NoError(s, s.rdb.RPush(ctx, "list", "a", "b").Err())
-		require.NoError(s, s.rdb.ZAdd(ctx, "zset", redis.Z{Score: 1.5, Member: "m"}).Err())
-		require.NoError(s, s.rdb.Set(ctx, "short", "gone", time.Second).Err())
+		for _, command := range []string{"set text old", "hset hash f 1", "pexpire hash 60000", "rpush list a b",
+			"zadd zset 1.5 m", "psetex short 1000 gone"} {
+			s.do(command)
+		}
 		then := s.redis.Save()
-		require.NoError(s, s.rdb.Set(ctx, "text", "new", 0).Err())
-		require.NoError(s, s.rdb.Set(ctx, "late", "x", 0).Err())
-		require.NoError(s, s.rdb.HSet(ctx, "hash", "f", "2").Err())
-		require.NoError(s, s.rdb.LSet(ctx, "list", 0, "c").Err())
-		require.NoError(s, s.rdb.ZRem(ctx, "zset", "m").Err())
+		for _, command := range []string{"set text new", "set late x", "hset hash f 2", "lset list 0 c", "zrem zset m"} {
+			s.do(command)
+		}
 		s.redis.Stop()
 		assert.Error(s, s.rdb.Ping(ctx).Err())
 		time.Sleep(10 * time.Second)
 		s.redis.Restore(then)
 		s.redis.Return()
 		require.Eventually(s, func() bool { return s.rdb.Ping(ctx).Err() == nil }, 5*time.Second, 100*time.Millisecond)
-		assert.Equal(s, "old", s.rdb.Get(ctx, "text").Val())
-		assert.Equal(s, map[string]string{"f": "1"}, s.rdb.HGetAll(ctx, "hash").Val())
+		for command, want := range map[string]string{
+			"get text": "old", "hgetall hash": "map[f:1]", "lrange list 0 -1": "[a b]", "zscore zset m": "1.5",
+			"exists short late": "0",
+		} {
+			assert.Equal(s, want, s.do(command), command)
+		}
 		assert.InDelta(s, 50*time.Second, s.rdb.PTTL(ctx, "hash").Val(), float64(time.Second))
-		assert.Equal(s, []string{"a", "b"}, s.rdb.LRange(ctx, "list", 0, -1).Val())
-		assert.Equal(s, 1.5, s.rdb.ZScore(ctx, "zset", "m").Val())
-		assert.Zero(s, s.rdb.Exists(ctx, "short", "late").Val())
 	})
 }
 
 // A script may write as much memory allows until it has written something, and anything after that.
 func TestRefusals(t *testing.T) {
 	within(t, func(s site) {
-		write := "return redis.pcall('set', KEYS[1], 1)"
+		run := func(script string) error { return s.rdb.Eval(ctx, script, []string{"k"}).Err() }
+		const write, publish = "return redis.pcall('set', KEYS[1], 1)", "return redis.pcall('publish', KEYS[1], 1)"
+		publishing := func(cmd string, _ []string) bool { return cmd == "PUBLISH" }
 		s.redis.Fill(true)
-		assert.ErrorContains(s, s.rdb.Eval(ctx, write, []string{"k"}).Err(), "OOM")
-		assert.NoError(s, s.rdb.Eval(ctx, "redis.call('del', KEYS[1]) "+write, []string{"k"}).Err())
+		assert.ErrorContains(s, run(write), "OOM")
+		assert.NoError(s, run("redis.call('del', KEYS[1]) "+write))
 		s.redis.Fill(false)
-		s.redis.Deny(func(cmd string, args []string) bool { return cmd == "PUBLISH" })
-		assert.ErrorContains(s, s.rdb.Eval(ctx, "return redis.pcall('publish', KEYS[1], 1)", []string{"k"}).Err(), "NOPERM")
+		s.redis.Deny(publishing)
+		assert.ErrorContains(s, run(publish), "NOPERM")
 		s.redis.Deny(nil)
-		assert.NoError(s, s.rdb.Eval(ctx, "return redis.pcall('publish', KEYS[1], 1)", []string{"k"}).Err())
-		s.link.Deny(func(cmd string, _ []string) bool { return cmd == "PUBLISH" })
-		assert.ErrorContains(s, s.rdb.Eval(ctx, "return redis.pcall('publish', KEYS[1], 1)", []string{"k"}).Err(), "NOPERM")
+		assert.NoError(s, run(publish))
+		s.link.Deny(publishing)
+		assert.ErrorContains(s, run(publish), "NOPERM")
 		other := s.client(s.redis.Link("q", 1))
 		assert.NoError(s, other.Publish(ctx, "k", 1).Err(), "the user of another link")
 		assert.NoError(s, other.Close())

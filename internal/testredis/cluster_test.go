@@ -3,7 +3,6 @@ package testredis
 import (
 	"context"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -16,39 +15,6 @@ import (
 func alert(o *redis.ClusterOptions) {
 	o.ClusterStateReloadInterval = 100 * time.Millisecond
 	o.DialerRetries = 1
-}
-
-func TestStartClusterHasMastersAndReplicas(t *testing.T) {
-	t.Parallel() // it mostly waits
-	ctx := context.Background()
-	c := StartCluster(t, 3, 1, "--maxmemory", "64mb")
-	require.Len(t, c.Nodes(), 6)
-	require.Len(t, c.Addrs(), 6)
-	client := c.Client()
-	owners := map[*Server]int{}
-	for i := range 300 {
-		key := fmt.Sprint("k", i)
-		require.NoError(t, client.Set(ctx, key, i, 0).Err())
-		if i%10 == 0 {
-			owners[c.MasterOf(key)]++
-		}
-	}
-	assert.Len(t, owners, 3, "masters")
-	for m, n := range owners {
-		assert.GreaterOrEqual(t, n, 3, "keys of a master, of 30")
-		replicas := c.ReplicasOf(m)
-		require.Len(t, replicas, 1)
-		assert.True(t, slices.Contains(c.Nodes(), replicas[0]), "a replica is a node of the cluster")
-		assert.Zero(t, owners[replicas[0]], "keys of a replica")
-		assert.Equal(t, "67108864", m.Client().ConfigGet(ctx, "maxmemory").Val()["maxmemory"], "maxmemory")
-	}
-}
-
-func TestStartClusterOfOneHasNoReplicas(t *testing.T) {
-	t.Parallel() // it mostly waits
-	c := StartCluster(t, 1, 0)
-	assert.Same(t, c.Nodes()[0], c.MasterOf("k"), "the master")
-	assert.Empty(t, c.ReplicasOf(c.MasterOf("k")), "replicas")
 }
 
 func TestMigrateSlotMovesAllKeys(t *testing.T) {
@@ -114,25 +80,4 @@ func TestClusterFailoverMakesTheReplicaMaster(t *testing.T) {
 	replica.Thaw()
 	c.Settle()
 	assert.Same(t, old, c.MasterOf("k"), "the master")
-}
-
-// A failover loses the writes that have not reached the replica. WAIT reports for these that no replica has them.
-func TestClusterRefusedReplicasLoseWrites(t *testing.T) {
-	t.Parallel() // it mostly waits
-	ctx := context.Background()
-	c := StartCluster(t, 3, 1)
-	client := c.Client(alert)
-	master := c.MasterOf("k")
-	write := func(key string) (replicas int) { return master.Write(key, 1, patience/50) }
-	reached := func() bool { return write("{k}kept") == 1 }
-	Await(t, "a write reaches the replica", patience, reached)
-	master.RefuseReplicas()
-	master.AcceptReplicas()
-	Await(t, "a write reaches the replica again", patience, reached)
-	master.RefuseReplicas()
-	assert.Zero(t, write("{k}lost"), "replicas that it reaches")
-
-	c.Failover(master)
-	Await(t, "the client gets to the new master", patience, func() bool { return client.Get(ctx, "{k}kept").Val() == "v" })
-	assert.ErrorIs(t, client.Get(ctx, "{k}lost").Err(), redis.Nil, "a write that did not reach the replica")
 }

@@ -125,20 +125,6 @@ func TestLoseReplyRunsTheRequest(t *testing.T) {
 	})
 }
 
-// The test shows the purpose of the rule: go-redis by itself runs a script again and again.
-func TestLoseReplyShowsRetries(t *testing.T) {
-	b := newBench(t)
-	rule := b.proxy.On(Script(incr.Hash()), LoseReply).Times(Always)
-	c := b.proxy.Client(func(o *redis.Options) { o.MaxRetries = 2 })
-	assert.ErrorIs(t, incr.EvalSha(context.Background(), c, []string{"k"}).Err(), io.EOF, "the error of the client")
-	b.wantExecuted(3)
-	assert.Equal(t, 3, rule.Count(), "the rule counts")
-	rule.Release()
-	n, err := runOnce(c)
-	assert.NoError(t, err)
-	assert.Equal(t, 4, n, "after the end of the rule")
-}
-
 func TestLoseReplyInPipelineKeepsRepliesBefore(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)
@@ -239,19 +225,6 @@ func TestHeldRequestOutlivesItsConnection(t *testing.T) {
 	b.awaitExecuted(2)
 }
 
-func TestHeldRequestIsAnsweredOnceReleased(t *testing.T) {
-	b := newBench(t)
-	rule := b.proxy.On(Script(incr.Hash()), HoldRequest)
-	c := b.proxy.Client()
-	go func() {
-		<-rule.Fired()
-		rule.Release()
-	}()
-	n, err := runOnce(c)
-	assert.NoError(t, err)
-	assert.Equal(t, 1, n)
-}
-
 func TestBlackHoleDelaysAllTraffic(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)
@@ -311,53 +284,6 @@ func TestLatencyIsPerPacketNotPerCommand(t *testing.T) {
 	assert.LessOrEqual(t, took, 50*d, "200 commands in one pipeline")
 }
 
-func TestProxySurvivesARestartOfTheServer(t *testing.T) {
-	ctx := context.Background()
-	b := newBench(t)
-	c := b.proxy.Client(one)
-	require.NoError(t, c.Ping(ctx).Err())
-	b.server.Kill()
-	for range 3 {
-		assert.Error(t, c.Ping(ctx).Err())
-	}
-	b.server.Restart()
-	Await(t, "it answers again", patience, func() bool { return c.Ping(ctx).Err() == nil })
-}
-
-func TestProxyPassesPubSub(t *testing.T) {
-	bothProtocols(t, func(b *bench, protocol func(*redis.Options)) {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		c := b.proxy.Client(protocol)
-		sub := c.Subscribe(ctx, "c1", "c2")
-		defer sub.Close()
-		for range 2 {
-			_, err := sub.Receive(ctx)
-			require.NoError(b, err)
-		}
-		for i := range 50 {
-			n, err := c.Publish(ctx, "c1", i).Result()
-			require.NoError(b, err)
-			require.Equal(b, int64(1), n, "subscribers")
-			m, err := sub.ReceiveMessage(ctx)
-			require.NoError(b, err)
-			require.Equal(b, fmt.Sprint(i), m.Payload)
-		}
-		assert.NoError(b, sub.Ping(ctx, "x"))
-		_, err := sub.Receive(ctx)
-		assert.NoError(b, err, "PING")
-		assert.NoError(b, sub.Unsubscribe(ctx, "c2"))
-		_, err = sub.Receive(ctx)
-		assert.NoError(b, err, "UNSUBSCRIBE")
-
-		b.proxy.CutAll()
-		_, err = sub.Receive(ctx)
-		assert.Error(b, err, "a cut connection goes on")
-		_, err = sub.Receive(ctx)
-		assert.NoError(b, err, "it subscribes again")
-	})
-}
-
 // A fault can also be applied to a subscription. Here its server has gone silent.
 func TestStallReplyHitsASubscription(t *testing.T) {
 	bothProtocols(t, func(b *bench, protocol func(*redis.Options)) {
@@ -373,27 +299,6 @@ func TestStallReplyHitsASubscription(t *testing.T) {
 		m, err := sub.ReceiveTimeout(ctx, 50*time.Millisecond)
 		assert.True(b, timedOut(err), "%v, %v", m, err)
 	})
-}
-
-func TestMatchesFindCommandsAndScripts(t *testing.T) {
-	script := Script(incr.Hash())
-	const source = `return redis.call('INCR', KEYS[1])`
-	for _, c := range []struct {
-		match Match
-		cmd   []string
-		want  bool
-	}{
-		{script, []string{"evalsha", incr.Hash(), "1", "k"}, true},
-		{script, []string{"EVAL", source, "1", "k"}, true},
-		{script, []string{"eval", source + " ", "1", "k"}, false},
-		{script, []string{"script", "load", source}, false},
-		{script, []string{"evalsha"}, false},
-		{Command("get"), []string{"GET", "k"}, true},
-		{Command("get"), []string{"set", "k", "v"}, false},
-		{Command("get"), nil, false},
-	} {
-		assert.Equal(t, c.want, c.match(c.cmd), "%q", c.cmd)
-	}
 }
 
 // A proxy that is closed while connections are in use leaves nothing behind.

@@ -39,31 +39,3 @@ func TestReadFrameFindsTheEnd(t *testing.T) {
 		assert.Equal(t, "+next\r\n", string(rest), "behind %q", frame)
 	}
 }
-
-func TestReadFrameRefusesBrokenFrames(t *testing.T) {
-	for _, broken := range []string{"", "\r\n", "+OK", "+OK\n", "$5\r\nabc", "$x\r\n", "$-2\r\n", "$?\r\n", "*2\r\n:1\r\n",
-		"GET k\r\n"} {
-		got, err := readFrame(bufio.NewReader(strings.NewReader(broken)))
-		assert.Error(t, err, "%q was read as %q", broken, got)
-	}
-}
-
-func TestReadRequestSplitsArguments(t *testing.T) {
-	frames := []string{
-		"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$4\r\n\r\n\r\n\r\n",
-		"*1\r\n$4\r\nPING\r\n",
-		"*2\r\n$4\r\nECHO\r\n$0\r\n\r\n",
-	}
-	cmds := [][]string{{"SET", "k", "\r\n\r\n"}, {"PING"}, {"ECHO", ""}}
-	r := bufio.NewReader(strings.NewReader(strings.Join(frames, "")))
-	for i, frame := range frames {
-		raw, cmd, err := readRequest(r)
-		assert.NoError(t, err, "%q", frame)
-		assert.Equal(t, frame, string(raw))
-		assert.Equal(t, cmds[i], cmd)
-	}
-	for _, broken := range []string{"PING\r\n", "*1\r\n:1\r\n", "*1\r\n$-1\r\n", "*2\r\n$1\r\na\r\n"} {
-		_, cmd, err := readRequest(bufio.NewReader(strings.NewReader(broken)))
-		assert.Error(t, err, "%q was read as %q", broken, cmd)
-	}
-}

@@ -160,13 +160,6 @@ func TestAwaitFailsAfterItsTime(t *testing.T) {
 	assert.Contains(t, how, "pigs fly")
 }
 
-func TestMiniExpiresKeys(t *testing.T) {
-	ctx := context.Background()
-	c := Client(t, Mini(t).Addr())
-	require.NoError(t, c.Set(ctx, "k", "v", 20*time.Millisecond).Err())
-	Await(t, "the key expires", patience, func() bool { return c.Exists(ctx, "k").Val() == 0 })
-}
-
 // A script has the time at which it was sent, also on a miniredis whose ticks are late; and of two scripts the second
 // one has no earlier time than the first one.
 func TestScriptsHaveTheTimeOfTheServer(t *testing.T) {

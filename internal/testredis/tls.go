@@ -20,18 +20,17 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // StartTLS is like Start, for a server that also listens at addr with TLS, for clients that use config.
 func StartTLS(t testing.TB, args ...string) (s *Server, addr string, config *tls.Config) {
 	t.Helper()
 	dir := t.TempDir()
-	ca := newAuthority(t)
+	ca := issue(t, filepath.Join(dir, "ca"), nil)
 	for _, who := range []string{"server", "client"} {
-		ca.issue(t, filepath.Join(dir, who))
-	}
-	if err := os.WriteFile(filepath.Join(dir, "ca.crt"), pemOf("CERTIFICATE", ca.cert.Raw), 0o600); err != nil {
-		t.Fatal(err)
+		issue(t, filepath.Join(dir, who), ca)
 	}
 	s = launch(t, func(port int) []string {
 		return append([]string{
@@ -43,9 +42,7 @@ func StartTLS(t testing.TB, args ...string) (s *Server, addr string, config *tls
 		}, args...)
 	})
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	roots := x509.NewCertPool()
 	roots.AddCert(ca.cert)
 	return s, net.JoinHostPort("127.0.0.1", strconv.Itoa(busPort(s.port))), &tls.Config{
@@ -59,62 +56,34 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-func newAuthority(t testing.TB) *authority {
+// issue writes a certificate and its key to <path>.crt and <path>.key. It is signed by an authority, or by itself.
+func issue(t testing.TB, path string, by *authority) *authority {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := certificate("CA")
-	template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
-	raw, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &authority{cert, key}
-}
-
-// issue writes a certificate and its key to <path>.crt and <path>.key.
-func (a *authority) issue(t testing.TB, path string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := certificate(filepath.Base(path))
-	template.KeyUsage = x509.KeyUsageDigitalSignature
-	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	raw, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for file, content := range map[string][]byte{
-		path + ".crt": pemOf("CERTIFICATE", raw), path + ".key": pemOf("EC PRIVATE KEY", secret),
-	} {
-		if err := os.WriteFile(file, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-func certificate(name string) *x509.Certificate {
-	return &x509.Certificate{
+	require.NoError(t, err)
+	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()),
-		Subject:      pkix.Name{CommonName: name},
+		Subject:      pkix.Name{CommonName: filepath.Base(path)},
 		NotBefore:    time.Now().Add(-time.Hour),
 		NotAfter:     time.Now().Add(24 * time.Hour),
 		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
-}
-
-func pemOf(kind string, raw []byte) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: raw})
+	if by == nil {
+		template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
+		by = &authority{template, key}
+	}
+	raw, err := x509.CreateCertificate(rand.Reader, template, by.cert, &key.PublicKey, by.key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(raw)
+	require.NoError(t, err)
+	secret, err := x509.MarshalECPrivateKey(key)
+	require.NoError(t, err)
+	for file, block := range map[string]*pem.Block{
+		path + ".crt": {Type: "CERTIFICATE", Bytes: raw}, path + ".key": {Type: "EC PRIVATE KEY", Bytes: secret},
+	} {
+		require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(block), 0o600))
+	}
+	return &authority{cert, key}
 }
