@@ -525,11 +525,6 @@ func mostTogether(all []heldPermit) (most int) {
 	return most
 }
 
-func TestMostTogetherCounts(t *testing.T) {
-	assert.Equal(t, 2, mostTogether([]heldPermit{{0, 10}, {5, 15}, {10, 20}, {30, 40}}))
-	assert.Equal(t, 3, mostTogether([]heldPermit{{0, 10}, {5, 15}, {9, 20}}))
-}
-
 // Changing the number that is passed to NewSemaphore has no effect, and each Client logs it once for a name: both if it
 // gets a permit, and if it finds none.
 func TestSemaphoreOtherNumberIsLoggedOnce(t *testing.T) {
