@@ -234,31 +234,6 @@ func TestDetachIsRefused(t *testing.T) {
 	b.MustBe(lost.Release(ctx), ErrNotHeld)
 }
 
-// A Detach whose ctx is done before its request is sent leaves the hold alone: the hold goes on in this process.
-func TestDetachWhoseContextIsDoneLeavesTheHoldAlone(t *testing.T) {
-	locktest.OnDetachable(t, func(b *locktest.FaultBench, k locktest.LockKind) {
-		ctx := context.Background()
-		h := b.Hold(k.One(b.ClientOn(b.Proxy.Client()), b.LockName))
-		within := h.Context()
-		sent := b.Proxy.On(locktest.Renames, testredis.DropRequest).Times(testredis.Always)
-		done, cancel := context.WithCancel(ctx)
-		cancel()
-		ticket, err := h.Detach(done, time.Minute)
-		b.MustBe(err, context.Canceled)
-		assert.Empty(b, ticket)
-		locktest.Stays(b.Bench, "the hold has ended", within.Done(), 100*time.Millisecond)
-		assert.Zero(b, sent.Count(), "requests of Detach")
-		sent.Release()
-		b.Excludes(k.Rival(b.Direct, b.LockName))
-		i, err := b.Direct.Inspect(ctx, b.LockName)
-		b.Must(err)
-		require.Len(b, i.Holders, 1)
-		assert.False(b, i.Holders[0].Detached, "Inspect shows that it was detached")
-		b.Must(b.Attach(b.Direct, b.Detach(h, time.Minute)).Release(ctx)) // it can still be detached
-		b.Follows(k.Rival(b.Direct, b.LockName))
-	})
-}
-
 // The same for a Detach that is waiting for another call of its owner.
 func TestDetachThatWaitsForItsOwnerCanBeCanceled(t *testing.T) {
 	b := locktest.NewFaultBench(t)
@@ -400,27 +375,6 @@ func TestMaxHoldOfADetachedHold(t *testing.T) {
 	assert.InDelta(b, most, time.Since(began), float64(time.Second), "when it ends")
 	b.MustBe(attached.Release(context.Background()), ErrLockLost)
 	b.Follows(c.NewLock(b.LockName))
-}
-
-// A detached write lock expires when keep has passed, although the record has a read hold that its owner has lost.
-func TestDetachedWriterBesideALostReaderExpires(t *testing.T) {
-	b, ctx := locktest.NewFaultBench(t), context.Background()
-	c := b.PatientClient()
-	rw := c.NewRWLock(b.LockName)
-	h := b.Hold(rw.Write())
-	b.Must(rw.Read().LockLease(h.Context(), 50*time.Millisecond))
-	guarded, err := rw.Read().Guard(h.Context())
-	b.Must(err)
-	rule := b.Proxy.On(locktest.Calls(record.Script("read_release")), testredis.HoldRequest).Times(testredis.Always)
-	b.Ends(guarded, ErrLockLost)
-	testredis.Await(b, "the lease of the reader has expired", locktest.Soon, func() bool {
-		return b.Rdb.PTTL(ctx, b.LockName).Val() > 0 && len(b.Rdb.Keys(ctx, "*"+b.LockName+"*:rwlock_timeout:1").Val()) == 0
-	})
-	const keep = 100 * time.Millisecond
-	b.Detach(h, keep)
-	assert.LessOrEqual(b, b.Rdb.PTTL(ctx, b.LockName).Val(), keep)
-	b.Follows(b.Direct.NewRWLock(b.LockName).Write())
-	rule.Release()
 }
 
 // MinHold goes on: the detached hold lasts at least that long, and so does the record after the attached hold was

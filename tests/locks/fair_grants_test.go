@@ -18,7 +18,6 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
-	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
 )
@@ -143,101 +142,5 @@ func TestFairGrantWithoutATokenIsConfirmed(t *testing.T) {
 		b.Must(err)
 		assert.Positive(t, token)
 		b.Must(fenced.Unlock(owner))
-	})
-}
-
-// Validity begins with the last request of the waiter, and not with the message: a grant with a lease that is too short
-// is confirmed by a request.
-func TestFairGrantIsValidFromTheRequest(t *testing.T) {
-	b := locktest.NewFaultBench(t)
-	ctx, owner := context.Background(), ContextWithOwner(context.Background())
-	const lease = 400 * time.Millisecond
-	held := b.Direct.NewFairLock(b.LockName)
-	b.Must(held.Lock(ctx))
-	l := b.Shaky().NewFairLock(b.LockName)
-	got := make(chan error, 1)
-	go func() { got <- l.LockLease(owner, lease) }()
-	awaitWishes(b.Bench, 1)
-	wish := b.Wishes()
-	testredis.Await(t, "the next heartbeat", locktest.Soon, func() bool { return !maps.Equal(b.Wishes(), wish) })
-	time.Sleep(lease + lease/4)
-	asks := b.Proxy.On(locktest.Calls(record.Script("fair_acquire")), testredis.DelayReply(0)).Times(testredis.Always)
-	b.Must(held.Unlock(ctx))
-	b.Must(locktest.Await(b.Bench, "the waiter holds the lock", got))
-	assert.Positive(t, asks.Count(), "requests, because the grant is older than its lease")
-	b.Must(l.Unlock(owner))
-}
-
-// Only Redis grants: the number of the request is known to clients that may read the key, and not to those that may
-// publish.
-func TestFairGrantThatRedisDidNotMakeIsNoHold(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		ctx, owner := context.Background(), ContextWithOwner(context.Background())
-		held := b.Client().NewFairLock(b.LockName)
-		b.Must(held.Lock(ctx))
-		l := b.Client().NewFairLock(b.LockName)
-		got := make(chan error, 1)
-		go func() { got <- l.Lock(owner) }()
-		awaitWishes(b, 1)
-		field := b.Queue()[0]
-		for _, message := range []string{
-			fmt.Sprintf("grant %s 0 5000 0", field), fmt.Sprintf("grant %s 1 5000 0", field), "grant " + field, "grant", "",
-		} {
-			b.Must(b.Rdb.Publish(ctx, locktest.RecordOf(l).Grants(contract.Attempt{}), message).Err())
-			locktest.Stays(b, "a forged grant", got, 50*time.Millisecond)
-		}
-		b.Must(held.Unlock(ctx))
-		b.Must(locktest.Await(b, "the waiter holds the lock", got))
-		b.Must(l.Unlock(owner))
-	})
-}
-
-// A grant for a wait that has ended is released at once.
-func TestFairGrantToAWaitThatHasEndedIsReleased(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		ctx, owner := context.Background(), ContextWithOwner(context.Background())
-		l := b.Client().NewFairLock(b.LockName)
-		raw := locktest.RecordOf(l)
-		b.Must(l.Lock(ctx))
-		waiting, cancel := context.WithCancel(owner)
-		got := make(chan error, 1)
-		c := b.Client()
-		go func() { got <- c.NewFairLock(b.LockName).Lock(waiting) }()
-		awaitWishes(b, 1)
-		field := b.Queue()[0]
-		cancel()
-		b.MustBe(locktest.Await(b, "the waiter gives up", got), context.Canceled)
-		// A request of the wait that runs late, while its channel is still subscribed.
-		g, err := locktest.SendAttempt(
-			locktest.ClientOf(l), raw,
-			contract.Attempt{Field: field, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 7},
-		)
-		b.Must(err)
-		assert.Equal(t, contract.Busy, g.Status)
-		b.Must(l.Unlock(ctx))
-		testredis.Await(t, "the lock is free again", engine.ProvisionalLease/2, func() bool {
-			return b.Rdb.Exists(ctx, b.LockName).Val() == 0
-		})
-		assert.Empty(t, b.Queue())
-	})
-}
-
-// If the key of the line holds other data, a subscribed waiter gets an error, and everything else works.
-func TestFairLineThatIsNoLine(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		ctx, owner := context.Background(), ContextWithOwner(context.Background())
-		line := "relock_line:{" + b.LockName + "}"
-		b.Must(b.Rdb.Set(ctx, line, "other data", 0).Err())
-		l := b.Client().NewFairLock(b.LockName)
-		b.Must(l.Lock(ctx))
-		err := b.Client().NewFairLock(b.LockName).Lock(owner)
-		b.MustBe(err, ErrNotALock)
-		assert.ErrorContains(t, err, "the key "+send.ShortName(line)+" holds a string")
-		testredis.Await(t, "the waiter has left", locktest.Soon, func() bool { return len(b.Queue()) == 0 })
-		b.Must(l.Unlock(ctx))
-		assert.Equal(t, "other data", b.Rdb.GetDel(ctx, line).Val())
 	})
 }

@@ -161,66 +161,6 @@ func (q *fairQueue) check(what string) {
 	}
 }
 
-// Whoever leaves the queue, in whatever way and order: the timeout of each Java waiter, and each that Java counts from,
-// are what Redisson's arithmetic gives.
-func TestFairTimeoutsThatCountForJavaAreRightWhoeverLeaves(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	for seed := range locktest.Full(20, 200) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { // so that its server and its client end with it
-			q := newFairQueue(locktest.NewBench(t, testredis.StillMini(t).Addr()))
-			rng := locktest.NewRand(seed)
-			of := func(java bool) (all []string) {
-				for _, waiter := range q.all {
-					if q.isJava(waiter) == java {
-						all = append(all, waiter)
-					}
-				}
-				return all
-			}
-			for step := range 60 {
-				what := fmt.Sprintf("seed %d, step %d", seed, step)
-				relock, java := of(false), of(true)
-				switch op := rng.IntN(12); {
-				case op < 4 || len(relock) == 0:
-					q.join(op == 0, 1)
-				case op < 8:
-					waiter := relock[rng.IntN(len(relock))]
-					q.givesUp(waiter)
-					q.leave(waiter)
-				case op == 8 && len(java) > 0:
-					waiter := java[rng.IntN(len(java))]
-					q.Must(q.Rdb.Eval(ctx, locktest.JavaGiveUp, locktest.KeysOf(q.lock)[:3], waiter, "", 0, q.worth, q.now()).Err())
-					q.leave(waiter)
-				case op == 9:
-					var dead []string
-					for _, waiter := range relock {
-						if rng.IntN(2) == 0 {
-							dead = append(dead, waiter)
-							q.Must(q.Rdb.ZAdd(ctx, locktest.KeysOf(q.lock)[3], redis.Z{Score: 1, Member: waiter}).Err())
-						}
-					}
-					q.givesUp("nobody")
-					q.leave(dead...)
-				case q.isJava(q.all[0]):
-				default: // the first one acquires the lock
-					first := q.all[0]
-					q.Must(q.Rdb.Del(ctx, q.LockName).Err())
-					attempt := contract.Attempt{Field: first, Lease: time.Minute, HoldCount: 1, Delivery: contract.Defer}
-					g, err := locktest.SendAttempt(q.client, q.lock, attempt)
-					q.Must(err)
-					require.Equal(t, contract.Held, g.Status, what)
-					q.Must(q.Rdb.Del(ctx, q.LockName).Err())
-					q.isHeld()
-					q.leave(first)
-				}
-				q.check(what)
-			}
-			q.Forget()
-		})
-	}
-}
-
 // Waiters that give up at the same time, as with a common deadline, or when a process ends, cost the same however many
 // wait. With Java in the queue its waiters count, and no others.
 func TestFairWaitersThatGiveUpTogetherCostLittle(t *testing.T) {

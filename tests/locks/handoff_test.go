@@ -3,8 +3,8 @@ package locks
 // Hand-offs inside one process, and readers of one process that share a record, on a real Redis, as other processes see
 // them. Their tests in bubbles are in internal/engine.
 //
-// Rules: the guards of a holder end before its successor holds the lock, and other processes get their turn. A downgrade
-// hands nothing off, and no reader shares a record while one of its readers waits to write.
+// Rules: the guards of a holder end before its successor holds the lock. A downgrade hands nothing off, and no reader
+// shares a record while one of its readers waits to write.
 
 import (
 	"context"
@@ -40,44 +40,6 @@ func TestHandoffNeverOfADowngrade(t *testing.T) {
 	b.Must(rw.Read().Unlock(first))
 	b.Must(locktest.Await(b, "the writer comes in", got))
 	b.Must(rw.Write().Unlock(second))
-}
-
-// S6, in Redis: each lock type with tokens draws one for each hold that is handed off.
-func TestHandoffDrawsTokensInRedis(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	c := b.Client(WithHandoffWindow(time.Hour))
-	for name, l := range map[string]interface {
-		Locker
-		Locker
-		Token(context.Context) (int64, error)
-	}{
-		"lock":  c.NewLock(b.LockName, Fenced()),
-		"write": c.NewRWLock(b.LockName+"-rw", Fenced()).Write(),
-	} {
-		held := ContextWithOwner(context.Background())
-		b.Must(l.Lock(held))
-		last, err := l.Token(held)
-		b.Must(err)
-		var all sync.WaitGroup
-		for range 20 {
-			waitgroup.Go(&all, func() {
-				owner := ContextWithOwner(context.Background())
-				assert.NoError(t, l.Lock(owner))
-				token, err := l.Token(owner)
-				assert.NoError(t, err, "%s: token", name)
-				assert.Greater(t, token, last, "%s: tokens do not grow", name)
-				last = token
-				ok, err := l.IsHeld(owner)
-				assert.NoError(t, err, "%s: not held", name)
-				assert.True(t, ok, "%s: not held", name)
-				assert.NoError(t, l.Unlock(owner))
-			})
-		}
-		testredis.Await(b, "an owner waits", locktest.Soon, func() bool { return b.WaitsInQueue(l) })
-		b.Must(l.Unlock(held))
-		all.Wait()
-	}
 }
 
 // A read lock that an owner asks for while another of its goroutines unlocks the write lock is a downgrade: the next
@@ -121,53 +83,6 @@ func TestHandoffNeverOfADowngradeUnderWay(t *testing.T) {
 	b.Must(rw.Read().Unlock(first))
 	b.Must(locktest.Await(b, "the writer", got))
 	b.Must(rw.Write().Unlock(second))
-}
-
-// The rule of TestHandoffNeverOfADowngradeUnderWay with several writers, the default window, and a server that answers.
-func TestHandoffNeverPutsAWriterBesideAReader(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	c := b.Client()
-	rw := c.NewRWLock(b.LockName)
-	end := time.Now().Add(locktest.Full(time.Second, 4*time.Second))
-	var all sync.WaitGroup
-	var writing, reading, both, rounds atomic.Int64
-	for range 3 { // writers
-		waitgroup.Go(&all, func() {
-			for o := ContextWithOwner(context.Background()); time.Now().Before(end); {
-				assert.NoError(t, rw.Write().Lock(o))
-				writing.Add(1)
-				if reading.Load() > 0 {
-					both.Add(1)
-				}
-				time.Sleep(300 * time.Microsecond)
-				if reading.Load() > 0 {
-					both.Add(1)
-				}
-				writing.Add(-1)
-				assert.NoError(t, rw.Write().Unlock(o))
-			}
-		})
-	}
-	for time.Now().Before(end) {
-		o := ContextWithOwner(context.Background())
-		b.Must(rw.Write().Lock(o))
-		rounds.Add(1)
-		done := make(chan struct{})
-		go func() {
-			assert.NoError(t, rw.Read().Lock(o))
-			reading.Add(1)
-			time.Sleep(500 * time.Microsecond)
-			reading.Add(-1)
-			assert.NoError(t, rw.Read().Unlock(o))
-			close(done)
-		}()
-		time.Sleep(50 * time.Microsecond)
-		b.Must(rw.Write().Unlock(o))
-		<-done
-	}
-	all.Wait()
-	assert.Zero(t, both.Load(), "a writer beside a reader in %d rounds", rounds.Load())
 }
 
 // S2: the guards of a holder have ended when its successor holds the lock.
@@ -265,45 +180,6 @@ func TestHandoffSetsTheLeaseOfTheSuccessor(t *testing.T) {
 		ttl,
 	)
 	b.Must(l.Unlock(second))
-}
-
-// For other processes, a process that hands a lock off is one holder; they acquire the lock after the hand-off window.
-func TestHandoffLetsOtherProcessesIn(t *testing.T) {
-	t.Parallel()
-	for name, newLock := range map[string]locktest.LockMaker{
-		"lock": locktest.NewPlainLock, "fenced": locktest.NewFencedLock, "write": locktest.NewWriteLock, "multi": locktest.NewSlotMultiLock,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := locktest.NewBench(t, testredis.Start(t).Addr())
-			ctx, cancel := context.WithCancel(context.Background())
-			l, other := newLock(b.Client(), b.LockName), newLock(b.Client(WithPollInterval(time.Hour)), b.LockName)
-			var inside atomic.Int32
-			section := func(l Locker, owner context.Context) bool {
-				if err := l.Lock(owner); err != nil {
-					return false
-				}
-				assert.Equal(t, int32(1), inside.Add(1), "owners inside")
-				inside.Add(-1)
-				assert.NoError(t, l.Unlock(owner))
-				return true
-			}
-			var all sync.WaitGroup
-			for range 8 {
-				waitgroup.Go(&all, func() {
-					for owner := ContextWithOwner(ctx); section(l, owner); {
-					}
-				})
-			}
-			for range locktest.Full(10, 50) {
-				start := time.Now()
-				assert.True(t, section(other, ContextWithOwner(context.Background())), "the other process did not get the lock")
-				assert.LessOrEqual(t, time.Since(start), locktest.Soon, "wait of the other process")
-			}
-			cancel()
-			all.Wait()
-		})
-	}
 }
 
 // L6: a waiter that may not subscribe acquires a lock that another process keeps busy, whether or not that process may
@@ -417,45 +293,6 @@ func TestUpgradingReaderIsNotJoined(t *testing.T) {
 		b.MustBe(locktest.Await(b, "nobody but itself is in its way", got), ErrInvalid)
 		b.Must(rw.Read().Unlock(me))
 	})
-}
-
-// The read lock of a writer is a record of its own, and no other reader shares it.
-func TestDowngradeIsNotShared(t *testing.T) {
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	rw := b.Client(WithHandoffWindow(time.Hour)).NewRWLock(b.LockName)
-	me, you := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
-	b.Must(rw.Write().Lock(me))
-	got := make(chan error, 1)
-	go func() { got <- rw.Read().Lock(you) }()
-	locktest.Stays(b, "a reader waits for the writer", got, 50*time.Millisecond)
-	b.Must(rw.Read().Lock(me))
-	locktest.Stays(b, "a reader waits for the writer that reads", got, 50*time.Millisecond)
-	b.Must(rw.Write().Unlock(me))
-	b.Must(locktest.Await(b, "a reader beside a reader", got))
-	b.Must(rw.Read().Unlock(me))
-	b.Must(rw.Read().Unlock(you))
-}
-
-// A ForceUnlock of a shared record ends all holds of it.
-func TestForceUnlockEndsAllSharedReads(t *testing.T) {
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	c := b.Client(WithHandoffWindow(time.Hour))
-	l := c.NewRWLock(b.LockName).Read()
-	var owners, guards []context.Context
-	for range 5 {
-		o := ContextWithOwner(context.Background())
-		b.Must(l.Lock(o))
-		guarded, err := l.Guard(o)
-		b.Must(err)
-		owners, guards = append(owners, o), append(guards, guarded)
-	}
-	freed, err := l.ForceUnlock(context.Background())
-	require.NoError(t, err)
-	require.True(t, freed)
-	for i, o := range owners {
-		b.MustBe(context.Cause(guards[i]), ErrLockLost)
-		b.MustBe(l.Unlock(o), ErrLockLost)
-	}
 }
 
 // An owner that waits for the read lock and the write lock at the same time may be granted the write lock first. Its

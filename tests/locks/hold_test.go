@@ -494,19 +494,3 @@ func TestHoldCostsNoMoreRequests(t *testing.T) {
 		}
 	})
 }
-
-// A hold without a call of Context has no guard.
-func TestHoldMakesItsGuardWhenItIsAskedFor(t *testing.T) {
-	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	l := b.Client().NewLock(b.LockName)
-	h := b.Hold(l)
-	guards := func() int {
-		return locktest.EngineOf(locktest.ClientOf(l)).Probe().Guards(locktest.LockOf(l), locktest.OwnerOf(h))
-	}
-	assert.Zero(t, guards(), "guards before Context")
-	for range 3 {
-		h.Context()
-	}
-	assert.Equal(t, 1, guards(), "guards after Context")
-	b.Must(h.Release(context.Background()))
-}

@@ -206,67 +206,6 @@ func TestInspectShowsTheWaitQueue(t *testing.T) {
 	}
 }
 
-// A position is as old as it is: asking again does not make it younger, and a new position is new.
-func TestInspectShowsSinceWhenAPositionIsHeld(t *testing.T) {
-	onEachLine(t, func(b *locktest.Bench) {
-		ctx := context.Background()
-		m := b.Manual().Takes()
-		one := b.Manual().Listens().Joins()
-		long := strconv.FormatInt(time.Now().Add(-time.Hour).Unix(), 10)
-		text := b.Rdb.HGet(ctx, b.LineKey(), one.ID).Val()
-		b.Must(b.Rdb.HSet(ctx, b.LineKey(), one.ID, text[:strings.LastIndexByte(text, ' ')+1]+long).Err())
-		since := func() time.Time {
-			i := b.Inspect(b.Client())
-			require.Len(b, i.Waiters, 1)
-			return i.Waiters[0].Since
-		}
-		assert.Equal(b, long, strconv.FormatInt(since().Unix(), 10))
-		one.Joins()
-		assert.Equal(b, long, strconv.FormatInt(since().Unix(), 10), "after it has asked again")
-
-		// A version that does not store the time.
-		b.Must(b.Rdb.HSet(ctx, b.LineKey(), one.ID, text[:strings.LastIndexByte(text, ' ')]).Err())
-		assert.True(b, since().IsZero())
-		one.Joins()
-		assert.True(b, since().IsZero(), "nobody knows")
-
-		one.Release(false)
-		one.Joins()
-		assert.Less(b, time.Since(since()), time.Minute, "a new position")
-		one.Release(false)
-		m.Release(false)
-		emptyLine(b)
-	})
-}
-
-// The heartbeats of a waiter of a fair lock do not make its position younger.
-func TestInspectShowsSinceWhenAFairWaiterWaits(t *testing.T) {
-	t.Parallel()
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
-		c := b.Client()
-		lock, me, them := c.NewFairLock(b.LockName), ContextWithOwner(ctx), ContextWithOwner(ctx)
-		b.Must(lock.Lock(me))
-		got := make(chan error, 1)
-		go func() { got <- lock.Lock(them) }()
-		awaitWishes(b, 1)
-		for field, wish := range b.Wishes() {
-			words := strings.Fields(wish)
-			require.Len(t, words, 4)
-			words[3] = "1000000000"
-			b.Must(b.Rdb.HSet(ctx, b.LineKey(), field, strings.Join(words, " ")).Err())
-			testredis.Await(t, "a heartbeat", locktest.Soon, func() bool { return strings.Fields(b.Wishes()[field])[2] != words[2] })
-		}
-		i := b.Inspect(c)
-		require.Len(t, i.Waiters, 1)
-		assert.EqualValues(t, 1_000_000_000, i.Waiters[0].Since.Unix())
-		b.Must(lock.Unlock(me))
-		b.Must(<-got)
-		b.Must(lock.Unlock(them))
-	})
-}
-
 // Whether a grant would reach a waiter is what the script of a release would find.
 func TestInspectShowsWhichWaitersCanBeReached(t *testing.T) {
 	onEachLine(t, func(b *locktest.Bench) {

@@ -4,7 +4,7 @@ package locks
 //
 // Rules: processes get the lock in the order of their arrival, and each hand-off costs two scripts. A grant is used
 // only if the process has sent the request that it names and its lease has long enough left; every other grant is
-// confirmed by a request, or released. A release that runs twice, or whose answer is lost, grants once.
+// confirmed by a request, or released. What the scripts grant is in internal/lua/testdata, above all in turns.txt.
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -289,74 +288,6 @@ func TestLineOfANameInBracesIsItsOwn(t *testing.T) {
 	}
 }
 
-// A lock that is passed on is never free: a TryLock without a wait does not acquire it meanwhile.
-func TestLineTryLockNeverGetsInBetween(t *testing.T) {
-	onEachLine(t, func(b *locktest.Bench) {
-		const n = 8
-		first := contender(b).takes()
-		var sections sync.WaitGroup
-		var served atomic.Int32
-		for range n {
-			c := contender(b).joins()
-			waitgroup.Go(&sections, func() {
-				if assert.NoError(b, <-c.got) && served.Add(1) < n {
-					time.Sleep(5 * time.Millisecond)
-					assert.NoError(b, c.lock.Unlock(c.owner))
-				}
-			})
-		}
-		var tries sync.WaitGroup
-		begun := make(chan struct{})
-		var tried int
-		waitgroup.Go(&tries, func() {
-			l := b.Client().NewLock(b.LockName)
-			for ; served.Load() < n; tried++ {
-				ok, err := l.TryLock(context.Background(), 0, 0)
-				assert.NoError(b, err)
-				if !assert.False(b, ok, "TryLock got in between") {
-					_, _ = l.ForceUnlock(context.Background()) // passes to the next entry
-				}
-				if tried == 0 {
-					close(begun)
-				}
-			}
-		})
-		<-begun
-		first.unlocks()
-		sections.Wait()
-		tries.Wait()
-		b.Logf("%d tries", tried)
-		_, err := first.lock.ForceUnlock(context.Background())
-		b.Must(err)
-	})
-}
-
-// Tokens grow from hold to hold, even if they come with a grant.
-func TestLineTokensGrow(t *testing.T) {
-	onEachLine(t, func(b *locktest.Bench) {
-		var all sync.WaitGroup
-		var tokens []int64 // guarded by the lock
-		for range 4 {
-			c := contender(b)
-			l := c.client.NewLock(b.LockName, Fenced())
-			waitgroup.Go(&all, func() {
-				for range 10 {
-					assert.NoError(b, l.Lock(c.owner))
-					token, err := l.Token(c.owner)
-					assert.NoError(b, err)
-					tokens = append(tokens, token)
-					assert.NoError(b, l.Unlock(c.owner))
-				}
-			})
-		}
-		all.Wait()
-		require.Len(b, tokens, 40)
-		for i := range tokens[1:] {
-			assert.Greater(b, tokens[i+1], tokens[i], "token %d", i+1)
-		}
-	})
-}
-
 // A grant draws the token, and its message contains it, so that no further request is needed.
 func TestLineGrantBringsTheToken(t *testing.T) {
 	onEachLine(t, func(b *locktest.Bench) {
@@ -373,41 +304,6 @@ func TestLineGrantBringsTheToken(t *testing.T) {
 		assert.Greater(b, token, before, "the token")
 		next.unlocks()
 	})
-}
-
-// A client without tokens passes the lock to one that asks for tokens, and the other way round.
-func TestLinePassesBetweenFencedAndUnfenced(t *testing.T) {
-	onEachLine(t, func(b *locktest.Bench) {
-		first := contender(b).takes()
-		fenced := contender(b).sibling(Fenced()).joins()
-		last := contender(b).joins()
-		first.unlocks()
-		fenced.gets()
-		token, err := fenced.lock.Token(fenced.owner)
-		b.Must(err)
-		assert.NotZero(b, token, "the token")
-		fenced.unlocks()
-		last.gets().unlocks()
-	})
-}
-
-// A release whose answer is lost is sent again, and passes the lock on once.
-func TestLineLostAnswerOfAReleaseGrantsOnce(t *testing.T) {
-	t.Parallel()
-	for what, fault := range map[string]testredis.Fault{"closed": testredis.LoseReply, "silent": testredis.StallReply} {
-		t.Run(what, func(t *testing.T) {
-			b := locktest.NewFaultBench(t)
-			b.Opts = []Option{WithPollInterval(time.Hour)}
-			first := contenderOn(b.Bench, b.Proxy.Client()).takes()
-			one, two := b.Manual().Listens().Joins(), b.Manual().Listens().Joins()
-			rule := b.Proxy.On(locktest.Calls(record.Script("lock_release")), fault).Times(2)
-			first.unlocks()
-			assert.NotZero(b, rule.Count(), "answers that were lost")
-			assert.Len(b, messages(one), 1, "messages to the first place")
-			assert.Empty(b, messages(two), "messages to the second place")
-			assert.Equal(b, one.Field, b.Holder(), "the holder")
-		})
-	}
 }
 
 // A waiter whose answer is lost or late is granted the lock all the same, and does not sleep while the lock is free.
@@ -450,20 +346,6 @@ func TestLineLostAnswerOfARequestLosesNoGrant(t *testing.T) {
 			})
 		}
 	}
-}
-
-// A late answer "busy" does not hide a message that arrived before it.
-func TestLineLateAnswerHidesNoMessage(t *testing.T) {
-	b := locktest.NewFaultBench(t)
-	b.Opts = []Option{WithPollInterval(time.Hour)}
-	first := contender(b.Bench).takes()
-	one := contenderOn(b.Bench, b.Proxy.Client())
-	b.Proxy.On(asksIn(contract.Push), testredis.DelayReply(300*time.Millisecond))
-	one.asks().joined()
-	first.unlocks() // the message arrives before the answer
-	one.gets()
-	assert.Equal(b, int64(2), one.scripts.N.Load(), "scripts")
-	one.unlocks()
 }
 
 // With synced replicas a grant is confirmed by a request, because the replicas have to confirm each hold.

@@ -2,8 +2,9 @@ package locks
 
 // The line beside clients that do not know it: Redisson, and MultiLocks, which wait without a place.
 //
-// Rules: their releases notify the waiters in the line, and they get their share of a lock for which processes always
-// wait in the line, also if the clock of Redis was set back.
+// Rules: the releases of Redisson notify the waiters in the line, and a MultiLock gets its share of a lock for which
+// processes always wait in the line, also if the clock of Redis was set back. The share of Redisson is in
+// internal/lua/testdata/java.txt.
 
 import (
 	"context"
@@ -110,7 +111,7 @@ func TestLineFirstPlaceFollowsARedissonHolder(t *testing.T) {
 	})
 }
 
-// The same applies to a MultiLock, and to Redisson, if processes always wait for the lock.
+// A MultiLock, which has no place, gets a lock for which processes always wait in the line.
 func TestLineStarvesNobodyAfterItsClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	server := testredis.StartJumpy(t)
@@ -144,82 +145,4 @@ func TestLineStarvesNobodyAfterItsClockWasSetBack(t *testing.T) {
 		require.True(b, got, "the MultiLock waits in vain beside the line")
 		b.Must(multi.Unlock(me))
 	}
-}
-
-// Redisson gets its share of a lock for which processes of this version always wait.
-func TestLineRedissonGetsItsShare(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewLineBench(t, testredis.Start(t).Addr())
-	ctx, stop := context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	var sections atomic.Int64
-	for range 3 {
-		c := contender(b)
-		waitgroup.Go(&all, func() {
-			for c.lock.Lock(ctx) == nil {
-				sections.Add(1)
-				time.Sleep(time.Millisecond)
-				assert.NoError(b, c.lock.Unlock(ctx))
-			}
-		})
-	}
-	redisson, java := b.Subscribe(b.ReleaseChannel()), javaHolder()
-	messages := redisson.Channel()
-	turns := 0
-	start := time.Now()
-	for turns < 20 && time.Since(start) < locktest.Soon {
-		n, err := javaTakes.Run(ctx, b.Rdb, []string{b.LockName}, java).Int()
-		b.Must(err)
-		if n == 1 {
-			turns++
-			javaReleases(b, java)
-			continue
-		}
-		select {
-		case <-messages:
-		case <-time.After(time.Second):
-		}
-	}
-	took := time.Since(start)
-	stop()
-	all.Wait()
-	b.Logf("%d turns of Redisson and %d sections in %v", turns, sections.Load(), took)
-	assert.Equal(b, 20, turns, "turns of Redisson")
-	assert.LessOrEqual(
-		b,
-		sections.Load(),
-		int64(20*8*15),
-		"sections of 1ms beside 20 turns of Redisson: it has at least half of one in four slices",
-	)
-}
-
-// A MultiLock does not enter the lines of its locks. It is notified like the waiters of one lock, and gets its turn.
-func TestLineAndAMultiLockWakeEachOther(t *testing.T) {
-	onEachLine(t, func(b *locktest.Bench) {
-		c, me := b.Client(), ContextWithOwner(context.Background())
-		multi := c.NewMultiLock(c.NewLock(b.LockName), c.NewLock(b.LockName+"-b"))
-		b.Must(multi.Lock(me))
-		one, two := contender(b).joins(), contender(b).joins()
-		b.Must(multi.Unlock(me))
-		one.gets()
-		two.waits()
-		got := make(chan error, 1)
-		go func() { got <- multi.Lock(me) }()
-		testredis.Await(b, "the MultiLock hears releases", locktest.Soon, func() bool {
-			return b.Hearers(b.ReleaseChannel()) > 0
-		})
-		one.unlocks()
-		for range 2 { // a release to which the MultiLock is subscribed is free
-			select {
-			case err := <-two.got:
-				b.Must(err)
-				two.unlocks()
-			case err := <-got:
-				b.Must(err)
-				b.Must(multi.Unlock(me))
-			case <-time.After(locktest.Soon):
-				require.Fail(b, "nobody has the lock")
-			}
-		}
-	})
 }

@@ -25,28 +25,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A caller that waits with the entry of another caller of its process, and asks for a shorter lease, is not granted a
-// longer one.
-func TestLineShorterLeaseTakesNoPlaceOfALongerOne(t *testing.T) {
-	onEachLine(t, func(b *locktest.Bench) {
-		first, next := contender(b).takes(), contender(b)
-		short := ContextWithOwner(context.Background())
-		ctx, cancel := context.WithCancel(next.owner)
-		next.owner = ctx
-		next.asks()
-		testredis.Await(b, "it stands in the line", locktest.Soon, func() bool { return len(b.ClientsInLine()) == 1 })
-		got := make(chan error, 1)
-		go func() { got <- next.lock.LockLease(short, 2*time.Second) }()
-		testredis.Await(b, "another caller waits behind it", locktest.Soon, func() bool { return b.WaitsInQueue(next.lock) })
-		cancel()
-		b.MustBe(locktest.Await(b, "Lock", next.got), context.Canceled)
-		first.unlocks()
-		b.Must(locktest.Await(b, "LockLease", got))
-		assert.LessOrEqual(b, pttl(b), 2*time.Second, "the lease in Redis")
-		b.Must(next.lock.Unlock(short))
-	})
-}
-
 // A request of a caller that has given up, and that Redis runs late, leaves nothing.
 func TestLineAskThatRunsLateLeavesNothing(t *testing.T) {
 	b := locktest.NewFaultBench(t)
@@ -363,19 +341,6 @@ func TestLineCallerThatTakesOverAPlaceHasItsOwnWish(t *testing.T) {
 			stayer.unlocks()
 		})
 	}
-}
-
-// An entry that a caller has left belongs to a wait that continues.
-func TestLineLeftPlaceIsInUse(t *testing.T) {
-	onEachLine(t, func(b *locktest.Bench) {
-		c := contender(b).takes()
-		field := c.client.ID() + ":9:099"
-		assert.False(b, locktest.EngineOf(c.client).Probe().Uses(b.LockName, field), "a field of no wait")
-		locktest.EngineOf(c.client).Probe().LeavePlace(locktest.LockOf(c.lock), field)
-		assert.True(b, locktest.EngineOf(c.client).Probe().Uses(b.LockName, field), "the field of a place that was left")
-		locktest.EngineOf(c.client).Probe().LeavePlace(locktest.LockOf(c.lock), "")
-		c.unlocks()
-	})
 }
 
 // Close removes the entry.

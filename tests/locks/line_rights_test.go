@@ -137,30 +137,6 @@ func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
 	}
 }
 
-// A user that may not use the keys of the line is notified of a release as before the line existed.
-func TestLineUserWithoutItsKeysHearsReleases(t *testing.T) {
-	t.Parallel()
-	s := testredis.Start(t)
-	b := locktest.NewLineBench(t, s.Addr())
-	d := b.Deployment(s)
-	user := d.User(
-		b,
-		[]string{"~lock-*", "allchannels", "allcommands"},
-		WithWatchdogTimeout(30*time.Second),
-	).NewLock(
-		b.LockName,
-	)
-	first := contender(b).takes()
-	got := make(chan error, 1)
-	me := ContextWithOwner(context.Background())
-	go func() { got <- user.Lock(me) }()
-	locktest.AwaitSubscribed(t, user, got)
-	time.Sleep(300 * time.Millisecond) // until the attempt after the subscription has ended: no permission tells
-	first.unlocks()
-	b.Must(locktest.Await(b, "the user hears of the release", got))
-	b.Must(user.Unlock(me))
-}
-
 // withoutLine are the permissions of a user that may do everything with the locks of a bench, except use their line.
 var withoutLine = []string{
 	"~lock-*",
@@ -214,44 +190,5 @@ func TestLineFieldOfTheFirstHoldShowsWhetherTheUserMayUseTheLine(t *testing.T) {
 			}
 			b.Must(l.Unlock(ctx))
 		}
-	}
-}
-
-// A MultiLock of a user without the line works, and its fields show it from the first one on.
-func TestLineMultiLockOfAUserWithoutTheLine(t *testing.T) {
-	t.Parallel()
-	server := testredis.Start(t)
-	b := locktest.NewLineBench(t, server.Addr())
-	d := b.Deployment(server)
-	for what, locks := range map[string]func(c *Client) []Locker{
-		"plain": func(c *Client) []Locker {
-			return []Locker{c.NewLock(b.LockName + "-1"), c.NewLock(b.LockName+"-2", Fenced())}
-		},
-		"others": func(c *Client) []Locker {
-			return []Locker{locktest.NewWriteLock(c, b.LockName+"-3"), c.NewFairLock(b.LockName + "-4"), c.NewLock(b.LockName + "-5")}
-		},
-		"semaphore": func(c *Client) []Locker {
-			return []Locker{c.NewSemaphore(b.LockName+"-6", 1), c.NewLock(b.LockName + "-7")}
-		},
-	} {
-		c, ctx := d.User(b, withoutLine), ContextWithOwner(context.Background())
-		all := locks(c)
-		l := c.NewMultiLock(all...)
-		got, err := l.TryLock(ctx, 0, 0)
-		require.NoError(b, err, what)
-		require.True(b, got, what)
-		for _, one := range all {
-			i, err := b.Client().Inspect(ctx, one.Name())
-			b.Must(err)
-			require.Len(b, i.Holders, 1, one.Name())
-			assert.False(
-				b,
-				engine.UsesLine(strings.TrimSuffix(i.Holders[0].Field, record.WriteSuffix)),
-				"%s: %s",
-				one.Name(),
-				i.Holders[0].Field,
-			)
-		}
-		b.Must(l.Unlock(ctx))
 	}
 }

@@ -73,12 +73,6 @@ func emptyLine(b *locktest.Bench) {
 	testredis.Await(b, "the line is empty", locktest.Soon, func() bool { return locktest.OnlyTombstones(b.Rdb, b.LineKey()) })
 }
 
-// messages returns the messages that were sent to m and not returned before.
-func messages(m *locktest.Manual) []string {
-	m.Helper()
-	return received(m.Bench, m.Hears, m.Grants())
-}
-
 // received returns the messages of hears, a subscription to channel, that were not returned before.
 func received(b *locktest.Bench, hears *redis.PubSub, channel string) (all []string) {
 	b.Helper()

@@ -170,28 +170,6 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 	})
 }
 
-// A majority of such nodes makes callers fail at once.
-func TestRedLockOfWhatIsNoLock(t *testing.T) {
-	b := newRedBench(t) // which is parallel
-	ctx := context.Background()
-	l := lock(b)
-	for _, rdb := range b.Nodes {
-		b.Must(rdb.HSet(ctx, b.LockName, "total", 5).Err())
-	}
-	within, cancel := context.WithTimeout(ctx, locktest.Soon)
-	defer cancel()
-	for method, err := range map[string]error{
-		"Lock": l.Lock(within), "TryLock": locktest.Second(l.TryLock(within, time.Hour, 0)),
-		"IsLocked": locktest.Second(l.IsLocked(within)), "TTL": locktest.Second(l.TTL(within)), "ForceUnlock": locktest.Second(l.ForceUnlock(within)),
-	} {
-		assert.ErrorIs(t, err, ErrNotALock, method)
-	}
-	for _, rdb := range b.Nodes {
-		assert.Equal(t, map[string]string{"total": "5"}, rdb.HGetAll(ctx, b.LockName).Val())
-	}
-	b.Forget()
-}
-
 // A big hash costs no more than a small one.
 func TestABigHashThatIsNoLock(t *testing.T) {
 	t.Parallel()

@@ -180,37 +180,6 @@ func startInOrder(e *locktest.BubbleEngine, owners ...engine.Owner) <-chan engin
 	return got
 }
 
-// Acquired shows whether a message or a poll found the lock free.
-func TestObserverSeesNotifiedAndPolled(t *testing.T) {
-	inObservedBubble(t, func(t *testing.T, e *locktest.BubbleEngine, r *locktest.Recorder, _ *locktest.LockedBuffer) {
-		other := locktest.JoinBubbleEngine(t, e.Redis, "other")
-		other.Lock(9)
-		got := startInOrder(e, 1)
-		time.Sleep(10 * time.Second)
-		other.Unlock(9)
-		<-got
-		r.Told(t, WaitingEvent{Lock: x(1)}, AcquiredEvent{Lock: x(1), Path: PathNotified, Waited: 10 * time.Second, HoldCount: 1, Token: 2})
-		e.Unlock(1)
-
-		e.Redis.Set(func() {
-			e.Redis.Records["x"] = &fakeredis.Record{
-				Field:   "crashed",
-				Levels:  1,
-				Expires: time.Now().Add(100 * time.Millisecond),
-			}
-		})
-		r.Take()
-		e.Lock(1)
-		events := r.Take()
-		a, ok := events[len(events)-1].(AcquiredEvent)
-		assert.True(t, ok, "%+v", events)
-		assert.Equal(t, PathPolled, a.Path)
-		assert.GreaterOrEqual(t, a.Waited, 100*time.Millisecond)
-		assert.LessOrEqual(t, a.Waited, 200*time.Millisecond)
-		e.Unlock(1)
-	})
-}
-
 // GaveUp shows whether the owner waited, for how long, and the error. A call that sends no request is no event.
 func TestObserverSeesOwnersThatGiveUp(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *locktest.BubbleEngine, r *locktest.Recorder, _ *locktest.LockedBuffer) {

@@ -3,7 +3,8 @@ package locks
 // How waiters notice that a lock is free, or theirs, although no message says so.
 //
 // Rules: a release that no message announces, a place that was lost and a grant whose message was lost are noticed
-// within the poll interval. Waiters share these requests, and the poller ends with the last of them.
+// within the poll interval. Waiters share these requests. That the poller ends with the last of them is in
+// internal/poller.
 
 import (
 	"context"
@@ -19,7 +20,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	. "github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/locktest"
-	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -222,29 +222,4 @@ func TestIdleWaitersShareALook(t *testing.T) {
 		_, err := held.NewLock(fmt.Sprint(b.LockName, "-", i)).ForceUnlock(context.Background())
 		require.NoError(t, err)
 	}
-}
-
-// C1: the goroutine of the poller ends when no caller waits.
-func TestPollerEndsWithItsWaiters(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	c := b.Client(WithPollInterval(50 * time.Millisecond))
-	l := locktest.EngineOf(c).Probe().Poller()
-	running := func() bool { r, _ := l.Running(); return r }
-	b.Must(b.Rdb.HSet(context.Background(), b.LockName, locktest.JavaThread+":01", 1).Err())
-	b.Must(b.Rdb.HSet(context.Background(), b.LineKey(), c.ID(), "a place").Err())
-	wake := make(chan struct{}, 1)
-	stop := l.Watch(b.LockName, poller.Waiter{Wake: wake})
-	other := l.Watch(b.LockName, poller.Waiter{Wake: make(chan struct{}, 1)})
-	assert.True(t, running())
-	other()
-	time.Sleep(150 * time.Millisecond)
-	assert.True(t, running())
-	assert.Empty(t, wake, "a waiter is woken although the lock is held")
-	b.Must(b.Rdb.Del(context.Background(), b.LockName, b.LineKey()).Err())
-	locktest.Await(b, "the waiter is woken", wake)
-	stop()
-	testredis.Await(t, "the goroutine ends", locktest.Soon, func() bool { return !running() })
-	_, locks := l.Running()
-	assert.Zero(t, locks)
 }

@@ -16,8 +16,6 @@ import (
 	"time"
 
 	. "github.com/relock-go/relock"
-	"github.com/relock-go/relock/internal/contract"
-	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
@@ -35,23 +33,6 @@ func TestReadLock(t *testing.T) {
 
 func TestFencedWriteLock(t *testing.T) {
 	testLocker(t, func(c *Client, name string) Locker { return c.NewRWLock(name, Fenced()).Write() })
-}
-
-func TestWriteLockTokensGrow(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
-		l := b.Client().NewRWLock(b.LockName, Fenced())
-		var last int64
-		for range 3 {
-			b.Must(l.Write().Lock(ctx))
-			token, err := l.Write().Token(ctx)
-			assert.NoError(t, err)
-			assert.Greater(t, token, last, "a token is greater than the one before")
-			last = token
-			b.Must(l.Write().Unlock(ctx))
-		}
-	})
 }
 
 func TestReadersShare(t *testing.T) {
@@ -87,42 +68,6 @@ func TestReadersShare(t *testing.T) {
 	})
 }
 
-// Every read hold has a lease of its own.
-func TestReadLeasesAreIndependent(t *testing.T) {
-	t.Parallel()
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
-		long, short, write := b.Client().NewRWLock(
-			b.LockName,
-		).Read(), b.Client().NewRWLock(
-			b.LockName,
-		).Read(), b.Client().NewRWLock(
-			b.LockName,
-		).Write()
-		b.Must(long.LockLease(ctx, time.Minute))
-		b.Must(short.LockLease(ctx, time.Second))
-		ttl, err := long.TTL(ctx)
-		b.Must(err)
-		assert.GreaterOrEqual(t, ttl, 50*time.Second, "a short reader cut the long lease")
-		b.Must(short.Unlock(ctx))
-		ttl, err = long.TTL(ctx)
-		b.Must(err)
-		assert.GreaterOrEqual(t, ttl, 50*time.Second, "a short reader cut the long lease when it left")
-		b.Tries(write, false)
-		b.Must(long.Unlock(ctx))
-
-		// The long reader leaves; the lease of the short reader stays.
-		b.Must(long.LockLease(ctx, time.Hour))
-		b.LocksFor(ctx, short, 300*time.Millisecond)
-		b.Must(long.Unlock(ctx))
-		start := time.Now()
-		b.Must(write.Lock(ctx))
-		assert.LessOrEqual(t, time.Since(start), locktest.Soon, "time that the writer waited")
-		b.Must(write.Unlock(ctx))
-	})
-}
-
 // A reader that has crashed does not block longer than its lease because other readers continue.
 func TestWriterEvictsDeadReaders(t *testing.T) {
 	t.Parallel()
@@ -145,54 +90,6 @@ func TestWriterEvictsDeadReaders(t *testing.T) {
 		b.Must(locktest.Await(b, "the writer gets the lock", got))
 		b.MustBe(dead.Unlock(ctx), ErrLockLost)
 		b.Must(write.Unlock(owner))
-	})
-}
-
-func TestReadWatchdogRenewsItsOwnHoldOnly(t *testing.T) {
-	t.Parallel()
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
-		const lease = time.Second
-		kept := b.Client(WithWatchdogTimeout(lease)).NewRWLock(b.LockName).Read()
-		dead := b.Client().NewRWLock(b.LockName).Read()
-		b.Must(kept.Lock(ctx))
-		b.Must(kept.Lock(ctx))
-		b.Must(dead.LockLease(ctx, lease))
-		guarded, err := kept.Guard(ctx)
-		b.Must(err)
-		field := func(client *Client) string { return client.ID() }
-		select {
-		case <-guarded.Done():
-			require.NoError(t, context.Cause(guarded), "the hold is lost")
-		case <-time.After(3 * lease):
-		}
-		leases := b.Rdb.Keys(ctx, "{"+b.LockName+"}:*:rwlock_timeout:*").Val()
-		for _, key := range leases {
-			assert.NotContains(t, key, field(locktest.ClientOf(dead)), "the lease of a dead reader is kept alive")
-		}
-		assert.Len(t, leases, 2, "leases")
-		b.Must(kept.Unlock(ctx))
-		b.Must(kept.Unlock(ctx))
-	})
-}
-
-// B19: the lease of a write lock is not added to the remaining one.
-func TestWriteLeaseDoesNotAddUp(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
-		w := b.Client().NewRWLock(b.LockName).Write()
-		for range 5 {
-			b.Must(w.Lock(ctx))
-		}
-		ttl, err := w.TTL(ctx)
-		if assert.NoError(t, err) {
-			assert.LessOrEqual(t, ttl, 30*time.Second, "TTL")
-		}
-		for range 5 {
-			b.Must(w.Unlock(ctx))
-		}
 	})
 }
 
@@ -323,58 +220,6 @@ func TestWriterThatGivesUpLetsReadersIn(t *testing.T) {
 	})
 }
 
-// The record.
-func TestRWLockWritesRedissonsRecord(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
-		l := b.Client().NewRWLock(b.LockName)
-		messages := b.Rdb.Subscribe(ctx, "redisson_rwlock:{"+b.LockName+"}")
-		defer messages.Close()
-		_, err := messages.Receive(ctx)
-		b.Must(err)
-		b.Must(l.Read().Lock(ctx))
-		b.Must(l.Read().Lock(ctx))
-		record := b.Rdb.HGetAll(ctx, b.LockName).Val()
-		var field string
-		for f := range record {
-			if f != "mode" {
-				field = f
-			}
-		}
-		assert.Equal(t, map[string]string{"mode": "read", field: "2"}, record)
-		for _, i := range []string{"1", "2"} {
-			key := "{" + b.LockName + "}:" + field + ":rwlock_timeout:" + i
-			v, ttl := b.Rdb.Get(ctx, key).Val(), b.Rdb.PTTL(ctx, key).Val()
-			assert.Equal(t, "1", v, key)
-			assert.Positive(t, ttl, key)
-			assert.LessOrEqual(t, ttl, 30*time.Second, key)
-		}
-		b.Must(l.Read().Unlock(ctx))
-		assert.Len(t, b.Keys(), 2, "keys")
-		b.Must(l.Read().Unlock(ctx))
-		m, err := messages.ReceiveMessage(ctx)
-		if assert.NoError(t, err) {
-			assert.Equal(t, "0", m.Payload, "the last reader says")
-		}
-		b.Must(l.Write().Lock(ctx))
-		record = b.Rdb.HGetAll(ctx, b.LockName).Val()
-		for f, v := range record {
-			if f != "mode" {
-				assert.True(t, strings.HasSuffix(f, ":write"), "field %s", f)
-				assert.Equal(t, "1", v, "levels")
-			}
-		}
-		assert.Len(t, record, 2)
-		assert.Equal(t, "write", record["mode"])
-		b.Must(l.Write().Unlock(ctx))
-		m, err = messages.ReceiveMessage(ctx)
-		if assert.NoError(t, err) {
-			assert.Equal(t, "1", m.Payload, "the writer says")
-		}
-	})
-}
-
 // Java's readers and writers are respected, and crashed ones are evicted.
 func TestRWRecordOfAJavaClientIsRespected(t *testing.T) {
 	t.Parallel()
@@ -477,7 +322,7 @@ func TestForceUnlockOfAWriterLeavesNoLeaseOfItsOwn(t *testing.T) {
 	})
 }
 
-// So it is with readers, if some of them are released by force.
+// If some of several readers are released by force, the record lasts no longer than those that are left.
 func TestForceUnlockOfSomeReadersLeavesNoLeaseOfTheirs(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
@@ -501,33 +346,6 @@ func TestForceUnlockOfSomeReadersLeavesNoLeaseOfTheirs(t *testing.T) {
 			assert.LessOrEqual(t, b.Rdb.PTTL(ctx, b.LockName).Val(), left, name)
 			does(l.RollBack(other), map[bool]int64{true: 1, false: -1}[left > 0])
 		}
-	})
-}
-
-// A reader of relock has one lease that counts, whatever its hold count is: many such readers are released by force,
-// too.
-func TestForceUnlockReleasesDeepReaders(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
-		l := b.Client().NewRWLock(b.LockName).Read()
-		const most = 6
-		for i := range most {
-			reader := fmt.Sprintf("%s:%d:0%d", locktest.ClientOf(l).ID(), i, i)
-			b.Must(b.Rdb.HSet(ctx, b.LockName, "mode", "read", reader, record.MostHoldCount).Err())
-			for _, n := range []int{1, record.MostHoldCount} {
-				b.Must(b.Rdb.Set(ctx, fmt.Sprint("{", b.LockName, "}:", reader, ":rwlock_timeout:", n), 1, time.Minute).Err())
-			}
-		}
-		b.Must(b.Rdb.PExpire(ctx, b.LockName, time.Minute).Err())
-		b.Tries(b.Client().NewRWLock(b.LockName).Write(), false)
-		freed, err := l.ForceUnlock(ctx)
-		b.Must(err)
-		assert.True(t, freed)
-		for _, key := range b.Keys() {
-			assert.Regexp(t, ":rwlock_timeout:10000$", key, "only what expires is left")
-		}
-		b.Forget()
 	})
 }
 
@@ -698,57 +516,4 @@ func TestRWLockOfManyReadersCostsFewCommands(t *testing.T) {
 	assert.Zero(t, b.Rdb.Exists(ctx, b.LockName).Val(), "all others are dead, and the lock is free")
 	b.Tries(write, true)
 	b.Must(write.Unlock(ctx))
-}
-
-// An attempt of a reader that Redis runs late, after its rollback, its release or its Detach, acquires nothing: no
-// process would release it.
-func TestReadAttemptThatRunsLateAcquiresNothing(t *testing.T) {
-	t.Parallel()
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		for name, ends := range map[string]func(b *locktest.Bench, sends func(send.Call) int64, l contract.Record, late contract.Attempt){
-			"rolled back": func(b *locktest.Bench, sends func(send.Call) int64, l contract.Record, late contract.Attempt) {
-				assert.EqualValues(b, -1, sends(l.RollBack(late)))
-			},
-			"released": func(b *locktest.Bench, sends func(send.Call) int64, l contract.Record, late contract.Attempt) {
-				assert.EqualValues(b, 1, sends(l.Acquire(late)))
-				assert.EqualValues(b, 1, sends(l.Release(late.AsRelease())))
-			},
-			"detached": func(b *locktest.Bench, sends func(send.Call) int64, l contract.Record, late contract.Attempt) {
-				assert.EqualValues(b, 1, sends(l.Acquire(late)))
-				to := contract.Rename{From: late.Field, To: late.Field + "1", Lease: time.Minute, Late: true}
-				assert.EqualValues(b, 1, sends(l.Rename(to)))
-				assert.EqualValues(b, 1, sends(l.Release(contract.Release{Field: to.To})))
-			},
-		} {
-			for beside, holds := range map[string]func(*RWLock) []Locker{
-				"a free lock":    func(*RWLock) []Locker { return nil },
-				"another reader": func(rw *RWLock) []Locker { return []Locker{rw.Read()} },
-				"its writer":     func(rw *RWLock) []Locker { return []Locker{rw.Write()} },
-			} {
-				t.Run(name+", "+beside, func(t *testing.T) {
-					b, ctx := locktest.NewBench(t, addr), context.Background()
-					c := b.Client()
-					rw := c.NewRWLock(b.LockName)
-					held := holds(rw)
-					late := contract.Attempt{Field: c.ID() + ":1:0999", Lease: time.Hour, HoldCount: 1, Late: true}
-					for _, h := range held {
-						b.Must(h.Lock(ctx))
-						late.Counterpart = locktest.EngineOf(c).HeldField(locktest.RecordOf(h), engine.OwnerOf(ctx))
-					}
-					sends := func(what send.Call) int64 {
-						r, err := locktest.Send(c, what)
-						b.Must(err)
-						return r[0]
-					}
-					l := locktest.RecordOf(rw.Read())
-					ends(b, sends, l, late)
-					require.EqualValues(b, 0, sends(l.Acquire(late)), "a reader that nobody releases")
-					for _, h := range held {
-						b.Must(h.Unlock(ctx))
-					}
-					b.Follows(b.Client().NewRWLock(b.LockName).Write())
-				})
-			}
-		}
-	})
 }

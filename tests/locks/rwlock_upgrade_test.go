@@ -8,7 +8,6 @@ package locks
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -169,44 +168,6 @@ func TestWriteLeaseExpiresAfterAReadLock(t *testing.T) {
 				require.NoError(t, err)
 				require.True(t, ok, "the lease of the read lock, %v, keeps the write lock (0: that of the watchdog)", lease)
 				b.Must(rival.Unlock(ctx))
-			}
-		}
-	})
-}
-
-// Two readers that both ask for the write lock would wait for each other: all but one get an error.
-func TestUpgradersDoNotBlockEachOther(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
-		l := b.Client().NewRWLock(b.LockName)
-		one, two := ContextWithOwner(ctx), ContextWithOwner(ctx)
-		b.Must(l.Read().Lock(one))
-		b.Must(l.Read().Lock(two))
-		results := make(chan error, 2)
-		for _, owner := range []context.Context{one, two} {
-			go func() {
-				err := l.Write().Lock(owner)
-				if err != nil {
-					err = errors.Join(err, l.Read().Unlock(owner))
-				}
-				results <- err
-			}()
-		}
-		refused := 0
-		for range 2 {
-			if err := locktest.Await(b, "an upgrader is refused", results); errors.Is(err, ErrInvalid) {
-				refused++
-			} else {
-				assert.NoError(t, err)
-			}
-		}
-		assert.NotZero(t, refused, "no upgrader was refused")
-		for _, half := range []Locker{l.Write(), l.Read()} {
-			for _, owner := range []context.Context{one, two} {
-				if n, err := half.HoldCount(owner); n > 0 && err == nil {
-					b.Must(half.Unlock(owner))
-				}
 			}
 		}
 	})

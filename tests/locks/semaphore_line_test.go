@@ -312,34 +312,6 @@ func TestSemaphoreClientHasOnePlaceForManyCallers(t *testing.T) {
 	})
 }
 
-// A caller that gives up leaves the entry of its process to the next one.
-func TestSemaphoreCallerThatGivesUpLeavesItsPlace(t *testing.T) {
-	onEachPermits(t, 1, func(b *locktest.Bench, s *Semaphore) {
-		m := newPermitClient(b, s).takes()
-		first := newPermitContender(b)
-		second := first.sibling()
-		var cancel context.CancelFunc
-		first.owner, cancel = context.WithCancel(first.owner)
-		defer cancel()
-		first.joins()
-		second.asks()
-		testredis.Await(b, "the second one waits", locktest.Soon, func() bool {
-			return b.WaitersInQueue(second.s) == 1
-		})
-		other := newPermitContender(b).joins()
-		cancel()
-		b.MustBe(locktest.Await(b, "the first one comes back", first.got), context.Canceled)
-		second.settled()
-		require.Equal(b, []string{first.client.ID(), other.client.ID()}, b.ClientsInLine(), "the line")
-		m.gives(neverDue)
-		second.gets()
-		other.waits()
-		second.unlocks()
-		other.gets().unlocks()
-		require.Equal(b, 1, b.Permits(1))
-	})
-}
-
 // If callers of one process find all permits held at the same time, all of them get one in the end, even if no sleep
 // ends by itself.
 func TestSemaphoreCallersThatFindItBusyTogetherAllGetIn(t *testing.T) {

@@ -7,14 +7,11 @@ package locks
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	. "github.com/relock-go/relock"
-	"github.com/relock-go/relock/internal/contract"
-	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
@@ -88,19 +85,6 @@ func TestSemaphoreAcquiresSeveralAtOnce(t *testing.T) {
 	})
 }
 
-// The field of a hold of one permit, which also is in places and messages, has no number of permits: Java and versions
-// that know no holds of several use it as the ID of the permit.
-func TestSemaphoreHoldOfOnePermitHasTheOldForm(t *testing.T) {
-	b, ctx := locktest.NewBench(t, testredis.Start(t).Addr()), context.Background()
-	s := b.Client().NewSemaphore(b.LockName, 1)
-	h, err := s.AcquireN(ctx, 1)
-	b.Must(err)
-	permits := b.Rdb.ZRange(ctx, record.PermitsKey(b.LockName), 0, -1).Val()
-	require.Len(t, permits, 1)
-	assert.Regexp(t, "^"+locktest.ClientOf(s).ID()+":-?[0-9]+:0[0-9]+$", permits[0])
-	b.Must(h.Release(ctx))
-}
-
 // Row 25: Redis is out of memory. A hold of several permits is renewed and released as a whole, and an attempt that is
 // refused leaves nothing.
 func TestSemaphoreHoldOfSeveralNeedsNoMemory(t *testing.T) {
@@ -151,8 +135,8 @@ func acquiresN(b *locktest.Bench, s *Semaphore, n int) <-chan *Hold {
 	return got
 }
 
-// Nor does it block the other goroutines of its own process: it waits beside them until there are enough permits again,
-// and is not passed over then.
+// A waiter that wants more permits than there are by now does not block the other goroutines of its process: it waits
+// beside them until there are enough permits again, and is not passed over then.
 func TestSemaphoreWaiterForMoreThanThereAreBlocksNobodyOfItsProcess(t *testing.T) {
 	onEachPermits(t, 3, func(b *locktest.Bench, s *Semaphore) {
 		ctx := context.Background()
@@ -258,57 +242,6 @@ func TestSemaphoreSeveralPermitsAreLostTogether(t *testing.T) {
 	})
 }
 
-// Several permits are granted one time, however often Redis runs the requests of a hold.
-func TestSemaphoreLostAnswersAboutSeveralPermits(t *testing.T) {
-	t.Parallel()
-	for name, fault := range map[string]testredis.Fault{
-		"connection closed": testredis.LoseReply, "not even run": testredis.DropRequest,
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := locktest.NewFaultBench(t)
-			ctx := context.Background()
-			s := b.Shaky().NewSemaphore(b.LockName, 7)
-			for range 3 {
-				rule := b.Proxy.On(locktest.Calls(record.Script("semaphore_acquire")), fault).Times(2)
-				h, err := s.AcquireN(ctx, 3)
-				b.Must(err)
-				require.NotZero(t, rule.Count(), "no answer was lost")
-				rule.Release()
-				require.Equal(t, 4, b.Permits(7))
-				rule = b.Proxy.On(locktest.Calls(record.Script("semaphore_release")), fault).Times(2)
-				b.Must(h.Release(ctx))
-				require.NotZero(t, rule.Count(), "no answer was lost")
-				rule.Release()
-				require.Equal(t, 7, b.Permits(7))
-			}
-		})
-	}
-}
-
-// An attempt for several permits that runs after its caller has given up takes nothing.
-func TestSemaphoreLateAttemptForSeveralTakesNothing(t *testing.T) {
-	b := locktest.NewFaultBench(t)
-	s := b.Shaky().NewSemaphore(b.LockName, 3)
-	b.Must(s.SetPermits(context.Background(), 3))
-	late := b.Proxy.On(locktest.Calls(record.Script("semaphore_acquire")), testredis.HoldRequest)
-	ctx, cancel := context.WithCancel(context.Background())
-	got := make(chan error, 1)
-	go func() {
-		_, err := s.AcquireN(ctx, 2)
-		got <- err
-	}()
-	locktest.Await(b.Bench, "the attempt", late.Fired())
-	cancel()
-	b.MustBe(locktest.Await(b.Bench, "AcquireN", got), context.Canceled)
-	testredis.Await(b, "its rollback has ended", 2*locktest.Soon, func() bool {
-		return locktest.EngineOf(locktest.ClientOf(s)).Probe().Stats().AtWork == 0
-	})
-	ran := b.ScriptRuns()
-	late.Release()
-	testredis.Await(b, "the attempt has run", locktest.Soon, func() bool { return b.ScriptRuns() > ran })
-	assert.Equal(t, 3, b.Permits(3), "permits that are free")
-}
-
 // The goroutines of a process that want different numbers of permits are served in order, and the place of a caller
 // that gives up is not used for another number.
 func TestSemaphoreServesLocalWaitersForSeveralInOrder(t *testing.T) {
@@ -350,73 +283,5 @@ func TestSemaphoreServesLocalWaitersForSeveralInOrder(t *testing.T) {
 		b.Must(locktest.Await(b, "the last one", got[2]).Release(context.Background()))
 		require.Equal(b, 3, b.Permits(3))
 		emptyLine(b)
-	})
-}
-
-// Places that want more permits than there are cost a run few commands, however many they are. They keep their order,
-// and those behind them are granted permits, all of them in one run.
-func TestSemaphorePlacesForMoreThanThereAreCostFewCommands(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewLineBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
-	s := b.Client().NewSemaphore(b.LockName, 100)
-	b.Must(s.SetPermits(ctx, 100))
-	b.Cleanup(b.Forget)
-	const many, others = 4000, 50
-	wide := fillLine(b, 1, many, "new", "+900")
-	one := newPermitClient(b, s)
-	few := func(what string, most int, do func()) {
-		b.Helper()
-		written := b.CommandRuns("hset")
-		assert.Less(b, commands(b, do), most, "commands of %s", what)
-		assert.LessOrEqual(b, b.CommandRuns("hset")-written, 2, "writes to the line, by %s", what)
-		require.Equal(b, wide, b.ClientsInLine())
-	}
-	for _, delivery := range []string{contract.Defer, contract.Barge} {
-		few("an acquire, "+delivery, 100, func() { require.Equal(b, int64(1), one.ask(delivery)[0]) })
-		few("a release", 100, func() { one.gives(neverDue) })
-	}
-
-	begin, check := b.WatchBusy(locktest.MostBusy)
-	fillLine(b, many+1, many+others, "new", "")
-	begin()
-	few("grants", 100+10*others, func() { b.Must(s.SetPermits(ctx, 100)) })
-	check("SetPermits")
-	require.Equal(b, 100-others, b.Permits(100))
-	b.Must(s.SetPermits(ctx, 900+others))
-	require.Equal(b, wide[1:], b.ClientsInLine(), "the first one fits")
-	require.Zero(b, b.Permits(900+others))
-}
-
-// keptSince has permits be kept for a place, if they are kept for one, since this time ago, and if its client was told,
-// it was told then.
-func keptSince(b *locktest.Bench, ago time.Duration) {
-	b.Helper()
-	ctx := context.Background()
-	kept := strings.Fields(b.Rdb.HGet(ctx, b.LineKey(), "kept").Val())
-	if len(kept) >= 3 {
-		for i := range kept[2:] {
-			kept[2+i] = fmt.Sprint(time.Now().Add(-ago).UnixMilli())
-		}
-		b.Must(b.Rdb.HSet(ctx, b.LineKey(), "kept", strings.Join(kept, " ")).Err())
-	}
-}
-
-// A living process that asks rarely keeps its turn: it is told to ask before others may go ahead.
-func TestSemaphoreWaiterForSeveralThatAsksRarelyKeepsItsTurn(t *testing.T) {
-	onEachPermits(t, 2, func(b *locktest.Bench, s *Semaphore) {
-		holder := newPermitClient(b, s).takes()
-		wide := b.Client().NewSemaphore(b.LockName, 2) // the poll interval is an hour
-		got := acquiresN(b, wide, 2)
-		ctx := context.Background()
-		asked := func() uint64 { return placeOf(b, locktest.ClientOf(wide).ID()).Asked }
-		before := asked()
-		mustTry(b, s, ContextWithOwner(ctx), false)
-		keptSince(b, engine.ProvisionalLease/2)
-		mustTry(b, s, ContextWithOwner(ctx), false)
-		testredis.Await(b, "it has asked", locktest.Soon, func() bool { return asked() != before })
-		assert.Equal(b, "new", placeOf(b, locktest.ClientOf(wide).ID()).State)
-		require.Equal(b, send.Reply{1, 0, 1}, holder.gives(neverDue))
-		b.Must(locktest.Await(b, "AcquireN", got).Release(ctx))
 	})
 }

@@ -206,28 +206,6 @@ func TestSemaphoreServesLocalWaitersInOrder(t *testing.T) {
 	require.Equal(t, 2, b.Permits(2))
 }
 
-// A process that releases its permit and asks again at once lets another waiting process go first.
-func TestSemaphoreNewcomersLetWaitersGoFirst(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
-		one, two := b.Client().NewSemaphore(b.LockName, 1), b.Client().NewSemaphore(b.LockName, 1)
-		var mine, theirs atomic.Int64
-		var all sync.WaitGroup
-		visit := func(s *Semaphore, n *atomic.Int64) {
-			for owner := ContextWithOwner(ctx); mine.Load() < 20 || theirs.Load() < 20; n.Add(1) {
-				if !assert.NoError(t, s.Lock(owner)) || !assert.NoError(t, s.Unlock(owner)) {
-					return
-				}
-			}
-		}
-		waitgroup.Go(&all, func() { visit(one, &mine) })
-		waitgroup.Go(&all, func() { visit(two, &theirs) })
-		all.Wait()
-		assert.Less(t, max(mine.Load(), theirs.Load()), 20*min(mine.Load(), theirs.Load()), "sections of one process")
-	})
-}
-
 // Callers that find permits free do not wait for one another.
 func TestSemaphoreCallersAskTogetherWhileItIsFree(t *testing.T) {
 	b := locktest.NewFaultBench(t)
@@ -343,28 +321,6 @@ func TestSemaphoreCallersAskTogetherAgainAfterItWasBusy(t *testing.T) {
 	assert.GreaterOrEqual(t, asking.mean(), 2.0, "requests that were under way at the same time, while any was")
 	b.Proxy.Latency(0)
 	require.Equal(t, 2*callers, b.Permits(2*callers))
-}
-
-// The permit of a process that has crashed goes to the next one, and no permit is lost.
-func TestSemaphoreGivesThePermitsOfTheCrashedToOthers(t *testing.T) {
-	t.Parallel()
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		crashed := b.Client(WithWatchdogTimeout(time.Second))
-		s := crashed.NewSemaphore(b.LockName, 2)
-		for _, owner := range owners(2) {
-			mustTry(b, s, owner, true)
-		}
-		b.Must(crashed.Close()) // the permits stay held
-		next := b.Client(WithPollInterval(time.Hour)).NewSemaphore(b.LockName, 2)
-		o := owners(2)
-		b.Must(next.Lock(o[0]))
-		b.Permits(2)
-		b.Must(next.Lock(o[1]))
-		b.Must(next.Unlock(o[0]))
-		b.Must(next.Unlock(o[1]))
-		require.Equal(t, 2, b.Permits(2))
-	})
 }
 
 // An error states that no permit is free, and for how long at most.
@@ -567,32 +523,6 @@ func mostTogether(all []heldPermit) (most int) {
 		most = max(most, now)
 	}
 	return most
-}
-
-func TestMostTogetherCounts(t *testing.T) {
-	assert.Equal(t, 2, mostTogether([]heldPermit{{0, 10}, {5, 15}, {10, 20}, {30, 40}}))
-	assert.Equal(t, 3, mostTogether([]heldPermit{{0, 10}, {5, 15}, {9, 20}}))
-}
-
-// An attempt that no caller knows about any more takes no permit.
-func TestSemaphoreAttemptThatRunsAfterItsRollbackTakesNothing(t *testing.T) {
-	b := locktest.NewFaultBench(t)
-	s := b.Shaky().NewSemaphore(b.LockName, 1)
-	b.Must(s.SetPermits(context.Background(), 1))
-	late := b.Proxy.On(locktest.Calls(record.Script("semaphore_acquire")), testredis.HoldRequest)
-	ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
-	got := make(chan error, 1)
-	go func() { got <- s.Lock(ctx) }()
-	locktest.Await(b.Bench, "the attempt", late.Fired())
-	cancel()
-	b.MustBe(locktest.Await(b.Bench, "Lock", got), context.Canceled)
-	testredis.Await(b, "its rollback has ended", 2*locktest.Soon, func() bool {
-		return locktest.EngineOf(b.Direct).Probe().Stats().AtWork == 0 && locktest.EngineOf(locktest.ClientOf(s)).Probe().Stats().AtWork == 0
-	})
-	ran := b.ScriptRuns()
-	late.Release()
-	testredis.Await(b, "the attempt has run", locktest.Soon, func() bool { return b.ScriptRuns() > ran })
-	assert.Equal(t, 1, b.Permits(1), "permits that are free")
 }
 
 // Changing the number that is passed to NewSemaphore has no effect, and each Client logs it once for a name: both if it

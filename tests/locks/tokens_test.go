@@ -241,23 +241,6 @@ func TestHandoffsTakeTokensFromABlock(t *testing.T) {
 	})
 }
 
-// More holds than a block has tokens draw another one, however fast they pass.
-func TestMoreHandoffsThanABlockDrawAgain(t *testing.T) {
-	t.Parallel()
-	onFencedLocks(t, func(b *locktest.Bench, of func(c *Client) fencedLock) {
-		rdb := testredis.Client(b, b.Addr)
-		scripts := &scriptCounter{}
-		rdb.AddHook(scripts)
-		crowd := crowd(b, of(b.ClientOn(rdb, WithHandoffWindow(time.Hour))), 3*tokenBlock, nil)
-		before := scripts.N.Load()
-		crowd.passes()
-		requests := scripts.N.Load() - before
-		assert.GreaterOrEqual(b, requests, int64(4), "three blocks, and the release")
-		assert.Less(b, requests, int64(tokenBlock), "requests for %d holds", 3*tokenBlock)
-		assert.LessOrEqual(b, b.Counter(), clock(b), "the counter runs ahead of the clock")
-	})
-}
-
 // S6: where Redis loses data between two holds that are handed off, no token comes again and none falls.
 func TestTokensGrowOverALossBetweenHandoffs(t *testing.T) {
 	t.Parallel()
