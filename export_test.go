@@ -23,8 +23,6 @@ var ExtendLocker = extendLocker
 
 func IsReleased(h *Hold) bool { return h.released.Load() }
 
-func IsModeSingle(c *Client) bool { return c.mode.known.Load() == modeSingle }
-
 func DescribeHolder(c *Client, ctx context.Context, s engine.Subject) { c.describeHolder(ctx, s) }
 
 // SetLastResort has w get what is written if a Logger panics.
@@ -52,9 +50,6 @@ func AcquireInOrder(l *MultiLock, ctx context.Context, r engine.Request) (bool, 
 
 func (l *redLock) Node(i int) Locker { return l.nodes[i] }
 
-// Votes returns the number of holds that wait for an answer of a node.
-func (l *redLock) Votes() int { return len(l.client.pending.votes) }
-
 // AwaitAnswers waits until the nodes have answered all requests for owner.
 func (l *redLock) AwaitAnswers(t testing.TB, owner engine.Owner) {
 	t.Helper()
@@ -74,27 +69,13 @@ func (l *redLock) AwaitAnswers(t testing.TB, owner engine.Owner) {
 // Alive returns the number of nodes at which v holds.
 func (v *redVote) Alive() (n int) {
 	for i := range v.nodes {
-		if v.AliveAt(i) {
+		if v.at(i).alive() {
 			n++
 		}
 	}
 	return n
 }
 
-func (v *redVote) AliveAt(node int) bool { return v.at(node).alive() }
-
-func (v *redVote) Owner() engine.Owner { return v.owner }
-
 func (v *redVote) Expired() bool { return v.expired() }
 
-// Guarded gives v another guard of each node.
-func (v *redVote) Guarded(guard context.Context) {
-	for i := range v.nodes {
-		v.nodes[i].guard = guard
-	}
-}
-
-// NodeAsker returns the request for the first node.
-func (v *redVote) NodeAsker(a contract.Attempt) func() error {
-	return v.nodeAsker(context.Background(), 0, a)
-}
+func (v *redVote) Owner() engine.Owner { return v.owner }

@@ -666,21 +666,6 @@ func TestSlotOf(t *testing.T) {
 	}
 }
 
-// A halfSecond is a Bounder that may always bound calls.
-type halfSecond struct{ send.Bounder }
-
-func (halfSecond) Bound() time.Duration { return time.Second / 2 }
-
-// No call is bounded before the mode of the servers is known, because a bounded call does not ask for it.
-func TestCallsAreBoundedOnceTheModeIsKnown(t *testing.T) {
-	var m serverMode
-	b := m.boundedBy(halfSecond{})
-	assert.Zero(t, b.Bound())
-	m.known.Store(modeSingle)
-	assert.Equal(t, time.Second/2, b.Bound())
-	assert.Equal(t, halfSecond{}, m.boundedBy(halfSecond{}))
-}
-
 // A server is known by its address, unless a Sentinel or a Dialer of the user decides where the connections lead.
 func TestAddressesTellServersApart(t *testing.T) {
 	t.Parallel()

@@ -166,17 +166,6 @@ func TestHolderIsNotLookedForAgainWithoutPermission(t *testing.T) {
 	}
 }
 
-// forced releases a node by force, and waits until its holder knows.
-func forced(b *locktest.RedBench, ctx context.Context, node Locker) {
-	b.Helper()
-	guarded, err := node.Guard(ctx)
-	b.Must(err)
-	freed, err := node.ForceUnlock(ctx)
-	b.Must(err)
-	require.True(b, freed)
-	locktest.Await(b.Bench, "the holder of the node knows of the loss", guarded.Done())
-}
-
 // vote returns a vote of owner for l that holds all nodes, and a channel for its calls of check.
 func vote(b *locktest.RedBench, l *VotedLock, owner engine.Owner) (v *RedVote, noticed <-chan struct{}) {
 	b.Helper()
@@ -203,67 +192,6 @@ func awaitNodes(b *locktest.RedBench, v *RedVote, want int) {
 	testredis.Await(b, "nodes", locktest.Soon, func() bool {
 		return v.Alive() == want
 	})
-}
-
-// A RedLock loses a node. What its owner has acquired there since belongs to the owner, or to another RedLock.
-func TestRedLockThatHasLostANodeReleasesNoLaterHoldThere(t *testing.T) {
-	for name, renews := range map[string]bool{"released": false, "renewed and released": true} {
-		t.Run(name, func(t *testing.T) {
-			b := locktest.NewSmallRedBench(t)
-			owner := engine.NewOwner()
-			ctx := owner.In(context.Background())
-			locks := b.NodeLocks(WithWatchdogTimeout(time.Hour))
-			c := b.Client()
-			l := locktest.LockOf(c.NewRedLock(locks...)).(*VotedLock)
-			other := locktest.LockOf(c.NewRedLock(locks[0], locktest.StubLocker{Locker: locks[1]}, locktest.StubLocker{Locker: locks[2]})).(*VotedLock)
-			v, _ := vote(b, l, owner)
-			forced(b, ctx, locks[0])
-			b.Must(locks[0].Lock(ctx)) // the owner has lost no hold of its own
-			guarded, err := locks[0].Guard(ctx)
-			b.Must(err)
-			if renews {
-				require.True(t, v.Renew())
-				awaitNodes(b, v, 3)
-			}
-			v.Lower(ctx, 0)(locktest.Soon)
-			l.AwaitAnswers(b.Bench, owner)
-			require.NoError(t, guarded.Err(), "the hold of the owner")
-			b.Must(locks[0].Unlock(ctx))
-
-			v, _ = vote(b, l, owner)
-			w, _ := vote(b, other, owner)
-			forced(b, ctx, locks[0])
-			require.True(t, w.Renew())
-			awaitNodes(b, w, 3)
-			if renews {
-				require.True(t, v.Renew())
-				awaitNodes(b, v, 3)
-			}
-			v.Lower(ctx, 0)(locktest.Soon)
-			l.AwaitAnswers(b.Bench, owner)
-			require.NoError(t, w.Check())
-			require.True(t, w.AliveAt(0), "the node of the other RedLock")
-			require.Equal(t, 3, b.Has(), "nodes")
-			w.Lower(ctx, 0)(locktest.Soon)
-		})
-	}
-}
-
-// partless returns a foreign Locker that does not pass on the contexts that it gets.
-func partless(l Locker) Locker { return partlessLocker{l} }
-
-type partlessLocker struct{ Locker }
-
-func (l partlessLocker) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
-	return l.Locker.TryLock(engine.OwnerOf(ctx).In(context.Background()), wait, lease)
-}
-
-func (l partlessLocker) Unlock(ctx context.Context) error {
-	return l.Locker.Unlock(engine.OwnerOf(ctx).In(context.Background()))
-}
-
-func (l partlessLocker) Guard(ctx context.Context) (context.Context, error) {
-	return l.Locker.Guard(engine.OwnerOf(ctx).In(context.Background()))
 }
 
 // A panickingLocker is a foreign Locker whose guards panic when they are watched.
@@ -293,71 +221,24 @@ func TestRedLockReleasesANodeWhoseGuardPanics(t *testing.T) {
 // The owner of a RedLock that was lost acquires it again, before the lost hold has released its nodes. The nodes that it
 // releases then are not those of the new hold.
 func TestRedLockThatWasLostReleasesNotTheNextHoldOfItsOwner(t *testing.T) {
-	for name, foreign := range map[string]func(Locker) Locker{
-		"locks": func(l Locker) Locker { return l }, "foreign Lockers": partless,
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := locktest.NewSmallRedBench(t)
-			ctx := context.Background()
-			var locks []Locker
-			for _, l := range b.NodeLocks() {
-				locks = append(locks, foreign(l))
-			}
-			l := locktest.LockOf(b.Client().NewRedLock(locks...)).(*VotedLock)
-			owner := engine.NewOwner()
-			before, noticed := vote(b, l, owner)
-			for i := range 2 {
-				freed, err := l.Node(i).ForceUnlock(ctx)
-				b.Must(err)
-				require.True(t, freed)
-				locktest.Await(b.Bench, "the loss of a node", noticed)
-			}
-			require.Error(t, before.Check())
-			next, _ := vote(b, l, owner)
-			before.Lost()
-			l.AwaitAnswers(b.Bench, owner)
-			awaitNodes(b, next, 3)
-			require.Equal(t, 3, b.Has(), "nodes")
-			next.Lower(ctx, 0)(locktest.Soon)
-		})
+	b := locktest.NewSmallRedBench(t)
+	ctx := context.Background()
+	l := locktest.LockOf(b.Client().NewRedLock(b.NodeLocks()...)).(*VotedLock)
+	owner := engine.NewOwner()
+	before, noticed := vote(b, l, owner)
+	for i := range 2 {
+		freed, err := l.Node(i).ForceUnlock(ctx)
+		b.Must(err)
+		require.True(t, freed)
+		locktest.Await(b.Bench, "the loss of a node", noticed)
 	}
-}
-
-// A RedLock that has lost too many nodes is lost, although it could acquire them again: another owner may have had them.
-func TestRedLockDoesNotCoverUpALoss(t *testing.T) {
-	for name, prepare := range map[string]func(b *locktest.RedBench, v *RedVote) (again func() contract.Status){
-		"re-entry": func(b *locktest.RedBench, v *RedVote) func() contract.Status {
-			return func() contract.Status { return asksFor(v, b, 2) }
-		},
-		"renewal under way": func(_ *locktest.RedBench, v *RedVote) func() contract.Status {
-			again := v.NodeAsker(contract.Attempt{HoldCount: 1, Lease: time.Minute, Renewed: true})
-			return func() contract.Status {
-				if again() == nil && v.Check() == nil {
-					return contract.Held
-				}
-				return contract.Gone
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := locktest.NewSmallRedBench(t)
-			ctx := context.Background()
-			l := locktest.LockOf(b.Client().NewRedLock(b.NodeLocks()...)).(*VotedLock)
-			v, noticed := vote(b, l, engine.NewOwner())
-			loses := func(node int) {
-				b.Helper()
-				b.Must(locktest.Second(l.Node(node).ForceUnlock(ctx)))
-				locktest.Await(b.Bench, "the loss of a node", noticed)
-			}
-			loses(0)
-			require.NoError(t, v.Check())
-			again := prepare(b, v)
-			loses(1)
-			require.Equal(t, contract.Gone, again())
-			require.Error(t, v.Check())
-			v.Lower(ctx, 0)(locktest.Soon)
-		})
-	}
+	require.Error(t, before.Check())
+	next, _ := vote(b, l, owner)
+	before.Lost()
+	l.AwaitAnswers(b.Bench, owner)
+	awaitNodes(b, next, 3)
+	require.Equal(t, 3, b.Has(), "nodes")
+	next.Lower(ctx, 0)(locktest.Soon)
 }
 
 // A RedLock acquires a node again, and loses another one while that request is under way, without a signal, as after a
@@ -423,25 +304,6 @@ func TestRedLockThatHasNotBegunIsNotLost(t *testing.T) {
 	}
 }
 
-// A node that is a MultiLock of other Clients makes a new guard at each call of Guard. A re-entry needs none.
-func TestRedLockReentryCostsNoGuard(t *testing.T) {
-	b := locktest.NewSmallRedBench(t)
-	ctx := ContextWithOwner(context.Background())
-	c := b.Client()
-	locks := b.NodeLocks()
-	first := locks[0].(*Lock)
-	locks[0] = c.NewMultiLock(first, locktest.ClientOf(first).NewLock(b.LockName+"-2"))
-	l := c.NewRedLock(locks...)
-	b.Must(l.Lock(ctx))
-	for range 10 {
-		b.Must(l.Lock(ctx))
-		locktest.LockOf(l).(*VotedLock).AwaitAnswers(b.Bench, engine.OwnerOf(ctx))
-		b.Must(l.Unlock(ctx))
-	}
-	require.Equal(t, 1, locktest.EngineOf(locktest.ClientOf(first)).Probe().Guards(locktest.LockOf(first), engine.OwnerOf(ctx)))
-	b.Must(l.Unlock(ctx))
-}
-
 // An afterContext counts the functions that are to run when it is done.
 type afterContext struct {
 	context.Context
@@ -486,27 +348,6 @@ func TestRedLockLeavesNothingAtANodeThatItsOwnerKeeps(t *testing.T) {
 		require.Zero(t, watches.Load(), "after its release")
 	}
 	b.Must(node.Unlock(ctx))
-}
-
-// A vote that is over, because its hold was lost, does not begin again when a re-entry that was under way asks: it ends
-// no newer hold of its owner, and nothing keeps it.
-func TestRedLockReentryOfALostHoldLeavesTheNextHoldAlone(t *testing.T) {
-	b := locktest.NewSmallRedBench(t)
-	ctx := context.Background()
-	l := locktest.LockOf(b.Client().NewRedLock(b.NodeLocks()...)).(*VotedLock)
-	owner := engine.NewOwner()
-	before, _ := vote(b, l, owner)
-	before.Guarded(ctx) // their guards end after Lost has returned
-	before.Lost()
-	l.AwaitAnswers(b.Bench, owner)
-	require.NoError(t, before.Check(), "the guards have not ended")
-	require.Equal(t, contract.Gone, asksFor(before, b, 2))
-	require.Zero(t, l.Votes())
-	next, _ := vote(b, l, owner)
-	require.Equal(t, contract.Gone, asksFor(before, b, 2))
-	require.False(t, next.Over())
-	awaitNodes(b, next, 3)
-	next.Lower(ctx, 0)(locktest.Soon)
 }
 
 // C5: a logger and an Observer that panic, or end the goroutine, for every event affect no caller. The first panic of
@@ -588,40 +429,6 @@ func TestPanicsOfReportsDisturbNoCaller(t *testing.T) {
 		})
 	}
 	assert.Equal(t, 1, strings.Count(written.String(), "relock: the Logger has panicked: no\ngoroutine "))
-}
-
-// The servers are asked once whether they are in Cluster mode, if that is not known, and no lock waits for the answer.
-func TestServersAreAskedOnceBesideTheFirstRequest(t *testing.T) {
-	t.Parallel()
-	addr := testredis.Start(t).Addr()
-	for name, c := range map[string]struct {
-		rdb       redis.UniversalClient
-		questions int64
-	}{
-		"a Client":                      {testredis.Client(t, addr), 0},
-		"a type with a Client":          {&locktest.OwnClient{Client: testredis.Client(t, addr)}, 0},
-		"a ClusterClient":               {locktest.ClusterClient(t, addr), 1},
-		"the AutoPipeliner of a Client": {locktest.AutoPipeliner(t, testredis.Client(t, addr)), 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := locktest.NewBench(t, addr)
-			question := new(locktest.HeldQuestion)
-			c.rdb.AddHook(question)
-			client := b.ClientOn(c.rdb)
-			l := client.NewLock(b.LockName)
-			assert.Zero(t, question.Asked.Load(), "New and NewLock send no request")
-			question.Held.Lock()
-			for range 3 {
-				b.Must(l.Lock(context.Background()))
-				b.Must(l.Unlock(context.Background()))
-			}
-			question.Held.Unlock()
-			testredis.Await(b, "the answer", locktest.Soon, func() bool { return IsModeSingle(client) })
-			b.Must(l.Lock(context.Background()))
-			b.Must(l.Unlock(context.Background()))
-			assert.Equal(t, c.questions, question.Asked.Load(), "questions")
-		})
-	}
 }
 
 // A MultiLock takes no longer than its wait, and the least time for an answer, if its last step is not answered. Then the

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -154,25 +153,6 @@ func AutoPipeliner(t testing.TB, rdb redis.UniversalClient) *redis.AutoPipeliner
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, auto.Close()) })
 	return auto
-}
-
-// HeldQuestion is a hook that counts the questions for the mode of the servers, and holds them back while held is
-// locked.
-type HeldQuestion struct {
-	Counter
-	Held  sync.Mutex
-	Asked atomic.Int64
-}
-
-func (q *HeldQuestion) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() == "hello" && len(cmd.Args()) == 1 { // that of a new connection names the protocol
-			q.Asked.Add(1)
-			q.Held.Lock()
-			defer q.Held.Unlock()
-		}
-		return next(ctx, cmd)
-	}
 }
 
 // The smallest set of permissions of a user whose locks are called lock:orders:..., as docs/security.md lists it.

@@ -313,7 +313,8 @@ func permitSituations(of contract.Record, me, them, more string) []situation {
 }
 
 // Redis refuses a command of a script, because the user lacks the permission. No permit of a semaphore is lost or
-// there twice, and no record is left without a lease, which would stay for ever. An acquire that fails holds nothing.
+// there twice, and no record is left without a lease, which would stay for ever. An acquire that fails holds nothing. A
+// rename leaves as many holders as there were: with two the record would be no lock, and with none the lock would be free.
 func TestRefusedCommandLosesNoPermitAndLeavesNoHold(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -342,6 +343,12 @@ func TestRefusedCommandLosesNoPermitAndLeavesNoHold(t *testing.T) {
 		}
 		return any || b.Rdb.HExists(ctx, b.LockName, field).Val() || b.Rdb.HExists(ctx, b.LockName, field+":write").Val()
 	}
+	holders := func() int64 {
+		if fields, err := b.Rdb.HLen(ctx, b.LockName).Result(); err == nil {
+			return fields
+		}
+		return b.Rdb.ZCard(ctx, record.PermitsKey(b.LockName)).Val()
+	}
 	refusals := 0
 	try := func(kind string, s situation) {
 		source := s.call.Script.Source()
@@ -358,10 +365,13 @@ func TestRefusedCommandLosesNoPermitAndLeavesNoHold(t *testing.T) {
 					b.Must(err)
 				}
 			}
-			had := holds(s.call)
+			had, before := holds(s.call), holders()
 			err := without(command).Eval(ctx, source, s.call.Keys, s.call.Args...).Err()
 			if locktest.Refused(err) {
 				refusals++
+			}
+			if strings.HasSuffix(names[s.call.Script], "_rename") {
+				assert.Equal(t, before, holders(), "%s: holders", what)
 			}
 			switch b.Rdb.Type(ctx, b.LockName).Val() {
 			case "hash":
@@ -834,16 +844,4 @@ func TestForceUnlockReturnsVeryManyPermits(t *testing.T) {
 	b.Must(err)
 	assert.False(t, freed)
 	check("ForceUnlock")
-}
-
-// The number of a pair of scripts in a bundle is its place in internal/lua/bundle.lua.
-func TestBundleNumbersItsScripts(t *testing.T) {
-	t.Parallel()
-	pairs := regexp.MustCompile(`(?m)^ +\{acquire = --\[\[script (\w+)]], roll_back = --\[\[script (\w+)]]},$`).
-		FindAllStringSubmatch(locktest.Library().Text("bundle"), -1)
-	require.Len(t, pairs, 3)
-	c := locktest.NewBench(t, testredis.Mini(t).Addr()).Client()
-	for name, l := range map[string]Locker{"lock": c.NewLock("l"), "read": c.NewRWLock("l").Read(), "write": c.NewRWLock("l").Write()} {
-		assert.Equal(t, []string{name + "_acquire", name + "_release"}, pairs[locktest.LockOf(l).Traits().Bundled-1][1:])
-	}
 }

@@ -104,6 +104,15 @@ func (p *teller) play(command string, words []string) string {
 		}
 		return p.run(source+"}", nil, args)
 	}
+	keys, args := p.call(command, words)
+	return p.run(Source(command), keys, args)
+}
+
+// call returns the KEYS and the ARGV of a script.
+func (p *teller) call(command string, words []string) (keys []string, args []any) {
+	if command == "bundle" {
+		return p.bundle(strings.Split(strings.Join(words, " "), " + "))
+	}
 	require.Contains(p, storyCalls, command, "a command of a story")
 	names, given := storyCalls[command], maps.Clone(storyDefaults)
 	for _, word := range words {
@@ -114,11 +123,24 @@ func (p *teller) play(command string, words []string) string {
 		require.Contains(p, strings.Fields(names[0]+" "+names[1]), name, "an argument of %s", command)
 		given[name] = value
 	}
-	var keys []string
 	for _, key := range p.arguments(names[0], given) {
 		keys = append(keys, key.(string))
 	}
-	return p.run(Source(command), keys, p.arguments(names[1], given))
+	return keys, p.arguments(names[1], given)
+}
+
+// bundle returns those of a bundle of plain locks. Each part has the arguments of lock_acquire; its rollback is for the same
+// field and keys.
+func (p *teller) bundle(parts []string) (keys []string, args []any) {
+	args = []any{len(parts)}
+	for _, part := range parts {
+		words := strings.Fields(part)
+		k, acquire := p.call("lock_acquire", words)
+		_, rollBack := p.call("lock_release", words[:1])
+		keys = append(keys, k...)
+		args = append(append(append(args, 1, len(k), len(acquire), len(rollBack)), acquire...), rollBack...)
+	}
+	return keys, args
 }
 
 // listen changes a subscription, and waits until Redis has confirmed it. Messages may come before.

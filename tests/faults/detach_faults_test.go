@@ -7,13 +7,11 @@ package faults
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	. "github.com/relock-go/relock"
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
@@ -51,89 +49,6 @@ func TestFaultLostAnswersOfDetachAndAttach(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Of readers that share a record, one is detached by a request that leaves the field of the others in place. A try of it
-// that runs late, when the ticket was used and the hold released, does not bring the detached reader back.
-func TestSplitThatRunsLateMakesNoSecondTicket(t *testing.T) {
-	t.Parallel()
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		for name, use := range map[string]func(b *locktest.Bench, c *Client, ticket string){
-			"attached, and released": func(b *locktest.Bench, c *Client, ticket string) {
-				b.Must(b.Attach(c, ticket).Release(context.Background()))
-			},
-			"released by force": func(b *locktest.Bench, c *Client, ticket string) {
-				freed, err := c.NewRWLock(b.LockName).Read().ForceUnlock(context.Background())
-				b.Must(err)
-				assert.True(b, freed)
-			},
-		} {
-			t.Run(name, func(t *testing.T) {
-				b, ctx := locktest.NewBench(t, addr), context.Background()
-				c, other := b.Client(), b.Client()
-				l := c.NewRWLock(b.LockName).Read()
-				first, second := b.Hold(l), b.Hold(l)
-				readers := func() []string {
-					fields, err := b.Rdb.HKeys(ctx, b.LockName).Result()
-					b.Must(err)
-					return slices.DeleteFunc(fields, func(f string) bool { return f == "mode" })
-				}
-				shared := readers()
-				require.Len(b, shared, 1, "the readers share a record")
-				ticket := b.Detach(first, time.Hour)
-				both := readers()
-				require.Len(b, both, 2)
-				detached := both[0]
-				if detached == shared[0] {
-					detached = both[1]
-				}
-				use(b, other, ticket)
-				leaseOfShared := record.SuffixName(b.LockName, "") + shared[0] + ":rwlock_timeout:1"
-				if len(readers()) == 0 { // the shared field is gone, too: another one takes its place
-					b.Rdb.HSet(ctx, b.LockName, "mode", "read", shared[0], 1)
-					b.Rdb.Set(ctx, leaseOfShared, 1, time.Minute)
-					b.Rdb.PExpire(ctx, b.LockName, time.Minute)
-				}
-				late := contract.Rename{From: shared[0], To: detached, Lease: time.Hour, Splits: true}
-				r, err := locktest.Send(c, locktest.RecordOf(l).Rename(late))
-				b.Must(err)
-				assert.EqualValues(b, -1, r[0])
-				assert.Equal(b, shared, readers(), "the late try has brought the detached reader back")
-				_, err = other.Attach(ctx, ticket)
-				b.MustBe(err, ErrNotHeld)
-				_ = second.Release(ctx) // which sends nothing if the loss was noticed meanwhile
-				b.Rdb.Del(ctx, b.LockName, leaseOfShared)
-				b.Follows(other.NewRWLock(b.LockName).Write())
-			})
-		}
-	})
-}
-
-// A rename of a reader whose lease has expired, which leaves a tombstone, does not make it a living reader again.
-func TestRenameOfADeadReaderDoesNotReviveIt(t *testing.T) {
-	t.Parallel()
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b, ctx := locktest.NewBench(t, addr), context.Background()
-		c, other := b.Client(), b.Client()
-		l := c.NewRWLock(b.LockName).Read()
-		living := b.Hold(l)
-		fields, err := b.Rdb.HKeys(ctx, b.LockName).Result()
-		b.Must(err)
-		require.Len(b, fields, 2)
-		dead := c.ID() + ":77:077"
-		b.Rdb.HSet(ctx, b.LockName, dead, 1)
-		late := contract.Rename{From: dead, To: c.ID() + ":0:0100000000000001", Lease: time.Hour, Late: true}
-		r, err := locktest.Send(c, locktest.RecordOf(l).Rename(late))
-		b.Must(err)
-		assert.EqualValues(b, -1, r[0])
-		b.Must(living.Release(ctx))
-		ok, err := other.NewRWLock(b.LockName).Write().TryLock(ctx, locktest.Soon, 0)
-		b.Must(err)
-		assert.True(b, ok, "a dead reader keeps the writer out")
-		if ok {
-			b.Must(other.NewRWLock(b.LockName).Write().Unlock(ctx))
-		}
-	})
 }
 
 // If Redis does not confirm Detach, there is no ticket, and the lock is free soon, also if the request runs late.

@@ -106,7 +106,7 @@ var faultRows = map[int]string{
 	38: "TestFaultWaiterRidesOutAnOutage TestEngineOutages",
 	39: "TestFaultExhaustedPoolDelaysNoRenewal TestFaultHoldSurvivesMaxClients",
 	40: "TestFaultStarvedProcessKeepsNoLostLock TestEngineGuardLooksAtTheClock TestWatchdogManyLeases",
-	41: "TestFaultLateRenewalCreatesNoRecord TestScriptsOfALock",
+	41: "TestFaultLateRenewalCreatesNoRecord TestStories/plain",
 	42: "suite",
 	43: "TestFaultKilledWaiterBlocksForSeconds TestFaultKilledWaitersDelayNobody " +
 		"TestFairCrashedWaitersAreEvictedInSeconds " +
