@@ -75,7 +75,7 @@ bare: ## the plain tests of the root without any redis-server: those that need o
 
 oldest: ## with the oldest Go and the go-redis of go.mod: all compiles; internal/ and conformance; names the tests that need a newer Go
 	GOTOOLCHAIN=$(OLDEST_GO) go vet ./...
-	GOTOOLCHAIN=$(OLDEST_GO) go test -count=1 -timeout 20m ./internal/...
+	GOTOOLCHAIN=$(OLDEST_GO) go test -count=1 -timeout 20m -skip '$(OF_SCRIPTS)' ./internal/...
 	GOTOOLCHAIN=$(OLDEST_GO) go test -count=1 -timeout 20m -run '$(CONFORM)' $(LOCKS)
 	@echo "not run, as they need a Go newer than $(OLDEST_GO):"
 	@GOTOOLCHAIN=$(OLDEST_GO) go list -f '{{range .IgnoredGoFiles}}{{$$.Dir}}/{{.}}{{"\n"}}{{end}}' ./... | \
@@ -87,7 +87,7 @@ newest: ## with a newer go-redis than that of go.mod: internal/, conformance and
 	go get -modfile="$(SERVERS)/newest.mod" $(NEWEST_RDB)
 	cd cmd/relockctl && { cat go.mod && echo "replace $(ROOT) => ../.."; } >"$(SERVERS)/relockctl.mod" && \
 		cp go.sum "$(SERVERS)/relockctl.sum" && GOWORK=off go get -modfile="$(SERVERS)/relockctl.mod" $(NEWEST_RDB)
-	$(call beside,GOFLAGS="$$(go env GOFLAGS) -modfile=$(SERVERS)/newest.mod" go test -count=1 -timeout 20m ./internal/... && \
+	$(call beside,GOFLAGS="$$(go env GOFLAGS) -modfile=$(SERVERS)/newest.mod" go test -count=1 -timeout 20m -skip "$(OF_SCRIPTS)" ./internal/... && \
 		GOFLAGS="$$(go env GOFLAGS) -modfile=$(SERVERS)/newest.mod" go test -count=1 -timeout 20m -run "$(CONFORM)" $(LOCKS),GOWORK=off GOFLAGS="$$(go env GOFLAGS) -modfile=$(SERVERS)/relockctl.mod" go test -count=1 -timeout 20m ./...)
 
 # Scripts have no races, and the models and rules of scripts are played by "make valkey" in their long form.
@@ -98,7 +98,6 @@ race: ## the long form of the tests, without those of scripts alone, under the r
 valkey: ## all that runs scripts, in the long form, on Valkey 8, which it fetches on Debian 12
 	.ci/servers "$(SERVERS)"
 	RELOCK_LONG=1 RELOCK_REDIS_SERVER=$(VALKEY) go test -count=1 -timeout 20m ./internal/lua/...
-	RELOCK_LONG=1 RELOCK_REDIS_SERVER=$(VALKEY) go test -count=1 -timeout 20m -run '$(OF_SCRIPTS)' $(SCRIPTED)
 	RELOCK_REDIS_SERVER=$(VALKEY) go test -count=1 -timeout 20m -run '$(CONFORM)' $(LOCKS)
 
 storm: TIME = 15s
