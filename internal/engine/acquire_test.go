@@ -75,23 +75,6 @@ func TestEngineTryLockOfANameHeldHereSendsNothing(t *testing.T) {
 	})
 }
 
-// L3: the record of a crashed holder blocks others for its lease, and no longer.
-func TestEngineCrashedHolderBlocksForItsLease(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.Records["x"] = &fakeredis.Record{
-			Field:   "crashed",
-			Levels:  1,
-			Expires: time.Now().Add(5300 * time.Millisecond),
-		}
-		start := time.Now()
-		e.lock(1)
-		took := time.Since(start)
-		assert.GreaterOrEqual(t, took, 5300*time.Millisecond, "got the lock after %v", took)
-		assert.LessOrEqual(t, took, 5320*time.Millisecond, "got the lock after %v", took)
-		e.unlock(1)
-	})
-}
-
 // A waiter that is blocked by a record without a lease asks again within the poll interval.
 func TestEngineWaitsForARecordThatNeverEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -157,7 +140,7 @@ func TestEngineOutages(t *testing.T) {
 		e.heal()
 		other := joinBubbleEngine(t, e.redis, "other")
 		other.lock(1)
-		got := e.acquiring(context.Background(), newFakeLock(e.redis, "x"), 2)
+		got := e.asking(2)
 		time.Sleep(5 * time.Second)
 		e.faults(down)
 		time.Sleep(15 * time.Second)
@@ -236,7 +219,7 @@ func TestEngineEveryCallerGetsItsOwnAnswer(t *testing.T) {
 			results := make(chan error, 1)
 			go func() {
 				b := refusingLock{newFakeLock(e.redis, "x"), refused}
-				_, err := e.acquire(context.Background(), b, 2, Request{Wait: forever, Lease: time.Minute})
+				_, err := e.acquire(context.Background(), b, 2, leased(time.Minute))
 				results <- err
 			}()
 			synctest.Wait()
@@ -284,7 +267,7 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 			var order []Owner
 			for o := Owner(2); o < 12; o++ {
 				behind.Go(func() {
-					ok, err := e.lockWith(context.Background(), o, Request{Wait: forever, Lease: lease})
+					ok, err := e.lockWith(context.Background(), o, leased(lease))
 					if !assert.NoError(t, err, "owner %v", o) || !assert.True(t, ok, "owner %v", o) {
 						return
 					}
@@ -317,47 +300,6 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 	}
 }
 
-// Lock does not return a hold that is valid for hardly any time. It sends the attempt again, which restores the lease.
-func TestEngineLateAnswerIsAskedForAgain(t *testing.T) {
-	const lease = 600 * time.Millisecond // less than send.ResendTime
-	for name, late := range map[string]time.Duration{
-		"nearly over": lease - 40*time.Millisecond, "over": lease + 40*time.Millisecond,
-	} {
-		for _, explicit := range []time.Duration{0, lease} {
-			for levels := range 2 {
-				t.Run(fmt.Sprint(name, explicit, levels), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(lease))
-						if levels > 0 {
-							e.lock(1, Request{Wait: forever, Lease: time.Hour})
-						}
-						asked := 0
-						e.redis.Set(func() {
-							e.redis.Fault = func(verb string) fakeredis.Fault {
-								if asked++; verb == "acquire" && asked <= 2 {
-									return fakeredis.Fault{Answer: late}
-								}
-								return fakeredis.Fault{}
-							}
-						})
-						e.lock(1, Request{Wait: forever, Lease: explicit})
-						guarded := e.guarded(1)
-						time.Sleep(lease / 2)
-						assert.NoError(t, guarded.Err(), "Lock returned a hold that is over: %v", context.Cause(guarded))
-						if explicit > 0 { // with the watchdog, the other requests are renewals
-							assert.Equal(t, 3-2*levels, asked, "requests: an hour is left of the lease of the first level")
-						}
-						for range levels + 1 {
-							e.unlock(1)
-						}
-						e.assertFree("the lock is still held")
-					})
-				})
-			}
-		}
-	}
-}
-
 // At least half of a lease is left when Lock returns, of a fresh hold and of a re-entry, and whether the lease is
 // explicit or not: if an answer leaves less, Lock asks again. A renewal of the watchdog may take as long as half of the
 // lease.
@@ -370,7 +312,7 @@ func TestEngineLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(lease))
 						for range levels {
-							e.lock(1, Request{Wait: forever, Lease: lease})
+							e.lock(1, leased(lease))
 						}
 						asked := 0
 						e.redis.Set(func() {
@@ -385,7 +327,7 @@ func TestEngineLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 								return fakeredis.Fault{}
 							}
 						})
-						e.lock(1, Request{Wait: forever, Lease: explicit})
+						e.lock(1, leased(explicit))
 						guarded := e.guarded(1)
 						time.Sleep(lease/2 - 10*time.Millisecond)
 						assert.NoError(t, guarded.Err(), "Lock returned a hold of which hardly anything was left")
@@ -422,7 +364,7 @@ func TestEngineSlowRedisEndsTheCall(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(lease))
 				e.redis.Latency = test.takes / 2
-				ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: test.explicit})
+				ok, err := e.lockWith(context.Background(), 1, leased(test.explicit))
 				if test.asked == 0 {
 					assert.ErrorIs(t, err, ErrLate)
 					assert.ErrorIs(t, err, ErrLockLost)
@@ -450,7 +392,7 @@ func TestEngineLeaseShorterThanAnAnswerIsAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = 50 * time.Millisecond
 		start := time.Now()
-		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: 60 * time.Millisecond})
+		ok, err := e.lockWith(context.Background(), 1, leased(60*time.Millisecond))
 		assert.False(t, ok)
 		assert.ErrorIs(t, err, ErrLockLost)
 		assert.ErrorIs(t, err, ErrLate)
@@ -458,26 +400,10 @@ func TestEngineLeaseShorterThanAnAnswerIsAnError(t *testing.T) {
 		assert.Equal(t, MostAsked, n, "asked %d times", n)
 		assert.LessOrEqual(t, time.Since(start), 10*2*e.redis.Latency, "time taken")
 		e.assertFree("is left")
-		ok, err = e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: time.Millisecond})
+		ok, err = e.lockWith(context.Background(), 1, leased(time.Millisecond))
 		assert.NoError(t, err, "a lease of 1ms")
 		assert.True(t, ok, "a lease of 1ms")
 		e.lock(1)
 		e.unlock(1)
-	})
-}
-
-// The answer to any try counts, including the first one of several: a Redis that takes longer than a second for each
-// answer is slow, but not unreachable.
-func TestAnswerToAnEarlierTryCounts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newBubbleEngine(t)
-		e.redis.Latency = 800 * time.Millisecond
-		start := time.Now()
-		e.lock(1)
-		require.Equal(t, 1600*time.Millisecond, time.Since(start))
-		e.unlock(1)
-		require.Equal(t, 3200*time.Millisecond, time.Since(start))
-		time.Sleep(10 * time.Second)
-		e.assertFree()
 	})
 }

@@ -41,24 +41,16 @@ func TestLockIsBusyByTheNewestFact(t *testing.T) {
 			{"a reply without a lease", findings{reply: reply(-1)}, false, true},
 			{"a reply whose lease has expired", findings{reply: reply(5*second - within)}, false, false},
 			{"a reply whose lease has just expired", findings{reply: reply(5*second - within + 1)}, false, true},
-			{"a reply whose lease has expired, and a request", findings{reply: reply(1), request: asked(within)}, false, true},
 			{"a reply whose lease has expired, and a poll", findings{reply: reply(1), look: looked(false, within)}, false, true},
 			{"others are ahead", findings{reply: &blocker{at: start, ttl: second, ahead: true}}, false, true},
 			{"a reply with another reason", findings{reply: &blocker{ttl: -1, cause: errors.New("nodes")}}, false, false},
 			{"a request under way", findings{reply: reply(-1), request: asked(within)}, false, true},
 			{"a request without an answer", findings{reply: reply(-1), request: asked(late)}, false, false},
-			{"a failed try", findings{reply: reply(-1), request: inquiry{failed: true}}, false, false},
 			{"the poller found it held", findings{reply: reply(second), look: looked(true, 0)}, false, true},
 			{"the poller found it free", findings{reply: reply(second), look: looked(false, 0)}, false, false},
 			{"the poller asks", findings{reply: reply(-1), look: looked(true, within)}, false, true},
 			{"the poller has no answer", findings{reply: reply(-1), look: looked(true, late)}, false, false},
-			{"a hold here", findings{}, true, true},
 			{"a hold here, and an old reply", findings{reply: reply(second)}, true, true},
-			{"a hold here, and no answer", findings{request: asked(late)}, true, false},
-			{"a caller here is ahead", findings{behind: "x"}, false, true},
-			{"a caller here asks", findings{behind: "x", request: asked(within)}, false, true},
-			{"a caller here has no answer", findings{behind: "x", request: asked(late)}, false, false},
-			{"a caller here has failed", findings{behind: "x", request: inquiry{failed: true}}, false, false},
 			{"a caller here had an old reply", findings{behind: "x", reply: reply(second)}, false, false},
 		} {
 			assert.Equal(t, test.busy, test.found.busyAt(start.Add(5*second), test.holder), test.name)
@@ -74,7 +66,7 @@ type scene struct {
 
 // elsewhere makes the other process hold the lock; a lease of 0 is renewed.
 func (s *scene) elsewhere(lease time.Duration) {
-	ok, err := s.other.lockWith(context.Background(), 9, Request{Wait: forever, Lease: lease})
+	ok, err := s.other.lockWith(context.Background(), 9, leased(lease))
 	assert.NoError(s.t, err)
 	assert.True(s.t, ok)
 }

@@ -33,7 +33,7 @@ func TestLostCounterpartIsNotNamed(t *testing.T) {
 		read.traits.Counterpart.Name, write.traits.Counterpart.Name = "x", "x"
 		read.key, read.traits.ID.Half, read.traits.Counterpart.Half = "x:read", "read", "write"
 		write.key, write.traits.ID.Half, write.traits.Counterpart.Half = "x:write", "write", "read"
-		e.take(write, 1, Request{Wait: forever, Lease: 10 * time.Second})
+		e.take(write, 1, leased(10*time.Second))
 		time.Sleep(9950 * time.Millisecond)
 		require.Zero(t, holdCountOf(e.Engine, write, 1))
 		require.NotEmpty(t, e.redis.Holder("x:write"))

@@ -28,6 +28,14 @@ func (e *bubbleEngine) detached(ctx context.Context, keep time.Duration) (Detach
 	return d, err
 }
 
+// mustDetach is detached, which Redis confirms.
+func (e *bubbleEngine) mustDetach(keep time.Duration) Detached {
+	e.t.Helper()
+	d, err := e.detached(context.Background(), keep)
+	require.NoError(e.t, err)
+	return d
+}
+
 func (e *bubbleEngine) attach(ctx context.Context, o Owner, d Detached) error {
 	return e.Attach(ctx, newFakeLock(e.redis, "x"), o, d)
 }
@@ -52,8 +60,7 @@ func TestLateAnswerToADetachThatIsConfirmedReleasesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
 		e.renames(lateAnswer)
-		d, err := e.detached(context.Background(), time.Hour)
-		require.NoError(t, err)
+		d := e.mustDetach(time.Hour)
 		require.Equal(t, 2, e.redis.Count("rename"), "tries")
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -66,8 +73,7 @@ func TestLateAnswerToADetachThatIsConfirmedReleasesNothing(t *testing.T) {
 func TestLateAnswerToAnAttachThatIsConfirmedPutsNothingBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
-		d, err := e.detached(context.Background(), time.Hour)
-		require.NoError(t, err)
+		d := e.mustDetach(time.Hour)
 		e.renames(lateAnswer)
 		require.NoError(t, e.attach(context.Background(), 2, d))
 		tries := e.redis.Count("rename")
@@ -83,8 +89,7 @@ func TestLateAnswerToAnAttachThatIsConfirmedPutsNothingBack(t *testing.T) {
 // Attach acquires nothing if Shutdown begins before its answer has come: the detached hold stays what it was.
 func TestAttachDuringShutdownPutsTheHoldBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		d, err := e.detached(context.Background(), time.Hour)
-		require.NoError(t, err)
+		d := e.mustDetach(time.Hour)
 		e.renames(fakeredis.Fault{Answer: 300 * time.Millisecond})
 		got := make(chan error, 1)
 		go func() { got <- e.attach(context.Background(), 2, d) }()
@@ -102,8 +107,7 @@ func TestAttachDuringShutdownPutsTheHoldBack(t *testing.T) {
 // continues. The hold is put back then, and the ticket can be used again.
 func TestAttachThatRunsAfterAnOutageIsPutBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		d, err := e.detached(context.Background(), time.Hour)
-		require.NoError(t, err)
+		d := e.mustDetach(time.Hour)
 		outage, tries := e.WatchdogTimeout+15*time.Second, 0
 		end := time.Now().Add(outage)
 		e.redis.Set(func() {
@@ -134,8 +138,7 @@ func TestHoldIsBeingPutBackUntilTheLastAttachIsRolledBack(t *testing.T) {
 	for name, orphans := range map[string][2]int{"the first is the last": {1, 0}, "the second is the last": {1, 1}} {
 		synctest.Test(t, func(t *testing.T) {
 			e := newBubbleEngine(t)
-			d, err := e.detached(context.Background(), time.Hour)
-			require.NoError(t, err)
+			d := e.mustDetach(time.Hour)
 			s := e.retain("x")
 			defer s.release()
 			began := time.Now()
@@ -168,8 +171,7 @@ func TestHoldIsBeingPutBackUntilTheLastAttachIsRolledBack(t *testing.T) {
 func TestAttachThatIsRefusedPutsBackWhatALateTryRenames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
-		d, err := e.detached(context.Background(), time.Hour)
-		require.NoError(t, err)
+		d := e.mustDetach(time.Hour)
 		holds := func(field string) { e.redis.Set(func() { e.redis.Record("x").Field = field }) }
 		holds("a field of another process")
 		e.renames(fakeredis.Fault{Late: 3 * time.Second})
@@ -187,8 +189,7 @@ func TestAttachThatIsRefusedPutsBackWhatALateTryRenames(t *testing.T) {
 func TestAttachAsksAgainIfTooLittleOfTheLeaseIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(2*time.Second))
-		d, err := e.detached(context.Background(), time.Hour)
-		require.NoError(t, err)
+		d := e.mustDetach(time.Hour)
 		e.renames(fakeredis.Fault{Answer: 1500 * time.Millisecond}, lateAnswer)
 		require.NoError(t, e.attach(context.Background(), 2, d))
 		assert.Equal(t, 4, e.redis.Count("rename"), "the requests: of Detach, two that are slow, and one more")
@@ -220,8 +221,7 @@ func TestAttachWhoseGoroutineEndsPutsTheHoldBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &exitingTransport{Redis: fakeredis.New()}
 		e := joinSending(t, r.Redis, "client", send.Config{Transport: r, OnCallerTime: send.ResendTime})
-		d, err := e.detached(context.Background(), time.Hour)
-		require.NoError(t, err)
+		d := e.mustDetach(time.Hour)
 		r.exits.Store(true)
 		go func() {
 			_ = e.attach(context.Background(), 2, d)
@@ -270,8 +270,7 @@ func TestAttachKeepsALeaseThatMaxHoldHasCut(t *testing.T) {
 	}{"a third is left": {650 * time.Millisecond, 1}, "hardly any is left": {850 * time.Millisecond, 2}} {
 		synctest.Test(t, func(t *testing.T) {
 			e := newBubbleEngine(t)
-			d, err := e.detached(context.Background(), time.Hour)
-			require.NoError(t, err)
+			d := e.mustDetach(time.Hour)
 			before := e.redis.Count("rename")
 			d.MaxEnd = time.Now().Add(time.Second).UnixMilli()
 			e.renames(fakeredis.Fault{Answer: of.answer})
@@ -287,8 +286,7 @@ func TestAttachKeepsALeaseThatMaxHoldHasCut(t *testing.T) {
 // and asks once more, and no longer.
 func TestAttachWaitsOnceForAHoldThatIsPutBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		d, err := e.detached(context.Background(), time.Hour)
-		require.NoError(t, err)
+		d := e.mustDetach(time.Hour)
 		e.redis.Set(func() { e.redis.Record("x").Field = "that of an Attach that has given up" })
 		e.putBacks.under.Store(d.Field, make(chan struct{}))
 		before, began := e.redis.Count("rename"), time.Now()
@@ -326,8 +324,7 @@ func TestHoldCanBeUsedWhenAcquiredIsReported(t *testing.T) {
 			}}
 		})
 		e.lock(2)
-		d, err := giving.detached(context.Background(), time.Hour)
-		require.NoError(t, err)
+		d := giving.mustDetach(time.Hour)
 		require.NoError(t, e.attach(context.Background(), 2, d))
 		assert.Empty(t, r.Holder("x"))
 	})
@@ -338,8 +335,7 @@ func TestHoldCanBeUsedWhenAcquiredIsReported(t *testing.T) {
 func TestAttachAsksAgainAfterTheHoldWasPutBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
-		d, err := e.detached(context.Background(), time.Hour)
-		require.NoError(t, err)
+		d := e.mustDetach(time.Hour)
 		e.renames(fakeredis.Fault{Answer: 200 * time.Millisecond}, fakeredis.Fault{Answer: 400 * time.Millisecond})
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()

@@ -57,7 +57,7 @@ func TestEngineCloseWakesEverybody(t *testing.T) {
 func TestEngineCloseRollsBackAnAttemptUnderWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = time.Second
-		got := e.acquiring(context.Background(), newFakeLock(e.redis, "x"), 1)
+		got := e.asking(1)
 		time.Sleep(time.Millisecond)
 		assert.NoError(t, e.Close())
 		assert.ErrorIs(t, <-got, send.ErrClosed)
@@ -162,7 +162,7 @@ func excludesUnderRandomFaults(t *testing.T, seed int) {
 func TestEngineCloseWaitsForCallers(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = 500 * time.Millisecond
-		got := e.acquiring(context.Background(), newFakeLock(e.redis, "x"), 1)
+		got := e.asking(1)
 		time.Sleep(100 * time.Millisecond)
 		assert.NoError(t, e.Close())
 		requests := len(e.redis.Requests)

@@ -230,10 +230,29 @@ func (e *bubbleEngine) acquiring(ctx context.Context, l contract.Record, o Owner
 	return done
 }
 
+// asking is acquiring of the lock x, and locking closes the channel when o has it.
+func (e *bubbleEngine) asking(o Owner) chan error {
+	return e.acquiring(context.Background(), newFakeLock(e.redis, "x"), o)
+}
+
+func (e *bubbleEngine) locking(o Owner) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		e.lock(o)
+	}()
+	return done
+}
+
 // assertFree asserts that nobody holds the lock x in Redis.
 func (e *bubbleEngine) assertFree(why ...any) {
 	e.t.Helper()
 	assert.Empty(e.t, e.redis.Holder("x"), why...)
+}
+
+func (e *bubbleEngine) assertHeld(why ...any) {
+	e.t.Helper()
+	assert.NotEmpty(e.t, e.redis.Holder("x"), why...)
 }
 
 // faults gives all requests with these verbs, or all there are, this fault.
@@ -297,6 +316,9 @@ func inBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine)) {
 }
 
 const forever = -1
+
+// leased requests a lease of this length, for as long as it takes.
+func leased(length time.Duration) Request { return Request{Wait: forever, Lease: length} }
 
 func newRand(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
 

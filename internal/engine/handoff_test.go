@@ -16,7 +16,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -147,20 +146,6 @@ func TestHandoffLooksAtTheClock(t *testing.T) {
 	})
 }
 
-// A hold whose lease has expired, but that is not marked as lost yet, is not handed off: the loss would be reported to
-// the successor.
-func TestHandoffStopsWhenTheLeaseHasEnded(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.HandoffWindow = time.Hour
-		e.lock(1)
-		_, all := e.queue(2, 2, 0)
-		e.holdOf(contract.LockID{Name: "x"}, 1, func(h *hold) { h.record.ended = true })
-		e.unlock(1)
-		all.Wait()
-		assert.Equal(t, 2, e.redis.Count("release"), "releases")
-	})
-}
-
 // Only the Unlock that brings the hold count to zero hands the lock off.
 func TestHandoffByTheLastUnlockOnly(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -192,7 +177,7 @@ func TestHandoffKeepsRenewalAndReportsLossToTheSuccessor(t *testing.T) {
 		guarded := <-second
 		time.Sleep(10 * e.WatchdogTimeout)
 		require.NoError(t, guarded.Err(), "not renewed: %v", context.Cause(guarded))
-		require.NotEmpty(t, e.redis.Holder("x"), "not renewed: %v", context.Cause(guarded))
+		e.assertHeld("not renewed: %v", context.Cause(guarded))
 		require.Equal(t, 1, e.redis.Count("acquire"), "acquires: the lock was not handed over")
 		e.lock(2) // re-enters
 		e.unlock(2)
@@ -205,51 +190,6 @@ func TestHandoffKeepsRenewalAndReportsLossToTheSuccessor(t *testing.T) {
 		assert.Same(t, context.Canceled, context.Cause(first), "the holder before")
 		assert.ErrorIs(t, e.unlockErr(2), ErrLockLost, "unlock")
 	})
-}
-
-// If a waiter gives up at the moment when the lock is handed off to it, either it holds the lock, or the next waiter
-// does.
-func TestHandoffToAWaiterThatGivesUpPassesOn(t *testing.T) {
-	for seed := range uint64(200) {
-		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			rng := rand.New(rand.NewPCG(seed, 0))
-			e.HandoffWindow = time.Hour
-			fenced := seed%2 == 1
-			var lock contract.Record = newFakeLock(e.redis, "x")
-			if fenced {
-				lock.(*fakeLock).traits.Fenced = true
-				e.redis.Latency = time.Duration(rng.IntN(2)) * time.Millisecond
-			}
-			var inside, served atomic.Int32
-			var all sync.WaitGroup
-			for o := Owner(1); o <= 20; o++ {
-				all.Go(func() {
-					ctx, cancel := context.WithCancel(context.Background())
-					defer cancel()
-					if rng := rand.New(rand.NewPCG(seed, uint64(o))); rng.IntN(2) == 0 {
-						time.AfterFunc(time.Duration(rng.IntN(10))*time.Millisecond, cancel)
-					}
-					ok, err := e.acquire(ctx, lock, o, Request{Wait: forever})
-					if !ok {
-						assert.ErrorIs(t, err, context.Canceled)
-						return
-					}
-					n := inside.Add(1)
-					assert.Equal(t, int32(1), n, "seed %d: %d inside", seed, n)
-					served.Add(1)
-					time.Sleep(time.Millisecond)
-					inside.Add(-1)
-					e.giveBack(lock, o)
-				})
-			}
-			all.Wait()
-			synctest.Wait()
-			time.Sleep(2 * time.Second)
-			h := e.redis.Holder("x")
-			assert.Empty(t, h, "seed %d: %s is left", seed, h)
-			assert.Zero(t, e.holds()+e.leases(), "seed %d: %d holds, %d leases are left", seed, e.holds(), e.leases())
-		})
-	}
 }
 
 // A record that is handed off to a waiter whose ctx was canceled just before is released.
@@ -279,7 +219,7 @@ func TestHandoffToAnEndedContextReleases(t *testing.T) {
 func TestHandoffStopsAtClose(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
-		got := e.acquiring(context.Background(), newFakeLock(e.redis, "x"), 2)
+		got := e.asking(2)
 		synctest.Wait()
 		assert.NoError(t, e.Close())
 		e.unlock(1)
@@ -755,7 +695,7 @@ func TestRecordLeftToACallerThatEndsIsReleasedAfterAnOutage(t *testing.T) {
 		go func() { _, _ = e.acquire(endingCtx{ctx}, l, 2, Request{Wait: forever}) }()
 		synctest.Wait()
 		e.giveBack(l, 1)
-		require.NotEmpty(t, e.redis.Holder("x"), "it was left to owner 2")
+		e.assertHeld("it was left to owner 2")
 		e.faults(fakeredis.Fault{Block: io.ErrUnexpectedEOF})
 		time.Sleep(2 * UnlockTime)
 		e.heal()

@@ -64,7 +64,7 @@ func TestEngineReentryKeepsTheLongerLease(t *testing.T) {
 					if i > 0 {
 						time.Sleep(s)
 					}
-					e.lock(1, Request{Wait: forever, Lease: lease})
+					e.lock(1, leased(lease))
 				}
 				guarded := e.guarded(1)
 				record := func() (expires time.Time) {
@@ -74,7 +74,7 @@ func TestEngineReentryKeepsTheLongerLease(t *testing.T) {
 				if c.ends == 0 {
 					time.Sleep(time.Hour)
 					require.NoError(t, guarded.Err(), "lost: %v", context.Cause(guarded))
-					require.NotEmpty(t, e.redis.Holder("x"), "lost: %v", context.Cause(guarded))
+					e.assertHeld("lost: %v", context.Cause(guarded))
 					for range c.leases {
 						e.unlock(1)
 					}
@@ -156,22 +156,6 @@ func TestEngineReentryReportsALoss(t *testing.T) {
 	})
 }
 
-// An owner to which the loss of its hold was returned gets a new hold.
-func TestEngineLocksAfreshOnceTheLossIsReported(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		e.deleteRecord()
-		time.Sleep(time.Minute) // the watchdog notices the loss
-		ok, err := e.lockWith(context.Background(), 1, Request{Wait: 0})
-		require.False(t, ok)
-		require.ErrorIs(t, err, ErrLockLost)
-		e.lock(1)
-		_, levels := e.holdCount(newFakeLock(e.redis, "x"), 1)
-		assert.Equal(t, 1, levels, "levels")
-		e.unlock(1)
-	})
-}
-
 // S4: a renewal never restores the record of a holder that has lost it.
 func TestEngineLossIsNoticedWithinAThirdOfTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -232,41 +216,13 @@ func TestEngineNextGoroutineOfAnOwnerReplacesOneThatGivesUp(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() { _, _ = e.lockWith(ctx, 1, Request{Wait: forever}) }()
 		synctest.Wait()
-		got := e.acquiring(context.Background(), newFakeLock(e.redis, "x"), 1)
+		got := e.asking(1)
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
 		other.unlock(9)
 		assert.NoError(t, <-got)
 		e.unlock(1)
-	})
-}
-
-// A re-entry that is answered after the hold has expired leaves no record behind.
-func TestEngineLateReentryLeavesNoLease(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1, Request{Wait: 0, Lease: 200 * time.Millisecond})
-		e.redis.Latency = 150 * time.Millisecond
-		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: time.Hour})
-		assert.False(t, ok)
-		assert.ErrorIs(t, err, ErrLockLost)
-		time.Sleep(time.Second)
-		e.assertFree("the lock is still held")
-	})
-}
-
-// An abandoned re-entry may have extended the lease in Redis: the record is deleted when the hold expires.
-func TestEngineAbandonedReentryLeavesNoLease(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1, Request{Wait: 0, Lease: 500 * time.Millisecond})
-		e.redis.Set(func() { e.redis.Latency = 50 * time.Millisecond })
-		ctx, cancel := context.WithTimeout(context.Background(), 70*time.Millisecond)
-		defer cancel()
-		ok, err := e.lockWith(ctx, 1, Request{Wait: forever, Lease: time.Hour})
-		assert.False(t, ok)
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		time.Sleep(2 * time.Second)
-		e.assertFree("the lock is still held")
 	})
 }
 
@@ -296,7 +252,7 @@ func TestEngineTryReentryGivesUpASilentRedisSoon(t *testing.T) {
 		const o = Owner(-1)
 		e.lock(o)
 		e.faults(fakeredis.Fault{Late: 3 * time.Second}, "acquire")
-		got := e.acquiring(context.Background(), newFakeLock(e.redis, "x"), o)
+		got := e.asking(o)
 		synctest.Wait()
 		start := time.Now()
 		ok, err := e.lockWith(context.Background(), o, Request{Wait: 0})
@@ -315,7 +271,7 @@ func TestExtendIsValidFromBeforeTheRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx := context.Background()
 		lock := newFakeLock(e.redis, "x")
-		e.lock(1, Request{Wait: forever, Lease: 10 * time.Second})
+		e.lock(1, leased(10*time.Second))
 		guarded := e.guarded(1)
 		time.Sleep(3 * time.Second)
 		sent := time.Now()
@@ -335,7 +291,7 @@ func TestExtendThatIsAnsweredTooLateIsALoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx := context.Background()
 		lock := newFakeLock(e.redis, "x")
-		e.lock(1, Request{Wait: forever, Lease: 600 * time.Millisecond})
+		e.lock(1, leased(600*time.Millisecond))
 		e.faults(fakeredis.Fault{Answer: 700 * time.Millisecond}, "renew")
 		assert.ErrorIs(t, e.Extend(ctx, lock, 1, time.Hour), ErrLockLost)
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
@@ -347,7 +303,7 @@ func TestExtendThatIsAnsweredTooLateIsALoss(t *testing.T) {
 func TestExtendThatWasGivenUpLeavesNoRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		lock := newFakeLock(e.redis, "x")
-		e.lock(1, Request{Wait: forever, Lease: 10 * time.Second})
+		e.lock(1, leased(10*time.Second))
 		e.faults(fakeredis.Fault{Answer: 2 * time.Second}, "renew")
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -365,7 +321,7 @@ func TestEndlessLeaseThatWasGivenUpLeavesNoRecord(t *testing.T) {
 			return e.Extend(ctx, newFakeLock(e.redis, "x"), 1, math.MaxInt64)
 		},
 		"re-entry": func(ctx context.Context, e *bubbleEngine) error {
-			_, err := e.lockWith(ctx, 1, Request{Wait: forever, Lease: math.MaxInt64})
+			_, err := e.lockWith(ctx, 1, leased(math.MaxInt64))
 			return err
 		},
 		"KeepLease": func(ctx context.Context, e *bubbleEngine) error {
@@ -374,7 +330,7 @@ func TestEndlessLeaseThatWasGivenUpLeavesNoRecord(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
-				e.lock(1, Request{Wait: forever, Lease: 10 * time.Minute})
+				e.lock(1, leased(10*time.Minute))
 				e.faults(fakeredis.Fault{Answer: 2 * time.Second})
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 				defer cancel()

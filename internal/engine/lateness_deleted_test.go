@@ -44,7 +44,7 @@ func partition(r *fakeredis.Redis, verb string, d time.Duration) {
 func TestRecordIsDeletedAfterAnUnansweredExtend(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newFakeLock(e.redis, "x")
-		e.take(l, 1, Request{Wait: forever, Lease: 10 * time.Second})
+		e.take(l, 1, leased(10*time.Second))
 		partition(e.redis, "renew", 30*time.Second)
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
@@ -59,7 +59,7 @@ func TestRecordIsDeletedAfterAnUnansweredExtend(t *testing.T) {
 func TestRecordIsDeletedAfterItsLeaseAndAnUnansweredExtend(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newFakeLock(e.redis, "x")
-		e.take(l, 1, Request{Wait: forever, Lease: 10 * time.Second})
+		e.take(l, 1, leased(10*time.Second))
 		partition(e.redis, "renew", 30*time.Second)
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
@@ -73,11 +73,11 @@ func TestRecordIsDeletedAfterItsLeaseAndAnUnansweredExtend(t *testing.T) {
 func TestRecordIsDeletedAfterAnUnansweredReentry(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newFakeLock(e.redis, "x")
-		e.take(l, 1, Request{Wait: forever, Lease: 10 * time.Second})
+		e.take(l, 1, leased(10*time.Second))
 		partition(e.redis, "acquire", 30*time.Second)
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		ok, err := e.acquire(short, l, 1, Request{Wait: forever, Lease: time.Hour})
+		ok, err := e.acquire(short, l, 1, leased(time.Hour))
 		require.Error(t, err)
 		require.False(t, ok)
 		time.Sleep(2 * time.Minute)
@@ -101,7 +101,7 @@ func TestRecordIsDeletedAfterAnUnansweredAttempt(t *testing.T) {
 				partition(e.redis, "acquire", 30*time.Second)
 				short, cancel := context.WithTimeout(context.Background(), time.Second)
 				defer cancel()
-				ok, err := e.lockWith(short, 1, Request{Wait: forever, Lease: of.lease})
+				ok, err := e.lockWith(short, 1, leased(of.lease))
 				require.Error(t, err)
 				require.False(t, ok)
 				time.Sleep(15 * time.Second)
@@ -135,7 +135,7 @@ func TestRecordIsDeletedAfterALongLeaseThatIsRenewed(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newFakeLock(e.redis, "x")
 		for _, lease := range []time.Duration{time.Hour, 0} {
-			e.take(l, 1, Request{Wait: forever, Lease: lease})
+			e.take(l, 1, leased(lease))
 		}
 		e.outage(time.Minute)
 		_ = e.Release(ctx, l, 1)
@@ -181,7 +181,7 @@ func TestRecordIsDeletedIfItsLeaseEndsDuringARequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				l := newFakeLock(e.redis, "x")
-				e.take(l, 1, Request{Wait: forever, Lease: 5 * time.Second})
+				e.take(l, 1, leased(5*time.Second))
 				time.Sleep(4700 * time.Millisecond)
 				runsLate(e.redis, c.verb, 1, c.fault)
 				ctx, cancel := context.WithTimeout(context.Background(), 600*time.Millisecond)
@@ -195,7 +195,7 @@ func TestRecordIsDeletedIfItsLeaseEndsDuringARequest(t *testing.T) {
 }
 
 func reenterForAnHour(ctx context.Context, e *bubbleEngine, l *fakeLock) error {
-	_, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: time.Hour})
+	_, err := e.acquire(ctx, l, 1, leased(time.Hour))
 	return err
 }
 
@@ -215,7 +215,7 @@ func leavesPlace(t *testing.T, e *bubbleEngine, fault fakeredis.Fault, next Requ
 	defer cancel()
 	gaveUp, got := make(chan error), make(chan error)
 	go func() {
-		_, err := e.acquire(short, l, 1, Request{Wait: forever, Lease: time.Hour})
+		_, err := e.acquire(short, l, 1, leased(time.Hour))
 		gaveUp <- err
 	}()
 	synctest.Wait()
@@ -249,11 +249,11 @@ func leavesPlace(t *testing.T, e *bubbleEngine, fault fakeredis.Fault, next Requ
 func TestRecordIsDeletedAfterTheLeaseOfTheCallerBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
-		next := Request{Wait: forever, Lease: 10 * time.Second}
+		next := leased(10 * time.Second)
 		l := leavesPlace(t, e, fakeredis.Fault{Answer: 400 * time.Millisecond}, next)
 		time.Sleep(9 * time.Second)
 		assert.Equal(t, 1, holdCountOf(e.Engine, l, 2))
-		assert.NotEmpty(t, e.redis.Holder("x"))
+		e.assertHeld()
 		time.Sleep(2 * time.Second)
 		assert.Zero(t, holdCountOf(e.Engine, l, 2))
 		e.assertFree("the record after its lease")
@@ -377,7 +377,7 @@ func TestRecordIsDeletedIfLockReturnsTheLoss(t *testing.T) {
 		e.lock(1)
 		e.faults(fakeredis.Fault{Err: io.EOF}, "renew")
 		time.Sleep(e.WatchdogTimeout)
-		require.NotEmpty(t, e.redis.Holder("x"), "the renewals have run")
+		e.assertHeld("the renewals have run")
 		_, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
 		require.ErrorIs(t, err, ErrLockLost)
 		synctest.Wait()
@@ -399,7 +399,7 @@ func TestRecordIsDeletedAfterAReentryBesideItsUnlock(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := newBubbleEngine(t)
 				l, begin := newFakeLock(e.redis, "x"), time.Now()
-				e.take(l, 1, Request{Wait: forever, Lease: 8 * time.Second})
+				e.take(l, 1, leased(8*time.Second))
 				first := fakeredis.Fault{Answer: c.answers, Err: io.EOF}
 				e.redis.Set(func() {
 					e.redis.Fault = func(verb string) (f fakeredis.Fault) {
@@ -418,7 +418,7 @@ func TestRecordIsDeletedAfterAReentryBesideItsUnlock(t *testing.T) {
 				synctest.Wait()
 				require.ErrorContains(t, e.Release(context.Background(), l, 1), "not confirmed")
 				require.ErrorIs(t, <-again, context.DeadlineExceeded)
-				assert.NotEmpty(t, e.redis.Holder("x"))
+				e.assertHeld()
 				time.Sleep(2 * time.Minute)
 				e.assertFree("the record that nobody holds")
 			})
@@ -459,7 +459,7 @@ func TestDeletionInTheBackgroundEndsWithTheLease(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					e := newBubbleEngine(t)
 					l := newLimitedLock(e.redis, limits)
-					e.take(l, 1, Request{Wait: forever, Lease: length})
+					e.take(l, 1, leased(length))
 					time.Sleep(e.WatchdogTimeout / 2) // a lease that is renewed has been renewed
 					e.faults(fakeredis.Fault{Block: io.EOF})
 					require.ErrorContains(t, e.Release(context.Background(), l, 1), "not confirmed")
@@ -481,7 +481,7 @@ func TestRecordIsDeletedBesideAMultiAcquireThatWaits(t *testing.T) {
 				ctx, a, b := context.Background(), newFakeLock(e.redis, "a"), newFakeLock(e.redis, "b")
 				other := joinBubbleEngine(t, e.redis, "other")
 				other.take(b, 2)
-				e.take(a, 1, Request{Wait: forever, Lease: 2 * time.Second})
+				e.take(a, 1, leased(2*time.Second))
 				ok, err := e.Acquire(ctx, 1, Request{Wait: 4 * time.Second, Lease: lease}, a, b)
 				require.NoError(t, err)
 				require.False(t, ok)

@@ -28,7 +28,7 @@ import (
 func TestMinHoldEndsInTimeAfterALateExtend(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
-		e.take(l, 1, Request{Wait: forever, Lease: 30 * time.Second})
+		e.take(l, 1, leased(30*time.Second))
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 3 * time.Second})
 		require.NoError(t, e.Extend(ctx, l, 1, time.Hour))
 		e.giveBack(l, 1)
@@ -41,7 +41,7 @@ func TestMinHoldEndsInTimeAfterALateExtend(t *testing.T) {
 func TestMinHoldEndsInTimeAfterAnUnansweredExtend(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
-		e.take(l, 1, Request{Wait: forever, Lease: 30 * time.Second})
+		e.take(l, 1, leased(30*time.Second))
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 3 * time.Second})
 		short, cancel := context.WithTimeout(ctx, time.Second/2)
 		defer cancel()
@@ -57,7 +57,7 @@ func TestMinHoldEndsInTimeAfterAnUnansweredExtend(t *testing.T) {
 func TestMinHoldEndsInTimeBesideAKeepLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 5 * time.Second})
-		e.take(l, 1, Request{Wait: forever, Lease: 10 * time.Second})
+		e.take(l, 1, leased(10*time.Second))
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 300 * time.Millisecond})
 		kept := make(chan error)
 		go func() { kept <- e.KeepLease(ctx, []contract.Lock{l}, 1, time.Hour, time.Time{}) }()
@@ -75,9 +75,9 @@ func TestMinHoldEndsInTimeBesideAKeepLease(t *testing.T) {
 func TestMinHoldEndsInTimeAfterALateReentry(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
-		e.take(l, 1, Request{Wait: forever, Lease: 30 * time.Second})
+		e.take(l, 1, leased(30*time.Second))
 		runsLate(e.redis, "acquire", 1, fakeredis.Fault{Late: 3 * time.Second})
-		e.take(l, 1, Request{Wait: forever, Lease: time.Hour})
+		e.take(l, 1, leased(time.Hour))
 		e.giveBack(l, 1)
 		e.giveBack(l, 1)
 		time.Sleep(25 * time.Second)
@@ -203,7 +203,7 @@ func TestMinHoldEndsInTimeAfterALateTryOfItsRelease(t *testing.T) {
 				runsLate(e.redis, "renew", 1, f)
 				e.giveBack(l, 1)
 				time.Sleep(time.Until(begin.Add(least - 100*time.Millisecond)))
-				assert.NotEmpty(t, e.redis.Holder("x"), "the record before its time is over")
+				e.assertHeld("the record before its time is over")
 				time.Sleep(400 * time.Millisecond)
 				e.assertFree("the record after its time")
 			})
@@ -249,7 +249,7 @@ func TestMinHoldIsKeptFromALateTryOfTheLock(t *testing.T) {
 				next.Wait()
 				require.Equal(t, 2, e.redis.Count("acquire"), "two tries of the first owner, and a hand-off")
 				time.Sleep(minHold - 2*time.Second)
-				assert.NotEmpty(t, e.redis.Holder("x"), "before MinHold has passed")
+				e.assertHeld("before MinHold has passed")
 				time.Sleep(minHold)
 				e.assertFree("after it")
 				time.Sleep(time.Minute)
@@ -265,7 +265,7 @@ func TestTryOfTheLockThatRunsAfterMinHoldIsRolledBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newLimitedLock(e.redis, contract.Limits{MinHold: 2 * time.Second})
 		runsLate(e.redis, "acquire", 1, fakeredis.Fault{Late: 5 * time.Second})
-		e.take(l, 1, Request{Wait: forever, Lease: time.Hour})
+		e.take(l, 1, leased(time.Hour))
 		e.giveBack(l, 1)
 		time.Sleep(3 * time.Second)
 		e.assertFree("MinHold has passed")
@@ -288,7 +288,7 @@ func TestMinHoldIsKeptFromALateGrant(t *testing.T) {
 		e.giveBack(l, 1)
 		e.Probe().HearGrant(l, grant)
 		time.Sleep(minHold - time.Second)
-		assert.NotEmpty(t, e.redis.Holder("x"), "before MinHold has passed")
+		e.assertHeld("before MinHold has passed")
 		time.Sleep(2 * time.Second)
 		e.assertFree("after it")
 

@@ -128,7 +128,7 @@ func TestLimitValidityProlongsNoLease(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{Max: 10 * time.Second})
 				for range count {
-					e.take(l, 1, Request{Wait: forever, Lease: 10 * time.Second})
+					e.take(l, 1, leased(10*time.Second))
 				}
 				time.Sleep(5 * time.Second)
 				require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 10*time.Second, time.Time{}))

@@ -36,7 +36,7 @@ func TestEngineForgetsNamesNotInUse(t *testing.T) {
 func TestNameIsDroppedWithItsLastUser(t *testing.T) {
 	const lease = time.Second
 	ctx := context.Background()
-	short := Request{Wait: forever, Lease: lease}
+	short := leased(lease)
 	for how, use := range map[string]func(e *bubbleEngine, other *bubbleEngine){
 		"Lock and Unlock": func(e, _ *bubbleEngine) {
 			e.lock(1)

@@ -119,7 +119,7 @@ func TestCloseLogsHowManyLocksWereLost(t *testing.T) {
 // that extends its record by ten minutes, and the answer is about to be noted.
 func heldForTenSeconds(t *testing.T, e *bubbleEngine) *hold {
 	t.Helper()
-	e.lock(1, Request{Wait: forever, Lease: 10 * time.Second})
+	e.lock(1, leased(10*time.Second))
 	h, _ := e.holdBy(contract.LockID{Name: "x"}, 1)
 	e.redis.Set(func() { e.redis.Records["x"].Expires = time.Now().Add(10 * time.Minute) })
 	h.mayLast(10*time.Minute, nil)
@@ -201,7 +201,7 @@ func TestAnswerBesideALossReturnsTheLoss(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				l := newLimitedLock(e.redis, c.limits)
-				e.take(l, 1, Request{Wait: forever, Lease: c.lease})
+				e.take(l, 1, leased(c.lease))
 				h, _ := e.holdBy(l.Traits().ID, 1)
 				e.redis.Set(func() {
 					e.redis.Fault = func(string) (none fakeredis.Fault) { // while the request is under way
@@ -227,7 +227,7 @@ func TestRestOfTheLostPermitsIsReleasedAfterAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newFakeLock(e.redis, "x")
 		l.traits.Admission, l.traits.Several = contract.Counting, 2
-		e.take(l, 1, Request{Wait: forever, Lease: time.Hour})
+		e.take(l, 1, leased(time.Hour))
 		h, field := e.holdBy(l.Traits().ID, 1)
 		e.faults(fakeredis.Fault{Block: io.ErrUnexpectedEOF})
 		h.lose(errGone)

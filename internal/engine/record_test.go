@@ -50,7 +50,7 @@ func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
 			for o := Owner(1); o <= 4; o++ {
 				assert.ErrorIs(t, e.unlockErr(o), ErrLockLost, "%s: unlock %v", name, o)
 			}
-			assert.NotEmpty(t, e.redis.Holder("x"), "%s: an Unlock of a lost hold deleted the record of another owner", name)
+			e.assertHeld("%s: an Unlock of a lost hold deleted the record of another owner", name)
 			e.unlock(6)
 		})
 	}
@@ -66,11 +66,11 @@ func TestReadersOfOneRecordHaveTheirOwnHoldCounts(t *testing.T) {
 		e.shares(2)
 		for _, o := range []Owner{1, 2, 1, 2} {
 			e.unlock(o)
-			require.NotEmpty(t, e.redis.Holder("x"), "the record is gone while owner 2 reads")
+			e.assertHeld("the record is gone while owner 2 reads")
 		}
 		assert.ErrorIs(t, e.unlockErr(1), ErrNotHeld, "one Unlock too many")
 		time.Sleep(3 * e.WatchdogTimeout)
-		require.NotEmpty(t, e.redis.Holder("x"), "the record is not renewed")
+		e.assertHeld("the record is not renewed")
 		e.unlock(2)
 		e.assertFree("the record is left")
 	})
@@ -132,33 +132,6 @@ func TestLossOfASharedRecordCostsByHolder(t *testing.T) {
 	}
 }
 
-// A record is released once, when the last of its holds leaves it, in any order.
-func TestRecordIsReleasedWithItsLastHold(t *testing.T) {
-	const many = 6
-	for seed := range 20 {
-		synctest.Test(t, func(t *testing.T) {
-			e := newBubbleEngine(t)
-			for o := range Owner(many) {
-				e.shares(o + 1)
-			}
-			var shared *record
-			e.holdOf(e.shared().Traits().ID, 1, func(h *hold) { shared = h.record })
-			for left, i := range newRand(seed).Perm(many) {
-				assert.Zero(t, e.redis.Count("release"), "seed %d: releases after %d of %d", seed, left, many)
-				assert.Len(t, shared.holdsNow(), many-left, "seed %d: holds", seed)
-				shared.first.lockState.locked(func() {
-					for place, h := range shared.holds {
-						assert.EqualValues(t, place, h.index, "seed %d: the place of %v", seed, h.owner)
-					}
-				})
-				e.unlock(Owner(i + 1))
-			}
-			assert.Equal(t, 1, e.redis.Count("release"), "seed %d: releases", seed)
-			assert.Empty(t, shared.holdsNow(), "seed %d: holds", seed)
-		})
-	}
-}
-
 // A record is lost once, for all its holds. No owner shares the record afterwards.
 func TestRecordEndsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -209,7 +182,7 @@ func TestRecordEndIsThatOfTheLease(t *testing.T) {
 	for _, length := range []time.Duration{0, time.Minute} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.redis.Latency = 10 * time.Millisecond
-			e.lock(1, Request{Wait: forever, Lease: length})
+			e.lock(1, leased(length))
 			time.Sleep(20 * time.Second) // the watchdog has renewed its hold
 			var h *hold
 			e.holdOf(contract.LockID{Name: "x"}, 1, func(found *hold) { h = found })

@@ -101,7 +101,7 @@ func TestEngineRollbackThatIsRefusedGoesOn(t *testing.T) {
 			require.False(t, ok)
 			require.Error(t, err)
 			time.Sleep(long)
-			assert.NotEmpty(t, e.redis.Holder("x"))
+			e.assertHeld()
 			assert.Less(t, e.redis.Count("release"), 60, "Redis is asked all the time")
 			e.heal()
 			start := time.Now()
@@ -204,35 +204,6 @@ func TestEngineLostAnswersOfARelease(t *testing.T) {
 			e.assertFree("the lock is still held")
 		})
 	}
-}
-
-// S3: a repeated release does not release the lock of an owner that has acquired it in between.
-func TestEngineRepeatedReleaseFreesNoOtherOwner(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
-		e.lock(1)
-		first := true
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) fakeredis.Fault {
-				if verb == "release" && first {
-					first = false
-					return fakeredis.Fault{Err: io.EOF}
-				}
-				if verb == "release" {
-					return fakeredis.Fault{Late: time.Second}
-				}
-				return fakeredis.Fault{}
-			}
-		})
-		go other.lock(2)
-		e.unlock(1)
-		synctest.Wait()
-		_, levels := other.holdCount(newFakeLock(e.redis, "x"), 2)
-		assert.Equal(t, 1, levels, "a repeated release has freed the next holder")
-		assert.NotEmpty(t, e.redis.Holder("x"), "a repeated release has freed the next holder")
-		e.heal()
-		other.unlock(2)
-	})
 }
 
 // A release that Redis never confirms returns an error within UnlockTime. The hold ends, and is not renewed any more.
@@ -369,29 +340,6 @@ func TestEngineRollbackThatOvertakesItsAttempt(t *testing.T) {
 	}
 }
 
-// Several tries of an attempt go unanswered, and run one after the other while the attempt is rolled back.
-func TestEngineRollsBackSeveralAttemptsOfUnknownOutcome(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		lates := []time.Duration{30 * time.Millisecond, 300 * time.Millisecond, 900 * time.Millisecond}
-		e.redis.Fault = func(verb string) fakeredis.Fault {
-			if verb != "acquire" || len(lates) == 0 {
-				return fakeredis.Fault{}
-			}
-			late := lates[0]
-			lates = lates[1:]
-			return fakeredis.Fault{Ghost: late}
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-		defer cancel()
-		ok, err := e.lockWith(ctx, 1, Request{Wait: forever})
-		require.False(t, ok)
-		require.Error(t, err)
-		require.LessOrEqual(t, len(lates), 1, "tried %d times", 3-len(lates))
-		time.Sleep(1500 * time.Millisecond)
-		e.assertFree("the lock is still held")
-	})
-}
-
 // The engine treats a panic of a hook as an error: it rolls the request back at once, and leaves nothing behind.
 // TestHookPanicReachesTheCaller checks what callers see.
 func TestEngineRollsBackARequestThatPanics(t *testing.T) {
@@ -490,11 +438,7 @@ func TestHoldThatIsLostWhileItsGuardsEndIsLostOnce(t *testing.T) {
 			})
 			e.lock(1)
 			h, _ := e.holdBy(contract.LockID{Name: "x"}, 1)
-			got := make(chan struct{})
-			go func() {
-				defer close(got)
-				e.lock(2)
-			}()
+			got := e.locking(2)
 			synctest.Wait()
 			guard.Intercept(e.guarded(1), func() {
 				e.deleteRecord()

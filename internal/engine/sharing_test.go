@@ -64,7 +64,7 @@ func TestReadersOfOneProcessSendOneRequest(t *testing.T) {
 		}
 		guarded := e.guarded(7)
 		for _, o := range newRand(1).Perm(50) {
-			require.NotEmpty(t, e.redis.Holder("x"), "the record is gone while an owner reads")
+			e.assertHeld("the record is gone while an owner reads")
 			e.unlock(Owner(o + 1))
 		}
 		assert.Equal(t, []string{"acquire", "release"}, e.redis.Requests, "requests")
@@ -375,7 +375,7 @@ func TestLateReentryLeavesTheRecordToOtherReaders(t *testing.T) {
 		assert.NoError(t, <-reentry, "the re-entry")
 		e.unlock(2)
 		time.Sleep(5 * time.Second)
-		assert.NotEmpty(t, e.redis.Holder("x"), "the record is gone while an owner reads")
+		e.assertHeld("the record is gone while an owner reads")
 		assert.NoError(t, guarded.Err(), "the guard of the other reader ended: %v", context.Cause(guarded))
 		e.unlock(1)
 	})

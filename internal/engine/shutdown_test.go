@@ -26,7 +26,7 @@ func TestShutdownWaitsForTheLastUnlock(t *testing.T) {
 		e.lock(1)
 		e.lock(1)
 		guarded := e.guarded(1)
-		waiter := e.acquiring(context.Background(), newFakeLock(e.redis, "x"), 2)
+		waiter := e.asking(2)
 		synctest.Wait()
 		start := time.Now()
 		done := e.shutdownLater(context.Background())
@@ -40,7 +40,7 @@ func TestShutdownWaitsForTheLastUnlock(t *testing.T) {
 		assert.ErrorIs(t, err, send.ErrClosed, "another guard")
 		assert.Zero(t, time.Since(start), "time taken")
 		time.Sleep(time.Minute)
-		assert.NotEmpty(t, e.redis.Holder("x"), "the record is not renewed")
+		e.assertHeld("the record is not renewed")
 		e.unlock(1)
 		synctest.Wait()
 		assert.Empty(t, done, "Shutdown returns before the last Unlock")
@@ -93,7 +93,7 @@ func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
 			context.Background(),
 			newFakeLock(e.redis, "explicit"),
 			1,
-			Request{Wait: forever, Lease: time.Second},
+			leased(time.Second),
 		)
 		require.True(t, ok)
 		require.NoError(t, err)
@@ -111,7 +111,7 @@ func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
 func TestShutdownRollsBackAnAttemptUnderWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = 400 * time.Millisecond
-		got := e.acquiring(context.Background(), newFakeLock(e.redis, "x"), 1)
+		got := e.asking(1)
 		time.Sleep(time.Millisecond)
 		assert.NoError(t, e.Shutdown(context.Background()))
 		assert.ErrorIs(t, <-got, send.ErrClosed)

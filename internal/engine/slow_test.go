@@ -134,11 +134,7 @@ func (e *bubbleEngine) lockNamed(name string, o Owner) *fakeLock {
 
 // lockLater calls lock on another goroutine, and returns when it waits.
 func (e *bubbleEngine) lockLater(o Owner) (got <-chan struct{}) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		e.lock(o)
-	}()
+	done := e.locking(o)
 	synctest.Wait()
 	return done
 }

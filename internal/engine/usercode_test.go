@@ -130,7 +130,7 @@ func TestFaultyGuardLeavesNothingTaken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
-				e.lock(1, Request{Wait: forever, Lease: c.lease})
+				e.lock(1, leased(c.lease))
 				u.guards(e, 1)
 				ended := make(chan struct{})
 				if c.next {
@@ -200,7 +200,7 @@ func (c lateCtx) Done() <-chan struct{} {
 func TestFaultyGuardOfAnUnconfirmedUnlockLeavesNoRecord(t *testing.T) {
 	withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
 		l := newFakeLock(e.redis, "x")
-		e.lock(1, Request{Wait: forever, Lease: time.Hour})
+		e.lock(1, leased(time.Hour))
 		u.guards(e, 1)
 		e.faults(fakeredis.Fault{Late: 30 * time.Second}, "renew")
 		extended := make(chan struct{})
@@ -358,7 +358,7 @@ func TestFaultyGuardDoesNotStopTheWatchdog(t *testing.T) {
 				inBubble(t, func(t *testing.T, e *bubbleEngine) {
 					acquire := func(name string, lease time.Duration) *fakeLock {
 						l := newFakeLock(e.redis, name)
-						ok, err := e.acquire(t.Context(), l, 1, Request{Wait: forever, Lease: lease})
+						ok, err := e.acquire(t.Context(), l, 1, leased(lease))
 						require.NoError(t, err)
 						require.True(t, ok)
 						return l
@@ -418,7 +418,7 @@ func TestRecordIsDeletedAfterAKeepLeaseWithAFaultyContext(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			e, u := joinBubbleEngine(t, fakeredis.New(), "client"), &faultyUser{t: t, says: says}
 			l := newFakeLock(e.redis, "x")
-			ok, err := e.lockWith(t.Context(), 1, Request{Wait: forever, Lease: 5 * time.Second})
+			ok, err := e.lockWith(t.Context(), 1, leased(5*time.Second))
 			require.NoError(t, err)
 			require.True(t, ok)
 			u.dies(func() { _ = e.KeepLease(u.context(), []contract.Lock{l}, 1, time.Hour, time.Time{}) })
@@ -454,7 +454,7 @@ func TestFaultyGuardKeepsNoForcedReleaseFromOthers(t *testing.T) {
 		}
 		var guards []context.Context
 		for o := Owner(1); o <= 4; o++ {
-			ok, err := e.acquire(t.Context(), semaphore(o), o, Request{Wait: forever, Lease: time.Hour})
+			ok, err := e.acquire(t.Context(), semaphore(o), o, leased(time.Hour))
 			require.NoError(t, err)
 			require.True(t, ok)
 			ctx := context.Background()
