@@ -39,50 +39,34 @@ func partition(r *fakeredis.Redis, verb string, d time.Duration) {
 	})
 }
 
-// Extend has run, its answer is lost in an outage that is longer than the old lease, and the owner unlocks: the record is
-// deleted after the outage.
-func TestRecordIsDeletedAfterAnUnansweredExtend(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newFakeLock(e.redis, "x")
-		e.take(l, 1, leased(10*time.Second))
-		partition(e.redis, "renew", 30*time.Second)
-		short, cancel := context.WithTimeout(ctx, time.Second)
-		defer cancel()
-		require.Error(t, e.Extend(short, l, 1, time.Hour))
-		_ = e.Release(ctx, l, 1)
-		time.Sleep(2 * time.Minute)
-		e.assertFree("the record long after the outage")
-	})
-}
-
-// The same, and the lease expires in the outage.
-func TestRecordIsDeletedAfterItsLeaseAndAnUnansweredExtend(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newFakeLock(e.redis, "x")
-		e.take(l, 1, leased(10*time.Second))
-		partition(e.redis, "renew", 30*time.Second)
-		short, cancel := context.WithTimeout(ctx, time.Second)
-		defer cancel()
-		require.Error(t, e.Extend(short, l, 1, time.Hour))
-		time.Sleep(2 * time.Minute)
-		e.assertFree("the record long after the outage")
-	})
-}
-
-// The same for a re-entry with a longer lease.
-func TestRecordIsDeletedAfterAnUnansweredReentry(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newFakeLock(e.redis, "x")
-		e.take(l, 1, leased(10*time.Second))
-		partition(e.redis, "acquire", 30*time.Second)
-		short, cancel := context.WithTimeout(ctx, time.Second)
-		defer cancel()
-		ok, err := e.acquire(short, l, 1, leased(time.Hour))
-		require.Error(t, err)
-		require.False(t, ok)
-		time.Sleep(2 * time.Minute)
-		e.assertFree("the record long after the outage")
-	})
+// A request for a longer lease has run, its answer is lost in an outage that is longer than the old lease, and the owner
+// unlocks, or the lease expires in the outage: the record is deleted after the outage.
+func TestRecordIsDeletedAfterAnUnansweredRequest(t *testing.T) {
+	for name, c := range map[string]struct {
+		verb    string
+		request func(ctx context.Context, e *bubbleEngine, l *fakeLock) error
+		unlocks bool
+	}{
+		"Extend and Unlock": {"renew", extendForAnHour, true},
+		"Extend":            {"renew", extendForAnHour, false},
+		"re-entry":          {"acquire", reenterForAnHour, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				l := newFakeLock(e.redis, "x")
+				e.take(l, 1, leased(10*time.Second))
+				partition(e.redis, c.verb, 30*time.Second)
+				short, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				require.Error(t, c.request(short, e, l))
+				if c.unlocks {
+					_ = e.Release(context.Background(), l, 1)
+				}
+				time.Sleep(2 * time.Minute)
+				e.assertFree("the record long after the outage")
+			})
+		})
+	}
 }
 
 // The same for an attempt of a caller that gives up. If there are very many, the record of a lease that is no longer than
@@ -168,9 +152,7 @@ func TestRecordIsDeletedIfItsLeaseEndsDuringARequest(t *testing.T) {
 		fault   fakeredis.Fault
 		request func(ctx context.Context, e *bubbleEngine, l *fakeLock) error
 	}{
-		"Extend": {"renew", fakeredis.Fault{Answer: answers}, func(ctx context.Context, e *bubbleEngine, l *fakeLock) error {
-			return e.Extend(ctx, l, 1, time.Hour)
-		}},
+		"Extend": {"renew", fakeredis.Fault{Answer: answers}, extendForAnHour},
 		"KeepLease": {"renew", fakeredis.Fault{Answer: answers}, func(ctx context.Context, e *bubbleEngine, l *fakeLock) error {
 			_ = e.KeepLease(ctx, []contract.Lock{l}, 1, time.Hour, time.Time{})
 			return e.Extend(ctx, l, 1, time.Hour)
@@ -192,6 +174,10 @@ func TestRecordIsDeletedIfItsLeaseEndsDuringARequest(t *testing.T) {
 			})
 		})
 	}
+}
+
+func extendForAnHour(ctx context.Context, e *bubbleEngine, l *fakeLock) error {
+	return e.Extend(ctx, l, 1, time.Hour)
 }
 
 func reenterForAnHour(ctx context.Context, e *bubbleEngine, l *fakeLock) error {

@@ -24,32 +24,37 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// The record that MinHold leaves does not last longer because a try of an Extend runs late.
-func TestMinHoldEndsInTimeAfterALateExtend(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
-		e.take(l, 1, leased(30*time.Second))
-		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 3 * time.Second})
-		require.NoError(t, e.Extend(ctx, l, 1, time.Hour))
-		e.giveBack(l, 1)
-		time.Sleep(25 * time.Second)
-		e.assertFree("the record after MinHold")
-	})
-}
-
-// The same for an Extend that got no answer.
-func TestMinHoldEndsInTimeAfterAnUnansweredExtend(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
-		e.take(l, 1, leased(30*time.Second))
-		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 3 * time.Second})
-		short, cancel := context.WithTimeout(ctx, time.Second/2)
-		defer cancel()
-		require.Error(t, e.Extend(short, l, 1, time.Hour))
-		e.giveBack(l, 1)
-		time.Sleep(25 * time.Second)
-		e.assertFree("the record after MinHold")
-	})
+// The record that MinHold leaves does not last longer because a try of an Extend, answered or not, or of a re-entry runs
+// late.
+func TestMinHoldEndsInTimeAfterALateTry(t *testing.T) {
+	for name, c := range map[string]struct {
+		verb string
+		asks func(ctx context.Context, e *bubbleEngine, l *fakeLock)
+	}{
+		"Extend": {"renew", func(ctx context.Context, e *bubbleEngine, l *fakeLock) {
+			require.NoError(e.t, e.Extend(ctx, l, 1, time.Hour))
+		}},
+		"Extend without an answer": {"renew", func(ctx context.Context, e *bubbleEngine, l *fakeLock) {
+			short, cancel := context.WithTimeout(ctx, time.Second/2)
+			defer cancel()
+			require.Error(e.t, e.Extend(short, l, 1, time.Hour))
+		}},
+		"re-entry": {"acquire", func(_ context.Context, e *bubbleEngine, l *fakeLock) { e.take(l, 1, leased(time.Hour)) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				l := newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
+				e.take(l, 1, leased(30*time.Second))
+				runsLate(e.redis, c.verb, 1, fakeredis.Fault{Late: 3 * time.Second})
+				c.asks(context.Background(), e, l)
+				for range holdCountOf(e.Engine, l, 1) {
+					e.giveBack(l, 1)
+				}
+				time.Sleep(25 * time.Second)
+				e.assertFree("the record after MinHold")
+			})
+		})
+	}
 }
 
 // The same for a KeepLease that is under way while another goroutine of the owner unlocks. It does not have the owner
@@ -68,20 +73,6 @@ func TestMinHoldEndsInTimeBesideAKeepLease(t *testing.T) {
 		e.assertFree("the record after MinHold")
 		time.Sleep(2 * late.Life)
 		assert.Zero(t, e.late.Fields())
-	})
-}
-
-// The same for a re-entry of which a try runs late.
-func TestMinHoldEndsInTimeAfterALateReentry(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		l := newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
-		e.take(l, 1, leased(30*time.Second))
-		runsLate(e.redis, "acquire", 1, fakeredis.Fault{Late: 3 * time.Second})
-		e.take(l, 1, leased(time.Hour))
-		e.giveBack(l, 1)
-		e.giveBack(l, 1)
-		time.Sleep(25 * time.Second)
-		e.assertFree("the record after MinHold")
 	})
 }
 

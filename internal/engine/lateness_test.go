@@ -48,37 +48,48 @@ func otherGets(t *testing.T, r *fakeredis.Redis) bool {
 	return ok
 }
 
-// A KeepLease of which a try runs late does not shorten the lease that Extend has set since.
-func TestKeepLeaseThatRunsLateAfterExtend(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newFakeLock(e.redis, "x")
-		e.take(l, 1, Request{Wait: forever, Lease: 5 * time.Second, LeastLease: 30 * time.Second})
-		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 3 * time.Second})
-		require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 5*time.Second, time.Time{}))
-		e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(4*time.Second))
-		require.NoError(t, e.Extend(ctx, l, 1, time.Hour))
-		time.Sleep(10 * time.Second)
-		assert.Equal(t, 1, holdCountOf(e.Engine, l, 1), "the owner believes that it holds the lock")
-		assert.False(t, otherGets(t, e.redis), "another Client gets the lock")
-		_ = e.Release(ctx, l, 1)
-	})
+// A KeepLease of which a try runs late shortens no lease that was set since: by Extend, or by the watchdog, because the
+// owner has acquired the lock again without an explicit lease.
+func TestKeepLeaseThatRunsLateShortensNoLaterLease(t *testing.T) {
+	for name, c := range map[string]struct {
+		try   fakeredis.Fault
+		valid time.Duration
+		later func(ctx context.Context, e *bubbleEngine, l *fakeLock) error
+		count int
+	}{
+		"Extend":                           {fakeredis.Fault{Late: 3 * time.Second}, 4 * time.Second, extendForAnHour, 1},
+		"Extend after a broken connection": {fakeredis.Fault{Ghost: time.Second}, 4900 * time.Millisecond, extendForAnHour, 1},
+		"re-entry":                         {fakeredis.Fault{Late: 2 * time.Second}, 4 * time.Second, reenter, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				l := newFakeLock(e.redis, "x")
+				e.take(l, 1, Request{Wait: forever, Lease: 5 * time.Second, LeastLease: 30 * time.Second})
+				runsLate(e.redis, "renew", 1, c.try)
+				require.NoError(t, e.KeepLease(context.Background(), []contract.Lock{l}, 1, 5*time.Second, time.Time{}))
+				e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(c.valid))
+				require.NoError(t, c.later(context.Background(), e, l))
+				time.Sleep(7500 * time.Millisecond)
+				e.staysHeld(l, c.count)
+			})
+		})
+	}
 }
 
-// The same, and the owner has acquired the lock again without an explicit lease.
-func TestKeepLeaseThatRunsLateAfterAReentry(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newFakeLock(e.redis, "x")
-		e.take(l, 1, Request{Wait: forever, Lease: 5 * time.Second, LeastLease: 30 * time.Second})
-		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 2 * time.Second})
-		require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 5*time.Second, time.Time{}))
-		e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(4*time.Second))
-		e.take(l, 1)
-		time.Sleep(7 * time.Second)
-		assert.Equal(t, 2, holdCountOf(e.Engine, l, 1), "the owner believes that it holds the lock")
-		assert.False(t, otherGets(t, e.redis), "another Client gets the lock")
-		_ = e.Release(ctx, l, 1)
-		_ = e.Release(ctx, l, 1)
-	})
+// reenter acquires the lock again, without an explicit lease.
+func reenter(ctx context.Context, e *bubbleEngine, l *fakeLock) error {
+	_, err := e.acquire(ctx, l, 1, Request{Wait: forever})
+	return err
+}
+
+// staysHeld asserts that owner 1 believes that it holds l with this hold count, and is right, and ends the hold.
+func (e *bubbleEngine) staysHeld(l *fakeLock, levels int) {
+	e.t.Helper()
+	assert.Equal(e.t, levels, holdCountOf(e.Engine, l, 1), "the owner believes that it holds the lock")
+	assert.False(e.t, otherGets(e.t, e.redis), "another Client gets the lock")
+	for range levels {
+		_ = e.Release(context.Background(), l, 1)
+	}
 }
 
 // Nothing fails: another goroutine of the owner acquires the lock again while the request of KeepLease is on its way.
@@ -92,16 +103,11 @@ func TestKeepLeaseBesideAReentry(t *testing.T) {
 				started := make(chan error)
 				go func() { started <- e.KeepLease(ctx, []contract.Lock{l}, 1, 3*time.Second, time.Time{}) }()
 				synctest.Wait()
-				ok, err := e.acquire(ctx, l, 1, again) // another goroutine of the same owner
-				require.NoError(t, err)
-				require.True(t, ok)
+				e.take(l, 1, again) // another goroutine of the same owner
 				require.NoError(t, <-started)
 				e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(2900*time.Millisecond))
 				time.Sleep(4 * time.Second)
-				assert.Equal(t, 2, holdCountOf(e.Engine, l, 1), "the owner believes that it holds the lock")
-				assert.False(t, otherGets(t, e.redis), "another Client gets the lock")
-				_ = e.Release(ctx, l, 1)
-				_ = e.Release(ctx, l, 1)
+				e.staysHeld(l, 2)
 			})
 		})
 	}
@@ -140,22 +146,6 @@ func TestLimitValidityProlongsNoLease(t *testing.T) {
 			})
 		})
 	}
-}
-
-// As TestKeepLeaseThatRunsLateAfterExtend, with a request whose connection fails.
-func TestKeepLeaseThatRunsLateAfterItsConnectionFailed(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newFakeLock(e.redis, "x")
-		e.take(l, 1, Request{Wait: forever, Lease: 5 * time.Second, LeastLease: 30 * time.Second})
-		runsLate(e.redis, "renew", 1, fakeredis.Fault{Ghost: time.Second})
-		require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 5*time.Second, time.Time{}))
-		e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(4900*time.Millisecond))
-		require.NoError(t, e.Extend(ctx, l, 1, time.Hour))
-		time.Sleep(10 * time.Second)
-		assert.Equal(t, 1, holdCountOf(e.Engine, l, 1), "the owner believes that it holds the lock")
-		assert.False(t, otherGets(t, e.redis), "another Client gets the lock")
-		_ = e.Release(ctx, l, 1)
-	})
 }
 
 // A Detach asks for the rest of MaxHold, and runs late: the detached hold does not outlive MaxHold.
