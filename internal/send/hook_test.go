@@ -272,6 +272,18 @@ func TestBoundedCallFollowsASlot(t *testing.T) {
 		}
 		return b, key, seen
 	}
+	another := func(t *testing.T, b *nodesBench, key string) { // the caller does not send it itself
+		t.Helper()
+		_, err, sent := b.runBounded(key)
+		assert.NoError(t, err)
+		assert.False(t, sent)
+	}
+	arrives := func(t *testing.T, b *nodesBench, key string) {
+		t.Helper()
+		a := b.sendTo(ctx, key)
+		assert.NoError(t, a.Err)
+		assert.Zero(t, a.Unknown)
+	}
 	t.Run("to a node that is proven", func(t *testing.T) {
 		b, key, seen := moved(t, 0)
 		b.bounds(b.keyOn(addrs[1], 0))
@@ -319,9 +331,7 @@ func TestBoundedCallFollowsASlot(t *testing.T) {
 		b.bounds(b.keyOn(addrs[1], 0))
 		arrived := cluster.proxies[addrs[1]].On(testredis.Script(echoing.Digest()), testredis.DelayReply(0))
 		late.Store(true)
-		_, err, sent := b.runBounded(key)
-		assert.NoError(t, err)
-		assert.False(t, sent)
+		another(t, b, key)
 		assert.Zero(t, arrived.Count())
 		late.Store(false)
 		require.NoError(t, b.sendTo(ctx, key).Err)
@@ -330,12 +340,8 @@ func TestBoundedCallFollowsASlot(t *testing.T) {
 		b, key, _ := moved(t, 0)
 		masterOf(b.rdb, b.keyOn(addrs[1], 0)).AddHook(new(counter))
 		b.bounds(b.keyOn(addrs[1], 0))
-		_, err, sent := b.runBounded(key) // which of the hooks is the last one is not known there
-		assert.NoError(t, err)
-		assert.False(t, sent)
-		a := b.sendTo(ctx, key)
-		assert.NoError(t, a.Err)
-		assert.Zero(t, a.Unknown)
+		another(t, b, key) // which of the hooks is the last one is not known there
+		arrives(t, b, key)
 	})
 	t.Run("to a node without an idle connection", func(t *testing.T) {
 		b, key, seen := moved(t, 0, func(o *redis.ClusterOptions) { o.PoolSize = 1 })
@@ -344,27 +350,19 @@ func TestBoundedCallFollowsASlot(t *testing.T) {
 		require.NoError(t, conn.Ping(ctx).Err())
 		seen.take()
 		began := time.Now()
-		_, err, sent := b.runBounded(key)
-		assert.NoError(t, err)
-		assert.False(t, sent)
+		another(t, b, key)
 		assert.Less(t, time.Since(began), b.prompt.limit.d, "without a wait")
 		assert.Equal(t, []trace{{addrs[0], goid.Get()}, {addrs[1], goid.Get()}}, seen.take())
 		require.NoError(t, conn.Close())
-		a := b.sendTo(ctx, key)
-		assert.NoError(t, a.Err)
-		assert.Zero(t, a.Unknown)
+		arrives(t, b, key)
 	})
 	t.Run("to a node that is not proven", func(t *testing.T) {
 		b, key, seen := moved(t, 0)
 		seen.take()
-		_, err, sent := b.runBounded(key)
-		assert.NoError(t, err)
-		assert.False(t, sent)
+		another(t, b, key)
 		assert.Equal(t, []trace{{addrs[0], goid.Get()}}, seen.take())
 		assert.True(t, b.prompt.seatFor(key).proven.Load(), "nothing speaks against the first node")
-		a := b.sendTo(ctx, key)
-		assert.NoError(t, a.Err)
-		assert.Zero(t, a.Unknown)
+		arrives(t, b, key)
 		b.bounds(key)
 	})
 	t.Run("a slot that is being moved", func(t *testing.T) {
@@ -378,14 +376,10 @@ func TestBoundedCallFollowsASlot(t *testing.T) {
 		defer finish()
 		seen.take()
 		began := time.Now()
-		_, err, sent := b.runBounded(key)
-		assert.NoError(t, err)
-		assert.False(t, sent)
+		another(t, b, key)
 		assert.Less(t, time.Since(began), b.prompt.bound+slack)
 		assert.Equal(t, []trace{{addrs[0], goid.Get()}}, seen.take())
-		a := b.sendTo(ctx, key)
-		assert.NoError(t, a.Err)
-		assert.Zero(t, a.Unknown)
+		arrives(t, b, key)
 	})
 }
 
@@ -614,15 +608,8 @@ func TestBoundedCallsOfTypesOfUsers(t *testing.T) {
 			var seen traces
 			outer := &ownProcess{embed(rdb), traced("own", &seen)}
 			rdb.AddHook(traced("hook", &seen))
-			require.NoError(t, rdb.ScriptLoad(context.Background(), echoing.Source()).Err())
-			p := NewPrompt(outer, outer)
-			require.NotNil(t, p)
-			assert.Same(t, seatIn(rdb), p.seat)
-			b := &promptBench{newBench(t, func(c *Config) {
-				c.Transport, c.Bounded = p, p
-				c.Idle = func(string) int { return int(outer.PoolStats().IdleConns) }
-			}), rdb, p}
-			p.Spawn = b.config.Spawn
+			b := promptBenchThrough(t, outer)
+			assert.Same(t, seatIn(rdb), b.prompt.seat)
 			b.bounds()
 			seen.take()
 			assert.NoError(t, b.send(context.Background()).Err)
@@ -728,19 +715,11 @@ func TestBoundHoldsWhateverTypesOfUsersDo(t *testing.T) {
 				if onCluster {
 					rdb = clusterOn(t, p.Addr())
 				}
-				require.NoError(t, testredis.Client(t, p.Addr()).ScriptLoad(context.Background(), echoing.Source()).Err())
-				outer := &ownProcess{rdb, process}
-				prompt := NewPrompt(outer, outer)
-				require.NotNil(t, prompt)
-				b := &promptBench{newBench(t, func(c *Config) {
-					c.Transport, c.Bounded = prompt, prompt
-					c.Idle = func(string) int { return int(rdb.PoolStats().IdleConns) }
-				}), nil, prompt}
-				prompt.Spawn = b.config.Spawn
+				b := promptBenchThrough(t, &ownProcess{rdb, process})
 				if row.always {
 					for range 50 {
 						require.NoError(t, b.send(context.Background()).Err)
-						require.Zero(t, prompt.Bound())
+						require.Zero(t, b.prompt.Bound())
 					}
 				} else {
 					b.bounds()
@@ -768,14 +747,11 @@ func TestCallsThatDoNotReachOurHookAreNotBounded(t *testing.T) {
 			outer := &ownProcess{rdb, func(ctx context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
 				return to.Process(ctx, cmd)
 			}}
-			p := NewPrompt(outer, outer)
-			b := &promptBench{newBench(t, func(c *Config) {
-				c.Transport, c.Bounded, c.Idle = p, p, func(string) int { return 1 }
-			}), nil, p}
-			p.Spawn = b.config.Spawn
+			b := promptBenchThrough(t, outer)
+			b.config.Idle = func(string) int { return 1 }
 			for range 50 {
 				require.NoError(t, b.send(context.Background()).Err)
-				assert.Zero(t, p.Bound(), "%s, %T", name, rdb)
+				assert.Zero(t, b.prompt.Bound(), "%s, %T", name, rdb)
 			}
 		}
 	}

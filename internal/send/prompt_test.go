@@ -83,14 +83,22 @@ type promptBench struct {
 }
 
 func newPromptBench(t testing.TB, rdb *redis.Client) *promptBench {
-	require.NoError(t, rdb.ScriptLoad(context.Background(), echoing.Source()).Err())
-	p := NewPrompt(rdb, rdb)
+	b := promptBenchThrough(t, rdb)
+	b.rdb = rdb
+	return b
+}
+
+// promptBenchThrough returns a promptBench whose calls go through outer, which is or embeds a client of go-redis.
+func promptBenchThrough(t testing.TB, outer redis.UniversalClient) *promptBench {
+	require.NoError(t, outer.ScriptLoad(context.Background(), echoing.Source()).Err())
+	p := NewPrompt(outer, outer)
+	require.NotNil(t, p)
 	b := newBench(t, func(c *Config) {
 		c.Transport, c.Bounded = p, p
-		c.Idle = func(string) int { return int(rdb.PoolStats().IdleConns) }
+		c.Idle = func(string) int { return int(outer.PoolStats().IdleConns) }
 	})
 	p.Spawn = b.config.Spawn
-	return &promptBench{b, rdb, p}
+	return &promptBench{bench: b, prompt: p}
 }
 
 func echoRequest() Request {
@@ -660,52 +668,6 @@ func TestBoundedCallerWhoseCtxEndsMeanwhileLeaves(t *testing.T) {
 	}, bounded(promptTime/2))
 }
 
-// A bounded call that was sent counts as sent, also if a hook repeats it, and the repetition gets no connection.
-func TestBoundedCallThatAHookRepeatsCounts(t *testing.T) {
-	t.Parallel()
-	p := testredis.NewProxy(t, testredis.Start(t).Addr())
-	rdb := p.Client()
-	rdb.AddHook(userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-		err := next(ctx, cmd)
-		if err != nil && cmd.Name() == "evalsha" {
-			err = next(ctx, cmd)
-		}
-		return err
-	}))
-	b := newPromptBench(t, rdb)
-	b.bounds()
-	p.On(testredis.Script(echoing.Digest()), testredis.DelayReply(time.Minute))
-	a := b.send(context.Background())
-	require.NoError(t, a.Err)
-	assert.Equal(t, 1, a.Unknown)
-	assert.Equal(t, 1, a.Lost)
-}
-
-// It counts as sent also if the repetition is answered: Redis may run the first one later.
-func TestBoundedCallThatAHookRepeatsWithSuccessCounts(t *testing.T) {
-	t.Parallel()
-	p := testredis.NewProxy(t, testredis.Start(t).Addr())
-	rdb := p.Client()
-	var repeated atomic.Int64
-	rdb.AddHook(userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-		err := next(ctx, cmd)
-		if ended(err) && cmd.Name() == "evalsha" {
-			repeated.Add(1)
-			cmd.SetErr(nil)
-			err = next(ctx, cmd)
-		}
-		return err
-	}))
-	b := newPromptBench(t, rdb)
-	b.bounds()
-	p.On(testredis.Script(echoing.Digest()), testredis.LoseReply)
-	a := b.send(context.Background())
-	require.NoError(t, a.Err)
-	assert.EqualValues(t, 1, repeated.Load())
-	assert.Equal(t, 1, a.Unknown)
-	assert.Equal(t, 1, a.Lost)
-}
-
 // A bounded call that was not sent goes out in another way, also if a hook of the user keeps the error for itself.
 func TestBoundedCallWhoseErrorAHookKeepsIsSent(t *testing.T) {
 	t.Parallel()
@@ -752,22 +714,53 @@ func (c lateConn) Read(b []byte) (n int, err error) {
 	return n, err
 }
 
-// A bounded call that was sent counts as sent, also if its connection reports the end of its time as a context does.
-func TestBoundedCallOverATunnelCounts(t *testing.T) {
+// A bounded call that was sent counts as sent: also if a hook repeats it, and the repetition gets no connection, or is
+// answered, because Redis may run the first one later; and if its connection reports the end of its time as a context
+// does.
+func TestBoundedCallThatWasSentCounts(t *testing.T) {
 	t.Parallel()
-	p := testredis.NewProxy(t, testredis.Start(t).Addr())
-	b := newPromptBench(t, p.Client(func(o *redis.Options) {
-		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-			return lateConn{conn}, err
-		}
-	}))
-	b.bounds()
-	p.On(testredis.Script(echoing.Digest()), testredis.DelayReply(time.Minute))
-	a := b.send(context.Background())
-	require.NoError(t, a.Err)
-	assert.Equal(t, 1, a.Unknown)
-	assert.Equal(t, 1, a.Lost)
+	var repeated atomic.Int64
+	stalls := testredis.DelayReply(time.Minute)
+	for name, row := range map[string]struct {
+		repeats func(err error) bool // whether the hook of the user repeats the call
+		opts    []func(*redis.Options)
+		reply   testredis.Fault
+		times   int64 // it is repeated with success
+	}{
+		"repeated":              {repeats: func(err error) bool { return err != nil }, reply: stalls},
+		"repeated with success": {repeats: ended, reply: testredis.LoseReply, times: 1},
+		"over a tunnel": {reply: stalls, opts: []func(*redis.Options){func(o *redis.Options) {
+			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+				return lateConn{conn}, err
+			}
+		}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := testredis.NewProxy(t, testredis.Start(t).Addr())
+			rdb := p.Client(row.opts...)
+			rdb.AddHook(userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+				err := next(ctx, cmd)
+				if cmd.Name() == "evalsha" && row.repeats != nil && row.repeats(err) {
+					repeated.Add(row.times)
+					if row.times > 0 {
+						cmd.SetErr(nil)
+					}
+					err = next(ctx, cmd)
+				}
+				return err
+			}))
+			b := newPromptBench(t, rdb)
+			b.bounds()
+			repeated.Store(0)
+			p.On(testredis.Script(echoing.Digest()), row.reply)
+			a := b.send(context.Background())
+			require.NoError(t, a.Err)
+			assert.Equal(t, row.times, repeated.Load())
+			assert.Equal(t, 1, a.Unknown)
+			assert.Equal(t, 1, a.Lost)
+		})
+	}
 }
 
 // A relaxer relaxes the timeouts of the connections on which it is told of something, as go-redis does while a server
