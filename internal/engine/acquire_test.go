@@ -138,7 +138,7 @@ func TestEngineOutages(t *testing.T) {
 		time.Sleep(time.Minute) // the rollback is given up too
 
 		e.heal()
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		got := e.asking(2)
 		time.Sleep(5 * time.Second)
@@ -216,12 +216,11 @@ func TestEngineEveryCallerGetsItsOwnAnswer(t *testing.T) {
 		send.ErrNotSynced} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.lock(1)
-			results := make(chan error, 1)
-			go func() {
+			results := later(func() error {
 				b := refusingLock{newFakeLock(e.redis, "x"), refused}
 				_, err := e.acquire(context.Background(), b, 2, leased(time.Minute))
-				results <- err
-			}()
+				return err
+			})
 			synctest.Wait()
 			var behind sync.WaitGroup
 			for o := range Owner(10) {
@@ -253,15 +252,14 @@ func TestEngineEveryCallerGetsItsOwnAnswer(t *testing.T) {
 func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 	for _, lease := range []time.Duration{0, time.Minute} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			other := joinBubbleEngine(t, e.redis, "other")
+			other := e.another()
 			e.redis.Latency = time.Millisecond
 			e.faults(fakeredis.Fault{Block: io.EOF})
-			tried := make(chan error, 1)
-			go func() {
+			tried := later(func() error {
 				_, err := e.lockWith(context.Background(), 1, Request{Wait: 0})
 				e.heal()
-				tried <- err
-			}()
+				return err
+			})
 			synctest.Wait()
 			var behind sync.WaitGroup
 			var order []Owner

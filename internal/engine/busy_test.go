@@ -196,7 +196,7 @@ func TestEndOfAWaitTellsBusyFromNoAnswer(t *testing.T) {
 // A Client that is closed tells its callers nothing of who has the lock.
 func TestClosedClientIsNotBusy(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		within, stop := e.UntilClosed(context.Background())
 		defer stop()
@@ -228,7 +228,7 @@ func TestTryLockWithoutAWaitTellsBusyFromNoAnswer(t *testing.T) {
 			assert.False(t, ok)
 			assert.NoError(t, err)
 		}
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		busy()
 		waits := make(chan bool)

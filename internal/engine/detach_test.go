@@ -91,8 +91,7 @@ func TestAttachDuringShutdownPutsTheHoldBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		d := e.mustDetach(time.Hour)
 		e.renames(fakeredis.Fault{Answer: 300 * time.Millisecond})
-		got := make(chan error, 1)
-		go func() { got <- e.attach(context.Background(), 2, d) }()
+		got := later(func() error { return e.attach(context.Background(), 2, d) })
 		synctest.Wait()
 		require.NotEqual(t, d.Field, e.redis.Holder("x"), "the request has run")
 		e.stopAcquiring()

@@ -22,7 +22,7 @@ import (
 // Close ends waiters and guards at once. It releases no lock, and Unlock works after it.
 func TestEngineCloseWakesEverybody(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		var wg sync.WaitGroup
 		for o := Owner(2); o < 10; o++ {

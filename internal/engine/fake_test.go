@@ -173,6 +173,9 @@ func joinBubbleEngine(t *testing.T, r *fakeredis.Redis, id string, all ...with) 
 	return joinSending(t, r, id, send.Config{Transport: r}, all...)
 }
 
+// another returns the engine of another Client, which is called "other".
+func (e *bubbleEngine) another() *bubbleEngine { return joinBubbleEngine(e.t, e.redis, "other") }
+
 // joinSending is like joinBubbleEngine, for a Client whose sender has this config.
 func joinSending(t *testing.T, r *fakeredis.Redis, id string, config send.Config, all ...with) *bubbleEngine {
 	e := &bubbleEngine{New(fakeConfig(r, id, all...), config), r, t}
@@ -222,12 +225,10 @@ func (e *bubbleEngine) unlock(o Owner) {
 
 // acquiring begins to acquire l as take does, and returns the channel that gets the error.
 func (e *bubbleEngine) acquiring(ctx context.Context, l contract.Record, o Owner, r ...Request) chan error {
-	done := make(chan error, 1)
-	go func() {
+	return later(func() error {
 		_, err := e.acquire(ctx, l, o, append(r, Request{Wait: forever})[0])
-		done <- err
-	}()
-	return done
+		return err
+	})
 }
 
 // asking is acquiring of the lock x, and locking closes the channel when o has it.
@@ -236,12 +237,7 @@ func (e *bubbleEngine) asking(o Owner) chan error {
 }
 
 func (e *bubbleEngine) locking(o Owner) <-chan struct{} {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		e.lock(o)
-	}()
-	return done
+	return begin(func() { e.lock(o) })
 }
 
 // assertFree asserts that nobody holds the lock x in Redis.
@@ -321,6 +317,23 @@ const forever = -1
 func leased(length time.Duration) Request { return Request{Wait: forever, Lease: length} }
 
 func newRand(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
+
+// begin runs f on another goroutine, and returns a channel that is closed when f has ended.
+func begin(f func()) <-chan struct{} {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		f()
+	}()
+	return ended
+}
+
+// later runs f on another goroutine, and returns the channel that gets its error.
+func later(f func() error) chan error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return done
+}
 
 // full returns how many cases a test tries, or for how long: plain, or long in the long form: see testredis.Long.
 func full[T int | uint64 | time.Duration](plain, long T) T { return testredis.Full(plain, long) }

@@ -260,12 +260,10 @@ func TestForceEndsTheHoldsOfItsOwnClientThatItHasDeleted(t *testing.T) {
 		return e.Force(ctx, newFakeLock(e.redis, "x"))
 	}
 	then := func(t *testing.T, e *bubbleEngine, f func()) (bool, error) { // force, and f a millisecond later
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
+		done := begin(func() {
 			time.Sleep(time.Millisecond)
 			f()
-		}()
+		})
 		defer func() { <-done }()
 		return force(e, context.Background())
 	}
@@ -403,8 +401,7 @@ func TestForceEndsAHoldThatIsBeingAttached(t *testing.T) {
 		detached, _, err := e.Detach(ctx, l, 1, time.Hour)
 		require.NoError(t, err)
 		e.faults(fakeredis.Fault{Answer: 20 * time.Millisecond}, "rename")
-		attached := make(chan error)
-		go func() { attached <- e.Attach(ctx, l, 2, detached) }()
+		attached := later(func() error { return e.Attach(ctx, l, 2, detached) })
 		time.Sleep(time.Millisecond)
 		freed, err := e.Force(ctx, l)
 		require.NoError(t, err)
@@ -430,11 +427,9 @@ func TestHintReachesAHoldThatBeginsLater(t *testing.T) {
 func testHintReachesAHoldThatBeginsLater(t *testing.T, hears func(e *bubbleEngine)) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.faults(fakeredis.Fault{Answer: 100 * time.Millisecond}, "acquire")
-		acquired := make(chan struct{})
-		go func() {
-			defer close(acquired)
+		acquired := begin(func() {
 			e.lock(1, Request{Lease: time.Hour})
-		}()
+		})
 		time.Sleep(50 * time.Millisecond)
 		e.deleteRecord()
 		hears(e)

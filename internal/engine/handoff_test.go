@@ -662,11 +662,9 @@ func TestWaitThatTheContextEndsLeavesNothing(t *testing.T) {
 					ends()
 					synctest.Wait()
 				}
-				got := make(chan struct{})
-				go func() {
-					defer close(got)
+				got := begin(func() {
 					lock(background, 3, Request{Wait: forever})
-				}()
+				})
 				synctest.Wait()
 				if c.owner == 3 {
 					ends()

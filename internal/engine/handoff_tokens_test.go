@@ -109,7 +109,7 @@ func TestRestOfABlockEndsWithItsRecord(t *testing.T) {
 				e.giveBack(lock, 1)
 				all.Wait()
 				assert.Equal(t, []int64{first + 1, first + 2, first + 3}, []int64{<-tokens, <-tokens, <-tokens}, "the block")
-				other := joinBubbleEngine(t, e.redis, "other")
+				other := e.another()
 				theirs := take(other, 1)
 				assert.Greater(t, theirs, first+contract.BlockSize, "the token of another process")
 				other.giveBack(lock, 1)

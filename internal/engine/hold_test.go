@@ -159,7 +159,7 @@ func TestEngineReentryReportsALoss(t *testing.T) {
 // S4: a renewal never restores the record of a holder that has lost it.
 func TestEngineLossIsNoticedWithinAThirdOfTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		e.lock(1)
 		guarded := e.guarded(1)
 		time.Sleep(time.Minute)
@@ -182,7 +182,7 @@ func TestEngineLossIsNoticedWithinAThirdOfTheLease(t *testing.T) {
 func TestEngineGoroutinesOfOneOwnerShareItsHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = time.Millisecond
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(9)
 		const o, many = Owner(-1), 20
 		var wg sync.WaitGroup
@@ -211,7 +211,7 @@ func TestEngineGoroutinesOfOneOwnerShareItsHold(t *testing.T) {
 // When a waiting goroutine gives up, the next goroutine of its owner replaces it.
 func TestEngineNextGoroutineOfAnOwnerReplacesOneThatGivesUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(9)
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() { _, _ = e.lockWith(ctx, 1, Request{Wait: forever}) }()

@@ -399,8 +399,7 @@ func TestRecordIsDeletedAfterAReentryBesideItsUnlock(t *testing.T) {
 				})
 				ctx, cancel := context.WithTimeout(context.Background(), c.givesUp)
 				defer cancel()
-				again := make(chan error)
-				go func() { again <- reenterForAnHour(ctx, e, l) }()
+				again := later(func() error { return reenterForAnHour(ctx, e, l) })
 				synctest.Wait()
 				require.ErrorContains(t, e.Release(context.Background(), l, 1), "not confirmed")
 				require.ErrorIs(t, <-again, context.DeadlineExceeded)
@@ -465,7 +464,7 @@ func TestRecordIsDeletedBesideAMultiAcquireThatWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				ctx, a, b := context.Background(), newFakeLock(e.redis, "a"), newFakeLock(e.redis, "b")
-				other := joinBubbleEngine(t, e.redis, "other")
+				other := e.another()
 				other.take(b, 2)
 				e.take(a, 1, leased(2*time.Second))
 				ok, err := e.Acquire(ctx, 1, Request{Wait: 4 * time.Second, Lease: lease}, a, b)

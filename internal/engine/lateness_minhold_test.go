@@ -64,8 +64,7 @@ func TestMinHoldEndsInTimeBesideAKeepLease(t *testing.T) {
 		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 5 * time.Second})
 		e.take(l, 1, leased(10*time.Second))
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 300 * time.Millisecond})
-		kept := make(chan error)
-		go func() { kept <- e.KeepLease(ctx, []contract.Lock{l}, 1, time.Hour, time.Time{}) }()
+		kept := later(func() error { return e.KeepLease(ctx, []contract.Lock{l}, 1, time.Hour, time.Time{}) })
 		synctest.Wait()
 		e.giveBack(l, 1)
 		<-kept

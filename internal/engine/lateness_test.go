@@ -100,8 +100,7 @@ func TestKeepLeaseBesideAReentry(t *testing.T) {
 				ctx, l := context.Background(), newFakeLock(e.redis, "x")
 				e.take(l, 1, Request{Wait: forever, Lease: 3 * time.Second, LeastLease: 30 * time.Second})
 				runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 20 * time.Millisecond}) // an ordinary delay
-				started := make(chan error)
-				go func() { started <- e.KeepLease(ctx, []contract.Lock{l}, 1, 3*time.Second, time.Time{}) }()
+				started := later(func() error { return e.KeepLease(ctx, []contract.Lock{l}, 1, 3*time.Second, time.Time{}) })
 				synctest.Wait()
 				e.take(l, 1, again) // another goroutine of the same owner
 				require.NoError(t, <-started)

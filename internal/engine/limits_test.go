@@ -228,16 +228,14 @@ func TestMaxHoldCountsFromTheHandoff(t *testing.T) {
 			require.NoError(t, err)
 			var got time.Time
 			var guarded context.Context
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
+			done := begin(func() {
 				ok, err := e.acquire(ctx, second, 2, Request{Wait: forever})
 				assert.True(t, ok)
 				assert.NoError(t, err)
 				got = time.Now()
 				guarded, err = e.Guard(ctx, second, 2)
 				assert.NoError(t, err)
-			}()
+			})
 			time.Sleep(15 * time.Second)
 			e.giveBack(first, 1)
 			<-done
@@ -309,12 +307,10 @@ func TestMinHoldIsKeptAfterALossThatFollowsAHandoff(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 2 * time.Minute})
 		e.lock(1)
-		taken := make(chan struct{})
-		go func() {
-			defer close(taken)
+		taken := begin(func() {
 			_, err := e.acquire(ctx, l, 2, Request{Wait: forever})
 			assert.NoError(t, err)
-		}()
+		})
 		synctest.Wait()
 		e.unlock(1)
 		<-taken

@@ -130,7 +130,7 @@ func TestNameIsDroppedWithItsLastUser(t *testing.T) {
 	} {
 		t.Run(how, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
-				use(e, joinBubbleEngine(t, e.redis, "other"))
+				use(e, e.another())
 				time.Sleep(2 * UnlockTime) // all rollbacks have ended
 				assert.Empty(t, e.textsInUse(), "names in use")
 				assert.Zero(t, e.leases(), "leases")

@@ -258,11 +258,10 @@ func TestLossBesideAnUnlockIsReturned(t *testing.T) {
 				}
 				e.faults(fakeredis.Fault{Block: answerError("LOADING Redis is loading the dataset in memory")})
 				time.Sleep(15 * time.Second)
-				again := make(chan error, 1)
-				go func() {
+				again := later(func() error {
 					_, err := e.Acquire(ctx, 1, Request{Wait: forever}, both...)
-					again <- err
-				}()
+					return err
+				})
 				synctest.Wait()
 				require.Error(t, e.Release(ctx, released, 1), "it waits for the other goroutine in vain")
 				time.Sleep(e.WatchdogTimeout - 20*time.Second + time.Second)

@@ -66,16 +66,9 @@ func TestLateGrantIsNeededWhileTheFieldIsAdopted(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		fenced := newFakeLock(e.redis, "x")
 		fenced.traits.Fenced = true
-		take := func(o Owner) {
-			e.take(fenced, o)
-		}
-		take(1)
+		e.take(fenced, 1)
 		h, field := e.holdBy(fenced.Traits().ID, 1)
-		taken := make(chan struct{})
-		go func() {
-			defer close(taken)
-			take(2)
-		}()
+		taken := begin(func() { e.take(fenced, 2) })
 		synctest.Wait()
 		e.giveBack(fenced, 1)
 		<-taken
@@ -313,12 +306,11 @@ func TestMultiAcquireWaitsWithoutWhatAnEarlierTryWasGranted(t *testing.T) {
 				return f
 			}
 		})
-		got := make(chan error, 1)
-		go func() {
+		got := later(func() error {
 			ok, err := e.Acquire(ctx, 1, Request{Wait: forever}, x, y)
 			assert.True(t, ok)
-			got <- err
-		}()
+			return err
+		})
 		time.Sleep(2 * time.Second)
 		assert.Empty(t, r.Holder("x"))
 		assert.Equal(t, "other:1:01", r.Holder("y"))
@@ -417,16 +409,9 @@ func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			asked := false
 			fenced := newFencedFake(e.redis, "x")
-			take := func(o Owner) {
-				e.take(fenced, o)
-			}
-			take(1)
+			e.take(fenced, 1)
 			h, field := e.holdBy(fenced.Traits().ID, 1)
-			taken := make(chan struct{})
-			go func() {
-				defer close(taken)
-				take(2)
-			}()
+			taken := begin(func() { e.take(fenced, 2) })
 			synctest.Wait()
 			e.redis.Set(func() {
 				e.redis.Fault = func(verb string) (f fakeredis.Fault) {

@@ -268,11 +268,9 @@ func TestUnlockBesideAReentryHandsNothingOff(t *testing.T) {
 				l := newFakeLock(r, "x")
 				l.traits.Fenced = fenced
 				take := func(o Owner) <-chan struct{} {
-					taken := make(chan struct{})
-					go func() {
-						defer close(taken)
+					taken := begin(func() {
 						e.take(l, o)
-					}()
+					})
 					synctest.Wait()
 					return taken
 				}
@@ -387,11 +385,9 @@ func TestEngineUnlockAfterTheOwnerMutexHasFullTime(t *testing.T) {
 		}
 		time.Sleep(time.Second) // the time limit of the next request begins later
 		e.redis.Set(func() { e.redis.Latency = 300 * time.Millisecond })
-		first := make(chan error, 1)
-		go func() { first <- e.Release(context.Background(), b, o) }()
+		first := later(func() error { return e.Release(context.Background(), b, o) })
 		synctest.Wait()
-		second := make(chan error, 1)
-		go func() { second <- e.Release(context.Background(), b, o) }()
+		second := later(func() error { return e.Release(context.Background(), b, o) })
 		synctest.Wait()
 		time.Sleep(500 * time.Millisecond) // the first one has run, and is not answered yet
 		e.deleteRecord()

@@ -83,7 +83,7 @@ func TestReadersOfOneProcessSendOneRequest(t *testing.T) {
 // Only one of the waiting readers sends requests, and all are admitted together.
 func TestWaitingReadersAreAdmittedTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		var all sync.WaitGroup
 		var inside, most atomic.Int32
@@ -181,7 +181,7 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 		e.unlock(1)
 	})
 	inBubble(t, func(t *testing.T, e *bubbleEngine) { // an owner that holds the counterpart asks Redis itself
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		in := make(chan Owner, 3)
 		for o := Owner(1); o <= 3; o++ {
@@ -234,14 +234,13 @@ func TestSharingLeavesNothingAfterALoss(t *testing.T) {
 // Readers behind one that gives up or fails are admitted.
 func TestReaderThatGivesUpDelaysNoOtherReader(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		ctx, cancel := context.WithCancel(context.Background())
-		gave := make(chan error, 1)
-		go func() {
+		gave := later(func() error {
 			_, err := e.share(ctx, 1, Request{Wait: forever})
-			gave <- err
-		}()
+			return err
+		})
 		synctest.Wait()
 		var all sync.WaitGroup
 		for o := Owner(2); o <= 5; o++ {
@@ -283,11 +282,10 @@ func TestUnlockDoesNotOvertakeAReentry(t *testing.T) {
 		e.shares(1)
 		e.shares(2)
 		e.redis.Latency = time.Second
-		done := make(chan error)
-		go func() {
+		done := later(func() error {
 			_, err := e.share(context.Background(), 2, Request{Wait: forever})
-			done <- err
-		}()
+			return err
+		})
 		synctest.Wait()
 		e.unlock(2)
 		assert.NoError(t, <-done, "the re-entry")
@@ -364,11 +362,10 @@ func TestLateReentryLeavesTheRecordToOtherReaders(t *testing.T) {
 				return fakeredis.Fault{Late: UnlockTime + time.Second}
 			}
 		})
-		reentry := make(chan error)
-		go func() {
+		reentry := later(func() error {
 			_, err := e.share(context.Background(), 2, Request{Wait: forever})
-			reentry <- err
-		}()
+			return err
+		})
 		synctest.Wait()
 		assert.Error(t, e.unlockErr(2), "the Unlock got the owner mutex")
 		// The re-entry has begun again, and its hold has the record that the Unlock has found.

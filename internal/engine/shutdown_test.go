@@ -15,8 +15,7 @@ import (
 
 // shutdownLater calls Shutdown on another goroutine, and returns a channel that receives its error.
 func (e *bubbleEngine) shutdownLater(ctx context.Context) (errs <-chan error) {
-	got := make(chan error, 1)
-	go func() { got <- e.Shutdown(ctx) }()
+	got := later(func() error { return e.Shutdown(ctx) })
 	synctest.Wait()
 	return got
 }

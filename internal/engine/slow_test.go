@@ -560,12 +560,10 @@ func TestWaitIsAsOldAsItsFirstPart(t *testing.T) {
 				other := joinBubbleEngine(e.t, e.redis, "other")
 				other.lock(7)
 				ctx, cancel := context.WithCancel(context.Background())
-				gaveUp := make(chan struct{})
-				go func() {
-					defer close(gaveUp)
+				gaveUp := begin(func() {
 					_, err := e.lockWith(ctx, first, Request{Wait: forever})
 					assert.ErrorIs(e.t, err, context.Canceled)
-				}()
+				})
 				synctest.Wait()
 				done := e.lockLater(1)
 				pass(time.Minute)

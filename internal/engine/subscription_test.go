@@ -17,7 +17,7 @@ import (
 // L1: a release wakes a waiter of another Client.
 func TestEngineReleaseWakesAWaiter(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		e.redis.Latency = 500 * time.Microsecond
 		other.lock(1)
 		go func() {
@@ -40,7 +40,7 @@ func TestEngineReleaseWakesAWaiter(t *testing.T) {
 // L1: a waiter that receives no message notices a release within the poll interval.
 func TestEngineLostWakeUpCostsThePollInterval(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		e.redis.PubSub.Set(func() { e.redis.PubSub.Down = true })
 		const releasedAfter = 7300 * time.Millisecond
@@ -57,7 +57,7 @@ func TestEngineLostWakeUpCostsThePollInterval(t *testing.T) {
 // A waiter does not miss a release between its first attempt and the confirmation of its subscription.
 func TestEngineAsksAgainOnceItIsSubscribed(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		e.redis.PubSub.ConfirmAfter = 100 * time.Millisecond
 		start := time.Now()
@@ -89,7 +89,7 @@ func TestEngineAsksOnceMoreWhenTheTimeIsUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
-				other := joinBubbleEngine(t, e.redis, "other")
+				other := e.another()
 				other.lock(1)
 				e.redis.PubSub.Set(func() { c.pubsub(&e.redis.PubSub) })
 				if c.released {
@@ -116,7 +116,7 @@ func TestEngineAsksOnceMoreWhenTheTimeIsUp(t *testing.T) {
 func TestEngineWaitsBrieflyForItsLastAnswer(t *testing.T) {
 	const wait = 500 * time.Millisecond
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		e.redis.PubSub.Set(func() { e.redis.PubSub.ConfirmAfter = time.Hour })
 		attempts := 0

@@ -164,11 +164,9 @@ func TestFaultyGuardOfAHandoffThatIsGivenUpLeavesNothingTaken(t *testing.T) {
 		e.lock(1)
 		wakes := make(chan struct{})
 		late := lateCtx{context.Background(), wakes}
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
+		ended := begin(func() {
 			u.dies(func() { _, _ = e.lockWith(late, 2, Request{Wait: forever}) })
-		}()
+		})
 		synctest.Wait()
 		u.dead.Store(false)
 		e.unlock(1)
@@ -203,13 +201,11 @@ func TestFaultyGuardOfAnUnconfirmedUnlockLeavesNoRecord(t *testing.T) {
 		e.lock(1, leased(time.Hour))
 		u.guards(e, 1)
 		e.faults(fakeredis.Fault{Late: 30 * time.Second}, "renew")
-		extended := make(chan struct{})
-		go func() {
-			defer close(extended)
+		extended := begin(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 			defer cancel()
 			assert.Error(t, e.Extend(ctx, l, 1, 2*time.Hour))
-		}()
+		})
 		synctest.Wait()
 		u.dies(func() { _ = e.unlockErr(1) })
 		time.Sleep(2 * time.Second)

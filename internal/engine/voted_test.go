@@ -80,11 +80,9 @@ func TestVoteThatWasReplacedIsTheOneThatIsChecked(t *testing.T) {
 				return
 			}
 			before, own := first.looked.Load(), v.looked.Load()
-			checked := make(chan struct{})
-			go func() {
-				defer close(checked)
+			checked := begin(func() {
 				first.check()
-			}()
+			})
 			<-checked
 			assert.Equal(t, before+1, first.looked.Load(), "looks at the vote that has called")
 			assert.Equal(t, own, v.looked.Load(), "looks at the vote that is under way")

@@ -15,7 +15,7 @@ import (
 // TryLock returns without an error exactly when its wait time has passed.
 func TestEngineTryLockGivesUpInTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		for _, wait := range []time.Duration{1, time.Millisecond, 300 * time.Millisecond, 5 * time.Second} {
 			start := time.Now()
@@ -47,7 +47,7 @@ func TestEngineTryLockWithoutAnAnswerIsAnError(t *testing.T) {
 
 func TestEngineWaitEndsWithItsContext(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
+		other := e.another()
 		other.lock(1)
 		mine := errors.New("mine")
 		ctx, cancel := context.WithCancelCause(context.Background())
