@@ -86,16 +86,14 @@ func (s *scene) releases() {
 // from lets f happen to all requests that have the verb of the n-th from now on, and to that one. A caller that finds the
 // lock busy makes its second attempt at once, because its subscription is in force by then.
 func (s *scene) from(n int, verb string, f fakeredis.Fault) {
-	s.redis.Set(func() {
-		s.redis.Fault = func(v string) fakeredis.Fault {
-			if v == verb {
-				n--
-			}
-			if v == verb && n <= 0 {
-				return f
-			}
-			return fakeredis.Fault{}
+	s.fail(func(v string) fakeredis.Fault {
+		if v == verb {
+			n--
 		}
+		if v == verb && n <= 0 {
+			return f
+		}
+		return fakeredis.Fault{}
 	})
 }
 
@@ -137,13 +135,11 @@ func TestEndOfAWaitTellsBusyFromNoAnswer(t *testing.T) {
 		"released here, then held": {true, 5 * second, func(s *scene) { s.lock(1); s.unlock(1); s.elsewhere(0) }},
 		"released here slowly, and the front asks": {true, 300*time.Millisecond + soon, func(s *scene) {
 			s.lock(1)
-			s.redis.Set(func() {
-				s.redis.Fault = func(verb string) fakeredis.Fault {
-					if verb == "release" {
-						return fakeredis.Fault{Late: 300 * time.Millisecond}
-					}
-					return hang
+			s.fail(func(verb string) fakeredis.Fault {
+				if verb == "release" {
+					return fakeredis.Fault{Late: 300 * time.Millisecond}
 				}
+				return hang
 			})
 			s.releases()
 			s.ahead()

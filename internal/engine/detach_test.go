@@ -42,13 +42,11 @@ func (e *bubbleEngine) attach(ctx context.Context, o Owner, d Detached) error {
 
 // renames makes the next requests that rename a field have these faults.
 func (e *bubbleEngine) renames(faults ...fakeredis.Fault) {
-	e.redis.Set(func() {
-		e.redis.Fault = func(verb string) (f fakeredis.Fault) {
-			if verb == "rename" && len(faults) > 0 {
-				f, faults = faults[0], faults[1:]
-			}
-			return f
+	e.fail(func(verb string) (f fakeredis.Fault) {
+		if verb == "rename" && len(faults) > 0 {
+			f, faults = faults[0], faults[1:]
 		}
+		return f
 	})
 }
 
@@ -109,17 +107,15 @@ func TestAttachThatRunsAfterAnOutageIsPutBack(t *testing.T) {
 		d := e.mustDetach(time.Hour)
 		outage, tries := e.WatchdogTimeout+15*time.Second, 0
 		end := time.Now().Add(outage)
-		e.redis.Set(func() {
-			e.redis.Fault = func(string) fakeredis.Fault {
-				tries++
-				switch {
-				case !time.Now().Before(end):
-					return fakeredis.Fault{}
-				case tries == 1:
-					return fakeredis.Fault{Ghost: outage}
-				}
-				return fakeredis.Fault{Block: io.ErrUnexpectedEOF}
+		e.fail(func(string) fakeredis.Fault {
+			tries++
+			switch {
+			case !time.Now().Before(end):
+				return fakeredis.Fault{}
+			case tries == 1:
+				return fakeredis.Fault{Ghost: outage}
 			}
+			return fakeredis.Fault{Block: io.ErrUnexpectedEOF}
 		})
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -241,14 +237,12 @@ func TestDetachWhoseGoroutineEndsReleases(t *testing.T) {
 		e := joinSending(t, r.Redis, "client", send.Config{Transport: r, OnCallerTime: send.ResendTime})
 		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{Max: time.Hour})
 		e.take(l, 1)
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) fakeredis.Fault {
-				if verb == "rename" {
-					return fakeredis.Fault{Late: 900 * time.Millisecond}
-				}
-				r.exits.Store(verb == "renew")
-				return fakeredis.Fault{}
+		e.fail(func(verb string) fakeredis.Fault {
+			if verb == "rename" {
+				return fakeredis.Fault{Late: 900 * time.Millisecond}
 			}
+			r.exits.Store(verb == "renew")
+			return fakeredis.Fault{}
 		})
 		go func() {
 			_, _, _ = e.Detach(ctx, l, 1, time.Hour)

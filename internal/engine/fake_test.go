@@ -253,30 +253,36 @@ func (e *bubbleEngine) assertHeld(why ...any) {
 
 // faults gives all requests with these verbs, or all there are, this fault.
 func (e *bubbleEngine) faults(f fakeredis.Fault, verbs ...string) {
-	e.redis.Set(func() {
-		e.redis.Fault = func(verb string) (none fakeredis.Fault) {
-			if len(verbs) > 0 && !slices.Contains(verbs, verb) {
-				return none
-			}
-			return f
+	e.fail(func(verb string) (none fakeredis.Fault) {
+		if len(verbs) > 0 && !slices.Contains(verbs, verb) {
+			return none
 		}
+		return f
 	})
+}
+
+// fail gives each request the fault that f returns for its verb.
+func (e *bubbleEngine) fail(f func(verb string) fakeredis.Fault) {
+	e.redis.Set(func() { e.redis.Fault = f })
 }
 
 // outage blocks all requests for d.
 func (e *bubbleEngine) outage(d time.Duration) {
 	end := time.Now().Add(d)
-	e.redis.Set(func() {
-		e.redis.Fault = func(string) (f fakeredis.Fault) {
-			if time.Now().Before(end) {
-				f.Block = io.EOF
-			}
-			return f
+	e.fail(func(string) (f fakeredis.Fault) {
+		if time.Now().Before(end) {
+			f.Block = io.EOF
 		}
+		return f
 	})
 }
 
-func (e *bubbleEngine) heal() { e.redis.Set(func() { e.redis.Fault = nil }) }
+func (e *bubbleEngine) heal() { e.fail(nil) }
+
+// expire ends the validity of the hold of o on the lock x, as a pause of the process does: no timer notices it.
+func (e *bubbleEngine) expire(o Owner) {
+	e.holdOf(contract.LockID{Name: "x"}, o, func(h *hold) { h.record.lease.SetValidUntil(0) })
+}
 
 // deleteRecord deletes the record of the lock x, as an operator does.
 func (e *bubbleEngine) deleteRecord() { e.redis.Set(func() { delete(e.redis.Records, "x") }) }

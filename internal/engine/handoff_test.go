@@ -137,7 +137,7 @@ func TestHandoffLooksAtTheClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		order, all := e.queue(2, 3, 0)
-		e.holdOf(contract.LockID{Name: "x"}, 1, func(h *hold) { h.record.lease.SetValidUntil(0) })
+		e.expire(1)
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
 		all.Wait()
 		n := e.redis.Count("acquire")

@@ -314,14 +314,12 @@ func TestRecordIsDeletedIfMaxHoldEndsDuringAReentry(t *testing.T) {
 		e.take(l, 1)
 		time.Sleep(7 * time.Second)
 		first := fakeredis.Fault{Late: 2500 * time.Millisecond, Answer: 700 * time.Millisecond, Err: io.EOF}
-		e.redis.Set(func() {
-			e.redis.Fault = func(string) (f fakeredis.Fault) {
-				f, first = first, fakeredis.Fault{}
-				if f == first && time.Now().Before(end.Add(500*time.Millisecond)) {
-					f.Block = io.EOF
-				}
-				return f
+		e.fail(func(string) (f fakeredis.Fault) {
+			f, first = first, fakeredis.Fault{}
+			if f == first && time.Now().Before(end.Add(500*time.Millisecond)) {
+				f.Block = io.EOF
 			}
+			return f
 		})
 		ctx, cancel := context.WithTimeout(context.Background(), 3500*time.Millisecond)
 		defer cancel()
@@ -340,13 +338,11 @@ func TestRecordIsDeletedAtMaxHoldAfterASlowRenewal(t *testing.T) {
 		const most = 35 * time.Second
 		l, begin := newLimitedLock(e.redis, contract.Limits{Max: most}), time.Now()
 		e.take(l, 1)
-		e.redis.Set(func() {
-			e.redis.Fault = func(string) (f fakeredis.Fault) {
-				if time.Since(begin) < 15*time.Second {
-					f.Late = 3 * time.Second
-				}
-				return f
+		e.fail(func(string) (f fakeredis.Fault) {
+			if time.Since(begin) < 15*time.Second {
+				f.Late = 3 * time.Second
 			}
+			return f
 		})
 		time.Sleep(time.Until(begin.Add(most - time.Second)))
 		assert.Equal(t, 1, holdCountOf(e.Engine, l, 1), "the hold before the end of MaxHold")
@@ -387,15 +383,13 @@ func TestRecordIsDeletedAfterAReentryBesideItsUnlock(t *testing.T) {
 				l, begin := newFakeLock(e.redis, "x"), time.Now()
 				e.take(l, 1, leased(8*time.Second))
 				first := fakeredis.Fault{Answer: c.answers, Err: io.EOF}
-				e.redis.Set(func() {
-					e.redis.Fault = func(verb string) (f fakeredis.Fault) {
-						if verb == "acquire" {
-							f, first = first, fakeredis.Fault{Block: answerError("LOADING Redis is loading the dataset in memory")}
-						} else if time.Since(begin) < 40*time.Second {
-							f.Block = io.EOF
-						}
-						return f
+				e.fail(func(verb string) (f fakeredis.Fault) {
+					if verb == "acquire" {
+						f, first = first, fakeredis.Fault{Block: answerError("LOADING Redis is loading the dataset in memory")}
+					} else if time.Since(begin) < 40*time.Second {
+						f.Block = io.EOF
 					}
+					return f
 				})
 				ctx, cancel := context.WithTimeout(context.Background(), c.givesUp)
 				defer cancel()

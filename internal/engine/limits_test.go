@@ -122,13 +122,11 @@ func TestMinHoldUnlockIsNilWhenTheTimeEndsBeforeItsAnswer(t *testing.T) {
 		require.True(t, ok)
 		require.NoError(t, err)
 		answers := 0
-		e.redis.Set(func() {
-			e.redis.Fault = func(string) (f fakeredis.Fault) {
-				if answers++; answers == 1 {
-					f.Err, f.Answer = io.EOF, 20*time.Millisecond
-				}
-				return f
+		e.fail(func(string) (f fakeredis.Fault) {
+			if answers++; answers == 1 {
+				f.Err, f.Answer = io.EOF, 20*time.Millisecond
 			}
+			return f
 		})
 		e.giveBack(l, 1)
 		assert.Equal(t, 2, answers, "the release was repeated")
@@ -146,13 +144,11 @@ func TestMinHoldOutlivesARenewalUnderWay(t *testing.T) {
 			require.True(t, ok)
 			require.NoError(t, err)
 			faults := []fakeredis.Fault{{Late: 700 * time.Millisecond}, {Answer: answer}} // of the renewal and of the Unlock
-			e.redis.Set(func() {
-				e.redis.Fault = func(string) (f fakeredis.Fault) {
-					if len(faults) > 0 {
-						f, faults = faults[0], faults[1:]
-					}
-					return f
+			e.fail(func(string) (f fakeredis.Fault) {
+				if len(faults) > 0 {
+					f, faults = faults[0], faults[1:]
 				}
+				return f
 			})
 			time.Sleep(10*time.Second + 100*time.Millisecond)
 			require.Equal(t, 1, e.redis.Count("renew"), "%s: renewals", name)

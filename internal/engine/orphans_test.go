@@ -413,13 +413,11 @@ func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
 			h, field := e.holdBy(fenced.Traits().ID, 1)
 			taken := begin(func() { e.take(fenced, 2) })
 			synctest.Wait()
-			e.redis.Set(func() {
-				e.redis.Fault = func(verb string) (f fakeredis.Fault) {
-					if verb == "acquire" && slow && !asked {
-						f.Answer, asked = time.Second, true
-					}
-					return f
+			e.fail(func(verb string) (f fakeredis.Fault) {
+				if verb == "acquire" && slow && !asked {
+					f.Answer, asked = time.Second, true
 				}
+				return f
 			})
 			e.giveBack(fenced, 1)
 			if synctest.Wait(); !slow { // the adopting request has run
@@ -521,17 +519,15 @@ func TestLateTryIsNotRolledBackDuringTheReleaseOfItsSuccessor(t *testing.T) {
 		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
 		ctx, l := context.Background(), newFakeLock(e.redis, "x")
 		seen := map[string]int{}
-		e.redis.Set(func() {
-			e.redis.Fault = func(v string) (f fakeredis.Fault) {
-				seen[v]++
-				switch {
-				case v == "acquire" && seen[v] == 1:
-					f.Late = 3 * time.Second
-				case v == "release" && seen[v] == 1:
-					f.Late = 500 * time.Millisecond
-				}
-				return f
+		e.fail(func(v string) (f fakeredis.Fault) {
+			seen[v]++
+			switch {
+			case v == "acquire" && seen[v] == 1:
+				f.Late = 3 * time.Second
+			case v == "release" && seen[v] == 1:
+				f.Late = 500 * time.Millisecond
 			}
+			return f
 		})
 		start := time.Now()
 		e.take(l, 1)

@@ -161,17 +161,15 @@ func TestEngineRollsBackALimitedNumberOfAttemptsInTheBackground(t *testing.T) {
 func TestEngineTryThatRunsDuringTheReleaseIsRolledBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		first := true
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) fakeredis.Fault {
-				switch {
-				case verb == "acquire" && first:
-					first = false
-					return fakeredis.Fault{Late: 3 * time.Second}
-				case verb == "release" && e.redis.Record("x") != nil:
-					return fakeredis.Fault{Answer: 900 * time.Millisecond}
-				}
-				return fakeredis.Fault{}
+		e.fail(func(verb string) fakeredis.Fault {
+			switch {
+			case verb == "acquire" && first:
+				first = false
+				return fakeredis.Fault{Late: 3 * time.Second}
+			case verb == "release" && e.redis.Record("x") != nil:
+				return fakeredis.Fault{Answer: 900 * time.Millisecond}
 			}
+			return fakeredis.Fault{}
 		})
 		e.lock(1)
 		time.Sleep(1500 * time.Millisecond)
@@ -188,15 +186,13 @@ func TestEngineLostAnswersOfARelease(t *testing.T) {
 			e.lock(1)
 			e.lock(1)
 			n := 0
-			e.redis.Set(func() {
-				e.redis.Fault = func(verb string) fakeredis.Fault {
-					if verb == "release" && n%(lost+1) < lost {
-						n++
-						return fakeredis.Fault{Err: io.EOF}
-					}
+			e.fail(func(verb string) fakeredis.Fault {
+				if verb == "release" && n%(lost+1) < lost {
 					n++
-					return fakeredis.Fault{}
+					return fakeredis.Fault{Err: io.EOF}
 				}
+				n++
+				return fakeredis.Fault{}
 			})
 			e.unlock(1)
 			assert.Equal(t, 1, e.redis.Records["x"].Levels, "levels are left after one of two unlocks")

@@ -269,7 +269,7 @@ func TestUnlockOfASharedRecordLooksAtTheClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		e.shares(2)
-		e.holdOf(e.shared().Traits().ID, 1, func(h *hold) { h.record.lease.SetValidUntil(0) })
+		e.expire(1)
 		for o := Owner(1); o <= 2; o++ {
 			assert.ErrorIs(t, e.unlockErr(o), ErrLockLost, "unlock %v", o)
 		}
@@ -351,16 +351,14 @@ func TestLateReentryLeavesTheRecordToOtherReaders(t *testing.T) {
 		e.shares(2)
 		guarded := e.guarded(1)
 		asked := false
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) fakeredis.Fault {
-				if verb != "acquire" {
-					return fakeredis.Fault{}
-				}
-				if asked = !asked; asked {
-					return fakeredis.Fault{Block: answerError("LOADING Redis is loading the dataset in memory")}
-				}
-				return fakeredis.Fault{Late: UnlockTime + time.Second}
+		e.fail(func(verb string) fakeredis.Fault {
+			if verb != "acquire" {
+				return fakeredis.Fault{}
 			}
+			if asked = !asked; asked {
+				return fakeredis.Fault{Block: answerError("LOADING Redis is loading the dataset in memory")}
+			}
+			return fakeredis.Fault{Late: UnlockTime + time.Second}
 		})
 		reentry := later(func() error {
 			_, err := e.share(context.Background(), 2, Request{Wait: forever})

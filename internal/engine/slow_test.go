@@ -457,13 +457,11 @@ func TestPanicEndsTheWait(t *testing.T) {
 		other := joinBubbleEngine(e.t, e.redis, "other")
 		other.lock(7)
 		asked := 0
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) fakeredis.Fault {
-				if verb == "acquire" {
-					asked++
-				}
-				return fakeredis.Fault{Panics: asked == 5}
+		e.fail(func(verb string) fakeredis.Fault {
+			if verb == "acquire" {
+				asked++
 			}
+			return fakeredis.Fault{Panics: asked == 5}
 		})
 		_, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
 		assert.NotNil(t, send.PanicOf(err))

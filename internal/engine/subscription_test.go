@@ -120,15 +120,13 @@ func TestEngineWaitsBrieflyForItsLastAnswer(t *testing.T) {
 		other.lock(1)
 		e.redis.PubSub.Set(func() { e.redis.PubSub.ConfirmAfter = time.Hour })
 		attempts := 0
-		e.redis.Set(func() {
-			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
-				if verb == "acquire" {
-					if attempts++; attempts == 2 {
-						f.Answer = 10 * time.Second
-					}
+		e.fail(func(verb string) (f fakeredis.Fault) {
+			if verb == "acquire" {
+				if attempts++; attempts == 2 {
+					f.Answer = 10 * time.Second
 				}
-				return f
 			}
+			return f
 		})
 		start := time.Now()
 		ok, err := e.lockWith(context.Background(), 2, Request{Wait: wait})

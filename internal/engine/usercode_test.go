@@ -262,16 +262,14 @@ func TestCallerThatEndsBesideTheReleaseOfItsHandoff(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			e, u := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Minute)), &faultyUser{t: t, says: says}
 			start, seen := time.Now(), make(map[string]int)
-			e.redis.Set(func() {
-				e.redis.Fault = func(verb string) (f fakeredis.Fault) {
-					switch seen[verb]++; {
-					case verb == "acquire" && seen[verb] == 1:
-						f.Late = 3 * time.Second
-					case verb == "release" && seen[verb] == 1:
-						f.Late = 900 * time.Millisecond // too short to be sent again
-					}
-					return f
+			e.fail(func(verb string) (f fakeredis.Fault) {
+				switch seen[verb]++; {
+				case verb == "acquire" && seen[verb] == 1:
+					f.Late = 3 * time.Second
+				case verb == "release" && seen[verb] == 1:
+					f.Late = 900 * time.Millisecond // too short to be sent again
 				}
+				return f
 			})
 			e.lock(1)
 			wakes, ended, released := make(chan struct{}), make(chan struct{}), make(chan struct{})

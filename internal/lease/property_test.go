@@ -56,7 +56,7 @@ func TestWatchdogKeepsValidityAndSchedule(t *testing.T) {
 			renew:  rapid.Bool().Draw(rt, "renewed"),
 		}
 	}), 0, 15)
-	properties.Play(t, 1, func(q *seeds.Sequence) {
+	properties.Play(t, 5, func(q *seeds.Sequence) {
 		q.SetRapid()
 		rapid.Check(q.T, func(rt *rapid.T) {
 			length := time.Duration(rapid.IntRange(100, 60_000).Draw(rt, "length ms")) * time.Millisecond

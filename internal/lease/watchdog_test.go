@@ -446,6 +446,18 @@ func TestWatchdogEndsALeaseThatIsGoneAtOnce(t *testing.T) {
 	})
 }
 
+// A lease that the watchdog renews once is renewed until it is removed, also if its owner asks for a lease after that.
+func TestWatchdogRenewsALeaseThatWasAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		l, ends := f.watch(testLease, true)
+		f.watchdog.Extend(l, time.Now(), time.Second, false)
+		time.Sleep(time.Hour)
+		assert.Zero(t, ends.times, "the lease ended: %v", ends.cause)
+		f.watchdog.Remove(l)
+	})
+}
+
 // A lease that the watchdog renews by now is not shortened: its end is that of the last renewal.
 func TestWatchdogDoesNotShortenALeaseThatItRenews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -274,23 +274,6 @@ func TestSilentBatchIsSentAgainByDo(t *testing.T) {
 	})
 }
 
-func TestOneBatchThatHangsLeavesTheOthers(t *testing.T) {
-	inBatches(t, 0, func(b *batchBench) {
-		release := b.hangs()
-		ctx, cancel := context.WithCancel(context.Background())
-		stuck, _ := b.crowd(ctx, 1, nil)
-		b.answersAgain()
-		all, got := b.crowd(context.Background(), 100, nil)
-		all.Wait()
-		for i, a := range got {
-			answers(b.t, strconv.Itoa(i), a)
-		}
-		cancel()
-		stuck.Wait()
-		release()
-	})
-}
-
 func TestBatchHasALimitOfItsOwnAndNoCtxOfACaller(t *testing.T) {
 	inBatches(t, 0, func(b *batchBench) {
 		ctx, cancel := context.WithTimeout(withValue, time.Hour)
@@ -701,52 +684,26 @@ func TestDeadlineEndsTheWaitForABatch(t *testing.T) {
 	})
 }
 
-// Answers and callers that leave at the same moment: each outcome has exactly one receiver.
-func TestEachOutcomeOfABatchIsReceivedOnce(t *testing.T) {
-	inBatches(t, 0, func(b *batchBench) {
-		const n = 300
-		late := new(orphans)
-		var received, unsent atomic.Int64
-		var all sync.WaitGroup
-		for range n {
-			all.Go(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), 2*serveTime)
-				defer cancel()
-				switch a := b.ask(ctx, "x", late); {
-				case a.Err == nil:
-					received.Add(1)
-				case !a.Abandoned:
-					unsent.Add(1)
-				}
-			})
-		}
-		all.Wait()
-		time.Sleep(time.Second)
-		synctest.Wait()
-		assert.EqualValues(b.t, n, received.Load()+unsent.Load()+int64(len(late.all())))
-		sent := b.fake.tries()
-		for _, batch := range b.fake.pipelines() {
-			sent += len(batch)
-		}
-		assert.EqualValues(b.t, n-unsent.Load(), sent)
-	})
-}
-
 // A call is used again for the next caller once its own one has the outcome. Callers that leave at the very moment of
-// the answer, before it and after it, change nothing about that: each gets the answer to its own call.
+// the answer, before it and after it, change nothing about that: each gets the answer to its own call, and each outcome
+// has exactly one receiver.
 func TestEachCallerGetsTheAnswerToItsOwnCall(t *testing.T) {
 	inBatches(t, 0, func(b *batchBench) {
 		late := new(orphans)
-		var answered atomic.Int64
+		const callers, rounds = 100, 20
+		var answered, unsent atomic.Int64
 		var all sync.WaitGroup
-		for i := range 100 {
+		for i := range callers {
 			all.Go(func() {
-				for round := range 20 {
+				for round := range rounds {
 					key := fmt.Sprint(i, ".", round)
 					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+(i+round)%4)*serveTime)
-					if a := b.ask(ctx, key, late); a.Err == nil {
+					switch a := b.ask(ctx, key, late); {
+					case a.Err == nil:
 						answered.Add(1)
 						assert.Contains(b.t, [][]any{{key}, {alone + key}}, a.Value)
+					case !a.Abandoned:
+						unsent.Add(1)
 					}
 					cancel()
 				}
@@ -756,5 +713,11 @@ func TestEachCallerGetsTheAnswerToItsOwnCall(t *testing.T) {
 		assert.NotZero(b.t, answered.Load())
 		time.Sleep(time.Second)
 		assert.NotEmpty(b.t, late.all(), "nobody has left")
+		assert.EqualValues(b.t, callers*rounds-unsent.Load(), answered.Load()+int64(len(late.all())))
+		sent := b.fake.tries()
+		for _, batch := range b.fake.pipelines() {
+			sent += len(batch)
+		}
+		assert.EqualValues(b.t, callers*rounds-unsent.Load(), sent)
 	})
 }

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -330,28 +329,6 @@ func TestBoundedCallObeysTheDeadlineOfAHook(t *testing.T) {
 	assert.True(t, timedOut(err), "%v", err)
 }
 
-// A hook that always replaces the command and its context does so for no call that the caller sends.
-func TestNoBoundBeforeAnOrdinaryCallCameThrough(t *testing.T) {
-	rdb := testredis.Client(t, testredis.Mini(t).Addr())
-	var seen traces
-	rdb.AddHook(userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-		if cmd.Name() != "evalsha" {
-			return next(ctx, cmd)
-		}
-		seen.add(trace{"", goid.Get()})
-		other := redis.NewCmd(context.Background(), cmd.Args()...)
-		err := next(context.Background(), other)
-		cmd.(interface{ SetVal(any) }).SetVal(other.Val())
-		return err
-	}))
-	b := newPromptBench(t, rdb)
-	for range 50 {
-		require.NoError(t, b.send(context.Background()).Err)
-	}
-	assert.False(t, slices.Contains(seen.take(), trace{"", goid.Get()}))
-	assert.Zero(t, b.prompt.Bound())
-}
-
 // A bounded call that times out has an unknown outcome, and the request is sent again on another goroutine, over
 // another connection. Redis counts as unhealthy until it answers.
 func TestBoundedCallWithoutAnAnswerIsSentAgain(t *testing.T) {
@@ -646,26 +623,6 @@ func TestBoundedCallWithoutAnAnswerIsSilent(t *testing.T) {
 		assert.Len(b.t, b.fake.times(), 1)
 		time.Sleep(2 * time.Minute)
 	}, bounded(time.Second))
-}
-
-// A caller whose context is canceled during a bounded call leaves, and the outcome is an orphan.
-func TestBoundedCallerWhoseCtxEndsMeanwhileLeaves(t *testing.T) {
-	in(t, func(b *bench) {
-		b.isFast()
-		ctx, cancel := context.WithCancel(context.Background())
-		time.AfterFunc(promptTime/4, cancel)
-		var late orphans
-		r := request("x")
-		r.OnOrphan = &late
-		w := b.wait(ctx)
-		w.OnCaller = true
-		a := b.Do(w, r, time.Time{})
-		assert.ErrorIs(b.t, a.Err, context.Canceled)
-		assert.True(b.t, a.Abandoned)
-		assert.Equal(b.t, 1, a.Orphans)
-		time.Sleep(time.Minute)
-		assert.Len(b.t, late.all(), 1)
-	}, bounded(promptTime/2))
 }
 
 // A bounded call that was not sent goes out in another way, also if a hook of the user keeps the error for itself.

@@ -65,25 +65,30 @@ func TestInlineOnlyWhereNobodyHasToLeave(t *testing.T) {
 	}
 }
 
-// A caller whose context was canceled while its goroutine sent a call leaves, and acquires nothing.
+// A caller whose context was canceled while its goroutine sent a call, bounded or not, leaves, and acquires nothing.
 func TestInlineCallerWhoseCtxEndsMeanwhileLeaves(t *testing.T) {
-	in(t, func(b *bench) {
-		b.fake.setRun(after(ResendTime/2, nil))
-		ctx, cancel := context.WithCancel(context.Background())
-		time.AfterFunc(ResendTime/4, cancel)
-		var late orphans
-		r := request("x")
-		r.OnOrphan = &late
-		w := b.wait(ctx)
-		w.OnCaller = true
-		a := b.Do(w, r, time.Time{})
-		assert.ErrorIs(t, a.Err, context.Canceled)
-		assert.True(t, a.Abandoned)
-		assert.Zero(t, a.Unknown)
-		assert.Equal(t, 1, a.Orphans)
-		synctest.Wait()
-		assert.Len(t, late.all(), 1)
-	}, inline)
+	for name, config := range map[string]func(*Config){"inline": inline, "bounded": bounded(promptTime / 2)} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(b *bench) {
+				b.isFast()
+				b.fake.setRun(after(ResendTime/2, nil))
+				ctx, cancel := context.WithCancel(context.Background())
+				time.AfterFunc(promptTime/4, cancel)
+				var late orphans
+				r := request("x")
+				r.OnOrphan = &late
+				w := b.wait(ctx)
+				w.OnCaller = true
+				a := b.Do(w, r, time.Time{})
+				assert.ErrorIs(t, a.Err, context.Canceled)
+				assert.True(t, a.Abandoned)
+				assert.Zero(t, a.Unknown)
+				assert.Equal(t, 1, a.Orphans)
+				synctest.Wait()
+				assert.Len(t, late.all(), 1)
+			}, config)
+		})
+	}
 }
 
 func TestInlineCallerMayLeaveAfterAFailure(t *testing.T) {

@@ -70,14 +70,27 @@ func ready(l *Listener) bool {
 	}
 }
 
+func allReady(t *testing.T, all ...*Listener) {
+	t.Helper()
+	for _, l := range all {
+		require.True(t, ready(l), "%s is not subscribed", l.Name())
+	}
+}
+
+// subscribed returns a listener whose channel is subscribed.
+func subscribed(t *testing.T, p *Hub, channel string) *Listener {
+	t.Helper()
+	l := p.Join(channel)
+	allReady(t, l)
+	return l
+}
+
 // C2: the listeners of a channel share one subscription, and a message wakes all of them and no others.
 func TestPubSubSubscribesOnceAndWakesAllListeners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		a, b, other := p.Join("x"), p.Join("x"), p.Join("y")
-		require.True(t, ready(a), "not subscribed")
-		require.True(t, ready(b), "not subscribed")
-		require.True(t, ready(other), "not subscribed")
+		allReady(t, a, b, other)
 		s.Publish("x")
 		assert.True(t, woken(a), "a message must wake all listeners of its channel")
 		assert.True(t, woken(b), "a message must wake all listeners of its channel")
@@ -125,9 +138,7 @@ func TestPubSubMessagesPassTheFilterOfAListener(t *testing.T) {
 		mine, other, all := p.Join("x"), p.Join("x"), p.Join("x")
 		mine.Only(func(message string) bool { return message != "for another" })
 		other.Only(func(message string) bool { return message != "for one" })
-		for _, l := range []*Listener{mine, other, all} {
-			require.True(t, ready(l), "not subscribed")
-		}
+		allReady(t, mine, other, all)
 		p.receive("x", "for one")
 		assert.True(t, woken(mine))
 		assert.False(t, woken(other), "the filter is not true")
@@ -247,8 +258,7 @@ func TestListenerTellsWhatHasWokenIt(t *testing.T) {
 		s, p := newFakePubSub(t)
 		shared := make(chan struct{}, 1)
 		a, b := p.JoinFor(shared, "x"), p.JoinFor(shared, "y")
-		require.True(t, ready(a), "not subscribed")
-		require.True(t, ready(b), "not subscribed")
+		allReady(t, a, b)
 		assert.Zero(t, a.Causes(), "the first subscription")
 		shared <- struct{}{}
 		assert.True(t, woken(a), "by another source")
@@ -310,8 +320,7 @@ func TestPubSubKeepsASubscriptionForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		for range 100 { // a busy lock
-			l := p.Join("x")
-			require.True(t, ready(l), "not ready")
+			l := subscribed(t, p, "x")
 			l.Leave()
 			time.Sleep(p.idleTTL / 2)
 		}
@@ -350,8 +359,7 @@ func TestPubSubWakesEverybodyAfterAReconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		a, b := p.Join("x"), p.Join("y")
-		require.True(t, ready(a), "not ready")
-		require.True(t, ready(b), "not ready")
+		allReady(t, a, b)
 		require.False(t, woken(a), "woken without a reason")
 		require.False(t, woken(b), "woken without a reason")
 		s.Cut()
@@ -367,8 +375,7 @@ func TestPubSubWakesEverybodyAfterAReconnect(t *testing.T) {
 func TestPubSubComesBackAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
-		l := p.Join("x")
-		require.True(t, ready(l), "not ready")
+		l := subscribed(t, p, "x")
 		s.Set(func() { s.Down = true })
 		s.Cut()
 		time.Sleep(time.Minute)
@@ -383,8 +390,7 @@ func TestPubSubComesBackAfterAnOutage(t *testing.T) {
 func TestPubSubNoticesASilentPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
-		l := p.Join("x")
-		require.True(t, ready(l), "not ready")
+		l := subscribed(t, p, "x")
 		s.Set(func() { s.Silent = true })
 		time.Sleep(time.Minute)
 		s.Set(func() { s.Silent = false })

@@ -160,8 +160,7 @@ func TestShardsFollowASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
 		c.place("x", 0)
-		l := p.Join("x")
-		require.True(t, ready(l), "not ready")
+		l := subscribed(t, p, "x")
 		require.False(t, woken(l), "woken without a reason")
 		for _, to := range []int{1, 0, 1} {
 			c.move("x", to)
@@ -262,8 +261,7 @@ func TestShardsLateRedirectionIsNotOfALaterChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
 		s := c.servers[0]
-		l := p.Join("x")
-		require.True(t, ready(l), "not ready")
+		l := subscribed(t, p, "x")
 		s.Set(func() { s.Silent = true }) // during a failover
 		s.Cut()
 		time.Sleep(100 * time.Millisecond)
@@ -293,8 +291,7 @@ func TestShardsLateRedirectionIsNotOfALaterChannel(t *testing.T) {
 func TestShardsForgetAnIdleChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
-		l := p.Join("x")
-		require.True(t, ready(l), "not ready")
+		l := subscribed(t, p, "x")
 		l.Leave()
 		c.place("x", 1)
 		c.servers[0].Cut()
@@ -310,8 +307,7 @@ func TestShardsForgetAnIdleChannel(t *testing.T) {
 func TestShardsFollowAFailover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
-		l := p.Join("x")
-		require.True(t, ready(l), "not ready")
+		l := subscribed(t, p, "x")
 		c.servers[0].Set(func() { c.servers[0].Down = true })
 		c.servers[0].Cut()
 		time.Sleep(3 * time.Second)

@@ -45,7 +45,7 @@ func TestListenersHearTheirChannelThroughMovesAndOutages(t *testing.T) {
 		}
 	}), 1, 40)
 	names := []string{"a", "b", "c"}
-	properties.Play(t, 1, func(q *seeds.Sequence) {
+	properties.Play(t, 5, func(q *seeds.Sequence) {
 		q.SetRapid()
 		rapid.Check(q.T, func(rt *rapid.T) {
 			all := moves.Draw(rt, "moves")
