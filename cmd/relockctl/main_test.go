@@ -284,9 +284,6 @@ func TestListSaysWhatItLeavesOut(t *testing.T) {
 	assert.Contains(t, errs, "secret")
 	assert.NotContains(t, errs, "\x1b")
 	assert.Equal(t, statusFailed, status, "exit status")
-	_, _, names, status = list("-json")
-	assert.Equal(t, []string{"orders:1"}, names)
-	assert.Equal(t, statusFailed, status, "exit status")
 	out, errs, _, status = list("s*") // nothing is held among those that the user may read
 	assert.Empty(t, out)
 	assert.Contains(t, errs, "2 keys")
