@@ -109,6 +109,8 @@ func TestCheckFindsEachBrokenRule(t *testing.T) {
 		{"", "", "a longer one inside", holds(hold("a", 0, 10, 111, lease(100), does(Take, Done, 2, 20, 30),
 			func(h *Hold) { h.Then[0].Lease = 90 }, unreleased))},
 		{"lease", "", "told too late", holds(hold("a", 0, 10, 109, lease(100), unreleased, untold(101*ms)))},
+		{"", "", "told too late by a machine that stood still",
+			holds(hold("a", 0, 10, 109, lease(100), unreleased, untold(101*ms))).and(fault(Stalls, 1*ms, 3*ms))},
 
 		{"", "", "trust ends in a silence",
 			holds(hold("a", 0, 10, 1900*ms, unreleased)).and(fault(Silences, 1000*ms, 3000*ms))},
@@ -120,6 +122,8 @@ func TestCheckFindsEachBrokenRule(t *testing.T) {
 		{"", "", "the silence of another client",
 			holds(hold("a", 0, 10, 1950*ms)).and(Fault{Kind: Silences, Client: 7, From: 1000 * ms, To: 3000 * ms})},
 
+		{"", "", "told that it is forgotten",
+			holds(hold("a", 0, 10, 1300*ms, unreleased)).and(fault(Forgets, 1000*ms, 1001*ms))},
 		{"told", "", "not told that it is forgotten",
 			holds(hold("a", 0, 10, 1500*ms, unreleased)).and(fault(Forgets, 1000*ms, 1001*ms))},
 		{"", "", "forgotten and disturbed", holds(hold("a", 0, 10, 1500*ms, unreleased)).and(fault(Forgets, 1000*ms, 1001*ms),
@@ -135,6 +139,8 @@ func TestCheckFindsEachBrokenRule(t *testing.T) {
 			gives(1, 40, 50), does(Count, Done, 1, 51, 52), gives(0, 70, 71)))},
 		{"model", "", "a level too many", holds(hold("a", 0, 10, 70, does(Take, Done, 2, 20, 30),
 			does(Count, Done, 3, 31, 32), gives(1, 40, 50), gives(0, 70, 71)))},
+		{"model", "", "an acquire that is not released", holds(hold("a", 0, 10, 70, does(Take, Done, 2, 20, 30),
+			gives(1, 40, 50), does(Count, Done, 2, 51, 52), gives(0, 70, 71)))},
 
 		{"refusal", "", "refused while it was free", holds(hold("a", 0, 10, 20)).but(failed("b", 32, 33, Refused, once))},
 		{"", "", "refused by a record that was left",
