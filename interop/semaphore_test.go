@@ -155,28 +155,22 @@ func TestSeveralPermitsAcrossLanguages(t *testing.T) {
 		b.awaitSubscriber(s.Name())
 		b.java.must(j("unlock several", 1, 0))
 		var three *relock.Hold
-		testredis.Await(b, "relock has three permits", soon, func() bool {
-			select {
-			case three = <-got:
-				return true
-			default:
-				return false
-			}
-		})
+		select {
+		case three = <-got:
+		case <-time.After(soon):
+			require.Fail(b, "relock does not get three permits")
+		}
 		b.available(s, 0)
 
 		// Java waits for relock, whose waiter it may overtake.
 		try := j("trylock several", 2, 4)
 		try.Wait = 20_000
 		waiting := b.java.start(try)
-		testredis.Await(b, "Java waits", soon, func() bool {
-			select {
-			case a := <-waiting:
-				require.Fail(b, "Java does not wait", "%+v", a)
-			case <-time.After(200 * time.Millisecond):
-			}
-			return true
-		})
+		select {
+		case a := <-waiting:
+			require.Fail(b, "Java does not wait", "%+v", a)
+		case <-time.After(200 * time.Millisecond):
+		}
 		b.must(h.Release(ctx))
 		b.must(three.Release(ctx))
 		require.True(b, b.java.await(waiting, soon).Value, "Java is not woken")

@@ -259,12 +259,6 @@ func TestWithLockNamesAddsTheName(t *testing.T) {
 	b.await(map[string]int64{"relock.acquisitions a lock immediate": 2, "relock.acquisitions b lock immediate": 1})
 }
 
-func TestWithLabelAddsTheLabel(t *testing.T) {
-	b := newBench(t, relockotel.WithLabel("orders-1"))
-	b.must(b.client.NewLock("a").Do(context.Background(), func(context.Context) error { return nil }))
-	b.await(map[string]int64{"relock.acquisitions orders-1 lock immediate": 1, "relock.holders orders-1 lock": 0})
-}
-
 // The reasons are a few words, whatever the texts of the errors are.
 func TestGiveUpsHaveAReason(t *testing.T) {
 	b := newBench(t)

@@ -24,7 +24,6 @@ func TestPageSaysWhetherALeaseGrows(t *testing.T) {
 	assert.Equal(t, "watching for 5s; a renewal is due within 6s",
 		look(5*time.Second, 25*time.Second+5*time.Millisecond), "clocks are not that exact")
 	assert.Equal(t, yes, look(11*time.Second, 29*time.Second), "it was renewed after 10s")
-	assert.Equal(t, yes, look(20*time.Second, 20*time.Second))
 	assert.Equal(t, yes, look(21*time.Second, 29*time.Second))
 	assert.Equal(t, yes, look(31*time.Second, 19*time.Second), "the next renewal may be late")
 	assert.Contains(t, look(32*time.Second, 18*time.Second), no+"11s: its process has ended")

@@ -1,13 +1,10 @@
 package fleet
 
 import (
-	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 // usual returns a fleet of two processes.
@@ -17,26 +14,6 @@ func usual() Fleet {
 		Slice: 10 * time.Millisecond, WakeDelay: time.Second,
 		Attempt: 15 * time.Microsecond, Release: 25 * time.Microsecond, Message: 5 * time.Microsecond,
 		Look: 15 * time.Microsecond,
-	}
-}
-
-func TestQueueYieldsEventsInOrder(t *testing.T) {
-	var q queue
-	var want []time.Duration
-	rng := rand.New(rand.NewPCG(1, 1))
-	for range 1000 {
-		at := time.Duration(rng.IntN(100))
-		want = append(want, at)
-		q.add(event{at: at})
-	}
-	slices.Sort(want)
-	before := event{at: -1}
-	for _, at := range want {
-		require.Equal(t, at, q.nextAt())
-		e := q.next()
-		require.Equal(t, at, e.at)
-		require.True(t, before.before(e), "%v after %v", e, before)
-		before = e
 	}
 }
 

@@ -23,29 +23,6 @@ import (
 // tree returns the commands.
 func tree() *cobra.Command { return (&program{out: os.Stdout, err: os.Stderr}).commands() }
 
-func TestHelpHasTwentyLines(t *testing.T) {
-	root := tree()
-	for _, c := range append(root.Commands(), root) {
-		lines := strings.Split(strings.TrimSuffix(helpText(c), "\n"), "\n")
-		if c != root {
-			assert.LessOrEqual(t, len(lines), 20, c.Name())
-		}
-		for _, line := range lines {
-			assert.LessOrEqual(t, len([]rune(line)), 80, line)
-		}
-		text := strings.Join(lines, "\n")
-		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
-			if f.Name != "help" && f.Name != "version" {
-				assert.Regexp(t, "(?m)^  --"+f.Name+"( [A-Z]+)?  ", text, c.Name())
-				assert.NotEmpty(t, f.Usage, f.Name)
-			}
-		})
-		if words := []string{"completion", "man", "version", "help"}; !slices.Contains(words, c.Name()) {
-			assert.Contains(t, text, "Exit status:", c.Name())
-		}
-	}
-}
-
 func TestManualPageIsCurrent(t *testing.T) {
 	page, err := os.ReadFile("relockctl.1")
 	require.NoError(t, err)
@@ -80,14 +57,7 @@ func TestShellsComplete(t *testing.T) {
 		assert.Zero(t, status, typed)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
-		script := prints(t, "127.0.0.1:1", "completion", shell)
-		assert.Contains(t, script, cobra.ShellCompRequestCmd)
-		if path, err := exec.LookPath(shell); err == nil {
-			cmd := exec.Command(path, "-n")
-			cmd.Stdin = strings.NewReader(script)
-			said, err := cmd.CombinedOutput()
-			assert.NoError(t, err, "%s: %s", shell, said)
-		}
+		assert.Contains(t, prints(t, "127.0.0.1:1", "completion", shell), cobra.ShellCompRequestCmd)
 	}
 }
 

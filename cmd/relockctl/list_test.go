@@ -38,8 +38,7 @@ func startWaitingFor(t *testing.T, c *relock.Client, l relock.Locker) (giveUp fu
 }
 
 func TestListHasThoseWithWaitersFirst(t *testing.T) {
-	s := testredis.Start(t)
-	ctx, c := context.Background(), newClient(t, s.Client())
+	s, ctx, c := started(t)
 	for _, name := range []string{"a", "b", "c", "d"} {
 		must(t, c.NewLock(name).Lock(ctx))
 	}
@@ -117,8 +116,7 @@ func TestEmptyListIsASentence(t *testing.T) {
 
 // A list has how long the first of the waiters has waited, if there is one, as show has it for each.
 func TestHowLongOthersHaveWaitedIsShown(t *testing.T) {
-	s := testredis.Start(t)
-	ctx, c := context.Background(), newClient(t, s.Client())
+	s, ctx, c := started(t)
 	for _, name := range []string{"a", "b"} {
 		must(t, c.NewLock(name).Lock(ctx))
 	}
@@ -153,8 +151,7 @@ func TestHowLongOthersHaveWaitedIsShown(t *testing.T) {
 // Candidates of an election wait by design. Redis does not tell an election from another lock with a fencing token, and
 // a lock without waiters not from a fair one.
 func TestTypeSaysWhatRedisKnows(t *testing.T) {
-	s := testredis.Start(t)
-	ctx, c := context.Background(), newClient(t, s.Client())
+	s, ctx, c := started(t)
 	must(t, c.NewLock("fenced", relock.Fenced()).Lock(ctx))
 	must(t, c.NewLock("free").Lock(ctx))
 	must(t, c.NewLock("waited for").Lock(ctx))

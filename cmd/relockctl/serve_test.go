@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"io"
 	"net"
 	"net/http"
@@ -62,8 +61,7 @@ func fetched(t *testing.T, address string) (status int, text string) {
 
 // The page shows the locks that match the pattern, and ends with Ctrl-C, also while a browser shows it.
 func TestServeShowsLocksUntilCtrlC(t *testing.T) {
-	s := testredis.Start(t)
-	ctx, c := context.Background(), newClient(t, s.Client())
+	s, ctx, c := started(t)
 	must(t, c.NewLock("lock:a").Lock(ctx))
 	must(t, c.NewLock("unrelated").Lock(ctx))
 	page, end := served(t, s.Addr(), "-every", "100ms", "serve", "-addr", "127.0.0.1:0", "lock:*")
@@ -92,8 +90,7 @@ func TestServeShowsLocksUntilCtrlC(t *testing.T) {
 }
 
 func TestServeReleasesByForceIfItMay(t *testing.T) {
-	s := testredis.Start(t)
-	ctx, c := context.Background(), newClient(t, s.Client())
+	s, ctx, c := started(t)
 	h, err := c.NewLock("lock:a").Acquire(ctx)
 	must(t, err)
 	page, end := served(t, s.Addr(), "serve", "-addr", "127.0.0.1:0", "-allow-unlock", "lock:*")

@@ -72,8 +72,7 @@ func onTerminalOf(t *testing.T, columns uint16, addr, env string, args ...string
 
 // A list has colors and a total on a terminal, and nowhere else.
 func TestListIsForPeopleOnATerminal(t *testing.T) {
-	s := testredis.Start(t)
-	c, ctx := newClient(t, s.Client()), context.Background()
+	s, ctx, c := started(t)
 	for _, name := range []string{"a", "b"} {
 		must(t, c.NewLock(name).Lock(ctx))
 	}
@@ -130,8 +129,7 @@ func watched(t *testing.T, columns, rows uint16, addr string, args ...string) st
 }
 
 func TestWatchRedrawsTheTerminal(t *testing.T) {
-	s := testredis.Start(t)
-	c, ctx := newClient(t, s.Client()), context.Background()
+	s, ctx, c := started(t)
 	for i := range 30 {
 		must(t, c.NewLock(fmt.Sprintf("lock-%02d", i)).Lock(ctx))
 	}

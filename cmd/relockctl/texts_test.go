@@ -50,8 +50,7 @@ func TestOtherDataIsNamedWithItsType(t *testing.T) {
 
 // Who passes the name of a semaphore to run, or that of a lock with --semaphore, is told so.
 func TestRunSaysOfWhichTypeANameIs(t *testing.T) {
-	s := testredis.Start(t)
-	ctx, c := context.Background(), newClient(t, s.Client())
+	s, ctx, c := started(t)
 	_, err := c.NewSemaphore("hosts", 3).AcquireN(ctx, 1)
 	must(t, err)
 	must(t, c.NewLock("orders").Lock(ctx))

@@ -110,18 +110,26 @@ func TestProxyPassesEverything(t *testing.T) {
 	})
 }
 
-func TestLoseReplyRunsTheRequest(t *testing.T) {
+func TestRequestWithoutItsReplyHasRun(t *testing.T) {
 	bothProtocols(t, func(b *bench, protocol func(*redis.Options)) {
-		rule := b.proxy.On(Script(incr.Hash()), LoseReply)
-		c := b.proxy.Client(protocol)
-		_, err := runOnce(c)
-		assert.ErrorIs(b, err, io.EOF, "the error of the client")
-		<-rule.Fired()
-		b.wantExecuted(1)
-		n, err := runOnce(c)
-		assert.NoError(b, err)
-		assert.Equal(b, 2, n, "the rule fires once")
-		assert.Equal(b, 1, rule.Count(), "the rule counts")
+		lost := func(err error) bool { return errors.Is(err, io.EOF) }
+		times := 0
+		for name, c := range map[string]struct {
+			fault Fault
+			is    func(error) bool
+		}{"lost": {LoseReply, lost}, "stalled": {StallReply, timedOut}} {
+			rule := b.proxy.On(Script(incr.Hash()), c.fault)
+			client := b.proxy.Client(one, protocol)
+			_, err := runOnce(client)
+			assert.True(b, c.is(err), "%s: the error of the client: %v", name, err)
+			<-rule.Fired()
+			b.wantExecuted(times + 1)
+			times, err = runOnce(client)
+			assert.NoError(b, err, name)
+			b.wantExecuted(times)
+			assert.Equal(b, 1, rule.Count(), "%s: the rule fires once", name)
+		}
+		assert.Equal(b, 4, times)
 	})
 }
 
@@ -138,20 +146,6 @@ func TestLoseReplyInPipelineKeepsRepliesBefore(t *testing.T) {
 	assert.Error(t, lost.Err())
 	assert.Error(t, after.Err())
 	b.wantExecuted(1)
-}
-
-func TestStallReplyRunsTheRequest(t *testing.T) {
-	bothProtocols(t, func(b *bench, protocol func(*redis.Options)) {
-		rule := b.proxy.On(Script(incr.Hash()), StallReply)
-		c := b.proxy.Client(one, protocol)
-		_, err := runOnce(c)
-		assert.True(b, timedOut(err), "the error of the client")
-		<-rule.Fired()
-		b.wantExecuted(1)
-		n, err := runOnce(c)
-		assert.NoError(b, err)
-		assert.Equal(b, 2, n, "on a new connection")
-	})
 }
 
 func TestDropRequestRunsNothing(t *testing.T) {
