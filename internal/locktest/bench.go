@@ -965,18 +965,3 @@ func (b *RedBench) Has() int {
 	}
 	return n
 }
-
-// A SilentGuard has ended without a signal on Done, as after a pause of the process.
-type SilentGuard struct {
-	context.Context
-	Over *atomic.Bool
-}
-
-func (g SilentGuard) Done() <-chan struct{} { return nil }
-
-func (g SilentGuard) Err() error {
-	if g.Over.Load() {
-		return relock.ErrLockLost
-	}
-	return nil
-}

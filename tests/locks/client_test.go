@@ -185,6 +185,32 @@ func testBatchedCalls(b *locktest.Bench, connect func() redis.UniversalClient) {
 	assert.GreaterOrEqual(b, pipes.Calls(), 2*pipes.Count(), "calls in pipelines")
 }
 
+// A Client that waits for replicas sends no batches: a WAIT is for the calls of one caller.
+func TestBatchesAreForServersWithoutReplicas(t *testing.T) {
+	one := testredis.Client(t, "127.0.0.1:1")
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	t.Cleanup(func() { _ = cluster.Close() })
+	for _, row := range []struct {
+		name    string
+		rdb     redis.UniversalClient
+		opts    []Option
+		batches bool
+	}{
+		{"one server", one, nil, true},
+		{"one server, synced replicas", one, []Option{WithSyncedReplicas(1, time.Second)}, false},
+		{"cluster", cluster, nil, true},
+		{"cluster, synced replicas", cluster, []Option{WithSyncedReplicas(1, time.Second)}, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c, err := New(row.rdb, row.opts...)
+			require.NoError(t, err)
+			t.Cleanup(func() { assert.NoError(t, c.Close()) })
+			_, batches := locktest.EngineOf(c).Probe().Sender().Mutexes()["batches"]
+			assert.Equal(t, row.batches, batches, "batches")
+		})
+	}
+}
+
 // A lock of a Client with a prefix has the key, and everything that is derived from it, of a lock whose name begins
 // with the prefix.
 func TestKeyPrefixIsPutBeforeEveryName(t *testing.T) {

@@ -31,6 +31,15 @@ func testLocker(t *testing.T, newLock locktest.LockMaker) {
 	suite{newLock: newLock, rival: newLock}.run(t)
 }
 
+// endsOfDo are what a function returns to Do when its context was canceled, as functions of that context.
+var endsOfDo = map[string]func(ctx context.Context) error{
+	"the error of its context": context.Context.Err,
+	"the cause":                context.Cause,
+	"both":                     func(ctx context.Context) error { return errors.Join(ctx.Err(), context.Cause(ctx)) },
+	"an error that wraps it":   func(ctx context.Context) error { return fmt.Errorf("stopped: %w", ctx.Err()) },
+	"its own error":            func(context.Context) error { return io.ErrNoProgress },
+}
+
 // A suite has the tests of every lock type.
 type suite struct {
 	newLock locktest.LockMaker
@@ -358,12 +367,7 @@ func (s suite) run(t *testing.T) {
 		}},
 		{"DoTellsALoss", func(b *locktest.Bench) {
 			l := newLock(b.Client(), b.LockName)
-			for what, result := range map[string]func(ctx context.Context) error{
-				"the error of its context": context.Context.Err,
-				"the cause":                context.Cause,
-				"both":                     func(ctx context.Context) error { return errors.Join(ctx.Err(), context.Cause(ctx)) },
-				"an error that wraps it":   func(ctx context.Context) error { return fmt.Errorf("stopped: %w", ctx.Err()) },
-			} {
+			for what, result := range endsOfDo {
 				err := l.Do(ctx, func(guarded context.Context) error {
 					b.Forget()
 					held, err := l.IsHeld(context.WithoutCancel(guarded)) // notices the loss
@@ -391,13 +395,7 @@ func (s suite) run(t *testing.T) {
 			b.IsLocked(l, false)
 		}},
 		{"DoTellsAShutdown", func(b *locktest.Bench) {
-			for what, result := range map[string]func(ctx context.Context) error{
-				"the error of its context": context.Context.Err,
-				"the cause":                context.Cause,
-				"both":                     func(ctx context.Context) error { return errors.Join(ctx.Err(), context.Cause(ctx)) },
-				"an error that wraps it":   func(ctx context.Context) error { return fmt.Errorf("stopped: %w", ctx.Err()) },
-				"its own error":            func(context.Context) error { return io.ErrNoProgress },
-			} {
+			for what, result := range endsOfDo {
 				c := b.Client()
 				l, ended := newLock(c, b.LockName), make(chan error, 1)
 				ran, err := l.TryDo(ctx, locktest.Soon, func(guarded context.Context) error {

@@ -126,35 +126,6 @@ func TestRedLockExtendNeedsAMajority(t *testing.T) {
 	b.MustBe(h.Release(ctx), ErrLockLost)
 }
 
-// Some of the locks are renewed automatically, because the owner has acquired them by themselves. Extend extends the
-// others.
-func TestExtendOfSeveralLocksLeavesThoseThatAreRenewed(t *testing.T) {
-	for name, newLock := range map[string]func(c *Client, locks []Locker) Locker{
-		"MultiLock": func(c *Client, locks []Locker) Locker { return c.NewMultiLock(locks...) },
-		"RedLock":   func(c *Client, locks []Locker) Locker { return c.NewRedLock(locks...) },
-		"RedLock of MultiLocks": func(c *Client, locks []Locker) Locker {
-			return c.NewRedLock(c.NewMultiLock(locks[0]), c.NewMultiLock(locks[1]), locks[2])
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := locktest.NewSmallRedBench(t)
-			ctx := context.Background()
-			locks := b.NodeLocks()
-			h := b.HoldFor(newLock(b.Client(), locks), time.Minute)
-			testredis.Await(b, "all are held", locktest.Soon, func() bool { return b.Has() == 3 })
-			for _, renewed := range locks[:2] {
-				b.Must(renewed.Lock(h.Context()))
-				b.Must(renewed.Unlock(h.Context()))
-			}
-			b.Must(h.Extend(ctx, time.Hour))
-			ttl, err := locks[2].TTL(ctx)
-			b.Must(err)
-			assert.Greater(t, ttl, 2*time.Minute)
-			b.Must(h.Release(ctx))
-		})
-	}
-}
-
 // A RedLock whose Extend a majority did not answer ends with the lease that it has. Its remaining holds at the nodes
 // are released by the hold of the RedLock, which has no record of its own.
 func TestRedLockEndsAfterAnExtendInVain(t *testing.T) {

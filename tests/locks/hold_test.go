@@ -26,35 +26,9 @@ type ward struct{ hold *Hold }
 
 // holdTests are the rules for the holds that every lock type returns.
 func (s suite) holdTests() []suiteTest {
-	newLock, rival, shared := s.newLock, s.rival, s.shared
+	newLock, rival := s.newLock, s.rival
 	ctx := context.Background()
 	return []suiteTest{
-		{"HoldExcludes", func(b *locktest.Bench) {
-			var together section
-			var sections atomic.Int64
-			var all sync.WaitGroup
-			for _, c := range []*Client{b.Client(), b.Client(), b.Client()} {
-				for i := range 4 {
-					l, alone := newLock(c, b.LockName), !shared
-					if i%2 == 0 {
-						l, alone = rival(c, b.LockName), true
-					}
-					waitgroup.Go(&all, func() {
-						for range 10 {
-							h, err := l.(Acquirer).Acquire(ctx)
-							if !assert.NoError(b, err) {
-								return
-							}
-							together.visit(b, alone, 0)
-							sections.Add(1)
-							assert.NoError(b, h.Release(ctx))
-						}
-					})
-				}
-			}
-			all.Wait()
-			assert.Equal(b, int64(120), sections.Load(), "sections")
-		}},
 		{"HoldHasAnOwnerOfItsOwn", func(b *locktest.Bench) {
 			c := b.Client()
 			l, other := newLock(c, b.LockName), rival(c, b.LockName)
@@ -332,26 +306,6 @@ func (s suite) holdTests() []suiteTest {
 			b.MustBe(h.Extend(ended, time.Minute), context.Canceled)
 			b.Must(h.Release(ctx))
 		}},
-		{"TryAcquireGivesUp", func(b *locktest.Bench) {
-			held := b.Hold(rival(b.Client(), b.LockName))
-			l := newLock(b.Client(), b.LockName).(Acquirer)
-			for _, wait := range []time.Duration{0, 1, 20 * time.Millisecond, 300 * time.Millisecond} {
-				var h *Hold
-				var took time.Duration
-				ok, err := locktest.UntilAnswered(func() (ok bool, err error) {
-					start := time.Now()
-					defer func() { took = time.Since(start) }()
-					h, ok, err = l.TryAcquire(ctx, wait, 0)
-					return ok, err
-				})
-				assert.NoError(b, err)
-				assert.False(b, ok, "wait %v", wait)
-				assert.Nil(b, h)
-				assert.GreaterOrEqual(b, took, wait, "time of a TryAcquire")
-				assert.LessOrEqual(b, took, wait+locktest.Soon, "time of a TryAcquire")
-			}
-			b.Must(held.Release(ctx))
-		}},
 		{"NilHold", func(b *locktest.Bench) {
 			held := b.Hold(rival(b.Client(), b.LockName))
 			busy, ok, err := newLock(b.Client(), b.LockName).(Acquirer).TryAcquire(ctx, 0, 0)
@@ -404,11 +358,6 @@ func (s suite) holdTests() []suiteTest {
 				"wait -1ns":       try(l.TryAcquire(ctx, -1, 0)),
 				"empty name":      locktest.Second(newLock(c, "").(Acquirer).Acquire(ctx)),
 				"nil client":      locktest.Second(newLock(nil, b.LockName).(Acquirer).Acquire(ctx)),
-				"zero Release":    new(Hold).Release(ctx),
-				"zero Extend":     new(Hold).Extend(ctx, time.Second),
-				"zero Token":      locktest.Second(new(Hold).Token()),
-				"zero Context":    context.Cause(new(Hold).Context()),
-				"zero Guard":      locktest.Second(new(Hold).Guard(ctx)),
 			} {
 				assert.ErrorIs(b, err, ErrInvalid, name)
 			}

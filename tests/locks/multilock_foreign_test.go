@@ -126,7 +126,8 @@ type neverHeld struct{ *guardless }
 
 func (neverHeld) Guard(context.Context) (context.Context, error) { return nil, ErrLockLost }
 
-// The same for a step that is a type of the user which embeds a lock: its lease must last until the first extension.
+// While a MultiLock waits for the last of its locks, it extends an explicit lease of the others, also of one whose type
+// embeds a lock: the lease must last until the first extension.
 func TestMultiLockKeepsTheLeaseOfATypeThatEmbedsALock(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string][]LockOption{"": nil, "MaxHold": {MaxHold(time.Minute)}} {

@@ -7,7 +7,6 @@ package locks
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"time"
 
@@ -15,45 +14,10 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
-	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// If its last lock always expires before the others have their lease, that is an error, and nothing of it is left:
-// otherwise the next Lock would acquire again a lock that outlived it, and no Unlock would follow.
-func TestMultiLockThatExpiresAtOnceIsNotReported(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	proxy := testredis.NewProxy(t, b.Addr)
-	ctx := context.Background()
-	c := b.ClientOn(proxy.Client())
-	l := c.NewMultiLock(c.NewLock(b.LockName+"-1"), c.NewFairLock(b.LockName+"-2")) // in two steps
-	b.Must(l.LockLease(ctx, time.Second))                                           // loads its scripts
-	b.Must(l.Unlock(ctx))
-
-	inUse := locktest.EngineOf(c).Probe().KeepInUse(b.LockName + "-1") // so it acquires one step after the other
-	const latency = 40 * time.Millisecond
-	proxy.Latency(latency)
-	ok, err := l.TryLock(ctx, locktest.Soon, 3*latency) // a step takes two thirds of that
-	proxy.Latency(0)
-	inUse()
-	b.MustBe(err, ErrLockLost)
-	assert.False(t, ok, "it is held, and over")
-	_, err = l.Guard(ctx)
-	b.MustBe(err, ErrNotHeld)
-	for _, name := range []string{b.LockName + "-1", b.LockName + "-2"} {
-		testredis.Await(
-			b,
-			name+" is released",
-			locktest.Soon,
-			func() bool { return b.Rdb.Exists(ctx, name).Val() == 0 },
-		)
-	}
-	b.Must(l.Lock(ctx))
-	b.Must(l.Unlock(ctx))
-}
 
 // The first try of an attempt on several locks runs late, when its owner has unlocked one of them: the owner does not
 // lose the other one.
@@ -76,58 +40,6 @@ func TestMultiLockLateTryTakesNoLockFromItsOwner(t *testing.T) {
 	b.Must(guarded.Err())
 	b.Must(one.Unlock(ctx))
 	assert.Zero(t, b.Rdb.Exists(ctx, one.Name(), two.Name()).Val())
-}
-
-// At least half of an explicit lease remains when LockLease returns, although an answer was late: that of an attempt,
-// or that of the request that starts the leases of all steps together.
-func TestMultiLockLateAnswerLeavesHalfOfTheLease(t *testing.T) {
-	t.Parallel()
-	for what, late := range map[string]testredis.Match{"attempt": locktest.Calls(record.Script("fair_acquire")), "start": locktest.Calls(record.Script("renew"))} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			const lease = time.Second
-			b := locktest.NewFaultBenchOn(t, testredis.Start(t))
-			ctx := ContextWithOwner(context.Background())
-			c := b.Bench.ClientOn(b.Proxy.Client())
-			l := c.NewMultiLock(c.NewLock(b.LockName+"-1"), c.NewFairLock(b.LockName+"-2")) // in two steps
-			if what == "start" {
-				inUse := locktest.EngineOf(c).Probe().KeepInUse(b.LockName + "-1") // so it acquires one step after the other
-				defer inUse()
-			}
-			rule := b.Proxy.On(late, testredis.DelayReply(870*time.Millisecond))
-			b.Must(l.LockLease(ctx, lease))
-			assert.Positive(t, rule.Count())
-			guarded, err := l.Guard(ctx)
-			b.Must(err)
-			locktest.Stays(b, "hardly anything was left of the lease", guarded.Done(), lease/2-50*time.Millisecond)
-			_ = l.Unlock(ctx) // the lease may have expired
-		})
-	}
-}
-
-// A TryLock without a wait gives up soon if Redis stops answering after the first lock was acquired, and releases what
-// it has acquired in the background.
-func TestMultiLockGivesUpASilentRedisSoon(t *testing.T) {
-	t.Parallel()
-	for what, silent := range map[string]testredis.Match{"attempt": locktest.AnyOf(record.Script("fair_acquire"), record.Script("lock_release")),
-		"start": locktest.AnyOf(record.Script("renew"), record.Script("lock_release"))} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			b := locktest.NewFaultBenchOn(t, testredis.Start(t))
-			ctx := ContextWithOwner(context.Background())
-			c := b.PatientClient()
-			l := c.NewMultiLock(c.NewLock(b.LockName+"-1"), c.NewFairLock(b.LockName+"-2")) // in two steps
-			b.Must(l.Do(ctx, func(context.Context) error { return nil }))
-			rule := b.Proxy.On(silent, testredis.HoldRequest).Times(testredis.Always)
-			start := time.Now()
-			ok, err := l.TryLock(ctx, 0, time.Minute)
-			assert.Less(t, time.Since(start), testredis.Scale(start, 2*time.Second+3*send.Slack))
-			b.MustBe(err, engine.ErrNoAnswer)
-			assert.False(t, ok)
-			rule.Release()
-			b.FreeSoon()
-		})
-	}
 }
 
 // One deadline applies to all locks, and the locks that were acquired are released.
@@ -261,42 +173,6 @@ func TestMultiLockKeepsAnExplicitLeaseWhileItWaits(t *testing.T) {
 	b.Must(locktest.Await(b, "all are free", got))
 	testredis.Await(b, "its lease has ended", time.Minute, func() bool { return len(b.Keys()) == 0 })
 	assert.Zero(b, locktest.EngineOf(c).Probe().Stats().Late)
-}
-
-// The same for a step that is a RedLock: its lease is extended at each of the nodes.
-func TestMultiLockKeepsTheLeaseOfARedLockWhileItWaits(t *testing.T) {
-	b, ctx := locktest.NewSmallRedBench(t), ContextWithOwner(context.Background())
-	red := lock(b)
-	others := make(chan struct{})
-	last := locktest.StubLocker{Locker: b.Client().NewLock(b.LockName + "-last")}
-	last.OnTryLock = func(ctx context.Context, wait, lease time.Duration) (bool, error) {
-		<-others // hold it until then
-		return last.Locker.TryLock(ctx, wait, lease)
-	}
-	l := b.Client().NewMultiLock(red, last)
-	const lease = 500 * time.Millisecond
-	got := make(chan error)
-	go func() {
-		ok, err := l.TryLock(ctx, time.Minute, lease)
-		assert.True(b, ok)
-		got <- err
-	}()
-	left := make([]time.Duration, len(b.Nodes))
-	extended := make([]int, len(b.Nodes))
-	testredis.Await(b, "the lease was extended at all nodes", locktest.Soon, func() bool {
-		for i, rdb := range b.Nodes {
-			now := rdb.PTTL(ctx, b.LockName).Val()
-			if now > left[i] && left[i] > 0 {
-				extended[i]++
-			}
-			left[i] = now
-		}
-		return slices.Min(extended) >= 2
-	})
-	close(others)
-	b.Must(locktest.Await(b.Bench, "all are free", got))
-	testredis.Await(b, "its lease has ended", locktest.Soon, func() bool { return b.Has() == 0 })
-	b.MustBe(l.Unlock(ctx), ErrLockLost)
 }
 
 // The locks end together also if MaxHold ends one of the first steps sooner than the lease of the last one.

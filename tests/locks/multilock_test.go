@@ -22,7 +22,6 @@ import (
 	. "github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/locktest"
-	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
@@ -36,89 +35,6 @@ func TestMultiLockInOneStep(t *testing.T) {
 	testLocker(t, func(c *Client, name string) Locker {
 		return c.NewMultiLock(c.NewLock(name+"-b"), c.NewLock(name), c.NewLock(name+"-a"))
 	})
-}
-
-// Locks of several steps are tried at the same time. If one is busy, the others are free for other owners while the
-// MultiLock waits for the first of them.
-func TestMultiLockTriesAllStepsTogether(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := ContextWithOwner(context.Background())
-	rdb := testredis.Client(t, b.Addr)
-	var gaveUp giveUps
-	c := b.ClientOn(rdb, WithObserver(&gaveUp))
-	locks := []Locker{c.NewFairLock(b.LockName + "-1"), c.NewFairLock(b.LockName + "-2"), c.NewFairLock(b.LockName + "-3")}
-	l := c.NewMultiLock(locks...)
-
-	var asked atomic.Int64
-	var alone atomic.Bool
-	all := make(chan struct{})
-	rdb.AddHook(locktest.ProcessHook(func(request func() error) error {
-		if asked.Add(1) == 3 {
-			close(all)
-		}
-		select {
-		case <-all:
-		case <-time.After(send.ResendTime * 9 / 10): // before one of them is sent again
-			alone.Store(true)
-		}
-		return request()
-	}))
-	for _, take := range []func() error{
-		func() error { return l.Lock(ctx) },
-		func() error { return l.LockLease(ctx, time.Minute) },
-	} {
-		b.Must(take())
-		assert.False(b, alone.Load(), "a request went out when the others had not")
-		for _, one := range locks {
-			n, err := one.HoldCount(ctx)
-			b.Must(err)
-			assert.Equal(b, 1, n)
-		}
-		b.Must(l.Unlock(ctx))
-		asked.Store(0)
-		all = make(chan struct{})
-	}
-	asked.Store(3)
-	close(all)
-
-	other := b.Client()
-	second := other.NewFairLock(b.LockName + "-2")
-	b.Must(second.Lock(ctx))
-	got := make(chan error, 1)
-	go func() { got <- l.Lock(ctx) }()
-	third := other.NewFairLock(b.LockName + "-3")
-	triesFor(b, context.Background(), third, locktest.Soon, true) // the attempt may have it for a moment
-	b.Must(third.Unlock(context.Background()))
-	b.Must(second.Unlock(ctx))
-	b.Must(locktest.Await(b, "Lock", got))
-	b.Must(l.Unlock(ctx))
-	assert.Zero(b, gaveUp.n.Load(), "events that a caller has given up")
-}
-
-// giveUps counts the callers that have given up.
-type giveUps struct {
-	NopObserver
-	n atomic.Int64
-}
-
-func (g *giveUps) GaveUp(context.Context, GaveUpEvent) { g.n.Add(1) }
-
-// The attempt on all steps waits for no lock. A Redis that answers slowly does not make it fail.
-func TestMultiLockOfSeveralStepsWaitsForASlowRedis(t *testing.T) {
-	b := locktest.NewFaultBench(t)
-	ctx := ContextWithOwner(context.Background())
-	c := b.PatientClient()
-	l := c.NewMultiLock(c.NewFairLock(b.LockName+"-1"), c.NewFairLock(b.LockName+"-2"))
-	b.Proxy.Latency(send.MinWait)
-	b.Must(l.Lock(ctx))
-	n, err := l.HoldCount(ctx)
-	b.Must(err)
-	assert.Equal(b, 1, n)
-	b.Must(l.Unlock(ctx))
-	b.Proxy.Latency(0)
-	// The Client continues to roll back the first attempt, which ran after it was given up.
-	testredis.Await(b, "nothing is left", locktest.Soon, func() bool { return len(b.Keys()) == 0 })
 }
 
 // It waits for the lock that is busy now.
@@ -318,24 +234,6 @@ func TestMultiLockIsNotStarvedHere(t *testing.T) {
 	all.Wait()
 }
 
-// Acquiring again locks that were lost while Redis could not be reached returns the loss, once.
-func TestMultiLockReentryOfLostLocksSaysSoOnce(t *testing.T) {
-	b := locktest.NewFaultBench(t)
-	ctx := context.Background()
-	c := b.Client(WithWatchdogTimeout(300 * time.Millisecond))
-	l := c.NewMultiLock(c.NewLock(b.LockName), c.NewLock(b.LockName+"-2"))
-	b.Must(l.Lock(ctx))
-	guarded, err := l.Guard(ctx)
-	b.Must(err)
-	b.Server.Freeze()
-	locktest.Await(b.Bench, "the guard ends", guarded.Done())
-	b.Server.Thaw()
-	b.MustBe(context.Cause(guarded), ErrLockLost)
-	assert.ErrorIs(t, l.Lock(ctx), ErrLockLost, "a re-entry of what is lost")
-	_ = l.Unlock(ctx)
-	_ = l.Unlock(ctx)
-}
-
 // All or none: while one lock is busy, the others are free for other owners, even in the same process, and even those
 // that a script has acquired for a moment.
 func TestMultiLockHoldsNothingWhileItWaits(t *testing.T) {
@@ -436,24 +334,6 @@ func TestMultiLocksOfShuffledNamesNeverDeadlock(t *testing.T) {
 	}
 	close(todo)
 	all.Wait()
-}
-
-// An owner that holds one of the locks can unlock it while another goroutine of the same owner waits for the rest.
-func TestMultiLockDoesNotHoldUpItsOwner(t *testing.T) {
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
-	c, other := b.Client(), b.Client()
-	owner := ContextWithOwner(ctx)
-	mine, held := c.NewLock(b.LockName+"-mine"), other.NewLock(b.LockName+"-held")
-	b.Must(mine.Lock(owner))
-	b.Must(held.Lock(ctx))
-	l := c.NewMultiLock(c.NewLock(b.LockName+"-mine"), c.NewLock(b.LockName+"-held"))
-	got := b.StartWaiter(owner, l)
-	b.Within(locktest.Soon/2, "Unlock", func() { b.Must(mine.Unlock(owner)) })
-	b.Must(held.Unlock(ctx))
-	b.Must(locktest.Await(b, "the rest is free", got))
-	b.Must(l.Unlock(owner))
-	b.IsLocked(other.NewLock(b.LockName+"-mine"), false)
 }
 
 // Two processes, each with an owner that several goroutines share, acquire the same locks, together and one by one: all
@@ -599,71 +479,6 @@ func TestMultiLockRefusesWrongSetsOfLocks(t *testing.T) {
 	} {
 		triesFor(b, ctx, l, time.Second, true)
 		b.Must(l.Unlock(ctx))
-	}
-}
-
-// The order is that of the records, whatever the kind of lock: no two owners wait for each other.
-func TestMultiLocksAreTakenInOneOrder(t *testing.T) {
-	t.Parallel()
-	s, s2 := testredis.Start(t), testredis.Start(t)
-	for kind, pair := range map[string]func(c, c2 *Client, x, y string) (Locker, Locker){
-		"halves": func(c, _ *Client, x, y string) (Locker, Locker) {
-			return locktest.NewWriteLock(c, x), locktest.NewReadLock(c, y)
-		},
-		"fair":  func(c, _ *Client, x, y string) (Locker, Locker) { return c.NewFairLock(x), c.NewLock(y) },
-		"plain": func(c, c2 *Client, x, y string) (Locker, Locker) { return c.NewLock(x), c2.NewLock(y) },
-		"red": func(c, c2 *Client, x, y string) (Locker, Locker) {
-			stub := func(name string) Locker { return locktest.StubLocker{Locker: c.NewLock(name)} }
-			first := c.NewRedLock(c.NewLock("same"+x), stub(x+"-1"), stub(x+"-2"))
-			second := c.NewRedLock(c2.NewLock("same"+x), stub(x+"-3"), stub(x+"-4"))
-			if x > y {
-				return second, first
-			}
-			return first, second
-		},
-	} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			b := locktest.NewBench(t, s.Addr())
-			b2 := locktest.NewBench(t, s2.Addr())
-			ctx, cancel := context.WithTimeout(context.Background(), 6*locktest.Soon)
-			defer cancel()
-			var all sync.WaitGroup
-			for i := range 4 {
-				c, c2 := b.Client(), b2.Client()
-				x, y := b.LockName+"-x", b.LockName+"-y"
-				if i%2 == 1 {
-					x, y = y, x
-				}
-				if kind == "red" {
-					x = b.LockName + "-x"
-				}
-				one, other := pair(c, c2, x, y)
-				if kind == "red" && i%2 == 1 {
-					one, other = other, one
-				}
-				waitgroup.Go(&all, func() {
-					for range 15 {
-						l := c.NewMultiLock(one, other)
-						if !assert.NoError(b, l.Lock(ctx)) {
-							return
-						}
-						assert.NoError(b, l.Unlock(ctx))
-					}
-				})
-			}
-			all.Wait()
-			for _, key := range b2.Rdb.Keys(context.Background(), "*").Val() {
-				testredis.Await(
-					b,
-					key+" is gone",
-					locktest.Soon,
-					func() bool {
-						return locktest.IsLeftFree(b2.Rdb, key) || b2.Rdb.Exists(context.Background(), key).Val() == 0
-					},
-				)
-			}
-		})
 	}
 }
 

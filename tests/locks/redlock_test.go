@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -232,37 +230,6 @@ func TestRedLockMajorityThatComesBackEmptyIsALoss(t *testing.T) {
 	b.Must(other.Unlock(ctx))
 }
 
-// The loss is noticed when the nodes are lost, and not when the hold is due for renewal.
-func TestRedLockLossIsNoticedWhenTheNodesAreLost(t *testing.T) {
-	b := newRedBench(t)
-	ctx := context.Background()
-	var locks []Locker
-	for _, rdb := range b.Nodes[1:4] {
-		locks = append(
-			locks,
-			b.ClientOn(
-				testredis.Client(t, rdb.Options().Addr),
-				WithWatchdogTimeout(3*time.Second),
-				WithRedLockNodeTimeout(locktest.Soon),
-			).NewLock(
-				b.LockName,
-			),
-		)
-	}
-	var logged locktest.LockedBuffer
-	c := b.Client(WithWatchdogTimeout(time.Hour), WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
-	l := c.NewRedLock(locks...)
-	b.Must(l.Lock(ctx))
-	guarded, err := l.Guard(ctx)
-	b.Must(err)
-	testredis.Await(b, "all are held", locktest.Soon, func() bool { return b.Has() == 3 })
-	b.Forget()
-	locktest.Await(b.Bench, "the guard ends", guarded.Done())
-	b.MustBe(context.Cause(guarded), ErrLockLost)
-	b.MustBe(l.Unlock(ctx), ErrLockLost)
-	testredis.Await(b, "the warning", locktest.Soon, func() bool { return strings.Count(logged.String(), "level=WARN") == 1 })
-}
-
 // A round that takes longer than the lease is not an acquire, whatever the nodes answered.
 func TestRedLockRoundLongerThanTheLeaseIsNoAcquire(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
@@ -425,31 +392,6 @@ func TestRedLockNodesWithoutAnAnswerDecideNothing(t *testing.T) {
 	back(b, true, b.Servers[:2]...)
 }
 
-// The owner also holds the nodes by themselves. If an explicit lease of the RedLock expires, these holds are not
-// affected.
-func TestRedLockLeaseTakesNothingFromOtherHolds(t *testing.T) {
-	b := newRedBench(t)
-	ctx := context.Background()
-	locks := b.NodeLocks()
-	l := b.Client().NewRedLock(locks...)
-	inner := locks[:2]
-	for _, m := range inner {
-		b.Must(m.Lock(ctx))
-	}
-	b.Must(l.LockLease(ctx, time.Second))
-	guarded, err := l.Guard(ctx)
-	b.Must(err)
-	locktest.Await(b.Bench, "the lease ends", guarded.Done())
-	b.MustBe(context.Cause(guarded), ErrLockLost)
-	for _, m := range inner {
-		testredis.Await(b, "the level of the lease is gone", locktest.Soon, func() bool {
-			n, err := m.HoldCount(ctx)
-			return n == 1 && err == nil
-		})
-		b.Must(m.Unlock(ctx))
-	}
-}
-
 // The nodes are MultiLocks, and one node loses one of its locks. The rest of that node is not held twice.
 func TestRedLockOfMultiLocksKeepsAndWakes(t *testing.T) {
 	b := newRedBench(t)
@@ -554,48 +496,6 @@ func TestRedLockWaitersDoNotPoll(t *testing.T) {
 	b.Must(l.Unlock(ctx))
 	b.Must(locktest.Await(b.Bench, "the waiter is woken", got))
 	b.Must(waiter.Unlock(owner))
-}
-
-// A caller that checks its hold finds that too few nodes are valid, even without a signal. The watchdog finds this when
-// the hold is due for renewal.
-func TestRedLockLossIsSeenWithoutBeingTold(t *testing.T) {
-	for name, look := range map[string]func(b *locktest.Bench, l *RedLock, guarded context.Context){
-		"guard": func(b *locktest.Bench, _ *RedLock, guarded context.Context) {
-			assert.Error(b, guarded.Err(), "the guard goes on")
-		},
-		"hold count": func(b *locktest.Bench, l *RedLock, _ context.Context) { b.Holds(l, 0) },
-		"watchdog": func(b *locktest.Bench, _ *RedLock, guarded context.Context) {
-			locktest.Await(b, "the guard ends", guarded.Done())
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := locktest.NewBench(t, testredis.Mini(t).Addr())
-			ctx := context.Background()
-			timeout := time.Hour
-			if name == "watchdog" {
-				timeout = 300 * time.Millisecond
-			}
-			c := b.Client(WithWatchdogTimeout(timeout))
-			var over atomic.Bool
-			var locks []Locker
-			for i := range 3 {
-				locks = append(locks, locktest.StubLocker{
-					Locker: b.Client().NewLock(fmt.Sprint(b.LockName, i)),
-					OnGuard: func(ctx context.Context) (context.Context, error) {
-						return locktest.SilentGuard{Context: ctx, Over: &over}, nil
-					},
-				})
-			}
-			l := c.NewRedLock(locks...)
-			b.Must(l.Lock(ctx))
-			guarded, err := l.Guard(ctx)
-			b.Must(err)
-			over.Store(true)
-			look(b, l, guarded)
-			b.MustBe(l.Unlock(ctx), ErrLockLost)
-			testredis.Await(b, "all nodes are released", locktest.Soon, func() bool { return len(b.Keys()) == 0 })
-		})
-	}
 }
 
 // Two processes compete for a lock over five servers, of which one or two are down from time to time, and count under
@@ -704,35 +604,6 @@ func fight(t *testing.T, addrs []string) {
 			require.NoError(t, err)
 		}
 	}
-}
-
-// Clients that dial by themselves all have the default address. Their servers are told apart all the same.
-func TestRedLockOfClientsThatDialByThemselves(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Mini(t).Addr(), testredis.Mini(t).Addr(), testredis.Mini(t).Addr())
-	b.Opts = []Option{WithRedLockNodeTimeout(locktest.Soon)}
-	ctx := context.Background()
-	locks := func(servers ...int) (locks []Locker) {
-		for _, i := range servers {
-			addr := b.Nodes[i].Options().Addr
-			rdb := redis.NewClient(&redis.Options{Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return new(net.Dialer).DialContext(ctx, "tcp", addr)
-			}})
-			t.Cleanup(func() { b.Must(rdb.Close()) })
-			locks = append(locks, b.ClientOn(rdb).NewLock(b.LockName))
-		}
-		return locks
-	}
-	apart := b.Client().NewRedLock(locks(0, 1, 2)...)
-	b.Tries(apart, true)
-	testredis.Await(b, "nodes", locktest.Soon, func() bool { return (&locktest.RedBench{Bench: b, Servers: nil}).Has() == 3 })
-	b.Must(apart.Unlock(ctx))
-	b.MustBe(b.Client().NewRedLock(locks(0, 1, 1)...).Lock(ctx), ErrInvalid)
-
-	several := b.Client().NewMultiLock(locks(0, 1)...)
-	b.Tries(several, true)
-	b.Must(several.Unlock(ctx))
-	b.MustBe(b.Client().NewMultiLock(locks(0, 0)...).Lock(ctx), ErrInvalid)
 }
 
 func TestRedLockRefusesWrongSetsOfLocks(t *testing.T) {
