@@ -15,7 +15,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -242,10 +241,7 @@ func TestClusterSlotHalfWayKeepsHolds(t *testing.T) {
 		b.Must(err)
 		alone[l] = guarded
 	}
-	to := cluster.Nodes()[0]
-	if to == cluster.MasterOf(tag) {
-		to = cluster.Nodes()[1]
-	}
+	to := otherMaster(cluster, tag)
 	finish := cluster.BeginMigration(tag, to)
 	passes := map[string]bool{}
 	for _, k := range takeovers {
@@ -302,21 +298,11 @@ func TestClusterReaderKeepsItsHoldCountsHalfWay(t *testing.T) {
 		b.Must(err)
 		got := make(chan error, 1)
 		go func() { got <- write.Lock(writer) }()
-		from, to := cluster.MasterOf(name), cluster.Nodes()[0]
-		if to == from {
-			to = cluster.Nodes()[1]
-		}
+		from := cluster.MasterOf(name)
 		testredis.Await(b, "the sign of a writer", locktest.Soon, func() bool {
 			return from.Client().Exists(ctx, "relock_rwlock_writers:"+name).Val() == 1
 		})
-		finish := cluster.BeginMigration(name, to)
-		host, port, err := net.SplitHostPort(to.Addr())
-		b.Must(err)
-		for _, key := range from.Client().Keys(ctx, "*"+name+"*").Val() {
-			if strings.Contains(key, "rwlock_timeout") == leasesFirst {
-				b.Must(from.Client().Migrate(ctx, host, port, key, 0, 2*time.Second).Err())
-			}
-		}
+		finish := halfWay(b, cluster, name, leasesFirst)
 		locktest.Stays(b, "a writer beside a reader", got, 2500*time.Millisecond) // longer than a renewal takes
 		assert.NoError(t, context.Cause(guarded), "lost")
 		finish()
@@ -418,11 +404,7 @@ func TestSyncedReplicasFollowTheSlot(t *testing.T) {
 	ctx := context.Background()
 	b.Must(l.Lock(ctx)) // its client knows the Cluster from here on
 	b.Must(l.Unlock(ctx))
-	from := cluster.MasterOf(b.LockName)
-	to := cluster.Nodes()[0]
-	if to == from {
-		to = cluster.Nodes()[1]
-	}
+	to := otherMaster(cluster, b.LockName)
 	finish := cluster.BeginMigration(b.LockName, to)
 	b.Must(l.Lock(ctx))
 	finish()
