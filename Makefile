@@ -102,7 +102,7 @@ valkey: ## all that runs scripts, in the long form, on Valkey 8, which it fetche
 
 storm: TIME = 15s
 storm: ## random work under random faults, of a known seed; TIME=10m for longer
-	go test -count=1 -run '^TestStorm$$' -storm=$(TIME) -timeout=0 -parallel 4 -v $(STORMS)
+	go test $(STORMS) -count=1 -run '^TestStorm$$' -storm=$(TIME) -timeout=0 -parallel 4 -v
 
 simulate: ## hours of several processes and faults in virtual time, with known seeds; SEEDS=1000 for more, DOUBTS=0 to be strict
 	go test -count=1 -run '^TestSimulation$$' -timeout=0 -v ./internal/sim -sim.count=$(or $(SEEDS),80) -sim.doubts=$(or $(DOUBTS),1)
@@ -121,7 +121,7 @@ kills: ## which suites find which mistakes, in scripts and in the Go code: MISTA
 	go run ./internal/tests/kills -mistakes '$(or $(MISTAKES),.)' -suites '$(or $(SUITES),.)'
 
 soak: ## every kind of lock at full speed for a while; TIME=30m for longer
-	go test -count=1 -run '^TestSoak$$' -soak=$(TIME) -timeout=0 -v $(STORMS)
+	go test $(STORMS) -count=1 -run '^TestSoak$$' -soak=$(TIME) -timeout=0 -v
 
 fuzz: ## every fuzz target for a moment
 	@for f in $(FUZZ); do go test -run '^$$' -fuzz "^Fuzz$${f#*:}\$$" -fuzztime 5s -fuzzminimizetime 10x $${f%:*} || exit 1; done

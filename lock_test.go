@@ -26,19 +26,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A plain and a fenced lock of one name are the same lock.
-func TestPlainAndFencedLockExcludeEachOther(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		b.Must(b.Client().NewLock(b.LockName).Lock(context.Background()))
-		fenced := b.Client().NewLock(b.LockName, Fenced())
-		b.Tries(fenced, false)
-		freed, err := fenced.ForceUnlock(context.Background())
-		require.NoError(t, err)
-		require.True(t, freed)
-	})
-}
-
 // The record, its lease, and the message.
 func TestLockWritesRedissonsRecord(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {

@@ -156,8 +156,8 @@ var otherData = map[string][]any{
 	"hash of a long line": {"hset", "", "first", 1, "last", locktest.VeryMany},
 }
 
-// put makes the key hold this data, in the place of what it has.
-func put(b *locktest.Bench, key string, data []any) {
+// replace makes the key hold this data, in the place of what it has.
+func replace(b *locktest.Bench, key string, data []any) {
 	b.Helper()
 	b.Must(b.Rdb.Del(context.Background(), key).Err())
 	command := slices.Clone(data)
@@ -202,7 +202,7 @@ func TestReleaseGoesOnWhateverTheLineHolds(t *testing.T) {
 					c := release(b.Kind.Mine(b.Me, b.LockName))
 					for _, key := range keysBeside(kind, c) {
 						prepare(b, "subscribed")
-						put(b.Bench, key, data)
+						replace(b.Bench, key, data)
 						before := b.Rdb.Dump(ctx, key).Val()
 						answer := b.Eval(b.Rdb, c)
 						gone(b, fmt.Sprintf("%s with a %s at %s answers %v", what, of, key, answer))

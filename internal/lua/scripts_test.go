@@ -527,103 +527,74 @@ return answer.err and answer or {answer, late}`
 var hostileData = []struct {
 	name    string
 	key     func(name string) string
-	put     func(ctx context.Context, p redis.Cmdable, key string)
+	put     string // what put runs
 	kinds   string // that read these data
 	refused bool   // every method answers ErrNotALock, and leaves all as it is
 }{
-	{"a reader of very many levels", sameKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.HSet(ctx, key, "mode", "read", locktest.JavaThread, locktest.VeryMany)
-		p.Expire(ctx, key, time.Hour)
-	}, "lock fair read write", true},
-	{"a reader of relock of very many levels", sameKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.HSet(ctx, key, "mode", "read", locktest.JavaThread+":017", locktest.VeryMany)
-		p.Expire(ctx, key, time.Hour)
-	}, "lock fair read write", true},
-	{"a reader of too many levels", sameKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.HSet(ctx, key, "mode", "read", locktest.JavaThread, record.MostHoldCount+1)
-		p.Expire(ctx, key, time.Hour)
-	}, "lock fair read write", true},
-	{"a writer of very many levels", sameKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.HSet(ctx, key, "mode", "write", locktest.JavaThread+":write", locktest.VeryMany)
-		p.Expire(ctx, key, time.Hour)
-	}, "lock fair read write", true},
-	{"a holder of very many levels", sameKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.HSet(ctx, key, locktest.JavaThread, locktest.VeryMany)
-		p.Expire(ctx, key, time.Hour)
-	}, "lock fair read write", true},
-	{"many readers of many levels", sameKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.HSet(ctx, key, "mode", "read")
-		p.Eval(ctx, "for i = 1, 9000 do redis.call('hset', KEYS[1], ARGV[1] .. i, 1000) end", []string{key}, locktest.JavaThread)
-		p.Expire(ctx, key, time.Hour)
-	}, "read write lock", false},
-	{"too many readers", sameKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.HSet(ctx, key, "mode", "read")
-		p.Eval(ctx, "for i = 1, 30000 do redis.call('hset', KEYS[1], ARGV[1] .. i, 1) end", []string{key}, locktest.JavaThread)
-		p.Expire(ctx, key, time.Hour)
-	}, "read write lock", false},
-	{"a writer among too many readers", sameKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.HSet(ctx, key, "mode", "write", locktest.JavaOther+":write", 1)
-		p.Eval(ctx, "for i = 1, 30000 do redis.call('hset', KEYS[1], ARGV[1] .. i, 1) end", []string{key}, locktest.JavaThread)
-		p.Expire(ctx, key, time.Hour)
-	}, "read write lock", false},
-	{"a very long line", record.LineKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.HSet(ctx, key, "first", 1, "last", locktest.VeryMany, "granted", locktest.JavaThread+":017")
-	}, "lock write semaphore", false},
-	{"a line at the end of all numbers", record.LineKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.HSet(ctx, key, "first", "9007199254740992", "last", "9007199254740992")
-	}, "lock write semaphore", false},
-	{"a line of numbers that are none", record.LineKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.HSet(ctx, key, "first", "-inf", "last", "nan")
-	}, "lock write semaphore", false},
-	{"a long line of dead places", record.LineKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		putPlaces(ctx, p, key, 24_000)
-	}, "lock write semaphore", false},
-	{"a line of too many places", record.LineKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		putPlaces(ctx, p, key, 30_000)
-	}, "lock write semaphore", false},
-	{"very many tombstones", record.LineKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.HSet(ctx, key, "over", strings.Repeat(locktest.JavaThread+":017 9999999999999 ", 30000))
-	}, "lock write semaphore", false},
-	{"a place that is none", record.LineKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.HSet(ctx, key, "first", 1, "last", 1, "1", locktest.JavaThread[:36], locktest.JavaThread[:36], "a place")
-	}, "lock write semaphore", false},
-	{"a very long queue", locktest.QueueKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.Eval(ctx, "for i = 1, 30000 do redis.call('rpush', KEYS[1], ARGV[1] .. i) end", []string{key}, locktest.JavaThread)
-	}, "fair", false},
-	{"a waiter that is in the queue very often", locktest.QueueKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.Eval(ctx, "for i = 1, 19000 do redis.call('rpush', KEYS[1], ARGV[1]) end", []string{key}, locktest.JavaThread+":01")
-	}, "fair", false},
-	{"waiters that are in the queue twice", locktest.QueueKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.Eval(
-			ctx,
-			"for i = 1, 19000 do redis.call('rpush', KEYS[1], ARGV[1] .. math.floor(i / 2)) end",
-			[]string{key},
-			locktest.JavaThread+":0",
-		)
-	}, "fair", false},
-	{"very many dead waiters", locktest.AliveKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.Eval(ctx, "for i = 1, 30000 do redis.call('zadd', KEYS[1], i, ARGV[1] .. i) end", []string{key}, locktest.JavaThread)
-	}, "fair", false},
-	{"very many writers that wait", locktest.WritersKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.Eval(ctx, "for i = 1, 30000 do redis.call('zadd', KEYS[1], 9e12, ARGV[1] .. i) end", []string{key}, locktest.JavaThread)
-	}, "read write", false},
-	{"very many permits", record.PermitsKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.Eval(ctx, "for i = 1, 30000 do redis.call('zadd', KEYS[1], 9e12 + i, ARGV[1] .. i) end", []string{key}, locktest.JavaThread)
-		p.Set(ctx, strings.TrimSuffix(strings.TrimPrefix(key, "{"), "}:timeout"), 0, 0)
-	}, "semaphore", false},
-	{"very many permits that have lapsed", record.PermitsKey, func(ctx context.Context, p redis.Cmdable, key string) {
-		p.Eval(ctx, "for i = 1, 30000 do redis.call('zadd', KEYS[1], i, ARGV[1] .. i) end", []string{key}, locktest.JavaThread)
-		p.Set(ctx, strings.TrimSuffix(strings.TrimPrefix(key, "{"), "}:timeout"), 0, 0)
-	}, "semaphore", false},
+	{"a reader of very many levels", sameKey,
+		"redis.call('hset', KEYS[1], 'mode', 'read', holder, VERYMANY) expire(KEYS[1])", "lock fair read write", true},
+	{"a reader of relock of very many levels", sameKey,
+		"redis.call('hset', KEYS[1], 'mode', 'read', holder .. ':017', VERYMANY) expire(KEYS[1])", "lock fair read write", true},
+	{"a reader of too many levels", sameKey,
+		"redis.call('hset', KEYS[1], 'mode', 'read', holder, TOOMANY) expire(KEYS[1])", "lock fair read write", true},
+	{"a writer of very many levels", sameKey,
+		"redis.call('hset', KEYS[1], 'mode', 'write', holder .. ':write', VERYMANY) expire(KEYS[1])", "lock fair read write", true},
+	{"a holder of very many levels", sameKey,
+		"redis.call('hset', KEYS[1], holder, VERYMANY) expire(KEYS[1])", "lock fair read write", true},
+	{"many readers of many levels", sameKey,
+		"redis.call('hset', KEYS[1], 'mode', 'read') expire(KEYS[1]) for i = 1, 9000 do redis.call('hset', KEYS[1], holder .. i, 1000) end", "read write lock", false},
+	{"too many readers", sameKey,
+		"redis.call('hset', KEYS[1], 'mode', 'read') expire(KEYS[1]) for i = 1, 30000 do redis.call('hset', KEYS[1], holder .. i, 1) end", "read write lock", false},
+	{"a writer among too many readers", sameKey,
+		"redis.call('hset', KEYS[1], 'mode', 'write', other .. ':write', 1) expire(KEYS[1]) for i = 1, 30000 do redis.call('hset', KEYS[1], holder .. i, 1) end", "read write lock", false},
+	{"a very long line", record.LineKey,
+		"redis.call('hset', KEYS[1], 'first', 1, 'last', VERYMANY, 'granted', holder .. ':017')", "lock write semaphore", false},
+	{"a line at the end of all numbers", record.LineKey,
+		"redis.call('hset', KEYS[1], 'first', '9007199254740992', 'last', '9007199254740992')", "lock write semaphore", false},
+	{"a line of numbers that are none", record.LineKey,
+		"redis.call('hset', KEYS[1], 'first', '-inf', 'last', 'nan')", "lock write semaphore", false},
+	{"a long line of dead places", record.LineKey,
+		"places(24000)", "lock write semaphore", false},
+	{"a line of too many places", record.LineKey,
+		"places(30000)", "lock write semaphore", false},
+	{"very many tombstones", record.LineKey,
+		"redis.call('hset', KEYS[1], 'over', string.rep(holder .. ':017 9999999999999 ', 30000))", "lock write semaphore", false},
+	{"a place that is none", record.LineKey,
+		"local client = holder:sub(1, 36) redis.call('hset', KEYS[1], 'first', 1, 'last', 1, '1', client, client, 'a place')", "lock write semaphore", false},
+	{"a very long queue", locktest.QueueKey,
+		"for i = 1, 30000 do redis.call('rpush', KEYS[1], holder .. i) end", "fair", false},
+	{"a waiter that is in the queue very often", locktest.QueueKey,
+		"for i = 1, 19000 do redis.call('rpush', KEYS[1], holder .. ':01') end", "fair", false},
+	{"waiters that are in the queue twice", locktest.QueueKey,
+		"for i = 1, 19000 do redis.call('rpush', KEYS[1], holder .. ':0' .. math.floor(i / 2)) end", "fair", false},
+	{"very many dead waiters", locktest.AliveKey,
+		"for i = 1, 30000 do redis.call('zadd', KEYS[1], i, holder .. i) end", "fair", false},
+	{"very many writers that wait", locktest.WritersKey,
+		"for i = 1, 30000 do redis.call('zadd', KEYS[1], 9e12, holder .. i) end", "read write", false},
+	{"very many permits", record.PermitsKey,
+		"redis.call('set', KEYS[2], 0) for i = 1, 30000 do redis.call('zadd', KEYS[1], 9e12 + i, holder .. i) end", "semaphore", false},
+	{"very many permits that have lapsed", record.PermitsKey,
+		"redis.call('set', KEYS[2], 0) for i = 1, 30000 do redis.call('zadd', KEYS[1], i, holder .. i) end", "semaphore", false},
 }
 
-func putPlaces(ctx context.Context, p redis.Cmdable, key string, n int) {
-	p.HSet(ctx, key, "first", 1, "last", n)
-	p.Eval(ctx, `for i = 1, ARGV[1] do
+// put has Redis run Lua that writes data to KEYS[1], and for a semaphore to KEYS[2], its counter. holder and other are threads
+// of Java; places makes that many places of the line, expire has a key expire in an hour.
+func put(b *locktest.Bench, source, key string) {
+	b.Helper()
+	const words = `
+local holder, other = unpack(ARGV)
+local function expire(key) redis.call('expire', key, 3600) end
+local function places(n)
+	redis.call('hset', KEYS[1], 'first', 1, 'last', n)
+	for i = 1, n do
 		local client = string.format('00000000-0000-0000-0000-%012d', i)
 		redis.call('hset', KEYS[1], i, client, client, i .. ' new push 30000 0 1 ' .. client .. ':1:01')
-	end`, []string{key}, n)
-	p.Expire(ctx, key, time.Hour)
+	end
+	expire(KEYS[1])
+end
+`
+	source = strings.NewReplacer("VERYMANY", fmt.Sprint(locktest.VeryMany), "TOOMANY", fmt.Sprint(record.MostHoldCount+1)).Replace(source)
+	b.Must(b.Rdb.Eval(context.Background(), words+source+" return 1", []string{key, b.LockName}, locktest.JavaThread, locktest.JavaOther).Err())
 }
 
 func sameKey(name string) string { return name }
@@ -650,7 +621,7 @@ func TestHostileDataDoNotStopRedis(t *testing.T) {
 					what := kind + " " + method
 					if before == "" || before != b.Rdb.Dump(ctx, key).Val() {
 						b.Must(b.Rdb.FlushAll(ctx).Err())
-						hostile.put(ctx, b.Rdb, key)
+						put(b, hostile.put, key)
 						before = b.Rdb.Dump(ctx, key).Val() // a late script of the last method may have ended what is not refused
 						require.True(t, before != "" || !hostile.refused)
 					}
@@ -752,18 +723,6 @@ func TestNobodyJoinsWhatIsFull(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	ctx := context.Background()
-	fill := func(b *locktest.Bench, script string, n int, keys ...string) {
-		b.Must(
-			b.Rdb.Eval(
-				ctx,
-				"for i = 1, ARGV[1] do "+script+" end return 1",
-				keys,
-				n,
-				locktest.JavaThread,
-				time.Now().Add(time.Hour).UnixMilli(),
-			).Err(),
-		)
-	}
 	for what, full := range map[string]struct {
 		kind  string
 		fill  func(b *locktest.Bench)
@@ -771,22 +730,19 @@ func TestNobodyJoinsWhatIsFull(t *testing.T) {
 		leave func(b *locktest.Bench)       // as one of them does; nil: the lock is held
 	}{
 		"a queue": {"fair", func(b *locktest.Bench) {
-			fill(b, "redis.call('rpush', KEYS[1], ARGV[2] .. i) redis.call('zadd', KEYS[2], ARGV[3] + i, ARGV[2] .. i)", 20_000,
-				locktest.QueueKey(b.LockName), record.PrefixName("redisson_lock_timeout", b.LockName))
+			put(b, "for i = 1, 20000 do redis.call('rpush', KEYS[1], holder .. i) end", locktest.QueueKey(b.LockName))
+			put(b, "for i = 1, 20000 do redis.call('zadd', KEYS[1], 9e12 + i, holder .. i) end", record.PrefixName("redisson_lock_timeout", b.LockName))
 		}, func(b *locktest.Bench) int64 { return int64(b.CommandRuns("rpush")) }, nil},
 		"a line": {"lock", func(b *locktest.Bench) {
-			b.Must(b.Rdb.HSet(ctx, b.LockName, locktest.JavaOther+":017", 1).Err())
-			b.Must(b.Rdb.Expire(ctx, b.LockName, time.Hour).Err())
-			putPlaces(ctx, b.Rdb, record.LineKey(b.LockName), 20_001)
+			put(b, "redis.call('hset', KEYS[2], other .. ':017', 1) expire(KEYS[2]) places(20001)", record.LineKey(b.LockName))
 		}, func(b *locktest.Bench) int64 {
 			last, err := b.Rdb.HGet(ctx, record.LineKey(b.LockName), "last").Int64()
 			b.Must(err)
 			return last
 		}, nil},
 		"a record": {"read", func(b *locktest.Bench) {
-			fill(b, "redis.call('hset', KEYS[1], ARGV[2] .. i, 1)", 10_000, b.LockName)
-			b.Must(b.Rdb.HSet(ctx, b.LockName, "mode", "read").Err())
-			b.Must(b.Rdb.Expire(ctx, b.LockName, time.Hour).Err())
+			put(b, "redis.call('hset', KEYS[1], 'mode', 'read') expire(KEYS[1]) "+
+				"for i = 1, 10000 do redis.call('hset', KEYS[1], holder .. i, 1) end", b.LockName)
 		}, func(b *locktest.Bench) int64 { return b.Rdb.HLen(ctx, b.LockName).Val() }, func(b *locktest.Bench) {
 			b.Must(b.Rdb.HDel(ctx, b.LockName, locktest.JavaThread+"1").Err())
 		}},
@@ -822,17 +778,8 @@ func TestForceUnlockReturnsVeryManyPermits(t *testing.T) {
 	ctx := context.Background()
 	begin, check := b.WatchBusy(locktest.MostBusy)
 	const many = 45_000
-	b.Must(b.Rdb.Set(ctx, b.LockName, 1, 0).Err())
-	b.Must(
-		b.Rdb.Eval(
-			ctx,
-			"for i = 1, ARGV[1] do redis.call('zadd', KEYS[1], ARGV[3], ARGV[2] .. i) end return 1",
-			[]string{record.PermitsKey(b.LockName)},
-			many,
-			locktest.JavaThread,
-			time.Now().Add(time.Hour).UnixMilli(),
-		).Err(),
-	)
+	put(b, fmt.Sprintf("redis.call('set', KEYS[2], 1) for i = 1, %d do redis.call('zadd', KEYS[1], 9e12, holder .. i) end", many),
+		record.PermitsKey(b.LockName))
 	l := b.Client().NewSemaphore(b.LockName, 5)
 	begin()
 	freed, err := l.ForceUnlock(ctx)

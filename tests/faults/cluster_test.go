@@ -154,11 +154,7 @@ func TestClusterHoldsSurviveASlotMove(t *testing.T) {
 			b.Must(err)
 
 			slotKey := b.LockName
-			from := cluster.MasterOf(slotKey)
-			to := cluster.Nodes()[0]
-			if to == from {
-				to = cluster.Nodes()[1]
-			}
+			to := otherMaster(cluster, slotKey)
 			cluster.MigrateSlot(slotKey, to)
 			testredis.Await(b, "the waiter has followed the slot", locktest.ClusterSoon, func() bool {
 				channels, err := to.Client().PubSubShardChannels(ctx, "*"+b.LockName+"*").Result()
@@ -346,6 +342,29 @@ func TestClusterHoldsSurviveANodeThatLeaves(t *testing.T) {
 	gets(b, "the lock is free", next)
 }
 
+// otherMaster returns a master that does not have the slot of this key.
+func otherMaster(cluster *testredis.Cluster, key string) *testredis.Server {
+	if to := cluster.Nodes()[0]; to != cluster.MasterOf(key) {
+		return to
+	}
+	return cluster.Nodes()[1]
+}
+
+// halfWay begins to move the slot of a read/write lock, and moves either the leases of its readers or all other keys.
+func halfWay(b *locktest.Bench, cluster *testredis.Cluster, name string, leases bool) (finish func()) {
+	b.Helper()
+	ctx, from, to := context.Background(), cluster.MasterOf(name), otherMaster(cluster, name)
+	finish = cluster.BeginMigration(name, to)
+	host, port, err := net.SplitHostPort(to.Addr())
+	b.Must(err)
+	for _, key := range from.Client().Keys(ctx, "*"+name+"*").Val() {
+		if strings.Contains(key, "rwlock_timeout") == leases {
+			b.Must(from.Client().Migrate(ctx, host, port, key, 0, 2*time.Second).Err())
+		}
+	}
+	return finish
+}
+
 // S1, while the keys of a read/write lock are on two servers: a reader that unlocks does not take another reader, whose
 // lease has not moved yet or has already moved, for crashed.
 func TestClusterReaderUnlocksHalfWay(t *testing.T) {
@@ -360,18 +379,8 @@ func TestClusterReaderUnlocksHalfWay(t *testing.T) {
 		staying := b.ClientOn(cluster.Client()).NewRWLock(name).Read()
 		b.Must(leaving.Lock(one))
 		b.Must(staying.Lock(other))
-		from, to := cluster.MasterOf(name), cluster.Nodes()[0]
-		if to == from {
-			to = cluster.Nodes()[1]
-		}
-		finish := cluster.BeginMigration(name, to)
-		host, port, err := net.SplitHostPort(to.Addr())
-		b.Must(err)
-		for _, key := range from.Client().Keys(ctx, "*"+name+"*").Val() {
-			if strings.Contains(key, "rwlock_timeout") == leasesFirst {
-				b.Must(from.Client().Migrate(ctx, host, port, key, 0, 2*time.Second).Err())
-			}
-		}
+		to := otherMaster(cluster, name)
+		finish := halfWay(b, cluster, name, leasesFirst)
 		unlocked := make(chan error, 1)
 		go func() { unlocked <- leaving.Unlock(one) }()
 		locktest.Stays(b, "the release", unlocked, time.Second) // until Redis can tell whether the other one is alive

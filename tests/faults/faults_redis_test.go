@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -507,6 +506,21 @@ func testServerAnswer(t *testing.T, k locktest.FaultLock, answer string, passes 
 	b.Must(waiting.Unlock(owner))
 }
 
+// busyScript has a script of another program block Redis, until end is called.
+func busyScript(b *locktest.FaultBench) (end func()) {
+	ctx := context.Background()
+	stuck := b.Server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 })
+	var wg sync.WaitGroup
+	waitgroup.Go(&wg, func() { stuck.Eval(ctx, "while true do end", nil) })
+	testredis.Await(b, "the script blocks Redis", locktest.Soon, func() bool {
+		return redis.HasErrorPrefix(b.Rdb.Ping(ctx).Err(), "BUSY")
+	})
+	return func() {
+		b.Must(b.Rdb.ScriptKill(ctx).Err())
+		wg.Wait()
+	}
+}
+
 // Row 24: a script of another program blocks Redis.
 func TestFaultWaiterRidesOutABusyScript(t *testing.T) {
 	t.Parallel()
@@ -517,16 +531,10 @@ func TestFaultWaiterRidesOutABusyScript(t *testing.T) {
 		owner := ContextWithOwner(ctx)
 		waiting := k.One(b.Client(WithPollInterval(20*time.Millisecond)), b.LockName)
 		got := b.StartWaiter(owner, waiting)
-		stuck := b.Server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 })
-		var wg sync.WaitGroup
-		waitgroup.Go(&wg, func() { stuck.Eval(ctx, "while true do end", nil) })
-		testredis.Await(b, "the script blocks Redis", locktest.Soon, func() bool {
-			return redis.HasErrorPrefix(b.Rdb.Ping(ctx).Err(), "BUSY")
-		})
+		end := busyScript(b)
 		refuses(b, k.One(b.Direct, b.LockName+"-other"), "BUSY")
 		locktest.Stays(b, "the waiter gave up", got, 200*time.Millisecond)
-		b.Must(b.Rdb.ScriptKill(ctx).Err())
-		wg.Wait()
+		end()
 		b.Must(held.Unlock(ctx))
 		b.Must(locktest.Await(b.Bench, "the waiter gets the lock", got))
 		b.Must(waiting.Unlock(owner))
@@ -536,22 +544,15 @@ func TestFaultWaiterRidesOutABusyScript(t *testing.T) {
 // A channel that is subscribed while a script blocks Redis does not count as refused: it is subscribed afterwards.
 func TestSubscriptionRidesOutABusyScript(t *testing.T) {
 	b := locktest.NewFaultBench(t, "--busy-reply-threshold", "50")
-	ctx := context.Background()
 	hub := locktest.EngineOf(b.Client()).Hub()
 	before := hub.Join(b.LockName + "before")
 	defer before.Leave()
 	testredis.Await(b, "the connection works", locktest.Soon, before.Confirmed)
-	stuck := b.Server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 })
-	var wg sync.WaitGroup
-	waitgroup.Go(&wg, func() { stuck.Eval(ctx, "while true do end", nil) })
-	testredis.Await(b, "the script blocks Redis", locktest.Soon, func() bool {
-		return redis.HasErrorPrefix(b.Rdb.Ping(ctx).Err(), "BUSY")
-	})
+	end := busyScript(b)
 	l := hub.Join(b.LockName + "meanwhile")
 	defer l.Leave()
 	locktest.Stays(b, "it is refused", l.Ready, 300*time.Millisecond)
-	b.Must(b.Rdb.ScriptKill(ctx).Err())
-	wg.Wait()
+	end()
 	testredis.Await(b, "it is subscribed", locktest.Soon, l.Confirmed)
 	assert.False(b, l.Refused())
 }
@@ -619,8 +620,8 @@ func TestFaultChangedPasswordIsReported(t *testing.T) {
 	})
 }
 
-// Rows 54, 55: a user that may not run scripts, or not subscribe and publish; and one that has exactly the permissions
-// that the README lists.
+// Rows 54, 55: a user that may not run scripts, or not subscribe and publish. Of users with exactly the permissions that
+// are needed: TestSmallestPermissionsAreEnoughAndNeeded.
 func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
@@ -661,61 +662,7 @@ func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
 			assert.LessOrEqual(t, strings.Count(s, "level="), k.Asks, "logged")
 			assert.Equal(t, strings.Count(s, "level=WARN"), strings.Count(s, "level="), "logged")
 		})
-
-		if k.Parts > 1 {
-			return // it consists of locks that the others cover
-		}
-		b.Run("enough", func(t *testing.T) {
-			rights := []any{"+evalsha", "+eval", "+subscribe", "+unsubscribe", "+ping", "+hello", "resetchannels",
-				"&redisson_lock__channel:{" + b.LockName + "}*", "&redisson_rwlock:{" + b.LockName + "}*", "&redisson_sc:{" + b.LockName + "}*"}
-			for _, command := range luaCommands(t) {
-				rights = append(rights, "+"+command)
-			}
-			for _, key := range []string{b.LockName, "relock_line:{" + b.LockName + "}", "redisson_lock_token:{" + b.LockName + "}",
-				"redisson_lock_queue:{" + b.LockName + "}",
-				"redisson_lock_timeout:{" + b.LockName + "}", "relock_lock_alive:{" + b.LockName + "}",
-				"{" + b.LockName + "}:*:rwlock_timeout:*", "{" + b.LockName + "}:timeout", "relock_rwlock_writers:{" + b.LockName + "}"} {
-				rights = append(rights, "~"+key)
-			}
-			var logged locktest.LockedBuffer
-			var seen locktest.Recorder
-			l := k.One(b.ClientOn(as(rights...), WithPollInterval(time.Hour), WithWatchdogTimeout(locktest.Soon/2), WithObserver(&seen),
-				WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))), b.LockName)
-			held := k.Rival(b.Direct, b.LockName)
-			b.Must(held.Lock(ctx))
-			owner := ContextWithOwner(ctx)
-			got := b.StartWaiter(owner, l)
-			b.Must(held.Unlock(ctx))
-			b.Must(locktest.Await(b.Bench, "the waiter is woken", got))
-			testredis.Await(t, "a renewal", locktest.Soon, func() bool {
-				return slices.ContainsFunc(seen.Take(), func(event any) bool { _, ok := event.(RenewedEvent); return ok })
-			})
-			isHeld, err := l.IsHeld(owner)
-			assert.NoError(t, err)
-			assert.True(t, isHeld)
-			b.Must(l.Unlock(owner))
-			b.Must(l.Lock(owner))
-			freed, err := l.ForceUnlock(ctx)
-			assert.NoError(t, err)
-			assert.True(t, freed)
-			assert.Empty(t, logged.String(), "logged")
-		})
 	})
-}
-
-// luaCommands are the commands that the scripts run.
-func luaCommands(t *testing.T) (all []string) {
-	files, err := filepath.Glob("internal/lua/*.lua")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
-		source, err := os.ReadFile(file)
-		require.NoError(t, err)
-		for _, found := range regexp.MustCompile(`redis\.p?call\('(\w+)'`).FindAllSubmatch(source, -1) {
-			all = append(all, string(found[1]))
-		}
-	}
-	return all
 }
 
 // Row 29: a script that Redis stops half way leaves no lock behind.

@@ -15,7 +15,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -25,7 +24,6 @@ import (
 	. "github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/locktest"
-	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -243,10 +241,7 @@ func TestClusterSlotHalfWayKeepsHolds(t *testing.T) {
 		b.Must(err)
 		alone[l] = guarded
 	}
-	to := cluster.Nodes()[0]
-	if to == cluster.MasterOf(tag) {
-		to = cluster.Nodes()[1]
-	}
+	to := otherMaster(cluster, tag)
 	finish := cluster.BeginMigration(tag, to)
 	passes := map[string]bool{}
 	for _, k := range takeovers {
@@ -303,21 +298,11 @@ func TestClusterReaderKeepsItsHoldCountsHalfWay(t *testing.T) {
 		b.Must(err)
 		got := make(chan error, 1)
 		go func() { got <- write.Lock(writer) }()
-		from, to := cluster.MasterOf(name), cluster.Nodes()[0]
-		if to == from {
-			to = cluster.Nodes()[1]
-		}
+		from := cluster.MasterOf(name)
 		testredis.Await(b, "the sign of a writer", locktest.Soon, func() bool {
 			return from.Client().Exists(ctx, "relock_rwlock_writers:"+name).Val() == 1
 		})
-		finish := cluster.BeginMigration(name, to)
-		host, port, err := net.SplitHostPort(to.Addr())
-		b.Must(err)
-		for _, key := range from.Client().Keys(ctx, "*"+name+"*").Val() {
-			if strings.Contains(key, "rwlock_timeout") == leasesFirst {
-				b.Must(from.Client().Migrate(ctx, host, port, key, 0, 2*time.Second).Err())
-			}
-		}
+		finish := halfWay(b, cluster, name, leasesFirst)
 		locktest.Stays(b, "a writer beside a reader", got, 2500*time.Millisecond) // longer than a renewal takes
 		assert.NoError(t, context.Cause(guarded), "lost")
 		finish()
@@ -367,7 +352,7 @@ func TestSyncedReplicas(t *testing.T) {
 			assert.LessOrEqual(t, time.Since(start), locktest.Soon)
 			assert.ErrorContains(t, err, "0 of 1")
 			assert.NotErrorIs(t, err, ErrNotHeld)
-			b.MustBe(errorOf(l.TryLock(owner, 0, time.Minute)), ErrNotSynced)
+			b.MustBe(locktest.Second(l.TryLock(owner, 0, time.Minute)), ErrNotSynced)
 			n, err = l.HoldCount(owner)
 			assert.NoError(t, err)
 			assert.Zero(t, n, "levels")
@@ -410,8 +395,6 @@ func TestSyncedReplicas(t *testing.T) {
 	}
 }
 
-func errorOf(_ bool, err error) error { return err }
-
 // A slot that moves to another master: new keys are already there.
 func TestSyncedReplicasFollowTheSlot(t *testing.T) {
 	t.Parallel()
@@ -421,11 +404,7 @@ func TestSyncedReplicasFollowTheSlot(t *testing.T) {
 	ctx := context.Background()
 	b.Must(l.Lock(ctx)) // its client knows the Cluster from here on
 	b.Must(l.Unlock(ctx))
-	from := cluster.MasterOf(b.LockName)
-	to := cluster.Nodes()[0]
-	if to == from {
-		to = cluster.Nodes()[1]
-	}
+	to := otherMaster(cluster, b.LockName)
 	finish := cluster.BeginMigration(b.LockName, to)
 	b.Must(l.Lock(ctx))
 	finish()
@@ -504,45 +483,6 @@ func TestSentinelFailovers(t *testing.T) {
 	}
 	assert.Equal(t, *failovers, lost[false], "locks lost without synced replicas")
 	assert.Zero(t, lost[true], "locks lost with synced replicas")
-}
-
-// A failover sets the counter back like all other data: the next token is greater all the same.
-func TestTokensAfterAFailover(t *testing.T) {
-	t.Parallel()
-	for kind, newLock := range map[string]locktest.LockMaker{
-		"lock":  locktest.NewFencedLock,
-		"fair":  func(c *Client, name string) Locker { return c.NewFairLock(name, Fenced()) },
-		"write": func(c *Client, name string) Locker { return c.NewRWLock(name, Fenced()).Write() },
-	} {
-		t.Run(kind, func(t *testing.T) {
-			locktest.OnEachServer(t, func(t *testing.T, addr string) {
-				b := locktest.NewBench(t, addr)
-				l := newLock(b.Client(), b.LockName)
-				ctx := context.Background()
-				token := func() int64 {
-					b.Must(l.Lock(ctx))
-					token, err := l.(interface {
-						Token(context.Context) (int64, error)
-					}).Token(ctx)
-					b.Must(err)
-					b.Must(l.Unlock(ctx))
-					return token
-				}
-				first := token()
-				replicated := b.Rdb.Get(ctx, record.TokenKey(b.LockName)).Val()
-				var last int64
-				for range 5 {
-					last = token()
-				}
-				assert.Greater(t, last, first, "tokens")
-				testredis.Await(t, "the clock of Redis goes on", locktest.Soon, func() bool { // a failover takes longer
-					return b.Rdb.Time(ctx).Val().UnixMicro() > last
-				})
-				b.Must(b.Rdb.Set(ctx, record.TokenKey(b.LockName), replicated, 0).Err())
-				assert.Greater(t, token(), last, "tokens")
-			})
-		})
-	}
 }
 
 // A caller whose attempt finds the lock busy waits for no replica, and occupies no connection.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,7 +12,6 @@ import (
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
-	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -102,38 +99,6 @@ func TestClientsOfEveryKindNotifyEachOther(t *testing.T) {
 					passes(b, kind, kind.Name+", "+from+", "+to, holds, waits)
 				}
 			}
-		}
-	})
-}
-
-// No client starves while clients of other kinds want the same lock all the time.
-func TestNoKindOfClientStarves(t *testing.T) {
-	t.Parallel()
-	const turns = 10
-	onServersOfBothModes(t, func(t *testing.T, addr string, inCluster bool) {
-		b := locktest.NewBench(t, addr)
-		for _, kind := range locktest.RecordLocks {
-			var all sync.WaitGroup
-			var inside, hungry atomic.Int32
-			clients := clientsOf(t, addr, inCluster)
-			hungry.Store(int32(len(clients)))
-			for what, rdb := range clients {
-				l := kind.One(b.ClientOn(rdb), b.LockName+kind.Name)
-				waitgroup.Go(&all, func() {
-					ctx := ContextWithOwner(context.Background())
-					for n := 1; hungry.Load() > 0 && !t.Failed(); n++ {
-						assert.NoError(t, l.Lock(ctx), what)
-						assert.True(t, inside.Add(1) == 1 || kind.Shared, "%s: another owner holds the %s", what, kind.Name)
-						inside.Add(-1)
-						assert.NoError(t, l.Unlock(ctx), what)
-						if n == turns {
-							hungry.Add(-1)
-						}
-					}
-				})
-			}
-			testredis.Await(b, kind.Name+": all have had their turns", locktest.Soon, func() bool { return hungry.Load() == 0 })
-			all.Wait()
 		}
 	})
 }

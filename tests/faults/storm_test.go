@@ -2,9 +2,9 @@ package faults
 
 // Storms: random work under random faults, and a check of all answers that clients got.
 //
-//	go test -run Storm -storm=10m -timeout=0 ./tests/faults        # each kind of lock for ten minutes
-//	go test -run Storm/fair -storm=1m -storm.seed=7 ./tests/faults # the work and the faults of seed 7
-//	go test -run 'Storm/(sentinel|cluster)' -storm=1m ./tests/faults # masters fail, and slots move
+//	go test ./tests/faults -run Storm -storm=10m -timeout=0        # each kind of lock for ten minutes
+//	go test ./tests/faults -run Storm/fair -storm=1m -storm.seed=7 # the work and the faults of seed 7
+//	go test ./tests/faults -run 'Storm/(sentinel|cluster)' -storm=1m # masters fail, and slots move
 //
 // Rules: all that is random comes from the seed, each worker and the nemesis having
 // a sequence of its own; how these meet is up to the clock. Workers record the answers
@@ -155,7 +155,7 @@ func TestStorm(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
 			storms.Of(kind.name).Play(t, 1, func(q *seeds.Sequence) {
-				q.Logf("go test -run 'Storm/^%s$' -storm=%v -storm.seed=%d ./tests/faults", kind.name, *stormTime, q.Seed)
+				q.Logf("go test ./tests/faults -run 'Storm/^%s$' -storm=%v -storm.seed=%d", kind.name, *stormTime, q.Seed)
 				newStorm(q.T, kind, q.Seed).blow(*stormTime)
 			})
 		})

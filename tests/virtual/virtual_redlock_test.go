@@ -33,6 +33,15 @@ func has(v *locktest.Virtual, key string) (n int) {
 	return n
 }
 
+// nodes returns a Client of each of three servers, with its link, and its lock l.
+func nodes(v *locktest.Virtual, opts ...Option) (clients []*Client, links []*bubble.Link, locks []Locker) {
+	for i := range 3 {
+		c, link := v.Client(i, opts...)
+		clients, links, locks = append(clients, c), append(links, link), append(locks, c.NewLock("l"))
+	}
+	return clients, links, locks
+}
+
 // The owner of a RedLock also holds one of its nodes by itself, and loses that hold. The RedLock acquires the node again,
 // at its next renewal or its next Lock, and the owner is still told of the loss. What it does then does not release what
 // the RedLock has there.
@@ -126,12 +135,7 @@ func TestRedLockLeavesTheLossOfANodeToTheNextLockOfItsOwner(t *testing.T) {
 func TestRedLockThatIsWonInTimeIsHeldAtTheEndOfTheWait(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
 		ctx := context.Background()
-		var locks []Locker
-		var links []*bubble.Link
-		for i := range 3 {
-			c, link := v.Client(i, WithRedLockNodeTimeout(time.Second))
-			locks, links = append(locks, c.NewLock("l")), append(links, link)
-		}
+		_, links, locks := nodes(v, WithRedLockNodeTimeout(time.Second))
 		c, _ := v.Client(0)
 		l := c.NewRedLock(locks...)
 		require.NoError(v, l.Lock(ctx))
@@ -161,12 +165,7 @@ func TestRedLockWithAShortLeaseIsAcquiredFromSlowServers(t *testing.T) {
 			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
 				ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), 10*time.Second)
 				defer cancel()
-				var locks []Locker
-				var links []*bubble.Link
-				for i := range 3 {
-					c, link := v.Client(i)
-					locks, links = append(locks, c.NewLock("l")), append(links, link)
-				}
+				_, links, locks := nodes(v)
 				client, _ := v.Client(0)
 				l := client.NewRedLock(locks...)
 				require.NoError(v, l.Lock(ctx)) // all are connected
@@ -289,12 +288,7 @@ func TestRedLockAsksAgainWhenItsFirstSubscriptionIsNotAnswered(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
 		ctx := ContextWithOwner(context.Background())
 		holder, _ := v.RedLock()
-		var locks []Locker
-		var links []*bubble.Link
-		for i := range 3 {
-			c, link := v.Client(i, WithRedLockNodeTimeout(time.Second))
-			locks, links = append(locks, c.NewLock("l")), append(links, link)
-		}
+		_, links, locks := nodes(v, WithRedLockNodeTimeout(time.Second))
 		c, _ := v.Client(0, WithPollInterval(time.Hour))
 		l := c.NewRedLock(locks...)
 		require.NoError(v, l.Lock(ctx))
@@ -322,13 +316,8 @@ func TestRedLockAsksAgainWhenItsFirstSubscriptionIsNotAnswered(t *testing.T) {
 func TestRedLockAsksAgainOnceItIsSubscribed(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
 		ctx := ContextWithOwner(context.Background())
-		var held, locks []Locker
-		var links []*bubble.Link
-		for i := range 3 {
-			other, _ := v.Client(i)
-			c, link := v.Client(i)
-			held, locks, links = append(held, other.NewLock("l")), append(locks, c.NewLock("l")), append(links, link)
-		}
+		_, _, held := nodes(v)
+		_, links, locks := nodes(v)
 		c, _ := v.Client(0, WithPollInterval(time.Hour))
 		l := c.NewRedLock(locks...)
 		require.NoError(v, l.Lock(ctx)) // all are connected
@@ -372,12 +361,7 @@ func TestRedLockIsHeldWhileTheClientsOfItsNodesShutDown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
 				ctx := ContextWithOwner(context.Background())
-				var clients []*Client
-				var links []*bubble.Link
-				for i := range 3 {
-					client, link := v.Client(i)
-					clients, links = append(clients, client), append(links, link)
-				}
+				clients, links, _ := nodes(v)
 				l := c.newLock(clients)
 				other, _ := v.RedLock()
 				locktest.Refusing(func() {
@@ -459,12 +443,7 @@ func TestRedLockIsLostWhenTheClientsOfItsNodesAreClosed(t *testing.T) {
 func TestRedLockIsLostWithNodesWhoseClientsShutDown(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
 		ctx := ContextWithOwner(context.Background())
-		var locks []Locker
-		var clients []*Client
-		for i := range 3 {
-			client, _ := v.Client(i)
-			locks, clients = append(locks, client.NewLock("l")), append(clients, client)
-		}
+		clients, _, locks := nodes(v)
 		home, _ := v.Client(0, WithWatchdogTimeout(time.Hour))
 		l := home.NewRedLock(locks...)
 		require.NoError(v, l.Lock(ctx))

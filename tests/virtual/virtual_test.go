@@ -38,13 +38,8 @@ func TestTryLockAsksNotAgainAfterALateAnswer(t *testing.T) {
 			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
 				const wait, latency = 100 * time.Millisecond, 95 * time.Millisecond
 				ctx := ContextWithOwner(context.Background())
-				var holders, clients []*Client
-				var links []*bubble.Link
-				for i := range 3 {
-					holder, _ := v.Client(i)
-					c, link := v.Client(i)
-					holders, clients, links = append(holders, holder), append(clients, c), append(links, link)
-				}
+				holders, _, _ := nodes(v)
+				clients, links, _ := nodes(v)
 				held, l := newLock(holders), newLock(clients)
 				require.NoError(v, l.Lock(ctx)) // all are connected
 				require.NoError(v, l.Unlock(ctx))
@@ -86,12 +81,7 @@ func TestCallersBehindOneWithoutAnAnswerAreNotToldThatTheLockIsBusy(t *testing.T
 		for how, outage := range map[string]func(f func(), links ...*bubble.Link){"refused": locktest.Refusing, "silent": locktest.Silent} {
 			t.Run(name+" "+how, func(t *testing.T) {
 				locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-					var clients []*Client
-					var links []*bubble.Link
-					for i := range 3 {
-						client, link := v.Client(i, WithRedLockNodeTimeout(max(c.nodeTimeout, 200*time.Millisecond)))
-						clients, links = append(clients, client), append(links, link)
-					}
+					clients, links, _ := nodes(v, WithRedLockNodeTimeout(max(c.nodeTimeout, 200*time.Millisecond)))
 					l := c.newLock(clients)
 					ctx := context.Background()
 					for _, wait := range []time.Duration{300 * time.Millisecond, 700 * time.Millisecond, 3 * time.Second} {
