@@ -258,7 +258,7 @@ func TestRedLockGrantDoesNotMakeUpForALossMeanwhile(t *testing.T) {
 				return first.TryLock(ctx, wait, lease)
 			}}
 			locks[1] = locktest.StubLocker{Locker: locks[1], OnGuard: func(ctx context.Context) (context.Context, error) {
-				return locktest.SilentGuard{Context: ctx, Over: &over}, nil
+				return silentGuard{ctx, &over}, nil
 			}}
 			l := locktest.LockOf(b.Client().NewRedLock(locks...)).(*VotedLock)
 			v, noticed := vote(b, l, engine.NewOwner())
@@ -285,7 +285,7 @@ func TestRedLockThatHasNotBegunIsNotLost(t *testing.T) {
 			var guards []*atomic.Bool
 			for i, l := range locks {
 				locks[i] = locktest.StubLocker{Locker: l, OnGuard: func(ctx context.Context) (context.Context, error) {
-					return locktest.SilentGuard{Context: ctx, Over: guards[len(guards)-1]}, nil
+					return silentGuard{ctx, guards[len(guards)-1]}, nil
 				}}
 			}
 			guards = append(guards, new(atomic.Bool))
@@ -479,4 +479,19 @@ func TestMultiLockOfSeveralStepsKeepsToItsWait(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A silentGuard has ended without a signal on Done, as after a pause of the process.
+type silentGuard struct {
+	context.Context
+	over *atomic.Bool
+}
+
+func (g silentGuard) Done() <-chan struct{} { return nil }
+
+func (g silentGuard) Err() error {
+	if g.over.Load() {
+		return ErrLockLost
+	}
+	return nil
 }
