@@ -2,7 +2,7 @@
 (***************************************************************************
 The scripts in internal/lua/ and the clients, as steps of Line.
 
-TestTrace (trace_test.go) lets clients use plain locks under faults.  It writes
+TestTrace (tests/faults/trace_test.go) lets clients use plain locks under faults.  It writes
 the module TraceData: for each lock what its scripts did, in the order in which
 Redis ran them, and when a client believed that it held the lock.
 

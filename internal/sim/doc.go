@@ -22,7 +22,7 @@
 //
 //   - A Redis Cluster. The server in memory answers CLUSTER SLOTS with itself only, sends neither MOVED nor ASK, and
 //     has neither replicas nor sharded channels. What a Cluster adds is exactly this: slots that move, redirections,
-//     and masters that fail. cluster_test.go tests these with real servers.
+//     and masters that fail. tests/faults tests these with real servers.
 //   - Replicas. A failover is simulated by setting the data of the server back to an earlier time (the fault
 //     "rewind"). WithSyncedReplicas is not used.
 //   - Goroutines that are paused at arbitrary points. A paused process is stopped before and after its requests,
