@@ -312,7 +312,7 @@ func TestReadOfAWriterAdmitsNoOtherReader(t *testing.T) {
 	b.Must(elsewhere.Read().Lock(other))
 	waits := func(l Locker, ctx context.Context) <-chan error {
 		got := make(chan error, 1)
-		go func() { got <- l.(Locker).Lock(ctx) }()
+		go func() { got <- l.Lock(ctx) }()
 		return got
 	}
 	ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))

@@ -205,7 +205,7 @@ func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
 				WithWatchdogTimeout(lease),
 			)
 			l := lock(c, b.LockName)
-			hears := locktest.EngineOf(c).Hub().Join(locktest.RecordOf(l.(Locker)).Grants(contract.Attempt{})) // as an earlier wait has left it
+			hears := locktest.EngineOf(c).Hub().Join(locktest.RecordOf(l).Grants(contract.Attempt{})) // as an earlier wait has left it
 			defer hears.Leave()
 			testredis.Await(b, "the channel of grants is subscribed", locktest.Soon, hears.Confirmed)
 
@@ -219,7 +219,7 @@ func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
 					b,
 					"the callers wait in order",
 					locktest.Soon,
-					func() bool { return b.Asks(l.(Locker)) && b.WaitersInQueue(l.(Locker)) == i },
+					func() bool { return b.Asks(l) && b.WaitersInQueue(l) == i },
 				)
 			}
 			require.Error(b, locktest.Await(b.Bench, "the caller in front has no answer", got[0]))
@@ -228,7 +228,7 @@ func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
 				b,
 				"the last caller waits in the local queue again",
 				locktest.Soon,
-				func() bool { return b.WaitersInQueue(l.(Locker)) == 1 },
+				func() bool { return b.WaitersInQueue(l) == 1 },
 			)
 			testredis.Await(b, "the caller in front has a place", locktest.Soon, func() bool { return placeOf(b.Bench, c.ID()).Delivery != "" })
 			joined := time.Now()

@@ -425,14 +425,14 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	defer cancel()
 	all.Go(func() { _ = redlock.Lock(front) })
 	testredis.Await(t, "the nodes have answered the caller in front", locktest.Soon, func() bool {
-		_, _, busy := locktest.WaitersOf(redlock.(Locker))
+		_, _, busy := locktest.WaitersOf(redlock)
 		return busy
 	})
 	behind := erringContext{watchedContext{ContextWithOwner(context.Background()), watch}, make(chan struct{})}
 	gaveUp := make(chan error, 1)
 	go func() { gaveUp <- redlock.Lock(behind) }()
 	testredis.Await(t, "another caller is behind", locktest.Soon, func() bool {
-		waiters, _, _ := locktest.WaitersOf(redlock.(Locker))
+		waiters, _, _ := locktest.WaitersOf(redlock)
 		return waiters == 1
 	})
 	close(behind.done)
