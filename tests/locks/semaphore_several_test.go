@@ -12,6 +12,7 @@ import (
 	"time"
 
 	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
@@ -284,4 +285,39 @@ func TestSemaphoreServesLocalWaitersForSeveralInOrder(t *testing.T) {
 		require.Equal(b, 3, b.Permits(3))
 		emptyLine(b)
 	})
+}
+
+// Places that want more permits than there are cost a run few commands, however many they are. They keep their order,
+// and those behind them are granted permits, all of them in one run.
+func TestSemaphorePlacesForMoreThanThereAreCostFewCommands(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewLineBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	s := b.Client().NewSemaphore(b.LockName, 100)
+	b.Must(s.SetPermits(ctx, 100))
+	b.Cleanup(b.Forget)
+	const many, others = 4000, 50
+	wide := fillLine(b, 1, many, "new", "+900")
+	one := newPermitClient(b, s)
+	few := func(what string, most int, do func()) {
+		b.Helper()
+		written := b.CommandRuns("hset")
+		assert.Less(b, commands(b, do), most, "commands of %s", what)
+		assert.LessOrEqual(b, b.CommandRuns("hset")-written, 2, "writes to the line, by %s", what)
+		require.Equal(b, wide, b.ClientsInLine())
+	}
+	for _, delivery := range []string{contract.Defer, contract.Barge} {
+		few("an acquire, "+delivery, 100, func() { require.Equal(b, int64(1), one.ask(delivery)[0]) })
+		few("a release", 100, func() { one.gives(neverDue) })
+	}
+
+	begin, check := b.WatchBusy(locktest.MostBusy)
+	fillLine(b, many+1, many+others, "new", "")
+	begin()
+	few("grants", 100+10*others, func() { b.Must(s.SetPermits(ctx, 100)) })
+	check("SetPermits")
+	require.Equal(b, 100-others, b.Permits(100))
+	b.Must(s.SetPermits(ctx, 900+others))
+	require.Equal(b, wide[1:], b.ClientsInLine(), "the first one fits")
+	require.Zero(b, b.Permits(900+others))
 }

@@ -116,7 +116,6 @@ var tokenBlock = (&contract.Attempt{AdoptsRecord: true}).TokensWanted(true)
 // A fencedLock is a lock with tokens that is handed off inside a process.
 type fencedLock interface {
 	Locker
-	Locker
 	Token(ctx context.Context) (int64, error)
 }
 
