@@ -671,48 +671,33 @@ func TestAddressesTellServersApart(t *testing.T) {
 	t.Parallel()
 	dialer := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("not dialed") }
 	for name, c := range map[string]struct {
-		rdb  func() redis.UniversalClient
+		opts redis.UniversalOptions
 		told bool
 	}{
-		"a server":            {func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: "a:6379"}) }, true},
-		"the default address": {func() redis.UniversalClient { return redis.NewClient(&redis.Options{}) }, true},
-		"embedded": {func() redis.UniversalClient {
-			return struct{ redis.UniversalClient }{redis.NewClient(&redis.Options{})}
-		}, true},
-		"a Dialer": {func() redis.UniversalClient { return redis.NewClient(&redis.Options{Dialer: dialer}) }, false},
-		"embedded, a Dialer": {func() redis.UniversalClient {
-			return struct{ redis.UniversalClient }{redis.NewClient(&redis.Options{Dialer: dialer})}
-		}, false},
-		"a Cluster": {func() redis.UniversalClient {
-			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"a:6379"}})
-		}, true},
-		"a Cluster, a Dialer": {func() redis.UniversalClient {
-			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"a:6379"}, Dialer: dialer})
-		}, false},
-		"a Sentinel": {func() redis.UniversalClient {
-			return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"a:26379"}})
-		}, false},
-		"a Sentinel, routed": {func() redis.UniversalClient {
-			return redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"a:26379"}})
-		}, false},
-		"any client, for a server": {func() redis.UniversalClient {
-			return redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{"a:6379"}})
-		}, true},
-		"any client, for a Sentinel": {func() redis.UniversalClient {
-			return redis.NewUniversalClient(&redis.UniversalOptions{MasterName: "m", Addrs: []string{"a:26379"}})
-		}, false},
+		"a server":            {redis.UniversalOptions{Addrs: []string{"a:6379"}}, true},
+		"the default address": {redis.UniversalOptions{}, true},
+		"a Dialer":            {redis.UniversalOptions{Dialer: dialer}, false},
+		"a Cluster":           {redis.UniversalOptions{IsClusterMode: true, Addrs: []string{"a:6379"}}, true},
+		"a Cluster, a Dialer": {redis.UniversalOptions{IsClusterMode: true, Addrs: []string{"a:6379"}, Dialer: dialer}, false},
+		"a Sentinel":          {redis.UniversalOptions{MasterName: "m", Addrs: []string{"a:26379"}}, false},
+		"a Sentinel, routed":  {redis.UniversalOptions{MasterName: "m", Addrs: []string{"a:26379"}, RouteByLatency: true}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, b := c.rdb(), c.rdb()
-			first, err := New(a)
-			require.NoError(t, err)
-			second, err := New(b)
-			require.NoError(t, err)
-			t.Cleanup(func() {
-				assert.NoError(t, errors.Join(first.Close(), second.Close(), a.Close(), b.Close()))
-			})
-			l := first.NewMultiLock(first.NewLock("x"), second.NewLock("y"))
-			assert.Equal(t, c.told, l.many.doubt == nil)
+			var locks []Locker
+			for range 2 {
+				rdb := redis.NewUniversalClient(&c.opts)
+				for _, rdb := range []redis.UniversalClient{rdb, struct{ redis.UniversalClient }{rdb}} {
+					client, err := New(rdb)
+					require.NoError(t, err)
+					t.Cleanup(func() { assert.NoError(t, client.Close()) })
+					locks = append(locks, client.NewLock(fmt.Sprint("l", len(locks))))
+				}
+				t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
+			}
+			for i := range 2 { // as they are, and embedded
+				l := locks[i].(*Lock).client.NewMultiLock(locks[i], locks[2+i])
+				assert.Equal(t, c.told, l.many.doubt == nil)
+			}
 		})
 	}
 }

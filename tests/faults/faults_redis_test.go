@@ -55,8 +55,7 @@ func TestFaultPausedRedisEndsValidityAndCalls(t *testing.T) {
 		c := b.Client(WithWatchdogTimeout(lease))
 		l, other := k.One(c, b.LockName), k.One(c, b.LockName+"-other")
 		b.Must(l.Lock(ctx))
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		b.Server.Freeze()
 		start := time.Now()
 		ok, err := other.TryLock(ctx, 100*time.Millisecond, 0)
@@ -69,8 +68,7 @@ func TestFaultPausedRedisEndsValidityAndCalls(t *testing.T) {
 		b.MustBe(other.Lock(deadline), context.DeadlineExceeded)
 		took := time.Since(start)
 		assert.LessOrEqual(b, took, locktest.Soon/2, "time of Lock")
-		locktest.Await(b.Bench, "the guard ends", guarded.Done())
-		b.MustBe(context.Cause(guarded), ErrLockLost)
+		b.Ends(guarded, ErrLockLost)
 		start = time.Now()
 		b.MustBe(l.Unlock(ctx), ErrLockLost)
 		took = time.Since(start)
@@ -92,8 +90,7 @@ func TestFaultRestartWithoutDataIsReported(t *testing.T) {
 		l := k.One(b.Client(WithWatchdogTimeout(3*time.Second)), b.LockName)
 		b.Must(l.Lock(ctx))
 		token := tokenOf(b, ctx, l)
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		owner := ContextWithOwner(ctx)
 		waiting := k.Rival(b.Client(WithPollInterval(200*time.Millisecond)), b.LockName)
 		got := b.StartWaiter(owner, waiting)
@@ -102,8 +99,7 @@ func TestFaultRestartWithoutDataIsReported(t *testing.T) {
 		if token != 0 {
 			assert.Greater(b, tokenOf(b, owner, waiting), token, "the token of the next holder")
 		}
-		locktest.Await(b.Bench, "the old holder is told", guarded.Done())
-		b.MustBe(context.Cause(guarded), ErrLockLost)
+		b.Ends(guarded, ErrLockLost)
 		b.MustBe(l.Unlock(ctx), ErrLockLost)
 		b.Must(waiting.Unlock(owner))
 	})
@@ -144,17 +140,12 @@ func TestFaultHoldsAreRenewedWithoutMemory(t *testing.T) {
 		c := b.Client(WithWatchdogTimeout(lease))
 		l := k.One(c, b.LockName)
 		b.Must(l.Lock(ctx))
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		config(b, "maxmemory", "1")
 		if k.Name != "write" { // Redis allows the writes of this one, because the first of them frees memory
 			refuses(b, k.One(c, b.LockName+"-2"), "OOM")
 		}
-		select {
-		case <-guarded.Done():
-			assert.Fail(b, "lost", context.Cause(guarded))
-		case <-time.After(lease + lease/6): // renewed
-		}
+		staysValid(b, guarded, lease+lease/6)
 		b.Must(l.Unlock(ctx))
 		b.IsLocked(l, false)
 		config(b, "maxmemory", "0")
@@ -169,8 +160,7 @@ func TestFaultEvictedRecordIsReported(t *testing.T) {
 		l := k.One(b.Client(WithWatchdogTimeout(3*time.Second)), b.LockName)
 		b.Must(l.Lock(ctx))
 		token := tokenOf(b, ctx, l)
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		config(b, "maxmemory", "1")
 		testredis.Await(b, "the record is evicted", locktest.Soon, func() bool { return len(b.Keys()) == 0 })
 		config(b, "maxmemory", "0")
@@ -179,8 +169,7 @@ func TestFaultEvictedRecordIsReported(t *testing.T) {
 		if token != 0 {
 			assert.Greater(b, tokenOf(b, ctx, next), token, "the token of the next holder")
 		}
-		locktest.Await(b.Bench, "the guard ends", guarded.Done())
-		b.MustBe(context.Cause(guarded), ErrLockLost)
+		b.Ends(guarded, ErrLockLost)
 		b.MustBe(l.Unlock(ctx), ErrLockLost)
 		b.Holds(next, 1)
 		b.Must(next.Unlock(ctx))
@@ -226,8 +215,7 @@ func TestFaultServerClockJumpIsReported(t *testing.T) {
 		l, next := k.One(b.Client(WithWatchdogTimeout(lease)), b.LockName), k.Rival(b.Direct, b.LockName)
 		b.Must(l.Lock(ctx))
 		token := tokenOf(b, ctx, l)
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 
 		// Ahead: all leases have expired, and the holder learns of the loss at its next renewal.
 		b.Server.Jump(time.Hour)
@@ -238,8 +226,7 @@ func TestFaultServerClockJumpIsReported(t *testing.T) {
 		if token != 0 {
 			assert.Greater(b, tokenOf(b, ctx, next), token, "the token of the next holder")
 		}
-		locktest.Await(b.Bench, "the guard ends", guarded.Done())
-		b.MustBe(context.Cause(guarded), ErrLockLost)
+		b.Ends(guarded, ErrLockLost)
 		b.MustBe(l.Unlock(ctx), ErrLockLost)
 
 		// Back: leases last longer, and a release works all the same.
@@ -261,8 +248,7 @@ func TestFaultTimeOfASlowRequestIsNotValid(t *testing.T) {
 		const lease = 5 * time.Second
 		held := k.One(b.Client(WithWatchdogTimeout(lease)), b.LockName+"-held")
 		b.Must(held.Lock(ctx))
-		guardedHeld, err := held.Guard(ctx)
-		b.Must(err)
+		guardedHeld := guardOf(b, ctx, held)
 
 		l := k.One(b.Client(), b.LockName)
 		var before int
@@ -280,8 +266,7 @@ func TestFaultTimeOfASlowRequestIsNotValid(t *testing.T) {
 			require.Less(b, slow, lease/4, "Redis was not slow") // or this process was: the pause was nearly over before
 			b.Must(l.Unlock(ctx))
 		}
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		assert.LessOrEqual(
 			b,
 			commands(b, "evalsha")-before,
@@ -311,16 +296,11 @@ func TestFaultHoldSurvivesMaxClients(t *testing.T) {
 		const lease = 5 * time.Second
 		l := k.One(b.Client(WithWatchdogTimeout(lease)), b.LockName)
 		b.Must(l.Lock(ctx))
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		config(b, "maxclients", "1")
 		other := k.Rival(b.Client(), b.LockName)
 		refuses(b, other, "")
-		select {
-		case <-guarded.Done():
-			assert.Fail(b, "lost", context.Cause(guarded))
-		case <-time.After(lease + lease/6):
-		}
+		staysValid(b, guarded, lease+lease/6)
 		config(b, "maxclients", "1000")
 		b.Must(l.Unlock(ctx))
 		ok, err := other.TryLock(ctx, locktest.Soon, 0)
@@ -593,8 +573,7 @@ func TestFaultChangedPasswordIsReported(t *testing.T) {
 		const lease = 4 * time.Second
 		l := k.One(b.Client(WithWatchdogTimeout(lease)), b.LockName)
 		b.Must(l.Lock(ctx))
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		admin := b.Server.Client(func(o *redis.Options) { o.Username, o.Password = "admin", "pw" })
 		b.Must(b.Rdb.Do(ctx, "acl", "setuser", "admin", "on", ">pw", "+@all", "~*", "&*").Err())
 		b.Must(admin.Ping(ctx).Err())
