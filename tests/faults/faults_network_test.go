@@ -91,11 +91,7 @@ func TestFaultRequestIsRolledBackWhenCtxIsDone(t *testing.T) {
 func testRollbackWhenCtxIsDone(b *locktest.FaultBench, k locktest.FaultLock, timeout time.Duration) {
 	c := b.ClientOn(b.Proxy.Client(func(o *redis.Options) { o.ReadTimeout = timeout }))
 	rule := b.Proxy.On(k.Takes, testredis.HoldRequest).Times(testredis.Always)
-	ctx, cancel := context.WithCancel(context.Background())
-	got := make(chan error, 1)
-	go func() { got <- k.One(c, b.LockName).Lock(ctx) }()
-	locktest.Await(b.Bench, "the request is under way", rule.Fired())
-	cancel()
+	got := gaveUp(b, rule, k.One(c, b.LockName).Lock)
 	b.MustBe(locktest.Await(b.Bench, "Lock comes back although Redis says nothing", got), context.Canceled)
 	rule.Release() // it runs now, before or after its rollback
 	next := k.Rival(b.Direct, b.LockName)
@@ -167,11 +163,7 @@ func TestFaultLateReaderAcquiresNothing(t *testing.T) {
 				c := b.Shaky()
 				rw := c.NewRWLock(b.LockName)
 				rule := b.Proxy.On(locktest.Calls(record.Script("read_acquire")), testredis.HoldRequest).Times(testredis.Always)
-				ctx, cancel := context.WithCancel(background)
-				got := make(chan error, 1)
-				go func() { got <- lock(ctx, rw.Read()) }()
-				locktest.Await(b.Bench, "the request is under way", rule.Fired())
-				cancel()
+				got := gaveUp(b, rule, func(ctx context.Context) error { return lock(ctx, rw.Read()) })
 				b.MustBe(locktest.Await(b.Bench, "it comes back", got), context.Canceled)
 				testredis.Await(b, "the rollbacks have ended", locktest.Soon, func() bool {
 					return locktest.EngineOf(c).Probe().Stats().AtWork == 0

@@ -52,6 +52,17 @@ func tokenOf(b *locktest.FaultBench, ctx context.Context, l Locker) int64 {
 	return token
 }
 
+// gaveUp makes a call whose context is canceled as soon as rule has hit its request, and returns where its error arrives.
+func gaveUp(b *locktest.FaultBench, rule *testredis.Rule, call func(context.Context) error) <-chan error {
+	b.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	got := make(chan error, 1)
+	go func() { got <- call(ctx) }()
+	locktest.Await(b.Bench, "the request is under way", rule.Fired())
+	cancel()
+	return got
+}
+
 // guardOf returns the guarded context of a hold.
 func guardOf(t testing.TB, ctx context.Context, l Locker) context.Context {
 	t.Helper()
