@@ -377,16 +377,10 @@ func TestFaultWaiterSurvivesAKilledSubscription(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
 		ctx := context.Background()
-		held := k.Rival(b.Direct, b.LockName)
-		waiting := k.One(b.Client(WithPollInterval(time.Hour)), b.LockName)
 		for range 3 {
-			owner := ContextWithOwner(ctx)
-			b.Must(held.Lock(ctx))
-			got := b.StartWaiter(owner, waiting)
+			end := waits(b, k, WithPollInterval(time.Hour))
 			b.Must(b.Rdb.Do(ctx, "client", "kill", "type", "pubsub").Err())
-			b.Must(held.Unlock(ctx))
-			b.Must(locktest.Await(b.Bench, "the waiter notices", got))
-			b.Must(waiting.Unlock(owner))
+			end(0)
 		}
 	})
 }
