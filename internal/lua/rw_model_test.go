@@ -465,7 +465,7 @@ func (r *rwRun) data() (all []string) {
 		left, err := strconv.ParseInt(pttl, 10, 64)
 		r.Must(err)
 		switch {
-		case key == record.LineKey(r.Bench.LockName):
+		case key == record.LineKey(r.LockName):
 			for _, value := range strings.Split(values, ", ") {
 				field, value, _ := strings.Cut(value, "=")
 				switch words := strings.Fields(value); {
@@ -494,7 +494,7 @@ func (r *rwRun) data() (all []string) {
 
 // wants returns what the model has, as data returns it.
 func (r *rwRun) wants() (all []string) {
-	lock := r.Bench.LockName
+	lock := r.LockName
 	if r.m.mode != "" {
 		values := []string{"mode=" + r.m.mode}
 		for field, count := range r.m.holds {

@@ -139,7 +139,7 @@ func TestFaultReleaseCostsTheSameForManyWaiters(t *testing.T) {
 		if l := locktest.LockOf(held); l != nil && l.Traits().Admission == contract.Counting {
 			queued, atWork := 0, int64(0)
 			for i, l := range locks {
-				n, _, _ := locktest.WaitersOf(l.(Locker))
+				n, _, _ := locktest.WaitersOf(l)
 				queued += n
 				atWork += locktest.EngineOf(clients[i]).Probe().Stats().AtWork
 			}
