@@ -66,85 +66,64 @@ func TestQuorumErrorNamesEachNode(t *testing.T) {
 	)
 }
 
-// checkOutcome checks what an outcome matches, what it does not match, and its text, which is "" for nil.
-func checkOutcome(t *testing.T, name string, err error, matches, not []error, text string) {
-	t.Helper()
-	for _, target := range matches {
-		assert.ErrorIs(t, err, target, name)
-	}
-	for _, target := range not {
-		assert.NotErrorIs(t, err, target, name)
-	}
-	if text == "" {
-		assert.NoError(t, err, name)
-	} else {
-		assert.EqualError(t, err, text, name)
-	}
-}
-
 // The outcome of a call whose context a Shutdown has canceled matches ErrClosed, and not context.Canceled, if the
-// function has returned the error of its context. A loss is told as a loss, also one that matches ErrClosed.
-func TestOutcomeOfAShutdown(t *testing.T) {
-	lost := engine.LossError(ErrClosed)
-	unlocked := failed("unlock", "x", lost)
-	for _, test := range []struct {
-		name                string
-		err, cause, release error
-		matches, not        []error
-		text                string
-	}{
-		{"the work is done", nil, ErrClosed, nil, nil, nil, ""},
-		{"canceled", context.Canceled, ErrClosed, nil, []error{ErrClosed}, []error{context.Canceled}, ErrClosed.Error()},
-		{"returns why", ErrClosed, ErrClosed, nil, []error{ErrClosed}, nil, ErrClosed.Error()},
-		{"wraps it", errors.Join(context.Canceled, io.EOF), ErrClosed, nil,
-			[]error{ErrClosed, io.EOF}, []error{context.Canceled}, "context canceled\nEOF\n" + ErrClosed.Error()},
-		{"its own error", io.EOF, ErrClosed, nil, []error{io.EOF}, []error{ErrClosed}, "EOF"},
-		{"the deadline of the caller", context.DeadlineExceeded, ErrClosed, nil,
-			[]error{context.DeadlineExceeded}, []error{ErrClosed}, context.DeadlineExceeded.Error()},
-		{"not confirmed", context.Canceled, ErrClosed, io.ErrNoProgress,
-			[]error{ErrClosed, io.ErrNoProgress}, []error{context.Canceled},
-			ErrClosed.Error() + "\n" + io.ErrNoProgress.Error()},
-		{"lost after that", context.Canceled, ErrClosed, unlocked,
-			[]error{ErrClosed, ErrLockLost}, []error{context.Canceled}, ErrClosed.Error() + "\n" + unlocked.Error()},
-		{"another lock was lost", context.Canceled, lost, nil, []error{context.Canceled}, []error{ErrClosed, ErrLockLost},
-			"context canceled"},
-	} {
-		err := outcome(test.err, test.cause, test.release, false)
-		checkOutcome(t, test.name, err, test.matches, test.not, test.text)
-	}
-}
-
-// The outcome of a call that has lost its lock does not match context.Canceled, and tells of the loss once. It keeps all
-// that the function has returned, and everything that the release tells of other locks.
-func TestOutcomeOfALoss(t *testing.T) {
+// function has returned the error of its context. A loss is told as a loss, also one that matches ErrClosed. The outcome
+// of a call that has lost its lock does not match context.Canceled, and tells of the loss once. It keeps all that the
+// function has returned, and everything that the release tells of other locks.
+func TestOutcomes(t *testing.T) {
+	closed := engine.LossError(ErrClosed)
+	unlockedClosed := failed("unlock", "x", closed)
 	lost := engine.LossError(errors.New("gone"))
 	unlocked := failed("unlock", "x", lost)
 	ended := errors.New("ended by the caller")
-	for _, test := range []struct {
-		name                string
+	for name, test := range map[string]struct {
 		err, cause, release error
-		several             bool
 		matches, not        []error
-		text                string
+		text                string // "": no error
+		several             bool
 	}{
-		{"nothing", nil, nil, nil, false, nil, nil, ""},
-		{"canceled by the caller", context.Canceled, ended, nil, false, []error{context.Canceled}, nil, "context canceled"},
-		{"lost after that", context.Canceled, ended, unlocked, false, []error{context.Canceled, ErrLockLost}, nil,
-			"context canceled\n" + unlocked.Error()},
-		{"lost", context.Canceled, lost, unlocked, false, []error{ErrLockLost}, []error{context.Canceled}, unlocked.Error()},
-		{"lost, and returns why", lost, lost, unlocked, false, []error{ErrLockLost}, nil, lost.Error()},
-		{"lost, of several", lost, lost, unlocked, true, []error{ErrLockLost}, nil, lost.Error() + "\n" + unlocked.Error()},
-		{"lost, and wraps it", errors.Join(context.Canceled, io.EOF), lost, unlocked, false,
-			[]error{ErrLockLost, io.EOF}, []error{context.Canceled}, "context canceled\nEOF\n" + unlocked.Error()},
-		{"another lock was lost", context.Canceled, lost, nil, false, []error{context.Canceled}, []error{ErrLockLost},
-			"context canceled"},
-		{"lost, and its own error", io.EOF, lost, unlocked, false, []error{io.EOF, ErrLockLost}, nil,
-			"EOF\n" + unlocked.Error()},
-		{"not confirmed", io.EOF, nil, io.ErrNoProgress, false, []error{io.EOF, io.ErrNoProgress}, nil,
-			"EOF\n" + io.ErrNoProgress.Error()},
+		"shutdown, the work is done": {nil, ErrClosed, nil, nil, nil, "", false},
+		"shutdown, canceled":         {context.Canceled, ErrClosed, nil, []error{ErrClosed}, []error{context.Canceled}, ErrClosed.Error(), false},
+		"shutdown, returns why":      {ErrClosed, ErrClosed, nil, []error{ErrClosed}, nil, ErrClosed.Error(), false},
+		"shutdown, wraps it": {errors.Join(context.Canceled, io.EOF), ErrClosed, nil,
+			[]error{ErrClosed, io.EOF}, []error{context.Canceled}, "context canceled\nEOF\n" + ErrClosed.Error(), false},
+		"shutdown, its own error": {io.EOF, ErrClosed, nil, []error{io.EOF}, []error{ErrClosed}, "EOF", false},
+		"shutdown, the deadline of the caller": {context.DeadlineExceeded, ErrClosed, nil,
+			[]error{context.DeadlineExceeded}, []error{ErrClosed}, context.DeadlineExceeded.Error(), false},
+		"shutdown, not confirmed": {context.Canceled, ErrClosed, io.ErrNoProgress,
+			[]error{ErrClosed, io.ErrNoProgress}, []error{context.Canceled},
+			ErrClosed.Error() + "\n" + io.ErrNoProgress.Error(), false},
+		"shutdown, lost after that": {context.Canceled, ErrClosed, unlockedClosed,
+			[]error{ErrClosed, ErrLockLost}, []error{context.Canceled}, ErrClosed.Error() + "\n" + unlockedClosed.Error(), false},
+		"shutdown, another lock was lost": {context.Canceled, closed, nil, []error{context.Canceled}, []error{ErrClosed, ErrLockLost},
+			"context canceled", false},
+		"nothing":                {nil, nil, nil, nil, nil, "", false},
+		"canceled by the caller": {context.Canceled, ended, nil, []error{context.Canceled}, nil, "context canceled", false},
+		"lost after that": {context.Canceled, ended, unlocked, []error{context.Canceled, ErrLockLost}, nil,
+			"context canceled\n" + unlocked.Error(), false},
+		"lost":                  {context.Canceled, lost, unlocked, []error{ErrLockLost}, []error{context.Canceled}, unlocked.Error(), false},
+		"lost, and returns why": {lost, lost, unlocked, []error{ErrLockLost}, nil, lost.Error(), false},
+		"lost, of several":      {lost, lost, unlocked, []error{ErrLockLost}, nil, lost.Error() + "\n" + unlocked.Error(), true},
+		"lost, and wraps it": {errors.Join(context.Canceled, io.EOF), lost, unlocked,
+			[]error{ErrLockLost, io.EOF}, []error{context.Canceled}, "context canceled\nEOF\n" + unlocked.Error(), false},
+		"another lock was lost": {context.Canceled, lost, nil, []error{context.Canceled}, []error{ErrLockLost}, "context canceled", false},
+		"lost, and its own error": {io.EOF, lost, unlocked, []error{io.EOF, ErrLockLost}, nil,
+			"EOF\n" + unlocked.Error(), false},
+		"not confirmed": {io.EOF, nil, io.ErrNoProgress, []error{io.EOF, io.ErrNoProgress}, nil,
+			"EOF\n" + io.ErrNoProgress.Error(), false},
 	} {
 		err := outcome(test.err, test.cause, test.release, test.several)
-		checkOutcome(t, test.name, err, test.matches, test.not, test.text)
+		for _, target := range test.matches {
+			assert.ErrorIs(t, err, target, name)
+		}
+		for _, target := range test.not {
+			assert.NotErrorIs(t, err, target, name)
+		}
+		if test.text == "" {
+			assert.NoError(t, err, name)
+		} else {
+			assert.EqualError(t, err, test.text, name)
+		}
 	}
 	quorum := &QuorumError{}
 	assert.ErrorAs(t, outcome(errors.Join(context.Canceled, quorum), lost, unlocked, false), new(*QuorumError))
@@ -671,48 +650,33 @@ func TestAddressesTellServersApart(t *testing.T) {
 	t.Parallel()
 	dialer := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("not dialed") }
 	for name, c := range map[string]struct {
-		rdb  func() redis.UniversalClient
+		opts redis.UniversalOptions
 		told bool
 	}{
-		"a server":            {func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: "a:6379"}) }, true},
-		"the default address": {func() redis.UniversalClient { return redis.NewClient(&redis.Options{}) }, true},
-		"embedded": {func() redis.UniversalClient {
-			return struct{ redis.UniversalClient }{redis.NewClient(&redis.Options{})}
-		}, true},
-		"a Dialer": {func() redis.UniversalClient { return redis.NewClient(&redis.Options{Dialer: dialer}) }, false},
-		"embedded, a Dialer": {func() redis.UniversalClient {
-			return struct{ redis.UniversalClient }{redis.NewClient(&redis.Options{Dialer: dialer})}
-		}, false},
-		"a Cluster": {func() redis.UniversalClient {
-			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"a:6379"}})
-		}, true},
-		"a Cluster, a Dialer": {func() redis.UniversalClient {
-			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"a:6379"}, Dialer: dialer})
-		}, false},
-		"a Sentinel": {func() redis.UniversalClient {
-			return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"a:26379"}})
-		}, false},
-		"a Sentinel, routed": {func() redis.UniversalClient {
-			return redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"a:26379"}})
-		}, false},
-		"any client, for a server": {func() redis.UniversalClient {
-			return redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{"a:6379"}})
-		}, true},
-		"any client, for a Sentinel": {func() redis.UniversalClient {
-			return redis.NewUniversalClient(&redis.UniversalOptions{MasterName: "m", Addrs: []string{"a:26379"}})
-		}, false},
+		"a server":            {redis.UniversalOptions{Addrs: []string{"a:6379"}}, true},
+		"the default address": {redis.UniversalOptions{}, true},
+		"a Dialer":            {redis.UniversalOptions{Dialer: dialer}, false},
+		"a Cluster":           {redis.UniversalOptions{IsClusterMode: true, Addrs: []string{"a:6379"}}, true},
+		"a Cluster, a Dialer": {redis.UniversalOptions{IsClusterMode: true, Addrs: []string{"a:6379"}, Dialer: dialer}, false},
+		"a Sentinel":          {redis.UniversalOptions{MasterName: "m", Addrs: []string{"a:26379"}}, false},
+		"a Sentinel, routed":  {redis.UniversalOptions{MasterName: "m", Addrs: []string{"a:26379"}, RouteByLatency: true}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, b := c.rdb(), c.rdb()
-			first, err := New(a)
-			require.NoError(t, err)
-			second, err := New(b)
-			require.NoError(t, err)
-			t.Cleanup(func() {
-				assert.NoError(t, errors.Join(first.Close(), second.Close(), a.Close(), b.Close()))
-			})
-			l := first.NewMultiLock(first.NewLock("x"), second.NewLock("y"))
-			assert.Equal(t, c.told, l.many.doubt == nil)
+			var locks []Locker
+			for range 2 {
+				rdb := redis.NewUniversalClient(&c.opts)
+				for _, rdb := range []redis.UniversalClient{rdb, struct{ redis.UniversalClient }{rdb}} {
+					client, err := New(rdb)
+					require.NoError(t, err)
+					t.Cleanup(func() { assert.NoError(t, client.Close()) })
+					locks = append(locks, client.NewLock(fmt.Sprint("l", len(locks))))
+				}
+				t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
+			}
+			for i := range 2 { // as they are, and embedded
+				l := locks[i].(*Lock).client.NewMultiLock(locks[i], locks[2+i])
+				assert.Equal(t, c.told, l.many.doubt == nil)
+			}
 		})
 	}
 }

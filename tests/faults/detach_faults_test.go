@@ -100,15 +100,11 @@ func TestFaultAttachThatGivesUpPutsTheHoldBack(t *testing.T) {
 				c := b.PatientClient()
 				ticket := b.Detach(b.Hold(k.One(b.Direct, b.LockName)), time.Hour)
 				rule := b.Proxy.On(locktest.Renames, fault).Times(1)
-				ctx, cancel := context.WithCancel(context.Background())
-				got := make(chan error, 1)
-				go func() {
+				got := gaveUp(b, rule, func(ctx context.Context) error {
 					h, err := c.Attach(ctx, ticket)
 					assert.Nil(b, h)
-					got <- err
-				}()
-				locktest.Await(b.Bench, "the request is under way", rule.Fired())
-				cancel()
+					return err
+				})
 				b.MustBe(locktest.Await(b.Bench, "Attach comes back", got), context.Canceled)
 				isBack := func() bool {
 					i, err := b.Direct.Inspect(context.Background(), b.LockName)
@@ -143,18 +139,11 @@ func TestFaultAttachAfterOneThatGaveUpIsNotRefused(t *testing.T) {
 		ticket := b.Detach(b.Hold(k.One(b.Direct, b.LockName)), time.Hour)
 		attach := b.Proxy.On(locktest.Renames, testredis.StallReply).Times(1)
 		back := b.Proxy.On(locktest.Renames, testredis.HoldRequest).Times(1)
-		ctx, cancel := context.WithCancel(context.Background())
-		got := make(chan error, 1)
-		go func() {
-			_, err := c.Attach(ctx, ticket)
-			got <- err
-		}()
-		locktest.Await(b.Bench, "the request is under way", attach.Fired())
-		cancel()
+		got := gaveUp(b, attach, func(ctx context.Context) error { return locktest.Second(c.Attach(ctx, ticket)) })
 		b.MustBe(locktest.Await(b.Bench, "Attach comes back", got), context.Canceled)
 		locktest.Await(b.Bench, "the hold is being put back", back.Fired())
 
-		ctx, cancel = context.WithTimeout(context.Background(), time.Millisecond)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 		defer cancel()
 		_, err := c.Attach(ctx, ticket)
 		b.MustBe(err, context.DeadlineExceeded)
@@ -177,14 +166,7 @@ func TestFaultAttachThatIsOvertakenByItsRollback(t *testing.T) {
 		ticket := b.Detach(b.Hold(k.One(b.Direct, b.LockName)), time.Hour)
 		attach := b.Proxy.On(locktest.Renames, testredis.HoldRequest).Times(1)
 		back := b.Proxy.On(locktest.Renames, testredis.DelayReply(0)).Times(1)
-		ctx, cancel := context.WithCancel(context.Background())
-		got := make(chan error, 1)
-		go func() {
-			_, err := c.Attach(ctx, ticket)
-			got <- err
-		}()
-		locktest.Await(b.Bench, "the request is under way", attach.Fired())
-		cancel()
+		got := gaveUp(b, attach, func(ctx context.Context) error { return locktest.Second(c.Attach(ctx, ticket)) })
 		locktest.Await(b.Bench, "the rollback is under way", back.Fired())
 		var err error
 		select {

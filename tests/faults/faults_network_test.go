@@ -91,11 +91,7 @@ func TestFaultRequestIsRolledBackWhenCtxIsDone(t *testing.T) {
 func testRollbackWhenCtxIsDone(b *locktest.FaultBench, k locktest.FaultLock, timeout time.Duration) {
 	c := b.ClientOn(b.Proxy.Client(func(o *redis.Options) { o.ReadTimeout = timeout }))
 	rule := b.Proxy.On(k.Takes, testredis.HoldRequest).Times(testredis.Always)
-	ctx, cancel := context.WithCancel(context.Background())
-	got := make(chan error, 1)
-	go func() { got <- k.One(c, b.LockName).Lock(ctx) }()
-	locktest.Await(b.Bench, "the request is under way", rule.Fired())
-	cancel()
+	got := gaveUp(b, rule, k.One(c, b.LockName).Lock)
 	b.MustBe(locktest.Await(b.Bench, "Lock comes back although Redis says nothing", got), context.Canceled)
 	rule.Release() // it runs now, before or after its rollback
 	next := k.Rival(b.Direct, b.LockName)
@@ -167,11 +163,7 @@ func TestFaultLateReaderAcquiresNothing(t *testing.T) {
 				c := b.Shaky()
 				rw := c.NewRWLock(b.LockName)
 				rule := b.Proxy.On(locktest.Calls(record.Script("read_acquire")), testredis.HoldRequest).Times(testredis.Always)
-				ctx, cancel := context.WithCancel(background)
-				got := make(chan error, 1)
-				go func() { got <- lock(ctx, rw.Read()) }()
-				locktest.Await(b.Bench, "the request is under way", rule.Fired())
-				cancel()
+				got := gaveUp(b, rule, func(ctx context.Context) error { return lock(ctx, rw.Read()) })
 				b.MustBe(locktest.Await(b.Bench, "it comes back", got), context.Canceled)
 				testredis.Await(b, "the rollbacks have ended", locktest.Soon, func() bool {
 					return locktest.EngineOf(c).Probe().Stats().AtWork == 0
@@ -270,8 +262,7 @@ func TestFaultBlackHoleEndsValidityInTime(t *testing.T) {
 		const lease = 2 * time.Second
 		l := k.One(b.Shaky(WithWatchdogTimeout(lease)), b.LockName)
 		b.Must(l.Lock(ctx))
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		b.Proxy.BlackHole(true)
 		b.Within(2*lease, "the end of the guard after the last possible renewal", func() {
 			locktest.Await(b.Bench, "the guard ends", guarded.Done())
@@ -303,15 +294,10 @@ func TestFaultFailedRenewalIsRepeated(t *testing.T) {
 					const lease = 5 * time.Second
 					l := k.One(b.Shaky(WithWatchdogTimeout(lease)), b.LockName)
 					b.Must(l.Lock(ctx))
-					guarded, err := l.Guard(ctx)
-					b.Must(err)
+					guarded := guardOf(b, ctx, l)
 					rule := b.Proxy.On(k.Renews, fault).Times(k.Parts)
 					locktest.Await(b.Bench, "a renewal fails", rule.Fired())
-					select {
-					case <-guarded.Done():
-						assert.Fail(b, "one failed renewal lost the lock", context.Cause(guarded))
-					case <-time.After(lease + lease/6):
-					}
+					staysValid(b, guarded, lease+lease/6)
 					b.Must(l.Unlock(ctx))
 				})
 			})
@@ -391,16 +377,10 @@ func TestFaultWaiterSurvivesAKilledSubscription(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
 		ctx := context.Background()
-		held := k.Rival(b.Direct, b.LockName)
-		waiting := k.One(b.Client(WithPollInterval(time.Hour)), b.LockName)
 		for range 3 {
-			owner := ContextWithOwner(ctx)
-			b.Must(held.Lock(ctx))
-			got := b.StartWaiter(owner, waiting)
+			end := waits(b, k, WithPollInterval(time.Hour))
 			b.Must(b.Rdb.Do(ctx, "client", "kill", "type", "pubsub").Err())
-			b.Must(held.Unlock(ctx))
-			b.Must(locktest.Await(b.Bench, "the waiter notices", got))
-			b.Must(waiting.Unlock(owner))
+			end(0)
 		}
 	})
 }
@@ -495,8 +475,7 @@ func TestFaultExhaustedPoolDelaysNoRenewal(t *testing.T) {
 		const lease = 3 * time.Second
 		l := k.One(b.ClientOn(rdb, WithWatchdogTimeout(lease)), b.LockName)
 		b.Must(l.Lock(ctx))
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		conn := rdb.Conn()
 		b.Must(conn.Ping(ctx).Err())
 		if !k.Red { // a RedLock works without one node of three
@@ -507,11 +486,7 @@ func TestFaultExhaustedPoolDelaysNoRenewal(t *testing.T) {
 			took := time.Since(start)
 			assert.LessOrEqual(b, took, locktest.Soon)
 		}
-		select {
-		case <-guarded.Done():
-			assert.Fail(b, "the watchdog starved", context.Cause(guarded))
-		case <-time.After(lease + lease/4):
-		}
+		staysValid(b, guarded, lease+lease/4)
 		b.Must(conn.Close())
 		b.Must(l.Unlock(ctx))
 	})

@@ -93,8 +93,7 @@ func TestChild(t *testing.T) {
 	case "hold":
 		l := lockOf(does[3]).One(c, b.LockName)
 		b.Must(l.Lock(ctx))
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		last := time.Now()
 		say("held")
 		for {
@@ -295,8 +294,7 @@ func manyLocks(b *locktest.FaultBench, c *Client) {
 	for i := range locktest.Full(10, 50) {
 		l := c.NewLock(fmt.Sprint(b.LockName, i))
 		b.Must(l.Lock(ctx))
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		locks, guards = append(locks, l), append(guards, guarded)
 	}
 	kept := 0

@@ -46,6 +46,23 @@ func config(b *locktest.FaultBench, name, value string) {
 	b.Must(b.Rdb.ConfigSet(context.Background(), name, value).Err())
 }
 
+// waits has a waiter for a lock that is held. end checks that it still waits after a while, and gets the lock when that is
+// released.
+func waits(b *locktest.FaultBench, k locktest.FaultLock, opts ...Option) (end func(after time.Duration)) {
+	b.Helper()
+	ctx, owner := context.Background(), ContextWithOwner(context.Background())
+	held, waiting := k.Rival(b.Direct, b.LockName), k.One(b.Client(opts...), b.LockName)
+	b.Must(held.Lock(ctx))
+	got := b.StartWaiter(owner, waiting)
+	return func(after time.Duration) {
+		b.Helper()
+		locktest.Stays(b, "the waiter gave up, or is in", got, after)
+		b.Must(held.Unlock(ctx))
+		b.Must(locktest.Await(b.Bench, "the waiter gets the lock", got))
+		b.Must(waiting.Unlock(owner))
+	}
+}
+
 // Row 37: a paused Redis.
 func TestFaultPausedRedisEndsValidityAndCalls(t *testing.T) {
 	t.Parallel()
@@ -55,8 +72,7 @@ func TestFaultPausedRedisEndsValidityAndCalls(t *testing.T) {
 		c := b.Client(WithWatchdogTimeout(lease))
 		l, other := k.One(c, b.LockName), k.One(c, b.LockName+"-other")
 		b.Must(l.Lock(ctx))
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		b.Server.Freeze()
 		start := time.Now()
 		ok, err := other.TryLock(ctx, 100*time.Millisecond, 0)
@@ -69,8 +85,7 @@ func TestFaultPausedRedisEndsValidityAndCalls(t *testing.T) {
 		b.MustBe(other.Lock(deadline), context.DeadlineExceeded)
 		took := time.Since(start)
 		assert.LessOrEqual(b, took, locktest.Soon/2, "time of Lock")
-		locktest.Await(b.Bench, "the guard ends", guarded.Done())
-		b.MustBe(context.Cause(guarded), ErrLockLost)
+		b.Ends(guarded, ErrLockLost)
 		start = time.Now()
 		b.MustBe(l.Unlock(ctx), ErrLockLost)
 		took = time.Since(start)
@@ -92,8 +107,7 @@ func TestFaultRestartWithoutDataIsReported(t *testing.T) {
 		l := k.One(b.Client(WithWatchdogTimeout(3*time.Second)), b.LockName)
 		b.Must(l.Lock(ctx))
 		token := tokenOf(b, ctx, l)
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		owner := ContextWithOwner(ctx)
 		waiting := k.Rival(b.Client(WithPollInterval(200*time.Millisecond)), b.LockName)
 		got := b.StartWaiter(owner, waiting)
@@ -102,8 +116,7 @@ func TestFaultRestartWithoutDataIsReported(t *testing.T) {
 		if token != 0 {
 			assert.Greater(b, tokenOf(b, owner, waiting), token, "the token of the next holder")
 		}
-		locktest.Await(b.Bench, "the old holder is told", guarded.Done())
-		b.MustBe(context.Cause(guarded), ErrLockLost)
+		b.Ends(guarded, ErrLockLost)
 		b.MustBe(l.Unlock(ctx), ErrLockLost)
 		b.Must(waiting.Unlock(owner))
 	})
@@ -144,17 +157,12 @@ func TestFaultHoldsAreRenewedWithoutMemory(t *testing.T) {
 		c := b.Client(WithWatchdogTimeout(lease))
 		l := k.One(c, b.LockName)
 		b.Must(l.Lock(ctx))
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		config(b, "maxmemory", "1")
 		if k.Name != "write" { // Redis allows the writes of this one, because the first of them frees memory
 			refuses(b, k.One(c, b.LockName+"-2"), "OOM")
 		}
-		select {
-		case <-guarded.Done():
-			assert.Fail(b, "lost", context.Cause(guarded))
-		case <-time.After(lease + lease/6): // renewed
-		}
+		staysValid(b, guarded, lease+lease/6)
 		b.Must(l.Unlock(ctx))
 		b.IsLocked(l, false)
 		config(b, "maxmemory", "0")
@@ -169,8 +177,7 @@ func TestFaultEvictedRecordIsReported(t *testing.T) {
 		l := k.One(b.Client(WithWatchdogTimeout(3*time.Second)), b.LockName)
 		b.Must(l.Lock(ctx))
 		token := tokenOf(b, ctx, l)
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		config(b, "maxmemory", "1")
 		testredis.Await(b, "the record is evicted", locktest.Soon, func() bool { return len(b.Keys()) == 0 })
 		config(b, "maxmemory", "0")
@@ -179,8 +186,7 @@ func TestFaultEvictedRecordIsReported(t *testing.T) {
 		if token != 0 {
 			assert.Greater(b, tokenOf(b, ctx, next), token, "the token of the next holder")
 		}
-		locktest.Await(b.Bench, "the guard ends", guarded.Done())
-		b.MustBe(context.Cause(guarded), ErrLockLost)
+		b.Ends(guarded, ErrLockLost)
 		b.MustBe(l.Unlock(ctx), ErrLockLost)
 		b.Holds(next, 1)
 		b.Must(next.Unlock(ctx))
@@ -226,8 +232,7 @@ func TestFaultServerClockJumpIsReported(t *testing.T) {
 		l, next := k.One(b.Client(WithWatchdogTimeout(lease)), b.LockName), k.Rival(b.Direct, b.LockName)
 		b.Must(l.Lock(ctx))
 		token := tokenOf(b, ctx, l)
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 
 		// Ahead: all leases have expired, and the holder learns of the loss at its next renewal.
 		b.Server.Jump(time.Hour)
@@ -238,8 +243,7 @@ func TestFaultServerClockJumpIsReported(t *testing.T) {
 		if token != 0 {
 			assert.Greater(b, tokenOf(b, ctx, next), token, "the token of the next holder")
 		}
-		locktest.Await(b.Bench, "the guard ends", guarded.Done())
-		b.MustBe(context.Cause(guarded), ErrLockLost)
+		b.Ends(guarded, ErrLockLost)
 		b.MustBe(l.Unlock(ctx), ErrLockLost)
 
 		// Back: leases last longer, and a release works all the same.
@@ -261,8 +265,7 @@ func TestFaultTimeOfASlowRequestIsNotValid(t *testing.T) {
 		const lease = 5 * time.Second
 		held := k.One(b.Client(WithWatchdogTimeout(lease)), b.LockName+"-held")
 		b.Must(held.Lock(ctx))
-		guardedHeld, err := held.Guard(ctx)
-		b.Must(err)
+		guardedHeld := guardOf(b, ctx, held)
 
 		l := k.One(b.Client(), b.LockName)
 		var before int
@@ -280,8 +283,7 @@ func TestFaultTimeOfASlowRequestIsNotValid(t *testing.T) {
 			require.Less(b, slow, lease/4, "Redis was not slow") // or this process was: the pause was nearly over before
 			b.Must(l.Unlock(ctx))
 		}
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		assert.LessOrEqual(
 			b,
 			commands(b, "evalsha")-before,
@@ -311,16 +313,11 @@ func TestFaultHoldSurvivesMaxClients(t *testing.T) {
 		const lease = 5 * time.Second
 		l := k.One(b.Client(WithWatchdogTimeout(lease)), b.LockName)
 		b.Must(l.Lock(ctx))
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		config(b, "maxclients", "1")
 		other := k.Rival(b.Client(), b.LockName)
 		refuses(b, other, "")
-		select {
-		case <-guarded.Done():
-			assert.Fail(b, "lost", context.Cause(guarded))
-		case <-time.After(lease + lease/6):
-		}
+		staysValid(b, guarded, lease+lease/6)
 		config(b, "maxclients", "1000")
 		b.Must(l.Unlock(ctx))
 		ok, err := other.TryLock(ctx, locktest.Soon, 0)
@@ -400,11 +397,7 @@ func TestFaultWaiterRidesOutLoading(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, ownRedis("--loading-process-events-interval-bytes", "1024"), func(b *locktest.FaultBench, k locktest.FaultLock) {
 		ctx := context.Background()
-		held := k.Rival(b.Direct, b.LockName)
-		b.Must(held.Lock(ctx))
-		owner := ContextWithOwner(ctx)
-		waiting := k.One(b.Client(WithPollInterval(50*time.Millisecond)), b.LockName)
-		got := b.StartWaiter(owner, waiting)
+		end := waits(b, k, WithPollInterval(50*time.Millisecond))
 		b.Must(
 			b.Rdb.Eval(ctx, "for i = 1, 1500 do redis.call('set', 'filler' .. i, string.rep('x', 100)) end return 1", nil).Err(),
 		)
@@ -420,10 +413,7 @@ func TestFaultWaiterRidesOutLoading(t *testing.T) {
 		})
 		refuses(b, k.One(b.Direct, b.LockName+"-other"), "LOADING")
 		wg.Wait()
-		locktest.Stays(b, "the waiter gave up, or in", got, 100*time.Millisecond)
-		b.Must(held.Unlock(ctx))
-		b.Must(locktest.Await(b.Bench, "the waiter gets the lock", got))
-		b.Must(waiting.Unlock(owner))
+		end(100 * time.Millisecond)
 	})
 }
 
@@ -525,19 +515,12 @@ func busyScript(b *locktest.FaultBench) (end func()) {
 func TestFaultWaiterRidesOutABusyScript(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, ownRedis("--busy-reply-threshold", "50"), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
-		held := k.Rival(b.Direct, b.LockName)
-		b.Must(held.Lock(ctx))
-		owner := ContextWithOwner(ctx)
-		waiting := k.One(b.Client(WithPollInterval(20*time.Millisecond)), b.LockName)
-		got := b.StartWaiter(owner, waiting)
-		end := busyScript(b)
+		end := waits(b, k, WithPollInterval(20*time.Millisecond))
+		kill := busyScript(b)
 		refuses(b, k.One(b.Direct, b.LockName+"-other"), "BUSY")
-		locktest.Stays(b, "the waiter gave up", got, 200*time.Millisecond)
-		end()
-		b.Must(held.Unlock(ctx))
-		b.Must(locktest.Await(b.Bench, "the waiter gets the lock", got))
-		b.Must(waiting.Unlock(owner))
+		time.Sleep(200 * time.Millisecond)
+		kill()
+		end(0)
 	})
 }
 
@@ -593,8 +576,7 @@ func TestFaultChangedPasswordIsReported(t *testing.T) {
 		const lease = 4 * time.Second
 		l := k.One(b.Client(WithWatchdogTimeout(lease)), b.LockName)
 		b.Must(l.Lock(ctx))
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		admin := b.Server.Client(func(o *redis.Options) { o.Username, o.Password = "admin", "pw" })
 		b.Must(b.Rdb.Do(ctx, "acl", "setuser", "admin", "on", ">pw", "+@all", "~*", "&*").Err())
 		b.Must(admin.Ping(ctx).Err())
@@ -665,21 +647,10 @@ func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
 	})
 }
 
-// Row 29: a script that Redis stops half way leaves no lock behind.
+// Row 29: a script that Redis stops half way leaves no lock behind. The story counter has scripts that fail at the token.
 func TestFaultScriptThatFailsHalfWayLeavesNothing(t *testing.T) {
 	b := locktest.NewFaultBench(t)
 	ctx := context.Background()
-	tokens := "redisson_lock_token:{" + b.LockName + "}"
-	b.Must(b.Rdb.HSet(ctx, tokens, "not", "a counter").Err())
-	for _, l := range []Locker{
-		b.Direct.NewLock(b.LockName, Fenced()), b.Direct.NewFairLock(b.LockName, Fenced()),
-		b.Direct.NewRWLock(b.LockName, Fenced()).Write(),
-	} {
-		assert.ErrorIs(t, l.Lock(ctx), ErrNotALock)
-		testredis.Await(t, "nothing is left", locktest.Soon, func() bool { return len(b.Keys()) == 1 })
-	}
-	b.Must(b.Rdb.Del(ctx, tokens).Err())
-
 	b.Must(b.Rdb.Do(ctx, "acl", "setuser", "careful", "on", ">pw", "~*", "&*", "+@all", "-pexpire").Err())
 	c := b.ClientOn(b.Proxy.Client(func(o *redis.Options) { o.Username, o.Password = "careful", "pw" }))
 	l := c.NewLock(b.LockName)
@@ -690,12 +661,7 @@ func TestFaultScriptThatFailsHalfWayLeavesNothing(t *testing.T) {
 
 	// A script that fails after its caller has left leaves no lock behind either.
 	held, before := b.Proxy.On(locktest.Calls(record.Script("lock_acquire")), testredis.HoldRequest), commands(b, "evalsha")
-	ending, end := context.WithCancel(ctx)
-	go func() {
-		<-held.Fired()
-		end()
-	}()
-	b.MustBe(l.Lock(ending), context.Canceled)
+	b.MustBe(locktest.Await(b.Bench, "Lock comes back", gaveUp(b, held, l.Lock)), context.Canceled)
 	held.Release()
 	testredis.Await(t, "it has run", locktest.Soon, func() bool { return commands(b, "evalsha") > before })
 	testredis.Await(t, "it is rolled back", locktest.Soon, func() bool { return locktest.EngineOf(c).Probe().Stats().AtWork == 0 })

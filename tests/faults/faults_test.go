@@ -52,6 +52,35 @@ func tokenOf(b *locktest.FaultBench, ctx context.Context, l Locker) int64 {
 	return token
 }
 
+// gaveUp makes a call whose context is canceled as soon as rule has hit its request, and returns where its error arrives.
+func gaveUp(b *locktest.FaultBench, rule *testredis.Rule, call func(context.Context) error) <-chan error {
+	b.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	got := make(chan error, 1)
+	go func() { got <- call(ctx) }()
+	locktest.Await(b.Bench, "the request is under way", rule.Fired())
+	cancel()
+	return got
+}
+
+// guardOf returns the guarded context of a hold.
+func guardOf(t testing.TB, ctx context.Context, l Locker) context.Context {
+	t.Helper()
+	guarded, err := l.Guard(ctx)
+	require.NoError(t, err)
+	return guarded
+}
+
+// staysValid checks that a hold is not lost for so long.
+func staysValid(t testing.TB, guarded context.Context, d time.Duration) {
+	t.Helper()
+	select {
+	case <-guarded.Done():
+		assert.Fail(t, "lost", context.Cause(guarded))
+	case <-time.After(d):
+	}
+}
+
 const suiteTests = "TestLock TestFencedLock TestFairLock TestSemaphore TestReadLock TestWriteLock TestMultiLock " +
 	"TestRedLock"
 

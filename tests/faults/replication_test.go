@@ -237,8 +237,7 @@ func TestClusterSlotHalfWayKeepsHolds(t *testing.T) {
 	for _, k := range takeovers {
 		l := k.One(client(WithWatchdogTimeout(lease)), tag+"-alone-"+k.Name)
 		b.Must(l.Lock(ctx))
-		guarded, err := l.Guard(ctx)
-		b.Must(err)
+		guarded := guardOf(b, ctx, l)
 		alone[l] = guarded
 	}
 	to := otherMaster(cluster, tag)
@@ -294,8 +293,7 @@ func TestClusterReaderKeepsItsHoldCountsHalfWay(t *testing.T) {
 		write := b.ClientOn(cluster.Client(), WithPollInterval(50*time.Millisecond)).NewRWLock(name).Write()
 		reader, writer := ContextWithOwner(ctx), ContextWithOwner(ctx)
 		b.Must(read.Lock(reader))
-		guarded, err := read.Guard(reader)
-		b.Must(err)
+		guarded := guardOf(b, reader, read)
 		got := make(chan error, 1)
 		go func() { got <- write.Lock(writer) }()
 		from := cluster.MasterOf(name)
@@ -362,8 +360,7 @@ func TestSyncedReplicas(t *testing.T) {
 
 			master.AcceptReplicas()
 			testredis.Await(b, "the replica is back", locktest.ClusterSoon, func() bool { return l.Lock(owner) == nil })
-			guarded, err := l.Guard(owner)
-			b.Must(err)
+			guarded := guardOf(b, owner, l)
 			master.RefuseReplicas()
 			select { // renewals no longer count
 			case <-guarded.Done():
