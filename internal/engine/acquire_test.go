@@ -67,9 +67,8 @@ func TestEngineTryLockOfANameHeldHereSendsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		before := len(e.redis.Requests)
-		ok, err := e.lockWith(context.Background(), 2, Request{Wait: 0})
+		err := e.misses(context.Background(), 2, Request{Wait: 0})
 		assert.NoError(t, err)
-		assert.False(t, ok)
 		assert.Zero(t, len(e.redis.Requests)-before, "requests")
 		e.unlock(1)
 	})
@@ -128,8 +127,7 @@ func TestEngineOutages(t *testing.T) {
 		down := fakeredis.Fault{Block: io.EOF}
 		e.faults(down)
 		start := time.Now()
-		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
-		assert.False(t, ok)
+		err := e.misses(context.Background(), 1, Request{Wait: forever})
 		assert.ErrorIs(t, err, io.EOF)
 		assert.LessOrEqual(t, time.Since(start), 2*time.Second)
 		tries := e.redis.Count("acquire")
@@ -183,8 +181,7 @@ func TestEngineEveryCallerLearnsOfADeadServerAtOnce(t *testing.T) {
 				start := time.Now()
 				for o := range Owner(100) {
 					wg.Go(func() {
-						ok, err := e.lockWith(context.Background(), o+1, Request{Wait: forever})
-						assert.False(t, ok, "%v", err)
+						err := e.misses(context.Background(), o+1, Request{Wait: forever})
 						assert.True(t, errors.Is(err, io.EOF) || errors.Is(err, send.ErrSilent), "%v", err)
 					})
 				}
@@ -390,15 +387,14 @@ func TestEngineLeaseShorterThanAnAnswerIsAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = 50 * time.Millisecond
 		start := time.Now()
-		ok, err := e.lockWith(context.Background(), 1, leased(60*time.Millisecond))
-		assert.False(t, ok)
+		err := e.misses(context.Background(), 1, leased(60*time.Millisecond))
 		assert.ErrorIs(t, err, ErrLockLost)
 		assert.ErrorIs(t, err, ErrLate)
 		n := e.redis.Count("acquire")
 		assert.Equal(t, MostAsked, n, "asked %d times", n)
 		assert.LessOrEqual(t, time.Since(start), 10*2*e.redis.Latency, "time taken")
 		e.assertFree("is left")
-		ok, err = e.lockWith(context.Background(), 1, leased(time.Millisecond))
+		ok, err := e.lockWith(context.Background(), 1, leased(time.Millisecond))
 		assert.NoError(t, err, "a lease of 1ms")
 		assert.True(t, ok, "a lease of 1ms")
 		e.lock(1)

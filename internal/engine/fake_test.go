@@ -291,6 +291,14 @@ func (e *bubbleEngine) lockWith(ctx context.Context, o Owner, r Request) (bool, 
 	return e.acquire(ctx, newFakeLock(e.redis, "x"), o, r)
 }
 
+// misses asserts that o does not get the lock x, and returns the error.
+func (e *bubbleEngine) misses(ctx context.Context, o Owner, r Request) error {
+	e.t.Helper()
+	ok, err := e.lockWith(ctx, o, r)
+	assert.False(e.t, ok, "%v gets the lock", o)
+	return err
+}
+
 func (e *bubbleEngine) unlockErr(o Owner) error {
 	return e.Release(context.Background(), newFakeLock(e.redis, "x"), o)
 }

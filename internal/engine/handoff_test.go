@@ -441,10 +441,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 					if way == "let in" {
 						kind = newSharedFake(e.redis, "x")
 					}
-					take := func(o Owner) {
-						e.take(kind, o)
-					}
-					take(1)
+					e.take(kind, 1)
 					var before *hold
 					e.holdOf(kind.Traits().ID, 1, func(h *hold) {
 						if before = h; way == "let in" { // it has left the queue by now, and enters it again
@@ -455,7 +452,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 						}
 					})
 					got := make(chan struct{})
-					go func() { take(2); close(got) }()
+					go func() { e.take(kind, 2); close(got) }()
 					synctest.Wait()
 
 					record := before.record

@@ -22,14 +22,11 @@ func TestMinHoldHandsNothingOffBeforeItHasPassed(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const d = 12 * time.Second
 		l, start := newLimitedLock(e.redis, contract.Limits{MinHold: d}), time.Now()
-		take := func(o Owner) {
-			e.take(l, o)
-		}
-		take(1)
+		e.take(l, 1)
 		var wg sync.WaitGroup
 		for o := Owner(2); o < 4; o++ {
 			wg.Go(func() {
-				take(o)
+				e.take(l, o)
 				assert.GreaterOrEqual(t, time.Since(start), time.Duration(o-1)*d, "the time until %v has it", o)
 				e.giveBack(l, o)
 			})
@@ -37,7 +34,7 @@ func TestMinHoldHandsNothingOffBeforeItHasPassed(t *testing.T) {
 		}
 		e.giveBack(l, 1)
 		wg.Wait()
-		take(1)
+		e.take(l, 1)
 		assert.GreaterOrEqual(t, time.Since(start), 3*d, "the time until the first owner has it again")
 		assert.Less(t, time.Since(start), 3*d+3*time.Second+4*time.Millisecond, "each waits for the max wake delay at most")
 		e.giveBack(l, 1)
@@ -50,9 +47,7 @@ func TestMinHoldIsKeptForAHoldThatWasAcquiredBefore(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newLimitedLock(e.redis, contract.Limits{MinHold: 10 * time.Second})
 		for range 2 {
-			ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
-			require.True(t, ok)
-			require.NoError(t, err)
+			e.take(l, 1)
 		}
 		e.DropMinHold(l, 1)
 		e.giveBack(l, 1)
@@ -76,9 +71,7 @@ func newLimitedLock(r *fakeredis.Redis, l contract.Limits) *fakeLock {
 func TestMinHoldUnconfirmedDeletesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newLimitedLock(e.redis, contract.Limits{MinHold: 40 * time.Second})
-		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
-		require.True(t, ok)
-		require.NoError(t, err)
+		e.take(l, 1)
 		e.faults(fakeredis.Fault{Block: io.EOF})
 		assert.Error(t, e.Release(context.Background(), l, 1))
 		time.Sleep(3 * time.Second)
@@ -94,9 +87,7 @@ func TestMinHoldUnconfirmedDeletesNothing(t *testing.T) {
 func TestMinHoldUnlockReportsARecordThatIsGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newLimitedLock(e.redis, contract.Limits{MinHold: 10 * time.Second})
-		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
-		require.True(t, ok)
-		require.NoError(t, err)
+		e.take(l, 1)
 		lost := true
 		e.redis.Set(func() {
 			delete(e.redis.Records, "x")
@@ -118,9 +109,7 @@ func TestMinHoldUnlockReportsARecordThatIsGone(t *testing.T) {
 func TestMinHoldUnlockIsNilWhenTheTimeEndsBeforeItsAnswer(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newLimitedLock(e.redis, contract.Limits{MinHold: 10 * time.Millisecond})
-		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
-		require.True(t, ok)
-		require.NoError(t, err)
+		e.take(l, 1)
 		answers := 0
 		e.fail(func(string) (f fakeredis.Fault) {
 			if answers++; answers == 1 {
@@ -140,9 +129,7 @@ func TestMinHoldOutlivesARenewalUnderWay(t *testing.T) {
 	for name, answer := range map[string]time.Duration{"answered last": 0, "answered first": time.Second} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			l, start := newLimitedLock(e.redis, contract.Limits{MinHold: 14 * time.Second}), time.Now()
-			ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
-			require.True(t, ok)
-			require.NoError(t, err)
+			e.take(l, 1)
 			faults := []fakeredis.Fault{{Late: 700 * time.Millisecond}, {Answer: answer}} // of the renewal and of the Unlock
 			e.fail(func(string) (f fakeredis.Fault) {
 				if len(faults) > 0 {
@@ -219,15 +206,12 @@ func TestMaxHoldCountsFromTheHandoff(t *testing.T) {
 			e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
 			ctx := context.Background()
 			first, second := newLimitedLock(e.redis, s.from), newLimitedLock(e.redis, s.to)
-			ok, err := e.acquire(ctx, first, 1, Request{Wait: forever})
-			require.True(t, ok)
-			require.NoError(t, err)
+			e.take(first, 1)
 			var got time.Time
 			var guarded context.Context
+			var err error
 			done := begin(func() {
-				ok, err := e.acquire(ctx, second, 2, Request{Wait: forever})
-				assert.True(t, ok)
-				assert.NoError(t, err)
+				e.take(second, 2)
 				got = time.Now()
 				guarded, err = e.Guard(ctx, second, 2)
 				assert.NoError(t, err)
@@ -282,9 +266,7 @@ func holdCountOf(e *Engine, l contract.Lock, o Owner) int {
 func TestMinHoldIsKeptByFewRequestsAfterTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l, begin := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second}), time.Now()
-		ok, err := e.acquire(ctx, l, 1, leased(5*time.Second))
-		require.True(t, ok)
-		require.NoError(t, err)
+		e.take(l, 1, leased(5*time.Second))
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Answer: 700 * time.Millisecond, Err: io.EOF})
 		short, cancel := context.WithTimeout(ctx, time.Second/2)
 		defer cancel()

@@ -28,8 +28,7 @@ func TestEngineRollsBackAnAttemptThatWasGivenUp(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 900*time.Millisecond)
 		defer cancel()
 		start := time.Now()
-		ok, err := e.lockWith(ctx, 1, Request{Wait: forever})
-		assert.False(t, ok)
+		err := e.misses(ctx, 1, Request{Wait: forever})
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		took := time.Since(start)
 		assert.Equal(t, 900*time.Millisecond, took, "came back after %v", took)
@@ -44,8 +43,7 @@ func TestEngineRollsBackAnAttemptThatWasGivenUp(t *testing.T) {
 func TestEngineAttemptThatRunsAfterItsRollbackExpires(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.faults(fakeredis.Fault{Block: io.ErrUnexpectedEOF})
-		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
-		require.False(t, ok)
+		err := e.misses(context.Background(), 1, Request{Wait: forever})
 		require.Error(t, err)
 		e.heal()
 		time.Sleep(2 * UnlockTime)
@@ -72,8 +70,7 @@ func TestEngineAttemptThatRunsAfterAnOutageIsRolledBack(t *testing.T) {
 			}
 			return fakeredis.Fault{Block: io.ErrUnexpectedEOF}
 		}
-		ok, err := e.lockWith(context.Background(), 1, Request{Wait: time.Second})
-		require.False(t, ok)
+		err := e.misses(context.Background(), 1, Request{Wait: time.Second})
 		require.Error(t, err)
 		time.Sleep(outage)
 		e.heal()
@@ -97,8 +94,7 @@ func TestEngineRollbackThatIsRefusedGoesOn(t *testing.T) {
 				}
 				return fakeredis.Fault{Block: refusal}
 			}
-			ok, err := e.lockWith(context.Background(), 1, Request{Wait: time.Second, Lease: time.Hour})
-			require.False(t, ok)
+			err := e.misses(context.Background(), 1, Request{Wait: time.Second, Lease: time.Hour})
 			require.Error(t, err)
 			time.Sleep(long)
 			e.assertHeld()
@@ -145,8 +141,7 @@ func TestEngineRollsBackALimitedNumberOfAttemptsInTheBackground(t *testing.T) {
 		e.faults(fakeredis.Fault{Block: io.ErrUnexpectedEOF})
 		e.undoing.Store(mostUndone - 1)
 		for owner := range Owner(3) {
-			ok, err := e.lockWith(context.Background(), owner+1, Request{Wait: time.Second})
-			require.False(t, ok)
+			err := e.misses(context.Background(), owner+1, Request{Wait: time.Second})
 			require.Error(t, err)
 		}
 		time.Sleep(2 * UnlockTime)
@@ -323,8 +318,7 @@ func TestEngineRollbackThatOvertakesItsAttempt(t *testing.T) {
 			e.faults(fakeredis.Fault{Ghost: late}, "acquire")
 			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 			defer cancel()
-			ok, err := e.lockWith(ctx, 1, Request{Wait: forever})
-			require.False(t, ok)
+			err := e.misses(ctx, 1, Request{Wait: forever})
 			require.Error(t, err)
 			e.heal()
 			time.Sleep(1500 * time.Millisecond)

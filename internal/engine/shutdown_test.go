@@ -55,12 +55,10 @@ func TestShutdownWaitsForTheLastUnlock(t *testing.T) {
 func TestShutdownSaysWhatIsLeft(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
-		ok, err := e.acquire(context.Background(), newFakeLock(e.redis, "other"), -7, Request{Wait: forever})
-		require.True(t, ok)
-		require.NoError(t, err)
+		e.take(newFakeLock(e.redis, "other"), -7)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		err = e.Shutdown(ctx)
+		err := e.Shutdown(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		for _, text := range []string{"relock: shutdown: ", "2 locks are still held", "x by goroutine 1",
 			"other by owner 7"} {
@@ -88,14 +86,7 @@ func TestShutdownEndsWithClose(t *testing.T) {
 func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
-		ok, err := e.acquire(
-			context.Background(),
-			newFakeLock(e.redis, "explicit"),
-			1,
-			leased(time.Second),
-		)
-		require.True(t, ok)
-		require.NoError(t, err)
+		e.take(newFakeLock(e.redis, "explicit"), 1, leased(time.Second))
 		first, second := e.shutdownLater(context.Background()), e.shutdownLater(context.Background())
 		time.Sleep(2 * time.Second)
 		assert.Empty(t, first, "it returns while a lock is held")
