@@ -28,10 +28,11 @@ func (m *matrix) print(w io.Writer) {
 	for i, r := range m.rows {
 		fmt.Fprintf(w, "%-32s", r.name())
 		var by []string
+		tried := false // it is not, after an interrupt
 		for j, s := range m.suites {
 			mark := ' '
 			if o, ok := m.cells[[2]int{i, j}]; ok {
-				mark = o.mark
+				mark, tried = o.mark, true
 			}
 			fmt.Fprintf(w, " %c", mark)
 			if mark == found {
@@ -39,10 +40,10 @@ func (m *matrix) print(w io.Writer) {
 			}
 		}
 		fmt.Fprintln(w)
-		switch len(by) {
-		case 0:
+		switch {
+		case tried && len(by) == 0:
 			nobody = append(nobody, r.name())
-		case 1:
+		case len(by) == 1:
 			only[by[0]] = append(only[by[0]], r.name())
 		}
 	}
