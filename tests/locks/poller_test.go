@@ -145,7 +145,8 @@ func silentGrants(t *testing.T, lock func(c *Client, name string) Locker, locks 
 	const delay = 200 * time.Millisecond
 	b := locktest.NewFaultBenchOn(t, testredis.Start(t))
 	ctx := context.Background()
-	waits := b.Bench.ClientOn(b.Proxy.Client(), WithPollInterval(delay))
+	named := func(o *redis.Options) { o.ClientName = "waits" } // the holder ends its own subscription when it has released
+	waits := b.Bench.ClientOn(b.Proxy.Client(named), WithPollInterval(delay))
 	owner := ContextWithOwner(ctx) // has all locks, and releases them together: one by one takes a busy machine too long
 	var held []Locker
 	got := make(chan error, locks)
@@ -163,13 +164,17 @@ func silentGrants(t *testing.T, lock func(c *Client, name string) Locker, locks 
 	testredis.Await(t, "all stand in their lines", 2*locktest.Soon, func() bool {
 		return len(b.Rdb.Keys(ctx, "relock_line:{"+b.LockName+"*").Val()) == locks
 	})
-	subscribers := func() []string {
+	subscriptions := func() (ids []string) {
 		clients, err := b.Rdb.Do(ctx, "client", "list", "type", "pubsub").Text()
 		b.Must(err)
-		return regexp.MustCompile(`(?m)^id=\d+`).FindAllString(clients, -1)
+		for _, found := range regexp.MustCompile(`(?m)^id=(\d+) .* name=waits `).FindAllStringSubmatch(clients, -1) {
+			ids = append(ids, found[1])
+		}
+		return ids
 	}
 	b.Hears(b.Direct)
-	before := subscribers()
+	before := subscriptions()
+	require.NotEmpty(t, before)
 	silent := b.Proxy.On(testredis.Command("ping"), testredis.StallReply)
 	locktest.Await(b.Bench, "the subscription is silent", silent.Fired())
 	for _, l := range held {
@@ -178,7 +183,7 @@ func silentGrants(t *testing.T, lock func(c *Client, name string) Locker, locks 
 	for range locks {
 		b.Must(locktest.Await(b.Bench, "a waiter notices that it has the lock", got))
 	}
-	after := subscribers()
+	after := subscriptions()
 	all.Wait()
 	return slices.Equal(before, after)
 }
