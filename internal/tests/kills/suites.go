@@ -1,6 +1,6 @@
 package main
 
-// The suites: the columns of the matrix. Whoever moves tests moves their lines here along.
+// The suites: the columns of the matrix. When tests move, their lines here move along.
 
 // A suite is some tests of one package.
 type suite struct {
@@ -26,10 +26,10 @@ var suites = []suite{
 	{name: "scripts", dir: "internal/lua", tests: "scripts_test.go", of: scripts},
 	{name: "conformance", dir: "tests/locks", tests: "^(TestLock|TestFencedLock|TestFairLock|TestFencedFairLock|TestReadLock|" +
 		"TestWriteLock|TestFencedWriteLock|TestSemaphore|TestMultiLock|TestMultiLockInOneStep)$", of: scripts | code},
-	{name: "line-grants", dir: "tests/locks", tests: "line_grants_test.go", of: scripts},
-	{name: "line-leaving", dir: "tests/locks", tests: "line_leaving_test.go", of: scripts},
+	{name: "line-grants", dir: "tests/locks", tests: "line_grants_test.go", of: scripts | code},
+	{name: "line-leaving", dir: "tests/locks", tests: "line_leaving_test.go", of: scripts | code},
 	{name: "line-expiry", dir: "tests/locks", tests: "line_expiry_test.go", of: scripts},
-	{name: "line-java", dir: "tests/locks", tests: "line_java_test.go", of: scripts},
+	{name: "line-java", dir: "tests/locks", tests: "line_java_test.go", of: scripts | code},
 	{name: "line-rights", dir: "tests/locks", tests: "line_rights_test.go", of: scripts},
 	{name: "line-rw", dir: "tests/locks", tests: "line_rw_test.go", of: scripts},
 	{name: "fair-grants", dir: "tests/locks", tests: "fair_grants_test.go", of: scripts},
@@ -38,8 +38,8 @@ var suites = []suite{
 	{name: "rwlock-line", dir: "tests/locks", tests: "rwlock_line_test.go", of: scripts},
 	{name: "semaphore-line", dir: "tests/locks", tests: "semaphore_line_test.go", of: scripts},
 	{name: "semaphore-several", dir: "tests/locks", tests: "semaphore_several_test.go", of: scripts},
-	{name: "tombstones", dir: "tests/locks", tests: "tombstones_test.go", of: scripts},
-	{name: "tokens", dir: "tests/locks", tests: "tokens_test.go", of: scripts},
+	{name: "tombstones", dir: "tests/locks", tests: "tombstones_test.go", of: scripts | code},
+	{name: "tokens", dir: "tests/locks", tests: "tokens_test.go", of: scripts | code},
 	{name: "rwlock", dir: "tests/locks", tests: "rwlock_test.go", of: scripts},
 	{name: "rwlock-upgrade", dir: "tests/locks", tests: "rwlock_upgrade_test.go", of: scripts},
 	{name: "semaphore", dir: "tests/locks", tests: "semaphore_test.go", of: scripts},

@@ -2,8 +2,8 @@
 // "make kills" shows which suites find which of them, and other tests look for them in storms and simulations.
 //
 // Rules: a mistake is a name and a change of texts, as they are written. A mistake whose text is nowhere any more fails
-// a test of this package. Whoever changes a script or a file moves its mistakes along, or removes those that have lost
-// their meaning.
+// a test of this package: a change of a script or a file moves its mistakes along, or removes those that have lost their
+// meaning.
 package mistakes
 
 import "strings"
