@@ -9,9 +9,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
-	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // A Probe looks inside an engine, for tests.
@@ -97,17 +95,6 @@ func (p Probe) LeasesEnd(kind contract.Lock, o Owner) (end time.Time) {
 	return end
 }
 
-// LeavePlace leaves a place in the line with this field to the next caller of kind; "" removes a place that was left.
-func (p Probe) LeavePlace(kind contract.Lock, field string) {
-	p.look(kind, func(s *lockState) {
-		if q := s.findQueueLocked(kind.Traits().ID.Half); field == "" {
-			q.place = nil
-		} else {
-			q.place = &place{field: &tenancy.Field{ID: field}}
-		}
-	})
-}
-
 // look calls f with the lock state of kind, and its mutex.
 func (p Probe) look(kind contract.Lock, f func(s *lockState)) {
 	s := p.e.retain(kind.Traits().ID.Name)
@@ -127,16 +114,6 @@ func (p Probe) SleepInLine(name, channel string, left time.Duration) time.Durati
 	return delay
 }
 
-// Uses reports whether field belongs to a wait, a hold or a place of the lock called name: see lockState.uses.
-func (p Probe) Uses(name, field string) bool {
-	s := p.e.retain(name)
-	defer s.release()
-	return s.uses(field)
-}
-
-// NewField returns a new field of o.
-func (p Probe) NewField(o Owner) string { return p.e.fields.newField(o, 1) }
-
 // HearGrant makes the engine handle message as one that came on the channel of grants of kind.
 func (p Probe) HearGrant(kind contract.Record, message string) {
 	rollbacker{p.e}.heardGrant(kind, message)
@@ -150,9 +127,6 @@ func (p Probe) KeepInUse(name string) (done func()) { return p.e.retain(name).re
 
 // Sender returns the sender of the engine.
 func (p Probe) Sender() *send.Sender { return p.e.sender }
-
-// Poller returns the poller of the engine.
-func (p Probe) Poller() *poller.Poller { return p.e.poller }
 
 // Mutexes returns the mutexes of the engine and its parts, by what they guard; those of the lock states only if names
 // is set. TestUserCodeIsNeverCalledWithAMutexHeld watches the mutexes that it returns, and no others, so a part with a
