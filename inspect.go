@@ -321,8 +321,8 @@ func (r *lockRecords) inspection() (Inspection, error) {
 	return i, nil
 }
 
-// semaphore completes i for a semaphore. If there are more than record.MostShown permits, r has the first ones to expire and
-// the last one. The permits of one hold have one owner, who has no other hold, and one score.
+// semaphore completes i for a semaphore. If there are more than record.MostShown permits, r has the first ones to expire
+// and the last one. The permits of one hold have one owner, who has no other hold, and one score.
 func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
 	if i.Available, err = strconv.Atoi(r.free); err != nil {
 		return Inspection{}, send.Unexpected(r.free)
