@@ -7,7 +7,7 @@
 // finds the lock free, and would run the job again. So the last tick that was done is stored in Redis, and is read and
 // written under the lock. The second replica waits for the first, sees that the tick is done, and does nothing. If the
 // first one crashes half way, a waiting replica acquires the lock when the lease has expired, sees that the tick is not
-// done, and runs the job.
+// done, and runs the job. If Redis is down meanwhile, each of them tries again until it is back.
 //
 // The tick is stored after the work: if a replica crashes, its job is started again, so the job has to tolerate that.
 // If the tick were stored before the work, the job would run at most once. The option MinHold is a simpler way if that
@@ -96,19 +96,22 @@ func replica(ctx context.Context, name string, options *redis.Options, job *job)
 	}
 	defer client.Close()
 	lock := client.NewLock(job.name)
+	alive, crash := context.WithCancel(ctx)
+	defer crash()
 
 	for tick := 1; tick <= ticks; tick++ {
 		time.Sleep(time.Until(job.start.Add(time.Duration(tick) * period)))
 		time.Sleep(mathrand.N(inexact))
 
-		err := onceForEachTick(ctx, rdb, lock, job.lastKey(), tick, patience, func(context.Context) error {
+		err := onceForEachTick(alive, rdb, lock, job.lastKey(), tick, patience, func(context.Context) error {
 			if job.do(name, tick) {
-				return errors.Join(errCrash, rdb.Close()) // so the lock cannot be released, nor its lease renewed
+				crash()
+				return rdb.Close() // so the lock cannot be released, nor its lease renewed
 			}
 			return nil
 		})
-		if errors.Is(err, errCrash) {
-			return nil
+		if alive.Err() != nil {
+			return ctx.Err() // nil after a crash
 		}
 		if err != nil {
 			return err
@@ -117,32 +120,49 @@ func replica(ctx context.Context, name string, options *redis.Options, job *job)
 	return nil
 }
 
-var errCrash = errors.New("the replica crashed")
-
-// onceForEachTick does the job of this tick, unless another replica has done it.
+// onceForEachTick does the job of this tick, unless another replica has done it. It tries until the wait has passed.
 func onceForEachTick(
 	ctx context.Context,
 	rdb *redis.Client,
 	lock *relock.Lock,
 	lastKey string, // of the last tick that was done
 	tick int,
-	wait time.Duration, // longer than the lease and the job, and shorter than the interval
-	job func(context.Context) error,
+	wait time.Duration, // longer than the lease and the job, or an outage of Redis, and shorter than the interval
+	job func(context.Context) error, // the context is canceled if the lock is lost
 ) error {
-	_, err := lock.TryDo(ctx, wait, func(ctx context.Context) error { // canceled if the lock is lost
-		last, err := rdb.Get(ctx, lastKey).Int()
-		if err != nil && !errors.Is(err, redis.Nil) {
+	deadline := time.Now().Add(wait)
+	for worked, recorded := false, false; ; {
+		ran, err := lock.TryDo(ctx, max(0, time.Until(deadline)), func(ctx context.Context) error {
+			last, err := rdb.Get(ctx, lastKey).Int()
+			if err != nil && !errors.Is(err, redis.Nil) {
+				return err
+			}
+			if recorded = last >= tick; recorded {
+				return nil // another replica has done it
+			}
+			if !worked {
+				if err := job(ctx); err != nil {
+					return err
+				}
+				worked = true
+			}
+			err = rdb.Set(ctx, lastKey, tick, 0).Err()
+			recorded = err == nil
+			return err
+		})
+		switch {
+		case recorded: // whatever became of the lock
+			return nil
+		case !ran && err == nil: // another replica runs the job for longer than this one waits
+			return relock.ErrBusy
+		case ctx.Err() != nil, !time.Now().Before(deadline), errors.Is(err, relock.ErrClosed):
 			return err
 		}
-		if last >= tick {
-			return nil // another replica has done it
+		select { // Redis cannot be asked, the lock was lost, or the job has failed: try again
+		case <-time.After(wait / 20):
+		case <-ctx.Done():
 		}
-		if err := job(ctx); err != nil {
-			return err
-		}
-		return rdb.Set(ctx, lastKey, tick, 0).Err()
-	})
-	return err // nil, too, if another replica runs the job for longer than this one waits
+	}
 }
 
 // A job is the work that one of the replicas has to do at each tick.
