@@ -1,27 +1,20 @@
-// Cache shows a read/write lock: many workers read a price list that is stored in Redis in two parts, and from time to
-// time one of them writes a new list. Readers work at the same time and never see half a list; the writer works alone.
+// Cache shows a price list that many workers read from Redis, and that one of them refreshes when it is stale. It is the
+// recipe "Refresh a cache" of docs/cookbook.md as a complete program.
 //
 //	go run ./examples/cache
 //
-// Readers arrive without a pause here. With a lock that admits them whenever others read, the writer would never get
-// its turn, because there is always a reader. A reader of relock waits behind a waiting writer, so the writer waits
-// only for the readers that were reading when it arrived. The program prints how long that was.
+// An entry is stored for longer than it is fresh. A worker that finds a stale one tries to acquire the lock, without
+// waiting: the one that acquires it computes the new entry, and the others return the old one meanwhile. Only if there
+// is no entry at all do they wait for the one that computes it.
 //
-// Each hold of a reader has a lease. A reader that crashes delays the writer until that lease has expired. A reader
-// that wants to write must release the read lock first: two readers that both wait for the other one to leave would
-// wait forever, so the lock returns an error. The other direction works: acquire the read lock inside the write lock,
-// release the write lock, and continue to read the new version.
-//
-// A writer that crashes between the two parts leaves half a list, which no lock undoes: when its lease has expired,
-// readers see it. So each part has its version, with which a reader notices that, and the next writer writes both.
-//
-// Then all workers ask for an entry that is not in the cache. With a plain Lock one of them computes it, and the others
-// wait and read it: the function cached is the recipe "Refill a cache" of docs/cookbook.md.
+// If the worker that refreshes the entry crashes, the others return the old one until its lease has expired. The entry
+// is one key, so nobody sees half of it. A read/write lock would be worse at both: while a crashed writer has it, nobody
+// reads, and then all see the half that it has written.
 //
 // It needs only Go: without REDIS_URL (redis://user:password@host:port/db) it runs on an embedded miniredis.
 //
-// Rules: the two parts carry the same version number; otherwise a reader has seen half a list, and the exit status is
-// 1. It is also 1 if the entry is computed more than once. Nothing is left in Redis.
+// Rules: the exit status is 1 unless the entry is computed once each time that it is missing or stale, and unless old
+// entries are served meanwhile. Nothing is left in Redis.
 package main
 
 import (
@@ -29,8 +22,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log"
 	"os"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -41,9 +35,11 @@ import (
 )
 
 const (
-	readers = 20
-	lists   = 5                     // new price lists
-	think   = 20 * time.Millisecond // the time between writing the two parts
+	workers = 20
+	rounds  = 4                      // how often the list is computed
+	takes   = 200 * time.Millisecond // to compute it
+	fresh   = 200 * time.Millisecond // how long it is fresh
+	asks    = 20 * time.Millisecond  // how often a worker reads it
 )
 
 func main() {
@@ -67,151 +63,115 @@ func run() error {
 	}
 	defer client.Close()
 
-	prefix := "relock:cache:" + rand.Text()
-	shop := &shop{rdb: rdb, lock: client.NewRWLock(prefix), parts: []string{prefix + ":fruit", prefix + ":bread"}}
-	defer rdb.Del(context.WithoutCancel(ctx), shop.parts...)
-	if err := shop.refresh(ctx); err != nil {
-		return err
-	}
-
-	start := time.Now()
-	reading, done := context.WithCancel(ctx)
-	defer done()
-	var workers sync.WaitGroup
-	failed := make(chan error, readers)
-	for range readers {
-		workers.Add(1)
-		go func() {
-			defer workers.Done()
-			for reading.Err() == nil {
-				if err := shop.read(reading); err != nil && reading.Err() == nil {
-					failed <- err
-					return
-				}
-			}
-		}()
-	}
-	for range lists {
-		asked := time.Now()
-		if err := shop.refresh(ctx); err != nil {
-			return err
-		}
-		fmt.Printf("a new list after %v, while %d workers read\n", time.Since(asked).Round(time.Millisecond), readers)
-	}
-	done()
-	workers.Wait()
-	close(failed)
-	for err := range failed {
-		return err
-	}
-	fmt.Printf("%d reads in %v, up to %d at the same time, and none saw half a list\n",
-		shop.reads.Load(), time.Since(start).Round(time.Millisecond), shop.most.Load())
-	return refill(ctx, rdb, client.NewLock(prefix+":refill"), prefix+":entry")
-}
-
-type shop struct {
-	rdb                 *redis.Client
-	lock                *relock.RWLock
-	parts               []string
-	reads, inside, most atomic.Int64
-}
-
-// read reads both parts. Any number of workers may do so at the same time.
-func (s *shop) read(ctx context.Context) error {
-	return s.lock.Read().Do(ctx, func(ctx context.Context) error {
-		defer s.inside.Add(-1)
-		if n := s.inside.Add(1); n > s.most.Load() {
-			s.most.Store(n)
-		}
-		fruit, err := s.rdb.Get(ctx, s.parts[0]).Int()
-		if err != nil {
-			return err
-		}
-		time.Sleep(think)
-		bread, err := s.rdb.Get(ctx, s.parts[1]).Int()
-		if err != nil {
-			return err
-		}
-		if fruit != bread {
-			return fmt.Errorf("half a list: the fruit is of version %d and the bread of %d", fruit, bread)
-		}
-		s.reads.Add(1)
-		return nil
-	})
-}
-
-// refresh writes both parts, one after the other. There is no reader meanwhile. Both get a new version, whatever a
-// writer has left that crashed between them.
-func (s *shop) refresh(ctx context.Context) error {
-	return s.lock.Write().Do(ctx, func(ctx context.Context) error {
-		version, err := s.rdb.Get(ctx, s.parts[0]).Int() // this part is written first, so it has the latest version
-		if err != nil && !errors.Is(err, redis.Nil) {
-			return err
-		}
-		for _, part := range s.parts {
-			if err := s.rdb.Set(ctx, part, version+1, 0).Err(); err != nil {
-				return err
-			}
-			time.Sleep(think)
-		}
-		return nil
-	})
-}
-
-// refill has all workers ask for an entry that is not in the cache, and checks that one of them computes it.
-func refill(ctx context.Context, rdb *redis.Client, lock *relock.Lock, key string) error {
+	key := "relock:cache:" + rand.Text()
+	shop := &shop{rdb: rdb, lock: client.NewLock(key + ":lock"), key: key}
 	defer rdb.Del(context.WithoutCancel(ctx), key)
-	get := func() (string, bool) {
-		v, err := rdb.Get(ctx, key).Result()
-		return v, err == nil // a cache that cannot be read counts as empty
+	start, failed := time.Now(), make(chan error, workers)
+	for range workers {
+		go func() { failed <- shop.work(ctx) }()
 	}
-	var fills atomic.Int64
-	fill := func(ctx context.Context) (string, error) {
-		fills.Add(1)
-		time.Sleep(think)
-		return "cherries", rdb.Set(ctx, key, "cherries", time.Minute).Err()
+	for range workers {
+		err = errors.Join(err, <-failed)
 	}
-	failed := make(chan error, readers)
-	for range readers {
-		go func() {
-			v, err := cached(ctx, lock, get, fill)
-			if err == nil && v != "cherries" {
-				err = fmt.Errorf("the entry is %q", v)
-			}
-			failed <- err
-		}()
+	fmt.Printf("%d workers read %d times in %v, and %d times the old list while one of them computed a new one\n",
+		workers, shop.reads.Load(), time.Since(start).Round(10*time.Millisecond), shop.old.Load())
+	switch {
+	case err != nil:
+		return err
+	case shop.early.Load():
+		return errors.New("a list was computed although there was a fresh one")
+	case shop.old.Load() == 0:
+		return errors.New("everybody waited for the new list")
 	}
-	for range readers {
-		if err := <-failed; err != nil {
-			return err
-		}
-	}
-	if n := fills.Load(); n != 1 {
-		return fmt.Errorf("the entry was computed %d times", n)
-	}
-	fmt.Printf("%d workers asked for an entry that was not in the cache, and it was computed once\n", readers)
+	fmt.Println("each list was computed once")
 	return nil
 }
 
-// cached returns the entry that get finds in the cache. If there is none, one caller computes it with fill, and the
-// others wait for it.
+// A shop has a price list, of which there is a new one from time to time.
+type shop struct {
+	rdb  *redis.Client
+	lock *relock.Lock
+	key  string
+
+	lists, reads, old atomic.Int64 // how often a list was computed, read, and read although it was old
+	fills, early      atomic.Bool  // a list is computed now; one was, although there was a fresh one
+}
+
+// work reads the list until it is that of the last round.
+func (s *shop) work(ctx context.Context) error {
+	for {
+		fills := s.fills.Load()
+		list, err := cached(ctx, s.lock, s.get, s.fill)
+		if err != nil {
+			return err
+		}
+		s.reads.Add(1)
+		if fills && s.fills.Load() {
+			s.old.Add(1)
+		}
+		if list == nameOf(rounds) {
+			return nil
+		}
+		time.Sleep(asks)
+	}
+}
+
+func nameOf(list int64) string { return fmt.Sprint("list ", list) }
+
+// get returns the list that is stored. A cache that cannot be read counts as empty.
+func (s *shop) get(ctx context.Context) (list string, found, fresh bool) {
+	list, until, found := strings.Cut(s.rdb.Get(ctx, s.key).Val(), " until ")
+	ends, _ := time.Parse(time.RFC3339Nano, until)
+	return list, found, time.Now().Before(ends)
+}
+
+// fill computes a list, and stores it for longer than it is fresh. It is one key, which is never half written.
+func (s *shop) fill(ctx context.Context) (string, error) {
+	if _, _, isFresh := s.get(ctx); isFresh || s.fills.Swap(true) {
+		s.early.Store(true)
+	}
+	defer s.fills.Store(false)
+	time.Sleep(takes)
+	list := nameOf(s.lists.Add(1))
+	until := time.Now().Add(fresh).Format(time.RFC3339Nano)
+	return list, s.rdb.Set(ctx, s.key, list+" until "+until, time.Minute).Err()
+}
+
+// cached returns the entry that get finds in the cache. If it is stale, one caller refreshes it with fill, and the
+// others return the old one. If there is none, they wait for it.
 func cached(
 	ctx context.Context,
 	lock *relock.Lock,
-	get func() (string, bool),
-	fill func(context.Context) (string, error),
+	get func(context.Context) (v string, found, fresh bool), // an entry is stored for longer than it is fresh
+	fill func(context.Context) (string, error), // computes an entry, and stores it
 ) (string, error) {
-	if v, ok := get(); ok {
+	v, found, fresh := get(ctx)
+	if fresh {
 		return v, nil
 	}
-	var v string
-	err := lock.Do(ctx, func(ctx context.Context) (err error) {
-		var ok bool
-		if v, ok = get(); ok { // another process has filled it meanwhile
-			return nil
+	wait := 10 * time.Second // for the caller that fills the cache
+	if found {
+		wait = 0 // another caller may refresh it: the old entry will do
+	}
+	_, err := lock.TryDo(ctx, wait, func(ctx context.Context) error { // canceled if the lock is lost
+		now, _, fresh := get(ctx)
+		if !fresh { // no other caller has filled it meanwhile
+			var err error
+			if now, err = fill(ctx); err != nil {
+				return err
+			}
 		}
-		v, err = fill(ctx)
-		return err
+		v, found = now, true
+		return nil
 	})
-	return v, err
+	switch {
+	case found: // the old entry or the new one, whatever became of the lock
+		if err != nil {
+			log.Printf("refresh: %v", err)
+		}
+		return v, nil
+	case err == nil:
+		return "", relock.ErrBusy // another caller fills the cache for longer than this one waits
+	}
+	return "", err
 }

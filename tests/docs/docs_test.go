@@ -118,7 +118,7 @@ func TestCookbookRecipesArePrograms(t *testing.T) {
 			code += flatten(string(file)) + "\n"
 		}
 		assert.Positive(t, programs, "programs of the recipe %q", title)
-		whole := []string{"A cron job on several replicas", "Refill a cache", "Release in the background"}
+		whole := []string{"A cron job on several replicas", "Refresh a cache", "Release in the background"}
 		for _, m := range regexp.MustCompile("(?s)```(go|go other|sh)\n(.*?)```").FindAllStringSubmatch(recipe, -1) {
 			if m[1] != "go" || slices.Contains(whole, title) {
 				assert.True(t, strings.Contains(code, flatten(m[2])), "%s: in no program:\n%s", title, m[2])
