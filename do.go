@@ -45,10 +45,9 @@ func (h *handle) Do(ctx context.Context, fn func(ctx context.Context) error) err
 //   - false, and another error, if Redis does not answer in time, and for the other reasons for which Lock returns one.
 //
 // So if fn was not called, an HTTP handler answers 409 to a nil error and to ErrBusy, and 503 to the others. If fn was
-// called, an error that matches ErrLockLost is a 503, too, and so is ErrClosed if fn has failed. Any other error is that
-// of fn, joined with that of the release: if fn has returned nil, its work is done, and only the release is not confirmed
-// (see Unlock). So a handler keeps the error of fn in a variable. That error may match ErrBusy, too, if fn has waited for
-// another lock.
+// called, the error is that of fn, joined with that of the release, so a handler keeps the error of fn in a variable: if
+// that is nil, the work is done, whatever became of the lock. The error of fn may match ErrBusy, too, if fn has waited
+// for another lock.
 //
 // The wait includes the time that Redis takes to answer. If Redis does not answer, TryDo returns up to 0.2s after wait.
 // Its errors name the operation trylock. A negative wait and a nil fn are ErrInvalid.

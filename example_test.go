@@ -119,11 +119,11 @@ func ExampleLock_TryLock() {
 	defer done()
 
 	askTwice(client, func(w http.ResponseWriter, r *http.Request) {
-		ctx := r.Context()
+		ctx := context.WithoutCancel(r.Context()) // if the client leaves, the charge goes on
 		lock := client.NewLock("lock:orders:" + r.PathValue("id"))
 		ok, err := lock.TryLock(ctx, 500*time.Millisecond, 0) // a lease of 0 is renewed automatically
 		switch {
-		case err != nil: // Redis cannot be asked, or the client has left
+		case err != nil: // Redis cannot be asked
 			http.Error(w, "try again later", http.StatusServiceUnavailable)
 			return
 		case !ok:
@@ -132,7 +132,11 @@ func ExampleLock_TryLock() {
 			return
 		}
 		defer lock.Unlock(ctx)
-		if err := charge(ctx); err != nil {
+		guarded, err := lock.Guard(ctx) // canceled if the lock is lost
+		if err == nil {
+			err = charge(guarded)
+		}
+		if err != nil {
 			http.Error(w, "the charge has failed", http.StatusInternalServerError)
 		}
 	})
@@ -146,10 +150,10 @@ func ExampleLock_Lock() {
 	defer done()
 
 	askTwice(client, func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), 500*time.Millisecond)
+		wait, cancel := context.WithTimeout(r.Context(), 500*time.Millisecond)
 		defer cancel()
 		lock := client.NewLock("lock:orders:" + r.PathValue("id"))
-		switch err := lock.Lock(ctx); { // waits until ctx is done
+		switch err := lock.Lock(wait); { // blocks until wait is done
 		case errors.Is(err, relock.ErrBusy):
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "another request has the order", http.StatusConflict)
@@ -158,8 +162,12 @@ func ExampleLock_Lock() {
 			http.Error(w, "try again later", http.StatusServiceUnavailable)
 			return
 		}
-		defer lock.Unlock(ctx) // releases the lock even if ctx is done
-		if err := charge(ctx); err != nil {
+		defer lock.Unlock(wait)                             // releases the lock even if wait is done
+		ctx, err := lock.Guard(context.WithoutCancel(wait)) // canceled if the lock is lost, and not if the client leaves
+		if err == nil {
+			err = charge(ctx)
+		}
+		if err != nil {
 			http.Error(w, "the charge has failed", http.StatusInternalServerError)
 		}
 	})
@@ -213,23 +221,17 @@ func ExampleLock_Lock_again() {
 func ExampleLock_Do() {
 	client, done := newClient()
 	defer done()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // for the wait and the work
+	defer cancel()
 
-	askTwice(client, func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), 500*time.Millisecond) // for the wait and the work
-		defer cancel()
-		err := client.NewLock("lock:orders:"+r.PathValue("id")).Do(ctx, charge)
-		switch {
-		case err == nil:
-		case errors.Is(err, relock.ErrBusy):
-			w.Header().Set("Retry-After", "1")
-			http.Error(w, "another request has the order", http.StatusConflict)
-		default: // Redis cannot be asked, or an error of charge: TryDo tells them apart
-			http.Error(w, "try again later", http.StatusServiceUnavailable)
-		}
+	err := client.NewLock("lock:orders:42").Do(ctx, func(ctx context.Context) error {
+		fmt.Println("in one goroutine across all processes")
+		return charge(ctx) // ctx is canceled at the deadline, and if the lock is lost
 	})
+	fmt.Println(err)
 	// Output:
-	// free: 200 OK
-	// busy: 409 Conflict
+	// in one goroutine across all processes
+	// <nil>
 }
 
 func ExampleLock_TryDo() {
@@ -237,42 +239,18 @@ func ExampleLock_TryDo() {
 	defer done()
 
 	askTwice(client, func(w http.ResponseWriter, r *http.Request) {
-		lock := client.NewLock("lock:orders:" + r.PathValue("id"))
-		var failed error // that of charge alone
-		ran, err := lock.TryDo(r.Context(), 500*time.Millisecond, func(ctx context.Context) error {
-			failed = charge(ctx)
-			return failed
-		})
-		lost := errors.Is(err, relock.ErrLockLost)
-		switch {
-		case ran && failed == nil && !lost: // if err is not nil, only the release is not confirmed
-		case ran && !lost:
-			http.Error(w, "the charge has failed", http.StatusInternalServerError)
-		case !ran && (err == nil || errors.Is(err, relock.ErrBusy)):
-			w.Header().Set("Retry-After", "1")
-			http.Error(w, "another request has the order", http.StatusConflict)
-		default: // Redis cannot be asked, the lock was lost, or the client has left
-			http.Error(w, "try again later", http.StatusServiceUnavailable)
-		}
-	})
-	// Output:
-	// free: 200 OK
-	// busy: 409 Conflict
-}
-
-func ExampleLock_TryDo_simple() {
-	client, done := newClient()
-	defer done()
-
-	askTwice(client, func(w http.ResponseWriter, r *http.Request) {
 		ctx, lock := r.Context(), client.NewLock("lock:orders:"+r.PathValue("id"))
-		ran, err := lock.TryDo(ctx, 500*time.Millisecond, charge)
+		var charged error // that of charge alone, which goes on if the client leaves
+		ran, err := lock.TryDo(context.WithoutCancel(ctx), 500*time.Millisecond, func(ctx context.Context) error {
+			charged = charge(ctx)
+			return charged
+		})
 		switch {
-		case ran && err == nil:
+		case ran && charged == nil: // whatever became of the lock
 			w.WriteHeader(http.StatusOK)
-		case !ran && (err == nil || errors.Is(err, relock.ErrBusy)):
+		case !ran && err == nil:
 			http.Error(w, "another request has the order", http.StatusConflict)
-		default: // charge has failed, the lock was lost, or Redis cannot be asked
+		default: // charge has failed, or Redis cannot be asked
 			http.Error(w, "try again later", http.StatusServiceUnavailable)
 		}
 	})

@@ -4,9 +4,8 @@
 //	POST /orders/{id}/ship     starts to ship it, and answers at once
 //
 // A client that is impatient sends its request twice, and the load balancer may send it to both replicas. The lock
-// makes the second request wait for the first, and then it finds the order charged. The charge runs in the handler, so
-// TryDo is enough. Shipping takes longer than a client should wait: the handler acquires the lock as a value and hands
-// it to a worker, which releases it.
+// makes the second request wait for the first, and then it finds the order charged. The charge runs in the handler.
+// Shipping takes longer than a client should wait: the handler hands the lock to a worker, which releases it.
 //
 // A request that has waited in vain is answered with 409 if another request has the order, and with 503 if Redis cannot
 // be asked, or the charge takes too long: a client sends it again in both cases, but only the second one is an alarm.
@@ -94,7 +93,7 @@ type service struct {
 	client *relock.Client
 	prefix string        // of the names of its locks
 	wait   time.Duration // how long a request waits for the lock
-	limit  time.Duration // how long a request takes, with the wait
+	limit  time.Duration // how long a charge takes
 	server *httptest.Server
 	jobs   chan job
 	worker sync.WaitGroup
@@ -114,7 +113,7 @@ func newService(options *redis.Options, prefix string, db *database) (*service, 
 		return nil, errors.Join(err, rdb.Close())
 	}
 	s := &service{db: db, rdb: rdb, client: client, prefix: prefix, jobs: make(chan job, orders*repeats),
-		wait: patience, limit: 2 * patience}
+		wait: patience, limit: patience}
 	s.server = httptest.NewServer(s.handler())
 	return s, nil
 }
@@ -169,50 +168,51 @@ func (s *service) close() error {
 
 func (s *service) lock(order string) *relock.Lock { return s.client.NewLock(s.prefix + order) }
 
-// charge holds the lock while it charges the order.
+// charge holds the lock while it charges the order. A charge that has begun goes on if the client leaves, and the answer
+// is that of the charge, whatever became of the lock.
 func (s *service) charge(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), s.limit)
-	defer cancel()
-	order := r.PathValue("id")
-	var failed error // that of the charge alone
-	ran, err := s.lock(order).TryDo(ctx, s.wait, func(ctx context.Context) error {
-		failed = s.db.charge(ctx, order)
-		return failed
-	})
-	if ran && failed == nil && !errors.Is(err, relock.ErrLockLost) { // another error is that of the release
-		w.WriteHeader(http.StatusOK)
+	hold := s.acquire(w, r, s.wait)
+	if hold == nil {
 		return
 	}
-	refuse(w, r, ran, err)
-}
-
-// clientLeft is the status of a request whose client has left: only the log of requests has it.
-const clientLeft = 499
-
-// refuse answers a request that was not served: it did not get the lock, or the work has failed, if ran is set.
-func refuse(w http.ResponseWriter, r *http.Request, ran bool, err error) {
-	switch {
-	case r.Context().Err() != nil:
-		w.WriteHeader(clientLeft)
-	case !ran && (err == nil || errors.Is(err, relock.ErrBusy)):
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, "another request has the order", http.StatusConflict)
-	default: // Redis cannot be asked, the work takes too long, the lock was lost, or this process stops
+	defer hold.Release(r.Context())
+	ctx, cancel := context.WithTimeout(hold.Context(), s.limit)
+	defer cancel()
+	if err := s.db.charge(ctx, r.PathValue("id")); err != nil { // it takes too long, the lock was lost, or this process stops
 		http.Error(w, "try again later", http.StatusServiceUnavailable)
 	}
 }
 
 // ship hands the lock to the worker, which releases it.
 func (s *service) ship(w http.ResponseWriter, r *http.Request) {
-	order := r.PathValue("id")
-	hold, ok, err := s.lock(order).TryAcquire(r.Context(), 0, 0)
-	if !ok {
-		refuse(w, r, false, err)
+	hold := s.acquire(w, r, 0)
+	if hold == nil {
 		return
 	}
+	order := r.PathValue("id")
 	s.db.accept(order) // before the answer: what is in the memory of this process may be lost
 	s.jobs <- job{order, hold}
 	w.WriteHeader(http.StatusAccepted)
+}
+
+// clientLeft is the status of a request whose client has left: only the log of requests has it.
+const clientLeft = 499
+
+// acquire acquires the lock of the order. If it cannot, it answers the request, and returns nil.
+func (s *service) acquire(w http.ResponseWriter, r *http.Request, wait time.Duration) *relock.Hold {
+	hold, ok, err := s.lock(r.PathValue("id")).TryAcquire(r.Context(), wait, 0)
+	switch {
+	case ok:
+		return hold
+	case r.Context().Err() != nil:
+		w.WriteHeader(clientLeft)
+	case err == nil:
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "another request has the order", http.StatusConflict)
+	default: // Redis cannot be asked, or this process stops
+		http.Error(w, "try again later", http.StatusServiceUnavailable)
+	}
+	return nil
 }
 
 // deliver does the job. The context of the hold is canceled if the lock is lost, and not when the request has ended.

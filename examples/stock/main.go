@@ -124,9 +124,10 @@ func serve(locked bool, key string) error {
 func (s *shop) deductStock(w http.ResponseWriter, r *http.Request) {
 	sold, err := s.sell(r.Context())
 	switch {
+	case sold: // whatever became of the lock
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusInternalServerError)
-	case !sold:
+	default:
 		http.Error(w, "sold out", http.StatusConflict)
 	}
 }
@@ -153,7 +154,8 @@ func (s *shop) deduct(ctx context.Context) (bool, error) {
 	if left <= 0 {
 		return false, nil
 	}
-	return true, s.rdb.Set(ctx, s.key, left-1, 0).Err()
+	err = s.rdb.Set(ctx, s.key, left-1, 0).Err()
+	return err == nil, err
 }
 
 // lockName is the name of the lock on the counter at key.

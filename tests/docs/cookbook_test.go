@@ -1,11 +1,12 @@
 package docs
 
-// The handler of docs/cookbook.md, and what it answers; and its leader, and when it stops.
+// The handlers of README.md and docs/cookbook.md, and what they answer; and the leader of the cookbook, and when it stops.
 
 import (
 	"context"
 	"errors"
 	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,36 +18,41 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
 func handleCharge(client *relock.Client) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second) // for the wait and the work
-		defer cancel()
 		lock := client.NewLock("lock:orders:" + r.PathValue("id"))
-		var failed error // that of charge alone
-		ran, err := lock.TryDo(ctx, 2*time.Second, func(ctx context.Context) error {
-			failed = charge(ctx)
-			return failed
-		})
-		if err != nil {
-			log.Printf("charge: %v", err) // names the lock, and who has it
-		}
-		lost, closed := errors.Is(err, relock.ErrLockLost), errors.Is(err, relock.ErrClosed)
+		hold, ok, err := lock.TryAcquire(r.Context(), 2*time.Second, 0) // the wait ends if the client leaves
 		switch {
-		case ran && failed == nil && !lost: // if err is not nil, only the release of the lock is not confirmed
-			w.WriteHeader(http.StatusOK)
+		case ok:
 		case r.Context().Err() != nil:
 			w.WriteHeader(499) // the client has left: this is for the access log
-		case !ran && (err == nil || errors.Is(err, relock.ErrBusy)):
+			return
+		case err == nil:
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "another request for this order is running", http.StatusConflict)
-		case ran && ctx.Err() == nil && !lost && !closed:
-			http.Error(w, "the charge has failed", http.StatusInternalServerError) // or what the error of charge stands for
-		default: // Redis cannot be asked, the work takes too long, the lock was lost, or this process stops
+			return
+		default: // Redis cannot be asked, or this process stops
+			log.Printf("charge: %v", err)
 			w.Header().Set("Retry-After", "5")
 			http.Error(w, "try again later", http.StatusServiceUnavailable)
+			return
+		}
+		defer hold.Release(r.Context())
+
+		ctx, cancel := context.WithTimeout(hold.Context(), time.Minute) // goes on if the client leaves
+		defer cancel()
+		switch err := charge(ctx); {
+		case err == nil: // whatever became of the lock
+			w.WriteHeader(http.StatusOK)
+		case ctx.Err() != nil: // the lock was lost, the work takes too long, or this process stops
+			w.Header().Set("Retry-After", "5")
+			http.Error(w, "try again later", http.StatusServiceUnavailable)
+		default:
+			http.Error(w, "the charge has failed", http.StatusInternalServerError) // or what its error stands for
 		}
 	}
 }
@@ -93,16 +99,102 @@ func save(ctx context.Context, token int64) error {
 	return ctx.Value(saveKey{}).(func(context.Context, int64) error)(ctx, token)
 }
 
-// The code on the page is the one that is tested here.
-func TestHandlerOfTheCookbookIsThisOne(t *testing.T) {
-	page, err := os.ReadFile("docs/cookbook.md")
-	require.NoError(t, err)
+// answerCharge is the code of README.md for a handler, in a function.
+func answerCharge(ctx context.Context, w http.ResponseWriter, lock *relock.Lock) {
+	var charged error // that of charge alone, which goes on if the client leaves
+	ran, err := lock.TryDo(context.WithoutCancel(ctx), 500*time.Millisecond, func(ctx context.Context) error {
+		charged = charge(ctx)
+		return charged
+	})
+	switch {
+	case ran && charged == nil: // whatever became of the lock
+		w.WriteHeader(http.StatusOK)
+	case !ran && err == nil:
+		http.Error(w, "another request has the order", http.StatusConflict)
+	default: // charge has failed, or Redis cannot be asked
+		http.Error(w, "try again later", http.StatusServiceUnavailable)
+	}
+}
+
+// handlers has the handlers of both pages.
+var handlers = map[string]func(*relock.Client) http.HandlerFunc{
+	"README.md": func(client *relock.Client) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			answerCharge(r.Context(), w, client.NewLock("lock:orders:"+r.PathValue("id")))
+		}
+	},
+	"docs/cookbook.md": handleCharge,
+}
+
+// ask returns the answer of a handler to a request with ctx, whose charge is work.
+func ask(ctx context.Context, handler http.HandlerFunc, work func(context.Context) error) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(context.WithValue(ctx, chargeKey{}, work), http.MethodPost, "/", nil)
+	r.SetPathValue("id", "42")
+	handler(w, r)
+	return w
+}
+
+// The code on the pages is the one that is tested here.
+func TestCodeOfThePagesIsTestedHere(t *testing.T) {
 	source, err := os.ReadFile("tests/docs/cookbook_test.go")
 	require.NoError(t, err)
-	for _, name := range []string{"handleCharge", "leadForever"} {
-		_, rest, _ := strings.Cut(string(source), "\nfunc "+name+"(")
+	pages := locktest.Pages(t)
+	body := func(name string) string {
+		_, rest, found := strings.Cut(string(source), "\nfunc "+name+"(")
+		require.True(t, found, name)
 		body, _, _ := strings.Cut(rest, "\n}\n")
-		assert.Contains(t, string(page), "```go\nfunc "+name+"("+body+"\n}\n```")
+		return body
+	}
+	for _, name := range []string{"handleCharge", "leadForever"} {
+		assert.Contains(t, pages["docs/cookbook.md"], "```go\nfunc "+name+"("+body(name)+"\n}\n```")
+	}
+	_, code, _ := strings.Cut(body("answerCharge"), "\n")
+	assert.Contains(t, flatten(pages["README.md"]), "```go\n"+flatten(code)+"\n```")
+}
+
+// A charge that has succeeded is answered with 200, although Redis dies meanwhile, or the lock is lost: otherwise the
+// client would send its request again.
+func TestHandlersOfThePagesAnswer200ToAChargeThatHasSucceeded(t *testing.T) {
+	t.Parallel()
+	for page, handler := range handlers {
+		t.Run(page, func(t *testing.T) {
+			t.Parallel()
+			server, ctx := testredis.Start(t), context.Background()
+			client, err := relock.New(server.Client(), relock.WithLogger(slog.New(slog.DiscardHandler)))
+			require.NoError(t, err)
+			defer client.Close()
+			assert.Equal(t, http.StatusOK, ask(ctx, handler(client), func(ctx context.Context) error {
+				_, err := client.NewLock("lock:orders:42").ForceUnlock(context.WithoutCancel(ctx))
+				return err
+			}).Code, "the lock is lost")
+			assert.Equal(t, http.StatusOK, ask(ctx, handler(client), func(context.Context) error {
+				server.Kill()
+				return nil
+			}).Code, "Redis dies")
+			assert.Equal(t, http.StatusServiceUnavailable, ask(ctx, handler(client), func(context.Context) error {
+				t.Error("charged without a lock")
+				return nil
+			}).Code)
+		})
+	}
+}
+
+// A charge that has begun goes on if the client leaves. Its deadline is not that of the wait.
+func TestHandlersOfThePagesChargeAlthoughTheClientLeaves(t *testing.T) {
+	t.Parallel()
+	client, err := relock.New(testredis.Client(t, testredis.Mini(t).Addr()))
+	require.NoError(t, err)
+	defer client.Close()
+	for page, handler := range handlers {
+		leaving, leave := context.WithTimeout(context.Background(), 30*time.Second)
+		defer leave()
+		assert.Equal(t, http.StatusOK, ask(leaving, handler(client), func(ctx context.Context) error {
+			leave()
+			deadline, limited := ctx.Deadline()
+			assert.True(t, !limited || time.Until(deadline) > 40*time.Second, page)
+			return ctx.Err()
+		}).Code, page)
 	}
 }
 
@@ -115,11 +207,7 @@ func TestHandlerOfTheCookbookTellsBusyFromBroken(t *testing.T) {
 	require.NoError(t, err)
 	defer client.Close()
 	ask := func(ctx context.Context, work func(context.Context) error) *httptest.ResponseRecorder {
-		w := httptest.NewRecorder()
-		r := httptest.NewRequestWithContext(context.WithValue(ctx, chargeKey{}, work), http.MethodPost, "/", nil)
-		r.SetPathValue("id", "42")
-		handleCharge(client)(w, r)
-		return w
+		return ask(ctx, handleCharge(client), work)
 	}
 	ctx := context.Background()
 	fine := func(context.Context) error { return nil }
