@@ -179,16 +179,29 @@ func ExampleLock_Lock() {
 func ExampleLock_TryLock_plain() {
 	client, done := newClient()
 	defer done()
+	ctx := context.Background()
 	pay := func(ctx context.Context, lock *relock.Lock) error {
 		ok, err := lock.TryLock(ctx, time.Second, 0) // a lease of 0 is renewed automatically
-		if err != nil || !ok {
-			return err // nil if another owner kept the lock
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return relock.ErrBusy // another owner has the lock
 		}
 		defer lock.Unlock(ctx) // releases the lock even if ctx is done
 		return charge(ctx)
 	}
-	fmt.Println(pay(context.Background(), client.NewLock("lock:orders:42")))
-	// Output: <nil>
+	lock := client.NewLock("lock:orders:42")
+	fmt.Println("free:", pay(ctx, lock))
+	hold, err := lock.Acquire(ctx)
+	if err != nil {
+		fmt.Println(err)
+	}
+	defer hold.Release(ctx)
+	fmt.Println("busy:", pay(ctx, lock))
+	// Output:
+	// free: <nil>
+	// busy: the lock is busy
 }
 
 func ExampleLock_Lock_again() {
