@@ -103,12 +103,7 @@ func ExampleLock_Acquire_release() {
 			return err
 		}
 		defer hold.Release(ctx)
-
-		work, err := hold.Guard(ctx) // canceled with ctx, and if the lock is lost
-		if err != nil {
-			return err
-		}
-		return charge(work)
+		return charge(hold.Context()) // canceled if the lock is lost, and not with ctx
 	}
 	fmt.Println(pay(context.Background(), client.NewLock("lock:orders:42")))
 	// Output: <nil>

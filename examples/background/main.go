@@ -96,7 +96,7 @@ func chargeQuickly(ctx context.Context, lock *relock.Lock) error {
 		return err
 	}
 	defer func() { go hold.Release(ctx) }()
-	return charge(ctx)
+	return charge(hold.Context()) // canceled if the lock is lost, and not with ctx
 }
 
 // A shop charges orders, each under a lock of its own.
