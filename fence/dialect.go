@@ -36,11 +36,12 @@ ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE f.token <= EXC
 			`SELECT token FROM {table} WHERE resource = $1`,
 		}.admit,
 	},
-	// A text column would ignore trailing spaces, even with a binary collation.
+	// A text column would ignore trailing spaces, even with a binary collation. Every Admit increments admissions.
 	MySQL: {
 		schema: `CREATE TABLE IF NOT EXISTS {table} (
-	resource VARBINARY(255) NOT NULL PRIMARY KEY,
-	token    BIGINT NOT NULL
+	resource   VARBINARY(255) NOT NULL PRIMARY KEY,
+	token      BIGINT NOT NULL,
+	admissions BIGINT NOT NULL DEFAULT 0
 ) ENGINE = InnoDB`,
 		missing: regexp.MustCompile(`Error 1146|42S02`),
 		waited:  regexp.MustCompile(`Error 1205`),
@@ -91,10 +92,11 @@ func (u upsert) admit(ctx context.Context, t *Table, tx Execer, resource string,
 // lockAndCompare is for MySQL and MariaDB, where the number of affected rows depends on the options of the connection.
 // So the first statement only locks the row, and adds it if there is none.
 //
-// The second one reads the token twice: FOR UPDATE reads what was committed last, and the subquery reads the snapshot,
-// as every SELECT of this transaction will. They differ if the snapshot is older than the lock. If there is no snapshot
-// yet, the subquery takes one, which cannot be too old. After the UPDATE they would not differ: a transaction sees its
-// own changes.
+// The second one reads the row twice: FOR UPDATE reads what was committed last, and the subquery reads the snapshot, as
+// every SELECT of this transaction will. If the transaction that admitted a token last is not in the snapshot, they
+// differ in the number of admissions, also if the token is the same; and in the token if the row was deleted since, and
+// the number began again. If there is no snapshot yet, the subquery takes one, which cannot be too old. After the UPDATE
+// they would not differ: a transaction sees its own changes.
 func lockAndCompare(ctx context.Context, t *Table, tx Execer, resource string, token int64) (int64, error) {
 	q, ok := tx.(queryer)
 	if !ok {
@@ -105,20 +107,21 @@ func lockAndCompare(ctx context.Context, t *Table, tx Execer, resource string, t
 	if err != nil {
 		return 0, err
 	}
-	var stored, seen sql.NullInt64
-	err = queryRow(ctx, q, t.query(`SELECT f.token, (SELECT s.token FROM {table} s WHERE s.resource = ?)
-FROM {table} f WHERE f.resource = ? FOR UPDATE`), []any{resource, resource}, &stored, &seen)
+	var stored int64
+	var same sql.NullBool // NULL if the row is not in the snapshot
+	err = queryRow(ctx, q, t.query(`SELECT f.token,
+(SELECT s.admissions = f.admissions AND s.token = f.token FROM {table} s WHERE s.resource = ?)
+FROM {table} f WHERE f.resource = ? FOR UPDATE`), []any{resource, resource}, &stored, &same)
 	switch {
 	case err != nil:
 		return 0, err
-	case stored.Int64 > token:
-		return stored.Int64, ErrStale
-	case stored != seen:
+	case stored > token:
+		return stored, ErrStale
+	case !same.Bool:
 		return 0, ErrSnapshot
-	case stored.Int64 == token:
-		return 0, nil
 	}
-	_, err = tx.ExecContext(ctx, t.query(`UPDATE {table} SET token = ? WHERE resource = ?`), token, resource)
+	_, err = tx.ExecContext(ctx, t.query(
+		`UPDATE {table} SET token = ?, admissions = admissions + 1 WHERE resource = ?`), token, resource)
 	return 0, err
 }
 

@@ -64,11 +64,12 @@ import (
 // that was read or written in the transaction may be committed.
 var ErrStale = errors.New("fence: stale token")
 
-// ErrSnapshot is returned if the transaction reads from a snapshot of the database that is older than the last token
-// admitted for the resource, so that its reads would miss what the last holder wrote. It is returned with MySQL and
-// MariaDB at REPEATABLE READ, their default, where the first SELECT of a transaction fixes the snapshot for all later
-// ones: something was read before Admit, or Admit has waited after another call of Admit in the same transaction. Roll
-// back and repeat the transaction, with Admit as its first statement. The other databases return an error of their own.
+// ErrSnapshot is returned if the transaction reads from a snapshot of the database that is older than the last
+// transaction that admitted a token for the resource, so that its reads would miss what that one wrote, which may be of
+// the same holder. It is returned with MySQL and MariaDB at REPEATABLE READ, their default, where the first SELECT of a
+// transaction fixes the snapshot for all later ones: something was read before Admit, or Admit has waited after another
+// call of Admit in the same transaction. Roll back and repeat the transaction, with Admit as its first statement. The
+// other databases return an error of their own.
 var ErrSnapshot = errors.New("fence: the transaction reads from an old snapshot")
 
 // MaxResource is the maximum length of the name of a resource, in bytes.
@@ -172,7 +173,7 @@ func (t *Table) Admit(ctx context.Context, tx Execer, resource string, token int
 		return fmt.Errorf("%w: %d for %q, after %s: a later holder was admitted since; roll back and acquire the lock again",
 			ErrStale, token, resource, number(higher))
 	case errors.Is(err, ErrSnapshot):
-		return fmt.Errorf("%w: a later token was admitted for %q after the transaction had begun to read: roll back and "+
+		return fmt.Errorf("%w: a token was admitted for %q after the transaction had begun to read: roll back and "+
 			"repeat it, and call Admit before the first SELECT", ErrSnapshot, resource)
 	case err != nil && t.dialect.missing.MatchString(text(err)):
 		return fmt.Errorf("fence: admit token %d for %q: the table %s is missing: run the statement of Schema() in a "+

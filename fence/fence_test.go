@@ -232,19 +232,21 @@ func TestUnknownNumberOfRowsIsAnError(t *testing.T) {
 func TestMySQLComparesUnderTheLockOnTheRow(t *testing.T) {
 	const ask, write = "BEGIN INSERT SELECT", " UPDATE"
 	for _, test := range []struct {
-		name         string
-		stored, seen driver.Value
-		want         error
-		said         string
+		name   string
+		stored int64
+		same   driver.Value // whether the snapshot has the row as it was committed last
+		want   error
+		said   string
 	}{
-		{"a higher token", int64(33), int64(33), nil, ask + write},
-		{"the same token, or a row that was added", int64(34), int64(34), nil, ask},
-		{"a lower token", int64(35), int64(35), ErrStale, ask},
-		{"a lower token, and an old snapshot", int64(35), int64(33), ErrStale, ask},
-		{"an old snapshot", int64(33), int64(32), ErrSnapshot, ask},
-		{"an old snapshot, before the first token", int64(33), nil, ErrSnapshot, ask},
+		{"a higher token", 33, int64(1), nil, ask + write},
+		{"the same token, or a row that was added", 34, int64(1), nil, ask + write},
+		{"a lower token", 35, int64(1), ErrStale, ask},
+		{"a lower token, and an old snapshot", 35, int64(0), ErrStale, ask},
+		{"an old snapshot", 33, int64(0), ErrSnapshot, ask},
+		{"an old snapshot, and the same token", 34, int64(0), ErrSnapshot, ask},
+		{"an old snapshot, before the first token", 33, nil, ErrSnapshot, ask},
 	} {
-		f := &fake{affected: 0, row: []driver.Value{test.stored, test.seen}} // whatever it affects
+		f := &fake{affected: 0, row: []driver.Value{test.stored, test.same}} // whatever it affects
 		err := NewTable("fences", MySQL).Admit(t.Context(), begin(t, f), "orders:42", 34)
 		assert.ErrorIs(t, err, test.want, test.name)
 		assert.Equal(t, test.said, f.said(), test.name)
@@ -266,9 +268,9 @@ func TestMySQLComparesUnderTheLockOnTheRow(t *testing.T) {
 }
 
 func TestOldSnapshotIsExplained(t *testing.T) {
-	f := &fake{row: []driver.Value{int64(33), int64(32)}}
+	f := &fake{row: []driver.Value{int64(33), int64(0)}}
 	err := NewTable("fences", MySQL).Admit(t.Context(), begin(t, f), "orders:42", 34)
-	assert.EqualError(t, err, "fence: the transaction reads from an old snapshot: a later token was admitted for "+
+	assert.EqualError(t, err, "fence: the transaction reads from an old snapshot: a token was admitted for "+
 		`"orders:42" after the transaction had begun to read: roll back and repeat it, and call Admit before the first `+
 		"SELECT")
 	assert.NotErrorIs(t, err, ErrStale)

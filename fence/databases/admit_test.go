@@ -175,50 +175,66 @@ func TestOldSnapshotIsRefused(t *testing.T) {
 	})
 }
 
-// With MySQL at REPEATABLE READ the first Admit fixes the snapshot, and a second one may have to wait.
+// With MySQL at REPEATABLE READ the first Admit fixes the snapshot, and a second one may have to wait: for another
+// holder, or for another transaction of the same one.
 func TestSecondAdmitThatWaitsIsRepeatedOrSeesTheLastWrite(t *testing.T) {
-	everywhere(t, func(t *testing.T, s *store) {
-		if s.dialect == fence.SQLite {
-			t.Skip("the first Admit locks everything")
-		}
-		s.exec(t, "INSERT INTO numbers VALUES (1, 0), (2, 0)")
-		other := s.begin(t)
-		require.NoError(t, s.fences.Admit(t.Context(), other, resource(2), 1))
-		require.NoError(t, s.write(t.Context(), other, 2, 1, 1))
-
-		both := func() error {
-			tx, err := s.db.BeginTx(t.Context(), s.options())
-			if err != nil {
-				return err
-			}
-			defer tx.Rollback()
-			for id := 1; id <= 2; id++ {
-				if err := s.fences.Admit(t.Context(), tx, resource(id), 2); err != nil {
-					return err
+	for name, test := range map[string]struct{ before, first, second int64 }{ // tokens
+		"the first token ever": {0, 1, 2},
+		"a later token":        {1, 1, 2},
+		"the same token":       {2, 2, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			everywhere(t, func(t *testing.T, s *store) {
+				if s.dialect == fence.SQLite {
+					t.Skip("the first Admit locks everything")
 				}
-			}
-			value, err := s.look(t.Context(), tx, 2)
-			if err != nil {
-				return err
-			}
-			if err := s.write(t.Context(), tx, 2, value+1, 2); err != nil {
-				return err
-			}
-			return tx.Commit()
-		}
-		var second sync.WaitGroup
-		second.Go(func() {
-			err := both()
-			for asksForRepetition(err) {
-				err = both()
-			}
-			assert.NoError(t, err)
+				s.exec(t, "INSERT INTO numbers VALUES (1, 0), (2, 0)")
+				want := 2
+				if test.before > 0 {
+					require.NoError(t, s.add(t.Context(), 2, test.before))
+					want++
+				}
+				other := s.begin(t)
+				require.NoError(t, s.fences.Admit(t.Context(), other, resource(2), test.first))
+				value, err := s.look(t.Context(), other, 2)
+				require.NoError(t, err)
+				require.NoError(t, s.write(t.Context(), other, 2, value+1, test.first))
+
+				both := func() error {
+					tx, err := s.db.BeginTx(t.Context(), s.options())
+					if err != nil {
+						return err
+					}
+					defer tx.Rollback()
+					for id := 1; id <= 2; id++ {
+						if err := s.fences.Admit(t.Context(), tx, resource(id), test.second); err != nil {
+							return err
+						}
+					}
+					value, err := s.look(t.Context(), tx, 2)
+					if err != nil {
+						return err
+					}
+					if err := s.write(t.Context(), tx, 2, value+1, test.second); err != nil {
+						return err
+					}
+					return tx.Commit()
+				}
+				var second sync.WaitGroup
+				second.Go(func() {
+					err := both()
+					for asksForRepetition(err) {
+						err = both()
+					}
+					assert.NoError(t, err)
+				})
+				time.Sleep(waits)
+				require.NoError(t, other.Commit())
+				second.Wait()
+				assert.Equal(t, want, s.value(t, 2))
+			})
 		})
-		time.Sleep(waits)
-		require.NoError(t, other.Commit())
-		second.Wait()
-		assert.Equal(t, 2, s.value(t, 2))
-	})
+	}
 }
 
 // Two transactions that admit tokens of the same resources in different orders may deadlock. One of them is ended then,

@@ -1,7 +1,8 @@
 package databases
 
-// Random interleavings: holders with random tokens add 1 to numbers, and are paused anywhere. Afterwards, each number
-// has to be the number of writes to it, and the tokens of the writes, in their order, must never fall.
+// Random interleavings: holders with random tokens add 1 to numbers, with several transactions at a time, and are paused
+// anywhere. Afterwards, each number has to be the number of writes to it, and the tokens of the writes, in their order,
+// must never fall.
 
 import (
 	"cmp"
@@ -30,14 +31,18 @@ var rounds = flag.Int("rounds", 300, "random interleavings for each database and
 
 const (
 	holders  = 3
-	sections = 3 // of each holder, at most
+	threads  = 2 // of each holder
+	sections = 2 // of each thread, at most
 	atOnce   = 6 // rounds
 )
+
+// An admit admits a token in a transaction.
+type admit func(ctx context.Context, s *store, tx *sql.Tx, resource string, token int64) error
 
 // A writer is how a holder uses the database. The tests of mistakes replace its parts.
 type writer struct {
 	*store
-	tx    func(ctx context.Context, resource string, token int64, fn func(*sql.Tx) error) error
+	admit admit
 	early bool // the mistake of looking before the token is admitted
 	ids   int  // of the numbers that there are
 	seed  uint64
@@ -46,8 +51,8 @@ type writer struct {
 }
 
 func newWriter(s *store, seed uint64) *writer {
-	return &writer{store: s, seed: seed, tx: func(ctx context.Context, resource string, token int64, fn func(*sql.Tx) error) error {
-		return s.fences.Tx(ctx, s.db, s.options(), resource, token, fn)
+	return &writer{store: s, seed: seed, admit: func(ctx context.Context, s *store, tx *sql.Tx, resource string, token int64) error {
+		return s.fences.Admit(ctx, tx, resource, token)
 	}}
 }
 
@@ -65,14 +70,17 @@ func (w *writer) run(t *testing.T, rounds int) (wrong []string) {
 		var round sync.WaitGroup
 		tokens := w.rand(id, -1).Perm(holders * 2)
 		for i := range holders {
-			all.Add(1)
-			round.Add(1)
-			go func() {
-				defer all.Done()
-				defer round.Done()
-				h := &holder{w, w.rand(id, i)}
-				h.hold(t, id, int64(tokens[i]+1))
-			}()
+			var alone sync.RWMutex
+			for n := range threads {
+				all.Add(1)
+				round.Add(1)
+				go func() {
+					defer all.Done()
+					defer round.Done()
+					h := &thread{w, w.rand(id, i*threads+n), fmt.Sprintf("own:%d:%d:%d", id, i, n), &alone}
+					h.hold(t, id, int64(tokens[i]+1))
+				}()
+			}
 		}
 		go func() { round.Wait(); <-slots }()
 	}
@@ -83,9 +91,9 @@ func (w *writer) run(t *testing.T, rounds int) (wrong []string) {
 	return wrong
 }
 
-// rand returns what a holder draws from.
-func (w *writer) rand(id, holder int) *rand.Rand {
-	return rand.New(rand.NewPCG(w.seed, uint64(id*(holders+1)+holder+1)))
+// rand returns what a thread draws from.
+func (w *writer) rand(id, thread int) *rand.Rand {
+	return rand.New(rand.NewPCG(w.seed, uint64(id*(holders*threads+1)+thread+1)))
 }
 
 // isWrong plays rounds until one of them is wrong.
@@ -98,14 +106,16 @@ func (w *writer) isWrong(t *testing.T) {
 	assert.Fail(t, "the mistake was not found")
 }
 
-// A holder adds 1 to a number.
-type holder struct {
+// A thread of a holder adds 1 to a number.
+type thread struct {
 	*writer
-	rng *rand.Rand
+	rng   *rand.Rand
+	own   string        // a resource that no other thread uses
+	alone *sync.RWMutex // of the holder: between two transactions of a thread no other one may write
 }
 
 // hold adds 1 a few times, until the token of the holder is stale.
-func (w *holder) hold(t *testing.T, id int, token int64) {
+func (w *thread) hold(t *testing.T, id int, token int64) {
 	w.dawdle()
 	for range 1 + w.rng.IntN(sections) {
 		section := w.inOne
@@ -133,8 +143,29 @@ func (w *holder) hold(t *testing.T, id int, token int64) {
 
 var errUndecided = errors.New("rolled back")
 
-// inOne looks and writes in one transaction.
-func (w *holder) inOne(ctx context.Context, id int, token int64) error {
+// tx runs fn in a transaction that admits the token for the resources first.
+func (w *thread) tx(ctx context.Context, token int64, fn func(*sql.Tx) error, resources ...string) error {
+	tx, err := w.db.BeginTx(ctx, w.options())
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	for _, r := range resources {
+		if err := w.admit(ctx, w.store, tx, r, token); err != nil {
+			return err
+		}
+		w.dawdle()
+	}
+	if err := fn(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// inOne looks and writes in one transaction, which may admit its token for another resource, too.
+func (w *thread) inOne(ctx context.Context, id int, token int64) error {
+	w.alone.RLock()
+	defer w.alone.RUnlock()
 	before := 0
 	if w.early {
 		var err error
@@ -143,8 +174,8 @@ func (w *holder) inOne(ctx context.Context, id int, token int64) error {
 		}
 		w.dawdle()
 	}
-	return w.tx(ctx, resource(id), token, func(tx *sql.Tx) error {
-		w.dawdle()
+	resources := []string{w.own, resource(id)}
+	return w.tx(ctx, token, func(tx *sql.Tx) error {
 		value, err := w.look(ctx, tx, id)
 		if err != nil {
 			return err
@@ -160,28 +191,29 @@ func (w *holder) inOne(ctx context.Context, id int, token int64) error {
 			return errUndecided
 		}
 		return nil
-	})
+	}, resources[w.rng.IntN(2):]...)
 }
 
 // inTwo admits its token, looks, and writes in another transaction.
-func (w *holder) inTwo(ctx context.Context, id int, token int64) error {
+func (w *thread) inTwo(ctx context.Context, id int, token int64) error {
 	if w.early {
 		return w.inOne(ctx, id, token)
 	}
-	if err := w.tx(ctx, resource(id), token, func(*sql.Tx) error { return nil }); err != nil {
+	w.alone.Lock()
+	defer w.alone.Unlock()
+	if err := w.tx(ctx, token, func(*sql.Tx) error { return nil }, resource(id)); err != nil {
 		return err
 	}
-	w.dawdle()
 	value, err := w.look(ctx, w.db, id)
 	if err != nil {
 		return err
 	}
 	w.dawdle()
-	return w.tx(ctx, resource(id), token, func(tx *sql.Tx) error { return w.write(ctx, tx, id, value+1, token) })
+	return w.tx(ctx, token, func(tx *sql.Tx) error { return w.write(ctx, tx, id, value+1, token) }, resource(id))
 }
 
 // dawdle pauses for a random time, which often is none.
-func (w *holder) dawdle() {
+func (w *thread) dawdle() {
 	if w.rng.IntN(2) == 0 {
 		time.Sleep(time.Duration(w.rng.Int64N(int64(2 * time.Millisecond))))
 	}
@@ -243,7 +275,6 @@ func TestCommittedTokensNeverFall(t *testing.T) {
 
 // The test above finds each of these mistakes.
 func TestMistakesAreFound(t *testing.T) {
-	type admit func(ctx context.Context, s *store, tx *sql.Tx, resource string, token int64) error
 	stored := func(ctx context.Context, s *store, tx *sql.Tx, resource string, token int64, suffix string) error {
 		var stored int64
 		err := tx.QueryRowContext(ctx, s.sql("SELECT token FROM fences WHERE resource = ?"+suffix), resource).Scan(&stored)
@@ -254,11 +285,11 @@ func TestMistakesAreFound(t *testing.T) {
 	}
 	insert := map[fence.Dialect]string{
 		fence.Postgres: "INSERT INTO fences AS f VALUES (?, ?) ON CONFLICT (resource) DO ",
-		fence.MySQL:    "INSERT INTO fences VALUES (?, ?) ON DUPLICATE KEY ",
+		fence.MySQL:    "INSERT INTO fences (resource, token) VALUES (?, ?) ON DUPLICATE KEY ",
 	}
 	nothing := map[fence.Dialect]string{
 		fence.Postgres: "INSERT INTO fences VALUES (?, ?) ON CONFLICT DO NOTHING",
-		fence.MySQL:    "INSERT IGNORE INTO fences VALUES (?, ?)",
+		fence.MySQL:    "INSERT IGNORE INTO fences (resource, token) VALUES (?, ?)",
 	}
 	set := map[fence.Dialect]string{fence.Postgres: "UPDATE SET token = ", fence.MySQL: "UPDATE token = "}
 	mistakes := map[string]admit{
@@ -292,20 +323,7 @@ func TestMistakesAreFound(t *testing.T) {
 			t.Run(d.name+": "+name, func(t *testing.T) {
 				s := d.store(t, sql.LevelReadCommitted)
 				w := newWriter(s, 1)
-				w.tx = func(ctx context.Context, resource string, token int64, fn func(*sql.Tx) error) error {
-					tx, err := s.db.BeginTx(ctx, s.options())
-					if err != nil {
-						return err
-					}
-					defer tx.Rollback()
-					if err := admit(ctx, s, tx, resource, token); err != nil {
-						return err
-					}
-					if err := fn(tx); err != nil {
-						return err
-					}
-					return tx.Commit()
-				}
+				w.admit = admit
 				w.isWrong(t)
 			})
 		}
@@ -315,4 +333,27 @@ func TestMistakesAreFound(t *testing.T) {
 			w.isWrong(t)
 		})
 	}
+	t.Run("MariaDB: the snapshot has the same token, and an earlier transaction", func(t *testing.T) {
+		w := newWriter(databases[1].store(t, sql.LevelRepeatableRead), 1)
+		w.admit = func(ctx context.Context, s *store, tx *sql.Tx, resource string, token int64) error {
+			_, err := tx.ExecContext(ctx, s.sql(insert[fence.MySQL]+set[fence.MySQL]+"token"), resource, token)
+			if err != nil {
+				return err
+			}
+			var last, seen sql.NullInt64
+			err = tx.QueryRowContext(ctx, s.sql("SELECT f.token, (SELECT s.token FROM fences s WHERE s.resource = ?) "+
+				"FROM fences f WHERE f.resource = ? FOR UPDATE"), resource, resource).Scan(&last, &seen)
+			switch {
+			case err != nil:
+				return err
+			case last.Int64 > token:
+				return fence.ErrStale
+			case last != seen:
+				return fence.ErrSnapshot
+			}
+			_, err = tx.ExecContext(ctx, s.sql("UPDATE fences SET token = ? WHERE resource = ?"), token, resource)
+			return err
+		}
+		w.isWrong(t)
+	})
 }
