@@ -836,6 +836,45 @@ func TestScanOfALargeKeyspaceIsSpread(t *testing.T) {
 	})
 }
 
+// A broken is a hook under which every SCAN fails after so many.
+type broken struct {
+	counter
+	left *atomic.Int64
+}
+
+func (b broken) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "scan" && b.left.Add(-1) < 0 {
+			cmd.SetErr(io.ErrUnexpectedEOF)
+			return io.ErrUnexpectedEOF
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// A scan that fails begins anew. What it has found before is listed, however often that happens.
+func TestScanThatFailsKeepsWhatItHasFound(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	b.many(5000)
+	rdb, left := testredis.Client(t, b.rdb.Options().Addr), new(atomic.Int64)
+	rdb.AddHook(broken{counter{new(atomic.Int64)}, left})
+	b.serveOn(rdb)
+	s := b.page.sampler
+	found := 0
+	for step := range int64(4) { // each finds more than the one before it, and fails
+		left.Store(step)
+		require.ErrorIs(t, s.find(context.Background(), new(effort)), io.ErrUnexpectedEOF)
+		if step > 0 {
+			assert.Greater(t, len(s.known), found, "after %d SCAN requests", step)
+		}
+		found = len(s.known)
+	}
+	left.Store(0)
+	require.Error(t, s.find(context.Background(), new(effort)))
+	assert.Len(t, s.known, found, "nothing is forgotten")
+}
+
 // A page is served for known hosts only, so that no other name leads a browser to it.
 func TestOtherHostsAreRefused(t *testing.T) {
 	t.Parallel()

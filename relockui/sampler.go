@@ -284,16 +284,15 @@ func (s *sampler) read(
 	return now, nil
 }
 
-// find goes on with the scan, and forgets names that a whole pass has not found.
-func (s *sampler) find(ctx context.Context, spent *effort) error {
+// find goes on with the scan, and forgets names that a whole pass has not found. If the scan fails, the names that it
+// has found before are known, too.
+func (s *sampler) find(ctx context.Context, spent *effort) (err error) {
 	var names []string
 	done := false
-	for n := 0; n < mostScans && !done; n++ {
-		found, all, err := s.scan.Step(ctx, 1)
-		if err != nil {
-			return err
-		}
-		names, done = append(names, found...), all
+	for n := 0; n < mostScans && !done && err == nil; n++ {
+		var found []string
+		found, done, err = s.scan.Step(ctx, 1)
+		names = append(names, found...)
 		spent.answered(time.Now())
 	}
 	for _, name := range names {
@@ -312,7 +311,7 @@ func (s *sampler) find(ctx context.Context, spent *effort) error {
 		s.whole, s.pass = true, s.pass+1
 		s.skipped = s.skipped && len(s.known) >= mostLocks
 	}
-	return nil
+	return err
 }
 
 // last returns the latest sample, however old it is, with the reason why there is no newer one.

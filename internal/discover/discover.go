@@ -48,7 +48,8 @@ func NewScan(rdb redis.UniversalClient, pattern string, known func(name string) 
 }
 
 // Step sends at most n SCAN requests to each master, and one pipeline after each of them. It returns the names that it
-// has found, sorted, and reports whether the pass is done: then the next Step begins another one. After an error, too.
+// has found, sorted, also with an error, and reports whether the pass is done: then the next Step begins another one.
+// After an error, too.
 func (s *Scan) Step(ctx context.Context, n int) (names []string, done bool, err error) {
 	if s.shards == nil {
 		if err := s.start(ctx); err != nil {
@@ -110,13 +111,13 @@ type pass struct {
 	likely        func(ctx context.Context, keys []string) (names []string)
 }
 
-// step sends at most n SCAN requests.
+// step sends at most n SCAN requests. After an error it returns what those before have found.
 func (s *shard) step(ctx context.Context, n int) (names []string, err error) {
 	for ; n > 0 && len(s.passes) > 0; n-- {
 		p := s.passes[0]
 		keys, next, err := s.one.ScanType(ctx, s.cursor, p.pattern, atOnce, p.kind).Result()
 		if err != nil {
-			return nil, err
+			return names, err
 		}
 		names = append(names, p.likely(ctx, keys)...)
 		if s.cursor = next; next == 0 {

@@ -2,9 +2,12 @@ package discover
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -41,4 +44,47 @@ func TestScanFindsLocksThroughEveryType(t *testing.T) {
 	defer auto.Close()
 	_, _, err = NewScan(auto, "*", nil).Step(ctx, 1)
 	assert.Error(t, err, "no server of an AutoPipeliner is known")
+}
+
+// A broken is a hook under which every SCAN fails that does not begin a pass for keys of one type.
+type broken struct{}
+
+var errBroken = errors.New("the connection is broken")
+
+func (broken) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (broken) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "scan" && fmt.Sprint(cmd.Args()[1]) != "0" {
+			cmd.SetErr(errBroken)
+			return errBroken
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (broken) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// A step that fails returns what its requests have found before, and the next one begins another pass.
+func TestFailedStepReturnsTheNamesThatItHasFound(t *testing.T) {
+	ctx, rdb := context.Background(), testredis.Start(t).Client()
+	const locks = 5 * atOnce
+	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i := range locks {
+			p.HSet(ctx, fmt.Sprint("lock:", i), uuid.NewString()+":7:01", 1)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	rdb.AddHook(broken{})
+	scan := NewScan(rdb, "*", nil)
+	for range 2 {
+		names, done, err := scan.Step(ctx, math.MaxInt)
+		require.ErrorIs(t, err, errBroken)
+		assert.False(t, done)
+		assert.NotEmpty(t, names)
+		assert.Less(t, len(names), locks)
+	}
 }
