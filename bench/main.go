@@ -48,7 +48,7 @@ type plan struct {
 	size   size
 	longer time.Duration // how long a workload continues if the margins of its ratios are large
 	brief  bool          // only pollers that poll often take part: others delay the end of a slice
-	log    io.Writer
+	log    io.Writer     // lines of progress, which overwrite each other
 
 	redisson func(context.Context) (dir string, err error) // builds the Java program; nil if it is left out
 	java     string                                        // the directory of the program; "" if it is left out
@@ -107,7 +107,10 @@ func main() {
 			}
 		}
 	}
-	p.log = os.Stderr
+	p.log = io.Discard
+	if isTerminal(os.Stderr) {
+		p.log = os.Stderr
+	}
 	if *java {
 		p.redisson = buildRedisson
 	}
@@ -126,6 +129,11 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
+}
+
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // run measures, and writes the results.

@@ -32,6 +32,7 @@ type house struct {
 type fatal string
 
 func (h *house) Helper()           {}
+func (h *house) Failed() bool      { return false } // it panics at once
 func (h *house) Cleanup(f func())  { h.cleanups = append(h.cleanups, f) }
 func (h *house) Fatal(args ...any) { panic(fatal(fmt.Sprint(args...))) }
 
@@ -90,11 +91,15 @@ func startCluster(masters int) (s *server, err error) {
 	return s, nil
 }
 
-// orNot turns the panic of testredis into an error.
+// orNot turns the panic of a house into an error, and lets others go on.
 func (s *server) orNot(err *error) {
-	if why, ok := recover().(fatal); ok {
+	switch why := recover().(type) {
+	case nil:
+	case fatal:
 		s.close()
 		*err = fmt.Errorf("no Redis to measure with: %s", string(why))
+	default:
+		panic(why)
 	}
 }
 
