@@ -54,7 +54,8 @@ func badUsage(format string, args ...any) error {
 type program struct {
 	in       io.Reader
 	out, err *os.File
-	url      string // REDIS_URL
+	notes    *patient // to err, of run and main
+	url      string   // REDIS_URL
 	json     bool
 	wide     bool
 	colors   bool
@@ -73,20 +74,20 @@ type program struct {
 func main() {
 	logging.Disable() // of go-redis, which returns everything important as an error
 	p := &program{
-		in: os.Stdin, out: os.Stdout, err: os.Stderr,
+		in: os.Stdin, out: os.Stdout, err: os.Stderr, notes: newPatient(os.Stderr),
 		colors: hasColors(os.Stdout), url: os.Getenv("REDIS_URL"), place: place{auth: os.Getenv("REDISCLI_AUTH")},
 	}
-	err := p.run(context.Background(), os.Args[1:])
-	if err == nil {
-		return
+	status := statusDone
+	if err := p.run(context.Background(), os.Args[1:]); err != nil {
+		status = statusFailed
+		if own := (statusError{}); errors.As(err, &own) {
+			status = own.status
+		}
+		if text := err.Error(); text != "" {
+			fmt.Fprintln(p.notes, "relockctl:", strings.TrimPrefix(text, "relock: ")+advice(err))
+		}
 	}
-	status := statusFailed
-	if own := (statusError{}); errors.As(err, &own) {
-		status = own.status
-	}
-	if text := err.Error(); text != "" {
-		fmt.Fprintln(p.err, "relockctl:", strings.TrimPrefix(text, "relock: ")+advice(err))
-	}
+	p.notes.end()
 	os.Exit(status)
 }
 

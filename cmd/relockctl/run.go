@@ -5,11 +5,9 @@ package main
 // Rules: the command is looked up before Redis is asked for anything, and is not started once a signal has arrived. The
 // lock is acquired with an explicit lease, and renewed here with Hold.Extend, because the watchdog does not tell when
 // the validity of a hold ends, and the command has to end before that. The validity counts from before the last request
-// that Redis has confirmed. Once the command has got SIGTERM, a renewal that succeeds does not save it. One goroutine
-// sends it all its signals, that of supervise.
+// that Redis has confirmed. See supervise.go for how the command is ended.
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,12 +20,10 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/relock-go/relock"
-	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // The exit statuses of run that are not those of its command. The first two are those of a shell. The others are in the
@@ -131,6 +127,9 @@ func (p *program) runLocked(ctx context.Context) error {
 		}
 	}
 	defer signal.Stop(signals)
+	if !signal.Ignored(syscall.SIGPIPE) { // of a stderr that is closed, which is to end neither relockctl nor the command
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	}
 	k, err := p.acquire(ctx, signals)
 	if err != nil {
 		return err
@@ -141,17 +140,15 @@ func (p *program) runLocked(ctx context.Context) error {
 		return statusError{statusNotExecutable, fmt.Sprintf("%s: cannot be executed: %v", quote(p.job.args[0]), err)}
 	}
 	why := p.supervise(ctx, k, c, signals)
-	if why != nil { // what the command has left running must not go on without the lock
-		c.kill()
-	}
 	released := k.release(ctx)
+	c.warn(p.notes)
 	switch {
 	case why != nil:
 		return statusError{statusLost, ""} // supervise has printed why
 	case errors.Is(released, relock.ErrNotHeld):
 		return statusError{statusLost, "the command has ended, but the lock was lost while it ran: " + plain(released)}
 	case released != nil:
-		fmt.Fprintf(p.err, "relockctl: warning: the command has ended, but the lock may stay held for up to %v: %v\n",
+		fmt.Fprintf(p.notes, "relockctl: warning: the command has ended, but the lock may stay held for up to %v: %v\n",
 			k.lease, plain(released))
 	}
 	if status := exitStatus(c.cmd.ProcessState); status != 0 {
@@ -187,24 +184,22 @@ func untilSignal(ctx context.Context, signals <-chan os.Signal) (context.Context
 	caught := make(chan os.Signal, 1)
 	go func() {
 		defer close(caught)
+		defer cancel()
 		select {
 		case s := <-signals:
 			caught <- s
-			cancel()
+			return
 		case <-ctx.Done():
+		}
+		select {
+		case s := <-signals: // it arrived together with the lock
+			caught <- s
+		default:
 		}
 	}()
 	return ctx, func() os.Signal {
 		cancel()
-		if s := <-caught; s != nil {
-			return s
-		}
-		select {
-		case s := <-signals: // it arrived together with the lock
-			return s
-		default:
-			return nil
-		}
+		return <-caught
 	}
 }
 
@@ -214,7 +209,7 @@ func (p *program) ask(ctx context.Context) (*keeper, error) {
 	label := "relockctl run " + short(quote(filepath.Base(j.path)), 40)
 	options := []relock.Option{relock.WithLabel(label)}
 	if j.permits > 0 { // of which Redis may have another number; the Client warns of that
-		warnings := slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: slog.LevelWarn})
+		warnings := slog.NewTextHandler(p.notes, &slog.HandlerOptions{Level: slog.LevelWarn})
 		options = append(options, relock.WithLogger(slog.New(warnings)))
 	}
 	if err := p.open(ctx, options...); err != nil {
@@ -236,7 +231,7 @@ func (p *program) ask(ctx context.Context) (*keeper, error) {
 	k := &keeper{hold: hold, lease: j.leaseOrDefault(), renews: j.lease == 0, grace: j.grace}
 	// A lock may have been granted long before TryAcquire returns. So the command begins with a fresh lease, the end of
 	// which is known here.
-	if err = k.extend(ctx); err == nil && !time.Now().Before(k.endAt()) {
+	if err = k.extend(ctx); err == nil && !time.Now().Before(k.until.Add(-k.grace)) {
 		err = fmt.Errorf("%s: Redis answers too slowly for a lease of %v with a grace of %v", quote(j.name), k.lease, j.grace)
 	}
 	if err == nil && j.fenced {
@@ -306,14 +301,11 @@ func (k *keeper) extend(ctx context.Context) error {
 	return err
 }
 
-// endAt returns when the command has to be told to end, unless the lease is renewed before.
-func (k *keeper) endAt() time.Time { return k.until.Add(-k.grace) }
-
 func (k *keeper) release(ctx context.Context) error { return k.hold.Release(ctx) }
 
 // A renewal is the outcome of one attempt to renew a lease.
 type renewal struct {
-	endAt time.Time // when the command has to be told to end
+	until time.Time // the end of the validity
 	err   error
 }
 
@@ -329,7 +321,7 @@ func (k *keeper) renew(ctx context.Context, outcomes chan<- renewal) {
 		}
 		err := k.extend(ctx)
 		select {
-		case outcomes <- renewal{k.endAt(), err}:
+		case outcomes <- renewal{k.until, err}:
 		case <-ctx.Done():
 			return
 		}
@@ -347,8 +339,10 @@ func (k *keeper) renew(ctx context.Context, outcomes chan<- renewal) {
 // A child is the command while it runs.
 type child struct {
 	cmd      *exec.Cmd
-	ownGroup bool          // it has a process group of its own
-	ended    chan struct{} // closed when the command has ended
+	ownGroup bool           // it has a process group of its own
+	ended    chan struct{}  // closed when the command has ended
+	deaths   chan os.Signal // gets SIGCHLD; nil where relockctl has no other children
+	before   map[int]bool   // processes that are not of the command
 }
 
 // start starts the command.
@@ -376,53 +370,4 @@ func (p *program) start(k *keeper) (*child, error) {
 		}
 	}()
 	return c, <-started
-}
-
-// supervise waits until the command has ended, forwards signals to it, and ends it if the lock can no longer be relied
-// on. Then it returns why.
-func (p *program) supervise(ctx context.Context, k *keeper, c *child, signals <-chan os.Signal) (why error) {
-	ctx, stop := context.WithCancel(ctx)
-	var renewing sync.WaitGroup
-	defer renewing.Wait()
-	defer stop()
-	outcomes := make(chan renewal)
-	silent := fmt.Errorf("%s: no renewal of its lease was confirmed in time", quote(p.job.name))
-	failed := silent                              // why the lease is not renewed
-	alarm := time.NewTimer(time.Until(k.endAt())) // when the command is told to end, and then when it is killed
-	if k.renews {
-		waitgroup.Go(&renewing, func() { k.renew(ctx, outcomes) })
-	} else {
-		failed = fmt.Errorf("%s: its lease of %v ends soon", quote(p.job.name), k.lease)
-	}
-	end := func(cause error) {
-		why = cause
-		fmt.Fprintf(p.err, "relockctl: %s; the command has %v to end\n", plain(cause), k.grace)
-		c.terminate()
-		alarm.Reset(k.grace)
-	}
-	lost := k.hold.Context()
-	over := lost.Done()
-	for {
-		select {
-		case <-c.ended:
-			return why
-		case s := <-signals:
-			c.forward(s)
-		case r := <-outcomes:
-			if failed = cmp.Or(r.err, silent); r.err == nil && why == nil {
-				alarm.Reset(time.Until(r.endAt))
-			}
-		case <-over:
-			over = nil // a channel that is closed is always ready
-			if why == nil {
-				end(context.Cause(lost))
-			}
-		case <-alarm.C:
-			if why == nil {
-				end(failed)
-			} else {
-				c.kill()
-			}
-		}
-	}
 }

@@ -94,3 +94,84 @@ func TestRunThatIsKilledTakesItsCommandAlong(t *testing.T) {
 	}
 	assert.True(t, isLocked(t, s, "a"), "until its lease ends")
 }
+
+// Whatever ends the command reaches what it has started: also what has left its group, its session and its parent.
+func TestRunEndsAllThatTheCommandHasStarted(t *testing.T) {
+	t.Parallel()
+	const tough = "trap '' TERM HUP USR1; echo ready; while :; do sleep 0.05; done"
+	for where, script := range map[string]string{
+		"in its group": "(" + tough + ") & ",
+		"in a session": `setsid sh -c "` + tough + `" & `,
+		"as a daemon":  `(setsid sh -c "(` + tough + `) &" &) & `,
+	} {
+		for how, end := range map[string]func(r *runOf){
+			"TERM":   func(r *runOf) { r.signal(syscall.SIGTERM) },
+			"HUP":    func(r *runOf) { r.signal(syscall.SIGHUP) },
+			"USR1":   func(r *runOf) { r.signal(syscall.SIGUSR1) },
+			"killed": func(r *runOf) { r.input.Close() },
+			"lost":   func(*runOf) {},
+		} {
+			t.Run(where+"/"+how, func(t *testing.T) {
+				t.Parallel()
+				lease := "0s"
+				if how == "lost" {
+					lease = "3s"
+				}
+				s := testredis.Start(t)
+				r := begin(t, s.Addr(), "-lease", lease, "-grace", "1s", "job", "--", "sh", "-c",
+					script+"read x; kill -9 $$; exit 1")
+				r.prints("ready")
+				end(r)
+				status := r.ends() // which waits until nothing has the standard output open
+				assert.Equal(t, how == "lost", status == statusLost, "status %d: %s", status, &r.stderr)
+			})
+		}
+	}
+}
+
+// A signal reaches them, too, once each.
+func TestRunForwardsSignalsToAllThatTheCommandHasStarted(t *testing.T) {
+	s := testredis.Start(t)
+	r := begin(t, s.Addr(), "job", "--", "sh", "-c", `trap : USR1; setsid "$0" -c "$1"; exit 3`, "sh",
+		"trap 'echo USR1; exit' USR1; "+forever)
+	r.prints("ready")
+	r.signal(syscall.SIGUSR1)
+	r.prints("USR1")
+	assert.Equal(t, 3, r.ends())
+}
+
+// The terminal has the command in the group of relockctl, whose shell starts another program.
+func TestRunOnATerminalEndsAllWithTheLock(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	r, _ := beginOnTerminal(t, s.Addr(), "-lease", "3s", "-grace", "1s", "job", "--", "sh", "-c",
+		"(trap '' TERM HUP; echo ready; while :; do sleep 0.05; done); true")
+	r.prints("ready")
+	assert.Equal(t, statusLost, r.ends())
+}
+
+// A process whose parent has ended becomes a child of relockctl, which reaps it: a shell may wait for it with kill -0.
+func TestRunReapsWhatLosesItsParent(t *testing.T) {
+	s := testredis.Start(t)
+	r := begin(t, s.Addr(), "job", "--", "sh", "-c",
+		`pid=$( (sleep 0.2 >/dev/null & echo $!) ); while kill -0 $pid; do sleep 0.05; done 2>/dev/null; echo gone`)
+	r.prints("gone")
+	assert.Zero(t, r.ends())
+}
+
+// A shell that relockctl replaces may have children, which are not of the command.
+func TestRunLeavesOtherChildrenAlone(t *testing.T) {
+	s := testredis.Start(t)
+	const script = `exec 3<&0; (read x <&3; echo alive) & exec "$0" run job -- sh -c 'echo ready; read x'`
+	cmd := command(s.Addr(), "-c", script, binary)
+	cmd.Path, cmd.Args[0] = "/bin/sh", "sh"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	r := beginAs(t, cmd)
+	r.prints("ready")
+	r.signal(syscall.SIGTERM)
+	testredis.Await(t, "the lock is free", soon, func() bool { return !isLocked(t, s, "job") })
+	r.input.Close()
+	r.prints("alive")
+	assert.Equal(t, 128+15, r.ends())
+	assert.Empty(t, r.stderr.String())
+}

@@ -15,10 +15,10 @@ var forwarded = []os.Signal{os.Interrupt, syscall.SIGTERM}
 
 func (c *child) prepare() {}
 
-func (c *child) forward(os.Signal) {}
+func (c *child) forward(os.Signal) bool { return false }
 
-func (c *child) terminate() { c.kill() }
+func (c *child) signal(syscall.Signal) { _ = c.cmd.Process.Kill() }
 
-func (c *child) kill() { _ = c.cmd.Process.Kill() }
+func (c *child) left() []int { return nil }
 
 func exitStatus(state *os.ProcessState) int { return state.ExitCode() }

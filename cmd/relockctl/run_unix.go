@@ -2,14 +2,15 @@
 
 package main
 
-// How the command of run is told to end on Unix.
+// How the command of run, and what it has started, is told to end on Unix.
 //
-// Rules: without a terminal the command has a process group of its own, and a signal that ends it goes to the group,
-// because a shell that is killed leaves the program that it waits for running. With a terminal the command stays in the
-// group of relockctl, so that it can read from the terminal and Ctrl-Z stops it. There the kernel sends the signals of
-// the keyboard to both.
+// Rules: a signal goes to all processes that the command has started, because a shell that is killed leaves the program
+// that it waits for running. Without a terminal the command has a process group of its own, which gets signals at once.
+// With one it stays in the group of relockctl, so that it can read from the terminal and Ctrl-Z stops it. There the
+// kernel sends the signals of the keyboard to both. Processes outside of that group are found on Linux only.
 
 import (
+	"errors"
 	"os"
 	"syscall"
 )
@@ -23,7 +24,7 @@ var forwarded = []os.Signal{
 func (c *child) prepare() {
 	c.ownGroup = !hasTerminal()
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: c.ownGroup}
-	dieWithUs(c.cmd.SysProcAttr)
+	c.adopt()
 }
 
 // hasTerminal reports whether this process has a controlling terminal, whatever its input and output are.
@@ -36,31 +37,37 @@ func hasTerminal() bool {
 	return true
 }
 
-// forward passes on a signal that relockctl got. The command may have ended.
-func (c *child) forward(s os.Signal) {
-	switch s {
-	case syscall.SIGINT, syscall.SIGQUIT:
-		if c.ownGroup { // otherwise the kernel has delivered it already
-			c.signalAll(s.(syscall.Signal))
-		}
-	case syscall.SIGTERM:
-		c.signalAll(syscall.SIGTERM)
-	default: // has a meaning for the command only
+// forward passes on a signal that relockctl got, and reports whether it asks the command to end.
+func (c *child) forward(s os.Signal) bool {
+	key := s == syscall.SIGINT || s == syscall.SIGQUIT
+	if key && !c.ownGroup { // the kernel has delivered it already
+		return false
+	}
+	c.signal(s.(syscall.Signal))
+	return key || s == syscall.SIGTERM
+}
+
+// signal sends a signal to the command and to all that it has started.
+func (c *child) signal(s syscall.Signal) {
+	if c.ownGroup { // all of the group at once
+		_ = syscall.Kill(-c.cmd.Process.Pid, s) // an error means that there is no process left
+	}
+	others := c.others()
+	if !c.ownGroup { // later than the search, so that what it starts in answer to the signal does not get it, too
 		_ = c.cmd.Process.Signal(s)
+	}
+	for _, pid := range others {
+		_ = syscall.Kill(pid, s)
 	}
 }
 
-func (c *child) terminate() { c.signalAll(syscall.SIGTERM) }
-
-func (c *child) kill() { c.signalAll(syscall.SIGKILL) }
-
-// signalAll sends a signal to the command and, if it has a process group of its own, to the group.
-func (c *child) signalAll(s syscall.Signal) {
-	if c.ownGroup {
-		_ = syscall.Kill(-c.cmd.Process.Pid, s) // an error means that there is no process left
-		return
+// left returns the processes that the command, which has ended, has left running, as kill(2) takes them.
+func (c *child) left() []int {
+	left := c.others()
+	if group := -c.cmd.Process.Pid; c.ownGroup && !errors.Is(syscall.Kill(group, 0), syscall.ESRCH) {
+		left = append(left, group)
 	}
-	_ = c.cmd.Process.Signal(s)
+	return left
 }
 
 // exitStatus returns the exit status of the command, as a shell has it.

@@ -55,7 +55,9 @@ func begin(t *testing.T, addr string, args ...string) *runOf {
 func beginAs(t *testing.T, cmd *exec.Cmd) *runOf {
 	t.Helper()
 	r := &runOf{t: t, cmd: cmd, lines: make(chan string, 100)}
-	cmd.Stderr = &r.stderr
+	if cmd.Stderr == nil {
+		cmd.Stderr = &r.stderr
+	}
 	// A command that a killed relockctl leaves behind keeps stderr open.
 	cmd.WaitDelay = time.Second
 	read, write, err := os.Pipe()
@@ -385,12 +387,84 @@ func TestRunForwardsSignals(t *testing.T) {
 // A shell that is killed would leave the program that it waits for running, without the lock.
 func TestRunEndsTheWholeProcessGroup(t *testing.T) {
 	s := testredis.Start(t)
-	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT} {
+	for _, signal := range forwarded {
 		r := begin(t, s.Addr(), "job", "--", "sh", "-c", "(echo ready; exec sleep 1000); true")
 		r.prints("ready")
 		r.signal(signal)
-		assert.Equal(t, 128+int(signal), r.ends(), "%v", signal) // ends also waits for sleep, which has stdout open
+		assert.Equal(t, 128+int(signal.(syscall.Signal)), r.ends(), "%v", signal) // and sleep, which has stdout open
 	}
+}
+
+// What ends the command does not wait for stderr, and a stderr that is closed does not end relockctl.
+func TestRunEndsTheCommandWhateverStderrIs(t *testing.T) {
+	t.Parallel()
+	for name, state := range map[string]func(t *testing.T, read, write *os.File){
+		"full": func(t *testing.T, _, write *os.File) {
+			for _, size := range []int{4096, 1} { // to the last byte
+				must(t, write.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
+				for _, err := write.Write(make([]byte, size)); err == nil; {
+					_, err = write.Write(make([]byte, size))
+				}
+			}
+		},
+		"closed": func(_ *testing.T, read, _ *os.File) { read.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := testredis.Start(t)
+			read, write, err := os.Pipe()
+			must(t, err)
+			defer read.Close()
+			state(t, read, write)
+			cmd := command(s.Addr(), "run", "-lease", "3s", "-grace", "1s", "job", "--", "sh", "-c",
+				"exec 2>/dev/null; "+traps("USR1")+"trap '' TERM; "+forever)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+			cmd.Stderr = write
+			_ = write.Fd() // which makes it block, as one from a shell does
+			r := beginAs(t, cmd)
+			r.prints("ready")
+			r.signal(syscall.SIGUSR1)
+			r.prints("USR1")
+			begun := time.Now()
+			assert.Equal(t, statusLost, r.ends())
+			assert.Less(t, time.Since(begun), testredis.Scale(begun, 5*time.Second))
+		})
+	}
+}
+
+// After a pause the command gets only what is left of the grace before another owner acquires the lock.
+func TestRunCountsTheGraceFromTheEndOfTheLease(t *testing.T) {
+	t.Parallel()
+	for _, pause := range []time.Duration{7 * time.Second, 9 * time.Second} {
+		t.Run(pause.String(), func(t *testing.T) {
+			t.Parallel()
+			s := testredis.Start(t)
+			r := begin(t, s.Addr(), "-lease", "8s", "-grace", "7s", "job", "--", "sh", "-c", "trap '' TERM; "+forever)
+			r.prints("ready")
+			begun := time.Now()
+			r.signal(syscall.SIGSTOP)
+			time.Sleep(pause)
+			r.signal(syscall.SIGCONT)
+			_, open := <-r.lines // it has ended, with all that it has started
+			assert.False(t, open)
+			assert.Less(t, time.Since(begun), max(pause, 8*time.Second)+3*time.Second)
+			assert.Equal(t, statusLost, r.ends())
+		})
+	}
+}
+
+// What a command that ended by itself has left running is left alone.
+func TestRunWarnsOfWhatTheCommandHasLeft(t *testing.T) {
+	s := testredis.Start(t)
+	r := begin(t, s.Addr(), "job", "--", "sh", "-c", "exec 3<&0; (echo ready; read x <&3; echo alive) & exit 3")
+	r.prints("ready")
+	testredis.Await(t, "the lock is free", soon, func() bool { return !isLocked(t, s, "job") })
+	_, err := r.cmd.Process.Wait()
+	must(t, err)
+	r.input.Close()
+	r.prints("alive")
+	_ = r.cmd.Wait()
+	assert.Contains(t, r.stderr.String(), "warning: the command has left processes running, without the lock")
 }
 
 // As under nohup.

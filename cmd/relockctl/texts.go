@@ -85,18 +85,24 @@ const manualOfRun = `run looks the command up, acquires the lock, runs the comma
 command has ended. By default the lock is renewed while the command runs, with a lease of 30s.
 
 relockctl passes on the signals HUP, INT, QUIT, TERM, USR1 and USR2, but on a terminal not INT and QUIT, which the
-terminal sends to the command itself. Without a terminal the command has a process group of its own, and INT, QUIT,
-TERM and KILL go to all processes of the group. A signal while relockctl waits ends the wait, and the command is not
-started. If relockctl is killed, the command is killed, too; on other systems than Linux, and for processes that the
-command has started, that is not so.
+terminal sends to the command itself. On Linux these signals, and TERM and KILL when the lock is lost, go to all
+processes that the command has started, directly or not. On other systems they go to its process group, or, on a
+terminal, to the command alone. A signal while relockctl waits ends the wait, and the command is not started. If
+relockctl is killed, the command is killed, too; on other systems than Linux, and for processes that the command has
+started, that is not so.
 
 If the lock cannot be renewed, the command gets TERM when only the grace is left until the lock may expire, and KILL
-after the grace, before another owner can acquire the lock. The grace is shorter than the lease. If the lock is
-released by force, or its key is deleted, another owner may acquire it at once. Then the command gets TERM when
-relockctl notices that, and KILL after the grace. When a lock that was held for more than a second is released by
-force with relockctl or relock, a message tells relockctl so, usually within milliseconds. Otherwise it notices at
-the next renewal, after a third of the lease at most. A lock with --lease is not renewed, so then the loss may show
-only when it is released. On Windows the command is killed instead of getting TERM.
+after the grace, before another owner can acquire the lock. After a pause of relockctl only what is left of that time
+counts. The grace is shorter than the lease. If the lock is released by force, or its key is deleted, another owner
+may acquire it at once. Then the command gets TERM when relockctl notices that, and KILL after the grace. When a lock
+that was held for more than a second is released by force with relockctl or relock, a message tells relockctl so,
+usually within milliseconds. Otherwise it notices at the next renewal, after a third of the lease at most. A lock with
+--lease is not renewed, so then the loss may show only when it is released. On Windows the command is killed instead
+of getting TERM.
+
+If a signal ends the command, or if it ends after relockctl has passed on INT, QUIT or TERM, the processes that it has
+left running have to end, too: they get TERM, unless they were asked already, and KILL after the grace, and then the
+lock is released. What a command that ended by itself has left running is left alone, with a warning.
 
 With --skip nothing is printed if others hold the lock for the whole wait; all other failures are reported as
 without it. If Redis has another number of permits than --semaphore, that number applies, and a warning is printed.`

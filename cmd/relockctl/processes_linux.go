@@ -1,0 +1,79 @@
+package main
+
+// What only Linux has for run: the command dies with relockctl, and every process that it has started can be found.
+//
+// Rules: relockctl is the subreaper of the command, so that a process whose parent has ended becomes a child of
+// relockctl, whatever session or group it is in. So relockctl has to reap such processes, each by its own number,
+// because a wait for any child might take the status of the command.
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+)
+
+// adopt is called before the command is started. The kernel kills the command when the thread that starts it ends: see
+// start.
+func (c *child) adopt() {
+	const setChildSubreaper = 36 // PR_SET_CHILD_SUBREAPER
+	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, setChildSubreaper, 1, 0)
+	c.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	c.deaths = make(chan os.Signal, 1)
+	signal.Notify(c.deaths, syscall.SIGCHLD)
+	c.before = map[int]bool{}
+	for _, p := range c.below() { // of the shell that relockctl has replaced
+		c.before[p.pid] = true
+	}
+}
+
+// others returns the processes that the command has started, directly or not, except those in its own group. It reaps
+// those that have ended. It looks twice before it returns none, because a process may get another parent meanwhile.
+func (c *child) others() (others []int) {
+	command := c.cmd.Process.Pid
+	for looks := 0; looks < 2 && others == nil; looks++ {
+		for _, p := range c.below() {
+			if p.pid == command {
+				continue
+			}
+			reaped, _ := syscall.Wait4(p.pid, nil, syscall.WNOHANG, nil) // an error unless it is a child of relockctl
+			if reaped != p.pid && !(c.ownGroup && p.group == command) {
+				others = append(others, p.pid)
+			}
+		}
+	}
+	return others
+}
+
+// A process is what /proc tells about one.
+type process struct{ pid, group int }
+
+// below returns the processes that relockctl has started, directly or not, except those in before. It returns none if
+// /proc has the numbers of another namespace, where they are those of others.
+func (c *child) below() []process {
+	if self, _ := os.Readlink("/proc/self"); self != strconv.Itoa(os.Getpid()) {
+		return nil
+	}
+	children := map[int][]process{}
+	entries, _ := os.ReadDir("/proc")
+	for _, entry := range entries {
+		text, _ := os.ReadFile("/proc/" + entry.Name() + "/stat") // fails also if the process has ended
+		var p process
+		var state string
+		var parent int
+		_, _ = fmt.Sscan(string(text), &p.pid)
+		// The name, in parentheses, may have any characters.
+		_, _ = fmt.Sscan(string(text[bytes.LastIndexByte(text, ')')+1:]), &state, &parent, &p.group)
+		if !c.before[p.pid] {
+			children[parent] = append(children[parent], p)
+		}
+	}
+	all := []process{{pid: os.Getpid()}}
+	for i := 0; i < len(all); i++ {
+		all = append(all, children[all[i].pid]...)
+		delete(children, all[i].pid) // so that this ends, whatever /proc has
+	}
+	return all[1:]
+}
