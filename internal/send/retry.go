@@ -15,7 +15,8 @@ package send
 //     and at most maxEnded such tries do not count.
 //   - A caller that has received no reply so far gives up after a few tries. A caller that has received a reply,
 //     before this request or to one of its tries, retries for the retry budget from the first try on: Redis is there,
-//     and starts, fails over or moves a slot.
+//     and starts, fails over or moves a slot. That does not apply while the Client has had no answer but refusals of
+//     a replica, which may be no failover but a wrong address, and to rollbacks before the first answer.
 //   - The first try is made even if the time is up, because a wait of 0 asks for one try.
 
 import (
@@ -255,12 +256,14 @@ func (r *retry) hadEnded(err error) bool {
 // enough reports whether the caller gives up, after an error that may go away or after silence.
 func (r *retry) enough(w *Wait) bool {
 	took, tried := time.Since(r.began), r.tries-r.ended >= quickTries && len(r.underWay) == 0
+	// Redis has run nothing so far: the client may be a mock, or lead to a replica.
+	inVain := !r.answered.Load() && (w.Background || RefusedWith(r.last.err, "READONLY"))
 	switch {
-	case !r.lastReply.IsZero(): // this may be long ago, because a waiter in the queue seldom sends a request
+	case !inVain && !r.lastReply.IsZero(): // this may be long ago, because a waiter in the queue seldom sends a request
 		return min(took, time.Since(r.lastReply)) > r.config.RetryBudget
 	case w.NoWait:
 		return tried || took > quickTime
-	case r.replied:
+	case !inVain && r.replied:
 		return took > r.config.RetryBudget
 	}
 	return tried && took > time.Second || took > quickTime

@@ -195,6 +195,34 @@ func TestHowLongACallIsRepeated(t *testing.T) {
 	}
 }
 
+// A Client that has never had an answer may have the address of a replica, or be one of a mock. After an answer, the
+// same errors are those of a failover or an outage.
+func TestNoPatienceBeforeTheFirstAnswer(t *testing.T) {
+	in(t, func(b *bench) {
+		took := func(background bool, err error) time.Duration {
+			b.fake.setRun(after(0, err))
+			w := b.wait(context.Background())
+			w.Background = background
+			var lastReply time.Time
+			if background {
+				lastReply = time.Now() // as rollbacks do
+			}
+			start := time.Now()
+			assert.Equal(t, err, b.Do(w, request("x"), lastReply).Err)
+			return time.Since(start)
+		}
+		replica, mock := refusal("READONLY You can't write"), errors.New("the call was not expected")
+		assert.Less(t, took(false, replica), 2*time.Second)
+		assert.Less(t, took(true, replica), 2*time.Second)
+		assert.Less(t, took(true, mock), 2*time.Second)
+		b.fake.setRun(func(_ context.Context, c Call) (any, error) { return echo(c), nil })
+		answers(t, "x", b.do(request("x")))
+		assert.GreaterOrEqual(t, took(false, replica), rideOut)
+		assert.GreaterOrEqual(t, took(true, replica), rideOut)
+		assert.GreaterOrEqual(t, took(true, mock), rideOut)
+	})
+}
+
 // Connections that were closed while they were idle cost no time, however many there are, but a request is not
 // repeated forever.
 func TestEndedConnectionsAreUsedUp(t *testing.T) {

@@ -9,6 +9,7 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -390,6 +391,49 @@ func TestFaultRefusedWritesAreReportedOrRetried(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Row 21: a Client that was given the address of a replica learns what is wrong, long before a failover would take.
+func TestFaultAddressOfAReplicaIsReportedSoon(t *testing.T) {
+	t.Parallel()
+	ctx, addr := context.Background(), testredis.Start(t).Addr()
+	require.NoError(t, testredis.Client(t, addr).Do(ctx, "replicaof", "127.0.0.1", "1").Err())
+	c, err := New(testredis.Client(t, addr))
+	require.NoError(t, err)
+	for name, l := range map[string]Locker{"plain": c.NewLock("l"), "fair": c.NewFairLock("f"), "read": c.NewRWLock("rw").Read()} {
+		start := time.Now()
+		assert.ErrorContains(t, l.Lock(ctx), "this is a replica: use the address of the primary: READONLY", name)
+		assert.Less(t, time.Since(start), 10*time.Second, name) // not the watchdog timeout
+	}
+	start := time.Now()
+	assert.NoError(t, c.Close())
+	assert.Less(t, time.Since(start), 3*time.Second, "Close")
+}
+
+// A mock in place of Redis returns an error for each request. Close does not wait for rollbacks, which fail, too.
+func TestCloseOfAClientOfAMockIsQuick(t *testing.T) {
+	t.Parallel()
+	rdb := testredis.Client(t, testredis.Mini(t).Addr())
+	rdb.AddHook(mockHook{})
+	c, err := New(rdb)
+	require.NoError(t, err)
+	assert.ErrorContains(t, c.NewLock("l").Lock(context.Background()), "not expected")
+	start := time.Now()
+	assert.NoError(t, c.Close())
+	assert.Less(t, time.Since(start), 4*time.Second)
+}
+
+// A mockHook is the hook of a mock that expects no request.
+type mockHook struct{ redis.Hook }
+
+func (mockHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (mockHook) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(context.Context, redis.Cmder) error { return errors.New("this call was not expected") }
+}
+
+func (mockHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(context.Context, []redis.Cmder) error { return errors.New("this call was not expected") }
 }
 
 // Row 22: Redis loads its data, for seconds.
