@@ -44,17 +44,17 @@ func (p *peerSet) add(id string) {
 // isOnServerOf reports whether the Redis of o has the hold that the owner of ctx has on m. Both have a record, and belong
 // to different Clients. The answer is false if it is not known.
 func (m component) isOnServerOf(ctx context.Context, o component) bool {
-	if m.client.apart.has(o.client.ID()) {
+	if m.client.in().apart.has(o.client.ID()) {
 		return false
 	}
 	owner := engine.OwnerOf(ctx)
-	field := m.client.engine.HeldField(m.record, owner)
+	field := m.client.engine().HeldField(m.record, owner)
 	if field == "" {
 		return false
 	}
-	r, err := o.client.engine.Ask(ctx, m.record.Inspect(field))
-	if err == nil && r[1] == 0 && m.client.engine.HeldField(m.record, owner) == field { // it was not lost meanwhile
-		m.client.apart.add(o.client.ID())
+	r, err := o.client.engine().Ask(ctx, m.record.Inspect(field))
+	if err == nil && r[1] == 0 && m.client.engine().HeldField(m.record, owner) == field { // it was not lost meanwhile
+		m.client.in().apart.add(o.client.ID())
 	}
 	return err == nil && r[1] > 0
 }
@@ -110,7 +110,7 @@ func (v *redVote) checkApart(ctx context.Context, r *round) error {
 	})
 	for _, err := range errs {
 		if errors.Is(err, ErrInvalid) { // not the panic of a hook
-			l.same.Store(&err)
+			l.same.Get().Store(&err)
 			return err
 		}
 	}
@@ -120,7 +120,7 @@ func (v *redVote) checkApart(ctx context.Context, r *round) error {
 // unsettled describes the first two nodes that may be on one Redis, or returns "" if there are none.
 func (l *redLock) unsettled() string {
 	for _, d := range l.doubts {
-		if r := d.records; !r[0].client.apart.has(r[1].client.ID()) && !r[1].client.apart.has(r[0].client.ID()) {
+		if r := d.records; !r[0].client.in().apart.has(r[1].client.ID()) && !r[1].client.in().apart.has(r[0].client.ID()) {
 			return fmt.Sprintf(" (%s and %s may be on one Redis)", r[0].where(), r[1].where())
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/opaque"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -24,22 +25,31 @@ import (
 // share one connection for subscriptions (in a Cluster: one for each shard) and one goroutine that renews their leases.
 // A Client may be used by any number of goroutines at once, and one Client is enough for a process.
 type Client struct {
-	rdb             redis.UniversalClient
-	engine          *engine.Engine
+	hidden          opaque.Pointer[clientState]
 	routing         routing
-	mode            *serverMode
 	keyPrefix       string // the prefix of every key
 	fairWaitTimeout time.Duration
 	nodeTimeout     time.Duration
 	synced          send.Synced
-	pending         *pendingRequests // requests to the nodes of RedLocks that have no answer yet
-	apart           *peerSet         // Clients that lead to another Redis
-	labelsRefused   atomic.Bool      // it was logged that Redis does not return labels
-	labelsForbidden atomic.Bool      // this user may not read labels
-	lookupRefused   atomic.Bool      // this user may not look for the holder of a lock: see describeHolder
-	permits         *permitsReports
+}
+
+// A clientState is what changes, and what leads to it.
+type clientState struct {
+	rdb             redis.UniversalClient
+	engine          *engine.Engine
+	mode            *serverMode
+	pending         pendingRequests // requests to the nodes of RedLocks that have no answer yet
+	apart           peerSet         // Clients that lead to another Redis
+	labelsRefused   atomic.Bool     // it was logged that Redis does not return labels
+	labelsForbidden atomic.Bool     // this user may not read labels
+	lookupRefused   atomic.Bool     // this user may not look for the holder of a lock: see describeHolder
+	permits         permitsReports
 	userCalls       atomic.Int64 // calls of the Logger and the Observer that have not returned
 }
+
+func (c *Client) in() *clientState { return c.hidden.Get() }
+
+func (c *Client) engine() *engine.Engine { return c.in().engine }
 
 // New returns a Client that uses rdb. It sends no request, and rdb stays open when the Client is closed. The error is
 // ErrInvalid for an option that is not valid, for a nil rdb, and for a *redis.Ring or a type that embeds one, because a
@@ -73,25 +83,26 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		return nil, invalid("WithSyncedReplicas(%d, %v): the time must be less than %v, the lesser of ReadTimeout and 5s",
 			o.synced.Replicas, o.synced.Within, limit)
 	}
+	in := &clientState{
+		rdb:     rdb,
+		pending: pendingRequests{all: make(map[nodeRequest][]chan struct{}), votes: make(map[voter]*redVote)},
+	}
 	c := &Client{
-		rdb:             rdb,
+		hidden:          opaque.To(in),
 		keyPrefix:       o.keyPrefix,
 		fairWaitTimeout: o.fairWaitTimeout,
 		nodeTimeout:     o.nodeTimeout,
 		synced:          o.synced,
-		pending:         newPendingRequests(),
-		permits:         new(permitsReports),
-		apart:           new(peerSet),
 	}
 	config := c.config(uuid.NewString(), o)
 	finite := send.NewFinite(rdb)
 	if finite != nil {
-		c.rdb = finite
+		in.rdb = finite
 	}
-	config.Servers, c.mode, c.routing = routerOf(c.rdb)
+	config.Servers, in.mode, c.routing = routerOf(in.rdb)
 	config.Group = c.group
 	sending := send.Config{
-		Transport:    c.mode.askingWith(send.NewRedis(c.rdb, o.synced)),
+		Transport:    in.mode.askingWith(send.NewRedis(in.rdb, o.synced)),
 		OnCallerTime: promptness(rdb),
 		Confirm:      o.synced.Within,
 		Idle:         idle(rdb),
@@ -106,29 +117,29 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	switch rdb.(type) {
 	case *redis.Client, *redis.ClusterClient:
 		if sending.Batch = o.synced.Replicas == 0; sending.Batch {
-			prompt = send.NewPrompt(rdb, c.rdb)
+			prompt = send.NewPrompt(rdb, in.rdb)
 		}
 	}
 	if prompt != nil {
-		sending.Transport, sending.Bounded = c.mode.askingWith(prompt), c.mode.boundedBy(prompt)
+		sending.Transport, sending.Bounded = in.mode.askingWith(prompt), in.mode.boundedBy(prompt)
 	}
-	c.engine = engine.New(config, sending)
-	c.mode.spawn = c.engine.Spawn
+	in.engine = engine.New(config, sending)
+	in.mode.spawn = in.engine.Spawn
 	if prompt != nil {
-		prompt.Spawn = c.engine.Spawn
+		prompt.Spawn = in.engine.Spawn
 	}
 	if finite != nil {
-		finite.Spawn = c.engine.Spawn
+		finite.Spawn = in.engine.Spawn
 	}
 	return c, nil
 }
 
 // config returns the configuration of the engine of c, which has the given id. The field Servers is not set.
 func (c *Client) config(id string, o options) engine.Config {
-	log := calmLogger(o.logger, &c.userCalls)
+	log := calmLogger(o.logger, &c.in().userCalls)
 	reported := &userEvents{log: log}
 	if o.observer != nil {
-		reported.observer = &calmObserver{Observer: o.observer, log: log, calls: &c.userCalls}
+		reported.observer = &calmObserver{Observer: o.observer, log: log, calls: &c.in().userCalls}
 	}
 	config := engine.Config{
 		ID: id, WatchdogTimeout: o.watchdogTimeout, PollInterval: o.pollInterval, HandoffWindow: o.handoffWindow,
@@ -138,7 +149,7 @@ func (c *Client) config(id string, o options) engine.Config {
 		HoldWarning: o.holdWarning, WaitWarning: o.waitWarning, Holder: c.describeHolder,
 		OnDifference: c.reportPermits,
 
-		Log: log, Events: reported, Observed: o.observer != nil, UserCalls: c.userCalls.Load,
+		Log: log, Events: reported, Observed: o.observer != nil, UserCalls: c.in().userCalls.Load,
 
 		Bundle: bundleOf, Renewer: askRenewals,
 		Free:  func(names []string, fields [][]string) call { return freeCall(id, names, fields) },
@@ -157,7 +168,7 @@ func (c *Client) config(id string, o options) engine.Config {
 
 // ID returns the UUID of this Client, which Redis stores with every hold of the Client: see [Holder]. Every Client has
 // an ID of its own. If you log it at startup, you can tell later which process holds a lock.
-func (c *Client) ID() string { return c.engine.ID }
+func (c *Client) ID() string { return c.engine().ID }
 
 // A Slowest has the age of the oldest hold, and the duration of the longest wait, for each type of lock that is held
 // or awaited: see [Client.Slowest].
@@ -174,7 +185,7 @@ func (c *Client) Slowest() Slowest {
 	if c == nil {
 		return s
 	}
-	holds, waits := c.engine.Slowest()
+	holds, waits := c.engine().Slowest()
 	for kind, age := range holds {
 		s.Hold[LockType(kind)] = age
 	}
@@ -226,7 +237,7 @@ func (h Holder) record() string {
 	if raw, err := hex.DecodeString(h.Field); h.Client == "" && err == nil {
 		return string(raw)
 	}
-	field := cmp.Or(h.id, h.Field)
+	field := *cmp.Or(h.id, &h.Field)
 	if h.Permits > 1 {
 		return fmt.Sprintf("%s+%d", field, h.Permits)
 	}
@@ -302,7 +313,7 @@ func readTimeout(rdb redis.UniversalClient) time.Duration {
 // server returns the address of the Redis that the Client uses, or "" if go-redis does not know it. It is the same in
 // every process that has configured the same addresses.
 func (c *Client) server() string {
-	switch one, cluster := send.OptionsOf(c.rdb); {
+	switch one, cluster := send.OptionsOf(c.in().rdb); {
 	case one != nil && one.Addr != "FailoverClient":
 		return fmt.Sprintf("%s/%d", one.Addr, one.DB)
 	case cluster != nil:
@@ -331,7 +342,7 @@ func (c *Client) Close() error {
 	if c == nil {
 		return nil
 	}
-	return c.engine.Close()
+	return c.engine().Close()
 }
 
 // Shutdown closes the Client as Close does, but first waits until all locks that are held have been released or lost,
@@ -352,7 +363,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	case ctx == nil:
 		return fmt.Errorf("relock: shutdown: %w", errNilContext)
 	}
-	return c.engine.Shutdown(ctx)
+	return c.engine().Shutdown(ctx)
 }
 
 // grantChannel returns the channel on which c is notified of grants of a lock. The releases of the lock are announced

@@ -82,7 +82,7 @@ func componentsOf(c *Client, locks []Locker) ([]component, error) {
 			m.client, m.lock, m.id, m.record = h.client, h.lock, h.lock.Traits().ID, h.record
 		}
 		if m.record != nil {
-			m.server, m.dials = m.client.server(), dialsByItself(m.client.rdb)
+			m.server, m.dials = m.client.server(), dialsByItself(m.client.in().rdb)
 		}
 		components[i] = m
 	}
@@ -98,7 +98,7 @@ func flattenMulti(components []component) ([]component, error) {
 			all = append(all, m)
 			continue
 		}
-		inner, err := componentsOf(l.client, l.many.locks)
+		inner, err := componentsOf(l.client, l.many.Get().locks)
 		if err != nil {
 			return nil, err
 		}

@@ -57,13 +57,13 @@ func (h *Hold) detach(ctx context.Context, keep time.Duration) (text string, err
 		return "", errNilContext
 	case keep != 0 && keep < time.Millisecond:
 		return "", invalid("keep %v is too short: it must be at least 1ms, or 0 for the watchdog timeout", keep)
-	case h.released.Load():
+	case h.in().released.Load():
 		return "", errReleased
 	}
 	_ = h.Context() // it has to exist when the hold ends, because a later one would not know why
 	text, ended, err := h.lock.detach(h.owner().In(ctx), keep)
 	if ended {
-		h.released.Store(true)
+		h.in().released.Store(true)
 	}
 	return text, err
 }
@@ -118,10 +118,10 @@ func (c *Client) attach(ctx context.Context, text string) (name string, _ *Hold,
 	}
 	ctx = ContextWithOwner(ctx)
 	d := engine.Detached{Field: t.ID, Token: t.Token, MaxEnd: t.MaxEnd, MinEnd: t.MinEnd, KeepEnd: t.KeepEnd}
-	if err := c.engine.Attach(ctx, l.record, engine.OwnerOf(ctx), d); err != nil {
+	if err := c.engine().Attach(ctx, l.record, engine.OwnerOf(ctx), d); err != nil {
 		return l.name, nil, err
 	}
-	return l.name, &Hold{lock: l, ctx: ctx}, nil
+	return l.name, makeHold(ctx, l, 0), nil
 }
 
 // lockOf returns the lock of a ticket. When its MaxHold and its MinHold end is in the ticket.
@@ -181,7 +181,8 @@ func (h *Holder) hideNumber() {
 	if !h.Detached {
 		return
 	}
-	h.id, h.Field = h.Field, fmt.Sprintf("%s:0:%04x", h.Client, crc32.ChecksumIEEE([]byte(h.Field))&0xffff)
+	field := h.Field
+	h.id, h.Field = &field, fmt.Sprintf("%s:0:%04x", h.Client, crc32.ChecksumIEEE([]byte(h.Field))&0xffff)
 	if h.Write {
 		h.Field += record.WriteSuffix
 	}

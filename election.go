@@ -212,7 +212,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 					return
 				}
 			}
-			_ = e.client.engine.Pause(ctx, e.client.engine.PollDelay(-1)) // if it is cut short, the next look returns why
+			_ = e.client.engine().Pause(ctx, e.client.engine().PollDelay(-1)) // if it is cut short, the next look returns why
 		}
 	}
 }

@@ -21,7 +21,7 @@ type (
 
 var ExtendLocker = extendLocker
 
-func IsReleased(h *Hold) bool { return h.released.Load() }
+func IsReleased(h *Hold) bool { return h.in().released.Load() }
 
 func DescribeHolder(c *Client, ctx context.Context, s engine.Subject) { c.describeHolder(ctx, s) }
 
@@ -33,19 +33,19 @@ func SetLastResort(w io.Writer) (reset func()) {
 
 // IDs returns the locks of a MultiLock.
 func IDs(l *MultiLock) (all []contract.Lock) {
-	for _, s := range l.many.steps {
+	for _, s := range l.many.Get().steps {
 		all = append(all, s.ids...)
 	}
 	return all
 }
 
 func ExtendAll(l *MultiLock, ctx context.Context, lease time.Duration) error {
-	return l.many.extend(ctx, lease)
+	return l.many.Get().extend(ctx, lease)
 }
 
 // AcquireInOrder acquires the locks of a MultiLock one after the other.
 func AcquireInOrder(l *MultiLock, ctx context.Context, r engine.Request) (bool, error) {
-	return l.many.acquireInOrder(ctx, time.Now(), r, &sequence{steps: l.many.steps})
+	return l.many.Get().acquireInOrder(ctx, time.Now(), r, &sequence{steps: l.many.Get().steps})
 }
 
 func (l *redLock) Node(i int) Locker { return l.nodes[i] }
@@ -54,7 +54,7 @@ func (l *redLock) Node(i int) Locker { return l.nodes[i] }
 func (l *redLock) AwaitAnswers(t testing.TB, owner engine.Owner) {
 	t.Helper()
 	testredis.Await(t, "the nodes have answered", time.Minute, func() bool {
-		p := l.client.pending
+		p := &l.client.in().pending
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		for r := range p.all {

@@ -675,7 +675,7 @@ func TestAddressesTellServersApart(t *testing.T) {
 			}
 			for i := range 2 { // as they are, and embedded
 				l := locks[i].(*Lock).client.NewMultiLock(locks[i], locks[2+i])
-				assert.Equal(t, c.told, l.many.doubt == nil)
+				assert.Equal(t, c.told, l.many.Get().doubt == nil)
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/opaque"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/ticket"
@@ -26,7 +27,7 @@ type handle struct {
 	lock   contract.Lock   // nil for a MultiLock
 	record contract.Record // the same lock, or nil if it has not one record on one server: then lock is a view
 	fenced bool
-	many   *multi // nil for all locks except a MultiLock
+	many   opaque.Pointer[multi] // zero for all locks except a MultiLock
 }
 
 // The commands of a lock carry out what a caller asks for. The handle has already checked the arguments, and adds the
@@ -45,8 +46,8 @@ type commands interface {
 
 // commands returns the commands of the lock of h.
 func (h *handle) commands() commands {
-	if h.many != nil {
-		return h.many
+	if many := h.many.Get(); many != nil {
+		return many
 	}
 	return oneLock{h}
 }
@@ -55,30 +56,30 @@ func (h *handle) commands() commands {
 type oneLock struct{ *handle }
 
 func (l oneLock) acquire(ctx context.Context, r engine.Request) (bool, error) {
-	return l.client.engine.Acquire(ctx, engine.OwnerOf(ctx), r, l.lock)
+	return l.client.engine().Acquire(ctx, engine.OwnerOf(ctx), r, l.lock)
 }
 
 func (l oneLock) release(ctx context.Context) error {
-	return l.client.engine.Release(ctx, l.lock, engine.OwnerOf(ctx))
+	return l.client.engine().Release(ctx, l.lock, engine.OwnerOf(ctx))
 }
 
 func (l oneLock) extend(ctx context.Context, lease time.Duration) error {
-	return l.client.engine.Extend(ctx, l.lock, engine.OwnerOf(ctx), lease)
+	return l.client.engine().Extend(ctx, l.lock, engine.OwnerOf(ctx), lease)
 }
 
 func (l oneLock) guard(ctx context.Context) (context.Context, error) {
-	return l.client.engine.Guard(ctx, l.lock, engine.OwnerOf(ctx))
+	return l.client.engine().Guard(ctx, l.lock, engine.OwnerOf(ctx))
 }
 
 func (l oneLock) token(ctx context.Context) (int64, error) {
 	if !l.fenced {
 		return 0, invalid("the lock was created without Fenced()")
 	}
-	return l.client.engine.Token(l.lock, engine.OwnerOf(ctx))
+	return l.client.engine().Token(l.lock, engine.OwnerOf(ctx))
 }
 
 func (l oneLock) holdCount(ctx context.Context) (int, error) {
-	return l.client.engine.HoldCount(l.lock, engine.OwnerOf(ctx), func(field string) (bool, error) {
+	return l.client.engine().HoldCount(l.lock, engine.OwnerOf(ctx), func(field string) (bool, error) {
 		s, err := l.view().look(ctx, field)
 		return s.Held, err
 	})
@@ -117,11 +118,11 @@ func (l oneLock) view() view {
 type recordView struct{ *handle }
 
 func (v recordView) look(ctx context.Context, field string) (contract.View, error) {
-	return v.client.engine.Inspect(ctx, v.record, field)
+	return v.client.engine().Inspect(ctx, v.record, field)
 }
 
 func (v recordView) free(ctx context.Context) (bool, error) {
-	return v.client.engine.Force(ctx, v.record)
+	return v.client.engine().Force(ctx, v.record)
 }
 
 // facts are the traits of a lock that has a record, and what its calls need in addition to their arguments.
@@ -374,7 +375,7 @@ func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
 // deleted: see [ErrNotALock].
 func (h *handle) ForceUnlock(ctx context.Context) (freed bool, err error) {
 	if err = h.usable(ctx); err == nil {
-		h.client.mode.learn(ctx) // this may be the first request of the Client, and the script publishes
+		h.client.in().mode.learn(ctx) // this may be the first request of the Client, and the script publishes
 		freed, err = h.commands().force(ctx)
 	}
 	return freed, h.fail("force unlock", err)
@@ -383,8 +384,8 @@ func (h *handle) ForceUnlock(ctx context.Context) (freed bool, err error) {
 // forceSeen releases the holds that have one of the fields in Redis, for [Client.ForceUnlock].
 func (h *handle) forceSeen(ctx context.Context, fields []string) (freed bool, err error) {
 	if err = h.usable(ctx); err == nil {
-		h.client.mode.learn(ctx)
-		freed, err = h.client.engine.Force(ctx, h.record, fields...)
+		h.client.in().mode.learn(ctx)
+		freed, err = h.client.engine().Force(ctx, h.record, fields...)
 	}
 	return freed, h.fail("force unlock", err)
 }
@@ -399,7 +400,7 @@ func (h *handle) detach(ctx context.Context, keep time.Duration) (text string, e
 	if err := fitsTicket(t); err != nil {
 		return "", false, err
 	}
-	e := h.client.engine
+	e := h.client.engine()
 	d, ended, err := e.Detach(ctx, h.record, engine.OwnerOf(ctx), cmp.Or(keep, e.WatchdogTimeout))
 	if err == nil {
 		t.ID, t.Token, t.MaxEnd, t.MinEnd, t.KeepEnd = d.Field, d.Token, d.MaxEnd, d.MinEnd, d.KeepEnd
@@ -410,7 +411,7 @@ func (h *handle) detach(ctx context.Context, keep time.Duration) (text string, e
 
 func (h *handle) usable(ctx context.Context) error {
 	switch {
-	case h.lock == nil && h.many == nil && h.bad == nil:
+	case h.lock == nil && h.many.Get() == nil && h.bad == nil:
 		return invalid("the lock is a zero value: create it with NewLock or another method of a Client")
 	case ctx == nil:
 		return errNilContext
@@ -443,7 +444,7 @@ func checkKeys(c *Client, name string, keys []string) error {
 		return invalid("the name has %d bytes, with the key prefix: at most %d are allowed", len(keys[0]), record.LongestName)
 	}
 	first := keys[0]
-	if c.routing == bySlot || c.mode.inCluster() {
+	if c.routing == bySlot || c.in().mode.inCluster() {
 		// A release is announced only in the shard of the lock.
 		for _, key := range append(keys[1:len(keys):len(keys)], record.PrefixName("redisson_lock__channel", first)) {
 			if slotPart(key) != slotPart(first) {

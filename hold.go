@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/opaque"
 )
 
 // An Acquirer is a lock that can be acquired as a value, a [Hold]. Every lock of this package is an Acquirer.
@@ -38,9 +39,15 @@ type Acquirer interface {
 // deferred before the result is checked: they return errors that match both ErrNotHeld and ErrInvalid, and Context
 // returns a context that is done.
 type Hold struct {
-	lock     acquirable
+	lock   acquirable
+	lease  time.Duration // the explicit lease; 0 if the hold is renewed automatically
+	hidden opaque.Pointer[holdState]
+}
+
+// A holdState is what changes, and the context, which belongs to the user. Its Hold leads to it.
+type holdState struct {
+	Hold
 	ctx      context.Context                 // the context of Acquire, with the owner of the hold
-	lease    time.Duration                   // the explicit lease; 0 if the hold is renewed automatically
 	released atomic.Bool                     // also if it was detached
 	guarded  atomic.Pointer[context.Context] // the result of Context, or nil if it was not called
 }
@@ -81,8 +88,16 @@ func newHold(ctx context.Context, l acquirable, op string, r engine.Request) (*H
 	if ok, err := l.acquire(ctx, op, r); !ok {
 		return nil, false, err
 	}
-	return &Hold{lock: l, ctx: ctx, lease: r.Lease}, true, nil
+	return makeHold(ctx, l, r.Lease), true, nil
 }
+
+func makeHold(ctx context.Context, l acquirable, lease time.Duration) *Hold {
+	in := &holdState{Hold: Hold{lock: l, lease: lease}, ctx: ctx}
+	in.hidden = opaque.To(in)
+	return &in.Hold
+}
+
+func (h *Hold) in() *holdState { return h.hidden.Get() }
 
 // none reports whether h holds nothing: it is nil, as after a TryAcquire that has not acquired the lock, or it is a
 // zero Hold.
@@ -112,7 +127,7 @@ func (h *Hold) release(ctx context.Context, op string) error {
 		return failed(op, "", errNoHold)
 	case ctx == nil:
 		return h.lock.fail(op, errNilContext)
-	case !h.released.CompareAndSwap(false, true):
+	case !h.in().released.CompareAndSwap(false, true):
 		return h.lock.fail(op, errReleased)
 	}
 	err := h.lock.unlock(h.owner().In(ctx), op)
@@ -147,7 +162,7 @@ func (h *Hold) Context() context.Context {
 	if h.none() {
 		return endedContext(context.Background(), errNoHold)
 	}
-	if made := h.guarded.Load(); made != nil {
+	if made := h.in().guarded.Load(); made != nil {
 		return *made
 	}
 	within := h.uncanceled()
@@ -155,7 +170,7 @@ func (h *Hold) Context() context.Context {
 	switch {
 	case err == nil:
 		return h.guardIs(ctx)
-	case h.released.Load() && !errors.Is(err, ErrLockLost):
+	case h.in().released.Load() && !errors.Is(err, ErrLockLost):
 		err = nil
 	}
 	return h.guardIs(endedContext(within, err))
@@ -173,7 +188,7 @@ func (h *Hold) Guard(ctx context.Context) (context.Context, error) {
 		return nil, failed("guard", "", errNoHold)
 	case ctx == nil:
 		return nil, h.lock.fail("guard", errNilContext)
-	case h.released.Load():
+	case h.in().released.Load():
 		return nil, h.lock.fail("guard", errReleased)
 	}
 	return h.lock.Guard(h.owner().In(ctx))
@@ -181,14 +196,14 @@ func (h *Hold) Guard(ctx context.Context) (context.Context, error) {
 
 // guardIs makes ctx the result of Context if there is none yet, and returns the result.
 func (h *Hold) guardIs(ctx context.Context) context.Context {
-	h.guarded.CompareAndSwap(nil, &ctx)
-	return *h.guarded.Load()
+	h.in().guarded.CompareAndSwap(nil, &ctx)
+	return *h.in().guarded.Load()
 }
 
 // uncanceled returns the context of Acquire without its cancellation. It carries the owner of the hold.
-func (h *Hold) uncanceled() context.Context { return context.WithoutCancel(h.ctx) }
+func (h *Hold) uncanceled() context.Context { return context.WithoutCancel(h.in().ctx) }
 
-func (h *Hold) owner() engine.Owner { return engine.OwnerOf(h.ctx) }
+func (h *Hold) owner() engine.Owner { return engine.OwnerOf(h.in().ctx) }
 
 // endedContext returns a context that is already canceled with cause, or with context.Canceled if cause is nil.
 func endedContext(parent context.Context, cause error) context.Context {
@@ -204,10 +219,10 @@ func (h *Hold) Token() (int64, error) {
 	switch {
 	case h.none():
 		return 0, failed("token", "", errNoHold)
-	case h.released.Load():
+	case h.in().released.Load():
 		return 0, h.lock.fail("token", errReleased)
 	}
-	return h.lock.fencingToken(h.ctx)
+	return h.lock.fencingToken(h.in().ctx)
 }
 
 // Extend makes a hold with an explicit lease last for at least lease from now on. It never shortens the remaining
@@ -234,7 +249,7 @@ func (h *Hold) extend(ctx context.Context, lease time.Duration) error {
 		return invalid("lease %v is too short: it must be at least 1ms", lease)
 	case h.lease == 0:
 		return engine.ErrRenewed
-	case h.released.Load():
+	case h.in().released.Load():
 		return errReleased
 	}
 	return h.lock.extend(h.owner().In(ctx), lease)

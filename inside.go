@@ -6,6 +6,7 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/inside"
+	"github.com/relock-go/relock/internal/opaque"
 	"github.com/relock-go/relock/internal/wake"
 )
 
@@ -13,7 +14,7 @@ func init() {
 	inside.Of = func(value any) inside.View {
 		switch v := value.(type) {
 		case *Client:
-			return inside.View{Client: v, Engine: v.engine, Votes: &v.pending.mu, Redis: v.rdb}
+			return inside.View{Client: v, Engine: v.engine(), Votes: &v.in().pending.mu, Redis: v.in().rdb}
 		case *Hold:
 			return inside.View{Owner: v.owner()}
 		case *Semaphore:
@@ -35,12 +36,12 @@ func init() {
 	inside.Config = func(id string, opts any, dial func() wake.Subscriber) (engine.Config, error) {
 		o, err := newOptions(opts.([]Option))
 		o.labels = true // as if the label was written already
-		config := new(Client).config(id, o)
+		config := (&Client{hidden: opaque.To(new(clientState))}).config(id, o)
 		config.Servers = oneServer(dial)
 		return config, err
 	}
 }
 
 func (h *handle) view() inside.View {
-	return inside.View{Client: h.client, Engine: h.client.engine, Lock: h.lock, Record: h.record}
+	return inside.View{Client: h.client, Engine: h.client.engine(), Lock: h.lock, Record: h.record}
 }

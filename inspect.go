@@ -135,7 +135,9 @@ type Holder struct {
 	// its entry. A writer, and the holder of any other lock except a semaphore, has the lease of the key.
 	Remaining time.Duration
 
-	id string // the Field with its number if it is detached, for [Client.ForceUnlock]
+	// id is the Field with its number if it is detached, for [Client.ForceUnlock]. It is a secret, and fmt does not
+	// print what a pointer leads to.
+	id *string
 }
 
 // A Waiter is an owner that waits for a lock.
@@ -209,7 +211,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 	}
 	var i Inspection
 	if err == nil {
-		c.mode.learn(ctx) // this may be the first request of the Client, and the script asks who is subscribed
+		c.in().mode.learn(ctx) // this may be the first request of the Client, and the script asks who is subscribed
 		channel, ofSemaphore := record.PrefixName("redisson_lock__channel", key), record.PrefixName("redisson_sc", key)
 		args := []any{record.SuffixName(key, ""), channel, ofSemaphore, c.publishVerb()}
 		i, err = c.inspect(ctx, call{Script: inspectAny, Keys: keys, Args: args})
@@ -222,11 +224,11 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 }
 
 func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
-	answer := c.engine.AskLong(ctx, what)
+	answer := c.engine().AskLong(ctx, what)
 	if redis.HasErrorPrefix(answer.Err, "NOPERM") {
 		// The line is not an OptionalKey, because the Client would then do without the lines of all its locks.
 		what.Keys = append(slices.Clone(what.Keys[:len(what.Keys)-1]), what.Keys[0])
-		answer = c.engine.AskLong(ctx, what)
+		answer = c.engine().AskLong(ctx, what)
 	}
 	if answer.Err != nil {
 		return Inspection{}, answer.Err
@@ -239,7 +241,7 @@ func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
 	i, err := r.inspection()
 	for _, h := range i.Holders {
 		if h.Client == c.ID() {
-			i.Token = cmp.Or(c.engine.HeldToken(r.name, strings.TrimSuffix(h.Field, record.WriteSuffix)), i.Token)
+			i.Token = cmp.Or(c.engine().HeldToken(r.name, strings.TrimSuffix(h.Field, record.WriteSuffix)), i.Token)
 		}
 	}
 	return i, err

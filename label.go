@@ -39,7 +39,7 @@ type label struct {
 // start makes sure that the hash is kept in Redis until Close. Only the first call has an effect. It does not block.
 func (l *label) start() {
 	if !l.started.Load() && l.started.CompareAndSwap(false, true) {
-		l.client.engine.Spawn(l.keep)
+		l.client.engine().Spawn(l.keep)
 	}
 }
 
@@ -57,7 +57,7 @@ func (l *label) keep() {
 		if isForbidden(err) {
 			return // each further try would be an entry of the ACL log
 		}
-		if l.client.engine.Pause(context.Background(), labelPause) != nil {
+		if l.client.engine().Pause(context.Background(), labelPause) != nil {
 			break
 		}
 	}
@@ -103,7 +103,7 @@ func (l *label) send(fill func(context.Context, redis.Pipeliner)) error {
 // without labels. A panic of a hook of the Redis client counts as a failure.
 func (c *Client) pipeline(ctx context.Context, logged *atomic.Bool, fill func(redis.Pipeliner)) error {
 	err := send.CatchPanic(func() error {
-		_, err := c.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		_, err := c.in().rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 			fill(p)
 			return nil
 		})
@@ -118,8 +118,8 @@ func (c *Client) pipeline(ctx context.Context, logged *atomic.Bool, fill func(re
 // noLabels logs, once, that Redis does not store or return labels.
 func (c *Client) noLabels(logged *atomic.Bool, err error) {
 	if logged.CompareAndSwap(false, true) {
-		c.engine.Later(func() {
-			c.engine.Log.Debug(
+		c.engine().Later(func() {
+			c.engine().Log.Debug(
 				"relock: Redis does not store or return labels; "+
 					"after NOPERM, grant this user access to the keys relock_client:*",
 				"error",
@@ -169,7 +169,7 @@ func (c *Client) processes(ctx context.Context, ids []string) map[string]process
 	ctx, cancel := context.WithTimeout(ctx, labelTime)
 	defer cancel()
 	answers := make(chan map[string]process, 1)
-	c.engine.Spawn(func() { answers <- c.askProcesses(ctx, ids) })
+	c.engine().Spawn(func() { answers <- c.askProcesses(ctx, ids) })
 	select {
 	case found := <-answers:
 		return found
@@ -179,16 +179,16 @@ func (c *Client) processes(ctx context.Context, ids []string) map[string]process
 }
 
 func (c *Client) askProcesses(ctx context.Context, ids []string) map[string]process {
-	if c.labelsForbidden.Load() {
+	if c.in().labelsForbidden.Load() {
 		return nil
 	}
 	cmds := make([]*redis.SliceCmd, len(ids))
-	err := c.pipeline(ctx, &c.labelsRefused, func(p redis.Pipeliner) {
+	err := c.pipeline(ctx, &c.in().labelsRefused, func(p redis.Pipeliner) {
 		for n, id := range ids {
 			cmds[n] = p.HMGet(ctx, record.LabelKey(id), "label", "host")
 		}
 	})
-	c.labelsForbidden.Store(isForbidden(err))
+	c.in().labelsForbidden.Store(isForbidden(err))
 	found := make(map[string]process)
 	for n, cmd := range cmds {
 		if cmd == nil || cmd.Err() != nil || len(cmd.Val()) != 2 {

@@ -34,7 +34,7 @@ func (l *multi) keepLeases(ctx context.Context, lease time.Duration) *leaseKeepe
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
-	l.client.engine.Spawn(func() {
+	l.client.engine().Spawn(func() {
 		defer close(ended)
 		k.run(ctx, max(lease, leastKept))
 	})

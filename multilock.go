@@ -21,6 +21,7 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/opaque"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -95,7 +96,7 @@ func (c *Client) NewMultiLock(locks ...Locker) *MultiLock {
 		names[i] = m.Name()
 	}
 	return &MultiLock{
-		handle{client: c, name: strings.Join(names, ","), bad: checkTwice(components), many: newMulti(c, components)},
+		handle{client: c, name: strings.Join(names, ","), bad: checkTwice(components), many: opaque.To(newMulti(c, components))},
 	}
 }
 
@@ -120,7 +121,7 @@ func newMulti(c *Client, components []component) *multi {
 func (s *step) add(m component) {
 	s.locks, s.members = append(s.locks, m.Locker), append(s.members, m)
 	if m.lock != nil {
-		s.engine, s.ids = m.client.engine, append(s.ids, m.lock)
+		s.engine, s.ids = m.client.engine(), append(s.ids, m.lock)
 	}
 	if m.record != nil && isOurs(m.Locker) {
 		s.records = append(s.records, m.record)
@@ -175,7 +176,7 @@ func (l *multi) acquireSteps(ctx context.Context, r engine.Request) (bool, error
 
 // pause waits before the MultiLock starts over because of why. It returns nil, or the error to return instead.
 func (l *multi) pause(ctx context.Context, deadline time.Time, why error) error {
-	p := l.client.engine.UntilShutdown(ctx, deadline)
+	p := l.client.engine().UntilShutdown(ctx, deadline)
 	err := p.Sleep(nil, nil, nil, restartPause)
 	if err == errTimeUp {
 		return why
@@ -222,7 +223,7 @@ func (l *multi) acquireTogether(ctx context.Context, deadline time.Time, r engin
 		if _, err = guardAll(within, l.locks); err == nil {
 			err = l.endLeasesAt(engine.OwnerOf(ctx), end, r, l.steps)
 		}
-		if err == nil && ctx.Err() == nil && l.client.engine.Open() == nil {
+		if err == nil && ctx.Err() == nil && l.client.engine().Open() == nil {
 			concluded = true
 			return true, nil
 		}
@@ -288,7 +289,7 @@ func (l *multi) acquireInOrder(ctx context.Context, deadline time.Time, r engine
 	kept.end()
 	err := l.startLeases(ctx, guards, r, l.answersBy(deadline, r), q.steps)
 	if err == nil {
-		err = l.client.engine.Open()
+		err = l.client.engine().Open()
 	}
 	if err != nil {
 		return fail(err)
@@ -300,7 +301,7 @@ func (l *multi) acquireInOrder(ctx context.Context, deadline time.Time, r engine
 // answersBy returns the time until which a caller waits for answers from now on, or zero if there is no limit.
 func (l *multi) answersBy(deadline time.Time, r engine.Request) time.Time {
 	if deadline.IsZero() && r.Wait == 0 {
-		return time.Now().Add(l.client.engine.Patience())
+		return time.Now().Add(l.client.engine().Patience())
 	}
 	return deadline
 }
@@ -361,10 +362,10 @@ func (c *Client) releaseInTime(ctx context.Context, deadline time.Time, locks []
 	if len(locks) == 0 {
 		return why
 	}
-	p := c.engine.UntilShutdown(ctx, deadline)
+	p := c.engine().UntilShutdown(ctx, deadline)
 	given := make(chan struct{})
 	var err error // written before given is closed
-	c.engine.Spawn(func() {
+	c.engine().Spawn(func() {
 		defer close(given)
 		err = releaseAll(context.WithoutCancel(ctx), locks, why)
 	})
@@ -382,7 +383,7 @@ func (c *Client) releaseInTime(ctx context.Context, deadline time.Time, locks []
 func releaseAll(ctx context.Context, locks []Locker, why error) error {
 	errs := forEach(locks, func(_ int, m Locker) error {
 		if h := insideOf(m); h != nil {
-			h.client.engine.DropMinHold(h.lock, engine.OwnerOf(ctx))
+			h.client.engine().DropMinHold(h.lock, engine.OwnerOf(ctx))
 		}
 		if err := m.Unlock(ctx); !errors.Is(err, ErrNotHeld) { // a lock that is already lost need not be released
 			return err
@@ -464,7 +465,7 @@ func (l *MultiLock) TryDo(
 
 // within returns the context of a call of Do or TryDo. Guard creates guards at other Clients, which end with the call.
 func (l *MultiLock) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	if l.many == nil || !l.many.elsewhere || ctx == nil {
+	if many := l.many.Get(); many == nil || !many.elsewhere || ctx == nil {
 		return ctx, func() {}
 	}
 	return context.WithCancel(ctx)
@@ -492,7 +493,7 @@ func (l *multi) untilClosed(ctx context.Context) (context.Context, func()) {
 	if !l.elsewhere {
 		return ctx, func() {}
 	}
-	return l.client.engine.UntilClosed(ctx)
+	return l.client.engine().UntilClosed(ctx)
 }
 
 // guardAll guards the locks one inside the other. So the innermost guard ends with the first guard that ends, and has
@@ -570,7 +571,7 @@ func (l *multi) open(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctxError(ctx)
 	}
-	return l.client.engine.Alive()
+	return l.client.engine().Alive()
 }
 
 // acquire increments the hold count of every lock of the step.

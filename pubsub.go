@@ -31,7 +31,7 @@ var publish, publishInShard any = "publish", "spublish"
 
 // publishVerb returns the command with which the servers announce.
 func (c *Client) publishVerb() any {
-	if c.mode.sharded() {
+	if c.in().mode.sharded() {
 		return publishInShard
 	}
 	return publish
@@ -195,7 +195,7 @@ const mostTold = 1000 // messages of one pipeline
 
 // tell publishes message on the channels of the Clients with these IDs. If that fails, nothing else happens.
 func (c *Client) tell(ctx context.Context, ids []string, message string) {
-	c.mode.learn(ctx)
+	c.in().mode.learn(ctx)
 	for some := range slices.Chunk(ids, mostTold) {
 		verb := c.publishVerb()
 		if unknown := c.publish(ctx, verb, some, message); len(unknown) > 0 { // a Cluster before Redis 7.0
@@ -209,7 +209,7 @@ func (c *Client) tell(ctx context.Context, ids []string, message string) {
 func (c *Client) publish(ctx context.Context, verb any, ids []string, message string) (unknown []string) {
 	var cmds []*redis.Cmd
 	_ = send.CatchPanic(func() error {
-		_, err := c.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		_, err := c.in().rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for _, id := range ids {
 				cmd := redis.NewCmd(ctx, verb, record.ClientChannel(id), message)
 				cmd.SetFirstKeyPos(1)

@@ -24,8 +24,8 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/opaque"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/wake"
 )
 
 const (
@@ -83,7 +83,12 @@ type RedLock struct{ handle }
 // acquires one of them looks for its hold through the Client of the other one, and returns ErrInvalid if it is there.
 // Until that is known, errors name the two locks.
 func (c *Client) NewRedLock(locks ...Locker) *RedLock {
-	l := &redLock{traits: contract.Traits{Type: string(TypeRed)}, client: c, needed: len(locks)/2 + 1}
+	l := &redLock{
+		traits: contract.Traits{Type: string(TypeRed)},
+		client: c,
+		needed: len(locks)/2 + 1,
+		same:   opaque.To(new(atomic.Pointer[error])),
+	}
 	components, err := componentsOf(c, locks)
 	if err == nil && len(components) < 3 {
 		err = invalid("%d locks: a RedLock needs at least 3", len(components))
@@ -129,8 +134,8 @@ type redLock struct {
 	needed int    // a majority
 	place  string // the servers and names of the records: the same in every process, as far as the servers are known
 
-	doubts []doubt               // nodes that may be on one Redis
-	same   atomic.Pointer[error] // two nodes were found to be on one Redis
+	doubts []doubt                               // nodes that may be on one Redis
+	same   opaque.Pointer[atomic.Pointer[error]] // two nodes were found to be on one Redis
 }
 
 // A redNode is one of the locks that a RedLock consists of.
@@ -138,14 +143,14 @@ type redNode struct {
 	Locker
 	id        string
 	timeout   time.Duration
-	ours      []component      // the locks of this package of which it consists; nil if there are others, too
-	channels  []releaseChannel // empty if its releases are not announced
-	unhealthy atomic.Bool      // the node did not answer the last time
+	ours      []component                 // the locks of this package of which it consists; nil if there are others, too
+	channels  []releaseChannel            // empty if its releases are not announced
+	unhealthy opaque.Pointer[atomic.Bool] // the node did not answer the last time
 }
 
 // A releaseChannel is a channel on which a node announces releases.
 type releaseChannel struct {
-	pubsub *wake.Hub
+	client *Client
 	name   string
 }
 
@@ -155,11 +160,12 @@ func (l *redLock) describe(components []component) {
 	var names, ids, places []string
 	for _, c := range components {
 		n := &redNode{
-			Locker:   c.Locker,
-			id:       fmt.Sprintf("%p", c.Locker),
-			timeout:  l.client.nodeTimeout,
-			ours:     c.ours(),
-			channels: releaseChannels(c),
+			Locker:    c.Locker,
+			id:        fmt.Sprintf("%p", c.Locker),
+			timeout:   l.client.nodeTimeout,
+			ours:      c.ours(),
+			channels:  releaseChannels(c),
+			unhealthy: opaque.To(new(atomic.Bool)),
 		}
 		if c.record != nil {
 			n.id, n.timeout = fmt.Sprint(c.client.ID(), c.id), c.client.nodeTimeout
@@ -195,7 +201,7 @@ func releaseChannels(c component) (channels []releaseChannel) {
 		if name == "" {
 			return nil
 		}
-		channels = append(channels, releaseChannel{c.client.engine.Hub(), name})
+		channels = append(channels, releaseChannel{c.client, name})
 	}
 	return channels
 }
@@ -230,7 +236,7 @@ func (l *redLock) CheckLease(length time.Duration) error {
 // Ask asks all nodes at the same time for the hold count of a, and releases a round that is not won.
 func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (res engine.Answer, refused engine.Refusal, err error) {
 	l := v.lock
-	if same := l.same.Load(); same != nil {
+	if same := l.same.Get().Load(); same != nil {
 		return res, refused, *same
 	}
 	res.Sent = time.Now()
@@ -410,7 +416,7 @@ func (l *redLock) look(ctx context.Context, field string) (contract.View, error)
 
 // free releases all nodes, and ends the holds of this process.
 func (l *redLock) free(ctx context.Context) (bool, error) {
-	return l.client.engine.ForceBy(l, nil, func() (bool, error) {
+	return l.client.engine().ForceBy(l, nil, func() (bool, error) {
 		var freed atomic.Bool
 		r, err := l.askAll(ctx, func(ctx context.Context, i int) error {
 			was, err := l.nodes[i].ForceUnlock(ctx)
@@ -429,7 +435,7 @@ func (l *redLock) free(ctx context.Context) (bool, error) {
 // askAll asks all nodes at the same time, each with its timeout, and collects their answers.
 func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i int) error) (*round, error) {
 	ctx = engine.OwnerOf(ctx).In(ctx)
-	p := l.client.engine.UntilEnd(ctx)
+	p := l.client.engine().UntilEnd(ctx)
 	if err := p.Over(); err != nil {
 		return nil, err
 	}

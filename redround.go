@@ -42,7 +42,7 @@ func (l *redLock) newRound() *round {
 // ask calls f, which asks node i, on a goroutine of its own.
 func (r *round) ask(i int, f func() error) {
 	r.missing++
-	r.lock.client.engine.Spawn(func() { r.answers <- nodeAnswer{i, send.CatchPanic(f)} })
+	r.lock.client.engine().Spawn(func() { r.answers <- nodeAnswer{i, send.CatchPanic(f)} })
 }
 
 // collect waits for answers until enough returns true, and no longer than limit. If enough is nil, it waits for all
@@ -93,7 +93,7 @@ func (r *round) count(target error) int {
 func (r *round) unhealthy() int {
 	n := 0
 	for i, err := range r.Answers {
-		if err == errNotAsked && r.lock.nodes[i].unhealthy.Load() {
+		if err == errNotAsked && r.lock.nodes[i].unhealthy.Get().Load() {
 			n++
 		}
 	}
@@ -102,7 +102,7 @@ func (r *round) unhealthy() int {
 
 // failed returns r as an error. It logs a panic among the answers, because the panic of the caller has another stack.
 func (r *round) failed() error {
-	send.LogPanic(r.lock.client.engine.Log, r.QuorumError)
+	send.LogPanic(r.lock.client.engine().Log, r.QuorumError)
 	return r.QuorumError
 }
 

@@ -76,7 +76,7 @@ func (n nodeHold) isShutDown() bool { return errors.Is(context.Cause(n.guard), E
 func (v *redVote) raise(holdCount int) bool {
 	switch {
 	case holdCount == 1: // before is a hold that the engine has lost, and about which it is going to call Lost
-		if before := v.lock.client.pending.begin(v); before != nil {
+		if before := v.lock.client.in().pending.begin(v); before != nil {
 			before.Lost()
 		}
 	case v.Check() != nil:
@@ -138,7 +138,7 @@ func (v *redVote) watched(ctx context.Context, i int) (nodeHold, error) {
 	watched := held
 	failed := send.CatchPanic(func() error { // guard may be that of a foreign Locker
 		watched.unwatch = context.AfterFunc(guard, func() {
-			v.lock.client.engine.Spawn(func() { v.awaitEnd(held) })
+			v.lock.client.engine().Spawn(func() { v.awaitEnd(held) })
 		})
 		return nil
 	})
@@ -151,7 +151,7 @@ func (v *redVote) watched(ctx context.Context, i int) (nodeHold, error) {
 // awaitEnd calls changed when held has ended. Its guard has, and if that was a Shutdown, nothing ends the guard again.
 func (v *redVote) awaitEnd(held nodeHold) {
 	for held.alive() && !v.Over() {
-		if v.lock.client.engine.Pause(context.Background(), endPoll) != nil {
+		if v.lock.client.engine().Pause(context.Background(), endPoll) != nil {
 			return // closed, and so are its holds
 		}
 	}
@@ -161,8 +161,8 @@ func (v *redVote) awaitEnd(held nodeHold) {
 // holds reports whether the owner of ctx holds the node, and none of its Clients is closed. It must consist of locks of
 // this package.
 func (n *redNode) holds(ctx context.Context) bool {
-	lost := func(m component) bool { return !m.client.engine.Holds(ctx, m.lock) }
-	closed := func(c *Client) bool { return c.engine.Alive() != nil }
+	lost := func(m component) bool { return !m.client.engine().Holds(ctx, m.lock) }
+	closed := func(c *Client) bool { return c.engine().Alive() != nil }
 	return len(n.ours) > 0 && !slices.ContainsFunc(n.ours, lost) && !slices.ContainsFunc(n.clients(), closed)
 }
 
@@ -211,7 +211,7 @@ func (v *redVote) tryNode(ctx context.Context, i int, a contract.Attempt, earlie
 	if a.HoldCount == 1 && errors.Is(err, ErrLockLost) { // a foreign Locker returns the loss of an earlier hold, once
 		ok, err = n.TryLock(ctx, 0, lease)
 	}
-	n.unhealthy.Store(err != nil)
+	n.unhealthy.Get().Store(err != nil)
 	switch said := redis.Error(nil); {
 	case err == nil && !ok:
 		return errTaken
@@ -350,7 +350,7 @@ func (v *redVote) lowered(holdCount int) (above []lowering) {
 		}
 	}
 	if v.count == 0 { // now the next vote of the owner waits for these requests
-		v.lock.client.pending.end(v)
+		v.lock.client.in().pending.end(v)
 	}
 	return above
 }
@@ -412,9 +412,9 @@ func (v *redVote) Renew() bool {
 	c := v.lock.client
 	for i := range v.nodes {
 		if !v.at(i).alive() {
-			a := contract.Attempt{HoldCount: 1, Lease: c.engine.WatchdogTimeout, Renewed: true}
+			a := contract.Attempt{HoldCount: 1, Lease: c.engine().WatchdogTimeout, Renewed: true}
 			ask := v.nodeAsker(context.Background(), i, a)
-			c.engine.Spawn(func() { _ = send.CatchPanic(ask) })
+			c.engine().Spawn(func() { _ = send.CatchPanic(ask) })
 		}
 	}
 	return true
@@ -430,7 +430,7 @@ func (v *redVote) Listen(nodes []int) []*wake.Listener {
 	var all []*wake.Listener
 	for _, i := range nodes {
 		for _, c := range v.lock.nodes[i].channels {
-			all = append(all, c.pubsub.JoinFor(signal, c.name))
+			all = append(all, c.client.engine().Hub().JoinFor(signal, c.name))
 		}
 	}
 	return all
@@ -455,10 +455,6 @@ type pendingRequests struct {
 	mu    sync.Mutex // guards below; no other mutex is locked while it is held
 	all   map[nodeRequest][]chan struct{}
 	votes map[voter]*redVote
-}
-
-func newPendingRequests() *pendingRequests {
-	return &pendingRequests{all: make(map[nodeRequest][]chan struct{}), votes: make(map[voter]*redVote)}
 }
 
 // begin records that v is about to acquire for the first time. It returns the vote that its owner had before, if that is
@@ -487,7 +483,7 @@ func (v *redVote) voter() voter { return voter{v.lock.traits.ID, v.owner} }
 // asks records a request to node i for the owner of v, and returns the earlier requests that the node has not answered
 // yet.
 func (v *redVote) asks(i int) (earlier []chan struct{}, answered func()) {
-	p, r := v.lock.client.pending, nodeRequest{v.voter(), v.lock.nodes[i].id}
+	p, r := &v.lock.client.in().pending, nodeRequest{v.voter(), v.lock.nodes[i].id}
 	answer := make(chan struct{})
 	p.mu.Lock()
 	defer p.mu.Unlock()

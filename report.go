@@ -135,7 +135,7 @@ func (o *calmObserver) Lost(ctx context.Context, e LostEvent) {
 // describeHolder asks Redis for the holder of the lock s, for a warning: see engine.Config.Holder. The text has only
 // the beginning of the ID of the client, because the whole one, with the owner, would be a holder ID of Redisson.
 func (c *Client) describeHolder(ctx context.Context, s engine.Subject) string {
-	if LockType(s.Type) == TypeRed || c.lookupRefused.Load() {
+	if LockType(s.Type) == TypeRed || c.in().lookupRefused.Load() {
 		return "" // it has no record of its own, or another try would be another entry of the ACL log
 	}
 	var i Inspection
@@ -145,7 +145,7 @@ func (c *Client) describeHolder(ctx context.Context, s engine.Subject) string {
 	})
 	switch {
 	case isForbidden(err):
-		c.lookupRefused.Store(true)
+		c.in().lookupRefused.Store(true)
 		return ""
 	case err != nil:
 		return ""

@@ -182,8 +182,8 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 		err = checkPermits(n, 0)
 	}
 	if err == nil {
-		s.client.mode.learn(ctx) // as ForceUnlock does
-		err = s.client.engine.Set(ctx, s.record, func(field string) call {
+		s.client.in().mode.learn(ctx) // as ForceUnlock does
+		err = s.client.engine().Set(ctx, s.record, func(field string) call {
 			c := s.record.call(semaphoreSet, n)
 			c.Args = append(c.Args, field)
 			return c
@@ -211,7 +211,7 @@ func (s *Semaphore) count(ctx context.Context, op string) (reply, error) {
 		return reply{}, s.fail(op, err)
 	}
 	count := call{Script: semaphoreCount, Keys: s.record.keys[:2], Args: []any{s.record.permits}}
-	r, err := s.client.engine.Ask(ctx, count)
+	r, err := s.client.engine().Ask(ctx, count)
 	return r, s.fail(op, err)
 }
 
@@ -312,11 +312,11 @@ func (r *permitsReports) first(name string) bool {
 // reportPermits logs, once for each name, that the number of permits in Redis differs from that of a semaphore.
 func (c *Client) reportPermits(kind contract.Lock, permits int) {
 	l := kind.(*semaphore)
-	if !c.permits.first(l.traits.ID.Name) {
+	if !c.in().permits.first(l.traits.ID.Name) {
 		return
 	}
-	c.engine.Later(func() {
-		c.engine.Log.Warn(
+	c.engine().Later(func() {
+		c.engine().Log.Warn(
 			"relock: the number of permits in Redis differs from the one passed to NewSemaphore, and the one in Redis "+
 				"applies; SetPermits changes it",
 			"lock",

@@ -54,7 +54,7 @@ func routerOf(rdb redis.UniversalClient) (engine.Servers, *serverMode, routing) 
 
 // keepsToSlots reports whether one script must not use keys of several slots, or whether that is not known.
 func (c *Client) keepsToSlots() bool {
-	return c.routing == bySlot || c.mode.known.Load() != modeSingle
+	return c.routing == bySlot || c.in().mode.known.Load() != modeSingle
 }
 
 // group returns the slot of a lock if one script cannot ask about locks of several slots.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/bubble"
+	"github.com/relock-go/relock/internal/opaque"
 )
 
 // A Bubble is a Redis for a test that runs in a bubble of testing/synctest (Go 1.25). There time advances when every
@@ -35,7 +36,7 @@ import (
 // not advance: see package testing/synctest. All methods may be called by any goroutine of the bubble.
 type Bubble struct {
 	t     testing.TB
-	redis *bubble.Redis
+	redis opaque.Pointer[bubble.Redis]
 }
 
 // In a bubble go-redis prints nothing: during an outage it would print a line for each refused connection.
@@ -59,15 +60,18 @@ func (q *quiet) Printf(ctx context.Context, format string, v ...any) {
 
 // NewBubble starts a Redis in the bubble of the test t. It ends with the test.
 func NewBubble(t testing.TB) *Bubble {
-	b := &Bubble{t, bubble.Start()}
+	b := &Bubble{t, opaque.To(bubble.Start())}
 	t.Cleanup(func() {
-		b.redis.Close()
+		b.redis.Get().Close()
 		time.Sleep(
 			2 * time.Second,
 		) // go-redis checks once a second whether its server is back, until shortly after it is closed
 	})
 	return b
 }
+
+// String returns "Bubble".
+func (b *Bubble) String() string { return "Bubble" }
 
 // Client returns a new Client, which stands for a process of its own: its owners differ from those of other Clients. It
 // logs to the test. All other settings are the defaults of relock.New, unless opts change them. The Client is closed
@@ -90,7 +94,7 @@ func (b *Bubble) Client(opts ...relock.Option) *relock.Client {
 
 // Redis returns a new go-redis client with a round trip of a millisecond. It is closed when the test ends.
 func (b *Bubble) Redis() *redis.Client {
-	link := b.redis.Link(strconv.Itoa(rand.IntN(1_000_000)), rand.Uint64())
+	link := b.redis.Get().Link(strconv.Itoa(rand.IntN(1_000_000)), rand.Uint64())
 	link.Set(func(c *bubble.Conditions) { c.Latency = 500 * time.Microsecond })
 	rdb := redis.NewClient(&redis.Options{
 		Addr: bubble.Addr(0), Dialer: link.Dial, DialerRetries: 1, // between retries it would sleep with a mutex held
@@ -105,13 +109,13 @@ func (b *Bubble) Redis() *redis.Client {
 // and notices at its next renewal, a third of the watchdog timeout later at most. Forget reports whether the key
 // existed. The key is the name of the lock, with the prefix of its Client.
 func (b *Bubble) Forget(key string) (there bool) {
-	b.redis.Look(func(m *miniredis.Miniredis) { there = m.Del(key) })
+	b.redis.Get().Look(func(m *miniredis.Miniredis) { there = m.Del(key) })
 	return there
 }
 
 // Stop starts an outage: connections are closed, and new ones are refused. Leases continue to expire. Redis keeps its
 // data until Resume.
-func (b *Bubble) Stop() { b.redis.Stop() }
+func (b *Bubble) Stop() { b.redis.Get().Stop() }
 
 // Resume ends an outage.
-func (b *Bubble) Resume() { b.redis.Return() }
+func (b *Bubble) Resume() { b.redis.Get().Return() }

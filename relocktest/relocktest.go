@@ -68,6 +68,7 @@ import (
 
 	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/mini"
+	"github.com/relock-go/relock/internal/opaque"
 )
 
 // New returns a Client on a Server of its own. Both are closed when the test ends. See [Server.Client]. In a bubble of
@@ -80,9 +81,13 @@ func New(t testing.TB, opts ...relock.Option) *relock.Client {
 // A Server is an embedded Redis for one test, with a clock that the test can move. Its methods may be called by any
 // number of goroutines at once. Client and Redis may be called only while the test runs.
 type Server struct {
-	t    testing.TB
-	mini *miniredis.Miniredis
+	t     testing.TB
+	mini  opaque.Pointer[miniredis.Miniredis]
+	clock opaque.Pointer[clock]
+}
 
+// A clock is that of a Server.
+type clock struct {
 	mu    sync.Mutex    // guards ahead, and keeps the clock from going back
 	ahead time.Duration // how far the clock is ahead of the real one
 }
@@ -97,8 +102,8 @@ func Start(t testing.TB) *Server {
 		t.Fatal("relocktest: a Server uses the network, for which the time of a synctest bubble does not wait: " +
 			"call NewBubble instead of New or Start")
 	}
-	s := &Server{t: t, mini: mini.Still(t)}
-	mini.Tick(t, s.mini, func() { s.Advance(0) }, nil)
+	s := &Server{t, opaque.To(mini.Still(t)), opaque.To(new(clock))}
+	mini.Tick(t, s.mini.Get(), func() { s.Advance(0) }, nil)
 	return s
 }
 
@@ -131,7 +136,10 @@ func (s *Server) Redis() *redis.Client {
 }
 
 // Addr returns the address of the Server, as host:port.
-func (s *Server) Addr() string { return s.mini.Addr() }
+func (s *Server) Addr() string { return s.mini.Get().Addr() }
+
+// String returns "Server" and the address.
+func (s *Server) String() string { return "Server " + s.Addr() }
 
 // Advance moves the clock of the Server forward by d. Every remaining lease becomes shorter by d, and keys whose lease
 // has expired are gone when Advance returns. The package comment describes how Clients react. Advance panics if d is
@@ -140,10 +148,11 @@ func (s *Server) Advance(d time.Duration) {
 	if d < 0 {
 		panic("relocktest: Advance(" + d.String() + "): a clock does not go back")
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ahead += d
-	s.mini.SetTime(time.Now().Add(s.ahead)) // waits for a script that runs
+	c := s.clock.Get()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ahead += d
+	s.mini.Get().SetTime(time.Now().Add(c.ahead)) // waits for a script that runs
 }
 
 // ReportHeld makes t fail if one of the clients still holds a lock when t ends. The error names the locks, and who holds

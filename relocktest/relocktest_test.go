@@ -55,6 +55,25 @@ func TestNewMakesAWorkingClient(t *testing.T) {
 	assert.Equal(t, 20, n, "sections")
 }
 
+func TestPrintingAServerIsNoRace(t *testing.T) {
+	s := relocktest.Start(t)
+	var moved sync.WaitGroup
+	moved.Add(1)
+	go func() {
+		defer moved.Done()
+		for range 100 {
+			s.Advance(time.Millisecond)
+		}
+	}()
+	for _, verb := range []string{"%v", "%+v", "%s", "%#v", "%d"} {
+		text := fmt.Sprintf(verb, s)
+		if verb != "%#v" && verb != "%d" {
+			assert.Equal(t, "Server "+s.Addr(), text)
+		}
+	}
+	moved.Wait()
+}
+
 func TestServersShareNothing(t *testing.T) {
 	ctx := context.Background()
 	a, b := relocktest.New(t), relocktest.New(t)

@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"sync"
 	"testing"
@@ -94,6 +95,21 @@ func TestGuardEndsWithItsHoldAndItsParent(t *testing.T) {
 }
 
 // Err reports a loss before any goroutine has canceled the guard.
+// Mocks print the contexts that they are given.
+func TestGuardsPrintWithoutAddresses(t *testing.T) {
+	g, err := New(context.Background(), &fakeHold{})
+	require.NoError(t, err)
+	c, end := NewCall(g)
+	defer end()
+	child, cancel := context.WithCancel(c)
+	defer cancel()
+	for _, verb := range []string{"%v", "%+v", "%s"} {
+		assert.Equal(t, "relock.Guard", fmt.Sprintf(verb, g))
+		assert.Equal(t, "relock.Guard", fmt.Sprintf(verb, c))
+		assert.Equal(t, "relock.Guard.WithCancel", fmt.Sprintf(verb, child))
+	}
+}
+
 func TestErrAsksTheHold(t *testing.T) {
 	h := new(fakeHold)
 	g := guardOf(t, context.Background(), h)

@@ -39,6 +39,7 @@ func TestDetachedHoldIsAttachedOnce(t *testing.T) {
 					b.Must(err)
 					return ctx
 				}()
+				decode := ticket.Decode
 				ticket := b.Detach(h, time.Minute)
 				b.Ends(within, ErrDetached)
 				b.Ends(guarded, ErrDetached)
@@ -62,6 +63,9 @@ func TestDetachedHoldIsAttachedOnce(t *testing.T) {
 				assert.Equal(b, "detached", i.Holders[0].Owner)
 				assert.Equal(b, c1.ID(), i.Holders[0].Client)
 				assert.Regexp(b, "^"+c1.ID()+":0:[0-9a-f]{4}(:write)?$", i.Holders[0].Field, "its number is a secret")
+				secret, err := decode(ticket)
+				b.Must(err)
+				assert.NotContains(b, fmt.Sprintf("%+v", i), secret.ID, "nor is it printed")
 				assert.InDelta(b, time.Minute, i.Holders[0].Remaining, float64(locktest.Soon), "the lease is keep")
 
 				attached := b.Attach(c2, ticket)

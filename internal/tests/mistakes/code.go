@@ -356,7 +356,7 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 	{
 		Name: "halfIsAMajority", File: "redlock.go",
 		Omits:   "A RedLock needs more than half of its servers.",
-		Changes: []Change{{"needed: len(locks)/2 + 1}", "needed: len(locks) / 2}"}},
+		Changes: []Change{{"needed: len(locks)/2 + 1,", "needed: len(locks) / 2,"}},
 	},
 	{
 		Name: "liveTicket", File: "detach.go",
