@@ -3,7 +3,8 @@ package relock
 // The fair lock: first come, first served, across all processes.
 //
 // Rules: the queue in Redis determines the order, so every goroutine has an entry of its own in that queue. A waiter
-// sends a heartbeat with every attempt, and makes an attempt at least once in each heartbeat interval. The script that
+// sends a heartbeat with every attempt, and makes an attempt at least once in each heartbeat interval, which is longer
+// for waiters far behind: see life_of in internal/lua/queue.lua. The script that
 // releases the lock grants it to the first waiter if that waiter is subscribed, as for a plain lock (line.go);
 // otherwise it notifies the first waiter, which asks. The waiters of a Client listen to one channel. A waiter behind a
 // client that knows only the waiter's own channel (a Java service, or an older version of relock) listens to that
@@ -31,8 +32,10 @@ var optionalOfFair = []send.OptionalKey{{Key: 4}}
 // A FairLock is a reentrant lock whose waiters acquire it in the order in which they called Lock, whichever process
 // they are in.
 //
-// It costs more than a Lock: every waiter sends a heartbeat to Redis about once a second. A waiter that has crashed, or
-// is cut off from Redis, loses its position after about 4s. If no call on the lock has reached Redis in the last 2s of
+// It costs more than a Lock: every waiter sends a heartbeat to Redis about once a second. A waiter that can be granted
+// the lock by a message sends fewer if at least 32 others wait ahead of it: one in 25s behind more than 768. A waiter
+// that has crashed, or is cut off from Redis, loses its position about 3s after the next heartbeat was due, which is
+// after about 4s, or up to 28s. If no call on the lock has reached Redis in the last 2s of
 // these, it loses its position 4s after the next call, because all waiters may have been cut off. Until then, Unlock
 // passes over such a waiter if Redis knows that its connection is closed. If the waiter is granted the lock before the
 // crash is noticed, the other waiters are delayed by up to 5s. A waiter that gives up loses its position at once, and a

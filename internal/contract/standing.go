@@ -13,19 +13,20 @@ const (
 	enqueued         Standing = 1 // it has a place; positionUnit is added for each place in front of it
 	legacyHolder     Standing = 2 // the release is announced to it on the channel of the lock only: see LegacyHolder
 	subscriptionLost Standing = 3 // it has no place, because the server does not know its subscription
-	positionUnit     Standing = 4
+	positionUnit     Standing = 4 // in the queue of a fair lock, it is added to any of these
 )
 
 // IsEnqueued reports whether the caller has a place in the line.
 func (s Standing) IsEnqueued() bool { return s%positionUnit == enqueued }
 
-// Ahead returns about how many places are in front of the place of the caller.
+// Ahead returns about how many places are in front of the place of the caller; in the queue of a fair lock, how many of
+// the first far (internal/lua/queue.lua).
 func (s Standing) Ahead() int { return int(s / positionUnit) }
 
 // LegacyHolder reports whether the caller learns of the release only on the channel of the lock: the holder does not
 // use the line, as Redisson; or the line cannot be used, or has the place of this Client for the counterpart.
-func (s Standing) LegacyHolder() bool { return s == legacyHolder }
+func (s Standing) LegacyHolder() bool { return s%positionUnit == legacyHolder }
 
 // SubscriptionLost reports whether the server does not know the subscription to grants that the caller believes to
 // have.
-func (s Standing) SubscriptionLost() bool { return s == subscriptionLost }
+func (s Standing) SubscriptionLost() bool { return s%positionUnit == subscriptionLost }

@@ -21,7 +21,8 @@
 -- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, legacy} busy (pttl -1: it is not the caller's turn),
 --          {-1, 0, 0} there is no hold to re-enter. legacy is 2 if the release may be announced on the channel of the
 --          waiter alone, 3 if it will be because this server does not know the subscription of the caller's client,
---          else 0.
+--          else 0. Four is added for each place in front of a caller that can be granted the lock by a message, up to
+--          far of them (see queue.lua): it asks the more rarely.
 --
 -- Repeatable: the hold count is set and not incremented, a lease is never shortened, and a waiter has one place. The
 -- script refuses a hash that no lock writes before it writes anything: see record.lua.
@@ -44,11 +45,11 @@ local function check_wishes()
 end
 
 -- Puts the caller at the end of the queue, or renews the heartbeat of its place. Returns the position, which counts
--- from 0, or nil if the queue is full.
+-- from 0, as find_place does, or nil if the queue is full.
 local function wait_in_queue(pttl, queued)
     check_wishes()
-    local place = redis.call('lpos', q.waiters, field)
-    local timeout = place and redis.call('zscore', q.timeouts, field)
+    local timeout = redis.call('zscore', q.timeouts, field)
+    local place, exact = find_place(q, field, timeout, queued)
     local held = math.max(pttl, 0)
     if not place and queued >= most_waiters then
         return nil
@@ -59,22 +60,23 @@ local function wait_in_queue(pttl, queued)
         redis.call('zadd', q.timeouts, ms(timeout), field)
         place = redis.call('rpush', q.waiters, field) - 1
     end
+    local life = asked ~= '0' and life_of(place, heartbeat_ttl) or heartbeat_ttl
     -- Every waiter ahead may shorten the timeout by wait_timeout when it acquires the lock. The timeout must last until
     -- the next heartbeat, however short wait_timeout is.
-    local enough = math.max(wait_timeout, heartbeat_ttl)
+    local enough = math.max(wait_timeout, 2 * life - heartbeat_ttl)
     local safe = now + place * wait_timeout + enough
     if not timeout or tonumber(timeout) < safe - enough / 2 then
         timeout = safe
         redis.call('zadd', q.timeouts, ms(timeout), field)
-    elseif tonumber(timeout) > safe + held + heartbeat_ttl then -- waiters ahead have left, or the clock was set back
+    elseif exact and tonumber(timeout) > safe + held + heartbeat_ttl then -- waiters ahead have left, or the clock was set back
         timeout = safe + held
         redis.call('zadd', q.timeouts, ms(timeout), field)
     end
-    redis.call('zadd', q.heartbeats, ms(now + heartbeat_ttl), field, ms(q.ran), '')
+    redis.call('zadd', q.heartbeats, ms(now + life), field, ms(q.ran), '')
     redis.call('pexpire', q.heartbeats, queue_life)
     set_lease(q, tonumber(timeout))
     if asked ~= '0' then
-        note_wish(q, field, {lease = lease, fenced = fenced, asked = asked}, heartbeat_ttl)
+        note_wish(q, field, {lease = lease, fenced = fenced, asked = asked}, life)
     else
         drop_wish(q, field)
     end
@@ -117,6 +119,9 @@ if not mine then
         end
         local place = enqueue and wait_in_queue(pttl, queued)
         local standing = standing_of(nil, not lost and enqueue and has_legacy(q, asked ~= '0', holder), lost)
+        if enqueue and asked ~= '0' then
+            standing = standing + 4 * math.min(place or far, far)
+        end
         if pttl == -2 then
             local granted, head = grant_first(q)
             if granted then

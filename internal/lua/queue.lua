@@ -19,7 +19,9 @@
 -- Redisson shortens the timeouts of all waiters behind one that leaves, by one wait timeout. A script does this at once
 -- only for those that count for Java: the waiters of Java, which send no heartbeats; and each waiter that has one of
 -- Java behind it, or nobody, because the timeout of the next one to join counts from the last one. The others correct
--- theirs with their next heartbeats. So if only relock waits, it costs the same however many wait.
+-- theirs with their next heartbeats. So if only relock waits, it costs the same however many wait: no script searches
+-- the whole list for a heartbeat, waiters far behind send fewer of them, and many that leave together cost one look at
+-- the list.
 --
 -- The script that puts a relock waiter into the queue gives it its heartbeat, in every version and for every user: a
 -- user without permission for the heartbeats cannot run the script at all, and no script runs while a slot moves and
@@ -61,6 +63,11 @@
 --          over; returns whether it could, and that waiter.
 -- Defines  evict_dead(q, now, ttl)             removes dead waiters; returns the first waiter, and whether there were
 --          dead ones. It sets q.now, and q.ran: the value of '' among the heartbeats from now on.
+-- Defines  life_of(place, ttl)                 how long a heartbeat lasts, in ms, of a waiter with a wish at this place
+--          or one in front of it. ttl is the life of the others.
+-- Defines  find_place(q, waiter, timeout, queued)  the place of a waiter, which counts from 0, and nil if it is not
+--          queued; and whether this is exact: else it is far, and the waiter is there or farther behind. timeout is
+--          its timeout, or false, and queued the length of the queue, with dead waiters or without.
 -- Defines  set_lease(q, timeout)               sets the lease of the queue; a waiter of relock has this timeout.
 -- Defines  end_waiter(q, waiter)               leaves a tombstone: a request of a waiter that leaves may still run.
 -- Defines  has_ended(q, waiter)                whether the waiter has a tombstone; sets q.tombstones if there is any.
@@ -69,18 +76,20 @@
 -- Defines  note_wish(q, waiter, wish, life)    stores the wish of a waiter that is subscribed, for at least life ms.
 -- Defines  drop_wish(q, waiter)                deletes it.
 -- For this file:
--- Defines  drop_waiters(q, waiters)            removes the waiters in a list; returns how many were in the queue. The
+-- Defines  replace_list(q, stay)               replaces the list of waiters by this one.
+-- Defines  drop_waiters(q, waiters, listed, stay)  removes the waiters, of which only the first listed ones are in the
+--          queue; stay has the others of the queue if these are several. Returns how many were in the queue. The
 --          timeouts of the others stay.
 -- Defines  moves_behind(q, leaving)            the timeouts that change at once when these waiters leave, in four lists:
 --          waiters; how many in front of each leave; its new place; and from, the waiters from whose timeouts the new
---          ones are counted. Also returns the waiters that leave, in their order.
+--          ones are counted. Also returns what drop_waiters takes: the waiters that leave, in their order; how many
+--          entries of the queue are theirs; and the other entries.
 -- Defines  new_timeouts(q, moves, first)       the new timeouts of a thousand of these moves, as zadd takes them.
 -- Defines  client_channel(q, waiter)           the channel of the waiters of a client.
 -- Defines  count_wishes(q)                     deletes wishes of waiters that have left, and counts the others.
 -- Defines  is_relocks(waiter)                  whether the field is one of relock.
 -- Defines  keep_for_java(q)                    makes the queue stay although Java runs no script of relock.
--- Defines  evict_silent(q)                     removes relock waiters without a heartbeat; returns how much of
---          most_dead that was.
+-- Defines  evict_silent(q)                     removes relock waiters without a heartbeat, of the first most_passed.
 -- Defines  set_back(q, ttl)                    shortens heartbeats to what they may be: the clock was set back.
 -- Defines  drop_first(q, n)                    removes the first n waiters.
 -- Defines  is_heard(q, waiter, heard)          whether a waiter has no wish, or its client is subscribed to its
@@ -88,7 +97,9 @@
 
 local queue_life = 5 * 60 * 1000 -- as that of a line
 local for_ever = 100 * 365 * 24 * 60 * 60 * 1000
-local most_waiters = 20000 -- of a queue
+local most_waiters = 20000 -- of a queue that relock still joins
+local longest_queue = 2 * most_waiters -- that a script reads: Java joins a longer one, too
+local far = 24 * near_head -- places: waiters farther behind are alike
 local most_dead = 5000 -- dead waiters that one script removes; the next one continues
 local most_passed = 1000 -- waiters that one script passes over, or checks for heartbeats, at a time
 
@@ -99,6 +110,10 @@ local function is_relocks(waiter) return waiter:find('^:%-?%d+:%d+$', 37) end
 -- lease, fenced, asked, and since: epoch seconds at which the waiter got its wish, or '' if an older version has stored
 -- the wish. Only Inspect reads since.
 local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
+
+-- Three of four heartbeats may be late, and a waiter sends one each ttl / 4. It sends fewer where near_head places or
+-- more are in front of it, and may be late by as much: see nextPoll of internal/engine.
+local function life_of(place, ttl) return ttl + math.floor(math.min(place, far) / near_head) * ttl / 4 end
 
 -- wish is {lease, fenced, asked} of a waiter: see clients.lua. A wish that is repeated keeps its since. The key may
 -- be that of a line, which has a longer lease. A lease longer than that of a line was set before the clock was set
@@ -145,12 +160,32 @@ local function drop_wish(q, waiter)
     end
 end
 
--- A call in Lua may have some thousand arguments at most.
-local function drop_waiters(q, waiters)
+-- The first writes change nothing. They need no memory, or fail before the list is lost.
+local function replace_list(q, stay)
+    local left = redis.call('pttl', q.waiters)
+    local function keep_lease()
+        if left > 0 then
+            redis.call('pexpire', q.waiters, left)
+        end
+    end
+    keep_lease()
+    redis.call('rpush', q.waiters, '')
+    redis.call('del', q.waiters)
+    -- At most longest_queue. A call in Lua may have some thousand arguments at most.
+    for from = 1, #stay, 1000 do
+        redis.call('rpush', q.waiters, unpack(stay, from, math.min(from + 999, #stay)))
+    end
+    keep_lease()
+end
+
+-- A call in Lua may have some thousand arguments at most. A search of the list takes long if it is for many waiters.
+local function drop_waiters(q, waiters, listed, stay)
     local removed = 0
-    -- At most most_dead.
-    for _, waiter in ipairs(waiters) do
-        removed = removed + redis.call('lrem', q.waiters, 1, waiter)
+    if listed > 1 then
+        replace_list(q, stay)
+        removed = listed
+    elseif listed == 1 then
+        removed = redis.call('lrem', q.waiters, 1, waiters[1])
     end
     -- At most most_dead.
     for from = 1, #waiters, 1000 do
@@ -173,18 +208,19 @@ end
 local function moves_behind(q, leaving)
     local queued, one = redis.call('llen', q.waiters), next(leaving)
     local alone = not next(leaving, one) and queued == redis.call('zcard', q.heartbeats) - 1
-    local all = redis.call('lrange', q.waiters, alone and -2 or 0, alone and -1 or most_waiters - 1)
-    local moves, order, listed = {waiters = {}, left = {}, places = {}, from = {}}, {}, {}
+    local all = redis.call('lrange', q.waiters, alone and -2 or 0, alone and -1 or longest_queue - 1)
+    local moves, order, listed, stay = {waiters = {}, left = {}, places = {}, from = {}}, {}, {}, {}
     local left = alone and one ~= all[1] and one ~= all[2] and 1 or 0
     local last, place, last_is_java -- of those that stay
     local is_java = all[1] and not is_relocks(all[1])
-    -- At most most_waiters.
+    -- At most longest_queue.
     for i, waiter in ipairs(all) do
         local java_is_next = not all[i + 1] or not is_relocks(all[i + 1])
         if leaving[waiter] then
-            order[#order + 1], listed[waiter], left = waiter, true, left + 1
+            order[#order + 1], listed[waiter], left = not listed[waiter] and waiter or nil, true, left + 1
         else
             last, place, last_is_java = waiter, i - 1 - left, is_java
+            stay[#stay + 1] = waiter
         end
         if (is_java or java_is_next and not last_is_java) and left > 0 and last then
             local n = #moves.from + 1
@@ -196,7 +232,12 @@ local function moves_behind(q, leaving)
     for waiter in pairs(leaving) do
         order[#order + 1] = not listed[waiter] and waiter or nil
     end
-    return moves, order
+    if alone then
+        left = 1
+    elseif #all < queued then -- no queue of locks
+        left = next(leaving, one) and 0 or 1
+    end
+    return moves, order, left, stay
 end
 
 local function new_timeouts(q, moves, first)
@@ -220,14 +261,14 @@ local function new_timeouts(q, moves, first)
 end
 
 local function leave_queue(q, leaving)
-    local moves, order = moves_behind(q, leaving)
+    local moves, order, listed, stay = moves_behind(q, leaving)
     local new = {}
-    -- At most most_waiters. A call in Lua may have some thousand arguments at most.
+    -- At most longest_queue. A call in Lua may have some thousand arguments at most.
     for first = 1, #moves.from, 1000 do
         new[#new + 1] = new_timeouts(q, moves, first)
     end
-    local removed = drop_waiters(q, order) -- first: if memory is short, a script that has written nothing may not zadd
-    -- At most most_waiters.
+    local removed = drop_waiters(q, order, listed, stay) -- first: if memory is short, a script that has written nothing may not zadd
+    -- At most longest_queue.
     for _, timeouts in ipairs(removed > 0 and new or {}) do
         if #timeouts > 0 then
             redis.call('zadd', q.timeouts, unpack(timeouts))
@@ -262,6 +303,20 @@ local function keep_for_java(q)
             redis.call('pexpire', key, ms(for_ever))
         end
     end
+end
+
+-- The search of a long list takes longer than all the rest of a heartbeat. If only relock waits, the timeouts have
+-- each waiter of the queue and no other, and that of a waiter in the middle counts for nobody.
+local function find_place(q, waiter, timeout, queued)
+    queued = queued > far and redis.call('llen', q.waiters) or 0
+    if queued == 0 or queued ~= redis.call('zcard', q.timeouts) or queued ~= redis.call('zcard', q.heartbeats) - 1 then
+        return redis.call('lpos', q.waiters, waiter), true
+    elseif not timeout then
+        return nil, true
+    end
+    local place = redis.call('lindex', q.waiters, -1) == waiter and queued - 1 or
+        redis.call('lpos', q.waiters, waiter, 'maxlen', far)
+    return place or far, place
 end
 
 -- The last waiter needs the longest lease. Either key may have been evicted, and be new.
@@ -377,35 +432,27 @@ local function has_ended(q, waiter)
     return found
 end
 
--- Another program may have put a waiter into the queue many times. All its entries are removed, which takes longer and
--- counts as the whole of most_dead.
+-- Another program may have put a waiter into the queue many times. All its entries are removed.
 local function evict_silent(q)
-    local all, dead, again = redis.call('lrange', q.waiters, 0, most_passed - 1), {}, {}
+    local all, dead = redis.call('lrange', q.waiters, 0, most_passed - 1), {}
     -- At most most_passed.
     for i, beat in ipairs(redis.call('zmscore', q.heartbeats, unpack(all))) do
         if not beat and is_relocks(all[i]) then
-            again[all[i]] = dead[all[i]]
             dead[all[i]] = true
         end
     end
-    -- At most most_passed.
-    for waiter in pairs(again) do
-        redis.call('lrem', q.waiters, 0, waiter)
-    end
-    if next(dead) then
-        leave_queue(q, dead)
-    end
-    return next(again) and most_dead or most_passed
+    leave_queue(q, dead)
 end
 
 -- The timeouts of living waiters are corrected with their next heartbeat. Returns whether all heartbeats have been set
 -- back; if there are many, the next script continues.
 local function set_back(q, ttl)
-    local ahead = redis.call('zrangebyscore', q.heartbeats, ms(q.now + ttl + 1), '+inf', 'limit', 0, most_passed)
+    local latest = q.now + life_of(redis.call('llen', q.waiters), ttl)
+    local ahead = redis.call('zrangebyscore', q.heartbeats, ms(latest + 1), '+inf', 'limit', 0, most_passed)
     -- At most most_passed.
     for _, waiter in ipairs(ahead) do
         if waiter ~= '' then
-            redis.pcall('zadd', q.heartbeats, 'XX', ms(q.now + ttl), waiter)
+            redis.pcall('zadd', q.heartbeats, 'XX', ms(latest), waiter)
         end
     end
     return #ahead < most_passed
@@ -457,14 +504,15 @@ local function evict_dead(q, now, ttl)
         if not first or redis.call('zscore', q.heartbeats, first) then
             break
         elseif is_relocks(first) then
-            left = left - evict_silent(q)
+            evict_silent(q)
+            left = left - most_passed
         else
             local timeout = redis.call('zscore', q.timeouts, first)
             if timeout and tonumber(timeout) > now then
                 keep_for_java(q)
                 break
             end
-            drop_waiters(q, {first})
+            drop_waiters(q, {first}, 1)
             left = left - 1
         end
         first, evicted = redis.call('lindex', q.waiters, 0), true
@@ -472,10 +520,10 @@ local function evict_dead(q, now, ttl)
     return first, evicted
 end
 
--- No queue of locks is longer: if it is full, a caller waits without a place.
+-- No queue of locks is longer, unless thousands of Java waiters joined a full one.
 local function check_queue(q)
     local n = redis.call('llen', q.waiters)
-    if n > most_waiters then
+    if n > longest_queue then
         refuse(q.waiters, 'type list')
     end
     return n

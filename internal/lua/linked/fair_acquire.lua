@@ -1,5 +1,6 @@
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
+local near_head = 32
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
 
 local function refuse(key, what)
@@ -223,13 +224,17 @@ local function standing_of(ahead, legacy, lost)
 end
 local queue_life = 5 * 60 * 1000 -- as that of a line
 local for_ever = 100 * 365 * 24 * 60 * 60 * 1000
-local most_waiters = 20000 -- of a queue
+local most_waiters = 20000 -- of a queue that relock still joins
+local longest_queue = 2 * most_waiters -- that a script reads: Java joins a longer one, too
+local far = 24 * near_head -- places: waiters farther behind are alike
 local most_dead = 5000 -- dead waiters that one script removes; the next one continues
 local most_passed = 1000 -- waiters that one script passes over, or checks for heartbeats, at a time
 
 local function is_relocks(waiter) return waiter:find('^:%-?%d+:%d+$', 37) end
 
 local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
+
+local function life_of(place, ttl) return ttl + math.floor(math.min(place, far) / near_head) * ttl / 4 end
 
 local function note_wish(q, waiter, wish, life)
     if q.wishes == q.lock then
@@ -270,10 +275,29 @@ local function drop_wish(q, waiter)
     end
 end
 
-local function drop_waiters(q, waiters)
+local function replace_list(q, stay)
+    local left = redis.call('pttl', q.waiters)
+    local function keep_lease()
+        if left > 0 then
+            redis.call('pexpire', q.waiters, left)
+        end
+    end
+    keep_lease()
+    redis.call('rpush', q.waiters, '')
+    redis.call('del', q.waiters)
+    for from = 1, #stay, 1000 do
+        redis.call('rpush', q.waiters, unpack(stay, from, math.min(from + 999, #stay)))
+    end
+    keep_lease()
+end
+
+local function drop_waiters(q, waiters, listed, stay)
     local removed = 0
-    for _, waiter in ipairs(waiters) do
-        removed = removed + redis.call('lrem', q.waiters, 1, waiter)
+    if listed > 1 then
+        replace_list(q, stay)
+        removed = listed
+    elseif listed == 1 then
+        removed = redis.call('lrem', q.waiters, 1, waiters[1])
     end
     for from = 1, #waiters, 1000 do
         local to = math.min(from + 999, #waiters)
@@ -292,17 +316,18 @@ end
 local function moves_behind(q, leaving)
     local queued, one = redis.call('llen', q.waiters), next(leaving)
     local alone = not next(leaving, one) and queued == redis.call('zcard', q.heartbeats) - 1
-    local all = redis.call('lrange', q.waiters, alone and -2 or 0, alone and -1 or most_waiters - 1)
-    local moves, order, listed = {waiters = {}, left = {}, places = {}, from = {}}, {}, {}
+    local all = redis.call('lrange', q.waiters, alone and -2 or 0, alone and -1 or longest_queue - 1)
+    local moves, order, listed, stay = {waiters = {}, left = {}, places = {}, from = {}}, {}, {}, {}
     local left = alone and one ~= all[1] and one ~= all[2] and 1 or 0
     local last, place, last_is_java -- of those that stay
     local is_java = all[1] and not is_relocks(all[1])
     for i, waiter in ipairs(all) do
         local java_is_next = not all[i + 1] or not is_relocks(all[i + 1])
         if leaving[waiter] then
-            order[#order + 1], listed[waiter], left = waiter, true, left + 1
+            order[#order + 1], listed[waiter], left = not listed[waiter] and waiter or nil, true, left + 1
         else
             last, place, last_is_java = waiter, i - 1 - left, is_java
+            stay[#stay + 1] = waiter
         end
         if (is_java or java_is_next and not last_is_java) and left > 0 and last then
             local n = #moves.from + 1
@@ -313,7 +338,12 @@ local function moves_behind(q, leaving)
     for waiter in pairs(leaving) do
         order[#order + 1] = not listed[waiter] and waiter or nil
     end
-    return moves, order
+    if alone then
+        left = 1
+    elseif #all < queued then -- no queue of locks
+        left = next(leaving, one) and 0 or 1
+    end
+    return moves, order, left, stay
 end
 
 local function new_timeouts(q, moves, first)
@@ -336,12 +366,12 @@ local function new_timeouts(q, moves, first)
 end
 
 local function leave_queue(q, leaving)
-    local moves, order = moves_behind(q, leaving)
+    local moves, order, listed, stay = moves_behind(q, leaving)
     local new = {}
     for first = 1, #moves.from, 1000 do
         new[#new + 1] = new_timeouts(q, moves, first)
     end
-    local removed = drop_waiters(q, order) -- first: if memory is short, a script that has written nothing may not zadd
+    local removed = drop_waiters(q, order, listed, stay) -- first: if memory is short, a script that has written nothing may not zadd
     for _, timeouts in ipairs(removed > 0 and new or {}) do
         if #timeouts > 0 then
             redis.call('zadd', q.timeouts, unpack(timeouts))
@@ -373,6 +403,18 @@ local function keep_for_java(q)
             redis.call('pexpire', key, ms(for_ever))
         end
     end
+end
+
+local function find_place(q, waiter, timeout, queued)
+    queued = queued > far and redis.call('llen', q.waiters) or 0
+    if queued == 0 or queued ~= redis.call('zcard', q.timeouts) or queued ~= redis.call('zcard', q.heartbeats) - 1 then
+        return redis.call('lpos', q.waiters, waiter), true
+    elseif not timeout then
+        return nil, true
+    end
+    local place = redis.call('lindex', q.waiters, -1) == waiter and queued - 1 or
+        redis.call('lpos', q.waiters, waiter, 'maxlen', far)
+    return place or far, place
 end
 
 local function set_lease(q, timeout)
@@ -459,27 +501,21 @@ local function has_ended(q, waiter)
 end
 
 local function evict_silent(q)
-    local all, dead, again = redis.call('lrange', q.waiters, 0, most_passed - 1), {}, {}
+    local all, dead = redis.call('lrange', q.waiters, 0, most_passed - 1), {}
     for i, beat in ipairs(redis.call('zmscore', q.heartbeats, unpack(all))) do
         if not beat and is_relocks(all[i]) then
-            again[all[i]] = dead[all[i]]
             dead[all[i]] = true
         end
     end
-    for waiter in pairs(again) do
-        redis.call('lrem', q.waiters, 0, waiter)
-    end
-    if next(dead) then
-        leave_queue(q, dead)
-    end
-    return next(again) and most_dead or most_passed
+    leave_queue(q, dead)
 end
 
 local function set_back(q, ttl)
-    local ahead = redis.call('zrangebyscore', q.heartbeats, ms(q.now + ttl + 1), '+inf', 'limit', 0, most_passed)
+    local latest = q.now + life_of(redis.call('llen', q.waiters), ttl)
+    local ahead = redis.call('zrangebyscore', q.heartbeats, ms(latest + 1), '+inf', 'limit', 0, most_passed)
     for _, waiter in ipairs(ahead) do
         if waiter ~= '' then
-            redis.pcall('zadd', q.heartbeats, 'XX', ms(q.now + ttl), waiter)
+            redis.pcall('zadd', q.heartbeats, 'XX', ms(latest), waiter)
         end
     end
     return #ahead < most_passed
@@ -522,14 +558,15 @@ local function evict_dead(q, now, ttl)
         if not first or redis.call('zscore', q.heartbeats, first) then
             break
         elseif is_relocks(first) then
-            left = left - evict_silent(q)
+            evict_silent(q)
+            left = left - most_passed
         else
             local timeout = redis.call('zscore', q.timeouts, first)
             if timeout and tonumber(timeout) > now then
                 keep_for_java(q)
                 break
             end
-            drop_waiters(q, {first})
+            drop_waiters(q, {first}, 1)
             left = left - 1
         end
         first, evicted = redis.call('lindex', q.waiters, 0), true
@@ -539,7 +576,7 @@ end
 
 local function check_queue(q)
     local n = redis.call('llen', q.waiters)
-    if n > most_waiters then
+    if n > longest_queue then
         refuse(q.waiters, 'type list')
     end
     return n
@@ -564,8 +601,8 @@ end
 
 local function wait_in_queue(pttl, queued)
     check_wishes()
-    local place = redis.call('lpos', q.waiters, field)
-    local timeout = place and redis.call('zscore', q.timeouts, field)
+    local timeout = redis.call('zscore', q.timeouts, field)
+    local place, exact = find_place(q, field, timeout, queued)
     local held = math.max(pttl, 0)
     if not place and queued >= most_waiters then
         return nil
@@ -576,20 +613,21 @@ local function wait_in_queue(pttl, queued)
         redis.call('zadd', q.timeouts, ms(timeout), field)
         place = redis.call('rpush', q.waiters, field) - 1
     end
-    local enough = math.max(wait_timeout, heartbeat_ttl)
+    local life = asked ~= '0' and life_of(place, heartbeat_ttl) or heartbeat_ttl
+    local enough = math.max(wait_timeout, 2 * life - heartbeat_ttl)
     local safe = now + place * wait_timeout + enough
     if not timeout or tonumber(timeout) < safe - enough / 2 then
         timeout = safe
         redis.call('zadd', q.timeouts, ms(timeout), field)
-    elseif tonumber(timeout) > safe + held + heartbeat_ttl then -- waiters ahead have left, or the clock was set back
+    elseif exact and tonumber(timeout) > safe + held + heartbeat_ttl then -- waiters ahead have left, or the clock was set back
         timeout = safe + held
         redis.call('zadd', q.timeouts, ms(timeout), field)
     end
-    redis.call('zadd', q.heartbeats, ms(now + heartbeat_ttl), field, ms(q.ran), '')
+    redis.call('zadd', q.heartbeats, ms(now + life), field, ms(q.ran), '')
     redis.call('pexpire', q.heartbeats, queue_life)
     set_lease(q, tonumber(timeout))
     if asked ~= '0' then
-        note_wish(q, field, {lease = lease, fenced = fenced, asked = asked}, heartbeat_ttl)
+        note_wish(q, field, {lease = lease, fenced = fenced, asked = asked}, life)
     else
         drop_wish(q, field)
     end
@@ -632,6 +670,9 @@ if not mine then
         end
         local place = enqueue and wait_in_queue(pttl, queued)
         local standing = standing_of(nil, not lost and enqueue and has_legacy(q, asked ~= '0', holder), lost)
+        if enqueue and asked ~= '0' then
+            standing = standing + 4 * math.min(place or far, far)
+        end
         if pttl == -2 then
             local granted, head = grant_first(q)
             if granted then

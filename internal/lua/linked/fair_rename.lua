@@ -108,7 +108,8 @@ local function is_buried(over, field, now)
     local _, behind = over:find(field .. ' ', 1, true)
     return behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false, true
 end
-local most_waiters = 20000 -- of a queue
+local most_waiters = 20000 -- of a queue that relock still joins
+local longest_queue = 2 * most_waiters -- that a script reads: Java joins a longer one, too
 local function is_relocks(waiter) return waiter:find('^:%-?%d+:%d+$', 37) end
 
 local function drop_wish(q, waiter)
@@ -117,10 +118,29 @@ local function drop_wish(q, waiter)
     end
 end
 
-local function drop_waiters(q, waiters)
+local function replace_list(q, stay)
+    local left = redis.call('pttl', q.waiters)
+    local function keep_lease()
+        if left > 0 then
+            redis.call('pexpire', q.waiters, left)
+        end
+    end
+    keep_lease()
+    redis.call('rpush', q.waiters, '')
+    redis.call('del', q.waiters)
+    for from = 1, #stay, 1000 do
+        redis.call('rpush', q.waiters, unpack(stay, from, math.min(from + 999, #stay)))
+    end
+    keep_lease()
+end
+
+local function drop_waiters(q, waiters, listed, stay)
     local removed = 0
-    for _, waiter in ipairs(waiters) do
-        removed = removed + redis.call('lrem', q.waiters, 1, waiter)
+    if listed > 1 then
+        replace_list(q, stay)
+        removed = listed
+    elseif listed == 1 then
+        removed = redis.call('lrem', q.waiters, 1, waiters[1])
     end
     for from = 1, #waiters, 1000 do
         local to = math.min(from + 999, #waiters)
@@ -139,17 +159,18 @@ end
 local function moves_behind(q, leaving)
     local queued, one = redis.call('llen', q.waiters), next(leaving)
     local alone = not next(leaving, one) and queued == redis.call('zcard', q.heartbeats) - 1
-    local all = redis.call('lrange', q.waiters, alone and -2 or 0, alone and -1 or most_waiters - 1)
-    local moves, order, listed = {waiters = {}, left = {}, places = {}, from = {}}, {}, {}
+    local all = redis.call('lrange', q.waiters, alone and -2 or 0, alone and -1 or longest_queue - 1)
+    local moves, order, listed, stay = {waiters = {}, left = {}, places = {}, from = {}}, {}, {}, {}
     local left = alone and one ~= all[1] and one ~= all[2] and 1 or 0
     local last, place, last_is_java -- of those that stay
     local is_java = all[1] and not is_relocks(all[1])
     for i, waiter in ipairs(all) do
         local java_is_next = not all[i + 1] or not is_relocks(all[i + 1])
         if leaving[waiter] then
-            order[#order + 1], listed[waiter], left = waiter, true, left + 1
+            order[#order + 1], listed[waiter], left = not listed[waiter] and waiter or nil, true, left + 1
         else
             last, place, last_is_java = waiter, i - 1 - left, is_java
+            stay[#stay + 1] = waiter
         end
         if (is_java or java_is_next and not last_is_java) and left > 0 and last then
             local n = #moves.from + 1
@@ -160,7 +181,12 @@ local function moves_behind(q, leaving)
     for waiter in pairs(leaving) do
         order[#order + 1] = not listed[waiter] and waiter or nil
     end
-    return moves, order
+    if alone then
+        left = 1
+    elseif #all < queued then -- no queue of locks
+        left = next(leaving, one) and 0 or 1
+    end
+    return moves, order, left, stay
 end
 
 local function new_timeouts(q, moves, first)
@@ -183,12 +209,12 @@ local function new_timeouts(q, moves, first)
 end
 
 local function leave_queue(q, leaving)
-    local moves, order = moves_behind(q, leaving)
+    local moves, order, listed, stay = moves_behind(q, leaving)
     local new = {}
     for first = 1, #moves.from, 1000 do
         new[#new + 1] = new_timeouts(q, moves, first)
     end
-    local removed = drop_waiters(q, order) -- first: if memory is short, a script that has written nothing may not zadd
+    local removed = drop_waiters(q, order, listed, stay) -- first: if memory is short, a script that has written nothing may not zadd
     for _, timeouts in ipairs(removed > 0 and new or {}) do
         if #timeouts > 0 then
             redis.call('zadd', q.timeouts, unpack(timeouts))

@@ -1,0 +1,149 @@
+package locks
+
+// Fair locks with thousands of waiters.
+//
+// Rules: what a waiter costs Redis does not grow with the queue: the more waiters are in front of it, the more rarely it
+// asks, and none of its requests searches the whole queue. No script takes long because many waiters leave at once.
+
+import (
+	"context"
+	"regexp"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/poller"
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// farPlaces is how many places count: far in internal/lua/queue.lua.
+const farPlaces = 24 * poller.NearHead
+
+// asks makes the waiter at this place ask as one that is subscribed, and returns what it is told, and how long its
+// heartbeat lasts.
+func (q *fairQueue) asks(place int) (contract.Outcome, time.Duration) {
+	q.Helper()
+	a := contract.Attempt{Field: q.all[place], Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1}
+	ear := q.Rdb.Subscribe(q.Context(), locktest.AnnounceOf(q.lock)+"client:"+a.Field[:36])
+	defer ear.Close()
+	q.Must(locktest.Second(ear.Receive(q.Context())))
+	o, err := locktest.SendAttempt(q.client, q.lock, a)
+	require.NoError(q, err)
+	beats := q.Rdb.ZMScore(q.Context(), locktest.KeysOf(q.lock)[3], a.Field, "").Val() // "": when the script has run
+	return o, time.Duration(beats[0]-beats[1]) * time.Millisecond
+}
+
+// calls returns how often a server has run a command since its statistics were reset.
+func (q *fairQueue) calls(command string) int {
+	stats := q.Rdb.Info(q.Context(), "commandstats").Val()
+	n := regexp.MustCompile(`cmdstat_` + command + `:calls=(\d+)`).FindStringSubmatch(stats)
+	if n == nil {
+		return 0
+	}
+	calls, err := strconv.Atoi(n[1])
+	q.Must(err)
+	return calls
+}
+
+// A waiter learns how many are in front of it, its heartbeats last the longer, and it keeps its timeout.
+func TestFairHeartbeatsOfWaitersFarBehind(t *testing.T) {
+	t.Parallel()
+	q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
+	q.join(false, 5000)
+	for range 2 {
+		for place, ahead := range map[int]int{0: 0, 31: 31, 100: 100, 2 * farPlaces: farPlaces, 4999: farPlaces} {
+			o, life := q.asks(place)
+			assert.Equal(t, ahead, o.Standing.Ahead(), "in front of waiter %d", place)
+			assert.Equal(t, record.FairLife+time.Duration(ahead/poller.NearHead)*record.FairHeartbeat, life,
+				"the heartbeat of waiter %d", place)
+		}
+		q.check("after heartbeats")
+		if len(q.all) == 5000 {
+			q.join(true, 1) // beside Java each place is looked up, and the timeouts are right all the same
+			q.Must(q.Rdb.Persist(q.Context(), locktest.KeysOf(q.lock)[1]).Err())
+		}
+	}
+}
+
+// A place in the list that the timeouts do not have, or the other way round, is noticed however far behind it is.
+func TestFairWaiterFarBehindThatHasLostItsPlaceJoinsAgain(t *testing.T) {
+	t.Parallel()
+	q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
+	q.join(false, 3000)
+	q.Must(q.Rdb.LRem(q.Context(), locktest.KeysOf(q.lock)[1], 1, q.all[2500]).Err())
+	q.asks(2500)
+	assert.Equal(t, q.all[2500], q.Queue()[2999])
+	assert.Len(t, q.Queue(), 3000)
+}
+
+// Waiters of one process: the more of them are in front, the more rarely one asks, and all keep their places.
+func TestFairWaitersFarBehindAskRarely(t *testing.T) {
+	t.Parallel()
+	const waiters = 400
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	held := b.Client().NewFairLock(b.LockName)
+	b.Must(held.LockLease(t.Context(), time.Hour))
+	rdb := testredis.Client(b, b.Addr)
+	sent := new(locktest.Counter)
+	rdb.AddHook(sent)
+	c := b.ClientOn(rdb)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range waiters {
+		waitgroup.Go(&wg, func() { assert.ErrorIs(t, c.NewFairLock(b.LockName).Lock(ContextWithOwner(ctx)), context.Canceled) })
+	}
+	b.AwaitQueue(waiters)
+	testredis.Await(t, "all can be granted the lock", locktest.Soon, func() bool { return len(b.Wishes()) == waiters })
+	queue, before := b.Queue(), sent.N.Load()
+	time.Sleep(5 * time.Second)
+	assert.Less(t, sent.N.Load()-before, int64(5*waiters/2), "requests in five seconds")
+	assert.Equal(t, queue, b.Queue())
+	cancel()
+	wg.Wait()
+	b.Must(held.Unlock(t.Context()))
+}
+
+// One script removes thousands of dead waiters, and does not search the queue for each.
+func TestFairManyDeadWaitersLeaveAtOnce(t *testing.T) {
+	t.Parallel()
+	q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
+	q.join(false, 3000)
+	q.join(true, 2)
+	var dead []string
+	now := float64(q.now())
+	beats := []redis.Z{{Score: now, Member: ""}} // a script has just run: nobody was unreachable
+	for i := 1; i < 3000; i += 2 {
+		dead = append(dead, q.all[i])
+		beats = append(beats, redis.Z{Score: now - 5, Member: q.all[i]})
+	}
+	q.leave(dead...)
+	q.Must(q.Rdb.ZAddXX(q.Context(), locktest.KeysOf(q.lock)[3], beats...).Err())
+	q.Must(q.Rdb.ConfigResetStat(q.Context()).Err())
+	q.givesUp("nobody")
+	q.check("after the dead have left")
+	assert.LessOrEqual(t, q.calls("lrem"), 1, "searches of the queue")
+	assert.Equal(t, time.Duration(-1), q.Rdb.TTL(q.Context(), locktest.KeysOf(q.lock)[1]).Val(), "Java waits: no lease")
+}
+
+// A full queue takes no more waiters of relock, but those of Java, which join it all the same.
+func TestFairFullQueueWithJava(t *testing.T) {
+	t.Parallel()
+	q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
+	q.join(false, 20_000)
+	q.join(true, 1)
+	o, _ := q.asks(10_000)
+	assert.Equal(t, farPlaces, o.Standing.Ahead())
+	_, err := locktest.SendAttempt(q.client, q.lock,
+		contract.Attempt{Field: locktest.JavaOther + ":02", Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1})
+	require.NoError(t, err)
+	q.check("nobody has joined")
+}
