@@ -46,6 +46,7 @@ end
 
 -- Puts the caller at the end of the queue, or renews the heartbeat of its place. Returns the position, which counts
 -- from 0, as find_place does, or nil if the queue is full.
+local joins = false
 local function wait_in_queue(pttl, queued)
     check_wishes()
     local timeout = redis.call('zscore', q.timeouts, field)
@@ -57,8 +58,8 @@ local function wait_in_queue(pttl, queued)
         local last = redis.call('lindex', q.waiters, -1)
         local base = last and redis.call('zscore', q.timeouts, last)
         timeout = wait_timeout + (base and tonumber(base) or now + held)
+        joins, place = true, redis.call('rpush', q.waiters, field) - 1
         redis.call('zadd', q.timeouts, ms(timeout), field)
-        place = redis.call('rpush', q.waiters, field) - 1
     end
     local life = asked ~= '0' and life_of(place, heartbeat_ttl) or heartbeat_ttl
     -- Every waiter ahead may shorten the timeout by wait_timeout when it acquires the lock. The timeout must last until
@@ -99,6 +100,9 @@ if pttl ~= -2 and not mine and not over then -- the caller is going to wait
     check_wishes() -- before the first write
 end
 
+local may_hold = hold_count == '1' and not over and (mine or pttl == -2)
+local token = may_hold and draw_token(q.tokens) or 0 -- before the first write, because it may refuse
+
 local first, evicted = evict_dead(q, now, heartbeat_ttl)
 local passed = 0 -- waiters in front of first whose subscriptions are lost
 
@@ -117,7 +121,13 @@ if not mine then
         if lost then
             asked = '0'
         end
-        local place = enqueue and wait_in_queue(pttl, queued)
+        local done, place = pcall(function() return enqueue and wait_in_queue(pttl, queued) end)
+        if not done then
+            if joins then
+                leave_queue(q, {[field] = true})
+            end
+            error(place, 0)
+        end
         local standing = standing_of(nil, not lost and enqueue and has_legacy(q, asked ~= '0', holder), lost)
         if enqueue and asked ~= '0' then
             standing = standing + 4 * math.min(place or far, far)
@@ -135,8 +145,6 @@ if not mine then
     end
 end
 
--- The token is drawn first: if the counter is not a number, the lock must not be acquired.
-local token = hold_count == '1' and draw_token(q.tokens) or 0
 if not mine and first then
     leave_queue(q, {[field] = true})
 end

@@ -55,6 +55,6 @@ pcall(function()
     end
 end)
 if late then
-    end_waiter(q, from)
+    pcall(end_waiter, q, from)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}

@@ -67,6 +67,8 @@
 -- Defines  drop_field(line, field)        removes a field of the hash, in memory.
 -- Defines  clear_line(line)               deletes the line, in which no client has a place; returns whether its tombstones
 --          could be written.
+-- Defines  set_life(line, life)           sets the lease of the line, which has been written; if this user may not,
+--          deletes a new line, and ends the script.
 -- Defines  in_parts(list, run)            calls run with the elements of list; returns its last answer, or the first
 --          error.
 
@@ -143,10 +145,21 @@ local function in_parts(list, run)
     return answer
 end
 
+-- A new line without a lease would stay for ever.
+local function set_life(line, life)
+    local answer = redis.pcall('pexpire', line.key, life)
+    if type(answer) == 'table' then
+        if not line.any then
+            redis.call('del', line.key)
+        end
+        error(answer, 0)
+    end
+end
+
 -- The tombstones stay, and so do the wishes of a fair lock, whose fields have a colon. So does beside while the lock is
 -- held, with shared: its release has to look at the line.
 local function clear_line(line)
-    local beside = line.beside and redis.call('exists', line.lock) == 1
+    local beside = line.beside and may_exist(line.lock)
     local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     -- At most most_fields.
@@ -158,7 +171,7 @@ local function clear_line(line)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
     if line.over then
-        redis.call('pexpire', line.key, tombstone_life)
+        set_life(line, tombstone_life)
     end
     return type(written) ~= 'table'
 end
@@ -181,7 +194,7 @@ local function close_line(line)
     local written = in_parts(set, function(...) return redis.pcall('hset', line.key, ...) end)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     if line.life then
-        redis.call('pexpire', line.key, line.life)
+        set_life(line, line.life)
     end
     return type(written) ~= 'table' -- an error: Redis has no memory left
 end

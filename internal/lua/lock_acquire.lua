@@ -43,11 +43,9 @@ end
 if there == 0 then -- drawn first: if the counter is not a number, the lock must not be acquired
     token, following = take_token(tokens)
 end
-if token and type(redis.pcall('hset', lock, field, hold_count)) == 'number' then
-    if type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
-        return {1, following, token}
-    end
-    redis.pcall('del', lock)
+if token and type(redis.pcall('hset', lock, field, hold_count)) == 'number' and
+    type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
+    return {1, following, token}
 end
 
 -- The most common case of a lock in use by several processes: the holder was granted the lock by the line, and the
@@ -116,19 +114,17 @@ if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], f
         end
     end
     if line and line.exists then
-        leave_line = function()
-            leave(line, field)
-            close_line(line)
-        end
+        leave_line = function() leave_held(line, field, field) end
     end
 end
 
-token, following = 0, 0
-if hold_count == '1' then
+if hold_count ~= '1' then
+    token, following = 0, 0
+elseif not token then
     token, following = draw_token(tokens, mine and tonumber(ARGV[5] or 1))
 end
 redis.call('hset', lock, field, hold_count)
-if not mine then
+if not mine or pttl == -1 then -- the short cut may have written the record
     begin_lease(lock, ARGV[2], field)
 elseif pttl < lease then
     redis.call('pexpire', lock, ARGV[2])

@@ -200,11 +200,12 @@ local function note_beside(line, channel, how)
         return
     end
     line.beside = '1'
+    local now = ms(now_ms())
     -- If Redis has no memory left, the caller notices the release when it asks again.
     redis.pcall('hset', line.key, 'beside', 1)
     if not line.exists then
-        redis.pcall('hset', line.key, 'shared', ms(now_ms()))
-        redis.pcall('pexpire', line.key, tombstone_life)
+        redis.pcall('hset', line.key, 'shared', now)
+        set_life(line, tombstone_life)
     end
 end
 

@@ -13,6 +13,8 @@
 --          name.
 -- Defines  leave(line, field)                    removes the place of a wait or a hold. It writes at once: see
 --          drop_number.
+-- Defines  leave_held(line, field, ...)        the same, of a lock that the script has just acquired, and closes the
+--          line; if this fails, the record is deleted, whose only fields follow, and the script ends.
 -- Defines  leave_granted(line)                   the same for the field that was granted last.
 -- For this file, and passing.lua:
 -- Defines  places_in_front(line)                 the approximate number of places in front of that of the caller.
@@ -173,6 +175,17 @@ local function leave(line, field)
     if line.granted == field then
         drop_field(line, 'granted')
         line.granted = false
+    end
+end
+
+local function leave_held(line, field, ...)
+    local left, why = pcall(function()
+        leave(line, field)
+        close_line(line)
+    end)
+    if not left then
+        undo(line.lock, ...)
+        error(why, 0)
     end
 end
 

@@ -412,9 +412,10 @@ local function end_waiter(q, waiter)
     if q.wishes == q.lock or type(over) == 'table' then
         return
     end
+    local left = redis.call('pttl', q.wishes)
     redis.pcall('hset', q.wishes, 'over', bury(over, waiter, q.now)) -- a rollback goes on if memory is short
-    if redis.call('pttl', q.wishes) < tombstone_life then
-        redis.call('pexpire', q.wishes, tombstone_life)
+    if left < tombstone_life then
+        begin_lease(q.wishes, tombstone_life, 'over')
     end
 end
 

@@ -25,7 +25,7 @@ local living, _, evicted, strange = evict_dead_readers(lock, prefix)
 if strange and hold_count == 0 then
     refuse(lock, strange)
 end
-if evicted > 0 and redis.call('hlen', lock) == 1 then
+if evicted > 0 and living == 0 and redis.call('hlen', lock) == 1 + evicted then
     redis.call('del', lock) -- the mode alone is not a record
 end
 return {living > 0 and 1 or 0, hold_count, redis.call('pttl', lock)}

@@ -44,7 +44,8 @@
 --          least this many ms. It asks some of them, and reports false if there are few, or too many for a lock: then
 --          evict_dead_readers asks all.
 -- Defines  evict_dead_readers(lock, prefix, except)  removes dead readers; returns the number of living readers other
---          than except, the ms that are left of their longest lease, and how many readers were removed. If the lock
+--          than except, the ms that are left of their longest lease, and how many readers are dead. If it is 0, the
+--          script deletes the lock, and none is removed. If the lock
 --          has fields that no lock writes, none is removed, and these count as one reader that lives as long as the
 --          lock; the function then also returns what refuse says of them.
 
@@ -181,13 +182,11 @@ local function evict_dead_readers(lock, prefix, except)
         local left = redis.call('pttl', lock)
         return living + 1, math.max(longest, left == -1 and forever or left, 1), 0, strange
     end
-    local evicted = 0
     -- At most most_holds.
     for _, field in ipairs(dead) do
-        if is_dead(lock, prefix, field) then
+        if is_dead(lock, prefix, field) and living > 0 then
             redis.call('hdel', lock, field)
-            evicted = evicted + 1
         end
     end
-    return living, longest, evicted
+    return living, longest, #dead
 end

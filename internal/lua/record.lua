@@ -22,6 +22,7 @@
 -- Defines  check_record(lock)                        refuses a hash that no lock writes; returns how many fields it
 --          has read, and one of them, which is a holder if it has seen any.
 -- Defines  note_hold_count(lock, field, hold_count)  sets the hold count of a hold that goes on.
+-- Defines  undo(lock, ...)                        deletes a record that the script has just written: its only fields.
 -- Defines  begin_lease(lock, lease, ...)             sets the lease of a hold that the script has just written; if this
 --          user may not, removes these fields, and ends the script.
 -- Defines  may_exist(key)                            whether a key exists, as far as this user may know.
@@ -129,10 +130,16 @@ local function note_hold_count(lock, field, hold_count)
 end
 
 -- A record without a lease would stay for ever.
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
 local function begin_lease(lock, lease, ...)
     local answer = redis.pcall('pexpire', lock, lease)
     if type(answer) == 'table' then
-        redis.call('hdel', lock, ...) -- deleting the only fields deletes the record
+        undo(lock, ...)
         error(answer, 0)
     end
 end

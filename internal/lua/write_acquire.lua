@@ -60,7 +60,11 @@ local function heartbeat()
         if read_field ~= '' then
             beat(read_field)
         end
-        extend(writers, heartbeat_ttl)
+        local done, why = pcall(extend, writers, heartbeat_ttl)
+        if not done then
+            redis.call('zrem', writers, field, read_field)
+            error(why, 0)
+        end
     end
 end
 
@@ -81,6 +85,7 @@ local plain = not mode and redis.call('exists', lock) == 1 -- a plain lock of th
 if plain then
     check_record(lock)
 end
+local token, following -- drawn before the first write: if the counter is not a number, nothing must change
 local mine = mode and redis.call('hexists', lock, write_field) == 1
 if hold_count ~= '1' and not mine then
     return {-1, 0, 0}
@@ -107,6 +112,7 @@ if not mine then
         end
         free = living == 0 and evicted > 0
         if free then
+            token, following = draw_token(tokens)
             redis.call('del', lock)
         elseif read_field ~= '' and redis.call('hexists', lock, read_field) == 1 and living == upgrading() then
             return {-2, 0, 0}
@@ -144,9 +150,7 @@ if not mine then
     end
 end
 
--- The token is drawn first: if the counter is not a number, the lock must not be acquired.
-local token, following = 0, 0
-if hold_count == '1' then
+if hold_count == '1' and not token then
     token, following = draw_token(tokens, mine and tonumber(wanted))
 end
 redis.call('zrem', writers, field)
@@ -160,7 +164,6 @@ else
     begin_lease(lock, ms(lease), 'mode', write_field)
 end
 if line and line.exists then
-    leave(line, write_field)
-    close_line(line)
+    leave_held(line, write_field, 'mode', write_field)
 end
-return {1, following, token}
+return {1, following or 0, token or 0}

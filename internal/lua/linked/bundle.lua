@@ -64,11 +64,9 @@ end
 if there == 0 then -- drawn first: if the counter is not a number, the lock must not be acquired
     token, following = take_token(tokens)
 end
-if token and type(redis.pcall('hset', lock, field, hold_count)) == 'number' then
-    if type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
-        return {1, following, token}
-    end
-    redis.pcall('del', lock)
+if token and type(redis.pcall('hset', lock, field, hold_count)) == 'number' and
+    type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
+    return {1, following, token}
 end
 
 if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
@@ -164,10 +162,16 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
 local function begin_lease(lock, lease, ...)
     local answer = redis.pcall('pexpire', lock, lease)
     if type(answer) == 'table' then
-        redis.call('hdel', lock, ...) -- deleting the only fields deletes the record
+        undo(lock, ...)
         error(answer, 0)
     end
 end
@@ -295,8 +299,8 @@ local function grant(lock, waiter, tokens, channel, how)
     if redis.pcall('pexpire', lock, ms(lease)) == 1 then
         heard = tell_granted(waiter, lease, token, channel, how)
     end
-    if not heard then -- whoever may release a lock may run this command
-        redis.call('hdel', lock, 'mode', waiter.field)
+    if not heard then
+        undo(lock, 'mode', waiter.field)
     end
     return heard
 end
@@ -380,8 +384,18 @@ local function in_parts(list, run)
     return answer
 end
 
+local function set_life(line, life)
+    local answer = redis.pcall('pexpire', line.key, life)
+    if type(answer) == 'table' then
+        if not line.any then
+            redis.call('del', line.key)
+        end
+        error(answer, 0)
+    end
+end
+
 local function clear_line(line)
-    local beside = line.beside and redis.call('exists', line.lock) == 1
+    local beside = line.beside and may_exist(line.lock)
     local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
@@ -392,7 +406,7 @@ local function clear_line(line)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
     if line.over then
-        redis.call('pexpire', line.key, tombstone_life)
+        set_life(line, tombstone_life)
     end
     return type(written) ~= 'table'
 end
@@ -414,7 +428,7 @@ local function close_line(line)
     local written = in_parts(set, function(...) return redis.pcall('hset', line.key, ...) end)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     if line.life then
-        redis.call('pexpire', line.key, line.life)
+        set_life(line, line.life)
     end
     return type(written) ~= 'table' -- an error: Redis has no memory left
 end
@@ -630,6 +644,17 @@ local function leave(line, field)
     end
 end
 
+local function leave_held(line, field, ...)
+    local left, why = pcall(function()
+        leave(line, field)
+        close_line(line)
+    end)
+    if not left then
+        undo(line.lock, ...)
+        error(why, 0)
+    end
+end
+
 local function has_tombstone(line, field)
     local found, any = is_buried(line.over, field, now_ms())
     if line.over and not any then
@@ -786,19 +811,17 @@ end
         end
     end
     if line and line.exists then
-        leave_line = function()
-            leave(line, field)
-            close_line(line)
-        end
+        leave_line = function() leave_held(line, field, field) end
     end
 end
 
-token, following = 0, 0
-if hold_count == '1' then
+if hold_count ~= '1' then
+    token, following = 0, 0
+elseif not token then
     token, following = draw_token(tokens, mine and tonumber(ARGV[5] or 1))
 end
 redis.call('hset', lock, field, hold_count)
-if not mine then
+if not mine or pttl == -1 then -- the short cut may have written the record
     begin_lease(lock, ARGV[2], field)
 elseif pttl < lease then
     redis.call('pexpire', lock, ARGV[2])
@@ -989,6 +1012,14 @@ local function note_hold_count(lock, field, hold_count)
     end
 end
 
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
+local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
+
 local function answer(script, types)
     local done, result = pcall(script)
     if done then
@@ -1112,8 +1143,8 @@ local function grant(lock, waiter, tokens, channel, how)
     if redis.pcall('pexpire', lock, ms(lease)) == 1 then
         heard = tell_granted(waiter, lease, token, channel, how)
     end
-    if not heard then -- whoever may release a lock may run this command
-        redis.call('hdel', lock, 'mode', waiter.field)
+    if not heard then
+        undo(lock, 'mode', waiter.field)
     end
     return heard
 end
@@ -1185,8 +1216,18 @@ local function in_parts(list, run)
     return answer
 end
 
+local function set_life(line, life)
+    local answer = redis.pcall('pexpire', line.key, life)
+    if type(answer) == 'table' then
+        if not line.any then
+            redis.call('del', line.key)
+        end
+        error(answer, 0)
+    end
+end
+
 local function clear_line(line)
-    local beside = line.beside and redis.call('exists', line.lock) == 1
+    local beside = line.beside and may_exist(line.lock)
     local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
@@ -1197,7 +1238,7 @@ local function clear_line(line)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
     if line.over then
-        redis.call('pexpire', line.key, tombstone_life)
+        set_life(line, tombstone_life)
     end
     return type(written) ~= 'table'
 end
@@ -1219,7 +1260,7 @@ local function close_line(line)
     local written = in_parts(set, function(...) return redis.pcall('hset', line.key, ...) end)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     if line.life then
-        redis.call('pexpire', line.key, line.life)
+        set_life(line, line.life)
     end
     return type(written) ~= 'table' -- an error: Redis has no memory left
 end
@@ -1642,10 +1683,16 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
 local function begin_lease(lock, lease, ...)
     local answer = redis.pcall('pexpire', lock, lease)
     if type(answer) == 'table' then
-        redis.call('hdel', lock, ...) -- deleting the only fields deletes the record
+        undo(lock, ...)
         error(answer, 0)
     end
 end
@@ -1795,6 +1842,16 @@ local function open_line(lock, key, field)
     }
 end
 
+local function set_life(line, life)
+    local answer = redis.pcall('pexpire', line.key, life)
+    if type(answer) == 'table' then
+        if not line.any then
+            redis.call('del', line.key)
+        end
+        error(answer, 0)
+    end
+end
+
 local function read_places(line, from, to)
     local clients, places, numbers, some, together = {}, {}, {}, {}, {}
     for number = from, to do
@@ -1872,10 +1929,11 @@ local function note_beside(line, channel, how)
         return
     end
     line.beside = '1'
+    local now = ms(now_ms())
     redis.pcall('hset', line.key, 'beside', 1)
     if not line.exists then
-        redis.pcall('hset', line.key, 'shared', ms(now_ms()))
-        redis.pcall('pexpire', line.key, tombstone_life)
+        redis.pcall('hset', line.key, 'shared', now)
+        set_life(line, tombstone_life)
     end
 end
 
@@ -2018,6 +2076,14 @@ local function note_hold_count(lock, field, hold_count)
         error(answer, 0)
     end
 end
+
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
+local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
@@ -2163,8 +2229,8 @@ local function grant(lock, waiter, tokens, channel, how)
     if redis.pcall('pexpire', lock, ms(lease)) == 1 then
         heard = tell_granted(waiter, lease, token, channel, how)
     end
-    if not heard then -- whoever may release a lock may run this command
-        redis.call('hdel', lock, 'mode', waiter.field)
+    if not heard then
+        undo(lock, 'mode', waiter.field)
     end
     return heard
 end
@@ -2236,8 +2302,18 @@ local function in_parts(list, run)
     return answer
 end
 
+local function set_life(line, life)
+    local answer = redis.pcall('pexpire', line.key, life)
+    if type(answer) == 'table' then
+        if not line.any then
+            redis.call('del', line.key)
+        end
+        error(answer, 0)
+    end
+end
+
 local function clear_line(line)
-    local beside = line.beside and redis.call('exists', line.lock) == 1
+    local beside = line.beside and may_exist(line.lock)
     local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
@@ -2248,7 +2324,7 @@ local function clear_line(line)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
     if line.over then
-        redis.call('pexpire', line.key, tombstone_life)
+        set_life(line, tombstone_life)
     end
     return type(written) ~= 'table'
 end
@@ -2270,7 +2346,7 @@ local function close_line(line)
     local written = in_parts(set, function(...) return redis.pcall('hset', line.key, ...) end)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     if line.life then
-        redis.call('pexpire', line.key, line.life)
+        set_life(line, line.life)
     end
     return type(written) ~= 'table' -- an error: Redis has no memory left
 end
@@ -2644,14 +2720,12 @@ local function evict_dead_readers(lock, prefix, except)
         local left = redis.call('pttl', lock)
         return living + 1, math.max(longest, left == -1 and forever or left, 1), 0, strange
     end
-    local evicted = 0
     for _, field in ipairs(dead) do
-        if is_dead(lock, prefix, field) then
+        if is_dead(lock, prefix, field) and living > 0 then
             redis.call('hdel', lock, field)
-            evicted = evicted + 1
         end
     end
-    return living, longest, evicted
+    return living, longest, #dead
 end
 local function pass_to_writer(lock, writers, line, tokens, channel, how, message, window)
     local heard, to = 0, nil
@@ -2808,13 +2882,21 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
 local function begin_lease(lock, lease, ...)
     local answer = redis.pcall('pexpire', lock, lease)
     if type(answer) == 'table' then
-        redis.call('hdel', lock, ...) -- deleting the only fields deletes the record
+        undo(lock, ...)
         error(answer, 0)
     end
 end
+
+local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
@@ -2964,8 +3046,8 @@ local function grant(lock, waiter, tokens, channel, how)
     if redis.pcall('pexpire', lock, ms(lease)) == 1 then
         heard = tell_granted(waiter, lease, token, channel, how)
     end
-    if not heard then -- whoever may release a lock may run this command
-        redis.call('hdel', lock, 'mode', waiter.field)
+    if not heard then
+        undo(lock, 'mode', waiter.field)
     end
     return heard
 end
@@ -3049,8 +3131,18 @@ local function in_parts(list, run)
     return answer
 end
 
+local function set_life(line, life)
+    local answer = redis.pcall('pexpire', line.key, life)
+    if type(answer) == 'table' then
+        if not line.any then
+            redis.call('del', line.key)
+        end
+        error(answer, 0)
+    end
+end
+
 local function clear_line(line)
-    local beside = line.beside and redis.call('exists', line.lock) == 1
+    local beside = line.beside and may_exist(line.lock)
     local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
@@ -3061,7 +3153,7 @@ local function clear_line(line)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
     if line.over then
-        redis.call('pexpire', line.key, tombstone_life)
+        set_life(line, tombstone_life)
     end
     return type(written) ~= 'table'
 end
@@ -3083,7 +3175,7 @@ local function close_line(line)
     local written = in_parts(set, function(...) return redis.pcall('hset', line.key, ...) end)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     if line.life then
-        redis.call('pexpire', line.key, line.life)
+        set_life(line, line.life)
     end
     return type(written) ~= 'table' -- an error: Redis has no memory left
 end
@@ -3299,6 +3391,17 @@ local function leave(line, field)
     end
 end
 
+local function leave_held(line, field, ...)
+    local left, why = pcall(function()
+        leave(line, field)
+        close_line(line)
+    end)
+    if not left then
+        undo(line.lock, ...)
+        error(why, 0)
+    end
+end
+
 local function has_tombstone(line, field)
     local found, any = is_buried(line.over, field, now_ms())
     if line.over and not any then
@@ -3433,10 +3536,11 @@ local function note_beside(line, channel, how)
         return
     end
     line.beside = '1'
+    local now = ms(now_ms())
     redis.pcall('hset', line.key, 'beside', 1)
     if not line.exists then
-        redis.pcall('hset', line.key, 'shared', ms(now_ms()))
-        redis.pcall('pexpire', line.key, tombstone_life)
+        redis.pcall('hset', line.key, 'shared', now)
+        set_life(line, tombstone_life)
     end
 end
 
@@ -3532,14 +3636,12 @@ local function evict_dead_readers(lock, prefix, except)
         local left = redis.call('pttl', lock)
         return living + 1, math.max(longest, left == -1 and forever or left, 1), 0, strange
     end
-    local evicted = 0
     for _, field in ipairs(dead) do
-        if is_dead(lock, prefix, field) then
+        if is_dead(lock, prefix, field) and living > 0 then
             redis.call('hdel', lock, field)
-            evicted = evicted + 1
         end
     end
-    return living, longest, evicted
+    return living, longest, #dead
 end
 return answer(function()
 
@@ -3571,7 +3673,11 @@ local function heartbeat()
         if read_field ~= '' then
             beat(read_field)
         end
-        extend(writers, heartbeat_ttl)
+        local done, why = pcall(extend, writers, heartbeat_ttl)
+        if not done then
+            redis.call('zrem', writers, field, read_field)
+            error(why, 0)
+        end
     end
 end
 
@@ -3590,6 +3696,7 @@ local plain = not mode and redis.call('exists', lock) == 1 -- a plain lock of th
 if plain then
     check_record(lock)
 end
+local token, following -- drawn before the first write: if the counter is not a number, nothing must change
 local mine = mode and redis.call('hexists', lock, write_field) == 1
 if hold_count ~= '1' and not mine then
     return {-1, 0, 0}
@@ -3616,6 +3723,7 @@ if not mine then
         end
         free = living == 0 and evicted > 0
         if free then
+            token, following = draw_token(tokens)
             redis.call('del', lock)
         elseif read_field ~= '' and redis.call('hexists', lock, read_field) == 1 and living == upgrading() then
             return {-2, 0, 0}
@@ -3653,8 +3761,7 @@ if not mine then
     end
 end
 
-local token, following = 0, 0
-if hold_count == '1' then
+if hold_count == '1' and not token then
     token, following = draw_token(tokens, mine and tonumber(wanted))
 end
 redis.call('zrem', writers, field)
@@ -3668,10 +3775,9 @@ else
     begin_lease(lock, ms(lease), 'mode', write_field)
 end
 if line and line.exists then
-    leave(line, write_field)
-    close_line(line)
+    leave_held(line, write_field, 'mode', write_field)
 end
-return {1, following, token}
+return {1, following or 0, token or 0}
 
 end, {'hash', 'zset', 'hash', 'string'})
 
@@ -3760,6 +3866,14 @@ local function note_hold_count(lock, field, hold_count)
         error(answer, 0)
     end
 end
+
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
+local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
@@ -3921,8 +4035,8 @@ local function grant(lock, waiter, tokens, channel, how)
     if redis.pcall('pexpire', lock, ms(lease)) == 1 then
         heard = tell_granted(waiter, lease, token, channel, how)
     end
-    if not heard then -- whoever may release a lock may run this command
-        redis.call('hdel', lock, 'mode', waiter.field)
+    if not heard then
+        undo(lock, 'mode', waiter.field)
     end
     return heard
 end
@@ -3998,8 +4112,18 @@ local function in_parts(list, run)
     return answer
 end
 
+local function set_life(line, life)
+    local answer = redis.pcall('pexpire', line.key, life)
+    if type(answer) == 'table' then
+        if not line.any then
+            redis.call('del', line.key)
+        end
+        error(answer, 0)
+    end
+end
+
 local function clear_line(line)
-    local beside = line.beside and redis.call('exists', line.lock) == 1
+    local beside = line.beside and may_exist(line.lock)
     local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
@@ -4010,7 +4134,7 @@ local function clear_line(line)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
     if line.over then
-        redis.call('pexpire', line.key, tombstone_life)
+        set_life(line, tombstone_life)
     end
     return type(written) ~= 'table'
 end
@@ -4032,7 +4156,7 @@ local function close_line(line)
     local written = in_parts(set, function(...) return redis.pcall('hset', line.key, ...) end)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     if line.life then
-        redis.call('pexpire', line.key, line.life)
+        set_life(line, line.life)
     end
     return type(written) ~= 'table' -- an error: Redis has no memory left
 end
@@ -4491,14 +4615,12 @@ local function evict_dead_readers(lock, prefix, except)
         local left = redis.call('pttl', lock)
         return living + 1, math.max(longest, left == -1 and forever or left, 1), 0, strange
     end
-    local evicted = 0
     for _, field in ipairs(dead) do
-        if is_dead(lock, prefix, field) then
+        if is_dead(lock, prefix, field) and living > 0 then
             redis.call('hdel', lock, field)
-            evicted = evicted + 1
         end
     end
-    return living, longest, evicted
+    return living, longest, #dead
 end
 local function pass_to_writer(lock, writers, line, tokens, channel, how, message, window)
     local heard, to = 0, nil

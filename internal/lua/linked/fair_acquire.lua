@@ -68,10 +68,16 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
 local function begin_lease(lock, lease, ...)
     local answer = redis.pcall('pexpire', lock, lease)
     if type(answer) == 'table' then
-        redis.call('hdel', lock, ...) -- deleting the only fields deletes the record
+        undo(lock, ...)
         error(answer, 0)
     end
 end
@@ -208,8 +214,8 @@ local function grant(lock, waiter, tokens, channel, how)
     if redis.pcall('pexpire', lock, ms(lease)) == 1 then
         heard = tell_granted(waiter, lease, token, channel, how)
     end
-    if not heard then -- whoever may release a lock may run this command
-        redis.call('hdel', lock, 'mode', waiter.field)
+    if not heard then
+        undo(lock, 'mode', waiter.field)
     end
     return heard
 end
@@ -599,6 +605,7 @@ local function check_wishes()
     end
 end
 
+local joins = false
 local function wait_in_queue(pttl, queued)
     check_wishes()
     local timeout = redis.call('zscore', q.timeouts, field)
@@ -610,8 +617,8 @@ local function wait_in_queue(pttl, queued)
         local last = redis.call('lindex', q.waiters, -1)
         local base = last and redis.call('zscore', q.timeouts, last)
         timeout = wait_timeout + (base and tonumber(base) or now + held)
+        joins, place = true, redis.call('rpush', q.waiters, field) - 1
         redis.call('zadd', q.timeouts, ms(timeout), field)
-        place = redis.call('rpush', q.waiters, field) - 1
     end
     local life = asked ~= '0' and life_of(place, heartbeat_ttl) or heartbeat_ttl
     local enough = math.max(wait_timeout, 2 * life - heartbeat_ttl)
@@ -650,6 +657,9 @@ if pttl ~= -2 and not mine and not over then -- the caller is going to wait
     check_wishes() -- before the first write
 end
 
+local may_hold = hold_count == '1' and not over and (mine or pttl == -2)
+local token = may_hold and draw_token(q.tokens) or 0 -- before the first write, because it may refuse
+
 local first, evicted = evict_dead(q, now, heartbeat_ttl)
 local passed = 0 -- waiters in front of first whose subscriptions are lost
 
@@ -668,7 +678,13 @@ if not mine then
         if lost then
             asked = '0'
         end
-        local place = enqueue and wait_in_queue(pttl, queued)
+        local done, place = pcall(function() return enqueue and wait_in_queue(pttl, queued) end)
+        if not done then
+            if joins then
+                leave_queue(q, {[field] = true})
+            end
+            error(place, 0)
+        end
         local standing = standing_of(nil, not lost and enqueue and has_legacy(q, asked ~= '0', holder), lost)
         if enqueue and asked ~= '0' then
             standing = standing + 4 * math.min(place or far, far)
@@ -686,7 +702,6 @@ if not mine then
     end
 end
 
-local token = hold_count == '1' and draw_token(q.tokens) or 0
 if not mine and first then
     leave_queue(q, {[field] = true})
 end

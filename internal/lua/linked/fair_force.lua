@@ -69,6 +69,12 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
 local function answer(script, types)
     local done, result = pcall(script)
     if done then
@@ -205,8 +211,8 @@ local function grant(lock, waiter, tokens, channel, how)
     if redis.pcall('pexpire', lock, ms(lease)) == 1 then
         heard = tell_granted(waiter, lease, token, channel, how)
     end
-    if not heard then -- whoever may release a lock may run this command
-        redis.call('hdel', lock, 'mode', waiter.field)
+    if not heard then
+        undo(lock, 'mode', waiter.field)
     end
     return heard
 end

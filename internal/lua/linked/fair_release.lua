@@ -71,6 +71,20 @@ local function note_hold_count(lock, field, hold_count)
     end
 end
 
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
+local function begin_lease(lock, lease, ...)
+    local answer = redis.pcall('pexpire', lock, lease)
+    if type(answer) == 'table' then
+        undo(lock, ...)
+        error(answer, 0)
+    end
+end
+
 local function answer(script, types)
     local done, result = pcall(script)
     if done then
@@ -211,8 +225,8 @@ local function grant(lock, waiter, tokens, channel, how)
     if redis.pcall('pexpire', lock, ms(lease)) == 1 then
         heard = tell_granted(waiter, lease, token, channel, how)
     end
-    if not heard then -- whoever may release a lock may run this command
-        redis.call('hdel', lock, 'mode', waiter.field)
+    if not heard then
+        undo(lock, 'mode', waiter.field)
     end
     return heard
 end
@@ -443,9 +457,10 @@ local function end_waiter(q, waiter)
     if q.wishes == q.lock or type(over) == 'table' then
         return
     end
+    local left = redis.call('pttl', q.wishes)
     redis.pcall('hset', q.wishes, 'over', bury(over, waiter, q.now)) -- a rollback goes on if memory is short
-    if redis.call('pttl', q.wishes) < tombstone_life then
-        redis.call('pexpire', q.wishes, tombstone_life)
+    if left < tombstone_life then
+        begin_lease(q.wishes, tombstone_life, 'over')
     end
 end
 

@@ -61,6 +61,20 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
+local function begin_lease(lock, lease, ...)
+    local answer = redis.pcall('pexpire', lock, lease)
+    if type(answer) == 'table' then
+        undo(lock, ...)
+        error(answer, 0)
+    end
+end
+
 local function answer(script, types)
     local done, result = pcall(script)
     if done then
@@ -227,9 +241,10 @@ local function end_waiter(q, waiter)
     if q.wishes == q.lock or type(over) == 'table' then
         return
     end
+    local left = redis.call('pttl', q.wishes)
     redis.pcall('hset', q.wishes, 'over', bury(over, waiter, q.now)) -- a rollback goes on if memory is short
-    if redis.call('pttl', q.wishes) < tombstone_life then
-        redis.call('pexpire', q.wishes, tombstone_life)
+    if left < tombstone_life then
+        begin_lease(q.wishes, tombstone_life, 'over')
     end
 end
 
@@ -282,7 +297,7 @@ pcall(function()
     end
 end)
 if late then
-    end_waiter(q, from)
+    pcall(end_waiter, q, from)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}
 

@@ -61,11 +61,9 @@ end
 if there == 0 then -- drawn first: if the counter is not a number, the lock must not be acquired
     token, following = take_token(tokens)
 end
-if token and type(redis.pcall('hset', lock, field, hold_count)) == 'number' then
-    if type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
-        return {1, following, token}
-    end
-    redis.pcall('del', lock)
+if token and type(redis.pcall('hset', lock, field, hold_count)) == 'number' and
+    type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
+    return {1, following, token}
 end
 
 if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
@@ -161,10 +159,16 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
 local function begin_lease(lock, lease, ...)
     local answer = redis.pcall('pexpire', lock, lease)
     if type(answer) == 'table' then
-        redis.call('hdel', lock, ...) -- deleting the only fields deletes the record
+        undo(lock, ...)
         error(answer, 0)
     end
 end
@@ -292,8 +296,8 @@ local function grant(lock, waiter, tokens, channel, how)
     if redis.pcall('pexpire', lock, ms(lease)) == 1 then
         heard = tell_granted(waiter, lease, token, channel, how)
     end
-    if not heard then -- whoever may release a lock may run this command
-        redis.call('hdel', lock, 'mode', waiter.field)
+    if not heard then
+        undo(lock, 'mode', waiter.field)
     end
     return heard
 end
@@ -377,8 +381,18 @@ local function in_parts(list, run)
     return answer
 end
 
+local function set_life(line, life)
+    local answer = redis.pcall('pexpire', line.key, life)
+    if type(answer) == 'table' then
+        if not line.any then
+            redis.call('del', line.key)
+        end
+        error(answer, 0)
+    end
+end
+
 local function clear_line(line)
-    local beside = line.beside and redis.call('exists', line.lock) == 1
+    local beside = line.beside and may_exist(line.lock)
     local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
@@ -389,7 +403,7 @@ local function clear_line(line)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
     if line.over then
-        redis.call('pexpire', line.key, tombstone_life)
+        set_life(line, tombstone_life)
     end
     return type(written) ~= 'table'
 end
@@ -411,7 +425,7 @@ local function close_line(line)
     local written = in_parts(set, function(...) return redis.pcall('hset', line.key, ...) end)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     if line.life then
-        redis.call('pexpire', line.key, line.life)
+        set_life(line, line.life)
     end
     return type(written) ~= 'table' -- an error: Redis has no memory left
 end
@@ -627,6 +641,17 @@ local function leave(line, field)
     end
 end
 
+local function leave_held(line, field, ...)
+    local left, why = pcall(function()
+        leave(line, field)
+        close_line(line)
+    end)
+    if not left then
+        undo(line.lock, ...)
+        error(why, 0)
+    end
+end
+
 local function has_tombstone(line, field)
     local found, any = is_buried(line.over, field, now_ms())
     if line.over and not any then
@@ -783,19 +808,17 @@ end
         end
     end
     if line and line.exists then
-        leave_line = function()
-            leave(line, field)
-            close_line(line)
-        end
+        leave_line = function() leave_held(line, field, field) end
     end
 end
 
-token, following = 0, 0
-if hold_count == '1' then
+if hold_count ~= '1' then
+    token, following = 0, 0
+elseif not token then
     token, following = draw_token(tokens, mine and tonumber(ARGV[5] or 1))
 end
 redis.call('hset', lock, field, hold_count)
-if not mine then
+if not mine or pttl == -1 then -- the short cut may have written the record
     begin_lease(lock, ARGV[2], field)
 elseif pttl < lease then
     redis.call('pexpire', lock, ARGV[2])

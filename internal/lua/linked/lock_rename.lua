@@ -62,6 +62,8 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
+local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
+
 local function answer(script, types)
     local done, result = pcall(script)
     if done then
@@ -161,8 +163,18 @@ local function in_parts(list, run)
     return answer
 end
 
+local function set_life(line, life)
+    local answer = redis.pcall('pexpire', line.key, life)
+    if type(answer) == 'table' then
+        if not line.any then
+            redis.call('del', line.key)
+        end
+        error(answer, 0)
+    end
+end
+
 local function clear_line(line)
-    local beside = line.beside and redis.call('exists', line.lock) == 1
+    local beside = line.beside and may_exist(line.lock)
     local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
@@ -173,7 +185,7 @@ local function clear_line(line)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
     if line.over then
-        redis.call('pexpire', line.key, tombstone_life)
+        set_life(line, tombstone_life)
     end
     return type(written) ~= 'table'
 end
@@ -195,7 +207,7 @@ local function close_line(line)
     local written = in_parts(set, function(...) return redis.pcall('hset', line.key, ...) end)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     if line.life then
-        redis.call('pexpire', line.key, line.life)
+        set_life(line, line.life)
     end
     return type(written) ~= 'table' -- an error: Redis has no memory left
 end

@@ -62,10 +62,16 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
 local function begin_lease(lock, lease, ...)
     local answer = redis.pcall('pexpire', lock, lease)
     if type(answer) == 'table' then
-        redis.call('hdel', lock, ...) -- deleting the only fields deletes the record
+        undo(lock, ...)
         error(answer, 0)
     end
 end
@@ -215,6 +221,16 @@ local function open_line(lock, key, field)
     }
 end
 
+local function set_life(line, life)
+    local answer = redis.pcall('pexpire', line.key, life)
+    if type(answer) == 'table' then
+        if not line.any then
+            redis.call('del', line.key)
+        end
+        error(answer, 0)
+    end
+end
+
 local function read_places(line, from, to)
     local clients, places, numbers, some, together = {}, {}, {}, {}, {}
     for number = from, to do
@@ -292,10 +308,11 @@ local function note_beside(line, channel, how)
         return
     end
     line.beside = '1'
+    local now = ms(now_ms())
     redis.pcall('hset', line.key, 'beside', 1)
     if not line.exists then
-        redis.pcall('hset', line.key, 'shared', ms(now_ms()))
-        redis.pcall('pexpire', line.key, tombstone_life)
+        redis.pcall('hset', line.key, 'shared', now)
+        set_life(line, tombstone_life)
     end
 end
 

@@ -151,14 +151,12 @@ local function evict_dead_readers(lock, prefix, except)
         local left = redis.call('pttl', lock)
         return living + 1, math.max(longest, left == -1 and forever or left, 1), 0, strange
     end
-    local evicted = 0
     for _, field in ipairs(dead) do
-        if is_dead(lock, prefix, field) then
+        if is_dead(lock, prefix, field) and living > 0 then
             redis.call('hdel', lock, field)
-            evicted = evicted + 1
         end
     end
-    return living, longest, evicted
+    return living, longest, #dead
 end
 return answer(function()
 
@@ -179,7 +177,7 @@ local living, _, evicted, strange = evict_dead_readers(lock, prefix)
 if strange and hold_count == 0 then
     refuse(lock, strange)
 end
-if evicted > 0 and redis.call('hlen', lock) == 1 then
+if evicted > 0 and living == 0 and redis.call('hlen', lock) == 1 + evicted then
     redis.call('del', lock) -- the mode alone is not a record
 end
 return {living > 0 and 1 or 0, hold_count, redis.call('pttl', lock)}

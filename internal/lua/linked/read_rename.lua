@@ -182,14 +182,12 @@ local function evict_dead_readers(lock, prefix, except)
         local left = redis.call('pttl', lock)
         return living + 1, math.max(longest, left == -1 and forever or left, 1), 0, strange
     end
-    local evicted = 0
     for _, field in ipairs(dead) do
-        if is_dead(lock, prefix, field) then
+        if is_dead(lock, prefix, field) and living > 0 then
             redis.call('hdel', lock, field)
-            evicted = evicted + 1
         end
     end
-    return living, longest, evicted
+    return living, longest, #dead
 end
 local function lease_up_to(lease, limit, now)
     return limit > 0 and math.max(1, math.min(lease, limit - now)) or lease

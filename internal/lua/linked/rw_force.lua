@@ -80,6 +80,14 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
+local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
+
 local function answer(script, types)
     local done, result = pcall(script)
     if done then
@@ -232,8 +240,8 @@ local function grant(lock, waiter, tokens, channel, how)
     if redis.pcall('pexpire', lock, ms(lease)) == 1 then
         heard = tell_granted(waiter, lease, token, channel, how)
     end
-    if not heard then -- whoever may release a lock may run this command
-        redis.call('hdel', lock, 'mode', waiter.field)
+    if not heard then
+        undo(lock, 'mode', waiter.field)
     end
     return heard
 end
@@ -309,8 +317,18 @@ local function in_parts(list, run)
     return answer
 end
 
+local function set_life(line, life)
+    local answer = redis.pcall('pexpire', line.key, life)
+    if type(answer) == 'table' then
+        if not line.any then
+            redis.call('del', line.key)
+        end
+        error(answer, 0)
+    end
+end
+
 local function clear_line(line)
-    local beside = line.beside and redis.call('exists', line.lock) == 1
+    local beside = line.beside and may_exist(line.lock)
     local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
@@ -321,7 +339,7 @@ local function clear_line(line)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
     if line.over then
-        redis.call('pexpire', line.key, tombstone_life)
+        set_life(line, tombstone_life)
     end
     return type(written) ~= 'table'
 end
@@ -343,7 +361,7 @@ local function close_line(line)
     local written = in_parts(set, function(...) return redis.pcall('hset', line.key, ...) end)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     if line.life then
-        redis.call('pexpire', line.key, line.life)
+        set_life(line, line.life)
     end
     return type(written) ~= 'table' -- an error: Redis has no memory left
 end
@@ -811,14 +829,12 @@ local function evict_dead_readers(lock, prefix, except)
         local left = redis.call('pttl', lock)
         return living + 1, math.max(longest, left == -1 and forever or left, 1), 0, strange
     end
-    local evicted = 0
     for _, field in ipairs(dead) do
-        if is_dead(lock, prefix, field) then
+        if is_dead(lock, prefix, field) and living > 0 then
             redis.call('hdel', lock, field)
-            evicted = evicted + 1
         end
     end
-    return living, longest, evicted
+    return living, longest, #dead
 end
 local function pass_to_writer(lock, writers, line, tokens, channel, how, message, window)
     local heard, to = 0, nil

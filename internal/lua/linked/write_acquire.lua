@@ -80,13 +80,21 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
 local function begin_lease(lock, lease, ...)
     local answer = redis.pcall('pexpire', lock, lease)
     if type(answer) == 'table' then
-        redis.call('hdel', lock, ...) -- deleting the only fields deletes the record
+        undo(lock, ...)
         error(answer, 0)
     end
 end
+
+local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
@@ -236,8 +244,8 @@ local function grant(lock, waiter, tokens, channel, how)
     if redis.pcall('pexpire', lock, ms(lease)) == 1 then
         heard = tell_granted(waiter, lease, token, channel, how)
     end
-    if not heard then -- whoever may release a lock may run this command
-        redis.call('hdel', lock, 'mode', waiter.field)
+    if not heard then
+        undo(lock, 'mode', waiter.field)
     end
     return heard
 end
@@ -321,8 +329,18 @@ local function in_parts(list, run)
     return answer
 end
 
+local function set_life(line, life)
+    local answer = redis.pcall('pexpire', line.key, life)
+    if type(answer) == 'table' then
+        if not line.any then
+            redis.call('del', line.key)
+        end
+        error(answer, 0)
+    end
+end
+
 local function clear_line(line)
-    local beside = line.beside and redis.call('exists', line.lock) == 1
+    local beside = line.beside and may_exist(line.lock)
     local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
@@ -333,7 +351,7 @@ local function clear_line(line)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
     if line.over then
-        redis.call('pexpire', line.key, tombstone_life)
+        set_life(line, tombstone_life)
     end
     return type(written) ~= 'table'
 end
@@ -355,7 +373,7 @@ local function close_line(line)
     local written = in_parts(set, function(...) return redis.pcall('hset', line.key, ...) end)
     in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     if line.life then
-        redis.call('pexpire', line.key, line.life)
+        set_life(line, line.life)
     end
     return type(written) ~= 'table' -- an error: Redis has no memory left
 end
@@ -571,6 +589,17 @@ local function leave(line, field)
     end
 end
 
+local function leave_held(line, field, ...)
+    local left, why = pcall(function()
+        leave(line, field)
+        close_line(line)
+    end)
+    if not left then
+        undo(line.lock, ...)
+        error(why, 0)
+    end
+end
+
 local function has_tombstone(line, field)
     local found, any = is_buried(line.over, field, now_ms())
     if line.over and not any then
@@ -705,10 +734,11 @@ local function note_beside(line, channel, how)
         return
     end
     line.beside = '1'
+    local now = ms(now_ms())
     redis.pcall('hset', line.key, 'beside', 1)
     if not line.exists then
-        redis.pcall('hset', line.key, 'shared', ms(now_ms()))
-        redis.pcall('pexpire', line.key, tombstone_life)
+        redis.pcall('hset', line.key, 'shared', now)
+        set_life(line, tombstone_life)
     end
 end
 
@@ -804,14 +834,12 @@ local function evict_dead_readers(lock, prefix, except)
         local left = redis.call('pttl', lock)
         return living + 1, math.max(longest, left == -1 and forever or left, 1), 0, strange
     end
-    local evicted = 0
     for _, field in ipairs(dead) do
-        if is_dead(lock, prefix, field) then
+        if is_dead(lock, prefix, field) and living > 0 then
             redis.call('hdel', lock, field)
-            evicted = evicted + 1
         end
     end
-    return living, longest, evicted
+    return living, longest, #dead
 end
 return answer(function()
 
@@ -843,7 +871,11 @@ local function heartbeat()
         if read_field ~= '' then
             beat(read_field)
         end
-        extend(writers, heartbeat_ttl)
+        local done, why = pcall(extend, writers, heartbeat_ttl)
+        if not done then
+            redis.call('zrem', writers, field, read_field)
+            error(why, 0)
+        end
     end
 end
 
@@ -862,6 +894,7 @@ local plain = not mode and redis.call('exists', lock) == 1 -- a plain lock of th
 if plain then
     check_record(lock)
 end
+local token, following -- drawn before the first write: if the counter is not a number, nothing must change
 local mine = mode and redis.call('hexists', lock, write_field) == 1
 if hold_count ~= '1' and not mine then
     return {-1, 0, 0}
@@ -888,6 +921,7 @@ if not mine then
         end
         free = living == 0 and evicted > 0
         if free then
+            token, following = draw_token(tokens)
             redis.call('del', lock)
         elseif read_field ~= '' and redis.call('hexists', lock, read_field) == 1 and living == upgrading() then
             return {-2, 0, 0}
@@ -925,8 +959,7 @@ if not mine then
     end
 end
 
-local token, following = 0, 0
-if hold_count == '1' then
+if hold_count == '1' and not token then
     token, following = draw_token(tokens, mine and tonumber(wanted))
 end
 redis.call('zrem', writers, field)
@@ -940,9 +973,8 @@ else
     begin_lease(lock, ms(lease), 'mode', write_field)
 end
 if line and line.exists then
-    leave(line, write_field)
-    close_line(line)
+    leave_held(line, write_field, 'mode', write_field)
 end
-return {1, following, token}
+return {1, following or 0, token or 0}
 
 end, {'hash', 'zset', 'hash', 'string'})

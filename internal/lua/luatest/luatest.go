@@ -2,7 +2,7 @@
 //
 // Rules: the time that a script sees, the leases that it reads and those that end depend on the clock alone, and not on
 // how long the test takes. The clock is in Redis, too, in the key ClockKey: a hash {"ends KEY" -> epoch ms at which the
-// lease of this key ends, "denied" -> a command that the user may not run}.
+// lease of this key ends, "denied" -> commands that the user may not run}.
 package luatest
 
 import (
@@ -52,7 +52,7 @@ const clocked = `
 local server, told, ran = redis, {}, 0
 local s, us = ARGV[1], ARGV[2]
 local now, never = s * 1000 + math.floor(us / 1000), 100000000
-local clock, ends, denied = server.call('hgetall', 'clock'), {}, ''
+local clock, ends, denied = server.call('hgetall', 'clock'), {}, {}
 for i = 1, #clock, 2 do
     local key = clock[i]:match('^ends (.*)')
     if key then
@@ -61,7 +61,7 @@ for i = 1, #clock, 2 do
             server.call('del', key)
         end
     else
-        denied = clock[i + 1]
+        for command in clock[i + 1]:gmatch('%a+') do denied[command] = true end
     end
 end
 local function set_end(key, lease)
@@ -76,7 +76,7 @@ local function watch(run)
     return function(command, ...)
         ran = ran + 1
         local key, value, px, lease = ...
-        if command == denied then
+        if denied[command] then
             local err = {err = 'NOPERM ' .. command}
             if run == server.call then
                 error(err, 0)

@@ -1,0 +1,184 @@
+package lua
+
+// Scripts that are refused a command halfway. Every request of the stories runs once more for each command that its script
+// may run, as a user who may not run it. If it fails then, these hold:
+//
+//   - A user without an optional command has no errors.
+//   - An attempt that has failed holds nothing that it did not hold before.
+//   - No key of relock, and no record, is left without a lease.
+//   - Available and taken permits add up to as many as before.
+//
+// A request that fails although all commands are allowed has changed nothing.
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/lua/luatest"
+)
+
+// optionalFor returns the commands that a script does without: see docs/security.md.
+func optionalFor(script string) []string {
+	if strings.HasPrefix(script, "fair_") || regexp.MustCompile("^(read|write|rw)_").MatchString(script) {
+		return []string{"info", "publish", "pubsub", "spublish"}
+	}
+	return []string{"exists", "info", "publish", "pubsub", "spublish"}
+}
+
+// A savedKey is what a key holds.
+type savedKey struct {
+	key, dump string
+	ms        int64 // its lease; 0: none
+}
+
+func (p *teller) save() (all []savedKey) {
+	for _, key := range p.rdb.Keys(p.Context(), "*").Val() {
+		ms := max(0, p.rdb.PTTL(p.Context(), key).Val().Milliseconds())
+		all = append(all, savedKey{key, p.rdb.Dump(p.Context(), key).Val(), ms})
+	}
+	return all
+}
+
+func (p *teller) restore(all []savedKey) {
+	pipe := p.rdb.Pipeline()
+	pipe.FlushDB(p.Context())
+	for _, k := range all {
+		pipe.Do(p.Context(), "restore", k.key, k.ms, k.dump)
+	}
+	_, err := pipe.Exec(p.Context())
+	require.NoError(p, err)
+}
+
+// dataWithout returns the data that a script has left, by their keys, except token counters: a token may be drawn for
+// nothing.
+func dataWithout(e luatest.Effect) map[string]string {
+	data := make(map[string]string)
+	for line := range strings.Lines(e.Data) {
+		key, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		if !strings.HasPrefix(key, "redisson_lock_token:") && key != "tokens" {
+			data[key] = rest
+		}
+	}
+	return data
+}
+
+// permitsIn returns the sum of available and taken permits.
+func permitsIn(data map[string]string) int {
+	_, free, _ := strings.Cut(data["lock"], ": ")
+	n, _ := strconv.Atoi(free)
+	return n + strings.Count(data["{lock}:timeout"], "=")
+}
+
+// lasts reports whether Redisson has this key without a lease.
+func lasts(key, of string) bool {
+	return strings.HasPrefix(key, "redisson_") || strings.HasPrefix(of, "string ") || key == "{lock}:timeout"
+}
+
+// withoutLease returns a key that has no lease, and has had one or is new; "" if there is none. A user who may neither set
+// a lease nor delete may leave another key than that of the lock.
+func withoutLease(denied string, before, after map[string]string) string {
+	for key, of := range after {
+		if strings.Contains(denied, ",") && key != "lock" {
+			continue
+		}
+		if strings.Contains(of, " -1: ") && !strings.Contains(before[key], " -1: ") && !lasts(key, of) {
+			return key
+		}
+	}
+	return ""
+}
+
+// wrong says what a request that has failed has changed, although it may not; "" if nothing.
+func wrong(script, field string, before, after map[string]string) string {
+	held := regexp.MustCompile(`(^|[ ,])` + regexp.QuoteMeta(field) + `(:write)?=`)
+	for _, key := range []string{"lock", "{lock}:timeout"} {
+		if strings.HasSuffix(script, "_acquire") && held.MatchString(after[key]) && !held.MatchString(before[key]) {
+			return "the caller holds the lock"
+		}
+	}
+	if strings.HasPrefix(script, "semaphore_") && script != "semaphore_set" && before["lock"] != "" &&
+		permitsIn(before) != permitsIn(after) {
+		return fmt.Sprintf("%d permits become %d", permitsIn(before), permitsIn(after))
+	}
+	return ""
+}
+
+func TestScriptsThatAreRefusedACommandLeaveNothing(t *testing.T) {
+	t.Parallel()
+	called := regexp.MustCompile(`call\('(\w+)'`)
+	files, err := filepath.Glob("testdata/*.txt")
+	require.NoError(t, err)
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			t.Parallel()
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			p := newTeller(t)
+			for line := range strings.Lines(string(text)) {
+				words := strings.Fields(line)
+				if strings.HasPrefix(line, " ") || len(words) == 0 || words[0] == "#" {
+					continue
+				}
+				if _, is := storyCalls[words[0]]; is {
+					p.refuses(words[0], words[1:], called)
+				}
+				p.play(words[0], words[1:])
+			}
+		})
+	}
+}
+
+// refuses runs a request as users who may not run a command each, and leaves the data as they are.
+func (p *teller) refuses(script string, words []string, called *regexp.Regexp) {
+	run := luatest.New(Source(script))
+	keys, args := p.call(script, words)
+	saved := p.save()
+	before := dataWithout(p.effect(luatest.New("return {}"), nil, nil))
+	if slices.ContainsFunc(saved, func(k savedKey) bool { return k.key == luatest.ClockKey }) &&
+		p.rdb.HGet(p.Context(), luatest.ClockKey, "denied").Val() != "" {
+		p.restore(saved)
+		return // the story is about a user who may not
+	}
+	commands := map[string]bool{"nothing": true, "publish": true, "pubsub": true, "pexpire,hdel": true, "pexpire,del": true}
+	for _, m := range called.FindAllStringSubmatch(Source(script), -1) {
+		commands[m[1]] = true
+	}
+	fails := false
+	for _, command := range slices.SortedFunc(maps.Keys(commands), func(a, b string) int {
+		return strings.Compare(strings.Replace(a, "nothing", "", 1), strings.Replace(b, "nothing", "", 1))
+	}) {
+		p.restore(saved)
+		require.NoError(p, p.rdb.HSet(p.Context(), luatest.ClockKey, "denied", command).Err())
+		e := p.effect(run, keys, args)
+		after := dataWithout(e)
+		what := fmt.Sprintf("%s %s without %s: %v\n%s\nbecomes\n%s", script, strings.Join(words, " "), command, e.Reply,
+			p.shown(fmt.Sprint(before)), p.shown(fmt.Sprint(after)))
+		assert.Empty(p, withoutLease(command, before, after), what)
+		switch failed := len(e.Reply) > 0 && e.Reply[0] == "error"; {
+		case failed && command == "nothing":
+			fails = true
+			assert.Equal(p, before, after, what)
+		case failed:
+			assert.False(p, !fails && slices.Contains(optionalFor(script), command), what)
+			assert.Empty(p, wrong(script, fmt.Sprint(args[0]), before, after), what)
+		}
+	}
+	p.restore(saved)
+}
+
+func (p *teller) effect(script *redis.Script, keys []string, args []any) luatest.Effect {
+	e, err := luatest.Run(p.Context(), p.rdb, script, p.now, keys, args...)
+	require.NoError(p, err)
+	return e
+}
