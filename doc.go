@@ -111,7 +111,9 @@
 // Lock returns an error after a few retries if it cannot reach Redis: within two seconds if a single server refuses
 // connections, and after about five seconds if all Sentinels or all nodes of a Cluster refuse them, or if nothing
 // answers. A caller that has already had an answer from Redis retries for one watchdog timeout. The answer may be that
-// the lock is held, or that Redis is loading its data, failing over or moving a slot of a Cluster.
+// the lock is held, or that Redis is loading its data, failing over or moving a slot of a Cluster. A caller that waits
+// for the lock also retries that long if Redis then refuses its password, or its user: credentials may be being rotated.
+// A caller that has had no answer yet is told of such a refusal at once.
 //
 // While a slot of a Cluster moves, Redis answers TRYAGAIN to requests with several keys, so that locks that need
 // several keys can be neither acquired nor released until it has moved. A Lock needs only one key, and works meanwhile

@@ -44,8 +44,7 @@ type acquireOp struct {
 	targets []target   // one for each lock; during an attempt, the caller has the owner mutexes of their holds
 
 	subscription subscription
-	polling      *polling  // nil: the caller has not polled
-	lastReply    time.Time // when Redis last answered this operation that the lock is busy; zero: it has not
+	polling      *polling // nil: the caller has not polled
 	leftovers    tenancy.Leftovers
 	cause        error            // why the last attempt was not granted, if other owners are not the reason; or nil
 	unanswered   bool             // the caller gives up because Redis has not answered at all
@@ -156,7 +155,7 @@ func (a *acquireOp) noteAnswer(answer *send.Answer, waits bool, err error) {
 	a.leftovers.Attempted(answer.Unknown, answer.Abandoned, waits)
 	a.unanswered = answer.Unanswered
 	rollbacker{a.engine}.callersLeft(a.targets, answer.Orphans, answer.Lost > 0)
-	if err != nil && send.Answered(err) { // a script that Redis has stopped halfway may have written data
+	if send.Answered(err) && !send.NotAdmitted(err) { // a script that Redis has stopped halfway may have written data
 		a.leftovers.GrantNotKept()
 	}
 }

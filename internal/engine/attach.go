@@ -225,7 +225,7 @@ func (a *attachBackend) HandleOrphan(sent time.Time, value any, err error) {
 	r, err := answer.Reply()
 	effect := late.Effect{Acquires: true, Lease: e.WatchdogTimeout}
 	drop := e.late.Heard(a.to, effect, !send.MayRunLater(answer.Err))
-	if a.givenUp.Load() && (r[0] == 1 || err != nil && (send.MayHaveRun(err) || send.Answered(err))) {
+	if a.givenUp.Load() && (r[0] == 1 || send.MayHaveActed(err)) {
 		a.putBack(context.Background())
 	}
 	if drop.Script != nil {

@@ -75,7 +75,7 @@ func (e *Engine) ForceBy(kind contract.Lock, seen []string, force func() (freed 
 		before = slices.DeleteFunc(before, func(r *record) bool { return !slices.Contains(seen, r.first.Field().ID) })
 	}
 	freed, err := force()
-	if freed || mayHaveForced(err) {
+	if freed || send.MayHaveActed(err) {
 		defer s.lookForEvicted(kind.Traits().ID) // also if a guard's context panics, or ends the goroutine
 	}
 	if freed && err == nil {
@@ -104,9 +104,6 @@ func (s *lockState) lookForEvicted(id contract.LockID) {
 	}
 }
 
-// mayHaveForced reports whether a forced release that has ended with err may have deleted a record.
-func mayHaveForced(err error) bool { return err != nil && (send.MayHaveRun(err) || send.Answered(err)) }
-
 // forcedLate handles the answer to a forced release that comes after its caller has left.
 type forcedLate struct {
 	*Engine
@@ -115,7 +112,7 @@ type forcedLate struct {
 
 func (f forcedLate) HandleOrphan(_ time.Time, value any, err error) {
 	r, clients, err := send.ParseForced(value, err)
-	if freed := r[0] == 1; !freed && !mayHaveForced(err) {
+	if freed := r[0] == 1; !freed && !send.MayHaveActed(err) {
 		return
 	}
 	s := f.retain(f.kind.Traits().ID.Name)

@@ -39,7 +39,7 @@ func (h *hold) mayLast(length time.Duration, err error) {
 	length = bounded(length)
 	// The error may be one of a hook of the user. Its methods are called here, before the mutex is locked.
 	switch {
-	case err != nil && !send.MayHaveRun(err) && !send.Answered(err):
+	case err != nil && !send.MayHaveActed(err):
 		return
 	case send.MayRunLater(err):
 		length += late.Life

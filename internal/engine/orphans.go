@@ -49,7 +49,7 @@ func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
 		return
 	case err != nil && send.MayHaveRun(err):
 		unknown = 1
-	case err != nil && !send.Answered(err): // after an answer, half of the script may have run
+	case err != nil && !send.MayHaveActed(err):
 		return
 	}
 	needs := (*hold).needs

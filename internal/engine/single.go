@@ -82,11 +82,11 @@ func (o *oneLock) enterStep(asksLocked func(), yields bool) (todo *effect) {
 // release now: it enters the local queue again. See errBypassQueue. There it is woken by a late grant, for which the
 // callers in front of it would wait in vain.
 func (o *oneLock) rejoinQueue(in target) error {
+	o.lastReply = time.Now()
 	if in.hold.lock.Traits().Admission == contract.Counting {
 		o.foundBusy = true
 		return errRestart
 	}
-	o.lastReply = time.Now()
 	if o.changed == nil {
 		o.changed = make(chan struct{}, 1)
 	}

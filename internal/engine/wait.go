@@ -25,6 +25,7 @@ type waitOptions struct {
 	since     time.Duration // when the call began to wait, on the clock of the watchdog
 	part      *Part         // that the call is made for: see part.go; or nil
 	span      *span         // of the call; nil: there is no Observer
+	lastReply time.Time     // when Redis last answered this call that the lock is busy; zero: it has not
 	found     findings      // what the caller knows newest of its locks
 	changed   chan struct{} // a value in it ends a sleep, too: see hold.changed; or nil
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -40,22 +41,26 @@ func Transient(err error) bool {
 	if OfHook(err) {
 		return false
 	}
-	if !Answered(err) {
-		return true
-	}
-	for _, prefix := range transientPrefixes {
-		if RefusedWith(err, prefix) {
-			return true
-		}
-	}
-	return false
+	return !Answered(err) || refusedWithAny(err, transientPrefixes...)
 }
 
 // MayPass reports whether the same call may succeed later. Unlike Transient, it includes errors that may last: Redis
-// cannot save to disk, or is out of memory, or a hook of the Redis client fails.
+// does not admit the call, cannot save to disk, or is out of memory, or a hook of the Redis client fails.
 func MayPass(err error) bool {
-	return Transient(err) || OfHook(err) || RefusedWith(err, "MISCONF") || RefusedWith(err, "OOM")
+	return Transient(err) || OfHook(err) || NotAdmitted(err) || refusedWithAny(err, "MISCONF", "OOM")
 }
+
+// NotAdmitted reports whether Redis has run nothing of the call that failed with err, because of who has sent it: the
+// password is wrong or missing, the server is in protected mode, or the user may not use the command or one of its keys.
+// That ends if credentials are being rotated. A script that may not run one of its commands has been admitted, and may
+// have written data: Redis adds the name of the script to such an error.
+func NotAdmitted(err error) bool {
+	return refusedWithAny(err, "WRONGPASS", "NOAUTH", "DENIED", unauthenticated) ||
+		isForbidden(err) && !strings.Contains(err.Error(), " script: ")
+}
+
+// isForbidden reports whether Redis has answered that the user lacks a permission.
+func isForbidden(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOPERM") }
 
 // MayHaveRun reports whether Redis may have run, or may still run, the call that failed with err.
 func MayHaveRun(err error) bool {
@@ -71,6 +76,12 @@ func MayHaveRun(err error) bool {
 	}
 	var op *net.OpError
 	return !errors.As(err, &op) || op.Op != "dial"
+}
+
+// MayHaveActed reports whether the call that failed with err may have changed anything. Half of a script may have run
+// that Redis has answered with an error.
+func MayHaveActed(err error) bool {
+	return err != nil && (MayHaveRun(err) || Answered(err) && !NotAdmitted(err))
 }
 
 // MayRunLater reports whether Redis may still run the call that ended with err. A call that was answered has either
@@ -115,4 +126,9 @@ func RefusedWith(err error, prefix string) bool {
 	text := err.Error()
 	return redis.HasErrorPrefix(err, prefix) ||
 		Answered(err) && (strings.Contains(text, ": "+prefix+" ") || strings.Contains(text, ": ERR "+prefix+" "))
+}
+
+// refusedWithAny reports whether RefusedWith is true for one of these prefixes.
+func refusedWithAny(err error, prefixes ...string) bool {
+	return slices.ContainsFunc(prefixes, func(prefix string) bool { return RefusedWith(err, prefix) })
 }

@@ -65,12 +65,35 @@ func TestErrorsAreClassified(t *testing.T) {
 		refusal("OOM command not allowed"):        true,
 		error(&HookPanic{Value: 1}):               true,
 		ErrHookExited:                             true,
-		refusal("NOPERM x"):                       false,
+		refusal("NOPERM x"):                       true,
 		NotALock("x", "holds data", nil):          false,
 		redis.ErrClosed:                           false,
 	} {
 		assert.Equal(t, want, MayPass(err), "may pass: %v", err)
 	}
+	for err, want := range map[error]bool{
+		refusal("WRONGPASS invalid username-password pair or user is disabled."):     true,
+		refusal("NOAUTH Authentication required."):                                   true,
+		refusal("DENIED Redis is running in protected mode"):                         true,
+		refusal("NOPERM this user has no permissions to run the 'evalsha' command"):  true,
+		refusal("NOPERM User alice has no permissions to run the 'evalsha' command"): true,
+		refusal("NOPERM No permissions to access a key"):                             true,
+		fmt.Errorf("wrapped: %w", refusal("WRONGPASS x")):                            true,
+		orNoPassword(refusal("Protocol error: unauthenticated multibulk length")):    true,
+
+		refusal("NOPERM x script: 4ad233bc, on @user_script:1."):                                              false,
+		refusal("ERR ACL failure in script: User alice has no permissions to run the 'set' command"):          false,
+		refusal("ERR The user executing the script can't run this command or subcommand script: 4ad2, on @x"): false,
+		refusal("LOADING Redis is loading"):                                                                   false,
+		refusal("ERR unknown command"):                                                                        false,
+		errors.New("WRONGPASS x"):                                                                             false,
+		io.EOF:                                                                                                false,
+	} {
+		assert.Equal(t, want, NotAdmitted(err), "not admitted: %v", err)
+		assert.Equal(t, !want, MayHaveActed(err), "may have acted: %v", err)
+	}
+	assert.False(t, NotAdmitted(nil))
+	assert.False(t, MayHaveActed(nil))
 	assert.False(t, RefusedWith(nil, "BUSY"))
 	assert.False(t, RefusedWith(io.EOF, "EOF"))
 }

@@ -13,19 +13,13 @@ import "context"
 func InClusterMode(ctx context.Context, rdb processor) (inCluster bool, err error) {
 	err = CatchPanic(func() error {
 		answer, err := process(ctx, rdb, newOnceCmd(ctx, "hello"))
-		if err != nil && Answered(err) && !Transient(err) && !notAdmitted(err) {
+		if err != nil && Answered(err) && !Transient(err) && !NotAdmitted(err) {
 			err = nil
 		}
 		inCluster = helloMode(answer) == "cluster"
 		return err
 	})
 	return inCluster, err
-}
-
-// notAdmitted reports whether the server has refused to talk to this client, which may change: its user or its password
-// may be set later.
-func notAdmitted(err error) bool {
-	return RefusedWith(err, "WRONGPASS") || RefusedWith(err, "NOAUTH") || RefusedWith(err, "DENIED")
 }
 
 // helloMode returns the mode in the answer to HELLO: a map in RESP3, and a list of keys and values in RESP2.

@@ -150,13 +150,16 @@ func (p pipeline) send(ctx context.Context, calls []Call, which []int, whole boo
 // explained returns err, with which Redis answered c, together with information that its text does not contain.
 func explained(c Call, err error) error { return orMisled(orNotALock(c, err)) }
 
+// unauthenticated is the beginning of the answer to a long request without a password.
+const unauthenticated = "Protocol error: unauthenticated"
+
 // orMisled returns err, or an error that names the cause if the Redis client was made without what it needs. Redis
 // answers NOAUTH only to short requests. It refuses a request with more than ten words, or with a word of more than
 // 16 KiB, while it reads it, and then closes the connection.
 func orMisled(err error) error {
 	switch {
 	case err == nil:
-	case redis.HasErrorPrefix(err, "Protocol error: unauthenticated"):
+	case redis.HasErrorPrefix(err, unauthenticated):
 		return fmt.Errorf("NOAUTH: Redis requires a password, and the Redis client has sent none: %w", err)
 	case RefusedWith(err, "READONLY"):
 		return fmt.Errorf("this is a replica: use the address of the primary: %w", err)

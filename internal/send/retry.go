@@ -15,8 +15,9 @@ package send
 //     and at most maxEnded such tries do not count.
 //   - A caller that has received no reply so far gives up after a few tries. A caller that has received a reply,
 //     before this request or to one of its tries, retries for the retry budget from the first try on: Redis is there,
-//     and starts, fails over or moves a slot. That does not apply while the Client has had no answer but refusals of
-//     a replica, which may be no failover but a wrong address, and to rollbacks before the first answer.
+//     and starts, fails over or moves a slot. So does a waiter that Redis has admitted before and does not admit now.
+//     That does not apply while the Client has had no answer but refusals of a replica, which may be no failover but a
+//     wrong address, and to rollbacks before the first answer.
 //   - The first try is made even if the time is up, because a wait of 0 asks for one try.
 
 import (
@@ -84,6 +85,7 @@ type outcome struct {
 // run sends the request until Redis answers, or the caller gives up or leaves.
 func (r *retry) run(w *Wait) Answer {
 	defer r.end()
+	whole := r.req.Call
 	for r.pause = firstPause; ; {
 		o, why := r.next(w)
 		switch {
@@ -113,6 +115,7 @@ func (r *retry) run(w *Wait) Answer {
 			return r.giveUp(o.err)
 		}
 		w.OnCaller = false
+		r.req.Call, r.forbidden = whole, nil // what was refused may be allowed next time
 		r.resume = time.Now().Add(r.pause/2 + rand.N(r.pause))
 		if may := o.sent.Add(LongTime); r.req.Long && MayHaveRun(o.err) && may.After(r.resume) {
 			r.resume = may
@@ -162,7 +165,7 @@ func (r *retry) withLast(w *Wait, why error) error {
 // degrade removes the optional keys from a request if err is a refusal of its keys. It reports whether there were
 // any.
 func (r *retry) degrade(err error) bool {
-	forbidden := redis.HasErrorPrefix(err, "NOPERM")
+	forbidden := isForbidden(err)
 	if !forbidden && !redis.HasErrorPrefix(err, "TRYAGAIN") {
 		return false
 	}
@@ -238,9 +241,11 @@ func (r *retry) tellFailure() {
 	}
 }
 
-// worthRepeating reports whether a request that failed with err may succeed soon.
+// worthRepeating reports whether a request that failed with err may succeed soon. The credentials of a waiter that was
+// admitted before are probably being rotated.
 func (r *retry) worthRepeating(w *Wait, err error) bool {
-	return Transient(err) || w.Background && OfHook(err)
+	waits := r.req.Acquiring && !w.NoWait && !r.lastReply.IsZero()
+	return Transient(err) || waits && NotAdmitted(err) || w.Background && OfHook(err)
 }
 
 // hadEnded reports whether a try failed with err because its connection was closed while it was idle and there are

@@ -472,3 +472,99 @@ func TestOnceIsSentOnce(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 	})
 }
+
+// notAdmitted are answers to a request of a user whose credentials are being rotated.
+var notAdmitted = []refusal{
+	"WRONGPASS invalid username-password pair or user is disabled.",
+	"NOAUTH Authentication required.",
+	"DENIED Redis is running in protected mode",
+	"NOPERM this user has no permissions to run the 'evalsha' command",
+	"NOPERM No permissions to access a key",
+}
+
+// inScript is the answer to a script that may not run one of its commands.
+const inScript = refusal("ERR ACL failure in script: User alice has no permissions to run the 'hset' command script: 4ad2")
+
+// A waiter that Redis has admitted before waits until it is admitted again, for the retry budget or until its own time is
+// up.
+func TestWaiterRidesOutARotationOfCredentials(t *testing.T) {
+	waiter := request("x")
+	waiter.Acquiring = true
+	for _, answer := range notAdmitted {
+		t.Run(string(answer), func(t *testing.T) {
+			in(t, func(b *bench) {
+				start := time.Now()
+				b.fake.setRun(func(_ context.Context, c Call) (any, error) {
+					if time.Since(start) < rideOut-time.Second {
+						return nil, answer
+					}
+					return echo(c), nil
+				})
+				answers(t, "x", b.Do(b.wait(context.Background()), waiter, start))
+			})
+			in(t, func(b *bench) {
+				b.fake.setRun(after(0, answer))
+				start := time.Now()
+				a := b.Do(b.wait(context.Background()), waiter, start.Add(-time.Hour))
+				assert.Equal(t, answer, a.Err, "the error of Redis itself")
+				assert.Zero(t, a.Unknown)
+				assert.Greater(t, time.Since(start), rideOut)
+				assert.Less(t, time.Since(start), rideOut+time.Second)
+			})
+			in(t, func(b *bench) {
+				b.fake.setRun(after(0, answer))
+				w, start := b.wait(context.Background()), time.Now()
+				w.Deadline = start.Add(5 * time.Second)
+				a := b.Do(w, waiter, start)
+				assert.ErrorIs(t, a.Err, ErrTimeUp)
+				assert.ErrorIs(t, a.Err, answer)
+				assert.Equal(t, 5*time.Second, time.Since(start))
+
+				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+				defer cancel()
+				start = time.Now()
+				a = b.Do(b.wait(ctx), waiter, start)
+				assert.ErrorIs(t, a.Err, context.DeadlineExceeded)
+				assert.ErrorIs(t, a.Err, answer)
+				assert.Equal(t, 5*time.Second, time.Since(start))
+			})
+		})
+	}
+}
+
+// Anyone else is told at once that Redis does not admit the request, and so is a waiter whose script may not do its work.
+func TestOtherRefusalsAreReportedAtOnce(t *testing.T) {
+	waiter, other, hasty := request("x"), request("x"), new(bench).wait(context.Background())
+	waiter.Acquiring, hasty.NoWait = true, true
+	for _, answer := range append(notAdmitted, inScript) {
+		in(t, func(b *bench) {
+			b.fake.setRun(after(0, answer))
+			start, wait := time.Now(), b.wait(context.Background())
+			assert.Equal(t, answer, b.Do(wait, waiter, time.Time{}).Err, "the first request of a caller")
+			assert.Equal(t, answer, b.Do(wait, other, start).Err, "a release")
+			assert.Equal(t, answer, b.Do(hasty, waiter, start).Err, "a caller that does not wait")
+			assert.Equal(t, 3, b.fake.tries())
+			if answer == inScript {
+				assert.Equal(t, answer, b.Do(wait, waiter, start).Err, "a waiter")
+			}
+			assert.Equal(t, start, time.Now())
+		})
+	}
+}
+
+// The keys that a user may not use while its permissions are being changed are sent again afterwards.
+func TestRotationOfCredentialsCostsNoKeys(t *testing.T) {
+	in(t, func(b *bench) {
+		start, waiter := time.Now(), Request{Acquiring: true, Call: Call{
+			Keys: []string{"x", "line"}, Optional: []OptionalKey{{Key: 1}},
+		}}
+		b.fake.setRun(func(_ context.Context, c Call) (any, error) {
+			if time.Since(start) < time.Second {
+				return nil, notAdmitted[4]
+			}
+			return []any{c.Keys[1]}, nil
+		})
+		answers(t, "line", b.Do(b.wait(context.Background()), waiter, start))
+		assert.False(t, b.Degraded())
+	})
+}

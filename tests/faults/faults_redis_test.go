@@ -484,8 +484,8 @@ func TestFaultWaiterRidesOutPassingErrorsOnly(t *testing.T) {
 					{"ERR Script attempted to execute a command while the cluster is down", true},
 					{"OOM command not allowed when used memory > 'maxmemory'.", false},
 					{"MISCONF Errors writing to the AOF file", false},
-					{"NOAUTH Authentication required.", false},
-					{"NOPERM this user has no permissions to run the 'evalsha' command", false},
+					{"NOAUTH Authentication required.", !k.Red},
+					{"NOPERM this user has no permissions to run the 'evalsha' command", !k.Red},
 					{"ERR unknown command 'evalsha'", false},
 				} {
 					if (i+n)%len(locktest.FaultLocks) >= locktest.Full(2, len(locktest.FaultLocks)) {
@@ -743,4 +743,165 @@ func TestPausedRedisRunsFewRenewals(t *testing.T) {
 	for _, l := range locks {
 		b.Must(l.Unlock(ctx))
 	}
+}
+
+// A rotation takes away what a user needs, and gives it back.
+type rotation struct {
+	takes, gives []any // rules of ACL SETUSER
+	answer       string
+}
+
+var rotations = map[string]rotation{
+	"password": {[]any{"resetpass", ">new"}, []any{">pw"}, "WRONGPASS"},
+	"user":     {[]any{"off"}, []any{"on"}, "WRONGPASS"},
+	"commands": {[]any{"-evalsha", "-eval"}, []any{"+@all"}, "NOPERM"},
+	"keys":     {[]any{"resetkeys"}, []any{"~*"}, "NOPERM"},
+}
+
+// A rotatedUser is a user of Redis whose credentials are being rotated.
+type rotatedUser struct {
+	*locktest.FaultBench
+	rotation
+	name string
+}
+
+// onRotations runs test for every lock type and rotation.
+func onRotations(t *testing.T, test func(u rotatedUser, k locktest.FaultLock)) {
+	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		for what, r := range rotations {
+			b.Run(what, func(t *testing.T) {
+				t.Parallel()
+				u := rotatedUser{locktest.NewFaultBenchOn(t, b.Server), r, fmt.Sprintf("user%d", locktest.Benches.Add(1))}
+				u.set("on", ">pw", "+@all", "~*", "&*")
+				test(u, k)
+			})
+		}
+	})
+}
+
+func (u rotatedUser) set(rules ...any) {
+	u.Helper()
+	u.Must(u.Rdb.Do(context.Background(), append([]any{"acl", "setuser", u.name}, rules...)...).Err())
+}
+
+// begins begins the rotation: connections are cut, and the next ones are refused.
+func (u rotatedUser) begins() {
+	u.Helper()
+	u.set(u.takes...)
+	u.Must(u.Rdb.Do(context.Background(), "client", "kill", "user", u.name).Err())
+}
+
+func (u rotatedUser) ends() {
+	u.Helper()
+	u.set(u.gives...)
+}
+
+// client returns a Client of the user, whose callers ask often.
+func (u rotatedUser) client(watchdogTimeout time.Duration) *Client {
+	u.Helper()
+	return u.ClientOn(u.Server.Client(func(o *redis.Options) { o.Username, o.Password = u.name, "pw" }),
+		WithWatchdogTimeout(watchdogTimeout), WithPollInterval(20*time.Millisecond))
+}
+
+// Rows 54, 56: while credentials are being rotated, a waiter waits on, and a hold stays valid. Other callers are told at
+// once, and a release goes on in the background.
+func TestFaultRotationOfCredentialsIsRiddenOut(t *testing.T) {
+	t.Parallel()
+	onRotations(t, func(u rotatedUser, k locktest.FaultLock) {
+		ctx, owner := context.Background(), ContextWithOwner(context.Background())
+		c := u.client(4 * time.Second)
+		rival, released, kept := k.Rival(u.Direct, u.LockName), k.One(c, u.LockName+"-released"), k.One(c, u.LockName+"-kept")
+		waiting := k.One(c, u.LockName)
+		for _, l := range []Locker{rival, released, kept} {
+			u.Must(l.Lock(ctx))
+		}
+		guarded := guardOf(u, ctx, kept)
+		got := u.StartWaiter(owner, waiting)
+		u.begins()
+		start := time.Now()
+		if !k.Red {
+			assert.ErrorContains(u, k.One(c, u.LockName+"-other").Lock(ctx), u.answer, "a first request")
+			assert.LessOrEqual(u, time.Since(start), locktest.Soon, "a first request")
+			locktest.Stays(u, "the waiter gave up", got, 0)
+		}
+		refuses(u.FaultBench, k.One(c, u.LockName+"-other"), u.answer)
+		assert.ErrorContains(u, released.Unlock(ctx), u.answer, "a release")
+		staysValid(u, guarded, 2*time.Second-time.Since(start)) // a renewal is refused
+		if k.Red {
+			assert.ErrorContains(u, locktest.Await(u.Bench, "the waiter is told", got), u.answer)
+		} else {
+			locktest.Stays(u, "the waiter gave up", got, 0)
+		}
+		u.ends()
+		u.Must(rival.Unlock(ctx))
+		if !k.Red {
+			u.Must(locktest.Await(u.Bench, "the waiter gets the lock", got))
+			u.Must(waiting.Unlock(owner))
+		}
+		staysValid(u, guarded, 4*time.Second)
+		u.Must(kept.Unlock(ctx))
+		testredis.Await(u, "the release went on", locktest.Soon, func() bool { return len(u.Records()) == 0 })
+		assert.False(u, locktest.EngineOf(c).Probe().Sender().Degraded(), "the wait queue is used")
+	})
+}
+
+// Rows 54, 56: credentials that stay away for longer than a watchdog timeout end a wait, and leave nothing in the way of
+// others when they come back.
+func TestFaultLostCredentialsEndAWait(t *testing.T) {
+	t.Parallel()
+	onRotations(t, func(u rotatedUser, k locktest.FaultLock) {
+		if k.Red {
+			return // told at once: see above
+		}
+		ctx := context.Background()
+		const patience = 2 * time.Second
+		rival, waiting := k.Rival(u.Direct, u.LockName), k.One(u.client(patience), u.LockName)
+		u.Must(rival.Lock(ctx))
+		got := u.StartWaiter(ctx, waiting)
+		limited, giveUp := context.WithCancel(ctx)
+		defer giveUp()
+		other := locktest.NewFaultBenchOn(u.T, u.Server)
+		u.Must(k.Rival(other.Direct, other.LockName).LockLease(ctx, time.Minute))
+		gotLimited := other.StartWaiter(limited, k.One(u.client(time.Minute), other.LockName))
+		u.begins()
+		start := time.Now()
+		time.AfterFunc(patience/2, giveUp)
+		err := locktest.Await(u.Bench, "the caller gives up", gotLimited)
+		u.MustBe(err, context.Canceled)
+		assert.ErrorContains(u, err, u.answer)
+		other.Forget()
+		assert.ErrorContains(u, locktest.AwaitFor(u.Bench, "the waiter is told", got, patience+locktest.Soon), u.answer)
+		assert.GreaterOrEqual(u, time.Since(start), patience)
+		u.ends()
+		testredis.Await(u, "it gives its place in the queue back", locktest.Soon, func() bool {
+			return len(u.Inspect(u.Direct).Waiters) == 0
+		})
+		u.Must(rival.Unlock(ctx))
+		next := k.One(u.Direct, u.LockName)
+		u.Tries(next, true)
+		u.Must(next.Unlock(ctx))
+	})
+}
+
+// Row 54: a waiter whose script may not do its work is told at once, and leaves nothing in the way of others.
+func TestFaultWaiterThatMayNotDoItsWorkIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
+		ctx := context.Background()
+		u := rotatedUser{b, rotation{}, fmt.Sprintf("user%d", locktest.Benches.Add(1))}
+		u.set("on", ">pw", "+@all", "~*", "&*")
+		rival, waiting := k.Rival(b.Direct, b.LockName), k.One(u.client(time.Minute), b.LockName)
+		b.Must(rival.Lock(ctx))
+		got := b.StartWaiter(ctx, waiting)
+		u.takes = []any{"-hset", "-pttl", "-zrangebyscore"}
+		u.begins() // it asks when it is subscribed on another connection
+		assert.ErrorContains(b, locktest.Await(b.Bench, "the waiter is told", got), "script")
+		testredis.Await(b, "it gives its place in the queue back", locktest.Soon, func() bool {
+			return len(b.Inspect(b.Direct).Waiters) == 0
+		})
+		b.Must(rival.Unlock(ctx))
+		next := k.One(b.Direct, b.LockName)
+		b.Tries(next, true)
+		b.Must(next.Unlock(ctx))
+	})
 }

@@ -155,9 +155,11 @@ var faultRows = map[int]string{
 		"TestFaultWaiterRidesOutPassingErrorsOnly",
 	52: "TestClusterHoldsSurviveASlotMove TestShardsFollowASlot TestShardsFollowARedirection",
 	53: "TestClusterHoldsSurviveAFailover TestClusterFailoverThatLosesTheRecordIsReported",
-	54: "TestFaultMissingPermissionsFailAtOnce",
+	54: "TestFaultMissingPermissionsFailAtOnce TestFaultRotationOfCredentialsIsRiddenOut TestFaultLostCredentialsEndAWait " +
+		"TestFaultWaiterThatMayNotDoItsWorkIsToldAtOnce",
 	55: "TestFaultMissingPermissionsFailAtOnce TestPubSubRefusedChannels TestRefusedChannelsAreLoggedOnce",
-	56: "TestFaultChangedPasswordIsReported TestFaultWaiterRidesOutPassingErrorsOnly",
+	56: "TestFaultChangedPasswordIsReported TestFaultWaiterRidesOutPassingErrorsOnly " +
+		"TestFaultRotationOfCredentialsIsRiddenOut TestFaultLostCredentialsEndAWait",
 	57: "TestFaultLocksOfDifferentKindsExclude TestRWLockAndPlainLockExcludeEachOther " +
 		"TestFairLockAndPlainLockExcludeEachOther",
 	58: "TestNewRefusesInvalidOptions",

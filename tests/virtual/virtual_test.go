@@ -486,3 +486,60 @@ func TestLockThatIsKeptForAMinuteIsLoggedByDefault(t *testing.T) {
 		}
 	}
 }
+
+// A waiter that Redis has admitted before waits for one watchdog timeout to be admitted again, whatever it waits for. The
+// time counts from the first refusal. Without an answer before, it is told at once.
+func TestWaiterIsAdmittedAgainWithinOneWatchdogTimeout(t *testing.T) {
+	const patience = 10 * time.Second
+	for name, newLock := range map[string]func(c *Client) Locker{
+		"lock":      func(c *Client) Locker { return c.NewLock("l") },
+		"fair":      func(c *Client) Locker { return c.NewFairLock("l") },
+		"read":      func(c *Client) Locker { return c.NewRWLock("l").Read() },
+		"semaphore": func(c *Client) Locker { return c.NewSemaphore("l", 1) },
+		"bundle":    func(c *Client) Locker { return c.NewMultiLock(c.NewLock("l"), c.NewLock("m")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+				ctx := ContextWithOwner(context.Background())
+				direct, _ := v.Client(0)
+				held := newLock(direct)
+				if name == "read" {
+					held = direct.NewRWLock("l").Write()
+				}
+				c, link := v.Client(0, WithWatchdogTimeout(patience), WithPollInterval(time.Second))
+				l := newLock(c)
+				require.NoError(v, l.Lock(ctx))
+				require.NoError(v, l.Unlock(ctx))
+				admitted := func(yes bool) {
+					link.Deny(func(cmd string, _ []string) bool { return !yes && strings.HasPrefix(cmd, "EVAL") })
+				}
+				for _, refused := range []time.Duration{patience - 2*time.Second, time.Hour} {
+					require.NoError(v, held.Lock(ctx))
+					got := make(chan error, 1)
+					go func() { got <- l.Lock(ctx) }()
+					time.Sleep(time.Minute)
+					admitted(false)
+					link.Cut() // a new subscription wakes the waiter
+					began := time.Now()
+					assert.ErrorContains(v, c.NewLock("other").Lock(ctx), "NOPERM", "a first request")
+					assert.Less(v, time.Since(began), time.Second, "a first request")
+					if refused < patience {
+						time.Sleep(refused)
+						assert.Empty(v, got)
+						admitted(true)
+						require.NoError(v, held.Unlock(ctx))
+						require.NoError(v, <-got)
+						require.NoError(v, l.Unlock(ctx))
+						continue
+					}
+					assert.ErrorContains(v, <-got, "NOPERM")
+					assert.Greater(v, time.Since(began), patience)
+					assert.Less(v, time.Since(began), patience+2*time.Second)
+					admitted(true)
+					time.Sleep(patience)
+					require.NoError(v, held.Unlock(ctx))
+				}
+			})
+		})
+	}
+}
