@@ -905,3 +905,22 @@ func TestFaultWaiterThatMayNotDoItsWorkIsToldAtOnce(t *testing.T) {
 		b.Must(next.Unlock(ctx))
 	})
 }
+
+// Row 56: a subscription that Redis answers with NOAUTH does not count as refused for good.
+func TestSubscriptionRidesOutARequiredPassword(t *testing.T) {
+	b := locktest.NewFaultBench(t)
+	ctx := context.Background()
+	b.Must(b.Rdb.Do(ctx, "acl", "setuser", "admin", "on", ">pw", "+@all", "~*", "&*").Err())
+	admin := b.Server.Client(func(o *redis.Options) { o.Username, o.Password = "admin", "pw" })
+	hub := locktest.EngineOf(b.Client()).Hub()
+	b.Must(admin.ConfigSet(ctx, "requirepass", "secret").Err())
+	l := hub.Join(b.LockName)
+	defer l.Leave()
+	testredis.Await(b, "it is refused", locktest.Soon, func() bool {
+		return admin.InfoMap(ctx, "errorstats").Item("Errorstats", "errorstat_NOAUTH") != ""
+	})
+	locktest.Stays(b, "it is refused for good", l.Ready, 100*time.Millisecond)
+	b.Must(admin.ConfigSet(ctx, "requirepass", "").Err())
+	testredis.Await(b, "it is subscribed", 2*locktest.Soon, l.Confirmed)
+	assert.False(b, l.Refused())
+}

@@ -159,7 +159,7 @@ var faultRows = map[int]string{
 		"TestFaultWaiterThatMayNotDoItsWorkIsToldAtOnce",
 	55: "TestFaultMissingPermissionsFailAtOnce TestPubSubRefusedChannels TestRefusedChannelsAreLoggedOnce",
 	56: "TestFaultChangedPasswordIsReported TestFaultWaiterRidesOutPassingErrorsOnly " +
-		"TestFaultRotationOfCredentialsIsRiddenOut TestFaultLostCredentialsEndAWait",
+		"TestFaultRotationOfCredentialsIsRiddenOut TestFaultLostCredentialsEndAWait TestSubscriptionRidesOutARequiredPassword",
 	57: "TestFaultLocksOfDifferentKindsExclude TestRWLockAndPlainLockExcludeEachOther " +
 		"TestFairLockAndPlainLockExcludeEachOther",
 	58: "TestNewRefusesInvalidOptions",
