@@ -166,7 +166,7 @@ func (r *retry) withLast(w *Wait, why error) error {
 // any.
 func (r *retry) degrade(err error) bool {
 	forbidden := isForbidden(err)
-	if !forbidden && !redis.HasErrorPrefix(err, "TRYAGAIN") {
+	if forbidden && r.whole.Load() || !forbidden && !redis.HasErrorPrefix(err, "TRYAGAIN") {
 		return false
 	}
 	call, ok := r.req.Call.degraded()
@@ -183,6 +183,9 @@ func (r *retry) degrade(err error) bool {
 func (r *retry) succeeded() {
 	if r.forbidden != nil && r.degraded.CompareAndSwap(false, true) && r.config.Degraded != nil {
 		r.config.Degraded(r.forbidden)
+	}
+	if r.forbidden == nil && len(r.req.Call.Optional) > 0 && !r.whole.Load() && !r.degraded.Load() {
+		r.whole.Store(true)
 	}
 }
 

@@ -559,12 +559,21 @@ func TestRotationOfCredentialsCostsNoKeys(t *testing.T) {
 			Keys: []string{"x", "line"}, Optional: []OptionalKey{{Key: 1}},
 		}}
 		b.fake.setRun(func(_ context.Context, c Call) (any, error) {
-			if time.Since(start) < time.Second {
+			if time.Since(start) < 3*time.Second {
 				return nil, notAdmitted[4]
 			}
 			return []any{c.Keys[1]}, nil
 		})
+		time.Sleep(2 * time.Second)
 		answers(t, "line", b.Do(b.wait(context.Background()), waiter, start))
+		b.fake.setRun(func(_ context.Context, c Call) (any, error) { // permitted between the two tries
+			if c.Keys[1] == "line" {
+				return nil, notAdmitted[4]
+			}
+			return echo(c), nil
+		})
+		waiter.Acquiring = false
+		assert.Equal(t, notAdmitted[4], b.Do(b.wait(context.Background()), waiter, start).Err)
 		assert.False(t, b.Degraded())
 	})
 }

@@ -78,6 +78,7 @@ type Sender struct {
 	answered  atomic.Bool  // a call was answered without an error; before that, Config.Home must not be called
 	idleUntil atomic.Int64 // until when a connection to the only server counts as idle, in ns since began
 	degraded  atomic.Bool  // calls are sent without their optional keys, because the user may not use them
+	whole     atomic.Bool  // the user may use the optional keys: a refusal of them passes
 	asking    atomic.Int64 // tries under way
 	resent    atomic.Int64 // those of them that were sent while another try of their request was under way
 }

@@ -517,7 +517,7 @@ func TestWaiterIsAdmittedAgainWithinOneWatchdogTimeout(t *testing.T) {
 					require.NoError(v, held.Lock(ctx))
 					got := make(chan error, 1)
 					go func() { got <- l.Lock(ctx) }()
-					time.Sleep(time.Minute)
+					time.Sleep(2 * time.Second)
 					admitted(false)
 					link.Cut() // a new subscription wakes the waiter
 					began := time.Now()
