@@ -33,10 +33,11 @@ var (
 	// in this process is that they hold it, or are ahead in the wait queue. The error also matches that of the context.
 	// The calls with a wait return false without an error by the same rule if that wait has passed.
 	//
-	// Otherwise Redis may be the reason, and ErrBusy is not matched. That is so in four cases:
+	// Otherwise Redis may be the reason, and ErrBusy is not matched. That is so in five cases:
 	//
 	//   - The last request for the lock has failed, or has been without an answer for more than 200ms. It is the request
 	//     of this caller, or of the caller of this process that is ahead of it.
+	//   - No caller of this process that waits for the lock has had an answer yet.
 	//   - The lease of the last known holder has expired more than 200ms ago, and Redis was not asked since.
 	//   - Too few servers of a RedLock have answered in time.
 	//   - AcquireN wants more permits than SetPermits has left.

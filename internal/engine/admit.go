@@ -78,7 +78,7 @@ func (s *lockState) admitCountingLocked(op *waitOptions, kind contract.Lock, key
 	switch {
 	case q.TryEnter():
 		return s.admitFirstLocked(h, q)
-	case !q.busy && q.First() == nil && !op.foundBusy && q.policy.Yield(s.engine.watchdog.Now()) == 0:
+	case q.blocker == nil && q.First() == nil && !op.foundBusy && q.policy.Yield(s.engine.watchdog.Now()) == 0:
 		return s.admitFirstLocked(h, nil)
 	}
 	return admitted{waiter: s.enqueueLocked(op, q, h)}
@@ -153,25 +153,25 @@ func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admi
 		}
 		return admitted{hold: h, holds: true}, nil, nil
 	case err == nil && w.Waits(): // the owner holds the counterpart: Redis decides at once on its attempt
+		err = errBypassQueue
 		q.Leave(w)
-		s.dropQueueLocked(q)
-		op.number, op.bypass = w.Number, true
-		return admitted{hold: h}, nil, nil
 	case err != nil:
 		err = entrance{s.engine}.gaveUpLocked(op, q, h, err)
 		q.Leave(w)
-	case w.Err == errBypassQueue:
-		op.number, op.bypass = w.Number, true
-		return admitted{hold: h}, nil, nil
 	default:
 		err = w.Err
 	}
-	if err != nil {
+	switch err {
+	case nil:
+		h.queue = q
+	case errBypassQueue:
+		s.dropQueueLocked(q)
+		op.number, op.bypass = w.Number, true
+	default:
 		s.dropQueueLocked(q)
 		h.unlockHoldLocked()
 		return in, nil, err
 	}
-	h.queue = q
 	return admitted{hold: h}, nil, nil
 }
 

@@ -14,7 +14,8 @@ package engine
 // the lease has the same result whether the timer that was to ask has fired or not.
 //
 // A caller of this process that is ahead in the local queue, and whose own request was sent so recently that no answer
-// is due, counts as ahead, too: so does one that is releasing the lock. A message of a release is a hint, and no fact:
+// is due, counts as ahead, too, if an owner has had the lock since the first of them came: so does one that is releasing
+// the lock. Where no owner was seen, a caller whose time is up asks Redis itself: see gaveUpLocked. A message of a release is a hint, and no fact:
 // the caller is about to ask.
 
 import (
@@ -39,6 +40,7 @@ type findings struct {
 	request inquiry     // of the caller, or of the one in front
 	look    poller.Look // what the poller has found since the reply
 	behind  string      // the name of the lock in whose local queue the caller was behind another one; or ""
+	unseen  bool        // no owner has had the lock since the first of them came
 }
 
 // An inquiry is a request about a lock. The zero value is one that was answered.
@@ -76,7 +78,7 @@ func (f *findings) busyAt(now time.Time, holder bool) bool {
 		asked := f.request.underWay() || !f.look.Asked.IsZero()
 		return f.reply.cause == nil && (f.look.Held || asked || !f.reply.expiredAt(now.Add(-send.MinWait)))
 	}
-	return f.behind != ""
+	return f.behind != "" && !f.unseen
 }
 
 // expiredAt reports whether the lease that the answer has named has expired. An answer that others are ahead in the

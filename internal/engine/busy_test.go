@@ -50,6 +50,8 @@ func TestLockIsBusyByTheNewestFact(t *testing.T) {
 			{"the poller found it free", findings{reply: reply(second), look: looked(false, 0)}, false, false},
 			{"the poller asks", findings{reply: reply(-1), look: looked(true, within)}, false, true},
 			{"the poller has no answer", findings{reply: reply(-1), look: looked(true, late)}, false, false},
+			{"a caller here has no answer yet", findings{behind: "x", request: asked(within), unseen: true}, false, false},
+			{"a caller here asks for what another one had", findings{behind: "x", request: asked(within)}, false, true},
 			{"a hold here, and an old reply", findings{reply: reply(second)}, true, true},
 			{"a caller here had an old reply", findings{behind: "x", reply: reply(second)}, false, false},
 		} {
@@ -121,7 +123,7 @@ func TestEndOfAWaitTellsBusyFromNoAnswer(t *testing.T) {
 
 		"front told so":                      {true, 5 * second, func(s *scene) { s.elsewhere(0); s.ahead() }},
 		"front told of a lease that is over": {true, second/2 + 1, func(s *scene) { s.elsewhere(second / 2); s.ahead() }},
-		"front asks":                         {true, soon, func(s *scene) { s.from(1, "acquire", hang); s.ahead() }},
+		"front asks":                         {false, soon, func(s *scene) { s.from(1, "acquire", hang); s.ahead() }},
 		"front asks in vain":                 {false, late, func(s *scene) { s.from(1, "acquire", hang); s.ahead() }},
 		"front asks again":                   {true, soon, func(s *scene) { s.elsewhere(0); s.from(2, "acquire", hang); s.ahead() }},
 		"front asks again in vain":           {false, late, func(s *scene) { s.elsewhere(0); s.from(2, "acquire", hang); s.ahead() }},

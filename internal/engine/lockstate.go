@@ -244,6 +244,7 @@ func (s *lockState) findQueueLocked(half string) *waitQueue {
 func (s *lockState) dropQueueLocked(q *waitQueue) {
 	if !q.Taken() {
 		s.dropPlaceLocked(q)
+		q.owned = false
 	}
 	if !q.Taken() && q.shared == nil && !q.kept && q.registered {
 		q.registered = false

@@ -56,7 +56,7 @@ func (p Probe) Stats() Stats {
 func (p Probe) Waiters(kind contract.Lock) (waiters int, front, busy bool) {
 	p.look(kind, func(s *lockState) {
 		if q := s.findQueueLocked(kind.Traits().ID.Half); q != nil {
-			waiters, front, busy = q.Len(), q.Taken(), q.busy
+			waiters, front, busy = q.Len(), q.Taken(), q.blocker != nil
 		}
 	})
 	return waiters, front, busy

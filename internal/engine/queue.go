@@ -33,9 +33,9 @@ type waitQueue struct {
 	half       string // LockID.Half of the lock
 	registered bool   // it is in the queues of its lock state
 	kept       bool   // it stays although no caller uses it: see keepQueueLocked
-	busy       bool   // the last attempt of an admitted caller has found the lock busy
+	owned      bool   // an owner has had the lock since a caller has entered the free queue
 
-	blocker *blocker       // what that attempt has found, for the errors of all that wait here; or nil
+	blocker *blocker       // the last attempt of an admitted caller has found the lock busy: for all that wait here; or nil
 	look    poller.Look    // what the poller has found since
 	request inquiry        // of the admitted caller, or of the one that is releasing the lock
 	policy  handoff.Policy // how this process shares the lock with other processes
@@ -45,9 +45,9 @@ type waitQueue struct {
 
 // foundBusy notes that an attempt of the caller that q has admitted has found the lock busy.
 func (q *waitQueue) foundBusy(o *blocker) {
-	q.busy, q.blocker, q.look = true, o, poller.Look{}
+	q.blocker, q.look = o, poller.Look{}
 	if o.cause == nil {
-		q.request = inquiry{}
+		q.request, q.owned = inquiry{}, true
 	}
 }
 
@@ -58,14 +58,14 @@ func (e *Engine) gotNoAnswerLocked(q *waitQueue) bool {
 }
 
 // foundFree notes that such an attempt was granted, and that the next one may be granted, too.
-func (q *waitQueue) foundFree() { q.busy, q.blocker = false, nil }
+func (q *waitQueue) foundFree() { q.blocker = nil }
 
 // errBypassQueue ends the waits of callers in a local queue that are to make their next attempt without being admitted.
-// There are two reasons: Redis has not answered the admitted caller, and the others must not wait for an unreachable
-// Redis one after the other; or a semaphore has permits for all of them. Such an attempt acquires the lock only if it
-// is free, and does not join the line, because the place of this process in the line belongs to the caller that the
-// queue has admitted. If Redis answers that the lock is busy, the caller returns to its old position in the local
-// queue.
+// The reasons: Redis has not answered the admitted caller, and the others must not wait for an unreachable Redis one
+// after the other; the time of a caller is up, and none of them has seen an owner of the lock; a semaphore has permits
+// for all of them; or the Redis client is closed. Such an attempt acquires the lock only if it is free, and does not
+// join the line, because the place of this process in the line belongs to the caller that the queue has admitted. If
+// Redis answers that the lock is busy, the caller returns to its old position in the local queue.
 var errBypassQueue = errors.New("no answer from Redis to the caller that is ahead in the queue")
 
 // errOwnerChanged ends a wait in a local queue because another goroutine of the same owner has acquired one of the

@@ -77,7 +77,7 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 	h.acquiredLocked(h.newRecord(now), e.watchdog.At(sent))
 	t.mayLastLocked(now, res.longest)
 	if q := h.queue; q != nil {
-		q.request = inquiry{}
+		q.request, q.owned = inquiry{}, true
 		if h.lock.Traits().Admission != contract.Counting { // a granted permit does not mean that another one is free
 			q.foundFree()
 		}

@@ -7,6 +7,9 @@ package locks
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -156,6 +159,55 @@ func TestBusyIsToldFromAnOutage(t *testing.T) {
 						time.Sleep(time.Minute)
 					}
 					release()
+				})
+			})
+		}
+	}
+}
+
+// A lock is busy only where an owner was seen: callers of one process that are behind one another, and whose Redis does
+// not answer, are not told so, however soon their time is up. Nobody holds the lock.
+func TestNobodyIsBusyWhereNoOwnerWasSeen(t *testing.T) {
+	t.Parallel()
+	for _, c := range busyCases() {
+		if strings.Contains(c.name, "behind") {
+			continue // another lock of the same type
+		}
+		for _, wait := range []time.Duration{0, 20, 100, 150, 200, 250, 300, 450, 550, 700, 1000} {
+			wait *= time.Millisecond
+			t.Run(fmt.Sprintf("%s/%v", c.name, wait), func(t *testing.T) {
+				locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+					var clients []*Client
+					var links []*bubble.Link
+					for i := range 3 {
+						client, link := v.Client(i)
+						clients, links = append(clients, client), append(links, link)
+					}
+					l := c.waits(clients)
+					require.NoError(v, l.Do(context.Background(), nothing)) // there are connections
+					time.Sleep(time.Second)
+					locktest.Silent(func() {
+						for round := range 3 {
+							var all sync.WaitGroup
+							for i := range 6 {
+								all.Go(func() {
+									if time.Sleep(time.Duration(i) * 15 * time.Millisecond); i%2 == 1 {
+										ok, err := l.TryLock(context.Background(), wait, 0)
+										assert.False(v, ok)
+										assert.Error(v, err, "TryLock %d in round %d", i, round)
+										return
+									}
+									ctx, cancel := context.WithTimeout(context.Background(), max(wait, 1))
+									defer cancel()
+									err := l.Lock(ctx)
+									assert.ErrorIs(v, err, context.DeadlineExceeded)
+									assert.NotErrorIs(v, err, ErrBusy, "Lock %d in round %d", i, round)
+								})
+							}
+							all.Wait()
+						}
+					}, links...)
+					time.Sleep(time.Minute)
 				})
 			})
 		}
