@@ -284,7 +284,7 @@ func (h *handle) extend(ctx context.Context, lease time.Duration) error {
 // Unlock returns ErrNotHeld if the caller does not hold the lock, and ErrLockLost if the caller held it and has lost
 // it. Any other error means that Redis has not confirmed the release. Even then the caller no longer holds the lock,
 // and the release is retried in the background until the key is deleted, the lease has expired, or the Client is
-// closed.
+// closed. It is not retried if the Redis client was closed: then the key stays until its lease has expired.
 func (h *handle) Unlock(ctx context.Context) error { return h.unlock(ctx, "unlock") }
 
 func (h *handle) unlock(ctx context.Context, op string) error {

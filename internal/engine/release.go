@@ -201,6 +201,9 @@ func (r releasing) others(heard int) int {
 
 // unconfirmed returns the error of a release that continues in the background because of err.
 func (s *lockState) unconfirmed(err error) error {
+	if send.RedisClosed(err) {
+		return fmt.Errorf("not confirmed: no request can be sent any more, so the key stays until its lease has expired: %w", err)
+	}
 	return fmt.Errorf(
 		"not confirmed: the release is retried in the background until the key is deleted or its lease has expired: %w",
 		s.silence(err),

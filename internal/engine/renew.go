@@ -71,6 +71,9 @@ func (e renewing) renewed(leases []*lease.Lease, answers []lease.Renewal, asked 
 	for n, i := range of {
 		answers[i].Held, answers[i].Err = asked[n].Held, asked[n].Err
 		length, err := asked[n].Length, asked[n].Err
+		if send.RedisClosed(err) {
+			leases[i].Holder.(*record).first.lockState.endLocalWaits()
+		}
 		if length == 0 || err == nil && !asked[n].Held {
 			continue
 		}
@@ -78,6 +81,15 @@ func (e renewing) renewed(leases []*lease.Lease, answers []lease.Renewal, asked 
 			e.late.Left(asked[n].Field, late.Effect{Lease: length}, 0, true)
 		}
 		leases[i].Holder.(*record).first.mayLast(length, err)
+	}
+}
+
+// endLocalWaits makes all callers that wait in the local queues of s ask Redis themselves.
+func (s *lockState) endLocalWaits() {
+	s.Lock()
+	defer s.Unlock()
+	for _, q := range s.queues {
+		q.FailBehind(0, errBypassQueue)
 	}
 }
 

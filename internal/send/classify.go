@@ -108,6 +108,9 @@ func timedOut(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout() && MayRunLater(err)
 }
 
+// RedisClosed reports whether err says that the Redis client is closed: no request can be sent any more.
+func RedisClosed(err error) bool { return errors.Is(err, redis.ErrClosed) }
+
 // Answered reports whether err is an answer from Redis.
 func Answered(err error) bool {
 	if err == nil {

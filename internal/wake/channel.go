@@ -120,6 +120,26 @@ func (l *link) confirm(name string) (again func()) {
 	return ch.again
 }
 
+// wakeAll wakes all listeners, and calls the functions of Resumes, because the Redis client is closed: whoever waits for
+// a message is to find that out.
+func (l *link) wakeAll() {
+	for _, again := range l.wakeAllStep() {
+		again()
+	}
+}
+
+func (l *link) wakeAllStep() (again []func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, ch := range l.channels {
+		ch.wakeLocked()
+		if ch.again != nil {
+			again = append(again, ch.again)
+		}
+	}
+	return again
+}
+
 // noteMoved records that the node no longer serves a channel: the confirmed channel called name or, if name is empty,
 // the first channel whose answer is outstanding.
 func (l *link) noteMoved(name string) {

@@ -9,6 +9,7 @@ package wake
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -134,7 +135,10 @@ func (l *link) serve(conn Subscriber) (worked, needed bool, why error) {
 		if next == 0 {
 			return false, false, nil
 		}
-		if write(conn, subscribe, unsubscribe) != nil {
+		if err := write(conn, subscribe, unsubscribe); err != nil {
+			if errors.Is(err, redis.ErrClosed) {
+				l.wakeAll()
+			}
 			return false, true, nil
 		}
 		if !reading && len(subscribe) > 0 {

@@ -150,7 +150,7 @@ var faultRows = map[int]string{
 	47: "TestRedLockNodeThatComesBackEmptyIsTakenAgain TestRedLockMajorityThatComesBackEmptyIsALoss",
 	48: "TestFaultReleaseCostsTheSameForManyWaiters TestRedLockWaitersDoNotPoll",
 	49: "suite TestEngineCloseWakesEverybody TestMultiLockCloseWakesWaitersElsewhere",
-	50: "TestFaultClosedRedisClientIsAnError",
+	50: "TestFaultClosedRedisClientIsAnError TestFaultClosedRedisClientEndsWaits",
 	51: "TestClusterSlotHalfWayKeepsHolds TestClusterReaderKeepsItsHoldCountsHalfWay TestClusterHoldsSurviveASlotMove " +
 		"TestFaultWaiterRidesOutPassingErrorsOnly",
 	52: "TestClusterHoldsSurviveASlotMove TestShardsFollowASlot TestShardsFollowARedirection",
