@@ -50,7 +50,7 @@ func (h *handle) Do(ctx context.Context, fn func(ctx context.Context) error) err
 // for another lock.
 //
 // The wait includes the time that Redis takes to answer. If Redis does not answer, TryDo returns up to 0.2s after wait.
-// Its errors name the operation trylock. A negative wait and a nil fn are ErrInvalid.
+// Errors of the acquisition name the operation trylock. A negative wait and a nil fn are ErrInvalid.
 func (h *handle) TryDo(
 	ctx context.Context,
 	wait time.Duration,
@@ -103,8 +103,11 @@ func doHeld(
 		}
 		guarded, err := guardHeld(ctx, l.Guard, l.Unlock)
 		if err == nil {
-			_, several := l.(*MultiLock)
-			return true, callHeld(guarded, fn, func() error { return l.Unlock(ctx) }, several)
+			call := "do"
+			if r.Wait >= 0 {
+				call = "trydo"
+			}
+			return true, callHeld(guarded, l, call, fn, func() error { return l.Unlock(ctx) })
 		}
 		if unlocked := l.Unlock(ctx); !lostUnused(err) || asked == engine.MostAsked {
 			return false, outcome(err, err, unlocked, false)
@@ -139,15 +142,17 @@ func lostUnused(err error) bool {
 	return errors.Is(err, ErrLockLost) && !errors.Is(err, engine.ErrLate)
 }
 
-// callHeld calls fn with a context that ends with guarded and with the call. Then it releases the hold, even if fn
-// panics, and returns the outcome. several is as for outcome.
+// callHeld calls fn, for the method op of l, with a context that ends with guarded and with the call. Then it releases
+// the hold, even if fn panics, and returns the outcome.
 func callHeld(
 	guarded context.Context,
+	l acquirable,
+	op string,
 	fn func(ctx context.Context) error,
 	release func() error,
-	several bool,
 ) (err error) {
 	var cause error
+	_, several := l.(*MultiLock)
 	defer func() {
 		// This also runs if fn panics: then err is dropped, and the panic continues.
 		err = outcome(err, cause, release(), several)
@@ -155,17 +160,19 @@ func callHeld(
 	within, end := guard.NewCall(guarded)
 	defer end()
 	err = fn(within)
-	cause = context.Cause(within)
+	if cause = context.Cause(within); isClosing(cause) {
+		cause = l.fail(op, cause)
+	}
 	return err
 }
 
 // outcome returns the error of a call that has held a lock: err, the error of its function, joined with released, that
 // of the release. cause is why the context of the function was canceled before it returned; or nil. If that is the loss
 // of the lock, the outcome does not match context.Canceled, and does not repeat the loss, unless released may be about
-// several locks. If it is that the Client is closed, ErrClosed takes the place of context.Canceled.
+// several locks. If it is that the Client is closed, cause takes the place of context.Canceled, and of ErrClosed.
 func outcome(err, cause, released error, several bool) error {
-	if errors.Is(err, context.Canceled) && errors.Is(cause, ErrClosed) && !errors.Is(cause, ErrLockLost) {
-		err = closedInstead(err)
+	if isClosing(cause) {
+		err = closedInstead(err, cause)
 	}
 	switch {
 	case err == nil:
@@ -186,15 +193,22 @@ func outcome(err, cause, released error, several bool) error {
 	return err
 }
 
-// closedInstead returns err, which matches context.Canceled, as an error that matches ErrClosed instead.
-func closedInstead(err error) error {
+// isClosing reports whether cause is that the Client is closed, and not the loss of a lock.
+func isClosing(cause error) bool {
+	return errors.Is(cause, ErrClosed) && !errors.Is(cause, ErrLockLost)
+}
+
+// closedInstead returns err as an error that matches closed, and not context.Canceled, if err matches that.
+func closedInstead(err, closed error) error {
 	switch {
-	case err == context.Canceled: // not errors.Is: an error that wraps it has a text
-		return ErrClosed
+	case err == context.Canceled, err == ErrClosed: // not errors.Is: an error that wraps it has a text
+		return closed
+	case !errors.Is(err, context.Canceled):
+		return err
 	case errors.Is(err, ErrClosed):
 		return uncanceled{err}
 	}
-	return errors.Join(uncanceled{err}, ErrClosed)
+	return errors.Join(uncanceled{err}, closed)
 }
 
 // An uncanceled error matches what it wraps, except context.Canceled.

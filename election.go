@@ -71,7 +71,7 @@ func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error)
 		resign := func(ctx context.Context) error { return term.resign(ctx, "lead") }
 		guarded, err := guardHeld(term.hold.owner().In(ctx), e.lock.Guard, resign)
 		if err == nil {
-			return callHeld(guarded, fn, func() error { return resign(ctx) }, false)
+			return callHeld(guarded, &e.lock, "lead", fn, func() error { return resign(ctx) })
 		}
 		if resigned := resign(ctx); !lostUnused(err) || asked == engine.MostAsked {
 			return outcome(err, err, resigned, false)
