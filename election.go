@@ -36,19 +36,23 @@ func (e *Election) Name() string { return e.lock.Name() }
 // candidates of several processes are elected in the order of the wait queue of a [Lock].
 //
 // If ctx is done first, the error matches the error of ctx, and [ErrBusy] if another candidate leads or is ahead; the
-// caller is no longer a candidate. Other errors are those of [Lock.Lock]. The term lasts until Resign is called, the
+// caller is no longer a candidate. If the leadership is lost before Campaign returns, the caller is a candidate again.
+// Other errors are those of [Lock.Lock]. The term lasts until Resign is called, the
 // leadership is lost or the Client is closed.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {
-	hold, err := acquireHold(ctx, &e.lock, "campaign")
-	if err != nil {
-		return nil, err
+	for asked := 1; ; asked++ {
+		hold, err := acquireHold(ctx, &e.lock, "campaign")
+		if err != nil {
+			return nil, err
+		}
+		number, err := hold.Token()
+		if err == nil {
+			return &Term{hold, number}, nil
+		}
+		if _ = hold.Release(ctx); !lostUnused(err) || asked == engine.MostAsked { // not lost: the Client is closed
+			return nil, err
+		}
 	}
-	number, err := hold.Token()
-	if err != nil { // the hold is lost already, or the Client is closed
-		_ = hold.Release(ctx)
-		return nil, err
-	}
-	return &Term{hold, number}, nil
 }
 
 // Lead campaigns, calls fn when the caller is the leader, and resigns when fn has returned, even if fn panics. It

@@ -236,6 +236,50 @@ func TestLeadTellsOfALostLeadOnce(t *testing.T) {
 	leads(b, e, nil)
 }
 
+// A thief takes the leadership as soon as it was granted, some times.
+type thief struct {
+	NopObserver
+	times   int
+	granted int
+	lock    *Lock
+}
+
+func (o *thief) Acquired(ctx context.Context, _ AcquiredEvent) {
+	if o.granted++; o.granted <= o.times {
+		_, _ = o.lock.ForceUnlock(context.WithoutCancel(ctx))
+	}
+}
+
+// A leadership that is lost before there is a term has not begun: the caller campaigns again, but not for ever.
+func TestCampaignGoesOnAfterALossBeforeItsTerm(t *testing.T) {
+	for name, c := range map[string]struct {
+		steals, granted int
+		lost            bool
+	}{
+		"lost twice": {2, 3, false}, "lost always": {1000, 5, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := locktest.NewBench(t, testredis.Mini(t).Addr())
+			o := &thief{times: c.steals}
+			client := b.Client(WithObserver(o))
+			o.lock = client.NewLock(b.LockName)
+			term, err := client.NewElection(b.LockName).Campaign(context.Background())
+			assert.Equal(t, c.lost, errors.Is(err, ErrLockLost), "%v", err)
+			assert.Equal(t, c.granted, o.granted, "grants")
+			if assert.Equal(t, c.lost, term == nil) && !c.lost {
+				b.Must(term.Resign(context.Background()))
+			}
+			if !c.lost {
+				o.granted = 0
+				b.Must(client.NewElection(b.LockName).Lead(context.Background(), func(within context.Context) error {
+					return within.Err()
+				}))
+				assert.Equal(t, c.granted, o.granted, "grants")
+			}
+		})
+	}
+}
+
 // A leader that returns the error of its context after a Shutdown: Lead tells that the Client is closed, and not of a
 // cancellation.
 func TestLeadTellsOfAShutdown(t *testing.T) {
