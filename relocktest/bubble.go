@@ -2,7 +2,6 @@ package relocktest
 
 import (
 	"context"
-	"log/slog"
 	"math/rand/v2"
 	"strconv"
 	"testing"
@@ -74,22 +73,11 @@ func NewBubble(t testing.TB) *Bubble {
 func (b *Bubble) String() string { return "Bubble" }
 
 // Client returns a new Client, which stands for a process of its own: its owners differ from those of other Clients. It
-// logs to the test. All other settings are the defaults of relock.New, unless opts change them. The Client is closed
+// logs to the test, and a forced release by another Client reaches it at once. All other settings are the defaults of relock.New, unless opts change them. The Client is closed
 // when the test ends; a test may close it earlier.
 func (b *Bubble) Client(opts ...relock.Option) *relock.Client {
 	b.t.Helper()
-	client, err := relock.New(b.Redis(), append([]relock.Option{
-		relock.WithLogger(slog.New(slog.NewTextHandler(testLog{b.t}, nil))),
-	}, opts...)...)
-	if err != nil {
-		b.t.Fatalf("relocktest: %v", err)
-	}
-	b.t.Cleanup(func() {
-		if err := client.Close(); err != nil {
-			b.t.Errorf("relocktest: %v", err)
-		}
-	})
-	return client
+	return newClient(b.t, b.Redis(), opts)
 }
 
 // Redis returns a new go-redis client with a round trip of a millisecond. It is closed when the test ends.

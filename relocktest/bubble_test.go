@@ -66,6 +66,24 @@ func TestBubbleOutageAndCrash(t *testing.T) {
 	})
 }
 
+// A forced release by another Client is heard of at once, however young the hold is.
+func TestForcedReleaseReachesEveryClientOfABubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		redis := relocktest.NewBubble(t)
+		assert.Less(t, untilForced(t, redis.Client(), redis.Client()), 100*time.Millisecond)
+		time.Sleep(time.Hour)
+		holder := redis.Client()
+		for range 3 { // also after older holds
+			assert.Less(t, untilForced(t, holder, redis.Client()), 100*time.Millisecond)
+			must(t, holder.NewLock("old").Do(t.Context(), func(context.Context) error {
+				time.Sleep(time.Minute)
+				return nil
+			}))
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
 func TestBubbleStartsAgainAndAgain(t *testing.T) {
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {

@@ -67,6 +67,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/inside"
 	"github.com/relock-go/relock/internal/mini"
 	"github.com/relock-go/relock/internal/opaque"
 )
@@ -108,22 +109,28 @@ func Start(t testing.TB) *Server {
 }
 
 // Client returns a new Client of the Server, which stands for a process of its own: its owners differ from those of
-// other Clients. It logs to the test, and its poll interval is 10ms. All other settings are the defaults of relock.New,
+// other Clients. It logs to the test, and its poll interval is 10ms. A forced release by another Client of the Server
+// reaches it at once, and not only when it has had a hold for a second. All other settings are the defaults of relock.New,
 // unless opts change them. The Client is closed when the test ends; a test may close it earlier.
 func (s *Server) Client(opts ...relock.Option) *relock.Client {
 	s.t.Helper()
-	client, err := relock.New(s.Redis(), append([]relock.Option{
-		relock.WithPollInterval(10 * time.Millisecond),
-		relock.WithLogger(slog.New(slog.NewTextHandler(testLog{s.t}, nil))),
-	}, opts...)...)
+	return newClient(s.t, s.Redis(), append([]relock.Option{relock.WithPollInterval(10 * time.Millisecond)}, opts...))
+}
+
+// newClient returns a Client that logs to t, is closed when t ends, and hears of forced releases from the start.
+func newClient(t testing.TB, rdb *redis.Client, opts []relock.Option) *relock.Client {
+	t.Helper()
+	log := relock.WithLogger(slog.New(slog.NewTextHandler(testLog{t}, nil)))
+	client, err := relock.New(rdb, append([]relock.Option{log}, opts...)...)
 	if err != nil {
-		s.t.Fatalf("relocktest: %v", err)
+		t.Fatalf("relocktest: %v", err)
 	}
-	s.t.Cleanup(func() {
+	t.Cleanup(func() {
 		if err := client.Close(); err != nil {
-			s.t.Errorf("relocktest: %v", err)
+			t.Errorf("relocktest: %v", err)
 		}
 	})
+	inside.Of(client).Engine.Probe().HearsOfForce()
 	return client
 }
 

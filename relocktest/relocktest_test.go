@@ -101,6 +101,26 @@ func TestCrashedHolder(t *testing.T) {
 	assert.True(t, get(t, client.NewLock("orders:42")), "the lease is over")
 }
 
+// untilForced returns how long it takes until a holder notices that another Client has released its lock by force.
+func untilForced(t *testing.T, holder, other *relock.Client) time.Duration {
+	t.Helper()
+	start := time.Now()
+	err := holder.NewLock("lock:report").Do(t.Context(), func(ctx context.Context) error {
+		_, err := other.NewLock("lock:report").ForceUnlock(ctx)
+		must(t, err)
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	assert.ErrorIs(t, err, relock.ErrLockLost)
+	return time.Since(start)
+}
+
+// A holder notices a forced release by another Client long before its next renewal, which is due after 10s.
+func TestForcedReleaseReachesEveryClient(t *testing.T) {
+	server := relocktest.Start(t)
+	assert.Less(t, untilForced(t, server.Client(), server.Client()), 8*time.Second)
+}
+
 func TestHolderNoticesALossWhenItAsks(t *testing.T) {
 	server := relocktest.Start(t)
 	client, other := server.Client(), server.Client()

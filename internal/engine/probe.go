@@ -2,7 +2,7 @@ package engine
 
 // Probes: how tests of other packages look inside an engine, and at what it knows of one lock.
 //
-// Rules: only tests call these methods.
+// Rules: only tests and package relocktest call these methods.
 
 import (
 	"sync"
@@ -60,6 +60,18 @@ func (p Probe) Waiters(kind contract.Lock) (waiters int, front, busy bool) {
 		}
 	})
 	return waiters, front, busy
+}
+
+// HearsOfForce makes the Client hear of forced releases from now on, also while its holds are younger than a second. It
+// returns when Redis has answered the subscription, or after a second.
+func (p Probe) HearsOfForce() {
+	l := p.e.pubsub.Join(p.e.Channel)
+	l.Hears(p.e.hints.Heard)
+	l.Resumes(p.e.checkAll)
+	select {
+	case <-l.Ready:
+	case <-time.After(time.Second):
+	}
 }
 
 // Guards returns how many guards with different parents the hold of o on kind has.

@@ -1,5 +1,5 @@
 // Package inside lets tests outside package relock look inside its values. Package relock sets the functions at init, and
-// only tests call them.
+// only tests and package relocktest call them.
 package inside
 
 import (
