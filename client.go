@@ -26,7 +26,6 @@ import (
 // A Client may be used by any number of goroutines at once, and one Client is enough for a process.
 type Client struct {
 	hidden          opaque.Pointer[clientState]
-	routing         routing
 	keyPrefix       string // the prefix of every key
 	fairWaitTimeout time.Duration
 	nodeTimeout     time.Duration
@@ -37,7 +36,7 @@ type Client struct {
 type clientState struct {
 	rdb             redis.UniversalClient
 	engine          *engine.Engine
-	mode            *serverMode
+	servers         servers
 	pending         pendingRequests // requests to the nodes of RedLocks that have no answer yet
 	apart           peerSet         // Clients that lead to another Redis
 	labelsRefused   atomic.Bool     // it was logged that Redis does not return labels
@@ -99,10 +98,11 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	if finite != nil {
 		in.rdb = finite
 	}
-	config.Servers, in.mode, c.routing = routerOf(in.rdb)
+	in.servers = serversOf(in.rdb)
+	config.Servers = in.servers
 	config.Group = c.group
 	sending := send.Config{
-		Transport:    in.mode.askingWith(send.NewRedis(in.rdb, o.synced)),
+		Transport:    send.NewRedis(in.rdb, o.synced),
 		OnCallerTime: promptness(rdb),
 		Confirm:      o.synced.Within,
 		Idle:         idle(rdb),
@@ -121,10 +121,9 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		}
 	}
 	if prompt != nil {
-		sending.Transport, sending.Bounded = in.mode.askingWith(prompt), in.mode.boundedBy(prompt)
+		sending.Transport, sending.Bounded = prompt, prompt
 	}
 	in.engine = engine.New(config, sending)
-	in.mode.spawn = in.engine.Spawn
 	if prompt != nil {
 		prompt.Spawn = in.engine.Spawn
 	}

@@ -152,7 +152,7 @@ func (l *fairLock) Force(seen ...string) call {
 
 // call returns a call of script. The last arguments describe how waiters are notified.
 func (l *fairLock) call(script *luaScript, args ...any) call {
-	args = append(args, l.announce, l.client.publishVerb())
+	args = append(args, l.announce, l.client.in().servers.publishVerb())
 	return call{Script: script, Keys: l.keys, Words: l.words, Optional: optionalOfFair, Args: args}
 }
 

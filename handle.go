@@ -375,7 +375,6 @@ func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
 // deleted: see [ErrNotALock].
 func (h *handle) ForceUnlock(ctx context.Context) (freed bool, err error) {
 	if err = h.usable(ctx); err == nil {
-		h.client.in().mode.learn(ctx) // this may be the first request of the Client, and the script publishes
 		freed, err = h.commands().force(ctx)
 	}
 	return freed, h.fail("force unlock", err)
@@ -384,7 +383,6 @@ func (h *handle) ForceUnlock(ctx context.Context) (freed bool, err error) {
 // forceSeen releases the holds that have one of the fields in Redis, for [Client.ForceUnlock].
 func (h *handle) forceSeen(ctx context.Context, fields []string) (freed bool, err error) {
 	if err = h.usable(ctx); err == nil {
-		h.client.in().mode.learn(ctx)
 		freed, err = h.client.engine().Force(ctx, h.record, fields...)
 	}
 	return freed, h.fail("force unlock", err)
@@ -444,7 +442,7 @@ func checkKeys(c *Client, name string, keys []string) error {
 		return invalid("the name has %d bytes, with the key prefix: at most %d are allowed", len(keys[0]), record.LongestName)
 	}
 	first := keys[0]
-	if c.routing == bySlot || c.in().mode.inCluster() {
+	if _, bySlot := c.in().servers.(*shards); bySlot {
 		// A release is announced only in the shard of the lock.
 		for _, key := range append(keys[1:len(keys):len(keys)], record.PrefixName("redisson_lock__channel", first)) {
 			if slotPart(key) != slotPart(first) {

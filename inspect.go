@@ -211,9 +211,8 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 	}
 	var i Inspection
 	if err == nil {
-		c.in().mode.learn(ctx) // this may be the first request of the Client, and the script asks who is subscribed
 		channel, ofSemaphore := record.PrefixName("redisson_lock__channel", key), record.PrefixName("redisson_sc", key)
-		args := []any{record.SuffixName(key, ""), channel, ofSemaphore, c.publishVerb()}
+		args := []any{record.SuffixName(key, ""), channel, ofSemaphore, c.in().servers.publishVerb()}
 		i, err = c.inspect(ctx, call{Script: inspectAny, Keys: keys, Args: args})
 	}
 	i.Name = name

@@ -3,7 +3,8 @@ package relock
 // Notifications: which connection of go-redis subscribes to which channel, on one server and in a Cluster; and the
 // messages that are not published by a script. Package wake has the subscribed channels themselves.
 //
-// Rules: servers in Cluster mode announce on sharded channels, and all others on plain ones: see servers.go. A Client
+// Rules: servers in Cluster mode announce on sharded channels, and all others on plain ones; a Client that does not
+// know the mode of its servers publishes and listens in both ways, which any other client hears: see servers.go. A Client
 // has one connection for all channels. If its Redis client routes by slot, it has one for each server with a lock that
 // a goroutine waits for: in a Cluster, a release is announced in the shard of its lock and nowhere else, and of several
 // servers without Cluster mode, only the one that runs a script knows who hears its messages. A Cluster before Redis
@@ -18,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -26,18 +28,10 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// The commands that publish: see internal/lua/announce.lua.
-var publish, publishInShard any = "publish", "spublish"
+// How scripts publish: see internal/lua/announce.lua.
+var publish, publishInShard, inBothWays any = "publish", "spublish", "publish+spublish"
 
-// publishVerb returns the command with which the servers announce.
-func (c *Client) publishVerb() any {
-	if c.in().mode.sharded() {
-		return publishInShard
-	}
-	return publish
-}
-
-// oneServer is the router for a server that is found by dialing.
+// oneServer is the router for a server that is found by dialing, and is not in Cluster mode.
 type oneServer func() wake.Subscriber
 
 func (dial oneServer) Node(string) wake.Node { return wake.Node{Dial: dial} }
@@ -45,6 +39,7 @@ func (dial oneServer) Moves() bool           { return false }
 func (dial oneServer) Reload()               {}
 func (dial oneServer) Refused(error) bool    { return false }
 func (dial oneServer) Counts() bool          { return true }
+func (dial oneServer) publishVerb() any      { return publish }
 
 // A subscribing is a Redis client, or one of its nodes, that opens connections for subscriptions.
 type subscribing interface {
@@ -52,32 +47,46 @@ type subscribing interface {
 	SSubscribe(ctx context.Context, channels ...string) *redis.PubSub
 }
 
-// connect opens a connection for subscriptions to the channels on which the servers announce. If it is not known which
-// these are, it waits for the answer first.
-func (m *serverMode) connect(to subscribing) wake.Subscriber {
-	m.find(context.Background())
-	if m.sharded() {
+// ways are how the servers announce.
+type ways struct {
+	verb     any
+	noShards atomic.Bool // it was found out that the servers have no sharded channels
+}
+
+func (w *ways) publishVerb() any {
+	if w.noShards.Load() {
+		return publish
+	}
+	return w.verb
+}
+
+// connect opens a connection for subscriptions to the channels on which the servers announce.
+func (w *ways) connect(to subscribing) wake.Subscriber {
+	switch w.publishVerb() {
+	case publish:
+		return to.Subscribe(context.Background())
+	case publishInShard:
 		return shard{to.SSubscribe(context.Background())}
 	}
-	return to.Subscribe(context.Background())
+	return &bothWays{shard: shard{to.Subscribe(context.Background())}}
 }
 
 // Refused reports whether err says that the servers have no sharded channels. From then on plain ones are used.
-func (m *serverMode) Refused(err error) bool {
+func (w *ways) Refused(err error) bool {
 	unknown := strings.Contains(err.Error(), "unknown command") &&
 		strings.Contains(strings.ToLower(err.Error()), "ssubscribe")
 	if unknown {
-		m.noShards.Store(true)
+		w.noShards.Store(true)
 	}
 	return unknown
 }
 
 // An unknown is the router for a client of an unknown type, such as an AutoPipeliner, which does not tell which server
-// has a key. A Cluster is asked for that.
+// has a key. The servers are asked for that once one of them has refused a channel because of it.
 type unknown struct {
-	serverMode
+	ways
 	rdb   redis.UniversalClient
-	slots atomic.Pointer[[]redis.ClusterSlot] // nil: the servers are not in Cluster mode, as far as that is known
+	slots atomic.Pointer[[]redis.ClusterSlot] // nil: nothing has said that the servers are those of a Cluster
 }
 
 // Node returns the server that has the slot of a channel, as far as the slots are known. Otherwise the first channel
@@ -95,20 +104,30 @@ func (u *unknown) Node(channel string) wake.Node {
 	return home
 }
 
-func (u *unknown) Moves() bool  { return u.sharded() }
-func (u *unknown) Counts() bool { return !u.noShards.Load() }
-
-// askWithSlots asks for the mode of the servers, and those in Cluster mode for their slots.
-func (u *unknown) askWithSlots(ctx context.Context) (inCluster bool, err error) {
-	inCluster, err = send.InClusterMode(ctx, u.rdb)
-	if err == nil && inCluster {
-		err = u.loadSlots(ctx)
-	}
-	return inCluster, err
+func (u *unknown) Moves() bool {
+	all := u.slots.Load()
+	return all != nil && len(*all) > 0
 }
 
-func (u *unknown) loadSlots(ctx context.Context) error {
-	return send.CatchPanic(func() error {
+func (u *unknown) Counts() bool { return true }
+
+// Refused also notes that the servers may be those of a Cluster: one of them has said so, or is too old to say it.
+func (u *unknown) Refused(err error) bool {
+	reconnects := u.ways.Refused(err)
+	if reconnects || redis.HasErrorPrefix(err, "MOVED") {
+		u.slots.CompareAndSwap(nil, new([]redis.ClusterSlot))
+	}
+	return reconnects
+}
+
+// Reload asks which node has which slots, if the servers may be those of a Cluster.
+func (u *unknown) Reload() {
+	if u.slots.Load() == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), send.ResendTime)
+	defer cancel()
+	_ = send.CatchPanic(func() error {
 		all, err := u.rdb.ClusterSlots(ctx).Result()
 		if err == nil {
 			u.slots.Store(&all)
@@ -117,19 +136,9 @@ func (u *unknown) loadSlots(ctx context.Context) error {
 	})
 }
 
-// Reload asks which node has which slots.
-func (u *unknown) Reload() {
-	if u.slots.Load() == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), send.ResendTime)
-	defer cancel()
-	_ = u.loadSlots(ctx)
-}
-
 // shards is the router for a Redis client that routes by slot.
 type shards struct {
-	serverMode
+	ways
 	rdb     redis.UniversalClient
 	cluster send.Cluster // rdb, or the client that it embeds
 }
@@ -138,18 +147,14 @@ type shards struct {
 // before, which it has after an attempt that found a lock busy.
 func (s *shards) Node(channel string) wake.Node {
 	home := oneServer(func() wake.Subscriber { return s.connect(s.rdb) }).Node(channel)
-	if s.noShards.Load() {
+	if !s.Counts() {
 		return home
 	}
 	master, err := s.cluster.MasterForKey(context.Background(), channel)
 	if err != nil { // the first channel that is subscribed determines the node
 		return home
 	}
-	home = oneServer(func() wake.Subscriber { return s.connect(master) }).Node(channel)
-	if home.Name = master.Options().Addr; s.sharded() {
-		home.Name += " in a shard" // a channel that was subscribed before this was known moves
-	}
-	return home
+	return wake.Node{Name: master.Options().Addr, Dial: func() wake.Subscriber { return s.connect(master) }}
 }
 
 // home returns the name of the node that has a key, or "" if go-redis does not know it.
@@ -161,9 +166,10 @@ func (s *shards) home(key string) string {
 	return master.Options().Addr
 }
 
-func (s *shards) Moves() bool { return !s.noShards.Load() }
+func (s *shards) Moves() bool { return s.Counts() }
 
-func (s *shards) Counts() bool { return !s.noShards.Load() }
+// Counts reports false for a Cluster before Redis 7.0: other servers than that of the slot have subscribers, too.
+func (s *shards) Counts() bool { return s.verb == inBothWays || !s.noShards.Load() }
 
 // Reload makes go-redis ask which node has which slots. By itself go-redis would continue to ask a node that is gone
 // for up to a minute, longer than a lease. Its ReloadState waits until several attempts to dial such a node have
@@ -191,14 +197,55 @@ func (s shard) Unsubscribe(ctx context.Context, channels ...string) error {
 	return nil
 }
 
+// bothWays is a connection whose channels are subscribed in both ways. Redis answers each channel twice, and the link
+// gets the second answer, unless that is a missing permission: a user may have those for its servers only. An answer
+// that says nothing about a channel, because Redis is busy, does not count: the link replaces a connection that has got
+// one.
+type bothWays struct {
+	shard
+	half  bool // the last answer was the first one of its channel
+	first any  // the first answer; nil: it was an error
+}
+
+func (b *bothWays) Subscribe(ctx context.Context, channels ...string) error {
+	return cmp.Or(b.PubSub.Subscribe(ctx, channels...), b.shard.Subscribe(ctx, channels...))
+}
+
+func (b *bothWays) Unsubscribe(ctx context.Context, channels ...string) error {
+	return cmp.Or(b.PubSub.Unsubscribe(ctx, channels...), b.shard.Unsubscribe(ctx, channels...))
+}
+
+func (b *bothWays) ReceiveTimeout(ctx context.Context, timeout time.Duration) (any, error) {
+	for {
+		message, err := b.PubSub.ReceiveTimeout(ctx, timeout)
+		s, confirms := message.(*redis.Subscription)
+		if confirms && strings.HasSuffix(s.Kind, "unsubscribe") || !confirms && !wake.Refuses(err) {
+			return message, err
+		}
+		switch b.half = !b.half; {
+		case b.half:
+			b.first = message
+		case b.first != nil && send.RefusedWith(err, "NOPERM"):
+			return b.first, nil
+		default:
+			return message, err
+		}
+	}
+}
+
 const mostTold = 1000 // messages of one pipeline
 
 // tell publishes message on the channels of the Clients with these IDs. If that fails, nothing else happens.
 func (c *Client) tell(ctx context.Context, ids []string, message string) {
-	c.in().mode.learn(ctx)
 	for some := range slices.Chunk(ids, mostTold) {
-		verb := c.publishVerb()
-		if unknown := c.publish(ctx, verb, some, message); len(unknown) > 0 { // a Cluster before Redis 7.0
+		verb, unknown := c.in().servers.publishVerb(), some
+		if verb != publish {
+			unknown = c.publish(ctx, publishInShard, some, message) // to a Cluster before Redis 7.0
+		}
+		if verb == inBothWays {
+			unknown = some
+		}
+		if len(unknown) > 0 {
 			c.publish(ctx, publish, unknown, message)
 		}
 	}

@@ -182,7 +182,6 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 		err = checkPermits(n, 0)
 	}
 	if err == nil {
-		s.client.in().mode.learn(ctx) // as ForceUnlock does
 		err = s.client.engine().Set(ctx, s.record, func(field string) call {
 			c := s.record.call(semaphoreSet, n)
 			c.Args = append(c.Args, field)
@@ -374,7 +373,7 @@ func (l *semaphore) call(script *luaScript, args ...any) call {
 		Script:   script,
 		Keys:     l.keys,
 		Optional: optionalOfSemaphore,
-		Args:     append(args, l.announce, l.client.publishVerb()),
+		Args:     append(args, l.announce, l.client.in().servers.publishVerb()),
 	}
 }
 

@@ -18,7 +18,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock/internal/discover"
-	"github.com/relock-go/relock/internal/send"
 )
 
 // patience is how long the first requests may take.
@@ -84,8 +83,10 @@ func connect(ctx context.Context, p place) (*connection, error) {
 	}
 	info, err := one.Info(asking, "server", "cluster").Result()
 	inCluster := strings.Contains(info, "cluster_enabled:1")
-	if err != nil { // the user may lack the permission
-		inCluster, _ = send.InClusterMode(asking, one) // an error counts as no Cluster
+	if err != nil { // the user may lack the permission, which HELLO needs not; an error counts as no Cluster
+		hello := redis.NewMapStringInterfaceCmd(asking, "hello")
+		_ = one.Process(asking, hello)
+		inCluster = hello.Val()["mode"] == "cluster"
 	}
 	switch {
 	case strings.Contains(info, "_mode:sentinel"): // of redis, or of Valkey's server

@@ -6,11 +6,25 @@
 --          that received it are subscribed to this channel. A program that is subscribed to a pattern, to show all
 --          messages, is no waiter. It counts only if this user may not ask for the number of subscribers.
 --
+-- Defines  in_both_ways                             how of a client that does not know which command its servers need.
+--
 -- how is 'publish', or 'spublish' on a Cluster, where Redisson uses sharded channels too. Servers before 7.0 do not
 -- know spublish: there the message goes to all nodes. announce never fails. The user may lack the permission to
 -- publish, but the change has already been made, and waiters poll.
+--
+-- A message that is published in both ways reaches the clients that listen in either way. A client that does not know
+-- its way listens in both, and hears it twice; so the numbers of the two are not added, and the larger one counts. If
+-- nobody is found in one way, and the other one is refused, it is not known whether anybody listens.
+
+local in_both_ways = 'publish+spublish'
 
 local function announce(how, channel, message)
+    if how == in_both_ways then
+        local plain = tonumber(redis.pcall('publish', channel, message))
+        local sharded = tonumber(redis.pcall('spublish', channel, message))
+        local received = math.max(plain or 0, sharded or 0)
+        return received, received > 0 or plain ~= nil and sharded ~= nil
+    end
     local received = redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
@@ -22,6 +36,9 @@ end
 -- Sharded channels have no patterns.
 local function announce_release(how, channel, message)
     local received = announce(how, channel, message)
-    local known = received > 0 and how == 'publish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    local known = received > 0 and how ~= 'spublish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    if known and how == in_both_ways then
+        known = math.max(known, redis.pcall('pubsub', 'shardnumsub', channel)[2] or received)
+    end
     return known and math.min(received, known) or received
 end

@@ -29,6 +29,11 @@ local function client_of(field) return field:sub(1, 36) end
 local may_ask = true -- for the number of subscribers, as far as this run has tried
 
 local function listeners(channel, how)
+    if how == in_both_ways then
+        local plain, sharded = listeners(channel, 'publish'), listeners(channel, 'spublish')
+        local n = math.max(plain or 0, sharded or 0)
+        return (n > 0 or plain and sharded) and n or nil
+    end
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
     may_ask = not n.err
     return may_ask and n[2] or nil
@@ -37,6 +42,15 @@ end
 -- A call in Lua may have some thousand arguments at most.
 local function subscribers(channels, how)
     local found = {}
+    if how == in_both_ways then
+        local plain, sharded = subscribers(channels, 'publish'), subscribers(channels, 'spublish')
+        -- At most longest_line.
+        for _, channel in ipairs(channels) do
+            local n = math.max(plain[channel] or 0, sharded[channel] or 0)
+            found[channel] = (n > 0 or plain[channel] and sharded[channel]) and n or nil
+        end
+        return found
+    end
     -- At most longest_line.
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
@@ -59,8 +73,14 @@ local function tell_granted(waiter, lease, token, channel, how)
         return true
     end
     local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
-    local heard = redis.pcall(how, channel, grant)
-    if type(heard) == 'table' then
+    local heard, may
+    if how == in_both_ways then
+        heard, may = announce(how, channel, grant)
+    else
+        heard = redis.pcall(how, channel, grant)
+        may = type(heard) == 'number'
+    end
+    if not may then
         return nil
     elseif heard > 0 and how == 'publish' and not may_ask then
         -- Programs that are subscribed to a pattern receive a message to nobody, too. They are no waiters.

@@ -32,7 +32,7 @@ if ends and is_idle(KEYS[2]) then
     if deleted == 1 then
         return {1, announce_release(how, channel, '0'), 0}
     end
-elseif ends then
+elseif ends and how ~= in_both_ways then
     -- The most common case of a lock in use by several processes: it passes to the process at the front, which is
     -- subscribed. This does the same as the code below, without its functions, which take longer to create than to run.
     -- Where the token cannot be drawn, the code below grants the lock without one.

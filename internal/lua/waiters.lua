@@ -70,7 +70,7 @@ local function queue_waiters(all, timeouts, heartbeats, wishes, channel, how)
         local lease, _, _, since = (wished[i] or ''):match(wish_form)
         local own, shared = counts[channels[2 * i - 1]], is_relocks(field) and counts[channels[2 * i]] or 0
         local reachable = -1
-        if own and own + shared > 0 then
+        if (own or 0) + shared > 0 then
             reachable = 1
         elseif own and (lease or not is_relocks(field)) then
             reachable = 0

@@ -765,8 +765,6 @@ func TestErrorOfAProcessOfTheUser(t *testing.T) {
 	ctx := context.Background()
 	_, err := NewRedis(outer, Synced{}).Run(ctx, echoRequest().Call, false)
 	assert.ErrorIs(t, err, open)
-	_, err = InClusterMode(ctx, outer)
-	assert.ErrorIs(t, err, open)
 	p := NewPrompt(outer, outer)
 	p.Spawn = func(f func()) { f() }
 	p.proven.Store(true)

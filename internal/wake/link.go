@@ -243,16 +243,14 @@ func (l *link) read(conn Subscriber, heard *atomic.Bool) error {
 			heard.Store(true)
 		case !send.Answered(err):
 			return err
-		// The ping of a user without the permission to ping is answered with this refusal.
-		case strings.Contains(err.Error(), "'ping'"):
+		case ofPing(err):
 			continue
-		// So is the end of a subscription. It is not the answer to a SUBSCRIBE, of which one may be outstanding.
-		case strings.Contains(err.Error(), "unsubscribe'"):
+		case ofUnsubscribe(err):
 			l.warnOnce("", err)
 			continue
 		case l.router.Refused(err):
 			return err
-		case redis.HasErrorPrefix(err, "MOVED"), redis.HasErrorPrefix(err, "CLUSTERDOWN"):
+		case hasMoved(err):
 			l.noteMoved("")
 			continue
 		case isMomentary(err):
@@ -279,6 +277,21 @@ func (l *link) handle(message any) {
 			l.noteMoved(m.Channel)
 		}
 	}
+}
+
+// Refuses reports whether err is the answer of Redis to a SUBSCRIBE.
+func Refuses(err error) bool {
+	return send.Answered(err) && !ofPing(err) && !ofUnsubscribe(err) && (hasMoved(err) || !isMomentary(err))
+}
+
+// The ping of a user without the permission to ping is answered with such a refusal.
+func ofPing(err error) bool { return strings.Contains(err.Error(), "'ping'") }
+
+// So is the end of a subscription. It is not the answer to a SUBSCRIBE, of which one may be outstanding.
+func ofUnsubscribe(err error) bool { return strings.Contains(err.Error(), "unsubscribe'") }
+
+func hasMoved(err error) bool {
+	return redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "CLUSTERDOWN")
 }
 
 // isMomentary reports whether err, an answer of Redis, says nothing about a channel: Redis is loading, cannot save to

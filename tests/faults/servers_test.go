@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/wake"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -133,36 +135,185 @@ func TestForcedReleaseReachesClientsOfEveryKind(t *testing.T) {
 	})
 }
 
-// A forced release may be the first request of a Client. It reaches holders and waiters also if the servers say late that
-// they are in Cluster mode.
-func TestForcedReleaseWaitsForTheModeOfTheServers(t *testing.T) {
+// ofEitherMode returns Redis clients whose types do not tell the mode of their servers. The server at addr, which has all
+// slots, does not answer if it is asked for it.
+func ofEitherMode(t testing.TB, addr string) map[string]redis.UniversalClient {
+	ended := make(chan struct{})
+	t.Cleanup(func() { close(ended) })
+	silent := func() *redis.ClusterClient {
+		rdb := locktest.ClusterClient(t, addr)
+		rdb.AddHook(locktest.CommandHook(func(cmd redis.Cmder) {
+			if cmd.Name() == "hello" && len(cmd.Args()) == 1 { // that of a new connection names the protocol
+				<-ended
+			}
+		}))
+		return rdb
+	}
+	return map[string]redis.UniversalClient{
+		"ClusterClient that knows slots": silent(),
+		"AutoPipeliner":                  locktest.AutoPipeliner(t, silent()),
+	}
+}
+
+// asksForSlots returns a ClusterClient whose servers are in Cluster mode, because it asks them for their slots.
+func asksForSlots(t testing.TB, addr string) *redis.ClusterClient {
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}})
+	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
+	return rdb
+}
+
+// What a Client publishes reaches the waiters and holders of a Cluster, also with its first request, and without asking
+// a server for its mode.
+func TestMessagesReachAClusterThatTellsNoMode(t *testing.T) {
 	t.Parallel()
 	addr := testredis.StartCluster(t, 1, 0).Client().Options().Addrs[0]
-	b := locktest.NewBench(t, addr)
-	slow := locktest.ClusterClient(t, addr)
-	slow.AddHook(locktest.CommandHook(func(cmd redis.Cmder) {
-		if cmd.Name() == "hello" {
-			time.Sleep(time.Second / 2) // other requests do not wait for so long
+	for kind := range ofEitherMode(t, addr) {
+		for _, what := range []string{"ForceUnlock", "Unlock", "Unlock of a fair lock", "SetPermits"} {
+			t.Run(kind+", "+what, func(t *testing.T) {
+				t.Parallel()
+				b := locktest.NewBench(t, addr)
+				hour, rarely := WithPollInterval(time.Hour), WithWatchdogTimeout(locktest.Rarely)
+				publishes := b.ClientOn(ofEitherMode(t, addr)[kind], rarely)
+				holds, waits := b.ClientOn(asksForSlots(t, addr), rarely), b.ClientOn(asksForSlots(t, addr), hour)
+				ctx, owner := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+				var held, awaited Locker
+				var release func() error
+				switch what {
+				case "ForceUnlock":
+					held, awaited = holds.NewLock(b.LockName), waits.NewLock(b.LockName)
+					release = func() error {
+						testredis.Await(b, "the holder listens", locktest.Soon, func() bool {
+							return locktest.EngineOf(holds).Hub().IsConfirmed(record.ClientChannel(holds.ID()))
+						})
+						guarded, err := held.Guard(ctx)
+						b.Must(err)
+						freed, err := publishes.NewLock(b.LockName).ForceUnlock(ctx)
+						assert.True(b, freed)
+						locktest.Await(b, "the holder learns of the release", guarded.Done())
+						b.MustBe(held.Unlock(ctx), ErrLockLost)
+						return err
+					}
+				case "Unlock":
+					held, awaited = publishes.NewLock(b.LockName), waits.NewLock(b.LockName)
+					release = func() error { return held.Unlock(ctx) }
+				case "Unlock of a fair lock":
+					held, awaited = publishes.NewFairLock(b.LockName), waits.NewFairLock(b.LockName)
+					release = func() error { return held.Unlock(ctx) }
+				case "SetPermits":
+					held, awaited = holds.NewSemaphore(b.LockName, 1), waits.NewSemaphore(b.LockName, 1)
+					release = func() error { return publishes.NewSemaphore(b.LockName, 1).SetPermits(ctx, 2) }
+					defer func() { b.Must(held.Unlock(ctx)) }()
+				}
+				b.Must(held.Lock(ctx))
+				got := make(chan error, 1)
+				go func() { got <- awaited.Lock(owner) }()
+				testredis.Await(b, "the waiter has a place", locktest.Soon, func() bool {
+					i, err := holds.Inspect(ctx, b.LockName)
+					b.Must(err)
+					return len(i.Waiters) == 1 && i.Waiters[0].Reachable == ReachableYes
+				})
+				b.Must(release())
+				b.Must(locktest.Await(b, "the waiter acquires it", got))
+				b.Must(awaited.Unlock(owner))
+			})
 		}
-	}))
-	holder := b.ClientOn(locktest.ClusterClient(t, addr), WithWatchdogTimeout(locktest.Rarely))
-	w := b.Watch(holder.NewLock(b.LockName), b.ClientOn(slow).NewLock(b.LockName), func(l Locker, owner context.Context) error {
-		return l.Lock(owner)
+	}
+}
+
+// A RedLock has no time to ask its nodes for their mode.
+func TestRedLockIsReleasedByForceOnClustersThatTellNoMode(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	addrs := make([]string, 3)
+	for i := range addrs {
+		addrs[i] = testredis.StartCluster(t, 1, 0).Client().Options().Addrs[0]
+	}
+	for kind := range ofEitherMode(t, addrs[0]) {
+		b := locktest.NewBench(t, addrs[0])
+		var all, held []Locker
+		for _, addr := range addrs {
+			held = append(held, b.ClientOn(asksForSlots(t, addr)).NewLock(b.LockName))
+			all = append(all, b.ClientOn(ofEitherMode(t, addr)[kind]).NewLock(b.LockName))
+			b.Must(held[len(held)-1].LockLease(ctx, time.Hour))
+		}
+		freed, err := locktest.ClientOf(all[0]).NewRedLock(all...).ForceUnlock(ctx)
+		b.Must(err)
+		assert.True(t, freed, kind)
+		for _, l := range held {
+			locked, err := l.IsLocked(ctx)
+			b.Must(err)
+			assert.False(t, locked, kind)
+		}
+	}
+}
+
+// A user may have the permissions to publish and to subscribe for the mode of its servers only: those for the other
+// mode are not missed.
+func TestMessagesOfAUserWithThePermissionsForOneMode(t *testing.T) {
+	t.Parallel()
+	onServersOfBothModes(t, func(t *testing.T, addr string, inCluster bool) {
+		b := locktest.NewBench(t, addr)
+		rights, other := "-spublish -ssubscribe -sunsubscribe -pubsub|shardnumsub", redis.UniversalClient(b.Rdb)
+		if inCluster {
+			rights, other = "-publish -subscribe -unsubscribe -pubsub|numsub", asksForSlots(t, addr)
+		}
+		args := []any{"acl", "setuser", "one-way", "reset", "on", ">secret", "~*", "&*", "+@all"}
+		for _, right := range strings.Fields(rights) {
+			args = append(args, right)
+		}
+		b.Must(b.Rdb.Do(context.Background(), args...).Err())
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{
+			Username: "one-way", Password: "secret",
+			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+				return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: addr}}}}, nil
+			},
+		})
+		t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
+		clients := clientsOn(b, map[string]redis.UniversalClient{"either": rdb, "AutoPipeliner": locktest.AutoPipeliner(t, rdb), "other": other})
+		for _, kind := range locktest.RecordLocks {
+			for _, from := range []string{"either", "AutoPipeliner"} {
+				passes(b, kind, kind.Name+", from "+from, clients[from], clients["other"])
+				passes(b, kind, kind.Name+", to "+from, clients["other"], clients[from])
+			}
+		}
 	})
-	testredis.Await(b, "the holder listens", locktest.Soon, func() bool {
-		return locktest.EngineOf(holder).Hub().IsConfirmed(record.ClientChannel(holder.ID()))
+}
+
+// Redis answers twice for each channel that is subscribed in both ways: a refusal belongs to its channel.
+func TestRefusalOfAChannelThatIsSubscribedInBothWays(t *testing.T) {
+	t.Parallel()
+	onServersOfBothModes(t, func(t *testing.T, addr string, _ bool) {
+		b := locktest.NewBench(t, addr)
+		b.Must(b.Rdb.Do(context.Background(), "acl", "setuser", "default", "resetchannels", "&good*").Err())
+		for kind, rdb := range ofEitherMode(t, addr) {
+			hub := locktest.EngineOf(b.ClientOn(rdb)).Hub()
+			var all []*wake.Listener
+			for i := range 40 {
+				all = append(all, hub.Join([]string{"bad{x}", "good{x}"}[i*i%3%2]+fmt.Sprint(i)))
+			}
+			for _, l := range all {
+				<-l.Ready
+				good := strings.HasPrefix(l.Name(), "good")
+				assert.Equal(t, good, l.Confirmed(), "%s: %s", kind, l.Name())
+				assert.Equal(t, !good, l.Refused(), "%s: %s", kind, l.Name())
+				l.Leave()
+			}
+		}
 	})
-	waiter, owner := b.ClientOn(locktest.ClusterClient(t, addr), WithPollInterval(time.Hour)), ContextWithOwner(context.Background())
-	got := make(chan error, 1)
-	go func() { got <- waiter.NewLock(b.LockName).Lock(owner) }()
-	testredis.Await(b, "the waiter has a place", locktest.Soon, func() bool { return len(b.ClientsInLine()) == 1 })
-	freed, err := w.Forced.ForceUnlock(context.Background())
-	b.Must(err)
-	assert.True(t, freed)
-	b.Must(locktest.Await(b, "the waiter acquires it", got))
-	locktest.Await(b, "the holder learns of the release", w.Guarded.Done())
-	b.MustBe(w.Release(context.Background()), ErrLockLost)
-	b.Must(waiter.NewLock(b.LockName).Unlock(owner))
+}
+
+// Servers before Redis 7.0 have no sharded channels.
+func TestClientsOfEveryKindOnAServerWithoutShardedChannels(t *testing.T) {
+	t.Parallel()
+	addr := testredis.Start(t, "--rename-command", "SPUBLISH", "", "--rename-command", "SSUBSCRIBE", "").Addr()
+	b := locktest.NewBench(t, addr)
+	clients, other := clientsOn(b, clientsOf(t, addr, false)), b.ClientOn(b.Rdb, WithPollInterval(time.Hour))
+	for _, kind := range locktest.RecordLocks {
+		for name, c := range clients {
+			passes(b, kind, kind.Name+", from "+name, c, other)
+			passes(b, kind, kind.Name+", to "+name, other, c)
+		}
+	}
 }
 
 // A ClusterClient on a Sentinel deployment, and the client of redis.NewFailoverClient, notify each other, also after a

@@ -82,6 +82,8 @@ local function answer(script, types)
     return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
 end
 
+local in_both_ways = 'publish+spublish'
+
 local function now_ms()
     local clock = redis.call('time')
     return clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -110,6 +112,14 @@ local may_ask = true -- for the number of subscribers, as far as this run has tr
 
 local function subscribers(channels, how)
     local found = {}
+    if how == in_both_ways then
+        local plain, sharded = subscribers(channels, 'publish'), subscribers(channels, 'spublish')
+        for _, channel in ipairs(channels) do
+            local n = math.max(plain[channel] or 0, sharded[channel] or 0)
+            found[channel] = (n > 0 or plain[channel] and sharded[channel]) and n or nil
+        end
+        return found
+    end
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))
@@ -231,7 +241,7 @@ local function queue_waiters(all, timeouts, heartbeats, wishes, channel, how)
         local lease, _, _, since = (wished[i] or ''):match(wish_form)
         local own, shared = counts[channels[2 * i - 1]], is_relocks(field) and counts[channels[2 * i]] or 0
         local reachable = -1
-        if own and own + shared > 0 then
+        if (own or 0) + shared > 0 then
             reachable = 1
         elseif own and (lease or not is_relocks(field)) then
             reachable = 0

@@ -216,7 +216,15 @@ if not mine and hold_count ~= '1' then
     return {-1, 0, 0}
 end
 if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], field)) then
+local in_both_ways = 'publish+spublish'
+
 local function announce(how, channel, message)
+    if how == in_both_ways then
+        local plain = tonumber(redis.pcall('publish', channel, message))
+        local sharded = tonumber(redis.pcall('spublish', channel, message))
+        local received = math.max(plain or 0, sharded or 0)
+        return received, received > 0 or plain ~= nil and sharded ~= nil
+    end
     local received = redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
@@ -239,6 +247,11 @@ local function client_of(field) return field:sub(1, 36) end
 local may_ask = true -- for the number of subscribers, as far as this run has tried
 
 local function listeners(channel, how)
+    if how == in_both_ways then
+        local plain, sharded = listeners(channel, 'publish'), listeners(channel, 'spublish')
+        local n = math.max(plain or 0, sharded or 0)
+        return (n > 0 or plain and sharded) and n or nil
+    end
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
     may_ask = not n.err
     return may_ask and n[2] or nil
@@ -246,6 +259,14 @@ end
 
 local function subscribers(channels, how)
     local found = {}
+    if how == in_both_ways then
+        local plain, sharded = subscribers(channels, 'publish'), subscribers(channels, 'spublish')
+        for _, channel in ipairs(channels) do
+            local n = math.max(plain[channel] or 0, sharded[channel] or 0)
+            found[channel] = (n > 0 or plain[channel] and sharded[channel]) and n or nil
+        end
+        return found
+    end
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))
@@ -266,8 +287,14 @@ local function tell_granted(waiter, lease, token, channel, how)
         return true
     end
     local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
-    local heard = redis.pcall(how, channel, grant)
-    if type(heard) == 'table' then
+    local heard, may
+    if how == in_both_ways then
+        heard, may = announce(how, channel, grant)
+    else
+        heard = redis.pcall(how, channel, grant)
+        may = type(heard) == 'number'
+    end
+    if not may then
         return nil
     elseif heard > 0 and how == 'publish' and not may_ask then
         heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
@@ -839,7 +866,15 @@ local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local near_head = 32
+local in_both_ways = 'publish+spublish'
+
 local function announce(how, channel, message)
+    if how == in_both_ways then
+        local plain = tonumber(redis.pcall('publish', channel, message))
+        local sharded = tonumber(redis.pcall('spublish', channel, message))
+        local received = math.max(plain or 0, sharded or 0)
+        return received, received > 0 or plain ~= nil and sharded ~= nil
+    end
     local received = redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
@@ -850,7 +885,10 @@ end
 
 local function announce_release(how, channel, message)
     local received = announce(how, channel, message)
-    local known = received > 0 and how == 'publish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    local known = received > 0 and how ~= 'spublish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    if known and how == in_both_ways then
+        known = math.max(known, redis.pcall('pubsub', 'shardnumsub', channel)[2] or received)
+    end
     return known and math.min(received, known) or received
 end
 local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
@@ -905,7 +943,7 @@ if ends and is_idle(KEYS[2]) then
     if deleted == 1 then
         return {1, announce_release(how, channel, '0'), 0}
     end
-elseif ends then
+elseif ends and how ~= in_both_ways then
     local client = field:sub(1, 36)
     local head = redis.pcall('hmget', KEYS[2], 'first', 'granted', 'shared', client)
     local first, granted, shared, own = head[1], head[2], tonumber(head[3] or ''), head[4]
@@ -1078,6 +1116,11 @@ local function client_of(field) return field:sub(1, 36) end
 local may_ask = true -- for the number of subscribers, as far as this run has tried
 
 local function listeners(channel, how)
+    if how == in_both_ways then
+        local plain, sharded = listeners(channel, 'publish'), listeners(channel, 'spublish')
+        local n = math.max(plain or 0, sharded or 0)
+        return (n > 0 or plain and sharded) and n or nil
+    end
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
     may_ask = not n.err
     return may_ask and n[2] or nil
@@ -1085,6 +1128,14 @@ end
 
 local function subscribers(channels, how)
     local found = {}
+    if how == in_both_ways then
+        local plain, sharded = subscribers(channels, 'publish'), subscribers(channels, 'spublish')
+        for _, channel in ipairs(channels) do
+            local n = math.max(plain[channel] or 0, sharded[channel] or 0)
+            found[channel] = (n > 0 or plain[channel] and sharded[channel]) and n or nil
+        end
+        return found
+    end
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))
@@ -1105,8 +1156,14 @@ local function tell_granted(waiter, lease, token, channel, how)
         return true
     end
     local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
-    local heard = redis.pcall(how, channel, grant)
-    if type(heard) == 'table' then
+    local heard, may
+    if how == in_both_ways then
+        heard, may = announce(how, channel, grant)
+    else
+        heard = redis.pcall(how, channel, grant)
+        may = type(heard) == 'number'
+    end
+    if not may then
         return nil
     elseif heard > 0 and how == 'publish' and not may_ask then
         heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
@@ -1775,12 +1832,19 @@ local plain_next = false
 if KEYS[3] ~= lock and (plain or joins and mode == 'read' and redis.pcall('exists', KEYS[3]) == 1) then
 local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local near_head = 32
+local in_both_ways = 'publish+spublish'
+
 local tombstone_life = 60000
 local function client_of(field) return field:sub(1, 36) end
 
 local may_ask = true -- for the number of subscribers, as far as this run has tried
 
 local function listeners(channel, how)
+    if how == in_both_ways then
+        local plain, sharded = listeners(channel, 'publish'), listeners(channel, 'spublish')
+        local n = math.max(plain or 0, sharded or 0)
+        return (n > 0 or plain and sharded) and n or nil
+    end
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
     may_ask = not n.err
     return may_ask and n[2] or nil
@@ -1788,6 +1852,14 @@ end
 
 local function subscribers(channels, how)
     local found = {}
+    if how == in_both_ways then
+        local plain, sharded = subscribers(channels, 'publish'), subscribers(channels, 'spublish')
+        for _, channel in ipairs(channels) do
+            local n = math.max(plain[channel] or 0, sharded[channel] or 0)
+            found[channel] = (n > 0 or plain[channel] and sharded[channel]) and n or nil
+        end
+        return found
+    end
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))
@@ -2104,7 +2176,15 @@ local function answer(script, types)
     return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
 end
 
+local in_both_ways = 'publish+spublish'
+
 local function announce(how, channel, message)
+    if how == in_both_ways then
+        local plain = tonumber(redis.pcall('publish', channel, message))
+        local sharded = tonumber(redis.pcall('spublish', channel, message))
+        local received = math.max(plain or 0, sharded or 0)
+        return received, received > 0 or plain ~= nil and sharded ~= nil
+    end
     local received = redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
@@ -2115,7 +2195,10 @@ end
 
 local function announce_release(how, channel, message)
     local received = announce(how, channel, message)
-    local known = received > 0 and how == 'publish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    local known = received > 0 and how ~= 'spublish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    if known and how == in_both_ways then
+        known = math.max(known, redis.pcall('pubsub', 'shardnumsub', channel)[2] or received)
+    end
     return known and math.min(received, known) or received
 end
 local function now_ms()
@@ -2176,6 +2259,11 @@ local function client_of(field) return field:sub(1, 36) end
 local may_ask = true -- for the number of subscribers, as far as this run has tried
 
 local function listeners(channel, how)
+    if how == in_both_ways then
+        local plain, sharded = listeners(channel, 'publish'), listeners(channel, 'spublish')
+        local n = math.max(plain or 0, sharded or 0)
+        return (n > 0 or plain and sharded) and n or nil
+    end
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
     may_ask = not n.err
     return may_ask and n[2] or nil
@@ -2183,6 +2271,14 @@ end
 
 local function subscribers(channels, how)
     local found = {}
+    if how == in_both_ways then
+        local plain, sharded = subscribers(channels, 'publish'), subscribers(channels, 'spublish')
+        for _, channel in ipairs(channels) do
+            local n = math.max(plain[channel] or 0, sharded[channel] or 0)
+            found[channel] = (n > 0 or plain[channel] and sharded[channel]) and n or nil
+        end
+        return found
+    end
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))
@@ -2203,8 +2299,14 @@ local function tell_granted(waiter, lease, token, channel, how)
         return true
     end
     local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
-    local heard = redis.pcall(how, channel, grant)
-    if type(heard) == 'table' then
+    local heard, may
+    if how == in_both_ways then
+        heard, may = announce(how, channel, grant)
+    else
+        heard = redis.pcall(how, channel, grant)
+        may = type(heard) == 'number'
+    end
+    if not may then
         return nil
     elseif heard > 0 and how == 'publish' and not may_ask then
         heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
@@ -2917,7 +3019,15 @@ local function answer(script, types)
     return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
 end
 
+local in_both_ways = 'publish+spublish'
+
 local function announce(how, channel, message)
+    if how == in_both_ways then
+        local plain = tonumber(redis.pcall('publish', channel, message))
+        local sharded = tonumber(redis.pcall('spublish', channel, message))
+        local received = math.max(plain or 0, sharded or 0)
+        return received, received > 0 or plain ~= nil and sharded ~= nil
+    end
     local received = redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
@@ -2986,6 +3096,11 @@ local function client_of(field) return field:sub(1, 36) end
 local may_ask = true -- for the number of subscribers, as far as this run has tried
 
 local function listeners(channel, how)
+    if how == in_both_ways then
+        local plain, sharded = listeners(channel, 'publish'), listeners(channel, 'spublish')
+        local n = math.max(plain or 0, sharded or 0)
+        return (n > 0 or plain and sharded) and n or nil
+    end
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
     may_ask = not n.err
     return may_ask and n[2] or nil
@@ -2993,6 +3108,14 @@ end
 
 local function subscribers(channels, how)
     local found = {}
+    if how == in_both_ways then
+        local plain, sharded = subscribers(channels, 'publish'), subscribers(channels, 'spublish')
+        for _, channel in ipairs(channels) do
+            local n = math.max(plain[channel] or 0, sharded[channel] or 0)
+            found[channel] = (n > 0 or plain[channel] and sharded[channel]) and n or nil
+        end
+        return found
+    end
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))
@@ -3013,8 +3136,14 @@ local function tell_granted(waiter, lease, token, channel, how)
         return true
     end
     local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
-    local heard = redis.pcall(how, channel, grant)
-    if type(heard) == 'table' then
+    local heard, may
+    if how == in_both_ways then
+        heard, may = announce(how, channel, grant)
+    else
+        heard = redis.pcall(how, channel, grant)
+        may = type(heard) == 'number'
+    end
+    if not may then
         return nil
     elseif heard > 0 and how == 'publish' and not may_ask then
         heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
@@ -3894,7 +4023,15 @@ local function answer(script, types)
     return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
 end
 
+local in_both_ways = 'publish+spublish'
+
 local function announce(how, channel, message)
+    if how == in_both_ways then
+        local plain = tonumber(redis.pcall('publish', channel, message))
+        local sharded = tonumber(redis.pcall('spublish', channel, message))
+        local received = math.max(plain or 0, sharded or 0)
+        return received, received > 0 or plain ~= nil and sharded ~= nil
+    end
     local received = redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
@@ -3905,7 +4042,10 @@ end
 
 local function announce_release(how, channel, message)
     local received = announce(how, channel, message)
-    local known = received > 0 and how == 'publish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    local known = received > 0 and how ~= 'spublish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    if known and how == in_both_ways then
+        known = math.max(known, redis.pcall('pubsub', 'shardnumsub', channel)[2] or received)
+    end
     return known and math.min(received, known) or received
 end
 local function now_ms()
@@ -3970,6 +4110,11 @@ local function client_of(field) return field:sub(1, 36) end
 local may_ask = true -- for the number of subscribers, as far as this run has tried
 
 local function listeners(channel, how)
+    if how == in_both_ways then
+        local plain, sharded = listeners(channel, 'publish'), listeners(channel, 'spublish')
+        local n = math.max(plain or 0, sharded or 0)
+        return (n > 0 or plain and sharded) and n or nil
+    end
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
     may_ask = not n.err
     return may_ask and n[2] or nil
@@ -3977,6 +4122,14 @@ end
 
 local function subscribers(channels, how)
     local found = {}
+    if how == in_both_ways then
+        local plain, sharded = subscribers(channels, 'publish'), subscribers(channels, 'spublish')
+        for _, channel in ipairs(channels) do
+            local n = math.max(plain[channel] or 0, sharded[channel] or 0)
+            found[channel] = (n > 0 or plain[channel] and sharded[channel]) and n or nil
+        end
+        return found
+    end
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))
@@ -3997,8 +4150,14 @@ local function tell_granted(waiter, lease, token, channel, how)
         return true
     end
     local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
-    local heard = redis.pcall(how, channel, grant)
-    if type(heard) == 'table' then
+    local heard, may
+    if how == in_both_ways then
+        heard, may = announce(how, channel, grant)
+    else
+        heard = redis.pcall(how, channel, grant)
+        may = type(heard) == 'number'
+    end
+    if not may then
         return nil
     elseif heard > 0 and how == 'publish' and not may_ask then
         heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)

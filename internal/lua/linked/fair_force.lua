@@ -94,7 +94,15 @@ local function answer(script, types)
     return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
 end
 
+local in_both_ways = 'publish+spublish'
+
 local function announce(how, channel, message)
+    if how == in_both_ways then
+        local plain = tonumber(redis.pcall('publish', channel, message))
+        local sharded = tonumber(redis.pcall('spublish', channel, message))
+        local received = math.max(plain or 0, sharded or 0)
+        return received, received > 0 or plain ~= nil and sharded ~= nil
+    end
     local received = redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
@@ -160,6 +168,11 @@ local function client_of(field) return field:sub(1, 36) end
 local may_ask = true -- for the number of subscribers, as far as this run has tried
 
 local function listeners(channel, how)
+    if how == in_both_ways then
+        local plain, sharded = listeners(channel, 'publish'), listeners(channel, 'spublish')
+        local n = math.max(plain or 0, sharded or 0)
+        return (n > 0 or plain and sharded) and n or nil
+    end
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
     may_ask = not n.err
     return may_ask and n[2] or nil
@@ -174,8 +187,14 @@ local function tell_granted(waiter, lease, token, channel, how)
         return true
     end
     local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
-    local heard = redis.pcall(how, channel, grant)
-    if type(heard) == 'table' then
+    local heard, may
+    if how == in_both_ways then
+        heard, may = announce(how, channel, grant)
+    else
+        heard = redis.pcall(how, channel, grant)
+        may = type(heard) == 'number'
+    end
+    if not may then
         return nil
     elseif heard > 0 and how == 'publish' and not may_ask then
         heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)

@@ -3,7 +3,15 @@ local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local near_head = 32
+local in_both_ways = 'publish+spublish'
+
 local function announce(how, channel, message)
+    if how == in_both_ways then
+        local plain = tonumber(redis.pcall('publish', channel, message))
+        local sharded = tonumber(redis.pcall('spublish', channel, message))
+        local received = math.max(plain or 0, sharded or 0)
+        return received, received > 0 or plain ~= nil and sharded ~= nil
+    end
     local received = redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
@@ -14,7 +22,10 @@ end
 
 local function announce_release(how, channel, message)
     local received = announce(how, channel, message)
-    local known = received > 0 and how == 'publish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    local known = received > 0 and how ~= 'spublish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    if known and how == in_both_ways then
+        known = math.max(known, redis.pcall('pubsub', 'shardnumsub', channel)[2] or received)
+    end
     return known and math.min(received, known) or received
 end
 local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
@@ -69,7 +80,7 @@ if ends and is_idle(KEYS[2]) then
     if deleted == 1 then
         return {1, announce_release(how, channel, '0'), 0}
     end
-elseif ends then
+elseif ends and how ~= in_both_ways then
     local client = field:sub(1, 36)
     local head = redis.pcall('hmget', KEYS[2], 'first', 'granted', 'shared', client)
     local first, granted, shared, own = head[1], head[2], tonumber(head[3] or ''), head[4]
@@ -242,6 +253,11 @@ local function client_of(field) return field:sub(1, 36) end
 local may_ask = true -- for the number of subscribers, as far as this run has tried
 
 local function listeners(channel, how)
+    if how == in_both_ways then
+        local plain, sharded = listeners(channel, 'publish'), listeners(channel, 'spublish')
+        local n = math.max(plain or 0, sharded or 0)
+        return (n > 0 or plain and sharded) and n or nil
+    end
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
     may_ask = not n.err
     return may_ask and n[2] or nil
@@ -249,6 +265,14 @@ end
 
 local function subscribers(channels, how)
     local found = {}
+    if how == in_both_ways then
+        local plain, sharded = subscribers(channels, 'publish'), subscribers(channels, 'spublish')
+        for _, channel in ipairs(channels) do
+            local n = math.max(plain[channel] or 0, sharded[channel] or 0)
+            found[channel] = (n > 0 or plain[channel] and sharded[channel]) and n or nil
+        end
+        return found
+    end
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))
@@ -269,8 +293,14 @@ local function tell_granted(waiter, lease, token, channel, how)
         return true
     end
     local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
-    local heard = redis.pcall(how, channel, grant)
-    if type(heard) == 'table' then
+    local heard, may
+    if how == in_both_ways then
+        heard, may = announce(how, channel, grant)
+    else
+        heard = redis.pcall(how, channel, grant)
+        may = type(heard) == 'number'
+    end
+    if not may then
         return nil
     elseif heard > 0 and how == 'publish' and not may_ask then
         heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)

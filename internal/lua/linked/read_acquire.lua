@@ -154,12 +154,19 @@ local plain_next = false
 if KEYS[3] ~= lock and (plain or joins and mode == 'read' and redis.pcall('exists', KEYS[3]) == 1) then
 local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local near_head = 32
+local in_both_ways = 'publish+spublish'
+
 local tombstone_life = 60000
 local function client_of(field) return field:sub(1, 36) end
 
 local may_ask = true -- for the number of subscribers, as far as this run has tried
 
 local function listeners(channel, how)
+    if how == in_both_ways then
+        local plain, sharded = listeners(channel, 'publish'), listeners(channel, 'spublish')
+        local n = math.max(plain or 0, sharded or 0)
+        return (n > 0 or plain and sharded) and n or nil
+    end
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
     may_ask = not n.err
     return may_ask and n[2] or nil
@@ -167,6 +174,14 @@ end
 
 local function subscribers(channels, how)
     local found = {}
+    if how == in_both_ways then
+        local plain, sharded = subscribers(channels, 'publish'), subscribers(channels, 'spublish')
+        for _, channel in ipairs(channels) do
+            local n = math.max(plain[channel] or 0, sharded[channel] or 0)
+            found[channel] = (n > 0 or plain[channel] and sharded[channel]) and n or nil
+        end
+        return found
+    end
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))

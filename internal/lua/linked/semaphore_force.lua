@@ -42,7 +42,15 @@ local function answer(script, types)
     return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
 end
 
+local in_both_ways = 'publish+spublish'
+
 local function announce(how, channel, message)
+    if how == in_both_ways then
+        local plain = tonumber(redis.pcall('publish', channel, message))
+        local sharded = tonumber(redis.pcall('spublish', channel, message))
+        local received = math.max(plain or 0, sharded or 0)
+        return received, received > 0 or plain ~= nil and sharded ~= nil
+    end
     local received = redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
@@ -53,7 +61,10 @@ end
 
 local function announce_release(how, channel, message)
     local received = announce(how, channel, message)
-    local known = received > 0 and how == 'publish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    local known = received > 0 and how ~= 'spublish' and redis.pcall('pubsub', 'numsub', channel)[2]
+    if known and how == in_both_ways then
+        known = math.max(known, redis.pcall('pubsub', 'shardnumsub', channel)[2] or received)
+    end
     return known and math.min(received, known) or received
 end
 local function now_ms()
@@ -158,6 +169,14 @@ local may_ask = true -- for the number of subscribers, as far as this run has tr
 
 local function subscribers(channels, how)
     local found = {}
+    if how == in_both_ways then
+        local plain, sharded = subscribers(channels, 'publish'), subscribers(channels, 'spublish')
+        for _, channel in ipairs(channels) do
+            local n = math.max(plain[channel] or 0, sharded[channel] or 0)
+            found[channel] = (n > 0 or plain[channel] and sharded[channel]) and n or nil
+        end
+        return found
+    end
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))
@@ -178,8 +197,14 @@ local function tell_granted(waiter, lease, token, channel, how)
         return true
     end
     local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
-    local heard = redis.pcall(how, channel, grant)
-    if type(heard) == 'table' then
+    local heard, may
+    if how == in_both_ways then
+        heard, may = announce(how, channel, grant)
+    else
+        heard = redis.pcall(how, channel, grant)
+        may = type(heard) == 'number'
+    end
+    if not may then
         return nil
     elseif heard > 0 and how == 'publish' and not may_ask then
         heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
