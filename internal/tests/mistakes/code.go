@@ -236,11 +236,11 @@ var Code = []Mistake{
 	return ch.again
 }
 
-// noteMoved`,
+// wakeAll wakes`,
 			`	return ch.again
 }
 
-// noteMoved`,
+// wakeAll wakes`,
 		}},
 	},
 	{
