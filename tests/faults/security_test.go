@@ -290,7 +290,7 @@ func (u use) all(one, rival locktest.LockMaker, name string) (err error) {
 // No script calls a command that the page does not list: some are called seldom.
 func TestScriptsCallNoOtherCommands(t *testing.T) {
 	t.Parallel()
-	ofUse := []string{"+publish", "+pubsub", "+info", "+type"}
+	ofUse := []string{"+publish", "+spublish", "+pubsub", "+info", "+type"}
 	ofLock := "+del +hdel +hexists +hget +hmget +hlen +hrandfield +hset +pexpire +pttl +time +exists +incr +set"
 	ofType := map[string]string{ // and of scripts whose names begin like this
 		"lock": ofLock, "force": ofLock, "renew": ofLock, "free": ofLock,
