@@ -79,7 +79,7 @@ func TestErrorsAreClassified(t *testing.T) {
 		refusal("NOPERM User alice has no permissions to run the 'evalsha' command"): true,
 		refusal("NOPERM No permissions to access a key"):                             true,
 		fmt.Errorf("wrapped: %w", refusal("WRONGPASS x")):                            true,
-		orMisled(refusal("Protocol error: unauthenticated multibulk length")):    true,
+		orMisled(refusal("Protocol error: unauthenticated multibulk length")):        true,
 
 		refusal("NOPERM x script: 4ad233bc, on @user_script:1."):                                              false,
 		refusal("ERR ACL failure in script: User alice has no permissions to run the 'set' command"):          false,
