@@ -266,7 +266,7 @@ func (l *semaphore) ReadReply(a contract.Attempt, r reply) (contract.Outcome, er
 	g.Differs, g.Stored = differs, stored
 	g.Total = max(total, 1) // as fits in permit.lua: whoever wants one permit waits for it, even if there are none
 	if g.Status == contract.Held {
-		g.More = int(r[1])
+		g.Token, g.More = 0, int(r[1])
 	}
 	return g.WithStanding(r), err
 }

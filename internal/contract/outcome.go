@@ -42,14 +42,14 @@ type View struct {
 	TTL    time.Duration // of the record; negative: there is no record, or it has no lease
 }
 
-// ParseOutcome reads what all lock types have in the reply to an attempt: {1, following, token} (see readTokens) is
-// Held, {0, pttl, ?} Busy, and {-1, ?, ?} Gone. The numbers shown as ? differ between lock types, which read them by
-// themselves.
+// ParseOutcome reads what all lock types have in the reply to an attempt: {1, token, following} is Held, with the
+// fencing token of the hold, or 0, and how many more the caller was given after it, for the holds that follow in this
+// process; {0, pttl, ?} is Busy, and {-1, ?, ?} Gone. The numbers shown as ? differ between lock types, which read them
+// by themselves.
 func ParseOutcome(r send.Reply) (Outcome, error) {
 	switch r[0] {
 	case 1:
-		token, following := readTokens(r)
-		return Outcome{Status: Held, Token: token, Following: following}, nil
+		return Outcome{Status: Held, Token: r[1], Following: int(r[2])}, nil
 	case 0:
 		return Outcome{Status: Busy, Wait: send.FromMilliseconds(r[1]), TTL: send.FromMilliseconds(r[1])}, nil
 	case -1:
@@ -78,14 +78,4 @@ func (o Outcome) WithEntry(a Attempt, heartbeat time.Duration) Outcome {
 		}
 	}
 	return o
-}
-
-// readTokens reads the tokens in the reply {1, following, token} to an attempt that was granted: the token of the hold,
-// and how many more the caller was given after it, for the holds that follow in this process. Only a fenced lock has a
-// token; of a semaphore the second number counts free permits.
-func readTokens(r send.Reply) (token int64, following int) {
-	if r[2] == 0 {
-		return 0, 0
-	}
-	return r[2], int(r[1])
 }

@@ -285,7 +285,7 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 				false,
 			)
 			require.NoError(t, err)
-			require.EqualValues(t, 1, answer.([]any)[0])
+			require.Contains(t, answer, "1 ")
 			behind.Wait()
 			assert.True(t, slices.IsSorted(order), "served in the order %v", order)
 			assert.Len(t, order, 10, "served in the order %v", order)

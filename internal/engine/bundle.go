@@ -57,7 +57,7 @@ func (t *target) read(r send.Reply) (contract.Outcome, error) {
 	return o, err
 }
 
-// heldBefore is the second number of the reply for a target that a bundle has neither acquired nor rolled back: see
+// heldBefore is the third number of the reply for a target that a bundle has neither acquired nor rolled back: see
 // internal/lua/bundle.lua.
 const heldBefore = -1
 
@@ -83,7 +83,7 @@ func (res *Answer) readAll(targets []target, replies []send.Reply) (err error) {
 		res.at = i
 		res.tokens = append(res.tokens, res.Token)
 		queued = queued || res.LeavesEntry
-		stays = stays || i < len(replies)-1 && r[1] == heldBefore
+		stays = stays || i < len(replies)-1 && r[2] == heldBefore
 	}
 	res.LeavesEntry, res.stays = queued, stays && res.Status != contract.Held
 	if res.Status == contract.Held && len(replies) < len(targets) {

@@ -57,7 +57,7 @@ func FuzzBundleAnswers(f *testing.F) {
 		replies := make([]send.Reply, len(answers))
 		all := len(answers) == len(targets)
 		for i, a := range answers {
-			replies[i] = send.Reply{int64(int8(a)), int64(i), int64(i) + 100}
+			replies[i] = send.Reply{int64(int8(a)), int64(i) + 100, int64(i)}
 			all = all && a == 1
 		}
 		var got Answer

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -133,12 +134,12 @@ func (r *Redis) Run(ctx context.Context, c send.Call, _ bool) (any, error) {
 	if err := ctx.Err(); r.Bound && err != nil {
 		return nil, err
 	}
-	var answer []any // an attempt that runs late writes to it later
+	var answer string // an attempt that runs late writes to it later
 	err := r.do(c.Args[0].(string), func() {
 		if b, ok := c.Args[len(c.Args)-1].(bundle); ok {
 			answer = r.acquireAll(b)
 		} else {
-			answer = list(r.run(c))
+			answer = text(r.run(c))
 		}
 	})
 	if err != nil {
@@ -155,37 +156,40 @@ func Bundle(acquire, rollBack []send.Call) send.Call {
 	return send.Call{Keys: acquire[0].Keys, Args: []any{"bundle", bundle{acquire, rollBack}}}
 }
 
-func (r *Redis) acquireAll(b bundle) (answer []any) {
+func (r *Redis) acquireAll(b bundle) string {
+	var replies []send.Reply
 	stays := make([]bool, len(b.acquire))
 	for i, c := range b.acquire {
 		rec := r.Record(c.Keys[0])
 		stays[i] = rec != nil && rec.Field == c.Args[1].(string) && c.Args[3].(int) == 1
 		reply := r.run(c)
-		answer = append(answer, list(reply)...)
+		replies = append(replies, reply)
 		if reply[0] == 1 {
 			continue
 		}
 		for j, undo := range b.rollBack[:i] {
 			if stays[j] {
-				answer[3*j+1] = int64(-1)
+				replies[j][2] = -1
 			} else {
 				r.run(undo)
 			}
 		}
 		break
 	}
-	return answer
+	return text(replies...)
 }
 
-// list returns the answer of Redis that r is read from.
-func list(r send.Reply) []any { return []any{r[0], r[1], r[2]} }
+// text returns the answer of Redis that replies are read from.
+func text(replies ...send.Reply) string {
+	return strings.NewReplacer("[", "", "]", "").Replace(fmt.Sprint(replies))
+}
 
 // RunAll runs calls as one request.
 func (r *Redis) RunAll(_ context.Context, calls []send.Call, _ bool) []send.Outcome {
 	outcomes := make([]send.Outcome, len(calls))
 	err := r.do(calls[0].Args[0].(string), func() {
 		for i, c := range calls {
-			outcomes[i].Answer = list(r.run(c))
+			outcomes[i].Answer = text(r.run(c))
 		}
 	})
 	if err != nil {
@@ -263,7 +267,7 @@ func (r *Redis) acquire(rec *Record, name, field string, lease time.Duration, le
 	case rec == nil && level == 1:
 		r.Records[name] = &Record{field, 1, time.Now().Add(lease)}
 		r.Tokens++
-		return send.Reply{1, 0, r.Tokens}
+		return send.Reply{1, r.Tokens}
 	case rec == nil || rec.Field != field && level > 1:
 		return send.Reply{-1}
 	case rec.Field != field:
@@ -278,5 +282,5 @@ func (r *Redis) acquire(rec *Record, name, field string, lease time.Duration, le
 	}
 	first := r.Tokens + 1
 	r.Tokens += int64(tokens)
-	return send.Reply{1, int64(tokens - 1), first}
+	return send.Reply{1, first, int64(tokens - 1)}
 }

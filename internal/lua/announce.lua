@@ -1,10 +1,11 @@
 -- Prelude of the scripts that publish messages.
 --
--- Defines  announce(how, channel, message)          publishes message; returns the number of connections that received
---          it, as far as this server knows, and whether this user may publish it.
--- Defines  announce_release(how, channel, message)  publishes that a lock is free; returns how many of the connections
---          that received it are subscribed to this channel. A program that is subscribed to a pattern, to show all
---          messages, is no waiter. It counts only if this user may not ask for the number of subscribers.
+-- Defines  announce(how, channel, message, answer)          publishes message; returns the number of connections that
+--          received it, as far as this server knows, and whether this user may publish it. answer is what Redis said if
+--          the common case of the script has published the message, else nil.
+-- Defines  announce_release(how, channel, message, answer)  publishes that a lock is free; returns how many of the
+--          connections that received it are subscribed to this channel. A program that is subscribed to a pattern, to
+--          show all messages, is no waiter. It counts only if this user may not ask for the number of subscribers.
 --
 -- Defines  in_both_ways                             how of a client that does not know which command its servers need.
 --
@@ -18,14 +19,14 @@
 
 local in_both_ways = 'publish+spublish'
 
-local function announce(how, channel, message)
+local function announce(how, channel, message, answer)
     if how == in_both_ways then
         local plain = tonumber(redis.pcall('publish', channel, message))
         local sharded = tonumber(redis.pcall('spublish', channel, message))
         local received = math.max(plain or 0, sharded or 0)
         return received, received > 0 or plain ~= nil and sharded ~= nil
     end
-    local received = redis.pcall(how, channel, message)
+    local received = answer or redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
     end
@@ -34,8 +35,8 @@ local function announce(how, channel, message)
 end
 
 -- Sharded channels have no patterns.
-local function announce_release(how, channel, message)
-    local received = announce(how, channel, message)
+local function announce_release(how, channel, message, answer)
+    local received = announce(how, channel, message, answer)
     local known = received > 0 and how ~= 'spublish' and redis.pcall('pubsub', 'numsub', channel)[2]
     if known and how == in_both_ways then
         known = math.max(known, redis.pcall('pubsub', 'shardnumsub', channel)[2] or received)

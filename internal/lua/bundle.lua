@@ -5,7 +5,7 @@
 --          number of arguments of acquire and of roll_back, the arguments of acquire, and those of roll_back.
 -- Returns  for each lock that the script tried to acquire, in order, the three integers that its acquire returned. If
 --          the last three begin with 1, all locks are held. Else the script has acquired none: those in front that were
---          held with the field before, and still are, have -1 as their second number.
+--          held with the field before, and still are, have -1 as their third number.
 --
 -- A pair of scripts acquires one lock and rolls this back. The linker puts a script, as a function of KEYS and ARGV, in
 -- the place of each mark below. bundle.go numbers the pairs in this order.
@@ -51,20 +51,18 @@ for i = 1, tonumber(ARGV[1]) do
     -- A hold count above 1 is that of a hold, and is set back.
     local stays = args[3] == '1' and redis.pcall('hexists', keys[1], args[1] .. endings[number]) == 1
     local answer = script.acquire(keys, args)
-    -- At most 3.
-    for _, n in ipairs(answer) do
-        answers[#answers + 1] = n
-    end
-    if answer[1] ~= 1 then
-        answers = answer.err and with_index(answer.err, key) or answers
+    local failed = type(answer) == 'table' and answer.err
+    answers[i] = type(answer) == 'number' and string.format('1 %.0f 0', answer) or answer
+    if failed or not answers[i]:find('^1 ') then
+        answers = failed and with_index(failed, key) or answers
         -- At most #ARGV.
         for j = i - 1, 1, -1 do
             local a = acquired[j]
             if a.stays then
-                answers[3 * j - 1] = -1 -- after an error, this has no effect
+                answers[j] = answers[j] and answers[j]:gsub('%d+$', '-1', 1) -- nil after an error
             else
                 local undone = a.roll_back(a.keys, a.args)
-                answers = undone.err and with_index(undone.err, a.key) or answers -- that lock may be held
+                answers = type(undone) == 'table' and with_index(undone.err, a.key) or answers -- that lock may be held
             end
         end
         break
@@ -73,4 +71,4 @@ for i = 1, tonumber(ARGV[1]) do
         args = part(ARGV, at + 4 + n_acquire, n_roll_back)}
     key, at = key + n_keys, at + 4 + n_acquire + n_roll_back
 end
-return answers
+return answers.err and answers or table.concat(answers, ' ')

@@ -18,7 +18,7 @@
 -- ARGV[8]  1 if the lock is fenced, else 0.
 -- ARGV[9]  the channel of a waiter, without its field: see queue.lua.
 -- ARGV[10]  the command that publishes: see announce.lua.
--- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, legacy} busy (pttl -1: it is not the caller's turn),
+-- Returns  {1, token, 0} held (token 0: not fenced), {0, pttl, legacy} busy (pttl -1: it is not the caller's turn),
 --          {-1, 0, 0} there is no hold to re-enter. legacy is 2 if the release may be announced on the channel of the
 --          waiter alone, 3 if it will be because this server does not know the subscription of the caller's client,
 --          else 0. Four is added for each place in front of a caller that can be granted the lock by a message, up to
@@ -26,6 +26,28 @@
 --
 -- Repeatable: the hold count is set and not incremented, a lease is never shortened, and a waiter has one place. The
 -- script refuses a hash that no lock writes before it writes anything: see record.lua.
+
+local token
+
+--[[common case]]
+-- The lock is free, nobody waits, and there are no wishes, where a late request would find its tombstone. After an error
+-- the code below runs, and reports it.
+if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[5]) == 0 then
+    token = 0
+    if KEYS[6] then -- drawn first: if the counter is not a number, the lock must not be acquired
+        --[[preludes]]
+        token = take_token(KEYS[6])
+    end
+    if token and redis.pcall('hset', KEYS[1], ARGV[1], '1') == 1 then
+        if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
+            return token
+        end
+        if type(redis.pcall('hdel', KEYS[1], ARGV[1])) == 'table' then -- as undo of record.lua
+            redis.pcall('del', KEYS[1])
+        end
+    end
+end
+--[[end]]
 
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
@@ -101,7 +123,7 @@ if pttl ~= -2 and not mine and not over then -- the caller is going to wait
 end
 
 local may_hold = hold_count == '1' and not over and (mine or pttl == -2)
-local token = may_hold and draw_token(q.tokens) or 0 -- before the first write, because it may refuse
+token = token or may_hold and draw_token(q.tokens) or 0 -- before the first write, because it may refuse
 
 local first, evicted = evict_dead(q, now, heartbeat_ttl)
 local passed = 0 -- waiters in front of first whose subscriptions are lost
@@ -154,4 +176,4 @@ if not mine then
 elseif pttl < tonumber(lease) then
     redis.call('pexpire', lock, lease)
 end
-return {1, 0, token}
+return {1, token, 0}

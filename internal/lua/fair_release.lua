@@ -23,6 +23,18 @@
 -- field belongs to one acquire operation. The script refuses a hash that no lock writes before it writes anything:
 -- see record.lua. A rollback leaves such a hash as it is, and still removes the waiter from the queue.
 
+local found -- the answer of Redis
+
+--[[common case]]
+-- The hold ends, and nobody waits.
+if ARGV[2] == '0' and ARGV[5] == '0' and ARGV[6] == '0' and redis.pcall('exists', KEYS[2]) == 0 then
+    found = redis.pcall('hdel', KEYS[1], ARGV[1]) -- deleting the only field deletes the record
+    if found == 1 then
+        return 0
+    end
+end
+--[[end]]
+
 local field, left, heartbeat_ttl, late = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5] == '1'
 local rolls_back = ARGV[6] == '1'
 local q = {
@@ -30,9 +42,8 @@ local q = {
     wait_timeout = tonumber(ARGV[3]), channel = ARGV[7], how = ARGV[8],
 }
 
-local found -- the answer of Redis
 if left == '0' then
-    found = redis.pcall('hdel', q.lock, field) -- deleting the only field deletes the record
+    found = found or redis.pcall('hdel', q.lock, field)
 else
     found = redis.pcall('hexists', q.lock, field)
 end

@@ -42,9 +42,7 @@ for n = 1, locks do
         read, told = pcall(is_told, KEYS[n], KEYS[locks + n], ARGV[n + 2])
     end
     if ends or not read or not told then
-        found[#found + 1] = 1
-        found[#found + 1] = n
-        found[#found + 1] = 0
+        found[#found + 1] = '1 ' .. n .. ' 0'
     end
 end
-return found
+return table.concat(found, ' ')

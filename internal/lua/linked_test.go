@@ -112,5 +112,8 @@ func TestShortCutsAreMarked(t *testing.T) {
 			found = append(found, name)
 		}
 	}
-	assert.Equal(t, []string{"bundle", "lock_acquire", "lock_release", "semaphore_acquire"}, found)
+	assert.Equal(t, []string{
+		"bundle", "fair_acquire", "fair_release", "lock_acquire", "lock_release", "read_acquire", "read_release",
+		"semaphore_acquire", "semaphore_release", "write_acquire", "write_release",
+	}, found)
 }

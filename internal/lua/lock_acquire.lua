@@ -17,7 +17,7 @@
 -- ARGV[7]  the channel on which a release is announced, which push and poll have to name; the channel of a client is
 --          this one with :client appended.
 -- ARGV[8]  the command that publishes: see announce.lua. The default is publish.
--- Returns  {1, following, token} held (token 0: not fenced); the following tokens after that one are those of the
+-- Returns  {1, token, following} held (token 0: not fenced); the following tokens after that one are those of the
 --          caller, too. {0, pttl, place} busy, {-1, 0, 0} there is no hold to re-enter.
 --          place is 1 plus four for each place in front if the caller has a place in the line, 2 if the release will
 --          be announced on the channel of the lock alone, 3 if the caller has no place because this server does not
@@ -26,26 +26,38 @@
 -- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
 -- A hash that no lock writes is refused: see record.lua.
 
+local there = ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2])
+local token, following
+
+--[[common case]]
+-- The lock is free, and there is no line, where a late request would find its tombstone. After an error the code below
+-- runs, and reports it.
+if there == 0 then
+    token = 0
+    if KEYS[3] then -- drawn first: if the counter is not a number, the lock must not be acquired
+        --[[preludes]]
+        token, following = take_token(KEYS[3])
+    end
+    if token and redis.pcall('hset', KEYS[1], ARGV[1], '1') == 1 and redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
+        return token
+    end
+end
+--[[end]]
+
 local lock, tokens = KEYS[1], KEYS[3]
 local field, hold_count, delivery = ARGV[1], ARGV[3], ARGV[4] or 'defer'
 local asked, channel, how = ARGV[6], ARGV[7], ARGV[8] or 'publish'
 local fenced = tokens and '1' or '0'
 local waits = delivery == 'push' or delivery == 'poll'
 
-local token, following
-
 --[[short cut]]
--- The most common case: the lock is free, and no process waits. After an error the code below runs, and reports it.
-local there = hold_count == '1' and redis.pcall('exists', lock, KEYS[2])
+-- A common case: the lock is free, and no process waits, but the line has tombstones.
 if there == 1 and is_idle_for(KEYS[2], field) then -- the key that exists is the line
-    there = 0
-end
-if there == 0 then -- drawn first: if the counter is not a number, the lock must not be acquired
     token, following = take_token(tokens)
-end
-if token and type(redis.pcall('hset', lock, field, hold_count)) == 'number' and
-    type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
-    return {1, following, token}
+    if token and type(redis.pcall('hset', lock, field, hold_count)) == 'number' and
+        type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
+        return string.format('1 %.0f %.0f', token, following)
+    end
 end
 
 -- The most common case of a lock in use by several processes: the holder was granted the lock by the line, and the
@@ -60,7 +72,7 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
         local pttl = not (waits and head[5]) and redis.pcall('pttl', lock)
         local known = type(pttl) == 'number'
         if known and not waits then
-            return {0, pttl, 0}
+            return string.format('0 %.0f 0', pttl)
         end
         local subscribed = known and (delivery == 'poll' or
             redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. client)[2] ~= 0)
@@ -71,7 +83,7 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
             local place = string.format(place_format, number, 'new', delivery, ARGV[2], fenced, asked, field, since)
             if type(redis.pcall('hset', KEYS[2], 'last', number, number, client, client, place)) == 'number' then
                 redis.pcall('pexpire', KEYS[2], line_life)
-                return {0, pttl, 1 + 4 * (number - first)}
+                return string.format('0 %.0f %.0f', pttl, 1 + 4 * (number - first))
             end
         end
     end
@@ -118,13 +130,11 @@ if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], f
     end
 end
 
-if hold_count ~= '1' then
-    token, following = 0, 0
-elseif not token then
+if hold_count == '1' and not token then
     token, following = draw_token(tokens, mine and tonumber(ARGV[5] or 1))
 end
 redis.call('hset', lock, field, hold_count)
-if not mine or pttl == -1 then -- the short cut may have written the record
+if not mine or pttl == -1 then -- a common case may have written the record
     begin_lease(lock, ARGV[2], field)
 elseif pttl < lease then
     redis.call('pexpire', lock, ARGV[2])
@@ -132,4 +142,4 @@ end
 if leave_line then
     leave_line()
 end
-return {1, following, token}
+return {1, token or 0, following or 0}

@@ -19,18 +19,30 @@
 -- field belongs to one acquire operation and to those that it was handed off to, the last of which releases it. A
 -- hold count can be lowered even if Redis has no memory left: see note_hold_count of record.lua.
 
+local deleted, received -- the answers of Redis
+
+--[[common case]]
+-- There is no line, and nobody hears of the release.
+if not ARGV[5] and ARGV[3] ~= 'publish+spublish' and redis.pcall('exists', KEYS[2]) == 0 then
+    deleted = redis.pcall('hdel', KEYS[1], ARGV[1]) -- deleting the only field deletes the record
+    received = deleted == 1 and redis.pcall(ARGV[3], ARGV[2], '0')
+    if received == 0 then
+        return 0
+    end
+end
+--[[end]]
+
 local lock, tokens = KEYS[1], KEYS[3]
 local field, channel, how, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local left, late = ARGV[5] or '0', ARGV[6] == '1'
 local ends = left == '0' and not late and KEYS[2] ~= lock
-local deleted -- the answer of Redis
 
 --[[short cut]]
 -- The most common case: no process waits. After an error the code below runs, and reports it.
-if ends and is_idle(KEYS[2]) then
-    deleted = redis.pcall('hdel', lock, field) -- deleting the only field deletes the record
+if ends and (deleted == 1 or is_idle(KEYS[2])) then
+    deleted = deleted or redis.pcall('hdel', lock, field)
     if deleted == 1 then
-        return {1, announce_release(how, channel, '0'), 0}
+        return announce_release(how, channel, '0', received)
     end
 elseif ends and how ~= in_both_ways then
     -- The most common case of a lock in use by several processes: it passes to the process at the front, which is
@@ -66,7 +78,7 @@ elseif ends and how ~= in_both_ways then
             if type(heard) == 'number' then
                 redis.pcall('hset', KEYS[2], 'first', string.format('%.0f', first + 1), 'granted', waiter)
                 redis.pcall('hdel', KEYS[2], first, own and client or first)
-                return {1, 0, 1}
+                return '1 0 1'
             end
             redis.pcall('hdel', lock, waiter)
         end

@@ -18,6 +18,23 @@
 -- It also joins the write hold of its own owner.
 -- A hash that no lock writes is refused and never joined: see record.lua.
 
+--[[common case]]
+-- The lock is free, nobody waits, and this request is not late: see is_buried_reader. After an error the code below runs,
+-- and reports it.
+local first_lease = ARGV[4] .. ARGV[1] .. ':rwlock_timeout:'
+if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], first_lease .. '0') == 0 then
+    local set = redis.pcall('set', first_lease .. '1', '1', 'PX', ARGV[2])
+    if not set.err and redis.pcall('hset', KEYS[1], 'mode', 'read', ARGV[1], '1') == 2 then
+        if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
+            return 0
+        end
+        if type(redis.pcall('hdel', KEYS[1], 'mode', ARGV[1])) == 'table' then -- as undo of record.lua
+            redis.pcall('del', KEYS[1])
+        end
+    end
+end
+--[[end]]
+
 local lock, writers = KEYS[1], KEYS[2]
 local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local prefix, write_field = ARGV[4], ARGV[5] .. ':write'

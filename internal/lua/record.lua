@@ -26,7 +26,8 @@
 -- Defines  begin_lease(lock, lease, ...)             sets the lease of a hold that the script has just written; if this
 --          user may not, removes these fields, and ends the script.
 -- Defines  may_exist(key)                            whether a key exists, as far as this user may know.
--- Defines  answer(script, types)                     runs a script whose KEYS have these types.
+-- Defines  answer(script, types)                     runs a script whose KEYS have these types. Three numbers, and the
+--          texts behind them, become one text, which costs less than a list.
 --
 -- Every loop of a script has a bound, whatever the data is: a script that runs for long stops all of Redis, and
 -- cannot be stopped once it has written. A comment in front of each loop names the bound (see
@@ -148,7 +149,10 @@ local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)

@@ -501,7 +501,7 @@ local function script(KEYS, ARGV)
 SCRIPT
 end
 local answer = script(KEYS, ARGV)
-return answer.err and answer or {answer, late}`
+return type(answer) == 'table' and answer.err and answer or {answer, late}`
 	ctx := context.Background()
 	commands, err := b.Rdb.Command(ctx).Result()
 	b.Must(err)
@@ -520,7 +520,7 @@ return answer.err and answer or {answer, late}`
 		"writes after an announcement, in a script that ends with\n%.200s",
 		c.Script.Source()[max(0, len(c.Script.Source())-200):],
 	)
-	return answer[0].([]any)
+	return luatest.Reply(answer[0])
 }
 
 // hostileData is in Redis before a lock of that name is used. A script without bounds would run for long.

@@ -31,8 +31,8 @@
 -- Defines  take_permits(free, taken, ids, ends)  takes available permits, all or none; their leases end at this time.
 -- Defines  return_permits(free, taken, ids, there)  returns those of the permits that are taken to the counter; returns
 --          how many these were. there is their number as the script has just read it; ids may name a permit twice.
--- Defines  announce_free(free, channel, how)   publishes the number of available permits, if there are any; returns
---          what announce_release returns.
+-- Defines  announce_free(free, channel, how, answer)  publishes the number of available permits, if there are any;
+--          returns what announce_release returns, which explains answer.
 -- Defines  drop_expired(free, taken, now)      returns permits whose lease has expired to the counter, at most a
 --          thousand; returns their ids.
 
@@ -150,9 +150,9 @@ local function return_permits(free, taken, ids, there)
 end
 
 -- Java waiters take the message as a number of permits to wait for, and fail if it is negative.
-local function announce_free(free, channel, how)
+local function announce_free(free, channel, how, answer)
     local n = count_free(free)
-    return n > 0 and announce_release(how, channel, ms(n)) or 0
+    return n > 0 and announce_release(how, channel, ms(n), answer) or 0
 end
 
 -- It must not write if no permit has expired: after its first write a script could take a permit although memory is

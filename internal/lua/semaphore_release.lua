@@ -22,9 +22,35 @@
 -- Repeatable, and then answers {-1, heard, passed}: a late or second run releases no other permit, because the id
 -- belongs to one acquire operation.
 
+local released, received -- whether the common case has released the permit, and what Redis said when it told so
+
+--[[common case]]
+-- A permit whose lease has not expired is released, there is no line, and nobody hears of it. After an error the code
+-- below runs, and reports it.
+if ARGV[2] == '0' and ARGV[6] == '0' and ARGV[4] ~= 'publish+spublish' and redis.pcall('exists', KEYS[3]) == 0 then
+    local available, clock = redis.pcall('get', KEYS[1]), redis.pcall('time')
+    local ends = not clock.err and type(available) == 'string' and #available < 8 and
+        (available == '0' or available:find('^[1-9]%d*$')) and redis.pcall('zscore', KEYS[2], ARGV[1])
+    if type(ends) == 'string' and tonumber(ends) > clock[1] * 1000 + math.floor(clock[2] / 1000) then
+        local n = redis.pcall('incrby', KEYS[1], 1)
+        if type(n) == 'number' and redis.pcall('zrem', KEYS[2], ARGV[1]) == 1 then
+            released, received = true, redis.pcall(ARGV[4], ARGV[3], string.format('%.0f', n))
+            if received == 0 then
+                return 0
+            end
+        elseif type(n) == 'number' then
+            redis.pcall('incrby', KEYS[1], -1)
+        end
+    end
+end
+--[[end]]
+
 local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
 local id, left, channel, how, window, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
 
+if released then
+    return {1, announce_free(free, channel, how, received), 0}
+end
 free_permits(free) -- if it is not a number, nothing must be released
 local ids = ids_of(id)
 local ends, there = ends_of(taken, ids)
@@ -32,7 +58,7 @@ local state = ends and ends > now_ms() and 1 or -1
 if left ~= '0' then
     return {state, 0, 0}
 end
-local released = return_permits(free, taken, ids, there) > 0
+released = return_permits(free, taken, ids, there) > 0
 local heard, passed_on = 0, 0
 if key ~= free and (late or not is_idle(key)) then
     --[[preludes]]

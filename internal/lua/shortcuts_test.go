@@ -368,14 +368,18 @@ func (b *twinBench) play(s *seeds.Sequence) {
 	for _, w := range b.twins {
 		w.Must(w.Rdb.FlushDB(b.Context()).Err())
 	}
-	plain := locktest.RecordOfLock
+	plain, fair, reader, writer := locktest.RecordOfLock, locktest.RecordOfFair, locktest.RecordOfReader, locktest.RecordOfWriter
 	if b.fenced {
-		plain = recordOfFenced
+		fencedOf := func(of func(c *Client, name string) Locker) makesRecord {
+			return func(c *Client, name string) contract.Record { return locktest.RecordOf(of(c, name)) }
+		}
+		plain = fencedOf(func(c *Client, name string) Locker { return c.NewLock(name, Fenced()) })
+		fair = fencedOf(func(c *Client, name string) Locker { return c.NewFairLock(name, Fenced()) })
+		writer = fencedOf(func(c *Client, name string) Locker { return c.NewRWLock(name, Fenced()).Write() })
 	}
 	kinds := [][]makesRecord{
-		{plain}, {plain}, {plain, plain, plain, locktest.RecordOfWriter}, {plain, plain, locktest.RecordOfWriter},
-		{plain, plain, locktest.RecordOfReader, locktest.RecordOfWriter},
-		{plain, plain, locktest.RecordOfFair},
+		{plain}, {plain}, {plain, plain, plain, writer}, {plain, plain, writer}, {plain, plain, reader, writer},
+		{plain, plain, fair}, {fair}, {reader}, {reader}, {reader, writer}, {writer},
 		{permitsFor(1, 3), permitsFor(1, 3), permitsFor(2, 3), permitsFor(1, 4)},
 	}
 	all := pick(b, kinds...)
@@ -459,13 +463,14 @@ func (b *twinBench) String() string {
 func TestShortCutsDoWhatTheCodeBehindThemDoes(t *testing.T) {
 	t.Parallel()
 	b := newTwinBench(t)
-	shortCuts.Play(t, locktest.Full(120, 1_000), b.play)
+	shortCuts.Play(t, locktest.Full(200, 1_000), b.play)
 	t.Logf("short cuts taken: %v", b.taken)
 	if shortCuts.IsChosen() {
 		return
 	}
 	for _, name := range []string{"lock_acquire1", "lock_acquire0", "lock_release1", "lock_release1 and passes on",
-		"semaphore_acquire1", "bundle1"} {
+		"fair_acquire1", "fair_release1", "write_acquire1", "write_release1", "read_acquire1", "read_release1",
+		"semaphore_acquire1", "semaphore_release1", "bundle1"} {
 		assert.GreaterOrEqual(t, b.taken[name], leastTaken, name)
 	}
 }

@@ -20,7 +20,7 @@
 --          its process has left it the record: see token.lua.
 -- ARGV[10]  the channel on which a release is announced; the channel of a client is this one with :client appended.
 -- ARGV[11]  the command that publishes: see announce.lua.
--- Returns  {1, following, token} held (token 0: not fenced); the following tokens after that one are those of the
+-- Returns  {1, token, following} held (token 0: not fenced); the following tokens after that one are those of the
 --          caller, too. {0, pttl, place} busy, {-1, 0, 0} there is no hold to re-enter,
 --          {-2, 0, 0} busy with read holds whose owners all wait to write, the caller among them. place is 1 plus
 --          four for each place in front if the caller has a place in the line, 2 if the release will be announced on
@@ -29,6 +29,29 @@
 --
 -- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
 -- A hash that no lock writes is refused and never deleted: see record.lua.
+
+local token, following
+
+--[[common case]]
+-- The lock is free, nobody waits to write, and there is no line, where a late request would find its tombstone. After an
+-- error the code below runs, and reports it.
+if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3]) == 0 then
+    local field = ARGV[1] .. ':write'
+    token = 0
+    if KEYS[4] then -- drawn first: if the counter is not a number, the lock must not be acquired
+        --[[preludes]]
+        token, following = take_token(KEYS[4])
+    end
+    if token and redis.pcall('hset', KEYS[1], 'mode', 'write', field, '1') == 2 then
+        if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
+            return token
+        end
+        if type(redis.pcall('hdel', KEYS[1], 'mode', field)) == 'table' then -- as undo of record.lua
+            redis.pcall('del', KEYS[1])
+        end
+    end
+end
+--[[end]]
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
@@ -85,7 +108,6 @@ local plain = not mode and redis.call('exists', lock) == 1 -- a plain lock of th
 if plain then
     check_record(lock)
 end
-local token, following -- drawn before the first write: if the counter is not a number, nothing must change
 local mine = mode and redis.call('hexists', lock, write_field) == 1
 if hold_count ~= '1' and not mine then
     return {-1, 0, 0}
@@ -166,4 +188,4 @@ end
 if line and line.exists then
     leave_held(line, write_field, 'mode', write_field)
 end
-return {1, following or 0, token or 0}
+return {1, token or 0, following or 0}

@@ -164,7 +164,7 @@ func (r *retry) sendInBatch(w *Wait, now time.Time) (o outcome, why error, sent 
 		}
 		o, why = c.outcome, nil
 		b.free(c)
-		o.value, o.err = asList(o.value, o.err)
+		o.value, o.err = checkAnswer(o.value, o.err)
 		r.recordAnswer(o.sent, o.err)
 		r.recordHealth(o.err)
 	case abandoned:

@@ -426,7 +426,7 @@ func TestOnlyCallsOfAHealthyServerGoIntoBatches(t *testing.T) {
 	assert.Nil(t, newBench(t).batches)
 }
 
-func TestAnswerInABatchThatIsNoListIsUnexpected(t *testing.T) {
+func TestAnswerInABatchOfAnotherFormIsUnexpected(t *testing.T) {
 	in(t, func(b *bench) {
 		b.BatchAll()
 		assert.ErrorIs(t, b.do(request("x")).Err, ErrReply)

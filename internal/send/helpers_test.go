@@ -3,6 +3,7 @@ package send
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -166,7 +167,7 @@ func answers(t testing.TB, key string, a Answer) {
 }
 
 // reply returns an answer in the form in which go-redis returns it.
-func reply(n ...int64) any { return []any{n[0], n[1], n[2]} }
+func reply(n ...int64) any { return fmt.Sprint(n[0], n[1], n[2]) }
 
 // pipelines is a Transport whose pipelines have the outcomes that the function returns.
 type pipelines func() []Outcome

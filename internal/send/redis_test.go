@@ -14,8 +14,8 @@ import (
 )
 
 var (
-	incr    = NewScript("redis.call('incr', KEYS[1]) return {1, 0, 0}")
-	echoing = NewScript("return {tonumber(ARGV[1]), #KEYS, 0}")
+	incr    = NewScript("redis.call('incr', KEYS[1]) return '1 0 0'")
+	echoing = NewScript("return ARGV[1] .. ' ' .. #KEYS .. ' 0'")
 )
 
 // onEachServer runs f on an embedded server and on a redis-server.

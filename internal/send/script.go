@@ -2,9 +2,9 @@ package send
 
 // Scripts, calls of scripts, and the replies to them.
 //
-// Rules: a call is data. KEYS contains only keys. Every script returns a list: three integers, or three integers for
-// each lock of a bundle. A script that releases a lock by force adds the IDs of clients, and only a script that
-// inspects locks returns a list of everything it found. go-redis never repeats a call by itself, as it would by default
+// Rules: a call is data. KEYS contains only keys. Every script returns three integers, or three integers for each lock
+// of a bundle, as one text. A script that releases a lock by force adds the IDs of clients. In its common case a script
+// returns one integer n, which stands for 1, n, 0. Only the script of Inspect returns a list, of everything it found. go-redis never repeats a call by itself, as it would by default
 // even after a read timeout, because the sender decides what a lost answer means.
 
 import (
@@ -12,6 +12,8 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -123,76 +125,53 @@ type Reply [3]int64
 
 // ParseReply reads the answer of a script that returns three integers.
 func ParseReply(answer any, err error) (r Reply, _ error) {
-	list, err := parseList(answer, err)
-	if err == nil && (len(list) != len(r) || !r.read(list)) {
+	rest, err := r.parse(answer, err)
+	if err == nil && rest != "" {
 		err = Unexpected(answer)
 	}
 	return r, err
 }
 
 // ParseReplies reads the answer of a script that returns three integers for each lock.
-func ParseReplies(answer any, err error) ([]Reply, error) {
-	list, err := parseList(answer, err)
-	if err != nil {
-		return nil, err
-	}
-	const size = len(Reply{})
-	if len(list)%size != 0 {
-		return nil, Unexpected(answer)
-	}
-	replies := make([]Reply, len(list)/size)
-	for i := range replies {
-		if !replies[i].read(list[i*size:]) {
-			return nil, Unexpected(answer)
+func ParseReplies(answer any, err error) (replies []Reply, _ error) {
+	for rest := answer; rest != ""; {
+		var r Reply
+		if rest, err = r.parse(rest, err); err != nil {
+			return nil, err
 		}
+		replies = append(replies, r)
 	}
-	return replies, nil
+	return replies, err
 }
 
 // ParseForced reads the answer of a script that releases a lock by force: three integers, and then the IDs of the
 // clients that have lost a hold.
 func ParseForced(answer any, err error) (r Reply, clients []string, _ error) {
-	list, err := parseList(answer, err)
-	if err != nil {
-		return r, nil, err
-	}
-	if len(list) < len(r) || !r.read(list) {
-		return r, nil, Unexpected(answer)
-	}
-	for _, id := range list[len(r):] {
-		text, ok := id.(string)
-		if !ok {
-			return Reply{}, nil, Unexpected(answer)
-		}
-		clients = append(clients, text)
-	}
-	return r, clients, nil
+	rest, err := r.parse(answer, err)
+	return r, strings.Fields(rest), err
 }
 
-func parseList(answer any, err error) ([]any, error) {
-	if err == redis.Nil {
-		return nil, Unexpected(nil)
+// parse reads the integers with which an answer begins, and returns the text behind them. It does not allocate.
+func (r *Reply) parse(answer any, err error) (rest string, _ error) {
+	if err != nil && err != redis.Nil {
+		return "", err
 	}
-	if err != nil {
-		return nil, err
+	if n, ok := answer.(int64); ok {
+		*r = Reply{1, n}
+		return "", nil
 	}
-	list, ok := answer.([]any)
+	rest, ok := answer.(string)
+	for i := 0; ok && i < len(r); i++ {
+		var number string
+		number, rest, _ = strings.Cut(rest, " ")
+		r[i], err = strconv.ParseInt(number, 10, 64)
+		ok = err == nil
+	}
 	if !ok {
-		return nil, Unexpected(answer)
+		*r = Reply{}
+		return "", Unexpected(answer)
 	}
-	return list, nil
-}
-
-// read stores the first integers of list in r, and reports whether all of them are integers.
-func (r *Reply) read(list []any) bool {
-	for i := range r {
-		n, ok := list[i].(int64)
-		if !ok {
-			return false
-		}
-		r[i] = n
-	}
-	return true
+	return rest, nil
 }
 
 // parseOutcomes reads the answers to calls that were sent together. The error of a call that has acquired or renewed

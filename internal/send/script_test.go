@@ -11,15 +11,18 @@ import (
 
 // badReplies are answers that no script returns.
 var badReplies = []any{
-	nil, int64(1), "OK", []any{int64(1)}, []any{int64(1), int64(2), "3"}, []any{int64(1), int64(2), nil},
-	[]any{int64(1), int64(2), int64(3), int64(4)},
+	nil, true, "OK", "1", "1 2", "1 2 x", "1  2 3", "1 2 3.5", "1 2 99999999999999999999", []any{int64(1), int64(2), int64(3)},
 }
 
 func TestReplyIsThreeIntegers(t *testing.T) {
-	r, err := ParseReply([]any{int64(1), int64(-2), int64(1 << 53)}, nil)
+	r, err := ParseReply("1 -2 9007199254740993", nil)
 	require.NoError(t, err)
-	assert.Equal(t, Reply{1, -2, 1 << 53}, r)
-	for _, bad := range append(badReplies, []any{}) {
+	assert.Equal(t, Reply{1, -2, 1<<53 + 1}, r)
+	r, err = ParseReply(int64(1<<53+1), nil) // the common case
+	require.NoError(t, err)
+	assert.Equal(t, Reply{1, 1<<53 + 1, 0}, r)
+	assert.Zero(t, testing.AllocsPerRun(100, func() { _, _ = ParseReply("1 30000 0", nil) }))
+	for _, bad := range append(badReplies, "", "1 2 3 4") {
 		_, err := ParseReply(bad, nil)
 		assert.ErrorIs(t, err, ErrReply, "%v", bad)
 	}
@@ -28,10 +31,13 @@ func TestReplyIsThreeIntegers(t *testing.T) {
 }
 
 func TestRepliesAreThreeIntegersForEachLock(t *testing.T) {
-	replies, err := ParseReplies([]any{int64(1), int64(2), int64(3), int64(4), int64(5), int64(6)}, nil)
+	replies, err := ParseReplies("1 2 3 4 5 6", nil)
 	require.NoError(t, err)
 	assert.Equal(t, []Reply{{1, 2, 3}, {4, 5, 6}}, replies)
-	for _, bad := range badReplies {
+	replies, err = ParseReplies("", nil)
+	require.NoError(t, err)
+	assert.Empty(t, replies)
+	for _, bad := range append(badReplies, "1 2 3 4") {
 		_, err := ParseReplies(bad, nil)
 		assert.ErrorIs(t, err, ErrReply, "%v", bad)
 	}
@@ -39,21 +45,21 @@ func TestRepliesAreThreeIntegersForEachLock(t *testing.T) {
 
 // The answer of a forced release has the IDs of clients behind its integers, or none.
 func TestForcedAnswerIsThreeIntegersAndTexts(t *testing.T) {
-	r, clients, err := ParseForced([]any{int64(1), int64(0), int64(2), "a", "b"}, nil)
+	r, clients, err := ParseForced("1 0 2 a b", nil)
 	require.NoError(t, err)
 	assert.Equal(t, Reply{1, 0, 2}, r)
 	assert.Equal(t, []string{"a", "b"}, clients)
-	r, clients, err = ParseForced([]any{int64(1), int64(0), int64(2)}, nil)
+	r, clients, err = ParseForced("1 0 2", nil)
 	require.NoError(t, err)
 	assert.Equal(t, Reply{1, 0, 2}, r)
 	assert.Empty(t, clients)
-	for _, bad := range append(badReplies, []any{}, []any{int64(1), int64(0), int64(2), "a", nil}) {
+	for _, bad := range append(badReplies, "") {
 		_, _, err := ParseForced(bad, nil)
 		assert.ErrorIs(t, err, ErrReply, "%v", bad)
 	}
 	_, _, err = ParseForced(nil, io.EOF)
 	assert.Equal(t, io.EOF, err)
-	a := Answer{Value: []any{"x"}}
+	a := Answer{Value: "x"}
 	_, _, err = a.Forced()
 	assert.ErrorIs(t, err, ErrReply)
 	assert.Equal(t, 1, a.Unknown)
@@ -68,7 +74,7 @@ func TestRedisNilStaysInside(t *testing.T) {
 // An answer that cannot be read was sent for a call that has run, or by something that is not Redis, so its outcome
 // is unknown.
 func TestAnswerThatCannotBeReadIsOfUnknownOutcome(t *testing.T) {
-	bad := []any{"x"}
+	bad := "x"
 	a := Answer{Value: bad}
 	_, err := a.Reply()
 	assert.ErrorIs(t, err, ErrReply)
@@ -81,7 +87,7 @@ func TestAnswerThatCannotBeReadIsOfUnknownOutcome(t *testing.T) {
 	assert.Equal(t, io.EOF, err)
 	assert.Equal(t, 3, a.Unknown)
 
-	a = Answer{Value: []any{int64(1), int64(2), int64(3)}}
+	a = Answer{Value: "1 2 3"}
 	r, err := a.Reply()
 	require.NoError(t, err)
 	assert.Equal(t, Reply{1, 2, 3}, r)
@@ -90,10 +96,10 @@ func TestAnswerThatCannotBeReadIsOfUnknownOutcome(t *testing.T) {
 
 func TestOnlyWhatIsTakenHasToBeConfirmed(t *testing.T) {
 	_, errs := parseOutcomes([]Outcome{
-		{Answer: []any{int64(1), int64(0), int64(0)}, Unsynced: ErrNotSynced},
-		{Answer: []any{int64(-1), int64(0), int64(0)}, Unsynced: ErrNotSynced},
+		{Answer: "1 0 0", Unsynced: ErrNotSynced},
+		{Answer: "-1 0 0", Unsynced: ErrNotSynced},
 		{Err: io.EOF, Unsynced: ErrNotSynced},
-		{Answer: []any{int64(1), int64(0), int64(0)}},
+		{Answer: "1 0 0"},
 	})
 	assert.Equal(t, []error{ErrNotSynced, nil, io.EOF, nil}, errs)
 }

@@ -159,7 +159,7 @@ func (f OrphanFunc) HandleOrphan(sent time.Time, answer any, err error) { f(sent
 
 // An Answer is what is known about a request.
 type Answer struct {
-	Value any       // of the last try that has ended: the list of a script, or []Reply for a Pipeline
+	Value any       // of the last try that has ended: the answer of a script, or []Reply for a Pipeline
 	Err   error     // nil: Redis has run the request
 	Sent  time.Time // before that try was sent: the validity of a lease starts then
 
@@ -256,15 +256,15 @@ func (s *Sender) runTransport(ctx context.Context, r *Request) (value any, err e
 		replies, errs := parseOutcomes(s.config.Transport.RunAll(ctx, r.Pipeline, true))
 		return replies, cmp.Or(errs...)
 	}
-	return asList(s.config.Transport.Run(ctx, r.Call, r.Acquiring))
+	return checkAnswer(s.config.Transport.Run(ctx, r.Call, r.Acquiring))
 }
 
-// asList returns the answer of a script, or an error if it is not a list.
-func asList(answer any, err error) (any, error) {
-	if _, err := parseList(answer, err); err != nil {
-		return answer, err
+// checkAnswer returns the answer of a script, or an error if it has a form that no script of a lock answers in.
+func checkAnswer(answer any, err error) (any, error) {
+	if _, list := answer.([]any); !list && answer != "" { // the list of Inspect, or no lock at all
+		_, err = new(Reply).parse(answer, err)
 	}
-	return answer, nil
+	return answer, err
 }
 
 // runOnCaller sends a request on the goroutine of its caller, which waits for the answer. go-redis limits the wait
@@ -302,7 +302,7 @@ func (s *Sender) runBounded(w *Wait, r *Request, now time.Time) (value any, err 
 	err = CatchPanic(func() (err error) {
 		sent = true // if a hook panics
 		value, err, sent = s.config.Bounded.RunBounded(w.Ctx, now, r.Call)
-		value, err = asList(value, err)
+		value, err = checkAnswer(value, err)
 		return err
 	})
 	if sent {

@@ -15,9 +15,9 @@ import (
 )
 
 var (
-	takes = NewScript("redis.call('set', KEYS[1], 1) return {1, 0, 0}")
-	busy  = NewScript("redis.call('set', KEYS[1], 1) return {0, 0, 0}")
-	half  = NewScript("redis.call('set', KEYS[1], 1) return {1, 0, 0, 0, 0, 0}") // the second of two locks is busy
+	takes = NewScript("redis.call('set', KEYS[1], 1) return '1 0 0'")
+	busy  = NewScript("redis.call('set', KEYS[1], 1) return '0 0 0'")
+	half  = NewScript("redis.call('set', KEYS[1], 1) return '1 0 0 0 0 0'") // the second of two locks is busy
 )
 
 func TestVerdictOnTheAnswerToWait(t *testing.T) {
@@ -64,7 +64,8 @@ func TestOnlyACallThatHasTakenSomethingWaits(t *testing.T) {
 		"busy":              {busy, true, false},
 		"one of two locks":  {half, true, false},
 		"a release":         {takes, false, false},
-		"what is no answer": {NewScript("return 1"), true, false},
+		"the common case":   {NewScript("redis.call('set', KEYS[1], 1) return 0"), true, true},
+		"what is no answer": {NewScript("return redis.status_reply('OK')"), true, false},
 	} {
 		start := time.Now()
 		_, err := r.Run(ctx, call(test.script), test.taking)

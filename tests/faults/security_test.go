@@ -356,8 +356,8 @@ func TestSmallestPermissionsAreEnoughAndNeeded(t *testing.T) {
 		"lock":      "~lock:orders:* +evalsha +del +pttl +pexpire +hset +hget +hmget +hlen +hexists +hrandfield",
 		"semaphore": "+get +incrby +zcount",
 		"fenced":    "~redisson_lock_token:{lock:orders:* +incr",
-		"read":      "~{lock:orders:* +exists +set +hdel +zrevrange",
-		"write":     "~relock_rwlock_writers:{lock:orders:* +time +hgetall +zadd +zrem",
+		"read":      "~{lock:orders:* +exists +set +hdel",
+		"write":     "~relock_rwlock_writers:{lock:orders:* +time +hgetall +zadd +zrem +zrevrange",
 		"fair": "~redisson_lock_queue:{lock:orders:* ~redisson_lock_timeout:{lock:orders:* " +
 			"~relock_lock_alive:{lock:orders:* " +
 			"+rpush +llen +lindex +lpos +lrange +zrangebyscore +zscore +zcard",

@@ -43,9 +43,10 @@ func Relock(lua fs.FS) *Library {
 		"renaming")
 }
 
-// Long returns a library of the same files whose scripts are linked without their short cuts. A short cut is the code
-// between a line --[[short cut]] and the next line --[[end]]. It does in common cases what the code behind it does in
-// all cases, so a script has the same effects without it.
+// Long returns a library of the same files whose scripts are linked without their common cases and short cuts. A short
+// cut is the code between a line --[[short cut]] and the next line --[[end]]. It does in common cases what the code
+// behind it does in all cases, so a script has the same effects without it. A common case, which begins with a line
+// --[[common case]], is the shortest of them.
 func (l *Library) Long() *Library { return &Library{l.files, l.preludes, true} }
 
 // Scripts returns the names of the files that are not preludes.
@@ -75,7 +76,8 @@ func (l *Library) Preludes() (names []string) {
 // with the types of the keys; a prelude called record defines answer. The function begins at a line --[[answer]], if
 // there is one: the code in front of that line runs without answer, and must not fail. A line --[[preludes]] is the
 // place for those preludes that only the block behind it needs. They are not in front of the script, because most runs
-// do not need them.
+// do not need them. A common case comes in front of all preludes but those of its own mark, because to create the
+// functions of a script takes Redis as long as to run them.
 //
 // A script with marks --[[script name]] runs other scripts: each mark is replaced by that script, linked, as a function
 // of KEYS and ARGV. It uses no preludes itself, and is sent without the function answer, because its scripts have it.
@@ -86,6 +88,12 @@ func (l *Library) Link(name string) string {
 			return "function(KEYS, ARGV)\n" + l.Link(inner.FindStringSubmatch(mark)[1]) + "\nend"
 		})
 	}
+	common := ""
+	if at := commonCase.FindStringSubmatchIndex(body); at != nil {
+		common, body = body[:at[0]]+body[at[2]:at[3]], body[at[1]:]
+		before, after, block, _ := cutMark(common, "preludes")
+		common = before + l.preludes.link(after, l.preludes.of(block))
+	}
 	if before, after, _, found := cutMark(body, "answer"); found {
 		head, body = before, after
 	}
@@ -95,7 +103,7 @@ func (l *Library) Link(name string) string {
 	behind["record"] = true
 	body = before + l.preludes.link(after, l.preludes.of(block), front, behind)
 	body = fmt.Sprintf("return answer(function()\n%s\nend, {'%s'})\n", body, strings.Join(l.KeyTypes(name), "', '"))
-	return l.preludes.link(head+l.preludes.link(body, behind, front), front)
+	return common + l.preludes.link(head+l.preludes.link(body, behind, front), front)
 }
 
 // Source returns a file without its comment lines. Scripts are sent without them, because miniredis parses a script
@@ -103,9 +111,9 @@ func (l *Library) Link(name string) string {
 func (l *Library) Source(name string) string {
 	text := comment.ReplaceAllString(l.Text(name), "")
 	if l.long {
-		return shortCut.ReplaceAllString(text, "")
+		return commonCase.ReplaceAllString(shortCut.ReplaceAllString(text, ""), "")
 	}
-	return shortCutMark.ReplaceAllString(text, "")
+	return shortCut.ReplaceAllString(text, "$1")
 }
 
 // Text returns a file as it is written.
@@ -246,12 +254,12 @@ func freeNames(text string) map[string]bool {
 }
 
 var (
-	inner        = regexp.MustCompile(`--\[\[script (\w+)\]\]`)
-	comment      = regexp.MustCompile(`(?m)^ *--( .*)?\n`)
-	shortCut     = regexp.MustCompile(`(?ms)^ *--\[\[short cut\]\]\n.*?^ *--\[\[end\]\]\n`)
-	shortCutMark = regexp.MustCompile(`(?m)^ *--\[\[(short cut|end)\]\]\n`)
-	keyType      = regexp.MustCompile(`(?m)^-- KEYS(?:\[\d+\]|   )  [^:]*: (?:each )?a (hash|list|zset|string)\b`)
-	word         = regexp.MustCompile(`\w+`)
-	noName       = regexp.MustCompile(`'[^'\n]*'|--.*|[.:]\w+`)
-	declaration  = regexp.MustCompile(`\b(local )?function[ \w]*\([\w, ]*\)|\blocal \w+(, \w+)*|\bfor \w+(, \w+)*`)
+	inner       = regexp.MustCompile(`--\[\[script (\w+)\]\]`)
+	comment     = regexp.MustCompile(`(?m)^ *--( .*)?\n`)
+	shortCut    = regexp.MustCompile(`(?ms)^ *--\[\[short cut\]\]\n(.*?)^ *--\[\[end\]\]\n`)
+	commonCase  = regexp.MustCompile(`(?ms)^--\[\[common case\]\]\n(.*?)^--\[\[end\]\]\n`)
+	keyType     = regexp.MustCompile(`(?m)^-- KEYS(?:\[\d+\]|   )  [^:]*: (?:each )?a (hash|list|zset|string)\b`)
+	word        = regexp.MustCompile(`\w+`)
+	noName      = regexp.MustCompile(`'[^'\n]*'|--.*|[.:]\w+`)
+	declaration = regexp.MustCompile(`\b(local )?function[ \w]*\([\w, ]*\)|\blocal \w+(, \w+)*|\bfor \w+(, \w+)*`)
 )

@@ -1,6 +1,54 @@
 
 local scripts = {
     {acquire = function(KEYS, ARGV)
+
+local there = ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2])
+local token, following
+
+if there == 0 then
+    token = 0
+    if KEYS[3] then -- drawn first: if the counter is not a number, the lock must not be acquired
+local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
+
+local function put_back(counter)
+    local text = redis.pcall('set', counter, '0', 'xx', 'keepttl', 'get')
+    if type(text) == 'string' then
+        local head, tail = tonumber(text:sub(1, -16)), tonumber(text:sub(-15))
+        if tail == 0 then
+            head, tail = head - 1, 1e15
+        end
+        redis.pcall('set', counter, string.format('%d%015.0f', head, tail - 1), 'keepttl')
+    end
+    return {err = 'ERR the counter is too large'}
+end
+
+local function take_token(counter, most)
+    if not counter then
+        return 0, 0
+    end
+    local token, clock = redis.pcall('incr', counter), redis.pcall('time')
+    if type(token) == 'table' or clock.err then
+        return nil, clock.err and clock or token
+    end
+    local now = clock[1] * 1000000 + clock[2]
+    if token >= too_large then
+        return nil, put_back(counter)
+    elseif token >= now then
+        return token, 0
+    end
+    local set = redis.pcall('set', counter, string.format('%.0f', now))
+    if set.err then
+        return nil, set
+    end
+    token = token > 1 and math.max(token, now - (most or 1) + 1) or now
+    return token, now - token
+end
+        token, following = take_token(KEYS[3])
+    end
+    if token and redis.pcall('hset', KEYS[1], ARGV[1], '1') == 1 and redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
+        return token
+    end
+end
 local place_format = '%s %s %s %s %s %s %s %s'
 local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
@@ -55,18 +103,12 @@ local asked, channel, how = ARGV[6], ARGV[7], ARGV[8] or 'publish'
 local fenced = tokens and '1' or '0'
 local waits = delivery == 'push' or delivery == 'poll'
 
-local token, following
-
-local there = hold_count == '1' and redis.pcall('exists', lock, KEYS[2])
 if there == 1 and is_idle_for(KEYS[2], field) then -- the key that exists is the line
-    there = 0
-end
-if there == 0 then -- drawn first: if the counter is not a number, the lock must not be acquired
     token, following = take_token(tokens)
-end
-if token and type(redis.pcall('hset', lock, field, hold_count)) == 'number' and
-    type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
-    return {1, following, token}
+    if token and type(redis.pcall('hset', lock, field, hold_count)) == 'number' and
+        type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
+        return string.format('1 %.0f %.0f', token, following)
+    end
 end
 
 if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
@@ -78,7 +120,7 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
         local pttl = not (waits and head[5]) and redis.pcall('pttl', lock)
         local known = type(pttl) == 'number'
         if known and not waits then
-            return {0, pttl, 0}
+            return string.format('0 %.0f 0', pttl)
         end
         local subscribed = known and (delivery == 'poll' or
             redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. client)[2] ~= 0)
@@ -89,7 +131,7 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
             local place = string.format(place_format, number, 'new', delivery, ARGV[2], fenced, asked, field, since)
             if type(redis.pcall('hset', KEYS[2], 'last', number, number, client, client, place)) == 'number' then
                 redis.pcall('pexpire', KEYS[2], line_life)
-                return {0, pttl, 1 + 4 * (number - first)}
+                return string.format('0 %.0f %.0f', pttl, 1 + 4 * (number - first))
             end
         end
     end
@@ -180,7 +222,10 @@ local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)
@@ -218,14 +263,14 @@ end
 if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], field)) then
 local in_both_ways = 'publish+spublish'
 
-local function announce(how, channel, message)
+local function announce(how, channel, message, answer)
     if how == in_both_ways then
         local plain = tonumber(redis.pcall('publish', channel, message))
         local sharded = tonumber(redis.pcall('spublish', channel, message))
         local received = math.max(plain or 0, sharded or 0)
         return received, received > 0 or plain ~= nil and sharded ~= nil
     end
-    local received = redis.pcall(how, channel, message)
+    local received = answer or redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
     end
@@ -842,13 +887,11 @@ end
     end
 end
 
-if hold_count ~= '1' then
-    token, following = 0, 0
-elseif not token then
+if hold_count == '1' and not token then
     token, following = draw_token(tokens, mine and tonumber(ARGV[5] or 1))
 end
 redis.call('hset', lock, field, hold_count)
-if not mine or pttl == -1 then -- the short cut may have written the record
+if not mine or pttl == -1 then -- a common case may have written the record
     begin_lease(lock, ARGV[2], field)
 elseif pttl < lease then
     redis.call('pexpire', lock, ARGV[2])
@@ -856,11 +899,21 @@ end
 if leave_line then
     leave_line()
 end
-return {1, following, token}
+return {1, token or 0, following or 0}
 
 end, {'hash', 'hash', 'string'})
 
 end, roll_back = function(KEYS, ARGV)
+
+local deleted, received -- the answers of Redis
+
+if not ARGV[5] and ARGV[3] ~= 'publish+spublish' and redis.pcall('exists', KEYS[2]) == 0 then
+    deleted = redis.pcall('hdel', KEYS[1], ARGV[1]) -- deleting the only field deletes the record
+    received = deleted == 1 and redis.pcall(ARGV[3], ARGV[2], '0')
+    if received == 0 then
+        return 0
+    end
+end
 local place_format = '%s %s %s %s %s %s %s %s'
 local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
@@ -868,14 +921,14 @@ local provisional = 5000
 local near_head = 32
 local in_both_ways = 'publish+spublish'
 
-local function announce(how, channel, message)
+local function announce(how, channel, message, answer)
     if how == in_both_ways then
         local plain = tonumber(redis.pcall('publish', channel, message))
         local sharded = tonumber(redis.pcall('spublish', channel, message))
         local received = math.max(plain or 0, sharded or 0)
         return received, received > 0 or plain ~= nil and sharded ~= nil
     end
-    local received = redis.pcall(how, channel, message)
+    local received = answer or redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
     end
@@ -883,8 +936,8 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
-local function announce_release(how, channel, message)
-    local received = announce(how, channel, message)
+local function announce_release(how, channel, message, answer)
+    local received = announce(how, channel, message, answer)
     local known = received > 0 and how ~= 'spublish' and redis.pcall('pubsub', 'numsub', channel)[2]
     if known and how == in_both_ways then
         known = math.max(known, redis.pcall('pubsub', 'shardnumsub', channel)[2] or received)
@@ -936,12 +989,11 @@ local lock, tokens = KEYS[1], KEYS[3]
 local field, channel, how, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local left, late = ARGV[5] or '0', ARGV[6] == '1'
 local ends = left == '0' and not late and KEYS[2] ~= lock
-local deleted -- the answer of Redis
 
-if ends and is_idle(KEYS[2]) then
-    deleted = redis.pcall('hdel', lock, field) -- deleting the only field deletes the record
+if ends and (deleted == 1 or is_idle(KEYS[2])) then
+    deleted = deleted or redis.pcall('hdel', lock, field)
     if deleted == 1 then
-        return {1, announce_release(how, channel, '0'), 0}
+        return announce_release(how, channel, '0', received)
     end
 elseif ends and how ~= in_both_ways then
     local client = field:sub(1, 36)
@@ -973,7 +1025,7 @@ elseif ends and how ~= in_both_ways then
             if type(heard) == 'number' then
                 redis.pcall('hset', KEYS[2], 'first', string.format('%.0f', first + 1), 'granted', waiter)
                 redis.pcall('hdel', KEYS[2], first, own and client or first)
-                return {1, 0, 1}
+                return '1 0 1'
             end
             redis.pcall('hdel', lock, waiter)
         end
@@ -1060,7 +1112,10 @@ local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)
@@ -1676,6 +1731,19 @@ end, {'hash', 'hash', 'string'})
 
 end},
     {acquire = function(KEYS, ARGV)
+
+local first_lease = ARGV[4] .. ARGV[1] .. ':rwlock_timeout:'
+if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], first_lease .. '0') == 0 then
+    local set = redis.pcall('set', first_lease .. '1', '1', 'PX', ARGV[2])
+    if not set.err and redis.pcall('hset', KEYS[1], 'mode', 'read', ARGV[1], '1') == 2 then
+        if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
+            return 0
+        end
+        if type(redis.pcall('hdel', KEYS[1], 'mode', ARGV[1])) == 'table' then -- as undo of record.lua
+            redis.pcall('del', KEYS[1])
+        end
+    end
+end
 local most_holds = 10000 -- fields of a hash that one script reads
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
 
@@ -1756,7 +1824,10 @@ end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)
@@ -2065,6 +2136,19 @@ return {1, 0, 0}
 end, {'hash', 'zset', 'hash'})
 
 end, roll_back = function(KEYS, ARGV)
+
+local had, received -- whether the common case has ended the hold, and what Redis said when it told so
+
+if ARGV[2] == '0' and ARGV[8] == '0' and ARGV[6] ~= 'publish+spublish' and ARGV[1]:sub(37, 39) ~= ':0:' and
+    redis.pcall('exists', KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
+    local record = redis.pcall('hmget', KEYS[1], 'mode', ARGV[1])
+    had = record[1] == 'read' and record[2] == '1' and
+        type(redis.pcall('del', KEYS[1], ARGV[3] .. ARGV[1] .. ':rwlock_timeout:1')) == 'number'
+    received = had and redis.pcall(ARGV[6], ARGV[5], '0')
+    if received == 0 then
+        return 0
+    end
+end
 local place_format = '%s %s %s %s %s %s %s %s'
 local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
@@ -2159,7 +2243,10 @@ local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)
@@ -2178,14 +2265,14 @@ end
 
 local in_both_ways = 'publish+spublish'
 
-local function announce(how, channel, message)
+local function announce(how, channel, message, answer)
     if how == in_both_ways then
         local plain = tonumber(redis.pcall('publish', channel, message))
         local sharded = tonumber(redis.pcall('spublish', channel, message))
         local received = math.max(plain or 0, sharded or 0)
         return received, received > 0 or plain ~= nil and sharded ~= nil
     end
-    local received = redis.pcall(how, channel, message)
+    local received = answer or redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
     end
@@ -2193,8 +2280,8 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
-local function announce_release(how, channel, message)
-    local received = announce(how, channel, message)
+local function announce_release(how, channel, message, answer)
+    local received = announce(how, channel, message, answer)
     local known = received > 0 and how ~= 'spublish' and redis.pcall('pubsub', 'numsub', channel)[2]
     if known and how == in_both_ways then
         known = math.max(known, redis.pcall('pubsub', 'shardnumsub', channel)[2] or received)
@@ -2850,6 +2937,10 @@ local field, left, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local refuse_others, channel, how, window = ARGV[4] == '1', ARGV[5], ARGV[6], tonumber(ARGV[7])
 local late = ARGV[8] == '1'
 
+if had then
+    return {1, announce_release(how, channel, '0', received), 0}
+end
+
 local mode = redis.call('hget', lock, 'mode')
 local hold_count = hold_count_of(mode and redis.call('hget', lock, field))
 
@@ -2902,6 +2993,59 @@ end, {'hash', 'zset', 'hash', 'string'})
 
 end},
     {acquire = function(KEYS, ARGV)
+
+local token, following
+
+if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3]) == 0 then
+    local field = ARGV[1] .. ':write'
+    token = 0
+    if KEYS[4] then -- drawn first: if the counter is not a number, the lock must not be acquired
+local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
+
+local function put_back(counter)
+    local text = redis.pcall('set', counter, '0', 'xx', 'keepttl', 'get')
+    if type(text) == 'string' then
+        local head, tail = tonumber(text:sub(1, -16)), tonumber(text:sub(-15))
+        if tail == 0 then
+            head, tail = head - 1, 1e15
+        end
+        redis.pcall('set', counter, string.format('%d%015.0f', head, tail - 1), 'keepttl')
+    end
+    return {err = 'ERR the counter is too large'}
+end
+
+local function take_token(counter, most)
+    if not counter then
+        return 0, 0
+    end
+    local token, clock = redis.pcall('incr', counter), redis.pcall('time')
+    if type(token) == 'table' or clock.err then
+        return nil, clock.err and clock or token
+    end
+    local now = clock[1] * 1000000 + clock[2]
+    if token >= too_large then
+        return nil, put_back(counter)
+    elseif token >= now then
+        return token, 0
+    end
+    local set = redis.pcall('set', counter, string.format('%.0f', now))
+    if set.err then
+        return nil, set
+    end
+    token = token > 1 and math.max(token, now - (most or 1) + 1) or now
+    return token, now - token
+end
+        token, following = take_token(KEYS[4])
+    end
+    if token and redis.pcall('hset', KEYS[1], 'mode', 'write', field, '1') == 2 then
+        if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
+            return token
+        end
+        if type(redis.pcall('hdel', KEYS[1], 'mode', field)) == 'table' then -- as undo of record.lua
+            redis.pcall('del', KEYS[1])
+        end
+    end
+end
 local place_format = '%s %s %s %s %s %s %s %s'
 local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
@@ -3002,7 +3146,10 @@ local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)
@@ -3021,14 +3168,14 @@ end
 
 local in_both_ways = 'publish+spublish'
 
-local function announce(how, channel, message)
+local function announce(how, channel, message, answer)
     if how == in_both_ways then
         local plain = tonumber(redis.pcall('publish', channel, message))
         local sharded = tonumber(redis.pcall('spublish', channel, message))
         local received = math.max(plain or 0, sharded or 0)
         return received, received > 0 or plain ~= nil and sharded ~= nil
     end
-    local received = redis.pcall(how, channel, message)
+    local received = answer or redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
     end
@@ -3825,7 +3972,6 @@ local plain = not mode and redis.call('exists', lock) == 1 -- a plain lock of th
 if plain then
     check_record(lock)
 end
-local token, following -- drawn before the first write: if the counter is not a number, nothing must change
 local mine = mode and redis.call('hexists', lock, write_field) == 1
 if hold_count ~= '1' and not mine then
     return {-1, 0, 0}
@@ -3906,11 +4052,23 @@ end
 if line and line.exists then
     leave_held(line, write_field, 'mode', write_field)
 end
-return {1, following or 0, token or 0}
+return {1, token or 0, following or 0}
 
 end, {'hash', 'zset', 'hash', 'string'})
 
 end, roll_back = function(KEYS, ARGV)
+
+local had, received -- whether the common case has ended the hold, and what Redis said when it told so
+
+if ARGV[2] == '0' and ARGV[4] == '0' and ARGV[9] == '0' and ARGV[7] ~= 'publish+spublish' and
+    redis.pcall('exists', KEYS[2], KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 and
+    redis.pcall('hexists', KEYS[1], ARGV[1] .. ':write') == 1 then
+    had = redis.pcall('del', KEYS[1]) == 1
+    received = had and redis.pcall(ARGV[7], ARGV[6], '1')
+    if received == 0 then
+        return 0
+    end
+end
 local place_format = '%s %s %s %s %s %s %s %s'
 local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
@@ -4006,7 +4164,10 @@ local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)
@@ -4025,14 +4186,14 @@ end
 
 local in_both_ways = 'publish+spublish'
 
-local function announce(how, channel, message)
+local function announce(how, channel, message, answer)
     if how == in_both_ways then
         local plain = tonumber(redis.pcall('publish', channel, message))
         local sharded = tonumber(redis.pcall('spublish', channel, message))
         local received = math.max(plain or 0, sharded or 0)
         return received, received > 0 or plain ~= nil and sharded ~= nil
     end
-    local received = redis.pcall(how, channel, message)
+    local received = answer or redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
     end
@@ -4040,8 +4201,8 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
-local function announce_release(how, channel, message)
-    local received = announce(how, channel, message)
+local function announce_release(how, channel, message, answer)
+    local received = announce(how, channel, message, answer)
     local known = received > 0 and how ~= 'spublish' and redis.pcall('pubsub', 'numsub', channel)[2]
     if known and how == in_both_ways then
         known = math.max(known, redis.pcall('pubsub', 'shardnumsub', channel)[2] or received)
@@ -4857,6 +5018,10 @@ if rolls_back then
     end
 end
 
+if had then
+    return {1, announce_release(how, channel, '1', received), 0}
+end
+
 local line = left == '0' and try(function() return open_line(lock, KEYS[3], write_field) end) or nil
 local answer, free = release_write(lock, writers, line, tokens, prefix, write_field, left, late, channel, how, window)
 if answer[1] ~= 1 and not rolls_back then
@@ -4896,18 +5061,17 @@ for i = 1, tonumber(ARGV[1]) do
     local script, keys, args = scripts[number], part(KEYS, key, n_keys), part(ARGV, at + 4, n_acquire)
     local stays = args[3] == '1' and redis.pcall('hexists', keys[1], args[1] .. endings[number]) == 1
     local answer = script.acquire(keys, args)
-    for _, n in ipairs(answer) do
-        answers[#answers + 1] = n
-    end
-    if answer[1] ~= 1 then
-        answers = answer.err and with_index(answer.err, key) or answers
+    local failed = type(answer) == 'table' and answer.err
+    answers[i] = type(answer) == 'number' and string.format('1 %.0f 0', answer) or answer
+    if failed or not answers[i]:find('^1 ') then
+        answers = failed and with_index(failed, key) or answers
         for j = i - 1, 1, -1 do
             local a = acquired[j]
             if a.stays then
-                answers[3 * j - 1] = -1 -- after an error, this has no effect
+                answers[j] = answers[j] and answers[j]:gsub('%d+$', '-1', 1) -- nil after an error
             else
                 local undone = a.roll_back(a.keys, a.args)
-                answers = undone.err and with_index(undone.err, a.key) or answers -- that lock may be held
+                answers = type(undone) == 'table' and with_index(undone.err, a.key) or answers -- that lock may be held
             end
         end
         break
@@ -4916,4 +5080,4 @@ for i = 1, tonumber(ARGV[1]) do
         args = part(ARGV, at + 4 + n_acquire, n_roll_back)}
     key, at = key + n_keys, at + 4 + n_acquire + n_roll_back
 end
-return answers
+return answers.err and answers or table.concat(answers, ' ')

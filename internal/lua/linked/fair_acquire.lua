@@ -1,3 +1,55 @@
+
+local token
+
+if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[5]) == 0 then
+    token = 0
+    if KEYS[6] then -- drawn first: if the counter is not a number, the lock must not be acquired
+local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
+
+local function put_back(counter)
+    local text = redis.pcall('set', counter, '0', 'xx', 'keepttl', 'get')
+    if type(text) == 'string' then
+        local head, tail = tonumber(text:sub(1, -16)), tonumber(text:sub(-15))
+        if tail == 0 then
+            head, tail = head - 1, 1e15
+        end
+        redis.pcall('set', counter, string.format('%d%015.0f', head, tail - 1), 'keepttl')
+    end
+    return {err = 'ERR the counter is too large'}
+end
+
+local function take_token(counter, most)
+    if not counter then
+        return 0, 0
+    end
+    local token, clock = redis.pcall('incr', counter), redis.pcall('time')
+    if type(token) == 'table' or clock.err then
+        return nil, clock.err and clock or token
+    end
+    local now = clock[1] * 1000000 + clock[2]
+    if token >= too_large then
+        return nil, put_back(counter)
+    elseif token >= now then
+        return token, 0
+    end
+    local set = redis.pcall('set', counter, string.format('%.0f', now))
+    if set.err then
+        return nil, set
+    end
+    token = token > 1 and math.max(token, now - (most or 1) + 1) or now
+    return token, now - token
+end
+        token = take_token(KEYS[6])
+    end
+    if token and redis.pcall('hset', KEYS[1], ARGV[1], '1') == 1 then
+        if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
+            return token
+        end
+        if type(redis.pcall('hdel', KEYS[1], ARGV[1])) == 'table' then -- as undo of record.lua
+            redis.pcall('del', KEYS[1])
+        end
+    end
+end
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local near_head = 32
@@ -84,7 +136,10 @@ end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)
@@ -103,14 +158,14 @@ end
 
 local in_both_ways = 'publish+spublish'
 
-local function announce(how, channel, message)
+local function announce(how, channel, message, answer)
     if how == in_both_ways then
         local plain = tonumber(redis.pcall('publish', channel, message))
         local sharded = tonumber(redis.pcall('spublish', channel, message))
         local received = math.max(plain or 0, sharded or 0)
         return received, received > 0 or plain ~= nil and sharded ~= nil
     end
-    local received = redis.pcall(how, channel, message)
+    local received = answer or redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
     end
@@ -677,7 +732,7 @@ if pttl ~= -2 and not mine and not over then -- the caller is going to wait
 end
 
 local may_hold = hold_count == '1' and not over and (mine or pttl == -2)
-local token = may_hold and draw_token(q.tokens) or 0 -- before the first write, because it may refuse
+token = token or may_hold and draw_token(q.tokens) or 0 -- before the first write, because it may refuse
 
 local first, evicted = evict_dead(q, now, heartbeat_ttl)
 local passed = 0 -- waiters in front of first whose subscriptions are lost
@@ -730,6 +785,6 @@ if not mine then
 elseif pttl < tonumber(lease) then
     redis.call('pexpire', lock, lease)
 end
-return {1, 0, token}
+return {1, token, 0}
 
 end, {'hash', 'list', 'zset', 'zset', 'hash', 'string'})

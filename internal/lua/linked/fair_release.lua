@@ -1,3 +1,12 @@
+
+local found -- the answer of Redis
+
+if ARGV[2] == '0' and ARGV[5] == '0' and ARGV[6] == '0' and redis.pcall('exists', KEYS[2]) == 0 then
+    found = redis.pcall('hdel', KEYS[1], ARGV[1]) -- deleting the only field deletes the record
+    if found == 1 then
+        return 0
+    end
+end
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local near_head = 32
@@ -87,7 +96,10 @@ end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)
@@ -106,14 +118,14 @@ end
 
 local in_both_ways = 'publish+spublish'
 
-local function announce(how, channel, message)
+local function announce(how, channel, message, answer)
     if how == in_both_ways then
         local plain = tonumber(redis.pcall('publish', channel, message))
         local sharded = tonumber(redis.pcall('spublish', channel, message))
         local received = math.max(plain or 0, sharded or 0)
         return received, received > 0 or plain ~= nil and sharded ~= nil
     end
-    local received = redis.pcall(how, channel, message)
+    local received = answer or redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
     end
@@ -566,9 +578,8 @@ local q = {
     wait_timeout = tonumber(ARGV[3]), channel = ARGV[7], how = ARGV[8],
 }
 
-local found -- the answer of Redis
 if left == '0' then
-    found = redis.pcall('hdel', q.lock, field) -- deleting the only field deletes the record
+    found = found or redis.pcall('hdel', q.lock, field)
 else
     found = redis.pcall('hexists', q.lock, field)
 end

@@ -81,7 +81,10 @@ local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)
@@ -100,14 +103,14 @@ end
 
 local in_both_ways = 'publish+spublish'
 
-local function announce(how, channel, message)
+local function announce(how, channel, message, answer)
     if how == in_both_ways then
         local plain = tonumber(redis.pcall('publish', channel, message))
         local sharded = tonumber(redis.pcall('spublish', channel, message))
         local received = math.max(plain or 0, sharded or 0)
         return received, received > 0 or plain ~= nil and sharded ~= nil
     end
-    local received = redis.pcall(how, channel, message)
+    local received = answer or redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
     end

@@ -67,7 +67,10 @@ end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)
@@ -110,11 +113,9 @@ for n = 1, locks do
         read, told = pcall(is_told, KEYS[n], KEYS[locks + n], ARGV[n + 2])
     end
     if ends or not read or not told then
-        found[#found + 1] = 1
-        found[#found + 1] = n
-        found[#found + 1] = 0
+        found[#found + 1] = '1 ' .. n .. ' 0'
     end
 end
-return found
+return table.concat(found, ' ')
 
 end, {'hash'})

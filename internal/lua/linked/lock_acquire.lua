@@ -1,3 +1,51 @@
+
+local there = ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2])
+local token, following
+
+if there == 0 then
+    token = 0
+    if KEYS[3] then -- drawn first: if the counter is not a number, the lock must not be acquired
+local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
+
+local function put_back(counter)
+    local text = redis.pcall('set', counter, '0', 'xx', 'keepttl', 'get')
+    if type(text) == 'string' then
+        local head, tail = tonumber(text:sub(1, -16)), tonumber(text:sub(-15))
+        if tail == 0 then
+            head, tail = head - 1, 1e15
+        end
+        redis.pcall('set', counter, string.format('%d%015.0f', head, tail - 1), 'keepttl')
+    end
+    return {err = 'ERR the counter is too large'}
+end
+
+local function take_token(counter, most)
+    if not counter then
+        return 0, 0
+    end
+    local token, clock = redis.pcall('incr', counter), redis.pcall('time')
+    if type(token) == 'table' or clock.err then
+        return nil, clock.err and clock or token
+    end
+    local now = clock[1] * 1000000 + clock[2]
+    if token >= too_large then
+        return nil, put_back(counter)
+    elseif token >= now then
+        return token, 0
+    end
+    local set = redis.pcall('set', counter, string.format('%.0f', now))
+    if set.err then
+        return nil, set
+    end
+    token = token > 1 and math.max(token, now - (most or 1) + 1) or now
+    return token, now - token
+end
+        token, following = take_token(KEYS[3])
+    end
+    if token and redis.pcall('hset', KEYS[1], ARGV[1], '1') == 1 and redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
+        return token
+    end
+end
 local place_format = '%s %s %s %s %s %s %s %s'
 local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
@@ -52,18 +100,12 @@ local asked, channel, how = ARGV[6], ARGV[7], ARGV[8] or 'publish'
 local fenced = tokens and '1' or '0'
 local waits = delivery == 'push' or delivery == 'poll'
 
-local token, following
-
-local there = hold_count == '1' and redis.pcall('exists', lock, KEYS[2])
 if there == 1 and is_idle_for(KEYS[2], field) then -- the key that exists is the line
-    there = 0
-end
-if there == 0 then -- drawn first: if the counter is not a number, the lock must not be acquired
     token, following = take_token(tokens)
-end
-if token and type(redis.pcall('hset', lock, field, hold_count)) == 'number' and
-    type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
-    return {1, following, token}
+    if token and type(redis.pcall('hset', lock, field, hold_count)) == 'number' and
+        type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
+        return string.format('1 %.0f %.0f', token, following)
+    end
 end
 
 if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
@@ -75,7 +117,7 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
         local pttl = not (waits and head[5]) and redis.pcall('pttl', lock)
         local known = type(pttl) == 'number'
         if known and not waits then
-            return {0, pttl, 0}
+            return string.format('0 %.0f 0', pttl)
         end
         local subscribed = known and (delivery == 'poll' or
             redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. client)[2] ~= 0)
@@ -86,7 +128,7 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
             local place = string.format(place_format, number, 'new', delivery, ARGV[2], fenced, asked, field, since)
             if type(redis.pcall('hset', KEYS[2], 'last', number, number, client, client, place)) == 'number' then
                 redis.pcall('pexpire', KEYS[2], line_life)
-                return {0, pttl, 1 + 4 * (number - first)}
+                return string.format('0 %.0f %.0f', pttl, 1 + 4 * (number - first))
             end
         end
     end
@@ -177,7 +219,10 @@ local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)
@@ -215,14 +260,14 @@ end
 if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], field)) then
 local in_both_ways = 'publish+spublish'
 
-local function announce(how, channel, message)
+local function announce(how, channel, message, answer)
     if how == in_both_ways then
         local plain = tonumber(redis.pcall('publish', channel, message))
         local sharded = tonumber(redis.pcall('spublish', channel, message))
         local received = math.max(plain or 0, sharded or 0)
         return received, received > 0 or plain ~= nil and sharded ~= nil
     end
-    local received = redis.pcall(how, channel, message)
+    local received = answer or redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
     end
@@ -839,13 +884,11 @@ end
     end
 end
 
-if hold_count ~= '1' then
-    token, following = 0, 0
-elseif not token then
+if hold_count == '1' and not token then
     token, following = draw_token(tokens, mine and tonumber(ARGV[5] or 1))
 end
 redis.call('hset', lock, field, hold_count)
-if not mine or pttl == -1 then -- the short cut may have written the record
+if not mine or pttl == -1 then -- a common case may have written the record
     begin_lease(lock, ARGV[2], field)
 elseif pttl < lease then
     redis.call('pexpire', lock, ARGV[2])
@@ -853,6 +896,6 @@ end
 if leave_line then
     leave_line()
 end
-return {1, following, token}
+return {1, token or 0, following or 0}
 
 end, {'hash', 'hash', 'string'})

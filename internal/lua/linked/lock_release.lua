@@ -1,3 +1,13 @@
+
+local deleted, received -- the answers of Redis
+
+if not ARGV[5] and ARGV[3] ~= 'publish+spublish' and redis.pcall('exists', KEYS[2]) == 0 then
+    deleted = redis.pcall('hdel', KEYS[1], ARGV[1]) -- deleting the only field deletes the record
+    received = deleted == 1 and redis.pcall(ARGV[3], ARGV[2], '0')
+    if received == 0 then
+        return 0
+    end
+end
 local place_format = '%s %s %s %s %s %s %s %s'
 local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
@@ -5,14 +15,14 @@ local provisional = 5000
 local near_head = 32
 local in_both_ways = 'publish+spublish'
 
-local function announce(how, channel, message)
+local function announce(how, channel, message, answer)
     if how == in_both_ways then
         local plain = tonumber(redis.pcall('publish', channel, message))
         local sharded = tonumber(redis.pcall('spublish', channel, message))
         local received = math.max(plain or 0, sharded or 0)
         return received, received > 0 or plain ~= nil and sharded ~= nil
     end
-    local received = redis.pcall(how, channel, message)
+    local received = answer or redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
     end
@@ -20,8 +30,8 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
-local function announce_release(how, channel, message)
-    local received = announce(how, channel, message)
+local function announce_release(how, channel, message, answer)
+    local received = announce(how, channel, message, answer)
     local known = received > 0 and how ~= 'spublish' and redis.pcall('pubsub', 'numsub', channel)[2]
     if known and how == in_both_ways then
         known = math.max(known, redis.pcall('pubsub', 'shardnumsub', channel)[2] or received)
@@ -73,12 +83,11 @@ local lock, tokens = KEYS[1], KEYS[3]
 local field, channel, how, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local left, late = ARGV[5] or '0', ARGV[6] == '1'
 local ends = left == '0' and not late and KEYS[2] ~= lock
-local deleted -- the answer of Redis
 
-if ends and is_idle(KEYS[2]) then
-    deleted = redis.pcall('hdel', lock, field) -- deleting the only field deletes the record
+if ends and (deleted == 1 or is_idle(KEYS[2])) then
+    deleted = deleted or redis.pcall('hdel', lock, field)
     if deleted == 1 then
-        return {1, announce_release(how, channel, '0'), 0}
+        return announce_release(how, channel, '0', received)
     end
 elseif ends and how ~= in_both_ways then
     local client = field:sub(1, 36)
@@ -110,7 +119,7 @@ elseif ends and how ~= in_both_ways then
             if type(heard) == 'number' then
                 redis.pcall('hset', KEYS[2], 'first', string.format('%.0f', first + 1), 'granted', waiter)
                 redis.pcall('hdel', KEYS[2], first, own and client or first)
-                return {1, 0, 1}
+                return '1 0 1'
             end
             redis.pcall('hdel', lock, waiter)
         end
@@ -197,7 +206,10 @@ local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)

@@ -1,3 +1,16 @@
+
+local first_lease = ARGV[4] .. ARGV[1] .. ':rwlock_timeout:'
+if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], first_lease .. '0') == 0 then
+    local set = redis.pcall('set', first_lease .. '1', '1', 'PX', ARGV[2])
+    if not set.err and redis.pcall('hset', KEYS[1], 'mode', 'read', ARGV[1], '1') == 2 then
+        if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
+            return 0
+        end
+        if type(redis.pcall('hdel', KEYS[1], 'mode', ARGV[1])) == 'table' then -- as undo of record.lua
+            redis.pcall('del', KEYS[1])
+        end
+    end
+end
 local most_holds = 10000 -- fields of a hash that one script reads
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
 
@@ -78,7 +91,10 @@ end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)

@@ -72,7 +72,10 @@ end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)

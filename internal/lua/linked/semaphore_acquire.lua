@@ -1,3 +1,22 @@
+
+if ARGV[3] == '1' and redis.pcall('exists', KEYS[3]) == 0 and not ARGV[1]:find('+', 1, true) then
+    local available, clock = redis.pcall('get', KEYS[1]), redis.pcall('time')
+    local n = type(available) == 'string' and #available < 8 and available:match('^[1-9]%d*$') and tonumber(available)
+    local now = n and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000)
+    local some = now and redis.pcall('zrangebyscore', KEYS[2], '-inf', '+inf', 'withscores', 'limit', 0, 8) or {}
+    local genuine = now and not some.err and not (some[2] and tonumber(some[2]) <= now)
+    for i = 1, #some, 2 do
+        genuine = genuine and
+            (#some[i] == 16 or some[i]:sub(37, 37) == ':' and some[i]:find('^%x+%-%x+%-%x+%-%x+%-%x+:%-?%d+:'))
+    end
+    if genuine and redis.pcall('zcard', KEYS[2]) == ARGV[4] - n and redis.pcall('pttl', KEYS[1]) == -1 and
+        type(redis.pcall('incrby', KEYS[1], -1)) == 'number' then
+        if redis.pcall('zadd', KEYS[2], 'nx', string.format('%.0f', now + ARGV[2]), ARGV[1]) == 1 then
+            return n - 1
+        end
+        redis.pcall('incrby', KEYS[1], 1)
+    end
+end
 local function refuse(key, what)
     local n = 0
     for i = 1, #KEYS do
@@ -20,7 +39,10 @@ local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)
@@ -39,14 +61,14 @@ end
 
 local in_both_ways = 'publish+spublish'
 
-local function announce(how, channel, message)
+local function announce(how, channel, message, answer)
     if how == in_both_ways then
         local plain = tonumber(redis.pcall('publish', channel, message))
         local sharded = tonumber(redis.pcall('spublish', channel, message))
         local received = math.max(plain or 0, sharded or 0)
         return received, received > 0 or plain ~= nil and sharded ~= nil
     end
-    local received = redis.pcall(how, channel, message)
+    local received = answer or redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
     end
@@ -54,8 +76,8 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
-local function announce_release(how, channel, message)
-    local received = announce(how, channel, message)
+local function announce_release(how, channel, message, answer)
+    local received = announce(how, channel, message, answer)
     local known = received > 0 and how ~= 'spublish' and redis.pcall('pubsub', 'numsub', channel)[2]
     if known and how == in_both_ways then
         known = math.max(known, redis.pcall('pubsub', 'shardnumsub', channel)[2] or received)
@@ -171,9 +193,9 @@ local function return_permits(free, taken, ids, there)
     return removed
 end
 
-local function announce_free(free, channel, how)
+local function announce_free(free, channel, how, answer)
     local n = count_free(free)
-    return n > 0 and announce_release(how, channel, ms(n)) or 0
+    return n > 0 and announce_release(how, channel, ms(n), answer) or 0
 end
 
 local function drop_expired(free, taken, now)

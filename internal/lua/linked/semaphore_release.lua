@@ -1,3 +1,22 @@
+
+local released, received -- whether the common case has released the permit, and what Redis said when it told so
+
+if ARGV[2] == '0' and ARGV[6] == '0' and ARGV[4] ~= 'publish+spublish' and redis.pcall('exists', KEYS[3]) == 0 then
+    local available, clock = redis.pcall('get', KEYS[1]), redis.pcall('time')
+    local ends = not clock.err and type(available) == 'string' and #available < 8 and
+        (available == '0' or available:find('^[1-9]%d*$')) and redis.pcall('zscore', KEYS[2], ARGV[1])
+    if type(ends) == 'string' and tonumber(ends) > clock[1] * 1000 + math.floor(clock[2] / 1000) then
+        local n = redis.pcall('incrby', KEYS[1], 1)
+        if type(n) == 'number' and redis.pcall('zrem', KEYS[2], ARGV[1]) == 1 then
+            released, received = true, redis.pcall(ARGV[4], ARGV[3], string.format('%.0f', n))
+            if received == 0 then
+                return 0
+            end
+        elseif type(n) == 'number' then
+            redis.pcall('incrby', KEYS[1], -1)
+        end
+    end
+end
 local function refuse(key, what)
     local n = 0
     for i = 1, #KEYS do
@@ -10,7 +29,10 @@ local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)
@@ -29,14 +51,14 @@ end
 
 local in_both_ways = 'publish+spublish'
 
-local function announce(how, channel, message)
+local function announce(how, channel, message, answer)
     if how == in_both_ways then
         local plain = tonumber(redis.pcall('publish', channel, message))
         local sharded = tonumber(redis.pcall('spublish', channel, message))
         local received = math.max(plain or 0, sharded or 0)
         return received, received > 0 or plain ~= nil and sharded ~= nil
     end
-    local received = redis.pcall(how, channel, message)
+    local received = answer or redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
     end
@@ -44,8 +66,8 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
-local function announce_release(how, channel, message)
-    local received = announce(how, channel, message)
+local function announce_release(how, channel, message, answer)
+    local received = announce(how, channel, message, answer)
     local known = received > 0 and how ~= 'spublish' and redis.pcall('pubsub', 'numsub', channel)[2]
     if known and how == in_both_ways then
         known = math.max(known, redis.pcall('pubsub', 'shardnumsub', channel)[2] or received)
@@ -144,9 +166,9 @@ local function return_permits(free, taken, ids, there)
     return removed
 end
 
-local function announce_free(free, channel, how)
+local function announce_free(free, channel, how, answer)
     local n = count_free(free)
-    return n > 0 and announce_release(how, channel, ms(n)) or 0
+    return n > 0 and announce_release(how, channel, ms(n), answer) or 0
 end
 
 local function is_idle(key)
@@ -159,6 +181,9 @@ return answer(function()
 local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
 local id, left, channel, how, window, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
 
+if released then
+    return {1, announce_free(free, channel, how, received), 0}
+end
 free_permits(free) -- if it is not a number, nothing must be released
 local ids = ids_of(id)
 local ends, there = ends_of(taken, ids)
@@ -166,7 +191,7 @@ local state = ends and ends > now_ms() and 1 or -1
 if left ~= '0' then
     return {state, 0, 0}
 end
-local released = return_permits(free, taken, ids, there) > 0
+released = return_permits(free, taken, ids, there) > 0
 local heard, passed_on = 0, 0
 if key ~= free and (late or not is_idle(key)) then
 local place_format = '%s %s %s %s %s %s %s %s'

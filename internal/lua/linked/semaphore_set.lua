@@ -21,7 +21,10 @@ local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)
@@ -40,14 +43,14 @@ end
 
 local in_both_ways = 'publish+spublish'
 
-local function announce(how, channel, message)
+local function announce(how, channel, message, answer)
     if how == in_both_ways then
         local plain = tonumber(redis.pcall('publish', channel, message))
         local sharded = tonumber(redis.pcall('spublish', channel, message))
         local received = math.max(plain or 0, sharded or 0)
         return received, received > 0 or plain ~= nil and sharded ~= nil
     end
-    local received = redis.pcall(how, channel, message)
+    local received = answer or redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
     end
@@ -55,8 +58,8 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
-local function announce_release(how, channel, message)
-    local received = announce(how, channel, message)
+local function announce_release(how, channel, message, answer)
+    local received = announce(how, channel, message, answer)
     local known = received > 0 and how ~= 'spublish' and redis.pcall('pubsub', 'numsub', channel)[2]
     if known and how == in_both_ways then
         known = math.max(known, redis.pcall('pubsub', 'shardnumsub', channel)[2] or received)
@@ -156,9 +159,9 @@ local function return_permits(free, taken, ids, there)
     return removed
 end
 
-local function announce_free(free, channel, how)
+local function announce_free(free, channel, how, answer)
     local n = count_free(free)
-    return n > 0 and announce_release(how, channel, ms(n)) or 0
+    return n > 0 and announce_release(how, channel, ms(n), answer) or 0
 end
 
 local function drop_expired(free, taken, now)

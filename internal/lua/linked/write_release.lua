@@ -1,3 +1,15 @@
+
+local had, received -- whether the common case has ended the hold, and what Redis said when it told so
+
+if ARGV[2] == '0' and ARGV[4] == '0' and ARGV[9] == '0' and ARGV[7] ~= 'publish+spublish' and
+    redis.pcall('exists', KEYS[2], KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 and
+    redis.pcall('hexists', KEYS[1], ARGV[1] .. ':write') == 1 then
+    had = redis.pcall('del', KEYS[1]) == 1
+    received = had and redis.pcall(ARGV[7], ARGV[6], '1')
+    if received == 0 then
+        return 0
+    end
+end
 local place_format = '%s %s %s %s %s %s %s %s'
 local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
@@ -93,7 +105,10 @@ local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
-    if done then
+    if done and type(result) == 'table' and type(result[3]) == 'number' then
+        local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
+        return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more
+    elseif done then
         return result
     end
     local text = type(result) == 'table' and result.err or tostring(result)
@@ -112,14 +127,14 @@ end
 
 local in_both_ways = 'publish+spublish'
 
-local function announce(how, channel, message)
+local function announce(how, channel, message, answer)
     if how == in_both_ways then
         local plain = tonumber(redis.pcall('publish', channel, message))
         local sharded = tonumber(redis.pcall('spublish', channel, message))
         local received = math.max(plain or 0, sharded or 0)
         return received, received > 0 or plain ~= nil and sharded ~= nil
     end
-    local received = redis.pcall(how, channel, message)
+    local received = answer or redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
         received = redis.pcall('publish', channel, message)
     end
@@ -127,8 +142,8 @@ local function announce(how, channel, message)
     return may and received or 0, may
 end
 
-local function announce_release(how, channel, message)
-    local received = announce(how, channel, message)
+local function announce_release(how, channel, message, answer)
+    local received = announce(how, channel, message, answer)
     local known = received > 0 and how ~= 'spublish' and redis.pcall('pubsub', 'numsub', channel)[2]
     if known and how == in_both_ways then
         known = math.max(known, redis.pcall('pubsub', 'shardnumsub', channel)[2] or received)
@@ -942,6 +957,10 @@ if rolls_back then
     if read_field ~= '' then
         redis.pcall('zrem', writers, read_field)
     end
+end
+
+if had then
+    return {1, announce_release(how, channel, '1', received), 0}
 end
 
 local line = left == '0' and try(function() return open_line(lock, KEYS[3], write_field) end) or nil

@@ -8,6 +8,7 @@ package luatest
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -111,7 +112,10 @@ local answer = script(KEYS, {unpack(ARGV, 3)})
 local data = dump({call = function(command, ...)
     return command == 'pttl' and pttl(server.call, ...) or server.call(command, ...)
 end})
-return {answer.err and {'error', answer.err} or answer, told, ran, (data:gsub('^clock [^\n]*\n?', ''))}`
+if type(answer) == 'table' and answer.err then
+    answer = {'error', answer.err}
+end
+return {answer, told, ran, (data:gsub('^clock [^\n]*\n?', ''))}`
 
 // New returns a script that runs source by the clock, for Run.
 func New(source string) *redis.Script {
@@ -120,7 +124,7 @@ func New(source string) *redis.Script {
 
 // An Effect is what a run of a script has done.
 type Effect struct {
-	Reply    []any    // "error" and its text, if the script has failed
+	Reply    []any    // its integers and texts; "error" and its text, if the script has failed
 	Messages []string // each with the command, the channel, and how many connections have received it
 	Commands int64    // that it has run
 	Data     string   // all data afterwards, as Dump returns them, without the clock
@@ -135,9 +139,27 @@ func Run(
 	if err != nil {
 		return Effect{}, err
 	}
-	e := Effect{Reply: answer[0].([]any), Commands: answer[2].(int64), Data: answer[3].(string)}
+	e := Effect{Reply: Reply(answer[0]), Commands: answer[2].(int64), Data: answer[3].(string)}
 	for _, message := range answer[1].([]any) {
 		e.Messages = append(e.Messages, fmt.Sprint(message))
 	}
 	return e, nil
+}
+
+// Reply returns the parts of an answer, whatever its form: see send.Reply.
+func Reply(answer any) (parts []any) {
+	switch answer := answer.(type) {
+	case int64:
+		return []any{int64(1), answer, int64(0)}
+	case string:
+		for _, word := range strings.Fields(answer) {
+			if n, err := strconv.ParseInt(word, 10, 64); err == nil {
+				parts = append(parts, n)
+			} else {
+				parts = append(parts, word)
+			}
+		}
+		return parts
+	}
+	return answer.([]any)
 }
