@@ -361,7 +361,7 @@ func (b *twinBench) play(s *seeds.Sequence) {
 	defer func() { b.T, b.twins[0].T, b.twins[1].T = outer, outer, outer }()
 	b.rng, b.seed, b.digest = rand.New(rand.NewPCG(s.Seed, 1)), s.Seed, s.Digest
 	b.history, b.data, b.denied, b.messed = nil, "", "", false
-	b.now, b.verb, b.fenced = time.Unix(1_700_000_000, 0), pick(b, "publish", "publish", "spublish"), b.oneIn(3)
+	b.now, b.verb, b.fenced = time.Unix(1_700_000_000, 0), pick(b, "publish", "publish", "publish+spublish", "spublish"), b.oneIn(3)
 	if b.ruled { // on a Cluster, requests that defer name the command that publishes: see Acquire of the plain lock
 		b.verb = "publish"
 	}

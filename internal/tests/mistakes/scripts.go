@@ -306,4 +306,29 @@ var Scripts = []Mistake{
 		Omits:   "A hold that is renamed gets the lease that was asked for.",
 		Changes: []Change{{"set_lease_of(lock)\n    renamed = true", "renamed = true"}},
 	},
+	{
+		Name:    "commonRepeat",
+		Omits:   "In its common case a semaphore gives no permit to a request that has one.",
+		Changes: []Change{{"string.format('%.0f', now + ARGV[2]), ARGV[1]) == 1", "string.format('%.0f', now + ARGV[2]), ARGV[1]) == 0"}},
+	},
+	{
+		Name:    "commonWish",
+		Omits:   "In its common case a fair lock finds no tombstone.",
+		Changes: []Change{{"redis.pcall('exists', KEYS[1], KEYS[2], KEYS[5]) == 0", "redis.pcall('exists', KEYS[1], KEYS[2]) == 0"}},
+	},
+	{
+		Name:    "commonDowngrade",
+		Omits:   "In its common case the release of a write lock ends no hold but its own.",
+		Changes: []Change{{"and redis.pcall('hlen', KEYS[1]) == 2 and\n    redis.pcall('hexists'", "and\n    redis.pcall('hexists'"}},
+	},
+	{
+		Name:    "commonDetached",
+		Omits:   "In its common case the release of a read lock buries no detached reader.",
+		Changes: []Change{{"ARGV[1]:sub(37, 39) ~= ':0:' and", ""}},
+	},
+	{
+		Name:    "commonListener",
+		Omits:   "In its common case the release of a lock has no listener.",
+		Changes: []Change{{"received = deleted == 1 and redis.pcall(ARGV[3], ARGV[2], '0')\n    if received == 0 then", "received = deleted == 1 and redis.pcall(ARGV[3], ARGV[2], '0')\n    if received then"}},
+	},
 }
