@@ -8,7 +8,6 @@ package main
 // gives up waiting by default is told to wait again.
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,11 +124,11 @@ func kindOf(name string) kind {
 	panic("no peer " + name)
 }
 
-// client returns a Redis client with the defaults of go-redis, except for the read timeout.
+// client returns a Redis client with the defaults of go-redis.
 func (s setting) client() redis.UniversalClient {
 	c := redis.NewUniversalClient(&redis.UniversalOptions{
 		Addrs:       strings.Split(s.addr, ","),
-		ReadTimeout: cmp.Or(s.timeout, time.Second), // for every library
+		ReadTimeout: s.timeout,
 	})
 	for _, h := range s.hooks {
 		c.AddHook(h)
