@@ -35,12 +35,12 @@ var optionalOfFair = []send.OptionalKey{{Key: 4}}
 // It costs more than a Lock: every waiter sends a heartbeat to Redis about once a second. A waiter that can be granted
 // the lock by a message sends fewer if at least 32 others wait ahead of it: one in 25s behind more than 768. A waiter
 // that has crashed, or is cut off from Redis, loses its position about 3s after the next heartbeat was due, which is
-// after about 4s, or up to 28s. If no call on the lock has reached Redis in the last 2s of
-// these, it loses its position 4s after the next call, because all waiters may have been cut off. Until then, Unlock
-// passes over such a waiter if Redis knows that its connection is closed. If the waiter is granted the lock before the
-// crash is noticed, the other waiters are delayed by up to 5s. A waiter that gives up loses its position at once, and a
-// waiter that is alive keeps its position for as long as it waits. If a grant expires before the process of the waiter
-// learns of it, the waiter waits again, at the end of the queue.
+// after about 4s, or up to 28s. If no call on the lock has reached Redis for 2s, it keeps its position for 4s after the
+// next call, or up to 28s, because all waiters may have been cut off. Until then, Unlock passes over such a waiter if
+// Redis knows that its connection is closed. If the waiter is granted the lock before the crash is noticed, the other
+// waiters are delayed by up to 5s. A waiter that gives up loses its position at once, and a waiter that is alive keeps
+// its position for as long as it waits. If a grant expires before the process of the waiter learns of it, the waiter
+// waits again, at the end of the queue.
 //
 // TryLock with a wait of 0 acquires the lock only if no connected waiter is in the queue. If all waiters crash, the
 // queue stays in Redis until the next call on the lock, or until it expires: after one [WithFairWaitTimeout] for each

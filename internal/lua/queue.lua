@@ -90,7 +90,8 @@
 -- Defines  is_relocks(waiter)                  whether the field is one of relock.
 -- Defines  keep_for_java(q)                    makes the queue stay although Java runs no script of relock.
 -- Defines  evict_silent(q)                     removes relock waiters without a heartbeat, of the first most_passed.
--- Defines  set_back(q, ttl)                    shortens heartbeats to what they may be: the clock was set back.
+-- Defines  set_back(q, ran, ttl)               shortens heartbeats to what they may be: the clock was set back, to before
+--          ran, when the last script ran.
 -- Defines  drop_first(q, n)                    removes the first n waiters.
 -- Defines  is_heard(q, waiter, heard)          whether a waiter has no wish, or its client is subscribed to its
 --          channel. heard is what is known of clients already.
@@ -447,39 +448,45 @@ end
 
 -- The timeouts of living waiters are corrected with their next heartbeat. Returns whether all heartbeats have been set
 -- back; if there are many, the next script continues.
-local function set_back(q, ttl)
-    local latest = q.now + life_of(redis.call('llen', q.waiters), ttl)
-    local ahead = redis.call('zrangebyscore', q.heartbeats, ms(latest + 1), '+inf', 'limit', 0, most_passed)
+local function set_back(q, ran, ttl)
+    local life = life_of(redis.call('llen', q.waiters), ttl)
+    local ahead = redis.call('zrangebyscore', q.heartbeats, ms(q.now + life + 1), '+inf', 'withscores', 'limit', 0, most_passed)
     -- At most most_passed.
-    for _, waiter in ipairs(ahead) do
-        if waiter ~= '' then
-            redis.pcall('zadd', q.heartbeats, 'XX', ms(latest), waiter)
+    for i = 1, #ahead, 2 do
+        if ahead[i] ~= '' then
+            local left = math.min(tonumber(ahead[i + 1]) - ran, life_of(far, ttl)) -- it may have been farther behind
+            redis.pcall('zadd', q.heartbeats, 'XX', ms(q.now + math.max(life, left)), ahead[i])
         end
     end
-    return #ahead < most_passed
+    return #ahead < 2 * most_passed
 end
 
 -- Removes relock waiters whose heartbeat has expired. If the first waiter of the queue is one without a heartbeat,
 -- all of these are removed. Other waiters at the head of the queue are removed if their timeout has expired, or if
--- they have none, because they would stay for ever. If no script ran for half a ttl, Redis was unreachable, and the
--- waiters may be alive: each gets a new heartbeat instead. It gets one only, and that is not a whole number, because
--- the waiter has perhaps not asked: a crashed one would stay for ever if all calls are that rare. A run that has not read
--- all heartbeats leaves the time of the last run as it was, so that the next run comes to the same conclusion.
--- Heartbeats are written with pcall, because a release must go on if memory is short.
+-- they have none, because they would stay for ever. If no script ran for half a ttl, Redis was unreachable, or its clock
+-- was set forward, and the waiters may be alive: each that has less than a ttl left gets a new heartbeat instead. It
+-- lasts for a ttl, or for as long as the old one did when the last script ran: a waiter far behind asks only then. A
+-- waiter gets one only, and that is not a whole number, because it has perhaps not asked: a crashed one would stay for
+-- ever if all calls are that rare. A run that has not read all heartbeats leaves the time of the last run as it was, so
+-- that the next run comes to the same conclusion. Heartbeats are written with pcall, because a release must go on if
+-- memory is short.
 local function evict_dead(q, now, ttl)
     q.now, q.ran = now, now
-    local dead = {}
-    local due = redis.call('zrangebyscore', q.heartbeats, '-inf', ms(now), 'withscores', 'limit', 0, most_dead)
+    local dead, spared = {}, false
     local ran = tonumber(redis.call('zscore', q.heartbeats, '') or nil)
     local last_run = ran and ran <= now and ran or nil
     local away = now - (last_run or now) > ttl / 2
+    local till = away and now + ttl - 1 or now
+    local due = redis.call('zrangebyscore', q.heartbeats, '-inf', ms(till), 'withscores', 'limit', 0, most_dead)
     -- At most most_dead.
     for i = 1, #due, 2 do
         local waiter, beat = due[i], tonumber(due[i + 1])
         if waiter ~= '' then
             if away and beat % 1 == 0 and redis.call('zscore', q.timeouts, waiter) then
-                redis.pcall('zadd', q.heartbeats, ms(now + ttl - 1) .. '.5', waiter)
-            else
+                local life = math.max(math.min(beat - last_run, life_of(far, ttl)), ttl)
+                redis.pcall('zadd', q.heartbeats, ms(now + life - 1) .. '.5', waiter)
+                spared = true
+            elseif beat <= now then
                 dead[waiter] = true
             end
         end
@@ -489,9 +496,9 @@ local function evict_dead(q, now, ttl)
         leave_queue(q, dead)
     end
     local first = redis.call('lindex', q.waiters, 0)
-    local all = not (away and #due == 2 * most_dead)
+    local all = not (away and #due == 2 * most_dead and (spared or evicted))
     if first and not last_run then -- the last script ran in the future: the clock was set back
-        all = set_back(q, ttl)
+        all = set_back(q, ran or now, ttl)
     end
     if not all then
         q.ran = ran or now

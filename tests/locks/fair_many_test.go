@@ -147,3 +147,44 @@ func TestFairFullQueueWithJava(t *testing.T) {
 	require.NoError(t, err)
 	q.check("nobody has joined")
 }
+
+// While Redis is down, waiters far behind ask in vain as the others do, and may be late by a pause between two attempts
+// when it is back. If its clock is set forward instead, they do not even know. All keep their places, but for no longer
+// than the longest heartbeat.
+func TestFairWaitersFarBehindSurviveAnOutage(t *testing.T) {
+	t.Parallel()
+	for _, away := range []float64{15_000, 3_600_000} {
+		q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
+		q.join(false, 100)
+		now, beats := float64(q.now()), locktest.KeysOf(q.lock)[3]
+		left := map[string]float64{q.all[20]: 3000, q.all[40]: away - 1000, q.all[60]: away + 100}
+		for waiter, left := range left {
+			q.Must(q.Rdb.ZAdd(q.Context(), beats, redis.Z{Score: now - away + left, Member: waiter}).Err())
+		}
+		q.Must(q.Rdb.ZAdd(q.Context(), beats, redis.Z{Score: now - away}).Err())
+		q.asks(99)
+		for waiter, left := range left {
+			left = min(max(left, 4000), 28_000)
+			until := q.Rdb.ZScore(q.Context(), beats, waiter).Val()
+			assert.GreaterOrEqual(t, until, now+left-1, "%s with %vms", waiter, left)
+			assert.LessOrEqual(t, until, float64(q.now())+left, "%s with %vms", waiter, left)
+		}
+		q.check("after the outage")
+	}
+}
+
+// The clock of Redis is set back. Many in front of a waiter have left since it last asked, and it asks as late as before.
+func TestFairWaiterThatWasFarBehindKeepsItsPlaceWhenTheClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
+	q.join(false, 50)
+	now, beats := q.now(), locktest.KeysOf(q.lock)[3]
+	const ahead, left = 20_000, 15_000
+	q.beats(now+ahead+left, now+ahead)
+	q.asks(49)
+	for _, waiter := range q.all[:49] {
+		until := int64(q.Rdb.ZScore(q.Context(), beats, waiter).Val())
+		require.GreaterOrEqual(t, until, now+left, "the heartbeat of %s", waiter)
+		require.Less(t, until, now+ahead, "the heartbeat of %s", waiter)
+	}
+}

@@ -458,30 +458,34 @@ local function evict_silent(q)
     leave_queue(q, dead)
 end
 
-local function set_back(q, ttl)
-    local latest = q.now + life_of(redis.call('llen', q.waiters), ttl)
-    local ahead = redis.call('zrangebyscore', q.heartbeats, ms(latest + 1), '+inf', 'limit', 0, most_passed)
-    for _, waiter in ipairs(ahead) do
-        if waiter ~= '' then
-            redis.pcall('zadd', q.heartbeats, 'XX', ms(latest), waiter)
+local function set_back(q, ran, ttl)
+    local life = life_of(redis.call('llen', q.waiters), ttl)
+    local ahead = redis.call('zrangebyscore', q.heartbeats, ms(q.now + life + 1), '+inf', 'withscores', 'limit', 0, most_passed)
+    for i = 1, #ahead, 2 do
+        if ahead[i] ~= '' then
+            local left = math.min(tonumber(ahead[i + 1]) - ran, life_of(far, ttl)) -- it may have been farther behind
+            redis.pcall('zadd', q.heartbeats, 'XX', ms(q.now + math.max(life, left)), ahead[i])
         end
     end
-    return #ahead < most_passed
+    return #ahead < 2 * most_passed
 end
 
 local function evict_dead(q, now, ttl)
     q.now, q.ran = now, now
-    local dead = {}
-    local due = redis.call('zrangebyscore', q.heartbeats, '-inf', ms(now), 'withscores', 'limit', 0, most_dead)
+    local dead, spared = {}, false
     local ran = tonumber(redis.call('zscore', q.heartbeats, '') or nil)
     local last_run = ran and ran <= now and ran or nil
     local away = now - (last_run or now) > ttl / 2
+    local till = away and now + ttl - 1 or now
+    local due = redis.call('zrangebyscore', q.heartbeats, '-inf', ms(till), 'withscores', 'limit', 0, most_dead)
     for i = 1, #due, 2 do
         local waiter, beat = due[i], tonumber(due[i + 1])
         if waiter ~= '' then
             if away and beat % 1 == 0 and redis.call('zscore', q.timeouts, waiter) then
-                redis.pcall('zadd', q.heartbeats, ms(now + ttl - 1) .. '.5', waiter)
-            else
+                local life = math.max(math.min(beat - last_run, life_of(far, ttl)), ttl)
+                redis.pcall('zadd', q.heartbeats, ms(now + life - 1) .. '.5', waiter)
+                spared = true
+            elseif beat <= now then
                 dead[waiter] = true
             end
         end
@@ -491,9 +495,9 @@ local function evict_dead(q, now, ttl)
         leave_queue(q, dead)
     end
     local first = redis.call('lindex', q.waiters, 0)
-    local all = not (away and #due == 2 * most_dead)
+    local all = not (away and #due == 2 * most_dead and (spared or evicted))
     if first and not last_run then -- the last script ran in the future: the clock was set back
-        all = set_back(q, ttl)
+        all = set_back(q, ran or now, ttl)
     end
     if not all then
         q.ran = ran or now
