@@ -62,7 +62,7 @@
 -- Defines  grant_first(q)                      grants the lock, which is free, to the first waiter that is not passed
 --          over; returns whether it could, and that waiter.
 -- Defines  evict_dead(q, now, ttl)             removes dead waiters; returns the first waiter, and whether there were
---          dead ones. It sets q.now, and q.ran: the value of '' among the heartbeats from now on.
+--          dead ones. It sets q.now, q.ttl, and q.ran: the value of '' among the heartbeats from now on.
 -- Defines  life_of(place, ttl)                 how long a heartbeat lasts, in ms, of a waiter with a wish at this place
 --          or one in front of it. ttl is the life of the others.
 -- Defines  find_place(q, waiter, timeout, queued)  the place of a waiter, which counts from 0, and nil if it is not
@@ -93,6 +93,7 @@
 -- Defines  set_back(q, ran, ttl)               shortens heartbeats to what they may be: the clock was set back, to before
 --          ran, when the last script ran.
 -- Defines  drop_first(q, n)                    removes the first n waiters.
+-- Defines  watch_grant(q, granted, heard)  makes a waiter ask if the others that are near the waiter granted do so late.
 -- Defines  is_heard(q, waiter, heard)          whether a waiter has no wish, or its client is subscribed to its
 --          channel. heard is what is known of clients already.
 
@@ -367,6 +368,29 @@ local function drop_first(q, n)
     end
 end
 
+-- Many in front of a waiter may leave before it asks again. If nobody asks soon, nobody notices that a grant has expired.
+-- So one of the first near_head waiters asks now, the last one: it is the longest among them. The client that was granted
+-- the lock does not count, because it may be dead, and its other waiters with it.
+local function watch_grant(q, granted, heard)
+    local soon = q.now and q.now + provisional + q.ttl
+    if not (soon and redis.call('zrangebyscore', q.heartbeats, ms(soon), '+inf', 'limit', 0, 1)[1]) then
+        return
+    end
+    local first, late = redis.call('lrange', q.waiters, 0, near_head - 1), nil
+    local beats = #first > 0 and redis.call('zmscore', q.heartbeats, unpack(first))
+    -- At most near_head.
+    for i, waiter in ipairs(first) do
+        local counts = beats[i] and client_of(waiter) ~= client_of(granted) and is_heard(q, waiter, heard)
+        if counts and tonumber(beats[i]) < soon then
+            return
+        end
+        late = counts and waiter or late
+    end
+    if late then
+        announce(q.how, client_channel(q, late), 'free ' .. late)
+    end
+end
+
 -- If the user may not ask for the number of subscribers, the answer to the message of the grant tells it.
 local function grant_first(q)
     local heard = {}
@@ -382,6 +406,7 @@ local function grant_first(q)
         local granted = grant(q.lock, waiter, q.tokens, client_channel(q, first), q.how)
         if granted then
             leave_queue(q, {[first] = true})
+            watch_grant(q, first, heard)
             return true, first
         elseif granted == nil then
             break
@@ -471,7 +496,7 @@ end
 -- that the next run comes to the same conclusion. Heartbeats are written with pcall, because a release must go on if
 -- memory is short.
 local function evict_dead(q, now, ttl)
-    q.now, q.ran = now, now
+    q.now, q.ran, q.ttl = now, now, ttl
     local dead, spared = {}, false
     local ran = tonumber(redis.call('zscore', q.heartbeats, '') or nil)
     local last_run = ran and ran <= now and ran or nil

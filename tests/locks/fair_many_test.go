@@ -188,3 +188,37 @@ func TestFairWaiterThatWasFarBehindKeepsItsPlaceWhenTheClockIsSetBack(t *testing
 		require.Less(t, until, now+ahead, "the heartbeat of %s", waiter)
 	}
 }
+
+// All in front leave at once but one, which is granted the lock and never learns of it. The next waiter was far behind
+// when it last asked, and has the lock as soon as the grant has expired.
+func TestFairGrantThatExpiresIsNoticedByAWaiterThatWasFarBehind(t *testing.T) {
+	t.Parallel()
+	q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
+	q.join(false, farPlaces)
+	c := q.Client()
+	l := c.NewFairLock(q.LockName)
+	ctx, acquired := ContextWithOwner(t.Context()), make(chan time.Time)
+	go func() {
+		q.Must(l.Lock(ctx))
+		acquired <- time.Now()
+	}()
+	q.AwaitQueue(farPlaces + 1)
+	testredis.Await(t, "it can be granted the lock", locktest.Soon, func() bool { return len(q.Wishes()) == 1 })
+	dead := q.all[farPlaces-1]
+	o, _ := q.asks(farPlaces - 1)
+	assert.Equal(t, farPlaces-1, o.Standing.Ahead())
+	ear := q.Rdb.Subscribe(q.Context(), locktest.AnnounceOf(q.lock)+"client:"+dead[:36])
+	defer ear.Close()
+	q.Must(locktest.Second(ear.Receive(q.Context())))
+	pipe := q.Rdb.Pipeline()
+	for _, waiter := range q.all[:farPlaces-1] {
+		pipe.LRem(q.Context(), locktest.KeysOf(q.lock)[1], 1, waiter)
+		pipe.ZRem(q.Context(), locktest.KeysOf(q.lock)[2], waiter)
+		pipe.ZRem(q.Context(), locktest.KeysOf(q.lock)[3], waiter)
+	}
+	q.Must(locktest.Second(pipe.Exec(q.Context())))
+	start := time.Now()
+	q.Must(locktest.Second(locktest.Send(q.client, q.lock.Release(contract.Release{Field: locktest.JavaOther + ":01"}))))
+	assert.Less(t, (<-acquired).Sub(start), testredis.Scale(start, 5*time.Second+2*record.FairHeartbeat))
+	q.Must(l.Unlock(ctx))
+}

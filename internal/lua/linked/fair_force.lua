@@ -411,6 +411,25 @@ local function drop_first(q, n)
     end
 end
 
+local function watch_grant(q, granted, heard)
+    local soon = q.now and q.now + provisional + q.ttl
+    if not (soon and redis.call('zrangebyscore', q.heartbeats, ms(soon), '+inf', 'limit', 0, 1)[1]) then
+        return
+    end
+    local first, late = redis.call('lrange', q.waiters, 0, near_head - 1), nil
+    local beats = #first > 0 and redis.call('zmscore', q.heartbeats, unpack(first))
+    for i, waiter in ipairs(first) do
+        local counts = beats[i] and client_of(waiter) ~= client_of(granted) and is_heard(q, waiter, heard)
+        if counts and tonumber(beats[i]) < soon then
+            return
+        end
+        late = counts and waiter or late
+    end
+    if late then
+        announce(q.how, client_channel(q, late), 'free ' .. late)
+    end
+end
+
 local function grant_first(q)
     local heard = {}
     local first, place = first_alive(q, nil, heard)
@@ -424,6 +443,7 @@ local function grant_first(q)
         local granted = grant(q.lock, waiter, q.tokens, client_channel(q, first), q.how)
         if granted then
             leave_queue(q, {[first] = true})
+            watch_grant(q, first, heard)
             return true, first
         elseif granted == nil then
             break
@@ -471,7 +491,7 @@ local function set_back(q, ran, ttl)
 end
 
 local function evict_dead(q, now, ttl)
-    q.now, q.ran = now, now
+    q.now, q.ran, q.ttl = now, now, ttl
     local dead, spared = {}, false
     local ran = tonumber(redis.call('zscore', q.heartbeats, '') or nil)
     local last_run = ran and ran <= now and ran or nil
