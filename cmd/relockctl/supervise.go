@@ -74,29 +74,33 @@ func (s *course) next(now time.Time) (do step, again time.Time) {
 	if ended && (!s.rest || s.lost == nil && !s.told && !s.broken) {
 		return leave, now
 	}
-	tellAt, killAt := s.until.Add(-s.grace), s.until
-	if ended {
-		killAt = s.ended.Add(s.grace)
+	tellAt, killAt, again := s.until.Add(-s.grace), s.until, s.until
+	if ended { // what is left, as the program of a shell, has the grace, too, as far as the lock allows
+		killAt = earlier(killAt, s.ended.Add(s.grace))
+		again = earlier(killAt, now.Add(moment))
 	}
 	if s.lost == nil && !now.Before(tellAt) {
-		if s.lost = s.cause; !ended && now.Before(killAt) {
-			return terminate, killAt
-		}
+		s.lost, s.told = s.cause, s.told && ended // a command that goes on in spite of a signal is told again
 	}
 	switch {
 	case s.lost == nil && !ended:
 		return wait, tellAt
-	case s.lost == nil && !s.told:
+	case now.Before(killAt) && !s.told:
 		s.told = true
-		return terminate, now.Add(moment)
-	case now.Before(killAt) && !ended:
-		return wait, killAt
-	case now.Before(killAt) && s.lost == nil:
-		return wait, now.Add(moment)
+		return terminate, again
+	case now.Before(killAt):
+		return wait, again
 	case !ended || now.Before(killAt.Add(killing)):
 		return kill, now.Add(moment)
 	}
 	return leave, now
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // supervise waits until the command has ended, forwards signals to it, and ends it if the lock can no longer be relied
@@ -129,7 +133,7 @@ func (p *program) supervise(ctx context.Context, k *keeper, c *child, signals <-
 			return s.lost
 		}
 		if held && s.lost != nil {
-			left := max(0, again.Sub(now)+time.Second-1).Truncate(time.Second) // of what is left of the grace after a pause
+			left := max(0, s.until.Sub(now)+time.Second-1).Truncate(time.Second) // of the grace, after a pause
 			fmt.Fprintf(p.notes, "relockctl: %s; the command has %v to end\n", plain(s.lost), min(k.grace, left))
 		}
 		select {

@@ -100,7 +100,15 @@ func TestCourseCountsBackFromTheEndOfTheValidity(t *testing.T) {
 		{true, func(p *played) {
 			p.obey(7 * time.Second)
 			p.ends(false)
-		}, "6s TERM, 7s KILL, 7s leave, "}, // what is left does not get the rest of the grace
+		}, "6s TERM, 10s KILL, 10s leave, "}, // what is left has the rest of the grace, as the program of a shell
+		{true, func(p *played) {
+			p.now = 8 * time.Second
+			p.ends(true)
+		}, "8s TERM, 10s KILL, 10s leave, "},
+		{true, func(p *played) {
+			p.obey(4 * time.Second)
+			p.ends(true)
+		}, "4s TERM, 8s KILL, 8s leave, "},
 		{true, func(p *played) { p.ends(false) }, "0s leave, "},
 		{false, func(p *played) { p.ends(true) }, "0s TERM, 0s leave, "},
 		{true, func(p *played) { p.ends(true) }, "0s TERM, 4s KILL, 4s leave, "},
@@ -113,7 +121,7 @@ func TestCourseCountsBackFromTheEndOfTheValidity(t *testing.T) {
 			p.ends(true)
 			p.obey(time.Second)
 			p.lose(errPlayed, p.time())
-		}, "0s TERM, 1s KILL, 1s leave, "},
+		}, "0s TERM, 4s KILL, 4s leave, "},
 	} {
 		p := play(c.tough)
 		c.do(p)
