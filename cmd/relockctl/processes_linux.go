@@ -4,7 +4,8 @@ package main
 //
 // Rules: relockctl is the subreaper of the command, so that a process whose parent has ended becomes a child of
 // relockctl, whatever session or group it is in. So relockctl has to reap such processes, each by its own number,
-// because a wait for any child might take the status of the command.
+// because a wait for any child might take the status of the command. A number is of a process only together with the
+// time of its start, because another process may get the number later.
 
 import (
 	"bytes"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -23,15 +25,16 @@ func (c *child) adopt() {
 	c.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	c.deaths = make(chan os.Signal, 1)
 	signal.Notify(c.deaths, syscall.SIGCHLD)
-	c.before = map[int]bool{}
+	before := map[int]string{}
 	for _, p := range c.below() { // of the shell that relockctl has replaced
-		c.before[p.pid] = true
+		before[p.pid] = p.begun
 	}
+	c.before = before
 }
 
 // others returns the processes that the command has started, directly or not, except those in its own group. It reaps
 // those that have ended. It looks twice before it returns none, because a process may get another parent meanwhile.
-func (c *child) others() (others []int) {
+func (c *child) others() (others []process) {
 	command := c.cmd.Process.Pid
 	for looks := 0; looks < 2 && others == nil; looks++ {
 		for _, p := range c.below() {
@@ -40,7 +43,7 @@ func (c *child) others() (others []int) {
 			}
 			reaped, _ := syscall.Wait4(p.pid, nil, syscall.WNOHANG, nil) // an error unless it is a child of relockctl
 			if reaped != p.pid && !(c.ownGroup && p.group == command) {
-				others = append(others, p.pid)
+				others = append(others, p)
 			}
 		}
 	}
@@ -48,7 +51,36 @@ func (c *child) others() (others []int) {
 }
 
 // A process is what /proc tells about one.
-type process struct{ pid, group int }
+type process struct {
+	pid, group int
+	begun      string // when it was started
+}
+
+// stat returns what /proc has under a name, which is a number, and the parent. It returns zeros if that has ended.
+func stat(name string) (p process, parent int) {
+	text, _ := os.ReadFile("/proc/" + name + "/stat")
+	// The name of the program, in parentheses, may have any characters. The state follows.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 20 {
+		return p, 0
+	}
+	_, _ = fmt.Sscan(string(text), &p.pid)
+	_, _ = fmt.Sscan(fields[1]+" "+fields[2], &parent, &p.group)
+	p.begun = fields[19]
+	return p, parent
+}
+
+// signal sends a signal to p, but not to a process that has got its number meanwhile.
+func (p process) signal(s syscall.Signal) {
+	now, err := os.FindProcess(p.pid) // a handle, where the kernel has them, of the process that has the number now
+	if err != nil {
+		return
+	}
+	if same, _ := stat(strconv.Itoa(p.pid)); same.begun == p.begun {
+		_ = now.Signal(s)
+	}
+	_ = now.Release()
+}
 
 // below returns the processes that relockctl has started, directly or not, except those in before. It returns none if
 // /proc has the numbers of another namespace, where they are those of others.
@@ -59,14 +91,7 @@ func (c *child) below() []process {
 	children := map[int][]process{}
 	entries, _ := os.ReadDir("/proc")
 	for _, entry := range entries {
-		text, _ := os.ReadFile("/proc/" + entry.Name() + "/stat") // fails also if the process has ended
-		var p process
-		var state string
-		var parent int
-		_, _ = fmt.Sscan(string(text), &p.pid)
-		// The name, in parentheses, may have any characters.
-		_, _ = fmt.Sscan(string(text[bytes.LastIndexByte(text, ')')+1:]), &state, &parent, &p.group)
-		if !c.before[p.pid] {
+		if p, parent := stat(entry.Name()); p.begun != c.before[p.pid] { // both are empty if it has ended
 			children[parent] = append(children[parent], p)
 		}
 	}

@@ -5,6 +5,12 @@ package main
 // What other systems than Linux lack: here a command goes on if relockctl is killed, and what it has started is found
 // only by its process group.
 
+import "syscall"
+
 func (c *child) adopt() {}
 
-func (c *child) others() []int { return nil }
+type process struct{ pid int }
+
+func (process) signal(syscall.Signal) {}
+
+func (c *child) others() []process { return nil }

@@ -340,9 +340,10 @@ func (k *keeper) renew(ctx context.Context, outcomes chan<- renewal) {
 type child struct {
 	cmd      *exec.Cmd
 	ownGroup bool           // it has a process group of its own
+	noGroup  bool           // that group was empty, so that others may get its number
 	ended    chan struct{}  // closed when the command has ended
 	deaths   chan os.Signal // gets SIGCHLD; nil where relockctl has no other children
-	before   map[int]bool   // processes that are not of the command
+	before   map[int]string // processes that are not of the command, and when they were started
 }
 
 // start starts the command.

@@ -5,6 +5,8 @@ package main
 import (
 	"io"
 	"os"
+	"os/exec"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -174,4 +176,51 @@ func TestRunLeavesOtherChildrenAlone(t *testing.T) {
 	r.prints("alive")
 	assert.Equal(t, 128+15, r.ends())
 	assert.Empty(t, r.stderr.String())
+}
+
+// A number may have been given to another process by the time that it gets a signal.
+func TestSignalsSpareProcessesWithANumberOfTheCommand(t *testing.T) {
+	const real = syscall.Signal(40) // whose trap follows that of WINCH, which others ignore
+	start := func() *exec.Cmd {
+		cmd := exec.Command("sh", "-c", "trap 'exit 3' WINCH; trap 'exit 4' 40; "+forever)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		out, err := cmd.StdoutPipe()
+		must(t, err)
+		must(t, cmd.Start())
+		t.Cleanup(func() { _ = cmd.Process.Kill() })
+		_, err = io.ReadFull(out, make([]byte, len("ready")))
+		must(t, err)
+		return cmd
+	}
+	spared := func(cmd *exec.Cmd) bool {
+		must(t, cmd.Process.Signal(real))
+		_ = cmd.Wait() // the result is in ProcessState
+		return cmd.ProcessState.ExitCode() == 4
+	}
+
+	found := start()
+	p, parent := stat(strconv.Itoa(found.Process.Pid))
+	assert.Equal(t, os.Getpid(), parent)
+	assert.Equal(t, found.Process.Pid, p.group)
+	before := p
+	before.begun = "1"
+	before.signal(syscall.SIGWINCH)
+	assert.True(t, spared(found))
+	found = start()
+	p, _ = stat(strconv.Itoa(found.Process.Pid))
+	p.signal(syscall.SIGWINCH)
+	assert.False(t, spared(found))
+
+	c := &child{cmd: exec.Command("true"), ownGroup: true, before: map[int]string{}}
+	for _, p := range c.below() { // of other tests
+		c.before[p.pid] = p.begun
+	}
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	must(t, c.cmd.Run())
+	assert.Empty(t, c.left())
+	later := start()
+	c.cmd.Process = later.Process
+	assert.Empty(t, c.left())
+	c.signal(syscall.SIGWINCH)
+	assert.True(t, spared(later))
 }

@@ -49,23 +49,27 @@ func (c *child) forward(s os.Signal) bool {
 
 // signal sends a signal to the command and to all that it has started.
 func (c *child) signal(s syscall.Signal) {
-	if c.ownGroup { // all of the group at once
+	if c.ownGroup && !c.noGroup { // all of the group at once
 		_ = syscall.Kill(-c.cmd.Process.Pid, s) // an error means that there is no process left
 	}
 	others := c.others()
 	if !c.ownGroup { // later than the search, so that what it starts in answer to the signal does not get it, too
 		_ = c.cmd.Process.Signal(s)
 	}
-	for _, pid := range others {
-		_ = syscall.Kill(pid, s)
+	for _, p := range others {
+		p.signal(s)
 	}
 }
 
 // left returns the processes that the command, which has ended, has left running, as kill(2) takes them.
-func (c *child) left() []int {
-	left := c.others()
-	if group := -c.cmd.Process.Pid; c.ownGroup && !errors.Is(syscall.Kill(group, 0), syscall.ESRCH) {
-		left = append(left, group)
+func (c *child) left() (left []int) {
+	for _, p := range c.others() {
+		left = append(left, p.pid)
+	}
+	if group := -c.cmd.Process.Pid; c.ownGroup && !c.noGroup {
+		if c.noGroup = errors.Is(syscall.Kill(group, 0), syscall.ESRCH); !c.noGroup {
+			left = append(left, group)
+		}
 	}
 	return left
 }
