@@ -389,6 +389,9 @@ func (g *multiAcquire) unlockAll(at int, all bool) {
 	defer g.states.Unlock()
 	for _, t := range g.locked {
 		h := t.hold
+		if h.queue != nil {
+			h.queue.request = inquiry{} // the answer was one about all locks
+		}
 		if !h.Holds() {
 			continue
 		}

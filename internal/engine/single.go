@@ -8,6 +8,7 @@ package engine
 // a caller that wants more permits than a semaphore has: it waits beside the local queue until there are enough.
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -85,7 +86,7 @@ func (o *oneLock) rejoinQueue(in target) error {
 	o.lastReply = time.Now()
 	if in.hold.lock.Traits().Admission == contract.Counting {
 		o.foundBusy = true
-		return errRestart
+		return cmp.Or(o.Over(), errRestart)
 	}
 	if o.changed == nil {
 		o.changed = make(chan struct{}, 1)

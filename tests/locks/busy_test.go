@@ -214,6 +214,57 @@ func TestNobodyIsBusyWhereNoOwnerWasSeen(t *testing.T) {
 	}
 }
 
+// A slow Redis that answers each request is no reason to fail: callers of one process are told that the lock is busy, and
+// no later than 0.2s after their time is up, which is one answer.
+func TestBusyIsToldInTimeByASlowRedis(t *testing.T) {
+	t.Parallel()
+	for _, c := range busyCases() {
+		if c.name == "steps" {
+			continue // several answers
+		}
+		for _, here := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/%v", c.name, here), func(t *testing.T) {
+				locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+					var mine, others []*Client
+					for i := range 3 {
+						client, link := v.Client(i)
+						link.Set(func(c *bubble.Conditions) { c.Latency = 60 * time.Millisecond })
+						other, _ := v.Client(i)
+						mine, others = append(mine, client), append(others, other)
+					}
+					l, release := c.waits(mine), func() {}
+					require.NoError(v, l.Do(context.Background(), nothing)) // there are connections
+					time.Sleep(time.Second)
+					if !here {
+						release = c.keeps(v, others)
+					}
+					var all sync.WaitGroup
+					for i := range 12 {
+						wait := time.Duration((i+11)%12) * 25 * time.Millisecond // the first one waits the longest
+						all.Go(func() {
+							if time.Sleep(time.Duration(i) * time.Millisecond); here && i == 0 {
+								assert.NoError(v, l.LockLease(context.Background(), 2*time.Second))
+								return
+							}
+							start := time.Now()
+							ok, err := l.TryLock(context.Background(), wait+5*time.Millisecond, 0)
+							assert.NoError(v, err)
+							assert.LessOrEqual(v, time.Since(start), wait+205*time.Millisecond)
+							assert.Equal(v, here && strings.Contains(c.name, "read"), ok)
+							if ok {
+								assert.NoError(v, l.Unlock(context.Background()))
+							}
+						})
+					}
+					all.Wait()
+					release()
+					time.Sleep(time.Minute)
+				})
+			})
+		}
+	}
+}
+
 // The caller in front waits on, and asks Redis seldom, because it has a place in the line. What its poller finds out counts
 // for the callers behind it.
 func TestBusyBehindACallerThatWaitsOn(t *testing.T) {
