@@ -33,21 +33,36 @@ func (c *child) adopt() {
 }
 
 // others returns the processes that the command has started, directly or not, except those in its own group. It reaps
-// those that have ended. It looks twice before it returns none, because a process may get another parent meanwhile.
+// those that have ended. A look may miss a process that gets another parent meanwhile: only the kernel knows that there
+// is none.
 func (c *child) others() (others []process) {
-	command := c.cmd.Process.Pid
-	for looks := 0; looks < 2 && others == nil; looks++ {
+	command, found := c.cmd.Process.Pid, false
+	for looks := 0; !found && (looks < 2 || looks < 20 && c.hasChildren()); looks++ {
 		for _, p := range c.below() {
 			if p.pid == command {
 				continue
 			}
 			reaped, _ := syscall.Wait4(p.pid, nil, syscall.WNOHANG, nil) // an error unless it is a child of relockctl
-			if reaped != p.pid && !(c.ownGroup && p.group == command) {
+			if reaped == p.pid {
+				continue
+			}
+			if found = true; !(c.ownGroup && p.group == command) {
 				others = append(others, p)
 			}
 		}
 	}
 	return others
+}
+
+// hasChildren reports whether a process is left, if the command has ended and relockctl has no children of a shell.
+func (c *child) hasChildren() bool {
+	select {
+	case <-c.ended:
+	default:
+		return false
+	}
+	_, _, err := syscall.Syscall6(syscall.SYS_WAITID, 0, 0, 0, syscall.WEXITED|syscall.WNOHANG|syscall.WNOWAIT, 0, 0)
+	return err != syscall.ECHILD && len(c.before) == 0
 }
 
 // A process is what /proc tells about one.

@@ -131,6 +131,23 @@ func TestRunEndsAllThatTheCommandHasStarted(t *testing.T) {
 	}
 }
 
+// A process that starts another one and ends, again and again, has another number and parent at each look.
+func TestRunEndsWhatRunsAway(t *testing.T) {
+	t.Parallel()
+	const script = `trap '' TERM; sleep 0.01; [ -d "$1" ] && sh -c "$0" "$0" "$1" & exit`
+	for i := range 4 {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			t.Parallel()
+			s := testredis.Start(t)
+			r := begin(t, s.Addr(), "-lease", "3s", "-grace", "1s", "job", "--", "sh", "-c",
+				`echo ready; setsid sh -c "$0" "$0" "$1" & sleep 1000`, script, t.TempDir())
+			r.prints("ready")
+			assert.Equal(t, statusLost, r.ends(), r.stderr.String())
+			assert.NotContains(t, r.stderr.String(), "warning")
+		})
+	}
+}
+
 // A signal reaches them, too, once each.
 func TestRunForwardsSignalsToAllThatTheCommandHasStarted(t *testing.T) {
 	s := testredis.Start(t)
