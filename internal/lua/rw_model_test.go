@@ -349,6 +349,9 @@ func (m *rwModel) force(writes bool) send.Reply {
 			delete(m.holds, field)
 			m.dropLeases(field, 1, count)
 			freed++
+			if field == m.granted {
+				m.leave(field)
+			}
 		}
 	}
 	if freed == 0 {
@@ -356,9 +359,6 @@ func (m *rwModel) force(writes bool) send.Reply {
 	}
 	m.forgetWriters()
 	inLine := m.inLine()
-	if writes && m.granted != "" {
-		m.leave(m.granted)
-	}
 	if len(m.holds) == 0 {
 		m.free()
 		if inLine {
