@@ -6,8 +6,9 @@
 -- Defines  pass_permits(free, taken, line, channel, how, asker)  grants available permits to the line, which may be
 --          nil, until it is the turn of asker, which must take its own, or until the next place wants more permits than
 --          are available: then line.short is set. Returns asker, or the client that was granted permits last, or nil.
--- Defines  wants_several(line, channel, how)  whether the next place wants several permits. Then no
---          newcomer takes permits ahead of the line: such a place would never see enough of them.
+-- Defines  wants_several(line, total, channel, how)  whether the next place that a semaphore of total permits can grant
+--          wants several of them. Then no newcomer takes permits ahead of the line: such a place would never see enough
+--          of them.
 -- Defines  forget_expired(line, expired, id)       removes the places of permits whose leases have expired, except
 --          those of id and of the permit that was granted last.
 -- Defines  offer(free, taken, line, channel, how)  grants available permits to the line, closes it, and announces the
@@ -17,10 +18,10 @@ local function pass_permits(free, taken, line, channel, how, asker)
     return line and line.exists and count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
 end
 
-local function wants_several(line, channel, how)
+local function wants_several(line, total, channel, how)
     -- At most longest_line.
     for _, _, p in places_of(line) do
-        if p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
+        if p and p.state ~= 'suspect' and size_of(p.field) <= total and is_reachable(p, channel, how) then
             return size_of(p.field) > 1
         end
     end

@@ -138,7 +138,7 @@ local lost = joins and subscription_lost(id, delivery, channel, how)
 local joined = joins and not lost and
     join(taken, line, id, {delivery = delivery, lease = lease, fenced = '0', asked = asked})
 local ahead = wants and delivery == 'barge' and available >= #ids and
-    not (line and line.exists and wants_several(line, channel, how))
+    not (line and line.exists and wants_several(line, total, channel, how))
 local asker = joined and client_of(id)
 local to = not ahead and pass_permits(free, taken, line, channel, how, asker)
 local takes = wants and count_free(free) >= #ids and not (line and line.short)

@@ -23,8 +23,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Of the seeds that have a file, in 62 a field asks again whose grant has expired, and in 205 a caller takes its permit
-// behind a place that is passed over.
+// Of the seeds that have a file, in 62 a field asks again whose grant has expired, in 205 a caller takes its permit
+// behind a place that is passed over, and in 636542716 ahead of the line that begins with such a place.
 var semaphoreModels = seeds.New("semaphore")
 
 // The scripts do what a model does, for any requests, each of them sent once or more, late or not, in any order. The

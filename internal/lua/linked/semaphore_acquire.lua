@@ -822,9 +822,9 @@ local function pass_permits(free, taken, line, channel, how, asker)
     return line and line.exists and count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
 end
 
-local function wants_several(line, channel, how)
+local function wants_several(line, total, channel, how)
     for _, _, p in places_of(line) do
-        if p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
+        if p and p.state ~= 'suspect' and size_of(p.field) <= total and is_reachable(p, channel, how) then
             return size_of(p.field) > 1
         end
     end
@@ -878,7 +878,7 @@ local lost = joins and subscription_lost(id, delivery, channel, how)
 local joined = joins and not lost and
     join(taken, line, id, {delivery = delivery, lease = lease, fenced = '0', asked = asked})
 local ahead = wants and delivery == 'barge' and available >= #ids and
-    not (line and line.exists and wants_several(line, channel, how))
+    not (line and line.exists and wants_several(line, total, channel, how))
 local asker = joined and client_of(id)
 local to = not ahead and pass_permits(free, taken, line, channel, how, asker)
 local takes = wants and count_free(free) >= #ids and not (line and line.short)

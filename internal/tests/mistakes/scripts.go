@@ -289,7 +289,7 @@ var Scripts = []Mistake{
 	{
 		Name:    "tryAhead",
 		Omits:   "A caller ahead of the line takes nothing from a waiter for several permits that is next.",
-		Changes: []Change{{"line.exists and wants_several(line, channel, how))", "false)"}},
+		Changes: []Change{{"line.exists and wants_several(line, total, channel, how))", "false)"}},
 	},
 	{
 		Name:    "keepsTicket",
