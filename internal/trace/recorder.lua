@@ -49,7 +49,13 @@ end
 local time, before = server.call('time'), state()
 local heard = listeners(before.line)
 local answer = script(KEYS, ARGV)
+local numbers = type(answer) == 'number' and {1, answer, 0} or {}
+if type(answer) == 'string' then
+    for n in answer:gmatch('%S+') do
+        numbers[#numbers + 1] = tonumber(n)
+    end
+end
 server.call('rpush', 'relock_trace', cjson.encode({verb = 'VERB', lock = lock, args = ARGV, time = time,
     before = before, after = state(), heard = heard, told = list(told),
-    answer = list({answer[1], answer[2], answer[3]}), err = answer.err}))
+    answer = list(numbers), err = type(answer) == 'table' and answer.err or nil}))
 return answer
