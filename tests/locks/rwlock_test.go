@@ -389,7 +389,7 @@ func TestJavaSeesTheLeaseOfANestedReader(t *testing.T) {
 		t.Parallel()
 		b := locktest.NewBench(t, addr)
 		ctx := context.Background()
-		const lease = 2 * time.Second
+		const lease = 4 * time.Second
 		read := b.Client(WithWatchdogTimeout(lease)).NewRWLock(b.LockName).Read()
 		const deep = 3
 		for range deep {
