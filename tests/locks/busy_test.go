@@ -94,8 +94,6 @@ var (
 	}
 )
 
-func nothing(context.Context) error { return nil }
-
 // Callers of one process, the first of which is in front of the other ones, wait for a lock that another process has.
 // They are told that it is busy, however often its lease was renewed meanwhile. If Redis stops to answer while they wait,
 // they are not told so.

@@ -117,3 +117,5 @@ func TestErrClosedOfAFunctionNamesTheOperationAndTheLock(t *testing.T) {
 		}
 	}
 }
+
+func nothing(context.Context) error { return nil }
