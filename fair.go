@@ -4,11 +4,10 @@ package relock
 //
 // Rules: the queue in Redis determines the order, so every goroutine has an entry of its own in that queue. A waiter
 // sends a heartbeat with every attempt, and makes an attempt at least once in each heartbeat interval, which is longer
-// for waiters far behind: see life_of in internal/lua/queue.lua. The script that
-// releases the lock grants it to the first waiter if that waiter is subscribed, as for a plain lock (line.go);
-// otherwise it notifies the first waiter, which asks. The waiters of a Client listen to one channel. A waiter behind a
-// client that knows only the waiter's own channel (a Java service, or an older version of relock) listens to that
-// channel, too.
+// for waiters far behind: see life_of in internal/lua/queue.lua. The script that releases the lock grants it to the
+// first waiter if that waiter is subscribed, as for a plain lock (line.go); otherwise it notifies the first waiter,
+// which asks. The waiters of a Client listen to one channel. A waiter behind a client that knows only the waiter's own
+// channel (a Java service, or an older version of relock) listens to that channel, too.
 
 import (
 	"context"
@@ -152,7 +151,7 @@ func (l *fairLock) Force(seen ...string) call {
 
 // call returns a call of script. The last arguments describe how waiters are notified.
 func (l *fairLock) call(script *luaScript, args ...any) call {
-	args = append(args, l.announce, l.client.in().servers.publishVerb())
+	args = append(args, l.announce, l.client.publishVerb())
 	return call{Script: script, Keys: l.keys, Words: l.words, Optional: optionalOfFair, Args: args}
 }
 

@@ -22,7 +22,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
@@ -212,7 +211,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 	var i Inspection
 	if err == nil {
 		channel, ofSemaphore := record.PrefixName("redisson_lock__channel", key), record.PrefixName("redisson_sc", key)
-		args := []any{record.SuffixName(key, ""), channel, ofSemaphore, c.in().servers.publishVerb()}
+		args := []any{record.SuffixName(key, ""), channel, ofSemaphore, c.publishVerb()}
 		i, err = c.inspect(ctx, call{Script: inspectAny, Keys: keys, Args: args})
 	}
 	i.Name = name
@@ -224,7 +223,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 
 func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
 	answer := c.engine().AskLong(ctx, what)
-	if redis.HasErrorPrefix(answer.Err, "NOPERM") {
+	if send.Forbidden(answer.Err) {
 		// The line is not an OptionalKey, because the Client would then do without the lines of all its locks.
 		what.Keys = append(slices.Clone(what.Keys[:len(what.Keys)-1]), what.Keys[0])
 		answer = c.engine().AskLong(ctx, what)

@@ -54,7 +54,7 @@ func (l *label) keep() {
 			p.HSet(ctx, key, "label", text, "host", host, "pid", strconv.Itoa(os.Getpid()), "since", since)
 			p.PExpire(ctx, key, labelLife)
 		})
-		if isForbidden(err) {
+		if send.Forbidden(err) {
 			return // each further try would be an entry of the ACL log
 		}
 		if l.client.engine().Pause(context.Background(), labelPause) != nil {
@@ -73,9 +73,6 @@ func defaultLabel(host string) string {
 	}
 	return "pid " + pid
 }
-
-// isForbidden reports whether err says that the user lacks a permission.
-func isForbidden(err error) bool { return redis.HasErrorPrefix(err, "NOPERM") }
 
 // redisTime returns the time by the clock of Redis, in seconds of the epoch, or "" if Redis does not return it. The
 // clock of this process may be wrong.
@@ -188,7 +185,7 @@ func (c *Client) askProcesses(ctx context.Context, ids []string) map[string]proc
 			cmds[n] = p.HMGet(ctx, record.LabelKey(id), "label", "host")
 		}
 	})
-	c.in().labelsForbidden.Store(isForbidden(err))
+	c.in().labelsForbidden.Store(send.Forbidden(err))
 	found := make(map[string]process)
 	for n, cmd := range cmds {
 		if cmd == nil || cmd.Err() != nil || len(cmd.Val()) != 2 {

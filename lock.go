@@ -153,7 +153,7 @@ func (l *plainLock) Acquire(a contract.Attempt) call {
 // acquireArgs leaves out those arguments at the end that do not matter: each of them takes time.
 func (l *plainLock) acquireArgs(a contract.Attempt) []any {
 	delivery, tokens := cmp.Or(a.Delivery, contract.Barge), a.TokensWanted(l.traits.Fenced)
-	switch verb := l.client.in().servers.publishVerb(); {
+	switch verb := l.client.publishVerb(); {
 	case delivery == contract.Push, delivery == contract.Poll, delivery == contract.Defer && verb != publish:
 		return []any{a.Field, milliseconds(a.Lease), a.HoldCount, delivery, tokens, a.Asked, l.told, verb}
 	case tokens > 1:
@@ -170,7 +170,7 @@ func (l *plainLock) ReadReply(_ contract.Attempt, r reply) (contract.Outcome, er
 }
 
 func (l *plainLock) Release(r contract.Release) call {
-	args := []any{r.Field, l.told, l.client.in().servers.publishVerb(), milliseconds(r.Share)}
+	args := []any{r.Field, l.told, l.client.publishVerb(), milliseconds(r.Share)}
 	if r.HoldCount > 0 || r.Late { // otherwise the script assumes 0 and false
 		args = append(args, r.HoldCount, r.Late)
 	}
@@ -191,6 +191,6 @@ func renameArgs(r contract.Rename, suffix string, last ...any) []any {
 }
 
 func (l *plainLock) Force(seen ...string) call {
-	args := []any{l.told, l.client.in().servers.publishVerb()}
+	args := []any{l.told, l.client.publishVerb()}
 	return forSeen(call{Script: lockForce, Keys: l.keys, Optional: optionalOfLock, Args: args}, seen, "")
 }

@@ -17,9 +17,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
 )
 
@@ -289,7 +289,7 @@ func (e *userEvents) SubscriptionRefused(channel string, err error) {
 			"waiters poll at the poll interval instead"
 	case strings.Contains(err.Error(), "unsubscribe'"):
 		text = "relock: Redis refuses to end subscriptions: channels stay subscribed while the connection is open"
-	case redis.HasErrorPrefix(err, "NOPERM"):
+	case send.Forbidden(err):
 		text += "; grant this user access to the channels redisson_*"
 	case strings.Contains(strings.ToLower(err.Error()), "unknown command"):
 		text += "; this server, or a proxy before it, has no command for it"

@@ -238,7 +238,7 @@ const mostTold = 1000 // messages of one pipeline
 // tell publishes message on the channels of the Clients with these IDs. If that fails, nothing else happens.
 func (c *Client) tell(ctx context.Context, ids []string, message string) {
 	for some := range slices.Chunk(ids, mostTold) {
-		verb, unknown := c.in().servers.publishVerb(), some
+		verb, unknown := c.publishVerb(), some
 		if verb != publish {
 			unknown = c.publish(ctx, publishInShard, some, message) // to a Cluster before Redis 7.0
 		}

@@ -144,7 +144,7 @@ func (c *Client) describeHolder(ctx context.Context, s engine.Subject) string {
 		return err
 	})
 	switch {
-	case isForbidden(err):
+	case send.Forbidden(err):
 		c.in().lookupRefused.Store(true)
 		return ""
 	case err != nil:

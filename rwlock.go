@@ -169,7 +169,7 @@ func (r *rwRecord) forceHalf(half string) call {
 		Script:   rwForce,
 		Keys:     r.keys,
 		Optional: optionalOfWrite,
-		Args:     []any{half, r.leases, r.announce, r.client.in().servers.publishVerb()},
+		Args:     []any{half, r.leases, r.announce, r.client.publishVerb()},
 	}
 }
 
@@ -188,7 +188,7 @@ func (l *readLock) Acquire(a contract.Attempt) call {
 		Keys:     l.keys[:3],
 		Optional: optionalOfWrite,
 		Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
-			l.announce, l.client.in().servers.publishVerb()},
+			l.announce, l.client.publishVerb()},
 	}
 }
 
@@ -207,7 +207,7 @@ func (l *readLock) leave(r contract.Release, strict bool) call {
 		Script:   readRelease,
 		Keys:     l.keys,
 		Optional: optionalOfRead,
-		Args: []any{r.Field, r.HoldCount, l.leases, strict, l.announce, l.client.in().servers.publishVerb(),
+		Args: []any{r.Field, r.HoldCount, l.leases, strict, l.announce, l.client.publishVerb(),
 			milliseconds(r.Share), r.Late},
 	}
 }
@@ -243,7 +243,7 @@ func (l *writeLock) Acquire(a contract.Attempt) call {
 		Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
 			milliseconds(
 				life,
-			), cmp.Or(a.Delivery, contract.Barge), a.Asked, a.TokensWanted(l.traits.Fenced), l.announce, l.client.in().servers.publishVerb()},
+			), cmp.Or(a.Delivery, contract.Barge), a.Asked, a.TokensWanted(l.traits.Fenced), l.announce, l.client.publishVerb()},
 	}
 }
 
@@ -270,7 +270,7 @@ func (l *writeLock) leave(r contract.Release, undo bool, readField string) call 
 		Keys:     l.keys,
 		Optional: optionalOfWrite,
 		Args: []any{r.Field, r.HoldCount, l.leases, undo, readField, l.announce,
-			l.client.in().servers.publishVerb(), milliseconds(r.Share), r.Late},
+			l.client.publishVerb(), milliseconds(r.Share), r.Late},
 	}
 }
 

@@ -373,7 +373,7 @@ func (l *semaphore) call(script *luaScript, args ...any) call {
 		Script:   script,
 		Keys:     l.keys,
 		Optional: optionalOfSemaphore,
-		Args:     append(args, l.announce, l.client.in().servers.publishVerb()),
+		Args:     append(args, l.announce, l.client.publishVerb()),
 	}
 }
 

@@ -5,7 +5,7 @@ package relock
 // Rules: these are two things. A Redis client that routes by slot sends each key to the server of its slot; it is a
 // *redis.ClusterClient, or embeds one. Servers in Cluster mode have sharded channels, on which the other clients of
 // these servers, and Redisson, publish and listen. The client of redis.NewFailoverClusterClient routes by slot, and its
-// servers are not in Cluster mode. So the servers determine the channels, and nobody asks them: a Client whose servers
+// servers are not in Cluster mode. So the servers determine the channels, and no request asks them: a Client whose servers
 // can be of either mode publishes and listens in both ways. What a Redis client can do is asked through its methods,
 // because it may be of a type of the user that embeds a type of go-redis.
 
@@ -41,6 +41,9 @@ func serversOf(rdb redis.UniversalClient) servers {
 	}
 	return &unknown{rdb: rdb, ways: ways{verb: inBothWays}}
 }
+
+// publishVerb returns how the scripts publish on the servers of c.
+func (c *Client) publishVerb() any { return c.in().servers.publishVerb() }
 
 // keepsToSlots reports whether one script must not use keys of several slots, or whether that is not known.
 func (c *Client) keepsToSlots() bool {

@@ -56,11 +56,11 @@ func MayPass(err error) bool {
 // have written data: Redis adds the name of the script to such an error.
 func NotAdmitted(err error) bool {
 	return refusedWithAny(err, "WRONGPASS", "NOAUTH", "DENIED", unauthenticated) ||
-		isForbidden(err) && !strings.Contains(err.Error(), " script: ")
+		Forbidden(err) && !strings.Contains(err.Error(), " script: ")
 }
 
-// isForbidden reports whether Redis has answered that the user lacks a permission.
-func isForbidden(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOPERM") }
+// Forbidden reports whether Redis has answered that the user lacks a permission.
+func Forbidden(err error) bool { return redis.HasErrorPrefix(err, "NOPERM") }
 
 // MayHaveRun reports whether Redis may have run, or may still run, the call that failed with err.
 func MayHaveRun(err error) bool {

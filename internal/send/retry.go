@@ -165,7 +165,7 @@ func (r *retry) withLast(w *Wait, why error) error {
 // degrade removes the optional keys from a request if err is a refusal of its keys. It reports whether there were
 // any.
 func (r *retry) degrade(err error) bool {
-	forbidden := isForbidden(err)
+	forbidden := Forbidden(err)
 	if forbidden && r.whole.Load() || !forbidden && !redis.HasErrorPrefix(err, "TRYAGAIN") {
 		return false
 	}

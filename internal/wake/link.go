@@ -297,7 +297,7 @@ func hasMoved(err error) bool {
 // isMomentary reports whether err, an answer of Redis, says nothing about a channel: Redis is loading, cannot save to
 // disk, is blocked by a script, or requires a password. As a rule it is the answer to a ping. If it is the answer to a
 // SUBSCRIBE, that gets no other one, and the next connection asks again.
-func isMomentary(err error) bool { return send.MayPass(err) && !redis.HasErrorPrefix(err, "NOPERM") }
+func isMomentary(err error) bool { return send.MayPass(err) && !send.Forbidden(err) }
 
 // noteUnanswered is called when a connection has ended, with the error of its reader. It warns, once for the hub, if
 // Redis has answered no subscription for the time of three pings: a server that closes the connection, or stays silent,
