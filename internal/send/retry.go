@@ -166,7 +166,7 @@ func (r *retry) withLast(w *Wait, why error) error {
 // any.
 func (r *retry) degrade(err error) bool {
 	forbidden := Forbidden(err)
-	if forbidden && r.whole.Load() || !forbidden && !redis.HasErrorPrefix(err, "TRYAGAIN") {
+	if forbidden && r.optional.Load() == keysAllowed || !forbidden && !redis.HasErrorPrefix(err, "TRYAGAIN") {
 		return false
 	}
 	call, ok := r.req.Call.degraded()
@@ -181,11 +181,13 @@ func (r *retry) degrade(err error) bool {
 
 // succeeded records that Redis has run the request.
 func (r *retry) succeeded() {
-	if r.forbidden != nil && r.degraded.CompareAndSwap(false, true) && r.config.Degraded != nil {
-		r.config.Degraded(r.forbidden)
+	if r.optional.Load() != keysUnknown {
+		return
 	}
-	if r.forbidden == nil && len(r.req.Call.Optional) > 0 && !r.whole.Load() && !r.degraded.Load() {
-		r.whole.Store(true)
+	if _, used := r.req.Call.degraded(); used {
+		r.optional.CompareAndSwap(keysUnknown, keysAllowed)
+	} else if r.forbidden != nil && r.optional.CompareAndSwap(keysUnknown, keysRefused) && r.config.Degraded != nil {
+		r.config.Degraded(r.forbidden)
 	}
 }
 

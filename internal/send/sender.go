@@ -77,11 +77,17 @@ type Sender struct {
 	unhealthy atomic.Bool  // the last call was not answered
 	answered  atomic.Bool  // a call was answered without an error; before that, Config.Home must not be called
 	idleUntil atomic.Int64 // until when a connection to the only server counts as idle, in ns since began
-	degraded  atomic.Bool  // calls are sent without their optional keys, because the user may not use them
-	whole     atomic.Bool  // the user may use the optional keys: a refusal of them passes
+	optional  atomic.Int32 // whether the user may use the optional keys: keysUnknown, keysAllowed or keysRefused
 	asking    atomic.Int64 // tries under way
 	resent    atomic.Int64 // those of them that were sent while another try of their request was under way
 }
+
+// Whether the user may use the optional keys of calls. It is found out once.
+const (
+	keysUnknown int32 = iota
+	keysAllowed       // a later refusal of them passes: credentials are being rotated
+	keysRefused       // calls are sent without them
+)
 
 // New returns a Sender.
 func New(c Config) *Sender {
@@ -93,7 +99,7 @@ func New(c Config) *Sender {
 }
 
 // Degraded reports whether calls are sent without their optional keys.
-func (s *Sender) Degraded() bool { return s.degraded.Load() }
+func (s *Sender) Degraded() bool { return s.optional.Load() == keysRefused }
 
 // Healthy reports whether the last call was answered.
 func (s *Sender) Healthy() bool { return !s.unhealthy.Load() }
@@ -210,7 +216,7 @@ func (s *Sender) Do(w *Wait, r Request, lastReply time.Time) Answer {
 	if why := w.ended(); why != nil {
 		return Answer{Err: why}
 	}
-	if s.degraded.Load() {
+	if s.Degraded() {
 		r.Call, _ = r.Call.degraded()
 	}
 	tries := retry{Sender: s, req: r, lastReply: lastReply}
