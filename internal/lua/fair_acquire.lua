@@ -30,8 +30,8 @@
 local token
 
 --[[common case]]
--- The lock is free, nobody waits, and there are no wishes, where a late request would find its tombstone. After an error
--- the code below runs, and reports it.
+-- The lock is free, the queue is empty, and there are no wishes, where a late request would find its tombstone. After
+-- an error the code below runs, and reports it.
 if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[5]) == 0 then
     token = 0
     if KEYS[6] then -- drawn first: if the counter is not a number, the lock must not be acquired
@@ -66,9 +66,10 @@ local function check_wishes()
     end
 end
 
+local joins = false -- whether the caller was put into the queue
+
 -- Puts the caller at the end of the queue, or renews the heartbeat of its place. Returns the position, which counts
 -- from 0, as find_place does, or nil if the queue is full.
-local joins = false
 local function wait_in_queue(pttl, queued)
     check_wishes()
     local timeout = redis.call('zscore', q.timeouts, field)

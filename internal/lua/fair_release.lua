@@ -26,7 +26,7 @@
 local found -- the answer of Redis
 
 --[[common case]]
--- The hold ends, and nobody waits.
+-- The hold ends, and the queue is empty.
 if ARGV[2] == '0' and ARGV[5] == '0' and ARGV[6] == '0' and redis.pcall('exists', KEYS[2]) == 0 then
     found = redis.pcall('hdel', KEYS[1], ARGV[1]) -- deleting the only field deletes the record
     if found == 1 then

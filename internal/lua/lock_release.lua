@@ -22,8 +22,9 @@
 local deleted, received -- the answers of Redis
 
 --[[common case]]
--- There is no line, and nobody hears of the release.
-if not ARGV[5] and ARGV[3] ~= 'publish+spublish' and redis.pcall('exists', KEYS[2]) == 0 then
+-- There is no line, and no connection hears of the release.
+--[[preludes]]
+if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[2]) == 0 then
     deleted = redis.pcall('hdel', KEYS[1], ARGV[1]) -- deleting the only field deletes the record
     received = deleted == 1 and redis.pcall(ARGV[3], ARGV[2], '0')
     if received == 0 then
@@ -38,7 +39,8 @@ local left, late = ARGV[5] or '0', ARGV[6] == '1'
 local ends = left == '0' and not late and KEYS[2] ~= lock
 
 --[[short cut]]
--- The most common case: no process waits. After an error the code below runs, and reports it.
+-- No process waits: the line has tombstones alone, or the common case has ended the hold, and connections hear of it.
+-- After an error the code below runs, and reports it.
 if ends and (deleted == 1 or is_idle(KEYS[2])) then
     deleted = deleted or redis.pcall('hdel', lock, field)
     if deleted == 1 then

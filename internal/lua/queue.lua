@@ -368,7 +368,7 @@ local function drop_first(q, n)
     end
 end
 
--- Many in front of a waiter may leave before it asks again. If nobody asks soon, nobody notices that a grant has expired.
+-- Many in front of a waiter may leave before it asks again. If no waiter asks soon, none notices that a grant has expired.
 -- So one of the first near_head waiters asks now, the last one: it is the longest among them. The client that was granted
 -- the lock does not count, because it may be dead, and its other waiters with it.
 local function watch_grant(q, granted, heard)

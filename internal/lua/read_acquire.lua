@@ -19,8 +19,8 @@
 -- A hash that no lock writes is refused and never joined: see record.lua.
 
 --[[common case]]
--- The lock is free, nobody waits, and this request is not late: see is_buried_reader. After an error the code below runs,
--- and reports it.
+-- The lock is free, there are no waiters, and this request is not late: see is_buried_reader. After an error the code
+-- below runs, and reports it.
 local first_lease = ARGV[4] .. ARGV[1] .. ':rwlock_timeout:'
 if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], first_lease .. '0') == 0 then
     local set = redis.pcall('set', first_lease .. '1', '1', 'PX', ARGV[2])

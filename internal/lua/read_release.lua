@@ -26,9 +26,10 @@
 local had, received -- whether the common case has ended the hold, and what Redis said when it told so
 
 --[[common case]]
--- The only hold ends, which its owner may not have detached (a detached reader is buried); there is no line, and nobody
--- hears of the release.
-if ARGV[2] == '0' and ARGV[8] == '0' and ARGV[6] ~= 'publish+spublish' and ARGV[1]:sub(37, 39) ~= ':0:' and
+-- The only hold ends, which its owner may not have detached (a detached reader is buried); there is no line, and no
+-- connection hears of the release.
+--[[preludes]]
+if ARGV[2] == '0' and ARGV[8] == '0' and ARGV[6] ~= in_both_ways and ARGV[1]:sub(37, 39) ~= ':0:' and
     redis.pcall('exists', KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
     local record = redis.pcall('hmget', KEYS[1], 'mode', ARGV[1])
     had = record[1] == 'read' and record[2] == '1' and

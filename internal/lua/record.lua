@@ -130,13 +130,13 @@ local function note_hold_count(lock, field, hold_count)
     end
 end
 
--- A record without a lease would stay for ever.
 local function undo(lock, ...)
     if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
         redis.call('del', lock)
     end
 end
 
+-- A record without a lease would stay for ever.
 local function begin_lease(lock, lease, ...)
     local answer = redis.pcall('pexpire', lock, lease)
     if type(answer) == 'table' then

@@ -25,9 +25,10 @@
 local released, received -- whether the common case has released the permit, and what Redis said when it told so
 
 --[[common case]]
--- A permit whose lease has not expired is released, there is no line, and nobody hears of it. After an error the code
+-- A permit whose lease has not expired is released, there is no line, and no connection hears of it. After an error the code
 -- below runs, and reports it.
-if ARGV[2] == '0' and ARGV[6] == '0' and ARGV[4] ~= 'publish+spublish' and redis.pcall('exists', KEYS[3]) == 0 then
+--[[preludes]]
+if ARGV[2] == '0' and ARGV[6] == '0' and ARGV[4] ~= in_both_ways and redis.pcall('exists', KEYS[3]) == 0 then
     local available, clock = redis.pcall('get', KEYS[1]), redis.pcall('time')
     local ends = not clock.err and type(available) == 'string' and #available < 8 and
         (available == '0' or available:find('^[1-9]%d*$')) and redis.pcall('zscore', KEYS[2], ARGV[1])

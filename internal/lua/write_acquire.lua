@@ -33,7 +33,7 @@
 local token, following
 
 --[[common case]]
--- The lock is free, nobody waits to write, and there is no line, where a late request would find its tombstone. After an
+-- The lock is free, no writer waits, and there is no line, where a late request would find its tombstone. After an
 -- error the code below runs, and reports it.
 if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3]) == 0 then
     local field = ARGV[1] .. ':write'

@@ -28,8 +28,9 @@
 local had, received -- whether the common case has ended the hold, and what Redis said when it told so
 
 --[[common case]]
--- The hold ends, there are no other holds and no waiters, and nobody hears of the release.
-if ARGV[2] == '0' and ARGV[4] == '0' and ARGV[9] == '0' and ARGV[7] ~= 'publish+spublish' and
+-- The hold ends, there are no other holds and no waiters, and no connection hears of the release.
+--[[preludes]]
+if ARGV[2] == '0' and ARGV[4] == '0' and ARGV[9] == '0' and ARGV[7] ~= in_both_ways and
     redis.pcall('exists', KEYS[2], KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 and
     redis.pcall('hexists', KEYS[1], ARGV[1] .. ':write') == 1 then
     had = redis.pcall('del', KEYS[1]) == 1

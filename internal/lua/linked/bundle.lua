@@ -907,7 +907,9 @@ end, roll_back = function(KEYS, ARGV)
 
 local deleted, received -- the answers of Redis
 
-if not ARGV[5] and ARGV[3] ~= 'publish+spublish' and redis.pcall('exists', KEYS[2]) == 0 then
+local in_both_ways = 'publish+spublish'
+
+if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[2]) == 0 then
     deleted = redis.pcall('hdel', KEYS[1], ARGV[1]) -- deleting the only field deletes the record
     received = deleted == 1 and redis.pcall(ARGV[3], ARGV[2], '0')
     if received == 0 then
@@ -2139,7 +2141,9 @@ end, roll_back = function(KEYS, ARGV)
 
 local had, received -- whether the common case has ended the hold, and what Redis said when it told so
 
-if ARGV[2] == '0' and ARGV[8] == '0' and ARGV[6] ~= 'publish+spublish' and ARGV[1]:sub(37, 39) ~= ':0:' and
+local in_both_ways = 'publish+spublish'
+
+if ARGV[2] == '0' and ARGV[8] == '0' and ARGV[6] ~= in_both_ways and ARGV[1]:sub(37, 39) ~= ':0:' and
     redis.pcall('exists', KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
     local record = redis.pcall('hmget', KEYS[1], 'mode', ARGV[1])
     had = record[1] == 'read' and record[2] == '1' and
@@ -4060,7 +4064,9 @@ end, roll_back = function(KEYS, ARGV)
 
 local had, received -- whether the common case has ended the hold, and what Redis said when it told so
 
-if ARGV[2] == '0' and ARGV[4] == '0' and ARGV[9] == '0' and ARGV[7] ~= 'publish+spublish' and
+local in_both_ways = 'publish+spublish'
+
+if ARGV[2] == '0' and ARGV[4] == '0' and ARGV[9] == '0' and ARGV[7] ~= in_both_ways and
     redis.pcall('exists', KEYS[2], KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 and
     redis.pcall('hexists', KEYS[1], ARGV[1] .. ':write') == 1 then
     had = redis.pcall('del', KEYS[1]) == 1

@@ -703,7 +703,8 @@ local function check_wishes()
     end
 end
 
-local joins = false
+local joins = false -- whether the caller was put into the queue
+
 local function wait_in_queue(pttl, queued)
     check_wishes()
     local timeout = redis.call('zscore', q.timeouts, field)

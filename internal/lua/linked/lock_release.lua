@@ -1,7 +1,9 @@
 
 local deleted, received -- the answers of Redis
 
-if not ARGV[5] and ARGV[3] ~= 'publish+spublish' and redis.pcall('exists', KEYS[2]) == 0 then
+local in_both_ways = 'publish+spublish'
+
+if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[2]) == 0 then
     deleted = redis.pcall('hdel', KEYS[1], ARGV[1]) -- deleting the only field deletes the record
     received = deleted == 1 and redis.pcall(ARGV[3], ARGV[2], '0')
     if received == 0 then

@@ -1,7 +1,9 @@
 
 local had, received -- whether the common case has ended the hold, and what Redis said when it told so
 
-if ARGV[2] == '0' and ARGV[8] == '0' and ARGV[6] ~= 'publish+spublish' and ARGV[1]:sub(37, 39) ~= ':0:' and
+local in_both_ways = 'publish+spublish'
+
+if ARGV[2] == '0' and ARGV[8] == '0' and ARGV[6] ~= in_both_ways and ARGV[1]:sub(37, 39) ~= ':0:' and
     redis.pcall('exists', KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
     local record = redis.pcall('hmget', KEYS[1], 'mode', ARGV[1])
     had = record[1] == 'read' and record[2] == '1' and

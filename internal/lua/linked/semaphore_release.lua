@@ -1,7 +1,9 @@
 
 local released, received -- whether the common case has released the permit, and what Redis said when it told so
 
-if ARGV[2] == '0' and ARGV[6] == '0' and ARGV[4] ~= 'publish+spublish' and redis.pcall('exists', KEYS[3]) == 0 then
+local in_both_ways = 'publish+spublish'
+
+if ARGV[2] == '0' and ARGV[6] == '0' and ARGV[4] ~= in_both_ways and redis.pcall('exists', KEYS[3]) == 0 then
     local available, clock = redis.pcall('get', KEYS[1]), redis.pcall('time')
     local ends = not clock.err and type(available) == 'string' and #available < 8 and
         (available == '0' or available:find('^[1-9]%d*$')) and redis.pcall('zscore', KEYS[2], ARGV[1])

@@ -1,7 +1,9 @@
 
 local had, received -- whether the common case has ended the hold, and what Redis said when it told so
 
-if ARGV[2] == '0' and ARGV[4] == '0' and ARGV[9] == '0' and ARGV[7] ~= 'publish+spublish' and
+local in_both_ways = 'publish+spublish'
+
+if ARGV[2] == '0' and ARGV[4] == '0' and ARGV[9] == '0' and ARGV[7] ~= in_both_ways and
     redis.pcall('exists', KEYS[2], KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 and
     redis.pcall('hexists', KEYS[1], ARGV[1] .. ':write') == 1 then
     had = redis.pcall('del', KEYS[1]) == 1
