@@ -37,8 +37,8 @@ func (e *Election) Name() string { return e.lock.Name() }
 //
 // If ctx is done first, the error matches the error of ctx, and [ErrBusy] if another candidate leads or is ahead; the
 // caller is no longer a candidate. If the leadership is lost before Campaign returns, the caller is a candidate again.
-// Other errors are those of [Lock.Lock]. The term lasts until Resign is called, the
-// leadership is lost or the Client is closed.
+// Other errors are those of [Lock.Lock]. The term lasts until Resign is called, the leadership is lost or the Client is
+// closed.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	for asked := 1; ; asked++ {
 		hold, err := acquireHold(ctx, &e.lock, "campaign")

@@ -94,8 +94,8 @@ func (u upsert) admit(ctx context.Context, t *Table, tx Execer, resource string,
 //
 // The second one reads the row twice: FOR UPDATE reads what was committed last, and the subquery reads the snapshot, as
 // every SELECT of this transaction will. If the transaction that admitted a token last is not in the snapshot, they
-// differ in the number of admissions, also if the token is the same; and in the token if the row was deleted since, and
-// the number began again. If there is no snapshot yet, the subquery takes one, which cannot be too old. After the UPDATE
+// differ in the number of admissions, also if the token is the same. If the row was deleted since, and the number began
+// again, they differ in the token. If there is no snapshot yet, the subquery takes one, which cannot be too old. After the UPDATE
 // they would not differ: a transaction sees its own changes.
 func lockAndCompare(ctx context.Context, t *Table, tx Execer, resource string, token int64) (int64, error) {
 	q, ok := tx.(queryer)

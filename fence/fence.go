@@ -65,8 +65,8 @@ import (
 var ErrStale = errors.New("fence: stale token")
 
 // ErrSnapshot is returned if the transaction reads from a snapshot of the database that is older than the last
-// transaction that admitted a token for the resource, so that its reads would miss what that one wrote, which may be of
-// the same holder. It is returned with MySQL and MariaDB at REPEATABLE READ, their default, where the first SELECT of a
+// transaction that admitted a token for the resource. Its reads would miss what that one wrote, which may be one of the
+// same holder. It is returned with MySQL and MariaDB at REPEATABLE READ, their default, where the first SELECT of a
 // transaction fixes the snapshot for all later ones: something was read before Admit, or Admit has waited after another
 // call of Admit in the same transaction. Roll back and repeat the transaction, with Admit as its first statement. The
 // other databases return an error of their own.

@@ -173,8 +173,8 @@ func (c *child) warn(notes io.Writer) {
 	}
 }
 
-// A patient writes texts in the order in which it gets them, in its own goroutine, because a pipe that nobody reads
-// blocks. It drops them while many are unwritten.
+// A patient writes texts in the order in which it gets them, in its own goroutine, because a pipe that no process
+// reads blocks. It drops them while many are unwritten.
 type patient struct {
 	texts chan []byte
 	ended chan struct{} // closed when all is written

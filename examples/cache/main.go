@@ -8,8 +8,8 @@
 // is no entry at all do they wait for the one that computes it.
 //
 // If the worker that refreshes the entry crashes, the others return the old one until its lease has expired. The entry
-// is one key, so nobody sees half of it. A read/write lock would be worse at both: while a crashed writer has it, nobody
-// reads, and then all see the half that it has written.
+// is one key, so no worker sees half of it. A read/write lock would be worse at both: while a crashed writer has it, no
+// worker reads, and then all see the half that it has written.
 //
 // It needs only Go: without REDIS_URL (redis://user:password@host:port/db) it runs on an embedded miniredis.
 //

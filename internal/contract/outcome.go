@@ -42,10 +42,10 @@ type View struct {
 	TTL    time.Duration // of the record; negative: there is no record, or it has no lease
 }
 
-// ParseOutcome reads what all lock types have in the reply to an attempt: {1, token, following} is Held, with the
-// fencing token of the hold, or 0, and how many more the caller was given after it, for the holds that follow in this
-// process; {0, pttl, ?} is Busy, and {-1, ?, ?} Gone. The numbers shown as ? differ between lock types, which read them
-// by themselves.
+// ParseOutcome reads what all lock types have in the reply to an attempt: {1, token, following} is Held, {0, pttl, ?}
+// Busy, and {-1, ?, ?} Gone. The token is that of the hold, or 0; following is how many more the caller was given after
+// it, for the holds that follow in this process. The numbers shown as ? differ between lock types, which read them by
+// themselves.
 func ParseOutcome(r send.Reply) (Outcome, error) {
 	switch r[0] {
 	case 1:

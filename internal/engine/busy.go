@@ -13,10 +13,10 @@ package engine
 // An answer to a question that is asked when the lease ends is due send.MinWait later. So a wait that ends shortly after
 // the lease has the same result whether the timer that was to ask has fired or not.
 //
-// A caller of this process that is ahead in the local queue, and whose own request was sent so recently that no answer
-// is due, counts as ahead, too, if an owner has had the lock since the first of them came: so does one that is releasing
-// the lock. Where no owner was seen, a caller whose time is up asks Redis itself: see gaveUpLocked. A message of a release is a hint, and no fact:
-// the caller is about to ask.
+// A caller of this process that is ahead in the local queue counts as ahead, too, while its own request was sent so
+// recently that no answer is due, if an owner has had the lock since the first of them came. So does one that is
+// releasing the lock. Where no owner was seen, a caller whose time is up asks Redis itself: see gaveUpLocked. A message
+// of a release is a hint, and no fact: the caller is about to ask.
 
 import (
 	"errors"

@@ -33,7 +33,7 @@ func (e entrance) gaveUp(op *waitOptions, q *waitQueue, h *hold, err error) erro
 
 // gaveUpLocked notes what a caller that has waited in q, and gives up because of err, knows of the one in front. It
 // returns err, together with the reason why that one cannot have the lock, if other owners are not the reason. A caller
-// whose time is up makes an attempt of its own if nobody knows yet whether the lock is busy.
+// whose time is up makes an attempt of its own if no caller here knows yet whether the lock is busy.
 func (e entrance) gaveUpLocked(op *waitOptions, q *waitQueue, h *hold, err error) error {
 	switch err {
 	case nil, errBypassQueue, errOwnerChanged:

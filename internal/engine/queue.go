@@ -61,11 +61,17 @@ func (e *Engine) gotNoAnswerLocked(q *waitQueue) bool {
 func (q *waitQueue) foundFree() { q.blocker = nil }
 
 // errBypassQueue ends the waits of callers in a local queue that are to make their next attempt without being admitted.
-// The reasons: Redis has not answered the admitted caller, and the others must not wait for an unreachable Redis one
-// after the other; the time of a caller is up, and none of them has seen an owner of the lock; a semaphore has permits
-// for all of them; or the Redis client is closed. Such an attempt acquires the lock only if it is free, and does not
-// join the line, because the place of this process in the line belongs to the caller that the queue has admitted. If
-// Redis answers that the lock is busy, the caller returns to its old position in the local queue.
+// There are four reasons:
+//
+//   - Redis has not answered the admitted caller, and the others must not wait for an unreachable Redis one after the
+//     other.
+//   - The time of a caller is up, and none of them has seen an owner of the lock.
+//   - A semaphore has permits for all of them.
+//   - The Redis client is closed.
+//
+// Such an attempt acquires the lock only if it is free, and does not join the line, because the place of this process
+// in the line belongs to the caller that the queue has admitted. If Redis answers that the lock is busy, the caller
+// returns to its old position in the local queue.
 var errBypassQueue = errors.New("no answer from Redis to the caller that is ahead in the queue")
 
 // errOwnerChanged ends a wait in a local queue because another goroutine of the same owner has acquired one of the

@@ -4,8 +4,9 @@ package send
 //
 // Rules: a call is data. KEYS contains only keys. Every script returns three integers, or three integers for each lock
 // of a bundle, as one text. A script that releases a lock by force adds the IDs of clients. In its common case a script
-// returns one integer n, which stands for 1, n, 0. Only the script of Inspect returns a list, of everything it found. go-redis never repeats a call by itself, as it would by default
-// even after a read timeout, because the sender decides what a lost answer means.
+// returns one integer n, which stands for 1, n, 0. Only the script of Inspect returns a list, of everything it found.
+// go-redis never repeats a call by itself, as it would by default even after a read timeout, because the sender decides
+// what a lost answer means.
 
 import (
 	"context"

@@ -120,8 +120,8 @@ func (l *link) confirm(name string) (again func()) {
 	return ch.again
 }
 
-// wakeAll wakes all listeners, and calls the functions of Resumes, because the Redis client is closed: whoever waits for
-// a message is to find that out.
+// wakeAll wakes all listeners, and calls the functions of Resumes, because the Redis client is closed: callers that wait
+// for a message are to find that out.
 func (l *link) wakeAll() {
 	for _, again := range l.wakeAllStep() {
 		again()
