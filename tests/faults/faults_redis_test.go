@@ -864,8 +864,8 @@ func TestFaultLostCredentialsEndAWait(t *testing.T) {
 		other := locktest.NewFaultBenchOn(u.T, u.Server)
 		u.Must(k.Rival(other.Direct, other.LockName).LockLease(ctx, time.Minute))
 		gotLimited := other.StartWaiter(limited, k.One(u.client(time.Minute), other.LockName))
+		start := time.Now() // not later than the first request that is refused
 		u.begins()
-		start := time.Now()
 		time.AfterFunc(patience/2, giveUp)
 		u.MustBe(locktest.Await(u.Bench, "the caller gives up", gotLimited), context.Canceled)
 		other.Forget()
