@@ -114,12 +114,12 @@ func (l *fairLock) Grants(a contract.Attempt) string {
 }
 
 func (l *fairLock) Acquire(a contract.Attempt) call {
-	asked := a.Asked
-	if a.Delivery != contract.Push {
-		asked = 0
+	var asked any = 0
+	if a.Delivery == contract.Push {
+		asked = a.Asked
 	}
-	return l.call(fairAcquire, a.Field, milliseconds(a.Lease), a.HoldCount, l.waitTimeout(), milliseconds(record.FairLife),
-		!a.NoWait, asked, l.traits.Fenced)
+	return l.call(fairAcquire, upToDefaults([]any{a.Field, milliseconds(a.Lease), l.waitTimeout(), milliseconds(record.FairLife),
+		l.announce, l.client.publishVerb(), a.HoldCount, !a.NoWait, asked}, 1, true, 0))
 }
 
 func (l *fairLock) ReadReply(a contract.Attempt, r reply) (contract.Outcome, error) {
@@ -137,7 +137,8 @@ func (l *fairLock) RollBack(a contract.Attempt) call {
 
 // leave sets the hold count. If undo is set, the caller also leaves the queue.
 func (l *fairLock) leave(r contract.Release, undo bool) call {
-	return l.call(fairRelease, r.Field, r.HoldCount, l.waitTimeout(), milliseconds(record.FairLife), r.Late, undo)
+	return l.call(fairRelease, upToDefaults([]any{r.Field, l.waitTimeout(), milliseconds(record.FairLife),
+		l.announce, l.client.publishVerb(), r.HoldCount, r.Late, undo}, 0, false, false))
 }
 
 func (l *fairLock) Rename(r contract.Rename) call {
@@ -146,12 +147,11 @@ func (l *fairLock) Rename(r contract.Rename) call {
 }
 
 func (l *fairLock) Force(seen ...string) call {
-	return forSeen(l.call(fairForce, l.waitTimeout(), milliseconds(record.FairLife)), seen, "")
+	args := []any{l.waitTimeout(), milliseconds(record.FairLife), l.announce, l.client.publishVerb()}
+	return forSeen(l.call(fairForce, args), seen, "")
 }
 
-// call returns a call of script. The last arguments describe how waiters are notified.
-func (l *fairLock) call(script *luaScript, args ...any) call {
-	args = append(args, l.announce, l.client.publishVerb())
+func (l *fairLock) call(script *luaScript, args []any) call {
 	return call{Script: script, Keys: l.keys, Words: l.words, Optional: optionalOfFair, Args: args}
 }
 

@@ -150,18 +150,30 @@ func (l *plainLock) Acquire(a contract.Attempt) call {
 	}
 }
 
-// acquireArgs leaves out those arguments at the end that do not matter: each of them takes time.
+// acquireArgs names the channel and the command that publishes to those only that may wait or let the line go first.
 func (l *plainLock) acquireArgs(a contract.Attempt) []any {
-	delivery, tokens := cmp.Or(a.Delivery, contract.Barge), a.TokensWanted(l.traits.Fenced)
-	switch verb := l.client.publishVerb(); {
-	case delivery == contract.Push, delivery == contract.Poll, delivery == contract.Defer && verb != publish:
-		return []any{a.Field, milliseconds(a.Lease), a.HoldCount, delivery, tokens, a.Asked, l.told, verb}
-	case tokens > 1:
-		return []any{a.Field, milliseconds(a.Lease), a.HoldCount, delivery, tokens}
-	case delivery == contract.Defer:
-		return []any{a.Field, milliseconds(a.Lease), a.HoldCount}
+	delivery, verb, asked, channel := deliveryOf(a), publish, askedIn(a), any("")
+	switch delivery {
+	case contract.Push, contract.Poll:
+		verb, channel = l.client.publishVerb(), l.told
+	case contract.Defer:
+		verb = l.client.publishVerb()
 	}
-	return []any{a.Field, milliseconds(a.Lease), a.HoldCount, delivery}
+	return upToDefaults(
+		[]any{a.Field, milliseconds(a.Lease), a.HoldCount, delivery, a.TokensWanted(l.traits.Fenced), verb, asked, channel},
+		1, contract.Defer, 1, publish, 0, "",
+	)
+}
+
+// deliveryOf returns how the caller learns of a grant: see internal/lua/lock_acquire.lua.
+func deliveryOf(a contract.Attempt) string { return cmp.Or(a.Delivery, contract.Barge) }
+
+// askedIn returns the number of the request, which matters only in a place of the line.
+func askedIn(a contract.Attempt) any {
+	if a.Delivery == contract.Push || a.Delivery == contract.Poll {
+		return a.Asked
+	}
+	return 0
 }
 
 func (l *plainLock) ReadReply(_ contract.Attempt, r reply) (contract.Outcome, error) {
@@ -170,10 +182,7 @@ func (l *plainLock) ReadReply(_ contract.Attempt, r reply) (contract.Outcome, er
 }
 
 func (l *plainLock) Release(r contract.Release) call {
-	args := []any{r.Field, l.told, l.client.publishVerb(), milliseconds(r.Share)}
-	if r.HoldCount > 0 || r.Late { // otherwise the script assumes 0 and false
-		args = append(args, r.HoldCount, r.Late)
-	}
+	args := upToDefaults([]any{r.Field, l.told, l.client.publishVerb(), milliseconds(r.Share), r.HoldCount, r.Late}, 0, false)
 	return call{Script: lockRelease, Keys: l.keys, Words: l.words, Optional: optionalOfLock, Args: args}
 }
 

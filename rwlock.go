@@ -7,7 +7,6 @@ package relock
 // waiting writers go first.
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -187,8 +186,8 @@ func (l *readLock) Acquire(a contract.Attempt) call {
 		Script:   readAcquire,
 		Keys:     l.keys[:3],
 		Optional: optionalOfWrite,
-		Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
-			l.announce, l.client.publishVerb()},
+		Args: upToDefaults([]any{a.Field, milliseconds(a.Lease), l.leases, l.announce, l.client.publishVerb(),
+			a.HoldCount, a.Counterpart}, 1, ""),
 	}
 }
 
@@ -207,8 +206,8 @@ func (l *readLock) leave(r contract.Release, strict bool) call {
 		Script:   readRelease,
 		Keys:     l.keys,
 		Optional: optionalOfRead,
-		Args: []any{r.Field, r.HoldCount, l.leases, strict, l.announce, l.client.publishVerb(),
-			milliseconds(r.Share), r.Late},
+		Args: upToDefaults([]any{r.Field, l.leases, l.announce, l.client.publishVerb(), milliseconds(r.Share),
+			r.HoldCount, r.Late, strict}, 0, false, true),
 	}
 }
 
@@ -240,10 +239,9 @@ func (l *writeLock) Acquire(a contract.Attempt) call {
 		Script:   writeAcquire,
 		Keys:     l.keys,
 		Optional: optionalOfWrite,
-		Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
-			milliseconds(
-				life,
-			), cmp.Or(a.Delivery, contract.Barge), a.Asked, a.TokensWanted(l.traits.Fenced), l.announce, l.client.publishVerb()},
+		Args: upToDefaults([]any{a.Field, milliseconds(a.Lease), l.leases, milliseconds(life), l.announce,
+			l.client.publishVerb(), a.HoldCount, deliveryOf(a), a.Counterpart, askedIn(a), a.TokensWanted(l.traits.Fenced)},
+			1, contract.Defer, "", 0, 1),
 	}
 }
 
@@ -269,8 +267,8 @@ func (l *writeLock) leave(r contract.Release, undo bool, readField string) call 
 		Script:   writeRelease,
 		Keys:     l.keys,
 		Optional: optionalOfWrite,
-		Args: []any{r.Field, r.HoldCount, l.leases, undo, readField, l.announce,
-			l.client.publishVerb(), milliseconds(r.Share), r.Late},
+		Args: upToDefaults([]any{r.Field, l.leases, l.announce, l.client.publishVerb(), milliseconds(r.Share),
+			r.HoldCount, r.Late, undo, readField}, 0, false, false, ""),
 	}
 }
 

@@ -42,6 +42,15 @@ func freeCall(id string, names []string, fields [][]string) call {
 	return call{Script: freeInspect, Keys: keys, Optional: optional, Args: args}
 }
 
+// upToDefaults leaves out those arguments at the end that have their defaults, which the script assumes: each argument
+// takes time.
+func upToDefaults(args []any, defaults ...any) []any {
+	for n := len(defaults); n > 0 && args[len(args)-1] == defaults[n-1]; n-- {
+		args = args[:len(args)-1]
+	}
+	return args
+}
+
 // forSeen returns c, which releases a lock by force, for the holders with the fields in seen only: see
 // internal/lua/seen.lua. A field has suffix appended in Redis.
 func forSeen(c call, seen []string, suffix string) call {

@@ -10,7 +10,6 @@ package relock
 // that become free.
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -183,9 +182,7 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 	}
 	if err == nil {
 		err = s.client.engine().Set(ctx, s.record, func(field string) call {
-			c := s.record.call(semaphoreSet, n)
-			c.Args = append(c.Args, field)
-			return c
+			return s.record.call(semaphoreSet, []any{n, s.record.announce, s.client.publishVerb(), field})
 		})
 	}
 	return s.fail("set permits", err)
@@ -238,15 +235,8 @@ type semaphore struct {
 func (l *semaphore) Channel(contract.Attempt) string { return l.announce }
 
 func (l *semaphore) Acquire(a contract.Attempt) call {
-	return l.call(
-		semaphoreAcquire,
-		a.Field,
-		milliseconds(a.Lease),
-		a.HoldCount,
-		l.permits,
-		cmp.Or(a.Delivery, contract.Barge),
-		a.Asked,
-	)
+	return l.call(semaphoreAcquire, upToDefaults([]any{a.Field, milliseconds(a.Lease), l.permits, l.announce,
+		l.client.publishVerb(), a.HoldCount, deliveryOf(a), askedIn(a)}, 1, contract.Defer, 0))
 }
 
 func (l *semaphore) ReadReply(a contract.Attempt, r reply) (contract.Outcome, error) {
@@ -329,9 +319,8 @@ func (c *Client) reportPermits(kind contract.Lock, permits int) {
 }
 
 func (l *semaphore) Release(r contract.Release) call {
-	c := l.call(semaphoreRelease, r.Field, r.HoldCount)
-	c.Args = append(c.Args, milliseconds(r.Share), r.Late)
-	return c
+	return l.call(semaphoreRelease, upToDefaults(
+		[]any{r.Field, l.announce, l.client.publishVerb(), milliseconds(r.Share), r.HoldCount, r.Late}, 0, false))
 }
 
 // RollBack releases what the attempt may have acquired, and removes its entry in the wait queue.
@@ -349,7 +338,7 @@ func (l *semaphore) Inspect(field string) call {
 	return call{Script: semaphoreInspect, Keys: l.keys[:2], Args: []any{field}}
 }
 
-func (l *semaphore) Force(seen ...string) call { return forSeen(l.call(semaphoreForce), seen, "") }
+func (l *semaphore) Force(seen ...string) call { return forSeen(l.call(semaphoreForce, []any{l.announce, l.client.publishVerb()}), seen, "") }
 
 func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
 	switch {
@@ -367,14 +356,8 @@ func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
 	return fmt.Sprintf("no permit was free %v ago, when Redis was last asked", contract.Rounded(ago))
 }
 
-// call returns a call of script. The last arguments describe how free permits are announced.
-func (l *semaphore) call(script *luaScript, args ...any) call {
-	return call{
-		Script:   script,
-		Keys:     l.keys,
-		Optional: optionalOfSemaphore,
-		Args:     append(args, l.announce, l.client.publishVerb()),
-	}
+func (l *semaphore) call(script *luaScript, args []any) call {
+	return call{Script: script, Keys: l.keys, Optional: optionalOfSemaphore, Args: args}
 }
 
 // permitsWanted returns the number of permits that a field is for, if it is for more than one, and otherwise 0.

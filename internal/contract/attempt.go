@@ -38,10 +38,7 @@ const BlockSize = 256
 
 // TokensWanted returns how many fencing tokens the attempt asks Redis for, if its lock is fenced.
 func (a *Attempt) TokensWanted(fenced bool) int {
-	switch {
-	case !fenced:
-		return 0
-	case a.AdoptsRecord:
+	if fenced && a.AdoptsRecord {
 		return BlockSize
 	}
 	return 1

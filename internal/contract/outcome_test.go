@@ -18,8 +18,8 @@ func TestTokensWanted(t *testing.T) {
 	}{
 		{"fresh", true, Attempt{HoldCount: 1}, 1},
 		{"takes over", true, Attempt{HoldCount: 1, AdoptsRecord: true}, BlockSize},
-		{"not fenced", false, Attempt{HoldCount: 1}, 0},
-		{"takes over, not fenced", false, Attempt{HoldCount: 1, AdoptsRecord: true}, 0},
+		{"not fenced", false, Attempt{HoldCount: 1}, 1},
+		{"takes over, not fenced", false, Attempt{HoldCount: 1, AdoptsRecord: true}, 1},
 	} {
 		assert.Equal(t, tt.want, tt.attempt.TokensWanted(tt.fenced), tt.name)
 	}

@@ -26,7 +26,7 @@ func LockOf(l relock.Locker) contract.Lock { return inside.Of(l).Lock }
 func RecordOf(l relock.Locker) contract.Record { return inside.Of(l).Record }
 
 // WaitTimeoutOf returns how long an entry in the queue of a fair lock lasts, in milliseconds.
-func WaitTimeoutOf(l contract.Record) int64 { return l.Acquire(contract.Attempt{}).Args[3].(int64) }
+func WaitTimeoutOf(l contract.Record) int64 { return l.Acquire(contract.Attempt{}).Args[2].(int64) }
 
 // SetPermits returns the call that sets how many permits a semaphore has.
 func SetPermits(l contract.Record, permits int) send.Call {

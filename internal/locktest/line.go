@@ -128,7 +128,7 @@ func (m *Manual) run(s *send.Script, args ...any) send.Reply {
 func (m *Manual) Ask(delivery string) send.Reply {
 	m.Helper()
 	m.Asked++
-	return m.run(record.Script("lock_acquire"), m.Field, m.Lease, 1, delivery, 1, m.Asked, m.ReleaseChannel(), "publish")
+	return m.run(record.Script("lock_acquire"), m.Field, m.Lease, 1, delivery, 1, "publish", m.Asked, m.ReleaseChannel())
 }
 
 // Takes acquires a lock that must be free.

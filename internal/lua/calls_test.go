@@ -10,25 +10,26 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// The KEYS and the ARGV of the scripts that stories call, by the names that stories have for them.
+// The KEYS and the ARGV of the scripts that stories call, by the names that stories have for them. What stands behind a
+// bar is left out from the end as far as a story does not name it.
 var storyCalls = map[string][2]string{
-	"lock_acquire":      {"lock line token", "field lease count delivery tokens asked channel how"},
-	"lock_release":      {"lock line token", "field channel how window left late"},
+	"lock_acquire":      {"lock line token", "field lease count delivery tokens how asked channel"},
+	"lock_release":      {"lock line token", "field channel how window | left late"},
 	"lock_rename":       {"lock line", "from to lease until ends late"},
 	"renew":             {"lock", "field lease exact"},
 	"force":             {"lock line token", "channel how seen"},
 	"inspect":           {"lock", "field"},
 	"tombstone_remove":  {"line", "field"},
-	"fair_acquire":      {fairKeys, "field lease count wait beat waits asked fenced turns how"},
+	"fair_acquire":      {fairKeys, "field lease wait beat turns how count waits asked"},
 	"fair_force":        {fairKeys, "wait beat turns how seen"},
 	"fair_rename":       {"lock queue timeouts heartbeats line", "from to lease until ends late wait"},
-	"fair_release":      {fairKeys, "field left wait beat late rollback turns how"},
-	"read_acquire":      {"lock writers line", "field lease count prefix other rwchannel how"},
-	"read_release":      {rwKeys, "field left prefix strict rwchannel how window late"},
-	"write_acquire":     {rwKeys, "field lease count prefix other writing delivery asked tokens rwchannel how"},
-	"write_release":     {rwKeys, "field left prefix rollback other rwchannel how window late"},
-	"semaphore_acquire": {"lock taken line", "field lease count permits delivery asked permitted how"},
-	"semaphore_release": {"lock taken line", "field left permitted how window late"},
+	"fair_release":      {fairKeys, "field wait beat turns how | left late rollback"},
+	"read_acquire":      {"lock writers line", "field lease prefix rwchannel how | count other"},
+	"read_release":      {rwKeys, "field prefix rwchannel how window | left late strict"},
+	"write_acquire":     {rwKeys, "field lease prefix writing rwchannel how count delivery other asked tokens"},
+	"write_release":     {rwKeys, "field prefix rwchannel how window | left late rollback other"},
+	"semaphore_acquire": {"lock taken line", "field lease permits permitted how count delivery asked"},
+	"semaphore_release": {"lock taken line", "field permitted how window | left late"},
 	"semaphore_set":     {"lock taken line", "permits permitted how request"},
 	"semaphore_force":   {"lock taken line", "permitted how seen"},
 	"semaphore_rename":  {"lock taken line", "from to lease until ends late"},
@@ -67,7 +68,7 @@ func TestStoriesNameAllArguments(t *testing.T) {
 	for name, call := range storyCalls {
 		for i, kind := range []string{"KEYS", "ARGV"} {
 			header := regexp.MustCompile(`(?m)^-- `+kind+`(\[\d+\]|    ) `).FindAllString(library().Text(name), -1)
-			assert.Len(t, strings.Fields(call[i]), len(header), "%s of %s", kind, name)
+			assert.Len(t, strings.Fields(strings.Replace(call[i], "|", "", 1)), len(header), "%s of %s", kind, name)
 		}
 	}
 }

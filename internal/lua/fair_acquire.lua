@@ -9,15 +9,14 @@
 -- KEYS[6]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold.
 -- ARGV[2]  the lease in ms.
--- ARGV[3]  the hold count to reach: 1 acquires a free lock, more re-enters a lock that is held.
--- ARGV[4]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
--- ARGV[5]  how long a heartbeat lasts, in ms.
--- ARGV[6]  1 to wait in the queue if the lock is busy, 0 to leave nothing behind.
--- ARGV[7]  the number of this request within its wait if the caller is subscribed to its channel; 0 if it cannot be
---          granted the lock by a message.
--- ARGV[8]  1 if the lock is fenced, else 0.
--- ARGV[9]  the channel of a waiter, without its field: see queue.lua.
--- ARGV[10]  the command that publishes: see announce.lua.
+-- ARGV[3]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
+-- ARGV[4]  how long a heartbeat lasts, in ms.
+-- ARGV[5]  the channel of a waiter, without its field: see queue.lua.
+-- ARGV[6]  the command that publishes: see announce.lua.
+-- ARGV[7]  the hold count to reach: 1, which is the default, is a new hold, more re-enters an existing one.
+-- ARGV[8]  1, which is the default, to wait in the queue if the lock is busy, 0 to leave nothing behind.
+-- ARGV[9]  the number of this request within its wait if the caller is subscribed to its channel; 0, which is the
+--          default, if it cannot be granted the lock by a message.
 -- Returns  {1, token, 0} held (token 0: not fenced), {0, pttl, legacy} busy (pttl -1: it is not the caller's turn),
 --          {-1, 0, 0} there is no hold to re-enter. legacy is 2 if the release may be announced on the channel of the
 --          waiter alone, 3 if it will be because this server does not know the subscription of the caller's client,
@@ -32,7 +31,7 @@ local token
 --[[common case]]
 -- The lock is free, the queue is empty, and there are no wishes, where a late request would find its tombstone. After
 -- an error the code below runs, and reports it.
-if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[5]) == 0 then
+if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[5]) == 0 then
     token = 0
     if KEYS[6] then -- drawn first: if the counter is not a number, the lock must not be acquired
         --[[preludes]]
@@ -51,11 +50,11 @@ end
 
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
-    wait_timeout = tonumber(ARGV[4]), channel = ARGV[9], how = ARGV[10],
+    wait_timeout = tonumber(ARGV[3]), channel = ARGV[5], how = ARGV[6],
 }
 local lock, wait_timeout = q.lock, q.wait_timeout
-local field, lease, hold_count = ARGV[1], ARGV[2], ARGV[3]
-local heartbeat_ttl, enqueue, asked, fenced = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], ARGV[8]
+local field, lease, heartbeat_ttl, hold_count = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[7] or '1'
+local enqueue, asked, fenced = ARGV[8] ~= '0', ARGV[9] or '0', q.tokens and '1' or '0'
 
 local now = now_ms()
 

@@ -9,13 +9,13 @@
 --          used.
 -- KEYS[6]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold.
--- ARGV[2]  the hold count that is left: 0 releases the lock.
--- ARGV[3]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
--- ARGV[4]  how long a heartbeat lasts, in ms.
--- ARGV[5]  1 if a request for the lock with this field may still run, else 0.
--- ARGV[6]  1 to roll back an attempt, else 0.
--- ARGV[7]  the channel of a waiter, without its field.
--- ARGV[8]  the command that publishes: see announce.lua.
+-- ARGV[2]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
+-- ARGV[3]  how long a heartbeat lasts, in ms.
+-- ARGV[4]  the channel of a waiter, without its field.
+-- ARGV[5]  the command that publishes: see announce.lua.
+-- ARGV[6]  the hold count that is left: 0, which is the default, ends the hold.
+-- ARGV[7]  1 if a request for the lock with this field may still run; the default is 0.
+-- ARGV[8]  1 to roll back an attempt; the default is 0.
 -- Returns  {1, 0, passed} done, {-1, 0, passed} there is no such hold. passed is 1 if the lock was granted to the
 --          first waiter, else 0.
 --
@@ -27,7 +27,7 @@ local found -- the answer of Redis
 
 --[[common case]]
 -- The hold ends, and the queue is empty.
-if ARGV[2] == '0' and ARGV[5] == '0' and ARGV[6] == '0' and redis.pcall('exists', KEYS[2]) == 0 then
+if not ARGV[6] and redis.pcall('exists', KEYS[2]) == 0 then
     found = redis.pcall('hdel', KEYS[1], ARGV[1]) -- deleting the only field deletes the record
     if found == 1 then
         return 0
@@ -35,11 +35,11 @@ if ARGV[2] == '0' and ARGV[5] == '0' and ARGV[6] == '0' and redis.pcall('exists'
 end
 --[[end]]
 
-local field, left, heartbeat_ttl, late = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5] == '1'
-local rolls_back = ARGV[6] == '1'
+local field, heartbeat_ttl = ARGV[1], tonumber(ARGV[3])
+local left, late, rolls_back = ARGV[6] or '0', ARGV[7] == '1', ARGV[8] == '1'
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
-    wait_timeout = tonumber(ARGV[3]), channel = ARGV[7], how = ARGV[8],
+    wait_timeout = tonumber(ARGV[2]), channel = ARGV[4], how = ARGV[5],
 }
 
 if left == '0' then

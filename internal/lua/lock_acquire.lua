@@ -7,16 +7,16 @@
 -- ARGV[1]  the field of the hold, which is a new one for every acquire operation that is not a hand-off inside a
 --          process.
 -- ARGV[2]  the lease in ms.
--- ARGV[3]  the hold count to reach: 1 acquires a free lock, more re-enters a lock that is held.
+-- ARGV[3]  the hold count to reach: 1, which is the default, is a new hold, more re-enters an existing one.
 -- ARGV[4]  how the caller learns of a grant: barge takes a free lock before all places and gets no place; defer lets
 --          the line go first; push and poll wait in the line, with and without a subscription: see line.lua. The
 --          default is defer.
 -- ARGV[5]  how many fencing tokens the caller can use: more than 1 only if a hold of its process has left it the
 --          record: see counter.lua. The default is 1. It does not matter if the lock is not fenced.
--- ARGV[6]  the number of this request within its wait; only for push and poll.
--- ARGV[7]  the channel on which a release is announced, which push and poll have to name; the channel of a client is
+-- ARGV[6]  the command that publishes: see announce.lua. The default is publish.
+-- ARGV[7]  the number of this request within its wait; only for push and poll.
+-- ARGV[8]  the channel on which a release is announced, which push and poll have to name; the channel of a client is
 --          this one with :client appended.
--- ARGV[8]  the command that publishes: see announce.lua. The default is publish.
 -- Returns  {1, token, following} held (token 0: not fenced); the following tokens after that one are those of the
 --          caller, too. {0, pttl, place} busy, {-1, 0, 0} there is no hold to re-enter.
 --          place is 1 plus four for each place in front if the caller has a place in the line, 2 if the release will
@@ -26,7 +26,7 @@
 -- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
 -- A hash that no lock writes is refused: see record.lua.
 
-local there = ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2])
+local there = (ARGV[3] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2])
 local token, following
 
 --[[common case]]
@@ -45,8 +45,8 @@ end
 --[[end]]
 
 local lock, tokens = KEYS[1], KEYS[3]
-local field, hold_count, delivery = ARGV[1], ARGV[3], ARGV[4] or 'defer'
-local asked, channel, how = ARGV[6], ARGV[7], ARGV[8] or 'publish'
+local field, hold_count, delivery = ARGV[1], ARGV[3] or '1', ARGV[4] or 'defer'
+local how, asked, channel = ARGV[6] or 'publish', ARGV[7], ARGV[8]
 local fenced = tokens and '1' or '0'
 local waits = delivery == 'push' or delivery == 'poll'
 

@@ -9,7 +9,7 @@
 -- ARGV[2]  the channel on which the release is announced; the channel of a client is this one with :client appended.
 -- ARGV[3]  the command that publishes: see announce.lua.
 -- ARGV[4]  the hand-off window in ms: for how long the line may keep the lock from clients that have no place in it.
--- ARGV[5]  the hold count that is left: 0, which is the default, releases the lock.
+-- ARGV[5]  the hold count that is left: 0, which is the default, ends the hold.
 -- ARGV[6]  1 if a request for the lock with this field may still run; the default is 0.
 -- Returns  {1, heard, passed} done. heard is the number of connections that received the message that the lock is
 --          free; passed is 1 if the lock has its next holder already, 2 if this user may not publish to the next one,

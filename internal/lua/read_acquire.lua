@@ -6,11 +6,11 @@
 --          cannot be used.
 -- ARGV[1]  the field of the hold.
 -- ARGV[2]  the lease in ms.
--- ARGV[3]  the hold count to reach: 1 is a new hold, more re-enters an existing one.
--- ARGV[4]  the prefix of the key of a lease.
--- ARGV[5]  the field of the caller's write hold, without its :write; or ''.
--- ARGV[6]  the channel on which a release is announced.
--- ARGV[7]  the command that publishes: see announce.lua.
+-- ARGV[3]  the prefix of the key of a lease.
+-- ARGV[4]  the channel on which a release is announced.
+-- ARGV[5]  the command that publishes: see announce.lua.
+-- ARGV[6]  the hold count to reach: 1, which is the default, is a new hold, more re-enters an existing one.
+-- ARGV[7]  the field of the caller's write hold, without its :write; the default is ''.
 -- Returns  {1, 0, 0} held, {0, pttl, 0} busy, {-1, 0, 0} there is no hold to re-enter.
 --
 -- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
@@ -21,8 +21,8 @@
 --[[common case]]
 -- The lock is free, there are no waiters, and this request is not late: see is_buried_reader. After an error the code
 -- below runs, and reports it.
-local first_lease = ARGV[4] .. ARGV[1] .. ':rwlock_timeout:'
-if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], first_lease .. '0') == 0 then
+local first_lease = ARGV[3] .. ARGV[1] .. ':rwlock_timeout:'
+if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], first_lease .. '0') == 0 then
     local set = redis.pcall('set', first_lease .. '1', '1', 'PX', ARGV[2])
     if not set.err and redis.pcall('hset', KEYS[1], 'mode', 'read', ARGV[1], '1') == 2 then
         if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
@@ -36,9 +36,8 @@ end
 --[[end]]
 
 local lock, writers = KEYS[1], KEYS[2]
-local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local prefix, write_field = ARGV[4], ARGV[5] .. ':write'
-local channel, how = ARGV[6], ARGV[7]
+local field, lease, prefix, channel, how = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local hold_count, write_field = ARGV[6] or '1', (ARGV[7] or '') .. ':write'
 
 local mode = redis.call('hget', lock, 'mode')
 local free = not mode and redis.call('exists', lock) == 0

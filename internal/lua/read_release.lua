@@ -7,15 +7,15 @@
 --          cannot be used.
 -- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold.
--- ARGV[2]  the hold count that is left: 0 ends the hold.
--- ARGV[3]  the prefix of the key of a lease.
--- ARGV[4]  1 to refuse a hash that no lock writes, see record.lua; 0 to roll back an attempt, which leaves such a
---          hash as it is.
--- ARGV[5]  the channel on which the release is announced; the channel of a client is this one with :client appended.
--- ARGV[6]  the command that publishes: see announce.lua.
--- ARGV[7]  the hand-off window in ms: for how long the line may keep the lock from clients that are subscribed on
+-- ARGV[2]  the prefix of the key of a lease.
+-- ARGV[3]  the channel on which the release is announced; the channel of a client is this one with :client appended.
+-- ARGV[4]  the command that publishes: see announce.lua.
+-- ARGV[5]  the hand-off window in ms: for how long the line may keep the lock from clients that are subscribed on
 --          another server.
--- ARGV[8]  1 if a request for the lock with this field may still run, else 0.
+-- ARGV[6]  the hold count that is left: 0, which is the default, ends the hold.
+-- ARGV[7]  1 if a request for the lock with this field may still run; the default is 0.
+-- ARGV[8]  1, which is the default, to refuse a hash that no lock writes, see record.lua; 0 to roll back an attempt,
+--          which leaves such a hash as it is.
 -- Returns  {1, heard, passed} done. heard is the number of connections that received the message that the lock is
 --          free; passed is 1 if the lock has its next holder already, else 0. {-1, 0, 0} there is no such hold.
 --
@@ -29,12 +29,12 @@ local had, received -- whether the common case has ended the hold, and what Redi
 -- The only hold ends, which its owner may not have detached (a detached reader is buried); there is no line, and no
 -- connection hears of the release.
 --[[preludes]]
-if ARGV[2] == '0' and ARGV[8] == '0' and ARGV[6] ~= in_both_ways and ARGV[1]:sub(37, 39) ~= ':0:' and
+if not ARGV[6] and ARGV[4] ~= in_both_ways and ARGV[1]:sub(37, 39) ~= ':0:' and
     redis.pcall('exists', KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
     local record = redis.pcall('hmget', KEYS[1], 'mode', ARGV[1])
     had = record[1] == 'read' and record[2] == '1' and
-        type(redis.pcall('del', KEYS[1], ARGV[3] .. ARGV[1] .. ':rwlock_timeout:1')) == 'number'
-    received = had and redis.pcall(ARGV[6], ARGV[5], '0')
+        type(redis.pcall('del', KEYS[1], ARGV[2] .. ARGV[1] .. ':rwlock_timeout:1')) == 'number'
+    received = had and redis.pcall(ARGV[4], ARGV[3], '0')
     if received == 0 then
         return 0
     end
@@ -42,9 +42,8 @@ end
 --[[end]]
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local field, left, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local refuse_others, channel, how, window = ARGV[4] == '1', ARGV[5], ARGV[6], tonumber(ARGV[7])
-local late = ARGV[8] == '1'
+local field, prefix, channel, how, window = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local left, late, refuse_others = tonumber(ARGV[6] or 0), ARGV[7] == '1', ARGV[8] ~= '0'
 
 if had then
     return {1, announce_release(how, channel, '0', received), 0}

@@ -577,7 +577,7 @@ func (r *rwRun) step() {
 		if a.NoWait {
 			beat = 0
 		} else {
-			c.Args[5] = beat
+			c.Args[3] = beat
 		}
 		want = r.m.writeAcquire(field, holds, lease, count, a.Delivery, beat)
 	case op < 18:
@@ -589,7 +589,7 @@ func (r *rwRun) step() {
 		} else {
 			holds = ""
 		}
-		c.Args[7] = int64(1e13) // the hand-off window
+		c.Args[4] = int64(1e13) // the hand-off window
 		want = r.m.writeRelease(field, holds, left, back, a.Late)
 	default:
 		if writes := r.rng.IntN(2) == 0; r.rng.IntN(3) > 0 {

@@ -8,20 +8,21 @@
 -- ARGV[1]  the field of the hold, which is a new one for every acquire operation, and tells how many permits it wants:
 --          see semaphore.lua.
 -- ARGV[2]  the lease in ms.
--- ARGV[3]  the hold count to reach: 1 acquires a permit, more re-enters one that is held.
--- ARGV[4]  the number of permits that the semaphore has if nothing has set it yet.
--- ARGV[5]  how the caller learns of a grant: barge takes available permits before all places, unless the next place
---          wants several, and gets no place; defer lets the line go first; push and poll wait in the line, with and
---          without a subscription: see line.lua.
--- ARGV[6]  the number of this request within its wait.
--- ARGV[7]  the channel on which available permits are announced; the channel of a client is this one with :client
+-- ARGV[3]  the number of permits that the semaphore has if nothing has set it yet.
+-- ARGV[4]  the channel on which available permits are announced; the channel of a client is this one with :client
 --          appended.
--- ARGV[8]  the command that publishes: see announce.lua.
+-- ARGV[5]  the command that publishes: see announce.lua.
+-- ARGV[6]  the hold count to reach: 1, which is the default, acquires a permit, more re-enters one that is held.
+-- ARGV[7]  how the caller learns of a grant: barge takes available permits before all places, unless the next place
+--          wants several, and gets no place; defer lets the line go first; push and poll wait in the line, with and
+--          without a subscription: see line.lua. The
+--          default is defer.
+-- ARGV[8]  the number of this request within its wait; only for push and poll.
 -- Returns  {1, more, other} held: the script took the permits, and more is the number of permits that others may
 --          still take. {1, 0, 0} they were held already. {0, pttl, place + other} busy: the first lease ends in
 --          pttl ms, or none ends (-1). {-1, 0, 0} there is no hold to re-enter. {-2, total, 0} the caller wants more
 --          permits than the semaphore has. other is 0 if the semaphore has
---          ARGV[4] permits, else 2^20 times (1 + the number that it has). place is 1 plus four for each place in
+--          ARGV[3] permits, else 2^20 times (1 + the number that it has). place is 1 plus four for each place in
 --          front if the caller has a place in the line, 2 if only the channel tells that a permit is available, 3 if
 --          the caller has no place because this server does not know the subscription of its client, else 0: see
 --          standing.lua.
@@ -32,7 +33,7 @@
 --[[common case]]
 -- A permit is available, none of the taken ones has expired, and there is no line. After an error the code below runs,
 -- and reports it.
-if ARGV[3] == '1' and redis.pcall('exists', KEYS[3]) == 0 and not ARGV[1]:find('+', 1, true) then
+if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[3]) == 0 and not ARGV[1]:find('+', 1, true) then
     local available, clock = redis.pcall('get', KEYS[1]), redis.pcall('time')
     local n = type(available) == 'string' and #available < 8 and available:match('^[1-9]%d*$') and tonumber(available)
     local now = n and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -43,7 +44,7 @@ if ARGV[3] == '1' and redis.pcall('exists', KEYS[3]) == 0 and not ARGV[1]:find('
         genuine = genuine and
             (#some[i] == 16 or some[i]:sub(37, 37) == ':' and some[i]:find('^%x+%-%x+%-%x+%-%x+%-%x+:%-?%d+:'))
     end
-    if genuine and redis.pcall('zcard', KEYS[2]) == ARGV[4] - n and redis.pcall('pttl', KEYS[1]) == -1 and
+    if genuine and redis.pcall('zcard', KEYS[2]) == ARGV[3] - n and redis.pcall('pttl', KEYS[1]) == -1 and
         type(redis.pcall('incrby', KEYS[1], -1)) == 'number' then
         if redis.pcall('zadd', KEYS[2], 'nx', string.format('%.0f', now + ARGV[2]), ARGV[1]) == 1 then
             return n - 1
@@ -54,8 +55,8 @@ end
 --[[end]]
 
 local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
-local id, lease, hold_count, permits = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
-local delivery, asked, channel, how = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local id, lease, permits, channel, how = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local hold_count, delivery, asked = ARGV[6] or '1', ARGV[7] or 'defer', ARGV[8]
 
 local now = now_ms()
 local available = free_permits(free)

@@ -64,7 +64,7 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 			case op < 14:
 				left, late := rng.IntN(5)/4, rng.IntN(20) == 0
 				c := l.RollBack(contract.Attempt{Field: id, HoldCount: left + 1, Late: late})
-				c.Args[4] = int64(1e13) // the hand-off window
+				c.Args[3] = int64(1e13) // the hand-off window
 				do("release, rollback", c, model.release(id, left, late))
 			case op < 17:
 				do("renew", l.Renew(id, time.Duration(lease)*time.Millisecond, op == 16), model.renew(id, lease, op == 16))

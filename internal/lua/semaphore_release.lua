@@ -7,13 +7,13 @@
 -- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the first key again if the line
 --          cannot be used.
 -- ARGV[1]  the field of the hold, which tells its permits: see semaphore.lua.
--- ARGV[2]  the hold count that is left: 0 releases the permit.
--- ARGV[3]  the channel on which available permits are announced; the channel of a client is this one with :client
+-- ARGV[2]  the channel on which available permits are announced; the channel of a client is this one with :client
 --          appended.
--- ARGV[4]  the command that publishes: see announce.lua.
--- ARGV[5]  the hand-off window in ms: for how long the line may keep available permits from clients that have no
+-- ARGV[3]  the command that publishes: see announce.lua.
+-- ARGV[4]  the hand-off window in ms: for how long the line may keep available permits from clients that have no
 --          place in it.
--- ARGV[6]  1 if a request for a permit with this id may still run, else 0.
+-- ARGV[5]  the hold count that is left: 0, which is the default, releases the permit.
+-- ARGV[6]  1 if a request for a permit with this id may still run; the default is 0.
 -- Returns  {1, heard, passed} done. heard is the number of connections that received the message about available
 --          permits; passed is 1 if a permit was granted to the next place, 2 if this user may not publish to it, else
 --          0. {-1, heard, passed} not all permits of the hold are taken, or their leases had expired. Those that are
@@ -28,14 +28,14 @@ local released, received -- whether the common case has released the permit, and
 -- A permit whose lease has not expired is released, there is no line, and no connection hears of it. After an error the code
 -- below runs, and reports it.
 --[[preludes]]
-if ARGV[2] == '0' and ARGV[6] == '0' and ARGV[4] ~= in_both_ways and redis.pcall('exists', KEYS[3]) == 0 then
+if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[3]) == 0 then
     local available, clock = redis.pcall('get', KEYS[1]), redis.pcall('time')
     local ends = not clock.err and type(available) == 'string' and #available < 8 and
         (available == '0' or available:find('^[1-9]%d*$')) and redis.pcall('zscore', KEYS[2], ARGV[1])
     if type(ends) == 'string' and tonumber(ends) > clock[1] * 1000 + math.floor(clock[2] / 1000) then
         local n = redis.pcall('incrby', KEYS[1], 1)
         if type(n) == 'number' and redis.pcall('zrem', KEYS[2], ARGV[1]) == 1 then
-            released, received = true, redis.pcall(ARGV[4], ARGV[3], string.format('%.0f', n))
+            released, received = true, redis.pcall(ARGV[3], ARGV[2], string.format('%.0f', n))
             if received == 0 then
                 return 0
             end
@@ -47,7 +47,8 @@ end
 --[[end]]
 
 local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
-local id, left, channel, how, window, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
+local id, channel, how, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local left, late = ARGV[5] or '0', ARGV[6] == '1'
 
 if released then
     return {1, announce_free(free, channel, how, received), 0}

@@ -114,19 +114,24 @@ func (p *teller) call(command string, words []string) (keys []string, args []any
 		return p.bundle(strings.Split(strings.Join(words, " "), " + "))
 	}
 	require.Contains(p, storyCalls, command, "a command of a story")
-	names, given := storyCalls[command], maps.Clone(storyDefaults)
+	names, given, named := storyCalls[command], maps.Clone(storyDefaults), map[string]bool{}
 	for _, word := range words {
-		name, value, named := strings.Cut(word, "=")
-		if !named {
+		name, value, ok := strings.Cut(word, "=")
+		if !ok {
 			name, value = "field", word
 		}
 		require.Contains(p, strings.Fields(names[0]+" "+names[1]), name, "an argument of %s", command)
-		given[name] = value
+		given[name], named[name] = value, true
 	}
 	for _, key := range p.arguments(names[0], given) {
 		keys = append(keys, key.(string))
 	}
-	return keys, p.arguments(names[1], given)
+	first, last, _ := strings.Cut(names[1], "|")
+	rest := strings.Fields(last)
+	for len(rest) > 0 && !named[rest[len(rest)-1]] {
+		rest = rest[:len(rest)-1]
+	}
+	return keys, p.arguments(first+strings.Join(rest, " "), given)
 }
 
 // bundle returns those of a bundle of plain locks. Each part has the arguments of lock_acquire; its rollback is for the same

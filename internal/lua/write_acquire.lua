@@ -9,17 +9,18 @@
 -- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold, without its :write.
 -- ARGV[2]  the lease in ms.
--- ARGV[3]  the hold count to reach: 1 is a new hold, more re-enters an existing one.
--- ARGV[4]  the prefix of the key of a read lease.
--- ARGV[5]  the field of the caller's read hold, or ''.
--- ARGV[6]  how long a heartbeat lasts, in ms; 0 to leave nothing behind if the lock is busy.
--- ARGV[7]  how the caller learns of a grant: barge takes a free lock before all places and gets no place; defer lets
---          the line go first; push and poll wait in the line, with and without a subscription: see line.lua.
--- ARGV[8]  the number of this request within its wait.
--- ARGV[9]  how many fencing tokens the caller can use: 0 if the lock is not fenced, and more than 1 only if a hold of
---          its process has left it the record: see token.lua.
--- ARGV[10]  the channel on which a release is announced; the channel of a client is this one with :client appended.
--- ARGV[11]  the command that publishes: see announce.lua.
+-- ARGV[3]  the prefix of the key of a read lease.
+-- ARGV[4]  how long a heartbeat lasts, in ms; 0 to leave nothing behind if the lock is busy.
+-- ARGV[5]  the channel on which a release is announced; the channel of a client is this one with :client appended.
+-- ARGV[6]  the command that publishes: see announce.lua.
+-- ARGV[7]  the hold count to reach: 1, which is the default, is a new hold, more re-enters an existing one.
+-- ARGV[8]  how the caller learns of a grant: barge takes a free lock before all places and gets no place; defer lets
+--          the line go first; push and poll wait in the line, with and without a subscription: see line.lua. The
+--          default is defer.
+-- ARGV[9]  the field of the caller's read hold; the default is ''.
+-- ARGV[10]  the number of this request within its wait; only for push and poll.
+-- ARGV[11]  how many fencing tokens the caller can use: more than 1 only if a hold of its process has left it the
+--           record: see token.lua. The default is 1. It does not matter if the lock is not fenced.
 -- Returns  {1, token, following} held (token 0: not fenced); the following tokens after that one are those of the
 --          caller, too. {0, pttl, place} busy, {-1, 0, 0} there is no hold to re-enter,
 --          {-2, 0, 0} busy with read holds whose owners all wait to write, the caller among them. place is 1 plus
@@ -35,7 +36,7 @@ local token, following
 --[[common case]]
 -- The lock is free, no writer waits, and there is no line, where a late request would find its tombstone. After an
 -- error the code below runs, and reports it.
-if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3]) == 0 then
+if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3]) == 0 then
     local field = ARGV[1] .. ':write'
     token = 0
     if KEYS[4] then -- drawn first: if the counter is not a number, the lock must not be acquired
@@ -54,10 +55,9 @@ end
 --[[end]]
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local prefix, read_field, heartbeat_ttl = ARGV[4], ARGV[5], tonumber(ARGV[6])
-local delivery, asked, wanted, channel, how = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
-local fenced = wanted == '0' and '0' or '1'
+local field, lease, prefix, heartbeat_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local channel, how, hold_count, delivery = ARGV[5], ARGV[6], ARGV[7] or '1', ARGV[8] or 'defer'
+local read_field, asked, fenced = ARGV[9] or '', ARGV[10], tokens and '1' or '0'
 local write_field, waits = field .. ':write', delivery == 'push' or delivery == 'poll'
 
 -- The number of living readers that wait to write, the caller among them. Each of them would wait for the others.
@@ -173,7 +173,7 @@ if not mine then
 end
 
 if hold_count == '1' and not token then
-    token, following = draw_token(tokens, mine and tonumber(wanted))
+    token, following = draw_token(tokens, mine and tonumber(ARGV[11] or 1))
 end
 redis.call('zrem', writers, field)
 if read_field ~= '' then

@@ -7,15 +7,15 @@
 --          cannot be used.
 -- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold, without its :write.
--- ARGV[2]  the hold count that is left: 0 ends the hold.
--- ARGV[3]  the prefix of the key of a read lease.
--- ARGV[4]  1 to roll back an attempt, else 0.
--- ARGV[5]  of a rollback: the field of the caller's read hold, or ''.
--- ARGV[6]  the channel on which the release is announced; the channel of a client is this one with :client appended.
--- ARGV[7]  the command that publishes: see announce.lua.
--- ARGV[8]  the hand-off window in ms: for how long the line may keep the lock from clients that are subscribed on
+-- ARGV[2]  the prefix of the key of a read lease.
+-- ARGV[3]  the channel on which the release is announced; the channel of a client is this one with :client appended.
+-- ARGV[4]  the command that publishes: see announce.lua.
+-- ARGV[5]  the hand-off window in ms: for how long the line may keep the lock from clients that are subscribed on
 --          another server.
--- ARGV[9]  1 if a request for the lock with this field may still run, else 0.
+-- ARGV[6]  the hold count that is left: 0, which is the default, ends the hold.
+-- ARGV[7]  1 if a request for the lock with this field may still run; the default is 0.
+-- ARGV[8]  1 to roll back an attempt; the default is 0.
+-- ARGV[9]  of a rollback: the field of the caller's read hold; the default is ''.
 -- Returns  {1, heard, passed} done. heard is the number of connections that received the message that the lock is
 --          free; passed is 1 if the lock has its next holder already, 2 if this user may not publish to the next one,
 --          else 0. {-1, heard, passed} there is no such hold.
@@ -30,11 +30,11 @@ local had, received -- whether the common case has ended the hold, and what Redi
 --[[common case]]
 -- The hold ends, there are no other holds and no waiters, and no connection hears of the release.
 --[[preludes]]
-if ARGV[2] == '0' and ARGV[4] == '0' and ARGV[9] == '0' and ARGV[7] ~= in_both_ways and
+if not ARGV[6] and ARGV[4] ~= in_both_ways and
     redis.pcall('exists', KEYS[2], KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 and
     redis.pcall('hexists', KEYS[1], ARGV[1] .. ':write') == 1 then
     had = redis.pcall('del', KEYS[1]) == 1
-    received = had and redis.pcall(ARGV[7], ARGV[6], '1')
+    received = had and redis.pcall(ARGV[4], ARGV[3], '1')
     if received == 0 then
         return 0
     end
@@ -42,8 +42,8 @@ end
 --[[end]]
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local field, left, prefix, rolls_back, read_field = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5]
-local channel, how, window, late = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9] == '1'
+local field, prefix, channel, how, window = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local left, late, rolls_back, read_field = ARGV[6] or '0', ARGV[7] == '1', ARGV[8] == '1', ARGV[9] or ''
 local write_field = field .. ':write'
 
 if rolls_back then

@@ -83,7 +83,7 @@ func (c *permitClient) joins(delivery string) *permitClient {
 func (c *permitClient) gives(slice time.Duration) send.Reply {
 	c.Helper()
 	call := c.l.Release(locktest.Released(c.field, 0, false))
-	call.Args[4] = send.Milliseconds(slice)
+	call.Args[3] = send.Milliseconds(slice)
 	r, err := locktest.Run(context.Background(), c.Rdb, call)
 	c.Must(err)
 	return r

@@ -2,7 +2,7 @@
 local scripts = {
     {acquire = function(KEYS, ARGV)
 
-local there = ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2])
+local there = (ARGV[3] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2])
 local token, following
 
 if there == 0 then
@@ -98,8 +98,8 @@ local function is_idle_for(key, field)
 end
 
 local lock, tokens = KEYS[1], KEYS[3]
-local field, hold_count, delivery = ARGV[1], ARGV[3], ARGV[4] or 'defer'
-local asked, channel, how = ARGV[6], ARGV[7], ARGV[8] or 'publish'
+local field, hold_count, delivery = ARGV[1], ARGV[3] or '1', ARGV[4] or 'defer'
+local how, asked, channel = ARGV[6] or 'publish', ARGV[7], ARGV[8]
 local fenced = tokens and '1' or '0'
 local waits = delivery == 'push' or delivery == 'poll'
 
@@ -1734,8 +1734,8 @@ end, {'hash', 'hash', 'string'})
 end},
     {acquire = function(KEYS, ARGV)
 
-local first_lease = ARGV[4] .. ARGV[1] .. ':rwlock_timeout:'
-if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], first_lease .. '0') == 0 then
+local first_lease = ARGV[3] .. ARGV[1] .. ':rwlock_timeout:'
+if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], first_lease .. '0') == 0 then
     local set = redis.pcall('set', first_lease .. '1', '1', 'PX', ARGV[2])
     if not set.err and redis.pcall('hset', KEYS[1], 'mode', 'read', ARGV[1], '1') == 2 then
         if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
@@ -1890,9 +1890,8 @@ end
 return answer(function()
 
 local lock, writers = KEYS[1], KEYS[2]
-local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local prefix, write_field = ARGV[4], ARGV[5] .. ':write'
-local channel, how = ARGV[6], ARGV[7]
+local field, lease, prefix, channel, how = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local hold_count, write_field = ARGV[6] or '1', (ARGV[7] or '') .. ':write'
 
 local mode = redis.call('hget', lock, 'mode')
 local free = not mode and redis.call('exists', lock) == 0
@@ -2143,12 +2142,12 @@ local had, received -- whether the common case has ended the hold, and what Redi
 
 local in_both_ways = 'publish+spublish'
 
-if ARGV[2] == '0' and ARGV[8] == '0' and ARGV[6] ~= in_both_ways and ARGV[1]:sub(37, 39) ~= ':0:' and
+if not ARGV[6] and ARGV[4] ~= in_both_ways and ARGV[1]:sub(37, 39) ~= ':0:' and
     redis.pcall('exists', KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
     local record = redis.pcall('hmget', KEYS[1], 'mode', ARGV[1])
     had = record[1] == 'read' and record[2] == '1' and
-        type(redis.pcall('del', KEYS[1], ARGV[3] .. ARGV[1] .. ':rwlock_timeout:1')) == 'number'
-    received = had and redis.pcall(ARGV[6], ARGV[5], '0')
+        type(redis.pcall('del', KEYS[1], ARGV[2] .. ARGV[1] .. ':rwlock_timeout:1')) == 'number'
+    received = had and redis.pcall(ARGV[4], ARGV[3], '0')
     if received == 0 then
         return 0
     end
@@ -2937,9 +2936,8 @@ end
 return answer(function()
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local field, left, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local refuse_others, channel, how, window = ARGV[4] == '1', ARGV[5], ARGV[6], tonumber(ARGV[7])
-local late = ARGV[8] == '1'
+local field, prefix, channel, how, window = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local left, late, refuse_others = tonumber(ARGV[6] or 0), ARGV[7] == '1', ARGV[8] ~= '0'
 
 if had then
     return {1, announce_release(how, channel, '0', received), 0}
@@ -3000,7 +2998,7 @@ end},
 
 local token, following
 
-if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3]) == 0 then
+if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3]) == 0 then
     local field = ARGV[1] .. ':write'
     token = 0
     if KEYS[4] then -- drawn first: if the counter is not a number, the lock must not be acquired
@@ -3926,10 +3924,9 @@ end
 return answer(function()
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local prefix, read_field, heartbeat_ttl = ARGV[4], ARGV[5], tonumber(ARGV[6])
-local delivery, asked, wanted, channel, how = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
-local fenced = wanted == '0' and '0' or '1'
+local field, lease, prefix, heartbeat_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local channel, how, hold_count, delivery = ARGV[5], ARGV[6], ARGV[7] or '1', ARGV[8] or 'defer'
+local read_field, asked, fenced = ARGV[9] or '', ARGV[10], tokens and '1' or '0'
 local write_field, waits = field .. ':write', delivery == 'push' or delivery == 'poll'
 
 local function upgrading()
@@ -4041,7 +4038,7 @@ if not mine then
 end
 
 if hold_count == '1' and not token then
-    token, following = draw_token(tokens, mine and tonumber(wanted))
+    token, following = draw_token(tokens, mine and tonumber(ARGV[11] or 1))
 end
 redis.call('zrem', writers, field)
 if read_field ~= '' then
@@ -4066,11 +4063,11 @@ local had, received -- whether the common case has ended the hold, and what Redi
 
 local in_both_ways = 'publish+spublish'
 
-if ARGV[2] == '0' and ARGV[4] == '0' and ARGV[9] == '0' and ARGV[7] ~= in_both_ways and
+if not ARGV[6] and ARGV[4] ~= in_both_ways and
     redis.pcall('exists', KEYS[2], KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 and
     redis.pcall('hexists', KEYS[1], ARGV[1] .. ':write') == 1 then
     had = redis.pcall('del', KEYS[1]) == 1
-    received = had and redis.pcall(ARGV[7], ARGV[6], '1')
+    received = had and redis.pcall(ARGV[4], ARGV[3], '1')
     if received == 0 then
         return 0
     end
@@ -5013,8 +5010,8 @@ end
 return answer(function()
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local field, left, prefix, rolls_back, read_field = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5]
-local channel, how, window, late = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9] == '1'
+local field, prefix, channel, how, window = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local left, late, rolls_back, read_field = ARGV[6] or '0', ARGV[7] == '1', ARGV[8] == '1', ARGV[9] or ''
 local write_field = field .. ':write'
 
 if rolls_back then

@@ -1,7 +1,7 @@
 
 local token
 
-if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[5]) == 0 then
+if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[5]) == 0 then
     token = 0
     if KEYS[6] then -- drawn first: if the counter is not a number, the lock must not be acquired
 local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
@@ -689,11 +689,11 @@ return answer(function()
 
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
-    wait_timeout = tonumber(ARGV[4]), channel = ARGV[9], how = ARGV[10],
+    wait_timeout = tonumber(ARGV[3]), channel = ARGV[5], how = ARGV[6],
 }
 local lock, wait_timeout = q.lock, q.wait_timeout
-local field, lease, hold_count = ARGV[1], ARGV[2], ARGV[3]
-local heartbeat_ttl, enqueue, asked, fenced = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], ARGV[8]
+local field, lease, heartbeat_ttl, hold_count = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[7] or '1'
+local enqueue, asked, fenced = ARGV[8] ~= '0', ARGV[9] or '0', q.tokens and '1' or '0'
 
 local now = now_ms()
 

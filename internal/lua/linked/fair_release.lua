@@ -1,7 +1,7 @@
 
 local found -- the answer of Redis
 
-if ARGV[2] == '0' and ARGV[5] == '0' and ARGV[6] == '0' and redis.pcall('exists', KEYS[2]) == 0 then
+if not ARGV[6] and redis.pcall('exists', KEYS[2]) == 0 then
     found = redis.pcall('hdel', KEYS[1], ARGV[1]) -- deleting the only field deletes the record
     if found == 1 then
         return 0
@@ -595,11 +595,11 @@ end
 
 return answer(function()
 
-local field, left, heartbeat_ttl, late = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5] == '1'
-local rolls_back = ARGV[6] == '1'
+local field, heartbeat_ttl = ARGV[1], tonumber(ARGV[3])
+local left, late, rolls_back = ARGV[6] or '0', ARGV[7] == '1', ARGV[8] == '1'
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
-    wait_timeout = tonumber(ARGV[3]), channel = ARGV[7], how = ARGV[8],
+    wait_timeout = tonumber(ARGV[2]), channel = ARGV[4], how = ARGV[5],
 }
 
 if left == '0' then

@@ -1,5 +1,5 @@
 
-local there = ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2])
+local there = (ARGV[3] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2])
 local token, following
 
 if there == 0 then
@@ -95,8 +95,8 @@ local function is_idle_for(key, field)
 end
 
 local lock, tokens = KEYS[1], KEYS[3]
-local field, hold_count, delivery = ARGV[1], ARGV[3], ARGV[4] or 'defer'
-local asked, channel, how = ARGV[6], ARGV[7], ARGV[8] or 'publish'
+local field, hold_count, delivery = ARGV[1], ARGV[3] or '1', ARGV[4] or 'defer'
+local how, asked, channel = ARGV[6] or 'publish', ARGV[7], ARGV[8]
 local fenced = tokens and '1' or '0'
 local waits = delivery == 'push' or delivery == 'poll'
 

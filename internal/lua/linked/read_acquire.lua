@@ -1,6 +1,6 @@
 
-local first_lease = ARGV[4] .. ARGV[1] .. ':rwlock_timeout:'
-if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], first_lease .. '0') == 0 then
+local first_lease = ARGV[3] .. ARGV[1] .. ':rwlock_timeout:'
+if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], first_lease .. '0') == 0 then
     local set = redis.pcall('set', first_lease .. '1', '1', 'PX', ARGV[2])
     if not set.err and redis.pcall('hset', KEYS[1], 'mode', 'read', ARGV[1], '1') == 2 then
         if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
@@ -155,9 +155,8 @@ end
 return answer(function()
 
 local lock, writers = KEYS[1], KEYS[2]
-local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local prefix, write_field = ARGV[4], ARGV[5] .. ':write'
-local channel, how = ARGV[6], ARGV[7]
+local field, lease, prefix, channel, how = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local hold_count, write_field = ARGV[6] or '1', (ARGV[7] or '') .. ':write'
 
 local mode = redis.call('hget', lock, 'mode')
 local free = not mode and redis.call('exists', lock) == 0

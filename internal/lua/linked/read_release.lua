@@ -3,12 +3,12 @@ local had, received -- whether the common case has ended the hold, and what Redi
 
 local in_both_ways = 'publish+spublish'
 
-if ARGV[2] == '0' and ARGV[8] == '0' and ARGV[6] ~= in_both_ways and ARGV[1]:sub(37, 39) ~= ':0:' and
+if not ARGV[6] and ARGV[4] ~= in_both_ways and ARGV[1]:sub(37, 39) ~= ':0:' and
     redis.pcall('exists', KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
     local record = redis.pcall('hmget', KEYS[1], 'mode', ARGV[1])
     had = record[1] == 'read' and record[2] == '1' and
-        type(redis.pcall('del', KEYS[1], ARGV[3] .. ARGV[1] .. ':rwlock_timeout:1')) == 'number'
-    received = had and redis.pcall(ARGV[6], ARGV[5], '0')
+        type(redis.pcall('del', KEYS[1], ARGV[2] .. ARGV[1] .. ':rwlock_timeout:1')) == 'number'
+    received = had and redis.pcall(ARGV[4], ARGV[3], '0')
     if received == 0 then
         return 0
     end
@@ -797,9 +797,8 @@ end
 return answer(function()
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local field, left, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local refuse_others, channel, how, window = ARGV[4] == '1', ARGV[5], ARGV[6], tonumber(ARGV[7])
-local late = ARGV[8] == '1'
+local field, prefix, channel, how, window = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local left, late, refuse_others = tonumber(ARGV[6] or 0), ARGV[7] == '1', ARGV[8] ~= '0'
 
 if had then
     return {1, announce_release(how, channel, '0', received), 0}

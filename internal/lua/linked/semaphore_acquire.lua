@@ -1,5 +1,5 @@
 
-if ARGV[3] == '1' and redis.pcall('exists', KEYS[3]) == 0 and not ARGV[1]:find('+', 1, true) then
+if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[3]) == 0 and not ARGV[1]:find('+', 1, true) then
     local available, clock = redis.pcall('get', KEYS[1]), redis.pcall('time')
     local n = type(available) == 'string' and #available < 8 and available:match('^[1-9]%d*$') and tonumber(available)
     local now = n and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -9,7 +9,7 @@ if ARGV[3] == '1' and redis.pcall('exists', KEYS[3]) == 0 and not ARGV[1]:find('
         genuine = genuine and
             (#some[i] == 16 or some[i]:sub(37, 37) == ':' and some[i]:find('^%x+%-%x+%-%x+%-%x+%-%x+:%-?%d+:'))
     end
-    if genuine and redis.pcall('zcard', KEYS[2]) == ARGV[4] - n and redis.pcall('pttl', KEYS[1]) == -1 and
+    if genuine and redis.pcall('zcard', KEYS[2]) == ARGV[3] - n and redis.pcall('pttl', KEYS[1]) == -1 and
         type(redis.pcall('incrby', KEYS[1], -1)) == 'number' then
         if redis.pcall('zadd', KEYS[2], 'nx', string.format('%.0f', now + ARGV[2]), ARGV[1]) == 1 then
             return n - 1
@@ -213,8 +213,8 @@ end
 return answer(function()
 
 local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
-local id, lease, hold_count, permits = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
-local delivery, asked, channel, how = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local id, lease, permits, channel, how = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local hold_count, delivery, asked = ARGV[6] or '1', ARGV[7] or 'defer', ARGV[8]
 
 local now = now_ms()
 local available = free_permits(free)

@@ -3,14 +3,14 @@ local released, received -- whether the common case has released the permit, and
 
 local in_both_ways = 'publish+spublish'
 
-if ARGV[2] == '0' and ARGV[6] == '0' and ARGV[4] ~= in_both_ways and redis.pcall('exists', KEYS[3]) == 0 then
+if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[3]) == 0 then
     local available, clock = redis.pcall('get', KEYS[1]), redis.pcall('time')
     local ends = not clock.err and type(available) == 'string' and #available < 8 and
         (available == '0' or available:find('^[1-9]%d*$')) and redis.pcall('zscore', KEYS[2], ARGV[1])
     if type(ends) == 'string' and tonumber(ends) > clock[1] * 1000 + math.floor(clock[2] / 1000) then
         local n = redis.pcall('incrby', KEYS[1], 1)
         if type(n) == 'number' and redis.pcall('zrem', KEYS[2], ARGV[1]) == 1 then
-            released, received = true, redis.pcall(ARGV[4], ARGV[3], string.format('%.0f', n))
+            released, received = true, redis.pcall(ARGV[3], ARGV[2], string.format('%.0f', n))
             if received == 0 then
                 return 0
             end
@@ -181,7 +181,8 @@ end
 return answer(function()
 
 local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
-local id, left, channel, how, window, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
+local id, channel, how, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local left, late = ARGV[5] or '0', ARGV[6] == '1'
 
 if released then
     return {1, announce_free(free, channel, how, received), 0}

@@ -1,7 +1,7 @@
 
 local token, following
 
-if ARGV[3] == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3]) == 0 then
+if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3]) == 0 then
     local field = ARGV[1] .. ':write'
     token = 0
     if KEYS[4] then -- drawn first: if the counter is not a number, the lock must not be acquired
@@ -927,10 +927,9 @@ end
 return answer(function()
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local prefix, read_field, heartbeat_ttl = ARGV[4], ARGV[5], tonumber(ARGV[6])
-local delivery, asked, wanted, channel, how = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
-local fenced = wanted == '0' and '0' or '1'
+local field, lease, prefix, heartbeat_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local channel, how, hold_count, delivery = ARGV[5], ARGV[6], ARGV[7] or '1', ARGV[8] or 'defer'
+local read_field, asked, fenced = ARGV[9] or '', ARGV[10], tokens and '1' or '0'
 local write_field, waits = field .. ':write', delivery == 'push' or delivery == 'poll'
 
 local function upgrading()
@@ -1042,7 +1041,7 @@ if not mine then
 end
 
 if hold_count == '1' and not token then
-    token, following = draw_token(tokens, mine and tonumber(wanted))
+    token, following = draw_token(tokens, mine and tonumber(ARGV[11] or 1))
 end
 redis.call('zrem', writers, field)
 if read_field ~= '' then

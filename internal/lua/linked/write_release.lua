@@ -3,11 +3,11 @@ local had, received -- whether the common case has ended the hold, and what Redi
 
 local in_both_ways = 'publish+spublish'
 
-if ARGV[2] == '0' and ARGV[4] == '0' and ARGV[9] == '0' and ARGV[7] ~= in_both_ways and
+if not ARGV[6] and ARGV[4] ~= in_both_ways and
     redis.pcall('exists', KEYS[2], KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 and
     redis.pcall('hexists', KEYS[1], ARGV[1] .. ':write') == 1 then
     had = redis.pcall('del', KEYS[1]) == 1
-    received = had and redis.pcall(ARGV[7], ARGV[6], '1')
+    received = had and redis.pcall(ARGV[4], ARGV[3], '1')
     if received == 0 then
         return 0
     end
@@ -950,8 +950,8 @@ end
 return answer(function()
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local field, left, prefix, rolls_back, read_field = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5]
-local channel, how, window, late = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9] == '1'
+local field, prefix, channel, how, window = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local left, late, rolls_back, read_field = ARGV[6] or '0', ARGV[7] == '1', ARGV[8] == '1', ARGV[9] or ''
 local write_field = field .. ':write'
 
 if rolls_back then
