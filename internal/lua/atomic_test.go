@@ -150,7 +150,8 @@ func (p *teller) refuses(script string, words []string, called *regexp.Regexp) {
 		p.restore(saved)
 		return // the story is about a user who may not
 	}
-	commands := map[string]bool{"nothing": true, "publish": true, "pubsub": true, "pexpire,hdel": true, "pexpire,del": true}
+	commands := map[string]bool{"nothing": true, "publish": true, "pubsub": true, "pexpire,hdel": true, "pexpire,del": true,
+		"pexpire,pttl": true, "pexpire,hexists": true}
 	for _, m := range called.FindAllStringSubmatch(Source(script), -1) {
 		commands[m[1]] = true
 	}

@@ -38,8 +38,13 @@ if there == 0 then
         --[[preludes]]
         token, following = take_token(KEYS[3])
     end
-    if token and redis.pcall('hset', KEYS[1], ARGV[1], '1') == 1 and redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
-        return token
+    if token and redis.pcall('hset', KEYS[1], ARGV[1], '1') == 1 then
+        if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
+            return token
+        end
+        if type(redis.pcall('hdel', KEYS[1], ARGV[1])) == 'table' then -- as undo of record.lua
+            redis.pcall('del', KEYS[1])
+        end
     end
 end
 --[[end]]
@@ -54,9 +59,13 @@ local waits = delivery == 'push' or delivery == 'poll'
 -- A common case: the lock is free, and no process waits, but the line has tombstones.
 if there == 1 and is_idle_for(KEYS[2], field) then -- the key that exists is the line
     token, following = take_token(tokens)
-    if token and type(redis.pcall('hset', lock, field, hold_count)) == 'number' and
-        type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
-        return string.format('1 %.0f %.0f', token, following)
+    if token and redis.pcall('hset', lock, field, '1') == 1 then
+        if redis.pcall('pexpire', lock, ARGV[2]) == 1 then
+            return string.format('1 %.0f %.0f', token, following)
+        end
+        if type(redis.pcall('hdel', lock, field)) == 'table' then -- as undo of record.lua
+            redis.pcall('del', lock)
+        end
     end
 end
 
@@ -134,7 +143,7 @@ if hold_count == '1' and not token then
     token, following = draw_token(tokens, mine and tonumber(ARGV[5] or 1))
 end
 redis.call('hset', lock, field, hold_count)
-if not mine or pttl == -1 then -- a common case may have written the record
+if not mine then
     begin_lease(lock, ARGV[2], field)
 elseif pttl < lease then
     redis.call('pexpire', lock, ARGV[2])
