@@ -4073,9 +4073,9 @@ local had, received -- whether the common case has ended the hold, and what Redi
 local in_both_ways = 'publish+spublish'
 
 if not ARGV[6] and ARGV[4] ~= in_both_ways and
-    redis.pcall('exists', KEYS[2], KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 and
-    redis.pcall('hexists', KEYS[1], ARGV[1] .. ':write') == 1 then
-    had = redis.pcall('del', KEYS[1]) == 1
+    redis.pcall('exists', KEYS[2], KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
+    local record = redis.pcall('hmget', KEYS[1], 'mode', ARGV[1] .. ':write')
+    had = record[1] == 'write' and record[2] and redis.pcall('del', KEYS[1]) == 1
     received = had and redis.pcall(ARGV[4], ARGV[3], '1')
     if received == 0 then
         return 0

@@ -319,7 +319,7 @@ var Scripts = []Mistake{
 	{
 		Name:    "commonDowngrade",
 		Omits:   "In its common case the release of a write lock ends no hold but its own.",
-		Changes: []Change{{"and redis.pcall('hlen', KEYS[1]) == 2 and\n    redis.pcall('hexists'", "and\n    redis.pcall('hexists'"}},
+		Changes: []Change{{"== 2 then\n    local record = redis.pcall('hmget', KEYS[1], 'mode', ARGV[1] ..", "> 1 then\n    local record = redis.pcall('hmget', KEYS[1], 'mode', ARGV[1] .."}},
 	},
 	{
 		Name:    "commonDetached",
