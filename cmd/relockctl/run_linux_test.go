@@ -195,6 +195,18 @@ func TestRunLeavesOtherChildrenAlone(t *testing.T) {
 	assert.Empty(t, r.stderr.String())
 }
 
+// A command may leave the process group that it was started in.
+func TestSignalsReachACommandThatHasLeftItsGroup(t *testing.T) {
+	c := &child{cmd: exec.Command("sleep", "10"), ownGroup: true, before: map[int]string{}}
+	for _, p := range c.below() { // of other tests
+		c.before[p.pid] = p.begun
+	}
+	must(t, c.cmd.Start()) // in the group of the test
+	c.signal(syscall.SIGKILL)
+	_ = c.cmd.Wait() // the result is in ProcessState
+	assert.False(t, c.cmd.ProcessState.Exited())
+}
+
 // A number may have been given to another process by the time that it gets a signal.
 func TestSignalsSpareProcessesWithANumberOfTheCommand(t *testing.T) {
 	const real = syscall.Signal(40) // whose trap follows that of WINCH, which others ignore

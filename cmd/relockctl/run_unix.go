@@ -53,8 +53,9 @@ func (c *child) signal(s syscall.Signal) {
 		_ = syscall.Kill(-c.cmd.Process.Pid, s) // an error means that there is no process left
 	}
 	others := c.others()
-	if !c.ownGroup { // later than the search, so that what it starts in answer to the signal does not get it, too
-		_ = c.cmd.Process.Signal(s)
+	// Later than the search, so that what it starts in answer to the signal does not get it, too.
+	if group, _ := syscall.Getpgid(c.cmd.Process.Pid); !c.ownGroup || group != c.cmd.Process.Pid {
+		_ = c.cmd.Process.Signal(s) // it may also have left its group
 	}
 	for _, p := range others {
 		p.signal(s)

@@ -33,8 +33,8 @@ const (
 )
 
 const (
-	moment  = 50 * time.Millisecond // how often to look for what is left
-	killing = 5 * time.Second       // how long to wait until that has ended which was killed
+	moment    = 50 * time.Millisecond // how often to look for what is left
+	mostKills = 100                   // how often to kill what is left, once the command has ended
 )
 
 // A course is what has happened to the lock and the command so far.
@@ -47,6 +47,7 @@ type course struct {
 	ended  time.Time // when the command has ended, or zero
 	broken bool      // by a signal
 	rest   bool      // what the command has started still runs
+	kills  int       // how often that was killed, since the command has ended
 }
 
 // renewed is called after an attempt to renew the lease.
@@ -90,7 +91,10 @@ func (s *course) next(now time.Time) (do step, again time.Time) {
 		return terminate, again
 	case now.Before(killAt):
 		return wait, again
-	case !ended || now.Before(killAt.Add(killing)):
+	case !ended:
+		return kill, now.Add(moment)
+	case s.kills < mostKills: // no time: a pause may have been longer
+		s.kills++
 		return kill, now.Add(moment)
 	}
 	return leave, now

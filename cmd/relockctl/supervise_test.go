@@ -142,8 +142,8 @@ func TestCourseGivesUpWhatCannotBeKilled(t *testing.T) {
 			kills++
 		}
 	}
-	assert.Equal(t, playGrace+killing, now.Sub(playBegun))
-	assert.Equal(t, int(killing/moment), kills)
+	assert.Equal(t, playGrace+mostKills*moment, now.Sub(playBegun))
+	assert.Equal(t, mostKills, kills)
 }
 
 // Whatever happens, in which order, and however late relockctl notices it: nothing runs when another owner may have
@@ -151,7 +151,7 @@ func TestCourseGivesUpWhatCannotBeKilled(t *testing.T) {
 func TestCourseInAllOrders(t *testing.T) {
 	for _, bySignal := range []bool{false, true} {
 		for _, tough := range []bool{false, true} {
-			for _, pause := range []time.Duration{0, 5 * time.Second, 7 * time.Second, 12 * time.Second} {
+			for _, pause := range []time.Duration{0, 5 * time.Second, 7 * time.Second, 12 * time.Second, time.Minute} {
 				for _, step := range []time.Duration{0, 10 * time.Millisecond, time.Second, 3 * time.Second} {
 					permute.All(5, func(order []int) {
 						what := fmt.Sprint(order, ", by signal: ", bySignal, ", tough: ", tough, ", ", pause, " + ", step)
