@@ -119,7 +119,7 @@ func (l *fairLock) Acquire(a contract.Attempt) call {
 		asked = a.Asked
 	}
 	return l.call(fairAcquire, upToDefaults([]any{a.Field, milliseconds(a.Lease), l.waitTimeout(), milliseconds(record.FairLife),
-		l.announce, l.client.publishVerb(), a.HoldCount, !a.NoWait, asked}, 1, true, 0))
+		l.announce, l.client.publishVerb()}, []any{a.HoldCount, !a.NoWait, asked}, 1, true, 0))
 }
 
 func (l *fairLock) ReadReply(a contract.Attempt, r reply) (contract.Outcome, error) {
@@ -138,7 +138,7 @@ func (l *fairLock) RollBack(a contract.Attempt) call {
 // leave sets the hold count. If undo is set, the caller also leaves the queue.
 func (l *fairLock) leave(r contract.Release, undo bool) call {
 	return l.call(fairRelease, upToDefaults([]any{r.Field, l.waitTimeout(), milliseconds(record.FairLife),
-		l.announce, l.client.publishVerb(), r.HoldCount, r.Late, undo}, 0, false, false))
+		l.announce, l.client.publishVerb()}, []any{r.HoldCount, r.Late, undo}, 0, false, false))
 }
 
 func (l *fairLock) Rename(r contract.Rename) call {

@@ -4,7 +4,6 @@ package relock
 // it consists of keys and scripts, and contains nothing that waits.
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -160,13 +159,25 @@ func (l *plainLock) acquireArgs(a contract.Attempt) []any {
 		verb = l.client.publishVerb()
 	}
 	return upToDefaults(
-		[]any{a.Field, milliseconds(a.Lease), a.HoldCount, delivery, a.TokensWanted(l.traits.Fenced), verb, asked, channel},
+		[]any{a.Field, milliseconds(a.Lease)},
+		[]any{a.HoldCount, delivery, a.TokensWanted(l.traits.Fenced), verb, asked, channel},
 		1, contract.Defer, 1, publish, 0, "",
 	)
 }
 
-// deliveryOf returns how the caller learns of a grant: see internal/lua/lock_acquire.lua.
-func deliveryOf(a contract.Attempt) string { return cmp.Or(a.Delivery, contract.Barge) }
+// deliveryOf returns how the caller learns of a grant: see internal/lua/lock_acquire.lua. The constants need no memory as
+// arguments.
+func deliveryOf(a contract.Attempt) any {
+	switch a.Delivery {
+	case contract.Defer:
+		return contract.Defer
+	case contract.Push:
+		return contract.Push
+	case contract.Poll:
+		return contract.Poll
+	}
+	return contract.Barge
+}
 
 // askedIn returns the number of the request, which matters only in a place of the line.
 func askedIn(a contract.Attempt) any {
@@ -182,7 +193,8 @@ func (l *plainLock) ReadReply(_ contract.Attempt, r reply) (contract.Outcome, er
 }
 
 func (l *plainLock) Release(r contract.Release) call {
-	args := upToDefaults([]any{r.Field, l.told, l.client.publishVerb(), milliseconds(r.Share), r.HoldCount, r.Late}, 0, false)
+	args := upToDefaults(
+		[]any{r.Field, l.told, l.client.publishVerb(), milliseconds(r.Share)}, []any{r.HoldCount, r.Late}, 0, false)
 	return call{Script: lockRelease, Keys: l.keys, Words: l.words, Optional: optionalOfLock, Args: args}
 }
 

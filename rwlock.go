@@ -186,8 +186,8 @@ func (l *readLock) Acquire(a contract.Attempt) call {
 		Script:   readAcquire,
 		Keys:     l.keys[:3],
 		Optional: optionalOfWrite,
-		Args: upToDefaults([]any{a.Field, milliseconds(a.Lease), l.leases, l.announce, l.client.publishVerb(),
-			a.HoldCount, a.Counterpart}, 1, ""),
+		Args: upToDefaults([]any{a.Field, milliseconds(a.Lease), l.leases, l.announce, l.client.publishVerb()},
+			[]any{a.HoldCount, a.Counterpart}, 1, ""),
 	}
 }
 
@@ -206,8 +206,8 @@ func (l *readLock) leave(r contract.Release, strict bool) call {
 		Script:   readRelease,
 		Keys:     l.keys,
 		Optional: optionalOfRead,
-		Args: upToDefaults([]any{r.Field, l.leases, l.announce, l.client.publishVerb(), milliseconds(r.Share),
-			r.HoldCount, r.Late, strict}, 0, false, true),
+		Args: upToDefaults([]any{r.Field, l.leases, l.announce, l.client.publishVerb(), milliseconds(r.Share)},
+			[]any{r.HoldCount, r.Late, strict}, 0, false, true),
 	}
 }
 
@@ -240,7 +240,7 @@ func (l *writeLock) Acquire(a contract.Attempt) call {
 		Keys:     l.keys,
 		Optional: optionalOfWrite,
 		Args: upToDefaults([]any{a.Field, milliseconds(a.Lease), l.leases, milliseconds(life), l.announce,
-			l.client.publishVerb(), a.HoldCount, deliveryOf(a), a.Counterpart, askedIn(a), a.TokensWanted(l.traits.Fenced)},
+			l.client.publishVerb()}, []any{a.HoldCount, deliveryOf(a), a.Counterpart, askedIn(a), a.TokensWanted(l.traits.Fenced)},
 			1, contract.Defer, "", 0, 1),
 	}
 }
@@ -267,8 +267,8 @@ func (l *writeLock) leave(r contract.Release, undo bool, readField string) call 
 		Script:   writeRelease,
 		Keys:     l.keys,
 		Optional: optionalOfWrite,
-		Args: upToDefaults([]any{r.Field, l.leases, l.announce, l.client.publishVerb(), milliseconds(r.Share),
-			r.HoldCount, r.Late, undo, readField}, 0, false, false, ""),
+		Args: upToDefaults([]any{r.Field, l.leases, l.announce, l.client.publishVerb(), milliseconds(r.Share)},
+			[]any{r.HoldCount, r.Late, undo, readField}, 0, false, false, ""),
 	}
 }
 

@@ -42,13 +42,14 @@ func freeCall(id string, names []string, fields [][]string) call {
 	return call{Script: freeInspect, Keys: keys, Optional: optional, Args: args}
 }
 
-// upToDefaults leaves out those arguments at the end that have their defaults, which the script assumes: each argument
-// takes time.
-func upToDefaults(args []any, defaults ...any) []any {
-	for n := len(defaults); n > 0 && args[len(args)-1] == defaults[n-1]; n-- {
-		args = args[:len(args)-1]
+// upToDefaults returns args and more, without those at the end of more that have their defaults, which the script
+// assumes: each argument takes time.
+func upToDefaults(args, more []any, defaults ...any) []any {
+	n := len(more)
+	for n > 0 && more[n-1] == defaults[n-1] {
+		n--
 	}
-	return args
+	return append(args, more[:n]...)
 }
 
 // forSeen returns c, which releases a lock by force, for the holders with the fields in seen only: see

@@ -236,7 +236,7 @@ func (l *semaphore) Channel(contract.Attempt) string { return l.announce }
 
 func (l *semaphore) Acquire(a contract.Attempt) call {
 	return l.call(semaphoreAcquire, upToDefaults([]any{a.Field, milliseconds(a.Lease), l.permits, l.announce,
-		l.client.publishVerb(), a.HoldCount, deliveryOf(a), askedIn(a)}, 1, contract.Defer, 0))
+		l.client.publishVerb()}, []any{a.HoldCount, deliveryOf(a), askedIn(a)}, 1, contract.Defer, 0))
 }
 
 func (l *semaphore) ReadReply(a contract.Attempt, r reply) (contract.Outcome, error) {
@@ -320,7 +320,7 @@ func (c *Client) reportPermits(kind contract.Lock, permits int) {
 
 func (l *semaphore) Release(r contract.Release) call {
 	return l.call(semaphoreRelease, upToDefaults(
-		[]any{r.Field, l.announce, l.client.publishVerb(), milliseconds(r.Share), r.HoldCount, r.Late}, 0, false))
+		[]any{r.Field, l.announce, l.client.publishVerb(), milliseconds(r.Share)}, []any{r.HoldCount, r.Late}, 0, false))
 }
 
 // RollBack releases what the attempt may have acquired, and removes its entry in the wait queue.
@@ -338,7 +338,9 @@ func (l *semaphore) Inspect(field string) call {
 	return call{Script: semaphoreInspect, Keys: l.keys[:2], Args: []any{field}}
 }
 
-func (l *semaphore) Force(seen ...string) call { return forSeen(l.call(semaphoreForce, []any{l.announce, l.client.publishVerb()}), seen, "") }
+func (l *semaphore) Force(seen ...string) call {
+	return forSeen(l.call(semaphoreForce, []any{l.announce, l.client.publishVerb()}), seen, "")
+}
 
 func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
 	switch {
