@@ -432,13 +432,12 @@ func TestNodeThatIsMadeLaterHasOurHook(t *testing.T) {
 func TestBoundedCallIsNotRepeatedAfterAPause(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	replica := testredis.Start(t)
 	for name, row := range map[string]struct {
 		hinder func(node *redis.Client)
 		after  func(a Answer)
 	}{
-		"a replica": {func(*redis.Client) {
-			require.NoError(t, testredis.Client(t, replica.Addr()).Do(ctx, "replicaof", "127.0.0.1", "1").Err())
+		"a replica": {func(node *redis.Client) {
+			require.NoError(t, testredis.Client(t, node.Options().Addr).Do(ctx, "replicaof", "127.0.0.1", "1").Err())
 		}, func(a Answer) {
 			assert.True(t, RefusedWith(a.Err, "READONLY"), "%v", a.Err)
 		}},
@@ -447,10 +446,10 @@ func TestBoundedCallIsNotRepeatedAfterAPause(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			admin := testredis.Client(t, replica.Addr())
-			require.NoError(t, admin.Do(ctx, "replicaof", "no", "one").Err())
-			require.NoError(t, admin.ScriptLoad(ctx, takes.Source()).Err())
-			rdb := clusterOn(t, replica.Addr(), func(o *redis.ClusterOptions) { o.MinRetryBackoff = time.Second })
+			t.Parallel()
+			server := testredis.Start(t)
+			require.NoError(t, server.Client().ScriptLoad(ctx, takes.Source()).Err())
+			rdb := clusterOn(t, server.Addr(), func(o *redis.ClusterOptions) { o.MinRetryBackoff = time.Second })
 			var seen traces
 			rdb.OnNewNode(func(node *redis.Client) { node.AddHook(traced("", &seen)) })
 			b := newNodesBench(t, rdb, rdb)
