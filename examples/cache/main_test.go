@@ -48,7 +48,7 @@ func TestOldEntryIsServedWhileItIsRefreshed(t *testing.T) {
 func TestEntryIsServedAlthoughRedisDies(t *testing.T) {
 	t.Parallel()
 	server, ctx := testredis.Start(t), context.Background()
-	client, err := relock.New(server.Client())
+	client, err := relock.New(server.Client(), relock.WithWatchdogTimeout(time.Second)) // so it is lost soon
 	require.NoError(t, err)
 	defer client.Close()
 	lock := client.NewLock("lock:list")
@@ -60,7 +60,9 @@ func TestEntryIsServedAlthoughRedisDies(t *testing.T) {
 	v, err = cached(ctx, lock, old, fails)
 	require.NoError(t, err)
 	assert.Equal(t, "old", v)
-	_, err = cached(ctx, lock, empty, fails)
+	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	_, err = cached(short, lock, empty, fails)
 	require.Error(t, err)
 	assert.NotErrorIs(t, err, relock.ErrBusy)
 }

@@ -161,7 +161,8 @@ func TestHandlersOfThePagesAnswer200ToAChargeThatHasSucceeded(t *testing.T) {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
 			server, ctx := testredis.Start(t), context.Background()
-			client, err := relock.New(server.Client(), relock.WithLogger(slog.New(slog.DiscardHandler)))
+			client, err := relock.New(server.Client(), relock.WithWatchdogTimeout(time.Second),
+				relock.WithLogger(slog.New(slog.DiscardHandler)))
 			require.NoError(t, err)
 			defer client.Close()
 			assert.Equal(t, http.StatusOK, ask(ctx, handler(client), func(ctx context.Context) error {
