@@ -30,7 +30,7 @@ func TestLineFollowsItsRules(t *testing.T) {
 	t.Parallel()
 	b := newTwinBench(t)
 	b.ruled = true
-	lineRules.Play(t, locktest.Full(100, 600), b.play)
+	lineRules.Play(t, locktest.Full(50, 600), b.play)
 }
 
 // A seenLine is the line between two requests.

@@ -652,7 +652,7 @@ func (r *rwRun) counterpart(field string) string {
 func TestReadWriteScriptsFollowTheModel(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]int)
-	rwModels.Play(t, locktest.Full(100, 200), func(q *seeds.Sequence) {
+	rwModels.Play(t, locktest.Full(50, 200), func(q *seeds.Sequence) {
 		mini := testredis.StillMini(q.T)
 		b := locktest.NewBench(q.T, mini.Addr())
 		l := b.Client().NewRWLock(b.LockName)

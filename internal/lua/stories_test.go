@@ -207,7 +207,7 @@ func (p *teller) run(source string, keys []string, args []any) string {
 	require.NoError(p, err)
 	var out strings.Builder
 	if p.costs {
-		fmt.Fprintf(&out, "  runs %d commands\n", e.Commands)
+		fmt.Fprintf(&out, "  runs %d commands\n", len(e.Commands))
 	}
 	if len(e.Reply) > 0 {
 		fmt.Fprintln(&out, "  answers", p.shown(strings.Trim(fmt.Sprint(e.Reply), "[]")))

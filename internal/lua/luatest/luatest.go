@@ -48,9 +48,9 @@ end
 return table.concat(all, '\n')`
 
 // clocked sets the clock to ARGV[1] seconds and ARGV[2] microseconds, and then runs a script with the other arguments.
-// It answers what the script has answered, the messages that it has sent, how many commands it has run, and all data.
+// It answers what the script has answered, the messages that it has sent, the commands that it has run, and all data.
 const clocked = `
-local server, told, ran = redis, {}, 0
+local server, told, ran = redis, {}, {}
 local s, us = ARGV[1], ARGV[2]
 local now, never = s * 1000 + math.floor(us / 1000), 100000000
 local clock, ends, denied = server.call('hgetall', 'clock'), {}, {}
@@ -75,7 +75,7 @@ local function pttl(run, key)
 end
 local function watch(run)
     return function(command, ...)
-        ran = ran + 1
+        ran[#ran + 1] = command
         local key, value, px, lease = ...
         if denied[command] then
             local err = {err = 'NOPERM ' .. command}
@@ -126,7 +126,7 @@ func New(source string) *redis.Script {
 type Effect struct {
 	Reply    []any    // its integers and texts; "error" and its text, if the script has failed
 	Messages []string // each with the command, the channel, and how many connections have received it
-	Commands int64    // that it has run
+	Commands []string // that it has run, those that were refused too
 	Data     string   // all data afterwards, as Dump returns them, without the clock
 }
 
@@ -139,7 +139,10 @@ func Run(
 	if err != nil {
 		return Effect{}, err
 	}
-	e := Effect{Reply: Reply(answer[0]), Commands: answer[2].(int64), Data: answer[3].(string)}
+	e := Effect{Reply: Reply(answer[0]), Data: answer[3].(string)}
+	for _, command := range answer[2].([]any) {
+		e.Commands = append(e.Commands, command.(string))
+	}
 	for _, message := range answer[1].([]any) {
 		e.Messages = append(e.Messages, fmt.Sprint(message))
 	}
