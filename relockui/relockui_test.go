@@ -330,6 +330,7 @@ func TestPageShowsHoldersAndWaiters(t *testing.T) {
 
 // Rows keep their places while the same owners wait, also those of locks whose waits began in the same second.
 func TestRowsKeepTheirPlaces(t *testing.T) {
+	t.Parallel()
 	const locks, samples = 200, 10
 	b := newBench(t, testredis.Start(t).Addr())
 	holder, waiter := b.client(), b.client()
@@ -567,6 +568,7 @@ func TestPageOfOneLockShowsForHowLongItIsHeld(t *testing.T) {
 
 // Requests alone, a stream, and the form of a release say whether the lease of a hold grows.
 func TestPageOfOneLockSaysWhetherTheLeaseGrows(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
 	c := b.client(relock.WithWatchdogTimeout(6 * time.Second))

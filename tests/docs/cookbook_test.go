@@ -202,6 +202,7 @@ func TestHandlersOfThePagesChargeAlthoughTheClientLeaves(t *testing.T) {
 // The handler answers 200, and 409 to a second request for the same order. It logs 499 if its client leaves, and answers
 // 500 to an error of the work. It answers 503 if Redis cannot be asked, the lock was lost or the Client is shut down.
 func TestHandlerOfTheCookbookTellsBusyFromBroken(t *testing.T) {
+	t.Parallel()
 	server := testredis.Mini(t)
 	rdb := testredis.Client(t, server.Addr())
 	client, err := relock.New(rdb)
