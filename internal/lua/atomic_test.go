@@ -169,6 +169,7 @@ func (p *teller) refuses(script string, words []string) {
 		assert.Equal(p, before, after, p.what(script, words, "nothing", e.Reply, before, after))
 	}
 	commands := slices.Compact(slices.Sorted(slices.Values(e.Commands)))
+	require.NotEmpty(p, commands, "the commands of %s", script)
 	if slices.Contains(commands, "pexpire") { // a script that may not set a lease may delete
 		commands = append(commands, "pexpire,hdel", "pexpire,del", "pexpire,pttl", "pexpire,hexists")
 	}
