@@ -46,8 +46,9 @@ local function refuse(key, what)
     error({err = 'NOTALOCK ' .. n .. ' ' .. what}, 0)
 end
 
+-- A field in the text of an error. Spaces, control characters, " and \ stand as \x and their code, as Go reads them.
 local function field_text(field)
-    local shown = field:sub(1, 80):gsub('[^!#-%[%]-~]', function(c) return string.format('\\x%02x', c:byte()) end)
+    local shown = field:sub(1, 80):gsub('[^]!#-[^-~]', function(c) return string.format('\\x%02x', c:byte()) end)
     return 'field ' .. #field .. ' ' .. shown
 end
 

@@ -157,7 +157,7 @@ local function refuse(key, what)
 end
 
 local function field_text(field)
-    local shown = field:sub(1, 80):gsub('[^!#-%[%]-~]', function(c) return string.format('\\x%02x', c:byte()) end)
+    local shown = field:sub(1, 80):gsub('[^]!#-[^-~]', function(c) return string.format('\\x%02x', c:byte()) end)
     return 'field ' .. #field .. ' ' .. shown
 end
 
@@ -1054,7 +1054,7 @@ local function refuse(key, what)
 end
 
 local function field_text(field)
-    local shown = field:sub(1, 80):gsub('[^!#-%[%]-~]', function(c) return string.format('\\x%02x', c:byte()) end)
+    local shown = field:sub(1, 80):gsub('[^]!#-[^-~]', function(c) return string.format('\\x%02x', c:byte()) end)
     return 'field ' .. #field .. ' ' .. shown
 end
 
@@ -1767,7 +1767,7 @@ local function refuse(key, what)
 end
 
 local function field_text(field)
-    local shown = field:sub(1, 80):gsub('[^!#-%[%]-~]', function(c) return string.format('\\x%02x', c:byte()) end)
+    local shown = field:sub(1, 80):gsub('[^]!#-[^-~]', function(c) return string.format('\\x%02x', c:byte()) end)
     return 'field ' .. #field .. ' ' .. shown
 end
 
@@ -2178,7 +2178,7 @@ local function refuse(key, what)
 end
 
 local function field_text(field)
-    local shown = field:sub(1, 80):gsub('[^!#-%[%]-~]', function(c) return string.format('\\x%02x', c:byte()) end)
+    local shown = field:sub(1, 80):gsub('[^]!#-[^-~]', function(c) return string.format('\\x%02x', c:byte()) end)
     return 'field ' .. #field .. ' ' .. shown
 end
 
@@ -3075,7 +3075,7 @@ local function refuse(key, what)
 end
 
 local function field_text(field)
-    local shown = field:sub(1, 80):gsub('[^!#-%[%]-~]', function(c) return string.format('\\x%02x', c:byte()) end)
+    local shown = field:sub(1, 80):gsub('[^]!#-[^-~]', function(c) return string.format('\\x%02x', c:byte()) end)
     return 'field ' .. #field .. ' ' .. shown
 end
 
@@ -4099,7 +4099,7 @@ local function refuse(key, what)
 end
 
 local function field_text(field)
-    local shown = field:sub(1, 80):gsub('[^!#-%[%]-~]', function(c) return string.format('\\x%02x', c:byte()) end)
+    local shown = field:sub(1, 80):gsub('[^]!#-[^-~]', function(c) return string.format('\\x%02x', c:byte()) end)
     return 'field ' .. #field .. ' ' .. shown
 end
 

@@ -15,7 +15,7 @@ local function refuse(key, what)
 end
 
 local function field_text(field)
-    local shown = field:sub(1, 80):gsub('[^!#-%[%]-~]', function(c) return string.format('\\x%02x', c:byte()) end)
+    local shown = field:sub(1, 80):gsub('[^]!#-[^-~]', function(c) return string.format('\\x%02x', c:byte()) end)
     return 'field ' .. #field .. ' ' .. shown
 end
 
