@@ -96,10 +96,10 @@ func lineName(n int) string { return fmt.Sprintf("fleet-%dx1-1ms-far", n) }
 
 func workloads(n size) []workload {
 	all := []workload{
-		{name: "alone-cancellable", title: "1 goroutine, no contention, a context that can be canceled",
+		{name: "alone-cancellable", headline: true, title: "1 goroutine, no contention, a context that can be canceled",
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
 			often: 40, slice: crowd{clients: 1, workers: 1, names: 1}.slice, figure: rate, columns: crowded},
-		{name: "alone", headline: true, title: "1 goroutine, no contention, context.Background()",
+		{name: "alone", title: "1 goroutine, no contention, context.Background()",
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "redislock", "redsync", "redisson"}, // rueidislock can hang
 			often: 40, slice: crowd{clients: 1, workers: 1, names: 1, endless: true}.slice, figure: rate, columns: crowded},
 		{name: "names-16", title: "16 goroutines, 16 names",
