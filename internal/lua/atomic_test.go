@@ -88,7 +88,7 @@ func permitsIn(data map[string]string) int {
 
 // lasts reports whether Redisson has this key without a lease.
 func lasts(key, of string) bool {
-	return strings.HasPrefix(key, "redisson_") || strings.HasPrefix(of, "string ") || key == "{lock}:timeout"
+	return strings.HasPrefix(of, "string ") || key == "{lock}:timeout"
 }
 
 // withoutLease returns a key that has no lease, and has had one or is new; "" if there is none. A user who may neither set

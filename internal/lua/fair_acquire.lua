@@ -113,8 +113,8 @@ if pttl ~= -2 and not mine then
     _, holder = check_record(lock)
 end
 local queued = mine and 0 or check_queue(q)
-if queued > 0 then
-    redis.call('zcard', q.timeouts) -- before the first write: it refuses other data
+if not mine then
+    redis.call('zcard', q.timeouts) -- before the first write: it refuses other data, and this user may not be allowed to
 end
 q.now = now
 local over = not mine and hold_count == '1' and has_ended(q, field) -- this request runs late
