@@ -82,7 +82,7 @@ func TestOrderOfAListIsDefined(t *testing.T) {
 	unknown := lock("u", 0)
 	unknown.QueueUnknown = true
 	locks := []relock.Inspection{
-		lock("free", 0), lock("gone", 3), unknown, lock("z", 0, 5*time.Second), lock("y", 0, 5100*time.Millisecond),
+		lock("free", 0), lock("gone", 3), unknown, lock("z", 0, 5*time.Second), lock("y", 0, 5*time.Second),
 		lock("two", 0, 5*time.Second, time.Second), lock("long", 1, time.Minute),
 	}
 	names := func(c choice) (all string) {

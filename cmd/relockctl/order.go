@@ -42,7 +42,7 @@ func (c choice) apply(locks []relock.Inspection) []relock.Inspection {
 		}
 		return cmp.Or(
 			cmp.Compare(min(waitersOf(b), 1), min(waitersOf(a), 1)),
-			cmp.Compare(longestWait(b), longestWait(a)),
+			firstSince(a).Compare(firstSince(b)), // not how long: the locks were not looked at in the same moment
 			cmp.Compare(waitersOf(b), waitersOf(a)),
 			byNames,
 		)
@@ -53,16 +53,29 @@ func (c choice) apply(locks []relock.Inspection) []relock.Inspection {
 // waitersOf returns how many wait for a lock, as far as it is known, without those that are gone.
 func waitersOf(i relock.Inspection) int { return i.Waiting - i.Gone }
 
+// never is later than any wait.
+var never = time.Unix(1<<40, 0)
+
+// firstSince returns the time since which the first of the waiters that are not gone has waited, or never if that is not
+// known.
+func firstSince(i relock.Inspection) time.Time {
+	first := never
+	for _, w := range i.Waiters {
+		if !isGone(w) && !w.Since.IsZero() && w.Since.Before(first) {
+			first = w.Since
+		}
+	}
+	return first
+}
+
 // longestWait returns how long the first of the waiters that are not gone has waited at least, or -1 if that is not
 // known.
 func longestWait(i relock.Inspection) time.Duration {
-	longest := time.Duration(-1)
-	for _, w := range i.Waiters {
-		if !isGone(w) && !w.Since.IsZero() {
-			longest = max(longest, 0, i.At.Sub(w.Since).Truncate(time.Second))
-		}
+	first := firstSince(i)
+	if first == never {
+		return -1
 	}
-	return longest
+	return max(0, i.At.Sub(first).Truncate(time.Second))
 }
 
 // total returns how many locks there are, and how many of them others wait for, which may be all that a list has.
