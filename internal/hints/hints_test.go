@@ -5,7 +5,6 @@ package hints
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -119,20 +118,6 @@ func TestHintsHaveTimeOnASlowMachine(t *testing.T) {
 	})
 }
 
-// Only a hint has a check made, of the lock that it names.
-func TestHintChecksTheLockThatItNames(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		for _, text := range []string{"check", "", "x", "0", "CHECK x", " check x", strings.Repeat("x", 1000)} {
-			b.Heard(text)
-		}
-		assert.Empty(t, b.checked)
-		b.Heard("check a name")
-		assert.Equal(t, []string{"a name"}, b.checked)
-	})
-}
-
 // While a hold is old there is one subscription, however often that is said. A reconnect has everything checked.
 func TestChannelIsHeardWhileAHoldIsOld(t *testing.T) {
 	t.Parallel()
@@ -171,24 +156,5 @@ func TestChannelIsNotHeardAfterTheLastOldHold(t *testing.T) {
 		assert.Nil(t, b.listener)
 		assert.Equal(t, b.server.Count("subscribe hints:me"), b.server.Count("unsubscribe hints:me"))
 		assert.Zero(t, b.server.Publish("hints:me"))
-	})
-}
-
-// A refusal is remembered: it is logged once, and the channel is not asked for again.
-func TestRefusedChannelIsNotAskedForAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		b.server.Refuse = func(string) error { return waketest.Error("NOPERM No permissions to access a channel") }
-		for range 3 {
-			b.Hear(true)
-			settle()
-			b.Hear(false)
-			settle()
-		}
-		assert.Equal(t, 1, b.server.Count("subscribe hints:me"))
-		b.Refuse(errors.New("once more"))
-		assert.Equal(t, 1, strings.Count(b.log.String(), "level=DEBUG"), b.log.String())
-		assert.Contains(t, b.log.String(), "NOPERM")
 	})
 }

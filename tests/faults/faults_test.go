@@ -157,7 +157,7 @@ var faultRows = map[int]string{
 	53: "TestClusterHoldsSurviveAFailover TestClusterFailoverThatLosesTheRecordIsReported",
 	54: "TestFaultMissingPermissionsFailAtOnce TestFaultRotationOfCredentialsIsRiddenOut TestFaultLostCredentialsEndAWait " +
 		"TestFaultWaiterThatMayNotDoItsWorkIsToldAtOnce",
-	55: "TestFaultMissingPermissionsFailAtOnce TestPubSubRefusedChannels TestRefusedChannelsAreLoggedOnce",
+	55: "TestFaultMissingPermissionsFailAtOnce TestPubSubRefusedChannels TestWarningNamesWhyNoSubscriptionWorks",
 	56: "TestFaultChangedPasswordIsReported TestFaultWaiterRidesOutPassingErrorsOnly " +
 		"TestFaultRotationOfCredentialsIsRiddenOut TestFaultLostCredentialsEndAWait TestSubscriptionRidesOutARequiredPassword",
 	57: "TestFaultLocksOfDifferentKindsExclude TestRWLockAndPlainLockExcludeEachOther " +
@@ -177,7 +177,7 @@ var faultRows = map[int]string{
 	68: "TestForcedReleaseReachesTheHolder TestForcedReleaseReachesTheHolderOfARedLock TestForceSendsHintsToOthers",
 	69: "TestForcedReleaseReachesTheHolderAfterAReconnect TestRefusedHintsAreNotAskedForAgain " +
 		"TestEngineLossIsNoticedWithinAThirdOfTheLease",
-	70: "TestForgedHintsEndNothing TestHintChecksTheLockThatItNames",
+	70: "TestHintChecksTheLockThatItNames TestChecksAreLimited",
 	71: "TestFaultLostAnswerOfExtend",
 	72: "TestFaultLateExtend TestExtendThatWasGivenUpLeavesNoRecord",
 	73: "TestExtendIsValidFromBeforeTheRequest TestExtendLeavesHalfOfTheLease",

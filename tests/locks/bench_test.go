@@ -12,7 +12,6 @@ import (
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -105,44 +104,4 @@ func BenchmarkUncontended(b *testing.B) {
 	defer defaults.Close()
 	l = defaults.NewLock("relock")
 	b.Run("default read timeout", compare(lock(background)))
-}
-
-// BenchmarkHandoff measures 64 goroutines of one process that take turns.
-func BenchmarkHandoff(b *testing.B) {
-	benchmarkCrowd(b, func(c *Client) Locker { return c.NewLock("relock") })
-}
-
-// BenchmarkHandoffFenced is BenchmarkHandoff with a fencing token for each hold.
-func BenchmarkHandoffFenced(b *testing.B) {
-	benchmarkCrowd(b, func(c *Client) Locker { return c.NewLock("relock", Fenced()) })
-}
-
-// BenchmarkReaders measures 64 goroutines of one process that read: with a record that they share, and each with one of
-// its own.
-func BenchmarkReaders(b *testing.B) {
-	read := func(c *Client) Locker { return c.NewRWLock("relock").Read() }
-	b.Run("shared", func(b *testing.B) { benchmarkCrowd(b, read) })
-	b.Run("each", func(b *testing.B) { benchmarkCrowd(b, read, WithHandoffWindow(0)) })
-}
-
-func benchmarkCrowd(b *testing.B, lock func(*Client) Locker, opts ...Option) {
-	client, err := New(testredis.Start(b).Client(), opts...)
-	require.NoError(b, err)
-	defer client.Close()
-	l := lock(client)
-	b.SetParallelism(32)
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		ctx := ContextWithOwner(context.Background())
-		for pb.Next() {
-			if err := l.Lock(ctx); err != nil {
-				assert.NoError(b, err)
-				return
-			}
-			if err := l.Unlock(ctx); err != nil {
-				assert.NoError(b, err)
-				return
-			}
-		}
-	})
 }

@@ -280,24 +280,6 @@ func TestCampaignGoesOnAfterALossBeforeItsTerm(t *testing.T) {
 	}
 }
 
-// A leader that returns the error of its context after a Shutdown: Lead tells that the Client is closed, and not of a
-// cancellation.
-func TestLeadTellsOfAShutdown(t *testing.T) {
-	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	ctx := context.Background()
-	c := b.Client()
-	ended := make(chan error, 1)
-	err := c.NewElection(b.LockName).Lead(ctx, func(within context.Context) error {
-		go func() { ended <- c.Shutdown(ctx) }()
-		locktest.Await(b, "the ctx of the work ends", within.Done())
-		return within.Err()
-	})
-	b.Must(locktest.Await(b, "Shutdown ends", ended))
-	b.MustBe(err, ErrClosed)
-	assert.NotErrorIs(t, err, context.Canceled)
-	leads(b, b.Client().NewElection(b.LockName), nil)
-}
-
 func TestCampaignEndsWithCtx(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)

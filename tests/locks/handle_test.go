@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
-	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -594,65 +592,4 @@ func TestForcedReleaseDuringAReconnectReachesTheHolder(t *testing.T) {
 		locktest.Await(b, "the holder learns of the release", w.Guarded.Done())
 		b.MustBe(w.Release(ctx), ErrLockLost)
 	}
-}
-
-// A client that may publish on the channel of a Client can make it check a lock once a second, and nothing else: no
-// hold ends, and no other message has an effect.
-func TestForgedHintsEndNothing(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
-	c := b.Client(WithWatchdogTimeout(locktest.Rarely))
-	lock := func(l Locker, owner context.Context) error { return l.Lock(owner) }
-	w := b.Watch(c.NewLock(b.LockName), nil, lock)
-	explicit := b.Watch(c.NewLock(b.LockName+"-2"), nil, func(l Locker, owner context.Context) error { return l.LockLease(owner, locktest.Rarely/2) })
-	left := b.Rdb.PTTL(ctx, b.LockName+"-2").Val()
-	b.Hears(c)
-	publish := func(texts ...string) {
-		for range 200 {
-			for _, text := range texts {
-				b.Must(b.Rdb.Publish(ctx, record.ClientChannel(c.ID()), text).Err())
-			}
-		}
-	}
-	runs := b.ScriptRuns()
-	publish("0", "1", "", b.LockName, "check", "check "+b.LockName+"x", "check "+b.LockName+" ", "grant "+b.LockName)
-	assert.Equal(t, runs, b.ScriptRuns(), "requests after messages that name no lock of this Client")
-	began := time.Now()
-	publish("check "+b.LockName, "check "+b.LockName+"-2")
-	testredis.Await(b, "both locks are checked", locktest.Soon, func() bool { return b.ScriptRuns() >= runs+2 })
-	assert.LessOrEqual(t, b.ScriptRuns()-runs, 2*(2+int(time.Since(began)/time.Second)), "requests after %v", time.Since(began))
-	assert.NoError(t, w.Guarded.Err())
-	assert.NoError(t, explicit.Guarded.Err())
-	assert.LessOrEqual(t, b.Rdb.PTTL(ctx, b.LockName+"-2").Val(), left, "the explicit lease is not longer")
-	b.Must(w.Release(ctx))
-	b.Must(explicit.Release(ctx))
-}
-
-// Any number of holds that last longer than a second have one subscription, which Close ends.
-func TestOldHoldsShareOneSubscription(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
-	many, at := locktest.Full(1_000, 20_000), 64
-	// Each of those that acquire at the same time has a connection.
-	c := b.ClientOn(testredis.Client(t, b.Addr, func(o *redis.Options) { o.PoolSize = 2 * at }))
-	var all sync.WaitGroup
-	for from := range at {
-		waitgroup.Go(&all, func() {
-			for i := from; i < many; i += at {
-				assert.NoError(t, c.NewLock(fmt.Sprint(b.LockName, "-", i)).Lock(ContextWithOwner(ctx)))
-			}
-		})
-	}
-	all.Wait()
-	b.Hears(c)
-	time.Sleep(2 * time.Second) // all of them are old
-	assert.Equal(t, []string{record.ClientChannel(c.ID())}, b.Rdb.PubSubChannels(ctx, "*").Val())
-	list, err := b.Rdb.Do(ctx, "client", "list", "type", "pubsub").Text()
-	b.Must(err)
-	assert.Equal(t, 1, strings.Count(list, "\n"), "subscription connections")
-	b.Must(c.Close())
-	testredis.Await(b, "the subscription has ended", locktest.Soon, func() bool { return b.Hearers(record.ClientChannel(c.ID())) == 0 })
-	b.Must(b.Rdb.FlushDB(ctx).Err())
 }

@@ -159,72 +159,28 @@ func TestInspectShowsReadersAndWriters(t *testing.T) {
 	})
 }
 
-// Inspect only reads, in one request, for any name; and in another request the labels of the clients that it finds.
-func TestInspectOnlyReads(t *testing.T) {
-	s := testredis.Start(t)
-	b := locktest.NewBench(t, s.Addr())
+// Inspect asks in one request, for any name, once the server knows the script.
+func TestInspectIsOneRequestForAnyName(t *testing.T) {
+	b := locktest.NewLineBench(t, testredis.Start(t).Addr())
 	c, ctx := b.Client(), context.Background()
-	rw := c.NewRWLock(b.LockName + "-rw").Read()
-	b.Must(c.NewLock(b.LockName + "-lock").Lock(ctx))
-	b.Must(rw.Lock(ctx))
-	them, other := ContextWithOwner(ctx), b.Client(WithPollInterval(time.Hour)).NewLock(b.LockName+"-lock")
-	waiting := b.StartWaiter(them, other)
-	testredis.Await(t, "one waits", locktest.Soon, func() bool {
-		i, err := c.Inspect(ctx, b.LockName+"-lock") // now the server knows the script
-		return err == nil && i.Waiting == 1 && i.Waiters[0].Reachable == ReachableYes
-	})
-	b.Must(b.Rdb.ConfigResetStat(ctx).Err())
 	names := []string{
-		b.LockName + "-lock",
-		b.LockName + "-rw",
+		b.LockName,
 		b.LockName + "\x00\xff\n%",
 		b.LockName + "{",
 		"{" + b.LockName + "}:y",
 		b.LockName + strings.Repeat("x", 100_000),
 	}
+	before := b.ScriptRuns()
 	for _, name := range names {
 		i, err := c.Inspect(ctx, name)
 		if assert.NoError(t, err) {
 			assert.Equal(t, name, i.Name)
 		}
 	}
-	for line := range strings.Lines(b.Rdb.Info(ctx, "commandstats").Val()) {
-		command, _, found := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":")
-		if !found {
-			continue
-		}
-		assert.Contains(
-			t,
-			[]string{
-				"evalsha",
-				"hgetall",
-				"hget",
-				"hrandfield",
-				"pttl",
-				"time",
-				"lrange",
-				"zrangebyscore",
-				"get",
-				"hmget",
-				"pubsub|numsub",
-				"hello",
-				"config|resetstat",
-			},
-			command,
-			"it sends %s",
-			line,
-		)
-		if command == "evalsha" {
-			assert.Contains(t, line, "calls="+strconv.Itoa(len(names))+",", "one call for each name")
-		}
-	}
-	b.Must(rw.Unlock(ctx))
-	b.Must(c.NewLock(b.LockName + "-lock").Unlock(ctx))
-	b.Must(<-waiting)
-	b.Must(other.Unlock(them))
+	assert.Equal(t, len(names), b.ScriptRuns()-before, "requests")
 }
 
-// The permissions of a user that may only inspect, as docs/security.md lists them.
+// A user that may only inspect has the permissions that docs/security.md lists: of the commands those that read.
 func TestInspectNeedsTheDocumentedPermissions(t *testing.T) {
 	s := testredis.Start(t)
 	b := locktest.NewBench(t, s.Addr())

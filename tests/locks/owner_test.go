@@ -10,31 +10,9 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	. "github.com/relock-go/relock"
-	"github.com/relock-go/relock/internal/engine"
-	"github.com/relock-go/relock/internal/locktest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-func TestOwnerIsTheGoroutineOrOfTheContext(t *testing.T) {
-	ctx := context.Background()
-	here, there := engine.OwnerOf(ctx), locktest.Elsewhere(func() engine.Owner { return engine.OwnerOf(ctx) })
-	assert.NotEqual(t, there, here, "two goroutines are two owners")
-	assert.Positive(t, here, "a goroutine's owner is its id")
-	assert.Positive(t, there, "a goroutine's owner is its id")
-	assert.Equal(t, engine.OwnerOf(ctx), here, "a goroutine stays the same owner")
-	one, two := ContextWithOwner(ctx), ContextWithOwner(ctx)
-	a, b := engine.OwnerOf(one), engine.OwnerOf(two)
-	assert.NotEqual(t, b, a, "each ContextWithOwner makes a new owner")
-	assert.Negative(t, a, "an owner of a ctx is no goroutine id")
-	assert.Equal(
-		t,
-		locktest.Elsewhere(func() engine.Owner { return engine.OwnerOf(one) }),
-		a,
-		"the owner of a ctx on another goroutine",
-	)
-	assert.NotEqual(t, engine.OwnerOf(one), engine.OwnerOf(ContextWithOwner(one)), "an owner inside an owner is a new one")
-}
 
 // net/http serves the requests of a keep-alive connection on one goroutine. If one of them does not unlock a lock, the
 // next one acquires it again, and requests of other connections cannot. A Hold that is not released keeps out all of

@@ -22,28 +22,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Channels that Redis refuses are logged only once.
-func TestRefusedChannelsAreLoggedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var logged locktest.LockedBuffer
-		r := fakeredis.New()
-		r.PubSub.Refuse = func(string) error { return testredis.AnswerError("NOPERM No permissions to access a channel") }
-		e := locktest.JoinBubbleEngine(t, r, "client", WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
-		for _, name := range []string{"bad1", "bad2"} {
-			l := e.Hub().Join(name)
-			synctest.Wait()
-			select {
-			case <-l.Ready:
-			default:
-				assert.Fail(t, "a refused channel keeps its waiters waiting", name)
-			}
-		}
-		assert.Equal(t, 1, strings.Count(logged.String(), "level=WARN"), "warnings: %s", logged.String())
-		assert.Contains(t, logged.String(), "refuses the subscription")
-		assert.Contains(t, logged.String(), "channel=bad1")
-	})
-}
-
 // The warning about subscriptions, which is logged once, names the cause: only a missing permission is granted.
 func TestWarningNamesWhyNoSubscriptionWorks(t *testing.T) {
 	refuse := func(err error) func(s *waketest.Server) {

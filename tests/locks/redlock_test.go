@@ -2,19 +2,14 @@ package locks
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	. "github.com/relock-go/relock"
-	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
@@ -525,114 +520,6 @@ func TestRedLockWaitersDoNotPoll(t *testing.T) {
 	b.Must(l.Unlock(ctx))
 	b.Must(locktest.Await(b.Bench, "the waiter is woken", got))
 	b.Must(waiter.Unlock(owner))
-}
-
-// Two processes compete for a lock over five servers, of which one or two are down from time to time, and count under
-// it on a sixth one: they never hold it at the same time, and no count is lost.
-func TestRedLockTwoProcessesExcludeEachOther(t *testing.T) {
-	if addrs := os.Getenv("RELOCK_TEST_FIGHT"); addrs != "" {
-		fight(t, strings.Split(addrs, ","))
-		return
-	}
-	b := newRedBench(t)
-	ctx := context.Background()
-	sixth := testredis.Start(t)
-	addrs := []string{sixth.Addr()}
-	for _, s := range b.Servers {
-		addrs = append(addrs, s.Addr())
-	}
-	fighting, stop := context.WithTimeout(ctx, locktest.Full(4*time.Second, 30*time.Second))
-	defer stop()
-	type outcome struct {
-		out []byte
-		err error
-	}
-	outcomes := make(chan outcome, 2)
-	for range 2 {
-		cmd := exec.Command(os.Args[0], "-test.run=^TestRedLockTwoProcessesExcludeEachOther$", "-test.v")
-		cmd.Env = append(os.Environ(), "RELOCK_TEST_FIGHT="+b.LockName+","+strings.Join(addrs, ","))
-		go func() {
-			out, err := cmd.CombinedOutput()
-			outcomes <- outcome{out, err}
-		}()
-	}
-	rng := locktest.NewRand(1)
-	for fighting.Err() == nil {
-		away := rng.Perm(5)[:1+rng.IntN(2)]
-		for _, i := range away {
-			b.Servers[i].Freeze()
-		}
-		time.Sleep(time.Duration(rng.IntN(int(time.Second))))
-		for _, i := range away {
-			b.Servers[i].Thaw()
-		}
-		time.Sleep(time.Duration(rng.IntN(int(time.Second))))
-	}
-	b.Must(sixth.Client().Set(ctx, "stop", 1, 0).Err())
-	for range 2 {
-		o := <-outcomes
-		assert.NoError(t, o.err, "%s", o.out)
-	}
-	rdb := sixth.Client()
-	counted, err := rdb.Get(ctx, "counter").Int()
-	b.Must(err)
-	var sections int
-	for _, n := range rdb.HGetAll(ctx, "sections").Val() {
-		var k int
-		_, _ = fmt.Sscan(n, &k)
-		sections += k
-	}
-	assert.Equal(t, sections, counted)
-	assert.GreaterOrEqual(t, counted, 20)
-	assert.Len(t, rdb.HGetAll(ctx, "sections").Val(), 2, "both processes had sections")
-	t.Logf("%d sections: %v", sections, rdb.HGetAll(ctx, "sections").Val())
-}
-
-// fight is one of the processes.
-func fight(t *testing.T, addrs []string) {
-	name := addrs[0]
-	ctx := context.Background()
-	counter := testredis.Client(t, addrs[1])
-	var locks []Locker
-	var home *Client
-	for _, addr := range addrs[2:] {
-		c, err := New(testredis.Client(t, addr))
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = c.Close() })
-		if home == nil {
-			home = c
-		}
-		locks = append(locks, c.NewLock(name))
-	}
-	l := home.NewRedLock(locks...)
-	me := fmt.Sprint(os.Getpid())
-	for counter.Exists(ctx, "stop").Val() == 0 {
-		ok, err := l.TryLock(ctx, 2*time.Second, 0)
-		var quorum *QuorumError
-		if !errors.As(err, &quorum) && !errors.Is(err, engine.ErrNoAnswer) {
-			require.NoError(t, err)
-		}
-		if !ok {
-			continue
-		}
-		inside, err := counter.Incr(ctx, "inside").Result()
-		require.NoError(t, err)
-		require.EqualValues(t, 1, inside)
-		n, err := counter.Get(ctx, "counter").Int() // a read and a write that another holder would break
-		if err != redis.Nil {
-			require.NoError(t, err)
-		}
-		time.Sleep(2 * time.Millisecond)
-		pipe := counter.Pipeline()
-		pipe.Set(ctx, "counter", n+1, 0)
-		pipe.HIncrBy(ctx, "sections", me, 1)
-		pipe.Decr(ctx, "inside")
-		_, err = pipe.Exec(ctx)
-		require.NoError(t, err)
-		if err := l.Unlock(ctx); !errors.As(err, &quorum) {
-			require.NoError(t, err)
-		}
-	}
 }
 
 func TestRedLockRefusesWrongSetsOfLocks(t *testing.T) {

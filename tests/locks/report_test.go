@@ -767,28 +767,6 @@ func TestPanicOfAHookInALookupIsRecovered(t *testing.T) {
 	b.Must(c.NewLock(b.LockName).Unlock(ctx))
 }
 
-// A MultiLock that waits is logged for the lock that another owner holds, and not for those that are free.
-func TestSlowMultiLockNamesTheBusyLock(t *testing.T) {
-	t.Parallel()
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		var log locktest.LockedBuffer
-		other := b.Client()
-		c := b.Client(WithWaitWarning(shortWarning), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-		owner := ContextWithOwner(context.Background())
-		busy := other.NewLock(b.LockName + ":busy")
-		b.Must(busy.Lock(owner))
-		both := c.NewMultiLock(c.NewLock(b.LockName+":free"), c.NewLock(b.LockName+":busy"))
-		got := make(chan error, 1)
-		go func() { got <- both.Lock(owner) }()
-		testredis.Await(b, "it is logged twice", locktest.Soon, func() bool { return strings.Count(log.String(), ":busy") >= 2 })
-		assert.NotContains(t, log.String(), ":free")
-		b.Must(busy.Unlock(owner))
-		b.Must(<-got)
-		b.Must(both.Unlock(owner))
-	})
-}
-
 // A term lasts, and candidates wait for a long time: that is what an election is for.
 func TestElectionsAreNotSlow(t *testing.T) {
 	t.Parallel()

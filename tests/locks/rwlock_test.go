@@ -10,7 +10,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -323,24 +322,11 @@ func TestEveryHoldCountOfAReaderCostsTheSame(t *testing.T) {
 	ctx := context.Background()
 	rw, rival := b.Client(WithWatchdogTimeout(time.Hour)).NewRWLock(b.LockName), b.Client().NewRWLock(b.LockName).Write()
 	read := rw.Read()
-	cost := func(what string, f func()) (commands int) {
-		b.Must(b.Rdb.ConfigResetStat(ctx).Err())
-		f()
-		for line := range strings.Lines(b.Rdb.Info(ctx, "commandstats").Val()) {
-			_, calls, found := strings.Cut(strings.TrimSpace(line), ":calls=")
-			if calls, _, _ = strings.Cut(calls, ","); found && !strings.Contains(line, "config") {
-				n, err := strconv.Atoi(calls)
-				b.Must(err)
-				commands += n
-			}
-		}
-		return commands
-	}
 	lease := time.Hour
 	costs := func() (all []int) {
 		lease += time.Minute // so that there is always work to do
 		renew := []send.Call{locktest.RecordOf(read).Renew(fieldOf(b, read), lease, false)}
-		for what, f := range []func(){
+		for _, f := range []func(){
 			func() { b.Must(read.Lock(ctx)) },
 			func() { b.Must(read.Unlock(ctx)) },
 			func() {
@@ -352,7 +338,7 @@ func TestEveryHoldCountOfAReaderCostsTheSame(t *testing.T) {
 			func() { b.IsLocked(read, true) },
 			func() { b.Inspect(locktest.ClientOf(rw.Read())) },
 		} {
-			all = append(all, cost(strconv.Itoa(what), f))
+			all = append(all, commands(b, f))
 		}
 		return all
 	}

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -564,56 +563,4 @@ func TestEventOfAHandoffHasItsToken(t *testing.T) {
 		defer w.mu.Unlock()
 		assert.ElementsMatch(b, tokens, w.tokens)
 	})
-}
-
-// S6 under load: the goroutines of two processes take turns, and each hold has a greater token than all before it.
-func TestTokensOfTwoProcessesGrowUnderLoad(t *testing.T) {
-	t.Parallel()
-	for kind, of := range map[string]func(c *Client, name string) fencedLock{
-		"lock":  func(c *Client, name string) fencedLock { return c.NewLock(name, Fenced()) },
-		"write": func(c *Client, name string) fencedLock { return c.NewRWLock(name, Fenced()).Write() },
-	} {
-		t.Run(kind, func(t *testing.T) {
-			b := locktest.NewBench(t, testredis.Start(t).Addr())
-			var all sync.WaitGroup
-			var inside atomic.Int32
-			last, holds, turns, process := int64(0), 0, 0, -1 // guarded by the lock
-			begun := time.Now()
-			goesOn := func() bool { // the caller holds the lock
-				return time.Since(begun) < locktest.Full(200*time.Millisecond, 3*time.Second) || turns < 5 && time.Since(begun) < locktest.Soon
-			}
-			scripts := &scriptCounter{}
-			for p := range 2 {
-				rdb := testredis.Client(b, b.Addr)
-				rdb.AddHook(scripts)
-				l := of(b.ClientOn(rdb, WithHandoffWindow(2*time.Millisecond)), b.LockName)
-				for range 8 {
-					waitgroup.Go(&all, func() {
-						owner := ContextWithOwner(context.Background())
-						for more := true; more; {
-							if !assert.NoError(b, l.Lock(owner)) {
-								return
-							}
-							assert.Equal(b, int32(1), inside.Add(1), "holders")
-							token, err := l.Token(owner)
-							assert.NoError(b, err)
-							assert.Greater(b, token, last, "token of process %d, after one of process %d", p, process)
-							if last = token; process != p {
-								process = p
-								turns++
-							}
-							holds++
-							more = goesOn()
-							inside.Add(-1)
-							assert.NoError(b, l.Unlock(owner))
-						}
-					})
-				}
-			}
-			all.Wait()
-			assert.GreaterOrEqual(b, turns, 5, "the processes alternate")
-			assert.Less(b, scripts.N.Load(), int64(holds), "requests for %d holds", holds)
-			b.Logf("%d holds, %d turns, %d requests", holds, turns, scripts.N.Load())
-		})
-	}
 }
