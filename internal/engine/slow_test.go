@@ -215,6 +215,29 @@ func TestLateAnswerMakesNoOldHold(t *testing.T) {
 	})
 }
 
+// A term of an election lasts, and its candidates wait: neither is slow.
+func TestLocksThatLastAreNotSlow(t *testing.T) {
+	t.Parallel()
+	inSlowBubble(t, time.Second, time.Second, func(e *bubbleEngine, l *slowLog) {
+		term := newFakeLock(e.redis, "term")
+		term.traits.Lasting = true
+		for o := range Owner(2) {
+			go func() { _, _ = e.acquire(context.Background(), term, o+1, Request{Wait: forever}) }()
+			synctest.Wait()
+		}
+		pass(time.Minute)
+		assert.Empty(t, l.times())
+		holds, waits := e.Slowest()
+		assert.Empty(t, holds)
+		assert.Empty(t, waits)
+		assert.Zero(t, e.stacks())
+		for o := range Owner(2) {
+			e.giveBack(term, o+1)
+			synctest.Wait()
+		}
+	})
+}
+
 func TestLongWaitsAreOneLineForEachName(t *testing.T) {
 	t.Parallel()
 	inSlowBubble(t, 0, time.Second, func(e *bubbleEngine, l *slowLog) {

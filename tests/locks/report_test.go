@@ -767,30 +767,12 @@ func TestPanicOfAHookInALookupIsRecovered(t *testing.T) {
 	b.Must(c.NewLock(b.LockName).Unlock(ctx))
 }
 
-// A term lasts, and candidates wait for a long time: that is what an election is for.
+// A term is meant to last: that is what an election is for. What that changes is in internal/engine/slow_test.go.
 func TestElectionsAreNotSlow(t *testing.T) {
-	t.Parallel()
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	var log locktest.LockedBuffer
-	c := b.Client(WithHoldWarning(shortWarning), WithWaitWarning(shortWarning),
-		WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	ctx, cancel := context.WithCancel(context.Background())
-	term, err := c.NewElection(b.LockName).Campaign(ctx)
-	b.Must(err)
-	got := make(chan error, 1)
-	go func() {
-		_, err := c.NewElection(b.LockName).Campaign(ctx)
-		got <- err
-	}()
-	plain := c.NewLock(b.LockName + ":plain")
-	b.Must(plain.Lock(ctx))
-	testredis.Await(b, "the plain lock is logged", locktest.Soon, func() bool { return strings.Count(log.String(), "\n") >= 2 })
-	assert.Equal(t, strings.Count(log.String(), "\n"), strings.Count(log.String(), ":plain"), "%s", log.String())
-	assert.Empty(t, c.Slowest().Wait)
-	cancel()
-	assert.ErrorIs(t, <-got, context.Canceled)
+	c, none := b.Client(), Slowest{Hold: map[LockType]time.Duration{}, Wait: map[LockType]time.Duration{}}
+	term := campaign(b, c.NewElection(b.LockName))
+	assert.Equal(t, none, c.Slowest())
+	assert.Equal(t, none, (*Client)(nil).Slowest())
 	b.Must(term.Resign(context.Background()))
-	b.Must(plain.Unlock(context.Background()))
-	assert.Equal(t, Slowest{Hold: map[LockType]time.Duration{}, Wait: map[LockType]time.Duration{}}, c.Slowest())
-	assert.Equal(t, Slowest{Hold: map[LockType]time.Duration{}, Wait: map[LockType]time.Duration{}}, (*Client)(nil).Slowest())
 }
