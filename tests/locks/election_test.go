@@ -125,6 +125,7 @@ func TestResignMayBeRepeated(t *testing.T) {
 
 // A guard of a term ends with its context, and when the leadership is lost.
 func TestTermGuard(t *testing.T) {
+	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
 		ctx := context.Background()
@@ -281,6 +282,7 @@ func TestCampaignGoesOnAfterALossBeforeItsTerm(t *testing.T) {
 }
 
 func TestCampaignEndsWithCtx(t *testing.T) {
+	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
 		c := b.Client()
@@ -328,6 +330,7 @@ func TestLeadWithoutAFunction(t *testing.T) {
 
 // Observe returns the present state first, and then each change, including vacancies.
 func TestObserveSeesLeadersAndVacancies(t *testing.T) {
+	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -369,6 +372,7 @@ func TestObserveSeesLeadersAndVacancies(t *testing.T) {
 
 // A label that becomes readable or unreadable is not a change of the leader.
 func TestObserveReportsNoChangeOfALabelAlone(t *testing.T) {
+	t.Parallel()
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	ctx, cancel := context.WithCancel(context.Background())
 	c := b.Client()

@@ -45,7 +45,7 @@ func TestNestedDoAndGuardCostNothing(t *testing.T) {
 		nested int
 		lock   func(c *Client) Locker
 	}{
-		{"lock", locktest.Full(250, 500), func(c *Client) Locker { return c.NewLock(b.LockName) }},
+		{"lock", locktest.Full(100, 500), func(c *Client) Locker { return c.NewLock(b.LockName) }},
 		{"read", locktest.Full(100, 200), func(c *Client) Locker { return c.NewRWLock(b.LockName).Read() }},
 		{
 			"multi",
@@ -107,7 +107,7 @@ func TestNestedDoAndGuardCostNothing(t *testing.T) {
 				ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
 				defer cancel()
 				require.NoError(t, l.Do(ctx, func(guarded context.Context) error {
-					for range 50 { // buffers, pools and scripts
+					for range 20 { // buffers, pools and scripts
 						require.NoError(t, nest(l, ctx, guarded))
 					}
 					each := int64(most)

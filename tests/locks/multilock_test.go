@@ -209,6 +209,7 @@ func (s *section) enter(b *locktest.Bench) {
 
 // A MultiLock acquires its locks although each of them always has waiters in this process.
 func TestMultiLockIsNotStarvedHere(t *testing.T) {
+	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()

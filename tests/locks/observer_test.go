@@ -340,6 +340,7 @@ func TestObserverSeesUnconfirmedReleases(t *testing.T) {
 // For every lock type each wait and each hold that an event begins ends with one event, also
 // under deadlines and short leases.
 func TestObserverCountsAddUp(t *testing.T) {
+	t.Parallel()
 	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
 		r := &locktest.Recorder{}
 		c, _ := v.Client(0, WithObserver(r), WithWatchdogTimeout(10*time.Second))

@@ -63,6 +63,7 @@ func TestWarningNamesWhyNoSubscriptionWorks(t *testing.T) {
 // A waiter asks again as soon as its subscription is in force, because a message before that does not reach it. Each wait
 // has a test of that. A file that subscribes and is not in this list needs one, or waits in the engine.
 func TestEveryWaitIsTestedToAskAgainOnceItIsSubscribed(t *testing.T) {
+	t.Parallel()
 	tests := map[string]string{
 		"internal/engine/subscription.go": "TestEngineAsksAgainOnceItIsSubscribed",
 		"redvote.go":                      "TestRedLockAsksAgainOnceItIsSubscribed", // the engine waits

@@ -166,6 +166,7 @@ func TestWriterIsNotStarved(t *testing.T) {
 
 // Writers that arrive without a pause do not starve readers.
 func TestReadersAreNotStarved(t *testing.T) {
+	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
