@@ -160,10 +160,9 @@ func (b *twinBench) looksAtLine(c send.Call, name string, line seenLine, e effec
 		return false
 	case verb == "acquire":
 		return done || e.reply[0] == int64(0) && !strings.Contains(line.over, fmt.Sprint(c.Args[0]))
-	case name == "lock_release":
-		return len(c.Args) < 5 || fmt.Sprint(c.Args[4]) == "0"
 	case verb == "release":
-		return fmt.Sprint(c.Args[1]) == "0" && (done || name != "read_release")
+		left := map[string]int{"lock_release": 4, "semaphore_release": 4, "read_release": 5, "write_release": 5}[name]
+		return (len(c.Args) <= left || fmt.Sprint(c.Args[left]) == "0") && (done || name != "read_release")
 	}
 	return verb == "force" && done
 }

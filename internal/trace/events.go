@@ -161,7 +161,7 @@ func (c *converter) run(n note, before, after abstract) error {
 	switch {
 	case n.Err != "":
 		return fmt.Errorf("the script failed: %s", n.Err)
-	case n.Verb == Ask && n.arg(2, "") == "1":
+	case n.Verb == Ask && n.arg(2, "1") == "1":
 		return c.ask(n, after)
 	case n.Verb == End && n.arg(4, "0") == "0":
 		return c.end(n, after)
