@@ -72,7 +72,7 @@ func firstSince(i relock.Inspection) time.Time {
 // known.
 func longestWait(i relock.Inspection) time.Duration {
 	first := firstSince(i)
-	if first == never {
+	if first.Equal(never) {
 		return -1
 	}
 	return max(0, i.At.Sub(first).Truncate(time.Second))
