@@ -30,8 +30,12 @@ local there = (ARGV[3] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2]
 local token, following
 
 --[[common case]]
--- The lock is free, and there is no line, where a late request would find its tombstone. After an error the code below
--- runs, and reports it.
+-- The lock is free, and there is no line, or no process waits, and the tombstones of the line are those of others. After
+-- an error the code below runs, and reports it.
+if there == 1 then -- the line, if the lock is free
+    --[[preludes]]
+    there = is_idle_for(KEYS[2], ARGV[1]) and 0 or there
+end
 if there == 0 then
     token = 0
     if KEYS[3] then -- drawn first: if the counter is not a number, the lock must not be acquired
@@ -56,19 +60,6 @@ local fenced = tokens and '1' or '0'
 local waits = delivery == 'push' or delivery == 'poll'
 
 --[[short cut]]
--- A common case: the lock is free, and no process waits, but the line has tombstones.
-if there == 1 and is_idle_for(KEYS[2], field) then -- the key that exists is the line
-    token, following = take_token(tokens)
-    if token and redis.pcall('hset', lock, field, '1') == 1 then
-        if redis.pcall('pexpire', lock, ARGV[2]) == 1 then
-            return string.format('1 %.0f %.0f', token, following)
-        end
-        if type(redis.pcall('hdel', lock, field)) == 'table' then -- as undo of record.lua
-            redis.pcall('del', lock)
-        end
-    end
-end
-
 -- The most common case of a lock in use by several processes: the holder was granted the lock by the line, and the
 -- caller joins at the end, or does not wait. This does the same as the code below, without its functions, which take
 -- longer to create than to run.

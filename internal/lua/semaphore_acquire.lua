@@ -15,8 +15,7 @@
 -- ARGV[6]  the hold count to reach: 1, which is the default, acquires a permit, more re-enters one that is held.
 -- ARGV[7]  how the caller learns of a grant: barge takes available permits before all places, unless the next place
 --          wants several, and gets no place; defer lets the line go first; push and poll wait in the line, with and
---          without a subscription: see line.lua. The
---          default is defer.
+--          without a subscription: see line.lua. The default is defer.
 -- ARGV[8]  the number of this request within its wait; only for push and poll.
 -- Returns  {1, more, other} held: the script took the permits, and more is the number of permits that others may
 --          still take. {1, 0, 0} they were held already. {0, pttl, place + other} busy: the first lease ends in

@@ -91,8 +91,7 @@ func (l *Library) Link(name string) string {
 	common := ""
 	if at := commonCase.FindStringSubmatchIndex(body); at != nil {
 		common, body = body[:at[0]]+body[at[2]:at[3]], body[at[1]:]
-		before, after, block, _ := cutMark(common, "preludes")
-		common = before + l.preludes.link(after, l.preludes.of(block))
+		common = l.preludes.linkBlocks(common)
 	}
 	if before, after, _, found := cutMark(body, "answer"); found {
 		head, body = before, after
@@ -229,6 +228,15 @@ func (l preludes) link(source string, these map[string]bool, already ...map[stri
 		}
 	}
 	return source
+}
+
+// linkBlocks puts the preludes of each mark of source in front of the block behind it.
+func (l preludes) linkBlocks(source string) string {
+	before, after, block, found := cutMark(source, "preludes")
+	if !found {
+		return source
+	}
+	return before + l.link(block, l.of(block)) + l.linkBlocks(strings.TrimPrefix(after, block))
 }
 
 // words returns all words of a text.

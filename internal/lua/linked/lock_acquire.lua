@@ -2,6 +2,15 @@
 local there = (ARGV[3] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2])
 local token, following
 
+if there == 1 then -- the line, if the lock is free
+local function is_idle_for(key, field)
+    local head = redis.pcall('hmget', key, 'over', 'first', 'beside')
+    local over = head[1]
+    return over and not head[2] and not head[3] and
+        not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
+end
+    there = is_idle_for(KEYS[2], ARGV[1]) and 0 or there
+end
 if there == 0 then
     token = 0
     if KEYS[3] then -- drawn first: if the counter is not a number, the lock must not be acquired
@@ -57,65 +66,12 @@ local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local line_life = 5 * 60 * 1000
 local near_head = 32
-local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
-
-local function put_back(counter)
-    local text = redis.pcall('set', counter, '0', 'xx', 'keepttl', 'get')
-    if type(text) == 'string' then
-        local head, tail = tonumber(text:sub(1, -16)), tonumber(text:sub(-15))
-        if tail == 0 then
-            head, tail = head - 1, 1e15
-        end
-        redis.pcall('set', counter, string.format('%d%015.0f', head, tail - 1), 'keepttl')
-    end
-    return {err = 'ERR the counter is too large'}
-end
-
-local function take_token(counter, most)
-    if not counter then
-        return 0, 0
-    end
-    local token, clock = redis.pcall('incr', counter), redis.pcall('time')
-    if type(token) == 'table' or clock.err then
-        return nil, clock.err and clock or token
-    end
-    local now = clock[1] * 1000000 + clock[2]
-    if token >= too_large then
-        return nil, put_back(counter)
-    elseif token >= now then
-        return token, 0
-    end
-    local set = redis.pcall('set', counter, string.format('%.0f', now))
-    if set.err then
-        return nil, set
-    end
-    token = token > 1 and math.max(token, now - (most or 1) + 1) or now
-    return token, now - token
-end
-local function is_idle_for(key, field)
-    local head = redis.pcall('hmget', key, 'over', 'first', 'beside')
-    local over = head[1]
-    return over and not head[2] and not head[3] and
-        not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
-end
 
 local lock, tokens = KEYS[1], KEYS[3]
 local field, hold_count, delivery = ARGV[1], ARGV[3] or '1', ARGV[4] or 'defer'
 local how, asked, channel = ARGV[6] or 'publish', ARGV[7], ARGV[8]
 local fenced = tokens and '1' or '0'
 local waits = delivery == 'push' or delivery == 'poll'
-
-if there == 1 and is_idle_for(KEYS[2], field) then -- the key that exists is the line
-    token, following = take_token(tokens)
-    if token and redis.pcall('hset', lock, field, '1') == 1 then
-        if redis.pcall('pexpire', lock, ARGV[2]) == 1 then
-            return string.format('1 %.0f %.0f', token, following)
-        end
-        if type(redis.pcall('hdel', lock, field)) == 'table' then -- as undo of record.lua
-            redis.pcall('del', lock)
-        end
-    end
-end
 
 if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
     local client = field:sub(1, 36)
@@ -248,6 +204,41 @@ local function answer(script, types)
     return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
 end
 
+local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
+
+local function put_back(counter)
+    local text = redis.pcall('set', counter, '0', 'xx', 'keepttl', 'get')
+    if type(text) == 'string' then
+        local head, tail = tonumber(text:sub(1, -16)), tonumber(text:sub(-15))
+        if tail == 0 then
+            head, tail = head - 1, 1e15
+        end
+        redis.pcall('set', counter, string.format('%d%015.0f', head, tail - 1), 'keepttl')
+    end
+    return {err = 'ERR the counter is too large'}
+end
+
+local function take_token(counter, most)
+    if not counter then
+        return 0, 0
+    end
+    local token, clock = redis.pcall('incr', counter), redis.pcall('time')
+    if type(token) == 'table' or clock.err then
+        return nil, clock.err and clock or token
+    end
+    local now = clock[1] * 1000000 + clock[2]
+    if token >= too_large then
+        return nil, put_back(counter)
+    elseif token >= now then
+        return token, 0
+    end
+    local set = redis.pcall('set', counter, string.format('%.0f', now))
+    if set.err then
+        return nil, set
+    end
+    token = token > 1 and math.max(token, now - (most or 1) + 1) or now
+    return token, now - token
+end
 local function draw_token(counter, most)
     local token, following = take_token(counter, most)
     if token then
@@ -258,6 +249,12 @@ local function draw_token(counter, most)
         refuse(counter, 'large')
     end
     error(following, 0)
+end
+local function is_idle_for(key, field)
+    local head = redis.pcall('hmget', key, 'over', 'first', 'beside')
+    local over = head[1]
+    return over and not head[2] and not head[3] and
+        not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
 end
 return answer(function()
 local lease, pttl = tonumber(ARGV[2]), redis.call('pttl', lock)
