@@ -162,14 +162,14 @@ func (r *Reply) parse(answer any, err error) (rest string, _ error) {
 		return "", nil
 	}
 	rest, ok := answer.(string)
-	more := false // whether there is a space behind the last number
+	ok = ok && !strings.HasSuffix(rest, " ")
 	for i := 0; ok && i < len(r); i++ {
 		var number string
-		number, rest, more = strings.Cut(rest, " ")
+		number, rest, _ = strings.Cut(rest, " ")
 		r[i], err = strconv.ParseInt(number, 10, 64)
 		ok = err == nil
 	}
-	if !ok || more && rest == "" {
+	if !ok {
 		*r = Reply{}
 		return "", Unexpected(answer)
 	}
