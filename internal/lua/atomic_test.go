@@ -189,7 +189,7 @@ func (p *teller) refuses(script string, words []string) {
 	p.restore(saved)
 }
 
-// what says what a request has done as a user without a command.
+// what describes a request of a user who may not run a command.
 func (p *teller) what(script string, words []string, command string, reply []any, before, after map[string]string) string {
 	return fmt.Sprintf("%s %s without %s: %v\n%s\nbecomes\n%s", script, strings.Join(words, " "), command, reply,
 		p.shown(fmt.Sprint(before)), p.shown(fmt.Sprint(after)))
