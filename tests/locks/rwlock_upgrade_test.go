@@ -78,7 +78,7 @@ func TestReadLockDoesNotKeepAnUnconfirmedWriteLock(t *testing.T) {
 			ctx := context.Background()
 			l, other := b.Client().NewRWLock(b.LockName), b.Client().NewRWLock(b.LockName)
 			if name == "lease" {
-				b.Must(l.Write().LockLease(ctx, 1500*time.Millisecond))
+				b.Must(l.Write().LockLease(ctx, 4*time.Second)) // longer than a busy machine needs to reach Guard
 			} else {
 				b.Must(l.Write().Lock(ctx))
 			}
