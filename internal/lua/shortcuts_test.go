@@ -426,7 +426,9 @@ func permitsFor(n, of int) makesRecord {
 }
 
 // step runs a request in both databases. It reports false if they differ from now on: because the code behind a short
-// cut needs a command that the user may not run, or because it refuses a line that the short cut does not read whole.
+// cut needs a command that the user may not run, because it refuses a line that the short cut does not read whole, or
+// because it looks for dead waiters although the queue is empty. A script that has failed may have left heartbeats of
+// such a queue. Nobody misses that look, because the script that puts a waiter into the queue looks first.
 func (b *twinBench) step(c send.Call, name string) bool {
 	b.history = append(b.history, fmt.Sprint(name, c.Keys, c.Args))
 	var before seenLine
@@ -448,6 +450,9 @@ func (b *twinBench) step(c send.Call, name string) bool {
 	}
 	require.Equal(b, long.reply, short.reply, "the answer: %s", b)
 	require.Equal(b, long.told, short.told, "the messages: %s", b)
+	if !same && strings.Contains(b.data, "relock_lock_alive:") && !strings.Contains(b.data, "redisson_lock_queue:") {
+		return false
+	}
 	require.Equal(b, long.data, short.data, "the data: %s", b)
 	b.data = short.data
 	if b.ruled {
