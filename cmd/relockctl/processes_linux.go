@@ -10,6 +10,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"strconv"
@@ -103,17 +104,44 @@ func (c *child) below() []process {
 	if self, _ := os.Readlink("/proc/self"); self != strconv.Itoa(os.Getpid()) {
 		return nil
 	}
-	children := map[int][]process{}
-	entries, _ := os.ReadDir("/proc")
-	for _, entry := range entries {
-		if p, parent := stat(entry.Name()); p.begun != c.before[p.pid] { // both are empty if it has ended
-			children[parent] = append(children[parent], p)
-		}
+	children := listed
+	if _, err := os.Stat("/proc/thread-self/children"); err != nil {
+		children = searched()
 	}
+	known := map[int]string{}
+	maps.Copy(known, c.before)
 	all := []process{{pid: os.Getpid()}}
 	for i := 0; i < len(all); i++ {
-		all = append(all, children[all[i].pid]...)
-		delete(children, all[i].pid) // so that this ends, whatever /proc has
+		for _, name := range children(all[i].pid) {
+			if p, parent := stat(name); parent == all[i].pid && p.begun != known[p.pid] {
+				known[p.pid] = p.begun // a subreaper below relockctl may have adopted it meanwhile
+				all = append(all, p)
+			}
+		}
 	}
 	return all[1:]
+}
+
+// listed returns the names in /proc of the children of a process, as the kernel lists them for each thread. That takes
+// the time of a few system calls, however many processes the machine has: what starts another process and ends, again
+// and again, outruns a search.
+func listed(parent int) (names []string) {
+	threads := fmt.Sprintf("/proc/%d/task/", parent)
+	entries, _ := os.ReadDir(threads)
+	for _, entry := range entries {
+		text, _ := os.ReadFile(threads + entry.Name() + "/children")
+		names = append(names, strings.Fields(string(text))...)
+	}
+	return names
+}
+
+// searched is listed for a kernel without these lists (CONFIG_PROC_CHILDREN): it looks at each process, once.
+func searched() func(parent int) (names []string) {
+	children := map[int][]string{}
+	entries, _ := os.ReadDir("/proc")
+	for _, entry := range entries {
+		_, parent := stat(entry.Name())
+		children[parent] = append(children[parent], entry.Name())
+	}
+	return func(parent int) []string { return children[parent] }
 }

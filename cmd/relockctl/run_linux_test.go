@@ -195,12 +195,18 @@ func TestRunLeavesOtherChildrenAlone(t *testing.T) {
 	assert.Empty(t, r.stderr.String())
 }
 
-// A command may leave the process group that it was started in.
-func TestSignalsReachACommandThatHasLeftItsGroup(t *testing.T) {
-	c := &child{cmd: exec.Command("sleep", "10"), ownGroup: true, before: map[int]string{}}
-	for _, p := range c.below() { // of other tests
+// alone returns a command that has not started what other tests have.
+func alone(name string, args ...string) *child {
+	c := &child{cmd: exec.Command(name, args...), ownGroup: true, before: map[int]string{}}
+	for _, p := range c.below() {
 		c.before[p.pid] = p.begun
 	}
+	return c
+}
+
+// A command may leave the process group that it was started in.
+func TestSignalsReachACommandThatHasLeftItsGroup(t *testing.T) {
+	c := alone("sleep", "10")
 	must(t, c.cmd.Start()) // in the group of the test
 	c.signal(syscall.SIGKILL)
 	_ = c.cmd.Wait() // the result is in ProcessState
@@ -230,6 +236,7 @@ func TestSignalsSpareProcessesWithANumberOfTheCommand(t *testing.T) {
 	found := start()
 	p, parent := stat(strconv.Itoa(found.Process.Pid))
 	assert.Equal(t, os.Getpid(), parent)
+	assert.Contains(t, searched()(parent), strconv.Itoa(p.pid))
 	assert.Equal(t, found.Process.Pid, p.group)
 	before := p
 	before.begun = "1"
@@ -240,10 +247,7 @@ func TestSignalsSpareProcessesWithANumberOfTheCommand(t *testing.T) {
 	p.signal(syscall.SIGWINCH)
 	assert.False(t, spared(found))
 
-	c := &child{cmd: exec.Command("true"), ownGroup: true, before: map[int]string{}}
-	for _, p := range c.below() { // of other tests
-		c.before[p.pid] = p.begun
-	}
+	c := alone("true")
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	must(t, c.cmd.Run())
 	assert.Empty(t, c.left())
