@@ -45,14 +45,11 @@ func (s Synced) verdict(answer any, err error) error {
 	return nil
 }
 
-// A single is a Redis client with one server at a time, such as a *redis.Client.
-type single interface{ Conn() *redis.Conn }
-
 // runSynced runs a call that acquires something. The error is ErrNotSynced if the call has acquired it and too few
 // replicas have confirmed the call.
 func (r *Redis) runSynced(ctx context.Context, c Call) (any, error) {
-	if one, ok := embedded(r.rdb).(single); ok {
-		return r.synced.runOn(ctx, one, c, false)
+	if one, _ := OptionsOf(r.rdb); one != nil {
+		return r.synced.runOn(ctx, r.rdb, c, false)
 	}
 	cluster := ClusterOf(r.rdb) // it would send the WAIT to an arbitrary node
 	if cluster == nil {
@@ -69,21 +66,24 @@ func (r *Redis) runSynced(ctx context.Context, c Call) (any, error) {
 	return answer, err
 }
 
-// runOn runs a call on a server, followed by a WAIT if the call has acquired something.
-func (s Synced) runOn(ctx context.Context, rdb single, c Call, ask bool) (any, error) {
-	conn := rdb.Conn()
-	defer conn.Close()
-	to := processor(conn)
-	if ask {
-		to = asking{conn}
-	}
-	answer, err := runOn(ctx, to, c)
-	replies, err := ParseReplies(answer, err)
-	if err == nil && len(replies) > 0 && replies[len(replies)-1][0] == 1 {
-		wait := s.wait(ctx)
-		_ = conn.Process(ctx, wait)
-		err = s.verdict(wait.Result())
-	}
+// runOn runs a call on a server, followed by a WAIT if the call has acquired something. A Watch without keys sends
+// nothing, and its Tx keeps one connection. So does a Conn, but while it connects, go-redis 9.22 and 9.23 write the
+// options of its client without their lock.
+func (s Synced) runOn(ctx context.Context, rdb redis.UniversalClient, c Call, ask bool) (answer any, err error) {
+	err = rdb.Watch(ctx, func(tx *redis.Tx) error {
+		to := processor(tx)
+		if ask {
+			to = asking{tx}
+		}
+		answer, err = runOn(ctx, to, c)
+		replies, err := ParseReplies(answer, err)
+		if err == nil && len(replies) > 0 && replies[len(replies)-1][0] == 1 {
+			wait := s.wait(ctx)
+			_ = tx.Process(ctx, wait)
+			err = s.verdict(wait.Result())
+		}
+		return err
+	})
 	return answer, err
 }
 

@@ -1,9 +1,12 @@
 package send
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 var (
@@ -93,6 +97,42 @@ func TestRedisWithoutWaitIsNotSynced(t *testing.T) {
 			assert.ErrorContains(t, err, "WAIT")
 		})
 	}
+}
+
+// Connections that are opened at the same time are no data race, with the options that go-redis has by default.
+func TestSyncedCallsConnectAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	calls := []bool{true, true, false}
+	var refused, all sync.WaitGroup
+	refused.Add(len(calls))
+	r := NewRedis(testredis.Start(t).Client(func(o *redis.Options) {
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return meeting{conn, &refused}, err
+		}
+	}), Synced{Replicas: 1, Within: time.Millisecond})
+	for _, taking := range calls {
+		waitgroup.Go(&all, func() {
+			_, err := r.Run(context.Background(), Call{Script: busy, Keys: []string{"x"}}, taking)
+			assert.NoError(t, err)
+		})
+	}
+	all.Wait()
+}
+
+// A meeting is a connection that waits for the others when Redis has refused to notify it of maintenance.
+type meeting struct {
+	net.Conn
+	refused *sync.WaitGroup
+}
+
+func (m meeting) Read(b []byte) (int, error) {
+	n, err := m.Conn.Read(b)
+	if bytes.Contains(b[:n], []byte("maint_notifications")) {
+		m.refused.Done()
+		m.refused.Wait()
+	}
+	return n, err
 }
 
 func TestSyncedReplicasNeedAServerOrACluster(t *testing.T) {

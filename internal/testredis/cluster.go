@@ -310,7 +310,7 @@ func (c *Cluster) FailoverAfter(of *Server, fault func()) *Server {
 }
 
 // NoNotifications prevents connections from requesting notifications about maintenance, which no server in the tests
-// sends. In go-redis 9.22 and 9.23 a Conn and its Client race for this setting.
+// sends.
 func NoNotifications() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
