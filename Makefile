@@ -31,8 +31,8 @@ TRACES   := ./tests/faults
 CONFORM  := ^Test(Fenced)?(Lock|FairLock|ReadLock|WriteLock|MultiLock|MultiLockInOneStep|Semaphore)$$
 OF_SCRIPTS := ^Test(ShortCutsDo|LineFollowsItsRules|SemaphoreScriptsFollow|ReadWriteScriptsFollow|FairQueueKeepsItsRules)
 # What is drawn by package rapid, and the fuzz targets, each with its package.
-RAPID    := ^Test(WatchdogKeepsValidityAndSchedule|QueuesOfSeveralNamesAreEnteredTogether|QueueIsItsModel|ListenersHear)
-FUZZ     := $(addprefix .:,Replies Inspect Names Durations) $(addprefix ./tests/locks:,Options Locker) ./internal/wake:PubSub ./internal/engine:BundleAnswers ./internal/ticket:Ticket
+RAPID    := ^Test(WatchdogKeepsValidityAndSchedule|QueueIsItsModel|ListenersHear)
+FUZZ     := $(addprefix .:,Replies Inspect Names Durations) $(addprefix ./tests/locks:,Options Locker) ./internal/wake:PubSub ./internal/ticket:Ticket
 TIME     ?= 60s
 SERVERS  ?= $(abspath $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/relock-servers)
 VALKEY    = $(shell .ci/servers "$(SERVERS)" | sed -n 's/^valkey //p')

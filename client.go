@@ -38,7 +38,6 @@ type clientState struct {
 	engine          *engine.Engine
 	servers         servers
 	pending         pendingRequests // requests to the nodes of RedLocks that have no answer yet
-	apart           peerSet         // Clients that lead to another Redis
 	labelsRefused   atomic.Bool     // it was logged that Redis does not return labels
 	labelsForbidden atomic.Bool     // this user may not read labels
 	lookupRefused   atomic.Bool     // this user may not look for the holder of a lock: see describeHolder
@@ -150,9 +149,9 @@ func (c *Client) config(id string, o options) engine.Config {
 
 		Log: log, Events: reported, Observed: o.observer != nil, UserCalls: c.in().userCalls.Load,
 
-		Bundle: bundleOf, Renewer: askRenewals,
-		Free:  func(names []string, fields [][]string) call { return freeCall(id, names, fields) },
-		Group: func(string) string { return "" },
+		Renewer: askRenewals,
+		Free:    func(names []string, fields [][]string) call { return freeCall(id, names, fields) },
+		Group:   func(string) string { return "" },
 
 		Channel: record.ClientChannel(id), Tell: c.tell,
 	}
@@ -312,6 +311,9 @@ func readTimeout(rdb redis.UniversalClient) time.Duration {
 // server returns the address of the Redis that the Client uses, or "" if go-redis does not know it. It is the same in
 // every process that has configured the same addresses.
 func (c *Client) server() string {
+	if dialsByItself(c.in().rdb) {
+		return ""
+	}
 	switch one, cluster := send.OptionsOf(c.in().rdb); {
 	case one != nil && one.Addr != "FailoverClient":
 		return fmt.Sprintf("%s/%d", one.Addr, one.DB)

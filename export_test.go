@@ -33,19 +33,14 @@ func SetLastResort(w io.Writer) (reset func()) {
 
 // IDs returns the locks of a MultiLock.
 func IDs(l *MultiLock) (all []contract.Lock) {
-	for _, s := range l.many.Get().steps {
-		all = append(all, s.ids...)
+	for _, m := range l.many.Get().locks {
+		all = append(all, m.in.lock)
 	}
 	return all
 }
 
 func ExtendAll(l *MultiLock, ctx context.Context, lease time.Duration) error {
 	return l.many.Get().extend(ctx, lease)
-}
-
-// AcquireInOrder acquires the locks of a MultiLock one after the other.
-func AcquireInOrder(l *MultiLock, ctx context.Context, r engine.Request) (bool, error) {
-	return l.many.Get().acquireInOrder(ctx, time.Now(), r, &sequence{steps: l.many.Get().steps})
 }
 
 func (l *redLock) Node(i int) Locker { return l.nodes[i] }
@@ -58,7 +53,7 @@ func (l *redLock) AwaitAnswers(t testing.TB, owner engine.Owner) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		for r := range p.all {
-			if r.owner == owner {
+			if r.caller == owner {
 				return false
 			}
 		}
@@ -78,4 +73,4 @@ func (v *redVote) Alive() (n int) {
 
 func (v *redVote) Expired() bool { return v.expired() }
 
-func (v *redVote) Owner() engine.Owner { return v.owner }
+func (v *redVote) Caller() engine.Owner { return v.caller }

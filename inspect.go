@@ -61,7 +61,7 @@ type Inspection struct {
 	// for all goroutines of its Client that wait for the lock. Behind them are, in no particular order, the writers
 	// without a position in the queue, such as readers that wait for the write lock. Callers that have no position are
 	// not listed, because Redis does not know them: waiting readers, Java services except in the queue of a fair lock,
-	// a MultiLock or a RedLock, and processes that may not use the queue.
+	// a RedLock, and processes that may not use the queue.
 	Waiters []Waiter
 	// Waiting is the number of waiters, including those that are Gone. It is greater than the number of Waiters if
 	// there are more than 1,000. It does not exceed 20,000 for a fair lock.

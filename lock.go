@@ -84,8 +84,8 @@ var optionalOfLock = []send.OptionalKey{{Key: 1}}
 // next process. A process that has crashed loses its entry. A process that is paused can delay the others by up to 5s
 // when its turn comes, or by a whole lease if it has already missed a turn and has asked again since.
 //
-// TryLock with a wait of 0, and a MultiLock or RedLock that contains the lock, do not join the queue. They acquire the
-// lock only if they find it free, which is rare while processes are waiting. Java services have no entry in the queue
+// TryLock with a wait of 0, and a RedLock that contains the lock, do not join the queue. They acquire the lock only if
+// they find it free, which is rare while processes are waiting. Java services have no entry in the queue
 // either: if some of them are waiting, the lock is left free for them once in each hand-off window. If all goroutines
 // of all processes, and Java services, have to be served in one order, use a [FairLock].
 type Lock struct{ handle }
@@ -111,7 +111,6 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 				DrawsSingly: o.single,
 				Lasting:     o.lasts,
 				Limits:      o.limits,
-				Bundled:     lockBundled,
 			},
 			granting: c.grantChannel(announce), line: keys[1],
 		}},

@@ -45,7 +45,6 @@ import (
 // After Close only Released is reported.
 type Observer interface {
 	// Waiting is called when a caller starts to wait because another owner holds the lock, at most once for each call.
-	// If a MultiLock waits for several locks that it acquires with one request, Waiting is called for each of them.
 	Waiting(ctx context.Context, e WaitingEvent)
 
 	// Acquired is called when a lock has been acquired, before Lock returns.

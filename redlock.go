@@ -64,8 +64,9 @@ var errParts = errors.New("too few of its locks are held")
 // IsLocked, IsHeld and TTL return the result of a majority, and ForceUnlock releases all locks. A RedLock has no fencing
 // token.
 //
-// The owner of a RedLock may also acquire one of its locks by itself. Unlock of that lock does not release what the
-// RedLock has acquired there.
+// At its locks a RedLock is an owner of its own: what its owner holds there otherwise, by itself or through another
+// RedLock, excludes it like the hold of anybody else. Where the owner of a RedLock would wait for itself, because it
+// holds too many of the locks otherwise, or because it locks one of them by itself, the call returns ErrInvalid.
 //
 // The Clients of the locks renew the leases. Close them as well, after the Client of the RedLock, so that requests in
 // flight can be rolled back. Shutdown may be called for all of them at once: each one renews its lock until the RedLock
@@ -79,51 +80,48 @@ type RedLock struct{ handle }
 // a RedLock consists of the names of its locks.
 //
 // If go-redis does not know the addresses of the servers, because they are behind Sentinels, or the Redis client has a
-// Dialer of its own, NewRedLock cannot tell whether two locks are on one Redis. Then the first Lock or TryLock that
-// acquires one of them looks for its hold through the Client of the other one, and returns ErrInvalid if it is there.
-// Until that is known, errors name the two locks.
+// Dialer of its own, NewRedLock cannot tell whether two locks are on one Redis: see to it that they are not.
 func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 	l := &redLock{
 		traits: contract.Traits{Type: string(TypeRed)},
 		client: c,
 		needed: len(locks)/2 + 1,
-		same:   opaque.To(new(atomic.Pointer[error])),
 	}
-	components, err := componentsOf(c, locks)
-	if err == nil && len(components) < 3 {
-		err = invalid("%d locks: a RedLock needs at least 3", len(components))
-	}
-	if err == nil {
-		err = checkNodes(components)
+	members, err := membersOf(c, locks)
+	if err == nil && len(members) < 3 {
+		err = invalid("%d locks: a RedLock needs at least 3", len(members))
 	}
 	if err == nil {
-		l.describe(components)
+		err = checkNodes(members)
+	}
+	if err == nil {
+		l.describe(members)
 	}
 	return &RedLock{handle{client: c, name: l.traits.ID.Name, lock: l, bad: err}}
 }
 
 // checkNodes returns an error if a node would have two votes, or no time to cast one.
-func checkNodes(components []component) error {
-	var voters [][]component // the records of each node
-	for _, c := range components {
+func checkNodes(members []member) error {
+	var voters [][]member // the records of each node
+	for _, c := range members {
 		for _, r := range c.records() {
-			if r.record.Traits().Limits != (contract.Limits{}) {
+			if r.record().Traits().Limits != (contract.Limits{}) {
 				return invalid("%s has MaxHold or MinHold: the locks of a RedLock must not have these options", shortName(c.Name()))
 			}
-			client := r.client
+			client := r.in.client
 			if s := client.synced; s.Replicas > 0 && s.Within >= client.nodeTimeout {
 				return invalid("%s has WithSyncedReplicas(%d, %v): its Client needs a WithRedLockNodeTimeout longer than %v",
 					shortName(c.Name()), s.Replicas, s.Within, s.Within)
 			}
 			for _, others := range voters {
 				if at := slices.IndexFunc(others, r.onOneServer); at >= 0 {
-					return onOneRedis(others[at], r)
+					return invalid("two locks are on one Redis, %s and %s: each Redis has one vote", others[at].where(), r.where())
 				}
 			}
 		}
 		voters = append(voters, c.records())
 	}
-	return checkTwice(components)
+	return checkTwice(members)
 }
 
 // redLock has the data of a RedLock.
@@ -132,10 +130,8 @@ type redLock struct {
 	client *Client
 	nodes  []*redNode
 	needed int    // a majority
-	place  string // the servers and names of the records: the same in every process, as far as the servers are known
+	place  string // the servers and names of the records, the same in every process; "" if a server is not known
 
-	doubts []doubt                               // nodes that may be on one Redis
-	same   opaque.Pointer[atomic.Pointer[error]] // two nodes were found to be on one Redis
 }
 
 // A redNode is one of the locks that a RedLock consists of.
@@ -143,7 +139,7 @@ type redNode struct {
 	Locker
 	id        string
 	timeout   time.Duration
-	ours      []component                 // the locks of this package of which it consists; nil if there are others, too
+	ours      []member                    // the locks of this package of which it consists; nil if there are others, too
 	channels  []releaseChannel            // empty if its releases are not announced
 	unhealthy opaque.Pointer[atomic.Bool] // the node did not answer the last time
 }
@@ -154,34 +150,36 @@ type releaseChannel struct {
 	name   string
 }
 
-// describe sets the fields that follow from the components.
-func (l *redLock) describe(components []component) {
+// describe sets the fields that follow from the members.
+func (l *redLock) describe(members []member) {
 	l.traits.Admission = contract.Shared
 	var names, ids, places []string
-	for _, c := range components {
+	placed := true
+	for _, c := range members {
 		n := &redNode{
 			Locker:    c.Locker,
 			id:        fmt.Sprintf("%p", c.Locker),
 			timeout:   l.client.nodeTimeout,
-			ours:      c.ours(),
+			ours:      oursOf(c),
 			channels:  releaseChannels(c),
 			unhealthy: opaque.To(new(atomic.Bool)),
 		}
-		if c.record != nil {
-			n.id, n.timeout = fmt.Sprint(c.client.ID(), c.id), c.client.nodeTimeout
+		if c.record() != nil {
+			n.id, n.timeout = fmt.Sprint(c.in.client.ID(), c.record().Traits().ID), c.in.client.nodeTimeout
 		}
-		if c.record == nil || c.record.Traits().Admission == contract.Exclusive {
+		if c.record() == nil || c.record().Traits().Admission == contract.Exclusive {
 			l.traits.Admission = contract.Exclusive
 		}
 		l.nodes = append(l.nodes, n)
 		names, ids = append(names, c.Name()), append(ids, n.id)
 		for _, r := range c.records() {
-			places = append(places, fmt.Sprint(r.server, r.id))
+			places = append(places, fmt.Sprint(r.server, r.record().Traits().ID))
+			placed = placed && r.server != ""
 		}
 	}
-	l.doubts = doubtsAbout(components)
-	slices.Sort(places)
-	l.place = strings.Join(places, ",")
+	if slices.Sort(places); placed {
+		l.place = strings.Join(places, ",")
+	}
 	l.traits.ID = contract.LockID{
 		Name: strings.Join(slices.Compact(names), ","),
 		Half: strings.Join(slices.Sorted(slices.Values(ids)), ","),
@@ -189,19 +187,27 @@ func (l *redLock) describe(components []component) {
 	l.traits.Name = l.traits.ID.Name
 }
 
+// oursOf returns the locks of this package of which c consists, or nil if it has other locks, too.
+func oursOf(c member) []member {
+	all := flat([]member{c}, false)
+	if slices.ContainsFunc(all, func(m member) bool { return m.in == nil }) {
+		return nil
+	}
+	return all
+}
+
 // releaseChannels returns the channels on which a release of c is announced, or nil if a part of c does not announce
 // releases.
-func releaseChannels(c component) (channels []releaseChannel) {
-	all, _ := flattenMulti([]component{c})
-	for _, c := range all {
-		if c.record == nil {
+func releaseChannels(c member) (channels []releaseChannel) {
+	for _, c := range flat([]member{c}, false) {
+		if c.record() == nil {
 			return nil
 		}
-		name := c.record.Channel(contract.Attempt{NoWait: true})
+		name := c.record().Channel(contract.Attempt{NoWait: true})
 		if name == "" {
 			return nil
 		}
-		channels = append(channels, releaseChannel{c.client, name})
+		channels = append(channels, releaseChannel{c.in.client, name})
 	}
 	return channels
 }
@@ -215,7 +221,8 @@ func (*redLock) BusyText(ttl, left, ago time.Duration) string {
 
 // NewVote returns the backend of a new hold of o. It calls check when the hold may have become invalid.
 func (l *redLock) NewVote(o engine.Owner, check func(engine.Vote)) engine.Vote {
-	v := &redVote{lock: l, owner: o, nodes: make([]nodeHold, len(l.nodes)), parts: make([]engine.Part, len(l.nodes))}
+	v := &redVote{lock: l, caller: o, agent: engine.NewAgent(o), nodes: make([]nodeHold, len(l.nodes))}
+	v.users.Store(1)
 	v.changed = func() { check(v) }
 	return v
 }
@@ -236,16 +243,16 @@ func (l *redLock) CheckLease(length time.Duration) error {
 // Ask asks all nodes at the same time for the hold count of a, and releases a round that is not won.
 func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (res engine.Answer, refused engine.Refusal, err error) {
 	l := v.lock
-	if same := l.same.Get().Load(); same != nil {
-		return res, refused, *same
+	if err = mayAsk(p); err != nil {
+		return res, refused, err
 	}
 	res.Sent = time.Now()
-	if why := p.Over(); why != nil && why != errTimeUp { // a wait of 0 allows one round
-		return res, refused, why
-	}
 	if !v.raise(a.HoldCount) {
 		res.Status = contract.Gone
 		return res, refused, nil
+	}
+	if err = v.checkWait(p, a); err != nil {
+		return res, refused, err
 	}
 	patient := p.WithMinWait(time.Now())
 	r := l.newRound()
@@ -259,8 +266,7 @@ func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (res engine.Answer, refu
 		}
 		return res, refused, err
 	}
-	invalid := v.checkApart(p.Ctx, r)
-	if invalid == nil && r.won() && time.Since(res.Sent) < lease.Validity(a.Lease) && v.begins() {
+	if r.won() && time.Since(res.Sent) < lease.Validity(a.Lease) && v.begins() {
 		res.Status = contract.Held
 		return res, refused, nil
 	}
@@ -268,11 +274,35 @@ func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (res engine.Answer, refu
 	if err := v.lowerTo(p.Ctx, a.HoldCount-1).collect(&patient, l.grace(), nil); err != nil && err != errTimeUp {
 		return res, refused, err
 	}
-	if invalid != nil {
-		return res, refused, invalid
-	}
 	res.Status, refused, err = v.endOfRound(p.Ctx, a, r, over != nil)
 	return res, refused, err
+}
+
+// mayAsk returns nil if a round may begin.
+func mayAsk(p *send.Wait) error {
+	if why := p.Over(); why != errTimeUp { // a wait of 0 allows one round
+		return why
+	}
+	return nil
+}
+
+// checkWait returns an error if the caller would wait for itself: it has so many nodes by other ways than this RedLock
+// that no majority is left.
+func (v *redVote) checkWait(p *send.Wait, a contract.Attempt) error {
+	if p.NoWait || a.HoldCount > 1 {
+		return nil
+	}
+	blocked := 0
+	for _, n := range v.lock.nodes {
+		if slices.ContainsFunc(n.ours, func(m member) bool { return m.in.client.engine().BlocksItself(m.in.lock, v.agent.Owner) }) {
+			blocked++
+		}
+	}
+	if blocked <= len(v.lock.nodes)-v.lock.needed {
+		return nil
+	}
+	return invalid("%v would wait for itself: it holds %d of the %d locks otherwise, by itself or through another RedLock",
+		v.agent.Principal, blocked, len(v.lock.nodes))
 }
 
 // endOfRound is lostRound for a round that the end of the wait has cut short if cut is set.
@@ -302,7 +332,7 @@ func (l *redLock) lostRound(a contract.Attempt, v *round) (contract.Status, engi
 		return contract.Gone, engine.Refusal{}, nil
 	}
 	taken, final := 0, 0
-	r := engine.Refusal{Wait: -1, Who: "other owners hold too many of its locks" + l.unsettled()}
+	r := engine.Refusal{Wait: -1, Who: "other owners hold too many of its locks"}
 	for i, err := range v.Answers {
 		switch {
 		case err == nil:
@@ -332,7 +362,7 @@ func (l *redLock) lostRound(a contract.Attempt, v *round) (contract.Status, engi
 	case v.won():
 		r.Cause = fmt.Errorf("%w: %w", errInVain, v.QuorumError)
 	case taken <= spare:
-		r.Cause = fmt.Errorf("%w%s", v.QuorumError, l.unsettled())
+		r.Cause = v.QuorumError
 	}
 	return contract.Busy, r, nil
 }
@@ -359,18 +389,17 @@ func (v *redVote) SetHoldCount(p *send.Wait, left int) (there bool, err error) {
 	return r.won(), nil
 }
 
+// Owner returns the owner of the hold at the nodes.
+func (v *redVote) Owner() engine.Owner { return v.agent.Owner }
+
 // Extend extends the hold at the nodes that have it. A majority has to confirm.
 func (v *redVote) Extend(ctx context.Context, lease time.Duration) (sent time.Time, err error) {
 	l, sent := v.lock, time.Now()
-	r, err := l.askAll(v.owner.In(ctx), func(ctx context.Context, i int) error {
+	r, err := l.askAll(v.agent.In(ctx), func(ctx context.Context, i int) error {
 		if !v.at(i).alive() {
 			return errNotAsked
 		}
-		err := extendLocker(v.parts[i].In(ctx), l.nodes[i].Locker, lease)
-		if errors.Is(err, engine.ErrRenewed) { // the owner has acquired the node by itself, too
-			return nil
-		}
-		return err
+		return extendLocker(ctx, l.nodes[i].Locker, lease)
 	})
 	if err != nil || r.won() {
 		return sent, err

@@ -2,11 +2,11 @@ package relock
 
 // The hold of a RedLock: its hold count at each node.
 //
-// Rules: a grant of a node is recorded here, or released, even if it arrives after the end of the round. The next
-// acquire of an owner waits for the requests to a node that are in flight. The owner may also hold a node by itself, or
-// through another RedLock: an engine.Part keeps what a vote has at a node apart from that. (A foreign Locker knows of no
-// Part.) A vote that was not valid for a moment never becomes valid again: another owner may have had the lock then. A
-// node whose Client shuts down is held until it is lost, or that Client is closed. No node is asked with a mutex held.
+// Rules: a vote is an owner of its own at the nodes. A grant of a node is recorded here, or released, even if it arrives
+// after the end of the round. The next vote of the same caller asks a node after the requests of this one to that node
+// were answered, because it would meet another owner there. A vote that was not valid for a moment never becomes valid
+// again: another owner may have had the lock then. A node whose Client shuts down is held until it is lost, or that
+// Client is closed. No node is asked with a mutex held.
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -30,12 +31,14 @@ const endPoll = send.MinWait
 // A redVote has the hold counts of one hold at the nodes. It is the backend of that hold.
 type redVote struct {
 	lock    *redLock
-	owner   engine.Owner
+	caller  engine.Owner
+	agent   *engine.Agent // of caller: the owner at the nodes
 	changed func()        // called when the result of Check may have changed
-	parts   []engine.Part // for each node, what the hold has acquired there
+	users   atomic.Int64  // of agent: the vote until it is over, and the requests that were not answered
 
 	mu      sync.Mutex // guards below; of other mutexes only that of pendingRequests is locked with it held
-	count   int        // the highest hold count at a node; 0 if the hold is released or lost
+	count   int        // the highest hold count at a node
+	over    bool       // the hold was released or lost
 	nodes   []nodeHold
 	begun   bool // Ask has returned Held: the hold has to be valid from then on
 	invalid bool // the hold, which has begun, was not valid for a moment: Check never returns nil again
@@ -43,10 +46,9 @@ type redVote struct {
 
 // A nodeHold is the part of a redVote at one node.
 type nodeHold struct {
-	count   int
-	guard   context.Context // the guard of the hold there, or nil
-	lasts   func() bool     // reports whether the hold goes on although Shutdown has ended its guard; set with guard
-	unwatch func() bool     // makes the guard no longer call changed: it outlives the vote if the owner keeps the node
+	count int
+	guard context.Context // the guard of the hold there, or nil
+	lasts func() bool     // reports whether the hold goes on although Shutdown has ended its guard; set with guard
 }
 
 // alive reports whether the hold at the node can be valid. The guard of a foreign Locker may panic on a goroutine of
@@ -58,13 +60,6 @@ func (n nodeHold) alive() bool {
 		}
 		return nil
 	}) == nil
-}
-
-// forget makes the guard no longer call changed. It may be that of a foreign Locker, so no mutex is held.
-func (n nodeHold) forget() {
-	if n.unwatch != nil {
-		_ = send.CatchPanic(func() error { n.unwatch(); return nil })
-	}
 }
 
 // isShutDown reports whether the guard has ended because a Client of the node shuts down. It renews its leases until it
@@ -84,7 +79,7 @@ func (v *redVote) raise(holdCount int) bool {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if holdCount > 1 && v.count == 0 {
+	if holdCount > 1 && v.over {
 		return false
 	}
 	v.count = holdCount
@@ -98,7 +93,7 @@ func (v *redVote) raise(holdCount int) bool {
 // has not answered from now on. A grant is recorded in v or released, even if the round is over by then.
 func (v *redVote) nodeAsker(ctx context.Context, i int, a contract.Attempt) func() error {
 	n := v.lock.nodes[i]
-	owned := v.in(ctx, i)
+	owned := v.in(ctx)
 	earlier, answered := v.asks(i)
 	return func() error {
 		defer answered()
@@ -111,12 +106,8 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a contract.Attempt) func
 			return ErrLockLost
 		}
 		held, err := v.watched(owned, i)
-		wanted, first := v.note(i, held)
-		if !wanted {
+		if !v.note(i, held) {
 			_ = n.Unlock(owned) // a grant that cannot be released expires with its lease
-		}
-		if !first {
-			held.forget()
 		}
 		return err
 	}
@@ -127,7 +118,6 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a contract.Attempt) func
 func (v *redVote) watched(ctx context.Context, i int) (nodeHold, error) {
 	n := v.lock.nodes[i]
 	if held := v.at(i); held.guard != nil {
-		held.unwatch = nil
 		return held, nil
 	}
 	guard, err := n.Guard(ctx)
@@ -135,9 +125,8 @@ func (v *redVote) watched(ctx context.Context, i int) (nodeHold, error) {
 		guard = ended{ctx}
 	}
 	held := nodeHold{guard: guard, lasts: func() bool { return n.holds(ctx) }}
-	watched := held
 	failed := send.CatchPanic(func() error { // guard may be that of a foreign Locker
-		watched.unwatch = context.AfterFunc(guard, func() {
+		context.AfterFunc(guard, func() {
 			v.lock.client.engine().Spawn(func() { v.awaitEnd(held) })
 		})
 		return nil
@@ -145,7 +134,7 @@ func (v *redVote) watched(ctx context.Context, i int) (nodeHold, error) {
 	if failed != nil {
 		return nodeHold{guard: ended{ctx}, lasts: held.lasts}, failed
 	}
-	return watched, err
+	return held, err
 }
 
 // awaitEnd calls changed when held has ended. Its guard has, and if that was a Shutdown, nothing ends the guard again.
@@ -161,7 +150,7 @@ func (v *redVote) awaitEnd(held nodeHold) {
 // holds reports whether the owner of ctx holds the node, and none of its Clients is closed. It must consist of locks of
 // this package.
 func (n *redNode) holds(ctx context.Context) bool {
-	lost := func(m component) bool { return !m.client.engine().Holds(ctx, m.lock) }
+	lost := func(m member) bool { return !m.in.client.engine().Holds(ctx, m.in.lock) }
 	closed := func(c *Client) bool { return c.engine().Alive() != nil }
 	return len(n.ours) > 0 && !slices.ContainsFunc(n.ours, lost) && !slices.ContainsFunc(n.clients(), closed)
 }
@@ -172,17 +161,17 @@ func (n *redNode) clients() (all []*Client) {
 		all = append(all, l.client)
 	}
 	for _, m := range n.ours {
-		all = append(all, m.client)
+		all = append(all, m.in.client)
 	}
 	return all
 }
 
-// in returns a copy of ctx for the calls of v to node i, which is not canceled with ctx.
-func (v *redVote) in(ctx context.Context, i int) context.Context {
-	return v.parts[i].In(v.owner.In(context.WithoutCancel(ctx)))
+// in returns a copy of ctx for the calls of v to nodes, which is not canceled with ctx.
+func (v *redVote) in(ctx context.Context) context.Context {
+	return v.agent.In(context.WithoutCancel(ctx))
 }
 
-// tryNode tries node i after the node has answered the earlier requests for the same owner.
+// tryNode tries node i after the node has answered the earlier requests for the same caller.
 func (v *redVote) tryNode(ctx context.Context, i int, a contract.Attempt, earlier []chan struct{}) error {
 	n := v.lock.nodes[i]
 	limit, late := n.answersWithin(a)
@@ -277,6 +266,7 @@ func (v *redVote) begins() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.begun = true
+	v.agent.Holds(!v.over)
 	return true
 }
 
@@ -286,20 +276,17 @@ func (v *redVote) hasBegun() bool {
 	return v.begun
 }
 
-// note records a grant of a node. It reports whether the grant is still needed, and whether held has the first guard of
-// this node, which is checked from now on.
-func (v *redVote) note(i int, held nodeHold) (wanted, first bool) {
+// note records a grant of a node, and reports whether it is still needed.
+func (v *redVote) note(i int, held nodeHold) (wanted bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	n := &v.nodes[i]
 	if n.count >= v.count {
-		return false, false
+		return false
 	}
-	if first = n.guard == nil; first {
-		n.guard, n.lasts, n.unwatch = held.guard, held.lasts, held.unwatch
-	}
-	n.count++
-	return true, first
+	held.count = n.count + 1
+	*n = held
+	return true
 }
 
 // Lower makes all nodes reduce their hold counts to holdCount.
@@ -314,8 +301,7 @@ func (v *redVote) lowerTo(ctx context.Context, holdCount int) *round {
 	for _, n := range v.lowered(holdCount) {
 		r.ask(n.node, func() (err error) {
 			defer n.answered()
-			ctx := v.in(ctx, n.node)
-			n.released.forget()
+			ctx := v.in(ctx)
 			for range n.times {
 				err = send.CatchPanic(func() error { return v.lock.nodes[n.node].Unlock(ctx) })
 			}
@@ -329,7 +315,6 @@ func (v *redVote) lowerTo(ctx context.Context, holdCount int) *round {
 type lowering struct {
 	node, times int
 	answered    func()
-	released    nodeHold // what the vote had there; zero if it keeps some of it
 }
 
 // lowered records that the nodes have the hold count holdCount from now on, and returns the Unlocks that they need.
@@ -341,18 +326,24 @@ func (v *redVote) lowered(holdCount int) (above []lowering) {
 	for i := range v.nodes {
 		if n := &v.nodes[i]; n.count > holdCount {
 			_, answered := v.asks(i)
-			l := lowering{node: i, times: n.count - holdCount, answered: answered}
-			if holdCount == 0 {
-				l.released, n.unwatch = *n, nil
-			}
-			above = append(above, l)
+			above = append(above, lowering{node: i, times: n.count - holdCount, answered: answered})
 			n.count = holdCount
 		}
 	}
-	if v.count == 0 { // now the next vote of the owner waits for these requests
-		v.lock.client.in().pending.end(v)
+	if holdCount == 0 && !v.over {
+		v.over = true
+		v.agent.Holds(false)
+		v.leave()
+		v.lock.client.in().pending.end(v) // now the next vote of the caller waits for these requests
 	}
 	return above
+}
+
+// leave removes a user of the agent.
+func (v *redVote) leave() {
+	if v.users.Add(-1) == 0 {
+		v.agent.End()
+	}
 }
 
 // nodesAt returns the nodes whose hold count is at most left, because they did not grant a later request.
@@ -376,7 +367,7 @@ func (v *redVote) at(i int) nodeHold {
 func (v *redVote) Over() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.count == 0
+	return v.over
 }
 
 // Check returns an error if the hold can be valid at fewer nodes than a majority, or could be earlier.
@@ -436,8 +427,7 @@ func (v *redVote) Listen(nodes []int) []*wake.Listener {
 	return all
 }
 
-// A nodeRequest is a request to a node for one owner. The next acquire waits for its answer: an Unlock in flight could
-// otherwise release what the node grants to that acquire.
+// A nodeRequest is a request to a node for one voter.
 type nodeRequest struct {
 	voter
 	node string // the ID of the node
@@ -445,8 +435,8 @@ type nodeRequest struct {
 
 // A voter is one owner of one RedLock.
 type voter struct {
-	name  contract.LockID
-	owner engine.Owner
+	lock   contract.LockID
+	caller engine.Owner
 }
 
 // pendingRequests are the requests that nodes have not answered yet, and the votes that are not over. All RedLocks of a
@@ -457,8 +447,8 @@ type pendingRequests struct {
 	votes map[voter]*redVote
 }
 
-// begin records that v is about to acquire for the first time. It returns the vote that its owner had before, if that is
-// not over yet: the hold was lost, and its vote has not noticed.
+// begin records that v is about to acquire for the first time. It returns the vote that its caller had before, if that
+// is not over yet: the hold was lost, and its vote has not noticed.
 func (p *pendingRequests) begin(v *redVote) (before *redVote) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -478,18 +468,20 @@ func (p *pendingRequests) end(v *redVote) {
 	}
 }
 
-func (v *redVote) voter() voter { return voter{v.lock.traits.ID, v.owner} }
+func (v *redVote) voter() voter { return voter{v.lock.traits.ID, v.caller} }
 
-// asks records a request to node i for the owner of v, and returns the earlier requests that the node has not answered
+// asks records a request to node i, and returns the earlier requests for the same caller that the node has not answered
 // yet.
 func (v *redVote) asks(i int) (earlier []chan struct{}, answered func()) {
 	p, r := &v.lock.client.in().pending, nodeRequest{v.voter(), v.lock.nodes[i].id}
 	answer := make(chan struct{})
+	v.users.Add(1)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	earlier = slices.Clone(p.all[r])
 	p.all[r] = append(p.all[r], answer)
 	return earlier, func() {
+		defer v.leave()
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.all[r] = slices.DeleteFunc(p.all[r], func(a chan struct{}) bool { return a == answer })

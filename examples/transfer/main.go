@@ -4,8 +4,8 @@
 //	go run ./examples/transfer
 //
 // With two separate locks, one after the other, such programs deadlock: one worker has the account of Ann and waits for
-// that of Bob, another has Bob's and waits for Ann's. A MultiLock acquires its locks in the same order everywhere,
-// whatever the order of its arguments, and acquires those on one Redis in one request: all, or none.
+// that of Bob, another has Bob's and waits for Ann's. A MultiLock has the same order for its locks everywhere,
+// whatever the order of its arguments, and waits only for one that comes behind those that it holds.
 //
 // The accounts are numbers in Redis. Every transfer reads two numbers, processes them, and writes both. Without a lock
 // transfers overwrite one another, and the sum changes. With the lock the sum stays the same. A lock does not undo half

@@ -80,11 +80,6 @@ type Traits struct {
 	// token in Redis, so that the counter there is the token of the holder: see tokens.go.
 	Fenced, DrawsSingly bool
 
-	// Bundled is the number of the pair of scripts with which a bundle, which acquires several locks in one script (see
-	// bundle.go), acquires this lock and rolls it back. The scripts get the keys and arguments of the calls of Acquire and
-	// RollBack. It is 0 for a lock that is always acquired by itself.
-	Bundled BundledScript
-
 	// MaxHoldCount is the highest hold count of an owner, and TooMany the error for an attempt to exceed it. 0 means that
 	// there is no limit.
 	MaxHoldCount int
@@ -119,16 +114,6 @@ const (
 	Shared                         // one goroutine contends, and then shares its record with those that wait
 	Counting                       // several goroutines hold it; one at a time contends once it was found busy
 )
-
-// A BundledScript is the number, from 1, of a pair of scripts that a bundle can run: one acquires a lock, and the other
-// one rolls that back.
-type BundledScript int
-
-// A BundledCall is the part of a bundle that acquires one of its locks, and rolls that back if another one is busy.
-type BundledCall struct {
-	Script            BundledScript
-	Acquire, RollBack send.Call
-}
 
 // Commands build the calls that the engine sends for a lock, and read the reply to an attempt.
 //

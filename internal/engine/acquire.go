@@ -1,6 +1,6 @@
 package engine
 
-// Acquiring: the one path by which locks are acquired, one lock or several together.
+// Acquiring: the one path by which locks are acquired.
 //
 // Invariants (the numbers appear in comments of the code):
 //
@@ -21,7 +21,6 @@ package engine
 
 import (
 	"errors"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -33,15 +32,14 @@ import (
 	"github.com/relock-go/relock/internal/tenancy"
 )
 
-// An acquireOp is one acquire operation: what one call does to acquire its locks, until they are held or the call gives
-// up. A call has another operation after errRestart.
+// An acquireOp is one acquire operation: what one call does to acquire its lock, until it is held or the call gives up. A
+// call has another operation after errRestart.
 type acquireOp struct {
 	waitOptions
 	engine  *Engine
 	backend backend
 
-	states  lockStates // the states of the locks
-	targets []target   // one for each lock; during an attempt, the caller has the owner mutexes of their holds
+	target target // during an attempt, the caller has the owner mutex of its hold
 
 	subscription subscription
 	polling      *polling // nil: the caller has not polled
@@ -65,7 +63,7 @@ var ErrLate = errors.New("the answers of Redis take so long that too little of t
 // op.
 func (a *acquireOp) finish(op *waitOptions) error {
 	res, err := a.run()
-	a.span.asked(a.targets)
+	a.span.asked(&a.target)
 	err = a.conclude(res, err)
 	*op = a.waitOptions
 	return err
@@ -112,7 +110,7 @@ func (a *acquireOp) asksAtEnd(err error) bool {
 	return true
 }
 
-// attempt makes one attempt on all targets. If a grant comes so late that too little validity is left, attempt asks
+// attempt makes one attempt. If a grant comes so late that too little validity is left, attempt asks
 // again: another grant restores the lease, which counts from the last request. From the second grant on, a smaller rest
 // is enough of a lease that is not renewed (see enoughValidityLeft). After MostAsked requests attempt returns a loss
 // with the cause ErrLate.
@@ -124,7 +122,7 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 			return res, err
 		}
 		took := time.Since(res.Sent)
-		if res.Status != contract.Held || a.engine.enoughValidityLeft(a.targets, took, asked) {
+		if res.Status != contract.Held || a.engine.enoughValidityLeft(&a.target, took, asked) {
 			if a.leftovers.Tries() == first {
 				a.backend.answered(took)
 			}
@@ -141,10 +139,10 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 
 // askRedis sends one attempt. If Redis does not answer, the sender repeats it for a limited time.
 func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
-	e, targets := a.engine, a.targets
-	call := attemptCall(targets)
-	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: a.orphansOf(targets), OnFailure: a}, lastReply)
-	res, err := readResult(targets, &answer)
+	t := &a.target
+	call := t.hold.commands().Acquire(t.Attempt)
+	answer := a.engine.sender.Do(&a.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: a.orphansOf(*t), OnFailure: a}, lastReply)
+	res, err := t.readResult(&answer)
 	a.noteAnswer(&answer, res.LeavesEntry, err)
 	return res, err
 }
@@ -154,7 +152,7 @@ func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
 func (a *acquireOp) noteAnswer(answer *send.Answer, waits bool, err error) {
 	a.leftovers.Attempted(answer.Unknown, answer.Abandoned, waits)
 	a.unanswered = answer.Unanswered
-	rollbacker{a.engine}.callersLeft(a.targets, answer.Orphans, answer.Lost > 0)
+	rollbacker{a.engine}.callersLeft(&a.target, answer.Orphans, answer.Lost > 0)
 	if send.Answered(err) && !send.NotAdmitted(err) { // a script that Redis has stopped halfway may have written data
 		a.leftovers.GrantNotKept()
 	}
@@ -164,8 +162,7 @@ func (a *acquireOp) noteAnswer(answer *send.Answer, waits bool, err error) {
 // that this Client may not use it. Another process that waits in the line would rely on the mark, and would not listen
 // for the release of this hold.
 func (a *acquireOp) checkFields(res Answer) (Answer, error) {
-	misnamed := func(t target) bool { return t.HoldCount == 1 && UsesLine(t.Field) }
-	if a.adoptsRecord || !a.engine.sender.Degraded() || !slices.ContainsFunc(a.targets, misnamed) {
+	if a.adoptsRecord || !a.engine.sender.Degraded() || a.target.HoldCount != 1 || !UsesLine(a.target.Field) {
 		return res, nil
 	}
 	if res.Status == contract.Held {
@@ -247,18 +244,18 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 func (a *acquireOp) hasFailed(err error, returned bool) bool {
 	if a.asking { // a hook has panicked, or ended the goroutine, during the attempt
 		a.leftovers.GrantNotKept()
-		rollbacker{a.engine}.callersLeft(a.targets, 0, true)
+		rollbacker{a.engine}.callersLeft(&a.target, 0, true)
 	}
 	return err != nil || !returned
 }
 
-// rollBack starts to roll back the attempts in left: they may have left something in Redis. failed means that the
-// operation holds nothing. If err is not nil, and other clients or the next operation of this call would have to wait
+// rollBack starts to roll back the attempt t, which may have left something in Redis. failed means that the operation
+// holds nothing. If err is not nil, and other clients or the next operation of this call would have to wait
 // for what is there, rollBack waits for the rollback, but not for long: a caller whose time is up has send.MinWait for
 // its last attempt and the rollback together.
-func (a *acquireOp) rollBack(left []target, failed bool, err error) {
+func (a *acquireOp) rollBack(t target, failed bool, err error) {
 	a.givenUp.Store(failed)
-	undone := rollbacker{a.engine}.rollBack(a.Ctx, left, a.leftovers.Tries()) // 5
+	undone := rollbacker{a.engine}.rollBack(a.Ctx, t, a.leftovers.Tries()) // 5
 	if err == nil || !a.leftovers.Delays() && err != errRestart &&
 		!errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
 		return
@@ -273,27 +270,23 @@ func (a *acquireOp) rollBack(left []target, failed bool, err error) {
 	}
 }
 
-// conclude notes the outcome of the operation: all targets are held, or none.
+// conclude notes the outcome of the operation.
 func (a *acquireOp) conclude(res Answer, err error) error {
-	if len(a.targets) == 0 {
-		return err
-	}
+	h := a.target.hold
 	if err == nil {
 		a.endIfGone(res)
 	}
-	a.states.Lock()
-	defer a.states.Unlock()
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
 	if err == nil {
-		err = confirmLocked(a.targets, a.part, res)
+		err = a.target.confirmLocked(res)
 	}
 	if err != nil {
-		for _, t := range a.targets {
-			a.backend.dismissLocked(t, res)
-		}
+		a.backend.dismissLocked(a.target, res)
 	}
 	if a.unlocks {
 		a.unlocks = false
-		a.targets[0].hold.unlockHoldLocked()
+		h.unlockHoldLocked()
 	}
 	return err
 }
@@ -302,19 +295,17 @@ func (a *acquireOp) conclude(res Answer, err error) error {
 // goroutine.
 func (a *acquireOp) unlockIfEnded() {
 	if a.unlocks {
-		a.targets[0].hold.unlockHold()
+		a.target.hold.unlockHold()
 	}
 }
 
 // endIfGone ends a hold as lost that was to be re-entered, if Redis does not have it, or if the watchdog is about to.
 func (a *acquireOp) endIfGone(res Answer) {
 	if res.Status == contract.Gone {
-		a.targets[res.at].hold.lose(errGone)
+		a.target.hold.lose(errGone)
 	}
-	for _, t := range a.targets {
-		if t.HoldCount > 1 {
-			t.hold.loseIfUnwatched()
-		}
+	if a.target.HoldCount > 1 {
+		a.target.hold.loseIfUnwatched()
 	}
 }
 
@@ -338,26 +329,23 @@ func (a *acquireOp) dismissLocked(t target, res Answer) {
 	}
 }
 
-// asksLocked notes that the caller is about to make an attempt on targets, whose answer takes at most patience.
-func (a *acquireOp) asksLocked(targets []target, patience time.Duration) {
+// asksLocked notes that the caller is about to make an attempt, whose answer takes at most patience.
+func (a *acquireOp) asksLocked(patience time.Duration) {
 	due := time.Now().Add(patience)
 	a.found.request.beginUntil(due)
-	for _, t := range targets {
-		if q := t.hold.queue; q != nil && t.HoldCount == 1 {
-			q.request.beginUntil(due)
-			a.found.seesLocked(q)
-		}
+	if q := a.target.hold.queue; q != nil && a.target.HoldCount == 1 {
+		q.request.beginUntil(due)
+		a.found.seesLocked(q)
 	}
 }
 
 // HandleFailure notes that a try of the attempt has failed: it implements send.FailureHandler.
 func (a *acquireOp) HandleFailure() {
 	a.found.request.failed = true
-	a.states.Lock()
-	defer a.states.Unlock()
-	for _, t := range a.targets {
-		if q := t.hold.queue; q != nil {
-			q.request.failed = true
-		}
+	h := a.target.hold
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if q := h.queue; q != nil {
+		q.request.failed = true
 	}
 }

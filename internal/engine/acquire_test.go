@@ -209,7 +209,7 @@ func (l refusingLock) ReadReply(contract.Attempt, send.Reply) (contract.Outcome,
 // No caller gets the error of another caller's request. An answer that refuses one caller tells nothing about the
 // waiters behind it.
 func TestEngineEveryCallerGetsItsOwnAnswer(t *testing.T) {
-	for _, refused := range []error{errFakeUpgrade, send.ErrNotALock, send.Invalid("lease 1ms"), send.ErrReply,
+	for _, refused := range []error{errors.New("an upgrade"), send.ErrNotALock, send.Invalid("lease 1ms"), send.ErrReply,
 		send.ErrNotSynced} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.lock(1)

@@ -23,11 +23,11 @@ type admitted struct {
 }
 
 // prepareLocked prepares the attempt t with which the caller has to ask Redis, if it has to, and has its hold already.
-func (in admitted) prepareLocked(t *target, r *Request, p *Part) error {
+func (in admitted) prepareLocked(t *target, r *Request) error {
 	if in.hold == nil || in.holds {
 		return nil
 	}
-	return in.hold.prepareLocked(t, r, p)
+	return in.hold.prepareLocked(t, r)
 }
 
 // admit is the first step of a caller among the callers of this process that want the same lock. It prepares the
@@ -36,7 +36,7 @@ func (s *lockState) admit(op *waitOptions, kind contract.Lock, o Owner, r *Reque
 	s.Lock()
 	defer s.Unlock()
 	in = s.admitLocked(op, kind, o, r.Lease > 0)
-	return in, in.prepareLocked(t, r, op.part)
+	return in, in.prepareLocked(t, r)
 }
 
 // admitLocked is admit without the attempt. Most callers of a contended lock wait, while another goroutine of this
@@ -44,7 +44,7 @@ func (s *lockState) admit(op *waitOptions, kind contract.Lock, o Owner, r *Reque
 func (s *lockState) admitLocked(op *waitOptions, kind contract.Lock, o Owner, explicit bool) admitted {
 	key, admission := holdKey{kind.Traits().ID.Half, o}, kind.Traits().Admission
 	other := kind.Traits().Counterpart
-	if s.holdOfLocked(key, op.part, true) != nil ||
+	if s.holds.get(key) != nil ||
 		other != (contract.LockID{}) && s.holds.get(holdKey{other.Half, o}) != nil {
 		return admitted{}
 	}
@@ -129,7 +129,7 @@ func (s *lockState) settle(op *waitOptions, w *waiter, r *Request, err error, t 
 	s.Lock()
 	defer s.Unlock()
 	if in, guards, err = s.settleLocked(op, w, err); err == nil {
-		err = in.prepareLocked(t, r, op.part)
+		err = in.prepareLocked(t, r)
 	}
 	return in, guards, err
 }
@@ -222,7 +222,7 @@ func (s *lockState) discardHandoffLocked(h *hold) (in admitted, guards guard.End
 		h.keepUntil = 0 // MinHold does not apply: its caller has not run
 		s.oweLocked(duty{clear: h})
 	}
-	if s.holds.get(h.key()) != nil { // h was set aside, or forgotten before
+	if s.holds.get(h.key()) != nil { // h was forgotten before
 		next := claim{lockState: s, lock: h.lock, owner: h.owner, queue: q}
 		next.leaveQueueLocked()
 		return in, guards

@@ -32,7 +32,7 @@ func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d De
 	case e.Open() != nil:
 		return send.ErrClosed
 	}
-	op.span = startSpan(e, ctx, []contract.Lock{kind}, o)
+	op.span = startSpan(e, ctx, kind, o)
 	e.noteAcquire()
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
@@ -49,7 +49,7 @@ func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d De
 	}
 	op.span.finish(err)
 	if err == nil {
-		e.noteStacks([]contract.Lock{kind}, o)
+		e.noteStack(kind, o)
 	}
 	return err
 }
@@ -89,7 +89,7 @@ func (a *attachBackend) admit() error { return a.engine.putBacks.await(&a.waitOp
 
 // ask sends one request that renames the field.
 func (a *attachBackend) ask(lastReply time.Time) (res Answer, err error) {
-	t, e := &a.targets[0], a.engine
+	t, e := &a.target, a.engine
 	before := e.putBacks.ended.Load()
 	t.Lease = e.WatchdogTimeout
 	rename := contract.Rename{From: a.Field, To: a.to, Lease: e.WatchdogTimeout, Until: a.MaxEnd, Ends: max(1, a.KeepEnd)}
@@ -200,7 +200,7 @@ func (a *attachBackend) awaitOrphans() {
 // as long as the field of the hold may have the lock, or get it from a request that runs late.
 func (a *attachBackend) putBack(ctx context.Context) {
 	e := a.engine
-	record := a.target[0].hold.commands()
+	record := a.target.hold.commands()
 	back := func(mayRun bool) send.Call {
 		return record.Rename(contract.Rename{From: a.to, To: a.Field, Lease: longestLimit, Until: a.KeepEnd, Late: mayRun})
 	}
@@ -228,9 +228,7 @@ func (a *attachBackend) HandleOrphan(sent time.Time, value any, err error) {
 	if a.givenUp.Load() && (r[0] == 1 || send.MayHaveActed(err)) {
 		a.putBack(context.Background())
 	}
-	if drop.Script != nil {
-		rollbacker{e}.unburyAll([]send.Call{drop})
-	}
+	rollbacker{e}.unbury(drop)
 }
 
 // errPutBack is returned by an Attach that finds no detached field while an earlier one may not have given it back yet.

@@ -14,7 +14,7 @@ import (
 type backend interface {
 	// admit waits until the caller may make an attempt: the other callers of the process have let it pass.
 	admit() error
-	// ask makes one attempt on all targets. If lastReply is not zero, Redis has answered the caller at that time
+	// ask makes one attempt. If lastReply is not zero, Redis has answered the caller at that time
 	// before, and the attempt is repeated for longer if it gets no answer.
 	ask(lastReply time.Time) (Answer, error)
 	// answered notes that the answer to an attempt came in time, after took.
@@ -25,9 +25,6 @@ type backend interface {
 	// rollback undoes what the attempts may have left. res and err are the results of the operation. returned is false
 	// if a panic, or the end of the goroutine, has ended the operation.
 	rollback(res Answer, err error, returned bool)
-	// dismissLocked ends a target that was not granted, or that the caller cannot keep.
+	// dismissLocked ends the target if it was not granted, or that the caller cannot keep.
 	dismissLocked(t target, res Answer)
-	// present returns targets, which are those of an earlier attempt, with the holds that the caller has now. If mayHold is
-	// set, it notes that a late answer may have granted them.
-	present(targets []target, mayHold bool) []target
 }

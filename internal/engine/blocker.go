@@ -8,10 +8,12 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // noteBusy remembers the blocker of h for its caller, and for the waiters behind it.
@@ -21,34 +23,18 @@ func (op *waitOptions) noteBusy(h *hold, res Answer, cause error) {
 	op.noteBlocker(h, &blocker{lock: h.lock, ttl: res.TTL, at: time.Now(), ahead: ahead, total: res.Total, cause: cause})
 }
 
-// blockerHere returns the name of the first lock that another owner of this process keeps from o, and describes that
-// owner; "" if there is none.
-func blockerHere[L contract.Lock](e *Engine, locks []L, o Owner) (name, who string) {
-	for _, l := range locks {
-		if who = holderHere(e, l, o); who != "" {
-			return l.Traits().Name, who
-		}
-	}
-	return "", ""
-}
-
-// findBlocker returns the name of the lock that o waited for, and a description of its holder; "" if it is not known.
-func findBlocker[L contract.Lock](e *Engine, f *findings, locks []L, o Owner) (name, who string) {
-	if name, who = blockerHere(e, locks, o); who != "" {
-		return name, who
+// findBlocker describes who has kept o from acquiring kind; "" if it is not known.
+func findBlocker(e *Engine, f *findings, kind contract.Lock, o Owner) string {
+	if who := holderHere(e, kind, o); who != "" {
+		return who
 	}
 	if last := f.reply; last != nil {
 		if last.cause != nil { // the error has it
-			return "", ""
+			return ""
 		}
-		return last.lock.Traits().Name, last.String()
+		return last.String()
 	}
-	for _, l := range locks {
-		if who = inFrontHere(e, l, o); who != "" {
-			return l.Traits().Name, who
-		}
-	}
-	return "", ""
+	return inFrontHere(e, kind, o)
 }
 
 // inFrontHere describes another caller of this process that waits for an answer about kind; "" if there is none.
@@ -61,7 +47,7 @@ func inFrontHere(e *Engine, kind contract.Lock, o Owner) string {
 		if h.half() == kind.Traits().ID.Half && h.owner != o && h.Wanted() && h.queue != nil {
 			return fmt.Sprintf(
 				"%v of %s is ahead in the queue, and Redis has not answered its request",
-				h.owner,
+				h.owner.principal(),
 				e.process(),
 			)
 		}
@@ -72,24 +58,62 @@ func inFrontHere(e *Engine, kind contract.Lock, o Owner) string {
 // holderHere describes another owner of this process that holds a lock which blocks o from acquiring kind; "" if there
 // is none.
 func holderHere(e *Engine, kind contract.Lock, o Owner) string {
-	own := kind.Traits().ID
-	if kind.Traits().Admission == contract.Shared || kind.Traits().Admission == contract.Counting {
-		own = contract.LockID{} // holders of the same half do not block o, or are not the only ones that do
-	}
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()
-	for h := range s.holds.all() {
-		switch key := h.key(); {
-		case !h.Holds() || key.owner == o || !e.watchdog.IsValid(&h.record.lease):
-		case h.id() == own:
-			return fmt.Sprintf("%v of %s holds it", key.owner, e.process())
-		case h.id() == kind.Traits().Counterpart:
-			return fmt.Sprintf("%v of %s holds the %s lock", key.owner, e.process(), key.half)
+	for h := range s.blockersLocked(kind, o) {
+		if h.id() == kind.Traits().ID {
+			return fmt.Sprintf("%v of %s holds it", h.owner.principal(), e.process())
 		}
+		return fmt.Sprintf("%v of %s holds the %s lock", h.owner.principal(), e.process(), h.half())
 	}
 	return ""
+}
+
+// blockersLocked returns the holds of other owners of this process that block o from acquiring kind.
+func (s *lockState) blockersLocked(kind contract.Lock, o Owner) iter.Seq[*hold] {
+	own := kind.Traits().ID
+	if kind.Traits().Admission == contract.Shared || kind.Traits().Admission == contract.Counting {
+		own = contract.LockID{} // holders of the same half do not block o, or are not the only ones that do
+	}
+	return func(yield func(*hold) bool) {
+		for h := range s.holds.all() {
+			blocks := h.id() == own || h.id() == kind.Traits().Counterpart
+			if blocks && h.Holds() && h.owner != o && s.engine.watchdog.IsValid(&h.record.lease) && !yield(h) {
+				return
+			}
+		}
+	}
+}
+
+// BlocksItself reports whether o would wait for itself if it waited for kind: what blocks it there was acquired by the
+// owner for which it acts, or by an agent of that one, which has to release it.
+func (e *Engine) BlocksItself(kind contract.Lock, o Owner) bool {
+	s := e.retain(kind.Traits().ID.Name)
+	defer s.release()
+	s.Lock()
+	defer s.Unlock()
+	if own := s.holds.get(holdKey{kind.Traits().ID.Half, o}); own != nil && own.State() == tenancy.Lost {
+		return false // a call of o returns that loss, and does not wait
+	}
+	for h := range s.blockersLocked(kind, o) {
+		if h.owner.principal() == o.principal() {
+			if a := h.owner.agent(); a == nil || a.holds.Load() { // otherwise the agent is about to release it
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// checkWait returns an error if a call of o that acquires kind would wait for itself.
+func (e *Engine) checkWait(kind contract.Lock, o Owner) error {
+	if holding.Load() == 0 || !e.BlocksItself(kind, o) {
+		return nil
+	}
+	return send.Invalid("%v would wait for itself: it holds %s through a RedLock",
+		o.principal(), send.ShortName(kind.Traits().Name))
 }
 
 // process returns how errors name this process.
@@ -100,9 +124,9 @@ func (c *Config) process() string {
 	return "this process (" + c.Label + ")"
 }
 
-// whyEnded returns the error of a call of o for locks that ends with err: send.ErrTimeUp if its time was up and the
-// locks are busy. Otherwise the error tells why that is not known, or who has the lock.
-func whyEnded[L contract.Lock](e *Engine, op *waitOptions, locks []L, o Owner, r Request, err error) error {
+// whyEnded returns the error of a call of o for kind that ends with err: send.ErrTimeUp if its time was up and the lock
+// is busy. Otherwise the error tells why that is not known, or who has the lock.
+func whyEnded(e *Engine, op *waitOptions, kind contract.Lock, o Owner, r Request, err error) error {
 	byCtx := op.Ctx.Err() != nil && errors.Is(err, op.Ctx.Err())
 	closed := errors.Is(err, send.ErrClosed)
 	if err != send.ErrTimeUp && !byCtx && !closed {
@@ -112,18 +136,17 @@ func whyEnded[L contract.Lock](e *Engine, op *waitOptions, locks []L, o Owner, r
 	if f.behind != "" {
 		f.look.Update(e.poller.Last(f.behind))
 	}
-	_, holder := blockerHere(e, locks, o)
-	busy := !closed && f.busyAt(time.Now(), holder != "")
+	busy := !closed && f.busyAt(time.Now(), holderHere(e, kind, o) != "")
 	if err == send.ErrTimeUp {
 		if busy {
 			return err
 		}
-		return f.whyNotBusy(e, locks[0])
+		return f.whyNotBusy(e, kind)
 	}
-	switch name, who := findBlocker(e, f, locks, o); {
+	switch who := findBlocker(e, f, kind, o); {
 	case who == "":
-	case r.Component || len(locks) > 1:
-		err = fmt.Errorf("%w: %s: %s", err, send.ShortName(name), who)
+	case r.Report != nil: // the caller has asked for more than this lock
+		err = fmt.Errorf("%w: %s: %s", err, send.ShortName(kind.Traits().Name), who)
 	default:
 		err = fmt.Errorf("%w: %s", err, who)
 	}

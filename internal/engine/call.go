@@ -10,10 +10,9 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// Acquire acquires every lock for o, or none of them. A lock that o already holds gets a higher hold count. Acquire
-// returns false, and no error, if r.Wait has passed, or if it is 0 and a lock is busy. Several locks must be on one
-// Redis, and of types that a bundle can acquire together.
-func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...contract.Lock) (bool, error) {
+// Acquire acquires kind for o. If o already holds the lock, its hold count rises. Acquire returns false, and no error, if
+// r.Wait has passed, or if it is 0 and the lock is busy.
+func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, kind contract.Lock) (bool, error) {
 	e.workers.Begin()
 	defer e.workers.End()
 	op := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.noNewHolds, NoWait: r.Wait == 0, OnCaller: true}}
@@ -23,32 +22,46 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...contr
 	case e.Open() != nil:
 		return false, send.ErrClosed
 	}
-	for _, l := range locks {
-		if err := l.Traits().Limits.CheckLease(r.Lease); err != nil {
+	if err := kind.Traits().Limits.CheckLease(r.Lease); err != nil {
+		return false, err
+	}
+	if r.Wait != 0 {
+		if err := e.checkWait(kind, o); err != nil {
 			return false, err
 		}
 	}
 	op.Deadline = e.deadlineOf(r)
 	op.Patient = op.NoWait && isPatient(ctx)
-	op.part = partOf(ctx)
-	op.span = startSpan(e, ctx, locks, o)
+	op.span = startSpan(e, ctx, kind, o)
 	err := errRestart
 	for err == errRestart {
-		err = e.acquireOnce(&op, o, r, locks)
+		err = e.acquireOnce(&op, o, r, kind)
 	}
 	if err != nil {
-		err = whyEnded(e, &op, locks, o, r, err)
+		err = whyEnded(e, &op, kind, o, r, err)
 	}
-	if err == nil || !r.Trial || r.isLate() {
-		op.span.finish(err)
-	}
-	if err == nil {
-		e.noteStacks(locks, o)
+	if r.Report != nil {
+		*r.Report = e.reportOf(op.span, kind, o, err)
+	} else {
+		e.tell(op.span, kind, o, err)
 	}
 	if err == send.ErrTimeUp { // not errors.Is: an error that wraps ErrTimeUp has a reason that the caller must see
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// tell tells the outcome of a call of o for kind.
+func (e *Engine) tell(s *span, kind contract.Lock, o Owner, err error) {
+	s.finish(err)
+	if err == nil {
+		e.noteStack(kind, o)
+	}
+}
+
+// reportOf returns the Report of the call.
+func (e *Engine) reportOf(s *span, kind contract.Lock, o Owner, err error) Report {
+	return Report{tell: func() { e.tell(s, kind, o, err) }, drop: func() { s.drop(err) }}
 }
 
 // deadlineOf returns when the wait of r ends; zero: it does not.
@@ -62,27 +75,20 @@ func (e *Engine) deadlineOf(r Request) (deadline time.Time) {
 	return deadline
 }
 
-// acquireOnce runs one acquire operation for all locks. A caller that holds the lock without a request, because it was
+// acquireOnce runs one acquire operation. A caller that holds the lock without a request, because it was
 // handed off to it, gets no acquireOp: to allocate one for every hand-off would cost as much as the rest of the
 // hand-off.
-func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []contract.Lock) error {
-	if len(locks) > 1 {
-		e.noteAcquire()
-		g := e.newMultiAcquire(op, locks, o, r)
-		defer g.end()
-		return g.finish(op)
-	}
-	s := e.retain(locks[0].Traits().ID.Name)
+func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, kind contract.Lock) error {
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	op.changed = nil
-	if l, kept := locks[0].(VotedLock); kept {
+	if l, kept := kind.(VotedLock); kept {
 		return e.acquireVote(op, s, l, o, r)
 	}
 	e.noteAcquire()
 	var t target
-	in, err := s.enter(op, locks[0], o, &r, &t)
+	in, err := s.enter(op, kind, o, &r, &t)
 	if in.holds {
-		op.part.count(in.hold)
 		op.span.handedOff(in.hold.token)
 	}
 	if in.holds || err != nil {
@@ -94,7 +100,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []contra
 	defer one.unlockIfEnded()
 	if in.adopts {
 		one.leftovers.GrantNotKept()
-		one.adoptsRecord, one.targets[0].AdoptsRecord = true, !locks[0].Traits().DrawsSingly
+		one.adoptsRecord, one.target.AdoptsRecord = true, !kind.Traits().DrawsSingly
 	}
 	return one.finish(op)
 }

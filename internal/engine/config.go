@@ -44,7 +44,6 @@ type Config struct {
 	UserCalls func() int64 // the number of calls of the Logger and the Observer that have not returned
 
 	Servers Servers
-	Bundle  func([]contract.BundledCall) send.Call            // joins calls into one
 	Free    func(names []string, fields [][]string) send.Call // asks which of names are free: see freeOf
 	Group   func(name string) string                          // names of the same group can be asked about in one call
 	Renewer Renewer

@@ -7,35 +7,19 @@ package engine
 // pass the next holder of that field.
 
 import (
-	"slices"
-
 	"github.com/relock-go/relock/internal/contract"
 )
 
-// withCounterparts returns targets with the fields of the holds that their owner has on the counterparts now. The owner
-// may have acquired a counterpart while this caller waited.
-func withCounterparts(targets []target) []target {
-	var changed []target
-	for i, t := range targets {
-		if t.hold.lock.Traits().Counterpart == (contract.LockID{}) {
-			continue
-		}
-		other := t.hold.lockState.find(t.hold.lock.Traits().Counterpart, t.hold.owner)
-		if other == nil {
-			other = counterpartAmong(targets, t)
-		}
-		if other == nil || other.Field().ID == t.Counterpart || !other.noteFieldSent() {
-			continue
-		}
-		if changed == nil { // a new slice: an abandoned attempt still reads the old one
-			changed = slices.Clone(targets)
-		}
-		changed[i].Counterpart = other.Field().ID
+// nameCounterpart makes the attempt name the field of the hold that its owner has on the counterpart now. The owner may
+// have acquired the counterpart while this caller waited.
+func (t *target) nameCounterpart() {
+	if t.hold.lock.Traits().Counterpart == (contract.LockID{}) {
+		return
 	}
-	if changed != nil {
-		return changed
+	other := t.hold.lockState.find(t.hold.lock.Traits().Counterpart, t.hold.owner)
+	if other != nil && other.Field().ID != t.Counterpart && other.noteFieldSent() {
+		t.Counterpart = other.Field().ID
 	}
-	return targets
 }
 
 // noteFieldSent notes that an attempt on the counterpart is going to name the field of h, so that h is not handed off
@@ -61,14 +45,4 @@ func (h *hold) noteFieldSent() bool {
 	}
 	s.endSharingLocked(h.record)
 	return true
-}
-
-// counterpartAmong returns the hold among targets that is on the counterpart of t, or nil.
-func counterpartAmong(targets []target, t target) *hold {
-	for _, other := range targets {
-		if other.hold.id() == t.hold.lock.Traits().Counterpart {
-			return other.hold
-		}
-	}
-	return nil
 }

@@ -34,8 +34,7 @@ type effect struct {
 	waiter *waiter       // the caller sleeps until it has the owner mutex of the hold that waiter waits for
 	held   bool          // waiter: the owner holds the lock, so the caller waits for an answer of Redis, not for others
 	look   *hold         // the hold ends as lost if it has expired
-	queues []target      // the caller sleeps until the local queues of these have admitted it
-	states lockStates    // queues: their lock states
+	queue  *hold         // the caller sleeps until the local queue of the lock has admitted it
 	pause  time.Duration // other processes go first for that long
 	guards guard.Ends    // they are canceled: their owner gives up the hold
 }
@@ -48,8 +47,8 @@ func (todo *effect) carryOut(op *waitOptions) error {
 		return todo.awaitOwner(op)
 	case todo.look != nil:
 		todo.look.expireIfDue()
-	case todo.queues != nil:
-		return entrance{todo.states[0].engine}.enterQueues(op, todo.states, todo.queues)
+	case todo.queue != nil:
+		return entrance{todo.queue.lockState.engine}.enterQueue(op, todo.queue)
 	case todo.pause > 0:
 		op.span.waits()
 		return op.sleep(nil, nil, todo.pause)

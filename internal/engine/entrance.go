@@ -1,6 +1,6 @@
 package engine
 
-// The entrance: how a caller waits in queues, until it is admitted to one or several of them.
+// The entrance: how a caller waits in a local queue, until it is admitted.
 //
 // Rules: who waits here has no mutex. Whatever a caller knew of a lock state before is out of date then.
 
@@ -89,94 +89,19 @@ func endTurn(w *waiter, q *waitQueue, err error) error {
 	return err
 }
 
-// reserveTime is how long a caller may occupy a local queue while it waits in another one, the first time that it does
-// so: see enterQueues.
-const reserveTime = 100 * time.Millisecond
-
-// enterQueues waits until the local queues of all targets, whose lock states are in states, have admitted the caller.
-// As a rule, a caller that waits in one queue leaves the other ones, because a free lock must not wait for a caller
-// that waits for another lock. But if all queues have waiters, the caller might never be admitted to all of them at the
-// same time. So after every third failure it enters the queues in order and keeps those that have admitted it for a
-// limited time, which doubles each time.
-func (e entrance) enterQueues(op *waitOptions, states lockStates, targets []target) (err error) {
-	reserve := reserveTime
-	for misses := 1; ; misses++ {
-		h, q := enterFreeQueues(states, targets), (*waitQueue)(nil)
-		switch {
-		case h == nil:
-			return nil
-		case misses%3 != 0:
-			if q, err = e.enterOne(op, h); err == nil {
-				continue // begin again, with this queue entered
-			}
-		default:
-			if h, q, err = e.enterInOrder(op, targets, reserve); err == nil {
-				return nil
-			}
-			reserve *= 2
-			if err == send.ErrTimeUp {
-				if err = op.Over(); err == nil { // only the time for which it keeps the queues is over
-					continue
-				}
-			}
-		}
-		return e.gaveUp(op, q, h, err)
-	}
-}
-
-// enterFreeQueues enters the local queues of all targets that have to pass one. If another caller is in one of them, it
-// leaves them all, in the same step, and returns the hold that has to wait for that one.
-func enterFreeQueues(states lockStates, targets []target) *hold {
-	states.Lock()
-	defer states.Unlock()
-	for _, t := range targets {
-		if !t.hold.tryQueueLocked() {
-			leaveQueuesLocked(targets)
-			return t.hold
-		}
-	}
-	return nil
-}
-
-// enterInOrder enters the queues of all targets in order. If it does not get into all of them within reserve, counted
-// from when the first one has admitted it, it leaves them all, and returns the hold and the queue for which it has
-// waited in vain.
-func (e entrance) enterInOrder(op *waitOptions, targets []target, reserve time.Duration) (*hold, *waitQueue, error) {
-	short, keeps := *op, false
-	defer func() {
-		op.number = short.number
-		op.waitedAs(&short)
-	}()
-	for _, t := range targets {
-		if !t.hold.needsQueue() {
-			continue
-		}
-		if q, err := e.enterOne(&short, t.hold); err != nil {
-			leaveQueues(targets)
-			return t.hold, q, err
-		}
-		if end := time.Now().Add(reserve); !keeps && (op.Deadline.IsZero() || end.Before(op.Deadline)) {
-			short.Deadline = end
-		}
-		keeps = true
-	}
-	return nil, nil, nil
-}
-
-// enterOne waits in the local queue of the lock of h, which it returns.
-func (e entrance) enterOne(op *waitOptions, h *hold) (*waitQueue, error) {
+// enterQueue waits until the local queue of the lock of h has admitted the caller.
+func (e entrance) enterQueue(op *waitOptions, h *hold) error {
 	q, w, err := e.joinQueue(op, h)
-	if w == nil {
-		return q, err
+	if w != nil {
+		err = op.awaitTurn(w, q)
+		if err == errBypassQueue || err == errOwnerChanged {
+			op.number = w.Number
+		}
 	}
-	err = op.awaitTurn(w, q)
-	if err == errBypassQueue || err == errOwnerChanged {
-		op.number = w.Number
-	}
-	return q, err
+	return e.gaveUp(op, q, h, err)
 }
 
-// joinQueue is the step of enterOne before the sleep. If the queue is free, it needs no waiter.
+// joinQueue is the step of enterQueue before the sleep. If the queue is free, it needs no waiter.
 func (e entrance) joinQueue(op *waitOptions, h *hold) (q *waitQueue, w *waiter, err error) {
 	s := h.lockState
 	s.Lock()
@@ -193,24 +118,10 @@ func (e entrance) joinQueue(op *waitOptions, h *hold) (q *waitQueue, w *waiter, 
 	return q, w, err
 }
 
-func leaveQueues(targets []target) {
-	for _, t := range targets {
-		t.hold.leaveQueue()
+// yieldLocked returns how long the caller of h has to let other processes go first.
+func (e entrance) yieldLocked(h *hold) time.Duration {
+	if h.queue == nil {
+		return 0
 	}
-}
-
-func leaveQueuesLocked(targets []target) {
-	for _, t := range targets {
-		t.hold.leaveQueueLocked()
-	}
-}
-
-// yieldLocked returns how long the caller has to let other processes go first.
-func (e entrance) yieldLocked(targets []target) (yield time.Duration) {
-	for _, t := range targets {
-		if q := t.hold.queue; q != nil {
-			yield = max(yield, q.policy.Yield(e.watchdog.Now()))
-		}
-	}
-	return yield
+	return h.queue.policy.Yield(e.watchdog.Now())
 }

@@ -56,7 +56,7 @@ const (
 )
 
 func subjectOf(kind contract.Lock, o Owner) Subject {
-	return Subject{kind.Traits().Name, kind.Traits().Type, o}
+	return Subject{kind.Traits().Name, kind.Traits().Type, o.principal()}
 }
 
 // A SlowWait describes the calls of this process that wait for one lock.

@@ -24,7 +24,6 @@ func (e *Engine) Extend(ctx context.Context, kind contract.Lock, o Owner, length
 	if err := op.Over(); err != nil {
 		return err
 	}
-	op.part = partOf(ctx)
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	h, err := s.lockHold(op, kind, o, false)
@@ -115,4 +114,31 @@ func (k recordKeeper) extendedBy(answer *send.Answer, length time.Duration) {
 		outcome = send.ErrSilent
 	}
 	k.mayLast(length, outcome)
+}
+
+// ValidUntil returns the time until which the hold of o on kind is valid if it has an explicit lease, but no later than
+// end. It returns the present time if there is no such hold.
+func (e *Engine) ValidUntil(kind contract.Lock, o Owner, end time.Time) time.Time {
+	h, _ := e.holdCount(kind, o)
+	if h == nil {
+		return time.Now()
+	}
+	if until := e.watchdog.End(&h.record.lease); !e.watchdog.Renews(&h.record.lease) && until.Before(end) {
+		end = until
+	}
+	return end
+}
+
+// LimitValidity makes the hold of o on kind expire at end, or earlier if its explicit lease is shorter. A hold that the
+// watchdog renews, or that o has acquired more than once, stays as it is. So does the lease in Redis: a record that would
+// last longer is deleted when its hold expires.
+func (e *Engine) LimitValidity(kind contract.Lock, o Owner, end time.Time) {
+	s := e.retain(kind.Traits().ID.Name)
+	defer s.release()
+	s.Lock()
+	defer s.Unlock()
+	h := s.holds.get(holdKey{kind.Traits().ID.Half, o})
+	if h != nil && h.Holds() && h.record != nil && h.Count() == 1 {
+		e.watchdog.Shorten(&h.record.lease, end)
+	}
 }

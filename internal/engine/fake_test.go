@@ -143,13 +143,6 @@ func fakeConfig(r *fakeredis.Redis, id string, all ...with) Config {
 		UserCalls: func() int64 { return 0 },
 		Servers:   oneFake{r},
 		Group:     func(string) string { return "" },
-		Bundle: func(calls []contract.BundledCall) send.Call {
-			var acquire, rollBack []send.Call
-			for _, c := range calls {
-				acquire, rollBack = append(acquire, c.Acquire), append(rollBack, c.RollBack)
-			}
-			return fakeredis.Bundle(acquire, rollBack)
-		},
 		Renewer: func(ctx context.Context, sender *send.Sender, all []Renewal) {
 			calls := make([]send.Call, len(all))
 			for i, r := range all {

@@ -20,7 +20,7 @@ func (e *Engine) Guard(ctx context.Context, kind contract.Lock, o Owner) (contex
 	}
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	h := s.findFor(kind.Traits().ID, o, partOf(ctx))
+	h := s.find(kind.Traits().ID, o)
 	if h == nil {
 		return nil, s.notHeldError(kind.Traits().ID, o)
 	}

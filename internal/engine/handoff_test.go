@@ -607,8 +607,8 @@ func TestEventOfAHandoffIsNotAboutAnEarlierAttempt(t *testing.T) {
 		e := joinBubbleEngine(t, fakeredis.New(), "client", func(c *Config) {
 			c.Observed, c.Events = true, acquiredEvents{logged{c.Log}, &holdCount, &token}
 		})
-		call := startSpan(e.Engine, context.Background(), []contract.Lock{newFakeLock(e.redis, "x")}, 1)
-		call.asked([]target{{hold: &hold{token: 4}, Attempt: contract.Attempt{HoldCount: 2}}})
+		call := startSpan(e.Engine, context.Background(), newFakeLock(e.redis, "x"), 1)
+		call.asked(&target{hold: &hold{token: 4}, Attempt: contract.Attempt{HoldCount: 2}})
 		call.handedOff(7)
 		call.finish(nil)
 		assert.Equal(t, 1, holdCount)

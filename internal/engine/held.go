@@ -7,7 +7,6 @@ package engine
 import (
 	"cmp"
 	"errors"
-	"slices"
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
@@ -29,13 +28,16 @@ func (s *lockState) holdCount(kind contract.Lock, o Owner) (*hold, int) {
 }
 
 // HoldCount returns the hold count of the hold that o has on kind, or 0 if Redis does not confirm the hold. confirm
-// asks Redis whether it has the field.
-func (e *Engine) HoldCount(kind contract.Lock, o Owner, confirm func(field string) (bool, error)) (int, error) {
+// asks Redis whether it has the field; or, for a RedLock, the nodes whether its owner there holds them.
+func (e *Engine) HoldCount(kind contract.Lock, o Owner, confirm func(o Owner, field string) (bool, error)) (int, error) {
 	h, count := e.holdCount(kind, o)
 	if count == 0 {
 		return 0, e.Alive()
 	}
-	held, err := confirm(h.Field().ID)
+	if !h.hasRecord() {
+		o = h.vote.Owner()
+	}
+	held, err := confirm(o, h.Field().ID)
 	if errors.Is(err, send.ErrNotALock) || err == nil && !held {
 		h.lose(errGone)
 	}
@@ -45,14 +47,6 @@ func (e *Engine) HoldCount(kind contract.Lock, o Owner, confirm func(field strin
 	return count, nil
 }
 
-// HeldField returns the field of the hold that o has on kind, as far as this process knows, or "" if there is none.
-func (e *Engine) HeldField(kind contract.Lock, o Owner) string {
-	if h, _ := e.holdCount(kind, o); h != nil {
-		return h.Field().ID
-	}
-	return ""
-}
-
 // Token returns the fencing token of the hold that o has on kind.
 func (e *Engine) Token(kind contract.Lock, o Owner) (int64, error) {
 	if err := e.Alive(); err != nil {
@@ -60,7 +54,7 @@ func (e *Engine) Token(kind contract.Lock, o Owner) (int64, error) {
 	}
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	h := s.findFor(kind.Traits().ID, o, nil)
+	h := s.find(kind.Traits().ID, o)
 	if h == nil {
 		return 0, s.notHeldError(kind.Traits().ID, o)
 	}
@@ -81,13 +75,6 @@ func (e *Engine) holdCount(kind contract.Lock, o Owner) (*hold, int) {
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	return s.holdCount(kind, o)
-}
-
-// InUse reports whether goroutines of this process hold one of the locks bs, or wait for it.
-func (e *Engine) InUse(bs []contract.Lock) bool {
-	e.table.mu.Lock()
-	defer e.table.mu.Unlock()
-	return slices.ContainsFunc(bs, func(kind contract.Lock) bool { return e.table.names[kind.Traits().ID.Name] != nil })
 }
 
 // HeldToken returns the fencing token of the hold that has the record with this field in this process, or 0.

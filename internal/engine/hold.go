@@ -47,7 +47,6 @@ type hold struct {
 	own          record                     // memory for the record that this hold makes
 	fieldRoom    tenancy.Field              // memory for its first field
 	index        int32                      // index in record.holds
-	parts        int32                      // how much of the hold count belongs to RedLocks: see part.go
 	// since is when the hold began, on the clock of the watchdog: when the attempt that was granted was sent, when the
 	// lock was handed off, or when the hold joined the record of another one.
 	since time.Duration
@@ -76,13 +75,14 @@ func (h *hold) lossOf() error {
 func (s *lockState) notHeldError(id contract.LockID, o Owner) error {
 	s.Lock()
 	defer s.Unlock()
+	o = o.principal()
 	for h := range s.holds.all() {
 		switch {
 		case h.half() != id.Half || !h.Holds():
-		case h.owner == o:
-			return fmt.Errorf("%w: called by %v, which has acquired it only as a part of a RedLock", ErrNotHeld, o)
+		case h.owner.principal() == o:
+			return fmt.Errorf("%w: called by %v, which has acquired it only through a RedLock", ErrNotHeld, o)
 		default:
-			return fmt.Errorf("%w: called by %v, but held by %v in this process", ErrNotHeld, o, h.owner)
+			return fmt.Errorf("%w: called by %v, but held by %v in this process", ErrNotHeld, o, h.owner.principal())
 		}
 	}
 	return fmt.Errorf("%w: called by %v, but not held by any owner in this process", ErrNotHeld, o)

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
@@ -320,9 +319,6 @@ func TestEndlessLeaseThatWasGivenUpLeavesNoRecord(t *testing.T) {
 		"re-entry": func(ctx context.Context, e *bubbleEngine) error {
 			_, err := e.lockWith(ctx, 1, leased(math.MaxInt64))
 			return err
-		},
-		"KeepLease": func(ctx context.Context, e *bubbleEngine) error {
-			return e.KeepLease(ctx, []contract.Lock{newFakeLock(e.redis, "x")}, 1, math.MaxInt64, time.Time{})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -57,6 +57,8 @@ type releasing struct {
 	*hold
 	count int
 	loss  error // why the hold had been lost before; nil if it had not
+
+	unused bool // as in Engine.GiveBack
 }
 
 // A voteKeeper is the keeper of a hold that a vote keeps. The vote itself goes on with what is not confirmed.

@@ -99,20 +99,6 @@ func TestRecordIsDeletedAfterAnUnansweredAttempt(t *testing.T) {
 	}
 }
 
-// KeepLease has run, its answer is lost in an outage that is longer than the lease, and the MultiLock gives up.
-func TestRecordIsDeletedAfterAnUnansweredKeepLease(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newFakeLock(e.redis, "x")
-		e.take(l, 1, Request{Wait: forever, Lease: time.Hour, LeastLease: 30 * time.Second})
-		partition(e.redis, "renew", time.Minute)
-		err := e.KeepLease(ctx, []contract.Lock{l}, 1, time.Hour, time.Now().Add(time.Second))
-		require.Error(t, err)
-		_ = e.Release(ctx, l, 1)
-		time.Sleep(3 * time.Minute)
-		e.assertFree("the record long after the outage")
-	})
-}
-
 // No answer is lost: an explicit lease, a re-entry without one, and an outage at Unlock.
 func TestRecordIsDeletedAfterALongLeaseThatIsRenewed(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -133,9 +119,9 @@ func TestRecordIsDeletedAfterALateTry(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newFakeLock(e.redis, "x")
 		runsLate(e.redis, "acquire", 1, fakeredis.Fault{Ghost: 3 * time.Second})
-		e.take(l, 1, Request{Wait: forever, Lease: 5 * time.Second, LeastLease: 30 * time.Second})
-		require.NoError(t, e.KeepLease(ctx, []contract.Lock{l}, 1, 5*time.Second, time.Time{}))
-		e.LimitValidity([]contract.Lock{l}, 1, time.Now().Add(4900*time.Millisecond))
+		e.take(l, 1, Request{Wait: forever, Lease: 5 * time.Second})
+		require.NoError(t, e.Extend(ctx, l, 1, 5*time.Second))
+		e.LimitValidity(l, 1, time.Now().Add(4900*time.Millisecond))
 		time.Sleep(8 * time.Second)
 		assert.Zero(t, holdCountOf(e.Engine, l, 1))
 		e.assertFree("the record after its lease")
@@ -151,11 +137,7 @@ func TestRecordIsDeletedIfItsLeaseEndsDuringARequest(t *testing.T) {
 		fault   fakeredis.Fault
 		request func(ctx context.Context, e *bubbleEngine, l *fakeLock) error
 	}{
-		"Extend": {"renew", fakeredis.Fault{Answer: answers}, extendForAnHour},
-		"KeepLease": {"renew", fakeredis.Fault{Answer: answers}, func(ctx context.Context, e *bubbleEngine, l *fakeLock) error {
-			_ = e.KeepLease(ctx, []contract.Lock{l}, 1, time.Hour, time.Time{})
-			return e.Extend(ctx, l, 1, time.Hour)
-		}},
+		"Extend":                     {"renew", fakeredis.Fault{Answer: answers}, extendForAnHour},
 		"re-entry":                   {"acquire", fakeredis.Fault{Answer: answers}, reenterForAnHour},
 		"re-entry without an answer": {"acquire", fakeredis.Fault{Answer: 7 * time.Second, Err: io.EOF}, reenterForAnHour},
 	} {
@@ -446,27 +428,5 @@ func TestDeletionInTheBackgroundEndsWithTheLease(t *testing.T) {
 				})
 			})
 		}
-	}
-}
-
-// The owner of a hold with an explicit lease waits for another lock, together with this one. Its attempts re-enter the
-// hold, for longer than its lease, and are rolled back. The record is deleted when the lease has expired: neither the
-// owner nor others wait for what the attempts have made of it.
-func TestRecordIsDeletedBesideAMultiAcquireThatWaits(t *testing.T) {
-	for name, lease := range map[string]time.Duration{"longer lease": time.Hour, "watchdog": 0} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, e *bubbleEngine) {
-				ctx, a, b := context.Background(), newFakeLock(e.redis, "a"), newFakeLock(e.redis, "b")
-				other := e.another()
-				other.take(b, 2)
-				e.take(a, 1, leased(2*time.Second))
-				ok, err := e.Acquire(ctx, 1, Request{Wait: 4 * time.Second, Lease: lease}, a, b)
-				require.NoError(t, err)
-				require.False(t, ok)
-				assert.Zero(t, holdCountOf(e.Engine, a, 1))
-				assert.Empty(t, e.redis.Holder("a"), "the record after its lease")
-				other.giveBack(b, 2)
-			})
-		})
 	}
 }

@@ -57,24 +57,6 @@ func TestMinHoldEndsInTimeAfterALateTry(t *testing.T) {
 	}
 }
 
-// The same for a KeepLease that is under way while another goroutine of the owner unlocks. It does not have the owner
-// mutex.
-func TestMinHoldEndsInTimeBesideAKeepLease(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 5 * time.Second})
-		e.take(l, 1, leased(10*time.Second))
-		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 300 * time.Millisecond})
-		kept := later(func() error { return e.KeepLease(ctx, []contract.Lock{l}, 1, time.Hour, time.Time{}) })
-		synctest.Wait()
-		e.giveBack(l, 1)
-		<-kept
-		time.Sleep(6 * time.Second)
-		e.assertFree("the record after MinHold")
-		time.Sleep(2 * late.Life)
-		assert.Zero(t, e.late.Fields())
-	})
-}
-
 // A renewal that is under way may give the record a longer lease than the MaxHold of the next owner allows. So the lock is
 // released in Redis instead of being handed off.
 func TestNoHandoffToMaxHoldWhileARenewalIsUnderWay(t *testing.T) {
@@ -99,36 +81,6 @@ func TestNoHandoffToMaxHoldWhileARenewalIsUnderWay(t *testing.T) {
 		assert.Zero(t, holdCountOf(e.Engine, second, 2))
 		e.assertFree("the record after MaxHold")
 		_ = e.Release(ctx, second, 2)
-	})
-}
-
-// An attempt of a MultiLock that has found another lock busy leaves the record a longer lease than the MaxHold of the next
-// owner allows. So the lock is released in Redis instead of being handed off.
-func TestNoHandoffToMaxHoldAfterAnAttemptOfAMultiAcquire(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := fakeredis.New()
-		e, other := joinBubbleEngine(t, r, "client", withWindow(time.Hour)), joinBubbleEngine(t, r, "other")
-		ctx := context.Background()
-		const most = 21 * time.Second
-		first, second, busy := newFakeLock(r, "x"), newLimitedLock(r, contract.Limits{Max: most}), newFakeLock(r, "busy")
-		other.take(busy, 3)
-		e.take(first, 1)
-		got := make(chan time.Time)
-		go func() {
-			e.take(second, 2)
-			got <- time.Now()
-		}()
-		time.Sleep(9200 * time.Millisecond)
-		ok, err := e.Acquire(ctx, 1, Request{Wait: 300 * time.Millisecond}, first, busy)
-		require.NoError(t, err)
-		require.False(t, ok)
-		e.giveBack(first, 1)
-		begin := <-got
-		time.Sleep(time.Until(begin.Add(most + 50*time.Millisecond)))
-		assert.Zero(t, holdCountOf(e.Engine, second, 2))
-		assert.Empty(t, r.Holder("x"), "the record after MaxHold")
-		_ = e.Release(ctx, second, 2)
-		other.giveBack(busy, 3)
 	})
 }
 

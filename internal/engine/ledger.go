@@ -25,7 +25,7 @@ func (h *hold) newField() *tenancy.Field {
 	if h.Field() != nil { // others may refer to the first one
 		f = new(tenancy.Field)
 	}
-	f.ID = h.lockState.engine.fields.newField(h.owner, h.lock.Traits().Permits())
+	f.ID = h.lockState.engine.fields.newField(h.owner.principal(), h.lock.Traits().Permits())
 	h.asksLocked(f)
 	return f
 }
@@ -66,8 +66,7 @@ func (h *hold) deleteIfLeftLocked() {
 }
 
 // lastLocked returns the hold that has last held the lock with the field of h, as far as this process knows; or nil. It
-// may be another one than h, whose caller has left its place in the line, or its record, or has made another attempt of
-// a MultiLock. It is the last one, whose MinHold the record is kept for, and not the first one of the record.
+// may be another one than h, whose caller has left its place in the line, or its record. It is the last one, whose MinHold the record is kept for, and not the first one of the record.
 func (h *hold) lastLocked() *hold {
 	for other := range h.lockState.holds.all() {
 		if other.Field() == h.Field() && other.record != nil {

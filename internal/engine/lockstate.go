@@ -6,11 +6,9 @@ package engine
 // Rules: each lock name that is in use has one lockState, whose mutex guards all that this process knows of the lock:
 // its holds, local queues and records. The table knows which lock names are in use, and nothing else of them; only
 // Shutdown, Close and tests look at all lock states. While a mutex is held, nothing blocks, no request is sent, and no
-// code of the user runs. A caller that needs several lock states locks them in the order of their names (see
-// lockStates).
+// code of the user runs.
 
 import (
-	"cmp"
 	"iter"
 	"maps"
 	"slices"
@@ -38,12 +36,11 @@ type lockState struct {
 	closed bool       // by Shutdown or Close
 	times  uint32     // how often mu was locked: see TestUncontendedLockTakesItsMutexThreeTimes
 	holds  holdSet
-	queues []*waitQueue                // the local queues, at most one for each half; nil: there was none
-	first  waitQueue                   // memory for the first of them: most lock states have no other one
-	room   [1]*waitQueue               // the array of queues
-	multis map[holdKey][]chan struct{} // a value in each wakes a multi-acquire that asks for this hold, too
-	duties *duty                       // the duty that was noted last; see Unlock
-	forced time.Duration               // when a forced release was last known of: see checkIfForcedLocked
+	queues []*waitQueue  // the local queues, at most one for each half; nil: there was none
+	first  waitQueue     // memory for the first of them: most lock states have no other one
+	room   [1]*waitQueue // the array of queues
+	duties *duty         // the duty that was noted last; see Unlock
+	forced time.Duration // when a forced release was last known of: see checkIfForcedLocked
 }
 
 // Lock locks the state of s.
@@ -129,52 +126,6 @@ func (t *stateTable) all() []*lockState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.AppendSeq(make([]*lockState, 0, len(t.names)), maps.Values(t.names))
-}
-
-// lockStates are several lock states, in the order of their names and each once. Lock locks all of them.
-type lockStates []*lockState
-
-// retainAll retains the lock states of bs.
-func retainAll(e *Engine, bs []contract.Lock) lockStates {
-	var all lockStates
-	for _, kind := range bs {
-		all = append(all, e.retain(kind.Traits().ID.Name))
-	}
-	slices.SortFunc(all, func(a, b *lockState) int { return cmp.Compare(a.name, b.name) })
-	return slices.CompactFunc(all, func(a, b *lockState) bool {
-		if a == b {
-			b.release()
-		}
-		return a == b
-	})
-}
-
-func (ns lockStates) release() {
-	for _, s := range ns {
-		s.release()
-	}
-}
-
-func (ns lockStates) Lock() {
-	for _, s := range ns {
-		s.Lock()
-	}
-}
-
-func (ns lockStates) Unlock() {
-	if len(ns) == 1 { // as a rule: this allocates nothing
-		ns[0].Unlock()
-		return
-	}
-	var all []*duty
-	for _, s := range ns {
-		all = append(all, s.duties)
-		s.duties = nil
-		s.mu.Unlock()
-	}
-	for _, due := range all {
-		ns[0].engine.begin(due)
-	}
 }
 
 // find returns the hold that o has, or has lost, on the lock with this id; nil if there is none.
@@ -286,8 +237,6 @@ type holdSet struct {
 	one  *hold           // the first hold of an owner that is not in more; or nil
 	more map[Owner]*hold // the first holds of other owners; hold.next has the others
 	n    int             // how many holds there are
-
-	aside int // how many of them get ignores, because they were set aside: see part.go
 }
 
 // first returns the first hold of o, or nil.
@@ -298,18 +247,16 @@ func (s *holdSet) first(o Owner) *hold {
 	return s.more[o]
 }
 
-// get returns the hold with this key that was not set aside, or nil.
-func (s *holdSet) get(key holdKey) *hold { return s.find(key, false) }
-
-func (s *holdSet) find(key holdKey, aside bool) *hold {
+// get returns the hold with this key, or nil.
+func (s *holdSet) get(key holdKey) *hold {
 	h := s.first(key.owner)
-	for h != nil && (h.half() != key.half || h.IsAside() != aside) {
+	for h != nil && h.half() != key.half {
 		h = h.next
 	}
 	return h
 }
 
-// put adds h, which must not be in the set, and no other hold with its key that was not set aside.
+// put adds h, which must not be in the set, and no other hold with its key.
 func (s *holdSet) put(h *hold) {
 	s.n++
 	switch first := s.first(h.owner); {
@@ -328,9 +275,6 @@ func (s *holdSet) put(h *hold) {
 // remove removes h, which must be in the set.
 func (s *holdSet) remove(h *hold) {
 	s.n--
-	if h.IsAside() {
-		s.aside--
-	}
 	before := s.first(h.owner)
 	switch {
 	case before != h:

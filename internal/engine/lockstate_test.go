@@ -163,29 +163,6 @@ func TestNameStaysWhileItIsUsed(t *testing.T) {
 	})
 }
 
-// Several lock states are locked in the order of their names and each once, so that callers cannot deadlock.
-func TestNamesAreSortedAndEachOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newBubbleEngine(t)
-		var locks []contract.Lock
-		for _, text := range []string{"c", "a", "b", "a", "c", "c"} {
-			locks = append(locks, newFakeLock(e.redis, text))
-		}
-		all := retainAll(e.Engine, locks)
-		var texts []string
-		for _, s := range all {
-			texts = append(texts, s.name)
-		}
-		assert.Equal(t, []string{"a", "b", "c"}, texts)
-		all.Lock() // does not deadlock with itself
-		closed := all[0].closed
-		all.Unlock()
-		assert.False(t, closed)
-		all.release()
-		assert.Empty(t, e.textsInUse(), "names in use")
-	})
-}
-
 // A lock state that is made after Close is closed from the start.
 func TestNameAfterCloseIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

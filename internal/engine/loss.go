@@ -121,6 +121,17 @@ func (h *hold) loseLocked(end ending, ranOut bool) ending {
 	return end
 }
 
+// reportLossLocked returns the loss of h, or nil, for a call of its owner that acquires the lock. The owner then knows of
+// the loss, and need not call Unlock. So a record that may be left is deleted.
+func (h *hold) reportLossLocked() error {
+	if h.State() == tenancy.Lost {
+		h.Field().Unwant()
+		h.deleteIfLeftLocked()
+	}
+	h.reportedLocked()
+	return h.loss
+}
+
 // carryOut does what has to be done without the mutex, except the report.
 func (e ending) carryOut() {
 	h := e.hold

@@ -4,7 +4,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -134,14 +133,13 @@ func TestLeaseThatHasEndedIsNotExtended(t *testing.T) {
 	for name, note := range map[string]func(t *testing.T, h *hold){
 		"re-entry": func(_ *testing.T, h *hold) {
 			again := target{hold: h, Attempt: contract.Attempt{Field: h.Field().ID, HoldCount: 2, Lease: 10 * time.Minute}}
-			h.lockState.locked(func() { again.acquiredLocked(0, Answer{Sent: time.Now()}) })
+			h.lockState.locked(func() { again.acquiredLocked(Answer{Sent: time.Now()}) })
 		},
 		"Extend": func(t *testing.T, h *hold) {
 			assert.ErrorIs(t, extension{h, 10 * time.Minute}.done(time.Now(), nil), ErrLockLost)
 		},
-		"KeepLease": func(_ *testing.T, h *hold) { h.keptFor(time.Now(), 10*time.Minute) },
 		"LimitValidity": func(_ *testing.T, h *hold) {
-			h.lockState.limitValidity(h.lock, h.owner, time.Now().Add(10*time.Minute))
+			h.lockState.engine.LimitValidity(h.lock, h.owner, time.Now().Add(10*time.Minute))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -238,67 +236,4 @@ func TestRestOfTheLostPermitsIsReleasedAfterAnOutage(t *testing.T) {
 		e.assertFree()
 		assert.ErrorIs(t, e.Release(context.Background(), l, 1), ErrLockLost)
 	})
-}
-
-// A MultiLock acquires two locks again while Redis is loading its data. Meanwhile one of them is released by an Unlock
-// that gets no answer, and the other one is lost. The owner hears of the loss, and does not get a new hold in its place.
-func TestLossBesideAnUnlockIsReturned(t *testing.T) {
-	for name, order := range map[string][]string{"lost last": {"a", "b"}, "lost first": {"b", "a"}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e, ctx := newBubbleEngine(t), context.Background()
-				released, lost := newFakeLock(e.redis, "a"), newFakeLock(e.redis, "b")
-				var both []contract.Lock
-				for _, name := range order {
-					l := newFakeLock(e.redis, name)
-					both = append(both, l)
-					ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
-					require.NoError(t, err)
-					require.True(t, ok)
-				}
-				e.faults(fakeredis.Fault{Block: answerError("LOADING Redis is loading the dataset in memory")})
-				time.Sleep(15 * time.Second)
-				again := later(func() error {
-					_, err := e.Acquire(ctx, 1, Request{Wait: forever}, both...)
-					return err
-				})
-				synctest.Wait()
-				require.Error(t, e.Release(ctx, released, 1), "it waits for the other goroutine in vain")
-				time.Sleep(e.WatchdogTimeout - 20*time.Second + time.Second)
-				require.Zero(t, holdCountOf(e.Engine, lost, 1))
-				e.heal()
-				assert.ErrorIs(t, <-again, ErrLockLost)
-				_ = e.Release(ctx, lost, 1)
-				_ = e.Release(ctx, released, 1)
-			})
-		})
-	}
-}
-
-// A MultiLock re-enters two locks. One of them cannot be acquired once more, and the other one was lost: the owner gets
-// the loss, which no later call would return.
-func TestLossBesideAHoldCountThatIsTooHighIsReturned(t *testing.T) {
-	for name, order := range map[string][]string{"lost last": {"a", "b"}, "lost first": {"b", "a"}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e, ctx, errTooMany := newBubbleEngine(t), context.Background(), errors.New("too many")
-				var both []contract.Lock
-				for _, name := range order {
-					l := newFakeLock(e.redis, name)
-					l.traits.MaxHoldCount, l.traits.TooMany = 1, errTooMany
-					both = append(both, l)
-					ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
-					require.NoError(t, err)
-					require.True(t, ok)
-				}
-				lost, _ := e.holdBy(newFakeLock(e.redis, "b").traits.ID, 1)
-				lost.lose(errGone)
-				_, err := e.Acquire(ctx, 1, Request{Wait: forever}, both...)
-				assert.ErrorIs(t, err, ErrLockLost)
-				_, err = e.Acquire(ctx, 1, Request{Wait: forever}, both...)
-				assert.ErrorIs(t, err, errTooMany)
-				assert.NoError(t, e.Release(ctx, newFakeLock(e.redis, "a"), 1))
-			})
-		})
-	}
 }

@@ -9,7 +9,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -107,16 +106,9 @@ func (m minHold) keep(ctx context.Context) bool {
 	return false
 }
 
-// DropMinHold makes the next Unlock of o release the lock before MinHold has passed, because o has not used the hold.
-func (e *Engine) DropMinHold(kind contract.Lock, o Owner) {
-	if kind.Traits().Limits.MinHold == 0 {
-		return
-	}
-	s := e.retain(kind.Traits().ID.Name)
-	defer s.release()
-	s.Lock()
-	defer s.Unlock()
-	if h := s.holds.get(holdKey{kind.Traits().ID.Half, o}); h != nil && h.Count() == 1 {
+// endMinHoldLocked makes the next Unlock release the lock before MinHold has passed, because its owner has not used it.
+func (h *hold) endMinHoldLocked() {
+	if h.Count() == 1 {
 		h.keepUntil = 0
 	}
 }

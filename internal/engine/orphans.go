@@ -9,7 +9,6 @@ package engine
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
@@ -18,31 +17,31 @@ import (
 // orphans handles the answers to the tries of an attempt that came too late for the caller.
 type orphans struct {
 	*acquireOp
-	targets []target
+	target target
 }
 
 // orphansOf returns the handler of an attempt on targets. The operation has memory for that of its first attempt, which
 // is the only one as a rule.
-func (a *acquireOp) orphansOf(targets []target) *orphans {
+func (a *acquireOp) orphansOf(t target) *orphans {
 	o := &a.orphans
 	if o.acquireOp != nil {
 		o = new(orphans)
 	}
-	*o = orphans{a, targets}
+	*o = orphans{a, t}
 	return o
 }
 
 func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 	answer := send.Answer{Value: value, Err: err, Sent: sent}
-	res, err := readResult(o.targets, &answer)
-	drops := rollbacker{o.engine}.heard(o.targets, answer.Err)
-	o.rollBackOrphan(o.targets, res, err)
-	rollbacker{o.engine}.unburyAll(drops)
+	res, err := o.target.readResult(&answer)
+	drop := rollbacker{o.engine}.heard(&o.target, answer.Err)
+	o.rollBackOrphan(o.target, res, err)
+	rollbacker{o.engine}.unbury(drop)
 }
 
 // rollBackOrphan rolls back a try that was answered too late for its caller. Either the caller has given up, or another
 // try of the attempt was granted; in that case the late try is rolled back if the hold has ended meanwhile.
-func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
+func (a *acquireOp) rollBackOrphan(t target, res Answer, err error) {
 	unknown, mayHold := 0, res.mayHold(err)
 	switch {
 	case err == nil && !mayHold && !res.LeavesEntry:
@@ -52,18 +51,13 @@ func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
 	case err != nil && !send.MayHaveActed(err):
 		return
 	}
-	needs := (*hold).needs
+	needs := t.hold.needs
 	if mayHold {
-		needs = (*hold).needsLate
+		needs = t.hold.needsLate
 	}
-	targets = a.backend.present(targets, mayHold)
-	if !a.givenUp.Load() {
-		targets = slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return needs(t.hold, t.Field) })
+	if a.givenUp.Load() || !needs(t.Field) {
+		rollbacker{a.engine}.undo(a.Ctx, t.hold.commands(), t.Attempt, unknown) // 5
 	}
-	if len(targets) == 0 {
-		return
-	}
-	rollbacker{a.engine}.rollBackAll(a.Ctx, targets, unknown) // 5
 }
 
 // needsLate is needs for a field that a late answer may have granted: it wakes the caller that waits with the field. That
@@ -75,11 +69,8 @@ func (h *hold) needsLate(field string) bool {
 	s := h.lockState
 	s.Lock()
 	defer s.Unlock()
-	if h.Asks() { // also while it is not in s: see multi.go
-		h.wakeLocked()
-	}
 	for other := range s.holds.all() {
-		if other.has(field) && other.Asks() && other != h {
+		if other.has(field) && other.Asks() {
 			other.wakeLocked()
 		}
 	}

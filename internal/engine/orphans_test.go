@@ -19,7 +19,6 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // holdBy returns the hold of o on a lock, and its field.
@@ -32,15 +31,15 @@ func (e *bubbleEngine) holdBy(id contract.LockID, o Owner) (h *hold, field strin
 	return h, field
 }
 
-// A late answer to an attempt is read with the targets of that attempt, although the operation has made another one.
+// A late answer to an attempt is read with the target of that attempt, although the operation has made another one.
 func TestEachAttemptHasOrphansOfItsOwn(t *testing.T) {
-	op, asked := new(acquireOp), [][]target{{{hold: new(hold)}}, {{hold: new(hold)}}, {{hold: new(hold)}}}
+	op, asked := new(acquireOp), []target{{hold: new(hold)}, {hold: new(hold)}, {hold: new(hold)}}
 	var handlers []*orphans
-	for _, targets := range asked {
-		handlers = append(handlers, op.orphansOf(targets))
+	for _, t := range asked {
+		handlers = append(handlers, op.orphansOf(t))
 	}
-	for i, targets := range asked {
-		assert.Same(t, targets[0].hold, handlers[i].targets[0].hold, "attempt %d", i+1)
+	for i, of := range asked {
+		assert.Same(t, of.hold, handlers[i].target.hold, "attempt %d", i+1)
 		assert.Same(t, op, handlers[i].acquireOp)
 	}
 }
@@ -79,7 +78,7 @@ func TestLateGrantIsNeededWhileTheFieldIsAdopted(t *testing.T) {
 }
 
 // A late grant for a hold that its caller has given up is needed only if the caller has left its place in the line to
-// another one. A hold that was forgotten before is one of a multi-acquire, which goes on.
+// another one.
 func TestLateGrantIsNeededWhileThePlaceIsLeft(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newFakeLock(e.redis, "x")
@@ -108,16 +107,6 @@ func TestLateGrantIsNeededWhileThePlaceIsLeft(t *testing.T) {
 			s.dropQueueLocked(q)
 		})
 		assert.False(t, h.needs(h.Field().ID), "nobody asks")
-
-		h = newHold()
-		signal := make(chan struct{}, 1)
-		s.locked(func() {
-			h.changed = signal
-			s.forgetLocked(h)
-		})
-		h.unlockHold()
-		assert.True(t, h.needsLate(h.Field().ID), "the multi-acquire asks")
-		assert.Len(t, signal, 1, "it is woken")
 	})
 }
 
@@ -196,127 +185,6 @@ func TestLateGrantWakesACallerThatIsBackInTheLocalQueue(t *testing.T) {
 		assert.Equal(t, late, held[3].Sub(sent))
 		assert.Equal(t, late+time.Second, held[2].Sub(sent), "the caller in front is told of the release")
 		_ = other.unlockErr(99)
-	})
-}
-
-// The same for a caller of several locks that waits in the local queue of one of them, while another caller of its
-// process is in there.
-func TestLateGrantWakesAMultiAcquireInALocalQueue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, start := fakeredis.New(), time.Now()
-		other, x, y := joinBubbleEngine(t, r, "other"), newFakeLock(r, "x"), newFakeLock(r, "y")
-		other.take(y, 99)
-		e := joinBubbleEngine(t, r, "client", func(c *Config) { c.PollInterval = time.Minute })
-		runsLate(r, "bundle", 1, fakeredis.Fault{Late: 4 * time.Second})
-		var all sync.WaitGroup
-		all.Go(func() {
-			ok, err := e.Acquire(context.Background(), 1, Request{Wait: forever}, x, y)
-			assert.NoError(t, err)
-			assert.True(t, ok)
-			assert.Equal(t, 4*time.Second, time.Since(start))
-			time.Sleep(time.Second)
-			e.giveBack(x, 1)
-			e.giveBack(y, 1)
-		})
-		time.Sleep(3 * time.Second)
-		r.Set(func() { delete(r.Records, "y") }) // no waiter is told
-		runsLate(r, "acquire", 1, fakeredis.Fault{Late: 2 * time.Second})
-		all.Go(func() {
-			e.lock(2)
-			assert.Equal(t, 5*time.Second, time.Since(start).Round(time.Millisecond))
-			e.unlock(2)
-		})
-		all.Wait()
-		_ = other.Release(context.Background(), y, 99)
-	})
-}
-
-// A late grant of several locks must not keep one of them from another goroutine of the owner, which asks for it with a
-// field of its own, and has the owner mutex.
-func TestLateGrantOfAMultiAcquireGivesWayToAnotherCallerOfTheOwner(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, start := fakeredis.New(), time.Now()
-		other, x, y := joinBubbleEngine(t, r, "other"), newFakeLock(r, "x"), newFakeLock(r, "y")
-		other.take(y, 99)
-		e := joinBubbleEngine(t, r, "client", func(c *Config) { c.PollInterval = time.Minute })
-		runsLate(r, "bundle", 1, fakeredis.Fault{Late: 4 * time.Second})
-		var all sync.WaitGroup
-		all.Go(func() {
-			ok, err := e.Acquire(context.Background(), 1, Request{Wait: forever}, x, y)
-			assert.NoError(t, err)
-			assert.True(t, ok)
-			assert.LessOrEqual(t, time.Since(start), 5*time.Second)
-			e.giveBack(x, 1)
-			e.giveBack(y, 1)
-		})
-		time.Sleep(3 * time.Second)
-		r.Set(func() { delete(r.Records, "y") }) // no waiter is told
-		runsLate(r, "acquire", 1, fakeredis.Fault{Late: 2 * time.Second})
-		all.Go(func() {
-			e.lock(1)
-			assert.LessOrEqual(t, time.Since(start), 5*time.Second)
-			e.unlock(1)
-		})
-		all.Wait()
-		_ = other.Release(context.Background(), y, 99)
-	})
-}
-
-// A try of an attempt on several locks runs late, when its owner has released one of them, and another one is held by
-// another owner: it takes from its owner none of those that it still holds.
-func TestLateTryOfAMultiAcquireLeavesTheLocksThatAreHeld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, r, start := context.Background(), fakeredis.New(), time.Now()
-		x, y := newFakeLock(r, "x"), newFakeLock(r, "y")
-		e, other := joinBubbleEngine(t, r, "client"), joinBubbleEngine(t, r, "other")
-		runsLate(r, "bundle", 1, fakeredis.Fault{Late: 5 * time.Second})
-		ok, err := e.Acquire(ctx, 1, Request{Wait: forever}, x, y)
-		require.NoError(t, err)
-		require.True(t, ok)
-		require.Less(t, time.Since(start), 2*time.Second)
-		_, field := e.holdBy(x.Traits().ID, 1)
-		guarded := e.guarded(1)
-		e.giveBack(y, 1)
-		other.take(y, 99)
-		time.Sleep(time.Until(start.Add(6 * time.Second)))
-		assert.Equal(t, field, r.Holder("x"))
-		require.NoError(t, guarded.Err())
-		e.giveBack(x, 1)
-		other.giveBack(y, 99)
-	})
-}
-
-// An earlier try of a multi-acquire was granted, its answer was lost, and another owner has one of the locks by now:
-// the caller holds none of the others while it waits.
-func TestMultiAcquireWaitsWithoutWhatAnEarlierTryWasGranted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, r := context.Background(), fakeredis.New()
-		x, y := newFakeLock(r, "x"), newFakeLock(r, "y")
-		e, tries := joinBubbleEngine(t, r, "client"), 0
-		r.Set(func() {
-			r.Fault = func(verb string) (f fakeredis.Fault) {
-				if verb != "bundle" {
-					return f
-				}
-				if tries++; tries == 1 {
-					f.Err = io.EOF
-				} else if tries == 2 {
-					r.Records["y"] = &fakeredis.Record{Field: "other:1:01", Levels: 1, Expires: time.Now().Add(3 * time.Second)}
-				}
-				return f
-			}
-		})
-		got := later(func() error {
-			ok, err := e.Acquire(ctx, 1, Request{Wait: forever}, x, y)
-			assert.True(t, ok)
-			return err
-		})
-		time.Sleep(2 * time.Second)
-		assert.Empty(t, r.Holder("x"))
-		assert.Equal(t, "other:1:01", r.Holder("y"))
-		require.NoError(t, <-got)
-		e.giveBack(x, 1)
-		e.giveBack(y, 1)
 	})
 }
 
@@ -490,26 +358,6 @@ func TestRepeatedUnlockOfAnInnerAcquireReportsARecordThatIsGone(t *testing.T) {
 		assert.Equal(t, 2, answers, "the release was repeated")
 		assert.Error(t, guarded.Err())
 	})
-}
-
-// Each attempt of a multi-acquire has new holds with the fields of the first one. Whether a late grant is needed is a
-// question about the hold that has its field now: that of the earlier attempt is never acquired, and never ends.
-func TestLateGrantOfAMultiAcquireConcernsTheHoldOfNow(t *testing.T) {
-	a := &tenancy.Field{ID: "a"}
-	asksWith := func(f *tenancy.Field) *hold {
-		h := new(hold)
-		require.NoError(t, h.AsksWith(f))
-		return h
-	}
-	earlier, now, other := asksWith(a), asksWith(a), asksWith(&tenancy.Field{ID: "c"})
-	g := &multiAcquire{fresh: []*hold{now, other}}
-	late := []target{
-		{hold: earlier, Attempt: contract.Attempt{Field: "a"}}, {hold: earlier, Attempt: contract.Attempt{Field: "b"}},
-	}
-	present := g.present(late, true)
-	assert.Same(t, now, present[0].hold)
-	assert.Same(t, earlier, present[1].hold, "the hold of the owner, which the attempt has re-entered")
-	assert.Same(t, earlier, late[0].hold, "the targets of the attempt stay as they are")
 }
 
 // A try of an attempt runs late, when the lock was handed off to another owner, whose release is under way: that release

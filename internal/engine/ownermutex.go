@@ -10,6 +10,7 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // An ownerCall is a call that needs the owner mutex of the hold that its owner has on a lock. Its steps are those of
@@ -17,8 +18,7 @@ import (
 type ownerCall struct {
 	kind    contract.Lock
 	owner   Owner
-	part    *Part // that the call is made for; or nil
-	makeOne bool  // it makes a claim if there is no hold
+	makeOne bool // it makes a claim if there is no hold
 
 	hold   *hold // the result; nil if there is none
 	enters *hold // the hold whose owner mutex the caller has, or waits for, and which it may use or not; or nil
@@ -28,7 +28,7 @@ type ownerCall struct {
 // lockHold returns the hold that o has on the lock kind. The caller then has the owner mutex of this hold, which
 // unlockHold releases. If there is none, lockHold returns a hold with a new claim if makeOne is set, and nil otherwise.
 func (s *lockState) lockHold(op *waitOptions, kind contract.Lock, o Owner, makeOne bool) (*hold, error) {
-	c := ownerCall{kind: kind, owner: o, part: op.part, makeOne: makeOne}
+	c := ownerCall{kind: kind, owner: o, makeOne: makeOne}
 	err := c.run(s, op, nil)
 	return c.hold, err
 }
@@ -36,10 +36,10 @@ func (s *lockState) lockHold(op *waitOptions, kind contract.Lock, o Owner, makeO
 // lockTarget is lockHold for a caller that acquires the lock as r demands. It prepares the attempt t, which the caller
 // has to make.
 func (s *lockState) lockTarget(op *waitOptions, kind contract.Lock, o Owner, r *Request, t *target) error {
-	c := ownerCall{kind: kind, owner: o, part: op.part, makeOne: true}
+	c := ownerCall{kind: kind, owner: o, makeOne: true}
 	var refused error
 	err := c.run(s, op, func(h *hold) *effect {
-		refused = h.prepareLocked(t, r, op.part)
+		refused = h.prepareLocked(t, r)
 		return nil
 	})
 	return cmp.Or(err, refused)
@@ -47,9 +47,9 @@ func (s *lockState) lockTarget(op *waitOptions, kind contract.Lock, o Owner, r *
 
 // prepareLocked prepares the attempt t of a caller that has the owner mutex of h. If the owner may make none, it unlocks
 // the owner mutex and returns the reason.
-func (h *hold) prepareLocked(t *target, r *Request, p *Part) error {
+func (h *hold) prepareLocked(t *target, r *Request) error {
 	t.hold = h
-	err := t.prepareLocked(r, p)
+	err := t.prepareLocked(r)
 	if err != nil {
 		h.unlockHoldLocked()
 	}
@@ -108,7 +108,6 @@ func (c *ownerCall) carryOut(op *waitOptions, todo *effect) error {
 }
 
 // lockHoldLocked sets c.hold, or returns an effect or an error. If it does none of this, there is no hold for the call.
-// Unless makeOne is set, a caller without a part gets no hold that only RedLocks have acquired.
 func (s *lockState) lockHoldLocked(op *waitOptions, c *ownerCall) (todo *effect, err error) {
 	for {
 		if c.enters == nil {
@@ -142,25 +141,27 @@ func (c *ownerCall) key() holdKey { return holdKey{c.kind.Traits().ID.Half, c.ow
 
 // holdForLocked returns the hold that the call c may use if it gets its owner mutex; or nil.
 func (s *lockState) holdForLocked(c *ownerCall) *hold {
-	h := s.holdOfLocked(c.key(), c.part, c.makeOne)
-	if h != nil && !c.makeOne && (h.Wanted() || c.part == nil && !h.isOwnersLocked()) {
+	h := s.holds.get(c.key())
+	if h != nil && !c.makeOne && h.Wanted() {
 		return nil
 	}
 	return h
 }
 
 // isUsableLocked reports whether the call c, which has the owner mutex of h, can use h: it has not ended, and an
-// acquire needs no new hold in its place. Another call with the same part may have released what the part had of h.
+// acquire needs no new hold in its place.
 func (s *lockState) isUsableLocked(c *ownerCall, h *hold) bool {
-	switch {
-	case !h.registered:
+	return h.registered && !(c.makeOne && s.makeRoomLocked(h))
+}
+
+// makeRoomLocked reports whether an acquire needs a new hold in place of h: it was lost, and its owner knows, or needs
+// no Unlock. Then makeRoomLocked has forgotten h.
+func (s *lockState) makeRoomLocked(h *hold) bool {
+	if h.State() != tenancy.Expired && h.State() != tenancy.LossReported {
 		return false
-	case c.makeOne:
-		return !s.makeRoomLocked(h, c.part)
-	case c.part != nil:
-		return c.part.hasLocked(h)
 	}
-	return h.isOwnersLocked()
+	s.forgetLocked(h)
+	return true
 }
 
 // enterHold locks the owner mutex of h for a caller without the mutex of the lock state.
@@ -213,10 +214,9 @@ func (h *hold) unlockHold() {
 }
 
 // unlockHoldLocked is unlockHold for callers with the mutex. It forgets h if it has ended, or was not acquired: then it
-// ends, so that a late grant to it is rolled back (see needs). A claim that was forgotten already is that of a
-// multi-acquire, which goes on.
+// ends, so that a late grant to it is rolled back (see needs).
 func (h *hold) unlockHoldLocked() {
-	if h.Asks() && h.registered {
+	if h.Asks() {
 		h.leaveQueueLocked() // has an effect only after code of the user has panicked, or ended the goroutine
 		h.givesUpLocked()
 	}

@@ -134,8 +134,13 @@ func (p Probe) HearGrant(kind contract.Record, message string) {
 // KeepSubscribed keeps a channel that is subscribed, until done is called.
 func (p Probe) KeepSubscribed(channel string) (done func()) { return p.e.pubsub.Join(channel).Leave }
 
-// KeepInUse keeps the lock state of the locks called name in use until done is called.
-func (p Probe) KeepInUse(name string) (done func()) { return p.e.retain(name).release }
+// HeldField returns the field of the hold that o has on kind; "" if there is none.
+func (p Probe) HeldField(kind contract.Lock, o Owner) string {
+	if h, _ := p.e.holdCount(kind, o); h != nil {
+		return h.Field().ID
+	}
+	return ""
+}
 
 // Sender returns the sender of the engine.
 func (p Probe) Sender() *send.Sender { return p.e.sender }

@@ -22,26 +22,38 @@ import (
 // Release decrements the hold count of the hold that o has on kind, and releases the lock when the count reaches zero.
 // It ignores the cancellation of ctx, and works after Close.
 func (e *Engine) Release(ctx context.Context, kind contract.Lock, o Owner) error {
+	return e.release(ctx, kind, o, false)
+}
+
+// GiveBack is Release for a lock that o has acquired and not used: MinHold does not apply, the lock is not handed off
+// inside the process, and no event is reported. A hold that was lost since needs no release.
+func (e *Engine) GiveBack(ctx context.Context, kind contract.Lock, o Owner) error {
+	if err := e.release(ctx, kind, o, true); !errors.Is(err, ErrNotHeld) {
+		return err
+	}
+	return nil
+}
+
+func (e *Engine) release(ctx context.Context, kind contract.Lock, o Owner, unused bool) error {
 	e.workers.Begin()
 	defer e.workers.End()
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	p := partOf(ctx)
 	cancels := ctx.Done() != nil // while the caller has the owner mutex, no method of ctx is called
-	back, err := s.releaseOne(nil, kind, o, p)
+	back, err := s.releaseOne(nil, kind, o, unused)
 	var op waitOptions // zero until the call waits or sends a request
 	if err == send.ErrTimeUp {
 		op = releaseOptions(ctx, cancels)
-		back, err = s.releaseOne(&op, kind, o, p)
+		back, err = s.releaseOne(&op, kind, o, unused)
 	}
 	h := back.hold
 	switch {
 	case err != nil: // another goroutine of the owner is still waiting for Redis
-		return s.releaseUnconfirmed(ctx, kind, o, p, s.unconfirmed(err))
+		return s.releaseUnconfirmed(ctx, kind, o, s.unconfirmed(err), unused)
 	case h == nil:
 		return s.notHeldError(kind.Traits().ID, o)
 	case back.done: // the lock was handed off, or other holds share the record
-		e.observeRelease(ctx, h, 0, nil)
+		e.observeRelease(ctx, h, 0, nil, unused)
 		return nil
 	case back.loss != nil && (back.count > 0 || !h.hasRecord() || errors.Is(back.loss, errGone)):
 		h.unlockHold()
@@ -53,7 +65,7 @@ func (e *Engine) Release(ctx context.Context, kind contract.Lock, o Owner) error
 	if back.loss != nil { // the owner need not wait for Redis: the record is deleted in the background if it does not answer
 		op.Deadline = time.Now().Add(e.Patience())
 	}
-	return releasing{h, back.count, back.loss}.run(ctx, op.Wait)
+	return releasing{h, back.count, back.loss, unused}.run(ctx, op.Wait)
 }
 
 // releaseOptions returns the wait options of an Unlock, which takes at most UnlockTime and ignores the cancellation of
@@ -66,19 +78,20 @@ func releaseOptions(ctx context.Context, cancels bool) waitOptions {
 }
 
 // releaseUnconfirmed decrements the hold count in this process alone, because of err, and returns err.
-func (s *lockState) releaseUnconfirmed(ctx context.Context, kind contract.Lock, o Owner, p *Part, err error) error {
-	if h := s.findFor(kind.Traits().ID, o, p); h != nil {
-		left := h.lowerUnconfirmed(p)
-		s.engine.observeRelease(ctx, h, left, err)
+func (s *lockState) releaseUnconfirmed(
+	ctx context.Context, kind contract.Lock, o Owner, err error, unused bool,
+) error {
+	if h := s.find(kind.Traits().ID, o); h != nil {
+		left := h.lowerUnconfirmed()
+		s.engine.observeRelease(ctx, h, left, err, unused)
 	}
 	return err
 }
 
-// lowerUnconfirmed decrements the hold count in this process alone, for a caller with the part p, which may be nil. If
-// the count reaches zero, the record is deleted in the background. It is not handed off: another goroutine of the owner,
+// lowerUnconfirmed decrements the hold count in this process alone. If the count reaches zero, the record is deleted in the background. It is not handed off: another goroutine of the owner,
 // which has the owner mutex, may have a request under way that sets a lease or a hold count.
-func (h *hold) lowerUnconfirmed(p *Part) (left int) {
-	left, last, guards := h.lowerUnconfirmedStep(p)
+func (h *hold) lowerUnconfirmed() (left int) {
+	left, last, guards := h.lowerUnconfirmedStep()
 	if last {
 		defer h.lockState.engine.workers.Spawn(h.clear)
 	}
@@ -86,13 +99,9 @@ func (h *hold) lowerUnconfirmed(p *Part) (left int) {
 	return left
 }
 
-func (h *hold) lowerUnconfirmedStep(p *Part) (left int, last bool, guards guard.Ends) {
+func (h *hold) lowerUnconfirmedStep() (left int, last bool, guards guard.Ends) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	if p != nil && !p.hasLocked(h) { // since the caller has looked it up
-		return h.Count(), false, nil
-	}
-	p.uncountLocked(h)
 	left, last, guards = h.endOneLocked()
 	if last {
 		h.Field().Unwant() // the request of the other goroutine may set a lease, also after clear
@@ -118,7 +127,7 @@ func (r releasing) run(ctx context.Context, wait send.Wait) error {
 	case err != nil:
 		err = r.lockState.unconfirmed(err)
 	}
-	e.observeRelease(ctx, r.hold, r.count, err)
+	e.observeRelease(ctx, r.hold, r.count, err, r.unused)
 	return err
 }
 
@@ -134,9 +143,10 @@ func (r releasing) wasGivenUp() bool {
 // foundGone ends and reports a hold whose record the release did not find in Redis, and returns the loss.
 func (r releasing) foundGone(why error) error {
 	gone := r.whyGone()
-	if r.count > 0 {
+	switch {
+	case r.count > 0:
 		r.lose(gone)
-	} else {
+	case !r.unused:
 		e := r.lockState.engine
 		e.tellLoss(r.subject(), r.age(), LossError(gone), gone)
 	}
@@ -225,20 +235,24 @@ type releasedOne struct {
 	loss    error // why the hold had been lost before; nil if it had not
 	done    bool  // no request is needed; if it is false, the caller has the owner mutex of the hold
 	lowered bool  // the hold count was decremented
+	unused  bool  // as in Engine.GiveBack
 }
 
-// releaseOne decrements the hold count of the hold that o has on kind, for a caller with the part p, which may be nil. If
+// releaseOne decrements the hold count of the hold that o has on kind. If
 // another goroutine of o uses the hold, it waits as op allows; if op is nil, it returns send.ErrTimeUp instead.
-func (s *lockState) releaseOne(op *waitOptions, kind contract.Lock, o Owner, p *Part) (g releasedOne, err error) {
-	c := ownerCall{kind: kind, owner: o, part: p} // it also ends a hold whose lease has expired
+func (s *lockState) releaseOne(
+	op *waitOptions, kind contract.Lock, o Owner, unused bool,
+) (g releasedOne, err error) {
+	g.unused = unused
+	c := ownerCall{kind: kind, owner: o} // it also ends a hold whose lease has expired
 	returned := false
 	defer func() {
 		if !returned {
-			s.abandonRelease(&g, kind, o, p)
+			s.abandonRelease(&g, kind, o)
 		}
 	}()
 	err = c.run(s, op, func(h *hold) *effect {
-		if guards := g.releaseLocked(h, p); len(guards) > 0 {
+		if guards := g.releaseLocked(h); len(guards) > 0 {
 			return &effect{guards: guards}
 		}
 		return nil
@@ -249,11 +263,11 @@ func (s *lockState) releaseOne(op *waitOptions, kind contract.Lock, o Owner, p *
 
 // abandonRelease finishes a releaseOne during which code of the user has panicked, or ended the goroutine. The caller
 // has the owner mutex no more, and does not unlock again, so the hold count is decremented all the same.
-func (s *lockState) abandonRelease(g *releasedOne, kind contract.Lock, o Owner, p *Part) {
+func (s *lockState) abandonRelease(g *releasedOne, kind contract.Lock, o Owner) {
 	switch {
 	case !g.lowered:
-		if h := s.findFor(kind.Traits().ID, o, p); h != nil {
-			h.lowerUnconfirmed(p)
+		if h := s.find(kind.Traits().ID, o); h != nil {
+			h.lowerUnconfirmed()
 		}
 	case g.count == 0 && !g.done:
 		s.engine.workers.Spawn(g.hold.clear)
@@ -263,15 +277,17 @@ func (s *lockState) abandonRelease(g *releasedOne, kind contract.Lock, o Owner, 
 // releaseLocked is a step of releaseOne. It returns guards that have to be canceled before the next step, if there are
 // any. The guards of the hold are canceled in two parts: those that there are before a hand-off are canceled before the
 // successor holds the lock, while the hold still does. It may be lost meanwhile.
-func (g *releasedOne) releaseLocked(h *hold, p *Part) (guards guard.Ends) {
+func (g *releasedOne) releaseLocked(h *hold) (guards guard.Ends) {
 	if g.hold == nil {
 		g.hold = h
-		if guards = h.beforeHandOffLocked(); len(guards) > 0 {
+		if g.unused {
+			h.endMinHoldLocked()
+		} else if guards = h.beforeHandOffLocked(); len(guards) > 0 {
 			return guards
 		}
 	}
 	if !g.lowered {
-		if guards = g.lowerLocked(p); len(guards) > 0 {
+		if guards = g.lowerLocked(); len(guards) > 0 {
 			return guards
 		}
 	}
@@ -292,21 +308,20 @@ func (h *hold) beforeHandOffLocked() (guards guard.Ends) {
 	return guards
 }
 
-// lowerLocked decrements the hold count for a caller with the part p, which may be nil, and has the owner mutex. When
+// lowerLocked decrements the hold count for a caller that has the owner mutex. When
 // the count reaches zero, it hands the lock off, or ends the hold in this process. It returns guards to cancel.
-func (g *releasedOne) lowerLocked(p *Part) (guards guard.Ends) {
+func (g *releasedOne) lowerLocked() (guards guard.Ends) {
 	h := g.hold
-	p.uncountLocked(h)
 	g.lowered = true
-	left, last, guards := h.passOnLocked()
+	left, last, guards := h.passOnLocked(!g.unused)
 	g.count, g.loss = left, h.loss
 	g.done = g.loss == nil && left == 0 && !last
 	return guards
 }
 
-// passOnLocked hands the lock off, or else is endOneLocked.
-func (h *hold) passOnLocked() (left int, last bool, guards guard.Ends) {
-	if h.handOffLocked() {
+// passOnLocked hands the lock off if it may, or else is endOneLocked.
+func (h *hold) passOnLocked(mayHandOff bool) (left int, last bool, guards guard.Ends) {
+	if mayHandOff && h.handOffLocked() {
 		return 0, false, nil
 	}
 	return h.endOneLocked()
@@ -333,9 +348,9 @@ func (h *hold) endOneLocked() (left int, last bool, guards guard.Ends) {
 	return 0, last, h.guards.Take()
 }
 
-// observeRelease reports that the hold count of h was lowered to left, unless the hold was lost before.
-func (e *Engine) observeRelease(ctx context.Context, h *hold, left int, err error) {
-	if e.Observed && h.lossOf() == nil {
+// observeRelease reports that the hold count of h was lowered to left, unless the hold was lost before, or was not used.
+func (e *Engine) observeRelease(ctx context.Context, h *hold, left int, err error, unused bool) {
+	if e.Observed && !unused && h.lossOf() == nil {
 		e.Events.Released(ctx, h.subject(), h.age(), left, err)
 	}
 }

@@ -119,7 +119,7 @@ func TestEngineGrantOfAnInheritedPlaceIsRolledBackAfterAnOutage(t *testing.T) {
 		s.locked(func() { h = s.newHoldLocked(l, holdKey{"", 1}, nil) })
 		r := new(recordBackend)
 		r.begin(&waitOptions{Wait: send.Wait{Ctx: context.Background()}}, r, target{hold: h})
-		s.locked(func() { require.NoError(t, r.targets[0].prepareLocked(&Request{Wait: forever}, nil)) })
+		s.locked(func() { require.NoError(t, r.target.prepareLocked(&Request{Wait: forever})) })
 		r.place = place{lock: l, field: h.Field(), lease: time.Hour}
 		r.leftovers.Inherits(0)
 		e.redis.Set(func() {
@@ -301,7 +301,7 @@ func TestUnconfirmedUnlockForgetsAHoldThatNobodyUses(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		s := e.retain("x")
-		assert.ErrorIs(t, s.releaseUnconfirmed(context.Background(), newFakeLock(e.redis, "x"), 1, nil, io.EOF), io.EOF)
+		assert.ErrorIs(t, s.releaseUnconfirmed(context.Background(), newFakeLock(e.redis, "x"), 1, io.EOF, false), io.EOF)
 		s.release()
 		synctest.Wait()
 		e.assertFree()
@@ -488,7 +488,7 @@ func TestHoldIsForgottenIfTheNextGoroutineOfItsOwnerLeaves(t *testing.T) {
 		next, err := h.enterHoldStep(e.waitOptionsFor(ctx))
 		require.NoError(t, err)
 		h.unlockHold()
-		require.Error(t, s.releaseUnconfirmed(ctx, l, 1, nil, send.ErrTimeUp))
+		require.Error(t, s.releaseUnconfirmed(ctx, l, 1, send.ErrTimeUp, false))
 		require.Error(t, endTurn(next.waiter, nil, send.ErrTimeUp))
 		time.Sleep(time.Second)
 		assert.Zero(t, e.holds())

@@ -11,37 +11,25 @@ package engine
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // A rollbacker removes what requests of this process may have left in Redis.
 type rollbacker struct{ *Engine }
 
-// rollBack calls rollBackAll on another goroutine, so that a caller that has given up need not wait for it. done is
-// closed when the rollback has ended.
-func (e rollbacker) rollBack(ctx context.Context, targets []target, unknown int) (done <-chan struct{}) {
+// rollBack calls undo on another goroutine, so that a caller that has given up need not wait for it. done is closed when
+// the rollback has ended.
+func (e rollbacker) rollBack(ctx context.Context, t target, unknown int) (done <-chan struct{}) {
 	ended := make(chan struct{})
 	e.workers.Spawn(func() {
 		defer close(ended)
-		e.rollBackAll(ctx, targets, unknown)
+		e.undo(ctx, t.hold.commands(), t.Attempt, unknown)
 	})
 	return ended
-}
-
-// rollBackAll rolls back the attempts of all targets at the same time.
-func (e rollbacker) rollBackAll(ctx context.Context, targets []target, unknown int) {
-	var all sync.WaitGroup
-	for _, t := range targets[1:] {
-		waitgroup.Go(&all, func() { e.undo(ctx, t.hold.commands(), t.Attempt, unknown) })
-	}
-	e.undo(ctx, targets[0].hold.commands(), targets[0].Attempt, unknown)
-	all.Wait()
 }
 
 const (
@@ -164,44 +152,35 @@ func (e rollbacker) rollBackSoon(kind contract.Record, a contract.Attempt) {
 	e.workers.Spawn(func() { e.undo(context.Background(), kind, a, 0) })
 }
 
-// callersLeft notes that the callers of an attempt on targets have left while some of its tries may still run. orphans
-// is the number of those whose outcome will be known later, and lost reports whether there are others.
-func (e rollbacker) callersLeft(targets []target, orphans int, lost bool) {
-	for i := range targets {
-		e.late.Left(targets[i].Field, targets[i].effect(), orphans, lost)
-	}
+// callersLeft notes that the caller of the attempt t has left while some of its tries may still run. orphans is the number
+// of those whose outcome will be known later, and lost reports whether there are others.
+func (e rollbacker) callersLeft(t *target, orphans int, lost bool) {
+	e.late.Left(t.Field, t.effect(), orphans, lost)
 }
 
-// heard notes the outcome of a try of an attempt on targets whose callers have left, which ended with err. It returns
-// the calls that remove tombstones which are no longer needed.
-func (e rollbacker) heard(targets []target, err error) (drops []send.Call) {
-	for i := range targets {
-		t := &targets[i]
-		if drop := e.late.Heard(t.Field, t.effect(), !send.MayRunLater(err)); drop.Script != nil {
-			drops = append(drops, drop)
-		}
-		t.hold.mayLast(t.Lease, err) // if it is a re-entry; a grant that nobody keeps is rolled back
-	}
-	return drops
+// heard notes the outcome of a try of the attempt t whose caller has left, which ended with err. It returns the call that
+// removes a tombstone which is no longer needed, if there is one.
+func (e rollbacker) heard(t *target, err error) (drop send.Call) {
+	drop = e.late.Heard(t.Field, t.effect(), !send.MayRunLater(err))
+	t.hold.mayLast(t.Lease, err) // if it is a re-entry; a grant that nobody keeps is rolled back
+	return drop
 }
 
 // buried notes that Redis has a tombstone of field, which has ended. The tombstone is removed as soon as no try with
 // this field can run any more.
 func (e rollbacker) buried(kind contract.Record, field string) {
 	if drop := kind.Unbury(field); e.late.Buried(field, drop) && drop.Script != nil {
-		e.workers.Spawn(func() { e.unburyAll([]send.Call{drop}) })
+		e.workers.Spawn(func() { e.unbury(drop) })
 	}
 }
 
-// unburyAll removes tombstones. It sends each request once: a tombstone that stays because Redis does not answer costs
-// other scripts hardly anything, and expires.
-func (e rollbacker) unburyAll(drops []send.Call) {
-	for _, drop := range drops {
-		if e.sender.Degraded() {
-			return // without the optional keys there are no tombstones
-		}
-		w := send.Wait{Ctx: context.Background(), Closed: e.closed, Background: true}
-		w.Deadline = time.Now().Add(send.ResendTime)
-		_ = e.sender.Once(&w, send.Request{Call: drop})
+// unbury makes the call that removes a tombstone, if there is one. It sends the request once: a tombstone that stays
+// because Redis does not answer costs other scripts hardly anything, and expires.
+func (e rollbacker) unbury(drop send.Call) {
+	if drop.Script == nil || e.sender.Degraded() { // without the optional keys there are no tombstones
+		return
 	}
+	w := send.Wait{Ctx: context.Background(), Closed: e.closed, Background: true}
+	w.Deadline = time.Now().Add(send.ResendTime)
+	_ = e.sender.Once(&w, send.Request{Call: drop})
 }

@@ -52,7 +52,5 @@ func (x setting) asked(answer *send.Answer) {
 
 // HandleOrphan handles the answer to a try that came too late for the caller.
 func (x setting) HandleOrphan(_ time.Time, _ any, err error) {
-	if drop := x.late.Heard(x.field, x.effect(), !send.MayRunLater(err)); drop.Script != nil {
-		rollbacker{x.Engine}.unburyAll([]send.Call{drop})
-	}
+	rollbacker{x.Engine}.unbury(x.late.Heard(x.field, x.effect(), !send.MayRunLater(err)))
 }

@@ -92,7 +92,7 @@ func (e *Engine) Holds(ctx context.Context, kind contract.Lock) bool {
 	}
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	h := s.findFor(kind.Traits().ID, OwnerOf(ctx), partOf(ctx))
+	h := s.find(kind.Traits().ID, OwnerOf(ctx))
 	if h == nil {
 		return false
 	}
@@ -125,7 +125,7 @@ func (s *lockState) addHeld(held *stillHeld) {
 			continue
 		}
 		if held.count++; len(held.some) < mostLogged {
-			held.some = append(held.some, fmt.Sprintf("%s by %v", send.CutName(h.lock.Traits().Name), h.owner))
+			held.some = append(held.some, fmt.Sprintf("%s by %v", send.CutName(h.lock.Traits().Name), h.owner.principal()))
 		}
 	}
 }

@@ -20,22 +20,17 @@ import (
 // A oneLock is the part that all backends of one lock share.
 type oneLock struct {
 	acquireOp
-	state  [1]*lockState // memory for names and targets
-	target [1]target
 }
 
 // begin begins an operation with the backend b for t. The caller has the owner mutex of its hold.
 func (o *oneLock) begin(op *waitOptions, b backend, t target) {
-	h := t.hold
-	o.acquireOp = acquireOp{waitOptions: *op, engine: h.lockState.engine, backend: b}
-	o.state[0], o.target[0] = h.lockState, t
-	o.states, o.targets = o.state[:], o.target[:]
+	o.acquireOp = acquireOp{waitOptions: *op, engine: t.hold.lockState.engine, backend: b, target: t}
 }
 
 // bypassesQueue reports whether the caller contends without having passed the local queue: for a semaphore, or because
 // Redis has not answered the caller at the front of the queue.
 func (o *oneLock) bypassesQueue() bool {
-	h := o.targets[0].hold
+	h := o.target.hold
 	if o.NoWait || h.queue != nil {
 		return false
 	}
@@ -63,15 +58,15 @@ func (o *oneLock) enter(asksLocked func()) error {
 
 // enterStep is a step of enter. yields reports whether other processes may still have to go first.
 func (o *oneLock) enterStep(asksLocked func(), yields bool) (todo *effect) {
-	o.states.Lock()
-	defer o.states.Unlock()
+	o.target.hold.lockState.Lock()
+	defer o.target.hold.lockState.Unlock()
 	switch {
 	case o.bypass:
 		o.bypass = false
-	case !o.targets[0].hold.tryQueueLocked():
-		return &effect{queues: o.targets, states: o.states}
+	case !o.target.hold.tryQueueLocked():
+		return &effect{queue: o.target.hold}
 	case yields:
-		if d := (entrance{o.engine}).yieldLocked(o.targets); d > 0 && o.HasTime(d) {
+		if d := (entrance{o.engine}).yieldLocked(o.target.hold); d > 0 && o.HasTime(d) {
 			return &effect{pause: d}
 		}
 	}
@@ -95,9 +90,6 @@ func (o *oneLock) rejoinQueue(in target) error {
 	return o.Over()
 }
 
-// present returns targets: the only hold of the operation stays the same.
-func (o *oneLock) present(targets []target, _ bool) []target { return targets }
-
 // A recordBackend is the backend of one lock that has a record.
 type recordBackend struct {
 	oneLock
@@ -109,7 +101,7 @@ func (r *recordBackend) admit() error {
 	if err := r.enter(r.takePlaceLocked); err != nil {
 		return err
 	}
-	r.targets = withCounterparts(r.targets)
+	r.target.nameCounterpart()
 	return nil
 }
 
@@ -124,7 +116,7 @@ func (r *recordBackend) ask(lastReply time.Time) (Answer, error) {
 }
 
 func (r *recordBackend) await(res Answer) (Answer, error) {
-	in := r.targets[0]
+	in := r.target
 	r.fitted, r.cause = true, nil
 	switch {
 	case in.hold.lock.Traits().Permits() > res.Total && res.Total > 0 && !r.NoWait:
@@ -164,7 +156,7 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 // does need not wait behind it. In Redis its place lets them go first, too: see fits in internal/lua/permit.lua. The
 // place is that of the caller until the next one of this process joins the line, which replaces it.
 func (r *recordBackend) stepAside() {
-	h := r.targets[0].hold
+	h := r.target.hold
 	h.leaveQueue()
 	r.cause = send.Invalid("%d permits at once: the semaphore has fewer in Redis", h.lock.Traits().Permits())
 	if r.aside = true; r.number == 0 {
@@ -176,7 +168,7 @@ func (r *recordBackend) stepAside() {
 // caller is in the queue, stepBack returns false: then the caller has to wait behind it, at the position that stepAside
 // has noted.
 func (r *recordBackend) stepBack() bool {
-	h := r.targets[0].hold
+	h := r.target.hold
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	q := h.lockState.queueLocked(h.half())
@@ -196,14 +188,14 @@ func (r *recordBackend) rollback(_ Answer, err error, returned bool) {
 	if r.leftovers.MayBeEnqueued() && err != errRestart && r.leavePlace() {
 		return
 	}
-	t := r.targets[0]
+	t := r.target
 	t.Lease = max(t.Lease, r.place.lease) // the place may have been granted a longer lease
-	r.rollBack([]target{t}, failed, err)
+	r.rollBack(t, failed, err)
 }
 
 // chooseDelivery sets in the attempt whether the caller waits in the line, and how it is notified of a grant.
 func (r *recordBackend) chooseDelivery() {
-	t := r.targets[0]
+	t := &r.target
 	if t.hold.commands().Grants(t.Attempt) == "" {
 		return
 	}
@@ -214,21 +206,15 @@ func (r *recordBackend) chooseDelivery() {
 	case t.HoldCount > 1 || t.NoWait || t.hold.hasCounterpart():
 		t.Delivery = contract.Barge
 	case !r.aside && r.bypassesQueue(): // the place in the line is that of the caller at the front of the local queue
-	case r.subscription.hearsGrants(t):
+	case r.subscription.hearsGrants(*t):
 		t.Delivery = contract.Push
 	case r.subscription.isRefused():
 		t.Delivery = contract.Poll
 	}
-	first := r.place.field == nil
 	t.Asked, t.Waits = r.place.asks(time.Now()), r.fitted
 	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.hold.Field(), max(r.place.lease, t.Lease)
 	if t.Delivery == contract.Push || t.Delivery == contract.Poll {
 		r.leftovers.MayEnqueue()
-	}
-	if first {
-		r.targets[0] = t
-	} else {
-		r.targets = []target{t} // a new slice: an abandoned attempt still reads the old one
 	}
 }
 
@@ -237,8 +223,8 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 	if !r.leftovers.MayBeEnqueued() {
 		return res, false
 	}
-	g, ok := ParseLineGrant(r.subscription.message(), r.targets[0].hold.lock.Traits().Suffix)
-	t := r.targets[0]
+	g, ok := ParseLineGrant(r.subscription.message(), r.target.hold.lock.Traits().Suffix)
+	t := r.target
 	sent := r.place.sentAt(g.Asked)
 	switch {
 	case !ok, g.Field != t.Field, sent.IsZero():
@@ -263,9 +249,9 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 // shorter lease gets a place of its own, because the grant for the old place would last longer than its lease. So does
 // a caller that wants another number of permits of a semaphore, because the field of the old place tells that number.
 func (r *recordBackend) takePlaceLocked() {
-	t := r.targets[0]
+	t := r.target
 	s := t.hold.lockState
-	r.asksLocked(r.targets, send.MinWait)
+	r.asksLocked(send.MinWait)
 	q := t.hold.queue
 	if q == nil || q.place == nil || t.HoldCount > 1 {
 		return
@@ -292,16 +278,14 @@ func (r *recordBackend) takePlaceLocked() {
 
 // useFieldLocked makes the caller use field in its attempts from now on.
 func (r *recordBackend) useFieldLocked(field *tenancy.Field) {
-	t := r.targets[0]
-	t.hold.asksLocked(field)
-	t.Field = field.ID
-	r.targets = []target{t}
+	r.target.hold.asksLocked(field)
+	r.target.Field = field.ID
 }
 
 // leavePlace leaves the place in the line of a caller that gives up to the next caller of this process. It reports
 // whether it has done so.
 func (r *recordBackend) leavePlace() bool {
-	t := r.targets[0]
+	t := r.target
 	s := t.hold.lockState
 	s.Lock()
 	defer s.Unlock()

@@ -29,27 +29,19 @@ func (e slowHost) newWatch() *slow.Watch[*hold] {
 	}, e)
 }
 
-// noteStacks notes the stack of a call of o that has acquired locks, for the holds that it has begun. It is called on
-// the goroutine of the caller, by Engine.Acquire and Engine.Attach.
-func (e *Engine) noteStacks(locks []contract.Lock, o Owner) {
-	if e.HoldWarning == 0 {
+// noteStack notes the stack of a call of o that has acquired kind, if that has begun a hold. It is called on the
+// goroutine of the caller, by Engine.Attach and Engine.Acquire, or when a Report is told.
+func (e *Engine) noteStack(kind contract.Lock, o Owner) {
+	if e.HoldWarning == 0 || kind.Traits().Lasting {
 		return
 	}
 	var counters [mostFrames]uintptr
-	stack := slices.Clone(counters[:runtime.Callers(3, counters[:])]) // the caller of Engine.Acquire comes first
-	for _, l := range locks {
-		if !l.Traits().Lasting {
-			e.noteStack(l.Traits().ID, o, stack)
-		}
-	}
-}
-
-func (e *Engine) noteStack(id contract.LockID, o Owner, stack []uintptr) {
-	s := e.retain(id.Name)
+	stack := slices.Clone(counters[:runtime.Callers(3, counters[:])])
+	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()
-	if h := s.holds.get(holdKey{id.Half, o}); h != nil && h.Holds() {
+	if h := s.holds.get(holdKey{kind.Traits().ID.Half, o}); h != nil && h.Holds() {
 		e.slow.Note(h, stack)
 	}
 }
@@ -124,7 +116,9 @@ func heldSince(h *hold) time.Duration { return max(h.since, h.record.answeredAt)
 
 func (slowHost) Name(h *hold) string { return h.lock.Traits().Name }
 
-func (e slowHost) Owner(h *hold) string { return fmt.Sprintf("%v of %s", h.owner, e.process()) }
+func (e slowHost) Owner(h *hold) string {
+	return fmt.Sprintf("%v of %s", h.owner.principal(), e.process())
+}
 
 func (e slowHost) Holder(ctx context.Context, h *hold) string {
 	if e.Engine.Holder == nil {

@@ -3,6 +3,7 @@ package engine
 // Spans: what a call that acquires locks tells the Observer. See events.go for the rules.
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -12,25 +13,22 @@ import (
 
 // A span is one call that acquires locks, as events describe it. It is nil if there is no Observer.
 type span struct {
-	engine  *Engine
-	ctx     context.Context
-	locks   []Subject
-	began   time.Time
-	path    Path
-	targets []target // one for each lock; empty: the lock was handed off
-	token   int64    // of a hold that was handed off to the call
+	engine *Engine
+	ctx    context.Context
+	lock   Subject
+	began  time.Time
+	path   Path
+	count  int   // the hold count that the call has asked for; 0: the lock was handed off
+	hold   *hold // count: whose token is reported
+	token  int64 // of a hold that was handed off to the call
 }
 
-// startSpan begins the span of a call of o for the locks bs.
-func startSpan[L contract.Lock](e *Engine, ctx context.Context, bs []L, o Owner) *span {
+// startSpan begins the span of a call of o for kind.
+func startSpan(e *Engine, ctx context.Context, kind contract.Lock, o Owner) *span {
 	if !e.Observed {
 		return nil
 	}
-	s := &span{engine: e, ctx: ctx, began: time.Now(), path: pathImmediate}
-	for _, b := range bs {
-		s.locks = append(s.locks, subjectOf(b, o))
-	}
-	return s
+	return &span{engine: e, ctx: ctx, lock: subjectOf(kind, o), began: time.Now(), path: pathImmediate}
 }
 
 // waits notes that the caller is about to wait for another owner.
@@ -39,9 +37,7 @@ func (s *span) waits() {
 		return
 	}
 	s.path = pathQueue
-	for _, l := range s.locks {
-		s.engine.Events.Waiting(s.ctx, l)
-	}
+	s.engine.Events.Waiting(s.ctx, s.lock)
 }
 
 // ends notes what has ended a wait. The last path that was noted is reported.
@@ -51,10 +47,10 @@ func (s *span) ends(path Path) {
 	}
 }
 
-// asked notes the targets of the call.
-func (s *span) asked(targets []target) {
+// asked notes the last attempt of the call.
+func (s *span) asked(t *target) {
 	if s != nil {
-		s.targets = targets
+		s.count, s.hold = t.HoldCount, t.hold
 	}
 }
 
@@ -62,7 +58,7 @@ func (s *span) asked(targets []target) {
 // it has begun again since.
 func (s *span) handedOff(token int64) {
 	if s != nil {
-		s.targets, s.token = nil, token
+		s.count, s.token = 0, token
 	}
 }
 
@@ -72,17 +68,22 @@ func (s *span) finish(err error) {
 		return
 	}
 	waited, events := time.Since(s.began), s.engine.Events
-	for i, l := range s.locks {
-		switch {
-		case err == send.ErrTimeUp:
-			events.GaveUp(s.ctx, l, s.path != pathImmediate, waited, nil)
-		case err != nil:
-			events.GaveUp(s.ctx, l, s.path != pathImmediate, waited, err)
-		case len(s.targets) == 0:
-			events.Acquired(s.ctx, l, s.path, waited, 1, s.token)
-		default:
-			t := s.targets[i]
-			events.Acquired(s.ctx, l, s.path, waited, t.HoldCount, t.hold.token)
-		}
+	switch {
+	case err == send.ErrTimeUp:
+		events.GaveUp(s.ctx, s.lock, s.path != pathImmediate, waited, nil)
+	case err != nil:
+		events.GaveUp(s.ctx, s.lock, s.path != pathImmediate, waited, err)
+	case s.count == 0:
+		events.Acquired(s.ctx, s.lock, s.path, waited, 1, s.token)
+	default:
+		events.Acquired(s.ctx, s.lock, s.path, waited, s.count, s.hold.token)
+	}
+}
+
+// drop is finish for an outcome that the caller does not keep: the Observer hears of it only if it has heard that the call
+// waits.
+func (s *span) drop(err error) {
+	if s != nil && s.path != pathImmediate {
+		s.finish(cmp.Or(err, send.ErrTimeUp))
 	}
 }

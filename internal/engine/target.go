@@ -24,14 +24,14 @@ type target struct {
 
 // prepareLocked sets the attempt of t. It returns an error if the owner may make none: if its hold was lost, or would
 // get too high a hold count.
-func (t *target) prepareLocked(r *Request, p *Part) error {
+func (t *target) prepareLocked(r *Request) error {
 	h := t.hold
 	e := h.lockState.engine
 	if h.Field() == nil {
 		h.newField()
 	}
 	if h.IsLost() { // before all other reasons: the owner hears of it by this call
-		return h.reportLossLocked(p)
+		return h.reportLossLocked()
 	}
 	if l := h.lock.Traits(); l.MaxHoldCount > 0 && h.Count() >= l.MaxHoldCount {
 		return l.TooMany
@@ -39,7 +39,7 @@ func (t *target) prepareLocked(r *Request, p *Part) error {
 	t.Attempt = contract.Attempt{Field: h.Field().ID, Lease: r.Lease, HoldCount: h.Count() + 1, Renewed: r.Lease == 0}
 	if h.Asks() {
 		t.NoWait = r.Wait == 0
-		t.Lease = h.lock.Traits().Limits.Cut(cmp.Or(max(r.Lease, r.LeastLease), e.WatchdogTimeout))
+		t.Lease = h.lock.Traits().Limits.Cut(cmp.Or(r.Lease, e.WatchdogTimeout))
 	} else {
 		t.Renewed = t.Renewed || e.watchdog.Renews(&h.record.lease)
 		if t.Renewed {
@@ -64,7 +64,7 @@ func (t *target) mayLastLocked(now, longest time.Duration) {
 }
 
 // acquiredLocked notes that the attempt of t was granted, and that its owner holds the lock from now on.
-func (t *target) acquiredLocked(token int64, res Answer) {
+func (t *target) acquiredLocked(res Answer) {
 	h, sent := t.hold, res.Sent
 	e := h.lockState.engine
 	if !h.Asks() {
@@ -83,7 +83,7 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 		}
 		q.policy.Acquired(now)
 	}
-	h.token, h.record.tokens = token, newTokenBlock(token, res.Following)
+	h.token, h.record.tokens = res.Token, newTokenBlock(res.Token, res.Following)
 	limit := limitOf(h.lock.Traits().Limits, e.watchdog.At(sent))
 	if res.limits != nil {
 		h.keepUntil, limit = res.limits.keepUntil, res.limits.limit
@@ -99,59 +99,44 @@ func (t *target) effect() late.Effect {
 	return late.Effect{Acquires: t.HoldCount <= 1, Lease: t.Lease}
 }
 
-// rollbackOf returns the attempt of t with which the same script rolls it back if another lock is busy.
-func (t *target) rollbackOf() contract.Attempt {
-	a := t.Attempt
-	a.Share = t.hold.lockState.engine.shareTime()
-	return a
+// readResult reads the answer to the attempt of t.
+func (t *target) readResult(answer *send.Answer) (Answer, error) {
+	res := Answer{Sent: answer.Sent}
+	r, err := answer.Reply()
+	if err == nil {
+		res.Outcome, err = t.hold.commands().ReadReply(t.Attempt, r)
+		if res.Differs {
+			t.hold.lockState.engine.OnDifference(t.hold.lock, res.Stored)
+		}
+	}
+	if err != nil && answer.Err == nil && send.MayHaveRun(err) {
+		answer.Unknown++
+	}
+	return res, err
 }
 
-// enoughValidityLeft reports whether enough is left of the leases that the last request has asked for, which was sent
+// enoughValidityLeft reports whether enough is left of the lease that the last request has asked for, which was sent
 // the time took ago. asked is the number of requests so far in this attempt. A smaller rest is enough (lease.Suffices)
 // of a lease that is not renewed, if the caller has asked for it twice, or if MaxHold allows no longer one.
-func (e *Engine) enoughValidityLeft(targets []target, took time.Duration, asked int) bool {
-	for _, t := range targets {
-		whole := lease.Validity(t.Lease)
-		left := whole - took
-		if t.HoldCount > 1 {
-			left = max(left, e.watchdog.Left(&t.hold.record.lease))
-		}
-		if !lease.EnoughValidityLeft(left, whole, t.Renewed) &&
-			(asked < 2 && !t.cut || !lease.Suffices(left, whole, t.Renewed && !t.cut)) {
-			return false
-		}
+func (e *Engine) enoughValidityLeft(t *target, took time.Duration, asked int) bool {
+	whole := lease.Validity(t.Lease)
+	left := whole - took
+	if t.HoldCount > 1 {
+		left = max(left, e.watchdog.Left(&t.hold.record.lease))
 	}
-	return true
+	return lease.EnoughValidityLeft(left, whole, t.Renewed) ||
+		(asked >= 2 || t.cut) && lease.Suffices(left, whole, t.Renewed && !t.cut)
 }
 
-// confirmLocked notes that all targets were granted and that their owner holds them. It returns an error if the owner
-// cannot keep one of the holds: see lossLocked.
-func confirmLocked(targets []target, p *Part, res Answer) error {
-	if err := lossLocked(targets, p); err != nil {
-		return err
+// confirmLocked notes that t was granted and that its owner holds the lock. It returns an error if the owner cannot keep
+// the hold.
+func (t *target) confirmLocked(res Answer) error {
+	switch h := t.hold; {
+	case h.IsLost() || h.isOver(): // now, or while the attempt was under way
+		return cmp.Or(h.reportLossLocked(), errRestart)
+	case h.Asks() && h.lockState.closed:
+		return send.ErrClosed
 	}
-	for i, t := range targets {
-		token := res.Token
-		if res.tokens != nil {
-			token = res.tokens[i]
-		}
-		t.acquiredLocked(token, res)
-		p.countLocked(t.hold)
-	}
+	t.acquiredLocked(res)
 	return nil
-}
-
-// lossLocked returns why the caller cannot keep the targets although they were granted, or nil. A loss comes first,
-// because no other call of the owner returns it.
-func lossLocked(targets []target, p *Part) error {
-	var loss, other error
-	for _, t := range targets {
-		switch h := t.hold; {
-		case h.IsLost() || h.isOver(): // now, or while the attempt was under way
-			loss, other = cmp.Or(loss, h.reportLossLocked(p)), cmp.Or(other, errRestart)
-		case h.Asks() && h.lockState.closed:
-			other = cmp.Or(other, send.ErrClosed)
-		}
-	}
-	return cmp.Or(loss, other)
 }

@@ -11,7 +11,6 @@ package engine
 import (
 	"time"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/tenancy"
 )
 
@@ -82,29 +81,13 @@ func (h *hold) lostLocked(ranOut bool) { h.doneLocked(h.Holds(), h.Lost(ranOut))
 // reportedLocked notes that an acquire returns the loss of h to its owner, if it was lost.
 func (h *hold) reportedLocked() { h.doneLocked(false, h.Reported()) }
 
-// asideLocked notes that the owner of h, which has not heard of the loss, has a newer hold beside it.
-func (h *hold) asideLocked() { h.doneLocked(false, h.SetAside()) }
-
 // endedLocked notes that the owner of h has released the lock.
 func (h *hold) endedLocked() { h.doneLocked(h.Holds(), h.Ended()) }
 
-// wakeOwnerLocked wakes the callers of the owner of h that wait for the same lock in a multi-acquire, and those that
-// wait for its counterpart. Now that the owner holds the lock, Redis grants or refuses their attempts at once.
+// wakeOwnerLocked wakes the caller of the owner of h that waits for its counterpart. Now that the owner holds the lock,
+// Redis grants or refuses its attempt at once.
 func (s *lockState) wakeOwnerLocked(h *hold) {
-	counterpart := h.lock.Traits().Counterpart
-	if len(s.multis) > 0 { // as a rule there are none, and to look for a key takes longer
-		s.wakeMultiLocked(h.key())
-		if counterpart != (contract.LockID{}) {
-			s.wakeMultiLocked(holdKey{counterpart.Half, h.owner})
-		}
-	}
 	if other := h.counterpartLocked(); other != nil && other.Wanted() {
 		wakeCaller(other.changed)
-	}
-}
-
-func (s *lockState) wakeMultiLocked(key holdKey) {
-	for _, signal := range s.multis[key] {
-		wakeCaller(signal)
 	}
 }

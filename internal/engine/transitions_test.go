@@ -21,7 +21,6 @@ func TestImpossibleEventEndsTheHoldAsLost(t *testing.T) {
 		"reentered": (*hold).reenteredLocked,
 		"lost":      func(h *hold) { h.lostLocked(false) },
 		"ran out":   func(h *hold) { h.lostLocked(true) },
-		"aside":     (*hold).asideLocked,
 		"ended":     (*hold).endedLocked,
 	} {
 		h := &hold{claim: claim{lockState: &lockState{engine: new(Engine)}}}

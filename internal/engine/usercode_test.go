@@ -405,23 +405,6 @@ func TestFaultyGuardDoesNotStopTheWatchdog(t *testing.T) {
 	}
 }
 
-// The context of KeepLease has a fault while its request is under way, and Redis runs the request. When the hold has
-// expired, the record is deleted, which would last for as long as the request has asked for.
-func TestRecordIsDeletedAfterAKeepLeaseWithAFaultyContext(t *testing.T) {
-	eachFault(t, func(t *testing.T, says any) {
-		synctest.Test(t, func(t *testing.T) {
-			e, u := joinBubbleEngine(t, fakeredis.New(), "client"), &faultyUser{t: t, says: says}
-			l := newFakeLock(e.redis, "x")
-			ok, err := e.lockWith(t.Context(), 1, leased(5*time.Second))
-			require.NoError(t, err)
-			require.True(t, ok)
-			u.dies(func() { _ = e.KeepLease(u.context(), []contract.Lock{l}, 1, time.Hour, time.Time{}) })
-			time.Sleep(2 * time.Minute)
-			e.assertFree("the record that nobody holds")
-		})
-	})
-}
-
 // Shutdown cancels a guard whose context has a fault. The next Shutdown ends with the last Unlock.
 func TestShutdownAfterOneWithAFaultyGuard(t *testing.T) {
 	withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {

@@ -21,6 +21,8 @@ type Vote interface {
 	Ask(w *send.Wait, a contract.Attempt) (Answer, Refusal, error)
 	// Over reports whether the hold was released or lost, so that another attempt needs a new Vote.
 	Over() bool
+	// Owner returns the owner that the hold has at the nodes.
+	Owner() Owner
 	// Listen listens for the releases at the nodes that a Refusal lists as Taken.
 	Listen(taken []int) []*wake.Listener
 	// Lower lowers the hold count to count, and releases the hold if count is 0. It does not block. settled waits until

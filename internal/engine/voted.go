@@ -13,6 +13,10 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
+// settleTime is how long a caller waits at most after a message, because a release may be announced before the process of the
+// holder has noted it.
+const settleTime = 100 * time.Millisecond
+
 // roundTime is how long an attempt takes if one of the nodes does not answer, with the default timeout of nodes.
 const roundTime = send.MinWait + send.MinWait/4
 
@@ -34,13 +38,13 @@ func (h *hold) checkVote(v Vote) {
 }
 
 func (k *voteBackend) admit() error {
-	return k.enter(func() { k.asksLocked(k.targets, roundTime) })
+	return k.enter(func() { k.asksLocked(roundTime) })
 }
 
 // ask makes one attempt with the Vote of the hold. If the last attempt was released, it makes a new Vote, so that late
 // answers to the last attempt are released too.
 func (k *voteBackend) ask(time.Time) (res Answer, err error) {
-	t := k.targets[0]
+	t := k.target
 	if h := t.hold; t.HoldCount == 1 && (h.vote == nil || h.vote.Over()) {
 		h.vote = k.lock.NewVote(h.owner, h.checkVote)
 	}
@@ -57,7 +61,7 @@ func (k *voteBackend) ask(time.Time) (res Answer, err error) {
 // noteRefusal notes what the nodes have answered, for the caller and for those behind it.
 func (k *voteBackend) noteRefusal() {
 	r := k.refusal
-	k.noteBlocker(k.targets[0].hold, &blocker{lock: k.lock, ttl: -1, at: time.Now(), who: r.Who, cause: r.Cause})
+	k.noteBlocker(k.target.hold, &blocker{lock: k.lock, ttl: -1, at: time.Now(), who: r.Who, cause: r.Cause})
 }
 
 // answered does nothing: the time of an attempt is not that of one round trip.
@@ -65,11 +69,11 @@ func (k *voteBackend) answered(time.Duration) {}
 
 // await sleeps until a release is announced, or until the time for another attempt has come.
 func (k *voteBackend) await(res Answer) (Answer, error) {
-	h, r := k.targets[0].hold, k.refusal
+	h, r := k.target.hold, k.refusal
 	k.noteRefusal()
 	switch {
 	case k.bypassesQueue():
-		return res, k.rejoinQueue(k.targets[0])
+		return res, k.rejoinQueue(k.target)
 	case k.NoWait:
 		return res, send.ErrTimeUp
 	}
@@ -83,7 +87,7 @@ func (k *voteBackend) await(res Answer) (Answer, error) {
 	k.waitsFor(h)
 	delay := k.engine.PollDelay(r.Wait)
 	if k.notified { // a release may be announced before the process of the holder has noted it
-		delay = min(delay, reserveTime)
+		delay = min(delay, settleTime)
 	}
 	if len(k.subscription.unconfirmed) > 1 { // ready is that of the first one
 		delay = min(delay, send.MinWait)
@@ -110,7 +114,7 @@ func (k *voteBackend) await(res Answer) (Answer, error) {
 // rollback releases what was granted too late, and waits for that, but not for long. acquireVote releases everything
 // else that the caller does not keep.
 func (k *voteBackend) rollback(_ Answer, err error, _ bool) {
-	if t := k.targets[0]; errors.Is(err, ErrLate) && t.hold.vote != nil {
+	if t := k.target; errors.Is(err, ErrLate) && t.hold.vote != nil {
 		t.hold.vote.Lower(k.Ctx, t.HoldCount-1)(send.MinWait)
 	}
 }

@@ -60,6 +60,7 @@ func (v *fakeVote) Over() bool {
 	return true
 }
 
+func (*fakeVote) Owner() Owner                                             { return NoOwner }
 func (*fakeVote) Listen([]int) []*wake.Listener                            { return nil }
 func (*fakeVote) Lower(context.Context, int) func(time.Duration)           { return func(time.Duration) {} }
 func (*fakeVote) SetHoldCount(*send.Wait, int) (bool, error)               { return true, nil }

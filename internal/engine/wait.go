@@ -23,7 +23,6 @@ type waitOptions struct {
 	waited    bool          // the call has begun to wait for other owners
 	number    uint64        // the position of the caller in a queue that it has left, for when it comes back; 0: none
 	since     time.Duration // when the call began to wait, on the clock of the watchdog
-	part      *Part         // that the call is made for: see part.go; or nil
 	span      *span         // of the call; nil: there is no Observer
 	lastReply time.Time     // when Redis last answered this call that the lock is busy; zero: it has not
 	found     findings      // what the caller knows newest of its locks
@@ -62,9 +61,6 @@ func (e *Engine) beginWait(op *waitOptions) time.Duration {
 	}
 	return op.since
 }
-
-// waitedAs notes when the call has begun to wait, if it has done so with part, a copy of op for a part of its wait.
-func (op *waitOptions) waitedAs(part *waitOptions) { op.waited, op.since = part.waited, part.since }
 
 // sleep returns nil when one of the channels is ready, or when d has passed (0: there is no limit). It returns an error
 // if the wait of the caller ends before that.

@@ -2,8 +2,7 @@
 // the engine. It can be slow, lose answers, and run requests late.
 //
 // Rules: the first argument of a call names a verb, which takes the place of a script: "acquire", "release", "renew",
-// "rename" or "force"; or "bundle", which acquires several locks: see Bundle. A Redis is the Transport of a
-// send.Sender.
+// "rename" or "force". A Redis is the Transport of a send.Sender.
 package fakeredis
 
 import (
@@ -135,54 +134,15 @@ func (r *Redis) Run(ctx context.Context, c send.Call, _ bool) (any, error) {
 		return nil, err
 	}
 	var answer string // an attempt that runs late writes to it later
-	err := r.do(c.Args[0].(string), func() {
-		if b, ok := c.Args[len(c.Args)-1].(bundle); ok {
-			answer = r.acquireAll(b)
-		} else {
-			answer = text(r.run(c))
-		}
-	})
+	err := r.do(c.Args[0].(string), func() { answer = text(r.run(c)) })
 	if err != nil {
 		return nil, err
 	}
 	return answer, nil
 }
 
-// A bundle has the calls that acquire several locks, and those that roll this back.
-type bundle struct{ acquire, rollBack []send.Call }
-
-// Bundle returns the call that acquires several locks, all of them or none, with these calls of each of them.
-func Bundle(acquire, rollBack []send.Call) send.Call {
-	return send.Call{Keys: acquire[0].Keys, Args: []any{"bundle", bundle{acquire, rollBack}}}
-}
-
-func (r *Redis) acquireAll(b bundle) string {
-	var replies []send.Reply
-	stays := make([]bool, len(b.acquire))
-	for i, c := range b.acquire {
-		rec := r.Record(c.Keys[0])
-		stays[i] = rec != nil && rec.Field == c.Args[1].(string) && c.Args[3].(int) == 1
-		reply := r.run(c)
-		replies = append(replies, reply)
-		if reply[0] == 1 {
-			continue
-		}
-		for j, undo := range b.rollBack[:i] {
-			if stays[j] {
-				replies[j][2] = -1
-			} else {
-				r.run(undo)
-			}
-		}
-		break
-	}
-	return text(replies...)
-}
-
-// text returns the answer of Redis that replies are read from.
-func text(replies ...send.Reply) string {
-	return strings.NewReplacer("[", "", "]", "").Replace(fmt.Sprint(replies))
-}
+// text returns the answer of Redis that a reply is read from.
+func text(reply send.Reply) string { return strings.Trim(fmt.Sprint(reply), "[]") }
 
 // RunAll runs calls as one request.
 func (r *Redis) RunAll(_ context.Context, calls []send.Call, _ bool) []send.Outcome {

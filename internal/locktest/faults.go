@@ -48,11 +48,11 @@ var FaultLocks = []FaultLock{
 	},
 	{
 		LockKind{Name: "multi", One: NewSlotMultiLock, Rival: NewSlotMultiLock},
-		Calls(record.Script("bundle")),
+		Calls(record.Script("lock_acquire")),
 		Calls(record.Script("lock_release")),
 		Calls(record.Script("lock_release")),
 		Calls(record.Script("renew")),
-		1,
+		2,
 		2,
 		false,
 	},

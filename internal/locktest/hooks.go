@@ -35,22 +35,13 @@ func SetPermits(l contract.Record, permits int) send.Call {
 	}
 }
 
-// BundleOf returns the call that acquires several locks in one script.
-func BundleOf(calls []contract.BundledCall) send.Call {
-	return configuration().Bundle(calls)
-}
-
-func configuration() engine.Config {
-	c, err := inside.Config("", []relock.Option(nil), nil)
+// Renew sends renewals of a Client together, and stores the answers in them.
+func Renew(ctx context.Context, c *relock.Client, all []engine.Renewal) {
+	config, err := inside.Config("", []relock.Option(nil), nil)
 	if err != nil {
 		panic(err)
 	}
-	return c
-}
-
-// Renew sends renewals of a Client together, and stores the answers in them.
-func Renew(ctx context.Context, c *relock.Client, all []engine.Renewal) {
-	configuration().Renewer(ctx, EngineOf(c).Probe().Sender(), all)
+	config.Renewer(ctx, EngineOf(c).Probe().Sender(), all)
 }
 
 // SeveralOf returns the record of a Semaphore for holds of n permits.

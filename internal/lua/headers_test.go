@@ -35,14 +35,12 @@ func TestScriptHeaders(t *testing.T) {
 		}
 		assert.Empty(t, checkHeader(string(text)), f)
 		assert.Contains(t, library().Scripts(), name, "%s is not linked", f)
-		if name != "bundle" { // its keys are those of its scripts
-			keys := slices.Compact(slices.Sorted(slices.Values(usesKey.FindAllString(library().Source(name), -1))))
-			assert.GreaterOrEqual(t, len(library().KeyTypes(name)), len(keys), "the types of the keys of %s", f)
-		}
+		keys := slices.Compact(slices.Sorted(slices.Values(usesKey.FindAllString(library().Source(name), -1))))
+		assert.GreaterOrEqual(t, len(library().KeyTypes(name)), len(keys), "the types of the keys of %s", f)
 		verb := name[strings.LastIndex(name, "_")+1:]
 		assert.Contains(
 			t,
-			[]string{"acquire", "release", "rename", "renew", "remove", "force", "set", "inspect", "bundle"},
+			[]string{"acquire", "release", "rename", "renew", "remove", "force", "set", "inspect"},
 			verb,
 			"the verb of %s",
 			f,

@@ -100,18 +100,18 @@ func (b *twinBench) mayLeave(p locktest.KeptPlace, c send.Call, e effect) bool {
 
 // record returns all data but the line.
 func (b *twinBench) record() string {
-	isLine := func(row string) bool { return strings.HasPrefix(row, record.LineKey(names[0])) }
+	isLine := func(row string) bool { return strings.HasPrefix(row, record.LineKey(lockName)) }
 	return strings.Join(slices.DeleteFunc(strings.Split(b.data, "\n"), isLine), "\n")
 }
 
 // hearsGrants reports whether the client of a place learns of a grant.
 func (b *twinBench) hearsGrants(p locktest.KeptPlace) bool {
-	channel := announced(names[0])[0]
+	channel := announced(lockName)[0]
 	switch {
 	case b.permits:
-		channel = announced(names[0])[2]
+		channel = announced(lockName)[2]
 	case isWriter(p.Field):
-		channel = announced(names[0])[1]
+		channel = announced(lockName)[1]
 	}
 	return p.Delivery == contract.Poll || b.heard["subscribe"+channel+":"+p.Client]
 }
@@ -140,9 +140,9 @@ func (b *twinBench) firstKnows(c send.Call, name string, line seenLine, e effect
 func (b *twinBench) isFreeFor(p locktest.KeptPlace) bool {
 	rdb := b.twins[0].Rdb
 	if !b.permits {
-		return rdb.Exists(b.Context(), names[0]).Val() == 0
+		return rdb.Exists(b.Context(), lockName).Val() == 0
 	}
-	free, _ := rdb.Get(b.Context(), names[0]).Int()
+	free, _ := rdb.Get(b.Context(), lockName).Int()
 	return free >= len(permitsOf(p.Field))
 }
 
@@ -154,7 +154,7 @@ func (b *twinBench) looksAtLine(c send.Call, name string, line seenLine, e effec
 	verb := name[strings.LastIndex(name, "_")+1:]
 	done := e.reply[0] == int64(1)
 	switch {
-	case !slices.Contains(c.Keys, record.LineKey(names[0])), e.reply[0] == "error", strings.HasPrefix(name, "fair"):
+	case !slices.Contains(c.Keys, record.LineKey(lockName)), e.reply[0] == "error", strings.HasPrefix(name, "fair"):
 		return false
 	case name == "read_acquire", name == "semaphore_acquire" && done && e.reply[1] == int64(0):
 		return false

@@ -113,7 +113,7 @@ func TestShortCutsAreMarked(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []string{
-		"bundle", "fair_acquire", "fair_release", "lock_acquire", "lock_release", "read_acquire", "read_release",
+		"fair_acquire", "fair_release", "lock_acquire", "lock_release", "read_acquire", "read_release",
 		"semaphore_acquire", "semaphore_release", "write_acquire", "write_release",
 	}, found)
 }

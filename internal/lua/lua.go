@@ -1,9 +1,9 @@
 // Package lua has the Lua scripts. Package internal/record has them as values that can be sent.
 //
 // Rules: every Lua file is either a prelude or a script. A script answers three integers, as its header says, in one
-// text; in its common case it answers one integer n, which stands for {1, n, 0}. There are four exceptions. A bundle
-// answers three integers for each lock, and the script of the poller three for each lock that may be free. A script that
-// releases a lock by force adds the IDs of clients. The script of Inspect answers the contents of all keys, in a list.
+// text; in its common case it answers one integer n, which stands for {1, n, 0}. There are three exceptions. The
+// script of the poller answers three integers for each lock that may be free. A script that releases a lock by force adds
+// the IDs of clients. The script of Inspect answers the contents of all keys, in a list.
 // KEYS holds data keys and nothing else.
 //
 // The line of the scripts is the wait queue in Redis: see line.lua. The stories in testdata show what the scripts do.

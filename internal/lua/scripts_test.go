@@ -241,17 +241,7 @@ func TestScriptContracts(t *testing.T) {
 		situation{"counts", []send.Call{permit}, send.Call{Script: record.Script("semaphore_count_inspect"), Keys: locktest.KeysOf(locktest.RecordOf(permits))[:2], Args: []any{2}}},
 	)
 
-	one, two, three := locktest.RecordOf(c1.NewLock(b.LockName)), locktest.RecordOf(c1.NewLock(b.LockName+"-2")), locktest.RecordOf(c1.NewLock(b.LockName+"-3"))
-	all := locktest.BundleOf(
-		[]contract.BundledCall{
-			{Script: one.Traits().Bundled, Acquire: one.Acquire(my), RollBack: one.RollBack(my)},
-			{Script: two.Traits().Bundled, Acquire: two.Acquire(my), RollBack: two.RollBack(my)},
-			{Script: three.Traits().Bundled, Acquire: three.Acquire(my), RollBack: three.RollBack(my)},
-		},
-	)
-	try("bundle", situation{"takes all", nil, all})
-	try("bundle", situation{"takes none", []send.Call{three.Acquire(their)}, all})
-
+	one, two := locktest.RecordOf(c1.NewLock(b.LockName)), locktest.RecordOf(c1.NewLock(b.LockName+"-2"))
 	try(
 		"poller",
 		situation{

@@ -79,8 +79,7 @@ func withoutExpired(data string, now time.Time) string {
 	return emptyLine.ReplaceAllString(data, "")
 }
 
-// The locks of a sequence. A bundle acquires both.
-var names = [2]string{"lock", "other"}
+const lockName = "lock" // of a sequence
 
 type makesRecord = func(c *Client, name string) contract.Record
 
@@ -114,7 +113,7 @@ func newTwinBench(t *testing.T) *twinBench {
 	b := &twinBench{T: t, heard: make(map[string]bool), taken: make(map[string]int)}
 	for i, library := range []interface{ Link(string) string }{locktest.Library(), locktest.Library().Long()} {
 		rdb := testredis.Client(t, s.Addr(), func(o *redis.Options) { o.DB = i })
-		w := &twin{&locktest.Bench{T: t, Addr: s.Addr(), Rdb: rdb, LockName: names[0]}, make(map[*send.Script]*redis.Script)}
+		w := &twin{&locktest.Bench{T: t, Addr: s.Addr(), Rdb: rdb, LockName: lockName}, make(map[*send.Script]*redis.Script)}
 		for name, script := range record.Scripts {
 			w.scripts[script] = luatest.New(library.Link(name))
 		}
@@ -213,7 +212,7 @@ func (b *twinBench) attempt(c *Client, reads bool) contract.Attempt {
 // request draws a request for a lock, whose type is one of kinds.
 func (b *twinBench) request(kinds []makesRecord) (send.Call, string) {
 	c := pick(b, b.clients...)
-	l := pick(b, kinds...)(c, names[0])
+	l := pick(b, kinds...)(c, lockName)
 	reads := l.Traits().Type == string(TypeRead)
 	a := b.attempt(c, reads)
 	if n := l.Traits().Permits(); n > 1 {
@@ -242,20 +241,6 @@ func (b *twinBench) request(kinds []makesRecord) (send.Call, string) {
 		if one = l.Unbury(end.Field); one.Script == nil {
 			one = l.Force()
 		}
-	case 19:
-		if l.Traits().Bundled == 0 {
-			one = l.Acquire(a)
-			break
-		}
-		a.Delivery, a.HoldCount = contract.Barge, 1
-		other := pick(b, kinds...)(c, names[1])
-		one = locktest.BundleOf([]contract.BundledCall{
-			{Script: l.Traits().Bundled, Acquire: l.Acquire(a), RollBack: l.RollBack(a)},
-			{Script: other.Traits().Bundled, Acquire: other.Acquire(a), RollBack: other.RollBack(a)},
-		})
-		if other.Traits().Bundled == 0 {
-			one = other.Acquire(a)
-		}
 	}
 	one.Args = slices.Clone(one.Args)
 	for i, arg := range one.Args {
@@ -276,7 +261,7 @@ func (b *twinBench) request(kinds []makesRecord) (send.Call, string) {
 
 // happens draws something that is no request: leases expire, clients subscribe and die, other programs write.
 func (b *twinBench) happens(kinds []makesRecord) {
-	name := names[0]
+	name := lockName
 	line, what := record.LineKey(name), ""
 	do := func(text string, command ...any) {
 		what = text
@@ -309,7 +294,7 @@ func (b *twinBench) happens(kinds []makesRecord) {
 		b.hears("*", on)
 		what = fmt.Sprint("a pattern is heard: ", on)
 	case 6:
-		channel, on := pick(b, announced(names[0])...), b.oneIn(2)
+		channel, on := pick(b, announced(lockName)...), b.oneIn(2)
 		b.hears(channel, on)
 		what = fmt.Sprint(channel, " is heard: ", on)
 	case 7:
@@ -343,8 +328,8 @@ func (b *twinBench) mess(do func(text string, command ...any), line string) {
 		do("the line is a text", "set", line, value)
 		return
 	}
-	if b.oneIn(4) && b.twins[0].Rdb.Type(b.Context(), names[0]).Val() == "hash" {
-		do("another program holds it, too", "hset", names[0], locktest.JavaOther, 1)
+	if b.oneIn(4) && b.twins[0].Rdb.Type(b.Context(), lockName).Val() == "hash" {
+		do("another program holds it, too", "hset", lockName, locktest.JavaOther, 1)
 		return
 	}
 	if b.twins[0].Rdb.Type(b.Context(), line).Val() == "hash" {
@@ -387,15 +372,15 @@ func (b *twinBench) play(s *seeds.Sequence) {
 		{permitsFor(1, 3), permitsFor(1, 3), permitsFor(2, 3), permitsFor(1, 4)},
 	}
 	all := pick(b, kinds...)
-	b.permits = all[0](b.clients[0], names[0]).Traits().Type == string(TypeSemaphore)
+	b.permits = all[0](b.clients[0], lockName).Traits().Type == string(TypeSemaphore)
 	b.told = make(map[string]bool)
 	b.hears("*", false)
-	for _, channel := range announced(names[0]) {
+	for _, channel := range announced(lockName) {
 		b.hears(channel, false)
 	}
 	for _, c := range b.clients {
 		for _, l := range all {
-			b.hears(l(c, names[0]).Grants(contract.Attempt{}), b.rng.IntN(4) > 0)
+			b.hears(l(c, lockName).Grants(contract.Attempt{}), b.rng.IntN(4) > 0)
 		}
 	}
 	for range sequenceSteps {
@@ -483,7 +468,7 @@ func TestShortCutsDoWhatTheCodeBehindThemDoes(t *testing.T) {
 	}
 	for _, name := range []string{"lock_acquire1", "lock_acquire0", "lock_release1", "lock_release1 and passes on",
 		"fair_acquire1", "fair_release1", "write_acquire1", "write_release1", "read_acquire1", "read_release1",
-		"semaphore_acquire1", "semaphore_release1", "bundle1"} {
+		"semaphore_acquire1", "semaphore_release1"} {
 		assert.GreaterOrEqual(t, b.taken[name], locktest.Full(5, 20), name)
 	}
 }

@@ -110,9 +110,6 @@ func (p *teller) play(command string, words []string) string {
 
 // call returns the KEYS and the ARGV of a script.
 func (p *teller) call(command string, words []string) (keys []string, args []any) {
-	if command == "bundle" {
-		return p.bundle(strings.Split(strings.Join(words, " "), " + "))
-	}
 	require.Contains(p, storyCalls, command, "a command of a story")
 	names, given, named := storyCalls[command], maps.Clone(storyDefaults), map[string]bool{}
 	for _, word := range words {
@@ -132,20 +129,6 @@ func (p *teller) call(command string, words []string) (keys []string, args []any
 		rest = rest[:len(rest)-1]
 	}
 	return keys, p.arguments(first+strings.Join(rest, " "), given)
-}
-
-// bundle returns those of a bundle of plain locks. Each part has the arguments of lock_acquire; its rollback is for the same
-// field and keys.
-func (p *teller) bundle(parts []string) (keys []string, args []any) {
-	args = []any{len(parts)}
-	for _, part := range parts {
-		words := strings.Fields(part)
-		k, acquire := p.call("lock_acquire", words)
-		_, rollBack := p.call("lock_release", words[:1])
-		keys = append(keys, k...)
-		args = append(append(append(args, 1, len(k), len(acquire), len(rollBack)), acquire...), rollBack...)
-	}
-	return keys, args
 }
 
 // listen changes a subscription, and waits until Redis has confirmed it. Messages may come before.

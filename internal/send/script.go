@@ -2,9 +2,10 @@ package send
 
 // Scripts, calls of scripts, and the replies to them.
 //
-// Rules: a call is data. KEYS contains only keys. Every script returns three integers, or three integers for each lock
-// of a bundle, as one text. A script that releases a lock by force adds the IDs of clients. In its common case a script
-// returns one integer n, which stands for 1, n, 0. Only the script of Inspect returns a list, of everything it found.
+// Rules: a call is data. KEYS contains only keys. Every script returns three integers as one text; the script of the
+// poller returns three for each lock that may be free. A script that releases a lock by force adds the IDs of clients.
+// In its common case a script returns one integer n, which stands for 1, n, 0. Only the script of Inspect returns a
+// list, of everything it found.
 // go-redis never repeats a call by itself, as it would by default even after a read timeout, because the sender decides
 // what a lost answer means.
 

@@ -190,7 +190,7 @@ var lookups = map[string]lookup{
 		missed: "the grant of the place that was left reaches no caller and is released at once; the order of calls " +
 			"that give up is not checked as closely",
 	},
-	"groupKeepsSome":     {focus: Focus{Locks: []Kind{Multi}}},
+	"multiKeepsSome":     {focus: Focus{Locks: []Kind{Multi}}},
 	"halfIsAMajority":    {focus: Focus{Locks: []Kind{Red}}},
 	"liveTicket":         {focus: Focus{Locks: inOneLine}},
 	"noPutBack":          {focus: Focus{Locks: movable}},

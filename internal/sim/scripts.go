@@ -52,9 +52,6 @@ func scriptName(source string) string {
 			return name
 		}
 	}
-	if strings.Contains(source, "local scripts = {") {
-		return "bundle"
-	}
 	for _, s := range scriptEnds() {
 		if strings.Contains(source, s.end) {
 			return s.name

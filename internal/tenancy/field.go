@@ -5,8 +5,8 @@
 // after that. Leftovers (leftovers.go) are what the attempts to acquire it may have left in Redis. A Field (this file)
 // has the facts of one field: who uses it in this process, and for how long Redis may have it.
 //
-// A field is the holder ID of one acquire operation. It may pass from one hold to the next: by a hand-off, by the place
-// that a caller leaves in the line, or by another attempt of a MultiLock. All who have it refer to the same Field, so
+// A field is the holder ID of one acquire operation. It may pass from one hold to the next: by a hand-off, or by the
+// place that a caller leaves in the line. All who have it refer to the same Field, so
 // what one of them learns is known to the others. These questions are answered here, and only here:
 //
 //   - InUse: may the field be deleted? When its last user has left.

@@ -57,7 +57,6 @@ type Hold struct {
 	field *Field
 	count int32
 	state State
-	aside bool
 }
 
 // Over returns a claim and its hold, which has ended with the field f.
@@ -83,9 +82,6 @@ func (h *Hold) Holds() bool { return h.state.holds() }
 
 // IsLost reports whether the hold was lost, and not released since.
 func (h *Hold) IsLost() bool { return h.state >= Lost && h.state <= LossReported }
-
-// IsAside reports whether SetAside was called.
-func (h *Hold) IsAside() bool { return h.aside }
 
 // becomes changes the state, if that is possible.
 func (h *Hold) becomes(next State) error {
@@ -165,15 +161,6 @@ func (h *Hold) Reported() error {
 	if h.state == Lost || h.state == Expired {
 		return h.becomes(LossReported)
 	}
-	return nil
-}
-
-// SetAside notes that the owner, which has not heard of the loss, has a newer hold beside this one.
-func (h *Hold) SetAside() error {
-	if !h.IsLost() || h.aside {
-		return h.impossible("was set aside")
-	}
-	h.aside = true
 	return nil
 }
 

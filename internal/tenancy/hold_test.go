@@ -75,10 +75,6 @@ func TestEventsOfAHold(t *testing.T) {
 			(*Hold).Reported,
 			[...]State{None, Handed, Holding, LossReported, LossReported, LossReported, Ended},
 		},
-		"set aside": {
-			(*Hold).SetAside,
-			[...]State{impossible, impossible, impossible, Lost, Expired, LossReported, impossible},
-		},
 		"ended": {
 			(*Hold).Ended,
 			[...]State{impossible, Ended, Ended, Ended, Ended, Ended, impossible},
@@ -104,16 +100,6 @@ func TestEventsOfAHold(t *testing.T) {
 			}
 		}
 	}
-}
-
-// A lost hold is set aside once.
-func TestHoldIsSetAsideOnce(t *testing.T) {
-	h := newHoldIn(Lost)
-	assert.False(t, h.IsAside())
-	assert.NoError(t, h.SetAside())
-	assert.True(t, h.IsAside())
-	assert.ErrorIs(t, h.SetAside(), ErrImpossible)
-	assert.True(t, h.IsAside())
 }
 
 // In all orders of six events, which come to two claims and their holds with one field: they use the field if and only

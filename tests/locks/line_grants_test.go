@@ -378,7 +378,7 @@ func TestForgedGrantReleasesNoHoldOfAnotherClient(t *testing.T) {
 				b.Must(held.Lock(ctx))
 				c := b.Client()
 				record := locktest.RecordOf(newLock(c, b.LockName))
-				field := locktest.EngineOf(locktest.ClientOf(held)).HeldField(locktest.RecordOf(held), engine.OwnerOf(ctx)) + record.Traits().Suffix
+				field := locktest.EngineOf(locktest.ClientOf(held)).Probe().HeldField(locktest.RecordOf(held), engine.OwnerOf(ctx)) + record.Traits().Suffix
 				locktest.EngineOf(c).Probe().HearGrant(record, fmt.Sprintf("grant %s 1 5000 0", field))
 				b.Must(c.Close()) // waits for what the message has begun
 				b.Holds(held, 1)
@@ -425,7 +425,7 @@ func TestForgedGrantReleasesNoPermitOfAHold(t *testing.T) {
 			b.Must(err)
 			several, err := locktest.SeveralOf(s, 3)
 			b.Must(err)
-			field := locktest.EngineOf(c).HeldField(several, locktest.OwnerOf(hold))
+			field := locktest.EngineOf(c).Probe().HeldField(several, locktest.OwnerOf(hold))
 			at := strings.LastIndexByte(field, ':') + 2 // behind the mark of a Client that uses the line
 			number, err := strconv.Atoi(strings.TrimSuffix(field[at-1:], "+3"))
 			b.Must(err)

@@ -13,34 +13,10 @@ import (
 	. "github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/locktest"
-	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// The first try of an attempt on several locks runs late, when its owner has unlocked one of them: the owner does not
-// lose the other one.
-func TestMultiLockLateTryTakesNoLockFromItsOwner(t *testing.T) {
-	b := locktest.NewFaultBench(t)
-	ctx := ContextWithOwner(context.Background())
-	c := b.ClientOn(b.Proxy.Client())
-	one, two := c.NewLock(b.LockName+"1"), c.NewLock(b.LockName+"2")
-	late := b.Proxy.On(locktest.Calls(record.Script("bundle")), testredis.HoldRequest)
-	b.Must(c.NewMultiLock(one, two).Lock(ctx)) // the second try
-	<-late.Fired()
-	b.Must(two.Unlock(ctx))
-	guarded, err := one.Guard(ctx)
-	b.Must(err)
-	late.Release()
-	testredis.Await(b, "the first try has ended", locktest.Soon, func() bool { return locktest.EngineOf(c).Probe().Stats().Late == 0 })
-	held, err := one.HoldCount(ctx)
-	b.Must(err)
-	assert.Equal(t, 1, held)
-	b.Must(guarded.Err())
-	b.Must(one.Unlock(ctx))
-	assert.Zero(t, b.Rdb.Exists(ctx, one.Name(), two.Name()).Val())
-}
 
 // One deadline applies to all locks, and the locks that were acquired are released.
 func TestMultiLockHasOneDeadlineForAll(t *testing.T) {

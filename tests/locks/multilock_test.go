@@ -2,8 +2,8 @@ package locks
 
 // MultiLocks: several locks that are acquired and released as one.
 //
-// Rules: all or none: while one of them is busy, the others are free for other owners. No two owners wait for each other,
-// in whatever order they name the locks. The loss of one lock is the loss of all. Leases and foreign Lockers have files
+// Rules: while it waits for one of them, it holds at most those before it in the order of their names. No two owners wait
+// for each other, in whatever order they name the locks. The loss of one lock is the loss of all. Leases and foreign Lockers have files
 // of their own.
 
 import (
@@ -37,30 +37,31 @@ func TestMultiLockInOneStep(t *testing.T) {
 	})
 }
 
-// It waits for the lock that is busy now.
+// It waits in the queue of the lock that is busy now, and keeps those before it.
 func TestMultiLockWaitsForWhicheverIsBusy(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
 		ctx := context.Background()
 		c, other := b.Client(WithPollInterval(time.Hour)), b.Client()
-		first, second := other.NewLock(b.LockName+"-1"), other.NewLock(b.LockName+"-2")
-		local := c.NewLock(b.LockName + "-1")
-		l := c.NewMultiLock(c.NewLock(b.LockName+"-1"), c.NewLock(b.LockName+"-2"))
+		name := func(i int) string { return fmt.Sprint(b.LockName, "-", i) }
+		l := c.NewMultiLock(c.NewLock(name(2)), c.NewLock(name(0)), c.NewLock(name(1)))
 		owner := ContextWithOwner(ctx)
-		for range 3 {
-			b.Must(first.Lock(ctx))
-			got := b.StartWaiter(owner, l)
-			b.Must(second.Lock(ctx))
-			b.Must(first.Unlock(ctx))
-			testredis.Await(b, "it waits for the second one", locktest.Soon, func() bool {
-				return b.Hearers("redisson_lock__channel:{"+b.LockName+"-2}") > 0
-			})
-			b.Must(local.Lock(ctx)) // and in this process
-			b.Must(second.Unlock(ctx))
-			b.Must(local.Unlock(ctx))
-			b.Must(locktest.Await(b, "both are free", got))
-			b.Must(l.Unlock(owner))
-		}
+		b.Must(other.NewLock(name(1)).Lock(ctx))
+		got := b.StartWaiter(owner, l)
+		testredis.Await(b, "it waits for the second one in its line", locktest.Soon, func() bool {
+			return b.Rdb.Exists(ctx, "relock_line:{"+name(1)+"}").Val() == 1
+		})
+		b.Tries(other.NewLock(name(0)), false) // is kept
+		triesFor(b, ctx, other.NewLock(name(2)), locktest.Soon, true)
+		b.Must(other.NewLock(name(1)).Unlock(ctx))
+		testredis.Await(b, "it waits for the third one in its line", locktest.Soon, func() bool {
+			return b.Rdb.Exists(ctx, "relock_line:{"+name(2)+"}").Val() == 1
+		})
+		b.Tries(other.NewLock(name(1)), false)
+		b.Must(other.NewLock(name(2)).Unlock(ctx))
+		b.Must(locktest.Await(b, "all are free", got))
+		b.Must(l.Unlock(owner))
+		testredis.Await(b, "nothing is left", locktest.Soon, func() bool { return len(b.Keys()) == 0 })
 	})
 }
 
@@ -233,37 +234,6 @@ func TestMultiLockIsNotStarvedHere(t *testing.T) {
 	}
 	stop()
 	all.Wait()
-}
-
-// All or none: while one lock is busy, the others are free for other owners, even in the same process, and even those
-// that a script has acquired for a moment.
-func TestMultiLockHoldsNothingWhileItWaits(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
-		c, other := b.Client(WithPollInterval(time.Hour)), b.Client()
-		name := func(i int) string { return fmt.Sprint(b.LockName, "-", i) }
-		l := c.NewMultiLock(c.NewLock(name(2)), c.NewLock(name(0)), c.NewLock(name(1)))
-		owner := ContextWithOwner(ctx)
-		for busy := range 3 {
-			held := other.NewLock(name(busy))
-			b.Must(held.Lock(ctx))
-			got := b.StartWaiter(owner, l)
-			for i := range 3 {
-				if i == busy {
-					continue
-				}
-				// They are also free in this process, except for the moment of an attempt.
-				triesFor(b, ctx, c.NewLock(name(i)), locktest.Soon, true)
-				b.Must(c.NewLock(name(i)).Unlock(ctx))
-				b.Tries(other.NewLock(name(i)), true)
-				b.Must(other.NewLock(name(i)).Unlock(ctx))
-			}
-			b.Must(held.Unlock(ctx))
-			b.Must(locktest.Await(b, "the waiter is woken by the one that was busy", got))
-			b.Must(l.Unlock(owner))
-		}
-	})
 }
 
 // Locks with shuffled names from four clients of two servers: there is no deadlock, never two holders, and nothing is
@@ -443,6 +413,9 @@ func TestMultiLockRefusesWrongSetsOfLocks(t *testing.T) {
 	var none *Lock
 	elsewhere := b.ClientOn(testredis.Client(t, b.Addr, func(o *redis.Options) { o.DB = 1 }))
 	stub := &locktest.StubLocker{Locker: c.NewLock(b.LockName + "-stub")}
+	red := c.NewRedLock(c.NewLock(b.LockName),
+		b.ClientOn(testredis.Client(t, testredis.Mini(t).Addr())).NewLock(b.LockName),
+		b.ClientOn(testredis.Client(t, testredis.Mini(t).Addr())).NewLock(b.LockName))
 	for name, l := range map[string]*MultiLock{
 		"none":              c.NewMultiLock(),
 		"nil":               c.NewMultiLock(c.NewLock(b.LockName), nil),
@@ -458,6 +431,9 @@ func TestMultiLockRefusesWrongSetsOfLocks(t *testing.T) {
 		"read and plain":    c.NewMultiLock(locktest.NewReadLock(c, b.LockName), c.NewLock(b.LockName)),
 		"plain and write":   c.NewMultiLock(c.NewLock(b.LockName), locktest.NewWriteLock(c, b.LockName)),
 		"foreign twice":     c.NewMultiLock(stub, stub),
+		"both halves":       c.NewMultiLock(locktest.NewReadLock(c, b.LockName), locktest.NewWriteLock(c, b.LockName)),
+		"halves elsewhere":  c.NewMultiLock(locktest.NewReadLock(c, b.LockName), locktest.NewWriteLock(other, b.LockName)),
+		"a node of its own": c.NewMultiLock(c.NewLock(b.LockName), red),
 		"a bad one":         c.NewMultiLock(c.NewLock(b.LockName), c.NewLock("")),
 		"a bad many":        c.NewMultiLock(c.NewLock(b.LockName), c.NewMultiLock()),
 		"no client":         (*Client)(nil).NewMultiLock(c.NewLock(b.LockName)),
@@ -474,17 +450,13 @@ func TestMultiLockRefusesWrongSetsOfLocks(t *testing.T) {
 			assert.ErrorIs(t, err, ErrInvalid, "%s: %s", name, method)
 		}
 	}
-	for _, l := range []*MultiLock{
-		c.NewMultiLock(c.NewLock(b.LockName), elsewhere.NewLock(b.LockName)),                      // on another server
-		c.NewMultiLock(locktest.NewReadLock(c, b.LockName), locktest.NewWriteLock(c, b.LockName)), // both locks of a RWLock
-	} {
-		triesFor(b, ctx, l, time.Second, true)
-		b.Must(l.Unlock(ctx))
-	}
+	l := c.NewMultiLock(c.NewLock(b.LockName), elsewhere.NewLock(b.LockName)) // on another server
+	triesFor(b, ctx, l, time.Second, true)
+	b.Must(l.Unlock(ctx))
 }
 
-// Locks of one kind cost one round trip, and leave the same records as single locks.
-func TestMultiLockOfOneKindCostsOneRoundTrip(t *testing.T) {
+// Free locks cost one request each, which are sent at the same time, and leave the same records as single locks.
+func TestMultiLockOfFreeLocksCostsOneRequestEach(t *testing.T) {
 	for kind, newOne := range map[string]locktest.LockMaker{
 		"lock":   func(c *Client, name string) Locker { return c.NewLock(name) },
 		"fenced": func(c *Client, name string) Locker { return c.NewLock(name, Fenced()) },
@@ -510,7 +482,7 @@ func TestMultiLockOfOneKindCostsOneRoundTrip(t *testing.T) {
 				b.Must(l.Unlock(ctx))
 				before := sent.N.Load()
 				b.Must(l.LockLease(ctx, time.Minute))
-				assert.EqualValues(t, 1, sent.N.Load()-before, "requests")
+				assert.EqualValues(t, 5, sent.N.Load()-before, "requests")
 				for i := range 5 {
 					assert.Equal(t, contentOf(b, fmt.Sprint(b.LockName, "-single-", i)), contentOf(b, fmt.Sprint(b.LockName, "-many-", i)))
 					b.Holds(many[i], 1)

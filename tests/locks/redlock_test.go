@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
@@ -495,6 +496,30 @@ func TestRedLockForeignLockerThatHangsCostsANodeTimeout(t *testing.T) {
 	rival := patient.NewRedLock(append(nodes(), hangs())...)
 	b.Must(l.Lock(ctx))
 	b.Within(8*time.Second, "an attempt", func() { b.Tries(rival, false) })
+	b.Must(l.Unlock(ctx))
+}
+
+// A RedLock is an owner of its own at its nodes. Whoever looks at a node finds the owner of the RedLock there.
+func TestRedLockNodesNameItsOwner(t *testing.T) {
+	b := locktest.NewSmallRedBench(t)
+	ctx := ContextWithOwner(context.Background())
+	nodes := b.NodeLocks()
+	l, node := b.Client().NewRedLock(nodes...), nodes[0]
+	b.Must(l.Lock(ctx))
+	testredis.Await(b, "all are held", locktest.Soon, func() bool { return b.Has() == 3 })
+	owner := Owner(engine.OwnerOf(ctx)).String()
+	i, err := locktest.ClientOf(node).Inspect(ctx, node.Name())
+	b.Must(err)
+	require.Len(t, i.Holders, 1)
+	assert.Equal(t, owner, i.Holders[0].Owner)
+	err = node.Unlock(ctx)
+	b.MustBe(err, ErrNotHeld)
+	assert.ErrorContains(t, err, "called by "+owner+", which has acquired it only through a RedLock")
+	short, cancel := context.WithTimeout(ContextWithOwner(ctx), 100*time.Millisecond)
+	defer cancel()
+	err = node.Lock(short)
+	b.MustBe(err, ErrBusy)
+	assert.ErrorContains(t, err, owner+" of this process")
 	b.Must(l.Unlock(ctx))
 }
 

@@ -42,65 +42,10 @@ func nodes(v *locktest.Virtual, opts ...Option) (clients []*Client, links []*bub
 	return clients, links, locks
 }
 
-// The owner of a RedLock also holds one of its nodes by itself, and loses that hold. The RedLock acquires the node again,
-// at its next renewal or its next Lock, and the owner is still told of the loss. What it does then does not release what
-// the RedLock has there.
-func TestRedLockLeavesTheLossOfANodeToItsOwner(t *testing.T) {
-	for name, again := range map[string]func(v *locktest.Virtual, ctx context.Context, l Locker){
-		"renewal": func(*locktest.Virtual, context.Context, Locker) { time.Sleep(11 * time.Second) },
-		"lock": func(v *locktest.Virtual, ctx context.Context, l Locker) {
-			require.NoError(v, l.Unlock(ctx))
-			require.NoError(v, l.Lock(ctx))
-			time.Sleep(time.Second)
-		},
-	} {
-		for how, section := range map[string]func(l Locker, ctx context.Context, f func(context.Context)) error{
-			"unlock": func(l Locker, ctx context.Context, f func(context.Context)) error {
-				if err := l.Lock(ctx); err != nil {
-					return err
-				}
-				f(ctx)
-				return l.Unlock(ctx)
-			},
-			"do": func(l Locker, ctx context.Context, f func(context.Context)) error {
-				return l.Do(ctx, func(guarded context.Context) error {
-					f(context.WithoutCancel(guarded))
-					return nil
-				})
-			},
-		} {
-			t.Run(name+" "+how, func(t *testing.T) {
-				locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-					ctx := ContextWithOwner(context.Background())
-					l, locks := v.RedLock()
-					first := locks[0]
-					require.ErrorIs(v, section(first, ctx, func(ctx context.Context) {
-						require.NoError(v, l.Lock(ctx))
-						require.NoError(v, locktest.Second(first.ForceUnlock(ctx)))
-						again(v, ctx, l)
-						require.Equal(v, 3, has(v, "l"), "the RedLock has its first node again")
-					}), ErrLockLost)
-					require.ErrorIs(v, first.Unlock(ctx), ErrNotHeld)
-					require.Equal(v, 3, has(v, "l"), "nodes")
-					n, err := l.HoldCount(ctx)
-					require.NoError(v, err)
-					require.Equal(v, 1, n)
-					require.NoError(v, first.Lock(ctx)) // a hold of its own
-					guarded, err := first.Guard(ctx)
-					require.NoError(v, err)
-					require.NoError(v, l.Unlock(ctx))
-					time.Sleep(time.Minute)
-					require.NoError(v, guarded.Err(), "the hold that the owner has by itself")
-					require.NoError(v, first.Unlock(ctx))
-				})
-			})
-		}
-	}
-}
-
-// The next Lock of the owner gets the loss too, once, and a Guard and an Unlock before that do not take what the RedLock
-// has.
-func TestRedLockLeavesTheLossOfANodeToTheNextLockOfItsOwner(t *testing.T) {
+// What the owner of a RedLock has at a node by itself is the hold of another owner, and the other way around. The RedLock
+// is acquired without that node, and acquires it at a renewal once it is free. The owner is told of the loss of its own
+// hold there, once, and its calls on the node do not touch what the RedLock has.
+func TestRedLockLeavesTheHoldOfItsOwnerAtANode(t *testing.T) {
 	for name, several := range map[string]bool{"one lock": false, "several that are acquired together": true} {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
@@ -115,16 +60,125 @@ func TestRedLockLeavesTheLossOfANodeToTheNextLockOfItsOwner(t *testing.T) {
 				require.NoError(v, first.Lock(ctx))
 				require.NoError(v, l.Lock(ctx))
 				require.NoError(v, locktest.Second(first.ForceUnlock(ctx)))
+				require.Equal(v, 2, has(v, "l"), "nodes of the RedLock")
 				time.Sleep(11 * time.Second)
-				require.Equal(v, 3, has(v, "l"), "the RedLock has its first node again")
+				require.Equal(v, 3, has(v, "l"), "the RedLock has its first node, too")
 				require.ErrorIs(v, locktest.Second(first.Guard(ctx)), ErrLockLost)
 				require.ErrorIs(v, first.Unlock(ctx), ErrLockLost)
 				require.ErrorIs(v, next.Lock(ctx), ErrLockLost)
-				require.NoError(v, next.Lock(ctx))
-				require.NoError(v, next.Unlock(ctx))
+				require.ErrorIs(v, locktest.Second(next.TryLock(ctx, time.Minute, 0)), ErrInvalid, "it would wait for itself")
+				ok, err := next.TryLock(ctx, 0, 0)
+				require.NoError(v, err)
+				require.False(v, ok)
 				require.ErrorIs(v, first.Unlock(ctx), ErrNotHeld)
+				n, err := l.HoldCount(ctx)
+				require.NoError(v, err)
+				require.Equal(v, 1, n)
 				require.Equal(v, 3, has(v, "l"), "nodes")
 				require.NoError(v, l.Unlock(ctx))
+				require.NoError(v, next.Lock(ctx))
+				require.NoError(v, next.Unlock(ctx))
+			})
+		})
+	}
+}
+
+// Whoever would wait for itself gets ErrInvalid: the owner of a RedLock that locks one of its nodes, or that has a
+// majority of the nodes of a RedLock by itself or through another one. A call that does not wait finds the lock busy, and
+// other owners wait.
+func TestRedLockOwnerDoesNotWaitForItself(t *testing.T) {
+	for name, c := range map[string]struct {
+		held func(l *RedLock, locks []Locker, c []*Client) []Locker // what the owner holds
+		asks func(l *RedLock, locks []Locker, c []*Client) Locker   // what it asks for then
+		busy bool                                                   // and does not get
+	}{
+		"a node of its RedLock": {
+			func(l *RedLock, _ []Locker, _ []*Client) []Locker { return []Locker{l} },
+			func(_ *RedLock, locks []Locker, _ []*Client) Locker { return locks[1] },
+			true,
+		},
+		"a node of its RedLock, in a MultiLock": {
+			func(l *RedLock, _ []Locker, _ []*Client) []Locker { return []Locker{l} },
+			func(_ *RedLock, locks []Locker, c []*Client) Locker {
+				return c[0].NewMultiLock(locks[1], c[0].NewLock("z"))
+			},
+			true,
+		},
+		"a RedLock of its locks": {
+			func(_ *RedLock, locks []Locker, _ []*Client) []Locker { return locks[:2] },
+			func(l *RedLock, _ []Locker, _ []*Client) Locker { return l },
+			true,
+		},
+		"a RedLock with one of its locks": {
+			func(_ *RedLock, locks []Locker, _ []*Client) []Locker { return locks[:1] },
+			func(l *RedLock, _ []Locker, _ []*Client) Locker { return l },
+			false,
+		},
+		"a RedLock that shares a majority": {
+			func(l *RedLock, _ []Locker, _ []*Client) []Locker { return []Locker{l} },
+			func(_ *RedLock, locks []Locker, c []*Client) Locker {
+				return c[1].NewRedLock(locks[0], locks[1], c[2].NewLock("z"))
+			},
+			true,
+		},
+		"a RedLock that shares a node": {
+			func(l *RedLock, _ []Locker, _ []*Client) []Locker { return []Locker{l} },
+			func(_ *RedLock, locks []Locker, c []*Client) Locker {
+				return c[1].NewRedLock(locks[0], c[1].NewLock("z"), c[2].NewLock("z"))
+			},
+			false,
+		},
+		"a RedLock of MultiLocks": {
+			func(l *RedLock, _ []Locker, _ []*Client) []Locker { return []Locker{l} },
+			func(_ *RedLock, locks []Locker, c []*Client) Locker {
+				many := func(i int) Locker { return c[i].NewMultiLock(locks[i], c[i].NewLock("z")) }
+				return c[0].NewRedLock(many(0), many(1), many(2))
+			},
+			true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+				ctx, other := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+				clients, _, locks := nodes(v)
+				l := clients[0].NewRedLock(locks...)
+				held, asks := c.held(l, locks, clients), c.asks(l, locks, clients)
+				for _, h := range held {
+					require.NoError(v, h.Lock(ctx))
+				}
+				time.Sleep(time.Second)
+				ok, err := asks.TryLock(ctx, 0, 0)
+				assert.NoError(v, err)
+				assert.Equal(v, !c.busy, ok)
+				if ok {
+					require.NoError(v, asks.Unlock(ctx))
+				} else {
+					long, cancel := context.WithTimeout(ctx, time.Minute)
+					start := time.Now()
+					for range 2 {
+						_, err = asks.TryLock(ctx, time.Minute, 0)
+						for _, err := range []error{err, asks.Lock(long), asks.LockLease(long, time.Minute)} {
+							assert.ErrorIs(v, err, ErrInvalid)
+							assert.ErrorContains(v, err, "would wait for itself")
+						}
+					}
+					cancel()
+					assert.Less(v, time.Since(start), time.Second)
+				}
+				short, cancel := context.WithTimeout(other, time.Second)
+				if err = asks.Lock(short); c.busy {
+					assert.ErrorIs(v, err, ErrBusy, "another owner")
+				} else {
+					assert.NoError(v, err)
+					require.NoError(v, asks.Unlock(other))
+				}
+				cancel()
+				for _, h := range held {
+					require.NoError(v, h.Unlock(ctx))
+				}
+				time.Sleep(time.Second)
+				require.NoError(v, asks.Lock(ctx))
+				require.NoError(v, asks.Unlock(ctx))
 			})
 		})
 	}
@@ -184,99 +238,6 @@ func TestRedLockWithAShortLeaseIsAcquiredFromSlowServers(t *testing.T) {
 				assert.ErrorIs(v, err, context.DeadlineExceeded)
 				assert.ErrorContains(v, err, "no answer within the part of the lease")
 				assert.NotContains(v, err.Error(), "WithRedLockNodeTimeout")
-			})
-		})
-	}
-}
-
-// The errors of a RedLock name the nodes that may be on one Redis, until it is known that they are not.
-func TestRedLockNamesNodesThatCannotBeToldApart(t *testing.T) {
-	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-		var locks []Locker
-		var links []*bubble.Link
-		for i := range 3 {
-			rdb, link := v.Redis(i)
-			locks = append(locks, v.ClientOn(struct{ hidden }{rdb}, WithRedLockNodeTimeout(time.Second)).NewLock("x"))
-			links = append(links, link)
-		}
-		l := sentinel(v, 0).NewRedLock(locks...)
-		const named = `"x" on a server whose address go-redis does not know may be on one Redis`
-		lock := func() error {
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-			defer cancel()
-			return l.Lock(ctx)
-		}
-		locktest.Silent(func() {
-			_, err := l.TryLock(context.Background(), 2*time.Second, 0)
-			assert.ErrorContains(v, err, named)
-			assert.ErrorAs(v, err, new(*QuorumError))
-		}, links[1:]...)
-		for i := range 2 {
-			require.NoError(v, sentinel(v, i).NewLock("x").Lock(ContextWithOwner(context.Background())))
-		}
-		err := lock()
-		assert.ErrorIs(v, err, context.DeadlineExceeded)
-		assert.ErrorContains(v, err, named)
-		for i := range 2 {
-			require.NoError(v, locktest.Second(sentinel(v, i).NewLock("x").ForceUnlock(context.Background())))
-		}
-		require.NoError(v, lock())
-		require.NoError(v, l.Unlock(context.Background()))
-		require.NoError(v, sentinel(v, 0).NewLock("x").Lock(ContextWithOwner(context.Background())))
-		require.NoError(v, sentinel(v, 1).NewLock("x").Lock(ContextWithOwner(context.Background())))
-		err = lock()
-		assert.ErrorIs(v, err, context.DeadlineExceeded)
-		assert.NotContains(v, err.Error(), "may be on one Redis")
-	})
-}
-
-// Three votes on one Sentinel deployment are not accepted: the RedLock would depend on this one Redis.
-func TestRedLockFindsNodesOnOneRedis(t *testing.T) {
-	for name, c := range map[string]struct {
-		servers [3]int
-		names   [3]string
-		nested  bool
-		invalid bool
-	}{
-		"one server, one name":      {[3]int{0, 0, 0}, [3]string{"x", "x", "x"}, false, true},
-		"one server, several names": {[3]int{0, 0, 0}, [3]string{"x", "y", "z"}, false, true},
-		"two on one server":         {[3]int{0, 1, 1}, [3]string{"x", "x", "y"}, false, true},
-		"MultiLocks":                {[3]int{0, 1, 1}, [3]string{"x", "x", "y"}, true, true},
-		"three servers":             {[3]int{0, 1, 2}, [3]string{"x", "x", "x"}, false, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-				defer cancel()
-				var clients []*Client
-				var locks []Locker
-				for i, server := range c.servers {
-					client := sentinel(v, server)
-					lock := Locker(client.NewLock(c.names[i]))
-					if c.nested {
-						lock = client.NewMultiLock(lock, client.NewLock(c.names[i]+"2"))
-					}
-					clients, locks = append(clients, client), append(locks, lock)
-				}
-				l := clients[0].NewRedLock(locks...)
-				for name, acquire := range map[string]func() error{
-					"Lock":    func() error { return l.Lock(ctx) },
-					"TryLock": func() error { return locktest.Second(l.TryLock(ctx, 0, 0)) },
-				} {
-					err := acquire()
-					if !c.invalid {
-						assert.NoError(v, err, name)
-						assert.NoError(v, l.Unlock(ctx))
-						continue
-					}
-					assert.ErrorIs(v, err, ErrInvalid, name)
-					assert.ErrorContains(v, err, "two locks are on one Redis")
-					assert.ErrorContains(v, err, "a server whose address go-redis does not know")
-				}
-				time.Sleep(time.Second)
-				for _, key := range c.names {
-					assert.Zero(v, has(v, key))
-				}
 			})
 		})
 	}

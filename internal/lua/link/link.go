@@ -78,16 +78,8 @@ func (l *Library) Preludes() (names []string) {
 // place for those preludes that only the block behind it needs. They are not in front of the script, because most runs
 // do not need them. A common case comes in front of all preludes but those of its own mark, because to create the
 // functions of a script takes Redis as long as to run them.
-//
-// A script with marks --[[script name]] runs other scripts: each mark is replaced by that script, linked, as a function
-// of KEYS and ARGV. It uses no preludes itself, and is sent without the function answer, because its scripts have it.
 func (l *Library) Link(name string) string {
 	head, body := "", l.Source(name)
-	if inner.MatchString(body) {
-		return inner.ReplaceAllStringFunc(body, func(mark string) string {
-			return "function(KEYS, ARGV)\n" + l.Link(inner.FindStringSubmatch(mark)[1]) + "\nend"
-		})
-	}
 	common := ""
 	if at := commonCase.FindStringSubmatchIndex(body); at != nil {
 		common, body = body[:at[0]]+body[at[2]:at[3]], body[at[1]:]
@@ -262,7 +254,6 @@ func freeNames(text string) map[string]bool {
 }
 
 var (
-	inner       = regexp.MustCompile(`--\[\[script (\w+)\]\]`)
 	comment     = regexp.MustCompile(`(?m)^ *--( .*)?\n`)
 	shortCut    = regexp.MustCompile(`(?ms)^ *--\[\[short cut\]\]\n(.*?)^ *--\[\[end\]\]\n`)
 	commonCase  = regexp.MustCompile(`(?ms)^--\[\[common case\]\]\n(.*?)^--\[\[end\]\]\n`)

@@ -19,10 +19,8 @@ func TestLibrary(t *testing.T) {
 					"return first()\n",
 			),
 		},
-		"both.lua": {Data: []byte("local f = --[[script busy]]\nreturn f(KEYS, ARGV)\n")},
 	}, "record", "first")
-	assert.Equal(t, []string{"both", "busy"}, l.Scripts())
-	assert.Equal(t, "local f = function(KEYS, ARGV)\n"+l.Link("busy")+"\nend\nreturn f(KEYS, ARGV)\n", l.Link("both"))
+	assert.Equal(t, []string{"busy"}, l.Scripts())
 	assert.Equal(t, []string{"record", "first"}, l.Preludes())
 	assert.Equal(t, []string{"hash", "zset"}, l.KeyTypes("busy"))
 	assert.Equal(t, "return first()\n", l.Source("busy"))
@@ -43,14 +41,12 @@ func TestLongScriptsHaveNoShortCuts(t *testing.T) {
 		"first.lua":  {Data: []byte("local function first() return 1 end\n")},
 		"one.lua": {Data: []byte("-- KEYS[1]  the lock: a hash\nlocal a\n--[[short cut]]\nif first() then\n    return 2\nend\n" +
 			"--[[end]]\nb()\n    --[[short cut]]\n    c()\n    --[[end]]\nd()\n")},
-		"both.lua": {Data: []byte("return --[[script one]]\n")},
 	}, "record", "first")
 	assert.Equal(t, "local a\nif first() then\n    return 2\nend\nb()\n    c()\nd()\n", l.Source("one"))
-	assert.Contains(t, l.Link("both"), "first()")
+	assert.Contains(t, l.Link("one"), "first()")
 	long := l.Long()
 	assert.Equal(t, "local a\nb()\nd()\n", long.Source("one"))
 	assert.NotContains(t, long.Link("one"), "first")
-	assert.NotContains(t, long.Link("both"), "first")
 	assert.Equal(t, l.Scripts(), long.Scripts())
 }
 

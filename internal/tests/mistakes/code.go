@@ -128,9 +128,9 @@ var Code = []Mistake{
 		Name: "handedOffAndReleased", File: "internal/engine/release.go",
 		Omits: "A hold that was handed off is not released in Redis.",
 		Changes: []Change{{
-			`if h.handOffLocked() {
+			`if mayHandOff && h.handOffLocked() {
 		return 0, false`,
-			`if h.handOffLocked() {
+			`if mayHandOff && h.handOffLocked() {
 		return 0, true`,
 		}},
 	},
@@ -157,7 +157,7 @@ var Code = []Mistake{
 		Name: "cancelUndoesNothing", File: "internal/engine/acquire.go",
 		Omits: "A call that gives up rolls back what it may have acquired.",
 		Changes: []Change{{
-			"undone := rollbacker{a.engine}.rollBack(a.Ctx, left, a.leftovers.Tries()) // 5",
+			"undone := rollbacker{a.engine}.rollBack(a.Ctx, t, a.leftovers.Tries()) // 5",
 			`undone := make(chan struct{})
 	close(undone)`,
 		}},
@@ -175,7 +175,7 @@ var Code = []Mistake{
 	{
 		Name: "lateAnswerIsKept", File: "internal/engine/orphans.go",
 		Omits:   "A late answer to a call that has left is rolled back.",
-		Changes: []Change{{"rollbacker{a.engine}.rollBackAll(a.Ctx, targets, unknown) // 5", "_ = unknown"}},
+		Changes: []Change{{"rollbacker{a.engine}.undo(a.Ctx, t.hold.commands(), t.Attempt, unknown) // 5", "_ = unknown"}},
 	},
 	{
 		Name: "lateGrantIsKept", File: "internal/engine/rollback.go",
@@ -346,12 +346,9 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 		}},
 	},
 	{
-		Name: "groupKeepsSome", File: "internal/engine/multi.go",
-		Omits: "A group of locks that it has not got as a whole is rolled back as a whole.",
-		Changes: []Change{{
-			"if t.hold != nil && (granted == nil || granted[i].Field != t.Field) {",
-			"if t.hold != nil && i == 0 {",
-		}},
+		Name: "multiKeepsSome", File: "gather.go",
+		Omits:   "A MultiLock that has not got all of its locks gives back those that it has.",
+		Changes: []Change{{"return false, g.giveBack(g.parts, err)", "return false, g.giveBack(g.parts[1:], err)"}},
 	},
 	{
 		Name: "halfIsAMajority", File: "redlock.go",
@@ -404,8 +401,8 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 		Name: "hardlyAnyValidity", File: "internal/engine/acquire.go",
 		Omits: "A hold that is hardly valid any more is asked for again.",
 		Changes: []Change{{
-			"a.engine.enoughValidityLeft(a.targets, took, asked) {",
-			"a.engine.enoughValidityLeft(a.targets, took, asked) || asked > 0 {",
+			"a.engine.enoughValidityLeft(&a.target, took, asked) {",
+			"a.engine.enoughValidityLeft(&a.target, took, asked) || asked > 0 {",
 		}},
 	},
 	{

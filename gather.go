@@ -1,0 +1,424 @@
+package relock
+
+// How a MultiLock acquires its locks.
+//
+// The algorithm:
+//
+//  1. The locks have one order in all processes: by name, then by the address of the server.
+//  2. Ask for all of them at once, without waiting. If all are granted, the call is done.
+//  3. Otherwise keep those before the first one that is busy, give back those behind it, wait for the busy one in its
+//     queue, as any caller of that lock does, and go on with 2 for the rest.
+//  4. A call that does not wait makes one pass in the order instead of 3, so that one of two such calls gets the locks.
+//  5. Two locks are tied if they have the same name, and go-redis does not know the address of one of their servers.
+//     While the call holds one of them and waits for the other, it is patient for a short, random time only. Then it
+//     gives back the first, stays in the queue, and has the other one before the first in its order from then on.
+//  6. While the call waits, the explicit leases of what it holds are extended when half of them is over, and once more
+//     when all is held. They end together, when the first of them ends.
+//
+// Rules: a call waits only for a lock that comes behind all that it holds, or for a limited time, so no two calls wait for
+// each other; and each wait is a place in a queue, so none starves. If one of the locks is lost before all are held, the
+// call gives back the others and starts over. What it gives back it has not used: no event and no MinHold applies.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/send"
+)
+
+const (
+	// restartPause is how long a MultiLock waits before it starts over.
+	restartPause = 10 * time.Millisecond
+
+	firstPatience  = 25 * time.Millisecond // with which tied locks are awaited at first
+	patienceGrowth = 4
+	lastPatience   = 24 * time.Hour
+
+	// mostRounds is how often a call has given back one of two tied locks when it logs that they may be the same lock.
+	mostRounds = 3
+)
+
+var (
+	errNotLasting = engine.LossError(errors.New("one of its locks was lost before all of them were acquired"))
+	errAllLate    = engine.LossError(engine.ErrLate)
+)
+
+// A gathering is one call that acquires all locks of a MultiLock.
+type gathering struct {
+	*multi
+	ctx      context.Context // of the caller, with its owner; it ends with the Client of the MultiLock, too
+	guarding context.Context // the parent of all guards; it ends with the call
+	request  engine.Request
+	deadline time.Time // zero: there is none
+
+	parts    []*part // in the order in which this call acquires them
+	patience time.Duration
+	rounds   map[[2]*part]int // how often one of two tied locks was given back while the call waited for the other
+}
+
+// A part is one of the locks of a gathering.
+type part struct {
+	member
+	held   bool
+	found  bool            // the last attempt has found it busy
+	guard  context.Context // of the hold; nil: see endsAtOnce
+	report engine.Report   // the outcome of the last attempt
+}
+
+// A progress is how a gathering, or an attempt on one of its locks, has ended.
+type progress int
+
+const (
+	acquired progress = iota
+	busy              // or there is an error, which says more
+	lost              // a lock was lost meanwhile: the call starts over
+	late              // too little is left of an explicit lease: the call starts over
+)
+
+// run acquires all locks, or none.
+func (g *gathering) run() (bool, error) {
+	for again := 1; ; again++ {
+		out, err := g.gather(again > 1)
+		switch {
+		case out == acquired:
+			return true, nil
+		case out == late && again >= engine.MostAsked, out == late && g.request.Wait == 0:
+			err = errAllLate
+		case out == lost && g.request.Wait == 0:
+			err = errNotLasting
+		case out == lost, out == late:
+			if err = g.giveBack(g.parts, nil); err == nil {
+				err = g.pause()
+			}
+			if err == nil {
+				continue
+			}
+		}
+		return false, g.giveBack(g.parts, err)
+	}
+}
+
+// pause sleeps before the call starts over. It returns an error if the wait of the caller ends before that.
+func (g *gathering) pause() error {
+	err := g.client.engine().UntilShutdown(g.ctx, g.deadline).Sleep(nil, nil, nil, restartPause)
+	if err == errTimeUp {
+		return errNotLasting
+	}
+	return err
+}
+
+// gather acquires all locks once. again is set if the call has started over.
+func (g *gathering) gather(again bool) (progress, error) {
+	for waited := false; ; waited = true {
+		asked := time.Now()
+		first, out, err := g.askAll()
+		switch {
+		case out != acquired, err != nil:
+			return out, err
+		case first < 0:
+			return g.complete(waited || again)
+		case g.request.Wait == 0:
+			return g.inOrder()
+		}
+		_ = g.giveBack(g.parts[first+1:], nil) // a release that is not confirmed goes on in the background
+		found := g.parts[first].found
+		if out, err = g.await(first); out == busy && found && time.Since(asked) < send.MinWait {
+			err = g.stillBusy(err)
+		}
+		if out != acquired {
+			return out, err
+		}
+		if g.hasLost() {
+			return lost, nil
+		}
+	}
+}
+
+// askAll asks for all locks that are not held, at the same time, and returns the index of the first one that is not held
+// then; or -1. A lock without an answer counts as busy. out is busy if the wait of the caller is over, or there is an error,
+// which another attempt must not repeat.
+func (g *gathering) askAll() (first int, out progress, err error) {
+	r := g.request
+	r.Wait, r.AnswerBy = 0, g.deadline
+	outs, errs := make([]progress, len(g.parts)), []error(nil)
+	errs = forEach(g.parts, func(i int, p *part) (err error) {
+		if !p.held {
+			outs[i], err = g.acquire(g.ctx, p, r)
+		}
+		return err
+	})
+	first = slices.IndexFunc(g.parts, func(p *part) bool { return !p.held })
+	over := isOver(g.deadline)
+	for i, p := range g.parts {
+		switch e := errs[i]; {
+		case outs[i] == lost:
+			out = lost
+		case e != nil && (g.request.Wait == 0 || p.held || over && i == first || isFinal(e)):
+			p.report.Tell()
+			return first, busy, e
+		}
+	}
+	if over && first >= 0 && out == acquired {
+		g.parts[first].report.Tell()
+		out = busy
+	}
+	return first, out, nil
+}
+
+// stillBusy returns the error of a wait that has ended with err, so soon that the answer before it is the newest fact:
+// that the lock is busy.
+func (g *gathering) stillBusy(err error) error {
+	switch {
+	case g.ctx.Err() != nil && err != nil && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrClosed):
+		return fmt.Errorf("%w: %w", err, ErrBusy)
+	case errors.Is(err, engine.ErrNoAnswer) && isOver(g.deadline):
+		return nil
+	}
+	return err
+}
+
+// isFinal reports whether err must not be dropped, because no later attempt returns it.
+func isFinal(err error) bool {
+	return errors.Is(err, ErrLockLost) || errors.Is(err, ErrClosed) || send.PanicOf(err) != nil
+}
+
+// isOver reports whether the deadline of a caller has passed; zero: it has none.
+func isOver(deadline time.Time) bool { return !deadline.IsZero() && !time.Now().Before(deadline) }
+
+// inOrder gives back what the call holds, and asks for one lock after the other, without waiting.
+func (g *gathering) inOrder() (progress, error) {
+	if err := g.giveBack(g.parts, nil); err != nil {
+		return busy, err
+	}
+	r := g.request
+	r.AnswerBy = g.answersBy()
+	for _, p := range g.parts {
+		if out, err := g.acquire(g.ctx, p, r); out != acquired {
+			p.report.Tell()
+			return out, err
+		}
+	}
+	return g.complete(true)
+}
+
+// await waits for lock i, in its queue. It holds only locks in front of it.
+func (g *gathering) await(i int) (progress, error) {
+	r := g.request
+	if !g.deadline.IsZero() {
+		r.Wait, r.AnswerBy = max(0, time.Until(g.deadline)), g.deadline
+	}
+	p, tied := g.parts[i], i
+	for tied > 0 && g.parts[tied-1].isTied(p.member) {
+		tied--
+	}
+	defer g.meanwhile(g.parts[:i], g.parts[tied:i])()
+	out, err := g.acquire(g.ctx, p, r)
+	if out != acquired {
+		p.report.Tell()
+		return out, err
+	}
+	return acquired, nil
+}
+
+// meanwhile looks after the locks in held until stop is called: it extends their explicit leases, and when the patience
+// of the call is over, it gives back those in tied, which may come behind the lock that the caller waits for. stop then
+// puts them there.
+func (g *gathering) meanwhile(held, tied []*part) (stop func()) {
+	if len(tied) == 0 && (g.request.Lease == 0 || len(held) == 0) {
+		return func() {}
+	}
+	var over <-chan time.Time
+	if len(tied) > 0 {
+		over = time.After(g.patience/2 + rand.N(g.patience))
+	}
+	ctx, cancel := context.WithCancel(g.ctx)
+	ended := make(chan struct{})
+	g.client.engine().Spawn(func() {
+		defer close(ended)
+		for {
+			select {
+			case <-g.halfOver(held):
+				g.extend(ctx, held)
+			case <-over:
+				_ = g.giveBack(tied, nil)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return func() {
+		cancel()
+		<-ended
+		if len(tied) > 0 && !slices.ContainsFunc(tied, func(p *part) bool { return p.held }) {
+			g.reorder(len(held), len(tied))
+		}
+	}
+}
+
+// reorder puts lock i in front of the tied ones before it, which the call has given back.
+func (g *gathering) reorder(i, tied int) {
+	p := g.parts[i]
+	g.patience = min(patienceGrowth*g.patience, lastPatience)
+	g.noteRound(p, g.parts[i-1])
+	g.parts = slices.Insert(slices.Delete(g.parts, i, i+1), i-tied, p)
+}
+
+// noteRound notes that the call has given back o, or p in an earlier round, while it waited for the other one.
+func (g *gathering) noteRound(p, o *part) {
+	if g.rounds == nil {
+		g.rounds = make(map[[2]*part]int)
+	}
+	g.rounds[[2]*part{p, o}]++
+	if g.rounds[[2]*part{p, o}]+g.rounds[[2]*part{o, p}] == mostRounds {
+		g.client.engine().Log.Warn(
+			"relock: a MultiLock holds one of two locks, and waits for the other one, in turn: if both Clients lead to one "+
+				"Redis, they are the same lock, and cannot be acquired together", "lock", p.Name())
+	}
+}
+
+// halfOver returns a channel on which a value comes when half of the explicit lease of one of the locks is over; nil if
+// they have none.
+func (g *gathering) halfOver(held []*part) <-chan time.Time {
+	whole := lease.Validity(g.request.Lease)
+	if g.request.Lease == 0 || len(held) == 0 {
+		return nil
+	}
+	left := time.Until(g.validUntil(held)) - whole/2
+	return time.After(max(left, whole/8, time.Millisecond))
+}
+
+// extend gives the locks in held that have an explicit lease the lease of the call, from now on. A loss ends a guard, and
+// what is left after another error is seen to by complete.
+func (g *gathering) extend(ctx context.Context, held []*part) {
+	forEach(held, func(_ int, p *part) error {
+		if !p.held || p.in == nil {
+			return nil
+		}
+		return extendLocker(ctx, p.Locker, g.request.Lease)
+	})
+}
+
+// acquire acquires p as r demands.
+func (g *gathering) acquire(ctx context.Context, p *part, r engine.Request) (progress, error) {
+	p.report.Drop()
+	r.Report = &p.report
+	ok, err := p.acquire(ctx, r)
+	p.found = !ok && err == nil
+	switch {
+	case errors.Is(err, engine.ErrExpired) && !errors.Is(err, engine.ErrUnrenewed):
+		return lost, nil // the owner already held it, and its lease was about to expire
+	case !ok:
+		return busy, err
+	}
+	p.held = true
+	p.guard, err = p.Guard(g.guarding)
+	switch {
+	case errors.Is(err, ErrNotHeld) && !g.endsAtOnce():
+		return lost, nil
+	case errors.Is(err, ErrNotHeld):
+		return acquired, nil
+	case err != nil:
+		return busy, err
+	}
+	return acquired, nil
+}
+
+// endsAtOnce reports whether the explicit lease is so short that it has ended as soon as it is acquired, as documented.
+func (g *gathering) endsAtOnce() bool {
+	return g.request.Lease != 0 && lease.Validity(g.request.Lease) <= 0
+}
+
+// hasLost reports whether one of the locks that the call has acquired was lost.
+func (g *gathering) hasLost() bool {
+	return !g.endsAtOnce() && slices.ContainsFunc(g.parts, func(p *part) bool { return p.held && p.guard.Err() != nil })
+}
+
+// complete ends a call that holds all locks. apart is set if it has not acquired all of them at the same time.
+func (g *gathering) complete(apart bool) (progress, error) {
+	length := g.request.Lease
+	if apart && length != 0 {
+		g.extend(g.ctx, g.parts)
+	}
+	if g.ctx.Err() != nil {
+		return busy, ctxError(g.ctx)
+	}
+	if err := g.client.engine().Open(); err != nil {
+		return busy, err
+	}
+	if g.hasLost() {
+		return lost, nil
+	}
+	if length != 0 && len(g.parts) > 1 {
+		end := g.validUntil(g.parts)
+		g.endTogether(engine.OwnerOf(g.ctx), end)
+		left, whole := time.Until(end), lease.Validity(length)
+		if !lease.EnoughValidityLeft(left, whole, false) && !(apart && lease.Suffices(left, whole, false)) {
+			return late, nil
+		}
+	}
+	for _, p := range g.parts {
+		p.report.Tell()
+	}
+	return acquired, nil
+}
+
+// validUntil returns the time until which the locks in held are valid that have an explicit lease.
+func (g *gathering) validUntil(held []*part) time.Time {
+	var members []member
+	for _, p := range held {
+		if p.held {
+			members = append(members, p.member)
+		}
+	}
+	return validUntil(members, engine.OwnerOf(g.ctx), time.Now().Add(lease.Validity(g.request.Lease)))
+}
+
+// answersBy returns the time until which the caller waits for answers from now on, or zero if there is no limit.
+func (g *gathering) answersBy() time.Time {
+	if g.deadline.IsZero() && g.request.Wait == 0 {
+		return time.Now().Add(g.client.engine().Patience())
+	}
+	return g.deadline
+}
+
+// giveBack releases those of parts that are held, because of why, and joins the errors to why. If Redis does not answer
+// while the caller has time, the release goes on without it.
+func (g *gathering) giveBack(parts []*part, why error) error {
+	var some []*part
+	for _, p := range parts {
+		if p.held {
+			p.held, some = false, append(some, p)
+			p.report.Drop()
+		}
+	}
+	if len(some) == 0 {
+		return why
+	}
+	var err error // written before given is closed
+	given, ctx := make(chan struct{}), context.WithoutCancel(g.ctx)
+	g.client.engine().Spawn(func() {
+		defer close(given)
+		err = errors.Join(forEach(some, func(_ int, p *part) error { return p.giveBack(ctx) })...)
+	})
+	by, least := g.answersBy(), send.MinWait
+	if g.client.engine().UntilShutdown(g.ctx, by).Sleep(given, nil, nil, 0) != nil {
+		if !by.IsZero() {
+			least = min(least, time.Until(by)+send.MinWait)
+		}
+		select {
+		case <-given:
+		case <-time.After(least):
+			return why
+		}
+	}
+	if err != nil {
+		return errors.Join(why, err)
+	}
+	return why
+}

@@ -1,0 +1,235 @@
+package relock
+
+// Members: the locks of which a MultiLock or a RedLock consists.
+//
+// Rules: members are ordered by their names, which every process knows, and then by the addresses of their servers. Where
+// go-redis does not know an address, the order of two members with one name may differ between processes: they are tied.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/send"
+)
+
+// A member is one of the locks of which a MultiLock or a RedLock consists.
+type member struct {
+	Locker
+	in *handle // of a lock of this package, also if a type of the user embeds it; nil for a foreign Locker
+	// server is where the records are. It is the same in every process that uses the same addresses, and "" if go-redis
+	// does not know the address of a server, because it is behind a Sentinel, or the Redis client has a Dialer of its own.
+	server string
+}
+
+// A known Locker is a lock of this package, or embeds one.
+type known interface{ inside() *handle }
+
+func (h *handle) inside() *handle { return h }
+
+// memberOf returns the member that l is.
+func memberOf(l Locker) member {
+	m := member{Locker: l}
+	if k, ok := l.(known); ok && k.inside().lock != nil {
+		m.in = k.inside()
+		if red, ok := m.in.lock.(*redLock); ok {
+			m.server = red.place
+		} else {
+			m.server = m.in.client.server()
+		}
+	}
+	return m
+}
+
+// isOurs reports whether m is acquired and released without its methods. A type of the user that embeds a lock may have
+// methods of its own.
+func (m member) isOurs() bool {
+	switch m.Locker.(type) {
+	case *Lock, *FairLock, *ReadLock, *WriteLock, *Semaphore, *RedLock:
+		return true
+	}
+	return false
+}
+
+// record returns the lock if it has a record on one server, and nil otherwise.
+func (m member) record() contract.Record {
+	if m.in == nil {
+		return nil
+	}
+	return m.in.record
+}
+
+// key returns the name by which m is ordered: with the prefix of the Client, if it is a lock of this package.
+func (m member) key() string {
+	if m.in != nil {
+		return m.in.lock.Traits().ID.Name
+	}
+	return m.Name()
+}
+
+// membersOf returns the members that locks are.
+func membersOf(c *Client, locks []Locker) ([]member, error) {
+	if c == nil {
+		return nil, invalid("the Client is nil")
+	}
+	if len(locks) == 0 {
+		return nil, invalid("no locks were passed")
+	}
+	members := make([]member, len(locks))
+	for i, l := range locks {
+		if isNil(l) {
+			return nil, invalid("lock %d of %d is nil", i+1, len(locks))
+		}
+		if u, ok := l.(interface{ usable(context.Context) error }); ok {
+			if err := u.usable(context.Background()); err != nil {
+				return nil, fmt.Errorf("lock %d of %d, %s: %w", i+1, len(locks), shortName(l.Name()), err)
+			}
+		}
+		members[i] = memberOf(l)
+	}
+	return members, nil
+}
+
+// flat replaces each MultiLock among members by its locks; and each RedLock, too, if deep is set.
+func flat(members []member, deep bool) (all []member) {
+	for _, m := range members {
+		red, _ := lockOf[*redLock](m)
+		switch many, ok := m.Locker.(*MultiLock); {
+		case ok:
+			all = append(all, flat(many.many.Get().locks, deep)...)
+		case deep && red != nil:
+			for _, n := range red.nodes {
+				all = append(all, flat([]member{memberOf(n.Locker)}, deep)...)
+			}
+		default:
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// lockOf returns the lock of m if it is of type L.
+func lockOf[L contract.Lock](m member) (l L, ok bool) {
+	if m.in != nil {
+		l, ok = m.in.lock.(L)
+	}
+	return l, ok
+}
+
+// records returns the members with a record of which m consists, if it is a MultiLock or has one itself.
+func (m member) records() (all []member) {
+	for _, part := range flat([]member{m}, false) {
+		if part.record() != nil {
+			all = append(all, part)
+		}
+	}
+	return all
+}
+
+// compare orders members: see the rules above. The last part of the order is that of this process only.
+func (m member) compare(o member) int {
+	order := cmp.Or(strings.Compare(m.key(), o.key()), strings.Compare(m.server, o.server))
+	if order == 0 && m.in != nil && o.in != nil {
+		return strings.Compare(m.in.client.ID(), o.in.client.ID())
+	}
+	return order
+}
+
+// isTied reports whether the order of m and o may be another one in other processes.
+func (m member) isTied(o member) bool {
+	return m.key() == o.key() && (m.server == "" || o.server == "")
+}
+
+// onOneServer reports whether m and o, which have records, are certainly on one server.
+func (m member) onOneServer(o member) bool {
+	address := func(m member) string {
+		before, _, _ := strings.Cut(m.server, "/") // without the number of the database
+		return before
+	}
+	return m.in.client == o.in.client || m.server != "" && address(m) == address(o)
+}
+
+// where describes the lock m, and its server, for people.
+func (m member) where() string {
+	return fmt.Sprintf("%s on %s", shortName(m.Name()), m.server)
+}
+
+// checkTwice returns an error if two members would wait for each other: they have the same name on the same server.
+func checkTwice(members []member) error {
+	type place struct{ server, name string }
+	seen := make(map[any]string)
+	for _, m := range flat(members, true) {
+		var self any = m.Locker
+		half := ""
+		switch {
+		case m.in != nil:
+			self, half = place{cmp.Or(m.server, m.in.client.ID()), m.key()}, m.in.lock.Traits().ID.Half
+		case !reflect.TypeOf(m.Locker).Comparable():
+			continue
+		}
+		other, twice := seen[self]
+		switch {
+		case twice && half != other && half != permitsHalf && other != permitsHalf && half != "" && other != "":
+			return invalid("both halves of the read/write lock %s were passed", shortName(m.Name()))
+		case twice:
+			return invalid("the same lock was passed twice: %s", shortName(m.Name()))
+		}
+		seen[self] = half
+	}
+	return nil
+}
+
+// defaultDialer returns the code of the Dialer of a Redis client to which the user has not given one.
+var defaultDialer = sync.OnceValue(func() uintptr {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"})
+	defer func() { _ = rdb.Close() }() // it has no connections
+	return codeOf(rdb.Options().Dialer)
+})
+
+// codeOf returns the address of the code of a function.
+func codeOf(f any) uintptr { return reflect.ValueOf(f).Pointer() }
+
+// dialsByItself reports whether rdb has a Dialer of its own, which may lead to any server.
+func dialsByItself(rdb redis.UniversalClient) bool {
+	switch one, cluster := send.OptionsOf(rdb); {
+	case one != nil:
+		return codeOf(one.Dialer) != defaultDialer()
+	case cluster != nil:
+		return cluster.Dialer != nil
+	}
+	return false
+}
+
+// acquire acquires m for the owner of ctx. If m is a lock of this package, r.Report gets the outcome.
+func (m member) acquire(ctx context.Context, r engine.Request) (ok bool, err error) {
+	switch {
+	case m.isOurs():
+		return m.in.client.engine().Acquire(ctx, engine.OwnerOf(ctx), r, m.in.lock)
+	case r.Wait >= 0:
+		return m.TryLock(ctx, r.Wait, r.Lease)
+	case r.Lease > 0:
+		err = m.LockLease(ctx, r.Lease)
+	default:
+		err = m.Lock(ctx)
+	}
+	return err == nil, err
+}
+
+// giveBack releases m, which the owner of ctx has acquired in vain. A lock that is already lost need not be released.
+func (m member) giveBack(ctx context.Context) error {
+	if m.isOurs() {
+		return m.in.client.engine().GiveBack(ctx, m.in.lock, engine.OwnerOf(ctx))
+	}
+	if err := m.Unlock(ctx); !errors.Is(err, ErrNotHeld) {
+		return err
+	}
+	return nil
+}
