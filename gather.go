@@ -4,14 +4,15 @@ package relock
 //
 // The algorithm:
 //
-//  1. The locks have one order in all processes: by name, then by the address of the server.
+//  1. The locks have one order in all processes: by name, then by the address of the server; RedLocks come last.
 //  2. Ask for all of them at once, without waiting. If all are granted, the call is done.
 //  3. Otherwise keep those before the first one that is busy, give back those behind it, wait for the busy one in its
 //     queue, as any caller of that lock does, and go on with 2 for the rest.
 //  4. A call that does not wait makes one pass in the order instead of 3, so that one of two such calls gets the locks.
-//  5. Two locks are tied if they have the same name, and go-redis does not know the address of one of their servers.
-//     While the call holds one of them and waits for the other, it is patient for a short, random time only. Then it
-//     gives back the first, stays in the queue, and has the other one before the first in its order from then on.
+//  5. Two locks are tied if another process may have them in the other order: two RedLocks, and two locks with the same
+//     name if go-redis does not know the address of one of their servers. While the call holds one of them and waits for
+//     the other, it is patient for a short, random time only. Then it gives back the first, stays in the queue, and has
+//     the other one before the first in its order from then on.
 //  6. While the call waits, the explicit leases of what it holds are extended when half of them is over, and once more
 //     when all is held. They end together, when the first of them ends.
 //
@@ -85,16 +86,19 @@ const (
 func (g *gathering) run() (bool, error) {
 	for again := 1; ; again++ {
 		out, err := g.gather(again > 1)
+		why := errNotLasting
+		if out == late {
+			why = errAllLate
+		}
 		switch {
 		case out == acquired:
 			return true, nil
-		case out == late && again >= engine.MostAsked, out == late && g.request.Wait == 0:
-			err = errAllLate
-		case out == lost && g.request.Wait == 0:
-			err = errNotLasting
-		case out == lost, out == late:
+		case out == busy:
+		case g.request.Wait == 0, out == late && again >= engine.MostAsked:
+			err = why
+		default:
 			if err = g.giveBack(g.parts, nil); err == nil {
-				err = g.pause()
+				err = g.pause(why)
 			}
 			if err == nil {
 				continue
@@ -104,11 +108,11 @@ func (g *gathering) run() (bool, error) {
 	}
 }
 
-// pause sleeps before the call starts over. It returns an error if the wait of the caller ends before that.
-func (g *gathering) pause() error {
+// pause sleeps before the call starts over because of why. It returns an error if the wait of the caller ends before that.
+func (g *gathering) pause(why error) error {
 	err := g.client.engine().UntilShutdown(g.ctx, g.deadline).Sleep(nil, nil, nil, restartPause)
 	if err == errTimeUp {
-		return errNotLasting
+		return why
 	}
 	return err
 }
@@ -160,12 +164,12 @@ func (g *gathering) askAll() (first int, out progress, err error) {
 		case outs[i] == lost:
 			out = lost
 		case e != nil && (g.request.Wait == 0 || p.held || over && i == first || isFinal(e)):
-			p.report.Tell()
+			p.tellFailure()
 			return first, busy, e
 		}
 	}
 	if over && first >= 0 && out == acquired {
-		g.parts[first].report.Tell()
+		g.parts[first].tellFailure()
 		out = busy
 	}
 	return first, out, nil
@@ -200,7 +204,7 @@ func (g *gathering) inOrder() (progress, error) {
 	r.AnswerBy = g.answersBy()
 	for _, p := range g.parts {
 		if out, err := g.acquire(g.ctx, p, r); out != acquired {
-			p.report.Tell()
+			p.tellFailure()
 			return out, err
 		}
 	}
@@ -213,23 +217,18 @@ func (g *gathering) await(i int) (progress, error) {
 	if !g.deadline.IsZero() {
 		r.Wait, r.AnswerBy = max(0, time.Until(g.deadline)), g.deadline
 	}
-	p, tied := g.parts[i], i
-	for tied > 0 && g.parts[tied-1].isTied(p.member) {
-		tied--
-	}
-	defer g.meanwhile(g.parts[:i], g.parts[tied:i])()
-	out, err := g.acquire(g.ctx, p, r)
+	defer g.meanwhile(i)()
+	out, err := g.acquire(g.ctx, g.parts[i], r)
 	if out != acquired {
-		p.report.Tell()
-		return out, err
+		g.parts[i].tellFailure()
 	}
-	return acquired, nil
+	return out, err
 }
 
-// meanwhile looks after the locks in held until stop is called: it extends their explicit leases, and when the patience
-// of the call is over, it gives back those in tied, which may come behind the lock that the caller waits for. stop then
-// puts them there.
-func (g *gathering) meanwhile(held, tied []*part) (stop func()) {
+// meanwhile looks after the locks before lock i until stop is called: it extends their explicit leases, and when the
+// patience of the call is over, it gives back those that are tied with lock i. stop then puts them behind it.
+func (g *gathering) meanwhile(i int) (stop func()) {
+	held, tied := g.parts[:i], g.parts[i].tied(g.parts[:i])
 	if len(tied) == 0 && (g.request.Lease == 0 || len(held) == 0) {
 		return func() {}
 	}
@@ -256,17 +255,30 @@ func (g *gathering) meanwhile(held, tied []*part) (stop func()) {
 		cancel()
 		<-ended
 		if len(tied) > 0 && !slices.ContainsFunc(tied, func(p *part) bool { return p.held }) {
-			g.reorder(len(held), len(tied))
+			g.reorder(i, tied)
 		}
 	}
 }
 
-// reorder puts lock i in front of the tied ones before it, which the call has given back.
-func (g *gathering) reorder(i, tied int) {
+// reorder puts tied, which the call has given back, behind lock i. Locks that are not tied with each other keep their
+// order: if the server of lock i is not known, all locks with its name are tied with it, and otherwise only those whose
+// servers are not known, which are tied with each other, too.
+func (g *gathering) reorder(i int, tied []*part) {
 	p := g.parts[i]
 	g.patience = min(patienceGrowth*g.patience, lastPatience)
-	g.noteRound(p, g.parts[i-1])
-	g.parts = slices.Insert(slices.Delete(g.parts, i, i+1), i-tied, p)
+	g.noteRound(p, tied[len(tied)-1])
+	front := slices.DeleteFunc(slices.Clone(g.parts[:i]), func(o *part) bool { return slices.Contains(tied, o) })
+	g.parts = slices.Concat(front, []*part{p}, tied, g.parts[i+1:])
+}
+
+// tied returns those of parts that are tied with p.
+func (p *part) tied(parts []*part) (tied []*part) {
+	for _, o := range parts {
+		if o.isTied(p.member) {
+			tied = append(tied, o)
+		}
+	}
+	return tied
 }
 
 // noteRound notes that the call has given back o, or p in an earlier round, while it waited for the other one.
@@ -334,6 +346,13 @@ func (g *gathering) endsAtOnce() bool {
 	return g.request.Lease != 0 && lease.Validity(g.request.Lease) <= 0
 }
 
+// tellFailure tells that p was not acquired. A hold that was lost at once is given back instead, and not told.
+func (p *part) tellFailure() {
+	if !p.held {
+		p.report.Tell()
+	}
+}
+
 // hasLost reports whether one of the locks that the call has acquired was lost.
 func (g *gathering) hasLost() bool {
 	return !g.endsAtOnce() && slices.ContainsFunc(g.parts, func(p *part) bool { return p.held && p.guard.Err() != nil })
@@ -343,7 +362,9 @@ func (g *gathering) hasLost() bool {
 func (g *gathering) complete(apart bool) (progress, error) {
 	length := g.request.Lease
 	if apart && length != 0 {
-		g.extend(g.ctx, g.parts)
+		ctx, cancel := g.limited()
+		defer cancel()
+		g.extend(ctx, g.parts)
 	}
 	if g.ctx.Err() != nil {
 		return busy, ctxError(g.ctx)
@@ -387,14 +408,21 @@ func (g *gathering) answersBy() time.Time {
 	return g.deadline
 }
 
+// limited returns the context for requests that the caller is to wait for no longer than it waits for answers.
+func (g *gathering) limited() (context.Context, context.CancelFunc) {
+	if by := g.answersBy(); !by.IsZero() {
+		return context.WithDeadline(g.ctx, by.Add(send.MinWait))
+	}
+	return g.ctx, func() {}
+}
+
 // giveBack releases those of parts that are held, because of why, and joins the errors to why. If Redis does not answer
 // while the caller has time, the release goes on without it.
 func (g *gathering) giveBack(parts []*part, why error) error {
-	var some []*part
+	var some []func(context.Context) error
 	for _, p := range parts {
 		if p.held {
-			p.held, some = false, append(some, p)
-			p.report.Drop()
+			p.held, some = false, append(some, p.dropped())
 		}
 	}
 	if len(some) == 0 {
@@ -404,7 +432,7 @@ func (g *gathering) giveBack(parts []*part, why error) error {
 	given, ctx := make(chan struct{}), context.WithoutCancel(g.ctx)
 	g.client.engine().Spawn(func() {
 		defer close(given)
-		err = errors.Join(forEach(some, func(_ int, p *part) error { return p.giveBack(ctx) })...)
+		err = errors.Join(forEach(some, func(_ int, giveBack func(context.Context) error) error { return giveBack(ctx) })...)
 	})
 	by, least := g.answersBy(), send.MinWait
 	if g.client.engine().UntilShutdown(g.ctx, by).Sleep(given, nil, nil, 0) != nil {
@@ -421,4 +449,17 @@ func (g *gathering) giveBack(parts []*part, why error) error {
 		return errors.Join(why, err)
 	}
 	return why
+}
+
+// dropped drops the report of p, which the call does not keep, and returns the function that gives p back.
+func (p *part) dropped() (giveBack func(ctx context.Context) error) {
+	if giveBack = p.report.Drop(); giveBack != nil {
+		return giveBack
+	}
+	return func(ctx context.Context) error { // of a Locker with methods of its own, or after a panic of the Observer
+		if err := p.Unlock(ctx); !errors.Is(err, ErrNotHeld) {
+			return err
+		}
+		return nil
+	}
 }

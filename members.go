@@ -2,13 +2,14 @@ package relock
 
 // Members: the locks of which a MultiLock or a RedLock consists.
 //
-// Rules: members are ordered by their names, which every process knows, and then by the addresses of their servers. Where
-// go-redis does not know an address, the order of two members with one name may differ between processes: they are tied.
+// Rules: members are ordered by their names, which every process knows, and then by the addresses of their servers.
+// RedLocks come after all others, because a RedLock may have nodes with any names. Two members are tied if another process
+// may have to acquire them in the other order: two RedLocks, and two members with one name if go-redis does not know the
+// address of one of them.
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -28,6 +29,7 @@ type member struct {
 	// server is where the records are. It is the same in every process that uses the same addresses, and "" if go-redis
 	// does not know the address of a server, because it is behind a Sentinel, or the Redis client has a Dialer of its own.
 	server string
+	rank   int // 1: a RedLock, which has records on many servers; otherwise 0
 }
 
 // A known Locker is a lock of this package, or embeds one.
@@ -39,11 +41,9 @@ func (h *handle) inside() *handle { return h }
 func memberOf(l Locker) member {
 	m := member{Locker: l}
 	if k, ok := l.(known); ok && k.inside().lock != nil {
-		m.in = k.inside()
-		if red, ok := m.in.lock.(*redLock); ok {
-			m.server = red.place
-		} else {
-			m.server = m.in.client.server()
+		m.in, m.server = k.inside(), k.inside().client.server()
+		if _, ok := m.in.lock.(*redLock); ok {
+			m.rank, m.server = 1, ""
 		}
 	}
 	return m
@@ -136,16 +136,16 @@ func (m member) records() (all []member) {
 
 // compare orders members: see the rules above. The last part of the order is that of this process only.
 func (m member) compare(o member) int {
-	order := cmp.Or(strings.Compare(m.key(), o.key()), strings.Compare(m.server, o.server))
+	order := cmp.Or(m.rank-o.rank, strings.Compare(m.key(), o.key()), strings.Compare(m.server, o.server))
 	if order == 0 && m.in != nil && o.in != nil {
 		return strings.Compare(m.in.client.ID(), o.in.client.ID())
 	}
 	return order
 }
 
-// isTied reports whether the order of m and o may be another one in other processes.
+// isTied reports whether the order of m and o, or of what they consist of, may be another one in other processes.
 func (m member) isTied(o member) bool {
-	return m.key() == o.key() && (m.server == "" || o.server == "")
+	return m.rank == o.rank && (m.rank > 0 || m.key() == o.key() && (m.server == "" || o.server == ""))
 }
 
 // onOneServer reports whether m and o, which have records, are certainly on one server.
@@ -221,15 +221,4 @@ func (m member) acquire(ctx context.Context, r engine.Request) (ok bool, err err
 		err = m.Lock(ctx)
 	}
 	return err == nil, err
-}
-
-// giveBack releases m, which the owner of ctx has acquired in vain. A lock that is already lost need not be released.
-func (m member) giveBack(ctx context.Context) error {
-	if m.isOurs() {
-		return m.in.client.engine().GiveBack(ctx, m.in.lock, engine.OwnerOf(ctx))
-	}
-	if err := m.Unlock(ctx); !errors.Is(err, ErrNotHeld) {
-		return err
-	}
-	return nil
 }

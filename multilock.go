@@ -36,9 +36,10 @@ import (
 //
 // Locks with the same name are ordered by the addresses of their servers: use the same addresses in every process. If
 // go-redis does not know them, because the servers are behind Sentinels, or the Redis client has a Dialer of its own, the
-// order may differ between processes. Then the MultiLock does not hold one of the two for long while it waits for the
-// other one: it gives it back, stays in the queue of the other one, and acquires the first one after that. It is patient
-// for about 25ms at first, and four times as long each time, so that it acquires both in the end.
+// order may differ between processes. So may that of RedLocks, which come after all other locks. Then the MultiLock does
+// not hold one of the two for long while it waits for the other one: it gives it back, stays in the queue of the other
+// one, and acquires the first one after that. It is patient for about 25ms at first, and four times as long each time, so
+// that it acquires both in the end.
 //
 // Unlock decrements the hold count of every lock, even if it fails for one of them, and joins the errors. The context
 // of Guard is canceled as soon as one of the locks is lost. Each lock is acquired with an explicit lease, which is

@@ -129,9 +129,7 @@ type redLock struct {
 	traits contract.Traits
 	client *Client
 	nodes  []*redNode
-	needed int    // a majority
-	place  string // the servers and names of the records, the same in every process; "" if a server is not known
-
+	needed int // a majority
 }
 
 // A redNode is one of the locks that a RedLock consists of.
@@ -153,8 +151,7 @@ type releaseChannel struct {
 // describe sets the fields that follow from the members.
 func (l *redLock) describe(members []member) {
 	l.traits.Admission = contract.Shared
-	var names, ids, places []string
-	placed := true
+	var names, ids []string
 	for _, c := range members {
 		n := &redNode{
 			Locker:    c.Locker,
@@ -172,13 +169,6 @@ func (l *redLock) describe(members []member) {
 		}
 		l.nodes = append(l.nodes, n)
 		names, ids = append(names, c.Name()), append(ids, n.id)
-		for _, r := range c.records() {
-			places = append(places, fmt.Sprint(r.server, r.record().Traits().ID))
-			placed = placed && r.server != ""
-		}
-	}
-	if slices.Sort(places); placed {
-		l.place = strings.Join(places, ",")
 	}
 	l.traits.ID = contract.LockID{
 		Name: strings.Join(slices.Compact(names), ","),

@@ -49,7 +49,7 @@ func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d De
 	}
 	op.span.finish(err)
 	if err == nil {
-		e.noteStack(kind, o)
+		e.noteStack(h)
 	}
 	return err
 }

@@ -33,17 +33,17 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, kind contract.
 	op.Deadline = e.deadlineOf(r)
 	op.Patient = op.NoWait && isPatient(ctx)
 	op.span = startSpan(e, ctx, kind, o)
-	err := errRestart
+	h, err := (*hold)(nil), errRestart
 	for err == errRestart {
-		err = e.acquireOnce(&op, o, r, kind)
+		h, err = e.acquireOnce(&op, o, r, kind)
 	}
 	if err != nil {
 		err = whyEnded(e, &op, kind, o, r, err)
 	}
 	if r.Report != nil {
-		*r.Report = e.reportOf(op.span, kind, o, err)
+		*r.Report = e.reportOf(op.span, h, err)
 	} else {
-		e.tell(op.span, kind, o, err)
+		e.tell(op.span, h, err)
 	}
 	if err == send.ErrTimeUp { // not errors.Is: an error that wraps ErrTimeUp has a reason that the caller must see
 		return false, nil
@@ -51,17 +51,21 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, kind contract.
 	return err == nil, err
 }
 
-// tell tells the outcome of a call of o for kind.
-func (e *Engine) tell(s *span, kind contract.Lock, o Owner, err error) {
+// tell tells the outcome of a call that has acquired h, or failed with err.
+func (e *Engine) tell(s *span, h *hold, err error) {
 	s.finish(err)
 	if err == nil {
-		e.noteStack(kind, o)
+		e.noteStack(h)
 	}
 }
 
 // reportOf returns the Report of the call.
-func (e *Engine) reportOf(s *span, kind contract.Lock, o Owner, err error) Report {
-	return Report{tell: func() { e.tell(s, kind, o, err) }, drop: func() { s.drop(err) }}
+func (e *Engine) reportOf(s *span, h *hold, err error) Report {
+	r := Report{tell: func() { e.tell(s, h, err) }, drop: func() { s.drop(err) }}
+	if err == nil {
+		r.giveBack = func(ctx context.Context) error { return e.giveBack(ctx, h) }
+	}
+	return r
 }
 
 // deadlineOf returns when the wait of r ends; zero: it does not.
@@ -78,7 +82,7 @@ func (e *Engine) deadlineOf(r Request) (deadline time.Time) {
 // acquireOnce runs one acquire operation. A caller that holds the lock without a request, because it was
 // handed off to it, gets no acquireOp: to allocate one for every hand-off would cost as much as the rest of the
 // hand-off.
-func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, kind contract.Lock) error {
+func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, kind contract.Lock) (*hold, error) {
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	op.changed = nil
@@ -92,7 +96,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, kind contract.
 		op.span.handedOff(in.hold.token)
 	}
 	if in.holds || err != nil {
-		return err
+		return in.hold, err
 	}
 	one := new(recordBackend)
 	one.begin(op, one, t)
@@ -102,7 +106,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, kind contract.
 		one.leftovers.GrantNotKept()
 		one.adoptsRecord, one.target.AdoptsRecord = true, !kind.Traits().DrawsSingly
 	}
-	return one.finish(op)
+	return t.hold, one.finish(op)
 }
 
 // enter waits until the caller may go on among the callers of this process. It then has a hold. If in.holds is set, it

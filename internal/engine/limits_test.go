@@ -42,14 +42,14 @@ func TestMinHoldHandsNothingOffBeforeItHasPassed(t *testing.T) {
 	})
 }
 
-// GiveBack ends no MinHold if the owner has acquired the lock before: that hold is used.
+// What is given back unused ends no MinHold if the owner has acquired the lock before: that hold is used.
 func TestMinHoldIsKeptForAHoldThatWasAcquiredBefore(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newLimitedLock(e.redis, contract.Limits{MinHold: 10 * time.Second})
-		for range 2 {
-			e.take(l, 1)
-		}
-		require.NoError(t, e.GiveBack(context.Background(), l, 1))
+		var report Report
+		e.take(l, 1)
+		e.take(l, 1, Request{Wait: forever, Report: &report})
+		require.NoError(t, report.Drop()(context.Background()))
 		e.giveBack(l, 1)
 		time.Sleep(9 * time.Second)
 		e.assertHeld("the record before its time is over")
@@ -59,20 +59,25 @@ func TestMinHoldIsKeptForAHoldThatWasAcquiredBefore(t *testing.T) {
 }
 
 // What was given back unused is free at once, although it has MinHold and a caller of this process waits for it: that one
-// asks Redis itself. The Observer hears of neither.
+// asks Redis itself. A later hold of the same owner is not touched.
 func TestGiveBackOfAHoldThatWasNotUsed(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 10 * time.Second})
 		var report Report
-		e.take(l, 1, Request{Report: &report})
+		e.take(l, 1, Request{Wait: forever, Report: &report})
 		got := later(func() error { _, err := e.acquire(ctx, l, 2, Request{Wait: forever}); return err })
 		synctest.Wait()
 		before := e.redis.Holder("x")
-		require.NoError(t, e.GiveBack(ctx, l, 1))
+		giveBack := report.Drop()
+		require.NoError(t, giveBack(ctx))
 		require.NoError(t, <-got)
 		assert.NotEqual(t, before, e.redis.Holder("x"), "it was handed off")
-		assert.NoError(t, e.GiveBack(ctx, l, 1), "nothing is held")
-		require.NoError(t, e.GiveBack(ctx, l, 2))
+		assert.NoError(t, giveBack(ctx), "nothing is held")
+		e.giveBack(l, 2)
+		e.take(l, 1, Request{Wait: forever, Report: &report})
+		assert.NoError(t, giveBack(ctx))
+		e.assertHeld("the later hold")
+		require.NoError(t, report.Drop()(ctx))
 		e.assertFree("the record before MinHold has passed")
 	})
 }

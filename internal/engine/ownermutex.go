@@ -18,7 +18,8 @@ import (
 type ownerCall struct {
 	kind    contract.Lock
 	owner   Owner
-	makeOne bool // it makes a claim if there is no hold
+	makeOne bool  // it makes a claim if there is no hold
+	unused  *hold // the only hold that it is for, as in Report.Drop; nil: the one that the owner has
 
 	hold   *hold // the result; nil if there is none
 	enters *hold // the hold whose owner mutex the caller has, or waits for, and which it may use or not; or nil
@@ -142,10 +143,17 @@ func (c *ownerCall) key() holdKey { return holdKey{c.kind.Traits().ID.Half, c.ow
 // holdForLocked returns the hold that the call c may use if it gets its owner mutex; or nil.
 func (s *lockState) holdForLocked(c *ownerCall) *hold {
 	h := s.holds.get(c.key())
-	if h != nil && !c.makeOne && h.Wanted() {
+	if h != nil && !c.makeOne && h.Wanted() || c.unused != nil && h != c.unused {
 		return nil
 	}
 	return h
+}
+
+// find returns the hold that the call c is for, if it is acquired, and has not ended; or nil.
+func (c *ownerCall) find(s *lockState) *hold {
+	s.Lock()
+	defer s.Unlock()
+	return s.holdForLocked(c).unlessGone()
 }
 
 // isUsableLocked reports whether the call c, which has the owner mutex of h, can use h: it has not ended, and an

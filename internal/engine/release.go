@@ -22,38 +22,37 @@ import (
 // Release decrements the hold count of the hold that o has on kind, and releases the lock when the count reaches zero.
 // It ignores the cancellation of ctx, and works after Close.
 func (e *Engine) Release(ctx context.Context, kind contract.Lock, o Owner) error {
-	return e.release(ctx, kind, o, false)
+	return e.release(ctx, ownerCall{kind: kind, owner: o})
 }
 
-// GiveBack is Release for a lock that o has acquired and not used: MinHold does not apply, the lock is not handed off
-// inside the process, and no event is reported. A hold that was lost since needs no release.
-func (e *Engine) GiveBack(ctx context.Context, kind contract.Lock, o Owner) error {
-	if err := e.release(ctx, kind, o, true); !errors.Is(err, ErrNotHeld) {
+// giveBack releases h as Report.Drop describes it.
+func (e *Engine) giveBack(ctx context.Context, h *hold) error {
+	if err := e.release(ctx, ownerCall{kind: h.lock, owner: h.owner, unused: h}); !errors.Is(err, ErrNotHeld) {
 		return err
 	}
 	return nil
 }
 
-func (e *Engine) release(ctx context.Context, kind contract.Lock, o Owner, unused bool) error {
+func (e *Engine) release(ctx context.Context, c ownerCall) error {
 	e.workers.Begin()
 	defer e.workers.End()
-	s := e.retain(kind.Traits().ID.Name)
+	s := e.retain(c.kind.Traits().ID.Name)
 	defer s.release()
 	cancels := ctx.Done() != nil // while the caller has the owner mutex, no method of ctx is called
-	back, err := s.releaseOne(nil, kind, o, unused)
+	back, err := s.releaseOne(nil, c)
 	var op waitOptions // zero until the call waits or sends a request
 	if err == send.ErrTimeUp {
 		op = releaseOptions(ctx, cancels)
-		back, err = s.releaseOne(&op, kind, o, unused)
+		back, err = s.releaseOne(&op, c)
 	}
 	h := back.hold
 	switch {
 	case err != nil: // another goroutine of the owner is still waiting for Redis
-		return s.releaseUnconfirmed(ctx, kind, o, s.unconfirmed(err), unused)
+		return s.releaseUnconfirmed(ctx, c, s.unconfirmed(err))
 	case h == nil:
-		return s.notHeldError(kind.Traits().ID, o)
+		return s.notHeldError(c.kind.Traits().ID, c.owner)
 	case back.done: // the lock was handed off, or other holds share the record
-		e.observeRelease(ctx, h, 0, nil, unused)
+		e.observeRelease(ctx, h, 0, nil, c.unused != nil)
 		return nil
 	case back.loss != nil && (back.count > 0 || !h.hasRecord() || errors.Is(back.loss, errGone)):
 		h.unlockHold()
@@ -65,7 +64,7 @@ func (e *Engine) release(ctx context.Context, kind contract.Lock, o Owner, unuse
 	if back.loss != nil { // the owner need not wait for Redis: the record is deleted in the background if it does not answer
 		op.Deadline = time.Now().Add(e.Patience())
 	}
-	return releasing{h, back.count, back.loss, unused}.run(ctx, op.Wait)
+	return releasing{h, back.count, back.loss, c.unused != nil}.run(ctx, op.Wait)
 }
 
 // releaseOptions returns the wait options of an Unlock, which takes at most UnlockTime and ignores the cancellation of
@@ -78,12 +77,10 @@ func releaseOptions(ctx context.Context, cancels bool) waitOptions {
 }
 
 // releaseUnconfirmed decrements the hold count in this process alone, because of err, and returns err.
-func (s *lockState) releaseUnconfirmed(
-	ctx context.Context, kind contract.Lock, o Owner, err error, unused bool,
-) error {
-	if h := s.find(kind.Traits().ID, o); h != nil {
+func (s *lockState) releaseUnconfirmed(ctx context.Context, c ownerCall, err error) error {
+	if h := c.find(s); h != nil {
 		left := h.lowerUnconfirmed()
-		s.engine.observeRelease(ctx, h, left, err, unused)
+		s.engine.observeRelease(ctx, h, left, err, c.unused != nil)
 	}
 	return err
 }
@@ -235,20 +232,17 @@ type releasedOne struct {
 	loss    error // why the hold had been lost before; nil if it had not
 	done    bool  // no request is needed; if it is false, the caller has the owner mutex of the hold
 	lowered bool  // the hold count was decremented
-	unused  bool  // as in Engine.GiveBack
+	unused  bool  // as in Report.Drop
 }
 
-// releaseOne decrements the hold count of the hold that o has on kind. If
-// another goroutine of o uses the hold, it waits as op allows; if op is nil, it returns send.ErrTimeUp instead.
-func (s *lockState) releaseOne(
-	op *waitOptions, kind contract.Lock, o Owner, unused bool,
-) (g releasedOne, err error) {
-	g.unused = unused
-	c := ownerCall{kind: kind, owner: o} // it also ends a hold whose lease has expired
+// releaseOne decrements the hold count of the hold of c, which also ends a hold whose lease has expired. If another
+// goroutine of the owner uses the hold, it waits as op allows; if op is nil, it returns send.ErrTimeUp instead.
+func (s *lockState) releaseOne(op *waitOptions, c ownerCall) (g releasedOne, err error) {
+	g.unused = c.unused != nil
 	returned := false
 	defer func() {
 		if !returned {
-			s.abandonRelease(&g, kind, o)
+			s.abandonRelease(&g, c)
 		}
 	}()
 	err = c.run(s, op, func(h *hold) *effect {
@@ -263,10 +257,10 @@ func (s *lockState) releaseOne(
 
 // abandonRelease finishes a releaseOne during which code of the user has panicked, or ended the goroutine. The caller
 // has the owner mutex no more, and does not unlock again, so the hold count is decremented all the same.
-func (s *lockState) abandonRelease(g *releasedOne, kind contract.Lock, o Owner) {
+func (s *lockState) abandonRelease(g *releasedOne, c ownerCall) {
 	switch {
 	case !g.lowered:
-		if h := s.find(kind.Traits().ID, o); h != nil {
+		if h := c.find(s); h != nil {
 			h.lowerUnconfirmed()
 		}
 	case g.count == 0 && !g.done:

@@ -301,7 +301,7 @@ func TestUnconfirmedUnlockForgetsAHoldThatNobodyUses(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		s := e.retain("x")
-		assert.ErrorIs(t, s.releaseUnconfirmed(context.Background(), newFakeLock(e.redis, "x"), 1, io.EOF, false), io.EOF)
+		assert.ErrorIs(t, s.releaseUnconfirmed(context.Background(), ownerCall{kind: newFakeLock(e.redis, "x"), owner: 1}, io.EOF), io.EOF)
 		s.release()
 		synctest.Wait()
 		e.assertFree()
@@ -488,7 +488,7 @@ func TestHoldIsForgottenIfTheNextGoroutineOfItsOwnerLeaves(t *testing.T) {
 		next, err := h.enterHoldStep(e.waitOptionsFor(ctx))
 		require.NoError(t, err)
 		h.unlockHold()
-		require.Error(t, s.releaseUnconfirmed(ctx, l, 1, send.ErrTimeUp, false))
+		require.Error(t, s.releaseUnconfirmed(ctx, ownerCall{kind: l, owner: 1}, send.ErrTimeUp))
 		require.Error(t, endTurn(next.waiter, nil, send.ErrTimeUp))
 		time.Sleep(time.Second)
 		assert.Zero(t, e.holds())

@@ -3,6 +3,7 @@ package engine
 // Requests and answers: what a caller asks for, and the result of one of its attempts.
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -26,13 +27,23 @@ type Request struct {
 
 // A Report is the outcome of a call that acquires a lock, as the Observer and the warnings about long holds are to know it.
 // It is told once.
-type Report struct{ tell, drop func() }
+type Report struct {
+	tell, drop func()
+	giveBack   func(ctx context.Context) error
+}
 
 // Tell tells the outcome. It is called on the goroutine of the caller.
 func (r *Report) Tell() { r.end(r.tell) }
 
-// Drop is for a lock that the caller does not keep: only a wait that was told ends.
-func (r *Report) Drop() { r.end(r.drop) }
+// Drop is for a lock that the caller does not keep: only a wait that was told ends. If the call has acquired the lock,
+// giveBack releases it as Engine.Release does, but for a caller that has not used it: MinHold does not apply, the lock is
+// not handed off inside the process, and no event is reported. A hold that has ended since needs no release, and a later
+// one of the owner is not touched.
+func (r *Report) Drop() (giveBack func(ctx context.Context) error) {
+	giveBack = r.giveBack
+	r.end(r.drop)
+	return giveBack
+}
 
 func (r *Report) end(do func()) {
 	*r = Report{}

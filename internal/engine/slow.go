@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/slow"
 )
 
@@ -29,19 +28,17 @@ func (e slowHost) newWatch() *slow.Watch[*hold] {
 	}, e)
 }
 
-// noteStack notes the stack of a call of o that has acquired kind, if that has begun a hold. It is called on the
-// goroutine of the caller, by Engine.Attach and Engine.Acquire, or when a Report is told.
-func (e *Engine) noteStack(kind contract.Lock, o Owner) {
-	if e.HoldWarning == 0 || kind.Traits().Lasting {
+// noteStack notes the stack of a call that has acquired h, if that has begun the hold. It is called on the goroutine of
+// the caller, by Engine.Attach and Engine.Acquire, or when a Report is told.
+func (e *Engine) noteStack(h *hold) {
+	if e.HoldWarning == 0 || h.lock.Traits().Lasting {
 		return
 	}
 	var counters [mostFrames]uintptr
 	stack := slices.Clone(counters[:runtime.Callers(3, counters[:])])
-	s := e.retain(kind.Traits().ID.Name)
-	defer s.release()
-	s.Lock()
-	defer s.Unlock()
-	if h := s.holds.get(holdKey{kind.Traits().ID.Half, o}); h != nil && h.Holds() {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if h.Holds() {
 		e.slow.Note(h, stack)
 	}
 }

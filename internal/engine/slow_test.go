@@ -541,10 +541,9 @@ func TestSlowLocksCostNothingWithoutTheOptions(t *testing.T) {
 		<-done
 		e.unlock(2)
 	})
-	e := &Engine{Config: Config{}}
-	lock := newFakeLock(nil, "x")
+	e, lock := &Engine{Config: Config{}}, newFakeLock(nil, "x")
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
-		e.noteStack(lock, 1)
+		e.noteStack(nil)
 		startSpan(e, context.Background(), lock, 1).finish(nil)
 	}))
 }

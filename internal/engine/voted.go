@@ -126,17 +126,17 @@ func (k *voteBackend) dismissLocked(t target, _ Answer) {
 }
 
 // acquireVote runs one acquire operation for l.
-func (e *Engine) acquireVote(op *waitOptions, s *lockState, l VotedLock, o Owner, r Request) error {
+func (e *Engine) acquireVote(op *waitOptions, s *lockState, l VotedLock, o Owner, r Request) (*hold, error) {
 	var t target
 	if err := s.lockTarget(op, l, o, &r, &t); err != nil {
-		return err
+		return nil, err
 	}
 	h := t.hold
 	defer h.unlockHold()
 	k := &voteBackend{lock: l}
 	k.begin(op, k, t)
 	if err := l.CheckLease(t.Lease); err != nil {
-		return err
+		return nil, err
 	}
 	granted := false
 	defer func() { // also after a panic of a context of the user
@@ -145,9 +145,9 @@ func (e *Engine) acquireVote(op *waitOptions, s *lockState, l VotedLock, o Owner
 		}
 	}()
 	if err := k.finish(op); err != nil {
-		return err
+		return nil, err
 	}
 	granted = true
 	h.checkVote(h.vote) // the vote may have changed before the hold was confirmed
-	return nil
+	return h, nil
 }

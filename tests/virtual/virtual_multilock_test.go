@@ -226,3 +226,124 @@ func TestMultiLockLeavesNothingIfTheUserEndsTheCall(t *testing.T) {
 		}
 	}
 }
+
+// A MultiLock that has lost a lock gives back that hold, and not a later one of another goroutine of its owner.
+func TestMultiLockGivesBackOnlyWhatItHasAcquired(t *testing.T) {
+	for name, length := range map[string]time.Duration{"renewed": 0, "explicit": 10 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+				ctx := context.Background()
+				other, _ := v.Client(0)
+				c, _ := v.Client(0)
+				busy, x := other.NewLock("y"), c.NewLock("x")
+				require.NoError(v, busy.Lock(ctx))
+				owner := ContextWithOwner(ctx)
+				got := make(chan error)
+				go func() {
+					_, err := c.NewMultiLock(x, c.NewLock("y")).TryLock(owner, time.Hour, length)
+					got <- err
+				}()
+				time.Sleep(time.Second)
+				_, err := other.NewLock("x").ForceUnlock(ctx)
+				require.NoError(v, err)
+				time.Sleep(time.Second)
+				require.ErrorIs(v, x.Lock(owner), ErrLockLost)
+				require.NoError(v, x.Lock(owner))
+				guarded, err := x.Guard(owner)
+				require.NoError(v, err)
+				require.NoError(v, busy.Unlock(ctx))
+				require.NoError(v, <-got)
+				assert.NoError(v, guarded.Err(), "the hold of another goroutine was given back")
+				n, err := x.HoldCount(owner)
+				assert.NoError(v, err)
+				assert.Equal(v, 2, n)
+				for _, l := range []Locker{x, c.NewLock("y")} {
+					_, err = l.ForceUnlock(ctx)
+					assert.NoError(v, err)
+				}
+			})
+		})
+	}
+}
+
+// TryLock does not overstay its wait when one of its servers falls silent before all is held.
+func TestMultiLockDoesNotOverstayASilentServer(t *testing.T) {
+	for name, length := range map[string]time.Duration{"renewed": 0, "explicit": 30 * time.Second, "short": 3 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
+				ctx := context.Background()
+				other, _ := v.Client(1)
+				c, link := v.Client(0)
+				d, _ := v.Client(1)
+				busy := other.NewLock("y")
+				require.NoError(v, busy.Lock(ctx))
+				began, got := time.Now(), make(chan error)
+				go func() {
+					_, err := c.NewMultiLock(c.NewLock("x"), d.NewLock("y")).TryLock(ContextWithOwner(ctx), time.Second, length)
+					got <- err
+				}()
+				time.Sleep(500 * time.Millisecond)
+				link.Set(func(c *bubble.Conditions) { c.Held = [2]bool{true, true} })
+				time.Sleep(400 * time.Millisecond)
+				require.NoError(v, busy.Unlock(ctx))
+				assert.NoError(v, <-got)
+				assert.Less(v, time.Since(began), 1500*time.Millisecond)
+				link.Set(func(c *bubble.Conditions) { c.Held = [2]bool{} })
+				for _, l := range []Locker{c.NewLock("x"), other.NewLock("y")} {
+					_, err := l.ForceUnlock(ctx)
+					assert.NoError(v, err)
+				}
+			})
+		})
+	}
+}
+
+// A RedLock comes after all other locks, and is tied with other RedLocks, whatever the names of its nodes are: so MultiLocks
+// do not wait for each other.
+func TestMultiLocksWithRedLocksDoNotWaitForEachOther(t *testing.T) {
+	for name, others := range map[string]func(c [3]*Client) []Locker{
+		"locks":    func(c [3]*Client) []Locker { return []Locker{c[0].NewLock("m"), c[1].NewLock("y")} },
+		"RedLocks": func(c [3]*Client) []Locker { return []Locker{redLock(c, "c", "n", "q"), redLock(c, "w", "p", "z")} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+				var one, two [3]*Client
+				for i := range 3 {
+					one[i], _ = v.Client(i)
+					two[i], _ = v.Client(i)
+				}
+				parts := []Locker{redLock(one, "b", "y", "z"), one[0].NewLock("m")}
+				if name == "RedLocks" {
+					parts = []Locker{redLock(one, "b", "p", "z"), redLock(one, "k", "n", "q")}
+				}
+				done := make(chan error)
+				for _, l := range []*MultiLock{one[0].NewMultiLock(parts...), two[0].NewMultiLock(others(two)...)} {
+					go func() {
+						owner, cancel := context.WithTimeout(ContextWithOwner(context.Background()), time.Hour)
+						defer cancel()
+						var err error
+						for end := time.Now().Add(3 * time.Second); err == nil && time.Now().Before(end); {
+							if err = l.Lock(owner); err == nil {
+								time.Sleep(time.Millisecond)
+								err = l.Unlock(owner)
+							}
+						}
+						done <- err
+					}()
+				}
+				for range 2 {
+					assert.NoError(v, <-done)
+				}
+			})
+		})
+	}
+}
+
+// redLock returns a RedLock with nodes of these names, one at each Client.
+func redLock(c [3]*Client, names ...string) *RedLock {
+	var nodes []Locker
+	for i, name := range names {
+		nodes = append(nodes, c[i].NewLock(name))
+	}
+	return c[0].NewRedLock(nodes...)
+}
