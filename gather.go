@@ -4,21 +4,21 @@ package relock
 //
 // The algorithm:
 //
-//  1. The locks have one order in all processes: by name, then by the address of the server; RedLocks come last.
-//  2. Ask for all of them at once, without waiting. If all are granted, the call is done.
+//  1. The locks have one order in all processes: by name, then by the address of the server.
+//  2. Ask for all that are not held at once, without waiting. If all are granted, the call is done.
 //  3. Otherwise keep those before the first one that is busy, give back those behind it, wait for the busy one in its
-//     queue, as any caller of that lock does, and go on with 2 for the rest.
+//     queue, as any caller of that lock does, and go on with 2.
 //  4. A call that does not wait makes one pass in the order instead of 3, so that one of two such calls gets the locks.
-//  5. Two locks are tied if another process may have them in the other order: two RedLocks, and two locks with the same
-//     name if go-redis does not know the address of one of their servers. While the call holds one of them and waits for
-//     the other, it is patient for a short, random time only. Then it gives back the first, stays in the queue, and has
-//     the other one before the first in its order from then on.
+//  5. Two locks are tied if another process may have them in the other order: see members.go. While the call holds one of
+//     them and waits for the other, it is patient for a short, random time only. Then it gives back the first, stays in the
+//     queue, and has the other one before the first in its order from then on.
 //  6. While the call waits, the explicit leases of what it holds are extended when half of them is over, and once more
 //     when all is held. They end together, when the first of them ends.
+//  7. What was lost meanwhile, or has too little left of an explicit lease, counts as not held in 2.
 //
 // Rules: a call waits only for a lock that comes behind all that it holds, or for a limited time, so no two calls wait for
-// each other; and each wait is a place in a queue, so none starves. If one of the locks is lost before all are held, the
-// call gives back the others and starts over. What it gives back it has not used: no event and no MinHold applies.
+// each other; and each wait is a place in a queue, so none starves. What the call gives back it has not used: no event and
+// no MinHold applies.
 
 import (
 	"context"
@@ -34,8 +34,8 @@ import (
 )
 
 const (
-	// restartPause is how long a MultiLock waits before it starts over.
-	restartPause = 10 * time.Millisecond
+	// vainPause is how long a call sleeps after it has lost what it had acquired without waiting.
+	vainPause = 10 * time.Millisecond
 
 	firstPatience  = 25 * time.Millisecond // with which tied locks are awaited at first
 	patienceGrowth = 4
@@ -78,113 +78,97 @@ type progress int
 const (
 	acquired progress = iota
 	busy              // or there is an error, which says more
-	lost              // a lock was lost meanwhile: the call starts over
-	late              // too little is left of an explicit lease: the call starts over
+	lost              // what was acquired did not last, because of the error: the call may try again
+	late              // too little is left of an explicit lease, because of the error: the call may try again
 )
 
 // run acquires all locks, or none.
 func (g *gathering) run() (bool, error) {
-	for again := 1; ; again++ {
-		out, err := g.gather(again > 1)
-		why := errNotLasting
-		if out == late {
-			why = errAllLate
+	out, err := g.gather()
+	if out == acquired {
+		return true, nil
+	}
+	err = g.giveBack(g.parts, err)
+	for _, p := range g.parts {
+		p.report.Drop()
+	}
+	return false, err
+}
+
+// gather acquires all locks. If it does not, some of them may be held.
+func (g *gathering) gather() (out progress, err error) {
+	apart := false // not all of them were acquired at the same time
+	for vain := 1; ; vain++ {
+		asked := time.Now()
+		_ = g.giveBack(g.lost(), nil)
+		if !apart || !isOver(g.deadline) {
+			if err = g.askAll(); err != nil {
+				return busy, err
+			}
+		}
+		first := g.missing()
+		switch {
+		case first < 0:
+			out, err = g.complete(apart)
+		case g.request.Wait == 0:
+			return g.inOrder()
+		default:
+			out, err = g.await(first, asked)
 		}
 		switch {
-		case out == acquired:
-			return true, nil
-		case out == busy:
-		case g.request.Wait == 0, out == late && again >= engine.MostAsked:
-			err = why
+		case g.request.Wait == 0, out == late && vain >= engine.MostAsked:
+			return out, err
+		case out == lost, out == late:
+			err = g.pause(err)
+		case out == acquired && first >= 0:
+			vain = 0
 		default:
-			if err = g.giveBack(g.parts, nil); err == nil {
-				err = g.pause(why)
-			}
-			if err == nil {
-				continue
-			}
+			return out, err
 		}
-		return false, g.giveBack(g.parts, err)
+		if err != nil {
+			return busy, err
+		}
+		apart = true
 	}
 }
 
-// pause sleeps before the call starts over because of why. It returns an error if the wait of the caller ends before that.
+// pause sleeps before the call tries again because of why. It returns an error if the wait of the caller ends before that.
 func (g *gathering) pause(why error) error {
-	err := g.client.engine().UntilShutdown(g.ctx, g.deadline).Sleep(nil, nil, nil, restartPause)
+	err := g.client.engine().UntilShutdown(g.ctx, g.deadline).Sleep(nil, nil, nil, vainPause)
 	if err == errTimeUp {
 		return why
 	}
 	return err
 }
 
-// gather acquires all locks once. again is set if the call has started over.
-func (g *gathering) gather(again bool) (progress, error) {
-	for waited := false; ; waited = true {
-		asked := time.Now()
-		first, out, err := g.askAll()
-		switch {
-		case out != acquired, err != nil:
-			return out, err
-		case first < 0:
-			return g.complete(waited || again)
-		case g.request.Wait == 0:
-			return g.inOrder()
-		}
-		_ = g.giveBack(g.parts[first+1:], nil) // a release that is not confirmed goes on in the background
-		found := g.parts[first].found
-		if out, err = g.await(first); out == busy && found && time.Since(asked) < send.MinWait {
-			err = g.stillBusy(err)
-		}
-		if out != acquired {
-			return out, err
-		}
-		if g.hasLost() {
-			return lost, nil
-		}
-	}
+// missing returns the index of the first lock that is not held, or -1.
+func (g *gathering) missing() int {
+	return slices.IndexFunc(g.parts, func(p *part) bool { return !p.held })
 }
 
-// askAll asks for all locks that are not held, at the same time, and returns the index of the first one that is not held
-// then; or -1. A lock without an answer counts as busy. out is busy if the wait of the caller is over, or there is an error,
-// which another attempt must not repeat.
-func (g *gathering) askAll() (first int, out progress, err error) {
+// askAll asks for all locks that are not held, at the same time. A lock without an answer counts as busy. The error is one
+// that another attempt must not repeat, or the reason why the call ends.
+func (g *gathering) askAll() error {
 	r := g.request
 	r.Wait, r.AnswerBy = 0, g.deadline
-	outs, errs := make([]progress, len(g.parts)), []error(nil)
-	errs = forEach(g.parts, func(i int, p *part) (err error) {
-		if !p.held {
-			outs[i], err = g.acquire(g.ctx, p, r)
+	errs := forEach(g.parts, func(_ int, p *part) error {
+		if p.held {
+			return nil
+		}
+		out, err := g.acquire(p, r)
+		if out == lost {
+			return nil
 		}
 		return err
 	})
-	first = slices.IndexFunc(g.parts, func(p *part) bool { return !p.held })
-	over := isOver(g.deadline)
+	first, over := g.missing(), isOver(g.deadline)
 	for i, p := range g.parts {
-		switch e := errs[i]; {
-		case outs[i] == lost:
-			out = lost
-		case e != nil && (g.request.Wait == 0 || p.held || over && i == first || isFinal(e)):
+		if e := errs[i]; e != nil && (g.request.Wait == 0 || p.held || over && i == first || isFinal(e)) {
 			p.tellFailure()
-			return first, busy, e
+			return e
 		}
 	}
-	if over && first >= 0 && out == acquired {
-		g.parts[first].tellFailure()
-		out = busy
-	}
-	return first, out, nil
-}
-
-// stillBusy returns the error of a wait that has ended with err, so soon that the answer before it is the newest fact:
-// that the lock is busy.
-func (g *gathering) stillBusy(err error) error {
-	switch {
-	case g.ctx.Err() != nil && err != nil && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrClosed):
-		return fmt.Errorf("%w: %w", err, ErrBusy)
-	case errors.Is(err, engine.ErrNoAnswer) && isOver(g.deadline):
-		return nil
-	}
-	return err
+	return nil
 }
 
 // isFinal reports whether err must not be dropped, because no later attempt returns it.
@@ -203,7 +187,7 @@ func (g *gathering) inOrder() (progress, error) {
 	r := g.request
 	r.AnswerBy = g.answersBy()
 	for _, p := range g.parts {
-		if out, err := g.acquire(g.ctx, p, r); out != acquired {
+		if out, err := g.acquire(p, r); out != acquired {
 			p.tellFailure()
 			return out, err
 		}
@@ -211,18 +195,43 @@ func (g *gathering) inOrder() (progress, error) {
 	return g.complete(true)
 }
 
-// await waits for lock i, in its queue. It holds only locks in front of it.
-func (g *gathering) await(i int) (progress, error) {
+// await gives back what comes behind lock i, which the call has asked for at the time asked, and waits for lock i in its
+// queue.
+func (g *gathering) await(i int, asked time.Time) (out progress, err error) {
+	p := g.parts[i]
+	if err = g.giveBack(g.parts[i+1:], nil); isFinal(err) { // another release goes on in the background
+		return busy, err
+	}
+	if isOver(g.deadline) {
+		p.tellFailure()
+		return busy, nil
+	}
 	r := g.request
 	if !g.deadline.IsZero() {
 		r.Wait, r.AnswerBy = max(0, time.Until(g.deadline)), g.deadline
 	}
 	defer g.meanwhile(i)()
-	out, err := g.acquire(g.ctx, g.parts[i], r)
-	if out != acquired {
-		g.parts[i].tellFailure()
+	found := p.found
+	if out, err = g.acquire(p, r); out != busy {
+		return out, err
 	}
-	return out, err
+	p.tellFailure()
+	if found && time.Since(asked) < send.MinWait {
+		err = g.stillBusy(err)
+	}
+	return busy, err
+}
+
+// stillBusy returns the error of a wait that has ended with err, so soon that the answer before it is the newest fact:
+// that the lock is busy.
+func (g *gathering) stillBusy(err error) error {
+	switch {
+	case g.ctx.Err() != nil && err != nil && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrClosed):
+		return fmt.Errorf("%w: %w", err, ErrBusy)
+	case errors.Is(err, engine.ErrNoAnswer) && isOver(g.deadline):
+		return nil
+	}
+	return err
 }
 
 // meanwhile looks after the locks before lock i until stop is called: it extends their explicit leases, and when the
@@ -245,7 +254,7 @@ func (g *gathering) meanwhile(i int) (stop func()) {
 			case <-g.halfOver(held):
 				g.extend(ctx, held)
 			case <-over:
-				_ = g.giveBack(tied, nil)
+				g.release(tied)
 			case <-ctx.Done():
 				return
 			}
@@ -261,12 +270,13 @@ func (g *gathering) meanwhile(i int) (stop func()) {
 }
 
 // reorder puts tied, which the call has given back, behind lock i. Locks that are not tied with each other keep their
-// order: if the server of lock i is not known, all locks with its name are tied with it, and otherwise only those whose
-// servers are not known, which are tied with each other, too.
+// order: what is not tied with one in tied, and comes behind it, is tied with lock i.
 func (g *gathering) reorder(i int, tied []*part) {
 	p := g.parts[i]
 	g.patience = min(patienceGrowth*g.patience, lastPatience)
-	g.noteRound(p, tied[len(tied)-1])
+	for _, o := range tied {
+		g.noteRound(p, o)
+	}
 	front := slices.DeleteFunc(slices.Clone(g.parts[:i]), func(o *part) bool { return slices.Contains(tied, o) })
 	g.parts = slices.Concat(front, []*part{p}, tied, g.parts[i+1:])
 }
@@ -281,8 +291,12 @@ func (p *part) tied(parts []*part) (tied []*part) {
 	return tied
 }
 
-// noteRound notes that the call has given back o, or p in an earlier round, while it waited for the other one.
+// noteRound notes that the call has given back o while it waited for p. In an earlier round it may have been the other way
+// round.
 func (g *gathering) noteRound(p, o *part) {
+	if p.key() != o.key() {
+		return
+	}
 	if g.rounds == nil {
 		g.rounds = make(map[[2]*part]int)
 	}
@@ -316,52 +330,65 @@ func (g *gathering) extend(ctx context.Context, held []*part) {
 	})
 }
 
-// acquire acquires p as r demands.
-func (g *gathering) acquire(ctx context.Context, p *part, r engine.Request) (progress, error) {
+// acquire acquires p as r demands. A hold that was lost at once is found by lost.
+func (g *gathering) acquire(p *part, r engine.Request) (progress, error) {
 	p.report.Drop()
 	r.Report = &p.report
-	ok, err := p.acquire(ctx, r)
+	ok, err := p.acquire(g.ctx, r)
 	p.found = !ok && err == nil
 	switch {
 	case errors.Is(err, engine.ErrExpired) && !errors.Is(err, engine.ErrUnrenewed):
-		return lost, nil // the owner already held it, and its lease was about to expire
+		return lost, errNotLasting // the owner already held it, and its lease was about to expire
 	case !ok:
 		return busy, err
 	}
 	p.held = true
-	p.guard, err = p.Guard(g.guarding)
-	switch {
-	case errors.Is(err, ErrNotHeld) && !g.endsAtOnce():
-		return lost, nil
-	case errors.Is(err, ErrNotHeld):
-		return acquired, nil
-	case err != nil:
+	if p.guard, err = p.Guard(g.guarding); errors.Is(err, ErrNotHeld) {
+		p.guard, err = ended{g.ctx}, nil
+	}
+	if err != nil {
 		return busy, err
 	}
 	return acquired, nil
 }
 
-// endsAtOnce reports whether the explicit lease is so short that it has ended as soon as it is acquired, as documented.
-func (g *gathering) endsAtOnce() bool {
-	return g.request.Lease != 0 && lease.Validity(g.request.Lease) <= 0
-}
-
-// tellFailure tells that p was not acquired. A hold that was lost at once is given back instead, and not told.
+// tellFailure tells that p was not acquired.
 func (p *part) tellFailure() {
 	if !p.held {
 		p.report.Tell()
 	}
 }
 
-// hasLost reports whether one of the locks that the call has acquired was lost.
-func (g *gathering) hasLost() bool {
-	return !g.endsAtOnce() && slices.ContainsFunc(g.parts, func(p *part) bool { return p.held && p.guard.Err() != nil })
+// lost returns the locks that the call has acquired and lost. An explicit lease that is too short for any validity has
+// ended as soon as it is acquired, as documented.
+func (g *gathering) lost() (some []*part) {
+	if g.request.Lease != 0 && lease.Validity(g.request.Lease) <= 0 {
+		return nil
+	}
+	for _, p := range g.parts {
+		if p.held && p.guard.Err() != nil {
+			some = append(some, p)
+		}
+	}
+	return some
+}
+
+// late returns the locks of which too little is left of the explicit lease. apart is that of complete.
+func (g *gathering) late(apart bool) (some []*part) {
+	whole := lease.Validity(g.request.Lease)
+	for _, p := range g.parts {
+		left := time.Until(g.validUntil([]*part{p}))
+		if !lease.EnoughValidityLeft(left, whole, false) && !(apart && lease.Suffices(left, whole, false)) {
+			some = append(some, p)
+		}
+	}
+	return some
 }
 
 // complete ends a call that holds all locks. apart is set if it has not acquired all of them at the same time.
 func (g *gathering) complete(apart bool) (progress, error) {
-	length := g.request.Lease
-	if apart && length != 0 {
+	together := g.request.Lease != 0 && len(g.parts) > 1
+	if apart && together {
 		ctx, cancel := g.limited()
 		defer cancel()
 		g.extend(ctx, g.parts)
@@ -372,16 +399,15 @@ func (g *gathering) complete(apart bool) (progress, error) {
 	if err := g.client.engine().Open(); err != nil {
 		return busy, err
 	}
-	if g.hasLost() {
-		return lost, nil
+	if len(g.lost()) > 0 {
+		return lost, errNotLasting
 	}
-	if length != 0 && len(g.parts) > 1 {
-		end := g.validUntil(g.parts)
-		g.endTogether(engine.OwnerOf(g.ctx), end)
-		left, whole := time.Until(end), lease.Validity(length)
-		if !lease.EnoughValidityLeft(left, whole, false) && !(apart && lease.Suffices(left, whole, false)) {
-			return late, nil
+	if together {
+		if some := g.late(apart); len(some) > 0 {
+			_ = g.giveBack(some, nil)
+			return late, errAllLate
 		}
+		g.endTogether(engine.OwnerOf(g.ctx), g.validUntil(g.parts))
 	}
 	for _, p := range g.parts {
 		p.report.Tell()
@@ -416,44 +442,35 @@ func (g *gathering) limited() (context.Context, context.CancelFunc) {
 	return g.ctx, func() {}
 }
 
-// giveBack releases those of parts that are held, because of why, and joins the errors to why. If Redis does not answer
-// while the caller has time, the release goes on without it.
-func (g *gathering) giveBack(parts []*part, why error) error {
-	var some []func(context.Context) error
-	for _, p := range parts {
-		if p.held {
-			p.held, some = false, append(some, p.dropped())
-		}
-	}
-	if len(some) == 0 {
-		return why
-	}
-	var err error // written before given is closed
-	given, ctx := make(chan struct{}), context.WithoutCancel(g.ctx)
-	g.client.engine().Spawn(func() {
-		defer close(given)
-		err = errors.Join(forEach(some, func(_ int, giveBack func(context.Context) error) error { return giveBack(ctx) })...)
-	})
-	by, least := g.answersBy(), send.MinWait
-	if g.client.engine().UntilShutdown(g.ctx, by).Sleep(given, nil, nil, 0) != nil {
-		if !by.IsZero() {
-			least = min(least, time.Until(by)+send.MinWait)
-		}
-		select {
-		case <-given:
-		case <-time.After(least):
-			return why
-		}
-	}
-	if err != nil {
-		return errors.Join(why, err)
-	}
-	return why
+// A giving is locks that are being given back.
+type giving struct {
+	done chan struct{} // closed when they are
+	err  error         // written before
 }
 
-// dropped drops the report of p, which the call does not keep, and returns the function that gives p back.
-func (p *part) dropped() (giveBack func(ctx context.Context) error) {
-	if giveBack = p.report.Drop(); giveBack != nil {
+// release begins to give back those of parts that are held; it returns nil if there are none. It calls no code of the user
+// on this goroutine.
+func (g *gathering) release(parts []*part) *giving {
+	var back []func(context.Context) error
+	for _, p := range parts {
+		if p.held {
+			p.held, back = false, append(back, p.back())
+		}
+	}
+	if len(back) == 0 {
+		return nil
+	}
+	r, ctx := &giving{done: make(chan struct{})}, context.WithoutCancel(g.ctx)
+	g.client.engine().Spawn(func() {
+		defer close(r.done)
+		r.err = errors.Join(forEach(back, func(_ int, giveBack func(context.Context) error) error { return giveBack(ctx) })...)
+	})
+	return r
+}
+
+// back returns the function that gives p back.
+func (p *part) back() func(ctx context.Context) error {
+	if giveBack := p.report.GiveBack; giveBack != nil {
 		return giveBack
 	}
 	return func(ctx context.Context) error { // of a Locker with methods of its own, or after a panic of the Observer
@@ -462,4 +479,28 @@ func (p *part) dropped() (giveBack func(ctx context.Context) error) {
 		}
 		return nil
 	}
+}
+
+// giveBack releases those of parts that are held, because of why, and joins the errors to why. If Redis does not answer
+// while the caller has time, the release goes on without it.
+func (g *gathering) giveBack(parts []*part, why error) error {
+	r := g.release(parts)
+	if r == nil {
+		return why
+	}
+	by, least := g.answersBy(), send.MinWait
+	if g.client.engine().UntilShutdown(g.ctx, by).Sleep(r.done, nil, nil, 0) != nil {
+		if !by.IsZero() {
+			least = min(least, time.Until(by)+send.MinWait)
+		}
+		select {
+		case <-r.done:
+		case <-time.After(least):
+			return why
+		}
+	}
+	if r.err != nil {
+		return errors.Join(why, r.err)
+	}
+	return why
 }

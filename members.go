@@ -2,10 +2,9 @@ package relock
 
 // Members: the locks of which a MultiLock or a RedLock consists.
 //
-// Rules: members are ordered by their names, which every process knows, and then by the addresses of their servers.
-// RedLocks come after all others, because a RedLock may have nodes with any names. Two members are tied if another process
-// may have to acquire them in the other order: two RedLocks, and two members with one name if go-redis does not know the
-// address of one of them.
+// Rules: members are ordered by their names, which every process knows, and then by the addresses of their servers. Two
+// members are tied if another process may have to acquire them, or what they consist of, in the other order: if they have
+// one name, and go-redis does not know the address of one of them; or if one of them has several records, with any names.
 
 import (
 	"cmp"
@@ -28,8 +27,8 @@ type member struct {
 	in *handle // of a lock of this package, also if a type of the user embeds it; nil for a foreign Locker
 	// server is where the records are. It is the same in every process that uses the same addresses, and "" if go-redis
 	// does not know the address of a server, because it is behind a Sentinel, or the Redis client has a Dialer of its own.
-	server string
-	rank   int // 1: a RedLock, which has records on many servers; otherwise 0
+	server  string
+	several bool // it has several records: a RedLock, or a type of the user that embeds a MultiLock
 }
 
 // A known Locker is a lock of this package, or embeds one.
@@ -40,10 +39,11 @@ func (h *handle) inside() *handle { return h }
 // memberOf returns the member that l is.
 func memberOf(l Locker) member {
 	m := member{Locker: l}
-	if k, ok := l.(known); ok && k.inside().lock != nil {
-		m.in, m.server = k.inside(), k.inside().client.server()
-		if _, ok := m.in.lock.(*redLock); ok {
-			m.rank, m.server = 1, ""
+	if k, ok := l.(known); ok {
+		h := k.inside()
+		m.several = h.record == nil
+		if h.lock != nil {
+			m.in, m.server = h, h.client.server()
 		}
 	}
 	return m
@@ -136,16 +136,16 @@ func (m member) records() (all []member) {
 
 // compare orders members: see the rules above. The last part of the order is that of this process only.
 func (m member) compare(o member) int {
-	order := cmp.Or(m.rank-o.rank, strings.Compare(m.key(), o.key()), strings.Compare(m.server, o.server))
+	order := cmp.Or(strings.Compare(m.key(), o.key()), strings.Compare(m.server, o.server))
 	if order == 0 && m.in != nil && o.in != nil {
 		return strings.Compare(m.in.client.ID(), o.in.client.ID())
 	}
 	return order
 }
 
-// isTied reports whether the order of m and o, or of what they consist of, may be another one in other processes.
+// isTied reports whether another process may have to acquire m and o in the other order.
 func (m member) isTied(o member) bool {
-	return m.rank == o.rank && (m.rank > 0 || m.key() == o.key() && (m.server == "" || o.server == ""))
+	return m.several || o.several || m.key() == o.key() && (m.server == "" || o.server == "")
 }
 
 // onOneServer reports whether m and o, which have records, are certainly on one server.

@@ -32,14 +32,15 @@ import (
 // its locks it may hold those before it, and what its owner holds otherwise stays held.
 //
 // TryLock with a wait of 0 asks for all locks at once. If that fails, it asks for one after the other, in their order, so
-// that one of two such calls acquires them.
+// that, as a rule, one of two such calls acquires them.
 //
 // Locks with the same name are ordered by the addresses of their servers: use the same addresses in every process. If
 // go-redis does not know them, because the servers are behind Sentinels, or the Redis client has a Dialer of its own, the
-// order may differ between processes. So may that of RedLocks, which come after all other locks. Then the MultiLock does
-// not hold one of the two for long while it waits for the other one: it gives it back, stays in the queue of the other
-// one, and acquires the first one after that. It is patient for about 25ms at first, and four times as long each time, so
-// that it acquires both in the end.
+// order may differ between processes. A RedLock has no place in it at all, because its locks may have any names. Then the
+// MultiLock does not hold one of the two for long while it waits for the other one: it gives it back, stays in the queue of
+// the other one, and acquires the first one after that. It is patient for about 25ms at first, and four times as long each
+// time, so that it acquires both in the end. The name of a Locker of another package has to be the same in every process,
+// with the prefix of [WithKeyPrefix].
 //
 // Unlock decrements the hold count of every lock, even if it fails for one of them, and joins the errors. The context
 // of Guard is canceled as soon as one of the locks is lost. Each lock is acquired with an explicit lease, which is
@@ -101,6 +102,7 @@ func (l *multi) acquire(ctx context.Context, r engine.Request) (ok bool, err err
 		}
 	}()
 	ok, err = g.run()
+	done() // both call methods of ctx
 	stop()
 	returned = true
 	return ok, err

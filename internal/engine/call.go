@@ -63,7 +63,7 @@ func (e *Engine) tell(s *span, h *hold, err error) {
 func (e *Engine) reportOf(s *span, h *hold, err error) Report {
 	r := Report{tell: func() { e.tell(s, h, err) }, drop: func() { s.drop(err) }}
 	if err == nil {
-		r.giveBack = func(ctx context.Context) error { return e.giveBack(ctx, h) }
+		r.GiveBack = func(ctx context.Context) error { return e.giveBack(ctx, h) }
 	}
 	return r
 }

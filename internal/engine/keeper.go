@@ -58,7 +58,7 @@ type releasing struct {
 	count int
 	loss  error // why the hold had been lost before; nil if it had not
 
-	unused bool // as in Report.Drop
+	unused bool // as in Report.GiveBack
 }
 
 // A voteKeeper is the keeper of a hold that a vote keeps. The vote itself goes on with what is not confirmed.

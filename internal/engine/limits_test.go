@@ -49,7 +49,7 @@ func TestMinHoldIsKeptForAHoldThatWasAcquiredBefore(t *testing.T) {
 		var report Report
 		e.take(l, 1)
 		e.take(l, 1, Request{Wait: forever, Report: &report})
-		require.NoError(t, report.Drop()(context.Background()))
+		require.NoError(t, report.GiveBack(context.Background()))
 		e.giveBack(l, 1)
 		time.Sleep(9 * time.Second)
 		e.assertHeld("the record before its time is over")
@@ -68,7 +68,7 @@ func TestGiveBackOfAHoldThatWasNotUsed(t *testing.T) {
 		got := later(func() error { _, err := e.acquire(ctx, l, 2, Request{Wait: forever}); return err })
 		synctest.Wait()
 		before := e.redis.Holder("x")
-		giveBack := report.Drop()
+		giveBack := report.GiveBack
 		require.NoError(t, giveBack(ctx))
 		require.NoError(t, <-got)
 		assert.NotEqual(t, before, e.redis.Holder("x"), "it was handed off")
@@ -77,7 +77,7 @@ func TestGiveBackOfAHoldThatWasNotUsed(t *testing.T) {
 		e.take(l, 1, Request{Wait: forever, Report: &report})
 		assert.NoError(t, giveBack(ctx))
 		e.assertHeld("the later hold")
-		require.NoError(t, report.Drop()(ctx))
+		require.NoError(t, report.GiveBack(ctx))
 		e.assertFree("the record before MinHold has passed")
 	})
 }

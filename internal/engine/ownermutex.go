@@ -19,7 +19,7 @@ type ownerCall struct {
 	kind    contract.Lock
 	owner   Owner
 	makeOne bool  // it makes a claim if there is no hold
-	unused  *hold // the only hold that it is for, as in Report.Drop; nil: the one that the owner has
+	unused  *hold // the only hold that it is for, as in Report.GiveBack; nil: the one that the owner has
 
 	hold   *hold // the result; nil if there is none
 	enters *hold // the hold whose owner mutex the caller has, or waits for, and which it may use or not; or nil

@@ -25,7 +25,7 @@ func (e *Engine) Release(ctx context.Context, kind contract.Lock, o Owner) error
 	return e.release(ctx, ownerCall{kind: kind, owner: o})
 }
 
-// giveBack releases h as Report.Drop describes it.
+// giveBack releases h as Report.GiveBack describes it.
 func (e *Engine) giveBack(ctx context.Context, h *hold) error {
 	if err := e.release(ctx, ownerCall{kind: h.lock, owner: h.owner, unused: h}); !errors.Is(err, ErrNotHeld) {
 		return err
@@ -232,7 +232,7 @@ type releasedOne struct {
 	loss    error // why the hold had been lost before; nil if it had not
 	done    bool  // no request is needed; if it is false, the caller has the owner mutex of the hold
 	lowered bool  // the hold count was decremented
-	unused  bool  // as in Report.Drop
+	unused  bool  // as in Report.GiveBack
 }
 
 // releaseOne decrements the hold count of the hold of c, which also ends a hold whose lease has expired. If another

@@ -29,21 +29,18 @@ type Request struct {
 // It is told once.
 type Report struct {
 	tell, drop func()
-	giveBack   func(ctx context.Context) error
+
+	// GiveBack releases the lock as Engine.Release does, but for a caller that has not used it: MinHold does not apply, the
+	// lock is not handed off inside the process, and no event is reported. A hold that has ended since needs no release,
+	// and a later one of the owner is not touched. It is nil if the call has not acquired the lock.
+	GiveBack func(ctx context.Context) error
 }
 
 // Tell tells the outcome. It is called on the goroutine of the caller.
 func (r *Report) Tell() { r.end(r.tell) }
 
-// Drop is for a lock that the caller does not keep: only a wait that was told ends. If the call has acquired the lock,
-// giveBack releases it as Engine.Release does, but for a caller that has not used it: MinHold does not apply, the lock is
-// not handed off inside the process, and no event is reported. A hold that has ended since needs no release, and a later
-// one of the owner is not touched.
-func (r *Report) Drop() (giveBack func(ctx context.Context) error) {
-	giveBack = r.giveBack
-	r.end(r.drop)
-	return giveBack
-}
+// Drop is for a lock that the caller does not keep: only a wait that was told ends.
+func (r *Report) Drop() { r.end(r.drop) }
 
 func (r *Report) end(do func()) {
 	*r = Report{}

@@ -11,6 +11,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -298,12 +299,24 @@ func TestMultiLockDoesNotOverstayASilentServer(t *testing.T) {
 	}
 }
 
-// A RedLock comes after all other locks, and is tied with other RedLocks, whatever the names of its nodes are: so MultiLocks
-// do not wait for each other.
-func TestMultiLocksWithRedLocksDoNotWaitForEachOther(t *testing.T) {
-	for name, others := range map[string]func(c [3]*Client) []Locker{
-		"locks":    func(c [3]*Client) []Locker { return []Locker{c[0].NewLock("m"), c[1].NewLock("y")} },
-		"RedLocks": func(c [3]*Client) []Locker { return []Locker{redLock(c, "c", "n", "q"), redLock(c, "w", "p", "z")} },
+// Whatever MultiLocks consist of, two of them do not wait for each other: what has several records has no place in the order.
+func TestMultiLocksDoNotWaitForEachOther(t *testing.T) {
+	for name, parts := range map[string]func(one, two [3]*Client) (a, b []Locker){
+		"a RedLock": func(one, two [3]*Client) (a, b []Locker) {
+			return []Locker{redLock(one, "b", "y", "z"), one[0].NewLock("m")}, []Locker{two[0].NewLock("m"), two[1].NewLock("y")}
+		},
+		"RedLocks": func(one, two [3]*Client) (a, b []Locker) {
+			return []Locker{redLock(one, "b", "p", "z"), redLock(one, "k", "n", "q")},
+				[]Locker{redLock(two, "c", "n", "q"), redLock(two, "w", "p", "z")}
+		},
+		"a majority": func(one, two [3]*Client) (a, b []Locker) {
+			return []Locker{one[0].NewLock("m"), redLock(one, "b", "c", "d")},
+				[]Locker{two[0].NewLock("b"), two[1].NewLock("c"), two[0].NewLock("m")}
+		},
+		"an embedded MultiLock": func(one, two [3]*Client) (a, b []Locker) {
+			return []Locker{embedding{one[0].NewMultiLock(one[0].NewLock("a"), one[0].NewLock("z"))}, one[0].NewLock("m")},
+				[]Locker{two[0].NewLock("m"), two[0].NewLock("z")}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
@@ -312,12 +325,9 @@ func TestMultiLocksWithRedLocksDoNotWaitForEachOther(t *testing.T) {
 					one[i], _ = v.Client(i)
 					two[i], _ = v.Client(i)
 				}
-				parts := []Locker{redLock(one, "b", "y", "z"), one[0].NewLock("m")}
-				if name == "RedLocks" {
-					parts = []Locker{redLock(one, "b", "p", "z"), redLock(one, "k", "n", "q")}
-				}
+				a, b := parts(one, two)
 				done := make(chan error)
-				for _, l := range []*MultiLock{one[0].NewMultiLock(parts...), two[0].NewMultiLock(others(two)...)} {
+				for _, l := range []*MultiLock{one[0].NewMultiLock(a...), two[0].NewMultiLock(b...)} {
 					go func() {
 						owner, cancel := context.WithTimeout(ContextWithOwner(context.Background()), time.Hour)
 						defer cancel()
@@ -339,6 +349,8 @@ func TestMultiLocksWithRedLocksDoNotWaitForEachOther(t *testing.T) {
 	}
 }
 
+type embedding struct{ *MultiLock }
+
 // redLock returns a RedLock with nodes of these names, one at each Client.
 func redLock(c [3]*Client, names ...string) *RedLock {
 	var nodes []Locker
@@ -346,4 +358,267 @@ func redLock(c [3]*Client, names ...string) *RedLock {
 		nodes = append(nodes, c[i].NewLock(name))
 	}
 	return c[0].NewRedLock(nodes...)
+}
+
+// An endsOnGaveUp is an Observer that ends the goroutine when the call gives up this lock.
+type endsOnGaveUp struct {
+	NopObserver
+	name string
+}
+
+func (o endsOnGaveUp) GaveUp(_ context.Context, e GaveUpEvent) {
+	if e.Lock.Name == o.name {
+		runtime.Goexit()
+	}
+}
+
+// The Observer ends the goroutine when it hears that a lock is given back for which the call has waited: nothing is left.
+func TestMultiLockGivesBackIfTheObserverEndsTheGoroutine(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		ctx := context.Background()
+		other, _ := v.Client(0)
+		c, _ := v.Client(0, WithObserver(endsOnGaveUp{name: "y"}))
+		y, z := other.NewLock("y"), other.NewLock("z")
+		require.NoError(v, y.Lock(ctx))
+		require.NoError(v, z.Lock(ctx))
+		l := c.NewMultiLock(c.NewLock("x"), c.NewLock("y"), c.NewLock("z"))
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = l.TryLock(ContextWithOwner(ctx), 10*time.Second, 0)
+		}()
+		time.Sleep(time.Second)
+		require.NoError(v, y.Unlock(ctx))
+		<-ended
+		time.Sleep(time.Minute)
+		for _, name := range []string{"x", "y"} {
+			held, err := other.NewLock(name).IsLocked(ctx)
+			assert.NoError(v, err)
+			assert.False(v, held, "%s is held", name)
+		}
+		require.NoError(v, z.Unlock(ctx))
+	})
+}
+
+// TryLock does not overstay its wait twice: first while it gives back the locks behind a busy one, and then with another
+// attempt on the busy one.
+func TestMultiLockDoesNotOverstayTwice(t *testing.T) {
+	locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
+		ctx := context.Background()
+		other, _ := v.Client(0)
+		c, near := v.Client(0)
+		d, far := v.Client(1)
+		links := []*bubble.Link{near, far}
+		for _, link := range links {
+			link.Set(func(c *bubble.Conditions) { c.Latency = 5 * time.Millisecond })
+		}
+		owner := ContextWithOwner(ctx)
+		l := c.NewMultiLock(c.NewLock("x"), d.NewLock("y"))
+		require.NoError(v, l.Lock(owner))
+		require.NoError(v, l.Unlock(owner))
+		busy := other.NewLock("x")
+		require.NoError(v, busy.Lock(ctx))
+		const wait = 200 * time.Millisecond
+		began, took := time.Now(), make(chan time.Duration)
+		go func() {
+			_, err := l.TryLock(owner, wait, 0)
+			assert.NoError(v, err)
+			took <- time.Since(began)
+		}()
+		time.Sleep(12 * time.Millisecond) // x was busy, and y is being given back
+		locktest.Silent(func() { assert.LessOrEqual(v, <-took, wait+250*time.Millisecond) }, links...)
+		require.NoError(v, busy.Unlock(ctx))
+		time.Sleep(time.Minute)
+	})
+}
+
+// Others hold y one after the other, always with one of them waiting, so that a place in the queue of y takes longer than
+// MaxHold of x. The MultiLock gets y again and again, and gives it back each time, because it has lost x.
+func TestMultiLockWithMaxHoldIsNotStarved(t *testing.T) {
+	for name, length := range map[string]time.Duration{"renewed": 0, "explicit": 3 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+				ctx := context.Background()
+				c, _ := v.Client(0)
+				var stop atomic.Bool
+				var all sync.WaitGroup
+				for range 5 {
+					other, _ := v.Client(0)
+					all.Go(func() {
+						owner := ContextWithOwner(ctx)
+						for !stop.Load() {
+							assert.NoError(v, other.NewFairLock("y").Lock(owner))
+							time.Sleep(time.Second)
+							assert.NoError(v, other.NewFairLock("y").Unlock(owner))
+						}
+					})
+				}
+				time.Sleep(500 * time.Millisecond)
+				owner := ContextWithOwner(ctx)
+				l := c.NewMultiLock(c.NewLock("x", MaxHold(3*time.Second)), c.NewFairLock("y"))
+				ok, err := l.TryLock(owner, 10*time.Minute, length)
+				assert.NoError(v, err)
+				assert.True(v, ok)
+				if ok {
+					assert.NoError(v, l.Unlock(owner))
+				}
+				stop.Store(true)
+				all.Wait()
+			})
+		})
+	}
+}
+
+// The wait for y is a little shorter than MaxHold of x, which is also the lease: too little of it is left then.
+func TestMultiLockWhoseLeaseIsMaxHold(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		ctx := context.Background()
+		c, _ := v.Client(0)
+		var stop atomic.Bool
+		var all sync.WaitGroup
+		for range 3 {
+			other, _ := v.Client(0)
+			all.Go(func() {
+				owner := ContextWithOwner(ctx)
+				for !stop.Load() {
+					assert.NoError(v, other.NewFairLock("y").Lock(owner))
+					time.Sleep(900 * time.Millisecond)
+					assert.NoError(v, other.NewFairLock("y").Unlock(owner))
+				}
+			})
+		}
+		time.Sleep(100 * time.Millisecond)
+		owner := ContextWithOwner(ctx)
+		l := c.NewMultiLock(c.NewLock("x", MaxHold(3*time.Second)), c.NewFairLock("y"))
+		ok, err := l.TryLock(owner, 10*time.Minute, 3*time.Second)
+		assert.NoError(v, err)
+		if ok {
+			assert.NoError(v, l.Unlock(owner))
+		}
+		stop.Store(true)
+		all.Wait()
+	})
+}
+
+// Code of the user panics in Unlock of a lock that is given back because another one in front of it is busy.
+func TestMultiLockPassesOnThePanicOfAnUnlock(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		ctx := context.Background()
+		other, _ := v.Client(0)
+		c, _ := v.Client(0)
+		busy := other.NewLock("x")
+		require.NoError(v, busy.Lock(ctx))
+		l := c.NewMultiLock(c.NewLock("x"), panics{c.NewLock("y")})
+		assert.PanicsWithValue(v, "mine", func() { _, _ = l.TryLock(ContextWithOwner(ctx), time.Second, 0) })
+		synctest.Wait()
+		require.NoError(v, busy.Unlock(ctx))
+		_, err := c.NewLock("y").ForceUnlock(ctx)
+		require.NoError(v, err)
+	})
+}
+
+type panics struct{ Locker }
+
+func (panics) Unlock(context.Context) error { panic("mine") }
+
+// A faulty is a context of the user that calls end at the call with this number of one of its methods.
+type faulty struct {
+	context.Context
+	calls *atomic.Int64
+	at    int64
+	end   func()
+}
+
+func (f faulty) count() {
+	if f.calls.Add(1) == f.at {
+		f.end()
+	}
+}
+
+func (f faulty) Done() <-chan struct{} {
+	f.count()
+	return f.Context.Done()
+}
+
+func (f faulty) Err() error {
+	f.count()
+	return f.Context.Err()
+}
+
+// The context of the user panics, or ends the goroutine, at any of its calls: nothing is left.
+func TestMultiLockWithAFaultyContext(t *testing.T) {
+	for how, end := range map[string]func(){"Goexit": runtime.Goexit, "panic": func() { panic("mine") }} {
+		for at, calls := int64(1), int64(1); at <= calls+1; at++ {
+			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+				c, _ := v.Client(0)
+				bg := context.Background()
+				parent, cancel := context.WithCancel(ContextWithOwner(bg))
+				defer cancel()
+				ctx := faulty{parent, new(atomic.Int64), at, end}
+				x, y := c.NewLock("x"), c.NewLock("y")
+				l := c.NewMultiLock(x, y)
+				ended, returned := make(chan struct{}), false
+				go func() {
+					defer close(ended)
+					defer func() { _ = recover() }()
+					err := l.Lock(ctx)
+					returned = true
+					if err == nil {
+						assert.NoError(v, l.Unlock(parent))
+					}
+				}()
+				<-ended
+				calls = ctx.calls.Load()
+				time.Sleep(time.Second)
+				for _, l := range []Locker{x, y} {
+					held, err := l.IsLocked(bg)
+					assert.NoError(v, err)
+					assert.False(v, held, "%s: %s is held after the call %d of %d; Lock has returned: %t", how, l.Name(), at, calls, returned)
+				}
+				_, _ = l.ForceUnlock(bg)
+			})
+		}
+	}
+}
+
+// A panicsThen is a context of the user whose Done panics when the time has come.
+type panicsThen struct {
+	context.Context
+	then *atomic.Bool
+}
+
+func (p panicsThen) Done() <-chan struct{} {
+	if p.then.Load() {
+		panic("mine")
+	}
+	return p.Context.Done()
+}
+
+// The context of the user panics when the patience of the call is over: not on a goroutine of the Client, where that would
+// end the process.
+func TestMultiLockWhoseContextPanicsWhenThePatienceIsOver(t *testing.T) {
+	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+		var one, two [3]*Client
+		for i := range 3 {
+			one[i], _ = v.Client(i)
+			two[i], _ = v.Client(i)
+		}
+		bg := context.Background()
+		busy := redLock(two, "q", "q", "q")
+		require.NoError(v, busy.Lock(bg))
+		parent, cancel := context.WithCancel(ContextWithOwner(bg))
+		defer cancel()
+		ctx := panicsThen{parent, new(atomic.Bool)}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			defer func() { _ = recover() }()
+			_ = one[0].NewMultiLock(redLock(one, "o", "o", "o"), redLock(one, "q", "q", "q")).Lock(ctx)
+		}()
+		time.Sleep(10 * time.Millisecond) // it waits for q, and holds o
+		ctx.then.Store(true)
+		time.Sleep(time.Second)
+		require.NoError(v, busy.Unlock(bg))
+		<-ended
+	})
 }
