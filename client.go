@@ -37,10 +37,10 @@ type clientState struct {
 	rdb             redis.UniversalClient
 	engine          *engine.Engine
 	servers         servers
-	pending         pendingRequests // requests to the nodes of RedLocks that have no answer yet
-	labelsRefused   atomic.Bool     // it was logged that Redis does not return labels
-	labelsForbidden atomic.Bool     // this user may not read labels
-	lookupRefused   atomic.Bool     // this user may not look for the holder of a lock: see describeHolder
+	votes           voteTable   // of RedLocks
+	labelsRefused   atomic.Bool // it was logged that Redis does not return labels
+	labelsForbidden atomic.Bool // this user may not read labels
+	lookupRefused   atomic.Bool // this user may not look for the holder of a lock: see describeHolder
 	permits         permitsReports
 	userCalls       atomic.Int64 // calls of the Logger and the Observer that have not returned
 }
@@ -82,8 +82,8 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 			o.synced.Replicas, o.synced.Within, limit)
 	}
 	in := &clientState{
-		rdb:     rdb,
-		pending: pendingRequests{all: make(map[nodeRequest][]chan struct{}), votes: make(map[voter]*redVote)},
+		rdb:   rdb,
+		votes: voteTable{votes: make(map[string]*redVote), pending: make(map[nodeRequest][]chan struct{})},
 	}
 	c := &Client{
 		hidden:          opaque.To(in),

@@ -4,6 +4,7 @@ package relock
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"testing"
@@ -45,14 +46,21 @@ func ExtendAll(l *MultiLock, ctx context.Context, lease time.Duration) error {
 
 func (l *redLock) Node(i int) Locker { return l.nodes[i] }
 
+// NewVote returns the vote of a new hold of owner. It calls changed when the hold may have become invalid.
+func (l *redLock) NewVote(owner engine.Owner, changed func()) *redVote {
+	v := l.newVote(owner, fmt.Sprint("field of ", owner))
+	v.changed = changed
+	return v
+}
+
 // AwaitAnswers waits until the nodes have answered all requests for owner.
 func (l *redLock) AwaitAnswers(t testing.TB, owner engine.Owner) {
 	t.Helper()
 	testredis.Await(t, "the nodes have answered", time.Minute, func() bool {
-		p := &l.client.in().pending
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		for r := range p.all {
+		votes := &l.client.in().votes
+		votes.mu.Lock()
+		defer votes.mu.Unlock()
+		for r := range votes.pending {
 			if r.caller == owner {
 				return false
 			}

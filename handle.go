@@ -79,8 +79,8 @@ func (l oneLock) token(ctx context.Context) (int64, error) {
 }
 
 func (l oneLock) holdCount(ctx context.Context) (int, error) {
-	return l.client.engine().HoldCount(l.lock, engine.OwnerOf(ctx), func(o engine.Owner, field string) (bool, error) {
-		s, err := l.view().look(o.In(ctx), field)
+	return l.client.engine().HoldCount(l.lock, engine.OwnerOf(ctx), func(field string) (bool, error) {
+		s, err := l.view().look(ctx, field)
 		return s.Held, err
 	})
 }

@@ -209,12 +209,114 @@ func (*redLock) BusyText(ttl, left, ago time.Duration) string {
 	return contract.BusyText(ttl, left, ago)
 }
 
-// NewVote returns the backend of a new hold of o. It calls check when the hold may have become invalid.
-func (l *redLock) NewVote(o engine.Owner, check func(engine.Vote)) engine.Vote {
-	v := &redVote{lock: l, caller: o, agent: engine.NewAgent(o), nodes: make([]nodeHold, len(l.nodes))}
+// The calls of a RedLock are carried out by the vote that has their field.
+
+func (*redLock) Acquire(contract.Attempt) call   { return call{} } // see Ask
+func (*redLock) Unbury(string) call              { return call{} }
+func (*redLock) Rename(contract.Rename) call     { return call{} }
+func (*redLock) Inspect(string) call             { return call{} } // see askRenewals
+func (*redLock) Force(...string) call            { return call{} } // see free
+func (*redLock) Grants(contract.Attempt) string  { return "" }
+func (*redLock) Channel(contract.Attempt) string { return "" }
+
+func (*redLock) ReadReply(_ contract.Attempt, r send.Reply) (contract.Outcome, error) {
+	return contract.ParseOutcome(r)
+}
+
+// The answers of calls.
+const (
+	done = "1 0 0"
+	none = "-1 0 0" // the vote is over
+)
+
+// by returns a call that f carries out for the vote with this field. Without a vote, the answer is over.
+func (l *redLock) by(field, over string, f func(w *send.Wait, v *redVote) (there bool, err error)) call {
+	return call{Run: func(w *send.Wait) (any, error) {
+		if v := l.client.in().votes.of(field); v == nil {
+			return over, nil
+		} else if there, err := f(w, v); err != nil || there {
+			return done, err
+		}
+		return none, nil
+	}}
+}
+
+func (l *redLock) Release(r contract.Release) call {
+	return l.by(r.Field, none, func(w *send.Wait, v *redVote) (bool, error) {
+		valid := v.Check() == nil
+		there, err := v.SetHoldCount(w, r.HoldCount)
+		return there && valid, err
+	})
+}
+
+func (l *redLock) RollBack(a contract.Attempt) call {
+	return l.by(a.Field, done, func(w *send.Wait, v *redVote) (bool, error) {
+		v.Lower(w.Ctx, a.HoldCount-1)(engine.UnlockTime)
+		return true, nil
+	})
+}
+
+func (l *redLock) Renew(field string, lease time.Duration, _ bool) call {
+	return l.by(field, none, func(w *send.Wait, v *redVote) (bool, error) { return true, v.Extend(w.Ctx, lease) })
+}
+
+// isKept reports whether the hold with this field can stay valid. If renews is set, parts of it that were lost are
+// acquired again.
+func (l *redLock) isKept(field string, renews bool) bool {
+	v := l.client.in().votes.of(field)
+	switch {
+	case v == nil:
+		return false
+	case renews:
+		return v.Renew()
+	}
+	return v.Check() == nil
+}
+
+// Begun looks whether the hold with this field has become invalid before it has begun for the engine.
+func (l *redLock) Begun(field string) {
+	if v := l.client.in().votes.of(field); v != nil {
+		v.changed()
+	}
+}
+
+// Lost releases what the nodes still have, because the owner may never call Unlock.
+func (l *redLock) Lost(field string) {
+	if v := l.client.in().votes.of(field); v != nil {
+		v.Lower(context.Background(), 0)
+	}
+}
+
+// newVote returns the vote of a new hold of o.
+func (l *redLock) newVote(o engine.Owner, field string) *redVote {
+	v := &redVote{lock: l, field: field, caller: o, agent: engine.NewAgent(o), nodes: make([]nodeHold, len(l.nodes))}
 	v.users.Store(1)
-	v.changed = func() { check(v) }
+	v.changed = func() {
+		if !v.Over() && v.Check() != nil {
+			l.client.engine().Lose(l, field, errParts)
+		}
+	}
+	l.client.in().votes.add(v)
 	return v
+}
+
+// Ask makes one attempt with the vote of the field, or with a new one.
+func (l *redLock) Ask(
+	p *send.Wait, o engine.Owner, a contract.Attempt,
+) (status contract.Status, refused engine.Refusal, err error) {
+	v := l.client.in().votes.of(a.Field)
+	switch {
+	case v == nil && a.HoldCount > 1:
+		return contract.Gone, refused, nil
+	case v == nil:
+		v = l.newVote(o, a.Field)
+	}
+	defer func() { // also after a panic of a context of the user
+		if status != contract.Held {
+			v.Lower(p.Ctx, a.HoldCount-1)
+		}
+	}()
+	return v.Ask(p, a)
 }
 
 // Unanswered returns the error for a caller that gives up because no node has answered.
@@ -222,54 +324,46 @@ func (l *redLock) Unanswered() error {
 	return fmt.Errorf("%w: %w", engine.ErrNoAnswer, l.newRound().QuorumError)
 }
 
-// CheckLease returns an error if a hold cannot have this lease.
-func (l *redLock) CheckLease(length time.Duration) error {
-	if lease.Validity(length) <= 0 {
-		return invalid("lease %v is too short: it must exceed the allowance for clock drift", length)
-	}
-	return nil
-}
-
 // Ask asks all nodes at the same time for the hold count of a, and releases a round that is not won.
-func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (res engine.Answer, refused engine.Refusal, err error) {
+func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (status contract.Status, refused engine.Refusal, err error) {
 	l := v.lock
-	if err = mayAsk(p); err != nil {
-		return res, refused, err
+	if err = mayAsk(p, a); err != nil {
+		return status, refused, err
 	}
-	res.Sent = time.Now()
+	sent := time.Now()
 	if !v.raise(a.HoldCount) {
-		res.Status = contract.Gone
-		return res, refused, nil
+		return contract.Gone, refused, nil
 	}
 	if err = v.checkWait(p, a); err != nil {
-		return res, refused, err
+		return status, refused, err
 	}
 	patient := p.WithMinWait(time.Now())
 	r := l.newRound()
 	for i := range l.nodes {
 		r.ask(i, v.nodeAsker(p.Ctx, i, a))
 	}
-	over, err := r.collectGrants(&patient, res.Sent)
+	over, err := r.collectGrants(&patient, sent)
 	if err != nil {
 		if !r.won() { // more nodes than may be missing may have answered that others hold the lock
 			_, refused, _ = l.lostRound(a, r)
 		}
-		return res, refused, err
+		return status, refused, err
 	}
-	if r.won() && time.Since(res.Sent) < lease.Validity(a.Lease) && v.begins() {
-		res.Status = contract.Held
-		return res, refused, nil
+	if r.won() && time.Since(sent) < lease.Validity(a.Lease) && v.begins() {
+		return contract.Held, refused, nil
 	}
 	// If the time is up, the reason is in the answers that have come by then.
 	if err := v.lowerTo(p.Ctx, a.HoldCount-1).collect(&patient, l.grace(), nil); err != nil && err != errTimeUp {
-		return res, refused, err
+		return status, refused, err
 	}
-	res.Status, refused, err = v.endOfRound(p.Ctx, a, r, over != nil)
-	return res, refused, err
+	return v.endOfRound(p.Ctx, a, r, over != nil)
 }
 
 // mayAsk returns nil if a round may begin.
-func mayAsk(p *send.Wait) error {
+func mayAsk(p *send.Wait, a contract.Attempt) error {
+	if lease.Validity(a.Lease) <= 0 {
+		return invalid("lease %v is too short: it must exceed the allowance for clock drift", a.Lease)
+	}
 	if why := p.Over(); why != errTimeUp { // a wait of 0 allows one round
 		return why
 	}
@@ -379,12 +473,9 @@ func (v *redVote) SetHoldCount(p *send.Wait, left int) (there bool, err error) {
 	return r.won(), nil
 }
 
-// Owner returns the owner of the hold at the nodes.
-func (v *redVote) Owner() engine.Owner { return v.agent.Owner }
-
 // Extend extends the hold at the nodes that have it. A majority has to confirm.
-func (v *redVote) Extend(ctx context.Context, lease time.Duration) (sent time.Time, err error) {
-	l, sent := v.lock, time.Now()
+func (v *redVote) Extend(ctx context.Context, lease time.Duration) error {
+	l := v.lock
 	r, err := l.askAll(v.agent.In(ctx), func(ctx context.Context, i int) error {
 		if !v.at(i).alive() {
 			return errNotAsked
@@ -392,14 +483,21 @@ func (v *redVote) Extend(ctx context.Context, lease time.Duration) (sent time.Ti
 		return extendLocker(ctx, l.nodes[i].Locker, lease)
 	})
 	if err != nil || r.won() {
-		return sent, err
+		return err
 	}
 	v.changed()
-	return sent, r.failed()
+	return r.failed()
 }
 
 // look returns the state that a majority of the nodes reports. If field is not "", it asks for the hold of the caller.
 func (l *redLock) look(ctx context.Context, field string) (contract.View, error) {
+	if field != "" {
+		v := l.client.in().votes.of(field)
+		if v == nil {
+			return contract.View{}, nil
+		}
+		ctx = v.agent.In(ctx)
+	}
 	views := make([]contract.View, len(l.nodes)) // each element is written before its node's answer is sent
 	r, err := l.askAll(ctx, func(ctx context.Context, i int) (err error) {
 		s, n := &views[i], l.nodes[i]

@@ -31,12 +31,13 @@ const endPoll = send.MinWait
 // A redVote has the hold counts of one hold at the nodes. It is the backend of that hold.
 type redVote struct {
 	lock    *redLock
+	field   string // of the hold
 	caller  engine.Owner
 	agent   *engine.Agent // of caller: the owner at the nodes
 	changed func()        // called when the result of Check may have changed
 	users   atomic.Int64  // of agent: the vote until it is over, and the requests that were not answered
 
-	mu      sync.Mutex // guards below; of other mutexes only that of pendingRequests is locked with it held
+	mu      sync.Mutex // guards below; of other mutexes only that of voteTable is locked with it held
 	count   int        // the highest hold count at a node
 	over    bool       // the hold was released or lost
 	nodes   []nodeHold
@@ -69,12 +70,7 @@ func (n nodeHold) isShutDown() bool { return errors.Is(context.Cause(n.guard), E
 // raise records that nodes are going to have the hold count holdCount. It returns false if the owner is to acquire
 // again a hold that has ended.
 func (v *redVote) raise(holdCount int) bool {
-	switch {
-	case holdCount == 1: // before is a hold that the engine has lost, and about which it is going to call Lost
-		if before := v.lock.client.in().pending.begin(v); before != nil {
-			before.Lost()
-		}
-	case v.Check() != nil:
+	if holdCount > 1 && v.Check() != nil {
 		return false
 	}
 	v.mu.Lock()
@@ -334,7 +330,7 @@ func (v *redVote) lowered(holdCount int) (above []lowering) {
 		v.over = true
 		v.agent.Holds(false)
 		v.leave()
-		v.lock.client.in().pending.end(v) // now the next vote of the caller waits for these requests
+		v.lock.client.in().votes.remove(v) // now the next vote of the caller waits for these requests
 	}
 	return above
 }
@@ -411,82 +407,70 @@ func (v *redVote) Renew() bool {
 	return true
 }
 
-// Lost releases what the nodes still have, because the owner may never call Unlock.
-func (v *redVote) Lost() { v.Lower(context.Background(), 0) }
-
 // Listen subscribes to the release channels of nodes, with one signal channel for all. Nodes that granted the lock are
 // not among them, because they announce the releases of this process.
-func (v *redVote) Listen(nodes []int) []*wake.Listener {
+func (l *redLock) Listen(nodes []int) []*wake.Listener {
 	signal := make(chan struct{}, 1)
 	var all []*wake.Listener
 	for _, i := range nodes {
-		for _, c := range v.lock.nodes[i].channels {
+		for _, c := range l.nodes[i].channels {
 			all = append(all, c.client.engine().Hub().JoinFor(signal, c.name))
 		}
 	}
 	return all
 }
 
-// A nodeRequest is a request to a node for one voter.
+// A nodeRequest is a request to a node of a RedLock for one caller.
 type nodeRequest struct {
-	voter
-	node string // the ID of the node
-}
-
-// A voter is one owner of one RedLock.
-type voter struct {
 	lock   contract.LockID
 	caller engine.Owner
+	node   string // the ID of the node
 }
 
-// pendingRequests are the requests that nodes have not answered yet, and the votes that are not over. All RedLocks of a
-// Client share them.
-type pendingRequests struct {
-	mu    sync.Mutex // guards below; no other mutex is locked while it is held
-	all   map[nodeRequest][]chan struct{}
-	votes map[voter]*redVote
+// A voteTable has the votes of a Client that are not over, by their fields, and the requests that nodes have not
+// answered yet.
+type voteTable struct {
+	mu      sync.Mutex // guards below; no other mutex is locked while it is held
+	votes   map[string]*redVote
+	pending map[nodeRequest][]chan struct{}
 }
 
-// begin records that v is about to acquire for the first time. It returns the vote that its caller had before, if that
-// is not over yet: the hold was lost, and its vote has not noticed.
-func (p *pendingRequests) begin(v *redVote) (before *redVote) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if before = p.votes[v.voter()]; before == v {
-		return nil
-	}
-	p.votes[v.voter()] = v
-	return before
+// of returns the vote with this field, or nil.
+func (t *voteTable) of(field string) *redVote {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.votes[field]
 }
 
-// end records that v is over.
-func (p *pendingRequests) end(v *redVote) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.votes[v.voter()] == v {
-		delete(p.votes, v.voter())
-	}
+func (t *voteTable) add(v *redVote) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.votes[v.field] = v
 }
 
-func (v *redVote) voter() voter { return voter{v.lock.traits.ID, v.caller} }
+func (t *voteTable) remove(v *redVote) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.votes, v.field)
+}
 
 // asks records a request to node i, and returns the earlier requests for the same caller that the node has not answered
 // yet.
 func (v *redVote) asks(i int) (earlier []chan struct{}, answered func()) {
-	p, r := &v.lock.client.in().pending, nodeRequest{v.voter(), v.lock.nodes[i].id}
+	t, r := &v.lock.client.in().votes, nodeRequest{v.lock.traits.ID, v.caller, v.lock.nodes[i].id}
 	answer := make(chan struct{})
 	v.users.Add(1)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	earlier = slices.Clone(p.all[r])
-	p.all[r] = append(p.all[r], answer)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	earlier = slices.Clone(t.pending[r])
+	t.pending[r] = append(t.pending[r], answer)
 	return earlier, func() {
 		defer v.leave()
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.all[r] = slices.DeleteFunc(p.all[r], func(a chan struct{}) bool { return a == answer })
-		if len(p.all[r]) == 0 {
-			delete(p.all, r)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.pending[r] = slices.DeleteFunc(t.pending[r], func(a chan struct{}) bool { return a == answer })
+		if len(t.pending[r]) == 0 {
+			delete(t.pending, r)
 		}
 		close(answer)
 	}

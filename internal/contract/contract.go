@@ -11,8 +11,8 @@
 //	Commands.Acquire(Attempt)           builds the call, which the engine sends,
 //	Commands.ReadReply(Attempt, Reply)  reads the reply as an Outcome: Held, Busy or Gone.
 //
-// After Busy the engine waits, and makes another attempt. A RedLock has no record in Redis, and therefore no Commands:
-// see engine.VotedLock.
+// After Busy the engine waits, and makes another attempt. A RedLock has no record in Redis: its calls are carried out in
+// this process (see engine.LocalLock).
 //
 // Words of this package and of the engine:
 //

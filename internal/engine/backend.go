@@ -1,10 +1,9 @@
 package engine
 
-// Backends: where the holds of an acquire operation are kept. The hold of most locks is in a record in Redis. The hold
-// of a RedLock is a Vote, which has a hold at each of the nodes.
+// Backends: where the holds of an acquire operation are kept.
 //
 // Rules: an acquire operation makes attempts, waits and rolls back through its backend, and knows nothing else about
-// it. A Vote belongs to one hold, and knows no other hold. No mutex of this package is held when it is called.
+// it.
 
 import (
 	"time"

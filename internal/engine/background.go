@@ -13,7 +13,7 @@ import (
 func (e *Engine) carryOut(d *duty) {
 	switch {
 	case d.clear != nil:
-		d.clear.clear()
+		d.clear.clear(1)
 	case d.lose != nil:
 		d.lose.loseUnasked(d.cause)
 	case d.rollBack != nil:

@@ -158,13 +158,13 @@ func whyEnded(e *Engine, op *waitOptions, kind contract.Lock, o Owner, r Request
 
 // whyNotBusy returns the error of a TryLock of kind whose time is up although the lock is not known to be busy.
 func (f *findings) whyNotBusy(e *Engine, kind contract.Lock) error {
-	voted, votes := kind.(VotedLock)
+	local, asks := kind.(LocalLock)
 	doubt := f.request.inDoubt(time.Now()) || f.look.InDoubt(time.Now(), send.MinWait)
 	switch {
 	case f.reply != nil && f.reply.cause != nil:
 		return send.WithLast(send.ErrTimeUp, f.reply.cause)
-	case votes:
-		return send.WithLast(send.ErrTimeUp, voted.Unanswered())
+	case asks:
+		return send.WithLast(send.ErrTimeUp, local.Unanswered())
 	case f.behind != "" && doubt:
 		return fmt.Errorf("behind another caller of this process, which has had no answer from Redis: %w", ErrNoAnswer)
 	case f.reply != nil && !doubt:

@@ -86,8 +86,8 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, kind contract.
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	op.changed = nil
-	if l, kept := kind.(VotedLock); kept {
-		return e.acquireVote(op, s, l, o, r)
+	if l, local := kind.(LocalLock); local {
+		return e.acquireLocal(op, s, l, o, r)
 	}
 	e.noteAcquire()
 	var t target

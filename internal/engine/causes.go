@@ -34,7 +34,7 @@ func LossError(cause error) error {
 	return fmt.Errorf("%w: %w", ErrLockLost, cause)
 }
 
-// These are the causes for which a hold ends, besides ErrMaxHold and the causes that a Vote returns.
+// These are the causes for which a hold ends, besides ErrMaxHold and the causes with which Lose is called.
 var (
 	// errGone is the cause if the record of the hold does not exist any more.
 	errGone = lease.ErrGone

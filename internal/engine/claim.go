@@ -20,7 +20,6 @@ type claim struct {
 	lockState *lockState
 	lock      contract.Lock // through which it is acquired
 	owner     Owner
-	vote      Vote // set and replaced only while the caller asks; nil if the lock has a record: see keeper.go
 
 	// guarded by lockState.mu
 	tenancy.Claim // its state, and its field; its events are those of transitions.go
@@ -44,10 +43,6 @@ func (c *claim) id() contract.LockID { return contract.LockID{Name: c.lockState.
 
 // commands returns the commands of the lock, which must have a record in Redis.
 func (c *claim) commands() contract.Record { return c.lock.(contract.Record) }
-
-// hasRecord reports whether Redis has a record of the hold, or may have had one. Then the hold is valid for as long as
-// its lease, and what requests may still do to the record is known by its field.
-func (c *claim) hasRecord() bool { return c.vote == nil }
 
 func (c *claim) subject() Subject { return subjectOf(c.lock, c.owner) }
 

@@ -227,7 +227,7 @@ func (x *detaching) left(orphans int, lost bool) {
 func (x *detaching) undo() {
 	unknown := 1
 	if !x.splits {
-		x.keeper().clear(0)
+		x.clear(0)
 		unknown = 0
 	}
 	x.release(unknown)
@@ -251,5 +251,5 @@ func (x *detaching) release(unknown int) {
 	to.Claim, to.Hold = tenancy.Over(&to.fieldRoom)
 	to.record = to.newRecord(0)
 	to.mayLast(x.lease, send.ErrSilent)
-	to.keeper().clear(unknown)
+	to.clear(unknown)
 }

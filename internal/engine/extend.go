@@ -8,6 +8,8 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -38,15 +40,29 @@ func (e *Engine) Extend(ctx context.Context, kind contract.Lock, o Owner, length
 	if err := x.allowed(); err != nil {
 		return err
 	}
-	k := h.keeper()
-	sent, err := k.extend(&op.Wait, length)
+	sent, err := h.extend(&op.Wait, length)
 	whole := lease.Validity(length)
 	enough := func() bool { return lease.EnoughValidityLeft(whole-time.Since(sent), whole, false) }
 	for asked := 1; err == nil && asked < MostAsked && !enough(); asked++ {
-		sent, err = k.extend(&op.Wait, length) // the answer came late: after another request more of the lease is left
+		sent, err = h.extend(&op.Wait, length) // the answer came late: after another request more of the lease is left
 	}
 	h.loseIfUnwatched()
 	return x.done(sent, err)
+}
+
+// extend makes the lease last for length, counted from sent, and waits for the answer. A hold that is found to be gone
+// ends as lost. The caller has the owner mutex.
+func (h *hold) extend(wait *send.Wait, length time.Duration) (sent time.Time, err error) {
+	answer := h.renew(wait, length, toExtend, time.Time{})
+	r, err := answer.Reply()
+	switch {
+	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else
+		h.lose(fmt.Errorf("%w: %w", errGone, err))
+		err = nil
+	case err == nil && r[0] != 1:
+		h.lose(errGone)
+	}
+	return answer.Sent, err
 }
 
 // An extension is one call of Extend with this length. Its caller has the owner mutex of the hold.
@@ -96,24 +112,24 @@ const (
 )
 
 // renew sends a request that sets the lease of the record to length.
-func (k recordKeeper) renew(
+func (h *hold) renew(
 	wait *send.Wait, length time.Duration, why purpose, lastReply time.Time,
 ) (answer send.Answer) {
 	answer = send.Answer{Lost: 1} // if a hook of the Redis client panics, or ends the goroutine
-	defer func() { k.extendedBy(&answer, length) }()
-	call := k.commands().Renew(k.Field().ID, length, why == toLimit)
-	return k.lockState.engine.sender.Do(wait, send.Request{Call: call, Acquiring: why == toExtend}, lastReply)
+	defer func() { h.extendedBy(&answer, length) }()
+	call := h.commands().Renew(h.Field().ID, length, why == toLimit)
+	return h.lockState.engine.sender.Do(wait, send.Request{Call: call, Acquiring: why == toExtend}, lastReply)
 }
 
 // extendedBy notes what a request that sets the lease of the record to length has done, and may still do. No handler
 // gets the outcomes of its other tries, so they count as lost.
-func (k recordKeeper) extendedBy(answer *send.Answer, length time.Duration) {
+func (h *hold) extendedBy(answer *send.Answer, length time.Duration) {
 	outcome := answer.Err
 	if lost := answer.Lost > 0 || answer.Orphans > 0 || answer.Unknown > 0 || answer.Abandoned; lost {
-		k.lockState.engine.late.Left(k.Field().ID, late.Effect{Lease: length}, 0, true)
+		h.lockState.engine.late.Left(h.Field().ID, late.Effect{Lease: length}, 0, true)
 		outcome = send.ErrSilent
 	}
-	k.mayLast(length, outcome)
+	h.mayLast(length, outcome)
 }
 
 // ValidUntil returns the time until which the hold of o on kind is valid if it has an explicit lease, but no later than

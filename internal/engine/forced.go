@@ -144,10 +144,8 @@ func (s *lockState) forcedNow(id contract.LockID) []*record {
 }
 
 // endEvicted asks Redis which of these records of a lock are left after a forced release, and ends the others. The
-// watchdog checks those for which there is no answer. Those of a RedLock are left to its vote, whose nodes were
-// released in the same way.
+// watchdog checks those for which there is no answer.
 func (e *Engine) endEvicted(all []*record) {
-	all = slices.DeleteFunc(all, func(r *record) bool { return !r.first.hasRecord() })
 	ctx, cancel := context.WithTimeout(context.Background(), evictedTime)
 	defer cancel()
 	for some := range slices.Chunk(all, mostLooked) {

@@ -28,16 +28,13 @@ func (s *lockState) holdCount(kind contract.Lock, o Owner) (*hold, int) {
 }
 
 // HoldCount returns the hold count of the hold that o has on kind, or 0 if Redis does not confirm the hold. confirm
-// asks Redis whether it has the field; or, for a RedLock, the nodes whether its owner there holds them.
-func (e *Engine) HoldCount(kind contract.Lock, o Owner, confirm func(o Owner, field string) (bool, error)) (int, error) {
+// asks Redis whether it has the field.
+func (e *Engine) HoldCount(kind contract.Lock, o Owner, confirm func(field string) (bool, error)) (int, error) {
 	h, count := e.holdCount(kind, o)
 	if count == 0 {
 		return 0, e.Alive()
 	}
-	if !h.hasRecord() {
-		o = h.vote.Owner()
-	}
-	held, err := confirm(o, h.Field().ID)
+	held, err := confirm(h.Field().ID)
 	if errors.Is(err, send.ErrNotALock) || err == nil && !held {
 		h.lose(errGone)
 	}

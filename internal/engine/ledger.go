@@ -60,7 +60,7 @@ func (h *hold) deleteIfLeftLocked() {
 	if !h.Field().IsLeft() {
 		return
 	}
-	if h = h.lastLocked(); h != nil && h.hasRecord() && h.mayOutliveLocked() {
+	if h = h.lastLocked(); h != nil && h.mayOutliveLocked() {
 		h.lockState.oweLocked(duty{clear: h})
 	}
 }

@@ -3,11 +3,10 @@ package engine
 // Losses: how a record ends because Redis does not have it any more, or because it can no longer be valid.
 //
 // Rules: the record and all its holds end together, under the mutex of the lock state. What has to be done then for a
-// hold is an ending, which is carried out after the mutex was unlocked: guards are canceled, and the vote of a RedLock
-// releases what its nodes still have. Each loss is reported once, by the call that has found it or by the reporter. The
-// loss of a hold is not reported if no goroutine of its owner has run since the lock was handed off to it. Of many
-// losses, which have one cause, the log gets at most report.MostLines lines in any second; the others are counted
-// (lossLines).
+// hold is an ending, which is carried out after the mutex was unlocked: guards are canceled. Each loss is reported once,
+// by the call that has found it or by the reporter. The loss of a hold is not reported if no goroutine of its owner has
+// run since the lock was handed off to it. Of many losses, which have one cause, the log gets at most report.MostLines
+// lines in any second; the others are counted (lossLines).
 
 import (
 	"errors"
@@ -15,6 +14,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/each"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/tenancy"
@@ -105,17 +105,19 @@ func (h *hold) loseLocked(end ending, ranOut bool) ending {
 	h.leaveQueueLocked()
 	other := h.counterpartLocked()
 	// The record would block others if its lease is longer in Redis, or may still be extended there by a request that is
-	// under way or by renewals of the counterpart: so it is deleted. What a vote has is released by keeper.lost.
+	// under way or by renewals of the counterpart: so it is deleted.
 	mayStay := other != nil && !other.isOver() && !other.IsLost()
 	// If Redis does not have the record, it may have some of the permits of a semaphore, which are of no use. Or a
 	// request may still run, and acquire the lock for no owner.
 	mayRemain := end.gone && last && (h.lock.Traits().Permits() > 1 || h.lockState.engine.late.MayAcquire(h.Field().ID))
 	switch {
-	case !h.hasRecord():
 	case h.Field().IsUnwanted() && (mayStay || h.mayOutliveLocked()):
 		h.lockState.oweLocked(duty{clear: h})
 	case mayRemain:
 		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
+	}
+	if l, local := h.lock.(LocalLock); local {
+		l.Lost(h.Field().ID)
 	}
 	end.state, end.age, end.guards = h.State(), h.age(), h.guards.Take()
 	return end
@@ -138,7 +140,6 @@ func (e ending) carryOut() {
 	if !e.renewed {
 		h.lockState.engine.expired.remember(h)
 	}
-	defer h.keeper().lost()
 	e.guards.EndAll(h.withName(e.loss))
 }
 
@@ -194,9 +195,9 @@ func (e *Engine) tellOmittedLosses() {
 	}
 }
 
-// mayHaveExpiredLocked reports whether the validity of h is over, or whether the vote of a RedLock has to be asked.
+// mayHaveExpiredLocked reports whether the validity of h is over.
 func (h *hold) mayHaveExpiredLocked() bool {
-	return h.Holds() && (!h.hasRecord() || !h.lockState.engine.watchdog.IsValid(&h.record.lease))
+	return h.Holds() && !h.lockState.engine.watchdog.IsValid(&h.record.lease)
 }
 
 // expireIfDue ends h as lost if its validity is over, even if the watchdog has not noticed it yet.
@@ -206,18 +207,15 @@ func (h *hold) expireIfDue() {
 	}
 }
 
-// whyExpired returns why the hold can no longer be valid, or nil. It reads the clock, and asks the keeper.
+// whyExpired returns why the hold can no longer be valid, or nil. It reads the clock.
 func (h *hold) whyExpired() error {
 	h.lockState.Lock()
 	holds := h.Holds()
 	h.lockState.Unlock()
-	switch {
-	case !holds:
-		return nil
-	case !h.lockState.engine.watchdog.IsValid(&h.record.lease):
-		return h.lockState.engine.watchdog.WhyOver(&h.record.lease)
+	if w := h.lockState.engine.watchdog; holds && !w.IsValid(&h.record.lease) {
+		return w.WhyOver(&h.record.lease)
 	}
-	return h.keeper().check()
+	return nil
 }
 
 // whyUnwatched returns the cause with which the watchdog is about to end the hold, or nil if it watches the lease.
@@ -266,6 +264,28 @@ func (h *hold) lose(cause error) bool {
 
 // loseUnasked is lose for a loss that the Client notices by itself: the reporter reports all losses.
 func (h *hold) loseUnasked(cause error) { reportLater(h.endRecord(cause)) }
+
+// Lose ends the hold of kind with this field as lost.
+func (e *Engine) Lose(kind contract.Lock, field string, cause error) {
+	s := e.retain(kind.Traits().ID.Name)
+	defer s.release()
+	if h := s.holdWith(field); h != nil {
+		h.loseIfDue() // if its lease is over, that is the cause
+		h.loseUnasked(cause)
+	}
+}
+
+// holdWith returns the hold that has field now, or nil.
+func (s *lockState) holdWith(field string) *hold {
+	s.Lock()
+	defer s.Unlock()
+	for h := range s.holds.all() {
+		if h.has(field) && h.Holds() {
+			return h
+		}
+	}
+	return nil
+}
 
 // endRecord ends the record of h and all its holds as lost, if the owner of h holds the lock.
 func (h *hold) endRecord(cause error) []ending {

@@ -65,7 +65,7 @@ func (m minHold) ask(wait *send.Wait, rest time.Duration, lastReply time.Time) (
 	if m.isAlone() {
 		why = toLimit
 	}
-	answer = recordKeeper(m).renew(wait, rest, why, lastReply)
+	answer = m.renew(wait, rest, why, lastReply)
 	return answer, before && m.isLast() && time.Since(began) <= outlivesBy
 }
 

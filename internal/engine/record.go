@@ -18,7 +18,7 @@ import (
 
 // A record is what this process knows of the record that one or more of its holds have in Redis.
 type record struct {
-	first *hold // the hold whose attempt was granted: its lock state, lock and keeper are those of the record
+	first *hold // the hold whose attempt was granted: its lock state and lock are those of the record
 	// answeredAt is when the answer that granted the record came, on the clock of the watchdog. Newcomers may share the
 	// record for a time that is counted from then; validity is counted from before the request.
 	answeredAt time.Duration
@@ -35,7 +35,7 @@ type record struct {
 func (h *hold) newRecord(answeredAt time.Duration) *record {
 	r := &h.own
 	r.first, r.answeredAt, r.holds = h, answeredAt, r.room[:0]
-	r.lease.Holder, r.lease.Unrecorded = r, !h.hasRecord()
+	r.lease.Holder = r
 	return r
 }
 

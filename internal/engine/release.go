@@ -54,7 +54,7 @@ func (e *Engine) release(ctx context.Context, c ownerCall) error {
 	case back.done: // the lock was handed off, or other holds share the record
 		e.observeRelease(ctx, h, 0, nil, c.unused != nil)
 		return nil
-	case back.loss != nil && (back.count > 0 || !h.hasRecord() || errors.Is(back.loss, errGone)):
+	case back.loss != nil && (back.count > 0 || errors.Is(back.loss, errGone)):
 		h.unlockHold()
 		return back.loss
 	}
@@ -85,12 +85,13 @@ func (s *lockState) releaseUnconfirmed(ctx context.Context, c ownerCall, err err
 	return err
 }
 
-// lowerUnconfirmed decrements the hold count in this process alone. If the count reaches zero, the record is deleted in the background. It is not handed off: another goroutine of the owner,
-// which has the owner mutex, may have a request under way that sets a lease or a hold count.
+// lowerUnconfirmed decrements the hold count in this process alone. If the count reaches zero, the record is deleted in
+// the background. It is not handed off: another goroutine of the owner, which has the owner mutex, may have a request
+// under way that sets a lease or a hold count.
 func (h *hold) lowerUnconfirmed() (left int) {
 	left, last, guards := h.lowerUnconfirmedStep()
 	if last {
-		defer h.lockState.engine.workers.Spawn(h.clear)
+		defer h.lockState.engine.workers.Spawn(func() { h.clear(1) })
 	}
 	guards.EndAll(nil)
 	return left
@@ -109,10 +110,20 @@ func (h *hold) lowerUnconfirmedStep() (left int, last bool, guards guard.Ends) {
 	return left, last, guards
 }
 
+// A releasing is a hold whose count has been decremented in this process, and is now set to count in Redis. Its caller
+// has the owner mutex of the hold.
+type releasing struct {
+	*hold
+	count int
+	loss  error // why the hold had been lost before; nil if it had not
+
+	unused bool // as in Report.GiveBack
+}
+
 // run has the hold count set, which unlocks the owner mutex of the hold, and reports the outcome.
 func (r releasing) run(ctx context.Context, wait send.Wait) error {
 	e := r.lockState.engine
-	gone, err := r.keeper().setHoldCount(r, wait)
+	gone, err := r.setHoldCount(wait)
 	if gone == errGone && r.wasGivenUp() {
 		gone = nil
 	}
@@ -126,6 +137,50 @@ func (r releasing) run(ctx context.Context, wait send.Wait) error {
 	}
 	e.observeRelease(ctx, r.hold, r.count, err, r.unused)
 	return err
+}
+
+// setHoldCount sets the hold count to that of r, waits for the answer, and then unlocks the owner mutex. If the count is
+// zero, it also admits the next waiter of the local queue, even after an error, and what may be left then is released in
+// the background. gone is why there was nothing to release, or nil.
+func (r releasing) setHoldCount(wait send.Wait) (gone, err error) {
+	e := r.lockState.engine
+	answered, clears, heard, passed := false, true, 0, int64(0)
+	defer func() { // runs also when a hook of the Redis client ends the goroutine
+		r.end(r.others(heard), passed, answered)
+		if clears && r.count == 0 {
+			e.workers.Spawn(func() { r.clear(1) })
+		}
+	}()
+	answer, keeps, expires, buries := r.send(&wait)
+	reply, err := answer.Reply()
+	there, unknown := reply[0] == 1, answer.Unknown
+	if buries && err == nil {
+		rollbacker{e}.buried(r.commands(), r.Field().ID)
+	}
+	answered, heard, passed = err == nil, int(reply[1]), reply[2]
+	if keeps {
+		passed = 1 // as after a hand-off to another process: the lock is busy until MinHold has passed
+		if (minHold{r.hold}).rest() > 0 {
+			unknown = 0 // no try of this release has deleted the record: if it is missing, it was gone before
+		}
+	}
+	clears = err != nil || keeps && !expires && (there || e.late.MayAcquire(r.Field().ID))
+	if gone = r.whyNothing(there, unknown, err); gone != nil {
+		return gone, nil
+	}
+	return nil, err
+}
+
+// whyNothing returns why there was nothing to release, or nil. there reports whether the release has found the record,
+// unknown is the number of its tries whose outcome is unknown, and err is the error of the answer.
+func (r releasing) whyNothing(there bool, unknown int, err error) error {
+	switch {
+	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else
+		return err
+	case err == nil && !there && (r.count > 0 || unknown == 0): // no earlier try has released the record either
+		return errGone
+	}
+	return nil
 }
 
 // wasGivenUp reports whether the hold, of which a level was left, has ended meanwhile without a loss: the caller of that
@@ -264,7 +319,7 @@ func (s *lockState) abandonRelease(g *releasedOne, c ownerCall) {
 			h.lowerUnconfirmed()
 		}
 	case g.count == 0 && !g.done:
-		s.engine.workers.Spawn(g.hold.clear)
+		s.engine.workers.Spawn(func() { g.hold.clear(1) })
 	}
 }
 

@@ -2,9 +2,8 @@ package engine
 
 // Renewing: the watchdog of internal/lease decides when the lease of a record is renewed, and calls the methods here.
 //
-// Rules: leases that must not wait for one another are in different groups. The hold of a RedLock is renewed by its
-// vote, without a request of its own. A lease that is checked although it is not renewed stays as it is. Each answer is
-// reported as an event, and no event delays a renewal.
+// Rules: leases that must not wait for one another are in different groups. A lease that is checked although it
+// is not renewed stays as it is. Each answer is reported as an event, and no event delays a renewal.
 
 import (
 	"context"
@@ -39,8 +38,8 @@ func (e renewing) newWatchdog() *lease.Watchdog {
 // wait for one another, and so are leases that need no request.
 func (e renewing) renewGroup(l *lease.Lease) string {
 	r := l.Holder.(*record)
-	if !r.first.hasRecord() {
-		return "kept without requests"
+	if _, local := r.first.lock.(LocalLock); local {
+		return "in this process"
 	}
 	return e.Servers.Node(r.first.lock.Traits().ID.Name).Name
 }
@@ -48,39 +47,38 @@ func (e renewing) renewGroup(l *lease.Lease) string {
 // renew sets every lease to one watchdog timeout, counted from now. A lease with a limit gets no more than is left
 // until the limit.
 func (e renewing) renew(ctx context.Context, leases []*lease.Lease) []lease.Renewal {
-	answers := make([]lease.Renewal, len(leases))
-	var asked []Renewal
-	var of []int // the indexes in leases of the elements of asked
+	answers, asked := make([]lease.Renewal, len(leases)), make([]Renewal, len(leases))
 	for i, l := range leases {
-		var request Renewal
-		answers[i], request = l.Holder.(*record).first.keeper().renewal(l)
-		if request.Lock != nil {
-			asked, of = append(asked, request), append(of, i)
+		if answers[i].Looked = !l.IsRenewable(); !answers[i].Looked {
+			answers[i].Length = e.watchdog.RestOf(l, e.WatchdogTimeout)
+		}
+		h := l.Holder.(*record).first
+		asked[i] = Renewal{
+			Lock: h.commands(), Field: h.Field().ID, Length: answers[i].Length,
+			Err: send.ErrHookExited, // unless the Renewer returns
 		}
 	}
-	if len(asked) > 0 {
-		defer e.renewed(leases, answers, asked, of)
-		e.Renewer(ctx, e.sender, asked)
-	}
+	defer e.renewed(leases, answers, asked)
+	e.Renewer(ctx, e.sender, asked)
 	return answers
 }
 
-// renewed stores the answers of asked in those elements of answers, and notes how long the records last, and the
-// requests that may still run.
-func (e renewing) renewed(leases []*lease.Lease, answers []lease.Renewal, asked []Renewal, of []int) {
-	for n, i := range of {
-		answers[i].Held, answers[i].Err = asked[n].Held, asked[n].Err
-		length, err := asked[n].Length, asked[n].Err
-		if send.RedisClosed(err) {
-			leases[i].Holder.(*record).first.lockState.endLocalWaits()
+// renewed stores the answers of asked in answers, and notes how long the records last, and the requests that may still
+// run.
+func (e renewing) renewed(leases []*lease.Lease, answers []lease.Renewal, asked []Renewal) {
+	for i, r := range asked {
+		answers[i].Held, answers[i].Err = r.Held, r.Err
+		h := leases[i].Holder.(*record).first
+		if send.RedisClosed(r.Err) {
+			h.lockState.endLocalWaits()
 		}
-		if length == 0 || err == nil && !asked[n].Held {
+		if r.Length == 0 || r.Err == nil && !r.Held {
 			continue
 		}
-		if send.MayRunLater(err) {
-			e.late.Left(asked[n].Field, late.Effect{Lease: length}, 0, true)
+		if send.MayRunLater(r.Err) {
+			e.late.Left(r.Field, late.Effect{Lease: r.Length}, 0, true)
 		}
-		leases[i].Holder.(*record).first.mayLast(length, err)
+		h.mayLast(r.Length, r.Err)
 	}
 }
 

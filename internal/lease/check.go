@@ -95,7 +95,7 @@ func (w *Watchdog) Sweep() {
 // checkLocked implements Check. Each second has room for this number of checks. A check that is waiting for its turn is
 // brought forward if there is room by now, as there is for a hint about a lease of a sweep.
 func (w *Watchdog) checkLocked(l *Lease, room int) bool {
-	if l.index < 0 || l.Unrecorded || w.stopped {
+	if l.index < 0 || w.stopped {
 		return true
 	}
 	now, last := w.Now(), l.checkAt
@@ -137,7 +137,7 @@ func (l *Lease) isOldLocked(now time.Duration) bool {
 
 // growLocked makes the loop look at l, which is watched from now on, when it may be old.
 func (w *Watchdog) growLocked(l *Lease) {
-	if w.ages.lookAt == never && w.config.Old != nil && !l.Unrecorded {
+	if w.ages.lookAt == never && w.config.Old != nil {
 		w.ages.lookAt = l.sent + oldAge
 		w.wakeLocked(w.ages.lookAt)
 	}
@@ -152,7 +152,6 @@ func (w *Watchdog) lookAtAgesLocked(now time.Duration) {
 	w.ages.old = false
 	for _, l := range w.leases {
 		switch {
-		case l.Unrecorded:
 		case l.isOldLocked(now):
 			w.ages.old, w.ages.lookAt = true, now+oldPause
 			return

@@ -76,19 +76,18 @@ type Lease struct {
 	last    atomic.Bool  // the lease ends at its limit, so a renewal would gain nothing
 
 	// The mutex of the Watchdog guards these:
-	length     time.Duration // the lease that a renewal asks for
-	sent       time.Duration // when the last confirmed request was sent
-	renewAt    time.Duration
-	retryAt    time.Duration // when to renew again if the last renewal fails
-	checkAt    time.Duration // when the next check is due, or else when the last one was; 0: there was none
-	checkedAt  time.Duration // when the last check before that of checkAt was due; 0: there was none
-	Unrecorded bool          // set before the lease is watched: it has no record in Redis, and is neither checked nor old
-	checking   bool          // a check is due at checkAt
-	old        bool          // see isOldLocked
-	asked      bool          // a renewal was sent and has not been confirmed
-	underWay   int32         // renewals and checks that were sent, or are about to be sent, and have not ended
-	failed     error         // of the last renewal, if it failed
-	index      int           // in the heap; -1 when not watched
+	length    time.Duration // the lease that a renewal asks for
+	sent      time.Duration // when the last confirmed request was sent
+	renewAt   time.Duration
+	retryAt   time.Duration // when to renew again if the last renewal fails
+	checkAt   time.Duration // when the next check is due, or else when the last one was; 0: there was none
+	checkedAt time.Duration // when the last check before that of checkAt was due; 0: there was none
+	checking  bool          // a check is due at checkAt
+	old       bool          // see isOldLocked
+	asked     bool          // a renewal was sent and has not been confirmed
+	underWay  int32         // renewals and checks that were sent, or are about to be sent, and have not ended
+	failed    error         // of the last renewal, if it failed
+	index     int           // in the heap; -1 when not watched
 }
 
 // SetLimit sets the limit of l, on the clock of the Watchdog. l must not be watched yet; 0 means no limit.

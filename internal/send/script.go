@@ -46,6 +46,9 @@ type Call struct {
 	Words  []any // Words(Keys); nil: they are made for each command
 	Args   []any
 
+	// Run, in place of a script, carries the call out in this process. It is called once, and answers as a script does.
+	Run func(w *Wait) (any, error)
+
 	// Optional lists the keys that the call can do without. If Redis refuses the keys, because the user may not use
 	// one of them, or because their slot is being moved, the call is sent with other keys in these positions.
 	Optional []OptionalKey

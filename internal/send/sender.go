@@ -216,6 +216,11 @@ func (s *Sender) Do(w *Wait, r Request, lastReply time.Time) Answer {
 	if why := w.ended(); why != nil {
 		return Answer{Err: why}
 	}
+	if r.Call.Run != nil {
+		sent, wait := time.Now(), *w // a copy: w is not to escape to the heap for other calls
+		value, err := r.Call.Run(&wait)
+		return Answer{Value: value, Err: err, Sent: sent}
+	}
 	if s.Degraded() {
 		r.Call, _ = r.Call.degraded()
 	}

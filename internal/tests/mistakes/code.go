@@ -149,7 +149,7 @@ var Code = []Mistake{
 		}},
 	},
 	{
-		Name: "releasedOnce", File: "internal/engine/recordkeeper.go",
+		Name: "releasedOnce", File: "internal/engine/release.go",
 		Omits:   "A release that was not answered is sent again.",
 		Changes: []Change{{"clears = err != nil || keeps && !expires", "clears = err == nil && keeps && !expires"}},
 	},
