@@ -66,9 +66,10 @@ var errParts = errors.New("too few of its locks are held")
 //
 // At its locks a RedLock is an owner of its own: what its owner holds there otherwise, by itself or through another
 // RedLock, excludes it like the hold of anybody else. Where the owner of a RedLock would wait for itself, because it
-// holds too many of the locks otherwise, or because it locks one of them by itself, the call returns ErrInvalid.
+// holds too many of the locks otherwise, or because it locks one of them by itself, the call returns ErrInvalid; except
+// for permits of semaphores, which another owner may return.
 //
-// The Clients of the locks renew the leases. Close them as well, after the Client of the RedLock, so that requests in
+// The Clients of the locks renew the leases, until Unlock or Close. Close them as well, after the Client of the RedLock, so that requests in
 // flight can be rolled back. Shutdown may be called for all of them at once: each one renews its lock until the RedLock
 // is released.
 type RedLock struct{ handle }
@@ -376,17 +377,29 @@ func (v *redVote) checkWait(p *send.Wait, a contract.Attempt) error {
 	if p.NoWait || a.HoldCount > 1 {
 		return nil
 	}
-	blocked := 0
-	for _, n := range v.lock.nodes {
-		if slices.ContainsFunc(n.ours, func(m member) bool { return m.in.client.engine().BlocksItself(m.in.lock, v.agent.Owner) }) {
-			blocked++
+	if blocked, most := v.lock.blocked(v.agent.Owner); most {
+		return invalid("%v would wait for itself: it holds %d of the %d locks otherwise, by itself or through another RedLock",
+			v.agent.Principal, blocked, len(v.lock.nodes))
+	}
+	return nil
+}
+
+// blocked returns at how many nodes o would wait for itself, and whether they are so many that no majority is left.
+func (l *redLock) blocked(o engine.Owner) (nodes int, most bool) {
+	blocks := func(m member) bool {
+		if red, ok := lockOf[*redLock](m); ok {
+			if _, most := red.blocked(o); most {
+				return true
+			}
+		}
+		return m.in.client.engine().BlocksItself(m.in.lock, o)
+	}
+	for _, n := range l.nodes {
+		if slices.ContainsFunc(n.ours, blocks) {
+			nodes++
 		}
 	}
-	if blocked <= len(v.lock.nodes)-v.lock.needed {
-		return nil
-	}
-	return invalid("%v would wait for itself: it holds %d of the %d locks otherwise, by itself or through another RedLock",
-		v.agent.Principal, blocked, len(v.lock.nodes))
+	return nodes, nodes > len(l.nodes)-l.needed
 }
 
 // endOfRound is lostRound for a round that the end of the wait has cut short if cut is set.

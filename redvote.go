@@ -116,20 +116,19 @@ func (v *redVote) watched(ctx context.Context, i int) (nodeHold, error) {
 	if held := v.at(i); held.guard != nil {
 		return held, nil
 	}
-	guard, err := n.Guard(ctx)
-	if err != nil {
-		guard = ended{ctx}
-	}
-	held := nodeHold{guard: guard, lasts: func() bool { return n.holds(ctx) }}
-	failed := send.CatchPanic(func() error { // guard may be that of a foreign Locker
+	held := nodeHold{guard: ended{ctx}, lasts: func() bool { return n.holds(ctx) }}
+	err := send.CatchPanic(func() error { // the node, and its guard, may be code of the user
+		guard, err := n.Guard(ctx)
+		if err != nil {
+			return err
+		}
+		watched := nodeHold{guard: guard, lasts: held.lasts}
 		context.AfterFunc(guard, func() {
-			v.lock.client.engine().Spawn(func() { v.awaitEnd(held) })
+			v.lock.client.engine().Spawn(func() { v.awaitEnd(watched) })
 		})
+		held = watched
 		return nil
 	})
-	if failed != nil {
-		return nodeHold{guard: ended{ctx}, lasts: held.lasts}, failed
-	}
 	return held, err
 }
 

@@ -85,6 +85,9 @@ func (a *acquireOp) run() (res Answer, err error) {
 			res, err = a.attempt() // 2
 			a.asking = false
 		}
+		if err == nil && res.Status == contract.Busy && !a.NoWait {
+			err = a.engine.checkWait(a.target.hold.lock, a.target.hold.owner)
+		}
 		if err == nil && res.Status == contract.Busy {
 			res, err = a.backend.await(res) // 3, 4
 			if err == nil && res.Status == contract.Busy || a.asksAtEnd(err) {

@@ -9,6 +9,8 @@ package virtual
 
 import (
 	"context"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -465,5 +467,137 @@ func TestRedLockLateGrantsAreReleased(t *testing.T) {
 		assert.Equal(v, 3, has(v, "l"), "nodes on which the attempts that were given up have run")
 		time.Sleep(2*latency + 50*time.Millisecond) // the answers, and the releases
 		assert.Zero(v, has(v, "l")+has(v, "a longer name"), "nodes on which something is left")
+	})
+}
+
+// threeOf returns a Client of each of three servers, with its link, and the lock that newLock makes there.
+func threeOf(v *locktest.Virtual, newLock func(c *Client) Locker) (clients []*Client, links []*bubble.Link, locks []Locker) {
+	for i := range 3 {
+		c, link := v.Client(i)
+		clients, links, locks = append(clients, c), append(links, link), append(locks, newLock(c))
+	}
+	return clients, links, locks
+}
+
+// The owner of a RedLock waits for a read lock at a node that the RedLock does not have, because another process writes
+// there. When that one releases it, the RedLock acquires the node at a renewal, before the owner has asked again: now the
+// owner waits for itself, and is told so.
+func TestRedLockRenewalAcquiresTheNodeForWhichItsOwnerWaits(t *testing.T) {
+	for early := time.Duration(0); early < 100*time.Millisecond; early += 10 * time.Millisecond {
+		t.Run(fmt.Sprint(early), func(t *testing.T) {
+			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+				ctx := ContextWithOwner(context.Background())
+				clients, links, locks := threeOf(v, func(c *Client) Locker { return c.NewRWLock("l").Write() })
+				other, _ := v.Client(0)
+				writer := other.NewRWLock("l").Write()
+				home, _ := v.Client(1)
+				l := home.NewRedLock(locks...)
+				require.NoError(v, l.Lock(ctx)) // all are connected
+				require.NoError(v, l.Unlock(ctx))
+				require.NoError(v, writer.Lock(context.Background()))
+				links[0].Set(func(c *bubble.Conditions) { c.Latency = 40 * time.Millisecond })
+				start := time.Now()
+				require.NoError(v, l.Lock(ctx))
+				got := make(chan error)
+				go func() {
+					long, cancel := context.WithTimeout(ctx, 2*time.Minute)
+					defer cancel()
+					got <- clients[0].NewRWLock("l").Read().Lock(long)
+				}()
+				time.Sleep(10*time.Second - early - time.Since(start))
+				require.NoError(v, writer.Unlock(context.Background()))
+				err := <-got
+				assert.Less(v, time.Since(start), time.Minute)
+				if err == nil {
+					assert.NoError(v, clients[0].NewRWLock("l").Read().Unlock(ctx))
+				} else {
+					assert.ErrorIs(v, err, ErrInvalid)
+				}
+				assert.NoError(v, l.Unlock(ctx))
+			})
+		})
+	}
+}
+
+// The owner of a RedLock that was lost acquires one of its nodes as soon as the guard has told it of the loss. The RedLock is
+// about to release that node, so the owner does not wait for itself.
+func TestRedLockThatIsLostDoesNotBlockItsOwner(t *testing.T) {
+	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+		ctx := ContextWithOwner(context.Background())
+		_, _, locks := nodes(v)
+		home, _ := v.Client(1)
+		l := home.NewRedLock(locks...)
+		require.NoError(v, l.Lock(ctx))
+		time.Sleep(2 * time.Second)
+		got := make(chan error, 1)
+		var told atomic.Bool
+		for range 2000 {
+			guarded, err := l.Guard(ctx)
+			require.NoError(v, err)
+			context.AfterFunc(guarded, func() {
+				if !told.Swap(true) {
+					got <- locks[2].Lock(ctx)
+				}
+			})
+		}
+		for _, n := range locks[:2] {
+			go func() { _, _ = n.ForceUnlock(context.Background()) }()
+		}
+		if err := <-got; assert.NoError(v, err) {
+			assert.NoError(v, locks[2].Unlock(ctx))
+		}
+		assert.ErrorIs(v, l.Unlock(ctx), ErrLockLost)
+	})
+}
+
+// A RedLock of RedLocks whose nodes its owner holds by itself.
+func TestRedLockWhoseOwnerHoldsTheNodesOfItsNodes(t *testing.T) {
+	locktest.InVirtualTime(t, 9, func(v *locktest.Virtual) {
+		ctx := ContextWithOwner(context.Background())
+		var all, reds []Locker
+		var home *Client
+		for i := range 9 {
+			c, _ := v.Client(i)
+			home, all = c, append(all, c.NewLock(fmt.Sprint("l", i)))
+		}
+		for i := range 3 {
+			reds = append(reds, home.NewRedLock(all[3*i:3*i+3]...))
+		}
+		l := home.NewRedLock(reds...)
+		for _, i := range []int{0, 1, 3, 4} {
+			require.NoError(v, all[i].Lock(ctx))
+		}
+		long, cancel := context.WithTimeout(ctx, 2*time.Minute)
+		defer cancel()
+		assert.ErrorIs(v, l.Lock(long), ErrInvalid)
+		for _, i := range []int{0, 1, 3, 4} {
+			require.NoError(v, all[i].Unlock(ctx))
+		}
+		require.NoError(v, l.Lock(ctx))
+		long, cancel = context.WithTimeout(ctx, 2*time.Minute)
+		defer cancel()
+		assert.ErrorIs(v, all[0].Lock(long), ErrInvalid)
+		assert.NoError(v, l.Unlock(ctx))
+	})
+}
+
+// A panicking is a type of the user whose Guard panics.
+type panicking struct{ Locker }
+
+func (panicking) Guard(context.Context) (context.Context, error) { panic("mine") }
+
+// The Guard of one node panics after the node has granted the lock: the grant is released with the RedLock.
+func TestRedLockReleasesANodeWhoseGuardPanics(t *testing.T) {
+	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+		ctx := ContextWithOwner(context.Background())
+		_, _, locks := nodes(v)
+		locks[2] = panicking{locks[2]}
+		home, _ := v.Client(1)
+		l := home.NewRedLock(locks...)
+		require.NoError(v, l.Lock(ctx))
+		time.Sleep(time.Minute)
+		require.NoError(v, l.Unlock(ctx))
+		time.Sleep(time.Minute)
+		assert.Zero(v, has(v, "l"), "nodes that are still held")
 	})
 }
