@@ -348,7 +348,7 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 	{
 		Name: "multiKeepsSome", File: "gather.go",
 		Omits:   "A MultiLock that has not got all of its locks gives back those that it has.",
-		Changes: []Change{{"return false, g.giveBack(g.parts, err)", "return false, g.giveBack(g.parts[1:], err)"}},
+		Changes: []Change{{"err = g.giveBack(g.parts, err)", "err = g.giveBack(g.parts[1:], err)"}},
 	},
 	{
 		Name: "halfIsAMajority", File: "redlock.go",
