@@ -24,6 +24,7 @@ package send
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -262,7 +263,12 @@ func (b *batches) sendBatches() {
 			b.sender.config.Spawn(b.sendBatches)
 		}
 	}()
-	for next := b.next(); next != nil; next = b.next() {
+	for {
+		runtime.Gosched() // so that the calls of goroutines that are ready to run go out in one batch
+		next := b.next()
+		if next == nil {
+			break
+		}
 		b.send(next)
 	}
 	ended = true
