@@ -97,14 +97,12 @@ func (g *gathering) run() (bool, error) {
 
 // gather acquires all locks. If it does not, some of them may be held.
 func (g *gathering) gather() (out progress, err error) {
-	apart := false // not all of them were acquired at the same time
 	for vain := 1; ; vain++ {
 		asked := time.Now()
 		_ = g.giveBack(g.lost(), nil)
-		if !apart || !isOver(g.deadline) {
-			if err = g.askAll(); err != nil {
-				return busy, err
-			}
+		apart := slices.ContainsFunc(g.parts, func(p *part) bool { return p.held })
+		if err = g.askAll(); err != nil {
+			return busy, err
 		}
 		first := g.missing()
 		switch {
@@ -128,7 +126,9 @@ func (g *gathering) gather() (out progress, err error) {
 		if err != nil {
 			return busy, err
 		}
-		apart = true
+		if i := g.missing(); i >= 0 && g.isOverFor(g.parts[i]) {
+			return busy, nil
+		}
 	}
 }
 
@@ -171,13 +171,23 @@ func (g *gathering) askAll() error {
 	return nil
 }
 
-// isFinal reports whether err must not be dropped, because no later attempt returns it.
+// isFinal reports whether err must not be dropped, because no later attempt returns it. What single nodes of a RedLock
+// have answered is not final for it.
 func isFinal(err error) bool {
-	return errors.Is(err, ErrLockLost) || errors.Is(err, ErrClosed) || send.PanicOf(err) != nil
+	return send.PanicOf(err) != nil || (errors.Is(err, ErrLockLost) || errors.Is(err, ErrClosed)) && !errors.As(err, new(*QuorumError))
 }
 
 // isOver reports whether the deadline of a caller has passed; zero: it has none.
 func isOver(deadline time.Time) bool { return !deadline.IsZero() && !time.Now().Before(deadline) }
+
+// isOverFor reports whether the wait of the caller is over. Then it tells that p was not acquired.
+func (g *gathering) isOverFor(p *part) bool {
+	over := isOver(g.deadline)
+	if over {
+		p.tellFailure()
+	}
+	return over
+}
 
 // inOrder gives back what the call holds, and asks for one lock after the other, without waiting.
 func (g *gathering) inOrder() (progress, error) {
@@ -199,11 +209,8 @@ func (g *gathering) inOrder() (progress, error) {
 // queue.
 func (g *gathering) await(i int, asked time.Time) (out progress, err error) {
 	p := g.parts[i]
-	if err = g.giveBack(g.parts[i+1:], nil); isFinal(err) { // another release goes on in the background
-		return busy, err
-	}
-	if isOver(g.deadline) {
-		p.tellFailure()
+	_ = g.giveBack(g.parts[i+1:], nil) // a release that is not confirmed goes on in the background
+	if g.isOverFor(p) {
 		return busy, nil
 	}
 	r := g.request
@@ -352,9 +359,9 @@ func (g *gathering) acquire(p *part, r engine.Request) (progress, error) {
 	return acquired, nil
 }
 
-// tellFailure tells that p was not acquired.
+// tellFailure tells that p was not acquired, if that is the outcome of the last attempt.
 func (p *part) tellFailure() {
-	if !p.held {
+	if p.report.GiveBack == nil {
 		p.report.Tell()
 	}
 }
@@ -373,12 +380,11 @@ func (g *gathering) lost() (some []*part) {
 	return some
 }
 
-// late returns the locks of which too little is left of the explicit lease. apart is that of complete.
-func (g *gathering) late(apart bool) (some []*part) {
+// late returns the locks of which too little is left of the explicit lease.
+func (g *gathering) late() (some []*part) {
 	whole := lease.Validity(g.request.Lease)
 	for _, p := range g.parts {
-		left := time.Until(g.validUntil([]*part{p}))
-		if !lease.EnoughValidityLeft(left, whole, false) && !(apart && lease.Suffices(left, whole, false)) {
+		if left := time.Until(g.validUntil([]*part{p})); whole > 0 && !lease.Suffices(left, whole, false) {
 			some = append(some, p)
 		}
 	}
@@ -403,7 +409,7 @@ func (g *gathering) complete(apart bool) (progress, error) {
 		return lost, errNotLasting
 	}
 	if together {
-		if some := g.late(apart); len(some) > 0 {
+		if some := g.late(); len(some) > 0 {
 			_ = g.giveBack(some, nil)
 			return late, errAllLate
 		}
@@ -449,7 +455,7 @@ type giving struct {
 }
 
 // release begins to give back those of parts that are held; it returns nil if there are none. It calls no code of the user
-// on this goroutine.
+// on this goroutine. A panic is logged, because the caller has nothing to do with what it gives back.
 func (g *gathering) release(parts []*part) *giving {
 	var back []func(context.Context) error
 	for _, p := range parts {
@@ -463,7 +469,11 @@ func (g *gathering) release(parts []*part) *giving {
 	r, ctx := &giving{done: make(chan struct{})}, context.WithoutCancel(g.ctx)
 	g.client.engine().Spawn(func() {
 		defer close(r.done)
-		r.err = errors.Join(forEach(back, func(_ int, giveBack func(context.Context) error) error { return giveBack(ctx) })...)
+		errs := forEach(back, func(_ int, giveBack func(context.Context) error) error { return giveBack(ctx) })
+		r.err = errors.Join(slices.DeleteFunc(errs, func(err error) bool {
+			send.LogPanic(g.client.engine().Log, err)
+			return send.PanicOf(err) != nil
+		})...)
 	})
 	return r
 }
@@ -491,7 +501,7 @@ func (g *gathering) giveBack(parts []*part, why error) error {
 	by, least := g.answersBy(), send.MinWait
 	if g.client.engine().UntilShutdown(g.ctx, by).Sleep(r.done, nil, nil, 0) != nil {
 		if !by.IsZero() {
-			least = min(least, time.Until(by)+send.MinWait)
+			least = max(time.Millisecond, min(least, time.Until(by)+send.MinWait)) // the hold counts are lowered by then
 		}
 		select {
 		case <-r.done:

@@ -274,11 +274,12 @@ func (l *redLock) isKept(field string, renews bool) bool {
 	return v.Check() == nil
 }
 
-// Begun looks whether the hold with this field has become invalid before it has begun for the engine.
-func (l *redLock) Begun(field string) {
+// Check returns why the hold with this field is not valid, or nil.
+func (l *redLock) Check(field string) error {
 	if v := l.client.in().votes.of(field); v != nil {
-		v.changed()
+		return v.Check()
 	}
+	return nil // it is being released
 }
 
 // Lost releases what the nodes still have, because the owner may never call Unlock.
@@ -328,7 +329,7 @@ func (l *redLock) Unanswered() error {
 // Ask asks all nodes at the same time for the hold count of a, and releases a round that is not won.
 func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (status contract.Status, refused engine.Refusal, err error) {
 	l := v.lock
-	if err = mayAsk(p, a); err != nil {
+	if err = mayAsk(p); err != nil {
 		return status, refused, err
 	}
 	sent := time.Now()
@@ -361,10 +362,7 @@ func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (status contract.Status,
 }
 
 // mayAsk returns nil if a round may begin.
-func mayAsk(p *send.Wait, a contract.Attempt) error {
-	if lease.Validity(a.Lease) <= 0 {
-		return invalid("lease %v is too short: it must exceed the allowance for clock drift", a.Lease)
-	}
+func mayAsk(p *send.Wait) error {
 	if why := p.Over(); why != errTimeUp { // a wait of 0 allows one round
 		return why
 	}

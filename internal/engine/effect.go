@@ -81,13 +81,9 @@ func (todo *effect) awaitOwner(op *waitOptions) error {
 
 // patienceOf returns for how long the caller of op waits for an answer of Redis to another goroutine of its owner.
 func (e *Engine) patienceOf(op *waitOptions) send.Wait {
-	patient, now := op.Wait, time.Now()
-	switch {
-	case !op.NoWait || op.Patient:
-	case op.Deadline.IsZero():
-		patient.Deadline = now.Add(e.sender.Patience())
-	default:
-		patient = op.WithMinWait(now)
+	patient := op.Wait
+	if op.NoWait && !op.Patient && op.Deadline.IsZero() {
+		patient.Deadline = time.Now().Add(e.sender.Patience())
 	}
 	patient.NoWait = false
 	return patient

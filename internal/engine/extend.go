@@ -8,7 +8,6 @@ package engine
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -56,7 +55,7 @@ func (h *hold) extend(wait *send.Wait, length time.Duration) (sent time.Time, er
 	answer := h.renew(wait, length, toExtend, time.Time{})
 	r, err := answer.Reply()
 	switch {
-	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else
+	case h.wasReplaced(err):
 		h.lose(fmt.Errorf("%w: %w", errGone, err))
 		err = nil
 	case err == nil && r[0] != 1:

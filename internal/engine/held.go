@@ -6,7 +6,6 @@ package engine
 
 import (
 	"cmp"
-	"errors"
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
@@ -35,7 +34,7 @@ func (e *Engine) HoldCount(kind contract.Lock, o Owner, confirm func(field strin
 		return 0, e.Alive()
 	}
 	held, err := confirm(h.Field().ID)
-	if errors.Is(err, send.ErrNotALock) || err == nil && !held {
+	if h.wasReplaced(err) || err == nil && !held {
 		h.lose(errGone)
 	}
 	if err != nil || !held {

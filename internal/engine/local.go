@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -34,13 +35,17 @@ func (e *Engine) acquireLocal(op *waitOptions, s *lockState, l LocalLock, o Owne
 	if err := s.lockTarget(op, l, o, &r, &t); err != nil {
 		return nil, err
 	}
+	if lease.Validity(t.Lease) <= 0 {
+		t.hold.unlockHold()
+		return nil, send.Invalid("lease %v is too short: it must exceed the allowance for clock drift", t.Lease)
+	}
 	k := &localBackend{lock: l}
 	k.begin(op, k, t)
 	k.unlocks = true
 	defer k.unlockIfEnded()
 	err := k.finish(op)
 	if err == nil {
-		l.Begun(t.Field) // what has happened to it before, Lose did not find
+		t.hold.loseIfDue() // Lose did not find it before
 	}
 	return t.hold, err
 }

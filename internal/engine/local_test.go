@@ -20,15 +20,17 @@ import (
 // A fakeLocalLock is a LocalLock that is free, or refuses every attempt.
 type fakeLocalLock struct {
 	*fakeLock
-	refusal Refusal         // Who is set: it is not free
-	asked   func()          // during each attempt
-	begun   func(id string) // when a hold has begun
-	field   string          // that has the lock; or ""
-	lost    []string        // the fields of the holds that were lost
+	refusal Refusal  // Who is set: it is not free
+	asked   func()   // during each attempt
+	broken  error    // why its hold is not valid; or nil
+	field   string   // that has the lock; or ""
+	lost    []string // the fields of the holds that were lost
 }
 
+var _ LocalLock = (*fakeLocalLock)(nil)
+
 func newFakeLocalLock(e *bubbleEngine) *fakeLocalLock {
-	return &fakeLocalLock{fakeLock: newFakeLock(e.redis, "local"), asked: func() {}, begun: func(string) {}}
+	return &fakeLocalLock{fakeLock: newFakeLock(e.redis, "local"), asked: func() {}}
 }
 
 func (l *fakeLocalLock) Ask(_ *send.Wait, _ Owner, a contract.Attempt) (contract.Status, Refusal, error) {
@@ -53,7 +55,7 @@ func (l *fakeLocalLock) free(field string) send.Call {
 func (l *fakeLocalLock) Release(r contract.Release) send.Call  { return l.free(r.Field) }
 func (l *fakeLocalLock) RollBack(a contract.Attempt) send.Call { return l.free(a.Field) }
 func (*fakeLocalLock) Listen([]int) []*wake.Listener           { return nil }
-func (l *fakeLocalLock) Begun(field string)                    { l.begun(field) }
+func (l *fakeLocalLock) Check(string) error                    { return l.broken }
 func (l *fakeLocalLock) Lost(field string)                     { l.lost, l.field = append(l.lost, field), "" }
 func (*fakeLocalLock) Unanswered() error                       { return ErrNoAnswer }
 
@@ -94,11 +96,11 @@ func TestLossOfALocalLockHasItsCause(t *testing.T) {
 	}
 }
 
-// A loss before the hold has begun for the engine is not forgotten: the lock looks again when it has.
+// A loss before the hold has begun for the engine is not forgotten: the engine asks the lock when it has.
 func TestLossOfALocalLockBeforeItHasBegun(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newFakeLocalLock(e)
-		l.begun = func(field string) { e.Lose(l, field, errLocal) }
+		l.broken = errLocal
 		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
 		require.NoError(t, err)
 		require.True(t, ok)

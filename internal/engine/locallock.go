@@ -7,6 +7,7 @@ package engine
 // the calls of its lock. Only the attempts are others, because the lock knows best when another one makes sense.
 
 import (
+	"errors"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -22,9 +23,9 @@ type LocalLock interface {
 	Ask(w *send.Wait, o Owner, a contract.Attempt) (contract.Status, Refusal, error)
 	// Listen listens for the releases that a Refusal lists as Taken.
 	Listen(taken []int) []*wake.Listener
-	// Begun is called when the hold with this field has begun. Lost is called when it was lost, with a mutex held, and
-	// does not block.
-	Begun(field string)
+	// Check returns why the hold with this field is not valid, or nil. Lost is called when it was lost, with a mutex held.
+	// Neither blocks.
+	Check(field string) error
 	Lost(field string)
 	// Unanswered is the error for a caller that gives up because it has no answer.
 	Unanswered() error
@@ -37,6 +38,18 @@ type Refusal struct {
 	Wait  time.Duration // make an attempt at the latest then; negative: wait for a message of a release
 	Cause error         // why it could not be granted if other owners are not the reason; or nil
 	Who   string        // describes the current holder; "": it is no refusal
+}
+
+// local returns the lock of c if it is a LocalLock, or nil.
+func (c *claim) local() LocalLock {
+	l, _ := c.lock.(LocalLock)
+	return l
+}
+
+// wasReplaced reports whether err says that the record was replaced by something else. Parts of a LocalLock may be, and the
+// hold goes on.
+func (c *claim) wasReplaced(err error) bool {
+	return c.local() == nil && errors.Is(err, send.ErrNotALock)
 }
 
 // isBusy reports whether other owners are the reason.

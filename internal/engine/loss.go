@@ -116,7 +116,7 @@ func (h *hold) loseLocked(end ending, ranOut bool) ending {
 	case mayRemain:
 		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
 	}
-	if l, local := h.lock.(LocalLock); local {
+	if l := h.local(); l != nil {
 		l.Lost(h.Field().ID)
 	}
 	end.state, end.age, end.guards = h.State(), h.age(), h.guards.Take()
@@ -195,9 +195,9 @@ func (e *Engine) tellOmittedLosses() {
 	}
 }
 
-// mayHaveExpiredLocked reports whether the validity of h is over.
+// mayHaveExpiredLocked reports whether the validity of h is over, or may be because it is that of a LocalLock.
 func (h *hold) mayHaveExpiredLocked() bool {
-	return h.Holds() && !h.lockState.engine.watchdog.IsValid(&h.record.lease)
+	return h.Holds() && (h.local() != nil || !h.lockState.engine.watchdog.IsValid(&h.record.lease))
 }
 
 // expireIfDue ends h as lost if its validity is over, even if the watchdog has not noticed it yet.
@@ -207,13 +207,18 @@ func (h *hold) expireIfDue() {
 	}
 }
 
-// whyExpired returns why the hold can no longer be valid, or nil. It reads the clock.
+// whyExpired returns why the hold can no longer be valid, or nil. It reads the clock, and asks a LocalLock.
 func (h *hold) whyExpired() error {
 	h.lockState.Lock()
 	holds := h.Holds()
 	h.lockState.Unlock()
-	if w := h.lockState.engine.watchdog; holds && !w.IsValid(&h.record.lease) {
+	switch w, l := h.lockState.engine.watchdog, h.local(); {
+	case !holds:
+		return nil
+	case !w.IsValid(&h.record.lease):
 		return w.WhyOver(&h.record.lease)
+	case l != nil:
+		return l.Check(h.Field().ID)
 	}
 	return nil
 }

@@ -175,7 +175,7 @@ func (r releasing) setHoldCount(wait send.Wait) (gone, err error) {
 // unknown is the number of its tries whose outcome is unknown, and err is the error of the answer.
 func (r releasing) whyNothing(there bool, unknown int, err error) error {
 	switch {
-	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else
+	case r.wasReplaced(err):
 		return err
 	case err == nil && !there && (r.count > 0 || unknown == 0): // no earlier try has released the record either
 		return errGone

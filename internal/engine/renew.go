@@ -38,7 +38,7 @@ func (e renewing) newWatchdog() *lease.Watchdog {
 // wait for one another, and so are leases that need no request.
 func (e renewing) renewGroup(l *lease.Lease) string {
 	r := l.Holder.(*record)
-	if _, local := r.first.lock.(LocalLock); local {
+	if r.first.local() != nil {
 		return "in this process"
 	}
 	return e.Servers.Node(r.first.lock.Traits().ID.Name).Name

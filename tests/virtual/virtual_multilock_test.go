@@ -9,7 +9,9 @@ package virtual
 
 import (
 	"context"
+	"log/slog"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -500,19 +502,24 @@ func TestMultiLockWhoseLeaseIsMaxHold(t *testing.T) {
 	})
 }
 
-// Code of the user panics in Unlock of a lock that is given back because another one in front of it is busy.
-func TestMultiLockPassesOnThePanicOfAnUnlock(t *testing.T) {
+// Code of the user panics in Unlock of a lock that is given back because another one in front of it is busy. The call goes on,
+// and the log says so.
+func TestMultiLockLogsThePanicOfAnUnlock(t *testing.T) {
 	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
 		ctx := context.Background()
 		other, _ := v.Client(0)
-		c, _ := v.Client(0)
+		var log strings.Builder
+		c, _ := v.Client(0, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		busy := other.NewLock("x")
 		require.NoError(v, busy.Lock(ctx))
 		l := c.NewMultiLock(c.NewLock("x"), panics{c.NewLock("y")})
-		assert.PanicsWithValue(v, "mine", func() { _, _ = l.TryLock(ContextWithOwner(ctx), time.Second, 0) })
+		ok, err := l.TryLock(ContextWithOwner(ctx), time.Second, 0)
+		assert.NoError(v, err)
+		assert.False(v, ok)
+		assert.Contains(v, log.String(), "panic=mine")
 		synctest.Wait()
 		require.NoError(v, busy.Unlock(ctx))
-		_, err := c.NewLock("y").ForceUnlock(ctx)
+		_, err = c.NewLock("y").ForceUnlock(ctx)
 		require.NoError(v, err)
 	})
 }
@@ -620,5 +627,177 @@ func TestMultiLockWhoseContextPanicsWhenThePatienceIsOver(t *testing.T) {
 		time.Sleep(time.Second)
 		require.NoError(v, busy.Unlock(bg))
 		<-ended
+	})
+}
+
+// What single nodes of a RedLock have answered ends the call of a MultiLock no sooner than that of the RedLock.
+func TestMultiLockWithARedLockThatHasAClosedNode(t *testing.T) {
+	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+		ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), time.Minute)
+		defer cancel()
+		clients, links, locks := nodes(v)
+		home, _ := v.Client(2)
+		l := home.NewMultiLock(home.NewRedLock(locks...), home.NewLock("z"))
+		require.NoError(v, l.Lock(ctx))
+		require.NoError(v, l.Unlock(ctx))
+		require.NoError(v, clients[0].Close())
+		ended := make(chan error)
+		locktest.Silent(func() {
+			go func() { ended <- l.Lock(ctx) }()
+			time.Sleep(2 * time.Second)
+		}, links[1])
+		if err := <-ended; assert.NoError(v, err) {
+			assert.NoError(v, l.Unlock(ctx))
+		}
+	})
+}
+
+// x is acquired by an attempt whose answer comes when the time is up. y, which was given back before that, is not asked
+// for again: the Observer must not hear that it was acquired.
+func TestMultiLockTellsOfNoLockThatWasGivenBack(t *testing.T) {
+	for at := time.Duration(0); at < 60*time.Millisecond; at += 5 * time.Millisecond {
+		locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+			ctx := context.Background()
+			r := &locktest.Recorder{}
+			other, _ := v.Client(0)
+			c, link := v.Client(0, WithObserver(r))
+			link.Set(func(c *bubble.Conditions) { c.Latency = 20 * time.Millisecond })
+			busy := other.NewLock("x")
+			owner := ContextWithOwner(ctx)
+			l := c.NewMultiLock(c.NewLock("x"), c.NewLock("y"))
+			require.NoError(v, l.Lock(owner))
+			require.NoError(v, l.Unlock(owner))
+			r.Take()
+			require.NoError(v, busy.Lock(ctx))
+			const wait = time.Second
+			got := make(chan bool)
+			go func() {
+				ok, err := l.TryLock(owner, wait, 0)
+				assert.NoError(v, err)
+				got <- ok
+			}()
+			time.Sleep(wait - at)
+			require.NoError(v, busy.Unlock(ctx))
+			ok := <-got
+			acquired, waits := 0, 0
+			for _, e := range r.Take() {
+				switch e.(type) {
+				case AcquiredEvent:
+					acquired++
+				case WaitingEvent:
+					waits++
+				case GaveUpEvent:
+					waits--
+				}
+			}
+			if ok {
+				assert.Equal(v, 2, acquired, "at %v", at)
+				assert.NoError(v, l.Unlock(owner))
+			} else {
+				assert.Zero(v, acquired, "at %v: TryLock has returned false, and nothing is held", at)
+				assert.Zero(v, waits, "at %v", at)
+			}
+			time.Sleep(time.Minute)
+		})
+	}
+}
+
+// Both servers are slow, as they are for a single lock, which is acquired: half of the lease is not left after the second
+// request, but more than a quarter.
+func TestMultiLockTryLockOnASlowServer(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		ctx := context.Background()
+		c, link := v.Client(0)
+		for name, l := range map[string]Locker{"one": c.NewLock("x"), "several": c.NewMultiLock(c.NewLock("x"), c.NewLock("y"))} {
+			for _, wait := range []time.Duration{0, 10 * time.Second} {
+				owner := ContextWithOwner(ctx)
+				require.NoError(v, l.Lock(owner))
+				require.NoError(v, l.Unlock(owner))
+				link.Set(func(c *bubble.Conditions) { c.Latency = 30 * time.Millisecond })
+				ok, err := l.TryLock(owner, wait, 100*time.Millisecond)
+				assert.NoError(v, err, "%s, wait %v", name, wait)
+				assert.True(v, ok, "%s, wait %v", name, wait)
+				link.Set(func(c *bubble.Conditions) { c.Latency = 0 })
+				_ = l.Unlock(owner)
+				time.Sleep(time.Minute)
+			}
+		}
+	})
+}
+
+// The lock is free, and one lock with this lease is acquired: see above.
+func TestMultiLockLeaseOnASlowServer(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		ctx := context.Background()
+		c, link := v.Client(0)
+		for name, l := range map[string]Locker{"one": c.NewLock("x"), "several": c.NewMultiLock(c.NewLock("x"), c.NewLock("y"))} {
+			owner, cancel := context.WithTimeout(ContextWithOwner(ctx), 10*time.Minute)
+			require.NoError(v, l.Lock(owner))
+			require.NoError(v, l.Unlock(owner))
+			link.Set(func(c *bubble.Conditions) { c.Latency = 30 * time.Millisecond })
+			began := time.Now()
+			err := l.LockLease(owner, 100*time.Millisecond)
+			cancel()
+			assert.NoError(v, err, name)
+			assert.Less(v, time.Since(began), 10*time.Second, name)
+			link.Set(func(c *bubble.Conditions) { c.Latency = 0 })
+			_, _ = l.ForceUnlock(ctx)
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// The call waits for y, and its time is up while it gives back z, whose server has fallen silent. When it returns, its
+// owner does not hold x.
+func TestMultiLockHoldsNothingAfterASlowGiveBack(t *testing.T) {
+	locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
+		ctx := context.Background()
+		other, _ := v.Client(0)
+		near, _ := v.Client(0)
+		far, link := v.Client(1)
+		link.Set(func(c *bubble.Conditions) { c.Latency = 5 * time.Millisecond })
+		owner := ContextWithOwner(ctx)
+		x, busy := near.NewLock("x"), other.NewLock("y")
+		l := near.NewMultiLock(x, near.NewLock("y"), far.NewLock("z"))
+		require.NoError(v, l.Lock(owner))
+		require.NoError(v, l.Unlock(owner))
+		require.NoError(v, busy.Lock(ctx))
+		done := make(chan error)
+		go func() {
+			_, err := l.TryLock(owner, 100*time.Millisecond, 0)
+			assert.NoError(v, err)
+			_, err = x.Guard(owner)
+			done <- err
+		}()
+		time.Sleep(12 * time.Millisecond) // z is being given back
+		locktest.Silent(func() { assert.ErrorIs(v, <-done, ErrNotHeld, "the owner holds x after TryLock has failed") }, link)
+		require.NoError(v, busy.Unlock(ctx))
+		time.Sleep(time.Minute)
+	})
+}
+
+// Another goroutine of the owner re-enters x, which takes a round trip. TryLock does not wait for that, and then once more
+// for an answer of its own.
+func TestMultiLockDoesNotOverstayBehindAGoroutineOfItsOwner(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		ctx := context.Background()
+		c, link := v.Client(0)
+		link.Set(func(c *bubble.Conditions) { c.Latency = 90 * time.Millisecond })
+		owner := ContextWithOwner(ctx)
+		x := c.NewLock("x")
+		l := c.NewMultiLock(x, c.NewLock("y"))
+		require.NoError(v, l.Lock(owner))
+		require.NoError(v, c.NewLock("y").Unlock(owner)) // x stays held
+		const wait = 20 * time.Millisecond
+		entered := make(chan error)
+		go func() { entered <- x.Lock(owner) }()
+		time.Sleep(time.Millisecond)
+		began := time.Now()
+		_, _ = l.TryLock(owner, wait, 0)
+		assert.LessOrEqual(v, time.Since(began), wait+200*time.Millisecond+10*time.Millisecond)
+		require.NoError(v, <-entered)
+		link.Set(func(c *bubble.Conditions) { c.Latency = 0 })
+		_, _ = l.ForceUnlock(ctx)
+		time.Sleep(time.Minute)
 	})
 }

@@ -601,3 +601,89 @@ func TestRedLockReleasesANodeWhoseGuardPanics(t *testing.T) {
 		assert.Zero(v, has(v, "l"), "nodes that are still held")
 	})
 }
+
+// One node of five has other data at its key, and two are silent, so that no majority confirms a call. The call returns that,
+// and the hold goes on, because four nodes have it.
+func TestRedLockWithAReplacedRecordAndSilentNodes(t *testing.T) {
+	for name, call := range map[string]func(ctx context.Context, l *RedLock, h *Hold) error{
+		"Extend": func(ctx context.Context, _ *RedLock, h *Hold) error { return h.Extend(ctx, time.Minute) },
+		"IsHeld": func(ctx context.Context, l *RedLock, _ *Hold) error { _, err := l.IsHeld(ctx); return err },
+		"Unlock": func(ctx context.Context, l *RedLock, _ *Hold) error { return l.Unlock(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 5, func(v *locktest.Virtual) {
+				ctx := ContextWithOwner(context.Background())
+				var links []*bubble.Link
+				var locks, others []Locker
+				var home *Client
+				for i := range 5 {
+					c, link := v.Client(i)
+					home, links, locks, others = c, append(links, link), append(locks, c.NewLock("l")), append(others, c.NewLock("m"))
+				}
+				l := home.NewRedLock(locks...)
+				require.NoError(v, l.Lock(ctx))
+				require.NoError(v, l.Lock(ctx))
+				guarded, err := l.Guard(ctx)
+				require.NoError(v, err)
+				h, ok, err := home.NewRedLock(others...).TryAcquire(ctx, time.Second, time.Minute)
+				require.NoError(v, err)
+				require.True(v, ok)
+				v.Servers[0].Look(func(m *miniredis.Miniredis) {
+					for _, key := range []string{"l", "m"} {
+						m.Del(key)
+						assert.NoError(v, m.Set(key, "data"))
+					}
+				})
+				locktest.Silent(func() { err = call(ctx, l, h) }, links[1], links[2])
+				assert.ErrorAs(v, err, new(*QuorumError))
+				assert.NotContains(v, err.Error(), "RedLock was lost")
+				time.Sleep(time.Second)
+				assert.NoError(v, guarded.Err())
+				assert.NoError(v, h.Context().Err())
+				assert.NoError(v, l.Unlock(ctx))
+				assert.NoError(v, h.Release(ctx))
+			})
+		})
+	}
+}
+
+// A lease that is too short is refused at once, also while another goroutine holds the RedLock.
+func TestRedLockRefusesAShortLeaseAtOnce(t *testing.T) {
+	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+		other := ContextWithOwner(context.Background())
+		l, _ := v.RedLock()
+		require.NoError(v, l.Lock(other))
+		start := time.Now()
+		for _, wait := range []time.Duration{0, time.Second} {
+			_, err := l.TryLock(context.Background(), wait, 2*time.Millisecond)
+			assert.ErrorIs(v, err, ErrInvalid)
+		}
+		assert.Less(v, time.Since(start), time.Second)
+		require.NoError(v, l.Unlock(other))
+	})
+}
+
+// When ForceUnlock of two of three nodes has returned, the RedLock is lost, and its calls say so, with its cause.
+func TestRedLockLossIsSeenAtOnce(t *testing.T) {
+	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+		_, _, locks := nodes(v)
+		home, _ := v.Client(0)
+		l := home.NewRedLock(locks...)
+		for i := range 50 {
+			ctx := ContextWithOwner(context.Background())
+			require.NoError(v, l.Lock(ctx))
+			for _, n := range locks[:2] {
+				_, err := n.ForceUnlock(ctx)
+				require.NoError(v, err)
+			}
+			if i%2 == 0 {
+				_, err := l.Guard(ctx)
+				require.ErrorIs(v, err, ErrLockLost)
+			}
+			err := l.Unlock(ctx)
+			require.ErrorIs(v, err, ErrLockLost)
+			require.ErrorContains(v, err, "too few of its locks are held")
+			time.Sleep(time.Second)
+		}
+	})
+}
