@@ -434,74 +434,6 @@ func TestMultiLockDoesNotOverstayTwice(t *testing.T) {
 	})
 }
 
-// Others hold y one after the other, always with one of them waiting, so that a place in the queue of y takes longer than
-// MaxHold of x. The MultiLock gets y again and again, and gives it back each time, because it has lost x.
-func TestMultiLockWithMaxHoldIsNotStarved(t *testing.T) {
-	for name, length := range map[string]time.Duration{"renewed": 0, "explicit": 3 * time.Second} {
-		t.Run(name, func(t *testing.T) {
-			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-				ctx := context.Background()
-				c, _ := v.Client(0)
-				var stop atomic.Bool
-				var all sync.WaitGroup
-				for range 5 {
-					other, _ := v.Client(0)
-					all.Go(func() {
-						owner := ContextWithOwner(ctx)
-						for !stop.Load() {
-							assert.NoError(v, other.NewFairLock("y").Lock(owner))
-							time.Sleep(time.Second)
-							assert.NoError(v, other.NewFairLock("y").Unlock(owner))
-						}
-					})
-				}
-				time.Sleep(500 * time.Millisecond)
-				owner := ContextWithOwner(ctx)
-				l := c.NewMultiLock(c.NewLock("x", MaxHold(3*time.Second)), c.NewFairLock("y"))
-				ok, err := l.TryLock(owner, 10*time.Minute, length)
-				assert.NoError(v, err)
-				assert.True(v, ok)
-				if ok {
-					assert.NoError(v, l.Unlock(owner))
-				}
-				stop.Store(true)
-				all.Wait()
-			})
-		})
-	}
-}
-
-// The wait for y is a little shorter than MaxHold of x, which is also the lease: too little of it is left then.
-func TestMultiLockWhoseLeaseIsMaxHold(t *testing.T) {
-	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-		ctx := context.Background()
-		c, _ := v.Client(0)
-		var stop atomic.Bool
-		var all sync.WaitGroup
-		for range 3 {
-			other, _ := v.Client(0)
-			all.Go(func() {
-				owner := ContextWithOwner(ctx)
-				for !stop.Load() {
-					assert.NoError(v, other.NewFairLock("y").Lock(owner))
-					time.Sleep(900 * time.Millisecond)
-					assert.NoError(v, other.NewFairLock("y").Unlock(owner))
-				}
-			})
-		}
-		time.Sleep(100 * time.Millisecond)
-		owner := ContextWithOwner(ctx)
-		l := c.NewMultiLock(c.NewLock("x", MaxHold(3*time.Second)), c.NewFairLock("y"))
-		ok, err := l.TryLock(owner, 10*time.Minute, 3*time.Second)
-		assert.NoError(v, err)
-		if ok {
-			assert.NoError(v, l.Unlock(owner))
-		}
-		stop.Store(true)
-		all.Wait()
-	})
-}
-
 // Code of the user panics in Unlock of a lock that is given back because another one in front of it is busy. The call goes on,
 // and the log says so.
 func TestMultiLockLogsThePanicOfAnUnlock(t *testing.T) {
@@ -702,51 +634,6 @@ func TestMultiLockTellsOfNoLockThatWasGivenBack(t *testing.T) {
 	}
 }
 
-// Both servers are slow, as they are for a single lock, which is acquired: half of the lease is not left after the second
-// request, but more than a quarter.
-func TestMultiLockTryLockOnASlowServer(t *testing.T) {
-	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-		ctx := context.Background()
-		c, link := v.Client(0)
-		for name, l := range map[string]Locker{"one": c.NewLock("x"), "several": c.NewMultiLock(c.NewLock("x"), c.NewLock("y"))} {
-			for _, wait := range []time.Duration{0, 10 * time.Second} {
-				owner := ContextWithOwner(ctx)
-				require.NoError(v, l.Lock(owner))
-				require.NoError(v, l.Unlock(owner))
-				link.Set(func(c *bubble.Conditions) { c.Latency = 30 * time.Millisecond })
-				ok, err := l.TryLock(owner, wait, 100*time.Millisecond)
-				assert.NoError(v, err, "%s, wait %v", name, wait)
-				assert.True(v, ok, "%s, wait %v", name, wait)
-				link.Set(func(c *bubble.Conditions) { c.Latency = 0 })
-				_ = l.Unlock(owner)
-				time.Sleep(time.Minute)
-			}
-		}
-	})
-}
-
-// The lock is free, and one lock with this lease is acquired: see above.
-func TestMultiLockLeaseOnASlowServer(t *testing.T) {
-	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-		ctx := context.Background()
-		c, link := v.Client(0)
-		for name, l := range map[string]Locker{"one": c.NewLock("x"), "several": c.NewMultiLock(c.NewLock("x"), c.NewLock("y"))} {
-			owner, cancel := context.WithTimeout(ContextWithOwner(ctx), 10*time.Minute)
-			require.NoError(v, l.Lock(owner))
-			require.NoError(v, l.Unlock(owner))
-			link.Set(func(c *bubble.Conditions) { c.Latency = 30 * time.Millisecond })
-			began := time.Now()
-			err := l.LockLease(owner, 100*time.Millisecond)
-			cancel()
-			assert.NoError(v, err, name)
-			assert.Less(v, time.Since(began), 10*time.Second, name)
-			link.Set(func(c *bubble.Conditions) { c.Latency = 0 })
-			_, _ = l.ForceUnlock(ctx)
-			time.Sleep(time.Minute)
-		}
-	})
-}
-
 // The call waits for y, and its time is up while it gives back z, whose server has fallen silent. When it returns, its
 // owner does not hold x.
 func TestMultiLockHoldsNothingAfterASlowGiveBack(t *testing.T) {
@@ -800,4 +687,73 @@ func TestMultiLockDoesNotOverstayBehindAGoroutineOfItsOwner(t *testing.T) {
 		_, _ = l.ForceUnlock(ctx)
 		time.Sleep(time.Minute)
 	})
+}
+
+// Others hold y one after the other, always with one of them waiting, so that a place in the queue of y takes longer than
+// MaxHold of x, or so long that too little is left of the lease of x. The MultiLock does not give back y because of that.
+func TestMultiLockWithMaxHoldIsNotStarved(t *testing.T) {
+	for name, c := range map[string]struct {
+		others        int
+		section, long time.Duration
+	}{
+		"renewed":                {5, time.Second, 0},
+		"explicit":               {5, time.Second, 3 * time.Second},
+		"most of the lease over": {3, 900 * time.Millisecond, 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+				ctx := context.Background()
+				mine, _ := v.Client(0)
+				var stop atomic.Bool
+				var all sync.WaitGroup
+				for range c.others {
+					other, _ := v.Client(0)
+					all.Go(func() {
+						owner := ContextWithOwner(ctx)
+						for !stop.Load() {
+							assert.NoError(v, other.NewFairLock("y").Lock(owner))
+							time.Sleep(c.section)
+							assert.NoError(v, other.NewFairLock("y").Unlock(owner))
+						}
+					})
+				}
+				time.Sleep(500 * time.Millisecond)
+				owner := ContextWithOwner(ctx)
+				l := mine.NewMultiLock(mine.NewLock("x", MaxHold(3*time.Second)), mine.NewFairLock("y"))
+				ok, err := l.TryLock(owner, 10*time.Minute, c.long)
+				assert.NoError(v, err)
+				if assert.True(v, ok) {
+					assert.NoError(v, l.Unlock(owner))
+				}
+				stop.Store(true)
+				all.Wait()
+			})
+		})
+	}
+}
+
+// The server is slow: half of the lease is not left after the second request, but more than a quarter. A MultiLock is acquired
+// as a single lock is.
+func TestMultiLockOnASlowServer(t *testing.T) {
+	for _, wait := range []time.Duration{0, 10 * time.Second, -1} {
+		locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+			owner, cancel := context.WithTimeout(ContextWithOwner(context.Background()), time.Minute)
+			defer cancel()
+			c, link := v.Client(0)
+			l := c.NewMultiLock(c.NewLock("x"), c.NewLock("y"))
+			require.NoError(v, l.Lock(owner))
+			require.NoError(v, l.Unlock(owner))
+			link.Set(func(c *bubble.Conditions) { c.Latency = 30 * time.Millisecond })
+			ok, err := false, error(nil)
+			if wait < 0 {
+				err = l.LockLease(owner, 100*time.Millisecond)
+				ok = err == nil
+			} else {
+				ok, err = l.TryLock(owner, wait, 100*time.Millisecond)
+			}
+			assert.NoError(v, err, wait)
+			assert.True(v, ok, wait)
+			_, _ = l.ForceUnlock(context.Background())
+		})
+	}
 }
