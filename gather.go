@@ -68,7 +68,7 @@ type part struct {
 	member
 	held   bool
 	found  bool            // the last attempt has found it busy
-	guard  context.Context // of the hold; nil: see endsAtOnce
+	guard  context.Context // of the hold
 	report engine.Report   // the outcome of the last attempt
 }
 
