@@ -126,7 +126,8 @@ func (g *gathering) gather() (out progress, err error) {
 		if err != nil {
 			return busy, err
 		}
-		if i := g.missing(); i >= 0 && g.isOverFor(g.parts[i]) {
+		// If the last attempt of the wait was granted, the rest is asked for once more.
+		if i := g.missing(); i >= 0 && g.isOverFor(g.parts[i], send.MinWait/2) {
 			return busy, nil
 		}
 	}
@@ -180,9 +181,9 @@ func isFinal(err error) bool {
 // isOver reports whether the deadline of a caller has passed; zero: it has none.
 func isOver(deadline time.Time) bool { return !deadline.IsZero() && !time.Now().Before(deadline) }
 
-// isOverFor reports whether the wait of the caller is over. Then it tells that p was not acquired.
-func (g *gathering) isOverFor(p *part) bool {
-	over := isOver(g.deadline)
+// isOverFor reports whether the wait of the caller has been over for that long. Then it tells that p was not acquired.
+func (g *gathering) isOverFor(p *part, long time.Duration) bool {
+	over := isOver(g.deadline) && time.Since(g.deadline) >= long
 	if over {
 		p.tellFailure()
 	}
@@ -210,7 +211,7 @@ func (g *gathering) inOrder() (progress, error) {
 func (g *gathering) await(i int, asked time.Time) (out progress, err error) {
 	p := g.parts[i]
 	_ = g.giveBack(g.parts[i+1:], nil) // a release that is not confirmed goes on in the background
-	if g.isOverFor(p) {
+	if g.isOverFor(p, 0) {
 		return busy, nil
 	}
 	r := g.request

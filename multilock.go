@@ -31,8 +31,9 @@ import (
 // wait for each other. And each wait is one in a queue, so that none of them starves. While a MultiLock waits for one of
 // its locks it may hold those before it, and what its owner holds otherwise stays held.
 //
-// TryLock with a wait of 0 asks for all locks at once. If that fails, it asks for one after the other, in their order, so
-// that, as a rule, one of two such calls acquires them.
+// If one of the locks is granted when the time of a TryLock is up, it asks for the others once more, and returns up to
+// 0.3s after wait if they do not answer. TryLock with a wait of 0 asks for all locks at once. If that fails, it asks for
+// one after the other, in their order, so that, as a rule, one of two such calls acquires them.
 //
 // Locks with the same name are ordered by the addresses of their servers: use the same addresses in every process. If
 // go-redis does not know them, because the servers are behind Sentinels, or the Redis client has a Dialer of its own, the
