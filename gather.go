@@ -15,12 +15,15 @@ package relock
 //  6. While the call waits, the explicit leases of what it holds are extended when half of them is over, and once more
 //     when all is held. They end together, when the first of them ends.
 //  7. What was lost meanwhile, or has too little left of an explicit lease, counts as not held in 2.
+//  8. What the owner holds already, apart from this call, is acquired last, when all others are held. That waits for nobody,
+//     and a call that fails has not changed the lease of that hold.
 //
 // Rules: a call waits only for a lock that comes behind all that it holds, or for a limited time, so no two calls wait for
 // each other; and each wait is a place in a queue, so none starves. What the call gives back it has not used: no event and
 // no MinHold applies.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,7 +70,8 @@ type gathering struct {
 type part struct {
 	member
 	held   bool
-	found  bool            // the last attempt has found it busy
+	outer  bool            // it is not held, but the owner holds it already, apart from this call
+	err    error           // why askAll has not acquired it; nil: it was busy
 	guard  context.Context // of the hold
 	report engine.Report   // the outcome of the last attempt
 }
@@ -101,7 +105,8 @@ func (g *gathering) gather() (out progress, err error) {
 		asked := time.Now()
 		_ = g.giveBack(g.lost(), nil)
 		apart := slices.ContainsFunc(g.parts, func(p *part) bool { return p.held })
-		if err = g.askAll(); err != nil {
+		g.findOuter()
+		if err = g.askAll(false); err != nil {
 			return busy, err
 		}
 		first := g.missing()
@@ -142,18 +147,25 @@ func (g *gathering) pause(why error) error {
 	return err
 }
 
-// missing returns the index of the first lock that is not held, or -1.
-func (g *gathering) missing() int {
-	return slices.IndexFunc(g.parts, func(p *part) bool { return !p.held })
+// findOuter finds the locks that the owner holds already.
+func (g *gathering) findOuter() {
+	for _, p := range g.parts {
+		p.outer = !p.held && p.isOurs() && p.in.client.engine().Holds(g.ctx, p.in.lock)
+	}
 }
 
-// askAll asks for all locks that are not held, at the same time. A lock without an answer counts as busy. The error is one
-// that another attempt must not repeat, or the reason why the call ends.
-func (g *gathering) askAll() error {
+// missing returns the index of the first lock that is neither held nor outer, or -1.
+func (g *gathering) missing() int {
+	return slices.IndexFunc(g.parts, func(p *part) bool { return !p.held && !p.outer })
+}
+
+// askAll asks for all locks that are not held, and are outer or not, at the same time. A lock without an answer counts as
+// busy. The error is one that another attempt must not repeat, or the reason why the call ends.
+func (g *gathering) askAll(outer bool) error {
 	r := g.request
 	r.Wait, r.AnswerBy = 0, g.deadline
 	errs := forEach(g.parts, func(_ int, p *part) error {
-		if p.held {
+		if p.held || p.outer != outer {
 			return nil
 		}
 		out, err := g.acquire(p, r)
@@ -164,9 +176,10 @@ func (g *gathering) askAll() error {
 	})
 	first, over := g.missing(), isOver(g.deadline)
 	for i, p := range g.parts {
-		if e := errs[i]; e != nil && (g.request.Wait == 0 || p.held || over && i == first || isFinal(e)) {
+		p.err = errs[i]
+		if p.err != nil && (g.request.Wait == 0 || p.held || over && i == first || isFinal(p.err)) {
 			p.tellFailure()
-			return e
+			return p.err
 		}
 	}
 	return nil
@@ -175,7 +188,8 @@ func (g *gathering) askAll() error {
 // isFinal reports whether err must not be dropped, because no later attempt returns it. What single nodes of a RedLock
 // have answered is not final for it.
 func isFinal(err error) bool {
-	return send.PanicOf(err) != nil || (errors.Is(err, ErrLockLost) || errors.Is(err, ErrClosed)) && !errors.As(err, new(*QuorumError))
+	return send.PanicOf(err) != nil || !errors.As(err, new(*QuorumError)) &&
+		(errors.Is(err, ErrLockLost) || errors.Is(err, ErrClosed) || errors.Is(err, ErrInvalid))
 }
 
 // isOver reports whether the deadline of a caller has passed; zero: it has none.
@@ -198,6 +212,9 @@ func (g *gathering) inOrder() (progress, error) {
 	r := g.request
 	r.AnswerBy = g.answersBy()
 	for _, p := range g.parts {
+		if p.outer {
+			continue
+		}
 		if out, err := g.acquire(p, r); out != acquired {
 			p.tellFailure()
 			return out, err
@@ -219,7 +236,7 @@ func (g *gathering) await(i int, asked time.Time) (out progress, err error) {
 		r.Wait, r.AnswerBy = max(0, time.Until(g.deadline)), g.deadline
 	}
 	defer g.meanwhile(i)()
-	found := p.found
+	found := p.err == nil
 	if out, err = g.acquire(p, r); out != busy {
 		return out, err
 	}
@@ -289,10 +306,10 @@ func (g *gathering) reorder(i int, tied []*part) {
 	g.parts = slices.Concat(front, []*part{p}, tied, g.parts[i+1:])
 }
 
-// tied returns those of parts that are tied with p.
+// tied returns those of parts that are held, and tied with p.
 func (p *part) tied(parts []*part) (tied []*part) {
 	for _, o := range parts {
-		if o.isTied(p.member) {
+		if o.held && o.isTied(p.member) {
 			tied = append(tied, o)
 		}
 	}
@@ -343,7 +360,6 @@ func (g *gathering) acquire(p *part, r engine.Request) (progress, error) {
 	p.report.Drop()
 	r.Report = &p.report
 	ok, err := p.acquire(g.ctx, r)
-	p.found = !ok && err == nil
 	switch {
 	case errors.Is(err, engine.ErrExpired) && !errors.Is(err, engine.ErrUnrenewed):
 		return lost, errNotLasting // the owner already held it, and its lease was about to expire
@@ -392,8 +408,20 @@ func (g *gathering) late() (some []*part) {
 	return some
 }
 
-// complete ends a call that holds all locks. apart is set if it has not acquired all of them at the same time.
+// complete ends a call that holds all locks that are not outer, and acquires the others. apart is set if it has not
+// acquired all of them at the same time.
 func (g *gathering) complete(apart bool) (progress, error) {
+	if i := slices.IndexFunc(g.parts, func(p *part) bool { return p.outer }); i >= 0 && g.isOverFor(g.parts[i], send.MinWait/2) {
+		return busy, nil
+	}
+	if err := g.askAll(true); err != nil {
+		return busy, err
+	}
+	for _, p := range g.parts {
+		if p.outer = false; !p.held { // the owner has released it meanwhile
+			return lost, cmp.Or(p.err, errNotLasting)
+		}
+	}
 	together := g.request.Lease != 0 && len(g.parts) > 1
 	if apart && together {
 		ctx, cancel := g.limited()

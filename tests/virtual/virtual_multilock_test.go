@@ -757,3 +757,30 @@ func TestMultiLockOnASlowServer(t *testing.T) {
 		})
 	}
 }
+
+// The owner has x with an explicit lease, which needs no Unlock. A MultiLock that it does not acquire leaves that lease as it
+// was: x is free when it is over. A lease longer than MaxHold of one of the locks is refused at once, whoever has the others.
+func TestMultiLockThatFailsLeavesAnExplicitLease(t *testing.T) {
+	for _, length := range []time.Duration{0, time.Hour} {
+		for _, wait := range []time.Duration{0, 500 * time.Millisecond} {
+			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+				ctx, owner := context.Background(), ContextWithOwner(context.Background())
+				other, _ := v.Client(0)
+				c, _ := v.Client(0)
+				busy, x := other.NewLock("y"), c.NewLock("x")
+				require.NoError(v, busy.Lock(ctx))
+				require.NoError(v, x.LockLease(owner, 3*time.Second))
+				ok, err := c.NewMultiLock(x, c.NewLock("y")).TryLock(owner, wait, length)
+				assert.NoError(v, err)
+				assert.False(v, ok)
+				_, err = c.NewMultiLock(c.NewLock("y"), c.NewLock("z", MaxHold(time.Second))).TryLock(ctx, time.Hour, time.Minute)
+				assert.ErrorIs(v, err, ErrInvalid)
+				time.Sleep(4 * time.Second)
+				held, err := x.IsLocked(ctx)
+				assert.NoError(v, err)
+				assert.False(v, held)
+				require.NoError(v, busy.Unlock(ctx))
+			})
+		}
+	}
+}
