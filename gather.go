@@ -23,7 +23,6 @@ package relock
 // no MinHold applies.
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,7 +81,7 @@ type progress int
 const (
 	acquired progress = iota
 	busy              // or there is an error, which says more
-	lost              // what was acquired did not last, because of the error: the call may try again
+	lost              // something did not last, because of the error, if there is one: the call may try again
 	late              // too little is left of an explicit lease, because of the error: the call may try again
 )
 
@@ -113,12 +112,12 @@ func (g *gathering) gather() (out progress, err error) {
 		switch {
 		case first < 0:
 			out, err = g.complete(apart)
-		case g.request.Wait == 0:
-			return g.inOrder()
-		default:
+		case g.request.Wait != 0:
 			out, err = g.await(first, asked)
 		}
 		switch {
+		case g.request.Wait == 0 && (first >= 0 || out == lost):
+			return g.inOrder()
 		case g.request.Wait == 0, out == late && vain >= engine.MostAsked:
 			return out, err
 		case out == lost, out == late:
@@ -419,7 +418,7 @@ func (g *gathering) complete(apart bool) (progress, error) {
 	}
 	for _, p := range g.parts {
 		if p.outer = false; !p.held { // the owner has released it meanwhile
-			return lost, cmp.Or(p.err, errNotLasting)
+			return lost, p.err
 		}
 	}
 	together := g.request.Lease != 0 && len(g.parts) > 1
