@@ -99,22 +99,9 @@ func (g *gathering) run() (bool, error) {
 }
 
 // gather acquires all locks. If it does not, some of them may be held.
-func (g *gathering) gather() (out progress, err error) {
+func (g *gathering) gather() (progress, error) {
 	for vain := 1; ; vain++ {
-		asked := time.Now()
-		_ = g.giveBack(g.lost(), nil)
-		apart := slices.ContainsFunc(g.parts, func(p *part) bool { return p.held })
-		g.findOuter()
-		if err = g.askAll(false); err != nil {
-			return busy, err
-		}
-		first := g.missing()
-		switch {
-		case first < 0:
-			out, err = g.complete(apart)
-		case g.request.Wait != 0:
-			out, err = g.await(first, asked)
-		}
+		first, out, err := g.pass()
 		switch {
 		case g.request.Wait == 0 && (first >= 0 || out == lost):
 			return g.inOrder()
@@ -135,6 +122,26 @@ func (g *gathering) gather() (out progress, err error) {
 			return busy, nil
 		}
 	}
+}
+
+// pass asks for all locks once. If it gets all, it completes the call; otherwise it waits for the first one that it does
+// not get, if the caller waits, and returns its index; or -1 if there is none, or an error.
+func (g *gathering) pass() (first int, out progress, err error) {
+	asked := time.Now()
+	_ = g.giveBack(g.lost(), nil)
+	apart := slices.ContainsFunc(g.parts, func(p *part) bool { return p.held })
+	g.findOuter()
+	if err = g.askAll(false); err != nil {
+		return -1, busy, err
+	}
+	first = g.missing()
+	switch {
+	case first < 0:
+		out, err = g.complete(apart)
+	case g.request.Wait != 0:
+		out, err = g.await(first, asked)
+	}
+	return first, out, err
 }
 
 // pause sleeps before the call tries again because of why. It returns an error if the wait of the caller ends before that.
