@@ -15,8 +15,8 @@ package relock
 //  6. While the call waits, the explicit leases of what it holds are extended when half of them is over, and once more
 //     when all is held. They end together, when the first of them ends.
 //  7. What was lost meanwhile, or has too little left of an explicit lease, counts as not held in 2.
-//  8. What the owner holds already, apart from this call, is acquired last, when all others are held. That waits for nobody,
-//     and a call that fails has not changed the lease of that hold.
+//  8. What the owner holds already, apart from this call, is acquired last, when all others are held. That waits for no
+//     other owner, and a call that fails has not changed the lease of that hold.
 //
 // Rules: a call waits only for a lock that comes behind all that it holds, or for a limited time, so no two calls wait for
 // each other; and each wait is a place in a queue, so none starves. What the call gives back it has not used: no event and
@@ -160,6 +160,16 @@ func (g *gathering) findOuter() {
 	}
 }
 
+// those returns the parts that are so.
+func those(parts []*part, so func(p *part) bool) (some []*part) {
+	for _, p := range parts {
+		if so(p) {
+			some = append(some, p)
+		}
+	}
+	return some
+}
+
 // missing returns the index of the first lock that is neither held nor outer, or -1.
 func (g *gathering) missing() int {
 	return slices.IndexFunc(g.parts, func(p *part) bool { return !p.held && !p.outer })
@@ -170,20 +180,18 @@ func (g *gathering) missing() int {
 func (g *gathering) askAll(outer bool) error {
 	r := g.request
 	r.Wait, r.AnswerBy = 0, g.deadline
-	errs := forEach(g.parts, func(_ int, p *part) error {
-		if p.held || p.outer != outer {
-			return nil
-		}
+	asked := those(g.parts, func(p *part) bool { return !p.held && p.outer == outer })
+	errs := forEach(asked, func(_ int, p *part) error {
 		out, err := g.acquire(p, r)
 		if out == lost {
 			return nil
 		}
 		return err
 	})
-	first, over := g.missing(), isOver(g.deadline)
-	for i, p := range g.parts {
+	first, over := g.missing(), g.isOver(0)
+	for i, p := range asked {
 		p.err = errs[i]
-		if p.err != nil && (g.request.Wait == 0 || p.held || over && i == first || isFinal(p.err)) {
+		if p.err != nil && (g.request.Wait == 0 || p.held || over && first >= 0 && p == g.parts[first] || isFinal(p.err)) {
 			p.tellFailure()
 			return p.err
 		}
@@ -198,12 +206,14 @@ func isFinal(err error) bool {
 		(errors.Is(err, ErrLockLost) || errors.Is(err, ErrClosed) || errors.Is(err, ErrInvalid))
 }
 
-// isOver reports whether the deadline of a caller has passed; zero: it has none.
-func isOver(deadline time.Time) bool { return !deadline.IsZero() && !time.Now().Before(deadline) }
+// isOver reports whether the wait of the caller has been over for that long.
+func (g *gathering) isOver(long time.Duration) bool {
+	return !g.deadline.IsZero() && time.Since(g.deadline) >= long
+}
 
-// isOverFor reports whether the wait of the caller has been over for that long. Then it tells that p was not acquired.
+// isOverFor is isOver for a call that does not have p. If its wait is over, it tells that p was not acquired.
 func (g *gathering) isOverFor(p *part, long time.Duration) bool {
-	over := isOver(g.deadline) && time.Since(g.deadline) >= long
+	over := g.isOver(long)
 	if over {
 		p.tellFailure()
 	}
@@ -259,7 +269,7 @@ func (g *gathering) stillBusy(err error) error {
 	switch {
 	case g.ctx.Err() != nil && err != nil && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrClosed):
 		return fmt.Errorf("%w: %w", err, ErrBusy)
-	case errors.Is(err, engine.ErrNoAnswer) && isOver(g.deadline):
+	case errors.Is(err, engine.ErrNoAnswer) && g.isOver(0):
 		return nil
 	}
 	return err
@@ -268,7 +278,8 @@ func (g *gathering) stillBusy(err error) error {
 // meanwhile looks after the locks before lock i until stop is called: it extends their explicit leases, and when the
 // patience of the call is over, it gives back those that are tied with lock i. stop then puts them behind it.
 func (g *gathering) meanwhile(i int) (stop func()) {
-	held, tied := g.parts[:i], g.parts[i].tied(g.parts[:i])
+	p, held := g.parts[i], g.parts[:i]
+	tied := those(held, func(o *part) bool { return o.held && o.isTied(p.member) })
 	if len(tied) == 0 && (g.request.Lease == 0 || len(held) == 0) {
 		return func() {}
 	}
@@ -308,18 +319,8 @@ func (g *gathering) reorder(i int, tied []*part) {
 	for _, o := range tied {
 		g.noteRound(p, o)
 	}
-	front := slices.DeleteFunc(slices.Clone(g.parts[:i]), func(o *part) bool { return slices.Contains(tied, o) })
+	front := those(g.parts[:i], func(o *part) bool { return !slices.Contains(tied, o) })
 	g.parts = slices.Concat(front, []*part{p}, tied, g.parts[i+1:])
-}
-
-// tied returns those of parts that are held, and tied with p.
-func (p *part) tied(parts []*part) (tied []*part) {
-	for _, o := range parts {
-		if o.held && o.isTied(p.member) {
-			tied = append(tied, o)
-		}
-	}
-	return tied
 }
 
 // noteRound notes that the call has given back o while it waited for p. In an earlier round it may have been the other way
@@ -391,27 +392,19 @@ func (p *part) tellFailure() {
 
 // lost returns the locks that the call has acquired and lost. An explicit lease that is too short for any validity has
 // ended as soon as it is acquired, as documented.
-func (g *gathering) lost() (some []*part) {
+func (g *gathering) lost() []*part {
 	if g.request.Lease != 0 && lease.Validity(g.request.Lease) <= 0 {
 		return nil
 	}
-	for _, p := range g.parts {
-		if p.held && p.guard.Err() != nil {
-			some = append(some, p)
-		}
-	}
-	return some
+	return those(g.parts, func(p *part) bool { return p.held && p.guard.Err() != nil })
 }
 
 // late returns the locks of which too little is left of the explicit lease.
-func (g *gathering) late() (some []*part) {
+func (g *gathering) late() []*part {
 	whole := lease.Validity(g.request.Lease)
-	for _, p := range g.parts {
-		if left := time.Until(g.validUntil([]*part{p})); whole > 0 && !lease.Suffices(left, whole, false) {
-			some = append(some, p)
-		}
-	}
-	return some
+	return those(g.parts, func(p *part) bool {
+		return whole > 0 && !lease.Suffices(time.Until(g.validUntil([]*part{p})), whole, false)
+	})
 }
 
 // complete ends a call that holds all locks that are not outer, and acquires the others. apart is set if it has not

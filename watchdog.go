@@ -23,36 +23,34 @@ func (l *hashLock) Renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: renewScript, Keys: l.keys[:1], Args: []any{field, milliseconds(lease), exact}}
 }
 
-// askRenewals sends all renewals in one pipeline, except those of RedLocks, and stores the replies in them.
+// askRenewals sends all renewals, which are of one group or lock, in one pipeline, and stores the replies. RedLocks have a
+// group of their own, and need none.
 func askRenewals(ctx context.Context, sender *send.Sender, all []engine.Renewal) {
-	var calls []call
-	var of []int // the indexes in all of the calls
-	for i, r := range all {
-		switch l, red := r.Lock.(*redLock); {
-		case red:
-			all[i].Held, all[i].Err = l.isKept(r.Field, r.Length > 0), nil
-			continue
-		case r.Length > 0:
-			calls = append(calls, r.Lock.Renew(r.Field, r.Length, false))
-		default:
-			calls = append(calls, r.Lock.Inspect(r.Field))
+	if _, red := all[0].Lock.(*redLock); red {
+		for i, r := range all {
+			all[i].Held, all[i].Err = r.Lock.(*redLock).isKept(r.Field, r.Length > 0), nil
 		}
-		of = append(of, i)
-	}
-	if len(calls) == 0 {
 		return
 	}
+	calls := make([]call, len(all))
+	for i, r := range all {
+		if r.Length > 0 {
+			calls[i] = r.Lock.Renew(r.Field, r.Length, false)
+		} else {
+			calls[i] = r.Lock.Inspect(r.Field)
+		}
+	}
 	replies, errs := sender.All(ctx, calls)
-	for n, i := range of {
+	for i := range all {
 		looked := all[i].Length == 0
-		all[i].Held, all[i].Err = replies[n][0] == 1, errs[n]
+		all[i].Held, all[i].Err = replies[i][0] == 1, errs[i]
 		if looked {
-			all[i].Held = replies[n][1] > 0
+			all[i].Held = replies[i][1] > 0
 		}
 		switch {
-		case errors.Is(errs[n], ErrNotALock): // the record was replaced by something else
+		case errors.Is(errs[i], ErrNotALock): // the record was replaced by something else
 			all[i].Held, all[i].Err = false, nil
-		case looked && errors.Is(errs[n], ErrNotSynced): // nothing was written that replicas could confirm
+		case looked && errors.Is(errs[i], ErrNotSynced): // nothing was written that replicas could confirm
 			all[i].Err = nil
 		}
 	}

@@ -470,15 +470,6 @@ func TestRedLockLateGrantsAreReleased(t *testing.T) {
 	})
 }
 
-// threeOf returns a Client of each of three servers, with its link, and the lock that newLock makes there.
-func threeOf(v *locktest.Virtual, newLock func(c *Client) Locker) (clients []*Client, links []*bubble.Link, locks []Locker) {
-	for i := range 3 {
-		c, link := v.Client(i)
-		clients, links, locks = append(clients, c), append(links, link), append(locks, newLock(c))
-	}
-	return clients, links, locks
-}
-
 // The owner of a RedLock waits for a read lock at a node that the RedLock does not have, because another process writes
 // there. When that one releases it, the RedLock acquires the node at a renewal, before the owner has asked again: now the
 // owner waits for itself, and is told so.
@@ -487,7 +478,11 @@ func TestRedLockRenewalAcquiresTheNodeForWhichItsOwnerWaits(t *testing.T) {
 		t.Run(fmt.Sprint(early), func(t *testing.T) {
 			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
 				ctx := ContextWithOwner(context.Background())
-				clients, links, locks := threeOf(v, func(c *Client) Locker { return c.NewRWLock("l").Write() })
+				clients, links, _ := nodes(v)
+				var locks []Locker
+				for _, c := range clients {
+					locks = append(locks, c.NewRWLock("l").Write())
+				}
 				other, _ := v.Client(0)
 				writer := other.NewRWLock("l").Write()
 				home, _ := v.Client(1)
