@@ -254,8 +254,12 @@ func TestAdvanceWakesWaiters(t *testing.T) {
 	must(t, crashed.NewFairLock("fair").Lock(ctx))
 	must(t, crashed.Close())
 	order := make(chan string, 3)
+	var released sync.WaitGroup
+	defer released.Wait()
 	wait := func(l relock.Locker, who string) {
+		released.Add(1)
 		go func() {
+			defer released.Done()
 			ctx := relock.ContextWithOwner(ctx)
 			assert.NoError(t, l.Lock(ctx))
 			order <- who

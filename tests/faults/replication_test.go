@@ -331,7 +331,9 @@ func TestSyncedReplicas(t *testing.T) {
 			c := b.Client(WithSyncedReplicas(1, confirmation), WithWatchdogTimeout(2*time.Second))
 			l, unsynced := kind.One(c, b.LockName), kind.Rival(b.Client(), b.LockName)
 			owner := ContextWithOwner(ctx)
-			testredis.Await(b, "the replicas confirm", locktest.ClusterSoon, func() bool { return l.Lock(owner) == nil })
+			testredis.Await(b, "the replicas confirm", locktest.ClusterSoon, func() bool {
+				return l.LockLease(owner, time.Minute) == nil // no renewal has to be confirmed while the replicas are refused
+			})
 			b.Must(l.Lock(owner))
 			b.Must(l.Unlock(owner))
 
