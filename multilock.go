@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/each"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/opaque"
@@ -55,9 +56,11 @@ type MultiLock struct{ handle }
 
 // multi has the commands of a MultiLock.
 type multi struct {
-	client    *Client
-	locks     []member // in the order in which they are acquired
-	elsewhere bool     // some locks belong to other Clients
+	client *Client
+	locks  []member // in the order in which they are acquired
+	// ends are the Client and those of the locks: a call ends when one of them is closed. There are none if all locks belong
+	// to the Client, because then their calls end with it anyway.
+	ends []*Client
 }
 
 // NewMultiLock returns a lock that consists of the given locks. They may be of any type, including MultiLocks and
@@ -73,10 +76,15 @@ func (c *Client) NewMultiLock(locks ...Locker) *MultiLock {
 	}
 	l := &multi{client: c, locks: flat(members, false)}
 	slices.SortStableFunc(l.locks, member.compare)
-	names := make([]string, len(l.locks))
+	names, ends := make([]string, len(l.locks)), []*Client{c}
 	for i, m := range l.locks {
 		names[i] = m.Name()
-		l.elsewhere = l.elsewhere || m.in == nil || m.in.client != c
+		if m.in != nil && !slices.Contains(ends, m.in.client) {
+			ends = append(ends, m.in.client)
+		}
+		if m.in == nil || m.in.client != c {
+			l.ends = ends
+		}
 	}
 	return &MultiLock{handle{client: c, name: strings.Join(names, ","), bad: checkTwice(l.locks), many: opaque.To(l)}}
 }
@@ -179,7 +187,7 @@ func (l *MultiLock) TryDo(
 
 // within returns the context of a call of Do or TryDo. Guard creates guards at other Clients, which end with the call.
 func (l *MultiLock) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	if many := l.many.Get(); many == nil || !many.elsewhere || ctx == nil {
+	if many := l.many.Get(); many == nil || len(many.ends) == 0 || ctx == nil {
 		return ctx, func() {}
 	}
 	return context.WithCancel(ctx)
@@ -195,19 +203,19 @@ func (l *multi) guard(ctx context.Context) (context.Context, error) {
 		stop()
 		return nil, err
 	}
-	if l.elsewhere {
+	if len(l.ends) > 0 {
 		context.AfterFunc(guarded, stop)
 	}
 	return guarded, nil
 }
 
-// untilClosed returns a context that is canceled when the Client is closed. It returns ctx itself if all locks belong
-// to this Client, because their calls end with the Client anyway.
+// untilClosed returns a context that is canceled when one of the Clients in ends is closed.
 func (l *multi) untilClosed(ctx context.Context) (context.Context, func()) {
-	if !l.elsewhere {
-		return ctx, func() {}
+	stops := make([]func(), len(l.ends))
+	for i, c := range l.ends {
+		ctx, stops[i] = c.engine().UntilClosed(ctx)
 	}
-	return l.client.engine().UntilClosed(ctx)
+	return ctx, func() { each.Do(stops, func(stop func()) { stop() }) }
 }
 
 // guardAll guards the locks one inside the other. So the innermost guard ends with the first guard that ends, and has

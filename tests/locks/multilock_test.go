@@ -201,6 +201,12 @@ func TestMultiLockCloseWakesWaitersElsewhere(t *testing.T) {
 	locktest.Await(b, "the guard ends", guarded.Done())
 	b.MustBe(context.Cause(guarded), ErrClosed)
 	b.Must(mine.Unlock(ctx))
+
+	first := other.NewLock("a-" + b.LockName)
+	got = b.StartWaiter(ContextWithOwner(ctx), b.Client().NewMultiLock(first, b.Client().NewLock(b.LockName)))
+	testredis.Await(b, "it holds the first one", locktest.Soon, func() bool { held, err := first.IsLocked(ctx); return held && err == nil })
+	b.Must(other.Shutdown(ctx)) // does not await the end of the wait
+	b.MustBe(locktest.Await(b, "the waiter hears of that", got), ErrClosed)
 	b.Must(held.Unlock(ctx))
 }
 
