@@ -117,10 +117,6 @@ func (g *gathering) gather() (progress, error) {
 		if err != nil {
 			return busy, err
 		}
-		// If the last attempt of the wait was granted, the rest is asked for once more.
-		if i := g.missing(); i >= 0 && g.isOverFor(g.parts[i], send.MinWait/2) {
-			return busy, nil
-		}
 	}
 }
 
@@ -131,10 +127,14 @@ func (g *gathering) pass() (first int, out progress, err error) {
 	_ = g.giveBack(g.lost(), nil)
 	apart := slices.ContainsFunc(g.parts, func(p *part) bool { return p.held })
 	g.findOuter()
-	if err = g.askAll(false); err != nil {
-		return -1, busy, err
+	for _, outer := range []bool{false, true} {
+		if err = g.askAll(outer); err != nil {
+			return -1, busy, err
+		}
+		if first = g.missing(); first >= 0 {
+			break
+		}
 	}
-	first = g.missing()
 	switch {
 	case first < 0:
 		out, err = g.complete(apart)
@@ -176,11 +176,18 @@ func (g *gathering) missing() int {
 }
 
 // askAll asks for all locks that are not held, and are outer or not, at the same time. A lock without an answer counts as
-// busy. The error is one that another attempt must not repeat, or the reason why the call ends.
+// busy, and an outer one that is not acquired as any other one. The error is one that another attempt must not repeat, or
+// the reason why the call ends.
 func (g *gathering) askAll(outer bool) error {
 	r := g.request
 	r.Wait, r.AnswerBy = 0, g.deadline
 	asked := those(g.parts, func(p *part) bool { return !p.held && p.outer == outer })
+	for _, p := range asked {
+		p.outer = false
+	}
+	if len(asked) < len(g.parts) && g.isOver(send.MinWait/2) { // if the last attempt of the wait was granted, the rest is asked for once more
+		return nil
+	}
 	errs := forEach(asked, func(_ int, p *part) error {
 		out, err := g.acquire(p, r)
 		if out == lost {
@@ -211,15 +218,6 @@ func (g *gathering) isOver(long time.Duration) bool {
 	return !g.deadline.IsZero() && time.Since(g.deadline) >= long
 }
 
-// isOverFor is isOver for a call that does not have p. If its wait is over, it tells that p was not acquired.
-func (g *gathering) isOverFor(p *part, long time.Duration) bool {
-	over := g.isOver(long)
-	if over {
-		p.tellFailure()
-	}
-	return over
-}
-
 // inOrder gives back what the call holds, and asks for one lock after the other, without waiting.
 func (g *gathering) inOrder() (progress, error) {
 	if err := g.giveBack(g.parts, nil); err != nil {
@@ -236,6 +234,13 @@ func (g *gathering) inOrder() (progress, error) {
 			return out, err
 		}
 	}
+	if err := g.askAll(true); err != nil {
+		return busy, err
+	}
+	if i := g.missing(); i >= 0 {
+		g.parts[i].tellFailure()
+		return busy, nil
+	}
 	return g.complete(true)
 }
 
@@ -244,7 +249,8 @@ func (g *gathering) inOrder() (progress, error) {
 func (g *gathering) await(i int, asked time.Time) (out progress, err error) {
 	p := g.parts[i]
 	_ = g.giveBack(g.parts[i+1:], nil) // a release that is not confirmed goes on in the background
-	if g.isOverFor(p, 0) {
+	if g.isOver(0) {
+		p.tellFailure()
 		return busy, nil
 	}
 	r := g.request
@@ -407,20 +413,8 @@ func (g *gathering) late() []*part {
 	})
 }
 
-// complete ends a call that holds all locks that are not outer, and acquires the others. apart is set if it has not
-// acquired all of them at the same time.
+// complete ends a call that holds all locks. apart is set if it has not acquired all of them at the same time.
 func (g *gathering) complete(apart bool) (progress, error) {
-	if i := slices.IndexFunc(g.parts, func(p *part) bool { return p.outer }); i >= 0 && g.isOverFor(g.parts[i], send.MinWait/2) {
-		return busy, nil
-	}
-	if err := g.askAll(true); err != nil {
-		return busy, err
-	}
-	for _, p := range g.parts {
-		if p.outer = false; !p.held { // the owner has released it meanwhile
-			return lost, p.err
-		}
-	}
 	together := g.request.Lease != 0 && len(g.parts) > 1
 	if apart && together {
 		ctx, cancel := g.limited()
