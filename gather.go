@@ -15,8 +15,8 @@ package relock
 //  6. While the call waits, the explicit leases of what it holds are extended when half of them is over, and once more
 //     when all is held. They end together, when the first of them ends.
 //  7. What was lost meanwhile, or has too little left of an explicit lease, counts as not held in 2.
-//  8. What the owner holds already, apart from this call, is acquired last, when all others are held. That waits for no
-//     other owner, and a call that fails has not changed the lease of that hold.
+//  8. What the owner holds already is acquired once more, like the others. If it is given back, it has the explicit lease
+//     again that it had before.
 //
 // Rules: a call waits only for a lock that comes behind all that it holds, or for a limited time, so no two calls wait for
 // each other; and each wait is a place in a queue, so none starves. What the call gives back it has not used: no event and
@@ -69,7 +69,6 @@ type gathering struct {
 type part struct {
 	member
 	held   bool
-	outer  bool            // it is not held, but the owner holds it already, apart from this call
 	err    error           // why askAll has not acquired it; nil: it was busy
 	guard  context.Context // of the hold
 	report engine.Report   // the outcome of the last attempt
@@ -126,15 +125,10 @@ func (g *gathering) pass() (first int, out progress, err error) {
 	asked := time.Now()
 	_ = g.giveBack(g.lost(), nil)
 	apart := slices.ContainsFunc(g.parts, func(p *part) bool { return p.held })
-	g.findOuter()
-	for _, outer := range []bool{false, true} {
-		if err = g.askAll(outer); err != nil {
-			return -1, busy, err
-		}
-		if first = g.missing(); first >= 0 {
-			break
-		}
+	if err = g.askAll(); err != nil {
+		return -1, busy, err
 	}
+	first = g.missing()
 	switch {
 	case first < 0:
 		out, err = g.complete(apart)
@@ -153,13 +147,6 @@ func (g *gathering) pause(why error) error {
 	return err
 }
 
-// findOuter finds the locks that the owner holds already.
-func (g *gathering) findOuter() {
-	for _, p := range g.parts {
-		p.outer = !p.held && p.isOurs() && p.in.client.engine().Holds(g.ctx, p.in.lock)
-	}
-}
-
 // those returns the parts that are so.
 func those(parts []*part, so func(p *part) bool) (some []*part) {
 	for _, p := range parts {
@@ -170,21 +157,17 @@ func those(parts []*part, so func(p *part) bool) (some []*part) {
 	return some
 }
 
-// missing returns the index of the first lock that is neither held nor outer, or -1.
+// missing returns the index of the first lock that is not held, or -1.
 func (g *gathering) missing() int {
-	return slices.IndexFunc(g.parts, func(p *part) bool { return !p.held && !p.outer })
+	return slices.IndexFunc(g.parts, func(p *part) bool { return !p.held })
 }
 
-// askAll asks for all locks that are not held, and are outer or not, at the same time. A lock without an answer counts as
-// busy, and an outer one that is not acquired as any other one. The error is one that another attempt must not repeat, or
-// the reason why the call ends.
-func (g *gathering) askAll(outer bool) error {
+// askAll asks for all locks that are not held, at the same time. A lock without an answer counts as busy. The error is one
+// that another attempt must not repeat, or the reason why the call ends.
+func (g *gathering) askAll() error {
 	r := g.request
 	r.Wait, r.AnswerBy = 0, g.deadline
-	asked := those(g.parts, func(p *part) bool { return !p.held && p.outer == outer })
-	for _, p := range asked {
-		p.outer = false
-	}
+	asked := those(g.parts, func(p *part) bool { return !p.held })
 	if len(asked) < len(g.parts) && g.isOver(send.MinWait/2) { // if the last attempt of the wait was granted, the rest is asked for once more
 		return nil
 	}
@@ -226,20 +209,10 @@ func (g *gathering) inOrder() (progress, error) {
 	r := g.request
 	r.AnswerBy = g.answersBy()
 	for _, p := range g.parts {
-		if p.outer {
-			continue
-		}
 		if out, err := g.acquire(p, r); out != acquired {
 			p.tellFailure()
 			return out, err
 		}
-	}
-	if err := g.askAll(true); err != nil {
-		return busy, err
-	}
-	if i := g.missing(); i >= 0 {
-		g.parts[i].tellFailure()
-		return busy, nil
 	}
 	return g.complete(true)
 }
@@ -379,11 +352,12 @@ func (g *gathering) acquire(p *part, r engine.Request) (progress, error) {
 	case !ok:
 		return busy, err
 	}
-	p.held = true
-	if p.guard, err = p.Guard(g.guarding); errors.Is(err, ErrNotHeld) {
-		p.guard, err = ended{g.ctx}, nil
-	}
-	if err != nil {
+	p.held, p.guard = true, ended{g.ctx} // also if Guard ends the goroutine
+	guard, err := p.Guard(g.guarding)
+	switch {
+	case err == nil:
+		p.guard = guard
+	case !errors.Is(err, ErrNotHeld):
 		return busy, err
 	}
 	return acquired, nil

@@ -484,14 +484,18 @@ func (v *redVote) SetHoldCount(p *send.Wait, left int) (there bool, err error) {
 	return r.won(), nil
 }
 
-// Extend extends the hold at the nodes that have it. A majority has to confirm.
+// Extend extends the hold at the nodes that have it. A majority has to confirm. A node that has granted a re-entry which
+// has failed since is renewed until the release, so it confirms, too.
 func (v *redVote) Extend(ctx context.Context, lease time.Duration) error {
 	l := v.lock
 	r, err := l.askAll(v.agent.In(ctx), func(ctx context.Context, i int) error {
 		if !v.at(i).alive() {
 			return errNotAsked
 		}
-		return extendLocker(ctx, l.nodes[i].Locker, lease)
+		if err := extendLocker(ctx, l.nodes[i].Locker, lease); !errors.Is(err, engine.ErrRenewed) {
+			return err
+		}
+		return nil
 	})
 	if err != nil || r.won() {
 		return err

@@ -150,10 +150,17 @@ func (e *Engine) ValidUntil(kind contract.Lock, o Owner, end time.Time) time.Tim
 func (e *Engine) LimitValidity(kind contract.Lock, o Owner, end time.Time) {
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	s.Lock()
-	defer s.Unlock()
-	h := s.holds.get(holdKey{kind.Traits().ID.Half, o})
-	if h != nil && h.Holds() && h.record != nil && h.Count() == 1 {
-		e.watchdog.Shorten(&h.record.lease, end)
+	if h := s.find(kind.Traits().ID, o); h != nil && !e.watchdog.Renews(&h.record.lease) {
+		h.shorten(e.watchdog.At(end))
+	}
+}
+
+// shorten makes h expire at end, or earlier, and the watchdog not renew it any more, unless its owner has acquired it more
+// than once, or other holds share its record.
+func (h *hold) shorten(end time.Duration) {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if h.Holds() && h.Count() == 1 && len(h.record.holds) == 1 {
+		h.lockState.engine.watchdog.Shorten(&h.record.lease, end)
 	}
 }

@@ -138,7 +138,7 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 			return []Renewal{{Held: false}}
 		}
 		switch now := wd.Now(); {
-		case k.over || now >= k.until:
+		case k.over || now >= k.until || !k.renewed:
 		case sent >= k.sent:
 			k.confirmed(sent, k.length, true)
 			k.told = now
@@ -175,10 +175,9 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 			sent := time.Now().Add(-d.length / 50) // the answer took a while
 			k.confirmed(sent.Sub(wd.epoch), d.length, k.renewed || d.renew)
 			wd.Extend(l, sent, d.length, d.renew)
-		case k.renewed: // only a lease that the watchdog does not renew is shortened
 		case d.what == "shorten":
-			k.until = min(k.until, now+d.length)
-			wd.Shorten(l, time.Now().Add(d.length))
+			k.until, k.renewed = min(k.until, now+d.length), false
+			wd.Shorten(l, now+d.length)
 		}
 		if d.what == "remove" && !over {
 			k.over, gone = true, true

@@ -682,3 +682,22 @@ func TestRedLockLossIsSeenAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// A RedLock with an explicit lease is acquired once more without one, by a call that has no answers yet when it is canceled.
+// The hold has its explicit lease still, and can be extended.
+func TestRedLockIsExtendedAfterAReentryThatFailed(t *testing.T) {
+	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+		ctx := ContextWithOwner(context.Background())
+		clients, _, locks := nodes(v)
+		l := clients[0].NewRedLock(locks...)
+		h, _, err := l.TryAcquire(ctx, 0, time.Minute)
+		require.NoError(v, err)
+		short, cancel := context.WithTimeout(h.Context(), 500*time.Microsecond)
+		defer cancel()
+		require.Error(v, l.Lock(short))
+		time.Sleep(5 * time.Second)
+		assert.NoError(v, h.Extend(ctx, 2*time.Minute))
+		time.Sleep(90 * time.Second)
+		assert.NoError(v, h.Release(ctx))
+	})
+}

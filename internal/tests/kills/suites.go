@@ -48,6 +48,8 @@ var suites = []suite{
 	{name: "detach", dir: "tests/locks", tests: "detach_test.go", of: scripts},
 	{name: "detach-faults", dir: "tests/faults", tests: "detach_faults_test.go", of: scripts},
 	{name: "virtual", dir: "tests/virtual", tests: "virtual_test.go", of: code},
+	{name: "virtual-multilock", dir: "tests/virtual", tests: "virtual_multilock_test.go", of: code},
+	{name: "virtual-redlock", dir: "tests/virtual", tests: "virtual_redlock_test.go", of: code},
 	{name: "virtual-grants", dir: "tests/virtual", tests: "virtual_grants_test.go", of: code},
 	{name: "engine", dir: "internal/engine", tests: ".", of: code},
 	{name: "send", dir: "internal/send", tests: ".", of: code},
