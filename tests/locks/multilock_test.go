@@ -154,9 +154,9 @@ func TestMultiLockStartsOverWhenAnEarlierLockIsLost(t *testing.T) {
 			owner := ContextWithOwner(ctx)
 			got := make(chan error)
 			go func() { got <- l.LockLease(owner, time.Minute) }()
-			testredis.Await(b, "the first is taken", locktest.Soon, func() bool {
-				locked, err := first.IsLocked(ctx)
-				return locked && err == nil
+			testredis.Await(b, "it has the first, and waits for the last", locktest.Soon, func() bool {
+				channels, err := b.Rdb.PubSubChannels(ctx, "*"+b.LockName+"-last*").Result()
+				return len(channels) > 0 && err == nil
 			})
 			lose(b)
 			if name == "a rival takes it" {
