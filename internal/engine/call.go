@@ -41,7 +41,7 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, kind contract.
 		err = whyEnded(e, &op, kind, o, r, err)
 	}
 	if r.Report != nil {
-		*r.Report = e.reportOf(op.span, h, err, r.Report.before)
+		*r.Report = e.reportOf(op.span, h, err)
 	} else {
 		e.tell(op.span, h, err)
 	}
@@ -60,10 +60,14 @@ func (e *Engine) tell(s *span, h *hold, err error) {
 }
 
 // reportOf returns the Report of the call.
-func (e *Engine) reportOf(s *span, h *hold, err error, before time.Duration) Report {
+func (e *Engine) reportOf(s *span, h *hold, err error) Report {
 	r := Report{tell: func() { e.tell(s, h, err) }, drop: func() { s.drop(err) }}
 	if err == nil {
-		r.GiveBack = func(ctx context.Context) error { return e.giveBack(ctx, h, before) }
+		r.tell = func() {
+			h.keepLease()
+			e.tell(s, h, nil)
+		}
+		r.GiveBack = func(ctx context.Context) error { return e.giveBack(ctx, h) }
 	}
 	return r
 }

@@ -150,17 +150,45 @@ func (e *Engine) ValidUntil(kind contract.Lock, o Owner, end time.Time) time.Tim
 func (e *Engine) LimitValidity(kind contract.Lock, o Owner, end time.Time) {
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	if h := s.find(kind.Traits().ID, o); h != nil && !e.watchdog.Renews(&h.record.lease) {
-		h.shorten(e.watchdog.At(end))
+	s.Lock()
+	defer s.Unlock()
+	h := s.holds.get(holdKey{kind.Traits().ID.Half, o}).unlessGone()
+	if h != nil && !e.watchdog.Renews(&h.record.lease) {
+		h.shortenLocked(e.watchdog.At(end))
 	}
 }
 
-// shorten makes h expire at end, or earlier, and the watchdog not renew it any more, unless its owner has acquired it more
+// shortenLocked makes h expire at end, or earlier, and the watchdog not renew it any more, unless its owner has acquired it more
 // than once, or other holds share its record.
-func (h *hold) shorten(end time.Duration) {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
+func (h *hold) shortenLocked(end time.Duration) {
 	if h.Holds() && h.Count() == 1 && len(h.record.holds) == 1 {
 		h.lockState.engine.watchdog.Shorten(&h.record.lease, end)
+	}
+}
+
+// noteLeaseLocked is called before a call acquires h once more. reported is set if the call may give it back.
+func (h *hold) noteLeaseLocked(reported bool) {
+	w := h.lockState.engine.watchdog
+	switch {
+	case !reported:
+		h.endBefore = 0
+	case !w.Renews(&h.record.lease):
+		h.endBefore = w.Now() + w.Left(&h.record.lease)
+	}
+}
+
+// keepLease is called when the owner of h is to have the lease that it has now.
+func (h *hold) keepLease() {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	h.endBefore = 0
+}
+
+// restoreLease makes h end when its explicit lease ended before it was acquired once more.
+func (h *hold) restoreLease() {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if h.endBefore > 0 {
+		h.shortenLocked(h.endBefore)
 	}
 }

@@ -26,10 +26,8 @@ func (e *Engine) Release(ctx context.Context, kind contract.Lock, o Owner) error
 }
 
 // giveBack releases h as Report.GiveBack describes it.
-func (e *Engine) giveBack(ctx context.Context, h *hold, before time.Duration) error {
-	if before > 0 {
-		defer h.shorten(before)
-	}
+func (e *Engine) giveBack(ctx context.Context, h *hold) error {
+	defer h.restoreLease()
 	if err := e.release(ctx, ownerCall{kind: h.lock, owner: h.owner, unused: h}); !errors.Is(err, ErrNotHeld) {
 		return err
 	}

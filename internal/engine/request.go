@@ -29,9 +29,6 @@ type Request struct {
 // It is told once.
 type Report struct {
 	tell, drop func()
-	// before is when the explicit lease ended that the owner's hold had before the call, on the clock of the watchdog; 0: it
-	// had none.
-	before time.Duration
 
 	// GiveBack releases the lock as Engine.Release does, but for a caller that has not used it: MinHold does not apply, the
 	// lock is not handed off inside the process, and no event is reported. A hold that has ended since needs no release,

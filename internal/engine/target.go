@@ -36,17 +36,12 @@ func (t *target) prepareLocked(r *Request) error {
 	if l := h.lock.Traits(); l.MaxHoldCount > 0 && h.Count() >= l.MaxHoldCount {
 		return l.TooMany
 	}
-	if r.Report != nil {
-		r.Report.before = 0
-		if !h.Asks() && !e.watchdog.Renews(&h.record.lease) {
-			r.Report.before = e.watchdog.Now() + e.watchdog.Left(&h.record.lease)
-		}
-	}
 	t.Attempt = contract.Attempt{Field: h.Field().ID, Lease: r.Lease, HoldCount: h.Count() + 1, Renewed: r.Lease == 0}
 	if h.Asks() {
 		t.NoWait = r.Wait == 0
 		t.Lease = h.lock.Traits().Limits.Cut(cmp.Or(r.Lease, e.WatchdogTimeout))
 	} else {
+		h.noteLeaseLocked(r.Report != nil)
 		t.Renewed = t.Renewed || e.watchdog.Renews(&h.record.lease)
 		if t.Renewed {
 			t.Lease = e.WatchdogTimeout
