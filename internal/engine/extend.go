@@ -98,6 +98,7 @@ func (x extension) done(sent time.Time, err error) error {
 	case !x.lockState.engine.watchdog.Extend(&x.record.lease, sent, x.length, false):
 		return LossError(cmp.Or(x.whyUnwatched(), send.ErrClosed)) // nil: since then, Close was called
 	}
+	x.before = earlierLease{}
 	return nil
 }
 
@@ -153,17 +154,23 @@ func (e *Engine) LimitValidity(kind contract.Lock, o Owner, end time.Time) {
 	s.Lock()
 	defer s.Unlock()
 	h := s.holds.get(holdKey{kind.Traits().ID.Half, o}).unlessGone()
-	if h != nil && !e.watchdog.Renews(&h.record.lease) {
+	if h != nil && h.Count() == 1 && !e.watchdog.Renews(&h.record.lease) {
 		h.shortenLocked(e.watchdog.At(end))
 	}
 }
 
-// shortenLocked makes h expire at end, or earlier, and the watchdog not renew it any more, unless its owner has acquired it more
-// than once, or other holds share its record.
+// shortenLocked makes h expire at end, or earlier, and the watchdog not renew it any more, unless other holds share its
+// record.
 func (h *hold) shortenLocked(end time.Duration) {
-	if h.Holds() && h.Count() == 1 && len(h.record.holds) == 1 {
+	if h.Holds() && len(h.record.holds) == 1 {
 		h.lockState.engine.watchdog.Shorten(&h.record.lease, end)
 	}
+}
+
+// An earlierLease is what a hold had before calls that may give it back have acquired it once more.
+type earlierLease struct {
+	end       time.Duration // of the explicit lease, on the clock of the watchdog; 0: there is none to go back to
+	holdCount int
 }
 
 // noteLeaseLocked is called before a call acquires h once more. reported is set if the call may give it back.
@@ -171,9 +178,9 @@ func (h *hold) noteLeaseLocked(reported bool) {
 	w := h.lockState.engine.watchdog
 	switch {
 	case !reported:
-		h.endBefore = 0
+		h.before = earlierLease{}
 	case !w.Renews(&h.record.lease):
-		h.endBefore = w.Now() + w.Left(&h.record.lease)
+		h.before = earlierLease{w.Now() + w.Left(&h.record.lease), h.Count()}
 	}
 }
 
@@ -181,14 +188,14 @@ func (h *hold) noteLeaseLocked(reported bool) {
 func (h *hold) keepLease() {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	h.endBefore = 0
+	h.before = earlierLease{}
 }
 
-// restoreLease makes h end when its explicit lease ended before it was acquired once more.
+// restoreLease makes h end when its explicit lease ended before, unless somebody else has acquired it once more since.
 func (h *hold) restoreLease() {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	if h.endBefore > 0 {
-		h.shortenLocked(h.endBefore)
+	if h.before.end > 0 && h.before.holdCount == h.Count() {
+		h.shortenLocked(h.before.end)
 	}
 }

@@ -53,11 +53,9 @@ type hold struct {
 	// keepUntil is until when the record has to stay in Redis because of MinHold, on the clock of the watchdog; 0: there
 	// is no such time.
 	keepUntil time.Duration
-	// endBefore is when the explicit lease of the hold ended before calls that may give it back have acquired it once more,
-	// on the clock of the watchdog; 0: it had none.
-	endBefore time.Duration
-	token     int64 // the fencing token; 0: none
-	loss      error // why the hold was lost; nil: it was not
+	before    earlierLease // see noteLeaseLocked
+	token     int64        // the fencing token; 0: none
+	loss      error        // why the hold was lost; nil: it was not
 	guards    guard.Ends
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/relock-go/relock/internal/bubble"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -768,6 +769,9 @@ func TestMultiLockThatFailsLeavesAnExplicitLease(t *testing.T) {
 				busy, x := other.NewLock("y"), c.NewLock("x")
 				require.NoError(v, busy.Lock(ctx))
 				require.NoError(v, x.LockLease(owner, 3*time.Second))
+				if wait > 0 {
+					require.NoError(v, x.LockLease(owner, 3*time.Second))
+				}
 				ok, err := c.NewMultiLock(x, c.NewLock("y")).TryLock(owner, wait, length)
 				assert.NoError(v, err)
 				assert.False(v, ok)
@@ -780,5 +784,42 @@ func TestMultiLockThatFailsLeavesAnExplicitLease(t *testing.T) {
 				require.NoError(v, busy.Unlock(ctx))
 			})
 		}
+	}
+}
+
+// While MultiLocks of two goroutines of an owner wait with a hold that the owner has already, it is extended. When both have
+// failed, it lasts for as long as its owner was promised.
+func TestMultiLocksThatFailLeaveAnExtendedLease(t *testing.T) {
+	for _, extended := range []bool{true, false} {
+		locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+			ctx := context.Background()
+			other, _ := v.Client(0)
+			c, _ := v.Client(0)
+			busy, x := other.NewLock("y"), c.NewLock("x")
+			require.NoError(v, busy.Lock(ctx))
+			h, _, err := x.TryAcquire(ctx, 0, 5*time.Second)
+			require.NoError(v, err)
+			var length time.Duration
+			if extended {
+				length = 4 * time.Second
+			}
+			var all sync.WaitGroup
+			for _, wait := range []time.Duration{time.Second, 2 * time.Second} {
+				waitgroup.Go(&all, func() {
+					ok, err := c.NewMultiLock(x, c.NewLock("y")).TryLock(h.Context(), wait, length)
+					assert.NoError(v, err)
+					assert.False(v, ok)
+				})
+			}
+			time.Sleep(500 * time.Millisecond)
+			if extended {
+				require.NoError(v, h.Extend(ctx, 7*time.Second))
+			}
+			all.Wait()
+			time.Sleep(4 * time.Second)
+			assert.Equal(v, extended, h.Context().Err() == nil)
+			_ = h.Release(ctx)
+			require.NoError(v, busy.Unlock(ctx))
+		})
 	}
 }
