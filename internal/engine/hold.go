@@ -59,6 +59,12 @@ type hold struct {
 	guards    guard.Ends
 }
 
+// An earlierLease is what a hold had before calls that may give it back have acquired it once more.
+type earlierLease struct {
+	end       time.Duration // of the explicit lease, on the clock of the watchdog; 0: there is none to go back to
+	holdCount int
+}
+
 // Field returns the field that h has, or that its claim asks with; nil if the claim has not asked yet.
 func (h *hold) Field() *tenancy.Field { return h.FieldOf(&h.Claim) }
 
@@ -128,5 +134,40 @@ func (h *hold) checkIfForcedLocked(sent time.Duration) {
 	s := h.lockState
 	if e := s.engine; sent < max(s.forced, time.Duration(e.swept.Load())) {
 		e.watchdog.Check(&h.record.lease)
+	}
+}
+
+// noteLeaseLocked is called before a call acquires h once more. reported is set if the call may give it back.
+func (h *hold) noteLeaseLocked(reported bool) {
+	w := h.lockState.engine.watchdog
+	switch {
+	case !reported:
+		h.before = earlierLease{}
+	case !w.Renews(&h.record.lease):
+		h.before = earlierLease{w.Now() + w.Left(&h.record.lease), h.Count()}
+	}
+}
+
+// keepLease is called when the owner of h is to have the lease that it has now.
+func (h *hold) keepLease() {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	h.before = earlierLease{}
+}
+
+// restoreLease makes h end when its explicit lease ended before, unless somebody else has acquired it once more since.
+func (h *hold) restoreLease() {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if h.before.end > 0 && h.before.holdCount == h.Count() {
+		h.shortenLocked(h.before.end)
+	}
+}
+
+// shortenLocked makes h expire at end, or earlier, and the watchdog not renew it any more, unless other holds share its
+// record.
+func (h *hold) shortenLocked(end time.Duration) {
+	if h.Holds() && len(h.record.holds) == 1 {
+		h.lockState.engine.watchdog.Shorten(&h.record.lease, end)
 	}
 }
