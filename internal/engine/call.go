@@ -64,8 +64,8 @@ func (e *Engine) reportOf(s *span, h *hold, err error) Report {
 	r := Report{tell: func() { e.tell(s, h, err) }, drop: func() { s.drop(err) }}
 	if err == nil {
 		r.tell = func() {
-			h.keepLease()
 			e.tell(s, h, nil)
+			h.keepLease()
 		}
 		r.GiveBack = func(ctx context.Context) error { return e.giveBack(ctx, h) }
 	}

@@ -78,6 +78,7 @@ func (x extension) allowed() error {
 	case !x.Holds():
 		return cmp.Or(x.loss, ErrNotHeld)
 	case x.lockState.engine.watchdog.Renews(&x.record.lease):
+		x.promiseLocked(x.length)
 		return ErrRenewed
 	}
 	if rest := x.lockState.engine.watchdog.RestOf(&x.record.lease, x.length); rest < x.length {

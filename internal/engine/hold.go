@@ -21,6 +21,7 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/tenancy"
 	"github.com/relock-go/relock/internal/waitqueue"
 )
@@ -59,9 +60,10 @@ type hold struct {
 	guards    guard.Ends
 }
 
-// An earlierLease is what a hold had before calls that may give it back have acquired it once more.
+// An earlierLease is the lease that a hold goes back to when calls that may give it back have all done so: see
+// Report.GiveBack. It is the zero value if the hold keeps the lease that it has.
 type earlierLease struct {
-	end       time.Duration // of the explicit lease, on the clock of the watchdog; 0: there is none to go back to
+	end       time.Duration // on the clock of the watchdog
 	holdCount int
 }
 
@@ -137,15 +139,24 @@ func (h *hold) checkIfForcedLocked(sent time.Duration) {
 	}
 }
 
-// noteLeaseLocked is called before a call acquires h once more. reported is set if the call may give it back.
-func (h *hold) noteLeaseLocked(reported bool) {
+// noteLeaseLocked is called before a call acquires h once more.
+func (h *hold) noteLeaseLocked(r *Request) {
 	w := h.lockState.engine.watchdog
-	switch {
-	case !reported:
-		h.before = earlierLease{}
-	case !w.Renews(&h.record.lease):
+	switch renewed := w.Renews(&h.record.lease); {
+	case r.Report != nil && !renewed:
 		h.before = earlierLease{w.Now() + w.Left(&h.record.lease), h.Count()}
+	case r.Report != nil:
+	case r.Lease == 0 || !renewed:
+		h.before = earlierLease{}
+	default:
+		h.promiseLocked(r.Lease)
 	}
+}
+
+// promiseLocked is called for a hold that is renewed, perhaps only for calls that may give it back: it goes back to no
+// shorter lease than length, counted from now.
+func (h *hold) promiseLocked(length time.Duration) {
+	h.before.end = max(h.before.end, h.lockState.engine.watchdog.Now()+lease.Validity(length))
 }
 
 // keepLease is called when the owner of h is to have the lease that it has now.
@@ -155,11 +166,9 @@ func (h *hold) keepLease() {
 	h.before = earlierLease{}
 }
 
-// restoreLease makes h end when its explicit lease ended before, unless somebody else has acquired it once more since.
-func (h *hold) restoreLease() {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	if h.before.end > 0 && h.before.holdCount == h.Count() {
+// restoreLeaseLocked is called when the hold count was decremented.
+func (h *hold) restoreLeaseLocked() {
+	if h.before.holdCount > 0 && h.before.holdCount == h.Count() {
 		h.shortenLocked(h.before.end)
 	}
 }

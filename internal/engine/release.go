@@ -27,7 +27,6 @@ func (e *Engine) Release(ctx context.Context, kind contract.Lock, o Owner) error
 
 // giveBack releases h as Report.GiveBack describes it.
 func (e *Engine) giveBack(ctx context.Context, h *hold) error {
-	defer h.restoreLease()
 	if err := e.release(ctx, ownerCall{kind: h.lock, owner: h.owner, unused: h}); !errors.Is(err, ErrNotHeld) {
 		return err
 	}
@@ -384,6 +383,7 @@ func (h *hold) endOneLocked() (left int, last bool, guards guard.Ends) {
 		return 0, false, nil
 	}
 	if left = h.Lowered(); left > 0 {
+		h.restoreLeaseLocked()
 		return left, false, nil
 	}
 	held := h.Holds()

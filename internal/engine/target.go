@@ -41,7 +41,7 @@ func (t *target) prepareLocked(r *Request) error {
 		t.NoWait = r.Wait == 0
 		t.Lease = h.lock.Traits().Limits.Cut(cmp.Or(r.Lease, e.WatchdogTimeout))
 	} else {
-		h.noteLeaseLocked(r.Report != nil)
+		h.noteLeaseLocked(r)
 		t.Renewed = t.Renewed || e.watchdog.Renews(&h.record.lease)
 		if t.Renewed {
 			t.Lease = e.WatchdogTimeout

@@ -790,7 +790,7 @@ func TestMultiLockThatFailsLeavesAnExplicitLease(t *testing.T) {
 // While MultiLocks of two goroutines of an owner wait with a hold that the owner has already, it is extended. When both have
 // failed, it lasts for as long as its owner was promised.
 func TestMultiLocksThatFailLeaveAnExtendedLease(t *testing.T) {
-	for _, extended := range []bool{true, false} {
+	for length, extended := range map[time.Duration]bool{0: false, time.Nanosecond: true, 4 * time.Second: true} {
 		locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
 			ctx := context.Background()
 			other, _ := v.Client(0)
@@ -799,9 +799,9 @@ func TestMultiLocksThatFailLeaveAnExtendedLease(t *testing.T) {
 			require.NoError(v, busy.Lock(ctx))
 			h, _, err := x.TryAcquire(ctx, 0, 5*time.Second)
 			require.NoError(v, err)
-			var length time.Duration
-			if extended {
-				length = 4 * time.Second
+			renewed := length < time.Second
+			if renewed {
+				length = 0
 			}
 			var all sync.WaitGroup
 			for _, wait := range []time.Duration{time.Second, 2 * time.Second} {
@@ -813,7 +813,7 @@ func TestMultiLocksThatFailLeaveAnExtendedLease(t *testing.T) {
 			}
 			time.Sleep(500 * time.Millisecond)
 			if extended {
-				require.NoError(v, h.Extend(ctx, 7*time.Second))
+				assert.Equal(v, renewed, h.Extend(ctx, 7*time.Second) != nil)
 			}
 			all.Wait()
 			time.Sleep(4 * time.Second)
