@@ -369,7 +369,7 @@ func (b *both) leases(k kind, name string) {
 
 // The watchdogs of both renew what is held, and the holder of the other language waits for it.
 func TestWatchdogsOfBothLanguagesKeepLeases(t *testing.T) {
-	const lease = 1500 * time.Millisecond
+	const lease = 3 * time.Second
 	forEachVersion(t, setting{watchdog: lease}, func(b *both) {
 		for _, k := range []string{"lock", "fair", "write", "read"} {
 			k := kindOf(k)
@@ -377,7 +377,7 @@ func TestWatchdogsOfBothLanguagesKeepLeases(t *testing.T) {
 			b.must(l.Lock(context.Background()))
 			b.java.must(command{Op: "lock", Kind: k.name, Name: "java-" + k.name, Thread: 1})
 		}
-		for start := time.Now(); time.Since(start) < 3*lease; time.Sleep(100 * time.Millisecond) {
+		for start := time.Now(); time.Since(start) < 2*lease; time.Sleep(100 * time.Millisecond) {
 			for _, k := range []string{"lock", "fair", "write", "read"} {
 				k := kindOf(k)
 				b.javaTries(k.rival, "relock-"+k.name, 2, false)
