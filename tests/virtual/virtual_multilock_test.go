@@ -664,31 +664,7 @@ func TestMultiLockHoldsNothingAfterASlowGiveBack(t *testing.T) {
 	})
 }
 
-// A Locker of another package ends the goroutine in Guard, as require does in a test.
-func TestMultiLockWithALockerWhoseGuardEndsTheGoroutine(t *testing.T) {
-	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-		ctx := ContextWithOwner(context.Background())
-		c, _ := v.Client(0)
-		l := c.NewMultiLock(c.NewLock("x"), endsInGuard{c.NewLock("z")})
-		panicked := make(chan any)
-		go func() {
-			defer func() { panicked <- recover() }()
-			_ = l.Lock(ctx)
-		}()
-		assert.Nil(v, <-panicked)
-		held, err := l.IsLocked(ctx)
-		assert.NoError(v, err)
-		assert.False(v, held)
-	})
-}
-
-type endsInGuard struct{ Locker }
-
-func (endsInGuard) Guard(context.Context) (context.Context, error) {
-	runtime.Goexit()
-	return nil, nil
-}
-
+// Others hold y one after the other, always with one of them waiting, so that a place in the queue of y takes longer than
 // MaxHold of x, or so long that too little is left of the lease of x. The MultiLock does not give back y because of that.
 func TestMultiLockWithMaxHoldIsNotStarved(t *testing.T) {
 	for name, c := range map[string]struct {
