@@ -15,8 +15,8 @@ package relock
 //  6. While the call waits, the explicit leases of what it holds are extended when half of them is over, and once more
 //     when all is held. They end together, when the first of them ends.
 //  7. What was lost meanwhile, or has too little left of an explicit lease, counts as not held in 2.
-//  8. What the owner holds already is acquired once more, like the others. If it is given back, it has the explicit lease
-//     again that it had before.
+//  8. What the owner holds already is acquired once more, like the others. A call that fails leaves it with the explicit
+//     lease that it had before.
 //
 // Rules: a call waits only for a lock that comes behind all that it holds, or for a limited time, so no two calls wait for
 // each other; and each wait is a place in a queue, so none starves. What the call gives back it has not used: no event and
@@ -69,7 +69,7 @@ type gathering struct {
 type part struct {
 	member
 	held   bool
-	err    error           // why askAll has not acquired it; nil: it was busy
+	found  bool            // askAll has found it busy
 	guard  context.Context // of the hold
 	report engine.Report   // the outcome of the last attempt
 }
@@ -80,7 +80,7 @@ type progress int
 const (
 	acquired progress = iota
 	busy              // or there is an error, which says more
-	lost              // something did not last, because of the error, if there is one: the call may try again
+	lost              // what was acquired did not last, because of the error: the call may try again
 	late              // too little is left of an explicit lease, because of the error: the call may try again
 )
 
@@ -168,8 +168,8 @@ func (g *gathering) askAll() error {
 	r := g.request
 	r.Wait, r.AnswerBy = 0, g.deadline
 	asked := those(g.parts, func(p *part) bool { return !p.held })
-	if len(asked) < len(g.parts) && g.isOver(send.MinWait/2) { // if the last attempt of the wait was granted, the rest is asked for once more
-		return nil
+	if len(asked) < len(g.parts) && g.isOver(send.MinWait/2) {
+		return nil // if the last attempt of the wait was granted, the rest has been asked for once more
 	}
 	errs := forEach(asked, func(_ int, p *part) error {
 		out, err := g.acquire(p, r)
@@ -180,10 +180,11 @@ func (g *gathering) askAll() error {
 	})
 	first, over := g.missing(), g.isOver(0)
 	for i, p := range asked {
-		p.err = errs[i]
-		if p.err != nil && (g.request.Wait == 0 || p.held || over && first >= 0 && p == g.parts[first] || isFinal(p.err)) {
+		e := errs[i]
+		p.found = e == nil
+		if e != nil && (g.request.Wait == 0 || p.held || over && p == g.parts[first] || isFinal(e)) {
 			p.tellFailure()
-			return p.err
+			return e
 		}
 	}
 	return nil
@@ -231,7 +232,7 @@ func (g *gathering) await(i int, asked time.Time) (out progress, err error) {
 		r.Wait, r.AnswerBy = max(0, time.Until(g.deadline)), g.deadline
 	}
 	defer g.meanwhile(i)()
-	found := p.err == nil
+	found := p.found
 	if out, err = g.acquire(p, r); out != busy {
 		return out, err
 	}

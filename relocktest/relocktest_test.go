@@ -257,14 +257,12 @@ func TestAdvanceWakesWaiters(t *testing.T) {
 	var released sync.WaitGroup
 	defer released.Wait()
 	wait := func(l relock.Locker, who string) {
-		released.Add(1)
-		go func() {
-			defer released.Done()
+		waitgroup.Go(&released, func() {
 			ctx := relock.ContextWithOwner(ctx)
 			assert.NoError(t, l.Lock(ctx))
 			order <- who
 			assert.NoError(t, l.Unlock(ctx))
-		}()
+		})
 	}
 	fair := client.NewFairLock("fair")
 	for n, who := range []string{"first", "second"} {

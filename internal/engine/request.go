@@ -32,8 +32,9 @@ type Report struct {
 
 	// GiveBack releases the lock as Engine.Release does, but for a caller that has not used it: MinHold does not apply, the
 	// lock is not handed off inside the process, and no event is reported. A hold that has ended since needs no release,
-	// and a later one of the owner is not touched. The owner has the explicit lease again that it had before, as far as no other
-	// call has changed it; the record in Redis may last longer until that ends. GiveBack is nil if the call has not acquired the lock.
+	// and a later one of the owner is not touched. The owner has the explicit lease again that it had before, as far as no
+	// other call has changed it; the record in Redis may last longer until that ends. GiveBack is nil if the call has not
+	// acquired the lock.
 	GiveBack func(ctx context.Context) error
 }
 
