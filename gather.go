@@ -13,16 +13,17 @@ package relock
 //     them and waits for the other, it is patient for a short, random time only. Then it gives back the first, stays in the
 //     queue, and has the other one before the first in its order from then on.
 //  6. While the call waits, the explicit leases of what it holds are extended when half of them is over, and once more
-//     when all is held. They end together, when the first of them ends.
+//     when all is held, unless it was acquired at the same time. They end together, when the first of them ends.
 //  7. What was lost meanwhile, or has too little left of an explicit lease, counts as not held in 2.
-//  8. What the owner holds already is acquired once more, like the others. A call that fails leaves it with the explicit
-//     lease that it had before.
+//  8. What the owner holds already is acquired once more, like the others, but an explicit lease stays as it is until all
+//     is held. Then it is extended, and renewed from then on if the call has no lease.
 //
 // Rules: a call waits only for a lock that comes behind all that it holds, or for a limited time, so no two calls wait for
 // each other; and each wait is a place in a queue, so none starves. What the call gives back it has not used: no event and
 // no MinHold applies.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -258,8 +259,8 @@ func (g *gathering) stillBusy(err error) error {
 // meanwhile looks after the locks before lock i until stop is called: it extends their explicit leases, and when the
 // patience of the call is over, it gives back those that are tied with lock i. stop then puts them behind it.
 func (g *gathering) meanwhile(i int) (stop func()) {
-	p, held := g.parts[i], g.parts[:i]
-	tied := those(held, func(o *part) bool { return o.held && o.isTied(p.member) })
+	p, held := g.parts[i], those(g.parts[:i], func(o *part) bool { return !o.report.Kept })
+	tied := those(g.parts[:i], func(o *part) bool { return o.held && o.isTied(p.member) })
 	if len(tied) == 0 && (g.request.Lease == 0 || len(held) == 0) {
 		return func() {}
 	}
@@ -338,7 +339,7 @@ func (g *gathering) extend(ctx context.Context, held []*part) {
 		if !p.held || p.in == nil {
 			return nil
 		}
-		return extendLocker(ctx, p.Locker, g.request.Lease)
+		return extendLocker(ctx, p.Locker, cmp.Or(g.request.Lease, p.in.client.engine().WatchdogTimeout))
 	})
 }
 
@@ -388,10 +389,18 @@ func (g *gathering) late() []*part {
 	})
 }
 
-// complete ends a call that holds all locks. apart is set if it has not acquired all of them at the same time.
+// endsApart reports whether the explicit leases of the locks end at different times: by more than a fiftieth of a lease.
+func (g *gathering) endsApart() bool {
+	last := g.validUntil(g.parts).Add(lease.Validity(g.request.Lease) / 50)
+	return slices.ContainsFunc(g.parts, func(p *part) bool { return g.validUntil([]*part{p}).After(last) })
+}
+
+// complete ends a call that holds all locks. apart is set if it has not acquired all of them at the same time: then the
+// extension also finds out what was lost meanwhile.
 func (g *gathering) complete(apart bool) (progress, error) {
 	together := g.request.Lease != 0 && len(g.parts) > 1
-	if apart && together {
+	kept := those(g.parts, func(p *part) bool { return p.report.Kept })
+	if len(kept) > 0 || together && (apart || g.endsApart()) {
 		ctx, cancel := g.limited()
 		defer cancel()
 		g.extend(ctx, g.parts)

@@ -31,7 +31,8 @@ import (
 // same in every process, and does not depend on the order of the arguments of NewMultiLock, so that two MultiLocks never
 // wait for each other. And each wait is one in a queue, so that none of them starves. While a MultiLock waits for one of
 // its locks it may hold those before it, so that their MaxHold and MinHold count already. What its owner holds otherwise
-// stays held, with the lease that it has.
+// stays held, and an explicit lease stays as it is until all is held: then it is extended, and renewed if the call has no
+// lease.
 //
 // If one of the locks is granted when the time of a TryLock is up, it asks for the others once more, and returns up to
 // 0.3s after wait if they do not answer. TryLock with a wait of 0 asks for all locks at once. If that fails, it asks for

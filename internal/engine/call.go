@@ -41,7 +41,7 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, kind contract.
 		err = whyEnded(e, &op, kind, o, r, err)
 	}
 	if r.Report != nil {
-		*r.Report = e.reportOf(op.span, h, err)
+		e.report(&r, op.span, h, err)
 	} else {
 		e.tell(op.span, h, err)
 	}
@@ -59,17 +59,19 @@ func (e *Engine) tell(s *span, h *hold, err error) {
 	}
 }
 
-// reportOf returns the Report of the call.
-func (e *Engine) reportOf(s *span, h *hold, err error) Report {
-	r := Report{tell: func() { e.tell(s, h, err) }, drop: func() { s.drop(err) }}
-	if err == nil {
-		r.tell = func() {
-			e.tell(s, h, nil)
-			h.keepLease()
+// report notes the outcome of the call in its Report.
+func (e *Engine) report(r *Request, s *span, h *hold, err error) {
+	renews := err == nil && r.Lease == 0
+	r.Report.drop = func() { s.drop(err) }
+	r.Report.tell = func() {
+		if renews {
+			e.watchdog.Renew(&h.record.lease, e.WatchdogTimeout)
 		}
-		r.GiveBack = func(ctx context.Context) error { return e.giveBack(ctx, h) }
+		e.tell(s, h, err)
 	}
-	return r
+	if err == nil {
+		r.Report.GiveBack = func(ctx context.Context) error { return e.giveBack(ctx, h) }
+	}
 }
 
 // deadlineOf returns when the wait of r ends; zero: it does not.

@@ -78,7 +78,6 @@ func (x extension) allowed() error {
 	case !x.Holds():
 		return cmp.Or(x.loss, ErrNotHeld)
 	case x.lockState.engine.watchdog.Renews(&x.record.lease):
-		x.promiseLocked(x.length)
 		return ErrRenewed
 	}
 	if rest := x.lockState.engine.watchdog.RestOf(&x.record.lease, x.length); rest < x.length {
@@ -99,7 +98,6 @@ func (x extension) done(sent time.Time, err error) error {
 	case !x.lockState.engine.watchdog.Extend(&x.record.lease, sent, x.length, false):
 		return LossError(cmp.Or(x.whyUnwatched(), send.ErrClosed)) // nil: since then, Close was called
 	}
-	x.before = earlierLease{}
 	return nil
 }
 
@@ -155,7 +153,7 @@ func (e *Engine) LimitValidity(kind contract.Lock, o Owner, end time.Time) {
 	s.Lock()
 	defer s.Unlock()
 	h := s.holds.get(holdKey{kind.Traits().ID.Half, o}).unlessGone()
-	if h != nil && h.Count() == 1 && !e.watchdog.Renews(&h.record.lease) {
-		h.shortenLocked(e.watchdog.At(end))
+	if h != nil && h.Count() == 1 && len(h.record.holds) == 1 {
+		e.watchdog.Shorten(&h.record.lease, end)
 	}
 }

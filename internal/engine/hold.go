@@ -21,7 +21,6 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
-	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/tenancy"
 	"github.com/relock-go/relock/internal/waitqueue"
 )
@@ -54,17 +53,9 @@ type hold struct {
 	// keepUntil is until when the record has to stay in Redis because of MinHold, on the clock of the watchdog; 0: there
 	// is no such time.
 	keepUntil time.Duration
-	before    earlierLease // see noteLeaseLocked
-	token     int64        // the fencing token; 0: none
-	loss      error        // why the hold was lost; nil: it was not
+	token     int64 // the fencing token; 0: none
+	loss      error // why the hold was lost; nil: it was not
 	guards    guard.Ends
-}
-
-// An earlierLease is the lease that a hold goes back to when calls that may give it back have all done so: see
-// Report.GiveBack. It is the zero value if the hold keeps the lease that it has.
-type earlierLease struct {
-	end       time.Duration // on the clock of the watchdog
-	holdCount int
 }
 
 // Field returns the field that h has, or that its claim asks with; nil if the claim has not asked yet.
@@ -136,47 +127,5 @@ func (h *hold) checkIfForcedLocked(sent time.Duration) {
 	s := h.lockState
 	if e := s.engine; sent < max(s.forced, time.Duration(e.swept.Load())) {
 		e.watchdog.Check(&h.record.lease)
-	}
-}
-
-// noteLeaseLocked is called before a call acquires h once more.
-func (h *hold) noteLeaseLocked(r *Request) {
-	w := h.lockState.engine.watchdog
-	switch renewed := w.Renews(&h.record.lease); {
-	case r.Report != nil && !renewed:
-		h.before = earlierLease{w.Now() + w.Left(&h.record.lease), h.Count()}
-	case r.Report != nil:
-	case r.Lease == 0 || !renewed:
-		h.before = earlierLease{}
-	default:
-		h.promiseLocked(r.Lease)
-	}
-}
-
-// promiseLocked is called for a hold that is renewed, perhaps only for calls that may give it back: it goes back to no
-// shorter lease than length, counted from now.
-func (h *hold) promiseLocked(length time.Duration) {
-	h.before.end = max(h.before.end, h.lockState.engine.watchdog.Now()+lease.Validity(length))
-}
-
-// keepLease is called when the owner of h is to have the lease that it has now.
-func (h *hold) keepLease() {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	h.before = earlierLease{}
-}
-
-// restoreLeaseLocked is called when the hold count was decremented.
-func (h *hold) restoreLeaseLocked() {
-	if h.before.holdCount > 0 && h.before.holdCount == h.Count() {
-		h.shortenLocked(h.before.end)
-	}
-}
-
-// shortenLocked makes h expire at end, or earlier, and the watchdog not renew it any more, unless other holds share its
-// record.
-func (h *hold) shortenLocked(end time.Duration) {
-	if h.Holds() && len(h.record.holds) == 1 {
-		h.lockState.engine.watchdog.Shorten(&h.record.lease, end)
 	}
 }

@@ -383,7 +383,6 @@ func (h *hold) endOneLocked() (left int, last bool, guards guard.Ends) {
 		return 0, false, nil
 	}
 	if left = h.Lowered(); left > 0 {
-		h.restoreLeaseLocked()
 		return left, false, nil
 	}
 	held := h.Holds()

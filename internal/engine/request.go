@@ -21,7 +21,8 @@ type Request struct {
 	AnswerBy time.Time
 
 	// Report is for a caller that wants more than this lock: what the call has to tell is kept there, for the caller to tell
-	// when it has all, or gives up. Then an error names the lock. If it is nil, the call tells the outcome itself.
+	// when it has all, or gives up. Until then an explicit lease that the owner has already stays as it is. An error names
+	// the lock. If Report is nil, the call tells the outcome itself.
 	Report *Report
 }
 
@@ -30,15 +31,18 @@ type Request struct {
 type Report struct {
 	tell, drop func()
 
+	// Kept is set if the owner had the lock already, with an explicit lease, which stays as it is until Tell is called. A
+	// caller that wants the lock for longer extends the lease before.
+	Kept bool
+
 	// GiveBack releases the lock as Engine.Release does, but for a caller that has not used it: MinHold does not apply, the
 	// lock is not handed off inside the process, and no event is reported. A hold that has ended since needs no release,
-	// and a later one of the owner is not touched. The owner has the explicit lease again that it had before, as far as no
-	// other call has changed it; the record in Redis may last longer until that ends. GiveBack is nil if the call has not
-	// acquired the lock.
+	// and a later one of the owner is not touched. GiveBack is nil if the call has not acquired the lock.
 	GiveBack func(ctx context.Context) error
 }
 
-// Tell tells the outcome. It is called on the goroutine of the caller.
+// Tell tells the outcome. It is called on the goroutine of the caller. A lock that was acquired without a lease is renewed
+// from then on.
 func (r *Report) Tell() { r.end(r.tell) }
 
 // Drop is for a lock that the caller does not keep: only a wait that was told ends.

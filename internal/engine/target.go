@@ -19,7 +19,8 @@ import (
 type target struct {
 	hold *hold
 	contract.Attempt
-	cut bool // the lease is as long as MaxHold allows: the watchdog will not renew it
+	cut  bool // the lease is as long as MaxHold allows: the watchdog will not renew it
+	kept bool // the lease that the owner has already stays as it is: see Report.Kept
 }
 
 // prepareLocked sets the attempt of t. It returns an error if the owner may make none: if its hold was lost, or would
@@ -37,16 +38,23 @@ func (t *target) prepareLocked(r *Request) error {
 		return l.TooMany
 	}
 	t.Attempt = contract.Attempt{Field: h.Field().ID, Lease: r.Lease, HoldCount: h.Count() + 1, Renewed: r.Lease == 0}
-	if h.Asks() {
+	t.kept = r.Report != nil && !h.Asks() && !e.watchdog.Renews(&h.record.lease)
+	switch {
+	case h.Asks():
 		t.NoWait = r.Wait == 0
 		t.Lease = h.lock.Traits().Limits.Cut(cmp.Or(r.Lease, e.WatchdogTimeout))
-	} else {
-		h.noteLeaseLocked(r)
+	case t.kept:
+		// Not less than has some validity, without which a RedLock refuses a lease. Its nodes renew theirs from now on.
+		t.Lease = max(5*time.Millisecond, e.watchdog.Left(&h.record.lease))
+	default:
 		t.Renewed = t.Renewed || e.watchdog.Renews(&h.record.lease)
 		if t.Renewed {
 			t.Lease = e.WatchdogTimeout
 		}
 		t.Lease = e.watchdog.RestOf(&h.record.lease, t.Lease)
+	}
+	if r.Report != nil {
+		r.Report.Kept = t.kept
 	}
 	most := h.lock.Traits().Limits.Max
 	t.cut = most > 0 && t.Lease >= most
@@ -71,7 +79,7 @@ func (t *target) acquiredLocked(res Answer) {
 	if !h.Asks() {
 		h.reenteredLocked()
 		t.mayLastLocked(e.watchdog.Now(), 0)
-		e.watchdog.Extend(&h.record.lease, sent, t.Lease, t.Renewed)
+		e.watchdog.Extend(&h.record.lease, sent, t.Lease, t.Renewed && !t.kept)
 		return
 	}
 	now := e.watchdog.Now()
@@ -125,7 +133,7 @@ func (e *Engine) enoughValidityLeft(t *target, took time.Duration, asked int) bo
 	if t.HoldCount > 1 {
 		left = max(left, e.watchdog.Left(&t.hold.record.lease))
 	}
-	return lease.EnoughValidityLeft(left, whole, t.Renewed) ||
+	return t.kept || lease.EnoughValidityLeft(left, whole, t.Renewed) ||
 		(asked >= 2 || t.cut) && lease.Suffices(left, whole, t.Renewed && !t.cut)
 }
 

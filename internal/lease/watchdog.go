@@ -142,15 +142,27 @@ func (w *Watchdog) Extend(l *Lease, sent time.Time, length time.Duration, renewe
 	return true
 }
 
-// Shorten makes a lease that is watched end at end, unless it ends earlier. It is not renewed any more.
-func (w *Watchdog) Shorten(l *Lease, end time.Duration) {
+// Renew makes the watchdog renew l, by length, from now on.
+func (w *Watchdog) Renew(l *Lease, length time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.watchesLocked(l) {
+	if !w.watchesLocked(l) || l.renewed.Load() {
 		return
 	}
-	l.renewed.Store(false)
-	l.until.Store(min(int64(end), l.until.Load()))
+	l.renewed.Store(true)
+	l.length, l.renewAt = length, min(l.renewAt, l.sent+length/3)
+	w.limitLocked(l)
+	w.movedLocked(l)
+}
+
+// Shorten makes a lease that is watched and not renewed end at end, unless it ends earlier.
+func (w *Watchdog) Shorten(l *Lease, end time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.watchesLocked(l) || l.renewed.Load() { // it has ended, or the watchdog renews it by now
+		return
+	}
+	l.until.Store(min(int64(w.At(end)), l.until.Load()))
 	w.movedLocked(l)
 }
 
@@ -465,8 +477,7 @@ func (w *Watchdog) answered(batch []*Lease, sent time.Duration, answers []Renewa
 		l.underWay--
 		switch {
 		case l.index < 0: // removed meanwhile
-		case (answers[i].Looked || !l.renewed.Load()) && (answers[i].Held || answers[i].Err != nil):
-			// A check changes no validity, nor does a renewal that Shorten has overtaken.
+		case answers[i].Looked && (answers[i].Held || answers[i].Err != nil): // a check changes no validity
 		case answers[i].Err != nil:
 			l.failed = answers[i].Err
 			w.retryLocked(l)

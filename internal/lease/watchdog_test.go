@@ -458,18 +458,18 @@ func TestWatchdogRenewsALeaseThatWasAskedForAgain(t *testing.T) {
 	})
 }
 
-// A lease that is shortened ends then, and neither a renewal under way nor another one makes it longer.
-func TestWatchdogDoesNotRenewALeaseThatWasShortened(t *testing.T) {
+// A lease that the watchdog renews by now is not shortened: its end is that of the last renewal.
+func TestWatchdogDoesNotShortenALeaseThatItRenews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
-		f.answer = func(l *Lease) Renewal {
-			f.watchdog.Shorten(l, testLease/2)
-			return Renewal{Held: true}
-		}
 		l, ends := f.watch(testLease, true)
-		<-ends.ended
-		assert.Equal(t, testLease/2, ends.at)
-		assert.Len(t, f.timesAsked(l), 1, "renewals")
+		until := f.watchdog.End(l)
+		f.watchdog.Shorten(l, time.Now().Add(time.Second))
+		f.watchdog.Shorten(l, time.Now().Add(time.Hour))
+		assert.Equal(t, until, f.watchdog.End(l))
+		time.Sleep(time.Hour)
+		assert.Zero(t, ends.times, "the lease ended: %v", ends.cause)
+		f.watchdog.Remove(l)
 	})
 }
 
